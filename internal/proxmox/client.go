@@ -1,0 +1,75 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import "context"
+
+// Client is what we ask of one Cluster. Every method is one API call unless its
+// comment says otherwise, and every error it returns is one of the typed errors
+// of this package (see errors.go), so that callers never look at texts.
+//
+// Methods that start a task return as soon as Proxmox accepted it: acceptance
+// proves nothing, the task's end does.
+type Client interface {
+	// Region is the name that the cloud config gives this Cluster.
+	Region() string
+
+	// Version asks which Proxmox VE release answers.
+	Version(ctx context.Context) (Version, error)
+	// Resources reads Hosts, guests and storages of the whole Cluster. Rows of
+	// brand-new guests lack name, size and template flag for about ten seconds.
+	Resources(ctx context.Context) (Resources, error)
+	// Options reads the datacenter options that concern us.
+	Options(ctx context.Context) (ClusterOptions, error)
+	// Permissions reads the caller's privileges by path.
+	Permissions(ctx context.Context) (Permissions, error)
+	// SecurityGroups lists the names of the Cluster's firewall groups.
+	SecurityGroups(ctx context.Context) ([]string, error)
+	// Bridges lists the bridges and vnets of a Host that the caller may use.
+	Bridges(ctx context.Context, host string) ([]string, error)
+
+	// VMConfig reads the configuration in force (current=1) on that Host.
+	// ErrNotFound is proof that no such guest is on that Host.
+	VMConfig(ctx context.Context, host string, vmid int) (VMConfig, error)
+	// VMStatus reads the live power state.
+	VMStatus(ctx context.Context, host string, vmid int) (VMStatus, error)
+
+	// CloneVM starts the clone of a template.
+	CloneVM(ctx context.Context, req CloneRequest) (UPID, error)
+	// UpdateVM writes configuration synchronously: all of it or nothing.
+	UpdateVM(ctx context.Context, host string, vmid int, change ConfigChange) error
+	// ResizeDisk grows a disk to an absolute size.
+	ResizeDisk(ctx context.Context, host string, vmid int, disk string, bytes int64) (UPID, error)
+	StartVM(ctx context.Context, host string, vmid int) (UPID, error)
+	// StopVM cuts the power; it also breaks off a shutdown under way.
+	StopVM(ctx context.Context, host string, vmid int) (UPID, error)
+	// RebootVM asks the guest to restart; ResetVM presses the reset button.
+	RebootVM(ctx context.Context, host string, vmid int) (UPID, error)
+	ResetVM(ctx context.Context, host string, vmid int) (UPID, error)
+	// DestroyVM removes a stopped VM with the volumes that it references, and
+	// purges it from HA, replication and backup jobs. Unreferenced volumes stay:
+	// other owners' volumes can carry our VMID.
+	DestroyVM(ctx context.Context, host string, vmid int) (UPID, error)
+
+	// SetFirewall turns the VM's firewall on and makes its security-group rules
+	// exactly these, by identity and not by position. Several calls.
+	SetFirewall(ctx context.Context, host string, vmid int, rules []SecurityGroupRule) error
+
+	// UploadISO stores an image as iso content, replacing one of that name.
+	UploadISO(ctx context.Context, host, storage, name string, image []byte) (UPID, error)
+	// Volumes lists a storage's volumes of one content type ("iso", "images"...).
+	Volumes(ctx context.Context, host, storage, content string) ([]Volume, error)
+	// DeleteVolume removes a volume; one that does not exist is no error.
+	// The UPID is empty when Proxmox was done at once.
+	DeleteVolume(ctx context.Context, host, volid string) (UPID, error)
+
+	// Task reads the state of a task that this client started.
+	Task(ctx context.Context, task UPID) (TaskStatus, error)
+	// TaskLog reads a task's log: the place where Proxmox tells why a start failed.
+	TaskLog(ctx context.Context, task UPID) ([]string, error)
+	// CancelTask ends a running task; whether it rolled back must be looked at.
+	CancelTask(ctx context.Context, task UPID) error
+	// RunningTasks lists the tasks under way on a Host of one type ("qmclone").
+	RunningTasks(ctx context.Context, host, kind string) ([]TaskStatus, error)
+}

@@ -1,0 +1,67 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What went wrong, as far as a caller's next step depends on it. Every error of
+// this package wraps exactly one of these, or is a *ForbiddenError or
+// *InvalidError; the text keeps Proxmox's own words.
+var (
+	// ErrNotFound: proof that the guest, task, volume or storage is not there.
+	ErrNotFound = errors.New("not found")
+	// ErrExists: the VMID is taken.
+	ErrExists = errors.New("already exists")
+	// ErrLocked: a config or storage lock is held by somebody; try again later.
+	ErrLocked = errors.New("locked")
+	// ErrBusy: nothing was started ("got no worker upid"); try again.
+	ErrBusy = errors.New("busy")
+	// ErrRunning: the operation wants a stopped VM.
+	ErrRunning = errors.New("running")
+	// ErrProtected: the VM's protection flag forbids it.
+	ErrProtected = errors.New("protected")
+	// ErrRootOnly: Proxmox reserves that option for a root@pam login.
+	ErrRootOnly = errors.New("only a root@pam login may")
+	// ErrStorageFull: no space left for a volume.
+	ErrStorageFull = errors.New("storage full")
+	// ErrConflict: the configuration changed since it was read.
+	ErrConflict = errors.New("changed meanwhile")
+	// ErrNoQuorum: the Cluster takes no writes now.
+	ErrNoQuorum = errors.New("no quorum")
+	// ErrUnauthorized: credentials refused.
+	ErrUnauthorized = errors.New("credentials refused")
+	// ErrHostUnreachable: the Host does not answer; nothing was done.
+	ErrHostUnreachable = errors.New("host unreachable")
+	// ErrUnreachable: no URL of the Cluster answers; nothing was done.
+	ErrUnreachable = errors.New("cluster unreachable")
+	// ErrUnknownOutcome: the request may or may not have taken effect: look, do not repeat.
+	ErrUnknownOutcome = errors.New("outcome unknown")
+	// ErrTaskCancelled: somebody ended the task.
+	ErrTaskCancelled = errors.New("task cancelled")
+	// ErrFailed: anything else; the text is Proxmox's.
+	ErrFailed = errors.New("failed")
+)
+
+// ForbiddenError names the privilege that the caller lacks.
+type ForbiddenError struct {
+	Path      string // /vms/100; empty where Proxmox does not say
+	Privilege string // VM.Clone
+	Message   string
+}
+
+func (e *ForbiddenError) Error() string {
+	if e.Path == "" {
+		return "forbidden: " + e.Message
+	}
+	return fmt.Sprintf("forbidden: privilege %s is missing on %s", e.Privilege, e.Path)
+}
+
+// InvalidError names the parameters that Proxmox refused.
+type InvalidError struct {
+	Parameters map[string]string
+	Message    string
+}
