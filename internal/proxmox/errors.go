@@ -6,6 +6,9 @@ package proxmox
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 )
 
 // What went wrong, as far as a caller's next step depends on it. Every error of
@@ -64,4 +67,15 @@ func (e *ForbiddenError) Error() string {
 type InvalidError struct {
 	Parameters map[string]string
 	Message    string
+}
+
+func (e *InvalidError) Error() string {
+	if len(e.Parameters) == 0 {
+		return "refused: " + e.Message
+	}
+	parts := make([]string, 0, len(e.Parameters))
+	for _, name := range slices.Sorted(maps.Keys(e.Parameters)) {
+		parts = append(parts, name+": "+e.Parameters[name])
+	}
+	return "refused: " + strings.Join(parts, "; ")
 }

@@ -1,0 +1,107 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"slices"
+	"strings"
+)
+
+// Property is one part of a property string. A bare part ("local-lvm:vm-1-disk-0",
+// the default key's value) has an empty Key and Bare set.
+type Property struct {
+	Key   string
+	Value string
+	Bare  bool
+}
+
+// Properties is a Proxmox property string ("virtio=BC:24:11:0:0:1,bridge=vmbr0")
+// taken apart. Order and unknown keys survive: Proxmox replaces the whole string
+// on a write, so what is not sent again is lost.
+type Properties []Property
+
+// ParseProperties takes a property string apart. Every string has a reading,
+// and Encode gives it back unchanged.
+func ParseProperties(s string) Properties {
+	if s == "" {
+		return nil
+	}
+	parts := strings.Split(s, ",")
+	properties := make(Properties, 0, len(parts))
+	for _, part := range parts {
+		key, value, keyed := strings.Cut(part, "=")
+		if keyed {
+			properties = append(properties, Property{Key: key, Value: value})
+		} else {
+			properties = append(properties, Property{Value: part, Bare: true})
+		}
+	}
+	return properties
+}
+
+// Encode writes the property string.
+func (p Properties) Encode() string {
+	var b strings.Builder
+	for i, property := range p {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if !property.Bare {
+			b.WriteString(property.Key)
+			b.WriteByte('=')
+		}
+		b.WriteString(property.Value)
+	}
+	return b.String()
+}
+
+// Get reads the value of a key.
+func (p Properties) Get(key string) (string, bool) {
+	for _, property := range p {
+		if !property.Bare && property.Key == key {
+			return property.Value, true
+		}
+	}
+	return "", false
+}
+
+// Value reads the value of a key, empty where it is absent.
+func (p Properties) Value(key string) string {
+	value, _ := p.Get(key)
+	return value
+}
+
+// With returns a copy in which key has that value: in its old place, or at the end.
+func (p Properties) With(key, value string) Properties {
+	changed := make(Properties, len(p), len(p)+1)
+	copy(changed, p)
+	for i := range changed {
+		if !changed[i].Bare && changed[i].Key == key {
+			changed[i].Value = value
+			return changed
+		}
+	}
+	return append(changed, Property{Key: key, Value: value})
+}
+
+// Without returns a copy that lacks the keys.
+func (p Properties) Without(keys ...string) Properties {
+	kept := make(Properties, 0, len(p))
+	for _, property := range p {
+		if property.Bare || !slices.Contains(keys, property.Key) {
+			kept = append(kept, property)
+		}
+	}
+	return kept
+}
+
+// bare returns the first part without a key.
+func (p Properties) bare() (string, bool) {
+	for _, property := range p {
+		if property.Bare {
+			return property.Value, true
+		}
+	}
+	return "", false
+}
