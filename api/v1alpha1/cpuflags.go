@@ -1,0 +1,41 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// CPUFlags is a list of CPU flags, each with its sign: "+aes", "-pcid".
+//
+// Documents in circulation write it as a list and as one string, and both are accepted. A structural schema has no type
+// for that; so the schema has none, keeps what it is given, and refuses what is neither through value validations: a number
+// cannot be below and above 0, an object cannot be empty and not empty, and a boolean is neither true nor false.
+// +kubebuilder:validation:Schemaless
+// +kubebuilder:pruning:PreserveUnknownFields
+type CPUFlags []string
+
+// UnmarshalJSON reads a list of strings, or one string with flags between semicolons, commas or spaces.
+func (f *CPUFlags) UnmarshalJSON(data []byte) error {
+	var list []string
+	if err := json.Unmarshal(data, &list); err == nil {
+		*f = list
+
+		return nil
+	}
+
+	var scalar string
+	if err := json.Unmarshal(data, &scalar); err != nil {
+		return fmt.Errorf("decoding CPU flags %s (want a list like [\"+aes\"] or a string like \"+aes;-pcid\"), %w", data, err)
+	}
+
+	*f = strings.FieldsFunc(scalar, func(r rune) bool {
+		return r == ';' || r == ',' || unicode.IsSpace(r)
+	})
+
+	return nil
+}

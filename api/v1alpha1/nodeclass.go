@@ -1,0 +1,200 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ProxmoxNodeClass says how the VMs of a NodePool are made: from which Template, on which storage, with which boot data.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=proxmoxnodeclasses,scope=Cluster,categories=karpenter,shortName=pnc
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Zones",type="string",JSONPath=".status.resources.zones",description="Number of hosts where VMs of this class can be created"
+// +kubebuilder:printcolumn:name="Balance",type="string",JSONPath=".spec.placementStrategy.zoneBalance",description="How VMs are spread over hosts"
+// +kubebuilder:printcolumn:name="Template",type="string",JSONPath=".spec.instanceTemplateRef.name",description="Template that VMs are cloned from"
+// +kubebuilder:printcolumn:name="Metadata",type="string",JSONPath=".spec.metadataOptions.type",description="How boot data reaches the VM"
+// +kubebuilder:printcolumn:name="Disk",type="string",JSONPath=".spec.bootDevice.size",description="Smallest size of the boot disk"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].status",description="Whether VMs of this class can be created"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
+type ProxmoxNodeClass struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// +required
+	Spec ProxmoxNodeClassSpec `json:"spec,omitzero"`
+	// +optional
+	Status ProxmoxNodeClassStatus `json:"status,omitzero"`
+}
+
+// ProxmoxNodeClassList is a list of ProxmoxNodeClasses.
+// +kubebuilder:object:root=true
+type ProxmoxNodeClassList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []ProxmoxNodeClass `json:"items"`
+}
+
+// ProxmoxNodeClassSpec is the wish. A field without a note on changes replaces the Nodes of the class when it changes (drift).
+type ProxmoxNodeClassSpec struct {
+	// region is the Proxmox cluster that VMs are created in, as named in the controller's configuration.
+	// Empty means every configured cluster.
+	// +kubebuilder:validation:MinLength=1
+	// +optional
+	Region string `json:"region,omitempty"`
+
+	// placementStrategy says how VMs are spread over the hosts that can take them.
+	// +kubebuilder:default={zoneBalance: Balanced}
+	// +optional
+	PlacementStrategy PlacementStrategy `json:"placementStrategy,omitzero"`
+
+	// instanceTemplateRef names the template that VMs are cloned from.
+	// +required
+	InstanceTemplateRef InstanceTemplateReference `json:"instanceTemplateRef,omitzero"`
+
+	// kubeletConfiguration tunes the kubelet. It reaches the guest through the boot data templates.
+	// +optional
+	KubeletConfiguration *KubeletConfiguration `json:"kubeletConfiguration,omitempty"`
+
+	// bootDevice is the disk that the VM boots from.
+	// +kubebuilder:default={size: "30G"}
+	// +optional
+	BootDevice BootDevice `json:"bootDevice,omitzero"`
+
+	// tags are the Proxmox tags of the VM. A change is written to running VMs and replaces nothing.
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=124
+	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9_][a-zA-Z0-9_+.-]*$`
+	// +optional
+	Tags []string `json:"tags,omitempty" hash:"ignore"`
+
+	// metadataOptions say how boot data (cloud-init or Ignition) reaches the VM. A change applies to new VMs only.
+	// +kubebuilder:default={type: none}
+	// +optional
+	MetadataOptions MetadataOptions `json:"metadataOptions,omitzero" hash:"ignore"`
+
+	// securityGroups are the Proxmox firewall security groups of the VM. A change is written to running VMs and replaces nothing.
+	// +kubebuilder:validation:MaxItems=10
+	// +optional
+	SecurityGroups []SecurityGroup `json:"securityGroups,omitempty" hash:"ignore"`
+
+	// resourcePool is the Proxmox resource pool of the VM. A change is written to running VMs and replaces nothing.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9._-]*(/[a-zA-Z0-9][a-zA-Z0-9._-]*){0,2}$`
+	// +optional
+	ResourcePool string `json:"resourcePool,omitempty" hash:"ignore"`
+}
+
+// ZoneBalance is a way to choose among the Hosts that can take a VM.
+// +kubebuilder:validation:Enum=Balanced;AvailabilityFirst
+type ZoneBalance string
+
+const (
+	// ZoneBalanceBalanced prefers the Host with the most room.
+	ZoneBalanceBalanced ZoneBalance = "Balanced"
+	// ZoneBalanceAvailabilityFirst takes any Host that can take the VM.
+	ZoneBalanceAvailabilityFirst ZoneBalance = "AvailabilityFirst"
+)
+
+// PlacementStrategy says how VMs are spread over Hosts.
+type PlacementStrategy struct {
+	// zoneBalance is Balanced (prefer the host with the most room) or AvailabilityFirst (any host that fits).
+	// +kubebuilder:default=Balanced
+	// +optional
+	ZoneBalance ZoneBalance `json:"zoneBalance,omitempty"`
+}
+
+// InstanceTemplateReference names a ProxmoxTemplate or a ProxmoxUnmanagedTemplate.
+type InstanceTemplateReference struct {
+	// kind is ProxmoxTemplate (made by this provider from an image) or ProxmoxUnmanagedTemplate (made by you).
+	// +kubebuilder:validation:Enum=ProxmoxTemplate;ProxmoxUnmanagedTemplate
+	// +required
+	Kind string `json:"kind,omitempty"`
+
+	// name is the name of that object.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name,omitempty"`
+}
+
+// BootDevice is the disk that a VM boots from.
+type BootDevice struct {
+	// size is the smallest size of the disk, for example 30G or 30Gi. The disk grows to this size or to the
+	// ephemeral storage of the instance type, whichever is larger.
+	// +optional
+	Size DiskSize `json:"size,omitempty"`
+
+	// storage is the Proxmox storage that the disk is created on. Empty means the storage of the template.
+	// +kubebuilder:validation:MaxLength=30
+	// +optional
+	Storage string `json:"storage,omitempty"`
+}
+
+// MetadataType is a way for boot data to reach a VM.
+// +kubebuilder:validation:Enum=none;cdrom
+type MetadataType string
+
+const (
+	// MetadataTypeNone leaves boot data to the Template.
+	MetadataTypeNone MetadataType = "none"
+	// MetadataTypeCDROM attaches an ISO image with rendered boot data.
+	MetadataTypeCDROM MetadataType = "cdrom"
+)
+
+// MetadataOptions say how boot data reaches a VM.
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cdrom' || has(self.templatesRef)",message="type cdrom needs templatesRef: the Secret with the keys user-data, meta-data and network-config"
+// +kubebuilder:validation:XValidation:rule="!has(self.storage) || (has(self.type) && self.type == 'cdrom')",message="storage is only used with type cdrom: set type to cdrom or remove storage"
+type MetadataOptions struct {
+	// type is none (the template brings its own boot data) or cdrom (an ISO image with rendered boot data is attached).
+	// +kubebuilder:default=none
+	// +optional
+	Type MetadataType `json:"type,omitempty"`
+
+	// templatesRef names the Secret with the templates of the boot data, under the keys user-data, meta-data,
+	// network-config and vendor-data.
+	// +optional
+	TemplatesRef *SecretReference `json:"templatesRef,omitempty"`
+
+	// valuesRef names a Secret whose keys the templates see as .Values.<key>.
+	// +optional
+	ValuesRef *SecretReference `json:"valuesRef,omitempty"`
+
+	// storage is the Proxmox storage with content type iso that takes the ISO image. Empty means the first one on the
+	// host that is enabled and active. This field is an addition of this provider.
+	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z][a-zA-Z0-9._-]*[a-zA-Z0-9]$`
+	// +optional
+	Storage string `json:"storage,omitempty"`
+}
+
+// SecretReference names a Secret.
+// +structType=atomic
+type SecretReference struct {
+	// name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name,omitempty"`
+
+	// namespace of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// SecurityGroup is a Proxmox firewall security group on one interface of a VM.
+type SecurityGroup struct {
+	// name of the security group.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=30
+	// +required
+	Name string `json:"name,omitempty"`
+
+	// interface of the VM that the group applies to, for example net0.
+	// +kubebuilder:default=net0
+	// +kubebuilder:validation:Pattern=`^net[0-9]+$`
+	// +optional
+	Interface string `json:"interface,omitempty"`
+}

@@ -1,0 +1,83 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Conditions of a ProxmoxNodeClass. Ready is true when all of them are.
+const (
+	// ConditionInstanceTemplateReady is true when the Template exists on at least one Host that can take VMs.
+	ConditionInstanceTemplateReady = "InstanceTemplateReady"
+	// ConditionInstanceMetadataOptionsReady is true when the Secrets of metadataOptions exist and their templates parse.
+	ConditionInstanceMetadataOptionsReady = "InstanceMetadataOptionsReady"
+	// ConditionClustersReachable is true when at least one Cluster of the class answers with credentials that suffice.
+	ConditionClustersReachable = "ClustersReachable"
+)
+
+// Reasons of conditions that other programs may know from before.
+const (
+	// ReasonTemplatesNotFound says that no Host has the Template.
+	ReasonTemplatesNotFound = "TemplatesNotFound"
+	// ReasonMetadataOptionsNotFound says that a Secret of metadataOptions does not exist or lacks a key.
+	ReasonMetadataOptionsNotFound = "MetadataOptionsNotFound"
+)
+
+// ResourceZones is the key of status.resources that counts the usable zones (Hosts).
+const ResourceZones corev1.ResourceName = "zones"
+
+// ProxmoxNodeClassStatus is what the provider found out.
+type ProxmoxNodeClassStatus struct {
+	// conditions of this class. Ready is the sum of the others.
+	// +optional
+	Conditions []status.Condition `json:"conditions,omitempty"`
+
+	// resources counts what the class can use; the key zones is the number of selected zones.
+	// +optional
+	Resources corev1.ResourceList `json:"resources,omitempty"`
+
+	// selectedZones are the hosts where VMs of this class can be created, each with the VMID of its template, in the form
+	// <region>/<host>/<vmid>.
+	// +optional
+	SelectedZones []string `json:"selectedZones,omitempty"`
+
+	// unusableZones are the known hosts where VMs of this class cannot be created, and why.
+	// This field is an addition of this provider.
+	// +listType=map
+	// +listMapKey=zone
+	// +optional
+	UnusableZones []UnusableZone `json:"unusableZones,omitempty"`
+}
+
+// UnusableZone is a Host that a NodeClass leaves out.
+type UnusableZone struct {
+	// zone is the host in the form <region>/<host>.
+	// +required
+	Zone string `json:"zone,omitempty"`
+
+	// reason says in words why the host is left out.
+	// +required
+	Reason string `json:"reason,omitempty"`
+}
+
+// StatusConditions gives access to the conditions; Ready follows from the others.
+func (in *ProxmoxNodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
+	return status.NewReadyConditions(
+		ConditionClustersReachable,
+		ConditionInstanceTemplateReady,
+		ConditionInstanceMetadataOptionsReady,
+	).For(in, opts...)
+}
+
+// GetConditions returns the conditions as stored.
+func (in *ProxmoxNodeClass) GetConditions() []status.Condition {
+	return in.Status.Conditions
+}
+
+// SetConditions replaces the conditions.
+func (in *ProxmoxNodeClass) SetConditions(conditions []status.Condition) {
+	in.Status.Conditions = conditions
+}

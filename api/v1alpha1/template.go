@@ -1,0 +1,149 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ProxmoxTemplate is a Proxmox template that the provider makes from an image and keeps up to date on every Host.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=proxmoxtemplates,scope=Cluster,categories=karpenter,shortName=pt
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Zones",type="string",JSONPath=".status.resources.zones",description="Number of hosts that have the template"
+// +kubebuilder:printcolumn:name="Machine",type="string",JSONPath=".spec.machine",description="Machine type"
+// +kubebuilder:printcolumn:name="CPU",type="string",JSONPath=".spec.cpu.type",description="CPU type"
+// +kubebuilder:printcolumn:name="VGA",type="string",JSONPath=".spec.vga.type",description="Display type"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].status",description="Whether at least one host has the template"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
+type ProxmoxTemplate struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// +required
+	Spec ProxmoxTemplateSpec `json:"spec,omitzero"`
+	// +optional
+	Status ProxmoxTemplateStatus `json:"status,omitzero"`
+}
+
+// ProxmoxTemplateList is a list of ProxmoxTemplates.
+// +kubebuilder:object:root=true
+type ProxmoxTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []ProxmoxTemplate `json:"items"`
+}
+
+// ProxmoxTemplateSpec is the wish. Image, storages, firmware and TPM make a new template when they change; every other
+// field is written to the existing one.
+type ProxmoxTemplateSpec struct {
+	// region limits the template to one Proxmox cluster. Empty means every configured cluster.
+	// +kubebuilder:validation:MinLength=1
+	// +optional
+	Region string `json:"region,omitempty" hash:"ignore"`
+
+	// description is the first line of the template's notes in Proxmox.
+	// +kubebuilder:validation:MinLength=1
+	// +optional
+	Description string `json:"description,omitempty" hash:"ignore"`
+
+	// sourceImage is the image that the template's disk is made from.
+	// +required
+	SourceImage SourceImage `json:"sourceImage,omitzero"`
+
+	// storageIDs are the Proxmox storages to use: the first with content type import takes the downloaded image, the
+	// first with content type images takes the template.
+	// +kubebuilder:validation:MinItems=1
+	// +required
+	StorageIDs []string `json:"storageIDs,omitempty"`
+
+	// machine is the machine type: pc or q35.
+	// +kubebuilder:default=q35
+	// +kubebuilder:validation:Enum=pc;q35
+	// +optional
+	Machine string `json:"machine,omitempty" hash:"ignore"`
+
+	// bios is the firmware: seabios or ovmf (UEFI).
+	// +kubebuilder:default=seabios
+	// +kubebuilder:validation:Enum=seabios;ovmf
+	// +optional
+	BIOS string `json:"bios,omitempty"`
+
+	// tpm adds a TPM device.
+	// +optional
+	TPM *TPM `json:"tpm,omitempty"`
+
+	// agent configures the QEMU guest agent.
+	// +optional
+	Agent *Agent `json:"agent,omitempty" hash:"ignore"`
+
+	// cpu configures the virtual CPU.
+	// +kubebuilder:default={type: "x86-64-v2-AES"}
+	// +optional
+	CPU CPU `json:"cpu,omitzero" hash:"ignore"`
+
+	// vga configures the display.
+	// +optional
+	VGA *VGA `json:"vga,omitempty" hash:"ignore"`
+
+	// network are the interfaces of the VM.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=6
+	// +kubebuilder:validation:XValidation:rule="self.all(x, !has(x.name) || self.exists_one(y, has(y.name) && y.name == x.name))",message="two interfaces have the same name: give each its own, like net0 and net1"
+	// +required
+	Network []NetworkInterface `json:"network,omitempty" hash:"ignore"`
+
+	// pciDevices are host devices that the VM gets.
+	// +kubebuilder:validation:MaxItems=6
+	// +optional
+	PCIDevices []PCIDevice `json:"pciDevices,omitempty" hash:"ignore"`
+
+	// tags are the Proxmox tags of the template.
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=124
+	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9_][a-zA-Z0-9_+.-]*$`
+	// +optional
+	Tags []string `json:"tags,omitempty" hash:"ignore"`
+
+	// resourcePool is the Proxmox resource pool of the template.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9._-]*(/[a-zA-Z0-9][a-zA-Z0-9._-]*){0,2}$`
+	// +optional
+	ResourcePool string `json:"resourcePool,omitempty" hash:"ignore"`
+
+	// onBoot makes VMs of this template start when their host does.
+	// +optional
+	OnBoot *bool `json:"onBoot,omitempty" hash:"ignore"`
+}
+
+// SourceImage is a disk image that Proxmox downloads.
+// +kubebuilder:validation:XValidation:rule="has(self.checksum) == has(self.checksumType)",message="checksum and checksumType belong together: set both or neither"
+type SourceImage struct {
+	// url of the image, http or https.
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^https?://([a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?(/\S*)?$`
+	// +required
+	URL string `json:"url,omitempty"`
+
+	// imageName is the name of the downloaded file, to which the provider adds a hash of the URL. Its extension tells
+	// Proxmox the format. Empty means the last part of the URL.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9_.-]*[.][A-Za-z0-9]+$')",message="imageName must be a plain file name with an extension that tells the format, like ubuntu-amd64.qcow2"
+	// +optional
+	ImageName string `json:"imageName,omitempty"`
+
+	// checksum that Proxmox verifies after the download.
+	// +kubebuilder:validation:MinLength=32
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	Checksum string `json:"checksum,omitempty"`
+
+	// checksumType is the algorithm of the checksum.
+	// +kubebuilder:validation:Enum=md5;sha1;sha224;sha256;sha384;sha512
+	// +optional
+	ChecksumType string `json:"checksumType,omitempty"`
+}

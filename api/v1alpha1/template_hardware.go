@@ -1,0 +1,145 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// TPM is a virtual TPM device.
+type TPM struct {
+	// version is v1.2 or v2.0.
+	// +kubebuilder:default="v2.0"
+	// +kubebuilder:validation:Enum=v1.2;v2.0
+	// +optional
+	Version string `json:"version,omitempty"`
+}
+
+// Agent configures the QEMU guest agent.
+type Agent struct {
+	// enabled tells Proxmox that the guest runs the agent.
+	// +kubebuilder:default=false
+	// +optional
+	Enabled bool `json:"enabled"`
+
+	// type is the device that the agent listens on: virtio or isa.
+	// +kubebuilder:default=virtio
+	// +kubebuilder:validation:Enum=virtio;isa
+	// +optional
+	Type string `json:"type,omitempty"`
+
+	// fsFreezeOnBackup freezes the guest's file systems during a backup.
+	// +optional
+	FSFreezeOnBackup *bool `json:"fsFreezeOnBackup,omitempty"`
+
+	// fsTrimClonedDisks runs fstrim in the guest after its disk was moved or cloned.
+	// +optional
+	FSTrimClonedDisks *bool `json:"fsTrimClonedDisks,omitempty"`
+}
+
+// CPU configures the virtual CPU.
+type CPU struct {
+	// type is the CPU model that the guest sees.
+	// +kubebuilder:default="x86-64-v2-AES"
+	// +kubebuilder:validation:Enum=host;kvm64;x86-64-v2;x86-64-v2-AES;x86-64-v3;x86-64-v4
+	// +optional
+	Type string `json:"type,omitempty"`
+
+	// flags switch single features on (+) or off (-), as a list or as one string: [+aes, -pcid] or "+aes;-pcid".
+	// +optional
+	Flags CPUFlags `json:"flags,omitempty"`
+}
+
+// VGA configures the display.
+type VGA struct {
+	// type is the display device. With serial0 the VM gets a serial console instead of a screen.
+	// +kubebuilder:default=std
+	// +kubebuilder:validation:Enum=none;serial0;std;vmware
+	// +optional
+	Type string `json:"type,omitempty"`
+
+	// memory of the display in MiB.
+	// +kubebuilder:validation:Minimum=4
+	// +kubebuilder:validation:Maximum=512
+	// +optional
+	Memory *int32 `json:"memory,omitempty"`
+}
+
+// NetworkInterface is one interface of the VM.
+type NetworkInterface struct {
+	// name of the interface in Proxmox, for example net0. Empty means net and the position in the list, from 0.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=5
+	// +kubebuilder:validation:Pattern=`^net[0-9]+$`
+	// +optional
+	Name string `json:"name,omitempty"`
+
+	// bridge that the interface is attached to.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Bridge string `json:"bridge,omitempty"`
+
+	// model of the network card.
+	// +kubebuilder:default=virtio
+	// +kubebuilder:validation:Enum=e1000;e1000e;rtl8139;virtio;vmxnet3
+	// +optional
+	Model string `json:"model,omitempty"`
+
+	// mtu of the interface. 1 means the MTU of the bridge.
+	// +kubebuilder:default=1500
+	// +kubebuilder:validation:XValidation:rule="self == 1 || (self >= 576 && self <= 65520)",message="mtu must be 1 (that of the bridge) or from 576 to 65520"
+	// +optional
+	MTU uint16 `json:"mtu,omitempty"`
+
+	// vlan is the tag of the packets on this interface.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4094
+	// +optional
+	VLAN uint16 `json:"vlan,omitempty"`
+
+	// firewall puts the interface behind the Proxmox firewall.
+	// +optional
+	Firewall *bool `json:"firewall,omitempty"`
+
+	// address4 is an IPv4 address with prefix, or a subnet like 192.168.0.0/24: then every VM gets an own address of it.
+	// +kubebuilder:validation:MinLength=1
+	// +optional
+	Address4 string `json:"address4,omitempty"`
+
+	// address6 is an IPv6 address with prefix, or a subnet: then every VM gets an own address of it.
+	// +kubebuilder:validation:MinLength=1
+	// +optional
+	Address6 string `json:"address6,omitempty"`
+
+	// gateway4 is the IPv4 gateway.
+	// +kubebuilder:validation:MinLength=1
+	// +optional
+	Gateway4 string `json:"gateway4,omitempty"`
+
+	// gateway6 is the IPv6 gateway.
+	// +kubebuilder:validation:MinLength=1
+	// +optional
+	Gateway6 string `json:"gateway6,omitempty"`
+
+	// dnsServers are the addresses of the name servers.
+	// +kubebuilder:validation:MinItems=1
+	// +optional
+	DNSServers []string `json:"dnsServers,omitempty"`
+}
+
+// PCIDevice is a host device that the VM gets, by the name of a Proxmox resource mapping.
+type PCIDevice struct {
+	// mapping is the name of the Proxmox resource mapping.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Mapping string `json:"mapping,omitempty"`
+
+	// mdev is the type of mediated device, for devices that are shared.
+	// +optional
+	MDev string `json:"mdev,omitempty"`
+
+	// pcie attaches the device to PCI Express instead of PCI (machine type q35 only).
+	// +optional
+	PCIe *bool `json:"pcie,omitempty"`
+
+	// xvga makes the device the first display.
+	// +optional
+	XVGA *bool `json:"xvga,omitempty"`
+}

@@ -1,0 +1,58 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ProxmoxUnmanagedTemplate finds Proxmox templates that somebody else made, by name, by tags or by both.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=proxmoxunmanagedtemplates,scope=Cluster,categories=karpenter,shortName=put
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Zones",type="string",JSONPath=".status.resources.zones",description="Number of hosts that have the template"
+// +kubebuilder:printcolumn:name="Name",type="string",JSONPath=".spec.templateName",description="Name of the Proxmox template"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].status",description="Whether at least one host has the template"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
+type ProxmoxUnmanagedTemplate struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// +required
+	Spec ProxmoxUnmanagedTemplateSpec `json:"spec,omitzero"`
+	// +optional
+	Status ProxmoxUnmanagedTemplateStatus `json:"status,omitzero"`
+}
+
+// ProxmoxUnmanagedTemplateList is a list of ProxmoxUnmanagedTemplates.
+// +kubebuilder:object:root=true
+type ProxmoxUnmanagedTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []ProxmoxUnmanagedTemplate `json:"items"`
+}
+
+// ProxmoxUnmanagedTemplateSpec says which Proxmox templates are meant. All criteria that are set must match.
+// +kubebuilder:validation:XValidation:rule="has(self.templateName) || has(self.tags)",message="set templateName, tags or both: without either no template can be found"
+type ProxmoxUnmanagedTemplateSpec struct {
+	// region limits the search to one Proxmox cluster. Empty means every configured cluster.
+	// +kubebuilder:validation:MinLength=1
+	// +optional
+	Region string `json:"region,omitempty"`
+
+	// templateName is the name of the Proxmox template.
+	// +kubebuilder:validation:MinLength=1
+	// +optional
+	TemplateName string `json:"templateName,omitempty"`
+
+	// tags that a Proxmox template must have, all of them.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=124
+	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9_][a-zA-Z0-9_+.-]*$`
+	// +optional
+	Tags []string `json:"tags,omitempty"`
+}
