@@ -25,7 +25,7 @@ type Snapshot struct {
 // Host is a Host with what its guests were promised.
 type Host struct {
 	proxmox.HostRow
-	// Allocated sums what the guests on it are configured for (see Allocated).
+	// Allocated sums what the guests on it are charged for.
 	Allocated Amount
 }
 
@@ -34,6 +34,12 @@ type Host struct {
 type Guest struct {
 	proxmox.GuestRow
 	Config *proxmox.VMConfig
+	// Stale is true when the row came without figures, and name, template flag
+	// and figures are those of an earlier reading. Status is as reported.
+	Stale bool
+	// Charged is what the guest takes from its Host by the rule in the package
+	// comment; zero for what does not count.
+	Charged Amount
 }
 
 // StorageKey names a storage on a Host.
@@ -45,8 +51,28 @@ type Amount struct {
 	MemoryBytes int64
 }
 
+// Plus is the sum of both.
+func (a Amount) Plus(b Amount) Amount {
+	return Amount{CPUs: a.CPUs + b.CPUs, MemoryBytes: a.MemoryBytes + b.MemoryBytes}
+}
+
+// Minus is the difference; it may be negative.
+func (a Amount) Minus(b Amount) Amount {
+	return Amount{CPUs: a.CPUs - b.CPUs, MemoryBytes: a.MemoryBytes - b.MemoryBytes}
+}
+
+// atLeast is the larger of both, each quantity for itself.
+func (a Amount) atLeast(b Amount) Amount {
+	return Amount{CPUs: max(a.CPUs, b.CPUs), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes)}
+}
+
+// covers tells whether a is no smaller than b in any quantity.
+func (a Amount) covers(b Amount) bool {
+	return a.CPUs >= b.CPUs && a.MemoryBytes >= b.MemoryBytes
+}
+
 // Reservation is capacity and a VMID promised to a Claim but perhaps not yet
-// visible in a Snapshot. It counts until the poll shows the VM with figures.
+// visible in a Snapshot.
 type Reservation struct {
 	ClaimUID string
 	NodePool string
@@ -58,15 +84,13 @@ type Reservation struct {
 	DiskBytes int64
 	// Made is when it was promised.
 	Made time.Time
+	// Settled is true once a Snapshot showed the VM as promised: from then on the
+	// VM itself counts, and the Reservation only keeps VMID and NodePool.
+	Settled bool
 }
 
-// View is what is known at one moment: the last good Snapshot of every Cluster
-// and the Reservations on top. It is never changed once made.
-type View struct {
-	// Snapshots by region. A Cluster that was never read has none.
-	Snapshots map[string]*Snapshot
-	// Failures by region: why the last poll failed, absent when it succeeded.
-	Failures map[string]error
-	// Reservations by claim UID.
-	Reservations map[string]Reservation
-}
+// VMIDRange is a range of VMIDs, both ends included. The zero value is empty.
+type VMIDRange struct{ From, To int }
+
+// Contains tells whether the VMID lies in the range.
+func (r VMIDRange) Contains(vmid int) bool { return r.From <= vmid && vmid <= r.To && vmid > 0 }

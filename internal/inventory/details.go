@@ -1,0 +1,193 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const (
+	// detailParallel bounds the config reads at one time: a Host has three
+	// workers for all its clients.
+	detailParallel = 3
+	// detailTimeout bounds the config reads of one poll; the rest follows with
+	// the next one.
+	detailTimeout = 5 * time.Second
+	// sweepInterval is how often one config is read again without a sign of
+	// change, to find what rows do not show (disks, notes, networks).
+	sweepInterval = time.Minute
+	// retryDelay and maxRetryDelay space the tries on a config that cannot be read.
+	retryDelay    = 10 * time.Second
+	maxRetryDelay = 10 * time.Minute
+)
+
+// details are the configurations of a Cluster's guests that concern us.
+type details struct {
+	known map[int]*detail
+	swept time.Time
+}
+
+// detail is one guest's configuration and the row that it was read for.
+type detail struct {
+	row    rowMark
+	host   string
+	config *proxmox.VMConfig
+	// due is true when the row changed since the config was read.
+	due      bool
+	read     time.Time
+	failures int
+	retry    time.Time
+}
+
+// rowMark is what of a row tells that the configuration changed.
+type rowMark struct {
+	host, name, status, lock, tags string
+	template                       bool
+	cpus                           int
+	memory                         int64
+}
+
+func markOf(row proxmox.GuestRow) rowMark {
+	return rowMark{
+		host: row.Host, name: row.Name, status: row.Status, lock: row.Lock, tags: strings.Join(row.Tags, ";"),
+		template: row.Template, cpus: row.CPUs, memory: row.MemoryBytes,
+	}
+}
+
+// sort finds out which configurations concern us, which of them are due, and
+// which guests are gone.
+func (d *details) sort(rows []proxmox.GuestRow, own VMIDRange) {
+	seen := make(map[int]bool, len(d.known))
+	for _, row := range rows {
+		known := d.known[row.VMID]
+		// A template whose row lost its figures also lost the template flag.
+		wasTemplate := known != nil && known.row.template && !row.Known()
+		if row.Kind != proxmox.KindQEMU || !(row.Template || wasTemplate || own.Contains(row.VMID)) {
+			continue
+		}
+		seen[row.VMID] = true
+		if known == nil {
+			known = &detail{due: true}
+			d.known[row.VMID] = known
+		}
+		mark := markOf(row)
+		if wasTemplate {
+			mark.template = true
+		}
+		if mark != known.row {
+			known.due, known.failures, known.retry = true, 0, time.Time{}
+		}
+		known.row, known.host = mark, row.Host
+	}
+	for vmid := range d.known {
+		if !seen[vmid] {
+			delete(d.known, vmid)
+		}
+	}
+}
+
+// configs are those that were read.
+func (d *details) configs() map[int]*proxmox.VMConfig {
+	configs := make(map[int]*proxmox.VMConfig, len(d.known))
+	for vmid, known := range d.known {
+		if known.config != nil {
+			configs[vmid] = known.config
+		}
+	}
+	return configs
+}
+
+// wanted lists the VMIDs to read now: what is due, and the oldest one when the
+// sweep's time has come. Hosts that are away are not asked.
+func (d *details) wanted(now time.Time, online map[string]bool) []int {
+	var vmids []int
+	oldest := 0
+	for vmid, known := range d.known {
+		switch {
+		case !online[known.host]:
+		case known.due && !now.Before(known.retry):
+			vmids = append(vmids, vmid)
+		case !known.due && (oldest == 0 || known.read.Before(d.known[oldest].read)):
+			oldest = vmid
+		}
+	}
+	if oldest != 0 && now.Sub(d.swept) >= sweepInterval {
+		d.swept = now
+		vmids = append(vmids, oldest)
+	}
+	slices.Sort(vmids)
+	return vmids
+}
+
+// readDetails reads the configurations that are wanted now, and tells whether
+// that changed any.
+func (c *cluster) readDetails(ctx context.Context, resources proxmox.Resources) bool {
+	now := c.inventory.options.Clock.Now()
+	online := make(map[string]bool, len(resources.Hosts))
+	for _, host := range resources.Hosts {
+		online[host.Name] = host.Online
+	}
+	vmids := c.details.wanted(now, online)
+	if len(vmids) == 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, detailTimeout)
+	defer cancel()
+	configs := make([]proxmox.VMConfig, len(vmids))
+	errs := make([]error, len(vmids))
+	var group errgroup.Group
+	group.SetLimit(detailParallel)
+	for n, vmid := range vmids {
+		host := c.details.known[vmid].host
+		group.Go(func() error {
+			if errs[n] = ctx.Err(); errs[n] == nil {
+				configs[n], errs[n] = c.client.VMConfig(ctx, host, vmid)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // each read keeps its own error
+	changed := false
+	for n, vmid := range vmids {
+		if c.details.known[vmid].take(configs[n], errs[n], now) {
+			changed = true
+		}
+	}
+	return changed
+}
+
+// take keeps the outcome of a read and tells whether it changed what we know.
+// A config that cannot be read leaves the last one in force, and its Host in the
+// view: only proof that the guest is not there drops it.
+func (d *detail) take(config proxmox.VMConfig, err error, now time.Time) bool {
+	switch {
+	case err == nil:
+		changed := d.config == nil || !sameConfig(*d.config, config)
+		d.config, d.due, d.read, d.failures = &config, false, now, 0
+		return changed
+	case errors.Is(err, proxmox.ErrNotFound):
+		changed := d.config != nil
+		d.config = nil
+		d.again(now)
+		return changed
+	default:
+		d.again(now)
+		return false
+	}
+}
+
+// again lets the next try wait, longer each time.
+func (d *detail) again(now time.Time) {
+	d.due = true
+	d.retry = now.Add(min(retryDelay<<min(d.failures, 10), maxRetryDelay))
+	d.failures++
+}

@@ -1,0 +1,61 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// differs tells whether anything that decisions rest on changed between two
+// Snapshots of a Cluster. Load, uptime and the like change with every poll.
+func differs(a, b *Snapshot) bool {
+	if a == nil || b == nil {
+		return a != b
+	}
+	return a.Version != b.Version ||
+		a.Options.MACPrefix != b.Options.MACPrefix ||
+		!slices.Equal(a.Options.AllowedTags, b.Options.AllowedTags) ||
+		!maps.EqualFunc(a.Hosts, b.Hosts, sameHost) ||
+		!maps.EqualFunc(a.Guests, b.Guests, sameGuest) ||
+		!maps.EqualFunc(a.Storages, b.Storages, sameStorage)
+}
+
+func sameHost(a, b Host) bool {
+	return a.Online == b.Online && a.Maintenance == b.Maintenance &&
+		a.CPUs == b.CPUs && a.MemoryBytes == b.MemoryBytes && a.Allocated == b.Allocated
+}
+
+func sameGuest(a, b Guest) bool {
+	return markOf(a.GuestRow) == markOf(b.GuestRow) &&
+		a.Kind == b.Kind && a.Pool == b.Pool && a.HAState == b.HAState && a.DiskBytes == b.DiskBytes &&
+		a.Charged == b.Charged && a.Stale == b.Stale &&
+		(a.Config == b.Config || (a.Config != nil && b.Config != nil && sameConfig(*a.Config, *b.Config)))
+}
+
+func sameConfig(a, b proxmox.VMConfig) bool {
+	return a.Digest == b.Digest && maps.Equal(a.Options, b.Options)
+}
+
+// sameStorage looks at use by the gibibyte: finer changes decide nothing.
+func sameStorage(a, b proxmox.StorageRow) bool {
+	return a.Type == b.Type && a.Shared == b.Shared && a.Available == b.Available &&
+		a.TotalBytes == b.TotalBytes && a.UsedBytes>>30 == b.UsedBytes>>30 && slices.Equal(a.Content, b.Content)
+}
+
+// without is the Snapshot with a guest less.
+func (s *Snapshot) without(vmid int) *Snapshot {
+	guest := s.Guests[vmid]
+	rest := *s
+	rest.Guests = maps.Clone(s.Guests)
+	delete(rest.Guests, vmid)
+	if host, ok := s.Hosts[guest.Host]; ok {
+		host.Allocated = host.Allocated.Minus(guest.Charged)
+		rest.Hosts = maps.Clone(s.Hosts)
+		rest.Hosts[guest.Host] = host
+	}
+	return &rest
+}

@@ -1,0 +1,235 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// DefaultInterval between two polls of a Cluster. Proxmox itself refreshes the
+// figures behind /cluster/resources every ten seconds.
+const DefaultInterval = 10 * time.Second
+
+// Options of an Inventory. The zero value works.
+type Options struct {
+	// Interval between two polls of a Cluster.
+	Interval time.Duration
+	// DetailRange is the range of our VMIDs: their configuration is read, and they
+	// count even when they are stopped.
+	DetailRange VMIDRange
+	Settings    Settings
+	Clock       clock.Clock
+	Log         logr.Logger
+	// Registerer takes the metrics; nil for none.
+	Registerer prometheus.Registerer
+}
+
+// Inventory keeps the View up to date. All methods are safe for concurrent use.
+type Inventory struct {
+	options  Options
+	clusters map[string]*cluster
+	metrics  *metrics
+
+	view atomic.Pointer[View]
+
+	// mu guards what follows. No I/O happens while it is held.
+	mu           sync.Mutex
+	snapshots    map[string]*Snapshot
+	failures     map[string]error
+	reservations map[string]Reservation
+	gone         map[vmidKey]time.Time
+	generation   uint64
+	subscribers  map[int]chan Event
+	subscribed   int
+	ambiguous    map[string]bool // host names already reported
+}
+
+// New makes an Inventory of these Clusters. It reads nothing before Start or Refresh.
+func New(clients []proxmox.Client, options Options) (*Inventory, error) {
+	if options.Interval <= 0 {
+		options.Interval = DefaultInterval
+	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	i := &Inventory{
+		options:      options,
+		clusters:     make(map[string]*cluster, len(clients)),
+		snapshots:    map[string]*Snapshot{},
+		failures:     map[string]error{},
+		reservations: map[string]Reservation{},
+		gone:         map[vmidKey]time.Time{},
+		subscribers:  map[int]chan Event{},
+		ambiguous:    map[string]bool{},
+	}
+	for _, client := range clients {
+		region := client.Region()
+		if _, twice := i.clusters[region]; twice {
+			return nil, fmt.Errorf("making the inventory, region %q is configured twice", region)
+		}
+		i.clusters[region] = newCluster(i, client)
+	}
+	i.publish(true)
+	var err error
+	if i.metrics, err = newMetrics(i, options.Registerer); err != nil {
+		return nil, fmt.Errorf("registering the inventory's metrics, %w", err)
+	}
+	return i, nil
+}
+
+// Start polls every Cluster until the context ends.
+func (i *Inventory) Start(ctx context.Context) error {
+	var running sync.WaitGroup
+	for _, c := range i.clusters {
+		running.Go(func() { c.run(ctx) })
+	}
+	running.Wait()
+	return nil
+}
+
+// NeedLeaderElection says that every replica keeps its own view: polling only
+// reads, and a new leader starts with a fresh view.
+func (i *Inventory) NeedLeaderElection() bool { return false }
+
+// Regions lists the configured Clusters, read or not.
+func (i *Inventory) Regions() []string { return slices.Sorted(maps.Keys(i.clusters)) }
+
+// View is what is known now. It costs one atomic load.
+func (i *Inventory) View() View { return *i.view.Load() }
+
+// Generation is larger whenever something relevant changed.
+func (i *Inventory) Generation() uint64 { return i.view.Load().Generation }
+
+// Refresh polls a Cluster now and waits for it. A poll under way may have begun
+// before the change that the caller wants to see, so the next one is awaited;
+// callers at the same time share it.
+func (i *Inventory) Refresh(ctx context.Context, region string) error {
+	c, ok := i.clusters[region]
+	if !ok {
+		return fmt.Errorf("refreshing the inventory, region %q is not configured", region)
+	}
+	return c.refresh(ctx)
+}
+
+// RefreshAll polls all Clusters at the same time, each as Refresh does.
+func (i *Inventory) RefreshAll(ctx context.Context) error {
+	errs := make(chan error, len(i.clusters))
+	for _, c := range i.clusters {
+		go func() { errs <- c.refresh(ctx) }()
+	}
+	var all error
+	for range i.clusters {
+		all = errors.Join(all, <-errs)
+	}
+	return all
+}
+
+// ObserveGone takes a guest out of the view at once: the caller has proof that it
+// does not exist any more. A poll that began before cannot bring it back.
+func (i *Inventory) ObserveGone(region string, vmid int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.gone[vmidKey{region, vmid}] = i.options.Clock.Now()
+	before := i.snapshots[region]
+	if _, ok := before.guest(vmid); !ok {
+		return
+	}
+	i.snapshots[region] = before.without(vmid)
+	i.publish(true)
+}
+
+// accept takes a reading that began at that time as the Cluster's new Snapshot.
+func (i *Inventory) accept(reading Reading, began time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	reading.Resources.Guests = i.withoutGone(reading, began)
+	before := i.snapshots[reading.Region]
+	snapshot := NewSnapshot(reading, before, i.options.DetailRange)
+	i.snapshots[reading.Region] = snapshot
+
+	failure, failed := i.failures[reading.Region]
+	delete(i.failures, reading.Region)
+	if failed {
+		i.options.Log.Info("the Cluster answers again", "region", reading.Region)
+	}
+	settled := i.settle(reading.Region)
+	i.reportAmbiguous()
+	i.publish(settled || isConclusive(failure) || differs(before, snapshot))
+}
+
+// withoutGone drops the rows of guests that are known to be gone since the
+// reading began, and forgets older proofs: the reading knows better.
+func (i *Inventory) withoutGone(reading Reading, began time.Time) []proxmox.GuestRow {
+	guests := reading.Resources.Guests
+	for key, at := range i.gone {
+		if key.region != reading.Region {
+			continue
+		}
+		if began.After(at) {
+			delete(i.gone, key)
+			continue
+		}
+		guests = slices.DeleteFunc(slices.Clone(guests), func(row proxmox.GuestRow) bool { return row.VMID == key.vmid })
+	}
+	return guests
+}
+
+// failed records that a poll failed. The last good Snapshot stays.
+func (i *Inventory) failed(region string, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	failure := &PollError{Region: region, Since: i.options.Clock.Now(), Err: err}
+	var before *PollError
+	if errors.As(i.failures[region], &before) {
+		failure.Since, failure.Count = before.Since, before.Count
+	} else {
+		i.options.Log.Error(err, "polling the Cluster failed, its last view stays", "region", region)
+	}
+	failure.Count++
+	changed := isConclusive(failure) != isConclusive(i.failures[region])
+	i.failures[region] = failure
+	i.publish(changed)
+}
+
+// publish makes the current state the View. The caller holds the lock.
+func (i *Inventory) publish(changed bool) {
+	if changed {
+		i.generation++
+	}
+	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.reservations), i.options.Settings)
+	view.Generation = i.generation
+	i.view.Store(&view)
+	if changed {
+		i.notify()
+	}
+}
+
+// reportAmbiguous tells once that a Host's name is used in two Clusters: zone
+// labels then need the region beside them.
+func (i *Inventory) reportAmbiguous() {
+	regions := map[string]string{}
+	for _, region := range slices.Sorted(maps.Keys(i.snapshots)) {
+		for host := range i.snapshots[region].Hosts {
+			if other, taken := regions[host]; taken && !i.ambiguous[host] {
+				i.ambiguous[host] = true
+				i.options.Log.Info("two Clusters have a Host of the same name, which is one zone to Kubernetes: select by region too",
+					"host", host, "regions", []string{other, region})
+			}
+			regions[host] = region
+		}
+	}
+}

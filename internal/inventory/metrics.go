@@ -1,0 +1,102 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	metricsNamespace = "karpenter"
+	metricsSubsystem = "proxmox"
+)
+
+// metrics are the inventory's. What a View tells is computed when it is asked
+// for, so that a Host that is gone leaves no series behind.
+type metrics struct {
+	inventory *Inventory
+	duration  *prometheus.HistogramVec
+	failures  *prometheus.CounterVec
+
+	age    *prometheus.Desc
+	usable *prometheus.Desc
+	cpus   *prometheus.Desc
+	memory *prometheus.Desc
+}
+
+func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error) {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(prometheus.BuildFQName(metricsNamespace, metricsSubsystem, name), help, labels, nil)
+	}
+	m := &metrics{
+		inventory: i,
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "inventory_poll_duration_seconds",
+			Help:    "How long it took to read a Proxmox cluster's resources.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 2, 12),
+		}, []string{"region"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "inventory_poll_errors_total",
+			Help: "Failed attempts to read a Proxmox cluster's resources.",
+		}, []string{"region"}),
+		age:    desc("inventory_age_seconds", "Age of the last good view of a Proxmox cluster.", "region"),
+		usable: desc("host_usable", "1 when a host takes new VMs, 0 when not.", "region", "host"),
+		cpus: desc("host_cpus",
+			"CPUs of a host: allocatable by settings, allocated to guests, reserved for VMs on their way, free.", "region", "host", "state"),
+		memory: desc("host_memory_bytes",
+			"Memory of a host: allocatable by settings, allocated to guests, reserved for VMs on their way, free.", "region", "host", "state"),
+	}
+	for region := range i.clusters {
+		m.failures.WithLabelValues(region) // a series that starts at zero can be alerted on
+	}
+	if registerer == nil {
+		return m, nil
+	}
+	return m, errors.Join(registerer.Register(m.duration), registerer.Register(m.failures), registerer.Register(m))
+}
+
+// polled counts one poll.
+func (m *metrics) polled(region string, took time.Duration, err error) {
+	m.duration.WithLabelValues(region).Observe(took.Seconds())
+	if err != nil {
+		m.failures.WithLabelValues(region).Inc()
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.age, m.usable, m.cpus, m.memory} {
+		descs <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(out chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	view := m.inventory.View()
+	for region, snapshot := range view.Snapshots {
+		gauge(m.age, m.inventory.options.Clock.Since(snapshot.Taken).Seconds(), region)
+	}
+	for _, host := range view.Hosts() {
+		usable := 1.0
+		if host.Unusable != "" {
+			usable = 0
+		}
+		gauge(m.usable, usable, host.Region, host.Name)
+		for _, state := range []struct {
+			name   string
+			amount Amount
+		}{
+			{"allocatable", host.Allocatable}, {"allocated", host.Allocated}, {"reserved", host.Reserved}, {"free", host.Free},
+		} {
+			gauge(m.cpus, float64(state.amount.CPUs), host.Region, host.Name, state.name)
+			gauge(m.memory, float64(state.amount.MemoryBytes), host.Region, host.Name, state.name)
+		}
+	}
+}

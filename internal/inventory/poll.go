@@ -1,0 +1,227 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const (
+	// pollTimeout bounds one poll; a Cluster that hangs is as good as dead.
+	pollTimeout = 30 * time.Second
+	// aboutInterval is how often release and datacenter options are read again.
+	aboutInterval = time.Hour
+)
+
+// cluster polls one Cluster. Polls never overlap.
+type cluster struct {
+	inventory *Inventory
+	client    proxmox.Client
+	region    string
+
+	mu      sync.Mutex
+	current *flight // the poll under way
+	next    *flight // the one that was asked for meanwhile
+
+	// Only the poll under way touches what follows.
+	details details
+	about   about
+}
+
+// about is what is read at first contact and rarely afterwards.
+type about struct {
+	version proxmox.Version
+	options proxmox.ClusterOptions
+	read    time.Time
+}
+
+// flight is one poll that several callers may wait for.
+type flight struct {
+	poll func() error
+	done chan struct{}
+	err  error
+}
+
+func newCluster(i *Inventory, client proxmox.Client) *cluster {
+	return &cluster{
+		inventory: i,
+		client:    client,
+		region:    client.Region(),
+		details:   details{known: map[int]*detail{}},
+	}
+}
+
+// run polls until the context ends.
+func (c *cluster) run(ctx context.Context) {
+	for {
+		<-c.join(ctx, false).done
+		timer := c.inventory.options.Clock.NewTimer(c.inventory.options.Interval)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C():
+		}
+	}
+}
+
+// refresh waits for a poll that begins after the call.
+func (c *cluster) refresh(ctx context.Context) error {
+	// Others may wait for the same poll, so it does not end with this caller.
+	f := c.join(context.WithoutCancel(ctx), true)
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the poll of %s, %w", c.region, ctx.Err())
+	}
+}
+
+// join gives the poll under way, or starts one. With fresh, it must not have
+// begun before.
+func (c *cluster) join(ctx context.Context, fresh bool) *flight {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := &flight{poll: func() error { return c.poll(ctx) }, done: make(chan struct{})}
+	switch {
+	case c.current == nil:
+		c.current = f
+		go c.fly(c.current)
+		return c.current
+	case !fresh:
+		return c.current
+	case c.next == nil:
+		c.next = f
+	}
+	return c.next
+}
+
+// fly polls, and starts the next poll if one was asked for meanwhile.
+func (c *cluster) fly(f *flight) {
+	f.err = f.poll()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.current, c.next = c.next, nil
+	if c.current != nil {
+		go c.fly(c.current)
+	}
+	close(f.done)
+}
+
+// poll reads the Cluster once and publishes what it found: first the rows, so
+// that a Host that hangs on the details delays nobody, then the details.
+func (c *cluster) poll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	began := c.inventory.options.Clock.Now()
+	resources, err := c.read(ctx)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err() // we are going down: no verdict on the Cluster
+	}
+	c.inventory.metrics.polled(c.region, c.inventory.options.Clock.Since(began), err)
+	if err != nil {
+		c.about.read = time.Time{} // it may come back as another release
+		c.inventory.failed(c.region, err)
+		return fmt.Errorf("polling region %s, %w", c.region, err)
+	}
+	c.readAbout(ctx)
+	c.details.sort(resources.Guests, c.inventory.options.DetailRange)
+	c.accept(resources, began)
+	if c.readDetails(ctx, resources) {
+		c.accept(resources, began)
+	}
+	return nil
+}
+
+func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
+	c.inventory.accept(Reading{
+		Region:    c.region,
+		Taken:     c.inventory.options.Clock.Now(),
+		Version:   c.about.version,
+		Options:   c.about.options,
+		Resources: resources,
+		Configs:   c.details.configs(),
+	}, began)
+}
+
+// read makes the one call of a poll, and refuses an answer that cannot be true:
+// Proxmox leaves out what the token may not see, without an error.
+func (c *cluster) read(ctx context.Context) (proxmox.Resources, error) {
+	resources, err := c.client.Resources(ctx)
+	if err != nil {
+		return proxmox.Resources{}, err
+	}
+	if len(resources.Hosts) == 0 {
+		return proxmox.Resources{}, errors.New("the answer lists no Host")
+	}
+	before := c.inventory.View().Snapshots[c.region]
+	if before == nil {
+		return resources, nil
+	}
+	if lostFigures(before, resources.Hosts) {
+		return proxmox.Resources{}, errors.New("the answer lost the figures of every Host: the token needs Sys.Audit on /nodes")
+	}
+	if len(before.Guests) > 0 && len(resources.Guests) == 0 {
+		return resources, c.mayAudit(ctx, len(before.Guests))
+	}
+	return resources, nil
+}
+
+// lostFigures tells whether all Hosts that are online came without figures,
+// though there were some before.
+func lostFigures(before *Snapshot, rows []proxmox.HostRow) bool {
+	lost := false
+	for _, row := range rows {
+		if !row.Online {
+			continue
+		}
+		if row.CPUs > 0 || before.Hosts[row.Name].CPUs == 0 {
+			return false
+		}
+		lost = true
+	}
+	return lost
+}
+
+// mayAudit asks for proof when all guests vanished at once: a token that lost
+// VM.Audit gets an empty list, not an error.
+func (c *cluster) mayAudit(ctx context.Context, vanished int) error {
+	permissions, err := c.client.Permissions(ctx)
+	if err != nil {
+		return fmt.Errorf("all %d guests vanished at once, checking the token's privileges, %w", vanished, err)
+	}
+	for _, privileges := range permissions {
+		if _, ok := privileges["VM.Audit"]; ok {
+			return nil
+		}
+	}
+	return fmt.Errorf("all %d guests vanished at once: the token needs VM.Audit on /vms", vanished)
+}
+
+// readAbout reads release and options when they are due. Failing costs nothing
+// but another try at the next poll.
+func (c *cluster) readAbout(ctx context.Context) {
+	now := c.inventory.options.Clock.Now()
+	if !c.about.read.IsZero() && now.Sub(c.about.read) < aboutInterval {
+		return
+	}
+	version, err := c.client.Version(ctx)
+	if err != nil {
+		c.inventory.options.Log.V(1).Info("reading the release failed", "region", c.region, "error", err.Error())
+		return
+	}
+	c.about.version = version
+	options, err := c.client.Options(ctx)
+	if err != nil {
+		c.inventory.options.Log.V(1).Info("reading the datacenter options failed", "region", c.region, "error", err.Error())
+		return
+	}
+	c.about.options, c.about.read = options, now
+}

@@ -1,0 +1,133 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Row states of a guest that decide whether it counts.
+const (
+	statusStopped = "stopped"
+	statusRunning = "running"
+)
+
+// Reading is what one poll of a Cluster brought.
+type Reading struct {
+	Region    string
+	Taken     time.Time
+	Version   proxmox.Version
+	Options   proxmox.ClusterOptions
+	Resources proxmox.Resources
+	// Configs by VMID, as far as they were read.
+	Configs map[int]*proxmox.VMConfig
+}
+
+// NewSnapshot makes a Snapshot of a reading. Rows without figures take them from
+// the previous Snapshot, if there is one; own is the range of our VMIDs.
+func NewSnapshot(reading Reading, previous *Snapshot, own VMIDRange) *Snapshot {
+	s := &Snapshot{
+		Region:   reading.Region,
+		Taken:    reading.Taken,
+		Version:  reading.Version,
+		Options:  reading.Options,
+		Hosts:    make(map[string]Host, len(reading.Resources.Hosts)),
+		Guests:   make(map[int]Guest, len(reading.Resources.Guests)),
+		Storages: make(map[StorageKey]proxmox.StorageRow, len(reading.Resources.Storages)),
+	}
+	for _, row := range reading.Resources.Hosts {
+		s.Hosts[row.Name] = Host{HostRow: withLastFigures(row, previous)}
+	}
+	for _, row := range reading.Resources.Storages {
+		s.Storages[StorageKey{Host: row.Host, Storage: row.Name}] = row
+	}
+	for _, row := range reading.Resources.Guests {
+		guest := Guest{GuestRow: row, Config: reading.Configs[row.VMID]}
+		if before, ok := previous.guest(row.VMID); ok {
+			guest = carryOver(guest, before)
+		}
+		s.add(guest, own)
+	}
+	return s
+}
+
+// add puts a guest in and charges its Host for it.
+func (s *Snapshot) add(guest Guest, own VMIDRange) {
+	host, ok := s.Hosts[guest.Host]
+	guest.Charged = charge(guest, host.CPUs, own)
+	s.Guests[guest.VMID] = guest
+	if ok {
+		host.Allocated = host.Allocated.Plus(guest.Charged)
+		s.Hosts[guest.Host] = host
+	}
+}
+
+// guest looks a VMID up; a nil Snapshot has none.
+func (s *Snapshot) guest(vmid int) (Guest, bool) {
+	if s == nil {
+		return Guest{}, false
+	}
+	g, ok := s.Guests[vmid]
+	return g, ok
+}
+
+// withLastFigures keeps the size of a Host that is away: Proxmox shows none, and
+// what was promised there does not shrink with it.
+func withLastFigures(row proxmox.HostRow, previous *Snapshot) proxmox.HostRow {
+	if row.Online || row.CPUs > 0 || previous == nil {
+		return row
+	}
+	before := previous.Hosts[row.Name]
+	row.CPUs, row.MemoryBytes = before.CPUs, before.MemoryBytes
+	return row
+}
+
+// carryOver fills a row without figures from the guest's last appearance. A VM
+// and a container never share a VMID's history.
+func carryOver(guest, before Guest) Guest {
+	if guest.Known() || guest.Kind != before.Kind || !before.Known() {
+		return guest
+	}
+	guest.Stale = true
+	guest.Template = before.Template
+	if guest.Name == "" {
+		guest.Name = before.Name
+	}
+	guest.CPUs, guest.MemoryBytes, guest.DiskBytes = before.CPUs, before.MemoryBytes, before.DiskBytes
+	guest.Charged = before.Charged
+	return guest
+}
+
+// charge applies the rule of the package comment. For a stale row it is what the
+// guest was charged before: whether it runs is not known now.
+func charge(guest Guest, hostCPUs int, own VMIDRange) Amount {
+	switch {
+	case guest.Template || (guest.Config != nil && guest.Config.IsTemplate()):
+		return Amount{}
+	case guest.Stale:
+		return guest.Charged
+	case !guest.Known():
+		return configured(guest)
+	case guest.Status == statusStopped && !own.Contains(guest.VMID):
+		return Amount{}
+	}
+	amount := Amount{CPUs: guest.CPUs, MemoryBytes: guest.MemoryBytes}
+	if guest.Kind == proxmox.KindLXC && guest.CPUs >= hostCPUs {
+		amount.CPUs = 0
+	}
+	return amount
+}
+
+// configured is what a guest's configuration asks for, where we have read it.
+func configured(guest Guest) Amount {
+	if guest.Config == nil {
+		return Amount{}
+	}
+	return Amount{
+		CPUs:        guest.Config.Cores() * guest.Config.Sockets(),
+		MemoryBytes: int64(guest.Config.MemoryMiB()) << 20,
+	}
+}

@@ -1,0 +1,212 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/cpuset"
+	kjson "sigs.k8s.io/json"
+)
+
+// The largest ratio that is taken for meant: beyond it a typo is likelier.
+const maxRatio = 64
+
+// LoadSettings reads a host-settings file: JSON of the form
+//
+//	{"<region>": {"<host>": {"reservedcpus": [0,1], "reservedmemory": 4294967296, ...}}}
+//
+// Region and host may be shell patterns ("*", "pve-*"). An empty path gives the
+// defaults.
+func LoadSettings(file string) (Settings, error) {
+	if file == "" {
+		return Settings{}, nil
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return Settings{}, fmt.Errorf("reading the host settings, %w", err)
+	}
+	settings, err := ParseSettings(data)
+	if err != nil {
+		return Settings{}, fmt.Errorf("reading the host settings, %s: %w", file, err)
+	}
+	return settings, nil
+}
+
+// ParseSettings reads what LoadSettings finds in the file.
+func ParseSettings(data []byte) (Settings, error) {
+	var file map[string]map[string]map[string]json.RawMessage
+	if err := strict(data, &file); err != nil {
+		return Settings{}, fmt.Errorf(`%w (wanted: {"region": {"host": {"field": value}}})`, err)
+	}
+	var rules []rule
+	for _, region := range slices.Sorted(maps.Keys(file)) {
+		for _, host := range slices.Sorted(maps.Keys(file[region])) {
+			r, err := parseRule(region, host, file[region][host])
+			if err != nil {
+				return Settings{}, fmt.Errorf("region %q, host %q: %w", region, host, err)
+			}
+			rules = append(rules, r)
+		}
+	}
+	return newSettings(rules), nil
+}
+
+// strict decodes JSON and takes no key twice: with a plain decoder the last one
+// silently wins.
+func strict(data []byte, into any) error {
+	problems, err := kjson.UnmarshalStrict(data, into, kjson.DisallowDuplicateFields)
+	if err != nil {
+		return err
+	}
+	return errors.Join(problems...)
+}
+
+func parseRule(region, host string, fields map[string]json.RawMessage) (rule, error) {
+	r := rule{region: region, host: host}
+	for _, pattern := range []string{region, host} {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			return r, fmt.Errorf("found the name %q, want a name or a pattern such as \"pve-*\"", pattern)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		parse, ok := settingFields[name]
+		if !ok {
+			return r, fmt.Errorf("field %q is unknown, want one of %s", name,
+				strings.Join(slices.Sorted(maps.Keys(settingFields)), ", "))
+		}
+		set, err := parse(fields[name])
+		if err != nil {
+			return r, fmt.Errorf("field %q: found %s, %w", name, shorten(fields[name]), err)
+		}
+		r.apply = append(r.apply, set)
+	}
+	return r, nil
+}
+
+// setter is what a field of the file does to the settings of a matching Host.
+type setter = func(*HostSettings)
+
+// settingFields are the fields of an entry. The first group is the format that
+// users of earlier providers have on disk; cells and counts are kept for NUMA.
+var settingFields = map[string]func(json.RawMessage) (setter, error){
+	"sockets":      count(func(s *HostSettings, n int) { s.Topology.Sockets = n }),
+	"cores":        count(func(s *HostSettings, n int) { s.Topology.Cores = n }),
+	"threads":      count(func(s *HostSettings, n int) { s.Topology.Threads = n }),
+	"uncorecaches": count(func(s *HostSettings, n int) { s.Topology.UncoreCaches = n }),
+	"nodes":        parseCells,
+	"reservedcpus": parseReservedCPUs,
+	"reservedmemory": func(raw json.RawMessage) (setter, error) {
+		bytes, err := parseBytes(raw)
+		return func(s *HostSettings) { s.ReservedMemoryBytes = bytes }, err
+	},
+
+	"excluded": func(raw json.RawMessage) (setter, error) {
+		var excluded bool
+		if err := json.Unmarshal(raw, &excluded); err != nil {
+			return nil, errors.New("want true or false")
+		}
+		return func(s *HostSettings) { s.Excluded = excluded }, nil
+	},
+	"cpuratio":          ratio(maxRatio, func(s *HostSettings, r float64) { s.CPURatio = r }),
+	"memoryratio":       ratio(maxRatio, func(s *HostSettings, r float64) { s.MemoryRatio = r }),
+	"storagehighwater":  ratio(1, func(s *HostSettings, r float64) { s.StorageHighWater = r }),
+	"storagethinfactor": ratio(1, func(s *HostSettings, r float64) { s.StorageThinFactor = r }),
+}
+
+func count(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {
+	return func(raw json.RawMessage) (setter, error) {
+		var n int
+		if err := json.Unmarshal(raw, &n); err != nil || n < 0 {
+			return nil, errors.New("want a whole number, not negative")
+		}
+		return func(s *HostSettings) { set(s, n) }, nil
+	}
+}
+
+func ratio(largest float64, set func(*HostSettings, float64)) func(json.RawMessage) (setter, error) {
+	return func(raw json.RawMessage) (setter, error) {
+		var r float64
+		if err := json.Unmarshal(raw, &r); err != nil || r <= 0 || r > largest {
+			return nil, fmt.Errorf("want a number above 0 and up to %g", largest)
+		}
+		return func(s *HostSettings) { set(s, r) }, nil
+	}
+}
+
+func parseReservedCPUs(raw json.RawMessage) (setter, error) {
+	var ids []int
+	if err := json.Unmarshal(raw, &ids); err != nil || (len(ids) > 0 && slices.Min(ids) < 0) {
+		return nil, errors.New("want a list of CPU numbers such as [0, 1]")
+	}
+	set := cpuset.New(ids...)
+	if set.Size() != len(ids) {
+		return nil, errors.New("want each CPU number once")
+	}
+	return func(s *HostSettings) { s.ReservedCPUs = set }, nil
+}
+
+// parseBytes takes a number of bytes or a quantity.
+func parseBytes(raw json.RawMessage) (int64, error) {
+	var q resource.Quantity
+	if err := json.Unmarshal(raw, &q); err != nil || string(raw) == "null" || q.Sign() < 0 {
+		return 0, errors.New(`want bytes or a quantity such as "4Gi", not negative`)
+	}
+	return q.Value(), nil
+}
+
+// parseCells reads {"0": {"cpus": "0-7,32-39", "memsize": 68719476736}}. What is
+// "memsize" in the files of earlier providers was "memory" in their documentation.
+func parseCells(raw json.RawMessage) (setter, error) {
+	var file map[string]struct {
+		CPUs    string          `json:"cpus"`
+		MemSize json.RawMessage `json:"memsize"`
+		Memory  json.RawMessage `json:"memory"`
+	}
+	const want = `want {"0": {"cpus": "0-7", "memsize": bytes}}`
+	problems, err := kjson.UnmarshalStrict(raw, &file)
+	if err := errors.Join(append(problems, err)...); err != nil {
+		return nil, fmt.Errorf("%s (%w)", want, err)
+	}
+	cells := make(map[int]Cell, len(file))
+	for _, key := range slices.Sorted(maps.Keys(file)) {
+		id, err := strconv.Atoi(key)
+		if err != nil || id < 0 {
+			return nil, fmt.Errorf("%s (cell %q is no number)", want, key)
+		}
+		cell := Cell{}
+		if cell.CPUs, err = cpuset.Parse(file[key].CPUs); err != nil {
+			return nil, fmt.Errorf("%s (cpus %q of cell %d are no list of CPUs)", want, file[key].CPUs, id)
+		}
+		size := file[key].MemSize
+		if size == nil {
+			size = file[key].Memory
+		}
+		if size != nil {
+			if cell.MemoryBytes, err = parseBytes(size); err != nil {
+				return nil, fmt.Errorf("cell %d: %w", id, err)
+			}
+		}
+		cells[id] = cell
+	}
+	return func(s *HostSettings) { s.Topology.Cells = cells }, nil
+}
+
+// shorten keeps an error on one line.
+func shorten(raw json.RawMessage) string {
+	text := strings.Join(strings.Fields(string(raw)), " ")
+	if len(text) > 40 {
+		text = strings.ToValidUTF8(text[:37], "") + "..."
+	}
+	return text
+}

@@ -1,0 +1,90 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// NoFitError tells, Host by Host, why no option fits.
+type NoFitError struct {
+	// InstanceType is the cheapest option: what it lacks, the others lack too or more.
+	InstanceType string
+	// Hosts in the order of their names.
+	Hosts []HostReason
+}
+
+// HostReason is why a Host was not chosen.
+type HostReason struct {
+	Zone   Zone
+	Reason string
+}
+
+// Error names the Hosts with the same reason together, to stay readable.
+func (e *NoFitError) Error() string {
+	if len(e.Hosts) == 0 {
+		return "no Host is allowed for this claim"
+	}
+	regions := map[string]bool{}
+	for _, h := range e.Hosts {
+		regions[h.Zone.Region] = true
+	}
+	var order []string
+	names := map[string][]string{}
+	for _, h := range e.Hosts {
+		name := h.Zone.Host
+		if len(regions) > 1 {
+			name = h.Zone.String()
+		}
+		if names[h.Reason] == nil {
+			order = append(order, h.Reason)
+		}
+		names[h.Reason] = append(names[h.Reason], name)
+	}
+	var text strings.Builder
+	text.WriteString("no Host fits")
+	if e.InstanceType != "" {
+		text.WriteString(" even " + e.InstanceType)
+	}
+	for n, reason := range order {
+		separator := " | "
+		if n == 0 {
+			separator = ": "
+		}
+		fmt.Fprintf(&text, "%s%s: %s", separator, strings.Join(names[reason], ", "), reason)
+	}
+	return text.String()
+}
+
+// newNoFitError explains each zone by the cheapest option that may use it.
+func newNoFitError(view inventory.View, request Request) *NoFitError {
+	e := &NoFitError{}
+	if len(request.Options) > 0 {
+		e.InstanceType = request.Options[0].InstanceType
+	}
+	seen := map[Zone]bool{}
+	for _, option := range request.Options {
+		for _, zone := range option.Zones {
+			if seen[zone] {
+				continue
+			}
+			seen[zone] = true
+			e.Hosts = append(e.Hosts, HostReason{Zone: zone, Reason: explain(view, zone, request.needIn(zone, option.Need))})
+		}
+	}
+	for zone, reason := range request.Excluded {
+		if !seen[zone] {
+			e.Hosts = append(e.Hosts, HostReason{Zone: zone, Reason: reason})
+		}
+	}
+	slices.SortFunc(e.Hosts, func(a, b HostReason) int {
+		return cmp.Or(cmp.Compare(a.Zone.Region, b.Zone.Region), cmp.Compare(a.Zone.Host, b.Zone.Host))
+	})
+	return e
+}
