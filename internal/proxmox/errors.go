@@ -15,7 +15,9 @@ import (
 // this package wraps exactly one of these, or is a *ForbiddenError or
 // *InvalidError; the text keeps Proxmox's own words.
 var (
-	// ErrNotFound: proof that the guest, task, volume or storage is not there.
+	// ErrNotFound: proof that what the call named (the guest of a VM call, the
+	// storage of a storage call, the task) is not there. Something else that is
+	// missing on the way, such as a bridge, is ErrFailed.
 	ErrNotFound = errors.New("not found")
 	// ErrExists: the VMID is taken.
 	ErrExists = errors.New("already exists")
@@ -25,10 +27,12 @@ var (
 	ErrBusy = errors.New("busy")
 	// ErrRunning: the operation wants a stopped VM.
 	ErrRunning = errors.New("running")
+	// ErrNotRunning: the operation wants a running VM.
+	ErrNotRunning = errors.New("not running")
 	// ErrProtected: the VM's protection flag forbids it.
 	ErrProtected = errors.New("protected")
 	// ErrRootOnly: Proxmox reserves that option for a root@pam login.
-	ErrRootOnly = errors.New("only a root@pam login may")
+	ErrRootOnly = errors.New("reserved for a root@pam login")
 	// ErrStorageFull: no space left for a volume.
 	ErrStorageFull = errors.New("storage full")
 	// ErrConflict: the configuration changed since it was read.
@@ -52,15 +56,15 @@ var (
 // ForbiddenError names the privilege that the caller lacks.
 type ForbiddenError struct {
 	Path      string // /vms/100; empty where Proxmox does not say
-	Privilege string // VM.Clone
-	Message   string
+	Privilege string // VM.Clone; alternatives are separated by "|"
+	Message   string // Proxmox's own words
 }
 
 func (e *ForbiddenError) Error() string {
 	if e.Path == "" {
 		return "forbidden: " + e.Message
 	}
-	return fmt.Sprintf("forbidden: privilege %s is missing on %s", e.Privilege, e.Path)
+	return fmt.Sprintf("forbidden: privilege %s is missing on %s (%s)", e.Privilege, e.Path, e.Message)
 }
 
 // InvalidError names the parameters that Proxmox refused.
@@ -78,4 +82,48 @@ func (e *InvalidError) Error() string {
 		parts = append(parts, name+": "+e.Parameters[name])
 	}
 	return "refused: " + strings.Join(parts, "; ")
+}
+
+// failure is one of the kinds above with the words that came along and, where
+// the network failed, what it said.
+type failure struct {
+	kind  error
+	text  string
+	cause error
+}
+
+func (e *failure) Error() string {
+	switch {
+	case e.text != "":
+		return e.kind.Error() + ": " + e.text
+	case e.cause != nil:
+		return e.kind.Error() + ": " + oneLine(e.cause.Error())
+	}
+	return e.kind.Error()
+}
+
+func (e *failure) Unwrap() []error {
+	if e.cause == nil {
+		return []error{e.kind}
+	}
+	return []error{e.kind, e.cause}
+}
+
+// typed finds the error of this package in what go-proxmox and net/http wrapped
+// around it; their wrapping repeats the URL and says nothing new.
+func typed(err error) (error, bool) {
+	var (
+		failed    *failure
+		forbidden *ForbiddenError
+		invalid   *InvalidError
+	)
+	switch {
+	case errors.As(err, &failed):
+		return failed, true
+	case errors.As(err, &forbidden):
+		return forbidden, true
+	case errors.As(err, &invalid):
+		return invalid, true
+	}
+	return err, false
 }

@@ -80,6 +80,8 @@ type ClusterOptions struct {
 	MACPrefix string
 	// AllowedTags is nil where any tag may be set.
 	AllowedTags []string
+	// RegisteredTags may only be set or removed with Sys.Modify on /.
+	RegisteredTags []string
 }
 
 // Permissions maps an ACL path to the privileges held there. The value tells

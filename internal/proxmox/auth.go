@@ -1,0 +1,139 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// credential is what a request was sent with, so that a refusal can be told
+// from the refusal of one that was replaced meanwhile.
+type credential struct{ value string }
+
+// authorizer adds credentials to requests.
+type authorizer interface {
+	// authorize sets the headers.
+	authorize(ctx context.Context, header http.Header) (credential, error)
+	// renew is called when a credential was refused; true means that there is
+	// another one to try.
+	renew(ctx context.Context, refused credential) bool
+}
+
+// Secret is a text that shows nowhere.
+type Secret string
+
+const hidden = "(hidden)"
+
+// String hides the secret from %v and %s.
+func (Secret) String() string { return hidden }
+
+// GoString hides the secret from %#v.
+func (Secret) GoString() string { return hidden }
+
+// MarshalText hides the secret from encoders, such as a structured log's.
+func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
+
+// source is a text from the config, or from a file that may change: a mounted
+// Kubernetes Secret is replaced in place when the token is rotated.
+type source struct {
+	inline string
+	path   string
+
+	mu    sync.Mutex
+	value string
+	mtime time.Time
+	size  int64
+}
+
+// read returns the text as the file has it now.
+func (s *source) read() (string, error) {
+	if s.path == "" {
+		return s.inline, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info, err := os.Stat(s.path)
+	if err == nil && s.value != "" && info.ModTime().Equal(s.mtime) && info.Size() == s.size {
+		return s.value, nil
+	}
+	var content []byte
+	if err == nil {
+		content, err = os.ReadFile(s.path)
+	}
+	value := strings.TrimSpace(string(content))
+	if err == nil && value == "" {
+		err = fmt.Errorf("%s is empty", s.path)
+	}
+	if err != nil {
+		// In the middle of a rotation the file may be away: the old text serves
+		// until Proxmox refuses it.
+		if s.value != "" {
+			return s.value, nil
+		}
+		return "", err
+	}
+	s.value, s.mtime, s.size = value, info.ModTime(), info.Size()
+	return s.value, nil
+}
+
+// forget makes the next read look at the file, whatever its time says.
+func (s *source) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mtime = time.Time{}
+}
+
+// token authorizes with an API token.
+type token struct {
+	id, secret source
+	log        logr.Logger
+}
+
+func newToken(cfg ClusterConfig, log logr.Logger) *token {
+	return &token{
+		id:     source{inline: cfg.TokenID, path: cfg.TokenIDFile},
+		secret: source{inline: string(cfg.TokenSecret), path: cfg.TokenSecretFile},
+		log:    log,
+	}
+}
+
+func (t *token) authorize(_ context.Context, header http.Header) (credential, error) {
+	value, err := t.read()
+	if err != nil {
+		return credential{}, &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the API token, %w", err)}
+	}
+	header.Set("Authorization", "PVEAPIToken="+value)
+	return credential{value}, nil
+}
+
+func (t *token) read() (string, error) {
+	id, err := t.id.read()
+	if err != nil {
+		return "", err
+	}
+	secret, err := t.secret.read()
+	if err != nil {
+		return "", err
+	}
+	return id + "=" + secret, nil
+}
+
+func (t *token) renew(_ context.Context, refused credential) bool {
+	t.id.forget()
+	t.secret.forget()
+	value, err := t.read()
+	if err != nil || value == refused.value {
+		return false
+	}
+	t.log.Info("read a changed API token")
+	return true
+}

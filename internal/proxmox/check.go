@@ -1,0 +1,68 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Check asks a Cluster for its version and tells in one line what keeps the
+// client from working with it: region, URL, what happened and what to do.
+func Check(ctx context.Context, c Client) error {
+	_, err := c.Version(ctx)
+	if err == nil {
+		return nil
+	}
+	urls := "its URL"
+	if own, ok := c.(*client); ok {
+		urls = strings.Join(own.urls, ", ")
+	}
+	return fmt.Errorf("checking region %q, %w", c.Region(), explain(err, urls))
+}
+
+// explanation is an error in other words; what it wraps stays for errors.Is.
+type explanation struct {
+	text string
+	err  error
+}
+
+func (e *explanation) Error() string { return e.text }
+func (e *explanation) Unwrap() error { return e.err }
+
+func explain(err error, urls string) error {
+	var failed *attemptError
+	if errors.As(err, &failed) {
+		urls = failed.url
+	}
+	var (
+		notProxmox *notProxmoxError
+		pin        *pinError
+		untrusted  *tls.CertificateVerificationError
+		record     tls.RecordHeaderError
+	)
+	say := func(format string, args ...any) error {
+		return &explanation{text: fmt.Sprintf(format, args...), err: err}
+	}
+	known, _ := typed(err)
+	switch {
+	case errors.As(err, &notProxmox):
+		return say("%s answers, but %s: check url, it should be https://host:8006 of a Proxmox VE host", urls, notProxmox)
+	case errors.As(err, &pin):
+		return say("%s shows another certificate than the configured fingerprint, seen is %s: if the host got a new certificate, set fingerprint to that", urls, pin.seen)
+	case errors.As(err, &untrusted) && len(untrusted.UnverifiedCertificates) > 0:
+		return say("the certificate of %s is not trusted (%s): set ca_file to the CA (/etc/pve/pve-root-ca.pem of a host), or fingerprint to %s if that is what the host's own page shows",
+			urls, oneLine(untrusted.Err.Error()), fingerprintOf(untrusted.UnverifiedCertificates[0]))
+	case errors.As(err, &record):
+		return say("%s does not speak TLS: check url and port, a Proxmox VE API is at https://host:8006", urls)
+	case errors.Is(err, ErrUnauthorized):
+		return say("%s refuses our credentials (%s): check token_id and token_secret (or username and password), and that the token exists and is not expired", urls, known)
+	case errors.Is(err, ErrUnreachable):
+		return say("no answer from Proxmox VE (%s): check that the host is up, that pveproxy runs on it, and that no firewall is between", strings.TrimPrefix(known.Error(), ErrUnreachable.Error()+": "))
+	}
+	return say("%s answers with an error (%s)", urls, known)
+}

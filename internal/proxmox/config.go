@@ -1,0 +1,167 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Config is the cloud config: the Clusters that the provider works with.
+type Config struct {
+	Features Features
+	Clusters []ClusterConfig
+}
+
+// Features are switches that the cloud config shares with other Proxmox
+// controllers for Kubernetes, so that one file serves all.
+type Features struct {
+	// Provider is "default" or "capmox"; both mean the same here.
+	Provider string
+}
+
+// ClusterConfig says how to reach one Cluster. It wants a token (id and secret,
+// each inline or from a file that is read again when it changes) or a login.
+type ClusterConfig struct {
+	Region string
+	// URLs of the Cluster's Hosts; any serves the whole API.
+	URLs []string
+
+	// Insecure accepts any certificate.
+	Insecure bool
+	// CA that signed the Hosts' certificates, PEM.
+	CA string
+	// Fingerprints (SHA-256) of the Hosts' certificates, instead of a CA.
+	Fingerprints []string
+
+	TokenID         string
+	TokenSecret     Secret
+	TokenIDFile     string
+	TokenSecretFile string
+
+	Username string
+	Password Secret
+}
+
+// LoadConfig reads the cloud config. Its error is one line that names file,
+// line and field, what was found and what would be right.
+func LoadConfig(path string) (Config, error) {
+	if path == "" {
+		return Config{}, errors.New("reading the cloud config, no file given: set --cloud-config or CLOUD_CONFIG")
+	}
+	content, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Config{}, fmt.Errorf("reading the cloud config, %s does not exist: check --cloud-config and the mounted secret", path)
+	case err != nil:
+		return Config{}, fmt.Errorf("reading the cloud config, %w", err)
+	}
+	config, err := parseConfig(content)
+	if err != nil {
+		return Config{}, fmt.Errorf("reading the cloud config %s, %w", path, err)
+	}
+	return config, nil
+}
+
+// parseConfig reads the YAML and completes what it says.
+func parseConfig(content []byte) (Config, error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(content, &document); err != nil {
+		return Config{}, fmt.Errorf("bad YAML: %s", yamlProblem(err))
+	}
+	if len(document.Content) == 0 {
+		return Config{}, errors.New(`the file is empty: it wants "clusters:" with at least one cluster`)
+	}
+	var config Config
+	problem := readMapping(document.Content[0], "", map[string]reader{
+		"features": func(n *yaml.Node, field string) error {
+			return readMapping(n, field, map[string]reader{"provider": oneOf(&config.Features.Provider, "default", "capmox")})
+		},
+		"clusters": func(n *yaml.Node, field string) error {
+			return readList(n, field, func(n *yaml.Node, field string) error {
+				cluster, err := readCluster(n, field)
+				config.Clusters = append(config.Clusters, cluster)
+				return err
+			})
+		},
+	})
+	if problem != nil {
+		return Config{}, problem
+	}
+	if len(config.Clusters) == 0 {
+		return Config{}, errors.New(`clusters: found none, want at least one cluster with region, url and a token`)
+	}
+	return config, uniqueRegions(config.Clusters)
+}
+
+func uniqueRegions(clusters []ClusterConfig) error {
+	first := map[string]int{}
+	for i, cluster := range clusters {
+		if j, taken := first[cluster.Region]; taken {
+			return fmt.Errorf("clusters[%d].region: found %q, which clusters[%d] has already: a region names one cluster; hosts of one cluster go into its urls", i, cluster.Region, j)
+		}
+		first[cluster.Region] = i
+	}
+	return nil
+}
+
+// readCluster reads an entry of clusters and checks it.
+func readCluster(n *yaml.Node, field string) (ClusterConfig, error) {
+	var (
+		c                        ClusterConfig
+		url, caFile, fingerprint string
+		urls                     []string
+	)
+	err := readMapping(n, field, map[string]reader{
+		"region":            text(&c.Region),
+		"url":               text(&url),
+		"urls":              texts(&urls),
+		"insecure":          boolean(&c.Insecure),
+		"ca":                text(&c.CA),
+		"ca_file":           text(&caFile),
+		"fingerprint":       text(&fingerprint),
+		"token_id":          text(&c.TokenID),
+		"token_secret":      secret(&c.TokenSecret),
+		"token_id_file":     text(&c.TokenIDFile),
+		"token_secret_file": text(&c.TokenSecretFile),
+		"username":          text(&c.Username),
+		"password":          secret(&c.Password),
+	})
+	if err != nil {
+		return c, err
+	}
+	if url != "" {
+		c.URLs = append(c.URLs, url)
+	}
+	c.URLs = append(c.URLs, urls...)
+	c.Fingerprints = splitTags(fingerprint)
+	if caFile != "" {
+		if err := c.readCA(caFile); err != nil {
+			return c, fmt.Errorf("line %d: %s.%w", n.Line, field, err)
+		}
+	}
+	if err := c.complete(); err != nil {
+		return c, fmt.Errorf("line %d: %s.%w", n.Line, field, err)
+	}
+	return c, nil
+}
+
+func (c *ClusterConfig) readCA(path string) error {
+	if c.CA != "" {
+		return errors.New("ca_file: found beside ca: give one of them")
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("ca_file: %w: mount the file, for instance /etc/pve/pve-root-ca.pem of a Proxmox host", err)
+	}
+	c.CA = string(content)
+	if c.CA == "" {
+		return fmt.Errorf("ca_file: %s is empty, want PEM certificates", path)
+	}
+	return nil
+}

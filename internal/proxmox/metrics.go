@@ -1,0 +1,71 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// codeNoAnswer stands for a request that got no answer at all.
+const codeNoAnswer = 0
+
+// metrics count the calls of one Cluster. A nil *metrics counts nothing.
+type metrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	region   string
+}
+
+// newMetrics registers the metrics; clients of several Clusters share them.
+func newMetrics(registerer prometheus.Registerer, region string) (*metrics, error) {
+	if registerer == nil {
+		return nil, nil
+	}
+	requests, err := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "karpenter", Subsystem: "proxmox", Name: "api_requests_total",
+		Help: "Requests to the Proxmox VE API by endpoint, method and status code; code \"none\" means that no answer came.",
+	}, []string{"region", "endpoint", "method", "code"}))
+	if err != nil {
+		return nil, err
+	}
+	duration, err := register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "karpenter", Subsystem: "proxmox", Name: "api_request_duration_seconds",
+		Help: "Time until a request to the Proxmox VE API was answered, failover included.",
+		// A read takes milliseconds, a lock wait 10 s, the proxy gives up at 30 s.
+		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30, 60},
+	}, []string{"region", "endpoint", "method"}))
+	if err != nil {
+		return nil, err
+	}
+	return &metrics{requests: requests, duration: duration, region: region}, nil
+}
+
+func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) (C, error) {
+	err := registerer.Register(collector)
+	var already prometheus.AlreadyRegisteredError
+	if errors.As(err, &already) {
+		if existing, ok := already.ExistingCollector.(C); ok {
+			return existing, nil
+		}
+	}
+	return collector, err
+}
+
+func (m *metrics) observe(req *http.Request, code int, took time.Duration) {
+	if m == nil {
+		return
+	}
+	template := endpointOf(req.Context()).template
+	label := "none"
+	if code != codeNoAnswer {
+		label = strconv.Itoa(code)
+	}
+	m.requests.WithLabelValues(m.region, template, req.Method, label).Inc()
+	m.duration.WithLabelValues(m.region, template, req.Method).Observe(took.Seconds())
+}
