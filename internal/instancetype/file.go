@@ -1,0 +1,188 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	kjson "sigs.k8s.io/json"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+)
+
+// The smallest VM that boots a Linux with a kubelet at all.
+const minMemoryBytes = 256 * mib
+
+// fileEntry is a type in the file. The overhead's keys begin with capitals because
+// that is what the files of earlier providers have.
+type fileEntry struct {
+	Name         string                     `json:"name"`
+	Capacity     map[string]json.RawMessage `json:"capacity"`
+	CapacityType string                     `json:"capacitytype"`
+	Overhead     struct {
+		KubeReserved      map[string]json.RawMessage
+		SystemReserved    map[string]json.RawMessage
+		EvictionThreshold map[string]json.RawMessage
+	} `json:"overhead"`
+}
+
+// Load reads an instance-types file: a JSON array of
+//
+//	{"name": "t1.2VCPU-6GB", "capacity": {"cpu": "2", "memory": "6Gi", "pods": "110", "ephemeral-storage": "30Gi"},
+//	 "overhead": {"KubeReserved": {...}, "SystemReserved": {...}, "EvictionThreshold": {...}}}
+//
+// An empty path gives the default catalogue.
+func Load(path string) (Catalogue, error) {
+	if path == "" {
+		return DefaultCatalogue(), nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Catalogue{}, fmt.Errorf("reading the instance types, %w", err)
+	}
+	catalogue, err := Parse(data)
+	if err != nil {
+		return Catalogue{}, fmt.Errorf("reading the instance types, %s: %w", path, err)
+	}
+	return catalogue, nil
+}
+
+// Parse reads what Load finds in the file.
+func Parse(data []byte) (Catalogue, error) {
+	var raw []json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return Catalogue{}, fmt.Errorf("found no JSON array of instance types: %w", err)
+	}
+	if len(raw) == 0 {
+		return Catalogue{}, errors.New("found an empty array, want at least one instance type")
+	}
+	types := make([]Type, 0, len(raw))
+	for n := range raw {
+		t, err := parseEntry(raw[n])
+		if err != nil {
+			return Catalogue{}, fmt.Errorf("[%d]%w", n, err)
+		}
+		types = append(types, t)
+	}
+	return NewCatalogue(types)
+}
+
+// parseEntry reads one type. Its errors begin with the field: ".capacity.cpu: ...".
+func parseEntry(raw json.RawMessage) (Type, error) {
+	var e fileEntry
+	problems, err := kjson.UnmarshalStrict(raw, &e)
+	if err := errors.Join(append(problems, err)...); err != nil {
+		return Type{}, fmt.Errorf(": %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	if problems := validation.IsValidLabelValue(e.Name); e.Name == "" || len(problems) > 0 {
+		return Type{}, fmt.Errorf(".name: found %q, want the value of a Kubernetes label, such as t1.2VCPU-6GB", e.Name)
+	}
+	if e.CapacityType != "" && e.CapacityType != karpv1.CapacityTypeOnDemand {
+		return Type{}, fmt.Errorf(".capacitytype (%s): found %q, want %q, the only one that is offered",
+			e.Name, e.CapacityType, karpv1.CapacityTypeOnDemand)
+	}
+	t, err := parseCapacity(e)
+	if err != nil {
+		return Type{}, err
+	}
+	for _, part := range []struct {
+		key  string
+		raw  map[string]json.RawMessage
+		into *corev1.ResourceList
+	}{
+		{".overhead.KubeReserved", e.Overhead.KubeReserved, &t.Overhead.KubeReserved},
+		{".overhead.SystemReserved", e.Overhead.SystemReserved, &t.Overhead.SystemReserved},
+		{".overhead.EvictionThreshold", e.Overhead.EvictionThreshold, &t.Overhead.EvictionThreshold},
+	} {
+		if *part.into, err = parseResources(part.key, e.Name, part.raw); err != nil {
+			return Type{}, err
+		}
+	}
+	return t, checkAllocatable(t)
+}
+
+func parseCapacity(e fileEntry) (Type, error) {
+	capacity, err := parseResources(".capacity", e.Name, e.Capacity)
+	if err != nil {
+		return Type{}, err
+	}
+	t := Type{Name: e.Name, Extra: corev1.ResourceList{}, EphemeralBytes: defaultEphemeralBytes}
+	for name, quantity := range capacity {
+		switch {
+		case name == corev1.ResourceCPU:
+			if quantity.MilliValue()%1000 != 0 || quantity.Value() > math.MaxInt16 {
+				return Type{}, fmt.Errorf(".capacity.cpu (%s): found %s, want a whole number of vCPUs", e.Name, quantity.String())
+			}
+			t.CPUs = int(quantity.Value())
+		case name == corev1.ResourceMemory:
+			t.MemoryBytes = quantity.Value() / mib * mib
+		case name == corev1.ResourcePods:
+			t.Pods = quantity.Value()
+		case name == corev1.ResourceEphemeralStorage:
+			t.EphemeralBytes = quantity.Value()
+		default:
+			t.Extra[name] = quantity
+		}
+	}
+	if t.CPUs == 0 {
+		return Type{}, fmt.Errorf(".capacity.cpu (%s): found none, want a whole number of vCPUs such as \"2\"", e.Name)
+	}
+	if t.MemoryBytes < minMemoryBytes {
+		return Type{}, fmt.Errorf(".capacity.memory (%s): found %d bytes, want at least %d, such as \"4Gi\"", e.Name, t.MemoryBytes, minMemoryBytes)
+	}
+	if t.Pods == 0 {
+		t.Pods = defaultPods(t.MemoryBytes)
+	}
+	t.Family = familyOf(t.Name, t.CPUs, t.MemoryBytes)
+	return t, nil
+}
+
+// parseResources reads a list of quantities; nil where the file has none.
+func parseResources(field, name string, raw map[string]json.RawMessage) (corev1.ResourceList, error) {
+	if raw == nil {
+		return nil, nil
+	}
+	list := make(corev1.ResourceList, len(raw))
+	for _, key := range slices.Sorted(maps.Keys(raw)) {
+		if !isResource(key) {
+			return nil, fmt.Errorf("%s (%s): resource %q is unknown, want cpu, memory, pods, ephemeral-storage, hugepages-<size> or <domain>/<name>",
+				field, name, key)
+		}
+		var q resource.Quantity
+		if err := json.Unmarshal(raw[key], &q); err != nil || string(raw[key]) == "null" || q.Sign() < 0 {
+			return nil, fmt.Errorf("%s.%s (%s): found %s, want a quantity such as \"2\" or \"4Gi\", not negative", field, key, name, raw[key])
+		}
+		list[corev1.ResourceName(key)] = q
+	}
+	return list, nil
+}
+
+func isResource(key string) bool {
+	switch corev1.ResourceName(key) {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceEphemeralStorage:
+		return true
+	}
+	return strings.HasPrefix(key, corev1.ResourceHugePagesPrefix) ||
+		(strings.Contains(key, "/") && len(validation.IsQualifiedName(key)) == 0)
+}
+
+// checkAllocatable refuses a type whose overhead leaves nothing for pods.
+func checkAllocatable(t Type) error {
+	overhead := t.overhead(t.EphemeralBytes)
+	total := overhead.Total()
+	if total.Memory().Value() >= t.MemoryBytes || total.Cpu().MilliValue() >= int64(t.CPUs)*1000 {
+		return fmt.Errorf(".overhead (%s): found %s CPU and %s memory in all, which leaves nothing for pods",
+			t.Name, total.Cpu(), total.Memory())
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// defaultCPUType is what Proxmox gives a VM whose configuration names no type.
+const defaultCPUType = "kvm64"
+
+// class is what of a NodeClass the offerings depend on.
+type class struct {
+	region   string
+	size     v1alpha1.DiskSize
+	storage  string
+	maxPods  int32
+	selected []string
+	unusable []v1alpha1.UnusableZone
+}
+
+// classOf reads a NodeClass. The slices are the NodeClass's own.
+func classOf(nodeClass *v1alpha1.ProxmoxNodeClass) class {
+	c := class{
+		region:   nodeClass.Spec.Region,
+		size:     nodeClass.Spec.BootDevice.Size,
+		storage:  nodeClass.Spec.BootDevice.Storage,
+		selected: nodeClass.Status.SelectedZones,
+		unusable: nodeClass.Status.UnusableZones,
+	}
+	if kubelet := nodeClass.Spec.KubeletConfiguration; kubelet != nil && kubelet.MaxPods != nil {
+		c.maxPods = *kubelet.MaxPods
+	}
+	return c
+}
+
+func (c class) equal(other class) bool {
+	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.maxPods == other.maxPods &&
+		slices.Equal(c.selected, other.selected) && slices.Equal(c.unusable, other.unusable)
+}
+
+// clone keeps the class apart from the object that it was read from.
+func (c class) clone() class {
+	c.selected, c.unusable = slices.Clone(c.selected), slices.Clone(c.unusable)
+	return c
+}
+
+// diskBytes is the boot disk that the class asks for; the API server checked it.
+func (c class) diskBytes() int64 {
+	bytes, err := c.size.Bytes()
+	if err != nil {
+		return 0
+	}
+	return bytes
+}
+
+// layout is the frame of a class's offerings: what they say apart from whether
+// they are available.
+type layout struct {
+	diskBytes int64
+	maxPods   int64 // 0 = the type's
+	zones     []zone
+}
+
+// zone is a Host as a class sees it.
+type zone struct {
+	placement.Zone
+	// template is the VMID to clone from; 0 where the class has none.
+	template int
+	// present tells whether the view shows the template.
+	present bool
+	// cpuType of the template; empty while its configuration is not known.
+	cpuType string
+	// storage that the boot disk goes to; empty while it is not known.
+	storage string
+	// excluded is why the NodeClass leaves the Host out.
+	excluded string
+}
+
+func (l layout) equal(other layout) bool {
+	return l.diskBytes == other.diskBytes && l.maxPods == other.maxPods && slices.Equal(l.zones, other.zones)
+}
+
+// layoutOf puts together every Host that is known from the view or from the
+// class's status: the status outlives a restart during which a Cluster is away.
+func layoutOf(view inventory.View, c class) layout {
+	zones := map[placement.Zone]zone{}
+	for _, host := range view.Hosts() {
+		key := placement.Zone{Region: host.Region, Host: host.Name}
+		zones[key] = zone{Zone: key}
+	}
+	for _, unusable := range c.unusable {
+		if region, host, ok := strings.Cut(unusable.Zone, "/"); ok {
+			key := placement.Zone{Region: region, Host: host}
+			zones[key] = zone{Zone: key, excluded: unusable.Reason}
+		}
+	}
+	for _, text := range c.selected {
+		selected, err := v1alpha1.ParseTemplateZone(text)
+		if err != nil {
+			continue // not written by this provider; the Host stays listed, without a template
+		}
+		key := placement.Zone{Region: selected.Region, Host: selected.Host}
+		if zones[key].template == 0 {
+			zones[key] = withTemplate(zone{Zone: key, template: selected.VMID}, view, c)
+		}
+	}
+	maps.DeleteFunc(zones, func(key placement.Zone, _ zone) bool { return c.region != "" && key.Region != c.region })
+	return layout{
+		diskBytes: c.diskBytes(),
+		maxPods:   int64(c.maxPods),
+		zones: slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
+			return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
+		}),
+	}
+}
+
+// withTemplate adds what the view knows about the zone's template.
+func withTemplate(z zone, view inventory.View, c class) zone {
+	z.storage = c.storage
+	guest, ok := view.Guest(z.Region, z.template)
+	z.present = ok
+	if guest.Config == nil {
+		return z
+	}
+	z.cpuType = cpuTypeOf(*guest.Config)
+	if disk, ok := guest.Config.BootDisk(); ok && z.storage == "" {
+		z.storage = disk.Storage
+	}
+	return z
+}
+
+// cpuTypeOf reads "host", "host,flags=+aes" and "cputype=host,flags=+aes" alike.
+func cpuTypeOf(config proxmox.VMConfig) string {
+	for _, property := range proxmox.ParseProperties(config.Options["cpu"]) {
+		if property.Bare || property.Key == "cputype" {
+			return property.Value
+		}
+	}
+	return defaultCPUType
+}
+
+// blocked tells why the class can have no VM in the zone at all.
+func (z zone) blocked() string {
+	switch {
+	case z.excluded != "":
+		return z.excluded
+	case z.template == 0:
+		return "the NodeClass has no template there"
+	case !z.present:
+		return fmt.Sprintf("template %d is not there", z.template)
+	}
+	return ""
+}

@@ -1,0 +1,105 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// frame holds the requirements that all types of a class share, made once: with
+// many Hosts they are most of the memory.
+type frame struct {
+	layout layout
+	// common to every type.
+	common []*scheduling.Requirement
+	// zones has the requirements of each zone's offerings, in the layout's order.
+	zones []scheduling.Requirements
+}
+
+func newFrame(l layout) frame {
+	f := frame{layout: l, zones: make([]scheduling.Requirements, len(l.zones))}
+	values := map[string][]string{}
+	for n, z := range l.zones {
+		f.zones[n] = scheduling.NewRequirements()
+		for key, value := range z.labels() {
+			f.zones[n].Add(in(key, value))
+			values[key] = append(values[key], value)
+		}
+	}
+	f.common = []*scheduling.Requirement{
+		in(corev1.LabelArchStable, karpv1.ArchitectureAmd64),
+		in(corev1.LabelOSStable, string(corev1.Linux)),
+		in(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
+		in(corev1.LabelTopologyRegion, values[corev1.LabelTopologyRegion]...),
+		in(corev1.LabelTopologyZone, values[corev1.LabelTopologyZone]...),
+		// In without a value would be the same, and less plain.
+		inOrAbsent(v1alpha1.LabelInstanceCPUType, values[v1alpha1.LabelInstanceCPUType]),
+		inOrAbsent(v1alpha1.LabelInstanceImageID, values[v1alpha1.LabelInstanceImageID]),
+		inOrAbsent(corev1.LabelWindowsBuild, nil),
+	}
+	return f
+}
+
+// labels of a Node in the zone that other zones may not share. What is not known
+// is left out rather than denied: a label that an offering denies would drift the
+// Nodes that carry it.
+func (z zone) labels() map[string]string {
+	labels := map[string]string{
+		karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand,
+		corev1.LabelTopologyRegion:  z.Region,
+		corev1.LabelTopologyZone:    z.Host,
+	}
+	if z.cpuType != "" {
+		labels[v1alpha1.LabelInstanceCPUType] = z.cpuType
+	}
+	if z.template != 0 {
+		labels[v1alpha1.LabelInstanceImageID] = strconv.Itoa(z.template)
+	}
+	return labels
+}
+
+func in(key string, values ...string) *scheduling.Requirement {
+	return scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, values...)
+}
+
+func inOrAbsent(key string, values []string) *scheduling.Requirement {
+	if len(values) == 0 {
+		return scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist)
+	}
+	return in(key, values...)
+}
+
+// instanceType makes Karpenter's object of a type in this class.
+func (f frame) instanceType(t Type, price, memoryOverhead float64, available []bool) *cloudprovider.InstanceType {
+	requirements := scheduling.NewRequirements(f.common...)
+	requirements.Add(
+		in(corev1.LabelInstanceTypeStable, t.Name),
+		in(v1alpha1.LabelInstanceFamily, t.Family),
+	)
+	pods := t.Pods
+	if f.layout.maxPods > 0 {
+		pods = f.layout.maxPods
+	}
+	disk := max(f.layout.diskBytes, t.EphemeralBytes)
+	offerings := make([]cloudprovider.Offering, len(f.zones))
+	pointers := make(cloudprovider.Offerings, len(f.zones))
+	for n := range f.zones {
+		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: price, Available: available[n]}
+		pointers[n] = &offerings[n]
+	}
+	return &cloudprovider.InstanceType{
+		Name:         t.Name,
+		Requirements: requirements,
+		Offerings:    pointers,
+		Capacity:     t.capacity(disk, pods, memoryOverhead),
+		Overhead:     t.overhead(disk),
+	}
+}

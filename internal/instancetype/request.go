@@ -1,0 +1,112 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+// Request asks placement for a Host for the Claim: every type that satisfies the
+// Claim's requirements, of whichever operator, and carries its pods, the cheapest
+// first, with the zones where the Claim may have it. Whether it fits there is for
+// placement to decide on the View of that moment; zones that are out of the
+// question for other reasons are left out and named with them.
+func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) placement.Request {
+	l := p.current(nodeClass)
+	request := placement.Request{
+		ClaimUID: string(claim.UID),
+		NodePool: claim.Labels[karpv1.NodePoolLabelKey],
+		Strategy: nodeClass.Spec.PlacementStrategy.ZoneBalance,
+		Storages: make(map[placement.Zone]string, len(l.layout.zones)),
+		Excluded: map[placement.Zone]string{},
+	}
+	for _, z := range l.layout.zones {
+		request.Storages[z.Zone] = z.storage
+	}
+	wanted := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
+	for n, it := range l.types {
+		if !wanted.IsCompatible(it.Requirements, scheduling.AllowUndefinedWellKnownLabels) ||
+			!resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) {
+			continue
+		}
+		t := p.deps.Catalogue.types[n]
+		option := placement.Option{InstanceType: t.Name, Need: needOf(t, l.layout.diskBytes), Price: p.prices[n]}
+		option.Zones = p.allowed(l, it, wanted, request.Excluded)
+		if len(option.Zones) > 0 {
+			request.Options = append(request.Options, option)
+		}
+	}
+	slices.SortStableFunc(request.Options, func(a, b placement.Option) int {
+		switch {
+		case a.Price < b.Price:
+			return -1
+		case a.Price > b.Price:
+			return 1
+		}
+		return 0
+	})
+	return request
+}
+
+// allowed lists the zones where the Claim may have the type, and notes for the
+// others that it would accept what speaks against them.
+func (p *Provider) allowed(
+	l *list, it *cloudprovider.InstanceType, wanted scheduling.Requirements, excluded map[placement.Zone]string,
+) []placement.Zone {
+	var zones []placement.Zone
+	for n, z := range l.layout.zones {
+		if !wanted.IsCompatible(it.Offerings[n].Requirements, scheduling.AllowUndefinedWellKnownLabels) {
+			continue
+		}
+		reason := z.blocked()
+		if reason == "" {
+			reason = p.unavailable.reason(z.Zone, it.Name)
+		}
+		if reason != "" {
+			excluded[z.Zone] = reason
+			continue
+		}
+		zones = append(zones, z.Zone)
+	}
+	return zones
+}
+
+// Labels are those that a Node of the type has in a zone of the NodeClass: what
+// Create must answer, so that the Node matches the offering that it came from.
+func (p *Provider) Labels(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string, where placement.Zone) map[string]string {
+	t, ok := p.Type(instanceType)
+	if !ok {
+		return nil
+	}
+	z := zone{Zone: where}
+	for _, known := range p.current(nodeClass).layout.zones {
+		if known.Zone == where {
+			z = known
+		}
+	}
+	labels := z.labels()
+	labels[corev1.LabelInstanceTypeStable] = t.Name
+	labels[corev1.LabelArchStable] = karpv1.ArchitectureAmd64
+	labels[corev1.LabelOSStable] = string(corev1.Linux)
+	labels[v1alpha1.LabelInstanceFamily] = t.Family
+	return labels
+}
+
+// Get gives Karpenter's object of a type in the NodeClass.
+func (p *Provider) Get(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string) (*cloudprovider.InstanceType, bool) {
+	n, ok := p.deps.Catalogue.byName[instanceType]
+	if !ok {
+		return nil, false
+	}
+	return p.current(nodeClass).types[n], true
+}
