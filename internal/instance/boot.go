@@ -1,0 +1,227 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+)
+
+// BootSource knows where boot data comes from.
+type BootSource struct {
+	// Reader reads past the cache: a cached one would keep every Secret of the
+	// cluster in memory.
+	Reader client.Reader
+	Tokens *bootdata.Tokens
+	// Namespace holds the ConfigMap kube-root-ca.crt.
+	Namespace string
+	// Version of the API server.
+	Version string
+}
+
+// rootCAConfigMap is published by Kubernetes into every namespace.
+const (
+	rootCAConfigMap = "kube-root-ca.crt"
+	rootCAKey       = "ca.crt"
+)
+
+// secrets reads what a NodeClass refers to.
+func (b BootSource) secrets(ctx context.Context, options v1alpha1.MetadataOptions) (bootdata.Templates, map[string]string, error) {
+	var templates bootdata.Templates
+	if options.TemplatesRef == nil {
+		return templates, nil, fmt.Errorf("spec.metadataOptions.templatesRef is empty: type cdrom needs the Secret with the keys user-data, meta-data and network-config")
+	}
+	secret, err := b.secret(ctx, "templatesRef", *options.TemplatesRef)
+	if err != nil {
+		return templates, nil, err
+	}
+	templates = bootdata.TemplatesFrom(secret.Data)
+	values := map[string]string{}
+	if options.ValuesRef != nil {
+		if secret, err = b.secret(ctx, "valuesRef", *options.ValuesRef); err != nil {
+			return templates, nil, err
+		}
+		for key, value := range secret.Data {
+			values[key] = string(value)
+		}
+	}
+	return templates, values, nil
+}
+
+func (b BootSource) secret(ctx context.Context, field string, ref v1alpha1.SecretReference) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	if err := b.Reader.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {
+		return nil, fmt.Errorf("reading secret %s/%s of spec.metadataOptions.%s, %w", ref.Namespace, ref.Name, field, err)
+	}
+	return secret, nil
+}
+
+func (b BootSource) rootCA(ctx context.Context) (string, error) {
+	bundle := &corev1.ConfigMap{}
+	key := types.NamespacedName{Namespace: b.Namespace, Name: rootCAConfigMap}
+	if err := b.Reader.Get(ctx, key, bundle); err != nil {
+		return "", fmt.Errorf("reading the cluster's CA from configmap %s, %w", key, err)
+	}
+	return bundle.Data[rootCAKey], nil
+}
+
+// Revoke deletes a Claim's join token.
+func (b BootSource) Revoke(ctx context.Context, claim *karpv1.NodeClaim) error {
+	return b.Tokens.Revoke(ctx, claim.UID)
+}
+
+// CheckBootData renders a NodeClass's templates for an imaginary VM, so that a
+// broken template is found when it is written and not when a pod waits.
+func (p *Provider) CheckBootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+	templates, values, err := p.Boot.secrets(ctx, class.Spec.MetadataOptions)
+	if err != nil {
+		return err
+	}
+	data, err := bootData(bootRequest{
+		class: class,
+		claim: sampleClaim(class),
+		intent: Intent{
+			Region: "region", Host: "host", VMID: v1alpha1.MinVMID, InstanceType: "sample", Cores: 1, MemoryMiB: 1024,
+			MACs: map[string]string{"net0": "BC:24:11:00:00:00"},
+		},
+		values: values, token: "abcdef.0123456789abcdef", rootCA: "sample", version: p.Boot.Version,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = bootdata.Render(templates, data)
+	return err
+}
+
+// ensureBootDrive renders the boot data and uploads it. Uploading again after a
+// crash replaces the same file: its name belongs to the Claim.
+func (l *launch) ensureBootDrive(ctx context.Context) error {
+	if l.intent.ISOStorage == "" {
+		return nil
+	}
+	image, err := l.bootImage(ctx)
+	if err != nil {
+		return err
+	}
+	task, err := l.client.UploadISO(ctx, l.intent.Host, l.intent.ISOStorage, isoName(l.id), image)
+	if err == nil {
+		_, err = l.Provider.wait(ctx, l.client, task, l.intent.Region+"/"+l.intent.Host+"/"+l.intent.ISOStorage)
+	}
+	if err != nil {
+		return fmt.Errorf("uploading the boot drive to storage %s of host %s, %w", l.intent.ISOStorage, l.intent.Host, err)
+	}
+	l.reach(PhaseBootDrive)
+	return nil
+}
+
+func (l *launch) bootImage(ctx context.Context) ([]byte, error) {
+	templates, values, err := l.Boot.secrets(ctx, l.class.Spec.MetadataOptions)
+	if err != nil {
+		return nil, err
+	}
+	rootCA, err := l.Boot.rootCA(ctx)
+	if err != nil {
+		return nil, err
+	}
+	token, err := l.Boot.Tokens.Issue(ctx, bootdata.Claim{Name: l.claim.Name, UID: l.claim.UID})
+	if err != nil {
+		return nil, fmt.Errorf("issuing the join token, %w", err)
+	}
+	data, err := bootData(bootRequest{
+		class: l.class, claim: l.claim, intent: l.intent, overhead: l.overhead(),
+		values: values, token: token.Value(), rootCA: rootCA, version: l.Boot.Version,
+	})
+	if err != nil {
+		return nil, &LaunchError{Reason: ReasonBootData, err: err}
+	}
+	files, err := bootdata.Render(templates, data)
+	if err != nil {
+		return nil, &LaunchError{Reason: ReasonBootData, err: fmt.Errorf("rendering the boot data, %w", err)}
+	}
+	image, err := files.ISO()
+	if err != nil {
+		return nil, &LaunchError{Reason: ReasonBootData, err: fmt.Errorf("making the boot drive, %w", err)}
+	}
+	return image, nil
+}
+
+// overhead is what the instance type was advertised with. A type that has left the
+// catalogue meanwhile is launched with the kubelet's own defaults.
+func (l *launch) overhead() cloudprovider.InstanceTypeOverhead {
+	it, ok := l.Types.Get(l.class, l.intent.InstanceType)
+	if !ok || it.Overhead == nil {
+		return cloudprovider.InstanceTypeOverhead{}
+	}
+	return *it.Overhead
+}
+
+type bootRequest struct {
+	class                  *v1alpha1.ProxmoxNodeClass
+	claim                  *karpv1.NodeClaim
+	intent                 Intent
+	overhead               cloudprovider.InstanceTypeOverhead
+	values                 map[string]string
+	token, rootCA, version string
+}
+
+// bootData is everything that templates can refer to, for one VM.
+func bootData(r bootRequest) (bootdata.Data, error) {
+	taints := bootdata.RegistrationTaints(append(slices.Clone(r.claim.Spec.Taints), r.claim.Spec.StartupTaints...)...)
+	kubelet, err := bootdata.NewKubeletConfiguration(bootdata.KubeletInput{
+		ProviderID: r.intent.ProviderID(), Taints: taints,
+		KubeReserved: r.overhead.KubeReserved, SystemReserved: r.overhead.SystemReserved, EvictionHard: r.overhead.EvictionThreshold,
+		Settings: kubeletSettings(r.class.Spec.KubeletConfiguration),
+	})
+	if err != nil {
+		return bootdata.Data{}, fmt.Errorf("making the kubelet's configuration, %w", err)
+	}
+	return bootdata.Data{
+		Metadata: bootdata.Metadata{
+			Hostname: r.claim.Name, InstanceID: strconv.Itoa(r.intent.VMID), InstanceUUID: string(r.claim.UID),
+			InstanceType: r.intent.InstanceType, ProviderID: r.intent.ProviderID(),
+			Region: r.intent.Region, Zone: r.intent.Host, Tags: r.class.Spec.Tags, NodeClass: r.class.Name,
+		},
+		Network:   bootdata.Network{Interfaces: interfaces(r.intent)},
+		Resources: bootdata.Resources{CPU: int64(r.intent.Cores), Memory: int64(r.intent.MemoryMiB) << 20},
+		Kubernetes: bootdata.Kubernetes{
+			Version: r.version, RootCA: r.rootCA, BootstrapToken: r.token,
+			KubeletConfiguration: kubelet, NodeLabels: r.claim.Labels, NodeTaints: taints,
+		},
+		Values: r.values,
+	}, nil
+}
+
+// interfaces are the guest's network devices, in the order of their slots.
+func interfaces(in Intent) []bootdata.Interface {
+	out := make([]bootdata.Interface, 0, len(in.MACs))
+	for _, slot := range sortedSlots(in.MACs) {
+		out = append(out, bootdata.Interface{Name: "eth" + strings.TrimPrefix(slot, "net"), MacAddr: in.MACs[slot], DHCPv4: true})
+	}
+	return out
+}
+
+func kubeletSettings(k *v1alpha1.KubeletConfiguration) bootdata.KubeletSettings {
+	if k == nil {
+		return bootdata.KubeletSettings{}
+	}
+	return bootdata.KubeletSettings{
+		CPUManagerPolicy: k.CPUManagerPolicy, CPUCFSQuota: k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod,
+		TopologyManagerPolicy: k.TopologyManagerPolicy, TopologyManagerScope: k.TopologyManagerScope,
+		ImageGCHighThresholdPercent: k.ImageGCHighThresholdPercent, ImageGCLowThresholdPercent: k.ImageGCLowThresholdPercent,
+		ShutdownGracePeriod: k.ShutdownGracePeriod, AllowedUnsafeSysctls: k.AllowedUnsafeSysctls,
+		ClusterDNS: k.ClusterDNS, MaxPods: k.MaxPods, FailSwapOn: k.FailSwapOn,
+	}
+}

@@ -1,0 +1,198 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// lockClone marks a configuration that a clone is still writing.
+const lockClone = "clone"
+
+// ensureCloned returns when the VM exists, complete and ours. An accepted clone
+// proves nothing: two requests for one VMID are both accepted, and the loser's
+// task fails. Ours is what our own task made, or what says so when read back.
+func (l *launch) ensureCloned(ctx context.Context) error {
+	if l.fresh {
+		if err := l.clone(ctx); err != nil {
+			return err
+		}
+		l.reach(PhaseCloned)
+		return nil
+	}
+	for {
+		again, err := l.settleClone(ctx)
+		if err != nil {
+			return err
+		}
+		if !again {
+			l.reach(PhaseCloned)
+			return nil
+		}
+		if err := l.pause(ctx, settlePause); err != nil {
+			return err
+		}
+	}
+}
+
+// settlePause is how often a clone that somebody else started is looked at.
+const settlePause = time.Second
+
+// settleClone looks at what an earlier try left, and does what is missing. True
+// means: look again in a moment.
+func (l *launch) settleClone(ctx context.Context) (again bool, err error) {
+	task := l.memory.task(l.claim)
+	if task != "" {
+		// Its outcome is what counts, and it may still be at work when the
+		// configuration looks complete.
+		if err := l.wait(ctx, task); err != nil && !errors.Is(err, proxmox.ErrNotFound) {
+			l.memory.setTask(l.claim, "")
+			if !isTransient(err) {
+				return false, l.cloneError(err)
+			}
+		}
+	}
+	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
+	switch {
+	case errors.Is(err, proxmox.ErrNotFound):
+		busy, err := l.cloneUnderWay(ctx)
+		if err != nil || busy {
+			return busy, err
+		}
+		return false, l.clone(ctx)
+	case err != nil:
+		return false, fmt.Errorf("looking for the clone, %w", err)
+	}
+	if cfg.Lock() == lockClone {
+		// Never adopt and never delete a locked configuration: wait for whoever
+		// writes it.
+		busy, err := l.cloneUnderWay(ctx)
+		if err != nil || busy {
+			return busy, err
+		}
+		// It may have ended between the two looks.
+		if cfg, err = l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID); err != nil {
+			return errors.Is(err, proxmox.ErrNotFound), ignoreNotFound(err)
+		}
+		if cfg.Lock() == lockClone {
+			return false, &LaunchError{Reason: ReasonLeftover, err: fmt.Errorf(
+				"VM %d on host %s is locked by a clone that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: qm unlock %d && qm destroy %d",
+				l.intent.VMID, l.intent.Host, l.intent.VMID, l.intent.VMID)}
+		}
+	}
+	if ok, why := l.id.Owns(cfg); !ok {
+		return false, &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
+	}
+	return false, nil
+}
+
+// cloneUnderWay tells whether a clone of our Template runs on that Host. Proxmox
+// files a clone under its source, not under the new VMID, so it may be another
+// Claim's: waiting for that one costs a moment, doubling ours a VM.
+func (l *launch) cloneUnderWay(ctx context.Context) (bool, error) {
+	tasks, err := l.client.RunningTasks(ctx, l.intent.TemplateHost, "qmclone")
+	if err != nil {
+		return false, fmt.Errorf("looking for running clones, %w", err)
+	}
+	for _, task := range tasks {
+		if task.ID == fmt.Sprint(l.intent.TemplateID) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// clone asks for the clone and waits for its end.
+func (l *launch) clone(ctx context.Context) error {
+	done, err := l.slots.acquire(ctx, l.slot())
+	if err != nil {
+		return err
+	}
+	defer done()
+	l.memory.tried(string(l.claim.UID))
+	task, err := l.client.CloneVM(ctx, proxmox.CloneRequest{
+		Host: l.intent.TemplateHost, TemplateID: l.intent.TemplateID,
+		Target: l.target(), VMID: l.intent.VMID, Name: l.claim.Name,
+		Description: Description(l.id, l.notes()),
+		Full:        l.intent.Full, Storage: l.cloneStorage(), Pool: l.intent.Pool,
+	})
+	if err != nil {
+		if isTransient(err) {
+			return fmt.Errorf("cloning template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)
+		}
+		return l.cloneError(err)
+	}
+	l.memory.setTask(l.claim, task)
+	l.reach(PhaseCloning)
+	if err := l.annotate(ctx, map[string]string{
+		v1alpha1.AnnotationLaunchTask:     string(task),
+		v1alpha1.AnnotationLaunchProgress: l.progressText(),
+	}); err != nil {
+		return err
+	}
+	if err := l.wait(ctx, task); err != nil {
+		l.memory.setTask(l.claim, "")
+		if isTransient(err) {
+			return fmt.Errorf("cloning template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)
+		}
+		return l.cloneError(err)
+	}
+	return nil
+}
+
+func (l *launch) cloneError(err error) error {
+	wrapped := fmt.Errorf("cloning template %d on host %s to VM %d, %w", l.intent.TemplateID, l.intent.TemplateHost, l.intent.VMID, err)
+	switch {
+	case errors.Is(err, proxmox.ErrExists):
+		return &LaunchError{Reason: ReasonVMIDTaken, err: wrapped}
+	case errors.Is(err, proxmox.ErrStorageFull):
+		return &LaunchError{Reason: ReasonStorageFull, err: wrapped}
+	default:
+		return &LaunchError{Reason: ReasonClone, err: wrapped}
+	}
+}
+
+// slot is what this clone contends for.
+func (l *launch) slot() slotKey {
+	key := slotKey{region: l.intent.Region, host: l.intent.Host, storage: l.intent.Storage}
+	if l.intent.SharedStorage {
+		key.host = ""
+	}
+	return key
+}
+
+func (l *launch) target() string {
+	if l.intent.Host == l.intent.TemplateHost {
+		return ""
+	}
+	return l.intent.Host
+}
+
+// cloneStorage is sent only with full clones: Proxmox refuses it with linked ones.
+func (l *launch) cloneStorage() string {
+	if l.intent.Full {
+		return l.intent.Storage
+	}
+	return ""
+}
+
+func (l *launch) notes() Notes {
+	return Notes{
+		Claim: l.claim.Name, NodePool: nodePoolOf(l.claim), NodeClass: l.class.Name,
+		InstanceType: l.intent.InstanceType, CapacityType: l.intent.CapacityType,
+	}
+}
+
+func ignoreNotFound(err error) error {
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return nil
+	}
+	return err
+}

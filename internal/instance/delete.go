@@ -1,0 +1,281 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// BlockedError says why a VM cannot be removed now. Somebody else has to act, or
+// time has to pass; the removal is tried again.
+type BlockedError struct {
+	Reason  string
+	Message string
+}
+
+func (e *BlockedError) Error() string { return e.Message }
+
+// Reasons of a BlockedError.
+const (
+	BlockedProtected       = "VMProtected"
+	BlockedLocked          = "VMLocked"
+	BlockedHostUnreachable = "HostUnreachable"
+	BlockedForeignVM       = "VMIDReused"
+)
+
+// Delete removes a Claim's VM and all that was made for it. It is idempotent and
+// answers within DeletePatience: gone means proven gone, otherwise the removal is
+// under way and wants another call. Launch and Delete serialise; Delete wins.
+func (p *Provider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (gone bool, err error) {
+	target, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		// Not one of ours: nothing of ours can be there.
+		return true, nil //nolint:nilerr // core's contract: a foreign providerID is "not found"
+	}
+	c, err := p.client(target.Region)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.Settings.DeletePatience)
+	defer cancel()
+	release, ok := p.guard.delete(ctx, string(claim.UID))
+	if !ok {
+		return false, nil
+	}
+	defer release()
+
+	r := &removal{Provider: p, client: c, claim: claim, id: Identity{
+		Region: target.Region, VMID: target.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster,
+	}}
+	if r.intent, r.hasIntent, err = ReadIntent(claim); err != nil {
+		return false, err
+	}
+	gone, err = r.run(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return false, nil
+	}
+	return gone, err
+}
+
+// removal is one run at removing a Claim's VM.
+type removal struct {
+	*Provider
+	client    proxmox.Client
+	claim     *karpv1.NodeClaim
+	id        Identity
+	intent    Intent
+	hasIntent bool
+}
+
+func (r *removal) run(ctx context.Context) (bool, error) {
+	outcome := vmAbsent
+	if host, ok := r.locate(); ok {
+		var err error
+		if outcome, err = r.removeVM(ctx, r.client, r.id, host); err != nil {
+			return false, err
+		}
+	}
+	settled := true
+	var err error
+	switch outcome {
+	case vmAbsent:
+		settled, err = r.provenGone(ctx)
+	case vmCloning:
+		_, err = r.cloneSettled(ctx)
+		settled = false
+	case vmGoing:
+		settled = false
+	case vmRemoved:
+	}
+	if err != nil || !settled {
+		return false, err
+	}
+	if err := r.sweep(ctx); err != nil {
+		return false, err
+	}
+	r.Inventory.Release(string(r.claim.UID))
+	r.memory.forget(string(r.claim.UID))
+	return true, nil
+}
+
+// locate says where the VM was last seen, else where it was meant to be.
+func (r *removal) locate() (string, bool) {
+	if guest, ok := r.Inventory.View().Guest(r.id.Region, r.id.VMID); ok {
+		return guest.Host, true
+	}
+	if r.hasIntent {
+		return r.intent.Host, true
+	}
+	return "", false
+}
+
+// provenGone answers whether nothing of the VM is left or on its way: it may
+// have moved to another Host, or its clone may still be at work.
+func (r *removal) provenGone(ctx context.Context) (bool, error) {
+	if err := r.Inventory.Refresh(ctx, r.id.Region); err != nil {
+		return false, blockedBy(err, fmt.Sprintf("region %s does not answer", r.id.Region))
+	}
+	if guest, ok := r.Inventory.View().Guest(r.id.Region, r.id.VMID); ok {
+		cfg, err := r.client.VMConfig(ctx, guest.Host, r.id.VMID)
+		if errors.Is(err, proxmox.ErrNotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, blockedBy(err, fmt.Sprintf("host %s does not answer", guest.Host))
+		}
+		if ours, _ := r.id.Owns(cfg); ours || cfg.Lock() != "" {
+			return false, nil
+		}
+		// Somebody else's VM has the VMID now, so ours is gone.
+	}
+	if !r.hasIntent || r.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
+		return true, nil
+	}
+	return r.cloneSettled(ctx)
+}
+
+// cloneSettled makes sure that no clone of an unfinished launch will still make
+// the VM after we looked.
+func (r *removal) cloneSettled(ctx context.Context) (bool, error) {
+	tasks, err := r.client.RunningTasks(ctx, r.intent.TemplateHost, "qmclone")
+	if err != nil {
+		return false, blockedBy(err, fmt.Sprintf("host %s does not answer", r.intent.TemplateHost))
+	}
+	mine := r.memory.task(r.claim)
+	for _, task := range tasks {
+		switch {
+		case task.UPID == mine:
+			// Cancelling may or may not roll back: the next call looks again.
+			return false, ignoreNotFound(r.client.CancelTask(ctx, task.UPID))
+		case mine == "" && task.ID == fmt.Sprint(r.intent.TemplateID):
+			// It could be ours, from a controller that died before it noted the task.
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// sweep removes what was made beside the VM.
+func (r *removal) sweep(ctx context.Context) error {
+	taken := r.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
+	if r.hasIntent && r.intent.ISOStorage != "" && !taken {
+		if err := r.deleteVolume(ctx, r.client, r.intent.Host, isoVolume(r.intent.ISOStorage, r.id)); err != nil {
+			return blockedBy(err, fmt.Sprintf("host %s does not answer", r.intent.Host))
+		}
+	}
+	if err := r.Boot.Revoke(ctx, r.claim); err != nil {
+		return fmt.Errorf("deleting the join token, %w", err)
+	}
+	return nil
+}
+
+// outcome of one try at removing a VM.
+type outcome int
+
+const (
+	// vmAbsent: our VM is not on that Host, or its VMID is somebody else's now.
+	vmAbsent outcome = iota
+	// vmRemoved: we destroyed it.
+	vmRemoved
+	// vmGoing: it is on its way out; look again.
+	vmGoing
+	// vmCloning: a clone still writes it.
+	vmCloning
+)
+
+// removeVM stops and destroys the VM, once it is known to be the one. Somebody
+// else's VM is left alone.
+func (p *Provider) removeVM(ctx context.Context, c proxmox.Client, id Identity, host string) (outcome, error) {
+	cfg, err := c.VMConfig(ctx, host, id.VMID)
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return vmAbsent, nil
+	}
+	if err != nil {
+		return vmGoing, blockedBy(err, fmt.Sprintf("host %s does not answer; VM %d will be removed when it is back", host, id.VMID))
+	}
+	switch lock := cfg.Lock(); lock {
+	case "":
+	case lockClone:
+		return vmCloning, nil
+	case "destroyed":
+		return vmGoing, nil
+	default:
+		return vmGoing, &BlockedError{Reason: BlockedLocked, Message: fmt.Sprintf("VM %d on host %s is locked (%s); it will be removed when the lock is gone", id.VMID, host, lock)}
+	}
+	if ours, why := id.Owns(cfg); !ours {
+		log.FromContext(ctx).Info("left a VM alone that is not ours", "vmid", id.VMID, "host", host, "why", why)
+		return vmAbsent, nil
+	}
+	if cfg.Protected() {
+		return vmGoing, &BlockedError{Reason: BlockedProtected, Message: fmt.Sprintf("VM %d on host %s is protected; to let it go, run: qm set %d --protection 0", id.VMID, host, id.VMID)}
+	}
+	return p.destroy(ctx, c, id, host, cfg)
+}
+
+func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, host string, cfg proxmox.VMConfig) (outcome, error) {
+	storage := ""
+	if disk, ok := cfg.BootDisk(); ok {
+		storage = disk.Storage
+	}
+	done, err := p.slots.acquire(ctx, slotKey{region: id.Region, host: host, storage: storage})
+	if err != nil {
+		return vmGoing, err
+	}
+	defer done()
+	key := id.Region + "/" + host + "/" + storage
+	task, err := c.StopVM(ctx, host, id.VMID)
+	if err == nil {
+		_, err = p.wait(ctx, c, task, key)
+	}
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return vmAbsent, nil
+	}
+	if err != nil {
+		return vmGoing, blockedBy(err, fmt.Sprintf("host %s does not answer", host))
+	}
+	task, err = c.DestroyVM(ctx, host, id.VMID)
+	var status proxmox.TaskStatus
+	if err == nil {
+		status, err = p.wait(ctx, c, task, key)
+	}
+	if errors.Is(err, proxmox.ErrRunning) {
+		// Somebody started it in between: the next call stops it again.
+		return vmGoing, nil
+	}
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return vmAbsent, nil
+	}
+	if err != nil {
+		return vmGoing, blockedBy(err, fmt.Sprintf("host %s does not answer", host))
+	}
+	if strings.HasPrefix(status.Exit, "WARNINGS") {
+		lines, _ := c.TaskLog(ctx, task)
+		log.FromContext(ctx).Info("the VM is gone, but Proxmox warned", "vmid", id.VMID, "host", host, "log", strings.Join(lines, " | "))
+	}
+	p.Inventory.ObserveGone(id.Region, id.VMID)
+	return vmRemoved, nil
+}
+
+// blockedBy turns "nobody answers" and "somebody holds the lock" into a reason
+// to wait; other errors stay what they are.
+func blockedBy(err error, message string) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, proxmox.ErrHostUnreachable), errors.Is(err, proxmox.ErrUnreachable), errors.Is(err, proxmox.ErrNoQuorum):
+		return &BlockedError{Reason: BlockedHostUnreachable, Message: message + ": " + err.Error()}
+	case errors.Is(err, proxmox.ErrLocked):
+		return &BlockedError{Reason: BlockedLocked, Message: err.Error()}
+	}
+	return err
+}

@@ -1,0 +1,118 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Why a launch ended for good. The reason decides for how long and how widely
+// the offering is avoided.
+const (
+	ReasonBadIntent   = "BadIntent"
+	ReasonVMIDTaken   = "VMIDTaken"
+	ReasonTemplate    = "TemplateUnusable"
+	ReasonClone       = "CloneFailed"
+	ReasonStorageFull = "StorageFull"
+	ReasonBootData    = "BootDataFailed"
+	ReasonPermission  = "PermissionMissing"
+	ReasonRefused     = "ProxmoxRefused"
+	ReasonStart       = "StartFailed"
+	ReasonLeftover    = "LockedLeftover"
+	ReasonTimeout     = "LaunchTimeout"
+)
+
+// LaunchError ends a launch: this VM will never be, and trying again would not
+// help.
+type LaunchError struct {
+	Reason string
+	err    error
+}
+
+func (e *LaunchError) Error() string { return e.err.Error() }
+func (e *LaunchError) Unwrap() error { return e.err }
+
+// isTransient tells whether the same step may well succeed in a moment.
+func isTransient(err error) bool {
+	for _, kind := range []error{
+		proxmox.ErrLocked, proxmox.ErrBusy, proxmox.ErrUnknownOutcome, proxmox.ErrConflict,
+		proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrNoQuorum, proxmox.ErrUnauthorized,
+		context.Canceled, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// judge turns a step's error into the launch's: final, or to be tried again
+// while there is patience left.
+func (l *launch) judge(err error) error {
+	var final *LaunchError
+	if errors.As(err, &final) {
+		return err
+	}
+	if isTransient(err) || !isProxmox(err) {
+		if l.Clock.Since(l.intent.Time) < l.Settings.LaunchPatience {
+			return err
+		}
+		return &LaunchError{Reason: ReasonTimeout, err: err}
+	}
+	var forbidden *proxmox.ForbiddenError
+	if errors.As(err, &forbidden) {
+		return &LaunchError{Reason: ReasonPermission, err: err}
+	}
+	if errors.Is(err, proxmox.ErrStorageFull) {
+		return &LaunchError{Reason: ReasonStorageFull, err: err}
+	}
+	return &LaunchError{Reason: ReasonRefused, err: err}
+}
+
+// isProxmox tells whether Proxmox said no, as opposed to the Kubernetes API.
+func isProxmox(err error) bool {
+	var forbidden *proxmox.ForbiddenError
+	var invalid *proxmox.InvalidError
+	if errors.As(err, &forbidden) || errors.As(err, &invalid) {
+		return true
+	}
+	for _, kind := range []error{
+		proxmox.ErrNotFound, proxmox.ErrExists, proxmox.ErrRunning, proxmox.ErrProtected, proxmox.ErrRootOnly,
+		proxmox.ErrStorageFull, proxmox.ErrTaskCancelled, proxmox.ErrFailed,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// causeFromLog picks the line of a failed start that a person can act on.
+func causeFromLog(lines []string) string {
+	var said []string
+	for _, line := range lines {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "", strings.HasPrefix(line, "TASK "), strings.HasPrefix(line, "trying to acquire lock"), line == "OK":
+		case strings.HasPrefix(line, "kvm: ") && strings.Contains(line, "warning"):
+		default:
+			said = append(said, strings.TrimPrefix(line, "kvm: "))
+		}
+	}
+	for i, line := range said {
+		if strings.HasPrefix(line, "start failed: QEMU exited") {
+			said = append(said[:i], said[i+1:]...)
+			break
+		}
+	}
+	if len(said) == 0 {
+		return ""
+	}
+	// The first complaint is the cause, what follows are its consequences.
+	return said[0]
+}

@@ -1,0 +1,183 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// VM is one of ours, as it was found on Proxmox.
+type VM struct {
+	Identity
+	Host    string
+	Name    string
+	Running bool
+	// Status is the power state as the Cluster reports it, up to a poll old.
+	Status string
+	// HostOnline is false while its Host is away.
+	HostOnline bool
+	// bootVolume is the ISO in its boot drive, if it still has one.
+	bootVolume string
+}
+
+// ProviderID of the VM.
+func (v VM) ProviderID() string {
+	return v1alpha1.ProviderID{Region: v.Region, VMID: v.VMID}.String()
+}
+
+// ErrNoView: a Cluster was never read, so that nothing can be said about it.
+var ErrNoView = errors.New("the cluster was never read")
+
+// List finds all VMs of this Kubernetes cluster. It reads VMs, never Nodes. A
+// Cluster that does not answer contributes what was last seen; one that never
+// answered makes the answer an error, because a short list would be taken for
+// "gone".
+func (p *Provider) List() ([]VM, error) {
+	view := p.Inventory.View()
+	var out []VM
+	for region := range p.Clients {
+		snapshot, ok := view.Snapshots[region]
+		if !ok {
+			return nil, fmt.Errorf("listing VMs of region %s, %w: %w", region, ErrNoView, view.Failures[region])
+		}
+		for _, guest := range snapshot.Guests {
+			if vm, ok := p.ours(snapshot, guest); ok {
+				out = append(out, vm)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b VM) int { return strings.Compare(a.ProviderID(), b.ProviderID()) })
+	return out, nil
+}
+
+// ours tells whether a guest is a VM of this Kubernetes cluster.
+func (p *Provider) ours(snapshot *inventory.Snapshot, guest inventory.Guest) (VM, bool) {
+	if guest.Config == nil || guest.Template {
+		return VM{}, false
+	}
+	id, ok := ReadIdentity(snapshot.Region, *guest.Config)
+	if !ok || id.KubeCluster != p.KubeCluster || id.VMID != guest.VMID {
+		return VM{}, false
+	}
+	if owns, _ := id.Owns(*guest.Config); !owns {
+		return VM{}, false
+	}
+	vm := VM{
+		Identity: id, Host: guest.Host, Name: guest.Name,
+		Running: guest.Status == "running", Status: guest.Status,
+		HostOnline: snapshot.Hosts[guest.Host].Online,
+	}
+	for _, drive := range guest.Config.Drives() {
+		if drive.VolumeID == isoVolume(drive.Storage, id) {
+			vm.bootVolume = drive.VolumeID
+		}
+	}
+	return vm, true
+}
+
+// Get finds one VM. proxmox.ErrNotFound is proof that it is gone: the Cluster was
+// asked just now, and whatever has the VMID is not ours.
+func (p *Provider) Get(ctx context.Context, id v1alpha1.ProviderID) (VM, error) {
+	client, err := p.client(id.Region)
+	if err != nil {
+		return VM{}, err
+	}
+	if err := p.Inventory.Refresh(ctx, id.Region); err != nil {
+		return VM{}, fmt.Errorf("looking for VM %d in region %s, %w", id.VMID, id.Region, err)
+	}
+	snapshot, ok := p.Inventory.View().Snapshots[id.Region]
+	if !ok {
+		return VM{}, fmt.Errorf("looking for VM %d in region %s, %w", id.VMID, id.Region, ErrNoView)
+	}
+	guest, ok := snapshot.Guests[id.VMID]
+	if !ok {
+		return VM{}, fmt.Errorf("VM %d in region %s: %w", id.VMID, id.Region, proxmox.ErrNotFound)
+	}
+	cfg, err := client.VMConfig(ctx, guest.Host, id.VMID)
+	if err != nil {
+		return VM{}, fmt.Errorf("reading VM %d on host %s, %w", id.VMID, guest.Host, err)
+	}
+	guest.Config = &cfg
+	vm, ok := p.ours(snapshot, guest)
+	if !ok {
+		return VM{}, fmt.Errorf("VM %d in region %s is not ours: %w", id.VMID, id.Region, proxmox.ErrNotFound)
+	}
+	return vm, nil
+}
+
+// RemoveOrphan removes a VM of ours whose Claim is gone, with its boot drive and
+// join token. True when nothing is left of it.
+func (p *Provider) RemoveOrphan(ctx context.Context, vm VM) (bool, error) {
+	client, err := p.client(vm.Region)
+	if err != nil {
+		return false, err
+	}
+	release, ok := p.guard.delete(ctx, vm.ClaimUID)
+	if !ok {
+		return false, nil
+	}
+	defer release()
+	outcome, err := p.removeVM(ctx, client, vm.Identity, vm.Host)
+	if err != nil || (outcome != vmRemoved && outcome != vmAbsent) {
+		return false, err
+	}
+	if vm.bootVolume != "" {
+		if err := p.deleteVolume(ctx, client, vm.Host, vm.bootVolume); err != nil {
+			return false, err
+		}
+	}
+	p.Inventory.Release(vm.ClaimUID)
+	return true, p.Boot.Tokens.Revoke(ctx, types.UID(vm.ClaimUID))
+}
+
+// settling is how long a young Claim's VM may be missing from a Snapshot.
+const settling = 2 * time.Minute
+
+// MayExist tells whether a Claim's VM cannot be ruled out although no Snapshot
+// shows it as ours: it is being launched, its row was not read yet, or its
+// Cluster does not answer.
+func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return false
+	}
+	view := p.Inventory.View()
+	guest, seen := view.Guest(id.Region, id.VMID)
+	switch {
+	case view.Failures[id.Region] != nil:
+		return true
+	case seen && guest.Config == nil:
+		return true
+	case claim.Annotations[v1alpha1.AnnotationLaunchIntent] != "" && claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "":
+		return true
+	}
+	return p.Clock.Since(claim.CreationTimestamp.Time) < settling
+}
+
+// CurrentImage is the image that a Claim's VM would be cloned from now, on its
+// Host. Not known while the class has no Template there.
+func (p *Provider) CurrentImage(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (string, bool) {
+	in, ok, err := ReadIntent(claim)
+	if err != nil || !ok {
+		return "", false
+	}
+	template, err := findTemplate(p.Inventory.View(), class, placement.Zone{Region: in.Region, Host: in.Host})
+	if err != nil {
+		return "", false
+	}
+	return ImageID(template), true
+}

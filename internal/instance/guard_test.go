@@ -1,0 +1,95 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestDeleteEndsALaunchAndThenHasTheClaim(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	guard := newGuard()
+	ctx, release, ok := guard.launch(t.Context(), "uid")
+	g.Expect(ok).To(BeTrue())
+	ended := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		release()
+	}()
+	done, ok := guard.delete(t.Context(), "uid")
+	g.Expect(ok).To(BeTrue())
+	g.Expect(<-ended).To(MatchError(errDeleteWins))
+	_, _, ok = guard.launch(t.Context(), "uid")
+	g.Expect(ok).To(BeFalse(), "nothing is launched while a delete has the claim")
+	done()
+	g.Expect(guard.entries).To(BeEmpty(), "nothing is kept of claims that nobody holds")
+}
+
+func TestDeleteWaitsNoLongerThanItsContext(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	guard := newGuard()
+	_, release, ok := guard.launch(t.Context(), "uid")
+	g.Expect(ok).To(BeTrue())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, ok = guard.delete(ctx, "uid")
+	g.Expect(ok).To(BeFalse())
+	release()
+	g.Expect(guard.entries).To(BeEmpty())
+}
+
+func TestOneLaunchPerClaim(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	guard := newGuard()
+	var mu sync.Mutex
+	holders, most := 0, 0
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			_, release, ok := guard.launch(t.Context(), "uid")
+			if !ok {
+				return
+			}
+			mu.Lock()
+			holders++
+			most = max(most, holders)
+			mu.Unlock()
+			mu.Lock()
+			holders--
+			mu.Unlock()
+			release()
+		})
+	}
+	wg.Wait()
+	g.Expect(most).To(Equal(1))
+}
+
+func TestSlotsBoundWhatRunsOnAStorage(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	s := newSlots(1)
+	key := slotKey{region: "r", host: "h", storage: "s"}
+	give, err := s.acquire(t.Context(), key)
+	g.Expect(err).NotTo(HaveOccurred())
+	other, err := s.acquire(t.Context(), slotKey{region: "r", host: "other", storage: "s"})
+	g.Expect(err).NotTo(HaveOccurred(), "another host's storage is free")
+	other()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, err = s.acquire(ctx, key)
+	g.Expect(errors.Is(err, context.DeadlineExceeded)).To(BeTrue())
+	give()
+	_, err = s.acquire(t.Context(), key)
+	g.Expect(err).NotTo(HaveOccurred())
+}

@@ -1,0 +1,102 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Identity says whose a VM is. All of it must match before the VM is touched.
+// A copy keeps the description but gets another VMID, and so does a restored
+// backup: neither is ours, and that is right.
+type Identity struct {
+	// Region is implied by the Cluster that was asked; it is not in the block.
+	Region string
+	VMID   int
+	// ClaimUID is also the VM's SMBIOS UUID, so that the guest's product UUID is
+	// the Claim.
+	ClaimUID string
+	// KubeCluster is the UID of the kube-system namespace.
+	KubeCluster string
+}
+
+// block is the machine-readable part of a VM's notes.
+type block struct {
+	Version     int    `json:"v"`
+	VMID        int    `json:"vmid"`
+	ClaimUID    string `json:"claim"`
+	KubeCluster string `json:"cluster"`
+	Claim       string `json:"name,omitempty"`
+}
+
+const blockVersion = 1
+
+// The block hides in an HTML comment, so that the notes, which Proxmox renders
+// as Markdown, stay readable. People may write around it.
+var blockPattern = regexp.MustCompile(`<!-- karpenter\.proxmox\.sinextra\.dev (\{[^\n]*\}) -->`)
+
+// Notes are the words for people above the machine block.
+type Notes struct {
+	Claim, NodePool, NodeClass, InstanceType, CapacityType string
+}
+
+// Description is what the clone call writes into the VM's notes.
+func Description(id Identity, n Notes) string {
+	raw, err := json.Marshal(block{Version: blockVersion, VMID: id.VMID, ClaimUID: id.ClaimUID, KubeCluster: id.KubeCluster, Claim: n.Claim})
+	if err != nil {
+		// Strings and integers always marshal.
+		panic(err)
+	}
+	return fmt.Sprintf("Karpenter managed instance, class=%s, capacity-type=%s\n\nnodepool=%s, claim=%s, type=%s\n\n<!-- karpenter.proxmox.sinextra.dev %s -->\n",
+		n.NodeClass, n.CapacityType, n.NodePool, n.Claim, n.InstanceType, raw)
+}
+
+// ReadIdentity finds who a VM says it belongs to. VMs without a block, or with
+// more than one (somebody pasted notes together), belong to nobody we know.
+func ReadIdentity(region string, cfg proxmox.VMConfig) (Identity, bool) {
+	found := blockPattern.FindAllStringSubmatch(cfg.Description(), -1)
+	if len(found) != 1 {
+		return Identity{}, false
+	}
+	var b block
+	if err := json.Unmarshal([]byte(found[0][1]), &b); err != nil || b.Version != blockVersion || b.ClaimUID == "" || b.KubeCluster == "" {
+		return Identity{}, false
+	}
+	return Identity{Region: region, VMID: b.VMID, ClaimUID: b.ClaimUID, KubeCluster: b.KubeCluster}, true
+}
+
+// Owns tells whether the configuration read under this identity's VMID is the
+// very VM that was made for it, and if not, why. A clone carries the block
+// before it carries our SMBIOS fields, so the UUID is held against the Claim
+// only once they were written.
+func (id Identity) Owns(cfg proxmox.VMConfig) (bool, string) {
+	got, ok := ReadIdentity(id.Region, cfg)
+	switch {
+	case !ok:
+		return false, "its notes carry no ownership mark of ours"
+	case got.VMID != id.VMID:
+		return false, fmt.Sprintf("its ownership mark was made for VM %d: it is a copy or a restored backup", got.VMID)
+	case got.KubeCluster != id.KubeCluster:
+		return false, "it belongs to another Kubernetes cluster"
+	case got.ClaimUID != id.ClaimUID:
+		return false, "it belongs to another claim"
+	case Configured(cfg) && !strings.EqualFold(cfg.SMBIOS().UUID, id.ClaimUID):
+		return false, "its SMBIOS UUID is not the claim's"
+	}
+	return true, ""
+}
+
+// Configured tells whether our one configuration write has happened: it is
+// atomic, so our SMBIOS serial stands for all of it.
+func Configured(cfg proxmox.VMConfig) bool {
+	return strings.HasPrefix(cfg.SMBIOS().Serial, "h=") && strings.Contains(cfg.SMBIOS().Serial, ";i=")
+}
+
+// smbiosSerial is what Proxmox's cloud controller manager and boot templates read.
+func smbiosSerial(name string, vmid int) string { return fmt.Sprintf("h=%s;i=%d", name, vmid) }

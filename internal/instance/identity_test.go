@@ -1,0 +1,77 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+var me = Identity{Region: "r1", VMID: 20001, ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11", KubeCluster: "7c0e0a53-0000-4000-8000-000000000001"}
+
+func described(id Identity) proxmox.VMConfig {
+	return proxmox.VMConfig{Options: map[string]string{
+		"description": Description(id, Notes{Claim: "default-abc", NodePool: "default", NodeClass: "default", InstanceType: "t1.2VCPU-6GB", CapacityType: "on-demand"}),
+	}}
+}
+
+func TestAVMIsOursOnlyWhenEverythingMatches(t *testing.T) {
+	t.Parallel()
+	configured := described(me)
+	configured.Options["smbios1"] = proxmox.SMBIOS{UUID: strings.ToUpper(me.ClaimUID), Serial: smbiosSerial("default-abc", me.VMID), SKU: "t1"}.Encode()
+	otherUUID := described(me)
+	otherUUID.Options["smbios1"] = proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000", Serial: smbiosSerial("default-abc", me.VMID)}.Encode()
+	withWordsAround := described(me)
+	withWordsAround.Options["description"] = "do not touch before friday\n" + withWordsAround.Options["description"] + "\n\n-- ops"
+	twice := described(me)
+	twice.Options["description"] += twice.Options["description"]
+
+	for name, test := range map[string]struct {
+		cfg  proxmox.VMConfig
+		owns bool
+		why  string
+	}{
+		"a fresh clone":                 {described(me), true, ""},
+		"a configured VM":               {configured, true, ""},
+		"notes that people wrote in":    {withWordsAround, true, ""},
+		"somebody's VM":                 {proxmox.VMConfig{Options: map[string]string{"description": "mine"}}, false, "no ownership mark"},
+		"a copy or restored backup":     {described(Identity{VMID: 20002, ClaimUID: me.ClaimUID, KubeCluster: me.KubeCluster}), false, "a copy or a restored backup"},
+		"another claim's":               {described(Identity{VMID: me.VMID, ClaimUID: "other", KubeCluster: me.KubeCluster}), false, "another claim"},
+		"another Kubernetes cluster's":  {described(Identity{VMID: me.VMID, ClaimUID: me.ClaimUID, KubeCluster: "other"}), false, "another Kubernetes cluster"},
+		"configured with another UUID":  {otherUUID, false, "SMBIOS UUID"},
+		"notes pasted together":         {twice, false, "no ownership mark"},
+		"a mark that cannot be decoded": {proxmox.VMConfig{Options: map[string]string{"description": "<!-- karpenter.proxmox.sinextra.dev {oops} -->"}}, false, "no ownership mark"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			owns, why := me.Owns(test.cfg)
+			g.Expect(owns).To(Equal(test.owns), why)
+			g.Expect(why).To(ContainSubstring(test.why))
+		})
+	}
+}
+
+func TestTheNotesAreReadable(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	text := described(me).Description()
+	g.Expect(text).To(HavePrefix("Karpenter managed instance, class=default, capacity-type=on-demand\n"))
+	g.Expect(len(text)).To(BeNumerically("<", 8192), "Proxmox refuses longer notes")
+}
+
+func FuzzReadIdentityNeverPanics(f *testing.F) {
+	f.Add(described(me).Description())
+	f.Add("<!-- karpenter.proxmox.sinextra.dev {} -->")
+	f.Fuzz(func(t *testing.T, text string) {
+		cfg := proxmox.VMConfig{Options: map[string]string{"description": text}}
+		if id, ok := ReadIdentity("r1", cfg); ok && id.ClaimUID == "" {
+			t.Fatalf("an identity without a claim was read from %q", text)
+		}
+	})
+}

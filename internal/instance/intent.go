@@ -1,0 +1,94 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// Intent is what a launch decided, written on the Claim before anything is done,
+// so that a restarted controller carries on instead of starting another VM. It
+// holds the decision and not its inputs: a changed catalogue or NodeClass does
+// not change a VM that is half made.
+type Intent struct {
+	Version      int    `json:"v"`
+	Region       string `json:"region"`
+	Host         string `json:"host"`
+	VMID         int    `json:"vmid"`
+	TemplateHost string `json:"templateHost"`
+	TemplateID   int    `json:"template"`
+	// ImageID is the Template's generation, for drift.
+	ImageID      string `json:"image,omitempty"`
+	InstanceType string `json:"type"`
+	CapacityType string `json:"capacityType"`
+	Cores        int    `json:"cores"`
+	MemoryMiB    int    `json:"memoryMiB"`
+	DiskBytes    int64  `json:"disk"`
+	// Full is a full clone, to Storage.
+	Full    bool   `json:"full,omitempty"`
+	Storage string `json:"storage"`
+	// SharedStorage makes the clone limit count for the whole Cluster.
+	SharedStorage bool   `json:"shared,omitempty"`
+	Pool          string `json:"pool,omitempty"`
+	// ISOStorage takes the boot drive; empty = the VM gets none.
+	ISOStorage string `json:"isoStorage,omitempty"`
+	// MACs by interface, fixed now so that the boot drive can be made while the
+	// clone is still running.
+	MACs map[string]string `json:"macs,omitempty"`
+	Time time.Time         `json:"time"`
+}
+
+const intentVersion = 1
+
+// Encode gives the annotation's value.
+func (in Intent) Encode() string {
+	in.Version = intentVersion
+	raw, err := json.Marshal(in)
+	if err != nil {
+		// Strings, numbers and times always marshal.
+		panic(err)
+	}
+	return string(raw)
+}
+
+// ReadIntent reads a Claim's intent; false when it has none.
+func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
+	raw, ok := claim.Annotations[v1alpha1.AnnotationLaunchIntent]
+	if !ok {
+		return Intent{}, false, nil
+	}
+	var in Intent
+	if err := json.Unmarshal([]byte(raw), &in); err != nil {
+		return Intent{}, false, fmt.Errorf("reading annotation %s of nodeclaim %s, %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
+	}
+	if in.Version != intentVersion || in.Region == "" || in.Host == "" || in.VMID == 0 {
+		return Intent{}, false, fmt.Errorf("reading annotation %s of nodeclaim %s: version %d with region %q, host %q, VM %d; version %d with all of them is what this controller writes",
+			v1alpha1.AnnotationLaunchIntent, claim.Name, in.Version, in.Region, in.Host, in.VMID, intentVersion)
+	}
+	return in, true, nil
+}
+
+// ProviderID of the VM that the intent will make.
+func (in Intent) ProviderID() string {
+	return v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID}.String()
+}
+
+// Reservation is the intent's share of the ledger.
+func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
+	return inventory.Reservation{
+		ClaimUID: string(claim.UID),
+		NodePool: claim.Labels[karpv1.NodePoolLabelKey],
+		Region:   in.Region, Host: in.Host, VMID: in.VMID, Storage: in.Storage,
+		Amount:    inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20},
+		DiskBytes: in.DiskBytes,
+		Made:      in.Time,
+	}
+}

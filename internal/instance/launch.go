@@ -1,0 +1,228 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// launch is one run over a Claim's sequence.
+type launch struct {
+	*Provider
+	client proxmox.Client
+	claim  *karpv1.NodeClaim
+	class  *v1alpha1.ProxmoxNodeClass
+	intent Intent
+	id     Identity
+	// fresh: this process planned the launch and never asked Proxmox for
+	// anything, so there is nothing to look for.
+	fresh bool
+
+	progressMu sync.Mutex
+	progress   Progress
+}
+
+// Launch carries a Claim's launch on from wherever it stands until its VM runs.
+// It blocks while Proxmox works. A *LaunchError means that this VM will never
+// be; any other error means: call again.
+func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
+	in, ok, err := ReadIntent(claim)
+	if err != nil {
+		return &LaunchError{Reason: ReasonBadIntent, err: err}
+	}
+	if !ok {
+		return nil
+	}
+	client, err := p.client(in.Region)
+	if err != nil {
+		return err
+	}
+	ctx, release, ok := p.guard.launch(ctx, string(claim.UID))
+	if !ok {
+		return nil
+	}
+	defer release()
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID))
+
+	l := &launch{Provider: p, client: client, claim: claim, class: class, intent: in, id: p.identity(in, claim), fresh: p.memory.fresh(string(claim.UID))}
+	l.progress.reach(PhasePlanned, 0)
+	if err := l.run(ctx); err != nil {
+		if errors.Is(context.Cause(ctx), errDeleteWins) {
+			return nil
+		}
+		return l.judge(err)
+	}
+	return nil
+}
+
+func (l *launch) run(ctx context.Context) error {
+	cfg, err := l.resume(ctx)
+	if err != nil {
+		return err
+	}
+	if !Configured(cfg) {
+		// The clone and the boot drive do not need each other: the MACs in the
+		// boot data come from the intent.
+		group, gctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return l.ensureCloned(gctx) })
+		group.Go(func() error { return l.ensureBootDrive(gctx) })
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		if err := l.ensureConfigured(ctx); err != nil {
+			return err
+		}
+	}
+	if err := l.ensureFirewall(ctx); err != nil {
+		return err
+	}
+	if err := l.ensureStarted(ctx); err != nil {
+		return err
+	}
+	l.reach(PhaseStarted)
+	if err := l.annotate(ctx, map[string]string{
+		v1alpha1.AnnotationLaunchProgress:  l.progressText(),
+		v1alpha1.AnnotationLaunchCompleted: l.Clock.Now().UTC().Format(time.RFC3339),
+	}); err != nil {
+		return err
+	}
+	l.memory.forget(string(l.claim.UID))
+	return nil
+}
+
+// resume reads the VM as it stands when somebody may have worked on it before:
+// an earlier run, or a controller that died. A launch that this process planned
+// and never tried has no VM, and needs no call to know.
+func (l *launch) resume(ctx context.Context) (proxmox.VMConfig, error) {
+	if l.fresh {
+		return proxmox.VMConfig{}, nil
+	}
+	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return proxmox.VMConfig{}, nil
+	}
+	if err != nil {
+		return proxmox.VMConfig{}, fmt.Errorf("reading the VM, %w", err)
+	}
+	if ok, _ := l.id.Owns(cfg); !ok {
+		// Either still being cloned or somebody else's: ensureCloned tells.
+		return proxmox.VMConfig{}, nil
+	}
+	return cfg, nil
+}
+
+func (l *launch) ensureConfigured(ctx context.Context) error {
+	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
+	if err != nil {
+		return fmt.Errorf("reading the clone, %w", err)
+	}
+	if ok, why := l.id.Owns(cfg); !ok {
+		return &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
+	}
+	change, err := configure(cfg, shape{
+		name: l.claim.Name, id: l.id, instanceType: l.intent.InstanceType,
+		cores: l.intent.Cores, memoryMiB: l.intent.MemoryMiB,
+		tags: l.class.Spec.Tags, macs: l.intent.MACs,
+		firewalled: firewalledInterfaces(l.class), iso: l.bootVolume(),
+	})
+	if err != nil {
+		return &LaunchError{Reason: ReasonTemplate, err: fmt.Errorf("configuring the clone of template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)}
+	}
+	if err := l.client.UpdateVM(ctx, l.intent.Host, l.intent.VMID, change); err != nil {
+		return fmt.Errorf("configuring the VM, %w", err)
+	}
+	if disk, ok := cfg.BootDisk(); ok && disk.SizeBytes < l.intent.DiskBytes {
+		task, err := l.client.ResizeDisk(ctx, l.intent.Host, l.intent.VMID, disk.Slot, l.intent.DiskBytes)
+		if err != nil {
+			return fmt.Errorf("growing disk %s, %w", disk.Slot, err)
+		}
+		if err := l.wait(ctx, task); err != nil {
+			return fmt.Errorf("growing disk %s, %w", disk.Slot, err)
+		}
+	}
+	l.reach(PhaseConfigured)
+	return nil
+}
+
+func (l *launch) ensureFirewall(ctx context.Context) error {
+	if len(l.class.Spec.SecurityGroups) == 0 {
+		return nil
+	}
+	rules := make([]proxmox.SecurityGroupRule, 0, len(l.class.Spec.SecurityGroups))
+	for _, group := range l.class.Spec.SecurityGroups {
+		rules = append(rules, proxmox.SecurityGroupRule{Group: group.Name, Interface: group.Interface})
+	}
+	if err := l.client.SetFirewall(ctx, l.intent.Host, l.intent.VMID, rules); err != nil {
+		return fmt.Errorf("setting the VM's firewall, %w", err)
+	}
+	return nil
+}
+
+func (l *launch) ensureStarted(ctx context.Context) error {
+	if !l.fresh {
+		state, err := l.client.VMStatus(ctx, l.intent.Host, l.intent.VMID)
+		if err != nil {
+			return fmt.Errorf("reading the VM's state, %w", err)
+		}
+		if state.Running {
+			return nil
+		}
+	}
+	task, err := l.client.StartVM(ctx, l.intent.Host, l.intent.VMID)
+	if err != nil {
+		return fmt.Errorf("starting the VM, %w", err)
+	}
+	err = l.wait(ctx, task)
+	if err == nil || errors.Is(err, proxmox.ErrRunning) {
+		return nil
+	}
+	if isTransient(err) {
+		return fmt.Errorf("starting the VM, %w", err)
+	}
+	return &LaunchError{Reason: ReasonStart, err: fmt.Errorf("starting VM %d on host %s: %s", l.intent.VMID, l.intent.Host, l.cause(ctx, task, err))}
+}
+
+// cause finds why a task failed: up to 8.4 its last word is only "QEMU exited
+// with code 1", and the reason stands in the log above.
+func (l *launch) cause(ctx context.Context, task proxmox.UPID, err error) string {
+	lines, logErr := l.client.TaskLog(ctx, task)
+	if logErr != nil {
+		return err.Error()
+	}
+	if why := causeFromLog(lines); why != "" {
+		return why
+	}
+	return err.Error()
+}
+
+func (l *launch) reach(phase Phase) {
+	l.progressMu.Lock()
+	defer l.progressMu.Unlock()
+	l.progress.reach(phase, l.Clock.Since(l.intent.Time))
+}
+
+func (l *launch) progressText() string {
+	l.progressMu.Lock()
+	defer l.progressMu.Unlock()
+	return l.progress.encode()
+}
+
+func firewalledInterfaces(class *v1alpha1.ProxmoxNodeClass) []string {
+	var out []string
+	for _, group := range class.Spec.SecurityGroups {
+		out = append(out, group.Interface)
+	}
+	return out
+}

@@ -1,0 +1,194 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// NoRoomError: nothing that the Claim allows can be launched now.
+type NoRoomError struct{ err error }
+
+func (e *NoRoomError) Error() string { return e.err.Error() }
+func (e *NoRoomError) Unwrap() error { return e.err }
+
+// Plan decides what VM a Claim gets and where, reserves it, and writes the
+// decision on the Claim. It asks Proxmox nothing. A Claim that has a plan keeps
+// it: its VMID is adopted or given up, never probed further.
+func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (Intent, error) {
+	in, ok, err := ReadIntent(claim)
+	if err != nil {
+		return Intent{}, err
+	}
+	if ok {
+		p.Inventory.Restore(in.Reservation(claim))
+		return in, nil
+	}
+	request := p.Types.Request(class, claim)
+	_, err = p.Inventory.Reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
+		chosen, err := p.decide(view, claim, class, request)
+		if err != nil {
+			return inventory.Reservation{}, err
+		}
+		in = chosen
+		return chosen.Reservation(claim), nil
+	})
+	if err != nil {
+		return Intent{}, &NoRoomError{err}
+	}
+	if in.VMID == 0 {
+		// The ledger already had a reservation for this Claim: an earlier call
+		// decided and could not write it down.
+		p.Inventory.Release(string(claim.UID))
+		return Intent{}, fmt.Errorf("recording the plan of nodeclaim %s: a reservation stands without an intent", claim.Name)
+	}
+	if err := annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}); err != nil {
+		p.Inventory.Release(string(claim.UID))
+		return Intent{}, err
+	}
+	p.memory.planned(string(claim.UID))
+	return in, nil
+}
+
+// decide is pure: it runs under the ledger's lock.
+func (p *Provider) decide(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, request placement.Request) (Intent, error) {
+	chosen, err := placement.Choose(view, request)
+	if err != nil {
+		return Intent{}, err
+	}
+	vmid, err := placement.PickVMID(view, chosen.Zone.Region, string(claim.UID), p.Settings.VMIDs)
+	if err != nil {
+		return Intent{}, err
+	}
+	template, err := findTemplate(view, class, chosen.Zone)
+	if err != nil {
+		return Intent{}, err
+	}
+	in := Intent{
+		Region: chosen.Zone.Region, Host: chosen.Zone.Host, VMID: vmid,
+		TemplateHost: template.Host, TemplateID: template.VMID, ImageID: ImageID(template),
+		InstanceType: chosen.InstanceType, CapacityType: karpv1.CapacityTypeOnDemand,
+		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes,
+		Pool: class.Spec.ResourcePool,
+		Time: p.Clock.Now().UTC(),
+	}
+	if err := in.chooseStorages(view, class, template); err != nil {
+		return Intent{}, err
+	}
+	in.MACs = map[string]string{}
+	snapshot := view.Snapshots[in.Region]
+	for _, nic := range template.Config.NICs() {
+		in.MACs[nic.Slot] = DeriveMAC(snapshot.Options.MACPrefix, string(claim.UID), nic.Slot, macTaken(snapshot))
+	}
+	return in, nil
+}
+
+// findTemplate resolves the Template that serves a Host, as the NodeClass's
+// status lists it.
+func findTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, zone placement.Zone) (inventory.Guest, error) {
+	for _, entry := range class.Status.SelectedZones {
+		selected, err := v1alpha1.ParseTemplateZone(entry)
+		if err != nil || selected.Region != zone.Region || selected.Host != zone.Host {
+			continue
+		}
+		guest, ok := view.Guest(zone.Region, selected.VMID)
+		if !ok || guest.Config == nil || !guest.Config.IsTemplate() {
+			return inventory.Guest{}, fmt.Errorf("%s/%s: template %d of nodeclass %s is not there any more", zone.Region, zone.Host, selected.VMID, class.Name)
+		}
+		return guest, nil
+	}
+	return inventory.Guest{}, fmt.Errorf("%s/%s: nodeclass %s has no template there", zone.Region, zone.Host, class.Name)
+}
+
+// chooseStorages fixes where the disk and the boot drive go, and whether the
+// clone can be linked: that needs the same storage and a kind that can.
+func (in *Intent) chooseStorages(view inventory.View, class *v1alpha1.ProxmoxNodeClass, template inventory.Guest) error {
+	disk, ok := template.Config.BootDisk()
+	if !ok {
+		return fmt.Errorf("template %d on host %s has no boot disk", template.VMID, template.Host)
+	}
+	snapshot := view.Snapshots[in.Region]
+	in.Storage = disk.Storage
+	if class.Spec.BootDevice.Storage != "" {
+		in.Storage = class.Spec.BootDevice.Storage
+	}
+	in.SharedStorage = snapshot.Storages[inventory.StorageKey{Host: in.Host, Storage: in.Storage}].Shared
+	in.Full = in.Storage != disk.Storage || !linkable(snapshot, template)
+	if class.Spec.MetadataOptions.Type != v1alpha1.MetadataTypeCDROM {
+		return nil
+	}
+	storage, err := ISOStorage(snapshot, in.Host, class.Spec.MetadataOptions.Storage)
+	if err != nil {
+		return err
+	}
+	in.ISOStorage = storage
+	return nil
+}
+
+// linkable tells whether all disks of a Template can be linked to. Thick LVM and
+// raw iSCSI cannot.
+func linkable(snapshot *inventory.Snapshot, template inventory.Guest) bool {
+	for _, drive := range template.Config.Drives() {
+		if drive.IsCDROM || drive.Storage == "" {
+			continue
+		}
+		switch snapshot.Storages[inventory.StorageKey{Host: template.Host, Storage: drive.Storage}].Type {
+		case "lvmthin", "zfspool", "rbd", "dir", "nfs", "cifs", "btrfs", "cephfs":
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// ISOStorage names the storage of a Host that takes boot drives: the one asked
+// for, else the first by name that has iso content, local ones before shared.
+func ISOStorage(snapshot *inventory.Snapshot, host, wanted string) (string, error) {
+	var candidates []proxmox.StorageRow
+	for key, row := range snapshot.Storages {
+		if key.Host == host && slices.Contains(row.Content, "iso") && row.Available && (wanted == "" || wanted == key.Storage) {
+			candidates = append(candidates, row)
+		}
+	}
+	if len(candidates) == 0 {
+		if wanted != "" {
+			return "", fmt.Errorf("%s/%s: storage %q is not there or takes no iso content; run: pvesm set %s --content iso,...", snapshot.Region, host, wanted, wanted)
+		}
+		return "", fmt.Errorf("%s/%s: no storage takes iso content, which the boot drive needs; run: pvesm set local --content iso,...", snapshot.Region, host)
+	}
+	slices.SortFunc(candidates, func(a, b proxmox.StorageRow) int {
+		if a.Shared != b.Shared {
+			if a.Shared {
+				return 1
+			}
+			return -1
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return candidates[0].Name, nil
+}
+
+// macTaken looks through the configurations that we know of.
+func macTaken(snapshot *inventory.Snapshot) func(string) bool {
+	taken := map[string]bool{}
+	for _, guest := range snapshot.Guests {
+		if guest.Config == nil {
+			continue
+		}
+		for _, nic := range guest.Config.NICs() {
+			taken[strings.ToUpper(nic.MAC)] = true
+		}
+	}
+	return func(mac string) bool { return taken[mac] }
+}

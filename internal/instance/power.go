@@ -1,0 +1,89 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"fmt"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// annotationReboot keeps the last reboot that was asked for, so that core's
+// retries restart the VM once.
+const annotationReboot = v1alpha1.Group + "/reboot-operation"
+
+// Reboot restarts a Claim's VM, once per operation. It presses the reset button:
+// core reboots Nodes that are sick, and a guest that hangs would let a polite
+// request run into its time-out.
+func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operation string) error {
+	if claim.Annotations[annotationReboot] == operation {
+		return nil
+	}
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return fmt.Errorf("%w: %w", proxmox.ErrNotFound, err)
+	}
+	vm, err := p.ownedBy(ctx, id, claim)
+	if err != nil {
+		return err
+	}
+	task, err := p.Clients[vm.Region].ResetVM(ctx, vm.Host, vm.VMID)
+	if err != nil {
+		return fmt.Errorf("resetting VM %d on host %s, %w", vm.VMID, vm.Host, err)
+	}
+	if _, err := p.wait(ctx, p.Clients[vm.Region], task, vm.Region+"/"+vm.Host); err != nil {
+		return fmt.Errorf("resetting VM %d on host %s, %w", vm.VMID, vm.Host, err)
+	}
+	return annotate(ctx, p.Kube, claim, map[string]string{annotationReboot: operation})
+}
+
+// PowerOn starts a Claim's VM that was found stopped, as a Host's reboot leaves it.
+func (p *Provider) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) error {
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return err
+	}
+	ctx, release, ok := p.guard.launch(ctx, string(claim.UID))
+	if !ok {
+		return nil
+	}
+	defer release()
+	vm, err := p.ownedBy(ctx, id, claim)
+	if err != nil {
+		return err
+	}
+	client := p.Clients[vm.Region]
+	state, err := client.VMStatus(ctx, vm.Host, vm.VMID)
+	if err != nil {
+		return fmt.Errorf("reading VM %d on host %s, %w", vm.VMID, vm.Host, err)
+	}
+	if state.Running || state.Lock != "" {
+		// The poll lags behind, or somebody is at work on it.
+		return nil
+	}
+	task, err := client.StartVM(ctx, vm.Host, vm.VMID)
+	if err != nil {
+		return fmt.Errorf("starting VM %d on host %s, %w", vm.VMID, vm.Host, err)
+	}
+	if _, err := p.wait(ctx, client, task, vm.Region+"/"+vm.Host); err != nil {
+		return fmt.Errorf("starting VM %d on host %s, %w", vm.VMID, vm.Host, err)
+	}
+	return nil
+}
+
+// ownedBy finds the VM and makes sure that it is this Claim's.
+func (p *Provider) ownedBy(ctx context.Context, id v1alpha1.ProviderID, claim *karpv1.NodeClaim) (VM, error) {
+	vm, err := p.Get(ctx, id)
+	if err != nil {
+		return VM{}, err
+	}
+	if vm.ClaimUID != string(claim.UID) {
+		return VM{}, fmt.Errorf("VM %d in region %s belongs to another claim: %w", id.VMID, id.Region, proxmox.ErrNotFound)
+	}
+	return vm, nil
+}

@@ -1,0 +1,53 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Phase is a step of a launch, as shown on the Claim.
+type Phase string
+
+const (
+	PhasePlanned    Phase = "Planned"
+	PhaseCloning    Phase = "Cloning"
+	PhaseCloned     Phase = "Cloned"
+	PhaseBootDrive  Phase = "BootDriveUploaded"
+	PhaseConfigured Phase = "Configured"
+	PhaseStarted    Phase = "Started"
+)
+
+// Progress is the timeline of a launch: when each phase was reached, counted
+// from the intent. It lives in an annotation, because core rewrites the whole
+// list of a Claim's conditions.
+type Progress struct {
+	Phase    Phase             `json:"phase"`
+	Timeline map[Phase]seconds `json:"timeline"`
+}
+
+type seconds float64
+
+func (s seconds) MarshalJSON() ([]byte, error) {
+	return json.Marshal(float64(time.Duration(float64(s)*float64(time.Second)).Round(10*time.Millisecond)) / float64(time.Second))
+}
+
+// reach notes a phase.
+func (p *Progress) reach(phase Phase, since time.Duration) {
+	if p.Timeline == nil {
+		p.Timeline = map[Phase]seconds{}
+	}
+	p.Phase = phase
+	p.Timeline[phase] = seconds(since.Seconds())
+}
+
+func (p *Progress) encode() string {
+	raw, err := json.Marshal(p)
+	if err != nil {
+		// Strings and numbers always marshal.
+		panic(err)
+	}
+	return string(raw)
+}

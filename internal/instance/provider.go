@@ -1,0 +1,140 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Deps is what the life of a VM needs around it.
+type Deps struct {
+	// Clients by region.
+	Clients   map[string]proxmox.Client
+	Inventory *inventory.Inventory
+	Types     *instancetype.Provider
+	Kube      client.Client
+	// Boot reads what boot data is made of: secrets, the cluster's CA, tokens.
+	Boot  BootSource
+	Clock clock.WithTicker
+	// KubeCluster is the UID of the kube-system namespace.
+	KubeCluster string
+	Settings    Settings
+}
+
+// Settings are the limits that an operator may change.
+type Settings struct {
+	// VMIDs is the range that our VMs' ids come from.
+	VMIDs placement.Range
+	// CloneSlots bounds clones and destroys at once per storage: on one Host, or
+	// in the whole Cluster where the storage is shared.
+	CloneSlots int
+	// TaskTimeout bounds the wait for one Proxmox task.
+	TaskTimeout time.Duration
+	// LaunchPatience is how long a launch is tried against passing troubles.
+	LaunchPatience time.Duration
+	// DeletePatience bounds how long one Delete waits before it answers that
+	// the removal is under way.
+	DeletePatience time.Duration
+}
+
+// DefaultSettings are the documented defaults.
+func DefaultSettings() Settings {
+	return Settings{
+		VMIDs:          placement.Range{From: 20000, To: 99999},
+		CloneSlots:     4,
+		TaskTimeout:    10 * time.Minute,
+		LaunchPatience: 5 * time.Minute,
+		DeletePatience: 15 * time.Second,
+	}
+}
+
+// Provider launches, finds and removes VMs.
+type Provider struct {
+	Deps
+	guard     *guard
+	slots     *slots
+	memory    *memory
+	durations *proxmox.Durations
+}
+
+// NewProvider makes the Provider.
+func NewProvider(deps Deps) *Provider {
+	return &Provider{
+		Deps:      deps,
+		guard:     newGuard(),
+		slots:     newSlots(deps.Settings.CloneSlots),
+		memory:    newMemory(),
+		durations: proxmox.NewDurations(),
+	}
+}
+
+// client of a region. A region that left the cloud config is no proof that its
+// VMs are gone.
+func (p *Provider) client(region string) (proxmox.Client, error) {
+	c, ok := p.Clients[region]
+	if !ok {
+		return nil, fmt.Errorf("region %q is not in the cloud config: add it again, or remove what is left there by hand", region)
+	}
+	return c, nil
+}
+
+func (p *Provider) identity(in Intent, claim *karpv1.NodeClaim) Identity {
+	return Identity{Region: in.Region, VMID: in.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster}
+}
+
+// wait for a task's end; the error is the task's own.
+func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) (proxmox.TaskStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.Settings.TaskTimeout)
+	defer cancel()
+	status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Durations: p.durations, Key: key, Clock: p.Clock})
+	if err != nil {
+		return status, err
+	}
+	return status, status.Err()
+}
+
+func (l *launch) wait(ctx context.Context, task proxmox.UPID) error {
+	_, err := l.Provider.wait(ctx, l.client, task, l.intent.Region+"/"+l.intent.Host+"/"+l.intent.Storage)
+	return err
+}
+
+func (l *launch) pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-l.Clock.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// annotate patches our keys onto the Claim; core's own patches leave them alone.
+func (l *launch) annotate(ctx context.Context, values map[string]string) error {
+	return annotate(ctx, l.Kube, l.claim, values)
+}
+
+func annotate(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, values map[string]string) error {
+	// A copy without the rest: the merge patch carries our keys and nothing else,
+	// however old our view of the Claim is.
+	stored := &karpv1.NodeClaim{}
+	stored.Name, stored.UID = claim.Name, claim.UID
+	updated := stored.DeepCopy()
+	updated.Annotations = values
+	if err := kube.Patch(ctx, updated, client.MergeFrom(stored)); err != nil {
+		return fmt.Errorf("annotating nodeclaim %s, %w", claim.Name, err)
+	}
+	return nil
+}
+
+func nodePoolOf(claim *karpv1.NodeClaim) string { return claim.Labels[karpv1.NodePoolLabelKey] }

@@ -1,0 +1,43 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"sync"
+)
+
+// slotKey is what parallel clones contend for: a storage on a Host, or a shared
+// storage in the whole Cluster (Host empty), since its lock is cluster-wide.
+type slotKey struct{ region, host, storage string }
+
+// slots bounds how many clones and destroys run at once on a storage. Proxmox
+// gives up on a storage lock after ten seconds, without a queue, so waiting
+// here is faster than contending there.
+type slots struct {
+	limit int
+	mu    sync.Mutex
+	byKey map[slotKey]chan struct{}
+}
+
+func newSlots(limit int) *slots {
+	return &slots{limit: limit, byKey: map[slotKey]chan struct{}{}}
+}
+
+// acquire waits for a slot; the returned function gives it back.
+func (s *slots) acquire(ctx context.Context, key slotKey) (func(), error) {
+	s.mu.Lock()
+	queue, ok := s.byKey[key]
+	if !ok {
+		queue = make(chan struct{}, s.limit)
+		s.byKey[key] = queue
+	}
+	s.mu.Unlock()
+	select {
+	case queue <- struct{}{}:
+		return func() { <-queue }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
