@@ -1,0 +1,45 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// Why a Claim drifts.
+const (
+	// NodeClassDrift: a field of the NodeClass changed that a running VM cannot follow.
+	NodeClassDrift cloudprovider.DriftReason = "NodeClassDrift"
+	// ImageDrift: the Template on the Claim's Host is another one now.
+	ImageDrift cloudprovider.DriftReason = "ImageDrift"
+)
+
+// IsDrifted compares what a Claim was made from with what it would be made from now.
+func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
+	class, err := c.class(ctx, claim.Spec.NodeClassRef.Name)
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("resolving the nodeclass, %w", err)
+	}
+	made, current := claim.Annotations[v1alpha1.AnnotationNodeClassHash], class.Hash()
+	// Hashes of two versions cannot be compared: a new release must not replace
+	// every Node.
+	if claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] == v1alpha1.HashVersion && made != "" && made != current {
+		return NodeClassDrift, nil
+	}
+	image, known := c.instances.CurrentImage(claim, class)
+	if known && claim.Status.ImageID != "" && claim.Status.ImageID != image {
+		return ImageDrift, nil
+	}
+	return "", nil
+}

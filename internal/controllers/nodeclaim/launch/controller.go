@@ -1,0 +1,148 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package launch carries out what Create planned: clone, boot drive,
+// configuration, start. A launch that cannot succeed ends here, with the reason
+// told and the offering avoided for a while.
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/metrics"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+// concurrency is generous: a launch mostly waits for Proxmox, and what Proxmox
+// can bear is bounded per storage.
+const concurrency = 500
+
+// avoidance is how long an offering is left alone after a failed launch.
+const avoidance = 3 * time.Minute
+
+// PodsOf names the pods that core planned for a Claim.
+type PodsOf func(claim string) []types.NamespacedName
+
+// Controller launches.
+type Controller struct {
+	kube      client.Client
+	instances *instance.Provider
+	types     *instancetype.Provider
+	recorder  events.Recorder
+	pods      PodsOf
+}
+
+// Deps of the Controller.
+type Deps struct {
+	Kube      client.Client
+	Instances *instance.Provider
+	Types     *instancetype.Provider
+	Recorder  events.Recorder
+	Pods      PodsOf
+}
+
+// NewController makes the Controller.
+func NewController(deps Deps) *Controller {
+	return &Controller{kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, pods: deps.Pods}
+}
+
+// pending tells whether a Claim has a launch to carry on.
+func pending(o client.Object) bool {
+	a := o.GetAnnotations()
+	return a[v1alpha1.AnnotationLaunchIntent] != "" && a[v1alpha1.AnnotationLaunchCompleted] == "" && o.GetDeletionTimestamp().IsZero()
+}
+
+// Register the Controller.
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		Named("nodeclaim.launch.proxmox").
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(pending))).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: concurrency,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](500*time.Millisecond, 15*time.Second),
+		}).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// Reconcile carries a launch on until its VM runs.
+func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+	if !pending(claim) {
+		return reconcile.Result{}, nil
+	}
+	class := &v1alpha1.ProxmoxNodeClass{}
+	err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class)
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, c.giveUp(ctx, claim, instance.ReasonBadIntent, fmt.Errorf("nodeclass %s is gone", claim.Spec.NodeClassRef.Name))
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	err = c.instances.Launch(ctx, claim, class)
+	var final *instance.LaunchError
+	if errors.As(err, &final) {
+		return reconcile.Result{}, c.giveUp(ctx, claim, final.Reason, err)
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("launching the VM of nodeclaim %s, %w", claim.Name, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// giveUp does what core would have done had Create failed: tell claim and pods,
+// count it, delete the Claim. The VM goes with it, through Delete.
+func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason string, cause error) error {
+	log.FromContext(ctx).Error(cause, "launch failed", "reason", reason)
+	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
+		c.types.MarkUnavailable(placement.Zone{Region: in.Region, Host: in.Host}, in.InstanceType, cause.Error(), avoidance)
+	}
+	c.recorder.Publish(failed(claim, reason, cause), lifecycle.InsufficientCapacityErrorEvent(claim, cause))
+	for _, key := range c.pods(claim.Name) {
+		pod := &corev1.Pod{}
+		if err := c.kube.Get(ctx, key, pod); err == nil && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() {
+			c.recorder.Publish(lifecycle.InsufficientCapacityErrorPodEvent(pod, claim, cause))
+		}
+	}
+	if err := c.kube.Delete(ctx, claim); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	metrics.NodeClaimsDisruptedTotal.Inc(map[string]string{
+		metrics.ReasonLabel:              metrics.InsufficientCapacityReason,
+		metrics.NodePoolLabel:            claim.Labels[karpv1.NodePoolLabelKey],
+		metrics.CapacityTypeLabel:        claim.Labels[karpv1.CapacityTypeLabelKey],
+		metrics.ConsolidationPolicyLabel: "",
+		metrics.TerminationModeLabel:     "",
+	})
+	return nil
+}
+
+func failed(claim *karpv1.NodeClaim, reason string, cause error) events.Event {
+	return events.Event{
+		InvolvedObject: claim,
+		Type:           corev1.EventTypeWarning,
+		Reason:         reason,
+		Message:        cause.Error(),
+		DedupeValues:   []string{string(claim.UID), reason},
+	}
+}

@@ -1,0 +1,146 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package presence holds Claims against the VMs that are really there: a VM that
+// was found stopped, as a Host's reboot leaves it, is started again; a Claim whose
+// VM is proven gone is deleted, so that a replacement comes at once.
+package presence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/awslabs/operatorpkg/reconciler"
+	"github.com/awslabs/operatorpkg/singleton"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// restartPause keeps the controller from starting a VM over and over that stops
+// by itself.
+const restartPause = time.Minute
+
+// Controller compares Claims and VMs.
+type Controller struct {
+	kube      client.Client
+	instances *instance.Provider
+	recorder  events.Recorder
+	clock     clock.Clock
+	interval  time.Duration
+
+	mu        sync.Mutex
+	restarted map[string]time.Time
+}
+
+// NewController makes the Controller. Interval is how often the view is compared:
+// more often than it is refreshed is of no use.
+func NewController(kube client.Client, instances *instance.Provider, recorder events.Recorder, interval time.Duration) *Controller {
+	return &Controller{kube: kube, instances: instances, recorder: recorder, clock: instances.Clock, interval: interval, restarted: map[string]time.Time{}}
+}
+
+// Register the Controller.
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		Named("nodeclaim.presence.proxmox").
+		WatchesRawSource(singleton.Source()).
+		Complete(singleton.AsReconciler(c))
+}
+
+// Name of the controller in logs and metrics.
+func (c *Controller) Name() string { return "nodeclaim.presence.proxmox" }
+
+// Reconcile compares once. It reads memory only, unless something is amiss.
+func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
+	vms, err := c.instances.List()
+	if errors.Is(err, instance.ErrNoView) {
+		return reconciler.Result{RequeueAfter: c.interval}, nil
+	}
+	if err != nil {
+		return reconciler.Result{}, err
+	}
+	byClaim := make(map[string]instance.VM, len(vms))
+	for _, vm := range vms {
+		byClaim[vm.ClaimUID] = vm
+	}
+	claims := &karpv1.NodeClaimList{}
+	if err := c.kube.List(ctx, claims); err != nil {
+		return reconciler.Result{}, fmt.Errorf("listing nodeclaims, %w", err)
+	}
+	var wg sync.WaitGroup
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if !claim.DeletionTimestamp.IsZero() || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
+			continue
+		}
+		vm, ok := byClaim[string(claim.UID)]
+		switch {
+		case !ok && !c.instances.MayExist(claim):
+			wg.Go(func() { c.vanished(ctx, claim) })
+		case ok && vm.Status == "stopped" && vm.HostOnline:
+			wg.Go(func() { c.stopped(ctx, claim, vm) })
+		}
+	}
+	wg.Wait()
+	return reconciler.Result{RequeueAfter: c.interval}, nil
+}
+
+// vanished confirms with a second look that the VM is gone, then lets the Claim go.
+func (c *Controller) vanished(ctx context.Context, claim *karpv1.NodeClaim) {
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return
+	}
+	if vm, err := c.instances.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) && (err != nil || vm.ClaimUID == string(claim.UID)) {
+		return
+	}
+	log.FromContext(ctx).Info("the VM is gone, deleting its claim", "NodeClaim", claim.Name, "provider-id", claim.Status.ProviderID)
+	c.recorder.Publish(event(claim, "VMVanished", fmt.Sprintf("VM %d in region %s is gone; somebody removed it outside of Karpenter", id.VMID, id.Region)))
+	if err := c.kube.Delete(ctx, claim); client.IgnoreNotFound(err) != nil {
+		log.FromContext(ctx).Error(err, "deleting the claim of a VM that is gone", "NodeClaim", claim.Name)
+	}
+}
+
+func (c *Controller) stopped(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
+	if !c.mayRestart(string(claim.UID)) {
+		return
+	}
+	log.FromContext(ctx).Info("starting a VM that was found stopped", "NodeClaim", claim.Name, "vmid", vm.VMID, "host", vm.Host)
+	c.recorder.Publish(event(claim, "VMRestarted", fmt.Sprintf("VM %d on host %s was found stopped and is started again", vm.VMID, vm.Host)))
+	if err := c.instances.PowerOn(ctx, claim); err != nil {
+		log.FromContext(ctx).Error(err, "starting a stopped VM", "NodeClaim", claim.Name)
+		c.recorder.Publish(event(claim, "VMRestartFailed", err.Error()))
+	}
+}
+
+func (c *Controller) mayRestart(uid string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock.Now()
+	for other, at := range c.restarted {
+		if now.Sub(at) > restartPause {
+			delete(c.restarted, other)
+		}
+	}
+	if _, recent := c.restarted[uid]; recent {
+		return false
+	}
+	c.restarted[uid] = now
+	return true
+}
+
+func event(claim *karpv1.NodeClaim, reason, message string) events.Event {
+	return events.Event{InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason, Message: message, DedupeValues: []string{string(claim.UID), reason}}
+}

@@ -1,0 +1,269 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package status tells for each ProxmoxNodeClass whether its VMs can be launched,
+// where, and if not, what to mend.
+package status
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/wake"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// recheck is how often Secrets are looked at again: they are not watched, since
+// that would mean to hold all of the cluster's.
+const recheck = time.Minute
+
+// Controller checks NodeClasses.
+type Controller struct {
+	kube      client.Client
+	inventory *inventory.Inventory
+	instances *instance.Provider
+}
+
+// NewController makes the Controller.
+func NewController(kube client.Client, inv *inventory.Inventory, instances *instance.Provider) *Controller {
+	return &Controller{kube: kube, inventory: inv, instances: instances}
+}
+
+// Register the Controller.
+func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		Named("nodeclass.status.proxmox").
+		For(&v1alpha1.ProxmoxNodeClass{}).
+		Watches(&v1alpha1.ProxmoxUnmanagedTemplate{}, handler.EnqueueRequestsFromMapFunc(c.users("ProxmoxUnmanagedTemplate"))).
+		Watches(&v1alpha1.ProxmoxTemplate{}, handler.EnqueueRequestsFromMapFunc(c.users("ProxmoxTemplate"))).
+		WatchesRawSource(wake.OnInventory(ctx, c.inventory, m.GetClient(), &v1alpha1.ProxmoxNodeClassList{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 10}).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// users finds the classes that refer to a template.
+func (c *Controller) users(kind string) handler.MapFunc {
+	return func(ctx context.Context, template client.Object) []reconcile.Request {
+		classes := &v1alpha1.ProxmoxNodeClassList{}
+		if err := c.kube.List(ctx, classes); err != nil {
+			return nil
+		}
+		var out []reconcile.Request
+		for _, class := range classes.Items {
+			if class.Spec.InstanceTemplateRef.Kind == kind && class.Spec.InstanceTemplateRef.Name == template.GetName() {
+				out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: class.Name}})
+			}
+		}
+		return out
+	}
+}
+
+// Reconcile checks one NodeClass and writes its status in one patch.
+func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
+	stored := class.DeepCopy()
+	view := c.inventory.View()
+	c.clusters(class, view)
+	if err := c.template(ctx, class, view); err != nil {
+		return reconcile.Result{}, err
+	}
+	c.bootData(ctx, class)
+	if !equality.Semantic.DeepEqual(stored, class) {
+		// The conditions are a list and written whole, hence the optimistic lock.
+		err := c.kube.Status().Patch(ctx, class, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+		if err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	return reconcile.Result{RequeueAfter: recheck}, nil
+}
+
+// regions that a class may use.
+func (c *Controller) regions(class *v1alpha1.ProxmoxNodeClass) []string {
+	if class.Spec.Region != "" {
+		return []string{class.Spec.Region}
+	}
+	return c.inventory.Regions()
+}
+
+// clusters: one that answers is enough; the others are named.
+func (c *Controller) clusters(class *v1alpha1.ProxmoxNodeClass, view inventory.View) {
+	conditions := class.StatusConditions()
+	known := c.inventory.Regions()
+	if class.Spec.Region != "" && !slices.Contains(known, class.Spec.Region) {
+		conditions.SetFalse(v1alpha1.ConditionClustersReachable, "RegionNotFound",
+			fmt.Sprintf("spec.region %q is not in the cloud config, which has %s", class.Spec.Region, strings.Join(known, ", ")))
+		return
+	}
+	var failures []string
+	answering, unread := 0, 0
+	for _, region := range c.regions(class) {
+		switch failure := view.Failures[region]; {
+		case failure != nil:
+			failures = append(failures, failure.Error())
+		case view.Snapshots[region] == nil:
+			unread++
+		default:
+			answering++
+		}
+	}
+	switch {
+	case answering > 0:
+		conditions.SetTrueWithReason(v1alpha1.ConditionClustersReachable, v1alpha1.ConditionClustersReachable, strings.Join(failures, "; "))
+	case unread > 0:
+		conditions.SetUnknownWithReason(v1alpha1.ConditionClustersReachable, "ClustersNotRead", "no Proxmox cluster was read yet")
+	default:
+		conditions.SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", strings.Join(failures, "; "))
+	}
+}
+
+// template selects the Hosts: those that have the Template and what a launch
+// needs beside it. For each of the others the status says why not.
+func (c *Controller) template(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, view inventory.View) error {
+	conditions := class.StatusConditions()
+	source, err := c.zonesOf(ctx, class.Spec.InstanceTemplateRef)
+	if err != nil {
+		return err
+	}
+	selected, unusable := choose(view, c.regions(class), class, source)
+	class.Status.SelectedZones = selected
+	class.Status.UnusableZones = unusable
+	class.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(selected)), resource.DecimalSI)}
+	switch {
+	case len(selected) > 0:
+		conditions.SetTrue(v1alpha1.ConditionInstanceTemplateReady)
+	case source.problem != "":
+		conditions.SetFalse(v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, source.problem)
+	case len(view.Snapshots) == 0:
+		conditions.SetUnknownWithReason(v1alpha1.ConditionInstanceTemplateReady, "ClustersNotRead", "no Proxmox cluster was read yet")
+	default:
+		conditions.SetFalse(v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, explain(unusable))
+	}
+	return nil
+}
+
+// zoneSource is what the template object says.
+type zoneSource struct {
+	zones   []string
+	problem string
+}
+
+func (c *Controller) zonesOf(ctx context.Context, ref v1alpha1.InstanceTemplateReference) (zoneSource, error) {
+	var object client.Object
+	var status *v1alpha1.ProxmoxTemplateStatus
+	switch ref.Kind {
+	case "ProxmoxTemplate":
+		template := &v1alpha1.ProxmoxTemplate{}
+		object, status = template, &template.Status
+	default:
+		template := &v1alpha1.ProxmoxUnmanagedTemplate{}
+		object, status = template, &template.Status
+	}
+	if err := c.kube.Get(ctx, types.NamespacedName{Name: ref.Name}, object); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return zoneSource{}, fmt.Errorf("reading %s %s, %w", ref.Kind, ref.Name, err)
+		}
+		return zoneSource{problem: fmt.Sprintf("spec.instanceTemplateRef names %s %q, which does not exist", ref.Kind, ref.Name)}, nil
+	}
+	if len(status.Zones) == 0 {
+		problem := fmt.Sprintf("%s %q is on no host yet", ref.Kind, ref.Name)
+		for _, condition := range status.Conditions {
+			if condition.Type == v1alpha1.ConditionTemplateReady && condition.Message != "" {
+				problem += ": " + condition.Message
+			}
+		}
+		return zoneSource{problem: problem}, nil
+	}
+	return zoneSource{zones: status.Zones}, nil
+}
+
+// choose splits the known Hosts into usable and not.
+func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeClass, source zoneSource) (selected []string, unusable []v1alpha1.UnusableZone) {
+	templates := map[string]v1alpha1.TemplateZone{}
+	for _, entry := range source.zones {
+		if zone, err := v1alpha1.ParseTemplateZone(entry); err == nil {
+			templates[zone.Zone()] = zone
+		}
+	}
+	for _, region := range regions {
+		snapshot, ok := view.Snapshots[region]
+		if !ok {
+			continue
+		}
+		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
+			zone, has := templates[region+"/"+host]
+			reason := ""
+			if !has {
+				reason = fmt.Sprintf("%s %q is not on this host", class.Spec.InstanceTemplateRef.Kind, class.Spec.InstanceTemplateRef.Name)
+			} else {
+				reason = lacking(snapshot, host, class)
+			}
+			if reason != "" {
+				unusable = append(unusable, v1alpha1.UnusableZone{Zone: region + "/" + host, Reason: reason})
+				continue
+			}
+			selected = append(selected, zone.String())
+		}
+	}
+	return selected, unusable
+}
+
+// lacking says what a Host misses for a launch, beside the Template.
+func lacking(snapshot *inventory.Snapshot, host string, class *v1alpha1.ProxmoxNodeClass) string {
+	if storage := class.Spec.BootDevice.Storage; storage != "" {
+		row, ok := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]
+		switch {
+		case !ok:
+			return fmt.Sprintf("spec.bootDevice.storage %q is not on this host", storage)
+		case !slices.Contains(row.Content, "images"):
+			return fmt.Sprintf("spec.bootDevice.storage %q takes %s but no disk images; run: pvesm set %s --content images,%s", storage, strings.Join(row.Content, ","), storage, strings.Join(row.Content, ","))
+		}
+	}
+	if class.Spec.MetadataOptions.Type == v1alpha1.MetadataTypeCDROM {
+		if _, err := instance.ISOStorage(snapshot, host, class.Spec.MetadataOptions.Storage); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
+func explain(unusable []v1alpha1.UnusableZone) string {
+	if len(unusable) == 0 {
+		return "no host is known in the class's regions"
+	}
+	parts := make([]string, 0, len(unusable))
+	for _, zone := range unusable {
+		parts = append(parts, zone.Zone+": "+zone.Reason)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// bootData renders the templates for an imaginary VM.
+func (c *Controller) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) {
+	conditions := class.StatusConditions()
+	if class.Spec.MetadataOptions.Type != v1alpha1.MetadataTypeCDROM {
+		conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
+		return
+	}
+	if err := c.instances.CheckBootData(ctx, class); err != nil {
+		conditions.SetFalse(v1alpha1.ConditionInstanceMetadataOptionsReady, v1alpha1.ReasonMetadataOptionsNotFound, err.Error())
+		return
+	}
+	conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
+}

@@ -1,0 +1,185 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package status finds, for each ProxmoxUnmanagedTemplate, the Templates on the
+// Hosts that it describes.
+package status
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/wake"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// Controller resolves Templates.
+type Controller struct {
+	kube      client.Client
+	inventory *inventory.Inventory
+	recorder  events.Recorder
+}
+
+// NewController makes the Controller.
+func NewController(kube client.Client, inv *inventory.Inventory, recorder events.Recorder) *Controller {
+	return &Controller{kube: kube, inventory: inv, recorder: recorder}
+}
+
+// Register the Controller.
+func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		Named("unmanagedtemplate.status.proxmox").
+		For(&v1alpha1.ProxmoxUnmanagedTemplate{}).
+		WatchesRawSource(wake.OnInventory(ctx, c.inventory, m.GetClient(), &v1alpha1.ProxmoxUnmanagedTemplateList{})).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// Reconcile writes the status of one template.
+func (c *Controller) Reconcile(ctx context.Context, template *v1alpha1.ProxmoxUnmanagedTemplate) (reconcile.Result, error) {
+	stored := template.DeepCopy()
+	view := c.inventory.View()
+	found, doubles := find(view, template.Spec)
+	for _, double := range doubles {
+		c.recorder.Publish(ambiguous(template, double))
+	}
+	template.Status.Zones = found
+	template.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(found)), resource.DecimalSI)}
+	conditions := template.StatusConditions()
+	switch {
+	case len(found) > 0:
+		conditions.SetTrue(v1alpha1.ConditionTemplateReady)
+	case !everyClusterSeen(view, c.inventory.Regions(), template.Spec.Region):
+		conditions.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotRead", "not every Proxmox cluster was read yet")
+	default:
+		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFound(template.Spec, c.inventory.Regions()))
+	}
+	if equality.Semantic.DeepEqual(stored, template) {
+		return reconcile.Result{}, nil
+	}
+	// The conditions are a list and written whole, hence the optimistic lock.
+	err := c.kube.Status().Patch(ctx, template, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	return reconcile.Result{}, client.IgnoreNotFound(err)
+}
+
+// double is a Host with several Templates that fit.
+type double struct {
+	zone   string
+	chosen int
+	others []int
+}
+
+// find lists the matching Templates as <region>/<host>/<vmid>, one per Host: where
+// several fit, the newest by Proxmox's own creation time, then the highest VMID.
+func find(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zones []string, doubles []double) {
+	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
+		if spec.Region != "" && spec.Region != region {
+			continue
+		}
+		byHost := map[string][]inventory.Guest{}
+		for _, guest := range view.Snapshots[region].Guests {
+			if matches(guest, spec) {
+				byHost[guest.Host] = append(byHost[guest.Host], guest)
+			}
+		}
+		for _, host := range slices.Sorted(maps.Keys(byHost)) {
+			candidates := byHost[host]
+			slices.SortFunc(candidates, newestFirst)
+			zone := v1alpha1.TemplateZone{Region: region, Host: host, VMID: candidates[0].VMID}
+			zones = append(zones, zone.String())
+			if len(candidates) > 1 {
+				d := double{zone: zone.Zone(), chosen: zone.VMID}
+				for _, other := range candidates[1:] {
+					d.others = append(d.others, other.VMID)
+				}
+				doubles = append(doubles, d)
+			}
+		}
+	}
+	return zones, doubles
+}
+
+func matches(guest inventory.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) bool {
+	if !guest.Template || guest.Config == nil {
+		return false
+	}
+	if spec.TemplateName != "" && spec.TemplateName != guest.Name {
+		return false
+	}
+	for _, tag := range spec.Tags {
+		if !slices.ContainsFunc(guest.Tags, func(have string) bool { return strings.EqualFold(have, tag) }) {
+			return false
+		}
+	}
+	return true
+}
+
+func newestFirst(a, b inventory.Guest) int {
+	if d := created(b) - created(a); d != 0 {
+		return d
+	}
+	return b.VMID - a.VMID
+}
+
+// created reads ctime out of the config's meta line.
+func created(guest inventory.Guest) int {
+	for _, field := range strings.Split(guest.Config.Options["meta"], ",") {
+		if value, ok := strings.CutPrefix(field, "ctime="); ok {
+			n, _ := strconv.Atoi(value)
+			return n
+		}
+	}
+	return 0
+}
+
+func everyClusterSeen(view inventory.View, regions []string, only string) bool {
+	for _, region := range regions {
+		if only != "" && only != region {
+			continue
+		}
+		if _, ok := view.Snapshots[region]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func notFound(spec v1alpha1.ProxmoxUnmanagedTemplateSpec, regions []string) string {
+	where := "region " + spec.Region
+	if spec.Region == "" {
+		where = "regions " + strings.Join(regions, ", ")
+	} else if !slices.Contains(regions, spec.Region) {
+		return fmt.Sprintf("spec.region %q is not in the cloud config, which has %s", spec.Region, strings.Join(regions, ", "))
+	}
+	what := "template"
+	if spec.TemplateName != "" {
+		what += fmt.Sprintf(" named %q", spec.TemplateName)
+	}
+	if len(spec.Tags) > 0 {
+		what += fmt.Sprintf(" with tags %s", strings.Join(spec.Tags, ", "))
+	}
+	return fmt.Sprintf("no host of %s has a %s that the API token may see; on the host, look with: qm list, and make one with: qm template <vmid>", where, what)
+}
+
+func ambiguous(template *v1alpha1.ProxmoxUnmanagedTemplate, d double) events.Event {
+	return events.Event{
+		InvolvedObject: template,
+		Type:           corev1.EventTypeWarning,
+		Reason:         "SeveralTemplatesMatch",
+		Message:        fmt.Sprintf("%s: several templates match; the newest, %d, is used, not %v", d.zone, d.chosen, d.others),
+		DedupeValues:   []string{string(template.UID), d.zone, strconv.Itoa(d.chosen)},
+	}
+}
