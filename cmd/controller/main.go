@@ -1,0 +1,62 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command controller is Karpenter for Proxmox VE.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
+	corecontrollers "sigs.k8s.io/karpenter/pkg/controllers"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+)
+
+func main() {
+	settings, err := operator.Load(os.Args[1:])
+	if err == nil {
+		err = run(settings)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+func run(settings operator.Settings) error {
+	ctx, core := coreoperator.NewOperator()
+	ctx = log.IntoContext(ctx, core.GetLogger())
+	op, err := operator.New(ctx, core, settings)
+	if err != nil {
+		return err
+	}
+	undecorated := metrics.Decorate(op.CloudProvider)
+	cloudProvider := overlay.Decorate(undecorated, op.GetClient(), op.InstanceTypeStore)
+	matcher, err := health.NewRepairPolicyMatcher(ctx, cloudProvider)
+	if err != nil {
+		return fmt.Errorf("checking the repair policies, %w", err)
+	}
+	cluster := state.NewCluster(op.Clock, op.GetClient(), cloudProvider, state.WithRepairPolicyMatcher(matcher))
+	op.WithControllers(ctx, corecontrollers.NewControllers(ctx, op.Manager, op.Clock, op.GetClient(), op.EventRecorder,
+		cloudProvider, undecorated, cluster, op.InstanceTypeStore, op.PredictionStore)...).
+		WithControllers(ctx, op.Controllers(cluster)...).
+		Start(stopOnSignal(ctx))
+	return nil
+}
+
+// stopOnSignal ends the manager on SIGTERM, so that the leader's lease is given up.
+func stopOnSignal(ctx context.Context) context.Context {
+	signals := ctrl.SetupSignalHandler()
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(signals, cancel)
+	return ctx
+}

@@ -1,0 +1,199 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package operator builds everything once: settings, clients, providers,
+// controllers.
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/handover"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
+	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
+	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
+	unmanagedtemplatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+func init() { _ = v1alpha1.AddToScheme(scheme.Scheme) }
+
+// firstContact bounds how long the start waits for the Clusters: one that is down
+// must not keep the others from work.
+const firstContact = 15 * time.Second
+
+// Operator is Karpenter's operator with ours on top.
+type Operator struct {
+	*coreoperator.Operator
+	Inventory     *inventory.Inventory
+	Types         *instancetype.Provider
+	Instances     *instance.Provider
+	CloudProvider *cloudprovider.CloudProvider
+
+	uncached client.Client
+	settings Settings
+}
+
+// New builds the Operator. A Cluster that does not answer is reported and tried
+// again for ever; it does not keep the controller from starting.
+func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*Operator, error) {
+	o := &Operator{Operator: core, settings: settings}
+	var err error
+	if o.uncached, err = client.New(core.GetConfig(), client.Options{Scheme: core.GetScheme(), Mapper: core.GetRESTMapper()}); err != nil {
+		return nil, fmt.Errorf("making the Kubernetes client, %w", err)
+	}
+	kubeCluster, err := kubeClusterID(ctx, o.uncached)
+	if err != nil {
+		return nil, err
+	}
+	version, err := serverVersion(core.GetConfig())
+	if err != nil {
+		return nil, err
+	}
+	clients, err := connect(ctx, settings.Cloud)
+	if err != nil {
+		return nil, err
+	}
+	opts := settings.Options
+	o.Inventory, err = inventory.New(clients, inventory.Options{
+		Interval: opts.PollInterval, DetailRange: inventory.VMIDRange{From: opts.VMIDFrom, To: opts.VMIDTo},
+		Settings: settings.Hosts, Clock: core.Clock,
+		Log: log.FromContext(ctx).WithName("inventory"), Registerer: crmetrics.Registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.Types, err = instancetype.New(instancetype.Deps{
+		Inventory: o.Inventory, Catalogue: settings.Catalogue, Clock: core.Clock,
+		VMMemoryOverhead: opts.VMMemoryOverheadPercent,
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.Instances = instance.NewProvider(instance.Deps{
+		Clients: byRegion(clients), Inventory: o.Inventory, Types: o.Types, Kube: core.GetClient(),
+		Boot: instance.BootSource{
+			Reader: o.uncached, Namespace: opts.SystemNamespace, Version: version,
+			Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: core.Clock},
+		},
+		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: instanceSettings(opts),
+	})
+	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
+		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,
+	})
+	if err := core.Add(o.Inventory); err != nil {
+		return nil, fmt.Errorf("adding the inventory, %w", err)
+	}
+	return o, nil
+}
+
+// Controllers are ours, beside core's.
+func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
+	kube, interval := o.GetClient(), o.settings.Options.PollInterval
+	return []controller.Controller{
+		nodeclasshash.NewController(kube),
+		nodeclassstatus.NewController(kube, o.Inventory, o.Instances),
+		termination.NewController(kube, o.EventRecorder),
+		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
+		launch.NewController(launch.Deps{
+			Kube: kube, Instances: o.Instances, Types: o.Types, Recorder: o.EventRecorder, Pods: cluster.PodsMappedToNodeClaim,
+		}),
+		handover.NewController(o.Instances),
+		presence.NewController(kube, o.Instances, o.EventRecorder, interval),
+		garbagecollection.NewController(o.uncached, o.Instances, interval),
+		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg takes the older recorder
+		status.NewController[*v1alpha1.ProxmoxUnmanagedTemplate](kube, o.GetEventRecorderFor("karpenter")), //nolint:staticcheck // operatorpkg takes the older recorder
+	}
+}
+
+// connect makes a client per Cluster and says once, in one line each, which of
+// them cannot be used and how to mend it.
+func connect(ctx context.Context, cloud proxmox.Config) ([]proxmox.Client, error) {
+	clients := make([]proxmox.Client, 0, len(cloud.Clusters))
+	for _, cluster := range cloud.Clusters {
+		c, err := proxmox.New(cluster, proxmox.Options{Registerer: crmetrics.Registry, Log: log.FromContext(ctx).WithName("proxmox")})
+		if err != nil {
+			return nil, err
+		}
+		clients = append(clients, c)
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstContact)
+	defer cancel()
+	done := make(chan struct{}, len(clients))
+	for _, c := range clients {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			if err := proxmox.Check(ctx, c); err != nil {
+				log.FromContext(ctx).Error(err, "a Proxmox cluster cannot be used yet; it will be tried again", "region", c.Region())
+			}
+		}()
+	}
+	for range clients {
+		<-done
+	}
+	return clients, nil
+}
+
+func byRegion(clients []proxmox.Client) map[string]proxmox.Client {
+	out := make(map[string]proxmox.Client, len(clients))
+	for _, c := range clients {
+		out[c.Region()] = c
+	}
+	return out
+}
+
+func instanceSettings(opts *Options) instance.Settings {
+	s := instance.DefaultSettings()
+	s.VMIDs = placement.Range{From: opts.VMIDFrom, To: opts.VMIDTo}
+	s.CloneSlots = opts.CloneSlots
+	s.TaskTimeout = opts.TaskTimeout
+	s.LaunchPatience = opts.LaunchPatience
+	return s
+}
+
+// kubeClusterID tells this Kubernetes cluster from others on the same Proxmox.
+func kubeClusterID(ctx context.Context, kube client.Reader) (string, error) {
+	namespace := &corev1.Namespace{}
+	if err := kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
+		return "", fmt.Errorf("reading the UID of namespace %s, by which VMs of this cluster are told from others', %w", metav1.NamespaceSystem, err)
+	}
+	return string(namespace.UID), nil
+}
+
+func serverVersion(config *rest.Config) (string, error) {
+	c, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return "", fmt.Errorf("making the discovery client, %w", err)
+	}
+	info, err := c.Discovery().ServerVersion()
+	if err != nil {
+		return "", fmt.Errorf("reading the API server's version, %w", err)
+	}
+	return info.GitVersion, nil
+}

@@ -1,0 +1,75 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Settings is all that flags, environment and files say.
+type Settings struct {
+	Options   *Options
+	Cloud     proxmox.Config
+	Catalogue instancetype.Catalogue
+	Hosts     inventory.Settings
+}
+
+// Load reads everything that can be wrong before anything runs. Karpenter's own
+// start panics on a bad flag; an error from here is one line for a person.
+func Load(args []string) (Settings, error) {
+	opts, err := parse(args)
+	if err != nil {
+		return Settings{}, err
+	}
+	s := Settings{Options: opts}
+	if s.Cloud, err = proxmox.LoadConfig(opts.CloudConfig); err != nil {
+		return Settings{}, err
+	}
+	if opts.NodeSettingFile != "" {
+		if s.Hosts, err = inventory.LoadSettings(opts.NodeSettingFile); err != nil {
+			return Settings{}, err
+		}
+	}
+	s.Catalogue = instancetype.DefaultCatalogue()
+	if opts.InstanceTypesFile != "" {
+		if s.Catalogue, err = instancetype.Load(opts.InstanceTypesFile); err != nil {
+			return Settings{}, err
+		}
+	}
+	return s, nil
+}
+
+func parse(args []string) (*Options, error) {
+	fs := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("karpenter-provider-proxmox", flag.ContinueOnError)}
+	fs.SetOutput(io.Discard)
+	ours := &Options{}
+	injectables := []coreoptions.Injectable{&coreoptions.Options{}, ours}
+	for _, injectable := range injectables {
+		injectable.AddFlags(fs)
+	}
+	if err := fs.FlagSet.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(os.Stdout)
+		fs.Usage()
+		os.Exit(0)
+	}
+	for _, injectable := range injectables {
+		if err := injectable.Parse(fs, args...); err != nil {
+			return nil, fmt.Errorf("reading flags and environment, %w; --help lists them", err)
+		}
+	}
+	if rest := fs.Args(); len(rest) > 0 {
+		return nil, fmt.Errorf("reading flags, %q is no flag; --help lists them", rest[0])
+	}
+	return ours, nil
+}
