@@ -12,11 +12,8 @@ import (
 
 // CPUFlags is a list of CPU flags, each with its sign: "+aes", "-pcid".
 //
-// Documents in circulation write it as a list and as one string, and both are accepted. A structural schema has no type
-// for that; so the schema has none, keeps what it is given, and refuses what is neither through value validations: a number
-// cannot be below and above 0, an object cannot be empty and not empty, and a boolean is neither true nor false.
-// +kubebuilder:validation:Schemaless
-// +kubebuilder:pruning:PreserveUnknownFields
+// Manifests in circulation write it as a list and as one string, and both are accepted. No marker can say that in the
+// schema, so hack/crds does.
 type CPUFlags []string
 
 // UnmarshalJSON reads a list of strings, or one string with flags between semicolons, commas or spaces.

@@ -23,8 +23,10 @@ type ProxmoxNodeClass struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
+	// spec says how VMs are made.
 	// +required
 	Spec ProxmoxNodeClassSpec `json:"spec,omitzero"`
+	// status says where VMs can be made, and why not elsewhere.
 	// +optional
 	Status ProxmoxNodeClassStatus `json:"status,omitzero"`
 }
@@ -38,7 +40,8 @@ type ProxmoxNodeClassList struct {
 	Items []ProxmoxNodeClass `json:"items"`
 }
 
-// ProxmoxNodeClassSpec is the wish. A field without a note on changes replaces the Nodes of the class when it changes (drift).
+// ProxmoxNodeClassSpec says how VMs are made. A change of a field replaces the Nodes of the class (drift), unless the field's
+// comment says otherwise.
 type ProxmoxNodeClassSpec struct {
 	// region is the Proxmox cluster that VMs are created in, as named in the controller's configuration.
 	// Empty means every configured cluster.

@@ -22,8 +22,10 @@ type ProxmoxTemplate struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
+	// spec says what the template is made of.
 	// +required
 	Spec ProxmoxTemplateSpec `json:"spec,omitzero"`
+	// status says where the template is.
 	// +optional
 	Status ProxmoxTemplateStatus `json:"status,omitzero"`
 }
@@ -37,7 +39,7 @@ type ProxmoxTemplateList struct {
 	Items []ProxmoxTemplate `json:"items"`
 }
 
-// ProxmoxTemplateSpec is the wish. Image, storages, firmware and TPM make a new template when they change; every other
+// ProxmoxTemplateSpec says what a Template is made of. Image, storages, firmware and TPM make a new template when they change; every other
 // field is written to the existing one.
 type ProxmoxTemplateSpec struct {
 	// region limits the template to one Proxmox cluster. Empty means every configured cluster.

@@ -20,8 +20,10 @@ type ProxmoxUnmanagedTemplate struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
+	// spec says which templates are meant.
 	// +required
 	Spec ProxmoxUnmanagedTemplateSpec `json:"spec,omitzero"`
+	// status says where they are.
 	// +optional
 	Status ProxmoxUnmanagedTemplateStatus `json:"status,omitzero"`
 }

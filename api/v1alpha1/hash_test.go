@@ -1,0 +1,190 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1_test
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// effect says what a change of a field does to the two hashes of its object.
+type effect int
+
+const (
+	replaces effect = iota // changes Hash: what exists is replaced
+	updates                // changes InPlaceHash: what exists is updated
+	neither                // changes nothing that exists
+)
+
+type hasher interface {
+	Hash() string
+	InPlaceHash() string
+}
+
+func (e effect) check(t *testing.T, field string, before, after hasher) {
+	t.Helper()
+
+	if changed := before.Hash() != after.Hash(); changed != (e == replaces) {
+		t.Errorf("a change of %s changes Hash: %v, want %v", field, changed, e == replaces)
+	}
+
+	if changed := before.InPlaceHash() != after.InPlaceHash(); changed != (e == updates) {
+		t.Errorf("a change of %s changes InPlaceHash: %v, want %v", field, changed, e == updates)
+	}
+}
+
+// checkCovers fails when a field of the spec has no row in the table, so that nobody adds one without a decision.
+func checkCovers[Row any](t *testing.T, spec any, table map[string]Row) {
+	t.Helper()
+
+	for field := range reflect.TypeOf(spec).Fields() {
+		if _, ok := table[field.Name]; !ok {
+			t.Errorf("spec has a field %s that this table does not know: decide what its change does", field.Name)
+		}
+	}
+}
+
+func nodeClass() *v1alpha1.ProxmoxNodeClass {
+	return &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{
+		Region:              "cluster-1",
+		PlacementStrategy:   v1alpha1.PlacementStrategy{ZoneBalance: v1alpha1.ZoneBalanceBalanced},
+		InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: "default"},
+		KubeletConfiguration: &v1alpha1.KubeletConfiguration{
+			MaxPods:             new(int32(110)),
+			ShutdownGracePeriod: &metav1.Duration{Duration: 30 * time.Second},
+		},
+		BootDevice:      v1alpha1.BootDevice{Size: "30G", Storage: "lvm"},
+		Tags:            []string{"k8s", "karpenter"},
+		MetadataOptions: v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone},
+		SecurityGroups:  []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}},
+		ResourcePool:    "pool",
+	}}
+}
+
+func TestNodeClassHashesCoverTheirFields(t *testing.T) {
+	t.Parallel()
+
+	type row struct {
+		effect effect
+		change func(*v1alpha1.ProxmoxNodeClassSpec)
+	}
+
+	table := map[string]row{
+		"Region": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Region = "cluster-2" }},
+		"PlacementStrategy": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.PlacementStrategy.ZoneBalance = v1alpha1.ZoneBalanceAvailabilityFirst
+		}},
+		"InstanceTemplateRef": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.InstanceTemplateRef.Name = "other" }},
+		"KubeletConfiguration": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.KubeletConfiguration.ShutdownGracePeriod.Duration = time.Minute
+		}},
+		"BootDevice": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.BootDevice.Size = "40G" }},
+		"Tags":       {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Tags = append(s.Tags, "more") }},
+		"MetadataOptions": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.MetadataOptions = v1alpha1.MetadataOptions{
+				Type:         v1alpha1.MetadataTypeCDROM,
+				TemplatesRef: &v1alpha1.SecretReference{Name: "a", Namespace: "b"},
+				Storage:      "local",
+			}
+		}},
+		"SecurityGroups": {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.SecurityGroups[0].Interface = "net1" }},
+		"ResourcePool":   {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.ResourcePool = "other" }},
+	}
+
+	checkCovers(t, v1alpha1.ProxmoxNodeClassSpec{}, table)
+
+	for field, row := range table {
+		changed := nodeClass()
+		row.change(&changed.Spec)
+		row.effect.check(t, field, nodeClass(), changed)
+	}
+}
+
+func TestHashesIgnoreOrderAndStatus(t *testing.T) {
+	t.Parallel()
+
+	before, after := nodeClass(), nodeClass()
+	after.Spec.Tags = []string{"karpenter", "k8s"}
+	after.Status.SelectedZones = []string{"cluster-1/pve1/9000"}
+	after.Labels = map[string]string{"a": "b"}
+	after.StatusConditions().SetTrue(v1alpha1.ConditionClustersReachable)
+
+	neither.check(t, "order, status and metadata", before, after)
+}
+
+// A stored hash must stay equal over releases, or every Node of every user drifts at the upgrade.
+func TestHashesAreStableOverReleases(t *testing.T) {
+	t.Parallel()
+
+	template := managedTemplate()
+	unmanaged := &v1alpha1.ProxmoxUnmanagedTemplate{
+		Spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{Region: "cluster-1", TemplateName: "talos", Tags: []string{"a", "b"}},
+	}
+
+	for name, pair := range map[string][2]string{
+		"NodeClass.Hash":         {nodeClass().Hash(), "4057154138012687635"},
+		"NodeClass.InPlaceHash":  {nodeClass().InPlaceHash(), "17479549646061122307"},
+		"Template.Hash":          {template.Hash(), "7378561030383092092"},
+		"Template.InPlaceHash":   {template.InPlaceHash(), "14605010931330115663"},
+		"UnmanagedTemplate.Hash": {unmanaged.Hash(), "6391812626355111001"},
+	} {
+		if got, want := pair[0], pair[1]; got != want {
+			t.Errorf("%s = %s, want %s as in earlier releases: raise HashVersion if the change is meant", name, got, want)
+		}
+	}
+}
+
+func managedTemplate() *v1alpha1.ProxmoxTemplate {
+	return &v1alpha1.ProxmoxTemplate{Spec: v1alpha1.ProxmoxTemplateSpec{
+		Region:      "cluster-1",
+		Description: "a template",
+		SourceImage: v1alpha1.SourceImage{URL: "https://example.com/image.qcow2", ImageName: "image.qcow2"},
+		StorageIDs:  []string{"local", "lvm"},
+		Machine:     "q35",
+		BIOS:        "seabios",
+		CPU:         v1alpha1.CPU{Type: "host", Flags: v1alpha1.CPUFlags{"+aes"}},
+		Network:     []v1alpha1.NetworkInterface{{Bridge: "vmbr0", Model: "virtio", MTU: 1500}},
+		Tags:        []string{"karpenter"},
+	}}
+}
+
+func TestTemplateHashesCoverTheirFields(t *testing.T) {
+	t.Parallel()
+
+	type row struct {
+		effect effect
+		change func(*v1alpha1.ProxmoxTemplateSpec)
+	}
+
+	table := map[string]row{
+		"Region":       {neither, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Region = "cluster-2" }},
+		"Description":  {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Description = "another" }},
+		"SourceImage":  {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.Checksum = "0123" }},
+		"StorageIDs":   {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.StorageIDs = []string{"local"} }},
+		"Machine":      {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Machine = "pc" }},
+		"BIOS":         {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.BIOS = "ovmf" }},
+		"TPM":          {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.TPM = &v1alpha1.TPM{Version: "v2.0"} }},
+		"Agent":        {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Agent = &v1alpha1.Agent{Enabled: true} }},
+		"CPU":          {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.CPU.Flags = nil }},
+		"VGA":          {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.VGA = &v1alpha1.VGA{Type: "serial0"} }},
+		"Network":      {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Network[0].VLAN = 15 }},
+		"PCIDevices":   {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.PCIDevices = []v1alpha1.PCIDevice{{Mapping: "gpu"}} }},
+		"Tags":         {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Tags = nil }},
+		"ResourcePool": {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.ResourcePool = "pool" }},
+		"OnBoot":       {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.OnBoot = new(true) }},
+	}
+
+	checkCovers(t, v1alpha1.ProxmoxTemplateSpec{}, table)
+
+	for field, row := range table {
+		changed := managedTemplate()
+		row.change(&changed.Spec)
+		row.effect.check(t, field, managedTemplate(), changed)
+	}
+}
