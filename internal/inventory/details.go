@@ -109,6 +109,9 @@ func (d *details) configs() map[int]*proxmox.VMConfig {
 // wanted lists the VMIDs to read now: what is due, and the oldest one when the
 // sweep's time has come. Hosts that are away are not asked.
 func (d *details) wanted(now time.Time, online map[string]bool) []int {
+	if d.swept.IsZero() {
+		d.swept = now // everything is read at first sight anyway
+	}
 	var vmids []int
 	oldest := 0
 	for vmid, known := range d.known {

@@ -62,14 +62,14 @@ func ParseSettings(data []byte) (Settings, error) {
 	return newSettings(rules), nil
 }
 
-// strict decodes JSON and takes no key twice: with a plain decoder the last one
-// silently wins.
+// strict decodes JSON and takes no unknown key and none twice: with a plain decoder
+// the last one silently wins. It tells the first problem only, to stay on one line.
 func strict(data []byte, into any) error {
-	problems, err := kjson.UnmarshalStrict(data, into, kjson.DisallowDuplicateFields)
-	if err != nil {
-		return err
+	problems, err := kjson.UnmarshalStrict(data, into)
+	if err == nil && len(problems) > 0 {
+		err = problems[0]
 	}
-	return errors.Join(problems...)
+	return err
 }
 
 func parseRule(region, host string, fields map[string]json.RawMessage) (rule, error) {
@@ -174,8 +174,7 @@ func parseCells(raw json.RawMessage) (setter, error) {
 		Memory  json.RawMessage `json:"memory"`
 	}
 	const want = `want {"0": {"cpus": "0-7", "memsize": bytes}}`
-	problems, err := kjson.UnmarshalStrict(raw, &file)
-	if err := errors.Join(append(problems, err)...); err != nil {
+	if err := strict(raw, &file); err != nil {
 		return nil, fmt.Errorf("%s (%w)", want, err)
 	}
 	cells := make(map[int]Cell, len(file))

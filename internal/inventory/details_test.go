@@ -1,0 +1,246 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// configCalls leaves only the config reads of a list of calls.
+func configCalls(calls []string) []string {
+	reads := slices.DeleteFunc(calls, func(call string) bool { return len(call) < 7 || call[:7] != "config " })
+	slices.Sort(reads)
+	return reads
+}
+
+func TestConfigsAreReadForTemplatesAndOurVMs(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
+	away := vm(20002, "pve2", "running", 2, 4)
+	c.setGuests(vm(100, "pve1", "running", 2, 4), template(900, "pve1"), vm(20001, "pve1", "running", 2, 4), away, container(20003, "pve1", 1, 1))
+	c.change(func() {
+		c.resources.Hosts[1].Online = false
+		c.configs[900] = config("name", "tpl")
+		c.configs[20001] = config("name", "node")
+	})
+	i, _ := newInventory(t, c)
+	refresh(t, i, "r")
+	if got, want := configCalls(c.takeCalls()), []string{"config pve1/20001", "config pve1/900"}; !slices.Equal(got, want) {
+		t.Errorf("read %v, want %v", got, want)
+	}
+	v := i.View()
+	for vmid, name := range map[int]string{900: "tpl", 20001: "node"} {
+		if g, _ := v.Guest("r", vmid); g.Config == nil || g.Config.Name() != name {
+			t.Errorf("guest %d has config %v", vmid, g.Config)
+		}
+	}
+	if s := v.Snapshots["r"]; s.Version.Release != "9.2" || s.Options.MACPrefix != "BC:24:11" {
+		t.Errorf("the snapshot says %+v, %+v", s.Version, s.Options)
+	}
+}
+
+func TestConfigIsReadAgainWhenItsRowChanged(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
+	c.setGuests(vm(20001, "pve1", "stopped", 2, 4))
+	c.configs[20001] = config("name", "a")
+	i, _ := newInventory(t, c)
+	refresh(t, i, "r")
+	c.takeCalls()
+	for name, change := range map[string]func(*proxmox.GuestRow){
+		"status":   func(r *proxmox.GuestRow) { r.Status = "running" },
+		"lock":     func(r *proxmox.GuestRow) { r.Lock = "backup" },
+		"tags":     func(r *proxmox.GuestRow) { r.Tags = []string{"x"} },
+		"host":     func(r *proxmox.GuestRow) { r.Host = "pve2" },
+		"name":     func(r *proxmox.GuestRow) { r.Name = "other" },
+		"template": func(r *proxmox.GuestRow) { r.Template = true },
+		"memory":   func(r *proxmox.GuestRow) { r.MemoryBytes *= 2 },
+	} {
+		c.change(func() { change(&c.resources.Guests[0]) })
+		refresh(t, i, "r")
+		if got := configCalls(c.takeCalls()); len(got) != 1 {
+			t.Errorf("%s changed: read %v, want one config", name, got)
+		}
+		c.change(func() { c.resources.Guests[0].UptimeSeconds++ })
+		refresh(t, i, "r")
+		if got := configCalls(c.takeCalls()); len(got) != 0 {
+			t.Errorf("nothing changed after %s: read %v, want none", name, got)
+		}
+	}
+}
+
+func TestUnreadableConfigDropsNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	c.setGuests(vm(20001, "pve1", "running", 2, 4), vm(20002, "pve1", "running", 2, 4))
+	c.configs[20001], c.configs[20002] = config("name", "a"), config("name", "b")
+	c.unreadable[20001] = errors.Join(proxmox.ErrHostUnreachable)
+	i, clock := newInventory(t, c)
+	refresh(t, i, "r")
+	v := i.View()
+	if ok, reason := v.Usable("r", "pve1"); !ok || v.Failures["r"] != nil {
+		t.Errorf("one config that cannot be read took the Host away: %s", reason)
+	}
+	if v.Free("r", "pve1").CPUs != 12 {
+		t.Errorf("%d CPUs free, want 12: both VMs count", v.Free("r", "pve1").CPUs)
+	}
+	if g, _ := v.Guest("r", 20002); g.Config == nil {
+		t.Error("the other VM's config is missing")
+	}
+
+	// The tries become rarer, but it is never given up.
+	c.takeCalls()
+	tries := 0
+	for range 60 {
+		clock.Step(10 * time.Second)
+		refresh(t, i, "r")
+		for _, call := range configCalls(c.takeCalls()) {
+			if call == "config pve1/20001" {
+				tries++
+			}
+		}
+	}
+	if tries < 4 || tries > 10 {
+		t.Errorf("%d tries in ten minutes, want a few", tries)
+	}
+	c.change(func() { delete(c.unreadable, 20001) })
+	clock.Step(10 * time.Minute)
+	refresh(t, i, "r")
+	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
+		t.Error("the config can be read again, but was not")
+	}
+
+	// Once read it stays, unless there is proof that the VM is not there.
+	c.change(func() {
+		c.unreadable[20001] = errors.New("forbidden")
+		c.resources.Guests[0].Tags = []string{"x"}
+	})
+	refresh(t, i, "r")
+	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
+		t.Error("the last config is gone because a new one could not be read")
+	}
+	c.change(func() {
+		c.unreadable[20001] = proxmox.ErrNotFound
+		c.resources.Guests[0].Tags = nil
+	})
+	refresh(t, i, "r")
+	if g, _ := i.View().Guest("r", 20001); g.Config != nil {
+		t.Error("the config of a VM that is not there any more is still shown")
+	}
+}
+
+func TestTemplateKeepsItsConfigWithoutFigures(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	c.setGuests(template(900, "pve1"))
+	c.configs[900] = config("name", "tpl", "template", "1")
+	i, _ := newInventory(t, c)
+	refresh(t, i, "r")
+	c.setGuests(unknown(900, "pve1"))
+	for range 2 {
+		refresh(t, i, "r")
+		if g, _ := i.View().Guest("r", 900); !g.Template || g.Config == nil {
+			t.Errorf("the template is %+v, want it as before", g)
+		}
+	}
+}
+
+func TestSweepFindsWhatRowsDoNotShow(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	c.setGuests(vm(20001, "pve1", "running", 2, 4), vm(20002, "pve1", "running", 2, 4), template(900, "pve1"))
+	for _, vmid := range []int{20001, 20002, 900} {
+		c.configs[vmid] = config("name", "before")
+	}
+	i, clock := newInventory(t, c)
+	refresh(t, i, "r")
+	c.change(func() {
+		for _, vmid := range []int{20001, 20002, 900} {
+			c.configs[vmid] = config("name", "after")
+		}
+	})
+	generation := i.Generation()
+	for range 3 { // one a minute, each in its turn
+		clock.Step(time.Minute)
+		refresh(t, i, "r")
+	}
+	for _, vmid := range []int{20001, 20002, 900} {
+		if g, _ := i.View().Guest("r", vmid); g.Config.Name() != "after" {
+			t.Errorf("guest %d still has its old config after three sweeps", vmid)
+		}
+	}
+	if i.Generation() != generation+3 {
+		t.Errorf("the generation rose by %d, want 3", i.Generation()-generation)
+	}
+}
+
+func TestIdleCostIsAtMostEightCallsAMinute(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 64, 512))
+	var guests []proxmox.GuestRow
+	for n := range 200 {
+		guests = append(guests, vm(20000+n, "pve1", "running", 1, 1))
+		c.configs[20000+n] = config("name", "node")
+	}
+	c.setGuests(guests...)
+	i, clock := newInventory(t, c)
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); _ = i.Start(ctx) }()
+	// step lets one interval pass once the poll before it is over.
+	step := func() {
+		eventually(t, "the poll is over", clock.HasWaiters)
+		clock.Step(10 * time.Second)
+	}
+	step()
+	eventually(t, "the poll is over", clock.HasWaiters)
+	c.takeCalls() // start-up apart
+	const minutes = 30
+	for range minutes * 6 {
+		step()
+	}
+	eventually(t, "the poll is over", clock.HasWaiters)
+	if calls := len(c.takeCalls()); calls > 8*minutes || calls < 6*minutes {
+		t.Errorf("%d calls in %d minutes, want between 6 and 8 a minute", calls, minutes)
+	}
+	cancel()
+	<-stopped
+}
+
+func TestReleaseIsReadAgainAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	i, clock := newInventory(t, c)
+	about := func() (n int) {
+		for _, call := range c.takeCalls() {
+			if call == "version" {
+				n++
+			}
+		}
+		return n
+	}
+	refresh(t, i, "r")
+	refresh(t, i, "r")
+	if n := about(); n != 1 {
+		t.Errorf("the release was read %d times, want once", n)
+	}
+	c.change(func() { c.failure = proxmox.ErrUnreachable })
+	_ = i.Refresh(t.Context(), "r")
+	c.change(func() { c.failure = nil })
+	refresh(t, i, "r")
+	if n := about(); n != 1 {
+		t.Errorf("after an outage the release was read %d times, want once: it may have been an upgrade", n)
+	}
+	clock.Step(time.Hour)
+	refresh(t, i, "r")
+	if n := about(); n != 1 {
+		t.Errorf("after an hour the release was read %d times, want once", n)
+	}
+}

@@ -1,0 +1,205 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const gib = int64(1) << 30
+
+var (
+	start = time.Date(2026, 11, 15, 8, 0, 0, 0, time.UTC)
+	own   = inventory.VMIDRange{From: 20000, To: 20999}
+)
+
+// cluster is a Cluster that answers from memory. The embedded interface makes
+// any call panic that the inventory has no business to make.
+type cluster struct {
+	proxmox.Client
+	region string
+
+	mu          sync.Mutex
+	resources   proxmox.Resources
+	permissions proxmox.Permissions
+	configs     map[int]proxmox.VMConfig
+	failure     error
+	unreadable  map[int]error
+	calls       []string
+	before      func() // runs at the beginning of Resources, outside the lock
+	during      func() // runs after Resources read its answer
+}
+
+func newCluster(region string, hosts ...proxmox.HostRow) *cluster {
+	return &cluster{
+		region:     region,
+		resources:  proxmox.Resources{Hosts: hosts},
+		configs:    map[int]proxmox.VMConfig{},
+		unreadable: map[int]error{},
+	}
+}
+
+func (c *cluster) Region() string { return c.region }
+
+func (c *cluster) Resources(context.Context) (proxmox.Resources, error) {
+	c.mu.Lock()
+	before, during := c.before, c.during
+	c.mu.Unlock()
+	if before != nil {
+		before()
+	}
+	c.mu.Lock()
+	c.calls = append(c.calls, "resources")
+	answer, err := proxmox.Resources{
+		Hosts:    slices.Clone(c.resources.Hosts),
+		Guests:   slices.Clone(c.resources.Guests),
+		Storages: slices.Clone(c.resources.Storages),
+	}, c.failure
+	c.mu.Unlock()
+	if during != nil {
+		during()
+	}
+	return answer, err
+}
+
+func (c *cluster) Version(context.Context) (proxmox.Version, error) {
+	c.record("version")
+	return proxmox.Version{Release: "9.2", Full: "9.2.11"}, nil
+}
+
+func (c *cluster) Options(context.Context) (proxmox.ClusterOptions, error) {
+	c.record("options")
+	return proxmox.ClusterOptions{MACPrefix: "BC:24:11"}, nil
+}
+
+func (c *cluster) Permissions(context.Context) (proxmox.Permissions, error) {
+	c.record("permissions")
+	return c.permissions, nil
+}
+
+func (c *cluster) VMConfig(_ context.Context, host string, vmid int) (proxmox.VMConfig, error) {
+	c.record(fmt.Sprintf("config %s/%d", host, vmid))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.unreadable[vmid]; err != nil {
+		return proxmox.VMConfig{}, err
+	}
+	config, ok := c.configs[vmid]
+	if !ok {
+		return proxmox.VMConfig{}, proxmox.ErrNotFound
+	}
+	return config, nil
+}
+
+func (c *cluster) record(call string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = append(c.calls, call)
+}
+
+// takeCalls gives the calls since the last time.
+func (c *cluster) takeCalls() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	calls := c.calls
+	c.calls = nil
+	return calls
+}
+
+// change lets a test change what the Cluster answers.
+func (c *cluster) change(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+func (c *cluster) setGuests(guests ...proxmox.GuestRow) {
+	c.change(func() { c.resources.Guests = guests })
+}
+
+func host(name string, cpus int, memoryGiB int64) proxmox.HostRow {
+	return proxmox.HostRow{Name: name, Online: true, CPUs: cpus, MemoryBytes: memoryGiB * gib}
+}
+
+func vm(vmid int, hostName, status string, cpus int, memoryGiB int64) proxmox.GuestRow {
+	return proxmox.GuestRow{
+		VMID: vmid, Kind: proxmox.KindQEMU, Name: "vm-" + strconv.Itoa(vmid), Host: hostName,
+		Status: status, CPUs: cpus, MemoryBytes: memoryGiB * gib,
+	}
+}
+
+func container(vmid int, hostName string, cpus int, memoryGiB int64) proxmox.GuestRow {
+	row := vm(vmid, hostName, "running", cpus, memoryGiB)
+	row.Kind = proxmox.KindLXC
+	return row
+}
+
+func template(vmid int, hostName string) proxmox.GuestRow {
+	row := vm(vmid, hostName, "stopped", 2, 2)
+	row.Template = true
+	return row
+}
+
+// unknown is a row as Proxmox shows it for a new guest and for one on a Host that is away.
+func unknown(vmid int, hostName string) proxmox.GuestRow {
+	return proxmox.GuestRow{VMID: vmid, Kind: proxmox.KindQEMU, Host: hostName, Status: "unknown"}
+}
+
+func config(options ...string) proxmox.VMConfig {
+	c := proxmox.VMConfig{Options: map[string]string{}, Digest: fmt.Sprint(options)}
+	for n := 0; n < len(options); n += 2 {
+		c.Options[options[n]] = options[n+1]
+	}
+	return c
+}
+
+// newInventory makes an Inventory on a clock that stands still.
+func newInventory(t *testing.T, clusters ...*cluster) (*inventory.Inventory, *testclock.FakeClock) {
+	t.Helper()
+	clock := testclock.NewFakeClock(start)
+	return newInventoryWith(t, inventory.Options{Clock: clock}, clusters...), clock
+}
+
+func newInventoryWith(t *testing.T, options inventory.Options, clusters ...*cluster) *inventory.Inventory {
+	t.Helper()
+	clients := make([]proxmox.Client, 0, len(clusters))
+	for _, c := range clusters {
+		clients = append(clients, c)
+	}
+	options.DetailRange = own
+	i, err := inventory.New(clients, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func refresh(t *testing.T, i *inventory.Inventory, region string) {
+	t.Helper()
+	if err := i.Refresh(t.Context(), region); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func amount(cpus int, memoryGiB int64) inventory.Amount {
+	return inventory.Amount{CPUs: cpus, MemoryBytes: memoryGiB * gib}
+}
+
+// snapshotOf makes a Snapshot without an Inventory around it.
+func snapshotOf(previous *inventory.Snapshot, hosts []proxmox.HostRow, guests ...proxmox.GuestRow) *inventory.Snapshot {
+	return inventory.NewSnapshot(inventory.Reading{
+		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: hosts, Guests: guests},
+	}, previous, own)
+}

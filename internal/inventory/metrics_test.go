@@ -1,0 +1,66 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 65), host("pve2", 16, 65))
+	c.setGuests(vm(100, "pve1", "running", 4, 8))
+	c.change(func() { c.resources.Hosts[1].Online = false })
+	clock, registry := testclock.NewFakeClock(start), prometheus.NewRegistry()
+	i := newInventoryWith(t, inventory.Options{Clock: clock, Registerer: registry}, c)
+	refresh(t, i, "r")
+	reserve(t, i, "a")
+	clock.Step(7 * time.Second)
+	c.change(func() { c.failure = proxmox.ErrUnreachable })
+	_ = i.Refresh(t.Context(), "r")
+
+	const want = `
+# HELP karpenter_proxmox_host_cpus CPUs of a host: allocatable by settings, allocated to guests, reserved for VMs on their way, free.
+# TYPE karpenter_proxmox_host_cpus gauge
+karpenter_proxmox_host_cpus{host="pve1",region="r",state="allocatable"} 16
+karpenter_proxmox_host_cpus{host="pve1",region="r",state="allocated"} 4
+karpenter_proxmox_host_cpus{host="pve1",region="r",state="reserved"} 2
+karpenter_proxmox_host_cpus{host="pve1",region="r",state="free"} 10
+karpenter_proxmox_host_cpus{host="pve2",region="r",state="allocatable"} 16
+karpenter_proxmox_host_cpus{host="pve2",region="r",state="allocated"} 0
+karpenter_proxmox_host_cpus{host="pve2",region="r",state="reserved"} 0
+karpenter_proxmox_host_cpus{host="pve2",region="r",state="free"} 16
+# HELP karpenter_proxmox_host_usable 1 when a host takes new VMs, 0 when not.
+# TYPE karpenter_proxmox_host_usable gauge
+karpenter_proxmox_host_usable{host="pve1",region="r"} 1
+karpenter_proxmox_host_usable{host="pve2",region="r"} 0
+# HELP karpenter_proxmox_inventory_age_seconds Age of the last good view of a Proxmox cluster.
+# TYPE karpenter_proxmox_inventory_age_seconds gauge
+karpenter_proxmox_inventory_age_seconds{region="r"} 7
+# HELP karpenter_proxmox_inventory_poll_errors_total Failed attempts to read a Proxmox cluster's resources.
+# TYPE karpenter_proxmox_inventory_poll_errors_total counter
+karpenter_proxmox_inventory_poll_errors_total{region="r"} 1
+`
+	err := testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_host_cpus", "karpenter_proxmox_host_usable",
+		"karpenter_proxmox_inventory_age_seconds", "karpenter_proxmox_inventory_poll_errors_total")
+	if err != nil {
+		t.Error(err)
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("the metrics are not as Prometheus wants them: %v %v", problems, err)
+	}
+	if _, err := inventory.New(nil, inventory.Options{Registerer: registry}); err == nil {
+		t.Error("metrics that are already there were registered again")
+	}
+}

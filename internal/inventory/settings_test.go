@@ -1,0 +1,140 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+func TestSettingsFileOfEarlierProviders(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "hosts.json")
+	err := os.WriteFile(file, []byte(`{"cluster-1": {
+	  "*":    {"reservedmemory": 2147483648},
+	  "pve1": {"cores": 32, "sockets": 2, "threads": 2, "uncorecaches": 4, "reservedcpus": [0, 32],
+	           "nodes": {"0": {"cpus": "0-7,32-39", "memsize": 68719476736}, "1": {"cpus": "8-15", "memory": "64Gi"}}}
+	}}`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := inventory.LoadSettings(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := settings.For("cluster-1", "pve1")
+	if s.ReservedMemoryBytes != 2*gib || s.ReservedCPUs.String() != "0,32" || s.CPURatio != 1 || s.Excluded {
+		t.Errorf("pve1 has %+v", s)
+	}
+	if s.Topology.Sockets != 2 || s.Topology.Cores != 32 || s.Topology.Threads != 2 || s.Topology.UncoreCaches != 4 {
+		t.Errorf("pve1 has topology %+v", s.Topology)
+	}
+	for id, cpus := range map[int]int{0: 16, 1: 8} {
+		if cell := s.Topology.Cells[id]; cell.CPUs.Size() != cpus || cell.MemoryBytes != 64*gib {
+			t.Errorf("cell %d is %+v", id, cell)
+		}
+	}
+	if s := settings.For("cluster-2", "pve1"); s.ReservedMemoryBytes != inventory.DefaultReservedMemoryBytes {
+		t.Errorf("another region has %+v, want the defaults", s)
+	}
+}
+
+func TestNoSettingsFileMeansDefaults(t *testing.T) {
+	t.Parallel()
+	settings, err := inventory.LoadSettings("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := settings.For("any", "host")
+	if s.ReservedMemoryBytes != gib || s.CPURatio != 1 || s.MemoryRatio != 1 || s.StorageHighWater != 0.9 || s.StorageThinFactor != 1 {
+		t.Errorf("the defaults are %+v", s)
+	}
+}
+
+func TestMoreSpecificSettingsWinFieldByField(t *testing.T) {
+	t.Parallel()
+	settings, err := inventory.ParseSettings([]byte(`{
+	  "*":         {"pve-a-1": {"cpuratio": 5, "excluded": true}, "*": {"memoryratio": 1.5}},
+	  "cluster-1": {"*": {"cpuratio": 2}, "pve-*": {"cpuratio": 3}, "pve-a-*": {"cpuratio": 4}, "pve-a-1": {"storagehighwater": 0.5}}
+	}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]float64{"pve-a-1": 4, "pve-a-2": 4, "pve-b": 3, "other": 2} {
+		if got := settings.For("cluster-1", name); got.CPURatio != want || got.MemoryRatio != 1.5 {
+			t.Errorf("%s has CPU ratio %g and memory ratio %g, want %g and 1.5", name, got.CPURatio, got.MemoryRatio, want)
+		}
+	}
+	if s := settings.For("cluster-1", "pve-a-1"); s.StorageHighWater != 0.5 || !s.Excluded {
+		t.Errorf("pve-a-1 has %+v, want the fields of every entry that matches", s)
+	}
+}
+
+func TestBadSettingsAreNamed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ file, want string }{
+		"no JSON":         {`{"a": `, `unexpected end of JSON input (wanted: {"region": {"host": {"field": value}}})`},
+		"wrong form":      {`{"a": {"b": 1}}`, `cannot unmarshal number`},
+		"host twice":      {`{"a": {"b": {}, "b": {}}, "a": {}}`, `duplicate field "a.b"`},
+		"field twice":     {`{"a": {"b": {"cores": 1, "cores": 2}}}`, `duplicate field "a.b.cores"`},
+		"unknown field":   {`{"a": {"b": {"coers": 1}}}`, `region "a", host "b": field "coers" is unknown, want one of cores, cpuratio, excluded,`},
+		"empty host":      {`{"a": {"": {}}}`, `found the name ""`},
+		"bad pattern":     {`{"a": {"[": {}}}`, `found the name "["`},
+		"negative memory": {`{"a": {"b": {"reservedmemory": -1}}}`, `region "a", host "b": field "reservedmemory": found -1, want bytes or a quantity such as "4Gi", not negative`},
+		"no memory":       {`{"a": {"b": {"reservedmemory": null}}}`, `field "reservedmemory": found null, want bytes`},
+		"memory in words": {`{"a": {"b": {"reservedmemory": "much"}}}`, `field "reservedmemory": found "much", want bytes`},
+		"CPU list":        {`{"a": {"b": {"reservedcpus": "0-1"}}}`, `field "reservedcpus": found "0-1", want a list of CPU numbers such as [0, 1]`},
+		"negative CPU":    {`{"a": {"b": {"reservedcpus": [-1]}}}`, `want a list of CPU numbers`},
+		"CPU twice":       {`{"a": {"b": {"reservedcpus": [1, 1]}}}`, `want each CPU number once`},
+		"ratio zero":      {`{"a": {"b": {"cpuratio": 0}}}`, `field "cpuratio": found 0, want a number above 0 and up to 64`},
+		"ratio typo":      {`{"a": {"b": {"memoryratio": 150}}}`, `want a number above 0 and up to 64`},
+		"high water":      {`{"a": {"b": {"storagehighwater": 90}}}`, `want a number above 0 and up to 1`},
+		"excluded":        {`{"a": {"b": {"excluded": "yes"}}}`, `field "excluded": found "yes", want true or false`},
+		"fraction":        {`{"a": {"b": {"cores": 1.5}}}`, `field "cores": found 1.5, want a whole number`},
+		"cell name":       {`{"a": {"b": {"nodes": {"x": {}}}}}`, `cell "x" is no number`},
+		"cell CPUs":       {`{"a": {"b": {"nodes": {"0": {"cpus": "7-1"}}}}}`, `cpus "7-1" of cell 0 are no list of CPUs`},
+		"cell field":      {`{"a": {"b": {"nodes": {"0": {"cpu": "1"}}}}}`, `unknown field "0.cpu"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := inventory.ParseSettings([]byte(c.file))
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("the error is %q, want one line with %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestMissingSettingsFileIsNamed(t *testing.T) {
+	t.Parallel()
+	if _, err := inventory.LoadSettings("/nowhere/hosts.json"); err == nil || !strings.Contains(err.Error(), "/nowhere/hosts.json") {
+		t.Errorf("the error is %v, want one that names the file", err)
+	}
+	file := filepath.Join(t.TempDir(), "hosts.json")
+	if err := os.WriteFile(file, []byte(`{"a": {"b": {"x": 1}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inventory.LoadSettings(file); err == nil || !strings.Contains(err.Error(), file+`: region "a", host "b"`) {
+		t.Errorf("the error is %v, want one that names the file", err)
+	}
+}
+
+func FuzzParseSettings(f *testing.F) {
+	f.Add([]byte(`{"r": {"pve-*": {"reservedcpus": [0], "nodes": {"0": {"cpus": "0-3", "memsize": 1}}, "cpuratio": 1.5}}}`))
+	f.Add([]byte(`{"r": {"*": {"reservedmemory": "4Gi"}}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		settings, err := inventory.ParseSettings(data)
+		if err != nil {
+			return
+		}
+		s := settings.For("r", "pve-1")
+		if s.CPURatio <= 0 || s.MemoryRatio <= 0 || s.ReservedMemoryBytes < 0 || s.StorageHighWater <= 0 || s.StorageHighWater > 1 {
+			t.Errorf("settings out of bounds were accepted: %+v", s)
+		}
+	})
+}

@@ -1,0 +1,201 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// viewOf makes a View of one region.
+func viewOf(t *testing.T, s *inventory.Snapshot, settings string, reservations ...inventory.Reservation) inventory.View {
+	t.Helper()
+	parsed := inventory.Settings{}
+	if settings != "" {
+		var err error
+		if parsed, err = inventory.ParseSettings([]byte(settings)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	byClaim := map[string]inventory.Reservation{}
+	for _, r := range reservations {
+		byClaim[r.ClaimUID] = r
+	}
+	return inventory.NewView(map[string]*inventory.Snapshot{"r": s}, nil, byClaim, parsed)
+}
+
+func TestUsableTellsWhyNot(t *testing.T) {
+	t.Parallel()
+	maintained, offline := host("pve3", 8, 32), host("pve4", 8, 32)
+	maintained.Maintenance, offline.Online = true, false
+	s := snapshotOf(nil, []proxmox.HostRow{
+		host("pve1", 8, 32), host("pve2", 8, 32), maintained, offline, {Name: "pve5", Online: true},
+	})
+	v := viewOf(t, s, `{"r": {"pve2": {"excluded": true}}}`)
+	for name, want := range map[string]string{
+		"pve1": "", "pve2": "excluded by settings", "pve3": "in maintenance", "pve4": "offline",
+		"pve5": "Sys.Audit on /nodes/pve5", "pve6": "region r has no such Host",
+	} {
+		ok, reason := v.Usable("r", name)
+		if ok != (want == "") || !strings.Contains(reason, want) {
+			t.Errorf("%s: usable %v because %q, want the reason %q", name, ok, reason, want)
+		}
+	}
+	if ok, reason := v.Usable("elsewhere", "pve1"); ok || !strings.Contains(reason, "elsewhere was not read yet") {
+		t.Errorf("a region that was never read: usable %v because %q", ok, reason)
+	}
+}
+
+func TestUsableWaitsForASecondFailedPoll(t *testing.T) {
+	t.Parallel()
+	s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 8, 32)})
+	usable := func(count int, cause error) bool {
+		failures := map[string]error{"r": &inventory.PollError{Region: "r", Since: start, Count: count, Err: cause}}
+		ok, _ := inventory.NewView(map[string]*inventory.Snapshot{"r": s}, failures, nil, inventory.Settings{}).Usable("r", "pve1")
+		return ok
+	}
+	if !usable(1, proxmox.ErrUnreachable) {
+		t.Error("one failed poll took the Host away")
+	}
+	if usable(2, proxmox.ErrUnreachable) {
+		t.Error("after two failed polls the Host is still offered")
+	}
+	if usable(1, errors.Join(errors.New("401"), proxmox.ErrUnauthorized)) {
+		t.Error("refused credentials do not heal by waiting, yet the Host is still offered")
+	}
+}
+
+func TestFreeFollowsSettings(t *testing.T) {
+	t.Parallel()
+	s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 10, 64)}, vm(100, "pve1", "running", 4, 8))
+	for name, c := range map[string]struct {
+		settings    string
+		allocatable inventory.Amount
+	}{
+		"defaults":         {"", amount(10, 63)},
+		"reserves":         {`{"r": {"pve1": {"reservedcpus": [0, 1], "reservedmemory": "4Gi"}}}`, amount(8, 60)},
+		"ratios":           {`{"*": {"*": {"cpuratio": 1.1, "memoryratio": 0.5, "reservedmemory": 0}}}`, amount(11, 32)},
+		"reserve too big":  {`{"r": {"pve1": {"reservedmemory": "128Gi"}}}`, amount(10, 0)},
+		"another Host's":   {`{"r": {"pve2": {"cpuratio": 4}}}`, amount(10, 63)},
+		"another region's": {`{"q": {"pve1": {"cpuratio": 4}}}`, amount(10, 63)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := viewOf(t, s, c.settings)
+			if got := v.Allocatable("r", "pve1"); got != c.allocatable {
+				t.Errorf("allocatable is %+v, want %+v", got, c.allocatable)
+			}
+			if got, want := v.Free("r", "pve1"), c.allocatable.Minus(amount(4, 8)); got != want {
+				t.Errorf("free is %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestReservationCountsOnTopOfTheGuestNeverTwice(t *testing.T) {
+	t.Parallel()
+	hosts := []proxmox.HostRow{host("pve1", 16, 65)}
+	r := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(8, 16)}
+	for name, c := range map[string]struct {
+		guests  []proxmox.GuestRow
+		settled bool
+		free    inventory.Amount
+	}{
+		"VM not there yet":              {nil, false, amount(8, 48)},
+		"VM without figures":            {[]proxmox.GuestRow{unknown(20001, "pve1")}, false, amount(8, 48)},
+		"VM with the template's figure": {[]proxmox.GuestRow{vm(20001, "pve1", "stopped", 1, 32)}, false, amount(8, 32)},
+		"VM settled":                    {[]proxmox.GuestRow{vm(20001, "pve1", "running", 8, 16)}, true, amount(8, 48)},
+		"VM settled and gone":           {nil, true, amount(16, 64)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := r
+			r.Settled = c.settled
+			v := viewOf(t, snapshotOf(nil, hosts, c.guests...), "", r)
+			if got := v.Free("r", "pve1"); got != c.free {
+				t.Errorf("free is %+v, want %+v", got, c.free)
+			}
+			if !v.Taken("r", 20001) || v.Taken("r", 20002) || v.Taken("q", 20001) {
+				t.Error("exactly the reserved VMID of that region must be taken")
+			}
+			if got := v.VMs("r", "pve1", "p"); got != 1 {
+				t.Errorf("the NodePool has %d VMs there, want 1", got)
+			}
+		})
+	}
+}
+
+func TestMigratedVMCountsForItsNodePoolWhereItIs(t *testing.T) {
+	t.Parallel()
+	r := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Settled: true}
+	v := viewOf(t, snapshotOf(nil, []proxmox.HostRow{host("pve1", 8, 32), host("pve2", 8, 32)}, vm(20001, "pve2", "running", 2, 4)), "", r)
+	if v.VMs("r", "pve1", "p") != 0 || v.VMs("r", "pve2", "p") != 1 {
+		t.Error("the VM is still counted on the Host that it left")
+	}
+}
+
+func TestStorageFree(t *testing.T) {
+	t.Parallel()
+	storage := func(name, hostName, kind string, shared bool) proxmox.StorageRow {
+		return proxmox.StorageRow{
+			Name: name, Host: hostName, Type: kind, Shared: shared, Available: true, TotalBytes: 1000 * gib, UsedBytes: 100 * gib,
+		}
+	}
+	down := storage("down", "pve1", "nfs", true)
+	down.Available = false
+	s := inventory.NewSnapshot(inventory.Reading{Resources: proxmox.Resources{
+		Hosts: []proxmox.HostRow{host("pve1", 8, 32), host("pve2", 8, 32)},
+		Storages: []proxmox.StorageRow{
+			storage("thin", "pve1", "lvmthin", false), storage("thin", "pve2", "lvmthin", false),
+			storage("thick", "pve1", "lvm", false),
+			storage("ceph", "pve1", "rbd", true), storage("ceph", "pve2", "rbd", true), down,
+		},
+	}}, nil, own)
+	reserve := func(uid, hostName, name string, vmid int, settled bool) inventory.Reservation {
+		return inventory.Reservation{
+			ClaimUID: uid, Region: "r", Host: hostName, Storage: name, VMID: vmid, DiskBytes: 100 * gib, Settled: settled,
+		}
+	}
+	reservations := []inventory.Reservation{
+		reserve("a", "pve1", "thin", 1, false), reserve("b", "pve1", "thick", 2, false),
+		reserve("c", "pve2", "ceph", 3, false), reserve("d", "pve1", "ceph", 4, true),
+	}
+	v := viewOf(t, s, "", reservations...)
+	half := viewOf(t, s, `{"r": {"*": {"storagethinfactor": 0.5, "storagehighwater": 1}}}`, reservations...)
+	for _, c := range []struct {
+		host, storage string
+		free, half    int64
+	}{
+		{"pve1", "thin", 700, 850},
+		{"pve2", "thin", 800, 900}, // the same name on another Host is another storage
+		{"pve1", "thick", 700, 800},
+		{"pve1", "ceph", 700, 850}, // a shared storage counts what any Host promised
+	} {
+		if got, ok := v.StorageFree("r", c.host, c.storage); !ok || got != c.free*gib {
+			t.Errorf("%s on %s: %d GiB free (%v), want %d", c.storage, c.host, got/gib, ok, c.free)
+		}
+		if got, ok := half.StorageFree("r", c.host, c.storage); !ok || got != c.half*gib {
+			t.Errorf("%s on %s with settings: %d GiB free (%v), want %d", c.storage, c.host, got/gib, ok, c.half)
+		}
+	}
+	for _, name := range []string{"down", "none"} {
+		if _, ok := v.StorageFree("r", "pve1", name); ok {
+			t.Errorf("storage %s has room, but it is not active or not there", name)
+		}
+	}
+}
+
+func TestZeroViewKnowsNothing(t *testing.T) {
+	t.Parallel()
+	var v inventory.View
+	ok, _ := v.Usable("r", "pve1")
+	_, storage := v.StorageFree("r", "pve1", "local")
+	if ok || storage || v.Taken("r", 1) || v.Hosts() != nil || v.VMs("r", "pve1", "p") != 0 || v.Free("r", "pve1").CPUs != 0 {
+		t.Error("an empty view claims to know something")
+	}
+}
