@@ -1,0 +1,261 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package crds_test
+
+func nodeClassCases() []admissionCase {
+	return []admissionCase{
+		{
+			name: "least",
+			spec: `{instanceTemplateRef: {kind: ProxmoxUnmanagedTemplate, name: default}}`,
+		}, {
+			name: "everything",
+			spec: `
+region: Region-1
+placementStrategy: {zoneBalance: AvailabilityFirst}
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+kubeletConfiguration:
+  cpuManagerPolicy: static
+  cpuCFSQuota: true
+  cpuCFSQuotaPeriod: 100ms
+  topologyManagerPolicy: single-numa-node
+  topologyManagerScope: pod
+  imageGCHighThresholdPercent: 85
+  imageGCLowThresholdPercent: 80
+  shutdownGracePeriod: 1m30s
+  allowedUnsafeSysctls: [net.core.somaxconn]
+  clusterDNS: [10.96.0.10, "fd00::10"]
+  maxPods: 110
+  failSwapOn: false
+bootDevice: {size: 30Gi, storage: local-lvm}
+tags: [k8s, karpenter]
+metadataOptions:
+  type: cdrom
+  templatesRef: {name: ubuntu-k8s, namespace: kube-system}
+  valuesRef: {name: values, namespace: kube-system}
+  storage: local
+securityGroups: [{name: kubernetes, interface: net0}, {name: public, interface: net1}]
+resourcePool: team/kubernetes`,
+		}, {
+			name: "templatesRef without cdrom",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: none, templatesRef: {name: ubuntu-k8s, namespace: kube-system}}`,
+		}, {
+			name:    "no template",
+			spec:    `{region: a}`,
+			refusal: "spec.instanceTemplateRef: Required value",
+		}, {
+			name:    "unknown kind of template",
+			spec:    `{instanceTemplateRef: {kind: Image, name: default}}`,
+			refusal: `supported values: "ProxmoxTemplate", "ProxmoxUnmanagedTemplate"`,
+		}, {
+			name:    "unknown field",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, bootdevice: {}}`,
+			refusal: `unknown field "spec.bootdevice"`,
+		}, {
+			name:    "cdrom without templates",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {type: cdrom}}`,
+			refusal: "type cdrom needs templatesRef",
+		}, {
+			name: "templates without namespace",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: cdrom, templatesRef: {name: a}}`,
+			refusal: "spec.metadataOptions.templatesRef.namespace: Required value",
+		}, {
+			name:    "shorthand of the documents taken as a value",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {type: none|cdrom}}`,
+			refusal: `supported values: "none", "cdrom"`,
+		}, {
+			name:    "storage for an ISO without cdrom",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {storage: local}}`,
+			refusal: "storage is only used with type cdrom",
+		}, {
+			name:    "size without unit",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, bootDevice: {size: "30"}}`,
+			refusal: "spec.bootDevice.size",
+		}, {
+			name:    "size in megabytes",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, bootDevice: {size: 30000M}}`,
+			refusal: "spec.bootDevice.size",
+		}, {
+			name:    "tag that Proxmox would split",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, tags: ["a;b"]}`,
+			refusal: "spec.tags[0]",
+		}, {
+			name:    "too many tags",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, tags: [a, b, c, d, e, f, g, h, i, j, k]}`,
+			refusal: "spec.tags: Too many: 11",
+		}, {
+			name: "interface that only contains a right one",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+securityGroups: [{name: kubernetes, interface: xnet0y}]`,
+			refusal: "spec.securityGroups[0].interface",
+		}, {
+			name:    "pool too deep",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, resourcePool: a/b/c/d}`,
+			refusal: "spec.resourcePool",
+		}, {
+			name: "thresholds that cross",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+kubeletConfiguration: {imageGCHighThresholdPercent: 70, imageGCLowThresholdPercent: 80}`,
+			refusal: "imageGCHighThresholdPercent must be greater than imageGCLowThresholdPercent",
+		}, {
+			name: "duration that Go cannot read",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+kubeletConfiguration: {shutdownGracePeriod: 1 day}`,
+			refusal: "spec.kubeletConfiguration.shutdownGracePeriod",
+		}, {
+			name:    "too few pods",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, kubeletConfiguration: {maxPods: 5}}`,
+			refusal: "spec.kubeletConfiguration.maxPods",
+		},
+	}
+}
+
+func templateCases() []admissionCase {
+	return []admissionCase{
+		{
+			name: "least",
+			spec: `{sourceImage: {url: https://example.com/a.qcow2}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+		}, {
+			name: "everything",
+			spec: `
+region: Region-1
+description: a template
+sourceImage:
+  url: https://cloud-images.ubuntu.com/noble/current/noble-server-cloudimg-amd64.img
+  imageName: ubuntu-amd64.qcow2
+  checksum: d41d8cd98f00b204e9800998ecf8427e
+  checksumType: md5
+storageIDs: [local, system]
+machine: pc
+bios: ovmf
+tpm: {version: v1.2}
+agent: {enabled: true, type: isa, fsFreezeOnBackup: false, fsTrimClonedDisks: true}
+cpu: {type: x86-64-v4, flags: [+pdpe1gb, -pcid]}
+vga: {type: serial0, memory: 16}
+network:
+- {name: net0, model: virtio, bridge: vmbr0, mtu: 1, vlan: 15, firewall: true}
+- {name: net1, bridge: vmbr1, mtu: 9000, address4: 192.168.0.0/24, gateway4: 192.168.0.1, address6: "fd00::/64",
+   gateway6: "fd00::1", dnsServers: [192.168.0.1]}
+- {bridge: vmbr2}
+pciDevices: [{mapping: gpu, mdev: nvidia-63, pcie: true, xvga: false}]
+tags: [karpenter]
+resourcePool: templates
+onBoot: true`,
+		}, {
+			name: "image on an address with a port",
+			spec: `{sourceImage: {url: "http://[fd00::1]:8080/a.raw"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+		}, {
+			name:    "image from a file",
+			spec:    `{sourceImage: {url: "file:///a.raw"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "spec.sourceImage.url",
+		}, {
+			name: "image name without extension",
+			spec: `
+sourceImage: {url: "https://example.com/a", imageName: ubuntu}
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+			refusal: "imageName must be a plain file name with an extension",
+		}, {
+			name: "checksum without type",
+			spec: `
+sourceImage: {url: "https://example.com/a", checksum: d41d8cd98f00b204e9800998ecf8427e}
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+			refusal: "checksum and checksumType belong together",
+		}, {
+			name:    "no storage",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [], network: [{bridge: vmbr0}]}`,
+			refusal: "spec.storageIDs",
+		}, {
+			name:    "no network",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local]}`,
+			refusal: "spec.network: Required value",
+		}, {
+			name: "two interfaces of one name",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{name: net0, bridge: vmbr0}, {name: net0, bridge: vmbr1}]`,
+			refusal: "two interfaces have the same name",
+		}, {
+			name:    "impossible MTU",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0, mtu: 500}]}`,
+			refusal: "mtu must be 1 (that of the bridge) or from 576 to 65520",
+		}, {
+			name: "flags of the wrong type",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]
+cpu: {flags: 5}`,
+			refusal: "spec.cpu.flags",
+		}, {
+			name: "flags as a boolean",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]
+cpu: {flags: false}`,
+			refusal: "spec.cpu.flags",
+		}, {
+			name: "flags as an object",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]
+cpu: {flags: {aes: "+"}}`,
+			refusal: "spec.cpu.flags",
+		}, {
+			name: "flags as an empty object",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]
+cpu: {flags: {}}`,
+			refusal: "spec.cpu.flags",
+		}, {
+			name: "flags as a list of numbers",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]
+cpu: {flags: [1]}`,
+			refusal: "spec.cpu.flags[0]",
+		}, {
+			name: "flag without sign",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]
+cpu: {flags: aes}`,
+			refusal: "spec.cpu.flags",
+		},
+	}
+}
+
+func unmanagedTemplateCases() []admissionCase {
+	return []admissionCase{
+		{
+			name: "by name",
+			spec: `{templateName: talos}`,
+		}, {
+			name: "by tags",
+			spec: `{region: Region-1, tags: [talos, k8s]}`,
+		}, {
+			name:    "by nothing",
+			spec:    `{region: Region-1}`,
+			refusal: "set templateName, tags or both",
+		}, {
+			name:    "by empty tags",
+			spec:    `{tags: []}`,
+			refusal: "spec.tags",
+		},
+	}
+}

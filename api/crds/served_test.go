@@ -1,0 +1,206 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package crds_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// checkDefaults creates what a Go program would, with the unset fields unset, and reads what the API server made of it.
+func checkDefaults(t *testing.T, api client.Client) {
+	t.Helper()
+
+	class := &v1alpha1.ProxmoxNodeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "defaults"},
+		Spec: v1alpha1.ProxmoxNodeClassSpec{
+			InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: "default"},
+			SecurityGroups:      []v1alpha1.SecurityGroup{{Name: "kubernetes"}},
+		},
+	}
+	if err := api.Create(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+
+	template := &v1alpha1.ProxmoxTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: "defaults"},
+		Spec: v1alpha1.ProxmoxTemplateSpec{
+			SourceImage: v1alpha1.SourceImage{URL: "https://example.com/a.qcow2"},
+			StorageIDs:  []string{"local"},
+			TPM:         &v1alpha1.TPM{},
+			VGA:         &v1alpha1.VGA{},
+			Agent:       &v1alpha1.Agent{Enabled: true},
+			Network:     []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}},
+		},
+	}
+	if err := api.Create(t.Context(), template); err != nil {
+		t.Fatal(err)
+	}
+
+	for field, values := range map[string][2]any{
+		"bootDevice.size":               {class.Spec.BootDevice.Size, v1alpha1.DiskSize("30G")},
+		"placementStrategy.zoneBalance": {class.Spec.PlacementStrategy.ZoneBalance, v1alpha1.ZoneBalanceBalanced},
+		"metadataOptions.type":          {class.Spec.MetadataOptions.Type, v1alpha1.MetadataTypeNone},
+		"securityGroups[0].interface":   {class.Spec.SecurityGroups[0].Interface, "net0"},
+		"machine":                       {template.Spec.Machine, "q35"},
+		"bios":                          {template.Spec.BIOS, "seabios"},
+		"tpm.version":                   {template.Spec.TPM.Version, "v2.0"},
+		"vga.type":                      {template.Spec.VGA.Type, "std"},
+		"agent.type":                    {template.Spec.Agent.Type, "virtio"},
+		"cpu.type":                      {template.Spec.CPU.Type, "x86-64-v2-AES"},
+		"network[0].model":              {template.Spec.Network[0].Model, "virtio"},
+		"network[0].mtu":                {template.Spec.Network[0].MTU, uint16(1500)},
+	} {
+		if values[0] != values[1] {
+			t.Errorf("spec.%s defaults to %v, want %v", field, values[0], values[1])
+		}
+	}
+}
+
+func checkStatus(t *testing.T, api client.Client) {
+	t.Helper()
+
+	class := &v1alpha1.ProxmoxNodeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "status"},
+		Spec: v1alpha1.ProxmoxNodeClassSpec{
+			InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: "default"},
+		},
+	}
+	if err := api.Create(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+
+	class.StatusConditions().SetFalse(v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, "no such template")
+	class.Status.SelectedZones = []string{"Region-1/pve1/9000"}
+	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "Region-1/pve2", Reason: "template talos is not there"}}
+
+	if err := api.Status().Update(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+
+	stored := &v1alpha1.ProxmoxNodeClass{}
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(class), stored); err != nil {
+		t.Fatal(err)
+	}
+
+	if !slices.Equal(stored.Status.UnusableZones, class.Status.UnusableZones) ||
+		!slices.Equal(stored.Status.SelectedZones, class.Status.SelectedZones) {
+		t.Errorf("stored zones are %+v", stored.Status)
+	}
+
+	if stored.StatusConditions().Root().IsTrue() || !stored.StatusConditions().Get(v1alpha1.ConditionInstanceTemplateReady).IsFalse() {
+		t.Errorf("stored conditions are %+v", stored.Status.Conditions)
+	}
+
+	if stored.Generation != 1 {
+		t.Errorf("a change of the status made generation %d, want 1: it must not look like a change of the spec", stored.Generation)
+	}
+}
+
+func checkFlags(t *testing.T, api client.Client) {
+	t.Helper()
+
+	for name, flags := range map[string]string{"flags-list": `["+aes", "-pcid"]`, "flags-scalar": `"+aes;-pcid"`} {
+		written := object(t, v1alpha1.ProxmoxTemplateKind, fmt.Sprintf(
+			`{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0}], cpu: {flags: %s}}`, flags))
+		written.SetGenerateName("")
+		written.SetName(name)
+
+		if err := api.Create(t.Context(), written); err != nil {
+			t.Errorf("flags %s are refused: %v", flags, err)
+
+			continue
+		}
+
+		template := &v1alpha1.ProxmoxTemplate{}
+		if err := api.Get(t.Context(), client.ObjectKey{Name: name}, template); err != nil {
+			t.Errorf("flags %s cannot be read: %v", flags, err)
+		} else if want := []string{"+aes", "-pcid"}; !slices.Equal(template.Spec.CPU.Flags, want) {
+			t.Errorf("flags %s are read as %q, want %q", flags, template.Spec.CPU.Flags, want)
+		}
+	}
+}
+
+func checkNames(t *testing.T, config *rest.Config) {
+	t.Helper()
+
+	api, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	served, err := api.ServerResourcesForGroupVersion(v1alpha1.SchemeGroupVersion.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	shortNames := map[string]string{
+		"proxmoxnodeclasses": "pnc", "proxmoxtemplates": "pt", "proxmoxunmanagedtemplates": "put",
+	}
+
+	for _, resource := range served.APIResources {
+		want, ok := shortNames[resource.Name]
+		if !ok {
+			continue // a status subresource
+		}
+
+		delete(shortNames, resource.Name)
+
+		if resource.Namespaced || !slices.Equal(resource.ShortNames, []string{want}) ||
+			!slices.Equal(resource.Categories, []string{"karpenter"}) {
+			t.Errorf("%s is served as %+v, want cluster scope, short name %s, category karpenter", resource.Name, resource, want)
+		}
+	}
+
+	if len(shortNames) > 0 {
+		t.Errorf("not served at all: %v", shortNames)
+	}
+}
+
+// checkColumns asks for a table as kubectl get does.
+func checkColumns(t *testing.T, config *rest.Config) {
+	t.Helper()
+
+	api, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for resource, want := range map[string][]string{
+		"proxmoxnodeclasses":        {"Name", "Zones", "Balance", "Template", "Metadata", "Disk", "Ready", "Age"},
+		"proxmoxtemplates":          {"Name", "Zones", "Machine", "CPU", "VGA", "Ready", "Age"},
+		"proxmoxunmanagedtemplates": {"Name", "Zones", "Name", "Ready", "Age"},
+	} {
+		answer, err := api.RESTClient().Get().
+			AbsPath("apis", v1alpha1.SchemeGroupVersion.String(), resource).
+			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").
+			DoRaw(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		table := metav1.Table{}
+		if err := json.Unmarshal(answer, &table); err != nil {
+			t.Fatal(err)
+		}
+
+		var columns []string
+		for _, column := range table.ColumnDefinitions {
+			columns = append(columns, column.Name)
+		}
+
+		if !slices.Equal(columns, want) {
+			t.Errorf("%s have the columns %v, want %v", resource, columns, want)
+		}
+	}
+}
