@@ -1,0 +1,178 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	yaml "go.yaml.in/yaml/v3"
+)
+
+// Where the guest keeps what must survive a reboot, as a real one does.
+const (
+	instanceIDFile = "/var/lib/cloud/data/instance-id"
+	// disabledFile keeps cloud-init from running at all.
+	disabledFile = "/etc/cloud/cloud-init.disabled"
+	hostnameFile = "/etc/hostname"
+	netplanFile  = "/etc/netplan/50-cloud-init.yaml"
+	// kubeletEnabledFile is the link that systemctl enable makes.
+	kubeletEnabledFile = "/etc/systemd/system/multi-user.target.wants/kubelet.service"
+)
+
+// system is the guest after cloud-init.
+type system struct {
+	hostname  string
+	addresses []netip.Addr
+	// kubelet tells whether systemd starts the kubelet in this boot.
+	kubelet bool
+}
+
+// cloudConfig is the part of #cloud-config that matters to a Node.
+type cloudConfig struct {
+	Hostname   string      `yaml:"hostname"`
+	FQDN       string      `yaml:"fqdn"`
+	WriteFiles []writeFile `yaml:"write_files"`
+	BootCmd    []yaml.Node `yaml:"bootcmd"`
+	RunCmd     []yaml.Node `yaml:"runcmd"`
+}
+
+type metaData struct {
+	InstanceID    string `yaml:"instance-id"`
+	LocalHostname string `yaml:"local-hostname"`
+	Hostname      string `yaml:"hostname"`
+}
+
+// cloudInit does what cloud-init does at boot. Most of its work is done once per
+// instance id, so a guest that reboots does not run its commands again; one
+// whose drive is gone goes on as the instance that it was.
+func (g *guest) cloudInit() (system, bool) {
+	known, hasInstance := g.storage.Read(instanceIDFile)
+	if _, disabled := g.storage.Read(disabledFile); disabled {
+		g.console.printf("cloud-init: disabled, going on as instance %s", known)
+		return g.system(false), true
+	}
+	s, found := findSeed(g.drives(), g.console)
+	if !found {
+		if !hasInstance {
+			g.console.printf("cloud-init: no datasource found, and no earlier instance")
+			return system{}, false
+		}
+		g.console.printf("cloud-init: no datasource found, going on as instance %s", known)
+		return g.system(false), true
+	}
+
+	var meta metaData
+	if err := yaml.Unmarshal(s.metaData, &meta); err != nil {
+		g.console.printf("cloud-init: meta-data is not valid YAML: %v", err)
+	}
+	if meta.InstanceID == "" {
+		meta.InstanceID = "iid-datasource-none"
+	}
+	config := g.parseUserData(s.userData)
+	start := g.runCommands("bootcmd", config.BootCmd).start
+	if hasInstance && meta.InstanceID == string(known) {
+		g.console.printf("cloud-init: instance %s, nothing new", known)
+		return g.system(start), true
+	}
+
+	g.console.printf("cloud-init: new instance %s", meta.InstanceID)
+	g.storage.Write(hostnameFile, []byte(hostname(config, meta)))
+	g.storage.Write(netplanFile, s.networkConfig)
+	for _, f := range config.WriteFiles {
+		if err := f.write(g.storage); err != nil {
+			g.console.printf("cloud-init: write_files: %v", err)
+		}
+		if enablesKubelet(f.Path) {
+			g.storage.Write(kubeletEnabledFile, nil)
+		}
+	}
+	effect := g.runCommands("runcmd", config.RunCmd)
+	if effect.enable {
+		g.storage.Write(kubeletEnabledFile, nil)
+	}
+	g.storage.Write(instanceIDFile, []byte(meta.InstanceID))
+	return g.system(start || effect.start), true
+}
+
+// system reads back what earlier steps, or earlier boots, left on the disk.
+func (g *guest) system(kubeletStarted bool) system {
+	name, _ := g.storage.Read(hostnameFile)
+	netplan, _ := g.storage.Read(netplanFile)
+	_, enabled := g.storage.Read(kubeletEnabledFile)
+	out := system{hostname: string(name), kubelet: enabled || kubeletStarted}
+	var err error
+	if out.addresses, err = g.configureNetwork(netplan); err != nil {
+		g.console.printf("network: %v", err)
+	}
+	g.console.printf("hostname %s, addresses %v, kubelet starts: %t", out.hostname, out.addresses, out.kubelet)
+	return out
+}
+
+// parseUserData reads #cloud-config or a script. What cloud-init could not read
+// is reported and otherwise empty, and the boot goes on.
+func (g *guest) parseUserData(userData []byte) cloudConfig {
+	var config cloudConfig
+	first, _, _ := bytes.Cut(userData, []byte("\n"))
+	switch header := strings.TrimSpace(string(first)); {
+	case header == "#cloud-config":
+		if err := yaml.Unmarshal(userData, &config); err != nil {
+			g.console.printf("cloud-init: user-data is not valid: %v", err)
+		}
+	case strings.HasPrefix(header, "#!"):
+		script := yaml.Node{Kind: yaml.ScalarNode, Value: string(userData)}
+		config.RunCmd = []yaml.Node{script}
+	case len(bytes.TrimSpace(userData)) > 0:
+		g.console.printf("cloud-init: user-data of an unknown kind: %.40q", header)
+	}
+	return config
+}
+
+// hostname follows cloud-init: the config before the meta-data, and only the
+// first label of a full name.
+func hostname(config cloudConfig, meta metaData) string {
+	for _, name := range []string{config.Hostname, config.FQDN, meta.LocalHostname, meta.Hostname} {
+		if name != "" {
+			short, _, _ := strings.Cut(name, ".")
+			return strings.ToLower(short)
+		}
+	}
+	return "localhost"
+}
+
+// runCommands looks for the effect of commands on the kubelet.
+func (g *guest) runCommands(module string, commands []yaml.Node) unitEffect {
+	var total unitEffect
+	for i := range commands {
+		words, err := commandWords(&commands[i])
+		if err != nil {
+			g.console.printf("cloud-init: %s: %v", module, err)
+			continue
+		}
+		for _, command := range words {
+			total = total.and(g.effectOf(command, maxScriptDepth))
+		}
+	}
+	return total
+}
+
+// commandWords splits one entry of runcmd: a list is the words of one command, a
+// string is shell text with as many commands as it likes.
+func commandWords(node *yaml.Node) ([][]string, error) {
+	switch node.Kind {
+	case yaml.SequenceNode:
+		var words []string
+		if err := node.Decode(&words); err != nil {
+			return nil, fmt.Errorf("line %d: a command's words must be strings", node.Line)
+		}
+		return [][]string{words}, nil
+	case yaml.ScalarNode:
+		return shellCommands(node.Value), nil
+	default:
+		return nil, errors.New("a command must be a string or a list of strings")
+	}
+}

@@ -1,0 +1,193 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestCloudInitWritesFilesAndStartsTheKubelet(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	disk := newDisk(nil)
+	vm := newGuest(disk, []byte("not an image"), seedWith(t, "i-1", lines(
+		"#cloud-config",
+		"hostname: Worker-1.example.com",
+		"write_files:",
+		"  - path: /etc/a",
+		"    permissions: '0600'",
+		"    content: hello",
+		"runcmd:",
+		"  - [systemctl, enable, --now, kubelet]",
+	)))
+
+	system, ok := vm.cloudInit()
+
+	g.Expect(ok).To(BeTrue())
+	g.Expect(system.hostname).To(Equal("worker-1"))
+	g.Expect(system.kubelet).To(BeTrue())
+	g.Expect(system.addresses).To(HaveLen(1))
+	g.Expect(disk.text("/etc/a")).To(Equal("hello"))
+}
+
+func TestCloudInitRunsOncePerInstance(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	disk := newDisk(nil)
+	config := func(content string) string {
+		return lines("#cloud-config", "write_files:", "  - {path: /etc/a, content: "+content+"}", "runcmd: [systemctl start kubelet]")
+	}
+	boot := func(images ...[]byte) system {
+		s, ok := newGuest(disk, images...).cloudInit()
+		g.Expect(ok).To(BeTrue())
+		return s
+	}
+
+	boot(seedWith(t, "i-1", config("first")))
+	boot(seedWith(t, "i-1", config("second")))
+	g.Expect(disk.text("/etc/a")).To(Equal("first"), "the same instance is not configured again")
+
+	withoutDrive := boot()
+	g.Expect(withoutDrive.hostname).To(Equal("from-meta"))
+	g.Expect(withoutDrive.kubelet).To(BeTrue(), "the kubelet's unit is enabled and comes up by itself")
+
+	boot(seedWith(t, "i-2", config("third")))
+	g.Expect(disk.text("/etc/a")).To(Equal("third"), "another instance is configured anew")
+}
+
+func TestCloudInitStaysOffOnceDisabled(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	disk := newDisk(nil)
+	vm := newGuest(disk, seedWith(t, "i-1", lines("#cloud-config", "runcmd:", "  - [touch, /etc/cloud/cloud-init.disabled]")))
+	vm.cloudInit()
+
+	again := newGuest(disk, seedWith(t, "i-2", lines("#cloud-config", "hostname: other")))
+	system, ok := again.cloudInit()
+
+	g.Expect(ok).To(BeTrue())
+	g.Expect(system.hostname).To(Equal("from-meta"))
+}
+
+func TestNoDriveAndNoInstanceIsAnIdleMachine(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	vm := newGuest(newDisk(nil), newSeed(t, "other", map[string]string{"user-data": "", "meta-data": ""}))
+
+	_, ok := vm.cloudInit()
+
+	g.Expect(ok).To(BeFalse())
+	g.Expect(vm.console.String()).To(ContainSubstring("no datasource found, and no earlier instance"))
+}
+
+func TestBrokenDrivesAreReported(t *testing.T) {
+	t.Parallel()
+	image := seedWith(t, "i-1", "#cloud-config\n")
+	truncated := bytes.Clone(image[:19*2048])
+	noMetaData := newSeed(t, "cidata", map[string]string{"user-data": "#cloud-config\n"})
+	for name, test := range map[string]struct {
+		image []byte
+		want  string
+	}{
+		"truncated":    {truncated, "the cidata drive cannot be read"},
+		"no meta-data": {noMetaData, "it has no meta-data"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			vm := newGuest(newDisk(nil), test.image)
+			_, ok := vm.cloudInit()
+			NewWithT(t).Expect(ok).To(BeFalse())
+			NewWithT(t).Expect(vm.console.String()).To(ContainSubstring(test.want))
+		})
+	}
+}
+
+func FuzzReadSeed(f *testing.F) {
+	f.Add([]byte{}, 0)
+	f.Add([]byte("CD001"), 16*2048)
+	f.Fuzz(func(t *testing.T, garbage []byte, at int) {
+		image := seedWith(t, "i-1", "#cloud-config\n")
+		if at < 0 || at > len(image)-len(garbage) {
+			return
+		}
+		copy(image[at:], garbage)
+		findSeed([][]byte{image}, &console{}) // must not panic
+	})
+}
+
+func TestWriteFilesDecodes(t *testing.T) {
+	t.Parallel()
+	var packed bytes.Buffer
+	zip := gzip.NewWriter(&packed)
+	if _, err := zip.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if err := zip.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b64 := base64.StdEncoding.EncodeToString
+	for name, test := range map[string]struct{ encoding, content, want, wantErr string }{
+		"plain":      {"", "hello", "hello", ""},
+		"text/plain": {"text/plain", "hello", "hello", ""},
+		"base64":     {"b64", b64([]byte("hello"))[:4] + "\n" + b64([]byte("hello"))[4:], "hello", ""},
+		"gzip b64":   {"gz+b64", b64(packed.Bytes()), "hello", ""},
+		"long names": {"gzip+base64", b64(packed.Bytes()), "hello", ""},
+		"bad base64": {"base64", "%%%", "", "encoding base64"},
+		"bad gzip":   {"gz+b64", b64([]byte("hello")), "", "encoding gz+b64"},
+		"unknown":    {"rot13", "uryyb", "", `unknown encoding "rot13"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			disk := newDisk(nil)
+			err := writeFile{Path: "/etc/../etc/f", Content: test.content, Encoding: test.encoding}.write(disk)
+			if test.wantErr != "" {
+				g.Expect(err).To(MatchError(ContainSubstring(test.wantErr)))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(disk.text("/etc/f")).To(Equal(test.want))
+		})
+	}
+}
+
+func TestWriteFilesAppendsAndChecks(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	disk := newDisk(nil)
+	vm := newGuest(disk, seedWith(t, "i-1", lines(
+		"#cloud-config",
+		"write_files:",
+		"  - {path: /f, content: one}",
+		"  - {path: /f, content: two, append: true, permissions: 0644}",
+		"  - {path: relative, content: x}",
+		"  - {path: /g, content: x, permissions: rw}",
+	)))
+	vm.cloudInit()
+	g.Expect(disk.text("/f")).To(Equal("onetwo"))
+	g.Expect(vm.console.String()).To(ContainSubstring(`path "relative" is not absolute`))
+	g.Expect(vm.console.String()).To(ContainSubstring(`/g: permissions "rw" are not an octal number`))
+}
+
+func TestUserDataThatCannotBeReadIsReported(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ userData, want string }{
+		"bad YAML": {"#cloud-config\nruncmd: [", "user-data is not valid"},
+		"Ignition": {`{"ignition": {"version": "3.4.0"}}`, "user-data of an unknown kind"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			vm := newGuest(newDisk(nil), seedWith(t, "i-1", test.userData))
+			system, ok := vm.cloudInit()
+			NewWithT(t).Expect(ok).To(BeTrue(), "the boot goes on")
+			NewWithT(t).Expect(system.kubelet).To(BeFalse())
+			NewWithT(t).Expect(vm.console.String()).To(ContainSubstring(test.want))
+		})
+	}
+}

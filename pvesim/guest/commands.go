@@ -1,0 +1,159 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// maxScriptDepth bounds scripts that call scripts.
+const maxScriptDepth = 5
+
+// unitEffect is what commands do to the kubelet's unit.
+type unitEffect struct{ enable, start bool }
+
+func (e unitEffect) and(other unitEffect) unitEffect {
+	return unitEffect{enable: e.enable || other.enable, start: e.start || other.start}
+}
+
+// effectOf understands systemctl and touch, and looks into shells and into
+// scripts that are on the disk.
+func (g *guest) effectOf(words []string, depth int) unitEffect {
+	words = withoutPrefixes(words)
+	if len(words) == 0 || depth == 0 {
+		return unitEffect{}
+	}
+	switch program := path.Base(words[0]); program {
+	case "systemctl":
+		return systemctl(words[1:])
+	case "touch":
+		for _, name := range operands(words[1:]) {
+			if _, exists := g.storage.Read(path.Clean(name)); !exists {
+				g.storage.Write(path.Clean(name), nil)
+			}
+		}
+		return unitEffect{}
+	case "sh", "bash":
+		rest := words[1:]
+		if i := slices.Index(rest, "-c"); i >= 0 && i+1 < len(rest) {
+			return g.effectOfText(rest[i+1], depth-1)
+		}
+		return g.effectOf(operands(rest), depth)
+	}
+	if script, ok := g.storage.Read(path.Clean(words[0])); ok {
+		return g.effectOfText(string(script), depth-1)
+	}
+	return unitEffect{}
+}
+
+func (g *guest) effectOfText(text string, depth int) unitEffect {
+	var total unitEffect
+	for _, words := range shellCommands(text) {
+		total = total.and(g.effectOf(words, depth))
+	}
+	return total
+}
+
+// systemctl reads the arguments of a systemctl command. A unit that the image's
+// package has enabled needs only a start: it comes up by itself at later boots.
+func systemctl(args []string) unitEffect {
+	names := operands(args)
+	if len(names) < 2 {
+		return unitEffect{}
+	}
+	verb, units := names[0], names[1:]
+	if !slices.Contains(units, "kubelet") && !slices.Contains(units, "kubelet.service") {
+		return unitEffect{}
+	}
+	switch verb {
+	case "enable", "reenable":
+		return unitEffect{enable: true, start: slices.Contains(args, "--now")}
+	case "start", "restart", "try-restart", "reload-or-restart":
+		return unitEffect{enable: true, start: true}
+	}
+	return unitEffect{}
+}
+
+// enablesKubelet tells whether writing this file is enough to have the kubelet
+// of a kubeadm-style image started: there its unit is enabled, and waits.
+func enablesKubelet(name string) bool {
+	switch clean := path.Clean(name); clean {
+	case "/etc/default/kubelet", "/etc/sysconfig/kubelet", "/etc/systemd/system/kubelet.service":
+		return true
+	default:
+		return path.Dir(clean) == "/etc/systemd/system/kubelet.service.d"
+	}
+}
+
+// withoutPrefixes drops what may stand before a command: assignments, sudo, exec.
+func withoutPrefixes(words []string) []string {
+	for len(words) > 0 && (words[0] == "sudo" || words[0] == "exec" || words[0] == "then" || words[0] == "do" || isAssignment(words[0])) {
+		words = words[1:]
+	}
+	return words
+}
+
+func isAssignment(word string) bool {
+	name, _, found := strings.Cut(word, "=")
+	return found && name != "" && !strings.ContainsAny(name, "-/ ")
+}
+
+// operands are the words that are no options.
+func operands(words []string) []string {
+	return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.HasPrefix(w, "-") })
+}
+
+// shellCommands splits shell text into commands and their words. It knows
+// quotes, comments, continued lines and the operators between commands, which
+// is all that it takes to see which programs a boot script calls.
+func shellCommands(text string) [][]string {
+	var (
+		commands [][]string
+		words    []string
+		word     strings.Builder
+		inWord   bool
+	)
+	endWord := func() {
+		if inWord {
+			words = append(words, word.String())
+			word.Reset()
+			inWord = false
+		}
+	}
+	endCommand := func() {
+		endWord()
+		if len(words) > 0 {
+			commands = append(commands, words)
+			words = nil
+		}
+	}
+	runes := []rune(strings.ReplaceAll(text, "\\\n", " "))
+	for i := 0; i < len(runes); i++ {
+		switch r := runes[i]; {
+		case r == '\'' || r == '"':
+			end := slices.Index(runes[i+1:], r)
+			if end < 0 {
+				end = len(runes) - i - 1
+			}
+			word.WriteString(string(runes[i+1 : i+1+end]))
+			inWord = true
+			i += end + 1
+		case r == '#' && !inWord:
+			for i+1 < len(runes) && runes[i+1] != '\n' {
+				i++
+			}
+		case r == '\n' || r == ';' || r == '&' || r == '|' || r == '(' || r == ')':
+			endCommand()
+		case r == ' ' || r == '\t' || r == '\r':
+			endWord()
+		default:
+			word.WriteRune(r)
+			inWord = true
+		}
+	}
+	endCommand()
+	return commands
+}

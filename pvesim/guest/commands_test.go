@@ -1,0 +1,77 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestCommandsThatStartTheKubelet(t *testing.T) {
+	t.Parallel()
+	both, enabled, nothing := unitEffect{enable: true, start: true}, unitEffect{enable: true}, unitEffect{}
+	for text, want := range map[string]unitEffect{
+		"systemctl enable --now kubelet":                             both,
+		"systemctl --now enable kubelet.service":                     both,
+		"/usr/bin/systemctl restart containerd kubelet":              both,
+		"sudo systemctl start kubelet":                               both,
+		"LANG=C systemctl start kubelet":                             both,
+		"systemctl daemon-reload && systemctl start kubelet":         both,
+		"systemctl daemon-reload; \\\n systemctl start \\\n kubelet": both,
+		`bash -c "swapoff -a; systemctl start kubelet"`:              both,
+		"if true; then systemctl start kubelet; fi":                  both,
+		"systemctl enable kubelet":                                   enabled,
+		"systemctl stop kubelet":                                     nothing,
+		"systemctl start containerd":                                 nothing,
+		"# systemctl start kubelet":                                  nothing,
+		"echo 'systemctl start kubelet'":                             nothing,
+		"systemctl":                                                  nothing,
+		"":                                                           nothing,
+		"/opt/join.sh --now":                                         both,
+		"sh -eux /opt/join.sh":                                       both,
+		"/opt/loop.sh":                                               nothing,
+	} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			vm := newGuest(newDisk(map[string]string{
+				"/opt/join.sh": "#!/bin/sh\nset -e\nsystemctl enable --now kubelet\n",
+				"/opt/loop.sh": "#!/bin/sh\n/opt/loop.sh\n",
+			}))
+			NewWithT(t).Expect(vm.effectOfText(text, maxScriptDepth)).To(Equal(want))
+		})
+	}
+}
+
+func TestAScriptAsUserData(t *testing.T) {
+	t.Parallel()
+	vm := newGuest(newDisk(nil), seedWith(t, "i-1", "#!/bin/bash\nsystemctl start kubelet\n"))
+	system, _ := vm.cloudInit()
+	NewWithT(t).Expect(system.kubelet).To(BeTrue())
+}
+
+func TestAWrittenUnitEnablesTheKubelet(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]bool{
+		"/etc/default/kubelet":                             true,
+		"/etc/systemd/system/kubelet.service":              true,
+		"/etc/systemd/system/kubelet.service.d/20-my.conf": true,
+		"/etc/default/containerd":                          false,
+	} {
+		NewWithT(t).Expect(enablesKubelet(path)).To(Equal(want), path)
+	}
+}
+
+func FuzzShellCommands(f *testing.F) {
+	f.Add(`a "b c" 'd' # e`)
+	f.Add("\"")
+	f.Add("a\\\nb;;c||d")
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, words := range shellCommands(text) {
+			if len(words) == 0 {
+				t.Fatal("a command without words")
+			}
+		}
+	})
+}

@@ -1,0 +1,38 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// consoleLines is how much of a console is kept: enough for a few boots.
+const consoleLines = 500
+
+// console is a serial console that remembers its last lines.
+type console struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (c *console) printf(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lines = append(c.lines, fmt.Sprintf(format, args...))
+	if len(c.lines) > consoleLines {
+		c.lines = append([]string(nil), c.lines[len(c.lines)-consoleLines/2:]...)
+	}
+}
+
+// String returns the lines, each with its end.
+func (c *console) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.lines) == 0 {
+		return ""
+	}
+	return strings.Join(c.lines, "\n") + "\n"
+}

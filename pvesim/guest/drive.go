@@ -1,0 +1,101 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/iso9660"
+)
+
+// seed is what cloud-init's NoCloud source reads from a drive.
+type seed struct {
+	userData, metaData, networkConfig, vendorData []byte
+}
+
+// seedLabel is the volume id of a NoCloud drive; cloud-init takes both cases.
+const seedLabel = "cidata"
+
+// volumeIDOffset is where the volume id stands in an ISO 9660 image: in the
+// first descriptor, behind the sixteen sectors of the system area.
+const volumeIDOffset = 16*2048 + 40
+
+// findSeed reads the first drive that is labelled cidata.
+func findSeed(images [][]byte, console *console) (seed, bool) {
+	for _, image := range images {
+		if !strings.EqualFold(volumeID(image), seedLabel) {
+			continue
+		}
+		s, err := readSeed(image)
+		if err != nil {
+			console.printf("cloud-init: the cidata drive cannot be read, %v", err)
+			continue
+		}
+		return s, true
+	}
+	return seed{}, false
+}
+
+func volumeID(image []byte) string {
+	if len(image) < volumeIDOffset+32 || !bytes.Equal(image[16*2048+1:16*2048+6], []byte("CD001")) {
+		return ""
+	}
+	return strings.TrimRight(string(image[volumeIDOffset:volumeIDOffset+32]), " \x00")
+}
+
+func readSeed(image []byte) (s seed, err error) {
+	// The library indexes into what it reads: a broken image must end in an
+	// unreadable drive, not in a broken simulator.
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("reading a broken image, %v", r)
+		}
+	}()
+	disc, err := iso9660.Read(file.New(memoryFile{bytes.NewReader(image)}, true), int64(len(image)), 0, 2048)
+	if err != nil {
+		return seed{}, err
+	}
+	entries, err := disc.ReadDir(".")
+	if err != nil {
+		return seed{}, err
+	}
+	content := map[string][]byte{}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			continue
+		}
+		if content[entry.Name()], err = disc.ReadFile(entry.Name()); err != nil {
+			return seed{}, fmt.Errorf("reading %s, %w", entry.Name(), err)
+		}
+	}
+	for _, required := range []string{"user-data", "meta-data"} {
+		if _, ok := content[required]; !ok {
+			return seed{}, fmt.Errorf("it has no %s", required)
+		}
+	}
+	return seed{
+		userData: content["user-data"], metaData: content["meta-data"],
+		networkConfig: content["network-config"], vendorData: content["vendor-data"],
+	}, nil
+}
+
+// memoryFile lets the library read an image that is in memory.
+type memoryFile struct{ *bytes.Reader }
+
+func (f memoryFile) Stat() (fs.FileInfo, error) { return imageInfo(f.Size()), nil }
+func (memoryFile) Close() error                 { return nil }
+
+type imageInfo int64
+
+func (imageInfo) Name() string       { return "cdrom" }
+func (i imageInfo) Size() int64      { return int64(i) }
+func (imageInfo) Mode() fs.FileMode  { return 0o400 }
+func (imageInfo) ModTime() time.Time { return time.Time{} }
+func (imageInfo) IsDir() bool        { return false }
+func (imageInfo) Sys() any           { return nil }

@@ -1,0 +1,224 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"crypto"
+	"crypto/sha512"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/certificate/csr"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/klog/v2"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// Where a kubelet keeps its identity. The private key of a request under way
+// is kept too, so that a restarted kubelet asks for the same certificate again.
+const (
+	kubeconfigFile  = "/etc/kubernetes/kubelet.conf"
+	certificateFile = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+	pendingKeyFile  = "/var/lib/kubelet/pki/kubelet-client.key.tmp"
+)
+
+// apiAccess is a kubeconfig with its files read.
+type apiAccess struct {
+	server string
+	ca     []byte
+	token  string
+	cert   *tls.Certificate
+}
+
+// identity returns the kubelet's own access to the API server: the one on the
+// disk if an earlier boot left one that is still valid, else a new certificate
+// that the bootstrap token buys.
+func (g *guest) identity(ctx context.Context, s kubeletSettings) (apiAccess, error) {
+	if access, ok := storedIdentity(g.storage, s.nodeName); ok {
+		g.console.printf("kubelet: using the client certificate on the disk")
+		return access, nil
+	}
+	bootstrap, err := readKubeconfig(g.storage, s.bootstrapFile)
+	if err != nil {
+		return apiAccess{}, err
+	}
+	if bootstrap.token == "" {
+		return apiAccess{}, fmt.Errorf("the bootstrap kubeconfig %s has no token", s.bootstrapFile)
+	}
+	keyPEM, key, err := pendingKey(g.storage)
+	if err != nil {
+		return apiAccess{}, err
+	}
+	certPEM, err := g.requestCertificate(ctx, bootstrap, s.nodeName, key)
+	if err != nil {
+		return apiAccess{}, err
+	}
+	if err := storeIdentity(g.storage, bootstrap, append(certPEM, keyPEM...)); err != nil {
+		return apiAccess{}, err
+	}
+	access, ok := storedIdentity(g.storage, s.nodeName)
+	if !ok {
+		return apiAccess{}, errors.New("the certificate that was issued is not for this node or not valid now")
+	}
+	return access, nil
+}
+
+// requestCertificate is the kubelet's TLS bootstrap: a certificate signing
+// request with the bootstrap token, and the wait until somebody has signed it.
+func (g *guest) requestCertificate(ctx context.Context, bootstrap apiAccess, nodeName string, key crypto.Signer) ([]byte, error) {
+	subject := pkix.Name{Organization: []string{"system:nodes"}, CommonName: "system:node:" + nodeName}
+	request, err := cert.MakeCSR(key, &subject, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("making a certificate signing request, %w", err)
+	}
+	config, httpClient, err := bootstrap.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer httpClient.CloseIdleConnections()
+	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("making a client, %w", err)
+	}
+	// The helpers log for a real kubelet; ours has a console.
+	ctx = klog.NewContext(ctx, logr.Discard())
+	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
+	wanted, err := requestName(key, nodeName)
+	if err != nil {
+		return nil, err
+	}
+	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, wanted, certificatesv1.KubeAPIServerClientKubeletSignerName, nil, usages, key)
+	if err != nil {
+		return nil, fmt.Errorf("failed to run kubelet, cannot request a certificate, %w", err)
+	}
+	g.console.printf("kubelet: waiting for the certificate of %s", name)
+	// A kubelet gives up after a quarter of an hour, and is started again.
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	defer cancel()
+	certPEM, err := csr.WaitForCertificate(ctx, client, name, uid)
+	if err != nil {
+		return nil, fmt.Errorf("failed to run kubelet, no certificate, %w", err)
+	}
+	return certPEM, nil
+}
+
+// requestName depends on key and node alone, so that a kubelet which starts over
+// finds the request that it made before.
+func requestName(key crypto.Signer, nodeName string) (string, error) {
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return "", fmt.Errorf("encoding the public key, %w", err)
+	}
+	sum := sha512.Sum512(append(public, nodeName...))
+	return "node-csr-" + base64.RawURLEncoding.EncodeToString(sum[:32]), nil
+}
+
+// pendingKey returns the private key of this guest's request, a new one at the
+// first try.
+func pendingKey(disk pvesim.GuestDisk) ([]byte, crypto.Signer, error) {
+	raw, ok := disk.Read(pendingKeyFile)
+	if !ok {
+		var err error
+		if raw, err = keyutil.MakeEllipticPrivateKeyPEM(); err != nil {
+			return nil, nil, fmt.Errorf("making a private key, %w", err)
+		}
+		disk.Write(pendingKeyFile, raw)
+	}
+	parsed, err := keyutil.ParsePrivateKeyPEM(raw)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading %s, %w", pendingKeyFile, err)
+	}
+	key, ok := parsed.(crypto.Signer)
+	if !ok {
+		return nil, nil, fmt.Errorf("reading %s, not a private key", pendingKeyFile)
+	}
+	return raw, key, nil
+}
+
+// storeIdentity writes kubelet.conf and the certificate with its key.
+func storeIdentity(disk pvesim.GuestDisk, access apiAccess, certAndKey []byte) error {
+	const name = "default"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: access.server, CertificateAuthorityData: access.ca}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificate: certificateFile, ClientKey: certificateFile}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	raw, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("writing %s, %w", kubeconfigFile, err)
+	}
+	disk.Write(certificateFile, certAndKey)
+	disk.Write(kubeconfigFile, raw)
+	return nil
+}
+
+// storedIdentity reads them back, if they are this node's and still valid.
+func storedIdentity(disk pvesim.GuestDisk, nodeName string) (apiAccess, bool) {
+	access, err := readKubeconfig(disk, kubeconfigFile)
+	if err != nil {
+		return apiAccess{}, false
+	}
+	raw, ok := disk.Read(certificateFile)
+	if !ok {
+		return apiAccess{}, false
+	}
+	pair, err := tls.X509KeyPair(raw, raw)
+	if err != nil {
+		return apiAccess{}, false
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil || time.Now().After(leaf.NotAfter) || leaf.Subject.CommonName != "system:node:"+nodeName {
+		return apiAccess{}, false
+	}
+	access.cert = &pair
+	return access, true
+}
+
+// readKubeconfig reads a kubeconfig; what it refers to by path is on the same disk.
+func readKubeconfig(disk pvesim.GuestDisk, name string) (apiAccess, error) {
+	raw, ok := disk.Read(name)
+	if !ok {
+		return apiAccess{}, fmt.Errorf("unable to load kubeconfig, stat %s: no such file or directory", name)
+	}
+	config, err := clientcmd.Load(raw)
+	if err != nil {
+		return apiAccess{}, fmt.Errorf("unable to load kubeconfig %s, %w", name, err)
+	}
+	current := config.Contexts[config.CurrentContext]
+	if current == nil {
+		return apiAccess{}, fmt.Errorf("unable to load kubeconfig %s, it has no current context", name)
+	}
+	cluster, user := config.Clusters[current.Cluster], config.AuthInfos[current.AuthInfo]
+	if cluster == nil || user == nil || cluster.Server == "" {
+		return apiAccess{}, fmt.Errorf("unable to load kubeconfig %s, the current context names no server or no user", name)
+	}
+	access := apiAccess{server: cluster.Server, ca: cluster.CertificateAuthorityData, token: user.Token}
+	if len(access.ca) == 0 && cluster.CertificateAuthority != "" {
+		if access.ca, ok = disk.Read(cluster.CertificateAuthority); !ok {
+			return apiAccess{}, fmt.Errorf("unable to read certificate-authority %s, no such file or directory", cluster.CertificateAuthority)
+		}
+	}
+	if user.TokenFile != "" {
+		token, ok := disk.Read(user.TokenFile)
+		if !ok {
+			return apiAccess{}, fmt.Errorf("unable to read tokenFile %s, no such file or directory", user.TokenFile)
+		}
+		access.token = strings.TrimSpace(string(token))
+	}
+	return access, nil
+}

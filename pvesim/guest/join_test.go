@@ -1,0 +1,384 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	joinTimeout = time.Minute
+	polling     = 50 * time.Millisecond
+)
+
+// TestGuestsInACluster boots guests against one real control plane.
+func TestGuestsInACluster(t *testing.T) {
+	t.Parallel()
+	p := startPlane(t)
+	t.Run("cases", func(t *testing.T) {
+		for name, test := range map[string]func(*testing.T, plane){
+			"a guest joins with its token and keeps its identity": testJoinAndReboot,
+			"pods run and end":                             testPods,
+			"foreign conditions stay":                      testForeignConditions,
+			"a power cut stops all reports":                testPowerCut,
+			"a deleted Node comes back only with a reboot": testDeletedNode,
+			"a graceful shutdown ends the pods":            testGracefulShutdown,
+			"wrong boot data never joins":                  testWrongBootData,
+			"many guests are cheap":                        testManyGuests,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, p)
+			})
+		}
+	})
+}
+
+// machine is a VM in the test's hands.
+type machine struct {
+	hardware
+	t        *testing.T
+	runtime  *Runtime
+	cut      context.CancelFunc
+	shutdown chan struct{}
+	done     chan struct{}
+	boots    int
+}
+
+// userData is boot data as the kubeadm recipe writes it.
+func userData(p plane, name, token, extraConfig string) string {
+	indent := func(text string) string { return strings.ReplaceAll(text, "\n", "\n      ") }
+	return fmt.Sprintf(`#cloud-config
+hostname: %[1]s
+write_files:
+  - path: /etc/kubernetes/bootstrap-kubelet.conf
+    permissions: "0600"
+    content: |
+      apiVersion: v1
+      kind: Config
+      clusters: [{name: k, cluster: {server: "%[2]s", certificate-authority-data: %[3]s}}]
+      users: [{name: u, user: {token: "%[4]s"}}]
+      contexts: [{name: c, context: {cluster: k, user: u}}]
+      current-context: c
+  - path: /var/lib/kubelet/config.yaml
+    content: |
+      apiVersion: kubelet.config.k8s.io/v1beta1
+      kind: KubeletConfiguration
+      providerID: proxmox://region/%[1]s
+      registerWithTaints: [{key: karpenter.sh/unregistered, effect: NoExecute}]
+      %[5]s
+  - path: /etc/default/kubelet
+    content: KUBELET_EXTRA_ARGS=--node-labels=karpenter.sh/nodepool=default
+runcmd:
+  - [systemctl, enable, --now, kubelet]
+`, name, p.server, base64.StdEncoding.EncodeToString(p.ca), token, indent(extraConfig))
+}
+
+func newMachine(t *testing.T, name, userData string) *machine {
+	t.Helper()
+	r := NewRuntime(Options{HeartbeatInterval: 500 * time.Millisecond, RestartDelay: 200 * time.Millisecond, PodGraceLimit: 100 * time.Millisecond})
+	image := seedWith(t, "iid-"+name, userData)
+	m := &machine{t: t, runtime: r, hardware: hardware{
+		vmid: 100, uuid: "uuid-of-" + name, cores: 2, memory: 4 << 30, disk: 30 << 30,
+		macs: []string{"BC:24:11:00:00:01"}, storage: newDisk(nil),
+		drives: func() [][]byte { return [][]byte{image} },
+	}}
+	t.Cleanup(func() {
+		m.powerCut()
+		if t.Failed() {
+			t.Logf("console of %s:\n%s", name, r.Console(100))
+		}
+	})
+	return m
+}
+
+func (m *machine) powerOn() {
+	m.boots++
+	ctx, cut := context.WithCancel(context.Background())
+	m.cut, m.shutdown, m.done = cut, make(chan struct{}), make(chan struct{})
+	hw, done := m.hardware, m.done
+	hw.bootID = fmt.Sprintf("boot-%d", m.boots)
+	hw.shutdown = m.shutdown
+	go func() {
+		defer close(done)
+		m.runtime.boot(ctx, hw)
+	}()
+}
+
+func (m *machine) powerCut() {
+	if m.cut == nil {
+		return
+	}
+	m.cut()
+	select {
+	case <-m.done:
+	case <-time.After(10 * time.Second):
+		m.t.Error("the guest runs on without power")
+	}
+}
+
+// shutDown asks the guest to end by itself.
+func (m *machine) shutDown() {
+	close(m.shutdown)
+	NewWithT(m.t).Eventually(m.done, 10*time.Second).Should(BeClosed())
+}
+
+// join boots a guest and waits until its Node is Ready.
+func join(t *testing.T, p plane, name, tokenID, extraConfig string) *machine {
+	t.Helper()
+	m := newMachine(t, name, userData(p, name, p.token(t, tokenID), extraConfig))
+	m.powerOn()
+	expectReady(t, p, name)
+	return m
+}
+
+func expectReady(t *testing.T, p plane, name string) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega) {
+		node, err := p.node(t.Context(), name)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(isReady(node)).To(BeTrue())
+	}, joinTimeout, polling).Should(Succeed())
+}
+
+func testJoinAndReboot(t *testing.T, p plane) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	m := join(t, p, "joiner", "joiner", "maxPods: 30\nkubeReserved: {cpu: 100m, memory: 384Mi}\nevictionHard: {memory.available: 100Mi}")
+
+	node, err := p.node(ctx, "joiner")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(node.Spec.ProviderID).To(Equal("proxmox://region/joiner"))
+	g.Expect(node.Labels).To(HaveKeyWithValue("karpenter.sh/nodepool", "default"))
+	g.Expect(node.Labels).To(HaveKeyWithValue("kubernetes.io/hostname", "joiner"))
+	g.Expect(node.Spec.Taints).To(ContainElement(HaveField("Key", "karpenter.sh/unregistered")))
+	g.Expect(node.Status.NodeInfo.SystemUUID).To(Equal("uuid-of-joiner"))
+	g.Expect(node.Status.NodeInfo.BootID).To(Equal("boot-1"))
+	g.Expect(node.Status.Addresses).To(ContainElement(corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "172.16.0.1"}))
+	g.Expect(node.Status.Capacity.Pods().Value()).To(BeEquivalentTo(30))
+	g.Expect(node.Status.Allocatable.Cpu().MilliValue()).To(BeEquivalentTo(1900))
+	g.Expect(requestsOf(t, p, "system:bootstrap:joiner")).To(HaveLen(1), "the node asked with its own token")
+
+	// Without its drive it comes back as itself, and asks for no other certificate.
+	g.Expect(p.client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, "bootstrap-token-joiner", metav1.DeleteOptions{})).To(Succeed())
+	m.shutDown()
+	m.drives = func() [][]byte { return nil }
+	m.powerOn()
+	g.Eventually(func(g Gomega) {
+		again, err := p.node(ctx, "joiner")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(again.UID).To(Equal(node.UID))
+		g.Expect(again.Status.NodeInfo.BootID).To(Equal("boot-2"))
+		g.Expect(isReady(again)).To(BeTrue())
+	}, joinTimeout, polling).Should(Succeed())
+	g.Expect(requestsOf(t, p, "system:bootstrap:joiner")).To(HaveLen(1))
+}
+
+// requestsOf lists the certificate requests that a user made.
+func requestsOf(t *testing.T, p plane, user string) []string {
+	t.Helper()
+	list, err := p.client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	var names []string
+	for i := range list.Items {
+		if list.Items[i].Spec.Username == user {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names
+}
+
+func newPod(name, node string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, Labels: labels},
+		Spec: corev1.PodSpec{
+			NodeName:                      node,
+			TerminationGracePeriodSeconds: ptr.To[int64](30),
+			InitContainers:                []corev1.Container{{Name: "init", Image: "busybox"}},
+			Containers:                    []corev1.Container{{Name: "main", Image: "pause"}},
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		},
+	}
+}
+
+func (p plane) runPod(t *testing.T, pod *corev1.Pod) func() *corev1.Pod {
+	t.Helper()
+	pods := p.client.CoreV1().Pods(pod.Namespace)
+	_, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return func() *corev1.Pod {
+		got, err := pods.Get(t.Context(), pod.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		return got
+	}
+}
+
+func testPods(t *testing.T, p plane) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	m := join(t, p, "podder", "podder", "")
+	healthy := p.runPod(t, newPod("healthy", "podder", nil))
+	unhealthy := p.runPod(t, newPod("unhealthy", "podder", map[string]string{"kwok.x-k8s.io/stage": "unhealthy"}))
+	once := newPod("once", "podder", nil)
+	once.Spec.RestartPolicy = corev1.RestartPolicyNever
+	ended := p.runPod(t, once)
+	running := func(get func() *corev1.Pod) func() bool {
+		return func() bool { return get().Status.Phase == corev1.PodRunning }
+	}
+	g.Eventually(running(healthy), joinTimeout, polling).Should(BeTrue())
+	g.Eventually(running(unhealthy), joinTimeout, polling).Should(BeTrue())
+	g.Eventually(running(ended), joinTimeout, polling).Should(BeTrue())
+	pod := healthy()
+	g.Expect(isPodReady(pod)).To(BeTrue())
+	g.Expect(pod.Status.PodIP).To(HavePrefix("10.128."))
+	g.Expect(pod.Status.HostIP).To(Equal("172.16.0.1"))
+	g.Expect(pod.Status.StartTime).NotTo(BeNil())
+	g.Expect(isPodReady(unhealthy())).To(BeFalse())
+
+	// A reboot restarts the containers of the same pods, apart from those that run once.
+	m.powerCut()
+	m.powerOn()
+	g.Eventually(func() int32 { return healthy().Status.ContainerStatuses[0].RestartCount }, joinTimeout, polling).Should(BeEquivalentTo(1))
+	g.Eventually(func() corev1.PodPhase { return ended().Status.Phase }, joinTimeout, polling).Should(Equal(corev1.PodFailed))
+	g.Eventually(func() bool { return isPodReady(healthy()) }, joinTimeout, polling).Should(BeTrue())
+
+	asked := time.Now()
+	g.Expect(p.client.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, "healthy", metav1.DeleteOptions{})).To(Succeed())
+	g.Eventually(healthy, joinTimeout, polling).Should(BeNil())
+	g.Expect(time.Since(asked)).To(BeNumerically("<", 25*time.Second), "the grace of 30 s is cut short")
+}
+
+func testForeignConditions(t *testing.T, p plane) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	join(t, p, "foreign", "foreig", "")
+	foreign := `{"status":{"conditions":[{"type":"ProxmoxGuestUnhealthy","status":"True","reason":"Test"},{"type":"Ready","status":"Unknown"}]}}`
+	_, err := p.client.CoreV1().Nodes().Patch(ctx, "foreign", types.StrategicMergePatchType, []byte(foreign), metav1.PatchOptions{}, "status")
+	g.Expect(err).NotTo(HaveOccurred())
+
+	expectReady(t, p, "foreign") // the kubelet reports again, though five minutes have not passed
+
+	node, err := p.node(ctx, "foreign")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(node.Status.Conditions).To(ContainElement(And(
+		HaveField("Type", corev1.NodeConditionType("ProxmoxGuestUnhealthy")), HaveField("Status", corev1.ConditionTrue))))
+}
+
+func testPowerCut(t *testing.T, p plane) {
+	g := NewWithT(t)
+	m := join(t, p, "cutoff", "cutoff", "")
+	m.powerCut()
+	g.Eventually(func() corev1.ConditionStatus {
+		node, err := p.node(t.Context(), "cutoff")
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				return c.Status
+			}
+		}
+		return ""
+	}, joinTimeout, time.Second).Should(Equal(corev1.ConditionUnknown), "the node controller notices")
+}
+
+func testDeletedNode(t *testing.T, p plane) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	m := join(t, p, "deleted", "delete", "")
+	g.Expect(p.client.CoreV1().Nodes().Delete(ctx, "deleted", metav1.DeleteOptions{})).To(Succeed())
+	exists := func() bool {
+		_, err := p.node(ctx, "deleted")
+		return !apierrors.IsNotFound(err)
+	}
+	g.Eventually(func() string { return m.runtime.Console(100) }, joinTimeout, polling).Should(ContainSubstring("node deleted not found"))
+	g.Consistently(exists, 2*time.Second, 100*time.Millisecond).Should(BeFalse())
+	m.powerCut()
+	m.powerOn()
+	expectReady(t, p, "deleted")
+}
+
+func testGracefulShutdown(t *testing.T, p plane) {
+	g := NewWithT(t)
+	m := join(t, p, "graceful", "gracef", "shutdownGracePeriod: 30s")
+	pod := p.runPod(t, newPod("graceful", "graceful", nil))
+	g.Eventually(func() bool { return isPodReady(pod()) }, joinTimeout, polling).Should(BeTrue())
+	m.shutDown()
+	g.Expect(pod().Status.Phase).To(Equal(corev1.PodFailed))
+	g.Expect(pod().Status.Reason).To(Equal("Terminated"))
+	node, err := p.node(t.Context(), "graceful")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(isReady(node)).To(BeFalse())
+}
+
+func testWrongBootData(t *testing.T, p plane) {
+	otherCA := p
+	otherCA.ca = []byte("no certificate")
+	for name, test := range map[string]struct {
+		userData string
+		want     string
+	}{
+		"badtoken": {userData(p, "badtoken", "aaaaaa.0123456789abcdef", ""), "cannot request a certificate, cannot create certificate signing request: Unauthorized"},
+		"badca":    {userData(otherCA, "badca", "aaaaaa.0123456789abcdef", ""), "holds no certificate"},
+		"badfile":  {userData(p, "badfile", "aaaaaa.0123456789abcdef", "shutdownGracePeriod: {duration: 30s}"), "failed to load kubelet config file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			m := newMachine(t, name, test.userData)
+			m.powerOn()
+			g.Eventually(func() int { return strings.Count(m.runtime.Console(100), test.want) }, joinTimeout, polling).
+				Should(BeNumerically(">=", 2), "it says why, and tries again")
+			_, err := p.node(t.Context(), name)
+			g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+		})
+	}
+}
+
+func testManyGuests(t *testing.T, p plane) {
+	const count = 25
+	g := NewWithT(t)
+	r := NewRuntime(Options{HeartbeatInterval: 2 * time.Second})
+	ctx, cut := context.WithCancel(context.Background())
+	done := make(chan struct{}, count)
+	for i := range count {
+		name := fmt.Sprintf("many-%02d", i)
+		image := seedWith(t, "iid-"+name, userData(p, name, p.token(t, fmt.Sprintf("many%02d", i)), ""))
+		go func() {
+			r.boot(ctx, hardware{
+				vmid: 1000 + i, uuid: name, bootID: "b", cores: 1, memory: 2 << 30, disk: 10 << 30,
+				macs: []string{name}, storage: newDisk(nil), drives: func() [][]byte { return [][]byte{image} },
+			})
+			done <- struct{}{}
+		}()
+	}
+	g.Eventually(func() int {
+		list, err := p.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		ready := 0
+		for i := range list.Items {
+			if strings.HasPrefix(list.Items[i].Name, "many-") && isReady(&list.Items[i]) {
+				ready++
+			}
+		}
+		return ready
+	}, 2*joinTimeout, 200*time.Millisecond).Should(Equal(count))
+	cut()
+	for range count {
+		g.Eventually(done, 10*time.Second).Should(Receive())
+	}
+}

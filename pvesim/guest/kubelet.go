@@ -1,0 +1,316 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	// callTimeout bounds one call to the API server.
+	callTimeout = 10 * time.Second
+	// statusInterval is how often a Node's status is reported when nothing changes.
+	statusInterval = 5 * time.Minute
+	// shutdownLimit is how long a guest takes at most to stop its pods.
+	shutdownLimit = 5 * time.Second
+	leaseSeconds  = 40
+)
+
+// kubelet is one run of a guest's kubelet. One goroutine does all its work, in
+// the manner of the real one's sync loop; only the watch has one of its own.
+type kubelet struct {
+	*guest
+	settings  kubeletSettings
+	addresses []netip.Addr
+	core      coreclient.CoreV1Interface
+	leases    coordinationclient.LeaseInterface
+
+	startedAt    metav1.Time
+	ready        corev1.ConditionStatus
+	readySince   metav1.Time
+	lastReported time.Time
+	lease        *coordinationv1.Lease
+	nodeGone     bool
+	pods         podLoop
+}
+
+// superviseKubelet keeps the kubelet running, as systemd does.
+func (g *guest) superviseKubelet(ctx context.Context, system system) {
+	for {
+		err := g.runKubelet(ctx, system)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		g.console.printf("kubelet: %v", err)
+		if !pause(ctx, g.shutdown, g.runtime.options.RestartDelay) {
+			return
+		}
+	}
+}
+
+// runKubelet runs the kubelet until it fails, or until the guest has to go down:
+// then it returns nil.
+func (g *guest) runKubelet(ctx context.Context, system system) error {
+	settings, err := readKubeletSettings(g.storage, system.hostname, g.console.printf)
+	if err != nil {
+		return err
+	}
+	if len(system.addresses) == 0 {
+		return errors.New("failed to run kubelet, the network is unreachable")
+	}
+	starting, cancel := untilShutdown(ctx, g.shutdown)
+	defer cancel()
+	access, err := g.identity(starting, settings)
+	if err != nil {
+		return unlessEnded(starting, err)
+	}
+	config, httpClient, err := access.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer httpClient.CloseIdleConnections()
+	core, err := coreclient.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		return fmt.Errorf("making a client, %w", err)
+	}
+	coordination, err := coordinationclient.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		return fmt.Errorf("making a client, %w", err)
+	}
+	k := &kubelet{
+		guest: g, settings: settings, addresses: system.addresses,
+		core: core, leases: coordination.Leases(corev1.NamespaceNodeLease),
+		startedAt: metav1.Now(),
+	}
+	k.pods = podLoop{kubelet: k, known: map[types.UID]*podState{}}
+	if err := k.register(starting); err != nil {
+		return unlessEnded(starting, err)
+	}
+	k.loop(ctx)
+	return nil
+}
+
+// untilShutdown returns a context that also ends when the guest is asked to go down.
+func untilShutdown(ctx context.Context, shutdown <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-shutdown:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// unlessEnded forgets an error whose cause is the end of the guest.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// register creates the Node, and tries until the API server takes it. A Node
+// that is there already, after a reboot, is kept with its labels and taints.
+func (k *kubelet) register(ctx context.Context) error {
+	for wait := 200 * time.Millisecond; ; wait = min(2*wait, 7*time.Second) {
+		err := k.call(ctx, func(ctx context.Context) error {
+			_, err := k.core.Nodes().Create(ctx, k.newNode(), metav1.CreateOptions{})
+			return err
+		})
+		if err == nil || apierrors.IsAlreadyExists(err) {
+			k.console.printf("kubelet: registered node %s with provider ID %q", k.settings.nodeName, k.settings.providerID)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		k.console.printf("kubelet: unable to register node %s: %v", k.settings.nodeName, err)
+		if !pause(ctx, k.shutdown, wait) {
+			return context.Canceled
+		}
+	}
+}
+
+// loop is the kubelet at work.
+func (k *kubelet) loop(ctx context.Context) {
+	defer k.pods.stop()
+	k.heartbeat(ctx)
+	ticker := time.NewTicker(k.runtime.options.HeartbeatInterval)
+	defer ticker.Stop()
+	for {
+		timer := time.NewTimer(k.pods.nextDue())
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-k.shutdown:
+			timer.Stop()
+			k.shutDown(ctx)
+			return
+		case <-ticker.C:
+			k.heartbeat(ctx)
+		case event, ok := <-k.pods.events():
+			k.pods.observe(ctx, event, ok)
+		case <-timer.C:
+			k.pods.work(ctx)
+		}
+		timer.Stop()
+	}
+}
+
+// shutDown ends the pods if the kubelet was told to delay shutdowns; without
+// that, systemd just kills it and nobody hears of it.
+func (k *kubelet) shutDown(ctx context.Context) {
+	k.console.printf("shutting down")
+	if k.settings.config.ShutdownGracePeriod.Duration <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, shutdownLimit)
+	defer cancel()
+	k.report(ctx, corev1.ConditionFalse, "KubeletNotReady", "node is shutting down")
+	k.pods.terminateAll(ctx)
+}
+
+// heartbeat renews the Lease and sees to it that the Node is reported Ready. A
+// Node that somebody deleted is not made again: a kubelet registers at start only.
+func (k *kubelet) heartbeat(ctx context.Context) {
+	var (
+		node    *corev1.Node
+		options metav1.GetOptions
+	)
+	if !k.lastReported.IsZero() {
+		options.ResourceVersion = "0" // from the server's cache, which a new Node is not in yet
+	}
+	err := k.call(ctx, func(ctx context.Context) (err error) {
+		node, err = k.core.Nodes().Get(ctx, k.settings.nodeName, options)
+		return err
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		if !k.nodeGone {
+			k.console.printf("kubelet: node %s not found", k.settings.nodeName)
+		}
+		k.nodeGone = true
+		return
+	case err != nil:
+		k.complain(ctx, "error getting node", err)
+		return
+	}
+	k.nodeGone = false
+	k.renewLease(ctx, node)
+	if time.Since(k.lastReported) > statusInterval || !isReady(node) || node.Status.NodeInfo.BootID != k.bootID {
+		k.report(ctx, corev1.ConditionTrue, "KubeletReady", "kubelet is posting ready status")
+	}
+}
+
+func isReady(node *corev1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// report patches the kubelet's part of the status. Conditions merge by type, so
+// those of others stay. Addresses would merge by type as well, though a Node may
+// have two of one type; they are replaced, or left to the cloud controller.
+func (k *kubelet) report(ctx context.Context, ready corev1.ConditionStatus, reason, message string) {
+	status := k.nodeStatus(ready, reason, message)
+	addresses := []any{map[string]string{"$patch": "replace"}}
+	for _, address := range status.Addresses {
+		addresses = append(addresses, address)
+	}
+	fields := map[string]any{
+		"capacity": status.Capacity, "allocatable": status.Allocatable, "conditions": status.Conditions,
+		"nodeInfo": status.NodeInfo, "addresses": addresses,
+	}
+	if k.settings.externalProvider {
+		delete(fields, "addresses")
+	}
+	patch, err := json.Marshal(map[string]any{"status": fields})
+	if err != nil {
+		k.complain(ctx, "error encoding node status", err)
+		return
+	}
+	err = k.call(ctx, func(ctx context.Context) error {
+		_, err := k.core.Nodes().PatchStatus(ctx, k.settings.nodeName, patch)
+		return err
+	})
+	if err != nil {
+		k.complain(ctx, "error updating node status", err)
+		return
+	}
+	k.lastReported = time.Now()
+}
+
+// renewLease keeps the node controller from declaring the Node dead.
+func (k *kubelet) renewLease(ctx context.Context, node *corev1.Node) {
+	now := metav1.NowMicro()
+	err := k.call(ctx, func(ctx context.Context) (err error) {
+		if k.lease == nil {
+			k.lease, err = k.leases.Get(ctx, k.settings.nodeName, metav1.GetOptions{})
+		}
+		if apierrors.IsNotFound(err) {
+			k.lease, err = k.leases.Create(ctx, k.newLease(node, now), metav1.CreateOptions{})
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		k.lease.Spec.RenewTime = &now
+		k.lease, err = k.leases.Update(ctx, k.lease, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		k.lease = nil // read it again: somebody else wrote or deleted it
+		k.complain(ctx, "failed to renew lease", err)
+	}
+}
+
+func (k *kubelet) newLease(node *corev1.Node, now metav1.MicroTime) *coordinationv1.Lease {
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: node.Name,
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID,
+			}},
+		},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity:       ptr.To(node.Name),
+			LeaseDurationSeconds: ptr.To[int32](leaseSeconds),
+			RenewTime:            &now,
+		},
+	}
+}
+
+// call runs one call to the API server within its time.
+func (k *kubelet) call(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
+// complain writes an error to the console, unless it is the machine that ended.
+func (k *kubelet) complain(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil {
+		k.console.printf("kubelet: %s: %v", what, err)
+	}
+}

@@ -1,0 +1,108 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// kubeletFlags are the kubelet's command line. The zero value is the one that
+// kubeadm's package gives it.
+type kubeletFlags map[string]string
+
+// flag returns the value of a flag, or the image's default.
+func (f kubeletFlags) flag(name string) string {
+	if value, ok := f[name]; ok {
+		return value
+	}
+	switch name {
+	case "config":
+		return "/var/lib/kubelet/config.yaml"
+	case "bootstrap-kubeconfig":
+		return "/etc/kubernetes/bootstrap-kubelet.conf"
+	}
+	return ""
+}
+
+// environmentFiles hold the kubelet's extra arguments, in the order in which
+// the unit puts them on the command line.
+var environmentFiles = []string{
+	"/var/lib/kubelet/kubeadm-flags.env",
+	"/etc/default/kubelet",
+	"/etc/sysconfig/kubelet",
+}
+
+// readKubeletFlags collects the flags from the unit, its drop-ins and the
+// environment files.
+func readKubeletFlags(disk pvesim.GuestDisk) kubeletFlags {
+	flags := kubeletFlags{}
+	for _, name := range unitFiles(disk) {
+		content, _ := disk.Read(name)
+		for line := range strings.Lines(strings.ReplaceAll(string(content), "\\\n", " ")) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			switch key {
+			case "ExecStart":
+				flags.add(value)
+			case "Environment":
+				_, value, _ = strings.Cut(unquoted(value), "=")
+				flags.add(value)
+			}
+		}
+	}
+	for _, name := range environmentFiles {
+		content, _ := disk.Read(name)
+		for line := range strings.Lines(string(content)) {
+			line = strings.TrimSpace(line)
+			if _, value, found := strings.Cut(line, "="); found && !strings.HasPrefix(line, "#") {
+				flags.add(unquoted(value))
+			}
+		}
+	}
+	return flags
+}
+
+// unitFiles are the kubelet's unit and then its drop-ins in the order of their names.
+func unitFiles(disk pvesim.GuestDisk) []string {
+	const unit = "/etc/systemd/system/kubelet.service"
+	files := []string{unit}
+	names := slices.Clone(disk.Names())
+	slices.Sort(names)
+	for _, name := range names {
+		if path.Dir(name) == unit+".d" && path.Ext(name) == ".conf" {
+			files = append(files, name)
+		}
+	}
+	return files
+}
+
+// add takes the flags out of a piece of the command line, --name=value or
+// --name value. Later ones win.
+func (f kubeletFlags) add(text string) {
+	words := strings.Fields(text)
+	for i, word := range words {
+		if !strings.HasPrefix(word, "--") {
+			continue
+		}
+		name, value, found := strings.Cut(strings.TrimPrefix(word, "--"), "=")
+		if !found {
+			value = "true"
+			if i+1 < len(words) && !strings.HasPrefix(words[i+1], "-") {
+				value = words[i+1]
+			}
+		}
+		f[name] = unquoted(value)
+	}
+}
+
+func unquoted(s string) string {
+	s = strings.TrimSpace(s)
+	if len(s) >= 2 && (s[0] == '"' || s[0] == '\'') && s[len(s)-1] == s[0] {
+		return s[1 : len(s)-1]
+	}
+	return s
+}

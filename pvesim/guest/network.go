@@ -1,0 +1,178 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	yaml "go.yaml.in/yaml/v3"
+)
+
+// networkConfig is cloud-init's network-config, version 1 or 2. Either may stand
+// below a key "network".
+type networkConfig struct {
+	Version   int                 `yaml:"version"`
+	Ethernets map[string]ethernet `yaml:"ethernets"` // version 2
+	Config    []networkDevice     `yaml:"config"`    // version 1
+	Network   *networkConfig      `yaml:"network"`
+}
+
+type ethernet struct {
+	Match struct {
+		MACAddress string `yaml:"macaddress"`
+		Name       string `yaml:"name"`
+	} `yaml:"match"`
+	DHCP4     bool        `yaml:"dhcp4"`
+	DHCP6     bool        `yaml:"dhcp6"`
+	Addresses []yaml.Node `yaml:"addresses"`
+}
+
+type networkDevice struct {
+	Type       string `yaml:"type"`
+	Name       string `yaml:"name"`
+	MACAddress string `yaml:"mac_address"`
+	Subnets    []struct {
+		Type    string `yaml:"type"`
+		Address string `yaml:"address"`
+	} `yaml:"subnets"`
+}
+
+// device is one configured network device, whichever version it was written in.
+type device struct {
+	mac, name string
+	dhcp      bool
+	static    []netip.Addr
+}
+
+// configureNetwork returns the guest's addresses in the order of its network
+// cards. Without any configuration the first card asks DHCP, as cloud-init has it.
+func (g *guest) configureNetwork(config []byte) ([]netip.Addr, error) {
+	if len(bytes.TrimSpace(config)) == 0 {
+		if len(g.macs) == 0 {
+			return nil, errors.New("the VM has no network card")
+		}
+		return []netip.Addr{g.runtime.dhcp(g.macs[0])}, nil
+	}
+	devices, err := parseNetworkConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	var addresses []netip.Addr
+	for i, mac := range g.macs {
+		for _, d := range devices {
+			if !d.matches(mac, i) {
+				continue
+			}
+			addresses = append(addresses, d.static...)
+			if d.dhcp {
+				addresses = append(addresses, g.runtime.dhcp(mac))
+			}
+			break
+		}
+	}
+	if len(addresses) == 0 {
+		return nil, fmt.Errorf("no configured device fits to the network cards %v", g.macs)
+	}
+	return addresses, nil
+}
+
+func parseNetworkConfig(raw []byte) ([]device, error) {
+	var config networkConfig
+	if err := yaml.Unmarshal(raw, &config); err != nil {
+		return nil, fmt.Errorf("network-config is not valid YAML: %w", err)
+	}
+	if config.Network != nil {
+		config = *config.Network
+	}
+	switch config.Version {
+	case 1:
+		return devicesV1(config.Config)
+	case 2:
+		return devicesV2(config.Ethernets)
+	default:
+		return nil, fmt.Errorf("network-config has version %d, not 1 or 2", config.Version)
+	}
+}
+
+func devicesV2(ethernets map[string]ethernet) ([]device, error) {
+	devices := make([]device, 0, len(ethernets))
+	for _, name := range slices.Sorted(maps.Keys(ethernets)) {
+		e := ethernets[name]
+		d := device{mac: e.Match.MACAddress, name: name, dhcp: e.DHCP4}
+		if d.mac == "" && e.Match.Name != "" {
+			d.name = e.Match.Name
+		}
+		for _, node := range e.Addresses {
+			text := node.Value
+			if node.Kind == yaml.MappingNode && len(node.Content) > 0 {
+				text = node.Content[0].Value // an address with options is a mapping
+			}
+			prefix, err := netip.ParsePrefix(text)
+			if err != nil {
+				return nil, fmt.Errorf("device %s: address %q lacks its prefix length or is none", name, text)
+			}
+			d.static = append(d.static, prefix.Addr())
+		}
+		devices = append(devices, d)
+	}
+	return devices, nil
+}
+
+func devicesV1(configured []networkDevice) ([]device, error) {
+	var devices []device
+	for _, c := range configured {
+		if c.Type != "physical" {
+			continue
+		}
+		d := device{mac: c.MACAddress, name: c.Name}
+		for _, subnet := range c.Subnets {
+			switch subnet.Type {
+			case "dhcp", "dhcp4":
+				d.dhcp = true
+			case "static", "static6":
+				text, _, _ := strings.Cut(subnet.Address, "/")
+				addr, err := netip.ParseAddr(text)
+				if err != nil {
+					return nil, fmt.Errorf("device %s: address %q is none", c.Name, subnet.Address)
+				}
+				d.static = append(d.static, addr)
+			}
+		}
+		devices = append(devices, d)
+	}
+	return devices, nil
+}
+
+// deviceName takes the number out of the names that Linux gives to the network
+// cards of a Proxmox VM: eth0, ens18 and enp6s18 are all net0.
+var deviceName = regexp.MustCompile(`^(eth|ens|enp\d+s)(\d+)$`)
+
+// firstSlot is the PCI slot of net0.
+const firstSlot = 18
+
+// matches tells whether the configuration is for this card: by its MAC if one is
+// given, else by its name, which may be a pattern.
+func (d device) matches(mac string, index int) bool {
+	if d.mac != "" {
+		return strings.EqualFold(d.mac, mac)
+	}
+	if parts := deviceName.FindStringSubmatch(d.name); parts != nil {
+		number, err := strconv.Atoi(parts[2])
+		if parts[1] != "eth" {
+			number -= firstSlot
+		}
+		return err == nil && number == index
+	}
+	ok, err := path.Match(d.name, fmt.Sprintf("eth%d", index))
+	return err == nil && ok
+}

@@ -1,0 +1,174 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"maps"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+)
+
+const (
+	uninitializedTaint = "node.cloudprovider.kubernetes.io/uninitialized"
+	nodeIPAnnotation   = "alpha.kubernetes.io/provided-node-ip"
+	defaultMaxPods     = 110
+	mebibyte           = 1 << 20
+)
+
+// newNode is the Node that the kubelet registers.
+func (k *kubelet) newNode() *corev1.Node {
+	s := k.settings
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: s.nodeName, Labels: map[string]string{
+			corev1.LabelHostname:      s.nodeName,
+			corev1.LabelOSStable:      "linux",
+			corev1.LabelArchStable:    "amd64",
+			"beta.kubernetes.io/os":   "linux",
+			"beta.kubernetes.io/arch": "amd64",
+		}},
+		Spec: corev1.NodeSpec{ProviderID: s.providerID, Taints: s.taints},
+	}
+	maps.Copy(node.Labels, s.labels)
+	if s.nodeIP != "" {
+		node.Annotations = map[string]string{nodeIPAnnotation: s.nodeIP}
+	}
+	if s.externalProvider {
+		node.Spec.Taints = append(node.Spec.Taints[:len(node.Spec.Taints):len(node.Spec.Taints)],
+			corev1.Taint{Key: uninitializedTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+	}
+	node.Status = k.nodeStatus(corev1.ConditionFalse, "KubeletNotReady", "the kubelet is starting")
+	return node
+}
+
+// nodeStatus is the kubelet's part of the Node's status.
+func (k *kubelet) nodeStatus(ready corev1.ConditionStatus, reason, message string) corev1.NodeStatus {
+	now := metav1.Now()
+	if ready != k.ready {
+		k.ready, k.readySince = ready, now
+	}
+	condition := func(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string, since metav1.Time) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: kind, Status: status, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: since}
+	}
+	capacity := k.capacity()
+	return corev1.NodeStatus{
+		Capacity:    capacity,
+		Allocatable: allocatable(capacity, k.settings.config),
+		Conditions: []corev1.NodeCondition{
+			condition(corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory", "kubelet has sufficient memory available", k.startedAt),
+			condition(corev1.NodeDiskPressure, corev1.ConditionFalse, "KubeletHasNoDiskPressure", "kubelet has no disk pressure", k.startedAt),
+			condition(corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available", k.startedAt),
+			condition(corev1.NodeReady, ready, reason, message, k.readySince),
+		},
+		Addresses: k.nodeAddresses(),
+		NodeInfo: corev1.NodeSystemInfo{
+			MachineID:               strings.ReplaceAll(k.uuid, "-", ""),
+			SystemUUID:              k.uuid,
+			BootID:                  k.bootID,
+			KernelVersion:           "6.8.0-simulated",
+			OSImage:                 "Ubuntu 24.04 LTS (simulated)",
+			ContainerRuntimeVersion: "containerd://2.0.0-simulated",
+			KubeletVersion:          k.runtime.options.KubeletVersion,
+			OperatingSystem:         "linux",
+			Architecture:            "amd64",
+		},
+		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: 10250}},
+	}
+}
+
+// nodeAddresses are --node-ip, else the first address of each family.
+func (k *kubelet) nodeAddresses() []corev1.NodeAddress {
+	var out []corev1.NodeAddress
+	add := func(ip string) {
+		out = append(out, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
+	}
+	if k.settings.nodeIP != "" {
+		for ip := range strings.SplitSeq(k.settings.nodeIP, ",") {
+			add(ip)
+		}
+	} else {
+		for _, v4 := range []bool{true, false} {
+			if addr, ok := firstOf(k.addresses, v4); ok {
+				add(addr.String())
+			}
+		}
+	}
+	return append(out, corev1.NodeAddress{Type: corev1.NodeHostName, Address: k.settings.nodeName})
+}
+
+func firstOf(addresses []netip.Addr, v4 bool) (netip.Addr, bool) {
+	for _, addr := range addresses {
+		if addr.Is4() == v4 {
+			return addr, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// capacity is what Linux sees of the machine. Firmware and kernel take their
+// part of the memory before any process can have it, and a file system takes
+// its part of the disk.
+func (k *kubelet) capacity() corev1.ResourceList {
+	memory := max(0, k.memory-k.memory*3/100-64*mebibyte)
+	pods := int64(k.settings.config.MaxPods)
+	if pods == 0 {
+		pods = defaultMaxPods
+	}
+	return corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(k.cores), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(memory/1024*1024, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(k.disk-k.disk*3/100, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(pods, resource.DecimalSI),
+	}
+}
+
+// allocatable is the capacity without what the kubelet was told to reserve and
+// without what it evicts pods for.
+func allocatable(capacity corev1.ResourceList, config kubeletconfig.KubeletConfiguration) corev1.ResourceList {
+	out := capacity.DeepCopy()
+	subtract := func(name corev1.ResourceName, amount resource.Quantity) {
+		rest := out[name]
+		rest.Sub(amount)
+		if rest.Sign() < 0 {
+			rest = resource.Quantity{Format: rest.Format}
+		}
+		out[name] = rest
+	}
+	for _, reserved := range []map[string]string{config.KubeReserved, config.SystemReserved} {
+		for name, text := range reserved {
+			amount, err := resource.ParseQuantity(text)
+			if _, known := out[corev1.ResourceName(name)]; known && err == nil {
+				subtract(corev1.ResourceName(name), amount)
+			}
+		}
+	}
+	for signal, name := range map[string]corev1.ResourceName{
+		"memory.available": corev1.ResourceMemory,
+		"nodefs.available": corev1.ResourceEphemeralStorage,
+	} {
+		subtract(name, threshold(config.EvictionHard[signal], capacity[name]))
+	}
+	return out
+}
+
+// threshold is a quantity or a percentage of the capacity.
+func threshold(text string, capacity resource.Quantity) resource.Quantity {
+	if percent, found := strings.CutSuffix(text, "%"); found {
+		share, err := strconv.ParseFloat(percent, 64)
+		if err != nil {
+			return resource.Quantity{}
+		}
+		return *resource.NewQuantity(int64(float64(capacity.Value())*share/100), capacity.Format)
+	}
+	amount, err := resource.ParseQuantity(text)
+	if err != nil {
+		return resource.Quantity{}
+	}
+	return amount
+}

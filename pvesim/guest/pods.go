@@ -1,0 +1,212 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+)
+
+// podRetry is the pause after a call that failed.
+const podRetry = time.Second
+
+// never is when there is nothing to do.
+const never = time.Hour
+
+// podLoop moves the pods of one Node along. It belongs to its kubelet's
+// goroutine: nothing in it is shared.
+type podLoop struct {
+	*kubelet
+	watch  watch.Interface
+	relist time.Time
+	known  map[types.UID]*podState
+}
+
+// podState is a pod with the time at which something is to be done for it.
+type podState struct {
+	pod *corev1.Pod
+	due time.Time // zero: nothing to do
+}
+
+// events is nil, which blocks, while there is no watch.
+func (l *podLoop) events() <-chan watch.Event {
+	if l.watch == nil {
+		return nil
+	}
+	return l.watch.ResultChan()
+}
+
+// nextDue says how long the loop may sleep.
+func (l *podLoop) nextDue() time.Duration {
+	next := time.Now().Add(never)
+	if l.watch == nil {
+		next = l.relist
+	}
+	for _, state := range l.known {
+		if !state.due.IsZero() && state.due.Before(next) {
+			next = state.due
+		}
+	}
+	return max(0, time.Until(next))
+}
+
+// work lists the pods if the watch has ended, and does what is due.
+func (l *podLoop) work(ctx context.Context) {
+	if l.watch == nil && !time.Now().Before(l.relist) {
+		l.start(ctx)
+	}
+	for _, state := range l.known {
+		if !state.due.IsZero() && !time.Now().Before(state.due) {
+			l.sync(ctx, state)
+		}
+	}
+}
+
+// start lists the pods and watches them from there on.
+func (l *podLoop) start(ctx context.Context) {
+	selector := fields.OneTermEqualSelector("spec.nodeName", l.settings.nodeName).String()
+	var list *corev1.PodList
+	err := l.call(ctx, func(ctx context.Context) (err error) {
+		list, err = l.core.Pods(corev1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: selector, ResourceVersion: "0"})
+		return err
+	})
+	if err == nil {
+		l.watch, err = l.core.Pods(corev1.NamespaceAll).Watch(ctx, metav1.ListOptions{
+			FieldSelector: selector, ResourceVersion: list.ResourceVersion, AllowWatchBookmarks: true,
+		})
+	}
+	if err != nil {
+		l.complain(ctx, "failed to watch pods", err)
+		l.watch, l.relist = nil, time.Now().Add(podRetry)
+		return
+	}
+	listed := make(map[types.UID]bool, len(list.Items))
+	for i := range list.Items {
+		listed[list.Items[i].UID] = true
+		l.see(&list.Items[i])
+	}
+	for uid := range l.known {
+		if !listed[uid] {
+			delete(l.known, uid)
+		}
+	}
+}
+
+func (l *podLoop) stop() {
+	if l.watch != nil {
+		l.watch.Stop()
+	}
+}
+
+// observe takes one event; the end of the watch, or an error in it (its place is
+// too old), leads to a new list.
+func (l *podLoop) observe(ctx context.Context, event watch.Event, ok bool) {
+	pod, isPod := event.Object.(*corev1.Pod)
+	switch {
+	case !ok || event.Type == watch.Error:
+		l.stop()
+		l.watch, l.relist = nil, time.Now().Add(podRetry/10)
+	case event.Type == watch.Deleted && isPod:
+		delete(l.known, pod.UID)
+	case isPod && event.Type != watch.Bookmark:
+		l.sync(ctx, l.see(pod))
+	}
+}
+
+// see remembers the newest form of a pod.
+func (l *podLoop) see(pod *corev1.Pod) *podState {
+	state, ok := l.known[pod.UID]
+	if !ok {
+		state = &podState{}
+		l.known[pod.UID] = state
+	}
+	state.pod = pod
+	if state.due.IsZero() {
+		state.due = time.Now()
+	}
+	return state
+}
+
+// sync compares a pod with what it should be, and does the next thing for it.
+func (l *podLoop) sync(ctx context.Context, state *podState) {
+	pod := state.pod
+	if pod.DeletionTimestamp != nil {
+		l.terminate(ctx, state)
+		return
+	}
+	state.due = time.Time{}
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return
+	}
+	if status, changed := l.podStatus(pod); changed {
+		if err := l.patchStatus(ctx, pod, status); err != nil {
+			state.due = time.Now().Add(podRetry)
+			l.complain(ctx, "failed to update status for pod "+pod.Namespace+"/"+pod.Name, err)
+		}
+	}
+}
+
+// terminate deletes a pod for good once its containers have had their grace.
+func (l *podLoop) terminate(ctx context.Context, state *podState) {
+	pod := state.pod
+	grace := min(time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0))*time.Second, l.runtime.options.PodGraceLimit)
+	// The timestamp is when the grace ends, and the server's: count from when it
+	// was asked for.
+	asked := pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
+	if end := asked.Add(grace); pod.Status.Phase == corev1.PodRunning && time.Now().Before(end) {
+		state.due = end
+		return
+	}
+	err := l.call(ctx, func(ctx context.Context) error {
+		return l.core.Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: ptr.To[int64](0),
+			Preconditions:      &metav1.Preconditions{UID: &pod.UID},
+		})
+	})
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		// It is gone, or waits for a finalizer of somebody else's.
+		state.due = time.Time{}
+		return
+	}
+	state.due = time.Now().Add(podRetry)
+	l.complain(ctx, "failed to delete pod "+pod.Namespace+"/"+pod.Name, err)
+}
+
+// terminateAll marks all pods as ended by the shutdown of their Node.
+func (l *podLoop) terminateAll(ctx context.Context) {
+	for _, state := range l.known {
+		if phase := state.pod.Status.Phase; phase == corev1.PodSucceeded || phase == corev1.PodFailed {
+			continue
+		}
+		status := shutdownStatus(state.pod)
+		if err := l.patchStatus(ctx, state.pod, status); err != nil {
+			l.complain(ctx, "failed to update status for pod "+state.pod.Namespace+"/"+state.pod.Name, err)
+		}
+	}
+}
+
+func (l *podLoop) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
+	// The UID makes the patch fail on a pod that took the name meanwhile.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err != nil {
+		return err
+	}
+	err = l.call(ctx, func(ctx context.Context) error {
+		_, err := l.core.Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // the watch will tell
+	}
+	return err
+}

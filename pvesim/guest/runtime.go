@@ -1,0 +1,192 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// Options tune the guests of a Runtime. The zero value suits most tests.
+type Options struct {
+	// BootTime passes between power on and cloud-init.
+	BootTime time.Duration
+	// KubeletVersion is what Nodes report; v1.36.3 when empty.
+	KubeletVersion string
+	// HeartbeatInterval is how often a kubelet renews its Lease and looks after
+	// its Node; 10 s when zero.
+	HeartbeatInterval time.Duration
+	// RestartDelay is how long systemd waits before it starts a failed kubelet
+	// again; 10 s when zero.
+	RestartDelay time.Duration
+	// PodGraceLimit is the longest that a pod takes to end, however long its
+	// grace period; 1 s when zero.
+	PodGraceLimit time.Duration
+}
+
+// Runtime runs the guests of one simulator.
+type Runtime struct {
+	options Options
+
+	mu       sync.Mutex
+	consoles map[int]*console
+	leases   map[string]netip.Addr // of the made-up DHCP server, by MAC
+	lastIP   netip.Addr
+	lastPod  netip.Addr
+}
+
+var _ pvesim.GuestRuntime = (*Runtime)(nil)
+
+// The addresses that guests and pods get. They lie in networks that nobody
+// routes here: nothing is ever sent to them.
+var (
+	guestNetwork = netip.MustParsePrefix("172.16.0.0/12")
+	podNetwork   = netip.MustParsePrefix("10.128.0.0/9")
+)
+
+// NewRuntime makes a Runtime for pvesim's Options.Guests.
+func NewRuntime(options Options) *Runtime {
+	if options.KubeletVersion == "" {
+		options.KubeletVersion = "v1.36.3"
+	}
+	options.HeartbeatInterval = orElse(options.HeartbeatInterval, 10*time.Second)
+	options.RestartDelay = orElse(options.RestartDelay, 10*time.Second)
+	options.PodGraceLimit = orElse(options.PodGraceLimit, time.Second)
+	return &Runtime{
+		options:  options,
+		consoles: map[int]*console{},
+		leases:   map[string]netip.Addr{},
+		lastIP:   guestNetwork.Addr(),
+		lastPod:  podNetwork.Addr(),
+	}
+}
+
+func orElse(d, fallback time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return fallback
+}
+
+// Boot runs one guest from power on until ctx ends (the power is cut: nothing is
+// reported any more) or until it has shut down as asked.
+func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
+	hw := hardware{
+		vmid: m.VMID, uuid: m.UUID, bootID: m.BootID,
+		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes,
+		storage: m.Disk, shutdown: m.ShutdownRequested(),
+	}
+	for _, n := range m.NICs {
+		hw.macs = append(hw.macs, n.MAC)
+	}
+	hw.drives = func() [][]byte {
+		var images [][]byte
+		for _, cd := range m.CDROMs() {
+			images = append(images, cd.Image)
+		}
+		return images
+	}
+	r.boot(ctx, hw)
+}
+
+// Console returns what the VM with that id wrote to its console over all boots.
+func (r *Runtime) Console(vmid int) string { return r.console(vmid).String() }
+
+func (r *Runtime) console(vmid int) *console {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, ok := r.consoles[vmid]
+	if !ok {
+		c = &console{}
+		r.consoles[vmid] = c
+	}
+	return c
+}
+
+// dhcp leases an address to a network card, always the same one.
+func (r *Runtime) dhcp(mac string) netip.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	addr, ok := r.leases[mac]
+	if !ok {
+		r.lastIP = following(r.lastIP, guestNetwork)
+		addr = r.lastIP
+		r.leases[mac] = addr
+	}
+	return addr
+}
+
+// podIP gives out addresses in turn, as a network plug-in would.
+func (r *Runtime) podIP() netip.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lastPod = following(r.lastPod, podNetwork)
+	return r.lastPod
+}
+
+// following is the next address, from the start again when the network ends.
+func following(addr netip.Addr, network netip.Prefix) netip.Addr {
+	if next := addr.Next(); network.Contains(next) {
+		return next
+	}
+	return network.Addr().Next()
+}
+
+// hardware is the machine as its guest sees it.
+type hardware struct {
+	vmid         int
+	uuid, bootID string
+	cores        int
+	memory, disk int64
+	macs         []string
+	storage      pvesim.GuestDisk
+	// drives returns the images in the CD-ROM drives, in the order of the slots.
+	drives   func() [][]byte
+	shutdown <-chan struct{}
+}
+
+// guest is one boot of one VM.
+type guest struct {
+	hardware
+	runtime *Runtime
+	console *console
+}
+
+// boot runs the guest in the order of a real one: cloud-init, then the kubelet
+// until somebody asks the guest to shut down.
+func (r *Runtime) boot(ctx context.Context, hw hardware) {
+	g := &guest{hardware: hw, runtime: r, console: r.console(hw.vmid)}
+	g.console.printf("boot %s", g.bootID)
+	defer g.console.printf("power off")
+	if !pause(ctx, g.shutdown, r.options.BootTime) {
+		return
+	}
+	if system, ok := g.cloudInit(); ok && system.kubelet {
+		g.superviseKubelet(ctx, system)
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-g.shutdown:
+		g.console.printf("shutting down")
+	}
+}
+
+// pause waits and tells whether the guest is still wanted afterwards.
+func pause(ctx context.Context, shutdown <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-shutdown:
+		return false
+	case <-timer.C:
+		return true
+	}
+}
