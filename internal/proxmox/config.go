@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -139,7 +140,9 @@ func readCluster(n *yaml.Node, field string) (ClusterConfig, error) {
 		c.URLs = append(c.URLs, url)
 	}
 	c.URLs = append(c.URLs, urls...)
-	c.Fingerprints = splitTags(fingerprint)
+	if fingerprint != "" {
+		c.Fingerprints = splitTags(fingerprint)
+	}
 	if caFile != "" {
 		if err := c.readCA(caFile); err != nil {
 			return c, fmt.Errorf("line %d: %s.%w", n.Line, field, err)
@@ -160,8 +163,8 @@ func (c *ClusterConfig) readCA(path string) error {
 		return fmt.Errorf("ca_file: %w: mount the file, for instance /etc/pve/pve-root-ca.pem of a Proxmox host", err)
 	}
 	c.CA = string(content)
-	if c.CA == "" {
-		return fmt.Errorf("ca_file: %s is empty, want PEM certificates", path)
+	if !x509.NewCertPool().AppendCertsFromPEM(content) {
+		return fmt.Errorf("ca_file: found no certificate in %s, want PEM (-----BEGIN CERTIFICATE-----)", path)
 	}
 	return nil
 }

@@ -23,11 +23,7 @@ type NIC struct {
 	properties Properties
 }
 
-// nicModels are the keys that carry the MAC as their value ("virtio=BC:24:...").
-var nicModels = []string{
-	"virtio", "e1000", "e1000e", "e1000-82540em", "e1000-82544gc", "e1000-82545em", "rtl8139", "vmxnet3",
-	"i82551", "i82557b", "i82559er", "ne2k_isa", "ne2k_pci", "pcnet",
-}
+var macPattern = regexp.MustCompile(`^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$`)
 
 // ParseNIC reads the value of a netN option.
 func ParseNIC(slot, value string) NIC {
@@ -46,9 +42,10 @@ func ParseNIC(slot, value string) NIC {
 	if model, ok := p.bare(); ok && n.Model == "" {
 		n.Model = model
 	}
-	for _, model := range nicModels {
-		if mac, ok := p.Get(model); ok {
-			n.Model, n.MAC = model, mac
+	for _, property := range p {
+		// Mostly the model is the key and the MAC its value: virtio=BC:24:...
+		if n.Model == "" && property.Key != "macaddr" && macPattern.MatchString(property.Value) {
+			n.Model, n.MAC = property.Key, property.Value
 		}
 	}
 	return n
@@ -57,16 +54,24 @@ func ParseNIC(slot, value string) NIC {
 // Encode writes the netN option: the fields as they are now, everything else
 // as it was read. A NIC without a MAC gets a new one from Proxmox.
 func (n NIC) Encode() string {
+	p := withoutBare(n.properties.Without("model", "macaddr"))
+	for _, property := range n.properties {
+		if property.Key != "macaddr" && macPattern.MatchString(property.Value) {
+			p = p.Without(property.Key)
+		}
+	}
 	model := n.Model
 	if model == "" {
 		model = "virtio"
 	}
-	head := Property{Value: model, Bare: true}
-	if n.MAC != "" {
-		head = Property{Key: model, Value: n.MAC}
+	switch {
+	case macPattern.MatchString(n.MAC):
+		p = append(Properties{{Key: model, Value: n.MAC}}, p...)
+	case n.MAC != "":
+		p = append(Properties{{Value: model, Bare: true}, {Key: "macaddr", Value: n.MAC}}, p...)
+	default:
+		p = append(Properties{{Value: model, Bare: true}}, p...)
 	}
-	rest := n.properties.Without(append([]string{"model", "macaddr"}, nicModels...)...)
-	p := append(Properties{head}, withoutBare(rest)...)
 	p = withText(p, "bridge", n.Bridge)
 	p = withFlag(p, "firewall", n.Firewall)
 	p = withNumber(p, "tag", n.VLAN)

@@ -64,16 +64,18 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 	step := max(firstStep, expected/10)
 	pause := min(expected, maxBlind)
 	confirmed := false
-	var lastBad error
+	var badLook error
 	for {
 		if err := w.sleep(ctx, pause); err != nil {
-			return TaskStatus{}, errors.Join(err, lastBad)
+			return TaskStatus{}, gaveUp(err, badLook)
 		}
 		status, err := w.client.Task(ctx, w.task)
 		elapsed := w.Clock.Since(w.began)
 		switch {
-		case err != nil && ctx.Err() == nil && passes(err):
-			lastBad, pause = err, badLookPause
+		case err != nil && ctx.Err() != nil:
+			return TaskStatus{}, gaveUp(ctx.Err(), err)
+		case err != nil && passes(err):
+			badLook, pause = err, badLookPause
 			continue
 		case err != nil:
 			return TaskStatus{}, err
@@ -94,6 +96,14 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		pause = min(step, max(maxStep, expected/10), maxBlind)
 		step = step * 3 / 2
 	}
+}
+
+// gaveUp is the context's end, with the last look where that failed.
+func gaveUp(err, badLook error) error {
+	if badLook == nil {
+		return err
+	}
+	return fmt.Errorf("%w, after %w", err, badLook)
 }
 
 func (w *taskWait) sleep(ctx context.Context, pause time.Duration) error {

@@ -1,0 +1,175 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+func TestTokenIsReadAgainWhenItsFileChanges(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host := newFakeHost(t, always(data(version)))
+	secret := filepath.Join(t.TempDir(), "secret")
+	write := func(text string, age time.Duration) {
+		g.Expect(os.WriteFile(secret, []byte(text+"\n"), 0o600)).To(Succeed())
+		then := time.Now().Add(-age)
+		g.Expect(os.Chtimes(secret, then, then)).To(Succeed())
+	}
+	write("old", time.Hour)
+	cfg := config(host)
+	cfg.TokenSecret, cfg.TokenSecretFile = "", secret
+	c := newClient(t, cfg, proxmox.Options{})
+
+	_, err := c.Version(testContext(t))
+	g.Expect(err).NotTo(HaveOccurred())
+	write("new", time.Minute)
+	_, err = c.Version(testContext(t))
+	g.Expect(err).NotTo(HaveOccurred())
+	// Away for a moment, as while a mounted Secret is swapped.
+	g.Expect(os.Remove(secret)).To(Succeed())
+	_, err = c.Version(testContext(t))
+	g.Expect(err).NotTo(HaveOccurred())
+
+	var sent []string
+	for _, r := range host.requests() {
+		sent = append(sent, r.header.Get("Authorization"))
+	}
+	g.Expect(sent).To(Equal([]string{
+		"PVEAPIToken=" + testTokenID + "=old", "PVEAPIToken=" + testTokenID + "=new", "PVEAPIToken=" + testTokenID + "=new",
+	}))
+}
+
+// A file whose time did not change is read again when Proxmox refuses what we know.
+func TestARefusedTokenIsReadAgainAndTheWriteRepeated(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host := newFakeHost(t, func(r request) reply {
+		if !strings.HasSuffix(r.header.Get("Authorization"), "=new") {
+			return reply{status: 401, reason: "Authentication failed!"}
+		}
+		return data(`"` + testUPID + `"`)
+	})
+	secret := filepath.Join(t.TempDir(), "secret")
+	then := time.Now().Add(-time.Hour)
+	write := func(text string) {
+		g.Expect(os.WriteFile(secret, []byte(text), 0o600)).To(Succeed())
+		g.Expect(os.Chtimes(secret, then, then)).To(Succeed())
+	}
+	write("old")
+	cfg := config(host)
+	cfg.TokenSecret, cfg.TokenSecretFile = "", secret
+	c := newClient(t, cfg, proxmox.Options{})
+	_, err := c.UploadISO(testContext(t), "pve1", "local", "a.iso", []byte("iso"))
+	g.Expect(err).To(MatchError(proxmox.ErrUnauthorized))
+	write("new")
+	_, err = c.UploadISO(testContext(t), "pve1", "local", "a.iso", []byte("iso"))
+	g.Expect(err).NotTo(HaveOccurred())
+	seen := host.requests()
+	g.Expect(seen).To(HaveLen(3))
+	g.Expect(seen[2].body).To(ContainSubstring("iso"), "the body is sent again, whole")
+}
+
+// loginHost hands out tickets and accepts the newest one.
+func loginHost(t *testing.T) (host *fakeHost, logins *atomic.Int32) {
+	t.Helper()
+	logins = &atomic.Int32{}
+	host = newFakeHost(t, func(r request) reply {
+		if r.uri == "/access/ticket" {
+			if !strings.Contains(r.body, `"password":"letmein"`) {
+				return reply{status: 401, reason: "authentication failure", body: `{"data":null}`}
+			}
+			n := logins.Add(1)
+			return data(fmt.Sprintf(`{"username":"root@pam","ticket":"PVE:root@pam:%d","CSRFPreventionToken":"csrf%d"}`, n, n))
+		}
+		if r.header.Get("Cookie") != fmt.Sprintf("PVEAuthCookie=PVE:root@pam:%d", logins.Load()) {
+			return reply{status: 401, reason: "permission denied - invalid PVE ticket"}
+		}
+		if r.method != "GET" && r.header.Get("CSRFPreventionToken") == "" {
+			return reply{status: 401, reason: "Permission denied - invalid csrf token"}
+		}
+		return data(`"` + testUPID + `"`)
+	})
+	return host, logins
+}
+
+func loginConfig(host *fakeHost) proxmox.ClusterConfig {
+	cfg := config(host)
+	cfg.TokenID, cfg.TokenSecret = "", ""
+	cfg.Username, cfg.Password = "root@pam", "letmein"
+	return cfg
+}
+
+func TestLoginIsMadeOnceAndRenewedInTime(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host, logins := loginHost(t)
+	clock := testclock.NewFakePassiveClock(time.Now())
+	c := newClient(t, loginConfig(host), proxmox.Options{Clock: clock})
+
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			_, err := c.StartVM(testContext(t), "pve1", 200+i)
+			g.Expect(err).NotTo(HaveOccurred())
+		})
+	}
+	wg.Wait()
+	g.Expect(logins.Load()).To(BeEquivalentTo(1))
+
+	clock.SetTime(clock.Now().Add(90 * time.Minute))
+	_, err := c.StartVM(testContext(t), "pve1", 200)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(logins.Load()).To(BeEquivalentTo(2))
+	for _, r := range host.requests() {
+		g.Expect(r.header.Get("Authorization")).To(BeEmpty())
+	}
+}
+
+func TestARefusedTicketIsReplaced(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host, logins := loginHost(t)
+	c := newClient(t, loginConfig(host), proxmox.Options{})
+	_, err := c.StartVM(testContext(t), "pve1", 200)
+	g.Expect(err).NotTo(HaveOccurred())
+	logins.Add(1) // the Cluster's key changed: our ticket is worth nothing
+	_, err = c.StartVM(testContext(t), "pve1", 200)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+func TestAWrongPasswordIsUnauthorized(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host, _ := loginHost(t)
+	cfg := loginConfig(host)
+	cfg.Password = "wrong-password"
+	c := newClient(t, cfg, proxmox.Options{})
+	_, err := c.StartVM(testContext(t), "pve1", 200)
+	g.Expect(err).To(MatchError(proxmox.ErrUnauthorized))
+	g.Expect(err.Error()).NotTo(ContainSubstring("wrong-password"))
+}
+
+// Whatever became of the login, the call itself was not made.
+func TestALoginThatBrokeOffIsNoUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host := newFakeHost(t, always(reply{drop: true}))
+	c := newClient(t, loginConfig(host), proxmox.Options{})
+	_, err := c.StartVM(testContext(t), "pve1", 200)
+	g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
+	g.Expect(err).NotTo(MatchError(proxmox.ErrUnknownOutcome))
+}

@@ -1,0 +1,329 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"mime"
+	"mime/multipart"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Every method is one call, and this one.
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	upid := data(`"` + testUPID + `"`)
+	escaped := "UPID:pve1:00003921:00053CD7:6AF90394:qmclone:9001:kubernetes@pve%21karpenter:"
+	for name, test := range map[string]struct {
+		call   func(context.Context, proxmox.Client) (any, error)
+		answer reply
+		sent   string
+		result any
+	}{
+		"version": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Version(ctx) },
+			answer: data(version), sent: "GET /version",
+			result: proxmox.Version{Release: "8.4", Full: "8.4.21"},
+		},
+		"options, tags free": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Options(ctx) },
+			answer: data(`{"allowed-tags":[]}`), sent: "GET /cluster/options",
+			result: proxmox.ClusterOptions{MACPrefix: "BC:24:11"},
+		},
+		"options, tags restricted": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.Options(ctx) },
+			answer: data(`{"mac_prefix":"02:00:00","allowed-tags":["a"],"keyboard":"en-us","description":"",` +
+				`"user-tag-access":{"user-allow":"existing"},"registered-tags":["prod"]}`),
+			sent:   "GET /cluster/options",
+			result: proxmox.ClusterOptions{MACPrefix: "02:00:00", AllowedTags: []string{"a"}, RegisteredTags: []string{"prod"}},
+		},
+		"options, no tag allowed": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Options(ctx) },
+			answer: data(`{"allowed-tags":[],"user-tag-access":"user-allow=none"}`), sent: "GET /cluster/options",
+			result: proxmox.ClusterOptions{MACPrefix: "BC:24:11", AllowedTags: []string{}},
+		},
+		"permissions": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Permissions(ctx) },
+			answer: data(`{"/vms":{"VM.Clone":1,"VM.Audit":0}}`), sent: "GET /access/permissions",
+			result: proxmox.Permissions{"/vms": {"VM.Clone": true, "VM.Audit": false}},
+		},
+		"security groups": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.SecurityGroups(ctx) },
+			answer: data(`[{"comment":"c","digest":"9e12","group":"k8s"}]`), sent: "GET /cluster/firewall/groups",
+			result: []string{"k8s"},
+		},
+		"bridges": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Bridges(ctx, "pve1") },
+			answer: data(`[{"type":"bridge","iface":"vmbr0","active":1}]`), sent: "GET /nodes/pve1/network?type=any_bridge",
+			result: []string{"vmbr0"},
+		},
+		"config": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.VMConfig(ctx, "pve1", 321) },
+			answer: data(`{"description":" qmclone temporary file","digest":"eb54","lock":"clone"}`),
+			sent:   "GET /nodes/pve1/qemu/321/config?current=1",
+			result: proxmox.VMConfig{Options: map[string]string{"description": " qmclone temporary file", "lock": "clone"}, Digest: "eb54"},
+		},
+		"status": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.VMStatus(ctx, "pve1", 200) },
+			answer: data(`{"cpu":0,"status":"running","ha":{"managed":0},"pid":15175,"uptime":2,"agent":1,"clipboard":null,` +
+				`"lock":"backup","qmpstatus":"running","nics":{"tap200i0":{"netin":110}},"vmid":200}`),
+			sent:   "GET /nodes/pve1/qemu/200/status/current",
+			result: proxmox.VMStatus{Running: true, Status: "running", Lock: "backup", UptimeSeconds: 2, AgentEnabled: true},
+		},
+		"linked clone": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.CloneVM(ctx, proxmox.CloneRequest{Host: "pve1", TemplateID: 9001, VMID: 200, Name: "node-200", Description: "ours\n", Target: "pve1"})
+			},
+			answer: upid, sent: `POST /nodes/pve1/qemu/9001/clone {"description":"ours\n","full":"0","name":"node-200","newid":"200"}`,
+			result: proxmox.UPID(testUPID),
+		},
+		"full clone elsewhere": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.CloneVM(ctx, proxmox.CloneRequest{Host: "pve1", TemplateID: 9001, VMID: 200, Full: true, Storage: "ceph", Target: "pve2", Pool: "k8s"})
+			},
+			answer: upid, sent: `POST /nodes/pve1/qemu/9001/clone {"full":"1","newid":"200","pool":"k8s","storage":"ceph","target":"pve2"}`,
+			result: proxmox.UPID(testUPID),
+		},
+		"update": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return nil, c.UpdateVM(ctx, "pve1", 200, proxmox.ConfigChange{
+					Set: map[string]string{"cores": "4"}, Delete: []string{"ide2", "hotplug"}, Digest: "abc",
+				})
+			},
+			answer: data(`null`), sent: `PUT /nodes/pve1/qemu/200/config {"cores":"4","delete":"hotplug,ide2","digest":"abc"}`,
+		},
+		"update of nothing": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return nil, c.UpdateVM(ctx, "pve1", 200, proxmox.ConfigChange{Digest: "abc"})
+			},
+			answer: failed(500, "no options specified"),
+		},
+		"resize": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.ResizeDisk(ctx, "pve1", 200, "scsi0", 30<<30+1)
+			},
+			answer: upid, sent: `PUT /nodes/pve1/qemu/200/resize {"disk":"scsi0","size":"30721M"}`, result: proxmox.UPID(testUPID),
+		},
+		"start": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.StartVM(ctx, "pve1", 200) },
+			answer: upid, sent: "POST /nodes/pve1/qemu/200/status/start", result: proxmox.UPID(testUPID),
+		},
+		"stop": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.StopVM(ctx, "pve1", 200) },
+			answer: upid, sent: `POST /nodes/pve1/qemu/200/status/stop {"overrule-shutdown":"1"}`, result: proxmox.UPID(testUPID),
+		},
+		"reboot": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.RebootVM(ctx, "pve1", 200) },
+			answer: upid, sent: "POST /nodes/pve1/qemu/200/status/reboot", result: proxmox.UPID(testUPID),
+		},
+		"reset": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.ResetVM(ctx, "pve1", 200) },
+			answer: upid, sent: "POST /nodes/pve1/qemu/200/status/reset", result: proxmox.UPID(testUPID),
+		},
+		"destroy": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.DestroyVM(ctx, "pve1", 200) },
+			answer: upid, sent: "DELETE /nodes/pve1/qemu/200?destroy-unreferenced-disks=0&purge=1", result: proxmox.UPID(testUPID),
+		},
+		"volumes": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.Volumes(ctx, "pve1", "local", "iso")
+			},
+			answer: data(`[{"size":358400,"content":"iso","ctime":1794704271,"format":"iso","volid":"local:iso/tiny.iso"},` +
+				`{"volid":"local:100/vm-100-disk-0.qcow2","size":"1024","vmid":"100","format":"qcow2"}]`),
+			sent: "GET /nodes/pve1/storage/local/content?content=iso",
+			result: []proxmox.Volume{
+				{ID: "local:iso/tiny.iso", Format: "iso", SizeBytes: 358400, Created: time.Unix(1794704271, 0)},
+				{ID: "local:100/vm-100-disk-0.qcow2", Format: "qcow2", SizeBytes: 1024, VMID: 100},
+			},
+		},
+		"delete volume": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.DeleteVolume(ctx, "pve1", "local:iso/karpenter 1.iso")
+			},
+			answer: upid, sent: "DELETE /nodes/pve1/storage/local/content/local:iso/karpenter%201.iso", result: proxmox.UPID(testUPID),
+		},
+		"delete volume, done at once": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.DeleteVolume(ctx, "pve1", "local:iso/a.iso")
+			},
+			answer: data(`null`), sent: "DELETE /nodes/pve1/storage/local/content/local:iso/a.iso", result: proxmox.UPID(""),
+		},
+		"task": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.Task(ctx, testUPID) },
+			answer: data(`{"node":"pve1","starttime":1794704276,"pid":14625,"id":"9001","tokenid":"karpenter","pstart":342654,` +
+				`"status":"stopped","user":"kubernetes@pve","exitstatus":"OK","type":"qmclone","upid":"` + testUPID + `"}`),
+			sent: "GET /nodes/pve1/tasks/" + escaped + "/status",
+			result: proxmox.TaskStatus{UPID: testUPID, Type: "qmclone", ID: "9001", User: testTokenID,
+				Started: time.Unix(1794704276, 0), Exit: "OK"},
+		},
+		"task log": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.TaskLog(ctx, testUPID) },
+			answer: data(`[{"n":1,"t":"bridge 'vmbr7' does not exist"},{"t":"TASK ERROR: start failed","n":2}]`),
+			sent:   "GET /nodes/pve1/tasks/" + escaped + "/log?limit=0",
+			result: []string{"bridge 'vmbr7' does not exist", "TASK ERROR: start failed"},
+		},
+		"cancel task": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return nil, c.CancelTask(ctx, testUPID) },
+			answer: data(`null`), sent: "DELETE /nodes/pve1/tasks/" + escaped,
+		},
+		"running tasks": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.RunningTasks(ctx, "pve1", "qmclone")
+			},
+			answer: data(`[{"upid":"` + testUPID + `","type":"qmclone","id":"9001","user":"kubernetes@pve","tokenid":"karpenter","starttime":1794704276,"status":"RUNNING"},` +
+				`{"upid":"` + testUPID + `","type":"qmclone","id":"9001","user":"kubernetes@pve","starttime":1794704276,"endtime":1794704277,"status":"OK"}]`),
+			sent: "GET /nodes/pve1/tasks?limit=1000&source=active&typefilter=qmclone",
+			result: []proxmox.TaskStatus{{UPID: testUPID, Type: "qmclone", ID: "9001", User: testTokenID,
+				Started: time.Unix(1794704276, 0), Running: true}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			c, host := clientOf(t, always(test.answer))
+			result, err := test.call(testContext(t), c)
+			g.Expect(err).NotTo(HaveOccurred())
+			if test.result == nil {
+				g.Expect(result).To(BeNil())
+			} else {
+				g.Expect(result).To(Equal(test.result))
+			}
+			var sent []string
+			for _, r := range host.requests() {
+				sent = append(sent, r.String())
+				g.Expect(r.chunked).To(BeFalse())
+				g.Expect(r.header.Get("Authorization")).To(Equal("PVEAPIToken=" + testTokenID + "=" + testSecret))
+				if r.body == "" {
+					g.Expect(r.header.Get("Content-Type")).To(BeEmpty(), "JSON without a body is refused")
+				}
+			}
+			g.Expect(strings.Join(sent, "\n")).To(Equal(test.sent))
+		})
+	}
+}
+
+func TestResources(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	c, host := clientOf(t, always(data(`[
+		{"maxmem":25275125760,"uptime":3421,"cpu":0.5,"type":"node","maxcpu":2,"node":"pve1","disk":16384,"maxdisk":12637560832,"status":"online","level":"","id":"node/pve1","mem":2402590720,"cgroup-mode":2},
+		{"type":"node","node":"pve2","status":"offline","id":"node/pve2","hastate":"maintenance"},
+		{"content":"rootdir,images,iso","plugintype":"dir","maxdisk":270553174016,"disk":31353716736,"node":"pve1","type":"storage","storage":"local","id":"storage/pve1/local","shared":0,"status":"available"},
+		{"node":"pve1","type":"sdn","sdn":"localnetwork","id":"sdn/pve1/localnetwork","status":"ok"},
+		{"maxcpu":1,"type":"qemu","node":"pve1","template":0,"id":"qemu/201","name":"node-201","vmid":201,"uptime":0,"tags":"karpenter;tpl","status":"stopped","lock":"backup","maxmem":268435456,"maxdisk":67108864,"memhost":0},
+		{"id":"qemu/202","vmid":202,"node":"pve1","type":"qemu","status":"unknown"},
+		{"id":"lxc/300","vmid":"300","node":"pve1","type":"lxc","status":"running","maxcpu":0.5,"maxmem":1e9,"pool":"p"}
+	]`)))
+	found, err := c.Resources(testContext(t))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(host.requests()).To(HaveLen(1))
+	g.Expect(found.Hosts).To(Equal([]proxmox.HostRow{
+		{Name: "pve1", Online: true, CPUs: 2, MemoryBytes: 25275125760, UsedMemoryBytes: 2402590720, CPULoad: 0.5, UptimeSeconds: 3421},
+		{Name: "pve2", Maintenance: true},
+	}))
+	g.Expect(found.Storages).To(Equal([]proxmox.StorageRow{{
+		Name: "local", Host: "pve1", Type: "dir", Content: []string{"rootdir", "images", "iso"},
+		Available: true, UsedBytes: 31353716736, TotalBytes: 270553174016,
+	}}))
+	g.Expect(found.Guests).To(HaveLen(3))
+	g.Expect(found.Guests[0]).To(Equal(proxmox.GuestRow{
+		VMID: 201, Kind: proxmox.KindQEMU, Name: "node-201", Host: "pve1", Status: "stopped", Tags: []string{"karpenter", "tpl"},
+		Lock: "backup", CPUs: 1, MemoryBytes: 268435456, DiskBytes: 67108864,
+	}))
+	g.Expect(found.Guests[1].Known()).To(BeFalse())
+	g.Expect(found.Guests[2]).To(Equal(proxmox.GuestRow{
+		VMID: 300, Kind: proxmox.KindLXC, Host: "pve1", Status: "running", Tags: []string{}, CPUs: 1, MemoryBytes: 1e9, Pool: "p",
+	}))
+}
+
+func TestLogOfAnUnknownTaskIsNotFound(t *testing.T) {
+	t.Parallel()
+	c, _ := clientOf(t, always(data(`{"n":1,"t":"unable to open file - No such file or directory"}`)))
+	_, err := c.TaskLog(testContext(t), testUPID)
+	NewWithT(t).Expect(err).To(MatchError(proxmox.ErrNotFound))
+}
+
+func TestUploadIsOneMultipartOfKnownLength(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	c, host := clientOf(t, always(data(`"`+testUPID+`"`)))
+	image := bytes.Repeat([]byte{0, 1, 2, 0xff}, 256<<10)
+	_, err := c.UploadISO(testContext(t), "pve1", "local", "boot-200.iso", image)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	seen := host.requests()
+	g.Expect(seen).To(HaveLen(1))
+	g.Expect(seen[0].method + " " + seen[0].uri).To(Equal("POST /nodes/pve1/storage/local/upload"))
+	g.Expect(seen[0].chunked).To(BeFalse())
+	g.Expect(seen[0].length).To(BeEquivalentTo(len(seen[0].body)))
+	_, params, err := mime.ParseMediaType(seen[0].header.Get("Content-Type"))
+	g.Expect(err).NotTo(HaveOccurred())
+	reader := multipart.NewReader(strings.NewReader(seen[0].body), params["boundary"])
+	content, err := reader.NextPart()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(content.FormName()).To(Equal("content"), "Proxmox wants the fields before the file")
+	file, err := reader.NextPart()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(file.FormName()).To(Equal("filename"))
+	g.Expect(file.FileName()).To(Equal("boot-200.iso"))
+	received, err := io.ReadAll(file)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(bytes.Equal(received, image)).To(BeTrue())
+
+	_, err = c.UploadISO(testContext(t), "pve1", "local", "../boot.iso", image)
+	g.Expect(err).To(MatchError(ContainSubstring("../boot.iso")))
+	g.Expect(host.requests()).To(HaveLen(1))
+}
+
+func TestUploadEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	c, _ := clientOf(t, always(reply{status: 200, body: `{"data":null}`, wait: time.Minute}))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := c.UploadISO(ctx, "pve1", "local", "a.iso", []byte("iso"))
+	g.Expect(err).To(And(MatchError(proxmox.ErrUnknownOutcome), MatchError(context.DeadlineExceeded)))
+}
+
+func TestMetricsAreLabelledByTemplate(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	registry := prometheus.NewPedanticRegistry()
+	host := newFakeHost(t, func(r request) reply {
+		if r.method == "GET" {
+			return failed(500, "Configuration file 'nodes/pve1/qemu-server/201.conf' does not exist")
+		}
+		return data(`"` + testUPID + `"`)
+	})
+	c := newClient(t, config(host), proxmox.Options{Registerer: registry})
+	other := config(host)
+	other.Region = "dc2"
+	c2 := newClient(t, other, proxmox.Options{Registerer: registry})
+	_, _ = c.VMConfig(testContext(t), "pve1", 200)
+	_, _ = c.VMConfig(testContext(t), "pve2", 201)
+	_, _ = c.UploadISO(testContext(t), "pve1", "local", "a.iso", []byte("iso"))
+	_, _ = c2.DeleteVolume(testContext(t), "pve1", "local:iso/a.iso")
+	host.server.Close()
+	_, _ = c2.StartVM(testContext(t), "pve1", 200)
+
+	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP karpenter_proxmox_api_requests_total Requests to the Proxmox VE API by endpoint, method and status code; code "none" means that no answer came.
+# TYPE karpenter_proxmox_api_requests_total counter
+karpenter_proxmox_api_requests_total{code="500",endpoint="/nodes/{node}/qemu/{vmid}/config",method="GET",region="dc1"} 2
+karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/{node}/storage/{storage}/upload",method="POST",region="dc1"} 1
+karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/{node}/storage/{storage}/content/{volume}",method="DELETE",region="dc2"} 1
+karpenter_proxmox_api_requests_total{code="none",endpoint="/nodes/{node}/qemu/{vmid}/status/start",method="POST",region="dc2"} 1
+`), "karpenter_proxmox_api_requests_total")).To(Succeed())
+	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_api_request_duration_seconds")).To(Equal(4))
+}

@@ -1,0 +1,366 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// kindName names the one kind that an error has, or fails.
+func kindName(t *testing.T, err error) string {
+	t.Helper()
+	var (
+		names     []string
+		forbidden *ForbiddenError
+		invalid   *InvalidError
+	)
+	for _, kind := range []error{
+		ErrNotFound, ErrExists, ErrLocked, ErrBusy, ErrRunning, ErrNotRunning, ErrProtected, ErrRootOnly, ErrStorageFull, ErrConflict,
+		ErrNoQuorum, ErrUnauthorized, ErrHostUnreachable, ErrUnreachable, ErrUnknownOutcome, ErrTaskCancelled, ErrFailed,
+	} {
+		if errors.Is(err, kind) {
+			names = append(names, kind.Error())
+		}
+	}
+	if errors.As(err, &forbidden) {
+		names = append(names, "forbidden")
+	}
+	if errors.As(err, &invalid) {
+		names = append(names, "invalid")
+	}
+	if len(names) != 1 {
+		t.Errorf("%v: found kinds %q, want exactly one", err, names)
+		return ""
+	}
+	return names[0]
+}
+
+// Texts as Proxmox VE says them, as answers or as the last words of tasks.
+func TestClassifyText(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]error{
+		"Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist":                                     ErrNotFound,
+		"unable to find configuration file for VM 8888 on node 'pve1'":                                            ErrNotFound,
+		"unable to create VM 200: config file already exists":                                                     ErrExists,
+		"unable to create VM 303 - VM 303 already exists on node 'pve1'":                                          ErrExists,
+		"close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists":               ErrExists,
+		"clone failed: close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists": ErrExists,
+		"VM is locked (backup)": ErrLocked,
+		"VM is locked (clone)":  ErrLocked,
+		"can't lock file '/var/lock/qemu-server/lock-303.conf' - got timeout":                           ErrLocked,
+		"unable to create VM 100 - can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout": ErrLocked,
+		"clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout":     ErrLocked,
+		"clone failed: cfs-lock 'storage-ceph' error: got lock request timeout":                         ErrLocked,
+		"'storage-ceph'-locked command timed out - aborting":                                            ErrLocked,
+		"can't add VM 100 to pool 'p': cfs-lock 'file-user_cfg' error: got lock request timeout":        ErrLocked,
+		"got no worker upid - start worker failed":                                                      ErrBusy,
+		"VM 200 is running - destroy failed":                                                            ErrRunning,
+		"VM 200 already running":                                                                        ErrRunning,
+		"you can't convert a VM to template if VM is running":                                           ErrRunning,
+		"VM 100 not running":                                                                              ErrNotRunning,
+		"VM 100 is not running":                                                                           ErrNotRunning,
+		"can't remove VM 201 - protection mode enabled":                                                   ErrProtected,
+		"only root can set 'affinity' config":                                                             ErrRootOnly,
+		"only root can modify 'serial0' config for real devices":                                          ErrRootOnly,
+		"only root can set 'hostpci0' config for non-mapped devices":                                      ErrRootOnly,
+		"Only root can pass arbitrary filesystem paths.":                                                  ErrRootOnly,
+		"checksum mismatch (file change by other user?)":                                                  ErrConflict,
+		"detected modified configuration - file changed by other user? Try again.":                        ErrConflict,
+		"cluster not ready - no quorum?":                                                                  ErrNoQuorum,
+		"cfs-lock 'firewall-vm-300' error: no quorum!":                                                    ErrNoQuorum,
+		"unable to open file '/etc/pve/nodes/pve9a/qemu-server/300.conf.tmp.1234' - Permission denied":    ErrNoQuorum,
+		"hostname lookup 'pve9' failed - failed to get address info for: pve9: Name or service not known": ErrHostUnreachable,
+		"no such cluster node 'pve9'":                                                                     ErrHostUnreachable,
+		"clone failed: copy failed: command '/usr/bin/qemu-img convert' failed: error while writing: No space left on device": ErrStorageFull,
+		"clone failed: lvcreate 'pve/vm-101-disk-0' error: Volume group \"pve\" has insufficient free space (10 extents)":     ErrStorageFull,
+		"zfs error: cannot create 'rpool/data/vm-101-disk-0': out of space":                                                   ErrStorageFull,
+		"lvcreate snapshot error: Cannot create new thin volume, free space in thin pool pve/data reached threshold.":         ErrStorageFull,
+		"clone failed: interrupted by signal":              ErrTaskCancelled,
+		"received interrupt":                               ErrTaskCancelled,
+		"unexpected status":                                ErrUnknownOutcome,
+		"start failed: QEMU exited with code 1":            ErrFailed,
+		"bridge 'vmbr7' does not exist":                    ErrFailed,
+		"storage 'nostore' does not exist":                 ErrFailed,
+		"volume 'local:snippets/none.yaml' does not exist": ErrFailed,
+		"snapshot 's1' does not exist":                     ErrFailed,
+		"base volume 'local:9001/base-9001-disk-0.qcow2' is still in use by linked cloned":                                     ErrFailed,
+		"you can't start a vm if it's a template":                                                                              ErrFailed,
+		"VM quit/powerdown failed - got timeout":                                                                               ErrFailed,
+		"MAX 2 vcpus allowed per VM on this node":                                                                              ErrFailed,
+		"checksum mismatch: got 'da9f' != expect '0000'":                                                                       ErrFailed,
+		"QEMU guest agent is not running":                                                                                      ErrFailed,
+		"parameter 'storage' not allowed for linked clones":                                                                    ErrFailed,
+		"can't clone VM to node 'pve9b' (VM uses local storage)":                                                               ErrFailed,
+		"Linked clone feature is not supported for 'lvm:base-100-disk-0' (scsi0)":                                              ErrFailed,
+		"disk image '/var/lib/vz/images/999/vm-999-disk-0.qcow2' already exists":                                               ErrFailed,
+		"unable to remove VM 303 - used in HA resources and purge parameter not set.":                                          ErrFailed,
+		"malformed JSON string, neither tag, array, object, number, string or atom, at character offset 0 (before \"(end of\"": ErrFailed,
+		"": ErrFailed,
+	} {
+		err := classifyText(text, aboutGuest)
+		if !errors.Is(err, want) {
+			t.Errorf("%q: found %v, want %v", text, err, want)
+		}
+		kindName(t, err)
+	}
+}
+
+func TestClassifyTextOfAStorage(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]error{
+		"storage 'nostore' does not exist":                                           ErrNotFound,
+		"volume 'local:iso/none.iso' does not exist":                                 ErrNotFound,
+		"refusing to override existing file '/var/lib/vz/template/iso/tiny.iso'":     ErrExists,
+		"disk image '/var/lib/vz/images/999/vm-999-disk-0.qcow2' already exists":     ErrExists,
+		"Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist":        ErrFailed,
+		"can't lock file '/var/lock/pve-manager/pve-storage-local' - got timeout":    ErrLocked,
+		"import failed: cp: error writing '/mnt/x.iso': No space left on device":     ErrStorageFull,
+		"download failed: exit code 8":                                               ErrFailed,
+		"upload failed at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 1317.":     ErrFailed,
+		"unable to open file '/var/lib/vz/template/iso/x.iso' - Permission denied":   ErrFailed,
+		"cannot unlink: Read-only file system (storage 'nfs' is not online)":         ErrFailed,
+		"cfs-lock 'storage-nfs' error: got lock request timeout":                     ErrLocked,
+		"can't activate storage 'nfs' - directory '/mnt/pve/nfs' does not exist yet": ErrFailed,
+	} {
+		if err := classifyText(text, aboutStorage); !errors.Is(err, want) {
+			t.Errorf("%q: found %v, want %v", text, err, want)
+		}
+	}
+}
+
+func TestClassifyForbidden(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]ForbiddenError{
+		"Permission check failed (/vms/9001, VM.Clone)":                              {Path: "/vms/9001", Privilege: "VM.Clone"},
+		"Permission check failed (/, Sys.Modify)":                                    {Path: "/", Privilege: "Sys.Modify"},
+		"Permission check failed (/sdn/zones/localnetwork/vmbr0/7, SDN.Use)":         {Path: "/sdn/zones/localnetwork/vmbr0/7", Privilege: "SDN.Use"},
+		"Permission check failed (/, Sys.Modify for modifying tag 'x')":              {Path: "/", Privilege: "Sys.Modify"},
+		"Permission check failed (/vms/2, VM.GuestAgent.Audit|VM.Monitor)":           {Path: "/vms/2", Privilege: "VM.GuestAgent.Audit|VM.Monitor"},
+		"Permission check failed":                                                    {},
+		"Permission check failed (pool 'nopool' does not exist)":                     {},
+		"Permission check failed (user != root@pam)":                                 {},
+		"Permission check failed (URI '/access/ticket' not available with API token": {},
+	} {
+		var found *ForbiddenError
+		err := classify(answer{method: http.MethodPost, status: http.StatusForbidden, reason: text})
+		if !errors.As(err, &found) {
+			t.Errorf("%q: found %v, want a *ForbiddenError", text, err)
+			continue
+		}
+		want.Message = text
+		if *found != want {
+			t.Errorf("%q: found %+v, want %+v", text, *found, want)
+		}
+		if !strings.Contains(found.Error(), text) {
+			t.Errorf("%q: Proxmox's words are lost in %q", text, found)
+		}
+	}
+	task := TaskStatus{UPID: "UPID:pve1:00000001:00000001:00000001:qmcreate:341:a@pve:", Exit: "unable to create VM 341 - 403 Permission check failed (/, Sys.Modify for modifying tag 'prod')"}
+	var found *ForbiddenError
+	if err := task.Err(); !errors.As(err, &found) || found.Privilege != "Sys.Modify" {
+		t.Errorf("a task's last word: found %v", err)
+	}
+}
+
+func TestClassifyParameters(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		about subject
+		body  string
+		want  string
+	}{
+		"unknown task":            {aboutOther, `{"errors":{"upid":"no such task"}}`, ErrNotFound.Error()},
+		"bad upid":                {aboutOther, `{"errors":{"upid":"unable to parse worker upid"}}`, "invalid"},
+		"taken VMID":              {aboutOther, `{"errors":{"vmid":"VM 303 already exists"}}`, ErrExists.Error()},
+		"unknown storage":         {aboutStorage, `{"errors":{"storage":"No such storage."}}`, ErrNotFound.Error()},
+		"unknown storage of a VM": {aboutGuest, `{"errors":{"storage":"No such storage."}}`, "invalid"},
+		"root only":               {aboutGuest, `{"errors":{"skiplock":"Only root may use this option."}}`, ErrRootOnly.Error()},
+		"bad value":               {aboutGuest, `{"errors":{"cores":"value must have a minimum value of 1"}}`, "invalid"},
+		"error that is no text":   {aboutGuest, `{"errors":{"cores":{"a":1}}}`, "invalid"},
+		"no errors":               {aboutGuest, `{"data":null}`, "invalid"},
+		"no JSON":                 {aboutGuest, `<html>`, "invalid"},
+		"errors that are no map":  {aboutGuest, `{"errors":[1]}`, "invalid"},
+	} {
+		err := classify(answer{method: http.MethodPut, about: test.about, status: 400, reason: "Parameter verification failed.", body: []byte(test.body)})
+		if found := kindName(t, err); found != test.want {
+			t.Errorf("%s: found %s (%v), want %s", name, found, err, test.want)
+		}
+	}
+}
+
+func TestClassifyStatus(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		method string
+		status int
+		want   error
+	}{
+		{http.MethodGet, 401, ErrUnauthorized}, {http.MethodPost, 401, ErrUnauthorized},
+		{http.MethodGet, 595, ErrHostUnreachable}, {http.MethodPost, 595, ErrHostUnreachable},
+		{http.MethodGet, 596, ErrHostUnreachable}, {http.MethodPost, 596, ErrUnknownOutcome},
+		{http.MethodGet, 597, ErrHostUnreachable}, {http.MethodPut, 597, ErrUnknownOutcome},
+		{http.MethodGet, 599, ErrHostUnreachable}, {http.MethodDelete, 599, ErrUnknownOutcome},
+		{http.MethodGet, 502, ErrUnreachable}, {http.MethodPost, 502, ErrUnknownOutcome},
+		{http.MethodGet, 503, ErrUnreachable}, {http.MethodPost, 504, ErrUnknownOutcome},
+		{http.MethodGet, 404, ErrUnreachable}, {http.MethodGet, 301, ErrUnreachable},
+		{http.MethodGet, 501, ErrFailed}, {http.MethodPost, 506, ErrFailed},
+	} {
+		err := classify(answer{method: test.method, status: test.status})
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s %d: found %v, want %v", test.method, test.status, err, test.want)
+		}
+		kindName(t, err)
+	}
+}
+
+func TestTaskSuccess(t *testing.T) {
+	t.Parallel()
+	for _, s := range []TaskStatus{{Exit: "OK"}, {Exit: "WARNINGS: 2"}} {
+		if !s.Succeeded() || s.Err() != nil {
+			t.Errorf("%+v: want success", s)
+		}
+	}
+	if s := (TaskStatus{Running: true}); s.Succeeded() || s.Err() != nil {
+		t.Errorf("%+v: want neither success nor error", s)
+	}
+	for _, s := range []TaskStatus{{Exit: ""}, {Exit: "WARNINGS: none"}, {Exit: "command failed: OK"}} {
+		if s.Succeeded() || s.Err() == nil {
+			t.Errorf("%+v: want an error", s)
+		}
+	}
+	// A destroy that fails for a missing storage is no proof that the VM is gone.
+	destroy := TaskStatus{UPID: "UPID:pve1:00000001:00000001:00000001:qmdestroy:200:a@pve:", Exit: "storage 'nostore' does not exist"}
+	if err := destroy.Err(); !errors.Is(err, ErrFailed) {
+		t.Errorf("found %v, want ErrFailed", err)
+	}
+	start := TaskStatus{UPID: "UPID:pve1:00000001:00000001:00000001:qmstart:200:a@pve:", Exit: "Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist"}
+	if err := start.Err(); !errors.Is(err, ErrNotFound) {
+		t.Errorf("found %v, want ErrNotFound", err)
+	}
+}
+
+// exchange is a recorded request with its answer.
+type exchange struct {
+	Method string          `json:"method"`
+	Path   string          `json:"path"`
+	Status int             `json:"status"`
+	Reason string          `json:"reason"`
+	Body   json.RawMessage `json:"body"`
+}
+
+func recordedExchanges(t *testing.T) []exchange {
+	t.Helper()
+	reference := os.Getenv("PVE_REFERENCE")
+	if reference == "" {
+		reference = filepath.Join("..", "..", "..", "shared", "reference")
+	}
+	file, err := os.Open(filepath.Join(reference, "pve-traces.jsonl"))
+	if err != nil {
+		t.Skipf("SKIPPED: no recorded traffic of a running Proxmox VE (%v); set PVE_REFERENCE to the directory with pve-traces.jsonl", err)
+	}
+	defer func() { _ = file.Close() }()
+	var all []exchange
+	scanner := bufio.NewScanner(file)
+	scanner.Buffer(nil, 16<<20)
+	for scanner.Scan() {
+		var e exchange
+		if err := json.Unmarshal(scanner.Bytes(), &e); err != nil {
+			t.Fatalf("record %d: %v", len(all)+1, err)
+		}
+		var text string // some bodies were recorded as text
+		if json.Unmarshal(e.Body, &text) == nil {
+			e.Body = json.RawMessage(text)
+		}
+		all = append(all, e)
+	}
+	if err := scanner.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func (e exchange) about() subject {
+	switch {
+	case strings.Contains(e.Path, "/qemu/"):
+		return aboutGuest
+	case strings.Contains(e.Path, "/storage/"):
+		return aboutStorage
+	}
+	return aboutOther
+}
+
+// Every error that running 8.4 and 9.2 APIs gave has exactly one kind, and that
+// its status promises.
+func TestClassifyRecordedAnswers(t *testing.T) {
+	t.Parallel()
+	counts := map[string]int{}
+	for _, e := range recordedExchanges(t) {
+		if e.Status < 400 {
+			continue
+		}
+		err := classify(answer{method: e.Method, about: e.about(), status: e.Status, reason: e.Reason, body: e.Body})
+		kind := kindName(t, err)
+		counts[kind]++
+		expected := map[int][]string{
+			400: {"invalid", ErrNotFound.Error(), ErrExists.Error(), ErrRootOnly.Error()},
+			401: {ErrUnauthorized.Error()},
+			403: {"forbidden"},
+			501: {ErrFailed.Error()},
+			595: {ErrHostUnreachable.Error()},
+		}[e.Status]
+		if expected != nil && !strings.Contains(strings.Join(expected, "|"), kind) {
+			t.Errorf("%s %s %d %s: found %v", e.Method, e.Path, e.Status, e.Reason, err)
+		}
+		if e.Reason != "" && e.Status != 400 && !strings.Contains(err.Error(), strings.TrimSpace(e.Reason)) {
+			t.Errorf("%d %s: the words are lost in %q", e.Status, e.Reason, err)
+		}
+	}
+	t.Logf("kinds of recorded errors: %v", counts)
+	if counts[ErrNotFound.Error()] == 0 || counts[ErrLocked.Error()] == 0 || counts["forbidden"] == 0 {
+		t.Errorf("kinds are missing in %v", counts)
+	}
+}
+
+func TestClassifyRecordedTasks(t *testing.T) {
+	t.Parallel()
+	for _, e := range recordedExchanges(t) {
+		var body struct {
+			Data taskRow `json:"data"`
+		}
+		if json.Unmarshal(e.Body, &body) != nil || body.Data.ExitStatus == "" {
+			continue
+		}
+		status := body.Data.status()
+		status.Exit = body.Data.ExitStatus
+		if !status.UPID.Valid() || status.UPID.Kind() != status.Type || status.UPID.ID() != status.ID || !status.UPID.Started().Equal(status.Started) {
+			t.Errorf("UPID %s does not read as %+v", status.UPID, status)
+		}
+		if err := status.Err(); err != nil {
+			kindName(t, fmt.Errorf("%s, %w", status.Type, err))
+		}
+	}
+}
+
+func FuzzClassify(f *testing.F) {
+	f.Add("GET", 500, "VM is locked (backup)", `{"data":null,"message":"x\n"}`)
+	f.Add("POST", 400, "Parameter verification failed.", `{"errors":{"upid":"no such task"}}`)
+	f.Add("PUT", 403, "Permission check failed (/vms/1, VM.Clone)", ``)
+	f.Fuzz(func(t *testing.T, method string, status int, reason, body string) {
+		for _, about := range []subject{aboutOther, aboutGuest, aboutStorage} {
+			err := classify(answer{method: method, about: about, status: status, reason: reason, body: []byte(body)})
+			kindName(t, err)
+			if strings.ContainsAny(err.Error(), "\r\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+		}
+	})
+}

@@ -1,0 +1,178 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const (
+	token        = "  token_id: kubernetes@pve!karpenter\n  token_secret: s3cr3t\n"
+	cluster      = "- region: dc1\n  url: https://pve1:8006\n"
+	hexPrint     = "AB:CD:EF:01:23:45:67:89:AB:CD:EF:01:23:45:67:89:AB:CD:EF:01:23:45:67:89:AB:CD:EF:01:23:45:67:89"
+	goodClusters = "clusters:\n" + cluster + token
+)
+
+// load writes a cloud config (DIR in it stands for its directory) and reads it.
+func load(t *testing.T, text string, files map[string]string) (proxmox.Config, error) {
+	t.Helper()
+	dir := t.TempDir()
+	files["cloud.yaml"] = strings.ReplaceAll(text, "DIR", dir)
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return proxmox.LoadConfig(filepath.Join(dir, "cloud.yaml"))
+}
+
+func TestLoadConfigReadsEveryField(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	ca := newFakeHost(t, always(data(version))).ca()
+	found, err := load(t, `
+features:
+  provider: capmox
+clusters:
+- region: dc1
+  url: https://pve1:8006/api2/json
+  insecure: true
+  token_id: kubernetes@pve!karpenter
+  token_secret: s3cr3t
+- region: dc-2.b
+  url: https://10.0.0.1:8006
+  urls: [ "https://10.0.0.1:8006/", https://10.0.0.2:8006, "https://[2001:db8::1]:8006" ]
+  ca_file: DIR/ca.pem
+  token_id_file: DIR/id
+  token_secret_file: DIR/secret
+- region: dc3
+  urls: [https://pve.example.com/proxy/api2/json]
+  fingerprint: `+hexPrint+`
+  username: root@pam
+  password: 12345
+`, map[string]string{"ca.pem": ca, "id": "kubernetes@pve!karpenter\n", "secret": "s3cr3t\n"})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found.Features.Provider).To(Equal("capmox"))
+	g.Expect(found.Clusters).To(HaveLen(3))
+	one, two, three := found.Clusters[0], found.Clusters[1], found.Clusters[2]
+	g.Expect(one).To(Equal(proxmox.ClusterConfig{
+		Region: "dc1", URLs: []string{"https://pve1:8006/api2/json"}, Insecure: true, TokenID: "kubernetes@pve!karpenter", TokenSecret: "s3cr3t",
+	}))
+	g.Expect(two.URLs).To(Equal([]string{
+		"https://10.0.0.1:8006/api2/json", "https://10.0.0.2:8006/api2/json", "https://[2001:db8::1]:8006/api2/json",
+	}))
+	g.Expect(two.CA).To(Equal(ca))
+	g.Expect(two.TokenSecretFile).To(HaveSuffix("/secret"))
+	g.Expect(three.URLs).To(Equal([]string{"https://pve.example.com/proxy/api2/json"}))
+	g.Expect(three.Fingerprints).To(Equal([]string{hexPrint}))
+	g.Expect(three.Password).To(Equal(proxmox.Secret("12345")))
+	for _, c := range found.Clusters {
+		_, err := proxmox.New(c, proxmox.Options{})
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+}
+
+// Each mistake is one line with line, field, finding and remedy, and no secret.
+func TestLoadConfigMessages(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ text, want string }{
+		"empty":             {"", `the file is empty: it wants "clusters:" with at least one cluster`},
+		"only a comment":    {"# nothing\n", `the file is empty`},
+		"bad YAML":          {"clusters:\n  - a: [\n", "bad YAML: line "},
+		"a list":            {"- a\n", "line 1: found a list, want fields: clusters, features"},
+		"unknown field":     {goodClusters + "featuers: {}\n", "line 6: featuers: unknown field, known are clusters, features"},
+		"unknown feature":   {"features: {x: 1}\n" + goodClusters, "line 1: features.x: unknown field, known are provider"},
+		"unknown provider":  {"features: {provider: aws}\n" + goodClusters, `line 1: features.provider: found "aws", want default or capmox`},
+		"no clusters":       {"features: {provider: default}\n", "clusters: found none, want at least one cluster with region, url and a token"},
+		"empty clusters":    {"clusters: []\n", "clusters: found none"},
+		"clusters no list":  {"clusters: {a: b}\n", "line 1: clusters: found fields, want a list"},
+		"cluster no fields": {"clusters: [s3cr3t]\n", "line 1: clusters[0]: found a text, want fields: ca, ca_file"},
+		"unknown key": {
+			goodClusters + "- region: dc2\n  uri: https://pve2:8006\n",
+			"line 7: clusters[1].uri: unknown field, known are ca, ca_file, fingerprint, insecure, password, region, token_id, token_id_file, token_secret, token_secret_file, url, urls, username",
+		},
+		"key twice":       {goodClusters + "  region: dc2\n", "line 6: clusters[0].region: found twice, want it once"},
+		"secret no text":  {"clusters:\n" + cluster + "  token_id: a@pve!b\n  token_secret: [s3cr3t]\n", "line 5: clusters[0].token_secret: found a list, want a text"},
+		"insecure no":     {goodClusters + "  insecure: nope\n", "line 6: clusters[0].insecure: found a text, want true or false"},
+		"no region":       {"clusters:\n- url: https://pve1:8006\n" + token, "line 2: clusters[0].region: missing: name the cluster; the name becomes the label topology.kubernetes.io/region"},
+		"bad region":      {"clusters:\n- region: dc/1\n  url: https://pve1:8006\n" + token, `line 2: clusters[0].region: found "dc/1", want a label value: at most 63`},
+		"region twice":    {goodClusters + cluster + token, `clusters[1].region: found "dc1", which clusters[0] has already: a region names one cluster; hosts of one cluster go into its urls`},
+		"no url":          {"clusters:\n- region: dc1\n" + token, "line 2: clusters[0].url: missing: want https://host:8006, or urls"},
+		"plain http":      {"clusters:\n- region: dc1\n  url: http://pve1:8006\n" + token, `clusters[0].url: found "http://pve1:8006", want https://host:8006: Proxmox VE speaks TLS only`},
+		"no scheme":       {"clusters:\n- region: dc1\n  url: pve1:8006\n" + token, `clusters[0].url: found "pve1:8006", want https://host:8006`},
+		"no host":         {"clusters:\n- region: dc1\n  url: https://\n" + token, `clusters[0].url: found "https://", want https://host:8006`},
+		"second url":      {"clusters:\n" + cluster + "  urls: [https://pve2:8006/foo]\n" + token, `clusters[0].urls[1]: found "https://pve2:8006/foo", want https://host:8006 or https://host:8006/api2/json`},
+		"query":           {"clusters:\n- region: dc1\n  url: https://pve1:8006/?a=b\n" + token, `without anything behind`},
+		"password in url": {"clusters:\n- region: dc1\n  url: https://root:s3cr3t@pve1:8006\n" + token, "clusters[0].url: found something that is no plain URL, want https://host:8006 without user and password"},
+		"no credentials":  {"clusters:\n" + cluster, "line 2: clusters[0].token_id: missing: give token_id and token_secret (or token_id_file and token_secret_file), or username and password"},
+		"both kinds":      {goodClusters + "  username: root@pam\n  password: s3cr3t\n", "clusters[0].token_id: found a token and a username or password: give one kind"},
+		"id alone":        {"clusters:\n" + cluster + "  token_id: a@pve!b\n", "clusters[0].token_secret: missing beside token_id"},
+		"secret alone":    {"clusters:\n" + cluster + "  token_secret: s3cr3t\n", "clusters[0].token_id: missing beside the secret: want user@realm!name"},
+		"bad token id":    {"clusters:\n" + cluster + "  token_id: karpenter\n  token_secret: s3cr3t\n", `clusters[0].token_id: found "karpenter", want user@realm!name, for instance kubernetes@pve!karpenter`},
+		"id with secret":  {"clusters:\n" + cluster + "  token_id: a@pve!b=s3cr3t\n  token_secret: s3cr3t\n", `clusters[0].token_id: found "=" in it, want user@realm!name alone`},
+		"secret twice":    {goodClusters + "  token_secret_file: DIR/secret\n", "clusters[0].token_secret_file: found beside token_secret: give one of them"},
+		"id twice":        {goodClusters + "  token_id_file: DIR/secret\n", "clusters[0].token_id_file: found beside token_id: give one of them"},
+		"no secret file":  {"clusters:\n" + cluster + "  token_id: a@pve!b\n  token_secret_file: DIR/none\n", "none: no such file or directory: mount the file with the token's secret"},
+		"empty secret":    {"clusters:\n" + cluster + "  token_id: a@pve!b\n  token_secret_file: DIR/empty\n", "clusters[0].token_secret_file: "},
+		"bad id file":     {"clusters:\n" + cluster + "  token_id_file: DIR/other\n  token_secret_file: DIR/secret\n", `clusters[0].token_id_file: found "karpenter", want user@realm!name`},
+		"no id file":      {"clusters:\n" + cluster + "  token_id_file: DIR/none\n  token_secret_file: DIR/secret\n", "none: no such file or directory: mount the file with the token's id"},
+		"user alone":      {"clusters:\n" + cluster + "  username: root@pam\n", "clusters[0].password: missing beside username"},
+		"password alone":  {"clusters:\n" + cluster + "  password: s3cr3t\n", "clusters[0].username: missing beside password: want user@realm"},
+		"user, no realm":  {"clusters:\n" + cluster + "  username: root\n  password: s3cr3t\n", `clusters[0].username: found "root", want user@realm, for instance root@pam`},
+		"bad fingerprint": {goodClusters + "  fingerprint: AB:CD\n", `clusters[0].fingerprint: found "AB:CD", want a SHA-256 fingerprint`},
+		"bad ca":          {goodClusters + "  ca: nonsense\n", "clusters[0].ca: found no certificate, want PEM"},
+		"no ca file":      {goodClusters + "  ca_file: DIR/none\n", "none: no such file or directory: mount the file, for instance /etc/pve/pve-root-ca.pem"},
+		"empty ca file":   {goodClusters + "  ca_file: DIR/empty\n", "clusters[0].ca_file: found no certificate in /"},
+		"two cas":         {goodClusters + "  ca: x\n  ca_file: DIR/secret\n", "clusters[0].ca_file: found beside ca: give one of them"},
+		"ca and pin":      {goodClusters + "  ca: x\n  fingerprint: " + hexPrint + "\n", "clusters[0].fingerprint: found beside ca or ca_file: give one of them"},
+		"insecure and ca": {goodClusters + "  ca: x\n  insecure: true\n", "clusters[0].insecure: found true beside ca, ca_file or fingerprint: remove one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			_, err := load(t, test.text, map[string]string{"secret": "s3cr3t\n", "empty": " \n", "other": "karpenter\n"})
+			g.Expect(err).To(HaveOccurred())
+			g.Expect(err.Error()).To(ContainSubstring(test.want))
+			g.Expect(err.Error()).To(And(HavePrefix("reading the cloud config /"), ContainSubstring("/cloud.yaml, ")))
+			g.Expect(err.Error()).NotTo(Or(ContainSubstring("s3cr3t"), ContainSubstring("\n")))
+		})
+	}
+}
+
+func TestLoadConfigWithoutAFile(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	_, err := proxmox.LoadConfig("")
+	g.Expect(err).To(MatchError(ContainSubstring("set --cloud-config or CLOUD_CONFIG")))
+	_, err = proxmox.LoadConfig("/nowhere/cloud.yaml")
+	g.Expect(err).To(MatchError("reading the cloud config, /nowhere/cloud.yaml does not exist: check --cloud-config and the mounted secret"))
+	_, err = proxmox.LoadConfig(t.TempDir())
+	g.Expect(err).To(MatchError(ContainSubstring("is a directory")))
+}
+
+func FuzzLoadConfig(f *testing.F) {
+	f.Add(goodClusters)
+	f.Add("clusters: &a [*a]\n")
+	f.Add("clusters:\n- <<: {region: x}\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		path := filepath.Join(t.TempDir(), "cloud.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Skip(err)
+		}
+		found, err := proxmox.LoadConfig(path)
+		if err != nil && strings.Contains(err.Error(), "\n") {
+			t.Errorf("more than one line: %q", err)
+		}
+		if err == nil && len(found.Clusters) == 0 {
+			t.Error("no clusters and no error")
+		}
+	})
+}

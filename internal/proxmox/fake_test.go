@@ -1,0 +1,149 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const (
+	testTokenID = "kubernetes@pve!karpenter"
+	testSecret  = "11111111-2222-3333-4444-555555555555"
+	testUPID    = "UPID:pve1:00003921:00053CD7:6AF90394:qmclone:9001:kubernetes@pve!karpenter:"
+)
+
+// reply is what a fake Host answers.
+type reply struct {
+	status int
+	reason string // empty = the standard one
+	body   string
+	// drop closes the connection instead of an answer.
+	drop bool
+	// wait holds the answer back.
+	wait time.Duration
+}
+
+func data(json string) reply { return reply{status: 200, body: `{"data":` + json + `}`} }
+
+// failed is an error answer as since 8.4: reason phrase and message.
+func failed(status int, text string) reply {
+	return reply{status: status, reason: text, body: fmt.Sprintf(`{"data":null,"message":%q}`, text+"\n")}
+}
+
+type request struct {
+	method, uri, body string
+	header            http.Header
+	length            int64
+	chunked           bool
+}
+
+func (r request) String() string { return strings.TrimSpace(r.method + " " + r.uri + " " + r.body) }
+
+// fakeHost is a TLS server that answers as told and remembers what it was
+// asked. It writes status lines itself: net/http has no reason phrases.
+type fakeHost struct {
+	server *httptest.Server
+	mu     sync.Mutex
+	seen   []request
+}
+
+func newFakeHost(t *testing.T, answer func(request) reply) *fakeHost {
+	t.Helper()
+	f := &fakeHost{}
+	f.server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		seen := request{
+			method: r.Method, uri: strings.TrimPrefix(r.RequestURI, "/api2/json"), body: string(body),
+			header: r.Header.Clone(), length: r.ContentLength, chunked: len(r.TransferEncoding) > 0,
+		}
+		f.mu.Lock()
+		f.seen = append(f.seen, seen)
+		f.mu.Unlock()
+		f.write(w, r, answer(seen))
+	}))
+	f.server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	t.Cleanup(f.server.Close)
+	return f
+}
+
+func (f *fakeHost) write(w http.ResponseWriter, r *http.Request, a reply) {
+	select {
+	case <-time.After(a.wait):
+	case <-r.Context().Done():
+	}
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	if a.drop {
+		return
+	}
+	reason := a.reason
+	if reason == "" {
+		reason = http.StatusText(a.status)
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\nContent-Type: application/json;charset=UTF-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", a.status, reason, len(a.body), a.body)
+	_, _ = conn.Write(b.Bytes())
+}
+
+func (f *fakeHost) requests() []request {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]request(nil), f.seen...)
+}
+
+func (f *fakeHost) ca() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.server.Certificate().Raw}))
+}
+
+// config of a Cluster whose URLs are these Hosts'.
+func config(hosts ...*fakeHost) proxmox.ClusterConfig {
+	cfg := proxmox.ClusterConfig{Region: "dc1", TokenID: testTokenID, TokenSecret: testSecret}
+	for _, h := range hosts {
+		cfg.URLs = append(cfg.URLs, h.server.URL)
+		cfg.CA = h.ca() // httptest has one certificate for all its servers
+	}
+	return cfg
+}
+
+func newClient(t *testing.T, cfg proxmox.ClusterConfig, opts proxmox.Options) proxmox.Client {
+	t.Helper()
+	c, err := proxmox.New(cfg, opts)
+	if err != nil {
+		t.Fatalf("New: %v", err)
+	}
+	return c
+}
+
+// clientOf a Cluster of one Host that answers as told.
+func clientOf(t *testing.T, answer func(request) reply) (proxmox.Client, *fakeHost) {
+	t.Helper()
+	host := newFakeHost(t, answer)
+	return newClient(t, config(host), proxmox.Options{}), host
+}
+
+// always gives one answer.
+func always(a reply) func(request) reply { return func(request) reply { return a } }
+
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}

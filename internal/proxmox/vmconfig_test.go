@@ -1,0 +1,245 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"regexp"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// A config as 8.4 gives it: numbers, texts, a boolean.
+const nodeConfig = `{
+	"agent": "enabled=1", "boot": "order=ide2;scsi0;net0", "cores": 4, "cpulimit": "1", "description": "ours",
+	"digest": "da39a3ee", "ide0": "none,media=cdrom", "ide2": "local:9000/vm-9000-cloudinit.qcow2,media=cdrom,size=4M",
+	"memory": "8192", "name": "ubuntu", "net0": "virtio=BC:24:11:2E:C5:01,bridge=vmbr0,firewall=1,tag=7,trunks=2;4-6",
+	"net1": "model=e1000,macaddr=BC:24:11:00:00:02,bridge=vnet1,mtu=1", "net10": "virtio,bridge=vmbr1", "numa": 1,
+	"onboot": true, "protection": 0, "scsi0": "local-lvm:base-9000-disk-0/vm-20001-disk-0,discard=on,iothread=1,size=3584M",
+	"scsi10": "ceph:vm-20001-disk-1,size=1T", "scsi2": "ceph:vm-20001-disk-2,size=1.5G", "scsihw": "virtio-scsi-single",
+	"efidisk0": "local-lvm:vm-20001-disk-3,size=4M", "unused0": "local-lvm:vm-20001-disk-9",
+	"smbios1": "uuid=6f3f8a4e-4fd4-4d2c-9a5e-1a1f6b7a3a11,manufacturer=QUNNRSwgSW5jLg==,sku=YzEuNFZDUFUtOEdC,base64=1",
+	"sockets": 1, "tags": "karpenter;zone-a", "template": 1, "lock": "clone", "vmgenid": "0"
+}`
+
+func readConfig(t *testing.T, text string) proxmox.VMConfig {
+	t.Helper()
+	var c proxmox.VMConfig
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestVMConfigReadsEveryJSONType(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	c := readConfig(t, nodeConfig)
+	g.Expect(c.Digest).To(Equal("da39a3ee"))
+	g.Expect(c.Options).NotTo(HaveKey("digest"))
+	g.Expect(c.Options["onboot"]).To(Equal("1"))
+	g.Expect(c.Name()).To(Equal("ubuntu"))
+	g.Expect(c.Description()).To(Equal("ours"))
+	g.Expect(c.Lock()).To(Equal("clone"))
+	g.Expect(c.Tags()).To(Equal([]string{"karpenter", "zone-a"}))
+	g.Expect(c.IsTemplate()).To(BeTrue())
+	g.Expect(c.Protected()).To(BeFalse())
+	g.Expect([]int{c.Cores(), c.Sockets(), c.MemoryMiB()}).To(Equal([]int{4, 1, 8192}))
+
+	empty := readConfig(t, `{}`)
+	g.Expect([]int{empty.Cores(), empty.Sockets(), empty.MemoryMiB()}).To(Equal([]int{1, 1, 512}), "Proxmox's defaults")
+	g.Expect(readConfig(t, `{"memory":2048}`).MemoryMiB()).To(Equal(2048), "a number before 8.1")
+	g.Expect(readConfig(t, `{"memory":"current=4096"}`).MemoryMiB()).To(Equal(4096))
+	g.Expect(json.Unmarshal([]byte(`"x"`), &empty)).NotTo(Succeed())
+}
+
+func TestNICsKeepWhatTheyDoNotKnow(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	nics := readConfig(t, nodeConfig).NICs()
+	g.Expect(nics).To(HaveLen(3))
+	g.Expect([]string{nics[0].Slot, nics[1].Slot, nics[2].Slot}).To(Equal([]string{"net0", "net1", "net10"}))
+
+	first := nics[0]
+	g.Expect(first.Model).To(Equal("virtio"))
+	g.Expect(first.MAC).To(Equal("BC:24:11:2E:C5:01"))
+	g.Expect(first.Bridge).To(Equal("vmbr0"))
+	g.Expect(first.VLAN).To(Equal(7))
+	g.Expect(first.Firewall).To(BeTrue())
+	g.Expect(first.Encode()).To(Equal("virtio=BC:24:11:2E:C5:01,bridge=vmbr0,firewall=1,tag=7,trunks=2;4-6"))
+	first.Queues, first.VLAN, first.Firewall = 4, 0, false
+	g.Expect(first.Encode()).To(Equal("virtio=BC:24:11:2E:C5:01,bridge=vmbr0,firewall=0,trunks=2;4-6,queues=4"))
+
+	g.Expect(nics[1].Model).To(Equal("e1000"))
+	g.Expect(nics[1].MAC).To(Equal("BC:24:11:00:00:02"))
+	g.Expect(nics[1].MTU).To(Equal(1))
+	g.Expect(nics[1].Encode()).To(Equal("e1000=BC:24:11:00:00:02,bridge=vnet1,mtu=1"))
+	g.Expect(nics[2].MAC).To(BeEmpty())
+	g.Expect(nics[2].Encode()).To(Equal("virtio,bridge=vmbr1"))
+	later := proxmox.ParseNIC("net0", "vmxnet9=BC:24:11:00:00:02,bridge=vmbr0")
+	g.Expect(later.Model).To(Equal("vmxnet9"), "a model of a later release")
+	g.Expect(later.Encode()).To(Equal("vmxnet9=BC:24:11:00:00:02,bridge=vmbr0"))
+	g.Expect(proxmox.NIC{Bridge: "vmbr0", Firewall: true}.Encode()).To(Equal("virtio,bridge=vmbr0,firewall=1"))
+}
+
+func TestDrives(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	c := readConfig(t, nodeConfig)
+	var slots []string
+	for _, d := range c.Drives() {
+		slots = append(slots, d.Slot)
+		g.Expect(d.Encode()).To(Equal(c.Options[d.Slot]))
+	}
+	g.Expect(slots).To(Equal([]string{"ide0", "ide2", "scsi0", "scsi2", "scsi10"}), "no EFI, TPM or unused volumes")
+
+	empty, _ := c.Drive("ide0")
+	g.Expect(empty.IsCDROM).To(BeTrue())
+	g.Expect(empty.Storage).To(BeEmpty())
+	cloudInit, _ := c.Drive("ide2")
+	g.Expect(cloudInit.IsCDROM && cloudInit.IsCloudInit).To(BeTrue())
+	big, _ := c.Drive("scsi10")
+	g.Expect(big.SizeBytes).To(BeEquivalentTo(1 << 40))
+	odd, _ := c.Drive("scsi2")
+	g.Expect(odd.SizeBytes).To(BeEquivalentTo(3 << 29))
+	_, ok := c.Drive("efidisk0")
+	g.Expect(ok).To(BeFalse())
+
+	for volume, want := range map[string]bool{
+		"local-lvm:vm-101-cloudinit": true, "local:101/vm-101-cloudinit.qcow2": true, "local-lvm:cloudinit": true,
+		"local:iso/vm-101-cloudinit-notes.iso": false, "local-lvm:vm-101-disk-0": false,
+	} {
+		g.Expect(proxmox.ParseDrive("ide2", volume+",media=cdrom").IsCloudInit).To(Equal(want), volume)
+	}
+	g.Expect(proxmox.ParseDrive("scsi0", "file=local:100/a.raw,size=1G").VolumeID).To(Equal("local:100/a.raw"))
+}
+
+func TestBootDisk(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ config, want string }{
+		"first disk of the order": {nodeConfig, "scsi0"},
+		"order wins over slots":   {`{"boot":"order=scsi1;scsi0","scsi0":"l:a","scsi1":"l:b"}`, "scsi1"},
+		"order names what is not": {`{"boot":"order=scsi7","scsi0":"l:a"}`, "scsi0"},
+		"legacy":                  {`{"boot":"c","bootdisk":"sata1","sata0":"l:a","sata1":"l:b"}`, "sata1"},
+		"no order: virtio first":  {`{"scsi0":"l:a","virtio0":"l:b"}`, "virtio0"},
+		"ide last":                {`{"ide0":"l:a"}`, "ide0"},
+		"only a CD":               {`{"boot":"order=ide0","ide0":"none,media=cdrom"}`, ""},
+	} {
+		disk, ok := readConfig(t, test.config).BootDisk()
+		if disk.Slot != test.want || ok != (test.want != "") {
+			t.Errorf("%s: found %q, want %q", name, disk.Slot, test.want)
+		}
+	}
+}
+
+func TestSMBIOSMergeKeepsInheritedFields(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	s := readConfig(t, nodeConfig).SMBIOS()
+	g.Expect(s.UUID).To(Equal("6f3f8a4e-4fd4-4d2c-9a5e-1a1f6b7a3a11"))
+	g.Expect(s.Manufacturer).To(Equal("ACME, Inc."))
+	g.Expect(s.SKU).To(Equal("c1.4VCPU-8GB"))
+
+	s.UUID, s.Serial = "0b1e", "h=node-1;i=20001"
+	again := proxmox.ParseSMBIOS(s.Encode())
+	g.Expect(again).To(Equal(s))
+	g.Expect(s.Encode()).To(Equal("uuid=0b1e,manufacturer=QUNNRSwgSW5jLg==,serial=aD1ub2RlLTE7aT0yMDAwMQ==,sku=YzEuNFZDUFUtOEdC,base64=1"))
+
+	plain := proxmox.ParseSMBIOS("uuid=1,serial=plain,future=x")
+	g.Expect(plain.Serial).To(Equal("plain"))
+	g.Expect(plain.Encode()).To(Equal("uuid=1,serial=cGxhaW4=,base64=1,future=x"), "what is not known stays")
+	g.Expect(proxmox.ParseSMBIOS("").Encode()).To(BeEmpty())
+	g.Expect(proxmox.ParseSMBIOS("serial=$$$,base64=1").Serial).To(Equal("$$$"))
+}
+
+func TestProperties(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	p := proxmox.ParseProperties("local:a,size=3G,ssd=1")
+	changed := p.With("size", "4G").With("discard", "on").Without("ssd")
+	g.Expect(changed.Encode()).To(Equal("local:a,size=4G,discard=on"))
+	g.Expect(p.Encode()).To(Equal("local:a,size=3G,ssd=1"), "a copy is changed, not the original")
+	g.Expect(p.Value("nothing")).To(BeEmpty())
+	_, ok := p.Get("local:a")
+	g.Expect(ok).To(BeFalse())
+}
+
+func FuzzProperties(f *testing.F) {
+	for _, seed := range []string{"", ",", "a", "a=b", "virtio=BC:24:11:00:00:01,bridge=vmbr0", "=,a==b,,", "x,y=1,y=2"} {
+		f.Add(seed, "key", "value")
+	}
+	f.Fuzz(func(t *testing.T, text, key, value string) {
+		p := proxmox.ParseProperties(text)
+		if found := p.Encode(); found != text {
+			t.Fatalf("found %q, want %q", found, text)
+		}
+		if found := p.With(key, value).Value(key); found != value {
+			t.Fatalf("found %q, want %q", found, value)
+		}
+		if _, ok := p.Without(key).Get(key); ok {
+			t.Fatalf("%q is still there", key)
+		}
+	})
+}
+
+func FuzzDevices(f *testing.F) {
+	f.Add("virtio=BC:24:11:00:00:01,bridge=vmbr0,tag=7,firewall=1", "local-lvm:vm-1-disk-0,size=3G", "uuid=1,serial=eA==,base64=1")
+	f.Add("model=virtio,macaddr=x,queues=-1", "none,media=cdrom", "base64=1,sku=%")
+	f.Fuzz(func(t *testing.T, nic, drive, smbios string) {
+		n := proxmox.ParseNIC("net0", nic)
+		again := proxmox.ParseNIC("net0", n.Encode())
+		if regexp.MustCompile(`^[a-z][a-z0-9_-]*$`).MatchString(n.Model) && n.Encode() != again.Encode() {
+			t.Errorf("NIC: %q becomes %q", n.Encode(), again.Encode())
+		}
+		d := proxmox.ParseDrive("scsi0", drive)
+		if d.SizeBytes < 0 || proxmox.ParseDrive("scsi0", d.Encode()).VolumeID != d.VolumeID {
+			t.Errorf("drive: %q becomes %q", drive, d.Encode())
+		}
+		s := proxmox.ParseSMBIOS(smbios)
+		s.UUID, s.Serial = "u", "a,b=c"
+		if found := proxmox.ParseSMBIOS(s.Encode()); found.Serial != s.Serial || found.UUID != s.UUID || found.SKU != s.SKU {
+			t.Errorf("smbios: %+v becomes %+v", s, found)
+		}
+	})
+}
+
+func TestUPID(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	u := proxmox.UPID("UPID:pve-1:00003921:100053CD7:6AF90394:qmclone:9001:kubernetes@pve!karpenter:")
+	g.Expect(u.Valid()).To(BeTrue())
+	g.Expect([]string{u.Host(), u.Kind(), u.ID(), u.User()}).To(Equal([]string{"pve-1", "qmclone", "9001", "kubernetes@pve!karpenter"}))
+	g.Expect(u.Started()).To(Equal(time.Unix(0x6AF90394, 0)))
+	g.Expect(proxmox.UPID("UPID:pve1:00003815:00053B55:6AF90390:imgcopy::a@pve:").Valid()).To(BeTrue(), "an empty id")
+	for _, bad := range []proxmox.UPID{
+		"", "UPID:", "UPID:pve1", "upid:pve1:00003921:00053CD7:6AF90394:qmclone:9001:a@pve:",
+		"UPID:pve1:3921:00053CD7:6AF90394:qmclone:9001:a@pve:", "UPID:../x:00003921:00053CD7:6AF90394:qmclone:9001:a@pve:",
+		"UPID:pve1:00003921:00053CD7:6AF90394:qmclone:9001:a@pve",
+	} {
+		g.Expect(bad.Valid()).To(BeFalse(), string(bad))
+		g.Expect(bad.Host()+bad.Kind()+bad.ID()).To(BeEmpty(), string(bad))
+		g.Expect(bad.Started().IsZero()).To(BeTrue())
+	}
+}
+
+func FuzzVMConfig(f *testing.F) {
+	f.Add(nodeConfig)
+	f.Add(`{"boot":"order=;","net0":"","scsi0":"","tags":";;"}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		var c proxmox.VMConfig
+		if json.Unmarshal([]byte(text), &c) != nil {
+			return
+		}
+		_, _ = c.BootDisk()
+		_ = c.SMBIOS()
+		if !reflect.DeepEqual(c.NICs(), c.NICs()) || !reflect.DeepEqual(c.Drives(), c.Drives()) {
+			t.Error("two readings differ")
+		}
+	})
+}

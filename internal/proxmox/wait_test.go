@@ -1,0 +1,188 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// leapClock makes every timer fire at once, with the time it asked for gone by.
+type leapClock struct{ *testclock.FakeClock }
+
+func newLeapClock() leapClock { return leapClock{testclock.NewFakeClock(time.Unix(1e9, 0))} }
+
+func (c leapClock) NewTimer(d time.Duration) clock.Timer {
+	timer := c.FakeClock.NewTimer(d)
+	c.Step(d)
+	return timer
+}
+
+// taskHost runs one task that takes a while, and notes when it was looked at.
+type taskHost struct {
+	proxmox.Client
+	clock leapClock
+	began time.Time
+	takes time.Duration
+	exit  string
+	looks []time.Duration
+	// fail gives the error of the nth look, or nil.
+	fail func(n int) error
+	// unflushed shows "unexpected status" for the first look after the end.
+	unflushed bool
+}
+
+func (h *taskHost) Task(ctx context.Context, task proxmox.UPID) (proxmox.TaskStatus, error) {
+	elapsed := h.clock.Since(h.began)
+	h.looks = append(h.looks, elapsed)
+	if ctx.Err() != nil {
+		return proxmox.TaskStatus{}, ctx.Err()
+	}
+	if h.fail != nil {
+		if err := h.fail(len(h.looks)); err != nil {
+			return proxmox.TaskStatus{}, err
+		}
+	}
+	status := proxmox.TaskStatus{UPID: task, Running: elapsed < h.takes}
+	if !status.Running {
+		status.Exit = h.exit
+		if h.unflushed {
+			status.Exit, h.unflushed = "unexpected status", false
+		}
+	}
+	return status, nil
+}
+
+func newTaskHost(takes time.Duration) *taskHost {
+	c := newLeapClock()
+	return &taskHost{clock: c, began: c.Now(), takes: takes, exit: "OK"}
+}
+
+func (h *taskHost) wait(ctx context.Context, durations *proxmox.Durations) (proxmox.TaskStatus, error) {
+	h.began, h.looks = h.clock.Now(), nil
+	return proxmox.WaitTask(ctx, h, testUPID, proxmox.WaitOptions{Durations: durations, Key: "pve1/local-lvm", Clock: h.clock})
+}
+
+func TestWaitLearnsWhenToLook(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{100 * time.Millisecond, 700 * time.Millisecond, 4 * time.Second, time.Minute} {
+		t.Run(takes.String(), func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			host, durations := newTaskHost(takes), proxmox.NewDurations()
+			for range 60 {
+				_, err := host.wait(t.Context(), durations)
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			looks, late := 0, time.Duration(0)
+			const rounds = 40
+			for range rounds {
+				_, err := host.wait(t.Context(), durations)
+				g.Expect(err).NotTo(HaveOccurred())
+				looks += len(host.looks)
+				late += host.looks[len(host.looks)-1] - takes
+			}
+			blind := int(takes / (10 * time.Second)) // looks that bound the wait for a failure
+			g.Expect(looks).To(BeNumerically("<=", rounds*(3+blind)), "looks")
+			g.Expect(late/rounds).To(BeNumerically("<=", max(takes/5, 80*time.Millisecond)), "noticed late")
+		})
+	}
+}
+
+func TestWaitKeepsKeysApart(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	durations := proxmox.NewDurations()
+	slow := newTaskHost(20 * time.Second)
+	for range 20 {
+		_, err := slow.wait(t.Context(), durations)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	g.Expect(durations.Expected("qmclone", "pve1/local-lvm")).To(BeNumerically("~", 20*time.Second, 5*time.Second))
+	g.Expect(durations.Expected("qmclone", "pve2/local-lvm")).To(BeNumerically("<", time.Second))
+	g.Expect(durations.Expected("qmstart", "pve1/local-lvm")).To(BeNumerically("<", 2*time.Second))
+}
+
+// A task that is expected to take minutes but fails at once is noticed.
+func TestWaitNeverLooksAwayForLong(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	durations := proxmox.NewDurations()
+	for range 30 {
+		durations.Observe("qmclone", "pve1/local-lvm", 300*time.Second, 300*time.Second)
+	}
+	host := newTaskHost(time.Second)
+	host.exit = "clone failed: No space left on device"
+	status, err := host.wait(t.Context(), durations)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(status.Err()).To(MatchError(proxmox.ErrStorageFull))
+	g.Expect(host.looks).To(HaveLen(1))
+	g.Expect(host.looks[0]).To(BeNumerically("<=", 10*time.Second))
+}
+
+func TestWaitOutlastsAHostThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host := newTaskHost(5 * time.Second)
+	passing := []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrUnknownOutcome}
+	host.fail = func(n int) error {
+		if n <= len(passing) {
+			return fmt.Errorf("reading the task, %w", passing[n-1])
+		}
+		return nil
+	}
+	status, err := host.wait(t.Context(), nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(status.Succeeded()).To(BeTrue())
+}
+
+func TestWaitEndsWhenTheTaskCannotBeRead(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host := newTaskHost(5 * time.Second)
+	host.fail = func(int) error { return proxmox.ErrNotFound }
+	_, err := host.wait(t.Context(), nil)
+	g.Expect(err).To(MatchError(proxmox.ErrNotFound))
+	g.Expect(host.looks).To(HaveLen(1))
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host := newTaskHost(time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	host.fail = func(n int) error {
+		if n == 3 {
+			cancel()
+		}
+		return proxmox.ErrHostUnreachable
+	}
+	_, err := host.wait(ctx, nil)
+	g.Expect(err).To(And(MatchError(context.Canceled), MatchError(proxmox.ErrHostUnreachable)))
+	g.Expect(len(host.looks)).To(BeNumerically("<=", 4))
+}
+
+// Between the worker's end and its last line "unexpected status" shows.
+func TestWaitDoesNotBelieveAnUnexpectedStatusAtOnce(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host := newTaskHost(time.Second)
+	host.unflushed = true
+	status, err := host.wait(t.Context(), nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(status.Exit).To(Equal("OK"))
+
+	host.exit = "unexpected status"
+	status, err = host.wait(t.Context(), nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(status.Err()).To(MatchError(proxmox.ErrUnknownOutcome))
+}
