@@ -13,11 +13,16 @@ import (
 // index holds what a View's methods answer from, computed once per View so that
 // thousands of fit checks cost a map lookup each.
 type index struct {
-	hosts    map[hostKey]HostState
-	limits   map[hostKey]HostSettings
+	hosts    map[string]map[string]*hostAccount // by region and name
 	vmids    map[vmidKey]struct{}
 	pools    map[poolKey]int
 	storages map[diskKey]int64 // promised bytes
+}
+
+// hostAccount is a Host's state with the settings behind it.
+type hostAccount struct {
+	state  HostState
+	limits HostSettings
 }
 
 type hostKey struct{ region, host string }
@@ -44,17 +49,16 @@ func diskKeyOf(region string, row proxmox.StorageRow) diskKey {
 
 func newIndex(v View, settings Settings) *index {
 	x := &index{
-		hosts:    map[hostKey]HostState{},
-		limits:   map[hostKey]HostSettings{},
+		hosts:    make(map[string]map[string]*hostAccount, len(v.Snapshots)),
 		vmids:    make(map[vmidKey]struct{}, len(v.Reservations)),
 		pools:    map[poolKey]int{},
 		storages: map[diskKey]int64{},
 	}
 	for region, snapshot := range v.Snapshots {
+		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
 		for name, host := range snapshot.Hosts {
-			key := hostKey{region, name}
-			x.limits[key] = settings.For(region, name)
-			x.hosts[key] = newHostState(region, host, x.limits[key], v.Failures[region])
+			limits := settings.For(region, name)
+			x.hosts[region][name] = &hostAccount{state: newHostState(region, host, limits, v.Failures[region]), limits: limits}
 		}
 	}
 	for _, r := range v.Reservations {
@@ -118,10 +122,9 @@ func (x *index) add(r Reservation, v View) {
 	if visible && guest.Host == r.Host {
 		extra = r.Amount.Minus(guest.Charged).atLeast(Amount{})
 	}
-	if state, ok := x.hosts[key]; ok {
-		state.Reserved = state.Reserved.Plus(extra)
-		state.Free = state.Free.Minus(extra)
-		x.hosts[key] = state
+	if account, ok := x.hosts[r.Region][r.Host]; ok {
+		account.state.Reserved = account.state.Reserved.Plus(extra)
+		account.state.Free = account.state.Free.Minus(extra)
 	}
 	if snapshot := v.Snapshots[r.Region]; snapshot != nil && r.Storage != "" {
 		row, ok := snapshot.Storages[StorageKey{Host: r.Host, Storage: r.Storage}]

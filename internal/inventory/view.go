@@ -83,8 +83,11 @@ func (v View) Host(region, host string) (HostState, bool) {
 	if v.index == nil {
 		return HostState{}, false
 	}
-	state, ok := v.index.hosts[hostKey{region, host}]
-	return state, ok
+	account, ok := v.index.hosts[region][host]
+	if !ok {
+		return HostState{}, false
+	}
+	return account.state, true
 }
 
 // Hosts lists every known Host by region and name, those that are away included.
@@ -92,9 +95,11 @@ func (v View) Hosts() []HostState {
 	if v.index == nil {
 		return nil
 	}
-	hosts := make([]HostState, 0, len(v.index.hosts))
-	for _, state := range v.index.hosts {
-		hosts = append(hosts, state)
+	var hosts []HostState
+	for _, accounts := range v.index.hosts {
+		for _, account := range accounts {
+			hosts = append(hosts, account.state)
+		}
 	}
 	slices.SortFunc(hosts, func(a, b HostState) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Name, b.Name))
@@ -170,9 +175,12 @@ func (v View) Storage(region, host, storage string) (StorageState, bool) {
 	if !ok {
 		return StorageState{}, false
 	}
-	account := v.index.storages[diskKeyOf(region, row)]
-	limits := v.index.limits[hostKey{region, host}]
-	free := int64(float64(row.TotalBytes)*limits.StorageHighWater) - row.UsedBytes - limits.promised(row, account)
+	account, ok := v.index.hosts[region][host]
+	if !ok {
+		return StorageState{}, false
+	}
+	promised := account.limits.promised(row, v.index.storages[diskKeyOf(region, row)])
+	free := int64(float64(row.TotalBytes)*account.limits.StorageHighWater) - row.UsedBytes - promised
 	return StorageState{StorageRow: row, FreeBytes: free}, true
 }
 

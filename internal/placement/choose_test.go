@@ -1,0 +1,161 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+func zones(hosts ...string) []placement.Zone {
+	var all []placement.Zone
+	for _, h := range hosts {
+		all = append(all, zone(h))
+	}
+	return all
+}
+
+func TestCheapestOptionThatFitsAnywhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.host("r", "small", 4, 16)
+	w.host("r", "large", 32, 128)
+	request := placement.Request{ClaimUID: "a", NodePool: "p", Options: []placement.Option{
+		{InstanceType: "cheap", Price: 1, Need: need(8, 8), Zones: zones("small")},
+		{InstanceType: "middle", Price: 2, Need: need(8, 8), Zones: zones("small", "large")},
+		{InstanceType: "dear", Price: 3, Need: need(1, 1), Zones: zones("small", "large")},
+	}}
+	got, err := placement.Choose(w.view(), request)
+	if err != nil || got.InstanceType != "middle" || got.Zone != zone("large") || got.Price != 2 {
+		t.Errorf("got %+v (%v), want middle on large", got, err)
+	}
+	r := got.Reservation(request, 20001)
+	want := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "large", VMID: 20001,
+		Amount: inventory.Amount{CPUs: 8, MemoryBytes: 8 * gib}}
+	if r != want {
+		t.Errorf("the reservation is %+v, want %+v", r, want)
+	}
+}
+
+func TestBalancedGoesWhereTheShareIsLowest(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.host("r", "cpu-full", 16, 64)
+	w.guest("r", "cpu-full", 100, 12, 4)
+	w.host("r", "memory-full", 16, 64)
+	w.guest("r", "memory-full", 101, 2, 56)
+	w.host("r", "half", 16, 64)
+	w.guest("r", "half", 102, 8, 32)
+	request := placement.Request{ClaimUID: "a", Strategy: v1alpha1.ZoneBalanceBalanced,
+		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("cpu-full", "memory-full", "half")}}}
+	got, err := placement.Choose(w.view(), request)
+	if err != nil || got.Zone != zone("half") {
+		t.Errorf("got %+v (%v), want half: the scarcer resource decides", got, err)
+	}
+}
+
+func TestAvailabilityFirstSpreadsTheNodePool(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.host("r", "pve1", 16, 64)
+	w.host("r", "pve2", 16, 64)
+	w.guest("r", "pve2", 100, 12, 40) // fuller, but without a VM of the pool
+	w.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Settled: true})
+	request := placement.Request{ClaimUID: "a", NodePool: "p", Strategy: v1alpha1.ZoneBalanceAvailabilityFirst,
+		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2")}}}
+	got, err := placement.Choose(w.view(), request)
+	if err != nil || got.Zone != zone("pve2") {
+		t.Errorf("got %+v (%v), want pve2", got, err)
+	}
+	request.NodePool = "another"
+	request.Strategy = v1alpha1.ZoneBalanceBalanced
+	if got, err := placement.Choose(w.view(), request); err != nil || got.Zone != zone("pve1") {
+		t.Errorf("got %+v (%v), want pve1 under Balanced", got, err)
+	}
+}
+
+func TestEqualHostsAreChosenEvenlyByTheClaim(t *testing.T) {
+	t.Parallel()
+	const hosts, claims = 6, 6000
+	w := newWorld()
+	var names []string
+	for h := range hosts {
+		names = append(names, fmt.Sprint("pve", h))
+		w.host("r", names[h], 16, 64)
+	}
+	view := w.view()
+	chosen := map[placement.Zone]int{}
+	for n := range claims {
+		request := placement.Request{ClaimUID: fmt.Sprint("claim-", n),
+			Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones(names...)}}}
+		got, err := placement.Choose(view, request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chosen[got.Zone]++
+	}
+	for z, n := range chosen {
+		if n < claims/hosts*8/10 || n > claims/hosts*12/10 {
+			t.Errorf("%s was chosen %d times of %d, want about %d", z, n, claims, claims/hosts)
+		}
+	}
+}
+
+func TestStorageOfTheZoneIsUsedWhereTheNeedNamesNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.host("r", "pve1", 16, 64)
+	w.host("r", "pve2", 16, 64)
+	full := &w.region("r").Storages[0]
+	full.UsedBytes = full.TotalBytes
+	request := placement.Request{
+		ClaimUID: "a", Storages: map[placement.Zone]string{zone("pve1"): "local", zone("pve2"): "local"},
+		Options: []placement.Option{{InstanceType: "t", Need: placement.Need{CPUs: 1, MemoryBytes: gib, DiskBytes: 30 * gib}, Zones: zones("pve1", "pve2")}},
+	}
+	got, err := placement.Choose(w.view(), request)
+	if err != nil || got.Zone != zone("pve2") || got.Need.Storage != "local" {
+		t.Errorf("got %+v (%v), want pve2 with its storage", got, err)
+	}
+}
+
+func TestNoFitNamesEveryHost(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	for n, cpus := range []int{4, 4, 2} {
+		w.host("r", fmt.Sprint("pve", n+1), cpus, 64)
+	}
+	w.region("r").Hosts[2].Online = false
+	request := placement.Request{ClaimUID: "a", Excluded: map[placement.Zone]string{zone("pve4"): "the NodeClass has no template there"},
+		Options: []placement.Option{
+			{InstanceType: "small", Need: need(8, 8), Zones: zones("pve2", "pve1")},
+			{InstanceType: "big", Need: need(16, 8), Zones: zones("pve1", "pve2", "pve3")},
+		}}
+	_, err := placement.Choose(w.view(), request)
+	var noFit *placement.NoFitError
+	if !errors.As(err, &noFit) || len(noFit.Hosts) != 4 {
+		t.Fatalf("the error is %v", err)
+	}
+	want := "no Host fits even small: pve1, pve2: 4 CPUs in all, 8 wanted | pve3: offline | pve4: the NodeClass has no template there"
+	if err.Error() != want {
+		t.Errorf("the error is\n%s, want\n%s", err, want)
+	}
+
+	w.host("q", "pve1", 1, 64)
+	request.Options[0].Zones = append(request.Options[0].Zones, placement.Zone{Region: "q", Host: "pve1"})
+	_, err = placement.Choose(w.view(), request)
+	want = "no Host fits even small: q/pve1: 1 CPUs in all, 8 wanted | r/pve1, r/pve2: 4 CPUs in all, 8 wanted | " +
+		"r/pve3: offline | r/pve4: the NodeClass has no template there"
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is\n%s, want\n%s", err, want)
+	}
+
+	if _, err := placement.Choose(w.view(), placement.Request{}); err == nil || err.Error() != "no Host is allowed for this claim" {
+		t.Errorf("without options the error is %v", err)
+	}
+}
