@@ -75,7 +75,7 @@ func (p *Provider) detachBootDrive(ctx context.Context, claim *karpv1.NodeClaim,
 	}
 	cfg, err := client.VMConfig(ctx, host, in.VMID)
 	if err != nil {
-		return fmt.Errorf("reading VM %d on host %s, %w", in.VMID, host, err)
+		return err
 	}
 	id := p.identity(in, claim)
 	if ours, why := id.Owns(cfg); !ours {
@@ -88,7 +88,7 @@ func (p *Provider) detachBootDrive(ctx context.Context, claim *karpv1.NodeClaim,
 		}
 		change := proxmox.ConfigChange{Set: map[string]string{drive.Slot: "none,media=cdrom"}, Digest: cfg.Digest}
 		if err := client.UpdateVM(ctx, host, in.VMID, change); err != nil {
-			return fmt.Errorf("emptying drive %s of VM %d on host %s, %w", drive.Slot, in.VMID, host, err)
+			return fmt.Errorf("emptying drive %s, %w", drive.Slot, err)
 		}
 	}
 	// Where the VM was launched, not where it is now: that is where the ISO went.

@@ -52,11 +52,14 @@ func (l *launch) settleClone(ctx context.Context) (again bool, err error) {
 	if task != "" {
 		// Its outcome is what counts, and it may still be at work when the
 		// configuration looks complete.
-		if err := l.wait(ctx, task); err != nil && !errors.Is(err, proxmox.ErrNotFound) {
-			l.memory.setTask(l.claim, "")
-			if !isTransient(err) {
-				return false, l.cloneError(err)
-			}
+		err := l.awaitClone(ctx, task)
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		// A passing failure is tried again once we have looked; a task that nobody
+		// knows any more says nothing.
+		if err != nil && !isTransient(err) && !errors.Is(err, proxmox.ErrNotFound) {
+			return false, err
 		}
 	}
 	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
@@ -68,7 +71,7 @@ func (l *launch) settleClone(ctx context.Context) (again bool, err error) {
 		}
 		return false, l.clone(ctx)
 	case err != nil:
-		return false, fmt.Errorf("looking for the clone, %w", err)
+		return false, err
 	}
 	if cfg.Lock() == lockClone {
 		// Never adopt and never delete a locked configuration: wait for whoever
@@ -97,9 +100,12 @@ func (l *launch) settleClone(ctx context.Context) (again bool, err error) {
 // files a clone under its source, not under the new VMID, so it may be another
 // Claim's: waiting for that one costs a moment, doubling ours a VM.
 func (l *launch) cloneUnderWay(ctx context.Context) (bool, error) {
+	if l.memory.noneOpen(string(l.claim.UID)) {
+		return false, nil
+	}
 	tasks, err := l.client.RunningTasks(ctx, l.intent.TemplateHost, "qmclone")
 	if err != nil {
-		return false, fmt.Errorf("looking for running clones, %w", err)
+		return false, err
 	}
 	for _, task := range tasks {
 		if task.ID == fmt.Sprint(l.intent.TemplateID) {
@@ -116,7 +122,7 @@ func (l *launch) clone(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	l.memory.tried(string(l.claim.UID))
+	l.memory.asking(string(l.claim.UID))
 	task, err := l.client.CloneVM(ctx, proxmox.CloneRequest{
 		Host: l.intent.TemplateHost, TemplateID: l.intent.TemplateID,
 		Target: l.target(), VMID: l.intent.VMID, Name: l.claim.Name,
@@ -124,10 +130,10 @@ func (l *launch) clone(ctx context.Context) error {
 		Full:        l.intent.Full, Storage: l.cloneStorage(), Pool: l.intent.Pool,
 	})
 	if err != nil {
-		if isTransient(err) {
-			return fmt.Errorf("cloning template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)
+		if !errors.Is(err, proxmox.ErrUnknownOutcome) && ctx.Err() == nil {
+			l.memory.settled(string(l.claim.UID))
 		}
-		return l.cloneError(err)
+		return cloneError(err)
 	}
 	l.memory.setTask(l.claim, task)
 	l.reach(PhaseCloning)
@@ -137,25 +143,35 @@ func (l *launch) clone(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := l.wait(ctx, task); err != nil {
-		l.memory.setTask(l.claim, "")
-		if isTransient(err) {
-			return fmt.Errorf("cloning template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)
-		}
-		return l.cloneError(err)
-	}
-	return nil
+	return l.awaitClone(ctx, task)
 }
 
-func (l *launch) cloneError(err error) error {
-	wrapped := fmt.Errorf("cloning template %d on host %s to VM %d, %w", l.intent.TemplateID, l.intent.TemplateHost, l.intent.VMID, err)
+// awaitClone waits for the end of a clone task. Once it has ended, well or not,
+// nothing of ours is at work any more.
+func (l *launch) awaitClone(ctx context.Context, task proxmox.UPID) error {
+	err := l.wait(ctx, task)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		l.memory.settled(string(l.claim.UID))
+	}
+	if err == nil {
+		return nil
+	}
+	return cloneError(fmt.Errorf("cloning template %d on host %s to VM %d, %w", l.intent.TemplateID, l.intent.TemplateHost, l.intent.VMID, err))
+}
+
+func cloneError(err error) error {
 	switch {
+	case isTransient(err):
+		return err
 	case errors.Is(err, proxmox.ErrExists):
-		return &LaunchError{Reason: ReasonVMIDTaken, err: wrapped}
+		return &LaunchError{Reason: ReasonVMIDTaken, err: err}
 	case errors.Is(err, proxmox.ErrStorageFull):
-		return &LaunchError{Reason: ReasonStorageFull, err: wrapped}
+		return &LaunchError{Reason: ReasonStorageFull, err: err}
 	default:
-		return &LaunchError{Reason: ReasonClone, err: wrapped}
+		return &LaunchError{Reason: ReasonClone, err: err}
 	}
 }
 

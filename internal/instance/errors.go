@@ -82,7 +82,7 @@ func isProxmox(err error) bool {
 		return true
 	}
 	for _, kind := range []error{
-		proxmox.ErrNotFound, proxmox.ErrExists, proxmox.ErrRunning, proxmox.ErrProtected, proxmox.ErrRootOnly,
+		proxmox.ErrNotFound, proxmox.ErrExists, proxmox.ErrRunning, proxmox.ErrNotRunning, proxmox.ErrProtected, proxmox.ErrRootOnly,
 		proxmox.ErrStorageFull, proxmox.ErrTaskCancelled, proxmox.ErrFailed,
 	} {
 		if errors.Is(err, kind) {

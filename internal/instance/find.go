@@ -109,7 +109,7 @@ func (p *Provider) Get(ctx context.Context, id v1alpha1.ProviderID) (VM, error) 
 	}
 	cfg, err := client.VMConfig(ctx, guest.Host, id.VMID)
 	if err != nil {
-		return VM{}, fmt.Errorf("reading VM %d on host %s, %w", id.VMID, guest.Host, err)
+		return VM{}, err
 	}
 	guest.Config = &cfg
 	vm, ok := p.ours(snapshot, guest)

@@ -54,6 +54,8 @@ func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 		return nil
 	}
 	defer release()
+	// After a restart the ledger knows nothing of launches under way.
+	p.Inventory.Restore(in.Reservation(claim))
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID))
 
 	l := &launch{Provider: p, client: client, claim: claim, class: class, intent: in, id: p.identity(in, claim), fresh: p.memory.fresh(string(claim.UID))}
@@ -114,7 +116,7 @@ func (l *launch) resume(ctx context.Context) (proxmox.VMConfig, error) {
 		return proxmox.VMConfig{}, nil
 	}
 	if err != nil {
-		return proxmox.VMConfig{}, fmt.Errorf("reading the VM, %w", err)
+		return proxmox.VMConfig{}, err
 	}
 	if ok, _ := l.id.Owns(cfg); !ok {
 		// Either still being cloned or somebody else's: ensureCloned tells.
@@ -126,7 +128,7 @@ func (l *launch) resume(ctx context.Context) (proxmox.VMConfig, error) {
 func (l *launch) ensureConfigured(ctx context.Context) error {
 	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
 	if err != nil {
-		return fmt.Errorf("reading the clone, %w", err)
+		return err
 	}
 	if ok, why := l.id.Owns(cfg); !ok {
 		return &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
@@ -141,15 +143,15 @@ func (l *launch) ensureConfigured(ctx context.Context) error {
 		return &LaunchError{Reason: ReasonTemplate, err: fmt.Errorf("configuring the clone of template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)}
 	}
 	if err := l.client.UpdateVM(ctx, l.intent.Host, l.intent.VMID, change); err != nil {
-		return fmt.Errorf("configuring the VM, %w", err)
+		return err
 	}
 	if disk, ok := cfg.BootDisk(); ok && disk.SizeBytes < l.intent.DiskBytes {
 		task, err := l.client.ResizeDisk(ctx, l.intent.Host, l.intent.VMID, disk.Slot, l.intent.DiskBytes)
 		if err != nil {
-			return fmt.Errorf("growing disk %s, %w", disk.Slot, err)
+			return err
 		}
 		if err := l.wait(ctx, task); err != nil {
-			return fmt.Errorf("growing disk %s, %w", disk.Slot, err)
+			return fmt.Errorf("growing disk %s of VM %d on host %s, %w", disk.Slot, l.intent.VMID, l.intent.Host, err)
 		}
 	}
 	l.reach(PhaseConfigured)
@@ -164,17 +166,14 @@ func (l *launch) ensureFirewall(ctx context.Context) error {
 	for _, group := range l.class.Spec.SecurityGroups {
 		rules = append(rules, proxmox.SecurityGroupRule{Group: group.Name, Interface: group.Interface})
 	}
-	if err := l.client.SetFirewall(ctx, l.intent.Host, l.intent.VMID, rules); err != nil {
-		return fmt.Errorf("setting the VM's firewall, %w", err)
-	}
-	return nil
+	return l.client.SetFirewall(ctx, l.intent.Host, l.intent.VMID, rules)
 }
 
 func (l *launch) ensureStarted(ctx context.Context) error {
 	if !l.fresh {
 		state, err := l.client.VMStatus(ctx, l.intent.Host, l.intent.VMID)
 		if err != nil {
-			return fmt.Errorf("reading the VM's state, %w", err)
+			return err
 		}
 		if state.Running {
 			return nil
@@ -182,14 +181,14 @@ func (l *launch) ensureStarted(ctx context.Context) error {
 	}
 	task, err := l.client.StartVM(ctx, l.intent.Host, l.intent.VMID)
 	if err != nil {
-		return fmt.Errorf("starting the VM, %w", err)
+		return err
 	}
 	err = l.wait(ctx, task)
 	if err == nil || errors.Is(err, proxmox.ErrRunning) {
 		return nil
 	}
 	if isTransient(err) {
-		return fmt.Errorf("starting the VM, %w", err)
+		return fmt.Errorf("starting VM %d on host %s, %w", l.intent.VMID, l.intent.Host, err)
 	}
 	return &LaunchError{Reason: ReasonStart, err: fmt.Errorf("starting VM %d on host %s: %s", l.intent.VMID, l.intent.Host, l.cause(ctx, task, err))}
 }

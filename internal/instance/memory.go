@@ -20,9 +20,14 @@ type memory struct {
 }
 
 type recollection struct {
-	planned, tried bool
-	taskKnown      bool
-	task           proxmox.UPID
+	// planned: the launch began in this process.
+	planned bool
+	// tried: Proxmox was asked for the clone.
+	tried bool
+	// open: a clone that was asked for may still be at work.
+	open      bool
+	taskKnown bool
+	task      proxmox.UPID
 }
 
 func newMemory() *memory { return &memory{byClaim: map[string]*recollection{}} }
@@ -42,10 +47,28 @@ func (m *memory) planned(uid string) {
 	m.at(uid).planned = true
 }
 
-func (m *memory) tried(uid string) {
+// asking notes that a clone is about to be asked for.
+func (m *memory) asking(uid string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.at(uid).tried = true
+	r := m.at(uid)
+	r.tried, r.open = true, true
+}
+
+// settled notes that the clone that was asked for has ended, or never began.
+func (m *memory) settled(uid string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.at(uid)
+	r.open, r.taskKnown, r.task = false, true, ""
+}
+
+// noneOpen tells for certain that no clone of the Claim is at work.
+func (m *memory) noneOpen(uid string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.byClaim[uid]
+	return ok && r.planned && !r.open
 }
 
 func (m *memory) fresh(uid string) bool {

@@ -34,7 +34,7 @@ func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operatio
 	}
 	task, err := p.Clients[vm.Region].ResetVM(ctx, vm.Host, vm.VMID)
 	if err != nil {
-		return fmt.Errorf("resetting VM %d on host %s, %w", vm.VMID, vm.Host, err)
+		return err
 	}
 	if _, err := p.wait(ctx, p.Clients[vm.Region], task, vm.Region+"/"+vm.Host); err != nil {
 		return fmt.Errorf("resetting VM %d on host %s, %w", vm.VMID, vm.Host, err)
@@ -42,38 +42,39 @@ func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operatio
 	return annotate(ctx, p.Kube, claim, map[string]string{annotationReboot: operation})
 }
 
-// PowerOn starts a Claim's VM that was found stopped, as a Host's reboot leaves it.
-func (p *Provider) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) error {
+// PowerOn starts a Claim's VM that was found stopped, as a Host's reboot leaves
+// it. False when it turned out to need no start.
+func (p *Provider) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
 	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
-		return err
+		return false, err
 	}
 	ctx, release, ok := p.guard.launch(ctx, string(claim.UID))
 	if !ok {
-		return nil
+		return false, nil
 	}
 	defer release()
 	vm, err := p.ownedBy(ctx, id, claim)
 	if err != nil {
-		return err
+		return false, err
 	}
 	client := p.Clients[vm.Region]
 	state, err := client.VMStatus(ctx, vm.Host, vm.VMID)
 	if err != nil {
-		return fmt.Errorf("reading VM %d on host %s, %w", vm.VMID, vm.Host, err)
+		return false, err
 	}
 	if state.Running || state.Lock != "" {
 		// The poll lags behind, or somebody is at work on it.
-		return nil
+		return false, nil
 	}
 	task, err := client.StartVM(ctx, vm.Host, vm.VMID)
 	if err != nil {
-		return fmt.Errorf("starting VM %d on host %s, %w", vm.VMID, vm.Host, err)
+		return false, err
 	}
 	if _, err := p.wait(ctx, client, task, vm.Region+"/"+vm.Host); err != nil {
-		return fmt.Errorf("starting VM %d on host %s, %w", vm.VMID, vm.Host, err)
+		return false, fmt.Errorf("starting VM %d on host %s, %w", vm.VMID, vm.Host, err)
 	}
-	return nil
+	return true, nil
 }
 
 // ownedBy finds the VM and makes sure that it is this Claim's.

@@ -117,11 +117,14 @@ func (c *Controller) stopped(ctx context.Context, claim *karpv1.NodeClaim, vm in
 	if !c.mayRestart(string(claim.UID)) {
 		return
 	}
-	log.FromContext(ctx).Info("starting a VM that was found stopped", "NodeClaim", claim.Name, "vmid", vm.VMID, "host", vm.Host)
-	c.recorder.Publish(event(claim, "VMRestarted", fmt.Sprintf("VM %d on host %s was found stopped and is started again", vm.VMID, vm.Host)))
-	if err := c.instances.PowerOn(ctx, claim); err != nil {
+	started, err := c.instances.PowerOn(ctx, claim)
+	switch {
+	case err != nil:
 		log.FromContext(ctx).Error(err, "starting a stopped VM", "NodeClaim", claim.Name)
 		c.recorder.Publish(event(claim, "VMRestartFailed", err.Error()))
+	case started:
+		log.FromContext(ctx).Info("started a VM that was found stopped", "NodeClaim", claim.Name, "vmid", vm.VMID, "host", vm.Host)
+		c.recorder.Publish(event(claim, "VMRestarted", fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host)))
 	}
 }
 
