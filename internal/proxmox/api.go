@@ -90,23 +90,14 @@ func New(cfg ClusterConfig, opts Options) (Client, error) {
 	c := &client{region: cfg.Region, urls: cfg.URLs}
 	var auth authorizer
 	if cfg.Username != "" {
-		login := c.goProxmox(httpClient(&transport{next: hosts, metrics: metrics}))
+		login := c.goProxmox(&http.Client{Transport: &transport{next: hosts, metrics: metrics}})
 		auth = newTicket(cfg, login, opts.Clock)
 	} else {
 		auth = newToken(cfg, log)
 	}
-	c.http = httpClient(&transport{next: hosts, auth: auth, metrics: metrics})
+	c.http = &http.Client{Transport: &transport{next: hosts, auth: auth, metrics: metrics}}
 	c.api = c.goProxmox(c.http)
 	return c, nil
-}
-
-// httpClient follows no redirects: the API has none, so one means that
-// somebody else answers.
-func httpClient(t http.RoundTripper) *http.Client {
-	return &http.Client{
-		Transport:     t,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
 }
 
 func (c *client) goProxmox(h *http.Client, more ...goproxmox.Option) *goproxmox.Client {
@@ -147,7 +138,7 @@ func (c *client) do(ctx context.Context, e endpoint, call func(context.Context) 
 	if err == nil {
 		return nil
 	}
-	if known, ok := typed(err); ok {
+	if known := typed(err); known != nil {
 		return known
 	}
 	return &failure{kind: unread, text: "the answer cannot be read: " + oneLine(err.Error())}
@@ -161,8 +152,8 @@ func orNothing(body parameters) any {
 	return body
 }
 
-// task checks that a call which starts a task named one.
-func task(upid UPID, err error) (UPID, error) {
+// started checks that a call which starts a task named one.
+func started(upid UPID, err error) (UPID, error) {
 	if err == nil && !upid.Valid() {
 		return "", &failure{kind: ErrUnknownOutcome, text: fmt.Sprintf("Proxmox named no task but %q", string(upid))}
 	}

@@ -35,8 +35,7 @@ func (e *explanation) Error() string { return e.text }
 func (e *explanation) Unwrap() error { return e.err }
 
 func explain(err error, urls string) error {
-	var failed *attemptError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*attemptError](err); ok {
 		urls = failed.url
 	}
 	var (
@@ -48,7 +47,10 @@ func explain(err error, urls string) error {
 	say := func(format string, args ...any) error {
 		return &explanation{text: fmt.Sprintf(format, args...), err: err}
 	}
-	known, _ := typed(err)
+	known := typed(err)
+	if known == nil {
+		known = err
+	}
 	switch {
 	case errors.As(err, &notProxmox):
 		return say("%s answers, but %s: check url, it should be https://host:8006 of a Proxmox VE host", urls, notProxmox)

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -106,10 +105,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newFakeHost(t, always(data(version)))
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	g.Expect(err).NotTo(HaveOccurred())
 	old := httptest.NewUnstartedServer(http.NotFoundHandler())
-	old.Listener = listener
 	old.TLS = &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11} //nolint:gosec // the point of the test
 	old.Config.ErrorLog = log.New(io.Discard, "", 0)
 	old.StartTLS()

@@ -6,6 +6,7 @@ package proxmox
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"regexp"
 	"strings"
@@ -48,9 +49,7 @@ func at(template string, values ...any) endpoint {
 // answers 501 to a DELETE with a body.
 func (e endpoint) with(key, value string) endpoint {
 	query := url.Values{}
-	for k, v := range e.query {
-		query[k] = v
-	}
+	maps.Copy(query, e.query)
 	query.Set(key, value)
 	e.query = query
 	return e

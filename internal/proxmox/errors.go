@@ -110,8 +110,9 @@ func (e *failure) Unwrap() []error {
 }
 
 // typed finds the error of this package in what go-proxmox and net/http wrapped
-// around it; their wrapping repeats the URL and says nothing new.
-func typed(err error) (error, bool) {
+// around it, nil where there is none; their wrapping repeats the URL and says
+// nothing new.
+func typed(err error) error {
 	var (
 		failed    *failure
 		forbidden *ForbiddenError
@@ -119,11 +120,11 @@ func typed(err error) (error, bool) {
 	)
 	switch {
 	case errors.As(err, &failed):
-		return failed, true
+		return failed
 	case errors.As(err, &forbidden):
-		return forbidden, true
+		return forbidden
 	case errors.As(err, &invalid):
-		return invalid, true
+		return invalid
 	}
-	return err, false
+	return nil
 }

@@ -107,18 +107,18 @@ func TestNotFoundIsAboutWhatTheCallNamed(t *testing.T) {
 	noStorage := failed(500, "storage 'nfs' does not exist")
 	for name, test := range map[string]struct {
 		answer reply
-		call   func(proxmox.Client, *testing.T) error
+		call   func(*testing.T, proxmox.Client) error
 		kind   error
 	}{
-		"config of no VM": {gone, func(c proxmox.Client, t *testing.T) error {
+		"config of no VM": {gone, func(t *testing.T, c proxmox.Client) error {
 			_, err := c.VMConfig(testContext(t), "pve1", 200)
 			return err
 		}, proxmox.ErrNotFound},
-		"destroying with a storage gone": {noStorage, func(c proxmox.Client, t *testing.T) error {
+		"destroying with a storage gone": {noStorage, func(t *testing.T, c proxmox.Client) error {
 			_, err := c.DestroyVM(testContext(t), "pve1", 200)
 			return err
 		}, proxmox.ErrFailed},
-		"listing a storage that is gone": {noStorage, func(c proxmox.Client, t *testing.T) error {
+		"listing a storage that is gone": {noStorage, func(t *testing.T, c proxmox.Client) error {
 			_, err := c.Volumes(testContext(t), "pve1", "nfs", "iso")
 			return err
 		}, proxmox.ErrNotFound},
@@ -126,7 +126,7 @@ func TestNotFoundIsAboutWhatTheCallNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, _ := clientOf(t, always(test.answer))
-			if err := test.call(c, t); !errors.Is(err, test.kind) {
+			if err := test.call(t, c); !errors.Is(err, test.kind) {
 				t.Errorf("found %v, want %v", err, test.kind)
 			}
 		})

@@ -84,7 +84,7 @@ func compareRules(have []firewallRule, want []SecurityGroupRule) (surplus *firew
 			continue
 		}
 		i := slices.Index(left, SecurityGroupRule{Group: rule.Action, Interface: rule.Iface})
-		if i < 0 || !rule.Enable.bool() {
+		if i < 0 || !rule.Enable.isSet() {
 			return &rule, nil
 		}
 		left = slices.Delete(left, i, i+1)

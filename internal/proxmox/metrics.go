@@ -15,7 +15,7 @@ import (
 // codeNoAnswer stands for a request that got no answer at all.
 const codeNoAnswer = 0
 
-// metrics count the calls of one Cluster. A nil *metrics counts nothing.
+// metrics count the calls of one Cluster; without vectors, nothing.
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -25,7 +25,7 @@ type metrics struct {
 // newMetrics registers the metrics; clients of several Clusters share them.
 func newMetrics(registerer prometheus.Registerer, region string) (*metrics, error) {
 	if registerer == nil {
-		return nil, nil
+		return &metrics{}, nil
 	}
 	requests, err := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "karpenter", Subsystem: "proxmox", Name: "api_requests_total",
@@ -48,8 +48,7 @@ func newMetrics(registerer prometheus.Registerer, region string) (*metrics, erro
 
 func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) (C, error) {
 	err := registerer.Register(collector)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 		if existing, ok := already.ExistingCollector.(C); ok {
 			return existing, nil
 		}
@@ -58,7 +57,7 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 }
 
 func (m *metrics) observe(req *http.Request, code int, took time.Duration) {
-	if m == nil {
+	if m.requests == nil {
 		return
 	}
 	template := endpointOf(req.Context()).template

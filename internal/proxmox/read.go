@@ -43,8 +43,8 @@ func (n *numeric) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-func (n numeric) int64() int64 { return int64(n) }
-func (n numeric) bool() bool   { return n != 0 }
+func (n numeric) whole() int64 { return int64(n) }
+func (n numeric) isSet() bool  { return n != 0 }
 
 // resourceRow is a row of /cluster/resources, of any type.
 type resourceRow struct {
@@ -96,10 +96,10 @@ func (r resourceRow) host() HostRow {
 		Name:            r.Node,
 		Online:          r.Status == "online",
 		CPUs:            int(r.MaxCPU),
-		MemoryBytes:     r.MaxMem.int64(),
-		UsedMemoryBytes: r.Mem.int64(),
+		MemoryBytes:     r.MaxMem.whole(),
+		UsedMemoryBytes: r.Mem.whole(),
 		CPULoad:         float64(r.CPU),
-		UptimeSeconds:   r.Uptime.int64(),
+		UptimeSeconds:   r.Uptime.whole(),
 		Maintenance:     r.HAState == "maintenance",
 	}
 }
@@ -111,15 +111,15 @@ func (r resourceRow) guest() GuestRow {
 		Name:          r.Name,
 		Host:          r.Node,
 		Status:        r.Status,
-		Template:      r.Template.bool(),
+		Template:      r.Template.isSet(),
 		Tags:          splitTags(r.Tags),
 		Pool:          r.Pool,
 		Lock:          r.Lock,
 		HAState:       r.HAState,
 		CPUs:          int(math.Ceil(float64(r.MaxCPU))), // a container may have half a CPU
-		MemoryBytes:   r.MaxMem.int64(),
-		DiskBytes:     r.MaxDisk.int64(),
-		UptimeSeconds: r.Uptime.int64(),
+		MemoryBytes:   r.MaxMem.whole(),
+		DiskBytes:     r.MaxDisk.whole(),
+		UptimeSeconds: r.Uptime.whole(),
 	}
 }
 
@@ -129,10 +129,10 @@ func (r resourceRow) storage() StorageRow {
 		Host:       r.Node,
 		Type:       r.PluginType,
 		Content:    splitTags(r.Content),
-		Shared:     r.Shared.bool(),
+		Shared:     r.Shared.isSet(),
 		Available:  r.Status == "available",
-		UsedBytes:  r.Disk.int64(),
-		TotalBytes: r.MaxDisk.int64(),
+		UsedBytes:  r.Disk.whole(),
+		TotalBytes: r.MaxDisk.whole(),
 	}
 }
 
@@ -198,7 +198,7 @@ func (c *client) Permissions(ctx context.Context) (Permissions, error) {
 	for path, privileges := range out {
 		permissions[path] = make(map[string]bool, len(privileges))
 		for privilege, propagates := range privileges {
-			permissions[path][privilege] = propagates.bool()
+			permissions[path][privilege] = propagates.isSet()
 		}
 	}
 	return permissions, nil

@@ -41,18 +41,18 @@ func (c *client) upload(ctx context.Context, e endpoint, name string, image []by
 	// go-proxmox's upload takes no context, so each upload has a client of its
 	// own (a few fields; connections are shared) that hands ours in.
 	api := c.goProxmox(c.http, goproxmox.WithRequestInterceptor(func(req *http.Request) error {
-		return adopt(req, withEndpoint(ctx, e))
+		return adopt(withEndpoint(ctx, e), req)
 	}))
 	var upid UPID
 	err := c.do(ctx, e, func(context.Context) error {
 		fields := map[string]string{"content": "iso"}
 		return api.UploadReader(e.String(), fields, name, bytes.NewReader(image), int64(len(image)), &upid)
 	}, ErrUnknownOutcome)
-	return task(upid, err)
+	return started(upid, err)
 }
 
 // adopt gives a request another context and a body that can be sent again.
-func adopt(req *http.Request, ctx context.Context) error {
+func adopt(ctx context.Context, req *http.Request) error {
 	body, err := io.ReadAll(req.Body)
 	if err = errors.Join(err, req.Body.Close()); err != nil {
 		return err
@@ -82,9 +82,9 @@ func (c *client) Volumes(ctx context.Context, host, storage, content string) ([]
 	}
 	volumes := make([]Volume, 0, len(rows))
 	for _, row := range rows {
-		volume := Volume{ID: row.VolID, Format: row.Format, SizeBytes: row.Size.int64(), VMID: int(row.VMID)}
+		volume := Volume{ID: row.VolID, Format: row.Format, SizeBytes: row.Size.whole(), VMID: int(row.VMID)}
 		if row.CTime != 0 {
-			volume.Created = time.Unix(row.CTime.int64(), 0)
+			volume.Created = time.Unix(row.CTime.whole(), 0)
 		}
 		volumes = append(volumes, volume)
 	}

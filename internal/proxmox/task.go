@@ -15,11 +15,13 @@ import (
 // unexpectedStatus is the last word of a task whose worker died without one.
 const unexpectedStatus = "unexpected status"
 
+const exitOK = "OK"
+
 var warnings = regexp.MustCompile(`^WARNINGS: \d+$`)
 
 // Succeeded tells whether the task ended well. Warnings are in its log.
 func (s TaskStatus) Succeeded() bool {
-	return !s.Running && (s.Exit == "OK" || warnings.MatchString(s.Exit))
+	return !s.Running && (s.Exit == exitOK || warnings.MatchString(s.Exit))
 }
 
 // taskError makes an error of a task's last word.
@@ -76,7 +78,7 @@ type taskRow struct {
 }
 
 func (r taskRow) status() TaskStatus {
-	status := TaskStatus{UPID: r.UPID, Type: r.Type, ID: r.ID, User: r.User, Started: time.Unix(r.StartTime.int64(), 0)}
+	status := TaskStatus{UPID: r.UPID, Type: r.Type, ID: r.ID, User: r.User, Started: time.Unix(r.StartTime.whole(), 0)}
 	if r.TokenID != "" {
 		status.User += "!" + r.TokenID
 	}

@@ -79,7 +79,7 @@ func loginError(err error) error {
 	if !errors.As(err, &failed) {
 		return &failure{kind: ErrUnauthorized, text: "the login failed: " + oneLine(err.Error())}
 	}
-	if failed.kind == ErrUnauthorized {
+	if errors.Is(failed.kind, ErrUnauthorized) {
 		return failed
 	}
 	return &failure{kind: ErrUnreachable, text: "the login failed: " + failed.Error(), cause: failed.cause}

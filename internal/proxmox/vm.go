@@ -6,6 +6,7 @@ package proxmox
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,9 +39,9 @@ func (c *client) VMStatus(ctx context.Context, host string, vmid int) (VMStatus,
 		Running:       out.Status == "running",
 		Status:        out.Status,
 		Lock:          out.Lock,
-		UptimeSeconds: out.Uptime.int64(),
-		HAManaged:     out.HA.Managed.bool(),
-		AgentEnabled:  out.Agent.bool(),
+		UptimeSeconds: out.Uptime.whole(),
+		HAManaged:     out.HA.Managed.isSet(),
+		AgentEnabled:  out.Agent.isSet(),
 	}, nil
 }
 
@@ -63,7 +64,7 @@ func (c *client) CloneVM(ctx context.Context, req CloneRequest) (UPID, error) {
 	}
 	var upid UPID
 	err := c.post(ctx, at("/nodes/{node}/qemu/{vmid}/clone", req.Host, req.TemplateID), body, &upid)
-	if upid, err = task(upid, err); err != nil {
+	if upid, err = started(upid, err); err != nil {
 		return "", fmt.Errorf("cloning template %d on host %s to VM %d, %w", req.TemplateID, req.Host, req.VMID, err)
 	}
 	return upid, nil
@@ -76,9 +77,7 @@ func (c *client) UpdateVM(ctx context.Context, host string, vmid int, change Con
 		return nil
 	}
 	body := parameters{}
-	for key, value := range change.Set {
-		body[key] = value
-	}
+	maps.Copy(body, change.Set)
 	if len(change.Delete) > 0 {
 		body["delete"] = strings.Join(slices.Sorted(slices.Values(change.Delete)), ",")
 	}
@@ -98,7 +97,7 @@ func (c *client) ResizeDisk(ctx context.Context, host string, vmid int, disk str
 	size := strconv.FormatInt((bytes+mebibyte-1)/mebibyte, 10) + "M"
 	var upid UPID
 	err := c.put(ctx, at("/nodes/{node}/qemu/{vmid}/resize", host, vmid), parameters{"disk": disk, "size": size}, &upid)
-	if upid, err = task(upid, err); err != nil {
+	if upid, err = started(upid, err); err != nil {
 		return "", fmt.Errorf("resizing %s of VM %d on host %s to %s, %w", disk, vmid, host, size, err)
 	}
 	return upid, nil
@@ -129,7 +128,7 @@ func (c *client) ResetVM(ctx context.Context, host string, vmid int) (UPID, erro
 func (c *client) power(ctx context.Context, verbing string, e endpoint, body parameters, host string, vmid int) (UPID, error) {
 	var upid UPID
 	err := c.post(ctx, e, body, &upid)
-	if upid, err = task(upid, err); err != nil {
+	if upid, err = started(upid, err); err != nil {
 		return "", fmt.Errorf("%s VM %d on host %s, %w", verbing, vmid, host, err)
 	}
 	return upid, nil
@@ -141,7 +140,7 @@ func (c *client) DestroyVM(ctx context.Context, host string, vmid int) (UPID, er
 	e := at("/nodes/{node}/qemu/{vmid}", host, vmid).with("purge", "1").with("destroy-unreferenced-disks", "0")
 	var upid UPID
 	err := c.delete(ctx, e, &upid)
-	if upid, err = task(upid, err); err != nil {
+	if upid, err = started(upid, err); err != nil {
 		return "", fmt.Errorf("destroying VM %d on host %s, %w", vmid, host, err)
 	}
 	return upid, nil

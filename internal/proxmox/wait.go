@@ -37,8 +37,13 @@ type WaitOptions struct {
 // error is about the waiting: the context ended, or the task cannot be read. A
 // Host that does not answer ends nothing, since its tasks go on without us.
 //
+// The empty UPID of a call that was done at once has ended well.
+//
 // It looks when the task has probably ended instead of every second.
 func WaitTask(ctx context.Context, client Client, task UPID, opts WaitOptions) (TaskStatus, error) {
+	if task == "" {
+		return TaskStatus{Exit: exitOK}, nil // Proxmox was done at once
+	}
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}

@@ -112,6 +112,14 @@ func TestWaitKeepsKeysApart(t *testing.T) {
 	g.Expect(durations.Expected("qmstart", "pve1/local-lvm")).To(BeNumerically("<", 2*time.Second))
 }
 
+func TestWaitForWhatWasDoneAtOnce(t *testing.T) {
+	t.Parallel()
+	status, err := proxmox.WaitTask(t.Context(), &taskHost{}, "", proxmox.WaitOptions{})
+	if err != nil || !status.Succeeded() {
+		t.Errorf("found %+v, %v", status, err)
+	}
+}
+
 // A task that is expected to take minutes but fails at once is noticed.
 func TestWaitNeverLooksAwayForLong(t *testing.T) {
 	t.Parallel()
