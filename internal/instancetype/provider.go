@@ -138,7 +138,7 @@ func (p *Provider) compute(before *list, view inventory.View, c class) *list {
 	l := &list{layout: layoutOf(view, c)}
 	keep := before != nil && before.layout.equal(l.layout)
 	same := keep
-	f := newFrame(l.layout)
+	f := sync.OnceValue(func() frame { return newFrame(l.layout) })
 	for n, t := range p.deps.Catalogue.Types() {
 		available := p.availability(view, l.layout, t)
 		if keep && slices.Equal(available, before.available[n]) {
@@ -148,7 +148,7 @@ func (p *Provider) compute(before *list, view inventory.View, c class) *list {
 		}
 		same = false
 		l.available = append(l.available, available)
-		l.types = append(l.types, f.instanceType(t, p.prices[n], p.deps.VMMemoryOverhead, available))
+		l.types = append(l.types, f().instanceType(t, p.prices[n], p.deps.VMMemoryOverhead, available))
 	}
 	if same {
 		l.types = before.types

@@ -1,0 +1,286 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype_test
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+func TestEveryWellKnownLabelIsDefined(t *testing.T) {
+	t.Parallel()
+	p, _ := newProvider(t, newViewer())
+	for _, it := range p.List(everywhere()) {
+		for label := range karpv1.WellKnownLabels {
+			if label != karpv1.NodePoolLabelKey && !it.Requirements.Has(label) {
+				t.Errorf("%s does not define %s", it.Name, label)
+			}
+		}
+		for _, o := range it.Offerings {
+			for _, label := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey} {
+				if !o.Requirements.Has(label) {
+					t.Errorf("an offering of %s does not define %s", it.Name, label)
+				}
+			}
+			if o.CapacityType() != karpv1.CapacityTypeOnDemand || o.Price <= 0 {
+				t.Errorf("an offering of %s is %s at %g", it.Name, o.CapacityType(), o.Price)
+			}
+		}
+	}
+	it := find(t, p.List(everywhere()), "t1.2VCPU-6GB")
+	for label, want := range map[string]string{
+		corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux", v1alpha1.LabelInstanceFamily: "t1",
+		corev1.LabelInstanceTypeStable: "t1.2VCPU-6GB",
+	} {
+		if r := it.Requirements.Get(label); r.Len() != 1 || !r.Has(want) {
+			t.Errorf("%s is %s, want %s", label, r, want)
+		}
+	}
+	for label, want := range map[string][]string{
+		corev1.LabelTopologyZone:      {"pve1", "pve2", "pve9"},
+		corev1.LabelTopologyRegion:    {"east", "west"},
+		v1alpha1.LabelInstanceCPUType: {"host", "x86-64-v2-AES", "kvm64"},
+		v1alpha1.LabelInstanceImageID: {"901", "902", "909"},
+	} {
+		r := it.Requirements.Get(label)
+		for _, value := range want {
+			if !r.Has(value) {
+				t.Errorf("%s is %s, which lacks %s", label, r, value)
+			}
+		}
+	}
+}
+
+func TestOfferingsAreAvailableWhereALaunchCanWork(t *testing.T) {
+	t.Parallel()
+	const small, large = "c1.1VCPU-2GB", "m1.8VCPU-64GB"
+	for name, c := range map[string]struct {
+		change       func(map[string]*proxmox.Resources)
+		class        func(*v1alpha1.ProxmoxNodeClass)
+		small, large map[string]bool
+	}{
+		"all free": {
+			small: map[string]bool{"pve1": true, "pve2": true, "pve9": true},
+			large: map[string]bool{"pve1": true, "pve2": true, "pve9": true},
+		},
+		"a Host half full": {
+			change: func(r map[string]*proxmox.Resources) {
+				r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 5, Host: "pve1", Status: "running", CPUs: 9, MemoryBytes: gib})
+			},
+			small: map[string]bool{"pve1": true, "pve2": true, "pve9": true},
+			large: map[string]bool{"pve1": false, "pve2": true, "pve9": true},
+		},
+		"a Host offline stays listed": {
+			change: func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = false },
+			small:  map[string]bool{"pve1": false, "pve2": true, "pve9": true},
+			large:  map[string]bool{"pve1": false, "pve2": true, "pve9": true},
+		},
+		"a Host without template stays listed": {
+			class: func(nc *v1alpha1.ProxmoxNodeClass) { nc.Status.SelectedZones = nc.Status.SelectedZones[1:] },
+			small: map[string]bool{"pve1": false, "pve2": true, "pve9": true},
+			large: map[string]bool{"pve1": false, "pve2": true, "pve9": true},
+		},
+		"a template that vanished": {
+			change: func(r map[string]*proxmox.Resources) { r["west"].Guests = nil },
+			small:  map[string]bool{"pve1": true, "pve2": true, "pve9": false},
+			large:  map[string]bool{"pve1": true, "pve2": true, "pve9": false},
+		},
+		"a full disk where the template's is": {
+			change: func(r map[string]*proxmox.Resources) { r["east"].Storages[1].UsedBytes = 880 * gib },
+			small:  map[string]bool{"pve1": true, "pve2": false, "pve9": true},
+			large:  map[string]bool{"pve1": true, "pve2": false, "pve9": true},
+		},
+		"a storage that is nowhere": {
+			class: func(nc *v1alpha1.ProxmoxNodeClass) { nc.Spec.BootDevice.Storage = "ceph" },
+			small: map[string]bool{"pve1": false, "pve2": false, "pve9": false},
+			large: map[string]bool{"pve1": false, "pve2": false, "pve9": false},
+		},
+		"one region only": {
+			class: func(nc *v1alpha1.ProxmoxNodeClass) { nc.Spec.Region = "west" },
+			small: map[string]bool{"pve9": true},
+			large: map[string]bool{"pve9": true},
+		},
+		"a region that was not read since the start stays listed": {
+			change: func(r map[string]*proxmox.Resources) { delete(r, "west") },
+			class: func(nc *v1alpha1.ProxmoxNodeClass) {
+				nc.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "west/pve8", Reason: "no template"}}
+			},
+			small: map[string]bool{"pve1": true, "pve2": true, "pve8": false, "pve9": false},
+			large: map[string]bool{"pve1": true, "pve2": true, "pve8": false, "pve9": false},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v, class := newViewer(), everywhere()
+			p, _ := newProvider(t, v)
+			p.List(class)
+			if c.change != nil {
+				v.change(c.change)
+			}
+			if c.class != nil {
+				c.class(class)
+			}
+			list := p.List(class)
+			for typ, want := range map[string]map[string]bool{small: c.small, large: c.large} {
+				if got := availability(find(t, list, typ)); !maps.Equal(got, want) {
+					t.Errorf("%s is offered %v, want %v", typ, got, want)
+				}
+				reasons := p.Reasons(class, typ)
+				for host, available := range want {
+					reason := reasons[zone("east", host)] + reasons[zone("west", host)]
+					if available != (reason == "") {
+						t.Errorf("%s on %s: available %v, but the reason is %q", typ, host, available, reason)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestNodesNeverDriftBecauseAHostOrTemplateIsAway(t *testing.T) {
+	t.Parallel()
+	v, class := newViewer(), everywhere()
+	p, _ := newProvider(t, v)
+	labels := scheduling.NewLabelRequirements(p.Labels(class, "t1.2VCPU-6GB", zone("east", "pve1")))
+	stillOffered := func(when string) {
+		// What Karpenter's drift check looks at.
+		if !find(t, p.List(class), "t1.2VCPU-6GB").Offerings.HasCompatible(labels) {
+			t.Errorf("%s: the offering of a Node on pve1 is gone", when)
+		}
+	}
+	stillOffered("at first")
+	v.change(func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = false })
+	stillOffered("Host offline")
+	v.change(func(r map[string]*proxmox.Resources) { r["east"].Guests = nil })
+	stillOffered("template gone")
+	class.Status.SelectedZones = class.Status.SelectedZones[1:]
+	stillOffered("Host not selected")
+	v.mu.Lock()
+	v.configs = nil
+	v.mu.Unlock()
+	v.publish()
+	stillOffered("configs not read")
+	if other := scheduling.NewLabelRequirements(p.Labels(class, "t1.2VCPU-6GB", zone("west", "pve1"))); find(t, p.List(class), "t1.2VCPU-6GB").Offerings.HasCompatible(other) {
+		t.Error("a Host that no region has is offered")
+	}
+}
+
+func TestUnchangedListIsTheSame(t *testing.T) {
+	t.Parallel()
+	v, class := newViewer(), everywhere()
+	p, _ := newProvider(t, v)
+	first := p.List(class)
+	if again := p.List(class.DeepCopy()); &again[0] != &first[0] {
+		t.Error("nothing changed, but the list is new")
+	}
+	v.publish() // a new generation that changes no offering
+	if again := p.List(class); &again[0] != &first[0] {
+		t.Error("no offering changed, but the list is new")
+	}
+	// Nine CPUs taken on pve1: only what is larger than seven changes there.
+	v.change(func(r map[string]*proxmox.Resources) {
+		r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 5, Host: "pve1", Status: "running", CPUs: 9, MemoryBytes: gib})
+	})
+	second := p.List(class)
+	for n, it := range second {
+		typ, _ := p.Type(it.Name)
+		fitted := typ.MemoryBytes <= 64*gib
+		if changed := it != first[n]; changed != (fitted && typ.CPUs > 7) {
+			t.Errorf("%s is a new object: %v", it.Name, changed)
+		}
+		if fitted && !availability(first[n])["pve1"] {
+			t.Errorf("%s was changed in place", it.Name)
+		}
+	}
+	class.Spec.BootDevice.Size = "60G"
+	if third := p.List(class); third[0] == second[0] {
+		t.Error("the class's disk changed, but the type is the same object")
+	}
+}
+
+func TestMarkedOfferingsComeBackByTheClock(t *testing.T) {
+	t.Parallel()
+	class := everywhere()
+	p, clock := newProvider(t, newViewer())
+	on := func(typ, host string) bool { return availability(find(t, p.List(class), typ))[host] }
+	p.MarkUnavailable(zone("east", "pve1"), "c1.1VCPU-2GB", "the storage is full", 3*time.Minute)
+	p.MarkUnavailable(zone("east", "pve1"), "c1.1VCPU-2GB", "a shorter one", time.Minute) // never shortens
+	p.MarkUnavailable(zone("west", "pve9"), instancetype.AllTypes, "no quorum", time.Minute)
+	if on("c1.1VCPU-2GB", "pve1") || !on("c1.2VCPU-4GB", "pve1") || !on("c1.1VCPU-2GB", "pve2") {
+		t.Error("exactly the marked type must be gone from pve1")
+	}
+	if on("c1.1VCPU-2GB", "pve9") || on("m1.4VCPU-32GB", "pve9") {
+		t.Error("all types must be gone from pve9")
+	}
+	reasons := p.Reasons(class, "c1.1VCPU-2GB")
+	if r := reasons[zone("east", "pve1")]; !strings.Contains(r, "the storage is full") || !strings.Contains(r, "2026-11-15T08:03:00Z") {
+		t.Errorf("the reason is %q, want it with its end", r)
+	}
+	if len(reasons) != 2 || p.Reasons(class, "nano") != nil {
+		t.Errorf("the reasons are %v", reasons)
+	}
+	clock.Step(time.Minute)
+	if !on("c1.1VCPU-2GB", "pve9") || on("c1.1VCPU-2GB", "pve1") {
+		t.Error("after a minute pve9 must be back, pve1 not")
+	}
+	clock.Step(2 * time.Minute)
+	if !on("c1.1VCPU-2GB", "pve1") || len(p.Reasons(class, "c1.1VCPU-2GB")) != 0 {
+		t.Error("after three minutes pve1 must be back")
+	}
+}
+
+func TestClassesDoNotMix(t *testing.T) {
+	t.Parallel()
+	p, clock := newProvider(t, newViewer())
+	east, west := everywhere(), everywhere()
+	east.Name, east.Spec.Region = "east", "east"
+	west.Name, west.Spec.Region = "west", "west"
+	for range 2 {
+		if n := len(p.List(east)[0].Offerings); n != 2 {
+			t.Errorf("the class of region east has %d zones", n)
+		}
+		if n := len(p.List(west)[0].Offerings); n != 1 {
+			t.Errorf("the class of region west has %d zones", n)
+		}
+		clock.Step(2 * time.Hour) // idle lists are dropped and come back
+		east.Spec.BootDevice.Size = "60G"
+	}
+}
+
+func TestListIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	v := newViewer()
+	p, _ := newProvider(t, v)
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			class := everywhere()
+			class.Name = string(rune('a' + n%3))
+			for round := range 50 {
+				switch {
+				case n == 0:
+					v.change(func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = round%2 == 0 })
+				case n == 1:
+					p.MarkUnavailable(zone("east", "pve2"), "c1.1VCPU-2GB", "x", time.Minute)
+				default:
+					if list := p.List(class); len(list) != 20 || len(list[0].Allocatable()) == 0 {
+						t.Errorf("the list has %d types", len(list))
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,177 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+func newClaim(cpu, memory string, requirements ...karpv1.NodeSelectorRequirementWithMinValues) *karpv1.NodeClaim {
+	return &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{UID: "uid-1", Labels: map[string]string{karpv1.NodePoolLabelKey: "pool"}},
+		Spec: karpv1.NodeClaimSpec{
+			Requirements: requirements,
+			Resources: karpv1.ResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+			}},
+		},
+	}
+}
+
+func requirement(key string, operator corev1.NodeSelectorOperator, values ...string) karpv1.NodeSelectorRequirementWithMinValues {
+	return karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: operator, Values: values}
+}
+
+// hosts lists the Hosts of a request's cheapest option.
+func hosts(r placement.Request) []string {
+	var names []string
+	if len(r.Options) > 0 {
+		for _, z := range r.Options[0].Zones {
+			names = append(names, z.Host)
+		}
+	}
+	return names
+}
+
+func TestRequestRespectsEveryOperator(t *testing.T) {
+	t.Parallel()
+	p, _ := newProvider(t, newViewer())
+	const zoneKey, regionKey = corev1.LabelTopologyZone, corev1.LabelTopologyRegion
+	for name, c := range map[string]struct {
+		requirement karpv1.NodeSelectorRequirementWithMinValues
+		want        []string
+	}{
+		"zone In":                {requirement(zoneKey, corev1.NodeSelectorOpIn, "pve2"), []string{"pve2"}},
+		"zone NotIn":             {requirement(zoneKey, corev1.NodeSelectorOpNotIn, "pve2"), []string{"pve1", "pve9"}},
+		"zone Exists":            {requirement(zoneKey, corev1.NodeSelectorOpExists), []string{"pve1", "pve2", "pve9"}},
+		"zone DoesNotExist":      {requirement(zoneKey, corev1.NodeSelectorOpDoesNotExist), nil},
+		"region In":              {requirement(regionKey, corev1.NodeSelectorOpIn, "west"), []string{"pve9"}},
+		"region NotIn":           {requirement(regionKey, corev1.NodeSelectorOpNotIn, "west"), []string{"pve1", "pve2"}},
+		"CPU type In":            {requirement(v1alpha1.LabelInstanceCPUType, corev1.NodeSelectorOpIn, "host"), []string{"pve1"}},
+		"CPU type NotIn":         {requirement(v1alpha1.LabelInstanceCPUType, corev1.NodeSelectorOpNotIn, "host"), []string{"pve2", "pve9"}},
+		"image In":               {requirement(v1alpha1.LabelInstanceImageID, corev1.NodeSelectorOpIn, "902"), []string{"pve2"}},
+		"image Gt":               {requirement(v1alpha1.LabelInstanceImageID, corev1.NodeSelectorOpGt, "901"), []string{"pve2", "pve9"}},
+		"image Lt":               {requirement(v1alpha1.LabelInstanceImageID, corev1.NodeSelectorOpLt, "902"), []string{"pve1"}},
+		"capacity type spot":     {requirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot"), nil},
+		"spot or on-demand":      {requirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot", "on-demand"), []string{"pve1", "pve2", "pve9"}},
+		"arch arm64":             {requirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, "arm64"), nil},
+		"a label of the user's":  {requirement("example.com/team", corev1.NodeSelectorOpIn, "a"), []string{"pve1", "pve2", "pve9"}},
+		"windows is not offered": {requirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, "windows"), nil},
+	} {
+		request := p.Request(everywhere(), newClaim("100m", "100Mi", c.requirement))
+		if got := hosts(request); !slices.Equal(got, c.want) {
+			t.Errorf("%s: the claim may go to %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestRequestListsWhatCarriesThePodsCheapestFirst(t *testing.T) {
+	t.Parallel()
+	p, _ := newProvider(t, newViewer())
+	class := everywhere()
+	class.Spec.PlacementStrategy.ZoneBalance = v1alpha1.ZoneBalanceAvailabilityFirst
+	request := p.Request(class, newClaim("1500m", "5Gi"))
+	if request.ClaimUID != "uid-1" || request.NodePool != "pool" || request.Strategy != v1alpha1.ZoneBalanceAvailabilityFirst {
+		t.Errorf("the request is for %s of %s by %s", request.ClaimUID, request.NodePool, request.Strategy)
+	}
+	if first := request.Options[0].InstanceType; first != "s1.2VCPU-8GB" { // 6 GB leave less than 5 GiB
+		t.Errorf("the cheapest option is %s", first)
+	}
+	if !slices.IsSortedFunc(request.Options, func(a, b placement.Option) int {
+		switch {
+		case a.Price < b.Price:
+			return -1
+		case a.Price > b.Price:
+			return 1
+		}
+		return 0
+	}) {
+		t.Error("the options are not sorted by price")
+	}
+	if request.Storages[zone("east", "pve1")] != "local" {
+		t.Errorf("the storages are %v, want the template's", request.Storages)
+	}
+
+	only := p.Request(class, newClaim("100m", "100Mi", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "m1.1VCPU-8GB", "c1.4VCPU-8GB")))
+	if len(only.Options) != 2 || only.Options[0].InstanceType != "m1.1VCPU-8GB" {
+		t.Errorf("the options are %+v, want the two that the claim names", only.Options)
+	}
+	if none := p.Request(class, newClaim("64", "1Gi")); len(none.Options) != 0 {
+		t.Errorf("%d options carry 64 CPUs", len(none.Options))
+	}
+}
+
+func TestRequestLeavesOutWhatFailedAndSaysSo(t *testing.T) {
+	t.Parallel()
+	v := newViewer()
+	p, _ := newProvider(t, v)
+	class := newNodeClass("east/pve1/901", "east/pve2/999")
+	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "west/pve9", Reason: "storage ceph is missing"}}
+	p.MarkUnavailable(zone("east", "pve1"), instancetype.AllTypes, "clone failed", time.Minute)
+	request := p.Request(class, newClaim("1", "1Gi"))
+	_, err := placement.Choose(v.View(), request)
+	if err == nil {
+		t.Fatal("the claim got a place")
+	}
+	for _, want := range []string{"east/pve1: failed lately", "clone failed", "east/pve2: template 999 is not there", "west/pve9: storage ceph is missing"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %q, want it to say %q", err, want)
+		}
+	}
+}
+
+// TestOfferingsAndPlacementAgree: where a type is available, Choose places it.
+func TestOfferingsAndPlacementAgree(t *testing.T) {
+	t.Parallel()
+	v := newViewer()
+	p, _ := newProvider(t, v)
+	class := everywhere()
+	for _, it := range p.List(class) {
+		for _, o := range it.Offerings {
+			claim := newClaim("1m", "1Mi", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
+				requirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, o.Zone()))
+			_, err := placement.Choose(v.View(), p.Request(class, claim))
+			if o.Available != (err == nil) {
+				t.Errorf("%s on %s: available %v, but placing it says %v", it.Name, o.Zone(), o.Available, err)
+			}
+		}
+	}
+}
+
+func TestLabelsMatchTheOffering(t *testing.T) {
+	t.Parallel()
+	p, _ := newProvider(t, newViewer())
+	class := everywhere()
+	labels := p.Labels(class, "t1.2VCPU-6GB", zone("east", "pve2"))
+	for key, want := range map[string]string{
+		corev1.LabelInstanceTypeStable: "t1.2VCPU-6GB", corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux",
+		corev1.LabelTopologyRegion: "east", corev1.LabelTopologyZone: "pve2", karpv1.CapacityTypeLabelKey: "on-demand",
+		v1alpha1.LabelInstanceFamily: "t1", v1alpha1.LabelInstanceCPUType: "x86-64-v2-AES", v1alpha1.LabelInstanceImageID: "902",
+	} {
+		if labels[key] != want {
+			t.Errorf("%s is %q, want %q", key, labels[key], want)
+		}
+	}
+	if p.Labels(class, "nano", zone("east", "pve2")) != nil {
+		t.Error("a type that does not exist has labels")
+	}
+	if it, ok := p.Get(class, "t1.2VCPU-6GB"); !ok || it != find(t, p.List(class), "t1.2VCPU-6GB") {
+		t.Error("Get gives another object than List")
+	}
+	if _, ok := p.Get(class, "nano"); ok {
+		t.Error("a type that does not exist was found")
+	}
+}
