@@ -1,0 +1,247 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/wire"
+)
+
+// Fault is a rule that makes calls or tasks go wrong. Method, Path and Task choose what it applies to, the next fields
+// when, the rest what happens.
+type Fault struct {
+	// Method is GET, POST, PUT or DELETE; empty matches all.
+	Method string `json:"method,omitempty"`
+	// Path is a pattern for the path below /api2/json, as in path.Match, for example "/nodes/*/qemu/*/clone". A template
+	// such as "/nodes/{node}/qemu" matches its method exactly; empty matches all.
+	Path string `json:"path,omitempty"`
+	// Task is a task type such as "qmclone": the rule then applies to tasks instead of calls. "*" matches all.
+	Task string `json:"task,omitempty"`
+	// TaskID narrows a rule for tasks to one id, usually a VMID.
+	TaskID string `json:"taskID,omitempty"`
+
+	// Skip lets that many matches pass first, Count ends the rule after that many hits (0: never).
+	Skip  int `json:"skip,omitempty"`
+	Count int `json:"count,omitempty"`
+	// Probability is the chance of a hit; 0 means always.
+	Probability float64 `json:"probability,omitempty"`
+
+	// Delay makes the call or task wait first, in simulated time.
+	Delay Duration `json:"delay,omitempty"`
+	// Status and Message are answered instead of doing anything, for example 500 "got no worker upid - start worker
+	// failed", 595 or 596.
+	Status  int    `json:"status,omitempty"`
+	Message string `json:"message,omitempty"`
+	// DropBefore closes the connection without any effect, DropAfter when the effect has happened.
+	DropBefore bool `json:"dropBefore,omitempty"`
+	DropAfter  bool `json:"dropAfter,omitempty"`
+	// Fail ends a task with this error instead of its work.
+	Fail string `json:"fail,omitempty"`
+	// Hang lets a task run until it is stopped.
+	Hang bool `json:"hang,omitempty"`
+}
+
+// Duration is a time.Duration that JSON writes as "1.5s".
+type Duration time.Duration
+
+// MarshalText writes the duration as text.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText reads a duration such as "1.5s".
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("reading the duration %q: %w", text, err)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+func (f Fault) validate() error {
+	switch {
+	case f.Task != "" && (f.Status != 0 || f.DropBefore || f.DropAfter):
+		return errors.New("a rule for tasks cannot answer calls: use fail, hang or delay")
+	case f.Task == "" && (f.Fail != "" || f.Hang):
+		return errors.New("fail and hang are for tasks: set task")
+	case f.Probability < 0 || f.Probability > 1:
+		return fmt.Errorf("probability: %v is not between 0 and 1", f.Probability)
+	case f.Status != 0 && (f.Status < 400 || f.Status > 599):
+		return fmt.Errorf("status: %d is not an error", f.Status)
+	}
+	if _, err := path.Match(f.Path, "/"); err != nil {
+		return fmt.Errorf("path: %q is not a pattern: %w", f.Path, err)
+	}
+	return nil
+}
+
+// FaultState is a rule with how often it matched and hit.
+type FaultState struct {
+	ID int `json:"id"`
+	Fault
+	Matched int `json:"matched"`
+	Hits    int `json:"hits"`
+}
+
+type faultTable struct {
+	clock *clock.Clock
+	mu    sync.Mutex
+	rand  *rand.Rand
+	next  int
+	rules []*FaultState
+}
+
+func newFaultTable(seed uint64, c *clock.Clock) *faultTable {
+	return &faultTable{clock: c, rand: rand.New(rand.NewPCG(seed, 1))} //nolint:gosec // repeatable on purpose
+}
+
+// AddFault installs a rule and returns its id. Rules are tried in the order in which they were added; the first hit wins.
+func (s *Simulator) AddFault(f Fault) (int, error) {
+	if err := f.validate(); err != nil {
+		return 0, fmt.Errorf("adding a fault: %w", err)
+	}
+	t := s.faults
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.next++
+	t.rules = append(t.rules, &FaultState{ID: t.next, Fault: f})
+	return t.next, nil
+}
+
+// RemoveFault takes a rule away; it reports whether there was one.
+func (s *Simulator) RemoveFault(id int) bool {
+	t := s.faults
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := len(t.rules)
+	t.rules = slices.DeleteFunc(t.rules, func(r *FaultState) bool { return r.ID == id })
+	return len(t.rules) < before
+}
+
+// ClearFaults takes all rules away.
+func (s *Simulator) ClearFaults() {
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	s.faults.rules = nil
+}
+
+// Faults lists the rules.
+func (s *Simulator) Faults() []FaultState {
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	out := make([]FaultState, 0, len(s.faults.rules))
+	for _, r := range s.faults.rules {
+		out = append(out, *r)
+	}
+	return out
+}
+
+// hit counts a match and decides whether the rule acts.
+func (t *faultTable) hit(r *FaultState) bool {
+	r.Matched++
+	if r.Matched <= r.Skip || (r.Count > 0 && r.Hits >= r.Count) {
+		return false
+	}
+	if r.Probability > 0 && t.rand.Float64() >= r.Probability {
+		return false
+	}
+	r.Hits++
+	return true
+}
+
+func (t *faultTable) onCall(c wire.Call) wire.Fault {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.rules {
+		if r.Task != "" || (r.Method != "" && !strings.EqualFold(r.Method, c.Verb)) {
+			continue
+		}
+		if ok, _ := path.Match(r.Path, c.Path); r.Path != "" && r.Path != c.Template && !ok {
+			continue
+		}
+		if t.hit(r) {
+			return wire.Fault{
+				Delay: time.Duration(r.Delay), Status: r.Status, Message: r.Message, DropBefore: r.DropBefore, DropAfter: r.DropAfter,
+			}
+		}
+	}
+	return wire.Fault{}
+}
+
+func (t *faultTable) onTask(ctx context.Context, u tasks.UPID) error {
+	f, ok := t.taskRule(u)
+	if !ok {
+		return nil
+	}
+	if err := t.clock.Sleep(ctx, time.Duration(f.Delay)); err != nil {
+		return err
+	}
+	if f.Hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if f.Fail != "" {
+		return errors.New(f.Fail)
+	}
+	return nil
+}
+
+func (t *faultTable) taskRule(u tasks.UPID) (Fault, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.rules {
+		if r.Task == "" || (r.Task != "*" && r.Task != u.Type) || (r.TaskID != "" && r.TaskID != u.ID) {
+			continue
+		}
+		if t.hit(r) {
+			return r.Fault, true
+		}
+	}
+	return Fault{}, false
+}
+
+// HostDown cuts a host's power. how says how connections to it fail from now on: "refused", "noroute" or "timeout".
+func (s *Simulator) HostDown(host, how string) error {
+	if text := oneOf(how, "", "refused", "noroute", "timeout"); text != "" {
+		return fmt.Errorf("taking host %s down: %s", host, text)
+	}
+	return s.engine.HostDown(host, how)
+}
+
+// HostUp powers a host on again; VMs with onboot start.
+func (s *Simulator) HostUp(host string) error { return s.engine.HostUp(host) }
+
+// SetQuorum takes the cluster's quorum away or gives it back.
+func (s *Simulator) SetQuorum(ok bool) { s.engine.SetQuorum(ok) }
+
+// SetStorageFull makes every allocation on a storage fail, or ends that.
+func (s *Simulator) SetStorageFull(storage string, full bool) error {
+	return s.engine.SetStorageFull(storage, full)
+}
+
+// SetClockSkew moves the hosts' clocks relative to the real time.
+func (s *Simulator) SetClockSkew(d time.Duration) { s.engine.Clock.SetSkew(d) }
+
+// PowerOffGuest ends a VM's guest as if it had powered itself off: nobody asked for it.
+func (s *Simulator) PowerOffGuest(vmid int) error { return s.engine.PowerOffGuest(vmid) }
+
+// SetConfigLock sets or, with "", removes the "lock:" key of a VM, as a backup or a crash would.
+func (s *Simulator) SetConfigLock(vmid int, lock string) error {
+	return s.engine.SetConfigLock(vmid, lock)
+}
+
+// HoldVMLock takes the file lock of a VM's config, as a process on the host would, until release is called.
+func (s *Simulator) HoldVMLock(ctx context.Context, host string, vmid int) (release func(), err error) {
+	return s.engine.HoldGuestLock(ctx, host, vmid)
+}

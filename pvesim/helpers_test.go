@@ -1,0 +1,240 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// client is a bare HTTP client for the simulator's API.
+type client struct {
+	t     *testing.T
+	sim   *pvesim.Simulator
+	http  *http.Client
+	token string
+}
+
+// answer is what came back.
+type answer struct {
+	Status int
+	Reason string
+	Header http.Header
+	Raw    string
+	Data   any
+	Errors map[string]string
+	Total  int
+}
+
+func startSim(t *testing.T, s *pvesim.Scenario, o pvesim.Options) *client {
+	t.Helper()
+	if o.Speed == 0 {
+		o.Speed = 50
+	}
+	sim, err := pvesim.New(s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sim.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sim.Close)
+	return &client{t: t, sim: sim, http: httpClient(sim), token: pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret}
+}
+
+func httpClient(sim *pvesim.Simulator) *http.Client {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(sim.CAPEM())
+	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, IdleConnTimeout: 4 * time.Second, MaxIdleConnsPerHost: 32,
+	}}
+}
+
+// as returns a client with another token, "user@realm!name=secret"; empty sends none.
+func (c *client) as(token string) *client {
+	other := *c
+	other.token = token
+	return &other
+}
+
+// do sends a request with parameters "key", "value", ... in the place that fits the method.
+func (c *client) do(method, path string, params ...string) answer {
+	c.t.Helper()
+	values := url.Values{}
+	for i := 0; i+1 < len(params); i += 2 {
+		values.Add(params[i], params[i+1])
+	}
+	var body io.Reader
+	if method == http.MethodPost || method == http.MethodPut {
+		if len(params) > 0 {
+			body = strings.NewReader(values.Encode())
+		}
+	} else if len(params) > 0 {
+		path += "?" + values.Encode()
+	}
+	req, err := http.NewRequest(method, c.sim.URL()+path, body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	return c.send(req)
+}
+
+func (c *client) send(req *http.Request) answer {
+	c.t.Helper()
+	a, err := c.try(req)
+	if err != nil {
+		c.t.Fatalf("%s %s: %v", req.Method, req.URL.Path, err)
+	}
+	return a
+}
+
+func (c *client) try(req *http.Request) (answer, error) {
+	if c.token != "" {
+		req.Header.Set("Authorization", "PVEAPIToken="+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{Status: resp.StatusCode, Header: resp.Header, Raw: string(raw)}
+	a.Reason = strings.TrimSpace(strings.TrimPrefix(resp.Status, fmt.Sprint(resp.StatusCode)))
+	var parsed struct {
+		Data   any               `json:"data"`
+		Errors map[string]string `json:"errors"`
+		Total  int               `json:"total"`
+	}
+	if json.Unmarshal(raw, &parsed) == nil {
+		a.Data, a.Errors, a.Total = parsed.Data, parsed.Errors, parsed.Total
+	}
+	return a, nil
+}
+
+// ok demands status 200 and returns the data.
+func (c *client) ok(method, path string, params ...string) any {
+	c.t.Helper()
+	a := c.do(method, path, params...)
+	if a.Status != http.StatusOK {
+		c.t.Fatalf("%s %s: %d %s %s", method, path, a.Status, a.Reason, a.Raw)
+	}
+	return a.Data
+}
+
+// refused demands an error with this status and reason.
+func (c *client) refused(status int, reason, method, path string, params ...string) answer {
+	c.t.Helper()
+	a := c.do(method, path, params...)
+	if a.Status != status || a.Reason != reason {
+		c.t.Errorf("%s %s: got %d %q %v, want %d %q", method, path, a.Status, a.Reason, a.Errors, status, reason)
+	}
+	return a
+}
+
+// exit waits for a task and returns its exit status.
+func (c *client) exit(upid any) string {
+	c.t.Helper()
+	id, _ := upid.(string)
+	parts := strings.Split(id, ":")
+	if len(parts) < 9 {
+		c.t.Fatalf("%v is not a task id", upid)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for time.Now().Before(deadline) {
+		status := c.ok("GET", "/nodes/"+parts[1]+"/tasks/"+url.PathEscape(id)+"/status").(map[string]any)
+		if status["status"] == "stopped" {
+			return status["exitstatus"].(string)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	c.t.Fatalf("task %s did not end", id)
+	return ""
+}
+
+// task sends a request that starts a task and demands its success.
+func (c *client) task(method, path string, params ...string) {
+	c.t.Helper()
+	if exit := c.exit(c.ok(method, path, params...)); exit != "OK" {
+		c.t.Fatalf("%s %s: the task ended with %q", method, path, exit)
+	}
+}
+
+// log returns a task's log.
+func (c *client) log(upid any) []string {
+	c.t.Helper()
+	id := upid.(string)
+	var lines []string
+	for _, l := range c.ok("GET", "/nodes/"+strings.Split(id, ":")[1]+"/tasks/"+url.PathEscape(id)+"/log", "limit", "0").([]any) {
+		lines = append(lines, l.(map[string]any)["t"].(string))
+	}
+	return lines
+}
+
+func (c *client) config(host string, vmid int) map[string]any {
+	c.t.Helper()
+	return c.ok("GET", fmt.Sprintf("/nodes/%s/qemu/%d/config", host, vmid)).(map[string]any)
+}
+
+// upload sends a file as multipart form.
+func (c *client) upload(host, storage, content, name string, data []byte) answer {
+	c.t.Helper()
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	_ = w.WriteField("content", content)
+	part, err := w.CreateFormFile("filename", name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_, _ = part.Write(data)
+	_ = w.Close()
+	req, err := http.NewRequest(http.MethodPost, c.sim.URL()+"/nodes/"+host+"/storage/"+storage+"/upload", &b)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", w.FormDataContentType())
+	return c.send(req)
+}
+
+// eventually polls until the condition holds.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(15 * time.Second)
+	for time.Now().Before(deadline) {
+		if cond() {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	t.Fatalf("it did not happen in time: %s", what)
+}
+
+// row finds an object in a list by one of its fields.
+func row(list any, key string, value any) map[string]any {
+	rows, _ := list.([]any)
+	for _, r := range rows {
+		if m, ok := r.(map[string]any); ok && fmt.Sprint(m[key]) == fmt.Sprint(value) {
+			return m
+		}
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Identity is who makes a request: a user, or one of the user's tokens.
+type Identity struct {
+	User  string
+	Token string
+}
+
+func (i Identity) String() string {
+	if i.Token == "" {
+		return i.User
+	}
+	return i.User + "!" + i.Token
+}
+
+// IsRoot tells whether name checks for root@pam pass. They never do for a token.
+func (i Identity) IsRoot() bool { return i.User == Root && i.Token == "" }
+
+// Permissions maps the privileges of an identity on a path to whether they propagate to paths below.
+func (s *Store) Permissions(id Identity, path string) map[string]bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.permissions(id, path)
+}
+
+func (s *Store) permissions(id Identity, path string) map[string]bool {
+	user := s.users[id.User]
+	if user == nil {
+		return nil
+	}
+	own := s.ofUser(user, path)
+	if id.Token == "" {
+		return own
+	}
+	token := user.Tokens[id.Token]
+	if token == nil {
+		return nil
+	}
+	if !token.Privsep {
+		return own
+	}
+	both := map[string]bool{}
+	for priv, propagate := range s.privileges(s.rolesOn("token", id.String(), nil, path), path, func(pool string) map[string]bool {
+		return s.rolesOn("token", id.String(), nil, pool)
+	}) {
+		if userPropagates, ok := own[priv]; ok {
+			both[priv] = propagate && userPropagates
+		}
+	}
+	return both
+}
+
+func (s *Store) ofUser(u *User, path string) map[string]bool {
+	if u.ID == Root {
+		all := make(map[string]bool, len(s.all))
+		for _, p := range s.all {
+			all[p] = true
+		}
+		return all
+	}
+	return s.privileges(s.rolesOn("user", u.ID, u.Groups, path), path, func(pool string) map[string]bool {
+		return s.rolesOn("user", u.ID, u.Groups, pool)
+	})
+}
+
+// rolesOn walks from the root to the path: entries on a deeper level replace what was inherited, and on one level
+// entries for the user itself win over those of its groups.
+func (s *Store) rolesOn(kind, id string, groups []string, path string) map[string]bool {
+	roles := map[string]bool{}
+	for _, level := range levels(path) {
+		own, group := map[string]bool{}, map[string]bool{}
+		for _, e := range s.acl {
+			if e.Path != level || (!e.Propagate && level != path) {
+				continue
+			}
+			switch {
+			case e.Kind == kind && e.ID == id:
+				own[e.Role] = e.Propagate
+			case e.Kind == "group" && slices.Contains(groups, e.ID):
+				group[e.Role] = e.Propagate
+			}
+		}
+		switch {
+		case len(own) > 0:
+			roles = own
+		case len(group) > 0:
+			roles = group
+		}
+	}
+	if _, none := roles["NoAccess"]; none {
+		return map[string]bool{"NoAccess": roles["NoAccess"]}
+	}
+	return roles
+}
+
+// levels lists a path and all its ancestors, from the root down.
+func levels(path string) []string {
+	out := []string{"/"}
+	at := ""
+	for _, part := range strings.Split(strings.Trim(path, "/"), "/") {
+		if part != "" {
+			at += "/" + part
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// privileges turns roles into privileges and adds what comes from the pools that the path's object is a member of.
+func (s *Store) privileges(roles map[string]bool, path string, poolRoles func(path string) map[string]bool) map[string]bool {
+	out := map[string]bool{}
+	s.addRoles(out, roles, true)
+	if _, none := roles["NoAccess"]; none {
+		return out
+	}
+	for id, pool := range s.pools {
+		if pool.contains(path) {
+			s.addRoles(out, poolRoles("/pool/"+id), false)
+		}
+	}
+	return out
+}
+
+func (s *Store) addRoles(into map[string]bool, roles map[string]bool, propagates bool) {
+	for role, propagate := range roles {
+		r := s.roles[role]
+		if r == nil {
+			continue
+		}
+		for _, p := range r.Privileges {
+			into[p] = into[p] || (propagate && propagates)
+		}
+	}
+}
+
+func (p *Pool) contains(path string) bool {
+	if id, ok := strings.CutPrefix(path, "/vms/"); ok {
+		vmid, err := strconv.Atoi(id)
+		return err == nil && p.VMs[vmid]
+	}
+	id, ok := strings.CutPrefix(path, "/storage/")
+	return ok && p.Storages[id]
+}
+
+// Has tells whether the identity has one privilege on a path.
+func (s *Store) Has(id Identity, path, privilege string) bool {
+	_, ok := s.Permissions(id, path)[privilege]
+	return ok
+}
+
+// HasAny tells whether the identity has at least one of the privileges on a path.
+func (s *Store) HasAny(id Identity, path string, privileges ...string) bool {
+	perms := s.Permissions(id, path)
+	return slices.ContainsFunc(privileges, func(p string) bool { _, ok := perms[p]; return ok })
+}
+
+// Effective lists the permissions on every path that Proxmox reports by default, without empty ones.
+func (s *Store) Effective(id Identity) map[string]map[string]bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	paths := map[string]bool{}
+	for _, p := range []string{"/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"} {
+		paths[p] = true
+	}
+	for _, e := range s.acl {
+		paths[e.Path] = true
+	}
+	for _, pool := range s.pools {
+		for vmid := range pool.VMs {
+			paths["/vms/"+strconv.Itoa(vmid)] = true
+		}
+		for st := range pool.Storages {
+			paths["/storage/"+st] = true
+		}
+	}
+	out := map[string]map[string]bool{}
+	for p := range maps.Keys(paths) {
+		if perms := s.permissions(id, p); len(perms) > 0 {
+			out[p] = perms
+		}
+	}
+	return out
+}
+
+// Viewer answers many questions about one identity quickly, for lists of thousands of guests.
+type Viewer struct {
+	store *Store
+	id    Identity
+	memo  map[string]map[string]bool
+	exact map[string]bool
+}
+
+// Viewer returns a helper that remembers answers; it is for one request only.
+func (s *Store) Viewer(id Identity) *Viewer {
+	v := &Viewer{store: s, id: id, memo: map[string]map[string]bool{}, exact: map[string]bool{}}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, e := range s.acl {
+		v.exact[e.Path] = true
+	}
+	for _, p := range s.pools {
+		for vmid := range p.VMs {
+			v.exact["/vms/"+strconv.Itoa(vmid)] = true
+		}
+		for st := range p.Storages {
+			v.exact["/storage/"+st] = true
+		}
+	}
+	return v
+}
+
+// Has is Store.Has; a path below another one without entries of its own has what propagates from there.
+func (v *Viewer) Has(path, privilege string) bool {
+	if parent := path[:strings.LastIndex(path, "/")]; parent != "" && !v.exact[path] {
+		propagate, ok := v.perms(parent)[privilege]
+		return ok && propagate
+	}
+	_, ok := v.perms(path)[privilege]
+	return ok
+}
+
+func (v *Viewer) perms(path string) map[string]bool {
+	if p, ok := v.memo[path]; ok {
+		return p
+	}
+	p := v.store.Permissions(v.id, path)
+	v.memo[path] = p
+	return p
+}

@@ -1,0 +1,64 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
+)
+
+// SetOptions sets lines of datacenter.cfg.
+func (e *Engine) SetOptions(options map[string]string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	maps.Copy(e.options, options)
+}
+
+// SetStorageFull makes allocations on a storage fail, or ends that.
+func (e *Engine) SetStorageFull(id string, full bool) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.storage(id)
+	if s == nil {
+		return failf("storage '%s' does not exist", id)
+	}
+	s.Full = full
+	return nil
+}
+
+// PowerOffGuest ends a running VM from inside.
+func (e *Engine) PowerOffGuest(vmid int) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := e.guests[vmid]
+	if g == nil || !g.running() {
+		return failf("VM %d is not running", vmid)
+	}
+	e.powerOff(g)
+	return nil
+}
+
+// SetConfigLock sets or removes the "lock:" key of a VM.
+func (e *Engine) SetConfigLock(vmid int, lock string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := e.guests[vmid]
+	if g == nil {
+		return failf("there is no VM %d", vmid)
+	}
+	if lock == "" {
+		delete(g.Config.Options, "lock")
+	} else {
+		g.Config.Options["lock"] = lock
+	}
+	return nil
+}
+
+// HoldGuestLock takes a VM's file lock until release is called.
+func (e *Engine) HoldGuestLock(ctx context.Context, host string, vmid int) (release func(), err error) {
+	return e.lockGuest(ctx, nil, host, vmid, locks.Exclusive, 10*time.Second)
+}

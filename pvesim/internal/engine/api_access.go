@@ -1,0 +1,467 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+)
+
+func flags(perms map[string]bool) row {
+	out := row{}
+	for p, propagate := range perms {
+		out[p] = boolInt(propagate)
+	}
+	return out
+}
+
+func (e *Engine) getPermissions(_ context.Context, r *Request) (Response, error) {
+	who := r.Who
+	if id, ok := r.value("userid"); ok {
+		user, token, _ := strings.Cut(id, "!")
+		other := access.Identity{User: user, Token: token}
+		own := other == r.Who || (r.Who.Token == "" && user == r.Who.User)
+		if !own {
+			if err := e.need(r, "/access", "Sys.Audit"); err != nil {
+				return Response{}, err
+			}
+		}
+		who = other
+	}
+	out := row{}
+	if path, ok := r.value("path"); ok {
+		if perms := e.Access.Permissions(who, path); len(perms) > 0 {
+			out[path] = flags(perms)
+		}
+		return Response{Data: out}, nil
+	}
+	for path, perms := range e.Access.Effective(who) {
+		out[path] = flags(perms)
+	}
+	return Response{Data: out}, nil
+}
+
+// postTicket is the login. Its failure carries a body, unlike all other 401s.
+func (e *Engine) postTicket(ctx context.Context, r *Request) (Response, error) {
+	user := r.Params.Values["username"]
+	if !strings.Contains(user, "@") {
+		user += "@" + or(r.Params.Values["realm"], "pam")
+	}
+	now := e.Clock.Now()
+	password := r.Params.Values["password"]
+	err := e.Access.CheckPassword(user, password, now)
+	if renewed, terr := e.Signer.User(password, now); terr == nil && renewed == user && e.Access.Active(user, now) {
+		err = nil
+	}
+	if err != nil {
+		if err := e.Clock.Sleep(ctx, AuthDelay); err != nil {
+			return Response{}, err
+		}
+		return Response{}, &Error{Status: http.StatusUnauthorized, Message: err.Error()}
+	}
+	ticket, csrf := e.Signer.Ticket(user, now)
+	out := row{"username": user, "ticket": ticket, "CSRFPreventionToken": csrf, "cap": e.capabilities(access.Identity{User: user})}
+	if e.name != "" {
+		out["clustername"] = e.name
+	}
+	return Response{Data: out}, nil
+}
+
+// AuthDelay slows down guessing: every failed login takes this long.
+const AuthDelay = 3 * time.Second
+
+// capabilities is the summary of rights by which the web interface hides what the user cannot do.
+func (e *Engine) capabilities(who access.Identity) row {
+	out := row{}
+	for area, path := range map[string]string{
+		"vms": "/vms", "storage": "/storage", "access": "/access", "nodes": "/nodes", "dc": "/", "sdn": "/sdn", "mapping": "/mapping",
+	} {
+		perms := row{}
+		prefixes := map[string][]string{
+			"vms": {"VM."}, "storage": {"Datastore."}, "access": {"User.", "Group."}, "nodes": {"Sys."}, "dc": {"Sys.", "SDN."}, "sdn": {"SDN."},
+			"mapping": {"Mapping."},
+		}[area]
+		for p := range e.Access.Permissions(who, path) {
+			if p == "Permissions.Modify" || slices.ContainsFunc(prefixes, func(x string) bool { return strings.HasPrefix(p, x) }) {
+				perms[p] = 1
+			}
+		}
+		out[area] = perms
+	}
+	return out
+}
+
+func (e *Engine) getRoles(context.Context, *Request) (Response, error) {
+	rows := []row{}
+	e.Access.View(func(d *access.Data) {
+		for _, id := range sortedKeys(d.Roles) {
+			role := d.Roles[id]
+			rows = append(rows, row{"roleid": id, "privs": strings.Join(slices.Sorted(slices.Values(role.Privileges)), ","), "special": boolInt(role.Special)})
+		}
+	})
+	return Response{Data: rows}, nil
+}
+
+func (e *Engine) getRole(_ context.Context, r *Request) (Response, error) {
+	out := row{}
+	found := false
+	e.Access.View(func(d *access.Data) {
+		if role := d.Roles[r.Params.Values["roleid"]]; role != nil {
+			found = true
+			for _, p := range role.Privileges {
+				out[p] = 1
+			}
+		}
+	})
+	if !found {
+		return Response{}, failf("role '%s' does not exist", r.Params.Values["roleid"])
+	}
+	return Response{Data: out}, nil
+}
+
+// userConfig changes user.cfg under its cluster-wide lock.
+func (e *Engine) userConfig(ctx context.Context, what string, change func(d *access.Data) error) (Response, error) {
+	if err := e.clusterLockQuorum(ctx, "file-user_cfg"); err != nil {
+		return Response{}, failf("%s failed: %v", what, err)
+	}
+	release, err := e.Locks.Cluster(ctx, "file-user_cfg", 10*time.Second)
+	if err != nil {
+		return Response{}, failf("%s failed: %v", what, err)
+	}
+	defer release()
+	if err := e.Access.Update(change); err != nil {
+		return Response{}, failf("%s failed: %v", what, err)
+	}
+	return Response{}, nil
+}
+
+func (e *Engine) postRole(ctx context.Context, r *Request) (Response, error) {
+	id := r.Params.Values["roleid"]
+	return e.userConfig(ctx, "create role", func(d *access.Data) error {
+		if d.Roles[id] != nil {
+			return fmt.Errorf("role '%s' already exists", id)
+		}
+		d.Roles[id] = &access.Role{Privileges: schema.SplitList(r.Params.Values["privs"])}
+		return nil
+	})
+}
+
+func (e *Engine) putRole(ctx context.Context, r *Request) (Response, error) {
+	id := r.Params.Values["roleid"]
+	return e.userConfig(ctx, "update role", func(d *access.Data) error {
+		role := d.Roles[id]
+		switch {
+		case role == nil:
+			return fmt.Errorf("role '%s' does not exist", id)
+		case role.Special:
+			return fmt.Errorf("auto-generated role '%s' cannot be modified", id)
+		}
+		privs := schema.SplitList(r.Params.Values["privs"])
+		if r.on("append") {
+			privs = append(privs, role.Privileges...)
+		}
+		role.Privileges = slices.Compact(slices.Sorted(slices.Values(privs)))
+		return nil
+	})
+}
+
+func (e *Engine) deleteRole(ctx context.Context, r *Request) (Response, error) {
+	id := r.Params.Values["roleid"]
+	return e.userConfig(ctx, "delete role", func(d *access.Data) error {
+		role := d.Roles[id]
+		switch {
+		case role == nil:
+			return fmt.Errorf("role '%s' does not exist", id)
+		case role.Special:
+			return fmt.Errorf("auto-generated role '%s' cannot be deleted", id)
+		}
+		delete(d.Roles, id)
+		return nil
+	})
+}
+
+func userRow(u *access.User) row {
+	_, realm, _ := strings.Cut(u.ID, "@")
+	out := row{"userid": u.ID, "enable": boolInt(!u.Disabled), "expire": u.Expire, "email": u.Email, "realm-type": realm}
+	for k, v := range map[string]string{"comment": u.Comment, "firstname": u.First, "lastname": u.Last} {
+		if v != "" {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// getUsers shows all users to auditors, and everybody itself.
+func (e *Engine) getUsers(_ context.Context, r *Request) (Response, error) {
+	all := e.Access.HasAny(r.Who, "/access/groups", "User.Modify", "Sys.Audit")
+	rows := []row{}
+	e.Access.View(func(d *access.Data) {
+		for _, id := range sortedKeys(d.Users) {
+			if all || id == r.Who.User {
+				rows = append(rows, userRow(d.Users[id]))
+			}
+		}
+	})
+	return Response{Data: rows}, nil
+}
+
+func (e *Engine) getUser(_ context.Context, r *Request) (Response, error) {
+	var out row
+	e.Access.View(func(d *access.Data) {
+		u := d.Users[r.Params.Values["userid"]]
+		if u == nil {
+			return
+		}
+		out = userRow(u)
+		delete(out, "userid")
+		delete(out, "realm-type")
+		out["groups"] = append([]string{}, u.Groups...)
+		tokens := row{}
+		for id, t := range u.Tokens {
+			tokens[id] = tokenRow(t)
+		}
+		out["tokens"] = tokens
+	})
+	if out == nil {
+		return Response{}, failf("no such user ('%s')", r.Params.Values["userid"])
+	}
+	return Response{Data: out}, nil
+}
+
+func fillUser(r *Request, u *access.User) {
+	for param, field := range map[string]*string{
+		"comment": &u.Comment, "email": &u.Email, "firstname": &u.First, "lastname": &u.Last, "password": &u.Password,
+	} {
+		if v, ok := r.value(param); ok {
+			*field = v
+		}
+	}
+	if _, ok := r.value("enable"); ok {
+		u.Disabled = !r.on("enable")
+	}
+	u.Expire = int64(r.integer("expire", int(u.Expire)))
+	if g, ok := r.value("groups"); ok {
+		u.Groups = schema.SplitList(g)
+	}
+}
+
+func (e *Engine) postUser(ctx context.Context, r *Request) (Response, error) {
+	id := r.Params.Values["userid"]
+	return e.userConfig(ctx, "create user", func(d *access.Data) error {
+		if d.Users[id] != nil {
+			return fmt.Errorf("user '%s' already exists", id)
+		}
+		u := &access.User{ID: id, Tokens: map[string]*access.Token{}}
+		fillUser(r, u)
+		d.Users[id] = u
+		return nil
+	})
+}
+
+func (e *Engine) putUser(ctx context.Context, r *Request) (Response, error) {
+	id := r.Params.Values["userid"]
+	return e.userConfig(ctx, "update user", func(d *access.Data) error {
+		if d.Users[id] == nil {
+			return fmt.Errorf("no such user ('%s')", id)
+		}
+		fillUser(r, d.Users[id])
+		return nil
+	})
+}
+
+func (e *Engine) deleteUser(ctx context.Context, r *Request) (Response, error) {
+	id := r.Params.Values["userid"]
+	return e.userConfig(ctx, "delete user", func(d *access.Data) error {
+		if d.Users[id] == nil {
+			return fmt.Errorf("user '%s' does not exist", id)
+		}
+		delete(d.Users, id)
+		*d.ACL = slices.DeleteFunc(*d.ACL, func(a access.Entry) bool { return a.ID == id || strings.HasPrefix(a.ID, id+"!") })
+		return nil
+	})
+}
+
+func tokenRow(t *access.Token) row {
+	out := row{"privsep": boolInt(t.Privsep), "expire": t.Expire}
+	if t.Comment != "" {
+		out["comment"] = t.Comment
+	}
+	return out
+}
+
+func (e *Engine) withToken(r *Request, f func(t *access.Token)) error {
+	err := failf("no such token '%s' for user '%s'", r.Params.Values["tokenid"], r.Params.Values["userid"])
+	e.Access.View(func(d *access.Data) {
+		if u := d.Users[r.Params.Values["userid"]]; u != nil && u.Tokens[r.Params.Values["tokenid"]] != nil {
+			f(u.Tokens[r.Params.Values["tokenid"]])
+			err = nil
+		}
+	})
+	return err
+}
+
+func (e *Engine) getTokens(_ context.Context, r *Request) (Response, error) {
+	rows := []row{}
+	e.Access.View(func(d *access.Data) {
+		u := d.Users[r.Params.Values["userid"]]
+		if u == nil {
+			return
+		}
+		for _, id := range sortedKeys(u.Tokens) {
+			out := tokenRow(u.Tokens[id])
+			out["tokenid"] = id
+			rows = append(rows, out)
+		}
+	})
+	return Response{Data: rows}, nil
+}
+
+func (e *Engine) getToken(_ context.Context, r *Request) (Response, error) {
+	var out row
+	err := e.withToken(r, func(t *access.Token) { out = tokenRow(t) })
+	return Response{Data: out}, err
+}
+
+func fillToken(r *Request, t *access.Token) {
+	if v, ok := r.value("comment"); ok {
+		t.Comment = v
+	}
+	if _, ok := r.value("privsep"); ok {
+		t.Privsep = r.on("privsep")
+	}
+	t.Expire = int64(r.integer("expire", int(t.Expire)))
+}
+
+func (e *Engine) postToken(ctx context.Context, r *Request) (Response, error) {
+	userid, tokenid := r.Params.Values["userid"], r.Params.Values["tokenid"]
+	t := &access.Token{ID: tokenid, Secret: uuid.NewString(), Privsep: true}
+	fillToken(r, t)
+	resp, err := e.userConfig(ctx, "generating token", func(d *access.Data) error {
+		u := d.Users[userid]
+		switch {
+		case u == nil:
+			return fmt.Errorf("no such user ('%s')", userid)
+		case u.Tokens[tokenid] != nil:
+			return fmt.Errorf("Token already exists.") //nolint:revive,staticcheck // Proxmox's own text
+		}
+		u.Tokens[tokenid] = t
+		return nil
+	})
+	if err != nil {
+		return resp, err
+	}
+	info := row{"privsep": strconv.Itoa(boolInt(t.Privsep))}
+	if t.Expire != 0 {
+		info["expire"] = strconv.FormatInt(t.Expire, 10)
+	}
+	if t.Comment != "" {
+		info["comment"] = t.Comment
+	}
+	return Response{Data: row{"full-tokenid": userid + "!" + tokenid, "value": t.Secret, "info": info}}, nil
+}
+
+func (e *Engine) putToken(ctx context.Context, r *Request) (Response, error) {
+	if err := e.withToken(r, func(*access.Token) {}); err != nil {
+		return Response{}, err
+	}
+	_, err := e.userConfig(ctx, "updating token info", func(d *access.Data) error {
+		fillToken(r, d.Users[r.Params.Values["userid"]].Tokens[r.Params.Values["tokenid"]])
+		return nil
+	})
+	if err != nil {
+		return Response{}, err
+	}
+	return e.getToken(ctx, r)
+}
+
+func (e *Engine) deleteToken(ctx context.Context, r *Request) (Response, error) {
+	if err := e.withToken(r, func(*access.Token) {}); err != nil {
+		return Response{}, err
+	}
+	userid, tokenid := r.Params.Values["userid"], r.Params.Values["tokenid"]
+	return e.userConfig(ctx, "deleting token", func(d *access.Data) error {
+		delete(d.Users[userid].Tokens, tokenid)
+		*d.ACL = slices.DeleteFunc(*d.ACL, func(a access.Entry) bool { return a.Kind == "token" && a.ID == userid+"!"+tokenid })
+		return nil
+	})
+}
+
+func (e *Engine) getACL(_ context.Context, r *Request) (Response, error) {
+	all := e.Access.HasAny(r.Who, "/access", "Sys.Audit", "Permissions.Modify")
+	rows := []row{}
+	e.Access.View(func(d *access.Data) {
+		for _, a := range *d.ACL {
+			if all {
+				rows = append(rows, row{"path": a.Path, "type": a.Kind, "ugid": a.ID, "roleid": a.Role, "propagate": boolInt(a.Propagate)})
+			}
+		}
+	})
+	return Response{Data: rows}, nil
+}
+
+func (e *Engine) putACL(ctx context.Context, r *Request) (Response, error) {
+	kinds := map[string]string{"users": "user", "groups": "group", "tokens": "token"}
+	if r.Params.Values["users"]+r.Params.Values["groups"]+r.Params.Values["tokens"] == "" {
+		return Response{}, paramError(map[string]string{
+			"users": "either 'users', 'groups' or 'tokens' is required.", "groups": "either 'users', 'groups' or 'tokens' is required.",
+			"tokens": "either 'users', 'groups' or 'tokens' is required.",
+		})
+	}
+	path := r.Params.Values["path"]
+	if path != "/" {
+		path = strings.TrimSuffix(path, "/")
+	}
+	propagate := r.Params.Values["propagate"] != "0"
+	return e.userConfig(ctx, "ACL update", func(d *access.Data) error {
+		for _, role := range schema.SplitList(r.Params.Values["roles"]) {
+			if d.Roles[role] == nil {
+				return fmt.Errorf("role '%s' does not exist", role)
+			}
+			for param, kind := range kinds {
+				for _, id := range schema.SplitList(r.Params.Values[param]) {
+					if err := subjectExists(d, kind, id); err != nil {
+						return err
+					}
+					entry := access.Entry{Path: path, Kind: kind, ID: id, Role: role, Propagate: propagate}
+					if r.on("delete") {
+						d.Revoke(entry)
+					} else {
+						d.Grant(entry)
+					}
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func subjectExists(d *access.Data, kind, id string) error {
+	user, token, _ := strings.Cut(id, "!")
+	switch {
+	case kind == "group":
+		return nil
+	case d.Users[user] == nil:
+		return fmt.Errorf("user '%s' does not exist", user)
+	case kind == "token" && d.Users[user].Tokens[token] == nil:
+		return fmt.Errorf("no such token '%s' for user '%s'", token, user)
+	}
+	return nil
+}
+
+func (e *Engine) getDomains(context.Context, *Request) (Response, error) {
+	return Response{Data: []row{
+		{"realm": "pam", "type": "pam", "comment": "Linux PAM standard authentication"},
+		{"realm": "pve", "type": "pve", "comment": "Proxmox VE authentication server"},
+	}}, nil
+}

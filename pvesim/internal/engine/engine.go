@@ -1,0 +1,260 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine is the simulated cluster: hosts, storages, guests, and what each API method does to them.
+//
+// One mutex guards the state. A method holds it only while it looks and changes; whatever takes time (locks, copies,
+// boots) happens in tasks and waits outside of it.
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
+)
+
+// Config is what an engine starts from.
+type Config struct {
+	Version     Version
+	ClusterName string // empty: a stand-alone host
+	Speed       float64
+	Latency     map[string]Latency // by storage type; missing types use the default profile
+	Boot        BootFunc
+}
+
+// BootFunc runs a guest until the context ends or the guest powers itself off by returning.
+type BootFunc func(ctx context.Context, in *Instance)
+
+// Engine is one simulated Proxmox cluster.
+type Engine struct {
+	Clock   *clock.Clock
+	Access  *access.Store
+	Signer  *access.Signer
+	Tasks   *tasks.Registry
+	Locks   *locks.Table
+	Schema  *schema.Catalogue
+	Version Version
+
+	name    string
+	boot    BootFunc
+	latency map[string]Latency
+	started time.Time
+	ctx     context.Context
+	cancel  context.CancelFunc
+	group   *clock.Group
+	routes  map[string]Handler
+
+	mu       sync.Mutex
+	hosts    []*Host
+	storages []*Storage
+	volumes  map[string]*Volume // by key(host, volid)
+	blobs    map[[32]byte][]byte
+	guests   map[int]*Guest
+	options  map[string]string // datacenter.cfg
+	ha       map[string]map[string]string
+	firewall *firewallState
+	mappings map[string][]map[string]any
+	zones    []map[string]any
+	vnets    []map[string]any
+	noQuorum bool
+	nextPID  int
+	extra    map[string]map[string]any // storage definitions made over the API: fields that the simulator does not use
+}
+
+// Host is one Proxmox node.
+type Host struct {
+	Name                    string
+	Sockets, Cores, Threads int
+	Memory                  int64
+	IP                      string
+	Online                  bool
+	// Unreachable says how a connection to the host fails while it is down: "refused", "noroute" or "timeout".
+	Unreachable string
+	Bridges     []Bridge
+	PCI         []map[string]any
+	NUMANodes   int
+	rows        map[string]row // what pvestatd last reported, by resource id
+	reported    bool
+	bootedAt    time.Time
+}
+
+// Bridge is a network bridge of a host.
+type Bridge struct {
+	Name, CIDR, Ports string
+	VLANAware         bool
+}
+
+// CPUs is the number of hardware threads of the host.
+func (h *Host) CPUs() int { return h.Sockets * h.Cores * max(h.Threads, 1) }
+
+// Guest is a VM or container, ours or not.
+type Guest struct {
+	VMID   int
+	Type   string // "qemu" or "lxc"
+	Host   string
+	Config *qm.Config
+	Temp   bool // the clone's placeholder before its config is written
+
+	instance  *Instance
+	paused    bool
+	rebooting bool // the next power-off of the guest is a reboot
+	created   time.Time
+	uptime    time.Time // when QEMU started; zero while it does not run
+	pid       int
+}
+
+// New builds an empty cluster; hosts and the rest are added before the first request.
+func New(cfg Config) (*Engine, error) {
+	catalogue, err := schema.Load(cfg.Version.Release)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c, group := clock.New(cfg.Speed), clock.NewGroup()
+	e := &Engine{
+		Clock: c, Access: access.New(schema.Privileges(cfg.Version.Release)), Signer: access.NewSigner(),
+		Tasks: tasks.NewRegistry(ctx, c, group), Locks: locks.New(c), Schema: catalogue, Version: cfg.Version,
+		name: cfg.ClusterName, boot: cfg.Boot, latency: cfg.Latency, started: time.Now(), ctx: ctx, cancel: cancel, group: group,
+		volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}, guests: map[int]*Guest{},
+		options: map[string]string{}, ha: map[string]map[string]string{}, firewall: newFirewallState(),
+		mappings: map[string][]map[string]any{}, extra: map[string]map[string]any{}, nextPID: 15000,
+	}
+	e.routes = e.handlers()
+	for name := range e.routes {
+		if catalogue.Method(name) == nil && !cfg.Version.lacks(name) {
+			cancel()
+			return nil, fmt.Errorf("building the method table: %s is not in the schema of %s", name, cfg.Version.Release)
+		}
+	}
+	return e, nil
+}
+
+// Run starts what happens by itself: pvestatd's reports. It returns at once.
+func (e *Engine) Run() {
+	e.mu.Lock()
+	e.report()
+	e.mu.Unlock()
+	e.group.Go(func() {
+		for e.Clock.Sleep(e.ctx, statPeriod) == nil {
+			e.mu.Lock()
+			e.report()
+			e.mu.Unlock()
+		}
+	})
+}
+
+// Close ends all guests and tasks and waits for them.
+func (e *Engine) Close() {
+	e.cancel()
+	e.group.Wait()
+}
+
+// AddHost adds a host to the cluster.
+func (e *Engine) AddHost(h *Host) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if h.IP == "" {
+		h.IP = fmt.Sprintf("10.97.%d.%d", len(e.hosts)/250, len(e.hosts)%250+2)
+	}
+	h.rows = map[string]row{}
+	h.bootedAt = time.Now().Add(-time.Hour)
+	e.hosts = append(e.hosts, h)
+}
+
+func (e *Engine) host(name string) *Host {
+	for _, h := range e.hosts {
+		if h.Name == name {
+			return h
+		}
+	}
+	return nil
+}
+
+// Serving is the host that answers requests: the first one that is up.
+func (e *Engine) Serving() *Host {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, h := range e.hosts {
+		if h.Online {
+			return h
+		}
+	}
+	return nil
+}
+
+// AddGuest places a guest; its drives' volumes are created as they are needed.
+func (e *Engine) AddGuest(g *Guest, running bool) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.guests[g.VMID] != nil {
+		return fmt.Errorf("adding guest %d: the VMID is used twice", g.VMID)
+	}
+	if e.host(g.Host) == nil {
+		return fmt.Errorf("adding guest %d: there is no host %q", g.VMID, g.Host)
+	}
+	for _, key := range qm.DriveKeys(g.Config.Options) {
+		if err := e.adoptDrive(g, key); err != nil {
+			return fmt.Errorf("adding guest %d: %w", g.VMID, err)
+		}
+	}
+	g.created = time.Now()
+	e.guests[g.VMID] = g
+	if running && g.Type == "qemu" {
+		e.powerOn(g)
+	} else if running {
+		g.uptime = time.Now()
+	}
+	return nil
+}
+
+// adoptDrive makes the volume of a drive that the scenario only mentions.
+func (e *Engine) adoptDrive(g *Guest, key string) error {
+	d, ok := qm.ParseDrive(key, g.Config.Options[key])
+	if !ok {
+		return fmt.Errorf("drive %s: cannot read %q", key, g.Config.Options[key])
+	}
+	if !d.HasVolume() {
+		return nil
+	}
+	s := e.storage(d.Storage())
+	if s == nil {
+		return fmt.Errorf("drive %s: there is no storage %q", key, d.Storage())
+	}
+	if e.volume(g.Host, d.File) != nil {
+		return nil
+	}
+	size, _ := qm.ParseSize(d.Opts["size"])
+	if size == 0 && d.IsCloudInit() {
+		size = cloudInitSize
+	}
+	e.putVolume(&Volume{Storage: s.ID, Host: g.Host, Name: d.File[len(s.ID)+1:], Size: size, Owner: g.VMID})
+	return nil
+}
+
+// guestOn finds a VM on the host that the request names; a VM on another host counts as missing.
+func (e *Engine) guestOn(host string, vmid int) *Guest {
+	g := e.guests[vmid]
+	if g == nil || g.Host != host || g.Type != "qemu" {
+		return nil
+	}
+	return g
+}
+
+// sortedGuests lists all guests by VMID.
+func (e *Engine) sortedGuests() []*Guest {
+	out := make([]*Guest, 0, len(e.guests))
+	for _, g := range e.guests {
+		out = append(out, g)
+	}
+	slices.SortFunc(out, func(a, b *Guest) int { return a.VMID - b.VMID })
+	return out
+}

@@ -1,0 +1,476 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // Proxmox's digests are SHA-1
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+)
+
+// firewallState holds the files below /etc/pve/firewall. A VM's file does not need the VM.
+type firewallState struct {
+	guests map[int]*firewallFile
+	groups map[string]*securityGroup
+}
+
+type firewallFile struct {
+	options map[string]string
+	rules   []map[string]string
+	ipsets  map[string][]map[string]string
+	aliases map[string]map[string]string
+}
+
+type securityGroup struct {
+	comment string
+	rules   []map[string]string
+}
+
+func newFirewallState() *firewallState {
+	return &firewallState{guests: map[int]*firewallFile{}, groups: map[string]*securityGroup{}}
+}
+
+func newFirewallFile() *firewallFile {
+	return &firewallFile{options: map[string]string{}, ipsets: map[string][]map[string]string{}, aliases: map[string]map[string]string{}}
+}
+
+func (s *firewallState) guest(vmid int) *firewallFile {
+	f := s.guests[vmid]
+	if f == nil {
+		f = newFirewallFile()
+		s.guests[vmid] = f
+	}
+	return f
+}
+
+// clone copies a template's file: its security groups come along.
+func (s *firewallState) clone(from, to int) {
+	f := s.guests[from]
+	if f == nil {
+		delete(s.guests, to)
+		return
+	}
+	out := newFirewallFile()
+	for k, v := range f.options {
+		out.options[k] = v
+	}
+	out.rules = cloneRules(f.rules)
+	for k, v := range f.ipsets {
+		out.ipsets[k] = cloneRules(v)
+	}
+	for k, v := range f.aliases {
+		out.aliases[k] = cloneRules([]map[string]string{v})[0]
+	}
+	s.guests[to] = out
+}
+
+func cloneRules(rules []map[string]string) []map[string]string {
+	out := make([]map[string]string, 0, len(rules))
+	for _, r := range rules {
+		c := map[string]string{}
+		for k, v := range r {
+			c[k] = v
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func (s *firewallState) forget(vmid int) { delete(s.guests, vmid) }
+
+// digest of an absent section is the digest of an empty file.
+func digestOf(v ...any) string {
+	text := ""
+	for _, x := range v {
+		if t := fmt.Sprint(x); t != "map[]" && t != "[]" {
+			text += t
+		}
+	}
+	sum := sha1.Sum([]byte(text)) //nolint:gosec // see the import
+	return hex.EncodeToString(sum[:])
+}
+
+// AddSecurityGroup defines a security group with no rules.
+func (e *Engine) AddSecurityGroup(name, comment string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.firewall.groups[name] = &securityGroup{comment: comment}
+}
+
+var firewallNumbers = []string{"enable", "dhcp", "ipfilter", "macfilter", "ndp", "radv", "ipversion", "nf_conntrack_max"}
+
+func firewallRow(fields map[string]string) row {
+	out := row{}
+	for k, v := range fields {
+		out[k] = v
+		if slices.Contains(firewallNumbers, k) {
+			if n, err := strconv.Atoi(v); err == nil {
+				out[k] = n
+			}
+		}
+	}
+	return out
+}
+
+// firewallParams are a request's parameters without those that address the object.
+func firewallParams(r *Request) map[string]string {
+	out := map[string]string{}
+	for k, v := range r.Params.Values {
+		if !slices.Contains([]string{"node", "vmid", "group", "pos", "digest", "delete", "moveto", "name"}, k) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// lockFirewall serialises writers of one VM's file. Without quorum it fails after its time-out.
+func (e *Engine) lockFirewall(ctx context.Context, r *Request) (func(), error) {
+	name := "firewall-vm-" + strconv.Itoa(r.vmid)
+	if r.vmid == 0 {
+		name = "firewall-cluster"
+	}
+	if err := e.clusterLockQuorum(ctx, name); err != nil {
+		return nil, err
+	}
+	return e.Locks.Cluster(ctx, name, 10*time.Second)
+}
+
+// clusterLockQuorum: without quorum nobody gets a cluster lock, which shows after ten seconds of trying.
+func (e *Engine) clusterLockQuorum(ctx context.Context, name string) error {
+	if e.checkQuorum() == nil {
+		return nil
+	}
+	if err := e.Clock.Sleep(ctx, 10*time.Second); err != nil {
+		return err
+	}
+	return failf("cfs-lock '%s' error: no quorum!", name)
+}
+
+// rulesOf gives access to the list of rules that a request is about.
+func (e *Engine) rulesOf(r *Request) (*[]map[string]string, error) {
+	name, isGroup := r.value("group")
+	if !isGroup {
+		return &e.firewall.guest(r.vmid).rules, nil
+	}
+	g := e.firewall.groups[name]
+	if g == nil {
+		return nil, failf("no such security group '%s'", name)
+	}
+	return &g.rules, nil
+}
+
+func (e *Engine) getRules(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rules, err := e.rulesOf(r)
+	if err != nil {
+		return Response{}, err
+	}
+	rows := []row{}
+	for i, rule := range *rules {
+		out := firewallRow(rule)
+		out["pos"], out["digest"] = i, digestOf(*rules)
+		rows = append(rows, out)
+	}
+	return Response{Data: rows}, nil
+}
+
+func (e *Engine) rule(r *Request) (*[]map[string]string, int, error) {
+	rules, err := e.rulesOf(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	pos := r.integer("pos", -1)
+	if pos < 0 || pos >= len(*rules) {
+		return nil, 0, failf("no rule at position %d", pos)
+	}
+	if d, ok := r.value("digest"); ok && d != digestOf(*rules) {
+		return nil, 0, failf("detected modified configuration - file changed by other user? Try again.")
+	}
+	return rules, pos, nil
+}
+
+func (e *Engine) getRule(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rules, pos, err := e.rule(r)
+	if err != nil {
+		return Response{}, err
+	}
+	out := firewallRow((*rules)[pos])
+	// The position is a number in the list and a string here.
+	out["pos"], out["digest"] = strconv.Itoa(pos), digestOf(*rules)
+	return Response{Data: out}, nil
+}
+
+// completeRule checks what needs several fields and derives the address family.
+func (e *Engine) completeRule(rule map[string]string) error {
+	for _, port := range []string{"dport", "sport"} {
+		if rule[port] != "" && rule["proto"] == "" && rule["macro"] == "" {
+			return badParam("proto", e.Schema.RequiresText, port)
+		}
+	}
+	for _, side := range []string{"source", "dest"} {
+		if p, err := netip.ParsePrefix(rule[side]); err == nil {
+			rule["ipversion"] = family(p.Addr())
+		} else if a, err := netip.ParseAddr(rule[side]); err == nil {
+			rule["ipversion"] = family(a)
+		}
+	}
+	if _, ok := rule["enable"]; !ok {
+		rule["enable"] = "0"
+	}
+	return nil
+}
+
+func family(a netip.Addr) string {
+	if a.Is4() {
+		return "4"
+	}
+	return "6"
+}
+
+// postRule inserts at the front. Groups that do not exist and rules that are there already are accepted.
+func (e *Engine) postRule(ctx context.Context, r *Request) (Response, error) {
+	release, err := e.lockFirewall(ctx, r)
+	if err != nil {
+		return Response{}, failf("%v", err)
+	}
+	defer release()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rules, err := e.rulesOf(r)
+	if err != nil {
+		return Response{}, err
+	}
+	rule := firewallParams(r)
+	if err := e.completeRule(rule); err != nil {
+		return Response{}, err
+	}
+	pos := min(max(r.integer("pos", 0), 0), len(*rules))
+	*rules = slices.Insert(*rules, pos, rule)
+	return Response{}, nil
+}
+
+func (e *Engine) putRule(ctx context.Context, r *Request) (Response, error) {
+	release, err := e.lockFirewall(ctx, r)
+	if err != nil {
+		return Response{}, failf("%v", err)
+	}
+	defer release()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rules, pos, err := e.rule(r)
+	if err != nil {
+		return Response{}, err
+	}
+	rule := (*rules)[pos]
+	if to := r.integer("moveto", -1); to >= 0 {
+		*rules = slices.Delete(*rules, pos, pos+1)
+		*rules = slices.Insert(*rules, min(to, len(*rules)), rule)
+		return Response{}, nil
+	}
+	for k, v := range firewallParams(r) {
+		rule[k] = v
+	}
+	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
+		delete(rule, k)
+	}
+	return Response{}, e.completeRule(rule)
+}
+
+func (e *Engine) deleteRule(ctx context.Context, r *Request) (Response, error) {
+	release, err := e.lockFirewall(ctx, r)
+	if err != nil {
+		return Response{}, failf("%v", err)
+	}
+	defer release()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rules, pos, err := e.rule(r)
+	if err != nil {
+		return Response{}, err
+	}
+	*rules = slices.Delete(*rules, pos, pos+1)
+	return Response{}, nil
+}
+
+func (e *Engine) getFirewallOptions(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	options := map[string]string{}
+	if r.vmid != 0 {
+		options = e.firewall.guest(r.vmid).options
+	}
+	out := firewallRow(options)
+	out["digest"] = digestOf(options)
+	return Response{Data: out}, nil
+}
+
+func (e *Engine) putFirewallOptions(ctx context.Context, r *Request) (Response, error) {
+	release, err := e.lockFirewall(ctx, r)
+	if err != nil {
+		return Response{}, failf("%v", err)
+	}
+	defer release()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	options := e.firewall.guest(r.vmid).options
+	if d, ok := r.value("digest"); ok && d != digestOf(options) {
+		return Response{}, failf("detected modified configuration - file changed by other user? Try again.")
+	}
+	for k, v := range firewallParams(r) {
+		options[k] = v
+	}
+	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
+		delete(options, k)
+	}
+	return Response{}, nil
+}
+
+func (e *Engine) getGroups(context.Context, *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rows := []row{}
+	for _, name := range sortedKeys(e.firewall.groups) {
+		out := row{"group": name, "digest": digestOf(sortedKeys(e.firewall.groups))}
+		if c := e.firewall.groups[name].comment; c != "" {
+			out["comment"] = c
+		}
+		rows = append(rows, out)
+	}
+	return Response{Data: rows}, nil
+}
+
+func (e *Engine) postGroup(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	name := r.Params.Values["group"]
+	if e.firewall.groups[name] != nil && r.Params.Values["rename"] == "" {
+		return Response{}, badParam("group", "Security group '%s' already exists", name)
+	}
+	group := &securityGroup{comment: r.Params.Values["comment"]}
+	if old, ok := r.value("rename"); ok {
+		if e.firewall.groups[old] == nil {
+			return Response{}, badParam("rename", "Security group '%s' does not exist", old)
+		}
+		group.rules = e.firewall.groups[old].rules
+		delete(e.firewall.groups, old)
+	}
+	e.firewall.groups[name] = group
+	return Response{}, nil
+}
+
+func (e *Engine) deleteGroup(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	name := r.Params.Values["group"]
+	g := e.firewall.groups[name]
+	if g == nil {
+		return Response{}, nil
+	}
+	if len(g.rules) > 0 {
+		return Response{}, failf("Security group '%s' is not empty", name)
+	}
+	delete(e.firewall.groups, name)
+	return Response{}, nil
+}
+
+func (e *Engine) getIPSets(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rows := []row{}
+	sets := e.firewall.guest(r.vmid).ipsets
+	for _, name := range sortedKeys(sets) {
+		rows = append(rows, row{"name": name, "digest": digestOf(sortedKeys(sets))})
+	}
+	return Response{Data: rows}, nil
+}
+
+func (e *Engine) postIPSet(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sets, name := e.firewall.guest(r.vmid).ipsets, r.Params.Values["name"]
+	if _, exists := sets[name]; exists {
+		return Response{}, badParam("name", "IPSet '%s' already exists", name)
+	}
+	sets[name] = []map[string]string{}
+	return Response{}, nil
+}
+
+func (e *Engine) deleteIPSet(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sets, name := e.firewall.guest(r.vmid).ipsets, r.Params.Values["name"]
+	if len(sets[name]) > 0 && !r.on("force") {
+		return Response{}, failf("IPSet '%s' is not empty", name)
+	}
+	delete(sets, name)
+	return Response{}, nil
+}
+
+func (e *Engine) getIPSet(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	entries, ok := e.firewall.guest(r.vmid).ipsets[r.Params.Values["name"]]
+	if !ok {
+		return Response{}, failf("no such IPSet '%s'", r.Params.Values["name"])
+	}
+	rows := []row{}
+	for _, entry := range entries {
+		out := firewallRow(entry)
+		out["digest"] = digestOf(entries)
+		rows = append(rows, out)
+	}
+	return Response{Data: rows}, nil
+}
+
+func (e *Engine) postIPSetEntry(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sets, name := e.firewall.guest(r.vmid).ipsets, r.Params.Values["name"]
+	if _, ok := sets[name]; !ok {
+		return Response{}, failf("no such IPSet '%s'", name)
+	}
+	entry := firewallParams(r)
+	for _, old := range sets[name] {
+		if old["cidr"] == entry["cidr"] {
+			return Response{}, badParam("cidr", "address '%s' already exists", entry["cidr"])
+		}
+	}
+	sets[name] = append(sets[name], entry)
+	return Response{}, nil
+}
+
+func (e *Engine) getAliases(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rows := []row{}
+	aliases := e.firewall.guest(r.vmid).aliases
+	for _, name := range sortedKeys(aliases) {
+		out := firewallRow(aliases[name])
+		out["name"], out["digest"] = name, digestOf(aliases)
+		rows = append(rows, out)
+	}
+	return Response{Data: rows}, nil
+}
+
+func (e *Engine) postAlias(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	aliases, name := e.firewall.guest(r.vmid).aliases, strings.ToLower(r.Params.Values["name"])
+	if aliases[name] != nil {
+		return Response{}, badParam("name", "alias '%s' already exists", name)
+	}
+	aliases[name] = firewallParams(r)
+	return Response{}, nil
+}

@@ -1,0 +1,118 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // Proxmox's digests are SHA-1
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+)
+
+func (e *Engine) haRow(sid string) row {
+	out := anyMap(e.ha[sid])
+	out["sid"], out["digest"] = sid, e.haDigest()
+	out["type"], _, _ = strings.Cut(sid, ":")
+	return out
+}
+
+func (e *Engine) haDigest() string {
+	var b strings.Builder
+	for _, sid := range sortedKeys(e.ha) {
+		fmt.Fprintf(&b, "%s %v\n", sid, e.ha[sid])
+	}
+	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // see the import
+	return hex.EncodeToString(sum[:])
+}
+
+// sid completes the short form "100" of a resource id.
+func (r *Request) sid() string {
+	v := r.Params.Values["sid"]
+	if !strings.Contains(v, ":") {
+		return "vm:" + v
+	}
+	return v
+}
+
+func (e *Engine) getHAResource(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ha[r.sid()] == nil {
+		return Response{}, failf("no such resource '%s'", r.sid())
+	}
+	return Response{Data: e.haRow(r.sid())}, nil
+}
+
+func (e *Engine) postHAResource(_ context.Context, r *Request) (Response, error) {
+	sid := r.sid()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ha[sid] != nil {
+		return Response{}, failf("resource ID '%s' already defined", sid)
+	}
+	var vmid int
+	if _, err := fmt.Sscanf(sid, "vm:%d", &vmid); err == nil && e.guests[vmid] == nil {
+		return Response{}, failf("unable to find VM %d", vmid)
+	}
+	e.ha[sid] = haFields(r, map[string]string{"state": "started"})
+	return Response{}, nil
+}
+
+func haFields(r *Request, into map[string]string) map[string]string {
+	for k, v := range r.Params.Values {
+		if k != "sid" && k != "type" && k != "digest" && k != "delete" {
+			into[k] = v
+		}
+	}
+	return into
+}
+
+func (e *Engine) putHAResource(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	res := e.ha[r.sid()]
+	if res == nil {
+		return Response{}, failf("no such resource '%s'", r.sid())
+	}
+	haFields(r, res)
+	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
+		delete(res, k)
+	}
+	return Response{}, nil
+}
+
+func (e *Engine) deleteHAResource(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ha[r.sid()] == nil {
+		return Response{}, failf("cannot delete service '%s', not HA managed!", r.sid())
+	}
+	delete(e.ha, r.sid())
+	return Response{}, nil
+}
+
+func (e *Engine) getHAGroups(context.Context, *Request) (Response, error) {
+	if e.Version.HAGroupsMigrated {
+		return Response{}, failf("cannot index groups: ha groups have been migrated to rules")
+	}
+	return Response{Data: []row{}}, nil
+}
+
+func (e *Engine) getHAStatus(context.Context, *Request) (Response, error) {
+	serving := e.Serving()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	text := "OK"
+	if e.noQuorum {
+		text = "No quorum on node '" + serving.Name + "'!"
+	}
+	rows := []row{{"id": "quorum", "type": "quorum", "node": serving.Name, "status": text, "quorate": boolInt(!e.noQuorum)}}
+	for _, sid := range sortedKeys(e.ha) {
+		rows = append(rows, row{"id": "service:" + sid, "type": "service", "sid": sid, "state": e.ha[sid]["state"], "status": e.ha[sid]["state"]})
+	}
+	return Response{Data: rows}, nil
+}

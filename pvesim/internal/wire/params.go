@@ -1,0 +1,197 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+)
+
+// maxUpload bounds what one upload may bring into memory.
+const maxUpload = 4 << 30
+
+// readParams merges query and body; the query wins. A non-nil reply ends the request.
+func readParams(r *http.Request) (schema.Params, *engine.Upload, *reply) {
+	params := schema.Params{Values: map[string]string{}, Lists: map[string][]string{}}
+	if (r.Method == http.MethodGet || r.Method == http.MethodDelete) && r.ContentLength > 0 {
+		rep := textError(http.StatusNotImplemented, fmt.Sprintf("Unexpected content for method '%s'", r.Method))
+		return params, nil, &rep
+	}
+	var upload *engine.Upload
+	if r.Method == http.MethodPost || r.Method == http.MethodPut {
+		var rep *reply
+		if upload, rep = readBody(r, params); rep != nil {
+			return params, nil, rep
+		}
+	}
+	query := url.Values{}
+	for _, pair := range strings.FieldsFunc(r.URL.RawQuery, func(c rune) bool { return c == '&' || c == ';' }) {
+		addPair(query, pair)
+	}
+	setAll(params, query)
+	delete(params.Values, "_dc")
+	return params, upload, nil
+}
+
+// addPair reads one "key=value"; a broken escape is kept as it is.
+func addPair(into url.Values, pair string) {
+	k, v, _ := strings.Cut(pair, "=")
+	unescape := func(s string) string {
+		if u, err := url.QueryUnescape(s); err == nil {
+			return u
+		}
+		return s
+	}
+	into.Add(unescape(k), unescape(v))
+}
+
+func setAll(p schema.Params, values url.Values) {
+	for k, v := range values {
+		delete(p.Values, k)
+		delete(p.Lists, k)
+		if len(v) == 1 {
+			p.Values[k] = v[0]
+		} else {
+			p.Lists[k] = v
+		}
+	}
+}
+
+func readBody(r *http.Request, p schema.Params) (*engine.Upload, *reply) {
+	fail := func(rep reply) (*engine.Upload, *reply) { return nil, &rep }
+	header := r.Header.Get("Content-Type")
+	typ, opts, err := mime.ParseMediaType(header)
+	if err != nil {
+		typ = strings.TrimSpace(strings.SplitN(header, ";", 2)[0])
+	}
+	if typ == "multipart/form-data" {
+		return readMultipart(r, opts["boundary"], p)
+	}
+	switch typ {
+	case "", "application/x-www-form-urlencoded", "application/json":
+	default:
+		return fail(textError(http.StatusVariantAlsoNegotiates, fmt.Sprintf("upload 'Content-Type '%s' not implemented", header)))
+	}
+	if r.ContentLength > maxBody {
+		return fail(textError(http.StatusNotImplemented, "for data too large"))
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	if err != nil {
+		return fail(reply{drop: true})
+	}
+	if typ == "application/json" {
+		if text := readJSON(body, p); text != "" {
+			return fail(textError(http.StatusInternalServerError, text+"\n"))
+		}
+		return nil, nil //nolint:nilnil // no upload and nothing wrong
+	}
+	form := url.Values{}
+	for _, pair := range strings.FieldsFunc(string(body), func(c rune) bool { return c == '&' }) {
+		addPair(form, pair)
+	}
+	setAll(p, form)
+	return nil, nil //nolint:nilnil // likewise
+}
+
+// perlLine is where Proxmox's server decodes JSON: its errors end with it.
+const perlLine = " at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 917."
+
+// readJSON reads an object of plain values; the result is an error text in Perl's words, or "".
+func readJSON(body []byte, p schema.Params) string {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	var object map[string]any
+	if err := dec.Decode(&object); err != nil {
+		return jsonError(string(body)) + perlLine
+	}
+	for k, v := range object {
+		switch v := v.(type) {
+		case []any:
+			var list []string
+			for _, x := range v {
+				list = append(list, scalar(x))
+			}
+			p.Lists[k] = list
+		case nil:
+			return "Use of uninitialized value in parameter '" + k + "'" + perlLine
+		default:
+			p.Values[k] = scalar(v)
+		}
+	}
+	return ""
+}
+
+func scalar(v any) string {
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return "1"
+		}
+		return "0"
+	case string:
+		return v
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// jsonError is how Perl's JSON module words the two mistakes that clients make.
+func jsonError(body string) string {
+	trimmed := strings.TrimLeft(body, " \t\r\n")
+	if rest, ok := strings.CutPrefix(trimmed, "{"); ok && !strings.HasPrefix(strings.TrimLeft(rest, " \t\r\n"), `"`) {
+		return fmt.Sprintf(`'"' expected, at character offset %d (before "%s")`, len(body)-len(rest), or(rest, "(end of string)"))
+	}
+	return fmt.Sprintf(`malformed JSON string, neither tag, array, object, number, string or atom, at character offset %d (before "%s")`,
+		len(body)-len(trimmed), or(trimmed, "(end of string)"))
+}
+
+func or(v, def string) string {
+	if v == "" {
+		return def
+	}
+	return v
+}
+
+// readMultipart reads an upload: fields first, then the file, which must be called "filename". What follows the file is
+// not looked at, so a field there counts as missing.
+func readMultipart(r *http.Request, boundary string, p schema.Params) (*engine.Upload, *reply) {
+	fail := func(text string) (*engine.Upload, *reply) {
+		rep := textError(http.StatusInternalServerError, text+"\n")
+		return nil, &rep
+	}
+	reader := multipart.NewReader(r.Body, boundary)
+	for {
+		part, err := reader.NextRawPart()
+		if err != nil {
+			return fail("upload failed at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 1317.")
+		}
+		data, err := io.ReadAll(io.LimitReader(part, maxUpload))
+		if err != nil {
+			return fail("upload failed at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 1317.")
+		}
+		if part.FileName() == "" {
+			p.Values[part.FormName()] = string(data)
+			continue
+		}
+		if part.FormName() != "filename" {
+			return fail(fmt.Sprintf("wrong field name '%s' for file upload", part.FormName()))
+		}
+		p.Values["filename"] = part.FileName()
+		var name [16]byte
+		_, _ = rand.Read(name[:]) // never fails
+		return &engine.Upload{Name: part.FileName(), Data: data, Temp: "/var/tmp/pveupload-" + hex.EncodeToString(name[:])}, nil
+	}
+}

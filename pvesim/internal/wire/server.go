@@ -1,0 +1,264 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package wire speaks HTTP as Proxmox's own server does: reason phrases that carry the error, connections that close
+// after every error, 501 where others say 404, and its particular rules for request bodies.
+package wire
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+)
+
+// Call describes a request to hooks.
+type Call struct {
+	Verb     string
+	Template string // "/nodes/{node}/qemu"; empty for unknown paths
+	Path     string
+	Who      string
+}
+
+// Fault is what a hook wants to happen to a request. The zero value changes nothing.
+type Fault struct {
+	Delay      time.Duration
+	Status     int // answer this instead of calling the method
+	Message    string
+	DropBefore bool // close the connection without doing anything
+	DropAfter  bool // do it, then close the connection without an answer
+}
+
+// Outcome is what became of a request.
+type Outcome struct {
+	Call
+	Status int // 0 if the connection was dropped
+	Start  time.Time
+	Took   time.Duration
+}
+
+// Server serves an engine over HTTP. The hooks may be nil.
+type Server struct {
+	Engine *engine.Engine
+	Fault  func(Call) Fault
+	Record func(Outcome)
+}
+
+// reply is a response before it is written.
+type reply struct {
+	status int
+	reason string
+	body   []byte
+	typ    string // content type
+	header map[string]string
+	drop   bool
+}
+
+const (
+	typeJSON = "application/json;charset=UTF-8"
+	typeText = "text/plain"
+	maxBody  = 512 << 10
+)
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	call := Call{Verb: r.Method, Path: r.URL.Path}
+	rep := s.serve(r, &call)
+	if rep.drop {
+		s.record(call, 0, start)
+		abandon(w)
+		return
+	}
+	s.record(call, rep.status, start)
+	rep.write(w, r)
+}
+
+func (s *Server) record(c Call, status int, start time.Time) {
+	if s.Record != nil {
+		s.Record(Outcome{Call: c, Status: status, Start: start, Took: time.Since(start)})
+	}
+}
+
+// serve decides on the answer without writing it.
+func (s *Server) serve(r *http.Request, call *Call) reply {
+	if plain(r) {
+		return redirect(r)
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete:
+	default:
+		return reply{status: http.StatusNotImplemented, reason: "method '" + r.Method + "' not available"}
+	}
+	if len(r.TransferEncoding) > 0 {
+		return textError(http.StatusNotImplemented, "chunked transfer encoding not supported")
+	}
+	path, format, ok := split(r.URL.Path)
+	if !ok {
+		return reply{status: http.StatusNotImplemented, reason: "no such uri"}
+	}
+	if format != "json" && format != "extjs" {
+		return reply{status: http.StatusNotImplemented, reason: "no formatter for uri " + r.URL.Path}
+	}
+	call.Path = path
+	if m, _, err := s.Engine.Find(r.Method, path); err == nil {
+		call.Template = m.Path
+	}
+	who, err := s.authenticate(r, path)
+	if err != nil {
+		_ = s.Engine.Clock.Sleep(r.Context(), engine.AuthDelay)
+		return reply{status: http.StatusUnauthorized, reason: err.Error()}
+	}
+	call.Who = who.String()
+	return s.intercepted(r, call, who, format)
+}
+
+// intercepted lets faults act around the call itself.
+func (s *Server) intercepted(r *http.Request, call *Call, who access.Identity, format string) reply {
+	var f Fault
+	if s.Fault != nil {
+		f = s.Fault(*call)
+	}
+	if f.Delay > 0 && s.Engine.Clock.Sleep(r.Context(), f.Delay) != nil {
+		return reply{drop: true}
+	}
+	if f.DropBefore {
+		return reply{drop: true}
+	}
+	if f.Status != 0 {
+		return faulty(f)
+	}
+	rep := s.call(r, call.Path, who, format)
+	rep.drop = rep.drop || f.DropAfter
+	return rep
+}
+
+// faulty answers a status that a fault ordered, in the form that this status has on a real host.
+func faulty(f Fault) reply {
+	e := &engine.Error{Status: f.Status, Message: f.Message}
+	if e.Message == "" {
+		e.Message = map[int]string{595: "No route to host", 596: "Connection timed out", 401: "Authentication failed!"}[f.Status]
+	}
+	if e.Message == "" {
+		e.Message = http.StatusText(f.Status)
+	}
+	e.Bare = f.Status == http.StatusUnauthorized || f.Status >= 595
+	return errorReply(e, "json")
+}
+
+// split takes "/api2/json" off a path; doubled and trailing slashes do not matter.
+func split(path string) (rest, format string, ok bool) {
+	var parts []string
+	for _, p := range strings.Split(path, "/") {
+		if p != "" {
+			parts = append(parts, p)
+		}
+	}
+	if len(parts) < 2 || parts[0] != "api2" {
+		return "", "", false
+	}
+	return "/" + strings.Join(parts[2:], "/"), parts[1], true
+}
+
+// openPaths need no login.
+func openPaths(verb, path string) bool {
+	return (verb == http.MethodGet && path == "/access/domains") ||
+		(path == "/access/ticket" && (verb == http.MethodGet || verb == http.MethodPost))
+}
+
+// authenticate accepts a ticket, which wins, or an API token.
+func (s *Server) authenticate(r *http.Request, path string) (access.Identity, error) {
+	if openPaths(r.Method, path) {
+		return access.Identity{}, nil
+	}
+	now := s.Engine.Clock.Now()
+	if c, err := r.Cookie("PVEAuthCookie"); err == nil {
+		return s.ticket(r, c.Value, now)
+	}
+	header := r.Header.Get("Authorization")
+	if rest, ok := strings.CutPrefix(header, "PVEAPIToken"); ok && len(rest) > 1 && (rest[0] == '=' || rest[0] == ' ') {
+		token, err := url.PathUnescape(rest[1:])
+		if err != nil {
+			return access.Identity{}, access.ErrAuth
+		}
+		return s.Engine.Access.CheckToken(token, now)
+	}
+	return access.Identity{}, access.ErrNoTicket
+}
+
+func (s *Server) ticket(r *http.Request, cookie string, now time.Time) (access.Identity, error) {
+	ticket, err := url.PathUnescape(cookie)
+	if err != nil {
+		return access.Identity{}, access.ErrAuth
+	}
+	user, err := s.Engine.Signer.User(ticket, now)
+	if err != nil {
+		return access.Identity{}, err
+	}
+	if !s.Engine.Access.Active(user, now) {
+		return access.Identity{}, access.ErrAuth
+	}
+	if r.Method != http.MethodGet {
+		if err := s.Engine.Signer.CheckCSRF(r.Header.Get("CSRFPreventionToken"), user, now); err != nil {
+			return access.Identity{}, err
+		}
+	}
+	return access.Identity{User: user}, nil
+}
+
+func (s *Server) call(r *http.Request, path string, who access.Identity, format string) reply {
+	params, upload, rep := readParams(r)
+	if rep != nil {
+		return *rep
+	}
+	resp, err := s.Engine.Call(r.Context(), &engine.Request{Verb: r.Method, Path: path, Who: who, Params: params, Upload: upload})
+	var refused *engine.Error
+	switch {
+	case err == nil:
+		return success(resp, format)
+	case errors.As(err, &refused):
+		return errorReply(refused, format)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return reply{drop: true}
+	default:
+		return errorReply(&engine.Error{Status: http.StatusInternalServerError, Message: err.Error()}, format)
+	}
+}
+
+// abandon closes the connection without an answer.
+func abandon(w http.ResponseWriter) {
+	if h, ok := w.(http.Hijacker); ok {
+		if conn, _, err := h.Hijack(); err == nil {
+			_ = conn.Close()
+		}
+	}
+}
+
+type connKey struct{}
+
+// ConnContext remembers the connection of a request; install it in the http.Server.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+func plain(r *http.Request) bool {
+	c, ok := r.Context().Value(connKey{}).(*autoTLS)
+	return ok && c.isPlain()
+}
+
+// redirect answers plain HTTP on the TLS port.
+func redirect(r *http.Request) reply {
+	status := http.StatusPermanentRedirect
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		status = http.StatusMovedPermanently
+	}
+	return reply{
+		status: status, reason: http.StatusText(status), body: []byte(http.StatusText(status)),
+		header: map[string]string{"Location": "https://" + r.Host + r.URL.RequestURI()},
+	}
+}

@@ -1,0 +1,116 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"context"
+	"crypto/x509"
+	"strings"
+	"testing"
+	"time"
+
+	proxmox "github.com/luthermonson/go-proxmox"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// The library that most Go programs use must be able to live with the simulator.
+func TestGoProxmoxClientLivesThroughAWholeLifeCycle(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"8.4", "9.2"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			s := pvesim.DefaultScenario(2)
+			s.Version = version
+			sim := startSim(t, s, pvesim.Options{}).sim
+			pool := x509.NewCertPool()
+			pool.AppendCertsFromPEM(sim.CAPEM())
+			c := proxmox.NewClient(sim.URL(), proxmox.WithRootCAs(pool), proxmox.WithAPIToken(pvesim.DefaultTokenID, pvesim.DefaultTokenSecret))
+			lifeCycle(t, c)
+		})
+	}
+}
+
+func lifeCycle(t *testing.T, c *proxmox.Client) {
+	t.Helper()
+	ctx := context.Background()
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	wait := func(what string, task *proxmox.Task, err error) {
+		t.Helper()
+		must(what, err)
+		must(what, task.Wait(ctx, 5*time.Millisecond, 20*time.Second))
+		if task.IsFailed {
+			t.Fatalf("%s: %s", what, task.ExitStatus)
+		}
+	}
+	node, err := c.Node(ctx, "pve1")
+	must("reading the host", err)
+	template, err := node.VirtualMachine(ctx, 9000)
+	must("reading the template", err)
+	id, task, err := template.Clone(ctx, &proxmox.VirtualMachineCloneOptions{NewID: 500, Name: "worker", Description: "ours"})
+	wait("cloning", task, err)
+	vm, err := node.VirtualMachine(ctx, id)
+	must("reading the clone", err)
+	task, err = vm.Config(ctx, proxmox.VirtualMachineOption{Name: "cores", Value: 4}, proxmox.VirtualMachineOption{Name: "memory", Value: 4096})
+	wait("configuring", task, err)
+	task, err = vm.ResizeDisk(ctx, "scsi0", "20G")
+	wait("resizing", task, err)
+	storage, err := node.Storage(ctx, "local")
+	must("reading the storage", err)
+	task, err = storage.UploadString("iso", "seed.iso", strings.Repeat("x", 4096))
+	wait("uploading", task, err)
+	task, err = vm.Config(ctx, proxmox.VirtualMachineOption{Name: "ide3", Value: "local:iso/seed.iso,media=cdrom"})
+	wait("attaching", task, err)
+	task, err = vm.Start(ctx)
+	wait("starting", task, err)
+	must("looking again", vm.Ping(ctx))
+	if cores := vm.VirtualMachineConfig.Cores; !vm.IsRunning() || cores == nil || *cores != 4 {
+		t.Errorf("after the start: running=%v cores=%v", vm.IsRunning(), cores)
+	}
+	task, err = vm.Reboot(ctx)
+	wait("rebooting", task, err)
+	task, err = vm.Stop(ctx)
+	wait("stopping", task, err)
+	task, err = vm.Delete(ctx, &proxmox.VirtualMachineDeleteOptions{Purge: true})
+	wait("destroying", task, err)
+	if _, err := node.VirtualMachine(ctx, id); err == nil {
+		t.Error("the destroyed VM is still there")
+	}
+}
+
+func TestAVMLivesThroughCloneStartAndDestroy(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "500", "name", "worker", "description", "ours")
+	conf := c.config("pve1", 500)
+	template := c.config("pve1", 9000)
+	for _, same := range []string{"cores", "memory", "scsihw", "agent"} {
+		if conf[same] != template[same] {
+			t.Errorf("%s: got %v, the template has %v", same, conf[same], template[same])
+		}
+	}
+	for _, fresh := range []string{"net0", "smbios1", "scsi0", "ide2"} {
+		if conf[fresh] == nil || conf[fresh] == template[fresh] {
+			t.Errorf("%s: got %v, which is the template's", fresh, conf[fresh])
+		}
+	}
+	if conf["scsi0"] != "local-lvm:vm-500-disk-0,size=3G" || conf["memory"] != "2048" || conf["cores"] != float64(2) {
+		t.Errorf("unexpected config %v", conf)
+	}
+	c.task("POST", "/nodes/pve1/qemu/500/status/start")
+	c.refused(500, "VM 500 is running - destroy failed", "DELETE", "/nodes/pve1/qemu/500")
+	c.task("POST", "/nodes/pve1/qemu/500/status/shutdown")
+	c.task("DELETE", "/nodes/pve1/qemu/500", "purge", "1")
+	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/500.conf' does not exist", "GET", "/nodes/pve1/qemu/500/config")
+	for _, v := range c.ok("GET", "/nodes/pve1/storage/local-lvm/content").([]any) {
+		if volid := v.(map[string]any)["volid"].(string); strings.Contains(volid, "-500-") {
+			t.Errorf("the volume %s was left behind", volid)
+		}
+	}
+}

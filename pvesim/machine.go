@@ -1,0 +1,173 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim
+
+import (
+	"context"
+	"encoding/base64"
+	"strconv"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cdrom"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+)
+
+// GuestRuntime runs what is inside a VM. The simulator calls Boot in a goroutine of its own each time a VM gets power,
+// also after a reboot.
+type GuestRuntime interface {
+	// Boot runs the guest until ctx ends (power cut, stop, host down) or the guest powers itself off by returning.
+	Boot(ctx context.Context, m *Machine)
+}
+
+// Machine is the virtual hardware of one boot.
+type Machine struct {
+	Cluster, Host, Name string
+	VMID                int
+	UUID                string
+	SMBIOS              map[string]string // decoded smbios1 fields: uuid, serial, sku, ...
+	BootID              string            // fresh at each boot
+	Cores               int
+	MemoryBytes         int64
+	DiskBytes           int64
+	NICs                []NIC
+	Disk                GuestDisk // survives reboots, dies with the VM's boot volume
+	AgentEnabled        bool      // the VM has an agent's channel
+
+	instance *engine.Instance
+}
+
+// NIC is a network card.
+type NIC struct {
+	Name   string // net0, net1, ...
+	MAC    string
+	Bridge string
+	VLAN   int
+}
+
+// CDROM is what lies in a CD drive.
+type CDROM struct {
+	Slot  string // ide2, scsi1, ...
+	Volid string
+	// Image is the medium: an uploaded ISO, or the one that Proxmox makes for a cloud-init drive.
+	Image []byte
+}
+
+// GuestDisk keeps named files on a VM's boot disk.
+type GuestDisk interface {
+	Read(name string) ([]byte, bool)
+	Write(name string, data []byte)
+	Names() []string
+}
+
+// Agent is what a guest's agent reports.
+type Agent struct {
+	Hostname   string
+	OS         map[string]string
+	Interfaces []AgentInterface
+}
+
+// AgentInterface is a network interface as the guest sees it; addresses have the form "10.0.0.5/24".
+type AgentInterface struct {
+	Name, MAC string
+	Addresses []string
+}
+
+// CDROMs reads the drives as they are now: media can change while the VM runs.
+func (m *Machine) CDROMs() []CDROM {
+	var out []CDROM
+	for _, medium := range m.instance.Media() {
+		cd := CDROM{Slot: medium.Slot, Volid: medium.Volume, Image: medium.Data}
+		if medium.CloudInit != nil {
+			image, err := cdrom.Build("cidata", medium.CloudInit)
+			if err != nil {
+				continue // an empty drive is what a guest would see
+			}
+			cd.Image = image
+		}
+		out = append(out, cd)
+	}
+	return out
+}
+
+// ShutdownRequested is closed when somebody presses the power button or asks the agent to shut down or reboot.
+func (m *Machine) ShutdownRequested() <-chan struct{} { return m.instance.ShutdownRequested() }
+
+// SetAgent starts the guest's agent, or stops it with nil. It answers only if the VM has agent enabled.
+func (m *Machine) SetAgent(a *Agent) {
+	if a == nil {
+		m.instance.SetAgent(nil)
+		return
+	}
+	out := &engine.Agent{Hostname: a.Hostname, OS: a.OS}
+	for _, i := range a.Interfaces {
+		var addresses []map[string]any
+		for _, cidr := range i.Addresses {
+			ip, bits, _ := strings.Cut(cidr, "/")
+			family := "ipv4"
+			if strings.Contains(ip, ":") {
+				family = "ipv6"
+			}
+			prefix, _ := strconv.Atoi(bits) // no prefix counts as zero
+			addresses = append(addresses, map[string]any{"ip-address": ip, "ip-address-type": family, "prefix": prefix})
+		}
+		row := map[string]any{"name": i.Name, "hardware-address": strings.ToLower(i.MAC)}
+		if addresses != nil {
+			row["ip-addresses"] = addresses
+		}
+		out.Interfaces = append(out.Interfaces, row)
+	}
+	m.instance.SetAgent(out)
+}
+
+func newMachine(cluster string, in *engine.Instance) *Machine {
+	c := qm.New(in.Options)
+	m := &Machine{
+		Cluster: cluster, Host: in.Host, Name: in.Name, VMID: in.VMID, BootID: in.BootID, Disk: in.Disk, instance: in,
+		SMBIOS: smbios(in.Options["smbios1"]), Cores: int(c.Int("cores", 1) * c.Int("sockets", 1)), MemoryBytes: c.Int("memory", 512) << 20,
+		AgentEnabled: strings.HasPrefix(in.Options["agent"], "1") || strings.Contains(in.Options["agent"], "enabled=1"),
+	}
+	m.UUID = m.SMBIOS["uuid"]
+	for _, key := range append(qm.BootOrder(in.Options["boot"]), qm.DriveKeys(in.Options)...) {
+		if d, ok := qm.ParseDrive(key, in.Options[key]); ok && !d.IsCDROM() && m.DiskBytes == 0 {
+			m.DiskBytes, _ = qm.ParseSize(d.Opts["size"])
+		}
+	}
+	for _, key := range qm.NetKeys(in.Options) {
+		n := qm.ParseNet(in.Options[key])
+		m.NICs = append(m.NICs, NIC{Name: key, MAC: n.MAC, Bridge: n.Opts["bridge"], VLAN: int(qm.Number(n.Opts["tag"], 0))})
+	}
+	return m
+}
+
+// smbios decodes the fields of smbios1; base64=1 says that they are encoded.
+func smbios(v string) map[string]string {
+	fields := qm.ParseFields(v)
+	if fields["base64"] == "1" {
+		for k, enc := range fields {
+			if raw, err := base64.StdEncoding.DecodeString(enc); err == nil && k != "uuid" && k != "base64" {
+				fields[k] = string(raw)
+			}
+		}
+	}
+	delete(fields, "base64")
+	return fields
+}
+
+// CooperativeGuests boot into nothing and power off when they are asked to. It is the default runtime.
+type CooperativeGuests struct{}
+
+// Boot waits for a request to shut down.
+func (CooperativeGuests) Boot(ctx context.Context, m *Machine) {
+	select {
+	case <-ctx.Done():
+	case <-m.ShutdownRequested():
+	}
+}
+
+// DeafGuests never react: a shutdown runs into its time-out, as with a VM without an operating system.
+type DeafGuests struct{}
+
+// Boot waits for the power to go.
+func (DeafGuests) Boot(ctx context.Context, _ *Machine) { <-ctx.Done() }

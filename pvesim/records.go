@@ -1,0 +1,90 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim
+
+import (
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/wire"
+)
+
+// Request is a request that the simulator has answered or dropped.
+type Request struct {
+	Method   string        `json:"method"`
+	Template string        `json:"template"` // "/nodes/{node}/qemu"; empty for unknown paths
+	Path     string        `json:"path"`
+	Who      string        `json:"who"`
+	Status   int           `json:"status"` // 0 if the connection was dropped
+	Time     time.Time     `json:"time"`
+	Took     time.Duration `json:"took"` // real time
+}
+
+type recorder struct {
+	mu     sync.Mutex
+	keep   int
+	list   []Request
+	counts map[string]int
+}
+
+func newRecorder(keep int) *recorder {
+	if keep <= 0 {
+		keep = 100000
+	}
+	return &recorder{keep: keep, counts: map[string]int{}}
+}
+
+func (r *recorder) add(o wire.Outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.list) >= r.keep {
+		r.list = append(r.list[:0], r.list[len(r.list)/2:]...)
+	}
+	r.list = append(r.list, Request{
+		Method: o.Verb, Template: o.Template, Path: o.Path, Who: o.Who, Status: o.Status, Time: o.Start, Took: o.Took,
+	})
+	r.counts[o.Verb+" "+o.Template]++
+}
+
+// Requests returns the remembered requests in the order in which they were answered.
+func (s *Simulator) Requests() []Request {
+	s.requests.mu.Lock()
+	defer s.requests.mu.Unlock()
+	return append([]Request(nil), s.requests.list...)
+}
+
+// CountRequests counts remembered requests by method and path; both may be empty, the path may be a template or a pattern
+// as in path.Match.
+func (s *Simulator) CountRequests(method, pattern string) int {
+	n := 0
+	for _, r := range s.Requests() {
+		if method != "" && !strings.EqualFold(method, r.Method) {
+			continue
+		}
+		if ok, _ := path.Match(pattern, r.Path); pattern == "" || pattern == r.Template || ok {
+			n++
+		}
+	}
+	return n
+}
+
+// RequestCounts counts all requests since the start, by "METHOD /template".
+func (s *Simulator) RequestCounts() map[string]int {
+	s.requests.mu.Lock()
+	defer s.requests.mu.Unlock()
+	out := make(map[string]int, len(s.requests.counts))
+	for k, v := range s.requests.counts {
+		out[k] = v
+	}
+	return out
+}
+
+// ForgetRequests empties the record.
+func (s *Simulator) ForgetRequests() {
+	s.requests.mu.Lock()
+	defer s.requests.mu.Unlock()
+	s.requests.list, s.requests.counts = nil, map[string]int{}
+}

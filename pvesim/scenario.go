@@ -1,0 +1,240 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"regexp"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Scenario describes a cluster before its first request. It can be written in Go or in YAML (or JSON, which is YAML).
+type Scenario struct {
+	// Version is "8.4" or "9.2".
+	Version string `yaml:"version"`
+	// Cluster is the cluster's name; an empty name makes a stand-alone host.
+	Cluster string `yaml:"cluster"`
+	// Speed is the default of Options.Speed.
+	Speed float64 `yaml:"speed,omitempty"`
+	// Latency names a latency profile per storage type: nvme-lvmthin, zfs, ceph, hdd-dir or ssd-dir.
+	Latency map[string]string `yaml:"latency,omitempty"`
+	// Options are lines of datacenter.cfg, for example "next-id: lower=500,upper=600".
+	Options map[string]string `yaml:"options,omitempty"`
+
+	Hosts          []Host          `yaml:"hosts"`
+	Storages       []Storage       `yaml:"storages"`
+	Roles          []Role          `yaml:"roles,omitempty"`
+	Users          []User          `yaml:"users,omitempty"`
+	ACLs           []ACL           `yaml:"acls,omitempty"`
+	Pools          []Pool          `yaml:"pools,omitempty"`
+	SecurityGroups []SecurityGroup `yaml:"securityGroups,omitempty"`
+	Zones          []Zone          `yaml:"zones,omitempty"`
+	VNets          []VNet          `yaml:"vnets,omitempty"`
+	Mappings       []Mapping       `yaml:"mappings,omitempty"`
+	Files          []File          `yaml:"files,omitempty"`
+	Guests         []Guest         `yaml:"guests,omitempty"`
+}
+
+// Host is one Proxmox node.
+type Host struct {
+	Name    string   `yaml:"name"`
+	Sockets int      `yaml:"sockets"`
+	Cores   int      `yaml:"cores"` // per socket
+	Threads int      `yaml:"threads,omitempty"`
+	NUMA    int      `yaml:"numa,omitempty"` // number of NUMA nodes, 1 by default
+	Memory  Size     `yaml:"memory"`
+	IP      string   `yaml:"ip,omitempty"`
+	Bridges []Bridge `yaml:"bridges,omitempty"`
+	// PCI devices as /nodes/{node}/hardware/pci lists them.
+	PCI []map[string]any `yaml:"pci,omitempty"`
+	// Offline hosts are powered off at the start; Unreachable says how connections to them fail: refused, noroute (the
+	// default) or timeout.
+	Offline     bool   `yaml:"offline,omitempty"`
+	Unreachable string `yaml:"unreachable,omitempty"`
+}
+
+// Bridge is a network bridge of a host.
+type Bridge struct {
+	Name      string `yaml:"name"`
+	CIDR      string `yaml:"cidr,omitempty"`
+	Ports     string `yaml:"ports,omitempty"`
+	VLANAware bool   `yaml:"vlanAware,omitempty"`
+}
+
+// Storage is a storage definition.
+type Storage struct {
+	ID      string   `yaml:"id"`
+	Type    string   `yaml:"type"` // dir, lvmthin, lvm, zfspool, rbd, nfs or cifs
+	Content []string `yaml:"content"`
+	Shared  bool     `yaml:"shared,omitempty"`
+	Hosts   []string `yaml:"hosts,omitempty"` // empty: all
+	Size    Size     `yaml:"size"`
+	Used    Size     `yaml:"used,omitempty"` // by things that are not in the scenario
+	Path    string   `yaml:"path,omitempty"`
+}
+
+// Role is a set of privileges.
+type Role struct {
+	ID         string   `yaml:"id"`
+	Privileges []string `yaml:"privileges"`
+}
+
+// User is a login with its API tokens.
+type User struct {
+	ID       string   `yaml:"id"`
+	Password string   `yaml:"password,omitempty"`
+	Comment  string   `yaml:"comment,omitempty"`
+	Email    string   `yaml:"email,omitempty"`
+	Groups   []string `yaml:"groups,omitempty"`
+	Disabled bool     `yaml:"disabled,omitempty"`
+	Tokens   []Token  `yaml:"tokens,omitempty"`
+}
+
+// Token is an API token.
+type Token struct {
+	ID      string `yaml:"id"`
+	Secret  string `yaml:"secret"`
+	Privsep bool   `yaml:"privsep,omitempty"`
+	Expire  int64  `yaml:"expire,omitempty"`
+}
+
+// ACL grants a role on a path to exactly one of user, group or token ("user@realm!name").
+type ACL struct {
+	Path        string `yaml:"path"`
+	Role        string `yaml:"role"`
+	User        string `yaml:"user,omitempty"`
+	Group       string `yaml:"group,omitempty"`
+	Token       string `yaml:"token,omitempty"`
+	NoPropagate bool   `yaml:"noPropagate,omitempty"`
+}
+
+// Pool groups guests and storages.
+type Pool struct {
+	ID       string   `yaml:"id"`
+	Comment  string   `yaml:"comment,omitempty"`
+	VMs      []int    `yaml:"vms,omitempty"`
+	Storages []string `yaml:"storages,omitempty"`
+}
+
+// SecurityGroup is a firewall group of the cluster.
+type SecurityGroup struct {
+	Name    string `yaml:"name"`
+	Comment string `yaml:"comment,omitempty"`
+}
+
+// Zone is an SDN zone.
+type Zone struct {
+	Zone string `yaml:"zone"`
+	Type string `yaml:"type"`
+}
+
+// VNet is a virtual network of a zone; VMs use it like a bridge.
+type VNet struct {
+	VNet string `yaml:"vnet"`
+	Zone string `yaml:"zone"`
+	Tag  int    `yaml:"tag,omitempty"`
+}
+
+// Mapping is a resource mapping.
+type Mapping struct {
+	Kind string   `yaml:"kind"` // pci, usb or dir
+	ID   string   `yaml:"id"`
+	Map  []string `yaml:"map"`
+}
+
+// File is a volume that is not a disk: an ISO, an image to import, a snippet. Either Text or Size gives its content.
+type File struct {
+	Storage string `yaml:"storage"`
+	Host    string `yaml:"host,omitempty"` // not for shared storages
+	Name    string `yaml:"name"`           // for example "iso/debian.iso"
+	Text    string `yaml:"text,omitempty"`
+	Size    Size   `yaml:"size,omitempty"`
+}
+
+// Guest is a VM, template or container that is there from the start.
+type Guest struct {
+	VMID   int    `yaml:"vmid"`
+	Name   string `yaml:"name,omitempty"`
+	Host   string `yaml:"host"`
+	Type   string `yaml:"type,omitempty"`   // qemu (the default) or lxc
+	Status string `yaml:"status,omitempty"` // running or stopped (the default)
+	Pool   string `yaml:"pool,omitempty"`
+	// Config holds options as the config file has them: "scsi0: local-lvm:vm-100-disk-0,size=32G".
+	Config map[string]string `yaml:"config,omitempty"`
+}
+
+// Size is a number of bytes. In files it may carry a unit: "64GiB", "64G", "512MiB".
+type Size int64
+
+// Units for scenarios in Go.
+const (
+	MiB Size = 1 << 20
+	GiB Size = 1 << 30
+	TiB Size = 1 << 40
+)
+
+var sizePattern = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?$`)
+
+// UnmarshalYAML reads a size with or without a unit.
+func (s *Size) UnmarshalYAML(n *yaml.Node) error {
+	m := sizePattern.FindStringSubmatch(n.Value)
+	if m == nil {
+		return fmt.Errorf("line %d: %q is not a size: write bytes or a number with a unit, for example 64GiB", n.Line, n.Value)
+	}
+	f, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		return fmt.Errorf("line %d: reading the size %q: %w", n.Line, n.Value, err)
+	}
+	unit := map[string]float64{"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[m[2]]
+	*s = Size(math.Round(f * unit))
+	return nil
+}
+
+// ReadScenario reads a scenario file. Unknown fields and bad values are errors that name line and field.
+func ReadScenario(r io.Reader) (*Scenario, error) {
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("reading the scenario: %w", err)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(raw))
+	dec.KnownFields(true)
+	var s Scenario
+	if err := dec.Decode(&s); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, errors.New("reading the scenario: the file is empty")
+		}
+		return nil, fmt.Errorf("reading the scenario: %w", err)
+	}
+	if err := s.validate(); err != nil {
+		var f *fieldError
+		if errors.As(err, &f) {
+			if line := lineOf(raw, f.path); line > 0 {
+				return nil, fmt.Errorf("reading the scenario: line %d: %w", line, err)
+			}
+		}
+		return nil, fmt.Errorf("reading the scenario: %w", err)
+	}
+	return &s, nil
+}
+
+// LoadScenario reads a scenario from a file.
+func LoadScenario(file string) (*Scenario, error) {
+	f, err := os.Open(file) //nolint:gosec // the user names the file
+	if err != nil {
+		return nil, fmt.Errorf("opening the scenario: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	s, err := ReadScenario(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,301 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/wire"
+)
+
+// Options are the simulator's settings beside the scenario. The zero value works.
+type Options struct {
+	// Speed makes simulated time pass faster: 1 is real time, tests use 20 to 100.
+	Speed float64
+	// Guests runs what is inside the VMs; nil means CooperativeGuests.
+	Guests GuestRuntime
+	// Listen is the API's address, "127.0.0.1:0" by default.
+	Listen string
+	// AdminListen is the address of the admin API and status page; empty means that there is none.
+	AdminListen string
+	// Seed makes faults with a probability repeatable.
+	Seed uint64
+	// KeepRequests bounds how many requests are remembered, 100000 by default. Counts are exact whatever it is.
+	KeepRequests int
+}
+
+// Simulator is a running Proxmox VE cluster.
+type Simulator struct {
+	scenario *Scenario
+	options  Options
+	engine   *engine.Engine
+	faults   *faultTable
+	requests *recorder
+	ca       *authority
+
+	mu     sync.Mutex
+	server *http.Server
+	admin  *http.Server
+	url    string
+	adminU string
+	closed bool
+	done   sync.WaitGroup
+}
+
+// New builds a simulator from a scenario. It answers nothing before Start.
+func New(scenario *Scenario, options Options) (*Simulator, error) {
+	if scenario == nil {
+		return nil, errors.New("building the simulator: there is no scenario")
+	}
+	if err := scenario.validate(); err != nil {
+		return nil, fmt.Errorf("building the simulator: %w", err)
+	}
+	if options.Guests == nil {
+		options.Guests = CooperativeGuests{}
+	}
+	if options.Speed <= 0 {
+		options.Speed = max(scenario.Speed, 0)
+	}
+	s := &Simulator{scenario: scenario, options: options, requests: newRecorder(options.KeepRequests)}
+	latency := map[string]engine.Latency{}
+	for typ, profile := range scenario.Latency {
+		latency[typ] = engine.Profiles[profile]
+	}
+	var err error
+	s.engine, err = engine.New(engine.Config{
+		Version: engine.Versions[scenario.Version], ClusterName: scenario.Cluster, Speed: options.Speed, Latency: latency,
+		Boot: func(ctx context.Context, in *engine.Instance) {
+			options.Guests.Boot(ctx, newMachine(scenario.Cluster, in))
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("building the simulator: %w", err)
+	}
+	s.faults = newFaultTable(options.Seed, s.engine.Clock)
+	s.engine.Tasks.SetInterference(s.faults.onTask)
+	if s.ca, err = newAuthority(); err != nil {
+		return nil, fmt.Errorf("building the simulator: %w", err)
+	}
+	if err := s.populate(); err != nil {
+		s.engine.Close()
+		return nil, fmt.Errorf("building the simulator: %w", err)
+	}
+	return s, nil
+}
+
+// populate fills the engine with what the scenario describes.
+func (s *Simulator) populate() error {
+	sc, e := s.scenario, s.engine
+	for _, h := range sc.Hosts {
+		host := &engine.Host{
+			Name: h.Name, Sockets: h.Sockets, Cores: h.Cores, Threads: h.Threads, Memory: int64(h.Memory), IP: h.IP,
+			Online: !h.Offline, Unreachable: h.Unreachable, PCI: h.PCI, NUMANodes: h.NUMA,
+		}
+		for _, b := range h.Bridges {
+			host.Bridges = append(host.Bridges, engine.Bridge{Name: b.Name, CIDR: b.CIDR, Ports: b.Ports, VLANAware: b.VLANAware})
+		}
+		e.AddHost(host)
+	}
+	for _, st := range sc.Storages {
+		e.AddStorage(&engine.Storage{
+			ID: st.ID, Type: st.Type, Content: st.Content, Shared: st.Shared, Hosts: st.Hosts, Size: int64(st.Size),
+			BaseUsed: int64(st.Used), Path: st.Path,
+		})
+	}
+	for _, z := range sc.Zones {
+		e.AddZone(map[string]any{"zone": z.Zone, "type": z.Type})
+	}
+	for _, v := range sc.VNets {
+		e.AddVNet(map[string]any{"vnet": v.VNet, "zone": v.Zone, "type": "vnet", "tag": v.Tag})
+	}
+	for _, m := range sc.Mappings {
+		e.AddMapping(m.Kind, map[string]any{"id": m.ID, "map": m.Map, "type": m.Kind})
+	}
+	for _, g := range sc.SecurityGroups {
+		e.AddSecurityGroup(g.Name, g.Comment)
+	}
+	e.SetOptions(sc.Options)
+	s.populateFiles()
+	if err := s.populateAccess(); err != nil {
+		return err
+	}
+	return s.populateGuests()
+}
+
+func (s *Simulator) populateFiles() {
+	for _, f := range s.scenario.Files {
+		data := []byte(f.Text)
+		if f.Text == "" {
+			data = make([]byte, min(int64(f.Size), int64(64*MiB)))
+		}
+		hosts := []string{f.Host}
+		if f.Host == "" {
+			hosts = nil
+			for _, h := range s.scenario.Hosts {
+				hosts = append(hosts, h.Name)
+			}
+		}
+		for _, h := range hosts {
+			s.engine.PutFile(h, f.Storage, f.Name, data)
+		}
+	}
+}
+
+func (s *Simulator) populateAccess() error {
+	for _, p := range s.scenario.Pools {
+		s.engine.AddPool(p.ID, p.Comment, p.VMs, p.Storages)
+	}
+	return s.engine.Access.Update(func(d *access.Data) error {
+		for _, r := range s.scenario.Roles {
+			d.Roles[r.ID] = &access.Role{Privileges: r.Privileges}
+		}
+		for _, u := range s.scenario.Users {
+			user := &access.User{
+				ID: u.ID, Password: u.Password, Comment: u.Comment, Email: u.Email, Groups: u.Groups, Disabled: u.Disabled,
+				Tokens: map[string]*access.Token{},
+			}
+			for _, t := range u.Tokens {
+				user.Tokens[t.ID] = &access.Token{ID: t.ID, Secret: t.Secret, Privsep: t.Privsep, Expire: t.Expire}
+			}
+			d.Users[u.ID] = user
+		}
+		for i, a := range s.scenario.ACLs {
+			if d.Roles[a.Role] == nil {
+				return bad(fmt.Sprintf("there is no role %q", a.Role), "acls", i, "role")
+			}
+			kind, id := "user", a.User
+			if a.Group != "" {
+				kind, id = "group", a.Group
+			} else if a.Token != "" {
+				kind, id = "token", a.Token
+			}
+			d.Grant(access.Entry{Path: a.Path, Kind: kind, ID: id, Role: a.Role, Propagate: !a.NoPropagate})
+		}
+		return nil
+	})
+}
+
+func (s *Simulator) populateGuests() error {
+	for i, g := range s.scenario.Guests {
+		config := qm.New(g.Config)
+		typ := g.Type
+		if typ == "" {
+			typ = "qemu"
+		}
+		if g.Name != "" {
+			config.Options[map[string]string{"qemu": "name", "lxc": "hostname"}[typ]] = g.Name
+		}
+		guest := &engine.Guest{VMID: g.VMID, Type: typ, Host: g.Host, Config: config}
+		if err := s.engine.AddGuest(guest, g.Status == "running"); err != nil {
+			return bad(err.Error(), "guests", i)
+		}
+		if g.Pool != "" {
+			err := s.engine.Access.Update(func(d *access.Data) error {
+				if d.Pools[g.Pool] == nil {
+					return bad(fmt.Sprintf("there is no pool %q", g.Pool), "guests", i, "pool")
+				}
+				d.Pools[g.Pool].VMs[g.VMID] = true
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Start opens the ports. The simulator runs until Close, or until ctx ends.
+func (s *Simulator) Start(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server != nil || s.closed {
+		return errors.New("starting the simulator: it has been started before")
+	}
+	address := s.options.Listen
+	if address == "" {
+		address = "127.0.0.1:0"
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("starting the simulator: %w", err)
+	}
+	if err := s.startAdmin(ctx); err != nil {
+		_ = l.Close()
+		return err
+	}
+	cert, err := s.ca.issue(l.Addr())
+	if err != nil {
+		_ = l.Close()
+		return fmt.Errorf("starting the simulator: %w", err)
+	}
+	s.url = "https://" + l.Addr().String() + "/api2/json"
+	s.server = &http.Server{
+		Handler:     &wire.Server{Engine: s.engine, Fault: s.faults.onCall, Record: s.requests.add},
+		IdleTimeout: 5 * time.Second, ReadHeaderTimeout: 30 * time.Second, ConnContext: wire.ConnContext,
+		MaxHeaderBytes: 8 << 10, ErrorLog: log.New(io.Discard, "", 0),
+	}
+	s.engine.Run()
+	listener := &wire.Listener{Listener: l, Config: &tls.Config{
+		Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+	}}
+	server := s.server
+	s.done.Go(func() { _ = server.Serve(listener) })
+	context.AfterFunc(ctx, s.Close)
+	return nil
+}
+
+// Close ends everything: connections, tasks, guests. It returns when nothing runs any more.
+func (s *Simulator) Close() {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	server, admin := s.server, s.admin
+	s.mu.Unlock()
+	for _, srv := range []*http.Server{server, admin} {
+		if srv != nil {
+			_ = srv.Close()
+		}
+	}
+	s.engine.Close()
+	s.done.Wait()
+}
+
+// URL is the base of the API: https://127.0.0.1:PORT/api2/json.
+func (s *Simulator) URL() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.url
+}
+
+// AdminURL is the base of the admin API, or "".
+func (s *Simulator) AdminURL() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.adminU
+}
+
+// CAPEM is the certificate authority that the API's certificate comes from.
+func (s *Simulator) CAPEM() []byte { return s.ca.pem }
+
+// Host is the API's address without scheme and path.
+func (s *Simulator) Host() string {
+	return strings.TrimSuffix(strings.TrimPrefix(s.URL(), "https://"), "/api2/json")
+}
