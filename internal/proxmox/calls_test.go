@@ -286,16 +286,6 @@ func TestUploadIsOneMultipartOfKnownLength(t *testing.T) {
 	g.Expect(host.requests()).To(HaveLen(1))
 }
 
-func TestUploadEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	c, _ := clientOf(t, always(reply{status: 200, body: `{"data":null}`, wait: time.Minute}))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err := c.UploadISO(ctx, "pve1", "local", "a.iso", []byte("iso"))
-	g.Expect(err).To(And(MatchError(proxmox.ErrUnknownOutcome), MatchError(context.DeadlineExceeded)))
-}
-
 func TestMetricsAreLabelledByTemplate(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

@@ -1,0 +1,71 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"crypto/tls"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What Proxmox's web server demands of its clients.
+func TestConnectionSettings(t *testing.T) {
+	t.Parallel()
+	transport, err := newHTTPTransport(ClusterConfig{}, Options{}.withDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if transport.IdleConnTimeout <= 0 || transport.IdleConnTimeout >= 5*time.Second {
+		t.Errorf("idle connections: found %s, want less than the 5 s after which Proxmox closes them", transport.IdleConnTimeout)
+	}
+	if transport.ResponseHeaderTimeout <= 30*time.Second {
+		t.Errorf("responses: found %s, want more than Proxmox's own 30 s, whose 596 says more", transport.ResponseHeaderTimeout)
+	}
+	if transport.TLSClientConfig.MinVersion != tls.VersionTLS12 || transport.TLSClientConfig.InsecureSkipVerify {
+		t.Error("TLS: want at least 1.2, verified")
+	}
+	if transport.Protocols.HTTP2() || !transport.Protocols.HTTP1() {
+		t.Error("protocols: want HTTP/1.1 alone")
+	}
+}
+
+func TestFingerprintForms(t *testing.T) {
+	t.Parallel()
+	want := strings.TrimSuffix(strings.Repeat("AB:", 32), ":")
+	for _, text := range []string{want, strings.ToLower(want), strings.Repeat("ab", 32), " " + want + "\n"} {
+		if found, err := parseFingerprint(text); err != nil || found != want {
+			t.Errorf("%q: found %q, %v", text, found, err)
+		}
+	}
+	for _, text := range []string{"", "AB", strings.Repeat("ab", 20), strings.Repeat("zz", 32)} {
+		if found, err := parseFingerprint(text); err == nil {
+			t.Errorf("%q: found %q, want an error", text, found)
+		}
+	}
+}
+
+func TestEndpointsAreEscaped(t *testing.T) {
+	t.Parallel()
+	for want, e := range map[string]endpoint{
+		"/nodes/a%2Fb/qemu/1/config":                           at("/nodes/{node}/qemu/{vmid}/config", "a/b", 1),
+		"/nodes/a/storage/s/content/s:iso/a%3Fb%20c.iso":       at("/nodes/{node}/storage/{storage}/content/{volume}", "a", "s", "s:iso/a?b c.iso"),
+		"/nodes/a/qemu/1/firewall/rules/0?digest=x":            at("/nodes/{node}/qemu/{vmid}/firewall/rules/{pos}", "a", 1, 0).with("digest", "x"),
+		"/nodes/a/tasks/UPID:a:1:b%21c:/log?limit=0&start=%26": at("/nodes/{node}/tasks/{upid}/log", "a", "UPID:a:1:b!c:").with("limit", "0").with("start", "&"),
+	} {
+		if e.String() != want || e.missing != "" {
+			t.Errorf("found %s (missing %q), want %s", e, e.missing, want)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://first:8006/api2/json"+e.String(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		base := *req.URL
+		base.Host, base.Path, base.RawPath, base.RawQuery = "second:8443", "/proxy/api2/json", "", ""
+		if found := rebase(req.URL, &base).String(); found != "https://second:8443/proxy/api2/json"+want {
+			t.Errorf("rebased: found %s", found)
+		}
+	}
+}
