@@ -1,0 +1,48 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+// deployment of pods that leave a dead node soon.
+func deployment(name string, replicas int32) *appsv1.Deployment {
+	seconds := int64(toleration)
+	d := harness.Deployment(name, replicas)
+	for _, taint := range []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady} {
+		d.Spec.Template.Spec.Tolerations = append(d.Spec.Template.Spec.Tolerations, corev1.Toleration{
+			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
+		})
+	}
+	return d
+}
+
+// spreadOverHosts: a zone is a Proxmox host.
+func spreadOverHosts(d *appsv1.Deployment) *appsv1.Deployment {
+	d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+		LabelSelector: d.Spec.Selector,
+	}}
+	return d
+}
+
+func consolidateAfter(ctx context.Context, kube client.Client, after string) error {
+	pool := &karpv1.NodePool{}
+	pool.Name = poolName
+	patch := fmt.Appendf(nil, `{"spec":{"disruption":{"consolidateAfter":%q}}}`, after)
+	if err := kube.Patch(ctx, pool, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("turning consolidation on, %w", err)
+	}
+	return nil
+}

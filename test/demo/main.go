@@ -1,0 +1,132 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command demo shows the whole product at work on one machine: a real control
+// plane, a simulated Proxmox cluster, the controller, and a tour through what
+// they do together. With --playground it leaves them running to play with.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	playground bool
+	kubeplane  string
+	controller string
+	speed      float64
+	keep       bool
+	dir        string
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		err = run(ctx, o, NewScreen(os.Stdout))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
+	fs.BoolVar(&o.playground, "playground", false, "leave the world running until Ctrl-C")
+	fs.StringVar(&o.kubeplane, "kubeplane", ".cache/bin/kubeplane", "path of the kubeplane binary")
+	fs.StringVar(&o.controller, "controller", ".cache/bin/controller", "path of the controller binary")
+	fs.Float64Var(&o.speed, "speed", 1, "how much faster than a real one the simulated Proxmox works")
+	fs.BoolVar(&o.keep, "keep", false, "keep the logs also when all went well")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if fs.NArg() > 0 {
+		return o, fmt.Errorf("%q is no flag; --help lists them", fs.Arg(0))
+	}
+	if o.speed <= 0 {
+		return o, fmt.Errorf("--speed is %g: it must be above zero, for example 1", o.speed)
+	}
+	var err error
+	if o.kubeplane, err = findBinary("kubeplane", o.kubeplane); err != nil {
+		return o, err
+	}
+	if o.controller, err = findBinary("controller", o.controller); err != nil {
+		return o, err
+	}
+	o.dir, err = os.MkdirTemp("", "karpenter-proxmox-demo-")
+	return o, err
+}
+
+func run(ctx context.Context, o options, screen *Screen) (err error) {
+	began := time.Now()
+	defer func() {
+		if err == nil && !o.keep {
+			err = os.RemoveAll(o.dir)
+			return
+		}
+		screen.Print(text("Logs: " + o.dir))
+	}()
+	screen.Print(styled("Starting", bold))
+	stage, err := setUp(ctx, o, func(what string) { screen.Print(styled("  "+clock(time.Since(began))+"  ", dim).and(what)) })
+	if err != nil {
+		return err
+	}
+	defer stage.Close()
+	if o.playground {
+		screen.live = false // a ticker below the instructions, which must stay readable
+		return playground(ctx, o, stage, NewReporter(screen))
+	}
+	return show(ctx, stage, screen, began)
+}
+
+// show gives the tour, the verdict and the table.
+func show(ctx context.Context, stage *Stage, screen *Screen, began time.Time) error {
+	summary := &Summary{}
+	summary.Add("control plane, Proxmox and controller are up", time.Since(began))
+	screen.Print(text(""))
+	report := NewReporter(screen)
+	err := NewTour(stage, report, summary).Run(ctx)
+	screen.Close()
+	if err != nil {
+		return explain(stage, err)
+	}
+	problems, err := stage.verify(ctx, report.Joined(), summary)
+	if err != nil {
+		return explain(stage, err)
+	}
+	summary.Add("in all", time.Since(began))
+	screen.Print(text(""))
+	for _, l := range summary.Lines() {
+		screen.Print(l)
+	}
+	if len(problems) == 0 {
+		screen.Print(styled("All of it worked, and nothing is left behind.", green))
+		screen.Print(text("make playground leaves the same world running for you to play with."))
+		return nil
+	}
+	for _, problem := range problems {
+		screen.Print(styled("  ✗ "+problem, red))
+	}
+	return fmt.Errorf("%d promises were not kept; logs: %s", len(problems), stage.logs())
+}
+
+// explain adds where to look.
+func explain(stage *Stage, err error) error {
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted")
+	}
+	return fmt.Errorf("%w\nlogs: %s", err, stage.logs())
+}

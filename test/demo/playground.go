@@ -1,0 +1,64 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// playground leaves the world running, tells how to play with it and what
+// happens in it.
+func playground(ctx context.Context, o options, stage *Stage, report *Reporter) error {
+	if err := consolidateAfter(ctx, stage.Plane.Client, "15s"); err != nil {
+		return err
+	}
+	kubectl := o.kubeplane + " kubectl"
+	ca := filepath.Join(o.dir, "proxmox-ca.pem")
+	if err := os.WriteFile(ca, stage.Proxmox.CAPEM(), 0o600); err != nil {
+		return fmt.Errorf("writing the simulator's CA, %w", err)
+	}
+	cluster := stage.Proxmox.Cluster(region)
+	for _, l := range []line{
+		text(""),
+		styled("The playground is up. In another terminal:", bold),
+		text(""),
+		styled("  export KUBECONFIG="+stage.Plane.Kubeconfig, cyan),
+		styled("  alias kubectl='"+kubectl+"'", cyan),
+		text(""),
+		styled("  # pods that fit nowhere: watch VMs appear", dim),
+		styled("  kubectl create deployment web --image=registry.k8s.io/pause:3.10 --replicas=5", cyan),
+		styled("  kubectl set resources deployment web --requests=cpu=1", cyan),
+		styled("  kubectl get nodeclaims,nodes,pods -o wide", cyan),
+		styled("  kubectl get proxmoxnodeclass demo -o yaml", cyan),
+		styled("  # and none: watch them go", dim),
+		styled("  kubectl scale deployment web --replicas=0", cyan),
+		text(""),
+		styled("  # what Proxmox sees", dim),
+		styled(fmt.Sprintf("  curl -s --cacert %s -H 'Authorization: PVEAPIToken=%s=%s' '%s/cluster/resources?type=vm'", ca, cluster.TokenID, cluster.TokenSecret, cluster.URLs[0]), cyan),
+		styled("  # a host loses power, and gets it back", dim),
+		styled(fmt.Sprintf("  curl -X POST %s/hosts/pve2/down", stage.Proxmox.AdminURL()), cyan),
+		styled(fmt.Sprintf("  curl -X POST %s/hosts/pve2/up", stage.Proxmox.AdminURL()), cyan),
+	} {
+		report.screen.Print(l)
+	}
+	report.screen.Print(text(""))
+	report.screen.Print(text("Controller log: " + stage.Controller.Log()))
+	report.screen.Print(styled("Ctrl-C ends it all. Meanwhile, this happens:", bold))
+	report.screen.Print(text(""))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		if err := stage.ended(ctx); err != nil {
+			cancel(err)
+		}
+	}()
+	(&Tour{stage: stage, report: report, observer: stage.observer(), news: make(chan struct{})}).watch(ctx)
+	if err := context.Cause(ctx); err != context.Canceled { //nolint:errorlint // exactly the bare one means Ctrl-C
+		return err
+	}
+	return nil
+}

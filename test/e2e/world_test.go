@@ -1,0 +1,328 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+const (
+	region = "home"
+	// patience is for what takes seconds on an idle machine.
+	patience = 90 * time.Second
+	pause    = 100 * time.Millisecond
+)
+
+// setup says how a world differs from the usual.
+type setup struct {
+	hosts       int
+	speed       float64
+	gracePeriod time.Duration
+	// proxmox to share with another world; a new one when nil.
+	proxmox *harness.Proxmox
+	// idle leaves the controller to the test.
+	idle bool
+	args []string
+}
+
+// world is a control plane, a Proxmox cluster and a controller.
+type world struct {
+	plane      *harness.Plane
+	proxmox    *harness.Proxmox
+	controller *harness.Controller
+	kube       client.WithWatch
+	api        *harness.API
+	dir        string
+}
+
+// binaries skips the test, loudly, when it was not told where they are.
+func binaries(t *testing.T) (kubeplane, controller string) {
+	t.Helper()
+	kubeplane, controller = os.Getenv("KUBEPLANE"), os.Getenv("CONTROLLER")
+	if kubeplane == "" || controller == "" {
+		t.Skip("SKIPPED: KUBEPLANE and CONTROLLER must name the binaries; make e2e builds them and sets both")
+	}
+	return kubeplane, controller
+}
+
+// newWorld brings a world up, and takes it down after the test.
+func newWorld(t *testing.T, s setup) *world {
+	t.Helper()
+	kubeplane, controller := binaries(t)
+	w := &world{dir: t.TempDir(), proxmox: s.proxmox}
+	ctx := t.Context()
+	var err error
+	w.plane, err = harness.StartPlane(ctx, harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(w.dir, "kubernetes"), NodeMonitorGracePeriod: s.gracePeriod})
+	must(t, err)
+	t.Cleanup(w.plane.Stop)
+	w.kube = w.plane.Client
+	must(t, harness.InstallCRDs(ctx, w.kube))
+	if w.proxmox == nil {
+		w.proxmox = newProxmox(t, s)
+	}
+	w.api = w.proxmox.API
+	w.controller, err = harness.NewController(harness.ControllerOptions{
+		Binary: controller, Dir: filepath.Join(w.dir, "controller"), Kubeconfig: w.plane.Kubeconfig,
+		Clusters: []harness.Cluster{w.proxmox.Cluster(region)}, PollInterval: time.Second, Args: s.args,
+	})
+	must(t, err)
+	t.Cleanup(w.controller.Stop)
+	if !s.idle {
+		must(t, w.controller.Start(ctx))
+	}
+	return w
+}
+
+func newProxmox(t *testing.T, s setup) *harness.Proxmox {
+	t.Helper()
+	hosts, speed := s.hosts, s.speed
+	if hosts == 0 {
+		hosts = 3
+	}
+	if speed == 0 {
+		speed = 5
+	}
+	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{Hosts: hosts, Speed: speed, Heartbeat: 2 * time.Second})
+	must(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually polls until the condition gives no error. The failure tells the
+// last one, and all that helps to understand it.
+func (w *world) eventually(t *testing.T, what string, condition func(context.Context) error) {
+	t.Helper()
+	w.within(t, patience, what, condition)
+}
+
+func (w *world) within(t *testing.T, limit time.Duration, what string, condition func(context.Context) error) {
+	t.Helper()
+	if err := await(t.Context(), limit, condition); err != nil {
+		w.dump(t)
+		t.Fatalf("waiting %s for %s: %v", limit, what, err)
+	}
+}
+
+func await(ctx context.Context, limit time.Duration, condition func(context.Context) error) error {
+	deadline := time.Now().Add(limit)
+	for {
+		err := condition(ctx)
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// dump tells what there is to know about a failure.
+func (w *world) dump(t *testing.T) {
+	t.Helper()
+	// The test's own context may be over.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+	defer cancel()
+	t.Logf("controller log:\n%s", harness.Tail(w.controller.Log(), 60))
+	claims := &karpv1.NodeClaimList{}
+	if err := w.kube.List(ctx, claims); err == nil {
+		for _, claim := range claims.Items {
+			t.Logf("nodeclaim %s deleting=%t providerID=%s annotations=%v", claim.Name, !claim.DeletionTimestamp.IsZero(), claim.Status.ProviderID, claim.Annotations)
+			for _, c := range claim.Status.Conditions {
+				t.Logf("  %s=%s %s %s", c.Type, c.Status, c.Reason, c.Message)
+			}
+		}
+	}
+	events := &corev1.EventList{}
+	if err := w.kube.List(ctx, events); err == nil {
+		slices.SortFunc(events.Items, func(a, b corev1.Event) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+		for _, e := range events.Items[max(0, len(events.Items)-40):] {
+			t.Logf("event %s %s/%s %s: %s", e.CreationTimestamp.Format(time.TimeOnly), e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
+		}
+	}
+	guests, err := w.api.Guests(ctx)
+	if err != nil {
+		t.Logf("guests: %v", err)
+	}
+	for _, g := range guests {
+		t.Logf("guest %d %s on %s %s lock=%v console:\n%s", g.VMID, g.Name, g.Host, g.Status, g.Config["lock"], indent(w.proxmox.Console(g.VMID)))
+	}
+	t.Logf("tasks:\n%s", w.proxmox.Tasks(ctx))
+}
+
+func indent(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return "    " + strings.Join(lines[max(0, len(lines)-15):], "\n    ")
+}
+
+// pool is a kit of a test's own, with a deployment that only runs there.
+type pool struct {
+	*world
+	name string
+	kit  *harness.Kit
+}
+
+// newPool prepares a kit; change may bend it before it is applied.
+func (w *world) newPool(t *testing.T, name string, change func(*harness.Kit)) *pool {
+	t.Helper()
+	kit, err := harness.NewKit(name, w.plane.Server)
+	must(t, err)
+	kit.Pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("1s")
+	kit.Pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
+	if change != nil {
+		change(kit)
+	}
+	must(t, kit.Apply(t.Context(), w.kube))
+	return &pool{world: w, name: name, kit: kit}
+}
+
+// run deploys pods that only this pool's Nodes can take.
+func (p *pool) run(t *testing.T, replicas int32) {
+	t.Helper()
+	d := harness.Deployment(p.name, replicas)
+	d.Spec.Template.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: p.name}
+	for _, taint := range p.kit.Pool.Spec.Template.Spec.Taints {
+		d.Spec.Template.Spec.Tolerations = append(d.Spec.Template.Spec.Tolerations, corev1.Toleration{
+			Key: taint.Key, Value: taint.Value, Operator: corev1.TolerationOpEqual, Effect: taint.Effect,
+		})
+	}
+	must(t, p.kube.Create(t.Context(), d))
+}
+
+func (p *pool) scale(t *testing.T, replicas int32) {
+	t.Helper()
+	must(t, harness.Scale(t.Context(), p.kube, p.name, replicas))
+}
+
+// claims of the pool.
+func (p *pool) claims(ctx context.Context) ([]karpv1.NodeClaim, error) {
+	list := &karpv1.NodeClaimList{}
+	err := p.kube.List(ctx, list, client.MatchingLabels{karpv1.NodePoolLabelKey: p.name})
+	return list.Items, err
+}
+
+// podsRun waits for all pods of the pool's deployment.
+func (p *pool) podsRun(t *testing.T, want int) {
+	t.Helper()
+	p.eventually(t, fmt.Sprintf("%d running pods of %s", want, p.name), func(ctx context.Context) error {
+		pods, err := harness.Pods(ctx, p.kube, p.name)
+		if err != nil {
+			return err
+		}
+		ready := 0
+		for i := range pods {
+			if harness.PodReady(&pods[i]) {
+				ready++
+			}
+		}
+		if ready != want || len(pods) != want {
+			return fmt.Errorf("%d of %d pods run, want %d", ready, len(pods), want)
+		}
+		return nil
+	})
+}
+
+// onlyClaim waits for the pool to have exactly one claim that is as wanted.
+func (p *pool) onlyClaim(t *testing.T, what string, is func(*karpv1.NodeClaim) error) *karpv1.NodeClaim {
+	t.Helper()
+	var found *karpv1.NodeClaim
+	p.eventually(t, "a claim of "+p.name+" that "+what, func(ctx context.Context) error {
+		claims, err := p.claims(ctx)
+		if err != nil {
+			return err
+		}
+		if len(claims) != 1 {
+			return fmt.Errorf("there are %d claims, want 1", len(claims))
+		}
+		found = &claims[0]
+		return is(found)
+	})
+	return found
+}
+
+func initialized(claim *karpv1.NodeClaim) error {
+	if c := claim.StatusConditions().Get(karpv1.ConditionTypeInitialized); !c.IsTrue() {
+		return fmt.Errorf("claim %s is not initialized: %s", claim.Name, c.Message)
+	}
+	return nil
+}
+
+// node of a claim.
+func (p *pool) node(ctx context.Context, claim *karpv1.NodeClaim) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	return node, p.kube.Get(ctx, client.ObjectKey{Name: claim.Name}, node)
+}
+
+// vms of the pool: a VM is named after its claim, which is named after the pool.
+func (p *pool) vms(ctx context.Context) ([]harness.Guest, error) {
+	guests, err := p.api.Guests(ctx)
+	return slices.DeleteFunc(guests, func(g harness.Guest) bool { return !strings.Contains(g.Notes(), "nodepool="+p.name+",") }), err
+}
+
+// nothingLeft waits until nothing of the claims is left on either side.
+func (p *pool) nothingLeft(t *testing.T, claims ...*karpv1.NodeClaim) {
+	t.Helper()
+	p.eventually(t, "nothing of "+p.name+" to be left", func(ctx context.Context) error {
+		left, err := p.claims(ctx)
+		if err != nil || len(left) > 0 {
+			return fmt.Errorf("%d claims are left (%w)", len(left), err)
+		}
+		vms, err := p.vms(ctx)
+		if err != nil || len(vms) > 0 {
+			return fmt.Errorf("%d VMs are left (%w)", len(vms), err)
+		}
+		for _, claim := range claims {
+			if _, err := p.node(ctx, claim); client.IgnoreNotFound(err) != nil || err == nil {
+				return fmt.Errorf("node %s is left (%w)", claim.Name, err)
+			}
+		}
+		return p.noBootData(ctx, claims...)
+	})
+}
+
+// noBootData: neither ISO nor disk nor join token of the claims is there.
+func (p *pool) noBootData(ctx context.Context, claims ...*karpv1.NodeClaim) error {
+	volumes, err := p.api.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	tokens, err := harness.JoinTokens(ctx, p.kube)
+	if err != nil {
+		return err
+	}
+	for _, claim := range claims {
+		for _, volume := range volumes {
+			if strings.Contains(volume.ID, string(claim.UID)) {
+				return fmt.Errorf("volume %s is left on host %s", volume.ID, volume.Host)
+			}
+		}
+		for _, token := range tokens {
+			if strings.Contains(fmt.Sprint(token.Labels), string(claim.UID)) {
+				return fmt.Errorf("join token %s is left", token.Name)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// API is a small client of its own for the Proxmox API: what the controller did
+// is not judged by the controller's own code.
+type API struct {
+	base, token string
+	http        *http.Client
+}
+
+// NewAPI makes a client that trusts the given CA.
+func NewAPI(base string, ca []byte, tokenID, tokenSecret string) (*API, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, errors.New("making a Proxmox client, the CA has no certificate")
+	}
+	return &API{
+		base:  strings.TrimSuffix(base, "/"),
+		token: "PVEAPIToken=" + tokenID + "=" + tokenSecret,
+		http: &http.Client{
+			Timeout: 30 * time.Second,
+			// Shorter than pveproxy's own five seconds, so that no request meets a
+			// connection that is just being closed.
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, IdleConnTimeout: 2 * time.Second},
+		},
+	}, nil
+}
+
+// APIError is an answer that is none.
+type APIError struct {
+	Status int
+	Reason string
+}
+
+func (e *APIError) Error() string { return e.Reason }
+
+// Call makes one request and decodes the data of its answer, if into is not nil.
+func (a *API) Call(ctx context.Context, method, path string, params url.Values, into any) error {
+	var body io.Reader
+	if method == http.MethodGet || method == http.MethodDelete {
+		if len(params) > 0 {
+			path += "?" + params.Encode()
+		}
+	} else {
+		body = strings.NewReader(params.Encode())
+	}
+	request, err := http.NewRequestWithContext(ctx, method, a.base+path, body)
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	request.Header.Set("Authorization", a.token)
+	response, err := a.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return &APIError{Status: response.StatusCode, Reason: fmt.Sprintf("%s %s: %s", method, path, response.Status)}
+	}
+	if into == nil {
+		return nil
+	}
+	answer := struct{ Data any }{into}
+	if err := json.Unmarshal(content, &answer); err != nil {
+		return fmt.Errorf("reading the answer to %s %s, %w", method, path, err)
+	}
+	return nil
+}
+
+// Run makes a request that starts a task, and waits for the task's end.
+func (a *API) Run(ctx context.Context, method, path string, params url.Values) error {
+	var upid string
+	if err := a.Call(ctx, method, path, params, &upid); err != nil {
+		return err
+	}
+	host, ok := taskHost(upid)
+	if !ok {
+		return fmt.Errorf("%s %s started no task but answered %q", method, path, upid)
+	}
+	for {
+		var status struct{ Status, Exitstatus string }
+		if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/tasks/"+url.PathEscape(upid)+"/status", nil, &status); err != nil {
+			return err
+		}
+		if status.Status == "stopped" {
+			if status.Exitstatus != "OK" {
+				return fmt.Errorf("%s %s: %s", method, path, status.Exitstatus)
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// taskHost is the second field of UPID:host:...
+func taskHost(upid string) (string, bool) {
+	fields := strings.Split(upid, ":")
+	if len(fields) < 8 || fields[0] != "UPID" {
+		return "", false
+	}
+	return fields[1], true
+}
+
+// Guest is a VM as its host tells it now, without the delay of the cluster's
+// own overview.
+type Guest struct {
+	Host     string
+	VMID     int
+	Name     string
+	Status   string
+	Template bool
+	Config   map[string]any
+}
+
+// Notes of the VM.
+func (g Guest) Notes() string {
+	text, _ := g.Config["description"].(string)
+	return text
+}
+
+// Hosts of the cluster by name, true for those that are up.
+func (a *API) Hosts(ctx context.Context) (map[string]bool, error) {
+	var rows []struct{ Node, Status string }
+	if err := a.Call(ctx, http.MethodGet, "/nodes", nil, &rows); err != nil {
+		return nil, err
+	}
+	hosts := map[string]bool{}
+	for _, row := range rows {
+		hosts[row.Node] = row.Status == "online"
+	}
+	return hosts, nil
+}
+
+// Guests of all hosts that are up, with their configurations.
+func (a *API) Guests(ctx context.Context) ([]Guest, error) {
+	hosts, err := a.Hosts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []Guest
+	for _, host := range slices.Sorted(maps.Keys(hosts)) {
+		var rows []struct {
+			VMID     int
+			Name     string
+			Status   string
+			Template int
+		}
+		if !hosts[host] {
+			continue
+		}
+		if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/qemu", nil, &rows); err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			guest := Guest{Host: host, VMID: row.VMID, Name: row.Name, Status: row.Status, Template: row.Template == 1}
+			err := a.Call(ctx, http.MethodGet, fmt.Sprintf("/nodes/%s/qemu/%d/config", host, row.VMID), url.Values{"current": {"1"}}, &guest.Config)
+			if err != nil && !isGone(err) {
+				return nil, err
+			}
+			out = append(out, guest)
+		}
+	}
+	return out, nil
+}
+
+// isGone: between the list and the look a VM may have been destroyed.
+func isGone(err error) bool {
+	var failed *APIError
+	return errors.As(err, &failed) && strings.Contains(failed.Reason, "does not exist")
+}
+
+// Volume is a disk or an image on a storage.
+type Volume struct{ Host, ID string }
+
+// Volumes of all storages of all hosts that are up.
+func (a *API) Volumes(ctx context.Context) ([]Volume, error) {
+	hosts, err := a.Hosts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []Volume
+	for _, host := range slices.Sorted(maps.Keys(hosts)) {
+		if !hosts[host] {
+			continue
+		}
+		var storages []struct{ Storage string }
+		if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/storage", nil, &storages); err != nil {
+			return nil, err
+		}
+		for _, storage := range storages {
+			var rows []struct{ Volid string }
+			if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/storage/"+storage.Storage+"/content", nil, &rows); err != nil {
+				return nil, err
+			}
+			for _, row := range rows {
+				out = append(out, Volume{Host: host, ID: row.Volid})
+			}
+		}
+	}
+	return out, nil
+}

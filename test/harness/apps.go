@@ -1,0 +1,87 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// appNamespace is where deployments go.
+const appNamespace = metav1.NamespaceDefault
+
+// Deployment of pods that want one CPU each and go without a long goodbye. The
+// label app has its name.
+func Deployment(name string, replicas int32) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	noGrace := int64(0)
+	d := &appsv1.Deployment{}
+	d.Name, d.Namespace = name, appNamespace
+	d.Spec.Replicas = &replicas
+	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
+	d.Spec.Template.Labels = labels
+	d.Spec.Template.Spec = corev1.PodSpec{
+		TerminationGracePeriodSeconds: &noGrace,
+		Containers: []corev1.Container{{
+			Name: "app", Image: "registry.k8s.io/pause:3.10",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("512Mi"),
+			}},
+		}},
+	}
+	return d
+}
+
+// Scale changes the replicas of a deployment.
+func Scale(ctx context.Context, kube client.Client, name string, replicas int32) error {
+	d := &appsv1.Deployment{}
+	d.Name, d.Namespace = name, appNamespace
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
+	if err := kube.Patch(ctx, d, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("scaling %s, %w", name, err)
+	}
+	return nil
+}
+
+// Pods of a deployment that are to stay.
+func Pods(ctx context.Context, kube client.Client, name string) ([]corev1.Pod, error) {
+	list := &corev1.PodList{}
+	if err := kube.List(ctx, list, client.InNamespace(appNamespace), client.MatchingLabels{"app": name}); err != nil {
+		return nil, fmt.Errorf("listing the pods of %s, %w", name, err)
+	}
+	var out []corev1.Pod
+	for _, pod := range list.Items {
+		if pod.DeletionTimestamp.IsZero() {
+			out = append(out, pod)
+		}
+	}
+	return out, nil
+}
+
+// PodReady tells whether a pod serves.
+func PodReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// NodeReady tells whether a Node's kubelet says that all is well, and is heard.
+func NodeReady(node *corev1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,139 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/crds"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
+)
+
+// InstallCRDs installs Karpenter's and our custom resources, and returns when
+// the API server serves them.
+func InstallCRDs(ctx context.Context, kube client.Client) error {
+	all, err := crds.All()
+	if err != nil {
+		return err
+	}
+	for _, crd := range all {
+		if err := kube.Create(ctx, crd); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("creating CRD %s, %w", crd.Name, err)
+		}
+	}
+	for _, crd := range all {
+		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			if err := kube.Get(ctx, client.ObjectKeyFromObject(crd), crd); err != nil {
+				return false, err
+			}
+			for _, condition := range crd.Status.Conditions {
+				if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
+					return true, nil
+				}
+			}
+			return false, nil
+		})
+		if err != nil {
+			return fmt.Errorf("waiting for CRD %s, %w", crd.Name, err)
+		}
+	}
+	return nil
+}
+
+// Kit is all that a user applies to get Nodes: the example of the repository,
+// under a name of its own, so that several stand beside each other.
+type Kit struct {
+	Templates, Values *corev1.Secret
+	Template          *v1alpha1.ProxmoxUnmanagedTemplate
+	Class             *v1alpha1.ProxmoxNodeClass
+	Pool              *karpv1.NodePool
+}
+
+// NewKit reads examples/kubeadm. The caller may change it before Apply.
+func NewKit(name, apiServer string) (*Kit, error) {
+	k := &Kit{
+		Templates: &corev1.Secret{}, Values: &corev1.Secret{},
+		Template: &v1alpha1.ProxmoxUnmanagedTemplate{}, Class: &v1alpha1.ProxmoxNodeClass{}, Pool: &karpv1.NodePool{},
+	}
+	for file, objects := range map[string][]client.Object{
+		"kubeadm/secrets.yaml":   {k.Templates, k.Values},
+		"kubeadm/nodeclass.yaml": {k.Template, k.Class},
+		"kubeadm/nodepool.yaml":  {k.Pool},
+	} {
+		if err := decode(file, objects...); err != nil {
+			return nil, err
+		}
+	}
+	k.Template.Name, k.Class.Name, k.Pool.Name = name, name, name
+	k.Templates.Name, k.Values.Name = name+"-templates", name+"-values"
+	k.Values.StringData["apiServer"] = apiServer
+	k.Class.Spec.InstanceTemplateRef.Name = name
+	k.Class.Spec.MetadataOptions.TemplatesRef.Name = k.Templates.Name
+	k.Class.Spec.MetadataOptions.ValuesRef.Name = k.Values.Name
+	k.Pool.Spec.Template.Spec.NodeClassRef.Name = name
+	return k, nil
+}
+
+// decode reads the documents of an example file, in their order, strictly.
+func decode(file string, into ...client.Object) error {
+	content, err := examples.Files.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("reading the example, %w", err)
+	}
+	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	for _, object := range into {
+		document, err := documents.Read()
+		if err != nil {
+			return fmt.Errorf("reading example %s, %w", file, err)
+		}
+		if err := yaml.UnmarshalStrict(document, object); err != nil {
+			return fmt.Errorf("reading example %s, %w", file, err)
+		}
+	}
+	if _, err := documents.Read(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("reading example %s: it has more than the %d objects that the harness knows of", file, len(into))
+	}
+	return nil
+}
+
+// Objects of the kit, in the order in which they can be created.
+func (k *Kit) Objects() []client.Object {
+	return []client.Object{k.Templates, k.Values, k.Template, k.Class, k.Pool}
+}
+
+// Apply creates the kit.
+func (k *Kit) Apply(ctx context.Context, kube client.Client) error {
+	for _, object := range k.Objects() {
+		if err := kube.Create(ctx, object); err != nil {
+			return fmt.Errorf("creating %T %s, %w", object, object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// Delete removes the kit, the pool first: a class that is in use stays.
+func (k *Kit) Delete(ctx context.Context, kube client.Client) error {
+	objects := k.Objects()
+	for i := len(objects) - 1; i >= 0; i-- {
+		if err := kube.Delete(ctx, objects[i]); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting %T %s, %w", objects[i], objects[i].GetName(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	_ "sigs.k8s.io/karpenter/pkg/apis/v1" // joins client-go's scheme
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// planePatience is far above the five seconds that a start takes: machines that
+// run tests are busy ones.
+const planePatience = 2 * time.Minute
+
+// PlaneOptions say which control plane to start.
+type PlaneOptions struct {
+	// Binary is the path of kubeplane.
+	Binary string
+	// Dir takes its files and logs; it must be new or empty.
+	Dir string
+	// NodeMonitorGracePeriod is how long a Node may be silent; kubeplane's own
+	// default when zero.
+	NodeMonitorGracePeriod time.Duration
+}
+
+// Plane is a running Kubernetes control plane.
+type Plane struct {
+	// Kubeconfig is the path of an administrator's kubeconfig.
+	Kubeconfig string
+	// Server is the URL of the API server, for boot data.
+	Server string
+	// Dir has the logs of the components in its logs directory.
+	Dir    string
+	Config *rest.Config
+	// Client reads past any cache and knows every type that we use.
+	Client client.WithWatch
+
+	process *process
+}
+
+// StartPlane returns when pods can be created, scheduled and controlled.
+func StartPlane(ctx context.Context, o PlaneOptions) (*Plane, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the plane's directory, %w", err)
+	}
+	ready := filepath.Join(o.Dir, "ready.json")
+	args := []string{"up", "--dir", filepath.Join(o.Dir, "plane"), "--ready-file", ready, "--exit-with-parent"}
+	if o.NodeMonitorGracePeriod > 0 {
+		args = append(args, "--node-monitor-grace-period", o.NodeMonitorGracePeriod.String())
+	}
+	p, err := startProcess("kubeplane", filepath.Join(o.Dir, "kubeplane.log"), exec.Command(o.Binary, args...))
+	if err != nil {
+		return nil, err
+	}
+	plane := &Plane{process: p}
+	err = until(ctx, planePatience, p, func(context.Context) error { return plane.read(ready) })
+	if err != nil {
+		plane.Stop()
+		return nil, fmt.Errorf("bringing the control plane up, %w", err)
+	}
+	return plane, nil
+}
+
+// read takes over what kubeplane's ready file says.
+func (p *Plane) read(file string) error {
+	content, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("it is not ready yet")
+	}
+	if err != nil {
+		return err
+	}
+	var report struct{ Kubeconfig, Server, Dir string }
+	if err := json.Unmarshal(content, &report); err != nil {
+		return fmt.Errorf("reading %s, %w", file, err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", report.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS = -1 // tests and demo pace themselves
+	scheme, err := Scheme()
+	if err != nil {
+		return err
+	}
+	if p.Client, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	p.Kubeconfig, p.Server, p.Dir, p.Config = report.Kubeconfig, report.Server, report.Dir, config
+	return nil
+}
+
+// Stop ends the control plane and all of its processes.
+func (p *Plane) Stop() { p.process.stop(10 * time.Second) }
+
+// Done is closed when the control plane has ended.
+func (p *Plane) Done() <-chan struct{} { return p.process.done }
+
+// Ended explains an end that nobody asked for.
+func (p *Plane) Ended() error { return p.process.ended() }
+
+// Scheme has Kubernetes' own types, Karpenter's and ours.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := clientgoscheme.Scheme
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, apiextensionsv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("making the scheme, %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// until polls a condition while the process lives. It tells the last answer when
+// the time is over.
+func until(ctx context.Context, patience time.Duration, p *process, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return p.ended()
+		case <-ctx.Done():
+			return fmt.Errorf("%w after %s: %w; the end of %s:\n%s", ctx.Err(), patience, err, p.log, Tail(p.log, 15))
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,120 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is a child that dies with us and writes to a log file.
+type process struct {
+	name string
+	log  string
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // of Wait; read after done
+}
+
+// startProcess runs a command. Linux ties the parent-death signal to the OS
+// thread that forked, and Go ends idle threads at will, so one thread is kept
+// for as long as the child lives.
+func startProcess(name, log string, cmd *exec.Cmd) (*process, error) {
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the log of %s, %w", name, err)
+	}
+	cmd.Stdout, cmd.Stderr = file, file
+	// A group of its own: Ctrl-C is for us, we end the children in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	p := &process{name: name, log: log, cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer file.Close()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+			close(p.done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("starting %s, %w", name, err)
+	}
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+func (p *process) running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// kill ends the process at once, as a power cut would.
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// stop asks the process to end, and insists after a while.
+func (p *process) stop(patience time.Duration) {
+	p.signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.kill()
+	}
+}
+
+func (p *process) signal(s syscall.Signal) {
+	if p.running() {
+		_ = syscall.Kill(p.pid(), s) // it may just have ended, which is as well
+	}
+}
+
+// ended explains an end that nobody asked for.
+func (p *process) ended() error {
+	how := "exit status 0"
+	var exit *exec.ExitError
+	if errors.As(p.err, &exit) {
+		how = exit.String()
+	}
+	return fmt.Errorf("%s ended by itself (%s); the end of %s:\n%s", p.name, how, p.log, Tail(p.log, 15))
+}
+
+// Tail gives the last lines of a file, for messages.
+func Tail(path string, lines int) string {
+	const most = 256 << 10
+	file, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > most {
+		if _, err := file.Seek(-most, io.SeekEnd); err != nil {
+			return err.Error()
+		}
+	}
+	content, err := io.ReadAll(file)
+	if err != nil {
+		return err.Error()
+	}
+	all := bytes.Split(bytes.TrimSpace(content), []byte("\n"))
+	return strings.TrimSpace(string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n"))))
+}
