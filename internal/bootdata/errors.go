@@ -38,6 +38,7 @@ var (
 	missingKey    = regexp.MustCompile(`map has no entry for key ("(?:[^"\\]|\\.)*")$`)
 	missingField  = regexp.MustCompile(`can't evaluate field (\w+) in type \*?(?:bootdata\.)?([\w.]+)$`)
 	callFailed    = regexp.MustCompile(`(?s): error calling (\w+): (.*)$`)
+	wrongConstant = regexp.MustCompile(`: (expected \w+); found `)
 	// harmless are the remaining complaints of text/template that consist of
 	// names, types and numbers only.
 	harmless = regexp.MustCompile(`((?:wrong type for value; expected|wrong number of args for|invalid value; expected|` +
@@ -75,6 +76,8 @@ func executionFailure(file string, data Data, err error) error {
 		out.Reason = fmt.Sprintf("%s: %s", match[1], match[2])
 	case harmless.MatchString(text):
 		out.Reason = harmless.FindStringSubmatch(text)[1]
+	case wrongConstant.MatchString(text):
+		out.Reason = "wrong type of argument: " + wrongConstant.FindStringSubmatch(text)[1]
 	case strings.Contains(text, "range can't iterate over"):
 		out.Reason = "range needs a list, a map or a number"
 	default:

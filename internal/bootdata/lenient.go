@@ -12,9 +12,9 @@ import (
 // maxSteps bounds the turns of loops and the calls of sub-templates in one
 // file. Without it a template such as {{ range 999999999 }}{{ end }} would keep
 // a worker of the controller busy for ever: execution cannot be cancelled.
-const maxSteps = 100_000
+const maxSteps = 10_000
 
-var errTooManySteps = errors.New("more than 100000 loop turns or sub-template calls")
+var errTooManySteps = errors.New("more than 10000 loop turns or sub-template calls")
 
 // stepFunction is called at each turn of a loop and of a sub-template.
 const stepFunction = "countStep"

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	yaml "go.yaml.in/yaml/v3"
@@ -27,7 +26,7 @@ const (
 // system is the guest after cloud-init.
 type system struct {
 	hostname  string
-	addresses []netip.Addr
+	addresses []address
 	// kubelet tells whether systemd starts the kubelet in this boot.
 	kubelet bool
 }
@@ -110,6 +109,7 @@ func (g *guest) system(kubeletStarted bool) system {
 		g.console.printf("network: %v", err)
 	}
 	g.console.printf("hostname %s, addresses %v, kubelet starts: %t", out.hostname, out.addresses, out.kubelet)
+	g.setAgent(g.agent(out))
 	return out
 }
 

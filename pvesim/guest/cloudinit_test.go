@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 func TestCloudInitWritesFilesAndStartsTheKubelet(t *testing.T) {
@@ -190,4 +192,20 @@ func TestUserDataThatCannotBeReadIsReported(t *testing.T) {
 			NewWithT(t).Expect(vm.console.String()).To(ContainSubstring(test.want))
 		})
 	}
+}
+
+func TestTheAgentTellsNameAndAddresses(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	vm := newGuest(newDisk(nil), newSeed(t, "cidata", map[string]string{
+		"user-data": "#cloud-config\n", "meta-data": "{instance-id: i, local-hostname: worker}",
+		"network-config": "{version: 2, ethernets: {eth0: {addresses: [192.168.7.5/24]}}}",
+	}))
+	var agent *pvesim.Agent
+	vm.setAgent = func(a *pvesim.Agent) { agent = a }
+	vm.cloudInit()
+	g.Expect(agent.Hostname).To(Equal("worker"))
+	g.Expect(agent.Interfaces).To(ContainElement(pvesim.AgentInterface{
+		Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"192.168.7.5/24"},
+	}))
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem/iso9660"
 	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // memoryDisk is a disk for tests.
@@ -63,7 +65,7 @@ func newGuest(disk *memoryDisk, images ...[]byte) *guest {
 		hardware: hardware{
 			vmid: 100, uuid: "6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b2c", bootID: "boot-1",
 			cores: 2, memory: 4 << 30, disk: 30 << 30, macs: []string{"BC:24:11:00:00:01"},
-			storage: disk, drives: func() [][]byte { return images },
+			storage: disk, drives: func() [][]byte { return images }, setAgent: func(*pvesim.Agent) {},
 		},
 		runtime: r, console: r.console(100),
 	}

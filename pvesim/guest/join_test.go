@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 const (
@@ -94,7 +96,7 @@ func newMachine(t *testing.T, name, userData string) *machine {
 	m := &machine{t: t, runtime: r, hardware: hardware{
 		vmid: 100, uuid: "uuid-of-" + name, cores: 2, memory: 4 << 30, disk: 30 << 30,
 		macs: []string{"BC:24:11:00:00:01"}, storage: newDisk(nil),
-		drives: func() [][]byte { return [][]byte{image} },
+		drives: func() [][]byte { return [][]byte{image} }, setAgent: func(*pvesim.Agent) {},
 	}}
 	t.Cleanup(func() {
 		m.powerCut()
@@ -362,6 +364,7 @@ func testManyGuests(t *testing.T, p plane) {
 			r.boot(ctx, hardware{
 				vmid: 1000 + i, uuid: name, bootID: "b", cores: 1, memory: 2 << 30, disk: 10 << 30,
 				macs: []string{name}, storage: newDisk(nil), drives: func() [][]byte { return [][]byte{image} },
+				setAgent: func(*pvesim.Agent) {},
 			})
 			done <- struct{}{}
 		}()

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -36,7 +35,7 @@ const (
 type kubelet struct {
 	*guest
 	settings  kubeletSettings
-	addresses []netip.Addr
+	addresses []address
 	core      coreclient.CoreV1Interface
 	leases    coordinationclient.LeaseInterface
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"path"
 	"regexp"
@@ -44,6 +45,7 @@ type networkDevice struct {
 	Subnets    []struct {
 		Type    string `yaml:"type"`
 		Address string `yaml:"address"`
+		Netmask string `yaml:"netmask"`
 	} `yaml:"subnets"`
 }
 
@@ -51,31 +53,39 @@ type networkDevice struct {
 type device struct {
 	mac, name string
 	dhcp      bool
-	static    []netip.Addr
+	static    []netip.Prefix
+}
+
+// address is an address on one of the guest's network cards.
+type address struct {
+	card int
+	netip.Prefix
 }
 
 // configureNetwork returns the guest's addresses in the order of its network
 // cards. Without any configuration the first card asks DHCP, as cloud-init has it.
-func (g *guest) configureNetwork(config []byte) ([]netip.Addr, error) {
+func (g *guest) configureNetwork(config []byte) ([]address, error) {
 	if len(bytes.TrimSpace(config)) == 0 {
 		if len(g.macs) == 0 {
 			return nil, errors.New("the VM has no network card")
 		}
-		return []netip.Addr{g.runtime.dhcp(g.macs[0])}, nil
+		return []address{{card: 0, Prefix: g.runtime.dhcp(g.macs[0])}}, nil
 	}
 	devices, err := parseNetworkConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	var addresses []netip.Addr
+	var addresses []address
 	for i, mac := range g.macs {
 		for _, d := range devices {
 			if !d.matches(mac, i) {
 				continue
 			}
-			addresses = append(addresses, d.static...)
+			for _, prefix := range d.static {
+				addresses = append(addresses, address{card: i, Prefix: prefix})
+			}
 			if d.dhcp {
-				addresses = append(addresses, g.runtime.dhcp(mac))
+				addresses = append(addresses, address{card: i, Prefix: g.runtime.dhcp(mac)})
 			}
 			break
 		}
@@ -121,7 +131,7 @@ func devicesV2(ethernets map[string]ethernet) ([]device, error) {
 			if err != nil {
 				return nil, fmt.Errorf("device %s: address %q lacks its prefix length or is none", name, text)
 			}
-			d.static = append(d.static, prefix.Addr())
+			d.static = append(d.static, prefix)
 		}
 		devices = append(devices, d)
 	}
@@ -140,17 +150,33 @@ func devicesV1(configured []networkDevice) ([]device, error) {
 			case "dhcp", "dhcp4":
 				d.dhcp = true
 			case "static", "static6":
-				text, _, _ := strings.Cut(subnet.Address, "/")
-				addr, err := netip.ParseAddr(text)
+				prefix, err := subnetPrefix(subnet.Address, subnet.Netmask)
 				if err != nil {
 					return nil, fmt.Errorf("device %s: address %q is none", c.Name, subnet.Address)
 				}
-				d.static = append(d.static, addr)
+				d.static = append(d.static, prefix)
 			}
 		}
 		devices = append(devices, d)
 	}
 	return devices, nil
+}
+
+// subnetPrefix reads an address of version 1: with a length, with a netmask, or
+// with neither, which means the host alone.
+func subnetPrefix(text, netmask string) (netip.Prefix, error) {
+	if strings.Contains(text, "/") {
+		return netip.ParsePrefix(text)
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	ones, size := net.IPMask(net.ParseIP(netmask).To4()).Size()
+	if size == 0 {
+		ones = addr.BitLen()
+	}
+	return netip.PrefixFrom(addr, ones), nil
 }
 
 // deviceName takes the number out of the names that Linux gives to the network

@@ -65,7 +65,11 @@ func TestNetworkConfig(t *testing.T) {
 				return
 			}
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(got).To(Equal(test.want))
+			var addresses []netip.Addr
+			for _, a := range got {
+				addresses = append(addresses, a.Addr())
+			}
+			g.Expect(addresses).To(Equal(test.want))
 		})
 	}
 }

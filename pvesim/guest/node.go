@@ -5,7 +5,7 @@ package guest
 
 import (
 	"maps"
-	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,6 +19,7 @@ const (
 	uninitializedTaint = "node.cloudprovider.kubernetes.io/uninitialized"
 	nodeIPAnnotation   = "alpha.kubernetes.io/provided-node-ip"
 	defaultMaxPods     = 110
+	osImage            = "Ubuntu 24.04 LTS (simulated)"
 	mebibyte           = 1 << 20
 )
 
@@ -72,7 +73,7 @@ func (k *kubelet) nodeStatus(ready corev1.ConditionStatus, reason, message strin
 			SystemUUID:              k.uuid,
 			BootID:                  k.bootID,
 			KernelVersion:           "6.8.0-simulated",
-			OSImage:                 "Ubuntu 24.04 LTS (simulated)",
+			OSImage:                 osImage,
 			ContainerRuntimeVersion: "containerd://2.0.0-simulated",
 			KubeletVersion:          k.runtime.options.KubeletVersion,
 			OperatingSystem:         "linux",
@@ -94,21 +95,13 @@ func (k *kubelet) nodeAddresses() []corev1.NodeAddress {
 		}
 	} else {
 		for _, v4 := range []bool{true, false} {
-			if addr, ok := firstOf(k.addresses, v4); ok {
-				add(addr.String())
+			i := slices.IndexFunc(k.addresses, func(a address) bool { return a.Addr().Is4() == v4 })
+			if i >= 0 {
+				add(k.addresses[i].Addr().String())
 			}
 		}
 	}
 	return append(out, corev1.NodeAddress{Type: corev1.NodeHostName, Address: k.settings.nodeName})
-}
-
-func firstOf(addresses []netip.Addr, v4 bool) (netip.Addr, bool) {
-	for _, addr := range addresses {
-		if addr.Is4() == v4 {
-			return addr, true
-		}
-	}
-	return netip.Addr{}, false
 }
 
 // capacity is what Linux sees of the machine. Firmware and kernel take their

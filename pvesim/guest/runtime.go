@@ -79,8 +79,9 @@ func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 	hw := hardware{
 		vmid: m.VMID, uuid: m.UUID, bootID: m.BootID,
 		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes,
-		storage: m.Disk, shutdown: m.ShutdownRequested(),
+		storage: m.Disk, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent,
 	}
+	defer m.SetAgent(nil)
 	for _, n := range m.NICs {
 		hw.macs = append(hw.macs, n.MAC)
 	}
@@ -109,7 +110,7 @@ func (r *Runtime) console(vmid int) *console {
 }
 
 // dhcp leases an address to a network card, always the same one.
-func (r *Runtime) dhcp(mac string) netip.Addr {
+func (r *Runtime) dhcp(mac string) netip.Prefix {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	addr, ok := r.leases[mac]
@@ -118,7 +119,7 @@ func (r *Runtime) dhcp(mac string) netip.Addr {
 		addr = r.lastIP
 		r.leases[mac] = addr
 	}
-	return addr
+	return netip.PrefixFrom(addr, guestNetwork.Bits())
 }
 
 // podIP gives out addresses in turn, as a network plug-in would.
@@ -146,7 +147,10 @@ type hardware struct {
 	macs         []string
 	storage      pvesim.GuestDisk
 	// drives returns the images in the CD-ROM drives, in the order of the slots.
-	drives   func() [][]byte
+	drives func() [][]byte
+	// setAgent starts the guest agent; the machine lets nobody ask it unless the
+	// VM has one enabled.
+	setAgent func(*pvesim.Agent)
 	shutdown <-chan struct{}
 }
 

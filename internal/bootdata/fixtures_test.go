@@ -1,0 +1,91 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bootdata_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+)
+
+const rootCA = "-----BEGIN CERTIFICATE-----\nMIIBexample\n-----END CERTIFICATE-----\n"
+
+// newData is the boot data of a VM that uses every variable.
+func newData(t *testing.T) bootdata.Data {
+	t.Helper()
+	taints := bootdata.RegistrationTaints(
+		corev1.Taint{Key: "dedicated", Value: "gpu", Effect: corev1.TaintEffectNoSchedule},
+		corev1.Taint{Key: "example.com/starting", Effect: corev1.TaintEffectNoExecute},
+	)
+	kubelet, err := bootdata.NewKubeletConfiguration(bootdata.KubeletInput{
+		ProviderID:     "proxmox://region-1/20001",
+		Taints:         taints,
+		KubeReserved:   resources("100m", "384Mi"),
+		SystemReserved: resources("10m", "64Mi"),
+		EvictionHard:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")},
+		Settings: bootdata.KubeletSettings{
+			MaxPods:             ptr.To[int32](64),
+			ShutdownGracePeriod: &metav1.Duration{Duration: 30 * time.Second},
+		},
+	})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return bootdata.Data{
+		Metadata: bootdata.Metadata{
+			Hostname: "default-x7k2p", InstanceID: "20001", InstanceUUID: "6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b2c",
+			InstanceType: "t1.2VCPU-6GB", ProviderID: "proxmox://region-1/20001", Region: "region-1", Zone: "pve1",
+			Tags: []string{"karpenter", "k8s"}, NodeClass: "default",
+		},
+		Network: bootdata.Network{
+			Interfaces: []bootdata.Interface{
+				{MacAddr: "BC:24:11:7D:F3:15", MTU: 1500},
+				{
+					MacAddr: "BC:24:11:7D:F3:16", SLAAC: true,
+					Address4: []string{"192.168.7.5/24"}, Address6: []string{"2001:db8::5/64"},
+					Gateway4: "192.168.7.1", Gateway6: "2001:db8::1",
+				},
+			},
+			NameServers: []string{"1.1.1.1", "2001:4860:4860::8888"}, SearchDomains: []string{"example.com"},
+		},
+		Resources: bootdata.Resources{CPU: 2, Memory: 6 << 30},
+		Kubernetes: bootdata.Kubernetes{
+			Version: "v1.36.3", RootCA: rootCA, BootstrapToken: "abcdef.0123456789abcdef",
+			KubeletConfiguration: kubelet, NodeTaints: taints,
+			NodeLabels: bootdata.Labels{
+				"karpenter.sh/nodepool": "default", corev1.LabelInstanceTypeStable: "t1.2VCPU-6GB",
+				"node-role.kubernetes.io/worker": "", "node-restriction.kubernetes.io/x": "y",
+			},
+		},
+		Values: map[string]string{"apiServer": "https://10.0.0.1:6443", "password": "hunter2"},
+	}
+}
+
+func resources(cpu, memory string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+}
+
+// kubeadmTemplates are those of the example that users start from.
+func kubeadmTemplates(t *testing.T) bootdata.Templates {
+	t.Helper()
+	g := NewWithT(t)
+	raw, err := examples.Files.ReadFile("kubeadm/secrets.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	first, _, _ := bytes.Cut(raw, []byte("\n---\n"))
+	var secret corev1.Secret
+	g.Expect(yaml.UnmarshalStrict(first, &secret)).To(Succeed())
+	data := map[string][]byte{}
+	for key, text := range secret.StringData {
+		data[key] = []byte(text)
+	}
+	return bootdata.TemplatesFrom(data)
+}

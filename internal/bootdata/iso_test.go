@@ -1,0 +1,121 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bootdata_test
+
+import (
+	"bytes"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/iso9660"
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+)
+
+// readISO reads an image with a library that did not write it.
+func readISO(t *testing.T, image []byte) (label string, files map[string]string) {
+	t.Helper()
+	g := NewWithT(t)
+	disc, err := iso9660.Read(file.New(imageFile{bytes.NewReader(image)}, true), int64(len(image)), 0, 2048)
+	g.Expect(err).NotTo(HaveOccurred())
+	entries, err := disc.ReadDir(".")
+	g.Expect(err).NotTo(HaveOccurred())
+	files = map[string]string{}
+	for _, entry := range entries {
+		content, err := disc.ReadFile(entry.Name())
+		g.Expect(err).NotTo(HaveOccurred())
+		files[entry.Name()] = string(content)
+	}
+	return strings.TrimRight(disc.Label(), " "), files
+}
+
+type imageFile struct{ *bytes.Reader }
+
+func (f imageFile) Stat() (fs.FileInfo, error) { return imageInfo(f.Size()), nil }
+func (imageFile) Close() error                 { return nil }
+
+type imageInfo int64
+
+func (imageInfo) Name() string       { return "image" }
+func (i imageInfo) Size() int64      { return int64(i) }
+func (imageInfo) Mode() fs.FileMode  { return 0o400 }
+func (imageInfo) ModTime() time.Time { return time.Time{} }
+func (imageInfo) IsDir() bool        { return false }
+func (imageInfo) Sys() any           { return nil }
+
+// withoutRockRidge hides the Rock Ridge entries, so that a reader falls back to Joliet.
+func withoutRockRidge(image []byte) []byte {
+	return bytes.Replace(image, []byte("SP\x07\x01\xbe\xef"), []byte("XX\x07\x01\xbe\xef"), 1)
+}
+
+func TestISOHoldsTheFilesByTheirNames(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	files := bootdata.Files{
+		UserData: []byte("#cloud-config\n"), MetaData: []byte("instance-id: x\n"),
+		NetworkConfig: bytes.Repeat([]byte("n"), 2048), VendorData: bytes.Repeat([]byte("v"), 2049),
+	}
+	image, err := files.ISO()
+	g.Expect(err).NotTo(HaveOccurred())
+	want := map[string]string{
+		"user-data": string(files.UserData), "meta-data": string(files.MetaData),
+		"network-config": string(files.NetworkConfig), "vendor-data": string(files.VendorData),
+	}
+	for name, variant := range map[string][]byte{"Rock Ridge": image, "Joliet": withoutRockRidge(image)} {
+		label, got := readISO(t, variant)
+		g.Expect(label).To(Equal("cidata"), name)
+		g.Expect(got).To(Equal(want), name)
+	}
+	// Twenty-five sectors of structure, then one, one, one and two of files.
+	g.Expect(image).To(HaveLen((25 + 5) * 2048))
+}
+
+func TestISOIsTheSameForTheSameFiles(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	files := bootdata.Files{UserData: []byte("a"), MetaData: []byte("b")}
+	first, err := files.ISO()
+	g.Expect(err).NotTo(HaveOccurred())
+	second, err := files.ISO()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(bytes.Equal(first, second)).To(BeTrue())
+}
+
+func TestISOLeavesOutWhatIsEmpty(t *testing.T) {
+	t.Parallel()
+	image, err := bootdata.Files{}.ISO()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	_, got := readISO(t, image)
+	NewWithT(t).Expect(got).To(Equal(map[string]string{"user-data": "", "meta-data": ""}), "cloud-init insists on these two")
+}
+
+func TestISORefusesWhatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	_, err := bootdata.Files{UserData: make([]byte, bootdata.MaxTotalBytes+1)}.ISO()
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("packing user-data, 3145729 bytes are more than the 3145728 allowed")))
+}
+
+func FuzzISO(f *testing.F) {
+	f.Add([]byte("#cloud-config"), []byte("x"), []byte(nil), bytes.Repeat([]byte{0}, 5000))
+	f.Fuzz(func(t *testing.T, user, meta, network, vendor []byte) {
+		image, err := bootdata.Files{UserData: user, MetaData: meta, NetworkConfig: network, VendorData: vendor}.ISO()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{"user-data": string(user), "meta-data": string(meta)}
+		if len(network) > 0 {
+			want["network-config"] = string(network)
+		}
+		if len(vendor) > 0 {
+			want["vendor-data"] = string(vendor)
+		}
+		label, got := readISO(t, image)
+		NewWithT(t).Expect(label).To(Equal(bootdata.VolumeID))
+		NewWithT(t).Expect(got).To(Equal(want))
+	})
+}

@@ -1,0 +1,238 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bootdata_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/yaml"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+)
+
+// expectGolden compares with a file in testdata; UPDATE_GOLDEN=1 writes it.
+func expectGolden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	g := NewWithT(t)
+	path := filepath.Join("testdata", "golden", name)
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		g.Expect(os.WriteFile(path, got, 0o600)).To(Succeed())
+	}
+	want, err := os.ReadFile(path)
+	g.Expect(err).NotTo(HaveOccurred(), "UPDATE_GOLDEN=1 go test writes it")
+	g.Expect(string(got)).To(Equal(string(want)))
+}
+
+func TestRenders(t *testing.T) {
+	t.Parallel()
+	for name, templates := range map[string]bootdata.Templates{
+		"defaults": {},
+		"kubeadm":  kubeadmTemplates(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			files, err := bootdata.Render(templates, newData(t))
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			expectGolden(t, name+".user-data", files.UserData)
+			expectGolden(t, name+".meta-data", files.MetaData)
+			expectGolden(t, name+".network-config", files.NetworkConfig)
+			NewWithT(t).Expect(files.VendorData).To(BeEmpty())
+		})
+	}
+}
+
+func TestDefaultUserDataKeepsSecretsFromUsers(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	data := newData(t)
+	data.Values["SSHAuthorizedKeys"] = "ssh-ed25519 AAAA a@b\nssh-rsa BBBB c@d\n"
+	files, err := bootdata.Render(bootdata.Templates{}, data)
+	g.Expect(err).NotTo(HaveOccurred())
+	var config struct {
+		Users []struct {
+			Keys []string `json:"ssh_authorized_keys"`
+		} `json:"users"`
+		WriteFiles []struct{ Path, Content, Permissions string } `json:"write_files"`
+	}
+	g.Expect(yaml.Unmarshal(files.UserData, &config)).To(Succeed())
+	g.Expect(config.Users[0].Keys).To(Equal([]string{"ssh-ed25519 AAAA a@b", "ssh-rsa BBBB c@d"}))
+	for _, f := range config.WriteFiles {
+		if strings.Contains(f.Content, "hunter2") || strings.Contains(f.Content, "0123456789abcdef") {
+			g.Expect(f.Permissions).To(Equal("0600"), f.Path)
+		}
+	}
+}
+
+func TestAnInterfaceWithoutAddressesAsksDHCP(t *testing.T) {
+	t.Parallel()
+	nic := bootdata.Interface{MacAddr: "BC:24:11:00:00:01"}
+	static, slaac := nic, nic
+	static.Address4 = []string{"10.0.0.2/8"}
+	slaac.SLAAC = true
+	for want, test := range map[string]bootdata.Interface{"true": nic, "false": static, "false ": slaac} {
+		files, err := bootdata.Render(bootdata.Templates{
+			NetworkConfig: "x: {{ (index .Interfaces 0).DHCPv4 }}",
+		}, bootdata.Data{Network: bootdata.Network{Interfaces: []bootdata.Interface{test}}})
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(string(files.NetworkConfig)).To(Equal("x: " + strings.TrimSpace(want)))
+	}
+}
+
+func TestEveryDefaultRendersForAnEmptyVM(t *testing.T) {
+	t.Parallel()
+	files, err := bootdata.Render(bootdata.Templates{}, bootdata.Data{})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(string(files.NetworkConfig)).To(Equal("version: 2\nethernets: {}\n"))
+}
+
+func TestVariables(t *testing.T) {
+	t.Parallel()
+	for template, want := range map[string]string{
+		"{{ .Metadata.Hostname }}/{{ .Metadata.InstanceID }}":                "default-x7k2p/20001",
+		"{{ .Metadata.Region }} {{ .Metadata.Zone }}":                        "region-1 pve1",
+		"{{ .Metadata.NodeClass }}":                                          "default",
+		`{{ hasTag .Metadata.Tags "k8s" }}`:                                  "true",
+		"{{ .Resources.CPU }} {{ .Resources.Memory }}":                       "2 6442450944",
+		"{{ .Kubernetes.Version }} {{ .Kubernetes.BootstrapToken }}":         "v1.36.3 abcdef.0123456789abcdef",
+		"{{ .Kubernetes.KubeletConfiguration.MaxPods }}":                     "64",
+		"{{ .Kubernetes.NodeLabels }}":                                       "karpenter.sh/nodepool=default,node.kubernetes.io/instance-type=t1.2VCPU-6GB",
+		"{{ .Kubernetes.NodeTaints }}":                                       "karpenter.sh/unregistered=:NoExecute,dedicated=gpu:NoSchedule,example.com/starting=:NoExecute",
+		`{{ join .Kubernetes.NodeTaints " " }}`:                              "karpenter.sh/unregistered=:NoExecute dedicated=gpu:NoSchedule example.com/starting=:NoExecute",
+		"{{ range .Network.Interfaces }}{{ .Name }}:{{ .DHCPv4 }} {{ end }}": "eth0:true eth1:false ",
+		"{{ .Values.apiServer }}":                                            "https://10.0.0.1:6443",
+		`{{ index .Values "apiServer" }}`:                                    "https://10.0.0.1:6443",
+		`{{ define "x" }}{{ .Zone }}{{ end }}{{ template "x" .Metadata }}`:   "pve1",
+	} {
+		t.Run(template, func(t *testing.T) {
+			t.Parallel()
+			files, err := bootdata.Render(bootdata.Templates{UserData: template}, newData(t))
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(string(files.UserData)).To(Equal(want))
+		})
+	}
+}
+
+func TestAbsentValuesMayBeAskedAbout(t *testing.T) {
+	t.Parallel()
+	for template, want := range map[string]string{
+		"{{ if .Values.absent }}yes{{ else }}no{{ end }}":                               "no",
+		"{{ if not .Values.absent }}yes{{ end }}":                                       "yes",
+		"{{ if and .Values.apiServer .Values.absent }}yes{{ else }}no{{ end }}":         "no",
+		"{{ if (and .Values.apiServer (not .Values.absent)) }}yes{{ end }}":             "yes",
+		"{{ with .Values.absent }}{{ . }}{{ else }}none{{ end }}":                       "none",
+		`{{ .Values.absent | default "x" }}`:                                            "x",
+		`{{ default "x" .Values.absent }}`:                                              "x",
+		`{{ default "x" .Values.apiServer }}`:                                           "https://10.0.0.1:6443",
+		`{{ coalesce .Values.absent .Values.apiServer }}`:                               "https://10.0.0.1:6443",
+		`{{ empty .Values.absent }}`:                                                    "true",
+		`{{ get .Values "absent" }}`:                                                    "",
+		`{{ hasKey .Values "absent" }}`:                                                 "false",
+		`{{ range .Metadata.Tags }}{{ $.Values.absent | default "x" }}{{ end }}`:        "xx",
+		`{{ range .Metadata.Tags }}{{ if $.Values.absent }}y{{ end }}{{ . }} {{ end }}`: "karpenter k8s ",
+	} {
+		t.Run(template, func(t *testing.T) {
+			t.Parallel()
+			files, err := bootdata.Render(bootdata.Templates{UserData: template}, newData(t))
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(string(files.UserData)).To(Equal(want))
+		})
+	}
+}
+
+func TestBadTemplates(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		templates bootdata.Templates
+		want      string
+	}{
+		"missing key": {bootdata.Templates{UserData: "a\nb: {{ .Values.apiSever }}"},
+			`user-data: line 2, column 13: missing key "apiSever"; valuesRef has the keys apiServer, password`},
+		"missing key in a condition's operand": {bootdata.Templates{UserData: `{{ if eq .Values.absent "x" }}{{ end }}`},
+			`user-data: line 1, column 16: missing key "absent"; valuesRef has the keys apiServer, password`},
+		"missing key below $": {bootdata.Templates{UserData: `{{ range .Metadata.Tags }}{{ $.Values.absent }}{{ end }}`},
+			`user-data: line 1, column 30: missing key "absent"; valuesRef has the keys apiServer, password`},
+		"unknown variable": {bootdata.Templates{UserData: "{{ .Metadata.Hostnme }}"},
+			`user-data: line 1, column 12: Metadata has no field "Hostnme"`},
+		"unknown variable at the root": {bootdata.Templates{MetaData: "x: {{ .Metadata.Hostname }}"},
+			`meta-data: line 1, column 15: Metadata has no field "Metadata"`},
+		"network-config has its own root": {bootdata.Templates{NetworkConfig: "{{ .Hostname }}"},
+			`network-config: line 1, column 3: Network has no field "Hostname"`},
+		"unknown function": {bootdata.Templates{VendorData: "\n{{ dict }}"},
+			`vendor-data: line 2: function "dict" not defined`},
+		"syntax": {bootdata.Templates{UserData: "{{ if }}"},
+			`user-data: line 1: missing value for if`},
+		"unclosed": {bootdata.Templates{UserData: "{{ if true }}"},
+			`user-data: line 1: unexpected EOF`},
+		"function's own fault": {bootdata.Templates{UserData: `{{ cidrhost .Values.password }}`},
+			`user-data: line 1, column 3: cidrhost: the argument is not an address in CIDR form, for example 192.168.0.0/24`},
+		"wrong type": {bootdata.Templates{UserData: "{{ upper 3 }}"},
+			`user-data: line 1, column 9: wrong type of argument: expected string`},
+		"wrong number of arguments": {bootdata.Templates{UserData: `{{ upper "a" "b" }}`},
+			`user-data: line 1, column 3: wrong number of args for upper: want 1 got 2`},
+		"a value that is no list": {bootdata.Templates{UserData: "{{ range .Values.password }}{{ end }}"},
+			`user-data: line 1, column 16: range needs a list, a map or a number`},
+		"endless loop": {bootdata.Templates{UserData: "{{ range 9000000000 }}{{ end }}"},
+			`user-data: line 1, column 9: more than 10000 loop turns or sub-template calls`},
+		"endless recursion": {bootdata.Templates{UserData: `{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}`},
+			`more than 10000 loop turns or sub-template calls`},
+		"too large": {bootdata.Templates{UserData: `{{ range 9000 }}{{ printf "%200d" 1 }}{{ end }}`},
+			`user-data: renders to more than the 1048576 bytes allowed`},
+		"broken YAML": {bootdata.Templates{UserData: "#cloud-config\na: {{ .Values.password }}\n  b: c"},
+			`user-data: does not render to valid YAML: rendered line 3: mapping values are not allowed in this context`},
+		"an alias": {bootdata.Templates{UserData: "#cloud-config\na: *{{ .Values.password }}"},
+			`user-data: does not render to valid YAML: a value that starts with * must be quoted`},
+		"no mapping": {bootdata.Templates{MetaData: "just text"},
+			`meta-data: does not render to a YAML mapping`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			files, err := bootdata.Render(test.templates, newData(t))
+			g.Expect(err).To(HaveOccurred())
+			g.Expect(err.Error()).To(ContainSubstring(test.want))
+			g.Expect(err.Error()).NotTo(ContainSubstring("hunter2"), "values are secret")
+			g.Expect(files).To(Equal(bootdata.Files{}))
+		})
+	}
+}
+
+func TestAllFaultsComeAtOnce(t *testing.T) {
+	t.Parallel()
+	_, err := bootdata.Render(bootdata.Templates{UserData: "{{ .Values.a }}", MetaData: "{{ .B }}"}, bootdata.Data{})
+	NewWithT(t).Expect(err).To(MatchError(And(
+		ContainSubstring(`user-data: line 1, column 10: missing key "a"; valuesRef has no keys`),
+		ContainSubstring(`meta-data: line 1, column 3: Metadata has no field "B"`))))
+}
+
+func TestFilesTogetherMayBeTooLarge(t *testing.T) {
+	t.Parallel()
+	large := "#" + strings.Repeat("x", bootdata.MaxFileBytes-1)
+	_, err := bootdata.Render(bootdata.Templates{UserData: large, VendorData: large, MetaData: large, NetworkConfig: "version: 2"}, bootdata.Data{})
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("the rendered files have 3145738 bytes together, more than the 3145728 allowed")))
+}
+
+func FuzzRender(f *testing.F) {
+	for _, seed := range []string{
+		"{{ .Values.a }}", `{{ range 3 }}{{ . }}{{ end }}`, `{{ .Values.a | default "x" | indent 3 }}`,
+		`{{ cidrhost .Values.a 3 }}`, `{{ cidrslaac .Values.a "2001:db8::/64" }}`, `{{ toYaml . | nindent 2 }}`,
+		`{{ regexFindString .Values.a "abc" 1 }}`, `{{ join (split .Values.a ",") ";" }}`, "#cloud-config\n{{ .Values.a }}",
+		`{{ with $x := get .Values "a" }}{{ $x }}{{ end }}`, `{{ ternary 1 2 (hasKey .Values "a") }}`,
+	} {
+		f.Add(seed, "value")
+	}
+	f.Fuzz(func(t *testing.T, template, value string) {
+		data := bootdata.Data{Values: map[string]string{"a": value}}
+		files, err := bootdata.Render(bootdata.Templates{UserData: template, NetworkConfig: template}, data)
+		if err != nil {
+			return
+		}
+		if _, err := files.ISO(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
