@@ -118,17 +118,17 @@ func parseCapacity(e fileEntry) (Type, error) {
 	}
 	t := Type{Name: e.Name, Extra: corev1.ResourceList{}, EphemeralBytes: defaultEphemeralBytes}
 	for name, quantity := range capacity {
-		switch {
-		case name == corev1.ResourceCPU:
+		switch name {
+		case corev1.ResourceCPU:
 			if quantity.MilliValue()%1000 != 0 || quantity.Value() > math.MaxInt16 {
 				return Type{}, fmt.Errorf(".capacity.cpu (%s): found %s, want a whole number of vCPUs", e.Name, quantity.String())
 			}
 			t.CPUs = int(quantity.Value())
-		case name == corev1.ResourceMemory:
+		case corev1.ResourceMemory:
 			t.MemoryBytes = quantity.Value() / mib * mib
-		case name == corev1.ResourcePods:
+		case corev1.ResourcePods:
 			t.Pods = quantity.Value()
-		case name == corev1.ResourceEphemeralStorage:
+		case corev1.ResourceEphemeralStorage:
 			t.EphemeralBytes = quantity.Value()
 		default:
 			t.Extra[name] = quantity

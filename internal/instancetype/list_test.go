@@ -39,6 +39,11 @@ func TestEveryWellKnownLabelIsDefined(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestRequirementsNameWhatTheClassHas(t *testing.T) {
+	t.Parallel()
+	p, _ := newProvider(t, newViewer())
 	it := find(t, p.List(everywhere()), "t1.2VCPU-6GB")
 	for label, want := range map[string]string{
 		corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux", v1alpha1.LabelInstanceFamily: "t1",
@@ -269,10 +274,10 @@ func TestListIsSafeForConcurrentUse(t *testing.T) {
 			class := everywhere()
 			class.Name = string(rune('a' + n%3))
 			for round := range 50 {
-				switch {
-				case n == 0:
+				switch n {
+				case 0:
 					v.change(func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = round%2 == 0 })
-				case n == 1:
+				case 1:
 					p.MarkUnavailable(zone("east", "pve2"), "c1.1VCPU-2GB", "x", time.Minute)
 				default:
 					if list := p.List(class); len(list) != 20 || len(list[0].Allocatable()) == 0 {

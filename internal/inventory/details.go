@@ -71,7 +71,8 @@ func (d *details) sort(rows []proxmox.GuestRow, own VMIDRange) {
 		known := d.known[row.VMID]
 		// A template whose row lost its figures also lost the template flag.
 		wasTemplate := known != nil && known.row.template && !row.Known()
-		if row.Kind != proxmox.KindQEMU || !(row.Template || wasTemplate || own.Contains(row.VMID)) {
+		concerns := row.Template || wasTemplate || own.Contains(row.VMID)
+		if row.Kind != proxmox.KindQEMU || !concerns {
 			continue
 		}
 		seen[row.VMID] = true

@@ -24,14 +24,14 @@ func TestConfigsAreReadForTemplatesAndOurVMs(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
 	away := vm(20002, "pve2", "running", 2, 4)
-	c.setGuests(vm(100, "pve1", "running", 2, 4), template(900, "pve1"), vm(20001, "pve1", "running", 2, 4), away, container(20003, "pve1", 1, 1))
+	c.setGuests(vm(100, "pve1", "running", 2, 4), template(900), vm(20001, "pve1", "running", 2, 4), away, container(20003, "pve1", 1, 1))
 	c.change(func() {
 		c.resources.Hosts[1].Online = false
 		c.configs[900] = config("name", "tpl")
 		c.configs[20001] = config("name", "node")
 	})
 	i, _ := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	if got, want := configCalls(c.takeCalls()), []string{"config pve1/20001", "config pve1/900"}; !slices.Equal(got, want) {
 		t.Errorf("read %v, want %v", got, want)
 	}
@@ -52,7 +52,7 @@ func TestConfigIsReadAgainWhenItsRowChanged(t *testing.T) {
 	c.setGuests(vm(20001, "pve1", "stopped", 2, 4))
 	c.configs[20001] = config("name", "a")
 	i, _ := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	c.takeCalls()
 	for name, change := range map[string]func(*proxmox.GuestRow){
 		"status":   func(r *proxmox.GuestRow) { r.Status = "running" },
@@ -64,12 +64,12 @@ func TestConfigIsReadAgainWhenItsRowChanged(t *testing.T) {
 		"memory":   func(r *proxmox.GuestRow) { r.MemoryBytes *= 2 },
 	} {
 		c.change(func() { change(&c.resources.Guests[0]) })
-		refresh(t, i, "r")
+		refresh(t, i)
 		if got := configCalls(c.takeCalls()); len(got) != 1 {
 			t.Errorf("%s changed: read %v, want one config", name, got)
 		}
 		c.change(func() { c.resources.Guests[0].UptimeSeconds++ })
-		refresh(t, i, "r")
+		refresh(t, i)
 		if got := configCalls(c.takeCalls()); len(got) != 0 {
 			t.Errorf("nothing changed after %s: read %v, want none", name, got)
 		}
@@ -83,7 +83,7 @@ func TestUnreadableConfigDropsNothing(t *testing.T) {
 	c.configs[20001], c.configs[20002] = config("name", "a"), config("name", "b")
 	c.unreadable[20001] = errors.Join(proxmox.ErrHostUnreachable)
 	i, clock := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	v := i.View()
 	if ok, reason := v.Usable("r", "pve1"); !ok || v.Failures["r"] != nil {
 		t.Errorf("one config that cannot be read took the Host away: %s", reason)
@@ -100,7 +100,7 @@ func TestUnreadableConfigDropsNothing(t *testing.T) {
 	tries := 0
 	for range 60 {
 		clock.Step(10 * time.Second)
-		refresh(t, i, "r")
+		refresh(t, i)
 		for _, call := range configCalls(c.takeCalls()) {
 			if call == "config pve1/20001" {
 				tries++
@@ -112,7 +112,7 @@ func TestUnreadableConfigDropsNothing(t *testing.T) {
 	}
 	c.change(func() { delete(c.unreadable, 20001) })
 	clock.Step(10 * time.Minute)
-	refresh(t, i, "r")
+	refresh(t, i)
 	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
 		t.Error("the config can be read again, but was not")
 	}
@@ -122,7 +122,7 @@ func TestUnreadableConfigDropsNothing(t *testing.T) {
 		c.unreadable[20001] = errors.New("forbidden")
 		c.resources.Guests[0].Tags = []string{"x"}
 	})
-	refresh(t, i, "r")
+	refresh(t, i)
 	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
 		t.Error("the last config is gone because a new one could not be read")
 	}
@@ -130,7 +130,7 @@ func TestUnreadableConfigDropsNothing(t *testing.T) {
 		c.unreadable[20001] = proxmox.ErrNotFound
 		c.resources.Guests[0].Tags = nil
 	})
-	refresh(t, i, "r")
+	refresh(t, i)
 	if g, _ := i.View().Guest("r", 20001); g.Config != nil {
 		t.Error("the config of a VM that is not there any more is still shown")
 	}
@@ -139,13 +139,13 @@ func TestUnreadableConfigDropsNothing(t *testing.T) {
 func TestTemplateKeepsItsConfigWithoutFigures(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
-	c.setGuests(template(900, "pve1"))
+	c.setGuests(template(900))
 	c.configs[900] = config("name", "tpl", "template", "1")
 	i, _ := newInventory(t, c)
-	refresh(t, i, "r")
-	c.setGuests(unknown(900, "pve1"))
+	refresh(t, i)
+	c.setGuests(unknown(900))
 	for range 2 {
-		refresh(t, i, "r")
+		refresh(t, i)
 		if g, _ := i.View().Guest("r", 900); !g.Template || g.Config == nil {
 			t.Errorf("the template is %+v, want it as before", g)
 		}
@@ -155,12 +155,12 @@ func TestTemplateKeepsItsConfigWithoutFigures(t *testing.T) {
 func TestSweepFindsWhatRowsDoNotShow(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
-	c.setGuests(vm(20001, "pve1", "running", 2, 4), vm(20002, "pve1", "running", 2, 4), template(900, "pve1"))
+	c.setGuests(vm(20001, "pve1", "running", 2, 4), vm(20002, "pve1", "running", 2, 4), template(900))
 	for _, vmid := range []int{20001, 20002, 900} {
 		c.configs[vmid] = config("name", "before")
 	}
 	i, clock := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	c.change(func() {
 		for _, vmid := range []int{20001, 20002, 900} {
 			c.configs[vmid] = config("name", "after")
@@ -169,7 +169,7 @@ func TestSweepFindsWhatRowsDoNotShow(t *testing.T) {
 	generation := i.Generation()
 	for range 3 { // one a minute, each in its turn
 		clock.Step(time.Minute)
-		refresh(t, i, "r")
+		refresh(t, i)
 	}
 	for _, vmid := range []int{20001, 20002, 900} {
 		if g, _ := i.View().Guest("r", vmid); g.Config.Name() != "after" {
@@ -226,20 +226,20 @@ func TestReleaseIsReadAgainAfterAnOutage(t *testing.T) {
 		}
 		return n
 	}
-	refresh(t, i, "r")
-	refresh(t, i, "r")
+	refresh(t, i)
+	refresh(t, i)
 	if n := about(); n != 1 {
 		t.Errorf("the release was read %d times, want once", n)
 	}
 	c.change(func() { c.failure = proxmox.ErrUnreachable })
 	_ = i.Refresh(t.Context(), "r")
 	c.change(func() { c.failure = nil })
-	refresh(t, i, "r")
+	refresh(t, i)
 	if n := about(); n != 1 {
 		t.Errorf("after an outage the release was read %d times, want once: it may have been an upgrade", n)
 	}
 	clock.Step(time.Hour)
-	refresh(t, i, "r")
+	refresh(t, i)
 	if n := about(); n != 1 {
 		t.Errorf("after an hour the release was read %d times, want once", n)
 	}

@@ -146,15 +146,16 @@ func container(vmid int, hostName string, cpus int, memoryGiB int64) proxmox.Gue
 	return row
 }
 
-func template(vmid int, hostName string) proxmox.GuestRow {
-	row := vm(vmid, hostName, "stopped", 2, 2)
+// template is a template on pve1.
+func template(vmid int) proxmox.GuestRow {
+	row := vm(vmid, "pve1", "stopped", 2, 2)
 	row.Template = true
 	return row
 }
 
-// unknown is a row as Proxmox shows it for a new guest and for one on a Host that is away.
-func unknown(vmid int, hostName string) proxmox.GuestRow {
-	return proxmox.GuestRow{VMID: vmid, Kind: proxmox.KindQEMU, Host: hostName, Status: "unknown"}
+// unknown is a row on pve1 as Proxmox shows it for a new guest and for one on a Host that is away.
+func unknown(vmid int) proxmox.GuestRow {
+	return proxmox.GuestRow{VMID: vmid, Kind: proxmox.KindQEMU, Host: "pve1", Status: "unknown"}
 }
 
 func config(options ...string) proxmox.VMConfig {
@@ -186,9 +187,10 @@ func newInventoryWith(t *testing.T, options inventory.Options, clusters ...*clus
 	return i
 }
 
-func refresh(t *testing.T, i *inventory.Inventory, region string) {
+// refresh polls region r.
+func refresh(t *testing.T, i *inventory.Inventory) {
 	t.Helper()
-	if err := i.Refresh(t.Context(), region); err != nil {
+	if err := i.Refresh(t.Context(), "r"); err != nil {
 		t.Fatal(err)
 	}
 }

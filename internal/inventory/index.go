@@ -100,8 +100,8 @@ func unusable(row proxmox.HostRow, limits HostSettings, failure error) string {
 // isConclusive tells whether failed polls mean that a launch would fail too. One
 // failure may be a hiccup, and offerings that flap cost more than one failed try.
 func isConclusive(failure error) bool {
-	var poll *PollError
-	return errors.As(failure, &poll) && (poll.Count > 1 || errors.Is(failure, proxmox.ErrUnauthorized))
+	poll, ok := errors.AsType[*PollError](failure)
+	return ok && (poll.Count > 1 || errors.Is(failure, proxmox.ErrUnauthorized))
 }
 
 // add counts a Reservation.

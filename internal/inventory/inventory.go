@@ -193,8 +193,7 @@ func (i *Inventory) failed(region string, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	failure := &PollError{Region: region, Since: i.options.Clock.Now(), Err: err}
-	var before *PollError
-	if errors.As(i.failures[region], &before) {
+	if before, again := errors.AsType[*PollError](i.failures[region]); again {
 		failure.Since, failure.Count = before.Since, before.Count
 	} else {
 		i.options.Log.Error(err, "polling the Cluster failed, its last view stays", "region", region)

@@ -45,7 +45,7 @@ func TestParallelReservationsNeverPromiseTwice(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 65), host("pve2", 16, 65))
 	i, _ := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 
 	const claims = 100
 	var (
@@ -91,7 +91,7 @@ func TestParallelReservationsNeverPromiseTwice(t *testing.T) {
 func TestReserveIsIdempotentPerClaim(t *testing.T) {
 	t.Parallel()
 	i, clock := newInventory(t, newCluster("r", host("pve1", 2, 8)))
-	refresh(t, i, "r")
+	refresh(t, i)
 	first := reserve(t, i, "a")
 	if !first.Made.Equal(clock.Now()) || first.ClaimUID != "a" {
 		t.Errorf("the reservation is %+v, want it stamped with claim and time", first)
@@ -116,7 +116,7 @@ func TestReserveRefusesATakenVMID(t *testing.T) {
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(20005, "pve1", "stopped", 1, 1))
 	i, _ := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	_, err := i.Reserve("a", func(inventory.View) (inventory.Reservation, error) {
 		return inventory.Reservation{Region: "r", Host: "pve1", VMID: 20005}, nil
 	})
@@ -133,7 +133,7 @@ func TestReservationUntilTheVMShows(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 65))
 	i, _ := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	vmid := reserve(t, i, "a").VMID
 	for _, step := range []struct {
 		name    string
@@ -142,16 +142,16 @@ func TestReservationUntilTheVMShows(t *testing.T) {
 		cpus    int
 	}{
 		{"a poll that does not show it yet", nil, false, 14},
-		{"the row without figures", []proxmox.GuestRow{unknown(vmid, "pve1")}, false, 14},
+		{"the row without figures", []proxmox.GuestRow{unknown(vmid)}, false, 14},
 		{"the clone with its template's figures", []proxmox.GuestRow{vm(vmid, "pve1", "stopped", 1, 1)}, false, 14},
-		{"a hiccup that hides the figures", []proxmox.GuestRow{unknown(vmid, "pve1")}, false, 14},
+		{"a hiccup that hides the figures", []proxmox.GuestRow{unknown(vmid)}, false, 14},
 		{"configured as promised", []proxmox.GuestRow{vm(vmid, "pve1", "stopped", 2, 4)}, true, 14},
 		{"running", []proxmox.GuestRow{vm(vmid, "pve1", "running", 2, 4)}, true, 14},
 		{"destroyed by hand", nil, true, 16},
 	} {
 		c.setGuests(step.guests...)
 		c.change(func() { c.permissions = proxmox.Permissions{"/vms": {"VM.Audit": true}} })
-		refresh(t, i, "r")
+		refresh(t, i)
 		v := i.View()
 		if got := v.Reservations["a"].Settled; got != step.settled {
 			t.Errorf("%s: settled is %v, want %v", step.name, got, step.settled)
@@ -173,10 +173,10 @@ func TestRunningVMSettlesWhateverItsSize(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 65))
 	i, _ := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	vmid := reserve(t, i, "a").VMID
 	c.setGuests(vm(vmid, "pve1", "running", 1, 2)) // an admin made it smaller
-	refresh(t, i, "r")
+	refresh(t, i)
 	if v := i.View(); !v.Reservations["a"].Settled || v.Free("r", "pve1").CPUs != 15 {
 		t.Errorf("the view is %+v, want the running VM alone to count", v.Hosts())
 	}
@@ -187,7 +187,7 @@ func TestRestoreAfterARestart(t *testing.T) {
 	c := newCluster("r", host("pve1", 4, 9))
 	c.setGuests(vm(20001, "pve1", "running", 2, 4))
 	i, _ := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	pending := inventory.Reservation{ClaimUID: "b", NodePool: "p", Region: "r", Host: "pve1", VMID: 20002, Amount: amount(8, 16), Settled: true}
 	i.Restore(inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(2, 4)})
 	i.Restore(pending)

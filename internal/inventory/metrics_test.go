@@ -23,7 +23,7 @@ func TestMetrics(t *testing.T) {
 	c.change(func() { c.resources.Hosts[1].Online = false })
 	clock, registry := testclock.NewFakeClock(start), prometheus.NewRegistry()
 	i := newInventoryWith(t, inventory.Options{Clock: clock, Registerer: registry}, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	reserve(t, i, "a")
 	clock.Step(7 * time.Second)
 	c.change(func() { c.failure = proxmox.ErrUnreachable })

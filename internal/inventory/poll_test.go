@@ -19,7 +19,7 @@ func TestFailedPollKeepsTheLastSnapshot(t *testing.T) {
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(100, "pve1", "running", 4, 8))
 	i, clock := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	generation := i.Generation()
 
 	c.change(func() { c.failure = proxmox.ErrUnreachable })
@@ -45,7 +45,7 @@ func TestFailedPollKeepsTheLastSnapshot(t *testing.T) {
 		t.Errorf("the generation went from %d to %d, want one step: when the Hosts were lost", generation, got)
 	}
 	c.change(func() { c.failure = nil })
-	refresh(t, i, "r")
+	refresh(t, i)
 	if v := i.View(); v.Failures["r"] != nil || i.Generation() != generation+2 {
 		t.Error("the Cluster is back, but the view does not say so")
 	}
@@ -109,7 +109,7 @@ func TestAnswersThatCannotBeTrueAreRefused(t *testing.T) {
 			t.Parallel()
 			cluster := full()
 			i, _ := newInventory(t, cluster)
-			refresh(t, i, "r")
+			refresh(t, i)
 			cluster.change(func() { c.change(cluster) })
 			err := i.Refresh(t.Context(), "r")
 			if c.want == "" {
@@ -193,7 +193,7 @@ func TestGoneGuestDoesNotComeBackFromAnOlderPoll(t *testing.T) {
 	c.setGuests(vm(20001, "pve1", "running", 4, 8), vm(100, "pve1", "running", 2, 4))
 	c.configs[20001] = config("name", "vm-20001")
 	i, clock := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 
 	c.change(func() {
 		c.during = func() { // destroyed after the poll read its answer
@@ -201,7 +201,7 @@ func TestGoneGuestDoesNotComeBackFromAnOlderPoll(t *testing.T) {
 			i.ObserveGone("r", 20001)
 		}
 	})
-	refresh(t, i, "r")
+	refresh(t, i)
 	v := i.View()
 	if _, ok := v.Guest("r", 20001); ok || v.Taken("r", 20001) || v.Snapshots["r"].Hosts["pve1"].Allocated != amount(2, 4) {
 		t.Error("a guest that is gone still counts")
@@ -210,7 +210,7 @@ func TestGoneGuestDoesNotComeBackFromAnOlderPoll(t *testing.T) {
 	// A later poll knows better: somebody made a new guest with that VMID.
 	c.change(func() { c.during = nil })
 	clock.Step(time.Second)
-	refresh(t, i, "r")
+	refresh(t, i)
 	if _, ok := i.View().Guest("r", 20001); !ok {
 		t.Error("a new guest is hidden by the end of an old one")
 	}
@@ -222,7 +222,7 @@ func TestGenerationIgnoresNoise(t *testing.T) {
 	c.setGuests(vm(100, "pve1", "running", 4, 8))
 	c.resources.Storages = []proxmox.StorageRow{{Name: "local", Host: "pve1", Available: true, TotalBytes: 100 * gib, UsedBytes: 10 * gib}}
 	i, _ := newInventory(t, c)
-	refresh(t, i, "r")
+	refresh(t, i)
 	for _, step := range []struct {
 		name     string
 		change   func()
@@ -242,7 +242,7 @@ func TestGenerationIgnoresNoise(t *testing.T) {
 	} {
 		before := i.Generation()
 		c.change(step.change)
-		refresh(t, i, "r")
+		refresh(t, i)
 		if changed := i.Generation() != before; changed != step.relevant {
 			t.Errorf("%s: the generation changed: %v, want %v", step.name, changed, step.relevant)
 		}
@@ -255,7 +255,7 @@ func TestSubscribersHearOfChangesOnce(t *testing.T) {
 	i, _ := newInventory(t, c)
 	ctx, cancel := context.WithCancel(t.Context())
 	events := i.Subscribe(ctx)
-	refresh(t, i, "r")
+	refresh(t, i)
 	reserve(t, i, "a")
 	reserve(t, i, "b")
 	if e := <-events; e.Object == 0 || e.Object > i.Generation() {

@@ -21,11 +21,11 @@ func TestGuestsAreChargedByTheRule(t *testing.T) {
 		"stopped VM of somebody else":     {vm(100, "pve1", "stopped", 4, 8), amount(0, 0)},
 		"our running VM":                  {vm(20001, "pve1", "running", 4, 8), amount(4, 8)},
 		"our stopped VM will start again": {vm(20001, "pve1", "stopped", 4, 8), amount(4, 8)},
-		"template":                        {template(100, "pve1"), amount(0, 0)},
-		"template in our range":           {template(20001, "pve1"), amount(0, 0)},
+		"template":                        {template(100), amount(0, 0)},
+		"template in our range":           {template(20001), amount(0, 0)},
 		"container":                       {container(100, "pve1", 2, 3), amount(2, 3)},
 		"container without a CPU limit":   {container(100, "pve1", 16, 3), amount(0, 3)},
-		"row without figures":             {unknown(100, "pve1"), amount(0, 0)},
+		"row without figures":             {unknown(100), amount(0, 0)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -40,13 +40,13 @@ func TestGuestsAreChargedByTheRule(t *testing.T) {
 func TestRowWithoutFiguresKeepsTheLastKnownOnes(t *testing.T) {
 	t.Parallel()
 	hosts := []proxmox.HostRow{host("pve1", 16, 64)}
-	foreign, stopped, tpl := vm(100, "pve1", "running", 4, 8), vm(101, "pve1", "stopped", 2, 4), template(900, "pve1")
+	foreign, stopped, tpl := vm(100, "pve1", "running", 4, 8), vm(101, "pve1", "stopped", 2, 4), template(900)
 	before := snapshotOf(nil, hosts, foreign, stopped, tpl)
 
 	// Twice in a row: the figures must survive more than one such reading.
 	after := before
 	for range 2 {
-		after = snapshotOf(after, hosts, unknown(100, "pve1"), unknown(101, "pve1"), unknown(900, "pve1"))
+		after = snapshotOf(after, hosts, unknown(100), unknown(101), unknown(900))
 	}
 	if got, want := after.Hosts["pve1"].Allocated, amount(4, 8); got != want {
 		t.Errorf("the Host is charged %+v, want %+v as before", got, want)
@@ -69,7 +69,7 @@ func TestContainerDoesNotInheritFromAVM(t *testing.T) {
 	t.Parallel()
 	hosts := []proxmox.HostRow{host("pve1", 16, 64)}
 	before := snapshotOf(nil, hosts, vm(100, "pve1", "running", 4, 8))
-	row := unknown(100, "pve1")
+	row := unknown(100)
 	row.Kind = proxmox.KindLXC
 	if after := snapshotOf(before, hosts, row); after.Guests[100].Stale {
 		t.Error("a container took over the figures of a VM that had its VMID")
@@ -82,7 +82,7 @@ func TestUnknownVMOfOursIsChargedByItsConfiguration(t *testing.T) {
 	s := inventory.NewSnapshot(inventory.Reading{
 		Resources: proxmox.Resources{
 			Hosts:  []proxmox.HostRow{host("pve1", 16, 64)},
-			Guests: []proxmox.GuestRow{unknown(20001, "pve1")},
+			Guests: []proxmox.GuestRow{unknown(20001)},
 		},
 		Configs: map[int]*proxmox.VMConfig{20001: &c},
 	}, nil, own)
@@ -94,7 +94,7 @@ func TestUnknownVMOfOursIsChargedByItsConfiguration(t *testing.T) {
 func TestHostThatIsAwayKeepsItsSize(t *testing.T) {
 	t.Parallel()
 	before := snapshotOf(nil, []proxmox.HostRow{host("pve1", 16, 64)}, vm(100, "pve1", "running", 4, 8))
-	after := snapshotOf(before, []proxmox.HostRow{{Name: "pve1"}}, unknown(100, "pve1"))
+	after := snapshotOf(before, []proxmox.HostRow{{Name: "pve1"}}, unknown(100))
 	h := after.Hosts["pve1"]
 	if h.Online || h.CPUs != 16 || h.MemoryBytes != 64*gib || h.Allocated != amount(4, 8) {
 		t.Errorf("the Host is %+v, want offline with its last size and charge", h)

@@ -107,7 +107,7 @@ func TestReservationCountsOnTopOfTheGuestNeverTwice(t *testing.T) {
 		free    inventory.Amount
 	}{
 		"VM not there yet":              {nil, false, amount(8, 48)},
-		"VM without figures":            {[]proxmox.GuestRow{unknown(20001, "pve1")}, false, amount(8, 48)},
+		"VM without figures":            {[]proxmox.GuestRow{unknown(20001)}, false, amount(8, 48)},
 		"VM with the template's figure": {[]proxmox.GuestRow{vm(20001, "pve1", "stopped", 1, 32)}, false, amount(8, 32)},
 		"VM settled":                    {[]proxmox.GuestRow{vm(20001, "pve1", "running", 8, 16)}, true, amount(8, 48)},
 		"VM settled and gone":           {nil, true, amount(16, 64)},

@@ -25,8 +25,7 @@ func TestChooseAgainstTheOracle(t *testing.T) {
 		got, err := placement.Choose(w.view(), request)
 		wantOption, candidates := w.oracle(request)
 		if wantOption == "" {
-			var noFit *placement.NoFitError
-			if !errors.As(err, &noFit) {
+			if _, ok := errors.AsType[*placement.NoFitError](err); !ok {
 				t.Fatalf("seed %d: got %+v (%v), but nothing fits", seed, got, err)
 			}
 			continue
