@@ -1,0 +1,51 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	errParentEnded = errors.New("the parent process ended")
+	errStdinClosed = errors.New("standard input was closed")
+)
+
+// endWithParent calls stop when the process that started us ends, or closes the pipe that is our standard input.
+//
+// A pidfd, not Pdeathsig: that one follows the parent's thread, and the threads of Go programs come and go.
+func endWithParent(stop context.CancelCauseFunc) error {
+	parent := os.Getppid()
+	pidfd, err := unix.PidfdOpen(parent, 0)
+	if err != nil {
+		return fmt.Errorf("watching the parent process %d, %w", parent, err)
+	}
+	if os.Getppid() != parent { // it ended in between, and its number may be somebody else's already
+		stop(errParentEnded)
+	}
+	go func() {
+		defer unix.Close(pidfd)
+		for {
+			_, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, -1)
+			if !errors.Is(err, unix.EINTR) {
+				stop(errParentEnded)
+				return
+			}
+		}
+	}()
+	// Only a pipe means something by its end: /dev/null, which most callers pass on, is at its end from the start.
+	if info, err := os.Stdin.Stat(); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it just as well
+			stop(errStdinClosed)
+		}()
+	}
+	return nil
+}
