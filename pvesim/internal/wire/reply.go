@@ -62,7 +62,7 @@ func errorReply(e *engine.Error, format string) reply {
 // textError is an error that the HTTP layer itself raises.
 func textError(status int, message string) reply {
 	first, _, _ := strings.Cut(message, "\n")
-	return reply{status: status, reason: first, typ: typeText, body: []byte(message)}
+	return reply{status: status, reason: first, body: []byte(message)}
 }
 
 func (rep reply) write(w http.ResponseWriter, r *http.Request) {

@@ -62,7 +62,6 @@ type reply struct {
 
 const (
 	typeJSON = "application/json;charset=UTF-8"
-	typeText = "text/plain"
 	maxBody  = 512 << 10
 )
 

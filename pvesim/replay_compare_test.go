@@ -1,0 +1,272 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// compare returns what differs between a recorded answer and ours, or "".
+func (r *replay) compare(rec record, a answer) string {
+	if *rec.Status != a.Status || (a.Status >= 400 || a.Status == 301) && r.text(rec.Reason) != r.text(a.Reason) {
+		return fmt.Sprintf("  recorded %d %q %s\n  ours     %d %q %s", *rec.Status, rec.Reason, clip(rec.Body), a.Status, a.Reason, clip([]byte(a.Raw)))
+	}
+	if d := compareHeaders(rec, a); d != "" {
+		return d
+	}
+	want, got := r.parsed(rec.Body), r.parsed([]byte(a.Raw))
+	n := normalizer{replay: r, rec: rec}
+	if d := diff("", n.value("", want), n.value("", got)); d != "" {
+		return "  " + d
+	}
+	return ""
+}
+
+func clip(raw []byte) string {
+	if len(raw) > 400 {
+		return string(raw[:400]) + "..."
+	}
+	return string(raw)
+}
+
+// parsed reads a body: JSON, JSON inside of a string (raw records), or plain text.
+func (r *replay) parsed(raw []byte) any {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return string(raw)
+	}
+	if s, ok := v.(string); ok {
+		var inner any
+		if strings.HasPrefix(s, "{") && json.Unmarshal([]byte(s), &inner) == nil {
+			return inner
+		}
+	}
+	return v
+}
+
+func compareHeaders(rec record, a answer) string {
+	for k, v := range rec.Headers {
+		switch strings.ToLower(k) {
+		case "server", "content-type", "cache-control", "pragma", "content-encoding":
+			if got := a.Header.Get(k); got != v && !(strings.EqualFold(k, "content-encoding")) {
+				return fmt.Sprintf("  header %s: recorded %q, ours %q", k, v, got)
+			}
+		}
+	}
+	return ""
+}
+
+// normalizer replaces what may differ: ids, times, digests, sizes and load figures.
+type normalizer struct {
+	replay *replay
+	rec    record
+}
+
+// variables are fields whose value depends on the machine or the moment. Their presence and JSON type still count.
+const variables = `uptime cpu mem memhost disk netin netout diskread diskwrite pid pstart starttime endtime ctime snaptime digest
+ssl_fingerprint used avail used_fraction loadavg time localtime wait idle repoid flags mhz model kversion value ticket CSRFPreventionToken
+pressurecpufull pressurecpusome pressureiofull pressureiosome pressurememoryfull pressurememorysome upid dns1 free available`
+
+// figures come from pvestatd's last cycle: whether a guest's row has them already is chance.
+const figures = `name status template uptime maxcpu cpu maxmem mem memhost maxdisk disk netin netout diskread diskwrite`
+
+var variable, figure = set(variables), set(figures)
+
+func set(words string) map[string]bool {
+	out := map[string]bool{}
+	for _, w := range strings.Fields(words) {
+		out[w] = true
+	}
+	return out
+}
+
+func kindOf(v any) string {
+	switch v.(type) {
+	case nil:
+		return "null"
+	case string:
+		return "string"
+	case float64:
+		return "number"
+	case []any:
+		return "list"
+	default:
+		return "object"
+	}
+}
+
+func (n normalizer) value(path string, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		return n.object(path, v)
+	case []any:
+		return n.list(path, v)
+	case string:
+		return n.replay.text(v)
+	default:
+		return v
+	}
+}
+
+func (n normalizer) object(path string, m map[string]any) any {
+	out := map[string]any{}
+	for k, v := range m {
+		at := path + "." + k
+		switch {
+		case n.hostSpecific(at), n.reported(m) && figure[k]:
+		case variable[k]:
+			out[k] = "<" + kindOf(v) + ">"
+		case k == "content" && kindOf(v) == "string":
+			parts := strings.Split(v.(string), ",")
+			sort.Strings(parts)
+			out[k] = strings.Join(parts, ",")
+		default:
+			out[k] = n.value(at, v)
+		}
+	}
+	return out
+}
+
+// reported tells whether an object is a guest or storage row that pvestatd feeds.
+func (n normalizer) reported(m map[string]any) bool {
+	typ, _ := m["type"].(string)
+	_, hasID := m["id"].(string)
+	return hasID && (typ == "qemu" || typ == "storage")
+}
+
+// hostSpecific are parts of answers that describe the recording machine.
+func (n normalizer) hostSpecific(path string) bool {
+	if strings.HasSuffix(n.rec.Path, "/status") && strings.Contains(n.rec.Path, "/nodes/") && !strings.Contains(n.rec.Path, "/tasks/") && !strings.Contains(n.rec.Path, "/storage/") {
+		for _, p := range []string{".data.boot-info", ".data.current-kernel", ".data.rootfs", ".data.swap", ".data.cpuinfo", ".data.memory"} {
+			if strings.HasPrefix(path, p+".") {
+				return true
+			}
+		}
+	}
+	// The root file system of the recording machine was a RAM disk.
+	return path == ".data[].maxdisk" && (strings.HasSuffix(n.rec.Path, "/nodes") || strings.Contains(n.rec.Path, "/cluster/resources"))
+}
+
+// list sorts what Proxmox answers in the random order of its hashes, and reads a log's lines as text.
+func (n normalizer) list(path string, l []any) any {
+	if lines, ok := logLines(l); ok {
+		return n.logText(lines)
+	}
+	var out []any
+	for _, v := range l {
+		out = append(out, n.value(path+"[]", v))
+	}
+	if !strings.Contains(n.rec.Path, "/firewall/rules") {
+		slices.SortStableFunc(out, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	}
+	return out
+}
+
+func logLines(l []any) (lines []string, ok bool) {
+	for _, v := range l {
+		m, isMap := v.(map[string]any)
+		if !isMap || m["t"] == nil || m["n"] == nil || len(m) != 2 {
+			return nil, false
+		}
+		lines = append(lines, fmt.Sprint(m["t"]))
+	}
+	return lines, len(l) > 0
+}
+
+// logText drops the lines that only tell of waiting for a lock: who waits is chance.
+func (n normalizer) logText(lines []string) any {
+	var out []any
+	for _, l := range lines {
+		if l == "trying to acquire lock..." || l == " OK" {
+			continue
+		}
+		out = append(out, n.replay.text(l))
+	}
+	return out
+}
+
+var replacements = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`UPID:([^:\s]+):[0-9A-F]{8}:[0-9A-F]{8,9}:[0-9A-F]{8}:`), "UPID:$1:<pid>:"},
+	{regexp.MustCompile(`pveupload-[0-9a-f]+`), "pveupload-<id>"},
+	{regexp.MustCompile(`tmp_dwnl\.\d+`), "tmp_dwnl.<pid>"},
+	{regexp.MustCompile(`conf\.tmp\.\d+`), "conf.tmp.<pid>"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`), "<time>"},
+	{regexp.MustCompile(`[\d.]+[KMG]?=[\d.]+s|\(\d[\d.]* [KMG]B/s\)`), "<rate>"},
+	{regexp.MustCompile(`^ +0K .*100% .*$`), "<progress>"},
+	{regexp.MustCompile(`mac_address: '[0-9a-f:]+'`), "mac_address: '<mac>'"},
+	{regexp.MustCompile(`instance-id: [0-9a-f]{40}`), "instance-id: <id>"},
+	{regexp.MustCompile(`password: \$5\$\S+`), "password: <hash>"},
+	{regexp.MustCompile(`HASH\(0x[0-9a-f]+\)`), "HASH(<address>)"},
+	{regexp.MustCompile(`Temporary failure in name resolution`), "Name or service not known"},
+	{regexp.MustCompile(`https://127\.0\.0\.1:\d+`), "https://<api>"},
+	{regexp.MustCompile(`awaiting response\.\.\. 404 .*`), "awaiting response... 404"},
+	{regexp.MustCompile(`ERROR 404: .*`), "ERROR 404"},
+}
+
+// text replaces the variable parts of a text.
+func (r *replay) text(s string) string {
+	s = strings.ReplaceAll(s, r.files.URL, recordedFileServer)
+	s = strings.ReplaceAll(s, strings.TrimPrefix(r.files.URL, "http://"), strings.TrimPrefix(recordedFileServer, "http://"))
+	for recorded, ours := range r.sums {
+		s = strings.ReplaceAll(s, ours, recorded)
+	}
+	for _, rep := range replacements {
+		s = rep.pattern.ReplaceAllString(s, rep.with)
+	}
+	return strings.TrimRight(s, " ")
+}
+
+// diff names the first place where two normalised values differ.
+func diff(path string, want, got any) string {
+	w, wok := want.(map[string]any)
+	g, gok := got.(map[string]any)
+	if wok && gok {
+		keys := map[string]bool{}
+		for k := range w {
+			keys[k] = true
+		}
+		for k := range g {
+			keys[k] = true
+		}
+		var out []string
+		for k := range keys {
+			wv, inW := w[k]
+			gv, inG := g[k]
+			switch {
+			case !inW:
+				out = append(out, fmt.Sprintf("%s.%s: ours has %v", path, k, gv))
+			case !inG:
+				out = append(out, fmt.Sprintf("%s.%s: recorded %v, ours has none", path, k, wv))
+			default:
+				if d := diff(path+"."+k, wv, gv); d != "" {
+					out = append(out, d)
+				}
+			}
+		}
+		sort.Strings(out)
+		return strings.Join(out, "\n  ")
+	}
+	wl, wok := want.([]any)
+	gl, gok := got.([]any)
+	if wok && gok && len(wl) == len(gl) {
+		for i := range wl {
+			if d := diff(fmt.Sprintf("%s[%d]", path, i), wl[i], gl[i]); d != "" {
+				return d
+			}
+		}
+		return ""
+	}
+	if fmt.Sprint(want) != fmt.Sprint(got) {
+		return fmt.Sprintf("%s: recorded %s, ours %s", path, clip([]byte(fmt.Sprintf("%q", fmt.Sprint(want)))), clip([]byte(fmt.Sprintf("%q", fmt.Sprint(got)))))
+	}
+	return ""
+}

@@ -1,0 +1,371 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+const rootTokenSecret = "99999999-8888-7777-6666-555555555555"
+
+// The machine on which the recordings were made.
+const (
+	recordedMemory = 25275125760
+	recordedDisk   = 270553174016
+)
+
+func (r *replay) scenario(cluster bool) *pvesim.Scenario {
+	content := []string{"images", "iso", "import", "vztmpl", "snippets", "backup", "rootdir"}
+	host := pvesim.Host{
+		Name: r.host, Sockets: 1, Cores: 2, Memory: recordedMemory, IP: "10.97.0.2", Bridges: []pvesim.Bridge{{Name: "vmbr0", CIDR: "10.97.0.2/24"}},
+	}
+	if r.version == "9.2" {
+		host.IP, host.Bridges[0].CIDR = "10.98.0.2", "10.98.0.2/24"
+	}
+	s := &pvesim.Scenario{
+		Version: r.version, Hosts: []pvesim.Host{host},
+		Storages: []pvesim.Storage{{ID: "local", Type: "dir", Content: content, Size: recordedDisk, Used: 31353716736}},
+		Users: []pvesim.User{{
+			ID: "root@pam", Password: pvesim.RootPassword, Email: "root@oracle.test", Tokens: []pvesim.Token{{ID: "oracle", Secret: rootTokenSecret}},
+		}},
+	}
+	if r.version == "9.2" && !cluster {
+		// The cluster suite ran first there and left a template on a shared storage.
+		s.Storages = append(s.Storages, pvesim.Storage{ID: "shr", Type: "dir", Shared: true, Content: []string{"images", "iso"}, Size: recordedDisk, Path: "/var/lib/vzshared"})
+		s.Guests = []pvesim.Guest{{VMID: 9100, Name: "shtpl", Host: r.host, Config: map[string]string{
+			"template": "1", "memory": "128", "cores": "2", "scsi0": "shr:9100/base-9100-disk-0.qcow2,size=1G",
+			"ide2": "shr:9100/vm-9100-cloudinit.qcow2,media=cdrom", "net0": "virtio=BC:24:11:AA:BB:CC,bridge=vmbr0", "boot": "order=scsi0;net0",
+		}}}
+	}
+	if cluster {
+		addCluster(s)
+	}
+	return s
+}
+
+// addCluster is the state at the start of the cluster suite: a second host that is down, and what other suites left.
+func addCluster(s *pvesim.Scenario) {
+	s.Cluster = "oracle"
+	s.Hosts = append(s.Hosts, pvesim.Host{Name: "pve9b", Sockets: 1, Cores: 2, Memory: recordedMemory, Offline: true, Unreachable: "refused"})
+	s.Roles = pvesim.DefaultScenario(1).Roles
+	s.Users = append(s.Users, pvesim.User{ID: "kubernetes@pve", Comment: "k8s", Tokens: []pvesim.Token{
+		{ID: "karpenter", Secret: pvesim.DefaultTokenSecret}, {ID: "sep", Secret: pvesim.DefaultTokenSecret, Privsep: true},
+	}})
+	s.ACLs = []pvesim.ACL{{Path: "/", Role: "Karpenter", User: "kubernetes@pve"}}
+	s.Guests = []pvesim.Guest{
+		{VMID: 300, Host: "pve9a", Config: map[string]string{"net0": "virtio=BC:24:11:AA:BB:01,bridge=vmbr7", "boot": "order=net0"}},
+		{VMID: 321, Name: "Copy-of-VM-tpl", Host: "pve9a", Status: "running", Config: map[string]string{
+			"memory": "128", "scsi0": "local:321/vm-321-disk-0.qcow2,size=64M", "ide2": "local:321/vm-321-cloudinit.qcow2,media=cdrom",
+			"net0": "virtio=BC:24:11:AA:BB:02,bridge=vmbr0", "boot": "order=scsi0;net0",
+		}},
+		{VMID: 500, Host: "pve9b"},
+	}
+}
+
+// before brings about what happened outside of the API when the recording was made.
+func (r *replay) before(rec record) {
+	switch {
+	case rec.Suite == "cluster-quorum-offline" && rec.Seq == 0:
+		r.c.sim.SetQuorum(false)
+	case rec.Tag == "offline-node-refused-create", rec.Tag == "quorate-again":
+		r.c.sim.SetQuorum(true)
+	case rec.Tag == "offline-node-arp":
+		_ = r.c.sim.HostDown("pve9b", "noroute")
+	case rec.Tag == "offline-node-drop":
+		_ = r.c.sim.HostDown("pve9b", "timeout")
+	case rec.Tag == "flock-held-put" && r.held == nil:
+		r.held, _ = r.c.sim.HoldVMLock(context.Background(), r.host, 303)
+	case rec.Tag == "flock-held-delete" && r.held != nil:
+		// The lock was let go while the destroy task was waiting for it.
+		release := r.held
+		r.held = nil
+		time.AfterFunc(2*time.Second/replaySpeed, release)
+	case strings.HasPrefix(rec.Tag, "acl-sdn-bridge:create") || strings.HasPrefix(rec.Tag, "acl-vms") && rec.Method == "POST":
+		// The recorder removed these between its rounds, over root's shell.
+		if !strings.Contains(rec.Tag, ":task-") {
+			r.destroy(330, 331)
+		}
+	case rec.Tag == "acl-sdn-bridge-vlan", rec.Tag == "root-ticket:cleanup", rec.Tag == "root-ticket:tags-registered":
+		r.destroy(330, 331)
+	case rec.Tag == "memory-ok", rec.Tag == "root-ticket:ha-after-purge":
+	}
+}
+
+// destroy removes VMs as root, if they are there.
+func (r *replay) destroy(vmids ...int) {
+	root := r.c.as("root@pam!oracle=" + rootTokenSecret)
+	for _, id := range vmids {
+		req, err := http.NewRequest(http.MethodDelete, fmt.Sprintf("%s/nodes/%s/qemu/%d", r.c.sim.URL(), r.host, id), nil)
+		if err != nil {
+			return
+		}
+		if a, err := root.try(req); err == nil && a.Status == http.StatusOK {
+			root.exit(a.Data)
+		}
+	}
+}
+
+// The files that the recorder served. Their bytes are not known, only their sizes and what is inside.
+var recordedSizes = map[string]int{"tiny.qcow2": 196616, "tiny.iso": 358400, "tiny.img": 196616, "tiny.raw": 8388608}
+
+func recordedFile(name string) []byte {
+	data := make([]byte, recordedSizes[name])
+	if strings.HasSuffix(name, "qcow2") || strings.HasSuffix(name, "img") {
+		copy(data, "QFI\xfb")
+		binary.BigEndian.PutUint64(data[24:], 64<<20)
+	}
+	return data
+}
+
+// recordedChecksums are the checksums of these files in the recording.
+var recordedChecksums = map[string]string{
+	"tiny.qcow2": "1b7af784841125887e688254229e282829e17245d0e47fe7280da9b68a30d9e1",
+	"tiny.iso":   "da9f3db54f54c40d4c1c40638a39144595e54561a788f047ff997c41d37448c6",
+}
+
+func (r *replay) learnSums() {
+	for name, recorded := range recordedChecksums {
+		sum := sha256.Sum256(recordedFile(name))
+		r.sums[recorded] = hex.EncodeToString(sum[:])
+	}
+}
+
+func recordedFiles(t *testing.T) *httptest.Server {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := strings.TrimPrefix(r.URL.Path, "/")
+		if recordedSizes[name] == 0 {
+			http.Error(w, "File not found", http.StatusNotFound)
+			return
+		}
+		typ := "application/octet-stream"
+		if strings.HasSuffix(name, ".iso") {
+			typ = "application/x-iso9660-image"
+		}
+		w.Header().Set("Content-Type", typ)
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(recordedFile(name)))
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+const recordedFileServer = "http://127.0.0.1:18099"
+
+// translate replaces in a request what only existed on the recorder's machine.
+func (r *replay) translate(v string) string {
+	v = strings.ReplaceAll(v, recordedFileServer, r.files.URL)
+	for recorded, ours := range r.sums {
+		v = strings.ReplaceAll(v, recorded, ours)
+	}
+	return v
+}
+
+// body builds a request's body and its content type.
+func (r *replay) body(rec record) (io.Reader, string) {
+	switch rec.Tag {
+	case "put-bad-json":
+		return strings.NewReader("{bad json"), "application/json"
+	case "put-text-plain":
+		return strings.NewReader("cores=1"), "text/plain"
+	}
+	var params map[string]any
+	dec := json.NewDecoder(bytes.NewReader(rec.Params))
+	dec.UseNumber()
+	if dec.Decode(&params) != nil || params == nil || (rec.Method != http.MethodPost && rec.Method != http.MethodPut) {
+		return nil, ""
+	}
+	if strings.HasSuffix(rec.Path, "/access/ticket") && params["password"] == "REDACTED" {
+		params["password"] = map[bool]string{true: pvesim.RootPassword, false: "wrong"}[rec.Tag == "login-ok"]
+	}
+	if rec.ContentType == "json" {
+		raw, _ := json.Marshal(params)
+		return bytes.NewReader(raw), "application/json"
+	}
+	form := url.Values{}
+	for k, v := range params {
+		form.Set(k, r.translate(fmt.Sprint(v)))
+	}
+	return strings.NewReader(form.Encode()), "application/x-www-form-urlencoded"
+}
+
+// upload sends what the recorder uploaded under a tag.
+func (r *replay) upload(rec record) answer {
+	fields, name, file := []string{"content", "iso"}, "up.iso", "tiny.iso"
+	switch rec.Tag {
+	case "upload-iso-bad-checksum":
+		fields = append(fields, "checksum-algorithm", "sha256", "checksum", strings.Repeat("1", 64))
+		name = "up2.iso"
+	case "upload-bad-extension":
+		name = "up.txt"
+	case "upload-snippet":
+		fields[1], name = "snippets", "x.yaml"
+	case "upload-import":
+		fields[1], name, file = "import", "upq.qcow2", "tiny.qcow2"
+	}
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	for i := 0; i < len(fields); i += 2 {
+		_ = w.WriteField(fields[i], fields[i+1])
+	}
+	part, _ := w.CreateFormFile("filename", name)
+	_, _ = part.Write(recordedFile(file))
+	_ = w.Close()
+	req, err := http.NewRequest(http.MethodPost, "https://"+r.c.sim.Host()+rec.Path, &b)
+	if err != nil {
+		return answer{}
+	}
+	req.Header.Set("Content-Type", w.FormDataContentType())
+	return r.dispatch(rec, req)
+}
+
+// curl does what the recorded curl arguments say.
+func (r *replay) curl(rec record) answer {
+	var args []string
+	if json.Unmarshal(rec.Params, &args) != nil {
+		return answer{}
+	}
+	if rec.Tag == "wire:plain-http" {
+		return r.plainHTTP(rec)
+	}
+	req := &http.Request{Method: http.MethodGet, Header: http.Header{}, URL: &url.URL{Scheme: "https", Host: r.c.sim.Host()}}
+	base := "/api2/json"
+	target, err := url.Parse("https://" + r.c.sim.Host() + base + rec.Path)
+	if err != nil {
+		return answer{}
+	}
+	req.URL = target
+	var data []string
+	form := &bytes.Buffer{}
+	mp := multipart.NewWriter(form)
+	chunked, multi := false, false
+	for i := 0; i < len(args); i++ {
+		switch args[i] {
+		case "-X":
+			i++
+			req.Method = args[i]
+		case "-H":
+			i++
+			k, v, _ := strings.Cut(args[i], ":")
+			if strings.EqualFold(k, "Transfer-Encoding") {
+				chunked = true
+			} else {
+				req.Header.Set(k, strings.TrimSpace(v))
+			}
+		case "-d", "--data-binary", "--data-urlencode":
+			i++
+			data = append(data, curlData(args[i]))
+		case "-F":
+			i++
+			multi = true
+			addFormPart(mp, args[i])
+		}
+	}
+	var body []byte
+	switch {
+	case multi:
+		_ = mp.Close()
+		body = form.Bytes()
+		req.Header.Set("Content-Type", mp.FormDataContentType())
+	case data != nil:
+		body = []byte(strings.Join(data, "&"))
+		if _, set := req.Header["Content-Type"]; !set {
+			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		}
+	}
+	if req.Header.Get("Content-Type") == "" {
+		req.Header.Del("Content-Type")
+	}
+	if multi || data != nil {
+		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		if len(body) == 0 {
+			req.Body = http.NoBody
+		}
+	}
+	if chunked {
+		req.ContentLength, req.TransferEncoding = -1, []string{"chunked"}
+	}
+	return r.dispatch(rec, req)
+}
+
+func curlData(arg string) string {
+	switch arg {
+	case "@big":
+		return "description=" + strings.Repeat("x", 600<<10)
+	case "description@d9k":
+		return "description=" + strings.Repeat("x", 9<<10)
+	}
+	return arg
+}
+
+// addFormPart reads curl's "name=@file;filename=x" form.
+func addFormPart(w *multipart.Writer, arg string) {
+	name, v, _ := strings.Cut(arg, "=")
+	file, isFile := strings.CutPrefix(v, "@")
+	if !isFile {
+		_ = w.WriteField(name, v)
+		return
+	}
+	file, as, renamed := strings.Cut(file, ";filename=")
+	if !renamed {
+		as = file
+	}
+	h := textproto.MIMEHeader{}
+	h.Set("Content-Disposition", fmt.Sprintf(`form-data; name="%s"; filename="%s"`, name, as))
+	part, _ := w.CreatePart(h)
+	_, _ = part.Write(recordedFile(file))
+}
+
+func (r *replay) plainHTTP(rec record) answer {
+	conn, err := net.Dial("tcp", r.c.sim.Host())
+	if err != nil {
+		return answer{}
+	}
+	defer func() { _ = conn.Close() }()
+	_, _ = fmt.Fprintf(conn, "GET /api2/json%s HTTP/1.1\r\nHost: %s\r\n\r\n", rec.Path, r.c.sim.Host())
+	raw, _ := io.ReadAll(conn)
+	head, body, _ := strings.Cut(string(raw), "\r\n\r\n")
+	line, rest, _ := strings.Cut(head, "\r\n")
+	a := answer{Raw: body, Header: http.Header{}}
+	_, _ = fmt.Sscanf(line, "HTTP/1.1 %d", &a.Status)
+	a.Reason = strings.TrimSpace(strings.TrimPrefix(line, fmt.Sprintf("HTTP/1.1 %d", a.Status)))
+	for _, h := range strings.Split(rest, "\r\n") {
+		k, v, _ := strings.Cut(h, ": ")
+		a.Header.Set(k, v)
+	}
+	return a
+}
+
+// outOfScope names why an answer is not compared, or "".
+func outOfScope(rec record) string {
+	path, _, _ := strings.Cut(strings.TrimPrefix(rec.Path, "/api2/json"), "?")
+	switch {
+	case strings.HasSuffix(path, "/hardware/pci"):
+		return "the PCI devices of the recording machine"
+	case strings.HasSuffix(path, "/rrddata"):
+		return "the simulator keeps no history of load figures"
+	case rec.Tag == "privsep-no-acl" && strings.HasSuffix(path, "/tasks"), strings.HasSuffix(path, "/cluster/tasks"):
+		return "tasks of earlier sessions on the recording machine"
+	}
+	return ""
+}
+
+var _ = slices.Contains[[]string]

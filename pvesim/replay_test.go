@@ -1,0 +1,383 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// record is one line of a recording of a running API.
+type record struct {
+	Suite       string          `json:"suite"`
+	Seq         int             `json:"seq"`
+	PVE         string          `json:"pve"`
+	Tag         string          `json:"tag"`
+	Who         string          `json:"who"`
+	Method      string          `json:"method"`
+	Path        string          `json:"path"`
+	Params      json.RawMessage `json:"params"`
+	ContentType string          `json:"content_type"`
+	Status      *int            `json:"status"`
+	Reason      string          `json:"reason"`
+	Headers     map[string]string
+	Body        json.RawMessage `json:"body"`
+	Withheld    bool            `json:"withheld"`
+	NotCompared bool            `json:"not_compared"`
+	UPID        string          `json:"upid"`
+}
+
+const (
+	replaySpeed = 10
+	// leastMatch is the share of answers in scope that must agree, mostOutOfScope the share of all that may be left out.
+	leastMatch, mostOutOfScope = 0.97, 0.15
+)
+
+// referenceFile finds a file of the reference material, which is not part of the repository.
+func referenceFile(t *testing.T, name string) string {
+	t.Helper()
+	dir := os.Getenv("PVE_REFERENCE")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "shared", "reference")
+	}
+	file := filepath.Join(dir, name)
+	if _, err := os.Stat(file); err != nil {
+		t.Skipf("NOT CHECKED against a running Proxmox VE: %v; set PVE_REFERENCE to the directory with the recordings", err)
+	}
+	return file
+}
+
+func readRecords(t *testing.T) []record {
+	t.Helper()
+	file := os.Getenv("PVE_TRACES")
+	if file == "" {
+		file = referenceFile(t, "pve-traces.jsonl")
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []record
+	lines := bufio.NewScanner(bytes.NewReader(raw))
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var r record
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// tally counts how answers compare; differences are listed in full.
+type tally struct {
+	mu              sync.Mutex
+	matched, silent int
+	outOfScope      map[string]int
+	differences     []string
+	perSuite        map[string][2]int
+}
+
+func (c *tally) add(r record, difference, outOfScope string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := r.PVE + " " + r.Suite
+	n := c.perSuite[key]
+	switch {
+	case outOfScope != "":
+		c.outOfScope[outOfScope]++
+	case difference == "":
+		c.matched++
+		n[0]++
+	default:
+		n[1]++
+		c.differences = append(c.differences, fmt.Sprintf("%s #%d %s: %s %s %s\n%s", key, r.Seq, r.Tag, r.Method, r.Path, r.Params, difference))
+	}
+	c.perSuite[key] = n
+}
+
+// Recordings of running 8.4 and 9.2 APIs are sent again in their order, and the answers are compared.
+func TestAnswersAgreeWithRecordingsOfARunningAPI(t *testing.T) {
+	t.Parallel()
+	records := readRecords(t)
+	total := &tally{outOfScope: map[string]int{}, perSuite: map[string][2]int{}}
+	chains := map[string][]record{}
+	for _, r := range records {
+		key := r.PVE
+		if r.Suite == "cluster-quorum-offline" {
+			key += " cluster"
+		}
+		chains[key] = append(chains[key], r)
+	}
+	var wg sync.WaitGroup
+	for key, chain := range chains {
+		wg.Go(func() { newReplay(t, key, total).run(chain) })
+	}
+	wg.Wait()
+	report(t, total)
+}
+
+func report(t *testing.T, c *tally) {
+	t.Helper()
+	out := 0
+	for reason, n := range c.outOfScope {
+		out += n
+		t.Logf("out of scope, %d: %s", n, reason)
+	}
+	for _, d := range c.differences {
+		t.Logf("DIFFERS %s", d)
+	}
+	for suite, n := range c.perSuite {
+		t.Logf("%s: %d matched, %d differ", suite, n[0], n[1])
+	}
+	inScope := c.matched + len(c.differences)
+	t.Logf("%d answers matched, %d differ, %d out of scope, %d recorded without an answer", c.matched, len(c.differences), out, c.silent)
+	if inScope == 0 || float64(c.matched)/float64(inScope) < leastMatch {
+		t.Errorf("only %d of %d answers agree; at least %.0f %% must", c.matched, inScope, 100*leastMatch)
+	}
+	if float64(out) > mostOutOfScope*float64(inScope+out) {
+		t.Errorf("%d of %d answers are out of scope; at most %.0f %% may be", out, inScope+out, 100*mostOutOfScope)
+	}
+}
+
+// replay sends one chain of suites to one simulator.
+type replay struct {
+	t       *testing.T
+	c       *client
+	tally   *tally
+	host    string
+	version string
+	files   *httptest.Server
+	secrets map[string]string // by token
+	upids   map[string]string // recorded -> ours
+	sums    map[string]string // recorded checksum -> ours
+	ticket  string
+	csrf    string
+	held    func()
+}
+
+func newReplay(t *testing.T, chain string, total *tally) *replay {
+	r := &replay{
+		t: t, tally: total, host: "pve1", version: "8.4", secrets: map[string]string{"root@pam!oracle": rootTokenSecret},
+		upids: map[string]string{}, sums: map[string]string{},
+	}
+	if strings.HasPrefix(chain, "9") {
+		r.host, r.version = "pve9a", "9.2"
+	}
+	scenario := r.scenario(strings.HasSuffix(chain, "cluster"))
+	for _, u := range scenario.Users {
+		for _, token := range u.Tokens {
+			r.secrets[u.ID+"!"+token.ID] = token.Secret
+		}
+	}
+	r.c = startSim(t, scenario, pvesim.Options{Speed: replaySpeed, Guests: pvesim.DeafGuests{}})
+	r.files = recordedFiles(t)
+	r.learnSums()
+	r.login()
+	return r
+}
+
+func (r *replay) login() {
+	data := r.c.as("").ok("POST", "/access/ticket", "username", "root@pam", "password", pvesim.RootPassword).(map[string]any)
+	r.ticket, r.csrf = data["ticket"].(string), data["CSRFPreventionToken"].(string)
+}
+
+// run sends the records one by one; runs of "parallel-" records go out at the same time, as they did when recorded.
+func (r *replay) run(records []record) {
+	for i := 0; i < len(records); {
+		n := parallelRun(records[i:])
+		r.before(records[i])
+		group := records[i : i+n]
+		answers := make([]answer, n)
+		var wg sync.WaitGroup
+		for j, rec := range group {
+			wg.Go(func() { answers[j] = r.send(rec) })
+		}
+		wg.Wait()
+		matchOutcomes(group, answers)
+		for j, rec := range group {
+			r.learn(rec, answers[j])
+			r.judge(rec, answers[j])
+		}
+		i += n
+	}
+	if r.held != nil {
+		r.held()
+	}
+}
+
+// parallelRun is the length of a run of records that were sent at the same time.
+func parallelRun(records []record) int {
+	first := records[0]
+	n := 1
+	if !strings.HasPrefix(first.Tag, "parallel-") || strings.Contains(first.Tag, ":task-") {
+		return n
+	}
+	for n < len(records) && records[n].Tag == first.Tag {
+		n++
+	}
+	return n
+}
+
+// matchOutcomes gives refusals to the records that saw one: which of several equal requests loses is chance.
+func matchOutcomes(records []record, answers []answer) {
+	for i, rec := range records {
+		if rec.Status == nil || *rec.Status == answers[i].Status {
+			continue
+		}
+		for j := range records {
+			if answers[j].Status == *rec.Status && records[j].Status != nil && *records[j].Status != *rec.Status {
+				answers[i], answers[j] = answers[j], answers[i]
+				break
+			}
+		}
+	}
+}
+
+// judge compares an answer unless the recording has none or it is out of scope.
+func (r *replay) judge(rec record, a answer) {
+	if rec.Withheld || rec.NotCompared || rec.Status == nil {
+		r.tally.mu.Lock()
+		r.tally.silent++
+		r.tally.mu.Unlock()
+		return
+	}
+	if reason := outOfScope(rec); reason != "" {
+		r.tally.add(rec, "", reason)
+		return
+	}
+	r.tally.add(rec, r.compare(rec, a), "")
+}
+
+// learn maps what the recording names to what the simulator calls it.
+func (r *replay) learn(rec record, a answer) {
+	recorded := rec.UPID
+	if recorded == "" {
+		recorded = firstUPID(string(rec.Body))
+	}
+	if ours := firstUPID(a.Raw); recorded != "" && ours != "" && rec.Method != http.MethodGet {
+		r.upids[recorded] = ours
+	}
+	if data, ok := a.Data.(map[string]any); ok && data["full-tokenid"] != nil {
+		r.secrets[data["full-tokenid"].(string)] = data["value"].(string)
+	}
+}
+
+var upidText = regexp.MustCompile(`UPID:[^"\s]*?:[^":\s]*:[^":\s]*:[^":\s]*:[^":\s]*:[^":\s]*:[^":\s]*:`)
+
+func firstUPID(s string) string { return upidText.FindString(s) }
+
+// path replaces recorded task ids; ids that were never seen stay, they name no task here either.
+func (r *replay) path(p string) string {
+	decoded, err := url.PathUnescape(p)
+	if err != nil {
+		return p
+	}
+	if recorded := firstUPID(decoded); recorded != "" {
+		if ours := r.upids[recorded]; ours != "" {
+			decoded = strings.ReplaceAll(decoded, recorded, ours)
+		}
+		head, query, _ := strings.Cut(decoded, "?")
+		u := url.URL{Path: head, RawQuery: query}
+		return u.String()
+	}
+	return p
+}
+
+func (r *replay) send(rec record) answer {
+	if rec.Method == "raw curl" {
+		return r.curl(rec)
+	}
+	if strings.HasPrefix(rec.Tag, "upload") && strings.HasSuffix(rec.Path, "/upload") {
+		return r.upload(rec)
+	}
+	if strings.HasSuffix(rec.Tag, ":task-status") {
+		r.awaitTask(rec)
+	}
+	body, typ := r.body(rec)
+	req, err := http.NewRequestWithContext(context.Background(), rec.Method, "https://"+r.c.sim.Host()+r.path(rec.Path), body)
+	if err != nil {
+		r.t.Error(err)
+		return answer{}
+	}
+	if typ != "" {
+		req.Header.Set("Content-Type", typ)
+	}
+	return r.dispatch(rec, req)
+}
+
+// dispatch adds the identity of the record and sends.
+func (r *replay) dispatch(rec record, req *http.Request) answer {
+	c := r.c.as("")
+	switch {
+	case strings.HasPrefix(rec.Tag, "root-ticket:") || rec.Tag == "ticket-without-csrf":
+		req.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: url.QueryEscape(r.ticket)})
+		if rec.Tag != "ticket-without-csrf" {
+			req.Header.Set("CSRFPreventionToken", r.csrf)
+		}
+	case rec.Tag == "auth-invalid-ticket":
+		req.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: "PVE:root@pam:00000000::abc"})
+	case rec.Tag == "auth-bad-secret":
+		c = r.c.as(rec.Who + "=00000000-0000-0000-0000-000000000000")
+	case strings.Contains(rec.Who, "!"):
+		secret := r.secrets[rec.Who]
+		if secret == "" {
+			secret = "00000000-0000-0000-0000-000000000000"
+		}
+		c = r.c.as(rec.Who + "=" + secret)
+	case rec.Who != "none":
+		req.Header.Set("Authorization", rec.Who)
+	}
+	a, err := c.try(req)
+	if err != nil {
+		a.Reason = err.Error()
+	}
+	return a
+}
+
+// awaitTask waits as the recorder did: until the task is over.
+func (r *replay) awaitTask(rec record) {
+	id := firstUPID(mustUnescape(rec.Path))
+	ours := r.upids[id]
+	if ours == "" {
+		return
+	}
+	host := strings.Split(ours, ":")[1]
+	root := r.c.as("root@pam!oracle=" + rootTokenSecret)
+	deadline := time.Now().Add(30 * time.Second)
+	for time.Now().Before(deadline) {
+		req, err := http.NewRequest(http.MethodGet, r.c.sim.URL()+"/nodes/"+host+"/tasks/"+url.PathEscape(ours)+"/status", nil)
+		if err != nil {
+			return
+		}
+		a, err := root.try(req)
+		if data, ok := a.Data.(map[string]any); err != nil || !ok || data["status"] == "stopped" {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func mustUnescape(p string) string {
+	if u, err := url.PathUnescape(p); err == nil {
+		return u
+	}
+	return p
+}
