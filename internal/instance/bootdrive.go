@@ -40,6 +40,9 @@ func (l *launch) bootVolume() string {
 	return isoVolume(l.intent.ISOStorage, l.id)
 }
 
+// ErrClaimBusy: a launch or a delete of the same Claim is at work; try again.
+var ErrClaimBusy = errors.New("the claim is busy")
+
 // TakeBackBootDrive empties the VM's boot drive, deletes the ISO and revokes the
 // join token: the guest has joined and needs neither again. The order matters:
 // Proxmox deletes an attached ISO without complaint, and the next start fails.
@@ -66,7 +69,9 @@ func (p *Provider) detachBootDrive(ctx context.Context, claim *karpv1.NodeClaim,
 	}
 	ctx, release, ok := p.guard.launch(ctx, string(claim.UID))
 	if !ok {
-		return nil
+		// The launch has noted its end and not let go yet. To go on without the
+		// drive would mark it as taken back, and nobody would come for it again.
+		return ErrClaimBusy
 	}
 	defer release()
 	host := in.Host

@@ -7,7 +7,9 @@ package handover
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -21,6 +23,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
+
+// busyPause is how soon a Claim is tried again that somebody else has.
+const busyPause = 500 * time.Millisecond
 
 // Controller takes boot drives back.
 type Controller struct{ instances *instance.Provider }
@@ -52,7 +57,11 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if !due(claim) {
 		return reconcile.Result{}, nil
 	}
-	if err := c.instances.TakeBackBootDrive(ctx, claim); err != nil {
+	err := c.instances.TakeBackBootDrive(ctx, claim)
+	if errors.Is(err, instance.ErrClaimBusy) {
+		return reconcile.Result{RequeueAfter: busyPause}, nil
+	}
+	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("taking back the boot drive of nodeclaim %s, %w", claim.Name, err)
 	}
 	return reconcile.Result{}, nil

@@ -125,7 +125,17 @@ func (c *Controller) stopped(ctx context.Context, claim *karpv1.NodeClaim, vm in
 	case started:
 		log.FromContext(ctx).Info("started a VM that was found stopped", "NodeClaim", claim.Name, "vmid", vm.VMID, "host", vm.Host)
 		c.recorder.Publish(event(claim, "VMRestarted", fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host)))
+	default:
+		// Nothing was done, so nothing has to be waited for: somebody else had the
+		// Claim, or the view lags behind.
+		c.forgetRestart(string(claim.UID))
 	}
+}
+
+func (c *Controller) forgetRestart(uid string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.restarted, uid)
 }
 
 func (c *Controller) mayRestart(uid string) bool {
