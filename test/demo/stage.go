@@ -30,6 +30,8 @@ const (
 	gracePeriod = 10 * time.Second
 	toleration  = 5 // seconds
 	pollProxmox = 2 * time.Second
+	// A VM's kernel takes ten seconds or more; this is enough to see it boot.
+	bootTime = 2 * time.Second
 
 	classPatience = 45 * time.Second
 )
@@ -68,7 +70,7 @@ func (s *Stage) build(ctx context.Context, o options, say func(string)) (err err
 		return err
 	}
 	say(fmt.Sprintf("a Proxmox VE cluster of %d hosts, simulated, with other people's guests on it", hosts))
-	s.Proxmox, err = harness.StartProxmox(ctx, harness.ProxmoxOptions{Hosts: hosts, Speed: o.speed, Heartbeat: heartbeat, Admin: o.playground})
+	s.Proxmox, err = harness.StartProxmox(ctx, harness.ProxmoxOptions{Hosts: hosts, Speed: o.speed, Heartbeat: heartbeat, BootTime: bootTime, Admin: o.playground})
 	if err != nil {
 		return err
 	}
@@ -147,6 +149,7 @@ func (s *Stage) Close() {
 		s.Controller.Stop()
 	}
 	if s.Proxmox != nil {
+		_ = s.Proxmox.WriteRequests(filepath.Join(s.Dir, "proxmox-requests.log")) // a log that is missing hurts nobody
 		s.Proxmox.Close()
 	}
 	if s.Plane != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -23,6 +24,8 @@ type ProxmoxOptions struct {
 	Speed float64
 	// Heartbeat of the kubelets in the VMs; 10 s, as real ones, when zero.
 	Heartbeat time.Duration
+	// BootTime is how long a VM's firmware and kernel take.
+	BootTime time.Duration
 	// Admin opens the simulator's own door, for people.
 	Admin bool
 }
@@ -43,7 +46,7 @@ type Proxmox struct {
 // StartProxmox starts the cluster.
 func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	p := &Proxmox{scenario: pvesim.DefaultScenario(o.Hosts)}
-	p.runtime = guest.NewRuntime(guest.Options{HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second})
+	p.runtime = guest.NewRuntime(guest.Options{HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime})
 	p.Witness = NewWitness(p.runtime)
 	options := pvesim.Options{Speed: max(o.Speed, 0), Guests: p.Witness}
 	if options.Speed == 0 {
@@ -124,4 +127,16 @@ func (p *Proxmox) Destroy(ctx context.Context, guest Guest) error {
 		return err
 	}
 	return p.API.Run(ctx, http.MethodDelete, fmt.Sprintf("/nodes/%s/qemu/%d", guest.Host, guest.VMID), nil)
+}
+
+// WriteRequests writes every request that the cluster answered, one a line.
+func (p *Proxmox) WriteRequests(file string) error {
+	var out strings.Builder
+	for _, r := range p.Requests() {
+		fmt.Fprintf(&out, "%s %6dms %3d %-6s %s\n", r.Time.Format("15:04:05.000"), r.Took.Milliseconds(), r.Status, r.Method, r.Path)
+	}
+	if err := os.WriteFile(file, []byte(out.String()), 0o600); err != nil {
+		return fmt.Errorf("writing the record of requests, %w", err)
+	}
+	return nil
 }
