@@ -28,7 +28,7 @@ func cidrHost(cidr string, number ...int64) (string, error) {
 		return prefix.Addr().String(), nil
 	}
 	network := prefix.Masked().Addr()
-	size := new(big.Int).Lsh(big.NewInt(1), uint(network.BitLen()-prefix.Bits())) //nolint:gosec // a parsed prefix has at most BitLen bits
+	size := new(big.Int).Lsh(big.NewInt(1), uint(network.BitLen()-prefix.Bits()))
 	host := big.NewInt(number[0])
 	if host.Sign() < 0 {
 		host.Add(host, size)

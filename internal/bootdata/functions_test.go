@@ -4,6 +4,10 @@
 package bootdata_test
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -85,5 +89,30 @@ func TestFunctionsSayWhatIsWrong(t *testing.T) {
 			_, err := bootdata.Render(bootdata.Templates{UserData: template}, newData(t))
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(want)))
 		})
+	}
+}
+
+// TestEveryFunctionIsDocumented keeps the list for users complete: a name in it
+// that does not exist, or a function that is not in it, is found here.
+func TestEveryFunctionIsDocumented(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	page, err := os.ReadFile(filepath.Join("..", "..", "examples", "TEMPLATES.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, table, found := strings.Cut(string(page), "\n## Functions\n")
+	g.Expect(found).To(BeTrue())
+	var documented []string
+	for _, match := range regexp.MustCompile("`([a-zA-Z0-9]+) [^`]*`").FindAllStringSubmatch(table, -1) {
+		documented = append(documented, match[1])
+	}
+	g.Expect(documented).To(ConsistOf(strings.Fields(
+		`default coalesce ternary toJson toPrettyJson toYaml toYamlPretty toPrettyYaml indent nindent quote upper lower trim
+		trimSuffix trimPrefix replace regexFind regexFindString regexReplaceAll getValue b64enc b64dec empty contains
+		hasPrefix hasSuffix split join get hasKey hasTag cidrhost cidrslaac`)))
+	for _, name := range documented {
+		_, err := bootdata.Render(bootdata.Templates{UserData: "{{ " + name + " }}"}, newData(t))
+		if err != nil {
+			g.Expect(err.Error()).NotTo(ContainSubstring("not defined"), name)
+		}
 	}
 }

@@ -52,11 +52,11 @@ func TestKubeletConfigurationIsAConfigFile(t *testing.T) {
 		KubeReserved:   resources("100m", "384Mi"),
 		SystemReserved: resources("10m", "64Mi"),
 		Settings: bootdata.KubeletSettings{
-			CPUManagerPolicy: "static", CPUCFSQuota: ptr.To(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 5 * time.Millisecond},
+			CPUManagerPolicy: "static", CPUCFSQuota: new(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 5 * time.Millisecond},
 			TopologyManagerPolicy: "restricted", TopologyManagerScope: "pod",
 			ImageGCHighThresholdPercent: ptr.To[int32](70), ImageGCLowThresholdPercent: ptr.To[int32](0),
 			ShutdownGracePeriod: &metav1.Duration{Duration: 90 * time.Second}, AllowedUnsafeSysctls: []string{"net.*"},
-			ClusterDNS: []string{"10.96.0.10"}, MaxPods: ptr.To[int32](42), FailSwapOn: ptr.To(false),
+			ClusterDNS: []string{"10.96.0.10"}, MaxPods: ptr.To[int32](42), FailSwapOn: new(false),
 		},
 	}
 
@@ -75,12 +75,12 @@ func TestKubeletConfigurationIsAConfigFile(t *testing.T) {
 			"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
 			"imagefs.available": "15%", "imagefs.inodesFree": "5%",
 		},
-		CPUManagerPolicy: "static", CPUCFSQuota: ptr.To(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 5 * time.Millisecond},
+		CPUManagerPolicy: "static", CPUCFSQuota: new(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 5 * time.Millisecond},
 		FeatureGates:          map[string]bool{"CustomCPUCFSQuotaPeriod": true},
 		TopologyManagerPolicy: "restricted", TopologyManagerScope: "pod",
 		ImageGCHighThresholdPercent: ptr.To[int32](70), ImageGCLowThresholdPercent: ptr.To[int32](0),
 		ShutdownGracePeriod: metav1.Duration{Duration: 90 * time.Second}, AllowedUnsafeSysctls: []string{"net.*"},
-		ClusterDNS: []string{"10.96.0.10"}, MaxPods: 42, FailSwapOn: ptr.To(false),
+		ClusterDNS: []string{"10.96.0.10"}, MaxPods: 42, FailSwapOn: new(false),
 	}))
 }
 

@@ -42,7 +42,7 @@ func (a apiAccess) client(ctx context.Context) (*rest.Config, *http.Client, erro
 				return nil, err
 			}
 			context.AfterFunc(ctx, func() {
-				//nolint:errcheck,gosec // the connection dies with its machine, nobody is left to care
+				//nolint:errcheck // the connection dies with its machine, nobody is left to care
 				conn.Close()
 			})
 			return conn, nil

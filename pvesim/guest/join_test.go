@@ -5,7 +5,10 @@ package guest
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
 	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"strings"
 	"testing"
@@ -16,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -30,23 +34,21 @@ const (
 func TestGuestsInACluster(t *testing.T) {
 	t.Parallel()
 	p := startPlane(t)
-	t.Run("cases", func(t *testing.T) {
-		for name, test := range map[string]func(*testing.T, plane){
-			"a guest joins with its token and keeps its identity": testJoinAndReboot,
-			"pods run and end":                             testPods,
-			"foreign conditions stay":                      testForeignConditions,
-			"a power cut stops all reports":                testPowerCut,
-			"a deleted Node comes back only with a reboot": testDeletedNode,
-			"a graceful shutdown ends the pods":            testGracefulShutdown,
-			"wrong boot data never joins":                  testWrongBootData,
-			"many guests are cheap":                        testManyGuests,
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				test(t, p)
-			})
-		}
-	})
+	for name, test := range map[string]func(*testing.T, plane){
+		"a guest joins with its token and keeps its identity": testJoinAndReboot,
+		"pods run and end":                             testPods,
+		"foreign conditions stay":                      testForeignConditions,
+		"a power cut stops all reports":                testPowerCut,
+		"a deleted Node comes back only with a reboot": testDeletedNode,
+		"a graceful shutdown ends the pods":            testGracefulShutdown,
+		"wrong boot data never joins":                  testWrongBootData,
+		"many guests are cheap":                        testManyGuests,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, p)
+		})
+	}
 }
 
 // machine is a VM in the test's hands.
@@ -328,14 +330,20 @@ func testGracefulShutdown(t *testing.T, p plane) {
 }
 
 func testWrongBootData(t *testing.T, p plane) {
-	otherCA := p
-	otherCA.ca = []byte("no certificate")
+	noCA, otherCA := p, p
+	noCA.ca = []byte("no certificate")
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	other, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "kubernetes"}, key)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	otherCA.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Raw})
 	for name, test := range map[string]struct {
 		userData string
 		want     string
 	}{
 		"badtoken": {userData(p, "badtoken", "aaaaaa.0123456789abcdef", ""), "cannot request a certificate, cannot create certificate signing request: Unauthorized"},
-		"badca":    {userData(otherCA, "badca", "aaaaaa.0123456789abcdef", ""), "holds no certificate"},
+		"noca":     {userData(noCA, "noca", "aaaaaa.0123456789abcdef", ""), "holds no certificate"},
+		"badca":    {userData(otherCA, "badca", "aaaaaa.0123456789abcdef", ""), "certificate signed by unknown authority"},
 		"badfile":  {userData(p, "badfile", "aaaaaa.0123456789abcdef", "shutdownGracePeriod: {duration: 30s}"), "failed to load kubelet config file"},
 	} {
 		t.Run(name, func(t *testing.T) {

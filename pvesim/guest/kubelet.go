@@ -119,10 +119,12 @@ func untilShutdown(ctx context.Context, shutdown <-chan struct{}) (context.Conte
 
 // unlessEnded forgets an error whose cause is the end of the guest.
 func unlessEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
+		return err
 	}
-	return err
 }
 
 // register creates the Node, and tries until the API server takes it. A Node
@@ -293,7 +295,7 @@ func (k *kubelet) newLease(node *corev1.Node, now metav1.MicroTime) *coordinatio
 			}},
 		},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity:       ptr.To(node.Name),
+			HolderIdentity:       new(node.Name),
 			LeaseDurationSeconds: ptr.To[int32](leaseSeconds),
 			RenewTime:            &now,
 		},

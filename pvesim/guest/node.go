@@ -41,7 +41,7 @@ func (k *kubelet) newNode() *corev1.Node {
 		node.Annotations = map[string]string{nodeIPAnnotation: s.nodeIP}
 	}
 	if s.externalProvider {
-		node.Spec.Taints = append(node.Spec.Taints[:len(node.Spec.Taints):len(node.Spec.Taints)],
+		node.Spec.Taints = append(slices.Clip(node.Spec.Taints),
 			corev1.Taint{Key: uninitializedTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
 	}
 	node.Status = k.nodeStatus(corev1.ConditionFalse, "KubeletNotReady", "the kubelet is starting")

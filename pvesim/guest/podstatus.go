@@ -71,11 +71,11 @@ func (l *podLoop) containerStatuses(containers []corev1.Container, before []core
 		c := &containers[i]
 		status := corev1.ContainerStatus{
 			Name: c.Name, Image: c.Image, ImageID: c.Image, ContainerID: l.containerID(c.Name),
-			Ready: ready, Started: ptr.To(true),
+			Ready: ready, Started: new(true),
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
 		}
 		if init && ptr.Deref(c.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways {
-			status.Ready, status.Started = true, ptr.To(false)
+			status.Ready, status.Started = true, new(false)
 			status.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 				Reason: "Completed", StartedAt: now, FinishedAt: now, ContainerID: status.ContainerID,
 			}}
@@ -142,7 +142,7 @@ func shutdownStatus(pod *corev1.Pod) corev1.PodStatus {
 	}
 	for i := range pod.Status.ContainerStatuses {
 		s := pod.Status.ContainerStatuses[i]
-		s.Ready, s.Started = false, ptr.To(false)
+		s.Ready, s.Started = false, new(false)
 		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			ExitCode: 143, Reason: "Error", FinishedAt: now, ContainerID: s.ContainerID,
 		}}
