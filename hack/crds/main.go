@@ -90,7 +90,7 @@ func finish(path string) ([]byte, error) {
 	}
 
 	data = append([]byte("---\n"), data...)
-	if err := os.WriteFile(path, data, 0o644); err != nil { //nolint:gosec // a file of the repository, readable by all
+	if err := os.WriteFile(path, data, 0o644); err != nil {
 		return nil, fmt.Errorf("writing the CRD, %w", err)
 	}
 
@@ -173,7 +173,7 @@ func descend(from any, steps ...any) (map[string]any, error) {
 
 // fillChart makes the directory hold exactly these files, and leaves those alone that are right already.
 func fillChart(dir string, files map[string][]byte) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a directory of the repository, readable by all
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("making the chart's directory, %w", err)
 	}
 
@@ -198,7 +198,7 @@ func fillChart(dir string, files map[string][]byte) error {
 			continue
 		}
 
-		problems = append(problems, os.WriteFile(path, data, 0o644)) //nolint:gosec // as above
+		problems = append(problems, os.WriteFile(path, data, 0o644))
 	}
 
 	if err := errors.Join(problems...); err != nil {

@@ -1,0 +1,135 @@
+# karpenter-provider-proxmox. Run "make help" for the targets.
+# Needed: Go (any 1.21+, it fetches the one below), make, gcc (for -race), git, and a Go module proxy. Nothing else.
+
+SHELL := /bin/bash -o pipefail
+.DEFAULT_GOAL := help
+
+# The toolchain is named here as well as in go.mod: where the environment says GOTOOLCHAIN=local, go.mod alone is not obeyed.
+export GOTOOLCHAIN := go1.26.10
+export GOFLAGS := -buildvcs=false
+
+CACHE := $(CURDIR)/.cache
+BIN := $(CACHE)/bin
+KUBEPLANE := $(BIN)/kubeplane
+CONTROLLER := $(BIN)/controller
+DEMO := $(BIN)/demo
+# envtest's API server is the one in kubeplane, under the names that it looks for.
+ENVTEST := $(CACHE)/envtest
+
+TOOL := go tool -modfile=go.tools.mod
+CHART_CRDS := charts/karpenter-provider-proxmox/crds
+# What "make generate" writes and "make verify" compares.
+GENERATED := api/v1alpha1/zz_generated.deepcopy.go api/crds $(CHART_CRDS)
+
+# say tells what a long step does and what to expect, so that nobody stares at a silent terminal.
+say = @printf '\033[1m==> %s\033[0m\n' $(1)
+
+##@ General
+
+.PHONY: help
+help: ## Show the targets
+	@awk 'BEGIN {FS = ":.*## "} \
+		/^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
+		/^[a-z0-9-]+:.*## / {printf "  \033[36m%-15s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(KUBEPLANE) controller $(DEMO) ## Show a tour: pods become VMs on a simulated Proxmox VE, and go again
+	@$(DEMO) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER)
+
+.PHONY: playground
+playground: $(KUBEPLANE) controller $(DEMO) ## Bring the demo's world up and leave it running for you
+	@$(DEMO) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER) --playground
+
+.PHONY: clean
+clean: ## Remove everything that was built (Go's own cache stays)
+	rm -rf $(CACHE)
+
+##@ Tests
+
+.PHONY: test
+test: vet lint verify unit kubeplane-test e2e ## Everything that CI checks
+
+.PHONY: unit
+unit: $(ENVTEST)/kube-apiserver ## Tests beside the code, with the race detector and a real API server
+	$(call say,"testing the packages with the race detector (first time: 5-10 minutes of compiling; then 1-3 minutes)")
+	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) \
+		go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
+
+.PHONY: kubeplane-test
+kubeplane-test: $(KUBEPLANE) ## Tests of the Kubernetes control plane binary
+	$(call say,"testing kubeplane (about 30 seconds)")
+	cd kubeplane && KUBEPLANE=$(KUBEPLANE) go test -shuffle=on -timeout 10m ./internal/...
+
+.PHONY: e2e
+e2e: $(KUBEPLANE) controller ## Tests of the whole: control plane, controller binary, simulator, guests that join
+	$(call say,"testing end to end (a few minutes)")
+	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) go test -race -count=1 -timeout 30m ./test/e2e/...
+
+.PHONY: bench
+bench: ## Benchmarks
+	go test -run '^$$' -bench . -benchmem ./internal/... ./pvesim/...
+
+##@ Code
+
+.PHONY: generate
+generate: ## Write deep copies, CRDs and the chart's copy of them
+	@$(call generate-into,.)
+
+.PHONY: verify
+verify: ## Check that go.mod and generated files are up to date, without changing anything
+	$(call say,"verifying go.mod and generated files (seconds; first time a minute to build controller-gen)")
+	@go mod tidy -diff || { echo 'verify: go.mod or go.sum is stale: run "go mod tidy"' >&2; exit 1; }
+	@cd kubeplane && go mod tidy -diff || { echo 'verify: kubeplane/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
+	@stale= fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
+	$(call generate-into,$$fresh) && \
+	for path in $(GENERATED); do \
+		diff -ru --exclude='*.go' "$$path" "$$fresh/$$path" || stale="$$stale $$path"; \
+	done && \
+	if [ -n "$$stale" ]; then echo "verify: generated files are stale:$$stale: run \"make generate\"" >&2; exit 1; fi
+
+.PHONY: lint
+lint: ## Lint, import directions included
+	$(call say,"linting (first time: 2-5 minutes to build golangci-lint and its cache; then seconds)")
+	$(TOOL) golangci-lint run --allow-serial-runners ./...
+
+.PHONY: vet
+vet: ## go vet
+	$(call say,"vetting (first time: a few minutes of compiling; then seconds)")
+	go vet ./...
+
+##@ Binaries
+
+.PHONY: controller
+controller: ## Build the controller into .cache/bin
+	go build -o $(CONTROLLER) ./cmd/controller
+
+# Always asked, rarely built: go knows better than make what a binary depends on.
+.PHONY: $(DEMO)
+$(DEMO):
+	go build -o $@ ./test/demo
+
+.PHONY: kubeplane
+kubeplane: $(KUBEPLANE) ## Build the Kubernetes control plane into .cache/bin
+
+$(KUBEPLANE): $(shell find kubeplane -name '*.go' ! -name '*_test.go') kubeplane/go.mod kubeplane/go.sum
+	$(call say,"building the Kubernetes control plane (first time: 6–9 minutes on 2 cores; cached afterwards)")
+	@mkdir -p $(@D)
+	@cd kubeplane && flags= && \
+	version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && minor=$${version#v1.} && minor=$${minor%%.*} && \
+	for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do \
+		flags="$$flags -X $$package.gitVersion=$$version -X $$package.gitMajor=1 -X $$package.gitMinor=$$minor"; \
+		flags="$$flags -X $$package.gitTreeState=clean"; \
+	done && \
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w$$flags" -o $@ .
+	@touch $@
+
+$(ENVTEST)/kube-apiserver: $(KUBEPLANE)
+	@$(KUBEPLANE) link $(ENVTEST) > /dev/null
+
+# generate-into writes all generated files below a directory.
+define generate-into
+mkdir -p $(1)/api/v1alpha1 && \
+$(TOOL) controller-gen object:headerFile=hack/header.go.txt crd paths=./api/v1alpha1 \
+	output:object:dir=$(1)/api/v1alpha1 output:crd:dir=$(1)/api/crds && \
+go run ./hack/crds $(1)/api/crds $(1)/$(CHART_CRDS)
+endef
