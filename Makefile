@@ -103,6 +103,10 @@ vet: ## go vet
 controller: ## Build the controller into .cache/bin
 	go build -o $(CONTROLLER) ./cmd/controller
 
+.PHONY: pvesim
+pvesim: ## Build the Proxmox VE simulator into .cache/bin
+	go build -o $(BIN)/pvesim ./cmd/pvesim
+
 # Always asked, rarely built: go knows better than make what a binary depends on.
 .PHONY: $(DEMO)
 $(DEMO):
