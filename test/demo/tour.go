@@ -242,7 +242,7 @@ func (t *Tour) scaleDown(ctx context.Context) error {
 		}
 	}
 	took, err := t.until(ctx, "consolidation to fewer VMs", func(w World) bool {
-		return len(w.VMs) < had && w.all(Ready) && w.ready(web) == afterwards && w.ready(db) == hosts
+		return len(w.VMs) <= hosts+1 && w.all(Ready) && w.ready(web) == afterwards && w.ready(db) == hosts
 	})
 	if err != nil {
 		return err
