@@ -5,6 +5,7 @@ package pvesim_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -117,6 +118,15 @@ func (c *client) try(req *http.Request) (answer, error) {
 	raw, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return answer{}, err
+	}
+	if resp.Header.Get("Content-Encoding") == "gzip" {
+		z, err := gzip.NewReader(bytes.NewReader(raw))
+		if err != nil {
+			return answer{}, err
+		}
+		if raw, err = io.ReadAll(z); err != nil {
+			return answer{}, err
+		}
 	}
 	a := answer{Status: resp.StatusCode, Header: resp.Header, Raw: string(raw)}
 	a.Reason = strings.TrimSpace(strings.TrimPrefix(resp.Status, fmt.Sprint(resp.StatusCode)))

@@ -120,6 +120,7 @@ func (n normalizer) object(path string, m map[string]any) any {
 		at := path + "." + k
 		switch {
 		case n.hostSpecific(at), n.reported(m) && figure[k]:
+		case at == ".total": // counts lines about locks, and tasks of earlier sessions
 		case variable[k]:
 			out[k] = "<" + kindOf(v) + ">"
 		case k == "content" && kindOf(v) == "string":
@@ -257,6 +258,9 @@ func diff(path string, want, got any) string {
 	}
 	wl, wok := want.([]any)
 	gl, gok := got.([]any)
+	if wok && gok && len(wl) != len(gl) {
+		return path + ": " + listDiff(wl, gl)
+	}
 	if wok && gok && len(wl) == len(gl) {
 		for i := range wl {
 			if d := diff(fmt.Sprintf("%s[%d]", path, i), wl[i], gl[i]); d != "" {
@@ -269,4 +273,25 @@ func diff(path string, want, got any) string {
 		return fmt.Sprintf("%s: recorded %s, ours %s", path, clip([]byte(fmt.Sprintf("%q", fmt.Sprint(want)))), clip([]byte(fmt.Sprintf("%q", fmt.Sprint(got)))))
 	}
 	return ""
+}
+
+// listDiff names the elements that only one of two lists has.
+func listDiff(want, got []any) string {
+	count := map[string]int{}
+	for _, w := range want {
+		count[fmt.Sprint(w)]++
+	}
+	for _, g := range got {
+		count[fmt.Sprint(g)]--
+	}
+	var out []string
+	for v, n := range count {
+		if n > 0 {
+			out = append(out, "only recorded "+v)
+		} else if n < 0 {
+			out = append(out, "only ours "+v)
+		}
+	}
+	sort.Strings(out)
+	return strings.Join(out, "; ")
 }

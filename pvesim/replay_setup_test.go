@@ -18,7 +18,6 @@ import (
 	"net/http/httptest"
 	"net/textproto"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,14 +99,9 @@ func (r *replay) before(rec record) {
 		release := r.held
 		r.held = nil
 		time.AfterFunc(2*time.Second/replaySpeed, release)
-	case strings.HasPrefix(rec.Tag, "acl-sdn-bridge:create") || strings.HasPrefix(rec.Tag, "acl-vms") && rec.Method == "POST":
+	case strings.HasPrefix(rec.Tag, "acl-") && strings.HasSuffix(rec.Tag, ":create"), rec.Tag == "acl-sdn-bridge-vlan":
 		// The recorder removed these between its rounds, over root's shell.
-		if !strings.Contains(rec.Tag, ":task-") {
-			r.destroy(330, 331)
-		}
-	case rec.Tag == "acl-sdn-bridge-vlan", rec.Tag == "root-ticket:cleanup", rec.Tag == "root-ticket:tags-registered":
 		r.destroy(330, 331)
-	case rec.Tag == "memory-ok", rec.Tag == "root-ticket:ha-after-purge":
 	}
 }
 
@@ -360,12 +354,14 @@ func outOfScope(rec record) string {
 	switch {
 	case strings.HasSuffix(path, "/hardware/pci"):
 		return "the PCI devices of the recording machine"
+	case rec.Tag == "wire:gzip":
+		return "the recording keeps the first 2000 bytes of the body only"
 	case strings.HasSuffix(path, "/rrddata"):
 		return "the simulator keeps no history of load figures"
 	case rec.Tag == "privsep-no-acl" && strings.HasSuffix(path, "/tasks"), strings.HasSuffix(path, "/cluster/tasks"):
 		return "tasks of earlier sessions on the recording machine"
+	case rec.Suite == "cluster-quorum-offline" && rec.Seq == 110:
+		return "the VM is missing because cloning a running VM failed on the recording machine, an answer that is not compared either"
 	}
 	return ""
 }
-
-var _ = slices.Contains[[]string]

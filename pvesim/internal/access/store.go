@@ -98,7 +98,7 @@ func (s *Store) addBuiltinRoles() {
 		}, p)
 	})
 	audit := slices.DeleteFunc(slices.Clone(s.all), func(p string) bool {
-		return !strings.HasSuffix(p, ".Audit") || strings.HasPrefix(p, "VM.GuestAgent")
+		return !strings.HasSuffix(p, ".Audit")
 	})
 	for name, privs := range map[string][]string{
 		"Administrator": slices.Clone(s.all), "NoAccess": nil, "PVEAdmin": admin, "PVEAuditor": audit,
@@ -110,7 +110,7 @@ func (s *Store) addBuiltinRoles() {
 		"PVEUserAdmin":    pick("Group.Allocate", "Realm.AllocateUser", "User.Modify"),
 		"PVEVMAdmin":      pick("VM."),
 		"PVEVMUser": pick("VM.Audit", "VM.Backup", "VM.Config.CDROM", "VM.Config.Cloudinit", "VM.Console", "VM.PowerMgmt",
-			"VM.GuestAgent.Audit"),
+			"VM.GuestAgent.Audit", "VM.GuestAgent.FileRead", "VM.GuestAgent.FileWrite", "VM.GuestAgent.FileSystemMgmt"),
 	} {
 		s.roles[name] = &Role{Privileges: privs, Special: true}
 	}

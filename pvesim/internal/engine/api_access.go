@@ -84,22 +84,30 @@ const AuthDelay = 3 * time.Second
 // capabilities is the summary of rights by which the web interface hides what the user cannot do.
 func (e *Engine) capabilities(who access.Identity) row {
 	out := row{}
-	for area, path := range map[string]string{
-		"vms": "/vms", "storage": "/storage", "access": "/access", "nodes": "/nodes", "dc": "/", "sdn": "/sdn", "mapping": "/mapping",
-	} {
+	for _, area := range areas {
 		perms := row{}
-		prefixes := map[string][]string{
-			"vms": {"VM."}, "storage": {"Datastore."}, "access": {"User.", "Group."}, "nodes": {"Sys."}, "dc": {"Sys.", "SDN."}, "sdn": {"SDN."},
-			"mapping": {"Mapping."},
-		}[area]
-		for p := range e.Access.Permissions(who, path) {
-			if p == "Permissions.Modify" || slices.ContainsFunc(prefixes, func(x string) bool { return strings.HasPrefix(p, x) }) {
+		for p := range e.Access.Permissions(who, area.path) {
+			if slices.ContainsFunc(area.privileges, func(x string) bool { return strings.HasPrefix(p, x) }) {
 				perms[p] = 1
 			}
 		}
-		out[area] = perms
+		out[area.name] = perms
 	}
 	return out
+}
+
+// areas of the web interface and the privileges that count there.
+var areas = []struct {
+	name, path string
+	privileges []string
+}{
+	{"vms", "/vms", []string{"VM.", "Permissions.Modify"}},
+	{"storage", "/storage", []string{"Datastore.", "Permissions.Modify"}},
+	{"access", "/access", []string{"User.", "Group.", "Permissions.Modify"}},
+	{"nodes", "/nodes", []string{"Sys.", "Permissions.Modify"}},
+	{"sdn", "/sdn", []string{"SDN.", "Permissions.Modify"}},
+	{"mapping", "/mapping", []string{"Mapping.", "Permissions.Modify"}},
+	{"dc", "/", []string{"Sys.Audit", "Sys.Modify", "SDN."}},
 }
 
 func (e *Engine) getRoles(context.Context, *Request) (Response, error) {

@@ -100,9 +100,6 @@ func (e *Engine) zoneRows(may mayFunc, typ string) []row {
 			continue
 		}
 		for _, h := range e.hosts {
-			if !h.Online {
-				continue
-			}
 			if !e.Version.NetworkRows {
 				rows = append(rows, row{"id": "sdn/" + h.Name + "/" + zone, "type": "sdn", "sdn": zone, "node": h.Name, "status": "ok"})
 			} else if typ == "" {

@@ -85,6 +85,7 @@ type Host struct {
 	rows        map[string]row // what pvestatd last reported, by resource id
 	reported    bool
 	bootedAt    time.Time
+	workers     chan struct{} // the free worker processes of its API daemon
 }
 
 // Bridge is a network bridge of a host.
@@ -166,6 +167,7 @@ func (e *Engine) AddHost(h *Host) {
 		h.IP = fmt.Sprintf("10.97.%d.%d", len(e.hosts)/250, len(e.hosts)%250+2)
 	}
 	h.rows = map[string]row{}
+	h.workers = make(chan struct{}, daemonWorkers)
 	h.bootedAt = time.Now().Add(-time.Hour)
 	e.hosts = append(e.hosts, h)
 }

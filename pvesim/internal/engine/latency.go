@@ -31,7 +31,7 @@ var Profiles = map[string]Latency{
 		Snapshot: 300 * time.Millisecond, CopyBytesPerSecond: 120 << 20,
 	},
 	"ssd-dir": {
-		Alloc: 30 * time.Millisecond, LinkedClone: 50 * time.Millisecond, Free: 30 * time.Millisecond,
+		Alloc: 60 * time.Millisecond, LinkedClone: 60 * time.Millisecond, Free: 40 * time.Millisecond,
 		Snapshot: 60 * time.Millisecond, CopyBytesPerSecond: 450 << 20,
 	},
 }
@@ -48,10 +48,18 @@ func (e *Engine) latencyOf(s *Storage) Latency {
 	return Profiles[profileOf[s.Type]]
 }
 
+// daemonWorkers is the number of processes that serve protected calls on a host. They work one call at a time: three calls
+// that wait for a lock or an agent keep everybody else out.
+const daemonWorkers = 3
+
 // How long the parts take that do not depend on storage.
 const (
 	statPeriod   = 10 * time.Second
-	forkTime     = 40 * time.Millisecond  // from the answer to the worker's first step
+	callTime     = 4 * time.Millisecond   // an answer that the proxy gives by itself
+	daemonTime   = 8 * time.Millisecond   // on the way to the daemon
+	answerTime   = 25 * time.Millisecond  // and back, with a fork in between
+	proxyTimeout = 30 * time.Second       // how long the proxy waits for the daemon
+	forkTime     = 15 * time.Millisecond  // from the fork to the worker's first step
 	startTime    = 600 * time.Millisecond // scope, QEMU, QMP
 	nicTime      = 300 * time.Millisecond // each NIC runs its bridge script
 	stopTime     = time.Second            // the loop that waits for QEMU's end looks once a second

@@ -208,13 +208,6 @@ func (e *Engine) SetQuorum(ok bool) {
 	e.noQuorum = !ok
 }
 
-func (e *Engine) online(host string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	h := e.host(host)
-	return h != nil && h.Online
-}
-
 // checkQuorum is the test before everything that writes a new config.
 func (e *Engine) checkQuorum() error {
 	e.mu.Lock()

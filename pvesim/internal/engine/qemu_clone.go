@@ -5,6 +5,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strconv"
@@ -258,7 +259,9 @@ func (e *Engine) clone(ctx context.Context, t *tasks.Task, r *Request) error {
 		err = e.finishClone(ctx, job, g)
 	}
 	if err != nil {
-		e.rollBackClone(job, made)
+		if !errors.Is(context.Cause(ctx), tasks.ErrPowerLost) { // else the locked config and the volumes stay behind
+			e.rollBackClone(job, made)
+		}
 		return failf("clone failed: %v", err)
 	}
 	return nil
@@ -401,9 +404,6 @@ func (e *Engine) finishClone(ctx context.Context, job *cloneJob, g *Guest) error
 }
 
 func (e *Engine) rollBackClone(job *cloneJob, made []string) {
-	if !e.online(job.host) {
-		return // the host lost power: the locked config and the volumes stay behind
-	}
 	e.discard(job.host, made)
 	e.mu.Lock()
 	defer e.mu.Unlock()

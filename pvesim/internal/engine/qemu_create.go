@@ -5,10 +5,12 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -154,6 +156,9 @@ func (e *Engine) reserve(ctx context.Context, host string, vmid int) error {
 
 func (e *Engine) create(ctx context.Context, t *tasks.Task, r *Request, options map[string]string) error {
 	err := e.fillNewVM(ctx, t, r, options)
+	if errors.Is(context.Cause(ctx), tasks.ErrPowerLost) {
+		return err
+	}
 	if err != nil {
 		e.mu.Lock()
 		delete(e.guests, r.vmid)
@@ -209,8 +214,17 @@ func (e *Engine) fillNewVM(ctx context.Context, t *tasks.Task, r *Request, optio
 
 // checkCreateTags reproduces a fault of 9.2: the check is handed a hash instead of the old tags and names it.
 func (e *Engine) checkCreateTags(r *Request, tags string) error {
-	if e.checkTags(r, "", tags) == nil {
+	err := e.checkTags(r, "", tags)
+	if err == nil {
 		return nil
+	}
+	e.mu.Lock()
+	registered := qm.TagList(e.options["registered-tags"])
+	e.mu.Unlock()
+	for _, tag := range qm.TagList(tags) {
+		if slices.Contains(registered, tag) {
+			return err
+		}
 	}
 	return denied("/, Sys.Modify for modifying tag 'HASH(0x5f1d2c3b4a60)'")
 }

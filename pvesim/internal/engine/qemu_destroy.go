@@ -206,10 +206,11 @@ func (e *Engine) resize(ctx context.Context, t *tasks.Task, r *Request) error {
 func (e *Engine) grow(ctx context.Context, t *tasks.Task, g *Guest, d qm.Drive, v *Volume, size int64) error {
 	e.mu.Lock()
 	s := e.storage(v.Storage)
-	children := e.hasChildren(v)
+	file := e.file(s, v.Name)
 	e.mu.Unlock()
-	if children {
-		return failf("command '/usr/bin/qemu-img resize' failed: the volume is a base of linked clones")
+	if kinds[s.Type].fileBased && strings.HasPrefix(path.Base(v.Name), "base-") {
+		// Base files are immutable.
+		return failf("command '/usr/bin/qemu-img resize -f %s %s %d' failed: exit code 1", v.Format(), file, size)
 	}
 	release, err := e.lockStorage(ctx, t, g.Host, s)
 	if err != nil {

@@ -55,7 +55,20 @@ type Error struct {
 	NoBreak bool // the message carries no line break at its end
 }
 
-func (e *Error) Error() string { return e.Message }
+// Error is the text that Perl makes of the exception: inside a task, refusals carry their status and details.
+func (e *Error) Error() string {
+	switch e.Status {
+	case http.StatusForbidden:
+		return "403 " + e.Message
+	case http.StatusBadRequest:
+		text := "400 " + e.Message
+		for _, k := range sortedKeys(e.Errors) {
+			text += "\n" + k + ": " + e.Errors[k]
+		}
+		return text
+	}
+	return e.Message
+}
 
 // Reason is the first line of the message: it becomes the status line's reason phrase.
 func (e *Error) Reason() string {
@@ -113,6 +126,11 @@ func (e *Engine) Call(ctx context.Context, r *Request) (Response, error) {
 	if err := e.reach(ctx, r); err != nil {
 		return Response{}, err
 	}
+	leave, err := e.enter(ctx, r)
+	if err != nil {
+		return Response{}, err
+	}
+	defer leave()
 	if err := e.authorize(r); err != nil {
 		return Response{}, err
 	}
@@ -123,6 +141,38 @@ func (e *Engine) Call(ctx context.Context, r *Request) (Response, error) {
 		r.vmid, _ = strconv.Atoi(v)
 	}
 	return e.routes[m.Name()](ctx, r)
+}
+
+// enter waits for a worker of the host's daemon if the method needs one; leave gives it back after the answer's own time.
+func (e *Engine) enter(ctx context.Context, r *Request) (leave func(), err error) {
+	if !r.method.Protected {
+		return func() {}, e.Clock.Sleep(ctx, callTime)
+	}
+	e.mu.Lock()
+	h := e.host(r.host)
+	e.mu.Unlock()
+	if h == nil {
+		if h = e.Serving(); h == nil {
+			return nil, &Error{Status: 595, Message: "Connection refused", Bare: true}
+		}
+	}
+	timer := time.NewTimer(e.Clock.Real(proxyTimeout))
+	defer timer.Stop()
+	select {
+	case h.workers <- struct{}{}:
+	case <-timer.C:
+		return nil, &Error{Status: 596, Message: "Connection timed out", Bare: true}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := e.Clock.Sleep(ctx, daemonTime); err != nil {
+		<-h.workers
+		return nil, err
+	}
+	return func() {
+		_ = e.Clock.Sleep(ctx, answerTime) // a client that left frees the worker at once
+		<-h.workers
+	}, nil
 }
 
 // mergePath adds the path's values to the parameters; a parameter given in both places must agree.

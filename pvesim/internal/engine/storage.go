@@ -19,7 +19,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-const cloudInitSize = 4 << 20
+const (
+	cloudInitSize = 4 << 20
+	maxFileSize   = 16 << 40 // of ext4
+)
 
 // Storage is a storage definition of the cluster.
 type Storage struct {
@@ -363,6 +366,9 @@ func (e *Engine) allocate(ctx context.Context, t *tasks.Task, a allocation) (*Vo
 
 // checkSpace refuses what cannot fit. Thin storages promise more than they have; only a full one refuses.
 func (e *Engine) checkSpace(a allocation, used int64) error {
+	if kinds[a.storage.Type].fileBased && a.size > maxFileSize {
+		return failf("unable to create image: 'image' - qemu-img: %s: Could not resize file: File too large", e.file(a.storage, e.freeName(a)))
+	}
 	free := a.storage.Size - e.usage(a.storage, a.host)
 	if !a.storage.Full && used <= free {
 		return nil

@@ -27,6 +27,8 @@ type Version struct {
 	BridgeErrorInTask bool
 	// CreateChecksTags: creating a VM checks restricted tags, in the task.
 	CreateChecksTags bool
+	// JSONLine and UploadLine are the lines of Proxmox's HTTP server that its own error texts name.
+	JSONLine, UploadLine int
 	// AgentPingText is how the agent's absence shows in a shutdown's log.
 	AgentPingText string
 }
@@ -34,12 +36,12 @@ type Version struct {
 // Versions are the personalities by release.
 var Versions = map[string]Version{
 	"8.4": {
-		Release: "8.4", Full: "8.4.21", RepoID: "2606ac85", QEMU: "9.2.0",
+		Release: "8.4", Full: "8.4.21", RepoID: "2606ac85", QEMU: "9.2.0", JSONLine: 917, UploadLine: 1317,
 		MissingMethods: []string{"GET /cluster/ha/rules"},
 		AgentPingText:  "QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout",
 	},
 	"9.2": {
-		Release: "9.2", Full: "9.2.11", RepoID: "7f0ec0b0", QEMU: "11.0.0",
+		Release: "9.2", Full: "9.2.11", RepoID: "7f0ec0b0", QEMU: "11.0.0", JSONLine: 934, UploadLine: 1370,
 		EarlyLockCheck: true, CloneAnnounced: true, HAGroupsMigrated: true, NetworkRows: true, HostMemory: true,
 		BridgeErrorInTask: true, CreateChecksTags: true,
 		AgentPingText: "QEMU Guest Agent is not running - VM %d qga command 'guest-ping' failed - got timeout",

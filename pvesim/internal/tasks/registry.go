@@ -31,7 +31,7 @@ type Task struct {
 	done     chan struct{}
 	exit     string
 	end      time.Time
-	cancel   context.CancelFunc
+	cancel   context.CancelCauseFunc
 	stopped  bool
 }
 
@@ -76,9 +76,6 @@ func (t *Task) Lines() []string {
 // Done is closed when the task has ended.
 func (t *Task) Done() <-chan struct{} { return t.done }
 
-// ErrStopped is the cause that work sees when somebody has stopped the task.
-var ErrStopped = errors.New("received interrupt")
-
 // Registry knows every task of the cluster.
 type Registry struct {
 	clock *clock.Clock
@@ -111,7 +108,7 @@ func (r *Registry) SetInterference(f Interfere) {
 
 // Start forks a task. Like fork_worker it returns as soon as the process exists.
 func (r *Registry) Start(host, typ, id, user string, work Work) *Task {
-	ctx, cancel := context.WithCancel(r.base)
+	ctx, cancel := context.WithCancelCause(r.base)
 	now := r.clock.Now()
 	r.mu.Lock()
 	r.pids[host] += 7
@@ -130,7 +127,7 @@ func (r *Registry) Start(host, typ, id, user string, work Work) *Task {
 }
 
 func (r *Registry) run(ctx context.Context, t *Task, interfere Interfere, work Work) {
-	defer t.cancel()
+	defer t.cancel(nil)
 	var err error
 	if interfere != nil {
 		err = interfere(ctx, t.UPID)
@@ -138,10 +135,11 @@ func (r *Registry) run(ctx context.Context, t *Task, interfere Interfere, work W
 	if err == nil {
 		err = work(ctx, t)
 	}
-	t.finish(err, r.clock.Now())
+	t.finish(err, ctx.Err() != nil, r.clock.Now())
 }
 
-func (t *Task) finish(err error, now time.Time) {
+// finish writes the last line of the log. ended says that the worker was stopped, or that its host went away.
+func (t *Task) finish(err error, ended bool, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -151,14 +149,15 @@ func (t *Task) finish(err error, now time.Time) {
 	case err == nil:
 		t.exit = "OK"
 		t.lines = append(t.lines, "TASK OK")
-	case errors.Is(err, context.Canceled) && !t.stopped:
+	case ended && !t.stopped:
 		// The host went away under the worker: nobody wrote a last line.
 		t.exit = "unexpected status"
 	default:
 		text := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", " ")
 		if errors.Is(err, context.Canceled) {
-			text = ErrStopped.Error()
+			text = "received interrupt"
 		}
+		text = strings.ReplaceAll(text, context.Canceled.Error(), "interrupted by signal")
 		t.exit = text
 		t.lines = append(t.lines, "TASK ERROR: "+text)
 	}
@@ -196,18 +195,22 @@ func (r *Registry) Stop(ctx context.Context, t *Task) {
 	t.mu.Lock()
 	t.stopped = true
 	t.mu.Unlock()
-	t.cancel()
+	t.cancel(nil)
 	select {
 	case <-t.done:
 	case <-ctx.Done():
 	}
 }
 
-// KillHost ends every running task of a host as a power cut does.
+// ErrPowerLost is the cause of a context that ended because the task's host did: there is nobody to clean up.
+var ErrPowerLost = errors.New("the host lost power")
+
+// KillHost ends every running task of a host as a power cut does, and waits for them.
 func (r *Registry) KillHost(host string) {
 	for _, t := range r.List() {
 		if t.UPID.Host == host && t.State().Running {
-			t.cancel()
+			t.cancel(ErrPowerLost)
+			<-t.done
 		}
 	}
 }

@@ -24,7 +24,7 @@ import (
 const maxUpload = 4 << 30
 
 // readParams merges query and body; the query wins. A non-nil reply ends the request.
-func readParams(r *http.Request) (schema.Params, *engine.Upload, *reply) {
+func (s *Server) readParams(r *http.Request) (schema.Params, *engine.Upload, *reply) {
 	params := schema.Params{Values: map[string]string{}, Lists: map[string][]string{}}
 	if (r.Method == http.MethodGet || r.Method == http.MethodDelete) && r.ContentLength > 0 {
 		rep := textError(http.StatusNotImplemented, fmt.Sprintf("Unexpected content for method '%s'", r.Method))
@@ -33,7 +33,7 @@ func readParams(r *http.Request) (schema.Params, *engine.Upload, *reply) {
 	var upload *engine.Upload
 	if r.Method == http.MethodPost || r.Method == http.MethodPut {
 		var rep *reply
-		if upload, rep = readBody(r, params); rep != nil {
+		if upload, rep = s.readBody(r, params); rep != nil {
 			return params, nil, rep
 		}
 	}
@@ -70,7 +70,7 @@ func setAll(p schema.Params, values url.Values) {
 	}
 }
 
-func readBody(r *http.Request, p schema.Params) (*engine.Upload, *reply) {
+func (s *Server) readBody(r *http.Request, p schema.Params) (*engine.Upload, *reply) {
 	fail := func(rep reply) (*engine.Upload, *reply) { return nil, &rep }
 	header := r.Header.Get("Content-Type")
 	typ, opts, err := mime.ParseMediaType(header)
@@ -78,7 +78,7 @@ func readBody(r *http.Request, p schema.Params) (*engine.Upload, *reply) {
 		typ = strings.TrimSpace(strings.SplitN(header, ";", 2)[0])
 	}
 	if typ == "multipart/form-data" {
-		return readMultipart(r, opts["boundary"], p)
+		return s.readMultipart(r, opts["boundary"], p)
 	}
 	switch typ {
 	case "", "application/x-www-form-urlencoded", "application/json":
@@ -93,7 +93,7 @@ func readBody(r *http.Request, p schema.Params) (*engine.Upload, *reply) {
 		return fail(reply{drop: true})
 	}
 	if typ == "application/json" {
-		if text := readJSON(body, p); text != "" {
+		if text := readJSON(body, p, s.perl(s.Engine.Version.JSONLine)); text != "" {
 			return fail(textError(http.StatusInternalServerError, text+"\n"))
 		}
 		return nil, nil //nolint:nilnil // no upload and nothing wrong
@@ -106,16 +106,18 @@ func readBody(r *http.Request, p schema.Params) (*engine.Upload, *reply) {
 	return nil, nil //nolint:nilnil // likewise
 }
 
-// perlLine is where Proxmox's server decodes JSON: its errors end with it.
-const perlLine = " at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 917."
+// perl is where Proxmox's server raises an error: the text ends with it.
+func (s *Server) perl(line int) string {
+	return fmt.Sprintf(" at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line %d.", line)
+}
 
 // readJSON reads an object of plain values; the result is an error text in Perl's words, or "".
-func readJSON(body []byte, p schema.Params) string {
+func readJSON(body []byte, p schema.Params, where string) string {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
 	var object map[string]any
 	if err := dec.Decode(&object); err != nil {
-		return jsonError(string(body)) + perlLine
+		return jsonError(string(body)) + where
 	}
 	for k, v := range object {
 		switch v := v.(type) {
@@ -126,7 +128,7 @@ func readJSON(body []byte, p schema.Params) string {
 			}
 			p.Lists[k] = list
 		case nil:
-			return "Use of uninitialized value in parameter '" + k + "'" + perlLine
+			return "Use of uninitialized value in parameter '" + k + "'" + where
 		default:
 			p.Values[k] = scalar(v)
 		}
@@ -167,7 +169,7 @@ func or(v, def string) string {
 
 // readMultipart reads an upload: fields first, then the file, which must be called "filename". What follows the file is
 // not looked at, so a field there counts as missing.
-func readMultipart(r *http.Request, boundary string, p schema.Params) (*engine.Upload, *reply) {
+func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params) (*engine.Upload, *reply) {
 	fail := func(text string) (*engine.Upload, *reply) {
 		rep := textError(http.StatusInternalServerError, text+"\n")
 		return nil, &rep
@@ -176,11 +178,11 @@ func readMultipart(r *http.Request, boundary string, p schema.Params) (*engine.U
 	for {
 		part, err := reader.NextRawPart()
 		if err != nil {
-			return fail("upload failed at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 1317.")
+			return fail("upload failed" + s.perl(s.Engine.Version.UploadLine))
 		}
 		data, err := io.ReadAll(io.LimitReader(part, maxUpload))
 		if err != nil {
-			return fail("upload failed at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 1317.")
+			return fail("upload failed" + s.perl(s.Engine.Version.UploadLine))
 		}
 		if part.FileName() == "" {
 			p.Values[part.FormName()] = string(data)

@@ -211,7 +211,7 @@ func (s *Server) ticket(r *http.Request, cookie string, now time.Time) (access.I
 }
 
 func (s *Server) call(r *http.Request, path string, who access.Identity, format string) reply {
-	params, upload, rep := readParams(r)
+	params, upload, rep := s.readParams(r)
 	if rep != nil {
 		return *rep
 	}
