@@ -39,7 +39,7 @@ func runWithBinary(m *testing.M) int {
 	if os.Getenv("KUBEPLANE") == "" {
 		dir, err := os.MkdirTemp("", "kubeplane-test-")
 		if err == nil {
-			defer os.RemoveAll(dir)
+			defer func() { _ = os.RemoveAll(dir) }()
 			err = build(filepath.Join(dir, "kubeplane"))
 		}
 		if err != nil {

@@ -73,6 +73,7 @@ func requestFor(t *testing.T, node string) (request *certificatesv1.CertificateS
 }
 
 func expectNodeJoins(t *testing.T, r *running) {
+	t.Helper()
 	joining := withToken(t, r, "joinok", "system:bootstrappers:karpenter:proxmox")
 	requests := joining.CertificatesV1().CertificateSigningRequests()
 	request, keyPEM := requestFor(t, "joiner")
@@ -111,6 +112,7 @@ func expectNodeJoins(t *testing.T, r *running) {
 }
 
 func expectOtherGroupRefused(t *testing.T, r *running) {
+	t.Helper()
 	stranger := withToken(t, r, "others", "system:bootstrappers:others")
 	request, _ := requestFor(t, "stranger")
 	eventually(t, readyWithin, "the request is forbidden", func() error {

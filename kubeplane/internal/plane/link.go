@@ -38,7 +38,7 @@ func link(dir string, names []string) error {
 	if err != nil {
 		return fmt.Errorf("finding this binary, %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("making the directory for links, %w", err)
 	}
 	for _, name := range names {

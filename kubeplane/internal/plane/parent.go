@@ -31,9 +31,10 @@ func endWithParent(stop context.CancelCauseFunc) error {
 		stop(errParentEnded)
 	}
 	go func() {
-		defer unix.Close(pidfd)
+		defer func() { _ = unix.Close(pidfd) }()
 		for {
-			_, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, -1)
+			ended := unix.PollFd{Fd: int32(pidfd), Events: unix.POLLIN} //nolint:gosec // a file descriptor is a small number
+			_, err := unix.Poll([]unix.PollFd{ended}, -1)
 			if !errors.Is(err, unix.EINTR) {
 				stop(errParentEnded)
 				return

@@ -63,7 +63,7 @@ func expectServed(t *testing.T, address string) {
 	if err != nil {
 		t.Fatalf("a component cannot listen on its reserved port: %v", err)
 	}
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	for range 50 {
 		c, err := net.Dial("tcp", address)
 		if err != nil {

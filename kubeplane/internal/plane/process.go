@@ -34,7 +34,7 @@ func startProcess(c component, l layout, ended func(*process, error)) (*process,
 	if err != nil {
 		return nil, fmt.Errorf("opening the log of %s, %w", c.name, err)
 	}
-	defer log.Close() // the child has its own copy
+	defer func() { _ = log.Close() }() // the child has its own copy
 	p := &process{name: c.name, log: log.Name(), done: make(chan struct{})}
 	p.cmd = &exec.Cmd{
 		Path:   executable,
@@ -117,7 +117,7 @@ func tailOf(file string, lines int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading the log, %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	const most = 16 << 10
 	if info, err := f.Stat(); err == nil && info.Size() > most {
 		if _, err := f.Seek(-most, io.SeekEnd); err != nil {

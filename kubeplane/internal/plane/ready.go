@@ -49,7 +49,7 @@ func healthy(client *http.Client, url string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		defer response.Body.Close()
+		defer func() { _ = response.Body.Close() }()
 		body, err := io.ReadAll(io.LimitReader(response.Body, 4<<10))
 		if err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -241,8 +242,8 @@ func (p *plane) down(stop context.CancelCauseFunc) error {
 			err = removed
 		}
 	}
-	for i := len(p.processes) - 1; i >= 0; i-- {
-		err = errors.Join(err, p.processes[i].kill())
+	for _, child := range slices.Backward(p.processes) {
+		err = errors.Join(err, child.kill())
 	}
 	return err
 }
