@@ -106,7 +106,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 	g := NewWithT(t)
 	host := newFakeHost(t, always(data(version)))
 	old := httptest.NewUnstartedServer(http.NotFoundHandler())
-	old.TLS = &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11} //nolint:gosec // the point of the test
+	old.TLS = &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}
 	old.Config.ErrorLog = log.New(io.Discard, "", 0)
 	old.StartTLS()
 	t.Cleanup(old.Close)

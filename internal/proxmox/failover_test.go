@@ -20,7 +20,7 @@ import (
 
 const version = `{"version":"8.4.21","release":"8.4","repoid":"2606ac85"}`
 
-func TestFailoverIsStickyToTheURLThatWorks(t *testing.T) {
+func TestFailoverSkipsAURLThatIsDown(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	down, up := newFakeHost(t, always(data(version))), newFakeHost(t, always(data(version)))
@@ -73,11 +73,21 @@ func TestAWriteOfUnknownOutcomeIsNeverRepeated(t *testing.T) {
 func TestAReadThatBrokeOffIsTriedElsewhere(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	drops, up := newFakeHost(t, always(reply{drop: true})), newFakeHost(t, always(data(version)))
+	var asked atomic.Int32
+	drops := newFakeHost(t, func(request) reply {
+		if asked.Add(1) == 1 {
+			return reply{drop: true}
+		}
+		return data(version)
+	})
+	up := newFakeHost(t, always(data(version)))
 	c := newClient(t, config(drops, up), proxmox.Options{})
-	_, err := c.Version(testContext(t))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(up.requests()).To(HaveLen(1))
+	for range 3 {
+		_, err := c.Version(testContext(t))
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	g.Expect(drops.requests()).To(HaveLen(1), "the first URL is well again, but the second one works")
+	g.Expect(up.requests()).To(HaveLen(3))
 }
 
 func TestTimeouts(t *testing.T) {
