@@ -36,6 +36,15 @@ func (c *Clock) SetSkew(d time.Duration) { c.skew.Store(int64(d)) }
 // Real converts a simulated duration into the real time to wait for it.
 func (c *Clock) Real(d time.Duration) time.Duration { return time.Duration(float64(d) / c.speed) }
 
+// maxTimeoutSpeed bounds how much faster time-outs pass than in reality. Work is done by goroutines that need real CPU
+// time: at a speed of 100 a busy machine would turn short waits into time-outs that no Proxmox would have had.
+const maxTimeoutSpeed = 25
+
+// Timeout converts the time after which somebody gives up. All time-outs keep their order among each other.
+func (c *Clock) Timeout(d time.Duration) time.Duration {
+	return time.Duration(float64(d) / min(c.speed, maxTimeoutSpeed))
+}
+
 // Simulated converts a real duration into simulated time.
 func (c *Clock) Simulated(d time.Duration) time.Duration { return time.Duration(float64(d) * c.speed) }
 

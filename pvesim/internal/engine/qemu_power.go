@@ -350,7 +350,7 @@ func (e *Engine) askToShutDown(ctx context.Context, t *tasks.Task, in *Instance,
 		t.Logf(e.Version.AgentPingText, in.VMID)
 	}
 	in.requestShutdown()
-	timer := time.NewTimer(e.Clock.Real(timeout))
+	timer := time.NewTimer(e.Clock.Timeout(timeout))
 	defer timer.Stop()
 	select {
 	case <-in.done:

@@ -156,7 +156,7 @@ func (e *Engine) enter(ctx context.Context, r *Request) (leave func(), err error
 			return nil, &Error{Status: 595, Message: "Connection refused", Bare: true}
 		}
 	}
-	timer := time.NewTimer(e.Clock.Real(proxyTimeout))
+	timer := time.NewTimer(e.Clock.Timeout(proxyTimeout))
 	defer timer.Stop()
 	select {
 	case h.workers <- struct{}{}:

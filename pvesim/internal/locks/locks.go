@@ -69,7 +69,7 @@ func (t *Table) File(ctx context.Context, host, path string, mode Mode, timeout 
 	if onWait != nil {
 		onWait()
 	}
-	timer := time.NewTimer(t.clock.Real(timeout))
+	timer := time.NewTimer(t.clock.Timeout(timeout))
 	defer timer.Stop()
 	select {
 	case <-w.granted:
@@ -157,8 +157,10 @@ func (t *Table) Cluster(ctx context.Context, name string, timeout time.Duration)
 		if deadline <= 0 {
 			return nil, fmt.Errorf("cfs-lock '%s' error: got lock request timeout", name)
 		}
-		if err := t.clock.Sleep(ctx, time.Second); err != nil {
-			return nil, err
+		select {
+		case <-time.After(t.clock.Timeout(time.Second)):
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 		deadline -= time.Second
 	}
