@@ -11,13 +11,12 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
-	"strings"
 	"testing"
 	"time"
 )
 
-// foreignCA is a certificate that signed nothing, indented for YAML.
-func foreignCA(t *testing.T, indent int) string {
+// foreignCA is a certificate that signed nothing.
+func foreignCA(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
@@ -27,7 +26,5 @@ func foreignCA(t *testing.T, indent int) string {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	must(t, err)
-	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	space := strings.Repeat(" ", indent)
-	return space + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+space)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }

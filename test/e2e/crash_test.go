@@ -57,7 +57,7 @@ func TestKilledInTheMiddleOfALaunch(t *testing.T) {
 
 			must(t, w.controller.Start(t.Context()))
 			p.podsRun(t, 1)
-			after := p.onlyClaim(t, "is initialized", initialized)
+			after := p.onlyClaim(t, "is settled", settled)
 			if after.UID != claim.UID {
 				t.Errorf("the claim was replaced by %s", after.Name)
 			}
@@ -154,7 +154,7 @@ func TestControllerAway(t *testing.T) {
 	p := w.newPool(t, "away", nil)
 	p.run(t, 1)
 	p.podsRun(t, 1)
-	claim := p.onlyClaim(t, "is initialized", initialized)
+	claim := p.onlyClaim(t, "is settled", settled)
 	vms, err := p.vms(t.Context())
 	must(t, err)
 
@@ -187,12 +187,7 @@ func TestControllerAway(t *testing.T) {
 		}))
 		foreign := w.foreign(t, vms[0].VMID)
 		must(t, w.controller.Start(t.Context()))
-		second := p.onlyClaim(t, "replaces the first", func(second *karpv1.NodeClaim) error {
-			if second.UID == claim.UID {
-				return errors.New("it is still the first")
-			}
-			return initialized(second)
-		})
+		second := p.replacement(t, claim)
 		p.scale(t, 0)
 		p.nothingLeft(t, claim, second)
 		now := w.foreign(t, vms[0].VMID)

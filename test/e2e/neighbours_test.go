@@ -31,7 +31,7 @@ func TestTwoKubernetesClusters(t *testing.T) {
 	var claims []*karpv1.NodeClaim
 	for _, p := range []*pool{a, b} {
 		p.podsRun(t, 2)
-		claims = append(claims, p.onlyClaim(t, "is initialized", initialized))
+		claims = append(claims, p.onlyClaim(t, "is settled", settled))
 		// By now the boot drive is gone: from here on the VM does not change.
 		p.eventually(t, "the boot drive to be taken back", func(ctx context.Context) error { return p.noBootData(ctx, claims[len(claims)-1]) })
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,11 +31,11 @@ func TestNodes(t *testing.T) {
 		t.Run("pending pods become nodes and go again", func(t *testing.T) { t.Parallel(); w.podsBecomeNodes(t) })
 		t.Run("a node without the cluster's CA does not join", func(t *testing.T) {
 			t.Parallel()
-			w.wrongBootData(t, "wrong-ca", "{{- .Kubernetes.RootCA | trim | nindent 10 }}", "\n"+foreignCA(t, 10), "certificate")
+			w.wrongBootData(t, "wrong-ca", ".Kubernetes.RootCA", foreignCA(t), "certificate")
 		})
 		t.Run("a node with a wrong token does not join", func(t *testing.T) {
 			t.Parallel()
-			w.wrongBootData(t, "wrong-token", "{{ .Kubernetes.BootstrapToken | quote }}", `"abcdef.0123456789abcdef"`, "nauthorized")
+			w.wrongBootData(t, "wrong-token", ".Kubernetes.BootstrapToken", "abcdef.0123456789abcdef", "nauthorized")
 		})
 		t.Run("a VM that was removed by hand is replaced", func(t *testing.T) { t.Parallel(); w.removedByHand(t) })
 		t.Run("a VM that was stopped is started again", func(t *testing.T) { t.Parallel(); w.stoppedByHand(t) })
@@ -66,7 +67,7 @@ func (w *world) podsBecomeNodes(t *testing.T) {
 	})
 	p.run(t, 3)
 	p.podsRun(t, 3)
-	claim := p.onlyClaim(t, "is initialized", initialized)
+	claim := p.onlyClaim(t, "is settled", settled)
 	node, err := p.node(t.Context(), claim)
 	must(t, err)
 	vms, err := p.vms(t.Context())
@@ -132,14 +133,15 @@ func (p *pool) bootDriveTakenBack(t *testing.T, claim *karpv1.NodeClaim, vm harn
 }
 
 // wrongBootData: a guest joins with what its ISO says, or not at all.
-func (w *world) wrongBootData(t *testing.T, name, replace, with, complaint string) {
+func (w *world) wrongBootData(t *testing.T, name, field, value, complaint string) {
 	p := w.newPool(t, name, func(kit *harness.Kit) {
 		right := kit.Templates.StringData["user-data"]
-		wrong := strings.Replace(right, replace, with, 1)
+		wrong := strings.ReplaceAll(right, field, ".Values.wrong")
 		if wrong == right {
-			t.Fatalf("the example's user-data has no %s", replace)
+			t.Fatalf("the example's user-data has no %s", field)
 		}
 		kit.Templates.StringData["user-data"] = wrong
+		kit.Values.StringData["wrong"] = value
 	})
 	p.run(t, 1)
 	claim := p.onlyClaim(t, "has a VM whose kubelet was refused", func(claim *karpv1.NodeClaim) error {
@@ -169,26 +171,36 @@ func (w *world) removedByHand(t *testing.T) {
 	p := w.newPool(t, "removed", nil)
 	p.run(t, 1)
 	p.podsRun(t, 1)
-	first := p.onlyClaim(t, "is initialized", initialized)
+	first := p.onlyClaim(t, "is settled", settled)
 	vms, err := p.vms(t.Context())
 	must(t, err)
 	must(t, w.proxmox.Destroy(t.Context(), vms[0]))
-	second := p.onlyClaim(t, "replaces the first", func(claim *karpv1.NodeClaim) error {
-		if claim.UID == first.UID {
-			return fmt.Errorf("it is still the first")
-		}
-		return initialized(claim)
-	})
+	second := p.replacement(t, first)
 	p.podsRun(t, 1)
 	p.scale(t, 0)
 	p.nothingLeft(t, first, second)
+}
+
+// replacement waits for another claim. A VM that is missing while its claim is
+// young is given two minutes to show up.
+func (p *pool) replacement(t *testing.T, first *karpv1.NodeClaim) *karpv1.NodeClaim {
+	t.Helper()
+	p.within(t, 2*time.Minute+patience, "claim "+first.Name+" to go", func(ctx context.Context) error {
+		claim := &karpv1.NodeClaim{}
+		err := p.kube.Get(ctx, client.ObjectKeyFromObject(first), claim)
+		if err == nil {
+			err = fmt.Errorf("it is still there, deleting since %v", claim.DeletionTimestamp)
+		}
+		return client.IgnoreNotFound(err)
+	})
+	return p.onlyClaim(t, "replaces the first", settled)
 }
 
 func (w *world) stoppedByHand(t *testing.T) {
 	p := w.newPool(t, "stopped", nil)
 	p.run(t, 1)
 	p.podsRun(t, 1)
-	claim := p.onlyClaim(t, "is initialized", initialized)
+	claim := p.onlyClaim(t, "is settled", settled)
 	was, err := p.node(t.Context(), claim)
 	must(t, err)
 	vms, err := p.vms(t.Context())

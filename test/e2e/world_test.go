@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -262,9 +263,16 @@ func (p *pool) onlyClaim(t *testing.T, what string, is func(*karpv1.NodeClaim) e
 	return found
 }
 
-func initialized(claim *karpv1.NodeClaim) error {
+// settled: the Node is initialized, the launch is over and the boot drive was
+// taken back, so that from here on the controller leaves the VM alone.
+func settled(claim *karpv1.NodeClaim) error {
 	if c := claim.StatusConditions().Get(karpv1.ConditionTypeInitialized); !c.IsTrue() {
 		return fmt.Errorf("claim %s is not initialized: %s", claim.Name, c.Message)
+	}
+	for _, key := range []string{v1alpha1.AnnotationLaunchCompleted, v1alpha1.AnnotationBootDataStatus} {
+		if claim.Annotations[key] == "" {
+			return fmt.Errorf("claim %s has no annotation %s yet", claim.Name, key)
+		}
 	}
 	return nil
 }
