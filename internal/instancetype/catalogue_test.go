@@ -106,6 +106,8 @@ func TestBadCatalogueFilesAreNamed(t *testing.T) {
 		"no memory":        {`[{"name": "a", "capacity": {"cpu": "1"}}]`, `[0].capacity.memory (a): found 0 bytes, want at least`},
 		"little memory":    {`[{"name": "a", "capacity": {"cpu": "1", "memory": "4"}}]`, `[0].capacity.memory (a): found 0 bytes, want at least`},
 		"words":            {`[{"name": "a", "capacity": {"cpu": "two", "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found "two", want a quantity such as`},
+		"absurdly small":   {`[{"name": "a", "capacity": {"cpu": "1", "memory": "1e-999999999"}}]`, `[0].capacity.memory (a): found "1e-999999999", want a quantity`},
+		"absurdly large":   {`[{"name": "a", "capacity": {"cpu": "1", "memory": "1e99"}}]`, `[0].capacity.memory (a): found "1e99", want a quantity`},
 		"null":             {`[{"name": "a", "capacity": {"cpu": null, "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found null, want a quantity`},
 		"unknown resource": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi", "gpus": 1}}]`, `[0].capacity (a): resource "gpus" is unknown, want cpu, memory,`},
 		"spot":             {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "capacitytype": "spot"}]`, `[0].capacitytype (a): found "spot", want "on-demand"`},

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -22,6 +23,10 @@ import (
 
 // The smallest VM that boots a Linux with a kubelet at all.
 const minMemoryBytes = 256 * mib
+
+// plainQuantity keeps absurd exponents from the parser, which would work on them
+// for minutes.
+var plainQuantity = regexp.MustCompile(`^"?[0-9]{1,18}(\.[0-9]{1,9})?(m|k|[KMGTP]i?|[eE][0-9]{1,2})?"?$`)
 
 // fileEntry is a type in the file. The overhead's keys begin with capitals because
 // that is what the files of earlier providers have.
@@ -159,7 +164,7 @@ func parseResources(field, name string, raw map[string]json.RawMessage) (corev1.
 				field, name, key)
 		}
 		var q resource.Quantity
-		if err := json.Unmarshal(raw[key], &q); err != nil || string(raw[key]) == "null" || q.Sign() < 0 {
+		if !plainQuantity.Match(raw[key]) || json.Unmarshal(raw[key], &q) != nil || q.Cmp(resource.MustParse("1Pi")) > 0 {
 			return nil, fmt.Errorf("%s.%s (%s): found %s, want a quantity such as \"2\" or \"4Gi\", not negative", field, key, name, raw[key])
 		}
 		list[corev1.ResourceName(key)] = q

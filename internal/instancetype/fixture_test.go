@@ -54,7 +54,7 @@ func (v *viewer) addHost(region, name string, template int, cpu string) {
 		Name: "local", Host: name, Type: "dir", Content: []string{"images"}, Available: true, TotalBytes: 1000 * gib,
 	})
 	r.Guests = append(r.Guests, proxmox.GuestRow{VMID: template, Kind: proxmox.KindQEMU, Host: name, Status: "stopped", Template: true, MemoryBytes: gib})
-	options := map[string]string{"scsi0": "local:base-1-disk-0,size=3G", "boot": "order=scsi0"}
+	options := map[string]string{"scsi0": "local:base-1-disk-0,size=3G", "boot": "order=scsi0", "template": "1"}
 	if cpu != "" {
 		options["cpu"] = cpu
 	}

@@ -77,8 +77,9 @@ type zone struct {
 	placement.Zone
 	// template is the VMID to clone from; 0 where the class has none.
 	template int
-	// present tells whether the view shows the template.
-	present bool
+	// ready tells whether the view shows the template with its configuration,
+	// which a launch needs.
+	ready bool
 	// cpuType of the template; empty while its configuration is not known.
 	cpuType string
 	// storage that the boot disk goes to; empty while it is not known.
@@ -128,11 +129,11 @@ func layoutOf(view inventory.View, c class) layout {
 // withTemplate adds what the view knows about the zone's template.
 func withTemplate(z zone, view inventory.View, c class) zone {
 	z.storage = c.storage
-	guest, ok := view.Guest(z.Region, z.template)
-	z.present = ok
-	if guest.Config == nil {
+	guest, _ := view.Guest(z.Region, z.template)
+	if guest.Config == nil || !guest.Config.IsTemplate() {
 		return z
 	}
+	z.ready = true
 	z.cpuType = cpuTypeOf(*guest.Config)
 	if disk, ok := guest.Config.BootDisk(); ok && z.storage == "" {
 		z.storage = disk.Storage
@@ -157,8 +158,8 @@ func (z zone) blocked() string {
 		return z.excluded
 	case z.template == 0:
 		return "the NodeClass has no template there"
-	case !z.present:
-		return fmt.Sprintf("template %d is not there", z.template)
+	case !z.ready:
+		return fmt.Sprintf("template %d is not there, or its configuration could not be read", z.template)
 	}
 	return ""
 }

@@ -162,7 +162,7 @@ func (p *Provider) availability(view inventory.View, l layout, t Type) []bool {
 	need := needOf(t, l.diskBytes)
 	for n, z := range l.zones {
 		need.Storage = z.storage
-		available[n] = z.excluded == "" && z.template != 0 && z.present &&
+		available[n] = z.excluded == "" && z.template != 0 && z.ready &&
 			!p.unavailable.isMarked(z.Zone, t.Name) && placement.Fits(view, z.Zone, need)
 	}
 	return available

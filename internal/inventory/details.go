@@ -20,8 +20,9 @@ const (
 	// workers for all its clients.
 	detailParallel = 3
 	// detailTimeout bounds the config reads of one poll; the rest follows with
-	// the next one.
-	detailTimeout = 5 * time.Second
+	// the next one. At first contact there are many, and the view waits for them.
+	detailTimeout      = 5 * time.Second
+	firstDetailTimeout = 15 * time.Second
 	// sweepInterval is how often one config is read again without a sign of
 	// change, to find what rows do not show (disks, notes, networks).
 	sweepInterval = time.Minute
@@ -132,9 +133,9 @@ func (d *details) wanted(now time.Time, online map[string]bool) []int {
 	return vmids
 }
 
-// readDetails reads the configurations that are wanted now, and tells whether
-// that changed any.
-func (c *cluster) readDetails(ctx context.Context, resources proxmox.Resources) bool {
+// readDetails reads the configurations that are wanted now, as many as the time
+// allows, and tells whether that changed any.
+func (c *cluster) readDetails(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
 	now := c.inventory.options.Clock.Now()
 	online := make(map[string]bool, len(resources.Hosts))
 	for _, host := range resources.Hosts {
@@ -144,7 +145,7 @@ func (c *cluster) readDetails(ctx context.Context, resources proxmox.Resources) 
 	if len(vmids) == 0 {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, detailTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	configs := make([]proxmox.VMConfig, len(vmids))
 	errs := make([]error, len(vmids))

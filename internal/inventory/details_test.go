@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -43,6 +44,24 @@ func TestConfigsAreReadForTemplatesAndOurVMs(t *testing.T) {
 	}
 	if s := v.Snapshots["r"]; s.Version.Release != "9.2" || s.Options.MACPrefix != "BC:24:11" {
 		t.Errorf("the snapshot says %+v, %+v", s.Version, s.Options)
+	}
+}
+
+func TestFirstSnapshotComesWithItsConfigs(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	c.setGuests(vm(20001, "pve1", "running", 2, 4))
+	c.configs[20001] = config("name", "node")
+	var i *inventory.Inventory
+	early := false
+	c.onConfig = func() { early = early || i.View().Snapshots["r"] != nil }
+	i, _ = newInventory(t, c)
+	refresh(t, i)
+	if early {
+		t.Error("the first view came before the configs: our VMs seem to be missing in it")
+	}
+	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
+		t.Error("the config is missing")
 	}
 }
 

@@ -12,7 +12,8 @@
 // /cluster/resources per interval. The configuration of templates and of VMs in
 // our VMID range is read at first sight, when the row changed, and by a sweep of
 // one per minute. A failed poll keeps the last good Snapshot and is recorded
-// beside it: partial data is never a shorter list.
+// beside it: partial data is never a shorter list. The first Snapshot waits for
+// the configurations, so that our VMs can be told from others in it.
 //
 // # What a guest takes from its Host
 //

@@ -40,6 +40,7 @@ type cluster struct {
 	calls       []string
 	before      func() // runs at the beginning of Resources, outside the lock
 	during      func() // runs after Resources read its answer
+	onConfig    func() // runs with each config read; set before the first poll
 }
 
 func newCluster(region string, hosts ...proxmox.HostRow) *cluster {
@@ -91,6 +92,9 @@ func (c *cluster) Permissions(context.Context) (proxmox.Permissions, error) {
 
 func (c *cluster) VMConfig(_ context.Context, host string, vmid int) (proxmox.VMConfig, error) {
 	c.record(fmt.Sprintf("config %s/%d", host, vmid))
+	if c.onConfig != nil {
+		c.onConfig()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.unreadable[vmid]; err != nil {

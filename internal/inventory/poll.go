@@ -116,7 +116,9 @@ func (c *cluster) fly(f *flight) {
 }
 
 // poll reads the Cluster once and publishes what it found: first the rows, so
-// that a Host that hangs on the details delays nobody, then the details.
+// that a Host that hangs on the details delays nobody, then the details. Only the
+// very first Snapshot waits for them: without its configuration a VM of ours
+// cannot be told from another, and would seem to be missing.
 func (c *cluster) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -133,8 +135,13 @@ func (c *cluster) poll(ctx context.Context) error {
 	}
 	c.readAbout(ctx)
 	c.details.sort(resources.Guests, c.inventory.options.DetailRange)
+	if c.inventory.View().Snapshots[c.region] == nil {
+		c.readDetails(ctx, resources, firstDetailTimeout)
+		c.accept(resources, began)
+		return nil
+	}
 	c.accept(resources, began)
-	if c.readDetails(ctx, resources) {
+	if c.readDetails(ctx, resources, detailTimeout) {
 		c.accept(resources, began)
 	}
 	return nil

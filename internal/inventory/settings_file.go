@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -156,10 +157,14 @@ func parseReservedCPUs(raw json.RawMessage) (setter, error) {
 	return func(s *HostSettings) { s.ReservedCPUs = set }, nil
 }
 
-// parseBytes takes a number of bytes or a quantity.
+// plainQuantity keeps absurd exponents from the parser, which would work on them
+// for minutes.
+var plainQuantity = regexp.MustCompile(`^"?[0-9]{1,18}(\.[0-9]{1,9})?(k|[KMGTP]i?|[eE][0-9]{1,2})?"?$`)
+
+// parseBytes takes a number of bytes or a quantity, up to a pebibyte.
 func parseBytes(raw json.RawMessage) (int64, error) {
 	var q resource.Quantity
-	if err := json.Unmarshal(raw, &q); err != nil || string(raw) == "null" || q.Sign() < 0 {
+	if !plainQuantity.Match(raw) || json.Unmarshal(raw, &q) != nil || q.Cmp(resource.MustParse("1Pi")) > 0 {
 		return 0, errors.New(`want bytes or a quantity such as "4Gi", not negative`)
 	}
 	return q.Value(), nil

@@ -87,6 +87,8 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		"bad pattern":     {`{"a": {"[": {}}}`, `found the name "["`},
 		"negative memory": {`{"a": {"b": {"reservedmemory": -1}}}`, `region "a", host "b": field "reservedmemory": found -1, want bytes or a quantity such as "4Gi", not negative`},
 		"no memory":       {`{"a": {"b": {"reservedmemory": null}}}`, `field "reservedmemory": found null, want bytes`},
+		"absurd exponent": {`{"a": {"b": {"reservedmemory": "1e-999999999"}}}`, `field "reservedmemory": found "1e-999999999", want bytes`},
+		"beyond all":      {`{"a": {"b": {"reservedmemory": "1e99"}}}`, `field "reservedmemory": found "1e99", want bytes`},
 		"memory in words": {`{"a": {"b": {"reservedmemory": "much"}}}`, `field "reservedmemory": found "much", want bytes`},
 		"CPU list":        {`{"a": {"b": {"reservedcpus": "0-1"}}}`, `field "reservedcpus": found "0-1", want a list of CPU numbers such as [0, 1]`},
 		"negative CPU":    {`{"a": {"b": {"reservedcpus": [-1]}}}`, `want a list of CPU numbers`},
