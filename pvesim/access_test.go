@@ -1,0 +1,97 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// narrow gives a separated token rights on single paths only.
+func narrow(t *testing.T, acls ...string) *client {
+	t.Helper()
+	s := pvesim.DefaultScenario(1)
+	s.Users[0].Tokens = append(s.Users[0].Tokens, pvesim.Token{ID: "narrow", Secret: "s", Privsep: true})
+	s.Pools = []pvesim.Pool{{ID: "kube", VMs: []int{9000}}}
+	for _, path := range acls {
+		s.ACLs = append(s.ACLs, pvesim.ACL{Path: path, Role: "Karpenter", Token: "kubernetes@pve!narrow"})
+	}
+	return startSim(t, s, pvesim.Options{}).as("kubernetes@pve!narrow=s")
+}
+
+func TestEachMissingRightIsNamedInProxmoxOrder(t *testing.T) {
+	t.Parallel()
+	clone := []string{"newid", "300", "full", "0"}
+	for _, tc := range []struct {
+		acls   []string
+		reason string
+	}{
+		{nil, "Permission check failed (/vms/9000, VM.Clone)"},
+		{[]string{"/vms"}, "Permission check failed (/storage/local-lvm, Datastore.AllocateSpace)"},
+		{[]string{"/vms", "/storage/local-lvm"}, "Permission check failed (/sdn/zones/localnetwork/vmbr0, SDN.Use)"},
+	} {
+		narrow(t, tc.acls...).refused(403, tc.reason, "POST", "/nodes/pve1/qemu/9000/clone", clone...)
+	}
+	c := narrow(t, "/vms", "/storage/local-lvm", "/sdn/zones/localnetwork")
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", clone...)
+}
+
+func TestListsAreFilteredSilently(t *testing.T) {
+	t.Parallel()
+	c := narrow(t, "/vms/101")
+	rows := c.ok("GET", "/cluster/resources").([]any)
+	if row(rows, "id", "qemu/101") == nil || row(rows, "id", "qemu/9000") != nil || row(rows, "type", "storage") != nil {
+		t.Errorf("got %v", rows)
+	}
+	if host := row(rows, "id", "node/pve1"); host == nil || host["maxmem"] != nil {
+		t.Errorf("the host must be listed without figures: %v", host)
+	}
+	if l := c.ok("GET", "/nodes/pve1/storage").([]any); len(l) != 0 {
+		t.Errorf("storages: %v", l)
+	}
+	c.refused(403, "Permission check failed (/, Sys.Audit)", "GET", "/cluster/status")
+}
+
+func TestRightsOnAPoolReachItsMembers(t *testing.T) {
+	t.Parallel()
+	c := narrow(t, "/pool/kube", "/storage/local-lvm", "/sdn")
+	c.ok("GET", "/nodes/pve1/qemu/9000/config")
+	c.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
+	c.refused(403, "Permission check failed", "POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "pool", "kube")
+	c.ok("GET", "/nodes/pve1/qemu/300/config")
+	c.task("DELETE", "/nodes/pve1/qemu/300")
+	c.refused(403, "Permission check failed (/vms/300, VM.Audit)", "GET", "/nodes/pve1/qemu/300/config")
+}
+
+func TestATokenOfRootIsNotRoot(t *testing.T) {
+	t.Parallel()
+	s := pvesim.DefaultScenario(1)
+	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
+	c := startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
+	c.ok("POST", "/access/roles", "roleid", "Small", "privs", "VM.Audit VM.Clone")
+	c.refused(500, "only root can set 'args' config", "PUT", "/nodes/pve1/qemu/101/config", "args", "-foo")
+	if a := c.do("POST", "/nodes/pve1/qemu/101/status/stop", "skiplock", "1"); a.Errors["skiplock"] != "Only root may use this option." {
+		t.Errorf("skiplock: %d %v", a.Status, a.Errors)
+	}
+}
+
+func TestPrivilegesDifferBetweenTheVersions(t *testing.T) {
+	t.Parallel()
+	for version, reason := range map[string]string{
+		"8.4": "Permission check failed (/vms/101, VM.Monitor)",
+		"9.2": "Permission check failed (/vms/101, VM.GuestAgent.Audit|VM.GuestAgent.Unrestricted)",
+	} {
+		s := pvesim.DefaultScenario(1)
+		s.Version = version
+		startSim(t, s, pvesim.Options{}).refused(403, reason, "POST", "/nodes/pve1/qemu/101/agent/ping")
+	}
+	s := pvesim.DefaultScenario(1)
+	s.Version = "9.2"
+	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "VM.Monitor")
+	if _, err := pvesim.New(s, pvesim.Options{}); err == nil {
+		t.Error("9.2 accepted a role with VM.Monitor")
+	}
+}

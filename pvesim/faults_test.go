@@ -1,0 +1,179 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+func (c *client) fault(f pvesim.Fault) {
+	c.t.Helper()
+	if _, err := c.sim.AddFault(f); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func TestACallFailsAsOftenAsItsFaultSays(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.fault(pvesim.Fault{Method: "GET", Path: "/nodes/*/qemu", Skip: 1, Count: 2, Status: 500, Message: "got no worker upid - start worker failed"})
+	var got []int
+	for range 5 {
+		got = append(got, c.do("GET", "/nodes/pve1/qemu").Status)
+	}
+	if want := []int{200, 500, 500, 200, 200}; !equalInts(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	c.fault(pvesim.Fault{Path: "/nodes/{node}/status", Status: 596})
+	if a := c.refused(596, "Connection timed out", "GET", "/nodes/pve1/status"); a.Raw != "" {
+		t.Errorf("596 has a body: %q", a.Raw)
+	}
+	if n := c.sim.CountRequests("GET", "/nodes/{node}/qemu"); n != 5 {
+		t.Errorf("%d requests were recorded, 5 were sent", n)
+	}
+}
+
+func equalInts(a, b []int) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func TestADroppedConnectionMayOrMayNotHaveHadItsEffect(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	drop := func(f pvesim.Fault, newid string) error {
+		c.sim.ClearFaults()
+		f.Method, f.Path = "POST", "/nodes/{node}/qemu/{vmid}/clone"
+		c.fault(f)
+		req, err := http.NewRequest("POST", c.sim.URL()+"/nodes/pve1/qemu/9000/clone", strings.NewReader("newid="+newid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		_, err = c.try(req)
+		return err
+	}
+	if drop(pvesim.Fault{DropBefore: true}, "300") == nil || drop(pvesim.Fault{DropAfter: true}, "301") == nil {
+		t.Fatal("a dropped connection brought an answer")
+	}
+	eventually(t, "the clone after whose effect the connection broke exists", func() bool {
+		conf, _ := c.do("GET", "/nodes/pve1/qemu/301/config").Data.(map[string]any)
+		return conf != nil && conf["lock"] == nil
+	})
+	if a := c.do("GET", "/nodes/pve1/qemu/300/config"); a.Status == 200 {
+		t.Error("the call whose connection broke before its effect had one")
+	}
+}
+
+func TestTasksFailAndHangOnOrder(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.fault(pvesim.Fault{Task: "qmstart", Fail: "start failed: out of luck", Count: 1})
+	c.fault(pvesim.Fault{Task: "qmclone", TaskID: "9000", Hang: true, Count: 1})
+	c.task("POST", "/nodes/pve1/qemu/101/status/stop")
+	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/101/status/start")); exit != "start failed: out of luck" {
+		t.Errorf("start ended with %q", exit)
+	}
+	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300").(string)
+	status := c.ok("GET", "/nodes/pve1/tasks/"+upid+"/status").(map[string]any)
+	if status["status"] != "running" {
+		t.Errorf("the task does not hang: %v", status)
+	}
+	c.ok("DELETE", "/nodes/pve1/tasks/"+upid)
+	if exit := c.exit(upid); exit == "OK" {
+		t.Error("a stopped task ended well")
+	}
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+}
+
+func TestProbabilitiesRepeatWithTheSeed(t *testing.T) {
+	t.Parallel()
+	run := func() (pattern string) {
+		c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Seed: 3})
+		c.fault(pvesim.Fault{Path: "/version", Probability: 0.5, Status: 500})
+		for range 20 {
+			pattern += map[bool]string{true: "x", false: "."}[c.do("GET", "/version").Status == 500]
+		}
+		return pattern
+	}
+	a, b := run(), run()
+	if a != b || !strings.Contains(a, "x") || !strings.Contains(a, ".") {
+		t.Errorf("%s and %s", a, b)
+	}
+}
+
+func TestBadFaultsAreRefused(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	for _, f := range []pvesim.Fault{
+		{Task: "qmclone", Status: 500}, {Hang: true}, {Probability: 2}, {Status: 200}, {Path: "[", Status: 500},
+	} {
+		if _, err := c.sim.AddFault(f); err == nil {
+			t.Errorf("%+v was accepted", f)
+		}
+	}
+}
+
+func TestWithoutQuorumReadingWorksAndWritingDoesNot(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{Speed: 100})
+	c.sim.SetQuorum(false)
+	status := c.ok("GET", "/cluster/status")
+	if row(status, "type", "cluster")["quorate"] != float64(0) {
+		t.Errorf("status: %v", status)
+	}
+	c.refused(500, "cluster not ready - no quorum?", "POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.task("POST", "/nodes/pve1/qemu/101/status/stop")
+	c.refused(500, "cfs-lock 'firewall-vm-101' error: no quorum!", "POST", "/nodes/pve1/qemu/101/firewall/rules", "type", "in", "action", "ACCEPT")
+	c.sim.SetQuorum(true)
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+}
+
+func TestAFullStorageRefusesAllocations(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	if err := c.sim.SetStorageFull("local-lvm", true); err != nil {
+		t.Fatal(err)
+	}
+	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")); !strings.Contains(exit, "free space in thin pool") {
+		t.Errorf("the clone ended with %q", exit)
+	}
+	if a := c.do("GET", "/nodes/pve1/qemu/300/config"); a.Status == 200 {
+		t.Error("the failed clone left its config behind")
+	}
+}
+
+func TestAHostThatComesBackStartsWhatHasOnboot(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
+	c.task("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300")
+	c.task("POST", "/nodes/pve2/qemu/300/status/start")
+	if err := c.sim.HostDown("pve2", "noroute"); err != nil {
+		t.Fatal(err)
+	}
+	c.refused(595, "No route to host", "GET", "/nodes/pve2/qemu/300/status/current")
+	resources := c.ok("GET", "/cluster/resources")
+	if row(resources, "id", "node/pve2")["status"] != "offline" || row(resources, "id", "qemu/300")["status"] != "unknown" {
+		t.Errorf("resources: %v", resources)
+	}
+	if err := c.sim.HostUp("pve2"); err != nil {
+		t.Fatal(err)
+	}
+	for vmid, want := range map[string]string{"300": "stopped", "102": "running"} {
+		if got := c.ok("GET", "/nodes/pve2/qemu/"+vmid+"/status/current").(map[string]any)["status"]; got != want {
+			t.Errorf("VM %s is %v, want %s", vmid, got, want)
+		}
+	}
+}

@@ -1,0 +1,224 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// witness is a guest that writes down what it sees and obeys the power button.
+type witness struct {
+	mu    sync.Mutex
+	boots []*pvesim.Machine
+	live  int
+	agent *pvesim.Agent
+}
+
+func (w *witness) Boot(ctx context.Context, m *pvesim.Machine) {
+	w.mu.Lock()
+	if m.VMID >= 300 {
+		w.boots = append(w.boots, m)
+		w.live++
+	}
+	agent := w.agent
+	w.mu.Unlock()
+	m.SetAgent(agent)
+	m.Disk.Write("boots", append(first(m.Disk.Read("boots")), 'x'))
+	select {
+	case <-ctx.Done():
+	case <-m.ShutdownRequested():
+	}
+	if m.VMID >= 300 {
+		w.mu.Lock()
+		w.live--
+		w.mu.Unlock()
+	}
+}
+
+func first(b []byte, _ bool) []byte { return b }
+
+func (w *witness) seen() (boots []*pvesim.Machine, live int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]*pvesim.Machine(nil), w.boots...), w.live
+}
+
+func TestAGuestSeesItsHardwareAndItsDisc(t *testing.T) {
+	t.Parallel()
+	w := &witness{}
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
+	iso := bytes.Repeat([]byte("iso"), 1000)
+	if exit := c.exit(c.upload("pve1", "local", "iso", "seed 1.iso", iso).Data); exit != "OK" {
+		t.Fatalf("upload: %s", exit)
+	}
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
+	serial := base64.StdEncoding.EncodeToString([]byte("h=worker;i=300"))
+	c.ok("PUT", "/nodes/pve1/qemu/300/config", "cores", "4", "memory", "4096", "ide2", "local:iso/seed_1.iso,media=cdrom",
+		"net0", "virtio,bridge=vmbr0,tag=7", "smbios1", "uuid=6f2a1c7e-0e5e-4d3a-9e57-0d2d9a2b6e11,serial="+serial+",base64=1")
+	c.task("PUT", "/nodes/pve1/qemu/300/resize", "disk", "scsi0", "size", "30G")
+	c.task("POST", "/nodes/pve1/qemu/300/status/start")
+	boots, _ := w.seen()
+	if len(boots) != 1 {
+		t.Fatalf("%d boots", len(boots))
+	}
+	m := boots[0]
+	if m.Name != "worker" || m.Cores != 4 || m.MemoryBytes != 4<<30 || m.DiskBytes != 30<<30 || m.UUID != "6f2a1c7e-0e5e-4d3a-9e57-0d2d9a2b6e11" ||
+		m.SMBIOS["serial"] != "h=worker;i=300" || m.Cluster != "" || m.Host != "pve1" {
+		t.Errorf("hardware: %+v", m)
+	}
+	if len(m.NICs) != 1 || m.NICs[0].Bridge != "vmbr0" || m.NICs[0].VLAN != 7 || m.NICs[0].MAC == "" {
+		t.Errorf("NICs: %+v", m.NICs)
+	}
+	if cds := m.CDROMs(); len(cds) != 1 || cds[0].Slot != "ide2" || !bytes.Equal(cds[0].Image, iso) {
+		t.Errorf("CD drives: %v", cds)
+	}
+	// The medium can be taken out while the VM runs; the ISO can be deleted even while it is in.
+	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "none,media=cdrom")
+	if cds := m.CDROMs(); len(cds) != 0 {
+		t.Errorf("after the eject: %v", cds)
+	}
+}
+
+func TestAnISODeletedWhileAttachedBreaksTheNextStart(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.exit(c.upload("pve1", "local", "iso", "seed.iso", []byte("x")).Data)
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "local:iso/seed.iso,media=cdrom")
+	c.task("DELETE", "/nodes/pve1/storage/local/content/local:iso/seed.iso")
+	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/300/status/start")); exit != "volume 'local:iso/seed.iso' does not exist" {
+		t.Errorf("start ended with %q", exit)
+	}
+}
+
+func TestRebootAndResetBootAgainAndStopCutsThePower(t *testing.T) {
+	t.Parallel()
+	w := &witness{}
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.task("POST", "/nodes/pve1/qemu/300/status/start")
+	c.task("POST", "/nodes/pve1/qemu/300/status/reboot")
+	eventually(t, "the second boot", func() bool { b, _ := w.seen(); return len(b) == 2 })
+	c.task("POST", "/nodes/pve1/qemu/300/status/reset")
+	eventually(t, "the third boot", func() bool { b, live := w.seen(); return len(b) == 3 && live == 1 })
+	c.task("POST", "/nodes/pve1/qemu/300/status/stop")
+	eventually(t, "the end", func() bool { _, live := w.seen(); return live == 0 })
+	boots, _ := w.seen()
+	ids := map[string]bool{}
+	for _, b := range boots {
+		ids[b.BootID] = true
+	}
+	if len(ids) != 3 {
+		t.Errorf("boot ids repeat: %v", ids)
+	}
+	if data, _ := boots[0].Disk.Read("boots"); string(data) != "xxx" {
+		t.Errorf("the disk remembers %q", data)
+	}
+	// A clone of the VM takes its disk's content along; a new one of the template does not.
+	c.task("POST", "/nodes/pve1/qemu/300/clone", "newid", "301")
+	c.task("POST", "/nodes/pve1/qemu/301/status/start")
+	boots, _ = w.seen()
+	if data, _ := boots[len(boots)-1].Disk.Read("boots"); string(data) != "xxxx" {
+		t.Errorf("the clone's disk has %q", data)
+	}
+}
+
+func TestProxmoxOwnCloudInitDriveCarriesTheOptions(t *testing.T) {
+	t.Parallel()
+	w := &witness{}
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
+	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ciuser", "ubuntu", "ipconfig0", "ip=10.0.0.5/24,gw=10.0.0.1")
+	c.task("POST", "/nodes/pve1/qemu/300/status/start")
+	boots, _ := w.seen()
+	cds := boots[0].CDROMs()
+	if len(cds) != 1 || cds[0].Volid != "local-lvm:vm-300-cloudinit" {
+		t.Fatalf("CD drives: %v", cds)
+	}
+	for _, text := range []string{"CIDATA", "hostname: worker", "user: ubuntu", "address: '10.0.0.5'", "instance-id: "} {
+		if !bytes.Contains(cds[0].Image, []byte(text)) && !bytes.Contains(bytes.ToUpper(cds[0].Image), []byte(strings.ToUpper(text))) {
+			t.Errorf("the ISO lacks %q", text)
+		}
+	}
+}
+
+func TestTheAgentAnswersOnlyWhereItIsEnabledAndRuns(t *testing.T) {
+	t.Parallel()
+	w := &witness{agent: &pvesim.Agent{Hostname: "worker", Interfaces: []pvesim.AgentInterface{{Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"10.0.0.5/24"}}}}}
+	s := pvesim.DefaultScenario(1)
+	s.Version = "9.2"
+	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "VM.GuestAgent.Audit")
+	c := startSim(t, s, pvesim.Options{Guests: w})
+	c.refused(500, "No QEMU guest agent configured", "GET", "/nodes/pve1/qemu/101/agent/network-get-interfaces")
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.refused(500, "VM 300 is not running", "GET", "/nodes/pve1/qemu/300/agent/network-get-interfaces")
+	c.task("POST", "/nodes/pve1/qemu/300/status/start")
+	result := c.ok("GET", "/nodes/pve1/qemu/300/agent/network-get-interfaces").(map[string]any)["result"]
+	nic := row(result, "name", "eth0")
+	if nic == nil || row(nic["ip-addresses"], "ip-address", "10.0.0.5") == nil || nic["hardware-address"] != "bc:24:11:00:00:01" {
+		t.Errorf("interfaces: %v", result)
+	}
+	boots, _ := w.seen()
+	boots[0].SetAgent(nil)
+	start := time.Now()
+	c.refused(500, "QEMU guest agent is not running", "POST", "/nodes/pve1/qemu/300/agent/ping")
+	if time.Since(start) < 50*time.Millisecond {
+		t.Error("the ping did not block for its three seconds")
+	}
+}
+
+func TestADeafGuestIsOnlyStoppedByForce(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: pvesim.DeafGuests{}})
+	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5")); exit != "VM quit/powerdown failed - got timeout" {
+		t.Errorf("shutdown ended with %q", exit)
+	}
+	c.task("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5", "forceStop", "1")
+	if s := c.ok("GET", "/nodes/pve1/qemu/101/status/current").(map[string]any)["status"]; s != "stopped" {
+		t.Errorf("the VM is %v", s)
+	}
+}
+
+func TestARunningVMKeepsSomeChangesPending(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.ok("PUT", "/nodes/pve1/qemu/101/config", "memory", "8192", "description", "now")
+	current := c.ok("GET", "/nodes/pve1/qemu/101/config", "current", "1").(map[string]any)
+	merged := c.config("pve1", 101)
+	if current["memory"] != "4096" || merged["memory"] != "8192" || current["description"] != "now" {
+		t.Errorf("current %v, merged %v", current, merged)
+	}
+	if p := row(c.ok("GET", "/nodes/pve1/qemu/101/pending"), "key", "memory"); p["pending"] != "8192" || p["value"] != "4096" {
+		t.Errorf("pending: %v", p)
+	}
+	c.task("POST", "/nodes/pve1/qemu/101/status/stop")
+	if got := c.ok("GET", "/nodes/pve1/qemu/101/config", "current", "1").(map[string]any)["memory"]; got != "8192" {
+		t.Errorf("after the stop: %v", got)
+	}
+}
+
+func TestResourcesLagBehindTheTruth(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 10})
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
+	fresh := row(c.ok("GET", "/cluster/resources", "type", "vm"), "vmid", 300)
+	if fresh == nil {
+		t.Fatal("a new VM is not listed at all")
+	}
+	if fresh["name"] == nil && fresh["status"] != "unknown" {
+		t.Errorf("a row without figures must be unknown: %v", fresh)
+	}
+	eventually(t, "pvestatd's next cycle", func() bool {
+		r := row(c.ok("GET", "/cluster/resources", "type", "vm"), "vmid", 300)
+		return r["name"] == "worker" && r["status"] == "stopped" && r["maxmem"] != nil
+	})
+}

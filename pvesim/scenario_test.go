@@ -1,0 +1,139 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+const goodScenario = `version: "9.2"
+cluster: lab
+hosts:
+- {name: a, sockets: 2, cores: 8, threads: 2, memory: 128GiB, bridges: [{name: vmbr0}]}
+- name: b
+  sockets: 1
+  cores: 4
+  memory: 16G
+  offline: true
+storages:
+- {id: ceph, type: rbd, content: [images], size: 4TiB}
+users:
+- id: root@pam
+  tokens: [{id: t, secret: s}]
+guests:
+- vmid: 100
+  host: a
+  status: running
+  config: {memory: "1024", scsi0: "ceph:vm-100-disk-0,size=8G"}
+`
+
+func TestAScenarioFileBecomesACluster(t *testing.T) {
+	t.Parallel()
+	s, err := pvesim.ReadScenario(strings.NewReader(goodScenario))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := startSim(t, s, pvesim.Options{}).as("root@pam!t=s")
+	resources := c.ok("GET", "/cluster/resources")
+	if h := row(resources, "id", "node/a"); h["maxcpu"] != float64(32) || h["maxmem"] != float64(128<<30) {
+		t.Errorf("host a: %v", h)
+	}
+	if h := row(resources, "id", "node/b"); h["status"] != "offline" {
+		t.Errorf("host b: %v", h)
+	}
+	if g := row(resources, "id", "qemu/100"); g["status"] != "running" || g["maxdisk"] != float64(8<<30) {
+		t.Errorf("guest: %v", g)
+	}
+	if v := c.ok("GET", "/version").(map[string]any)["release"]; v != "9.2" {
+		t.Errorf("version %v", v)
+	}
+}
+
+func TestBadScenariosNameLineAndField(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ old, new, want string }{
+		"unknown field":   {"cluster: lab", "clutser: lab", "line 2: field clutser not found"},
+		"bad version":     {`version: "9.2"`, `version: "7.4"`, `line 1: version: "7.4" is not one of 8.4, 9.2`},
+		"bad size":        {"memory: 16G", "memory: lots", `line 8: "lots" is not a size`},
+		"no cores":        {"  cores: 4", "  cores: 0", "line 7: hosts[1].cores: must be at least 1"},
+		"storage type":    {"type: rbd", "type: floppy", `line 11: storages[0].type: "floppy" is not a storage type`},
+		"content":         {"content: [images]", "content: [movies]", `storages[0].content[0]: "movies" is not one of`},
+		"guest's host":    {"  host: a", "  host: z", `line 17: guests[0].host: there is no host "z"`},
+		"VMID":            {"vmid: 100", "vmid: 7", "line 16: guests[0].vmid: 7 is not between 100 and 999999999"},
+		"not a number":    {"sockets: 1", "sockets: one", "line 6: cannot unmarshal"},
+		"guest's storage": {"ceph:vm-100", "cehp:vm-100", `guests[0]: adding guest 100: drive scsi0: there is no storage "cehp"`},
+	} {
+		text := strings.Replace(goodScenario, tc.old, tc.new, 1)
+		s, err := pvesim.ReadScenario(strings.NewReader(text))
+		if err == nil {
+			_, err = pvesim.New(s, pvesim.Options{})
+		}
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want something with %q", name, err, tc.want)
+		}
+	}
+	if _, err := pvesim.ReadScenario(strings.NewReader("")); err == nil || !strings.Contains(err.Error(), "empty") {
+		t.Errorf("an empty file: %v", err)
+	}
+}
+
+func TestNothingRunsAfterClose(t *testing.T) {
+	// Not parallel: it counts goroutines.
+	before := runtime.NumGoroutine()
+	sim, err := pvesim.New(pvesim.DefaultScenario(3), pvesim.Options{Speed: 1, AdminListen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sim.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, sim: sim, http: httpClient(sim), token: pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret}
+	c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1")
+	sim.Close()
+	c.http.CloseIdleConnections()
+	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
+	sim.Close() // twice does no harm
+}
+
+func TestAHundredHostsAndFiveThousandGuestsAreQuick(t *testing.T) {
+	t.Parallel()
+	s := pvesim.DefaultScenario(100)
+	for i := range 5000 {
+		host := fmt.Sprintf("pve%d", i%100+1)
+		s.Guests = append(s.Guests, pvesim.Guest{VMID: 20000 + i, Name: fmt.Sprintf("g%d", i), Host: host, Status: "running", Config: map[string]string{
+			"memory": "2048", "cores": "2", "scsi0": fmt.Sprintf("local-lvm:vm-%d-disk-0,size=20G", 20000+i), "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0",
+		}})
+	}
+	start := time.Now()
+	c := startSim(t, s, pvesim.Options{})
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("the start took %v", took)
+	}
+	best := time.Hour
+	for range 5 {
+		start := time.Now()
+		a := c.do(http.MethodGet, "/cluster/resources")
+		if rows, _ := a.Data.([]any); len(rows) < 5300 {
+			t.Fatalf("%d rows", len(rows))
+		}
+		best = min(best, time.Since(start))
+	}
+	t.Logf("/cluster/resources with 5200 guests: %v with decoding", best)
+	if best > time.Second {
+		t.Errorf("/cluster/resources took %v", best)
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc > 500<<20 {
+		t.Errorf("the heap has %d MiB", m.HeapAlloc>>20)
+	}
+}

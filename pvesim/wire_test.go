@@ -1,0 +1,153 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// dial opens a bare TLS connection, to see what is really on the wire.
+func dial(t *testing.T, sim *pvesim.Simulator) *tls.Conn {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(sim.CAPEM())
+	conn, err := tls.Dial("tcp", sim.Host(), &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func TestTheConnectionLivesAfterSuccessAndDiesAfterAnError(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	conn := dial(t, c.sim)
+	if p := conn.ConnectionState().NegotiatedProtocol; p == "h2" {
+		t.Error("HTTP/2 was negotiated; Proxmox only has HTTP/1.1")
+	}
+	r := bufio.NewReader(conn)
+	ask := func(path string) *http.Response {
+		t.Helper()
+		_, _ = fmt.Fprintf(conn, "GET /api2/json%s HTTP/1.1\r\nHost: x\r\nAuthorization: PVEAPIToken=%s\r\n\r\n", path, c.token)
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		return resp
+	}
+	if resp := ask("/version"); resp.StatusCode != 200 || resp.Header.Get("Server") != "pve-api-daemon/3.0" {
+		t.Errorf("got %s %v", resp.Status, resp.Header)
+	}
+	if resp := ask("/nodes/pve1/qemu/777/config"); resp.Status != "500 Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist" {
+		t.Errorf("the status line is %q", resp.Status)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := r.ReadByte(); err == nil {
+		t.Error("the connection is still open after an error")
+	}
+}
+
+func TestRequestBodiesThatProxmoxDoesNotTakeAreRefused(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	for name, tc := range map[string]struct {
+		method, typ, body string
+		chunked           bool
+		status            int
+		reason            string
+	}{
+		"a body on DELETE": {method: "DELETE", typ: "application/json", body: `{"purge":1}`, status: 501, reason: "Unexpected content for method 'DELETE'"},
+		"a body on GET":    {method: "GET", body: "a=1", status: 501, reason: "Unexpected content for method 'GET'"},
+		"chunked":          {method: "PUT", body: "cores=1", chunked: true, status: 501, reason: "chunked transfer encoding not supported"},
+		"plain text":       {method: "PUT", typ: "text/plain", body: "cores=1", status: 506, reason: "upload 'Content-Type 'text/plain' not implemented"},
+		"too much":         {method: "PUT", body: "description=" + strings.Repeat("x", 600<<10), status: 501, reason: "for data too large"},
+		"PATCH":            {method: "PATCH", status: 501, reason: "method 'PATCH' not available"},
+	} {
+		req, err := http.NewRequest(tc.method, c.sim.URL()+"/nodes/pve1/qemu/101/config", strings.NewReader(tc.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", tc.typ)
+		if tc.typ == "" {
+			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		}
+		if tc.chunked {
+			req.ContentLength, req.Body = -1, io.NopCloser(strings.NewReader(tc.body))
+		}
+		if a := c.send(req); a.Status != tc.status || a.Reason != tc.reason {
+			t.Errorf("%s: got %d %q, want %d %q", name, a.Status, a.Reason, tc.status, tc.reason)
+		}
+	}
+}
+
+func TestJSONAndFormBodiesMeanTheSame(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	req, err := http.NewRequest("PUT", c.sim.URL()+"/nodes/pve1/qemu/9000/config?onboot=0", strings.NewReader(`{"onboot": true, "tags": ["B", "a"], "balloon": 0}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if a := c.send(req); a.Status != 200 {
+		t.Fatalf("%d %s %s", a.Status, a.Reason, a.Raw)
+	}
+	conf := c.config("pve1", 9000)
+	if conf["onboot"] != float64(0) || conf["tags"] != "a;b" || conf["balloon"] != float64(0) {
+		t.Errorf("the query did not win, or a value was misread: %v", conf)
+	}
+}
+
+func TestFailedLoginsAreSlowAndEmpty(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 10})
+	for token, reason := range map[string]string{"": "No ticket", "kubernetes@pve!karpenter=wrong": "Authentication failed!"} {
+		start := time.Now()
+		a := c.as(token).do("GET", "/version")
+		if a.Status != 401 || a.Reason != reason || a.Raw != "" {
+			t.Errorf("got %d %q %q", a.Status, a.Reason, a.Raw)
+		}
+		if took := time.Since(start); took < 250*time.Millisecond {
+			t.Errorf("the answer came after %v; three simulated seconds were due", took)
+		}
+	}
+}
+
+func TestATicketNeedsItsCSRFTokenForWriting(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{}).as("")
+	login := c.ok("POST", "/access/ticket", "username", "root@pam", "password", pvesim.RootPassword).(map[string]any)
+	send := func(csrf string) answer {
+		req, err := http.NewRequest("PUT", c.sim.URL()+"/nodes/pve1/qemu/101/config", strings.NewReader("affinity=0-1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: login["ticket"].(string)})
+		if csrf != "" {
+			req.Header.Set("CSRFPreventionToken", csrf)
+		}
+		return c.send(req)
+	}
+	if a := send(""); a.Status != 401 || a.Reason != "Permission denied - invalid csrf token" {
+		t.Errorf("without a token: %d %s", a.Status, a.Reason)
+	}
+	if a := send(login["CSRFPreventionToken"].(string)); a.Status != 200 {
+		t.Errorf("root's own login may set affinity: %d %s", a.Status, a.Reason)
+	}
+	token := c.as(pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret)
+	token.refused(500, "only root can set 'affinity' config", "PUT", "/nodes/pve1/qemu/101/config", "affinity", "0")
+	token.refused(500, "only root can set 'affinity' config", "PUT", "/nodes/pve1/qemu/101/config", "delete", "affinity")
+}
