@@ -52,7 +52,8 @@ func (p *Provider) List() ([]VM, error) {
 	for region := range p.Clients {
 		snapshot, ok := view.Snapshots[region]
 		if !ok {
-			return nil, fmt.Errorf("listing VMs of region %s, %w: %w", region, ErrNoView, view.Failures[region])
+			// No failure either: the first poll is still under way.
+			return nil, fmt.Errorf("listing VMs of region %s, %w", region, errors.Join(ErrNoView, view.Failures[region]))
 		}
 		for _, guest := range snapshot.Guests {
 			if vm, ok := p.ours(snapshot, guest); ok {

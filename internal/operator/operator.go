@@ -76,7 +76,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	if err != nil {
 		return nil, err
 	}
-	clients, err := connect(ctx, settings.Cloud)
+	clients, err := connect(ctx, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -134,9 +134,9 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 
 // connect makes a client per Cluster and says once, in one line each, which of
 // them cannot be used and how to mend it.
-func connect(ctx context.Context, cloud proxmox.Config) ([]proxmox.Client, error) {
-	clients := make([]proxmox.Client, 0, len(cloud.Clusters))
-	for _, cluster := range cloud.Clusters {
+func connect(ctx context.Context, settings Settings) ([]proxmox.Client, error) {
+	clients := make([]proxmox.Client, 0, len(settings.Cloud.Clusters))
+	for _, cluster := range settings.Cloud.Clusters {
 		c, err := proxmox.New(cluster, proxmox.Options{Registerer: crmetrics.Registry, Log: log.FromContext(ctx).WithName("proxmox")})
 		if err != nil {
 			return nil, err
@@ -150,7 +150,8 @@ func connect(ctx context.Context, cloud proxmox.Config) ([]proxmox.Client, error
 		go func() {
 			defer func() { done <- struct{}{} }()
 			if err := proxmox.Check(ctx, c); err != nil {
-				log.FromContext(ctx).Error(err, "a Proxmox cluster cannot be used yet; it will be tried again", "region", c.Region())
+				log.FromContext(ctx).Error(err, "a Proxmox cluster cannot be used yet; it will be tried again",
+					"region", c.Region(), "cloud-config", settings.Options.CloudConfig)
 			}
 		}()
 	}

@@ -25,6 +25,10 @@ func Check(ctx context.Context, c Client) error {
 	return fmt.Errorf("checking region %q, %w", c.Region(), explain(err, urls))
 }
 
+// Explain says what to do about a Cluster that failed with this error. The
+// result still is the error for errors.Is.
+func Explain(err error) error { return explain(err, "the cluster's url") }
+
 // explanation is an error in other words; what it wraps stays for errors.Is.
 type explanation struct {
 	text string

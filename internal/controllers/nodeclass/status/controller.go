@@ -7,6 +7,7 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,6 +29,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/wake"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // recheck is how often Secrets are looked at again: they are not watched, since
@@ -116,7 +118,7 @@ func (c *Controller) clusters(class *v1alpha1.ProxmoxNodeClass, view inventory.V
 	for _, region := range c.regions(class) {
 		switch failure := view.Failures[region]; {
 		case failure != nil:
-			failures = append(failures, failure.Error())
+			failures = append(failures, unreachable(region, failure))
 		case view.Snapshots[region] == nil:
 			unread++
 		default:
@@ -131,6 +133,16 @@ func (c *Controller) clusters(class *v1alpha1.ProxmoxNodeClass, view inventory.V
 	default:
 		conditions.SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", strings.Join(failures, "; "))
 	}
+}
+
+// unreachable says since when and why a Cluster does not answer, and what to do.
+// It leaves out how often it was asked: the condition would change at each poll.
+func unreachable(region string, failure error) string {
+	since := ""
+	if poll, ok := errors.AsType[*inventory.PollError](failure); ok {
+		since, failure = " since "+poll.Since.UTC().Format(time.RFC3339), poll.Err
+	}
+	return fmt.Sprintf("region %s%s: %v", region, since, proxmox.Explain(failure))
 }
 
 // template selects the Hosts: those that have the Template and what a launch
