@@ -16,7 +16,7 @@ DEMO := $(BIN)/demo
 # envtest's API server is the one in kubeplane, under the names that it looks for.
 ENVTEST := $(CACHE)/envtest
 
-TOOL := go tool -modfile=go.tools.mod
+TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
 CHART_CRDS := charts/karpenter-provider-proxmox/crds
 # What "make generate" writes and "make verify" compares.
 GENERATED := api/v1alpha1/zz_generated.deepcopy.go api/crds $(CHART_CRDS)
@@ -91,6 +91,8 @@ verify: ## Check that go.mod and generated files are up to date, without changin
 lint: ## Lint, import directions included
 	$(call say,"linting (first time: 2-5 minutes to build golangci-lint and its cache; then seconds)")
 	$(TOOL) golangci-lint run --allow-serial-runners ./...
+	@# With the flags of its build, or all of Kubernetes would be compiled once more.
+	cd kubeplane && CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath' $(TOOL) golangci-lint run --allow-serial-runners ./internal/...
 
 .PHONY: vet
 vet: ## go vet
