@@ -110,19 +110,6 @@ func TestBrokenDrivesAreReported(t *testing.T) {
 	}
 }
 
-func FuzzReadSeed(f *testing.F) {
-	f.Add([]byte{}, 0)
-	f.Add([]byte("CD001"), 16*2048)
-	f.Fuzz(func(t *testing.T, garbage []byte, at int) {
-		image := seedWith(t, "i-1", "#cloud-config\n")
-		if at < 0 || at > len(image)-len(garbage) {
-			return
-		}
-		copy(image[at:], garbage)
-		findSeed([][]byte{image}, &console{}) // must not panic
-	})
-}
-
 func TestWriteFilesDecodes(t *testing.T) {
 	t.Parallel()
 	var packed bytes.Buffer

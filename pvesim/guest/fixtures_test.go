@@ -72,7 +72,7 @@ func newGuest(disk *memoryDisk, images ...[]byte) *guest {
 }
 
 // newSeed makes a NoCloud drive with an ISO writer that is not the product's.
-func newSeed(t *testing.T, label string, files map[string]string) []byte {
+func newSeed(t testing.TB, label string, files map[string]string) []byte {
 	t.Helper()
 	g := NewWithT(t)
 	dir := t.TempDir()
@@ -93,7 +93,7 @@ func newSeed(t *testing.T, label string, files map[string]string) []byte {
 }
 
 // seedWith is a drive with this user-data and an instance id.
-func seedWith(t *testing.T, instanceID, userData string) []byte {
+func seedWith(t testing.TB, instanceID, userData string) []byte {
 	t.Helper()
 	return newSeed(t, "cidata", map[string]string{
 		"user-data": userData,
