@@ -30,8 +30,17 @@ type VM struct {
 	Status string
 	// HostOnline is false while its Host is away.
 	HostOnline bool
-	// bootVolume is the ISO in its boot drive, if it still has one.
-	bootVolume string
+	config     proxmox.VMConfig
+}
+
+// bootVolume is the ISO in its boot drive, if it still has one.
+func (v VM) bootVolume() string {
+	for _, drive := range v.config.Drives() {
+		if drive.VolumeID == isoVolume(drive.Storage, v.Identity) {
+			return drive.VolumeID
+		}
+	}
+	return ""
 }
 
 // ProviderID of the VM.
@@ -77,17 +86,12 @@ func (p *Provider) ours(snapshot *inventory.Snapshot, guest inventory.Guest) (VM
 	if owns, _ := id.Owns(*guest.Config); !owns {
 		return VM{}, false
 	}
-	vm := VM{
+	return VM{
 		Identity: id, Host: guest.Host, Name: guest.Name,
 		Running: guest.Status == "running", Status: guest.Status,
 		HostOnline: snapshot.Hosts[guest.Host].Online,
-	}
-	for _, drive := range guest.Config.Drives() {
-		if drive.VolumeID == isoVolume(drive.Storage, id) {
-			vm.bootVolume = drive.VolumeID
-		}
-	}
-	return vm, true
+		config:     *guest.Config,
+	}, true
 }
 
 // Get finds one VM. proxmox.ErrNotFound is proof that it is gone: the Cluster was
@@ -136,8 +140,8 @@ func (p *Provider) RemoveOrphan(ctx context.Context, vm VM) (bool, error) {
 	if err != nil || (outcome != vmRemoved && outcome != vmAbsent) {
 		return false, err
 	}
-	if vm.bootVolume != "" {
-		if err := p.deleteVolume(ctx, client, vm.Host, vm.bootVolume); err != nil {
+	if volume := vm.bootVolume(); volume != "" {
+		if err := p.deleteVolume(ctx, client, vm.Host, volume); err != nil {
 			return false, err
 		}
 	}

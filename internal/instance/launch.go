@@ -162,11 +162,7 @@ func (l *launch) ensureFirewall(ctx context.Context) error {
 	if len(l.class.Spec.SecurityGroups) == 0 {
 		return nil
 	}
-	rules := make([]proxmox.SecurityGroupRule, 0, len(l.class.Spec.SecurityGroups))
-	for _, group := range l.class.Spec.SecurityGroups {
-		rules = append(rules, proxmox.SecurityGroupRule{Group: group.Name, Interface: group.Interface})
-	}
-	return l.client.SetFirewall(ctx, l.intent.Host, l.intent.VMID, rules)
+	return l.client.SetFirewall(ctx, l.intent.Host, l.intent.VMID, firewallRules(l.class.Spec.SecurityGroups))
 }
 
 func (l *launch) ensureStarted(ctx context.Context) error {

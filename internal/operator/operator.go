@@ -29,6 +29,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/handover"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
 	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
@@ -125,6 +126,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Kube: kube, Instances: o.Instances, Types: o.Types, Recorder: o.EventRecorder, Pods: cluster.PodsMappedToNodeClaim,
 		}),
 		handover.NewController(o.Instances),
+		inplace.NewController(kube, o.Instances, o.EventRecorder),
 		presence.NewController(kube, o.Instances, o.EventRecorder, interval),
 		garbagecollection.NewController(o.uncached, o.Instances, interval),
 		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg takes the older recorder

@@ -3,7 +3,10 @@
 
 package proxmox
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Client is what we ask of one Cluster. Every method is one API call unless its
 // comment says otherwise, and every error it returns is one of the typed errors
@@ -44,6 +47,9 @@ type Client interface {
 	StartVM(ctx context.Context, host string, vmid int) (UPID, error)
 	// StopVM cuts the power; it also breaks off a shutdown under way.
 	StopVM(ctx context.Context, host string, vmid int) (UPID, error)
+	// ShutdownVM asks the guest to power off, and cuts the power when it has not
+	// done so in time. The task lasts as long as the guest takes.
+	ShutdownVM(ctx context.Context, host string, vmid int, timeout time.Duration) (UPID, error)
 	// RebootVM asks the guest to restart; ResetVM presses the reset button.
 	RebootVM(ctx context.Context, host string, vmid int) (UPID, error)
 	ResetVM(ctx context.Context, host string, vmid int) (UPID, error)
@@ -53,8 +59,13 @@ type Client interface {
 	DestroyVM(ctx context.Context, host string, vmid int) (UPID, error)
 
 	// SetFirewall turns the VM's firewall on and makes its security-group rules
-	// exactly these, by identity and not by position. Several calls.
+	// exactly these, by identity and not by position; without rules it takes back
+	// what it did. Several calls.
 	SetFirewall(ctx context.Context, host string, vmid int, rules []SecurityGroupRule) error
+
+	// MoveToPool makes a VM a member of a pool, out of the one that it is in; an
+	// empty pool takes it out of from.
+	MoveToPool(ctx context.Context, vmid int, from, pool string) error
 
 	// UploadISO stores an image as iso content, replacing one of that name.
 	UploadISO(ctx context.Context, host, storage, name string, image []byte) (UPID, error)

@@ -12,14 +12,22 @@ import (
 
 // SetFirewall turns the VM's firewall on and makes its security-group rules
 // exactly these. Rules that are no group's stay as they are. On a running VM
-// the rules stand before the firewall does.
+// the rules stand before the firewall does. Without rules the firewall is turned
+// off again, if groups were there: closed to all, the VM would be lost.
 func (c *client) SetFirewall(ctx context.Context, host string, vmid int, rules []SecurityGroupRule) error {
-	if err := c.setGroupRules(ctx, host, vmid, rules); err != nil {
+	removed, err := c.setGroupRules(ctx, host, vmid, rules)
+	if err != nil {
 		return fmt.Errorf("setting the security groups of VM %d on host %s, %w", vmid, host, err)
 	}
 	options := parameters{"enable": "1", "policy_in": "DROP"}
+	if len(rules) == 0 {
+		if removed == 0 {
+			return nil
+		}
+		options = parameters{"enable": "0"}
+	}
 	if err := c.put(ctx, at("/nodes/{node}/qemu/{vmid}/firewall/options", host, vmid), options, nil); err != nil {
-		return fmt.Errorf("turning on the firewall of VM %d on host %s, %w", vmid, host, err)
+		return fmt.Errorf("switching the firewall of VM %d on host %s, %w", vmid, host, err)
 	}
 	return nil
 }
@@ -38,16 +46,16 @@ const firewallTries = 5
 
 // setGroupRules reads, changes one thing, and reads again, since positions move
 // with every change; the digest refuses a position that somebody else moved.
-func (c *client) setGroupRules(ctx context.Context, host string, vmid int, want []SecurityGroupRule) error {
+func (c *client) setGroupRules(ctx context.Context, host string, vmid int, want []SecurityGroupRule) (removed int, err error) {
 	conflicts := 0
 	for {
 		var have []firewallRule
 		if err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/firewall/rules", host, vmid), &have); err != nil {
-			return err
+			return removed, err
 		}
 		surplus, missing := compareRules(have, want)
 		if surplus == nil {
-			return c.addGroupRules(ctx, host, vmid, missing)
+			return removed, c.addGroupRules(ctx, host, vmid, missing)
 		}
 		e := at("/nodes/{node}/qemu/{vmid}/firewall/rules/{pos}", host, vmid, int(surplus.Pos)).with("digest", surplus.Digest)
 		err := c.delete(ctx, e, nil)
@@ -56,8 +64,9 @@ func (c *client) setGroupRules(ctx context.Context, host string, vmid int, want 
 			continue
 		}
 		if err != nil {
-			return err
+			return removed, err
 		}
+		removed++
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // VMConfig reads the configuration in force on that Host: without current=1
@@ -113,6 +114,12 @@ func (c *client) StartVM(ctx context.Context, host string, vmid int) (UPID, erro
 func (c *client) StopVM(ctx context.Context, host string, vmid int) (UPID, error) {
 	body := parameters{"overrule-shutdown": "1"}
 	return c.power(ctx, "stopping", at("/nodes/{node}/qemu/{vmid}/status/stop", host, vmid), body, host, vmid)
+}
+
+// ShutdownVM asks the guest to power off, and cuts the power after the timeout.
+func (c *client) ShutdownVM(ctx context.Context, host string, vmid int, timeout time.Duration) (UPID, error) {
+	body := parameters{"forceStop": "1", "timeout": strconv.Itoa(int(timeout.Seconds()))}
+	return c.power(ctx, "shutting down", at("/nodes/{node}/qemu/{vmid}/status/shutdown", host, vmid), body, host, vmid)
 }
 
 // RebootVM asks the guest to restart.
