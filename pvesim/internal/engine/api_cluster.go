@@ -26,9 +26,14 @@ func (e *Engine) getResources(_ context.Context, r *Request) (Response, error) {
 	pools := e.Access.PoolsOfGuests()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	rows := []row{}
+	rows := []any{}
+	add := func(more []row) {
+		for _, r := range more {
+			rows = append(rows, r)
+		}
+	}
 	if typ == "" {
-		rows = append(rows, e.poolRows(may.Has)...)
+		add(e.poolRows(may.Has))
 	}
 	if want("vm") {
 		for _, g := range e.sortedGuests() {
@@ -52,10 +57,10 @@ func (e *Engine) getResources(_ context.Context, r *Request) (Response, error) {
 		}
 	}
 	if want("storage") {
-		rows = append(rows, e.storageRows(may.Has)...)
+		add(e.storageRows(may.Has))
 	}
 	if want("sdn") {
-		rows = append(rows, e.zoneRows(may.Has, typ)...)
+		add(e.zoneRows(may.Has, typ))
 	}
 	return Response{Data: rows}, nil
 }

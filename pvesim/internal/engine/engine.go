@@ -55,6 +55,7 @@ type Engine struct {
 
 	mu       sync.Mutex
 	hosts    []*Host
+	byName   map[string]*Host
 	storages []*Storage
 	volumes  map[string]*Volume // by key(host, volid)
 	blobs    map[[32]byte][]byte
@@ -82,10 +83,13 @@ type Host struct {
 	Bridges     []Bridge
 	PCI         []map[string]any
 	NUMANodes   int
-	rows        map[string]row // what pvestatd last reported, by resource id
 	reported    bool
-	bootedAt    time.Time
-	workers     chan struct{} // the free worker processes of its API daemon
+	// What pvestatd last reported: about the host itself, its guests, and the use of its storages.
+	own      row
+	guests   map[int]figures
+	storages map[string]int64
+	bootedAt time.Time
+	workers  chan struct{} // the free worker processes of its API daemon
 }
 
 // Bridge is a network bridge of a host.
@@ -125,7 +129,7 @@ func New(cfg Config) (*Engine, error) {
 		Clock: c, Access: access.New(schema.Privileges(cfg.Version.Release)), Signer: access.NewSigner(),
 		Tasks: tasks.NewRegistry(ctx, c, group), Locks: locks.New(c), Schema: catalogue, Version: cfg.Version,
 		name: cfg.ClusterName, boot: cfg.Boot, latency: cfg.Latency, started: time.Now(), ctx: ctx, cancel: cancel, group: group,
-		volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}, guests: map[int]*Guest{},
+		byName: map[string]*Host{}, volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}, guests: map[int]*Guest{},
 		options: map[string]string{}, ha: map[string]map[string]string{}, firewall: newFirewallState(),
 		mappings: map[string][]map[string]any{}, extra: map[string]map[string]any{}, nextPID: 15000,
 	}
@@ -166,20 +170,13 @@ func (e *Engine) AddHost(h *Host) {
 	if h.IP == "" {
 		h.IP = fmt.Sprintf("10.97.%d.%d", len(e.hosts)/250, len(e.hosts)%250+2)
 	}
-	h.rows = map[string]row{}
 	h.workers = make(chan struct{}, daemonWorkers)
 	h.bootedAt = time.Now().Add(-time.Hour)
 	e.hosts = append(e.hosts, h)
+	e.byName[h.Name] = h
 }
 
-func (e *Engine) host(name string) *Host {
-	for _, h := range e.hosts {
-		if h.Name == name {
-			return h
-		}
-	}
-	return nil
-}
+func (e *Engine) host(name string) *Host { return e.byName[name] }
 
 // Serving is the host that answers requests: the first one that is up.
 func (e *Engine) Serving() *Host {

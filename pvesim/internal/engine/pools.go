@@ -102,7 +102,7 @@ func (e *Engine) poolDetails(r *Request, id string) (row, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	members := []row{}
+	members := []any{}
 	for _, g := range e.sortedGuests() {
 		if vms[g.VMID] {
 			members = append(members, e.guestRow(g, ""))

@@ -173,7 +173,7 @@ func (e *Engine) HostDown(name, how string) error {
 		return failf("there is no host '%s'", name)
 	}
 	h.Online, h.Unreachable, h.reported = false, how, false
-	h.rows = map[string]row{}
+	h.own, h.guests, h.storages = nil, nil, nil
 	for _, g := range e.guests {
 		if g.Host == name && g.running() {
 			e.powerOff(g)

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,34 +17,43 @@ import (
 
 type row = map[string]any
 
+// figures are what pvestatd last reported about a guest. They are a struct and not a row because a cluster can have
+// thousands of guests, reported every few real milliseconds.
+type figures struct {
+	name, status         string
+	template             bool
+	uptime               int64
+	maxcpu               int
+	cpu                  float64
+	maxmem, mem, maxdisk int64
+}
+
 // report is one cycle of pvestatd on every host that is up: what /cluster/resources shows until the next one.
 // The caller holds the mutex.
 func (e *Engine) report() {
 	used := e.usages()
-	byHost := map[string]map[string]row{}
+	loads := e.loads()
 	for _, h := range e.hosts {
-		if h.Online {
-			h.reported = true
-			byHost[h.Name] = map[string]row{}
-			h.rows = byHost[h.Name]
-			h.rows["node/"+h.Name] = e.hostFigures(h)
+		if !h.Online {
+			continue
 		}
-	}
-	for _, g := range e.guests {
-		if rows := byHost[g.Host]; rows != nil {
-			rows[g.id()] = e.guestFigures(g)
-		}
-	}
-	for _, s := range e.storages {
-		for host, rows := range byHost {
-			if !s.availableOn(host) {
-				continue
-			}
-			key := host
+		h.reported = true
+		h.guests = make(map[int]figures, len(h.guests))
+		h.storages = map[string]int64{}
+		h.own = h.figures(loads[h.Name])
+		for _, s := range e.storages {
+			key := h.Name
 			if s.Shared {
 				key = ""
 			}
-			rows["storage/"+host+"/"+s.ID] = row{"disk": min(s.BaseUsed+used[s.ID+"|"+key], s.Size), "maxdisk": s.Size}
+			if s.availableOn(h.Name) {
+				h.storages[s.ID] = min(s.BaseUsed+used[s.ID+"|"+key], s.Size)
+			}
+		}
+	}
+	for _, g := range e.guests {
+		if h := e.host(g.Host); h != nil && h.Online {
+			h.guests[g.VMID] = e.guestFigures(g)
 		}
 	}
 }
@@ -111,7 +121,7 @@ func (g *Guest) upSeconds() int64 {
 	return int64(time.Since(g.uptime).Seconds())
 }
 
-// usage is a plausible load: a running guest uses a third of its memory and a little CPU.
+// load is a plausible use: a running guest uses a third of its memory and a little CPU.
 func (g *Guest) load() (cpu float64, mem int64) {
 	if !g.running() {
 		return 0, 0
@@ -119,28 +129,33 @@ func (g *Guest) load() (cpu float64, mem int64) {
 	return 0.02, g.memory() / 3
 }
 
-func (e *Engine) guestFigures(g *Guest) row {
+func (e *Engine) guestFigures(g *Guest) figures {
 	cpu, mem := g.load()
-	out := row{
-		"name": g.name(), "status": g.qmpStatus(), "template": boolInt(g.Config.IsTemplate()), "uptime": g.upSeconds(),
-		"maxcpu": e.guestCPUs(g), "cpu": cpu, "maxmem": g.memory(), "mem": mem, "maxdisk": g.bootDiskSize(), "disk": 0,
-		"netin": 0, "netout": 0, "diskread": 0, "diskwrite": 0,
+	return figures{
+		name: g.name(), status: g.qmpStatus(), template: g.Config.IsTemplate(), uptime: g.upSeconds(), maxcpu: e.guestCPUs(g), cpu: cpu,
+		maxmem: g.memory(), mem: mem, maxdisk: g.bootDiskSize(),
 	}
-	if e.Version.HostMemory {
-		out["memhost"] = mem
+}
+
+// load is what guests use on a host.
+type load struct {
+	cpu float64
+	mem int64
+}
+
+// loads sums up the guests' use in one pass.
+func (e *Engine) loads() map[string]load {
+	out := map[string]load{}
+	for _, g := range e.guests {
+		cpu, mem := g.load()
+		l := out[g.Host]
+		out[g.Host] = load{cpu: l.cpu + cpu, mem: l.mem + mem}
 	}
 	return out
 }
 
-func (e *Engine) hostFigures(h *Host) row {
-	cpu, mem := 0.01, h.Memory/20
-	for _, g := range e.guests {
-		if g.Host == h.Name {
-			c, m := g.load()
-			cpu += c / float64(h.CPUs())
-			mem += m
-		}
-	}
+func (h *Host) figures(l load) row {
+	cpu, mem := 0.01+l.cpu/float64(h.CPUs()), h.Memory/20+l.mem
 	return row{
 		"uptime": int64(time.Since(h.bootedAt).Seconds()), "cpu": min(cpu, 1), "mem": min(mem, h.Memory), "disk": int64(4 << 30),
 		"maxcpu": h.CPUs(), "maxmem": h.Memory, "maxdisk": int64(96 << 30),
@@ -154,25 +169,84 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// guestRow is a guest in /cluster/resources: figures from pvestatd, everything else live.
-func (e *Engine) guestRow(g *Guest, pool string) row {
-	out := row{"id": g.id(), "type": g.Type, "vmid": g.VMID, "node": g.Host, "status": "unknown"}
-	if h := e.host(g.Host); h != nil {
-		maps.Copy(out, h.rows[g.id()])
+// guestRow is a guest in /cluster/resources: figures from pvestatd, everything else live. It is written as JSON at once;
+// see figures for why.
+func (e *Engine) guestRow(g *Guest, pool string) json.RawMessage {
+	b := make([]byte, 0, 400)
+	text := func(key, v string) {
+		if len(b) > 0 {
+			b = append(b, ',')
+		} else {
+			b = append(b, '{')
+		}
+		b = strconv.AppendQuote(b, key)
+		b = append(b, ':')
+		b = appendJSON(b, v)
 	}
-	if lock := g.Config.Lock(); lock != "" {
-		out["lock"] = lock
+	number := func(key string, n int64) {
+		b = append(b, ',', '"')
+		b = append(b, key...)
+		b = append(b, '"', ':')
+		b = strconv.AppendInt(b, n, 10)
 	}
-	if tags := g.Config.Options["tags"]; tags != "" {
-		out["tags"] = tags
+	text("id", g.id())
+	text("type", g.Type)
+	text("node", g.Host)
+	number("vmid", int64(g.VMID))
+	if h := e.host(g.Host); h != nil && h.has(g.VMID) {
+		f := h.guests[g.VMID]
+		text("name", f.name)
+		text("status", f.status)
+		for _, n := range []struct {
+			key string
+			v   int64
+		}{
+			{"template", int64(boolInt(f.template))}, {"uptime", f.uptime}, {"maxcpu", int64(f.maxcpu)}, {"maxmem", f.maxmem}, {"mem", f.mem},
+			{"maxdisk", f.maxdisk}, {"disk", 0}, {"netin", 0}, {"netout", 0}, {"diskread", 0}, {"diskwrite", 0},
+		} {
+			number(n.key, n.v)
+		}
+		if e.Version.HostMemory {
+			number("memhost", f.mem)
+		}
+		b = append(b, `,"cpu":`...)
+		b = strconv.AppendFloat(b, f.cpu, 'g', -1, 64)
+	} else {
+		text("status", "unknown")
+	}
+	for _, key := range []string{"lock", "tags"} {
+		if v := g.Config.Options[key]; v != "" {
+			text(key, v)
+		}
 	}
 	if pool != "" {
-		out["pool"] = pool
+		text("pool", pool)
 	}
 	if res := e.ha[haID(g.VMID)]; res != nil {
-		out["hastate"] = res["state"]
+		text("hastate", res["state"])
 	}
-	return out
+	return append(b, '}')
+}
+
+// appendJSON quotes a text; plain ones need no encoder.
+func appendJSON(b []byte, v string) []byte {
+	for i := range len(v) {
+		if c := v[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
+			quoted, err := json.Marshal(v)
+			if err != nil {
+				return append(b, `""`...)
+			}
+			return append(b, quoted...)
+		}
+	}
+	b = append(b, '"')
+	b = append(b, v...)
+	return append(b, '"')
+}
+
+func (h *Host) has(vmid int) bool {
+	_, ok := h.guests[vmid]
+	return ok
 }
 
 // guestStatus is a VM in the host's own list and in status/current: always live.
@@ -243,7 +317,7 @@ func (e *Engine) hostRow(h *Host, figures bool) row {
 	if h.Online {
 		out["level"] = ""
 		if figures {
-			maps.Copy(out, h.rows["node/"+h.Name])
+			maps.Copy(out, h.own)
 		}
 	}
 	return out
@@ -254,9 +328,8 @@ func (e *Engine) storageRow(s *Storage, h *Host) row {
 		"id": "storage/" + h.Name + "/" + s.ID, "type": "storage", "storage": s.ID, "node": h.Name, "plugintype": s.Type,
 		"content": strings.Join(s.Content, ","), "shared": boolInt(s.Shared), "status": "unknown",
 	}
-	if r := h.rows["storage/"+h.Name+"/"+s.ID]; r != nil {
-		maps.Copy(out, r)
-		out["status"] = "available"
+	if used, ok := h.storages[s.ID]; ok {
+		out["disk"], out["maxdisk"], out["status"] = used, s.Size, "available"
 	}
 	return out
 }

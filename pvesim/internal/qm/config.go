@@ -9,8 +9,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -107,8 +107,12 @@ func Number(v string, def int64) int64 {
 	if _, val, ok := strings.Cut(first, "="); ok {
 		first = val
 	}
-	var n int64
-	if _, err := fmt.Sscanf(first, "%d", &n); err != nil {
+	end := 0
+	for end < len(first) && (first[end] >= '0' && first[end] <= '9' || end == 0 && first[0] == '-') {
+		end++
+	}
+	n, err := strconv.ParseInt(first[:end], 10, 64)
+	if err != nil {
 		return def
 	}
 	return n
@@ -126,15 +130,31 @@ func DriveKeys(options map[string]string) []string {
 	return keys
 }
 
-var driveKey = regexp.MustCompile(`^(?:(?:ide|sata|scsi|virtio)\d+|efidisk0|tpmstate0)$`)
+// IsDriveKey tells whether an option names a drive. It is called for every option of every guest in each cycle of
+// pvestatd, so it does without patterns.
+func IsDriveKey(option string) bool {
+	switch option {
+	case "efidisk0", "tpmstate0":
+		return true
+	}
+	return isNumbered(option, "ide") || isNumbered(option, "sata") || isNumbered(option, "scsi") || isNumbered(option, "virtio")
+}
 
-// IsDriveKey tells whether an option names a drive.
-func IsDriveKey(option string) bool { return driveKey.MatchString(option) }
-
-var netKey = regexp.MustCompile(`^net\d+$`)
+func isNumbered(option, prefix string) bool {
+	rest, ok := strings.CutPrefix(option, prefix)
+	if !ok || rest == "" {
+		return false
+	}
+	for i := range len(rest) {
+		if rest[i] < '0' || rest[i] > '9' {
+			return false
+		}
+	}
+	return true
+}
 
 // IsNetKey tells whether an option names a network device.
-func IsNetKey(option string) bool { return netKey.MatchString(option) }
+func IsNetKey(option string) bool { return isNumbered(option, "net") }
 
 // NetKeys lists the network devices of a VM in order.
 func NetKeys(options map[string]string) []string {
