@@ -70,8 +70,7 @@ func TestKilledInTheMiddleOfALaunch(t *testing.T) {
 			if boots := w.proxmox.Witness.BootsOf(string(claim.UID)); len(boots) != 1 {
 				t.Errorf("the VM was booted %d times, want once: %v", len(boots), boots)
 			}
-			p.scale(t, 0)
-			p.nothingLeft(t, claim)
+			p.giveBack(t, claim)
 		})
 	}
 	w.eventually(t, "Proxmox to be as before", func(ctx context.Context) error {
@@ -188,8 +187,7 @@ func TestControllerAway(t *testing.T) {
 		foreign := w.foreign(t, vms[0].VMID)
 		must(t, w.controller.Start(t.Context()))
 		second := p.replacement(t, claim)
-		p.scale(t, 0)
-		p.nothingLeft(t, claim, second)
+		p.giveBack(t, claim, second)
 		now := w.foreign(t, vms[0].VMID)
 		if left := (harness.Holdings{Guests: []harness.Guest{foreign}}).Leftovers(harness.Holdings{Guests: []harness.Guest{now}}); len(left) > 0 {
 			t.Errorf("somebody else's VM was touched: %v", left)

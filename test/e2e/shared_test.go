@@ -161,10 +161,7 @@ func (w *world) wrongBootData(t *testing.T, name, field, value, complaint string
 	if registered.IsTrue() || registered.Message == "" {
 		t.Errorf("the claim's condition Registered is %s with message %q, want it to say that no node joined", registered.Status, registered.Message)
 	}
-	// The pod would have Karpenter try again.
-	p.scale(t, 0)
-	must(t, client.IgnoreNotFound(w.kube.Delete(t.Context(), claim)))
-	p.nothingLeft(t, claim)
+	p.giveBack(t, claim)
 }
 
 func (w *world) removedByHand(t *testing.T) {
@@ -177,8 +174,7 @@ func (w *world) removedByHand(t *testing.T) {
 	must(t, w.proxmox.Destroy(t.Context(), vms[0]))
 	second := p.replacement(t, first)
 	p.podsRun(t, 1)
-	p.scale(t, 0)
-	p.nothingLeft(t, first, second)
+	p.giveBack(t, first, second)
 }
 
 // replacement waits for another claim. A VM that is missing while its claim is
@@ -208,8 +204,7 @@ func (w *world) stoppedByHand(t *testing.T) {
 	must(t, w.proxmox.Stop(t.Context(), vms[0]))
 	p.bootedAgain(t, claim, was)
 	p.hasEvent(t, claim.Name, "VMRestarted")
-	p.scale(t, 0)
-	p.nothingLeft(t, claim)
+	p.giveBack(t, claim)
 }
 
 // bootedAgain: the same Node is Ready, after another boot.

@@ -289,6 +289,16 @@ func (p *pool) vms(ctx context.Context) ([]harness.Guest, error) {
 	return slices.DeleteFunc(guests, func(g harness.Guest) bool { return !strings.Contains(g.Notes(), "nodepool="+p.name+",") }), err
 }
 
+// giveBack deletes claims without waiting for consolidation to find them empty.
+func (p *pool) giveBack(t *testing.T, claims ...*karpv1.NodeClaim) {
+	t.Helper()
+	p.scale(t, 0) // else Karpenter makes another one at once
+	for _, claim := range claims {
+		must(t, client.IgnoreNotFound(p.kube.Delete(t.Context(), claim)))
+	}
+	p.nothingLeft(t, claims...)
+}
+
 // nothingLeft waits until nothing of the claims is left on either side.
 func (p *pool) nothingLeft(t *testing.T, claims ...*karpv1.NodeClaim) {
 	t.Helper()
