@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/spf13/pflag"
 	"k8s.io/component-base/version"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/kubeplane/internal/plane"
@@ -23,6 +24,8 @@ func main() {
 	if program := chosenProgram(); program != nil {
 		os.Exit(program())
 	}
+	// Kubernetes registers flags for the whole process, --version among them, and cobra would take them for ours.
+	pflag.CommandLine = pflag.NewFlagSet(os.Args[0], pflag.ContinueOnError)
 	command := plane.NewCommand(plane.Binary{
 		Programs:          slices.Sorted(maps.Keys(programs)),
 		CheckFeatureGates: checkFeatureGates,

@@ -48,6 +48,21 @@ func TestBadCommandLinesAreExplained(t *testing.T) {
 	}
 }
 
+func TestFlagsOfKubernetesAreNotOurs(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command(binary(t), "--version").CombinedOutput()
+	if err != nil || !strings.HasPrefix(string(out), "kubeplane version v1.36.") {
+		t.Errorf("kubeplane --version: %v\n%s", err, out)
+	}
+	out, err = exec.Command(binary(t), "up", "--help").CombinedOutput()
+	if err != nil {
+		t.Errorf("kubeplane up --help: %v\n%s", err, out)
+	}
+	if strings.Contains(string(out), "Global Flags") {
+		t.Errorf("the help offers flags that mean nothing here:\n%s", out)
+	}
+}
+
 func TestLinkMakesEveryProgram(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "assets")
