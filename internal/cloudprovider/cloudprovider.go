@@ -70,6 +70,10 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	}
 	intent, err := c.instances.Plan(ctx, claim, class)
 	var noRoom *instance.NoRoomError
+	if errors.As(err, &noRoom) && c.isStatic(ctx, claim) {
+		c.recorder.Publish(waitingForRoom(claim, noRoom))
+		intent, err = c.instances.Park(ctx, claim, class)
+	}
 	if errors.As(err, &noRoom) {
 		return nil, cloudprovider.NewInsufficientCapacityError(err)
 	}
@@ -77,6 +81,16 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 		return nil, fmt.Errorf("planning the VM, %w", err)
 	}
 	return c.filledClaim(claim, class, intent)
+}
+
+// isStatic tells whether the Claim belongs to a pool with a fixed number of Nodes.
+// Core makes such a Claim anew the moment it is refused, without any pause.
+func (c *CloudProvider) isStatic(ctx context.Context, claim *karpv1.NodeClaim) bool {
+	pool := &karpv1.NodePool{}
+	if err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Labels[karpv1.NodePoolLabelKey]}, pool); err != nil {
+		return false
+	}
+	return pool.Spec.Replicas != nil
 }
 
 // readyClass is the gate in front of every launch.

@@ -21,3 +21,14 @@ func removalBlocked(claim *karpv1.NodeClaim, blocked *instance.BlockedError) eve
 		DedupeValues:   []string{string(claim.UID), blocked.Reason},
 	}
 }
+
+// waitingForRoom says why a Claim of a static pool does not become a VM yet.
+func waitingForRoom(claim *karpv1.NodeClaim, why error) events.Event {
+	return events.Event{
+		InvolvedObject: claim,
+		Type:           corev1.EventTypeWarning,
+		Reason:         "WaitingForRoom",
+		Message:        why.Error(),
+		DedupeValues:   []string{string(claim.UID)},
+	}
+}

@@ -25,6 +25,7 @@ const (
 	ReasonStart       = "StartFailed"
 	ReasonLeftover    = "LockedLeftover"
 	ReasonTimeout     = "LaunchTimeout"
+	ReasonNoRoom      = "NoRoom"
 )
 
 // LaunchError ends a launch: this VM will never be, and trying again would not

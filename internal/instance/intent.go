@@ -44,6 +44,8 @@ type Intent struct {
 	// clone is still running.
 	MACs map[string]string `json:"macs,omitempty"`
 	Time time.Time         `json:"time"`
+	// Parked intents hold a VMID but no capacity: they wait for room.
+	Parked bool `json:"parked,omitempty"`
 }
 
 const intentVersion = 1
@@ -83,12 +85,15 @@ func (in Intent) ProviderID() string {
 
 // Reservation is the intent's share of the ledger.
 func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
-	return inventory.Reservation{
+	r := inventory.Reservation{
 		ClaimUID: string(claim.UID),
 		NodePool: claim.Labels[karpv1.NodePoolLabelKey],
 		Region:   in.Region, Host: in.Host, VMID: in.VMID, Storage: in.Storage,
-		Amount:    inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20},
-		DiskBytes: in.DiskBytes,
-		Made:      in.Time,
+		Made: in.Time,
 	}
+	if !in.Parked {
+		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}
+		r.DiskBytes = in.DiskBytes
+	}
+	return r
 }

@@ -56,6 +56,11 @@ func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	defer release()
 	// After a restart the ledger knows nothing of launches under way.
 	p.Inventory.Restore(in.Reservation(claim))
+	if in.Parked {
+		if in, err = p.unpark(ctx, claim, class, in); err != nil {
+			return err
+		}
+	}
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID))
 
 	l := &launch{Provider: p, client: client, claim: claim, class: class, intent: in, id: p.identity(in, claim), fresh: p.memory.fresh(string(claim.UID))}

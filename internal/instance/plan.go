@@ -36,13 +36,25 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 		return in, nil
 	}
 	request := p.Types.Request(class, claim)
-	_, err = p.Inventory.Reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
-		chosen, err := p.decide(view, claim, class, request)
+	return p.record(ctx, claim, func(view inventory.View) (Intent, error) {
+		chosen, err := placement.Choose(view, request)
 		if err != nil {
+			return Intent{}, err
+		}
+		return p.intentFor(view, claim, class, chosen)
+	})
+}
+
+// record reserves what a decision took and writes it on the Claim. The decision
+// is pure: it runs under the ledger's lock.
+func (p *Provider) record(ctx context.Context, claim *karpv1.NodeClaim, decide func(inventory.View) (Intent, error)) (Intent, error) {
+	var in Intent
+	_, err := p.Inventory.Reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
+		var err error
+		if in, err = decide(view); err != nil {
 			return inventory.Reservation{}, err
 		}
-		in = chosen
-		return chosen.Reservation(claim), nil
+		return in.Reservation(claim), nil
 	})
 	if err != nil {
 		return Intent{}, &NoRoomError{err}
@@ -61,12 +73,8 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 	return in, nil
 }
 
-// decide is pure: it runs under the ledger's lock.
-func (p *Provider) decide(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, request placement.Request) (Intent, error) {
-	chosen, err := placement.Choose(view, request)
-	if err != nil {
-		return Intent{}, err
-	}
+// intentFor completes a placement with all that the launch will need.
+func (p *Provider) intentFor(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, chosen placement.Placement) (Intent, error) {
 	vmid, err := placement.PickVMID(view, chosen.Zone.Region, string(claim.UID), p.Settings.VMIDs)
 	if err != nil {
 		return Intent{}, err
@@ -88,8 +96,9 @@ func (p *Provider) decide(view inventory.View, claim *karpv1.NodeClaim, class *v
 	}
 	in.MACs = map[string]string{}
 	snapshot := view.Snapshots[in.Region]
+	taken := macTaken(snapshot)
 	for _, nic := range template.Config.NICs() {
-		in.MACs[nic.Slot] = DeriveMAC(snapshot.Options.MACPrefix, string(claim.UID), nic.Slot, macTaken(snapshot))
+		in.MACs[nic.Slot] = DeriveMAC(snapshot.Options.MACPrefix, string(claim.UID), nic.Slot, taken)
 	}
 	return in, nil
 }

@@ -44,6 +44,9 @@ type Settings struct {
 	TaskTimeout time.Duration
 	// LaunchPatience is how long a launch is tried against passing troubles.
 	LaunchPatience time.Duration
+	// ParkPatience is how long a claim of a static pool waits for room before it
+	// is given up and made anew.
+	ParkPatience time.Duration
 	// DeletePatience bounds how long one Delete waits before it answers that
 	// the removal is under way.
 	DeletePatience time.Duration
@@ -56,6 +59,7 @@ func DefaultSettings() Settings {
 		CloneSlots:     4,
 		TaskTimeout:    10 * time.Minute,
 		LaunchPatience: 5 * time.Minute,
+		ParkPatience:   5 * time.Minute,
 		DeletePatience: 15 * time.Second,
 	}
 }

@@ -207,6 +207,11 @@ func (w *world) reread(claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	return out
 }
 
+func (w *world) claimNamed(name string) *karpv1.NodeClaim {
+	w.t.Helper()
+	return w.reread(&karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
+}
+
 // deleted calls Delete as core does, until the VM is gone.
 func (w *world) deleted(p *process, claim *karpv1.NodeClaim) {
 	w.t.Helper()

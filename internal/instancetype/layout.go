@@ -21,6 +21,7 @@ const defaultCPUType = "kvm64"
 
 // class is what of a NodeClass the offerings depend on.
 type class struct {
+	name     string
 	region   string
 	size     v1alpha1.DiskSize
 	storage  string
@@ -32,6 +33,7 @@ type class struct {
 // classOf reads a NodeClass. The slices are the NodeClass's own.
 func classOf(nodeClass *v1alpha1.ProxmoxNodeClass) class {
 	c := class{
+		name:     nodeClass.Name,
 		region:   nodeClass.Spec.Region,
 		size:     nodeClass.Spec.BootDevice.Size,
 		storage:  nodeClass.Spec.BootDevice.Storage,
@@ -67,6 +69,7 @@ func (c class) diskBytes() int64 {
 // layout is the frame of a class's offerings: what they say apart from whether
 // they are available.
 type layout struct {
+	nodeClass string
 	diskBytes int64
 	maxPods   int64 // 0 = the type's
 	zones     []zone
@@ -118,6 +121,7 @@ func layoutOf(view inventory.View, c class) layout {
 	}
 	maps.DeleteFunc(zones, func(key placement.Zone, _ zone) bool { return c.region != "" && key.Region != c.region })
 	return layout{
+		nodeClass: c.name,
 		diskBytes: c.diskBytes(),
 		maxPods:   int64(c.maxPods),
 		zones: slices.SortedFunc(maps.Values(zones), func(a, b zone) int {

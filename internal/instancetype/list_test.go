@@ -220,9 +220,9 @@ func TestMarkedOfferingsComeBackByTheClock(t *testing.T) {
 	class := everywhere()
 	p, clock := newProvider(t, newViewer())
 	on := func(typ, host string) bool { return availability(find(t, p.List(class), typ))[host] }
-	p.MarkUnavailable(zone("east", "pve1"), "c1.1VCPU-2GB", "the storage is full", 3*time.Minute)
-	p.MarkUnavailable(zone("east", "pve1"), "c1.1VCPU-2GB", "a shorter one", time.Minute) // never shortens
-	p.MarkUnavailable(zone("west", "pve9"), instancetype.AllTypes, "no quorum", time.Minute)
+	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1"), InstanceType: "c1.1VCPU-2GB"}, "the storage is full", 3*time.Minute)
+	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1"), InstanceType: "c1.1VCPU-2GB"}, "a shorter one", time.Minute) // never shortens
+	p.MarkUnavailable(instancetype.Offerings{Zone: zone("west", "pve9")}, "no quorum", time.Minute)
 	if on("c1.1VCPU-2GB", "pve1") || !on("c1.2VCPU-4GB", "pve1") || !on("c1.1VCPU-2GB", "pve2") {
 		t.Error("exactly the marked type must be gone from pve1")
 	}
@@ -243,6 +243,20 @@ func TestMarkedOfferingsComeBackByTheClock(t *testing.T) {
 	clock.Step(2 * time.Minute)
 	if !on("c1.1VCPU-2GB", "pve1") || len(p.Reasons(class, "c1.1VCPU-2GB")) != 0 {
 		t.Error("after three minutes pve1 must be back")
+	}
+}
+
+func TestAMarkOfOneClassLeavesTheOthersAlone(t *testing.T) {
+	t.Parallel()
+	p, _ := newProvider(t, newViewer())
+	broken, sound := everywhere(), everywhere()
+	broken.Name, sound.Name = "broken", "sound"
+	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1"), NodeClass: "broken"}, "the template has no bridge", time.Minute)
+	if availability(find(t, p.List(broken), "c1.1VCPU-2GB"))["pve1"] {
+		t.Error("the broken class is still offered on pve1")
+	}
+	if !availability(find(t, p.List(sound), "c1.1VCPU-2GB"))["pve1"] {
+		t.Error("the sound class lost pve1")
 	}
 }
 
@@ -278,7 +292,7 @@ func TestListIsSafeForConcurrentUse(t *testing.T) {
 				case 0:
 					v.change(func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = round%2 == 0 })
 				case 1:
-					p.MarkUnavailable(zone("east", "pve2"), "c1.1VCPU-2GB", "x", time.Minute)
+					p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve2"), InstanceType: "c1.1VCPU-2GB"}, "x", time.Minute)
 				default:
 					if list := p.List(class); len(list) != 20 || len(list[0].Allocatable()) == 0 {
 						t.Errorf("the list has %d types", len(list))

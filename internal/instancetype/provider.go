@@ -162,8 +162,8 @@ func (p *Provider) availability(view inventory.View, l layout, t Type) []bool {
 	need := needOf(t, l.diskBytes)
 	for n, z := range l.zones {
 		need.Storage = z.storage
-		available[n] = z.excluded == "" && z.template != 0 && z.ready &&
-			!p.unavailable.isMarked(z.Zone, t.Name) && placement.Fits(view, z.Zone, need)
+		_, marked := p.unavailable.find(Offerings{z.Zone, t.Name, l.nodeClass})
+		available[n] = z.excluded == "" && z.template != 0 && z.ready && !marked && placement.Fits(view, z.Zone, need)
 	}
 	return available
 }
@@ -184,10 +184,10 @@ func (p *Provider) Need(t Type, nodeClass *v1alpha1.ProxmoxNodeClass) placement.
 	return need
 }
 
-// MarkUnavailable takes an offering away for a time, because a launch there
-// failed for that reason. AllTypes marks every type of the zone.
-func (p *Provider) MarkUnavailable(zone placement.Zone, instanceType, reason string, ttl time.Duration) {
-	p.unavailable.set(markKey{zone, instanceType}, reason, ttl)
+// MarkUnavailable takes offerings away for a time, because a launch there failed
+// for that reason.
+func (p *Provider) MarkUnavailable(what Offerings, reason string, ttl time.Duration) {
+	p.unavailable.set(what, reason, ttl)
 }
 
 // Reasons tells for each zone of the NodeClass where the type is not available why.
@@ -201,7 +201,7 @@ func (p *Provider) Reasons(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType st
 	need := needOf(t, l.layout.diskBytes)
 	for _, z := range l.layout.zones {
 		need.Storage = z.storage
-		if reason := p.unavailable.reason(z.Zone, t.Name); reason != "" {
+		if reason := p.unavailable.reason(Offerings{z.Zone, t.Name, nodeClass.Name}); reason != "" {
 			reasons[z.Zone] = reason
 		} else if reason := z.blocked(); reason != "" {
 			reasons[z.Zone] = reason

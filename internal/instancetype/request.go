@@ -70,7 +70,7 @@ func (p *Provider) allowed(
 		}
 		reason := z.blocked()
 		if reason == "" {
-			reason = p.unavailable.reason(z.Zone, it.Name)
+			reason = p.unavailable.reason(Offerings{z.Zone, it.Name, l.layout.nodeClass})
 		}
 		if reason != "" {
 			excluded[z.Zone] = reason

@@ -120,7 +120,7 @@ func TestRequestLeavesOutWhatFailedAndSaysSo(t *testing.T) {
 	p, _ := newProvider(t, v)
 	class := newNodeClass("east/pve1/901", "east/pve2/999")
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "west/pve9", Reason: "storage ceph is missing"}}
-	p.MarkUnavailable(zone("east", "pve1"), instancetype.AllTypes, "clone failed", time.Minute)
+	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1")}, "clone failed", time.Minute)
 	request := p.Request(class, newClaim("1", "1Gi"))
 	_, err := placement.Choose(v.View(), request)
 	if err == nil {

@@ -15,8 +15,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
-// AllTypes marks every instance type of a zone.
-const AllTypes = ""
+// Offerings names what a failed launch speaks about: a type in a zone. An empty
+// InstanceType means every type; an empty NodeClass means every class, since a
+// full storage hits all of them, and a broken template only its own.
+type Offerings struct {
+	Zone         placement.Zone
+	InstanceType string
+	NodeClass    string
+}
 
 // unavailable holds offerings that failed lately, until their time is up.
 type unavailable struct {
@@ -26,12 +32,7 @@ type unavailable struct {
 	expiry     atomic.Int64 // when the next mark ends, Unix nanoseconds
 
 	mu    sync.RWMutex
-	marks map[markKey]mark
-}
-
-type markKey struct {
-	zone         placement.Zone
-	instanceType string
+	marks map[Offerings]mark
 }
 
 type mark struct {
@@ -40,13 +41,13 @@ type mark struct {
 }
 
 func newUnavailable(c clock.Clock) *unavailable {
-	u := &unavailable{clock: c, marks: map[markKey]mark{}}
+	u := &unavailable{clock: c, marks: map[Offerings]mark{}}
 	u.expiry.Store(math.MaxInt64)
 	return u
 }
 
 // set marks an offering. A later end replaces an earlier one, never the reverse.
-func (u *unavailable) set(key markKey, reason string, ttl time.Duration) {
+func (u *unavailable) set(key Offerings, reason string, ttl time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	until := u.clock.Now().Add(ttl)
@@ -85,27 +86,27 @@ func (u *unavailable) changed() {
 }
 
 // reason tells why an offering is marked; empty when it is not.
-func (u *unavailable) reason(zone placement.Zone, instanceType string) string {
-	u.mu.RLock()
-	defer u.mu.RUnlock()
-	m, ok := u.marks[markKey{zone, AllTypes}]
-	if !ok {
-		m, ok = u.marks[markKey{zone, instanceType}]
-	}
+func (u *unavailable) reason(what Offerings) string {
+	m, ok := u.find(what)
 	if !ok {
 		return ""
 	}
 	return fmt.Sprintf("failed lately, tried again at %s: %s", m.until.UTC().Format(time.RFC3339), m.reason)
 }
 
-// isMarked is reason without the words.
-func (u *unavailable) isMarked(zone placement.Zone, instanceType string) bool {
+// find looks for a mark of the offering, or of one that includes it.
+func (u *unavailable) find(what Offerings) (mark, bool) {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
 	if len(u.marks) == 0 {
-		return false
+		return mark{}, false
 	}
-	_, all := u.marks[markKey{zone, AllTypes}]
-	_, one := u.marks[markKey{zone, instanceType}]
-	return all || one
+	for _, instanceType := range [...]string{"", what.InstanceType} {
+		for _, nodeClass := range [...]string{"", what.NodeClass} {
+			if m, ok := u.marks[Offerings{what.Zone, instanceType, nodeClass}]; ok {
+				return m, true
+			}
+		}
+	}
+	return mark{}, false
 }

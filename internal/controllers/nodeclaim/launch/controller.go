@@ -39,8 +39,8 @@ import (
 // can bear is bounded per storage.
 const concurrency = 500
 
-// avoidance is how long an offering is left alone after a failed launch.
-const avoidance = 3 * time.Minute
+// parkedPause is how often a Claim that waits for room is looked at.
+const parkedPause = 10 * time.Second
 
 // PodsOf names the pods that core planned for a Claim.
 type PodsOf func(claim string) []types.NamespacedName
@@ -52,6 +52,7 @@ type Controller struct {
 	types     *instancetype.Provider
 	recorder  events.Recorder
 	pods      PodsOf
+	backoff   *backoff
 }
 
 // Deps of the Controller.
@@ -65,7 +66,7 @@ type Deps struct {
 
 // NewController makes the Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, pods: deps.Pods}
+	return &Controller{kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, pods: deps.Pods, backoff: newBackoff(deps.Instances.Clock)}
 }
 
 // pending tells whether a Claim has a launch to carry on.
@@ -100,6 +101,9 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, err
 	}
 	err = c.instances.Launch(ctx, claim, class)
+	if errors.Is(err, instance.ErrParked) {
+		return reconcile.Result{RequeueAfter: parkedPause}, nil
+	}
 	var final *instance.LaunchError
 	if errors.As(err, &final) {
 		return reconcile.Result{}, c.giveUp(ctx, claim, final.Reason, err)
@@ -107,6 +111,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("launching the VM of nodeclaim %s, %w", claim.Name, err)
 	}
+	c.backoff.succeeded(claim.Labels[karpv1.NodePoolLabelKey])
 	return reconcile.Result{}, nil
 }
 
@@ -115,7 +120,9 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason string, cause error) error {
 	log.FromContext(ctx).Error(cause, "launch failed", "reason", reason)
 	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
-		c.types.MarkUnavailable(placement.Zone{Region: in.Region, Host: in.Host}, in.InstanceType, cause.Error(), avoidance)
+		if what, ok := speaksAbout(claim, in, reason); ok {
+			c.types.MarkUnavailable(what, cause.Error(), c.backoff.failed(claim.Labels[karpv1.NodePoolLabelKey], reason))
+		}
 	}
 	c.recorder.Publish(failed(claim, reason, cause), lifecycle.InsufficientCapacityErrorEvent(claim, cause))
 	for _, key := range c.pods(claim.Name) {
@@ -135,6 +142,22 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason
 		metrics.TerminationModeLabel:     "",
 	})
 	return nil
+}
+
+// speaksAbout says which offerings a failure is about. What hangs on the class's
+// template or boot data is wrong for all sizes, but only of that class; what the
+// Host lacks is wrong for everybody; a VMID that was taken, or room that did not
+// come, says nothing about the next Claim.
+func speaksAbout(claim *karpv1.NodeClaim, in instance.Intent, reason string) (instancetype.Offerings, bool) {
+	what := instancetype.Offerings{Zone: placement.Zone{Region: in.Region, Host: in.Host}}
+	switch reason {
+	case instance.ReasonVMIDTaken, instance.ReasonLeftover, instance.ReasonNoRoom, instance.ReasonBadIntent:
+		return what, false
+	case instance.ReasonStorageFull, instance.ReasonTimeout:
+	default:
+		what.NodeClass = claim.Spec.NodeClassRef.Name
+	}
+	return what, true
 }
 
 func failed(claim *karpv1.NodeClaim, reason string, cause error) events.Event {

@@ -1,0 +1,61 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+const (
+	// firstAvoidance is how long an offering is left alone after a failed launch.
+	firstAvoidance = 3 * time.Minute
+	// maxAvoidance bounds how far that grows while the same cause goes on.
+	maxAvoidance = 30 * time.Minute
+)
+
+// backoff lengthens the avoidance of offerings while launches of a pool keep
+// failing for one cause: a VM that cannot start must not be cloned again and again.
+type backoff struct {
+	clock clock.Clock
+	mu    sync.Mutex
+	runs  map[backoffKey]run
+}
+
+type backoffKey struct{ pool, reason string }
+
+type run struct {
+	failures int
+	last     time.Time
+}
+
+func newBackoff(c clock.Clock) *backoff { return &backoff{clock: c, runs: map[backoffKey]run{}} }
+
+// failed counts a failure and says for how long to stay away. A quiet spell twice
+// as long as the longest avoidance begins a new run.
+func (b *backoff) failed(pool, reason string) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now, key := b.clock.Now(), backoffKey{pool, reason}
+	r := b.runs[key]
+	if now.Sub(r.last) > 2*maxAvoidance {
+		r = run{}
+	}
+	avoid := min(firstAvoidance<<min(r.failures, 10), maxAvoidance)
+	b.runs[key] = run{failures: r.failures + 1, last: now}
+	return avoid
+}
+
+// succeeded ends all runs of a pool.
+func (b *backoff) succeeded(pool string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range b.runs {
+		if key.pool == pool {
+			delete(b.runs, key)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+// ErrParked: the Claim waits for room; look again in a while.
+var ErrParked = errors.New("waiting for room")
+
+// Park plans a VM for which there is no room now: size and Host are chosen, a VMID
+// is held, capacity is not. A static pool's Claims are parked instead of refused:
+// core would make a refused one anew at once, over and over.
+func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (Intent, error) {
+	request := p.Types.Request(class, claim)
+	return p.record(ctx, claim, func(view inventory.View) (Intent, error) {
+		if len(request.Options) == 0 {
+			_, err := placement.Choose(view, request)
+			return Intent{}, err
+		}
+		// The cheapest size, on the Host that has the fewest of the pool: which one
+		// gets room first cannot be known.
+		option := request.Options[0]
+		best := option.Zones[0]
+		for _, zone := range option.Zones[1:] {
+			if view.VMs(zone.Region, zone.Host, request.NodePool) < view.VMs(best.Region, best.Host, request.NodePool) {
+				best = zone
+			}
+		}
+		need := option.Need
+		if need.Storage == "" {
+			need.Storage = request.Storages[best]
+		}
+		in, err := p.intentFor(view, claim, class, placement.Placement{InstanceType: option.InstanceType, Price: option.Price, Zone: best, Need: need})
+		in.Parked = true
+		return in, err
+	})
+}
+
+// unpark gives a parked Claim its capacity once there is room on its Host: core
+// knows its size and zone already, so neither can change.
+func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in Intent) (Intent, error) {
+	zone := placement.Zone{Region: in.Region, Host: in.Host}
+	need := placement.Need{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20, DiskBytes: in.DiskBytes, Storage: in.Storage}
+	if ok, reason := placement.Fit(p.Inventory.View(), zone, need); !ok {
+		if p.Clock.Since(in.Time) > p.Settings.ParkPatience {
+			return in, &LaunchError{Reason: ReasonNoRoom, err: fmt.Errorf("no room within %s: %s", p.Settings.ParkPatience, reason)}
+		}
+		return in, fmt.Errorf("%s: %w", reason, ErrParked)
+	}
+	// The VMID stays the Claim's: between the two lines somebody else could get the
+	// room, never the VMID, which is derived from this Claim.
+	p.Inventory.Release(string(claim.UID))
+	unparked, err := p.record(ctx, claim, func(view inventory.View) (Intent, error) {
+		if ok, reason := placement.Fit(view, zone, need); !ok {
+			return Intent{}, fmt.Errorf("%s: %w", reason, ErrParked)
+		}
+		fresh, err := p.intentFor(view, claim, class, placement.Placement{InstanceType: in.InstanceType, Zone: zone, Need: need})
+		if err == nil && fresh.VMID != in.VMID {
+			err = fmt.Errorf("VMID %d was taken meanwhile", in.VMID)
+		}
+		return fresh, err
+	})
+	if err == nil {
+		return unparked, nil
+	}
+	p.Inventory.Restore(in.Reservation(claim))
+	if noRoom := (*NoRoomError)(nil); errors.As(err, &noRoom) && !errors.Is(err, ErrParked) {
+		return in, &LaunchError{Reason: ReasonVMIDTaken, err: err}
+	}
+	return in, err
+}
