@@ -245,3 +245,11 @@ func (s *Simulator) SetConfigLock(vmid int, lock string) error {
 func (s *Simulator) HoldVMLock(ctx context.Context, host string, vmid int) (release func(), err error) {
 	return s.engine.HoldGuestLock(ctx, host, vmid)
 }
+
+// MigrateGuest moves a VM to another host at once, as an admin's migration looks from outside.
+func (s *Simulator) MigrateGuest(vmid int, host string) error {
+	return s.engine.MigrateGuest(vmid, host)
+}
+
+// RestoreCopy makes a VM as restoring another one's backup under a new VMID does: it keeps uuid, description and tags.
+func (s *Simulator) RestoreCopy(vmid, newid int) error { return s.engine.RestoreCopy(vmid, newid) }

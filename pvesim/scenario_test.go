@@ -105,7 +105,7 @@ func TestNothingRunsAfterClose(t *testing.T) {
 }
 
 func TestAHundredHostsAndFiveThousandGuestsAreQuick(t *testing.T) {
-	t.Parallel()
+	// Not parallel: it measures time.
 	s := pvesim.DefaultScenario(100)
 	for i := range 5000 {
 		host := fmt.Sprintf("pve%d", i%100+1)

@@ -117,13 +117,13 @@ func (s *Simulator) populate() error {
 		})
 	}
 	for _, z := range sc.Zones {
-		e.AddZone(map[string]any{"zone": z.Zone, "type": z.Type})
+		e.AddZone(z.Zone, map[string]any{"type": z.Type})
 	}
 	for _, v := range sc.VNets {
-		e.AddVNet(map[string]any{"vnet": v.VNet, "zone": v.Zone, "type": "vnet", "tag": v.Tag})
+		e.AddVNet(v.VNet, map[string]any{"zone": v.Zone, "type": "vnet", "tag": v.Tag})
 	}
 	for _, m := range sc.Mappings {
-		e.AddMapping(m.Kind, map[string]any{"id": m.ID, "map": m.Map, "type": m.Kind})
+		e.AddMapping(m.Kind, m.ID, map[string]any{"map": m.Map, "type": m.Kind})
 	}
 	for _, g := range sc.SecurityGroups {
 		e.AddSecurityGroup(g.Name, g.Comment)

@@ -5,8 +5,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -97,9 +95,7 @@ func (e *Engine) storageRows(may mayFunc) []row {
 func (e *Engine) zoneRows(may mayFunc, typ string) []row {
 	var rows []row
 	names := []string{"localnetwork"}
-	for _, z := range e.zones {
-		names = append(names, fmt.Sprint(z["zone"]))
-	}
+	names = append(names, sortedKeys(e.zones.items)...)
 	for _, zone := range names {
 		if !may("/sdn/zones/"+zone, "SDN.Audit") {
 			continue
@@ -288,70 +284,4 @@ func (e *Engine) getHosts(_ context.Context, r *Request) (Response, error) {
 // emptyList answers for objects that the cluster has none of.
 func (e *Engine) emptyList(context.Context, *Request) (Response, error) {
 	return Response{Data: []row{}}, nil
-}
-
-func (e *Engine) getMapping(kind string) Handler {
-	return func(_ context.Context, r *Request) (Response, error) {
-		e.mu.Lock()
-		all := slices.Clone(e.mappings[kind])
-		e.mu.Unlock()
-		rows := []row{}
-		for _, m := range all {
-			if e.Access.HasAny(r.Who, fmt.Sprintf("/mapping/%s/%v", kind, m["id"]), "Mapping.Audit", "Mapping.Use", "Mapping.Modify") {
-				rows = append(rows, m)
-			}
-		}
-		return Response{Data: rows}, nil
-	}
-}
-
-// AddMapping adds a resource mapping; kind is "pci", "usb" or "dir".
-func (e *Engine) AddMapping(kind string, m map[string]any) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.mappings[kind] = append(e.mappings[kind], m)
-}
-
-func (e *Engine) getZones(_ context.Context, r *Request) (Response, error) {
-	return Response{Data: e.visible(r, e.zones, "zone", "/sdn/zones/")}, nil
-}
-
-func (e *Engine) getVNets(_ context.Context, r *Request) (Response, error) {
-	e.mu.Lock()
-	all := slices.Clone(e.vnets)
-	e.mu.Unlock()
-	rows := []row{}
-	for _, v := range all {
-		if e.Access.HasAny(r.Who, fmt.Sprintf("/sdn/zones/%v/%v", v["zone"], v["vnet"]), "SDN.Audit", "SDN.Use", "SDN.Allocate") {
-			rows = append(rows, v)
-		}
-	}
-	return Response{Data: rows}, nil
-}
-
-func (e *Engine) visible(r *Request, all []map[string]any, key, prefix string) []row {
-	e.mu.Lock()
-	all = slices.Clone(all)
-	e.mu.Unlock()
-	rows := []row{}
-	for _, v := range all {
-		if e.Access.HasAny(r.Who, prefix+fmt.Sprint(v[key]), "SDN.Audit", "SDN.Use", "SDN.Allocate") {
-			rows = append(rows, v)
-		}
-	}
-	return rows
-}
-
-// AddZone adds an SDN zone.
-func (e *Engine) AddZone(z map[string]any) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.zones = append(e.zones, z)
-}
-
-// AddVNet adds a virtual network of a zone; it can be used like a bridge.
-func (e *Engine) AddVNet(v map[string]any) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.vnets = append(e.vnets, v)
 }

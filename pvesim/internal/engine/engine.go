@@ -63,9 +63,11 @@ type Engine struct {
 	options  map[string]string // datacenter.cfg
 	ha       map[string]map[string]string
 	firewall *firewallState
-	mappings map[string][]map[string]any
-	zones    []map[string]any
-	vnets    []map[string]any
+	mappings map[string]*collection
+	haRules  *collection
+	haGroups *collection
+	zones    *collection
+	vnets    *collection
 	noQuorum bool
 	nextPID  int
 	extra    map[string]map[string]any // storage definitions made over the API: fields that the simulator does not use
@@ -131,8 +133,9 @@ func New(cfg Config) (*Engine, error) {
 		name: cfg.ClusterName, boot: cfg.Boot, latency: cfg.Latency, started: time.Now(), ctx: ctx, cancel: cancel, group: group,
 		byName: map[string]*Host{}, volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}, guests: map[int]*Guest{},
 		options: map[string]string{}, ha: map[string]map[string]string{}, firewall: newFirewallState(),
-		mappings: map[string][]map[string]any{}, extra: map[string]map[string]any{}, nextPID: 15000,
+		mappings: map[string]*collection{}, extra: map[string]map[string]any{}, nextPID: 15000,
 	}
+	e.addCollections()
 	e.routes = e.handlers()
 	for name := range e.routes {
 		if catalogue.Method(name) == nil && !cfg.Version.lacks(name) {
@@ -257,3 +260,37 @@ func (e *Engine) sortedGuests() []*Guest {
 	slices.SortFunc(out, func(a, b *Guest) int { return a.VMID - b.VMID })
 	return out
 }
+
+// addCollections makes the lists of objects that are only stored.
+func (e *Engine) addCollections() {
+	e.haRules = e.newCollection("rule", "HA rule")
+	e.haGroups = e.newCollection("group", "HA group")
+	e.zones = e.newCollection("zone", "sdn zone object ID")
+	e.zones.readable = func(r *Request, z row) bool {
+		return e.Access.HasAny(r.Who, fmt.Sprintf("/sdn/zones/%v", z["zone"]), "SDN.Audit", "SDN.Use", "SDN.Allocate")
+	}
+	e.vnets = e.newCollection("vnet", "sdn vnet object ID")
+	e.vnets.readable = func(r *Request, v row) bool {
+		return e.Access.HasAny(r.Who, fmt.Sprintf("/sdn/zones/%v/%v", v["zone"], v["vnet"]), "SDN.Audit", "SDN.Use", "SDN.Allocate")
+	}
+	for _, kind := range []string{"pci", "usb", "dir"} {
+		c := e.newCollection("id", kind+" mapping")
+		c.readable = func(r *Request, m row) bool {
+			return e.Access.HasAny(r.Who, fmt.Sprintf("/mapping/%s/%v", kind, m["id"]), "Mapping.Audit", "Mapping.Use", "Mapping.Modify")
+		}
+		e.mappings[kind] = c
+	}
+}
+
+// AddMapping adds a resource mapping; kind is "pci", "usb" or "dir".
+func (e *Engine) AddMapping(kind, id string, fields map[string]any) {
+	if c := e.mappings[kind]; c != nil {
+		c.add(id, fields)
+	}
+}
+
+// AddZone adds an SDN zone.
+func (e *Engine) AddZone(id string, fields map[string]any) { e.zones.add(id, fields) }
+
+// AddVNet adds a virtual network of a zone; it can be used like a bridge.
+func (e *Engine) AddVNet(id string, fields map[string]any) { e.vnets.add(id, fields) }

@@ -11,16 +11,29 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-// firewallState holds the files below /etc/pve/firewall. A VM's file does not need the VM.
+// firewallState holds the firewall's files by scope: "vm-100", "host-pve1" or "cluster". A VM's file does not need the VM.
 type firewallState struct {
-	guests map[int]*firewallFile
+	files  map[string]*firewallFile
 	groups map[string]*securityGroup
+}
+
+func vmScope(vmid int) string { return "vm-" + strconv.Itoa(vmid) }
+
+// scope is the file that a request is about.
+func (r *Request) scope() string {
+	switch {
+	case r.vmid != 0:
+		return vmScope(r.vmid)
+	case r.host != "":
+		return "host-" + r.host
+	default:
+		return "cluster"
+	}
 }
 
 type firewallFile struct {
@@ -36,27 +49,27 @@ type securityGroup struct {
 }
 
 func newFirewallState() *firewallState {
-	return &firewallState{guests: map[int]*firewallFile{}, groups: map[string]*securityGroup{}}
+	return &firewallState{files: map[string]*firewallFile{}, groups: map[string]*securityGroup{}}
 }
 
 func newFirewallFile() *firewallFile {
 	return &firewallFile{options: map[string]string{}, ipsets: map[string][]map[string]string{}, aliases: map[string]map[string]string{}}
 }
 
-func (s *firewallState) guest(vmid int) *firewallFile {
-	f := s.guests[vmid]
+func (s *firewallState) file(scope string) *firewallFile {
+	f := s.files[scope]
 	if f == nil {
 		f = newFirewallFile()
-		s.guests[vmid] = f
+		s.files[scope] = f
 	}
 	return f
 }
 
 // clone copies a template's file: its security groups come along.
 func (s *firewallState) clone(from, to int) {
-	f := s.guests[from]
+	f := s.files[vmScope(from)]
 	if f == nil {
-		delete(s.guests, to)
+		delete(s.files, vmScope(to))
 		return
 	}
 	out := newFirewallFile()
@@ -70,7 +83,7 @@ func (s *firewallState) clone(from, to int) {
 	for k, v := range f.aliases {
 		out.aliases[k] = cloneRules([]map[string]string{v})[0]
 	}
-	s.guests[to] = out
+	s.files[vmScope(to)] = out
 }
 
 func cloneRules(rules []map[string]string) []map[string]string {
@@ -85,7 +98,7 @@ func cloneRules(rules []map[string]string) []map[string]string {
 	return out
 }
 
-func (s *firewallState) forget(vmid int) { delete(s.guests, vmid) }
+func (s *firewallState) forget(vmid int) { delete(s.files, vmScope(vmid)) }
 
 // digest of an absent section is the digest of an empty file.
 func digestOf(v ...any) string {
@@ -125,7 +138,7 @@ func firewallRow(fields map[string]string) row {
 func firewallParams(r *Request) map[string]string {
 	out := map[string]string{}
 	for k, v := range r.Params.Values {
-		if !slices.Contains([]string{"node", "vmid", "group", "pos", "digest", "delete", "moveto", "name"}, k) {
+		if !slices.Contains([]string{"node", "vmid", "group", "pos", "digest", "delete", "moveto", "name", "rename"}, k) {
 			out[k] = v
 		}
 	}
@@ -134,10 +147,7 @@ func firewallParams(r *Request) map[string]string {
 
 // lockFirewall serialises writers of one VM's file. Without quorum it fails after its time-out.
 func (e *Engine) lockFirewall(ctx context.Context, r *Request) (func(), error) {
-	name := "firewall-vm-" + strconv.Itoa(r.vmid)
-	if r.vmid == 0 {
-		name = "firewall-cluster"
-	}
+	name := "firewall-" + r.scope()
 	if err := e.clusterLockQuorum(ctx, name); err != nil {
 		return nil, err
 	}
@@ -159,7 +169,7 @@ func (e *Engine) clusterLockQuorum(ctx context.Context, name string) error {
 func (e *Engine) rulesOf(r *Request) (*[]map[string]string, error) {
 	name, isGroup := r.value("group")
 	if !isGroup {
-		return &e.firewall.guest(r.vmid).rules, nil
+		return &e.firewall.file(r.scope()).rules, nil
 	}
 	g := e.firewall.groups[name]
 	if g == nil {
@@ -307,10 +317,7 @@ func (e *Engine) deleteRule(ctx context.Context, r *Request) (Response, error) {
 func (e *Engine) getFirewallOptions(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	options := map[string]string{}
-	if r.vmid != 0 {
-		options = e.firewall.guest(r.vmid).options
-	}
+	options := e.firewall.file(r.scope()).options
 	out := firewallRow(options)
 	out["digest"] = digestOf(options)
 	return Response{Data: out}, nil
@@ -324,7 +331,7 @@ func (e *Engine) putFirewallOptions(ctx context.Context, r *Request) (Response, 
 	defer release()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	options := e.firewall.guest(r.vmid).options
+	options := e.firewall.file(r.scope()).options
 	if d, ok := r.value("digest"); ok && d != digestOf(options) {
 		return Response{}, failf("detected modified configuration - file changed by other user? Try again.")
 	}
@@ -382,95 +389,5 @@ func (e *Engine) deleteGroup(_ context.Context, r *Request) (Response, error) {
 		return Response{}, failf("Security group '%s' is not empty", name)
 	}
 	delete(e.firewall.groups, name)
-	return Response{}, nil
-}
-
-func (e *Engine) getIPSets(_ context.Context, r *Request) (Response, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	rows := []row{}
-	sets := e.firewall.guest(r.vmid).ipsets
-	for _, name := range sortedKeys(sets) {
-		rows = append(rows, row{"name": name, "digest": digestOf(sortedKeys(sets))})
-	}
-	return Response{Data: rows}, nil
-}
-
-func (e *Engine) postIPSet(_ context.Context, r *Request) (Response, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	sets, name := e.firewall.guest(r.vmid).ipsets, r.Params.Values["name"]
-	if _, exists := sets[name]; exists {
-		return Response{}, badParam("name", "IPSet '%s' already exists", name)
-	}
-	sets[name] = []map[string]string{}
-	return Response{}, nil
-}
-
-func (e *Engine) deleteIPSet(_ context.Context, r *Request) (Response, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	sets, name := e.firewall.guest(r.vmid).ipsets, r.Params.Values["name"]
-	if len(sets[name]) > 0 && !r.on("force") {
-		return Response{}, failf("IPSet '%s' is not empty", name)
-	}
-	delete(sets, name)
-	return Response{}, nil
-}
-
-func (e *Engine) getIPSet(_ context.Context, r *Request) (Response, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	entries, ok := e.firewall.guest(r.vmid).ipsets[r.Params.Values["name"]]
-	if !ok {
-		return Response{}, failf("no such IPSet '%s'", r.Params.Values["name"])
-	}
-	rows := []row{}
-	for _, entry := range entries {
-		out := firewallRow(entry)
-		out["digest"] = digestOf(entries)
-		rows = append(rows, out)
-	}
-	return Response{Data: rows}, nil
-}
-
-func (e *Engine) postIPSetEntry(_ context.Context, r *Request) (Response, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	sets, name := e.firewall.guest(r.vmid).ipsets, r.Params.Values["name"]
-	if _, ok := sets[name]; !ok {
-		return Response{}, failf("no such IPSet '%s'", name)
-	}
-	entry := firewallParams(r)
-	for _, old := range sets[name] {
-		if old["cidr"] == entry["cidr"] {
-			return Response{}, badParam("cidr", "address '%s' already exists", entry["cidr"])
-		}
-	}
-	sets[name] = append(sets[name], entry)
-	return Response{}, nil
-}
-
-func (e *Engine) getAliases(_ context.Context, r *Request) (Response, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	rows := []row{}
-	aliases := e.firewall.guest(r.vmid).aliases
-	for _, name := range sortedKeys(aliases) {
-		out := firewallRow(aliases[name])
-		out["name"], out["digest"] = name, digestOf(aliases)
-		rows = append(rows, out)
-	}
-	return Response{Data: rows}, nil
-}
-
-func (e *Engine) postAlias(_ context.Context, r *Request) (Response, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	aliases, name := e.firewall.guest(r.vmid).aliases, strings.ToLower(r.Params.Values["name"])
-	if aliases[name] != nil {
-		return Response{}, badParam("name", "alias '%s' already exists", name)
-	}
-	aliases[name] = firewallParams(r)
 	return Response{}, nil
 }

@@ -95,11 +95,30 @@ func (e *Engine) deleteHAResource(_ context.Context, r *Request) (Response, erro
 	return Response{}, nil
 }
 
-func (e *Engine) getHAGroups(context.Context, *Request) (Response, error) {
-	if e.Version.HAGroupsMigrated {
-		return Response{}, failf("cannot index groups: ha groups have been migrated to rules")
+// haGroup serves a method of the groups where they still exist; 9.x has migrated them to rules.
+func (e *Engine) haGroup(verb string, serve Handler) Handler {
+	if !e.Version.HAGroupsMigrated {
+		return serve
 	}
-	return Response{Data: []row{}}, nil
+	return func(context.Context, *Request) (Response, error) {
+		return Response{}, failf("cannot %s: ha groups have been migrated to rules", verb)
+	}
+}
+
+func (e *Engine) haHandlers() map[string]Handler {
+	const one = " /cluster/ha/groups/{group}"
+	out := e.haRules.handlers("/cluster/ha/rules")
+	for name, h := range map[string]Handler{
+		"GET /cluster/ha":         e.index("name", "status", "resources", "groups", "rules"),
+		"GET /cluster/ha/groups":  e.haGroup("index groups", e.haGroups.list),
+		"POST /cluster/ha/groups": e.haGroup("create group", e.haGroups.post),
+		"GET" + one:               e.haGroup("read group", e.haGroups.get),
+		"PUT" + one:               e.haGroup("update group", e.haGroups.put),
+		"DELETE" + one:            e.haGroup("delete group", e.haGroups.remove),
+	} {
+		out[name] = h
+	}
+	return out
 }
 
 func (e *Engine) getHAStatus(context.Context, *Request) (Response, error) {

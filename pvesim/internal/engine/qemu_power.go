@@ -244,12 +244,7 @@ func (e *Engine) hasBridge(host, name string) bool {
 			return true
 		}
 	}
-	for _, v := range e.vnets {
-		if v["vnet"] == name {
-			return true
-		}
-	}
-	return false
+	return e.vnets.items[name] != nil
 }
 
 func (e *Engine) postStop(_ context.Context, r *Request) (Response, error) {

@@ -270,10 +270,8 @@ func (e *Engine) checkBridges(r *Request, options map[string]string) error {
 func (e *Engine) zoneOf(bridge string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, v := range e.vnets {
-		if v["vnet"] == bridge {
-			return fmt.Sprint(v["zone"])
-		}
+	if v := e.vnets.items[bridge]; v != nil {
+		return fmt.Sprint(v["zone"])
 	}
 	return "localnetwork"
 }

@@ -3,11 +3,16 @@
 
 package engine
 
+import "context"
+
 // handlers maps the methods of schema/served.txt to their implementation.
 func (e *Engine) handlers() map[string]Handler {
 	all := map[string]Handler{}
 	for _, group := range []map[string]Handler{
 		e.clusterHandlers(), e.accessHandlers(), e.hostHandlers(), e.storageHandlers(), e.qemuHandlers(), e.firewallHandlers(),
+		e.haHandlers(), e.zones.handlers("/cluster/sdn/zones"), e.vnets.handlers("/cluster/sdn/vnets"),
+		e.mappings["pci"].handlers("/cluster/mapping/pci"), e.mappings["usb"].handlers("/cluster/mapping/usb"),
+		e.mappings["dir"].handlers("/cluster/mapping/dir"),
 	} {
 		for name, h := range group {
 			all[name] = h
@@ -29,19 +34,18 @@ func (e *Engine) clusterHandlers() map[string]Handler {
 		"GET /cluster/options":               e.getOptions,
 		"PUT /cluster/options":               e.putOptions,
 		"GET /cluster/tasks":                 e.getClusterTasks,
-		"GET /cluster/ha/groups":             e.getHAGroups,
-		"GET /cluster/ha/rules":              e.emptyList,
 		"GET /cluster/ha/resources":          e.getHAResources,
 		"POST /cluster/ha/resources":         e.postHAResource,
 		"GET /cluster/ha/resources/{sid}":    e.getHAResource,
 		"PUT /cluster/ha/resources/{sid}":    e.putHAResource,
 		"DELETE /cluster/ha/resources/{sid}": e.deleteHAResource,
 		"GET /cluster/ha/status/current":     e.getHAStatus,
-		"GET /cluster/mapping/pci":           e.getMapping("pci"),
-		"GET /cluster/mapping/usb":           e.getMapping("usb"),
-		"GET /cluster/mapping/dir":           e.getMapping("dir"),
-		"GET /cluster/sdn/vnets":             e.getVNets,
-		"GET /cluster/sdn/zones":             e.getZones,
+		"GET /cluster":                       e.index("name", "resources", "status", "nextid", "options", "tasks", "ha", "firewall", "mapping", "sdn"),
+		"GET /cluster/backup":                e.emptyList,
+		"GET /cluster/log":                   e.emptyList,
+		"GET /cluster/replication":           e.emptyList,
+		"GET /cluster/mapping":               e.index("name", "pci", "usb", "dir"),
+		"PUT /cluster/sdn":                   e.putSDN,
 		"GET /pools":                         e.getPools,
 		"POST /pools":                        e.postPool,
 		"PUT /pools":                         e.putPool,
@@ -75,12 +79,18 @@ func (e *Engine) accessHandlers() map[string]Handler {
 		"PUT /access/acl":                               e.putACL,
 		"GET /access/domains":                           e.getDomains,
 		"GET /access/groups":                            e.emptyList,
+		"GET /access":                                   e.index("subdir", "users", "groups", "roles", "acl", "domains", "ticket", "permissions"),
 	}
 }
 
 func (e *Engine) hostHandlers() map[string]Handler {
 	return map[string]Handler{
-		"GET /nodes":                                   e.getHosts,
+		"GET /nodes":                        e.getHosts,
+		"GET /nodes/{node}":                 e.index("name", "qemu", "lxc", "storage", "status", "tasks", "network", "firewall", "version"),
+		"GET /nodes/{node}/network/{iface}": e.getInterface,
+		"GET /nodes/{node}/subscription": func(context.Context, *Request) (Response, error) {
+			return Response{Data: row{"status": "notfound", "message": "There is no subscription key"}}, nil
+		},
 		"GET /nodes/{node}/status":                     e.getHostStatus,
 		"GET /nodes/{node}/version":                    e.getVersion,
 		"GET /nodes/{node}/time":                       e.getHostTime,
@@ -92,7 +102,6 @@ func (e *Engine) hostHandlers() map[string]Handler {
 		"GET /nodes/{node}/rrddata":                    e.getHostRRD,
 		"GET /nodes/{node}/sdn/zones":                  e.emptyList,
 		"GET /nodes/{node}/sdn/zones/{zone}/content":   e.getZoneContent,
-		"GET /nodes/{node}/firewall/options":           e.getFirewallOptions,
 		"GET /nodes/{node}/query-url-metadata":         e.getURLMetadata,
 		"GET /nodes/{node}/tasks":                      e.getTasks,
 		"GET /nodes/{node}/tasks/{upid}":               e.getTaskIndex,
@@ -108,6 +117,9 @@ func (e *Engine) storageHandlers() map[string]Handler {
 		"GET /storage":                                            e.getDefinitions,
 		"POST /storage":                                           e.postDefinition,
 		"GET /storage/{storage}":                                  e.getDefinition,
+		"PUT /storage/{storage}":                                  e.putDefinition,
+		"DELETE /storage/{storage}":                               e.deleteDefinition,
+		"GET /nodes/{node}/storage/{storage}":                     e.index("subdir", "content", "status", "upload", "download-url"),
 		"GET /nodes/{node}/storage":                               e.getStorages,
 		"GET /nodes/{node}/storage/{storage}/status":              e.getStorageStatus,
 		"GET /nodes/{node}/storage/{storage}/content":             e.getContent,
@@ -122,47 +134,51 @@ func (e *Engine) storageHandlers() map[string]Handler {
 func (e *Engine) qemuHandlers() map[string]Handler {
 	const vm = " /nodes/{node}/qemu/{vmid}"
 	return map[string]Handler{
-		"GET /nodes/{node}/qemu":                     e.getQemuList,
-		"POST /nodes/{node}/qemu":                    e.postQemu,
-		"GET" + vm:                                   e.index("subdir", "config", "pending", "status", "firewall", "agent", "snapshot"),
-		"DELETE" + vm:                                e.deleteQemu,
-		"GET" + vm + "/status":                       e.index("subdir", "current", "start", "stop", "reset", "shutdown", "suspend", "reboot"),
-		"GET" + vm + "/status/current":               e.getStatus,
-		"POST" + vm + "/status/start":                e.postStart,
-		"POST" + vm + "/status/stop":                 e.postStop,
-		"POST" + vm + "/status/shutdown":             e.postShutdown,
-		"POST" + vm + "/status/reboot":               e.postReboot,
-		"POST" + vm + "/status/reset":                e.whileRunning("qmreset", e.resetVM),
-		"POST" + vm + "/status/suspend":              e.whileRunning("qmpause", func(g *Guest) { g.paused = true }),
-		"POST" + vm + "/status/resume":               e.whileRunning("qmresume", func(g *Guest) { g.paused = false }),
-		"GET" + vm + "/config":                       e.getConfig,
-		"PUT" + vm + "/config":                       e.putConfig,
-		"POST" + vm + "/config":                      e.postConfig,
-		"GET" + vm + "/pending":                      e.getPending,
-		"PUT" + vm + "/resize":                       e.putResize,
-		"PUT" + vm + "/unlink":                       e.putUnlink,
-		"POST" + vm + "/clone":                       e.postClone,
-		"POST" + vm + "/template":                    e.postTemplate,
-		"GET" + vm + "/feature":                      e.getFeature,
-		"GET" + vm + "/migrate":                      e.getMigrate,
-		"GET" + vm + "/snapshot":                     e.getSnapshots,
-		"POST" + vm + "/snapshot":                    e.postSnapshot,
-		"DELETE" + vm + "/snapshot/{snapname}":       e.deleteSnapshot,
-		"GET" + vm + "/cloudinit":                    e.getCloudInit,
-		"PUT" + vm + "/cloudinit":                    e.putCloudInit,
-		"GET" + vm + "/cloudinit/dump":               e.getCloudInitDump,
-		"POST" + vm + "/agent/ping":                  e.agentCall(func(*Agent) any { return row{} }),
-		"GET" + vm + "/agent/info":                   e.agentCall(func(*Agent) any { return row{"version": "9.2.0"} }),
-		"GET" + vm + "/agent/get-osinfo":             e.agentCall(func(a *Agent) any { return a.OS }),
-		"GET" + vm + "/agent/get-host-name":          e.agentCall(func(a *Agent) any { return row{"host-name": a.Hostname} }),
-		"GET" + vm + "/agent/network-get-interfaces": e.agentCall(agentInterfaces),
+		"GET /nodes/{node}/qemu":                      e.getQemuList,
+		"POST /nodes/{node}/qemu":                     e.postQemu,
+		"GET" + vm:                                    e.index("subdir", "config", "pending", "status", "firewall", "agent", "snapshot"),
+		"DELETE" + vm:                                 e.deleteQemu,
+		"GET" + vm + "/status":                        e.index("subdir", "current", "start", "stop", "reset", "shutdown", "suspend", "reboot"),
+		"GET" + vm + "/status/current":                e.getStatus,
+		"POST" + vm + "/status/start":                 e.postStart,
+		"POST" + vm + "/status/stop":                  e.postStop,
+		"POST" + vm + "/status/shutdown":              e.postShutdown,
+		"POST" + vm + "/status/reboot":                e.postReboot,
+		"POST" + vm + "/status/reset":                 e.whileRunning("qmreset", e.resetVM),
+		"POST" + vm + "/status/suspend":               e.whileRunning("qmpause", func(g *Guest) { g.paused = true }),
+		"POST" + vm + "/status/resume":                e.whileRunning("qmresume", func(g *Guest) { g.paused = false }),
+		"GET" + vm + "/config":                        e.getConfig,
+		"PUT" + vm + "/config":                        e.putConfig,
+		"POST" + vm + "/config":                       e.postConfig,
+		"GET" + vm + "/pending":                       e.getPending,
+		"PUT" + vm + "/resize":                        e.putResize,
+		"PUT" + vm + "/unlink":                        e.putUnlink,
+		"POST" + vm + "/clone":                        e.postClone,
+		"POST" + vm + "/template":                     e.postTemplate,
+		"GET" + vm + "/feature":                       e.getFeature,
+		"GET" + vm + "/migrate":                       e.getMigrate,
+		"POST" + vm + "/migrate":                      e.postMigrate,
+		"POST" + vm + "/move_disk":                    e.postMoveDisk,
+		"GET" + vm + "/snapshot/{snapname}/config":    e.getSnapshotConfig,
+		"POST" + vm + "/snapshot/{snapname}/rollback": e.postRollback,
+		"GET" + vm + "/snapshot":                      e.getSnapshots,
+		"POST" + vm + "/snapshot":                     e.postSnapshot,
+		"DELETE" + vm + "/snapshot/{snapname}":        e.deleteSnapshot,
+		"GET" + vm + "/cloudinit":                     e.getCloudInit,
+		"PUT" + vm + "/cloudinit":                     e.putCloudInit,
+		"GET" + vm + "/cloudinit/dump":                e.getCloudInitDump,
+		"POST" + vm + "/agent/ping":                   e.agentCall(func(*Agent) any { return row{} }),
+		"GET" + vm + "/agent/info":                    e.agentCall(func(*Agent) any { return row{"version": "9.2.0"} }),
+		"GET" + vm + "/agent/get-osinfo":              e.agentCall(func(a *Agent) any { return a.OS }),
+		"GET" + vm + "/agent/get-host-name":           e.agentCall(func(a *Agent) any { return row{"host-name": a.Hostname} }),
+		"GET" + vm + "/agent/network-get-interfaces":  e.agentCall(agentInterfaces),
 	}
 }
 
 func (e *Engine) firewallHandlers() map[string]Handler {
-	const vm, groups = " /nodes/{node}/qemu/{vmid}/firewall", " /cluster/firewall/groups"
-	return map[string]Handler{
-		"GET /cluster/firewall/options":      e.getFirewallOptions,
+	const groups = " /cluster/firewall/groups"
+	out := map[string]Handler{
+		"GET /cluster/firewall":              e.index("name", "rules", "options", "groups", "ipset", "aliases"),
 		"GET" + groups:                       e.getGroups,
 		"POST" + groups:                      e.postGroup,
 		"GET" + groups + "/{group}":          e.getRules,
@@ -171,19 +187,35 @@ func (e *Engine) firewallHandlers() map[string]Handler {
 		"GET" + groups + "/{group}/{pos}":    e.getRule,
 		"PUT" + groups + "/{group}/{pos}":    e.putRule,
 		"DELETE" + groups + "/{group}/{pos}": e.deleteRule,
-		"GET" + vm + "/options":              e.getFirewallOptions,
-		"PUT" + vm + "/options":              e.putFirewallOptions,
-		"GET" + vm + "/rules":                e.getRules,
-		"POST" + vm + "/rules":               e.postRule,
-		"GET" + vm + "/rules/{pos}":          e.getRule,
-		"PUT" + vm + "/rules/{pos}":          e.putRule,
-		"DELETE" + vm + "/rules/{pos}":       e.deleteRule,
-		"GET" + vm + "/ipset":                e.getIPSets,
-		"POST" + vm + "/ipset":               e.postIPSet,
-		"GET" + vm + "/ipset/{name}":         e.getIPSet,
-		"POST" + vm + "/ipset/{name}":        e.postIPSetEntry,
-		"DELETE" + vm + "/ipset/{name}":      e.deleteIPSet,
-		"GET" + vm + "/aliases":              e.getAliases,
-		"POST" + vm + "/aliases":             e.postAlias,
+		"GET /nodes/{node}/firewall/options": e.getFirewallOptions,
+		"PUT /nodes/{node}/firewall/options": e.putFirewallOptions,
+		"GET /nodes/{node}/firewall/rules":   e.getRules,
 	}
+	for _, at := range []string{" /cluster/firewall", " /nodes/{node}/qemu/{vmid}/firewall"} {
+		for name, h := range map[string]Handler{
+			"GET" + at + "/options":                e.getFirewallOptions,
+			"PUT" + at + "/options":                e.putFirewallOptions,
+			"GET" + at + "/rules":                  e.getRules,
+			"POST" + at + "/rules":                 e.postRule,
+			"GET" + at + "/rules/{pos}":            e.getRule,
+			"PUT" + at + "/rules/{pos}":            e.putRule,
+			"DELETE" + at + "/rules/{pos}":         e.deleteRule,
+			"GET" + at + "/ipset":                  e.getIPSets,
+			"POST" + at + "/ipset":                 e.postIPSet,
+			"GET" + at + "/ipset/{name}":           e.getIPSet,
+			"POST" + at + "/ipset/{name}":          e.postIPSetEntry,
+			"DELETE" + at + "/ipset/{name}":        e.deleteIPSet,
+			"GET" + at + "/ipset/{name}/{cidr}":    e.getIPSetEntry,
+			"PUT" + at + "/ipset/{name}/{cidr}":    e.putIPSetEntry,
+			"DELETE" + at + "/ipset/{name}/{cidr}": e.deleteIPSetEntry,
+			"GET" + at + "/aliases":                e.getAliases,
+			"POST" + at + "/aliases":               e.postAlias,
+			"GET" + at + "/aliases/{name}":         e.getAlias,
+			"PUT" + at + "/aliases/{name}":         e.putAlias,
+			"DELETE" + at + "/aliases/{name}":      e.deleteAlias,
+		} {
+			out[name] = h
+		}
+	}
+	return out
 }

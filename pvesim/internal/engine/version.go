@@ -37,7 +37,7 @@ type Version struct {
 var Versions = map[string]Version{
 	"8.4": {
 		Release: "8.4", Full: "8.4.21", RepoID: "2606ac85", QEMU: "9.2.0", JSONLine: 917, UploadLine: 1317,
-		MissingMethods: []string{"GET /cluster/ha/rules"},
+		MissingMethods: []string{"GET /cluster/ha/rules", "POST /cluster/ha/rules", "GET /cluster/ha/rules/{rule}", "PUT /cluster/ha/rules/{rule}", "DELETE /cluster/ha/rules/{rule}"},
 		AgentPingText:  "QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout",
 	},
 	"9.2": {

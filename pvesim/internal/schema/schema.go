@@ -147,8 +147,8 @@ func (c *Catalogue) addRoute(m *Method) {
 				at.param = &route{children: map[string]*route{}, name: strings.Trim(part, "{}")}
 			}
 			at = at.param
-			// A volume name may contain slashes: everything behind belongs to it.
-			at.rest = at.name == "volume"
+			// A volume's name and a network may contain slashes: everything behind belongs to them.
+			at.rest = at.name == "volume" || at.name == "cidr"
 			continue
 		}
 		next := at.children[part]
