@@ -28,10 +28,13 @@ func deployment(name string, replicas int32) *appsv1.Deployment {
 	return d
 }
 
-// spreadOverHosts: a zone is a Proxmox host.
+// spreadOverHosts: a zone is a Proxmox host. Without minDomains the scheduler
+// would be content with the zones whose nodes are up first.
 func spreadOverHosts(d *appsv1.Deployment) *appsv1.Deployment {
+	zones := int32(hosts)
 	d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+		MinDomains:    &zones,
 		LabelSelector: d.Spec.Selector,
 	}}
 	return d

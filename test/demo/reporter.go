@@ -129,9 +129,7 @@ func (r *Reporter) vm(vm VM) time.Duration {
 	case Cloning:
 		r.event(plain, "VM %d is being cloned on %s", vm.VMID, vm.Host)
 	case Booting:
-		if before != NoPower && before != NotReady {
-			r.event(plain, "VM %d boots from its own ISO", vm.VMID)
-		}
+		r.event(plain, "VM %d boots from its own ISO", vm.VMID)
 	case Joined:
 		r.joined(vm.Name)
 	case Ready:
@@ -143,6 +141,10 @@ func (r *Reporter) vm(vm VM) time.Duration {
 		h.readyAfter = time.Since(h.first)
 		r.event(green, "node %s is Ready on %s, %s after Karpenter's decision", vm.Name, vm.Host, seconds(h.readyAfter))
 	case NotReady:
+		if before == NoPower {
+			r.event(plain, "VM %d on %s was started again", vm.VMID, vm.Host)
+			break
+		}
 		r.event(red, "node %s is NotReady", vm.Name)
 	case NoPower:
 		r.event(red, "VM %d on %s has lost power", vm.VMID, vm.Host)
@@ -174,7 +176,7 @@ func (r *Reporter) Joined() []string {
 	return append([]string(nil), r.nodes...)
 }
 
-// FirstReady is the shortest time from a claim to its Ready Node.
+// ReadyTimes are the times from a claim to its Ready Node, of all VMs there are.
 func (r *Reporter) ReadyTimes() []time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -133,10 +133,14 @@ func (w World) hosts() []line {
 		}
 		state = append(state, bar(host.UsedCPUs, host.CPUs)...)
 		out = append(out, state.in(dim, fmt.Sprintf("  %d of %d CPUs in VMs", host.UsedCPUs, host.CPUs)))
+		branch := len(out)
 		for _, vm := range w.VMs {
 			if vm.Host == host.Name {
-				out = append(out, w.vm(vm))
+				out = append(out, append(text("  ├ "), w.vm(vm)...))
 			}
+		}
+		if last := len(out) - 1; last >= branch {
+			out[last][0].text = "  └ "
 		}
 	}
 	return out
@@ -153,7 +157,7 @@ func bar(used, total int) line {
 }
 
 func (w World) vm(vm VM) line {
-	l := text("  └ VM ").in(bold, pad(fmt.Sprint(vm.VMID), 7)).
+	l := text("VM ").in(bold, pad(fmt.Sprint(vm.VMID), 7)).
 		in(dim, pad(vm.Type, 15)).
 		and(" ").in(vm.Phase.style(), pad(string(vm.Phase), 11))
 	if vm.ReadyAfter > 0 {

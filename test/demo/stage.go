@@ -166,11 +166,6 @@ func (s *Stage) observer() *observer {
 	return o
 }
 
-// logs says where to look.
-func (s *Stage) logs() []string {
-	return []string{s.Controller.Log(), filepath.Join(s.Plane.Dir, "logs")}
-}
-
 // findBinary makes a good message of a binary that was not built.
 func findBinary(flag, path string) (string, error) {
 	if _, err := os.Stat(path); err != nil {

@@ -1,0 +1,144 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// full is a scene with more to tell than a small window can show.
+func full() Scene {
+	s := Scene{
+		Elapsed: 83 * time.Second, Headline: "host pve2 loses power",
+		Steps: []Step{{"scale up", Done, 4 * time.Second}, {"spread", Running, 0}, {"scale down", Waiting, 0}},
+	}
+	for h := range 3 {
+		host := fmt.Sprintf("pve%d", h+1)
+		s.World.Hosts = append(s.World.Hosts, Host{Name: host, Up: h != 1, CPUs: 16, UsedCPUs: 4 * h})
+		for v := range 6 {
+			name := fmt.Sprintf("node-%d-%d", h, v)
+			s.World.VMs = append(s.World.VMs, VM{Host: host, VMID: 20000 + 10*h + v, Name: name, Type: "c1.4VCPU-8GB", Phase: Ready, ReadyAfter: time.Second})
+			s.World.Pods = append(s.World.Pods, Pod{App: "web", Node: name, Ready: true})
+		}
+	}
+	s.World.Pods = append(s.World.Pods, Pod{App: "web"}, Pod{App: "web", Leaving: true, Node: "node-0-0"})
+	for i := range 40 {
+		s.Events = append(s.Events, Event{At: time.Duration(i) * time.Second, Text: fmt.Sprintf("event %d %s", i, strings.Repeat("long ", 40))})
+	}
+	return s
+}
+
+func render(s Scene, width, height int, colours bool) []string {
+	var out []string
+	for _, l := range s.Frame(width, height) {
+		out = append(out, l.render(width, colours))
+	}
+	return out
+}
+
+func TestFrameFitsItsWindow(t *testing.T) {
+	t.Parallel()
+	for _, scene := range []Scene{full(), {}} {
+		for width := 20; width <= 200; width += 7 {
+			for height := 5; height <= 60; height++ {
+				lines := render(scene, width, height, false)
+				if len(lines) >= height {
+					t.Fatalf("%dx%d: the frame has %d lines, want less than the window's", width, height, len(lines))
+				}
+				for _, l := range lines {
+					if n := utf8.RuneCountInString(l); n > width {
+						t.Fatalf("%dx%d: a line has %d cells: %q", width, height, n, l)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestFrameTellsWhatHappens(t *testing.T) {
+	t.Parallel()
+	all := strings.Join(render(full(), 120, 60, false), "\n")
+	for _, want := range []string{
+		"1:23", "✓ scale up 4.0s", "▶ spread", "○ scale down", "host pve2 loses power",
+		"pve2   DOWN", "pve3   up", "8 of 16 CPUs", "VM 20025  c1.4VCPU-8GB    Ready      in 1.0s  ●",
+		"18 running", "1 waiting ○", "0:39  event 39",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("the frame lacks %q:\n%s", want, all)
+		}
+	}
+	if strings.Contains(all, "\x1b") {
+		t.Error("a frame without colours has escape sequences")
+	}
+	if coloured := strings.Join(render(full(), 120, 60, true), ""); !strings.Contains(coloured, "\x1b[31mDOWN") {
+		t.Error("a host that is down is not red")
+	}
+}
+
+func TestPlainScreenPrintsLinesOnly(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	report := NewReporter(&Screen{out: &out})
+	report.Steps("scale up")
+	report.Step(0, Running, 0)
+	report.Headline("%d pods wait", 6)
+	vm := VM{UID: "uid", Name: "node-a", Host: "pve1", VMID: 20001, Type: "c1.4VCPU-8GB"}
+	for _, phase := range []Phase{Planned, Cloning, Prepared, Booting, Joined, Ready, Ready, NotReady, Ready, NoPower, NotReady, Ready, Leaving} {
+		vm.Phase = phase
+		report.Observe(World{VMs: []VM{vm}})
+	}
+	report.Observe(World{})
+	want := []string{
+		"1/1  scale up", "6 pods wait", "claim node-a becomes VM 20001", "cloned on pve1", "boots from its own ISO",
+		"node-a is Ready on pve1", "node-a is NotReady", "node-a is Ready again", "has lost power", "was started again", "node-a is Ready again", "gives node node-a back", "VM 20001 and everything of it is gone",
+	}
+	rest := out.String()
+	for _, w := range want {
+		_, after, found := strings.Cut(rest, w)
+		if !found {
+			t.Fatalf("%q is missing or out of order in:\n%s", w, out.String())
+		}
+		rest = after
+	}
+	if strings.Contains(out.String(), "\x1b") {
+		t.Errorf("plain output has escape sequences: %q", out.String())
+	}
+	if joined := report.Joined(); len(joined) != 1 || joined[0] != "node-a" {
+		t.Errorf("joined nodes are %v, want node-a once", joined)
+	}
+}
+
+func TestLiveScreenDrawsInPlace(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	screen := &Screen{out: &out, live: true, size: func() (int, int) { return 80, 24 }}
+	screen.Draw(full())
+	first := strings.Count(out.String(), "\n")
+	out.Reset()
+	screen.Draw(full())
+	if up := fmt.Sprintf("\x1b[%dA", first); !strings.Contains(out.String(), up) {
+		t.Errorf("the second frame does not go up the %d lines of the first", first)
+	}
+	out.Reset()
+	screen.Close()
+	if !strings.Contains(out.String(), "\x1b[?25h") {
+		t.Error("the cursor stays hidden")
+	}
+}
+
+func TestSummaryAligns(t *testing.T) {
+	t.Parallel()
+	s := &Summary{}
+	s.Add("short", 1200*time.Millisecond)
+	s.AddNote("a longer line", "3 of 3")
+	lines := s.Lines()
+	if len(lines) != 4 || lines[1].render(0, false) != "  short          1.2s" || lines[2].render(0, false) != "  a longer line  3 of 3" {
+		t.Errorf("the table is %q", lines)
+	}
+}
