@@ -94,6 +94,10 @@ lint: ## Lint, import directions included
 	@# With the flags of its build, or all of Kubernetes would be compiled once more.
 	cd kubeplane && CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath' $(TOOL) golangci-lint run --allow-serial-runners ./internal/...
 
+.PHONY: fix
+fix: ## Let the linters correct what they can: formatting, imports, old idioms
+	$(TOOL) golangci-lint run --allow-serial-runners --fix ./...
+
 .PHONY: vet
 vet: ## go vet
 	$(call say,"vetting (first time: a few minutes of compiling; then seconds)")

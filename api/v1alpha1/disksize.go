@@ -35,7 +35,7 @@ func (s DiskSize) Bytes() (int64, error) {
 		}
 
 		if count, err := strconv.ParseUint(digits, 10, 64); err == nil && count <= math.MaxInt64/unit.bytes {
-			return int64(count * unit.bytes), nil
+			return int64(count * unit.bytes), nil //nolint:gosec // the line above keeps it in range
 		}
 	}
 

@@ -48,6 +48,13 @@ const (
 	// AnnotationBootDataToken is the ID (never the secret) of the join token in the boot data.
 	AnnotationBootDataToken = Group + "/proxmoxcloudinit-token"
 
+	// AnnotationHost is the Host that the VM was migrated to, when it is no longer on the one that its zone label names.
+	AnnotationHost = Group + "/host"
+	// AnnotationHostSince is the time (RFC 3339) when the VM was first seen there.
+	AnnotationHostSince = Group + "/host-since"
+	// AnnotationRebootOperation is the last reboot that Karpenter asked for, so that its retries restart the VM once.
+	AnnotationRebootOperation = Group + "/reboot-operation"
+
 	// BootDataInitialized is the final value of AnnotationBootDataStatus.
 	BootDataInitialized = "Initialized"
 )
