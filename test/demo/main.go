@@ -101,12 +101,15 @@ func show(ctx context.Context, stage *Stage, screen *Screen, began time.Time) er
 	report := NewReporter(screen)
 	err := NewTour(stage, report, summary).Run(ctx)
 	screen.Close()
-	if err != nil {
-		return explain(err)
+	var problems []string
+	if err == nil {
+		problems, err = stage.verify(ctx, report.Joined(), summary)
 	}
-	problems, err := stage.verify(ctx, report.Joined(), summary)
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	summary.Add("in all", time.Since(began))
 	screen.Print(text(""))
@@ -122,12 +125,4 @@ func show(ctx context.Context, stage *Stage, screen *Screen, began time.Time) er
 		screen.Print(styled("  ✗ "+problem, red))
 	}
 	return fmt.Errorf("%d promises were not kept", len(problems))
-}
-
-// explain tells an interruption from a failure.
-func explain(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return errors.New("interrupted")
-	}
-	return err
 }

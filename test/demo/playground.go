@@ -49,16 +49,13 @@ func playground(ctx context.Context, o options, stage *Stage, report *Reporter) 
 	report.screen.Print(text("Controller log: " + stage.Controller.Log()))
 	report.screen.Print(styled("Ctrl-C ends it all. Meanwhile, this happens:", bold))
 	report.screen.Print(text(""))
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	watching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	unexpected := make(chan error, 1)
 	go func() {
-		if err := stage.ended(ctx); err != nil {
-			cancel(err)
-		}
+		unexpected <- stage.ended(watching)
+		cancel()
 	}()
-	(&Tour{stage: stage, report: report, observer: stage.observer(), news: make(chan struct{})}).watch(ctx)
-	if err := context.Cause(ctx); err != context.Canceled { //nolint:errorlint // exactly the bare one means Ctrl-C
-		return err
-	}
-	return nil
+	NewWatch(stage, report).run(watching)
+	return <-unexpected
 }

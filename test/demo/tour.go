@@ -15,14 +15,10 @@ import (
 
 // Tour walks through what the product does, and measures it.
 type Tour struct {
-	stage    *Stage
-	report   *Reporter
-	summary  *Summary
-	observer *observer
-
-	mu    sync.Mutex
-	world World
-	news  chan struct{} // closed and replaced at each look
+	stage   *Stage
+	report  *Reporter
+	summary *Summary
+	watch   *Watch
 }
 
 // part of the tour.
@@ -43,7 +39,7 @@ func parts() []part {
 
 // NewTour prepares the tour.
 func NewTour(stage *Stage, report *Reporter, summary *Summary) *Tour {
-	t := &Tour{stage: stage, report: report, summary: summary, observer: stage.observer(), news: make(chan struct{})}
+	t := &Tour{stage: stage, report: report, summary: summary, watch: NewWatch(stage, report)}
 	for _, p := range parts() {
 		report.Steps(p.title)
 	}
@@ -57,7 +53,7 @@ func (t *Tour) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
-	wg.Go(func() { t.watch(ctx) })
+	wg.Go(func() { t.watch.run(ctx) })
 	wg.Go(func() {
 		if err := t.stage.ended(ctx); err != nil {
 			cancel(err)
@@ -82,52 +78,6 @@ func (t *Tour) attempt(ctx context.Context, p part) error {
 	return p.run(t, ctx)
 }
 
-// watch looks at the world until the context ends.
-func (t *Tour) watch(ctx context.Context) {
-	tick := time.NewTicker(300 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if w, err := t.observer.look(ctx); err == nil {
-			t.mu.Lock()
-			t.world = w
-			close(t.news)
-			t.news = make(chan struct{})
-			t.mu.Unlock()
-			t.report.Observe(w)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-// until waits for the world to be as described, and gives the time it took.
-func (t *Tour) until(ctx context.Context, what string, is func(World) bool) (time.Duration, error) {
-	began := time.Now()
-	// What was seen before this call may be older than what the caller just did.
-	for first := true; ; first = false {
-		t.mu.Lock()
-		world, news := t.world, t.news
-		t.mu.Unlock()
-		if !first && is(world) {
-			return time.Since(began), nil
-		}
-		select {
-		case <-news:
-		case <-ctx.Done():
-			return 0, fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx))
-		}
-	}
-}
-
-func (t *Tour) now() World {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.world
-}
-
 const (
 	web        = "web"
 	webPods    = 6
@@ -142,12 +92,12 @@ func (t *Tour) scaleUp(ctx context.Context) error {
 	if err := t.stage.Plane.Client.Create(ctx, deployment(web, webPods)); err != nil {
 		return fmt.Errorf("creating the deployment, %w", err)
 	}
-	took, err := t.until(ctx, "all pods to run", func(w World) bool { return w.ready(web) == webPods })
+	took, err := t.watch.until(ctx, "all pods to run", func(w World) bool { return w.ready(web) == webPods })
 	if err != nil {
 		return err
 	}
-	t.summary.Add(fmt.Sprintf("%d pending pods became %d VMs and run", webPods, len(t.now().VMs)), took)
-	if _, err := t.until(ctx, "all nodes to be Ready", func(w World) bool { return w.all(Ready) }); err != nil {
+	t.summary.Add(fmt.Sprintf("%d pending pods became %d VMs and run", webPods, len(t.watch.now().VMs)), took)
+	if _, err := t.watch.until(ctx, "all nodes to be Ready", func(w World) bool { return w.all(Ready) }); err != nil {
 		return err
 	}
 	t.summary.AddNote("a node was Ready after Karpenter's decision in", spanOf(t.report.ReadyTimes()))
@@ -160,15 +110,15 @@ func (t *Tour) spread(ctx context.Context) error {
 	if err := t.stage.Plane.Client.Create(ctx, spreadOverHosts(deployment(db, dbPods))); err != nil {
 		return fmt.Errorf("creating the deployment, %w", err)
 	}
-	took, err := t.until(ctx, "all pods to run", func(w World) bool { return w.ready(db) == dbPods && w.all(Ready) })
+	took, err := t.watch.until(ctx, "all pods to run", func(w World) bool { return w.ready(db) == dbPods && w.all(Ready) })
 	if err != nil {
 		return err
 	}
 	perHost := map[string]int{}
-	for _, pod := range t.now().of(db) {
+	for _, pod := range t.watch.now().of(db) {
 		perHost[pod.Host]++
 	}
-	for _, host := range t.now().Hosts {
+	for _, host := range t.watch.now().Hosts {
 		if perHost[host.Name] != dbPods/hosts {
 			return fmt.Errorf("host %s has %d of the %d pods, want %d", host.Name, perHost[host.Name], dbPods, dbPods/hosts)
 		}
@@ -184,13 +134,13 @@ func (t *Tour) hostFails(ctx context.Context) error {
 	on := func(w World) []VM {
 		return slices.DeleteFunc(slices.Clone(w.VMs), func(vm VM) bool { return vm.Host != victim })
 	}
-	lost := len(on(t.now()))
+	lost := len(on(t.watch.now()))
 	t.report.Headline("host %s loses power, with %d VMs on it", victim, lost)
 	t.report.Event(red, "host %s is dead", victim)
 	if err := t.stage.Proxmox.HostDown(victim, "noroute"); err != nil {
 		return err
 	}
-	moved, err := t.until(ctx, "the pods to run on other hosts", func(w World) bool {
+	moved, err := t.watch.until(ctx, "the pods to run on other hosts", func(w World) bool {
 		away := slices.DeleteFunc(w.of(web), func(p Pod) bool { return p.Host == victim })
 		return w.ready(web) == webPods && len(away) == webPods
 	})
@@ -205,7 +155,7 @@ func (t *Tour) hostFails(ctx context.Context) error {
 	if err := t.stage.Proxmox.HostUp(victim); err != nil {
 		return err
 	}
-	back, err := t.until(ctx, "the host's nodes to be Ready again", func(w World) bool {
+	back, err := t.watch.until(ctx, "the host's nodes to be Ready again", func(w World) bool {
 		return len(on(w)) >= lost && w.all(Ready) && w.ready(db) == dbPods
 	})
 	if err != nil {
@@ -219,7 +169,7 @@ func (t *Tour) hostFails(ctx context.Context) error {
 func (t *Tour) busiest(app string) string {
 	count := map[string]int{}
 	most := ""
-	for _, pod := range t.now().of(app) {
+	for _, pod := range t.watch.now().of(app) {
 		count[pod.Host]++
 		if most == "" || count[pod.Host] > count[most] {
 			most = pod.Host
@@ -231,7 +181,7 @@ func (t *Tour) busiest(app string) string {
 // scaleDown: first fewer pods than the VMs could hold, then none.
 func (t *Tour) scaleDown(ctx context.Context) error {
 	kube := t.stage.Plane.Client
-	had := len(t.now().VMs)
+	had := len(t.watch.now().VMs)
 	t.report.Headline("fewer pods: Karpenter moves them together and gives VMs back")
 	if err := consolidateAfter(ctx, kube, "5s"); err != nil {
 		return err
@@ -241,13 +191,13 @@ func (t *Tour) scaleDown(ctx context.Context) error {
 			return err
 		}
 	}
-	took, err := t.until(ctx, "consolidation to fewer VMs", func(w World) bool {
+	took, err := t.watch.until(ctx, "consolidation to fewer VMs", func(w World) bool {
 		return len(w.VMs) <= hosts+1 && w.all(Ready) && w.ready(web) == afterwards && w.ready(db) == hosts
 	})
 	if err != nil {
 		return err
 	}
-	t.summary.Add(fmt.Sprintf("consolidation: %d VMs became %d", had, len(t.now().VMs)), took)
+	t.summary.Add(fmt.Sprintf("consolidation: %d VMs became %d", had, len(t.watch.now().VMs)), took)
 
 	t.report.Headline("no pods any more: no VM may be left")
 	for _, app := range []string{web, db} {
@@ -255,7 +205,7 @@ func (t *Tour) scaleDown(ctx context.Context) error {
 			return err
 		}
 	}
-	took, err = t.until(ctx, "the last VM to go", func(w World) bool { return len(w.VMs) == 0 && len(w.Pods) == 0 })
+	took, err = t.watch.until(ctx, "the last VM to go", func(w World) bool { return len(w.VMs) == 0 && len(w.Pods) == 0 })
 	if err != nil {
 		return err
 	}
