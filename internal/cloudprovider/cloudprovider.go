@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,6 +34,8 @@ type CloudProvider struct {
 	types     *instancetype.Provider
 	recorder  events.Recorder
 	overlays  *nodeoverlay.InstanceTypeStore
+
+	migratedDriftAfter time.Duration
 }
 
 var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
@@ -44,11 +47,16 @@ type Deps struct {
 	Types     *instancetype.Provider
 	Recorder  events.Recorder
 	Overlays  *nodeoverlay.InstanceTypeStore
+	// MigratedDriftAfter is how long after a migration a Node drifts; 0 = never.
+	MigratedDriftAfter time.Duration
 }
 
 // New makes the adapter.
 func New(deps Deps) *CloudProvider {
-	return &CloudProvider{kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, overlays: deps.Overlays}
+	return &CloudProvider{
+		kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, overlays: deps.Overlays,
+		migratedDriftAfter: deps.MigratedDriftAfter,
+	}
 }
 
 // Name is the value of the provider label in metrics.

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // Why a Claim drifts.
@@ -20,6 +21,8 @@ const (
 	NodeClassDrift cloudprovider.DriftReason = "NodeClassDrift"
 	// ImageDrift: the Template on the Claim's Host is another one now.
 	ImageDrift cloudprovider.DriftReason = "ImageDrift"
+	// HostChanged: the VM was migrated, and its zone label is wrong.
+	HostChanged cloudprovider.DriftReason = "HostChanged"
 )
 
 // IsDrifted compares what a Claim was made from with what it would be made from now.
@@ -40,6 +43,9 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	image, known := c.instances.CurrentImage(claim, class)
 	if known && claim.Status.ImageID != "" && claim.Status.ImageID != image {
 		return ImageDrift, nil
+	}
+	if since, moved := instance.MigratedSince(claim); moved && c.migratedDriftAfter > 0 && c.instances.Clock.Since(since) > c.migratedDriftAfter {
+		return HostChanged, nil
 	}
 	return "", nil
 }

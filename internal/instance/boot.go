@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -97,7 +98,9 @@ func (p *Provider) CheckBootData(ctx context.Context, class *v1alpha1.ProxmoxNod
 			Region: "region", Host: "host", VMID: v1alpha1.MinVMID, InstanceType: "sample", Cores: 1, MemoryMiB: 1024,
 			MACs: map[string]string{"net0": "BC:24:11:00:00:00"},
 		},
-		values: values, token: "abcdef.0123456789abcdef", rootCA: "sample", version: p.Boot.Version,
+		// What every instance type has: some settings of the kubelet need it.
+		overhead: cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
+		values:   values, token: "abcdef.0123456789abcdef", rootCA: "sample", version: p.Boot.Version,
 	})
 	if err != nil {
 		return err
@@ -217,11 +220,5 @@ func kubeletSettings(k *v1alpha1.KubeletConfiguration) bootdata.KubeletSettings 
 	if k == nil {
 		return bootdata.KubeletSettings{}
 	}
-	return bootdata.KubeletSettings{
-		CPUManagerPolicy: k.CPUManagerPolicy, CPUCFSQuota: k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod,
-		TopologyManagerPolicy: k.TopologyManagerPolicy, TopologyManagerScope: k.TopologyManagerScope,
-		ImageGCHighThresholdPercent: k.ImageGCHighThresholdPercent, ImageGCLowThresholdPercent: k.ImageGCLowThresholdPercent,
-		ShutdownGracePeriod: k.ShutdownGracePeriod, AllowedUnsafeSysctls: k.AllowedUnsafeSysctls,
-		ClusterDNS: k.ClusterDNS, MaxPods: k.MaxPods, FailSwapOn: k.FailSwapOn,
-	}
+	return bootdata.KubeletSettings(*k)
 }

@@ -117,7 +117,7 @@ func (l *launch) cloneUnderWay(ctx context.Context) (bool, error) {
 
 // clone asks for the clone and waits for its end.
 func (l *launch) clone(ctx context.Context) error {
-	done, err := l.slots.acquire(ctx, l.slot())
+	done, err := l.slots.acquire(ctx, slotOf(l.Inventory.View(), l.intent.Region, l.intent.Host, l.intent.Storage))
 	if err != nil {
 		return err
 	}
@@ -173,15 +173,6 @@ func cloneError(err error) error {
 	default:
 		return &LaunchError{Reason: ReasonClone, err: err}
 	}
-}
-
-// slot is what this clone contends for.
-func (l *launch) slot() slotKey {
-	key := slotKey{region: l.intent.Region, host: l.intent.Host, storage: l.intent.Storage}
-	if l.intent.SharedStorage {
-		key.host = ""
-	}
-	return key
 }
 
 func (l *launch) target() string {

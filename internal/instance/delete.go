@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -81,7 +83,12 @@ func (r *removal) run(ctx context.Context) (bool, error) {
 	outcome := vmAbsent
 	if host, ok := r.locate(); ok {
 		var err error
-		if outcome, err = r.removeVM(ctx, r.client, r.id, host); err != nil {
+		outcome, err = r.removeVM(ctx, r.client, r.id, host)
+		if err != nil && r.hostIsGone(ctx, host, err) {
+			log.FromContext(ctx).Info("the host has left its cluster, and the VM with it", "vmid", r.id.VMID, "host", host)
+			return r.finish(ctx)
+		}
+		if err != nil {
 			return false, err
 		}
 	}
@@ -103,9 +110,35 @@ func (r *removal) run(ctx context.Context) (bool, error) {
 	if err := r.sweep(ctx); err != nil {
 		return false, err
 	}
+	return r.finish(ctx)
+}
+
+// finish gives back what is not on Proxmox.
+func (r *removal) finish(ctx context.Context) (bool, error) {
+	if err := r.Boot.Revoke(ctx, r.claim); err != nil {
+		return false, fmt.Errorf("deleting the join token, %w", err)
+	}
 	r.Inventory.Release(string(r.claim.UID))
 	r.memory.forget(string(r.claim.UID))
 	return true, nil
+}
+
+// hostIsGone tells whether the Host that holds the VM was removed from its Cluster
+// for good: the Cluster answers, knows neither the Host nor the VM, and that has
+// been so for long enough.
+func (r *removal) hostIsGone(ctx context.Context, host string, err error) bool {
+	var blocked *BlockedError
+	if !errors.As(err, &blocked) || blocked.Reason != BlockedHostUnreachable || r.claim.DeletionTimestamp.IsZero() ||
+		r.Clock.Since(r.claim.DeletionTimestamp.Time) < r.Settings.HostRemovedAfter {
+		return false
+	}
+	if r.Inventory.Refresh(ctx, r.id.Region) != nil {
+		return false
+	}
+	view := r.Inventory.View()
+	_, hostThere := view.Host(r.id.Region, host)
+	_, guestThere := view.Guest(r.id.Region, r.id.VMID)
+	return !hostThere && !guestThere
 }
 
 // locate says where the VM was last seen, else where it was meant to be.
@@ -165,16 +198,13 @@ func (r *removal) cloneSettled(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// sweep removes what was made beside the VM.
+// sweep removes the boot drive, if the guest still had it.
 func (r *removal) sweep(ctx context.Context) error {
 	taken := r.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
 	if r.hasIntent && r.intent.ISOStorage != "" && !taken {
 		if err := r.deleteVolume(ctx, r.client, r.intent.Host, isoVolume(r.intent.ISOStorage, r.id)); err != nil {
 			return blockedBy(err, fmt.Sprintf("host %s does not answer", r.intent.Host))
 		}
-	}
-	if err := r.Boot.Revoke(ctx, r.claim); err != nil {
-		return fmt.Errorf("deleting the join token, %w", err)
 	}
 	return nil
 }
@@ -227,23 +257,23 @@ func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, h
 	if disk, ok := cfg.BootDisk(); ok {
 		storage = disk.Storage
 	}
-	done, err := p.slots.acquire(ctx, slotKey{region: id.Region, host: host, storage: storage})
-	if err != nil {
-		return vmGoing, err
-	}
-	defer done()
 	key := id.Region + "/" + host + "/" + storage
-	task, err := c.StopVM(ctx, host, id.VMID)
-	if err == nil {
-		_, err = p.wait(ctx, c, task, key)
+	if volumes := foreignVolumes(id, cfg); len(volumes) > 0 {
+		log.FromContext(ctx).Info("volumes of other owners are attached; they stay", "vmid", id.VMID, "host", host, "volumes", volumes)
 	}
+	err := p.powerOff(ctx, c, id, host, key)
 	if errors.Is(err, proxmox.ErrNotFound) {
 		return vmAbsent, nil
 	}
 	if err != nil {
 		return vmGoing, blockedBy(err, fmt.Sprintf("host %s does not answer", host))
 	}
-	task, err = c.DestroyVM(ctx, host, id.VMID)
+	done, err := p.slots.acquire(ctx, slotOf(p.Inventory.View(), id.Region, host, storage))
+	if err != nil {
+		return vmGoing, err
+	}
+	defer done()
+	task, err := c.DestroyVM(ctx, host, id.VMID)
 	var status proxmox.TaskStatus
 	if err == nil {
 		status, err = p.wait(ctx, c, task, key)
@@ -264,6 +294,44 @@ func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, h
 	}
 	p.Inventory.ObserveGone(id.Region, id.VMID)
 	return vmRemoved, nil
+}
+
+// powerOff ends the guest: at once, or with a bounded time to shut down. A
+// shutdown that outlasts one Delete is waited for by the next.
+func (p *Provider) powerOff(ctx context.Context, c proxmox.Client, id Identity, host, key string) error {
+	task, under := p.memory.shutdown(id.ClaimUID)
+	if !under {
+		var err error
+		if p.Settings.ShutdownTimeout > 0 {
+			task, err = c.ShutdownVM(ctx, host, id.VMID, p.Settings.ShutdownTimeout)
+			p.memory.setShutdown(id.ClaimUID, task)
+		} else {
+			task, err = c.StopVM(ctx, host, id.VMID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := p.wait(ctx, c, task, key)
+	if ctx.Err() == nil {
+		p.memory.setShutdown(id.ClaimUID, "")
+	}
+	return err
+}
+
+// volumePattern finds the VMID in a volume's name: vm-100-disk-0, 100/vm-100-....
+var volumePattern = regexp.MustCompile(`(?:^|[:/])(?:vm|subvol)-(\d+)-[^/]*$`)
+
+// foreignVolumes are attached disks that carry another VMID, as those of the
+// Proxmox CSI driver do. Proxmox leaves them alone when it destroys the VM.
+func foreignVolumes(id Identity, cfg proxmox.VMConfig) []string {
+	var out []string
+	for _, drive := range cfg.Drives() {
+		if found := volumePattern.FindStringSubmatch(drive.VolumeID); found != nil && found[1] != strconv.Itoa(id.VMID) {
+			out = append(out, drive.VolumeID)
+		}
+	}
+	return out
 }
 
 // blockedBy turns "nobody answers" and "somebody holds the lock" into a reason

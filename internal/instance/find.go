@@ -149,9 +149,6 @@ func (p *Provider) RemoveOrphan(ctx context.Context, vm VM) (bool, error) {
 	return true, p.Boot.Tokens.Revoke(ctx, types.UID(vm.ClaimUID))
 }
 
-// settling is how long a young Claim's VM may be missing from a Snapshot.
-const settling = 2 * time.Minute
-
 // MayExist tells whether a Claim's VM cannot be ruled out although no Snapshot
 // shows it as ours: it is being launched, its row was not read yet, or its
 // Cluster does not answer.
@@ -162,15 +159,51 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 	}
 	view := p.Inventory.View()
 	guest, seen := view.Guest(id.Region, id.VMID)
+	snapshot := view.Snapshots[id.Region]
+	completed, launched := claim.Annotations[v1alpha1.AnnotationLaunchCompleted]
 	switch {
-	case view.Failures[id.Region] != nil:
+	case snapshot == nil || view.Failures[id.Region] != nil:
 		return true
 	case seen && guest.Config == nil:
 		return true
-	case claim.Annotations[v1alpha1.AnnotationLaunchIntent] != "" && claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "":
-		return true
+	case !launched:
+		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] != ""
 	}
-	return p.Clock.Since(claim.CreationTimestamp.Time) < settling
+	// A Snapshot from before the VM was there says nothing about it.
+	at, err := time.Parse(time.RFC3339, completed)
+	return err == nil && !snapshot.Taken.After(at.Add(time.Second))
+}
+
+// NoteHost writes on a Claim where its VM was migrated to, and since when. True
+// when that is news.
+func (p *Provider) NoteHost(ctx context.Context, claim *karpv1.NodeClaim, vm VM) (bool, error) {
+	in, ok, err := ReadIntent(claim)
+	if err != nil || !ok {
+		return false, err
+	}
+	noted, ok := claim.Annotations[v1alpha1.AnnotationHost]
+	if !ok {
+		noted = in.Host
+	}
+	if noted == vm.Host {
+		return false, nil
+	}
+	return true, annotate(ctx, p.Kube, claim, map[string]string{
+		v1alpha1.AnnotationHost:      vm.Host,
+		v1alpha1.AnnotationHostSince: p.Clock.Now().UTC().Format(time.RFC3339),
+	})
+}
+
+// MigratedSince tells since when a Claim's VM is on another Host than its zone
+// label says.
+func MigratedSince(claim *karpv1.NodeClaim) (time.Time, bool) {
+	in, ok, err := ReadIntent(claim)
+	host, moved := claim.Annotations[v1alpha1.AnnotationHost]
+	if err != nil || !ok || !moved || host == in.Host {
+		return time.Time{}, false
+	}
+	since, err := time.Parse(time.RFC3339, claim.Annotations[v1alpha1.AnnotationHostSince])
+	return since, err == nil
 }
 
 // CurrentImage is the image that a Claim's VM would be cloned from now, on its

@@ -35,9 +35,7 @@ type Intent struct {
 	// Full is a full clone, to Storage.
 	Full    bool   `json:"full,omitempty"`
 	Storage string `json:"storage"`
-	// SharedStorage makes the clone limit count for the whole Cluster.
-	SharedStorage bool   `json:"shared,omitempty"`
-	Pool          string `json:"pool,omitempty"`
+	Pool    string `json:"pool,omitempty"`
 	// ISOStorage takes the boot drive; empty = the VM gets none.
 	ISOStorage string `json:"isoStorage,omitempty"`
 	// MACs by interface, fixed now so that the boot drive can be made while the

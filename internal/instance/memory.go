@@ -28,6 +28,8 @@ type recollection struct {
 	open      bool
 	taskKnown bool
 	task      proxmox.UPID
+	// shutdownTask is a guest's shutdown under way.
+	shutdownTask proxmox.UPID
 }
 
 func newMemory() *memory { return &memory{byClaim: map[string]*recollection{}} }
@@ -94,6 +96,26 @@ func (m *memory) setTask(claim *karpv1.NodeClaim, task proxmox.UPID) {
 	defer m.mu.Unlock()
 	r := m.at(string(claim.UID))
 	r.task, r.taskKnown = task, true
+}
+
+// shutdown is the guest's shutdown that an earlier Delete began.
+func (m *memory) shutdown(uid string) (proxmox.UPID, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.byClaim[uid]
+	if !ok || r.shutdownTask == "" {
+		return "", false
+	}
+	return r.shutdownTask, true
+}
+
+func (m *memory) setShutdown(uid string, task proxmox.UPID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.byClaim[uid]; !ok && task == "" {
+		return
+	}
+	m.at(uid).shutdownTask = task
 }
 
 func (m *memory) forget(uid string) {

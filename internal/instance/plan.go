@@ -132,7 +132,6 @@ func (in *Intent) chooseStorages(view inventory.View, class *v1alpha1.ProxmoxNod
 	if class.Spec.BootDevice.Storage != "" {
 		in.Storage = class.Spec.BootDevice.Storage
 	}
-	in.SharedStorage = snapshot.Storages[inventory.StorageKey{Host: in.Host, Storage: in.Storage}].Shared
 	in.Full = in.Storage != disk.Storage || !linkable(snapshot, template)
 	if class.Spec.MetadataOptions.Type != v1alpha1.MetadataTypeCDROM {
 		return nil

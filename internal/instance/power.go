@@ -13,15 +13,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// annotationReboot keeps the last reboot that was asked for, so that core's
-// retries restart the VM once.
-const annotationReboot = v1alpha1.Group + "/reboot-operation"
-
 // Reboot restarts a Claim's VM, once per operation. It presses the reset button:
 // core reboots Nodes that are sick, and a guest that hangs would let a polite
 // request run into its time-out.
 func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operation string) error {
-	if claim.Annotations[annotationReboot] == operation {
+	if claim.Annotations[v1alpha1.AnnotationRebootOperation] == operation {
 		return nil
 	}
 	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
@@ -39,7 +35,7 @@ func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operatio
 	if _, err := p.wait(ctx, p.Clients[vm.Region], task, vm.Region+"/"+vm.Host); err != nil {
 		return fmt.Errorf("resetting VM %d on host %s, %w", vm.VMID, vm.Host, err)
 	}
-	return annotate(ctx, p.Kube, claim, map[string]string{annotationReboot: operation})
+	return annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: operation})
 }
 
 // PowerOn starts a Claim's VM that was found stopped, as a Host's reboot leaves

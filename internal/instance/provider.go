@@ -50,6 +50,12 @@ type Settings struct {
 	// DeletePatience bounds how long one Delete waits before it answers that
 	// the removal is under way.
 	DeletePatience time.Duration
+	// ShutdownTimeout is how long a guest may take to shut down before its power
+	// is cut; 0 cuts it at once.
+	ShutdownTimeout time.Duration
+	// HostRemovedAfter is how long a Host that has left its Cluster is waited for
+	// before its VMs count as gone with it.
+	HostRemovedAfter time.Duration
 }
 
 // DefaultSettings are the documented defaults.
@@ -61,6 +67,8 @@ func DefaultSettings() Settings {
 		LaunchPatience: 5 * time.Minute,
 		ParkPatience:   5 * time.Minute,
 		DeletePatience: 15 * time.Second,
+
+		HostRemovedAfter: 10 * time.Minute,
 	}
 }
 

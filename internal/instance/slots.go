@@ -6,11 +6,22 @@ package instance
 import (
 	"context"
 	"sync"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // slotKey is what parallel clones contend for: a storage on a Host, or a shared
 // storage in the whole Cluster (Host empty), since its lock is cluster-wide.
 type slotKey struct{ region, host, storage string }
+
+// slotOf names what work on a storage contends for.
+func slotOf(view inventory.View, region, host, storage string) slotKey {
+	key := slotKey{region: region, host: host, storage: storage}
+	if state, ok := view.Storage(region, host, storage); ok && state.Shared {
+		key.host = ""
+	}
+	return key
+}
 
 // slots bounds how many clones and destroys run at once on a storage. Proxmox
 // gives up on a storage lock after ten seconds, without a queue, so waiting

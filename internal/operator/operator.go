@@ -107,6 +107,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	})
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,
+		MigratedDriftAfter: opts.MigratedDriftAfter,
 	})
 	if err := core.Add(o.Inventory); err != nil {
 		return nil, fmt.Errorf("adding the inventory, %w", err)
@@ -128,7 +129,10 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		handover.NewController(o.Instances),
 		inplace.NewController(kube, o.Instances, o.EventRecorder),
 		presence.NewController(kube, o.Instances, o.EventRecorder, interval),
-		garbagecollection.NewController(o.uncached, o.Instances, interval),
+		garbagecollection.NewController(garbagecollection.Deps{
+			Kube: kube, Reader: o.uncached, Instances: o.Instances, Recorder: o.EventRecorder, Registerer: crmetrics.Registry,
+			Policy: garbagecollection.Policy(o.settings.Options.OrphanPolicy), Grace: o.settings.Options.OrphanGrace, Interval: interval,
+		}),
 		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg takes the older recorder
 		status.NewController[*v1alpha1.ProxmoxUnmanagedTemplate](kube, o.GetEventRecorderFor("karpenter")), //nolint:staticcheck // operatorpkg takes the older recorder
 	}
@@ -177,6 +181,8 @@ func instanceSettings(opts *Options) instance.Settings {
 	s.CloneSlots = opts.CloneSlots
 	s.TaskTimeout = opts.TaskTimeout
 	s.LaunchPatience = opts.LaunchPatience
+	s.ShutdownTimeout = opts.ShutdownTimeout
+	s.HostRemovedAfter = opts.HostRemovedAfter
 	return s
 }
 

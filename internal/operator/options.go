@@ -36,6 +36,11 @@ type Options struct {
 	TaskTimeout             time.Duration
 	LaunchPatience          time.Duration
 	JoinTokenTTL            time.Duration
+	ShutdownTimeout         time.Duration
+	HostRemovedAfter        time.Duration
+	MigratedDriftAfter      time.Duration
+	OrphanPolicy            string
+	OrphanGrace             time.Duration
 
 	problems []error
 }
@@ -74,6 +79,16 @@ func table() []option {
 			duration(func(o *Options) *time.Duration { return &o.LaunchPatience }, time.Second)},
 		{"join-token-ttl", "JOIN_TOKEN_TTL", "1h", "Life of a join token. It is deleted earlier, when its node is initialized.",
 			duration(func(o *Options) *time.Duration { return &o.JoinTokenTTL }, time.Minute)},
+		{"shutdown-timeout", "SHUTDOWN_TIMEOUT", "0s", "How long a guest may take to shut down before its VM is removed. 0: its power is cut, since its pods are gone already.",
+			duration(func(o *Options) *time.Duration { return &o.ShutdownTimeout }, 0)},
+		{"host-removed-after", "HOST_REMOVED_AFTER", "10m", "How long a claim waits for a host that has left its Proxmox cluster before its VM counts as gone with it.",
+			duration(func(o *Options) *time.Duration { return &o.HostRemovedAfter }, time.Second)},
+		{"migrated-drift-after", "MIGRATED_DRIFT_AFTER", "0s", "How long after its VM was migrated to another host a node is replaced, since its zone label is wrong. 0: never.",
+			duration(func(o *Options) *time.Duration { return &o.MigratedDriftAfter }, 0)},
+		{"orphan-policy", "ORPHAN_POLICY", "remove", "What happens to VMs, boot drives, join tokens and nodes whose claim is gone: remove or report.",
+			oneOf(func(o *Options) *string { return &o.OrphanPolicy }, "remove", "report")},
+		{"orphan-grace", "ORPHAN_GRACE", "1m", "How long something must have been without its claim before it is removed.",
+			duration(func(o *Options) *time.Duration { return &o.OrphanGrace }, time.Second)},
 	}
 }
 

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package garbagecollection removes VMs of ours whose Claim is gone: a controller
-// that died at the wrong moment, or a Claim that was torn out by force, must not
-// leave a VM running for ever.
+// Package garbagecollection removes what a Claim left behind: a controller that
+// died at the wrong moment, or a Claim that was torn out by force, must not leave
+// a VM running, an ISO lying or a token valid.
 package garbagecollection
 
 import (
@@ -13,40 +13,67 @@ import (
 
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 const (
-	// grace lets a Claim that this process has not seen yet show up.
-	grace = 30 * time.Second
 	// brakeShare and brakeFloor stop the collector when too many VMs look
 	// orphaned at once: after an etcd restore, or with the wrong kubeconfig, live
 	// nodes look like orphans.
 	brakeShare = 2 // one in two
 	brakeFloor = 3
+	// leftoverPause is how often storages, tokens and Nodes are looked through.
+	leftoverPause = 5 * time.Minute
 )
+
+// Policy says what happens to orphans.
+type Policy string
+
+const (
+	// Remove removes orphans after the grace period.
+	Remove Policy = "remove"
+	// Report only tells about them.
+	Report Policy = "report"
+)
+
+// Deps of the Controller.
+type Deps struct {
+	Kube client.Client
+	// Reader reads Claims past the cache: a Claim that the cache has not seen yet
+	// would make its VM an orphan.
+	Reader    client.Reader
+	Instances *instance.Provider
+	Recorder  events.Recorder
+	Policy    Policy
+	// Grace is how long something must look orphaned before it is removed.
+	Grace time.Duration
+	// Interval between two looks.
+	Interval   time.Duration
+	Registerer prometheus.Registerer
+}
 
 // Controller collects orphans.
 type Controller struct {
-	// reader reads Claims past the cache: a Claim that the cache has not seen yet
-	// would make its VM an orphan.
-	reader    client.Reader
-	instances *instance.Provider
+	Deps
 	clock     clock.Clock
-	interval  time.Duration
+	metrics   *metrics
 	suspected map[string]time.Time
+	// leftoversAt is when storages, tokens and Nodes are looked through next.
+	leftoversAt time.Time
 }
 
 // NewController makes the Controller.
-func NewController(reader client.Reader, instances *instance.Provider, interval time.Duration) *Controller {
-	return &Controller{reader: reader, instances: instances, clock: instances.Clock, interval: interval, suspected: map[string]time.Time{}}
+func NewController(deps Deps) *Controller {
+	return &Controller{Deps: deps, clock: deps.Instances.Clock, metrics: newMetrics(deps.Registerer), suspected: map[string]time.Time{}}
 }
 
 // Name of the controller in logs and metrics.
@@ -63,42 +90,81 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 // Reconcile looks for orphans once. Proxmox is listed before Kubernetes: the
 // other way round a Claim made in between would lose its VM.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
-	again := reconciler.Result{RequeueAfter: c.interval}
-	vms, err := c.instances.List()
-	if err != nil || len(vms) == 0 {
+	again := reconciler.Result{RequeueAfter: c.Interval}
+	vms, err := c.Instances.List()
+	if err != nil {
 		// A Cluster that was never read says nothing about orphans.
 		return again, nil //nolint:nilerr // the inventory reports the failure itself
 	}
-	claims := &karpv1.NodeClaimList{}
-	if err := c.reader.List(ctx, claims); err != nil {
-		return again, fmt.Errorf("listing nodeclaims, %w", err)
-	}
-	living := make(map[string]bool, len(claims.Items))
-	for i := range claims.Items {
-		living[string(claims.Items[i].UID)] = true
-	}
-	orphans := c.due(vms, living)
-	if len(orphans) > brakeFloor && len(orphans)*brakeShare > len(vms) {
-		log.FromContext(ctx).Error(nil, "too many VMs look orphaned at once, removing none: was etcd restored, or is this the wrong Kubernetes cluster?",
-			"orphans", len(orphans), "vms", len(vms))
+	sweep := !c.clock.Now().Before(c.leftoversAt)
+	if len(vms) == 0 && !sweep {
 		return again, nil
 	}
-	for _, vm := range orphans {
-		log.FromContext(ctx).Info("removing a VM whose claim is gone", "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
-		if _, err := c.instances.RemoveOrphan(ctx, vm); err != nil {
-			log.FromContext(ctx).Error(err, "removing a VM whose claim is gone", "vmid", vm.VMID, "region", vm.Region, "host", vm.Host)
-		}
+	var found leftovers
+	if sweep {
+		found = c.look(ctx)
+	}
+	claims, err := c.claims(ctx)
+	if err != nil {
+		return again, err
+	}
+	c.orphans(ctx, vms, claims)
+	if sweep {
+		c.collect(ctx, found, vms, claims)
+		c.leftoversAt = c.clock.Now().Add(leftoverPause)
 	}
 	return again, nil
 }
 
+// claims by UID, as the API server has them now.
+func (c *Controller) claims(ctx context.Context) (map[string]*karpv1.NodeClaim, error) {
+	list := &karpv1.NodeClaimList{}
+	if err := c.Reader.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("listing nodeclaims, %w", err)
+	}
+	out := make(map[string]*karpv1.NodeClaim, len(list.Items))
+	for i := range list.Items {
+		out[string(list.Items[i].UID)] = &list.Items[i]
+	}
+	return out, nil
+}
+
+// orphans removes the VMs whose Claim is gone.
+func (c *Controller) orphans(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
+	orphans := c.due(vms, claims)
+	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(orphans)))
+	if len(orphans) > brakeFloor && len(orphans)*brakeShare > len(vms) {
+		log.FromContext(ctx).Error(nil, "too many VMs look orphaned at once, removing none: was etcd restored, or is this the wrong Kubernetes cluster?",
+			"orphans", len(orphans), "vms", len(vms))
+		c.metrics.braked.Inc()
+		return
+	}
+	for _, vm := range orphans {
+		log := log.FromContext(ctx).WithValues("vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
+		if c.Policy == Report {
+			log.Info("a VM's claim is gone; not removing it, as the orphan policy says")
+			c.Recorder.Publish(orphanFound(vm))
+			continue
+		}
+		gone, err := c.Instances.RemoveOrphan(ctx, vm)
+		switch {
+		case err != nil:
+			log.Error(err, "removing a VM whose claim is gone")
+		case gone:
+			log.Info("removed a VM whose claim is gone")
+			c.metrics.removed.WithLabelValues(kindVM).Inc()
+			c.Recorder.Publish(orphanRemoved(vm))
+		}
+	}
+}
+
 // due are the VMs that have been without a Claim for the whole grace period.
-func (c *Controller) due(vms []instance.VM, living map[string]bool) []instance.VM {
+func (c *Controller) due(vms []instance.VM, claims map[string]*karpv1.NodeClaim) []instance.VM {
 	now := c.clock.Now()
 	suspected := map[string]time.Time{}
 	var out []instance.VM
 	for _, vm := range vms {
-		if living[vm.ClaimUID] {
+		if claims[vm.ClaimUID] != nil {
 			continue
 		}
 		since, ok := c.suspected[vm.ClaimUID]
@@ -106,7 +172,7 @@ func (c *Controller) due(vms []instance.VM, living map[string]bool) []instance.V
 			since = now
 		}
 		suspected[vm.ClaimUID] = since
-		if now.Sub(since) >= grace {
+		if now.Sub(since) >= c.Grace {
 			out = append(out, vm)
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -29,26 +28,19 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// restartPause keeps the controller from starting a VM over and over that stops
-// by itself.
-const restartPause = time.Minute
-
 // Controller compares Claims and VMs.
 type Controller struct {
 	kube      client.Client
 	instances *instance.Provider
 	recorder  events.Recorder
-	clock     clock.Clock
 	interval  time.Duration
-
-	mu        sync.Mutex
-	restarted map[string]time.Time
+	restarts  *restarts
 }
 
 // NewController makes the Controller. Interval is how often the view is compared:
 // more often than it is refreshed is of no use.
 func NewController(kube client.Client, instances *instance.Provider, recorder events.Recorder, interval time.Duration) *Controller {
-	return &Controller{kube: kube, instances: instances, recorder: recorder, clock: instances.Clock, interval: interval, restarted: map[string]time.Time{}}
+	return &Controller{kube: kube, instances: instances, recorder: recorder, interval: interval, restarts: newRestarts(instances.Clock)}
 }
 
 // Register the Controller.
@@ -91,6 +83,8 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 			wg.Go(func() { c.vanished(ctx, claim) })
 		case ok && vm.Status == "stopped" && vm.HostOnline:
 			wg.Go(func() { c.stopped(ctx, claim, vm) })
+		case ok:
+			wg.Go(func() { c.located(ctx, claim, vm) })
 		}
 	}
 	wg.Wait()
@@ -113,45 +107,47 @@ func (c *Controller) vanished(ctx context.Context, claim *karpv1.NodeClaim) {
 	}
 }
 
+// stopped starts a VM again, with growing pauses; one that stops over and over is
+// replaced.
 func (c *Controller) stopped(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	if !c.mayRestart(string(claim.UID)) {
+	log := log.FromContext(ctx).WithValues("NodeClaim", claim.Name, "vmid", vm.VMID, "host", vm.Host)
+	switch c.restarts.judge(string(claim.UID)) {
+	case wait:
 		return
+	case replace:
+		log.Info("the VM stops over and over, replacing its claim")
+		c.recorder.Publish(event(claim, "VMKeepsStopping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its claim is replaced", vm.VMID, vm.Host, enough)))
+		if err := c.kube.Delete(ctx, claim); client.IgnoreNotFound(err) != nil {
+			log.Error(err, "deleting the claim of a VM that stops over and over")
+		}
+		return
+	case restart:
 	}
 	started, err := c.instances.PowerOn(ctx, claim)
 	switch {
 	case err != nil:
-		log.FromContext(ctx).Error(err, "starting a stopped VM", "NodeClaim", claim.Name)
+		log.Error(err, "starting a stopped VM")
 		c.recorder.Publish(event(claim, "VMRestartFailed", err.Error()))
 	case started:
-		log.FromContext(ctx).Info("started a VM that was found stopped", "NodeClaim", claim.Name, "vmid", vm.VMID, "host", vm.Host)
+		log.Info("started a VM that was found stopped")
 		c.recorder.Publish(event(claim, "VMRestarted", fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host)))
 	default:
 		// Nothing was done, so nothing has to be waited for: somebody else had the
 		// Claim, or the view lags behind.
-		c.forgetRestart(string(claim.UID))
+		c.restarts.unneeded(string(claim.UID))
 	}
 }
 
-func (c *Controller) forgetRestart(uid string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.restarted, uid)
-}
-
-func (c *Controller) mayRestart(uid string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.clock.Now()
-	for other, at := range c.restarted {
-		if now.Sub(at) > restartPause {
-			delete(c.restarted, other)
-		}
+// located notes the Host of a VM that HA, a balancer or a person has migrated. Its
+// zone label stays what it was: it cannot be changed on a registered Node.
+func (c *Controller) located(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
+	moved, err := c.instances.NoteHost(ctx, claim, vm)
+	switch {
+	case err != nil:
+		log.FromContext(ctx).Error(err, "noting the host of a migrated VM", "NodeClaim", claim.Name)
+	case moved:
+		c.recorder.Publish(event(claim, "VMMigrated", fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host)))
 	}
-	if _, recent := c.restarted[uid]; recent {
-		return false
-	}
-	c.restarted[uid] = now
-	return true
 }
 
 func event(claim *karpv1.NodeClaim, reason, message string) events.Event {

@@ -1,0 +1,104 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package garbagecollection
+
+import (
+	"context"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// leftovers is what lies around beside VMs, as it was listed.
+type leftovers struct {
+	drives []instance.BootDrive
+	tokens map[types.UID]string
+}
+
+// look lists leftovers. What cannot be listed now is found the next time.
+func (c *Controller) look(ctx context.Context) (found leftovers) {
+	var err error
+	if found.drives, err = c.Instances.BootDrives(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "looking for boot drives whose claim is gone")
+	}
+	if found.tokens, err = c.Instances.TokensOf(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "looking for join tokens whose claim is gone")
+	}
+	return found
+}
+
+// collect removes the leftovers whose Claim and VM are gone.
+func (c *Controller) collect(ctx context.Context, found leftovers, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
+	alive := func(uid string) bool { return claims[uid] != nil }
+	withVM := map[string]bool{}
+	for _, vm := range vms {
+		withVM[vm.ClaimUID] = true
+	}
+	for _, drive := range found.drives {
+		// A boot drive of a VM goes with the VM.
+		if alive(drive.ClaimUID) || withVM[drive.ClaimUID] || c.clock.Since(drive.Created) < c.Grace {
+			continue
+		}
+		c.remove(ctx, kindBootDrive, drive.Volume, func() error { return c.Instances.RemoveBootDrive(ctx, drive) })
+	}
+	for uid, name := range found.tokens {
+		if alive(string(uid)) || withVM[string(uid)] {
+			continue
+		}
+		c.remove(ctx, kindToken, name, func() error { return c.Instances.RevokeToken(ctx, uid) })
+	}
+	c.nodes(ctx, claims)
+}
+
+// nodes removes Nodes whose VM is proven gone and whose Claim is, too: a Claim that
+// never registered leaves its Node behind, and only a cloud controller manager
+// would take it away.
+func (c *Controller) nodes(ctx context.Context, claims map[string]*karpv1.NodeClaim) {
+	list := &corev1.NodeList{}
+	if err := c.Kube.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
+		log.FromContext(ctx).Error(err, "listing nodes")
+		return
+	}
+	claimed := map[string]bool{}
+	for _, claim := range claims {
+		claimed[claim.Status.ProviderID] = true
+	}
+	for i := range list.Items {
+		node := &list.Items[i]
+		id, err := v1alpha1.ParseProviderID(node.Spec.ProviderID)
+		if err != nil || claimed[node.Spec.ProviderID] || !node.DeletionTimestamp.IsZero() ||
+			nodeutils.GetCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue ||
+			c.clock.Since(node.CreationTimestamp.Time) < c.Grace {
+			continue
+		}
+		if _, err := c.Instances.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) {
+			continue
+		}
+		c.remove(ctx, kindNode, node.Name, func() error { return client.IgnoreNotFound(c.Kube.Delete(ctx, node)) })
+	}
+}
+
+// remove does it, or only says so, as the policy asks.
+func (c *Controller) remove(ctx context.Context, kind, name string, do func() error) {
+	log := log.FromContext(ctx).WithValues("kind", kind, "name", name)
+	if c.Policy == Report {
+		log.Info("found something whose claim is gone; not removing it, as the orphan policy says")
+		return
+	}
+	if err := do(); err != nil {
+		log.Error(err, "removing something whose claim is gone")
+		return
+	}
+	log.Info("removed something whose claim is gone")
+	c.metrics.removed.WithLabelValues(kind).Inc()
+}
