@@ -4,6 +4,7 @@
 package pvesim
 
 import (
+	"maps"
 	"path"
 	"strings"
 	"sync"
@@ -75,11 +76,7 @@ func (s *Simulator) CountRequests(method, pattern string) int {
 func (s *Simulator) RequestCounts() map[string]int {
 	s.requests.mu.Lock()
 	defer s.requests.mu.Unlock()
-	out := make(map[string]int, len(s.requests.counts))
-	for k, v := range s.requests.counts {
-		out[k] = v
-	}
-	return out
+	return maps.Clone(s.requests.counts)
 }
 
 // ForgetRequests empties the record.

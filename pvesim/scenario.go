@@ -214,8 +214,7 @@ func ReadScenario(r io.Reader) (*Scenario, error) {
 		return nil, fmt.Errorf("reading the scenario: %w", err)
 	}
 	if err := s.validate(); err != nil {
-		var f *fieldError
-		if errors.As(err, &f) {
+		if f, ok := errors.AsType[*fieldError](err); ok {
 			if line := lineOf(raw, f.path); line > 0 {
 				return nil, fmt.Errorf("reading the scenario: line %d: %w", line, err)
 			}

@@ -11,7 +11,7 @@ import (
 // The credentials of DefaultScenario.
 const (
 	DefaultTokenID     = "kubernetes@pve!karpenter"
-	DefaultTokenSecret = "11111111-2222-3333-4444-555555555555" //nolint:gosec // a simulator's secret protects nothing
+	DefaultTokenSecret = "11111111-2222-3333-4444-555555555555"
 	// RootPassword is the password of root@pam.
 	RootPassword = "pvesim"
 )

@@ -118,15 +118,14 @@ func TestAHundredHostsAndFiveThousandGuestsAreQuick(t *testing.T) {
 	if took := time.Since(start); took > 2*time.Second && !raceDetector {
 		t.Errorf("the start took %v", took)
 	}
-	for range 7 {
+	best := time.Hour
+	for try := 0; try < 60 && best > 50*time.Millisecond; try++ { // other programs on the machine may disturb some tries
 		a := c.do(http.MethodGet, "/cluster/resources")
 		if rows, _ := a.Data.([]any); len(rows) < 5300 {
 			t.Fatalf("%d rows", len(rows))
 		}
-	}
-	best := time.Hour
-	for _, r := range c.sim.Requests() {
-		best = min(best, r.Took)
+		requests := c.sim.Requests()
+		best = min(best, requests[len(requests)-1].Took)
 	}
 	t.Logf("/cluster/resources with 5200 guests takes %v", best)
 	if best > 50*time.Millisecond && !raceDetector {

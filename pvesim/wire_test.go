@@ -38,21 +38,22 @@ func TestTheConnectionLivesAfterSuccessAndDiesAfterAnError(t *testing.T) {
 		t.Error("HTTP/2 was negotiated; Proxmox only has HTTP/1.1")
 	}
 	r := bufio.NewReader(conn)
-	ask := func(path string) *http.Response {
+	ask := func(path string) (status string, header http.Header) {
 		t.Helper()
 		_, _ = fmt.Fprintf(conn, "GET /api2/json%s HTTP/1.1\r\nHost: x\r\nAuthorization: PVEAPIToken=%s\r\n\r\n", path, c.token)
 		resp, err := http.ReadResponse(r, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() { _ = resp.Body.Close() }()
 		_, _ = io.Copy(io.Discard, resp.Body)
-		return resp
+		return resp.Status, resp.Header
 	}
-	if resp := ask("/version"); resp.StatusCode != 200 || resp.Header.Get("Server") != "pve-api-daemon/3.0" {
-		t.Errorf("got %s %v", resp.Status, resp.Header)
+	if status, header := ask("/version"); status != "200 OK" || header.Get("Server") != "pve-api-daemon/3.0" {
+		t.Errorf("got %s %v", status, header)
 	}
-	if resp := ask("/nodes/pve1/qemu/777/config"); resp.Status != "500 Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist" {
-		t.Errorf("the status line is %q", resp.Status)
+	if status, _ := ask("/nodes/pve1/qemu/777/config"); status != "500 Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist" {
+		t.Errorf("the status line is %q", status)
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := r.ReadByte(); err == nil {

@@ -18,9 +18,9 @@ import (
 
 // The reasons for which a login fails, in Proxmox's words.
 var (
-	ErrNoTicket = errors.New("No ticket")                              //nolint:revive,staticcheck // Proxmox's own text
-	ErrAuth     = errors.New("Authentication failed!")                 //nolint:revive,staticcheck // likewise
-	ErrCSRF     = errors.New("Permission denied - invalid csrf token") //nolint:revive,staticcheck // likewise
+	ErrNoTicket = errors.New("No ticket")                              //nolint:staticcheck // Proxmox's own text
+	ErrAuth     = errors.New("Authentication failed!")                 //nolint:revive,staticcheck // Proxmox's own text
+	ErrCSRF     = errors.New("Permission denied - invalid csrf token") //nolint:staticcheck // Proxmox's own text
 	ErrPassword = errors.New("authentication failure")
 )
 

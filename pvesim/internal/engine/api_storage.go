@@ -82,9 +82,6 @@ func (e *Engine) definition(s *Storage) row {
 	if len(s.Hosts) > 0 {
 		out["nodes"] = strings.Join(s.Hosts, ",")
 	}
-	for k, v := range e.extra[s.ID] {
-		out[k] = v
-	}
 	return out
 }
 

@@ -149,10 +149,16 @@ type taskFilter struct {
 
 func (f taskFilter) admits(s tasks.State) bool {
 	u := s.UPID
+	if f.vmid != "" && u.ID != f.vmid || f.typ != "" && u.Type != f.typ {
+		return false
+	}
+	return f.admitsState(s) && (len(f.states) == 0 || slices.Contains(f.states, exitKind(s)))
+}
+
+func (f taskFilter) admitsState(s tasks.State) bool {
+	u := s.UPID
 	switch {
 	case f.source == "archive" && s.Running, f.source == "active" && !s.Running:
-		return false
-	case f.vmid != "" && u.ID != f.vmid, f.typ != "" && u.Type != f.typ:
 		return false
 	case f.user != "" && !strings.Contains(strings.ToLower(u.User), strings.ToLower(f.user)):
 		return false
@@ -161,7 +167,7 @@ func (f taskFilter) admits(s tasks.State) bool {
 	case f.since != 0 && u.StartTime < f.since, f.until != 0 && u.StartTime > f.until:
 		return false
 	}
-	return len(f.states) == 0 || slices.Contains(f.states, exitKind(s))
+	return true
 }
 
 func exitKind(s tasks.State) string {

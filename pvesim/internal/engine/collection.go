@@ -6,6 +6,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -57,9 +58,7 @@ func (c *collection) list(_ context.Context, r *Request) (Response, error) {
 // shown copies an object for an answer. The caller holds the engine's mutex.
 func (c *collection) shown(id string) row {
 	out := row{"digest": digestOf(c.items)}
-	for k, v := range c.items[id] {
-		out[k] = v
-	}
+	maps.Copy(out, c.items[id])
 	return out
 }
 

@@ -70,7 +70,6 @@ type Engine struct {
 	vnets    *collection
 	noQuorum bool
 	nextPID  int
-	extra    map[string]map[string]any // storage definitions made over the API: fields that the simulator does not use
 }
 
 // Host is one Proxmox node.
@@ -133,7 +132,7 @@ func New(cfg Config) (*Engine, error) {
 		name: cfg.ClusterName, boot: cfg.Boot, latency: cfg.Latency, started: time.Now(), ctx: ctx, cancel: cancel, group: group,
 		byName: map[string]*Host{}, volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}, guests: map[int]*Guest{},
 		options: map[string]string{}, ha: map[string]map[string]string{}, firewall: newFirewallState(),
-		mappings: map[string]*collection{}, extra: map[string]map[string]any{}, nextPID: 15000,
+		mappings: map[string]*collection{}, nextPID: 15000,
 	}
 	e.addCollections()
 	e.routes = e.handlers()

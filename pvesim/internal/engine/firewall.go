@@ -8,6 +8,7 @@ import (
 	"crypto/sha1" //nolint:gosec // Proxmox's digests are SHA-1
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -73,9 +74,7 @@ func (s *firewallState) clone(from, to int) {
 		return
 	}
 	out := newFirewallFile()
-	for k, v := range f.options {
-		out.options[k] = v
-	}
+	maps.Copy(out.options, f.options)
 	out.rules = cloneRules(f.rules)
 	for k, v := range f.ipsets {
 		out.ipsets[k] = cloneRules(v)
@@ -89,11 +88,7 @@ func (s *firewallState) clone(from, to int) {
 func cloneRules(rules []map[string]string) []map[string]string {
 	out := make([]map[string]string, 0, len(rules))
 	for _, r := range rules {
-		c := map[string]string{}
-		for k, v := range r {
-			c[k] = v
-		}
-		out = append(out, c)
+		out = append(out, maps.Clone(r))
 	}
 	return out
 }
@@ -289,9 +284,7 @@ func (e *Engine) putRule(ctx context.Context, r *Request) (Response, error) {
 		*rules = slices.Insert(*rules, min(to, len(*rules)), rule)
 		return Response{}, nil
 	}
-	for k, v := range firewallParams(r) {
-		rule[k] = v
-	}
+	maps.Copy(rule, firewallParams(r))
 	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
 		delete(rule, k)
 	}
@@ -335,9 +328,7 @@ func (e *Engine) putFirewallOptions(ctx context.Context, r *Request) (Response, 
 	if d, ok := r.value("digest"); ok && d != digestOf(options) {
 		return Response{}, failf("detected modified configuration - file changed by other user? Try again.")
 	}
-	for k, v := range firewallParams(r) {
-		options[k] = v
-	}
+	maps.Copy(options, firewallParams(r))
 	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
 		delete(options, k)
 	}

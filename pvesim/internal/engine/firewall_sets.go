@@ -5,6 +5,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -134,9 +135,7 @@ func (e *Engine) putIPSetEntry(_ context.Context, r *Request) (Response, error) 
 	if err != nil {
 		return Response{}, err
 	}
-	for k, v := range firewallParams(r) {
-		set[i][k] = v
-	}
+	maps.Copy(set[i], firewallParams(r))
 	return Response{}, nil
 }
 
@@ -145,7 +144,7 @@ func (e *Engine) deleteIPSetEntry(_ context.Context, r *Request) (Response, erro
 	defer e.mu.Unlock()
 	set, i, err := e.ipsetEntry(r)
 	if err != nil {
-		return Response{}, nil //nolint:nilerr // Proxmox does not mind that it is gone already
+		return Response{}, nil // Proxmox does not mind that it is gone already
 	}
 	e.firewall.file(r.scope()).ipsets[r.Params.Values["name"]] = slices.Delete(set, i, i+1)
 	return Response{}, nil
@@ -179,9 +178,7 @@ func (e *Engine) putAlias(_ context.Context, r *Request) (Response, error) {
 	if err != nil {
 		return Response{}, err
 	}
-	for k, v := range firewallParams(r) {
-		fields[k] = v
-	}
+	maps.Copy(fields, firewallParams(r))
 	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
 		delete(fields, k)
 	}

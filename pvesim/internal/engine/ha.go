@@ -8,6 +8,7 @@ import (
 	"crypto/sha1" //nolint:gosec // Proxmox's digests are SHA-1
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
@@ -108,16 +109,14 @@ func (e *Engine) haGroup(verb string, serve Handler) Handler {
 func (e *Engine) haHandlers() map[string]Handler {
 	const one = " /cluster/ha/groups/{group}"
 	out := e.haRules.handlers("/cluster/ha/rules")
-	for name, h := range map[string]Handler{
+	maps.Copy(out, map[string]Handler{
 		"GET /cluster/ha":         e.index("name", "status", "resources", "groups", "rules"),
 		"GET /cluster/ha/groups":  e.haGroup("index groups", e.haGroups.list),
 		"POST /cluster/ha/groups": e.haGroup("create group", e.haGroups.post),
 		"GET" + one:               e.haGroup("read group", e.haGroups.get),
 		"PUT" + one:               e.haGroup("update group", e.haGroups.put),
 		"DELETE" + one:            e.haGroup("delete group", e.haGroups.remove),
-	} {
-		out[name] = h
-	}
+	})
 	return out
 }
 

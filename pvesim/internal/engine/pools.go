@@ -54,7 +54,7 @@ func (e *Engine) addToPool(ctx context.Context, vmid int, pool string) error {
 // getPools lists the pools that the caller may audit. With poolid it answers that pool's members, to anybody.
 func (e *Engine) getPools(_ context.Context, r *Request) (Response, error) {
 	if id, ok := r.value("poolid"); ok {
-		out, err := e.poolDetails(r, id)
+		out, err := e.poolDetails(id)
 		if err != nil {
 			return Response{}, err
 		}
@@ -80,11 +80,11 @@ func (e *Engine) getPools(_ context.Context, r *Request) (Response, error) {
 }
 
 func (e *Engine) getPool(_ context.Context, r *Request) (Response, error) {
-	out, err := e.poolDetails(r, r.Params.Values["poolid"])
+	out, err := e.poolDetails(r.Params.Values["poolid"])
 	return Response{Data: out}, err
 }
 
-func (e *Engine) poolDetails(r *Request, id string) (row, error) {
+func (e *Engine) poolDetails(id string) (row, error) {
 	var pool *access.Pool
 	var vms map[int]bool
 	e.Access.View(func(d *access.Data) {

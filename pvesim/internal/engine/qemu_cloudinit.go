@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -146,8 +147,7 @@ func writeSubnet(b *strings.Builder, address, gateway, dhcp, static string) {
 		fmt.Fprintf(b, "      - type: %s\n", static)
 		prefix, err := netip.ParsePrefix(address)
 		if err == nil && prefix.Addr().Is4() {
-			mask := ^uint32(0) << (32 - prefix.Bits())
-			fmt.Fprintf(b, "        address: '%s'\n        netmask: '%d.%d.%d.%d'\n", prefix.Addr(), byte(mask>>24), byte(mask>>16), byte(mask>>8), byte(mask))
+			fmt.Fprintf(b, "        address: '%s'\n        netmask: '%s'\n", prefix.Addr(), net.IP(net.CIDRMask(prefix.Bits(), 32)))
 		} else {
 			fmt.Fprintf(b, "        address: '%s'\n", address)
 		}

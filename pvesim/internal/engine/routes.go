@@ -3,7 +3,10 @@
 
 package engine
 
-import "context"
+import (
+	"context"
+	"maps"
+)
 
 // handlers maps the methods of schema/served.txt to their implementation.
 func (e *Engine) handlers() map[string]Handler {
@@ -14,9 +17,7 @@ func (e *Engine) handlers() map[string]Handler {
 		e.mappings["pci"].handlers("/cluster/mapping/pci"), e.mappings["usb"].handlers("/cluster/mapping/usb"),
 		e.mappings["dir"].handlers("/cluster/mapping/dir"),
 	} {
-		for name, h := range group {
-			all[name] = h
-		}
+		maps.Copy(all, group)
 	}
 	return all
 }
@@ -192,7 +193,7 @@ func (e *Engine) firewallHandlers() map[string]Handler {
 		"GET /nodes/{node}/firewall/rules":   e.getRules,
 	}
 	for _, at := range []string{" /cluster/firewall", " /nodes/{node}/qemu/{vmid}/firewall"} {
-		for name, h := range map[string]Handler{
+		maps.Copy(out, map[string]Handler{
 			"GET" + at + "/options":                e.getFirewallOptions,
 			"PUT" + at + "/options":                e.putFirewallOptions,
 			"GET" + at + "/rules":                  e.getRules,
@@ -213,9 +214,7 @@ func (e *Engine) firewallHandlers() map[string]Handler {
 			"GET" + at + "/aliases/{name}":         e.getAlias,
 			"PUT" + at + "/aliases/{name}":         e.putAlias,
 			"DELETE" + at + "/aliases/{name}":      e.deleteAlias,
-		} {
-			out[name] = h
-		}
+		})
 	}
 	return out
 }

@@ -206,54 +206,62 @@ func (k *checker) parse(path string, fields map[string]*Property, v string) (map
 }
 
 func parsePropertyString(fields map[string]*Property, v string) (map[string]string, string) {
-	defaultKey := ""
-	for name, f := range fields {
-		if f.DefaultKey {
-			defaultKey = name
-		}
-	}
 	values := map[string]string{}
 	for _, part := range strings.Split(v, ",") {
 		if strings.TrimSpace(part) == "" {
 			continue
 		}
-		key, val, hasKey := strings.Cut(part, "=")
-		if !hasKey {
-			if defaultKey == "" {
-				return nil, "value without key, but schema does not define a default key\n"
-			}
-			if _, dup := values[defaultKey]; dup {
-				return nil, fmt.Sprintf("duplicate key in comma-separated list property: %s\n", defaultKey)
-			}
-			values[defaultKey] = part
-			continue
-		}
-		if key == "" || val == "" {
-			return nil, "missing key in comma-separated list property\n"
-		}
-		if _, dup := values[key]; dup {
-			return nil, fmt.Sprintf("duplicate key in comma-separated list property: %s\n", key)
-		}
-		f := fields[key]
-		if f != nil && f.Alias != "" {
-			if f.KeyAlias != "" {
-				if _, dup := values[f.KeyAlias]; dup {
-					return nil, fmt.Sprintf("key alias '%s' is already defined\n", f.KeyAlias)
-				}
-				values[f.KeyAlias] = key
-			}
-			key = f.Alias
-			f = fields[key]
-		}
-		if f == nil {
-			return nil, fmt.Sprintf("invalid key in comma-separated list property: %s\n", key)
-		}
-		if f.Type == "boolean" {
-			val = parseBoolean(val)
+		key, val, text := readPart(fields, values, part)
+		if text != "" {
+			return nil, text
 		}
 		values[key] = val
 	}
 	return values, ""
+}
+
+// readPart reads one "key=value" of a property string, or the value of its default key.
+func readPart(fields map[string]*Property, values map[string]string, part string) (key, val, text string) {
+	key, val, hasKey := strings.Cut(part, "=")
+	if !hasKey {
+		key, val = defaultKey(fields), part
+		if key == "" {
+			return "", "", "value without key, but schema does not define a default key\n"
+		}
+	}
+	if key == "" || val == "" {
+		return "", "", "missing key in comma-separated list property\n"
+	}
+	if _, dup := values[key]; dup {
+		return "", "", fmt.Sprintf("duplicate key in comma-separated list property: %s\n", key)
+	}
+	f := fields[key]
+	if f != nil && f.Alias != "" {
+		if f.KeyAlias != "" {
+			if _, dup := values[f.KeyAlias]; dup {
+				return "", "", fmt.Sprintf("key alias '%s' is already defined\n", f.KeyAlias)
+			}
+			values[f.KeyAlias] = key
+		}
+		key = f.Alias
+		f = fields[key]
+	}
+	if f == nil {
+		return "", "", fmt.Sprintf("invalid key in comma-separated list property: %s\n", key)
+	}
+	if f.Type == "boolean" {
+		val = parseBoolean(val)
+	}
+	return key, val, ""
+}
+
+func defaultKey(fields map[string]*Property) string {
+	for name, f := range fields {
+		if f.DefaultKey {
+			return name
+		}
+	}
+	return ""
 }
 
 // parseBoolean accepts more spellings inside property strings than Proxmox does for plain parameters.

@@ -23,7 +23,7 @@ type UPID struct {
 	User      string // with "!token" if a token started it
 }
 
-var upidPattern = regexp.MustCompile("^UPID:([a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?):([0-9A-Fa-f]{8}):([0-9A-Fa-f]{8,9}):([0-9A-Fa-f]{8}):([^:\\s]+):([^:\\s]*):([^:\\s]+):$")
+var upidPattern = regexp.MustCompile(`^UPID:([a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?):([0-9A-Fa-f]{8}):([0-9A-Fa-f]{8,9}):([0-9A-Fa-f]{8}):([^:\s]+):([^:\s]*):([^:\s]+):$`)
 
 // ParseUPID decodes a task id; ok is false if it does not have the form of one.
 func ParseUPID(s string) (u UPID, ok bool) {
