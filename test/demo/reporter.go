@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -25,7 +26,6 @@ type Reporter struct {
 type history struct {
 	first      time.Time
 	phase      Phase
-	exists     bool
 	told       bool
 	readyAfter time.Duration
 	vm         VM
@@ -125,21 +125,30 @@ func (r *Reporter) vm(vm VM) time.Duration {
 	}
 	before := h.phase
 	h.phase = vm.Phase
+	if vm.Phase == Joined || vm.Phase == Ready {
+		r.joined(vm.Name)
+	}
+	again := h.readyAfter > 0
+	if vm.Phase == Ready && !again {
+		h.readyAfter = time.Since(h.first)
+	}
+	r.tell(vm, before, h.readyAfter, again)
+	return h.readyAfter
+}
+
+// tell says what a VM's new phase means.
+func (r *Reporter) tell(vm VM, before Phase, readyAfter time.Duration, again bool) {
 	switch vm.Phase {
 	case Cloning:
 		r.event(plain, "VM %d is being cloned on %s", vm.VMID, vm.Host)
 	case Booting:
 		r.event(plain, "VM %d boots from its own ISO", vm.VMID)
-	case Joined:
-		r.joined(vm.Name)
 	case Ready:
-		r.joined(vm.Name)
-		if h.readyAfter > 0 {
+		if again {
 			r.event(green, "node %s is Ready again", vm.Name)
 			break
 		}
-		h.readyAfter = time.Since(h.first)
-		r.event(green, "node %s is Ready on %s, %s after Karpenter's decision", vm.Name, vm.Host, seconds(h.readyAfter))
+		r.event(green, "node %s is Ready on %s, %s after Karpenter's decision", vm.Name, vm.Host, seconds(readyAfter))
 	case NotReady:
 		if before == NoPower {
 			r.event(plain, "VM %d on %s was started again", vm.VMID, vm.Host)
@@ -154,26 +163,22 @@ func (r *Reporter) vm(vm VM) time.Duration {
 			why = " (" + vm.Why + ")"
 		}
 		r.event(yellow, "Karpenter gives node %s back%s", vm.Name, why)
-	case Planned, Prepared:
+	case Planned, Prepared, Joined:
 	}
-	return h.readyAfter
 }
 
 // joined notes a Node for the check at the end.
 func (r *Reporter) joined(name string) {
-	for _, known := range r.nodes {
-		if known == name {
-			return
-		}
+	if !slices.Contains(r.nodes, name) {
+		r.nodes = append(r.nodes, name)
 	}
-	r.nodes = append(r.nodes, name)
 }
 
 // Joined are the names of all Nodes that were seen.
 func (r *Reporter) Joined() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]string(nil), r.nodes...)
+	return slices.Clone(r.nodes)
 }
 
 // ReadyTimes are the times from a claim to its Ready Node, of all VMs there are.

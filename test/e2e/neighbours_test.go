@@ -48,7 +48,7 @@ func TestTwoKubernetesClusters(t *testing.T) {
 		untouched(t, b, claims[1], theirs)
 	})
 	t.Run("scaling one of them down", func(t *testing.T) {
-		a.scale(t, 0)
+		a.scaleToZero(t)
 		a.eventually(t, "the one cluster's claims to be gone", func(ctx context.Context) error {
 			left, err := a.claims(ctx)
 			if err == nil && len(left) > 0 {
@@ -59,7 +59,7 @@ func TestTwoKubernetesClusters(t *testing.T) {
 		untouched(t, b, claims[1], theirs)
 	})
 	t.Run("scaling the other down", func(t *testing.T) {
-		b.scale(t, 0)
+		b.scaleToZero(t)
 		b.nothingLeft(t, claims...)
 	})
 }

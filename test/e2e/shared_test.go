@@ -107,7 +107,7 @@ func (w *world) podsBecomeNodes(t *testing.T) {
 	}
 	p.bootDriveTakenBack(t, claim, vm)
 
-	p.scale(t, 0)
+	p.scaleToZero(t)
 	p.nothingLeft(t, claim)
 }
 

@@ -212,9 +212,10 @@ func (p *pool) run(t *testing.T, replicas int32) {
 	must(t, p.kube.Create(t.Context(), d))
 }
 
-func (p *pool) scale(t *testing.T, replicas int32) {
+// scaleToZero takes all pods away.
+func (p *pool) scaleToZero(t *testing.T) {
 	t.Helper()
-	must(t, harness.Scale(t.Context(), p.kube, p.name, replicas))
+	must(t, harness.Scale(t.Context(), p.kube, p.name, 0))
 }
 
 // claims of the pool.
@@ -292,7 +293,7 @@ func (p *pool) vms(ctx context.Context) ([]harness.Guest, error) {
 // giveBack deletes claims without waiting for consolidation to find them empty.
 func (p *pool) giveBack(t *testing.T, claims ...*karpv1.NodeClaim) {
 	t.Helper()
-	p.scale(t, 0) // else Karpenter makes another one at once
+	p.scaleToZero(t) // else Karpenter makes another one at once
 	for _, claim := range claims {
 		must(t, client.IgnoreNotFound(p.kube.Delete(t.Context(), claim)))
 	}

@@ -126,14 +126,3 @@ func (k *Kit) Apply(ctx context.Context, kube client.Client) error {
 	}
 	return nil
 }
-
-// Delete removes the kit, the pool first: a class that is in use stays.
-func (k *Kit) Delete(ctx context.Context, kube client.Client) error {
-	objects := k.Objects()
-	for i := len(objects) - 1; i >= 0; i-- {
-		if err := kube.Delete(ctx, objects[i]); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting %T %s, %w", objects[i], objects[i].GetName(), err)
-		}
-	}
-	return nil
-}

@@ -91,8 +91,7 @@ func (p *process) signal(s syscall.Signal) {
 // ended explains an end that nobody asked for.
 func (p *process) ended() error {
 	how := "exit status 0"
-	var exit *exec.ExitError
-	if errors.As(p.err, &exit) {
+	if exit, failed := errors.AsType[*exec.ExitError](p.err); failed {
 		how = exit.String()
 	}
 	return fmt.Errorf("%s ended by itself (%s); the end of %s:\n%s", p.name, how, p.log, Tail(p.log, 15))
