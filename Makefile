@@ -58,7 +58,7 @@ unit: $(ENVTEST)/kube-apiserver ## Tests beside the code, with the race detector
 .PHONY: kubeplane-test
 kubeplane-test: $(KUBEPLANE) ## Tests of the Kubernetes control plane binary
 	$(call say,"testing kubeplane (about 30 seconds)")
-	cd kubeplane && KUBEPLANE=$(KUBEPLANE) go test -shuffle=on -timeout 10m ./internal/...
+	cd kubeplane && CGO_ENABLED=0 KUBEPLANE=$(KUBEPLANE) go test -trimpath -shuffle=on -timeout 10m ./internal/...
 
 .PHONY: e2e
 e2e: $(KUBEPLANE) controller ## Tests of the whole: control plane, controller binary, simulator, guests that join

@@ -64,8 +64,8 @@ instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
 metadataOptions: {type: cdrom, templatesRef: {name: a}}`,
 			refusal: "spec.metadataOptions.templatesRef.namespace: Required value",
 		}, {
-			name:    "shorthand of the documents taken as a value",
-			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {type: none|cdrom}}`,
+			name:    "another way for boot data",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {type: floppy}}`,
 			refusal: `supported values: "none", "cdrom"`,
 		}, {
 			name:    "storage for an ISO without cdrom",

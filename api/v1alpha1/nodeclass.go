@@ -50,9 +50,10 @@ type ProxmoxNodeClassSpec struct {
 	Region string `json:"region,omitempty"`
 
 	// placementStrategy says how VMs are spread over the hosts that can take them.
+	// A change applies to new VMs only.
 	// +kubebuilder:default={zoneBalance: Balanced}
 	// +optional
-	PlacementStrategy PlacementStrategy `json:"placementStrategy,omitzero"`
+	PlacementStrategy PlacementStrategy `json:"placementStrategy,omitzero" hash:"ignore"`
 
 	// instanceTemplateRef names the template that VMs are cloned from.
 	// +required
@@ -137,7 +138,7 @@ type BootDevice struct {
 }
 
 // MetadataType is a way for boot data to reach a VM.
-// +kubebuilder:validation:Enum=none;cdrom
+// +kubebuilder:validation:Enum=none;cdrom;none|cdrom
 type MetadataType string
 
 const (
@@ -145,13 +146,17 @@ const (
 	MetadataTypeNone MetadataType = "none"
 	// MetadataTypeCDROM attaches an ISO image with rendered boot data.
 	MetadataTypeCDROM MetadataType = "cdrom"
+	// MetadataTypeEither stands in the documentation of the class as it is spread in the wild, and so in people's manifests:
+	// an ISO image where templatesRef names the templates for it, else nothing.
+	MetadataTypeEither MetadataType = "none|cdrom"
 )
 
 // MetadataOptions say how boot data reaches a VM.
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cdrom' || has(self.templatesRef)",message="type cdrom needs templatesRef: the Secret with the keys user-data, meta-data and network-config"
-// +kubebuilder:validation:XValidation:rule="!has(self.storage) || (has(self.type) && self.type == 'cdrom')",message="storage is only used with type cdrom: set type to cdrom or remove storage"
+// +kubebuilder:validation:XValidation:rule="!has(self.storage) || (has(self.type) && self.type != 'none')",message="storage is only used with type cdrom: set type to cdrom or remove storage"
 type MetadataOptions struct {
 	// type is none (the template brings its own boot data) or cdrom (an ISO image with rendered boot data is attached).
+	// "none|cdrom" is taken for cdrom where templatesRef is set, and for none where it is not.
 	// +kubebuilder:default=none
 	// +optional
 	Type MetadataType `json:"type,omitempty"`
@@ -171,6 +176,11 @@ type MetadataOptions struct {
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z][a-zA-Z0-9._-]*[a-zA-Z0-9]$`
 	// +optional
 	Storage string `json:"storage,omitempty"`
+}
+
+// CDROM tells whether the VM gets an ISO image with boot data.
+func (m MetadataOptions) CDROM() bool {
+	return m.Type == MetadataTypeCDROM || (m.Type == MetadataTypeEither && m.TemplatesRef != nil)
 }
 
 // SecretReference names a Secret.

@@ -137,8 +137,7 @@ func (c *CloudProvider) class(ctx context.Context, name string) (*v1alpha1.Proxm
 // asks again every few seconds until the VM is proven gone.
 func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) error {
 	gone, err := c.instances.Delete(ctx, claim)
-	var blocked *instance.BlockedError
-	if errors.As(err, &blocked) {
+	if blocked, ok := errors.AsType[*instance.BlockedError](err); ok {
 		c.recorder.Publish(removalBlocked(claim, blocked))
 		return nil
 	}

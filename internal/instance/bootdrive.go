@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -40,7 +39,7 @@ func (l *launch) bootVolume() string {
 	return isoVolume(l.intent.ISOStorage, l.id)
 }
 
-// ErrClaimBusy: a launch or a delete of the same Claim is at work; try again.
+// ErrClaimBusy says that a launch or a delete of the same Claim is at work; try again.
 var ErrClaimBusy = errors.New("the claim is busy")
 
 // TakeBackBootDrive empties the VM's boot drive, deletes the ISO and revokes the
@@ -131,7 +130,7 @@ func sortedSlots(bySlot map[string]string) []string {
 func sampleClaim(class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{}
 	claim.Name = class.Name + "-sample"
-	claim.UID = types.UID(uuid.NewUUID())
+	claim.UID = uuid.NewUUID()
 	claim.Labels = map[string]string{karpv1.NodePoolLabelKey: "sample"}
 	return claim
 }

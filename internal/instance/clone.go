@@ -74,26 +74,32 @@ func (l *launch) settleClone(ctx context.Context) (again bool, err error) {
 		return false, err
 	}
 	if cfg.Lock() == lockClone {
-		// Never adopt and never delete a locked configuration: wait for whoever
-		// writes it.
-		busy, err := l.cloneUnderWay(ctx)
-		if err != nil || busy {
-			return busy, err
-		}
-		// It may have ended between the two looks.
-		if cfg, err = l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID); err != nil {
-			return errors.Is(err, proxmox.ErrNotFound), ignoreNotFound(err)
-		}
-		if cfg.Lock() == lockClone {
-			return false, &LaunchError{Reason: ReasonLeftover, err: fmt.Errorf(
-				"VM %d on host %s is locked by a clone that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: qm unlock %d && qm destroy %d",
-				l.intent.VMID, l.intent.Host, l.intent.VMID, l.intent.VMID)}
-		}
+		return l.settleLocked(ctx)
 	}
 	if ok, why := l.id.Owns(cfg); !ok {
 		return false, &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
 	}
 	return false, nil
+}
+
+// settleLocked deals with a configuration that a clone still writes. It is never
+// adopted and never deleted: whoever writes it is waited for.
+func (l *launch) settleLocked(ctx context.Context) (again bool, err error) {
+	busy, err := l.cloneUnderWay(ctx)
+	if err != nil || busy {
+		return busy, err
+	}
+	// It may have ended between the two looks.
+	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
+	if err != nil {
+		return errors.Is(err, proxmox.ErrNotFound), ignoreNotFound(err)
+	}
+	if cfg.Lock() != lockClone {
+		return true, nil
+	}
+	return false, &LaunchError{Reason: ReasonLeftover, err: fmt.Errorf(
+		"VM %d on host %s is locked by a clone that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: qm unlock %d && qm destroy %d",
+		l.intent.VMID, l.intent.Host, l.intent.VMID, l.intent.VMID)}
 }
 
 // cloneUnderWay tells whether a clone of our Template runs on that Host. Proxmox

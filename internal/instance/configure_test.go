@@ -4,6 +4,7 @@
 package instance
 
 import (
+	"maps"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -73,9 +74,7 @@ func TestTheConfiguredVMIsRecognised(t *testing.T) {
 	g.Expect(Configured(clone)).To(BeFalse())
 	change, err := configure(clone, wanted())
 	g.Expect(err).NotTo(HaveOccurred())
-	for key, value := range change.Set {
-		clone.Options[key] = value
-	}
+	maps.Copy(clone.Options, change.Set)
 	g.Expect(Configured(clone)).To(BeTrue())
 	owns, why := me.Owns(clone)
 	g.Expect(owns).To(BeTrue(), why)

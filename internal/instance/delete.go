@@ -42,7 +42,7 @@ func (p *Provider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (gone bo
 	target, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
 		// Not one of ours: nothing of ours can be there.
-		return true, nil //nolint:nilerr // core's contract: a foreign providerID is "not found"
+		return true, nil
 	}
 	c, err := p.client(target.Region)
 	if err != nil {

@@ -55,8 +55,7 @@ func isTransient(err error) bool {
 // judge turns a step's error into the launch's: final, or to be tried again
 // while there is patience left.
 func (l *launch) judge(err error) error {
-	var final *LaunchError
-	if errors.As(err, &final) {
+	if _, final := errors.AsType[*LaunchError](err); final {
 		return err
 	}
 	if isTransient(err) || !isProxmox(err) {
@@ -65,8 +64,7 @@ func (l *launch) judge(err error) error {
 		}
 		return &LaunchError{Reason: ReasonTimeout, err: err}
 	}
-	var forbidden *proxmox.ForbiddenError
-	if errors.As(err, &forbidden) {
+	if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); forbidden {
 		return &LaunchError{Reason: ReasonPermission, err: err}
 	}
 	if errors.Is(err, proxmox.ErrStorageFull) {

@@ -48,7 +48,7 @@ func (v VM) ProviderID() string {
 	return v1alpha1.ProviderID{Region: v.Region, VMID: v.VMID}.String()
 }
 
-// ErrNoView: a Cluster was never read, so that nothing can be said about it.
+// ErrNoView says that a Cluster was never read, so that nothing can be known about it.
 var ErrNoView = errors.New("the cluster was never read")
 
 // List finds all VMs of this Kubernetes cluster. It reads VMs, never Nodes. A

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
-// ErrParked: the Claim waits for room; look again in a while.
+// ErrParked says that the Claim waits for room; look again in a while.
 var ErrParked = errors.New("waiting for room")
 
 // Park plans a VM for which there is no room now: size and Host are chosen, a VMID

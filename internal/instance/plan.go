@@ -17,7 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// NoRoomError: nothing that the Claim allows can be launched now.
+// NoRoomError says why nothing that the Claim allows can be launched now.
 type NoRoomError struct{ err error }
 
 func (e *NoRoomError) Error() string { return e.err.Error() }
@@ -133,7 +133,7 @@ func (in *Intent) chooseStorages(view inventory.View, class *v1alpha1.ProxmoxNod
 		in.Storage = class.Spec.BootDevice.Storage
 	}
 	in.Full = in.Storage != disk.Storage || !linkable(snapshot, template)
-	if class.Spec.MetadataOptions.Type != v1alpha1.MetadataTypeCDROM {
+	if !class.Spec.MetadataOptions.CDROM() {
 		return nil
 	}
 	storage, err := ISOStorage(snapshot, in.Host, class.Spec.MetadataOptions.Storage)
@@ -171,9 +171,9 @@ func ISOStorage(snapshot *inventory.Snapshot, host, wanted string) (string, erro
 	}
 	if len(candidates) == 0 {
 		if wanted != "" {
-			return "", fmt.Errorf("%s/%s: storage %q is not there or takes no iso content; run: pvesm set %s --content iso,...", snapshot.Region, host, wanted, wanted)
+			return "", fmt.Errorf("%s/%s: storage %q is not there or takes no iso content; run: pvesm set %s --content iso", snapshot.Region, host, wanted, wanted)
 		}
-		return "", fmt.Errorf("%s/%s: no storage takes iso content, which the boot drive needs; run: pvesm set local --content iso,...", snapshot.Region, host)
+		return "", fmt.Errorf("%s/%s: no storage takes iso content, which the boot drive needs; run: pvesm set local --content iso", snapshot.Region, host)
 	}
 	slices.SortFunc(candidates, func(a, b proxmox.StorageRow) int {
 		if a.Shared != b.Shared {

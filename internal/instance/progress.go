@@ -11,6 +11,7 @@ import (
 // Phase is a step of a launch, as shown on the Claim.
 type Phase string
 
+// The phases in their order; the boot drive is made beside the clone.
 const (
 	PhasePlanned    Phase = "Planned"
 	PhaseCloning    Phase = "Cloning"

@@ -118,8 +118,7 @@ func TestPassingTroublesDoNotEndALaunch(t *testing.T) {
 			// As the launch controller does: call again, unless it is final.
 			w.Eventually(func() error {
 				err := p.Launch(t.Context(), w.reread(claim), w.class)
-				var final *instance.LaunchError
-				if errors.As(err, &final) {
+				if final, ok := errors.AsType[*instance.LaunchError](err); ok {
 					return StopTrying(fmt.Sprintf("final: %s", final.Reason)).Wrap(err)
 				}
 				return err

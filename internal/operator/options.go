@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -140,13 +141,11 @@ func text(at func(*Options) *string) func(*Options, string) error {
 
 func oneOf(at func(*Options) *string, allowed ...string) func(*Options, string) error {
 	return func(o *Options, v string) error {
-		for _, a := range allowed {
-			if a == v {
-				*at(o) = v
-				return nil
-			}
+		if !slices.Contains(allowed, v) {
+			return fmt.Errorf("found %q, want one of %s", v, strings.Join(allowed, ", "))
 		}
-		return fmt.Errorf("found %q, want one of %s", v, strings.Join(allowed, ", "))
+		*at(o) = v
+		return nil
 	}
 }
 

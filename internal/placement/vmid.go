@@ -43,10 +43,10 @@ func PickVMID(view inventory.View, region, claimUID string, r Range) (int, error
 	if err := r.Validate(); err != nil {
 		return 0, err
 	}
-	size := uint64(r.To - r.From + 1)
+	size := uint64(r.To - r.From + 1) //nolint:gosec // Validate holds From <= To
 	start := hash(region, claimUID) % size
 	for step := range size {
-		vmid := r.From + int((start+step)%size)
+		vmid := r.From + int((start+step)%size) //nolint:gosec // below size, which came from an int
 		if !view.Taken(region, vmid) && !slices.Contains(r.Exclude, vmid) {
 			return vmid, nil
 		}

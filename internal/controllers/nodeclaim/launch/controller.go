@@ -104,8 +104,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if errors.Is(err, instance.ErrParked) {
 		return reconcile.Result{RequeueAfter: parkedPause}, nil
 	}
-	var final *instance.LaunchError
-	if errors.As(err, &final) {
+	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
 		return reconcile.Result{}, c.giveUp(ctx, claim, final.Reason, err)
 	}
 	if err != nil {

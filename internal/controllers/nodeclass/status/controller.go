@@ -247,7 +247,7 @@ func lacking(snapshot *inventory.Snapshot, host string, class *v1alpha1.ProxmoxN
 			return fmt.Sprintf("spec.bootDevice.storage %q takes %s but no disk images; run: pvesm set %s --content images,%s", storage, strings.Join(row.Content, ","), storage, strings.Join(row.Content, ","))
 		}
 	}
-	if class.Spec.MetadataOptions.Type == v1alpha1.MetadataTypeCDROM {
+	if class.Spec.MetadataOptions.CDROM() {
 		if _, err := instance.ISOStorage(snapshot, host, class.Spec.MetadataOptions.Storage); err != nil {
 			return err.Error()
 		}
@@ -269,7 +269,7 @@ func explain(unusable []v1alpha1.UnusableZone) string {
 // bootData renders the templates for an imaginary VM.
 func (c *Controller) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) {
 	conditions := class.StatusConditions()
-	if class.Spec.MetadataOptions.Type != v1alpha1.MetadataTypeCDROM {
+	if !class.Spec.MetadataOptions.CDROM() {
 		conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
 		return
 	}
