@@ -168,6 +168,9 @@ func (s *Simulator) populateAccess() error {
 				ID: u.ID, Password: u.Password, Comment: u.Comment, Email: u.Email, Groups: u.Groups, Disabled: u.Disabled,
 				Tokens: map[string]*access.Token{},
 			}
+			for _, g := range u.Groups {
+				d.Groups[g] = ""
+			}
 			for _, t := range u.Tokens {
 				user.Tokens[t.ID] = &access.Token{ID: t.ID, Secret: t.Secret, Privsep: t.Privsep, Expire: t.Expire}
 			}

@@ -70,12 +70,12 @@ type Store struct {
 	pools  map[string]*Pool
 	acl    []Entry
 	all    []string
-	groups map[string]bool
+	groups map[string]string // comments by name
 }
 
 // New returns a store with root@pam and the built-in roles over the given set of privileges.
 func New(privileges []string) *Store {
-	s := &Store{users: map[string]*User{}, roles: map[string]*Role{}, pools: map[string]*Pool{}, groups: map[string]bool{}}
+	s := &Store{users: map[string]*User{}, roles: map[string]*Role{}, pools: map[string]*Pool{}, groups: map[string]string{}}
 	s.all = slices.Sorted(slices.Values(privileges))
 	s.users[Root] = &User{ID: Root, Tokens: map[string]*Token{}}
 	s.addBuiltinRoles()
@@ -136,7 +136,7 @@ type Data struct {
 	Roles  map[string]*Role
 	Pools  map[string]*Pool
 	ACL    *[]Entry
-	Groups map[string]bool
+	Groups map[string]string
 }
 
 // Grant adds an ACL entry, or changes whether an equal one propagates.

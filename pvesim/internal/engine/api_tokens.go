@@ -174,6 +174,9 @@ func subjectExists(d *access.Data, kind, id string) error {
 	user, token, _ := strings.Cut(id, "!")
 	switch {
 	case kind == "group":
+		if _, ok := d.Groups[id]; !ok {
+			return fmt.Errorf("group '%s' does not exist", id)
+		}
 		return nil
 	case d.Users[user] == nil:
 		return fmt.Errorf("user '%s' does not exist", user)

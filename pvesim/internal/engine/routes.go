@@ -79,7 +79,12 @@ func (e *Engine) accessHandlers() map[string]Handler {
 		"GET /access/acl":                               e.getACL,
 		"PUT /access/acl":                               e.putACL,
 		"GET /access/domains":                           e.getDomains,
-		"GET /access/groups":                            e.emptyList,
+		"GET /access/groups":                            e.getUserGroups,
+		"POST /access/groups":                           e.postUserGroup,
+		"GET /access/groups/{groupid}":                  e.getUserGroup,
+		"PUT /access/groups/{groupid}":                  e.putUserGroup,
+		"DELETE /access/groups/{groupid}":               e.deleteUserGroup,
+		"PUT /access/password":                          e.putPassword,
 		"GET /access":                                   e.index("subdir", "users", "groups", "roles", "acl", "domains", "ticket", "permissions"),
 	}
 }

@@ -1,0 +1,87 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+func TestAGroupsRightsReachItsMembersUntilTheGroupIsGone(t *testing.T) {
+	t.Parallel()
+	s := pvesim.DefaultScenario(1)
+	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
+	s.Users = append(s.Users, pvesim.User{ID: "ann@pve", Tokens: []pvesim.Token{{ID: "t", Secret: "s"}}})
+	root := startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
+	ann := root.as("ann@pve!t=s")
+	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
+	root.refused(500, "ACL update failed: group 'ops' does not exist", "PUT", "/access/acl", "path", "/vms", "roles", "PVEAuditor", "groups", "ops")
+	root.ok("POST", "/access/groups", "groupid", "ops", "comment", "people")
+	root.ok("PUT", "/access/users/ann@pve", "groups", "ops")
+	root.ok("PUT", "/access/acl", "path", "/vms", "roles", "PVEAuditor", "groups", "ops")
+	ann.ok("GET", "/nodes/pve1/qemu/101/config")
+	// An entry for the user itself wins over those of its groups.
+	root.ok("PUT", "/access/acl", "path", "/vms", "roles", "NoAccess", "users", "ann@pve")
+	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
+	root.ok("PUT", "/access/acl", "path", "/vms", "roles", "NoAccess", "users", "ann@pve", "delete", "1")
+	if m := root.ok("GET", "/access/groups/ops").(map[string]any)["members"].([]any); len(m) != 1 || m[0] != "ann@pve" {
+		t.Errorf("members: %v", m)
+	}
+	root.ok("DELETE", "/access/groups/ops")
+	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
+}
+
+func TestStoredObjectsComeAndGo(t *testing.T) {
+	t.Parallel()
+	for version, objects := range map[string][][3]string{
+		"8.4": {{"/cluster/ha/groups", "group", "nodes=pve1"}},
+		"9.2": {{"/cluster/ha/rules", "rule", "type=node-affinity&resources=vm:101&nodes=pve1"}},
+	} {
+		s := pvesim.DefaultScenario(2)
+		s.Version = version
+		s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
+		c := startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
+		objects = append(objects, [3]string{"/cluster/sdn/zones", "zone", "type=simple"}, [3]string{"/cluster/mapping/pci", "id", "map=node=pve1,path=0000:01:00.0,id=10de:2204"})
+		for _, o := range objects {
+			c.ok("POST", o[0], append([]string{o[1], "thing1"}, pairs(o[2])...)...)
+			if got := c.ok("GET", o[0]+"/thing1").(map[string]any); got[o[1]] != "thing1" {
+				t.Errorf("%s: %v", o[0], got)
+			}
+			if l := c.ok("GET", o[0]).([]any); len(l) != 1 {
+				t.Errorf("%s lists %v", o[0], l)
+			}
+			c.ok("DELETE", o[0]+"/thing1")
+			if l := c.ok("GET", o[0]).([]any); len(l) != 0 {
+				t.Errorf("%s still lists %v", o[0], l)
+			}
+		}
+		if version == "9.2" {
+			c.refused(500, "cannot create group: ha groups have been migrated to rules", "POST", "/cluster/ha/groups", "group", "gg", "nodes", "pve1")
+		} else {
+			c.refused(501, "Method 'GET /cluster/ha/rules' not implemented", "GET", "/cluster/ha/rules")
+		}
+	}
+}
+
+// pairs splits "a=b&c=d" at the first equals signs.
+func pairs(s string) []string {
+	var out []string
+	for len(s) > 0 {
+		var part string
+		part, s = cut(s, "&")
+		k, v := cut(part, "=")
+		out = append(out, k, v)
+	}
+	return out
+}
+
+func cut(s, sep string) (before, after string) {
+	for i := range len(s) {
+		if s[i:i+1] == sep {
+			return s[:i], s[i+1:]
+		}
+	}
+	return s, ""
+}
