@@ -54,6 +54,9 @@ func TestKilledInTheMiddleOfALaunch(t *testing.T) {
 			claim := p.onlyClaim(t, "has an intent", func(claim *karpv1.NodeClaim) error { _, err := intent(claim); return err })
 			want, err := intent(claim)
 			must(t, err)
+			if claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
+				t.Fatal("the controller was killed too late: the launch is over")
+			}
 
 			must(t, w.controller.Start(t.Context()))
 			p.podsRun(t, 1)

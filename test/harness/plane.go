@@ -15,12 +15,15 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	_ "sigs.k8s.io/karpenter/pkg/apis/v1" // joins client-go's scheme
+	karpapis "sigs.k8s.io/karpenter/pkg/apis"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
@@ -116,14 +119,18 @@ func (p *Plane) Done() <-chan struct{} { return p.process.done }
 // Ended explains an end that nobody asked for.
 func (p *Plane) Ended() error { return p.process.ended() }
 
-// Scheme has Kubernetes' own types, Karpenter's and ours.
+// Scheme has Kubernetes' own types, Karpenter's and ours. It is a new one each
+// time: client-go's own is shared by all, and must not change while others read.
 func Scheme() (*runtime.Scheme, error) {
-	scheme := clientgoscheme.Scheme
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, apiextensionsv1.AddToScheme} {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("making the scheme, %w", err)
 		}
 	}
+	karpenter := schema.GroupVersion{Group: karpapis.Group, Version: "v1"}
+	scheme.AddKnownTypes(karpenter, &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
+	metav1.AddToGroupVersion(scheme, karpenter)
 	return scheme, nil
 }
 

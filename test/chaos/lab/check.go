@@ -1,0 +1,228 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// WithinBound is how long after the last trouble everything must be in order, in
+// simulated time: Karpenter gives a Claim 15 minutes to register.
+const WithinBound = 15 * time.Minute
+
+// Converge waits until nothing is amiss, and says how long that took in simulated
+// time; otherwise what is still amiss after the bound.
+func (w *World) Converge(p *Process) (time.Duration, []string) {
+	began := w.Clock.Now()
+	// On a busy machine the simulated bound passes before anything could be done.
+	deadline := time.Now().Add(max(w.Clock.Real(WithinBound), 60*time.Second))
+	for {
+		amiss := w.Amiss(p)
+		if len(amiss) == 0 {
+			return w.Clock.Since(began), nil
+		}
+		if time.Now().After(deadline) {
+			return w.Clock.Since(began), amiss
+		}
+		w.rootAtWork()
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Amiss lists all that is not as the Claims say: a VM too many or too few, a volume,
+// boot drive, token or reservation without its Claim, somebody else's guest touched.
+func (w *World) Amiss(p *Process) []string {
+	ctx := context.Background()
+	var amiss []string
+	note := func(format string, args ...any) { amiss = append(amiss, fmt.Sprintf(format, args...)) }
+	want, uids := map[int]*karpv1.NodeClaim{}, map[string]*karpv1.NodeClaim{}
+	for _, claim := range w.Claims() {
+		if !claim.DeletionTimestamp.IsZero() {
+			note("claim %s is still being deleted", claim.Name)
+			continue
+		}
+		in, ok, err := instance.ReadIntent(&claim)
+		if err != nil || !ok || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
+			note("claim %s is not launched yet: %v %s", claim.Name, err, claim.Annotations[v1alpha1.AnnotationLaunchProgress])
+			continue
+		}
+		if claim.Annotations[v1alpha1.AnnotationBootDataStatus] != v1alpha1.BootDataInitialized {
+			note("claim %s still has its boot drive", claim.Name)
+		}
+		want[in.VMID], uids[string(claim.UID)] = &claim, &claim
+	}
+	if len(amiss) > 0 {
+		return amiss // the rest would only be consequences
+	}
+	amiss = append(amiss, w.amissGuests(want)...)
+	amiss = append(amiss, w.amissVolumes(ctx, want)...)
+	secrets := &corev1.SecretList{}
+	if err := w.Kube.List(ctx, secrets, client.HasLabels{bootdata.TokenLabel}); err != nil {
+		note("listing the tokens, %v", err)
+	}
+	for _, secret := range secrets.Items {
+		note("token %s is left", secret.Name)
+	}
+	for uid, r := range p.View().Reservations {
+		if uids[uid] == nil {
+			note("the reservation of VM %d for claim %s is left", r.VMID, uid)
+		}
+	}
+	return amiss
+}
+
+// amissGuests compares the guests that are there with those that should be.
+func (w *World) amissGuests(want map[int]*karpv1.NodeClaim) (amiss []string) {
+	strangers := w.known()
+	found := map[int]bool{}
+	for _, row := range w.guests() {
+		if was, ok := strangers[row.VMID]; ok {
+			delete(strangers, row.VMID)
+			if now := w.portrait(row); now != was {
+				amiss = append(amiss, fmt.Sprintf("somebody else's guest %d was touched:\nwas %s\nnow %s", row.VMID, was, now))
+			}
+			continue
+		}
+		claim := want[row.VMID]
+		if claim == nil {
+			amiss = append(amiss, fmt.Sprintf("VM %d (%s, %s, lock %q) on host %s is left", row.VMID, row.Name, row.Status, row.Lock, row.Host))
+			continue
+		}
+		found[row.VMID] = true
+		cfg, err := w.Client().VMConfig(context.Background(), row.Host, row.VMID)
+		switch {
+		case err != nil:
+			amiss = append(amiss, fmt.Sprintf("reading VM %d, %v", row.VMID, err))
+		case !strings.EqualFold(cfg.SMBIOS().UUID, string(claim.UID)):
+			amiss = append(amiss, fmt.Sprintf("VM %d is not that of claim %s", row.VMID, claim.Name))
+		case row.Status != "running":
+			amiss = append(amiss, fmt.Sprintf("VM %d of claim %s is %s", row.VMID, claim.Name, row.Status))
+		}
+	}
+	for vmid, claim := range want {
+		if !found[vmid] {
+			amiss = append(amiss, fmt.Sprintf("VM %d of claim %s is missing", vmid, claim.Name))
+		}
+	}
+	for vmid := range strangers {
+		amiss = append(amiss, fmt.Sprintf("somebody else's guest %d is gone", vmid))
+	}
+	return amiss
+}
+
+// amissVolumes looks for disks and boot drives that belong to nobody.
+func (w *World) amissVolumes(ctx context.Context, want map[int]*karpv1.NodeClaim) (amiss []string) {
+	strangers, c := w.known(), w.Client()
+	for _, host := range w.Hosts {
+		for storage, content := range map[string]string{"local-lvm": "images", "local": "iso"} {
+			volumes, err := c.Volumes(ctx, host, storage, content)
+			if err != nil {
+				amiss = append(amiss, fmt.Sprintf("listing storage %s of host %s, %v", storage, host, err))
+			}
+			for _, volume := range volumes {
+				_, foreign := strangers[volume.VMID]
+				if strings.Contains(volume.ID, "karpenter-") || (volume.VMID >= FirstVMID && want[volume.VMID] == nil && !foreign) {
+					amiss = append(amiss, fmt.Sprintf("volume %s on host %s is left", volume.ID, host))
+				}
+			}
+		}
+	}
+	return amiss
+}
+
+// rootAtWork does what the product asks a person for: a clone that died with its
+// Host leaves a locked configuration, and only root may unlock that.
+func (w *World) rootAtWork() {
+	ctx, c := context.Background(), w.Client()
+	for _, row := range w.guests() {
+		if _, foreign := w.known()[row.VMID]; foreign || row.VMID < FirstVMID || row.Lock != "clone" {
+			continue
+		}
+		tasks, err := c.RunningTasks(ctx, row.Host, "qmclone")
+		if err != nil || len(tasks) > 0 {
+			continue
+		}
+		if cfg, err := c.VMConfig(ctx, row.Host, row.VMID); err != nil || cfg.Lock() != "clone" {
+			continue
+		}
+		if w.Sim.SetConfigLock(row.VMID, "") == nil {
+			w.t.Logf("root unlocks and destroys VM %d, a leftover of a clone that died with its host", row.VMID)
+			_, _ = c.DestroyVM(ctx, row.Host, row.VMID) // what fails is still there at the next look
+		}
+	}
+}
+
+// Stranger lets somebody else make a VM of that id from the Template of a Host.
+// False when somebody was quicker.
+func (w *World) Stranger(host string, vmid int) bool {
+	ctx, c := context.Background(), w.Client()
+	template := 9000 + slices.Index(w.Hosts, host)
+	task, err := c.CloneVM(ctx, proxmox.CloneRequest{Host: host, TemplateID: template, VMID: vmid, Name: "theirs"})
+	if err != nil {
+		return false
+	}
+	status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Clock: w.Clock})
+	if err != nil || status.Err() != nil {
+		return false
+	}
+	for _, row := range w.guests() {
+		if row.VMID == vmid {
+			w.remember(row)
+		}
+	}
+	return true
+}
+
+func (w *World) known() map[int]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make(map[int]string, len(w.strangers))
+	for vmid, portrait := range w.strangers {
+		out[vmid] = portrait
+	}
+	return out
+}
+
+// remember a guest of somebody else as it is now.
+func (w *World) remember(row proxmox.GuestRow) {
+	portrait := w.portrait(row)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.strangers[row.VMID] = portrait
+}
+
+// portrait is a guest's power and configuration.
+func (w *World) portrait(row proxmox.GuestRow) string {
+	cfg, err := w.Client().VMConfig(context.Background(), row.Host, row.VMID)
+	if err != nil {
+		return err.Error()
+	}
+	raw, err := json.Marshal(cfg.Options)
+	if err != nil {
+		return err.Error()
+	}
+	return row.Status + " " + string(raw)
+}
+
+func (w *World) guests() []proxmox.GuestRow {
+	resources, err := w.Client().Resources(context.Background())
+	if err != nil {
+		w.t.Logf("listing the guests, %v", err)
+	}
+	return resources.Guests
+}

@@ -1,0 +1,182 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/handover"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// pollInterval and orphanGrace are the product's defaults.
+const (
+	pollInterval = 10 * time.Second
+	orphanGrace  = time.Minute
+)
+
+// Process is one run of the controller: what it knows dies with it.
+type Process struct {
+	*instance.Provider
+	world     *World
+	inventory *inventory.Inventory
+	kube      client.Client
+	launch    *launch.Controller
+	handover  *handover.Controller
+	presence  *presence.Controller
+	collector *garbagecollection.Controller
+
+	ctx  context.Context
+	die  context.CancelFunc
+	dead atomic.Bool
+	work sync.WaitGroup
+	// onWrite is asked before and after each write to the Kubernetes API.
+	onWrite atomic.Pointer[func(after bool)]
+
+	mu sync.Mutex
+	// busy and notBefore are by controller and Claim.
+	busy      map[job]bool
+	notBefore map[job]time.Time
+	failures  map[job]int
+}
+
+// Setting changes a Process before it starts.
+type Setting func(*instance.Settings)
+
+// errDead is what a dead Process gets from the Kubernetes API.
+var errDead = errors.New("the process is dead")
+
+// Process starts one anew: its view is fresh, its memory empty. Nothing happens to
+// Claims before Run. With quiet it polls only when it is told to, so that its calls
+// can be counted.
+func (w *World) Process(quiet bool, settings ...Setting) *Process {
+	w.t.Helper()
+	p := &Process{world: w, busy: map[job]bool{}, notBefore: map[job]time.Time{}, failures: map[job]int{}}
+	p.ctx, p.die = context.WithCancel(w.t.Context())
+	w.t.Cleanup(p.Kill)
+	p.kube = p.mortal(w.Kube)
+	c := w.Client()
+	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{
+		Interval: pollInterval, DetailRange: inventory.VMIDRange{From: FirstVMID, To: LastVMID}, Clock: w.Clock,
+	})
+	must(w.t, err)
+	p.inventory = inv
+	if !quiet {
+		p.work.Go(func() { _ = inv.Start(p.ctx) })
+	}
+	instanceTypes, err := instancetype.New(instancetype.Deps{Inventory: inv, Clock: w.Clock})
+	must(w.t, err)
+	s := instance.DefaultSettings()
+	s.VMIDs.From, s.VMIDs.To = FirstVMID, LastVMID
+	// These two are waited for in real time.
+	s.TaskTimeout = max(w.Clock.Real(s.TaskTimeout), 10*time.Second)
+	s.DeletePatience = max(w.Clock.Real(s.DeletePatience), time.Second)
+	for _, change := range settings {
+		change(&s)
+	}
+	p.Provider = instance.NewProvider(instance.Deps{
+		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Types: instanceTypes, Kube: p.kube,
+		Boot:  instance.BootSource{Reader: p.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: p.kube}},
+		Clock: w.Clock, KubeCluster: kubeCluster, Settings: s,
+	})
+	p.launch = launch.NewController(launch.Deps{
+		Kube: p.kube, Instances: p.Provider, Types: instanceTypes, Recorder: silence{},
+		Pods: func(string) []types.NamespacedName { return nil },
+	})
+	p.handover = handover.NewController(p.Provider)
+	p.presence = presence.NewController(p.kube, p.Provider, silence{}, pollInterval)
+	p.collector = garbagecollection.NewController(garbagecollection.Deps{
+		Kube: p.kube, Reader: p.kube, Instances: p.Provider, Recorder: silence{},
+		Policy: garbagecollection.Remove, Grace: orphanGrace, Interval: pollInterval,
+	})
+	return p
+}
+
+// Refresh reads the Cluster now.
+func (p *Process) Refresh() error { return p.inventory.RefreshAll(p.ctx) }
+
+// View is what the Process knows of the Cluster.
+func (p *Process) View() inventory.View { return p.inventory.View() }
+
+// Context ends when the Process dies.
+func (p *Process) Context() context.Context { return p.ctx }
+
+// Cut ends the Process at once, from any of its own calls: what it still asks of
+// anybody fails. Kill waits for the rest.
+func (p *Process) Cut() {
+	p.dead.Store(true)
+	p.die()
+}
+
+// Kill ends the Process as kill -9 does, and returns when nothing of it runs.
+func (p *Process) Kill() {
+	p.Cut()
+	p.work.Wait()
+}
+
+// OnWrite hooks into writes to the Kubernetes API.
+func (p *Process) OnWrite(hook func(after bool)) { p.onWrite.Store(&hook) }
+
+// write does one write, unless the Process dies before it; when it dies after it,
+// the effect stays and the answer is lost.
+func (p *Process) write(do func() error) error {
+	hook := p.onWrite.Load()
+	if hook != nil {
+		(*hook)(false)
+	}
+	if p.dead.Load() {
+		return errDead
+	}
+	err := do()
+	if hook != nil {
+		(*hook)(true)
+	}
+	if p.dead.Load() {
+		return errDead
+	}
+	return err
+}
+
+// mortal is the Kubernetes API as the Process reaches it: not at all once it is
+// dead. The fake client knows nothing of contexts.
+func (p *Process) mortal(kube client.WithWatch) client.Client {
+	return interceptor.NewClient(kube, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return p.write(func() error { return c.Create(ctx, o, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return p.write(func() error { return c.Delete(ctx, o, opts...) })
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			return p.write(func() error { return c.Update(ctx, o, opts...) })
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			return p.write(func() error { return c.Patch(ctx, o, patch, opts...) })
+		},
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			return p.write(func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
+		},
+	})
+}
+
+// silence takes events that nobody reads.
+type silence struct{}
+
+func (silence) Publish(...events.Event) {}
