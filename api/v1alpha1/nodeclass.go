@@ -135,6 +135,12 @@ type BootDevice struct {
 	// +kubebuilder:validation:MaxLength=30
 	// +optional
 	Storage string `json:"storage,omitempty"`
+
+	// fullClone copies the disk of the template. Otherwise the disk is linked to the template's where the storage can do
+	// that, which takes a moment instead of minutes, but ties the template to the VM's life. A copy is made in any case
+	// where the storage cannot link, or is another one than the template's. This field is an addition of this provider.
+	// +optional
+	FullClone bool `json:"fullClone,omitempty"`
 }
 
 // MetadataType is a way for boot data to reach a VM.

@@ -18,6 +18,10 @@ const (
 	ConditionClustersReachable = "ClustersReachable"
 )
 
+// ConditionLaunchesSucceed is false while launches of the class keep failing, or clones take almost longer than Karpenter
+// waits for a Node. It has no part in Ready.
+const ConditionLaunchesSucceed = "LaunchesSucceed"
+
 // Reasons of conditions that other programs may know from before.
 const (
 	// ReasonTemplatesNotFound says that no Host has the Template.

@@ -16,25 +16,44 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// unreadyToleration is how long a Node may be sick before it is repaired.
-const unreadyToleration = 15 * time.Minute
+// Conditions that anything which watches Nodes, such as node-problem-detector, may
+// set to have one repaired.
+const (
+	// ConditionGuestUnhealthy asks for a replacement.
+	ConditionGuestUnhealthy corev1.NodeConditionType = "ProxmoxGuestUnhealthy"
+	// ConditionRebootRequired asks for a restart.
+	ConditionRebootRequired corev1.NodeConditionType = "ProxmoxRebootRequired"
+)
 
-// RepairPolicies say when a Node is beyond hope. Exactly one, the fallback, has
-// no reason pattern.
+const (
+	// unreadyToleration is how long a Node may be silent or not ready.
+	unreadyToleration = 15 * time.Minute
+	// askedToleration is how long a request must stand: long enough not to act on
+	// a condition that flickers.
+	askedToleration = time.Minute
+	// drainPatience bounds the drain of a Node that is to be repaired.
+	drainPatience = 5 * time.Minute
+)
+
+// RepairPolicies say when a Node is beyond hope and what to do. Exactly one, the
+// fallback, has no reason pattern.
 func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy {
 	return []cloudprovider.RepairPolicy{
 		{
-			ConditionType:      corev1.NodeReady,
-			ConditionStatus:    corev1.ConditionFalse,
-			TolerationDuration: unreadyToleration,
-			Action:             cloudprovider.ReplaceNode,
+			ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse,
+			TolerationDuration: unreadyToleration, Action: cloudprovider.ReplaceNode,
 		},
 		{
-			ConditionType:      corev1.NodeReady,
-			ConditionStatus:    corev1.ConditionUnknown,
-			ReasonRegex:        ".*",
-			TolerationDuration: unreadyToleration,
-			Action:             cloudprovider.ReplaceNode,
+			ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionUnknown, ReasonRegex: ".*",
+			TolerationDuration: unreadyToleration, Action: cloudprovider.ReplaceNode,
+		},
+		{
+			ConditionType: ConditionGuestUnhealthy, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
+			TolerationDuration: askedToleration, TerminationGracePeriod: new(drainPatience), Action: cloudprovider.ReplaceNode,
+		},
+		{
+			ConditionType: ConditionRebootRequired, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
+			TolerationDuration: askedToleration, TerminationGracePeriod: new(drainPatience), Action: cloudprovider.RebootNode,
 		},
 	}
 }

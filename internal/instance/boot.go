@@ -121,7 +121,7 @@ func (l *launch) ensureBootDrive(ctx context.Context) error {
 	}
 	task, err := l.client.UploadISO(ctx, l.intent.Host, l.intent.ISOStorage, isoName(l.id), image)
 	if err == nil {
-		_, err = l.Provider.wait(ctx, l.client, task, l.intent.Region+"/"+l.intent.Host+"/"+l.intent.ISOStorage)
+		_, err = l.Provider.wait(ctx, l.client, task, durationKey(l.intent.Region, l.intent.Host, l.intent.ISOStorage))
 	}
 	if err != nil {
 		return fmt.Errorf("uploading the boot drive to storage %s of host %s, %w", l.intent.ISOStorage, l.intent.Host, err)

@@ -159,9 +159,13 @@ func (l *launch) awaitClone(ctx context.Context, task proxmox.UPID) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if !errors.Is(err, context.DeadlineExceeded) {
-		l.memory.settled(string(l.claim.UID))
+	if errors.Is(err, context.DeadlineExceeded) {
+		// It goes on without us, and the claim's removal will cancel it.
+		took := l.Settings.TaskTimeout
+		l.durations.Observe("qmclone", durationKey(l.intent.Region, l.intent.Host, l.intent.Storage), took, took*2)
+		return &LaunchError{Reason: ReasonSlowClone, err: fmt.Errorf("cloning template %d on host %s takes longer than %s", l.intent.TemplateID, l.intent.TemplateHost, took)}
 	}
+	l.memory.settled(string(l.claim.UID))
 	if err == nil {
 		return nil
 	}

@@ -257,7 +257,7 @@ func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, h
 	if disk, ok := cfg.BootDisk(); ok {
 		storage = disk.Storage
 	}
-	key := id.Region + "/" + host + "/" + storage
+	key := durationKey(id.Region, host, storage)
 	if volumes := foreignVolumes(id, cfg); len(volumes) > 0 {
 		log.FromContext(ctx).Info("volumes of other owners are attached; they stay", "vmid", id.VMID, "host", host, "volumes", volumes)
 	}

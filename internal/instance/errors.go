@@ -26,6 +26,7 @@ const (
 	ReasonLeftover    = "LockedLeftover"
 	ReasonTimeout     = "LaunchTimeout"
 	ReasonNoRoom      = "NoRoom"
+	ReasonSlowClone   = "CloneTooSlow"
 )
 
 // LaunchError ends a launch: this VM will never be, and trying again would not

@@ -106,6 +106,8 @@ func (l *launch) run(ctx context.Context) error {
 		return err
 	}
 	l.memory.forget(string(l.claim.UID))
+	l.health.succeeded(l.class.Name)
+	l.Metrics.launched(l.progress)
 	return nil
 }
 

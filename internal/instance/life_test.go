@@ -211,3 +211,45 @@ func (w *world) cloneByHand(host string, vmid int, name string) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(status.Err()).NotTo(HaveOccurred())
 }
+
+func TestAClassMayAskForFullClones(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.process()
+	w.Expect(w.intentOf(w.launched(p, "linked")).Full).To(BeFalse())
+	w.class.Spec.BootDevice.FullClone = true
+	claim := w.launched(p, "full")
+	in := w.intentOf(claim)
+	w.Expect(in.Full).To(BeTrue())
+	w.Expect(in.Storage).To(Equal("local-lvm"))
+	cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	disk, _ := cfg.BootDisk()
+	w.Expect(disk.VolumeID).To(HavePrefix("local-lvm:vm-"))
+	w.deleted(p, claim)
+}
+
+func TestACloneThatTakesTooLongIsRefusedNextTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.process()
+	p.Settings.TaskTimeout = 300 * time.Millisecond
+	claim := w.planned(p, "pool-abc")
+	_, err := w.sim.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+	w.Expect(err).NotTo(HaveOccurred())
+	err = p.Launch(t.Context(), claim, w.class)
+	var final *instance.LaunchError
+	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
+	w.Expect(final.Reason).To(Equal(instance.ReasonSlowClone))
+	w.Expect(p.CloneTime(region, "pve1", "local-lvm")).To(BeNumerically(">", 300*time.Millisecond))
+	p.Settings.TaskTimeout = 20 * time.Second
+	w.deleted(p, w.reread(claim))
+	w.expectNothingLeft()
+
+	refusal, warning := instance.CloneVerdict(11 * time.Minute)
+	w.Expect(refusal).To(ContainSubstring("11m0s"))
+	w.Expect(warning).To(BeEmpty())
+	refusal, warning = instance.CloneVerdict(6 * time.Minute)
+	w.Expect(refusal).To(BeEmpty())
+	w.Expect(warning).NotTo(BeEmpty())
+}

@@ -132,7 +132,7 @@ func (in *Intent) chooseStorages(view inventory.View, class *v1alpha1.ProxmoxNod
 	if class.Spec.BootDevice.Storage != "" {
 		in.Storage = class.Spec.BootDevice.Storage
 	}
-	in.Full = in.Storage != disk.Storage || !linkable(snapshot, template)
+	in.Full = class.Spec.BootDevice.FullClone || in.Storage != disk.Storage || !linkable(snapshot, template)
 	if !class.Spec.MetadataOptions.CDROM() {
 		return nil
 	}
@@ -170,10 +170,7 @@ func ISOStorage(snapshot *inventory.Snapshot, host, wanted string) (string, erro
 		}
 	}
 	if len(candidates) == 0 {
-		if wanted != "" {
-			return "", fmt.Errorf("%s/%s: storage %q is not there or takes no iso content; run: pvesm set %s --content iso", snapshot.Region, host, wanted, wanted)
-		}
-		return "", fmt.Errorf("%s/%s: no storage takes iso content, which the boot drive needs; run: pvesm set local --content iso", snapshot.Region, host)
+		return "", fmt.Errorf("%s/%s: %s", snapshot.Region, host, lacksISO(snapshot, host, wanted))
 	}
 	slices.SortFunc(candidates, func(a, b proxmox.StorageRow) int {
 		if a.Shared != b.Shared {
@@ -185,6 +182,39 @@ func ISOStorage(snapshot *inventory.Snapshot, host, wanted string) (string, erro
 		return strings.Compare(a.Name, b.Name)
 	})
 	return candidates[0].Name, nil
+}
+
+// holdsFiles are the kinds of storage that can take an ISO; the others hold disks.
+var holdsFiles = []string{"dir", "nfs", "cifs", "cephfs", "btrfs", "glusterfs"}
+
+// lacksISO says why no boot drive can be put on a Host, and what would help. The
+// command names all content: Proxmox replaces the list, and what is left out is lost.
+func lacksISO(snapshot *inventory.Snapshot, host, wanted string) string {
+	const remedy = "run: pvesm set %s --content %s"
+	if wanted != "" {
+		row, ok := snapshot.Storages[inventory.StorageKey{Host: host, Storage: wanted}]
+		content := strings.Join(row.Content, ",")
+		switch {
+		case !ok:
+			return fmt.Sprintf("spec.metadataOptions.storage %q is not on this host", wanted)
+		case slices.Contains(row.Content, "iso"):
+			return fmt.Sprintf("spec.metadataOptions.storage %q is not available", wanted)
+		case !slices.Contains(holdsFiles, row.Type):
+			return fmt.Sprintf("spec.metadataOptions.storage %q is of type %s, which takes no iso content; name one that holds files", wanted, row.Type)
+		}
+		return fmt.Sprintf("spec.metadataOptions.storage %q takes %s but no iso content; "+remedy, wanted, content, wanted, "iso,"+content)
+	}
+	var found proxmox.StorageRow
+	for key, row := range snapshot.Storages {
+		if key.Host == host && slices.Contains(holdsFiles, row.Type) && (found.Name == "" || row.Name < found.Name) {
+			found = row
+		}
+	}
+	const none = "no storage takes iso content, which the boot drive needs; "
+	if found.Name == "" {
+		return none + "run: pvesm add dir iso --path /var/lib/iso --content iso"
+	}
+	return none + fmt.Sprintf(remedy, found.Name, strings.Join(append([]string{"iso"}, found.Content...), ","))
 }
 
 // macTaken looks through the configurations that we know of.

@@ -32,7 +32,7 @@ func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operatio
 	if err != nil {
 		return err
 	}
-	if _, err := p.wait(ctx, p.Clients[vm.Region], task, vm.Region+"/"+vm.Host); err != nil {
+	if _, err := p.wait(ctx, p.Clients[vm.Region], task, durationKey(vm.Region, vm.Host, "")); err != nil {
 		return fmt.Errorf("resetting VM %d on host %s, %w", vm.VMID, vm.Host, err)
 	}
 	return annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: operation})
@@ -67,7 +67,7 @@ func (p *Provider) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) (bool, 
 	if err != nil {
 		return false, err
 	}
-	if _, err := p.wait(ctx, client, task, vm.Region+"/"+vm.Host); err != nil {
+	if _, err := p.wait(ctx, client, task, durationKey(vm.Region, vm.Host, "")); err != nil {
 		return false, fmt.Errorf("starting VM %d on host %s, %w", vm.VMID, vm.Host, err)
 	}
 	return true, nil

@@ -31,6 +31,7 @@ type Deps struct {
 	// KubeCluster is the UID of the kube-system namespace.
 	KubeCluster string
 	Settings    Settings
+	Metrics     Metrics
 }
 
 // Settings are the limits that an operator may change.
@@ -78,6 +79,7 @@ type Provider struct {
 	guard     *guard
 	slots     *slots
 	memory    *memory
+	health    *health
 	durations *proxmox.Durations
 }
 
@@ -88,6 +90,7 @@ func NewProvider(deps Deps) *Provider {
 		guard:     newGuard(),
 		slots:     newSlots(deps.Settings.CloneSlots),
 		memory:    newMemory(),
+		health:    newHealth(),
 		durations: proxmox.NewDurations(),
 	}
 }
@@ -118,7 +121,7 @@ func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID
 }
 
 func (l *launch) wait(ctx context.Context, task proxmox.UPID) error {
-	_, err := l.Provider.wait(ctx, l.client, task, l.intent.Region+"/"+l.intent.Host+"/"+l.intent.Storage)
+	_, err := l.Provider.wait(ctx, l.client, task, durationKey(l.intent.Region, l.intent.Host, l.intent.Storage))
 	return err
 }
 

@@ -103,7 +103,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 			Reader: o.uncached, Namespace: opts.SystemNamespace, Version: version,
 			Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: core.Clock},
 		},
-		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: instanceSettings(opts),
+		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: instanceSettings(opts), Metrics: instance.NewMetrics(crmetrics.Registry),
 	})
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,

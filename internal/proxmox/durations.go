@@ -60,6 +60,13 @@ func (d *Durations) Expected(kind, key string) time.Duration {
 	return otherGuess
 }
 
+// Learned is what was seen of such tasks; zero when none was.
+func (d *Durations) Learned(kind, key string) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.seen[durationKey{kind, key}]
+}
+
 // Observe learns from a task that was still running after, and had ended by,
 // these times since its start. after is zero when nobody looked earlier.
 func (d *Durations) Observe(kind, key string, after, by time.Duration) {

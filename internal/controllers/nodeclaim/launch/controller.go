@@ -123,6 +123,7 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason
 			c.types.MarkUnavailable(what, cause.Error(), c.backoff.failed(claim.Labels[karpv1.NodePoolLabelKey], reason))
 		}
 	}
+	c.instances.LaunchFailed(claim.Spec.NodeClassRef.Name, reason, cause)
 	c.recorder.Publish(failed(claim, reason, cause), lifecycle.InsufficientCapacityErrorEvent(claim, cause))
 	for _, key := range c.pods(claim.Name) {
 		pod := &corev1.Pod{}

@@ -86,6 +86,7 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		return reconcile.Result{}, err
 	}
 	c.bootData(ctx, class)
+	c.launches(class, view)
 	if !equality.Semantic.DeepEqual(stored, class) {
 		// The conditions are a list and written whole, hence the optimistic lock.
 		err := c.kube.Status().Patch(ctx, class, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
@@ -153,7 +154,7 @@ func (c *Controller) template(ctx context.Context, class *v1alpha1.ProxmoxNodeCl
 	if err != nil {
 		return err
 	}
-	selected, unusable := choose(view, c.regions(class), class, source)
+	selected, unusable := choose(view, c.regions(class), class, source, c.cloneTime(class, view))
 	class.Status.SelectedZones = selected
 	class.Status.UnusableZones = unusable
 	class.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(selected)), resource.DecimalSI)}
@@ -206,7 +207,7 @@ func (c *Controller) zonesOf(ctx context.Context, ref v1alpha1.InstanceTemplateR
 }
 
 // choose splits the known Hosts into usable and not.
-func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeClass, source zoneSource) (selected []string, unusable []v1alpha1.UnusableZone) {
+func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeClass, source zoneSource, cloneTime func(v1alpha1.TemplateZone) time.Duration) (selected []string, unusable []v1alpha1.UnusableZone) {
 	templates := map[string]v1alpha1.TemplateZone{}
 	for _, entry := range source.zones {
 		if zone, err := v1alpha1.ParseTemplateZone(entry); err == nil {
@@ -223,8 +224,8 @@ func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeCl
 			reason := ""
 			if !has {
 				reason = fmt.Sprintf("%s %q is not on this host", class.Spec.InstanceTemplateRef.Kind, class.Spec.InstanceTemplateRef.Name)
-			} else {
-				reason = lacking(snapshot, host, class)
+			} else if reason = lacking(snapshot, host, class); reason == "" {
+				reason, _ = instance.CloneVerdict(cloneTime(zone))
 			}
 			if reason != "" {
 				unusable = append(unusable, v1alpha1.UnusableZone{Zone: region + "/" + host, Reason: reason})
@@ -278,4 +279,41 @@ func (c *Controller) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeCl
 		return
 	}
 	conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
+}
+
+// cloneTime tells how long clones take in a zone, as learned.
+func (c *Controller) cloneTime(class *v1alpha1.ProxmoxNodeClass, view inventory.View) func(v1alpha1.TemplateZone) time.Duration {
+	return func(zone v1alpha1.TemplateZone) time.Duration {
+		storage := class.Spec.BootDevice.Storage
+		if template, ok := view.Guest(zone.Region, zone.VMID); storage == "" && ok && template.Config != nil {
+			if disk, ok := template.Config.BootDisk(); ok {
+				storage = disk.Storage
+			}
+		}
+		return c.instances.CloneTime(zone.Region, zone.Host, storage)
+	}
+}
+
+// launches tells how launches go. It is no part of Ready: a class whose launches
+// fail is still worth a try on the hosts that are left.
+func (c *Controller) launches(class *v1alpha1.ProxmoxNodeClass, view inventory.View) {
+	conditions := class.StatusConditions()
+	known, failing, reason, message := c.instances.LaunchHealth(class.Name)
+	if failing {
+		conditions.SetFalse(v1alpha1.ConditionLaunchesSucceed, reason, message)
+		return
+	}
+	for _, entry := range class.Status.SelectedZones {
+		zone, err := v1alpha1.ParseTemplateZone(entry)
+		if err != nil {
+			continue
+		}
+		if _, warning := instance.CloneVerdict(c.cloneTime(class, view)(zone)); warning != "" {
+			conditions.SetFalse(v1alpha1.ConditionLaunchesSucceed, instance.ReasonSlowClone, zone.Zone()+": "+warning)
+			return
+		}
+	}
+	if known {
+		conditions.SetTrue(v1alpha1.ConditionLaunchesSucceed)
+	}
 }

@@ -1,0 +1,85 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	// failuresInARow make launches of a class count as failing.
+	failuresInARow = 3
+	// slowClone is worth a warning, tooSlowClone a refusal: core gives up on a
+	// replacement after ten minutes and on a registration after fifteen.
+	slowClone    = 5 * time.Minute
+	tooSlowClone = 10 * time.Minute
+)
+
+// health remembers how the launches of each NodeClass went lately.
+type health struct {
+	mu      sync.Mutex
+	byClass map[string]streak
+}
+
+type streak struct {
+	failures int
+	reason   string
+	message  string
+}
+
+func newHealth() *health { return &health{byClass: map[string]streak{}} }
+
+func (h *health) failed(class, reason, message string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.byClass[class] = streak{failures: h.byClass[class].failures + 1, reason: reason, message: message}
+}
+
+func (h *health) succeeded(class string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.byClass[class] = streak{}
+}
+
+// LaunchFailed notes that a launch of a class ended for good.
+func (p *Provider) LaunchFailed(class, reason string, cause error) {
+	p.health.failed(class, reason, cause.Error())
+}
+
+// LaunchHealth tells how launches of a class go: known is false before the first
+// one since the start; a failing one comes with reason and last message.
+func (p *Provider) LaunchHealth(class string) (known, failing bool, reason, message string) {
+	p.health.mu.Lock()
+	defer p.health.mu.Unlock()
+	s, known := p.health.byClass[class]
+	if s.failures < failuresInARow {
+		return known && s.failures == 0, false, "", ""
+	}
+	return true, true, s.reason, fmt.Sprintf("%d launches in a row failed, the last with: %s", s.failures, s.message)
+}
+
+// CloneTime is how long a clone on that storage takes, as learned; zero when none
+// was seen.
+func (p *Provider) CloneTime(region, host, storage string) time.Duration {
+	return p.durations.Learned("qmclone", durationKey(region, host, storage))
+}
+
+// CloneVerdict holds a clone's time against core's patience: a refusal says why no
+// VM of the class can be launched there, a warning that it is close.
+func CloneVerdict(took time.Duration) (refusal, warning string) {
+	text := fmt.Sprintf("a clone takes about %s there, and Karpenter gives up on a node after %s; put the template on a storage that can link clones (LVM-thin, ZFS, Ceph RBD, or a directory with qcow2)",
+		took.Round(time.Second), tooSlowClone)
+	switch {
+	case took >= tooSlowClone:
+		return text, ""
+	case took >= slowClone:
+		return "", text
+	}
+	return "", ""
+}
+
+// durationKey is what a task's time depends on beside its kind.
+func durationKey(region, host, storage string) string { return region + "/" + host + "/" + storage }

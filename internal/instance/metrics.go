@@ -1,0 +1,33 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics tell how launches go. The zero value counts nothing.
+type Metrics struct {
+	phases *prometheus.HistogramVec
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(registerer prometheus.Registerer) Metrics {
+	m := Metrics{phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "karpenter", Subsystem: "proxmox", Name: "launch_phase_seconds",
+		Help:    "Time from the plan of a VM until it reached each phase of its launch.",
+		Buckets: prometheus.ExponentialBuckets(0.25, 2, 12),
+	}, []string{"phase"})}
+	registerer.MustRegister(m.phases)
+	return m
+}
+
+func (m Metrics) launched(p Progress) {
+	if m.phases == nil {
+		return
+	}
+	for phase, at := range p.Timeline {
+		m.phases.WithLabelValues(string(phase)).Observe(float64(at))
+	}
+}
