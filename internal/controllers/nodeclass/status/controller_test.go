@@ -301,7 +301,9 @@ func TestBootDataIsCheckedBeforeAPodWaits(t *testing.T) {
 func TestUnderAManagerAClassIsReadySoonAndThenLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := testworld.New(t, testworld.Hosts(2))
-	w.Manage(func(kube client.Client) testworld.Registrar { return status.NewController(kube, w.Inventory, w.Instances) })
+	w.Manage(func(kube client.Client) testworld.Registrar {
+		return status.NewController(kube, w.Inventory, w.Instances)
+	})
 	class := w.NewClass()
 	// The template comes later: its coming must wake the class.
 	w.Eventually(func() string {
