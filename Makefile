@@ -19,7 +19,7 @@ ENVTEST := $(CACHE)/envtest
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
 CHART_CRDS := charts/karpenter-provider-proxmox/crds
 # What "make generate" writes and "make verify" compares.
-GENERATED := api/v1alpha1/zz_generated.deepcopy.go api/crds $(CHART_CRDS)
+GENERATED := api/v1alpha1/zz_generated.deepcopy.go api/crds $(CHART_CRDS) docs/reference
 
 # say tells what a long step does and what to expect, so that nobody stares at a silent terminal.
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
@@ -72,7 +72,7 @@ bench: ## Benchmarks
 ##@ Code
 
 .PHONY: generate
-generate: ## Write deep copies, CRDs and the chart's copy of them
+generate: ## Write deep copies, CRDs, the chart's copy of them and the reference pages
 	@$(call generate-into,.)
 
 .PHONY: verify
@@ -141,5 +141,6 @@ define generate-into
 mkdir -p $(1)/api/v1alpha1 && \
 $(TOOL) controller-gen object:headerFile=hack/header.go.txt crd paths=./api/v1alpha1 \
 	output:object:dir=$(1)/api/v1alpha1 output:crd:dir=$(1)/api/crds && \
-go run ./hack/crds $(1)/api/crds $(1)/$(CHART_CRDS)
+go run ./hack/crds $(1)/api/crds $(1)/$(CHART_CRDS) && \
+go run ./hack/docs $(1)/docs/reference
 endef

@@ -46,14 +46,15 @@ type Options struct {
 	problems []error
 }
 
-// option is one setting: docs and parsing come from the same table.
-type option struct {
+// Option is one setting: docs and parsing come from the same table.
+type Option struct {
 	Flag, Env, Default, Help string
 	set                      func(*Options, string) error
 }
 
-func table() []option {
-	return []option{
+// Table lists the settings of the Proxmox provider, beside Karpenter's own.
+func Table() []Option {
+	return []Option{
 		{"cloud-config", "CLOUD_CONFIG", "", "Path of the cloud config: the Proxmox clusters and their credentials. Required.",
 			text(func(o *Options) *string { return &o.CloudConfig })},
 		{"instance-types-file", "INSTANCE_TYPES_FILE", "", "Path of a JSON file with instance types. Empty: the built-in catalogue.",
@@ -95,7 +96,7 @@ func table() []option {
 
 // AddFlags registers the flags, with the environment as their default.
 func (o *Options) AddFlags(fs *coreoptions.FlagSet) {
-	for _, opt := range table() {
+	for _, opt := range Table() {
 		from := "default"
 		value := opt.Default
 		if v, ok := os.LookupEnv(opt.Env); ok && v != "" {

@@ -1,0 +1,59 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command docs writes the reference pages that follow from the code.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: docs DIRECTORY")
+		os.Exit(2)
+	}
+	if err := write(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func write(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("making %s, %w", dir, err)
+	}
+	path := filepath.Join(dir, "settings.md")
+	if err := os.WriteFile(path, []byte(settings()), 0o644); err != nil {
+		return fmt.Errorf("writing %s, %w", path, err)
+	}
+	return nil
+}
+
+func settings() string {
+	var b strings.Builder
+	b.WriteString("# Settings\n\n<!-- Written by \"make generate\" from internal/operator/options.go. -->\n\n" +
+		"Flags and environment variables of the Proxmox provider. A flag wins over its variable. Beside these, all of\n" +
+		"[Karpenter's own settings](https://karpenter.sh/docs/reference/settings/) apply.\n\n" +
+		"| flag | variable | default | meaning |\n|---|---|---|---|\n")
+	for _, option := range operator.Table() {
+		flag := "–"
+		if option.Flag != "" {
+			flag = "`--" + option.Flag + "`"
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", flag, option.Env, code(option.Default), option.Help)
+	}
+	return b.String()
+}
+
+func code(value string) string {
+	if value == "" {
+		return "–"
+	}
+	return "`" + value + "`"
+}
