@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -104,7 +105,7 @@ func (w *World) amissGuests(want map[int]*karpv1.NodeClaim) (amiss []string) {
 			continue
 		}
 		found[row.VMID] = true
-		cfg, err := w.Client().VMConfig(context.Background(), row.Host, row.VMID)
+		cfg, err := w.admin.VMConfig(context.Background(), row.Host, row.VMID)
 		switch {
 		case err != nil:
 			amiss = append(amiss, fmt.Sprintf("reading VM %d, %v", row.VMID, err))
@@ -127,7 +128,7 @@ func (w *World) amissGuests(want map[int]*karpv1.NodeClaim) (amiss []string) {
 
 // amissVolumes looks for disks and boot drives that belong to nobody.
 func (w *World) amissVolumes(ctx context.Context, want map[int]*karpv1.NodeClaim) (amiss []string) {
-	strangers, c := w.known(), w.Client()
+	strangers, c := w.known(), w.admin
 	for _, host := range w.Hosts {
 		for storage, content := range map[string]string{"local-lvm": "images", "local": "iso"} {
 			volumes, err := c.Volumes(ctx, host, storage, content)
@@ -148,7 +149,7 @@ func (w *World) amissVolumes(ctx context.Context, want map[int]*karpv1.NodeClaim
 // rootAtWork does what the product asks a person for: a clone that died with its
 // Host leaves a locked configuration, and only root may unlock that.
 func (w *World) rootAtWork() {
-	ctx, c := context.Background(), w.Client()
+	ctx, c := context.Background(), w.admin
 	for _, row := range w.guests() {
 		if _, foreign := w.known()[row.VMID]; foreign || row.VMID < FirstVMID || row.Lock != "clone" {
 			continue
@@ -170,7 +171,7 @@ func (w *World) rootAtWork() {
 // Stranger lets somebody else make a VM of that id from the Template of a Host.
 // False when somebody was quicker.
 func (w *World) Stranger(host string, vmid int) bool {
-	ctx, c := context.Background(), w.Client()
+	ctx, c := context.Background(), w.admin
 	template := 9000 + slices.Index(w.Hosts, host)
 	task, err := c.CloneVM(ctx, proxmox.CloneRequest{Host: host, TemplateID: template, VMID: vmid, Name: "theirs"})
 	if err != nil {
@@ -191,11 +192,7 @@ func (w *World) Stranger(host string, vmid int) bool {
 func (w *World) known() map[int]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := make(map[int]string, len(w.strangers))
-	for vmid, portrait := range w.strangers {
-		out[vmid] = portrait
-	}
-	return out
+	return maps.Clone(w.strangers)
 }
 
 // remember a guest of somebody else as it is now.
@@ -208,7 +205,7 @@ func (w *World) remember(row proxmox.GuestRow) {
 
 // portrait is a guest's power and configuration.
 func (w *World) portrait(row proxmox.GuestRow) string {
-	cfg, err := w.Client().VMConfig(context.Background(), row.Host, row.VMID)
+	cfg, err := w.admin.VMConfig(context.Background(), row.Host, row.VMID)
 	if err != nil {
 		return err.Error()
 	}
@@ -216,13 +213,31 @@ func (w *World) portrait(row proxmox.GuestRow) string {
 	if err != nil {
 		return err.Error()
 	}
-	return row.Status + " " + string(raw)
+	status, err := w.admin.VMStatus(context.Background(), row.Host, row.VMID)
+	if err != nil {
+		return err.Error()
+	}
+	return status.Status + " " + string(raw)
 }
 
 func (w *World) guests() []proxmox.GuestRow {
-	resources, err := w.Client().Resources(context.Background())
+	resources, err := w.admin.Resources(context.Background())
 	if err != nil {
 		w.t.Logf("listing the guests, %v", err)
 	}
 	return resources.Guests
+}
+
+// CancelTasks ends every task under way, as an admin does with one that hangs.
+func (w *World) CancelTasks() {
+	ctx := context.Background()
+	for _, host := range w.Hosts {
+		tasks, err := w.admin.RunningTasks(ctx, host, "")
+		if err != nil {
+			continue // the Host is away, and its tasks with it
+		}
+		for _, task := range tasks {
+			_ = w.admin.CancelTask(ctx, task.UPID) // it may have ended by itself
+		}
+	}
 }

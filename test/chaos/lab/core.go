@@ -32,8 +32,44 @@ const (
 	firstPause, longestPause = 500 * time.Millisecond, 15 * time.Second
 )
 
+// Acts of a VM's life, in their order.
+const (
+	ActLaunch   = "launch"
+	ActHandOver = "hand-over"
+	ActDelete   = "delete"
+)
+
+// Act does one act for a Claim, once, as its controllers would.
+func (p *Process) Act(act, name string) error {
+	claim := &karpv1.NodeClaim{}
+	read := func() error { return p.kube.Get(p.ctx, types.NamespacedName{Name: name}, claim) }
+	if err := read(); err != nil {
+		return err
+	}
+	var err error
+	switch act {
+	case ActHandOver:
+		_, err = p.handOver(p.ctx, claim)
+		return err
+	case ActDelete:
+		_, err = p.terminate(p.ctx, claim)
+		return err
+	}
+	if _, err = p.create(p.ctx, claim); err != nil {
+		return err
+	}
+	if err = read(); err != nil {
+		return err
+	}
+	_, err = p.launch.Reconcile(p.ctx, claim)
+	return err
+}
+
 // Run lets the Process do all that the controller does, until it dies.
 func (p *Process) Run() {
+	if p.quiet {
+		p.work.Go(func() { _ = p.inventory.Start(p.ctx) })
+	}
 	p.work.Go(func() {
 		for p.ctx.Err() == nil {
 			for _, claim := range p.world.Claims() {

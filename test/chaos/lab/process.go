@@ -37,6 +37,7 @@ type Process struct {
 	*instance.Provider
 	world     *World
 	inventory *inventory.Inventory
+	quiet     bool
 	kube      client.Client
 	launch    *launch.Controller
 	handover  *handover.Controller
@@ -64,11 +65,11 @@ type Setting func(*instance.Settings)
 var errDead = errors.New("the process is dead")
 
 // Process starts one anew: its view is fresh, its memory empty. Nothing happens to
-// Claims before Run. With quiet it polls only when it is told to, so that its calls
+// Claims before Run. With quiet it polls only once before Run, so that its calls
 // can be counted.
 func (w *World) Process(quiet bool, settings ...Setting) *Process {
 	w.t.Helper()
-	p := &Process{world: w, busy: map[job]bool{}, notBefore: map[job]time.Time{}, failures: map[job]int{}}
+	p := &Process{world: w, quiet: quiet, busy: map[job]bool{}, notBefore: map[job]time.Time{}, failures: map[job]int{}}
 	p.ctx, p.die = context.WithCancel(w.t.Context())
 	w.t.Cleanup(p.Kill)
 	p.kube = p.mortal(w.Kube)
@@ -81,6 +82,8 @@ func (w *World) Process(quiet bool, settings ...Setting) *Process {
 	if !quiet {
 		p.work.Go(func() { _ = inv.Start(p.ctx) })
 	}
+	// A process that starts while nobody answers goes on without a view.
+	_ = p.Refresh()
 	instanceTypes, err := instancetype.New(instancetype.Deps{Inventory: inv, Clock: w.Clock})
 	must(w.t, err)
 	s := instance.DefaultSettings()

@@ -60,6 +60,8 @@ type World struct {
 	Kube  client.WithWatch
 	Class *v1alpha1.ProxmoxNodeClass
 	Hosts []string
+	// admin looks after the World; no Process uses its connections.
+	admin proxmox.Client
 
 	mu sync.Mutex
 	// strangers is what the guests of others looked like when they appeared.
@@ -90,6 +92,7 @@ func New(t testing.TB, o Options) *World {
 
 	w := &World{t: t, Sim: sim, Clock: NewClock(o.Speed), strangers: map[int]string{}}
 	w.Kube = newKube(t)
+	w.admin = w.Client()
 	w.Class = w.NewClass("default")
 	for _, host := range scenario.Hosts {
 		w.Hosts = append(w.Hosts, host.Name)

@@ -1,0 +1,125 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
+)
+
+// one is a World with one Claim, brought to the eve of an act.
+type one struct {
+	t       *testing.T
+	world   *lab.World
+	process *lab.Process
+	claim   string
+}
+
+func newCase(t *testing.T, act string) *one {
+	t.Helper()
+	c := &one{t: t, world: lab.New(t, lab.Options{Speed: speed}), claim: "pool-abc"}
+	c.process = c.world.Process(true)
+	c.world.Claim(c.claim)
+	for _, before := range []string{lab.ActLaunch, lab.ActHandOver} {
+		if before == act {
+			break
+		}
+		if err := c.process.Act(before, c.claim); err != nil {
+			t.Fatalf("the %s before the %s, %v", before, act, err)
+		}
+	}
+	if act == lab.ActDelete {
+		c.world.Delete(c.claim)
+	}
+	return c
+}
+
+// strike installs a fault.
+func (c *one) strike(f pvesim.Fault) {
+	c.t.Helper()
+	if _, err := c.world.Sim.AddFault(f); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// heal ends all troubles: faults go, tasks that hang are cancelled.
+func (c *one) heal() {
+	hung := false
+	for _, f := range c.world.Sim.Faults() {
+		hung = hung || f.Hang
+	}
+	c.world.Sim.ClearFaults()
+	if hung {
+		c.world.CancelTasks()
+	}
+}
+
+// killAt ends the Process when it gets to a place, before that has an effect or
+// just after.
+func (c *one) killAt(at place, after bool) {
+	c.t.Helper()
+	if at.method == "" {
+		n := at.nth
+		c.process.OnWrite(func(done bool) {
+			if done != after {
+				return
+			}
+			if n == 0 {
+				c.process.Cut()
+			}
+			n--
+		})
+		return
+	}
+	c.strike(at.at(pvesim.Fault{DropBefore: !after, DropAfter: after}, false))
+	go func() {
+		for c.process.Context().Err() == nil {
+			if faults := c.world.Sim.Faults(); len(faults) > 0 && faults[0].Hits > 0 {
+				c.process.Cut()
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+}
+
+// awaitDeath returns when nothing of the Process runs any more.
+func (c *one) awaitDeath() {
+	c.t.Helper()
+	select {
+	case <-c.process.Context().Done():
+	case <-time.After(5 * time.Second):
+		c.t.Fatal("the process never came to the place where it was to die")
+	}
+	c.process.Kill()
+}
+
+// settle waits until all is in order, then deletes the Claim, if it is still there,
+// and waits again: nothing may be left of it.
+func (c *one) settle(act string) (kept bool, took time.Duration) {
+	c.t.Helper()
+	took = c.converge("after the trouble")
+	kept = len(c.world.Claims()) > 0
+	if act == lab.ActDelete && kept {
+		c.t.Errorf("the claim is still there")
+	}
+	if kept {
+		c.world.Delete(c.claim)
+		c.converge("after the claim's deletion")
+	}
+	return kept, took
+}
+
+func (c *one) converge(when string) time.Duration {
+	c.t.Helper()
+	took, amiss := c.world.Converge(c.process)
+	if len(amiss) > 0 {
+		c.t.Fatalf("%s, amiss for %s simulated:\n%s", when, took.Round(time.Second), strings.Join(amiss, "\n"))
+	}
+	return took
+}
