@@ -11,9 +11,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -42,8 +44,17 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclass.termination.proxmox").
 		For(&v1alpha1.ProxmoxNodeClass{}).
-		Watches(&karpv1.NodeClaim{}, nodeclaimutils.NodeClassEventHandler(c.kube)).
+		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(classOf)).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// classOf lets a class follow its Claims: the last one's end is what it waits for.
+func classOf(_ context.Context, o client.Object) []reconcile.Request {
+	claim, ok := o.(*karpv1.NodeClaim)
+	if !ok || claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Kind != v1alpha1.ProxmoxNodeClassKind {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}}}
 }
 
 // Reconcile sets the finalizer, and takes it off once nothing uses the class.

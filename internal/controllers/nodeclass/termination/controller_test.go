@@ -1,0 +1,53 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package termination_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+func TestAClassGoesWhenItsLastClaimIsGone(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Unread())
+	w.Manage(func(kube client.Client) testworld.Registrar { return termination.NewController(kube, w.Events) })
+	class := w.NewClass()
+	w.Eventually(func() []string { return testworld.Reread(w, class).Finalizers }).WithTimeout(5 * time.Second).
+		Should(ContainElement(v1alpha1.TerminationFinalizer))
+	claim := w.Claim("user", class)
+	another := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("another") })
+	stranger := w.Claim("stranger", another)
+
+	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
+	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(5 * time.Second).
+		Should(ContainElement("1 nodeclaims still use this class, for example " + claim.Name + "; it goes when they are gone"))
+	w.Consistently(func() bool { return w.Gone(class) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
+
+	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
+	w.Eventually(func() bool { return w.Gone(class) }).WithTimeout(5 * time.Second).Should(BeTrue())
+	w.Expect(w.Gone(another)).To(BeFalse())
+	w.Expect(w.Gone(stranger)).To(BeFalse())
+}
+
+func TestAClassWithoutClaimsGoesAtOnce(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Unread())
+	controller := termination.NewController(w.Kube, w.Events)
+	class := w.NewClass()
+	_, err := controller.Reconcile(t.Context(), class)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
+	w.Expect(w.Gone(class)).To(BeFalse(), "the finalizer holds it")
+	_, err = controller.Reconcile(t.Context(), testworld.Reread(w, class))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Gone(class)).To(BeTrue())
+	w.Expect(w.Events.About(class)).To(BeEmpty())
+}
