@@ -1,0 +1,79 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hash_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+func hashed(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
+	w.T.Helper()
+	_, err := hash.NewController(w.Kube).Reconcile(w.T.Context(), testworld.Reread(w, class))
+	w.Expect(err).NotTo(HaveOccurred())
+	return testworld.Reread(w, class)
+}
+
+func TestAClassCarriesTheHashOfWhatReplacesNodes(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Unread())
+	class := hashed(w, w.NewClass())
+	first := class.Annotations[v1alpha1.AnnotationNodeClassHash]
+	w.Expect(first).To(Equal(class.Hash()))
+	w.Expect(class.Annotations[v1alpha1.AnnotationNodeClassHashVersion]).To(Equal(v1alpha1.HashVersion))
+
+	class.Spec.Tags = []string{"other"}
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	w.Expect(hashed(w, class).Annotations[v1alpha1.AnnotationNodeClassHash]).To(Equal(first), "tags are written in place")
+
+	class.Spec.BootDevice.Size = "50G"
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	w.Expect(hashed(w, class).Annotations[v1alpha1.AnnotationNodeClassHash]).NotTo(Equal(first))
+
+	settled := class.ResourceVersion
+	w.Expect(hashed(w, class).ResourceVersion).To(Equal(settled), "nothing is written when nothing changed")
+}
+
+func TestANewWayToHashReplacesNoNode(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Unread())
+	class := w.NewClass()
+	w.Annotate(class, map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: "v0"})
+	made := func(name, hash, version string) *karpv1.NodeClaim {
+		return w.Claim(name, class, func(c *karpv1.NodeClaim) {
+			c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: hash, v1alpha1.AnnotationNodeClassHashVersion: version}
+		})
+	}
+	old, drifted, current := made("old", "1", "v0"), made("drifted", "0", "v0"), made("current", "7", v1alpha1.HashVersion)
+	drifted.StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
+	w.Expect(w.Kube.Status().Update(t.Context(), drifted)).To(Succeed())
+	unhashed := w.Claim("unhashed", class)
+	another := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("another") })
+	stranger := w.Claim("stranger", another, func(c *karpv1.NodeClaim) {
+		c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: "v0"}
+	})
+
+	hashed(w, class)
+	for _, c := range []struct {
+		claim         *karpv1.NodeClaim
+		hash, version string
+		why           string
+	}{
+		{old, class.Hash(), v1alpha1.HashVersion, "it was up to date, and is"},
+		{drifted, "0", v1alpha1.HashVersion, "its drift is not forgotten"},
+		{current, "7", v1alpha1.HashVersion, "hashes of this version can be compared"},
+		{unhashed, "", "", "it was not made yet"},
+		{stranger, "1", "v0", "it is of another class"},
+	} {
+		testworld.Reread(w, c.claim)
+		w.Expect(c.claim.Annotations[v1alpha1.AnnotationNodeClassHash]).To(Equal(c.hash), c.claim.Name+": "+c.why)
+		w.Expect(c.claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion]).To(Equal(c.version), c.claim.Name+": "+c.why)
+	}
+}

@@ -1,0 +1,160 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package status_test
+
+import (
+	"testing"
+	"time"
+
+	operatorstatus "github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// guest changes one guest of the scenario.
+func guest(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
+	for i := range s.Guests {
+		if s.Guests[i].VMID == vmid {
+			change(&s.Guests[i])
+		}
+	}
+}
+
+// another adds a copy of template 9000 under another VMID.
+func another(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
+	for _, g := range s.Guests {
+		if g.VMID != 9000 {
+			continue
+		}
+		config := map[string]string{}
+		for key, value := range g.Config {
+			config[key] = value
+		}
+		config["scsi0"], config["ide2"] = "local-lvm:base-9000-disk-0,size=3G", "none,media=cdrom"
+		g.VMID, g.Config = vmid, config
+		change(&g)
+		s.Guests = append(s.Guests, g)
+		return
+	}
+}
+
+func looked(w *testworld.World, template *v1alpha1.ProxmoxUnmanagedTemplate) *v1alpha1.ProxmoxUnmanagedTemplate {
+	w.T.Helper()
+	_, err := status.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testworld.Reread(w, template))
+	w.Expect(err).NotTo(HaveOccurred())
+	return testworld.Reread(w, template)
+}
+
+func TestTemplatesAreFoundOnEveryHost(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spec v1alpha1.ProxmoxUnmanagedTemplateSpec
+		want []string
+	}{
+		"by name":             {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"}, []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-2/pve1/9000"}},
+		"by name in a region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testworld.Other}, []string{"region-2/pve1/9000"}},
+		"by one tag":          {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"K8S"}}, []string{"region-1/pve1/9000", "region-1/pve2/9001"}},
+		"by all tags":         {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"k8s", "lts"}}, []string{"region-1/pve2/9001"}},
+		"by name and tags":    {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"lts"}}, []string{"region-1/pve2/9001"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testworld.New(t, testworld.Still(), testworld.Hosts(2), testworld.OtherHosts(1), testworld.Scenario(func(s *pvesim.Scenario) {
+				guest(s, 9000, func(g *pvesim.Guest) { g.Config["tags"] = "k8s" })
+				guest(s, 9001, func(g *pvesim.Guest) { g.Config["tags"] = "k8s;lts" })
+				// A VM with the right tags and name is no template.
+				guest(s, 101, func(g *pvesim.Guest) { g.Name, g.Config["tags"] = "ubuntu", "k8s;lts" })
+			}))
+			template := looked(w, w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec }))
+			w.Expect(template.Status.Zones).To(Equal(c.want))
+			zones := template.Status.Resources[v1alpha1.ResourceZones]
+			w.Expect(zones.Value()).To(BeEquivalentTo(len(c.want)))
+			w.Expect(template.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
+			settled := template.ResourceVersion
+			w.Expect(looked(w, template).ResourceVersion).To(Equal(settled), "nothing is written when nothing changed")
+		})
+	}
+}
+
+func TestTheNewestOfSeveralTemplatesIsTakenAndThatIsTold(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still(), testworld.Scenario(func(s *pvesim.Scenario) {
+		guest(s, 9000, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1700000000" })
+		another(s, 9100, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1800000000" })
+		another(s, 9200, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1750000000" })
+	}))
+	template := looked(w, w.Template())
+	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9100"}))
+	w.Expect(w.Events.Messages("SeveralTemplatesMatch")).To(ConsistOf("region-1/pve1: several templates match; the newest, 9100, is used, not [9200 9000]"))
+}
+
+func TestAMissingTemplateSaysWhatWasLookedForAndWhere(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spec v1alpha1.ProxmoxUnmanagedTemplateSpec
+		want string
+	}{
+		"name":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "talos"}, `no host of regions region-1, region-2 has a template named "talos" that`},
+		"tags":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"a", "b"}, Region: testworld.Region}, "no host of region region-1 has a template with tags a, b that"},
+		"region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: "mars"}, `spec.region "mars" is not in the cloud config, which has region-1, region-2`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testworld.New(t, testworld.Still(), testworld.OtherHosts(1))
+			template := looked(w, w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec }))
+			got := template.StatusConditions().Get(v1alpha1.ConditionTemplateReady)
+			w.Expect(got.IsFalse()).To(BeTrue())
+			w.Expect(got.Reason).To(Equal(v1alpha1.ReasonTemplatesNotFound))
+			w.Expect(got.Message).To(ContainSubstring(c.want))
+			w.Expect(template.Status.Zones).To(BeEmpty())
+		})
+	}
+}
+
+func TestNothingIsMissingInAClusterThatWasNeverRead(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Unread())
+	template := looked(w, w.Template())
+	w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).IsUnknown()).To(BeTrue())
+}
+
+func TestAClusterThatWasNeverReadHidesNothingOfTheOther(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Unread(), testworld.OtherHosts(1))
+	w.Expect(w.Inventory.Refresh(t.Context(), testworld.Other)).To(Succeed())
+	template := looked(w, w.Template())
+	w.Expect(template.Status.Zones).To(Equal([]string{"region-2/pve1/9000"}))
+	w.Expect(template.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
+}
+
+func TestAnOutageForgetsNoTemplate(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	template := looked(w, w.Template())
+	w.Cut()
+	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
+	w.Expect(looked(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
+}
+
+func TestUnderAManagerATemplateThatComesLaterIsNoticed(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	w.Manage(func(kube client.Client) testworld.Registrar { return status.NewController(kube, w.Inventory, w.Events) })
+	template := w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec.TemplateName = "copy" })
+	ready := func() string {
+		return string(testworld.Reread(w, template).StatusConditions().Get(operatorstatus.ConditionReady).GetStatus())
+	}
+	w.Eventually(ready).WithTimeout(5 * time.Second).Should(Equal("False"))
+	settled := template.ResourceVersion
+	w.Consistently(func() string { return testworld.Reread(w, template).ResourceVersion }).WithTimeout(500 * time.Millisecond).Should(Equal(settled))
+	w.Expect(w.Clients[testworld.Region].UpdateVM(t.Context(), "pve1", 9000, proxmox.ConfigChange{Set: map[string]string{"name": "copy"}})).To(Succeed())
+	w.Eventually(ready).WithTimeout(5 * time.Second).Should(Equal("True"))
+	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
+}
