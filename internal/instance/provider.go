@@ -5,9 +5,11 @@ package instance
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -139,14 +141,16 @@ func (l *launch) annotate(ctx context.Context, values map[string]string) error {
 	return annotate(ctx, l.Kube, l.claim, values)
 }
 
+// annotate sends our keys and nothing else, however old our view of the Claim is.
+// The UID refuses a Claim of the same name that was made since.
 func annotate(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, values map[string]string) error {
-	// A copy without the rest: the merge patch carries our keys and nothing else,
-	// however old our view of the Claim is.
-	stored := &karpv1.NodeClaim{}
-	stored.Name, stored.UID = claim.Name, claim.UID
-	updated := stored.DeepCopy()
-	updated.Annotations = values
-	if err := kube.Patch(ctx, updated, client.MergeFrom(stored)); err != nil {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": values}})
+	if err != nil {
+		return fmt.Errorf("annotating nodeclaim %s, %w", claim.Name, err)
+	}
+	target := &karpv1.NodeClaim{}
+	target.Name = claim.Name
+	if err := kube.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("annotating nodeclaim %s, %w", claim.Name, err)
 	}
 	return nil
