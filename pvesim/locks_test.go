@@ -290,3 +290,30 @@ func TestThreeBlockedCallsKeepOthersWaiting(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// With target and pool, the pool comes last: when it fails, the config stays on the target host, unlocked, while its
+// volumes are gone.
+func TestAPoolThatVanishesDuringACloneToAnotherHostLeavesAShell(t *testing.T) {
+	t.Parallel()
+	s := pvesim.DefaultScenario(2)
+	s.Storages = append(s.Storages, pvesim.Storage{ID: "nfs", Type: "nfs", Content: []string{"images"}, Size: pvesim.TiB})
+	s.Pools = []pvesim.Pool{{ID: "kube"}}
+	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
+	s.Guests[0].Config["scsi0"] = "nfs:9000/base-9000-disk-0.qcow2,size=40G"
+	s.Guests[0].Config["ide2"] = "nfs:9000/vm-9000-cloudinit.qcow2,media=cdrom"
+	c := startSim(t, s, pvesim.Options{Speed: 100})
+	root := c.as("root@pam!admin=s")
+	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1", "target", "pve2", "pool", "kube")
+	eventually(t, "the copy has begun", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
+	root.ok("DELETE", "/pools/kube")
+	if exit := c.exit(upid); !strings.HasPrefix(exit, "clone failed: can't add VM 300 to pool 'kube'") {
+		t.Fatalf("the clone ended with %q", exit)
+	}
+	conf := c.config("pve2", 300)
+	if conf["lock"] != nil || conf["scsi0"] == nil {
+		t.Errorf("the config on the target: %v", conf)
+	}
+	if exit := c.exit(c.ok("POST", "/nodes/pve2/qemu/300/status/start")); !strings.Contains(exit, "does not exist") {
+		t.Errorf("a VM without volumes started: %s", exit)
+	}
+}

@@ -45,9 +45,6 @@ func (c *Clock) Timeout(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / min(c.speed, maxTimeoutSpeed))
 }
 
-// Simulated converts a real duration into simulated time.
-func (c *Clock) Simulated(d time.Duration) time.Duration { return time.Duration(float64(d) * c.speed) }
-
 // Sleep waits for d of simulated time and reports the context's error if that ends first.
 func (c *Clock) Sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {

@@ -54,21 +54,16 @@ func (e *Engine) migrate(ctx context.Context, t *tasks.Task, r *Request, to stri
 	t.Logf("starting migration of VM %d to node '%s'", r.vmid, to)
 	e.mu.Lock()
 	g, local, err := e.checkMigrate(r, to)
+	var took time.Duration
 	if err == nil {
 		g.Config.Options["lock"] = "migrate"
+		took = g.migrationTime(local)
 	}
 	e.mu.Unlock()
 	if err != nil {
 		return failf("migration aborted: %v", err)
 	}
-	var took time.Duration
-	for _, v := range local {
-		took += time.Duration(float64(v.Size) / float64(400<<20) * float64(time.Second))
-	}
-	if e.isRunning(g) {
-		took += time.Duration(float64(g.memory()) / float64(800<<20) * float64(time.Second))
-	}
-	err = e.Clock.Sleep(ctx, 2*time.Second+took)
+	err = e.Clock.Sleep(ctx, took)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(g.Config.Options, "lock")
@@ -78,6 +73,18 @@ func (e *Engine) migrate(ctx context.Context, t *tasks.Task, r *Request, to stri
 	e.relocate(g, to)
 	t.Logf("migration finished successfully")
 	return nil
+}
+
+// migrationTime is what copying local disks and, if the VM runs, its memory takes.
+func (g *Guest) migrationTime(local []*Volume) time.Duration {
+	seconds := 2.0
+	for _, v := range local {
+		seconds += float64(v.Size) / float64(400<<20)
+	}
+	if g.running() {
+		seconds += float64(g.memory()) / float64(800<<20)
+	}
+	return time.Duration(seconds * float64(time.Second))
 }
 
 // checkMigrate finds the volumes that have to be copied. The caller holds the mutex.

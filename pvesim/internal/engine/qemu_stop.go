@@ -71,8 +71,9 @@ func (e *Engine) stopVM(ctx context.Context, t *tasks.Task, r *Request, o stopOp
 		e.mu.Unlock()
 		return nil
 	case g.Config.Lock() != "" && !r.on("skiplock"):
+		err := failf("VM is locked (%s)", g.Config.Lock())
 		e.mu.Unlock()
-		return failf("VM is locked (%s)", g.Config.Lock())
+		return err
 	}
 	in := g.instance
 	agent := agentEnabled(g.Config.Options["agent"])

@@ -1,0 +1,119 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package locks
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
+)
+
+const file = "/var/lock/x"
+
+func take(t *testing.T, l *Table, mode Mode) func() {
+	t.Helper()
+	release, err := l.File(context.Background(), "pve1", file, mode, time.Second, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return release
+}
+
+func TestReadersShareAndAWriterExcludes(t *testing.T) {
+	t.Parallel()
+	l := New(clock.New(100))
+	a, b := take(t, l, Shared), take(t, l, Shared)
+	_, err := l.File(context.Background(), "pve1", file, Exclusive, time.Second, nil)
+	if err == nil || err.Error() != "can't lock file '/var/lock/x' - got timeout" {
+		t.Errorf("a writer got in, or failed oddly: %v", err)
+	}
+	if release, err := l.File(context.Background(), "pve2", file, Exclusive, time.Second, nil); err != nil {
+		t.Errorf("the same file on another host: %v", err)
+	} else {
+		release()
+	}
+	a()
+	b()
+	b() // twice does no harm
+	take(t, l, Exclusive)()
+	if len(l.files) != 0 {
+		t.Errorf("released locks are remembered: %v", l.files)
+	}
+}
+
+func TestWaitersGetTheLockOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	l := New(clock.New(1))
+	release := take(t, l, Exclusive)
+	var mu sync.Mutex
+	inside, most, waited := 0, 0, 0
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			r, err := l.File(context.Background(), "pve1", file, Exclusive, 10*time.Second, func() { mu.Lock(); waited++; mu.Unlock() })
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			inside++
+			most = max(most, inside)
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+			mu.Lock()
+			inside--
+			mu.Unlock()
+			r()
+		})
+	}
+	for {
+		mu.Lock()
+		all := waited == 20
+		mu.Unlock()
+		if all {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	release()
+	wg.Wait()
+	if most != 1 {
+		t.Errorf("%d held an exclusive lock at once", most)
+	}
+}
+
+func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	l := New(clock.New(1))
+	release := take(t, l, Exclusive)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := l.File(ctx, "pve1", file, Exclusive, 10*time.Second, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	release()
+	take(t, l, Exclusive)()
+}
+
+func TestAClusterLockIsForOneAndTimesOut(t *testing.T) {
+	t.Parallel()
+	l := New(clock.New(25))
+	release, err := l.Cluster(context.Background(), "storage-ceph", 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Cluster(context.Background(), "storage-ceph", 3*time.Second); err == nil || err.Error() != "cfs-lock 'storage-ceph' error: got lock request timeout" {
+		t.Errorf("got %v", err)
+	}
+	release()
+	again, err := l.Cluster(context.Background(), "storage-ceph", 3*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}

@@ -1,0 +1,113 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package qm
+
+import (
+	"maps"
+	"strings"
+	"testing"
+)
+
+func TestDevicesSurviveBeingReadAndPrinted(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"local-lvm:vm-100-disk-0,ssd=1,discard=on": "local-lvm:vm-100-disk-0,discard=on,ssd=1",
+		"file=local:iso/x.iso,media=cdrom":         "local:iso/x.iso,media=cdrom",
+		"none,media=cdrom":                         "none,media=cdrom",
+		"none":                                     "none,media=cdrom",
+		"local:9000/base-9000-disk-0.qcow2/101/vm-101-disk-0.qcow2,size=3G": "local:9000/base-9000-disk-0.qcow2/101/vm-101-disk-0.qcow2,size=3G",
+	} {
+		if d, ok := ParseDrive("scsi0", in); !ok || d.String() != want {
+			t.Errorf("%s became %s", in, d)
+		}
+	}
+	for in, want := range map[string]string{
+		"virtio=bc:24:11:00:00:01,tag=5,bridge=vmbr0":        "virtio=BC:24:11:00:00:01,bridge=vmbr0,tag=5",
+		"model=e1000,macaddr=BC:24:11:00:00:01,bridge=vmbr0": "e1000=BC:24:11:00:00:01,bridge=vmbr0",
+	} {
+		if got := ParseNet(in).String(); got != want {
+			t.Errorf("%s became %s", in, got)
+		}
+	}
+}
+
+func TestKindsOfDrivesAreTold(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string][3]bool{ // CD, cloud-init, has a volume
+		"local-lvm:vm-100-disk-0":                      {false, false, true},
+		"local-lvm:vm-100-cloudinit,media=cdrom":       {true, true, true},
+		"local:100/vm-100-cloudinit.qcow2,media=cdrom": {true, true, true},
+		"local:cloudinit":                              {false, true, true},
+		"local:iso/seed.iso,media=cdrom":               {true, false, true},
+		"none,media=cdrom":                             {true, false, false},
+		"/dev/sdb":                                     {false, false, false},
+	} {
+		d, _ := ParseDrive("ide2", in)
+		if got := [3]bool{d.IsCDROM(), d.IsCloudInit(), d.HasVolume()}; got != want {
+			t.Errorf("%s: got %v, want %v", in, got, want)
+		}
+	}
+}
+
+func TestSizesAreReadAndPrinted(t *testing.T) {
+	t.Parallel()
+	for text, bytes := range map[string]int64{"64M": 64 << 20, "1G": 1 << 30, "1.5G": 3 << 29, "528K": 528 << 10, "10": 10, "2T": 2 << 40} {
+		if got, ok := ParseSize(text); !ok || got != bytes {
+			t.Errorf("%s: %d", text, got)
+		}
+	}
+	for bytes, text := range map[int64]string{64 << 20: "64M", 1178599424: "1124M", 3 << 29: "1536M", 528 << 10: "528K", 7: "7"} {
+		if got := FormatSize(bytes); got != text {
+			t.Errorf("%d: %s", bytes, got)
+		}
+	}
+	for _, bad := range []string{"", "G", "x", "-1G"} {
+		if _, ok := ParseSize(bad); ok {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func TestTagsAreNormalised(t *testing.T) {
+	t.Parallel()
+	if got := NormalizeTags("karpenter;Zone-A,foo bar foo"); got != "bar;foo;karpenter;zone-a" {
+		t.Error(got)
+	}
+}
+
+func TestANewIdentityKeepsTheOtherFields(t *testing.T) {
+	t.Parallel()
+	const old = "uuid=00000000-0000-4000-8000-000000000001,sku=abc="
+	got := ParseFields(WithNewUUID(old))
+	if got["uuid"] == ParseFields(old)["uuid"] || got["sku"] != "abc=" {
+		t.Errorf("got %v", got)
+	}
+	if mac := RandomMAC(""); !strings.HasPrefix(mac, "BC:24:11:") || len(mac) != 17 {
+		t.Errorf("MAC %s", mac)
+	}
+}
+
+func TestTheDigestChangesWithEverythingThatIsStored(t *testing.T) {
+	t.Parallel()
+	c := New(map[string]string{"cores": "2"})
+	seen := map[string]bool{c.Digest(): true}
+	for _, change := range []func(){
+		func() { c.Options["memory"] = "512" }, func() { c.Pending["cores"] = "4" }, func() { c.Deleted["memory"] = true },
+		func() { c.Snapshots = append(c.Snapshots, Snapshot{Name: "s", Options: maps.Clone(c.Options)}) },
+	} {
+		change()
+		if seen[c.Digest()] {
+			t.Error("a change left the digest as it was")
+		}
+		seen[c.Digest()] = true
+	}
+	copied := c.Clone()
+	copied.Options["cores"] = "9"
+	if c.Options["cores"] != "2" || len(seen) != 5 {
+		t.Error("a clone shares its options")
+	}
+	if m := c.Merged(); m["cores"] != "4" || m["memory"] != "" {
+		t.Errorf("merged: %v", m)
+	}
+}

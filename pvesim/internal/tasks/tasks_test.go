@@ -1,0 +1,75 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tasks
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
+)
+
+func TestAnIDSurvivesBeingWrittenAndRead(t *testing.T) {
+	t.Parallel()
+	u := UPID{Host: "pve-1", PID: 14224, PStart: 0x53A7E, StartTime: 0x6AF9038E, Type: "download", ID: "a b:c/d.iso", User: "kubernetes@pve!karpenter"}
+	got, ok := ParseUPID(u.String())
+	if !ok || got != u {
+		t.Errorf("%s became %+v", u, got)
+	}
+	if s := (UPID{Host: "pve1", PID: 1, Type: "imgcopy", User: "root@pam"}).String(); s != "UPID:pve1:00000001:00000000:00000000:imgcopy::root@pam:" {
+		t.Errorf("got %s", s)
+	}
+	for _, bad := range []string{"", "foo", "UPID:pve1:1:2:3:qmstart:100:root@pam:", "UPID:pve1:00000001:00000000:00000000:qmstart:100:root@pam"} {
+		if _, ok := ParseUPID(bad); ok {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func FuzzUPIDs(f *testing.F) {
+	f.Add("UPID:pve1:00003790:00053A7E:6AF9038E:download:tiny.qcow2:kubernetes@pve!karpenter:")
+	f.Fuzz(func(t *testing.T, s string) {
+		if u, ok := ParseUPID(s); ok {
+			if again, ok := ParseUPID(u.String()); !ok || again != u {
+				t.Errorf("%q: %+v became %+v", s, u, again)
+			}
+		}
+	})
+}
+
+func TestTheLastLineTellsHowATaskEnded(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r := NewRegistry(ctx, clock.New(1), clock.NewGroup())
+	for name, tc := range map[string]struct {
+		work       Work
+		exit, last string
+	}{
+		"well":     {func(context.Context, *Task) error { return nil }, "OK", "TASK OK"},
+		"badly":    {func(context.Context, *Task) error { return errors.New("two\nlines") }, "two lines", "TASK ERROR: two lines"},
+		"warnings": {func(_ context.Context, t *Task) error { t.Warnf("hm"); t.Warnf("hm"); return nil }, "WARNINGS: 2", "TASK WARNINGS: 2"},
+	} {
+		task := r.Start("pve1", "qmstart", "100", "root@pam", tc.work)
+		<-task.Done()
+		lines := task.Lines()
+		if s := task.State(); s.Running || s.Exit != tc.exit || lines[len(lines)-1] != tc.last {
+			t.Errorf("%s: %+v %q", name, s, lines)
+		}
+	}
+	hanging := r.Start("pve2", "qmclone", "9000", "root@pam", func(ctx context.Context, _ *Task) error { <-ctx.Done(); return ctx.Err() })
+	r.KillHost("pve2")
+	if s := hanging.State(); s.Exit != "unexpected status" {
+		t.Errorf("after a power cut: %+v", s)
+	}
+	stopped := r.Start("pve2", "qmclone", "9000", "root@pam", func(ctx context.Context, _ *Task) error { <-ctx.Done(); return ctx.Err() })
+	r.Stop(context.Background(), stopped)
+	if s := stopped.State(); s.Exit != "received interrupt" {
+		t.Errorf("after a stop: %+v", s)
+	}
+	if l := r.List(); len(l) != 5 || l[0] != stopped || r.Get(stopped.UPID.String()) != stopped {
+		t.Errorf("the list is not newest first: %v", l)
+	}
+}

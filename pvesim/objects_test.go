@@ -1,0 +1,186 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// asRoot starts a cluster and returns a client that may do everything but what is reserved for root's own login.
+func asRoot(t *testing.T, s *pvesim.Scenario) *client {
+	t.Helper()
+	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
+	return startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
+}
+
+func TestAVMMovesToAnotherHostAndItsDiskToAnotherStorage(t *testing.T) {
+	t.Parallel()
+	s := pvesim.DefaultScenario(2)
+	s.Storages = append(s.Storages, pvesim.Storage{ID: "zfs", Type: "zfspool", Content: []string{"images"}, Size: pvesim.TiB})
+	c := asRoot(t, s)
+	const vm = "/nodes/pve1/qemu/101"
+	c.refused(500, "can't migrate running VM without --online", "POST", vm+"/migrate", "target", "pve2")
+	if exit := c.exit(c.ok("POST", vm+"/migrate", "target", "pve2", "online", "1")); !strings.Contains(exit, "without with-local-disks") {
+		t.Errorf("a live migration of local disks ended with %q", exit)
+	}
+	if pre := c.ok("GET", vm+"/migrate").(map[string]any); pre["running"] != float64(1) || len(pre["local_disks"].([]any)) != 1 {
+		t.Errorf("preconditions: %v", pre)
+	}
+	c.task("POST", vm+"/migrate", "target", "pve2", "online", "1", "with-local-disks", "1")
+	moved := c.ok("GET", "/nodes/pve2/qemu/101/status/current").(map[string]any)
+	if moved["status"] != "running" || moved["lock"] != nil {
+		t.Errorf("after the migration: %v", moved)
+	}
+	c.task("POST", "/nodes/pve2/qemu/101/move_disk", "disk", "scsi0", "storage", "zfs", "delete", "1")
+	if conf := c.config("pve2", 101); conf["scsi0"] != "zfs:vm-101-disk-0,size=20G" || conf["unused0"] != nil {
+		t.Errorf("after the move: %v", conf)
+	}
+	a := c.do("POST", "/nodes/pve2/qemu/101/migrate", "target", "pve2")
+	if a.Errors["target"] != "target is local node." {
+		t.Errorf("a migration to itself: %d %v", a.Status, a.Errors)
+	}
+}
+
+func TestSnapshotsBringAConfigBack(t *testing.T) {
+	t.Parallel()
+	c := asRoot(t, pvesim.DefaultScenario(1))
+	const vm = "/nodes/pve1/qemu/101"
+	c.task("POST", vm+"/snapshot", "snapname", "before")
+	c.ok("PUT", vm+"/config", "description", "changed")
+	if old := c.ok("GET", vm+"/snapshot/before/config").(map[string]any); old["description"] != "" {
+		t.Errorf("the snapshot's config: %v", old)
+	}
+	c.task("POST", vm+"/snapshot/before/rollback")
+	if d := c.config("pve1", 101)["description"]; d != nil {
+		t.Errorf("after the rollback the description is %v", d)
+	}
+	c.refused(500, "unable to create template, because VM contains snapshots", "POST", vm+"/template")
+	c.task("DELETE", vm+"/snapshot/before")
+}
+
+func TestFirewallSetsAndAliasesOfVMAndCluster(t *testing.T) {
+	t.Parallel()
+	c := asRoot(t, pvesim.DefaultScenario(1))
+	for _, at := range []string{"/nodes/pve1/qemu/9000/firewall", "/cluster/firewall"} {
+		c.ok("POST", at+"/ipset", "name", "trusted")
+		c.ok("POST", at+"/ipset/trusted", "cidr", "10.0.0.0/8")
+		c.ok("PUT", at+"/ipset/trusted/10.0.0.0%2F8", "comment", "inside")
+		if e := row(c.ok("GET", at+"/ipset/trusted"), "cidr", "10.0.0.0/8"); e["comment"] != "inside" {
+			t.Errorf("%s: %v", at, e)
+		}
+		c.refused(500, "IPSet 'trusted' is not empty", "DELETE", at+"/ipset/trusted")
+		c.ok("DELETE", at+"/ipset/trusted/10.0.0.0/8")
+		c.ok("DELETE", at+"/ipset/trusted")
+		c.ok("POST", at+"/aliases", "name", "Gate", "cidr", "10.0.0.1")
+		c.ok("PUT", at+"/aliases/gate", "cidr", "10.0.0.2")
+		if e := c.ok("GET", at+"/aliases/gate").(map[string]any); e["cidr"] != "10.0.0.2" {
+			t.Errorf("%s: %v", at, e)
+		}
+		c.ok("POST", at+"/rules", "type", "in", "action", "ACCEPT", "source", "gate", "enable", "1")
+		c.ok("PUT", at+"/options", "enable", "1")
+		if o := c.ok("GET", at+"/options").(map[string]any); o["enable"] != float64(1) {
+			t.Errorf("%s: %v", at, o)
+		}
+	}
+	// A clone takes the template's firewall along.
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	if rules := c.ok("GET", "/nodes/pve1/qemu/300/firewall/rules").([]any); len(rules) != 1 {
+		t.Errorf("the clone's rules: %v", rules)
+	}
+	c.task("DELETE", "/nodes/pve1/qemu/300")
+	if rules := c.ok("GET", "/nodes/pve1/qemu/300/firewall/rules").([]any); len(rules) != 0 {
+		t.Errorf("rules survived their VM: %v", rules)
+	}
+}
+
+func TestRolesUsersAndTokensChange(t *testing.T) {
+	t.Parallel()
+	c := asRoot(t, pvesim.DefaultScenario(1))
+	c.ok("POST", "/access/roles", "roleid", "Small", "privs", "VM.Audit")
+	c.ok("PUT", "/access/roles/Small", "privs", "VM.Clone", "append", "1")
+	if r := c.ok("GET", "/access/roles/Small").(map[string]any); len(r) != 2 {
+		t.Errorf("role: %v", r)
+	}
+	c.refused(500, "update role failed: auto-generated role 'PVEAdmin' cannot be modified", "PUT", "/access/roles/PVEAdmin", "privs", "")
+	c.ok("POST", "/access/users", "userid", "bob@pve", "password", "secret123")
+	made := c.ok("POST", "/access/users/bob@pve/token/ci", "privsep", "0").(map[string]any)
+	c.ok("PUT", "/access/acl", "path", "/vms", "users", "bob@pve", "roles", "Small")
+	bob := c.as("bob@pve!ci=" + made["value"].(string))
+	bob.ok("GET", "/nodes/pve1/qemu/101/config")
+	bob.refused(403, "Permission check failed", "POST", "/access/users/bob@pve/token/more")
+	c.ok("PUT", "/access/users/bob@pve/token/ci", "expire", "1")
+	if a := bob.do("GET", "/version"); a.Status != 401 {
+		t.Errorf("an expired token: %d", a.Status)
+	}
+	c.refused(403, "Permission check failed (URI '/access/password' not available with API token, need proper ticket.",
+		"PUT", "/access/password", "userid", "bob@pve", "password", "newsecret")
+	c.as("").ok("POST", "/access/ticket", "username", "bob@pve", "password", "secret123")
+	c.ok("DELETE", "/access/users/bob@pve")
+	if acl := c.ok("GET", "/access/acl").([]any); row(acl, "ugid", "bob@pve") != nil {
+		t.Errorf("a deleted user is still in the ACL: %v", acl)
+	}
+	c.ok("DELETE", "/access/roles/Small")
+}
+
+func TestAnHAResourceStartsAndStopsLater(t *testing.T) {
+	t.Parallel()
+	c := asRoot(t, pvesim.DefaultScenario(1))
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "state", "stopped")
+	upid := c.ok("POST", "/nodes/pve1/qemu/300/status/start").(string)
+	if !strings.Contains(upid, ":hastart:300:") {
+		t.Errorf("the task is %s", upid)
+	}
+	eventually(t, "the HA manager starts the VM", func() bool {
+		return c.ok("GET", "/nodes/pve1/qemu/300/status/current").(map[string]any)["status"] == "running"
+	})
+	c.ok("POST", "/nodes/pve1/qemu/300/status/stop")
+	eventually(t, "and stops it", func() bool {
+		return c.ok("GET", "/nodes/pve1/qemu/300/status/current").(map[string]any)["status"] == "stopped"
+	})
+	c.refused(500, "unable to remove VM 300 - used in HA resources and purge parameter not set.", "DELETE", "/nodes/pve1/qemu/300")
+	c.task("DELETE", "/nodes/pve1/qemu/300", "purge", "1")
+	if l := c.ok("GET", "/cluster/ha/resources").([]any); len(l) != 0 {
+		t.Errorf("the resource survived its VM: %v", l)
+	}
+}
+
+func TestVirtualNetworksServeAsBridges(t *testing.T) {
+	t.Parallel()
+	s := pvesim.DefaultScenario(1)
+	s.Zones = []pvesim.Zone{{Zone: "lab", Type: "vlan"}}
+	s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Tag: 7}}
+	s.Mappings = []pvesim.Mapping{{Kind: "pci", ID: "gpu", Map: []string{"node=pve1,path=0000:01:00.0,id=10de:2204"}}}
+	c := asRoot(t, s)
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.ok("PUT", "/nodes/pve1/qemu/300/config", "net0", "virtio,bridge=blue", "hostpci0", "mapping=gpu")
+	c.task("POST", "/nodes/pve1/qemu/300/status/start")
+	if l := c.ok("GET", "/cluster/mapping/pci").([]any); row(l, "id", "gpu") == nil {
+		t.Errorf("mappings: %v", l)
+	}
+	c.task("PUT", "/cluster/sdn")
+}
+
+func TestClockSkewAndGuestsThatEndByThemselves(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.sim.SetClockSkew(time.Hour)
+	shown := c.ok("GET", "/nodes/pve1/time").(map[string]any)["time"].(float64)
+	if ahead := time.Unix(int64(shown), 0).Sub(time.Now()); ahead < 59*time.Minute {
+		t.Errorf("the host's clock is ahead by %v", ahead)
+	}
+	if err := c.sim.PowerOffGuest(101); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.ok("GET", "/nodes/pve1/qemu/101/status/current").(map[string]any)["status"]; s != "stopped" {
+		t.Errorf("the VM is %v", s)
+	}
+	if err := c.sim.PowerOffGuest(101); err == nil {
+		t.Error("a stopped guest ended once more")
+	}
+}
