@@ -41,9 +41,7 @@ func FuzzUPIDs(f *testing.F) {
 
 func TestTheLastLineTellsHowATaskEnded(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	r := NewRegistry(ctx, clock.New(1), clock.NewGroup())
+	r := NewRegistry(t.Context(), clock.New(1), clock.NewGroup())
 	for name, tc := range map[string]struct {
 		work       Work
 		exit, last string
