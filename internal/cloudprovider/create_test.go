@@ -1,0 +1,185 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// provider is the adapter on a world's parts.
+func provider(w *testworld.World, changes ...func(*cloudprovider.Deps)) *cloudprovider.CloudProvider {
+	deps := cloudprovider.Deps{
+		Kube: w.Kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events, Overlays: nodeoverlay.NewInstanceTypeStore(),
+	}
+	for _, change := range changes {
+		change(&deps)
+	}
+	return cloudprovider.New(deps)
+}
+
+// full is a Proxmox without a CPU to spare.
+func full(s *pvesim.Scenario) {
+	for i := range s.Hosts {
+		s.Hosts[i].Cores = 2
+	}
+}
+
+func TestCreateAnswersWithAllThatCoreCopies(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	claim := w.Claim("a", class)
+	w.Sim.ForgetRequests()
+	filled, err := provider(w).Create(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+
+	in := w.Intent(testworld.Reread(w, claim))
+	w.Expect(filled.Name).To(Equal(claim.Name))
+	w.Expect(filled.Status.ProviderID).To(Equal(in.ProviderID()))
+	w.Expect(filled.Status.ImageID).To(And(Equal(in.ImageID), Not(BeEmpty())))
+	w.Expect(filled.Labels).To(And(
+		HaveKeyWithValue(corev1.LabelInstanceTypeStable, testworld.InstanceType),
+		HaveKeyWithValue(corev1.LabelTopologyRegion, testworld.Region),
+		HaveKeyWithValue(corev1.LabelTopologyZone, "pve1"),
+		HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
+		HaveKeyWithValue(corev1.LabelArchStable, "amd64"),
+		HaveKeyWithValue(corev1.LabelOSStable, "linux"),
+		HaveKeyWithValue(v1alpha1.LabelInstanceFamily, "t1"),
+	))
+	w.Expect(filled.Annotations).To(And(
+		HaveKeyWithValue(v1alpha1.AnnotationLaunchIntent, claim.Annotations[v1alpha1.AnnotationLaunchIntent]),
+		HaveKeyWithValue(v1alpha1.AnnotationNodeClassHash, class.Hash()),
+		HaveKeyWithValue(v1alpha1.AnnotationNodeClassHashVersion, v1alpha1.HashVersion),
+		HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, class.InPlaceHash()),
+	))
+	w.Expect(filled.Status.Capacity.Cpu().Value()).To(BeEquivalentTo(2))
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+		capacity, allocatable := filled.Status.Capacity[name], filled.Status.Allocatable[name]
+		w.Expect(allocatable.Sign()).To(BeNumerically(">", 0), string(name))
+		w.Expect(allocatable.Cmp(capacity)).To(BeNumerically("<=", 0), string(name))
+	}
+	w.Expect(w.Sim.Requests()).To(BeEmpty(), "the answer waits for no Proxmox")
+	w.Expect(w.VMs()).To(BeEmpty())
+}
+
+func TestCreateTwiceIsOneVM(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still(), testworld.Hosts(2))
+	claim := w.Claim("a", w.Class())
+	first, err := provider(w).Create(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	free := w.Inventory.View().Free(testworld.Region, first.Labels[corev1.LabelTopologyZone])
+	second, err := provider(w).Create(t.Context(), testworld.Reread(w, claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(second.Status.ProviderID).To(Equal(first.Status.ProviderID))
+	w.Expect(w.Inventory.View().Free(testworld.Region, first.Labels[corev1.LabelTopologyZone])).To(Equal(free), "room is taken once")
+
+	// Core asks again after a restart: the ledger is empty, the claim is not.
+	w.Instances = w.Restarted()
+	third, err := provider(w).Create(t.Context(), testworld.Reread(w, claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(third.Status.ProviderID).To(Equal(first.Status.ProviderID))
+}
+
+func TestCreateIsGatedByTheClass(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	cp := provider(w)
+	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Finalizers = []string{"example.com/hold"} })
+	claim := w.Claim("a", class)
+	refused := func(part string) {
+		t.Helper()
+		_, err := cp.Create(t.Context(), claim)
+		w.Expect(corecloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
+		w.Expect(err.Error()).To(ContainSubstring(part))
+		w.Expect(testworld.Reread(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
+	}
+	refused("was not checked yet")
+
+	class.Status.SelectedZones = []string{"region-1/pve1/9000"}
+	class.StatusConditions().SetFalse(v1alpha1.ConditionInstanceTemplateReady, "TemplatesNotFound", "there is no template")
+	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
+	refused("InstanceTemplateReady=False")
+
+	w.MarkReady(class)
+	class.Spec.BootDevice.Size = "40G"
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	refused("changed and was not checked again yet")
+
+	w.MarkReady(class)
+	_, err := cp.Create(t.Context(), w.Claim("b", class))
+	w.Expect(err).NotTo(HaveOccurred(), "a class that was checked opens the gate")
+
+	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
+	refused("is being deleted")
+
+	testworld.Reread(w, class).Finalizers = nil
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	_, err = cp.Create(t.Context(), claim)
+	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+	w.Expect(err.Error()).To(ContainSubstring(class.Name))
+}
+
+func TestNoRoomNamesTheHostsAndWhatTheyLack(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still(), testworld.Hosts(2), testworld.Scenario(full))
+	class := w.Class()
+	w.Pool(class)
+	claim := w.Claim("a", class)
+	_, err := provider(w).Create(t.Context(), claim)
+	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+	w.Expect(err.Error()).To(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU")))
+	w.Expect(testworld.Reread(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
+}
+
+func TestAClaimOfAStaticPoolWaitsForRoomInsteadOfBeingMadeAnew(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still(), testworld.Scenario(full))
+	class := w.Class()
+	w.Pool(class, func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(3)) })
+	claim := w.Claim("a", class)
+	filled, err := provider(w).Create(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(filled.Status.ProviderID).NotTo(BeEmpty(), "core goes on with the other pools")
+	w.Expect(w.Intent(testworld.Reread(w, claim)).Parked).To(BeTrue())
+	w.Expect(w.Events.Messages("WaitingForRoom")).To(ConsistOf(And(ContainSubstring("pve1"), ContainSubstring("CPU"))))
+	again, err := provider(w).Create(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(again.Status.ProviderID).To(Equal(filled.Status.ProviderID))
+}
+
+func TestGetInstanceTypes(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still(), testworld.Hosts(2))
+	class := w.Class()
+	pool := w.Pool(class)
+	types, err := provider(w).GetInstanceTypes(t.Context(), pool)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(types).To(ContainElement(HaveField("Name", testworld.InstanceType)))
+	for _, it := range types {
+		w.Expect(it.Offerings).To(HaveLen(2), "%s is offered on each host", it.Name)
+	}
+	pool.Spec.Template.Spec.NodeClassRef.Name = "nowhere"
+	types, err = provider(w).GetInstanceTypes(t.Context(), pool)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(types).To(BeNil())
+}
+
+func TestWhatCoreMustKnowOfUs(t *testing.T) {
+	t.Parallel()
+	cp := cloudprovider.New(cloudprovider.Deps{})
+	NewWithT(t).Expect(cp.Name()).To(Equal("proxmox"))
+	NewWithT(t).Expect(cp.GetSupportedNodeClasses()).To(ConsistOf(BeAssignableToTypeOf(&v1alpha1.ProxmoxNodeClass{})))
+}

@@ -1,0 +1,139 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
+	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// made is a claim as core stores it after Create.
+func made(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+	w.T.Helper()
+	claim := w.Claim("a", class)
+	filled, err := provider(w).Create(w.T.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Annotate(testworld.Reread(w, claim), filled.Annotations)
+	claim.Status.ProviderID, claim.Status.ImageID = filled.Status.ProviderID, filled.Status.ImageID
+	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+	return claim
+}
+
+func drift(w *testworld.World, cp *cloudprovider.CloudProvider, claim *karpv1.NodeClaim) corecloudprovider.DriftReason {
+	w.T.Helper()
+	reason, err := cp.IsDrifted(w.T.Context(), testworld.Reread(w, claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	return reason
+}
+
+func TestAChangedClassDriftsItsNodes(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	cp, class := provider(w), w.Class()
+	claim := made(w, class)
+	w.Expect(drift(w, cp, claim)).To(BeEmpty())
+
+	testworld.Reread(w, class).Spec.Tags = []string{"another"}
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "tags are written in place")
+
+	class.Spec.BootDevice.Size = "60G"
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	w.Expect(drift(w, cp, claim)).To(Equal(cloudprovider.NodeClassDrift))
+
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationNodeClassHashVersion: "v0"})
+	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "hashes of two versions cannot be compared")
+
+	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
+	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a missing class says nothing")
+}
+
+func TestANewTemplateDriftsTheNodesOfItsHost(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still(), testworld.Hosts(2), testworld.Scenario(func(s *pvesim.Scenario) {
+		for _, host := range []string{"pve1", "pve2"} {
+			s.Guests = append(s.Guests, pvesim.Guest{VMID: 9100 + len(s.Guests), Name: "ubuntu-2", Host: host, Config: map[string]string{
+				"template": "1", "memory": "2048", "cores": "2", "boot": "order=scsi0", "net0": "virtio=BC:24:11:99:00:01,bridge=vmbr0",
+				"scsi0": "local-lvm:base-" + map[string]string{"pve1": "9000", "pve2": "9001"}[host] + "-disk-0,size=3G",
+			}})
+		}
+	}))
+	cp, class := provider(w), w.Class()
+	claim := made(w, class)
+	host := w.Intent(claim).Host
+	var mine, theirs string
+	for vmid, guest := range w.Inventory.View().Snapshots[testworld.Region].Guests {
+		zone := v1alpha1.TemplateZone{Region: testworld.Region, Host: guest.Host, VMID: vmid}.String()
+		switch {
+		case guest.Name != "ubuntu-2":
+		case guest.Host == host:
+			mine = zone
+		default:
+			theirs = zone
+		}
+	}
+	replace := func(zones ...string) {
+		testworld.Reread(w, class).Status.SelectedZones = zones
+		w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
+	}
+	old := v1alpha1.TemplateZone{Region: testworld.Region, Host: host, VMID: w.Intent(claim).TemplateID}.String()
+	replace(old, theirs)
+	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a new template on another host does not concern it")
+	replace(mine, theirs)
+	w.Expect(drift(w, cp, claim)).To(Equal(cloudprovider.ImageDrift))
+	replace(theirs)
+	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a host that lost its template says nothing about what runs there")
+}
+
+func TestAMigratedVMDriftsAfterAWhileIfAsked(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(2))
+	asked := provider(w, func(d *cloudprovider.Deps) { d.MigratedDriftAfter = 10 * time.Minute })
+	never := provider(w)
+	claim := w.Launched("a", w.Class())
+	in := w.Intent(claim)
+	target := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
+	w.Expect(w.Sim.MigrateGuest(in.VMID, target)).To(Succeed())
+	w.Refresh()
+	vms, err := w.Instances.List()
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(vms).To(HaveLen(1), "a migrated VM is still found")
+	moved, err := w.Instances.NoteHost(t.Context(), claim, vms[0])
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(moved).To(BeTrue())
+
+	w.Expect(drift(w, asked, claim)).To(BeEmpty(), "it may go back")
+	w.Clock.Advance(11 * time.Minute)
+	w.Expect(drift(w, asked, claim)).To(Equal(cloudprovider.HostChanged))
+	w.Expect(drift(w, never, claim)).To(BeEmpty())
+}
+
+func TestRepairPoliciesAreAcceptedByCore(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := coreoptions.ToContext(t.Context(), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{NodeRepair: true}})
+	cp := cloudprovider.New(cloudprovider.Deps{})
+	matcher, err := health.NewRepairPolicyMatcher(ctx, cp)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(matcher).NotTo(BeNil())
+	sick := map[corev1.ConditionStatus]bool{}
+	for _, policy := range cp.RepairPolicies() {
+		if policy.ConditionType == corev1.NodeReady {
+			sick[policy.ConditionStatus] = true
+		}
+	}
+	g.Expect(sick).To(And(HaveKey(corev1.ConditionFalse), HaveKey(corev1.ConditionUnknown)))
+}

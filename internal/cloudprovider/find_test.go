@@ -1,0 +1,166 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+func providerIDs(w *testworld.World) []string {
+	w.T.Helper()
+	claims, err := provider(w).List(w.T.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	out := []string{}
+	for _, claim := range claims {
+		out = append(out, claim.Status.ProviderID)
+	}
+	return out
+}
+
+func TestListShowsVMsAndLaunchesUnderWayNeverNodes(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(2))
+	class := w.Class()
+	running, launching := w.Launched("running", class), w.Planned("launching", class)
+	w.Claim("unplanned", class)
+	// A Node is no proof of a VM.
+	w.Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("ghost")}, Spec: corev1.NodeSpec{ProviderID: "proxmox://region-1/20999"}})
+	w.Expect(providerIDs(w)).To(ConsistOf(running.Status.ProviderID, launching.Status.ProviderID))
+
+	listed, err := provider(w).List(t.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	for _, claim := range listed {
+		if claim.Status.ProviderID == running.Status.ProviderID {
+			w.Expect(claim.UID).To(Equal(running.UID))
+			w.Expect(claim.Name).To(Equal(running.Name))
+			w.Expect(claim.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, w.Intent(running).Host))
+		}
+	}
+
+	// An outage makes no list shorter: core would delete what is missing.
+	w.Cut()
+	w.Eventually(func() error { return w.Inventory.View().Failures[testworld.Region] }).WithTimeout(5 * time.Second).Should(HaveOccurred())
+	w.Expect(providerIDs(w)).To(ConsistOf(running.Status.ProviderID, launching.Status.ProviderID))
+}
+
+func TestListIsAnErrorBeforeTheFirstLook(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Unread(), testworld.OtherHosts(1))
+	w.Expect(w.Inventory.Refresh(t.Context(), testworld.Region)).To(Succeed())
+	_, err := provider(w).List(t.Context())
+	w.Expect(err).To(MatchError(instance.ErrNoView))
+	w.Expect(err.Error()).To(ContainSubstring(testworld.Other), "the region is named")
+}
+
+func TestGetNeedsProofToSayNotFound(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	cp := provider(w)
+	for _, foreign := range []string{"", "aws:///eu-west-1a/i-0123", "proxmox://region-1/notanumber", "proxmox://region-1/20777"} {
+		_, err := cp.Get(t.Context(), foreign)
+		w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%q: %v", foreign, err)
+	}
+	_, err := cp.Get(t.Context(), "proxmox://region-1/101")
+	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "somebody else's guest is not ours: %v", err)
+	_, err = cp.Get(t.Context(), "proxmox://region-that-left/20001")
+	w.Expect(err).To(HaveOccurred())
+	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeFalse(), "a region that left the config is no proof: %v", err)
+
+	claim := w.Launched("a", w.Class())
+	got, err := cp.Get(t.Context(), claim.Status.ProviderID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(got.UID).To(Equal(claim.UID))
+
+	mend := w.Cut()
+	_, err = cp.Get(t.Context(), claim.Status.ProviderID)
+	w.Expect(err).To(HaveOccurred())
+	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeFalse(), "an outage is no proof: %v", err)
+	mend()
+
+	w.DestroyByHand("pve1", w.Intent(claim).VMID)
+	_, err = cp.Get(t.Context(), claim.Status.ProviderID)
+	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%v", err)
+}
+
+// removed calls Delete as core does, until it says that nothing is left.
+func removed(ctx context.Context, w *testworld.World, claim *karpv1.NodeClaim) {
+	w.T.Helper()
+	cp := provider(w)
+	w.Eventually(func() bool {
+		err := cp.Delete(ctx, claim)
+		if err != nil && !corecloudprovider.IsNodeClaimNotFoundError(err) {
+			w.T.Errorf("deleting: %v", err)
+		}
+		return corecloudprovider.IsNodeClaimNotFoundError(err)
+	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(BeTrue())
+}
+
+func TestDeleteEndsWithNotFound(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	claim := w.Launched("a", w.Class())
+	w.Expect(w.Tokens()).NotTo(BeEmpty())
+	removed(t.Context(), w, claim)
+	w.Expect(w.VMs()).To(BeEmpty())
+	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
+	w.Expect(w.Tokens()).To(BeEmpty())
+	removed(t.Context(), w, claim)
+}
+
+func TestDeleteOfSomethingThatWasNeverOursIsNotFound(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	claim := w.Claim("a", w.Class())
+	for _, foreign := range []string{"aws:///eu-west-1a/i-0123", "proxmox://region-1/101"} {
+		claim.Status.ProviderID = foreign
+		w.Expect(corecloudprovider.IsNodeClaimNotFoundError(provider(w).Delete(t.Context(), claim))).To(BeTrue(), foreign)
+	}
+	state, err := w.Clients[testworld.Region].VMStatus(t.Context(), "pve1", 101)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(state.Running).To(BeTrue(), "the guest of somebody else runs on")
+}
+
+func TestAVetoIsToldAndWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	claim := w.Launched("a", w.Class())
+	protect := func(value string) {
+		w.Expect(w.Clients[testworld.Region].UpdateVM(t.Context(), "pve1", w.Intent(claim).VMID,
+			proxmox.ConfigChange{Set: map[string]string{"protection": value}})).To(Succeed())
+	}
+	protect("1")
+	w.Expect(provider(w).Delete(t.Context(), claim)).To(Succeed(), "under way")
+	w.Expect(w.Events.Messages(instance.BlockedProtected)).To(ConsistOf(ContainSubstring("--protection 0")))
+	w.Expect(w.VMs()).To(HaveLen(1))
+	protect("0")
+	removed(t.Context(), w, claim)
+}
+
+func TestRebootPressesTheButtonOncePerOperation(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	cp := provider(w)
+	claim := w.Launched("a", w.Class())
+	resets := func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/reset") }
+	w.Expect(cp.Reboot(t.Context(), claim, "op-1")).To(Succeed())
+	w.Expect(cp.Reboot(t.Context(), testworld.Reread(w, claim), "op-1")).To(Succeed())
+	w.Expect(resets()).To(Equal(1))
+	w.Expect(cp.Reboot(t.Context(), claim, "op-2")).To(Succeed())
+	w.Expect(resets()).To(Equal(2))
+	w.DestroyByHand("pve1", w.Intent(claim).VMID)
+	err := cp.Reboot(t.Context(), claim, "op-3")
+	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%v", err)
+}
