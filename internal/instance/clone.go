@@ -63,6 +63,13 @@ func (l *launch) settleClone(ctx context.Context) (again bool, err error) {
 		}
 	}
 	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
+	if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden {
+		// A token with rights on a pool sees the clone once it is a member: at the
+		// very end.
+		if busy, tasksErr := l.cloneUnderWay(ctx); busy || tasksErr != nil {
+			return busy, tasksErr
+		}
+	}
 	switch {
 	case errors.Is(err, proxmox.ErrNotFound):
 		busy, err := l.cloneUnderWay(ctx)

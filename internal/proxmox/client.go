@@ -33,7 +33,8 @@ type Client interface {
 	Bridges(ctx context.Context, host string) ([]string, error)
 
 	// VMConfig reads the configuration in force (current=1) on that Host.
-	// ErrNotFound is proof that no such guest is on that Host.
+	// ErrNotFound is proof that no such guest is on that Host. Two calls where
+	// the caller may not see the VMID.
 	VMConfig(ctx context.Context, host string, vmid int) (VMConfig, error)
 	// VMStatus reads the live power state.
 	VMStatus(ctx context.Context, host string, vmid int) (VMStatus, error)

@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,10 +19,29 @@ import (
 func (c *client) VMConfig(ctx context.Context, host string, vmid int) (VMConfig, error) {
 	var config VMConfig
 	e := at("/nodes/{node}/qemu/{vmid}/config", host, vmid).with("current", "1")
-	if err := c.get(ctx, e, &config); err != nil {
+	err := c.get(ctx, e, &config)
+	if _, forbidden := errors.AsType[*ForbiddenError](err); forbidden {
+		err = c.proveAbsent(ctx, vmid, err)
+	}
+	if err != nil {
 		return VMConfig{}, fmt.Errorf("reading the config of VM %d on host %s, %w", vmid, host, err)
 	}
 	return config, nil
+}
+
+// proveAbsent tells a VM that does not exist from one that the caller may not see.
+// A token whose rights come from a pool has none on a VMID that nobody has, so
+// Proxmox forbids where it would else say "does not exist"; whether a VMID is free
+// in the Cluster it tells everybody.
+func (c *client) proveAbsent(ctx context.Context, vmid int, forbidden error) error {
+	err := c.get(ctx, at("/cluster/nextid").with("vmid", strconv.Itoa(vmid)), nil)
+	switch {
+	case err == nil:
+		return &failure{kind: ErrNotFound, text: fmt.Sprintf("VMID %d is free in the whole cluster", vmid)}
+	case errors.Is(err, ErrExists):
+		return forbidden
+	}
+	return err
 }
 
 // VMStatus reads the live power state.
