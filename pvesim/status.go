@@ -86,7 +86,7 @@ func (f Fault) what() string {
 		}
 	}
 	add(f.Delay > 0, "waits %v", time.Duration(f.Delay))
-	add(f.Status != 0, "answers %d %s", f.Status, f.Message)
+	add(f.Status != 0, "answers %s", strings.TrimSpace(fmt.Sprint(f.Status, " ", f.Message)))
 	add(f.DropBefore, "drops the connection before the effect")
 	add(f.DropAfter, "drops the connection after the effect")
 	add(f.Hang, "hangs")

@@ -237,7 +237,11 @@ func (e *Engine) adoptDrive(g *Guest, key string) error {
 	if size == 0 && d.IsCloudInit() {
 		size = cloudInitSize
 	}
-	e.putVolume(&Volume{Storage: s.ID, Host: g.Host, Name: d.File[len(s.ID)+1:], Size: size, Owner: g.VMID})
+	used := size
+	if kinds[s.Type].thin {
+		used = size / 2 // nobody fills a thin disk
+	}
+	e.putVolume(&Volume{Storage: s.ID, Host: g.Host, Name: d.File[len(s.ID)+1:], Size: size, Used: used, Owner: g.VMID})
 	return nil
 }
 
