@@ -7,15 +7,21 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// orphanRounds is how many rounds the collector of orphans needs at one a
-// second, and some more, to remove a VM that it takes for an orphan.
-const orphanRounds = 40
+const (
+	orphanGrace = 5 * time.Second
+	// orphanRounds is how many rounds, at one a second, a collector needs to
+	// remove what it takes for an orphan, and some more.
+	orphanRounds = 12
+)
 
 // TestTwoKubernetesClusters share one Proxmox cluster, with the same names
 // everywhere, and leave each other's VMs alone.
@@ -23,7 +29,8 @@ func TestTwoKubernetesClusters(t *testing.T) {
 	t.Parallel()
 	binaries(t)
 	proxmox := newProxmox(t, setup{})
-	one, other := newWorld(t, setup{proxmox: proxmox}), newWorld(t, setup{proxmox: proxmox})
+	usual := setup{proxmox: proxmox, args: []string{"--orphan-grace", orphanGrace.String()}}
+	one, other := newWorld(t, usual), newWorld(t, usual)
 	a, b := one.newPool(t, "same", nil), other.newPool(t, "same", nil)
 	for _, p := range []*pool{a, b} {
 		p.run(t, 2)
@@ -38,6 +45,8 @@ func TestTwoKubernetesClusters(t *testing.T) {
 	theirs := vmOf(t, b, claims[1])
 
 	t.Run("collecting orphans", func(t *testing.T) {
+		a.tearOut(t, claims[0])
+		a.eventually(t, "the orphan's VM to be removed", func(ctx context.Context) error { return a.noVM(ctx, claims[0]) })
 		fromA, fromB := a.rounds(t), b.rounds(t)
 		a.eventually(t, "both collectors to pass often enough", func(context.Context) error {
 			if n := min(a.rounds(t)-fromA, b.rounds(t)-fromB); n < orphanRounds {
@@ -60,8 +69,34 @@ func TestTwoKubernetesClusters(t *testing.T) {
 	})
 	t.Run("scaling the other down", func(t *testing.T) {
 		b.scaleToZero(t)
-		b.nothingLeft(t, claims...)
+		b.nothingLeft(t, claims[1])
 	})
+}
+
+// tearOut removes a claim by force, so that nobody removes its VM.
+func (p *pool) tearOut(t *testing.T, claim *karpv1.NodeClaim) {
+	t.Helper()
+	torn := claim.DeepCopy()
+	must(t, p.kube.Delete(t.Context(), claim))
+	must(t, client.IgnoreNotFound(p.kube.Patch(t.Context(), torn, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))))
+}
+
+// noVM: nothing is left under the claim's VMID.
+func (p *pool) noVM(ctx context.Context, claim *karpv1.NodeClaim) error {
+	vmid, err := intent(claim)
+	if err != nil {
+		return err
+	}
+	guests, err := p.api.Guests(ctx)
+	if err != nil {
+		return err
+	}
+	for _, guest := range guests {
+		if guest.VMID == vmid {
+			return fmt.Errorf("VM %d is %s on host %s", vmid, guest.Status, guest.Host)
+		}
+	}
+	return nil
 }
 
 // rounds that the collector of orphans made.
