@@ -1,0 +1,126 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"context"
+	"testing"
+
+	operatorstatus "github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/state/nodepoolhealth"
+	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+// karpenter is core's own scheduler and lifecycle on top of the adapter.
+type karpenter struct {
+	*testworld.World
+	ctx         context.Context
+	provisioner *provisioning.Provisioner
+	lifecycle   *lifecycle.Controller
+}
+
+func newKarpenter(t *testing.T, options ...testworld.Option) *karpenter {
+	t.Helper()
+	w := testworld.New(t, options...)
+	cp := provider(w)
+	cluster := state.NewCluster(w.Clock, w.Kube, cp)
+	return &karpenter{
+		World: w,
+		ctx: coreoptions.ToContext(t.Context(), &coreoptions.Options{
+			CPURequests: 1000, IgnoreDRARequests: true,
+			PreferencePolicy: coreoptions.PreferencePolicyRespect, MinValuesPolicy: coreoptions.MinValuesPolicyStrict,
+		}),
+		provisioner: provisioning.NewProvisioner(w.Kube, w.Events, cp, cluster, w.Clock, deviceallocation.NewController(w.Kube), virtualpods.NewVirtualPodCache(w.Kube)),
+		lifecycle:   lifecycle.NewController(w.Clock, w.Kube, cp, w.Events, cluster, nodepoolhealth.NewState(), nil),
+	}
+}
+
+// readyPool is a NodePool that core has checked.
+func (k *karpenter) readyPool() {
+	k.T.Helper()
+	pool := k.Pool(k.Class(), func(p *karpv1.NodePool) {
+		p.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+	})
+	pool.StatusConditions().SetTrue(karpv1.ConditionTypeValidationSucceeded)
+	pool.StatusConditions().SetTrue(karpv1.ConditionTypeNodeClassReady)
+	k.Expect(k.Kube.Status().Update(k.ctx, pool)).To(Succeed())
+	k.Expect(pool.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
+}
+
+// pending makes a pod that the Kubernetes scheduler found no room for.
+func (k *karpenter) pending(name, cpu string) {
+	k.T.Helper()
+	labels := map[string]string{"app": "web"}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: name, Labels: labels},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "web", Image: "web", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
+			}}},
+			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+				MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			}},
+		},
+	}
+	k.Create(pod)
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	k.Expect(k.Kube.Status().Update(k.ctx, pod)).To(Succeed())
+}
+
+func TestPendingPodsSpreadOverZonesBecomeVMsOnSeveralHosts(t *testing.T) {
+	t.Parallel()
+	k := newKarpenter(t, testworld.Hosts(3))
+	k.readyPool()
+	for _, name := range []string{"a", "b", "c"} {
+		k.pending(name, "1")
+	}
+	results, err := k.provisioner.Schedule(k.ctx)
+	k.Expect(err).NotTo(HaveOccurred())
+	k.Expect(results.PodErrors).To(BeEmpty())
+	names, err := k.provisioner.CreateNodeClaims(k.ctx, results.NewNodeClaims)
+	k.Expect(err).NotTo(HaveOccurred())
+	k.Expect(names).To(HaveLen(3))
+
+	hosts := map[string]bool{}
+	for _, name := range names {
+		claim := testworld.Reread(k.World, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		// The first time adds core's finalizer, the second launches.
+		for range 2 {
+			_, err := k.lifecycle.Reconcile(k.ctx, claim)
+			k.Expect(err).NotTo(HaveOccurred())
+			testworld.Reread(k.World, claim)
+		}
+		k.Expect(claim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
+		in := k.Intent(claim)
+		k.Expect(claim.Status.ProviderID).To(Equal(in.ProviderID()))
+		k.Expect(claim.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, in.Host))
+		k.Expect(claim.Status.Allocatable.Cpu().Cmp(resource.MustParse("1"))).To(BeNumerically(">=", 0))
+		hosts[in.Host] = true
+	}
+	k.Expect(hosts).To(HaveLen(3), "one VM on each host")
+}
+
+func TestAPodThatNoHostCanTakeMakesNoClaim(t *testing.T) {
+	t.Parallel()
+	k := newKarpenter(t, testworld.Still())
+	k.readyPool()
+	k.pending("huge", "100")
+	results, err := k.provisioner.Schedule(k.ctx)
+	k.Expect(err).NotTo(HaveOccurred())
+	k.Expect(results.NewNodeClaims).To(BeEmpty())
+	k.Expect(results.PodErrors).To(HaveLen(1))
+}
