@@ -24,9 +24,7 @@ func TestAClaimBecomesARunningVMAndGoesWithoutATrace(t *testing.T) {
 	p := w.process()
 	claim := w.launched(p, "pool-abc")
 
-	in, ok, err := instance.ReadIntent(claim)
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(ok).To(BeTrue())
+	in := w.intentOf(claim)
 	w.Expect(claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 	w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
 
@@ -82,11 +80,10 @@ func TestSomebodyElsesVMOnOurVMIDIsLeftAlone(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.process()
 	claim := w.planned(p, "pool-abc")
-	in, _, err := instance.ReadIntent(claim)
-	w.Expect(err).NotTo(HaveOccurred())
+	in := w.intentOf(claim)
 	// Somebody is quicker with the same VMID.
 	w.cloneByHand(in.Host, in.VMID, "theirs")
-	err = p.Launch(t.Context(), claim, w.class)
+	err := p.Launch(t.Context(), claim, w.class)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
 	w.Expect(final.Reason).To(Equal(instance.ReasonVMIDTaken))
@@ -104,8 +101,7 @@ func TestACopyOfOurVMIsNotOurs(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.process()
 	claim := w.launched(p, "pool-abc")
-	in, _, err := instance.ReadIntent(claim)
-	w.Expect(err).NotTo(HaveOccurred())
+	in := w.intentOf(claim)
 	c := w.client()
 	cfg, err := c.VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -145,11 +141,10 @@ func TestAProtectedVMIsNotRemovedAgainstItsAdminsWill(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.process()
 	claim := w.launched(p, "pool-abc")
-	in, _, err := instance.ReadIntent(claim)
-	w.Expect(err).NotTo(HaveOccurred())
+	in := w.intentOf(claim)
 	c := w.client()
 	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"protection": "1"}})).To(Succeed())
-	_, err = p.Delete(t.Context(), claim)
+	_, err := p.Delete(t.Context(), claim)
 	var blocked *instance.BlockedError
 	w.Expect(errors.As(err, &blocked)).To(BeTrue(), "%v", err)
 	w.Expect(blocked.Message).To(ContainSubstring("--protection 0"))
