@@ -118,8 +118,11 @@ func TestAHundredHostsAndFiveThousandGuestsAreQuick(t *testing.T) {
 	if took := time.Since(start); took > 2*time.Second && !raceDetector {
 		t.Errorf("the start took %v", took)
 	}
-	best := time.Hour
-	for try := 0; try < 60 && best > 50*time.Millisecond; try++ { // other programs on the machine may disturb some tries
+	best, tries := time.Hour, 60
+	if raceDetector {
+		tries = 1
+	}
+	for try := 0; try < tries && best > 50*time.Millisecond; try++ { // other programs on the machine may disturb some tries
 		a := c.do(http.MethodGet, "/cluster/resources")
 		if rows, _ := a.Data.([]any); len(rows) < 5300 {
 			t.Fatalf("%d rows", len(rows))
