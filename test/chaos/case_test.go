@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -20,10 +21,14 @@ type one struct {
 	claim   string
 }
 
-func newCase(t *testing.T, act string) *one {
+// patient launches: a machine that is busy with other tests must not look like a
+// trouble that does not pass.
+func patient(s *instance.Settings) { s.LaunchPatience = time.Hour }
+
+func newCase(t *testing.T, act string, settings func(*instance.Settings)) *one {
 	t.Helper()
 	c := &one{t: t, world: lab.New(t, lab.Options{Speed: speed}), claim: "pool-abc"}
-	c.process = c.world.Process(true)
+	c.process = c.world.Process(lab.Start{Quiet: true, Settings: settings})
 	c.world.Claim(c.claim)
 	for _, before := range []string{lab.ActLaunch, lab.ActHandOver} {
 		if before == act {

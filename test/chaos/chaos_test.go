@@ -156,7 +156,11 @@ func TestEveryTroubleAtEveryCall(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%s: %s %s", s.place, s.name, how), func(t *testing.T) {
 			t.Parallel()
-			c := newCase(t, s.act)
+			settings := patient
+			if s.forGood {
+				settings = nil
+			}
+			c := newCase(t, s.act, settings)
 			c.strike(s.at(s.fault, s.forGood))
 			_ = c.process.Act(s.act, c.claim) // what it says does not matter, what it leaves does
 			c.process.Run()
@@ -210,7 +214,7 @@ func TestDeathAtEveryMoment(t *testing.T) {
 		}
 		t.Run(d.place.String()+": "+what, func(t *testing.T) {
 			t.Parallel()
-			c := newCase(t, d.act)
+			c := newCase(t, d.act, patient)
 			c.killAt(d.place, d.after)
 			_ = c.process.Act(d.act, c.claim)
 			c.awaitDeath()
@@ -220,7 +224,7 @@ func TestDeathAtEveryMoment(t *testing.T) {
 				c.world.Delete(c.claim)
 				act = lab.ActDelete
 			}
-			c.process = c.world.Process(false)
+			c.process = c.world.Process(lab.Start{Settings: patient})
 			c.process.Run()
 			kept, took := c.settle(act)
 			if act != lab.ActDelete && !kept {

@@ -91,7 +91,7 @@ func (p place) at(f pvesim.Fault, forGood bool) pvesim.Fault {
 func record(t *testing.T) (calls, tasks, writes []place) {
 	t.Helper()
 	w := lab.New(t, lab.Options{Speed: speed})
-	p := w.Process(true)
+	p := w.Process(lab.Start{Quiet: true})
 	written := 0
 	p.OnWrite(func(after bool) {
 		if after {

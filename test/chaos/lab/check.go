@@ -54,20 +54,25 @@ func (w *World) Amiss(p *Process) []string {
 	want, uids := map[int]*karpv1.NodeClaim{}, map[string]*karpv1.NodeClaim{}
 	for _, claim := range w.Claims() {
 		if !claim.DeletionTimestamp.IsZero() {
-			note("claim %s is still being deleted", claim.Name)
+			note("claim %s (%s) is still being deleted%s", claim.Name, claim.Status.ProviderID, p.Last(claim.UID))
 			continue
 		}
 		in, ok, err := instance.ReadIntent(&claim)
 		if err != nil || !ok || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
-			note("claim %s is not launched yet: %v %s", claim.Name, err, claim.Annotations[v1alpha1.AnnotationLaunchProgress])
+			note("claim %s is not launched yet: %v %s%s", claim.Name, err, claim.Annotations[v1alpha1.AnnotationLaunchProgress], p.Last(claim.UID))
 			continue
 		}
 		if claim.Annotations[v1alpha1.AnnotationBootDataStatus] != v1alpha1.BootDataInitialized {
-			note("claim %s still has its boot drive", claim.Name)
+			note("claim %s still has its boot drive%s", claim.Name, p.Last(claim.UID))
 		}
 		want[in.VMID], uids[string(claim.UID)] = &claim, &claim
 	}
 	if len(amiss) > 0 {
+		for _, row := range w.guests() {
+			if row.VMID >= FirstVMID && row.Lock != "" {
+				note("VM %d on host %s is locked (%s)", row.VMID, row.Host, row.Lock)
+			}
+		}
 		return amiss // the rest would only be consequences
 	}
 	amiss = append(amiss, w.amissGuests(want)...)
@@ -94,8 +99,8 @@ func (w *World) amissGuests(want map[int]*karpv1.NodeClaim) (amiss []string) {
 	for _, row := range w.guests() {
 		if was, ok := strangers[row.VMID]; ok {
 			delete(strangers, row.VMID)
-			if now := w.portrait(row); now != was {
-				amiss = append(amiss, fmt.Sprintf("somebody else's guest %d was touched:\nwas %s\nnow %s", row.VMID, was, now))
+			if now, err := w.portrait(row); err != nil || now != was {
+				amiss = append(amiss, fmt.Sprintf("somebody else's guest %d was touched:\nwas %s\nnow %s (%v)", row.VMID, was, now, err))
 			}
 			continue
 		}
@@ -183,10 +188,10 @@ func (w *World) Stranger(host string, vmid int) bool {
 	}
 	for _, row := range w.guests() {
 		if row.VMID == vmid {
-			w.remember(row)
+			return w.remember(row) == nil
 		}
 	}
-	return true
+	return false
 }
 
 func (w *World) known() map[int]string {
@@ -196,28 +201,29 @@ func (w *World) known() map[int]string {
 }
 
 // remember a guest of somebody else as it is now.
-func (w *World) remember(row proxmox.GuestRow) {
-	portrait := w.portrait(row)
+func (w *World) remember(row proxmox.GuestRow) error {
+	portrait, err := w.portrait(row)
+	if err != nil {
+		return err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.strangers[row.VMID] = portrait
+	return nil
 }
 
 // portrait is a guest's power and configuration.
-func (w *World) portrait(row proxmox.GuestRow) string {
+func (w *World) portrait(row proxmox.GuestRow) (string, error) {
 	cfg, err := w.admin.VMConfig(context.Background(), row.Host, row.VMID)
 	if err != nil {
-		return err.Error()
+		return "", err
 	}
 	raw, err := json.Marshal(cfg.Options)
 	if err != nil {
-		return err.Error()
+		return "", err
 	}
 	status, err := w.admin.VMStatus(context.Background(), row.Host, row.VMID)
-	if err != nil {
-		return err.Error()
-	}
-	return status.Status + " " + string(raw)
+	return status.Status + " " + string(raw), err
 }
 
 func (w *World) guests() []proxmox.GuestRow {

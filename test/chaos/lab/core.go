@@ -128,6 +128,7 @@ func (p *Process) start(controller string, claim *karpv1.NodeClaim, do func(cont
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.busy, j)
+		p.last[j] = err
 		pause := result.RequeueAfter
 		if err != nil {
 			pause = min(firstPause<<min(p.failures[j], 10), longestPause)
@@ -177,7 +178,7 @@ func (p *Process) handOver(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 func (p *Process) terminate(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
 	if claim.Status.ProviderID != "" {
 		gone, err := p.Delete(ctx, claim)
-		if _, blocked := errors.AsType[*instance.BlockedError](err); err != nil && !blocked {
+		if err != nil {
 			return reconcile.Result{}, err
 		}
 		if !gone {

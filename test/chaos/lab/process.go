@@ -6,6 +6,7 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,30 +57,40 @@ type Process struct {
 	busy      map[job]bool
 	notBefore map[job]time.Time
 	failures  map[job]int
+	last      map[job]error
 }
 
-// Setting changes a Process before it starts.
-type Setting func(*instance.Settings)
+// Start says how a Process starts. The zero value is as in real life.
+type Start struct {
+	// Quiet polls only once before Run, so that calls can be counted.
+	Quiet bool
+	// Settings may change the defaults.
+	Settings func(*instance.Settings)
+	// Client may put something between the Process and Proxmox.
+	Client func(proxmox.Client) proxmox.Client
+}
 
 // errDead is what a dead Process gets from the Kubernetes API.
 var errDead = errors.New("the process is dead")
 
 // Process starts one anew: its view is fresh, its memory empty. Nothing happens to
-// Claims before Run. With quiet it polls only once before Run, so that its calls
-// can be counted.
-func (w *World) Process(quiet bool, settings ...Setting) *Process {
+// Claims before Run.
+func (w *World) Process(start Start) *Process {
 	w.t.Helper()
-	p := &Process{world: w, quiet: quiet, busy: map[job]bool{}, notBefore: map[job]time.Time{}, failures: map[job]int{}}
+	p := &Process{world: w, quiet: start.Quiet, busy: map[job]bool{}, notBefore: map[job]time.Time{}, failures: map[job]int{}, last: map[job]error{}}
 	p.ctx, p.die = context.WithCancel(w.t.Context())
 	w.t.Cleanup(p.Kill)
 	p.kube = p.mortal(w.Kube)
-	c := w.Client()
+	c := w.client(max(w.Clock.Real(45*time.Second), ResponseTimeout))
+	if start.Client != nil {
+		c = start.Client(c)
+	}
 	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{
 		Interval: pollInterval, DetailRange: inventory.VMIDRange{From: FirstVMID, To: LastVMID}, Clock: w.Clock,
 	})
 	must(w.t, err)
 	p.inventory = inv
-	if !quiet {
+	if !start.Quiet {
 		p.work.Go(func() { _ = inv.Start(p.ctx) })
 	}
 	// A process that starts while nobody answers goes on without a view.
@@ -91,8 +102,8 @@ func (w *World) Process(quiet bool, settings ...Setting) *Process {
 	// These two are waited for in real time.
 	s.TaskTimeout = max(w.Clock.Real(s.TaskTimeout), 10*time.Second)
 	s.DeletePatience = max(w.Clock.Real(s.DeletePatience), time.Second)
-	for _, change := range settings {
-		change(&s)
+	if start.Settings != nil {
+		start.Settings(&s)
 	}
 	p.Provider = instance.NewProvider(instance.Deps{
 		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Types: instanceTypes, Kube: p.kube,
@@ -117,6 +128,18 @@ func (p *Process) Refresh() error { return p.inventory.RefreshAll(p.ctx) }
 
 // View is what the Process knows of the Cluster.
 func (p *Process) View() inventory.View { return p.inventory.View() }
+
+// Last is what the controllers said when they last worked on a Claim.
+func (p *Process) Last(claim types.UID) (said string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for j, err := range p.last {
+		if j.claim == claim {
+			said += fmt.Sprintf("; %s: %v", j.controller, err)
+		}
+	}
+	return said
+}
 
 // Context ends when the Process dies.
 func (p *Process) Context() context.Context { return p.ctx }

@@ -92,7 +92,7 @@ func New(t testing.TB, o Options) *World {
 
 	w := &World{t: t, Sim: sim, Clock: NewClock(o.Speed), strangers: map[int]string{}}
 	w.Kube = newKube(t)
-	w.admin = w.Client()
+	w.admin = w.client(0)
 	w.Class = w.NewClass("default")
 	for _, host := range scenario.Hosts {
 		w.Hosts = append(w.Hosts, host.Name)
@@ -103,7 +103,7 @@ func New(t testing.TB, o Options) *World {
 	must(t, w.Kube.Create(t.Context(), w.Class.DeepCopy()))
 	w.keepTime()
 	for _, row := range w.guests() {
-		w.remember(row)
+		must(t, w.remember(row))
 	}
 	return w
 }
@@ -195,21 +195,19 @@ func (w *World) Delete(name string) {
 	must(w.t, client.IgnoreNotFound(w.Kube.Delete(w.t.Context(), claim)))
 }
 
-// Client speaks to the simulator with the product's token and its own connections.
-func (w *World) Client() proxmox.Client {
+// client speaks to the simulator with the product's token and its own connections.
+func (w *World) client(timeout time.Duration) proxmox.Client {
 	w.t.Helper()
 	c, err := proxmox.New(proxmox.ClusterConfig{
 		Region: Region, URLs: []string{w.Sim.URL()}, CA: string(w.Sim.CAPEM()),
 		TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
-	}, proxmox.Options{
-		// In proportion, but with room for a machine that has better things to do.
-		ResponseTimeout: max(w.Clock.Real(45*time.Second), ResponseTimeout),
-	})
+	}, proxmox.Options{ResponseTimeout: timeout})
 	must(w.t, err)
 	return c
 }
 
-// ResponseTimeout is the least that a call is waited for, in real time.
+// ResponseTimeout is the least that a Process waits for a call, in real time: in
+// proportion it would be shorter than what a busy machine takes.
 const ResponseTimeout = 2 * time.Second
 
 func must(t testing.TB, err error) {

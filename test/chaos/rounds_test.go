@@ -1,0 +1,218 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
+)
+
+const (
+	// burst fills three hosts but for one VM.
+	burst = 20
+	// turmoil is how often a round is disturbed.
+	turmoil = 40
+)
+
+// TestRandomTroublesAllAtOnce launches a burst while calls and tasks fail at random,
+// hosts lose power, the quorum goes, controllers die, Claims are deleted and
+// strangers take our VMIDs. Afterwards all must be in order within the bound.
+func TestRandomTroublesAllAtOnce(t *testing.T) {
+	t.Parallel()
+	p := newPlan(t)
+	calls, tasks, _ := record(t)
+	for i := range p.rounds {
+		seed := p.seed + uint64(i)
+		t.Run(fmt.Sprintf("CHAOS_SEED=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			r := newRound(t, seed, calls, tasks)
+			r.run()
+		})
+	}
+}
+
+type round struct {
+	t            *testing.T
+	rand         *rand.Rand
+	world        *lab.World
+	process      *lab.Process
+	calls, tasks []place
+	down         map[string]bool
+	noQuorum     bool
+	done         map[string]int
+}
+
+func newRound(t *testing.T, seed uint64, calls, tasks []place) *round {
+	t.Helper()
+	r := &round{
+		t: t, rand: rand.New(rand.NewPCG(seed, 3)), //nolint:gosec // repeatable on purpose
+		world: lab.New(t, lab.Options{Hosts: 3, Speed: speed, Seed: seed}),
+		calls: calls, tasks: tasks, down: map[string]bool{}, done: map[string]int{},
+	}
+	r.process = r.world.Process(lab.Start{})
+	return r
+}
+
+func (r *round) run() {
+	r.t.Helper()
+	r.process.Run()
+	r.troubles()
+	for i := range burst {
+		r.world.Claim(fmt.Sprintf("pool-%d", i))
+	}
+	for range turmoil {
+		r.world.Clock.Sleep(time.Duration(2+r.rand.IntN(10)) * time.Second)
+		r.disturb()
+	}
+	r.heal()
+	took, amiss := r.world.Converge(r.process)
+	left := len(r.world.Claims())
+	r.expectOrder("after the turmoil", took, amiss)
+	for _, claim := range r.world.Claims() {
+		r.world.Delete(claim.Name)
+	}
+	emptied, amiss := r.world.Converge(r.process)
+	r.expectOrder("after the deletion of all claims", emptied, amiss)
+	r.t.Logf("%v; %d of %d claims kept; in order after %s, empty after %s more (simulated)",
+		r.done, left, burst, took.Round(time.Second), emptied.Round(time.Second))
+}
+
+func (r *round) expectOrder(when string, took time.Duration, amiss []string) {
+	r.t.Helper()
+	if len(amiss) > 0 {
+		r.t.Fatalf("%s, with %v, amiss for %s simulated:\n%s", when, r.done, took.Round(time.Second), strings.Join(amiss, "\n"))
+	}
+}
+
+// troubles installs a handful of random rules. Those that end a launch for good
+// are rarer, or no claim would be left.
+func (r *round) troubles() {
+	r.world.Sim.ClearFaults()
+	for range 6 {
+		call, trouble := pick(r.rand, r.calls), pick(r.rand, callTroubles)
+		r.rule(call, trouble)
+	}
+	for range 2 {
+		r.rule(pick(r.rand, r.tasks), pick(r.rand, taskTroubles))
+	}
+}
+
+func (r *round) rule(at place, trouble trouble) {
+	f := trouble.fault
+	f.Method, f.Path, f.Task = at.method, at.template, at.task
+	f.Probability = 0.02
+	if trouble.passing {
+		f.Probability = 0.2
+	}
+	if _, err := r.world.Sim.AddFault(f); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// disturb does one thing that should not happen.
+func (r *round) disturb() {
+	disturbances := map[string]func() bool{
+		"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
+		"strangers": r.stranger, "guests powered off": r.powerOff, "tasks cancelled": r.cancel, "new faults": r.renew,
+	}
+	name := pick(r.rand, slices.Sorted(maps.Keys(disturbances)))
+	if disturbances[name]() {
+		r.done[name]++
+	}
+}
+
+func (r *round) kill() bool {
+	r.process.Kill()
+	r.process = r.world.Process(lab.Start{})
+	r.process.Run()
+	return true
+}
+
+func (r *round) toggleHost() bool {
+	host := pick(r.rand, r.world.Hosts)
+	if r.down[host] {
+		delete(r.down, host)
+		return r.world.Sim.HostUp(host) == nil
+	}
+	// One at a time: with two of three away nothing could be seen of the third.
+	if len(r.down) > 0 {
+		return false
+	}
+	r.down[host] = true
+	return r.world.Sim.HostDown(host, pick(r.rand, []string{"refused", "noroute", "timeout"})) == nil
+}
+
+func (r *round) toggleQuorum() bool {
+	r.noQuorum = !r.noQuorum
+	r.world.Sim.SetQuorum(!r.noQuorum)
+	return true
+}
+
+func (r *round) deleteOne() bool {
+	claims := r.world.Claims()
+	if len(claims) == 0 {
+		return false
+	}
+	r.world.Delete(pick(r.rand, claims).Name)
+	return true
+}
+
+// stranger makes a VM with the VMID of one of our Claims, if it is quick enough.
+func (r *round) stranger() bool {
+	claims := r.world.Claims()
+	if len(claims) == 0 || r.noQuorum {
+		return false
+	}
+	claim := pick(r.rand, claims)
+	in, ok, err := instance.ReadIntent(&claim)
+	if err != nil || !ok || r.down[in.Host] {
+		return false
+	}
+	// The stranger's calls are not what is tried here.
+	r.world.Sim.ClearFaults()
+	defer r.troubles()
+	return r.world.Stranger(in.Host, in.VMID)
+}
+
+func (r *round) powerOff() bool {
+	claims := r.world.Claims()
+	if len(claims) == 0 {
+		return false
+	}
+	claim := pick(r.rand, claims)
+	in, ok, err := instance.ReadIntent(&claim)
+	return err == nil && ok && r.world.Sim.PowerOffGuest(in.VMID) == nil
+}
+
+func (r *round) cancel() bool {
+	r.world.CancelTasks()
+	return true
+}
+
+func (r *round) renew() bool {
+	r.troubles()
+	return true
+}
+
+// heal ends all troubles.
+func (r *round) heal() {
+	r.world.Sim.ClearFaults()
+	r.world.Sim.SetQuorum(true)
+	for host := range r.down {
+		if err := r.world.Sim.HostUp(host); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	r.world.CancelTasks()
+}
+
+func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
