@@ -120,7 +120,7 @@ func (n normalizer) object(path string, m map[string]any) any {
 		at := path + "." + k
 		switch {
 		case n.hostSpecific(at), n.reported(m) && figure[k]:
-		case at == ".total": // counts lines about locks, and tasks of earlier sessions
+		case at == ".total": // counts lines about locks, and tasks of earlier runs
 		case variable[k]:
 			out[k] = "<" + kindOf(v) + ">"
 		case k == "content" && kindOf(v) == "string":

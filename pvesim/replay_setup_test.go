@@ -359,7 +359,7 @@ func outOfScope(rec record) string {
 	case strings.HasSuffix(path, "/rrddata"):
 		return "the simulator keeps no history of load figures"
 	case rec.Tag == "privsep-no-acl" && strings.HasSuffix(path, "/tasks"), strings.HasSuffix(path, "/cluster/tasks"):
-		return "tasks of earlier sessions on the recording machine"
+		return "tasks of earlier runs on the recording machine"
 	case rec.Suite == "cluster-quorum-offline" && rec.Seq == 110:
 		return "the VM is missing because cloning a running VM failed on the recording machine, an answer that is not compared either"
 	}
