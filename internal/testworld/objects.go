@@ -235,6 +235,28 @@ func (w *World) VMs() []proxmox.GuestRow {
 	return out
 }
 
+// Running asks Proxmox whether a claim's VM runs; the list of guests lags behind.
+func (w *World) Running(claim *karpv1.NodeClaim) bool {
+	w.T.Helper()
+	in := w.Intent(claim)
+	state, err := w.Clients[Region].VMStatus(w.T.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(gomega.HaveOccurred())
+	return state.Running
+}
+
+// PowerOff ends a claim's guest, as a reboot of its Host would, and waits until the
+// view shows it.
+func (w *World) PowerOff(claim *karpv1.NodeClaim) {
+	w.T.Helper()
+	vmid := w.Intent(claim).VMID
+	w.Expect(w.Sim.PowerOffGuest(vmid)).To(gomega.Succeed())
+	w.Eventually(func() string {
+		w.Refresh()
+		guest, _ := w.Inventory.View().Guest(Region, vmid)
+		return guest.Status
+	}).WithTimeout(10 * time.Second).Should(gomega.Equal("stopped"))
+}
+
 // BootDrives are the ISOs of ours on a Host.
 func (w *World) BootDrives(host string) []string {
 	w.T.Helper()

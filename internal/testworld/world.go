@@ -50,7 +50,8 @@ type World struct {
 	Clock         *Clock
 	Events        *Recorder
 
-	setup setup
+	kubeCluster string
+	setup       setup
 }
 
 type setup struct {
@@ -90,7 +91,7 @@ func New(t *testing.T, options ...Option) *World {
 	t.Helper()
 	w := &World{
 		WithT: gomega.NewWithT(t), T: t, Config: apiServer(t), Clock: &Clock{}, Events: &Recorder{},
-		Name: "w" + strings.ReplaceAll(uuid.NewString(), "-", "")[:10], setup: setup{hosts: 1}, Clients: map[string]proxmox.Client{},
+		Name: "w" + strings.ReplaceAll(uuid.NewString(), "-", "")[:10], kubeCluster: uuid.NewString(), setup: setup{hosts: 1}, Clients: map[string]proxmox.Client{},
 	}
 	for _, option := range options {
 		option(&w.setup)
@@ -106,14 +107,14 @@ func New(t *testing.T, options ...Option) *World {
 		w.OtherSim = w.simulate(w.setup.otherHosts)
 		w.Clients[Other] = w.Connect(w.OtherSim, Other)
 	}
-	w.Inventory, w.Types, w.Instances = w.providers("kube-"+w.Name, w.setup)
+	w.Inventory, w.Types, w.Instances = w.providers(w.kubeCluster)
 	return w
 }
 
 // Neighbour is the provider of another Kubernetes cluster on the same Proxmox.
 func (w *World) Neighbour() *instance.Provider {
 	w.T.Helper()
-	_, _, instances := w.providers("kube-of-somebody-else", w.setup)
+	_, _, instances := w.providers(uuid.NewString())
 	return instances
 }
 
@@ -121,7 +122,7 @@ func (w *World) Neighbour() *instance.Provider {
 // is gone.
 func (w *World) Restarted() *instance.Provider {
 	w.T.Helper()
-	_, _, instances := w.providers("kube-"+w.Name, w.setup)
+	_, _, instances := w.providers(w.kubeCluster)
 	return instances
 }
 
@@ -149,8 +150,9 @@ func (w *World) Connect(sim *pvesim.Simulator, region string) proxmox.Client {
 	return c
 }
 
-func (w *World) providers(kubeCluster string, s setup) (*inventory.Inventory, *instancetype.Provider, *instance.Provider) {
+func (w *World) providers(kubeCluster string) (*inventory.Inventory, *instancetype.Provider, *instance.Provider) {
 	w.T.Helper()
+	s := w.setup
 	clients := make([]proxmox.Client, 0, len(w.Clients))
 	for _, c := range w.Clients {
 		clients = append(clients, c)

@@ -1,0 +1,113 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inplace_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+// running is a claim as core stores it, with the hash that Create answered.
+func running(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+	w.T.Helper()
+	return w.Launched("a", class, func(c *karpv1.NodeClaim) {
+		c.Annotations = map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: class.InPlaceHash()}
+	})
+}
+
+func config(w *testworld.World, claim *karpv1.NodeClaim) proxmox.VMConfig {
+	w.T.Helper()
+	cfg, err := w.Clients[testworld.Region].VMConfig(w.T.Context(), "pve1", w.Intent(claim).VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	return cfg
+}
+
+func TestAChangeOfTagsAndSecurityGroupsReachesRunningVMs(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	w.Manage(func(kube client.Client) testworld.Registrar {
+		return inplace.NewController(kube, w.Instances, w.Events)
+	})
+	class := w.Class()
+	claim := running(w, class)
+	before := config(w, claim)
+	w.Expect(before.NICs()[0].Firewall).To(BeFalse())
+
+	testworld.Reread(w, class).Spec.Tags = []string{"Web", "karpenter"}
+	class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}}
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	w.Eventually(func() string {
+		return testworld.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]
+	}).WithTimeout(10 * time.Second).Should(Equal(class.InPlaceHash()))
+	after := config(w, claim)
+	w.Expect(after.Tags()).To(ConsistOf("karpenter", "web"))
+	w.Expect(after.NICs()[0].Firewall).To(BeTrue())
+	w.Expect(after.NICs()[0].MAC).To(Equal(before.NICs()[0].MAC))
+	w.Expect(after.Cores()).To(Equal(before.Cores()))
+	w.Expect(w.Running(claim)).To(BeTrue())
+	w.Expect(w.Events.About(claim)).To(BeEmpty())
+}
+
+func TestAClassThatDidNotChangeCostsNoCall(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	claim := running(w, class)
+	w.Sim.ForgetRequests()
+	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Sim.Requests()).To(BeEmpty())
+}
+
+func TestALaunchUnderWayIsNotInterfered(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	claim := w.Planned("a", class)
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: "another"})
+	w.Sim.ForgetRequests()
+	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Sim.Requests()).To(BeEmpty())
+}
+
+func TestAChangeThatProxmoxRefusesIsToldAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	class := w.Class()
+	claim := running(w, class)
+	c := inplace.NewController(w.Kube, w.Instances, w.Events)
+	change := func(group v1alpha1.SecurityGroup) error {
+		testworld.Reread(w, class).Spec.SecurityGroups = []v1alpha1.SecurityGroup{group}
+		w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+		_, err := c.Reconcile(t.Context(), testworld.Reread(w, claim))
+		return err
+	}
+	w.Expect(change(v1alpha1.SecurityGroup{Name: "kubernetes", Interface: "net7"})).To(MatchError(ContainSubstring("net7")))
+	w.Expect(w.Events.Messages("InPlaceUpdateFailed")).To(ConsistOf(ContainSubstring("net7")))
+	w.Expect(testworld.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
+	w.Expect(change(v1alpha1.SecurityGroup{Name: "kubernetes", Interface: "net0"})).To(Succeed())
+	w.Expect(config(w, claim).NICs()[0].Firewall).To(BeTrue())
+}
+
+func TestAClassThatIsGoneChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	class := w.Class()
+	claim := running(w, class)
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: "another"})
+	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
+	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(config(w, claim).Tags()).To(ConsistOf("karpenter"))
+}

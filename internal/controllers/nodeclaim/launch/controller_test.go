@@ -1,0 +1,250 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package launch_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+func controller(w *testworld.World, pods ...types.NamespacedName) *launch.Controller {
+	return launch.NewController(launch.Deps{
+		Kube: w.Kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events,
+		Pods: func(string) []types.NamespacedName { return pods },
+	})
+}
+
+// offered tells whether claims of a class may go to a Host.
+func offered(w *testworld.World, class *v1alpha1.ProxmoxNodeClass, host string) bool {
+	w.T.Helper()
+	for _, it := range w.Types.List(class) {
+		if it.Name != testworld.InstanceType {
+			continue
+		}
+		for _, offering := range it.Offerings {
+			if offering.Requirements.Get(corev1.LabelTopologyZone).Has(host) {
+				return offering.Available
+			}
+		}
+	}
+	w.T.Fatalf("%s is not offered on %s at all", testworld.InstanceType, host)
+	return false
+}
+
+// unstartable is a Proxmox whose templates name a bridge that no Host has.
+func unstartable(s *pvesim.Scenario) {
+	for i := range s.Guests {
+		if s.Guests[i].VMID >= 9000 {
+			s.Guests[i].Config["net0"] = "virtio=BC:24:11:00:00:01,bridge=vmbr7"
+		}
+	}
+}
+
+// full is a Proxmox without a CPU to spare while guest 101 is there.
+func full(s *pvesim.Scenario) { s.Hosts[0].Cores = 2 }
+
+func TestAPlannedClaimIsLaunched(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	class := w.Class()
+	w.Manage(func(kube client.Client) testworld.Registrar {
+		return launch.NewController(launch.Deps{Kube: kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events,
+			Pods: func(string) []types.NamespacedName { return nil }})
+	})
+	claim := w.Planned("a", class)
+	w.Eventually(func() string {
+		return testworld.Reread(w, claim).Annotations[v1alpha1.AnnotationLaunchCompleted]
+	}).WithTimeout(15 * time.Second).ShouldNot(BeEmpty())
+	w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
+	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(claim).VMID)))
+	w.Expect(w.Running(claim)).To(BeTrue())
+	w.Expect(w.Events.About(claim)).To(BeEmpty())
+}
+
+func TestAClaimThatIsDoneOrNotYetPlannedOrGoingIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	done, unplanned := w.Planned("done", class), w.Claim("unplanned", class)
+	w.Annotate(done, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Format(time.RFC3339)})
+	going := w.Planned("going", class, func(c *karpv1.NodeClaim) { c.Finalizers = []string{"example.com/hold"} })
+	w.Expect(w.Kube.Delete(t.Context(), going)).To(Succeed())
+	w.Sim.ForgetRequests()
+	for _, claim := range []*karpv1.NodeClaim{done, unplanned, testworld.Reread(w, going)} {
+		_, err := controller(w).Reconcile(t.Context(), claim)
+		w.Expect(err).NotTo(HaveOccurred())
+	}
+	w.Expect(w.Sim.Requests()).To(BeEmpty())
+}
+
+func TestALaunchThatCannotSucceedEndsAsCoreWouldEndIt(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(2), testworld.Scenario(unstartable))
+	class := w.Class()
+	other := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("other") })
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "waiting"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	w.Create(pod)
+	c := controller(w, client.ObjectKeyFromObject(pod), types.NamespacedName{Namespace: w.Name, Name: "gone"})
+	claim := w.Planned("a", class)
+	host := w.Intent(claim).Host
+	_, err := c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred(), "it is not tried again")
+
+	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.Events.About(claim)).To(Equal([]string{instance.ReasonStart, events.InsufficientCapacityError}))
+	w.Expect(w.Events.Messages(instance.ReasonStart)).To(ConsistOf(ContainSubstring("bridge 'vmbr7' does not exist")))
+	w.Expect(w.Events.About(pod)).To(Equal([]string{events.InsufficientCapacityError}))
+	w.Expect(offered(w, class, host)).To(BeFalse())
+	w.Expect(offered(w, other, host)).To(BeTrue(), "the template of a class says nothing about other classes")
+	w.Expect(offered(w, class, map[string]string{"pve1": "pve2", "pve2": "pve1"}[host])).To(BeTrue(), "nor about other hosts")
+
+	w.Clock.Advance(3*time.Minute + time.Second)
+	w.Expect(offered(w, class, host)).To(BeTrue(), "it is tried again after a while")
+	again := w.Planned("b", class)
+	_, err = c.Reconcile(t.Context(), again)
+	w.Expect(err).NotTo(HaveOccurred())
+	host = w.Intent(again).Host
+	w.Clock.Advance(3*time.Minute + time.Second)
+	w.Expect(offered(w, class, host)).To(BeFalse(), "and after a longer while when it goes on")
+	w.Clock.Advance(3 * time.Minute)
+	w.Expect(offered(w, class, host)).To(BeTrue())
+}
+
+func TestAFullStorageConcernsEveryClass(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	class := w.Class()
+	other := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("other") })
+	claim := w.Planned("a", class)
+	_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmclone", Fail: "lvcreate 'pve/vm-1-disk-0' error: Cannot create new thin volume, free space in thin pool pve/data reached threshold."})
+	w.Expect(err).NotTo(HaveOccurred())
+	_, err = controller(w).Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.Events.About(claim)).To(ContainElement(instance.ReasonStorageFull))
+	w.Expect(offered(w, other, "pve1")).To(BeFalse())
+}
+
+func TestPassingTroublesAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]pvesim.Fault{
+		"host away":       {Method: "POST", Path: "/nodes/*/qemu/*/clone", Status: 595, Message: "No route to host", Count: 2},
+		"no worker":       {Method: "POST", Path: "/nodes/*/qemu/*/clone", Status: 500, Message: "got no worker upid - start worker failed", Count: 2},
+		"clone locked":    {Task: "qmclone", Fail: "can't lock file '/var/lock/qemu-server/lock-9000.conf' - got timeout", Count: 2},
+		"answer lost":     {Method: "POST", Path: "/nodes/*/qemu/*/clone", DropAfter: true, Count: 1},
+		"config conflict": {Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout", Count: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testworld.New(t)
+			class := w.Class()
+			claim := w.Planned("a", class)
+			_, err := w.Sim.AddFault(fault)
+			w.Expect(err).NotTo(HaveOccurred())
+			c := controller(w)
+			w.Eventually(func() error {
+				_, err := c.Reconcile(t.Context(), testworld.Reread(w, claim))
+				return err
+			}).WithTimeout(15 * time.Second).Should(Succeed())
+			w.Expect(testworld.Reread(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+			w.Expect(w.Sim.Faults()[0].Hits).To(BeNumerically(">", 0))
+			w.Expect(w.VMs()).To(HaveLen(1))
+			w.Expect(w.Events.About(claim)).To(BeEmpty())
+			w.Expect(offered(w, class, "pve1")).To(BeTrue())
+		})
+	}
+}
+
+func TestPatienceWithPassingTroublesEnds(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	class := w.Class()
+	claim := w.Planned("a", class)
+	_, err := w.Sim.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/*/qemu/*/clone", Status: 595, Message: "No route to host"})
+	w.Expect(err).NotTo(HaveOccurred())
+	c := controller(w)
+	_, err = c.Reconcile(t.Context(), claim)
+	w.Expect(err).To(HaveOccurred(), "tried again")
+	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Clock.Advance(2 * time.Minute)
+	_, err = c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.Events.About(claim)).To(ContainElement(instance.ReasonTimeout))
+	w.Expect(offered(w, class, "pve1")).To(BeFalse())
+}
+
+// parked is a claim of a static pool for which there is no room.
+func parked(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+	w.T.Helper()
+	claim := w.Claim("a", class)
+	in, err := w.Instances.Park(w.T.Context(), claim, class)
+	w.Expect(err).NotTo(HaveOccurred())
+	testworld.Reread(w, claim)
+	claim.Status.ProviderID = in.ProviderID()
+	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+	return claim
+}
+
+func TestAParkedClaimIsLaunchedWhenThereIsRoom(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Scenario(full))
+	claim := parked(w, w.Class())
+	c := controller(w)
+	result, err := c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+	w.Expect(w.VMs()).To(BeEmpty())
+	w.Expect(w.Gone(claim)).To(BeFalse())
+
+	w.DestroyByHand("pve1", 101)
+	w.Refresh()
+	_, err = c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(testworld.Reread(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+	w.Expect(w.Intent(claim).Parked).To(BeFalse())
+	w.Expect(w.Intent(claim).ProviderID()).To(Equal(claim.Status.ProviderID), "core knows its providerID already")
+}
+
+func TestAParkedClaimDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Scenario(full))
+	class := w.Class()
+	claim := parked(w, class)
+	w.Clock.Advance(6 * time.Minute)
+	_, err := controller(w).Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.Events.Messages(instance.ReasonNoRoom)).To(ConsistOf(ContainSubstring("CPU")))
+}
+
+func TestAClaimWhoseClassIsGoneIsGivenUp(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	claim := w.Planned("a", class)
+	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
+	_, err := controller(w).Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.Events.Messages(instance.ReasonBadIntent)).To(ConsistOf("nodeclass " + class.Name + " is gone"))
+	w.Expect(w.VMs()).To(BeEmpty())
+}
