@@ -1,0 +1,215 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package garbagecollection_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+const grace = time.Minute
+
+// collector is the controller and what it counted.
+type collector struct {
+	*testworld.World
+	*garbagecollection.Controller
+	registry *prometheus.Registry
+}
+
+func collect(w *testworld.World, policy garbagecollection.Policy) *collector {
+	registry := prometheus.NewRegistry()
+	return &collector{World: w, registry: registry, Controller: garbagecollection.NewController(garbagecollection.Deps{
+		Kube: w.Kube, Reader: w.Kube, Instances: w.Instances, Recorder: w.Events,
+		Policy: policy, Grace: grace, Interval: time.Second, Registerer: registry,
+	})}
+}
+
+// look once, with a fresh view.
+func (c *collector) look() {
+	c.T.Helper()
+	c.World.Refresh()
+	result, err := c.Reconcile(c.T.Context())
+	c.Expect(err).NotTo(HaveOccurred())
+	c.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+}
+
+// count gives a metric; kind may be empty.
+func (c *collector) count(name, kind string) float64 {
+	c.T.Helper()
+	families, err := c.registry.Gather()
+	c.Expect(err).NotTo(HaveOccurred())
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			if kind == "" || metric.GetLabel()[0].GetValue() == kind {
+				return metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// orphaned is a VM whose claim was torn out.
+func orphaned(w *testworld.World, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
+	w.T.Helper()
+	w.Expect(w.Kube.Delete(w.T.Context(), claim)).To(Succeed())
+	w.Expect(w.Gone(claim)).To(BeTrue())
+	return claim
+}
+
+func TestAVMWithoutItsClaimIsRemovedAfterTheGracePeriod(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	live, orphan := w.Launched("live", class), orphaned(w, w.Launched("orphan", class))
+	c := collect(w, garbagecollection.Remove)
+	c.look()
+	w.Expect(w.VMs()).To(HaveLen(2), "it may be a mistake of the moment")
+
+	w.Clock.Advance(grace + time.Second)
+	w.Eventually(func() int { c.look(); return len(w.VMs()) }).WithTimeout(10 * time.Second).Should(Equal(1))
+	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(live).VMID)))
+	w.Expect(w.Events.About(orphan)).To(Equal([]string{"OrphanedVMRemoved"}))
+	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
+	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(live.UID))))
+	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "vm")).To(BeEquivalentTo(1))
+	w.Expect(w.Gone(live)).To(BeFalse())
+}
+
+func TestReportOnlyTellsAndLeaves(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	orphan := orphaned(w, w.Launched("orphan", w.Class()))
+	c := collect(w, garbagecollection.Report)
+	c.look()
+	w.Clock.Advance(10 * time.Minute)
+	c.look()
+	w.Expect(w.VMs()).To(HaveLen(1))
+	w.Expect(w.Tokens()).To(HaveLen(1))
+	w.Expect(w.Events.Messages("OrphanedVM")).To(ContainElement(ContainSubstring("qm destroy")))
+	w.Expect(w.Events.About(orphan)).To(ContainElement("OrphanedVM"))
+	w.Expect(c.count("karpenter_proxmox_orphans", "vm")).To(BeEquivalentTo(1))
+	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "vm")).To(BeZero())
+}
+
+func TestTooManyOrphansAtOnceAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	for _, name := range []string{"a", "b", "c", "d"} {
+		orphaned(w, w.Launched(name, class))
+	}
+	w.Launched("live", class)
+	c := collect(w, garbagecollection.Remove)
+	c.look()
+	w.Clock.Advance(grace + time.Second)
+	c.look()
+	c.look()
+	w.Expect(w.VMs()).To(HaveLen(5))
+	w.Expect(c.count("karpenter_proxmox_orphans_braked_total", "")).To(BeNumerically(">=", 1))
+	w.Expect(c.count("karpenter_proxmox_orphans", "vm")).To(BeEquivalentTo(4))
+	w.Expect(w.Tokens()).To(HaveLen(5), "what belongs to those VMs stays, too")
+}
+
+func TestAnotherKubernetesClustersVMsAndDrivesAreNotOurs(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	theirs := *w
+	theirs.Instances = w.Neighbour()
+	claim := theirs.Planned("theirs", class)
+	w.Expect(theirs.Instances.Launch(t.Context(), claim, class)).To(Succeed())
+	orphaned(w, claim)
+	c := collect(w, garbagecollection.Remove)
+	c.look()
+	w.Clock.Advance(10 * time.Minute)
+	c.look()
+	w.Clock.Advance(10 * time.Minute)
+	c.look()
+	w.Expect(w.VMs()).To(HaveLen(1))
+	w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
+	w.Expect(c.count("karpenter_proxmox_orphans", "vm")).To(BeZero())
+}
+
+func TestABootDriveAndATokenWithoutClaimAndVMAreRemoved(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	live, gone := w.Launched("live", class), w.Launched("gone", class)
+	w.DestroyByHand("pve1", w.Intent(gone).VMID)
+	orphaned(w, gone)
+	w.Expect(w.BootDrives("pve1")).To(HaveLen(2))
+	c := collect(w, garbagecollection.Remove)
+	c.look()
+	w.Expect(w.BootDrives("pve1")).To(HaveLen(2), "it is younger than the grace period")
+	w.Clock.Advance(10 * time.Minute)
+	c.look()
+	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(live.UID))))
+	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
+	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "boot-drive")).To(BeEquivalentTo(1))
+	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "join-token")).To(BeEquivalentTo(1))
+}
+
+func TestANodeIsRemovedWhenItsVMIsProvenGone(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	live := w.Launched("live", class)
+	node := func(name, providerID string, ready corev1.ConditionStatus, labels map[string]string) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named(name), Labels: labels}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+		w.Create(n)
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+		w.Expect(w.Kube.Status().Update(t.Context(), n)).To(Succeed())
+		return n
+	}
+	pool := func() map[string]string { return map[string]string{karpv1.NodePoolLabelKey: "pool"} }
+	ghost := node("ghost", "proxmox://region-1/20001", corev1.ConditionUnknown, pool())
+	kept := map[string]*corev1.Node{
+		"its VM and claim are there":   node("live", live.Status.ProviderID, corev1.ConditionFalse, pool()),
+		"it is alive, whatever we see": node("ready", "proxmox://region-1/20002", corev1.ConditionTrue, pool()),
+		"no pool made it":              node("static", "proxmox://region-1/20003", corev1.ConditionUnknown, nil),
+		"it is of another cloud":       node("aws", "aws:///eu-west-1a/i-0123", corev1.ConditionUnknown, pool()),
+		"its region is not ours":       node("region", "proxmox://region-9/20004", corev1.ConditionUnknown, pool()),
+	}
+	c := collect(w, garbagecollection.Remove)
+	c.look()
+	w.Expect(w.Gone(ghost)).To(BeFalse(), "it is younger than the grace period")
+	w.Clock.Advance(10 * time.Minute)
+	c.look()
+	w.Expect(w.Gone(ghost)).To(BeTrue())
+	for why, n := range kept {
+		w.Expect(w.Gone(n)).To(BeFalse(), why)
+	}
+}
+
+func TestNothingIsRemovedWhileAClusterWasNeverRead(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Unread(), testworld.OtherHosts(1))
+	w.Expect(w.Inventory.Refresh(t.Context(), testworld.Region)).To(Succeed())
+	class := w.Class()
+	claim := w.Planned("a", class)
+	w.Expect(w.Instances.Launch(t.Context(), claim, class)).To(Succeed())
+	orphaned(w, claim)
+	c := collect(w, garbagecollection.Remove)
+	for range 3 {
+		w.Expect(w.Inventory.Refresh(t.Context(), testworld.Region)).To(Succeed())
+		_, err := c.Reconcile(t.Context())
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Clock.Advance(10 * time.Minute)
+	}
+	w.Expect(w.VMs()).To(HaveLen(1))
+	w.Expect(w.Tokens()).To(HaveLen(1))
+	w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
+}

@@ -1,0 +1,181 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package presence_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+func controller(w *testworld.World) *presence.Controller {
+	return presence.NewController(w.Kube, w.Instances, w.Events, time.Second)
+}
+
+func look(w *testworld.World, c *presence.Controller) {
+	w.T.Helper()
+	result, err := c.Reconcile(w.T.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+}
+
+// longAgo is a claim that was launched before any look at Proxmox.
+func longAgo(w *testworld.World, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
+	w.T.Helper()
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)})
+	return claim
+}
+
+func TestTheClaimOfAVanishedVMIsDeleted(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	victim, bystander, launching := longAgo(w, w.Launched("victim", class)), longAgo(w, w.Launched("bystander", class)), w.Planned("launching", class)
+	c := controller(w)
+	look(w, c)
+	w.Expect(w.Gone(victim)).To(BeFalse())
+
+	w.DestroyByHand("pve1", w.Intent(victim).VMID)
+	w.Refresh()
+	look(w, c)
+	w.Expect(w.Gone(victim)).To(BeTrue())
+	w.Expect(w.Gone(bystander)).To(BeFalse())
+	w.Expect(w.Gone(launching)).To(BeFalse(), "its VM is still to come")
+	w.Expect(w.Events.About(victim)).To(Equal([]string{"VMVanished"}))
+	w.Expect(w.Events.About(bystander)).To(BeEmpty())
+}
+
+func TestAVMThatOnlyTheViewLacksIsLookedForAgain(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	claim := w.Planned("a", class)
+	w.Expect(w.Instances.Launch(t.Context(), claim, class)).To(Succeed())
+	longAgo(w, testworld.Reread(w, claim))
+	look(w, controller(w))
+	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.Events.About(claim)).To(BeEmpty())
+}
+
+func TestAnOutageIsNoProofThatAVMIsGone(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	claim := longAgo(w, w.Launched("a", w.Class()))
+	w.DestroyByHand("pve1", w.Intent(claim).VMID)
+	w.Refresh()
+	mend := w.Cut()
+	look(w, controller(w))
+	w.Expect(w.Gone(claim)).To(BeFalse(), "the second look got no answer")
+	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
+	look(w, controller(w))
+	w.Expect(w.Gone(claim)).To(BeFalse())
+	mend()
+	w.Refresh()
+	look(w, controller(w))
+	w.Expect(w.Gone(claim)).To(BeTrue())
+}
+
+func TestNothingIsSaidBeforeTheFirstLook(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Unread())
+	claim := w.Claim("a", w.NewClass())
+	claim.Status.ProviderID = "proxmox://region-1/20001"
+	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
+	longAgo(w, claim)
+	look(w, controller(w))
+	w.Expect(w.Gone(claim)).To(BeFalse())
+}
+
+func TestAStoppedVMIsStartedAgainAndReplacedWhenItKeepsStopping(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	claim := w.Launched("a", w.Class())
+	c := controller(w)
+	pause := time.Minute
+	w.PowerOff(claim)
+	for i := range 4 {
+		look(w, c)
+		w.Expect(w.Running(claim)).To(BeTrue(), "start %d", i+1)
+		w.PowerOff(claim)
+		look(w, c)
+		w.Expect(w.Running(claim)).To(BeFalse(), "not at once again")
+		w.Clock.Advance(pause + time.Second)
+		pause *= 2
+	}
+	w.Expect(w.Events.Messages("VMRestarted")).To(HaveLen(4))
+	w.Expect(w.Gone(claim)).To(BeFalse())
+	look(w, c)
+	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.Events.Messages("VMKeepsStopping")).To(HaveLen(1))
+}
+
+func TestAVMThatCannotBeStartedIsTold(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	claim := w.Launched("a", w.Class())
+	w.PowerOff(claim)
+	mend := w.Cut()
+	look(w, controller(w))
+	w.Expect(w.Events.Messages("VMRestartFailed")).To(HaveLen(1))
+	w.Expect(w.Gone(claim)).To(BeFalse())
+	mend()
+}
+
+func TestAVMOnAHostThatIsAwayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(2), testworld.Still())
+	class := w.Class()
+	claim := longAgo(w, w.Launched("a", class))
+	host := w.Intent(claim).Host
+	if host == w.Sim.Host() {
+		claim = longAgo(w, w.Launched("b", class, func(c *karpv1.NodeClaim) { c.Labels["spread"] = "1" }))
+		host = w.Intent(claim).Host
+	}
+	w.Expect(host).NotTo(Equal(w.Sim.Host()), "the API answers from another host")
+	w.Expect(w.Sim.HostDown(host, "noroute")).To(Succeed())
+	w.Eventually(func() bool {
+		w.Refresh()
+		return w.Inventory.View().Snapshots[testworld.Region].Hosts[host].Online
+	}).WithTimeout(10 * time.Second).Should(BeFalse())
+	c := controller(w)
+	look(w, c)
+	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.Events.About(claim)).To(BeEmpty())
+
+	// Its guests are down when it comes back; they are started then.
+	w.Expect(w.Sim.HostUp(host)).To(Succeed())
+	w.Eventually(func() []string {
+		w.Refresh()
+		look(w, c)
+		return w.Events.About(claim)
+	}).WithTimeout(10 * time.Second).Should(ContainElement("VMRestarted"))
+	w.Expect(w.Running(claim)).To(BeTrue())
+	w.Expect(w.Gone(claim)).To(BeFalse())
+}
+
+func TestAMigratedVMIsFollowed(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(2), testworld.Still())
+	claim := w.Launched("a", w.Class())
+	in := w.Intent(claim)
+	target := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
+	w.Expect(w.Sim.MigrateGuest(in.VMID, target)).To(Succeed())
+	w.Refresh()
+	c := controller(w)
+	look(w, c)
+	look(w, c)
+	w.Expect(testworld.Reread(w, claim).Annotations).To(And(
+		HaveKeyWithValue(v1alpha1.AnnotationHost, target), HaveKey(v1alpha1.AnnotationHostSince)))
+	w.Expect(w.Events.About(claim)).To(Equal([]string{"VMMigrated"}), "told once")
+	w.Expect(w.Sim.MigrateGuest(in.VMID, in.Host)).To(Succeed())
+	w.Refresh()
+	look(w, c)
+	w.Expect(testworld.Reread(w, claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationHost, in.Host))
+}
