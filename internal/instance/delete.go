@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,7 +33,7 @@ const (
 	BlockedProtected       = "VMProtected"
 	BlockedLocked          = "VMLocked"
 	BlockedHostUnreachable = "HostUnreachable"
-	BlockedForeignVM       = "VMIDReused"
+	BlockedMarkLost        = "OwnershipMarkLost"
 )
 
 // Delete removes a Claim's VM and all that was made for it. It is idempotent and
@@ -60,7 +61,10 @@ func (p *Provider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (gone bo
 		Region: target.Region, VMID: target.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster,
 	}}
 	if r.intent, r.hasIntent, err = ReadIntent(claim); err != nil {
-		return false, err
+		// What is known without it suffices to remove the VM; the collector finds
+		// the boot drive.
+		log.FromContext(ctx).Error(err, "deleting a VM without its launch intent")
+		r.hasIntent = false
 	}
 	gone, err = r.run(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -81,8 +85,11 @@ type removal struct {
 
 func (r *removal) run(ctx context.Context) (bool, error) {
 	outcome := vmAbsent
-	if host, ok := r.locate(); ok {
-		var err error
+	host, ok, err := r.locate(ctx)
+	if err != nil {
+		return false, err
+	}
+	if ok {
 		outcome, err = r.removeVM(ctx, r.client, r.id, host)
 		if err != nil && r.hostIsGone(ctx, host, err) {
 			log.FromContext(ctx).Info("the host has left its cluster, and the VM with it", "vmid", r.id.VMID, "host", host)
@@ -93,13 +100,21 @@ func (r *removal) run(ctx context.Context) (bool, error) {
 		}
 	}
 	settled := true
-	var err error
 	switch outcome {
 	case vmAbsent:
 		settled, err = r.provenGone(ctx)
 	case vmCloning:
-		_, err = r.cloneSettled(ctx)
 		settled = false
+		var ended bool
+		if ended, err = r.cloneSettled(ctx); err == nil && ended {
+			err = r.deadLock(ctx, lockClone)
+		}
+	case vmDestroying:
+		settled = false
+		var ended bool
+		if ended, err = r.destroySettled(ctx); err == nil && ended {
+			err = r.deadLock(ctx, lockDestroyed)
+		}
 	case vmGoing:
 		settled = false
 	case vmRemoved:
@@ -141,15 +156,17 @@ func (r *removal) hostIsGone(ctx context.Context, host string, err error) bool {
 	return !hostThere && !guestThere
 }
 
-// locate says where the VM was last seen, else where it was meant to be.
-func (r *removal) locate() (string, bool) {
+// locate says where the VM is: where it was last seen, else where the Cluster lists
+// it now. Where it was meant to be says nothing: it may have been migrated since.
+func (r *removal) locate(ctx context.Context) (string, bool, error) {
 	if guest, ok := r.Inventory.View().Guest(r.id.Region, r.id.VMID); ok {
-		return guest.Host, true
+		return guest.Host, true, nil
 	}
-	if r.hasIntent {
-		return r.intent.Host, true
+	if err := r.Inventory.Refresh(ctx, r.id.Region); err != nil {
+		return "", false, blockedBy(err, fmt.Sprintf("region %s does not answer", r.id.Region))
 	}
-	return "", false
+	guest, ok := r.Inventory.View().Guest(r.id.Region, r.id.VMID)
+	return guest.Host, ok, nil
 }
 
 // provenGone answers whether nothing of the VM is left or on its way: it may
@@ -170,6 +187,10 @@ func (r *removal) provenGone(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 		// Somebody else's VM has the VMID now, so ours is gone.
+	} else if snapshot := r.Inventory.View().Snapshots[r.id.Region]; snapshot != nil {
+		if err := provenAbsent(ctx, r.client, snapshot, r.id.VMID); !errors.Is(err, proxmox.ErrNotFound) {
+			return false, blockedBy(err, fmt.Sprintf("whether VM %d is gone cannot be told", r.id.VMID))
+		}
 	}
 	if !r.hasIntent || r.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
 		return true, nil
@@ -180,6 +201,12 @@ func (r *removal) provenGone(ctx context.Context) (bool, error) {
 // cloneSettled makes sure that no clone of an unfinished launch will still make
 // the VM after we looked.
 func (r *removal) cloneSettled(ctx context.Context) (bool, error) {
+	if r.memory.noneOpen(string(r.claim.UID)) {
+		return true, nil
+	}
+	if !r.hasIntent {
+		return true, nil
+	}
 	tasks, err := r.client.RunningTasks(ctx, r.intent.TemplateHost, "qmclone")
 	if err != nil {
 		return false, blockedBy(err, fmt.Sprintf("host %s does not answer", r.intent.TemplateHost))
@@ -198,6 +225,38 @@ func (r *removal) cloneSettled(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// deadLock reports a lock that nobody works under any more: a clone or a destroy
+// died, with its Host or by somebody's hand, and only root can take it away. Nil
+// when the lock is gone after all.
+func (r *removal) deadLock(ctx context.Context, lock string) error {
+	host, _ := r.locate()
+	cfg, err := r.client.VMConfig(ctx, host, r.id.VMID)
+	if err != nil {
+		return blockedBy(ignoreNotFound(err), fmt.Sprintf("host %s does not answer", host))
+	}
+	if cfg.Lock() != lock {
+		return nil
+	}
+	command := fmt.Sprintf("qm unlock %d && qm destroy %d", r.id.VMID, r.id.VMID)
+	if lock == lockDestroyed {
+		// Its configuration names no disks any more.
+		command = fmt.Sprintf("qm destroy %d --skiplock 1 --destroy-unreferenced-disks 1", r.id.VMID)
+	}
+	return &BlockedError{Reason: BlockedLocked, Message: fmt.Sprintf(
+		"VM %d on host %s is locked (%s) by a task that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: %s",
+		r.id.VMID, host, lock, command)}
+}
+
+// destroySettled tells whether no removal of the VM is at work on its Host.
+func (r *removal) destroySettled(ctx context.Context) (bool, error) {
+	host, _ := r.locate()
+	tasks, err := r.client.RunningTasks(ctx, host, "qmdestroy")
+	if err != nil {
+		return false, blockedBy(err, fmt.Sprintf("host %s does not answer", host))
+	}
+	return !slices.ContainsFunc(tasks, func(task proxmox.TaskStatus) bool { return task.ID == strconv.Itoa(r.id.VMID) }), nil
+}
+
 // sweep removes the boot drive, if the guest still had it.
 func (r *removal) sweep(ctx context.Context) error {
 	taken := r.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
@@ -208,6 +267,9 @@ func (r *removal) sweep(ctx context.Context) error {
 	}
 	return nil
 }
+
+// lockDestroyed marks a configuration whose VM is being destroyed.
+const lockDestroyed = "destroyed"
 
 // outcome of one try at removing a VM.
 type outcome int
@@ -221,6 +283,8 @@ const (
 	vmGoing
 	// vmCloning: a clone still writes it.
 	vmCloning
+	// vmDestroying: a destroy has begun to take it apart.
+	vmDestroying
 )
 
 // removeVM stops and destroys the VM, once it is known to be the one. Somebody
@@ -237,10 +301,14 @@ func (p *Provider) removeVM(ctx context.Context, c proxmox.Client, id Identity, 
 	case "":
 	case lockClone:
 		return vmCloning, nil
-	case "destroyed":
-		return vmGoing, nil
+	case lockDestroyed:
+		return vmDestroying, nil
 	default:
 		return vmGoing, &BlockedError{Reason: BlockedLocked, Message: fmt.Sprintf("VM %d on host %s is locked (%s); it will be removed when the lock is gone", id.VMID, host, lock)}
+	}
+	if id.LostMark(cfg) {
+		return vmGoing, &BlockedError{Reason: BlockedMarkLost, Message: fmt.Sprintf(
+			"the notes of VM %d on host %s have lost our ownership mark, and what does not carry it is not destroyed; put this line back into the notes, or remove the VM by hand: %s", id.VMID, host, id.mark())}
 	}
 	if ours, why := id.Owns(cfg); !ours {
 		log.FromContext(ctx).Info("left a VM alone that is not ours", "vmid", id.VMID, "host", host, "why", why)

@@ -270,3 +270,25 @@ func TestAHostThatLeftItsClusterIsNotWaitedForForEver(t *testing.T) {
 	claim.DeletionTimestamp = &past
 	w.deleted(p, claim)
 }
+
+// A clone or a destroy that died with its host leaves a lock that only root can
+// take away: the delete waits, and says with which command.
+func TestADeleteNamesTheWayOutOfADeadLock(t *testing.T) {
+	t.Parallel()
+	for lock, command := range map[string]string{"clone": "qm unlock", "destroyed": "--skiplock"} {
+		t.Run(lock, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.process()
+			claim := w.launched(p, "pool-abc")
+			vmid := w.intentOf(claim).VMID
+			w.Expect(w.sim.SetConfigLock(vmid, lock)).To(Succeed())
+			w.blockedAs(p, claim, instance.BlockedLocked)
+			_, err := p.Delete(t.Context(), claim)
+			w.Expect(err).To(MatchError(And(ContainSubstring(command), ContainSubstring(fmt.Sprint(vmid)))))
+			w.Expect(w.sim.SetConfigLock(vmid, "")).To(Succeed())
+			w.deleted(p, claim)
+			w.expectNothingLeft()
+		})
+	}
+}
