@@ -43,7 +43,7 @@ type Options struct {
 	OrphanPolicy            string
 	OrphanGrace             time.Duration
 
-	problems []error
+	problems []string
 }
 
 // Option is one setting: docs and parsing come from the same table.
@@ -103,7 +103,7 @@ func (o *Options) AddFlags(fs *coreoptions.FlagSet) {
 			from, value = opt.Env, v
 		}
 		if err := opt.set(o, value); err != nil {
-			o.problems = append(o.problems, fmt.Errorf("%s: %w", from, err))
+			o.problems = append(o.problems, from+": "+err.Error())
 		}
 		if opt.Flag != "" {
 			fs.Func(opt.Flag, fmt.Sprintf("%s [%s] (default %q)", opt.Help, opt.Env, opt.Default), func(v string) error { return opt.set(o, v) })
@@ -119,8 +119,8 @@ func (o *Options) Parse(fs *coreoptions.FlagSet, args ...string) error {
 		}
 		return err
 	}
-	if err := errors.Join(o.problems...); err != nil {
-		return err
+	if len(o.problems) > 0 {
+		return errors.New(strings.Join(o.problems, "; "))
 	}
 	if o.CloudConfig == "" {
 		return fmt.Errorf("--cloud-config (CLOUD_CONFIG) is empty: give the path of the file that lists the Proxmox clusters")
@@ -164,7 +164,8 @@ func number(at func(*Options) *int, low, high int) func(*Options, string) error 
 func share(at func(*Options) *float64) func(*Options, string) error {
 	return func(o *Options, v string) error {
 		f, err := strconv.ParseFloat(v, 64)
-		if err != nil || f < 0 || f >= 1 {
+		// The other way round NaN would pass.
+		if inside := f >= 0 && f < 1; err != nil || !inside {
 			return fmt.Errorf("found %q, want a number from 0 to 1, for example 0.075", v)
 		}
 		*at(o) = f
