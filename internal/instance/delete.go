@@ -107,13 +107,13 @@ func (r *removal) run(ctx context.Context) (bool, error) {
 		settled = false
 		var ended bool
 		if ended, err = r.cloneSettled(ctx); err == nil && ended {
-			err = r.deadLock(ctx, lockClone)
+			err = r.deadLock(ctx, host, lockClone)
 		}
 	case vmDestroying:
 		settled = false
 		var ended bool
-		if ended, err = r.destroySettled(ctx); err == nil && ended {
-			err = r.deadLock(ctx, lockDestroyed)
+		if ended, err = r.destroySettled(ctx, host); err == nil && ended {
+			err = r.deadLock(ctx, host, lockDestroyed)
 		}
 	case vmGoing:
 		settled = false
@@ -228,8 +228,7 @@ func (r *removal) cloneSettled(ctx context.Context) (bool, error) {
 // deadLock reports a lock that nobody works under any more: a clone or a destroy
 // died, with its Host or by somebody's hand, and only root can take it away. Nil
 // when the lock is gone after all.
-func (r *removal) deadLock(ctx context.Context, lock string) error {
-	host, _ := r.locate()
+func (r *removal) deadLock(ctx context.Context, host, lock string) error {
 	cfg, err := r.client.VMConfig(ctx, host, r.id.VMID)
 	if err != nil {
 		return blockedBy(ignoreNotFound(err), fmt.Sprintf("host %s does not answer", host))
@@ -248,8 +247,7 @@ func (r *removal) deadLock(ctx context.Context, lock string) error {
 }
 
 // destroySettled tells whether no removal of the VM is at work on its Host.
-func (r *removal) destroySettled(ctx context.Context) (bool, error) {
-	host, _ := r.locate()
+func (r *removal) destroySettled(ctx context.Context, host string) (bool, error) {
 	tasks, err := r.client.RunningTasks(ctx, host, "qmdestroy")
 	if err != nil {
 		return false, blockedBy(err, fmt.Sprintf("host %s does not answer", host))
