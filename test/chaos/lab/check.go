@@ -151,26 +151,44 @@ func (w *World) amissVolumes(ctx context.Context, want map[int]*karpv1.NodeClaim
 	return amiss
 }
 
-// rootAtWork does what the product asks a person for: a clone that died with its
-// Host leaves a locked configuration, and only root may unlock that.
+// rootAtWork does what the product asks a person for: a clone or a destroy that died
+// with its Host leaves a locked configuration, and only root may unlock that.
 func (w *World) rootAtWork() {
-	ctx, c := context.Background(), w.admin
+	ctx := context.Background()
 	for _, row := range w.guests() {
-		if _, foreign := w.known()[row.VMID]; foreign || row.VMID < FirstVMID || row.Lock != "clone" {
+		if _, foreign := w.known()[row.VMID]; foreign || row.VMID < FirstVMID || !w.deadLocked(row) || w.Sim.SetConfigLock(row.VMID, "") != nil {
 			continue
 		}
-		tasks, err := c.RunningTasks(ctx, row.Host, "qmclone")
-		if err != nil || len(tasks) > 0 {
-			continue
+		w.t.Logf("root destroys VM %d on host %s, locked (%s) by a task that died", row.VMID, row.Host, row.Lock)
+		task, err := w.admin.DestroyVM(ctx, row.Host, row.VMID)
+		if err == nil {
+			_, err = proxmox.WaitTask(ctx, w.admin, task, proxmox.WaitOptions{Clock: w.Clock})
 		}
-		if cfg, err := c.VMConfig(ctx, row.Host, row.VMID); err != nil || cfg.Lock() != "clone" {
-			continue
+		volumes, listErr := w.admin.Volumes(ctx, row.Host, "local-lvm", "images")
+		if err != nil || listErr != nil {
+			w.t.Errorf("destroying VM %d as root, %v %v", row.VMID, err, listErr)
 		}
-		if w.Sim.SetConfigLock(row.VMID, "") == nil {
-			w.t.Logf("root unlocks and destroys VM %d, a leftover of a clone that died with its host", row.VMID)
-			_, _ = c.DestroyVM(ctx, row.Host, row.VMID) // what fails is still there at the next look
+		for _, volume := range volumes {
+			if volume.VMID == row.VMID {
+				_, _ = w.admin.DeleteVolume(ctx, row.Host, volume.ID) // what stays is found amiss
+			}
 		}
 	}
+}
+
+// deadLocked tells whether a guest is locked by a clone or destroy that does not
+// run any more.
+func (w *World) deadLocked(row proxmox.GuestRow) bool {
+	kind, ok := map[string]string{"clone": "qmclone", "destroyed": "qmdestroy"}[row.Lock]
+	if !ok {
+		return false
+	}
+	tasks, err := w.admin.RunningTasks(context.Background(), row.Host, kind)
+	if err != nil || len(tasks) > 0 {
+		return false
+	}
+	cfg, err := w.admin.VMConfig(context.Background(), row.Host, row.VMID)
+	return err == nil && cfg.Lock() == row.Lock
 }
 
 // Stranger lets somebody else make a VM of that id from the Template of a Host.

@@ -45,8 +45,10 @@ func (c *Controller) collect(ctx context.Context, found leftovers, vms []instanc
 		withVM[vm.ClaimUID] = true
 	}
 	for _, drive := range found.drives {
-		// A boot drive of a VM goes with the VM.
-		if alive(drive.ClaimUID) || withVM[drive.ClaimUID] || c.clock.Since(drive.Created) < c.Grace {
+		// A boot drive of a VM goes with the VM, unless it was taken back already: an
+		// upload whose answer was lost can end after that.
+		if inUse := alive(drive.ClaimUID) || withVM[drive.ClaimUID]; inUse && !takenBack(claims[drive.ClaimUID]) ||
+			c.clock.Since(drive.Created) < c.Grace {
 			continue
 		}
 		c.remove(ctx, kindBootDrive, drive.Volume, func() error { return c.Instances.RemoveBootDrive(ctx, drive) })
@@ -58,6 +60,11 @@ func (c *Controller) collect(ctx context.Context, found leftovers, vms []instanc
 		c.remove(ctx, kindToken, name, func() error { return c.Instances.RevokeToken(ctx, uid) })
 	}
 	c.nodes(ctx, claims)
+}
+
+// takenBack tells whether a Claim's guest has joined and its boot drive is deleted.
+func takenBack(claim *karpv1.NodeClaim) bool {
+	return claim != nil && claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
 }
 
 // nodes removes Nodes whose VM is proven gone and whose Claim is, too: a Claim that
