@@ -12,7 +12,21 @@ import (
 // caller knows to matter (Host and storage). It is safe for concurrent use.
 type Durations struct {
 	mu   sync.Mutex
-	seen map[durationKey]time.Duration
+	seen map[durationKey]bracket
+}
+
+// bracket is what is known about a duration: such tasks still ran at low and had
+// ended by high. Proxmox does not tell when a task ended, so that each look only
+// narrows it.
+type bracket struct{ low, high time.Duration }
+
+// next is when to look: in the middle of what is not known, and once that is little,
+// at its end, where one look suffices.
+func (b bracket) next() time.Duration {
+	if b.high-b.low <= max(b.high/fine, finest) {
+		return max(b.high, minExpected)
+	}
+	return max(b.low+(b.high-b.low)/2, minExpected)
 }
 
 type durationKey struct{ kind, key string }
@@ -32,27 +46,27 @@ var firstGuess = map[string]time.Duration{
 const otherGuess = 500 * time.Millisecond
 
 const (
-	// learningRate is the weight of the newest task.
-	learningRate = 0.3
-	// shrink is how far an estimate comes down when the first look found the
-	// task ended: Proxmox does not tell when it did.
-	shrink      = 0.85
-	minExpected = 50 * time.Millisecond
+	// fine and finest are how well a duration has to be known: to a 25th, or that long.
+	fine   = 25
+	finest = 20 * time.Millisecond
+	// ageing lets the lower end go down a little with every task that had ended when
+	// it was first looked at: it may have become quicker.
+	ageing = 0.995
+	// trust is how far a task that took longer than any before moves the estimate: it
+	// may have waited for a lock for once.
+	trust       = 0.5
+	minExpected = 20 * time.Millisecond
 )
 
 // NewDurations knows nothing yet.
 func NewDurations() *Durations {
-	return &Durations{seen: map[durationKey]time.Duration{}}
+	return &Durations{seen: map[durationKey]bracket{}}
 }
 
 // Expected is how long such a task probably takes. A nil *Durations guesses.
 func (d *Durations) Expected(kind, key string) time.Duration {
-	if d != nil {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if expected, ok := d.seen[durationKey{kind, key}]; ok {
-			return expected
-		}
+	if known, ok := d.known(kind, key); ok {
+		return known.next()
 	}
 	if guess, ok := firstGuess[kind]; ok {
 		return guess
@@ -60,11 +74,14 @@ func (d *Durations) Expected(kind, key string) time.Duration {
 	return otherGuess
 }
 
-// Learned is what was seen of such tasks; zero when none was.
-func (d *Durations) Learned(kind, key string) time.Duration {
+func (d *Durations) known(kind, key string) (bracket, bool) {
+	if d == nil {
+		return bracket{}, false
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.seen[durationKey{kind, key}]
+	b, ok := d.seen[durationKey{kind, key}]
+	return b, ok
 }
 
 // Observe learns from a task that was still running after, and had ended by,
@@ -73,13 +90,32 @@ func (d *Durations) Observe(kind, key string, after, by time.Duration) {
 	if d == nil {
 		return
 	}
-	old := d.Expected(kind, key)
-	next := time.Duration(float64(min(old, by)) * shrink)
-	if after > 0 {
-		middle := after + (by-after)/2
-		next = time.Duration((1-learningRate)*float64(old) + learningRate*float64(middle))
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.seen[durationKey{kind, key}] = max(next, minExpected)
+	k := durationKey{kind, key}
+	old, ok := d.seen[k]
+	if !ok {
+		d.seen[k] = bracket{after, by}
+		return
+	}
+	d.seen[k] = old.narrowed(after, by)
+}
+
+// narrowed is the bracket after one more task.
+func (b bracket) narrowed(after, by time.Duration) bracket {
+	switch {
+	case after > b.high:
+		// Slower than any before.
+		return bracket{b.high, b.high + time.Duration(trust*float64(by-b.high))}
+	case after == 0:
+		b.low = time.Duration(ageing * float64(b.low))
+	default:
+		b.low = max(b.low, after)
+	}
+	b.high = min(b.high, by)
+	if b.low >= b.high {
+		// Quicker than any before.
+		b.low = after
+	}
+	return b
 }

@@ -16,8 +16,10 @@ const (
 	// maxBlind bounds the time between two looks, however long the task is
 	// expected to take: a task that fails at once must not hide.
 	maxBlind = 10 * time.Second
-	// After the expected end the looks come in growing steps.
+	// After the expected end the looks come in growing steps, which begin smaller
+	// where the duration is known.
 	firstStep = 100 * time.Millisecond
+	smallStep = 30 * time.Millisecond
 	maxStep   = 2 * time.Second
 	// badLookPause follows a look that found nobody.
 	badLookPause = time.Second
@@ -66,7 +68,10 @@ type taskWait struct {
 
 func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 	expected := w.Durations.Expected(w.task.Kind(), w.Key)
-	step := max(firstStep, expected/10)
+	step, latest := max(firstStep, expected/10), expected
+	if known, ok := w.Durations.known(w.task.Kind(), w.Key); ok {
+		step, latest = max(smallStep, expected/fine), known.high
+	}
 	pause := min(expected, maxBlind)
 	confirmed := false
 	var badLook error
@@ -96,6 +101,10 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		w.lastRunning = elapsed
 		if left := expected - elapsed; left > 0 {
 			pause = min(left, maxBlind)
+			continue
+		}
+		if left := latest - elapsed; left > 0 {
+			pause = min(max(left, smallStep), maxBlind)
 			continue
 		}
 		pause = min(step, max(maxStep, expected/10), maxBlind)

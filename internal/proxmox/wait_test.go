@@ -6,6 +6,7 @@ package proxmox_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -92,10 +93,53 @@ func TestWaitLearnsWhenToLook(t *testing.T) {
 				late += host.looks[len(host.looks)-1] - takes
 			}
 			blind := int(takes / (10 * time.Second)) // looks that bound the wait for a failure
-			g.Expect(looks).To(BeNumerically("<=", rounds*(3+blind)), "looks")
-			g.Expect(late/rounds).To(BeNumerically("<=", max(takes/5, 80*time.Millisecond)), "noticed late")
+			g.Expect(looks).To(BeNumerically("<=", rounds*(1+blind)+rounds/4), "looks")
+			g.Expect(late/rounds).To(BeNumerically("<=", max(takes/20, 20*time.Millisecond)), "noticed late")
 		})
 	}
+}
+
+// Tasks of one kind never take exactly as long as the last one.
+func TestWaitBearsWithVariety(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	random := rand.New(rand.NewPCG(1, 1))
+	host, durations := newTaskHost(0), proxmox.NewDurations()
+	looks, late, total := 0, time.Duration(0), time.Duration(0)
+	const rounds = 400
+	for range rounds {
+		host.takes = time.Second + time.Duration(random.Int64N(int64(200*time.Millisecond)))
+		_, err := host.wait(t.Context(), durations)
+		g.Expect(err).NotTo(HaveOccurred())
+		looks += len(host.looks)
+		late += host.looks[len(host.looks)-1] - host.takes
+		total += host.takes
+	}
+	g.Expect(looks).To(BeNumerically("<=", rounds*2), "looks")
+	g.Expect(late).To(BeNumerically("<=", total/10), "noticed late")
+}
+
+// One task that had to wait for a lock must not make the next ones wait as long.
+func TestWaitForgivesAnException(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host, durations := newTaskHost(time.Second), proxmox.NewDurations()
+	for range 20 {
+		_, err := host.wait(t.Context(), durations)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	host.takes = 9 * time.Second
+	_, err := host.wait(t.Context(), durations)
+	g.Expect(err).NotTo(HaveOccurred())
+	host.takes = time.Second
+	var late []time.Duration
+	for range 8 {
+		_, err := host.wait(t.Context(), durations)
+		g.Expect(err).NotTo(HaveOccurred())
+		late = append(late, host.looks[len(host.looks)-1]-host.takes)
+	}
+	g.Expect(late[0]).To(BeNumerically("<", 4*time.Second))
+	g.Expect(late[7]).To(BeNumerically("<", 100*time.Millisecond), "%v", late)
 }
 
 func TestWaitKeepsKeysApart(t *testing.T) {
