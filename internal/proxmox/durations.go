@@ -84,6 +84,12 @@ func (d *Durations) known(kind, key string) (bracket, bool) {
 	return b, ok
 }
 
+// Learned is what was seen of such tasks; zero when none was.
+func (d *Durations) Learned(kind, key string) time.Duration {
+	known, _ := d.known(kind, key)
+	return known.low + (known.high-known.low)/2
+}
+
 // Observe learns from a task that was still running after, and had ended by,
 // these times since its start. after is zero when nobody looked earlier.
 func (d *Durations) Observe(kind, key string, after, by time.Duration) {
