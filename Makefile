@@ -65,8 +65,16 @@ e2e: $(KUBEPLANE) controller ## Tests of the whole: control plane, controller bi
 	$(call say,"testing end to end (a few minutes)")
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) go test -race -count=1 -timeout 30m ./test/e2e/...
 
+.PHONY: chaos
+chaos: ## Break launches and deletes in every way, then at random; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
+	$(call say,"every fault at every call, then random rounds (about 20 minutes; most of it waits)")
+	CHAOS=long go test -v -count=1 -parallel 8 -timeout 90m ./test/chaos \
+		| grep -v -e '^=== ' -e '^    --- PASS'
+
 .PHONY: bench
-bench: ## Benchmarks
+bench: ## Measure launches against the simulator's lock and latency model, and run the benchmarks
+	$(call say,"measuring launches, bursts and plans against test/perf/ranges.yaml (about 6 minutes), then benchmarks")
+	PERF=long go test -v -count=1 -timeout 30m ./test/perf | grep -v -e '^=== '
 	go test -run '^$$' -bench . -benchmem ./internal/... ./pvesim/...
 
 ##@ Code

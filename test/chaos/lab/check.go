@@ -116,6 +116,8 @@ func (w *World) amissGuests(want map[int]*karpv1.NodeClaim) (amiss []string) {
 			amiss = append(amiss, fmt.Sprintf("reading VM %d, %v", row.VMID, err))
 		case !strings.EqualFold(cfg.SMBIOS().UUID, string(claim.UID)):
 			amiss = append(amiss, fmt.Sprintf("VM %d is not that of claim %s", row.VMID, claim.Name))
+		case !grown(cfg):
+			amiss = append(amiss, fmt.Sprintf("the disk of VM %d of claim %s was never grown", row.VMID, claim.Name))
 		case row.Status != "running":
 			amiss = append(amiss, fmt.Sprintf("VM %d of claim %s is %s", row.VMID, claim.Name, row.Status))
 		}
@@ -129,6 +131,12 @@ func (w *World) amissGuests(want map[int]*karpv1.NodeClaim) (amiss []string) {
 		amiss = append(amiss, fmt.Sprintf("somebody else's guest %d is gone", vmid))
 	}
 	return amiss
+}
+
+// grown tells whether the boot disk has the size that the class asks for.
+func grown(cfg proxmox.VMConfig) bool {
+	disk, ok := cfg.BootDisk()
+	return ok && disk.SizeBytes >= diskBytes
 }
 
 // amissVolumes looks for disks and boot drives that belong to nobody.

@@ -34,6 +34,8 @@ const (
 
 // Acts of a VM's life, in their order.
 const (
+	// ActPlan is the first part of a launch, what core waits for.
+	ActPlan     = "plan"
 	ActLaunch   = "launch"
 	ActHandOver = "hand-over"
 	ActDelete   = "delete"
@@ -58,7 +60,7 @@ func (p *Process) Act(act, name string) error {
 	if _, err = p.create(p.ctx, claim); err != nil {
 		return err
 	}
-	if err = read(); err != nil {
+	if err = read(); err != nil || act == ActPlan {
 		return err
 	}
 	_, err = p.launch.Reconcile(p.ctx, claim)
@@ -142,7 +144,7 @@ func (p *Process) start(controller string, claim *karpv1.NodeClaim, do func(cont
 
 // create does what core does with the answer of Create.
 func (p *Process) create(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	in, err := p.Plan(ctx, claim, p.classOf(ctx, claim))
+	in, err := p.Plan(ctx, claim, p.classOf(ctx, claim), nil)
 	if _, noRoom := errors.AsType[*instance.NoRoomError](err); noRoom {
 		return reconcile.Result{}, client.IgnoreNotFound(p.kube.Delete(ctx, claim))
 	}

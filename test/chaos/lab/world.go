@@ -36,6 +36,8 @@ const (
 	FirstVMID, LastVMID = 20000, 99999
 	// instanceType is small enough for seven on a Host.
 	instanceType = "t1.2VCPU-6GB"
+	// diskSize is more than the Template's.
+	diskSize, diskBytes = "30G", 30 << 30
 )
 
 // Options of a World.
@@ -146,7 +148,7 @@ func (w *World) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.ProxmoxNodeClassSpec{
 			InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: "ProxmoxUnmanagedTemplate", Name: "ubuntu"},
-			BootDevice:          v1alpha1.BootDevice{Size: "30G"},
+			BootDevice:          v1alpha1.BootDevice{Size: diskSize},
 			MetadataOptions: v1alpha1.MetadataOptions{
 				Type: v1alpha1.MetadataTypeCDROM, TemplatesRef: &v1alpha1.SecretReference{Namespace: metav1.NamespaceSystem, Name: "templates"},
 			},

@@ -1,0 +1,9 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !race
+
+package perf_test
+
+// raceDetector is off: times mean something.
+const raceDetector = false
