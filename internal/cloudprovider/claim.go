@@ -5,11 +5,13 @@ package cloudprovider
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -30,12 +32,15 @@ func (c *CloudProvider) filledClaim(claim *karpv1.NodeClaim, class *v1alpha1.Pro
 	}
 	out.Labels[karpv1.CapacityTypeLabelKey] = in.CapacityType
 	if it, ok := c.types.Get(class, in.InstanceType); ok {
-		its, err := c.overlay(claim, it)
-		if err != nil {
-			return nil, err
+		if overlay := c.overlayFor(claim); overlay != nil {
+			overlaid, err := overlay([]*cloudprovider.InstanceType{it})
+			if err != nil {
+				return nil, err
+			}
+			it = overlaid[0]
 		}
-		out.Status.Capacity = its.Capacity.DeepCopy()
-		out.Status.Allocatable = its.Allocatable().DeepCopy()
+		out.Status.Capacity = it.Capacity.DeepCopy()
+		out.Status.Allocatable = it.Allocatable().DeepCopy()
 	}
 	out.Annotations = map[string]string{
 		v1alpha1.AnnotationLaunchIntent:         in.Encode(),
@@ -48,20 +53,43 @@ func (c *CloudProvider) filledClaim(claim *karpv1.NodeClaim, class *v1alpha1.Pro
 	return out, nil
 }
 
-// overlay applies NodeOverlays, so that what we answer is what core planned with.
-func (c *CloudProvider) overlay(claim *karpv1.NodeClaim, it *cloudprovider.InstanceType) (*cloudprovider.InstanceType, error) {
+// withoutAssumedSpot takes core's own assumption out of a Claim. When core replaces a
+// Node by a cheaper one, and the pool does not say which capacity type it wants, core
+// assumes that spot is what will be cheaper and asks for it alone. We offer no spot;
+// the sizes it lists are cheaper as they are.
+func withoutAssumedSpot(claim *karpv1.NodeClaim, pool *karpv1.NodePool) *karpv1.NodeClaim {
+	if pool == nil {
+		return claim
+	}
+	asked := scheduling.NewNodeSelectorRequirementsWithMinValues(pool.Spec.Template.Spec.Requirements...)
+	wanted := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
+	if wanted.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) || !asked.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) {
+		return claim
+	}
+	out := claim.DeepCopy()
+	out.Spec.Requirements = slices.DeleteFunc(out.Spec.Requirements, func(r karpv1.NodeSelectorRequirementWithMinValues) bool {
+		return r.Key == karpv1.CapacityTypeLabelKey
+	})
+	return out
+}
+
+// overlayFor applies the NodeOverlays of the Claim's pool, so that what we launch and
+// answer is what core planned with.
+func (c *CloudProvider) overlayFor(claim *karpv1.NodeClaim) instance.Overlay {
 	pool, ok := claim.Labels[karpv1.NodePoolLabelKey]
 	if !ok {
-		return it, nil
+		return nil
 	}
-	overlaid, err := c.overlays.ApplyAll(pool, []*cloudprovider.InstanceType{it})
-	if cloudprovider.IsUnevaluatedNodePoolError(err) {
-		return it, nil
+	return func(its []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
+		overlaid, err := c.overlays.ApplyAll(pool, its)
+		if cloudprovider.IsUnevaluatedNodePoolError(err) {
+			return its, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("applying node overlays, %w", err)
+		}
+		return overlaid, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("applying node overlays, %w", err)
-	}
-	return overlaid[0], nil
 }
 
 // claimOf is a VM as Karpenter wants to see it.

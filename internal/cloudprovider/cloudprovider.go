@@ -76,11 +76,15 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	if err != nil {
 		return nil, err
 	}
-	intent, err := c.instances.Plan(ctx, claim, class)
+	pool := c.pool(ctx, claim)
+	overlay := c.overlayFor(claim)
+	wanted := withoutAssumedSpot(claim, pool)
+	intent, err := c.instances.Plan(ctx, wanted, class, overlay)
 	var noRoom *instance.NoRoomError
-	if errors.As(err, &noRoom) && c.isStatic(ctx, claim) {
+	if errors.As(err, &noRoom) && pool != nil && pool.Spec.Replicas != nil {
+		// Core makes a refused Claim of a static pool anew at once, without any pause.
 		c.recorder.Publish(waitingForRoom(claim, noRoom))
-		intent, err = c.instances.Park(ctx, claim, class)
+		intent, err = c.instances.Park(ctx, wanted, class, overlay)
 	}
 	if errors.As(err, &noRoom) {
 		return nil, cloudprovider.NewInsufficientCapacityError(err)
@@ -91,14 +95,13 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	return c.filledClaim(claim, class, intent)
 }
 
-// isStatic tells whether the Claim belongs to a pool with a fixed number of Nodes.
-// Core makes such a Claim anew the moment it is refused, without any pause.
-func (c *CloudProvider) isStatic(ctx context.Context, claim *karpv1.NodeClaim) bool {
+// pool of a Claim; nil where it has none, or it cannot be read.
+func (c *CloudProvider) pool(ctx context.Context, claim *karpv1.NodeClaim) *karpv1.NodePool {
 	pool := &karpv1.NodePool{}
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Labels[karpv1.NodePoolLabelKey]}, pool); err != nil {
-		return false
+		return nil
 	}
-	return pool.Spec.Replicas != nil
+	return pool
 }
 
 // readyClass is the gate in front of every launch.
@@ -110,6 +113,11 @@ func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("resolving the nodeclass, %w", err)
+	}
+	if _, planned, err := instance.ReadIntent(claim); err == nil && planned {
+		// It was ready when the VM was planned, and that plan stands: dropping the
+		// Claim now would leave a launch without an owner.
+		return class, nil
 	}
 	ready := class.StatusConditions().Get(status.ConditionReady)
 	switch {

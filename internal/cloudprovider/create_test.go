@@ -87,7 +87,7 @@ func TestCreateTwiceIsOneVM(t *testing.T) {
 	w.Expect(w.Inventory.View().Free(testworld.Region, first.Labels[corev1.LabelTopologyZone])).To(Equal(free), "room is taken once")
 
 	// Core asks again after a restart: the ledger is empty, the claim is not.
-	w.Instances = w.Restarted()
+	w.Restart(true)
 	third, err := provider(w).Create(t.Context(), testworld.Reread(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(third.Status.ProviderID).To(Equal(first.Status.ProviderID))
@@ -130,6 +130,20 @@ func TestCreateIsGatedByTheClass(t *testing.T) {
 	_, err = cp.Create(t.Context(), claim)
 	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
 	w.Expect(err.Error()).To(ContainSubstring(class.Name))
+}
+
+func TestAPlanStandsWhateverBecomesOfItsClass(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	cp, class := provider(w), w.Class()
+	claim := w.Claim("a", class)
+	first, err := cp.Create(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	class.StatusConditions().SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", "down")
+	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
+	again, err := cp.Create(t.Context(), testworld.Reread(w, claim))
+	w.Expect(err).NotTo(HaveOccurred(), "a launch under way would lose its owner")
+	w.Expect(again.Status.ProviderID).To(Equal(first.Status.ProviderID))
 }
 
 func TestNoRoomNamesTheHostsAndWhatTheyLack(t *testing.T) {

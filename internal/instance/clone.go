@@ -104,9 +104,14 @@ func (l *launch) settleLocked(ctx context.Context) (again bool, err error) {
 	if cfg.Lock() != lockClone {
 		return true, nil
 	}
-	return false, &LaunchError{Reason: ReasonLeftover, err: fmt.Errorf(
-		"VM %d on host %s is locked by a clone that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: qm unlock %d && qm destroy %d",
-		l.intent.VMID, l.intent.Host, l.intent.VMID, l.intent.VMID)}
+	return false, &LaunchError{Reason: ReasonLeftover, err: errors.New(leftover(l.id, l.intent.Host))}
+}
+
+// leftover says what to do about a configuration that a dead clone left locked: a
+// token can neither unlock nor destroy it.
+func leftover(id Identity, host string) string {
+	return fmt.Sprintf("VM %d on host %s is locked by a clone that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: qm unlock %d && qm destroy %d",
+		id.VMID, host, id.VMID, id.VMID)
 }
 
 // cloneUnderWay tells whether a clone of our Template runs on that Host. Proxmox

@@ -139,8 +139,8 @@ func (r *removal) finish(ctx context.Context) (bool, error) {
 }
 
 // hostIsGone tells whether the Host that holds the VM was removed from its Cluster
-// for good: the Cluster answers, knows neither the Host nor the VM, and that has
-// been so for long enough.
+// for good: the Cluster answers and does not know the Host, whatever it still lists
+// of its guests, and that has been so for long enough.
 func (r *removal) hostIsGone(ctx context.Context, host string, err error) bool {
 	var blocked *BlockedError
 	if !errors.As(err, &blocked) || blocked.Reason != BlockedHostUnreachable || r.claim.DeletionTimestamp.IsZero() ||
@@ -150,10 +150,8 @@ func (r *removal) hostIsGone(ctx context.Context, host string, err error) bool {
 	if r.Inventory.Refresh(ctx, r.id.Region) != nil {
 		return false
 	}
-	view := r.Inventory.View()
-	_, hostThere := view.Host(r.id.Region, host)
-	_, guestThere := view.Guest(r.id.Region, r.id.VMID)
-	return !hostThere && !guestThere
+	_, member := r.Inventory.View().Host(r.id.Region, host)
+	return !member
 }
 
 // locate says where the VM is: where it was last seen, else where the Cluster lists
@@ -258,7 +256,8 @@ func (r *removal) destroySettled(ctx context.Context, host string) (bool, error)
 // sweep removes the boot drive, if the guest still had it.
 func (r *removal) sweep(ctx context.Context) error {
 	taken := r.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
-	if r.hasIntent && r.intent.ISOStorage != "" && !taken {
+	_, member := r.Inventory.View().Host(r.id.Region, r.intent.Host)
+	if r.hasIntent && r.intent.ISOStorage != "" && !taken && member {
 		if err := r.deleteVolume(ctx, r.client, r.intent.Host, isoVolume(r.intent.ISOStorage, r.id)); err != nil {
 			return blockedBy(err, fmt.Sprintf("host %s does not answer", r.intent.Host))
 		}

@@ -60,7 +60,7 @@ func (l *launch) judge(err error) error {
 		return err
 	}
 	if isTransient(err) || !isProxmox(err) {
-		if l.Clock.Since(l.intent.Time) < l.Settings.LaunchPatience {
+		if l.Clock.Since(l.memory.troubled(string(l.claim.UID), l.Clock.Now())) < l.Settings.LaunchPatience {
 			return err
 		}
 		return &LaunchError{Reason: ReasonTimeout, err: err}

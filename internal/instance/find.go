@@ -110,7 +110,7 @@ func (p *Provider) Get(ctx context.Context, id v1alpha1.ProviderID) (VM, error) 
 	}
 	guest, ok := snapshot.Guests[id.VMID]
 	if !ok {
-		return VM{}, fmt.Errorf("VM %d in region %s: %w", id.VMID, id.Region, proxmox.ErrNotFound)
+		return VM{}, fmt.Errorf("VM %d in region %s: %w", id.VMID, id.Region, provenAbsent(ctx, client, snapshot, id.VMID))
 	}
 	cfg, err := client.VMConfig(ctx, guest.Host, id.VMID)
 	if err != nil {
@@ -118,10 +118,29 @@ func (p *Provider) Get(ctx context.Context, id v1alpha1.ProviderID) (VM, error) 
 	}
 	guest.Config = &cfg
 	vm, ok := p.ours(snapshot, guest)
+	if !ok && Configured(cfg) && (Identity{Region: id.Region, VMID: id.VMID, ClaimUID: strings.ToLower(cfg.SMBIOS().UUID)}).LostMark(cfg) {
+		return VM{}, fmt.Errorf("VM %d on host %s has our SMBIOS fields, but its notes have lost the ownership mark", id.VMID, guest.Host)
+	}
 	if !ok {
 		return VM{}, fmt.Errorf("VM %d in region %s is not ours: %w", id.VMID, id.Region, proxmox.ErrNotFound)
 	}
 	return vm, nil
+}
+
+// provenAbsent asks about a VMID that no row shows. A list is filtered silently by
+// what the token may see; a direct question is not.
+func provenAbsent(ctx context.Context, client proxmox.Client, snapshot *inventory.Snapshot, vmid int) error {
+	for name, host := range snapshot.Hosts {
+		if !host.Online {
+			continue
+		}
+		_, err := client.VMConfig(ctx, name, vmid)
+		if err == nil {
+			return errors.New("it appeared just now")
+		}
+		return err
+	}
+	return errors.New("no host is online to ask")
 }
 
 // RemoveOrphan removes a VM of ours whose Claim is gone, with its boot drive and
@@ -136,6 +155,10 @@ func (p *Provider) RemoveOrphan(ctx context.Context, vm VM) (bool, error) {
 		return false, nil
 	}
 	defer release()
+	// The Snapshot may have read it before its boot drive was there.
+	if cfg, err := client.VMConfig(ctx, vm.Host, vm.VMID); err == nil {
+		vm.config = cfg
+	}
 	outcome, err := p.removeVM(ctx, client, vm.Identity, vm.Host)
 	if err != nil || (outcome != vmRemoved && outcome != vmAbsent) {
 		return false, err
@@ -164,7 +187,7 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 	switch {
 	case snapshot == nil || view.Failures[id.Region] != nil:
 		return true
-	case seen && guest.Config == nil:
+	case seen && (guest.Config == nil || Identity{Region: id.Region, VMID: id.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster}.LostMark(*guest.Config)):
 		return true
 	case !launched:
 		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] != ""

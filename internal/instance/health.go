@@ -49,6 +49,14 @@ func (p *Provider) LaunchFailed(class, reason string, cause error) {
 	p.health.failed(class, reason, cause.Error())
 }
 
+// Forgive forgets the failures of a class that was changed since.
+func (p *Provider) Forgive(class string) {
+	p.health.mu.Lock()
+	delete(p.health.byClass, class)
+	p.health.mu.Unlock()
+	p.Types.Forgive(class)
+}
+
 // LaunchHealth tells how launches of a class go: known is false before the first
 // one since the start; a failing one comes with reason and last message.
 func (p *Provider) LaunchHealth(class string) (known, failing bool, reason, message string) {

@@ -92,6 +92,23 @@ func (id Identity) Owns(cfg proxmox.VMConfig) (bool, string) {
 	return true, ""
 }
 
+// LostMark tells whether the configuration is this VM's although its notes no longer
+// say so: somebody replaced them. UUID and serial are ours alone, so it is not
+// somebody else's; but what does not carry the mark is not destroyed.
+func (id Identity) LostMark(cfg proxmox.VMConfig) bool {
+	if _, marked := ReadIdentity(id.Region, cfg); marked || !Configured(cfg) {
+		return false
+	}
+	bios := cfg.SMBIOS()
+	return strings.EqualFold(bios.UUID, id.ClaimUID) && strings.HasSuffix(bios.Serial, fmt.Sprintf(";i=%d", id.VMID))
+}
+
+// mark is the block by itself, for a person to put back.
+func (id Identity) mark() string {
+	description := Description(id, Notes{})
+	return description[strings.Index(description, "<!--"):strings.Index(description, "-->")] + "-->"
+}
+
 // Configured tells whether our one configuration write has happened: it is
 // atomic, so our SMBIOS serial stands for all of it.
 func Configured(cfg proxmox.VMConfig) bool {

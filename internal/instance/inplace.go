@@ -40,8 +40,8 @@ func (p *Provider) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, c
 	if err := updateFirewall(ctx, client, vm, class.Spec.SecurityGroups); err != nil {
 		return err
 	}
-	if from := claim.Annotations[v1alpha1.AnnotationResourcePool]; guest.Pool != class.Spec.ResourcePool && (from != "" || class.Spec.ResourcePool != "") {
-		// Only out of a pool that we put it in: another one is an admin's choice.
+	// Only out of the pool that we put it in: another one is an admin's choice.
+	if from := poolOf(claim); guest.Pool == from && from != class.Spec.ResourcePool {
 		if err := client.MoveToPool(ctx, vm.VMID, from, class.Spec.ResourcePool); err != nil {
 			return err
 		}
@@ -50,6 +50,18 @@ func (p *Provider) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, c
 		v1alpha1.AnnotationInPlaceUpdateHash: class.InPlaceHash(),
 		v1alpha1.AnnotationResourcePool:      class.Spec.ResourcePool,
 	})
+}
+
+// poolOf is the pool that we put a Claim's VM into.
+func poolOf(claim *karpv1.NodeClaim) string {
+	if pool, ok := claim.Annotations[v1alpha1.AnnotationResourcePool]; ok {
+		return pool
+	}
+	in, _, err := ReadIntent(claim)
+	if err != nil {
+		return ""
+	}
+	return in.Pool
 }
 
 func updateTags(ctx context.Context, client proxmox.Client, vm VM, tags []string) error {

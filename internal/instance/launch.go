@@ -36,13 +36,14 @@ type launch struct {
 
 // Launch carries a Claim's launch on from wherever it stands until its VM runs.
 // It blocks while Proxmox works. A *LaunchError means that this VM will never
-// be; any other error means: call again.
+// be, ErrClaimBusy that somebody else has the Claim; any other error means: call
+// again.
 func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
 	in, ok, err := ReadIntent(claim)
 	if err != nil {
 		return &LaunchError{Reason: ReasonBadIntent, err: err}
 	}
-	if !ok {
+	if !ok || p.memory.isCompleted(string(claim.UID)) {
 		return nil
 	}
 	client, err := p.client(in.Region)
@@ -51,7 +52,7 @@ func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	}
 	ctx, release, ok := p.guard.launch(ctx, string(claim.UID))
 	if !ok {
-		return nil
+		return ErrClaimBusy
 	}
 	defer release()
 	// After a restart the ledger knows nothing of launches under way.
@@ -64,10 +65,10 @@ func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID))
 
 	l := &launch{Provider: p, client: client, claim: claim, class: class, intent: in, id: p.identity(in, claim), fresh: p.memory.fresh(string(claim.UID))}
-	l.progress.reach(PhasePlanned, 0)
+	l.progress = readProgress(claim)
 	if err := l.run(ctx); err != nil {
 		if errors.Is(context.Cause(ctx), errDeleteWins) {
-			return nil
+			return ErrClaimBusy
 		}
 		return l.judge(err)
 	}
@@ -88,11 +89,13 @@ func (l *launch) run(ctx context.Context) error {
 		if err := group.Wait(); err != nil {
 			return err
 		}
-		if err := l.ensureConfigured(ctx); err != nil {
-			return err
-		}
 	}
-	if err := l.ensureFirewall(ctx); err != nil {
+	// The firewall's rules are a file of their own: the VM's lock, which the rest
+	// takes in turn, is not in their way.
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.ensureShaped(gctx, cfg) })
+	group.Go(func() error { return l.ensureFirewall(gctx) })
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	if err := l.ensureStarted(ctx); err != nil {
@@ -105,9 +108,24 @@ func (l *launch) run(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	l.memory.forget(string(l.claim.UID))
+	l.memory.completed(string(l.claim.UID))
 	l.health.succeeded(l.class.Name)
 	l.Metrics.launched(l.progress)
+	return nil
+}
+
+// ensureShaped brings a clone to what was asked for.
+func (l *launch) ensureShaped(ctx context.Context, cfg proxmox.VMConfig) error {
+	if !Configured(cfg) {
+		var err error
+		if cfg, err = l.ensureConfigured(ctx); err != nil {
+			return err
+		}
+	}
+	if err := l.ensureGrown(ctx, cfg); err != nil {
+		return err
+	}
+	l.reach(PhaseConfigured)
 	return nil
 }
 
@@ -133,13 +151,14 @@ func (l *launch) resume(ctx context.Context) (proxmox.VMConfig, error) {
 	return cfg, nil
 }
 
-func (l *launch) ensureConfigured(ctx context.Context) error {
+// ensureConfigured makes the one write, and answers with the clone as it was read.
+func (l *launch) ensureConfigured(ctx context.Context) (proxmox.VMConfig, error) {
 	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
 	if err != nil {
-		return err
+		return cfg, err
 	}
 	if ok, why := l.id.Owns(cfg); !ok {
-		return &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
+		return cfg, &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
 	}
 	change, err := configure(cfg, shape{
 		name: l.claim.Name, id: l.id, instanceType: l.intent.InstanceType,
@@ -148,21 +167,25 @@ func (l *launch) ensureConfigured(ctx context.Context) error {
 		firewalled: firewalledInterfaces(l.class), iso: l.bootVolume(),
 	})
 	if err != nil {
-		return &LaunchError{Reason: ReasonTemplate, err: fmt.Errorf("configuring the clone of template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)}
+		return cfg, &LaunchError{Reason: ReasonTemplate, err: fmt.Errorf("configuring the clone of template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)}
 	}
-	if err := l.client.UpdateVM(ctx, l.intent.Host, l.intent.VMID, change); err != nil {
+	return cfg, l.client.UpdateVM(ctx, l.intent.Host, l.intent.VMID, change)
+}
+
+// ensureGrown brings the boot disk to its size. It stands apart from the write: a
+// controller may die between the two.
+func (l *launch) ensureGrown(ctx context.Context, cfg proxmox.VMConfig) error {
+	disk, ok := cfg.BootDisk()
+	if !ok || disk.SizeBytes >= l.intent.DiskBytes {
+		return nil
+	}
+	task, err := l.client.ResizeDisk(ctx, l.intent.Host, l.intent.VMID, disk.Slot, l.intent.DiskBytes)
+	if err != nil {
 		return err
 	}
-	if disk, ok := cfg.BootDisk(); ok && disk.SizeBytes < l.intent.DiskBytes {
-		task, err := l.client.ResizeDisk(ctx, l.intent.Host, l.intent.VMID, disk.Slot, l.intent.DiskBytes)
-		if err != nil {
-			return err
-		}
-		if err := l.wait(ctx, task); err != nil {
-			return fmt.Errorf("growing disk %s of VM %d on host %s, %w", disk.Slot, l.intent.VMID, l.intent.Host, err)
-		}
+	if err := l.wait(ctx, task); err != nil {
+		return fmt.Errorf("growing disk %s of VM %d on host %s, %w", disk.Slot, l.intent.VMID, l.intent.Host, err)
 	}
-	l.reach(PhaseConfigured)
 	return nil
 }
 

@@ -71,7 +71,7 @@ func TestADeleteInTheMiddleOfALaunchWins(t *testing.T) {
 	go func() { launched <- p.Launch(t.Context(), claim, w.class) }()
 	w.Eventually(w.ours).WithTimeout(10 * time.Second).WithPolling(5 * time.Millisecond).ShouldNot(BeEmpty())
 	w.deleted(p, claim)
-	w.Expect(<-launched).To(Succeed(), "the launch ends quietly")
+	w.Expect(<-launched).To(MatchError(instance.ErrClaimBusy))
 	w.expectNothingLeft()
 }
 
@@ -182,7 +182,7 @@ func TestABurstFitsOrIsRefusedWithReasons(t *testing.T) {
 	launched := 0
 	var refusal error
 	for i := range 40 {
-		_, err := p.Plan(t.Context(), w.claim(fmt.Sprintf("pool-%d", i)), w.class)
+		_, err := p.Plan(t.Context(), w.claim(fmt.Sprintf("pool-%d", i)), w.class, nil)
 		if err != nil {
 			refusal = err
 			break

@@ -5,6 +5,7 @@ package instance
 
 import (
 	"sync"
+	"time"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -28,6 +29,10 @@ type recollection struct {
 	open      bool
 	taskKnown bool
 	task      proxmox.UPID
+	// done: this process saw the launch through, whatever the cached Claim says.
+	done bool
+	// trouble is when the launch met its first obstacle.
+	trouble time.Time
 	// shutdownTask is a guest's shutdown under way.
 	shutdownTask proxmox.UPID
 }
@@ -47,6 +52,20 @@ func (m *memory) planned(uid string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.at(uid).planned = true
+}
+
+// completed notes that the launch is over.
+func (m *memory) completed(uid string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.byClaim[uid] = &recollection{done: true}
+}
+
+func (m *memory) isCompleted(uid string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.byClaim[uid]
+	return ok && r.done
 }
 
 // asking notes that a clone is about to be asked for.
@@ -96,6 +115,18 @@ func (m *memory) setTask(claim *karpv1.NodeClaim, task proxmox.UPID) {
 	defer m.mu.Unlock()
 	r := m.at(string(claim.UID))
 	r.task, r.taskKnown = task, true
+}
+
+// troubled notes that a launch met an obstacle, and answers since when it does: a
+// launch that waited for its turn has not lost its patience.
+func (m *memory) troubled(uid string, now time.Time) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.at(uid)
+	if r.trouble.IsZero() {
+		r.trouble = now
+	}
+	return r.trouble
 }
 
 // shutdown is the guest's shutdown that an earlier Delete began.

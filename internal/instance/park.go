@@ -11,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
@@ -21,8 +22,12 @@ var ErrParked = errors.New("waiting for room")
 // Park plans a VM for which there is no room now: size and Host are chosen, a VMID
 // is held, capacity is not. A static pool's Claims are parked instead of refused:
 // core would make a refused one anew at once, over and over.
-func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (Intent, error) {
-	request := p.Types.Request(class, claim)
+func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (Intent, error) {
+	// Hosts that are avoided after a failure count as well: they come back.
+	request, err := p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreMarks: true})
+	if err != nil {
+		return Intent{}, err
+	}
 	return p.record(ctx, claim, func(view inventory.View) (Intent, error) {
 		if len(request.Options) == 0 {
 			_, err := placement.Choose(view, request)
@@ -52,7 +57,11 @@ func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in Intent) (Intent, error) {
 	zone := placement.Zone{Region: in.Region, Host: in.Host}
 	need := placement.Need{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20, DiskBytes: in.DiskBytes, Storage: in.Storage}
-	if ok, reason := placement.Fit(p.Inventory.View(), zone, need); !ok {
+	ok, reason := placement.Fit(p.Inventory.View(), zone, need)
+	if marked := p.Types.Marked(instancetype.Offerings{Zone: zone, InstanceType: in.InstanceType, NodeClass: class.Name}); marked != "" {
+		ok, reason = false, marked
+	}
+	if !ok {
 		if p.Clock.Since(in.Time) > p.Settings.ParkPatience {
 			return in, &LaunchError{Reason: ReasonNoRoom, err: fmt.Errorf("no room within %s: %s", p.Settings.ParkPatience, reason)}
 		}

@@ -28,10 +28,10 @@ func TestAParkedClaimIsLaunchedWhenRoomComes(t *testing.T) {
 		full = append(full, name)
 	}
 	waiting := w.claim("pool-waiting")
-	_, err := p.Plan(t.Context(), waiting, w.class)
+	_, err := p.Plan(t.Context(), waiting, w.class, nil)
 	var noRoom *instance.NoRoomError
 	w.Expect(errors.As(err, &noRoom)).To(BeTrue(), "%v", err)
-	in, err := p.Park(t.Context(), waiting, w.class)
+	in, err := p.Park(t.Context(), waiting, w.class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
 	waiting = w.reread(waiting)
 	waiting.Status.ProviderID = in.ProviderID()
@@ -43,7 +43,7 @@ func TestAParkedClaimIsLaunchedWhenRoomComes(t *testing.T) {
 	next := w.process()
 	for _, name := range full[1:] {
 		claim := w.claimNamed(name)
-		_, err := next.Plan(t.Context(), claim, w.class)
+		_, err := next.Plan(t.Context(), claim, w.class, nil)
 		w.Expect(err).NotTo(HaveOccurred())
 	}
 	w.Expect(next.Launch(t.Context(), waiting, w.class)).To(Succeed(), "the first claim is not known to this one, so there is room")
@@ -64,7 +64,7 @@ func TestAParkedClaimGivesUpInTime(t *testing.T) {
 		w.planned(p, fmt.Sprintf("pool-%d", i))
 	}
 	waiting := w.claim("pool-waiting")
-	in, err := p.Park(t.Context(), waiting, w.class)
+	in, err := p.Park(t.Context(), waiting, w.class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
 	waiting = w.reread(waiting)
 	waiting.Status.ProviderID = in.ProviderID()

@@ -5,13 +5,17 @@ package instance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -23,10 +27,13 @@ type NoRoomError struct{ err error }
 func (e *NoRoomError) Error() string { return e.err.Error() }
 func (e *NoRoomError) Unwrap() error { return e.err }
 
+// Overlay applies a pool's NodeOverlays to instance types; nil changes nothing.
+type Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
+
 // Plan decides what VM a Claim gets and where, reserves it, and writes the
 // decision on the Claim. It asks Proxmox nothing. A Claim that has a plan keeps
 // it: its VMID is adopted or given up, never probed further.
-func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (Intent, error) {
+func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (Intent, error) {
 	in, ok, err := ReadIntent(claim)
 	if err != nil {
 		return Intent{}, err
@@ -35,7 +42,10 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 		p.Inventory.Restore(in.Reservation(claim))
 		return in, nil
 	}
-	request := p.Types.Request(class, claim)
+	request, err := p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay})
+	if err != nil {
+		return Intent{}, err
+	}
 	return p.record(ctx, claim, func(view inventory.View) (Intent, error) {
 		chosen, err := placement.Choose(view, request)
 		if err != nil {
@@ -44,6 +54,23 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 		return p.intentFor(view, claim, class, chosen)
 	})
 }
+
+// Remember puts a Claim's reservation back into the ledger, if it is not there.
+func (p *Provider) Remember(claim *karpv1.NodeClaim) {
+	if in, ok, err := ReadIntent(claim); err == nil && ok {
+		p.Inventory.Restore(in.Reservation(claim))
+	}
+}
+
+// Forget gives back what a Claim holds that is gone without having been deleted: core
+// does not ask for that when the Claim never got its providerID.
+func (p *Provider) Forget(claimUID string) {
+	p.Inventory.Release(claimUID)
+	p.memory.forget(claimUID)
+}
+
+// rangeFullPause is how long a region without free VMIDs is left alone.
+const rangeFullPause = time.Minute
 
 // record reserves what a decision took and writes it on the Claim. The decision
 // is pure: it runs under the ledger's lock.
@@ -76,6 +103,14 @@ func (p *Provider) record(ctx context.Context, claim *karpv1.NodeClaim, decide f
 // intentFor completes a placement with all that the launch will need.
 func (p *Provider) intentFor(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, chosen placement.Placement) (Intent, error) {
 	vmid, err := placement.PickVMID(view, chosen.Zone.Region, string(claim.UID), p.Settings.VMIDs)
+	if errors.Is(err, placement.ErrRangeFull) {
+		// Not a matter of one Host: without VMIDs the whole region has no room.
+		for _, host := range view.Hosts() {
+			if host.Region == chosen.Zone.Region {
+				p.Types.MarkUnavailable(instancetype.Offerings{Zone: placement.Zone{Region: host.Region, Host: host.Name}}, err.Error(), rangeFullPause)
+			}
+		}
+	}
 	if err != nil {
 		return Intent{}, err
 	}

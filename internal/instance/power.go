@@ -5,6 +5,7 @@ package instance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -67,7 +68,12 @@ func (p *Provider) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) (bool, 
 	if err != nil {
 		return false, err
 	}
-	if _, err := p.wait(ctx, client, task, durationKey(vm.Region, vm.Host, "")); err != nil {
+	_, err = p.wait(ctx, client, task, durationKey(vm.Region, vm.Host, ""))
+	if errors.Is(err, context.DeadlineExceeded) {
+		// Proxmox is at it; the next look tells how it ended.
+		return true, nil
+	}
+	if err != nil {
 		return false, fmt.Errorf("starting VM %d on host %s, %w", vm.VMID, vm.Host, err)
 	}
 	return true, nil

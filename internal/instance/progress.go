@@ -6,6 +6,10 @@ package instance
 import (
 	"encoding/json"
 	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
 // Phase is a step of a launch, as shown on the Claim.
@@ -33,6 +37,16 @@ type seconds float64
 
 func (s seconds) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float64(time.Duration(float64(s)*float64(time.Second)).Round(10*time.Millisecond)) / float64(time.Second))
+}
+
+// readProgress goes on with what an earlier run, or another process, has reached.
+func readProgress(claim *karpv1.NodeClaim) Progress {
+	var p Progress
+	if err := json.Unmarshal([]byte(claim.Annotations[v1alpha1.AnnotationLaunchProgress]), &p); err != nil || p.Timeline == nil {
+		p = Progress{}
+		p.reach(PhasePlanned, 0)
+	}
+	return p
 }
 
 // reach notes a phase.

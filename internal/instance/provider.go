@@ -61,10 +61,13 @@ type Settings struct {
 	HostRemovedAfter time.Duration
 }
 
+// csiVMID is what the Proxmox CSI driver names its volumes after.
+const csiVMID = 9999
+
 // DefaultSettings are the documented defaults.
 func DefaultSettings() Settings {
 	return Settings{
-		VMIDs:          placement.Range{From: 20000, To: 99999},
+		VMIDs:          placement.Range{From: 20000, To: 99999, Exclude: []int{csiVMID}},
 		CloneSlots:     4,
 		TaskTimeout:    10 * time.Minute,
 		LaunchPatience: 5 * time.Minute,

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -265,9 +264,6 @@ func TestAHostThatLeftItsClusterIsNotWaitedForForEver(t *testing.T) {
 	w.deleted(p, claim)
 	in.Host, in.TemplateHost = "pve7", "pve7"
 	claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
-	w.blockedAs(p, claim, instance.BlockedHostUnreachable)
-	past := metav1.NewTime(time.Now().Add(-time.Hour))
-	claim.DeletionTimestamp = &past
 	w.deleted(p, claim)
 }
 

@@ -185,7 +185,7 @@ func (w *world) claim(name string) *karpv1.NodeClaim {
 func (w *world) planned(p *process, name string) *karpv1.NodeClaim {
 	w.t.Helper()
 	claim := w.claim(name)
-	in, err := p.Plan(w.t.Context(), claim, w.class)
+	in, err := p.Plan(w.t.Context(), claim, w.class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
 	claim = w.reread(claim)
 	claim.Status.ProviderID = in.ProviderID()

@@ -190,6 +190,15 @@ func (p *Provider) MarkUnavailable(what Offerings, reason string, ttl time.Durat
 	p.unavailable.set(what, reason, ttl)
 }
 
+// Forgive ends the avoidance of what failed for one NodeClass: it was changed.
+func (p *Provider) Forgive(nodeClass string) { p.unavailable.forgive(nodeClass) }
+
+// Marked tells why offerings are avoided for a while; empty when they are not.
+func (p *Provider) Marked(what Offerings) string {
+	p.unavailable.current()
+	return p.unavailable.reason(what)
+}
+
 // Reasons tells for each zone of the NodeClass where the type is not available why.
 func (p *Provider) Reasons(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string) map[placement.Zone]string {
 	t, ok := p.Type(instanceType)

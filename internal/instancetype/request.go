@@ -4,7 +4,9 @@
 package instancetype
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -21,8 +23,12 @@ import (
 // first, with the zones where the Claim may have it. Whether it fits there is for
 // placement to decide on the View of that moment; zones that are out of the
 // question for other reasons are left out and named with them.
-func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) placement.Request {
+func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim, opts RequestOptions) (placement.Request, error) {
 	l := p.current(nodeClass)
+	types, err := opts.overlaid(l.types)
+	if err != nil {
+		return placement.Request{}, err
+	}
 	request := placement.Request{
 		ClaimUID: string(claim.UID),
 		NodePool: claim.Labels[karpv1.NodePoolLabelKey],
@@ -34,17 +40,20 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 		request.Storages[z.Zone] = z.storage
 	}
 	wanted := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
-	for n, it := range l.types {
+	for n, it := range types {
 		if !wanted.IsCompatible(it.Requirements, scheduling.AllowUndefinedWellKnownLabels) ||
 			!resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) {
 			continue
 		}
 		t := p.deps.Catalogue.types[n]
-		option := placement.Option{InstanceType: t.Name, Need: needOf(t, l.layout.diskBytes), Price: p.prices[n]}
-		option.Zones = p.allowed(l, it, wanted, request.Excluded)
+		option := placement.Option{InstanceType: t.Name, Need: needOf(t, l.layout.diskBytes)}
+		option.Zones, option.Price = p.allowed(l, it, wanted, opts.IgnoreMarks, request.Excluded)
 		if len(option.Zones) > 0 {
 			request.Options = append(request.Options, option)
 		}
+	}
+	if len(request.Options) == 0 {
+		request.Why = unmet(types, wanted, claim)
 	}
 	slices.SortStableFunc(request.Options, func(a, b placement.Option) int {
 		switch {
@@ -55,30 +64,75 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 		}
 		return 0
 	})
-	return request
+	return request, nil
 }
 
-// allowed lists the zones where the Claim may have the type, and notes for the
-// others that it would accept what speaks against them.
+// unmet names what no instance type has: a requirement by itself, or the resources.
+func unmet(types []*cloudprovider.InstanceType, wanted scheduling.Requirements, claim *karpv1.NodeClaim) string {
+	var keys []string
+	for key, requirement := range wanted {
+		alone := scheduling.NewRequirements(requirement)
+		if !slices.ContainsFunc(types, func(it *cloudprovider.InstanceType) bool {
+			return alone.IsCompatible(it.Requirements, scheduling.AllowUndefinedWellKnownLabels)
+		}) {
+			keys = append(keys, fmt.Sprintf("%s %s %v", key, requirement.Operator(), requirement.Values()))
+		}
+	}
+	slices.Sort(keys)
+	switch {
+	case len(keys) > 0:
+		return ": no instance type has " + strings.Join(keys, ", nor ")
+	case !slices.ContainsFunc(types, func(it *cloudprovider.InstanceType) bool {
+		return resources.Fits(claim.Spec.Resources.Requests, it.Allocatable())
+	}):
+		return ": no instance type is large enough for " + resources.String(claim.Spec.Resources.Requests)
+	}
+	return ": no instance type satisfies all of its requirements together"
+}
+
+// RequestOptions change what a Request is made from.
+type RequestOptions struct {
+	// Overlay applies NodeOverlays to the types, so that what is launched is what
+	// the scheduler planned with; nil changes nothing.
+	Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
+	// IgnoreMarks takes in zones that are avoided for a while after a failure.
+	IgnoreMarks bool
+}
+
+func (o RequestOptions) overlaid(types []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
+	if o.Overlay == nil {
+		return types, nil
+	}
+	overlaid, err := o.Overlay(types)
+	if err == nil && len(overlaid) != len(types) {
+		err = fmt.Errorf("applying node overlays gave %d instance types of %d", len(overlaid), len(types))
+	}
+	return overlaid, err
+}
+
+// allowed lists the zones where the Claim may have the type, with the lowest price
+// among them, and notes for the others that it would accept what speaks against them.
 func (p *Provider) allowed(
-	l *list, it *cloudprovider.InstanceType, wanted scheduling.Requirements, excluded map[placement.Zone]string,
-) []placement.Zone {
-	var zones []placement.Zone
+	l *list, it *cloudprovider.InstanceType, wanted scheduling.Requirements, ignoreMarks bool, excluded map[placement.Zone]string,
+) (zones []placement.Zone, price float64) {
 	for n, z := range l.layout.zones {
 		if !wanted.IsCompatible(it.Offerings[n].Requirements, scheduling.AllowUndefinedWellKnownLabels) {
 			continue
 		}
 		reason := z.blocked()
-		if reason == "" {
+		if reason == "" && !ignoreMarks {
 			reason = p.unavailable.reason(Offerings{z.Zone, it.Name, l.layout.nodeClass})
 		}
 		if reason != "" {
 			excluded[z.Zone] = reason
 			continue
 		}
+		if len(zones) == 0 || it.Offerings[n].Price < price {
+			price = it.Offerings[n].Price
+		}
 		zones = append(zones, z.Zone)
 	}
-	return zones
+	return zones, price
 }
 
 // Labels are those that a Node of the type has in a zone of the NodeClass: what

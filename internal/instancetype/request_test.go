@@ -15,6 +15,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
@@ -71,7 +73,7 @@ func TestRequestRespectsEveryOperator(t *testing.T) {
 		"a label of the user's":  {requirement("example.com/team", corev1.NodeSelectorOpIn, "a"), []string{"pve1", "pve2", "pve9"}},
 		"windows is not offered": {requirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, "windows"), nil},
 	} {
-		request := p.Request(everywhere(), newClaim("100m", "100Mi", c.requirement))
+		request := must(p.Request(everywhere(), newClaim("100m", "100Mi", c.requirement), instancetype.RequestOptions{}))
 		if got := hosts(request); !slices.Equal(got, c.want) {
 			t.Errorf("%s: the claim may go to %v, want %v", name, got, c.want)
 		}
@@ -83,7 +85,7 @@ func TestRequestListsWhatCarriesThePodsCheapestFirst(t *testing.T) {
 	p, _ := newProvider(t, newViewer())
 	class := everywhere()
 	class.Spec.PlacementStrategy.ZoneBalance = v1alpha1.ZoneBalanceAvailabilityFirst
-	request := p.Request(class, newClaim("1500m", "5Gi"))
+	request := must(p.Request(class, newClaim("1500m", "5Gi"), instancetype.RequestOptions{}))
 	if request.ClaimUID != "uid-1" || request.NodePool != "pool" || request.Strategy != v1alpha1.ZoneBalanceAvailabilityFirst {
 		t.Errorf("the request is for %s of %s by %s", request.ClaimUID, request.NodePool, request.Strategy)
 	}
@@ -105,11 +107,11 @@ func TestRequestListsWhatCarriesThePodsCheapestFirst(t *testing.T) {
 		t.Errorf("the storages are %v, want the template's", request.Storages)
 	}
 
-	only := p.Request(class, newClaim("100m", "100Mi", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "m1.1VCPU-8GB", "c1.4VCPU-8GB")))
+	only := must(p.Request(class, newClaim("100m", "100Mi", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "m1.1VCPU-8GB", "c1.4VCPU-8GB")), instancetype.RequestOptions{}))
 	if len(only.Options) != 2 || only.Options[0].InstanceType != "m1.1VCPU-8GB" {
 		t.Errorf("the options are %+v, want the two that the claim names", only.Options)
 	}
-	if none := p.Request(class, newClaim("64", "1Gi")); len(none.Options) != 0 {
+	if none := must(p.Request(class, newClaim("64", "1Gi"), instancetype.RequestOptions{})); len(none.Options) != 0 {
 		t.Errorf("%d options carry 64 CPUs", len(none.Options))
 	}
 }
@@ -121,7 +123,7 @@ func TestRequestLeavesOutWhatFailedAndSaysSo(t *testing.T) {
 	class := newNodeClass("east/pve1/901", "east/pve2/999")
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "west/pve9", Reason: "storage ceph is missing"}}
 	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1")}, "clone failed", time.Minute)
-	request := p.Request(class, newClaim("1", "1Gi"))
+	request := must(p.Request(class, newClaim("1", "1Gi"), instancetype.RequestOptions{}))
 	_, err := placement.Choose(v.View(), request)
 	if err == nil {
 		t.Fatal("the claim got a place")
@@ -143,7 +145,7 @@ func TestOfferingsAndPlacementAgree(t *testing.T) {
 		for _, o := range it.Offerings {
 			claim := newClaim("1m", "1Mi", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
 				requirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, o.Zone()))
-			_, err := placement.Choose(v.View(), p.Request(class, claim))
+			_, err := placement.Choose(v.View(), must(p.Request(class, claim, instancetype.RequestOptions{})))
 			if o.Available != (err == nil) {
 				t.Errorf("%s on %s: available %v, but placing it says %v", it.Name, o.Zone(), o.Available, err)
 			}
@@ -173,5 +175,45 @@ func TestLabelsMatchTheOffering(t *testing.T) {
 	}
 	if _, ok := p.Get(class, "nano"); ok {
 		t.Error("a type that does not exist was found")
+	}
+}
+
+func must(request placement.Request, err error) placement.Request {
+	if err != nil {
+		panic(err)
+	}
+	return request
+}
+
+// What the scheduler planned with an overlay must be launchable: its resources
+// count, and its price decides what is cheapest.
+func TestARequestFollowsNodeOverlays(t *testing.T) {
+	t.Parallel()
+	p, _ := newProvider(t, newViewer())
+	class := everywhere()
+	claim := newClaim("100m", "100Mi")
+	claim.Spec.Resources.Requests["example.com/fuse"] = resource.MustParse("1")
+	if plain := must(p.Request(class, claim, instancetype.RequestOptions{})); len(plain.Options) != 0 {
+		t.Fatalf("without the overlay %d types have the resource", len(plain.Options))
+	}
+	overlay := func(types []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
+		out := make([]*cloudprovider.InstanceType, 0, len(types))
+		for _, it := range types {
+			changed := &cloudprovider.InstanceType{Name: it.Name, Requirements: it.Requirements, Overhead: it.Overhead, Capacity: it.Capacity}
+			changed.ApplyCapacityOverlay(corev1.ResourceList{"example.com/fuse": resource.MustParse("1")})
+			for _, offering := range it.Offerings {
+				price := offering.Price
+				if it.Name == "m1.4VCPU-32GB" {
+					price = 0.0001
+				}
+				changed.Offerings = append(changed.Offerings, &cloudprovider.Offering{Requirements: offering.Requirements, Price: price, Available: offering.Available})
+			}
+			out = append(out, changed)
+		}
+		return out, nil
+	}
+	request := must(p.Request(class, claim, instancetype.RequestOptions{Overlay: overlay}))
+	if len(request.Options) == 0 || request.Options[0].InstanceType != "m1.4VCPU-32GB" {
+		t.Errorf("the options are %v, want the type first that the overlay made cheapest", request.Options)
 	}
 }

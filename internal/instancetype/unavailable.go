@@ -5,6 +5,7 @@ package instancetype
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -56,6 +57,17 @@ func (u *unavailable) set(key Offerings, reason string, ttl time.Duration) {
 	}
 	u.marks[key] = mark{reason: reason, until: until}
 	u.changed()
+}
+
+// forgive drops the marks of one NodeClass.
+func (u *unavailable) forgive(nodeClass string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	before := len(u.marks)
+	maps.DeleteFunc(u.marks, func(what Offerings, _ mark) bool { return what.NodeClass == nodeClass && nodeClass != "" })
+	if len(u.marks) != before {
+		u.changed()
+	}
 }
 
 // current drops the marks whose time is up and gives the generation of the rest.

@@ -39,7 +39,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -177,7 +176,7 @@ func byRegion(clients []proxmox.Client) map[string]proxmox.Client {
 
 func instanceSettings(opts *Options) instance.Settings {
 	s := instance.DefaultSettings()
-	s.VMIDs = placement.Range{From: opts.VMIDFrom, To: opts.VMIDTo}
+	s.VMIDs.From, s.VMIDs.To = opts.VMIDFrom, opts.VMIDTo
 	s.CloneSlots = opts.CloneSlots
 	s.TaskTimeout = opts.TaskTimeout
 	s.LaunchPatience = opts.LaunchPatience

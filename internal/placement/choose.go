@@ -25,6 +25,8 @@ type Request struct {
 	Storages map[Zone]string
 	// Excluded zones are in no Option; they appear in the error with this reason.
 	Excluded map[Zone]string
+	// Why there are no Options, where there are none.
+	Why string
 }
 
 // Option is an instance type and the zones where the Claim may have it.

@@ -18,6 +18,8 @@ type NoFitError struct {
 	InstanceType string
 	// Hosts in the order of their names.
 	Hosts []HostReason
+	// Why nothing was allowed in the first place.
+	Why string
 }
 
 // HostReason is why a Host was not chosen.
@@ -29,7 +31,7 @@ type HostReason struct {
 // Error names the Hosts with the same reason together, to stay readable.
 func (e *NoFitError) Error() string {
 	if len(e.Hosts) == 0 {
-		return "no Host is allowed for this claim"
+		return "no Host is allowed for this claim" + e.Why
 	}
 	regions := map[string]bool{}
 	for _, h := range e.Hosts {
@@ -64,7 +66,7 @@ func (e *NoFitError) Error() string {
 
 // newNoFitError explains each zone by the cheapest option that may use it.
 func newNoFitError(view inventory.View, request Request) *NoFitError {
-	e := &NoFitError{}
+	e := &NoFitError{Why: request.Why}
 	if len(request.Options) > 0 {
 		e.InstanceType = request.Options[0].InstanceType
 	}

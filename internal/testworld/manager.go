@@ -25,7 +25,7 @@ type Registrar interface {
 
 // Manage runs controllers under a manager whose cache holds this world's objects
 // only, as the controller binary would. They are made with its client.
-func (w *World) Manage(make ...func(kube client.Client) Registrar) {
+func (w *World) Manage(makers ...func(kube client.Client) Registrar) {
 	w.T.Helper()
 	m, err := ctrl.NewManager(w.Config, ctrl.Options{
 		Scheme:     scheme.Scheme,
@@ -50,8 +50,8 @@ func (w *World) Manage(make ...func(kube client.Client) Registrar) {
 	}
 	ctx, cancel := context.WithCancel(w.T.Context())
 	w.T.Cleanup(cancel)
-	for _, registrar := range make {
-		w.Expect(registrar(m.GetClient()).Register(ctx, m)).To(gomega.Succeed())
+	for _, maker := range makers {
+		w.Expect(maker(m.GetClient()).Register(ctx, m)).To(gomega.Succeed())
 	}
 	w.run(m.Start)
 	w.Expect(m.GetCache().WaitForCacheSync(ctx)).To(gomega.BeTrue())

@@ -144,7 +144,7 @@ func (w *World) Claim(name string, class *v1alpha1.ProxmoxNodeClass, changes ...
 func (w *World) Planned(name string, class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Claim(name, class, changes...)
-	in, err := w.Instances.Plan(w.T.Context(), claim, class)
+	in, err := w.Instances.Plan(w.T.Context(), claim, class, nil)
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	Reread(w, claim)
 	claim.Status.ProviderID, claim.Status.ImageID = in.ProviderID(), in.ImageID

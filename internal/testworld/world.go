@@ -118,12 +118,12 @@ func (w *World) Neighbour() *instance.Provider {
 	return instances
 }
 
-// Restarted is the instance provider after a restart of the controller: what it knew
-// is gone.
-func (w *World) Restarted() *instance.Provider {
+// Restart is a restart of the controller: what it knew is gone. Without a look, the
+// Clusters do not answer the new one.
+func (w *World) Restart(look bool) {
 	w.T.Helper()
-	_, _, instances := w.providers(w.kubeCluster)
-	return instances
+	w.setup.unread, w.setup.still = !look, w.setup.still || !look
+	w.Inventory, w.Types, w.Instances = w.providers(w.kubeCluster)
 }
 
 func (w *World) simulate(hosts int, changes ...func(*pvesim.Scenario)) *pvesim.Simulator {

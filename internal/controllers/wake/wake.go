@@ -6,6 +6,7 @@ package wake
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,6 +21,9 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
+
+// settle gathers a burst of changes into one reconcile.
+const settle = 500 * time.Millisecond
 
 // OnInventory reconciles every object of a kind when the inventory's view
 // changed. The list is only a sample of its type.
@@ -37,7 +41,7 @@ func OnInventory(ctx context.Context, inv *inventory.Inventory, kube client.Clie
 			// EachListItem fails only when its function does.
 			_ = meta.EachListItem(list, func(o runtime.Object) error {
 				if object, ok := o.(client.Object); ok {
-					queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: object.GetName()}})
+					queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: object.GetName()}}, settle)
 				}
 				return nil
 			})

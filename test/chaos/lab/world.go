@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpenterapis "sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -39,6 +41,10 @@ const (
 	// diskSize is more than the Template's.
 	diskSize, diskBytes = "30G", 30 << 30
 )
+
+// What the controllers log about troubles that were made on purpose would drown
+// what the tests say.
+func init() { log.SetLogger(logr.Discard()) }
 
 // Options of a World.
 type Options struct {

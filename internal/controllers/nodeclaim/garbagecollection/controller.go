@@ -96,8 +96,9 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		// A Cluster that was never read says nothing about orphans.
 		return again, nil //nolint:nilerr // the inventory reports the failure itself
 	}
+	held := c.Instances.Inventory.View().Reservations
 	sweep := !c.clock.Now().Before(c.leftoversAt)
-	if len(vms) == 0 && !sweep {
+	if len(vms) == 0 && len(held) == 0 && !sweep {
 		return again, nil
 	}
 	var found leftovers
@@ -109,6 +110,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		return again, err
 	}
 	c.orphans(ctx, vms, claims)
+	c.reservations(vms, claims)
 	if sweep {
 		c.collect(ctx, found, vms, claims)
 		c.leftoversAt = c.clock.Now().Add(leftoverPause)
@@ -154,6 +156,19 @@ func (c *Controller) orphans(ctx context.Context, vms []instance.VM, claims map[
 			log.Info("removed a VM whose claim is gone")
 			c.metrics.removed.WithLabelValues(kindVM).Inc()
 			c.Recorder.Publish(orphanRemoved(vm))
+		}
+	}
+}
+
+// reservations gives back what Claims hold that are gone.
+func (c *Controller) reservations(vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
+	withVM := map[string]bool{}
+	for _, vm := range vms {
+		withVM[vm.ClaimUID] = true
+	}
+	for uid, reservation := range c.Instances.Inventory.View().Reservations {
+		if claims[uid] == nil && !withVM[uid] && c.clock.Since(reservation.Made) > c.Grace {
+			c.Instances.Forget(uid)
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package garbagecollection_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
 )
 
@@ -160,6 +162,44 @@ func TestABootDriveAndATokenWithoutClaimAndVMAreRemoved(t *testing.T) {
 	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
 	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "boot-drive")).To(BeEquivalentTo(1))
 	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "join-token")).To(BeEquivalentTo(1))
+}
+
+func TestABootDriveThatCameAfterItWasTakenBackIsRemoved(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	joining, joined := w.Launched("joining", class), w.Launched("joined", class)
+	drives := w.BootDrives("pve1")
+	w.Expect(w.Instances.TakeBackBootDrive(t.Context(), joined)).To(Succeed())
+	// An upload whose answer was lost ends only now.
+	for _, volume := range drives {
+		if name := strings.TrimPrefix(volume, "local:iso/"); strings.Contains(name, string(joined.UID)) {
+			task, err := w.Clients[testworld.Region].UploadISO(t.Context(), "pve1", "local", name, []byte("late"))
+			w.Expect(err).NotTo(HaveOccurred())
+			_, err = proxmox.WaitTask(t.Context(), w.Clients[testworld.Region], task, proxmox.WaitOptions{Clock: w.Clock})
+			w.Expect(err).NotTo(HaveOccurred())
+		}
+	}
+	w.Expect(w.BootDrives("pve1")).To(HaveLen(2))
+	w.Clock.Advance(10 * time.Minute)
+	collect(w, garbagecollection.Remove).look()
+	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(joining.UID))), "whoever still joins needs its own")
+}
+
+func TestWhatAClaimHeldIsGivenBackWhenItIsGone(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	free := func() int { return w.Inventory.View().Free(testworld.Region, "pve1").CPUs }
+	before := free()
+	live, gone := w.Planned("live", class), w.Planned("gone", class)
+	orphaned(w, gone)
+	c := collect(w, garbagecollection.Remove)
+	c.look()
+	w.Expect(free()).To(Equal(before - 4))
+	w.Clock.Advance(grace + time.Second)
+	c.look()
+	w.Expect(free()).To(Equal(before-2), "only %s holds room", live.Name)
 }
 
 func TestANodeIsRemovedWhenItsVMIsProvenGone(t *testing.T) {

@@ -22,10 +22,14 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // busyPause is how soon a Claim is tried again that somebody else has.
 const busyPause = 500 * time.Millisecond
+
+// awayPause is how often a Host that is away is asked.
+const awayPause = 30 * time.Second
 
 // Controller takes boot drives back.
 type Controller struct{ instances *instance.Provider }
@@ -60,6 +64,10 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	err := c.instances.TakeBackBootDrive(ctx, claim)
 	if errors.Is(err, instance.ErrClaimBusy) {
 		return reconcile.Result{RequeueAfter: busyPause}, nil
+	}
+	if errors.Is(err, proxmox.ErrHostUnreachable) || errors.Is(err, proxmox.ErrUnreachable) {
+		// The inventory tells that the Host is away; the drive can wait for it.
+		return reconcile.Result{RequeueAfter: awayPause}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("taking back the boot drive of nodeclaim %s, %w", claim.Name, err)

@@ -76,17 +76,35 @@ func TestAClaimThatSomebodyElseHasIsTakenLater(t *testing.T) {
 	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
 }
 
-func TestATroubleOfProxmoxIsAnErrorAndTriedAgain(t *testing.T) {
+func TestAHostThatIsAwayIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := testworld.New(t)
 	claim := w.Launched("a", w.Class())
 	initialized(w, claim)
 	mend := w.Cut()
 	c := handover.NewController(w.Instances)
-	_, err := c.Reconcile(t.Context(), claim)
-	w.Expect(err).To(MatchError(ContainSubstring(claim.Name)))
+	result, err := c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred(), "the inventory tells it already")
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
 	mend()
 	_, err = c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Tokens()).To(BeEmpty())
+}
+
+func TestATroubleOfProxmoxIsAnErrorAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	claim := w.Launched("a", w.Class())
+	initialized(w, claim)
+	fault, err := w.Sim.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "unable to write config"})
+	w.Expect(err).NotTo(HaveOccurred())
+	c := handover.NewController(w.Instances)
+	_, err = c.Reconcile(t.Context(), claim)
+	w.Expect(err).To(MatchError(ContainSubstring(claim.Name)))
+	w.Expect(w.BootDrives("pve1")).To(HaveLen(1), "a drive that is still attached is not deleted")
+	w.Sim.RemoveFault(fault)
+	_, err = c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
 }

@@ -30,6 +30,9 @@ type backoffKey struct{ pool, reason string }
 type run struct {
 	failures int
 	last     time.Time
+	// until is the end of the avoidance that stands: what fails before it was under
+	// way already, and is no new failure.
+	until time.Time
 }
 
 func newBackoff(c clock.Clock) *backoff { return &backoff{clock: c, runs: map[backoffKey]run{}} }
@@ -44,8 +47,11 @@ func (b *backoff) failed(pool, reason string) time.Duration {
 	if now.Sub(r.last) > 2*maxAvoidance {
 		r = run{}
 	}
+	if now.Before(r.until) {
+		return r.until.Sub(now)
+	}
 	avoid := min(firstAvoidance<<min(r.failures, 10), maxAvoidance)
-	b.runs[key] = run{failures: r.failures + 1, last: now}
+	b.runs[key] = run{failures: r.failures + 1, last: now, until: now.Add(avoid)}
 	return avoid
 }
 

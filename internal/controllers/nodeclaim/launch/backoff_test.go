@@ -4,6 +4,7 @@
 package launch
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 func TestAvoidanceGrowsWhileACauseGoesOn(t *testing.T) {
@@ -21,39 +23,46 @@ func TestAvoidanceGrowsWhileACauseGoesOn(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	b := newBackoff(clock)
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(3 * time.Minute))
+	clock.Step(time.Minute)
+	g.Expect(b.failed("pool", "StartFailed")).To(Equal(2*time.Minute), "it was under way when the first one failed")
+	clock.Step(2 * time.Minute)
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(6 * time.Minute))
 	g.Expect(b.failed("pool", "CloneFailed")).To(Equal(3*time.Minute), "another cause")
 	g.Expect(b.failed("other", "StartFailed")).To(Equal(3*time.Minute), "another pool")
-	for range 50 {
+	for range 10 {
+		clock.Step(30 * time.Minute)
 		g.Expect(b.failed("pool", "StartFailed")).To(BeNumerically("<=", 30*time.Minute))
 	}
+	g.Expect(b.failed("other", "StartFailed")).To(Equal(3*time.Minute), "a quiet spell ended its run")
+	clock.Step(3 * time.Minute)
 	b.succeeded("pool")
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(3 * time.Minute))
 	g.Expect(b.failed("other", "StartFailed")).To(Equal(6*time.Minute), "one pool's success says nothing about another")
-	clock.Step(2 * time.Hour)
-	g.Expect(b.failed("other", "StartFailed")).To(Equal(3*time.Minute), "after a quiet spell")
 }
 
 func TestAFailureSpeaksOnlyAboutWhatItConcerns(t *testing.T) {
 	t.Parallel()
 	claim := &karpv1.NodeClaim{Spec: karpv1.NodeClaimSpec{NodeClassRef: &karpv1.NodeClassReference{Name: "class"}}}
 	in := instance.Intent{Region: "r", Host: "h", InstanceType: "t"}
-	for reason, test := range map[string]struct {
-		marks bool
-		class string
+	for name, test := range map[string]struct {
+		reason string
+		cause  error
+		marks  bool
+		class  string
 	}{
-		instance.ReasonStart:       {true, "class"},
-		instance.ReasonTemplate:    {true, "class"},
-		instance.ReasonBootData:    {true, "class"},
-		instance.ReasonStorageFull: {true, ""},
-		instance.ReasonTimeout:     {true, ""},
-		instance.ReasonVMIDTaken:   {false, ""},
-		instance.ReasonNoRoom:      {false, ""},
+		"a start that fails":           {instance.ReasonStart, nil, true, "class"},
+		"a template that is no good":   {instance.ReasonTemplate, nil, true, "class"},
+		"boot data that do not render": {instance.ReasonBootData, nil, true, "class"},
+		"a full storage":               {instance.ReasonStorageFull, nil, true, ""},
+		"a host that stays away":       {instance.ReasonTimeout, proxmox.ErrHostUnreachable, true, ""},
+		"a secret that stays away":     {instance.ReasonTimeout, errors.New("secret not found"), true, "class"},
+		"a VMID that was taken":        {instance.ReasonVMIDTaken, nil, false, ""},
+		"room that did not come":       {instance.ReasonNoRoom, nil, false, ""},
 	} {
-		t.Run(reason, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
-			what, marks := speaksAbout(claim, in, reason)
+			what, marks := speaksAbout(claim, in, test.reason, test.cause)
 			g.Expect(marks).To(Equal(test.marks))
 			g.Expect(what.NodeClass).To(Equal(test.class))
 			g.Expect(what.InstanceType).To(BeEmpty())

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // concurrency is generous: a launch mostly waits for Proxmox, and what Proxmox
@@ -41,6 +43,9 @@ const concurrency = 500
 
 // parkedPause is how often a Claim that waits for room is looked at.
 const parkedPause = 10 * time.Second
+
+// givenUpMemory outlasts any cache.
+const givenUpMemory = 10 * time.Minute
 
 // PodsOf names the pods that core planned for a Claim.
 type PodsOf func(claim string) []types.NamespacedName
@@ -53,6 +58,8 @@ type Controller struct {
 	recorder  events.Recorder
 	pods      PodsOf
 	backoff   *backoff
+	// givenUp are Claims whose deletion the cache may not show yet: a failure counts once.
+	givenUp sync.Map
 }
 
 // Deps of the Controller.
@@ -89,7 +96,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile carries a launch on until its VM runs.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !pending(claim) {
+	if _, over := c.givenUp.Load(claim.UID); over || !pending(claim) {
 		return reconcile.Result{}, nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
@@ -102,6 +109,10 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	err = c.instances.Launch(ctx, claim, class)
 	if errors.Is(err, instance.ErrParked) {
+		return reconcile.Result{RequeueAfter: parkedPause}, nil
+	}
+	if errors.Is(err, instance.ErrClaimBusy) {
+		// A delete, or another run over the same Claim: either will finish it.
 		return reconcile.Result{RequeueAfter: parkedPause}, nil
 	}
 	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
@@ -118,8 +129,10 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 // count it, delete the Claim. The VM goes with it, through Delete.
 func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason string, cause error) error {
 	log.FromContext(ctx).Error(cause, "launch failed", "reason", reason)
+	c.givenUp.Store(claim.UID, true)
+	time.AfterFunc(givenUpMemory, func() { c.givenUp.Delete(claim.UID) })
 	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
-		if what, ok := speaksAbout(claim, in, reason); ok {
+		if what, ok := speaksAbout(claim, in, reason, cause); ok {
 			c.types.MarkUnavailable(what, cause.Error(), c.backoff.failed(claim.Labels[karpv1.NodePoolLabelKey], reason))
 		}
 	}
@@ -132,6 +145,7 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason
 		}
 	}
 	if err := c.kube.Delete(ctx, claim); err != nil {
+		c.givenUp.Delete(claim.UID)
 		return client.IgnoreNotFound(err)
 	}
 	metrics.NodeClaimsDisruptedTotal.Inc(map[string]string{
@@ -148,12 +162,21 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason
 // template or boot data is wrong for all sizes, but only of that class; what the
 // Host lacks is wrong for everybody; a VMID that was taken, or room that did not
 // come, says nothing about the next Claim.
-func speaksAbout(claim *karpv1.NodeClaim, in instance.Intent, reason string) (instancetype.Offerings, bool) {
+func speaksAbout(claim *karpv1.NodeClaim, in instance.Intent, reason string, cause error) (instancetype.Offerings, bool) {
 	what := instancetype.Offerings{Zone: placement.Zone{Region: in.Region, Host: in.Host}}
 	switch reason {
 	case instance.ReasonVMIDTaken, instance.ReasonLeftover, instance.ReasonNoRoom, instance.ReasonBadIntent:
 		return what, false
-	case instance.ReasonStorageFull, instance.ReasonTimeout:
+	case instance.ReasonStorageFull:
+		return what, true
+	case instance.ReasonTimeout:
+		// Patience also ends over what only this class needs, such as a Secret.
+		for _, everybodys := range []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrNoQuorum, proxmox.ErrLocked, proxmox.ErrBusy} {
+			if errors.Is(cause, everybodys) {
+				return what, true
+			}
+		}
+		what.NodeClass = claim.Spec.NodeClassRef.Name
 	default:
 		what.NodeClass = claim.Spec.NodeClassRef.Name
 	}

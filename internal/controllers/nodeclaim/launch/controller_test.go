@@ -196,7 +196,7 @@ func TestPatienceWithPassingTroublesEnds(t *testing.T) {
 func parked(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Claim("a", class)
-	in, err := w.Instances.Park(w.T.Context(), claim, class)
+	in, err := w.Instances.Park(w.T.Context(), claim, class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
 	testworld.Reread(w, claim)
 	claim.Status.ProviderID = in.ProviderID()

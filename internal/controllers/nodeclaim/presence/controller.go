@@ -28,6 +28,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
+// patience bounds one look at all Claims.
+const patience = 30 * time.Second
+
 // Controller compares Claims and VMs.
 type Controller struct {
 	kube      client.Client
@@ -71,9 +74,14 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if err := c.kube.List(ctx, claims); err != nil {
 		return reconciler.Result{}, fmt.Errorf("listing nodeclaims, %w", err)
 	}
+	// One VM that hangs must not keep the others from being looked after.
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	var wg sync.WaitGroup
 	for i := range claims.Items {
 		claim := &claims.Items[i]
+		// After a restart the ledger knows nothing of the VMs that a pool has.
+		c.instances.Remember(claim)
 		if !claim.DeletionTimestamp.IsZero() || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
 			continue
 		}

@@ -12,10 +12,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -41,11 +43,22 @@ type Controller struct {
 	kube      client.Client
 	inventory *inventory.Inventory
 	instances *instance.Provider
+
+	mu      sync.Mutex
+	checked map[string]check // by name of the class
+}
+
+// check is when the boot data of a class was last rendered, and how that went.
+type check struct {
+	uid        types.UID
+	generation int64
+	at         time.Time
+	err        error
 }
 
 // NewController makes the Controller.
 func NewController(kube client.Client, inv *inventory.Inventory, instances *instance.Provider) *Controller {
-	return &Controller{kube: kube, inventory: inv, instances: instances}
+	return &Controller{kube: kube, inventory: inv, instances: instances, checked: map[string]check{}}
 }
 
 // Register the Controller.
@@ -81,6 +94,10 @@ func (c *Controller) users(kind string) handler.MapFunc {
 func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	stored := class.DeepCopy()
 	view := c.inventory.View()
+	if ready := class.StatusConditions().Root(); ready.ObservedGeneration != 0 && ready.ObservedGeneration != class.Generation {
+		c.instances.Forgive(class.Name)
+		_ = class.StatusConditions().Clear(v1alpha1.ConditionLaunchesSucceed)
+	}
 	c.clusters(class, view)
 	if err := c.template(ctx, class, view); err != nil {
 		return reconcile.Result{}, err
@@ -90,6 +107,10 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 	if !equality.Semantic.DeepEqual(stored, class) {
 		// The conditions are a list and written whole, hence the optimistic lock.
 		err := c.kube.Status().Patch(ctx, class, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+		if apierrors.IsConflict(err) {
+			// Another controller wrote first; what it wrote brings us back here.
+			return reconcile.Result{RequeueAfter: time.Second}, nil
+		}
 		if err != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
@@ -129,6 +150,8 @@ func (c *Controller) clusters(class *v1alpha1.ProxmoxNodeClass, view inventory.V
 	switch {
 	case answering > 0:
 		conditions.SetTrueWithReason(v1alpha1.ConditionClustersReachable, v1alpha1.ConditionClustersReachable, strings.Join(failures, "; "))
+	case unread > 0 && conditions.Get(v1alpha1.ConditionClustersReachable).IsTrue():
+		// So it was before this controller started; the first reading will tell.
 	case unread > 0:
 		conditions.SetUnknownWithReason(v1alpha1.ConditionClustersReachable, "ClustersNotRead", "no Proxmox cluster was read yet")
 	default:
@@ -196,6 +219,9 @@ func (c *Controller) zonesOf(ctx context.Context, ref v1alpha1.InstanceTemplateR
 	}
 	if len(status.Zones) == 0 {
 		problem := fmt.Sprintf("%s %q is on no host yet", ref.Kind, ref.Name)
+		if ref.Kind == v1alpha1.ProxmoxTemplateKind {
+			problem += "; this release does not make templates yet, use a ProxmoxUnmanagedTemplate"
+		}
 		for _, condition := range status.Conditions {
 			if condition.Type == v1alpha1.ConditionTemplateReady && condition.Message != "" {
 				problem += ": " + condition.Message
@@ -217,6 +243,10 @@ func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeCl
 	for _, region := range regions {
 		snapshot, ok := view.Snapshots[region]
 		if !ok {
+			// Never read since the start: what was found before stays. A zone that
+			// vanished from the status would drift the Nodes in it.
+			selected = append(selected, inRegion(class.Status.SelectedZones, region, func(zone string) string { return zone })...)
+			unusable = append(unusable, inRegion(class.Status.UnusableZones, region, func(zone v1alpha1.UnusableZone) string { return zone.Zone })...)
 			continue
 		}
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
@@ -224,6 +254,9 @@ func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeCl
 			reason := ""
 			if !has {
 				reason = fmt.Sprintf("%s %q is not on this host", class.Spec.InstanceTemplateRef.Kind, class.Spec.InstanceTemplateRef.Name)
+			} else if !snapshot.Hosts[host].Online {
+				// What it has is not to be seen now; that it is away, offerings tell.
+				reason = ""
 			} else if reason = lacking(snapshot, host, class); reason == "" {
 				reason, _ = instance.CloneVerdict(cloneTime(zone))
 			}
@@ -235,6 +268,17 @@ func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeCl
 		}
 	}
 	return selected, unusable
+}
+
+// inRegion keeps the zones of one region.
+func inRegion[Z any](zones []Z, region string, name func(Z) string) []Z {
+	var out []Z
+	for _, zone := range zones {
+		if strings.HasPrefix(name(zone), region+"/") {
+			out = append(out, zone)
+		}
+	}
+	return out
 }
 
 // lacking says what a Host misses for a launch, beside the Template.
@@ -250,7 +294,7 @@ func lacking(snapshot *inventory.Snapshot, host string, class *v1alpha1.ProxmoxN
 	}
 	if class.Spec.MetadataOptions.CDROM() {
 		if _, err := instance.ISOStorage(snapshot, host, class.Spec.MetadataOptions.Storage); err != nil {
-			return err.Error()
+			return strings.TrimPrefix(err.Error(), snapshot.Region+"/"+host+": ")
 		}
 	}
 	return ""
@@ -267,6 +311,23 @@ func explain(unusable []v1alpha1.UnusableZone) string {
 	return strings.Join(parts, "; ")
 }
 
+// checkBootData renders the templates, unless that was done a moment ago for the same
+// class: the inventory changes often, Secrets seldom.
+func (c *Controller) checkBootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+	c.mu.Lock()
+	last, ok := c.checked[class.Name]
+	c.mu.Unlock()
+	now := c.instances.Clock.Now()
+	if ok && last.uid == class.UID && last.generation == class.Generation && last.err == nil && now.Sub(last.at) < recheck/2 {
+		return nil
+	}
+	err := c.instances.CheckBootData(ctx, class)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.checked[class.Name] = check{uid: class.UID, generation: class.Generation, at: now, err: err}
+	return err
+}
+
 // bootData renders the templates for an imaginary VM.
 func (c *Controller) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) {
 	conditions := class.StatusConditions()
@@ -274,7 +335,7 @@ func (c *Controller) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeCl
 		conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
 		return
 	}
-	if err := c.instances.CheckBootData(ctx, class); err != nil {
+	if err := c.checkBootData(ctx, class); err != nil {
 		conditions.SetFalse(v1alpha1.ConditionInstanceMetadataOptionsReady, v1alpha1.ReasonMetadataOptionsNotFound, err.Error())
 		return
 	}

@@ -4,6 +4,7 @@
 package status_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -16,12 +17,13 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // found writes what the template's own controller would have found.
-func found(w *testworld.World, zones ...string) *v1alpha1.ProxmoxUnmanagedTemplate {
+func found(w *testworld.World, zones ...string) {
 	w.T.Helper()
 	template := w.Template()
 	template.Status.Zones = zones
@@ -31,7 +33,6 @@ func found(w *testworld.World, zones ...string) *v1alpha1.ProxmoxUnmanagedTempla
 		template.StatusConditions().SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, "nobody has it")
 	}
 	w.Expect(w.Kube.Status().Update(w.T.Context(), template)).To(Succeed())
-	return template
 }
 
 // checked reconciles a class once and gives it as the API server then has it.
@@ -136,6 +137,39 @@ func TestOneOfTwoClustersDownIsToldButDoesNotStopTheOther(t *testing.T) {
 	w.Expect(class.Status.SelectedZones).To(ContainElement("region-2/pve1/9000"))
 }
 
+func TestARestartForgetsNothingThatWasKnown(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still(), testworld.Hosts(2))
+	found(w, "region-1/pve1/9000")
+	class := checked(w, w.NewClass())
+	before := class.DeepCopy()
+	w.Restart(false)
+	checked(w, class)
+	w.Expect(class.Status.SelectedZones).To(Equal(before.Status.SelectedZones), "a zone that vanishes would drift its nodes")
+	w.Expect(class.Status.UnusableZones).To(Equal(before.Status.UnusableZones))
+	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
+}
+
+func TestLaunchesThatKeepFailingAreToldAndDoNotStopTheClass(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	found(w, "region-1/pve1/9000")
+	class := checked(w, w.NewClass())
+	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionLaunchesSucceed)).To(Or(BeNil(), HaveField("Status", Equal(metav1.ConditionUnknown))), "nothing was launched yet")
+	for range 3 {
+		w.Instances.LaunchFailed(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
+	}
+	checked(w, class)
+	got := class.StatusConditions().Get(v1alpha1.ConditionLaunchesSucceed)
+	w.Expect(got.IsFalse()).To(BeTrue())
+	w.Expect(got.Reason).To(Equal(instance.ReasonStart))
+	w.Expect(got.Message).To(And(ContainSubstring("3 launches in a row"), ContainSubstring("bridge 'vmbr7' does not exist")))
+	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "another host may do")
+
+	w.Launched("a", class)
+	w.Expect(checked(w, class).StatusConditions().Get(v1alpha1.ConditionLaunchesSucceed).IsTrue()).To(BeTrue())
+}
+
 func TestTheTemplateIsMissedInWords(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -199,22 +233,22 @@ func TestAHostThatLacksAStorageIsLeftOutWithTheRemedy(t *testing.T) {
 		},
 		"no storage for boot drives": {
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} },
-			want:     "region-1/pve1: no storage takes iso content, which the boot drive needs; run: pvesm set local --content iso,images",
+			want:     "no storage takes iso content, which the boot drive needs; run: pvesm set local --content iso,images",
 		},
 		"boot drives on a storage that is not there": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "nas" },
-			want:  `region-1/pve1: spec.metadataOptions.storage "nas" is not on this host`,
+			want:  `spec.metadataOptions.storage "nas" is not on this host`,
 		},
 		"boot drives on a storage that takes none": {
 			scenario: func(s *pvesim.Scenario) {
 				s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"backup"}, Shared: true, Size: pvesim.TiB})
 			},
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "nas" },
-			want:  `region-1/pve1: spec.metadataOptions.storage "nas" takes backup but no iso content; run: pvesm set nas --content iso,backup`,
+			want:  `spec.metadataOptions.storage "nas" takes backup but no iso content; run: pvesm set nas --content iso,backup`,
 		},
 		"boot drives on a storage that can take none": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "local-lvm" },
-			want:  `region-1/pve1: spec.metadataOptions.storage "local-lvm" is of type lvmthin, which takes no iso content; name one that holds files`,
+			want:  `spec.metadataOptions.storage "local-lvm" is of type lvmthin, which takes no iso content; name one that holds files`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

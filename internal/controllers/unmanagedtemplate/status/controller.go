@@ -12,9 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,6 +55,7 @@ func (c *Controller) Reconcile(ctx context.Context, template *v1alpha1.ProxmoxUn
 	stored := template.DeepCopy()
 	view := c.inventory.View()
 	found, doubles := find(view, template.Spec)
+	found = append(found, unread(view, c.inventory.Regions(), template.Status.Zones)...)
 	for _, double := range doubles {
 		c.recorder.Publish(ambiguous(template, double))
 	}
@@ -72,7 +75,27 @@ func (c *Controller) Reconcile(ctx context.Context, template *v1alpha1.ProxmoxUn
 	}
 	// The conditions are a list and written whole, hence the optimistic lock.
 	err := c.kube.Status().Patch(ctx, template, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsConflict(err) {
+		// Somebody wrote first; what they wrote brings us back here.
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
 	return reconcile.Result{}, client.IgnoreNotFound(err)
+}
+
+// unread keeps what was found before in Clusters that were never read since the
+// start: that they do not answer does not take their Templates away.
+func unread(view inventory.View, regions, before []string) []string {
+	var out []string
+	for _, entry := range before {
+		zone, err := v1alpha1.ParseTemplateZone(entry)
+		if err != nil || !slices.Contains(regions, zone.Region) {
+			continue
+		}
+		if _, read := view.Snapshots[zone.Region]; !read {
+			out = append(out, entry)
+		}
+	}
+	return out
 }
 
 // double is a Host with several Templates that fit.

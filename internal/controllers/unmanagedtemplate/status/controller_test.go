@@ -4,6 +4,7 @@
 package status_test
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -33,10 +34,7 @@ func another(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
 		if g.VMID != 9000 {
 			continue
 		}
-		config := map[string]string{}
-		for key, value := range g.Config {
-			config[key] = value
-		}
+		config := maps.Clone(g.Config)
 		config["scsi0"], config["ide2"] = "local-lvm:base-9000-disk-0,size=3G", "none,media=cdrom"
 		g.VMID, g.Config = vmid, config
 		change(&g)
@@ -141,6 +139,15 @@ func TestAnOutageForgetsNoTemplate(t *testing.T) {
 	w.Cut()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
 	w.Expect(looked(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
+}
+
+func TestARestartForgetsNoTemplate(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	template := looked(w, w.Template())
+	w.Restart(false)
+	w.Expect(looked(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
+	w.Expect(template.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
 }
 
 func TestUnderAManagerATemplateThatComesLaterIsNoticed(t *testing.T) {
