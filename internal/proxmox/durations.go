@@ -46,12 +46,12 @@ var firstGuess = map[string]time.Duration{
 const otherGuess = 500 * time.Millisecond
 
 const (
-	// fine and finest are how well a duration has to be known: to a 25th, or that long.
-	fine   = 25
-	finest = 20 * time.Millisecond
+	// fine and finest are how well a duration has to be known: to a 40th, or that long.
+	fine   = 40
+	finest = 10 * time.Millisecond
 	// ageing lets the lower end go down a little with every task that had ended when
 	// it was first looked at: it may have become quicker.
-	ageing = 0.995
+	ageing = 0.998
 	// trust is how far a task that took longer than any before moves the estimate: it
 	// may have waited for a lock for once.
 	trust       = 0.5

@@ -36,8 +36,6 @@ func roomy(s *pvesim.Scenario) {
 }
 
 // TestBurst launches ten Claims per Host at once.
-//
-//nolint:paralleltest // it measures time
 func TestBurst(t *testing.T) {
 	const perHost = 10
 	hosts := repeats(2, 10)
@@ -54,7 +52,7 @@ func TestBurst(t *testing.T) {
 
 func burst(t *testing.T, hosts, perHost int) float64 {
 	t.Helper()
-	w := lab.New(t, lab.Options{Hosts: hosts, Speed: 1, Scenario: roomy})
+	w := lab.New(t, lab.Options{Hosts: hosts, Speed: unhurried, Scenario: roomy})
 	p := w.Process(lab.Start{Quiet: true})
 	var launches sync.WaitGroup
 	began := time.Now()
@@ -75,7 +73,7 @@ func burst(t *testing.T, hosts, perHost int) float64 {
 		})
 	}
 	launches.Wait()
-	took := time.Since(began)
+	took := w.Clock.Simulated(time.Since(began))
 	perHostMost := 0
 	for _, host := range w.Hosts {
 		perHostMost = max(perHostMost, p.View().VMs(lab.Region, host, "default"))

@@ -43,8 +43,6 @@ func selected(t *testing.T, w *lab.World, name, host string, template int) {
 
 // TestCreateAnswersWhileProxmoxIsSlow fills all slots of one Host with clones that
 // take two minutes. Create goes on answering, and another pool launches as ever.
-//
-//nolint:paralleltest // it measures time
 func TestCreateAnswersWhileProxmoxIsSlow(t *testing.T) {
 	w := lab.New(t, lab.Options{Hosts: 2, Speed: 1, Scenario: roomy})
 	selected(t, w, "slow", "pve1", 9000)
@@ -67,8 +65,6 @@ func TestCreateAnswersWhileProxmoxIsSlow(t *testing.T) {
 }
 
 // TestABrokenClassDelaysNobody launches beside a class whose VMs cannot start.
-//
-//nolint:paralleltest // it measures time
 func TestABrokenClassDelaysNobody(t *testing.T) {
 	w := lab.New(t, lab.Options{Hosts: 1, Speed: 1, Scenario: func(s *pvesim.Scenario) {
 		roomy(s)
@@ -111,8 +107,6 @@ func repeated(t *testing.T, w *lab.World, p *lab.Process, class, when string) fl
 }
 
 // TestPlansAtScale plans a thousand Claims on a hundred Hosts.
-//
-//nolint:paralleltest // it measures time
 func TestPlansAtScale(t *testing.T) {
 	w := lab.New(t, lab.Options{Hosts: repeats(10, 100), Speed: 50, Scenario: roomy})
 	p := w.Process(lab.Start{Quiet: true})
