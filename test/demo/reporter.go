@@ -93,10 +93,16 @@ func (r *Reporter) Observe(w World) {
 		w.VMs[i].ReadyAfter = r.vm(w.VMs[i])
 	}
 	for uid, h := range r.known {
-		if !seen[uid] && h.phase != "" {
+		switch {
+		case seen[uid] || h.phase == "":
+			continue
+		case h.vm.VMID == 0:
+			// It was refused before it had a VM: there was no room, or no class.
+			r.event(dim, "claim %s got no VM and is gone; kubectl get events tells why", h.vm.Name)
+		default:
 			r.event(dim, "VM %d and everything of it is gone from %s", h.vm.VMID, h.vm.Host)
-			delete(r.known, uid)
 		}
+		delete(r.known, uid)
 	}
 	r.scene.World = w
 	r.scene.Elapsed = time.Since(r.began)
@@ -161,6 +167,10 @@ func (r *Reporter) tell(vm VM, before Phase, readyAfter time.Duration, again boo
 		why := ""
 		if vm.Why != "" {
 			why = " (" + vm.Why + ")"
+		}
+		if readyAfter == 0 && !slices.Contains(r.nodes, vm.Name) {
+			r.event(red, "claim %s is given up before it became a node%s; kubectl get events tells why", vm.Name, why)
+			break
 		}
 		r.event(yellow, "Karpenter gives node %s back%s", vm.Name, why)
 	case Planned, Prepared, Joined:
