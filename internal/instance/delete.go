@@ -99,26 +99,7 @@ func (r *removal) run(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	settled := true
-	switch outcome {
-	case vmAbsent:
-		settled, err = r.provenGone(ctx)
-	case vmCloning:
-		settled = false
-		var ended bool
-		if ended, err = r.cloneSettled(ctx); err == nil && ended {
-			err = r.deadLock(ctx, host, lockClone)
-		}
-	case vmDestroying:
-		settled = false
-		var ended bool
-		if ended, err = r.destroySettled(ctx, host); err == nil && ended {
-			err = r.deadLock(ctx, host, lockDestroyed)
-		}
-	case vmGoing:
-		settled = false
-	case vmRemoved:
-	}
+	settled, err := r.settled(ctx, outcome, host)
 	if err != nil || !settled {
 		return false, err
 	}
@@ -126,6 +107,28 @@ func (r *removal) run(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	return r.finish(ctx)
+}
+
+// settled tells whether nothing of the VM is left or on its way.
+func (r *removal) settled(ctx context.Context, state outcome, host string) (bool, error) {
+	var ended bool
+	var err error
+	switch state {
+	case vmRemoved:
+		return true, nil
+	case vmAbsent:
+		return r.provenGone(ctx)
+	case vmCloning:
+		if ended, err = r.cloneSettled(ctx); err == nil && ended {
+			err = r.deadLock(ctx, host, lockClone)
+		}
+	case vmDestroying:
+		if ended, err = r.destroySettled(ctx, host); err == nil && ended {
+			err = r.deadLock(ctx, host, lockDestroyed)
+		}
+	case vmGoing:
+	}
+	return false, err
 }
 
 // finish gives back what is not on Proxmox.

@@ -103,7 +103,7 @@ func TestWaitLearnsWhenToLook(t *testing.T) {
 func TestWaitBearsWithVariety(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // repeatable on purpose
+	random := rand.New(rand.NewPCG(1, 1))
 	host, durations := newTaskHost(0), proxmox.NewDurations()
 	looks, late, total := 0, time.Duration(0), time.Duration(0)
 	const rounds = 400

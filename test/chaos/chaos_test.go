@@ -58,7 +58,7 @@ func (p plan) some(short int) int {
 }
 
 func (p plan) random(stream uint64) *rand.Rand {
-	return rand.New(rand.NewPCG(p.seed, stream)) //nolint:gosec // repeatable on purpose
+	return rand.New(rand.NewPCG(p.seed, stream))
 }
 
 // forGood is how long a trouble lasts that does not go away by itself, in simulated

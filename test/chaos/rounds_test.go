@@ -54,7 +54,7 @@ type round struct {
 func newRound(t *testing.T, seed uint64, calls, tasks []place) *round {
 	t.Helper()
 	r := &round{
-		t: t, rand: rand.New(rand.NewPCG(seed, 3)), //nolint:gosec // repeatable on purpose
+		t: t, rand: rand.New(rand.NewPCG(seed, 3)),
 		world: lab.New(t, lab.Options{Hosts: 3, Speed: speed, Seed: seed}),
 		calls: calls, tasks: tasks, down: map[string]bool{}, done: map[string]int{},
 	}
