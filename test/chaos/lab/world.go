@@ -33,10 +33,11 @@ const (
 	// Region is the simulated Cluster's.
 	Region      = "region-1"
 	kubeCluster = "0f0f0f0f-0000-4000-8000-000000000001"
-	// FirstVMID and LastVMID are our range, all of it: whatever has such a VMID is
-	// ours, or a stranger that the test knows of.
+	// FirstVMID is where our range begins: whatever has a VMID in it is ours, or a
+	// stranger that the test knows of.
 	FirstVMID = 20000
-	LastVMID  = 99999
+	// LastVMID is where it ends.
+	LastVMID = 99999
 	// instanceType is small enough for seven on a Host.
 	instanceType = "t1.2VCPU-6GB"
 	// diskSize is more than the Template's.
