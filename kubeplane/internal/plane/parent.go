@@ -33,7 +33,7 @@ func endWithParent(stop context.CancelCauseFunc) error {
 	go func() {
 		defer func() { _ = unix.Close(pidfd) }()
 		for {
-			ended := unix.PollFd{Fd: int32(pidfd), Events: unix.POLLIN}
+			ended := unix.PollFd{Fd: int32(pidfd), Events: unix.POLLIN} //nolint:gosec // a file descriptor is a small number
 			_, err := unix.Poll([]unix.PollFd{ended}, -1)
 			if !errors.Is(err, unix.EINTR) {
 				stop(errParentEnded)
