@@ -107,7 +107,9 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 			pause = min(max(left, smallStep), maxBlind)
 			continue
 		}
-		pause = min(step, max(maxStep, expected/10), maxBlind)
+		// A task that waits for its turn can take several times as long as expected:
+		// never look more than a tenth too late.
+		pause = min(step, max(firstStep, elapsed/10), max(maxStep, expected/10), maxBlind)
 		step = step * 3 / 2
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // lessons is how many launches teach how long tasks take.
-const lessons = 5
+const lessons = 8
 
 // unhurried is slower than real time: what a busy machine adds counts for less.
 const unhurried = 0.5
