@@ -101,7 +101,7 @@ func (w *World) Process(start Start) *Process {
 	s.VMIDs.From, s.VMIDs.To = FirstVMID, LastVMID
 	// These two are waited for in real time.
 	s.TaskTimeout = max(w.Clock.Real(s.TaskTimeout), 10*time.Second)
-	s.DeletePatience = max(w.Clock.Real(s.DeletePatience), time.Second)
+	s.DeletePatience = max(w.Clock.Real(s.DeletePatience), 5*time.Second)
 	if start.Settings != nil {
 		start.Settings(&s)
 	}
