@@ -84,6 +84,8 @@ func (f *fakeHost) write(w http.ResponseWriter, r *http.Request, a reply) {
 	select {
 	case <-time.After(a.wait):
 	case <-r.Context().Done():
+		// The caller has left: an answer could still overtake its leaving.
+		a.drop = true
 	}
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {

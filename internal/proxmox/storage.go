@@ -48,7 +48,12 @@ func (c *client) upload(ctx context.Context, e endpoint, name string, image []by
 		fields := map[string]string{"content": "iso"}
 		return api.UploadReader(e.String(), fields, name, bytes.NewReader(image), int64(len(image)), &upid)
 	}, ErrUnknownOutcome)
-	return started(upid, err)
+	upid, err = started(upid, err)
+	if f, ok := errors.AsType[*failure](err); ok && f.cause == nil {
+		// A caller who left while the answer was on its way gets what there was of it.
+		f.cause = ctx.Err()
+	}
+	return upid, err
 }
 
 // adopt gives a request another context and a body that can be sent again.

@@ -144,7 +144,7 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason
 			c.recorder.Publish(lifecycle.InsufficientCapacityErrorPodEvent(pod, claim, cause))
 		}
 	}
-	if err := c.kube.Delete(ctx, claim); err != nil {
+	if err := c.kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); err != nil {
 		c.givenUp.Delete(claim.UID)
 		return client.IgnoreNotFound(err)
 	}

@@ -110,7 +110,7 @@ func (c *Controller) vanished(ctx context.Context, claim *karpv1.NodeClaim) {
 	}
 	log.FromContext(ctx).Info("the VM is gone, deleting its claim", "NodeClaim", claim.Name, "provider-id", claim.Status.ProviderID)
 	c.recorder.Publish(event(claim, "VMVanished", fmt.Sprintf("VM %d in region %s is gone; somebody removed it outside of Karpenter", id.VMID, id.Region)))
-	if err := c.kube.Delete(ctx, claim); client.IgnoreNotFound(err) != nil {
+	if err := c.kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
 		log.FromContext(ctx).Error(err, "deleting the claim of a VM that is gone", "NodeClaim", claim.Name)
 	}
 }
@@ -125,7 +125,7 @@ func (c *Controller) stopped(ctx context.Context, claim *karpv1.NodeClaim, vm in
 	case replace:
 		log.Info("the VM stops over and over, replacing its claim")
 		c.recorder.Publish(event(claim, "VMKeepsStopping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its claim is replaced", vm.VMID, vm.Host, enough)))
-		if err := c.kube.Delete(ctx, claim); client.IgnoreNotFound(err) != nil {
+		if err := c.kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
 			log.Error(err, "deleting the claim of a VM that stops over and over")
 		}
 		return
