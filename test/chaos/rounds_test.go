@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -69,11 +72,20 @@ func newRound(t *testing.T, seed uint64, calls, tasks []place) *round {
 
 func (r *round) run() {
 	r.t.Helper()
-	r.process.Run()
-	r.troubles()
 	for i := range burst {
 		r.world.Claim(fmt.Sprintf("pool-%d", i))
 	}
+	// Some are planned before the others, and a stranger gets at the VMID of one.
+	for i := range 3 {
+		if err := r.process.Act(lab.ActPlan, fmt.Sprintf("pool-%d", i)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	if r.stranger() {
+		r.done["strangers"]++
+	}
+	r.troubles()
+	r.process.Run()
 	for range turmoil {
 		r.world.Clock.Sleep(time.Duration(2+r.rand.IntN(10)) * time.Second)
 		r.disturb()
@@ -175,6 +187,12 @@ func (r *round) deleteOne() bool {
 func (r *round) stranger() bool {
 	claims := r.world.Claims()
 	if len(claims) == 0 || r.noQuorum {
+		return false
+	}
+	claims = slices.DeleteFunc(claims, func(claim karpv1.NodeClaim) bool {
+		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] == "" || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
+	})
+	if len(claims) == 0 {
 		return false
 	}
 	claim := pick(r.rand, claims)
