@@ -5,6 +5,7 @@ package chaos_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,15 +70,12 @@ func (c *one) heal() {
 func (c *one) killAt(at place, after bool) {
 	c.t.Helper()
 	if at.method == "" {
-		n := at.nth
+		// The clone and the boot drive write at the same time.
+		var n atomic.Int64
 		c.process.OnWrite(func(done bool) {
-			if done != after {
-				return
-			}
-			if n == 0 {
+			if done == after && n.Add(1) == int64(at.nth)+1 {
 				c.process.Cut()
 			}
-			n--
 		})
 		return
 	}
@@ -98,7 +96,7 @@ func (c *one) awaitDeath() {
 	c.t.Helper()
 	select {
 	case <-c.process.Context().Done():
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		c.t.Fatal("the process never came to the place where it was to die")
 	}
 	c.process.Kill()
