@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,10 +93,10 @@ func record(t *testing.T) (calls, tasks, writes []place) {
 	t.Helper()
 	w := lab.New(t, lab.Options{Speed: speed})
 	p := w.Process(lab.Start{Quiet: true})
-	written := 0
+	var written atomic.Int64
 	p.OnWrite(func(after bool) {
 		if after {
-			written++
+			written.Add(1)
 		}
 	})
 	w.Claim("recorded")
@@ -104,7 +105,7 @@ func record(t *testing.T) (calls, tasks, writes []place) {
 			w.Delete("recorded")
 		}
 		w.Sim.ForgetRequests()
-		written = 0
+		written.Store(0)
 		if err := p.Act(act, "recorded"); err != nil {
 			t.Fatalf("recording the %s, %v", act, err)
 		}
@@ -118,7 +119,7 @@ func record(t *testing.T) (calls, tasks, writes []place) {
 				tasks = append(tasks, place{act: act, task: kind})
 			}
 		}
-		for n := range written {
+		for n := range int(written.Load()) {
 			writes = append(writes, place{act: act, nth: n})
 		}
 	}
