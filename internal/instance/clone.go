@@ -104,14 +104,19 @@ func (l *launch) settleLocked(ctx context.Context) (again bool, err error) {
 	if cfg.Lock() != lockClone {
 		return true, nil
 	}
-	return false, &LaunchError{Reason: ReasonLeftover, err: errors.New(leftover(l.id, l.intent.Host))}
+	return false, &LaunchError{Reason: ReasonLeftover, err: errors.New(leftover(l.id, l.intent.Host, lockClone))}
 }
 
-// leftover says what to do about a configuration that a dead clone left locked: a
+// leftover says what to do about a configuration that a dead task left locked: a
 // token can neither unlock nor destroy it.
-func leftover(id Identity, host string) string {
-	return fmt.Sprintf("VM %d on host %s is locked by a clone that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: qm unlock %d && qm destroy %d",
-		id.VMID, host, id.VMID, id.VMID)
+func leftover(id Identity, host, lock string) string {
+	command := fmt.Sprintf("qm unlock %d && qm destroy %d", id.VMID, id.VMID)
+	if lock == lockDestroyed {
+		// Its configuration names no disks any more.
+		command = fmt.Sprintf("qm destroy %d --skiplock 1 --destroy-unreferenced-disks 1", id.VMID)
+	}
+	return fmt.Sprintf("VM %d on host %s is locked (%s) by a task that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: %s",
+		id.VMID, host, lock, command)
 }
 
 // cloneUnderWay tells whether a clone of our Template runs on that Host. Proxmox

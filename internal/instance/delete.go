@@ -117,6 +117,12 @@ func (r *removal) settled(ctx context.Context, state outcome, host string) (bool
 	case vmRemoved:
 		return true, nil
 	case vmAbsent:
+		// Without a Host it was not in a list that was read just now.
+		if host != "" {
+			if err := r.Inventory.Refresh(ctx, r.id.Region); err != nil {
+				return false, blockedBy(err, fmt.Sprintf("region %s does not answer", r.id.Region))
+			}
+		}
 		return r.provenGone(ctx)
 	case vmCloning:
 		if ended, err = r.cloneSettled(ctx); err == nil && ended {
@@ -173,9 +179,6 @@ func (r *removal) locate(ctx context.Context) (string, bool, error) {
 // provenGone answers whether nothing of the VM is left or on its way: it may
 // have moved to another Host, or its clone may still be at work.
 func (r *removal) provenGone(ctx context.Context) (bool, error) {
-	if err := r.Inventory.Refresh(ctx, r.id.Region); err != nil {
-		return false, blockedBy(err, fmt.Sprintf("region %s does not answer", r.id.Region))
-	}
 	if guest, ok := r.Inventory.View().Guest(r.id.Region, r.id.VMID); ok {
 		cfg, err := r.client.VMConfig(ctx, guest.Host, r.id.VMID)
 		if errors.Is(err, proxmox.ErrNotFound) {
@@ -237,14 +240,7 @@ func (r *removal) deadLock(ctx context.Context, host, lock string) error {
 	if cfg.Lock() != lock {
 		return nil
 	}
-	command := fmt.Sprintf("qm unlock %d && qm destroy %d", r.id.VMID, r.id.VMID)
-	if lock == lockDestroyed {
-		// Its configuration names no disks any more.
-		command = fmt.Sprintf("qm destroy %d --skiplock 1 --destroy-unreferenced-disks 1", r.id.VMID)
-	}
-	return &BlockedError{Reason: BlockedLocked, Message: fmt.Sprintf(
-		"VM %d on host %s is locked (%s) by a task that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: %s",
-		r.id.VMID, host, lock, command)}
+	return &BlockedError{Reason: BlockedLocked, Message: leftover(r.id, host, lock)}
 }
 
 // destroySettled tells whether no removal of the VM is at work on its Host.

@@ -23,9 +23,8 @@ import (
 // VM is one of ours, as it was found on Proxmox.
 type VM struct {
 	Identity
-	Host    string
-	Name    string
-	Running bool
+	Host string
+	Name string
 	// Status is the power state as the Cluster reports it, up to a poll old.
 	Status string
 	// HostOnline is false while its Host is away.
@@ -88,7 +87,7 @@ func (p *Provider) ours(snapshot *inventory.Snapshot, guest inventory.Guest) (VM
 	}
 	return VM{
 		Identity: id, Host: guest.Host, Name: guest.Name,
-		Running: guest.Status == "running", Status: guest.Status,
+		Status:     guest.Status,
 		HostOnline: snapshot.Hosts[guest.Host].Online,
 		config:     *guest.Config,
 	}, true
@@ -155,9 +154,11 @@ func (p *Provider) RemoveOrphan(ctx context.Context, vm VM) (bool, error) {
 		return false, nil
 	}
 	defer release()
-	// The Snapshot may have read it before its boot drive was there.
-	if cfg, err := client.VMConfig(ctx, vm.Host, vm.VMID); err == nil {
-		vm.config = cfg
+	if vm.bootVolume() == "" {
+		// The Snapshot may have read it before its boot drive was there.
+		if cfg, err := client.VMConfig(ctx, vm.Host, vm.VMID); err == nil {
+			vm.config = cfg
+		}
 	}
 	outcome, err := p.removeVM(ctx, client, vm.Identity, vm.Host)
 	if err != nil || (outcome != vmRemoved && outcome != vmAbsent) {

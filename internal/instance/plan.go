@@ -173,7 +173,7 @@ func (in *Intent) chooseStorages(view inventory.View, class *v1alpha1.ProxmoxNod
 	}
 	storage, err := ISOStorage(snapshot, in.Host, class.Spec.MetadataOptions.Storage)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s/%s: %w", in.Region, in.Host, err)
 	}
 	in.ISOStorage = storage
 	return nil
@@ -205,7 +205,7 @@ func ISOStorage(snapshot *inventory.Snapshot, host, wanted string) (string, erro
 		}
 	}
 	if len(candidates) == 0 {
-		return "", fmt.Errorf("%s/%s: %s", snapshot.Region, host, lacksISO(snapshot, host, wanted))
+		return "", errors.New(lacksISO(snapshot, host, wanted))
 	}
 	slices.SortFunc(candidates, func(a, b proxmox.StorageRow) int {
 		if a.Shared != b.Shared {

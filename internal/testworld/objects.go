@@ -163,7 +163,7 @@ func (w *World) Launched(name string, class *v1alpha1.ProxmoxNodeClass, changes 
 		vms, err := w.Instances.List()
 		w.Expect(err).NotTo(gomega.HaveOccurred())
 		for _, vm := range vms {
-			if vm.ClaimUID == string(claim.UID) && vm.Running {
+			if vm.ClaimUID == string(claim.UID) && vm.Status == "running" {
 				return true
 			}
 		}

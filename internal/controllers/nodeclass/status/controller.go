@@ -66,8 +66,8 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclass.status.proxmox").
 		For(&v1alpha1.ProxmoxNodeClass{}).
-		Watches(&v1alpha1.ProxmoxUnmanagedTemplate{}, handler.EnqueueRequestsFromMapFunc(c.users("ProxmoxUnmanagedTemplate"))).
-		Watches(&v1alpha1.ProxmoxTemplate{}, handler.EnqueueRequestsFromMapFunc(c.users("ProxmoxTemplate"))).
+		Watches(&v1alpha1.ProxmoxUnmanagedTemplate{}, handler.EnqueueRequestsFromMapFunc(c.users(v1alpha1.ProxmoxUnmanagedTemplateKind))).
+		Watches(&v1alpha1.ProxmoxTemplate{}, handler.EnqueueRequestsFromMapFunc(c.users(v1alpha1.ProxmoxTemplateKind))).
 		WatchesRawSource(wake.OnInventory(ctx, c.inventory, m.GetClient(), &v1alpha1.ProxmoxNodeClassList{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 10}).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
@@ -204,7 +204,7 @@ func (c *Controller) zonesOf(ctx context.Context, ref v1alpha1.InstanceTemplateR
 	var object client.Object
 	var status *v1alpha1.ProxmoxTemplateStatus
 	switch ref.Kind {
-	case "ProxmoxTemplate":
+	case v1alpha1.ProxmoxTemplateKind:
 		template := &v1alpha1.ProxmoxTemplate{}
 		object, status = template, &template.Status
 	default:
@@ -294,7 +294,7 @@ func lacking(snapshot *inventory.Snapshot, host string, class *v1alpha1.ProxmoxN
 	}
 	if class.Spec.MetadataOptions.CDROM() {
 		if _, err := instance.ISOStorage(snapshot, host, class.Spec.MetadataOptions.Storage); err != nil {
-			return strings.TrimPrefix(err.Error(), snapshot.Region+"/"+host+": ")
+			return err.Error()
 		}
 	}
 	return ""
