@@ -36,6 +36,7 @@ type CloudProvider struct {
 	overlays  *nodeoverlay.InstanceTypeStore
 
 	migratedDriftAfter time.Duration
+	repair             RepairPatience
 }
 
 var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
@@ -49,13 +50,14 @@ type Deps struct {
 	Overlays  *nodeoverlay.InstanceTypeStore
 	// MigratedDriftAfter is how long after a migration a Node drifts; 0 = never.
 	MigratedDriftAfter time.Duration
+	Repair             RepairPatience
 }
 
 // New makes the adapter.
 func New(deps Deps) *CloudProvider {
 	return &CloudProvider{
 		kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, overlays: deps.Overlays,
-		migratedDriftAfter: deps.MigratedDriftAfter,
+		migratedDriftAfter: deps.MigratedDriftAfter, repair: deps.Repair,
 	}
 }
 

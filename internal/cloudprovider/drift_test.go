@@ -125,7 +125,7 @@ func TestRepairPoliciesAreAcceptedByCore(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := coreoptions.ToContext(t.Context(), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{NodeRepair: true}})
-	cp := cloudprovider.New(cloudprovider.Deps{})
+	cp := cloudprovider.New(cloudprovider.Deps{Repair: cloudprovider.DefaultRepairPatience()})
 	matcher, err := health.NewRepairPolicyMatcher(ctx, cp)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(matcher).NotTo(BeNil())
@@ -133,6 +133,7 @@ func TestRepairPoliciesAreAcceptedByCore(t *testing.T) {
 	for _, policy := range cp.RepairPolicies() {
 		if policy.ConditionType == corev1.NodeReady {
 			sick[policy.ConditionStatus] = true
+			g.Expect(policy.TolerationDuration).To(Equal(15 * time.Minute))
 		}
 	}
 	g.Expect(sick).To(And(HaveKey(corev1.ConditionFalse), HaveKey(corev1.ConditionUnknown)))

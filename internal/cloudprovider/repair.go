@@ -25,15 +25,21 @@ const (
 	ConditionRebootRequired corev1.NodeConditionType = "ProxmoxRebootRequired"
 )
 
-const (
-	// unreadyToleration is how long a Node may be silent or not ready.
-	unreadyToleration = 15 * time.Minute
-	// askedToleration is how long a request must stand: long enough not to act on
-	// a condition that flickers.
-	askedToleration = time.Minute
-	// drainPatience bounds the drain of a Node that is to be repaired.
-	drainPatience = 5 * time.Minute
-)
+// RepairPatience is how long a sick Node is put up with.
+type RepairPatience struct {
+	// Unready is how long a Node may be silent or not ready.
+	Unready time.Duration
+	// Asked is how long a request must stand: long enough not to act on a condition
+	// that flickers.
+	Asked time.Duration
+	// Drain bounds the drain of a Node whose repair was asked for.
+	Drain time.Duration
+}
+
+// DefaultRepairPatience is the documented default.
+func DefaultRepairPatience() RepairPatience {
+	return RepairPatience{Unready: 15 * time.Minute, Asked: time.Minute, Drain: 5 * time.Minute}
+}
 
 // RepairPolicies say when a Node is beyond hope and what to do. Exactly one, the
 // fallback, has no reason pattern.
@@ -41,19 +47,19 @@ func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy {
 	return []cloudprovider.RepairPolicy{
 		{
 			ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse,
-			TolerationDuration: unreadyToleration, Action: cloudprovider.ReplaceNode,
+			TolerationDuration: c.repair.Unready, Action: cloudprovider.ReplaceNode,
 		},
 		{
 			ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionUnknown, ReasonRegex: ".*",
-			TolerationDuration: unreadyToleration, Action: cloudprovider.ReplaceNode,
+			TolerationDuration: c.repair.Unready, Action: cloudprovider.ReplaceNode,
 		},
 		{
 			ConditionType: ConditionGuestUnhealthy, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
-			TolerationDuration: askedToleration, TerminationGracePeriod: new(drainPatience), Action: cloudprovider.ReplaceNode,
+			TolerationDuration: c.repair.Asked, TerminationGracePeriod: new(c.repair.Drain), Action: cloudprovider.ReplaceNode,
 		},
 		{
 			ConditionType: ConditionRebootRequired, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
-			TolerationDuration: askedToleration, TerminationGracePeriod: new(drainPatience), Action: cloudprovider.RebootNode,
+			TolerationDuration: c.repair.Asked, TerminationGracePeriod: new(c.repair.Drain), Action: cloudprovider.RebootNode,
 		},
 	}
 }

@@ -9,14 +9,8 @@ import (
 	"time"
 )
 
-const (
-	// failuresInARow make launches of a class count as failing.
-	failuresInARow = 3
-	// slowClone is worth a warning, tooSlowClone a refusal: core gives up on a
-	// replacement after ten minutes and on a registration after fifteen.
-	slowClone    = 5 * time.Minute
-	tooSlowClone = 10 * time.Minute
-)
+// failuresInARow make launches of a class count as failing.
+const failuresInARow = 3
 
 // health remembers how the launches of each NodeClass went lately.
 type health struct {
@@ -77,13 +71,13 @@ func (p *Provider) CloneTime(region, host, storage string) time.Duration {
 
 // CloneVerdict holds a clone's time against core's patience: a refusal says why no
 // VM of the class can be launched there, a warning that it is close.
-func CloneVerdict(took time.Duration) (refusal, warning string) {
-	text := fmt.Sprintf("a clone takes about %s there, and Karpenter gives up on a node after %s; put the template on a storage that can link clones (LVM-thin, ZFS, Ceph RBD, or a directory with qcow2)",
-		took.Round(time.Second), tooSlowClone)
+func (p *Provider) CloneVerdict(took time.Duration) (refusal, warning string) {
+	text := fmt.Sprintf("a clone takes about %s there, and Karpenter gives up on a replacement after 10m and on a node that has not registered after 15m; "+
+		"put the template on a storage that can link clones (LVM-thin, ZFS, Ceph RBD, or a directory with qcow2)", took.Round(time.Second))
 	switch {
-	case took >= tooSlowClone:
+	case took >= p.Settings.TooSlowClone:
 		return text, ""
-	case took >= slowClone:
+	case took >= p.Settings.SlowClone:
 		return "", text
 	}
 	return "", ""

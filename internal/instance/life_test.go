@@ -241,10 +241,10 @@ func TestACloneThatTakesTooLongIsRefusedNextTime(t *testing.T) {
 	w.deleted(p, w.reread(claim))
 	w.expectNothingLeft()
 
-	refusal, warning := instance.CloneVerdict(11 * time.Minute)
+	refusal, warning := p.CloneVerdict(11 * time.Minute)
 	w.Expect(refusal).To(ContainSubstring("11m0s"))
 	w.Expect(warning).To(BeEmpty())
-	refusal, warning = instance.CloneVerdict(6 * time.Minute)
+	refusal, warning = p.CloneVerdict(6 * time.Minute)
 	w.Expect(refusal).To(BeEmpty())
 	w.Expect(warning).NotTo(BeEmpty())
 }

@@ -50,15 +50,17 @@ type Settings struct {
 	// ParkPatience is how long a claim of a static pool waits for room before it
 	// is given up and made anew.
 	ParkPatience time.Duration
-	// DeletePatience bounds how long one Delete waits before it answers that
-	// the removal is under way.
-	DeletePatience time.Duration
+	// AttemptPatience bounds how long one attempt to remove or to restart a VM
+	// waits for Proxmox, which goes on without us: the next attempt finds its work.
+	AttemptPatience time.Duration
 	// ShutdownTimeout is how long a guest may take to shut down before its power
 	// is cut; 0 cuts it at once.
 	ShutdownTimeout time.Duration
 	// HostRemovedAfter is how long a Host that has left its Cluster is waited for
 	// before its VMs count as gone with it.
 	HostRemovedAfter time.Duration
+	// SlowClone is worth a warning, TooSlowClone a refusal.
+	SlowClone, TooSlowClone time.Duration
 }
 
 // csiVMID is what the Proxmox CSI driver names its volumes after.
@@ -67,14 +69,15 @@ const csiVMID = 9999
 // DefaultSettings are the documented defaults.
 func DefaultSettings() Settings {
 	return Settings{
-		VMIDs:          placement.Range{From: 20000, To: 99999, Exclude: []int{csiVMID}},
-		CloneSlots:     4,
-		TaskTimeout:    10 * time.Minute,
-		LaunchPatience: 5 * time.Minute,
-		ParkPatience:   5 * time.Minute,
-		DeletePatience: 15 * time.Second,
-
+		VMIDs:            placement.Range{From: 20000, To: 99999, Exclude: []int{csiVMID}},
+		CloneSlots:       4,
+		TaskTimeout:      10 * time.Minute,
+		LaunchPatience:   5 * time.Minute,
+		ParkPatience:     5 * time.Minute,
+		AttemptPatience:  15 * time.Second,
 		HostRemovedAfter: 10 * time.Minute,
+		SlowClone:        5 * time.Minute,
+		TooSlowClone:     10 * time.Minute,
 	}
 }
 

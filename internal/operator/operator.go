@@ -102,11 +102,11 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 			Reader: o.uncached, Namespace: opts.SystemNamespace, Version: version,
 			Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: core.Clock},
 		},
-		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: instanceSettings(opts), Metrics: instance.NewMetrics(crmetrics.Registry),
+		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: opts.Instances(), Metrics: instance.NewMetrics(crmetrics.Registry),
 	})
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,
-		MigratedDriftAfter: opts.MigratedDriftAfter,
+		MigratedDriftAfter: opts.MigratedDriftAfter, Repair: opts.Repair,
 	})
 	if err := core.Add(o.Inventory); err != nil {
 		return nil, fmt.Errorf("adding the inventory, %w", err)
@@ -116,7 +116,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 
 // Controllers are ours, beside core's.
 func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
-	kube, interval := o.GetClient(), o.settings.Options.PollInterval
+	kube, opts := o.GetClient(), o.settings.Options
 	return []controller.Controller{
 		nodeclasshash.NewController(kube),
 		nodeclassstatus.NewController(kube, o.Inventory, o.Instances),
@@ -124,13 +124,16 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
 		launch.NewController(launch.Deps{
 			Kube: kube, Instances: o.Instances, Types: o.Types, Recorder: o.EventRecorder, Pods: cluster.PodsMappedToNodeClaim,
+			Avoidance: opts.Avoidance,
 		}),
 		handover.NewController(o.Instances),
 		inplace.NewController(kube, o.Instances, o.EventRecorder),
-		presence.NewController(kube, o.Instances, o.EventRecorder, interval),
+		presence.NewController(presence.Deps{
+			Kube: kube, Instances: o.Instances, Recorder: o.EventRecorder, Interval: opts.PollInterval, Restarts: opts.Restarts,
+		}),
 		garbagecollection.NewController(garbagecollection.Deps{
 			Kube: kube, Reader: o.uncached, Instances: o.Instances, Recorder: o.EventRecorder, Registerer: crmetrics.Registry,
-			Policy: garbagecollection.Policy(o.settings.Options.OrphanPolicy), Grace: o.settings.Options.OrphanGrace, Interval: interval,
+			Rules: opts.Orphans, Interval: opts.PollInterval,
 		}),
 		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg takes the older recorder
 		status.NewController[*v1alpha1.ProxmoxUnmanagedTemplate](kube, o.GetEventRecorderFor("karpenter")), //nolint:staticcheck // operatorpkg takes the older recorder
@@ -142,7 +145,10 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 func connect(ctx context.Context, settings Settings) ([]proxmox.Client, error) {
 	clients := make([]proxmox.Client, 0, len(settings.Cloud.Clusters))
 	for _, cluster := range settings.Cloud.Clusters {
-		c, err := proxmox.New(cluster, proxmox.Options{Registerer: crmetrics.Registry, Log: log.FromContext(ctx).WithName("proxmox")})
+		c, err := proxmox.New(cluster, proxmox.Options{
+			DialTimeout: settings.Options.DialTimeout, ResponseTimeout: settings.Options.ResponseTimeout,
+			Registerer: crmetrics.Registry, Log: log.FromContext(ctx).WithName("proxmox"),
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -172,17 +178,6 @@ func byRegion(clients []proxmox.Client) map[string]proxmox.Client {
 		out[c.Region()] = c
 	}
 	return out
-}
-
-func instanceSettings(opts *Options) instance.Settings {
-	s := instance.DefaultSettings()
-	s.VMIDs.From, s.VMIDs.To = opts.VMIDFrom, opts.VMIDTo
-	s.CloneSlots = opts.CloneSlots
-	s.TaskTimeout = opts.TaskTimeout
-	s.LaunchPatience = opts.LaunchPatience
-	s.ShutdownTimeout = opts.ShutdownTimeout
-	s.HostRemovedAfter = opts.HostRemovedAfter
-	return s
 }
 
 // kubeClusterID tells this Kubernetes cluster from others on the same Proxmox.

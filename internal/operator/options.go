@@ -15,6 +15,12 @@ import (
 	"time"
 
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // Karpenter collects flags through this package variable.
@@ -40,8 +46,15 @@ type Options struct {
 	ShutdownTimeout         time.Duration
 	HostRemovedAfter        time.Duration
 	MigratedDriftAfter      time.Duration
-	OrphanPolicy            string
-	OrphanGrace             time.Duration
+	DialTimeout             time.Duration
+	ResponseTimeout         time.Duration
+	RoomPatience            time.Duration
+	AttemptPatience         time.Duration
+	SlowClone, TooSlowClone time.Duration
+	Avoidance               launch.Avoidance
+	Restarts                presence.RestartPolicy
+	Repair                  cloudprovider.RepairPatience
+	Orphans                 garbagecollection.Rules
 
 	problems []string
 }
@@ -77,20 +90,50 @@ func Table() []Option {
 			number(func(o *Options) *int { return &o.CloneSlots }, 1, 100)},
 		{"proxmox-task-timeout", "PROXMOX_TASK_TIMEOUT", "10m", "How long one Proxmox task may take.",
 			duration(func(o *Options) *time.Duration { return &o.TaskTimeout }, time.Second)},
+		{"proxmox-dial-timeout", "PROXMOX_DIAL_TIMEOUT", "5s", "How long a connection to a Proxmox host may take, and its TLS handshake again. Then the next URL is tried.",
+			duration(func(o *Options) *time.Duration { return &o.DialTimeout }, 100*time.Millisecond)},
+		{"proxmox-response-timeout", "PROXMOX_RESPONSE_TIMEOUT", "45s", "How long one call to Proxmox may take. Proxmox itself gives up on a host that it passes a call to after 30s.",
+			duration(func(o *Options) *time.Duration { return &o.ResponseTimeout }, time.Second)},
+		{"clone-slow-after", "CLONE_SLOW_AFTER", "5m", "Clones that take longer are warned about on the NodeClass.",
+			duration(func(o *Options) *time.Duration { return &o.SlowClone }, time.Second)},
+		{"clone-refuse-after", "CLONE_REFUSE_AFTER", "10m", "Hosts where clones take longer are left out: Karpenter gives up on a replacement after 10m, and on a node that has not registered after 15m.",
+			duration(func(o *Options) *time.Duration { return &o.TooSlowClone }, time.Second)},
 		{"launch-patience", "LAUNCH_PATIENCE", "5m", "How long a launch is tried against passing troubles such as locks or an unreachable host.",
 			duration(func(o *Options) *time.Duration { return &o.LaunchPatience }, time.Second)},
+		{"launch-failure-pause", "LAUNCH_FAILURE_PAUSE", "3m", "How long an offering is avoided after a failed launch. It doubles while a pool fails for the same cause.",
+			duration(func(o *Options) *time.Duration { return &o.Avoidance.First }, time.Second)},
+		{"launch-failure-pause-max", "LAUNCH_FAILURE_PAUSE_MAX", "30m", "How long an offering is avoided at most.",
+			duration(func(o *Options) *time.Duration { return &o.Avoidance.Longest }, time.Second)},
+		{"room-patience", "ROOM_PATIENCE", "5m", "How long a claim of a static pool waits for room on its host before it is made anew, perhaps elsewhere.",
+			duration(func(o *Options) *time.Duration { return &o.RoomPatience }, time.Second)},
 		{"join-token-ttl", "JOIN_TOKEN_TTL", "1h", "Life of a join token. It is deleted earlier, when its node is initialized.",
 			duration(func(o *Options) *time.Duration { return &o.JoinTokenTTL }, time.Minute)},
+		{"attempt-patience", "ATTEMPT_PATIENCE", "15s", "How long one attempt to remove or to restart a VM waits for Proxmox, which goes on meanwhile; the next attempt finds what it did.",
+			duration(func(o *Options) *time.Duration { return &o.AttemptPatience }, time.Second)},
 		{"shutdown-timeout", "SHUTDOWN_TIMEOUT", "0s", "How long a guest may take to shut down before its VM is removed. 0: its power is cut, since its pods are gone already.",
 			duration(func(o *Options) *time.Duration { return &o.ShutdownTimeout }, 0)},
+		{"restart-pause", "RESTART_PAUSE", "1m", "How long a VM that was found stopped and started again is left alone before the next start. It doubles with each.",
+			duration(func(o *Options) *time.Duration { return &o.Restarts.Pause }, time.Second)},
+		{"restart-limit", "RESTART_LIMIT", "4", "How many starts a VM gets that keeps stopping, before its node is replaced.",
+			number(func(o *Options) *int { return &o.Restarts.Limit }, 1, 10)},
+		{"repair-unready-after", "REPAIR_UNREADY_AFTER", "15m", "How long a node may be not ready or silent before it is replaced (feature gate NodeRepair).",
+			duration(func(o *Options) *time.Duration { return &o.Repair.Unready }, time.Second)},
+		{"repair-asked-after", "REPAIR_ASKED_AFTER", "1m", "How long the condition ProxmoxGuestUnhealthy or ProxmoxRebootRequired must stand before it is acted on (feature gate NodeRepair).",
+			duration(func(o *Options) *time.Duration { return &o.Repair.Asked }, time.Second)},
+		{"repair-drain-timeout", "REPAIR_DRAIN_TIMEOUT", "5m", "How long the drain of such a node may take.",
+			duration(func(o *Options) *time.Duration { return &o.Repair.Drain }, time.Second)},
 		{"host-removed-after", "HOST_REMOVED_AFTER", "10m", "How long a claim waits for a host that has left its Proxmox cluster before its VM counts as gone with it.",
 			duration(func(o *Options) *time.Duration { return &o.HostRemovedAfter }, time.Second)},
 		{"migrated-drift-after", "MIGRATED_DRIFT_AFTER", "0s", "How long after its VM was migrated to another host a node is replaced, since its zone label is wrong. 0: never.",
 			duration(func(o *Options) *time.Duration { return &o.MigratedDriftAfter }, 0)},
 		{"orphan-policy", "ORPHAN_POLICY", "remove", "What happens to VMs, boot drives, join tokens and nodes whose claim is gone: remove or report.",
-			oneOf(func(o *Options) *string { return &o.OrphanPolicy }, "remove", "report")},
+			oneOf(func(o *Options) *garbagecollection.Policy { return &o.Orphans.Policy }, "remove", "report")},
 		{"orphan-grace", "ORPHAN_GRACE", "1m", "How long something must have been without its claim before it is removed.",
-			duration(func(o *Options) *time.Duration { return &o.OrphanGrace }, time.Second)},
+			duration(func(o *Options) *time.Duration { return &o.Orphans.Grace }, time.Second)},
+		{"orphan-sweep-interval", "ORPHAN_SWEEP_INTERVAL", "5m", "How often storages, join tokens and nodes are looked through for what has no claim. VMs are looked at with every poll.",
+			duration(func(o *Options) *time.Duration { return &o.Orphans.Sweep }, time.Second)},
+		{"orphan-brake", "ORPHAN_BRAKE", "0.5", "Share of all VMs, between 0 and 1: when more of them (and more than three) look orphaned at once, none is removed.",
+			share(func(o *Options) *float64 { return &o.Orphans.Brake })},
 	}
 }
 
@@ -128,6 +171,12 @@ func (o *Options) Parse(fs *coreoptions.FlagSet, args ...string) error {
 	if o.VMIDTo <= o.VMIDFrom {
 		return fmt.Errorf("--proxmox-vmid-max (PROXMOX_VMID_MAX) is %d: it must be above --proxmox-vmid, which is %d", o.VMIDTo, o.VMIDFrom)
 	}
+	if o.TooSlowClone <= o.SlowClone {
+		return fmt.Errorf("--clone-refuse-after (CLONE_REFUSE_AFTER) is %s: it must be above --clone-slow-after, which is %s", o.TooSlowClone, o.SlowClone)
+	}
+	if o.Avoidance.Longest < o.Avoidance.First {
+		return fmt.Errorf("--launch-failure-pause-max (LAUNCH_FAILURE_PAUSE_MAX) is %s: it must not be below --launch-failure-pause, which is %s", o.Avoidance.Longest, o.Avoidance.First)
+	}
 	return nil
 }
 
@@ -136,16 +185,31 @@ func (o *Options) ToContext(ctx context.Context) context.Context {
 	return context.WithValue(ctx, optionsKey{}, o)
 }
 
+// Instances are the limits of the life of a VM.
+func (o *Options) Instances() instance.Settings {
+	s := instance.DefaultSettings()
+	s.VMIDs.From, s.VMIDs.To = o.VMIDFrom, o.VMIDTo
+	s.CloneSlots = o.CloneSlots
+	s.TaskTimeout = o.TaskTimeout
+	s.LaunchPatience = o.LaunchPatience
+	s.ShutdownTimeout = o.ShutdownTimeout
+	s.HostRemovedAfter = o.HostRemovedAfter
+	s.ParkPatience = o.RoomPatience
+	s.AttemptPatience = o.AttemptPatience
+	s.SlowClone, s.TooSlowClone = o.SlowClone, o.TooSlowClone
+	return s
+}
+
 func text(at func(*Options) *string) func(*Options, string) error {
 	return func(o *Options, v string) error { *at(o) = v; return nil }
 }
 
-func oneOf(at func(*Options) *string, allowed ...string) func(*Options, string) error {
+func oneOf[T ~string](at func(*Options) *T, allowed ...string) func(*Options, string) error {
 	return func(o *Options, v string) error {
 		if !slices.Contains(allowed, v) {
 			return fmt.Errorf("found %q, want one of %s", v, strings.Join(allowed, ", "))
 		}
-		*at(o) = v
+		*at(o) = T(v)
 		return nil
 	}
 }

@@ -12,6 +12,11 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 )
 
@@ -65,7 +70,7 @@ func settingCases() map[string]settingCase {
 			bad: map[string]string{"7.5": "0.075", "-0.1": "0.075", "NaN": "0.075", "some": "0.075"}},
 		"PROXMOX_CLONE_SLOTS": {value: "9", want: 9, get: func(o *operator.Options) any { return o.CloneSlots },
 			bad: map[string]string{"0": "from 1 to 100", "101": "from 1 to 100"}},
-		"ORPHAN_POLICY": {value: "report", want: "report", get: func(o *operator.Options) any { return o.OrphanPolicy },
+		"ORPHAN_POLICY": {value: "report", want: garbagecollection.Report, get: func(o *operator.Options) any { return o.Orphans.Policy },
 			bad: map[string]string{"shred": "want one of remove, report"}},
 		"PROXMOX_POLL_INTERVAL": duration(func(o *operator.Options) time.Duration { return o.PollInterval }, "50ms"),
 		"PROXMOX_TASK_TIMEOUT":  duration(func(o *operator.Options) time.Duration { return o.TaskTimeout }, "0s"),
@@ -74,7 +79,24 @@ func settingCases() map[string]settingCase {
 		"SHUTDOWN_TIMEOUT":      duration(func(o *operator.Options) time.Duration { return o.ShutdownTimeout }, "-1s"),
 		"HOST_REMOVED_AFTER":    duration(func(o *operator.Options) time.Duration { return o.HostRemovedAfter }, "0s"),
 		"MIGRATED_DRIFT_AFTER":  duration(func(o *operator.Options) time.Duration { return o.MigratedDriftAfter }, "-1s"),
-		"ORPHAN_GRACE":          duration(func(o *operator.Options) time.Duration { return o.OrphanGrace }, "0s"),
+		"ORPHAN_GRACE":          duration(func(o *operator.Options) time.Duration { return o.Orphans.Grace }, "0s"),
+		"ORPHAN_SWEEP_INTERVAL": duration(func(o *operator.Options) time.Duration { return o.Orphans.Sweep }, "0s"),
+		"ORPHAN_BRAKE": {value: "0.2", want: 0.2, get: func(o *operator.Options) any { return o.Orphans.Brake },
+			bad: map[string]string{"20": "from 0 to 1", "NaN": "from 0 to 1"}},
+		"PROXMOX_DIAL_TIMEOUT":     duration(func(o *operator.Options) time.Duration { return o.DialTimeout }, "0s"),
+		"PROXMOX_RESPONSE_TIMEOUT": duration(func(o *operator.Options) time.Duration { return o.ResponseTimeout }, "0s"),
+		"CLONE_SLOW_AFTER":         duration(func(o *operator.Options) time.Duration { return o.SlowClone }, "0s"),
+		"CLONE_REFUSE_AFTER":       duration(func(o *operator.Options) time.Duration { return o.TooSlowClone }, "0s"),
+		"LAUNCH_FAILURE_PAUSE":     duration(func(o *operator.Options) time.Duration { return o.Avoidance.First }, "0s"),
+		"LAUNCH_FAILURE_PAUSE_MAX": duration(func(o *operator.Options) time.Duration { return o.Avoidance.Longest }, "0s"),
+		"ROOM_PATIENCE":            duration(func(o *operator.Options) time.Duration { return o.RoomPatience }, "0s"),
+		"ATTEMPT_PATIENCE":         duration(func(o *operator.Options) time.Duration { return o.AttemptPatience }, "0s"),
+		"RESTART_PAUSE":            duration(func(o *operator.Options) time.Duration { return o.Restarts.Pause }, "0s"),
+		"RESTART_LIMIT": {value: "2", want: 2, get: func(o *operator.Options) any { return o.Restarts.Limit },
+			bad: map[string]string{"0": "from 1 to 10", "11": "from 1 to 10"}},
+		"REPAIR_UNREADY_AFTER": duration(func(o *operator.Options) time.Duration { return o.Repair.Unready }, "0s"),
+		"REPAIR_ASKED_AFTER":   duration(func(o *operator.Options) time.Duration { return o.Repair.Asked }, "0s"),
+		"REPAIR_DRAIN_TIMEOUT": duration(func(o *operator.Options) time.Duration { return o.Repair.Drain }, "0s"),
 	}
 }
 
@@ -142,7 +164,11 @@ func TestTheDefaultsAreGoodAndHelpful(t *testing.T) {
 	g.Expect(settings.Options.SystemNamespace).To(Equal("kube-system"))
 	g.Expect(settings.Options.VMIDFrom).To(Equal(20000))
 	g.Expect(settings.Options.VMIDTo).To(Equal(99999))
-	g.Expect(settings.Options.OrphanPolicy).To(Equal("remove"))
+	g.Expect(settings.Options.Orphans).To(Equal(garbagecollection.DefaultRules()))
+	g.Expect(settings.Options.Avoidance).To(Equal(launch.DefaultAvoidance()))
+	g.Expect(settings.Options.Restarts).To(Equal(presence.DefaultRestartPolicy()))
+	g.Expect(settings.Options.Repair).To(Equal(cloudprovider.DefaultRepairPatience()))
+	g.Expect(settings.Options.Instances()).To(Equal(instance.DefaultSettings()), "what tests run with is what is documented")
 	seen := map[string]bool{}
 	for _, option := range operator.Table() {
 		g.Expect(option.Help).To(HaveSuffix("."), option.Env)
@@ -159,12 +185,14 @@ func TestSettingsThatContradictEachOther(t *testing.T) {
 		env  map[string]string
 		says []string
 	}{
-		"no cloud config":   {says: []string{"--cloud-config", "CLOUD_CONFIG", "is empty"}},
-		"range upside down": {args: []string{"--cloud-config", config, "--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, says: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
-		"unknown flag":      {args: []string{"--cloud-config", config, "--no-such-flag"}, says: []string{"no-such-flag", "--help"}},
-		"stray word":        {args: []string{"--cloud-config", config, "start"}, says: []string{`"start"`, "--help"}},
-		"two bad variables": {args: []string{"--cloud-config", config}, env: map[string]string{"PROXMOX_VMID": "x", "ORPHAN_GRACE": "y"}, says: []string{"PROXMOX_VMID", "ORPHAN_GRACE"}},
-		"bad feature gate":  {args: []string{"--cloud-config", config, "--feature-gates", "NodeRepair=maybe"}, says: []string{"NodeRepair"}},
+		"no cloud config":          {says: []string{"--cloud-config", "CLOUD_CONFIG", "is empty"}},
+		"range upside down":        {args: []string{"--cloud-config", config, "--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, says: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
+		"refused before warned":    {args: []string{"--cloud-config", config, "--clone-refuse-after", "3m"}, says: []string{"CLONE_REFUSE_AFTER", "3m0s", "5m0s"}},
+		"longest pause is shorter": {args: []string{"--cloud-config", config, "--launch-failure-pause-max", "1m"}, says: []string{"LAUNCH_FAILURE_PAUSE_MAX", "1m0s", "3m0s"}},
+		"unknown flag":             {args: []string{"--cloud-config", config, "--no-such-flag"}, says: []string{"no-such-flag", "--help"}},
+		"stray word":               {args: []string{"--cloud-config", config, "start"}, says: []string{`"start"`, "--help"}},
+		"two bad variables":        {args: []string{"--cloud-config", config}, env: map[string]string{"PROXMOX_VMID": "x", "ORPHAN_GRACE": "y"}, says: []string{"PROXMOX_VMID", "ORPHAN_GRACE"}},
+		"bad feature gate":         {args: []string{"--cloud-config", config, "--feature-gates", "NodeRepair=maybe"}, says: []string{"NodeRepair"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			quiet(t)

@@ -101,7 +101,7 @@ func (w *World) Process(start Start) *Process {
 	s.VMIDs.From, s.VMIDs.To = FirstVMID, LastVMID
 	// These two are waited for in real time.
 	s.TaskTimeout = max(w.Clock.Real(s.TaskTimeout), 10*time.Second)
-	s.DeletePatience = max(w.Clock.Real(s.DeletePatience), 5*time.Second)
+	s.AttemptPatience = max(w.Clock.Real(s.AttemptPatience), 5*time.Second)
 	if start.Settings != nil {
 		start.Settings(&s)
 	}
@@ -112,13 +112,17 @@ func (w *World) Process(start Start) *Process {
 	})
 	p.launch = launch.NewController(launch.Deps{
 		Kube: p.kube, Instances: p.Provider, Types: instanceTypes, Recorder: silence{},
-		Pods: func(string) []types.NamespacedName { return nil },
+		Pods: func(string) []types.NamespacedName { return nil }, Avoidance: launch.DefaultAvoidance(),
 	})
 	p.handover = handover.NewController(p.Provider)
-	p.presence = presence.NewController(p.kube, p.Provider, silence{}, pollInterval)
+	p.presence = presence.NewController(presence.Deps{
+		Kube: p.kube, Instances: p.Provider, Recorder: silence{}, Interval: pollInterval, Restarts: presence.DefaultRestartPolicy(),
+	})
+	rules := garbagecollection.DefaultRules()
+	rules.Grace = orphanGrace
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
 		Kube: p.kube, Reader: p.kube, Instances: p.Provider, Recorder: silence{},
-		Policy: garbagecollection.Remove, Grace: orphanGrace, Interval: pollInterval,
+		Rules: rules, Interval: pollInterval,
 	})
 	return p
 }

@@ -25,15 +25,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-const (
-	// brakeShare and brakeFloor stop the collector when too many VMs look
-	// orphaned at once: after an etcd restore, or with the wrong kubeconfig, live
-	// nodes look like orphans.
-	brakeShare = 2 // one in two
-	brakeFloor = 3
-	// leftoverPause is how often storages, tokens and Nodes are looked through.
-	leftoverPause = 5 * time.Minute
-)
+// brakeFloor is how many orphans at once are never too many.
+const brakeFloor = 3
 
 // Policy says what happens to orphans.
 type Policy string
@@ -45,6 +38,23 @@ const (
 	Report Policy = "report"
 )
 
+// Rules say when something is an orphan, and what becomes of it.
+type Rules struct {
+	Policy Policy
+	// Grace is how long something must look orphaned before it is removed.
+	Grace time.Duration
+	// Sweep is how often storages, tokens and Nodes are looked through.
+	Sweep time.Duration
+	// Brake is the share of all VMs above which none is removed: after an etcd
+	// restore, or with the wrong kubeconfig, live nodes look like orphans.
+	Brake float64
+}
+
+// DefaultRules are the documented defaults.
+func DefaultRules() Rules {
+	return Rules{Policy: Remove, Grace: time.Minute, Sweep: 5 * time.Minute, Brake: 0.5}
+}
+
 // Deps of the Controller.
 type Deps struct {
 	Kube client.Client
@@ -53,9 +63,7 @@ type Deps struct {
 	Reader    client.Reader
 	Instances *instance.Provider
 	Recorder  events.Recorder
-	Policy    Policy
-	// Grace is how long something must look orphaned before it is removed.
-	Grace time.Duration
+	Rules
 	// Interval between two looks.
 	Interval   time.Duration
 	Registerer prometheus.Registerer
@@ -113,7 +121,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	c.reservations(vms, claims)
 	if sweep {
 		c.collect(ctx, found, vms, claims)
-		c.leftoversAt = c.clock.Now().Add(leftoverPause)
+		c.leftoversAt = c.clock.Now().Add(c.Sweep)
 	}
 	return again, nil
 }
@@ -135,7 +143,7 @@ func (c *Controller) claims(ctx context.Context) (map[string]*karpv1.NodeClaim, 
 func (c *Controller) orphans(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	orphans := c.due(vms, claims)
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(orphans)))
-	if len(orphans) > brakeFloor && len(orphans)*brakeShare > len(vms) {
+	if len(orphans) > brakeFloor && float64(len(orphans)) > c.Brake*float64(len(vms)) {
 		log.FromContext(ctx).Error(nil, "too many VMs look orphaned at once, removing none: was etcd restored, or is this the wrong Kubernetes cluster?",
 			"orphans", len(orphans), "vms", len(vms))
 		c.metrics.braked.Inc()

@@ -29,10 +29,11 @@ type collector struct {
 }
 
 func collect(w *testworld.World, policy garbagecollection.Policy) *collector {
-	registry := prometheus.NewRegistry()
+	registry, rules := prometheus.NewRegistry(), garbagecollection.DefaultRules()
+	rules.Policy, rules.Grace = policy, grace
 	return &collector{World: w, registry: registry, Controller: garbagecollection.NewController(garbagecollection.Deps{
 		Kube: w.Kube, Reader: w.Kube, Instances: w.Instances, Recorder: w.Events,
-		Policy: policy, Grace: grace, Interval: time.Second, Registerer: registry,
+		Rules: rules, Interval: time.Second, Registerer: registry,
 	})}
 }
 

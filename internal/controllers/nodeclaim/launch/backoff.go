@@ -10,16 +10,22 @@ import (
 	"k8s.io/utils/clock"
 )
 
-const (
-	// firstAvoidance is how long an offering is left alone after a failed launch.
-	firstAvoidance = 3 * time.Minute
-	// maxAvoidance bounds how far that grows while the same cause goes on.
-	maxAvoidance = 30 * time.Minute
-)
+// Avoidance is how long an offering is left alone after a failed launch.
+type Avoidance struct {
+	// First follows a first failure; it doubles up to Longest while a pool fails for
+	// the same cause.
+	First, Longest time.Duration
+}
+
+// DefaultAvoidance is the documented default.
+func DefaultAvoidance() Avoidance {
+	return Avoidance{First: 3 * time.Minute, Longest: 30 * time.Minute}
+}
 
 // backoff lengthens the avoidance of offerings while launches of a pool keep
 // failing for one cause: a VM that cannot start must not be cloned again and again.
 type backoff struct {
+	Avoidance
 	clock clock.Clock
 	mu    sync.Mutex
 	runs  map[backoffKey]run
@@ -35,7 +41,9 @@ type run struct {
 	until time.Time
 }
 
-func newBackoff(c clock.Clock) *backoff { return &backoff{clock: c, runs: map[backoffKey]run{}} }
+func newBackoff(c clock.Clock, a Avoidance) *backoff {
+	return &backoff{Avoidance: a, clock: c, runs: map[backoffKey]run{}}
+}
 
 // failed counts a failure and says for how long to stay away. A quiet spell twice
 // as long as the longest avoidance begins a new run.
@@ -44,13 +52,13 @@ func (b *backoff) failed(pool, reason string) time.Duration {
 	defer b.mu.Unlock()
 	now, key := b.clock.Now(), backoffKey{pool, reason}
 	r := b.runs[key]
-	if now.Sub(r.last) > 2*maxAvoidance {
+	if now.Sub(r.last) > 2*b.Longest {
 		r = run{}
 	}
 	if now.Before(r.until) {
 		return r.until.Sub(now)
 	}
-	avoid := min(firstAvoidance<<min(r.failures, 10), maxAvoidance)
+	avoid := min(b.First<<min(r.failures, 10), b.Longest)
 	b.runs[key] = run{failures: r.failures + 1, last: now, until: now.Add(avoid)}
 	return avoid
 }

@@ -69,11 +69,12 @@ type Deps struct {
 	Types     *instancetype.Provider
 	Recorder  events.Recorder
 	Pods      PodsOf
+	Avoidance Avoidance
 }
 
 // NewController makes the Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, pods: deps.Pods, backoff: newBackoff(deps.Instances.Clock)}
+	return &Controller{kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, pods: deps.Pods, backoff: newBackoff(deps.Instances.Clock, deps.Avoidance)}
 }
 
 // pending tells whether a Claim has a launch to carry on.

@@ -25,7 +25,7 @@ import (
 func controller(w *testworld.World, pods ...types.NamespacedName) *launch.Controller {
 	return launch.NewController(launch.Deps{
 		Kube: w.Kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events,
-		Pods: func(string) []types.NamespacedName { return pods },
+		Pods: func(string) []types.NamespacedName { return pods }, Avoidance: launch.DefaultAvoidance(),
 	})
 }
 
@@ -64,7 +64,7 @@ func TestAPlannedClaimIsLaunched(t *testing.T) {
 	class := w.Class()
 	w.Manage(func(kube client.Client) testworld.Registrar {
 		return launch.NewController(launch.Deps{Kube: kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events,
-			Pods: func(string) []types.NamespacedName { return nil }})
+			Pods: func(string) []types.NamespacedName { return nil }, Avoidance: launch.DefaultAvoidance()})
 	})
 	claim := w.Planned("a", class)
 	w.Eventually(func() string {

@@ -28,22 +28,26 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// patience bounds one look at all Claims.
-const patience = 30 * time.Second
-
 // Controller compares Claims and VMs.
 type Controller struct {
-	kube      client.Client
-	instances *instance.Provider
-	recorder  events.Recorder
-	interval  time.Duration
-	restarts  *restarts
+	Deps
+	restarts *restarts
 }
 
-// NewController makes the Controller. Interval is how often the view is compared:
-// more often than it is refreshed is of no use.
-func NewController(kube client.Client, instances *instance.Provider, recorder events.Recorder, interval time.Duration) *Controller {
-	return &Controller{kube: kube, instances: instances, recorder: recorder, interval: interval, restarts: newRestarts(instances.Clock)}
+// Deps of the Controller.
+type Deps struct {
+	Kube      client.Client
+	Instances *instance.Provider
+	Recorder  events.Recorder
+	// Interval is how often the view is compared: more often than it is refreshed is
+	// of no use.
+	Interval time.Duration
+	Restarts RestartPolicy
+}
+
+// NewController makes the Controller.
+func NewController(deps Deps) *Controller {
+	return &Controller{Deps: deps, restarts: newRestarts(deps.Instances.Clock, deps.Restarts)}
 }
 
 // Register the Controller.
@@ -59,9 +63,9 @@ func (c *Controller) Name() string { return "nodeclaim.presence.proxmox" }
 
 // Reconcile compares once. It reads memory only, unless something is amiss.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
-	vms, err := c.instances.List()
+	vms, err := c.Instances.List()
 	if errors.Is(err, instance.ErrNoView) {
-		return reconciler.Result{RequeueAfter: c.interval}, nil
+		return reconciler.Result{RequeueAfter: c.Interval}, nil
 	}
 	if err != nil {
 		return reconciler.Result{}, err
@@ -71,23 +75,23 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		byClaim[vm.ClaimUID] = vm
 	}
 	claims := &karpv1.NodeClaimList{}
-	if err := c.kube.List(ctx, claims); err != nil {
+	if err := c.Kube.List(ctx, claims); err != nil {
 		return reconciler.Result{}, fmt.Errorf("listing nodeclaims, %w", err)
 	}
 	// One VM that hangs must not keep the others from being looked after.
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, c.Instances.Settings.AttemptPatience)
 	defer cancel()
 	var wg sync.WaitGroup
 	for i := range claims.Items {
 		claim := &claims.Items[i]
 		// After a restart the ledger knows nothing of the VMs that a pool has.
-		c.instances.Remember(claim)
+		c.Instances.Remember(claim)
 		if !claim.DeletionTimestamp.IsZero() || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
 			continue
 		}
 		vm, ok := byClaim[string(claim.UID)]
 		switch {
-		case !ok && !c.instances.MayExist(claim):
+		case !ok && !c.Instances.MayExist(claim):
 			wg.Go(func() { c.vanished(ctx, claim) })
 		case ok && vm.Status == "stopped" && vm.HostOnline:
 			wg.Go(func() { c.stopped(ctx, claim, vm) })
@@ -96,7 +100,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		}
 	}
 	wg.Wait()
-	return reconciler.Result{RequeueAfter: c.interval}, nil
+	return reconciler.Result{RequeueAfter: c.Interval}, nil
 }
 
 // vanished confirms with a second look that the VM is gone, then lets the Claim go.
@@ -105,12 +109,12 @@ func (c *Controller) vanished(ctx context.Context, claim *karpv1.NodeClaim) {
 	if err != nil {
 		return
 	}
-	if vm, err := c.instances.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) && (err != nil || vm.ClaimUID == string(claim.UID)) {
+	if vm, err := c.Instances.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) && (err != nil || vm.ClaimUID == string(claim.UID)) {
 		return
 	}
 	log.FromContext(ctx).Info("the VM is gone, deleting its claim", "NodeClaim", claim.Name, "provider-id", claim.Status.ProviderID)
-	c.recorder.Publish(event(claim, "VMVanished", fmt.Sprintf("VM %d in region %s is gone; somebody removed it outside of Karpenter", id.VMID, id.Region)))
-	if err := c.kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
+	c.Recorder.Publish(event(claim, "VMVanished", fmt.Sprintf("VM %d in region %s is gone; somebody removed it outside of Karpenter", id.VMID, id.Region)))
+	if err := c.Kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
 		log.FromContext(ctx).Error(err, "deleting the claim of a VM that is gone", "NodeClaim", claim.Name)
 	}
 }
@@ -124,21 +128,21 @@ func (c *Controller) stopped(ctx context.Context, claim *karpv1.NodeClaim, vm in
 		return
 	case replace:
 		log.Info("the VM stops over and over, replacing its claim")
-		c.recorder.Publish(event(claim, "VMKeepsStopping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its claim is replaced", vm.VMID, vm.Host, enough)))
-		if err := c.kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
+		c.Recorder.Publish(event(claim, "VMKeepsStopping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its claim is replaced", vm.VMID, vm.Host, c.Restarts.Limit)))
+		if err := c.Kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
 			log.Error(err, "deleting the claim of a VM that stops over and over")
 		}
 		return
 	case restart:
 	}
-	started, err := c.instances.PowerOn(ctx, claim)
+	started, err := c.Instances.PowerOn(ctx, claim)
 	switch {
 	case err != nil:
 		log.Error(err, "starting a stopped VM")
-		c.recorder.Publish(event(claim, "VMRestartFailed", err.Error()))
+		c.Recorder.Publish(event(claim, "VMRestartFailed", err.Error()))
 	case started:
 		log.Info("started a VM that was found stopped")
-		c.recorder.Publish(event(claim, "VMRestarted", fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host)))
+		c.Recorder.Publish(event(claim, "VMRestarted", fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host)))
 	default:
 		// Nothing was done, so nothing has to be waited for: somebody else had the
 		// Claim, or the view lags behind.
@@ -149,12 +153,12 @@ func (c *Controller) stopped(ctx context.Context, claim *karpv1.NodeClaim, vm in
 // located notes the Host of a VM that HA, a balancer or a person has migrated. Its
 // zone label stays what it was: it cannot be changed on a registered Node.
 func (c *Controller) located(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	moved, err := c.instances.NoteHost(ctx, claim, vm)
+	moved, err := c.Instances.NoteHost(ctx, claim, vm)
 	switch {
 	case err != nil:
 		log.FromContext(ctx).Error(err, "noting the host of a migrated VM", "NodeClaim", claim.Name)
 	case moved:
-		c.recorder.Publish(event(claim, "VMMigrated", fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host)))
+		c.Recorder.Publish(event(claim, "VMMigrated", fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host)))
 	}
 }
 

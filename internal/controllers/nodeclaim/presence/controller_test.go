@@ -16,7 +16,9 @@ import (
 )
 
 func controller(w *testworld.World) *presence.Controller {
-	return presence.NewController(w.Kube, w.Instances, w.Events, time.Second)
+	return presence.NewController(presence.Deps{
+		Kube: w.Kube, Instances: w.Instances, Recorder: w.Events, Interval: time.Second, Restarts: presence.DefaultRestartPolicy(),
+	})
 }
 
 func look(w *testworld.World, c *presence.Controller) {

@@ -10,14 +10,21 @@ import (
 	"k8s.io/utils/clock"
 )
 
-const (
-	// firstPause follows the first restart of a VM; it doubles with each further one.
-	firstPause = time.Minute
-	// enough restarts without a quiet spell mean that the VM stops by itself.
-	enough = 4
-	// quiet is how long a VM must have run for its restarts to be forgotten.
-	quiet = 30 * time.Minute
-)
+// RestartPolicy says how often a VM that was found stopped is started again.
+type RestartPolicy struct {
+	// Pause follows the first restart; it doubles with each further one.
+	Pause time.Duration
+	// Limit is how many restarts without a quiet spell mean that the VM stops by
+	// itself.
+	Limit int
+}
+
+// DefaultRestartPolicy is the documented default.
+func DefaultRestartPolicy() RestartPolicy { return RestartPolicy{Pause: time.Minute, Limit: 4} }
+
+// quiet is how long a VM must have run for its restarts to be forgotten: twice as
+// long as all pauses together.
+func (p RestartPolicy) quiet() time.Duration { return 2 * (p.Pause<<p.Limit - p.Pause) }
 
 // verdict about a VM that was found stopped.
 type verdict int
@@ -31,6 +38,7 @@ const (
 // restarts remembers how often VMs were started again. A restarted controller
 // begins to count anew, which costs a few more tries and nothing else.
 type restarts struct {
+	RestartPolicy
 	clock   clock.Clock
 	mu      sync.Mutex
 	byClaim map[string]tally
@@ -41,7 +49,9 @@ type tally struct {
 	last  time.Time
 }
 
-func newRestarts(c clock.Clock) *restarts { return &restarts{clock: c, byClaim: map[string]tally{}} }
+func newRestarts(c clock.Clock, p RestartPolicy) *restarts {
+	return &restarts{RestartPolicy: p, clock: c, byClaim: map[string]tally{}}
+}
 
 // judge says what to do with a VM that was found stopped.
 func (r *restarts) judge(uid string) verdict {
@@ -49,15 +59,15 @@ func (r *restarts) judge(uid string) verdict {
 	defer r.mu.Unlock()
 	now := r.clock.Now()
 	for other, t := range r.byClaim {
-		if now.Sub(t.last) > quiet {
+		if now.Sub(t.last) > r.quiet() {
 			delete(r.byClaim, other)
 		}
 	}
 	t := r.byClaim[uid]
 	switch {
-	case t.count > 0 && now.Sub(t.last) < firstPause<<(t.count-1):
+	case t.count > 0 && now.Sub(t.last) < r.Pause<<(t.count-1):
 		return wait
-	case t.count >= enough:
+	case t.count >= r.Limit:
 		delete(r.byClaim, uid)
 		return replace
 	}

@@ -177,7 +177,7 @@ func (c *Controller) template(ctx context.Context, class *v1alpha1.ProxmoxNodeCl
 	if err != nil {
 		return err
 	}
-	selected, unusable := choose(view, c.regions(class), class, source, c.cloneTime(class, view))
+	selected, unusable := choose(view, c.regions(class), class, source, c.cloneVerdict(class, view))
 	class.Status.SelectedZones = selected
 	class.Status.UnusableZones = unusable
 	class.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(selected)), resource.DecimalSI)}
@@ -233,7 +233,7 @@ func (c *Controller) zonesOf(ctx context.Context, ref v1alpha1.InstanceTemplateR
 }
 
 // choose splits the known Hosts into usable and not.
-func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeClass, source zoneSource, cloneTime func(v1alpha1.TemplateZone) time.Duration) (selected []string, unusable []v1alpha1.UnusableZone) {
+func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeClass, source zoneSource, clone verdict) (selected []string, unusable []v1alpha1.UnusableZone) {
 	templates := map[string]v1alpha1.TemplateZone{}
 	for _, entry := range source.zones {
 		if zone, err := v1alpha1.ParseTemplateZone(entry); err == nil {
@@ -258,7 +258,7 @@ func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeCl
 				// What it has is not to be seen now; that it is away, offerings tell.
 				reason = ""
 			} else if reason = lacking(snapshot, host, class); reason == "" {
-				reason, _ = instance.CloneVerdict(cloneTime(zone))
+				reason, _ = clone(zone)
 			}
 			if reason != "" {
 				unusable = append(unusable, v1alpha1.UnusableZone{Zone: region + "/" + host, Reason: reason})
@@ -342,16 +342,19 @@ func (c *Controller) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeCl
 	conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
 }
 
-// cloneTime tells how long clones take in a zone, as learned.
-func (c *Controller) cloneTime(class *v1alpha1.ProxmoxNodeClass, view inventory.View) func(v1alpha1.TemplateZone) time.Duration {
-	return func(zone v1alpha1.TemplateZone) time.Duration {
+// verdict says why clones are too slow in a zone, or that they are close to it.
+type verdict func(v1alpha1.TemplateZone) (refusal, warning string)
+
+// cloneVerdict judges by how long clones took, as learned.
+func (c *Controller) cloneVerdict(class *v1alpha1.ProxmoxNodeClass, view inventory.View) verdict {
+	return func(zone v1alpha1.TemplateZone) (refusal, warning string) {
 		storage := class.Spec.BootDevice.Storage
 		if template, ok := view.Guest(zone.Region, zone.VMID); storage == "" && ok && template.Config != nil {
 			if disk, ok := template.Config.BootDisk(); ok {
 				storage = disk.Storage
 			}
 		}
-		return c.instances.CloneTime(zone.Region, zone.Host, storage)
+		return c.instances.CloneVerdict(c.instances.CloneTime(zone.Region, zone.Host, storage))
 	}
 }
 
@@ -364,12 +367,13 @@ func (c *Controller) launches(class *v1alpha1.ProxmoxNodeClass, view inventory.V
 		conditions.SetFalse(v1alpha1.ConditionLaunchesSucceed, reason, message)
 		return
 	}
+	clone := c.cloneVerdict(class, view)
 	for _, entry := range class.Status.SelectedZones {
 		zone, err := v1alpha1.ParseTemplateZone(entry)
 		if err != nil {
 			continue
 		}
-		if _, warning := instance.CloneVerdict(c.cloneTime(class, view)(zone)); warning != "" {
+		if _, warning := clone(zone); warning != "" {
 			conditions.SetFalse(v1alpha1.ConditionLaunchesSucceed, instance.ReasonSlowClone, zone.Zone()+": "+warning)
 			return
 		}
