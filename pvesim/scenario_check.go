@@ -71,11 +71,20 @@ func child(n *yaml.Node, p any) *yaml.Node {
 	return nil
 }
 
+// oneOf tells what is wrong with a value that is none of the allowed ones.
 func oneOf(v string, allowed ...string) string {
 	if slices.Contains(allowed, v) {
 		return ""
 	}
 	return fmt.Sprintf("%q is not one of %s", v, strings.Join(allowed, ", "))
+}
+
+// noneOrOneOf is oneOf for a field that may be absent.
+func noneOrOneOf(v string, allowed ...string) string {
+	if v == "" {
+		return ""
+	}
+	return oneOf(v, allowed...)
 }
 
 func (s *Scenario) validate() error {
@@ -116,7 +125,7 @@ func (s *Scenario) validateHosts() error {
 		case h.Memory < 256*MiB:
 			return bad("must be at least 256MiB", "hosts", i, "memory")
 		}
-		if text := oneOf(h.Unreachable, "", "refused", "noroute", "timeout"); text != "" {
+		if text := noneOrOneOf(h.Unreachable, "refused", "noroute", "timeout"); text != "" {
 			return bad(text, "hosts", i, "unreachable")
 		}
 		seen[h.Name] = true
@@ -200,10 +209,10 @@ func (s *Scenario) validateGuests() error {
 		case !s.hasHost(g.Host):
 			return bad(fmt.Sprintf("there is no host %q", g.Host), "guests", i, "host")
 		}
-		if text := oneOf(g.Status, "", "running", "stopped"); text != "" {
+		if text := noneOrOneOf(g.Status, "running", "stopped"); text != "" {
 			return bad(text, "guests", i, "status")
 		}
-		if text := oneOf(g.Type, "", "qemu", "lxc"); text != "" {
+		if text := noneOrOneOf(g.Type, "qemu", "lxc"); text != "" {
 			return bad(text, "guests", i, "type")
 		}
 		seen[g.VMID] = true

@@ -67,6 +67,7 @@ func TestBadScenariosNameLineAndField(t *testing.T) {
 		"no cores":        {"  cores: 4", "  cores: 0", "line 7: hosts[1].cores: must be at least 1"},
 		"storage type":    {"type: rbd", "type: floppy", `line 11: storages[0].type: "floppy" is not a storage type`},
 		"content":         {"content: [images]", "content: [movies]", `storages[0].content[0]: "movies" is not one of`},
+		"guest's status":  {"status: running", "status: walking", `guests[0].status: "walking" is not one of running, stopped`},
 		"guest's host":    {"  host: a", "  host: z", `line 17: guests[0].host: there is no host "z"`},
 		"VMID":            {"vmid: 100", "vmid: 7", "line 16: guests[0].vmid: 7 is not between 100 and 999999999"},
 		"not a number":    {"sockets: 1", "sockets: one", "line 6: cannot unmarshal"},

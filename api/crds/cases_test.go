@@ -98,6 +98,18 @@ securityGroups: [{name: kubernetes, interface: xnet0y}]`,
 			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, resourcePool: a/b/c/d}`,
 			refusal: "spec.resourcePool",
 		}, {
+			name:    "unnamed security group",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, securityGroups: [{interface: net0}]}`,
+			refusal: "spec.securityGroups[0].name: Required value",
+		}, {
+			name:    "unknown balance",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, placementStrategy: {zoneBalance: Random}}`,
+			refusal: `supported values: "Balanced", "AvailabilityFirst"`,
+		}, {
+			name:    "empty region",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, region: ""}`,
+			refusal: "spec.region",
+		}, {
 			name: "thresholds that cross",
 			spec: `
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
@@ -154,7 +166,24 @@ onBoot: true`,
 		}, {
 			name:    "image from a file",
 			spec:    `{sourceImage: {url: "file:///a.raw"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
-			refusal: "spec.sourceImage.url",
+			refusal: "url must be an http or https URL",
+		}, {
+			name:    "image without host",
+			spec:    `{sourceImage: {url: "https:///a.raw"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "url must be an http or https URL",
+		}, {
+			name:    "image with a blank in its URL",
+			spec:    `{sourceImage: {url: "https://example.com/a b.raw"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "url must be an http or https URL",
+		}, {
+			name: "image of a single-label host, with login and query",
+			spec: `{sourceImage: {url: "https://me:pw@mirror:8443/a.raw?v=1&x=%20y"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+		}, {
+			name: "addresses from elsewhere",
+			spec: `
+sourceImage: {url: "http://10.0.0.1/a.raw"}
+storageIDs: [local]
+network: [{bridge: vmbr0, address4: dhcp, address6: auto}, {bridge: vmbr1, address4: 10.0.0.5/24, address6: "fd00::5/64"}]`,
 		}, {
 			name: "image name without extension",
 			spec: `
@@ -169,6 +198,81 @@ sourceImage: {url: "https://example.com/a", checksum: d41d8cd98f00b204e9800998ec
 storageIDs: [local]
 network: [{bridge: vmbr0}]`,
 			refusal: "checksum and checksumType belong together",
+		}, {
+			name: "checksum to be filled in",
+			spec: `
+sourceImage: {url: "https://example.com/a", checksum: <checksum>, checksumType: md5}
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+		}, {
+			name: "checksum of another type",
+			spec: `
+sourceImage: {url: "https://example.com/a", checksum: d41d8cd98f00b204e9800998ecf8427e, checksumType: sha256}
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+			refusal: "checksum must be the hexadecimal digits that checksumType has, without prefix",
+		}, {
+			name: "checksum with its type in front",
+			spec: `
+sourceImage: {url: "https://example.com/a", checksum: "md5:d41d8cd98f00b204e9800998ecf8427e", checksumType: md5}
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+			refusal: "checksum must be the hexadecimal digits",
+		}, {
+			name: "unknown checksum type",
+			spec: `
+sourceImage: {url: "https://example.com/a", checksum: d41d8cd98f00b204e9800998ecf8427e, checksumType: crc32}
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+			refusal: `supported values: "md5", "sha1", "sha224", "sha256", "sha384", "sha512"`,
+		}, {
+			name:    "no image",
+			spec:    `{storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "spec.sourceImage: Required value",
+		}, {
+			name:    "VLAN out of range",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0, vlan: 4095}]}`,
+			refusal: "spec.network[0].vlan",
+		}, {
+			name:    "unknown network card",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0, model: ne2000}]}`,
+			refusal: "spec.network[0].model",
+		}, {
+			name:    "interface without bridge",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{name: net0}]}`,
+			refusal: "spec.network[0].bridge: Required value",
+		}, {
+			name:    "address without prefix",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0, address4: 10.0.0.5}]}`,
+			refusal: "address4 must be an IPv4 address or subnet with its prefix, like 192.168.0.0/24",
+		}, {
+			name:    "IPv4 address as IPv6",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0, address6: 10.0.0.0/24}]}`,
+			refusal: "address6 must be an IPv6 address or subnet",
+		}, {
+			name:    "gateway with prefix",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0, gateway4: 10.0.0.1/24}]}`,
+			refusal: "gateway4 must be an IPv4 address without prefix",
+		}, {
+			name:    "gateway that is no address",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0, gateway6: router}]}`,
+			refusal: "gateway6 must be an IPv6 address without prefix",
+		}, {
+			name:    "name server that is no address",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0, dnsServers: [dns.example.com]}]}`,
+			refusal: "spec.network[0].dnsServers[0]",
+		}, {
+			name:    "device without mapping",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0}], pciDevices: [{pcie: true}]}`,
+			refusal: "spec.pciDevices[0].mapping: Required value",
+		}, {
+			name:    "unknown firmware",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0}], bios: uefi}`,
+			refusal: `supported values: "seabios", "ovmf"`,
+		}, {
+			name:    "display with too much memory",
+			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0}], vga: {memory: 1024}}`,
+			refusal: "spec.vga.memory",
 		}, {
 			name:    "no storage",
 			spec:    `{sourceImage: {url: https://example.com/a}, storageIDs: [], network: [{bridge: vmbr0}]}`,
@@ -252,6 +356,17 @@ func unmanagedTemplateCases() []admissionCase {
 			name:    "by nothing",
 			spec:    `{region: Region-1}`,
 			refusal: "set templateName, tags or both",
+		}, {
+			name: "by name and tags",
+			spec: `{templateName: talos, tags: [k8s]}`,
+		}, {
+			name:    "by an empty name",
+			spec:    `{templateName: ""}`,
+			refusal: "spec.templateName",
+		}, {
+			name:    "by a tag that Proxmox cannot have",
+			spec:    `{tags: ["a=b"]}`,
+			refusal: "spec.tags[0]",
 		}, {
 			name:    "by empty tags",
 			spec:    `{tags: []}`,

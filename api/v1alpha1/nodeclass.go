@@ -17,6 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Metadata",type="string",JSONPath=".spec.metadataOptions.type",description="How boot data reaches the VM"
 // +kubebuilder:printcolumn:name="Disk",type="string",JSONPath=".spec.bootDevice.size",description="Smallest size of the boot disk"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].status",description="Whether VMs of this class can be created"
+// +kubebuilder:printcolumn:name="Why",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="What keeps it from being ready"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 type ProxmoxNodeClass struct {
 	metav1.TypeMeta `json:",inline"`

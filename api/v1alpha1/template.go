@@ -4,6 +4,9 @@
 package v1alpha1
 
 import (
+	"fmt"
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -16,6 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="CPU",type="string",JSONPath=".spec.cpu.type",description="CPU type"
 // +kubebuilder:printcolumn:name="VGA",type="string",JSONPath=".spec.vga.type",description="Display type"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].status",description="Whether at least one host has the template"
+// +kubebuilder:printcolumn:name="Why",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="What keeps it from being ready"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 type ProxmoxTemplate struct {
 	metav1.TypeMeta `json:",inline"`
@@ -123,10 +127,11 @@ type ProxmoxTemplateSpec struct {
 
 // SourceImage is a disk image that Proxmox downloads.
 // +kubebuilder:validation:XValidation:rule="has(self.checksum) == has(self.checksumType)",message="checksum and checksumType belong together: set both or neither"
+// +kubebuilder:validation:XValidation:rule="!has(self.checksum) || !has(self.checksumType) || self.checksum.matches('^<.*>$') || (self.checksum.matches('^[0-9a-fA-F]+$') && size(self.checksum) == {'md5': 32, 'sha1': 40, 'sha224': 56, 'sha256': 64, 'sha384': 96, 'sha512': 128}[self.checksumType])",message="checksum must be the hexadecimal digits that checksumType has, without prefix: md5 32, sha1 40, sha224 56, sha256 64, sha384 96, sha512 128"
 type SourceImage struct {
 	// url of the image, http or https.
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:Pattern=`^https?://([a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?(/\S*)?$`
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != '' && !self.matches('[[:space:]]')",message="url must be an http or https URL, like https://cloud-images.ubuntu.com/noble/current/noble-server-cloudimg-amd64.img"
 	// +required
 	URL string `json:"url,omitempty"`
 
@@ -138,8 +143,9 @@ type SourceImage struct {
 	// +optional
 	ImageName string `json:"imageName,omitempty"`
 
-	// checksum that Proxmox verifies after the download.
-	// +kubebuilder:validation:MinLength=32
+	// checksum that Proxmox verifies after the download, in hexadecimal digits. A placeholder like <checksum>, as the
+	// documentation shows it, is stored, but nothing is downloaded until it is filled in: the condition says so.
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	Checksum string `json:"checksum,omitempty"`
@@ -148,4 +154,14 @@ type SourceImage struct {
 	// +kubebuilder:validation:Enum=md5;sha1;sha224;sha256;sha384;sha512
 	// +optional
 	ChecksumType string `json:"checksumType,omitempty"`
+}
+
+// Problem says what keeps the image from being downloaded although the API server took it; empty when nothing does.
+func (s SourceImage) Problem() string {
+	if !strings.HasPrefix(s.Checksum, "<") {
+		return ""
+	}
+
+	return fmt.Sprintf("spec.sourceImage.checksum is the placeholder %q: put in the %s sum of the image, or remove checksum and checksumType",
+		s.Checksum, s.ChecksumType)
 }

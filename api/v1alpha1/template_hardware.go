@@ -71,8 +71,9 @@ type NetworkInterface struct {
 	// +optional
 	Name string `json:"name,omitempty"`
 
-	// bridge that the interface is attached to.
+	// bridge that the interface is attached to: a bridge of the host, like vmbr0, or a VNet of the SDN.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
 	// +required
 	Bridge string `json:"bridge,omitempty"`
 
@@ -98,28 +99,41 @@ type NetworkInterface struct {
 	// +optional
 	Firewall *bool `json:"firewall,omitempty"`
 
-	// address4 is an IPv4 address with prefix, or a subnet like 192.168.0.0/24: then every VM gets an own address of it.
+	// address4 is a subnet like 192.168.0.0/24: then every VM gets an own address of it. It may also be one IPv4 address with
+	// its prefix, or dhcp.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(dhcp|manual|[0-9]{1,3}([.][0-9]{1,3}){3}/[0-9]{1,2})$')",message="address4 must be an IPv4 address or subnet with its prefix, like 192.168.0.0/24, or dhcp"
 	// +optional
 	Address4 string `json:"address4,omitempty"`
 
-	// address6 is an IPv6 address with prefix, or a subnet: then every VM gets an own address of it.
+	// address6 is a subnet like fd00::/64: then every VM gets an own address of it. It may also be one IPv6 address with its
+	// prefix, dhcp, or auto (from the router's advertisements).
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(dhcp|auto|manual|[0-9a-fA-F.]*:[0-9a-fA-F:.]*/[0-9]{1,3})$')",message="address6 must be an IPv6 address or subnet with its prefix, like fd00::/64, or dhcp, or auto"
 	// +optional
 	Address6 string `json:"address6,omitempty"`
 
 	// gateway4 is the IPv4 gateway.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{1,3}([.][0-9]{1,3}){3}$')",message="gateway4 must be an IPv4 address without prefix, like 192.168.0.1"
 	// +optional
 	Gateway4 string `json:"gateway4,omitempty"`
 
 	// gateway6 is the IPv6 gateway.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-fA-F.]*:[0-9a-fA-F:.]*$')",message="gateway6 must be an IPv6 address without prefix, like fd00::1"
 	// +optional
 	Gateway6 string `json:"gateway6,omitempty"`
 
 	// dnsServers are the addresses of the name servers.
 	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:Pattern=`^([0-9]{1,3}([.][0-9]{1,3}){3}|[0-9a-fA-F.]*:[0-9a-fA-F:.]*)$`
 	// +optional
 	DNSServers []string `json:"dnsServers,omitempty"`
 }

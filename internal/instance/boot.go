@@ -105,8 +105,20 @@ func (p *Provider) CheckBootData(ctx context.Context, class *v1alpha1.ProxmoxNod
 	if err != nil {
 		return err
 	}
-	_, err = bootdata.Render(templates, data)
-	return err
+	if _, err = bootdata.Render(templates, data); err != nil {
+		return inSecret(class, err)
+	}
+	return nil
+}
+
+// inSecret names the Secret whose template is wrong: several classes, each with its
+// own, are the rule.
+func inSecret(class *v1alpha1.ProxmoxNodeClass, err error) error {
+	ref := class.Spec.MetadataOptions.TemplatesRef
+	if ref == nil {
+		return err
+	}
+	return fmt.Errorf("rendering secret %s/%s of spec.metadataOptions.templatesRef, %w", ref.Namespace, ref.Name, err)
 }
 
 // ensureBootDrive renders the boot data and uploads it. Uploading again after a
@@ -152,7 +164,7 @@ func (l *launch) bootImage(ctx context.Context) ([]byte, error) {
 	}
 	files, err := bootdata.Render(templates, data)
 	if err != nil {
-		return nil, &LaunchError{Reason: ReasonBootData, err: fmt.Errorf("rendering the boot data, %w", err)}
+		return nil, &LaunchError{Reason: ReasonBootData, err: inSecret(l.class, err)}
 	}
 	image, err := files.ISO()
 	if err != nil {

@@ -145,11 +145,11 @@ func readCluster(n *yaml.Node, field string) (ClusterConfig, error) {
 	}
 	if caFile != "" {
 		if err := c.readCA(caFile); err != nil {
-			return c, fmt.Errorf("line %d: %s.%w", n.Line, field, err)
+			return c, fmt.Errorf("line %d: %s.%w", lineOf(n, err), field, err)
 		}
 	}
 	if err := c.complete(); err != nil {
-		return c, fmt.Errorf("line %d: %s.%w", n.Line, field, err)
+		return c, fmt.Errorf("line %d: %s.%w", lineOf(n, err), field, err)
 	}
 	return c, nil
 }

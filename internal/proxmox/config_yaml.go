@@ -126,6 +126,21 @@ func oneOf(into *string, values ...string) reader {
 	}
 }
 
+// lineOf is the line of the field that a problem begins with ("url: ...",
+// "urls[1]: ..."), or where the mapping begins if it has no such field.
+func lineOf(n *yaml.Node, problem error) int {
+	n = resolve(n)
+	name, _, _ := strings.Cut(problem.Error(), ":")
+	name, _, _ = strings.Cut(name, "[")
+	for i := 0; i < len(n.Content); i += 2 {
+		// One URL is "url" in problems, in whichever of the two fields it stands.
+		if key := n.Content[i]; key.Value == name || (name == "url" && key.Value == "urls") {
+			return key.Line
+		}
+	}
+	return n.Line
+}
+
 func resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias

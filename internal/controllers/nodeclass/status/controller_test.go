@@ -300,11 +300,11 @@ func TestBootDataIsCheckedBeforeAPodWaits(t *testing.T) {
 		},
 		"syntax error": {
 			templates: map[string][]byte{"user-data": []byte("#cloud-config\nhostname: {{ .Metadata.Hostname \n")},
-			want:      []string{"user-data:2", "unclosed action"},
+			want:      []string{"/templates of spec.metadataOptions.templatesRef", "user-data:2", "unclosed action"},
 		},
 		"unknown field": {
 			templates: map[string][]byte{"user-data": []byte("#cloud-config\n\nhostname: {{ .Metadata.Hostnam }}\n")},
-			want:      []string{"user-data", "line 3", "Hostnam"},
+			want:      []string{"/templates of spec.metadataOptions.templatesRef", "user-data", "line 3", "Hostnam"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,151 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package crds_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+var (
+	yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+	// chartSpec finds rows like | customResources.nodeClass.default.spec | object | `{...}` | in a chart's table of values.
+	chartSpec = regexp.MustCompile("(?m)^\\| customResources\\.(\\w+)\\.default\\.spec \\| object \\| `(.*?)` \\|")
+)
+
+// chartKinds are the objects that a chart makes of its values.
+var chartKinds = map[string]struct{ apiVersion, kind string }{
+	"nodeClass":    {v1alpha1.SchemeGroupVersion.String(), v1alpha1.ProxmoxNodeClassKind},
+	"nodeTemplate": {v1alpha1.SchemeGroupVersion.String(), v1alpha1.ProxmoxUnmanagedTemplateKind},
+	"nodePools":    {"karpenter.sh/v1", "NodePool"},
+}
+
+// checkManifestsInCirculation applies what the documents of the product that these kinds come from show. They are in their
+// users' hands: each manifest must be taken as it stands, and what is stored must decode.
+// SEEDS_DIR names the directory that holds the documents.
+func checkManifestsInCirculation(t *testing.T, api client.Client) {
+	t.Helper()
+
+	applied := map[string]int{}
+
+	for name, text := range documents(t) {
+		for i, block := range yamlBlock.FindAllSubmatch(text, -1) {
+			manifest := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal(block[1], &manifest.Object); err != nil || manifest.GetKind() == "" {
+				continue // not a manifest: a values file, a VM config
+			}
+
+			apply(t, api, fmt.Sprintf("%s, block %d", name, i+1), manifest)
+			applied[manifest.GetKind()]++
+		}
+
+		for _, row := range chartSpec.FindAllSubmatch(text, -1) {
+			apply(t, api, name+", values of "+string(row[1]), fromChart(t, string(row[1]), row[2]))
+			applied["chart "+string(row[1])]++
+		}
+	}
+
+	for _, kind := range []string{
+		v1alpha1.ProxmoxNodeClassKind, v1alpha1.ProxmoxTemplateKind, v1alpha1.ProxmoxUnmanagedTemplateKind, "NodePool", "Secret",
+		"chart nodeClass", "chart nodePools", "chart nodeTemplate",
+	} {
+		if applied[kind] == 0 {
+			t.Errorf("the documents show no %s: the test has lost its input", kind)
+		}
+	}
+}
+
+func documents(t *testing.T) map[string][]byte {
+	t.Helper()
+
+	dir := os.Getenv("SEEDS_DIR")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "..", "shared", "seeds")
+	}
+
+	out := map[string][]byte{}
+
+	paths, err := filepath.Glob(filepath.Join(dir, "*.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, path := range paths {
+		if out[filepath.Base(path)], err = fs.ReadFile(os.DirFS(dir), filepath.Base(path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if len(out) == 0 {
+		t.Skipf("no documents in %s: set SEEDS_DIR to the directory with the original documents", dir)
+	}
+
+	return out
+}
+
+func fromChart(t *testing.T, values string, spec []byte) *unstructured.Unstructured {
+	t.Helper()
+
+	kind, known := chartKinds[values]
+	fields := map[string]any{}
+
+	if err := json.Unmarshal(spec, &fields); err != nil || !known {
+		t.Fatalf("the spec of %s is unknown or no JSON: %v", values, err)
+	}
+
+	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": kind.apiVersion, "kind": kind.kind, "spec": fields}}
+	out.SetName("chart")
+
+	if kind.kind == "NodePool" {
+		// Karpenter's own CRD demands the list, which the values of the chart leave out: a chart has to add it.
+		if err := unstructured.SetNestedSlice(out.Object, []any{}, "spec", "template", "spec", "requirements"); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return out
+}
+
+// apply does what "kubectl apply --server-side --validate=strict" does, and reads back what was stored.
+func apply(t *testing.T, api client.Client, where string, manifest *unstructured.Unstructured) {
+	t.Helper()
+
+	err := api.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(manifest), client.FieldOwner("test"))
+	if err != nil {
+		t.Errorf("%s: applying the %s: %v", where, manifest.GetKind(), err)
+
+		return
+	}
+
+	typed, ours := map[string]client.Object{
+		v1alpha1.ProxmoxNodeClassKind:         &v1alpha1.ProxmoxNodeClass{},
+		v1alpha1.ProxmoxTemplateKind:          &v1alpha1.ProxmoxTemplate{},
+		v1alpha1.ProxmoxUnmanagedTemplateKind: &v1alpha1.ProxmoxUnmanagedTemplate{},
+		"NodePool":                            &karpv1.NodePool{},
+	}[manifest.GetKind()]
+	if !ours {
+		return
+	}
+
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(manifest.Object, typed, true); err != nil {
+		t.Errorf("%s: decoding the %s: %v", where, manifest.GetKind(), err)
+	}
+
+	if typed.GetUID() == "" {
+		t.Errorf("%s: the %s was not stored", where, manifest.GetKind())
+	}
+}
