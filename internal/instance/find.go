@@ -16,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -241,5 +242,5 @@ func (p *Provider) CurrentImage(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 	if err != nil {
 		return "", false
 	}
-	return ImageID(template), true
+	return ownership.ImageID(template.VMID, *template.Config), true
 }

@@ -4,11 +4,10 @@
 package instance
 
 import (
-	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -26,21 +25,6 @@ type Identity struct {
 	KubeCluster string
 }
 
-// block is the machine-readable part of a VM's notes.
-type block struct {
-	Version     int    `json:"v"`
-	VMID        int    `json:"vmid"`
-	ClaimUID    string `json:"claim"`
-	KubeCluster string `json:"cluster"`
-	Claim       string `json:"name,omitempty"`
-}
-
-const blockVersion = 1
-
-// The block hides in an HTML comment, so that the notes, which Proxmox renders
-// as Markdown, stay readable. People may write around it.
-var blockPattern = regexp.MustCompile(`<!-- karpenter\.proxmox\.sinextra\.dev (\{[^\n]*\}) -->`)
-
 // Notes are the words for people above the machine block.
 type Notes struct {
 	Claim, NodePool, NodeClass, InstanceType, CapacityType string
@@ -48,27 +32,22 @@ type Notes struct {
 
 // Description is what the clone call writes into the VM's notes.
 func Description(id Identity, n Notes) string {
-	raw, err := json.Marshal(block{Version: blockVersion, VMID: id.VMID, ClaimUID: id.ClaimUID, KubeCluster: id.KubeCluster, Claim: n.Claim})
-	if err != nil {
-		// Strings and integers always marshal.
-		panic(err)
-	}
-	return fmt.Sprintf("Karpenter managed instance, class=%s, capacity-type=%s\n\nnodepool=%s, claim=%s, type=%s\n\n<!-- karpenter.proxmox.sinextra.dev %s -->\n",
-		n.NodeClass, n.CapacityType, n.NodePool, n.Claim, n.InstanceType, raw)
+	return id.markFor(n.Claim).Notes(fmt.Sprintf("Karpenter managed instance, class=%s, capacity-type=%s\n\nnodepool=%s, claim=%s, type=%s",
+		n.NodeClass, n.CapacityType, n.NodePool, n.Claim, n.InstanceType))
 }
 
-// ReadIdentity finds who a VM says it belongs to. VMs without a block, or with
-// more than one (somebody pasted notes together), belong to nobody we know.
+func (id Identity) markFor(claim string) ownership.Mark {
+	return ownership.Mark{VMID: id.VMID, ClaimUID: id.ClaimUID, KubeCluster: id.KubeCluster, Name: claim}
+}
+
+// ReadIdentity finds who a VM says it belongs to. VMs without a mark, and
+// Templates, belong to no Claim.
 func ReadIdentity(region string, cfg proxmox.VMConfig) (Identity, bool) {
-	found := blockPattern.FindAllStringSubmatch(cfg.Description(), -1)
-	if len(found) != 1 {
+	m, ok := ownership.Read(cfg.Description())
+	if !ok || m.ClaimUID == "" {
 		return Identity{}, false
 	}
-	var b block
-	if err := json.Unmarshal([]byte(found[0][1]), &b); err != nil || b.Version != blockVersion || b.ClaimUID == "" || b.KubeCluster == "" {
-		return Identity{}, false
-	}
-	return Identity{Region: region, VMID: b.VMID, ClaimUID: b.ClaimUID, KubeCluster: b.KubeCluster}, true
+	return Identity{Region: region, VMID: m.VMID, ClaimUID: m.ClaimUID, KubeCluster: m.KubeCluster}, true
 }
 
 // Owns tells whether the configuration read under this identity's VMID is the
@@ -103,11 +82,8 @@ func (id Identity) LostMark(cfg proxmox.VMConfig) bool {
 	return strings.EqualFold(bios.UUID, id.ClaimUID) && strings.HasSuffix(bios.Serial, fmt.Sprintf(";i=%d", id.VMID))
 }
 
-// mark is the block by itself, for a person to put back.
-func (id Identity) mark() string {
-	description := Description(id, Notes{})
-	return description[strings.Index(description, "<!--"):strings.Index(description, "-->")] + "-->"
-}
+// mark is the mark by itself, for a person to put back.
+func (id Identity) mark() string { return id.markFor("").Comment() }
 
 // Configured tells whether our one configuration write has happened: it is
 // atomic, so our SMBIOS serial stands for all of it.

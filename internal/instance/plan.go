@@ -17,6 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -120,7 +121,7 @@ func (p *Provider) intentFor(view inventory.View, claim *karpv1.NodeClaim, class
 	}
 	in := Intent{
 		Region: chosen.Zone.Region, Host: chosen.Zone.Host, VMID: vmid,
-		TemplateHost: template.Host, TemplateID: template.VMID, ImageID: ImageID(template),
+		TemplateHost: template.Host, TemplateID: template.VMID, ImageID: ownership.ImageID(template.VMID, *template.Config),
 		InstanceType: chosen.InstanceType, CapacityType: karpv1.CapacityTypeOnDemand,
 		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes,
 		Pool: class.Spec.ResourcePool,

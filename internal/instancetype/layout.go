@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -83,8 +84,9 @@ type zone struct {
 	// ready tells whether the view shows the template with its configuration,
 	// which a launch needs.
 	ready bool
-	// cpuType of the template; empty while its configuration is not known.
+	// cpuType and image of the template; empty while its configuration is not known.
 	cpuType string
+	image   string
 	// storage that the boot disk goes to; empty while it is not known.
 	storage string
 	// excluded is why the NodeClass leaves the Host out.
@@ -139,6 +141,7 @@ func withTemplate(z zone, view inventory.View, c class) zone {
 	}
 	z.ready = true
 	z.cpuType = cpuTypeOf(*guest.Config)
+	z.image = ownership.ImageLabel(z.template, *guest.Config)
 	if disk, ok := guest.Config.BootDisk(); ok && z.storage == "" {
 		z.storage = disk.Storage
 	}

@@ -4,8 +4,6 @@
 package instancetype
 
 import (
-	"strconv"
-
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -60,8 +58,8 @@ func (z zone) labels() map[string]string {
 	if z.cpuType != "" {
 		labels[v1alpha1.LabelInstanceCPUType] = z.cpuType
 	}
-	if z.template != 0 {
-		labels[v1alpha1.LabelInstanceImageID] = strconv.Itoa(z.template)
+	if z.image != "" {
+		labels[v1alpha1.LabelInstanceImageID] = z.image
 	}
 	return labels
 }
