@@ -32,6 +32,9 @@ type Client interface {
 	// Bridges lists the bridges and vnets of a Host that the caller may use.
 	Bridges(ctx context.Context, host string) ([]string, error)
 
+	// HostInfo reads a Host's hardware.
+	HostInfo(ctx context.Context, host string) (HostInfo, error)
+
 	// VMConfig reads the configuration in force (current=1) on that Host.
 	// ErrNotFound is proof that no such guest is on that Host. Two calls where
 	// the caller may not see the VMID.

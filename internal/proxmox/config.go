@@ -47,6 +47,11 @@ type ClusterConfig struct {
 
 	Username string
 	Password Secret
+	// passwordFile is where a root login's password comes from.
+	passwordFile string
+
+	// Root is a login of root for options that no token may set; nil = none.
+	Root *RootLogin
 }
 
 // LoadConfig reads the cloud config. Its error is one line that names file,
@@ -132,6 +137,7 @@ func readCluster(n *yaml.Node, field string) (ClusterConfig, error) {
 		"token_secret_file": text(&c.TokenSecretFile),
 		"username":          text(&c.Username),
 		"password":          secret(&c.Password),
+		"root":              func(n *yaml.Node, field string) error { return readRoot(&c, n, field) },
 	})
 	if err != nil {
 		return c, err
@@ -152,6 +158,16 @@ func readCluster(n *yaml.Node, field string) (ClusterConfig, error) {
 		return c, fmt.Errorf("line %d: %s.%w", lineOf(n, err), field, err)
 	}
 	return c, nil
+}
+
+// readRoot reads the login for options that no token may set.
+func readRoot(c *ClusterConfig, n *yaml.Node, field string) error {
+	c.Root = &RootLogin{Username: RootUser}
+	return readMapping(n, field, map[string]reader{
+		"username":      text(&c.Root.Username),
+		"password":      secret(&c.Root.Password),
+		"password_file": text(&c.Root.PasswordFile),
+	})
 }
 
 func (c *ClusterConfig) readCA(path string) error {

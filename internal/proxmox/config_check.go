@@ -18,7 +18,7 @@ import (
 // complete checks a Cluster's config and brings its URLs into one form. Errors
 // begin with the field and never hold a secret.
 func (c *ClusterConfig) complete() error {
-	for _, check := range []func() error{c.checkRegion, c.checkURLs, c.checkTrust, c.checkCredentials} {
+	for _, check := range []func() error{c.checkRegion, c.checkURLs, c.checkTrust, c.checkCredentials, c.checkRoot} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -109,7 +109,7 @@ var (
 
 func (c *ClusterConfig) checkCredentials() error {
 	hasToken := c.TokenID+c.TokenIDFile+c.TokenSecretFile+string(c.TokenSecret) != ""
-	hasLogin := c.Username+string(c.Password) != ""
+	hasLogin := c.Username+string(c.Password)+c.passwordFile != ""
 	switch {
 	case hasToken && hasLogin:
 		return errors.New("token_id: found a token and a username or password: give one kind, a token is the better one")
@@ -153,11 +153,18 @@ func (c *ClusterConfig) checkToken() error {
 	return nil
 }
 
+func (c *ClusterConfig) checkRoot() error {
+	if c.Root == nil {
+		return nil
+	}
+	return c.Root.check()
+}
+
 func (c *ClusterConfig) checkLogin() error {
 	switch {
 	case c.Username == "":
 		return errors.New("username: missing beside password: want user@realm")
-	case c.Password == "":
+	case c.Password == "" && c.passwordFile == "":
 		return errors.New("password: missing beside username")
 	case !usernamePattern.MatchString(c.Username):
 		return fmt.Errorf("username: found %q, want user@realm, for instance root@pam", c.Username)

@@ -6,6 +6,7 @@ package proxmox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -23,9 +24,10 @@ const ticketLife = time.Hour
 // Proxmox delays by 3 s, and shares its session between goroutines without a
 // lock. So its login call serves here, and the session is ours.
 type ticket struct {
-	login       *goproxmox.Client
-	credentials goproxmox.Credentials
-	clock       clock.PassiveClock
+	login    *goproxmox.Client
+	username string
+	password source
+	clock    clock.PassiveClock
 
 	// turn has room for one: whoever logs in. It guards the fields below.
 	turn     chan struct{}
@@ -35,10 +37,11 @@ type ticket struct {
 
 func newTicket(cfg ClusterConfig, login *goproxmox.Client, clk clock.PassiveClock) *ticket {
 	return &ticket{
-		login:       login,
-		credentials: goproxmox.Credentials{Username: cfg.Username, Password: string(cfg.Password)},
-		clock:       clk,
-		turn:        make(chan struct{}, 1),
+		login:    login,
+		username: cfg.Username,
+		password: source{inline: string(cfg.Password), path: cfg.passwordFile},
+		clock:    clk,
+		turn:     make(chan struct{}, 1),
 	}
 }
 
@@ -60,9 +63,15 @@ func (t *ticket) authorize(ctx context.Context, header http.Header) (credential,
 }
 
 func (t *ticket) logIn(ctx context.Context) error {
+	t.password.forget()
+	password, err := t.password.read()
+	if err != nil {
+		return &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the password, %w", err)}
+	}
 	var session goproxmox.Session
 	e := at("/access/ticket")
-	if err := t.login.Post(withEndpoint(ctx, e), e.String(), &t.credentials, &session); err != nil {
+	credentials := goproxmox.Credentials{Username: t.username, Password: password}
+	if err := t.login.Post(withEndpoint(ctx, e), e.String(), &credentials, &session); err != nil {
 		return loginError(err)
 	}
 	if session.Ticket == "" || strings.HasPrefix(session.Ticket, "PVE:!tfa!") {

@@ -1,0 +1,88 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/utils/cpuset"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+func TestRootBindsAndTheTokenMayNot(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"8.4", "9.2"} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			ctx := testContext(t)
+			sim, token := simulate(t, release)
+			g.Expect(clone(ctx, token, nodeID)).To(Succeed())
+			for option, value := range map[string]string{"affinity": "0-1", "hugepages": "1024"} {
+				err := token.UpdateVM(ctx, "pve1", nodeID, proxmox.ConfigChange{Set: map[string]string{option: value}})
+				g.Expect(err).To(MatchError(ContainSubstring("only root can set '" + option + "' config")))
+			}
+
+			file := filepath.Join(t.TempDir(), "password")
+			g.Expect(os.WriteFile(file, []byte("not yet\n"), 0o600)).To(Succeed())
+			cfg := simConfig(sim)
+			g.Expect(cfg.HasRoot()).To(BeFalse())
+			cfg.Root = &proxmox.RootLogin{Username: proxmox.RootUser, PasswordFile: file}
+			g.Expect(cfg.HasRoot()).To(BeTrue())
+			root, err := proxmox.NewRoot(cfg, proxmox.Options{})
+			g.Expect(err).NotTo(HaveOccurred())
+			options := proxmox.RootOptions{Affinity: cpuset.New(2, 3), Hugepages: "2"}
+			g.Expect(root.Bind(ctx, "pve1", nodeID, options)).To(MatchError(proxmox.ErrUnauthorized))
+			g.Expect(os.WriteFile(file, []byte(pvesim.RootPassword+"\n"), 0o600)).To(Succeed())
+			g.Expect(root.Bind(ctx, "pve1", nodeID, options)).To(Succeed(), "a changed password is read anew")
+
+			found, err := token.VMConfig(ctx, "pve1", nodeID)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found.Affinity()).To(Equal(cpuset.New(2, 3)))
+			g.Expect(found.Hugepages()).To(Equal("2"))
+			g.Expect(root.Bind(ctx, "pve1", nodeID, proxmox.RootOptions{})).To(Succeed(), "nothing asked, nothing done")
+		})
+	}
+}
+
+func TestACloneKeepsWhatOnlyRootMaySet(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"8.4", "9.2"} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			ctx := testContext(t)
+			sim, token := simulate(t, release)
+			cfg := simConfig(sim)
+			cfg.TokenID, cfg.TokenSecret, cfg.Username, cfg.Password = "", "", proxmox.RootUser, pvesim.RootPassword
+			root, err := proxmox.NewRoot(cfg, proxmox.Options{})
+			g.Expect(err).NotTo(HaveOccurred(), "a Cluster that is used as root anyway needs no second login")
+			g.Expect(root.Bind(ctx, "pve1", 9000, proxmox.RootOptions{Affinity: cpuset.New(1), Hugepages: "1024"})).To(Succeed())
+			g.Expect(clone(ctx, token, nodeID)).To(Succeed())
+			found, err := token.VMConfig(ctx, "pve1", nodeID)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found.Affinity()).To(Equal(cpuset.New(1)))
+			g.Expect(found.Hugepages()).To(Equal("1024"))
+		})
+	}
+}
+
+func TestHostInfo(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	_, c := simulate(t, "9.2")
+	info, err := c.HostInfo(testContext(t), "pve1")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(info.Sockets).To(BeNumerically(">", 0))
+	g.Expect(info.Cores).To(BeNumerically(">=", info.Sockets))
+	g.Expect(info.CPUs).To(BeNumerically(">=", info.Cores))
+	g.Expect(info.Machine).To(Equal("x86_64"))
+	_, err = c.HostInfo(testContext(t), "nowhere")
+	g.Expect(err).To(HaveOccurred())
+}
