@@ -27,6 +27,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/drift"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/handover"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
@@ -127,6 +128,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Avoidance: opts.Avoidance,
 		}),
 		handover.NewController(o.Instances),
+		drift.NewController(kube, o.Instances, o.EventRecorder),
 		inplace.NewController(kube, o.Instances, o.EventRecorder),
 		presence.NewController(presence.Deps{
 			Kube: kube, Instances: o.Instances, Recorder: o.EventRecorder, Interval: opts.PollInterval, Restarts: opts.Restarts,

@@ -1,0 +1,96 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package drift_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/drift"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+const waits = "DriftWaitsForRoom"
+
+// cores gives every Host that many: a VM of the tests takes two, and two are kept for the Host.
+func cores(n int) testworld.Option {
+	return testworld.Scenario(func(s *pvesim.Scenario) {
+		for i := range s.Hosts {
+			s.Hosts[i].Cores = n
+		}
+	})
+}
+
+// drifting is a claim that core has found to be drifted, with a pod on its Node.
+func drifting(w *testworld.World, pods ...string) (*v1alpha1.ProxmoxNodeClass, *karpv1.NodeClaim) {
+	w.T.Helper()
+	class := w.Class()
+	w.Pool(class)
+	claim := w.Planned("a", class)
+	claim.Status.NodeName = w.Named("node")
+	claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDrifted, "NodeClassDrift", "NodeClassDrift")
+	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+	for _, name := range pods {
+		w.Create(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name},
+			Spec: corev1.PodSpec{NodeName: claim.Status.NodeName, Containers: []corev1.Container{{
+				Name: "c", Image: "example.com/none",
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
+			}}},
+		})
+	}
+	return class, claim
+}
+
+func look(w *testworld.World, claim *karpv1.NodeClaim) time.Duration {
+	w.T.Helper()
+	result, err := drift.NewController(w.Kube, w.Instances, w.Events).Reconcile(w.T.Context(), testworld.Reread(w, claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	return result.RequeueAfter
+}
+
+func TestDriftThatWaitsForRoomSaysSoUntilThereIsSome(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still(), testworld.Hosts(2), cores(4))
+	class, claim := drifting(w, "app")
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: w.Named("pool")}}
+	testworld.Reread(w, pool)
+	// Somebody has what is left.
+	other := w.Planned("other", class)
+
+	w.Expect(look(w, claim)).To(BeNumerically("~", time.Minute, 10*time.Second))
+	w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "core has not had its chance yet")
+	w.Clock.Advance(2 * time.Minute)
+	w.Expect(look(w, claim)).To(BeNumerically(">", 0), "looked at again")
+	w.Expect(w.Events.About(claim)).To(Equal([]string{waits}))
+	w.Expect(w.Events.About(pool)).To(Equal([]string{waits}))
+	w.Expect(w.Events.Messages(waits)).To(HaveEach(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"))))
+
+	w.Instances.Forget(string(other.UID))
+	w.Expect(look(w, claim)).To(BeNumerically(">", 0))
+	w.Expect(w.Events.Messages(waits)).To(HaveLen(2), "there is room now")
+}
+
+func TestDriftThatNeedsNoRoomIsQuiet(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still(), cores(4))
+	_, claim := drifting(w)
+	w.Clock.Advance(2 * time.Minute)
+	w.Expect(look(w, claim)).To(BeNumerically(">", 0))
+	w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "an empty Node goes without a replacement")
+
+	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
+	claim.DeletionTimestamp = new(metav1.Now())
+	result, err := drift.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(result.RequeueAfter).To(BeZero(), "it is on its way")
+}
