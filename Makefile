@@ -17,9 +17,15 @@ DEMO := $(BIN)/demo
 ENVTEST := $(CACHE)/envtest
 
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
-CHART_CRDS := charts/karpenter-provider-proxmox/crds
+HELM := $(BIN)/helm
+HELM_DOCS := $(BIN)/helm-docs
+CHART := charts/karpenter-provider-proxmox
+CHART_CRDS := $(CHART)/crds
+# The same CRDs as a chart of their own, which helm upgrades.
+CRD_CHART := charts/karpenter-provider-proxmox-crd
 # What "make generate" writes and "make verify" compares.
-GENERATED := api/v1alpha1/zz_generated.deepcopy.go api/crds $(CHART_CRDS) docs/reference
+GENERATED := api/v1alpha1/zz_generated.deepcopy.go api/crds docs/reference \
+	$(CHART_CRDS) $(CRD_CHART)/templates $(CHART)/templates/_settings.tpl $(CHART)/values.schema.json $(CHART)/README.md
 
 # say tells what a long step does and what to expect, so that nobody stares at a silent terminal.
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
@@ -80,11 +86,11 @@ bench: ## Measure launches against the simulator's lock and latency model, and r
 ##@ Code
 
 .PHONY: generate
-generate: ## Write deep copies, CRDs, the chart's copy of them and the reference pages
+generate: $(HELM_DOCS) ## Write deep copies, CRDs, the chart's copy of them and the reference pages
 	@$(call generate-into,.)
 
 .PHONY: verify
-verify: ## Check that go.mod and generated files are up to date, without changing anything
+verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, without changing anything
 	$(call say,"verifying go.mod and generated files (seconds; first time a minute to build controller-gen)")
 	@go mod tidy -diff || { echo 'verify: go.mod or go.sum is stale: run "go mod tidy"' >&2; exit 1; }
 	@cd kubeplane && go mod tidy -diff || { echo 'verify: kubeplane/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
@@ -141,6 +147,19 @@ $(KUBEPLANE): $(shell find kubeplane -name '*.go' ! -name '*_test.go') kubeplane
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w$$flags" -o $@ .
 	@touch $@
 
+# Without these flags helm takes the Kubernetes of its clients for 1.20.
+$(HELM): go.helm.mod go.helm.sum
+	$(call say,"building helm (first time: 2–3 minutes)")
+	@mkdir -p $(@D)
+	@go build -modfile=go.helm.mod -trimpath -o $@ \
+		-ldflags '-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36' helm.sh/helm/v3/cmd/helm
+	@touch $@
+
+$(HELM_DOCS): go.helm.mod go.helm.sum
+	@mkdir -p $(@D)
+	@go build -modfile=go.helm.mod -trimpath -o $@ github.com/norwoodj/helm-docs/cmd/helm-docs
+	@touch $@
+
 $(ENVTEST)/kube-apiserver: $(KUBEPLANE)
 	@$(KUBEPLANE) link $(ENVTEST) > /dev/null
 
@@ -149,6 +168,8 @@ define generate-into
 mkdir -p $(1)/api/v1alpha1 && \
 $(TOOL) controller-gen object:headerFile=hack/header.go.txt crd paths=./api/v1alpha1 \
 	output:object:dir=$(1)/api/v1alpha1 output:crd:dir=$(1)/api/crds && \
-go run ./hack/crds $(1)/api/crds $(1)/$(CHART_CRDS) && \
-go run ./hack/docs $(1)/docs/reference
+go run ./hack/crds $(1)/api/crds $(1)/$(CHART_CRDS) $(1)/$(CRD_CHART)/templates && \
+go run ./hack/chart $(1)/$(CHART) && \
+go run ./hack/docs $(1)/docs/reference && \
+$(HELM_DOCS) --chart-search-root $(CHART) --sort-values-order file --log-level warning --dry-run > $(1)/$(CHART)/README.md
 endef

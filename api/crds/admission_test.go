@@ -56,6 +56,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("status", func(t *testing.T) { t.Parallel(); checkStatus(t, api) })
 	t.Run("flags in both forms", func(t *testing.T) { t.Parallel(); checkFlags(t, api) })
 	t.Run("manifests in circulation", func(t *testing.T) { t.Parallel(); checkManifestsInCirculation(t, api) })
+	t.Run("restricted labels", func(t *testing.T) { t.Parallel(); checkRestrictedLabels(t, api) })
 	t.Run("names", func(t *testing.T) { t.Parallel(); checkNames(t, config) })
 	t.Run("columns", func(t *testing.T) { t.Parallel(); checkColumns(t, config) })
 }

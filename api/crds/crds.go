@@ -8,9 +8,10 @@ package crds
 import (
 	"embed"
 	"fmt"
+	"maps"
+	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 	"sigs.k8s.io/yaml"
 )
 
@@ -24,8 +25,18 @@ func All() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 		return nil, err
 	}
 
-	for _, crd := range karpapis.CRDs {
-		all = append(all, crd.DeepCopy())
+	core, err := Core()
+	if err != nil {
+		return nil, err
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(core)) {
+		crd, err := decode(name, core[name])
+		if err != nil {
+			return nil, err
+		}
+
+		all = append(all, crd)
 	}
 
 	return all, nil
@@ -46,13 +57,22 @@ func Own() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 			return nil, fmt.Errorf("reading embedded CRD, %w", err)
 		}
 
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if err := yaml.UnmarshalStrict(data, crd); err != nil {
-			return nil, fmt.Errorf("decoding embedded CRD %s, %w", entry.Name(), err)
+		crd, err := decode(entry.Name(), data)
+		if err != nil {
+			return nil, err
 		}
 
 		own = append(own, crd)
 	}
 
 	return own, nil
+}
+
+func decode(name string, data []byte) (*apiextensionsv1.CustomResourceDefinition, error) {
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(data, crd); err != nil {
+		return nil, fmt.Errorf("decoding CRD %s, %w", name, err)
+	}
+
+	return crd, nil
 }

@@ -8,6 +8,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/yaml"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/crds"
 )
 
@@ -39,27 +43,48 @@ func TestAllHoldsOursAndKarpenters(t *testing.T) {
 	}
 }
 
-func TestChartShipsTheSameFiles(t *testing.T) {
+func TestChartsShipTheSame(t *testing.T) {
 	t.Parallel()
 
-	own, err := filepath.Glob("*.yaml")
-	if err != nil || len(own) == 0 {
-		t.Fatalf("no CRDs here: %v", err)
+	all, err := crds.All()
+	if err != nil {
+		t.Fatal(err)
 	}
 
-	for _, name := range own {
-		want, err := os.ReadFile(name)
+	for _, dir := range []string{"karpenter-provider-proxmox/crds", "karpenter-provider-proxmox-crd/templates"} {
+		shipped := map[string]*apiextensionsv1.CustomResourceDefinition{}
+
+		files, err := filepath.Glob(filepath.Join("..", "..", "charts", dir, "*.yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		got, err := os.ReadFile(filepath.Join("..", "..", "charts", "karpenter-provider-proxmox", "crds", name))
-		if err != nil {
-			t.Fatal(err)
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			crd := &apiextensionsv1.CustomResourceDefinition{}
+			if err := yaml.UnmarshalStrict(data, crd); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+
+			if crd.Annotations["helm.sh/resource-policy"] != "keep" {
+				t.Errorf("%s goes when the release goes, and every VM with it", file)
+			}
+
+			shipped[crd.Name] = crd
 		}
 
-		if string(got) != string(want) {
-			t.Errorf("the chart's %s differs: run make generate", name)
+		if len(shipped) != len(all) {
+			t.Errorf("%s ships %d CRDs, want %d", dir, len(shipped), len(all))
+		}
+
+		for _, crd := range all {
+			if got := shipped[crd.Name]; got == nil || !equality.Semantic.DeepEqual(got.Spec, crd.Spec) {
+				t.Errorf("%s: %s is not what All() says: run make generate", dir, crd.Name)
+			}
 		}
 	}
 }

@@ -4,7 +4,7 @@
 // Crds finishes the CustomResourceDefinitions that controller-gen wrote and puts them where the chart wants them, together
 // with Karpenter's own. It is a step of "make generate":
 //
-//	crds api/crds charts/karpenter-provider-proxmox/crds
+//	crds api/crds charts/karpenter-provider-proxmox/crds charts/karpenter-provider-proxmox-crd/templates
 package main
 
 import (
@@ -16,23 +16,24 @@ import (
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 	"sigs.k8s.io/yaml"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/crds"
 )
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: crds GENERATED-DIR CHART-DIR")
+	if len(os.Args) < 3 {
+		fmt.Fprintln(os.Stderr, "usage: crds GENERATED-DIR CHART-DIR...")
 		os.Exit(2)
 	}
 
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	if err := run(os.Args[1], os.Args[2:]...); err != nil {
 		fmt.Fprintf(os.Stderr, "crds: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run(generatedDir, chartDir string) error {
+func run(generatedDir string, chartDirs ...string) error {
 	paths, err := filepath.Glob(filepath.Join(generatedDir, "*.yaml"))
 	if err != nil {
 		return fmt.Errorf("listing %s, %w", generatedDir, err)
@@ -42,11 +43,9 @@ func run(generatedDir, chartDir string) error {
 		return fmt.Errorf("listing %s, no CRDs there: run controller-gen first", generatedDir)
 	}
 
-	chart := map[string][]byte{
-		"karpenter.sh_nodepools.yaml":               karpapis.NodePoolCRD,
-		"karpenter.sh_nodeclaims.yaml":              karpapis.NodeClaimCRD,
-		"karpenter.sh_nodeoverlays.yaml":            karpapis.NodeOverlayCRD,
-		"autoscaling.x-k8s.io_capacitybuffers.yaml": karpapis.CapacityBufferCRD,
+	chart, err := crds.Core()
+	if err != nil {
+		return err
 	}
 
 	for _, path := range paths {
@@ -58,7 +57,43 @@ func run(generatedDir, chartDir string) error {
 		chart[filepath.Base(path)] = data
 	}
 
-	return fillChart(chartDir, chart)
+	for name := range chart {
+		if chart[name], err = keep(chart[name]); err != nil {
+			return fmt.Errorf("marking %s, %w", name, err)
+		}
+	}
+
+	for _, dir := range chartDirs {
+		if err := fillChart(dir, chart); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// keep tells helm to leave the CRD when the release goes: with it would go every object of its kind, and their VMs.
+func keep(data []byte) ([]byte, error) {
+	crd := map[string]any{}
+	if err := yaml.Unmarshal(data, &crd); err != nil {
+		return nil, err
+	}
+
+	metadata, err := descend(crd, "metadata")
+	if err != nil {
+		return nil, err
+	}
+
+	annotations, ok := metadata["annotations"].(map[string]any)
+	if !ok {
+		annotations = map[string]any{}
+		metadata["annotations"] = annotations
+	}
+
+	annotations["helm.sh/resource-policy"] = "keep"
+	data, err = yaml.Marshal(crd)
+
+	return append([]byte("---\n"), data...), err
 }
 
 // finish rewrites one generated file in place with what markers cannot say, and returns its content.

@@ -39,14 +39,19 @@ func settings() string {
 	var b strings.Builder
 	b.WriteString("# Settings\n\n<!-- Written by \"make generate\" from internal/operator/options.go. -->\n\n" +
 		"Flags and environment variables of the Proxmox provider. A flag wins over its variable. Beside these, all of\n" +
-		"[Karpenter's own settings](https://karpenter.sh/docs/reference/settings/) apply.\n\n" +
-		"| flag | variable | default | meaning |\n|---|---|---|---|\n")
+		"[Karpenter's own settings](https://karpenter.sh/docs/reference/settings/) apply. In the chart each stands below\n" +
+		"`settings`, for example `settings.proxmoxPollInterval: 10s`.\n\n" +
+		"| flag | variable | chart value | default | meaning |\n|---|---|---|---|---|\n")
 	for _, option := range operator.Table() {
 		flag := "–"
 		if option.Flag != "" {
 			flag = "`--" + option.Flag + "`"
 		}
-		fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", flag, option.Env, code(option.Default), option.Help)
+		value := "`config`"
+		if option.Env != operator.CloudConfigVariable {
+			value = "`settings." + option.ChartValue() + "`"
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s | %s | %s |\n", flag, option.Env, value, code(option.Default), option.Help)
 	}
 	return b.String()
 }

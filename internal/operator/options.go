@@ -65,10 +65,24 @@ type Option struct {
 	set                      func(*Options, string) error
 }
 
+// CloudConfigVariable names the file with the Proxmox clusters, which the chart
+// mounts by itself.
+const CloudConfigVariable = "CLOUD_CONFIG"
+
+// ChartValue is the option's name below settings in the chart's values:
+// proxmoxPollInterval for PROXMOX_POLL_INTERVAL.
+func (o Option) ChartValue() string {
+	words := strings.Split(strings.ToLower(o.Env), "_")
+	for i, word := range words[1:] {
+		words[i+1] = strings.ToUpper(word[:1]) + word[1:]
+	}
+	return strings.Join(words, "")
+}
+
 // Table lists the settings of the Proxmox provider, beside Karpenter's own.
 func Table() []Option {
 	return []Option{
-		{"cloud-config", "CLOUD_CONFIG", "", "Path of the cloud config: the Proxmox clusters and their credentials. Required.",
+		{"cloud-config", CloudConfigVariable, "", "Path of the cloud config: the Proxmox clusters and their credentials. Required.",
 			text(func(o *Options) *string { return &o.CloudConfig })},
 		{"instance-types-file", "INSTANCE_TYPES_FILE", "", "Path of a JSON file with instance types. Empty: the built-in catalogue.",
 			text(func(o *Options) *string { return &o.InstanceTypesFile })},

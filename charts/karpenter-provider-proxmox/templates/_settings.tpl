@@ -1,0 +1,136 @@
+{{/* Written by "make generate" from internal/operator/options.go. */}}
+{{/* YAML has only floats to helm: 100000000 would become 1e+08. */}}
+{{- define "karpenter.plain" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
+{{- end }}
+
+{{- define "karpenter.settings" -}}
+{{- if not (kindIs "invalid" .Values.settings.instanceTypesFile) }}
+- name: INSTANCE_TYPES_FILE
+  value: {{ include "karpenter.plain" .Values.settings.instanceTypesFile | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.nodeSettingFile) }}
+- name: NODE_SETTING_FILE
+  value: {{ include "karpenter.plain" .Values.settings.nodeSettingFile | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.nodePolicy) }}
+- name: NODE_POLICY
+  value: {{ include "karpenter.plain" .Values.settings.nodePolicy | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.systemNamespace) }}
+- name: SYSTEM_NAMESPACE
+  value: {{ include "karpenter.plain" .Values.settings.systemNamespace | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.proxmoxVmid) }}
+- name: PROXMOX_VMID
+  value: {{ include "karpenter.plain" .Values.settings.proxmoxVmid | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.proxmoxVmidMax) }}
+- name: PROXMOX_VMID_MAX
+  value: {{ include "karpenter.plain" .Values.settings.proxmoxVmidMax | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.vmMemoryOverheadPercent) }}
+- name: VM_MEMORY_OVERHEAD_PERCENT
+  value: {{ include "karpenter.plain" .Values.settings.vmMemoryOverheadPercent | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.proxmoxPollInterval) }}
+- name: PROXMOX_POLL_INTERVAL
+  value: {{ include "karpenter.plain" .Values.settings.proxmoxPollInterval | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.proxmoxCloneSlots) }}
+- name: PROXMOX_CLONE_SLOTS
+  value: {{ include "karpenter.plain" .Values.settings.proxmoxCloneSlots | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.proxmoxTaskTimeout) }}
+- name: PROXMOX_TASK_TIMEOUT
+  value: {{ include "karpenter.plain" .Values.settings.proxmoxTaskTimeout | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.proxmoxDialTimeout) }}
+- name: PROXMOX_DIAL_TIMEOUT
+  value: {{ include "karpenter.plain" .Values.settings.proxmoxDialTimeout | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.proxmoxResponseTimeout) }}
+- name: PROXMOX_RESPONSE_TIMEOUT
+  value: {{ include "karpenter.plain" .Values.settings.proxmoxResponseTimeout | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.cloneSlowAfter) }}
+- name: CLONE_SLOW_AFTER
+  value: {{ include "karpenter.plain" .Values.settings.cloneSlowAfter | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.cloneRefuseAfter) }}
+- name: CLONE_REFUSE_AFTER
+  value: {{ include "karpenter.plain" .Values.settings.cloneRefuseAfter | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.launchPatience) }}
+- name: LAUNCH_PATIENCE
+  value: {{ include "karpenter.plain" .Values.settings.launchPatience | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.launchFailurePause) }}
+- name: LAUNCH_FAILURE_PAUSE
+  value: {{ include "karpenter.plain" .Values.settings.launchFailurePause | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.launchFailurePauseMax) }}
+- name: LAUNCH_FAILURE_PAUSE_MAX
+  value: {{ include "karpenter.plain" .Values.settings.launchFailurePauseMax | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.roomPatience) }}
+- name: ROOM_PATIENCE
+  value: {{ include "karpenter.plain" .Values.settings.roomPatience | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.joinTokenTtl) }}
+- name: JOIN_TOKEN_TTL
+  value: {{ include "karpenter.plain" .Values.settings.joinTokenTtl | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.attemptPatience) }}
+- name: ATTEMPT_PATIENCE
+  value: {{ include "karpenter.plain" .Values.settings.attemptPatience | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.shutdownTimeout) }}
+- name: SHUTDOWN_TIMEOUT
+  value: {{ include "karpenter.plain" .Values.settings.shutdownTimeout | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.restartPause) }}
+- name: RESTART_PAUSE
+  value: {{ include "karpenter.plain" .Values.settings.restartPause | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.restartLimit) }}
+- name: RESTART_LIMIT
+  value: {{ include "karpenter.plain" .Values.settings.restartLimit | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.repairUnreadyAfter) }}
+- name: REPAIR_UNREADY_AFTER
+  value: {{ include "karpenter.plain" .Values.settings.repairUnreadyAfter | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.repairAskedAfter) }}
+- name: REPAIR_ASKED_AFTER
+  value: {{ include "karpenter.plain" .Values.settings.repairAskedAfter | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.repairDrainTimeout) }}
+- name: REPAIR_DRAIN_TIMEOUT
+  value: {{ include "karpenter.plain" .Values.settings.repairDrainTimeout | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.hostRemovedAfter) }}
+- name: HOST_REMOVED_AFTER
+  value: {{ include "karpenter.plain" .Values.settings.hostRemovedAfter | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.migratedDriftAfter) }}
+- name: MIGRATED_DRIFT_AFTER
+  value: {{ include "karpenter.plain" .Values.settings.migratedDriftAfter | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.orphanPolicy) }}
+- name: ORPHAN_POLICY
+  value: {{ include "karpenter.plain" .Values.settings.orphanPolicy | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.orphanGrace) }}
+- name: ORPHAN_GRACE
+  value: {{ include "karpenter.plain" .Values.settings.orphanGrace | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.orphanSweepInterval) }}
+- name: ORPHAN_SWEEP_INTERVAL
+  value: {{ include "karpenter.plain" .Values.settings.orphanSweepInterval | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.orphanBrake) }}
+- name: ORPHAN_BRAKE
+  value: {{ include "karpenter.plain" .Values.settings.orphanBrake | quote }}
+{{- end }}
+{{- end }}
