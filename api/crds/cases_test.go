@@ -35,12 +35,113 @@ metadataOptions:
   valuesRef: {name: values, namespace: kube-system}
   storage: local
 securityGroups: [{name: kubernetes, interface: net0}, {name: public, interface: net1}]
-resourcePool: team/kubernetes`,
+resourcePool: team/kubernetes
+network:
+  dnsServers: [192.168.0.53, "2001:db8::53"]
+  searchDomains: [example.com]
+  interfaces:
+  - name: net0
+    address4:
+      cidr: 192.168.0.0/24
+      ranges: [192.168.0.50-192.168.0.99, 192.168.0.128/26, 192.168.0.10]
+      exclude: [192.168.0.60]
+      gateway: 192.168.0.1
+    address6: {cidr: "2001:db8::/64", gateway: "fe80::1"}
+  - name: net1
+    address4: {method: DHCP}
+    address6: {method: SLAAC}
+  - name: net2
+    address4: {cidr: 203.0.113.5/32, gateway: 172.31.1.1}
+    address6: {method: None}`,
 		}, {
 			name: "templatesRef without cdrom",
 			spec: `
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
 metadataOptions: {type: none, templatesRef: {name: ubuntu-k8s, namespace: kube-system}}`,
+		}, {
+			name: "a pool without prefix",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {cidr: 192.168.0.0}}]}`,
+			refusal: `cidr must be a subnet with its prefix, like 192.168.0.0/24`,
+		}, {
+			name: "a pool of the other family",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {cidr: "2001:db8::/64"}}]}`,
+			refusal: `address4.cidr must be an IPv4 subnet, like 192.168.0.0/24`,
+		}, {
+			name: "an IPv4 pool for IPv6",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address6: {cidr: 10.0.0.0/24}}]}`,
+			refusal: `address6.cidr must be an IPv6 subnet, like 2001:db8::/64`,
+		}, {
+			name: "SLAAC for IPv4",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {method: SLAAC}}]}`,
+			refusal: `method SLAAC exists for IPv6 only`,
+		}, {
+			name: "a pool and a method",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {method: DHCP, cidr: 10.0.0.0/24}}]}`,
+			refusal: `set either cidr (every VM gets an own address of it) or method`,
+		}, {
+			name: "neither pool nor method",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {}}]}`,
+			refusal: `set either cidr (every VM gets an own address of it) or method`,
+		}, {
+			name: "a gateway for DHCP",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {method: DHCP, gateway: 10.0.0.1}}]}`,
+			refusal: `ranges, exclude and gateway belong to a cidr`,
+		}, {
+			name: "a gateway elsewhere",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {cidr: 10.0.0.0/24, gateway: 10.0.1.1}}]}`,
+			refusal: `gateway is not inside cidr: VMs could not reach it`,
+		}, {
+			name: "a gateway with prefix",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {cidr: 10.0.0.0/24, gateway: 10.0.0.1/24}}]}`,
+			refusal: `gateway must be an address without a prefix, like 192.168.0.1`,
+		}, {
+			name: "a range in words",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {cidr: 10.0.0.0/24, ranges: [all]}}]}`,
+			refusal: `spec.network.interfaces[0].address4.ranges[0]`,
+		}, {
+			name: "an interface without a number",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: eth0, address4: {method: DHCP}}]}`,
+			refusal: `spec.network.interfaces[0].name`,
+		}, {
+			name: "another method",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {method: Static}}]}`,
+			refusal: `supported values: "DHCP", "SLAAC", "None"`,
+		}, {
+			name: "two pools for one interface",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {interfaces: [{name: net0, address4: {cidr: 10.0.0.0/24}}, {name: net0, address4: {cidr: 10.0.1.0/24}}]}`,
+			refusal: `Duplicate value: {"name":"net0"}`,
+		}, {
+			name: "a name server by name",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {dnsServers: [dns.example.com]}`,
+			refusal: "dnsServers must be addresses, like 192.168.0.53 or 2001:db8::53",
 		}, {
 			name:    "no template",
 			spec:    `{region: a}`,

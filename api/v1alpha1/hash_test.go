@@ -93,6 +93,9 @@ func TestNodeClassHashesCoverTheirFields(t *testing.T) {
 				Storage:      "local",
 			}
 		}},
+		"Network": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.Network = &v1alpha1.Network{DNSServers: []string{"192.168.0.53"}}
+		}},
 		"SecurityGroups": {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.SecurityGroups[0].Interface = "net1" }},
 		"ResourcePool":   {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.ResourcePool = "other" }},
 	}

@@ -81,6 +81,11 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	MetadataOptions MetadataOptions `json:"metadataOptions,omitzero" hash:"ignore"`
 
+	// network says how the interfaces of the VM get their addresses. A change applies to new VMs only.
+	// This field is an addition of this provider.
+	// +optional
+	Network *Network `json:"network,omitempty" hash:"ignore"`
+
 	// securityGroups are the Proxmox firewall security groups of the VM. A change is written to running VMs and replaces nothing.
 	// +kubebuilder:validation:MaxItems=10
 	// +optional
