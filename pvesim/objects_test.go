@@ -166,6 +166,46 @@ func TestVirtualNetworksServeAsBridges(t *testing.T) {
 	c.task("PUT", "/cluster/sdn")
 }
 
+func TestTheClustersOwnIPAMGivesAddressesByMAC(t *testing.T) {
+	t.Parallel()
+	s := pvesim.DefaultScenario(1)
+	s.Zones = []pvesim.Zone{{Zone: "lab", Type: "simple", IPAM: "pve", DHCP: "dnsmasq"}, {Zone: "plain", Type: "simple"}}
+	s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Subnet: "10.9.0.0/30", Gateway: "10.9.0.1"}, {VNet: "red", Zone: "plain", Subnet: "10.8.0.0/24"}}
+	c := startSim(t, s, pvesim.Options{})
+	if l := c.ok("GET", "/cluster/sdn/ipams").([]any); row(l, "ipam", "pve") == nil {
+		t.Errorf("ipams: %v", l)
+	}
+	given := func() []any { return c.ok("GET", "/cluster/sdn/ipams/pve/status").([]any) }
+	if l := given(); len(l) != 1 || row(l, "ip", "10.9.0.1")["gateway"] != 1.0 {
+		t.Errorf("an empty network: %v", l)
+	}
+	c.ok("PUT", "/nodes/pve1/qemu/101/config", "net0", "virtio=BC:24:11:00:00:01,bridge=blue", "net1", "virtio,bridge=red")
+	found := row(given(), "ip", "10.9.0.2")
+	if found["mac"] != "BC:24:11:00:00:01" || found["vmid"] != "101" || found["vnet"] != "blue" || found["subnet"] != "10.9.0.0/30" {
+		t.Errorf("the guest's address: %v", found)
+	}
+	c.ok("PUT", "/nodes/pve1/qemu/101/config", "net0", "virtio=BC:24:11:00:00:02,bridge=blue")
+	if found = row(given(), "ip", "10.9.0.2"); found["mac"] != "BC:24:11:00:00:02" {
+		t.Errorf("another MAC: %v", found)
+	}
+	c.refused(500, "Currently only PVE IPAM is supported!", "GET", "/cluster/sdn/ipams/netbox/status")
+}
+
+func TestContainersShowTheirConfiguration(t *testing.T) {
+	t.Parallel()
+	s := pvesim.DefaultScenario(1)
+	s.Guests = append(s.Guests, pvesim.Guest{VMID: 150, Name: "dns", Host: "pve1", Type: "lxc", Status: "running", Config: map[string]string{
+		"memory": "512", "net0": "name=eth0,bridge=vmbr0,ip=192.168.0.53/24,gw=192.168.0.1",
+	}})
+	c := startSim(t, s, pvesim.Options{})
+	config := c.ok("GET", "/nodes/pve1/lxc/150/config").(map[string]any)
+	if config["net0"] != "name=eth0,bridge=vmbr0,ip=192.168.0.53/24,gw=192.168.0.1" || config["hostname"] != "dns" {
+		t.Errorf("the container: %v", config)
+	}
+	c.refused(500, "Configuration file 'nodes/pve1/lxc/101.conf' does not exist", "GET", "/nodes/pve1/lxc/101/config")
+	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/150.conf' does not exist", "GET", "/nodes/pve1/qemu/150/config")
+}
+
 func TestClockSkewAndGuestsThatEndByThemselves(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})

@@ -65,6 +65,7 @@ type Host struct {
 type Bridge struct {
 	Name      string `yaml:"name"`
 	CIDR      string `yaml:"cidr,omitempty"`
+	Gateway   string `yaml:"gateway,omitempty"`
 	Ports     string `yaml:"ports,omitempty"`
 	VLANAware bool   `yaml:"vlanAware,omitempty"`
 }
@@ -134,6 +135,9 @@ type SecurityGroup struct {
 type Zone struct {
 	Zone string `yaml:"zone"`
 	Type string `yaml:"type"`
+	// IPAM "pve" together with DHCP "dnsmasq" makes Proxmox give addresses to the guests on the zone's virtual networks.
+	IPAM string `yaml:"ipam,omitempty"`
+	DHCP string `yaml:"dhcp,omitempty"`
 }
 
 // VNet is a virtual network of a zone; VMs use it like a bridge.
@@ -141,6 +145,9 @@ type VNet struct {
 	VNet string `yaml:"vnet"`
 	Zone string `yaml:"zone"`
 	Tag  int    `yaml:"tag,omitempty"`
+	// Subnet and Gateway are what a zone with IPAM gives addresses of: "10.9.0.0/24", "10.9.0.1".
+	Subnet  string `yaml:"subnet,omitempty"`
+	Gateway string `yaml:"gateway,omitempty"`
 }
 
 // Mapping is a resource mapping.

@@ -106,7 +106,7 @@ func (s *Simulator) populate() error {
 			Online: !h.Offline, Unreachable: h.Unreachable, PCI: h.PCI, NUMANodes: h.NUMA,
 		}
 		for _, b := range h.Bridges {
-			host.Bridges = append(host.Bridges, engine.Bridge{Name: b.Name, CIDR: b.CIDR, Ports: b.Ports, VLANAware: b.VLANAware})
+			host.Bridges = append(host.Bridges, engine.Bridge{Name: b.Name, CIDR: b.CIDR, Gateway: b.Gateway, Ports: b.Ports, VLANAware: b.VLANAware})
 		}
 		e.AddHost(host)
 	}
@@ -117,10 +117,13 @@ func (s *Simulator) populate() error {
 		})
 	}
 	for _, z := range sc.Zones {
-		e.AddZone(z.Zone, map[string]any{"type": z.Type})
+		e.AddZone(z.Zone, map[string]any{"type": z.Type, "ipam": z.IPAM, "dhcp": z.DHCP})
 	}
 	for _, v := range sc.VNets {
 		e.AddVNet(v.VNet, map[string]any{"zone": v.Zone, "type": "vnet", "tag": v.Tag})
+		if v.Subnet != "" {
+			e.AddSubnet(v.VNet, v.Subnet, v.Gateway)
+		}
 	}
 	for _, m := range sc.Mappings {
 		e.AddMapping(m.Kind, m.ID, map[string]any{"map": m.Map, "type": m.Kind})

@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,44 @@ func TestCalls(t *testing.T) {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Bridges(ctx, "pve1") },
 			answer: data(`[{"type":"bridge","iface":"vmbr0","active":1}]`), sent: "GET /nodes/pve1/network?type=any_bridge",
 			result: []string{"vmbr0"},
+		},
+		"host networks": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.HostNetworks(ctx, "pve1") },
+			answer: data(`[{"iface":"eno1","type":"eth"},{"iface":"vmbr0","type":"bridge","cidr":"192.168.0.10/24","address":"192.168.0.10","gateway":"192.168.0.1",` +
+				`"cidr6":"2001:db8::a/64","gateway6":"fe80::1"}]`),
+			sent: "GET /nodes/pve1/network",
+			result: []proxmox.HostNetwork{{Name: "eno1"}, {
+				Name: "vmbr0", CIDR4: netip.MustParsePrefix("192.168.0.10/24"), Gateway4: netip.MustParseAddr("192.168.0.1"),
+				CIDR6: netip.MustParsePrefix("2001:db8::a/64"), Gateway6: netip.MustParseAddr("fe80::1"),
+			}},
+		},
+		"container": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.ContainerConfig(ctx, "pve1", 150) },
+			answer: data(`{"memory":512,"net0":"name=eth0,ip=192.168.0.53/24","digest":"eb54","lxc":[["lxc.apparmor.profile","x"]]}`),
+			sent:   "GET /nodes/pve1/lxc/150/config",
+			result: proxmox.VMConfig{Options: map[string]string{"memory": "512", "net0": "name=eth0,ip=192.168.0.53/24"}, Digest: "eb54"},
+		},
+		"addresses of the cluster's IPAM": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.SDNAddresses(ctx) },
+			answer: data(`[{"zone":"lab","vnet":"blue","subnet":"10.9.0.0/24","ip":"10.9.0.1","gateway":1},{"zone":"lab","vnet":"blue","ip":"10.9.0.2","mac":"BC:24:11:00:00:01","vmid":"101"},{"ip":null}]`),
+			sent:   "GET /cluster/sdn/ipams/pve/status",
+			result: []proxmox.SDNAddress{
+				{Address: netip.MustParseAddr("10.9.0.1"), VNet: "blue", Zone: "lab"},
+				{Address: netip.MustParseAddr("10.9.0.2"), MAC: "BC:24:11:00:00:01", VMID: 101, VNet: "blue", Zone: "lab"},
+			},
+		},
+		"addresses of a guest": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.GuestAddresses(ctx, "pve1", 101) },
+			answer: data(`{"result":[{"name":"lo","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4","prefix":8},{"ip-address":"::1"}]},` +
+				`{"name":"eth0","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"192.168.0.7"},{"ip-address":"fe80::1"},{"ip-address":"2001:db8::7"}]},{"name":"eth1"}]}`),
+			sent:   "GET /nodes/pve1/qemu/101/agent/network-get-interfaces",
+			result: []netip.Addr{netip.MustParseAddr("192.168.0.7"), netip.MustParseAddr("2001:db8::7")},
+		},
+		"an agent that fails": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.GuestAddresses(ctx, "pve1", 101) },
+			answer: data(`{"result":{"error":{"class":"GenericError","desc":"no"}}}`),
+			sent:   "GET /nodes/pve1/qemu/101/agent/network-get-interfaces",
+			result: []netip.Addr(nil),
 		},
 		"config": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.VMConfig(ctx, "pve1", 321) },

@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"context"
+	"net/netip"
 	"time"
 )
 
@@ -34,11 +35,20 @@ type Client interface {
 
 	// HostInfo reads a Host's hardware.
 	HostInfo(ctx context.Context, host string) (HostInfo, error)
+	// HostNetworks reads a Host's interfaces with the Host's own addresses.
+	HostNetworks(ctx context.Context, host string) ([]HostNetwork, error)
+	// SDNAddresses lists the addresses that Proxmox's own IPAM gave.
+	SDNAddresses(ctx context.Context) ([]SDNAddress, error)
 
 	// VMConfig reads the configuration in force (current=1) on that Host.
 	// ErrNotFound is proof that no such guest is on that Host. Two calls where
 	// the caller may not see the VMID.
 	VMConfig(ctx context.Context, host string, vmid int) (VMConfig, error)
+	// ContainerConfig reads a container's configuration, in the form of a VM's.
+	ContainerConfig(ctx context.Context, host string, vmid int) (VMConfig, error)
+	// GuestAddresses asks a VM's guest agent. Where none answers, that blocks a
+	// worker of the Host for three seconds.
+	GuestAddresses(ctx context.Context, host string, vmid int) ([]netip.Addr, error)
 	// VMStatus reads the live power state.
 	VMStatus(ctx context.Context, host string, vmid int) (VMStatus, error)
 

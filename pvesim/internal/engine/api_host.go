@@ -93,6 +93,9 @@ func (e *Engine) getNetwork(_ context.Context, r *Request) (Response, error) {
 		if prefix, err := netip.ParsePrefix(b.CIDR); err == nil {
 			out["method"], out["cidr"], out["address"], out["netmask"] = "static", b.CIDR, prefix.Addr().String(), fmt.Sprint(prefix.Bits())
 		}
+		if b.Gateway != "" {
+			out["gateway"] = b.Gateway
+		}
 		if b.VLANAware {
 			out["bridge_vlan_aware"] = 1
 		}

@@ -68,6 +68,7 @@ type Engine struct {
 	haGroups *collection
 	zones    *collection
 	vnets    *collection
+	subnets  map[string]*subnet // by virtual network
 	noQuorum bool
 	nextPID  int
 }
@@ -95,8 +96,8 @@ type Host struct {
 
 // Bridge is a network bridge of a host.
 type Bridge struct {
-	Name, CIDR, Ports string
-	VLANAware         bool
+	Name, CIDR, Gateway, Ports string
+	VLANAware                  bool
 }
 
 // CPUs is the number of hardware threads of the host.
@@ -132,7 +133,7 @@ func New(cfg Config) (*Engine, error) {
 		name: cfg.ClusterName, boot: cfg.Boot, latency: cfg.Latency, started: time.Now(), ctx: ctx, cancel: cancel, group: group,
 		byName: map[string]*Host{}, volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}, guests: map[int]*Guest{},
 		options: map[string]string{}, ha: map[string]map[string]string{}, firewall: newFirewallState(),
-		mappings: map[string]*collection{}, nextPID: 15000,
+		mappings: map[string]*collection{}, subnets: map[string]*subnet{}, nextPID: 15000,
 	}
 	e.addCollections()
 	e.routes = e.handlers()

@@ -42,6 +42,20 @@ func (e *Engine) getLXCList(_ context.Context, r *Request) (Response, error) {
 	return Response{Data: rows}, nil
 }
 
+func (e *Engine) getLXCConfig(_ context.Context, r *Request) (Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := e.guests[r.vmid]
+	if g == nil || g.Host != r.host || g.Type != "lxc" {
+		return Response{}, failf("Configuration file 'nodes/%s/lxc/%d.conf' does not exist", r.host, r.vmid)
+	}
+	out := row{"digest": g.Config.Digest()}
+	for k, v := range g.Config.Options {
+		out[k] = e.typed(k, v)
+	}
+	return Response{Data: out}, nil
+}
+
 // index answers the sub-directories of a path.
 func (e *Engine) index(key string, names ...string) Handler {
 	rows := make([]row, 0, len(names))

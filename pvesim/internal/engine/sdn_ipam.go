@@ -1,0 +1,125 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+)
+
+// subnet is what a virtual network gives addresses of, and to which MAC it gave which.
+type subnet struct {
+	prefix  netip.Prefix
+	gateway netip.Addr
+	given   map[string]netip.Addr
+}
+
+// AddSubnet gives a virtual network a subnet. What does not parse is left out.
+func (e *Engine) AddSubnet(vnet, cidr, gateway string) {
+	prefix, err := netip.ParsePrefix(cidr)
+	if err != nil {
+		return
+	}
+	router, _ := netip.ParseAddr(gateway)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.subnets[vnet] = &subnet{prefix: prefix.Masked(), gateway: router, given: map[string]netip.Addr{}}
+}
+
+// settle gives an address to every MAC that has none, the lowest free one, and takes back those of MACs that are gone.
+// Proxmox does so when a guest is made, changed or destroyed; nobody can tell the difference.
+func (s *subnet) settle(macs []string) {
+	wanted := map[string]bool{}
+	for _, mac := range macs {
+		wanted[mac] = true
+	}
+	used := map[netip.Addr]bool{s.gateway: true}
+	for mac, addr := range s.given {
+		if !wanted[mac] {
+			delete(s.given, mac)
+			continue
+		}
+		used[addr] = true
+	}
+	for _, mac := range macs {
+		if _, ok := s.given[mac]; ok {
+			continue
+		}
+		addr := s.prefix.Addr().Next()
+		for used[addr] {
+			addr = addr.Next()
+		}
+		if !s.prefix.Contains(addr.Next()) {
+			return // the next one is the broadcast address, or the subnet's end
+		}
+		s.given[mac], used[addr] = addr, true
+	}
+}
+
+func (e *Engine) getIPAMs(_ context.Context, r *Request) (Response, error) {
+	rows := []row{}
+	if typ, ok := r.value("type"); (!ok || typ == "pve") && e.Access.HasAny(r.Who, "/sdn/ipams/pve", "SDN.Audit", "SDN.Allocate") {
+		rows = append(rows, row{"ipam": "pve", "type": "pve"})
+	}
+	return Response{Data: rows}, nil
+}
+
+// getIPAMStatus lists what was given on the virtual networks of zones with IPAM and DHCP.
+func (e *Engine) getIPAMStatus(_ context.Context, r *Request) (Response, error) {
+	if r.Params.Values["ipam"] != "pve" {
+		return Response{}, failf("Currently only PVE IPAM is supported!")
+	}
+	may := e.Access.Viewer(r.Who)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rows := []row{}
+	for _, vnet := range sortedKeys(e.subnets) {
+		zone := fmt.Sprint(e.vnets.items[vnet]["zone"])
+		if z := e.zones.items[zone]; z == nil || z["ipam"] != "pve" || z["dhcp"] != "dnsmasq" || !may.Has("/sdn/zones/"+zone+"/"+vnet, "SDN.Audit") {
+			continue
+		}
+		s := e.subnets[vnet]
+		base := func(ip netip.Addr) row {
+			return row{"zone": zone, "vnet": vnet, "subnet": s.prefix.String(), "ip": ip.String()}
+		}
+		if s.gateway.IsValid() {
+			out := base(s.gateway)
+			out["gateway"] = 1
+			rows = append(rows, out)
+		}
+		rows = append(rows, e.givenOn(vnet, s, base)...)
+	}
+	return Response{Data: rows}, nil
+}
+
+// givenOn lists the guests of a virtual network with their addresses. The caller holds the mutex.
+func (e *Engine) givenOn(vnet string, s *subnet, base func(netip.Addr) row) []row {
+	owners := map[string]*Guest{}
+	var macs []string
+	for _, g := range e.sortedGuests() {
+		for _, key := range qm.NetKeys(g.Config.Options) {
+			n := qm.ParseNet(g.Config.Options[key])
+			if mac := strings.ToUpper(n.MAC); mac != "" && n.Opts["bridge"] == vnet && g.Config.Options["template"] != "1" {
+				macs, owners[mac] = append(macs, mac), g
+			}
+		}
+	}
+	s.settle(macs)
+	var rows []row
+	for _, mac := range macs {
+		addr, ok := s.given[mac]
+		if !ok {
+			continue
+		}
+		out := base(addr)
+		out["mac"], out["vmid"], out["hostname"] = mac, strconv.Itoa(owners[mac].VMID), owners[mac].Config.Options["name"]
+		rows = append(rows, out)
+	}
+	return rows
+}
