@@ -42,6 +42,12 @@ func (s *Simulator) adminRoutes() http.Handler {
 		answer(w, s.HostDown(r.PathValue("host"), r.FormValue("how")))
 	})
 	mux.HandleFunc("POST /hosts/{host}/up", func(w http.ResponseWriter, r *http.Request) { answer(w, s.HostUp(r.PathValue("host"))) })
+	mux.HandleFunc("POST /hosts/{host}/maintenance", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, s.SetMaintenance(r.PathValue("host"), true))
+	})
+	mux.HandleFunc("DELETE /hosts/{host}/maintenance", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, s.SetMaintenance(r.PathValue("host"), false))
+	})
 	mux.HandleFunc("POST /quorum/lost", func(w http.ResponseWriter, _ *http.Request) { s.SetQuorum(false); writeJSON(w, nil) })
 	mux.HandleFunc("POST /quorum/regained", func(w http.ResponseWriter, _ *http.Request) { s.SetQuorum(true); writeJSON(w, nil) })
 	mux.HandleFunc("POST /storages/{storage}/full", func(w http.ResponseWriter, r *http.Request) {

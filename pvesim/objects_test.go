@@ -206,6 +206,49 @@ func TestContainersShowTheirConfiguration(t *testing.T) {
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/150.conf' does not exist", "GET", "/nodes/pve1/qemu/150/config")
 }
 
+func TestADeviceGoesToOneVMAtATime(t *testing.T) {
+	t.Parallel()
+	s := pvesim.DefaultScenario(1)
+	s.Mappings = []pvesim.Mapping{{Kind: "pci", ID: "gpu", Map: []string{"node=pve1,path=0000:01:00.0,id=10de:2204", "node=pve1,path=0000:02:00.0,id=10de:2204", "node=pve9,path=0000:01:00.0,id=10de:2204"}}}
+	c := asRoot(t, s)
+	for _, vmid := range []string{"300", "301", "302"} {
+		c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", vmid)
+		c.ok("PUT", "/nodes/pve1/qemu/"+vmid+"/config", "hostpci0", "mapping=gpu")
+	}
+	c.task("POST", "/nodes/pve1/qemu/300/status/start")
+	c.task("POST", "/nodes/pve1/qemu/301/status/start")
+	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/302/status/start")); exit != "PCI device '0000:02:00.0' already in use by VMID '301'" {
+		t.Errorf("the third VM of two devices ended with %q", exit)
+	}
+	c.task("POST", "/nodes/pve1/qemu/300/status/stop")
+	c.task("POST", "/nodes/pve1/qemu/302/status/start")
+}
+
+func TestMaintenanceAndArchitectureOfHosts(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"8.4", "9.2"} {
+		s := pvesim.DefaultScenario(2)
+		s.Version = release
+		s.Hosts[1].Arch = "aarch64"
+		c := asRoot(t, s)
+		if err := c.sim.SetMaintenance("pve2", true); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.sim.SetMaintenance("pve9", true); err == nil {
+			t.Error("a host that does not exist went into maintenance")
+		}
+		host := row(c.ok("GET", "/cluster/resources", "type", "node").([]any), "node", "pve2")
+		if told := host["hastate"] == "maintenance" && host["host-arch"] == "aarch64"; told != (release == "9.2") {
+			t.Errorf("%s: the row of the host is %v", release, host)
+		}
+		manager := c.ok("GET", "/cluster/ha/status/manager_status").(map[string]any)["manager_status"].(map[string]any)
+		states := manager["node_status"].(map[string]any)
+		if states["pve1"] != "online" || states["pve2"] != "maintenance" {
+			t.Errorf("%s: the HA manager says %v", release, states)
+		}
+	}
+}
+
 func TestClockSkewAndGuestsThatEndByThemselves(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})

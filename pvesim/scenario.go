@@ -57,7 +57,10 @@ type Host struct {
 	PCI []map[string]any `yaml:"pci,omitempty"`
 	// Offline hosts are powered off at the start; Unreachable says how connections to them fail: refused, noroute (the
 	// default) or timeout.
-	Offline     bool   `yaml:"offline,omitempty"`
+	Offline     bool `yaml:"offline,omitempty"`
+	Maintenance bool `yaml:"maintenance,omitempty"`
+	// Arch is x86_64 (the default) or aarch64.
+	Arch        string `yaml:"arch,omitempty"`
 	Unreachable string `yaml:"unreachable,omitempty"`
 }
 

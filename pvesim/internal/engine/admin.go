@@ -30,6 +30,18 @@ func (e *Engine) SetStorageFull(id string, full bool) error {
 	return nil
 }
 
+// SetMaintenance puts a host into maintenance, as "ha-manager crm-command node-maintenance" does, or ends that.
+func (e *Engine) SetMaintenance(name string, on bool) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := e.host(name)
+	if h == nil {
+		return failf("no such cluster node '%s'", name)
+	}
+	h.Maintenance = on
+	return nil
+}
+
 // PowerOffGuest ends a running VM from inside.
 func (e *Engine) PowerOffGuest(vmid int) error {
 	e.mu.Lock()

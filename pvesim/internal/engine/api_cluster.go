@@ -51,6 +51,12 @@ func (e *Engine) getResources(_ context.Context, r *Request) (Response, error) {
 			if h.Online {
 				out["cgroup-mode"] = 2
 			}
+			if e.Version.HostRows && h.Maintenance {
+				out["hastate"] = "maintenance"
+			}
+			if e.Version.HostRows && h.Arch != "" {
+				out["host-arch"] = h.Arch
+			}
 			rows = append(rows, out)
 		}
 	}

@@ -80,6 +80,10 @@ type Host struct {
 	Memory                  int64
 	IP                      string
 	Online                  bool
+	// Maintenance: the HA manager drains the host.
+	Maintenance bool
+	// Arch is empty for x86_64.
+	Arch string
 	// Unreachable says how a connection to the host fails while it is down: "refused", "noroute" or "timeout".
 	Unreachable string
 	Bridges     []Bridge
@@ -117,6 +121,7 @@ type Guest struct {
 	created   time.Time
 	uptime    time.Time // when QEMU started; zero while it does not run
 	pid       int
+	pci       []string // addresses of the devices that it has, from the beginning of its start on
 }
 
 // New builds an empty cluster; hosts and the rest are added before the first request.

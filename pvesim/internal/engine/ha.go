@@ -134,3 +134,27 @@ func (e *Engine) getHAStatus(context.Context, *Request) (Response, error) {
 	}
 	return Response{Data: rows}, nil
 }
+
+// getHAManagerStatus is the HA manager's own view: the state of each host in it, and what its local manager reports.
+func (e *Engine) getHAManagerStatus(context.Context, *Request) (Response, error) {
+	serving := e.Serving()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	states, local := row{}, row{}
+	for _, h := range e.hosts {
+		state, mode := "online", "active"
+		switch {
+		case !h.Online:
+			state = "unknown"
+		case h.Maintenance:
+			state, mode = "maintenance", "maintenance"
+		}
+		states[h.Name] = state
+		local[h.Name] = row{"mode": mode, "results": row{}, "state": "wait_for_agent_lock"}
+	}
+	return Response{Data: row{
+		"lrm_status":     local,
+		"manager_status": row{"master_node": serving.Name, "node_status": states, "service_status": row{}},
+		"quorum":         row{"node": serving.Name, "quorate": boolInt(!e.noQuorum)},
+	}}, nil
+}

@@ -60,6 +60,9 @@ func (in *Instance) requestShutdown() { in.once.Do(func() { close(in.shutdown) }
 
 // powerOn gives a VM power and boots its guest. The caller holds the mutex.
 func (e *Engine) powerOn(g *Guest) {
+	if g.pci == nil {
+		_ = e.reservePCI(g) // it runs from the beginning: whatever it finds
+	}
 	ctx, cancel := context.WithCancel(e.ctx)
 	in := &Instance{
 		VMID: g.VMID, Host: g.Host, Name: g.Config.Options["name"], BootID: uuid.NewString(),
@@ -111,7 +114,7 @@ func (e *Engine) powerOff(g *Guest) {
 }
 
 func (e *Engine) afterPowerOff(g *Guest) {
-	g.instance, g.paused, g.uptime, g.pid = nil, false, time.Time{}, 0
+	g.instance, g.paused, g.uptime, g.pid, g.pci = nil, false, time.Time{}, 0, nil
 }
 
 // bootDisk is the content of the disk that the VM boots from.

@@ -132,12 +132,14 @@ func (e *Engine) startVM(ctx context.Context, t *tasks.Task, host string, vmid i
 	if err != nil {
 		return err
 	}
-	if err := e.Clock.Sleep(ctx, startTime+time.Duration(nics)*nicTime); err != nil {
-		return err
-	}
+	err = e.Clock.Sleep(ctx, startTime+time.Duration(nics)*nicTime)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.plugNICs(t, g); err != nil {
+	if err == nil {
+		err = e.plugNICs(t, g)
+	}
+	if err != nil {
+		g.pci = nil
 		return err
 	}
 	e.powerOn(g)
@@ -174,6 +176,9 @@ func (e *Engine) prepareStart(t *tasks.Task, g *Guest) error {
 		return failf("MAX %d vcpus allowed per VM on this node", host.CPUs())
 	}
 	if err := e.checkNUMA(g); err != nil {
+		return err
+	}
+	if err := e.reservePCI(g); err != nil {
 		return err
 	}
 	for _, key := range qm.DriveKeys(g.Config.Options) {

@@ -21,6 +21,8 @@ type Version struct {
 	HAGroupsMigrated bool
 	// NetworkRows: /cluster/resources has "network" rows instead of "sdn" rows.
 	NetworkRows bool
+	// HostRows: /cluster/resources tells the HA state and the architecture of hosts.
+	HostRows bool
 	// HostMemory: guests report memhost and pressure figures.
 	HostMemory bool
 	// BridgeErrorInTask: the start task fails with the bridge's own error instead of QEMU's exit code.
@@ -42,7 +44,7 @@ var Versions = map[string]Version{
 	},
 	"9.2": {
 		Release: "9.2", Full: "9.2.11", RepoID: "7f0ec0b0", QEMU: "11.0.0", JSONLine: 934, UploadLine: 1370,
-		EarlyLockCheck: true, CloneAnnounced: true, HAGroupsMigrated: true, NetworkRows: true, HostMemory: true,
+		EarlyLockCheck: true, CloneAnnounced: true, HAGroupsMigrated: true, NetworkRows: true, HostRows: true, HostMemory: true,
 		BridgeErrorInTask: true, CreateChecksTags: true,
 		AgentPingText: "QEMU Guest Agent is not running - VM %d qga command 'guest-ping' failed - got timeout",
 	},
