@@ -99,22 +99,46 @@ type ProxmoxNodeClassSpec struct {
 }
 
 // ZoneBalance is a way to choose among the Hosts that can take a VM.
-// +kubebuilder:validation:Enum=Balanced;AvailabilityFirst
+// +kubebuilder:validation:Enum=Balanced;AvailabilityFirst;Packed
 type ZoneBalance string
 
 const (
 	// ZoneBalanceBalanced prefers the Host with the most room.
 	ZoneBalanceBalanced ZoneBalance = "Balanced"
-	// ZoneBalanceAvailabilityFirst takes any Host that can take the VM.
+	// ZoneBalanceAvailabilityFirst prefers the Host with the fewest VMs of the NodePool.
 	ZoneBalanceAvailabilityFirst ZoneBalance = "AvailabilityFirst"
+	// ZoneBalancePacked prefers the fullest Host that can still take the VM.
+	ZoneBalancePacked ZoneBalance = "Packed"
+)
+
+// PoolAffinity is a rule about the Hosts of one NodePool's VMs.
+// +kubebuilder:validation:Enum=None;SameHost;SeparateHosts
+type PoolAffinity string
+
+const (
+	// PoolAffinityNone leaves the choice to ZoneBalance.
+	PoolAffinityNone PoolAffinity = "None"
+	// PoolAffinitySameHost keeps all VMs of a NodePool on one Host.
+	PoolAffinitySameHost PoolAffinity = "SameHost"
+	// PoolAffinitySeparateHosts never puts two VMs of a NodePool on one Host.
+	PoolAffinitySeparateHosts PoolAffinity = "SeparateHosts"
 )
 
 // PlacementStrategy says how VMs are spread over Hosts.
 type PlacementStrategy struct {
-	// zoneBalance is Balanced (prefer the host with the most room) or AvailabilityFirst (any host that fits).
+	// zoneBalance is Balanced (prefer the host with the most room), AvailabilityFirst (prefer the host with the fewest VMs of
+	// the NodePool) or Packed (prefer the fullest host that can take the VM, so that others stay empty). Packed is an addition
+	// of this provider.
 	// +kubebuilder:default=Balanced
 	// +optional
 	ZoneBalance ZoneBalance `json:"zoneBalance,omitempty"`
+
+	// poolAffinity is a rule about all VMs of one NodePool, which zoneBalance cannot break: SameHost keeps them on one host,
+	// so that their traffic never leaves it; SeparateHosts puts at most one of them on each host. A VM that the rule has no
+	// host for is not made. This field is an addition of this provider.
+	// +kubebuilder:default=None
+	// +optional
+	PoolAffinity PoolAffinity `json:"poolAffinity,omitempty"`
 }
 
 // InstanceTemplateReference names a ProxmoxTemplate or a ProxmoxUnmanagedTemplate.

@@ -24,14 +24,15 @@ const (
 	detailTimeout      = 5 * time.Second
 	firstDetailTimeout = 15 * time.Second
 	// sweepInterval is how often one config is read again without a sign of
-	// change, to find what rows do not show (disks, notes, networks).
-	sweepInterval = time.Minute
+	// change, to find what rows do not show (disks, notes, networks, devices).
+	sweepInterval = 90 * time.Second
 	// retryDelay and maxRetryDelay space the tries on a config that cannot be read.
 	retryDelay    = 10 * time.Second
 	maxRetryDelay = 10 * time.Minute
 )
 
-// details are the configurations of a Cluster's guests that concern us.
+// details are the configurations of a Cluster's VMs and templates: other people's
+// too, for the PCI devices and CPUs that they hold.
 type details struct {
 	known map[int]*detail
 	swept time.Time
@@ -39,8 +40,10 @@ type details struct {
 
 // detail is one guest's configuration and the row that it was read for.
 type detail struct {
-	row    rowMark
-	host   string
+	row  rowMark
+	host string
+	// ours: a VM in our range, or a template. It is read before the others.
+	ours   bool
 	config *proxmox.VMConfig
 	// due is true when the row changed since the config was read.
 	due      bool
@@ -64,31 +67,40 @@ func markOf(row proxmox.GuestRow) rowMark {
 	}
 }
 
-// sort finds out which configurations concern us, which of them are due, and
-// which guests are gone.
+// devicesOnly leaves out what does not touch the devices and CPUs of a guest: a
+// nightly backup of all guests must not have all of them read.
+func (m rowMark) devicesOnly() rowMark {
+	m.name, m.lock, m.tags = "", "", ""
+	return m
+}
+
+// sort finds out which configurations are due, and which guests are gone.
 func (d *details) sort(rows []proxmox.GuestRow, own VMIDRange) {
 	seen := make(map[int]bool, len(d.known))
 	for _, row := range rows {
 		known := d.known[row.VMID]
 		// A template whose row lost its figures also lost the template flag.
 		wasTemplate := known != nil && known.row.template && !row.Known()
-		concerns := row.Template || wasTemplate || own.Contains(row.VMID)
-		if row.Kind != proxmox.KindQEMU || !concerns {
+		if row.Kind != proxmox.KindQEMU {
 			continue
 		}
+		ours := row.Template || wasTemplate || own.Contains(row.VMID)
 		seen[row.VMID] = true
 		if known == nil {
 			known = &detail{due: true}
 			d.known[row.VMID] = known
 		}
 		mark := markOf(row)
+		if !ours {
+			mark = mark.devicesOnly()
+		}
 		if wasTemplate {
 			mark.template = true
 		}
 		if mark != known.row {
 			known.due, known.failures, known.retry = true, 0, time.Time{}
 		}
-		known.row, known.host = mark, row.Host
+		known.row, known.host, known.ours = mark, row.Host, ours
 	}
 	for vmid := range d.known {
 		if !seen[vmid] {
@@ -147,6 +159,20 @@ func (c *cluster) readDetails(ctx context.Context, resources proxmox.Resources, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	var ours, others []int
+	for _, vmid := range vmids {
+		if c.details.known[vmid].ours {
+			ours = append(ours, vmid)
+		} else {
+			others = append(others, vmid)
+		}
+	}
+	changed := c.readConfigs(ctx, ours, now)
+	return c.readConfigs(ctx, others, now) || changed
+}
+
+// readConfigs reads configurations, and tells whether that changed any.
+func (c *cluster) readConfigs(ctx context.Context, vmids []int, now time.Time) bool {
 	configs := make([]proxmox.VMConfig, len(vmids))
 	errs := make([]error, len(vmids))
 	var group errgroup.Group

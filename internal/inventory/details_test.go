@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,23 +22,24 @@ func configCalls(calls []string) []string {
 	return reads
 }
 
-func TestConfigsAreReadForTemplatesAndOurVMs(t *testing.T) {
+func TestConfigsAreReadOfAllVMsOnline(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
 	away := vm(20002, "pve2", "running", 2, 4)
 	c.setGuests(vm(100, "pve1", "running", 2, 4), template(900), vm(20001, "pve1", "running", 2, 4), away, container(20003, "pve1", 1, 1))
 	c.change(func() {
 		c.resources.Hosts[1].Online = false
+		c.configs[100] = config("name", "vm")
 		c.configs[900] = config("name", "tpl")
 		c.configs[20001] = config("name", "node")
 	})
 	i, _ := newInventory(t, c)
 	refresh(t, i)
-	if got, want := configCalls(c.takeCalls()), []string{"config pve1/20001", "config pve1/900"}; !slices.Equal(got, want) {
+	if got, want := configCalls(c.takeCalls()), []string{"config pve1/100", "config pve1/20001", "config pve1/900"}; !slices.Equal(got, want) {
 		t.Errorf("read %v, want %v", got, want)
 	}
 	v := i.View()
-	for vmid, name := range map[int]string{900: "tpl", 20001: "node"} {
+	for vmid, name := range map[int]string{100: "vm", 900: "tpl", 20001: "node"} {
 		if g, _ := v.Guest("r", vmid); g.Config == nil || g.Config.Name() != name {
 			t.Errorf("guest %d has config %v", vmid, g.Config)
 		}
@@ -186,8 +188,8 @@ func TestSweepFindsWhatRowsDoNotShow(t *testing.T) {
 		}
 	})
 	generation := i.Generation()
-	for range 3 { // one a minute, each in its turn
-		clock.Step(time.Minute)
+	for range 3 { // one at a time, each in its turn
+		clock.Step(90 * time.Second)
 		refresh(t, i)
 	}
 	for _, vmid := range []int{20001, 20002, 900} {
@@ -200,13 +202,64 @@ func TestSweepFindsWhatRowsDoNotShow(t *testing.T) {
 	}
 }
 
-func TestIdleCostIsAtMostEightCallsAMinute(t *testing.T) {
+func TestOursAreReadBeforeOthers(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 64, 512))
+	guests := []proxmox.GuestRow{template(900), vm(20001, "pve1", "running", 1, 1)}
+	for n := range 20 {
+		guests = append(guests, vm(100+n, "pve1", "running", 1, 1))
+	}
+	c.setGuests(guests...)
+	i, _ := newInventory(t, c)
+	refresh(t, i)
+	reads := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "config ") })
+	for _, ours := range []string{"config pve1/900", "config pve1/20001"} {
+		if n := slices.Index(reads, ours); n < 0 || n > 1 {
+			t.Errorf("%q is read as number %d of %d", ours, n+1, len(reads))
+		}
+	}
+}
+
+func TestABackupOfAllGuestsIsNoReasonToReadThem(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	c.setGuests(vm(100, "pve1", "running", 2, 4))
+	c.configs[100] = config("hostpci0", "mapping=gpu")
+	i, _ := newInventory(t, c)
+	refresh(t, i)
+	c.takeCalls()
+	c.change(func() { c.resources.Guests[0].Lock, c.resources.Guests[0].Tags = "backup", []string{"nightly"} })
+	refresh(t, i)
+	if got := configCalls(c.takeCalls()); len(got) != 0 {
+		t.Errorf("read %v, want none", got)
+	}
+	c.change(func() { c.resources.Guests[0].Status = "stopped" })
+	refresh(t, i)
+	if got := configCalls(c.takeCalls()); len(got) != 1 {
+		t.Errorf("read %v, want the guest that was stopped", got)
+	}
+}
+
+func TestIdleCostIsAtMostEightCallsAMinute(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"8.4", "9.2"} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			idleCost(t, release)
+		})
+	}
+}
+
+func idleCost(t *testing.T, release string) {
+	t.Helper()
+	c := newCluster("r", host("pve1", 64, 512))
+	c.release = release
 	var guests []proxmox.GuestRow
 	for n := range 200 {
-		guests = append(guests, vm(20000+n, "pve1", "running", 1, 1))
-		c.configs[20000+n] = config("name", "node")
+		for _, vmid := range []int{100 + n, 20000 + n} {
+			guests = append(guests, vm(vmid, "pve1", "running", 1, 1))
+			c.configs[vmid] = config("name", "node")
+		}
 	}
 	c.setGuests(guests...)
 	i, clock := newInventory(t, c)

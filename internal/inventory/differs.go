@@ -21,11 +21,12 @@ func differs(a, b *Snapshot) bool {
 		!slices.Equal(a.Options.AllowedTags, b.Options.AllowedTags) ||
 		!maps.EqualFunc(a.Hosts, b.Hosts, sameHost) ||
 		!maps.EqualFunc(a.Guests, b.Guests, sameGuest) ||
-		!maps.EqualFunc(a.Storages, b.Storages, sameStorage)
+		!maps.EqualFunc(a.Storages, b.Storages, sameStorage) ||
+		!slices.EqualFunc(a.Mappings, b.Mappings, sameMapping)
 }
 
 func sameHost(a, b Host) bool {
-	return a.Online == b.Online && a.Maintenance == b.Maintenance &&
+	return a.Online == b.Online && a.Maintenance == b.Maintenance && a.Arch == b.Arch &&
 		a.CPUs == b.CPUs && a.MemoryBytes == b.MemoryBytes && a.Allocated == b.Allocated
 }
 
@@ -44,6 +45,10 @@ func sameConfig(a, b proxmox.VMConfig) bool {
 func sameStorage(a, b proxmox.StorageRow) bool {
 	return a.Type == b.Type && a.Shared == b.Shared && a.Available == b.Available &&
 		a.TotalBytes == b.TotalBytes && a.UsedBytes>>30 == b.UsedBytes>>30 && slices.Equal(a.Content, b.Content)
+}
+
+func sameMapping(a, b proxmox.PCIMapping) bool {
+	return a.ID == b.ID && a.Mediated == b.Mediated && slices.Equal(a.Devices, b.Devices)
 }
 
 // without is the Snapshot with a guest less.

@@ -9,9 +9,11 @@
 // # How it is read
 //
 // Each Cluster is polled on its own, so a dead one delays nobody: one call of
-// /cluster/resources per interval. The configuration of templates and of VMs in
-// our VMID range is read at first sight, when the row changed, and by a sweep of
-// one per minute. A failed poll keeps the last good Snapshot and is recorded
+// /cluster/resources per interval. The configurations of VMs and templates are
+// read at first sight, when the row changed, and by a sweep of one every 90
+// seconds; of other people's VMs they tell the PCI devices and CPUs that they hold.
+// The PCI mappings are read every five minutes and, before 9.2, the Hosts in
+// maintenance every minute. A failed poll keeps the last good Snapshot and is recorded
 // beside it: partial data is never a shorter list. The first Snapshot waits for
 // the configurations, so that our VMs can be told from others in it.
 //

@@ -4,6 +4,7 @@
 package inventory_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,6 +35,9 @@ type cluster struct {
 	mu          sync.Mutex
 	resources   proxmox.Resources
 	permissions proxmox.Permissions
+	mappings    []proxmox.PCIMapping
+	drained     []string
+	release     string // 9.2 where it is empty
 	configs     map[int]proxmox.VMConfig
 	failure     error
 	unreadable  map[int]error
@@ -77,12 +81,27 @@ func (c *cluster) Resources(context.Context) (proxmox.Resources, error) {
 
 func (c *cluster) Version(context.Context) (proxmox.Version, error) {
 	c.record("version")
-	return proxmox.Version{Release: "9.2", Full: "9.2.11"}, nil
+	release := cmp.Or(c.release, "9.2")
+	return proxmox.Version{Release: release, Full: release + ".11"}, nil
 }
 
 func (c *cluster) Options(context.Context) (proxmox.ClusterOptions, error) {
 	c.record("options")
 	return proxmox.ClusterOptions{MACPrefix: "BC:24:11"}, nil
+}
+
+func (c *cluster) PCIMappings(context.Context) ([]proxmox.PCIMapping, error) {
+	c.record("mappings")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.mappings), nil
+}
+
+func (c *cluster) Maintenance(context.Context) ([]string, error) {
+	c.record("maintenance")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.drained), nil
 }
 
 func (c *cluster) Permissions(context.Context) (proxmox.Permissions, error) {

@@ -13,10 +13,11 @@ import (
 // index holds what a View's methods answer from, computed once per View so that
 // thousands of fit checks cost a map lookup each.
 type index struct {
-	hosts    map[string]map[string]*hostAccount // by region and name
-	vmids    map[vmidKey]struct{}
-	pools    map[poolKey]int
-	storages map[diskKey]int64 // promised bytes
+	hosts map[string]map[string]*hostAccount // by region and name
+	vmids map[vmidKey]struct{}
+	// poolHosts counts VMs by NodePool and Host.
+	poolHosts map[string]map[hostKey]int
+	storages  map[diskKey]int64 // promised bytes
 }
 
 // hostAccount is a Host's state with the settings behind it.
@@ -32,11 +33,6 @@ type vmidKey struct {
 	vmid   int
 }
 
-type poolKey struct {
-	hostKey
-	nodePool string
-}
-
 // diskKey names one pool of bytes: a shared storage has no host.
 type diskKey struct{ region, host, storage string }
 
@@ -49,10 +45,10 @@ func diskKeyOf(region string, row proxmox.StorageRow) diskKey {
 
 func newIndex(v View, settings Settings) *index {
 	x := &index{
-		hosts:    make(map[string]map[string]*hostAccount, len(v.Snapshots)),
-		vmids:    make(map[vmidKey]struct{}, len(v.Reservations)),
-		pools:    map[poolKey]int{},
-		storages: map[diskKey]int64{},
+		hosts:     make(map[string]map[string]*hostAccount, len(v.Snapshots)),
+		vmids:     make(map[vmidKey]struct{}, len(v.Reservations)),
+		poolHosts: map[string]map[hostKey]int{},
+		storages:  map[diskKey]int64{},
 	}
 	for region, snapshot := range v.Snapshots {
 		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
@@ -64,6 +60,7 @@ func newIndex(v View, settings Settings) *index {
 	for _, r := range v.Reservations {
 		x.add(r, v)
 	}
+	x.countDevices(v)
 	return x
 }
 
@@ -74,10 +71,21 @@ func newHostState(region string, host Host, limits HostSettings, failure error) 
 		Size:        Amount{CPUs: host.CPUs, MemoryBytes: host.MemoryBytes},
 		Allocatable: limits.allocatable(host.HostRow),
 		Allocated:   host.Allocated,
+		Arch:        archOf(host.Arch),
+		PriceFactor: limits.PriceFactor,
+		AwaySince:   host.AwaySince,
 		Unusable:    unusable(host.HostRow, limits, failure),
 	}
 	state.Free = state.Allocatable.Minus(state.Allocated)
 	return state
+}
+
+// archOf translates to the names that Kubernetes has.
+func archOf(arch string) string {
+	if arch == "aarch64" {
+		return "arm64"
+	}
+	return "amd64"
 }
 
 // unusable tells why a Host takes no new VM; empty when it does.
@@ -109,14 +117,16 @@ func (x *index) add(r Reservation, v View) {
 	x.vmids[vmidKey{r.Region, r.VMID}] = struct{}{}
 	guest, visible := v.Guest(r.Region, r.VMID)
 	key := hostKey{r.Region, r.Host}
+	if r.Settled && visible {
+		key.host = guest.Host // it may have been migrated
+	}
+	if x.poolHosts[r.NodePool] == nil {
+		x.poolHosts[r.NodePool] = map[hostKey]int{}
+	}
+	x.poolHosts[r.NodePool][key]++
 	if r.Settled {
-		if visible {
-			key.host = guest.Host // it may have been migrated
-		}
-		x.pools[poolKey{key, r.NodePool}]++
 		return
 	}
-	x.pools[poolKey{key, r.NodePool}]++
 
 	extra := r.Amount
 	if visible && guest.Host == r.Host {

@@ -6,6 +6,7 @@ package inventory_test
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"testing"
 
@@ -101,7 +102,7 @@ func TestReserveIsIdempotentPerClaim(t *testing.T) {
 		t.Error("decided again for a claim that holds a reservation")
 		return inventory.Reservation{}, errFull
 	})
-	if err != nil || again != first {
+	if err != nil || !reflect.DeepEqual(again, first) {
 		t.Errorf("the second time gave %+v (%v), want %+v", again, err, first)
 	}
 	if _, err := i.Reserve("b", firstFit("pve1")); !errors.Is(err, errFull) {

@@ -13,12 +13,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-const (
-	// pollTimeout bounds one poll; a Cluster that hangs is as good as dead.
-	pollTimeout = 30 * time.Second
-	// aboutInterval is how often release and datacenter options are read again.
-	aboutInterval = time.Hour
-)
+// pollTimeout bounds one poll; a Cluster that hangs is as good as dead.
+const pollTimeout = 30 * time.Second
 
 // cluster polls one Cluster. Polls never overlap.
 type cluster struct {
@@ -33,13 +29,6 @@ type cluster struct {
 	// Only the poll under way touches what follows.
 	details details
 	about   about
-}
-
-// about is what is read at first contact and rarely afterwards.
-type about struct {
-	version proxmox.Version
-	options proxmox.ClusterOptions
-	read    time.Time
 }
 
 // flight is one poll that several callers may wait for.
@@ -129,11 +118,13 @@ func (c *cluster) poll(ctx context.Context) error {
 	}
 	c.inventory.metrics.polled(c.region, c.inventory.options.Clock.Since(began), err)
 	if err != nil {
-		c.about.read = time.Time{} // it may come back as another release
+		c.about = c.about.dueAgain() // it may come back as another release
 		c.inventory.failed(c.region, err)
 		return fmt.Errorf("polling region %s, %w", c.region, err)
 	}
 	c.readAbout(ctx)
+	c.readMappings(ctx)
+	c.readMaintenance(ctx, resources.Hosts)
 	c.details.sort(resources.Guests, c.inventory.options.DetailRange)
 	if c.inventory.View().Snapshots[c.region] == nil {
 		c.readDetails(ctx, resources, firstDetailTimeout)
@@ -155,6 +146,7 @@ func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
 		Options:   c.about.options,
 		Resources: resources,
 		Configs:   c.details.configs(),
+		Mappings:  c.about.mappings,
 	}, began)
 }
 
@@ -210,25 +202,4 @@ func (c *cluster) mayAudit(ctx context.Context, vanished int) error {
 		}
 	}
 	return fmt.Errorf("all %d guests vanished at once: the token needs VM.Audit on /vms", vanished)
-}
-
-// readAbout reads release and options when they are due. Failing costs nothing
-// but another try at the next poll.
-func (c *cluster) readAbout(ctx context.Context) {
-	now := c.inventory.options.Clock.Now()
-	if !c.about.read.IsZero() && now.Sub(c.about.read) < aboutInterval {
-		return
-	}
-	version, err := c.client.Version(ctx)
-	if err != nil {
-		c.inventory.options.Log.V(1).Info("reading the release failed", "region", c.region, "error", err.Error())
-		return
-	}
-	c.about.version = version
-	options, err := c.client.Options(ctx)
-	if err != nil {
-		c.inventory.options.Log.V(1).Info("reading the datacenter options failed", "region", c.region, "error", err.Error())
-		return
-	}
-	c.about.options, c.about.read = options, now
 }

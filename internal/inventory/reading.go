@@ -4,6 +4,7 @@
 package inventory
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -24,6 +25,8 @@ type Reading struct {
 	Resources proxmox.Resources
 	// Configs by VMID, as far as they were read.
 	Configs map[int]*proxmox.VMConfig
+	// Mappings name PCI devices.
+	Mappings []proxmox.PCIMapping
 }
 
 // NewSnapshot makes a Snapshot of a reading. Rows without figures take them from
@@ -37,9 +40,10 @@ func NewSnapshot(reading Reading, previous *Snapshot, own VMIDRange) *Snapshot {
 		Hosts:    make(map[string]Host, len(reading.Resources.Hosts)),
 		Guests:   make(map[int]Guest, len(reading.Resources.Guests)),
 		Storages: make(map[StorageKey]proxmox.StorageRow, len(reading.Resources.Storages)),
+		Mappings: reading.Mappings,
 	}
 	for _, row := range reading.Resources.Hosts {
-		s.Hosts[row.Name] = Host{HostRow: withLastFigures(row, previous)}
+		s.Hosts[row.Name] = Host{HostRow: withLastFigures(row, previous), AwaySince: awaySince(row, previous, reading.Taken)}
 	}
 	for _, row := range reading.Resources.Storages {
 		s.Storages[StorageKey{Host: row.Host, Storage: row.Name}] = row
@@ -82,7 +86,19 @@ func withLastFigures(row proxmox.HostRow, previous *Snapshot) proxmox.HostRow {
 	}
 	before := previous.Hosts[row.Name]
 	row.CPUs, row.MemoryBytes = before.CPUs, before.MemoryBytes
+	row.Arch = cmp.Or(before.Arch, row.Arch)
 	return row
+}
+
+// awaySince tells since when a Host that is away was seen to be.
+func awaySince(row proxmox.HostRow, previous *Snapshot, now time.Time) time.Time {
+	if row.Online && !row.Maintenance {
+		return time.Time{}
+	}
+	if previous != nil && !previous.Hosts[row.Name].AwaySince.IsZero() {
+		return previous.Hosts[row.Name].AwaySince
+	}
+	return now
 }
 
 // carryOver fills a row without figures from the guest's last appearance. A VM

@@ -25,6 +25,7 @@ const (
 	DefaultStorageHighWater = 0.9
 	// Promised disks count in full until Proxmox reports what they really use.
 	DefaultStorageThinFactor = 1.0
+	DefaultPriceFactor       = 1.0
 )
 
 // HostSettings say how much of a Host the provider may use.
@@ -44,6 +45,9 @@ type HostSettings struct {
 	// StorageThinFactor is the share of a promised disk that counts on storages
 	// that allocate on write, until Proxmox reports its use.
 	StorageThinFactor float64
+	// PriceFactor multiplies the price of VMs on the Host: above one for a Host
+	// that costs more to run, below for one to fill first.
+	PriceFactor float64
 	// Topology as the operator describes it; Proxmox's API does not tell.
 	Topology Topology
 }
@@ -102,6 +106,7 @@ func (s Settings) For(region, host string) HostSettings {
 		MemoryRatio:         DefaultMemoryRatio,
 		StorageHighWater:    DefaultStorageHighWater,
 		StorageThinFactor:   DefaultStorageThinFactor,
+		PriceFactor:         DefaultPriceFactor,
 	}
 	for _, r := range s.rules {
 		if !matches(r.region, region) || !matches(r.host, host) {

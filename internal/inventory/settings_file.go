@@ -20,8 +20,11 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// The largest ratio that is taken for meant: beyond it a typo is likelier.
-const maxRatio = 64
+// The largest figures that are taken for meant: beyond them a typo is likelier.
+const (
+	maxRatio       = 64
+	maxPriceFactor = 1000
+)
 
 // LoadSettings reads a host-settings file: JSON of the form
 //
@@ -123,6 +126,7 @@ var settingFields = map[string]func(json.RawMessage) (setter, error){
 	"memoryratio":       ratio(maxRatio, func(s *HostSettings, r float64) { s.MemoryRatio = r }),
 	"storagehighwater":  ratio(1, func(s *HostSettings, r float64) { s.StorageHighWater = r }),
 	"storagethinfactor": ratio(1, func(s *HostSettings, r float64) { s.StorageThinFactor = r }),
+	"pricefactor":       ratio(maxPriceFactor, func(s *HostSettings, r float64) { s.PriceFactor = r }),
 }
 
 func count(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {

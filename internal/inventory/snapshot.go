@@ -20,6 +20,8 @@ type Snapshot struct {
 	Hosts    map[string]Host
 	Guests   map[int]Guest // by VMID, unique in a Cluster
 	Storages map[StorageKey]proxmox.StorageRow
+	// Mappings name PCI devices of the Hosts.
+	Mappings []proxmox.PCIMapping
 }
 
 // Host is a Host with what its guests were promised.
@@ -27,10 +29,13 @@ type Host struct {
 	proxmox.HostRow
 	// Allocated sums what the guests on it are charged for.
 	Allocated Amount
+	// AwaySince is when the Host was first seen offline or in maintenance; zero
+	// while it is neither.
+	AwaySince time.Time
 }
 
-// Guest is a row, with the configuration where we need it: templates, and
-// whatever lies in our VMID range. Config is nil until it was read.
+// Guest is a row, with the configuration of VMs and templates. Config is nil
+// until it was read.
 type Guest struct {
 	proxmox.GuestRow
 	Config *proxmox.VMConfig
@@ -82,6 +87,8 @@ type Reservation struct {
 	Storage  string
 	Amount
 	DiskBytes int64
+	// Devices are the PCI mappings that the VM gets a device of, each once.
+	Devices []string
 	// Made is when it was promised.
 	Made time.Time
 	// Settled is true once a Snapshot showed the VM as promised: from then on the

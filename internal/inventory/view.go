@@ -43,6 +43,14 @@ type HostState struct {
 	// Free = Allocatable - Allocated - Reserved; negative on a Host that somebody
 	// filled beyond our settings.
 	Free Amount
+	// FreeDevices counts the PCI devices that are left, by mapping.
+	FreeDevices map[string]int
+	// Arch is Kubernetes' name of the Host's architecture: amd64 or arm64.
+	Arch string
+	// PriceFactor multiplies what a VM costs on this Host.
+	PriceFactor float64
+	// AwaySince is when the Host went offline or into maintenance.
+	AwaySince time.Time
 	// Unusable tells in words why no new VM may go there; empty when one may.
 	Unusable string
 }
@@ -162,7 +170,22 @@ func (v View) VMs(region, host, nodePool string) int {
 	if v.index == nil {
 		return 0
 	}
-	return v.index.pools[poolKey{hostKey{region, host}, nodePool}]
+	return v.index.poolHosts[nodePool][hostKey{region, host}]
+}
+
+// PoolElsewhere names a Host, other than this one, that has VMs of the NodePool;
+// empty where there is none.
+func (v View) PoolElsewhere(region, host, nodePool string) string {
+	if v.index == nil {
+		return ""
+	}
+	found := ""
+	for other, vms := range v.index.poolHosts[nodePool] {
+		if other != (hostKey{region, host}) && vms > 0 && (found == "" || other.host < found) {
+			found = other.host
+		}
+	}
+	return found
 }
 
 // Storage is the state of a storage on a Host; false where the Snapshot shows none.

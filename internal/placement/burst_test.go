@@ -34,6 +34,14 @@ func (c *burstCluster) Options(context.Context) (proxmox.ClusterOptions, error) 
 	return proxmox.ClusterOptions{}, nil
 }
 
+func (c *burstCluster) PCIMappings(context.Context) ([]proxmox.PCIMapping, error) { return nil, nil }
+
+func (c *burstCluster) Maintenance(context.Context) ([]string, error) { return nil, nil }
+
+func (c *burstCluster) VMConfig(context.Context, string, int) (proxmox.VMConfig, error) {
+	return proxmox.VMConfig{}, nil
+}
+
 func (c *burstCluster) Resources(context.Context) (proxmox.Resources, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +88,6 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 		names = append(names, fmt.Sprint("pve", h+1))
 		c.resources.Hosts = append(c.resources.Hosts, proxmox.HostRow{Name: names[h], Online: true, CPUs: 64, MemoryBytes: 257 * gib})
 	}
-	// Outside the detail range nothing else is read.
 	i, err := inventory.New([]proxmox.Client{c}, inventory.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +115,8 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 					return inventory.Reservation{}, err
 				}
 				vmid, err := placement.PickVMID(v, p.Zone.Region, request.ClaimUID, placement.Range{From: 30000, To: 30099})
-				return p.Reservation(request, vmid), err
+				return inventory.Reservation{NodePool: request.NodePool, Region: p.Zone.Region, Host: p.Zone.Host, VMID: vmid,
+					Amount: inventory.Amount{CPUs: p.Need.CPUs, MemoryBytes: p.Need.MemoryBytes}}, err
 			})
 			if err != nil {
 				t.Error(err)

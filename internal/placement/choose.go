@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -18,6 +19,8 @@ type Request struct {
 	NodePool string
 	// Strategy is Balanced where it is empty.
 	Strategy v1alpha1.ZoneBalance
+	// Affinity is the rule about all VMs of the NodePool.
+	Affinity v1alpha1.PoolAffinity
 	// Options that satisfy the Claim, the cheapest first.
 	Options []Option
 	// Storages say where the boot disk goes in a zone, for Needs that name none:
@@ -44,20 +47,8 @@ type Placement struct {
 	Zone         Zone
 	// Need with the storage that the disk goes to.
 	Need Need
-}
-
-// Reservation is what the placement takes from the ledger.
-func (p Placement) Reservation(request Request, vmid int) inventory.Reservation {
-	return inventory.Reservation{
-		ClaimUID:  request.ClaimUID,
-		NodePool:  request.NodePool,
-		Region:    p.Zone.Region,
-		Host:      p.Zone.Host,
-		VMID:      vmid,
-		Storage:   p.Need.Storage,
-		Amount:    p.Need.amount(),
-		DiskBytes: p.Need.DiskBytes,
-	}
+	// Devices are the PCI mappings that the VM gets a device of.
+	Devices []string
 }
 
 // Choose takes the cheapest option that fits anywhere and, among the Hosts where
@@ -67,65 +58,106 @@ func (p Placement) Reservation(request Request, vmid int) inventory.Reservation 
 //     placement, Reservations counted, so that a burst spreads; then the Host with
 //     fewer VMs of the NodePool;
 //   - AvailabilityFirst: the Host with the fewest VMs of the NodePool, so that one
-//     Host lost takes the fewest of them along.
+//     Host lost takes the fewest of them along;
+//   - Packed: where the share is highest after the placement, so that other Hosts
+//     stay empty for what is large; then the Host with more VMs of the NodePool.
 //
 // What is still equal is decided by a hash of claim and Host: stable for one
 // claim, without preference for any Host over many. The error is a *NoFitError.
 func Choose(view inventory.View, request Request) (Placement, error) {
-	for _, option := range request.Options {
+	sites := siteCache{view: view, request: &request}
+	for n := range request.Options {
+		option := &request.Options[n]
+		need := request.need(option)
 		best, found := candidate{}, false
-		for _, zone := range option.Zones {
-			need := request.needIn(zone, option.Need)
-			if !Fits(view, zone, need) {
+		for _, s := range sites.of(option) {
+			if !s.check(&need, nil) {
 				continue
 			}
-			c := newCandidate(view, zone, need, request)
-			if !found || c.before(best, request) {
+			c := newCandidate(s, &need)
+			if !found || c.before(best, &request) {
 				best, found = c, true
 			}
 		}
 		if found {
-			return Placement{InstanceType: option.InstanceType, Price: option.Price, Zone: best.zone, Need: best.need}, nil
+			return request.place(option, need, best.site), nil
 		}
 	}
-	return Placement{}, newNoFitError(view, request)
+	return Placement{}, newNoFitError(&sites)
 }
 
-// needIn completes a Need with the zone's storage.
-func (r Request) needIn(zone Zone, need Need) Need {
-	if need.Storage == "" {
-		need.Storage = r.Storages[zone]
-	}
+// need completes an option's Need with what the request says.
+func (r *Request) need(option *Option) Need {
+	need := option.Need
+	need.NodePool, need.Affinity = r.NodePool, r.Affinity
 	return need
+}
+
+// place is the decision for a site that fits.
+func (r *Request) place(option *Option, need Need, s *site) Placement {
+	need.Storage = s.storage
+	devices, _ := assign(s.host.FreeDevices, need.Devices)
+	return Placement{InstanceType: option.InstanceType, Price: option.Price, Zone: s.zone, Need: need, Devices: devices}
+}
+
+// siteCache looks each zone up once: most options share their zones.
+type siteCache struct {
+	view    inventory.View
+	request *Request
+	zones   []Zone
+	storage string
+	sites   []*site
+}
+
+// of gives the sites of an option's zones.
+func (c *siteCache) of(option *Option) []*site {
+	if c.sites != nil && c.storage == option.Need.Storage && sameZones(c.zones, option.Zones) {
+		return c.sites
+	}
+	c.zones, c.storage, c.sites = option.Zones, option.Need.Storage, make([]*site, len(option.Zones))
+	all := make([]site, len(option.Zones))
+	for n, zone := range option.Zones {
+		all[n] = siteOf(c.view, zone, cmp.Or(option.Need.Storage, c.request.Storages[zone]))
+		c.sites[n] = &all[n]
+	}
+	return c.sites
+}
+
+// sameZones is quick where both are one slice.
+func sameZones(a, b []Zone) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 
 // candidate is a Host that fits, with what the strategies compare.
 type candidate struct {
-	zone  Zone
-	need  Need
+	*site
 	share float64
 	vms   int
 }
 
-func newCandidate(view inventory.View, zone Zone, need Need, request Request) candidate {
-	host, _ := view.Host(zone.Region, zone.Host)
-	taken := host.Allocatable.Minus(host.Free).Plus(need.amount())
+func newCandidate(s *site, need *Need) candidate {
+	taken := s.host.Allocatable.Minus(s.host.Free).Plus(need.amount())
 	return candidate{
-		zone: zone,
-		need: need,
+		site: s,
 		share: max(
-			float64(taken.CPUs)/float64(host.Allocatable.CPUs),
-			float64(taken.MemoryBytes)/float64(host.Allocatable.MemoryBytes),
+			float64(taken.CPUs)/float64(s.host.Allocatable.CPUs),
+			float64(taken.MemoryBytes)/float64(s.host.Allocatable.MemoryBytes),
 		),
-		vms: view.VMs(zone.Region, zone.Host, request.NodePool),
+		vms: s.view.VMs(s.zone.Region, s.zone.Host, need.NodePool),
 	}
 }
 
 // before tells whether c is the better choice.
-func (c candidate) before(other candidate, request Request) bool {
-	order := cmp.Compare(c.vms, other.vms)
-	if request.Strategy != v1alpha1.ZoneBalanceAvailabilityFirst {
-		order = cmp.Or(cmp.Compare(c.share, other.share), order)
+func (c candidate) before(other candidate, request *Request) bool {
+	fewer, emptier := cmp.Compare(c.vms, other.vms), cmp.Compare(c.share, other.share)
+	var order int
+	switch request.Strategy {
+	case v1alpha1.ZoneBalanceAvailabilityFirst:
+		order = fewer
+	case v1alpha1.ZoneBalancePacked:
+		order = cmp.Or(-emptier, -fewer)
+	default:
+		order = cmp.Or(emptier, fewer)
 	}
 	if order == 0 {
 		order = cmp.Compare(hash(c.zone.String(), request.ClaimUID), hash(other.zone.String(), request.ClaimUID))

@@ -6,6 +6,7 @@ package placement_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -34,12 +35,6 @@ func TestCheapestOptionThatFitsAnywhere(t *testing.T) {
 	got, err := placement.Choose(w.view(), request)
 	if err != nil || got.InstanceType != "middle" || got.Zone != zone("large") || got.Price != 2 {
 		t.Errorf("got %+v (%v), want middle on large", got, err)
-	}
-	r := got.Reservation(request, 20001)
-	want := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "large", VMID: 20001,
-		Amount: inventory.Amount{CPUs: 8, MemoryBytes: 8 * gib}}
-	if r != want {
-		t.Errorf("the reservation is %+v, want %+v", r, want)
 	}
 }
 
@@ -157,5 +152,64 @@ func TestNoFitNamesEveryHost(t *testing.T) {
 
 	if _, err := placement.Choose(w.view(), placement.Request{}); err == nil || err.Error() != "no Host is allowed for this claim" {
 		t.Errorf("without options the error is %v", err)
+	}
+}
+
+func TestPackedFillsTheFullestHostThatFits(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.host("r", "empty", 16, 64)
+	w.host("r", "half", 16, 64)
+	w.guest("r", "half", 100, 8, 32)
+	w.host("r", "full", 16, 64)
+	w.guest("r", "full", 101, 15, 60)
+	request := placement.Request{ClaimUID: "a", Strategy: v1alpha1.ZoneBalancePacked,
+		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("empty", "half", "full")}}}
+	got, err := placement.Choose(w.view(), request)
+	if err != nil || got.Zone != zone("half") {
+		t.Errorf("got %+v (%v), want half: full has no room, empty shall stay empty", got, err)
+	}
+}
+
+func TestPoolAffinityRulesOverStrategies(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []v1alpha1.ZoneBalance{v1alpha1.ZoneBalanceBalanced, v1alpha1.ZoneBalanceAvailabilityFirst, v1alpha1.ZoneBalancePacked} {
+		for affinity, want := range map[v1alpha1.PoolAffinity]int{v1alpha1.PoolAffinitySeparateHosts: 3, v1alpha1.PoolAffinitySameHost: 1} {
+			w := newWorld()
+			for h := range 3 {
+				w.host("r", fmt.Sprint("pve", h+1), 16, 64)
+			}
+			w.reserve(inventory.Reservation{ClaimUID: "other", NodePool: "other", Region: "r", Host: "pve2", VMID: 20900})
+			hosts := map[string]int{}
+			for n := range 4 {
+				request := placement.Request{ClaimUID: fmt.Sprint("claim-", n), NodePool: "p", Strategy: strategy, Affinity: affinity,
+					Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2", "pve3")}}}
+				got, err := placement.Choose(w.view(), request)
+				if err == nil {
+					hosts[got.Zone.Host]++
+					w.reserve(inventory.Reservation{ClaimUID: request.ClaimUID, NodePool: "p", Region: "r", Host: got.Zone.Host, VMID: 20000 + n})
+				} else if affinity == v1alpha1.PoolAffinitySameHost || n < 3 ||
+					!strings.Contains(err.Error(), "pve1, pve2, pve3: has a VM of NodePool p, whose VMs are kept on separate Hosts") {
+					t.Errorf("%s, %s: VM %d: %v", strategy, affinity, n, err)
+				}
+			}
+			if len(hosts) != want {
+				t.Errorf("%s, %s: the VMs went to %v", strategy, affinity, hosts)
+			}
+		}
+	}
+}
+
+func TestSameHostTellsWhereThePoolIs(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.host("r", "pve1", 4, 16)
+	w.host("r", "pve2", 16, 64)
+	w.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: inventory.Amount{CPUs: 4}})
+	_, err := placement.Choose(w.view(), placement.Request{ClaimUID: "a", NodePool: "p", Affinity: v1alpha1.PoolAffinitySameHost,
+		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2")}}})
+	want := "no Host fits even t: pve1: 0 CPUs free, 2 wanted | pve2: the VMs of NodePool p are kept on pve1"
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is %v, want %s", err, want)
 	}
 }

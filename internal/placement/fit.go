@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -19,13 +20,18 @@ type Zone struct{ Region, Host string }
 
 func (z Zone) String() string { return z.Region + "/" + z.Host }
 
-// Need is what a VM takes.
+// Need is what a VM takes, and what it wants of its Host beside that.
 type Need struct {
 	CPUs        int
 	MemoryBytes int64
 	// DiskBytes on Storage; an empty Storage is not checked.
 	DiskBytes int64
 	Storage   string
+	// Devices of the Host that the VM gets to itself.
+	Devices []DeviceNeed
+	// NodePool that the VM belongs to, and the rule about all of its VMs.
+	NodePool string
+	Affinity v1alpha1.PoolAffinity
 }
 
 func (n Need) amount() inventory.Amount {
@@ -35,7 +41,7 @@ func (n Need) amount() inventory.Amount {
 // Fit tells whether a Host can take a VM now, and if not, why, in words that
 // begin with the Host's name: "pve2: 4 CPUs free, 8 wanted".
 func Fit(view inventory.View, zone Zone, need Need) (ok bool, reason string) {
-	if reason = explain(view, zone, need); reason != "" {
+	if reason = siteOf(view, zone, need.Storage).explain(&need); reason != "" {
 		return false, zone.Host + ": " + reason
 	}
 	return true, ""
@@ -43,13 +49,35 @@ func Fit(view inventory.View, zone Zone, need Need) (ok bool, reason string) {
 
 // Fits is Fit without the words. It allocates nothing.
 func Fits(view inventory.View, zone Zone, need Need) bool {
-	return check(view, zone, need, nil)
+	s := siteOf(view, zone, need.Storage)
+	return s.check(&need, nil)
+}
+
+// site is a zone with what the view knows about it, looked up once for any number
+// of checks.
+type site struct {
+	zone    Zone
+	view    inventory.View
+	host    inventory.HostState
+	known   bool
+	storage string
+	disk    inventory.StorageState
+	hasDisk bool
+}
+
+func siteOf(view inventory.View, zone Zone, storage string) site {
+	s := site{zone: zone, view: view, storage: storage}
+	s.host, s.known = view.Host(zone.Region, zone.Host)
+	if storage != "" {
+		s.disk, s.hasDisk = view.Storage(zone.Region, zone.Host, storage)
+	}
+	return s
 }
 
 // explain gives the reasons against a Host; empty when it fits.
-func explain(view inventory.View, zone Zone, need Need) string {
+func (s site) explain(need *Need) string {
 	var reasons []string
-	check(view, zone, need, func(format string, args ...any) {
+	s.check(need, func(format string, args ...any) {
 		reasons = append(reasons, fmt.Sprintf(format, args...))
 	})
 	return strings.Join(reasons, "; ")
@@ -59,80 +87,102 @@ func explain(view inventory.View, zone Zone, need Need) string {
 type report func(format string, args ...any)
 
 // check is the one fit check.
-func check(view inventory.View, zone Zone, need Need, why report) bool {
-	host, known := view.Host(zone.Region, zone.Host)
-	if !known || host.Unusable != "" {
+func (s *site) check(need *Need, why report) bool {
+	if !s.known || s.host.Unusable != "" {
 		if why != nil {
-			_, reason := view.Usable(zone.Region, zone.Host)
+			_, reason := s.view.Usable(s.zone.Region, s.zone.Host)
 			why("%s", reason)
 		}
 		return false
 	}
-	cpus := checkCPUs(host, need, why)
-	if !cpus && why == nil {
+	// Those that cost least, and fail most, come first. A list of functions would
+	// be shorter, and let every check allocate.
+	fits := checkCPUs(s, need, why)
+	fits = checkMemory(s, need, why) && fits
+	if !fits && why == nil {
 		return false
 	}
-	memory := checkMemory(host, need, why)
-	if !memory && why == nil {
-		return false
-	}
-	return checkStorage(view, zone, need, why) && cpus && memory
+	fits = checkDevices(s, need, why) && fits
+	fits = checkAffinity(s, need, why) && fits
+	return checkStorage(s, need, why) && fits
 }
 
-func checkCPUs(host inventory.HostState, need Need, why report) bool {
+func checkCPUs(s *site, need *Need, why report) bool {
 	switch {
-	case need.CPUs > host.Size.CPUs:
+	case need.CPUs > s.host.Size.CPUs:
 		// Whatever the ratio: Proxmox starts no VM with more vCPUs than its Host has.
 		if why != nil {
-			why("%d CPUs in all, %d wanted", host.Size.CPUs, need.CPUs)
+			why("%d CPUs in all, %d wanted", s.host.Size.CPUs, need.CPUs)
 		}
 		return false
-	case need.CPUs > host.Free.CPUs:
+	case need.CPUs > s.host.Free.CPUs:
 		if why != nil {
-			why("%d CPUs free, %d wanted", max(0, host.Free.CPUs), need.CPUs)
+			why("%d CPUs free, %d wanted", max(0, s.host.Free.CPUs), need.CPUs)
 		}
 		return false
 	}
 	return true
 }
 
-func checkMemory(host inventory.HostState, need Need, why report) bool {
+func checkMemory(s *site, need *Need, why report) bool {
 	switch {
-	case need.MemoryBytes > host.Size.MemoryBytes:
+	case need.MemoryBytes > s.host.Size.MemoryBytes:
 		if why != nil {
-			why("%s memory in all, %s wanted", gib(host.Size.MemoryBytes), gib(need.MemoryBytes))
+			why("%s memory in all, %s wanted", gib(s.host.Size.MemoryBytes), gib(need.MemoryBytes))
 		}
 		return false
-	case need.MemoryBytes > host.Free.MemoryBytes:
+	case need.MemoryBytes > s.host.Free.MemoryBytes:
 		if why != nil {
-			why("%s memory free, %s wanted", gib(host.Free.MemoryBytes), gib(need.MemoryBytes))
+			why("%s memory free, %s wanted", gib(s.host.Free.MemoryBytes), gib(need.MemoryBytes))
 		}
 		return false
 	}
 	return true
 }
 
-func checkStorage(view inventory.View, zone Zone, need Need, why report) bool {
-	if need.Storage == "" {
+// checkAffinity holds the VM against the others of its NodePool.
+func checkAffinity(s *site, need *Need, why report) bool {
+	switch need.Affinity {
+	case v1alpha1.PoolAffinitySeparateHosts:
+		if s.view.VMs(s.zone.Region, s.zone.Host, need.NodePool) == 0 {
+			return true
+		}
+		if why != nil {
+			why("has a VM of NodePool %s, whose VMs are kept on separate Hosts", need.NodePool)
+		}
+	case v1alpha1.PoolAffinitySameHost:
+		other := s.view.PoolElsewhere(s.zone.Region, s.zone.Host, need.NodePool)
+		if other == "" {
+			return true
+		}
+		if why != nil {
+			why("the VMs of NodePool %s are kept on %s", need.NodePool, other)
+		}
+	default:
 		return true
 	}
-	storage, ok := view.Storage(zone.Region, zone.Host, need.Storage)
+	return false
+}
+
+func checkStorage(s *site, need *Need, why report) bool {
 	switch {
-	case !ok:
+	case s.storage == "":
+		return true
+	case !s.hasDisk:
 		if why != nil {
-			why("no storage %s, or the token lacks Datastore.Audit on /storage/%s", need.Storage, need.Storage)
+			why("no storage %s, or the token lacks Datastore.Audit on /storage/%s", s.storage, s.storage)
 		}
-	case !storage.Available:
+	case !s.disk.Available:
 		if why != nil {
-			why("storage %s is not active", need.Storage)
+			why("storage %s is not active", s.storage)
 		}
-	case !slices.Contains(storage.Content, imagesContent):
+	case !slices.Contains(s.disk.Content, imagesContent):
 		if why != nil {
-			why("storage %s does not take VM disks (content type images)", need.Storage)
+			why("storage %s does not take VM disks (content type images)", s.storage)
 		}
-	case need.DiskBytes > storage.FreeBytes:
+	case need.DiskBytes > s.disk.FreeBytes:
 		if why != nil {
-			why("%s free on storage %s, %s wanted", gib(storage.FreeBytes), need.Storage, gib(need.DiskBytes))
+			why("%s free on storage %s, %s wanted", gib(s.disk.FreeBytes), s.storage, gib(need.DiskBytes))
 		}
 	default:
 		return true

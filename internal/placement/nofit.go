@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // NoFitError tells, Host by Host, why no option fits.
@@ -65,19 +63,27 @@ func (e *NoFitError) Error() string {
 }
 
 // newNoFitError explains each zone by the cheapest option that may use it.
-func newNoFitError(view inventory.View, request Request) *NoFitError {
+func newNoFitError(sites *siteCache) *NoFitError {
+	request := sites.request
 	e := &NoFitError{Why: request.Why}
 	if len(request.Options) > 0 {
 		e.InstanceType = request.Options[0].InstanceType
 	}
 	seen := map[Zone]bool{}
-	for _, option := range request.Options {
-		for _, zone := range option.Zones {
-			if seen[zone] {
+	var last []Zone
+	for n := range request.Options {
+		option := &request.Options[n]
+		if n > 0 && sameZones(option.Zones, last) {
+			continue
+		}
+		last = option.Zones
+		need := request.need(option)
+		for _, s := range sites.of(option) {
+			if seen[s.zone] {
 				continue
 			}
-			seen[zone] = true
-			e.Hosts = append(e.Hosts, HostReason{Zone: zone, Reason: explain(view, zone, request.needIn(zone, option.Need))})
+			seen[s.zone] = true
+			e.Hosts = append(e.Hosts, HostReason{Zone: s.zone, Reason: s.explain(&need)})
 		}
 	}
 	for zone, reason := range request.Excluded {

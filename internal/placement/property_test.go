@@ -5,6 +5,7 @@ package placement_test
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -47,7 +48,7 @@ func TestChooseAgainstTheOracle(t *testing.T) {
 			request.Options[n].Zones = slices.Clone(request.Options[n].Zones)
 			slices.Reverse(request.Options[n].Zones)
 		}
-		if again, err := placement.Choose(w.view(), request); err != nil || again != got {
+		if again, err := placement.Choose(w.view(), request); err != nil || !reflect.DeepEqual(again, got) {
 			t.Fatalf("seed %d: first %+v, then %+v (%v)", seed, got, again, err)
 		}
 	}
@@ -61,7 +62,7 @@ func (w *world) oracle(request placement.Request) (string, []placement.Zone) {
 	for _, option := range request.Options {
 		var zones []placement.Zone
 		for _, z := range option.Zones {
-			if w.fits(z, option.Need) {
+			if w.fits(z, option.Need) && w.obeys(z, request) {
 				zones = append(zones, z)
 			}
 		}
@@ -77,17 +78,40 @@ func (w *world) better(request placement.Request, got placement.Placement, candi
 	for _, z := range candidates {
 		vms, share := w.vms(z, request.NodePool), w.share(z, got.Need)
 		gotVMs, gotShare := w.vms(got.Zone, request.NodePool), w.share(got.Zone, got.Need)
-		if request.Strategy == v1alpha1.ZoneBalanceAvailabilityFirst {
+		switch request.Strategy {
+		case v1alpha1.ZoneBalanceAvailabilityFirst:
 			if vms < gotVMs {
 				return z.String()
 			}
-			continue
-		}
-		if share < gotShare || (share == gotShare && vms < gotVMs) {
-			return z.String()
+		case v1alpha1.ZoneBalancePacked:
+			if share > gotShare || (share == gotShare && vms > gotVMs) {
+				return z.String()
+			}
+		default:
+			if share < gotShare || (share == gotShare && vms < gotVMs) {
+				return z.String()
+			}
 		}
 	}
 	return ""
+}
+
+// obeys is the oracle's verdict on the rule about the NodePool's VMs.
+func (w *world) obeys(z placement.Zone, request placement.Request) bool {
+	here, elsewhere := w.vms(z, request.NodePool), 0
+	for _, r := range w.reservations {
+		if r.NodePool == request.NodePool {
+			elsewhere++
+		}
+	}
+	elsewhere -= here
+	switch request.Affinity {
+	case v1alpha1.PoolAffinitySameHost:
+		return elsewhere == 0
+	case v1alpha1.PoolAffinitySeparateHosts:
+		return here == 0
+	}
+	return true
 }
 
 func (w *world) vms(z placement.Zone, nodePool string) (n int) {

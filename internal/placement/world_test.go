@@ -23,10 +23,16 @@ type world struct {
 	resources    map[string]*proxmox.Resources
 	reservations map[string]inventory.Reservation
 	settings     inventory.Settings
+	// configs by VMID and mappings by region, for PCI devices.
+	configs  map[int]*proxmox.VMConfig
+	mappings map[string][]proxmox.PCIMapping
 }
 
 func newWorld() *world {
-	return &world{resources: map[string]*proxmox.Resources{}, reservations: map[string]inventory.Reservation{}}
+	return &world{
+		resources: map[string]*proxmox.Resources{}, reservations: map[string]inventory.Reservation{},
+		configs: map[int]*proxmox.VMConfig{}, mappings: map[string][]proxmox.PCIMapping{},
+	}
 }
 
 func (w *world) region(name string) *proxmox.Resources {
@@ -59,7 +65,9 @@ func (w *world) view() inventory.View {
 	snapshots := map[string]*inventory.Snapshot{}
 	for region, resources := range w.resources {
 		snapshots[region] = inventory.NewSnapshot(
-			inventory.Reading{Region: region, Taken: time.Unix(0, 0), Resources: *resources}, nil, own)
+			inventory.Reading{
+				Region: region, Taken: time.Unix(0, 0), Resources: *resources, Configs: w.configs, Mappings: w.mappings[region],
+			}, nil, own)
 	}
 	return inventory.NewView(snapshots, nil, w.reservations, w.settings)
 }
@@ -98,7 +106,8 @@ func random(seed uint64) (*world, placement.Request) {
 	request := placement.Request{
 		ClaimUID: fmt.Sprint("claim-", rng.Uint64()),
 		NodePool: fmt.Sprint("p", rng.IntN(2)),
-		Strategy: []v1alpha1.ZoneBalance{"", v1alpha1.ZoneBalanceBalanced, v1alpha1.ZoneBalanceAvailabilityFirst}[rng.IntN(3)],
+		Strategy: []v1alpha1.ZoneBalance{"", v1alpha1.ZoneBalanceBalanced, v1alpha1.ZoneBalanceAvailabilityFirst, v1alpha1.ZoneBalancePacked}[rng.IntN(4)],
+		Affinity: []v1alpha1.PoolAffinity{"", v1alpha1.PoolAffinityNone, v1alpha1.PoolAffinitySeparateHosts, v1alpha1.PoolAffinitySameHost}[rng.IntN(4)],
 	}
 	for o := range 1 + rng.IntN(4) {
 		option := placement.Option{

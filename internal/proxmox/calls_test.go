@@ -268,8 +268,8 @@ func TestResources(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(host.requests()).To(HaveLen(1))
 	g.Expect(found.Hosts).To(Equal([]proxmox.HostRow{
-		{Name: "pve1", Online: true, CPUs: 2, MemoryBytes: 25275125760, UsedMemoryBytes: 2402590720, CPULoad: 0.5, UptimeSeconds: 3421},
-		{Name: "pve2", Maintenance: true},
+		{Name: "pve1", Online: true, CPUs: 2, MemoryBytes: 25275125760, UsedMemoryBytes: 2402590720, CPULoad: 0.5, UptimeSeconds: 3421, Arch: "x86_64"},
+		{Name: "pve2", Maintenance: true, Arch: "x86_64"},
 	}))
 	g.Expect(found.Storages).To(Equal([]proxmox.StorageRow{{
 		Name: "local", Host: "pve1", Type: "dir", Content: []string{"rootdir", "images", "iso"},

@@ -26,6 +26,11 @@ type Client interface {
 	Resources(ctx context.Context) (Resources, error)
 	// Options reads the datacenter options that concern us.
 	Options(ctx context.Context) (ClusterOptions, error)
+	// Maintenance lists the Hosts that the HA manager drains. It takes Sys.Audit
+	// on /; from 9.2 on, Resources tells the same.
+	Maintenance(ctx context.Context) ([]string, error)
+	// PCIMappings lists the PCI resource mappings that the caller may see.
+	PCIMappings(ctx context.Context) ([]PCIMapping, error)
 	// Permissions reads the caller's privileges by path.
 	Permissions(ctx context.Context) (Permissions, error)
 	// SecurityGroups lists the names of the Cluster's firewall groups.

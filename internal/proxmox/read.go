@@ -4,10 +4,12 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -69,6 +71,7 @@ type resourceRow struct {
 	PluginType string  `json:"plugintype"`
 	Content    string  `json:"content"`
 	Shared     numeric `json:"shared"`
+	HostArch   string  `json:"host-arch"`
 }
 
 // Resources reads Hosts, guests and storages of the whole Cluster.
@@ -100,8 +103,37 @@ func (r resourceRow) host() HostRow {
 		UsedMemoryBytes: r.Mem.whole(),
 		CPULoad:         float64(r.CPU),
 		UptimeSeconds:   r.Uptime.whole(),
-		Maintenance:     r.HAState == "maintenance",
+		Maintenance:     r.HAState == maintenance,
+		Arch:            cmp.Or(r.HostArch, defaultArch),
 	}
+}
+
+const (
+	// maintenance is the state of a Host that the HA manager drains.
+	maintenance = "maintenance"
+	// defaultArch is what a Host is that says nothing: releases before 9.2 know no
+	// other, and later ones name only the others.
+	defaultArch = "x86_64"
+)
+
+// Maintenance lists the Hosts that the HA manager drains.
+func (c *client) Maintenance(ctx context.Context) ([]string, error) {
+	var out struct {
+		Manager struct {
+			Hosts map[string]string `json:"node_status"`
+		} `json:"manager_status"`
+	}
+	if err := c.get(ctx, at("/cluster/ha/status/manager_status"), &out); err != nil {
+		return nil, fmt.Errorf("reading the HA manager's status, %w", err)
+	}
+	var hosts []string
+	for host, state := range out.Manager.Hosts {
+		if state == maintenance {
+			hosts = append(hosts, host)
+		}
+	}
+	slices.Sort(hosts)
+	return hosts, nil
 }
 
 func (r resourceRow) guest() GuestRow {

@@ -22,10 +22,13 @@ const (
 )
 
 // simulate starts a Proxmox VE of that release with two Hosts and a client of it.
-func simulate(t *testing.T, release string) (*pvesim.Simulator, proxmox.Client) {
+func simulate(t *testing.T, release string, changes ...func(*pvesim.Scenario)) (*pvesim.Simulator, proxmox.Client) {
 	t.Helper()
 	scenario := pvesim.DefaultScenario(2)
 	scenario.Version = release
+	for _, change := range changes {
+		change(scenario)
+	}
 	sim, err := pvesim.New(scenario, pvesim.Options{Speed: 50})
 	if err != nil {
 		t.Fatal(err)
@@ -289,4 +292,25 @@ func TestALoginAsRoot(t *testing.T) {
 	g.Expect(clone(ctx, c, nodeID)).To(Succeed())
 	g.Expect(c.UpdateVM(ctx, "pve1", nodeID, proxmox.ConfigChange{Set: map[string]string{"affinity": "0-1"}})).To(Succeed())
 	g.Expect(sim.CountRequests("POST", "/access/ticket")).To(Equal(1))
+}
+
+func TestMaintenanceAndMappingsOfTheSimulator(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"8.4", "9.2"} {
+		g := NewWithT(t)
+		sim, c := simulate(t, release, func(s *pvesim.Scenario) {
+			s.Hosts[1].Arch = "aarch64"
+			s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Mapping.Use")
+			s.Mappings = []pvesim.Mapping{{Kind: "pci", ID: "gpu", Map: []string{"node=pve1,path=0000:01:00.0,id=10de:2204", "node=pve2,path=0000:02:00,id=10de:2204"}}}
+		})
+		g.Expect(sim.SetMaintenance("pve2", true)).To(Succeed())
+		g.Expect(c.Maintenance(testContext(t))).To(Equal([]string{"pve2"}))
+		found, err := c.Resources(testContext(t))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found.Hosts[1].Maintenance).To(Equal(release == "9.2"))
+		g.Expect(found.Hosts[1].Arch == "aarch64").To(Equal(release == "9.2"))
+		g.Expect(c.PCIMappings(testContext(t))).To(Equal([]proxmox.PCIMapping{{ID: "gpu", Devices: []proxmox.PCIDevice{
+			{Host: "pve1", Path: "0000:01:00.0"}, {Host: "pve2", Path: "0000:02:00"},
+		}}}))
+	}
 }

@@ -3,12 +3,25 @@
 
 package proxmox
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Version is a Proxmox VE release.
 type Version struct {
 	Release string // "8.4", "9.2"
 	Full    string // "9.2.11"
+}
+
+// AtLeast tells whether the release is this one or a later one; one that is not
+// known is none.
+func (v Version) AtLeast(major, minor int) bool {
+	var found [2]int
+	if n, err := fmt.Sscanf(v.Release, "%d.%d", &found[0], &found[1]); err != nil || n != 2 {
+		return false
+	}
+	return found[0] > major || (found[0] == major && found[1] >= minor)
 }
 
 // Resources is one reading of /cluster/resources.
@@ -29,8 +42,11 @@ type HostRow struct {
 	UsedMemoryBytes int64
 	CPULoad         float64 // 0..1
 	UptimeSeconds   int64
-	// Maintenance is true when the HA manager drains the Host.
+	// Maintenance is true when the HA manager drains the Host. Only 9.2 and later
+	// show it here; see Client.Maintenance.
 	Maintenance bool
+	// Arch is "x86_64" or "aarch64".
+	Arch string
 }
 
 // Guest kinds.

@@ -1,0 +1,154 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+func mapping(id string, paths ...string) proxmox.PCIMapping {
+	m := proxmox.PCIMapping{ID: id}
+	for _, path := range paths {
+		m.Devices = append(m.Devices, proxmox.PCIDevice{Host: "pve1", Path: path})
+	}
+	return m
+}
+
+func TestFreeDevicesFollowTheGuests(t *testing.T) {
+	t.Parallel()
+	shares := mapping("vgpu", "0000:90:00.0")
+	shares.Mediated = true
+	for name, c := range map[string]struct {
+		mappings []proxmox.PCIMapping
+		guests   map[int]proxmox.VMConfig // those from 20000 on are ours
+		status   string
+		reserved []string
+		want     map[string]int
+	}{
+		"nobody has any": {
+			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0")},
+			want:     map[string]int{"gpu": 2},
+		},
+		"by mapping": {
+			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0")},
+			guests:   map[int]proxmox.VMConfig{100: config("hostpci0", "mapping=gpu,pcie=1"), 20001: config("hostpci3", "mapping=gpu")},
+			want:     map[string]int{"gpu": 0},
+		},
+		"a stopped guest has let go, a stopped VM of ours has not": {
+			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0")},
+			guests:   map[int]proxmox.VMConfig{100: config("hostpci0", "mapping=gpu"), 20001: config("hostpci0", "mapping=gpu")},
+			status:   "stopped",
+			want:     map[string]int{"gpu": 1},
+		},
+		"by address, in all its spellings": {
+			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00", "0000:03:00.0;0000:03:00.1", "0000:04:00.0")},
+			guests:   map[int]proxmox.VMConfig{100: config("hostpci0", "01:00", "hostpci1", "host=0000:02:00.1,pcie=1", "hostpci2", "0000:03:00.1")},
+			want:     map[string]int{"gpu": 1},
+		},
+		"two names for one device": {
+			mappings: []proxmox.PCIMapping{mapping("any", "0000:01:00.0", "0000:02:00.0"), mapping("big", "0000:02:00.0")},
+			guests:   map[int]proxmox.VMConfig{100: config("hostpci0", "mapping=any")},
+			want:     map[string]int{"any": 1, "big": 0},
+		},
+		"shares are not counted": {mappings: []proxmox.PCIMapping{shares}, want: nil},
+		"promised": {
+			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")},
+			reserved: []string{"gpu", "gpu"},
+			want:     map[string]int{"gpu": 1},
+		},
+		"promised and visible": {
+			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")},
+			guests:   map[int]proxmox.VMConfig{20009: config("hostpci0", "mapping=gpu", "hostpci1", "mapping=gpu")},
+			reserved: []string{"gpu", "gpu"},
+			want:     map[string]int{"gpu": 1},
+		},
+		"promised, visible and still as its template was": {
+			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")},
+			guests:   map[int]proxmox.VMConfig{20009: config("name", "clone")},
+			reserved: []string{"gpu", "gpu"},
+			want:     map[string]int{"gpu": 1},
+		},
+	} {
+		configs := map[int]*proxmox.VMConfig{}
+		var rows []proxmox.GuestRow
+		for vmid, cfg := range c.guests {
+			status := "running"
+			if c.status != "" {
+				status = c.status
+			}
+			rows = append(rows, vm(vmid, "pve1", status, 1, 1))
+			configs[vmid] = &cfg
+		}
+		snapshot := inventory.NewSnapshot(inventory.Reading{
+			Region: "r", Taken: start, Configs: configs, Mappings: c.mappings,
+			Resources: proxmox.Resources{Hosts: []proxmox.HostRow{host("pve1", 64, 64)}, Guests: rows},
+		}, nil, own)
+		reservations := map[string]inventory.Reservation{}
+		if c.reserved != nil {
+			reservations["a"] = inventory.Reservation{ClaimUID: "a", Region: "r", Host: "pve1", VMID: 20009, Devices: c.reserved}
+		}
+		view := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, reservations, inventory.Settings{})
+		if state, _ := view.Host("r", "pve1"); !maps.Equal(state.FreeDevices, c.want) {
+			t.Errorf("%s: free are %v, want %v", name, state.FreeDevices, c.want)
+		}
+	}
+}
+
+func TestMappingsAreReadEveryFiveMinutes(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	i, clock := newInventory(t, c)
+	refresh(t, i)
+	c.change(func() { c.mappings = []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0")} })
+	generation := i.Generation()
+	refresh(t, i)
+	if i.Generation() != generation {
+		t.Error("the mappings were read again at once")
+	}
+	clock.Step(5 * time.Minute)
+	refresh(t, i)
+	if state, _ := i.View().Host("r", "pve1"); state.FreeDevices["gpu"] != 1 || i.Generation() == generation {
+		t.Errorf("after five minutes free are %v", state.FreeDevices)
+	}
+}
+
+func TestMaintenanceIsSeenOnEveryRelease(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"8.4", "9.2"} {
+		c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
+		c.release = release
+		i, clock := newInventory(t, c)
+		refresh(t, i)
+		c.change(func() {
+			c.drained = []string{"pve2"}
+			c.resources.Hosts[1].Maintenance = release == "9.2" // older rows do not tell
+		})
+		clock.Step(time.Minute)
+		refresh(t, i)
+		if ok, reason := i.View().Usable("r", "pve2"); ok || reason != "in maintenance" {
+			t.Errorf("%s: pve2 is usable: %v (%s)", release, ok, reason)
+		}
+		since := clock.Now()
+		clock.Step(time.Minute)
+		refresh(t, i)
+		if state, _ := i.View().Host("r", "pve2"); !state.AwaySince.Equal(since) {
+			t.Errorf("%s: away since %s, want %s", release, state.AwaySince, since)
+		}
+		if asked := slices.Contains(c.takeCalls(), "maintenance"); asked != (release == "8.4") {
+			t.Errorf("%s: the HA manager was asked: %v", release, asked)
+		}
+		c.change(func() { c.drained, c.resources.Hosts[1].Maintenance = nil, false })
+		clock.Step(time.Minute)
+		refresh(t, i)
+		if state, _ := i.View().Host("r", "pve2"); state.Unusable != "" || !state.AwaySince.IsZero() {
+			t.Errorf("%s: after its maintenance pve2 is %+v", release, state)
+		}
+	}
+}
