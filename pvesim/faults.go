@@ -223,7 +223,9 @@ func (s *Simulator) HostDown(host, how string) error {
 func (s *Simulator) HostUp(host string) error { return s.engine.HostUp(host) }
 
 // SetMaintenance puts a host into the HA manager's maintenance mode, or ends that. Guests stay where they are.
-func (s *Simulator) SetMaintenance(host string, on bool) error { return s.engine.SetMaintenance(host, on) }
+func (s *Simulator) SetMaintenance(host string, on bool) error {
+	return s.engine.SetMaintenance(host, on)
+}
 
 // SetQuorum takes the cluster's quorum away or gives it back.
 func (s *Simulator) SetQuorum(ok bool) { s.engine.SetQuorum(ok) }
