@@ -56,9 +56,9 @@ clean: ## Remove everything that was built (Go's own cache stays)
 test: vet lint verify unit kubeplane-test e2e ## Everything that CI checks
 
 .PHONY: unit
-unit: $(ENVTEST)/kube-apiserver ## Tests beside the code, with the race detector and a real API server
+unit: $(ENVTEST)/kube-apiserver $(HELM) ## Tests beside the code, with the race detector and a real API server
 	$(call say,"testing the packages with the race detector (first time: 5-10 minutes of compiling; then 1-3 minutes)")
-	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) \
+	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
 		go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
 
 .PHONY: kubeplane-test

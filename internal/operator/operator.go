@@ -8,6 +8,8 @@ package operator
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
@@ -112,7 +114,22 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	if err := core.Add(o.Inventory); err != nil {
 		return nil, fmt.Errorf("adding the inventory, %w", err)
 	}
+	if err := core.AddReadyzCheck("proxmox", o.answered); err != nil {
+		return nil, fmt.Errorf("adding the readiness check, %w", err)
+	}
 	return o, nil
+}
+
+// answered is nil when at least one Cluster answers: without any the controller
+// lives, but can do nothing.
+func (o *Operator) answered(*http.Request) error {
+	view := o.Inventory.View()
+	for _, region := range o.Inventory.Regions() {
+		if view.Snapshots[region] != nil && view.Failures[region] == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("none of the Proxmox clusters answers: %s", strings.Join(o.Inventory.Regions(), ", "))
 }
 
 // Controllers are ours, beside core's.

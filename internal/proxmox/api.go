@@ -69,7 +69,7 @@ func New(cfg ClusterConfig, opts Options) (Client, error) {
 		return nil, fmt.Errorf("configuring the client of region %q, %w", cfg.Region, err)
 	}
 	opts = opts.withDefaults()
-	connections, err := newHTTPTransport(cfg, opts)
+	connections, err := newConnections(cfg, opts)
 	if err != nil {
 		return nil, fmt.Errorf("configuring TLS for region %q, %w", cfg.Region, err)
 	}

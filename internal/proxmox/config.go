@@ -35,8 +35,10 @@ type ClusterConfig struct {
 
 	// Insecure accepts any certificate.
 	Insecure bool
-	// CA that signed the Hosts' certificates, PEM.
-	CA string
+	// CA that signed the Hosts' certificates, PEM. With CAFile it is what the
+	// file held when the config was read; the file is read again when it changes.
+	CA     string
+	CAFile string
 	// Fingerprints (SHA-256) of the Hosts' certificates, instead of a CA.
 	Fingerprints []string
 
@@ -178,7 +180,7 @@ func (c *ClusterConfig) readCA(path string) error {
 	if err != nil {
 		return fmt.Errorf("ca_file: %w: mount the file, for instance /etc/pve/pve-root-ca.pem of a Proxmox host", err)
 	}
-	c.CA = string(content)
+	c.CA, c.CAFile = string(content), path
 	if !x509.NewCertPool().AppendCertsFromPEM(content) {
 		return fmt.Errorf("ca_file: found no certificate in %s, want PEM (-----BEGIN CERTIFICATE-----)", path)
 	}

@@ -1,0 +1,67 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+func TestTheCAIsReadAgainWhenItsFileChanges(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host := newFakeHost(t, always(data(version)))
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	age := time.Hour
+	write := func(text string) {
+		g.Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed())
+		then := time.Now().Add(-age)
+		age -= time.Minute
+		g.Expect(os.Chtimes(file, then, then)).To(Succeed())
+	}
+	cfg := config(host)
+	right, foreign := cfg.CA, foreignCA(t)
+	write(foreign)
+	cfg.CA, cfg.CAFile = foreign, file
+	c := newClient(t, cfg, proxmox.Options{})
+
+	_, err := c.Version(testContext(t))
+	g.Expect(err).To(MatchError(proxmox.ErrUnreachable), "a foreign CA is not trusted")
+	write(right)
+	_, err = c.Version(testContext(t))
+	g.Expect(err).NotTo(HaveOccurred(), "the new CA is trusted at once")
+	write(right[:len(right)/2])
+	_, err = c.Version(testContext(t))
+	g.Expect(err).NotTo(HaveOccurred(), "half a file changes nothing")
+	write(foreign)
+	_, err = c.Version(testContext(t))
+	g.Expect(err).To(MatchError(proxmox.ErrUnreachable), "the old CA is forgotten")
+}
+
+// foreignCA signed nothing that we know of.
+func foreignCA(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}

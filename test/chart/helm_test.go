@@ -1,0 +1,114 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/util/jsonpath"
+)
+
+const (
+	chartDir    = "../../charts/karpenter-provider-proxmox"
+	crdChartDir = "../../charts/karpenter-provider-proxmox-crd"
+	namespace   = "kube-system"
+	release     = "karpenter-provider-proxmox"
+)
+
+// helm runs helm with values on its standard input.
+func helm(t *testing.T, values string, args ...string) (stdout string, err error) {
+	t.Helper()
+	binary := os.Getenv("HELM")
+	if binary == "" {
+		t.Skip("HELM names no helm binary: run this with make unit")
+	}
+	cmd := exec.CommandContext(t.Context(), binary, args...)
+	// A user's own repositories and plugins are none of our business.
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
+	cmd.Stdin = strings.NewReader(values)
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, problems.String())
+	}
+	return out.String(), nil
+}
+
+// objects are what the chart renders.
+type objects []*unstructured.Unstructured
+
+// render renders the chart.
+func render(t *testing.T, values string) (objects, error) {
+	t.Helper()
+	out, err := helm(t, values, "template", release, chartDir, "-n", namespace, "-f", "-")
+	if err != nil {
+		return nil, err
+	}
+	return decode(t, out), nil
+}
+
+func decode(t *testing.T, manifests string) objects {
+	t.Helper()
+	var all objects
+	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(&object.Object)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("the chart renders bad YAML: %v", err)
+		}
+		if len(object.Object) > 0 {
+			all = append(all, object)
+		}
+	}
+}
+
+// read is what a JSONPath finds in the objects of a kind, one per line; empty where there is none.
+func (o objects) read(t *testing.T, kind, path string) string {
+	t.Helper()
+	parser := jsonpath.New(kind).AllowMissingKeys(true)
+	if err := parser.Parse(path); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	var found []string
+	for _, object := range o {
+		if object.GetKind() != kind {
+			continue
+		}
+		var b bytes.Buffer
+		if err := parser.Execute(&b, object.Object); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		found = append(found, b.String())
+	}
+	return strings.Join(found, "\n")
+}
+
+// shared is a document that the values must stand up to; tests that want it say so where it is absent.
+func shared(t *testing.T, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join("../../../shared", pattern))
+	if err != nil || len(found) != 1 {
+		t.Skipf("../shared/%s is not beside the repository", pattern)
+	}
+	content, err := os.ReadFile(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}

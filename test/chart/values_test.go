@@ -1,0 +1,171 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// effect is what a value does to what is rendered.
+type effect struct {
+	// value is the key that is shown to work; values set it.
+	value, values string
+	// kind and path (JSONPath) say where to look.
+	kind, path string
+	want       string
+}
+
+const (
+	container = `{.spec.template.spec.containers[0]`
+	podSpec   = `{.spec.template.spec`
+)
+
+// environment is the path of a variable of the controller.
+func environment(name string) string { return container + `.env[?(@.name=="` + name + `")].value}` }
+
+func effects() []effect {
+	const d = "Deployment"
+	return []effect{
+		{"replicaCount", "replicaCount: 3", d, "{.spec.replicas}", "3"},
+		{"replicaCount", "replicaCount: 3", "PodDisruptionBudget", "{.spec.maxUnavailable}", "1"},
+		{"replicaCount", "replicaCount: 1", "PodDisruptionBudget", "{.spec}", ""},
+		{"image.repository", "image: {repository: example.com/k}", d, container + ".image}", "example.com/k:v0.13.0"},
+		{"image.tag", "image: {tag: v9}", d, container + ".image}", "ghcr.io/karpenter-proxmox/karpenter-provider-proxmox:v9"},
+		{"image.pullPolicy", "image: {pullPolicy: Always}", d, container + ".imagePullPolicy}", "Always"},
+		{"imagePullSecrets", "imagePullSecrets: [{name: registry}]", d, podSpec + ".imagePullSecrets[0].name}", "registry"},
+		{"nameOverride", "nameOverride: other", d, `{.metadata.labels.app\.kubernetes\.io/name}`, "other"},
+		{"fullnameOverride", "fullnameOverride: mine", d, "{.metadata.name}", "mine"},
+		{"priorityClassName", "priorityClassName: high", d, podSpec + ".priorityClassName}", "high"},
+		{"serviceAccount", "serviceAccount: {name: sa, annotations: {a: b}}", "ServiceAccount", "{.metadata.name} {.metadata.annotations.a}", "sa b"},
+		{"serviceAccount", "serviceAccount: {create: false, name: sa}", "ServiceAccount", "{.metadata.name}", ""},
+		{"serviceAccount", "serviceAccount: {name: sa}\nnodeBootstrap: {create: false}", "ClusterRoleBinding", "{.subjects[0].name}", "sa\nsa"},
+		{"serviceAccount", "serviceAccount: {name: sa}", d, podSpec + ".serviceAccountName}", "sa"},
+		{"logVerbosityLevel", "logVerbosityLevel: debug", d, container + ".args[1]}", "--log-level=debug"},
+		{"existingConfigSecret", "existingConfigSecret: mine", d, podSpec + ".volumes[0].secret.secretName}", "mine"},
+		{"existingConfigSecret", "existingConfigSecret: mine\nconfig: {clusters: [{region: a, url: 'https://a'}]}", "Secret", "{.metadata.name}", ""},
+		{"existingConfigSecretKey", "existingConfigSecretKey: pve.yaml", d, podSpec + ".volumes[0].secret.items[0].key}", "pve.yaml"},
+		{"configFile", "configFile: /config/pve.yaml", d,
+			container + ".args[0]} " + container + ".volumeMounts[0].mountPath} " + podSpec + ".volumes[0].secret.items[0].path}",
+			"--cloud-config=/config/pve.yaml /config pve.yaml"},
+		{"config", "config: {clusters: [{region: a, url: 'https://a'}]}", "Secret", `{.stringData.config\.yaml}`,
+			"clusters:\n- region: a\n  url: https://a"},
+		{"settings.batchMaxDuration", "settings: {batchMaxDuration: 20s}", d, environment("BATCH_MAX_DURATION"), "20s"},
+		{"settings.batchIdleDuration", "settings: {batchIdleDuration: 2s}", d, environment("BATCH_IDLE_DURATION"), "2s"},
+		{"settings.preferencePolicy", "settings: {preferencePolicy: Ignore}", d, environment("PREFERENCE_POLICY"), "Ignore"},
+		{"settings.minValuesPolicy", "settings: {minValuesPolicy: BestEffort}", d, environment("MIN_VALUES_POLICY"), "BestEffort"},
+		{"settings.vmMemoryOverheadPercent", "settings: {vmMemoryOverheadPercent: 0.1}", d, environment("VM_MEMORY_OVERHEAD_PERCENT"), "0.1"},
+		{"settings.proxmoxVmidMax", "settings: {proxmoxVmidMax: 100000000}", d, environment("PROXMOX_VMID_MAX"), "100000000"},
+		{"settings.proxmoxPollInterval", "settings: {proxmoxPollInterval: 5s}", d, environment("PROXMOX_POLL_INTERVAL"), "5s"},
+		{"settings.featureGates", "settings: {featureGates: {staticCapacity: true, nodeOverlay: true}}", d, environment("FEATURE_GATES"),
+			"CapacityBuffer=false,NodeOverlay=true,NodeRepair=false,PodDeletionCostManagement=false,ReservedCapacity=true," +
+				"SpotToSpotConsolidation=false,StaticCapacity=true,TerminateFirstDrift=false,TerminateFirstRepair=false"},
+		{"initContainers", "initContainers: [{name: before}]", d, podSpec + ".initContainers[0].name}", "before"},
+		{"hostAliases", "hostAliases: [{ip: 10.0.0.1, hostnames: [pve1]}]", d, podSpec + ".hostAliases[0].hostnames[0]}", "pve1"},
+		{"podAnnotations", "podAnnotations: {a: b}", d, "{.spec.template.metadata.annotations.a}", "b"},
+		{"podLabels", "podLabels: {a: b}", d, "{.spec.template.metadata.labels.a}", "b"},
+		{"podSecurityContext", "podSecurityContext: {runAsUser: 1000}", d, podSpec + ".securityContext.runAsUser}", "1000"},
+		{"securityContext", "securityContext: {privileged: false}", d, container + ".securityContext.privileged}", "false"},
+		{"resources", "resources: {limits: {memory: 2Gi}}", d, container + ".resources.limits.memory}", "2Gi"},
+		{"updateStrategy", "updateStrategy: {rollingUpdate: {maxUnavailable: 2}}", d, "{.spec.strategy.type} {.spec.strategy.rollingUpdate.maxUnavailable}", "RollingUpdate 2"},
+		{"metrics", "metrics: {enabled: true}", d, `{.spec.template.metadata.annotations.prometheus\.io/port}`, "8080"},
+		{"metrics.enabled", "metrics: {enabled: false}", d, `{.spec.template.metadata.annotations.prometheus\.io/port}`, ""},
+		{"metrics.port", "metrics: {enabled: true, port: 9090}", d,
+			container + ".args[3]} " + container + ".ports[0].containerPort} {.spec.template.metadata.annotations.prometheus\\.io/port}",
+			"--metrics-port=9090 9090 9090"},
+		{"metrics.type", "metrics: {enabled: true, type: service}", "Service", `{.metadata.annotations.prometheus\.io/scrape} {.spec.ports[0].port}`, "true 8080"},
+		{"metrics.type", "metrics: {enabled: true, type: serviceMonitor, serviceMonitorLabels: {release: prom}}", "ServiceMonitor", "{.spec.endpoints[0].port} {.metadata.labels.release}", "metrics prom"},
+		{"networkPolicy", "networkPolicy: {enabled: true}", "NetworkPolicy", "{.spec.egress[1].ports[*].port}", "443 6443 8006"},
+		{"nodeSelector", "nodeSelector: {a: b}", d, podSpec + ".nodeSelector.a}", "b"},
+		{"tolerations", "tolerations: [{key: mine}]", d, podSpec + ".tolerations[*].key}", "mine"},
+		{"affinity", "affinity: {podAffinity: {a: b}}", d, podSpec + ".affinity.podAffinity.a}" + podSpec + ".affinity.nodeAffinity}", "b"},
+		{"affinity", "", d, podSpec + ".affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]['key','operator']}",
+			"karpenter.sh/nodepool DoesNotExist"},
+		{"topologySpreadConstraints", "topologySpreadConstraints: [{topologyKey: rack}]", d, podSpec + ".topologySpreadConstraints[*].topologyKey}", "rack"},
+		{"extraEnvs", "extraEnvs: [{name: HTTPS_PROXY, value: x}]", d, environment("HTTPS_PROXY"), "x"},
+		{"extraArgs", "extraArgs: [--enable-profiling]", d, container + ".args[-1:]}", "--enable-profiling"},
+		{"extraVolumes", "extraVolumes: [{name: ca}]", d, podSpec + ".volumes[1].name}", "ca"},
+		{"extraVolumeMounts", "extraVolumeMounts: [{name: ca, mountPath: /ca}]", d, container + ".volumeMounts[1].mountPath}", "/ca"},
+		{"bootDataNamespaces", "bootDataNamespaces: [tenants]", "Role", `{.metadata.namespace}`, "kube-system\nkube-node-lease\nkube-system\ntenants\nkube-system"},
+		{"nodeBootstrap", "nodeBootstrap: {create: false}", "ClusterRoleBinding", `{.subjects[0].kind}`, "ServiceAccount\nServiceAccount"},
+		{"customResources.nodeClass.default.enabled", "customResources: {nodeClass: {default: {enabled: true}}}", "ProxmoxNodeClass", "{.metadata.name} {.spec.securityGroups[0].name}", "default kubernetes"},
+		{"customResources.nodeClass.default.spec", "customResources: {nodeClass: {default: {enabled: true, spec: {bootDevice: {size: 50Gi}}}}}", "ProxmoxNodeClass", "{.spec.bootDevice.size} {.spec.tags[0]}", "50Gi karpenter"},
+		{"customResources.nodePools.default.enabled", "customResources: {nodePools: {default: {enabled: true}}}", "NodePool", "{.metadata.name} {.spec.limits.cpu}", "default 64"},
+		{"customResources.nodePools.default.spec", "customResources: {nodePools: {default: {enabled: true, spec: {limits: {cpu: '8'}}}}}", "NodePool", "{.spec.limits.cpu}", "8"},
+		{"customResources.nodeTemplate.default.enabled", "customResources: {nodeTemplate: {default: {enabled: true}}}", "ProxmoxUnmanagedTemplate", "{.metadata.name} {.spec.templateName}", "default talos"},
+		{"customResources.nodeTemplate.default.kind", "customResources: {nodeTemplate: {default: {enabled: true, kind: ProxmoxTemplate}}}", "ProxmoxTemplate", "{.metadata.name}", "default"},
+		{"customResources.nodeTemplate.default.spec", "customResources: {nodeTemplate: {default: {enabled: true, spec: {templateName: debian}}}}", "ProxmoxUnmanagedTemplate", "{.spec.templateName}", "debian"},
+	}
+}
+
+func TestEveryValueHasItsEffect(t *testing.T) {
+	t.Parallel()
+	for _, e := range effects() {
+		t.Run(e.value+" in "+e.kind, func(t *testing.T) {
+			t.Parallel()
+			rendered, err := render(t, e.values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := strings.TrimSpace(rendered.read(t, e.kind, e.path)); found != e.want {
+				t.Errorf("%s makes %s of %s %q, want %q", e.values, e.path, e.kind, found, e.want)
+			}
+		})
+	}
+}
+
+// TestNoValueIsLeftOut holds the table above against the values that people have in their files.
+func TestNoValueIsLeftOut(t *testing.T) {
+	t.Parallel()
+	shown := map[string]bool{}
+	for _, e := range effects() {
+		shown[e.value] = true
+	}
+	rows := regexp.MustCompile(`(?m)^\| ([a-z][a-zA-Z.]+) \| \w+ \|`).FindAllStringSubmatch(shared(t, "seeds/001_*.txt"), -1)
+	if len(rows) < 40 {
+		t.Fatalf("found only %d values in the document", len(rows))
+	}
+	for _, row := range rows {
+		value := row[1]
+		if strings.HasPrefix(value, "settings.featureGates.") {
+			value = "settings.featureGates"
+		}
+		if !shown[value] {
+			t.Errorf("no test shows what %s does", row[1])
+		}
+	}
+}
+
+// TestTheDocumentsValuesRender: the values file that people were told to write.
+func TestTheDocumentsValuesRender(t *testing.T) {
+	t.Parallel()
+	block := regexp.MustCompile("(?s)```yaml\n# karpenter-provider-proxmox.yaml\n(.*?)```").FindStringSubmatch(shared(t, "seeds/001_*.txt"))
+	if block == nil {
+		t.Fatal("the document has no values file")
+	}
+	rendered, err := render(t, block[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		podSpec + `.nodeSelector}`:                    `{"node-role.kubernetes.io/control-plane":""}`,
+		podSpec + `.tolerations[*].key}`:              "node-role.kubernetes.io/control-plane",
+		podSpec + `.volumes[0].secret.secretName}`:    release,
+		container + `.args[0]}`:                       "--cloud-config=/etc/proxmox/config.yaml",
+		`{.spec.template.spec.containers[*].image}`:   "ghcr.io/karpenter-proxmox/karpenter-provider-proxmox:v0.13.0",
+		container + `.securityContext.capabilities}`:  `{"drop":["ALL"]}`,
+		container + `.readinessProbe.httpGet.path}`:   "/readyz",
+		container + `.livenessProbe.httpGet.path}`:    "/healthz",
+		podSpec + `.securityContext.runAsNonRoot}`:    "true",
+		podSpec + `.priorityClassName}`:               "system-cluster-critical",
+		`{.spec.strategy.rollingUpdate}`:              `{"maxUnavailable":1}`,
+		container + `.resources.requests.memory}`:     "256Mi",
+		podSpec + `.volumes[0].secret.items[0].path}`: "config.yaml",
+	} {
+		if found := rendered.read(t, "Deployment", path); found != want {
+			t.Errorf("%s: found %q, want %q", path, found, want)
+		}
+	}
+}
