@@ -28,9 +28,15 @@ func write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("making %s, %w", dir, err)
 	}
-	path := filepath.Join(dir, "settings.md")
-	if err := os.WriteFile(path, []byte(settings()), 0o644); err != nil {
-		return fmt.Errorf("writing %s, %w", path, err)
+	templates, err := templates()
+	if err != nil {
+		return err
+	}
+	for name, page := range map[string]string{"settings.md": settings(), "templates.md": templates} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
+			return fmt.Errorf("writing %s, %w", path, err)
+		}
 	}
 	return nil
 }

@@ -12,29 +12,41 @@ import (
 
 // Data is everything that templates can refer to. The user-data template gets
 // all of it; meta-data and vendor-data get Metadata as their root, and
-// network-config gets Network as its root.
+// network-config gets Network as its root. The comments of the fields become the
+// reference page.
 type Data struct {
-	Metadata   Metadata          `json:"metadata"`
-	Network    Network           `json:"network"`
-	Resources  Resources         `json:"resources"`
-	Kubernetes Kubernetes        `json:"kubernetes"`
-	Values     map[string]string `json:"values"`
+	// Metadata says who the VM is. It is the root of meta-data and vendor-data.
+	Metadata Metadata `json:"metadata"`
+	// Network is the VM's network configuration. It is the root of network-config.
+	Network Network `json:"network"`
+	// Resources is the VM's size.
+	Resources Resources `json:"resources"`
+	// Kubernetes is what the VM needs to join the Kubernetes cluster.
+	Kubernetes Kubernetes `json:"kubernetes"`
+	// Values are the keys of the Secret that valuesRef names: .Values.apiServer is the key apiServer.
+	Values map[string]string `json:"values"`
 }
 
 // Metadata says who the VM is.
 type Metadata struct {
-	// Hostname is the VM's name, the claim's name and the Node's name.
+	// Hostname is the name of the VM, of its NodeClaim and of its Node.
 	Hostname string `json:"hostname"`
 	// InstanceID is the VMID.
 	InstanceID string `json:"instanceID"`
-	// InstanceUUID is the SMBIOS UUID.
-	InstanceUUID string   `json:"instanceUUID"`
-	InstanceType string   `json:"instanceType"`
-	ProviderID   string   `json:"providerID"`
-	Region       string   `json:"region"`
-	Zone         string   `json:"zone"`
-	Tags         []string `json:"tags,omitempty"`
-	NodeClass    string   `json:"nodeClass"`
+	// InstanceUUID is the SMBIOS UUID, which is the NodeClaim's UID.
+	InstanceUUID string `json:"instanceUUID"`
+	// InstanceType is for example t1.2VCPU-6GB.
+	InstanceType string `json:"instanceType"`
+	// ProviderID is proxmox://<region>/<vmid>. The Node must have it: Karpenter finds it by that.
+	ProviderID string `json:"providerID"`
+	// Region is the Proxmox cluster.
+	Region string `json:"region"`
+	// Zone is the Proxmox host.
+	Zone string `json:"zone"`
+	// Tags are the tags of the NodeClass, which the VM has too.
+	Tags []string `json:"tags,omitempty"`
+	// NodeClass is the name of the ProxmoxNodeClass.
+	NodeClass string `json:"nodeClass"`
 }
 
 // Resources is the VM's size.
@@ -43,57 +55,69 @@ type Resources struct {
 	CPU int64 `json:"cpu"`
 	// Memory is in bytes.
 	Memory int64 `json:"memory"`
-	// Hugepages1Gi and Hugepages2Mi are numbers of pages.
+	// Hugepages1Gi is a number of pages.
 	Hugepages1Gi int64 `json:"hugepages1Gi,omitempty"`
+	// Hugepages2Mi is a number of pages.
 	Hugepages2Mi int64 `json:"hugepages2Mi,omitempty"`
 }
 
 // Kubernetes is what the VM needs to join the Kubernetes cluster.
 type Kubernetes struct {
-	// Version is the API server's version, for example v1.36.3.
+	// Version is the API server's, for example v1.36.3.
 	Version string `json:"version"`
 	// RootCA is the PEM bundle that the API server's certificate chains to.
 	RootCA string `json:"rootCA"`
-	// BootstrapToken is a join token in the form id.secret.
+	// BootstrapToken is the VM's own join token, id.secret. It lives for an hour unless join-token-ttl says otherwise, and is deleted when the Node is initialized.
 	BootstrapToken string `json:"bootstrapToken,omitempty"`
-	// KubeletConfiguration prints with toYaml as a complete kubelet config file.
+	// KubeletConfiguration prints with toYaml as a complete config file of the kubelet, with providerID, taints and reserved resources. Its fields go by their Go names: .MaxPods, .ClusterDNS.
 	KubeletConfiguration KubeletConfiguration `json:"kubeletConfiguration"`
-	// NodeLabels are the claim's labels that a kubelet may give to its own Node.
-	// Printed as they are, they read key=value,key=value: the form of --node-labels.
+	// NodeLabels are the NodeClaim's labels that a kubelet may give to its own Node. They print as key=value,key=value, the form of --node-labels; range goes over them by key and value.
 	NodeLabels Labels `json:"nodeLabels,omitempty"`
-	// NodeTaints are the taints that the Node must register with, the same as
-	// in KubeletConfiguration. Each prints as key=value:effect.
+	// NodeTaints are the taints that the Node must register with, the same as in KubeletConfiguration. They print as key=value:effect,key=value:effect; range goes over them, with .Key, .Value and .Effect.
 	NodeTaints Taints `json:"nodeTaints,omitempty"`
 }
 
 // Network is the VM's network configuration.
 type Network struct {
-	Interfaces    []Interface `json:"interfaces"`
-	NameServers   []string    `json:"nameServers,omitempty"`
-	SearchDomains []string    `json:"searchDomains,omitempty"`
+	// Interfaces are the network devices, net0 first.
+	Interfaces []Interface `json:"interfaces"`
+	// NameServers are addresses of DNS servers.
+	NameServers []string `json:"nameServers,omitempty"`
+	// SearchDomains are DNS suffixes.
+	SearchDomains []string `json:"searchDomains,omitempty"`
 }
 
 // Interface is one network device of the VM. One that has neither addresses nor
 // any of DHCPv4, DHCPv6 and SLAAC gets DHCPv4.
 type Interface struct {
 	// Name is the device's name in the guest: eth0 for net0.
-	Name    string `json:"name"`
+	Name string `json:"name"`
+	// MacAddr is the device's hardware address.
 	MacAddr string `json:"macAddr"`
-	DHCPv4  bool   `json:"dhcpv4,omitempty"`
-	DHCPv6  bool   `json:"dhcpv6,omitempty"`
-	SLAAC   bool   `json:"slaac,omitempty"`
-	// Address4 and Address6 are in CIDR form.
+	// DHCPv4 tells whether to ask for an IPv4 address.
+	DHCPv4 bool `json:"dhcpv4,omitempty"`
+	// DHCPv6 tells whether to ask for an IPv6 address.
+	DHCPv6 bool `json:"dhcpv6,omitempty"`
+	// SLAAC tells whether to take an IPv6 address from router advertisements.
+	SLAAC bool `json:"slaac,omitempty"`
+	// Address4 are IPv4 addresses in CIDR form.
 	Address4 []string `json:"address4,omitempty"`
+	// Address6 are IPv6 addresses in CIDR form.
 	Address6 []string `json:"address6,omitempty"`
-	Gateway4 string   `json:"gateway4,omitempty"`
-	Gateway6 string   `json:"gateway6,omitempty"`
-	MTU      int      `json:"mtu,omitempty"`
+	// Gateway4 is where the IPv4 default route goes.
+	Gateway4 string `json:"gateway4,omitempty"`
+	// Gateway6 is where the IPv6 default route goes.
+	Gateway6 string `json:"gateway6,omitempty"`
+	// MTU is 0 for the default.
+	MTU int `json:"mtu,omitempty"`
 
-	// NodeAddress and NodeGateway are those of the Host's bridge that the
-	// interface is plugged into.
+	// NodeAddress4 is the host's own address on the bridge that the device is plugged into, in CIDR form.
 	NodeAddress4 string `json:"nodeAddress4,omitempty"`
+	// NodeAddress6 is the same for IPv6.
 	NodeAddress6 string `json:"nodeAddress6,omitempty"`
+	// NodeGateway4 is the host's own gateway on that bridge.
 	NodeGateway4 string `json:"nodeGateway4,omitempty"`
+	// NodeGateway6 is the same for IPv6.
 	NodeGateway6 string `json:"nodeGateway6,omitempty"`
 }
 

@@ -5,6 +5,7 @@ package bootdata
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -23,49 +24,75 @@ import (
 // ask for gigabytes of blanks.
 const maxIndent = 256
 
-// functions is the vocabulary of templates besides text/template's own. All are
-// pure, and none of their errors repeats an argument: arguments are secrets.
-func functions() template.FuncMap {
-	return template.FuncMap{
-		"default":  defaultTo,
-		"coalesce": coalesce,
-		"ternary":  ternary,
-		"empty":    empty,
-		"get":      get,
-		"hasKey":   hasKey,
-		"hasTag":   hasTag,
-		"getValue": getValue,
+// Function is a word of templates besides text/template's own.
+type Function struct {
+	// Usage is an example of a call; it begins with the function's name.
+	Usage string
+	// Gives says what comes of it.
+	Gives string
+	call  any
+}
 
-		"toJson":       toJSON,
-		"toPrettyJson": toPrettyJSON,
-		"toYaml":       toYAML,
-		"toYamlPretty": toPrettyYAML,
-		"toPrettyYaml": toPrettyYAML,
-		"b64enc":       func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
-		"b64dec":       base64Decode,
+// Name is what templates call it by.
+func (f Function) Name() string {
+	name, _, _ := strings.Cut(f.Usage, " ")
+	return name
+}
 
-		"indent":     indent,
-		"nindent":    nindent,
-		"quote":      quote,
-		"upper":      strings.ToUpper,
-		"lower":      strings.ToLower,
-		"trim":       strings.TrimSpace,
-		"trimSuffix": func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
-		"trimPrefix": func(prefix, s string) string { return strings.TrimPrefix(s, prefix) },
-		"replace":    func(from, to, s string) string { return strings.ReplaceAll(s, from, to) },
-		"contains":   func(substr, s string) bool { return strings.Contains(s, substr) },
-		"hasPrefix":  func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
-		"hasSuffix":  func(suffix, s string) bool { return strings.HasSuffix(s, suffix) },
-		"split":      func(s, sep string) []string { return strings.Split(s, sep) },
-		"join":       join,
+// Functions is the vocabulary of templates; the reference page is made of it. All
+// are pure, and none of their errors repeats an argument: arguments are secrets.
+func Functions() []Function {
+	return []Function{
+		{`default "d" x`, "x, or d if x is empty", defaultTo},
+		{`coalesce x y z`, "the first that is not empty", coalesce},
+		{`ternary a b cond`, "a if cond, else b", ternary},
+		{`empty x`, "whether x is empty, zero or false", empty},
+		{`get m "key"`, `the value of a key of a map, or ""`, get},
+		{`hasKey m "key"`, "whether a map has the key", hasKey},
+		{`hasTag .Metadata.Tags "t"`, "whether the list has t", hasTag},
+		{`getValue "a=1;b=2" "b"`, "2", getValue},
+		{`omit x "key1" "key2"`, "x, an object or a map, without these keys", omit},
 
-		"regexFind":       func(expr, s string) (string, error) { return regexFindString(expr, s) },
-		"regexFindString": regexFindString,
-		"regexReplaceAll": regexReplaceAll,
+		{`toJson x`, "x as JSON in one line", toJSON},
+		{`toPrettyJson x`, "x as JSON, indented", toPrettyJSON},
+		{`toYaml x`, "x as YAML", toYAML},
+		{`toYamlPretty x`, "x as YAML, with lists indented below their key", toPrettyYAML},
+		{`toPrettyYaml x`, "the same as `toYamlPretty`", toPrettyYAML},
+		{`b64enc s`, "s as base64", func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }},
+		{`b64dec s`, "what the base64 in s stands for", base64Decode},
+		{`sha256sum s`, "the SHA-256 of s, in hexadecimal", func(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) }},
 
-		"cidrhost":  cidrHost,
-		"cidrslaac": cidrSLAAC,
+		{`indent n s`, "every line of s moved by n blanks", indent},
+		{`nindent n s`, "a new line, then every line of s moved by n blanks", nindent},
+		{`quote x`, "x in double quotes, escaped", quote},
+		{`upper s`, "s in capitals", strings.ToUpper},
+		{`lower s`, "s in small letters", strings.ToLower},
+		{`trim s`, "s without white space at its ends", strings.TrimSpace},
+		{`trimSuffix ".x" s`, "s without .x at its end", func(suffix, s string) string { return strings.TrimSuffix(s, suffix) }},
+		{`trimPrefix "x." s`, "s without x. at its start", func(prefix, s string) string { return strings.TrimPrefix(s, prefix) }},
+		{`replace "from" "to" s`, "s with every from made a to", func(from, to, s string) string { return strings.ReplaceAll(s, from, to) }},
+		{`contains "x" s`, "whether x is in s", func(substr, s string) bool { return strings.Contains(s, substr) }},
+		{`hasPrefix "x" s`, "whether s begins with x", func(prefix, s string) bool { return strings.HasPrefix(s, prefix) }},
+		{`hasSuffix "x" s`, "whether s ends with x", func(suffix, s string) bool { return strings.HasSuffix(s, suffix) }},
+		{`split s ","`, "the list of what is between the commas of s", func(s, sep string) []string { return strings.Split(s, sep) }},
+		{`join list ","`, "the list's items with commas between them", join},
+
+		{`regexFind "re" s`, `the first match in s, or ""`, func(expr, s string) (string, error) { return regexFindString(expr, s) }},
+		{`regexFindString "re" s n`, "group n of the first match in s; without n all of it", regexFindString},
+		{`regexReplaceAll "re" s "to"`, "s with every match made a to, in which ${1} is the first group", regexReplaceAll},
+
+		{`cidrhost "10.0.0.0/24" n`, "host n of the network, counted from its end if negative; without n the address without its length", cidrHost},
+		{`cidrslaac mac "2001:db8::/64"`, "the address that a card with this MAC gives itself, with the length of the prefix", cidrSLAAC},
 	}
+}
+
+// functions is the table in the form that text/template wants.
+func functions() template.FuncMap {
+	out := template.FuncMap{}
+	for _, f := range Functions() {
+		out[f.Name()] = f.call
+	}
+	return out
 }
 
 func empty(value any) bool {
@@ -118,6 +145,23 @@ func lookUp(function string, m any, key string) (reflect.Value, error) {
 		return reflect.Value{}, fmt.Errorf("%s needs a map, for example .Values, found %T", function, m)
 	}
 	return v.MapIndex(reflect.ValueOf(key).Convert(v.Type().Key())), nil
+}
+
+// omit goes by way of JSON, so that it knows objects by the names that their
+// files have: apiVersion, not APIVersion.
+func omit(object any, keys ...string) (map[string]any, error) {
+	raw, err := json.Marshal(object)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode a %T", object)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return nil, fmt.Errorf("omit needs an object or a map, found %T", object)
+	}
+	for _, key := range keys {
+		delete(fields, key)
+	}
+	return fields, nil
 }
 
 func hasTag(tags []string, tag string) bool { return slices.Contains(tags, tag) }

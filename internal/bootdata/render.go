@@ -4,15 +4,12 @@
 package bootdata
 
 import (
-	"bytes"
 	_ "embed" // the default templates
 	"errors"
 	"fmt"
 	"maps"
 	"strings"
 	"text/template"
-
-	yamlv3 "go.yaml.in/yaml/v3"
 )
 
 // Names of the files on the boot drive, and of the keys of a templates Secret.
@@ -108,62 +105,12 @@ func renderFile(name, source string, root any, data Data) ([]byte, error) {
 		return nil, parseFailure(name, err)
 	}
 	prepare(tmpl)
-	out := &boundedBuffer{}
+	out := newOutput(tmpl, source)
 	if err := tmpl.Execute(out, root); err != nil {
 		if out.full {
 			return nil, &TemplateError{File: name, Reason: fmt.Sprintf("renders to more than the %d bytes allowed", MaxFileBytes)}
 		}
 		return nil, executionFailure(name, data, err)
 	}
-	if err := checkYAML(name, out.Bytes()); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
-}
-
-// boundedBuffer ends a template that writes without end.
-type boundedBuffer struct {
-	bytes.Buffer
-	full bool
-}
-
-func (b *boundedBuffer) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > MaxFileBytes {
-		b.full = true
-		return 0, errors.New("too large")
-	}
-	return b.Buffer.Write(p)
-}
-
-// cloudConfigHeader is the first line by which cloud-init knows YAML; user-data
-// with another one (a script, Ignition, a Talos config) is not ours to judge.
-const cloudConfigHeader = "#cloud-config"
-
-// checkYAML finds files that cloud-init could not parse. It would boot the VM
-// without them, and nothing would ever tell why the Node does not join.
-func checkYAML(name string, content []byte) error {
-	switch name {
-	case UserDataFile, VendorDataFile:
-		if !bytes.HasPrefix(content, []byte(cloudConfigHeader)) {
-			return nil
-		}
-	}
-	var node yamlv3.Node
-	if err := yamlv3.Unmarshal(content, &node); err != nil {
-		return &TemplateError{File: name, Reason: "does not render to valid YAML: " + yamlFault(err)}
-	}
-	if len(node.Content) > 0 && node.Content[0].Kind != yamlv3.MappingNode {
-		return &TemplateError{File: name, Reason: "does not render to a YAML mapping"}
-	}
-	return nil
-}
-
-// yamlFault words a syntax error; its lines count in the rendered file. The one
-// message of the parser that quotes the file is replaced: it may quote a secret.
-func yamlFault(err error) string {
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	if strings.Contains(text, "unknown anchor") {
-		return "a value that starts with * must be quoted"
-	}
-	return "rendered " + text
+	return finish(name, out)
 }

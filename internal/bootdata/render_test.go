@@ -183,11 +183,15 @@ func TestBadTemplates(t *testing.T) {
 		"too large": {bootdata.Templates{UserData: `{{ range 9000 }}{{ printf "%200d" 1 }}{{ end }}`},
 			`user-data: renders to more than the 1048576 bytes allowed`},
 		"broken YAML": {bootdata.Templates{UserData: "#cloud-config\na: {{ .Values.password }}\n  b: c"},
-			`user-data: does not render to valid YAML: rendered line 3: mapping values are not allowed in this context`},
+			`user-data: line 3: does not render to valid YAML: mapping values are not allowed in this context`},
 		"an alias": {bootdata.Templates{UserData: "#cloud-config\na: *{{ .Values.password }}"},
 			`user-data: does not render to valid YAML: a value that starts with * must be quoted`},
 		"no mapping": {bootdata.Templates{MetaData: "just text"},
 			`meta-data: does not render to a YAML mapping`},
+		"a key twice": {bootdata.Templates{UserData: "#cloud-config\nruncmd: []\npackages: []\nruncmd: []"},
+			`user-data: line 4, column 1: does not render to valid YAML: the key stands twice in one mapping`},
+		"kubelet config as Talos refuses it": {bootdata.Templates{UserData: "version: v1alpha1\nmachine:\n  kubelet:\n    extraConfig:\n      {{- .Kubernetes.KubeletConfiguration | toYaml | nindent 6 }}"},
+			`user-data: line 5, column 7: Talos takes no apiVersion in machine.kubelet.extraConfig; print {{ omit .Kubernetes.KubeletConfiguration "apiVersion" "kind" | toYaml }} there`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

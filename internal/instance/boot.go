@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -39,27 +38,44 @@ const (
 	rootCAKey       = "ca.crt"
 )
 
-// secrets reads what a NodeClass refers to.
-func (b BootSource) secrets(ctx context.Context, options v1alpha1.MetadataOptions) (bootdata.Templates, map[string]string, error) {
-	var templates bootdata.Templates
+// bootTemplates is what a NodeClass refers to.
+type bootTemplates struct {
+	bootdata.Templates
+	values map[string]string
+	// secret they come from: several classes, each with its own, are the rule.
+	secret string
+}
+
+// read fetches what a NodeClass refers to.
+func (b BootSource) read(ctx context.Context, options v1alpha1.MetadataOptions) (bootTemplates, error) {
+	var out bootTemplates
 	if options.TemplatesRef == nil {
-		return templates, nil, fmt.Errorf("spec.metadataOptions.templatesRef is empty: type cdrom needs the Secret with the keys user-data, meta-data and network-config")
+		return out, fmt.Errorf("spec.metadataOptions.templatesRef is empty: type cdrom needs the Secret with the keys user-data, meta-data and network-config")
 	}
 	secret, err := b.secret(ctx, "templatesRef", *options.TemplatesRef)
 	if err != nil {
-		return templates, nil, err
+		return out, err
 	}
-	templates = bootdata.TemplatesFrom(secret.Data)
-	values := map[string]string{}
+	out.Templates, out.secret = bootdata.TemplatesFrom(secret.Data), secret.Namespace+"/"+secret.Name
+	out.values = map[string]string{}
 	if options.ValuesRef != nil {
 		if secret, err = b.secret(ctx, "valuesRef", *options.ValuesRef); err != nil {
-			return templates, nil, err
+			return out, err
 		}
 		for key, value := range secret.Data {
-			values[key] = string(value)
+			out.values[key] = string(value)
 		}
 	}
-	return templates, values, nil
+	return out, nil
+}
+
+// render names the Secret that is at fault.
+func (t bootTemplates) render(data bootdata.Data) (bootdata.Files, error) {
+	files, err := bootdata.Render(t.Templates, data)
+	if err != nil {
+		return files, fmt.Errorf("rendering secret %s of spec.metadataOptions.templatesRef, %w", t.secret, err)
+	}
+	return files, nil
 }
 
 func (b BootSource) secret(ctx context.Context, field string, ref v1alpha1.SecretReference) (*corev1.Secret, error) {
@@ -87,38 +103,8 @@ func (b BootSource) Revoke(ctx context.Context, claim *karpv1.NodeClaim) error {
 // CheckBootData renders a NodeClass's templates for an imaginary VM, so that a
 // broken template is found when it is written and not when a pod waits.
 func (p *Provider) CheckBootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
-	templates, values, err := p.Boot.secrets(ctx, class.Spec.MetadataOptions)
-	if err != nil {
-		return err
-	}
-	data, err := bootData(bootRequest{
-		class: class,
-		claim: sampleClaim(class),
-		intent: Intent{
-			Region: "region", Host: "host", VMID: v1alpha1.MinVMID, InstanceType: "sample", Cores: 1, MemoryMiB: 1024,
-			MACs: map[string]string{"net0": "BC:24:11:00:00:00"},
-		},
-		// What every instance type has: some settings of the kubelet need it.
-		overhead: cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
-		values:   values, token: "abcdef.0123456789abcdef", rootCA: "sample", version: p.Boot.Version,
-	})
-	if err != nil {
-		return err
-	}
-	if _, err = bootdata.Render(templates, data); err != nil {
-		return inSecret(class, err)
-	}
-	return nil
-}
-
-// inSecret names the Secret whose template is wrong: several classes, each with its
-// own, are the rule.
-func inSecret(class *v1alpha1.ProxmoxNodeClass, err error) error {
-	ref := class.Spec.MetadataOptions.TemplatesRef
-	if ref == nil {
-		return err
-	}
-	return fmt.Errorf("rendering secret %s/%s of spec.metadataOptions.templatesRef, %w", ref.Namespace, ref.Name, err)
+	_, err := p.Boot.Preview(ctx, class, nil)
+	return err
 }
 
 // ensureBootDrive renders the boot data and uploads it. Uploading again after a
@@ -143,7 +129,7 @@ func (l *launch) ensureBootDrive(ctx context.Context) error {
 }
 
 func (l *launch) bootImage(ctx context.Context) ([]byte, error) {
-	templates, values, err := l.Boot.secrets(ctx, l.class.Spec.MetadataOptions)
+	source, err := l.Boot.read(ctx, l.class.Spec.MetadataOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -157,14 +143,14 @@ func (l *launch) bootImage(ctx context.Context) ([]byte, error) {
 	}
 	data, err := bootData(bootRequest{
 		class: l.class, claim: l.claim, intent: l.intent, overhead: l.overhead(),
-		values: values, token: token.Value(), rootCA: rootCA, version: l.Boot.Version,
+		values: source.values, token: token.Value(), rootCA: rootCA, version: l.Boot.Version,
 	})
 	if err != nil {
 		return nil, &LaunchError{Reason: ReasonBootData, err: err}
 	}
-	files, err := bootdata.Render(templates, data)
+	files, err := source.render(data)
 	if err != nil {
-		return nil, &LaunchError{Reason: ReasonBootData, err: inSecret(l.class, err)}
+		return nil, &LaunchError{Reason: ReasonBootData, err: err}
 	}
 	image, err := files.ISO()
 	if err != nil {

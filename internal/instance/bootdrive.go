@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/uuid"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -124,13 +123,4 @@ func sortedSlots(bySlot map[string]string) []string {
 		return strings.Compare(a, b)
 	})
 	return slots
-}
-
-// sampleClaim stands in for a Claim when templates are only tried out.
-func sampleClaim(class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
-	claim := &karpv1.NodeClaim{}
-	claim.Name = class.Name + "-sample"
-	claim.UID = uuid.NewUUID()
-	claim.Labels = map[string]string{karpv1.NodePoolLabelKey: "sample"}
-	return claim
 }

@@ -1,0 +1,141 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bootdata_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	ignition "github.com/coreos/ignition/v2/config"
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+)
+
+const butane = `variant: flatcar
+version: 1.1.0
+storage:
+  files:
+    - path: /etc/hostname
+      mode: 0644
+      contents:
+        inline: {{ .Metadata.Hostname }}
+`
+
+func TestButaneBecomesIgnition(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	files, err := bootdata.Render(bootdata.Templates{UserData: butane}, newData(t))
+	g.Expect(err).NotTo(HaveOccurred())
+	config, findings, err := ignition.Parse(files.UserData)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(findings.Entries).To(BeEmpty())
+	g.Expect(config.Storage.Files).To(HaveLen(1))
+	g.Expect(*config.Storage.Files[0].Contents.Source).To(Equal("data:,default-x7k2p"))
+	g.Expect(*config.Storage.Files[0].Mode).To(Equal(0o644))
+	g.Expect(string(files.UserData)).NotTo(HavePrefix("#cloud-config"), "Ignition passes over such files")
+}
+
+func TestVendorDataMayBeButaneToo(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	files, err := bootdata.Render(bootdata.Templates{VendorData: strings.ReplaceAll(butane, ".Metadata.", ".")}, newData(t))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(json.Valid(files.VendorData)).To(BeTrue())
+}
+
+func TestIgnitionStaysAsItIs(t *testing.T) {
+	t.Parallel()
+	const config = `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"{{ .Metadata.Hostname }}.service","enabled":true}]}}`
+	files, err := bootdata.Render(bootdata.Templates{UserData: config}, newData(t))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(string(files.UserData)).To(Equal(strings.ReplaceAll(config, "{{ .Metadata.Hostname }}", "default-x7k2p")))
+}
+
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	for content, want := range map[string]bootdata.Format{
+		"#cloud-config\nvariant: fcos":                            bootdata.FormatCloudConfig,
+		"# my nodes\nvariant: fcos\nversion: 1.6.0":               bootdata.FormatButane,
+		"\n  {\"ignition\": {}}":                                  bootdata.FormatIgnition,
+		"version: v1alpha1\nmachine:\n  type: worker":             bootdata.FormatTalos,
+		"apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: x": bootdata.FormatTalos,
+		"#!/bin/sh\nvariant: x":                                   bootdata.FormatOther,
+		"Content-Type: multipart/mixed\nmachine:":                 bootdata.FormatOther,
+		"": bootdata.FormatOther,
+	} {
+		NewWithT(t).Expect(bootdata.FormatOf([]byte(content))).To(Equal(want), content)
+	}
+}
+
+// badIgnition maps user-data to what is said about it. Lines and columns are those
+// of the template, though most faults only show in what it renders to.
+var badIgnition = map[string]string{
+	"# three\n{{ range .Metadata.Tags }}# {{ . }}\n{{ end }}variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n    - path: relative": `user-data: line 7, column 13: Butane, at $.storage.files.0.path: path not absolute`,
+	"variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n    - path: /a\n      contnets:\n        inline: x":                          `user-data: line 6, column 7: Butane: there is no key "contnets" here`,
+	"variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n    - path: /a\n      mode: {{ .Values.password }}":                          "user-data: line 6: does not render to valid YAML: cannot unmarshal !!str … into int",
+	"variant: fcos\nversion: 1.6.0\n{{ .Values.password }}: 1":                                                                       `user-data: line 3, column 1: Butane: a value stands where a key should`,
+	"variant: fcos\nversion: 1.6.0\n  a: b: c":                                                                                       `user-data: line 3: does not render to valid YAML: mapping values are not allowed in this context`,
+	"variant: fcos\nversion: 9.9.9":            `user-data: Butane: No translator exists for variant fcos with version 9.9.9`,
+	"variant: fcos":                            `user-data: Butane: error parsing version; must be a valid semver`,
+	"# x\nvariant: openshift\nversion: 4.18.0": `user-data: line 2: Butane's variant must be fcos or flatcar`,
+	"variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n    - path: /a\n      contents:\n        local: /etc/passwd": `Butane, at $.storage.files.0.contents.local: local file paths are relative to a files directory`,
+	"variant: flatcar\nversion: 1.1.0\nsystemd:\n  units:\n    - name: kubelet":                                      `user-data: line 5, column 13: Butane, at $.systemd.units.0.name: invalid systemd unit extension`,
+	"{\"ignition\": {\"version\": \"3.4.0\"},\n \"storage\": {\"files\": [{\"path\": \"{{ .Values.password }}\"}]}}": `user-data: line 2, column 33: Ignition, at $.storage.files.0.path: path not absolute`,
+	"{\"ignition\": {\"version\": \"3.4.0\"},\n \"storag\": {}}":                                                     `user-data: line 2, column 2: Ignition: there is no key "storag" here`,
+	"{\"ignition\": {\"version\": \"2.3.0\"}}":                                                                       `user-data: Ignition: unsupported config version`,
+	"{\"ignition\": {\"version\": \"3.4.0\"},\n":                                                                     `user-data: line 2: Ignition: unexpected end of JSON input`,
+	"{\"ignition\": {\"version\": 42}}":                                                                              `Ignition: json: cannot unmarshal number into Go struct field`,
+}
+
+func TestBadButaneAndIgnition(t *testing.T) {
+	t.Parallel()
+	for template, want := range badIgnition {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			_, err := bootdata.Render(bootdata.Templates{UserData: template}, newData(t))
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(want)))
+			NewWithT(t).Expect(err.Error()).NotTo(ContainSubstring("hunter2"))
+		})
+	}
+}
+
+func TestButaneThatBecomesTooLarge(t *testing.T) {
+	t.Parallel()
+	// Each < becomes six characters in JSON.
+	data := newData(t)
+	data.Values["noise"] = strings.Repeat("# "+strings.Repeat("<", 1000)+"\n", 200)
+	_, err := bootdata.Render(bootdata.Templates{
+		UserData: "variant: fcos\nversion: 1.6.0\nsystemd:\n  units:\n    - name: a.service\n      contents: |\n{{ .Values.noise | indent 8 }}\n",
+	}, data)
+	NewWithT(t).Expect(err).To(MatchError(MatchRegexp(`user-data: becomes 12\d{5} bytes of Ignition, more than the 1048576 allowed`)))
+}
+
+// FuzzNoErrorTellsASecret feeds a value into all formats, whole and in pieces.
+func FuzzNoErrorTellsASecret(f *testing.F) {
+	for template := range badIgnition {
+		f.Add(template, "x")
+	}
+	f.Add("#cloud-config\nruncmd: [{{ .Values.password }}]\n{{ .Values.password }}", "\n*")
+	f.Add("version: v1alpha1\nmachine: {{ .Values.password }}", "\t")
+	f.Fuzz(func(t *testing.T, template, around string) {
+		const secret = "s3cr3tmark"
+		if strings.Contains(template, secret) || strings.Contains(around, secret) {
+			return
+		}
+		data := bootdata.Data{Values: map[string]string{"password": around + secret + around}}
+		files, err := bootdata.Render(bootdata.Templates{UserData: template, VendorData: template, NetworkConfig: template}, data)
+		if err != nil {
+			if text := fmt.Sprint(err); strings.Contains(text, secret) {
+				t.Fatalf("the error repeats a value: %s", text)
+			}
+			return
+		}
+		if _, err := files.ISO(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
