@@ -90,8 +90,7 @@ func judge(name, language string, out *output, findings report.Report, err error
 		faults = append(faults, fault)
 	}
 	if len(faults) == 0 && err != nil {
-		var syntax common.ErrUnmarshal
-		if errors.As(err, &syntax) {
+		if syntax, ok := errors.AsType[common.ErrUnmarshal](err); ok {
 			err = errors.New(syntax.Detail)
 		}
 		if strings.HasPrefix(err.Error(), "yaml: ") {
