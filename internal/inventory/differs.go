@@ -27,7 +27,8 @@ func differs(a, b *Snapshot) bool {
 
 func sameHost(a, b Host) bool {
 	return a.Online == b.Online && a.Maintenance == b.Maintenance && a.Arch == b.Arch &&
-		a.CPUs == b.CPUs && a.MemoryBytes == b.MemoryBytes && a.Allocated == b.Allocated
+		a.CPUs == b.CPUs && a.MemoryBytes == b.MemoryBytes && a.Allocated == b.Allocated &&
+		a.Hardware == b.Hardware
 }
 
 func sameGuest(a, b Guest) bool {

@@ -38,6 +38,7 @@ type cluster struct {
 	mappings    []proxmox.PCIMapping
 	drained     []string
 	release     string // 9.2 where it is empty
+	hardware    map[string]proxmox.HostInfo
 	configs     map[int]proxmox.VMConfig
 	failure     error
 	unreadable  map[int]error
@@ -227,4 +228,11 @@ func snapshotOf(previous *inventory.Snapshot, hosts []proxmox.HostRow, guests ..
 	return inventory.NewSnapshot(inventory.Reading{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: hosts, Guests: guests},
 	}, previous, own)
+}
+
+func (c *cluster) HostInfo(_ context.Context, host string) (proxmox.HostInfo, error) {
+	c.record("hardware " + host)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.hardware[host], nil
 }

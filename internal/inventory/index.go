@@ -24,6 +24,7 @@ type index struct {
 type hostAccount struct {
 	state  HostState
 	limits HostSettings
+	cells  func() *CellAccounts
 }
 
 type hostKey struct{ region, host string }
@@ -61,6 +62,7 @@ func newIndex(v View, settings Settings) *index {
 		x.add(r, v)
 	}
 	x.countDevices(v)
+	x.lazyCells(v)
 	return x
 }
 

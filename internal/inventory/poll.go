@@ -27,8 +27,9 @@ type cluster struct {
 	next    *flight // the one that was asked for meanwhile
 
 	// Only the poll under way touches what follows.
-	details details
-	about   about
+	details  details
+	about    about
+	hardware hardwareBook
 }
 
 // flight is one poll that several callers may wait for.
@@ -44,6 +45,7 @@ func newCluster(i *Inventory, client proxmox.Client) *cluster {
 		client:    client,
 		region:    client.Region(),
 		details:   details{known: map[int]*detail{}},
+		hardware:  hardwareBook{},
 	}
 }
 
@@ -128,11 +130,13 @@ func (c *cluster) poll(ctx context.Context) error {
 	c.details.sort(resources.Guests, c.inventory.options.DetailRange)
 	if c.inventory.View().Snapshots[c.region] == nil {
 		c.readDetails(ctx, resources, firstDetailTimeout)
+		c.readHardware(ctx, resources.Hosts)
 		c.accept(resources, began)
 		return nil
 	}
 	c.accept(resources, began)
-	if c.readDetails(ctx, resources, detailTimeout) {
+	configs, hosts := c.readDetails(ctx, resources, detailTimeout), c.readHardware(ctx, resources.Hosts)
+	if configs || hosts {
 		c.accept(resources, began)
 	}
 	return nil
@@ -147,6 +151,7 @@ func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
 		Resources: resources,
 		Configs:   c.details.configs(),
 		Mappings:  c.about.mappings,
+		Hardware:  c.hardware.known(),
 	}, began)
 }
 

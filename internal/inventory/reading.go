@@ -27,6 +27,8 @@ type Reading struct {
 	Configs map[int]*proxmox.VMConfig
 	// Mappings name PCI devices.
 	Mappings []proxmox.PCIMapping
+	// Hardware by Host, as far as it was read.
+	Hardware map[string]proxmox.HostInfo
 }
 
 // NewSnapshot makes a Snapshot of a reading. Rows without figures take them from
@@ -43,7 +45,9 @@ func NewSnapshot(reading Reading, previous *Snapshot, own VMIDRange) *Snapshot {
 		Mappings: reading.Mappings,
 	}
 	for _, row := range reading.Resources.Hosts {
-		s.Hosts[row.Name] = Host{HostRow: withLastFigures(row, previous), AwaySince: awaySince(row, previous, reading.Taken)}
+		s.Hosts[row.Name] = Host{
+			HostRow: withLastFigures(row, previous), AwaySince: awaySince(row, previous, reading.Taken), Hardware: reading.Hardware[row.Name],
+		}
 	}
 	for _, row := range reading.Resources.Storages {
 		s.Storages[StorageKey{Host: row.Host, Storage: row.Name}] = row

@@ -58,6 +58,8 @@ type Topology struct {
 	Cores        int
 	Threads      int
 	UncoreCaches int
+	// Siblings is how threads are numbered; SiblingsSpread where it is empty.
+	Siblings string
 	// Cells by NUMA id.
 	Cells map[int]Cell
 }

@@ -108,6 +108,7 @@ var settingFields = map[string]func(json.RawMessage) (setter, error){
 	"cores":        count(func(s *HostSettings, n int) { s.Topology.Cores = n }),
 	"threads":      count(func(s *HostSettings, n int) { s.Topology.Threads = n }),
 	"uncorecaches": count(func(s *HostSettings, n int) { s.Topology.UncoreCaches = n }),
+	"siblings":     parseSiblings,
 	"nodes":        parseCells,
 	"reservedcpus": parseReservedCPUs,
 	"reservedmemory": func(raw json.RawMessage) (setter, error) {
@@ -174,6 +175,14 @@ func parseBytes(raw json.RawMessage) (int64, error) {
 	return q.Value(), nil
 }
 
+func parseSiblings(raw json.RawMessage) (setter, error) {
+	var siblings string
+	if err := json.Unmarshal(raw, &siblings); err != nil || !slices.Contains([]string{SiblingsSpread, SiblingsAdjacent}, siblings) {
+		return nil, fmt.Errorf("want %q (the threads of a core are n and n + number of cores) or %q (n and n + 1)", SiblingsSpread, SiblingsAdjacent)
+	}
+	return func(s *HostSettings) { s.Topology.Siblings = siblings }, nil
+}
+
 // parseCells reads {"0": {"cpus": "0-7,32-39", "memsize": 68719476736}}. What is
 // "memsize" in the files of earlier providers was "memory" in their documentation.
 func parseCells(raw json.RawMessage) (setter, error) {
@@ -203,6 +212,11 @@ func parseCells(raw json.RawMessage) (setter, error) {
 		if size != nil {
 			if cell.MemoryBytes, err = parseBytes(size); err != nil {
 				return nil, fmt.Errorf("cell %d: %w", id, err)
+			}
+		}
+		for other := range cells {
+			if both := cells[other].CPUs.Intersection(cell.CPUs); !both.IsEmpty() {
+				return nil, fmt.Errorf("want each CPU in one cell (cells %d and %d both have %s)", min(id, other), max(id, other), both)
 			}
 		}
 		cells[id] = cell

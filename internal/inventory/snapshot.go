@@ -32,6 +32,8 @@ type Host struct {
 	// AwaySince is when the Host was first seen offline or in maintenance; zero
 	// while it is neither.
 	AwaySince time.Time
+	// Hardware as the Host tells; zero until it was read.
+	Hardware proxmox.HostInfo
 }
 
 // Guest is a row, with the configuration of VMs and templates. Config is nil
@@ -89,6 +91,8 @@ type Reservation struct {
 	DiskBytes int64
 	// Devices are the PCI mappings that the VM gets a device of, each once.
 	Devices []string
+	// Binding to cells and cores of the Host; nil where the VM floats.
+	Binding *Binding
 	// Made is when it was promised.
 	Made time.Time
 	// Settled is true once a Snapshot showed the VM as promised: from then on the

@@ -30,6 +30,10 @@ func (c *burstCluster) Version(context.Context) (proxmox.Version, error) {
 	return proxmox.Version{}, nil
 }
 
+func (c *burstCluster) HostInfo(context.Context, string) (proxmox.HostInfo, error) {
+	return proxmox.HostInfo{}, nil
+}
+
 func (c *burstCluster) Options(context.Context) (proxmox.ClusterOptions, error) {
 	return proxmox.ClusterOptions{}, nil
 }

@@ -16,8 +16,6 @@ type HostInfo struct {
 	Cores int
 	// CPUs are threads: as many as the Host's row says.
 	CPUs int
-	// Machine is the kernel's name of the architecture ("x86_64", "aarch64").
-	Machine string
 }
 
 // HostInfo reads a Host's hardware. It needs Sys.Audit on the Host.
@@ -28,15 +26,9 @@ func (c *client) HostInfo(ctx context.Context, host string) (HostInfo, error) {
 			Cores   numeric `json:"cores"`
 			CPUs    numeric `json:"cpus"`
 		} `json:"cpuinfo"`
-		Kernel struct {
-			Machine string `json:"machine"`
-		} `json:"current-kernel"`
 	}
 	if err := c.get(ctx, at("/nodes/{node}/status", host), &out); err != nil {
 		return HostInfo{}, fmt.Errorf("reading the hardware of host %s, %w", host, err)
 	}
-	return HostInfo{
-		Sockets: int(out.CPUInfo.Sockets), Cores: int(out.CPUInfo.Cores), CPUs: int(out.CPUInfo.CPUs),
-		Machine: out.Kernel.Machine,
-	}, nil
+	return HostInfo{Sockets: int(out.CPUInfo.Sockets), Cores: int(out.CPUInfo.Cores), CPUs: int(out.CPUInfo.CPUs)}, nil
 }

@@ -82,7 +82,6 @@ func TestHostInfo(t *testing.T) {
 	g.Expect(info.Sockets).To(BeNumerically(">", 0))
 	g.Expect(info.Cores).To(BeNumerically(">=", info.Sockets))
 	g.Expect(info.CPUs).To(BeNumerically(">=", info.Cores))
-	g.Expect(info.Machine).To(Equal("x86_64"))
 	_, err = c.HostInfo(testContext(t), "nowhere")
 	g.Expect(err).To(HaveOccurred())
 }

@@ -1,0 +1,198 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/utils/cpuset"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+const (
+	allOf0 = "[0 1 2 3 4 5 6 7]"
+	allOf1 = "[8 9 10 11 12 13 14 15]"
+)
+
+func TestWhatGuestsTakeFromCells(t *testing.T) {
+	t.Parallel()
+	bound := []string{"numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind"}
+	for name, test := range map[string]struct {
+		fill func(*numaHost)
+		want string
+	}{
+		"nobody": {
+			func(*numaHost) {},
+			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
+		},
+		"a guest that is bound counts in its cell": {
+			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 4, 8), bound...) },
+			"0: 8 32.0 " + allOf0 + "; 1: 4 24.0 " + allOf1,
+		},
+		"not while it is stopped": {
+			func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 4, 8), bound...) },
+			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
+		},
+		"a guest that floats counts everywhere, by share": {
+			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 3, 8)) },
+			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
+		},
+		"so does a container": {
+			func(h *numaHost) { h.guests = append(h.guests, container(100, "pve1", 4, 8)) },
+			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
+		},
+		"numaN without numa says nothing": {
+			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 4, 8), bound[2:]...) },
+			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
+		},
+		"interleaved memory is halved": {
+			func(h *numaHost) {
+				h.guest(vm(100, "pve1", "running", 4, 8), "numa", "1", "numa0", "cpus=0-3,hostnodes=0-1,memory=8192,policy=interleave")
+			},
+			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
+		},
+		"an affinity binds CPUs and memory, and keeps the cores": {
+			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 2, 8), "affinity", "8-9") },
+			"0: 8 32.0 " + allOf0 + "; 1: 6 24.0 [10 11 12 13 14 15]",
+		},
+		"keeps the cores even while the guest is stopped": {
+			func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 2, 8), "affinity", "8-9") },
+			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 [10 11 12 13 14 15]",
+		},
+		"what a hookscript pins stands in the notes": {
+			func(h *numaHost) {
+				h.guest(vm(20001, "pve1", "running", 2, 8),
+					"description", "notes\n\n<!-- karpenter.proxmox.sinextra.dev {\"v\":1,\"vmid\":20001,\"cpus\":\"0-1\",\"pin\":[0,1]} -->")
+			},
+			"0: 6 24.0 [2 3 4 5 6 7]; 1: 8 32.0 " + allOf1,
+		},
+		"a slot keeps its cores from being picked": {
+			func(h *numaHost) {
+				row := template(9100)
+				row.Tags = []string{inventory.SlotTagPrefix + "ubuntu"}
+				h.guest(row, "template", "1", "affinity", "0-3")
+			},
+			"0: 8 32.0 [4 5 6 7]; 1: 8 32.0 " + allOf1,
+		},
+		"any other template keeps nothing": {
+			func(h *numaHost) { h.guest(template(9100), "template", "1", "affinity", "0-3") },
+			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := twoSockets()
+			test.fill(h)
+			if got := describe(h.view(t).Cells("r", "pve1")); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
+func promised(vmid int, binding *inventory.Binding) inventory.Reservation {
+	return inventory.Reservation{ClaimUID: "uid", Region: "r", Host: "pve1", VMID: vmid, Amount: amount(4, 8), Binding: binding}
+}
+
+func TestWhatPromisesTakeFromCells(t *testing.T) {
+	t.Parallel()
+	shared := &inventory.Binding{Cells: []inventory.BoundCell{{ID: 1, VCPUs: 4, MemoryMiB: 8192}}}
+	exclusive := &inventory.Binding{Cells: shared.Cells, CPUs: cpuset.New(8, 9, 10, 11)}
+	const sharedCells = "0: 8 32.0 " + allOf0 + "; 1: 4 24.0 " + allOf1
+	const exclusiveCells = "0: 8 32.0 " + allOf0 + "; 1: 4 24.0 [12 13 14 15]"
+	for name, test := range map[string]struct {
+		binding *inventory.Binding
+		settled bool
+		guest   func(*numaHost)
+		want    string
+	}{
+		"before the VM is there": {shared, false, func(*numaHost) {}, sharedCells},
+		"cores of its own":       {exclusive, false, func(*numaHost) {}, exclusiveCells},
+		"a clone that is not configured yet counts once": {
+			exclusive, false, func(h *numaHost) { h.guest(vm(20001, "pve1", "stopped", 1, 1)) }, exclusiveCells,
+		},
+		"nor does the VM count beside its promise": {
+			exclusive, true, func(h *numaHost) {
+				h.guest(vm(20001, "pve1", "running", 4, 8), "numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind", "affinity", "8-11")
+			}, exclusiveCells,
+		},
+		"cores stay promised though the VM's configuration was read too early": {
+			exclusive, true, func(h *numaHost) { h.guest(vm(20001, "pve1", "running", 4, 8)) }, exclusiveCells,
+		},
+		"a VM that was migrated counts where it is": {
+			exclusive, true, func(h *numaHost) {
+				moved := vm(20001, "pve2", "running", 4, 8)
+				h.guest(moved, "affinity", "8-11")
+			}, "0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
+		},
+		"a promise without cells floats": {
+			nil, false, func(*numaHost) {}, "0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
+		},
+		"and counts once beside its VM": {
+			nil, false, func(h *numaHost) { h.guest(vm(20001, "pve1", "stopped", 2, 2)) }, "0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := twoSockets()
+			r := promised(20001, test.binding)
+			r.Settled = test.settled
+			h.promised["uid"] = r
+			test.guest(h)
+			if got := describe(h.view(t).Cells("r", "pve1")); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestSlotsAreBusyWhileAnybodyHasTheirCores(t *testing.T) {
+	t.Parallel()
+	slot := func(h *numaHost, vmid int, affinity string) {
+		row := template(vmid)
+		row.Tags = []string{"k8s", inventory.SlotTagPrefix + "ubuntu"}
+		h.guest(row, "template", "1", "affinity", affinity, "hugepages", "1024")
+	}
+	for name, test := range map[string]struct {
+		fill func(*numaHost)
+		busy []bool
+	}{
+		"free":                       {func(*numaHost) {}, []bool{false, false}},
+		"promised":                   {func(h *numaHost) { h.promised["uid"] = promised(20001, &inventory.Binding{CPUs: cpuset.New(4, 5)}) }, []bool{false, true}},
+		"in use by a VM":             {func(h *numaHost) { h.guest(vm(20001, "pve1", "running", 2, 2), "affinity", "0-3") }, []bool{true, false}},
+		"by a VM that overlaps both": {func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 2, 2), "affinity", "3-4") }, []bool{true, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := twoSockets()
+			slot(h, 9101, "4-7")
+			slot(h, 9100, "0-3")
+			test.fill(h)
+			slots := h.view(t).Cells("r", "pve1").Slots
+			if len(slots) != 2 || slots[0].VMID != 9100 || slots[0].CPUs.String() != "0-3" || slots[0].Hugepages != "1024" {
+				t.Fatalf("found %+v", slots)
+			}
+			for n, busy := range test.busy {
+				if slots[n].Busy != busy {
+					t.Errorf("slot %d is busy: %v", slots[n].VMID, slots[n].Busy)
+				}
+			}
+		})
+	}
+}
+
+func TestCellSettingsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	for entry, want := range map[string]string{
+		`{"nodes": {"0": {"cpus": "0-7"}, "1": {"cpus": "6-9"}}}`: `field "nodes": found {"0": {"cpus": "0-7"}, "1": {"cpus": ..., want each CPU in one cell (cells 0 and 1 both have 6-7)`,
+		`{"siblings": "twins"}`:                                   `field "siblings": found "twins", want "spread"`,
+	} {
+		_, err := inventory.ParseSettings([]byte(`{"r": {"pve1": ` + entry + `}}`))
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `region "r", host "pve1": `) {
+			t.Errorf("%s: %v", entry, err)
+		}
+	}
+}
