@@ -64,6 +64,13 @@ func (s *Simulator) adminRoutes() http.Handler {
 		}
 		answer(w, err)
 	})
+	mux.HandleFunc("POST /guests/{vmid}/health", func(w http.ResponseWriter, r *http.Request) {
+		vmid, err := strconv.Atoi(r.PathValue("vmid"))
+		if err == nil {
+			err = s.SetGuestHealth(vmid, Health(r.FormValue("health")))
+		}
+		answer(w, err)
+	})
 	mux.HandleFunc("POST /guests/{vmid}/lock", func(w http.ResponseWriter, r *http.Request) {
 		vmid, err := strconv.Atoi(r.PathValue("vmid"))
 		if err == nil {

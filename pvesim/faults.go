@@ -241,6 +241,11 @@ func (s *Simulator) SetClockSkew(d time.Duration) { s.engine.Clock.SetSkew(d) }
 // PowerOffGuest ends a VM's guest as if it had powered itself off: nobody asked for it.
 func (s *Simulator) PowerOffGuest(vmid int) error { return s.engine.PowerOffGuest(vmid) }
 
+// SetGuestHealth makes the guest of a running VM ill, or well again. Each boot begins well.
+func (s *Simulator) SetGuestHealth(vmid int, health Health) error {
+	return s.engine.SetGuestHealth(vmid, string(health))
+}
+
 // SetConfigLock sets or, with "", removes the "lock:" key of a VM, as a backup or a crash would.
 func (s *Simulator) SetConfigLock(vmid int, lock string) error {
 	return s.engine.SetConfigLock(vmid, lock)

@@ -94,6 +94,24 @@ func (m *Machine) CDROMs() []CDROM {
 // ShutdownRequested is closed when somebody presses the power button or asks the agent to shut down or reboot.
 func (m *Machine) ShutdownRequested() <-chan struct{} { return m.instance.ShutdownRequested() }
 
+// Health is how a guest is, as somebody made it.
+type Health string
+
+// The states of health.
+const (
+	HealthWell Health = engine.Well
+	// HealthSick is a guest that runs and answers, and whose kubelet says that its Node is not ready.
+	HealthSick Health = engine.Sick
+	// HealthHung is a guest that does nothing and hears nothing any more, until it is reset or loses its power.
+	HealthHung Health = engine.Hung
+)
+
+// Health of the guest now, and a channel that is closed when it changes.
+func (m *Machine) Health() (Health, <-chan struct{}) {
+	health, changed := m.instance.Health()
+	return Health(health), changed
+}
+
 // SetAgent starts the guest's agent, or stops it with nil. It answers only if the VM has agent enabled.
 func (m *Machine) SetAgent(a *Agent) {
 	if a == nil {
@@ -160,9 +178,19 @@ type CooperativeGuests struct{}
 
 // Boot waits for a request to shut down.
 func (CooperativeGuests) Boot(ctx context.Context, m *Machine) {
-	select {
-	case <-ctx.Done():
-	case <-m.ShutdownRequested():
+	for {
+		health, changed := m.Health()
+		shutdown := m.ShutdownRequested()
+		if health == HealthHung {
+			shutdown = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-shutdown:
+			return
+		case <-changed:
+		}
 	}
 }
 

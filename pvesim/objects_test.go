@@ -267,3 +267,24 @@ func TestClockSkewAndGuestsThatEndByThemselves(t *testing.T) {
 		t.Error("a stopped guest ended once more")
 	}
 }
+
+func TestAHungGuestHearsNothingUntilItIsReset(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{AdminListen: "127.0.0.1:0"})
+	if status, text := admin(t, c.sim, "POST", "/guests/101/health", "health=hung"); status != 200 {
+		t.Fatalf("hanging the guest: %d %s", status, text)
+	}
+	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5")); exit != "VM quit/powerdown failed - got timeout" {
+		t.Errorf("a hung guest's shutdown ended with %q", exit)
+	}
+	if err := c.sim.SetGuestHealth(101, pvesim.HealthWell); err == nil {
+		t.Error("a hung guest got well by itself")
+	}
+	c.task("POST", "/nodes/pve1/qemu/101/status/reset")
+	c.task("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "60")
+	for _, bad := range []string{"health=dead", "", "health=well"} { // it does not run any more
+		if status, _ := admin(t, c.sim, "POST", "/guests/101/health", bad); status != 400 {
+			t.Errorf("%q: %d", bad, status)
+		}
+	}
+}

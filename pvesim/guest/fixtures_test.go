@@ -58,6 +58,9 @@ func (d *memoryDisk) text(name string) string {
 	return string(content)
 }
 
+// well is the health of a guest that nobody makes ill.
+func well() (pvesim.Health, <-chan struct{}) { return pvesim.HealthWell, nil }
+
 // newGuest is a guest of a small machine with one network card.
 func newGuest(disk *memoryDisk, images ...[]byte) *guest {
 	r := NewRuntime(Options{})
@@ -65,7 +68,7 @@ func newGuest(disk *memoryDisk, images ...[]byte) *guest {
 		hardware: hardware{
 			vmid: 100, uuid: "6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b2c", bootID: "boot-1",
 			cores: 2, memory: 4 << 30, disk: 30 << 30, macs: []string{"BC:24:11:00:00:01"},
-			storage: disk, drives: func() [][]byte { return images }, setAgent: func(*pvesim.Agent) {},
+			storage: disk, drives: func() [][]byte { return images }, setAgent: func(*pvesim.Agent) {}, health: well,
 		},
 		runtime: r, console: r.console(100),
 	}

@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ func TestGuestsInACluster(t *testing.T) {
 		"a deleted Node comes back only with a reboot": testDeletedNode,
 		"a graceful shutdown ends the pods":            testGracefulShutdown,
 		"wrong boot data never joins":                  testWrongBootData,
+		"a sick guest says so, a hung one is silent":   testHealth,
 		"many guests are cheap":                        testManyGuests,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +100,7 @@ func newMachine(t *testing.T, name, userData string) *machine {
 	m := &machine{t: t, runtime: r, hardware: hardware{
 		vmid: 100, uuid: "uuid-of-" + name, cores: 2, memory: 4 << 30, disk: 30 << 30,
 		macs: []string{"BC:24:11:00:00:01"}, storage: newDisk(nil),
-		drives: func() [][]byte { return [][]byte{image} }, setAgent: func(*pvesim.Agent) {},
+		drives: func() [][]byte { return [][]byte{image} }, setAgent: func(*pvesim.Agent) {}, health: well,
 	}}
 	t.Cleanup(func() {
 		m.powerCut()
@@ -154,7 +156,7 @@ func expectReady(t *testing.T, p plane, name string) {
 	NewWithT(t).Eventually(func(g Gomega) {
 		node, err := p.node(t.Context(), name)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(isReady(node)).To(BeTrue())
+		g.Expect(readiness(node)).To(Equal(corev1.ConditionTrue))
 	}, joinTimeout, polling).Should(Succeed())
 }
 
@@ -186,7 +188,7 @@ func testJoinAndReboot(t *testing.T, p plane) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(again.UID).To(Equal(node.UID))
 		g.Expect(again.Status.NodeInfo.BootID).To(Equal("boot-2"))
-		g.Expect(isReady(again)).To(BeTrue())
+		g.Expect(readiness(again)).To(Equal(corev1.ConditionTrue))
 	}, joinTimeout, polling).Should(Succeed())
 	g.Expect(requestsOf(t, p, "system:bootstrap:joiner")).To(HaveLen(1))
 }
@@ -326,7 +328,47 @@ func testGracefulShutdown(t *testing.T, p plane) {
 	g.Expect(pod().Status.Reason).To(Equal("Terminated"))
 	node, err := p.node(t.Context(), "graceful")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(isReady(node)).To(BeFalse())
+	g.Expect(readiness(node)).NotTo(Equal(corev1.ConditionTrue))
+}
+
+func testHealth(t *testing.T, p plane) {
+	g := NewWithT(t)
+	type state struct {
+		health  pvesim.Health
+		changed chan struct{}
+	}
+	var now atomic.Pointer[state]
+	become := func(health pvesim.Health) {
+		if before := now.Swap(&state{health, make(chan struct{})}); before != nil {
+			close(before.changed)
+		}
+	}
+	become(pvesim.HealthWell)
+	m := newMachine(t, "ill", userData(p, "ill", p.token(t, "illill"), ""))
+	m.health = func() (pvesim.Health, <-chan struct{}) { s := now.Load(); return s.health, s.changed }
+	m.powerOn()
+	expectReady(t, p, "ill")
+	ready := func() corev1.ConditionStatus {
+		node, err := p.node(t.Context(), "ill")
+		g.Expect(err).NotTo(HaveOccurred())
+		return readiness(node)
+	}
+	become(pvesim.HealthSick)
+	g.Eventually(ready, joinTimeout, polling).Should(Equal(corev1.ConditionFalse))
+	become(pvesim.HealthWell)
+	g.Eventually(ready, joinTimeout, polling).Should(Equal(corev1.ConditionTrue))
+
+	renewed := func() *metav1.MicroTime {
+		lease, err := p.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), "ill", metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		return lease.Spec.RenewTime
+	}
+	become(pvesim.HealthHung)
+	close(m.shutdown) // it does not even hear that
+	var last *metav1.MicroTime
+	g.Eventually(func() bool { before := last; last = renewed(); return before.Equal(last) }, joinTimeout, time.Second).Should(BeTrue())
+	g.Consistently(renewed, 2*time.Second, 100*time.Millisecond).Should(Equal(last))
+	g.Expect(m.done).NotTo(BeClosed())
 }
 
 func testWrongBootData(t *testing.T, p plane) {
@@ -372,7 +414,7 @@ func testManyGuests(t *testing.T, p plane) {
 			r.boot(ctx, hardware{
 				vmid: 1000 + i, uuid: name, bootID: "b", cores: 1, memory: 2 << 30, disk: 10 << 30,
 				macs: []string{name}, storage: newDisk(nil), drives: func() [][]byte { return [][]byte{image} },
-				setAgent: func(*pvesim.Agent) {},
+				setAgent: func(*pvesim.Agent) {}, health: well,
 			})
 			done <- struct{}{}
 		}()
@@ -382,7 +424,7 @@ func testManyGuests(t *testing.T, p plane) {
 		g.Expect(err).NotTo(HaveOccurred())
 		ready := 0
 		for i := range list.Items {
-			if strings.HasPrefix(list.Items[i].Name, "many-") && isReady(&list.Items[i]) {
+			if strings.HasPrefix(list.Items[i].Name, "many-") && readiness(&list.Items[i]) == corev1.ConditionTrue {
 				ready++
 			}
 		}

@@ -18,6 +18,8 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 const (
@@ -156,6 +158,12 @@ func (k *kubelet) loop(ctx context.Context) {
 	ticker := time.NewTicker(k.runtime.options.HeartbeatInterval)
 	defer ticker.Stop()
 	for {
+		health, changed := k.health()
+		if health == pvesim.HealthHung {
+			// Not a word any more, and the power button does nothing.
+			<-ctx.Done()
+			return
+		}
 		timer := time.NewTimer(k.pods.nextDue())
 		select {
 		case <-ctx.Done():
@@ -165,6 +173,10 @@ func (k *kubelet) loop(ctx context.Context) {
 			timer.Stop()
 			k.shutDown(ctx)
 			return
+		case <-changed:
+			if health, _ := k.health(); health != pvesim.HealthHung {
+				k.heartbeat(ctx)
+			}
 		case <-ticker.C:
 			k.heartbeat(ctx)
 		case event, ok := <-k.pods.events():
@@ -189,7 +201,7 @@ func (k *kubelet) shutDown(ctx context.Context) {
 	k.pods.terminateAll(ctx)
 }
 
-// heartbeat renews the Lease and sees to it that the Node is reported Ready. A
+// heartbeat renews the Lease and sees to it that the Node is reported as it is. A
 // Node that somebody deleted is not made again: a kubelet registers at start only.
 func (k *kubelet) heartbeat(ctx context.Context) {
 	var (
@@ -216,18 +228,22 @@ func (k *kubelet) heartbeat(ctx context.Context) {
 	}
 	k.nodeGone = false
 	k.renewLease(ctx, node)
-	if time.Since(k.lastReported) > statusInterval || !isReady(node) || node.Status.NodeInfo.BootID != k.bootID {
-		k.report(ctx, corev1.ConditionTrue, "KubeletReady", "kubelet is posting ready status")
+	status, reason, message := corev1.ConditionTrue, "KubeletReady", "kubelet is posting ready status"
+	if health, _ := k.health(); health == pvesim.HealthSick {
+		status, reason, message = corev1.ConditionFalse, "KubeletNotReady", "container runtime is down"
+	}
+	if time.Since(k.lastReported) > statusInterval || readiness(node) != status || node.Status.NodeInfo.BootID != k.bootID {
+		k.report(ctx, status, reason, message)
 	}
 }
 
-func isReady(node *corev1.Node) bool {
+func readiness(node *corev1.Node) corev1.ConditionStatus {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
+			return c.Status
 		}
 	}
-	return false
+	return corev1.ConditionUnknown
 }
 
 // report patches the kubelet's part of the status. Conditions merge by type, so

@@ -79,7 +79,7 @@ func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 	hw := hardware{
 		vmid: m.VMID, uuid: m.UUID, bootID: m.BootID,
 		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes,
-		storage: m.Disk, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent,
+		storage: m.Disk, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent, health: m.Health,
 	}
 	defer m.SetAgent(nil)
 	for _, n := range m.NICs {
@@ -152,6 +152,8 @@ type hardware struct {
 	// VM has one enabled.
 	setAgent func(*pvesim.Agent)
 	shutdown <-chan struct{}
+	// health of the guest, and a channel that is closed when it changes.
+	health func() (pvesim.Health, <-chan struct{})
 }
 
 // guest is one boot of one VM.
@@ -174,10 +176,20 @@ func (r *Runtime) boot(ctx context.Context, hw hardware) {
 		g.superviseKubelet(ctx, system)
 		return
 	}
-	select {
-	case <-ctx.Done():
-	case <-g.shutdown:
-		g.console.printf("shutting down")
+	for {
+		health, changed := g.health()
+		if health == pvesim.HealthHung {
+			<-ctx.Done()
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.shutdown:
+			g.console.printf("shutting down")
+			return
+		case <-changed:
+		}
 	}
 }
 

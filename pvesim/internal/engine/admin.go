@@ -6,6 +6,7 @@ package engine
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
@@ -52,6 +53,20 @@ func (e *Engine) PowerOffGuest(vmid int) error {
 	}
 	e.powerOff(g)
 	return nil
+}
+
+// SetGuestHealth makes the guest of a running VM ill or well.
+func (e *Engine) SetGuestHealth(vmid int, health string) error {
+	if !slices.Contains([]string{Well, Sick, Hung}, health) {
+		return failf("health %q is not one of %s, %s, %s", health, Well, Sick, Hung)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := e.guests[vmid]
+	if g == nil || !g.running() || g.instance == nil {
+		return failf("VM %d is not running", vmid)
+	}
+	return g.instance.setHealth(health)
 }
 
 // SetConfigLock sets or removes the "lock:" key of a VM.

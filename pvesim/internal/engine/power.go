@@ -30,6 +30,8 @@ type Instance struct {
 	done     chan struct{}
 	mu       sync.Mutex
 	agent    *Agent
+	health   string
+	changed  chan struct{} // closed when health changes
 }
 
 // Agent is what a guest's agent reports while it runs.
@@ -46,13 +48,45 @@ func (in *Instance) ShutdownRequested() <-chan struct{} { return in.shutdown }
 func (in *Instance) SetAgent(a *Agent) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.agent = a
+	if in.health != Hung {
+		in.agent = a
+	}
 }
 
 func (in *Instance) agentState() *Agent {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.agent
+}
+
+// The states of health that a guest can be put into. Each boot begins well.
+const (
+	Well = "well"
+	Sick = "sick"
+	Hung = "hung"
+)
+
+// Health of the guest, and a channel that is closed when it changes.
+func (in *Instance) Health() (string, <-chan struct{}) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.health, in.changed
+}
+
+// setHealth makes the guest ill or well. One that hangs stays so until it has lost its power: its agent is silent, too.
+func (in *Instance) setHealth(health string) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.health == Hung && health != Hung {
+		return failf("the guest of VM %d hangs: only a reset or a loss of power ends that", in.VMID)
+	}
+	if health == Hung {
+		in.agent = nil
+	}
+	in.health = health
+	close(in.changed)
+	in.changed = make(chan struct{})
+	return nil
 }
 
 // requestShutdown is the ACPI button, or the agent's command.
@@ -67,7 +101,7 @@ func (e *Engine) powerOn(g *Guest) {
 	in := &Instance{
 		VMID: g.VMID, Host: g.Host, Name: g.Config.Options["name"], BootID: uuid.NewString(),
 		Options: maps.Clone(g.Config.Options), Disk: e.bootDisk(g), engine: e, cancel: cancel,
-		shutdown: make(chan struct{}), done: make(chan struct{}),
+		shutdown: make(chan struct{}), done: make(chan struct{}), health: Well, changed: make(chan struct{}),
 	}
 	if g.uptime.IsZero() {
 		g.uptime = time.Now()
