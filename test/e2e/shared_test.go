@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -177,18 +176,10 @@ func (w *world) removedByHand(t *testing.T) {
 	p.giveBack(t, first, second)
 }
 
-// replacement waits for another claim. A VM that is missing while its claim is
-// young is given two minutes to show up.
+// replacement waits for another claim.
 func (p *pool) replacement(t *testing.T, first *karpv1.NodeClaim) *karpv1.NodeClaim {
 	t.Helper()
-	p.within(t, 2*time.Minute+patience, "claim "+first.Name+" to go", func(ctx context.Context) error {
-		claim := &karpv1.NodeClaim{}
-		err := p.kube.Get(ctx, client.ObjectKeyFromObject(first), claim)
-		if err == nil {
-			err = fmt.Errorf("it is still there, deleting since %v", claim.DeletionTimestamp)
-		}
-		return client.IgnoreNotFound(err)
-	})
+	p.claimGoes(t, first)
 	return p.onlyClaim(t, "replaces the first", settled)
 }
 
@@ -226,8 +217,8 @@ func (p *pool) bootedAgain(t *testing.T, claim *karpv1.NodeClaim, was *corev1.No
 	})
 }
 
-// hasEvent waits for an event about an object.
-func (w *world) hasEvent(t *testing.T, object, reason string) {
+// hasEvent waits for an event about an object and gives its message.
+func (w *world) hasEvent(t *testing.T, object, reason string) (message string) {
 	t.Helper()
 	w.eventually(t, "event "+reason+" of "+object, func(ctx context.Context) error {
 		events := &corev1.EventList{}
@@ -236,9 +227,11 @@ func (w *world) hasEvent(t *testing.T, object, reason string) {
 		}
 		for _, e := range events.Items {
 			if e.InvolvedObject.Name == object && e.Reason == reason {
+				message = e.Message
 				return nil
 			}
 		}
 		return fmt.Errorf("there is none among %d", len(events.Items))
 	})
+	return message
 }

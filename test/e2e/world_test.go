@@ -37,7 +37,9 @@ type setup struct {
 	proxmox *harness.Proxmox
 	// idle leaves the controller to the test.
 	idle bool
-	args []string
+	// featureGates of Karpenter: A=true,B=true.
+	featureGates string
+	args         []string
 }
 
 // world is a control plane, a Proxmox cluster and a controller.
@@ -78,7 +80,7 @@ func newWorld(t *testing.T, s setup) *world {
 	w.api = w.proxmox.API
 	w.controller, err = harness.NewController(harness.ControllerOptions{
 		Binary: controller, Dir: filepath.Join(w.dir, "controller"), Kubeconfig: w.plane.Kubeconfig,
-		Clusters: []harness.Cluster{w.proxmox.Cluster(region)}, PollInterval: time.Second, Args: s.args,
+		Clusters: []harness.Cluster{w.proxmox.Cluster(region)}, PollInterval: time.Second, FeatureGates: s.featureGates, Args: s.args,
 	})
 	must(t, err)
 	t.Cleanup(w.controller.Stop)
