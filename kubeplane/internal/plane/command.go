@@ -86,6 +86,7 @@ func newUpCommand(b Binary) *cobra.Command {
 	f.StringVar(&o.FeatureGates, "feature-gates", "", "feature gates for all Kubernetes components: A=true,B=false")
 	f.StringVar(&o.RuntimeConfig, "runtime-config", "", "API versions to serve beyond the stable ones, as some feature gates need: api/beta=true")
 	f.BoolVar(&o.Audit, "audit", false, "record every API request in logs/audit.log")
+	f.IPSliceVar(&o.ServerIPs, "server-ip", nil, "further addresses that the API server's certificate is good for, for clients that come through a forwarder")
 	f.StringVar(&o.KubeconfigOut, "kubeconfig-out", "", "also write the kubeconfig to this file")
 	f.StringVar(&o.ReadyFile, "ready-file", "", "write this file, as JSON, when the plane is ready; remove it at the end")
 	f.BoolVar(&exitWithParent, "exit-with-parent", false, "also end when the parent process ends, or when standard input is a pipe and closes")

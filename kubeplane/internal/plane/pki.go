@@ -87,7 +87,7 @@ func (a authority) signKubeconfig(file, server, user string, groups ...string) e
 }
 
 // writeCredentials makes every key, certificate and kubeconfig that the plane and its user need.
-func writeCredentials(l layout, server string) error {
+func writeCredentials(l layout, server string, serverIPs []net.IP) error {
 	ca, err := newAuthority(l.pki(), "ca")
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func writeCredentials(l layout, server string) error {
 		name    string
 		subject certutil.Config
 	}{
-		{ca, "server", certutil.Config{CommonName: "kube-apiserver", Usages: forServers, AltNames: serverNames()}},
+		{ca, "server", certutil.Config{CommonName: "kube-apiserver", Usages: forServers, AltNames: serverNames(serverIPs)}},
 		{ca, "kubelet-client", certutil.Config{CommonName: kubeletClientUser, Usages: forClients}},
 		{frontProxyCA, "front-proxy-client", certutil.Config{CommonName: "front-proxy-client", Usages: forClients}},
 	}
@@ -139,10 +139,10 @@ func writeServiceAccountKey(dir string) error {
 }
 
 // serverNames are valid for all three servers: all listen on loopback, and one certificate is enough.
-func serverNames() certutil.AltNames {
+func serverNames(further []net.IP) certutil.AltNames {
 	return certutil.AltNames{
 		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
 			"kubernetes.default.svc.cluster.local"},
-		IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 96, 0, 1)},
+		IPs: append([]net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 96, 0, 1)}, further...),
 	}
 }

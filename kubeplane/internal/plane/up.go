@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"runtime"
@@ -40,6 +41,9 @@ type Options struct {
 	RuntimeConfig string
 	// Audit records every request in logs/audit.log.
 	Audit bool
+	// ServerIPs are further addresses that the API server's certificate is good for: it listens on loopback alone, but may
+	// be reached through something that forwards to it.
+	ServerIPs []net.IP
 	// KubeconfigOut is one more place for the administrator's kubeconfig.
 	KubeconfigOut string
 	// ReadyFile is written, as a Report, once the plane is ready, and removed at the end.
@@ -143,7 +147,7 @@ func (p *plane) bringUp(ctx context.Context) error {
 }
 
 func (p *plane) writeFiles() error {
-	if err := writeCredentials(p.home.layout, p.ports.apiServer.url("https")); err != nil {
+	if err := writeCredentials(p.home.layout, p.ports.apiServer.url("https"), p.ServerIPs); err != nil {
 		return err
 	}
 	if !p.Audit {

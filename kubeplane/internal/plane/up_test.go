@@ -4,9 +4,11 @@
 package plane_test
 
 import (
+	"crypto/tls"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -18,10 +20,11 @@ import (
 func TestUpServesAWholeControlPlane(t *testing.T) {
 	t.Parallel()
 	kubeconfig := filepath.Join(t.TempDir(), "config")
-	r := up(t, "--audit", "--kubeconfig-out", kubeconfig, "--feature-gates", "InPlacePodVerticalScaling=true")
+	r := up(t, "--audit", "--kubeconfig-out", kubeconfig, "--feature-gates", "InPlacePodVerticalScaling=true", "--server-ip", "192.0.2.7")
 	t.Logf("ready after %s", r.took)
 
 	expectVersion(t, r)
+	expectCertificateFor(t, r, "192.0.2.7")
 	expectPodScheduled(t, r)
 	expectNodeJoins(t, r)
 	expectOtherGroupRefused(t, r)
@@ -131,4 +134,21 @@ func expectPodScheduled(t *testing.T, r *running) {
 		}
 		return err
 	})
+}
+
+// expectCertificateFor reads the certificate that the API server shows.
+func expectCertificateFor(t *testing.T, r *running, address string) {
+	t.Helper()
+	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", strings.TrimPrefix(r.Server, "https://")) //nolint:gosec // it is looked at below
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	secure, ok := conn.(*tls.Conn)
+	if !ok {
+		t.Fatalf("a TLS dialer gave a %T", conn)
+	}
+	if err := secure.ConnectionState().PeerCertificates[0].VerifyHostname(address); err != nil {
+		t.Error(err)
+	}
 }
