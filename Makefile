@@ -13,6 +13,12 @@ BIN := $(CACHE)/bin
 KUBEPLANE := $(BIN)/kubeplane
 CONTROLLER := $(BIN)/controller
 DEMO := $(BIN)/demo
+E2E := KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim go test -race -count=1
+ifdef E2E_PROXMOX_CONFIG
+# Tests run in the directory of their package.
+override E2E_PROXMOX_CONFIG := $(abspath $(E2E_PROXMOX_CONFIG))
+export E2E_PROXMOX_CONFIG
+endif
 # envtest's API server is the one in kubeplane, under the names that it looks for.
 ENVTEST := $(CACHE)/envtest
 
@@ -67,9 +73,19 @@ kubeplane-test: $(KUBEPLANE) ## Tests of the Kubernetes control plane binary
 	cd kubeplane && CGO_ENABLED=0 KUBEPLANE=$(KUBEPLANE) go test -trimpath -shuffle=on -timeout 10m ./internal/...
 
 .PHONY: e2e
-e2e: $(KUBEPLANE) controller ## Tests of the whole: control plane, controller binary, simulator, guests that join
+e2e: $(KUBEPLANE) controller pvesim ## Tests of the whole, with simulated Proxmox; E2E_PROXMOX_CONFIG=file: with your own (docs/e2e.md)
+ifdef E2E_PROXMOX_CONFIG
+	$(call say,"testing end to end against the Proxmox of $(E2E_PROXMOX_CONFIG) (its VMs set the pace)")
+	$(E2E) -v -timeout 4h ./test/e2e | grep -v -e '^=== '
+else
 	$(call say,"testing end to end (a few minutes)")
-	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) go test -race -count=1 -timeout 30m ./test/e2e/...
+	$(E2E) -timeout 30m ./test/e2e/...
+endif
+
+.PHONY: e2e-clean
+e2e-clean: ## Remove from your own Proxmox what end-to-end tests left that were killed; E2E_CLUSTER_ID=id: of that run, too
+	@: $${E2E_PROXMOX_CONFIG:?e2e-clean needs E2E_PROXMOX_CONFIG=file, the description of your Proxmox}
+	go test -v -count=1 -run '^$$' ./test/e2e
 
 .PHONY: chaos
 chaos: ## Break launches and deletes in every way, then at random; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length

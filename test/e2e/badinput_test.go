@@ -58,7 +58,7 @@ func TestBadCloudConfig(t *testing.T) {
 			if c.content != "" {
 				must(t, os.WriteFile(controller.CloudConfig(), []byte(c.content), 0o600))
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), patience())
 			defer cancel()
 			output, exit, err := controller.Run(ctx)
 			must(t, err)
@@ -84,8 +84,9 @@ func TestBadCloudConfig(t *testing.T) {
 // used when it can be; the controller goes on all the time.
 func TestUnusableClusters(t *testing.T) {
 	t.Parallel()
+	needs(t, simulator("it closes the door before Proxmox"))
 	w := newWorld(t, setup{idle: true, hosts: 1})
-	good := w.proxmox.Cluster(region)
+	good := w.proxmox.Cluster(simulated)
 	front, later := newDoor(t, w.proxmox), newDoor(t, w.proxmox)
 	later.open()
 	elsewhere := httptest.NewTLSServer(http.NotFoundHandler())

@@ -3,5 +3,9 @@
 
 // Package e2e holds the end-to-end tests: whole control planes, the controller
 // binary, simulated Proxmox clusters, and guests that join with the token from
-// their own ISO. KUBEPLANE and CONTROLLER name the binaries; make e2e sets them.
+// their own ISO. KUBEPLANE, CONTROLLER and PVESIM name the binaries; make e2e sets
+// them.
+//
+// With E2E_PROXMOX_CONFIG the same tests run against a Proxmox cluster of somebody's
+// own, as far as it allows: see docs/e2e.md.
 package e2e

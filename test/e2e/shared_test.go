@@ -24,7 +24,7 @@ import (
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, setup{})
-	before, err := w.api.Holdings(t.Context())
+	before, err := w.holdings(t.Context())
 	must(t, err)
 	t.Run("shared", func(t *testing.T) {
 		t.Run("pending pods become nodes and go again", func(t *testing.T) { t.Parallel(); w.podsBecomeNodes(t) })
@@ -42,23 +42,11 @@ func TestNodes(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	w.eventually(t, "both sides to be as before", func(ctx context.Context) error {
-		after, err := w.api.Holdings(ctx)
-		if err != nil {
-			return err
-		}
-		left, err := harness.KubeLeftovers(ctx, w.kube)
-		if err != nil {
-			return err
-		}
-		if left = append(left, before.Leftovers(after)...); len(left) > 0 {
-			return fmt.Errorf("%s", strings.Join(left, "; "))
-		}
-		return nil
-	})
+	w.asBefore(t, before)
 }
 
 func (w *world) podsBecomeNodes(t *testing.T) {
+	needs(t, guestsThatJoin())
 	taint := corev1.Taint{Key: "dedicated", Value: "blue", Effect: corev1.TaintEffectNoSchedule}
 	p := w.newPool(t, "blue", func(kit *harness.Kit) {
 		kit.Pool.Spec.Template.Labels = map[string]string{"team": "blue"}
@@ -76,7 +64,7 @@ func (w *world) podsBecomeNodes(t *testing.T) {
 	}
 	vm := vms[0]
 
-	wantID := v1alpha1.ProviderID{Region: region, VMID: vm.VMID}.String()
+	wantID := v1alpha1.ProviderID{Region: w.region, VMID: vm.VMID}.String()
 	if node.Spec.ProviderID != wantID || claim.Status.ProviderID != wantID {
 		t.Errorf("provider ID of the node is %q and of its claim %q, want %q", node.Spec.ProviderID, claim.Status.ProviderID, wantID)
 	}
@@ -84,7 +72,7 @@ func (w *world) podsBecomeNodes(t *testing.T) {
 		t.Errorf("the node's system UUID is %s, want the claim's UID %s", node.Status.NodeInfo.SystemUUID, claim.UID)
 	}
 	for key, want := range map[string]string{
-		"team": "blue", corev1.LabelTopologyZone: vm.Host, corev1.LabelTopologyRegion: region,
+		"team": "blue", corev1.LabelTopologyZone: vm.Host, corev1.LabelTopologyRegion: w.region,
 		karpv1.NodePoolLabelKey: p.name, corev1.LabelInstanceTypeStable: claim.Labels[corev1.LabelInstanceTypeStable],
 		karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand,
 	} {
@@ -101,8 +89,10 @@ func (w *world) podsBecomeNodes(t *testing.T) {
 	if got, _ := vm.Config["tags"].(string); !strings.Contains(got, "karpenter") {
 		t.Errorf("tags of the VM are %q, want the class's", got)
 	}
-	if joined, problems, err := w.proxmox.Witness.CheckJoins(t.Context(), w.kube, []string{node.Name}); err != nil || joined != 1 {
-		t.Errorf("the node did not join by its own request with its own token: %v %v", problems, err)
+	if w.proxmox != nil {
+		if joined, problems, err := w.proxmox.Witness.CheckJoins(t.Context(), w.kube, []string{node.Name}); err != nil || joined != 1 {
+			t.Errorf("the node did not join by its own request with its own token: %v %v", problems, err)
+		}
 	}
 	p.bootDriveTakenBack(t, claim, vm)
 
@@ -133,6 +123,7 @@ func (p *pool) bootDriveTakenBack(t *testing.T, claim *karpv1.NodeClaim, vm harn
 
 // wrongBootData: a guest joins with what its ISO says, or not at all.
 func (w *world) wrongBootData(t *testing.T, name, field, value, complaint string) {
+	needs(t, simulator("it reads the console of a guest"))
 	p := w.newPool(t, name, func(kit *harness.Kit) {
 		right := kit.Templates.StringData["user-data"]
 		wrong := strings.ReplaceAll(right, field, ".Values.wrong")
@@ -164,13 +155,14 @@ func (w *world) wrongBootData(t *testing.T, name, field, value, complaint string
 }
 
 func (w *world) removedByHand(t *testing.T) {
+	needs(t, guestsThatJoin())
 	p := w.newPool(t, "removed", nil)
 	p.run(t, 1)
 	p.podsRun(t, 1)
 	first := p.onlyClaim(t, "is settled", settled)
 	vms, err := p.vms(t.Context())
 	must(t, err)
-	must(t, w.proxmox.Destroy(t.Context(), vms[0]))
+	must(t, w.api.Destroy(t.Context(), vms[0]))
 	second := p.replacement(t, first)
 	p.podsRun(t, 1)
 	p.giveBack(t, first, second)
@@ -184,6 +176,7 @@ func (p *pool) replacement(t *testing.T, first *karpv1.NodeClaim) *karpv1.NodeCl
 }
 
 func (w *world) stoppedByHand(t *testing.T) {
+	needs(t, guestsThatJoin())
 	p := w.newPool(t, "stopped", nil)
 	p.run(t, 1)
 	p.podsRun(t, 1)
@@ -192,7 +185,7 @@ func (w *world) stoppedByHand(t *testing.T) {
 	must(t, err)
 	vms, err := p.vms(t.Context())
 	must(t, err)
-	must(t, w.proxmox.Stop(t.Context(), vms[0]))
+	must(t, w.api.Stop(t.Context(), vms[0]))
 	p.bootedAgain(t, claim, was)
 	p.hasEvent(t, claim.Name, "VMRestarted")
 	p.giveBack(t, claim)

@@ -32,6 +32,7 @@ func TestStaticPools(t *testing.T) {
 }
 
 func (w *world) fixedNumber(t *testing.T) {
+	needs(t, guestsThatJoin(), room(6))
 	p := w.newStaticPool(t, "fixed", "c1.1VCPU-2GB", 3)
 	p.nodes(t, 3)
 	p.replicas(t, 5)
@@ -43,7 +44,7 @@ func (w *world) fixedNumber(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("claim %s has no VM among %v", claims[0].Name, vmids(vms))
 	}
-	must(t, w.proxmox.Destroy(t.Context(), vms[i]))
+	must(t, w.api.Destroy(t.Context(), vms[i]))
 	p.claimGoes(t, &claims[0])
 	p.nodes(t, 5)
 
@@ -57,6 +58,7 @@ func (w *world) fixedNumber(t *testing.T) {
 // tooManyReplicas asks for ten large VMs where each of the four Hosts has room
 // for one. Core makes a claim that was refused anew at once, without any pause.
 func (w *world) tooManyReplicas(t *testing.T) {
+	needs(t, simulator("it knows how much room there is"))
 	const replicas, room = 10, 4
 	made := w.countClaims(t, "toomany")
 	p := w.newStaticPool(t, "toomany", "c1.8VCPU-16GB", replicas)
@@ -160,7 +162,7 @@ func (p *pool) initialized(t *testing.T, all, want int) (others []string) {
 func (p *pool) claimGoes(t *testing.T, claim *karpv1.NodeClaim) {
 	t.Helper()
 	// A VM that is missing while its claim is young is given two minutes to show up.
-	p.within(t, 2*time.Minute+patience, "claim "+claim.Name+" to go", func(ctx context.Context) error {
+	p.within(t, 2*time.Minute+patience(), "claim "+claim.Name+" to go", func(ctx context.Context) error {
 		now := &karpv1.NodeClaim{}
 		err := p.kube.Get(ctx, client.ObjectKeyFromObject(claim), now)
 		if err == nil {

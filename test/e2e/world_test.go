@@ -5,7 +5,7 @@ package e2e
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,23 +14,28 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
 const (
-	region = "home"
-	// patience is for what takes seconds on an idle machine.
-	patience = 90 * time.Second
-	pause    = 100 * time.Millisecond
+	// simulated is the region of a simulated cluster.
+	simulated = "home"
+	pause     = 100 * time.Millisecond
+	// labPause is for a Proxmox that has more to do than to answer us.
+	labPause = time.Second
+	// labGracePeriod suits real kubelets: they are heard every ten seconds.
+	labGracePeriod = 50 * time.Second
 )
 
 // setup says how a world differs from the usual.
 type setup struct {
-	hosts       int
+	hosts int
+	// version of Proxmox VE; the simulator's own default when empty.
+	version     string
 	speed       float64
 	gracePeriod time.Duration
 	// proxmox to share with another world; a new one when nil.
@@ -44,12 +49,16 @@ type setup struct {
 
 // world is a control plane, a Proxmox cluster and a controller.
 type world struct {
-	plane      *harness.Plane
+	plane *harness.Plane
+	// proxmox is nil in a lab: whatever needs it needs a simulator.
 	proxmox    *harness.Proxmox
 	controller *harness.Controller
 	kube       client.WithWatch
 	api        *harness.API
-	dir        string
+	// cluster is what tells VMs of this Kubernetes cluster from others'.
+	cluster string
+	region  string
+	dir     string
 }
 
 // binaries skips the test, loudly, when it was not told where they are.
@@ -68,26 +77,61 @@ func newWorld(t *testing.T, s setup) *world {
 	kubeplane, controller := binaries(t)
 	w := &world{dir: t.TempDir(), proxmox: s.proxmox}
 	ctx := t.Context()
+	plane := harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(w.dir, "kubernetes"), NodeMonitorGracePeriod: s.gracePeriod}
+	options := harness.ControllerOptions{
+		Binary: controller, Dir: filepath.Join(w.dir, "controller"), PollInterval: time.Second, FeatureGates: s.featureGates, Args: s.args,
+	}
+	if lab := suite.lab; lab != nil {
+		plane.NodeAddress, plane.NodeMonitorGracePeriod = lab.NodeAddress, labGracePeriod
+		w.api, w.region = lab.API, lab.Region
+		options.Clusters, options.Args = []harness.Cluster{lab.Cluster}, append(options.Args, lab.Args()...)
+	} else {
+		if w.proxmox == nil {
+			w.proxmox = newProxmox(t, s)
+		}
+		w.api, w.region = w.proxmox.API, simulated
+		options.Clusters = []harness.Cluster{w.proxmox.Cluster(w.region)}
+	}
 	var err error
-	w.plane, err = harness.StartPlane(ctx, harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(w.dir, "kubernetes"), NodeMonitorGracePeriod: s.gracePeriod})
+	w.plane, err = harness.StartPlane(ctx, plane)
 	must(t, err)
 	t.Cleanup(w.plane.Stop)
-	w.kube = w.plane.Client
+	w.kube, options.Kubeconfig = w.plane.Client, w.plane.Kubeconfig
 	must(t, harness.InstallCRDs(ctx, w.kube))
-	if w.proxmox == nil {
-		w.proxmox = newProxmox(t, s)
+	system := &corev1.Namespace{}
+	must(t, w.kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system))
+	w.cluster = string(system.UID)
+	if suite.lab != nil {
+		w.keepRecord(t)
 	}
-	w.api = w.proxmox.API
-	w.controller, err = harness.NewController(harness.ControllerOptions{
-		Binary: controller, Dir: filepath.Join(w.dir, "controller"), Kubeconfig: w.plane.Kubeconfig,
-		Clusters: []harness.Cluster{w.proxmox.Cluster(region)}, PollInterval: time.Second, FeatureGates: s.featureGates, Args: s.args,
-	})
+	w.controller, err = harness.NewController(options)
 	must(t, err)
 	t.Cleanup(w.controller.Stop)
 	if !s.idle {
 		must(t, w.controller.Start(ctx))
 	}
 	return w
+}
+
+// keepRecord notes that the world may leave something in the lab, and cleans up
+// when its controller has ended.
+func (w *world) keepRecord(t *testing.T) {
+	t.Helper()
+	record, err := harness.NewRecord(suite.records, w.cluster, suite.lab.Cluster.URLs[0])
+	must(t, err)
+	t.Cleanup(func() {
+		// The test's own context is over.
+		removed, err := suite.clean(context.WithoutCancel(t.Context()), w.cluster, os.Stdout)
+		if err != nil {
+			t.Errorf("%v; the next run tries again", err)
+			must(t, record.Keep())
+			return
+		}
+		if len(removed) > 0 && !t.Failed() {
+			t.Errorf("the test left %s", strings.Join(removed, ", "))
+		}
+		must(t, record.Done())
+	})
 }
 
 func newProxmox(t *testing.T, s setup) *harness.Proxmox {
@@ -99,7 +143,7 @@ func newProxmox(t *testing.T, s setup) *harness.Proxmox {
 	if speed == 0 {
 		speed = 5
 	}
-	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{Hosts: hosts, Speed: speed, Heartbeat: 2 * time.Second})
+	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{Hosts: hosts, Version: s.version, Speed: speed, Heartbeat: 2 * time.Second})
 	must(t, err)
 	t.Cleanup(p.Close)
 	return p
@@ -116,7 +160,7 @@ func must(t *testing.T, err error) {
 // last one, and all that helps to understand it.
 func (w *world) eventually(t *testing.T, what string, condition func(context.Context) error) {
 	t.Helper()
-	w.within(t, patience, what, condition)
+	w.within(t, patience(), what, condition)
 }
 
 func (w *world) within(t *testing.T, limit time.Duration, what string, condition func(context.Context) error) {
@@ -128,7 +172,10 @@ func (w *world) within(t *testing.T, limit time.Duration, what string, condition
 }
 
 func await(ctx context.Context, limit time.Duration, condition func(context.Context) error) error {
-	deadline := time.Now().Add(limit)
+	deadline, pause := time.Now().Add(limit), pause
+	if suite.lab != nil {
+		pause = labPause
+	}
 	for {
 		err := condition(ctx)
 		if err == nil || time.Now().After(deadline) {
@@ -170,9 +217,12 @@ func (w *world) dump(t *testing.T) {
 		t.Logf("guests: %v", err)
 	}
 	for _, g := range guests {
-		t.Logf("guest %d %s on %s %s lock=%v console:\n%s", g.VMID, g.Name, g.Host, g.Status, g.Config["lock"], indent(w.proxmox.Console(g.VMID)))
+		t.Logf("guest %d %s on %s %s lock=%v", g.VMID, g.Name, g.Host, g.Status, g.Config["lock"])
+		if w.proxmox != nil {
+			t.Logf("console:\n%s", indent(w.proxmox.Console(g.VMID)))
+		}
 	}
-	t.Logf("tasks:\n%s", w.proxmox.Tasks(ctx))
+	t.Logf("tasks:\n%s", w.api.Tasks(ctx))
 }
 
 func indent(s string) string {
@@ -180,170 +230,30 @@ func indent(s string) string {
 	return "    " + strings.Join(lines[max(0, len(lines)-15):], "\n    ")
 }
 
-// pool is a kit of a test's own, with a deployment that only runs there.
-type pool struct {
-	*world
-	name string
-	kit  *harness.Kit
-}
-
-// newPool prepares a kit; change may bend it before it is applied.
-func (w *world) newPool(t *testing.T, name string, change func(*harness.Kit)) *pool {
-	t.Helper()
-	kit, err := harness.NewKit(name, w.plane.Server)
-	must(t, err)
-	kit.Pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("1s")
-	kit.Pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
-	if change != nil {
-		change(kit)
+// holdings are all that Proxmox holds; in a lab, all that it holds of this world:
+// the rest is other people's, and theirs to change.
+func (w *world) holdings(ctx context.Context) (harness.Holdings, error) {
+	if suite.lab != nil {
+		return w.api.Remains(ctx, w.cluster)
 	}
-	must(t, kit.Apply(t.Context(), w.kube))
-	return &pool{world: w, name: name, kit: kit}
+	return w.api.Holdings(ctx)
 }
 
-// run deploys pods that only this pool's Nodes can take.
-func (p *pool) run(t *testing.T, replicas int32) {
+// asBefore waits until neither side holds anything that it did not hold before.
+func (w *world) asBefore(t *testing.T, before harness.Holdings) {
 	t.Helper()
-	d := harness.Deployment(p.name, replicas)
-	d.Spec.Template.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: p.name}
-	for _, taint := range p.kit.Pool.Spec.Template.Spec.Taints {
-		d.Spec.Template.Spec.Tolerations = append(d.Spec.Template.Spec.Tolerations, corev1.Toleration{
-			Key: taint.Key, Value: taint.Value, Operator: corev1.TolerationOpEqual, Effect: taint.Effect,
-		})
-	}
-	must(t, p.kube.Create(t.Context(), d))
-}
-
-// scaleToZero takes all pods away.
-func (p *pool) scaleToZero(t *testing.T) {
-	t.Helper()
-	must(t, harness.Scale(t.Context(), p.kube, p.name, 0))
-}
-
-// claims of the pool.
-func (p *pool) claims(ctx context.Context) ([]karpv1.NodeClaim, error) {
-	list := &karpv1.NodeClaimList{}
-	err := p.kube.List(ctx, list, client.MatchingLabels{karpv1.NodePoolLabelKey: p.name})
-	return list.Items, err
-}
-
-// podsRun waits for all pods of the pool's deployment.
-func (p *pool) podsRun(t *testing.T, want int) {
-	t.Helper()
-	p.eventually(t, fmt.Sprintf("%d running pods of %s", want, p.name), func(ctx context.Context) error {
-		pods, err := harness.Pods(ctx, p.kube, p.name)
+	w.eventually(t, "both sides to be as before", func(ctx context.Context) error {
+		after, err := w.holdings(ctx)
 		if err != nil {
 			return err
 		}
-		ready := 0
-		for i := range pods {
-			if harness.PodReady(&pods[i]) {
-				ready++
-			}
+		left, err := harness.KubeLeftovers(ctx, w.kube)
+		if err != nil {
+			return err
 		}
-		if ready != want || len(pods) != want {
-			return fmt.Errorf("%d of %d pods run, want %d", ready, len(pods), want)
+		if left = append(left, before.Leftovers(after)...); len(left) > 0 {
+			return errors.New(strings.Join(left, "; "))
 		}
 		return nil
 	})
-}
-
-// onlyClaim waits for the pool to have exactly one claim that is as wanted.
-func (p *pool) onlyClaim(t *testing.T, what string, is func(*karpv1.NodeClaim) error) *karpv1.NodeClaim {
-	t.Helper()
-	var found *karpv1.NodeClaim
-	p.eventually(t, "a claim of "+p.name+" that "+what, func(ctx context.Context) error {
-		claims, err := p.claims(ctx)
-		if err != nil {
-			return err
-		}
-		if len(claims) != 1 {
-			return fmt.Errorf("there are %d claims, want 1", len(claims))
-		}
-		found = &claims[0]
-		return is(found)
-	})
-	return found
-}
-
-// settled: the Node is initialized, the launch is over and the boot drive was
-// taken back, so that from here on the controller leaves the VM alone.
-func settled(claim *karpv1.NodeClaim) error {
-	if c := claim.StatusConditions().Get(karpv1.ConditionTypeInitialized); !c.IsTrue() {
-		return fmt.Errorf("claim %s is not initialized: %s", claim.Name, c.Message)
-	}
-	for _, key := range []string{v1alpha1.AnnotationLaunchCompleted, v1alpha1.AnnotationBootDataStatus} {
-		if claim.Annotations[key] == "" {
-			return fmt.Errorf("claim %s has no annotation %s yet", claim.Name, key)
-		}
-	}
-	return nil
-}
-
-// node of a claim.
-func (p *pool) node(ctx context.Context, claim *karpv1.NodeClaim) (*corev1.Node, error) {
-	node := &corev1.Node{}
-	return node, p.kube.Get(ctx, client.ObjectKey{Name: claim.Name}, node)
-}
-
-// vms of the pool: a VM is named after its claim, which is named after the pool.
-func (p *pool) vms(ctx context.Context) ([]harness.Guest, error) {
-	guests, err := p.api.Guests(ctx)
-	return slices.DeleteFunc(guests, func(g harness.Guest) bool { return !strings.Contains(g.Notes(), "nodepool="+p.name+",") }), err
-}
-
-// giveBack deletes claims without waiting for consolidation to find them empty.
-func (p *pool) giveBack(t *testing.T, claims ...*karpv1.NodeClaim) {
-	t.Helper()
-	p.scaleToZero(t) // else Karpenter makes another one at once
-	for _, claim := range claims {
-		must(t, client.IgnoreNotFound(p.kube.Delete(t.Context(), claim)))
-	}
-	p.nothingLeft(t, claims...)
-}
-
-// nothingLeft waits until nothing of the claims is left on either side.
-func (p *pool) nothingLeft(t *testing.T, claims ...*karpv1.NodeClaim) {
-	t.Helper()
-	p.eventually(t, "nothing of "+p.name+" to be left", func(ctx context.Context) error {
-		left, err := p.claims(ctx)
-		if err != nil || len(left) > 0 {
-			return fmt.Errorf("%d claims are left (%w)", len(left), err)
-		}
-		vms, err := p.vms(ctx)
-		if err != nil || len(vms) > 0 {
-			return fmt.Errorf("%d VMs are left (%w)", len(vms), err)
-		}
-		for _, claim := range claims {
-			if _, err := p.node(ctx, claim); client.IgnoreNotFound(err) != nil || err == nil {
-				return fmt.Errorf("node %s is left (%w)", claim.Name, err)
-			}
-		}
-		return p.noBootData(ctx, claims...)
-	})
-}
-
-// noBootData: neither ISO nor disk nor join token of the claims is there.
-func (p *pool) noBootData(ctx context.Context, claims ...*karpv1.NodeClaim) error {
-	volumes, err := p.api.Volumes(ctx)
-	if err != nil {
-		return err
-	}
-	tokens, err := harness.JoinTokens(ctx, p.kube)
-	if err != nil {
-		return err
-	}
-	for _, claim := range claims {
-		for _, volume := range volumes {
-			if strings.Contains(volume.ID, string(claim.UID)) {
-				return fmt.Errorf("volume %s is left on host %s", volume.ID, volume.Host)
-			}
-		}
-		for _, token := range tokens {
-			if strings.Contains(fmt.Sprint(token.Labels), string(claim.UID)) {
-				return fmt.Errorf("join token %s is left", token.Name)
-			}
-		}
-	}
-	return nil
 }

@@ -5,8 +5,6 @@ package harness
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,26 +20,40 @@ import (
 // API is a small client of its own for the Proxmox API: what the controller did
 // is not judged by the controller's own code.
 type API struct {
-	base, token string
-	http        *http.Client
+	base string
+	http *http.Client
+	// login goes into every request.
+	login http.Header
+	// vmids bound the guests whose configuration is read, where a cluster holds many
+	// that do not concern us.
+	vmids func(vmid int) bool
 }
 
-// NewAPI makes a client that trusts the given CA.
-func NewAPI(base string, ca []byte, tokenID, tokenSecret string) (*API, error) {
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return nil, errors.New("making a Proxmox client, the CA has no certificate")
+// NewAPI makes a client for an entry of the cloud config. Of several URLs it uses
+// the first.
+func NewAPI(c Cluster) (*API, error) {
+	trust, err := c.trust()
+	if err != nil {
+		return nil, err
 	}
-	return &API{
-		base:  strings.TrimSuffix(base, "/"),
-		token: "PVEAPIToken=" + tokenID + "=" + tokenSecret,
+	if len(c.URLs) == 0 {
+		return nil, errors.New("making a Proxmox client, there is no URL")
+	}
+	a := &API{
+		base:  strings.TrimSuffix(c.URLs[0], "/"),
+		login: http.Header{},
+		vmids: func(int) bool { return true },
 		http: &http.Client{
 			Timeout: 30 * time.Second,
 			// Shorter than pveproxy's own five seconds, so that no request meets a
 			// connection that is just being closed.
-			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, IdleConnTimeout: 2 * time.Second},
+			Transport: &http.Transport{TLSClientConfig: trust, IdleConnTimeout: 2 * time.Second},
 		},
-	}, nil
+	}
+	if c.TokenID != "" {
+		a.login.Set("Authorization", "PVEAPIToken="+c.TokenID+"="+c.TokenSecret)
+	}
+	return a, nil
 }
 
 // APIError is an answer that is none.
@@ -69,7 +81,7 @@ func (a *API) Call(ctx context.Context, method, path string, params url.Values, 
 	if body != nil {
 		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	request.Header.Set("Authorization", a.token)
+	maps.Copy(request.Header, a.login)
 	response, err := a.http.Do(request)
 	if err != nil {
 		return err
@@ -181,6 +193,9 @@ func (a *API) Guests(ctx context.Context) ([]Guest, error) {
 			return nil, err
 		}
 		for _, row := range rows {
+			if !a.vmids(row.VMID) {
+				continue
+			}
 			guest := Guest{Host: host, VMID: row.VMID, Name: row.Name, Status: row.Status, Template: row.Template == 1}
 			err := a.Call(ctx, http.MethodGet, fmt.Sprintf("/nodes/%s/qemu/%d/config", host, row.VMID), url.Values{"current": {"1"}}, &guest.Config)
 			if err != nil && !isGone(err) {
@@ -212,12 +227,18 @@ func (a *API) Volumes(ctx context.Context) ([]Volume, error) {
 		if !hosts[host] {
 			continue
 		}
-		var storages []struct{ Storage string }
+		var storages []struct {
+			Storage         string
+			Enabled, Active int
+		}
 		if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/storage", nil, &storages); err != nil {
 			return nil, err
 		}
 		for _, storage := range storages {
 			var rows []struct{ Volid string }
+			if storage.Enabled == 0 || storage.Active == 0 {
+				continue // its content cannot be told, nor changed
+			}
 			if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/storage/"+storage.Storage+"/content", nil, &rows); err != nil {
 				return nil, err
 			}

@@ -26,15 +26,6 @@ import (
 
 const controllerPatience = time.Minute
 
-// Cluster is one entry of the controller's cloud config.
-type Cluster struct {
-	Region      string   `json:"region"`
-	URLs        []string `json:"urls"`
-	CA          string   `json:"ca,omitempty"`
-	TokenID     string   `json:"token_id"`
-	TokenSecret string   `json:"token_secret"`
-}
-
 // ControllerOptions say how to run the controller.
 type ControllerOptions struct {
 	// Binary is the path of the controller.

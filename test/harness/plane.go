@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -41,13 +43,16 @@ type PlaneOptions struct {
 	// NodeMonitorGracePeriod is how long a Node may be silent; kubeplane's own
 	// default when zero.
 	NodeMonitorGracePeriod time.Duration
+	// NodeAddress is an IP address of this machine that Nodes reach the API server
+	// at; it is on loopback alone when empty.
+	NodeAddress string
 }
 
 // Plane is a running Kubernetes control plane.
 type Plane struct {
 	// Kubeconfig is the path of an administrator's kubeconfig.
 	Kubeconfig string
-	// Server is the URL of the API server, for boot data.
+	// Server is the URL at which Nodes reach the API server, for boot data.
 	Server string
 	// Dir has the logs of the components in its logs directory.
 	Dir    string
@@ -56,6 +61,7 @@ type Plane struct {
 	Client client.WithWatch
 
 	process *process
+	forward *Forward
 }
 
 // StartPlane returns when pods can be created, scheduled and controlled.
@@ -68,6 +74,9 @@ func StartPlane(ctx context.Context, o PlaneOptions) (*Plane, error) {
 	if o.NodeMonitorGracePeriod > 0 {
 		args = append(args, "--node-monitor-grace-period", o.NodeMonitorGracePeriod.String())
 	}
+	if o.NodeAddress != "" {
+		args = append(args, "--server-ip", o.NodeAddress)
+	}
 	p, err := startProcess("kubeplane", filepath.Join(o.Dir, "kubeplane.log"), exec.Command(o.Binary, args...))
 	if err != nil {
 		return nil, err
@@ -77,6 +86,14 @@ func StartPlane(ctx context.Context, o PlaneOptions) (*Plane, error) {
 	if err != nil {
 		plane.Stop()
 		return nil, fmt.Errorf("bringing the control plane up, %w", err)
+	}
+	if o.NodeAddress != "" {
+		plane.forward, err = StartForward(ctx, net.JoinHostPort(o.NodeAddress, "0"), strings.TrimPrefix(plane.Server, "https://"))
+		if err != nil {
+			plane.Stop()
+			return nil, err
+		}
+		plane.Server = "https://" + plane.forward.Address()
 	}
 	return plane, nil
 }
@@ -111,7 +128,12 @@ func (p *Plane) read(file string) error {
 }
 
 // Stop ends the control plane and all of its processes.
-func (p *Plane) Stop() { p.process.stop(10 * time.Second) }
+func (p *Plane) Stop() {
+	if p.forward != nil {
+		p.forward.Close()
+	}
+	p.process.stop(10 * time.Second)
+}
 
 // Done is closed when the control plane has ended.
 func (p *Plane) Done() <-chan struct{} { return p.process.done }

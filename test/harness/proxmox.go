@@ -6,8 +6,6 @@ package harness
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -20,6 +18,8 @@ import (
 type ProxmoxOptions struct {
 	// Hosts is their number: pve1, pve2, ...
 	Hosts int
+	// Version of Proxmox VE: 8.4 (when empty) or 9.2.
+	Version string
 	// Speed is how much faster than a real one it works; 1 when zero.
 	Speed float64
 	// Heartbeat of the kubelets in the VMs; 10 s, as real ones, when zero.
@@ -46,6 +46,9 @@ type Proxmox struct {
 // StartProxmox starts the cluster.
 func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	p := &Proxmox{scenario: pvesim.DefaultScenario(o.Hosts)}
+	if o.Version != "" {
+		p.scenario.Version = o.Version
+	}
 	p.runtime = guest.NewRuntime(guest.Options{HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime})
 	p.Witness = NewWitness(p.runtime)
 	options := pvesim.Options{Speed: max(o.Speed, 0), Guests: p.Witness}
@@ -63,7 +66,7 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	if err := p.Start(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
-	if p.API, err = NewAPI(p.URL(), p.CAPEM(), pvesim.DefaultTokenID, pvesim.DefaultTokenSecret); err != nil {
+	if p.API, err = NewAPI(p.Cluster("simulated")); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -89,45 +92,6 @@ func (p *Proxmox) CPUs() map[string]int {
 
 // Console is what a VM wrote to its serial console.
 func (p *Proxmox) Console(vmid int) string { return p.runtime.Console(vmid) }
-
-// Tasks lists the latest tasks of the cluster, for messages.
-func (p *Proxmox) Tasks(ctx context.Context) string {
-	var rows []struct {
-		UPID, Status       string
-		Starttime, Endtime int64
-	}
-	if err := p.API.Call(ctx, http.MethodGet, "/cluster/tasks", nil, &rows); err != nil {
-		return err.Error()
-	}
-	var out strings.Builder
-	for _, row := range rows {
-		fmt.Fprintf(&out, "%s %s\n", row.UPID, row.Status)
-	}
-	return out.String()
-}
-
-// power presses one of the buttons of a VM.
-func (p *Proxmox) power(ctx context.Context, guest Guest, verb string, params url.Values) error {
-	return p.API.Run(ctx, http.MethodPost, fmt.Sprintf("/nodes/%s/qemu/%d/status/%s", guest.Host, guest.VMID, verb), params)
-}
-
-// Stop cuts a VM's power.
-func (p *Proxmox) Stop(ctx context.Context, guest Guest) error {
-	return p.power(ctx, guest, "stop", nil)
-}
-
-// Reboot asks the guest to restart.
-func (p *Proxmox) Reboot(ctx context.Context, guest Guest) error {
-	return p.power(ctx, guest, "reboot", url.Values{"timeout": {"30"}})
-}
-
-// Destroy removes a VM, as somebody at the console would.
-func (p *Proxmox) Destroy(ctx context.Context, guest Guest) error {
-	if err := p.Stop(ctx, guest); err != nil {
-		return err
-	}
-	return p.API.Run(ctx, http.MethodDelete, fmt.Sprintf("/nodes/%s/qemu/%d", guest.Host, guest.VMID), nil)
-}
 
 // WriteRequests writes every request that the cluster answered, one a line.
 func (p *Proxmox) WriteRequests(file string) error {

@@ -1,0 +1,50 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"strings"
+)
+
+// Cluster is one entry of the controller's cloud config.
+type Cluster struct {
+	Region      string   `json:"region"`
+	URLs        []string `json:"urls"`
+	CA          string   `json:"ca,omitempty"`
+	Fingerprint string   `json:"fingerprint,omitempty"`
+	Insecure    bool     `json:"insecure,omitempty"`
+	TokenID     string   `json:"token_id"`
+	TokenSecret string   `json:"token_secret"`
+}
+
+// trust is how the certificates of the cluster's hosts are checked.
+func (c Cluster) trust() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	switch {
+	case c.Insecure:
+		config.InsecureSkipVerify = true
+	case c.Fingerprint != "":
+		config.InsecureSkipVerify = true // the fingerprint is checked instead
+		known := strings.Split(strings.ToLower(strings.ReplaceAll(c.Fingerprint, ":", "")), ";")
+		config.VerifyConnection = func(state tls.ConnectionState) error {
+			sum := sha256.Sum256(state.PeerCertificates[0].Raw)
+			if !slices.Contains(known, hex.EncodeToString(sum[:])) {
+				return errors.New("the certificate has another fingerprint than the cloud config")
+			}
+			return nil
+		}
+	case c.CA != "":
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM([]byte(c.CA)) {
+			return nil, errors.New("making a Proxmox client, the CA has no certificate")
+		}
+	}
+	return config, nil
+}
