@@ -116,7 +116,9 @@ func TestTheKubeadmExampleJoins(t *testing.T) {
 	// The token and the drive go, and the VM restarts: it is still itself.
 	g.Expect(tokens.Revoke(ctx, claim.UID)).To(Succeed())
 	firstBoot := node.Status.NodeInfo.BootID
-	api, err := harness.NewAPI(sim.URL(), sim.CAPEM(), pvesim.DefaultTokenID, pvesim.DefaultTokenSecret)
+	api, err := harness.NewAPI(harness.Cluster{
+		URLs: []string{sim.URL()}, CA: string(sim.CAPEM()), TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
+	})
 	g.Expect(err).NotTo(HaveOccurred())
 	vm := fmt.Sprintf("/nodes/pve1/qemu/%d", 20001)
 	g.Expect(api.Call(ctx, http.MethodPut, vm+"/config", url.Values{"ide2": {"none,media=cdrom"}}, nil)).To(Succeed())
