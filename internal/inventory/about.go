@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// aboutInterval is how often release and datacenter options are read again.
+	// aboutInterval is how often the release is read again.
 	aboutInterval = time.Hour
 	// mappingInterval is how often the PCI mappings are read again.
 	mappingInterval = 5 * time.Minute
@@ -25,8 +25,8 @@ const (
 // about is what is read at first contact and rarely afterwards.
 type about struct {
 	version proxmox.Version
-	options proxmox.ClusterOptions
 	read    time.Time
+	options proxmox.ClusterOptions // one of the Facts, see facts.go
 
 	mappings     []proxmox.PCIMapping
 	mappingsRead time.Time
@@ -46,8 +46,8 @@ func (c *cluster) isDue(read time.Time, interval time.Duration) bool {
 	return read.IsZero() || c.inventory.options.Clock.Since(read) >= interval
 }
 
-// readAbout reads release and options when they are due. Failing costs nothing
-// but another try at the next poll.
+// readAbout reads the release when it is due. Failing costs nothing but another
+// try at the next poll.
 func (c *cluster) readAbout(ctx context.Context) {
 	if !c.isDue(c.about.read, aboutInterval) {
 		return
@@ -57,13 +57,7 @@ func (c *cluster) readAbout(ctx context.Context) {
 		c.inventory.options.Log.V(1).Info("reading the release failed", "region", c.region, "error", err.Error())
 		return
 	}
-	c.about.version = version
-	options, err := c.client.Options(ctx)
-	if err != nil {
-		c.inventory.options.Log.V(1).Info("reading the datacenter options failed", "region", c.region, "error", err.Error())
-		return
-	}
-	c.about.options, c.about.read = options, c.inventory.options.Clock.Now()
+	c.about.version, c.about.read = version, c.inventory.options.Clock.Now()
 }
 
 // readMappings reads the PCI mappings when they are due. Without them VMs without

@@ -25,7 +25,7 @@ const (
 	firstDetailTimeout = 15 * time.Second
 	// sweepInterval is how often one config is read again without a sign of
 	// change, to find what rows do not show (disks, notes, networks, devices).
-	sweepInterval = 90 * time.Second
+	sweepInterval = 150 * time.Second
 	// retryDelay and maxRetryDelay space the tries on a config that cannot be read.
 	retryDelay    = 10 * time.Second
 	maxRetryDelay = 10 * time.Minute

@@ -6,6 +6,7 @@ package inventory_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -189,7 +190,7 @@ func TestSweepFindsWhatRowsDoNotShow(t *testing.T) {
 	})
 	generation := i.Generation()
 	for range 3 { // one at a time, each in its turn
-		clock.Step(90 * time.Second)
+		clock.Step(150 * time.Second)
 		refresh(t, i)
 	}
 	for _, vmid := range []int{20001, 20002, 900} {
@@ -252,8 +253,16 @@ func TestIdleCostIsAtMostEightCallsAMinute(t *testing.T) {
 
 func idleCost(t *testing.T, release string) {
 	t.Helper()
-	c := newCluster("r", host("pve1", 64, 512))
+	hosts := []proxmox.HostRow{host("pve1", 64, 512)}
+	for n := range 9 {
+		hosts = append(hosts, host(fmt.Sprintf("other%d", n), 64, 512))
+	}
+	c := newCluster("r", hosts...)
 	c.release = release
+	c.hardware = map[string]proxmox.HostInfo{}
+	for _, host := range hosts {
+		c.hardware[host.Name] = proxmox.HostInfo{Sockets: 1}
+	}
 	var guests []proxmox.GuestRow
 	for n := range 200 {
 		for _, vmid := range []int{100 + n, 20000 + n} {

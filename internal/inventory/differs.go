@@ -16,9 +16,11 @@ func differs(a, b *Snapshot) bool {
 	if a == nil || b == nil {
 		return a != b
 	}
-	return a.Version != b.Version ||
+	return a.Version != b.Version || a.Facts != b.Facts ||
 		a.Options.MACPrefix != b.Options.MACPrefix ||
+		a.Options.TagAccess != b.Options.TagAccess ||
 		!slices.Equal(a.Options.AllowedTags, b.Options.AllowedTags) ||
+		!slices.Equal(a.Options.RegisteredTags, b.Options.RegisteredTags) ||
 		!maps.EqualFunc(a.Hosts, b.Hosts, sameHost) ||
 		!maps.EqualFunc(a.Guests, b.Guests, sameGuest) ||
 		!maps.EqualFunc(a.Storages, b.Storages, sameStorage) ||

@@ -10,10 +10,13 @@
 //
 // Each Cluster is polled on its own, so a dead one delays nobody: one call of
 // /cluster/resources per interval. The configurations of VMs and templates are
-// read at first sight, when the row changed, and by a sweep of one every 90
+// read at first sight, when the row changed, and by a sweep of one every 150
 // seconds; of other people's VMs they tell the PCI devices and CPUs that they hold.
 // The PCI mappings are read every five minutes and, before 9.2, the Hosts in
-// maintenance every minute. A failed poll keeps the last good Snapshot and is recorded
+// maintenance every minute. What else a Cluster has and lets us do (privileges,
+// bridges, security groups, allowed tags: the Facts) is read at first contact, then
+// one call every three minutes in turn, and sooner when a decision that rests on it
+// is in doubt. A failed poll keeps the last good Snapshot and is recorded
 // beside it: partial data is never a shorter list. The first Snapshot waits for
 // the configurations, so that our VMs can be told from others in it.
 //

@@ -39,6 +39,8 @@ type cluster struct {
 	drained     []string
 	release     string // 9.2 where it is empty
 	hardware    map[string]proxmox.HostInfo
+	groups      []string
+	noSDN       error
 	configs     map[int]proxmox.VMConfig
 	failure     error
 	unreadable  map[int]error
@@ -103,6 +105,30 @@ func (c *cluster) Maintenance(context.Context) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.drained), nil
+}
+
+func (c *cluster) User() string { return "kubernetes@pve!karpenter" }
+
+func (c *cluster) SecurityGroups(context.Context) ([]string, error) {
+	c.record("groups")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.groups), nil
+}
+
+func (c *cluster) VNets(context.Context) ([]proxmox.VNet, error) {
+	c.record("vnets")
+	return nil, c.noSDN
+}
+
+func (c *cluster) Bridges(_ context.Context, host string) ([]proxmox.Bridge, error) {
+	c.record("bridges " + host)
+	return []proxmox.Bridge{{Name: "vmbr0", Type: "bridge"}}, nil
+}
+
+func (c *cluster) PoolExists(_ context.Context, pool string) (bool, error) {
+	c.record("pool " + pool)
+	return pool == "karpenter", nil
 }
 
 func (c *cluster) Permissions(context.Context) (proxmox.Permissions, error) {

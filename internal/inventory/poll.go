@@ -25,11 +25,13 @@ type cluster struct {
 	mu      sync.Mutex
 	current *flight // the poll under way
 	next    *flight // the one that was asked for meanwhile
+	doubts  map[Fact]bool
 
 	// Only the poll under way touches what follows.
 	details  details
 	about    about
 	hardware hardwareBook
+	facts    facts
 }
 
 // flight is one poll that several callers may wait for.
@@ -44,8 +46,10 @@ func newCluster(i *Inventory, client proxmox.Client) *cluster {
 		inventory: i,
 		client:    client,
 		region:    client.Region(),
+		doubts:    map[Fact]bool{},
 		details:   details{known: map[int]*detail{}},
 		hardware:  hardwareBook{},
+		facts:     newFacts(),
 	}
 }
 
@@ -129,14 +133,16 @@ func (c *cluster) poll(ctx context.Context) error {
 	c.readMaintenance(ctx, resources.Hosts)
 	c.details.sort(resources.Guests, c.inventory.options.DetailRange)
 	if c.inventory.View().Snapshots[c.region] == nil {
+		c.readFacts(ctx, resources, detailTimeout)
 		c.readDetails(ctx, resources, firstDetailTimeout)
 		c.readHardware(ctx, resources.Hosts)
 		c.accept(resources, began)
 		return nil
 	}
 	c.accept(resources, began)
+	facts := c.readFacts(ctx, resources, detailTimeout)
 	configs, hosts := c.readDetails(ctx, resources, detailTimeout), c.readHardware(ctx, resources.Hosts)
-	if configs || hosts {
+	if facts || configs || hosts {
 		c.accept(resources, began)
 	}
 	return nil
@@ -148,6 +154,7 @@ func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
 		Taken:     c.inventory.options.Clock.Now(),
 		Version:   c.about.version,
 		Options:   c.about.options,
+		Facts:     c.facts.known,
 		Resources: resources,
 		Configs:   c.details.configs(),
 		Mappings:  c.about.mappings,

@@ -22,6 +22,7 @@ type Reading struct {
 	Taken     time.Time
 	Version   proxmox.Version
 	Options   proxmox.ClusterOptions
+	Facts     *Facts
 	Resources proxmox.Resources
 	// Configs by VMID, as far as they were read.
 	Configs map[int]*proxmox.VMConfig
@@ -39,6 +40,7 @@ func NewSnapshot(reading Reading, previous *Snapshot, own VMIDRange) *Snapshot {
 		Taken:    reading.Taken,
 		Version:  reading.Version,
 		Options:  reading.Options,
+		Facts:    reading.Facts,
 		Hosts:    make(map[string]Host, len(reading.Resources.Hosts)),
 		Guests:   make(map[int]Guest, len(reading.Resources.Guests)),
 		Storages: make(map[StorageKey]proxmox.StorageRow, len(reading.Resources.Storages)),

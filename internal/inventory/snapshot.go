@@ -14,9 +14,11 @@ import (
 type Snapshot struct {
 	Region string
 	// Taken is when the reading succeeded; the age of the view.
-	Taken    time.Time
-	Version  proxmox.Version
-	Options  proxmox.ClusterOptions
+	Taken   time.Time
+	Version proxmox.Version
+	Options proxmox.ClusterOptions
+	// Facts are nil until they were read.
+	Facts    *Facts
 	Hosts    map[string]Host
 	Guests   map[int]Guest // by VMID, unique in a Cluster
 	Storages map[StorageKey]proxmox.StorageRow

@@ -46,6 +46,18 @@ func (c *burstCluster) VMConfig(context.Context, string, int) (proxmox.VMConfig,
 	return proxmox.VMConfig{}, nil
 }
 
+func (c *burstCluster) User() string { return "" }
+
+func (c *burstCluster) Permissions(context.Context) (proxmox.Permissions, error) {
+	return proxmox.Permissions{}, nil
+}
+
+func (c *burstCluster) SecurityGroups(context.Context) ([]string, error) { return nil, nil }
+
+func (c *burstCluster) VNets(context.Context) ([]proxmox.VNet, error) { return nil, nil }
+
+func (c *burstCluster) Bridges(context.Context, string) ([]proxmox.Bridge, error) { return nil, nil }
+
 func (c *burstCluster) Resources(context.Context) (proxmox.Resources, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

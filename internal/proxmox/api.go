@@ -57,6 +57,7 @@ func (o Options) withDefaults() Options {
 type client struct {
 	region string
 	urls   []string
+	user   *source
 	http   *http.Client
 	api    *goproxmox.Client
 }
@@ -88,10 +89,12 @@ func New(cfg ClusterConfig, opts Options) (Client, error) {
 	}
 
 	c := &client{region: cfg.Region, urls: cfg.URLs}
+	c.user = &source{inline: cfg.TokenID, path: cfg.TokenIDFile}
 	var auth authorizer
 	if cfg.Username != "" {
 		login := c.goProxmox(&http.Client{Transport: &transport{next: hosts, metrics: metrics}})
 		auth = newTicket(cfg, login, opts.Clock)
+		c.user = &source{inline: cfg.Username}
 	} else {
 		auth = newToken(cfg, log)
 	}
@@ -107,6 +110,13 @@ func (c *client) goProxmox(h *http.Client, more ...goproxmox.Option) *goproxmox.
 
 // Region is the name that the cloud config gives this Cluster.
 func (c *client) Region() string { return c.region }
+
+// User is whom Proxmox takes us for.
+func (c *client) User() string {
+	// A file that cannot be read fails the calls, with more to say.
+	user, _ := c.user.read()
+	return user
+}
 
 func (c *client) get(ctx context.Context, e endpoint, out any) error {
 	return c.do(ctx, e, func(ctx context.Context) error { return c.api.Get(ctx, e.String(), out) }, ErrFailed)

@@ -47,12 +47,12 @@ func TestCalls(t *testing.T) {
 			answer: data(`{"mac_prefix":"02:00:00","allowed-tags":["a"],"keyboard":"en-us","description":"",` +
 				`"user-tag-access":{"user-allow":"existing"},"registered-tags":["prod"]}`),
 			sent:   "GET /cluster/options",
-			result: proxmox.ClusterOptions{MACPrefix: "02:00:00", AllowedTags: []string{"a"}, RegisteredTags: []string{"prod"}},
+			result: proxmox.ClusterOptions{MACPrefix: "02:00:00", TagAccess: "existing", AllowedTags: []string{"a"}, RegisteredTags: []string{"prod"}},
 		},
 		"options, no tag allowed": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Options(ctx) },
 			answer: data(`{"allowed-tags":[],"user-tag-access":"user-allow=none"}`), sent: "GET /cluster/options",
-			result: proxmox.ClusterOptions{MACPrefix: "BC:24:11", AllowedTags: []string{}},
+			result: proxmox.ClusterOptions{MACPrefix: "BC:24:11", TagAccess: "none", AllowedTags: []string{}},
 		},
 		"permissions": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Permissions(ctx) },
@@ -65,9 +65,24 @@ func TestCalls(t *testing.T) {
 			result: []string{"k8s"},
 		},
 		"bridges": {
-			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Bridges(ctx, "pve1") },
-			answer: data(`[{"type":"bridge","iface":"vmbr0","active":1}]`), sent: "GET /nodes/pve1/network?type=any_bridge",
-			result: []string{"vmbr0"},
+			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.Bridges(ctx, "pve1") },
+			answer: data(`[{"type":"bridge","iface":"vmbr0","active":1,"bridge_ports":"eno1","bridge_vlan_aware":1},` +
+				`{"type":"bridge","iface":"vmbr1","bridge_ports":""},{"type":"vnet","iface":"blue"}]`),
+			sent: "GET /nodes/pve1/network?type=any_bridge",
+			result: []proxmox.Bridge{
+				{Name: "vmbr0", Type: "bridge", Ports: "eno1", VLANAware: true}, {Name: "vmbr1", Type: "bridge"}, {Name: "blue", Type: "vnet"},
+			},
+		},
+		"vnets": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.VNets(ctx) },
+			answer: data(`[{"type":"vnet","vnet":"blue","zone":"lab","vlanaware":1},{"type":"vnet","vnet":"red","zone":"lab","tag":7}]`),
+			sent:   "GET /cluster/sdn/vnets",
+			result: []proxmox.VNet{{Name: "blue", Zone: "lab", VLANAware: true}, {Name: "red", Zone: "lab"}},
+		},
+		"a pool": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.PoolExists(ctx, "a/b") },
+			answer: data(`[{"members":[],"poolid":"a/b"}]`), sent: "GET /pools?poolid=a%2Fb",
+			result: true,
 		},
 		"host networks": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.HostNetworks(ctx, "pve1") },

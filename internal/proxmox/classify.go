@@ -20,6 +20,7 @@ const (
 	aboutOther subject = iota
 	aboutGuest
 	aboutStorage
+	aboutPool
 )
 
 // answer is a failed HTTP exchange, as far as classification needs it.
@@ -144,6 +145,7 @@ var rules = []rule{
 	{kind: ErrNotFound, about: aboutGuest, pattern: regexp.MustCompile(`(?i)configuration file '[^']*(qemu-server|lxc)/\d+\.conf' does not exist`)},
 	{kind: ErrNotFound, about: aboutGuest, pattern: regexp.MustCompile(`unable to find configuration file for (VM|CT) \d+ on node`)},
 	{kind: ErrNotFound, about: aboutStorage, pattern: regexp.MustCompile(`(storage|volume) '[^']*' does not exist`)},
+	{kind: ErrNotFound, about: aboutPool, pattern: regexp.MustCompile(`no such pool '`)},
 
 	{kind: ErrExists, pattern: regexp.MustCompile(`config file already exists`)},
 	{kind: ErrExists, pattern: regexp.MustCompile(`(VM|CT) \d+ already exists`)},

@@ -18,6 +18,9 @@ import (
 type Client interface {
 	// Region is the name that the cloud config gives this Cluster.
 	Region() string
+	// User is whom Proxmox takes us for: user@realm!token, or user@realm. It makes
+	// no call; empty where a file that holds it cannot be read now.
+	User() string
 
 	// Version asks which Proxmox VE release answers.
 	Version(ctx context.Context) (Version, error)
@@ -36,7 +39,12 @@ type Client interface {
 	// SecurityGroups lists the names of the Cluster's firewall groups.
 	SecurityGroups(ctx context.Context) ([]string, error)
 	// Bridges lists the bridges and vnets of a Host that the caller may use.
-	Bridges(ctx context.Context, host string) ([]string, error)
+	Bridges(ctx context.Context, host string) ([]Bridge, error)
+	// VNets lists the virtual networks of the SDN that the caller may see.
+	VNets(ctx context.Context) ([]VNet, error)
+	// PoolExists tells whether there is a resource pool of that name, also to a
+	// caller who may not see it.
+	PoolExists(ctx context.Context, pool string) (bool, error)
 
 	// HostInfo reads a Host's hardware.
 	HostInfo(ctx context.Context, host string) (HostInfo, error)

@@ -69,6 +69,8 @@ func (e endpoint) about() subject {
 		return aboutGuest
 	case strings.Contains(e.template, "/storage/{storage}"):
 		return aboutStorage
+	case e.template == "/pools":
+		return aboutPool
 	}
 	return aboutOther
 }

@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 )
@@ -19,4 +20,19 @@ func (c *client) MoveToPool(ctx context.Context, vmid int, from, pool string) er
 		return fmt.Errorf("moving VM %d from pool %q to %q, %w", vmid, from, pool, err)
 	}
 	return nil
+}
+
+// PoolExists tells whether there is a resource pool of that name. Lists of pools
+// leave out what the caller may not audit; asked for one by name, Proxmox answers
+// anybody.
+func (c *client) PoolExists(ctx context.Context, pool string) (bool, error) {
+	var rows []struct{ PoolID string }
+	err := c.get(ctx, at("/pools").with("poolid", pool), &rows)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("reading pool %q, %w", pool, err)
+	}
+	return true, nil
 }

@@ -186,16 +186,17 @@ func (c *client) Options(ctx context.Context) (ClusterOptions, error) {
 	if options.MACPrefix == "" {
 		options.MACPrefix = defaultMACPrefix
 	}
-	if restrictsTags(out.Access) {
+	options.TagAccess = tagAccess(out.Access)
+	if options.TagAccess != "" && options.TagAccess != "free" {
 		options.AllowedTags = append([]string{}, out.Allowed...)
 	}
 	return options, nil
 }
 
-// restrictsTags reads user-tag-access: an object, or a property string. Without
+// tagAccess reads user-tag-access: an object, or a property string. Without
 // Sys.Audit on / Proxmox does not tell; then any tag counts as allowed, and a
 // refused one fails with a *ForbiddenError that names it.
-func restrictsTags(raw json.RawMessage) bool {
+func tagAccess(raw json.RawMessage) string {
 	var object struct {
 		Allow string `json:"user-allow"`
 	}
@@ -205,7 +206,7 @@ func restrictsTags(raw json.RawMessage) bool {
 			object.Allow = ParseProperties(text).Value("user-allow")
 		}
 	}
-	return object.Allow != "" && object.Allow != "free"
+	return object.Allow
 }
 
 func tagList(raw json.RawMessage) []string {
@@ -250,14 +251,39 @@ func (c *client) SecurityGroups(ctx context.Context) ([]string, error) {
 }
 
 // Bridges lists the bridges and vnets of a Host that the caller may use.
-func (c *client) Bridges(ctx context.Context, host string) ([]string, error) {
-	var rows []struct{ Iface string }
+func (c *client) Bridges(ctx context.Context, host string) ([]Bridge, error) {
+	var rows []struct {
+		Iface     string
+		Type      string
+		Ports     string  `json:"bridge_ports"`
+		OVSPorts  string  `json:"ovs_ports"`
+		VLANAware numeric `json:"bridge_vlan_aware"`
+	}
 	if err := c.get(ctx, at("/nodes/{node}/network", host).with("type", "any_bridge"), &rows); err != nil {
 		return nil, fmt.Errorf("reading the bridges of host %s, %w", host, err)
 	}
-	names := make([]string, 0, len(rows))
+	bridges := make([]Bridge, 0, len(rows))
 	for _, row := range rows {
-		names = append(names, row.Iface)
+		bridges = append(bridges, Bridge{
+			Name: row.Iface, Type: row.Type, VLANAware: row.VLANAware.isSet(), Ports: strings.TrimSpace(row.Ports + " " + row.OVSPorts),
+		})
 	}
-	return names, nil
+	return bridges, nil
+}
+
+// VNets lists the virtual networks of the SDN that the caller may see.
+func (c *client) VNets(ctx context.Context) ([]VNet, error) {
+	var rows []struct {
+		VNet      string
+		Zone      string
+		VLANAware numeric
+	}
+	if err := c.get(ctx, at("/cluster/sdn/vnets"), &rows); err != nil {
+		return nil, fmt.Errorf("reading the vnets, %w", err)
+	}
+	vnets := make([]VNet, 0, len(rows))
+	for _, row := range rows {
+		vnets = append(vnets, VNet{Name: row.VNet, Zone: row.Zone, VLANAware: row.VLANAware.isSet()})
+	}
+	return vnets, nil
 }

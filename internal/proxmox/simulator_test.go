@@ -168,7 +168,10 @@ func TestReadingACluster(t *testing.T) {
 
 	bridges, err := c.Bridges(ctx, "pve1")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(bridges).To(ContainElement("vmbr0"))
+	g.Expect(bridges).To(ContainElement(proxmox.Bridge{Name: "vmbr0", Type: "bridge", VLANAware: true, Ports: "eno1"}))
+	for pool, want := range map[string]bool{"nothing": false, "nested/nothing": false} {
+		g.Expect(c.PoolExists(ctx, pool)).To(Equal(want))
+	}
 	groups, err := c.SecurityGroups(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(groups).To(Equal([]string{"kubernetes"}))

@@ -94,6 +94,9 @@ type StorageRow struct {
 type ClusterOptions struct {
 	// MACPrefix for new NICs, "BC:24:11" where the Cluster names none.
 	MACPrefix string
+	// TagAccess is who may set which tags: free, existing, list or none. Empty where
+	// Proxmox does not tell, for which it wants Sys.Audit on /.
+	TagAccess string
 	// AllowedTags is nil where any tag may be set.
 	AllowedTags []string
 	// RegisteredTags may only be set or removed with Sys.Modify on /.
@@ -103,6 +106,23 @@ type ClusterOptions struct {
 // Permissions maps an ACL path to the privileges held there. The value tells
 // whether the privilege propagates to paths below.
 type Permissions map[string]map[string]bool
+
+// Bridge is what a NIC of a VM can be attached to on a Host.
+type Bridge struct {
+	Name string
+	Type string // bridge, OVSBridge, or vnet for one of the SDN
+	// VLANAware bridges carry the tags of NICs themselves. Others need a port, on
+	// which Proxmox then makes the VLAN.
+	VLANAware bool
+	Ports     string
+}
+
+// VNet is a virtual network of the Cluster's SDN.
+type VNet struct {
+	Name      string
+	Zone      string
+	VLANAware bool
+}
 
 // CloneRequest asks for a clone of a template.
 type CloneRequest struct {

@@ -101,7 +101,27 @@ func (e *Engine) getNetwork(_ context.Context, r *Request) (Response, error) {
 		}
 		rows = append(rows, out)
 	}
+	if slices.Contains([]string{"vnet", "any_bridge", "include_sdn"}, typ) {
+		rows = append(rows, e.localVNets(r)...)
+	}
 	return Response{Data: rows}, nil
+}
+
+// localVNets are the virtual networks that the caller may use or audit; every zone spans all hosts.
+func (e *Engine) localVNets(r *Request) []row {
+	e.mu.Lock()
+	zones := map[string]string{}
+	for id, v := range e.vnets.items {
+		zones[id] = fmt.Sprint(v["zone"])
+	}
+	e.mu.Unlock()
+	rows := []row{}
+	for _, id := range sortedKeys(zones) {
+		if e.Access.HasAny(r.Who, "/sdn/zones/"+zones[id]+"/"+id, "SDN.Audit", "SDN.Use") {
+			rows = append(rows, row{"iface": id, "type": "vnet", "active": 1, "method": "manual", "method6": "manual"})
+		}
+	}
+	return rows
 }
 
 func (e *Engine) getPCI(_ context.Context, r *Request) (Response, error) {

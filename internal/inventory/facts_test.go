@@ -1,0 +1,143 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// factCalls are the calls apart from rows and configurations.
+func factCalls(c *cluster) []string {
+	return slices.DeleteFunc(c.takeCalls(), func(call string) bool {
+		return slices.Contains([]string{"resources", "mappings", "version"}, call) || strings.HasPrefix(call, "hardware ")
+	})
+}
+
+func TestFactsAreInTheFirstSnapshot(t *testing.T) {
+	t.Parallel()
+	away := host("pve3", 16, 64)
+	away.Online = false
+	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64), away)
+	c.groups = []string{"kubernetes"}
+	c.permissions = proxmox.Permissions{"/": {"VM.Audit": true}}
+	i, _ := newInventory(t, c)
+	refresh(t, i)
+	got := factCalls(c)
+	slices.Sort(got)
+	if want := []string{"bridges pve1", "bridges pve2", "groups", "options", "permissions", "vnets"}; !slices.Equal(got, want) {
+		t.Errorf("first contact makes the calls %v, want %v", got, want)
+	}
+	facts := i.View().Snapshots["r"].Facts
+	if facts.User != "kubernetes@pve!karpenter" || !facts.Permissions["/"]["VM.Audit"] || !facts.SecurityGroups["kubernetes"] ||
+		facts.Bridges["pve2"]["vmbr0"].Type != "bridge" || len(facts.Pools) != 0 {
+		t.Errorf("found %+v", facts)
+	}
+	refresh(t, i)
+	if calls := factCalls(c); len(calls) > 0 {
+		t.Errorf("a moment later they are read again: %v", calls)
+	}
+}
+
+func TestADoubtedFactIsReadAgainSoonButNotAtOnce(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	i, clock := newInventory(t, c)
+	refresh(t, i)
+	generation := i.Generation()
+	c.takeCalls()
+	c.change(func() { c.groups = []string{"new"} })
+
+	i.Doubt("r", inventory.FactSecurityGroups)
+	i.Doubt("nowhere", inventory.FactSecurityGroups)
+	refresh(t, i)
+	if calls := factCalls(c); len(calls) > 0 {
+		t.Errorf("what was read a moment ago is read again: %v", calls)
+	}
+	clock.Step(30 * time.Second)
+	refresh(t, i)
+	if calls := factCalls(c); !slices.Equal(calls, []string{"groups"}) {
+		t.Errorf("found %v, want only what was doubted", calls)
+	}
+	if !i.View().Snapshots["r"].Facts.SecurityGroups["new"] || i.Generation() == generation {
+		t.Error("the change is not in the view, or nobody was told")
+	}
+	clock.Step(30 * time.Second)
+	refresh(t, i)
+	if calls := factCalls(c); slices.Contains(calls, "groups") {
+		t.Error("a doubt that was answered is still there")
+	}
+}
+
+func TestAPoolIsKnownOnceSomebodyAsked(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	i, _ := newInventory(t, c)
+	refresh(t, i)
+	i.Doubt("r", inventory.FactPool("karpenter"), inventory.FactPool("nothing"))
+	refresh(t, i)
+	pools := i.View().Snapshots["r"].Facts.Pools
+	if exists, known := pools["karpenter"]; !exists || !known {
+		t.Errorf("found %v", pools)
+	}
+	if exists, known := pools["nothing"]; exists || !known {
+		t.Errorf("found %v", pools)
+	}
+}
+
+func TestEveryFactHasItsTurn(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
+	i, clock := newInventory(t, c)
+	refresh(t, i)
+	c.takeCalls()
+	count := map[string]int{}
+	for range 30 {
+		clock.Step(3 * time.Minute)
+		refresh(t, i)
+		calls := factCalls(c)
+		if len(calls) != 1 {
+			t.Errorf("a turn brings %v, want one call", calls)
+		}
+		for _, call := range calls {
+			count[call]++
+		}
+	}
+	for _, call := range []string{"bridges pve1", "bridges pve2", "groups", "options", "vnets"} {
+		if count[call] < 3 || count[call] >= count["permissions"] {
+			t.Errorf("%s was read %d times in 90 minutes, permissions %d times", call, count[call], count["permissions"])
+		}
+	}
+}
+
+func TestAFactThatCannotBeReadIsTriedLessAndLess(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	c.noSDN = errors.New("not implemented")
+	i, clock := newInventory(t, c)
+	refresh(t, i)
+	c.takeCalls()
+	tries := 0
+	for range 60 {
+		clock.Step(time.Minute)
+		refresh(t, i)
+		for _, call := range factCalls(c) {
+			if call == "vnets" {
+				tries++
+			}
+		}
+	}
+	if tries < 3 || tries > 6 {
+		t.Errorf("%d tries in an hour, want a few", tries)
+	}
+	if i.View().Snapshots["r"].Facts.SecurityGroups == nil {
+		t.Error("the rest is not known either")
+	}
+}
