@@ -63,7 +63,7 @@ test: vet lint verify unit kubeplane-test e2e ## Everything that CI checks
 
 .PHONY: unit
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Tests beside the code, with the race detector and a real API server
-	$(call say,"testing the packages with the race detector (first time: 5-10 minutes of compiling; then 1-3 minutes)")
+	$(call say,"testing the packages with the race detector (first time: 5-10 minutes of compiling; then about 5 minutes)")
 	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
 		go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
 

@@ -246,6 +246,13 @@ func (s *Simulator) SetGuestHealth(vmid int, health Health) error {
 	return s.engine.SetGuestHealth(vmid, string(health))
 }
 
+// SetHA puts a VM under HA with a wanted state ("started", "stopped", "disabled", "ignored"), as an admin would; "" takes
+// it out.
+func (s *Simulator) SetHA(vmid int, state string) error { return s.engine.SetHA(vmid, state) }
+
+// HAState is the state that HA wants a VM to be in; false for one that is not under HA.
+func (s *Simulator) HAState(vmid int) (string, bool) { return s.engine.HAState(vmid) }
+
 // SetConfigLock sets or, with "", removes the "lock:" key of a VM, as a backup or a crash would.
 func (s *Simulator) SetConfigLock(vmid int, lock string) error {
 	return s.engine.SetConfigLock(vmid, lock)

@@ -126,7 +126,7 @@ func (l *launch) cloneUnderWay(ctx context.Context) (bool, error) {
 	if l.memory.noneOpen(string(l.claim.UID)) {
 		return false, nil
 	}
-	tasks, err := l.client.RunningTasks(ctx, l.intent.TemplateHost, "qmclone")
+	tasks, err := l.client.RunningTasks(ctx, l.intent.TemplateHost, kindClone)
 	if err != nil {
 		return false, err
 	}
@@ -179,7 +179,7 @@ func (l *launch) awaitClone(ctx context.Context, task proxmox.UPID) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		// It goes on without us, and the claim's removal will cancel it.
 		took := l.Settings.TaskTimeout
-		l.durations.Observe("qmclone", durationKey(l.intent.Region, l.intent.Host, l.intent.Storage), took, took*2)
+		l.durations.Observe(kindClone, durationKey(l.intent.Region, l.intent.Host, l.intent.Storage), took, took*2)
 		return &LaunchError{Reason: ReasonSlowClone, err: fmt.Errorf("cloning template %d on host %s takes longer than %s", l.intent.TemplateID, l.intent.TemplateHost, took)}
 	}
 	l.memory.settled(string(l.claim.UID))

@@ -90,7 +90,7 @@ func (r *removal) run(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if ok {
-		outcome, err = r.removeVM(ctx, r.client, r.id, host)
+		_, outcome, err = r.removeVM(ctx, r.client, r.id, host)
 		if err != nil && r.hostIsGone(ctx, host, err) {
 			log.FromContext(ctx).Info("the host has left its cluster, and the VM with it", "vmid", r.id.VMID, "host", host)
 			return r.finish(ctx)
@@ -211,7 +211,7 @@ func (r *removal) cloneSettled(ctx context.Context) (bool, error) {
 	if !r.hasIntent {
 		return true, nil
 	}
-	tasks, err := r.client.RunningTasks(ctx, r.intent.TemplateHost, "qmclone")
+	tasks, err := r.client.RunningTasks(ctx, r.intent.TemplateHost, kindClone)
 	if err != nil {
 		return false, blockedBy(err, fmt.Sprintf("host %s does not answer", r.intent.TemplateHost))
 	}
@@ -284,15 +284,24 @@ const (
 )
 
 // removeVM stops and destroys the VM, once it is known to be the one. Somebody
-// else's VM is left alone.
-func (p *Provider) removeVM(ctx context.Context, c proxmox.Client, id Identity, host string) (outcome, error) {
+// else's VM is left alone. It tells what it read of the VM.
+func (p *Provider) removeVM(ctx context.Context, c proxmox.Client, id Identity, host string) (proxmox.VMConfig, outcome, error) {
 	cfg, err := c.VMConfig(ctx, host, id.VMID)
 	if errors.Is(err, proxmox.ErrNotFound) {
-		return vmAbsent, nil
+		return cfg, vmAbsent, nil
 	}
 	if err != nil {
-		return vmGoing, blockedBy(err, fmt.Sprintf("host %s does not answer; VM %d will be removed when it is back", host, id.VMID))
+		return cfg, vmGoing, blockedBy(err, fmt.Sprintf("host %s does not answer; VM %d will be removed when it is back", host, id.VMID))
 	}
+	if state, err := mayRemove(ctx, id, host, cfg); state != vmRemoved || err != nil {
+		return cfg, state, err
+	}
+	state, err := p.destroy(ctx, c, id, host, cfg)
+	return cfg, state, err
+}
+
+// mayRemove answers vmRemoved where nothing speaks against the removal of a VM.
+func mayRemove(ctx context.Context, id Identity, host string, cfg proxmox.VMConfig) (outcome, error) {
 	switch lock := cfg.Lock(); lock {
 	case "":
 	case lockClone:
@@ -313,7 +322,7 @@ func (p *Provider) removeVM(ctx context.Context, c proxmox.Client, id Identity, 
 	if cfg.Protected() {
 		return vmGoing, &BlockedError{Reason: BlockedProtected, Message: fmt.Sprintf("VM %d on host %s is protected; to let it go, run: qm set %d --protection 0", id.VMID, host, id.VMID)}
 	}
-	return p.destroy(ctx, c, id, host, cfg)
+	return vmRemoved, nil
 }
 
 func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, host string, cfg proxmox.VMConfig) (outcome, error) {

@@ -30,7 +30,9 @@ type VM struct {
 	Status string
 	// HostOnline is false while its Host is away.
 	HostOnline bool
-	config     proxmox.VMConfig
+	// HAState is what Proxmox's HA does with it; empty for a VM that is not under HA.
+	HAState string
+	config  proxmox.VMConfig
 }
 
 // bootVolume is the ISO in its boot drive, if it still has one.
@@ -47,6 +49,10 @@ func (v VM) bootVolume() string {
 func (v VM) ProviderID() string {
 	return v1alpha1.ProviderID{Region: v.Region, VMID: v.VMID}.String()
 }
+
+// UnderHA tells whether Proxmox's HA decides when the VM runs: a resource that it is
+// told to ignore it leaves alone.
+func (v VM) UnderHA() bool { return v.HAState != "" && v.HAState != "ignored" }
 
 // ErrNoView says that a Cluster was never read, so that nothing can be known about it.
 var ErrNoView = errors.New("the cluster was never read")
@@ -90,6 +96,7 @@ func (p *Provider) ours(snapshot *inventory.Snapshot, guest inventory.Guest) (VM
 		Identity: id, Host: guest.Host, Name: guest.Name,
 		Status:     guest.Status,
 		HostOnline: snapshot.Hosts[guest.Host].Online,
+		HAState:    guest.HAState,
 		config:     *guest.Config,
 	}, true
 }
@@ -155,17 +162,17 @@ func (p *Provider) RemoveOrphan(ctx context.Context, vm VM) (bool, error) {
 		return false, nil
 	}
 	defer release()
-	if vm.bootVolume() == "" {
-		// The Snapshot may have read it before its boot drive was there.
-		if cfg, err := client.VMConfig(ctx, vm.Host, vm.VMID); err == nil {
-			vm.config = cfg
-		}
-	}
-	outcome, err := p.removeVM(ctx, client, vm.Identity, vm.Host)
+	cfg, outcome, err := p.removeVM(ctx, client, vm.Identity, vm.Host)
 	if err != nil || (outcome != vmRemoved && outcome != vmAbsent) {
 		return false, err
 	}
-	if volume := vm.bootVolume(); volume != "" {
+	volume := vm.bootVolume()
+	if volume == "" && outcome == vmRemoved {
+		// The Snapshot may have read it before its boot drive was there.
+		vm.config = cfg
+		volume = vm.bootVolume()
+	}
+	if volume != "" {
 		if err := p.deleteVolume(ctx, client, vm.Host, volume); err != nil {
 			return false, err
 		}

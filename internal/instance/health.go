@@ -9,13 +9,21 @@ import (
 	"time"
 )
 
-// failuresInARow make launches of a class count as failing.
-const failuresInARow = 3
+const (
+	// failuresInARow make launches of a class count as failing.
+	failuresInARow = 3
+	// refusalLife is how long slow clones keep a Host out.
+	refusalLife = time.Hour
+	// kindClone is the type of clone tasks.
+	kindClone = "qmclone"
+)
 
 // health remembers how the launches of each NodeClass went lately.
 type health struct {
 	mu      sync.Mutex
 	byClass map[string]streak
+	// refused is since when clones are too slow, by durationKey.
+	refused map[string]time.Time
 }
 
 type streak struct {
@@ -24,7 +32,26 @@ type streak struct {
 	message  string
 }
 
-func newHealth() *health { return &health{byClass: map[string]streak{}} }
+func newHealth() *health {
+	return &health{byClass: map[string]streak{}, refused: map[string]time.Time{}}
+}
+
+// refusalOver notes since when clones are refused somewhere, and tells when that is
+// long enough.
+func (h *health) refusalOver(key string, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	since, ok := h.refused[key]
+	if !ok {
+		h.refused[key] = now
+		return false
+	}
+	if now.Sub(since) < refusalLife {
+		return false
+	}
+	delete(h.refused, key)
+	return true
+}
 
 func (h *health) failed(class, reason, message string) {
 	h.mu.Lock()
@@ -66,12 +93,18 @@ func (p *Provider) LaunchHealth(class string) (known, failing bool, reason, mess
 // CloneTime is how long a clone on that storage takes, as learned; zero when none
 // was seen.
 func (p *Provider) CloneTime(region, host, storage string) time.Duration {
-	return p.durations.Learned("qmclone", durationKey(region, host, storage))
+	return p.durations.Learned(kindClone, durationKey(region, host, storage))
 }
 
-// CloneVerdict holds a clone's time against core's patience: a refusal says why no
-// VM of the class can be launched there, a warning that it is close.
-func (p *Provider) CloneVerdict(took time.Duration) (refusal, warning string) {
+// CloneVerdict holds the time of clones on a storage against core's patience: a
+// refusal says why no VM can be launched there, a warning that it is close. A
+// refusal ends after an hour: a storage that was busy for once is tried again.
+func (p *Provider) CloneVerdict(region, host, storage string) (refusal, warning string) {
+	took := p.CloneTime(region, host, storage)
+	if took >= p.Settings.TooSlowClone && p.health.refusalOver(durationKey(region, host, storage), p.Clock.Now()) {
+		p.durations.Forget(kindClone, durationKey(region, host, storage))
+		took = 0
+	}
 	text := fmt.Sprintf("a clone takes about %s there, and Karpenter gives up on a replacement after 10m and on a node that has not registered after 15m; "+
 		"put the template on a storage that can link clones (LVM-thin, ZFS, Ceph RBD, or a directory with qcow2)", took.Round(time.Second))
 	switch {

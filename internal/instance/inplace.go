@@ -40,8 +40,9 @@ func (p *Provider) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, c
 	if err := updateFirewall(ctx, client, vm, class.Spec.SecurityGroups); err != nil {
 		return err
 	}
-	// Only out of the pool that we put it in: another one is an admin's choice.
-	if from := poolOf(claim); guest.Pool == from && from != class.Spec.ResourcePool {
+	// Only out of the pool that we put it in: another one is an admin's choice. Without
+	// Pool.Audit no pool is shown; then the move itself says what is lacking.
+	if from := poolOf(claim); (guest.Pool == from || guest.Pool == "") && from != class.Spec.ResourcePool {
 		if err := client.MoveToPool(ctx, vm.VMID, from, class.Spec.ResourcePool); err != nil {
 			return err
 		}

@@ -34,6 +34,12 @@ type launch struct {
 	progress   Progress
 }
 
+// Completed tells whether this process saw the Claim's launch through, whatever the
+// cached Claim says.
+func (p *Provider) Completed(claim *karpv1.NodeClaim) bool {
+	return p.memory.isCompleted(string(claim.UID))
+}
+
 // Launch carries a Claim's launch on from wherever it stands until its VM runs.
 // It blocks while Proxmox works. A *LaunchError means that this VM will never
 // be, ErrClaimBusy that somebody else has the Claim; any other error means: call
@@ -43,7 +49,7 @@ func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	if err != nil {
 		return &LaunchError{Reason: ReasonBadIntent, err: err}
 	}
-	if !ok || p.memory.isCompleted(string(claim.UID)) {
+	if !ok || p.Completed(claim) {
 		return nil
 	}
 	client, err := p.client(in.Region)

@@ -56,17 +56,17 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 	})
 }
 
-// NoRoomFor says, Host by Host, why a Claim could not be launched now; empty when it
-// could. Nothing is reserved.
-func (p *Provider) NoRoomFor(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (string, error) {
+// RoomFor tells whether a Claim could be launched now: a *NoRoomError says, Host by
+// Host, why not. Nothing is reserved.
+func (p *Provider) RoomFor(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
 	request, err := p.Types.Request(class, claim, instancetype.RequestOptions{})
 	if err != nil {
-		return "", err
+		return err
 	}
 	if _, err := placement.Choose(p.Inventory.View(), request); err != nil {
-		return err.Error(), nil
+		return &NoRoomError{err}
 	}
-	return "", nil
+	return nil
 }
 
 // Remember puts a Claim's reservation back into the ledger, if it is not there.

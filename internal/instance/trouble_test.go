@@ -199,6 +199,21 @@ func TestAnOrphanGoesWithAllThatItHas(t *testing.T) {
 	w.expectNothingLeft()
 }
 
+func TestAnOrphanWithoutBootDriveIsReadOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.process(frozen)
+	claim := w.launched(p, "pool-abc")
+	w.Expect(p.TakeBackBootDrive(t.Context(), claim)).To(Succeed())
+	w.Expect(p.inventory.RefreshAll(t.Context())).To(Succeed())
+	vms, err := p.List()
+	w.Expect(err).NotTo(HaveOccurred())
+	w.sim.ForgetRequests()
+	w.Eventually(func() (bool, error) { return p.RemoveOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
+	w.Expect(w.sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(1))
+	w.expectNothingLeft()
+}
+
 func TestBootDrivesOfThisKubernetesClusterAreFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -287,4 +302,42 @@ func TestADeleteNamesTheWayOutOfADeadLock(t *testing.T) {
 			w.expectNothingLeft()
 		})
 	}
+}
+
+func TestAVMThatAnAdminPutUnderHAIsRemovedWithItsHAEntry(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"8.4", "9.2"} {
+		for _, state := range []string{"started", "stopped", "disabled", "ignored"} {
+			t.Run(version+" "+state, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, 2, func(s *pvesim.Scenario) { s.Version = version })
+				p := w.process()
+				claim := w.launched(p, "pool-abc")
+				vmid := w.intentOf(claim).VMID
+				w.Expect(w.sim.SetHA(vmid, state)).To(Succeed())
+				w.deleted(p, claim)
+				w.Expect(w.ours()).To(BeEmpty())
+				_, left := w.sim.HAState(vmid)
+				w.Expect(left).To(BeFalse(), "the HA entry goes with the VM")
+				w.expectNoTokens()
+			})
+		}
+	}
+}
+
+// HA moves a VM between two looks: what was read on its old Host is not found there.
+func TestAVMThatHAMovedWhileItIsRemovedIsRemovedAllTheSame(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := w.process(frozen)
+	claim := w.launched(p, "pool-abc")
+	in := w.intentOf(claim)
+	other := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
+	w.Expect(p.inventory.RefreshAll(t.Context())).To(Succeed())
+	w.Expect(w.sim.SetHA(in.VMID, "started")).To(Succeed())
+	w.Expect(w.sim.MigrateGuest(in.VMID, other)).To(Succeed())
+	w.deleted(p, claim)
+	w.Expect(w.ours()).To(BeEmpty())
+	_, left := w.sim.HAState(in.VMID)
+	w.Expect(left).To(BeFalse())
 }

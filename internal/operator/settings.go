@@ -58,9 +58,14 @@ func parse(args []string) (*Options, error) {
 	for _, injectable := range injectables {
 		injectable.AddFlags(fs)
 	}
+	version := fs.Bool("version", false, "Print the version and exit.")
 	if err := fs.FlagSet.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fs.SetOutput(os.Stdout)
 		fs.Usage()
+		os.Exit(0)
+	}
+	if *version {
+		fmt.Println(Version())
 		os.Exit(0)
 	}
 	for _, injectable := range injectables {

@@ -178,6 +178,11 @@ func TestTheDefaultsAreGoodAndHelpful(t *testing.T) {
 	}
 }
 
+func TestTheVersionNamesTheKarpenterInside(t *testing.T) {
+	t.Parallel()
+	NewWithT(t).Expect(operator.Version()).To(MatchRegexp(`^karpenter-provider-proxmox \S+ \(Karpenter \S+, go1\.\S+\)$`))
+}
+
 func TestSettingsThatContradictEachOther(t *testing.T) {
 	config := file(t, "cloud.yaml", cloudConfig)
 	for name, c := range map[string]struct {

@@ -146,6 +146,7 @@ var rules = []rule{
 	{kind: ErrNotFound, about: aboutGuest, pattern: regexp.MustCompile(`unable to find configuration file for (VM|CT) \d+ on node`)},
 	{kind: ErrNotFound, about: aboutStorage, pattern: regexp.MustCompile(`(storage|volume) '[^']*' does not exist`)},
 	{kind: ErrNotFound, about: aboutPool, pattern: regexp.MustCompile(`no such pool '`)},
+	{kind: ErrNotFound, pattern: regexp.MustCompile(`VM \d+ is not a pool member`)},
 
 	{kind: ErrExists, pattern: regexp.MustCompile(`config file already exists`)},
 	{kind: ErrExists, pattern: regexp.MustCompile(`(VM|CT) \d+ already exists`)},

@@ -90,6 +90,13 @@ func (d *Durations) Learned(kind, key string) time.Duration {
 	return known.low + (known.high-known.low)/2
 }
 
+// Forget what was seen of such tasks.
+func (d *Durations) Forget(kind, key string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.seen, durationKey{kind, key})
+}
+
 // Observe learns from a task that was still running after, and had ended by,
 // these times since its start. after is zero when nobody looked earlier.
 func (d *Durations) Observe(kind, key string, after, by time.Duration) {

@@ -16,7 +16,11 @@ func (c *client) MoveToPool(ctx context.Context, vmid int, from, pool string) er
 	if pool == "" {
 		body = parameters{"poolid": from, "vms": strconv.Itoa(vmid), "delete": "1"}
 	}
-	if err := c.put(ctx, at("/pools"), body, nil); err != nil {
+	err := c.put(ctx, at("/pools"), body, nil)
+	if pool == "" && errors.Is(err, ErrNotFound) {
+		return nil // it was in none
+	}
+	if err != nil {
 		return fmt.Errorf("moving VM %d from pool %q to %q, %w", vmid, from, pool, err)
 	}
 	return nil

@@ -52,6 +52,7 @@ func (e *Engine) PowerOffGuest(vmid int) error {
 		return failf("VM %d is not running", vmid)
 	}
 	e.powerOff(g)
+	e.haFollow(vmid)
 	return nil
 }
 

@@ -59,7 +59,8 @@ func (e *Engine) postHAResource(_ context.Context, r *Request) (Response, error)
 	if _, err := fmt.Sscanf(sid, "vm:%d", &vmid); err == nil && e.guests[vmid] == nil {
 		return Response{}, failf("unable to find VM %d", vmid)
 	}
-	e.ha[sid] = haFields(r, map[string]string{"state": "started"})
+	e.ha[sid] = haFields(r, map[string]string{"state": haStarted})
+	e.haFollow(vmid)
 	return Response{}, nil
 }
 
@@ -82,6 +83,10 @@ func (e *Engine) putHAResource(_ context.Context, r *Request) (Response, error) 
 	haFields(r, res)
 	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
 		delete(res, k)
+	}
+	var vmid int
+	if _, err := fmt.Sscanf(r.sid(), "vm:%d", &vmid); err == nil {
+		e.haFollow(vmid)
 	}
 	return Response{}, nil
 }

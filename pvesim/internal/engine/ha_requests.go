@@ -13,12 +13,20 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
+// The states that matter here.
+const (
+	haStarted = "started"
+	haIgnored = "ignored"
+)
+
 func haID(vmid int) string { return fmt.Sprintf("vm:%d", vmid) }
 
+// haManaged tells whether HA is in charge of a VM: one that it is to ignore is not.
 func (e *Engine) haManaged(vmid int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.ha[haID(vmid)] != nil
+	res := e.ha[haID(vmid)]
+	return res != nil && res["state"] != haIgnored
 }
 
 func (e *Engine) haStatus(vmid int) row {
@@ -42,22 +50,29 @@ func (e *Engine) haRequest(r *Request, verb, state string) Response {
 			res["state"] = state
 		}
 		e.mu.Unlock()
-		e.haFollow(r.host, r.vmid, state)
+		e.haFollow(r.vmid)
 		return nil
 	})
 	return upid(t)
 }
 
-// haFollow lets the manager carry out a request some seconds later, in root's name.
-func (e *Engine) haFollow(host string, vmid int, state string) {
-	root := &Request{Who: access.Identity{User: access.Root}, host: host, vmid: vmid}
+// haFollow lets the manager bring a VM into its wanted state some seconds later, in root's name.
+func (e *Engine) haFollow(vmid int) {
 	e.group.Go(func() {
 		if e.Clock.Sleep(e.ctx, 5*time.Second) != nil {
 			return
 		}
-		if state == "started" {
+		e.mu.Lock()
+		g, res := e.guests[vmid], e.ha[haID(vmid)]
+		if g == nil || res == nil || res["state"] == haIgnored || g.running() == (res["state"] == haStarted) {
+			e.mu.Unlock()
+			return
+		}
+		start, root := !g.running(), &Request{Who: access.Identity{User: access.Root}, host: g.Host, vmid: vmid}
+		e.mu.Unlock()
+		if start {
 			e.fork(root, "qmstart", strconv.Itoa(vmid), func(ctx context.Context, t *tasks.Task) error {
-				return e.startVM(ctx, t, host, vmid, false)
+				return e.startVM(ctx, t, root.host, vmid, false)
 			})
 			return
 		}
@@ -65,4 +80,29 @@ func (e *Engine) haFollow(host string, vmid int, state string) {
 			return e.stopVM(ctx, t, root, stopOptions{ask: true, force: true, timeout: time.Minute})
 		})
 	})
+}
+
+// SetHA puts a VM under HA with a wanted state, or with "" takes it out.
+func (e *Engine) SetHA(vmid int, state string) error {
+	e.mu.Lock()
+	if e.guests[vmid] == nil {
+		e.mu.Unlock()
+		return failf("unable to find VM %d", vmid)
+	}
+	if state == "" {
+		delete(e.ha, haID(vmid))
+	} else {
+		e.ha[haID(vmid)] = map[string]string{"state": state}
+	}
+	e.mu.Unlock()
+	e.haFollow(vmid)
+	return nil
+}
+
+// HAState is the wanted state of a VM; false when HA does not know it.
+func (e *Engine) HAState(vmid int) (string, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	res, ok := e.ha[haID(vmid)]
+	return res["state"], ok
 }

@@ -8,6 +8,7 @@ package drift
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -85,14 +86,14 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if needed {
-		why, err := c.instances.NoRoomFor(replacement, class)
-		if err != nil {
-			return reconcile.Result{}, fmt.Errorf("looking for room for the replacement of nodeclaim %s, %w", claim.Name, err)
-		}
-		if why != "" {
-			c.recorder.Publish(waits(claim, pool, why)...)
-		}
+	if !needed {
+		return reconcile.Result{RequeueAfter: pause}, nil
+	}
+	err = c.instances.RoomFor(replacement, class)
+	if noRoom, ok := errors.AsType[*instance.NoRoomError](err); ok {
+		c.recorder.Publish(waits(claim, pool, noRoom)...)
+	} else if err != nil {
+		return reconcile.Result{}, fmt.Errorf("looking for room for the replacement of nodeclaim %s, %w", claim.Name, err)
 	}
 	return reconcile.Result{RequeueAfter: pause}, nil
 }
@@ -116,12 +117,12 @@ func (c *Controller) replacement(ctx context.Context, claim *karpv1.NodeClaim, p
 }
 
 // waits tells it on the Claim, and once for all of them on the pool.
-func waits(claim *karpv1.NodeClaim, pool *karpv1.NodePool, why string) []events.Event {
+func waits(claim *karpv1.NodeClaim, pool *karpv1.NodePool, why error) []events.Event {
 	const reason = "DriftWaitsForRoom"
 	return []events.Event{
 		{
 			InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason,
-			Message:      "Drifted, and replaced as soon as there is room for a VM that carries its pods: " + why,
+			Message:      "Drifted, and replaced as soon as there is room for a VM that carries its pods: " + why.Error(),
 			DedupeValues: []string{string(claim.UID)}, DedupeTimeout: reminder,
 		},
 		{

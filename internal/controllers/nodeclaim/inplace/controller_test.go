@@ -15,6 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // running is a claim as core stores it, with the hash that Create answered.
@@ -56,6 +57,59 @@ func TestAChangeOfTagsAndSecurityGroupsReachesRunningVMs(t *testing.T) {
 	w.Expect(after.Cores()).To(Equal(before.Cores()))
 	w.Expect(w.Running(claim)).To(BeTrue())
 	w.Expect(w.Events.About(claim)).To(BeEmpty())
+}
+
+func TestAChangeOfTheResourcePoolMovesRunningVMs(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Scenario(func(s *pvesim.Scenario) {
+		s.Pools = append(s.Pools, pvesim.Pool{ID: "old"}, pvesim.Pool{ID: "new"}, pvesim.Pool{ID: "admins"})
+		s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Pool.Audit", "Pool.Allocate")
+	}))
+	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "old" })
+	claim := running(w, class)
+	c := inplace.NewController(w.Kube, w.Instances, w.Events)
+	pool := func() string {
+		w.Refresh()
+		guest, ok := w.Inventory.View().Guest(testworld.Region, w.Intent(claim).VMID)
+		w.Expect(ok).To(BeTrue())
+		return guest.Pool
+	}
+	change := func(pool string) {
+		testworld.Reread(w, class).Spec.ResourcePool = pool
+		w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+		_, err := c.Reconcile(t.Context(), testworld.Reread(w, claim))
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(testworld.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).To(Equal(class.InPlaceHash()))
+	}
+	w.Expect(pool()).To(Equal("old"))
+	change("new")
+	w.Expect(pool()).To(Equal("new"))
+	change("")
+	w.Expect(pool()).To(BeEmpty())
+	change("old")
+	w.Expect(pool()).To(Equal("old"))
+	w.Expect(w.Running(claim)).To(BeTrue())
+
+	w.Expect(w.Clients[testworld.Region].MoveToPool(t.Context(), w.Intent(claim).VMID, "old", "admins")).To(Succeed())
+	w.Refresh()
+	change("new")
+	w.Expect(pool()).To(Equal("admins"), "where an admin put it, it stays")
+	w.Expect(w.Events.About(claim)).To(BeEmpty())
+}
+
+func TestAPoolThatTheTokenMayNotChangeIsTold(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Scenario(func(s *pvesim.Scenario) {
+		s.Pools = append(s.Pools, pvesim.Pool{ID: "old"}, pvesim.Pool{ID: "new"})
+	}))
+	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "old" })
+	claim := running(w, class)
+	testworld.Reread(w, class).Spec.ResourcePool = "new"
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), testworld.Reread(w, claim))
+	w.Expect(err).To(MatchError(ContainSubstring("Pool.Allocate")))
+	w.Expect(w.Events.Messages("InPlaceUpdateFailed")).To(ConsistOf(And(ContainSubstring("Pool.Allocate"), ContainSubstring("/pool/"))))
+	w.Expect(testworld.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
 }
 
 func TestAClassThatDidNotChangeCostsNoCall(t *testing.T) {

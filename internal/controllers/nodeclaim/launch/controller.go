@@ -97,7 +97,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile carries a launch on until its VM runs.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if _, over := c.givenUp.Load(claim.UID); over || !pending(claim) {
+	if _, over := c.givenUp.Load(claim.UID); over || !pending(claim) || c.instances.Completed(claim) {
 		return reconcile.Result{}, nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
@@ -123,6 +123,9 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, fmt.Errorf("launching the VM of nodeclaim %s, %w", claim.Name, err)
 	}
 	c.backoff.succeeded(claim.Labels[karpv1.NodePoolLabelKey])
+	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
+		c.recorder.Publish(launched(claim, in, c.instances.Clock.Since(in.Time)))
+	}
 	return reconcile.Result{}, nil
 }
 
@@ -182,6 +185,17 @@ func speaksAbout(claim *karpv1.NodeClaim, in instance.Intent, reason string, cau
 		what.NodeClass = claim.Spec.NodeClassRef.Name
 	}
 	return what, true
+}
+
+// launched says where a Claim's VM is to be found in Proxmox.
+func launched(claim *karpv1.NodeClaim, in instance.Intent, took time.Duration) events.Event {
+	return events.Event{
+		InvolvedObject: claim,
+		Type:           corev1.EventTypeNormal,
+		Reason:         "VMLaunched",
+		Message:        fmt.Sprintf("Launched VM %d on host %s of region %s in %s", in.VMID, in.Host, in.Region, took.Round(100*time.Millisecond)),
+		DedupeValues:   []string{string(claim.UID)},
+	}
 }
 
 func failed(claim *karpv1.NodeClaim, reason string, cause error) events.Event {

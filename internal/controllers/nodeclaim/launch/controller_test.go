@@ -4,6 +4,7 @@
 package launch_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -73,7 +74,8 @@ func TestAPlannedClaimIsLaunched(t *testing.T) {
 	w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(claim).VMID)))
 	w.Expect(w.Running(claim)).To(BeTrue())
-	w.Expect(w.Events.About(claim)).To(BeEmpty())
+	w.Eventually(func() []string { return w.Events.About(claim) }).WithTimeout(10 * time.Second).Should(Equal([]string{"VMLaunched"}))
+	w.Expect(w.Events.Messages("VMLaunched")).To(ConsistOf(HavePrefix(fmt.Sprintf("Launched VM %d on host pve1 of region region-1 in ", w.Intent(claim).VMID))))
 }
 
 func TestAClaimThatIsDoneOrNotYetPlannedOrGoingIsLeftAlone(t *testing.T) {
@@ -167,7 +169,7 @@ func TestPassingTroublesAreTriedAgain(t *testing.T) {
 			w.Expect(testworld.Reread(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 			w.Expect(w.Sim.Faults()[0].Hits).To(BeNumerically(">", 0))
 			w.Expect(w.VMs()).To(HaveLen(1))
-			w.Expect(w.Events.About(claim)).To(BeEmpty())
+			w.Expect(w.Events.About(claim)).To(Equal([]string{"VMLaunched"}))
 			w.Expect(offered(w, class, "pve1")).To(BeTrue())
 		})
 	}

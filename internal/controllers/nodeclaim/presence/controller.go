@@ -89,18 +89,28 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		if !claim.DeletionTimestamp.IsZero() || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
 			continue
 		}
-		vm, ok := byClaim[string(claim.UID)]
-		switch {
-		case !ok && !c.Instances.MayExist(claim):
-			wg.Go(func() { c.vanished(ctx, claim) })
-		case ok && vm.Status == "stopped" && vm.HostOnline:
-			wg.Go(func() { c.stopped(ctx, claim, vm) })
-		case ok:
-			wg.Go(func() { c.located(ctx, claim, vm) })
-		}
+		wg.Go(func() {
+			if vm, ok := byClaim[string(claim.UID)]; ok {
+				c.present(ctx, claim, vm)
+			} else if !c.Instances.MayExist(claim) {
+				c.vanished(ctx, claim)
+			}
+		})
 	}
 	wg.Wait()
 	return reconciler.Result{RequeueAfter: c.Interval}, nil
+}
+
+// present looks after a VM that is there.
+func (c *Controller) present(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
+	switch {
+	case vm.Status == "stopped" && vm.UnderHA():
+		c.heldByHA(claim, vm)
+	case vm.Status == "stopped" && vm.HostOnline:
+		c.stopped(ctx, claim, vm)
+	default:
+		c.located(ctx, claim, vm)
+	}
 }
 
 // vanished confirms with a second look that the VM is gone, then lets the Claim go.
@@ -147,6 +157,18 @@ func (c *Controller) stopped(ctx context.Context, claim *karpv1.NodeClaim, vm in
 		// Nothing was done, so nothing has to be waited for: somebody else had the
 		// Claim, or the view lags behind.
 		c.restarts.unneeded(string(claim.UID))
+	}
+}
+
+// heldByHA leaves a stopped VM to HA, which an admin has put in charge of it: it
+// starts what is to run by itself, and a start of ours would overrule an admin who
+// wants it stopped.
+func (c *Controller) heldByHA(claim *karpv1.NodeClaim, vm instance.VM) {
+	switch vm.HAState {
+	case "stopped", "disabled", "error":
+		c.Recorder.Publish(event(claim, "VMStoppedByHA", fmt.Sprintf(
+			"VM %d on host %s is stopped, and HA keeps it so (%s); to have it started, run: ha-manager set vm:%d --state started; to have it replaced, delete the claim",
+			vm.VMID, vm.Host, vm.HAState, vm.VMID)))
 	}
 }
 

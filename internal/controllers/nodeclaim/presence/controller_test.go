@@ -181,3 +181,36 @@ func TestAMigratedVMIsFollowed(t *testing.T) {
 	look(w, c)
 	w.Expect(testworld.Reread(w, claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationHost, in.Host))
 }
+
+func TestAVMUnderHAIsLeftToHA(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	claim := w.Launched("a", w.Class())
+	vmid, c := w.Intent(claim).VMID, controller(w)
+	started := func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/start") }
+	before := started()
+	status := func() string {
+		w.Refresh()
+		guest, _ := w.Inventory.View().Guest(testworld.Region, vmid)
+		return guest.Status
+	}
+
+	w.Expect(w.Sim.SetHA(vmid, "stopped")).To(Succeed())
+	w.Eventually(status).WithTimeout(20 * time.Second).Should(Equal("stopped"))
+	look(w, c)
+	look(w, c)
+	w.Expect(started()).To(Equal(before), "an admin wants it stopped")
+	w.Expect(w.Events.Messages("VMStoppedByHA")).To(HaveEach(ContainSubstring("ha-manager set vm:")))
+	w.Expect(w.Events.About(claim)).NotTo(ContainElement("VMRestarted"))
+
+	w.Expect(w.Sim.SetHA(vmid, "started")).To(Succeed())
+	w.Eventually(func() string { look(w, c); return status() }).WithTimeout(20 * time.Second).Should(Equal("running"))
+	w.Expect(started()).To(Equal(before), "HA has started it")
+	w.Expect(w.Gone(claim)).To(BeFalse())
+
+	w.Expect(w.Sim.SetHA(vmid, "ignored")).To(Succeed())
+	w.PowerOff(claim)
+	look(w, c)
+	w.Expect(w.Running(claim)).To(BeTrue(), "HA does not look after it")
+	w.Expect(started()).To(Equal(before + 1))
+}

@@ -354,7 +354,7 @@ func (c *Controller) cloneVerdict(class *v1alpha1.ProxmoxNodeClass, view invento
 				storage = disk.Storage
 			}
 		}
-		return c.instances.CloneVerdict(c.instances.CloneTime(zone.Region, zone.Host, storage))
+		return c.instances.CloneVerdict(zone.Region, zone.Host, storage)
 	}
 }
 
