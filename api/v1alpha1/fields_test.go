@@ -91,7 +91,7 @@ func TestKarpenterKnowsOurLabels(t *testing.T) {
 	t.Parallel()
 
 	for _, label := range []string{
-		v1alpha1.LabelInstanceFamily, v1alpha1.LabelInstanceCPUType, v1alpha1.LabelInstanceImageID,
+		v1alpha1.LabelInstanceFamily, v1alpha1.LabelInstanceCPU, v1alpha1.LabelInstanceMemory, v1alpha1.LabelInstanceCPUType, v1alpha1.LabelInstanceImageID,
 	} {
 		if !karpv1.WellKnownLabels.Has(label) {
 			t.Errorf("%s is not well-known to Karpenter, so a NodePool cannot require it", label)

@@ -11,6 +11,10 @@ import (
 const (
 	// LabelInstanceFamily is the family of the instance type, for example "t1".
 	LabelInstanceFamily = Group + "/instance-family"
+	// LabelInstanceCPU is the number of vCPUs of the VM. Requirements may compare it with Gt and Lt.
+	LabelInstanceCPU = Group + "/instance-cpu"
+	// LabelInstanceMemory is the memory of the VM in MiB. Requirements may compare it with Gt and Lt.
+	LabelInstanceMemory = Group + "/instance-memory"
 	// LabelInstanceCPUType is the CPU type that the VM shows to its guest, for example "x86-64-v2-AES".
 	LabelInstanceCPUType = Group + "/instance-cpu-type"
 	// LabelInstanceImageID is the ID of the image or Template that the VM was cloned from.
@@ -83,6 +87,8 @@ func init() {
 	karpv1.RestrictedLabelDomains.Insert(Group)
 	karpv1.WellKnownLabels.Insert(
 		LabelInstanceFamily,
+		LabelInstanceCPU,
+		LabelInstanceMemory,
 		LabelInstanceCPUType,
 		LabelInstanceImageID,
 	)

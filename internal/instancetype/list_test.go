@@ -47,6 +47,7 @@ func TestRequirementsNameWhatTheClassHas(t *testing.T) {
 	it := find(t, p.List(everywhere()), "t1.2VCPU-6GB")
 	for label, want := range map[string]string{
 		corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux", v1alpha1.LabelInstanceFamily: "t1",
+		v1alpha1.LabelInstanceCPU: "2", v1alpha1.LabelInstanceMemory: "6144",
 		corev1.LabelInstanceTypeStable: "t1.2VCPU-6GB",
 	} {
 		if r := it.Requirements.Get(label); r.Len() != 1 || !r.Has(want) {

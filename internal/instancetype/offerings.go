@@ -4,6 +4,8 @@
 package instancetype
 
 import (
+	"strconv"
+
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -64,6 +66,16 @@ func (z zone) labels() map[string]string {
 	return labels
 }
 
+// labels of a Node of the type, wherever it is.
+func (t Type) labels() map[string]string {
+	return map[string]string{
+		corev1.LabelInstanceTypeStable: t.Name,
+		v1alpha1.LabelInstanceFamily:   t.Family,
+		v1alpha1.LabelInstanceCPU:      strconv.Itoa(t.CPUs),
+		v1alpha1.LabelInstanceMemory:   strconv.FormatInt(t.MemoryBytes/mib, 10),
+	}
+}
+
 func in(key string, values ...string) *scheduling.Requirement {
 	return scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, values...)
 }
@@ -78,10 +90,9 @@ func inOrAbsent(key string, values []string) *scheduling.Requirement {
 // instanceType makes Karpenter's object of a type in this class.
 func (f frame) instanceType(t Type, price, memoryOverhead float64, available []bool) *cloudprovider.InstanceType {
 	requirements := scheduling.NewRequirements(f.common...)
-	requirements.Add(
-		in(corev1.LabelInstanceTypeStable, t.Name),
-		in(v1alpha1.LabelInstanceFamily, t.Family),
-	)
+	for key, value := range t.labels() {
+		requirements.Add(in(key, value))
+	}
 	pods := t.Pods
 	if f.layout.maxPods > 0 {
 		pods = f.layout.maxPods

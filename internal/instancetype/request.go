@@ -5,6 +5,7 @@ package instancetype
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -149,10 +150,9 @@ func (p *Provider) Labels(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType str
 		}
 	}
 	labels := z.labels()
-	labels[corev1.LabelInstanceTypeStable] = t.Name
 	labels[corev1.LabelArchStable] = karpv1.ArchitectureAmd64
 	labels[corev1.LabelOSStable] = string(corev1.Linux)
-	labels[v1alpha1.LabelInstanceFamily] = t.Family
+	maps.Copy(labels, t.labels())
 	return labels
 }
 

@@ -160,7 +160,7 @@ func TestLabelsMatchTheOffering(t *testing.T) {
 	for key, want := range map[string]string{
 		corev1.LabelInstanceTypeStable: "t1.2VCPU-6GB", corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux",
 		corev1.LabelTopologyRegion: "east", corev1.LabelTopologyZone: "pve2", karpv1.CapacityTypeLabelKey: "on-demand",
-		v1alpha1.LabelInstanceFamily: "t1", v1alpha1.LabelInstanceCPUType: "x86-64-v2-AES", v1alpha1.LabelInstanceImageID: "902",
+		v1alpha1.LabelInstanceFamily: "t1", v1alpha1.LabelInstanceCPU: "2", v1alpha1.LabelInstanceMemory: "6144", v1alpha1.LabelInstanceCPUType: "x86-64-v2-AES", v1alpha1.LabelInstanceImageID: "902",
 	} {
 		if labels[key] != want {
 			t.Errorf("%s is %q, want %q", key, labels[key], want)
