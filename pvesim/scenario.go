@@ -62,6 +62,8 @@ type Host struct {
 	// Arch is x86_64 (the default) or aarch64.
 	Arch        string `yaml:"arch,omitempty"`
 	Unreachable string `yaml:"unreachable,omitempty"`
+	// DownloadRate is how much of an image the host fetches in a second; without it a download takes no time.
+	DownloadRate Size `yaml:"downloadRate,omitempty"`
 }
 
 // Bridge is a network bridge of a host.

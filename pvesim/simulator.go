@@ -104,6 +104,7 @@ func (s *Simulator) populate() error {
 		host := &engine.Host{
 			Name: h.Name, Sockets: h.Sockets, Cores: h.Cores, Threads: h.Threads, Memory: int64(h.Memory), IP: h.IP,
 			Online: !h.Offline, Unreachable: h.Unreachable, PCI: h.PCI, NUMANodes: h.NUMA, Maintenance: h.Maintenance, Arch: h.Arch,
+			DownloadRate: int64(h.DownloadRate),
 		}
 		for _, b := range h.Bridges {
 			host.Bridges = append(host.Bridges, engine.Bridge{Name: b.Name, CIDR: b.CIDR, Gateway: b.Gateway, Ports: b.Ports, VLANAware: b.VLANAware})

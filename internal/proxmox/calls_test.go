@@ -189,6 +189,23 @@ func TestCalls(t *testing.T) {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.DestroyVM(ctx, "pve1", 200) },
 			answer: upid, sent: "DELETE /nodes/pve1/qemu/200?destroy-unreferenced-disks=0&purge=1", result: proxmox.UPID(testUPID),
 		},
+		"create": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.CreateVM(ctx, proxmox.CreateRequest{Host: "pve1", VMID: 1000, Pool: "k8s", Options: map[string]string{"name": "ubuntu"}})
+			},
+			answer: upid, sent: `POST /nodes/pve1/qemu {"name":"ubuntu","pool":"k8s","vmid":"1000"}`, result: proxmox.UPID(testUPID),
+		},
+		"convert": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.ConvertToTemplate(ctx, "pve1", 1000) },
+			answer: upid, sent: "POST /nodes/pve1/qemu/1000/template", result: proxmox.UPID(testUPID),
+		},
+		"download": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.DownloadImage(ctx, proxmox.DownloadRequest{Host: "pve1", Storage: "local", Name: "a.qcow2", URL: "https://images/a", Checksum: "00ff", ChecksumType: "md5"})
+			},
+			answer: upid, result: proxmox.UPID(testUPID),
+			sent: `POST /nodes/pve1/storage/local/download-url {"checksum":"00ff","checksum-algorithm":"md5","content":"import","filename":"a.qcow2","url":"https://images/a"}`,
+		},
 		"volumes": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) {
 				return c.Volumes(ctx, "pve1", "local", "iso")

@@ -85,6 +85,14 @@ type Client interface {
 	// other owners' volumes can carry our VMID.
 	DestroyVM(ctx context.Context, host string, vmid int) (UPID, error)
 
+	// CreateVM starts the creation of a VM. Unlike a clone it takes the VMID at once.
+	CreateVM(ctx context.Context, req CreateRequest) (UPID, error)
+	// ConvertToTemplate turns a stopped VM into a template, for good.
+	ConvertToTemplate(ctx context.Context, host string, vmid int) (UPID, error)
+	// DownloadImage lets a Host fetch a disk image as import content. One that is
+	// there is not replaced.
+	DownloadImage(ctx context.Context, req DownloadRequest) (UPID, error)
+
 	// SetFirewall turns the VM's firewall on and makes its security-group rules
 	// exactly these, by identity and not by position; without rules it takes back
 	// what it did. Several calls.

@@ -41,6 +41,9 @@ var firstGuess = map[string]time.Duration{
 	"resize":    300 * time.Millisecond,
 	"imgcopy":   200 * time.Millisecond,
 	"imgdel":    200 * time.Millisecond,
+	// A template is no node: nobody waits for it by the second.
+	"download": 5 * time.Second,
+	"qmcreate": 5 * time.Second,
 }
 
 const otherGuess = 500 * time.Millisecond

@@ -140,6 +140,26 @@ type CloneRequest struct {
 	Pool   string
 }
 
+// CreateRequest asks for a new VM.
+type CreateRequest struct {
+	Host string
+	VMID int
+	Pool string
+	// Options of the configuration. "storage:0,import-from=volume" makes a disk of an image.
+	Options map[string]string
+}
+
+// DownloadRequest asks a Host to fetch a disk image.
+type DownloadRequest struct {
+	Host    string
+	Storage string
+	// Name of the file, whose extension tells the format: qcow2, raw or vmdk.
+	Name         string
+	URL          string
+	Checksum     string // empty = not verified
+	ChecksumType string
+}
+
 // ConfigChange is one configuration write: options to set and options to remove.
 type ConfigChange struct {
 	Set    map[string]string

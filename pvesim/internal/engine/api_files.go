@@ -152,7 +152,7 @@ func (e *Engine) download(ctx context.Context, t *tasks.Task, r *Request, s *Sto
 		t.Logf("file already exists, no need to download")
 		return nil
 	}
-	data, err := e.fetch(ctx, t, source, target)
+	data, err := e.fetch(ctx, t, r.host, s, fetchJob{source: source, target: target})
 	if err != nil {
 		return err
 	}
@@ -166,10 +166,13 @@ func (e *Engine) download(ctx context.Context, t *tasks.Task, r *Request, s *Sto
 	return nil
 }
 
+// fetchJob is a download after its checks.
+type fetchJob struct{ source, target string }
+
 // fetch downloads for real and writes the lines that wget prints.
-func (e *Engine) fetch(ctx context.Context, t *tasks.Task, source, target string) ([]byte, error) {
-	t.Logf("--%s--  %s", e.Clock.Now().Format(time.DateTime), source)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, source, nil)
+func (e *Engine) fetch(ctx context.Context, t *tasks.Task, host string, s *Storage, job fetchJob) ([]byte, error) {
+	t.Logf("--%s--  %s", e.Clock.Now().Format(time.DateTime), job.source)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, job.source, nil)
 	if err != nil {
 		return nil, failf("download failed: %v", err)
 	}
@@ -188,11 +191,58 @@ func (e *Engine) fetch(ctx context.Context, t *tasks.Task, source, target string
 	if err != nil {
 		return nil, failf("download failed: exit code 4")
 	}
+	temporary := fmt.Sprintf("%s.tmp_dwnl.%d", job.target, t.UPID.PID)
 	t.Logf("Length: %d (%s) [%s]", len(data), short(len(data)), or(resp.Header.Get("Content-Type"), "application/octet-stream"))
-	t.Logf("Saving to: '%s.tmp_dwnl.%d'", target, t.UPID.PID)
-	t.Logf("     0K %-30s 100%%  500M=0s", "")
-	t.Logf("%s (500 MB/s) - '%s.tmp_dwnl.%d' saved [%d/%d]", e.Clock.Now().Format(time.DateTime), target, t.UPID.PID, len(data), len(data))
+	t.Logf("Saving to: '%s'", temporary)
+	e.mu.Lock()
+	full := s.Full || int64(len(data)) > s.Size-e.usage(s, host)
+	e.mu.Unlock()
+	if full {
+		t.Logf("Cannot write to '%s' (No space left on device).", temporary)
+		return nil, failf("download failed: exit code 3")
+	}
+	if err := e.transfer(ctx, t, host, len(data)); err != nil {
+		return nil, err
+	}
+	t.Logf("%s (500 MB/s) - '%s' saved [%d/%d]", e.Clock.Now().Format(time.DateTime), temporary, len(data), len(data))
 	return data, nil
+}
+
+// wget prints a dot per MiB, 8 in a row, 32 to a line; a line is in the log when it is complete.
+const (
+	dotBytes  = 1 << 20
+	rowDots   = 8
+	lineBytes = 32 * dotBytes
+)
+
+// transfer takes the time that the host's line to the world needs, and logs the progress.
+func (e *Engine) transfer(ctx context.Context, t *tasks.Task, host string, size int) error {
+	e.mu.Lock()
+	rate := e.host(host).DownloadRate
+	e.mu.Unlock()
+	for start := 0; start == 0 || start < size; start += lineBytes {
+		end := min(start+lineBytes, size)
+		if rate > 0 {
+			took := time.Duration(float64(end-start) / float64(rate) * float64(time.Second))
+			if err := e.Clock.Sleep(ctx, took); err != nil {
+				return err
+			}
+		}
+		percent := 100
+		if size > 0 {
+			percent = end * 100 / size
+		}
+		t.Logf("%6dK %-35s %3d%%  500M=0s", start>>10, dots((end-start)/dotBytes), percent)
+	}
+	return nil
+}
+
+func dots(n int) string {
+	var rows []string
+	for ; n > 0; n -= rowDots {
+		rows = append(rows, strings.Repeat(".", min(n, rowDots)))
+	}
+	return strings.Join(rows, " ")
 }
 
 // short prints a size as wget does: three digits and a unit.

@@ -86,10 +86,12 @@ type Host struct {
 	Arch string
 	// Unreachable says how a connection to the host fails while it is down: "refused", "noroute" or "timeout".
 	Unreachable string
-	Bridges     []Bridge
-	PCI         []map[string]any
-	NUMANodes   int
-	reported    bool
+	// DownloadRate is what the host fetches from elsewhere, in bytes per second; 0 means at once.
+	DownloadRate int64
+	Bridges      []Bridge
+	PCI          []map[string]any
+	NUMANodes    int
+	reported     bool
 	// What pvestatd last reported: about the host itself, its guests, and the use of its storages.
 	own      row
 	guests   map[int]figures
