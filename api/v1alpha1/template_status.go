@@ -11,12 +11,19 @@ import (
 // ConditionTemplateReady is the condition of both kinds of template: at least one Host has it. Ready follows from it.
 const ConditionTemplateReady = "ProxmoxVirtualMachineTemplateReady"
 
+// ConditionTemplateUpToDate is a condition of ProxmoxTemplates: every Host has what the spec asks for. It is no part of Ready:
+// a Host that lacks the Template, or still has that of an older generation, does not keep VMs from the others. Its message tells
+// how far each Host is, or what to mend there.
+const ConditionTemplateUpToDate = "UpToDate"
+
 // Reasons of ConditionTemplateReady that other programs may know from before, beside ReasonTemplatesNotFound.
 const (
 	// ReasonTemplateValidation says that a Proxmox template was found but cannot be used.
 	ReasonTemplateValidation = "TemplateValidation"
 	// ReasonTemplateResolutionError says that the Template could not be made or looked up.
 	ReasonTemplateResolutionError = "NodeTemplateClassResolutionError"
+	// ReasonTemplateBuilding says that Templates are being made.
+	ReasonTemplateBuilding = "Building"
 )
 
 // ProxmoxTemplateStatus is what the provider made.
@@ -29,7 +36,8 @@ type ProxmoxTemplateStatus struct {
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 
-	// zones are the hosts that have the template, each with its VMID, in the form <region>/<host>/<vmid>.
+	// zones are the hosts that VMs can be cloned on, each with the VMID of the template that serves it, in the form
+	// <region>/<host>/<vmid>. A template on shared storage serves every host that has the storage.
 	// +optional
 	Zones []string `json:"zones,omitempty"`
 

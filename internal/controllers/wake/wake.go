@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wake turns changes of the inventory into reconciles.
+// Package wake turns changes of the inventory, and other news, into reconciles.
 package wake
 
 import (
@@ -28,6 +28,12 @@ const settle = 500 * time.Millisecond
 // OnInventory reconciles every object of a kind when the inventory's view
 // changed. The list is only a sample of its type.
 func OnInventory(ctx context.Context, inv *inventory.Inventory, kube client.Client, sample client.ObjectList) source.Source {
+	return On(inv.Subscribe(ctx), kube, sample)
+}
+
+// On reconciles every object of a kind after each event. The list is only a sample
+// of its type.
+func On(events <-chan event.TypedGenericEvent[uint64], kube client.Client, sample client.ObjectList) source.Source {
 	enqueue := handler.TypedFuncs[uint64, reconcile.Request]{
 		GenericFunc: func(ctx context.Context, _ event.TypedGenericEvent[uint64], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			list, ok := sample.DeepCopyObject().(client.ObjectList)
@@ -47,5 +53,5 @@ func OnInventory(ctx context.Context, inv *inventory.Inventory, kube client.Clie
 			})
 		},
 	}
-	return source.TypedChannel(inv.Subscribe(ctx), enqueue)
+	return source.TypedChannel(events, enqueue)
 }

@@ -1,0 +1,118 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package status tells for each ProxmoxTemplate which Hosts have it, how far the
+// others are, and what to mend there.
+package status
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/wake"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+)
+
+// Controller writes the status of ProxmoxTemplates.
+type Controller struct {
+	kube      client.Client
+	templates *template.Provider
+}
+
+// NewController makes the Controller.
+func NewController(kube client.Client, templates *template.Provider) *Controller {
+	return &Controller{kube: kube, templates: templates}
+}
+
+// Register the Controller.
+func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		Named("template.status.proxmox").
+		For(&v1alpha1.ProxmoxTemplate{}).
+		WatchesRawSource(wake.OnInventory(ctx, c.templates.Inventory, m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
+		WatchesRawSource(wake.On(c.templates.Subscribe(), m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// Reconcile writes the status of one ProxmoxTemplate.
+func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate) (reconcile.Result, error) {
+	classes := &v1alpha1.ProxmoxNodeClassList{}
+	if err := c.kube.List(ctx, classes); err != nil {
+		return reconcile.Result{}, err
+	}
+	wish := template.WishOf(t, classes.Items)
+	c.templates.Supersede(wish)
+	if wish.Deleted {
+		return reconcile.Result{}, nil
+	}
+	stored := t.DeepCopy()
+	c.noticeLoss(t)
+	report := c.templates.Report(wish, t.Status.Zones)
+	t.Status.ImageID = report.ImageID
+	t.Status.Zones = nil
+	for _, zone := range report.Zones {
+		t.Status.Zones = append(t.Status.Zones, zone.String())
+	}
+	t.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(report.Zones)), resource.DecimalSI)}
+	conditions(t, report)
+	if equality.Semantic.DeepEqual(stored, t) {
+		return reconcile.Result{}, nil
+	}
+	// The conditions are a list and written whole, hence the optimistic lock.
+	err := c.kube.Status().Patch(ctx, t, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsConflict(err) {
+		// Another controller wrote first; what it wrote brings us back here.
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(err)
+}
+
+// noticeLoss tells the builders which Templates went away under the status: whoever
+// deleted one by hand is to read that it comes back.
+func (c *Controller) noticeLoss(t *v1alpha1.ProxmoxTemplate) {
+	view := c.templates.Inventory.View()
+	for _, entry := range t.Status.Zones {
+		zone, err := v1alpha1.ParseTemplateZone(entry)
+		if err != nil || view.Snapshots[zone.Region] == nil {
+			continue
+		}
+		_, there := view.Guest(zone.Region, zone.VMID)
+		if _, member := view.Host(zone.Region, zone.Host); member && !there {
+			c.templates.Lost(string(t.UID), zone)
+		}
+	}
+}
+
+func conditions(t *v1alpha1.ProxmoxTemplate, r template.Report) {
+	set := t.StatusConditions()
+	reason := v1alpha1.ReasonTemplateBuilding
+	if r.Failing {
+		reason = v1alpha1.ReasonTemplateResolutionError
+	}
+	switch {
+	case len(r.Zones) > 0:
+		set.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, r.Message)
+	case r.Unread && !r.Failing:
+		set.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotRead", "not every Proxmox cluster was read yet")
+	default:
+		set.SetFalse(v1alpha1.ConditionTemplateReady, reason, r.Message)
+	}
+	switch {
+	case r.Complete:
+		set.SetTrueWithReason(v1alpha1.ConditionTemplateUpToDate, v1alpha1.ConditionTemplateUpToDate, r.Message)
+	case r.Unread && !r.Failing:
+		set.SetUnknownWithReason(v1alpha1.ConditionTemplateUpToDate, "ClustersNotRead", "not every Proxmox cluster was read yet")
+	default:
+		set.SetFalse(v1alpha1.ConditionTemplateUpToDate, reason, r.Message)
+	}
+}
