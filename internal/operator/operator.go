@@ -38,11 +38,16 @@ import (
 	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
+	templatebuild "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
+	templatehash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
+	templatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
+	templatetermination "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	unmanagedtemplatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
 func init() { _ = v1alpha1.AddToScheme(scheme.Scheme) }
@@ -57,6 +62,7 @@ type Operator struct {
 	Inventory     *inventory.Inventory
 	Types         *instancetype.Provider
 	Instances     *instance.Provider
+	Templates     *template.Provider
 	CloudProvider *cloudprovider.CloudProvider
 
 	uncached client.Client
@@ -107,6 +113,9 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 		},
 		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: opts.Instances(), Metrics: instance.NewMetrics(crmetrics.Registry),
 	})
+	o.Templates = template.NewProvider(template.Deps{
+		Clients: byRegion(clients), Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: opts.Templates(),
+	})
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,
 		MigratedDriftAfter: opts.MigratedDriftAfter, Repair: opts.Repair,
@@ -140,6 +149,12 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		nodeclassstatus.NewController(kube, o.Inventory, o.Instances),
 		termination.NewController(kube, o.EventRecorder),
 		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
+		templatebuild.NewController(kube, o.Templates),
+		templatestatus.NewController(kube, o.Templates),
+		templatehash.NewManaged(kube),
+		templatehash.NewUnmanaged(kube),
+		templatetermination.NewManaged(kube, o.Templates, o.EventRecorder),
+		templatetermination.NewUnmanaged(kube, o.EventRecorder),
 		launch.NewController(launch.Deps{
 			Kube: kube, Instances: o.Instances, Types: o.Types, Recorder: o.EventRecorder, Pods: cluster.PodsMappedToNodeClaim,
 			Avoidance: opts.Avoidance,
@@ -155,6 +170,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Rules: opts.Orphans, Interval: opts.PollInterval,
 		}),
 		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg takes the older recorder
+		status.NewController[*v1alpha1.ProxmoxTemplate](kube, o.GetEventRecorderFor("karpenter")),          //nolint:staticcheck // operatorpkg takes the older recorder
 		status.NewController[*v1alpha1.ProxmoxUnmanagedTemplate](kube, o.GetEventRecorderFor("karpenter")), //nolint:staticcheck // operatorpkg takes the older recorder
 	}
 }

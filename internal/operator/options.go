@@ -21,6 +21,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
 // Karpenter collects flags through this package variable.
@@ -37,6 +39,9 @@ type Options struct {
 	NodePolicy              string
 	SystemNamespace         string
 	VMIDFrom, VMIDTo        int
+	TemplateVMIDs           placement.Range
+	TemplateBuilds          int
+	TemplateGrace           time.Duration
 	VMMemoryOverheadPercent float64
 	PollInterval            time.Duration
 	CloneSlots              int
@@ -96,6 +101,14 @@ func Table() []Option {
 			number(func(o *Options) *int { return &o.VMIDFrom }, 100, 999_999_999)},
 		{"proxmox-vmid-max", "PROXMOX_VMID_MAX", "99999", "Highest VMID that VMs get.",
 			number(func(o *Options) *int { return &o.VMIDTo }, 100, 999_999_999)},
+		{"proxmox-template-vmid", "PROXMOX_TEMPLATE_VMID", "1000", "Lowest VMID that templates of ProxmoxTemplates get.",
+			number(func(o *Options) *int { return &o.TemplateVMIDs.From }, 100, 999_999_999)},
+		{"proxmox-template-vmid-max", "PROXMOX_TEMPLATE_VMID_MAX", "19999", "Highest VMID that they get.",
+			number(func(o *Options) *int { return &o.TemplateVMIDs.To }, 100, 999_999_999)},
+		{"template-builds", "TEMPLATE_BUILDS", "16", "On how many hosts templates are made at once: downloads and imports of images.",
+			number(func(o *Options) *int { return &o.TemplateBuilds }, 1, 1000)},
+		{"template-grace", "TEMPLATE_GRACE", "1m", "How long a template of an older generation must have been without use before it is removed.",
+			duration(func(o *Options) *time.Duration { return &o.TemplateGrace }, time.Second)},
 		{"vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", "0.075", "Share of a VM's memory that its firmware and kernel take, between 0 and 1.",
 			share(func(o *Options) *float64 { return &o.VMMemoryOverheadPercent })},
 		{"proxmox-poll-interval", "PROXMOX_POLL_INTERVAL", "10s", "How often each Proxmox cluster is read. Proxmox itself refreshes its figures every 10s.",
@@ -185,6 +198,9 @@ func (o *Options) Parse(fs *coreoptions.FlagSet, args ...string) error {
 	if o.VMIDTo <= o.VMIDFrom {
 		return fmt.Errorf("--proxmox-vmid-max (PROXMOX_VMID_MAX) is %d: it must be above --proxmox-vmid, which is %d", o.VMIDTo, o.VMIDFrom)
 	}
+	if o.TemplateVMIDs.To <= o.TemplateVMIDs.From {
+		return fmt.Errorf("--proxmox-template-vmid-max (PROXMOX_TEMPLATE_VMID_MAX) is %d: it must be above --proxmox-template-vmid, which is %d", o.TemplateVMIDs.To, o.TemplateVMIDs.From)
+	}
 	if o.TooSlowClone <= o.SlowClone {
 		return fmt.Errorf("--clone-refuse-after (CLONE_REFUSE_AFTER) is %s: it must be above --clone-slow-after, which is %s", o.TooSlowClone, o.SlowClone)
 	}
@@ -211,6 +227,16 @@ func (o *Options) Instances() instance.Settings {
 	s.ParkPatience = o.RoomPatience
 	s.AttemptPatience = o.AttemptPatience
 	s.SlowClone, s.TooSlowClone = o.SlowClone, o.TooSlowClone
+	return s
+}
+
+// Templates are the limits of their making.
+func (o *Options) Templates() template.Settings {
+	s := template.DefaultSettings()
+	s.VMIDs.From, s.VMIDs.To = o.TemplateVMIDs.From, o.TemplateVMIDs.To
+	s.Builds = o.TemplateBuilds
+	s.TaskTimeout = o.TaskTimeout
+	s.Grace = o.TemplateGrace
 	return s
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
 const cloudConfig = `clusters:
@@ -68,6 +69,11 @@ func settingCases() map[string]settingCase {
 		"PROXMOX_VMID_MAX": {value: "40000", want: 40000, get: func(o *operator.Options) any { return o.VMIDTo }, bad: vmid},
 		"VM_MEMORY_OVERHEAD_PERCENT": {value: "0.1", want: 0.1, get: func(o *operator.Options) any { return o.VMMemoryOverheadPercent },
 			bad: map[string]string{"7.5": "0.075", "-0.1": "0.075", "NaN": "0.075", "some": "0.075"}},
+		"PROXMOX_TEMPLATE_VMID":     {value: "3000", want: 3000, get: func(o *operator.Options) any { return o.TemplateVMIDs.From }, bad: vmid},
+		"PROXMOX_TEMPLATE_VMID_MAX": {value: "4000", want: 4000, get: func(o *operator.Options) any { return o.TemplateVMIDs.To }, bad: vmid},
+		"TEMPLATE_BUILDS": {value: "3", want: 3, get: func(o *operator.Options) any { return o.TemplateBuilds },
+			bad: map[string]string{"0": "from 1 to 1000"}},
+		"TEMPLATE_GRACE": duration(func(o *operator.Options) time.Duration { return o.TemplateGrace }, "0s"),
 		"PROXMOX_CLONE_SLOTS": {value: "9", want: 9, get: func(o *operator.Options) any { return o.CloneSlots },
 			bad: map[string]string{"0": "from 1 to 100", "101": "from 1 to 100"}},
 		"ORPHAN_POLICY": {value: "report", want: garbagecollection.Report, get: func(o *operator.Options) any { return o.Orphans.Policy },
@@ -169,6 +175,7 @@ func TestTheDefaultsAreGoodAndHelpful(t *testing.T) {
 	g.Expect(settings.Options.Restarts).To(Equal(presence.DefaultRestartPolicy()))
 	g.Expect(settings.Options.Repair).To(Equal(cloudprovider.DefaultRepairPatience()))
 	g.Expect(settings.Options.Instances()).To(Equal(instance.DefaultSettings()), "what tests run with is what is documented")
+	g.Expect(settings.Options.Templates()).To(Equal(template.DefaultSettings()))
 	seen := map[string]bool{}
 	for _, option := range operator.Table() {
 		g.Expect(option.Help).To(HaveSuffix("."), option.Env)
@@ -191,6 +198,7 @@ func TestSettingsThatContradictEachOther(t *testing.T) {
 		says []string
 	}{
 		"no cloud config":          {says: []string{"--cloud-config", "CLOUD_CONFIG", "is empty"}},
+		"templates upside down":    {args: []string{"--cloud-config", config, "--proxmox-template-vmid", "5000", "--proxmox-template-vmid-max", "4000"}, says: []string{"PROXMOX_TEMPLATE_VMID_MAX", "4000", "5000"}},
 		"range upside down":        {args: []string{"--cloud-config", config, "--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, says: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
 		"refused before warned":    {args: []string{"--cloud-config", config, "--clone-refuse-after", "3m"}, says: []string{"CLONE_REFUSE_AFTER", "3m0s", "5m0s"}},
 		"longest pause is shorter": {args: []string{"--cloud-config", config, "--launch-failure-pause-max", "1m"}, says: []string{"LAUNCH_FAILURE_PAUSE_MAX", "1m0s", "3m0s"}},

@@ -196,7 +196,9 @@ func TestCalls(t *testing.T) {
 			answer: upid, sent: `POST /nodes/pve1/qemu {"name":"ubuntu","pool":"k8s","vmid":"1000"}`, result: proxmox.UPID(testUPID),
 		},
 		"convert": {
-			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.ConvertToTemplate(ctx, "pve1", 1000) },
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.ConvertToTemplate(ctx, "pve1", 1000)
+			},
 			answer: upid, sent: "POST /nodes/pve1/qemu/1000/template", result: proxmox.UPID(testUPID),
 		},
 		"download": {

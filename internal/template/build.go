@@ -92,7 +92,7 @@ func (t *tending) create(ctx context.Context, place Place, volume string) (Found
 			continue // somebody was quicker
 		}
 		if err == nil {
-			_, err = t.wait(ctx, t.client, task, t.key(place.Storage))
+			err = t.wait(ctx, t.client, task, t.key(place.Storage))
 		}
 		if err != nil {
 			return Found{}, explain(err, place, fmt.Sprintf("creating VM %d", vmid), place.Storage)
@@ -125,7 +125,7 @@ func (t *tending) finish(ctx context.Context, place Place, found Found) (time.Du
 	t.memory.doing(t.spot, "converting to a template")
 	task, err := t.client.ConvertToTemplate(ctx, t.host, found.VMID)
 	if err == nil {
-		_, err = t.wait(ctx, t.client, task, t.key(place.Storage))
+		err = t.wait(ctx, t.client, task, t.key(place.Storage))
 	}
 	if err != nil {
 		// An earlier run's conversion may have been at work.

@@ -61,7 +61,7 @@ func (p *Provider) clear(ctx context.Context, w Wish, spot Spot, around Around) 
 		return "", err
 	}
 	t := &tending{Provider: p, wish: w, region: spot.Region, host: spot.Host, client: client, around: around, spot: spot}
-	h, err := t.look(ctx)
+	h, err := t.look(ctx, true)
 	if err != nil {
 		return "", err
 	}

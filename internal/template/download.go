@@ -116,7 +116,7 @@ func (t *tending) awaitDownload(ctx context.Context, place Place, task proxmox.U
 			}
 		}
 	}()
-	_, err := t.wait(ctx, t.client, task, t.key(place.Images))
+	err := t.wait(ctx, t.client, task, t.key(place.Images))
 	stop()
 	<-watching
 	switch {

@@ -33,6 +33,7 @@ type state struct {
 	note string
 	// lost is a Template that was served from and is not there any more.
 	lost   int
+	looked bool
 	cancel context.CancelCauseFunc
 }
 
@@ -95,6 +96,20 @@ func (m *memory) read(spot Spot) state {
 		return *s
 	}
 	return state{}
+}
+
+// first tells whether a spot was never looked at in the life of this process.
+func (m *memory) first(spot Spot) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, ok := m.spots[spot]
+	if !ok || !s.looked {
+		if ok {
+			s.looked = true
+		}
+		return true
+	}
+	return false
 }
 
 // doing notes the step under way.

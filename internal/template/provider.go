@@ -82,19 +82,19 @@ func (p *Provider) client(region string) (proxmox.Client, error) {
 var errStillRunning = errors.New("still under way")
 
 // wait for a task's end; the error is the task's own.
-func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) (proxmox.TaskStatus, error) {
+func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) error {
 	watch, cancel := context.WithTimeout(ctx, p.Settings.TaskTimeout)
 	defer cancel()
 	status, err := proxmox.WaitTask(watch, c, task, proxmox.WaitOptions{Durations: p.durations, Key: key, Clock: p.Clock})
 	switch {
 	case ctx.Err() != nil:
-		return status, context.Cause(ctx)
+		return context.Cause(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
-		return status, errStillRunning
+		return errStillRunning
 	case err != nil:
-		return status, err
+		return err
 	}
-	return status, status.Err()
+	return status.Err()
 }
 
 // pause as long as the clock says.

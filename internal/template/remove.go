@@ -21,7 +21,7 @@ import (
 // tidy removes what the Host has of this ProxmoxTemplate and nobody needs: Templates
 // of older generations, doubles, VMs that did not become Templates, and images.
 func (t *tending) tidy(ctx context.Context) (time.Duration, error) {
-	h, err := t.look(ctx)
+	h, err := t.look(ctx, false)
 	if err != nil {
 		return 0, err
 	}
@@ -114,7 +114,7 @@ func (t *tending) destroy(ctx context.Context, found Found) error {
 	t.memory.doing(t.spot, fmt.Sprintf("removing template %d", found.VMID))
 	task, err := t.client.DestroyVM(ctx, t.host, found.VMID)
 	if err == nil {
-		_, err = t.wait(ctx, t.client, task, t.key(storageOf(found)))
+		err = t.wait(ctx, t.client, task, t.key(storageOf(found)))
 	}
 	switch {
 	case errors.Is(err, proxmox.ErrNotFound):
@@ -166,7 +166,7 @@ func (t *tending) sweep(ctx context.Context, h here) error {
 func (t *tending) deleteImage(ctx context.Context, volume, storage string) error {
 	task, err := t.client.DeleteVolume(ctx, t.host, volume)
 	if err == nil {
-		_, err = t.wait(ctx, t.client, task, t.key(storage))
+		err = t.wait(ctx, t.client, task, t.key(storage))
 	}
 	if err == nil {
 		log.FromContext(ctx).Info("deleted an image that no template is made from any more", "volume", volume, "host", t.host)

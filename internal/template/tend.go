@@ -81,7 +81,7 @@ func (t *tending) run(ctx context.Context) (time.Duration, error) {
 }
 
 func (t *tending) make(ctx context.Context) (time.Duration, error) {
-	here, err := t.look(ctx)
+	here, err := t.look(ctx, t.memory.first(t.spot))
 	if err != nil {
 		return 0, err
 	}
@@ -108,8 +108,9 @@ type here struct {
 }
 
 // look finds what there is. The view suffices for Templates; what was just made, or
-// left half made, is asked for.
-func (t *tending) look(ctx context.Context) (here, error) {
+// left half made, is asked for. A thorough look asks about every VM that it could be:
+// for some seconds rows of new VMs have no name, or one from before they had theirs.
+func (t *tending) look(ctx context.Context, thorough bool) (here, error) {
 	h := here{view: t.Inventory.View()}
 	all := Ours(h.view, t.KubeCluster, t.wish.UID)
 	h.ready = on(all, t.region, t.host)
@@ -119,7 +120,7 @@ func (t *tending) look(ctx context.Context) (here, error) {
 		}
 	}
 	for vmid, guest := range h.view.Snapshots[t.region].Guests {
-		if guest.Host != t.host || !t.mayBeMade(guest) {
+		if guest.Host != t.host || !t.mayBeMade(guest, thorough) {
 			continue
 		}
 		config, err := t.client.VMConfig(ctx, t.host, vmid)
@@ -145,14 +146,13 @@ func (t *tending) look(ctx context.Context) (here, error) {
 // lockCreate marks a configuration that a create is still writing.
 const lockCreate = "create"
 
-// mayBeMade tells whether a guest may be a Template of ours in the making: it is named
-// like it, or it is so new that its row has no name yet.
-func (t *tending) mayBeMade(guest inventory.Guest) bool {
+// mayBeMade tells whether a guest may be a Template of ours in the making.
+func (t *tending) mayBeMade(guest inventory.Guest, thorough bool) bool {
 	within := t.Settings.VMIDs
 	if guest.Kind != proxmox.KindQEMU || guest.Template || guest.VMID < within.From || guest.VMID > within.To {
 		return false
 	}
-	return guest.Name == t.wish.Name || !guest.Known() || guest.Lock == lockCreate
+	return thorough || guest.Name == t.wish.Name || !guest.Known() || guest.Lock == lockCreate
 }
 
 // ensure brings the Host's Template about.
@@ -176,7 +176,7 @@ func (t *tending) ensure(ctx context.Context, h here) (time.Duration, error) {
 	if err := t.Inventory.Refresh(ctx, t.region); err != nil {
 		return 0, explain(err, h.place, "looking at the cluster", "")
 	}
-	h, err := t.look(ctx)
+	h, err := t.look(ctx, true)
 	if err != nil {
 		return 0, err
 	}
@@ -202,13 +202,8 @@ func (p *Provider) Due(w Wish) []Spot {
 			due[Spot{UID: w.UID, Region: f.Region, Host: f.Host}] = true
 		}
 	}
-	for region, snapshot := range view.Snapshots {
-		for _, guest := range snapshot.Guests {
-			t := tending{Provider: p, wish: w}
-			if guest.Name == w.Name && t.mayBeMade(guest) {
-				due[Spot{UID: w.UID, Region: region, Host: guest.Host}] = true
-			}
-		}
+	for _, spot := range p.unfinished(view, w) {
+		due[spot] = true
 	}
 	var out []Spot
 	for spot, is := range due {
@@ -219,9 +214,25 @@ func (p *Provider) Due(w Wish) []Spot {
 	return out
 }
 
+// unfinished are the Hosts with a VM that may be a Template in the making.
+func (p *Provider) unfinished(view inventory.View, w Wish) []Spot {
+	t := tending{Provider: p, wish: w}
+	var out []Spot
+	for region, snapshot := range view.Snapshots {
+		for _, guest := range snapshot.Guests {
+			if guest.Name == w.Name && t.mayBeMade(guest, false) {
+				out = append(out, Spot{UID: w.UID, Region: region, Host: guest.Host})
+			}
+		}
+	}
+	return out
+}
+
 // written tells whether a Template has the settings of the wish.
 func (p *Provider) written(w Wish, f Found) bool {
 	return f.Mark.Settings == w.Settings && f.Mark.Hash == w.Hash || p.memory.hasWritten(f.Zone(), w.Settings+"/"+w.Hash)
 }
 
-func (t *tending) key(storage string) string { return fmt.Sprintf("%s/%s/%s", t.region, t.host, storage) }
+func (t *tending) key(storage string) string {
+	return fmt.Sprintf("%s/%s/%s", t.region, t.host, storage)
+}

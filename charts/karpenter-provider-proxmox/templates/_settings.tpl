@@ -29,6 +29,22 @@
 - name: PROXMOX_VMID_MAX
   value: {{ include "karpenter.plain" .Values.settings.proxmoxVmidMax | quote }}
 {{- end }}
+{{- if not (kindIs "invalid" .Values.settings.proxmoxTemplateVmid) }}
+- name: PROXMOX_TEMPLATE_VMID
+  value: {{ include "karpenter.plain" .Values.settings.proxmoxTemplateVmid | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.proxmoxTemplateVmidMax) }}
+- name: PROXMOX_TEMPLATE_VMID_MAX
+  value: {{ include "karpenter.plain" .Values.settings.proxmoxTemplateVmidMax | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.templateBuilds) }}
+- name: TEMPLATE_BUILDS
+  value: {{ include "karpenter.plain" .Values.settings.templateBuilds | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.templateGrace) }}
+- name: TEMPLATE_GRACE
+  value: {{ include "karpenter.plain" .Values.settings.templateGrace | quote }}
+{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.vmMemoryOverheadPercent) }}
 - name: VM_MEMORY_OVERHEAD_PERCENT
   value: {{ include "karpenter.plain" .Values.settings.vmMemoryOverheadPercent | quote }}

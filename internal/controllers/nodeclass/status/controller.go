@@ -6,6 +6,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -219,9 +220,6 @@ func (c *Controller) zonesOf(ctx context.Context, ref v1alpha1.InstanceTemplateR
 	}
 	if len(status.Zones) == 0 {
 		problem := fmt.Sprintf("%s %q is on no host yet", ref.Kind, ref.Name)
-		if ref.Kind == v1alpha1.ProxmoxTemplateKind {
-			problem += "; this release does not make templates yet, use a ProxmoxUnmanagedTemplate"
-		}
 		for _, condition := range status.Conditions {
 			if condition.Type == v1alpha1.ConditionTemplateReady && condition.Message != "" {
 				problem += ": " + condition.Message
@@ -257,7 +255,7 @@ func choose(view inventory.View, regions []string, class *v1alpha1.ProxmoxNodeCl
 			} else if !snapshot.Hosts[host].Online {
 				// What it has is not to be seen now; that it is away, offerings tell.
 				reason = ""
-			} else if reason = lacking(snapshot, host, class); reason == "" {
+			} else if reason = cmp.Or(lacking(snapshot, host, class), outOfReach(snapshot, zone, class)); reason == "" {
 				reason, _ = clone(zone)
 			}
 			if reason != "" {

@@ -53,8 +53,12 @@ type queue = workqueue.TypedRateLimitingInterface[Request]
 // how many Hosts are worked on at once.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	changed := handler.TypedFuncs[*v1alpha1.ProxmoxTemplate, Request]{
-		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*v1alpha1.ProxmoxTemplate], q queue) { c.everywhere(e.Object, q) },
-		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate], q queue) { c.everywhere(e.ObjectNew, q) },
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*v1alpha1.ProxmoxTemplate], q queue) {
+			c.everywhere(e.Object, q)
+		},
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate], q queue) {
+			c.everywhere(e.ObjectNew, q)
+		},
 	}
 	classes := handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) []Request {
 		if class.Spec.InstanceTemplateRef.Kind != v1alpha1.ProxmoxTemplateKind {
@@ -64,7 +68,9 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	})
 	claims := handler.TypedFuncs[*karpv1.NodeClaim, Request]{
 		// The last of its clones is what an old Template waits for.
-		DeleteFunc: func(ctx context.Context, _ event.TypedDeleteEvent[*karpv1.NodeClaim], q queue) { add(q, c.due(ctx, "")) },
+		DeleteFunc: func(ctx context.Context, _ event.TypedDeleteEvent[*karpv1.NodeClaim], q queue) {
+			add(q, c.due(ctx, ""))
+		},
 	}
 	views := handler.TypedFuncs[uint64, Request]{
 		GenericFunc: func(ctx context.Context, _ event.TypedGenericEvent[uint64], q queue) { add(q, c.due(ctx, "")) },

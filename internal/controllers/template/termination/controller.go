@@ -68,14 +68,16 @@ func NewManaged(kube client.Client, templates *template.Provider, recorder event
 func NewUnmanaged(kube client.Client, recorder events.Recorder) *Controller[*v1alpha1.ProxmoxUnmanagedTemplate] {
 	return &Controller[*v1alpha1.ProxmoxUnmanagedTemplate]{
 		kube: kube, recorder: recorder, kind: &v1alpha1.ProxmoxUnmanagedTemplate{}, name: v1alpha1.ProxmoxUnmanagedTemplateKind,
-		cleared: func(context.Context, *v1alpha1.ProxmoxUnmanagedTemplate, build.World) ([]string, error) { return nil, nil },
+		cleared: func(context.Context, *v1alpha1.ProxmoxUnmanagedTemplate, build.World) ([]string, error) {
+			return nil, nil
+		},
 	}
 }
 
 // Register the Controller.
 func (c *Controller[T]) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
-		Named(strings.ToLower(strings.TrimPrefix(c.name, "Proxmox")) + ".termination.proxmox").
+		Named(strings.ToLower(strings.TrimPrefix(c.name, "Proxmox"))+".termination.proxmox").
 		For(c.kind).
 		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(c.templateOf)).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))

@@ -6,6 +6,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -27,6 +28,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/wake"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
 // Controller resolves Templates.
@@ -105,22 +107,30 @@ type double struct {
 	others []int
 }
 
-// find lists the matching Templates as <region>/<host>/<vmid>, one per Host: where
-// several fit, the newest by Proxmox's own creation time, then the highest VMID.
+// find lists for each Host the Template that serves it, as <region>/<host>/<vmid>: one
+// of its own, or one whose storage the Host shares. Where several fit, it is the
+// newest by Proxmox's own creation time, then the one on the Host itself, then that
+// with the highest VMID.
 func find(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zones []string, doubles []double) {
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
 		if spec.Region != "" && spec.Region != region {
 			continue
 		}
-		byHost := map[string][]inventory.Guest{}
-		for _, guest := range view.Snapshots[region].Guests {
+		snapshot := view.Snapshots[region]
+		var matching []inventory.Guest
+		for _, guest := range snapshot.Guests {
 			if matches(guest, spec) {
-				byHost[guest.Host] = append(byHost[guest.Host], guest)
+				matching = append(matching, guest)
 			}
 		}
-		for _, host := range slices.Sorted(maps.Keys(byHost)) {
-			candidates := byHost[host]
-			slices.SortFunc(candidates, newestFirst)
+		for _, host := range hostsOf(snapshot, matching) {
+			candidates := slices.DeleteFunc(slices.Clone(matching), func(guest inventory.Guest) bool {
+				return !template.Serves(snapshot, guest.Host, *guest.Config, host)
+			})
+			if len(candidates) == 0 {
+				continue
+			}
+			slices.SortFunc(candidates, func(a, b inventory.Guest) int { return preferredOn(host, a, b) })
 			zone := v1alpha1.TemplateZone{Region: region, Host: host, VMID: candidates[0].VMID}
 			zones = append(zones, zone.String())
 			if len(candidates) > 1 {
@@ -133,6 +143,16 @@ func find(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zone
 		}
 	}
 	return zones, doubles
+}
+
+// hostsOf are the Hosts that are known, or that a Template was seen on.
+func hostsOf(snapshot *inventory.Snapshot, guests []inventory.Guest) []string {
+	hosts := slices.Collect(maps.Keys(snapshot.Hosts))
+	for _, guest := range guests {
+		hosts = append(hosts, guest.Host)
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
 }
 
 func matches(guest inventory.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) bool {
@@ -150,22 +170,14 @@ func matches(guest inventory.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) 
 	return true
 }
 
-func newestFirst(a, b inventory.Guest) int {
-	if d := created(b) - created(a); d != 0 {
-		return d
-	}
-	return b.VMID - a.VMID
-}
-
-// created reads ctime out of the config's meta line.
-func created(guest inventory.Guest) int {
-	for _, field := range strings.Split(guest.Config.Options["meta"], ",") {
-		if value, ok := strings.CutPrefix(field, "ctime="); ok {
-			n, _ := strconv.Atoi(value)
-			return n
+func preferredOn(host string, a, b inventory.Guest) int {
+	own := func(guest inventory.Guest) int {
+		if guest.Host == host {
+			return 1
 		}
+		return 0
 	}
-	return 0
+	return cmp.Or(cmp.Compare(template.Created(*b.Config), template.Created(*a.Config)), own(b)-own(a), cmp.Compare(b.VMID, a.VMID))
 }
 
 func everyClusterSeen(view inventory.View, regions []string, only string) bool {

@@ -1,0 +1,175 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package template_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// dieAt cuts a process off from Proxmox at its n-th call from now, before the call has
+// an effect or just after, and ends the context that it works in.
+func (w *world) dieAt(n int, after bool) context.Context {
+	w.t.Helper()
+	faults := []pvesim.Fault{{Skip: n, DropBefore: true}}
+	if after {
+		// The second rule is not asked about the call that the first one takes.
+		faults = []pvesim.Fault{{Skip: n, Count: 1, DropAfter: true}, {Skip: n, DropBefore: true}}
+	}
+	for _, fault := range faults {
+		_, err := w.sim.AddFault(fault)
+		w.Expect(err).NotTo(HaveOccurred())
+	}
+	ctx, die := context.WithCancel(w.t.Context())
+	go func() {
+		defer die()
+		for ctx.Err() == nil {
+			for _, fault := range w.sim.Faults() {
+				if fault.Hits > 0 {
+					return
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	w.t.Cleanup(die)
+	return ctx
+}
+
+// steps are the calls at which a process can die: looks at a task that runs are all
+// alike, and one of each kind is enough.
+func (w *world) steps(work func()) (calls []pvesim.Request, at []int) {
+	w.t.Helper()
+	w.sim.ForgetRequests()
+	work()
+	calls = w.sim.Requests()
+	seen := map[string]bool{}
+	for n, call := range calls {
+		name := call.Method + " " + call.Path
+		if call.Template == "/nodes/{node}/tasks/{upid}/status" && seen[name] {
+			continue
+		}
+		seen[name] = true
+		at = append(at, n)
+	}
+	return calls, at
+}
+
+// everyDeath runs a test for every moment at which the work can end.
+func everyDeath(t *testing.T, calls []pvesim.Request, at []int, run func(t *testing.T, n int, after bool)) {
+	t.Helper()
+	for _, n := range at {
+		for when, after := range map[string]bool{"before": false, "after": true} {
+			t.Run(fmt.Sprintf("%s call %d, %s %s", when, n+1, calls[n].Method, calls[n].Template), func(t *testing.T) {
+				t.Parallel()
+				run(t, n, after)
+			})
+		}
+	}
+}
+
+// full is a template with all that takes a step of its own.
+func full(w *world) {
+	w.edit(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Tags, s.ResourcePool = []string{"karpenter"}, "karpenter" })
+}
+
+// Whatever the moment at which the controller dies while it makes a template, the next
+// one ends with exactly one, and with nothing beside it.
+func TestTheMakingSurvivesDeathAtEveryCall(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, withEverything("8.4"))
+	full(w)
+	p := w.process()
+	calls, at := w.steps(func() { w.Expect(p.tend(t.Context(), "pve1")).To(Succeed()) })
+	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
+		w := newWorld(t, 1, withEverything("8.4"))
+		full(w)
+		_ = w.process().tend(w.dieAt(n, after), "pve1")
+		w.sim.ClearFaults()
+		next := w.process()
+		zone := next.tended().Zones[0]
+		guests, images, disks := w.made()
+		w.Expect(guests).To(HaveLen(1), "one template")
+		w.Expect(images).To(HaveLen(1))
+		w.Expect(disks).To(HaveLen(2), "its disk and its cloud-init drive")
+		w.Expect(w.config("pve1", zone.VMID).Options).To(HaveKeyWithValue("tags", "karpenter"))
+		next.removed()
+		w.Expect(w.holdings()).To(Equal(w.before), "nothing is left")
+	})
+}
+
+// Who deletes or changes a template after its controller died in the making finds
+// nothing left of it.
+func TestAMakingThatDiedLeavesNothingWhenItIsNotWantedAnyMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, withEverything("8.4"))
+	full(w)
+	p := w.process()
+	calls, at := w.steps(func() { w.Expect(p.tend(t.Context(), "pve1")).To(Succeed()) })
+	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
+		w := newWorld(t, 1, withEverything("8.4"))
+		full(w)
+		_ = w.process().tend(w.dieAt(n, after), "pve1")
+		w.sim.ClearFaults()
+		if n%2 == 0 {
+			w.process().removed()
+			w.Expect(w.holdings()).To(Equal(w.before))
+			return
+		}
+		w.edit(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = w.images.URL + "/other.img" })
+		next := w.process()
+		next.tended()
+		w.Eventually(func(g Gomega) {
+			g.Expect(next.tend(t.Context(), "pve1")).To(Succeed())
+			guests, images, disks := w.made()
+			g.Expect(guests).To(HaveLen(1))
+			g.Expect(images).To(ConsistOf(ContainSubstring("other-")))
+			g.Expect(disks).To(HaveLen(2))
+		}).WithTimeout(10 * time.Second).Should(Succeed())
+	})
+}
+
+// A change of image, or a removal, that dies at any call is finished by the next
+// controller.
+func TestARemovalSurvivesDeathAtEveryCall(t *testing.T) {
+	t.Parallel()
+	change := func(w *world) {
+		w.edit(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = w.images.URL + "/other.img" })
+	}
+	w := newWorld(t, 1)
+	p := w.process()
+	p.tended()
+	change(w)
+	calls, at := w.steps(func() { p.tended(); w.Expect(p.tend(t.Context(), "pve1")).To(Succeed()) })
+	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
+		w := newWorld(t, 1)
+		dying := w.process()
+		dying.tended()
+		change(w)
+		ctx := w.dieAt(n, after)
+		for ctx.Err() == nil {
+			_ = dying.tend(ctx, "pve1")
+			_ = dying.Inventory.RefreshAll(ctx)
+		}
+		w.sim.ClearFaults()
+		next := w.process()
+		next.tended()
+		w.Eventually(func(g Gomega) {
+			g.Expect(next.tend(t.Context(), "pve1")).To(Succeed())
+			guests, images, disks := w.made()
+			g.Expect(guests).To(HaveLen(1))
+			g.Expect(images).To(ConsistOf(ContainSubstring("other-")))
+			g.Expect(disks).To(HaveLen(2))
+		}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(Succeed())
+		next.removed()
+		w.Expect(w.holdings()).To(Equal(w.before))
+	})
+}
