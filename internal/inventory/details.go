@@ -109,6 +109,16 @@ func (d *details) sort(rows []proxmox.GuestRow, own VMIDRange) {
 	}
 }
 
+// complete tells whether every configuration on a Host that is online was asked for.
+func (d *details) complete(online map[string]bool) bool {
+	for _, known := range d.known {
+		if online[known.host] && known.config == nil && known.failures == 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // configs are those that were read.
 func (d *details) configs() map[int]*proxmox.VMConfig {
 	configs := make(map[int]*proxmox.VMConfig, len(d.known))
@@ -148,11 +158,7 @@ func (d *details) wanted(now time.Time, online map[string]bool) []int {
 // readDetails reads the configurations that are wanted now, as many as the time
 // allows, and tells whether that changed any.
 func (c *cluster) readDetails(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
-	now := c.inventory.options.Clock.Now()
-	online := make(map[string]bool, len(resources.Hosts))
-	for _, host := range resources.Hosts {
-		online[host.Name] = host.Online
-	}
+	now, online := c.inventory.options.Clock.Now(), onlineHosts(resources.Hosts)
 	vmids := c.details.wanted(now, online)
 	if len(vmids) == 0 {
 		return false

@@ -23,6 +23,7 @@ func differs(a, b *Snapshot) bool {
 		!slices.Equal(a.Options.RegisteredTags, b.Options.RegisteredTags) ||
 		!maps.EqualFunc(a.Hosts, b.Hosts, sameHost) ||
 		!maps.EqualFunc(a.Guests, b.Guests, sameGuest) ||
+		a.AddressesKnown != b.AddressesKnown || !a.Addresses.equal(b.Addresses) ||
 		!maps.EqualFunc(a.Storages, b.Storages, sameStorage) ||
 		!slices.EqualFunc(a.Mappings, b.Mappings, sameMapping)
 }
@@ -60,6 +61,7 @@ func (s *Snapshot) without(vmid int) *Snapshot {
 	rest := *s
 	rest.Guests = maps.Clone(s.Guests)
 	delete(rest.Guests, vmid)
+	rest.Addresses = s.Addresses.without(vmid)
 	if host, ok := s.Hosts[guest.Host]; ok {
 		host.Allocated = host.Allocated.Minus(guest.Charged)
 		rest.Hosts = maps.Clone(s.Hosts)

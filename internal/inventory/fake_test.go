@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -44,10 +45,15 @@ type cluster struct {
 	configs     map[int]proxmox.VMConfig
 	failure     error
 	unreadable  map[int]error
-	calls       []string
-	before      func() // runs at the beginning of Resources, outside the lock
-	during      func() // runs after Resources read its answer
-	onConfig    func() // runs with each config read; set before the first poll
+	bridge      proxmox.Bridge // of every Host, beside its name
+	sdn         []proxmox.SDNAddress
+	agents      map[int][]netip.Addr
+	// agentFailure is what every agent answers with.
+	agentFailure error
+	calls        []string
+	before       func() // runs at the beginning of Resources, outside the lock
+	during       func() // runs after Resources read its answer
+	onConfig     func() // runs with each config read; set before the first poll
 }
 
 func newCluster(region string, hosts ...proxmox.HostRow) *cluster {
@@ -123,7 +129,11 @@ func (c *cluster) VNets(context.Context) ([]proxmox.VNet, error) {
 
 func (c *cluster) Bridges(_ context.Context, host string) ([]proxmox.Bridge, error) {
 	c.record("bridges " + host)
-	return []proxmox.Bridge{{Name: "vmbr0", Type: "bridge"}}, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	bridge := c.bridge
+	bridge.Name, bridge.Type = "vmbr0", "bridge"
+	return []proxmox.Bridge{bridge}, nil
 }
 
 func (c *cluster) PoolExists(_ context.Context, pool string) (bool, error) {
@@ -261,4 +271,25 @@ func (c *cluster) HostInfo(_ context.Context, host string) (proxmox.HostInfo, er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.hardware[host], nil
+}
+
+func (c *cluster) SDNAddresses(context.Context) ([]proxmox.SDNAddress, error) {
+	c.record("sdn")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sdn, nil
+}
+
+func (c *cluster) ContainerConfig(_ context.Context, host string, vmid int) (proxmox.VMConfig, error) {
+	c.record(fmt.Sprintf("container %s/%d", host, vmid))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.configs[vmid], c.unreadable[vmid]
+}
+
+func (c *cluster) GuestAddresses(_ context.Context, host string, vmid int) ([]netip.Addr, error) {
+	c.record(fmt.Sprintf("agent %s/%d", host, vmid))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.agents[vmid], c.agentFailure
 }

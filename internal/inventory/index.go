@@ -6,6 +6,7 @@ package inventory
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -18,6 +19,8 @@ type index struct {
 	// poolHosts counts VMs by NodePool and Host.
 	poolHosts map[string]map[hostKey]int
 	storages  map[diskKey]int64 // promised bytes
+	// addresses that are promised, with the claim's UID.
+	addresses map[netip.Addr]string
 }
 
 // hostAccount is a Host's state with the settings behind it.
@@ -50,6 +53,7 @@ func newIndex(v View, settings Settings) *index {
 		vmids:     make(map[vmidKey]struct{}, len(v.Reservations)),
 		poolHosts: map[string]map[hostKey]int{},
 		storages:  map[diskKey]int64{},
+		addresses: map[netip.Addr]string{},
 	}
 	for region, snapshot := range v.Snapshots {
 		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
@@ -117,6 +121,9 @@ func isConclusive(failure error) bool {
 // add counts a Reservation.
 func (x *index) add(r Reservation, v View) {
 	x.vmids[vmidKey{r.Region, r.VMID}] = struct{}{}
+	for _, addr := range r.Addresses {
+		x.addresses[addr] = r.ClaimUID
+	}
 	guest, visible := v.Guest(r.Region, r.VMID)
 	key := hostKey{r.Region, r.Host}
 	if r.Settled && visible {

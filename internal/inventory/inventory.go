@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,8 @@ type Inventory struct {
 	clusters map[string]*cluster
 	metrics  *metrics
 
-	view atomic.Pointer[View]
+	view           atomic.Pointer[View]
+	watchAddresses atomic.Bool
 
 	// mu guards what follows. No I/O happens while it is held.
 	mu           sync.Mutex
@@ -52,6 +54,7 @@ type Inventory struct {
 	failures     map[string]error
 	reservations map[string]Reservation
 	gone         map[vmidKey]time.Time
+	resting      map[netip.Addr]time.Time
 	generation   uint64
 	subscribers  map[int]chan Event
 	subscribed   int
@@ -110,6 +113,11 @@ func (i *Inventory) Regions() []string { return slices.Sorted(maps.Keys(i.cluste
 
 // View is what is known now. It costs one atomic load.
 func (i *Inventory) View() View { return *i.view.Load() }
+
+// WatchAddresses makes the Inventory read from now on what only address pools need:
+// containers, guest agents, and the Cluster's own IPAM. Until that was done once,
+// Snapshot.AddressesKnown is false.
+func (i *Inventory) WatchAddresses() { i.watchAddresses.Store(true) }
 
 // Generation is larger whenever something relevant changed.
 func (i *Inventory) Generation() uint64 { return i.view.Load().Generation }
@@ -210,7 +218,7 @@ func (i *Inventory) publish(changed bool) {
 		i.generation++
 	}
 	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.reservations), i.options.Settings)
-	view.Generation = i.generation
+	view.Generation, view.resting = i.generation, i.resting
 	i.view.Store(&view)
 	if changed {
 		i.notify()

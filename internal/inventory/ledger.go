@@ -29,6 +29,11 @@ func (i *Inventory) Reserve(claimUID string, decide func(View) (Reservation, err
 	if view.Taken(r.Region, r.VMID) {
 		return Reservation{}, fmt.Errorf("reserving capacity, VMID %d is taken in region %s", r.VMID, r.Region)
 	}
+	for _, addr := range r.Addresses {
+		if owner, taken := view.AddressOwner(addr); taken {
+			return Reservation{}, fmt.Errorf("reserving capacity, address %s is taken by %s", addr, owner)
+		}
+	}
 	r.ClaimUID = claimUID
 	r.Settled = false
 	if r.Made.IsZero() {
@@ -58,10 +63,12 @@ func (i *Inventory) Restore(r Reservation) {
 func (i *Inventory) Release(claimUID string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if _, ok := i.reservations[claimUID]; !ok {
+	r, ok := i.reservations[claimUID]
+	if !ok {
 		return
 	}
 	delete(i.reservations, claimUID)
+	i.rest(r.Addresses)
 	i.publish(true)
 }
 

@@ -32,6 +32,7 @@ type cluster struct {
 	about    about
 	hardware hardwareBook
 	facts    facts
+	others   others
 }
 
 // flight is one poll that several callers may wait for.
@@ -50,6 +51,7 @@ func newCluster(i *Inventory, client proxmox.Client) *cluster {
 		details:   details{known: map[int]*detail{}},
 		hardware:  hardwareBook{},
 		facts:     newFacts(),
+		others:    newOthers(),
 	}
 }
 
@@ -136,13 +138,14 @@ func (c *cluster) poll(ctx context.Context) error {
 		c.readFacts(ctx, resources, detailTimeout)
 		c.readDetails(ctx, resources, firstDetailTimeout)
 		c.readHardware(ctx, resources.Hosts)
+		c.readOthers(ctx, resources, detailTimeout)
 		c.accept(resources, began)
 		return nil
 	}
 	c.accept(resources, began)
 	facts := c.readFacts(ctx, resources, detailTimeout)
 	configs, hosts := c.readDetails(ctx, resources, detailTimeout), c.readHardware(ctx, resources.Hosts)
-	if facts || configs || hosts {
+	if others := c.readOthers(ctx, resources, detailTimeout); facts || configs || hosts || others {
 		c.accept(resources, began)
 	}
 	return nil
@@ -159,6 +162,8 @@ func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
 		Configs:   c.details.configs(),
 		Mappings:  c.about.mappings,
 		Hardware:  c.hardware.known(),
+		Others:    c.others.known(),
+		Complete:  c.complete(resources),
 	}, began)
 }
 

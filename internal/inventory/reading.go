@@ -26,6 +26,9 @@ type Reading struct {
 	Resources proxmox.Resources
 	// Configs by VMID, as far as they were read.
 	Configs map[int]*proxmox.VMConfig
+	Others  Others
+	// Complete is true when all addresses were asked for.
+	Complete bool
 	// Mappings name PCI devices.
 	Mappings []proxmox.PCIMapping
 	// Hardware by Host, as far as it was read.
@@ -56,11 +59,19 @@ func NewSnapshot(reading Reading, previous *Snapshot, own VMIDRange) *Snapshot {
 	}
 	for _, row := range reading.Resources.Guests {
 		guest := Guest{GuestRow: row, Config: reading.Configs[row.VMID]}
-		if before, ok := previous.guest(row.VMID); ok {
+		before, ok := previous.guest(row.VMID)
+		if ok {
 			guest = carryOver(guest, before)
+		}
+		switch {
+		case guest.Config == before.Config:
+			guest.addresses = before.addresses
+		case guest.Config != nil:
+			guest.addresses = guest.Config.Addresses()
 		}
 		s.add(guest, own)
 	}
+	s.Addresses, s.AddressesKnown = addressesOf(reading, s.Guests), reading.Complete
 	return s
 }
 

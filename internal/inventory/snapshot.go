@@ -4,6 +4,7 @@
 package inventory
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -24,6 +25,11 @@ type Snapshot struct {
 	Storages map[StorageKey]proxmox.StorageRow
 	// Mappings name PCI devices of the Hosts.
 	Mappings []proxmox.PCIMapping
+	// Addresses that guests, Hosts and the Cluster's own IPAM are known to have.
+	Addresses Addresses
+	// AddressesKnown is true when everything that could be asked for them was asked
+	// at least once: see Inventory.WatchAddresses.
+	AddressesKnown bool
 }
 
 // Host is a Host with what its guests were promised.
@@ -49,6 +55,9 @@ type Guest struct {
 	// Charged is what the guest takes from its Host by the rule in the package
 	// comment; zero for what does not count.
 	Charged Amount
+
+	// addresses that Config tells.
+	addresses []netip.Addr
 }
 
 // StorageKey names a storage on a Host.
@@ -95,6 +104,8 @@ type Reservation struct {
 	Devices []string
 	// Binding to cells and cores of the Host; nil where the VM floats.
 	Binding *Binding
+	// Addresses promised to the VM's interfaces.
+	Addresses []netip.Addr
 	// Made is when it was promised.
 	Made time.Time
 	// Settled is true once a Snapshot showed the VM as promised: from then on the

@@ -6,6 +6,7 @@ package inventory
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -26,7 +27,8 @@ type View struct {
 	// Generation is larger whenever something relevant differs from an earlier View.
 	Generation uint64
 
-	index *index
+	index   *index
+	resting map[netip.Addr]time.Time
 }
 
 // HostState is a Host's account.

@@ -66,11 +66,15 @@ func TestCalls(t *testing.T) {
 		},
 		"bridges": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.Bridges(ctx, "pve1") },
-			answer: data(`[{"type":"bridge","iface":"vmbr0","active":1,"bridge_ports":"eno1","bridge_vlan_aware":1},` +
+			answer: data(`[{"type":"bridge","iface":"vmbr0","active":1,"bridge_ports":"eno1","bridge_vlan_aware":1,"cidr":"192.168.0.10/24","gateway":"192.168.0.1","cidr6":"2001:db8::a/64","gateway6":"fe80::1"},` +
 				`{"type":"bridge","iface":"vmbr1","bridge_ports":""},{"type":"vnet","iface":"blue"}]`),
 			sent: "GET /nodes/pve1/network?type=any_bridge",
 			result: []proxmox.Bridge{
-				{Name: "vmbr0", Type: "bridge", Ports: "eno1", VLANAware: true}, {Name: "vmbr1", Type: "bridge"}, {Name: "blue", Type: "vnet"},
+				{
+					Name: "vmbr0", Type: "bridge", Ports: "eno1", VLANAware: true,
+					CIDR4: netip.MustParsePrefix("192.168.0.10/24"), Gateway4: netip.MustParseAddr("192.168.0.1"),
+					CIDR6: netip.MustParsePrefix("2001:db8::a/64"), Gateway6: netip.MustParseAddr("fe80::1"),
+				}, {Name: "vmbr1", Type: "bridge"}, {Name: "blue", Type: "vnet"},
 			},
 		},
 		"vnets": {
@@ -83,16 +87,6 @@ func TestCalls(t *testing.T) {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.PoolExists(ctx, "a/b") },
 			answer: data(`[{"members":[],"poolid":"a/b"}]`), sent: "GET /pools?poolid=a%2Fb",
 			result: true,
-		},
-		"host networks": {
-			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.HostNetworks(ctx, "pve1") },
-			answer: data(`[{"iface":"eno1","type":"eth"},{"iface":"vmbr0","type":"bridge","cidr":"192.168.0.10/24","address":"192.168.0.10","gateway":"192.168.0.1",` +
-				`"cidr6":"2001:db8::a/64","gateway6":"fe80::1"}]`),
-			sent: "GET /nodes/pve1/network",
-			result: []proxmox.HostNetwork{{Name: "eno1"}, {
-				Name: "vmbr0", CIDR4: netip.MustParsePrefix("192.168.0.10/24"), Gateway4: netip.MustParseAddr("192.168.0.1"),
-				CIDR6: netip.MustParsePrefix("2001:db8::a/64"), Gateway6: netip.MustParseAddr("fe80::1"),
-			}},
 		},
 		"container": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.ContainerConfig(ctx, "pve1", 150) },

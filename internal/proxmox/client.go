@@ -48,8 +48,6 @@ type Client interface {
 
 	// HostInfo reads a Host's hardware.
 	HostInfo(ctx context.Context, host string) (HostInfo, error)
-	// HostNetworks reads a Host's interfaces with the Host's own addresses.
-	HostNetworks(ctx context.Context, host string) ([]HostNetwork, error)
 	// SDNAddresses lists the addresses that Proxmox's own IPAM gave.
 	SDNAddresses(ctx context.Context) ([]SDNAddress, error)
 

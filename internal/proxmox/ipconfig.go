@@ -70,7 +70,7 @@ func (c VMConfig) AgentEnabled() bool {
 func (c VMConfig) Addresses() []netip.Addr {
 	var out []netip.Addr
 	for option, value := range c.Options {
-		if !ipconfigSlot.MatchString(option) && !nicSlot.MatchString(option) {
+		if !strings.Contains(value, "ip") || (!ipconfigSlot.MatchString(option) && !nicSlot.MatchString(option)) {
 			continue
 		}
 		// A container's netN has the same keys as a VM's ipconfigN, a VM's netN none of them.

@@ -9,39 +9,6 @@ import (
 	"net/netip"
 )
 
-// HostNetwork is an interface of a Host, mostly a bridge, with the Host's own address.
-type HostNetwork struct {
-	Name string
-	// CIDR4 and CIDR6 are the Host's address with its prefix, where it has one.
-	CIDR4, CIDR6       netip.Prefix
-	Gateway4, Gateway6 netip.Addr
-}
-
-// HostNetworks reads the interfaces of a Host that the caller may see.
-func (c *client) HostNetworks(ctx context.Context, host string) ([]HostNetwork, error) {
-	var rows []struct {
-		Iface    string `json:"iface"`
-		CIDR     string `json:"cidr"`
-		CIDR6    string `json:"cidr6"`
-		Gateway  string `json:"gateway"`
-		Gateway6 string `json:"gateway6"`
-	}
-	if err := c.get(ctx, at("/nodes/{node}/network", host), &rows); err != nil {
-		return nil, fmt.Errorf("reading the networks of host %s, %w", host, err)
-	}
-	networks := make([]HostNetwork, 0, len(rows))
-	for _, row := range rows {
-		// What does not parse is absent: an interface need not have an address.
-		n := HostNetwork{Name: row.Iface}
-		n.CIDR4, _ = netip.ParsePrefix(row.CIDR)
-		n.CIDR6, _ = netip.ParsePrefix(row.CIDR6)
-		n.Gateway4, _ = netip.ParseAddr(row.Gateway)
-		n.Gateway6, _ = netip.ParseAddr(row.Gateway6)
-		networks = append(networks, n)
-	}
-	return networks, nil
-}
-
 // ContainerConfig reads the configuration of a container in the form of a VM's.
 func (c *client) ContainerConfig(ctx context.Context, host string, vmid int) (VMConfig, error) {
 	var config VMConfig

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -258,15 +259,25 @@ func (c *client) Bridges(ctx context.Context, host string) ([]Bridge, error) {
 		Ports     string  `json:"bridge_ports"`
 		OVSPorts  string  `json:"ovs_ports"`
 		VLANAware numeric `json:"bridge_vlan_aware"`
+		CIDR      string
+		CIDR6     string
+		Gateway   string
+		Gateway6  string
 	}
 	if err := c.get(ctx, at("/nodes/{node}/network", host).with("type", "any_bridge"), &rows); err != nil {
 		return nil, fmt.Errorf("reading the bridges of host %s, %w", host, err)
 	}
 	bridges := make([]Bridge, 0, len(rows))
 	for _, row := range rows {
-		bridges = append(bridges, Bridge{
+		bridge := Bridge{
 			Name: row.Iface, Type: row.Type, VLANAware: row.VLANAware.isSet(), Ports: strings.TrimSpace(row.Ports + " " + row.OVSPorts),
-		})
+		}
+		// What does not parse is absent: a bridge need not have an address.
+		bridge.CIDR4, _ = netip.ParsePrefix(row.CIDR)
+		bridge.CIDR6, _ = netip.ParsePrefix(row.CIDR6)
+		bridge.Gateway4, _ = netip.ParseAddr(row.Gateway)
+		bridge.Gateway6, _ = netip.ParseAddr(row.Gateway6)
+		bridges = append(bridges, bridge)
 	}
 	return bridges, nil
 }

@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 )
 
@@ -115,6 +116,9 @@ type Bridge struct {
 	// which Proxmox then makes the VLAN.
 	VLANAware bool
 	Ports     string
+	// CIDR4 and CIDR6 are the Host's own address on it with its prefix, where it has one.
+	CIDR4, CIDR6       netip.Prefix
+	Gateway4, Gateway6 netip.Addr
 }
 
 // VNet is a virtual network of the Cluster's SDN.

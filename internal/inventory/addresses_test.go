@@ -1,0 +1,210 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
+
+// owners tells who has each of the addresses; empty for nobody.
+func owners(v inventory.View, addresses ...string) []string {
+	var out []string
+	for _, text := range addresses {
+		owner, _ := v.AddressOwner(addr(text))
+		out = append(out, owner)
+	}
+	return out
+}
+
+// crowded is a Cluster where addresses are had in all ways that there are.
+func crowded() *cluster {
+	c := newCluster("r", host("pve1", 16, 64))
+	office := vm(100, "pve1", "running", 2, 4)
+	office.UptimeSeconds = 3600
+	c.setGuests(office, vm(101, "pve1", "stopped", 2, 4), container(102, "pve1", 1, 1), template(900), vm(20001, "pve1", "running", 2, 4))
+	c.change(func() {
+		c.configs[100] = config("name", "office", "agent", "1")
+		c.configs[101] = config("ipconfig0", "ip=10.0.0.11/24,gw=10.0.0.1,ip6=fd00::11/64")
+		c.configs[102] = config("net0", "name=eth0,bridge=vmbr0,ip=10.0.0.12/24")
+		c.configs[900] = config("template", "1", "ipconfig0", "ip=10.0.0.90/24")
+		c.configs[20001] = config("ipconfig0", "ip=10.0.0.20/24")
+		c.bridge = proxmox.Bridge{CIDR4: netip.MustParsePrefix("10.0.0.2/24"), Gateway4: addr("10.0.0.1")}
+		c.sdn = []proxmox.SDNAddress{{Address: addr("10.0.0.30"), VMID: 100, VNet: "blue"}, {Address: addr("10.0.0.31"), VNet: "blue"}}
+		c.agents = map[int][]netip.Addr{100: {addr("10.0.0.10")}}
+	})
+	return c
+}
+
+func TestAddressesOfEverybodyCount(t *testing.T) {
+	t.Parallel()
+	c := crowded()
+	i, _ := newInventory(t, c)
+	i.WatchAddresses()
+	refresh(t, i)
+	v := i.View()
+	if !v.Snapshots["r"].AddressesKnown {
+		t.Error("the addresses are not known after a reading")
+	}
+	got := owners(v, "10.0.0.2", "10.0.0.10", "10.0.0.11", "fd00::11", "10.0.0.12", "10.0.0.20", "10.0.0.30", "10.0.0.31", "10.0.0.90", "10.0.0.1", "10.0.0.99")
+	want := []string{
+		"host pve1 in region r", "VM 100 in region r", "VM 101 in region r", "VM 101 in region r", "container 102 in region r", "VM 20001 in region r",
+		"VM 100 in region r", "the gateway of vnet blue in region r", "", "the gateway of host pve1 in region r", "",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the owners are %q,\nwant %q", got, want)
+	}
+	if _, rival := v.AddressRival(addr("10.0.0.20"), "r", 20001); rival {
+		t.Error("a VM is its own rival")
+	}
+	if who, rival := v.AddressRival(addr("10.0.0.11"), "r", 20001); !rival || who != "VM 101 in region r" {
+		t.Errorf("the rival is %q", who)
+	}
+	i.ObserveGone("r", 101)
+	if got := owners(i.View(), "10.0.0.11"); got[0] != "" {
+		t.Errorf("a guest that is gone has its address still: %q", got)
+	}
+}
+
+func TestWithoutPoolsNobodyElseIsAsked(t *testing.T) {
+	t.Parallel()
+	c := crowded()
+	i, clock := newInventory(t, c)
+	for range 3 {
+		refresh(t, i)
+		clock.Step(time.Minute)
+	}
+	if i.View().Snapshots["r"].AddressesKnown {
+		t.Error("addresses count as known that nobody asked for")
+	}
+	for _, call := range c.takeCalls() {
+		if strings.HasPrefix(call, "agent") || strings.HasPrefix(call, "container") || call == "sdn" {
+			t.Errorf("asked for %q", call)
+		}
+	}
+	i.WatchAddresses()
+	refresh(t, i)
+	if !i.View().Snapshots["r"].AddressesKnown {
+		t.Error("the addresses are not known after a reading")
+	}
+}
+
+func TestAnAgentIsAskedOncePerStart(t *testing.T) {
+	t.Parallel()
+	c := crowded()
+	i, clock := newInventory(t, c)
+	i.WatchAddresses()
+	asked := func() int {
+		count := 0
+		for _, call := range c.takeCalls() {
+			if strings.HasPrefix(call, "agent") {
+				count++
+			}
+		}
+		return count
+	}
+	poll := func(times int) int {
+		for range times {
+			clock.Step(10 * time.Second)
+			refresh(t, i)
+		}
+		return asked()
+	}
+	if n := poll(60); n != 1 {
+		t.Errorf("asked %d times in ten minutes, want once", n)
+	}
+	c.change(func() { c.resources.Guests[0].Status = "stopped" })
+	if n := poll(2); n != 0 {
+		t.Errorf("asked a guest that is stopped %d times", n)
+	}
+	if got := owners(i.View(), "10.0.0.10"); got[0] != "" {
+		t.Errorf("a stopped guest has the address that it told: %q", got)
+	}
+	c.change(func() { c.resources.Guests[0].Status, c.resources.Guests[0].UptimeSeconds = "running", 5 })
+	if n := poll(2); n != 0 {
+		t.Errorf("asked a guest that has just started %d times", n)
+	}
+	c.change(func() { c.resources.Guests[0].UptimeSeconds = 600 })
+	if n := poll(6); n != 1 {
+		t.Errorf("asked %d times after the start, want once", n)
+	}
+}
+
+func TestARefusedAgentIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	c := crowded()
+	c.agentFailure = &proxmox.ForbiddenError{Path: "/vms/100", Privilege: "VM.GuestAgent.Audit"}
+	second := vm(103, "pve1", "running", 1, 1)
+	second.UptimeSeconds = 3600
+	c.change(func() {
+		c.resources.Guests = append(c.resources.Guests, second)
+		c.configs[103] = config("agent", "enabled=1")
+	})
+	i, clock := newInventory(t, c)
+	i.WatchAddresses()
+	for range 30 {
+		clock.Step(10 * time.Second)
+		refresh(t, i)
+	}
+	asked := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "agent") })
+	if len(asked) != 1 {
+		t.Errorf("asked %v, want once", asked)
+	}
+}
+
+func TestPromisedAddressesAreTakenUntilTheyComeBack(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	i, clock := newInventory(t, c)
+	refresh(t, i)
+	promise := func(vmid int) func(inventory.View) (inventory.Reservation, error) {
+		return func(inventory.View) (inventory.Reservation, error) {
+			return inventory.Reservation{Region: "r", Host: "pve1", VMID: vmid, Addresses: []netip.Addr{addr("10.0.0.5")}}, nil
+		}
+	}
+	if _, err := i.Reserve("a", promise(20001)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.Reserve("b", promise(20002)); err == nil || !strings.Contains(err.Error(), "address 10.0.0.5 is taken by claim a") {
+		t.Errorf("the second promise gave %v", err)
+	}
+	i.Release("a")
+	if v := i.View(); !v.Resting(addr("10.0.0.5")) || owners(v, "10.0.0.5")[0] != "" {
+		t.Error("an address that came back does not rest")
+	}
+	if _, err := i.Reserve("b", promise(20002)); err != nil {
+		t.Errorf("an address that rests is refused: %v", err)
+	}
+	i.Release("b")
+	clock.Step(time.Hour)
+	i.Restore(inventory.Reservation{ClaimUID: "c", Region: "r", Host: "pve1", VMID: 20003, Addresses: []netip.Addr{addr("10.0.0.6")}})
+	if got := owners(i.View(), "10.0.0.6"); got[0] != "claim c" {
+		t.Errorf("a restored promise belongs to %q", got)
+	}
+	i.Release("c")
+	if i.View().Resting(addr("10.0.0.5")) {
+		t.Error("an address rests for ever")
+	}
+}
+
+func TestAContainerThatCannotBeReadHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	c := crowded()
+	c.unreadable[102] = errors.New("broken")
+	i, _ := newInventory(t, c)
+	i.WatchAddresses()
+	refresh(t, i)
+	if !i.View().Snapshots["r"].AddressesKnown {
+		t.Error("one container that cannot be read keeps all addresses unknown")
+	}
+}
