@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +17,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // BootSource knows where boot data comes from.
@@ -103,7 +104,7 @@ func (b BootSource) Revoke(ctx context.Context, claim *karpv1.NodeClaim) error {
 // CheckBootData renders a NodeClass's templates for an imaginary VM, so that a
 // broken template is found when it is written and not when a pod waits.
 func (p *Provider) CheckBootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
-	_, err := p.Boot.Preview(ctx, class, nil)
+	_, err := p.Boot.Preview(ctx, class, p.sample(class))
 	return err
 }
 
@@ -144,6 +145,9 @@ func (l *launch) bootImage(ctx context.Context) ([]byte, error) {
 	data, err := bootData(bootRequest{
 		class: l.class, claim: l.claim, intent: l.intent, overhead: l.overhead(),
 		values: source.values, token: token.Value(), rootCA: rootCA, version: l.Boot.Version,
+		bridges: func(name string) proxmox.Bridge {
+			return network.Bridge(l.Inventory.View(), l.intent.Region, l.intent.Host, name)
+		},
 	})
 	if err != nil {
 		return nil, &LaunchError{Reason: ReasonBootData, err: err}
@@ -176,6 +180,8 @@ type bootRequest struct {
 	overhead               cloudprovider.InstanceTypeOverhead
 	values                 map[string]string
 	token, rootCA, version string
+	// bridges finds the Host's end of a network; nil where nothing is known of it.
+	bridges func(name string) proxmox.Bridge
 }
 
 // bootData is everything that templates can refer to, for one VM.
@@ -195,7 +201,7 @@ func bootData(r bootRequest) (bootdata.Data, error) {
 			InstanceType: r.intent.InstanceType, ProviderID: r.intent.ProviderID(),
 			Region: r.intent.Region, Zone: r.intent.Host, Tags: r.class.Spec.Tags, NodeClass: r.class.Name,
 		},
-		Network:   bootdata.Network{Interfaces: interfaces(r.intent)},
+		Network:   guestNetwork(r.intent, r.bridges),
 		Resources: bootdata.Resources{CPU: int64(r.intent.Cores), Memory: int64(r.intent.MemoryMiB) << 20},
 		Kubernetes: bootdata.Kubernetes{
 			Version: r.version, RootCA: r.rootCA, BootstrapToken: r.token,
@@ -203,15 +209,6 @@ func bootData(r bootRequest) (bootdata.Data, error) {
 		},
 		Values: r.values,
 	}, nil
-}
-
-// interfaces are the guest's network devices, in the order of their slots.
-func interfaces(in Intent) []bootdata.Interface {
-	out := make([]bootdata.Interface, 0, len(in.MACs))
-	for _, slot := range sortedSlots(in.MACs) {
-		out = append(out, bootdata.Interface{Name: "eth" + strings.TrimPrefix(slot, "net"), MacAddr: in.MACs[slot], DHCPv4: true})
-	}
-	return out
 }
 
 func kubeletSettings(k *v1alpha1.KubeletConfiguration) bootdata.KubeletSettings {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -26,6 +27,8 @@ type shape struct {
 	firewalled []string
 	// iso is the boot drive's volume; empty = the Template's own drives stay.
 	iso string
+	// network is what the interfaces were given.
+	network network.Assignment
 }
 
 // maxQueues is Proxmox's limit for a NIC.
@@ -84,6 +87,8 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 		}
 	}
 
+	addressOptions(cfg, want.network, set)
+
 	disk, ok := cfg.BootDisk()
 	if !ok {
 		return proxmox.ConfigChange{}, fmt.Errorf("the template has no boot disk: its boot order %q names none, and it has none of virtio0, scsi0, sata0, ide0", strings.Join(cfg.BootOrder(), ";"))
@@ -107,6 +112,24 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 	}
 	slices.Sort(remove)
 	return proxmox.ConfigChange{Set: set, Delete: remove, Digest: cfg.Digest}, nil
+}
+
+// addressOptions writes what the VM was given where others see it: Proxmox keeps
+// ipconfigN without a cloud-init drive as well. What the Template says already, and
+// interfaces that use DHCP by default, are left alone.
+func addressOptions(cfg proxmox.VMConfig, n network.Assignment, set map[string]string) {
+	for slot, given := range n.Interfaces {
+		option, value := proxmox.IPConfigSlot(slot), given.IPConfig().Encode()
+		_, inherited := cfg.Options[option]
+		if value != "" && value != cfg.Options[option] && (inherited || given.Address4.IsValid() || given.Address6.IsValid() || given.SLAAC || given.DHCP6) {
+			set[option] = value
+		}
+	}
+	for option, list := range map[string][]string{"nameserver": n.DNS, "searchdomain": n.Search} {
+		if value := strings.Join(list, " "); value != "" && value != cfg.Options[option] {
+			set[option] = value
+		}
+	}
 }
 
 // bootDrive picks the slot for our ISO and names the inherited cloud-init drives

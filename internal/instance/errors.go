@@ -26,7 +26,9 @@ const (
 	ReasonLeftover    = "LockedLeftover"
 	ReasonTimeout     = "LaunchTimeout"
 	ReasonNoRoom      = "NoRoom"
-	ReasonSlowClone   = "CloneTooSlow"
+	// ReasonAddressTaken says that somebody else turned up with the VM's address.
+	ReasonAddressTaken = "AddressTaken"
+	ReasonSlowClone    = "CloneTooSlow"
 )
 
 // LaunchError ends a launch: this VM will never be, and trying again would not

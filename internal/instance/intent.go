@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 )
 
 // Intent is what a launch decided, written on the Claim before anything is done,
@@ -41,7 +42,9 @@ type Intent struct {
 	// MACs by interface, fixed now so that the boot drive can be made while the
 	// clone is still running.
 	MACs map[string]string `json:"macs,omitempty"`
-	Time time.Time         `json:"time"`
+	// Network is how the interfaces get their addresses, and which they were given.
+	Network network.Assignment `json:"network,omitzero"`
+	Time    time.Time          `json:"time"`
 	// Parked intents hold a VMID but no capacity: they wait for room.
 	Parked bool `json:"parked,omitempty"`
 }
@@ -87,7 +90,7 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 		ClaimUID: string(claim.UID),
 		NodePool: claim.Labels[karpv1.NodePoolLabelKey],
 		Region:   in.Region, Host: in.Host, VMID: in.VMID, Storage: in.Storage,
-		Made: in.Time,
+		Addresses: in.Network.Addresses(), Made: in.Time,
 	}
 	if !in.Parked {
 		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}

@@ -171,6 +171,7 @@ func (l *launch) ensureConfigured(ctx context.Context) (proxmox.VMConfig, error)
 		cores: l.intent.Cores, memoryMiB: l.intent.MemoryMiB,
 		tags: l.class.Spec.Tags, macs: l.intent.MACs,
 		firewalled: firewalledInterfaces(l.class), iso: l.bootVolume(),
+		network: l.intent.Network,
 	})
 	if err != nil {
 		return cfg, &LaunchError{Reason: ReasonTemplate, err: fmt.Errorf("configuring the clone of template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)}
@@ -211,6 +212,9 @@ func (l *launch) ensureStarted(ctx context.Context) error {
 		if state.Running {
 			return nil
 		}
+	}
+	if err := l.refuseRivals(); err != nil {
+		return err
 	}
 	task, err := l.client.StartVM(ctx, l.intent.Host, l.intent.VMID)
 	if err != nil {

@@ -9,18 +9,28 @@ import (
 
 // Metrics tell how launches go. The zero value counts nothing.
 type Metrics struct {
-	phases *prometheus.HistogramVec
+	phases    *prometheus.HistogramVec
+	exhausted *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics.
 func NewMetrics(registerer prometheus.Registerer) Metrics {
-	m := Metrics{phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	m := Metrics{exhausted: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "karpenter", Subsystem: "proxmox", Name: "address_pool_exhausted_total",
+		Help: "VMs that could not be launched because all addresses of a pool were taken.",
+	}, []string{"nodeclass", "pool"}), phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "karpenter", Subsystem: "proxmox", Name: "launch_phase_seconds",
 		Help:    "Time from the plan of a VM until it reached each phase of its launch.",
 		Buckets: prometheus.ExponentialBuckets(0.25, 2, 12),
 	}, []string{"phase"})}
-	registerer.MustRegister(m.phases)
+	registerer.MustRegister(m.phases, m.exhausted)
 	return m
+}
+
+func (m Metrics) poolExhausted(nodeClass, pool string) {
+	if m.exhausted != nil {
+		m.exhausted.WithLabelValues(nodeClass, pool).Inc()
+	}
 }
 
 func (m Metrics) launched(p Progress) {

@@ -13,6 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
@@ -20,7 +21,7 @@ import (
 var ErrParked = errors.New("waiting for room")
 
 // Park plans a VM for which there is no room now: size and Host are chosen, a VMID
-// is held, capacity is not. A static pool's Claims are parked instead of refused:
+// is held, capacity and addresses are not. A static pool's Claims are parked instead of refused:
 // core would make a refused one anew at once, over and over.
 func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (Intent, error) {
 	// Hosts that are avoided after a failure count as well: they come back.
@@ -46,7 +47,7 @@ func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 		if need.Storage == "" {
 			need.Storage = request.Storages[best]
 		}
-		in, err := p.intentFor(view, claim, class, placement.Placement{InstanceType: option.InstanceType, Price: option.Price, Zone: best, Need: need})
+		in, err := p.intentFor(view, claim, class, placement.Placement{InstanceType: option.InstanceType, Price: option.Price, Zone: best, Need: need}, nil)
 		in.Parked = true
 		return in, err
 	})
@@ -69,12 +70,19 @@ func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	}
 	// The VMID stays the Claim's: between the two lines somebody else could get the
 	// room, never the VMID, which is derived from this Claim.
+	known, err := p.addressing(ctx, class)
+	if err != nil {
+		return in, err
+	}
 	p.Inventory.Release(string(claim.UID))
 	unparked, err := p.record(ctx, claim, func(view inventory.View) (Intent, error) {
 		if ok, reason := placement.Fit(view, zone, need); !ok {
 			return Intent{}, fmt.Errorf("%s: %w", reason, ErrParked)
 		}
-		fresh, err := p.intentFor(view, claim, class, placement.Placement{InstanceType: in.InstanceType, Zone: zone, Need: need})
+		fresh, err := p.intentFor(view, claim, class, placement.Placement{InstanceType: in.InstanceType, Zone: zone, Need: need}, known)
+		if exhausted, ok := errors.AsType[*network.ExhaustedError](err); ok && p.Clock.Since(in.Time) <= p.Settings.ParkPatience {
+			return Intent{}, fmt.Errorf("%w: %w", exhausted, ErrParked)
+		}
 		if err == nil && fresh.VMID != in.VMID {
 			err = fmt.Errorf("VMID %d was taken meanwhile", in.VMID)
 		}
@@ -85,7 +93,11 @@ func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	}
 	p.Inventory.Restore(in.Reservation(claim))
 	if noRoom := (*NoRoomError)(nil); errors.As(err, &noRoom) && !errors.Is(err, ErrParked) {
-		return in, &LaunchError{Reason: ReasonVMIDTaken, err: err}
+		reason := ReasonVMIDTaken
+		if _, exhausted := errors.AsType[*network.ExhaustedError](err); exhausted {
+			reason = ReasonNoRoom
+		}
+		return in, &LaunchError{Reason: reason, err: err}
 	}
 	return in, err
 }

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
@@ -32,7 +35,8 @@ func (e *NoRoomError) Unwrap() error { return e.err }
 type Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
 
 // Plan decides what VM a Claim gets and where, reserves it, and writes the
-// decision on the Claim. It asks Proxmox nothing. A Claim that has a plan keeps
+// decision on the Claim. It asks Proxmox nothing, unless address pools are used for
+// the first time. A Claim that has a plan keeps
 // it: its VMID is adopted or given up, never probed further.
 func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (Intent, error) {
 	in, ok, err := ReadIntent(claim)
@@ -47,12 +51,16 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 	if err != nil {
 		return Intent{}, err
 	}
+	known, err := p.addressing(ctx, class)
+	if err != nil {
+		return Intent{}, err
+	}
 	return p.record(ctx, claim, func(view inventory.View) (Intent, error) {
 		chosen, err := placement.Choose(view, request)
 		if err != nil {
 			return Intent{}, err
 		}
-		return p.intentFor(view, claim, class, chosen)
+		return p.intentFor(view, claim, class, chosen, known)
 	})
 }
 
@@ -102,11 +110,14 @@ func (p *Provider) record(ctx context.Context, claim *karpv1.NodeClaim, decide f
 	}
 	if in.VMID == 0 {
 		// The ledger already had a reservation for this Claim: an earlier call
-		// decided and could not write it down.
-		p.Inventory.Release(string(claim.UID))
-		return Intent{}, fmt.Errorf("recording the plan of nodeclaim %s: a reservation stands without an intent", claim.Name)
+		// decided, and does not know whether it could write it down.
+		return p.settleRecord(ctx, claim, fmt.Errorf("recording the plan of nodeclaim %s: a reservation stands without an intent", claim.Name))
 	}
 	if err := annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}); err != nil {
+		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+			// Not the API server's no: it may have written all the same.
+			return p.settleRecord(ctx, claim, err)
+		}
 		p.Inventory.Release(string(claim.UID))
 		return Intent{}, err
 	}
@@ -114,8 +125,27 @@ func (p *Provider) record(ctx context.Context, claim *karpv1.NodeClaim, decide f
 	return in, nil
 }
 
-// intentFor completes a placement with all that the launch will need.
-func (p *Provider) intentFor(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, chosen placement.Placement) (Intent, error) {
+// settleRecord looks whether an intent was written after all. What it promises must not
+// be promised to others, and an address is nowhere else yet.
+func (p *Provider) settleRecord(ctx context.Context, claim *karpv1.NodeClaim, failure error) (Intent, error) {
+	stored := &karpv1.NodeClaim{}
+	err := p.Boot.Reader.Get(ctx, client.ObjectKeyFromObject(claim), stored)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return Intent{}, failure // not known yet: the reservation stands, the next call looks again
+	}
+	in, ok, err := ReadIntent(stored)
+	if err == nil && ok && stored.UID == claim.UID {
+		return in, nil
+	}
+	p.Inventory.Release(string(claim.UID))
+	return Intent{}, failure
+}
+
+// intentFor completes a placement with all that the launch will need; with addresses
+// if it is told what is known of them.
+func (p *Provider) intentFor(
+	view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, chosen placement.Placement, known *addressing,
+) (Intent, error) {
 	vmid, err := placement.PickVMID(view, chosen.Zone.Region, string(claim.UID), p.Settings.VMIDs)
 	if errors.Is(err, placement.ErrRangeFull) {
 		// Not a matter of one Host: without VMIDs the whole region has no room.
@@ -148,6 +178,11 @@ func (p *Provider) intentFor(view inventory.View, claim *karpv1.NodeClaim, class
 	taken := macTaken(snapshot)
 	for _, nic := range template.Config.NICs() {
 		in.MACs[nic.Slot] = DeriveMAC(snapshot.Options.MACPrefix, string(claim.UID), nic.Slot, taken)
+	}
+	if known != nil {
+		if in.Network, err = p.assign(view, claim, class, template, in, known); err != nil {
+			return Intent{}, err
+		}
 	}
 	return in, nil
 }

@@ -89,6 +89,7 @@ type Provider struct {
 	memory    *memory
 	health    *health
 	durations *proxmox.Durations
+	recall    recall
 }
 
 // NewProvider makes the Provider.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,6 +51,21 @@ type world struct {
 	// foreign is what the guests of others looked like at the start.
 	foreign map[int]string
 	class   *v1alpha1.ProxmoxNodeClass
+	// booted are the drives that VMs booted with, by VMID.
+	booted *sync.Map
+}
+
+// watched guests do nothing, and leave a note of what was in their CD drives.
+type watched struct {
+	pvesim.CooperativeGuests
+	drives *sync.Map
+}
+
+func (g watched) Boot(ctx context.Context, m *pvesim.Machine) {
+	for _, cd := range m.CDROMs() {
+		g.drives.Store(m.VMID, cd.Image)
+	}
+	g.CooperativeGuests.Boot(ctx, m)
 }
 
 func newWorld(t *testing.T, hosts int, change ...func(*pvesim.Scenario)) *world {
@@ -59,7 +75,8 @@ func newWorld(t *testing.T, hosts int, change ...func(*pvesim.Scenario)) *world 
 	for _, c := range change {
 		c(scenario)
 	}
-	sim, err := pvesim.New(scenario, pvesim.Options{Speed: speed})
+	booted := &sync.Map{}
+	sim, err := pvesim.New(scenario, pvesim.Options{Speed: speed, Guests: watched{drives: booted}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(sim.Start(t.Context())).To(Succeed())
 	t.Cleanup(sim.Close)
@@ -76,7 +93,7 @@ func newWorld(t *testing.T, hosts int, change ...func(*pvesim.Scenario)) *world 
 			"user-data": []byte("#cloud-config\nhostname: {{ .Metadata.Hostname }}\n"),
 		}},
 	).Build()
-	w := &world{WithT: g, t: t, sim: sim, kube: kube}
+	w := &world{WithT: g, t: t, sim: sim, kube: kube, booted: booted}
 	w.class = &v1alpha1.ProxmoxNodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "default"},
 		Spec: v1alpha1.ProxmoxNodeClassSpec{
@@ -113,8 +130,12 @@ func inCluster(id string) func(*setup) { return func(s *setup) { s.kubeCluster =
 // meant; the simulator is faster than that.
 func unhurried(s *setup) { s.clock = clock.RealClock{} }
 
+// reading is a process that sees Kubernetes through another client.
+func reading(kube client.Client) func(*setup) { return func(s *setup) { s.kube = kube } }
+
 type setup struct {
 	frozen      bool
+	kube        client.Client
 	kubeCluster string
 	clock       clock.WithTicker
 }
@@ -129,7 +150,7 @@ func (hurried) Sleep(d time.Duration)                  { time.Sleep(d / speed) }
 // process starts anew: its view is fresh, its memory empty.
 func (w *world) process(options ...func(*setup)) *process {
 	w.t.Helper()
-	s := setup{kubeCluster: kubeCluster, clock: hurried{}}
+	s := setup{kubeCluster: kubeCluster, clock: hurried{}, kube: w.kube}
 	for _, option := range options {
 		option(&s)
 	}
@@ -149,7 +170,7 @@ func (w *world) process(options ...func(*setup)) *process {
 	settings.TaskTimeout = 20 * time.Second
 	settings.LaunchPatience = 20 * time.Second
 	return &process{inventory: inv, Provider: instance.NewProvider(instance.Deps{
-		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Types: types, Kube: w.kube,
+		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Types: types, Kube: s.kube,
 		Boot:  instance.BootSource{Reader: w.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: w.kube}},
 		Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
 	})}
@@ -246,7 +267,7 @@ func (w *world) guestsOfOthers() map[int]string {
 	w.t.Helper()
 	c, out := w.client(), map[int]string{}
 	for _, row := range w.rows() {
-		if row.VMID >= 20000 {
+		if row.VMID >= 20000 || row.Kind != proxmox.KindQEMU {
 			continue
 		}
 		cfg, err := c.VMConfig(w.t.Context(), row.Host, row.VMID)

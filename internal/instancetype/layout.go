@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
@@ -29,6 +31,7 @@ type class struct {
 	maxPods  int32
 	selected []string
 	unusable []v1alpha1.UnusableZone
+	network  *v1alpha1.Network
 }
 
 // classOf reads a NodeClass. The slices are the NodeClass's own.
@@ -40,6 +43,7 @@ func classOf(nodeClass *v1alpha1.ProxmoxNodeClass) class {
 		storage:  nodeClass.Spec.BootDevice.Storage,
 		selected: nodeClass.Status.SelectedZones,
 		unusable: nodeClass.Status.UnusableZones,
+		network:  nodeClass.Spec.Network,
 	}
 	if kubelet := nodeClass.Spec.KubeletConfiguration; kubelet != nil && kubelet.MaxPods != nil {
 		c.maxPods = *kubelet.MaxPods
@@ -49,12 +53,13 @@ func classOf(nodeClass *v1alpha1.ProxmoxNodeClass) class {
 
 func (c class) equal(other class) bool {
 	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.maxPods == other.maxPods &&
-		slices.Equal(c.selected, other.selected) && slices.Equal(c.unusable, other.unusable)
+		slices.Equal(c.selected, other.selected) && slices.Equal(c.unusable, other.unusable) &&
+		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
 }
 
 // clone keeps the class apart from the object that it was read from.
 func (c class) clone() class {
-	c.selected, c.unusable = slices.Clone(c.selected), slices.Clone(c.unusable)
+	c.selected, c.unusable, c.network = slices.Clone(c.selected), slices.Clone(c.unusable), c.network.DeepCopy()
 	return c
 }
 
@@ -91,6 +96,8 @@ type zone struct {
 	storage string
 	// excluded is why the NodeClass leaves the Host out.
 	excluded string
+	// exhausted is why no address is left for a VM there.
+	exhausted string
 }
 
 func (l layout) equal(other layout) bool {
@@ -111,6 +118,7 @@ func layoutOf(view inventory.View, c class) layout {
 			zones[key] = zone{Zone: key, excluded: unusable.Reason}
 		}
 	}
+	addresses := pools{view: view, network: c.network, known: map[string]string{}}
 	for _, text := range c.selected {
 		selected, err := v1alpha1.ParseTemplateZone(text)
 		if err != nil {
@@ -118,7 +126,9 @@ func layoutOf(view inventory.View, c class) layout {
 		}
 		key := placement.Zone{Region: selected.Region, Host: selected.Host}
 		if zones[key].template == 0 {
-			zones[key] = withTemplate(zone{Zone: key, template: selected.VMID}, view, c)
+			z := withTemplate(zone{Zone: key, template: selected.VMID}, view, c)
+			z.exhausted = addresses.exhausted(z)
+			zones[key] = z
 		}
 	}
 	maps.DeleteFunc(zones, func(key placement.Zone, _ zone) bool { return c.region != "" && key.Region != c.region })

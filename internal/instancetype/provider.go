@@ -4,6 +4,7 @@
 package instancetype
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -163,7 +164,7 @@ func (p *Provider) availability(view inventory.View, l layout, t Type) []bool {
 	for n, z := range l.zones {
 		need.Storage = z.storage
 		_, marked := p.unavailable.find(Offerings{z.Zone, t.Name, l.nodeClass})
-		available[n] = z.excluded == "" && z.template != 0 && z.ready && !marked && placement.Fits(view, z.Zone, need)
+		available[n] = z.excluded == "" && z.exhausted == "" && z.template != 0 && z.ready && !marked && placement.Fits(view, z.Zone, need)
 	}
 	return available
 }
@@ -212,7 +213,7 @@ func (p *Provider) Reasons(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType st
 		need.Storage = z.storage
 		if reason := p.unavailable.reason(Offerings{z.Zone, t.Name, nodeClass.Name}); reason != "" {
 			reasons[z.Zone] = reason
-		} else if reason := z.blocked(); reason != "" {
+		} else if reason := cmp.Or(z.blocked(), z.exhausted); reason != "" {
 			reasons[z.Zone] = reason
 		} else if ok, reason := placement.Fit(view, z.Zone, need); !ok {
 			reasons[z.Zone] = reason

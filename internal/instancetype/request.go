@@ -4,6 +4,7 @@
 package instancetype
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -96,7 +97,8 @@ type RequestOptions struct {
 	// Overlay applies NodeOverlays to the types, so that what is launched is what
 	// the scheduler planned with; nil changes nothing.
 	Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
-	// IgnoreMarks takes in zones that are avoided for a while after a failure.
+	// IgnoreMarks takes in zones that are avoided for a while after a failure, or for
+	// want of an address.
 	IgnoreMarks bool
 }
 
@@ -122,7 +124,7 @@ func (p *Provider) allowed(
 		}
 		reason := z.blocked()
 		if reason == "" && !ignoreMarks {
-			reason = p.unavailable.reason(Offerings{z.Zone, it.Name, l.layout.nodeClass})
+			reason = cmp.Or(z.exhausted, p.unavailable.reason(Offerings{z.Zone, it.Name, l.layout.nodeClass}))
 		}
 		if reason != "" {
 			excluded[z.Zone] = reason

@@ -120,6 +120,9 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,
 		MigratedDriftAfter: opts.MigratedDriftAfter, Repair: opts.Repair,
 	})
+	if err := instance.RegisterPoolMetrics(crmetrics.Registry, core.GetClient(), o.Inventory); err != nil {
+		return nil, fmt.Errorf("registering the metrics of address pools, %w", err)
+	}
 	if err := core.Add(o.Inventory); err != nil {
 		return nil, fmt.Errorf("adding the inventory, %w", err)
 	}

@@ -169,7 +169,7 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason
 func speaksAbout(claim *karpv1.NodeClaim, in instance.Intent, reason string, cause error) (instancetype.Offerings, bool) {
 	what := instancetype.Offerings{Zone: placement.Zone{Region: in.Region, Host: in.Host}}
 	switch reason {
-	case instance.ReasonVMIDTaken, instance.ReasonLeftover, instance.ReasonNoRoom, instance.ReasonBadIntent:
+	case instance.ReasonVMIDTaken, instance.ReasonAddressTaken, instance.ReasonLeftover, instance.ReasonNoRoom, instance.ReasonBadIntent:
 		return what, false
 	case instance.ReasonStorageFull:
 		return what, true

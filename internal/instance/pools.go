@@ -1,0 +1,101 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
+)
+
+// poolMetrics tells size and use of the address pools of all NodeClasses. It looks when
+// it is asked, so that nothing outlives a class.
+type poolMetrics struct {
+	kube      client.Reader
+	inventory *inventory.Inventory
+	size      *prometheus.Desc
+	used      *prometheus.Desc
+}
+
+// RegisterPoolMetrics adds the metrics of address pools.
+func RegisterPoolMetrics(registerer prometheus.Registerer, kube client.Reader, inv *inventory.Inventory) error {
+	labels := []string{"nodeclass", "interface", "pool"}
+	return registerer.Register(&poolMetrics{
+		kube: kube, inventory: inv,
+		size: prometheus.NewDesc("karpenter_proxmox_address_pool_size", "Addresses that a pool of a NodeClass may give.", labels, nil),
+		used: prometheus.NewDesc("karpenter_proxmox_address_pool_used", "Addresses of a pool of a NodeClass that somebody has or was promised.", labels, nil),
+	})
+}
+
+// Describe names the metrics.
+func (m *poolMetrics) Describe(out chan<- *prometheus.Desc) { out <- m.size; out <- m.used }
+
+// Collect computes them.
+func (m *poolMetrics) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	classes := &v1alpha1.ProxmoxNodeClassList{}
+	if err := m.kube.List(ctx, classes); err != nil {
+		return // the next scrape will tell
+	}
+	view := m.inventory.View()
+	for i := range classes.Items {
+		for key, source := range poolsOf(view, &classes.Items[i]) {
+			labels := []string{classes.Items[i].Name, key.slot, key.subnet}
+			out <- prometheus.MustNewConstMetric(m.size, prometheus.GaugeValue, source.Pool.Size(), labels...)
+			out <- prometheus.MustNewConstMetric(m.used, prometheus.GaugeValue, float64(source.Pool.Used(view.Addresses)), labels...)
+		}
+	}
+}
+
+type poolKey struct{ slot, subnet string }
+
+// poolsOf are a class's pools, each once, however many Hosts have Templates with it.
+func poolsOf(view inventory.View, class *v1alpha1.ProxmoxNodeClass) map[poolKey]network.Source {
+	out := map[poolKey]network.Source{}
+	for _, layout := range layoutsOf(view, class) {
+		for _, i := range layout.Interfaces {
+			for _, source := range []network.Source{i.V4, i.V6} {
+				if source.Pool != nil {
+					out[poolKey{i.Slot, source.Pool.Subnet().String()}] = source
+				}
+			}
+		}
+	}
+	return out
+}
+
+// layoutsOf are what the VMs of a class get on each of its Hosts.
+func layoutsOf(view inventory.View, class *v1alpha1.ProxmoxNodeClass) []network.Layout {
+	var out []network.Layout
+	for _, entry := range class.Status.SelectedZones {
+		zone, err := v1alpha1.ParseTemplateZone(entry)
+		if err != nil {
+			continue
+		}
+		if template, ok := view.Guest(zone.Region, zone.VMID); ok && template.Config != nil {
+			if layout, err := network.Of(class, *template.Config); err == nil {
+				out = append(out, layout)
+			}
+		}
+	}
+	return out
+}
+
+// EmptyPool says which address pool of a class has nothing left; empty when all have.
+func (p *Provider) EmptyPool(class *v1alpha1.ProxmoxNodeClass) string {
+	view := p.Inventory.View()
+	for _, layout := range layoutsOf(view, class) {
+		if exhausted := layout.Exhausted(view); exhausted != nil {
+			return exhausted.Error()
+		}
+	}
+	return ""
+}

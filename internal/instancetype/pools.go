@@ -1,0 +1,44 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
+)
+
+// pools tells where a class has no address left. Hosts mostly have the same Template,
+// and counting is what costs: it is done once for each that differs.
+type pools struct {
+	view    inventory.View
+	network *v1alpha1.Network
+	known   map[string]string
+}
+
+func (p pools) exhausted(z zone) string {
+	guest, ok := p.view.Guest(z.Region, z.template)
+	if !ok || guest.Config == nil {
+		return ""
+	}
+	var key strings.Builder
+	for _, nic := range guest.Config.NICs() {
+		config := guest.Config.IPConfig(nic.Slot)
+		key.WriteString(nic.Slot + config.Encode() + ";")
+	}
+	if reason, ok := p.known[key.String()]; ok {
+		return reason
+	}
+	reason := ""
+	layout, err := network.Of(&v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{Network: p.network}}, *guest.Config)
+	if err != nil {
+		reason = err.Error()
+	} else if exhausted := layout.Exhausted(p.view); exhausted != nil {
+		reason = exhausted.Error()
+	}
+	p.known[key.String()] = reason
+	return reason
+}
