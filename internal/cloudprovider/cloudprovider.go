@@ -36,6 +36,7 @@ type CloudProvider struct {
 	overlays  *nodeoverlay.InstanceTypeStore
 
 	migratedDriftAfter time.Duration
+	hostDriftAfter     time.Duration
 	repair             RepairPatience
 }
 
@@ -50,14 +51,16 @@ type Deps struct {
 	Overlays  *nodeoverlay.InstanceTypeStore
 	// MigratedDriftAfter is how long after a migration a Node drifts; 0 = never.
 	MigratedDriftAfter time.Duration
-	Repair             RepairPatience
+	// HostDriftAfter is how long after its Host went away a Node drifts; 0 = never.
+	HostDriftAfter time.Duration
+	Repair         RepairPatience
 }
 
 // New makes the adapter.
 func New(deps Deps) *CloudProvider {
 	return &CloudProvider{
 		kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, overlays: deps.Overlays,
-		migratedDriftAfter: deps.MigratedDriftAfter, repair: deps.Repair,
+		migratedDriftAfter: deps.MigratedDriftAfter, hostDriftAfter: deps.HostDriftAfter, repair: deps.Repair,
 	}
 }
 
@@ -212,5 +215,5 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodeP
 	if err != nil {
 		return nil, fmt.Errorf("resolving the nodeclass, %w", err)
 	}
-	return c.types.List(class), nil
+	return c.types.ListFor(class, pool.Name), nil
 }

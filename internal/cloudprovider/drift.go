@@ -13,6 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // Why a Claim drifts.
@@ -23,6 +24,10 @@ const (
 	ImageDrift cloudprovider.DriftReason = "ImageDrift"
 	// HostChanged: the VM was migrated, and its zone label is wrong.
 	HostChanged cloudprovider.DriftReason = "HostChanged"
+	// HostInMaintenance, HostOffline, HostExcluded: the VM's Host takes no VMs any more.
+	HostInMaintenance cloudprovider.DriftReason = "HostInMaintenance"
+	HostOffline       cloudprovider.DriftReason = "HostOffline"
+	HostExcluded      cloudprovider.DriftReason = "HostExcluded"
 )
 
 // IsDrifted compares what a Claim was made from with what it would be made from now.
@@ -47,5 +52,27 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	if since, moved := instance.MigratedSince(claim); moved && c.migratedDriftAfter > 0 && c.instances.Clock.Since(since) > c.migratedDriftAfter {
 		return HostChanged, nil
 	}
-	return "", nil
+	return c.hostDrift(claim), nil
+}
+
+// hostDrift empties Hosts that an admin takes out of service, and those that do not
+// come back: within the pool's disruption budgets, unlike a repair.
+func (c *CloudProvider) hostDrift(claim *karpv1.NodeClaim) cloudprovider.DriftReason {
+	if c.hostDriftAfter == 0 {
+		return ""
+	}
+	host, ok := c.instances.HostOf(claim)
+	if !ok {
+		return ""
+	}
+	if host.Away == inventory.Excluded {
+		return HostExcluded
+	}
+	if host.AwaySince.IsZero() || c.instances.Clock.Since(host.AwaySince) < c.hostDriftAfter {
+		return ""
+	}
+	if host.Away == inventory.InMaintenance {
+		return HostInMaintenance
+	}
+	return HostOffline
 }

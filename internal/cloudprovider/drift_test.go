@@ -16,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -118,6 +119,33 @@ func TestAMigratedVMDriftsAfterAWhileIfAsked(t *testing.T) {
 	w.Expect(drift(w, asked, claim)).To(BeEmpty(), "it may go back")
 	w.Clock.Advance(11 * time.Minute)
 	w.Expect(drift(w, asked, claim)).To(Equal(cloudprovider.HostChanged))
+	w.Expect(drift(w, never, claim)).To(BeEmpty())
+}
+
+func TestNodesOfAHostThatIsTakenAwayDriftIfAsked(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
+	asked := provider(w, func(d *cloudprovider.Deps) { d.HostDriftAfter = 10 * time.Minute })
+	never := provider(w)
+	claim := w.Launched("a", w.Class())
+	host := w.Intent(claim).Host
+	w.Refresh()
+	w.Expect(drift(w, asked, claim)).To(BeEmpty())
+
+	w.Expect(w.Sim.SetMaintenance(host, true)).To(Succeed())
+	w.Refresh()
+	w.Expect(drift(w, asked, claim)).To(BeEmpty(), "it may be back soon")
+	w.Clock.Advance(11 * time.Minute)
+	w.Expect(drift(w, asked, claim)).To(Equal(cloudprovider.HostInMaintenance))
+	w.Expect(drift(w, never, claim)).To(BeEmpty())
+	w.Expect(w.Sim.SetMaintenance(host, false)).To(Succeed())
+	w.Refresh()
+	w.Expect(drift(w, asked, claim)).To(BeEmpty())
+
+	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"excluded": true}}}`))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Inventory.SetSettings(settings)
+	w.Expect(drift(w, asked, claim)).To(Equal(cloudprovider.HostExcluded), "that is meant, and needs no time to settle")
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 }
 

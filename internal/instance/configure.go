@@ -29,6 +29,8 @@ type shape struct {
 	iso string
 	// network is what the interfaces were given.
 	network network.Assignment
+	// devices are PCI mappings, those of the Template included.
+	devices []string
 }
 
 // maxQueues is Proxmox's limit for a NIC.
@@ -97,6 +99,9 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 	disk.Properties = disk.Properties.With("backup", "0").With("replicate", "0")
 	set[disk.Slot] = disk.Encode()
 
+	if err := passThrough(cfg, want.devices, set); err != nil {
+		return proxmox.ConfigChange{}, err
+	}
 	if want.iso != "" {
 		slot, gone, err := bootDrive(cfg)
 		if err != nil {
@@ -130,6 +135,36 @@ func addressOptions(cfg proxmox.VMConfig, n network.Assignment, set map[string]s
 			set[option] = value
 		}
 	}
+}
+
+// maxDevices is the number of hostpci slots.
+const maxDevices = 16
+
+// passThrough adds a device of each mapping that the Template does not bring along.
+func passThrough(cfg proxmox.VMConfig, mappings []string, set map[string]string) error {
+	missing := slices.Clone(mappings)
+	used := map[string]bool{}
+	for _, device := range cfg.HostPCIs() {
+		used[device.Slot] = true
+		if n := slices.Index(missing, device.Mapping); n >= 0 {
+			missing = slices.Delete(missing, n, n+1)
+		}
+	}
+	for n := 0; len(missing) > 0; n++ {
+		if n == maxDevices {
+			return fmt.Errorf("the template leaves too few of %d PCI slots for devices of %s", maxDevices, strings.Join(missing, ", "))
+		}
+		slot := "hostpci" + strconv.Itoa(n)
+		if used[slot] {
+			continue
+		}
+		value := "mapping=" + missing[0]
+		if strings.Contains(cfg.Options["machine"], "q35") {
+			value += ",pcie=1" // other machines have no PCIe slots, and the start would fail
+		}
+		set[slot], missing = value, missing[1:]
+	}
+	return nil
 }
 
 // bootDrive picks the slot for our ISO and names the inherited cloud-init drives

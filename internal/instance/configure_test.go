@@ -5,6 +5,7 @@ package instance
 
 import (
 	"maps"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -160,4 +161,34 @@ func TestConfigureFitsTheTemplate(t *testing.T) {
 			test.expect(NewWithT(t), change, err)
 		})
 	}
+}
+
+func TestDevicesThatTheTemplateLacksAreAdded(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	clone, want := ubuntuClone(), wanted()
+	clone.Options["hostpci1"] = "mapping=nic,pcie=1"
+	want.devices = []string{"gpu", "gpu", "nic"}
+	change, err := configure(clone, want)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(change.Set).To(And(HaveKeyWithValue("hostpci0", "mapping=gpu"), HaveKeyWithValue("hostpci2", "mapping=gpu"), Not(HaveKey("hostpci1"))))
+
+	clone.Options["machine"] = "pc-q35-9.2"
+	change, err = configure(clone, want)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(change.Set).To(HaveKeyWithValue("hostpci0", "mapping=gpu,pcie=1"))
+
+	want.devices = slices.Repeat([]string{"gpu"}, 16)
+	_, err = configure(clone, want)
+	g.Expect(err).To(MatchError(ContainSubstring("PCI slots for devices of gpu")))
+}
+
+func TestQueuesAreBounded(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	want := wanted()
+	want.cores = 128
+	change, err := configure(ubuntuClone(), want)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(proxmox.ParseNIC("net0", change.Set["net0"])).To(And(HaveField("Queues", 64), HaveField("MTU", 1500)))
 }

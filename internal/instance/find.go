@@ -251,3 +251,16 @@ func (p *Provider) CurrentImage(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 	}
 	return ownership.ImageID(template.VMID, *template.Config), true
 }
+
+// HostOf is the account of the Host that a Claim's VM is on, or will be.
+func (p *Provider) HostOf(claim *karpv1.NodeClaim) (inventory.HostState, bool) {
+	in, ok, err := ReadIntent(claim)
+	if err != nil || !ok {
+		return inventory.HostState{}, false
+	}
+	view := p.Inventory.View()
+	if guest, visible := view.Guest(in.Region, in.VMID); visible {
+		in.Host = guest.Host // it may have been migrated
+	}
+	return view.Host(in.Region, in.Host)
+}

@@ -44,7 +44,9 @@ type Intent struct {
 	MACs map[string]string `json:"macs,omitempty"`
 	// Network is how the interfaces get their addresses, and which they were given.
 	Network network.Assignment `json:"network,omitzero"`
-	Time    time.Time          `json:"time"`
+	// Devices are PCI mappings that the VM gets a device of, its Template's included.
+	Devices []string  `json:"devices,omitempty"`
+	Time    time.Time `json:"time"`
 	// Parked intents hold a VMID but no capacity: they wait for room.
 	Parked bool `json:"parked,omitempty"`
 }
@@ -95,6 +97,7 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 	if !in.Parked {
 		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}
 		r.DiskBytes = in.DiskBytes
+		r.Devices = in.Devices
 	}
 	return r
 }

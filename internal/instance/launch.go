@@ -170,7 +170,7 @@ func (l *launch) ensureConfigured(ctx context.Context) (proxmox.VMConfig, error)
 		name: l.claim.Name, id: l.id, instanceType: l.intent.InstanceType,
 		cores: l.intent.Cores, memoryMiB: l.intent.MemoryMiB,
 		tags: l.class.Spec.Tags, macs: l.intent.MACs,
-		firewalled: firewalledInterfaces(l.class), iso: l.bootVolume(),
+		firewalled: firewalledInterfaces(l.class), iso: l.bootVolume(), devices: l.intent.Devices,
 		network: l.intent.Network,
 	})
 	if err != nil {

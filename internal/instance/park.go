@@ -34,12 +34,13 @@ func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 			_, err := placement.Choose(view, request)
 			return Intent{}, err
 		}
-		// The cheapest size, on the Host that has the fewest of the pool: which one
-		// gets room first cannot be known.
+		// The cheapest size, on the Host that has the fewest of the pool, or the most
+		// where they are kept together: which one gets room first cannot be known.
 		option := request.Options[0]
 		best := option.Zones[0]
 		for _, zone := range option.Zones[1:] {
-			if view.VMs(zone.Region, zone.Host, request.NodePool) < view.VMs(best.Region, best.Host, request.NodePool) {
+			here, there := view.VMs(zone.Region, zone.Host, request.NodePool), view.VMs(best.Region, best.Host, request.NodePool)
+			if together := request.Affinity == v1alpha1.PoolAffinitySameHost; here != there && together == (here > there) {
 				best = zone
 			}
 		}
@@ -53,12 +54,24 @@ func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 	})
 }
 
+// parkedRequest asks for the one place that a parked Claim waits for.
+func (p *Provider) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in Intent, zone placement.Zone) placement.Request {
+	pool := claim.Labels[karpv1.NodePoolLabelKey]
+	need, _ := p.Types.Need(class, pool, in.InstanceType, zone)
+	need.CPUs, need.MemoryBytes, need.DiskBytes, need.Storage = in.Cores, int64(in.MemoryMiB)<<20, in.DiskBytes, in.Storage
+	return placement.Request{
+		ClaimUID: string(claim.UID), NodePool: pool, Inherited: map[placement.Zone][]string{zone: need.Inherited},
+		Options: []placement.Option{{InstanceType: in.InstanceType, Need: need, Zones: []placement.Zone{zone}}},
+	}
+}
+
 // unpark gives a parked Claim its capacity once there is room on its Host: core
 // knows its size and zone already, so neither can change.
 func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in Intent) (Intent, error) {
 	zone := placement.Zone{Region: in.Region, Host: in.Host}
-	need := placement.Need{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20, DiskBytes: in.DiskBytes, Storage: in.Storage}
-	ok, reason := placement.Fit(p.Inventory.View(), zone, need)
+	request := p.parkedRequest(claim, class, in, zone)
+	_, err := placement.Choose(p.Inventory.View(), request)
+	ok, reason := err == nil, fmt.Sprint(err)
 	if marked := p.Types.Marked(instancetype.Offerings{Zone: zone, InstanceType: in.InstanceType, NodeClass: class.Name}); marked != "" {
 		ok, reason = false, marked
 	}
@@ -75,11 +88,14 @@ func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v
 		return in, err
 	}
 	p.Inventory.Release(string(claim.UID))
+	// Only now does the Claim's own VMID not count for the rule about its pool's Hosts.
+	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
 	unparked, err := p.record(ctx, claim, func(view inventory.View) (Intent, error) {
-		if ok, reason := placement.Fit(view, zone, need); !ok {
-			return Intent{}, fmt.Errorf("%s: %w", reason, ErrParked)
+		chosen, err := placement.Choose(view, request)
+		if err != nil {
+			return Intent{}, fmt.Errorf("%w: %w", err, ErrParked)
 		}
-		fresh, err := p.intentFor(view, claim, class, placement.Placement{InstanceType: in.InstanceType, Zone: zone, Need: need}, known)
+		fresh, err := p.intentFor(view, claim, class, chosen, known)
 		if exhausted, ok := errors.AsType[*network.ExhaustedError](err); ok && p.Clock.Since(in.Time) <= p.Settings.ParkPatience {
 			return Intent{}, fmt.Errorf("%w: %w", exhausted, ErrParked)
 		}

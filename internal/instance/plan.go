@@ -167,7 +167,7 @@ func (p *Provider) intentFor(
 		TemplateHost: template.Host, TemplateID: template.VMID, ImageID: ownership.ImageID(template.VMID, *template.Config),
 		InstanceType: chosen.InstanceType, CapacityType: karpv1.CapacityTypeOnDemand,
 		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes,
-		Pool: class.Spec.ResourcePool,
+		Pool: class.Spec.ResourcePool, Devices: chosen.Devices,
 		Time: p.Clock.Now().UTC(),
 	}
 	if err := in.chooseStorages(view, class, template); err != nil {

@@ -80,12 +80,12 @@ func TestCapacityFollowsTheNodeClass(t *testing.T) {
 	if got := it.Allocatable()[corev1.ResourceEphemeralStorage]; got.Value() >= 84*gib || got.Value() < 83*gib {
 		t.Errorf("%s of disk are left, want 10 %% less for eviction", got.String())
 	}
-	typ, _ := p.Type(it.Name)
-	if need := p.Need(typ, class); need.CPUs != 2 || need.MemoryBytes != 6*gib || need.DiskBytes != 100*gib || need.Storage != "" {
+	where := zone("east", "pve1")
+	if need, _ := p.Need(class, "pool", it.Name, where); need.CPUs != 2 || need.MemoryBytes != 6*gib || need.DiskBytes != 100*gib || need.Storage != "local" {
 		t.Errorf("the VM needs %+v", need)
 	}
 	class.Spec.BootDevice.Size, class.Spec.BootDevice.Storage = "10G", "fast"
-	if need := p.Need(typ, class); need.DiskBytes != 30*gib || need.Storage != "fast" {
+	if need, _ := p.Need(class, "pool", it.Name, where); need.DiskBytes != 30*gib || need.Storage != "fast" {
 		t.Errorf("the VM needs %+v, want the type's disk where it is larger", need)
 	}
 }
@@ -123,7 +123,7 @@ func TestPricesFavourFewerLargerNodes(t *testing.T) {
 		if !ok {
 			t.Fatalf("no type %s", name)
 		}
-		return instancetype.DefaultPricing().Price(typ)
+		return instancetype.DefaultPricing().Price(typ, 0)
 	}
 	if got, want := price("t1.2VCPU-6GB"), 0.025*2+0.001*6.442450944+0.005; got < want-1e-12 || got > want+1e-12 {
 		t.Errorf("t1.2VCPU-6GB costs %g, want %g", got, want)

@@ -28,6 +28,9 @@ type viewer struct {
 	mu         sync.Mutex
 	resources  map[string]*proxmox.Resources
 	configs    map[int]*proxmox.VMConfig
+	mappings   []proxmox.PCIMapping
+	settings   inventory.Settings
+	reserved   map[string]inventory.Reservation
 	generation uint64
 	current    inventory.View
 }
@@ -74,10 +77,10 @@ func (v *viewer) publish() {
 	defer v.mu.Unlock()
 	snapshots := map[string]*inventory.Snapshot{}
 	for region, r := range v.resources {
-		snapshots[region] = inventory.NewSnapshot(inventory.Reading{Region: region, Resources: *r, Configs: v.configs}, nil, inventory.VMIDRange{})
+		snapshots[region] = inventory.NewSnapshot(inventory.Reading{Region: region, Resources: *r, Configs: v.configs, Mappings: v.mappings}, nil, inventory.VMIDRange{})
 	}
 	v.generation++
-	v.current = inventory.NewView(snapshots, nil, nil, inventory.Settings{})
+	v.current = inventory.NewView(snapshots, nil, v.reserved, v.settings)
 	v.current.Generation = v.generation
 }
 

@@ -10,7 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -24,7 +26,6 @@ const defaultCPUType = "kvm64"
 
 // class is what of a NodeClass the offerings depend on.
 type class struct {
-	name     string
 	region   string
 	size     v1alpha1.DiskSize
 	storage  string
@@ -32,18 +33,19 @@ type class struct {
 	selected []string
 	unusable []v1alpha1.UnusableZone
 	network  *v1alpha1.Network
+	affinity v1alpha1.PoolAffinity
 }
 
 // classOf reads a NodeClass. The slices are the NodeClass's own.
 func classOf(nodeClass *v1alpha1.ProxmoxNodeClass) class {
 	c := class{
-		name:     nodeClass.Name,
 		region:   nodeClass.Spec.Region,
 		size:     nodeClass.Spec.BootDevice.Size,
 		storage:  nodeClass.Spec.BootDevice.Storage,
 		selected: nodeClass.Status.SelectedZones,
 		unusable: nodeClass.Status.UnusableZones,
 		network:  nodeClass.Spec.Network,
+		affinity: nodeClass.Spec.PlacementStrategy.PoolAffinity,
 	}
 	if kubelet := nodeClass.Spec.KubeletConfiguration; kubelet != nil && kubelet.MaxPods != nil {
 		c.maxPods = *kubelet.MaxPods
@@ -52,7 +54,7 @@ func classOf(nodeClass *v1alpha1.ProxmoxNodeClass) class {
 }
 
 func (c class) equal(other class) bool {
-	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.maxPods == other.maxPods &&
+	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.maxPods == other.maxPods && c.affinity == other.affinity &&
 		slices.Equal(c.selected, other.selected) && slices.Equal(c.unusable, other.unusable) &&
 		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
 }
@@ -75,7 +77,8 @@ func (c class) diskBytes() int64 {
 // layout is the frame of a class's offerings: what they say apart from whether
 // they are available.
 type layout struct {
-	nodeClass string
+	listKey
+	affinity  v1alpha1.PoolAffinity
 	diskBytes int64
 	maxPods   int64 // 0 = the type's
 	zones     []zone
@@ -98,24 +101,32 @@ type zone struct {
 	excluded string
 	// exhausted is why no address is left for a VM there.
 	exhausted string
+	// arch and os of VMs there; empty while they are not known.
+	arch, os string
+	// devices are the PCI mappings that the template passes on, joined by commas.
+	devices string
+	// price is the Host's factor.
+	price float64
 }
 
 func (l layout) equal(other layout) bool {
-	return l.diskBytes == other.diskBytes && l.maxPods == other.maxPods && slices.Equal(l.zones, other.zones)
+	return l.diskBytes == other.diskBytes && l.maxPods == other.maxPods && l.affinity == other.affinity && slices.Equal(l.zones, other.zones)
 }
 
 // layoutOf puts together every Host that is known from the view or from the
 // class's status: the status outlives a restart during which a Cluster is away.
-func layoutOf(view inventory.View, c class) layout {
+func layoutOf(view inventory.View, key listKey, c class) layout {
 	zones := map[placement.Zone]zone{}
 	for _, host := range view.Hosts() {
 		key := placement.Zone{Region: host.Region, Host: host.Name}
-		zones[key] = zone{Zone: key}
+		zones[key] = newZone(view, key)
 	}
 	for _, unusable := range c.unusable {
 		if region, host, ok := strings.Cut(unusable.Zone, "/"); ok {
 			key := placement.Zone{Region: region, Host: host}
-			zones[key] = zone{Zone: key, excluded: unusable.Reason}
+			z := newZone(view, key)
+			z.excluded = unusable.Reason
+			zones[key] = z
 		}
 	}
 	addresses := pools{view: view, network: c.network, known: map[string]string{}}
@@ -126,14 +137,15 @@ func layoutOf(view inventory.View, c class) layout {
 		}
 		key := placement.Zone{Region: selected.Region, Host: selected.Host}
 		if zones[key].template == 0 {
-			z := withTemplate(zone{Zone: key, template: selected.VMID}, view, c)
+			z := newZone(view, key).withTemplate(selected.VMID, view, c)
 			z.exhausted = addresses.exhausted(z)
 			zones[key] = z
 		}
 	}
 	maps.DeleteFunc(zones, func(key placement.Zone, _ zone) bool { return c.region != "" && key.Region != c.region })
 	return layout{
-		nodeClass: c.name,
+		listKey:   key,
+		affinity:  c.affinity,
 		diskBytes: c.diskBytes(),
 		maxPods:   int64(c.maxPods),
 		zones: slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
@@ -142,9 +154,18 @@ func layoutOf(view inventory.View, c class) layout {
 	}
 }
 
+// newZone is a Host without a template.
+func newZone(view inventory.View, key placement.Zone) zone {
+	z := zone{Zone: key, price: inventory.DefaultPriceFactor}
+	if host, ok := view.Host(key.Region, key.Host); ok {
+		z.arch, z.price = host.Arch, host.PriceFactor
+	}
+	return z
+}
+
 // withTemplate adds what the view knows about the zone's template.
-func withTemplate(z zone, view inventory.View, c class) zone {
-	z.storage = c.storage
+func (z zone) withTemplate(vmid int, view inventory.View, c class) zone {
+	z.template, z.storage = vmid, c.storage
 	guest, _ := view.Guest(z.Region, z.template)
 	if guest.Config == nil || !guest.Config.IsTemplate() {
 		return z
@@ -152,10 +173,23 @@ func withTemplate(z zone, view inventory.View, c class) zone {
 	z.ready = true
 	z.cpuType = cpuTypeOf(*guest.Config)
 	z.image = ownership.ImageLabel(z.template, *guest.Config)
+	z.os = osOf(*guest.Config)
+	z.devices = templateDevices(*guest.Config)
+	if guest.Config.Options["arch"] == "aarch64" {
+		z.arch = karpv1.ArchitectureArm64
+	}
 	if disk, ok := guest.Config.BootDisk(); ok && z.storage == "" {
 		z.storage = disk.Storage
 	}
 	return z
+}
+
+// osOf follows the template's ostype: w2k, wxp, win7 and the like, or anything else.
+func osOf(config proxmox.VMConfig) string {
+	if strings.HasPrefix(config.Options["ostype"], "w") {
+		return string(corev1.Windows)
+	}
+	return string(corev1.Linux)
 }
 
 // cpuTypeOf reads "host", "host,flags=+aes" and "cputype=host,flags=+aes" alike.

@@ -22,10 +22,12 @@ type frame struct {
 	common []*scheduling.Requirement
 	// zones has the requirements of each zone's offerings, in the layout's order.
 	zones []scheduling.Requirements
+	// devices that the templates of all zones pass on.
+	devices corev1.ResourceList
 }
 
-func newFrame(l layout) frame {
-	f := frame{layout: l, zones: make([]scheduling.Requirements, len(l.zones))}
+func newFrame(l layout, devices Devices) frame {
+	f := frame{layout: l, zones: make([]scheduling.Requirements, len(l.zones)), devices: devices.shared(l.zones)}
 	values := map[string][]string{}
 	for n, z := range l.zones {
 		f.zones[n] = scheduling.NewRequirements()
@@ -35,8 +37,8 @@ func newFrame(l layout) frame {
 		}
 	}
 	f.common = []*scheduling.Requirement{
-		in(corev1.LabelArchStable, karpv1.ArchitectureAmd64),
-		in(corev1.LabelOSStable, string(corev1.Linux)),
+		in(corev1.LabelArchStable, orDefault(values[corev1.LabelArchStable], karpv1.ArchitectureAmd64)...),
+		in(corev1.LabelOSStable, orDefault(values[corev1.LabelOSStable], string(corev1.Linux))...),
 		in(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
 		in(corev1.LabelTopologyRegion, values[corev1.LabelTopologyRegion]...),
 		in(corev1.LabelTopologyZone, values[corev1.LabelTopologyZone]...),
@@ -56,6 +58,12 @@ func (z zone) labels() map[string]string {
 		karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand,
 		corev1.LabelTopologyRegion:  z.Region,
 		corev1.LabelTopologyZone:    z.Host,
+	}
+	if z.arch != "" {
+		labels[corev1.LabelArchStable] = z.arch
+	}
+	if z.os != "" {
+		labels[corev1.LabelOSStable] = z.os
 	}
 	if z.cpuType != "" {
 		labels[v1alpha1.LabelInstanceCPUType] = z.cpuType
@@ -80,6 +88,13 @@ func in(key string, values ...string) *scheduling.Requirement {
 	return scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, values...)
 }
 
+func orDefault(values []string, value string) []string {
+	if len(values) == 0 {
+		return []string{value}
+	}
+	return values
+}
+
 func inOrAbsent(key string, values []string) *scheduling.Requirement {
 	if len(values) == 0 {
 		return scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist)
@@ -88,7 +103,7 @@ func inOrAbsent(key string, values []string) *scheduling.Requirement {
 }
 
 // instanceType makes Karpenter's object of a type in this class.
-func (f frame) instanceType(t Type, price, memoryOverhead float64, available []bool) *cloudprovider.InstanceType {
+func (p *Provider) instanceType(f frame, t Type, price float64, available []bool) *cloudprovider.InstanceType {
 	requirements := scheduling.NewRequirements(f.common...)
 	for key, value := range t.labels() {
 		requirements.Add(in(key, value))
@@ -101,14 +116,21 @@ func (f frame) instanceType(t Type, price, memoryOverhead float64, available []b
 	offerings := make([]cloudprovider.Offering, len(f.zones))
 	pointers := make(cloudprovider.Offerings, len(f.zones))
 	for n := range f.zones {
-		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: price, Available: available[n]}
+		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: price * f.layout.zones[n].price, Available: available[n]}
 		pointers[n] = &offerings[n]
 	}
+	capacity := t.capacity(disk, pods, p.deps.VMMemoryOverhead)
+	for name, quantity := range f.devices {
+		if stated, ok := capacity[name]; !ok || stated.Cmp(quantity) < 0 {
+			capacity[name] = quantity
+		}
+	}
 	return &cloudprovider.InstanceType{
-		Name:         t.Name,
-		Requirements: requirements,
-		Offerings:    pointers,
-		Capacity:     t.capacity(disk, pods, memoryOverhead),
-		Overhead:     t.overhead(disk),
+		Name:                   t.Name,
+		Requirements:           requirements,
+		Offerings:              pointers,
+		Capacity:               capacity,
+		Overhead:               t.overhead(disk),
+		VolumeAttachmentLimits: p.deps.VolumeLimits,
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
@@ -35,10 +37,17 @@ type Deps struct {
 	Catalogue Catalogue
 	// Pricing is the default one where it is zero.
 	Pricing Pricing
+	// Devices say which PCI mappings stand behind extended resources.
+	Devices Devices
+	// VolumeLimits say by CSI driver how many volumes a Node takes, for the time
+	// until the driver says so itself.
+	VolumeLimits map[string]int
 	// VMMemoryOverhead is the share of a VM's memory that the Node does not see,
 	// see DefaultVMMemoryOverhead.
 	VMMemoryOverhead float64
 	Clock            clock.Clock
+	// Registerer takes the metrics; nil for none.
+	Registerer prometheus.Registerer
 }
 
 // Provider lists instance types. All methods are safe for concurrent use.
@@ -48,8 +57,11 @@ type Provider struct {
 	unavailable *unavailable
 
 	mu    sync.RWMutex
-	lists map[string]*list // by name of the NodeClass
+	lists map[listKey]*list
 }
+
+// listKey names a list. The NodePool is empty where all pools of the class share one.
+type listKey struct{ nodeClass, nodePool string }
 
 // list is what was last computed for a NodeClass, and what from.
 type list struct {
@@ -60,6 +72,7 @@ type list struct {
 	layout    layout
 	available [][]bool // by type, then by zone
 	types     []*cloudprovider.InstanceType
+	flaps     flaps
 
 	used atomic.Int64 // Unix seconds
 }
@@ -82,9 +95,14 @@ func New(deps Deps) (*Provider, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	p := &Provider{deps: deps, unavailable: newUnavailable(deps.Clock), lists: map[string]*list{}}
+	p := &Provider{deps: deps, unavailable: newUnavailable(deps.Clock), lists: map[listKey]*list{}}
 	for _, t := range deps.Catalogue.Types() {
-		p.prices = append(p.prices, deps.Pricing.Price(t))
+		p.prices = append(p.prices, deps.Pricing.Price(t, deps.Devices.deviceCount(t)))
+	}
+	if deps.Registerer != nil {
+		if err := deps.Registerer.Register(newOfferingMetrics(p)); err != nil {
+			return nil, fmt.Errorf("registering the offerings' metrics, %w", err)
+		}
 	}
 	return p, nil
 }
@@ -92,41 +110,52 @@ func New(deps Deps) (*Provider, error) {
 // List gives all types with all known zones of the NodeClass. As long as nothing
 // changed it is the same slice; it and what it holds must not be changed.
 func (p *Provider) List(nodeClass *v1alpha1.ProxmoxNodeClass) []*cloudprovider.InstanceType {
-	return p.current(nodeClass).types
+	return p.current(nodeClass, "").types
+}
+
+// ListFor is List for one NodePool. It differs where the NodeClass has a rule about
+// the Hosts of a pool's VMs.
+func (p *Provider) ListFor(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) []*cloudprovider.InstanceType {
+	return p.current(nodeClass, nodePool).types
 }
 
 // current gives the NodeClass's list, computed anew if something changed.
-func (p *Provider) current(nodeClass *v1alpha1.ProxmoxNodeClass) *list {
-	view, marks, c := p.deps.Inventory.View(), p.unavailable.current(), classOf(nodeClass)
-	p.mu.RLock()
-	l := p.lists[nodeClass.Name]
-	p.mu.RUnlock()
-	if !l.isFrom(view, marks, c) {
-		l = p.refresh(nodeClass.Name, view, marks, c)
+func (p *Provider) current(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) *list {
+	view, marks, c, now := p.deps.Inventory.View(), p.unavailable.current(), classOf(nodeClass), p.deps.Clock.Now()
+	key := listKey{nodeClass: nodeClass.Name}
+	if c.affinity != "" && c.affinity != v1alpha1.PoolAffinityNone {
+		key.nodePool = nodePool
 	}
-	l.used.Store(p.deps.Clock.Now().Unix())
+	p.mu.RLock()
+	l := p.lists[key]
+	p.mu.RUnlock()
+	if !l.isFrom(view, marks, c, now) {
+		l = p.refresh(key, view, marks, c)
+	}
+	l.used.Store(now.Unix())
 	return l
 }
 
-func (l *list) isFrom(view inventory.View, marks uint64, c class) bool {
-	return l != nil && l.inventory == view.Generation && l.marks == marks && l.class.equal(c)
+func (l *list) isFrom(view inventory.View, marks uint64, c class, now time.Time) bool {
+	return l != nil && l.inventory == view.Generation && l.marks == marks && l.class.equal(c) && now.UnixNano() < l.flaps.next
 }
 
 // refresh computes a NodeClass's list; callers at the same time share it.
-func (p *Provider) refresh(name string, view inventory.View, marks uint64, c class) *list {
+func (p *Provider) refresh(key listKey, view inventory.View, marks uint64, c class) *list {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before := p.lists[name]
-	if before.isFrom(view, marks, c) {
+	now := p.deps.Clock.Now()
+	before := p.lists[key]
+	if before.isFrom(view, marks, c, now) {
 		return before
 	}
-	l := p.compute(before, view, c)
+	l := p.compute(key, before, view, c)
 	l.class, l.inventory, l.marks = c.clone(), view.Generation, marks
-	p.lists[name] = l
+	p.lists[key] = l
 
-	idle := p.deps.Clock.Now().Add(-idleTime).Unix()
+	idle := now.Add(-idleTime).Unix()
 	for other, unused := range p.lists {
-		if other != name && unused.used.Load() < idle {
+		if other != key && unused.used.Load() < idle {
 			delete(p.lists, other)
 		}
 	}
@@ -135,13 +164,21 @@ func (p *Provider) refresh(name string, view inventory.View, marks uint64, c cla
 
 // compute makes a list. Types that stay as they were keep their objects, and with
 // them what Karpenter cached.
-func (p *Provider) compute(before *list, view inventory.View, c class) *list {
-	l := &list{layout: layoutOf(view, c)}
+func (p *Provider) compute(key listKey, before *list, view inventory.View, c class) *list {
+	now := p.deps.Clock.Now()
+	l := &list{layout: layoutOf(view, key, c), flaps: flaps{next: math.MaxInt64}}
+	if before != nil {
+		l.flaps = before.flaps.passOn(now)
+	}
 	keep := before != nil && before.layout.equal(l.layout)
 	same := keep
-	f := sync.OnceValue(func() frame { return newFrame(l.layout) })
+	was := before.wasAvailable(l.layout)
+	f := sync.OnceValue(func() frame { return newFrame(l.layout, p.deps.Devices) })
 	for n, t := range p.deps.Catalogue.Types() {
 		available := p.availability(view, l.layout, t)
+		for z := range available {
+			available[z] = l.flaps.judge(flapKey{l.layout.zones[z].Zone, t.Name}, was(n, z, available[z]), available[z], now)
+		}
 		if keep && slices.Equal(available, before.available[n]) {
 			l.available = append(l.available, before.available[n])
 			l.types = append(l.types, before.types[n])
@@ -149,7 +186,7 @@ func (p *Provider) compute(before *list, view inventory.View, c class) *list {
 		}
 		same = false
 		l.available = append(l.available, available)
-		l.types = append(l.types, f().instanceType(t, p.prices[n], p.deps.VMMemoryOverhead, available))
+		l.types = append(l.types, p.instanceType(f(), t, p.prices[n], available))
 	}
 	if same {
 		l.types = before.types
@@ -157,33 +194,57 @@ func (p *Provider) compute(before *list, view inventory.View, c class) *list {
 	return l
 }
 
+// wasAvailable looks up whether a type was offered in a zone of the new layout
+// before. What was not listed before is no change.
+func (l *list) wasAvailable(now layout) func(instanceType, zone int, fits bool) bool {
+	if l == nil {
+		return func(_, _ int, fits bool) bool { return fits }
+	}
+	if len(now.zones) == len(l.layout.zones) && slices.EqualFunc(now.zones, l.layout.zones, func(a, b zone) bool { return a.Zone == b.Zone }) {
+		return func(instanceType, zone int, _ bool) bool { return l.available[instanceType][zone] }
+	}
+	index := make(map[placement.Zone]int, len(l.layout.zones))
+	for n, z := range l.layout.zones {
+		index[z.Zone] = n
+	}
+	return func(instanceType, zone int, fits bool) bool {
+		n, ok := index[now.zones[zone].Zone]
+		if !ok {
+			return fits
+		}
+		return l.available[instanceType][n]
+	}
+}
+
 // availability tells for each zone whether the type can be launched there.
 func (p *Provider) availability(view inventory.View, l layout, t Type) []bool {
 	available := make([]bool, len(l.zones))
-	need := needOf(t, l.diskBytes)
+	need := p.needOf(l, t)
 	for n, z := range l.zones {
-		need.Storage = z.storage
+		need.Storage, need.Inherited = z.storage, z.inherited()
 		_, marked := p.unavailable.find(Offerings{z.Zone, t.Name, l.nodeClass})
 		available[n] = z.excluded == "" && z.exhausted == "" && z.template != 0 && z.ready && !marked && placement.Fits(view, z.Zone, need)
 	}
 	return available
 }
 
-func needOf(t Type, diskBytes int64) placement.Need {
-	return placement.Need{CPUs: t.CPUs, MemoryBytes: t.MemoryBytes, DiskBytes: max(diskBytes, t.EphemeralBytes)}
+// needOf is what a VM of the type takes, apart from what differs by zone.
+func (p *Provider) needOf(l layout, t Type) placement.Need {
+	return placement.Need{
+		CPUs: t.CPUs, MemoryBytes: t.MemoryBytes, DiskBytes: max(l.diskBytes, t.EphemeralBytes),
+		Devices: p.deps.Devices.needs(t), NodePool: l.nodePool, Affinity: l.affinity,
+	}
+}
+
+// needIn is what a VM of the type takes in a zone.
+func (p *Provider) needIn(l layout, t Type, z zone) placement.Need {
+	need := p.needOf(l, t)
+	need.Storage, need.Inherited = z.storage, z.inherited()
+	return need
 }
 
 // Type looks a type of the catalogue up.
 func (p *Provider) Type(name string) (Type, bool) { return p.deps.Catalogue.Get(name) }
-
-// Need is what a VM of the type takes in this NodeClass. Storage is empty where
-// the NodeClass leaves it to the template; Request fills it in by zone.
-func (p *Provider) Need(t Type, nodeClass *v1alpha1.ProxmoxNodeClass) placement.Need {
-	c := classOf(nodeClass)
-	need := needOf(t, c.diskBytes())
-	need.Storage = c.storage
-	return need
-}
 
 // MarkUnavailable takes offerings away for a time, because a launch there failed
 // for that reason.
@@ -206,16 +267,16 @@ func (p *Provider) Reasons(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType st
 	if !ok {
 		return nil
 	}
-	l, view := p.current(nodeClass), p.deps.Inventory.View()
+	l, view, now := p.current(nodeClass, ""), p.deps.Inventory.View(), p.deps.Clock.Now()
 	reasons := map[placement.Zone]string{}
-	need := needOf(t, l.layout.diskBytes)
 	for _, z := range l.layout.zones {
-		need.Storage = z.storage
 		if reason := p.unavailable.reason(Offerings{z.Zone, t.Name, nodeClass.Name}); reason != "" {
 			reasons[z.Zone] = reason
 		} else if reason := cmp.Or(z.blocked(), z.exhausted); reason != "" {
 			reasons[z.Zone] = reason
-		} else if ok, reason := placement.Fit(view, z.Zone, need); !ok {
+		} else if ok, reason := placement.Fit(view, z.Zone, p.needIn(l.layout, t, z)); !ok {
+			reasons[z.Zone] = reason
+		} else if reason := l.flaps.known[flapKey{z.Zone, t.Name}].reason(now); reason != "" {
 			reasons[z.Zone] = reason
 		}
 	}

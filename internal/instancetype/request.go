@@ -26,47 +26,60 @@ import (
 // placement to decide on the View of that moment; zones that are out of the
 // question for other reasons are left out and named with them.
 func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim, opts RequestOptions) (placement.Request, error) {
-	l := p.current(nodeClass)
+	pool := claim.Labels[karpv1.NodePoolLabelKey]
+	l := p.current(nodeClass, pool)
 	types, err := opts.overlaid(l.types)
 	if err != nil {
 		return placement.Request{}, err
 	}
 	request := placement.Request{
-		ClaimUID: string(claim.UID),
-		NodePool: claim.Labels[karpv1.NodePoolLabelKey],
-		Strategy: nodeClass.Spec.PlacementStrategy.ZoneBalance,
-		Storages: make(map[placement.Zone]string, len(l.layout.zones)),
-		Excluded: map[placement.Zone]string{},
+		ClaimUID:  string(claim.UID),
+		NodePool:  pool,
+		Strategy:  nodeClass.Spec.PlacementStrategy.ZoneBalance,
+		Affinity:  nodeClass.Spec.PlacementStrategy.PoolAffinity,
+		Storages:  make(map[placement.Zone]string, len(l.layout.zones)),
+		Inherited: map[placement.Zone][]string{},
+		Excluded:  map[placement.Zone]string{},
 	}
 	for _, z := range l.layout.zones {
 		request.Storages[z.Zone] = z.storage
+		if z.devices != "" {
+			request.Inherited[z.Zone] = z.inherited()
+		}
 	}
 	wanted := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
+	var shared [][]placement.Zone
 	for n, it := range types {
 		if !wanted.IsCompatible(it.Requirements, scheduling.AllowUndefinedWellKnownLabels) ||
 			!resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) {
 			continue
 		}
 		t := p.deps.Catalogue.types[n]
-		option := placement.Option{InstanceType: t.Name, Need: needOf(t, l.layout.diskBytes)}
-		option.Zones, option.Price = p.allowed(l, it, wanted, opts.IgnoreMarks, request.Excluded)
-		if len(option.Zones) > 0 {
-			request.Options = append(request.Options, option)
+		for price, zones := range p.allowed(l, it, wanted, opts.IgnoreMarks, request.Excluded) {
+			request.Options = append(request.Options, placement.Option{
+				InstanceType: t.Name, Need: p.needOf(l.layout, t), Price: price, Zones: share(&shared, zones),
+			})
 		}
 	}
 	if len(request.Options) == 0 {
 		request.Why = unmet(types, wanted, claim)
 	}
-	slices.SortStableFunc(request.Options, func(a, b placement.Option) int {
-		switch {
-		case a.Price < b.Price:
-			return -1
-		case a.Price > b.Price:
-			return 1
-		}
-		return 0
+	slices.SortFunc(request.Options, func(a, b placement.Option) int {
+		return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.Need.CPUs, b.Need.CPUs), cmp.Compare(a.InstanceType, b.InstanceType))
 	})
 	return request, nil
+}
+
+// share gives the slice that an earlier option has of the same zones: there are few
+// different ones, and placement looks each of them up once.
+func share(known *[][]placement.Zone, zones []placement.Zone) []placement.Zone {
+	for _, earlier := range *known {
+		if slices.Equal(earlier, zones) {
+			return earlier
+		}
+	}
+	*known = append(*known, zones)
+	return zones
 }
 
 // unmet names what no instance type has: a requirement by itself, or the resources.
@@ -113,11 +126,14 @@ func (o RequestOptions) overlaid(types []*cloudprovider.InstanceType) ([]*cloudp
 	return overlaid, err
 }
 
-// allowed lists the zones where the Claim may have the type, with the lowest price
-// among them, and notes for the others that it would accept what speaks against them.
+// allowed lists the zones where the Claim may have the type by their price, and
+// notes for the others that it would accept what speaks against them. A Claim gets
+// the cheapest zone that fits: Karpenter would replace a Node that could be had
+// cheaper at once.
 func (p *Provider) allowed(
 	l *list, it *cloudprovider.InstanceType, wanted scheduling.Requirements, ignoreMarks bool, excluded map[placement.Zone]string,
-) (zones []placement.Zone, price float64) {
+) map[float64][]placement.Zone {
+	zones := map[float64][]placement.Zone{}
 	for n, z := range l.layout.zones {
 		if !wanted.IsCompatible(it.Offerings[n].Requirements, scheduling.AllowUndefinedWellKnownLabels) {
 			continue
@@ -130,12 +146,27 @@ func (p *Provider) allowed(
 			excluded[z.Zone] = reason
 			continue
 		}
-		if len(zones) == 0 || it.Offerings[n].Price < price {
-			price = it.Offerings[n].Price
-		}
-		zones = append(zones, z.Zone)
+		price := it.Offerings[n].Price
+		zones[price] = append(zones[price], z.Zone)
 	}
-	return zones, price
+	return zones
+}
+
+// Need is what a VM of the type takes in a zone of the NodeClass; false where the
+// catalogue has no such type.
+func (p *Provider) Need(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool, instanceType string, where placement.Zone) (placement.Need, bool) {
+	t, ok := p.Type(instanceType)
+	if !ok {
+		return placement.Need{}, false
+	}
+	layout := p.current(nodeClass, nodePool).layout
+	layout.nodePool = nodePool
+	for _, z := range layout.zones {
+		if z.Zone == where {
+			return p.needIn(layout, t, z), true
+		}
+	}
+	return p.needOf(layout, t), true
 }
 
 // Labels are those that a Node of the type has in a zone of the NodeClass: what
@@ -146,14 +177,14 @@ func (p *Provider) Labels(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType str
 		return nil
 	}
 	z := zone{Zone: where}
-	for _, known := range p.current(nodeClass).layout.zones {
+	for _, known := range p.current(nodeClass, "").layout.zones {
 		if known.Zone == where {
 			z = known
 		}
 	}
 	labels := z.labels()
-	labels[corev1.LabelArchStable] = karpv1.ArchitectureAmd64
-	labels[corev1.LabelOSStable] = string(corev1.Linux)
+	labels[corev1.LabelArchStable] = cmp.Or(z.arch, karpv1.ArchitectureAmd64)
+	labels[corev1.LabelOSStable] = cmp.Or(z.os, string(corev1.Linux))
 	maps.Copy(labels, t.labels())
 	return labels
 }
@@ -164,5 +195,5 @@ func (p *Provider) Get(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string
 	if !ok {
 		return nil, false
 	}
-	return p.current(nodeClass).types[n], true
+	return p.current(nodeClass, "").types[n], true
 }

@@ -79,6 +79,7 @@ func newHostState(region string, host Host, limits HostSettings, failure error) 
 		Allocated:   host.Allocated,
 		Arch:        archOf(host.Arch),
 		PriceFactor: limits.PriceFactor,
+		Away:        absence(host.HostRow, limits),
 		AwaySince:   host.AwaySince,
 		Unusable:    unusable(host.HostRow, limits, failure),
 	}
@@ -92,6 +93,18 @@ func archOf(arch string) string {
 		return "arm64"
 	}
 	return "amd64"
+}
+
+func absence(row proxmox.HostRow, limits HostSettings) Absence {
+	switch {
+	case limits.Excluded:
+		return Excluded
+	case !row.Online:
+		return Offline
+	case row.Maintenance:
+		return InMaintenance
+	}
+	return ""
 }
 
 // unusable tells why a Host takes no new VM; empty when it does.

@@ -21,6 +21,7 @@ type metrics struct {
 	inventory *Inventory
 	duration  *prometheus.HistogramVec
 	failures  *prometheus.CounterVec
+	refused   prometheus.Counter
 
 	age    *prometheus.Desc
 	usable *prometheus.Desc
@@ -43,6 +44,10 @@ func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error
 			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "inventory_poll_errors_total",
 			Help: "Failed attempts to read a Proxmox cluster's resources.",
 		}, []string{"region"}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "settings_reload_errors_total",
+			Help: "Changes of the host-settings file that were not usable, so that the last good settings stay in force.",
+		}),
 		age:    desc("inventory_age_seconds", "Age of the last good view of a Proxmox cluster.", "region"),
 		usable: desc("host_usable", "1 when a host takes new VMs, 0 when not.", "region", "host"),
 		cpus: desc("host_cpus",
@@ -56,7 +61,7 @@ func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error
 	if registerer == nil {
 		return m, nil
 	}
-	return m, errors.Join(registerer.Register(m.duration), registerer.Register(m.failures), registerer.Register(m))
+	return m, errors.Join(registerer.Register(m.duration), registerer.Register(m.failures), registerer.Register(m.refused), registerer.Register(m))
 }
 
 // polled counts one poll.
@@ -66,6 +71,9 @@ func (m *metrics) polled(region string, took time.Duration, err error) {
 		m.failures.WithLabelValues(region).Inc()
 	}
 }
+
+// settingsRefused counts a bad host-settings file.
+func (m *metrics) settingsRefused() { m.refused.Inc() }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(descs chan<- *prometheus.Desc) {

@@ -4,10 +4,14 @@
 package inventory_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
@@ -139,4 +143,79 @@ func FuzzParseSettings(f *testing.F) {
 			t.Errorf("settings out of bounds were accepted: %+v", s)
 		}
 	})
+}
+
+func TestAChangedSettingsFileIsFollowed(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "hosts.json")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	write(`{"r": {"pve1": {"cpuratio": 2}}}`)
+	settings, err := inventory.LoadSettings(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	clock := testclock.NewFakeClock(start)
+	i := newInventoryWith(t, inventory.Options{Clock: clock, Settings: settings, Registerer: registry}, newCluster("r", host("pve1", 16, 64)))
+	refresh(t, i)
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	watch := inventory.WatchSettings(i, file)
+	go func() { defer close(stopped); _ = watch.Start(ctx) }()
+	look := func() {
+		eventually(t, "it waits for the next look", clock.HasWaiters)
+		clock.Step(inventory.DefaultInterval)
+		eventually(t, "it has looked", clock.HasWaiters)
+	}
+	cpus := func() int { return i.View().Allocatable("r", "pve1").CPUs }
+	generation := i.Generation()
+	look()
+	if cpus() != 32 || i.Generation() != generation {
+		t.Errorf("%d CPUs, want 32 and no change", cpus())
+	}
+	write(`{"r": {"*": {"cpuratio": 3}}}`)
+	look()
+	if cpus() != 48 || i.Generation() == generation {
+		t.Errorf("%d CPUs, want 48 by the changed file", cpus())
+	}
+	write(`{"r": {"*": {"cpuratio": "many"}}}`)
+	look()
+	look()
+	if cpus() != 48 {
+		t.Errorf("%d CPUs, want 48: a bad file changes nothing", cpus())
+	}
+	if refused := metric(t, registry, "karpenter_proxmox_settings_reload_errors_total"); refused != 1 {
+		t.Errorf("%g bad files were counted, want one", refused)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	look()
+	write(`{"r": {"pve?": {"excluded": true}}}`)
+	look()
+	if state, _ := i.View().Host("r", "pve1"); state.Away != inventory.Excluded || state.Unusable != "excluded by settings" {
+		t.Errorf("the Host is %+v, want it excluded", state)
+	}
+	cancel()
+	<-stopped
+}
+
+// metric reads a single figure.
+func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("there is no %s", name)
+	return 0
 }

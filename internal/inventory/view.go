@@ -31,6 +31,16 @@ type View struct {
 	resting map[netip.Addr]time.Time
 }
 
+// Absence is why a Host is out of service; empty when it is not.
+type Absence string
+
+// Why a Host is out of service.
+const (
+	Offline       Absence = "Offline"
+	InMaintenance Absence = "InMaintenance"
+	Excluded      Absence = "Excluded"
+)
+
 // HostState is a Host's account.
 type HostState struct {
 	Region string
@@ -51,7 +61,9 @@ type HostState struct {
 	Arch string
 	// PriceFactor multiplies what a VM costs on this Host.
 	PriceFactor float64
-	// AwaySince is when the Host went offline or into maintenance.
+	// Away is why the Host is out of service; AwaySince is when it was first seen to
+	// be, which is not known of an excluded one.
+	Away      Absence
 	AwaySince time.Time
 	// Unusable tells in words why no new VM may go there; empty when one may.
 	Unusable string

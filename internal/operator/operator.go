@@ -100,7 +100,8 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	}
 	o.Types, err = instancetype.New(instancetype.Deps{
 		Inventory: o.Inventory, Catalogue: settings.Catalogue, Clock: core.Clock,
-		VMMemoryOverhead: opts.VMMemoryOverheadPercent,
+		VMMemoryOverhead: opts.VMMemoryOverheadPercent, Pricing: opts.Pricing, Devices: opts.PCIResources,
+		VolumeLimits: opts.VolumeLimits, Registerer: crmetrics.Registry,
 	})
 	if err != nil {
 		return nil, err
@@ -118,13 +119,18 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	})
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,
-		MigratedDriftAfter: opts.MigratedDriftAfter, Repair: opts.Repair,
+		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, Repair: opts.Repair,
 	})
 	if err := instance.RegisterPoolMetrics(crmetrics.Registry, core.GetClient(), o.Inventory); err != nil {
 		return nil, fmt.Errorf("registering the metrics of address pools, %w", err)
 	}
 	if err := core.Add(o.Inventory); err != nil {
 		return nil, fmt.Errorf("adding the inventory, %w", err)
+	}
+	if opts.NodeSettingFile != "" {
+		if err := core.Add(inventory.WatchSettings(o.Inventory, opts.NodeSettingFile)); err != nil {
+			return nil, fmt.Errorf("watching the host settings, %w", err)
+		}
 	}
 	if err := core.AddReadyzCheck("proxmox", o.answered); err != nil {
 		return nil, fmt.Errorf("adding the readiness check, %w", err)

@@ -16,6 +16,8 @@ import (
 
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
@@ -51,6 +53,10 @@ type Options struct {
 	ShutdownTimeout         time.Duration
 	HostRemovedAfter        time.Duration
 	MigratedDriftAfter      time.Duration
+	HostDriftAfter          time.Duration
+	PCIResources            instancetype.Devices
+	Pricing                 instancetype.Pricing
+	VolumeLimits            map[string]int
 	DialTimeout             time.Duration
 	ResponseTimeout         time.Duration
 	RoomPatience            time.Duration
@@ -111,6 +117,18 @@ func Table() []Option {
 			duration(func(o *Options) *time.Duration { return &o.TemplateGrace }, time.Second)},
 		{"vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", "0.075", "Share of a VM's memory that its firmware and kernel take, between 0 and 1.",
 			share(func(o *Options) *float64 { return &o.VMMemoryOverheadPercent })},
+		{"pci-resources", "PCI_RESOURCES", "", "Which PCI resource mappings stand behind which extended resource, for example gpu-a100=nvidia.com/gpu,gpu-t4=nvidia.com/gpu.",
+			parsed(func(o *Options) *instancetype.Devices { return &o.PCIResources }, instancetype.ParseDevices)},
+		{"price-per-vcpu", "PRICE_PER_VCPU", "0.025", "Price of a vCPU. Prices have no currency: they are only compared.",
+			price(func(o *Options) *float64 { return &o.Pricing.PerVCPU })},
+		{"price-per-gb", "PRICE_PER_GB", "0.001", "Price of a GB (10^9 bytes) of memory.",
+			price(func(o *Options) *float64 { return &o.Pricing.PerGB })},
+		{"price-per-node", "PRICE_PER_NODE", "0.005", "What each node costs beside its size, so that fewer, larger nodes are cheaper.",
+			price(func(o *Options) *float64 { return &o.Pricing.PerNode })},
+		{"price-per-device", "PRICE_PER_DEVICE", "1", "Price of a PCI device. It keeps pods that need none off nodes that have one.",
+			price(func(o *Options) *float64 { return &o.Pricing.PerDevice })},
+		{"volume-attachment-limits", "VOLUME_ATTACHMENT_LIMITS", "csi.proxmox.sinextra.dev=24", "How many volumes of a CSI driver a new node takes, until the driver itself has told: driver=number, separated by commas.",
+			parsed(func(o *Options) *map[string]int { return &o.VolumeLimits }, parseLimits)},
 		{"proxmox-poll-interval", "PROXMOX_POLL_INTERVAL", "10s", "How often each Proxmox cluster is read. Proxmox itself refreshes its figures every 10s.",
 			duration(func(o *Options) *time.Duration { return &o.PollInterval }, 100*time.Millisecond)},
 		{"proxmox-clone-slots", "PROXMOX_CLONE_SLOTS", "4", "Clones and destroys at once per storage: on one host, or in the whole cluster where the storage is shared.",
@@ -153,6 +171,8 @@ func Table() []Option {
 			duration(func(o *Options) *time.Duration { return &o.HostRemovedAfter }, time.Second)},
 		{"migrated-drift-after", "MIGRATED_DRIFT_AFTER", "0s", "How long after its VM was migrated to another host a node is replaced, since its zone label is wrong. 0: never.",
 			duration(func(o *Options) *time.Duration { return &o.MigratedDriftAfter }, 0)},
+		{"host-drift-after", "HOST_DRIFT_AFTER", "0s", "How long after its host went offline or into maintenance a node is replaced, within the pool's disruption budgets; one on a host that the settings exclude is replaced at once. 0: never.",
+			duration(func(o *Options) *time.Duration { return &o.HostDriftAfter }, 0)},
 		{"orphan-policy", "ORPHAN_POLICY", "remove", "What happens to VMs, boot drives, join tokens and nodes whose claim is gone: remove or report.",
 			oneOf(func(o *Options) *garbagecollection.Policy { return &o.Orphans.Policy }, "remove", "report")},
 		{"orphan-grace", "ORPHAN_GRACE", "1m", "How long something must have been without its claim before it is removed.",
@@ -194,6 +214,9 @@ func (o *Options) Parse(fs *coreoptions.FlagSet, args ...string) error {
 	}
 	if o.CloudConfig == "" {
 		return fmt.Errorf("--cloud-config (CLOUD_CONFIG) is empty: give the path of the file that lists the Proxmox clusters")
+	}
+	if o.Pricing == (instancetype.Pricing{}) {
+		return fmt.Errorf("--price-per-vcpu, --price-per-gb, --price-per-node and --price-per-device are all 0: nothing would ever be cheaper than what there is")
 	}
 	if o.VMIDTo <= o.VMIDFrom {
 		return fmt.Errorf("--proxmox-vmid-max (PROXMOX_VMID_MAX) is %d: it must be above --proxmox-vmid, which is %d", o.VMIDTo, o.VMIDFrom)
@@ -275,6 +298,49 @@ func share(at func(*Options) *float64) func(*Options, string) error {
 		*at(o) = f
 		return nil
 	}
+}
+
+func price(at func(*Options) *float64) func(*Options, string) error {
+	return func(o *Options, v string) error {
+		f, err := strconv.ParseFloat(v, 64)
+		// The other way round NaN would pass.
+		if inside := f >= 0 && f <= maxPrice; err != nil || !inside {
+			return fmt.Errorf("found %q, want a number from 0 to %d, for example 0.025", v, maxPrice)
+		}
+		*at(o) = f
+		return nil
+	}
+}
+
+// maxPrice leaves room to add prices up.
+const maxPrice = 1_000_000
+
+// parsed reads a setting with a grammar of its own.
+func parsed[T any](at func(*Options) *T, parse func(string) (T, error)) func(*Options, string) error {
+	return func(o *Options, v string) error {
+		value, err := parse(v)
+		if err == nil {
+			*at(o) = value
+		}
+		return err
+	}
+}
+
+// parseLimits reads "driver=number,driver=number".
+func parseLimits(v string) (map[string]int, error) {
+	limits := map[string]int{}
+	for entry := range strings.SplitSeq(v, ",") {
+		if entry = strings.TrimSpace(entry); entry == "" {
+			continue
+		}
+		driver, number, _ := strings.Cut(entry, "=")
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 0 || driver == "" {
+			return nil, fmt.Errorf("found %q, want <CSI driver>=<number>, for example csi.proxmox.sinextra.dev=24", entry)
+		}
+		limits[driver] = n
+	}
+	return limits, nil
 }
 
 func duration(at func(*Options) *time.Duration, low time.Duration) func(*Options, string) error {

@@ -41,11 +41,13 @@ func Load(args []string) (Settings, error) {
 			return Settings{}, err
 		}
 	}
-	s.Catalogue = instancetype.DefaultCatalogue()
 	if opts.InstanceTypesFile != "" {
-		if s.Catalogue, err = instancetype.Load(opts.InstanceTypesFile); err != nil {
-			return Settings{}, err
-		}
+		s.Catalogue, err = instancetype.Load(opts.InstanceTypesFile)
+	} else {
+		s.Catalogue, err = instancetype.DefaultCatalogue().WithDevices(opts.PCIResources)
+	}
+	if err != nil {
+		return Settings{}, err
 	}
 	return s, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
@@ -61,6 +62,12 @@ func settingCases() map[string]settingCase {
 			bad: map[string]string{"soon": "want a duration of at least", tooShort: "want a duration of at least"},
 		}
 	}
+	price := func(get func(*operator.Options) float64) settingCase {
+		return settingCase{
+			value: "0.5", want: 0.5, get: func(o *operator.Options) any { return get(o) },
+			bad: map[string]string{"cheap": "want a number from 0", "-1": "want a number from 0", "NaN": "want a number from 0", "+Inf": "want a number from 0"},
+		}
+	}
 	vmid := map[string]string{"many": "want a whole number", "99": "from 100 to 999999999", "1.5": "want a whole number"}
 	return map[string]settingCase{
 		"SYSTEM_NAMESPACE": {value: "infra", want: "infra", get: func(o *operator.Options) any { return o.SystemNamespace }},
@@ -76,6 +83,15 @@ func settingCases() map[string]settingCase {
 		"TEMPLATE_GRACE": duration(func(o *operator.Options) time.Duration { return o.TemplateGrace }, "0s"),
 		"PROXMOX_CLONE_SLOTS": {value: "9", want: 9, get: func(o *operator.Options) any { return o.CloneSlots },
 			bad: map[string]string{"0": "from 1 to 100", "101": "from 1 to 100"}},
+		"PCI_RESOURCES": {value: "gpu=nvidia.com/gpu", want: instancetype.Devices{"nvidia.com/gpu": {"gpu"}},
+			get: func(o *operator.Options) any { return o.PCIResources }, bad: map[string]string{"gpu": "want <PCI mapping>=<resource>", "gpu=cpu": "want <PCI mapping>"}},
+		"PRICE_PER_VCPU":   price(func(o *operator.Options) float64 { return o.Pricing.PerVCPU }),
+		"PRICE_PER_GB":     price(func(o *operator.Options) float64 { return o.Pricing.PerGB }),
+		"PRICE_PER_NODE":   price(func(o *operator.Options) float64 { return o.Pricing.PerNode }),
+		"PRICE_PER_DEVICE": price(func(o *operator.Options) float64 { return o.Pricing.PerDevice }),
+		"VOLUME_ATTACHMENT_LIMITS": {value: "a=1,b=2", want: map[string]int{"a": 1, "b": 2},
+			get: func(o *operator.Options) any { return o.VolumeLimits }, bad: map[string]string{"24": "want <CSI driver>=<number>", "a=-1": "want <CSI driver>"}},
+		"HOST_DRIFT_AFTER": duration(func(o *operator.Options) time.Duration { return o.HostDriftAfter }, "-1s"),
 		"ORPHAN_POLICY": {value: "report", want: garbagecollection.Report, get: func(o *operator.Options) any { return o.Orphans.Policy },
 			bad: map[string]string{"shred": "want one of remove, report"}},
 		"PROXMOX_POLL_INTERVAL": duration(func(o *operator.Options) time.Duration { return o.PollInterval }, "50ms"),

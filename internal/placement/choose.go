@@ -26,6 +26,8 @@ type Request struct {
 	// Storages say where the boot disk goes in a zone, for Needs that name none:
 	// the template's storage, which differs from Host to Host.
 	Storages map[Zone]string
+	// Inherited devices by zone, likewise.
+	Inherited map[Zone][]string
 	// Excluded zones are in no Option; they appear in the error with this reason.
 	Excluded map[Zone]string
 	// Why there are no Options, where there are none.
@@ -95,8 +97,8 @@ func (r *Request) need(option *Option) Need {
 
 // place is the decision for a site that fits.
 func (r *Request) place(option *Option, need Need, s *site) Placement {
-	need.Storage = s.storage
-	devices, _ := assign(s.host.FreeDevices, need.Devices)
+	need.Storage, need.Inherited = s.storage, s.inherited
+	devices, _, _ := assign(s.host.FreeDevices, s.inherited, need.Devices)
 	return Placement{InstanceType: option.InstanceType, Price: option.Price, Zone: s.zone, Need: need, Devices: devices}
 }
 
@@ -117,7 +119,7 @@ func (c *siteCache) of(option *Option) []*site {
 	c.zones, c.storage, c.sites = option.Zones, option.Need.Storage, make([]*site, len(option.Zones))
 	all := make([]site, len(option.Zones))
 	for n, zone := range option.Zones {
-		all[n] = siteOf(c.view, zone, cmp.Or(option.Need.Storage, c.request.Storages[zone]))
+		all[n] = siteOf(c.view, zone, cmp.Or(option.Need.Storage, c.request.Storages[zone]), c.request.Inherited[zone])
 		c.sites[n] = &all[n]
 	}
 	return c.sites

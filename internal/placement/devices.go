@@ -19,33 +19,45 @@ type DeviceNeed struct {
 
 // checkDevices finds a device for each that is wanted.
 func checkDevices(s *site, need *Need, why report) bool {
-	if len(need.Devices) == 0 {
+	if len(need.Devices) == 0 && len(s.inherited) == 0 {
 		return true
 	}
-	_, missing := assign(s.host.FreeDevices, need.Devices)
-	if missing < 0 || why == nil {
-		return missing < 0
+	_, missing, ok := assign(s.host.FreeDevices, s.inherited, need.Devices)
+	if ok || why == nil {
+		return ok
 	}
-	want := need.Devices[missing]
 	free, known := 0, false
-	for _, mapping := range want.Mappings {
+	for _, mapping := range missing.Mappings {
 		n, ok := s.host.FreeDevices[mapping]
 		free, known = free+n, known || ok
 	}
 	if !known {
-		why("no device of mapping %s, or the token lacks Mapping.Use on /mapping/pci", strings.Join(want.Mappings, " or "))
+		why("no device of mapping %s, or the token lacks Mapping.Use on /mapping/pci", strings.Join(missing.Mappings, " or "))
 	} else {
-		why("%d %s free (mapping %s), %d wanted", free, want.Resource, strings.Join(want.Mappings, " or "), want.Count)
+		why("%d %s free (mapping %s), %d wanted", free, missing.Resource, strings.Join(missing.Mappings, " or "), missing.Count)
 	}
 	return false
 }
 
-// assign picks a mapping for each device: of those that will do, the one with the
-// most left. Otherwise it tells which need has no devices; -1 where all have.
-func assign(free map[string]int, needs []DeviceNeed) (mappings []string, missing int) {
+// assign picks a mapping for each device: those that the template passes on, and
+// then, until each need has its number, of those that will do the one with the most
+// left. Otherwise it tells which need has no devices.
+func assign(free map[string]int, inherited []string, needs []DeviceNeed) (mappings []string, missing DeviceNeed, ok bool) {
 	taken := map[string]int{}
-	for n, need := range needs {
-		for range need.Count {
+	for _, mapping := range inherited {
+		if taken[mapping]++; taken[mapping] > free[mapping] {
+			return nil, DeviceNeed{Resource: "devices", Mappings: []string{mapping}, Count: taken[mapping]}, false
+		}
+	}
+	mappings = slices.Clone(inherited)
+	for _, need := range needs {
+		count := need.Count
+		for _, mapping := range inherited {
+			if slices.Contains(need.Mappings, mapping) {
+				count--
+			}
+		}
+		for range count {
 			best := ""
 			for _, mapping := range need.Mappings {
 				left := free[mapping] - taken[mapping]
@@ -54,12 +66,12 @@ func assign(free map[string]int, needs []DeviceNeed) (mappings []string, missing
 				}
 			}
 			if best == "" {
-				return nil, n
+				return nil, need, false
 			}
 			taken[best]++
 			mappings = append(mappings, best)
 		}
 	}
 	slices.Sort(mappings)
-	return mappings, -1
+	return mappings, DeviceNeed{}, true
 }

@@ -27,8 +27,10 @@ type Need struct {
 	// DiskBytes on Storage; an empty Storage is not checked.
 	DiskBytes int64
 	Storage   string
-	// Devices of the Host that the VM gets to itself.
-	Devices []DeviceNeed
+	// Devices of the Host that the VM gets to itself, among them the Inherited:
+	// mappings that its template passes on.
+	Devices   []DeviceNeed
+	Inherited []string
 	// NodePool that the VM belongs to, and the rule about all of its VMs.
 	NodePool string
 	Affinity v1alpha1.PoolAffinity
@@ -41,7 +43,7 @@ func (n Need) amount() inventory.Amount {
 // Fit tells whether a Host can take a VM now, and if not, why, in words that
 // begin with the Host's name: "pve2: 4 CPUs free, 8 wanted".
 func Fit(view inventory.View, zone Zone, need Need) (ok bool, reason string) {
-	if reason = siteOf(view, zone, need.Storage).explain(&need); reason != "" {
+	if reason = siteOf(view, zone, need.Storage, need.Inherited).explain(&need); reason != "" {
 		return false, zone.Host + ": " + reason
 	}
 	return true, ""
@@ -49,7 +51,7 @@ func Fit(view inventory.View, zone Zone, need Need) (ok bool, reason string) {
 
 // Fits is Fit without the words. It allocates nothing.
 func Fits(view inventory.View, zone Zone, need Need) bool {
-	s := siteOf(view, zone, need.Storage)
+	s := siteOf(view, zone, need.Storage, need.Inherited)
 	return s.check(&need, nil)
 }
 
@@ -63,10 +65,12 @@ type site struct {
 	storage string
 	disk    inventory.StorageState
 	hasDisk bool
+	// inherited devices of VMs there.
+	inherited []string
 }
 
-func siteOf(view inventory.View, zone Zone, storage string) site {
-	s := site{zone: zone, view: view, storage: storage}
+func siteOf(view inventory.View, zone Zone, storage string, inherited []string) site {
+	s := site{zone: zone, view: view, storage: storage, inherited: inherited}
 	s.host, s.known = view.Host(zone.Region, zone.Host)
 	if storage != "" {
 		s.disk, s.hasDisk = view.Storage(zone.Region, zone.Host, storage)

@@ -49,6 +49,30 @@
 - name: VM_MEMORY_OVERHEAD_PERCENT
   value: {{ include "karpenter.plain" .Values.settings.vmMemoryOverheadPercent | quote }}
 {{- end }}
+{{- if not (kindIs "invalid" .Values.settings.pciResources) }}
+- name: PCI_RESOURCES
+  value: {{ include "karpenter.plain" .Values.settings.pciResources | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.pricePerVcpu) }}
+- name: PRICE_PER_VCPU
+  value: {{ include "karpenter.plain" .Values.settings.pricePerVcpu | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.pricePerGb) }}
+- name: PRICE_PER_GB
+  value: {{ include "karpenter.plain" .Values.settings.pricePerGb | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.pricePerNode) }}
+- name: PRICE_PER_NODE
+  value: {{ include "karpenter.plain" .Values.settings.pricePerNode | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.pricePerDevice) }}
+- name: PRICE_PER_DEVICE
+  value: {{ include "karpenter.plain" .Values.settings.pricePerDevice | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.volumeAttachmentLimits) }}
+- name: VOLUME_ATTACHMENT_LIMITS
+  value: {{ include "karpenter.plain" .Values.settings.volumeAttachmentLimits | quote }}
+{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.proxmoxPollInterval) }}
 - name: PROXMOX_POLL_INTERVAL
   value: {{ include "karpenter.plain" .Values.settings.proxmoxPollInterval | quote }}
@@ -132,6 +156,10 @@
 {{- if not (kindIs "invalid" .Values.settings.migratedDriftAfter) }}
 - name: MIGRATED_DRIFT_AFTER
   value: {{ include "karpenter.plain" .Values.settings.migratedDriftAfter | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.hostDriftAfter) }}
+- name: HOST_DRIFT_AFTER
+  value: {{ include "karpenter.plain" .Values.settings.hostDriftAfter | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.orphanPolicy) }}
 - name: ORPHAN_POLICY

@@ -1,0 +1,150 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Devices say which PCI mappings stand behind an extended resource: what pods ask
+// for as "nvidia.com/gpu" is a device of one of these mappings.
+type Devices map[corev1.ResourceName][]string
+
+// ParseDevices reads "gpu-a100=nvidia.com/gpu,gpu-t4=nvidia.com/gpu": mapping, then
+// resource. Several mappings may stand behind one resource, not the reverse.
+func ParseDevices(text string) (Devices, error) {
+	devices := Devices{}
+	seen := map[string]bool{}
+	for entry := range strings.SplitSeq(text, ",") {
+		if entry = strings.TrimSpace(entry); entry == "" {
+			continue
+		}
+		mapping, name, ok := strings.Cut(entry, "=")
+		if !ok || mapping == "" || !strings.Contains(name, "/") || !isResource(name) {
+			return nil, fmt.Errorf("found %q, want <PCI mapping>=<resource>, for example gpu-a100=nvidia.com/gpu", entry)
+		}
+		if seen[mapping] {
+			return nil, fmt.Errorf("found mapping %q twice, want one resource for each", mapping)
+		}
+		seen[mapping] = true
+		devices[corev1.ResourceName(name)] = append(devices[corev1.ResourceName(name)], mapping)
+	}
+	for _, mappings := range devices {
+		slices.Sort(mappings)
+	}
+	return devices, nil
+}
+
+// resources in a fixed order.
+func (d Devices) resources() []corev1.ResourceName { return slices.Sorted(maps.Keys(d)) }
+
+// resourceOf names the resource that a mapping stands behind; empty for none.
+func (d Devices) resourceOf(mapping string) corev1.ResourceName {
+	for name, mappings := range d {
+		if slices.Contains(mappings, mapping) {
+			return name
+		}
+	}
+	return ""
+}
+
+// templateDevices lists the mappings whose devices a template passes on to each of
+// its clones, as one comparable text.
+func templateDevices(config proxmox.VMConfig) string {
+	var mappings []string
+	for _, device := range config.HostPCIs() {
+		if device.Mapping != "" && device.Mediated == "" {
+			mappings = append(mappings, device.Mapping)
+		}
+	}
+	slices.Sort(mappings)
+	return strings.Join(mappings, ",")
+}
+
+// inherited lists a zone's template devices.
+func (z zone) inherited() []string {
+	if z.devices == "" {
+		return nil
+	}
+	return strings.Split(z.devices, ",")
+}
+
+// needs are the devices that a type asks for.
+func (d Devices) needs(t Type) []placement.DeviceNeed {
+	var needs []placement.DeviceNeed
+	for _, name := range d.resources() {
+		if quantity, ok := t.Extra[name]; ok {
+			needs = append(needs, placement.DeviceNeed{Resource: string(name), Mappings: d[name], Count: int(quantity.Value())})
+		}
+	}
+	return needs
+}
+
+// deviceCount is how many devices a type asks for.
+func (d Devices) deviceCount(t Type) int {
+	n := 0
+	for name := range d {
+		if quantity, ok := t.Extra[name]; ok {
+			n += int(quantity.Value())
+		}
+	}
+	return n
+}
+
+// shared are the resources that every template of the class passes on: all types
+// have them then.
+func (d Devices) shared(zones []zone) corev1.ResourceList {
+	var common map[corev1.ResourceName]int64
+	for _, z := range zones {
+		if !z.ready {
+			continue
+		}
+		here := map[corev1.ResourceName]int64{}
+		for _, mapping := range z.inherited() {
+			if name := d.resourceOf(mapping); name != "" {
+				here[name]++
+			}
+		}
+		if common == nil {
+			common = here
+		}
+		for name := range common {
+			common[name] = min(common[name], here[name])
+		}
+	}
+	list := corev1.ResourceList{}
+	for name, n := range common {
+		if n > 0 {
+			list[name] = *resource.NewQuantity(n, resource.DecimalSI)
+		}
+	}
+	return list
+}
+
+// WithDevices adds types with one device of each resource to a catalogue that was
+// not made by hand: family g1, with 4 GiB per vCPU.
+func (c Catalogue) WithDevices(devices Devices) (Catalogue, error) {
+	types := slices.Clone(c.types)
+	for _, name := range devices.resources() {
+		_, short, _ := strings.Cut(string(name), "/")
+		for _, cpus := range []int{4, 8, 16} {
+			memory := int64(cpus) * 4 * gib
+			types = append(types, Type{
+				Name: fmt.Sprintf("g1.%dVCPU-%dGB-%s", cpus, memory/gib, short), Family: "g1", CPUs: cpus, MemoryBytes: memory,
+				Pods: defaultPods(memory), EphemeralBytes: defaultEphemeralBytes,
+				Extra: corev1.ResourceList{name: *resource.NewQuantity(1, resource.DecimalSI)},
+			})
+		}
+	}
+	return NewCatalogue(types)
+}

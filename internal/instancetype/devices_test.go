@@ -1,0 +1,122 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const gpu = corev1.ResourceName("nvidia.com/gpu")
+
+// gpuProvider has two devices of mapping gpu on pve1 and one on pve2.
+func gpuProvider(t *testing.T) (*instancetype.Provider, *viewer) {
+	t.Helper()
+	v := newViewer()
+	v.mappings = []proxmox.PCIMapping{{ID: "gpu", Devices: []proxmox.PCIDevice{
+		{Host: "pve1", Path: "0000:01:00.0"}, {Host: "pve1", Path: "0000:02:00.0"}, {Host: "pve2", Path: "0000:01:00.0"},
+	}}}
+	v.reserved = map[string]inventory.Reservation{}
+	v.publish()
+	devices, err := instancetype.ParseDevices("gpu=nvidia.com/gpu, fpga=xilinx.com/fpga")
+	if err != nil {
+		t.Fatal(err)
+	}
+	catalogue, err := instancetype.DefaultCatalogue().WithDevices(devices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Catalogue: catalogue, Devices: devices})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, v
+}
+
+func TestGPUTypesAreOfferedWhereADeviceIsFree(t *testing.T) {
+	t.Parallel()
+	p, v := gpuProvider(t)
+	const name = "g1.4VCPU-16GB-gpu"
+	class := everywhere()
+	it := find(t, p.List(class), name)
+	if n := it.Capacity[gpu]; n.Value() != 1 {
+		t.Errorf("%s has %s GPUs", name, n.String())
+	}
+	if got, want := availability(it), map[string]bool{"pve1": true, "pve2": true, "pve9": false}; !maps.Equal(got, want) {
+		t.Errorf("offered %v, want %v", got, want)
+	}
+	v.reserved["a"] = inventory.Reservation{ClaimUID: "a", Region: "east", Host: "pve2", VMID: 20001, Devices: []string{"gpu"}}
+	v.publish()
+	if availability(find(t, p.List(class), name))["pve2"] {
+		t.Error("the device of pve2 is promised, and still offered")
+	}
+	if reason := p.Reasons(class, name)[zone("east", "pve2")]; reason != "pve2: 0 nvidia.com/gpu free (mapping gpu), 1 wanted" {
+		t.Errorf("the reason is %q", reason)
+	}
+
+	claim := newClaim("1", "1Gi")
+	claim.Spec.Resources.Requests[gpu] = resource.MustParse("1")
+	placed, err := placement.Choose(v.View(), must(p.Request(class, claim, instancetype.RequestOptions{})))
+	if err != nil || placed.Zone != zone("east", "pve1") || !slices.Equal(placed.Devices, []string{"gpu"}) {
+		t.Errorf("got %+v (%v), want a GPU of pve1", placed, err)
+	}
+	// Pods that need no device must not take one.
+	for _, option := range must(p.Request(class, newClaim("15", "1Gi"), instancetype.RequestOptions{})).Options[:1] {
+		if strings.HasPrefix(option.InstanceType, "g1") {
+			t.Errorf("the cheapest type for a pod without GPU is %s", option.InstanceType)
+		}
+	}
+}
+
+func TestATemplatesDevicesAreEveryVMs(t *testing.T) {
+	t.Parallel()
+	p, v := gpuProvider(t)
+	for _, template := range []int{901, 902, 909} {
+		v.configs[template].Options["hostpci0"] = "mapping=gpu,pcie=1"
+	}
+	v.publish()
+	class := everywhere()
+	small, large := find(t, p.List(class), "c1.1VCPU-2GB"), find(t, p.List(class), "g1.4VCPU-16GB-gpu")
+	if n := small.Capacity[gpu]; n.Value() != 1 {
+		t.Errorf("a type of a class whose template has a GPU has %s", n.String())
+	}
+	if n := large.Capacity[gpu]; n.Value() != 1 {
+		t.Errorf("a GPU type has %s GPUs: the template's is the one", n.String())
+	}
+	for _, it := range []map[string]bool{availability(small), availability(large)} {
+		if !it["pve1"] || !it["pve2"] || it["pve9"] {
+			t.Errorf("offered %v, want only where the template's device is", it)
+		}
+	}
+	placed, err := placement.Choose(v.View(), must(p.Request(class, newClaim("1m", "1Mi"), instancetype.RequestOptions{})))
+	if err != nil || !slices.Equal(placed.Devices, []string{"gpu"}) {
+		t.Errorf("got %+v (%v), want the template's device counted", placed, err)
+	}
+}
+
+func TestDeviceSettingsAreChecked(t *testing.T) {
+	t.Parallel()
+	devices, err := instancetype.ParseDevices("b=nvidia.com/gpu,a=nvidia.com/gpu")
+	if err != nil || !slices.Equal(devices[gpu], []string{"a", "b"}) {
+		t.Errorf("got %v (%v)", devices, err)
+	}
+	if devices, err := instancetype.ParseDevices(""); err != nil || len(devices) != 0 {
+		t.Errorf("nothing gave %v (%v)", devices, err)
+	}
+	for _, bad := range []string{"gpu", "gpu=", "=nvidia.com/gpu", "gpu=cpu", "gpu=nvidia.com/gpu,gpu=amd.com/gpu", "gpu=a/b/c"} {
+		if _, err := instancetype.ParseDevices(bad); err == nil || !strings.Contains(err.Error(), "want") {
+			t.Errorf("%q gave %v", bad, err)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"bytes"
+	"context"
+	"os"
+
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+// SetSettings puts other host settings in force.
+func (i *Inventory) SetSettings(settings Settings) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.options.Settings = settings
+	i.publish(true)
+}
+
+// WatchSettings follows a host-settings file: what is changed there is in force
+// within one poll interval. A file that cannot be read or is wrong is reported, and
+// the last good settings stay. It looks at the content, not at file events: a
+// mounted ConfigMap is replaced by a change of symbolic links above it.
+func WatchSettings(i *Inventory, file string) manager.Runnable {
+	w := &settingsWatch{inventory: i, file: file}
+	w.content, _ = os.ReadFile(file) //nolint:gosec // the admin names the file
+	return w
+}
+
+type settingsWatch struct {
+	inventory *Inventory
+	file      string
+	content   []byte
+	problem   string
+}
+
+// NeedLeaderElection says that every replica follows the file.
+func (w *settingsWatch) NeedLeaderElection() bool { return false }
+
+// Start looks until the context ends.
+func (w *settingsWatch) Start(ctx context.Context) error {
+	for {
+		timer := w.inventory.options.Clock.NewTimer(w.inventory.options.Interval)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C():
+			w.look()
+		}
+	}
+}
+
+// look takes a changed file.
+func (w *settingsWatch) look() {
+	content, err := os.ReadFile(w.file) //nolint:gosec // see above
+	if err == nil && bytes.Equal(content, w.content) {
+		w.problem = ""
+		return
+	}
+	settings, err := LoadSettings(w.file)
+	if err != nil {
+		if w.problem != err.Error() { // each problem is told once
+			w.problem = err.Error()
+			w.inventory.metrics.settingsRefused()
+			w.inventory.options.Log.Error(err, "the changed host settings are not usable, the last ones stay in force")
+		}
+		return
+	}
+	w.content, w.problem = content, ""
+	w.inventory.SetSettings(settings)
+	w.inventory.options.Log.Info("the host settings changed", "file", w.file)
+}
