@@ -37,7 +37,7 @@ func (p *Provider) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, c
 	if err := updateTags(ctx, client, vm, class.Spec.Tags); err != nil {
 		return err
 	}
-	if err := updateFirewall(ctx, client, vm, class.Spec.SecurityGroups); err != nil {
+	if err := updateFirewall(ctx, client, vm, class.Spec.SecurityGroups, p.inheritsFirewall(claim)); err != nil {
 		return err
 	}
 	// Only out of the pool that we put it in: another one is an admin's choice. Without
@@ -83,35 +83,62 @@ func updateTags(ctx context.Context, client proxmox.Client, vm VM, tags []string
 	return client.UpdateVM(ctx, vm.Host, vm.VMID, change)
 }
 
-// updateFirewall sets the rules first and then the bridge: a NIC that is put
-// behind the firewall before its rules stand is cut off.
-func updateFirewall(ctx context.Context, client proxmox.Client, vm VM, groups []v1alpha1.SecurityGroup) error {
+// updateFirewall sets the rules first and then puts NICs behind the firewall: before its
+// rules stand, a NIC there is cut off. For the same reason NICs that lose their last
+// group come out before the rules go.
+func updateFirewall(ctx context.Context, client proxmox.Client, vm VM, groups []v1alpha1.SecurityGroup, inherited func(slot string) bool) error {
 	rules := firewallRules(groups)
+	in, out := map[string]string{}, map[string]string{}
+	for _, nic := range vm.config.NICs() {
+		named := slices.ContainsFunc(rules, func(rule proxmox.SecurityGroupRule) bool { return rule.Interface == nic.Slot })
+		switch {
+		case named && !nic.Firewall:
+			nic.Firewall = true
+			in[nic.Slot] = nic.Encode()
+		case !named && nic.Firewall && !inherited(nic.Slot):
+			nic.Firewall = false
+			out[nic.Slot] = nic.Encode()
+		}
+	}
+	for _, rule := range rules {
+		if _, ok := vm.config.Options[rule.Interface]; !ok {
+			return fmt.Errorf("a security group names interface %s, but VM %d has none of that name", rule.Interface, vm.VMID)
+		}
+	}
+	if len(out) > 0 {
+		if err := client.UpdateVM(ctx, vm.Host, vm.VMID, proxmox.ConfigChange{Set: out}); err != nil {
+			return err
+		}
+	}
 	if err := client.SetFirewall(ctx, vm.Host, vm.VMID, rules); err != nil {
 		return err
 	}
-	set := map[string]string{}
-	for _, rule := range rules {
-		nics := vm.config.NICs()
-		i := slices.IndexFunc(nics, func(nic proxmox.NIC) bool { return nic.Slot == rule.Interface })
-		if i < 0 {
-			return fmt.Errorf("a security group names interface %s, but VM %d has none of that name", rule.Interface, vm.VMID)
-		}
-		if nic := nics[i]; !nic.Firewall {
-			nic.Firewall = true
-			set[nic.Slot] = nic.Encode()
-		}
-	}
-	if len(set) == 0 {
+	if len(in) == 0 {
 		return nil
 	}
-	return client.UpdateVM(ctx, vm.Host, vm.VMID, proxmox.ConfigChange{Set: set})
+	return client.UpdateVM(ctx, vm.Host, vm.VMID, proxmox.ConfigChange{Set: in})
 }
 
+// inheritsFirewall tells whether a Claim's VM has an interface behind the firewall
+// because its Template has. Where the Template is not known any more, it may be so.
+func (p *Provider) inheritsFirewall(claim *karpv1.NodeClaim) func(slot string) bool {
+	in, ok, err := ReadIntent(claim)
+	template, found := p.Inventory.View().Guest(in.Region, in.TemplateID)
+	if err != nil || !ok || !found || template.Config == nil || !template.Config.IsTemplate() {
+		return func(string) bool { return true }
+	}
+	return func(slot string) bool {
+		return slices.ContainsFunc(template.Config.NICs(), func(nic proxmox.NIC) bool { return nic.Slot == slot && nic.Firewall })
+	}
+}
+
+// firewallRules are the groups, each once per interface.
 func firewallRules(groups []v1alpha1.SecurityGroup) []proxmox.SecurityGroupRule {
 	rules := make([]proxmox.SecurityGroupRule, 0, len(groups))
 	for _, group := range groups {
-		rules = append(rules, proxmox.SecurityGroupRule{Group: group.Name, Interface: group.Interface})
+		if rule := (proxmox.SecurityGroupRule{Group: group.Name, Interface: group.Interface}); !slices.Contains(rules, rule) {
+			rules = append(rules, rule)
+		}
 	}
 	return rules
 }

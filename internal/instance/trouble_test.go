@@ -341,3 +341,39 @@ func TestAVMThatHAMovedWhileItIsRemovedIsRemovedAllTheSame(t *testing.T) {
 	_, left := w.sim.HAState(in.VMID)
 	w.Expect(left).To(BeFalse())
 }
+
+func TestAnInterfaceLeavesTheFirewallWithItsLastGroup(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, func(s *pvesim.Scenario) {
+		s.SecurityGroups = append(s.SecurityGroups, pvesim.SecurityGroup{Name: "web"})
+		for i, guest := range s.Guests {
+			if guest.VMID == 9000 {
+				s.Guests[i].Config["net1"] = "virtio=BC:24:11:00:77:01,bridge=vmbr0"
+				s.Guests[i].Config["net2"] = "virtio=BC:24:11:00:77:02,bridge=vmbr0,firewall=1"
+			}
+		}
+	})
+	w.class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{
+		{Name: "kubernetes", Interface: "net0"}, {Name: "kubernetes", Interface: "net0"}, {Name: "web", Interface: "net1"}, {Name: "web", Interface: "net2"},
+	}
+	p := w.process()
+	claim := w.launched(p, "default-a")
+	firewalled := func() map[string]bool {
+		in, _, err := instance.ReadIntent(claim)
+		w.Expect(err).NotTo(HaveOccurred())
+		cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
+		w.Expect(err).NotTo(HaveOccurred())
+		out := map[string]bool{}
+		for _, nic := range cfg.NICs() {
+			out[nic.Slot] = nic.Firewall
+		}
+		return out
+	}
+	w.Expect(firewalled()).To(Equal(map[string]bool{"net0": true, "net1": true, "net2": true}))
+	w.class.Spec.SecurityGroups = w.class.Spec.SecurityGroups[:1]
+	w.Expect(p.UpdateInPlace(t.Context(), claim, w.class)).To(Succeed())
+	w.Expect(firewalled()).To(Equal(map[string]bool{"net0": true, "net1": false, "net2": true}), "net2 is so by its template")
+	w.class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "web", Interface: "net1"}}
+	w.Expect(p.UpdateInPlace(t.Context(), claim, w.class)).To(Succeed())
+	w.Expect(firewalled()).To(Equal(map[string]bool{"net0": false, "net1": true, "net2": true}))
+}

@@ -13,19 +13,30 @@ import (
 // SetFirewall turns the VM's firewall on and makes its security-group rules
 // exactly these. Rules that are no group's stay as they are. On a running VM
 // the rules stand before the firewall does. Without rules the firewall is turned
-// off again, if groups were there: closed to all, the VM would be lost.
+// off, if groups were there, and then they go: closed to all, the VM would be lost.
 func (c *client) SetFirewall(ctx context.Context, host string, vmid int, rules []SecurityGroupRule) error {
-	removed, err := c.setGroupRules(ctx, host, vmid, rules)
+	have, err := c.firewallRules(ctx, host, vmid)
 	if err != nil {
-		return fmt.Errorf("setting the security groups of VM %d on host %s, %w", vmid, host, err)
+		return err
 	}
-	options := parameters{"enable": "1", "policy_in": "DROP"}
 	if len(rules) == 0 {
-		if removed == 0 {
+		if surplus, _ := compareRules(have, nil); surplus == nil {
 			return nil
 		}
-		options = parameters{"enable": "0"}
+		if err := c.setFirewallOptions(ctx, host, vmid, parameters{"enable": "0"}); err != nil {
+			return err
+		}
 	}
+	if err := c.setGroupRules(ctx, host, vmid, have, rules); err != nil {
+		return fmt.Errorf("setting the security groups of VM %d on host %s, %w", vmid, host, err)
+	}
+	if len(rules) == 0 {
+		return nil
+	}
+	return c.setFirewallOptions(ctx, host, vmid, parameters{"enable": "1", "policy_in": "DROP"})
+}
+
+func (c *client) setFirewallOptions(ctx context.Context, host string, vmid int, options parameters) error {
 	if err := c.put(ctx, at("/nodes/{node}/qemu/{vmid}/firewall/options", host, vmid), options, nil); err != nil {
 		return fmt.Errorf("switching the firewall of VM %d on host %s, %w", vmid, host, err)
 	}
@@ -44,30 +55,41 @@ type firewallRule struct {
 // firewallTries bounds how often somebody else's edit makes us look again.
 const firewallTries = 5
 
-// setGroupRules reads, changes one thing, and reads again, since positions move
-// with every change; the digest refuses a position that somebody else moved.
-func (c *client) setGroupRules(ctx context.Context, host string, vmid int, want []SecurityGroupRule) (removed int, err error) {
-	conflicts := 0
-	for {
-		var have []firewallRule
-		if err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/firewall/rules", host, vmid), &have); err != nil {
-			return removed, err
+// setGroupRules adds what is missing, and then takes away what is too much, one at a
+// time: positions move with every change, so that it reads again after each. The digest
+// refuses a position that somebody else moved.
+func (c *client) setGroupRules(ctx context.Context, host string, vmid int, have []firewallRule, want []SecurityGroupRule) error {
+	surplus, missing := compareRules(have, want)
+	if err := c.addGroupRules(ctx, host, vmid, missing); err != nil {
+		return err
+	}
+	for tries := 0; surplus != nil; {
+		have, err := c.firewallRules(ctx, host, vmid)
+		if err != nil {
+			return err
 		}
-		surplus, missing := compareRules(have, want)
-		if surplus == nil {
-			return removed, c.addGroupRules(ctx, host, vmid, missing)
+		if surplus, _ = compareRules(have, want); surplus == nil {
+			return nil
 		}
 		e := at("/nodes/{node}/qemu/{vmid}/firewall/rules/{pos}", host, vmid, int(surplus.Pos)).with("digest", surplus.Digest)
-		err := c.delete(ctx, e, nil)
-		if errors.Is(err, ErrConflict) && conflicts < firewallTries {
-			conflicts++
+		err = c.delete(ctx, e, nil)
+		if errors.Is(err, ErrConflict) && tries < firewallTries {
+			tries++
 			continue
 		}
 		if err != nil {
-			return removed, err
+			return err
 		}
-		removed++
 	}
+	return nil
+}
+
+func (c *client) firewallRules(ctx context.Context, host string, vmid int) ([]firewallRule, error) {
+	var have []firewallRule
+	if err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/firewall/rules", host, vmid), &have); err != nil {
+		return nil, fmt.Errorf("reading the firewall rules of VM %d on host %s, %w", vmid, host, err)
+	}
+	return have, nil
 }
 
 // addGroupRules adds from the last to the first: Proxmox puts a new rule on top.
@@ -85,18 +107,20 @@ func (c *client) addGroupRules(ctx context.Context, host string, vmid int, rules
 }
 
 // compareRules names one group rule too many (disabled ones and repetitions
-// included), or else the wanted ones that are missing.
+// included), and the wanted ones that are missing.
 func compareRules(have []firewallRule, want []SecurityGroupRule) (surplus *firewallRule, missing []SecurityGroupRule) {
-	left := slices.Clone(want)
+	missing = slices.Clone(want)
 	for _, rule := range have {
 		if rule.Type != "group" {
 			continue
 		}
-		i := slices.Index(left, SecurityGroupRule{Group: rule.Action, Interface: rule.Iface})
-		if i < 0 || !rule.Enable.isSet() {
-			return &rule, nil
+		i := slices.Index(missing, SecurityGroupRule{Group: rule.Action, Interface: rule.Iface})
+		switch {
+		case i >= 0 && rule.Enable.isSet():
+			missing = slices.Delete(missing, i, i+1)
+		case surplus == nil:
+			surplus = &rule
 		}
-		left = slices.Delete(left, i, i+1)
 	}
-	return nil, left
+	return surplus, missing
 }

@@ -22,6 +22,8 @@ type fakeFirewall struct {
 	mu      sync.Mutex
 	rules   []map[string]any
 	options string
+	// log is what was done, in order.
+	log []string
 	version int
 	// foreign is called once before a delete, as if somebody else edited.
 	foreign func(*fakeFirewall)
@@ -30,6 +32,9 @@ type fakeFirewall struct {
 func (f *fakeFirewall) answer(r request) reply {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if r.method != "GET" {
+		f.log = append(f.log, r.method+" "+strings.TrimPrefix(strings.Split(r.uri, "?")[0], "/nodes/pve1/qemu/200/firewall/"))
+	}
 	path, query, _ := strings.Cut(strings.TrimPrefix(r.uri, "/nodes/pve1/qemu/200/firewall/"), "?")
 	switch {
 	case r.method == "GET" && path == "rules":
@@ -99,7 +104,7 @@ func TestSetFirewallMakesTheGroupRulesExactlyThese(t *testing.T) {
 				group("old", "net0", 1), group("k8s", "net0", 1), accept(), group("k8s", "net0", 1),
 				group("storage", "net1", 0), group("k8s", "net1", 1),
 			},
-			after: []string{"group storage net1", "group k8s net0", "in ACCEPT "}, calls: 11,
+			after: []string{"group storage net1", "group k8s net0", "in ACCEPT "}, calls: 12,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,4 +133,30 @@ func TestSetFirewallDeletesByIdentityWhenPositionsMove(t *testing.T) {
 	c, _ := clientOf(t, firewall.answer)
 	g.Expect(c.SetFirewall(testContext(t), "pve1", 200, []proxmox.SecurityGroupRule{{Group: "k8s", Interface: "net0"}})).To(Succeed())
 	g.Expect(firewall.names()).To(Equal([]string{"in ACCEPT ", "group k8s net0"}))
+}
+
+func TestANewGroupStandsBeforeTheOldOneGoes(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	firewall := &fakeFirewall{rules: []map[string]any{group("old", "net0", 1)}}
+	c, _ := clientOf(t, firewall.answer)
+	g.Expect(c.SetFirewall(testContext(t), "pve1", 200, []proxmox.SecurityGroupRule{{Group: "new", Interface: "net0"}})).To(Succeed())
+	g.Expect(firewall.names()).To(Equal([]string{"group new net0"}))
+	g.Expect(firewall.log).To(Equal([]string{"POST rules", "DELETE rules/1", "PUT options"}))
+}
+
+func TestWithoutGroupsTheFirewallIsOffBeforeTheRulesGo(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	firewall := &fakeFirewall{rules: []map[string]any{{"type": "in", "action": "ACCEPT", "enable": 1}, group("a", "net0", 1), group("b", "net0", 0)}}
+	c, _ := clientOf(t, firewall.answer)
+	g.Expect(c.SetFirewall(testContext(t), "pve1", 200, nil)).To(Succeed())
+	g.Expect(firewall.names()).To(Equal([]string{"in ACCEPT "}))
+	g.Expect(firewall.options).To(MatchJSON(`{"enable":"0"}`))
+	g.Expect(firewall.log[0]).To(Equal("PUT options"))
+
+	// A firewall that somebody else set up is left alone.
+	firewall.log = nil
+	g.Expect(c.SetFirewall(testContext(t), "pve1", 200, nil)).To(Succeed())
+	g.Expect(firewall.log).To(BeEmpty())
 }
