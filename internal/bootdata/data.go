@@ -108,6 +108,10 @@ type Interface struct {
 	Gateway4 string `json:"gateway4,omitempty"`
 	// Gateway6 is where the IPv6 default route goes.
 	Gateway6 string `json:"gateway6,omitempty"`
+	// OnLink4 tells that Gateway4 lies outside the subnet of Address4 but is reached directly, as with a /32.
+	OnLink4 bool `json:"onLink4,omitempty"`
+	// OnLink6 is the same for Gateway6.
+	OnLink6 bool `json:"onLink6,omitempty"`
 	// MTU is 0 for the default.
 	MTU int `json:"mtu,omitempty"`
 

@@ -32,6 +32,7 @@ func guestNetwork(in Intent, bridges func(name string) proxmox.Bridge) bootdata.
 			DHCPv4: given.DHCP4, DHCPv6: given.DHCP6, SLAAC: given.SLAAC,
 			Address4: prefixes(given.Address4), Gateway4: text(given.Gateway4),
 			Address6: prefixes(given.Address6), Gateway6: text(given.Gateway6),
+			OnLink4: onLink(given.Address4, given.Gateway4), OnLink6: onLink(given.Address6, given.Gateway6),
 		}
 		if bridges != nil {
 			bridge := bridges(given.Bridge)
@@ -41,6 +42,12 @@ func guestNetwork(in Intent, bridges func(name string) proxmox.Bridge) bootdata.
 		out.Interfaces = append(out.Interfaces, nic)
 	}
 	return out
+}
+
+// onLink tells whether a gateway is outside the subnet, and not link-local: those are
+// on the link by definition.
+func onLink(p netip.Prefix, gateway netip.Addr) bool {
+	return gateway.IsValid() && !p.Contains(gateway) && !gateway.IsLinkLocalUnicast()
 }
 
 func text(a netip.Addr) string {

@@ -23,7 +23,7 @@ type fakeFirewall struct {
 	rules   []map[string]any
 	options string
 	// log is what was done, in order.
-	log []string
+	log     []string
 	version int
 	// foreign is called once before a delete, as if somebody else edited.
 	foreign func(*fakeFirewall)
