@@ -1,0 +1,103 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+func twoAddresses(c *v1alpha1.ProxmoxNodeClass) {
+	c.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{
+		Name: "net0", Address4: &v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Ranges: []string{"10.0.0.5-10.0.0.6"}, Gateway: "10.0.0.1"},
+	}}}
+}
+
+// available counts the offerings of a class that core may use.
+func available(types []*corecloudprovider.InstanceType) (n int) {
+	for _, it := range types {
+		n += len(it.Offerings.Available())
+	}
+	return n
+}
+
+func TestAnEmptyPoolIsNoCapacityUntilAnAddressComesBack(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(2))
+	class := w.Class(twoAddresses)
+	pool := w.Pool(class)
+	metrics := prometheus.NewRegistry()
+	w.Instances.Metrics = instance.NewMetrics(metrics)
+	w.Expect(instance.RegisterPoolMetrics(metrics, w.Kube, w.Inventory)).To(Succeed())
+	p := provider(w)
+	types, err := p.GetInstanceTypes(t.Context(), pool)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(available(types)).To(BeNumerically(">", 0))
+
+	claims := []*karpv1.NodeClaim{w.Claim("a", class), w.Claim("b", class)}
+	for _, claim := range claims {
+		_, err := p.Create(t.Context(), claim)
+		w.Expect(err).NotTo(HaveOccurred())
+	}
+	const reason = "spec.network.interfaces[0].address4: all 2 addresses of 10.0.0.0/24 are taken"
+	_, err = p.Create(t.Context(), w.Claim("c", class))
+	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+	w.Expect(err).To(MatchError(ContainSubstring(reason)))
+
+	types, err = p.GetInstanceTypes(t.Context(), pool)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(available(types)).To(BeZero(), "offerings that cannot be had are not offered")
+	w.Expect(w.Types.Reasons(class, testworld.InstanceType)).To(HaveKeyWithValue(
+		placement.Zone{Region: testworld.Region, Host: "pve2"}, ContainSubstring(reason)))
+	w.Expect(testutil.GatherAndCompare(metrics, strings.NewReader(fmt.Sprintf(`
+# HELP karpenter_proxmox_address_pool_size Addresses that a pool of a NodeClass may give.
+# TYPE karpenter_proxmox_address_pool_size gauge
+karpenter_proxmox_address_pool_size{interface="net0",nodeclass=%q,pool="10.0.0.0/24"} 2
+# HELP karpenter_proxmox_address_pool_used Addresses of a pool of a NodeClass that somebody has or was promised.
+# TYPE karpenter_proxmox_address_pool_used gauge
+karpenter_proxmox_address_pool_used{interface="net0",nodeclass=%q,pool="10.0.0.0/24"} 2
+`, class.Name, class.Name)), "karpenter_proxmox_address_pool_size", "karpenter_proxmox_address_pool_used")).To(Succeed())
+
+	w.Instances.Forget(string(claims[0].UID))
+	types, err = p.GetInstanceTypes(t.Context(), pool)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(available(types)).To(BeNumerically(">", 0), "an address came back")
+}
+
+// The pool looks free, but a Node that is no VM of ours has the last address: only the
+// launch finds out, and counts it.
+func TestALaunchThatFindsNoAddressIsCounted(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class(twoAddresses)
+	metrics := prometheus.NewRegistry()
+	w.Instances.Metrics = instance.NewMetrics(metrics)
+	metal := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("metal")}}
+	w.Create(metal)
+	metal.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.5"}, {Type: corev1.NodeExternalIP, Address: "10.0.0.6"}}
+	w.Expect(w.Kube.Status().Update(t.Context(), metal)).To(Succeed())
+	_, err := provider(w).Create(t.Context(), w.Claim("a", class))
+	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+	w.Expect(testutil.GatherAndCompare(metrics, strings.NewReader(fmt.Sprintf(`
+# HELP karpenter_proxmox_address_pool_exhausted_total VMs that could not be launched because all addresses of a pool were taken.
+# TYPE karpenter_proxmox_address_pool_exhausted_total counter
+karpenter_proxmox_address_pool_exhausted_total{nodeclass=%q,pool="10.0.0.0/24"} 1
+`, class.Name)), "karpenter_proxmox_address_pool_exhausted_total")).To(Succeed())
+	w.Expect(w.Types.Marked(instancetype.Offerings{Zone: placement.Zone{Region: testworld.Region, Host: "pve1"}, NodeClass: class.Name})).To(ContainSubstring("are taken"))
+}
