@@ -14,8 +14,20 @@ const (
 	ConditionInstanceTemplateReady = "InstanceTemplateReady"
 	// ConditionInstanceMetadataOptionsReady is true when the Secrets of metadataOptions exist and their templates parse.
 	ConditionInstanceMetadataOptionsReady = "InstanceMetadataOptionsReady"
-	// ConditionClustersReachable is true when at least one Cluster of the class answers with credentials that suffice.
+	// ConditionClustersReachable is true when at least one Cluster of the class answers and takes our credentials.
 	ConditionClustersReachable = "ClustersReachable"
+	// ConditionPrivilegesSufficient is true when the credentials allow on at least one Host all that the life of a VM takes.
+	ConditionPrivilegesSufficient = "PrivilegesSufficient"
+	// ConditionStorageReady is true when a Host with the Template has storages for disk and boot drive.
+	ConditionStorageReady = "StorageReady"
+	// ConditionNetworkReady is true when such a Host has the bridges and VLANs of the Template's interfaces.
+	ConditionNetworkReady = "NetworkReady"
+	// ConditionSecurityGroupsReady is true when the security groups exist.
+	ConditionSecurityGroupsReady = "SecurityGroupsReady"
+	// ConditionTagsAllowed is true when the Cluster lets us write the tags.
+	ConditionTagsAllowed = "TagsAllowed"
+	// ConditionResourcePoolReady is true when the resource pool exists.
+	ConditionResourcePoolReady = "ResourcePoolReady"
 )
 
 // ConditionLaunchesSucceed is false while launches of the class keep failing, or clones take almost longer than Karpenter
@@ -28,6 +40,22 @@ const (
 	ReasonTemplatesNotFound = "TemplatesNotFound"
 	// ReasonMetadataOptionsNotFound says that a Secret of metadataOptions does not exist or lacks a key.
 	ReasonMetadataOptionsNotFound = "MetadataOptionsNotFound"
+)
+
+// Reasons of the other conditions when they are false.
+const (
+	// ReasonPrivilegesMissing says that the credentials lack privileges; the message names them by path.
+	ReasonPrivilegesMissing = "PrivilegesMissing"
+	// ReasonStorageUnsuitable says that a storage is not there, or does not take what it must.
+	ReasonStorageUnsuitable = "StorageUnsuitable"
+	// ReasonBridgesNotFound says that a bridge is not there, or does not carry a VLAN.
+	ReasonBridgesNotFound = "BridgesNotFound"
+	// ReasonSecurityGroupsNotFound says that a security group does not exist.
+	ReasonSecurityGroupsNotFound = "SecurityGroupsNotFound"
+	// ReasonTagsForbidden says that the Cluster does not let us write a tag.
+	ReasonTagsForbidden = "TagsForbidden"
+	// ReasonResourcePoolNotFound says that the resource pool does not exist.
+	ReasonResourcePoolNotFound = "ResourcePoolNotFound"
 )
 
 // ResourceZones is the key of status.resources that counts the usable zones (Hosts).
@@ -71,7 +99,13 @@ type UnusableZone struct {
 func (in *ProxmoxNodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
 	return status.NewReadyConditions(
 		ConditionClustersReachable,
+		ConditionPrivilegesSufficient,
 		ConditionInstanceTemplateReady,
+		ConditionStorageReady,
+		ConditionNetworkReady,
+		ConditionSecurityGroupsReady,
+		ConditionTagsAllowed,
+		ConditionResourcePoolReady,
 		ConditionInstanceMetadataOptionsReady,
 	).For(in, opts...)
 }

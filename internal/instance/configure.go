@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -165,6 +166,20 @@ func passThrough(cfg proxmox.VMConfig, mappings []string, set map[string]string)
 		set[slot], missing = value, missing[1:]
 	}
 	return nil
+}
+
+// CheckTemplate tells whether VMs of a class can be made of a Template: it has a boot
+// disk, a slot for the boot drive, and the interfaces that the class names.
+func CheckTemplate(cfg proxmox.VMConfig, class *v1alpha1.ProxmoxNodeClass) error {
+	want := shape{cores: 1, memoryMiB: 1024}
+	for _, group := range class.Spec.SecurityGroups {
+		want.firewalled = append(want.firewalled, group.Interface)
+	}
+	if class.Spec.MetadataOptions.CDROM() {
+		want.iso = "storage:iso/sample.iso"
+	}
+	_, err := configure(cfg, want)
+	return err
 }
 
 // bootDrive picks the slot for our ISO and names the inherited cloud-init drives

@@ -104,10 +104,6 @@ type ClusterOptions struct {
 	RegisteredTags []string
 }
 
-// Permissions maps an ACL path to the privileges held there. The value tells
-// whether the privilege propagates to paths below.
-type Permissions map[string]map[string]bool
-
 // Bridge is what a NIC of a VM can be attached to on a Host.
 type Bridge struct {
 	Name string

@@ -36,3 +36,16 @@ func (c *Clock) NewTimer(d time.Duration) clock.Timer { return c.RealClock.NewTi
 
 // Sleep is hurried.
 func (c *Clock) Sleep(d time.Duration) { time.Sleep(d / Speed) }
+
+// calendar has the time of a Clock, and waits in real time: what polls on it is not
+// hurried.
+type calendar struct {
+	clock.RealClock
+	of *Clock
+}
+
+// Now is the Clock's.
+func (c calendar) Now() time.Time { return c.of.Now() }
+
+// Since counts from Now.
+func (c calendar) Since(t time.Time) time.Duration { return c.of.Since(t) }

@@ -93,8 +93,10 @@ func (w *World) Class(changes ...func(*v1alpha1.ProxmoxNodeClass)) *v1alpha1.Pro
 // MarkReady writes the status of a class that was checked and found good.
 func (w *World) MarkReady(class *v1alpha1.ProxmoxNodeClass) {
 	w.T.Helper()
-	for _, condition := range []string{v1alpha1.ConditionClustersReachable, v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ConditionInstanceMetadataOptionsReady} {
-		class.StatusConditions().SetTrue(condition)
+	for _, condition := range class.StatusConditions().List() {
+		if condition.Type != status.ConditionReady {
+			class.StatusConditions().SetTrue(condition.Type)
+		}
 	}
 	w.Expect(w.Kube.Status().Update(w.T.Context(), class)).To(gomega.Succeed())
 	w.Expect(class.StatusConditions().Get(status.ConditionReady).IsTrue()).To(gomega.BeTrue())

@@ -157,7 +157,7 @@ func (w *World) providers(kubeCluster string) (*inventory.Inventory, *instancety
 	for _, c := range w.Clients {
 		clients = append(clients, c)
 	}
-	inv, err := inventory.New(clients, inventory.Options{Interval: 100 * time.Millisecond, DetailRange: inventory.VMIDRange{From: 20000, To: 99999}})
+	inv, err := inventory.New(clients, inventory.Options{Clock: calendar{of: w.Clock}, Interval: 100 * time.Millisecond, DetailRange: inventory.VMIDRange{From: 20000, To: 99999}})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	if !s.still {
 		w.run(inv.Start)

@@ -190,6 +190,11 @@ func (e *Engine) checkUpdate(r *Request, u *update) error {
 				removed[opt] = ""
 			}
 		}
+		for opt := range u.set {
+			if before, ok := g.Config.Options[opt]; ok && qm.IsDriveKey(opt) { // a drive that is replaced goes, too
+				removed[opt] = before
+			}
+		}
 	}
 	e.mu.Unlock()
 	vm := target{vmid: r.vmid}

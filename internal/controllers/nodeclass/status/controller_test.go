@@ -265,8 +265,13 @@ func TestAHostThatLacksAStorageIsLeftOutWithTheRemedy(t *testing.T) {
 			}
 			class := checked(w, w.NewClass(changes...))
 			w.Expect(class.Status.UnusableZones).To(ConsistOf(v1alpha1.UnusableZone{Zone: "region-1/pve1", Reason: c.want}))
-			w.Expect(message(class, v1alpha1.ConditionInstanceTemplateReady)).To(ContainSubstring(c.want))
-			w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsFalse()).To(BeTrue())
+			got := class.StatusConditions().Get(v1alpha1.ConditionStorageReady)
+			w.Expect(got.IsFalse()).To(BeTrue())
+			w.Expect(got.Reason).To(Equal(v1alpha1.ReasonStorageUnsuitable))
+			w.Expect(got.Message).To(Equal("region-1/pve1: " + c.want))
+			ready := class.StatusConditions().Get(operatorstatus.ConditionReady)
+			w.Expect(ready.IsFalse()).To(BeTrue())
+			w.Expect(ready.Message).To(Equal("StorageReady: region-1/pve1: "+c.want), "Ready tells the cause")
 		})
 	}
 }

@@ -206,7 +206,7 @@ func notFound(spec v1alpha1.ProxmoxUnmanagedTemplateSpec, regions []string) stri
 	if len(spec.Tags) > 0 {
 		what += fmt.Sprintf(" with tags %s", strings.Join(spec.Tags, ", "))
 	}
-	return fmt.Sprintf("no host of %s has a %s that the API token may see; on the host, look with: qm list, and make one with: qm template <vmid>", where, what)
+	return fmt.Sprintf("no host of %s has a %s that the API token may see: it needs VM.Audit on the template; on the host, look with: qm list, and make one with: qm template <vmid>", where, what)
 }
 
 func ambiguous(template *v1alpha1.ProxmoxUnmanagedTemplate, d double) events.Event {

@@ -1,0 +1,163 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package status_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	unmanagedtemplate "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// grants is a way to set the token up, as docs/permissions.md describes it.
+type grants struct {
+	scenario func(*pvesim.Scenario)
+	pool     string
+	// needless are the privileges ("role privilege") without which VMs of the test's
+	// class live all the same: they are for other things.
+	needless []string
+}
+
+func wholeCluster() grants {
+	return grants{
+		scenario: func(*pvesim.Scenario) {},
+		needless: []string{"Karpenter SDN.Audit", "Karpenter Sys.AccessNetwork"},
+	}
+}
+
+func poolScoped() grants {
+	const user = "kubernetes@pve"
+	return grants{
+		pool: "karpenter",
+		needless: []string{
+			"KarpenterISO Datastore.AllocateSpace", "KarpenterNet SDN.Audit", "KarpenterVM Pool.Audit", "KarpenterVM VM.Clone",
+		},
+		scenario: func(s *pvesim.Scenario) {
+			s.Pools = append(s.Pools, pvesim.Pool{ID: "karpenter"})
+			s.Roles = []pvesim.Role{
+				{ID: "KarpenterVM", Privileges: []string{
+					"VM.Audit", "VM.Allocate", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Memory", "VM.Config.Disk",
+					"VM.Config.Network", "VM.Config.HWType", "VM.Config.Cloudinit", "VM.Config.Options", "VM.PowerMgmt", "Pool.Audit",
+				}},
+				{ID: "KarpenterTemplate", Privileges: []string{"VM.Audit", "VM.Clone"}},
+				{ID: "KarpenterDisk", Privileges: []string{"Datastore.AllocateSpace", "Datastore.Audit"}},
+				{ID: "KarpenterISO", Privileges: []string{"Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit"}},
+				{ID: "KarpenterHost", Privileges: []string{"Sys.Audit"}},
+				{ID: "KarpenterNet", Privileges: []string{"SDN.Use", "SDN.Audit"}},
+			}
+			s.ACLs = []pvesim.ACL{
+				{Path: "/pool/karpenter", Role: "KarpenterVM", User: user},
+				{Path: "/vms/9000", Role: "KarpenterTemplate", User: user},
+				{Path: "/storage/local-lvm", Role: "KarpenterDisk", User: user},
+				{Path: "/storage/local", Role: "KarpenterISO", User: user},
+				{Path: "/nodes", Role: "KarpenterHost", User: user},
+				{Path: "/sdn/zones/localnetwork", Role: "KarpenterNet", User: user},
+			}
+		},
+	}
+}
+
+// without takes one privilege ("role privilege") out of its role.
+func without(privilege string) func(*pvesim.Scenario) {
+	role, name, _ := strings.Cut(privilege, " ")
+	return func(s *pvesim.Scenario) {
+		for i := range s.Roles {
+			if s.Roles[i].ID == role {
+				s.Roles[i].Privileges = slices.DeleteFunc(slices.Clone(s.Roles[i].Privileges), func(p string) bool { return p == name })
+			}
+		}
+	}
+}
+
+// Each privilege of the documented roles is taken away in turn. Without it either
+// the class is not Ready and says its name, and a VM could indeed not live; or the
+// class is Ready, and one does.
+func TestAMissingPrivilegeIsNamedBeforeAnythingIsCloned(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]grants{"on the whole cluster": wholeCluster(), "on a pool": poolScoped()} {
+		sample := pvesim.DefaultScenario(1)
+		set.scenario(sample)
+		for _, version := range []string{"8.4", "9.2"} {
+			for _, role := range sample.Roles {
+				for _, privilege := range role.Privileges {
+					t.Run(fmt.Sprintf("%s, %s: %s %s", version, name, role.ID, privilege), func(t *testing.T) {
+						t.Parallel()
+						missing(t, set, version, role.ID+" "+privilege)
+					})
+				}
+			}
+			t.Run(version+", "+name+": all there", func(t *testing.T) {
+				t.Parallel()
+				missing(t, set, version, "")
+			})
+		}
+	}
+}
+
+func missing(t *testing.T, set grants, version, privilege string) {
+	t.Helper()
+	w := testworld.New(t, testworld.Still(), testworld.Scenario(set.scenario), testworld.Scenario(without(privilege)),
+		testworld.Scenario(func(s *pvesim.Scenario) { s.Version = version }))
+	template := w.Template()
+	_, err := unmanagedtemplate.NewController(w.Kube, w.Inventory, w.Events).Reconcile(t.Context(), template)
+	w.Expect(err).NotTo(HaveOccurred())
+	class := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = set.pool }))
+	if set.pool != "" {
+		w.Refresh() // a pool is looked up once somebody asks
+		class = checked(w, class)
+	}
+	ready := class.StatusConditions().Root()
+	_, name, _ := strings.Cut(privilege, " ")
+	if privilege == "" || slices.Contains(set.needless, privilege) {
+		w.Expect(ready.IsTrue()).To(BeTrue(), ready.Message)
+	} else {
+		w.Expect(ready.IsFalse()).To(BeTrue(), "the class is Ready without %s", privilege)
+		w.Expect(ready.Message).To(ContainSubstring(name))
+	}
+
+	class.Status.SelectedZones = []string{"region-1/pve1/9000"}
+	w.MarkReady(class)
+	if err := life(w, class); ready.IsTrue() {
+		w.Expect(err).NotTo(HaveOccurred(), "the class is Ready without %s", privilege)
+	} else {
+		w.Expect(err).To(HaveOccurred(), "the class is not Ready, but a VM lives without %s", privilege)
+	}
+}
+
+// life launches a VM, takes its boot drive back and removes it.
+func life(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) error {
+	w.T.Helper()
+	ctx, cancel := context.WithTimeout(w.T.Context(), 30*time.Second)
+	defer cancel()
+	claim := w.Claim("life", class)
+	in, err := w.Instances.Plan(ctx, claim, class, nil)
+	if err != nil {
+		return err
+	}
+	testworld.Reread(w, claim)
+	claim.Status.ProviderID = in.ProviderID()
+	w.Expect(w.Kube.Status().Update(ctx, claim)).To(Succeed())
+	if err := w.Instances.Launch(ctx, claim, class); err != nil {
+		return err
+	}
+	if err := w.Instances.TakeBackBootDrive(ctx, testworld.Reread(w, claim)); err != nil {
+		return err
+	}
+	for gone := false; !gone; {
+		if gone, err = w.Instances.Delete(ctx, testworld.Reread(w, claim)); err != nil {
+			return err
+		}
+		w.Clock.Sleep(time.Second)
+	}
+	return nil
+}
