@@ -32,7 +32,11 @@ func write(dir string) error {
 	if err != nil {
 		return err
 	}
-	for name, page := range map[string]string{"settings.md": settings(), "templates.md": templates} {
+	metrics, err := metricsPage()
+	if err != nil {
+		return fmt.Errorf("describing the metrics, %w", err)
+	}
+	for name, page := range map[string]string{"settings.md": settings(), "templates.md": templates, "metrics.md": metrics} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
 			return fmt.Errorf("writing %s, %w", path, err)

@@ -55,11 +55,12 @@ func (o Options) withDefaults() Options {
 
 // client implements Client.
 type client struct {
-	region string
-	urls   []string
-	user   *source
-	http   *http.Client
-	api    *goproxmox.Client
+	region  string
+	urls    []string
+	user    *source
+	http    *http.Client
+	api     *goproxmox.Client
+	metrics *metrics
 }
 
 var _ Client = (*client)(nil)
@@ -88,7 +89,7 @@ func New(cfg ClusterConfig, opts Options) (Client, error) {
 		hosts.bases = append(hosts.bases, base)
 	}
 
-	c := &client{region: cfg.Region, urls: cfg.URLs}
+	c := &client{region: cfg.Region, urls: cfg.URLs, metrics: metrics}
 	c.user = &source{inline: cfg.TokenID, path: cfg.TokenIDFile}
 	var auth authorizer
 	if cfg.Username != "" {

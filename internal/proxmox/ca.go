@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"net/http"
+	"strings"
 	"sync"
 )
 
@@ -15,7 +16,7 @@ func newConnections(cfg ClusterConfig, opts Options) (http.RoundTripper, error) 
 	if err != nil || cfg.CAFile == "" {
 		return connections, err
 	}
-	return &followingCA{cfg: cfg, opts: opts, file: source{path: cfg.CAFile}, pem: cfg.CA, current: connections}, nil
+	return &followingCA{cfg: cfg, opts: opts, file: source{path: cfg.CAFile}, pem: strings.TrimSpace(cfg.CA), current: connections}, nil
 }
 
 // followingCA makes new connections when the CA file changed: Go's TLS takes its

@@ -384,3 +384,27 @@ karpenter_proxmox_api_requests_total{code="none",endpoint="/nodes/{node}/qemu/{v
 `), "karpenter_proxmox_api_requests_total")).To(Succeed())
 	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_api_request_duration_seconds")).To(Equal(4))
 }
+
+func TestLocksAndTasksAreCounted(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	registry := prometheus.NewPedanticRegistry()
+	host := newFakeHost(t, func(r request) reply {
+		if r.method == "GET" {
+			return data(`{"status":"stopped","exitstatus":"OK","type":"qmstart","upid":"` + testUPID + `"}`)
+		}
+		return failed(500, "can't lock file '/var/lock/qemu-server/lock-200.conf' - got timeout")
+	})
+	c := newClient(t, config(host), proxmox.Options{Registerer: registry})
+	_, err := c.StartVM(testContext(t), "pve1", 200)
+	g.Expect(err).To(MatchError(proxmox.ErrLocked))
+	_, err = proxmox.WaitTask(testContext(t), c, testUPID, proxmox.WaitOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP karpenter_proxmox_api_locked_total Requests that Proxmox refused because of a lock or for want of a worker. They are tried again.
+# TYPE karpenter_proxmox_api_locked_total counter
+karpenter_proxmox_api_locked_total{endpoint="/nodes/{node}/qemu/{vmid}/status/start",region="dc1"} 1
+`), "karpenter_proxmox_api_locked_total")).To(Succeed())
+	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_task_duration_seconds")).To(Equal(1))
+}

@@ -19,6 +19,8 @@ const codeNoAnswer = 0
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
+	refused  *prometheus.CounterVec
+	tasks    *prometheus.HistogramVec
 	region   string
 }
 
@@ -43,7 +45,22 @@ func newMetrics(registerer prometheus.Registerer, region string) (*metrics, erro
 	if err != nil {
 		return nil, err
 	}
-	return &metrics{requests: requests, duration: duration, region: region}, nil
+	refused, err := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "karpenter", Subsystem: "proxmox", Name: "api_locked_total",
+		Help: "Requests that Proxmox refused because of a lock or for want of a worker. They are tried again.",
+	}, []string{"region", "endpoint"}))
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "karpenter", Subsystem: "proxmox", Name: "task_duration_seconds",
+		Help:    "How long tasks of Proxmox took, by type (qmclone, qmstart ...) and result (ok, locked, failed).",
+		Buckets: prometheus.ExponentialBuckets(0.25, 2, 13),
+	}, []string{"region", "type", "result"}))
+	if err != nil {
+		return nil, err
+	}
+	return &metrics{requests: requests, duration: duration, refused: refused, tasks: tasks, region: region}, nil
 }
 
 func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) (C, error) {
@@ -67,4 +84,26 @@ func (m *metrics) observe(req *http.Request, code int, took time.Duration) {
 	}
 	m.requests.WithLabelValues(m.region, template, req.Method, label).Inc()
 	m.duration.WithLabelValues(m.region, template, req.Method).Observe(took.Seconds())
+}
+
+// refusal counts an answer that only asks for patience.
+func (m *metrics) refusal(req *http.Request, err error) {
+	if m.refused != nil && (errors.Is(err, ErrLocked) || errors.Is(err, ErrBusy)) {
+		m.refused.WithLabelValues(m.region, endpointOf(req.Context()).template).Inc()
+	}
+}
+
+// taskEnded counts a task of ours.
+func (c *client) taskEnded(task UPID, status TaskStatus, took time.Duration) {
+	if c.metrics.tasks == nil {
+		return
+	}
+	result := "ok"
+	switch err := status.Err(); {
+	case errors.Is(err, ErrLocked), errors.Is(err, ErrBusy):
+		result = "locked"
+	case err != nil:
+		result = "failed"
+	}
+	c.metrics.tasks.WithLabelValues(c.region, task.Kind(), result).Observe(took.Seconds())
 }

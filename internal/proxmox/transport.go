@@ -48,6 +48,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	code = resp.StatusCode
 	if err := judge(req, resp); err != nil {
+		t.metrics.refusal(req, err)
 		return nil, err
 	}
 	return resp, nil

@@ -96,6 +96,11 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 			continue
 		case !status.Running:
 			w.Durations.Observe(w.task.Kind(), w.Key, w.lastRunning, elapsed)
+			if counts, ok := w.client.(interface {
+				taskEnded(UPID, TaskStatus, time.Duration)
+			}); ok {
+				counts.taskEnded(w.task, status, elapsed)
+			}
 			return status, nil
 		}
 		w.lastRunning = elapsed

@@ -1,0 +1,27 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// DescribeMetrics registers all that the provider measures, without anything
+// that would be measured: the reference page is made from it.
+func DescribeMetrics(registerer prometheus.Registerer) error {
+	_, err := proxmox.New(proxmox.ClusterConfig{
+		Region: "docs", URLs: []string{"https://docs.invalid:8006"}, TokenID: "docs@pve!docs", TokenSecret: "none",
+	}, proxmox.Options{Registerer: registerer})
+	_, err2 := inventory.New(nil, inventory.Options{Registerer: registerer})
+	instance.NewMetrics(registerer)
+	garbagecollection.NewController(garbagecollection.Deps{Registerer: registerer, Instances: &instance.Provider{}})
+	return errors.Join(err, err2)
+}
