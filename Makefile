@@ -13,7 +13,7 @@ BIN := $(CACHE)/bin
 KUBEPLANE := $(BIN)/kubeplane
 CONTROLLER := $(BIN)/controller
 DEMO := $(BIN)/demo
-E2E := KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim go test -race -count=1
+E2E = KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim go test -race -count=1
 ifdef E2E_PROXMOX_CONFIG
 # Tests run in the directory of their package.
 override E2E_PROXMOX_CONFIG := $(abspath $(E2E_PROXMOX_CONFIG))
@@ -25,6 +25,7 @@ ENVTEST := $(CACHE)/envtest
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
 HELM := $(BIN)/helm
 HELM_DOCS := $(BIN)/helm-docs
+CHARTS ?= oci://ghcr.io/karpenter-proxmox/charts
 CHART := charts/karpenter-provider-proxmox
 CHART_CRDS := $(CHART)/crds
 # The same CRDs as a chart of their own, which helm upgrades.
@@ -32,6 +33,8 @@ CRD_CHART := charts/karpenter-provider-proxmox-crd
 # What "make generate" writes and "make verify" compares.
 GENERATED := api/v1alpha1/zz_generated.deepcopy.go api/crds docs/reference \
 	$(CHART_CRDS) $(CRD_CHART)/templates $(CHART)/templates/_settings.tpl $(CHART)/values.schema.json $(CHART)/README.md
+
+GOVULNCHECK := v1.9.0
 
 # say tells what a long step does and what to expect, so that nobody stares at a silent terminal.
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
@@ -73,7 +76,7 @@ kubeplane-test: $(KUBEPLANE) ## Tests of the Kubernetes control plane binary
 	cd kubeplane && CGO_ENABLED=0 KUBEPLANE=$(KUBEPLANE) go test -trimpath -shuffle=on -timeout 10m ./internal/...
 
 .PHONY: e2e
-e2e: $(KUBEPLANE) controller pvesim ## Tests of the whole, with simulated Proxmox; E2E_PROXMOX_CONFIG=file: with your own (docs/e2e.md)
+e2e: $(KUBEPLANE) $(HELM) controller pvesim ## Tests of the whole, with simulated Proxmox; E2E_PROXMOX_CONFIG=file: with your own (docs/e2e.md)
 ifdef E2E_PROXMOX_CONFIG
 	$(call say,"testing end to end against the Proxmox of $(E2E_PROXMOX_CONFIG) (its VMs set the pace)")
 	$(E2E) -v -timeout 4h ./test/e2e | grep -v -e '^=== '
@@ -124,6 +127,11 @@ lint: ## Lint, import directions included
 	@# With the flags of its build, or all of Kubernetes would be compiled once more.
 	cd kubeplane && CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath' $(TOOL) golangci-lint run --allow-serial-runners ./internal/...
 
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities in what is used (asks vuln.go.dev)
+	$(call say,"looking for known vulnerabilities (needs vuln.go.dev; about a minute)")
+	go run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./...
+
 .PHONY: fix
 fix: ## Let the linters correct what they can: formatting, imports, old idioms
 	$(TOOL) golangci-lint run --allow-serial-runners --fix ./...
@@ -142,6 +150,13 @@ controller: ## Build the controller into .cache/bin
 .PHONY: pvesim
 pvesim: ## Build the Proxmox VE simulator into .cache/bin
 	go build -o $(BIN)/pvesim ./cmd/pvesim
+
+.PHONY: charts-push
+charts-push: $(HELM) ## Package both charts as VERSION and push them to the registry CHARTS
+	@test -n "$(VERSION)" || { echo 'charts-push: set VERSION, for example v0.13.0' >&2; exit 1; }
+	@mkdir -p $(CACHE)/charts && rm -f $(CACHE)/charts/*
+	@for chart in $(CHART) $(CRD_CHART); do $(HELM) package $$chart --app-version $(VERSION) --destination $(CACHE)/charts; done
+	@for package in $(CACHE)/charts/*.tgz; do $(HELM) push $$package $(CHARTS); done
 
 # Always asked, rarely built: go knows better than make what a binary depends on.
 .PHONY: $(DEMO)

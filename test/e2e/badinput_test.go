@@ -95,7 +95,7 @@ func TestUnusableClusters(t *testing.T) {
 	regions := map[string]unusable{
 		"down":    {front.leadsTo(good), []string{"refused", "check that the host is up"}},
 		"token":   {with(good, func(c *harness.Cluster) { c.TokenSecret = "99999999-2222-3333-4444-555555555555" }), []string{"token_id", "token_secret"}},
-		"trust":   {with(good, func(c *harness.Cluster) { c.CA = foreignCA(t) }), []string{"not trusted", "ca_file", "fingerprint"}},
+		"trust":   {with(good, func(c *harness.Cluster) { c.CA = newAuthority(t).ca }), []string{"not trusted", "ca_file", "fingerprint"}},
 		"address": {harness.Cluster{URLs: []string{elsewhere.URL}, CA: certificateOf(elsewhere), TokenID: good.TokenID, TokenSecret: good.TokenSecret}, []string{"check url", "https://host:8006"}},
 	}
 	clusters := []harness.Cluster{with(later.leadsTo(good), func(c *harness.Cluster) { c.Region = "later" })}

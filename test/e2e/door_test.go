@@ -21,7 +21,13 @@ type door struct {
 // newDoor makes a closed door with an address of its own.
 func newDoor(t *testing.T, proxmox *harness.Proxmox) *door {
 	t.Helper()
-	d := &door{t: t, address: "127.0.0.1:0", behind: proxmox.Host()}
+	return newDoorTo(t, proxmox.Host())
+}
+
+// newDoorTo makes a closed door to an address.
+func newDoorTo(t *testing.T, behind string) *door {
+	t.Helper()
+	d := &door{t: t, address: "127.0.0.1:0", behind: behind}
 	d.open()
 	d.address = d.forward.Address()
 	d.close()

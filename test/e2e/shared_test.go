@@ -30,7 +30,7 @@ func TestNodes(t *testing.T) {
 		t.Run("pending pods become nodes and go again", func(t *testing.T) { t.Parallel(); w.podsBecomeNodes(t) })
 		t.Run("a node without the cluster's CA does not join", func(t *testing.T) {
 			t.Parallel()
-			w.wrongBootData(t, "wrong-ca", ".Kubernetes.RootCA", foreignCA(t), "certificate")
+			w.wrongBootData(t, "wrong-ca", ".Kubernetes.RootCA", newAuthority(t).ca, "certificate")
 		})
 		t.Run("a node with a wrong token does not join", func(t *testing.T) {
 			t.Parallel()

@@ -18,10 +18,14 @@ type Cluster struct {
 	Region      string   `json:"region"`
 	URLs        []string `json:"urls"`
 	CA          string   `json:"ca,omitempty"`
+	CAFile      string   `json:"ca_file,omitempty"`
 	Fingerprint string   `json:"fingerprint,omitempty"`
 	Insecure    bool     `json:"insecure,omitempty"`
-	TokenID     string   `json:"token_id"`
-	TokenSecret string   `json:"token_secret"`
+	TokenID     string   `json:"token_id,omitempty"`
+	TokenSecret string   `json:"token_secret,omitempty"`
+	// TokenIDFile and TokenSecretFile hold what can change while the controller runs.
+	TokenIDFile     string `json:"token_id_file,omitempty"`
+	TokenSecretFile string `json:"token_secret_file,omitempty"`
 }
 
 // trust is how the certificates of the cluster's hosts are checked.

@@ -52,6 +52,8 @@ type Controller struct {
 	health  string
 	metrics string
 	process *process
+	// exact replaces the harness' own idea of how to run the controller.
+	exact *exact
 }
 
 // NewController writes the cloud config; Start starts.
@@ -126,9 +128,14 @@ func (c *Controller) Run(ctx context.Context) (output string, exit int, err erro
 }
 
 func (c *Controller) command(ports []int) *exec.Cmd {
+	probes := []string{"--health-probe-port", strconv.Itoa(ports[0]), "--metrics-port", strconv.Itoa(ports[1])}
+	if c.exact != nil {
+		cmd := exec.Command(c.options.Binary, slices.Concat(c.exact.args, probes)...)
+		cmd.Env = append(c.exact.env, "KUBECONFIG="+c.options.Kubeconfig)
+		return cmd
+	}
 	args := []string{
 		"--cloud-config", c.CloudConfig(),
-		"--health-probe-port", strconv.Itoa(ports[0]), "--metrics-port", strconv.Itoa(ports[1]),
 		"--batch-idle-duration", "1s",
 		"--disable-leader-election=" + strconv.FormatBool(!c.options.LeaderElection),
 	}
@@ -138,7 +145,7 @@ func (c *Controller) command(ports []int) *exec.Cmd {
 	if c.options.FeatureGates != "" {
 		args = append(args, "--feature-gates", c.options.FeatureGates)
 	}
-	cmd := exec.Command(c.options.Binary, slices.Concat(args, c.options.Args)...)
+	cmd := exec.Command(c.options.Binary, slices.Concat(args, probes, c.options.Args)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.options.Kubeconfig, "SYSTEM_NAMESPACE=kube-system")
 	return cmd
 }
@@ -167,6 +174,12 @@ func (c *Controller) Done() <-chan struct{} { return c.process.done }
 
 // Ended explains an end that nobody asked for.
 func (c *Controller) Ended() error { return c.process.ended() }
+
+// Metrics is all that the controller measures, as text.
+func (c *Controller) Metrics(ctx context.Context) (string, error) {
+	content, err := fetch(ctx, c.metrics+"/metrics")
+	return string(content), err
+}
 
 // Metric sums the series of a counter or gauge whose labels include the given
 // ones. A metric that does not exist is an error.

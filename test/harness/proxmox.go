@@ -43,11 +43,23 @@ type Proxmox struct {
 	runtime  *guest.Runtime
 }
 
+// The controller's user has a second token, for those who rotate.
+const (
+	SecondTokenID     = "kubernetes@pve!second"
+	SecondTokenSecret = "22222222-3333-4444-5555-666666666666"
+)
+
 // StartProxmox starts the cluster.
 func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	p := &Proxmox{scenario: pvesim.DefaultScenario(o.Hosts)}
 	if o.Version != "" {
 		p.scenario.Version = o.Version
+	}
+	for i := range p.scenario.Users {
+		user := &p.scenario.Users[i]
+		if strings.HasPrefix(SecondTokenID, user.ID+"!") {
+			user.Tokens = append(user.Tokens, pvesim.Token{ID: strings.TrimPrefix(SecondTokenID, user.ID+"!"), Secret: SecondTokenSecret})
+		}
 	}
 	p.runtime = guest.NewRuntime(guest.Options{HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime})
 	p.Witness = NewWitness(p.runtime)
