@@ -4,6 +4,7 @@
 package template
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net/url"
@@ -37,6 +38,9 @@ var unsafeInName = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 // image never takes the place of one that a Template is being made from, and so is
 // the Kubernetes cluster: what another one downloaded is not ours to delete.
 func ImageOf(source v1alpha1.SourceImage, kubeCluster string) (Image, error) {
+	if problem := source.Problem(); problem != "" {
+		return Image{}, errors.New(problem)
+	}
 	location, err := url.Parse(source.URL)
 	if err != nil {
 		return Image{}, fmt.Errorf("spec.sourceImage.url %q is no URL: %w", source.URL, err)

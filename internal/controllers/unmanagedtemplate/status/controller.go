@@ -66,7 +66,7 @@ func (c *Controller) Reconcile(ctx context.Context, template *v1alpha1.ProxmoxUn
 	conditions := template.StatusConditions()
 	switch {
 	case len(found) > 0:
-		conditions.SetTrue(v1alpha1.ConditionTemplateReady)
+		conditions.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, chosen(doubles))
 	case !everyClusterSeen(view, c.inventory.Regions(), template.Spec.Region):
 		conditions.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotRead", "not every Proxmox cluster was read yet")
 	default:
@@ -209,12 +209,25 @@ func notFound(spec v1alpha1.ProxmoxUnmanagedTemplateSpec, regions []string) stri
 	return fmt.Sprintf("no host of %s has a %s that the API token may see: it needs VM.Audit on the template; on the host, look with: qm list, and make one with: qm template <vmid>", where, what)
 }
 
+// words tell which of several Templates is used.
+func (d double) words() string {
+	return fmt.Sprintf("%s: several templates match; the newest, %d, is used, not %v", d.zone, d.chosen, d.others)
+}
+
+func chosen(doubles []double) string {
+	texts := make([]string, 0, len(doubles))
+	for _, d := range doubles {
+		texts = append(texts, d.words())
+	}
+	return strings.Join(texts, "; ")
+}
+
 func ambiguous(template *v1alpha1.ProxmoxUnmanagedTemplate, d double) events.Event {
 	return events.Event{
 		InvolvedObject: template,
 		Type:           corev1.EventTypeWarning,
 		Reason:         "SeveralTemplatesMatch",
-		Message:        fmt.Sprintf("%s: several templates match; the newest, %d, is used, not %v", d.zone, d.chosen, d.others),
+		Message:        d.words(),
 		DedupeValues:   []string{string(template.UID), d.zone, strconv.Itoa(d.chosen)},
 	}
 }

@@ -90,7 +90,9 @@ func TestTheNewestOfSeveralTemplatesIsTakenAndThatIsTold(t *testing.T) {
 	}))
 	template := looked(w, w.Template())
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9100"}))
-	w.Expect(w.Events.Messages("SeveralTemplatesMatch")).To(ConsistOf("region-1/pve1: several templates match; the newest, 9100, is used, not [9200 9000]"))
+	const want = "region-1/pve1: several templates match; the newest, 9100, is used, not [9200 9000]"
+	w.Expect(w.Events.Messages("SeveralTemplatesMatch")).To(ConsistOf(want))
+	w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).Message).To(Equal(want), "it stays to be seen when the event is gone")
 }
 
 func TestAMissingTemplateSaysWhatWasLookedForAndWhere(t *testing.T) {
