@@ -30,7 +30,7 @@ func TestOwnProxmox(t *testing.T) {
 		t.Parallel()
 		// Not the address that the control plane listens on, as in a real network.
 		l := newOwnProxmox(t, "8.4", "127.0.0.2")
-		out := l.run(t, "-test.run", "^(TestVMs|TestNodes|TestUnusableClusters)$", "-test.skip", "TestNodes/shared/a_VM_")
+		out := l.run(t, "-test.run", "^(TestVMs|TestNodes|TestUnusableClusters)$", "-test.skip", "TestNodes/shared/(a_VM_|a_node_is_|pods_are_)")
 		says(t, out, "--- PASS: TestVMs", "--- PASS: TestNodes/shared/pending_pods_become_nodes_and_go_again",
 			"TestUnusableClusters: needs the simulator", "TestNodes/shared/a_node_with_a_wrong_token_does_not_join: needs the simulator")
 		l.asBefore(t)

@@ -147,6 +147,10 @@ func room(vms int) need {
 	return need{fmt.Sprintf("room for %d VMs at once: set maxVMs", vms), func(l *harness.Lab) bool { return l.MaxVMs >= vms }}
 }
 
+func hosts(n int) need {
+	return need{fmt.Sprintf("the template on %d hosts that are up", n), func(l *harness.Lab) bool { return len(l.Hosts) >= n }}
+}
+
 // needs ends a test, and says why, where the Proxmox at hand lacks something. A
 // simulator lacks nothing.
 func needs(t *testing.T, wants ...need) {

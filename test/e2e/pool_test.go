@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -45,12 +46,21 @@ func (w *world) newPool(t *testing.T, name string, change func(*harness.Kit)) *p
 // run deploys pods that only this pool's Nodes can take.
 func (p *pool) run(t *testing.T, replicas int32) {
 	t.Helper()
+	p.deploy(t, replicas, nil)
+}
+
+// deploy is run with pods of another kind.
+func (p *pool) deploy(t *testing.T, replicas int32, change func(*appsv1.Deployment)) {
+	t.Helper()
 	d := harness.Deployment(p.name, replicas)
 	d.Spec.Template.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: p.name}
 	for _, taint := range p.kit.Pool.Spec.Template.Spec.Taints {
 		d.Spec.Template.Spec.Tolerations = append(d.Spec.Template.Spec.Tolerations, corev1.Toleration{
 			Key: taint.Key, Value: taint.Value, Operator: corev1.TolerationOpEqual, Effect: taint.Effect,
 		})
+	}
+	if change != nil {
+		change(d)
 	}
 	must(t, p.kube.Create(t.Context(), d))
 }

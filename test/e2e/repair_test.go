@@ -132,13 +132,7 @@ func (w *world) rebootsInVain(t *testing.T) {
 	}
 	p.claimGoes(t, claim)
 	p.podsRun(t, 1)
-	others, err := p.claims(t.Context())
-	must(t, err)
-	gone := []*karpv1.NodeClaim{claim}
-	for i := range others {
-		gone = append(gone, &others[i])
-	}
-	p.giveBack(t, gone...)
+	p.giveAllBack(t)
 }
 
 // oneNode runs a pod and gives the claim and the Node that came for it.
