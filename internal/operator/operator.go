@@ -38,6 +38,7 @@ import (
 	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
 	templatebuild "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	templatehash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
 	templatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
@@ -170,6 +171,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		}),
 		handover.NewController(o.Instances),
 		drift.NewController(kube, o.Instances, o.EventRecorder),
+		explain.NewController(kube, o.Instances, o.EventRecorder, cluster),
 		inplace.NewController(kube, o.Instances, o.EventRecorder),
 		presence.NewController(presence.Deps{
 			Kube: kube, Instances: o.Instances, Recorder: o.EventRecorder, Interval: opts.PollInterval, Restarts: opts.Restarts,

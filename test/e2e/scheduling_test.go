@@ -4,13 +4,16 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -76,6 +79,30 @@ func (w *world) requirementsHold(t *testing.T) {
 		t.Errorf("the node's labels are %v, want its VM's %s cores and %s MiB among them", node.Labels, cores, memory)
 	}
 	p.giveBack(t, claim)
+}
+
+// fitsNowhere: a pod for which no Host has room is told why, Host by Host.
+func (w *world) fitsNowhere(t *testing.T) {
+	needs(t, simulator("it knows how large the hosts are"))
+	p := w.newPool(t, "nowhere", nil)
+	p.deploy(t, 1, func(d *appsv1.Deployment) {
+		// Somebody else has two of the sixteen cores of each host.
+		d.Spec.Template.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("15")
+	})
+	var pods []corev1.Pod
+	p.eventually(t, "the pod to be there", func(ctx context.Context) (err error) {
+		if pods, err = harness.Pods(ctx, p.kube, p.name); err == nil && len(pods) != 1 {
+			err = fmt.Errorf("there are %d", len(pods))
+		}
+		return err
+	})
+	message := p.hasEvent(t, pods[0].Name, "NoHostFits")
+	for _, want := range append(w.usableHosts(t), "nodepool "+p.name, "CPU") {
+		if !strings.Contains(message, want) {
+			t.Errorf("the pod's event does not tell about %s: %s", want, message)
+		}
+	}
+	p.giveBack(t)
 }
 
 // requireNode makes the pods of a deployment require something of their Node.

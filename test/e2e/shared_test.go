@@ -38,6 +38,7 @@ func TestNodes(t *testing.T) {
 		})
 		t.Run("pods are spread over hosts", func(t *testing.T) { t.Parallel(); w.spreadOverHosts(t) })
 		t.Run("a node is where and as large as its pod requires", func(t *testing.T) { t.Parallel(); w.requirementsHold(t) })
+		t.Run("a pod that fits nowhere is told why, host by host", func(t *testing.T) { t.Parallel(); w.fitsNowhere(t) })
 		t.Run("a VM that was removed by hand is replaced", func(t *testing.T) { t.Parallel(); w.removedByHand(t) })
 		t.Run("a VM that was stopped is started again", func(t *testing.T) { t.Parallel(); w.stoppedByHand(t) })
 	})
