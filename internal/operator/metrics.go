@@ -10,6 +10,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -20,8 +21,10 @@ func DescribeMetrics(registerer prometheus.Registerer) error {
 	_, err := proxmox.New(proxmox.ClusterConfig{
 		Region: "docs", URLs: []string{"https://docs.invalid:8006"}, TokenID: "docs@pve!docs", TokenSecret: "none",
 	}, proxmox.Options{Registerer: registerer})
-	_, err2 := inventory.New(nil, inventory.Options{Registerer: registerer})
+	inv, err2 := inventory.New(nil, inventory.Options{Registerer: registerer})
+	_, err3 := instancetype.New(instancetype.Deps{Inventory: inv, Registerer: registerer})
 	instance.NewMetrics(registerer)
+	err4 := instance.RegisterPoolMetrics(registerer, nil, inv)
 	garbagecollection.NewController(garbagecollection.Deps{Registerer: registerer, Instances: &instance.Provider{}})
-	return errors.Join(err, err2)
+	return errors.Join(err, err2, err3, err4)
 }

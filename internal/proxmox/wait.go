@@ -54,6 +54,11 @@ func WaitTask(ctx context.Context, client Client, task UPID, opts WaitOptions) (
 	if err != nil {
 		return status, fmt.Errorf("waiting for task %s, %w", task, err)
 	}
+	if counts, ok := client.(interface {
+		taskEnded(UPID, TaskStatus, time.Duration)
+	}); ok {
+		counts.taskEnded(task, status, opts.Clock.Since(w.began))
+	}
 	return status, nil
 }
 
@@ -96,11 +101,6 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 			continue
 		case !status.Running:
 			w.Durations.Observe(w.task.Kind(), w.Key, w.lastRunning, elapsed)
-			if counts, ok := w.client.(interface {
-				taskEnded(UPID, TaskStatus, time.Duration)
-			}); ok {
-				counts.taskEnded(w.task, status, elapsed)
-			}
 			return status, nil
 		}
 		w.lastRunning = elapsed

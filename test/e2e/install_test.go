@@ -109,10 +109,10 @@ func (w *world) logOf(t *testing.T) string {
 	return string(content)
 }
 
-func linesWith(text string, any ...string) string {
+func linesWith(text string, parts ...string) string {
 	var found []string
 	for _, line := range strings.Split(text, "\n") {
-		for _, part := range any {
+		for _, part := range parts {
 			if strings.Contains(line, part) {
 				found = append(found, line)
 				break

@@ -57,8 +57,8 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	}
 	for i := range p.scenario.Users {
 		user := &p.scenario.Users[i]
-		if strings.HasPrefix(SecondTokenID, user.ID+"!") {
-			user.Tokens = append(user.Tokens, pvesim.Token{ID: strings.TrimPrefix(SecondTokenID, user.ID+"!"), Secret: SecondTokenSecret})
+		if token, ok := strings.CutPrefix(SecondTokenID, user.ID+"!"); ok {
+			user.Tokens = append(user.Tokens, pvesim.Token{ID: token, Secret: SecondTokenSecret})
 		}
 	}
 	p.runtime = guest.NewRuntime(guest.Options{HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime})
