@@ -62,7 +62,7 @@ func TestAThousandRequestsOverThreePools(t *testing.T) {
 		s.Hosts[0].Cores, s.Hosts[0].Memory = 8192, 64*pvesim.TiB
 		s.Storages[1].Size = 900 * pvesim.TiB
 	})
-	random := rand.New(rand.NewPCG(7, 7)) //nolint:gosec // a test that must repeat
+	random := rand.New(rand.NewPCG(7, 7))
 	api := &flaky{Client: w.kube, random: random}
 	classes := make([]*v1alpha1.ProxmoxNodeClass, len(propertyPools))
 	for n, source := range propertyPools {

@@ -32,7 +32,7 @@ func crowded() *cluster {
 	c := newCluster("r", host("pve1", 16, 64))
 	office := vm(100, "pve1", "running", 2, 4)
 	office.UptimeSeconds = 3600
-	c.setGuests(office, vm(101, "pve1", "stopped", 2, 4), container(102, "pve1", 1, 1), template(900), vm(20001, "pve1", "running", 2, 4))
+	c.setGuests(office, vm(101, "pve1", "stopped", 2, 4), container(102, 1, 1), template(900), vm(20001, "pve1", "running", 2, 4))
 	c.change(func() {
 		c.configs[100] = config("name", "office", "agent", "1")
 		c.configs[101] = config("ipconfig0", "ip=10.0.0.11/24,gw=10.0.0.1,ip6=fd00::11/64")

@@ -18,9 +18,7 @@ import (
 func (c *cluster) askAgent(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) bool {
 	seen, due := map[int]bool{}, proxmox.GuestRow{}
 	for _, row := range rows {
-		detail := c.details.known[row.VMID]
-		if row.Status != statusRunning || !online[row.Host] || detail == nil || detail.config == nil ||
-			!detail.config.AgentEnabled() || c.inventory.options.DetailRange.Contains(row.VMID) {
+		if !online[row.Host] || !c.hasAgent(row) {
 			continue
 		}
 		seen[row.VMID] = true
@@ -47,4 +45,11 @@ func (c *cluster) askAgent(ctx context.Context, rows []proxmox.GuestRow, online 
 	}
 	c.others.agents[due.VMID] = &guestRead{addresses: addresses, next: now.Add(agentInterval)}
 	return true
+}
+
+// hasAgent tells whether a guest is somebody else's VM that runs, with an agent.
+func (c *cluster) hasAgent(row proxmox.GuestRow) bool {
+	detail := c.details.known[row.VMID]
+	return row.Status == statusRunning && detail != nil && detail.config != nil && detail.config.AgentEnabled() &&
+		!c.inventory.options.DetailRange.Contains(row.VMID)
 }

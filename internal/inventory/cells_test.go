@@ -41,7 +41,7 @@ func TestWhatGuestsTakeFromCells(t *testing.T) {
 			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
 		},
 		"so does a container": {
-			func(h *numaHost) { h.guests = append(h.guests, container(100, "pve1", 4, 8)) },
+			func(h *numaHost) { h.guests = append(h.guests, container(100, 4, 8)) },
 			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
 		},
 		"numaN without numa says nothing": {

@@ -27,7 +27,7 @@ func TestConfigsAreReadOfAllVMsOnline(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
 	away := vm(20002, "pve2", "running", 2, 4)
-	c.setGuests(vm(100, "pve1", "running", 2, 4), template(900), vm(20001, "pve1", "running", 2, 4), away, container(20003, "pve1", 1, 1))
+	c.setGuests(vm(100, "pve1", "running", 2, 4), template(900), vm(20001, "pve1", "running", 2, 4), away, container(20003, 1, 1))
 	c.change(func() {
 		c.resources.Hosts[1].Online = false
 		c.configs[100] = config("name", "vm")

@@ -200,8 +200,9 @@ func vm(vmid int, hostName, status string, cpus int, memoryGiB int64) proxmox.Gu
 	}
 }
 
-func container(vmid int, hostName string, cpus int, memoryGiB int64) proxmox.GuestRow {
-	row := vm(vmid, hostName, "running", cpus, memoryGiB)
+// container is one on pve1.
+func container(vmid int, cpus int, memoryGiB int64) proxmox.GuestRow {
+	row := vm(vmid, "pve1", "running", cpus, memoryGiB)
 	row.Kind = proxmox.KindLXC
 	return row
 }

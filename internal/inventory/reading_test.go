@@ -23,8 +23,8 @@ func TestGuestsAreChargedByTheRule(t *testing.T) {
 		"our stopped VM will start again": {vm(20001, "pve1", "stopped", 4, 8), amount(4, 8)},
 		"template":                        {template(100), amount(0, 0)},
 		"template in our range":           {template(20001), amount(0, 0)},
-		"container":                       {container(100, "pve1", 2, 3), amount(2, 3)},
-		"container without a CPU limit":   {container(100, "pve1", 16, 3), amount(0, 3)},
+		"container":                       {container(100, 2, 3), amount(2, 3)},
+		"container without a CPU limit":   {container(100, 16, 3), amount(0, 3)},
 		"row without figures":             {unknown(100), amount(0, 0)},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,7 @@ func (n number) big() *big.Int {
 
 func TestNumbersCountAsIntegersDo(t *testing.T) {
 	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test that must repeat
+	random := rand.New(rand.NewPCG(1, 2))
 	draw := func() number {
 		return number{random.Uint64() >> random.IntN(65), random.Uint64() >> random.IntN(65)}
 	}
