@@ -34,6 +34,13 @@ const (
 // waits for a Node. It has no part in Ready.
 const ConditionLaunchesSucceed = "LaunchesSucceed"
 
+// ConditionAddressesAvailable is false while an address pool of the class has nothing left to give. It has no part in Ready:
+// addresses come back. Classes without pools do not have it.
+const ConditionAddressesAvailable = "AddressesAvailable"
+
+// ReasonPoolExhausted says that all addresses of a pool are taken.
+const ReasonPoolExhausted = "PoolExhausted"
+
 // Reasons of conditions that other programs may know from before.
 const (
 	// ReasonTemplatesNotFound says that no Host has the Template.

@@ -89,13 +89,20 @@ func layoutsOf(view inventory.View, class *v1alpha1.ProxmoxNodeClass) []network.
 	return out
 }
 
-// EmptyPool says which address pool of a class has nothing left; empty when all have.
-func (p *Provider) EmptyPool(class *v1alpha1.ProxmoxNodeClass) string {
+// PoolState tells whether a class has address pools, and which of them has nothing left.
+// From the first one on, it is watched who has which address, so that a launch need not
+// wait for that.
+func (p *Provider) PoolState(class *v1alpha1.ProxmoxNodeClass) (pooled bool, empty string) {
 	view := p.Inventory.View()
 	for _, layout := range layoutsOf(view, class) {
+		if len(layout.Pools()) == 0 {
+			continue
+		}
+		pooled = true
+		p.Inventory.WatchAddresses()
 		if exhausted := layout.Exhausted(view); exhausted != nil {
-			return exhausted.Error()
+			return true, exhausted.Error()
 		}
 	}
-	return ""
+	return pooled, ""
 }

@@ -197,6 +197,21 @@ func TestPromisedAddressesAreTakenUntilTheyComeBack(t *testing.T) {
 	}
 }
 
+func TestANewGuestDoesNotMakeAddressesUnknown(t *testing.T) {
+	t.Parallel()
+	c := crowded()
+	i, _ := newInventory(t, c)
+	i.WatchAddresses()
+	refresh(t, i)
+	unknown := false
+	c.onConfig = func() { unknown = unknown || !i.View().Snapshots["r"].AddressesKnown }
+	c.change(func() { c.resources.Guests = append(c.resources.Guests, vm(20002, "pve1", "running", 2, 4)) })
+	refresh(t, i)
+	if unknown {
+		t.Error("while a new guest is read, nothing could be launched")
+	}
+}
+
 func TestAContainerThatCannotBeReadHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	c := crowded()

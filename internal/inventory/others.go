@@ -39,6 +39,8 @@ type others struct {
 	sdnRead    time.Time
 	// agentsFrom is when agents may be asked again, after Proxmox refused it.
 	agentsFrom time.Time
+	// completed is true when everything was asked for once.
+	completed bool
 }
 
 // guestRead is what a guest told, for the row that it was asked for.
@@ -64,10 +66,14 @@ func (o *others) known() Others {
 	return out
 }
 
-// complete tells whether all addresses that can be known now are known.
+// complete tells whether all addresses that can be known are known. Once they were, they
+// are: a guest that appears is read a moment later, and nobody waits for that.
 func (c *cluster) complete(resources proxmox.Resources) bool {
 	online := onlineHosts(resources.Hosts)
-	return c.inventory.watchAddresses.Load() && c.facts.known != nil && c.details.complete(online) && c.others.complete(resources.Guests, online)
+	if c.inventory.watchAddresses.Load() && c.facts.known != nil && c.details.complete(online) && c.others.complete(resources.Guests, online) {
+		c.others.completed = true
+	}
+	return c.others.completed
 }
 
 // complete tells whether everything that can be read now was asked for at least once.

@@ -12,10 +12,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// network looks whether the Host has the bridges of the Template's interfaces, and
-// whether they can carry its VLANs. Proxmox takes anything, and the VM then fails
-// to start.
+// network looks whether the Host has the bridges of the Template's interfaces, whether
+// they can carry its VLANs, and whether the interfaces can get their addresses. Proxmox
+// takes anything, and the VM then fails to start.
 func network(z zone) *finding {
+	if text := misaddressed(z.class, z.config); text != "" {
+		return z.onHost("%s", text)
+	}
 	bridges := z.facts().Bridges[z.host]
 	if z.config == nil || bridges == nil {
 		return nil

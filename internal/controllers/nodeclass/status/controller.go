@@ -101,6 +101,7 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 	found.tell(class, unread)
 	c.bootData(ctx, class)
 	c.launches(class, zones)
+	c.addresses(class)
 	explainReady(class)
 	for region, facts := range found.doubts {
 		c.inventory.Doubt(region, facts...)
