@@ -145,6 +145,8 @@ func worded(from, address, gateway string) (Source, error) {
 	switch address {
 	case "":
 		return Source{}, nil
+	case proxmox.IPConfigManual:
+		return Source{From: from}, nil
 	case proxmox.IPConfigDHCP:
 		return Source{From: from, DHCP: true}, nil
 	case proxmox.IPConfigAuto:

@@ -14,6 +14,8 @@ const (
 	IPConfigDHCP = "dhcp"
 	// IPConfigAuto is SLAAC; for IPv6 only.
 	IPConfigAuto = "auto"
+	// IPConfigManual is no address at all.
+	IPConfigManual = "manual"
 )
 
 // IPConfig is what cloud-init is told about an interface, "ipconfigN" in a VM's
