@@ -4,6 +4,7 @@
 package instance
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 
@@ -102,4 +103,27 @@ func (p *Provider) sample(class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 		return claim
 	}
 	return nil
+}
+
+// sampleNetwork is what an imaginary VM gets, as far as the class alone tells.
+func sampleNetwork(class *v1alpha1.ProxmoxNodeClass) (map[string]string, network.Assignment) {
+	template := proxmox.VMConfig{Options: map[string]string{"net0": "virtio"}}
+	if class.Spec.Network != nil {
+		for _, i := range class.Spec.Network.Interfaces {
+			template.Options[i.Name] = "virtio"
+		}
+	}
+	for _, group := range class.Spec.SecurityGroups {
+		template.Options[group.Interface] = "virtio"
+	}
+	macs := map[string]string{}
+	for n, nic := range template.NICs() {
+		macs[nic.Slot] = fmt.Sprintf("BC:24:11:00:00:%02X", n)
+	}
+	layout, err := network.Of(class, template)
+	if err != nil {
+		return macs, network.Assignment{} // the class's status tells
+	}
+	given, _ := layout.Assign(network.Request{Key: class.Name}) // an empty world has no empty pools
+	return macs, given
 }

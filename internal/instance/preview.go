@@ -25,10 +25,10 @@ const sampleToken = "abcdef.0123456789abcdef"
 func (b BootSource) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) (bootdata.Files, error) {
 	intent := Intent{
 		Region: "region", Host: "host", VMID: v1alpha1.MinVMID, InstanceType: "sample", Cores: 1, MemoryMiB: 1024,
-		MACs: map[string]string{"net0": "BC:24:11:00:00:00"},
 	}
 	if claim == nil {
 		claim = sampleClaim(class)
+		intent.MACs, intent.Network = sampleNetwork(class)
 	} else if planned, ok, err := ReadIntent(claim); err != nil {
 		return bootdata.Files{}, err
 	} else if ok {
