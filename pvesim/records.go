@@ -57,6 +57,9 @@ func (s *Simulator) Requests() []Request {
 	return append([]Request(nil), s.requests.list...)
 }
 
+// FirewallGroups are the security groups in the firewall files of VMs, by VMID: also in what was left of a VM that is gone.
+func (s *Simulator) FirewallGroups() map[int][]string { return s.engine.FirewallGroups() }
+
 // CountRequests counts remembered requests by method and path; both may be empty, the path may be a template or a pattern
 // as in path.Match.
 func (s *Simulator) CountRequests(method, pattern string) int {

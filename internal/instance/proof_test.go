@@ -56,7 +56,7 @@ func TestAVMWhoseNotesWereReplacedIsNeitherGoneNorDestroyed(t *testing.T) {
 // is not gone.
 func TestAVMThatTheTokenCannotSeeIsNotGone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, poolScoped, func(s *pvesim.Scenario) {
+	w := newWorld(t, 1, pvesim.PoolScoped, func(s *pvesim.Scenario) {
 		for i := range s.Users {
 			if s.Users[i].ID == "root@pam" {
 				s.Users[i].Tokens = []pvesim.Token{{ID: "admin", Secret: "secret"}}

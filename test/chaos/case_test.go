@@ -26,9 +26,9 @@ type one struct {
 // trouble that does not pass.
 func patient(s *instance.Settings) { s.LaunchPatience = time.Hour }
 
-func newCase(t *testing.T, act string, settings func(*instance.Settings)) *one {
+func newCase(t *testing.T, on lab.Installation, act string, settings func(*instance.Settings)) *one {
 	t.Helper()
-	c := &one{t: t, world: lab.New(t, lab.Options{Speed: speed}), claim: "pool-abc"}
+	c := &one{t: t, world: lab.New(t, lab.Options{Speed: speed, Installation: on}), claim: "pool-abc"}
 	c.process = c.world.Process(lab.Start{Quiet: true, Settings: settings})
 	c.world.Claim(c.claim)
 	for _, before := range []string{lab.ActLaunch, lab.ActHandOver} {
@@ -104,7 +104,7 @@ func (c *one) awaitDeath() {
 
 // settle waits until all is in order, then deletes the Claim, if it is still there,
 // and waits again: nothing may be left of it.
-func (c *one) settle(act string) (kept bool, took time.Duration) {
+func (c *one) settle(act string) (kept bool, took lab.Settling) {
 	c.t.Helper()
 	took = c.converge("after the trouble")
 	kept = len(c.world.Claims()) > 0
@@ -118,11 +118,11 @@ func (c *one) settle(act string) (kept bool, took time.Duration) {
 	return kept, took
 }
 
-func (c *one) converge(when string) time.Duration {
+func (c *one) converge(when string) lab.Settling {
 	c.t.Helper()
 	took, amiss := c.world.Converge(c.process)
 	if len(amiss) > 0 {
-		c.t.Fatalf("%s, amiss for %s simulated:\n%s", when, took.Round(time.Second), strings.Join(amiss, "\n"))
+		c.t.Fatalf("%s, still amiss after %s on %s:\n%s", when, took, c.world.Installation, strings.Join(amiss, "\n"))
 	}
 	return took
 }

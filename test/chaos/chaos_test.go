@@ -57,6 +57,11 @@ func (p plan) some(short int) int {
 	return short
 }
 
+// turn tells whether a case is tried on the n-th installation. Each case is tried on
+// one of them, and each place and each trouble on all; four seeds in a row try
+// everything everywhere.
+func (p plan) turn(n, item int) bool { return (uint64(n)+uint64(item)+p.seed)%4 == 0 }
+
 func (p plan) random(stream uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(p.seed, stream))
 }
@@ -74,18 +79,20 @@ func (p plan) forGood() time.Duration {
 type tally struct {
 	mu      sync.Mutex
 	tried   map[string]map[string]int // place, trouble
+	on      map[lab.Installation]int
 	kept    int
 	gone    int
-	slowest time.Duration
+	slowest lab.Settling
 	which   string
 }
 
-func (y *tally) add(where, what string, kept bool, took time.Duration) {
+func (y *tally) add(on lab.Installation, where, what string, kept bool, took lab.Settling) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.tried == nil {
-		y.tried = map[string]map[string]int{}
+		y.tried, y.on = map[string]map[string]int{}, map[lab.Installation]int{}
 	}
+	y.on[on]++
 	if y.tried[where] == nil {
 		y.tried[where] = map[string]int{}
 	}
@@ -95,7 +102,7 @@ func (y *tally) add(where, what string, kept bool, took time.Duration) {
 	} else {
 		y.gone++
 	}
-	if took > y.slowest {
+	if took.Rounds > y.slowest.Rounds {
 		y.slowest, y.which = took, where+": "+what
 	}
 }
@@ -122,8 +129,8 @@ func (y *tally) report(t *testing.T, p plan) {
 			t.Logf("%s\n  at each of\n    %s", what, strings.Join(where, "\n    "))
 		}
 	}
-	t.Logf("%d cases at %d places; the claim stayed in %d and went in %d; slowest to converge: %s simulated (%s)",
-		total, len(y.tried), y.kept, y.gone, y.slowest.Round(time.Second), y.which)
+	t.Logf("%d cases at %d places; the claim stayed in %d and went in %d; slowest to converge: %s (%s); by installation: %v",
+		total, len(y.tried), y.kept, y.gone, y.slowest, y.which, y.on)
 }
 
 // TestEveryTroubleAtEveryCall answers each call of a VM's life with each error, and
@@ -131,22 +138,29 @@ func (y *tally) report(t *testing.T, p plan) {
 func TestEveryTroubleAtEveryCall(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
-	calls, tasks, _ := record(t)
 	type strike struct {
+		on lab.Installation
 		place
 		trouble
 		forGood bool
 	}
 	var strikes []strike
-	for _, forGood := range []bool{false, true} {
-		for _, call := range calls {
-			for _, trouble := range callTroubles {
-				strikes = append(strikes, strike{call, trouble, forGood})
+	for n, on := range lab.Installations() {
+		calls, tasks, _ := record(t, on)
+		for i, forGood := range []bool{false, true} {
+			for j, call := range calls {
+				for k, trouble := range callTroubles {
+					if p.turn(n, i+j+k) {
+						strikes = append(strikes, strike{on, call, trouble, forGood})
+					}
+				}
 			}
-		}
-		for _, task := range tasks {
-			for _, trouble := range taskTroubles {
-				strikes = append(strikes, strike{task, trouble, forGood})
+			for j, task := range tasks {
+				for k, trouble := range taskTroubles {
+					if p.turn(n, i+j+k) {
+						strikes = append(strikes, strike{on, task, trouble, forGood})
+					}
+				}
 			}
 		}
 	}
@@ -157,13 +171,13 @@ func TestEveryTroubleAtEveryCall(t *testing.T) {
 		if s.forGood {
 			how = "for good"
 		}
-		t.Run(fmt.Sprintf("%s: %s %s", s.place, s.name, how), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s: %s: %s %s", s.on, s.place, s.name, how), func(t *testing.T) {
 			t.Parallel()
 			settings := patient
 			if s.forGood {
 				settings = nil
 			}
-			c := newCase(t, s.act, settings)
+			c := newCase(t, s.on, s.act, settings)
 			c.strike(s.at(s.fault, s.forGood))
 			if s.fault.Hang {
 				// Somebody sees it, after a while.
@@ -179,7 +193,7 @@ func TestEveryTroubleAtEveryCall(t *testing.T) {
 			if s.passing && !s.forGood && s.act != lab.ActDelete && !kept {
 				t.Errorf("the claim was given up for a trouble that passes")
 			}
-			counted.add(s.place.String(), s.name+" "+how, kept, took)
+			counted.add(s.on, s.place.String(), s.name+" "+how, kept, took)
 		})
 	}
 }
@@ -190,19 +204,20 @@ func TestEveryTroubleAtEveryCall(t *testing.T) {
 func TestDeathAtEveryMoment(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
-	calls, _, writes := record(t)
 	type death struct {
+		on lab.Installation
 		place
 		after, deleted bool
 	}
 	var deaths []death
-	for _, place := range append(calls, writes...) {
-		for _, after := range []bool{false, true} {
-			for _, deleted := range []bool{false, true} {
-				if deleted && place.act == lab.ActDelete {
-					continue
+	for n, on := range lab.Installations() {
+		calls, _, writes := record(t, on)
+		for j, place := range append(calls, writes...) {
+			for k, when := range []death{{}, {after: true}, {deleted: true}, {after: true, deleted: true}} {
+				if p.turn(n, j+k) && (!when.deleted || place.act != lab.ActDelete) {
+					when.on, when.place = on, place
+					deaths = append(deaths, when)
 				}
-				deaths = append(deaths, death{place, after, deleted})
 			}
 		}
 	}
@@ -216,9 +231,9 @@ func TestDeathAtEveryMoment(t *testing.T) {
 		if d.deleted {
 			what += ", claim deleted meanwhile"
 		}
-		t.Run(d.place.String()+": "+what, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s: %s: %s", d.on, d.place, what), func(t *testing.T) {
 			t.Parallel()
-			c := newCase(t, d.act, patient)
+			c := newCase(t, d.on, d.act, patient)
 			c.killAt(d.place, d.after)
 			_ = c.process.Act(d.act, c.claim)
 			c.awaitDeath()
@@ -234,7 +249,7 @@ func TestDeathAtEveryMoment(t *testing.T) {
 			if act != lab.ActDelete && !kept {
 				t.Errorf("the claim was given up")
 			}
-			counted.add(d.place.String(), what, kept, took)
+			counted.add(d.on, d.place.String(), what, kept, took)
 		})
 	}
 }

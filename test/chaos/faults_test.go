@@ -89,9 +89,9 @@ func (p place) at(f pvesim.Fault, forGood bool) pvesim.Fault {
 
 // record lives a VM's life undisturbed and lists the places where it could have
 // been disturbed: every call, every task, every write to the Kubernetes API.
-func record(t *testing.T) (calls, tasks, writes []place) {
+func record(t *testing.T, on lab.Installation) (calls, tasks, writes []place) {
 	t.Helper()
-	w := lab.New(t, lab.Options{Speed: speed})
+	w := lab.New(t, lab.Options{Speed: speed, Installation: on})
 	p := w.Process(lab.Start{Quiet: true})
 	var written atomic.Int64
 	p.OnWrite(func(after bool) {

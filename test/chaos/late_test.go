@@ -15,7 +15,7 @@ import (
 // second was used and taken back, its boot drive lies there for nobody.
 func TestAnUploadThatEndsTooLateIsCollected(t *testing.T) {
 	t.Parallel()
-	c := newCase(t, lab.ActLaunch, patient)
+	c := newCase(t, lab.Installations()[0], lab.ActLaunch, patient)
 	c.strike(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", Count: 1, DropAfter: true})
 	c.strike(pvesim.Fault{Task: "imgcopy", Count: 1, Delay: pvesim.Duration(3 * time.Minute)})
 	c.process.Run()

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
@@ -381,4 +382,25 @@ func (e *Engine) deleteGroup(_ context.Context, r *Request) (Response, error) {
 	}
 	delete(e.firewall.groups, name)
 	return Response{}, nil
+}
+
+// FirewallGroups are the security groups in the firewall files of VMs, also of those that are gone.
+func (e *Engine) FirewallGroups() map[int][]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := map[int][]string{}
+	for scope, file := range e.firewall.files {
+		text, ok := strings.CutPrefix(scope, "vm-")
+		vmid, err := strconv.Atoi(text)
+		if !ok || err != nil {
+			continue
+		}
+		out[vmid] = []string{}
+		for _, rule := range file.rules {
+			if rule["type"] == "group" {
+				out[vmid] = append(out[vmid], rule["action"])
+			}
+		}
+	}
+	return out
 }

@@ -22,23 +22,33 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// WithinBound is how long after the last trouble everything must be in order, in
-// simulated time: Karpenter gives a Claim 15 minutes to register.
-const WithinBound = 15 * time.Minute
+// WithinRounds is how often a Process may have looked at everything after the last
+// trouble before all must be in order. It looks every ten seconds: that is the 15
+// minutes that Karpenter gives a Claim to register, and as much again for time-outs
+// that must be longer here than in life. Rounds count work and not time: a machine
+// that is busy with something else makes them longer, not more.
+const WithinRounds = 2 * int(15*time.Minute/pollInterval)
 
-// Converge waits until nothing is amiss, and says how long that took in simulated
-// time; otherwise what is still amiss after the bound.
-func (w *World) Converge(p *Process) (time.Duration, []string) {
-	began := w.Clock.Now()
-	// On a busy machine the simulated bound passes before anything could be done.
-	deadline := time.Now().Add(max(w.Clock.Real(WithinBound), 60*time.Second))
+// Settling is how long it took until all was in order.
+type Settling struct {
+	Rounds int
+	// Simulated time says little on a busy machine.
+	Simulated time.Duration
+}
+
+func (s Settling) String() string {
+	return fmt.Sprintf("%d rounds (%s simulated)", s.Rounds, s.Simulated.Round(time.Second))
+}
+
+// Converge waits until nothing is amiss, and says how long that took; otherwise what
+// is still amiss after the bound.
+func (w *World) Converge(p *Process) (Settling, []string) {
+	began, first := w.Clock.Now(), p.Rounds()
 	for {
 		amiss := w.Amiss(p)
-		if len(amiss) == 0 {
-			return w.Clock.Since(began), nil
-		}
-		if time.Now().After(deadline) {
-			return w.Clock.Since(began), amiss
+		took := Settling{Rounds: p.Rounds() - first, Simulated: w.Clock.Since(began)}
+		if len(amiss) == 0 || took.Rounds > WithinRounds || p.ctx.Err() != nil {
+			return took, amiss
 		}
 		w.rootAtWork()
 		time.Sleep(20 * time.Millisecond)
@@ -84,6 +94,7 @@ func (w *World) Amiss(p *Process) []string {
 	for _, secret := range secrets.Items {
 		note("token %s is left", secret.Name)
 	}
+	amiss = append(amiss, w.amissFirewall(want)...)
 	for uid, r := range p.View().Reservations {
 		if uids[uid] == nil {
 			note("the reservation of VM %d for claim %s is left", r.VMID, uid)
@@ -134,6 +145,23 @@ func (w *World) amissGuests(want map[int]*karpv1.NodeClaim) (amiss []string) {
 }
 
 // grown tells whether the boot disk has the size that the class asks for.
+// amissFirewall says which rules are left of VMs that are gone, and which VMs do not
+// have exactly theirs.
+func (w *World) amissFirewall(want map[int]*karpv1.NodeClaim) (amiss []string) {
+	groups := w.Sim.FirewallGroups()
+	for vmid := range groups {
+		if _, foreign := w.known()[vmid]; !foreign && want[vmid] == nil && vmid >= FirstVMID {
+			amiss = append(amiss, fmt.Sprintf("the firewall rules of VM %d are left", vmid))
+		}
+	}
+	for vmid, claim := range want {
+		if !slices.Equal(groups[vmid], []string{securityGroup}) {
+			amiss = append(amiss, fmt.Sprintf("VM %d of claim %s has the security groups %v", vmid, claim.Name, groups[vmid]))
+		}
+	}
+	return amiss
+}
+
 func grown(cfg proxmox.VMConfig) bool {
 	disk, ok := cfg.BootDisk()
 	return ok && disk.SizeBytes >= diskBytes

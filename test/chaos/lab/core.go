@@ -83,8 +83,10 @@ func (p *Process) Run() {
 			}
 		}
 	})
-	p.work.Go(func() { p.every(pollInterval, func() { _, _ = p.presence.Reconcile(p.ctx) }) })
-	p.work.Go(func() { p.every(pollInterval, func() { _, _ = p.collector.Reconcile(p.ctx) }) })
+	p.work.Go(func() { p.every(pollInterval, func() { _, _ = p.presence.Reconcile(p.ctx); p.presenceRounds.Add(1) }) })
+	p.work.Go(func() {
+		p.every(pollInterval, func() { _, _ = p.collector.Reconcile(p.ctx); p.collectorRounds.Add(1) })
+	})
 }
 
 func (p *Process) every(interval time.Duration, do func()) {

@@ -25,6 +25,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // pollInterval and orphanGrace are the product's defaults.
@@ -58,6 +59,8 @@ type Process struct {
 	notBefore map[job]time.Time
 	failures  map[job]int
 	last      map[job]error
+	// rounds counts how often presence and the collector have looked at everything.
+	presenceRounds, collectorRounds atomic.Int64
 }
 
 // Start says how a Process starts. The zero value is as in real life.
@@ -81,7 +84,7 @@ func (w *World) Process(start Start) *Process {
 	p.ctx, p.die = context.WithCancel(w.t.Context())
 	w.t.Cleanup(p.Kill)
 	p.kube = p.mortal(w.Kube)
-	c := w.client(max(w.Clock.Real(45*time.Second), ResponseTimeout))
+	c := w.client(pvesim.DefaultTokenID, max(w.Clock.Real(45*time.Second), ResponseTimeout))
 	if start.Client != nil {
 		c = start.Client(c)
 	}
@@ -126,6 +129,9 @@ func (w *World) Process(start Start) *Process {
 	})
 	return p
 }
+
+// Rounds is how often all of the Process's periodic work was done.
+func (p *Process) Rounds() int { return int(min(p.presenceRounds.Load(), p.collectorRounds.Load())) }
 
 // Refresh reads the Cluster now.
 func (p *Process) Refresh() error { return p.inventory.RefreshAll(p.ctx) }

@@ -42,6 +42,7 @@ const (
 	instanceType = "t1.2VCPU-6GB"
 	// diskSize is more than the Template's.
 	diskSize, diskBytes = "30G", 30 << 30
+	securityGroup       = "kubernetes"
 )
 
 // What the controllers log about troubles that were made on purpose would drown
@@ -55,10 +56,32 @@ type Options struct {
 	// Speed of simulated time, 50 by default.
 	Speed float64
 	Seed  uint64
+	// Installation is how Proxmox is set up, the first one by default.
+	Installation Installation
 	// Scenario may change the simulated Cluster.
 	Scenario func(*pvesim.Scenario)
 	// Admin opens the simulator's own status page, see Tasks.
 	Admin bool
+}
+
+// Installation is a release of Proxmox VE and what our token may do there.
+type Installation struct {
+	Version string
+	// PoolScoped tokens have rights on a pool and what it needs, instead of the whole
+	// Cluster.
+	PoolScoped bool
+}
+
+func (i Installation) String() string {
+	if i.PoolScoped {
+		return i.Version + ", pool-scoped role"
+	}
+	return i.Version + ", documented role"
+}
+
+// Installations are those that we promise to work on.
+func Installations() []Installation {
+	return []Installation{{"8.4", false}, {"9.2", false}, {"8.4", true}, {"9.2", true}}
 }
 
 // World is the simulated Proxmox and the Kubernetes API.
@@ -72,6 +95,10 @@ type World struct {
 	Hosts []string
 	// admin looks after the World; no Process uses its connections.
 	admin proxmox.Client
+	// Installation is how Proxmox is set up.
+	Installation Installation
+	// pool that our VMs are made in, if any.
+	pool string
 
 	mu sync.Mutex
 	// strangers is what the guests of others looked like when they appeared.
@@ -88,6 +115,16 @@ func New(t testing.TB, o Options) *World {
 		o.Speed = 50
 	}
 	scenario := pvesim.DefaultScenario(o.Hosts)
+	if o.Installation.Version == "" {
+		o.Installation = Installations()[0]
+	}
+	scenario.Version = o.Installation.Version
+	if o.Installation.PoolScoped {
+		pvesim.PoolScoped(scenario)
+	}
+	// Whoever looks after the World must see all of it.
+	scenario.Users = append(scenario.Users, pvesim.User{ID: "lab@pve", Tokens: []pvesim.Token{{ID: "lab", Secret: pvesim.DefaultTokenSecret}}})
+	scenario.ACLs = append(scenario.ACLs, pvesim.ACL{Path: "/", Role: "Administrator", User: "lab@pve"})
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
@@ -100,9 +137,12 @@ func New(t testing.TB, o Options) *World {
 	must(t, sim.Start(t.Context()))
 	t.Cleanup(sim.Close)
 
-	w := &World{t: t, Sim: sim, Clock: NewClock(o.Speed), strangers: map[int]string{}}
+	w := &World{t: t, Sim: sim, Installation: o.Installation, Clock: NewClock(o.Speed), strangers: map[int]string{}}
 	w.Kube = newKube(t)
-	w.admin = w.client(0)
+	w.admin = w.client("lab@pve!lab", 0)
+	if o.Installation.PoolScoped {
+		w.pool = pvesim.PoolID
+	}
 	w.Class = w.NewClass("default")
 	for _, host := range scenario.Hosts {
 		w.Hosts = append(w.Hosts, host.Name)
@@ -160,8 +200,9 @@ func (w *World) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 			MetadataOptions: v1alpha1.MetadataOptions{
 				Type: v1alpha1.MetadataTypeCDROM, TemplatesRef: &v1alpha1.SecretReference{Namespace: metav1.NamespaceSystem, Name: "templates"},
 			},
-			SecurityGroups: []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}},
+			SecurityGroups: []v1alpha1.SecurityGroup{{Name: securityGroup, Interface: "net0"}},
 			Tags:           []string{"karpenter"},
+			ResourcePool:   w.pool,
 		},
 	}
 }
@@ -205,12 +246,12 @@ func (w *World) Delete(name string) {
 	must(w.t, client.IgnoreNotFound(w.Kube.Delete(w.t.Context(), claim)))
 }
 
-// client speaks to the simulator with the product's token and its own connections.
-func (w *World) client(timeout time.Duration) proxmox.Client {
+// client speaks to the simulator with a token and connections of its own.
+func (w *World) client(token string, timeout time.Duration) proxmox.Client {
 	w.t.Helper()
 	c, err := proxmox.New(proxmox.ClusterConfig{
 		Region: Region, URLs: []string{w.Sim.URL()}, CA: string(w.Sim.CAPEM()),
-		TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
+		TokenID: token, TokenSecret: pvesim.DefaultTokenSecret,
 	}, proxmox.Options{ResponseTimeout: timeout})
 	must(w.t, err)
 	return c
