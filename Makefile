@@ -98,7 +98,7 @@ chaos: ## Break launches and deletes in every way, then at random; CHAOS_SEED=n 
 
 .PHONY: bench
 bench: ## Measure launches against the simulator's lock and latency model, and run the benchmarks
-	$(call say,"measuring launches, bursts and plans against test/perf/ranges.yaml (about 6 minutes), then benchmarks")
+	$(call say,"measuring launches, bursts and plans against test/perf/ranges.yaml (about 12 minutes, most of it waits), then benchmarks")
 	PERF=long go test -v -count=1 -timeout 30m ./test/perf | grep -v -e '^=== '
 	go test -run '^$$' -bench . -benchmem ./internal/... ./pvesim/...
 

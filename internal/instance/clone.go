@@ -63,14 +63,9 @@ func (l *launch) settleClone(ctx context.Context) (again bool, err error) {
 		}
 	}
 	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
-	if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden {
-		// A token with rights on a pool sees the clone once it is a member: at the
-		// very end.
-		if busy, tasksErr := l.cloneUnderWay(ctx); busy || tasksErr != nil {
-			return busy, tasksErr
-		}
-	}
 	switch {
+	case isHidden(err):
+		return l.settleHidden(ctx)
 	case errors.Is(err, proxmox.ErrNotFound):
 		busy, err := l.cloneUnderWay(ctx)
 		if err != nil || busy {
@@ -87,6 +82,21 @@ func (l *launch) settleClone(ctx context.Context) (again bool, err error) {
 		return false, &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
 	}
 	return false, nil
+}
+
+// settleHidden deals with a VM that the token may not see. A token with rights on a
+// pool sees a clone once it is a member: at the very end. What is hidden although no
+// clone is at work is not ours.
+func (l *launch) settleHidden(ctx context.Context) (again bool, err error) {
+	if busy, err := l.cloneUnderWay(ctx); busy || err != nil {
+		return busy, err
+	}
+	// It may have ended between the two looks.
+	_, err = l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
+	if l.intent.Pool == "" || !isHidden(err) {
+		return err == nil || errors.Is(err, proxmox.ErrNotFound), ignoreNotFound(err)
+	}
+	return false, &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: it is not in pool %s", l.intent.VMID, l.intent.Host, l.intent.Pool)}
 }
 
 // settleLocked deals with a configuration that a clone still writes. It is never

@@ -16,6 +16,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -34,6 +35,7 @@ const (
 	BlockedLocked          = "VMLocked"
 	BlockedHostUnreachable = "HostUnreachable"
 	BlockedMarkLost        = "OwnershipMarkLost"
+	BlockedHidden          = "VMHidden"
 )
 
 // Delete removes a Claim's VM and all that was made for it. It is idempotent and
@@ -192,7 +194,11 @@ func (r *removal) provenGone(ctx context.Context) (bool, error) {
 		}
 		// Somebody else's VM has the VMID now, so ours is gone.
 	} else if snapshot := r.Inventory.View().Snapshots[r.id.Region]; snapshot != nil {
-		if err := provenAbsent(ctx, r.client, snapshot, r.id.VMID); !errors.Is(err, proxmox.ErrNotFound) {
+		err := provenAbsent(ctx, r.client, snapshot, r.id.VMID)
+		if isHidden(err) {
+			return r.hiddenSettled(ctx, snapshot)
+		}
+		if !errors.Is(err, proxmox.ErrNotFound) {
 			return false, blockedBy(err, fmt.Sprintf("whether VM %d is gone cannot be told", r.id.VMID))
 		}
 	}
@@ -200,6 +206,32 @@ func (r *removal) provenGone(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	return r.cloneSettled(ctx)
+}
+
+// hiddenSettled judges a VM that the token may not see. A token with rights on a pool
+// sees what is in it, and a clone becomes a member at its very end. So once no clone
+// is at work, what is still hidden was not made by us; unless an admin has moved it
+// since, which nobody does with a VM that never ran.
+func (r *removal) hiddenSettled(ctx context.Context, snapshot *inventory.Snapshot) (bool, error) {
+	if !r.hasIntent || r.intent.Pool == "" || r.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
+		return false, &BlockedError{Reason: BlockedHidden, Message: fmt.Sprintf(
+			"the token may not see VM %d of region %s, so that it cannot be removed: give it VM.Audit there, put the VM back into its pool, or remove it by hand", r.id.VMID, r.id.Region)}
+	}
+	if ended, err := r.cloneSettled(ctx); err != nil || !ended {
+		return false, err
+	}
+	if !isHidden(provenAbsent(ctx, r.client, snapshot, r.id.VMID)) {
+		return false, nil // it was ours after all, or is gone: the next call tells
+	}
+	log.FromContext(ctx).Info("left a VM alone that the token may not see: it is somebody else's, or, if it is locked (clone), what a crash left of ours, which root may remove",
+		"vmid", r.id.VMID, "region", r.id.Region)
+	return true, nil
+}
+
+// isHidden tells whether a VM is there that the token may not see.
+func isHidden(err error) bool {
+	_, hidden := errors.AsType[*proxmox.ForbiddenError](err)
+	return hidden
 }
 
 // cloneSettled makes sure that no clone of an unfinished launch will still make

@@ -143,8 +143,7 @@ func (l *launch) resume(ctx context.Context) (proxmox.VMConfig, error) {
 		return proxmox.VMConfig{}, nil
 	}
 	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
-	_, hidden := errors.AsType[*proxmox.ForbiddenError](err)
-	if hidden || errors.Is(err, proxmox.ErrNotFound) {
+	if isHidden(err) || errors.Is(err, proxmox.ErrNotFound) {
 		return proxmox.VMConfig{}, nil
 	}
 	if err != nil {

@@ -52,10 +52,9 @@ func TestAVMWhoseNotesWereReplacedIsNeitherGoneNorDestroyed(t *testing.T) {
 	w.expectNothingLeft()
 }
 
-// A list is filtered silently by what the token may see. A VM that it no longer sees
-// is not gone.
-func TestAVMThatTheTokenCannotSeeIsNotGone(t *testing.T) {
-	t.Parallel()
+// inPool is a world whose token has rights on a pool only, and somebody who sees all.
+func inPool(t *testing.T) (*world, proxmox.Client) {
+	t.Helper()
 	w := newWorld(t, 1, pvesim.PoolScoped, func(s *pvesim.Scenario) {
 		for i := range s.Users {
 			if s.Users[i].ID == "root@pam" {
@@ -67,18 +66,55 @@ func TestAVMThatTheTokenCannotSeeIsNotGone(t *testing.T) {
 		Region: region, URLs: []string{w.sim.URL()}, CA: string(w.sim.CAPEM()), TokenID: "root@pam!admin", TokenSecret: "secret",
 	}, proxmox.Options{})
 	w.Expect(err).NotTo(HaveOccurred())
-	w.class.Spec.ResourcePool = "karpenter"
+	w.class.Spec.ResourcePool = pvesim.PoolID
+	return w, admin
+}
+
+// Somebody else's VM takes the VMID of a launch, and the token cannot see it.
+func TestAHiddenVMOfSomebodyElseHoldsNoClaim(t *testing.T) {
+	t.Parallel()
+	w, admin := inPool(t)
+	p := w.process()
+	claim := w.planned(p, "pool-abc")
+	vmid := w.intentOf(claim).VMID
+	task, err := admin.CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: vmid, Name: "theirs"})
+	w.Expect(err).NotTo(HaveOccurred())
+	_, err = proxmox.WaitTask(t.Context(), admin, task, proxmox.WaitOptions{})
+	w.Expect(err).NotTo(HaveOccurred())
+
+	next := w.process()
+	err = next.Launch(t.Context(), claim, w.class)
+	final, ok := errors.AsType[*instance.LaunchError](err)
+	w.Expect(ok).To(BeTrue(), "%v", err)
+	w.Expect(final.Reason).To(Equal(instance.ReasonVMIDTaken), "%v", err)
+	w.deleted(next, w.reread(claim))
+	w.deleted(w.process(), w.reread(claim))
+	theirs, err := admin.VMConfig(t.Context(), "pve1", vmid)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(theirs.Options).To(HaveKeyWithValue("name", "theirs"))
+}
+
+// A list is filtered silently by what the token may see. A VM that it no longer sees
+// is not gone.
+func TestAVMThatTheTokenCannotSeeIsNotGone(t *testing.T) {
+	t.Parallel()
+	w, admin := inPool(t)
 	p := w.process()
 	claim := w.launched(p, "pool-abc")
 	in := w.intentOf(claim)
-	w.Expect(admin.MoveToPool(t.Context(), in.VMID, "karpenter", "")).To(Succeed())
-	_, err = p.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+	w.Expect(admin.MoveToPool(t.Context(), in.VMID, pvesim.PoolID, "")).To(Succeed())
+	_, err := p.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).To(HaveOccurred())
 	w.Expect(errors.Is(err, proxmox.ErrNotFound)).To(BeFalse(), "%v", err)
-	gone, err := p.Delete(t.Context(), claim)
-	w.Expect(err).To(HaveOccurred())
-	w.Expect(gone).To(BeFalse())
-	w.Expect(admin.MoveToPool(t.Context(), in.VMID, "", "karpenter")).To(Succeed())
+	w.Eventually(func() string {
+		gone, err := p.Delete(t.Context(), claim)
+		w.Expect(gone).To(BeFalse())
+		if blocked, ok := errors.AsType[*instance.BlockedError](err); ok {
+			return blocked.Reason
+		}
+		return ""
+	}).WithTimeout(10 * time.Second).Should(Equal(instance.BlockedHidden))
+	w.Expect(admin.MoveToPool(t.Context(), in.VMID, "", pvesim.PoolID)).To(Succeed())
 	w.deleted(p, claim)
 }
 

@@ -52,7 +52,7 @@ func TestBurst(t *testing.T) {
 
 func burst(t *testing.T, hosts, perHost int) float64 {
 	t.Helper()
-	w := lab.New(t, lab.Options{Hosts: hosts, Speed: unhurried, Scenario: roomy})
+	w := lab.New(t, lab.Options{Hosts: hosts, Speed: unhurried(), Scenario: roomy})
 	p := w.Process(lab.Start{Quiet: true})
 	var launches sync.WaitGroup
 	began := time.Now()
