@@ -92,13 +92,13 @@ e2e-clean: ## Remove from your own Proxmox what end-to-end tests left that were 
 
 .PHONY: chaos
 chaos: ## Break launches and deletes in every way, then at random; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
-	$(call say,"every fault at every call, then random rounds (about 20 minutes; most of it waits)")
+	$(call say,"every fault at every call and then random rounds (about 20 minutes; most of it waits)")
 	CHAOS=long go test -v -count=1 -parallel 8 -timeout 90m ./test/chaos \
 		| grep -v -e '^=== ' -e '^    --- PASS'
 
 .PHONY: bench
 bench: ## Measure launches against the simulator's lock and latency model, and run the benchmarks
-	$(call say,"measuring launches, bursts and plans against test/perf/ranges.yaml (about 12 minutes, most of it waits), then benchmarks")
+	$(call say,"measuring launches and bursts and plans against test/perf/ranges.yaml (about 12 minutes; most of it waits) and running benchmarks")
 	PERF=long go test -v -count=1 -timeout 30m ./test/perf | grep -v -e '^=== '
 	go test -run '^$$' -bench . -benchmem ./internal/... ./pvesim/...
 

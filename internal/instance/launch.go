@@ -96,15 +96,16 @@ func (l *launch) run(ctx context.Context) error {
 			return err
 		}
 	}
-	// The firewall's rules are a file of their own: the VM's lock, which the rest
-	// takes in turn, is not in their way.
-	group, gctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return l.ensureShaped(gctx, cfg) })
-	group.Go(func() error { return l.ensureFirewall(gctx) })
-	if err := group.Wait(); err != nil {
+	growing, err := l.ensureShaped(ctx, cfg)
+	if err != nil {
 		return err
 	}
-	if err := l.ensureStarted(ctx); err != nil {
+	// The start waits for the VM's lock, and so for the disk, by itself: to look at the
+	// disk in between would only take time.
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.awaitGrown(gctx, growing) })
+	group.Go(func() error { return l.ensureStarted(gctx) })
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	l.reach(PhaseStarted)
@@ -117,21 +118,6 @@ func (l *launch) run(ctx context.Context) error {
 	l.memory.completed(string(l.claim.UID))
 	l.health.succeeded(l.class.Name)
 	l.Metrics.launched(l.progress)
-	return nil
-}
-
-// ensureShaped brings a clone to what was asked for.
-func (l *launch) ensureShaped(ctx context.Context, cfg proxmox.VMConfig) error {
-	if !Configured(cfg) {
-		var err error
-		if cfg, err = l.ensureConfigured(ctx); err != nil {
-			return err
-		}
-	}
-	if err := l.ensureGrown(ctx, cfg); err != nil {
-		return err
-	}
-	l.reach(PhaseConfigured)
 	return nil
 }
 
@@ -154,52 +140,6 @@ func (l *launch) resume(ctx context.Context) (proxmox.VMConfig, error) {
 		return proxmox.VMConfig{}, nil
 	}
 	return cfg, nil
-}
-
-// ensureConfigured makes the one write, and answers with the clone as it was read.
-func (l *launch) ensureConfigured(ctx context.Context) (proxmox.VMConfig, error) {
-	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
-	if err != nil {
-		return cfg, err
-	}
-	if ok, why := l.id.Owns(cfg); !ok {
-		return cfg, &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
-	}
-	change, err := configure(cfg, shape{
-		name: l.claim.Name, id: l.id, instanceType: l.intent.InstanceType,
-		cores: l.intent.Cores, memoryMiB: l.intent.MemoryMiB,
-		tags: l.class.Spec.Tags, macs: l.intent.MACs,
-		firewalled: firewalledInterfaces(l.class), iso: l.bootVolume(), devices: l.intent.Devices,
-		network: l.intent.Network,
-	})
-	if err != nil {
-		return cfg, &LaunchError{Reason: ReasonTemplate, err: fmt.Errorf("configuring the clone of template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)}
-	}
-	return cfg, l.client.UpdateVM(ctx, l.intent.Host, l.intent.VMID, change)
-}
-
-// ensureGrown brings the boot disk to its size. It stands apart from the write: a
-// controller may die between the two.
-func (l *launch) ensureGrown(ctx context.Context, cfg proxmox.VMConfig) error {
-	disk, ok := cfg.BootDisk()
-	if !ok || disk.SizeBytes >= l.intent.DiskBytes {
-		return nil
-	}
-	task, err := l.client.ResizeDisk(ctx, l.intent.Host, l.intent.VMID, disk.Slot, l.intent.DiskBytes)
-	if err != nil {
-		return err
-	}
-	if err := l.wait(ctx, task); err != nil {
-		return fmt.Errorf("growing disk %s of VM %d on host %s, %w", disk.Slot, l.intent.VMID, l.intent.Host, err)
-	}
-	return nil
-}
-
-func (l *launch) ensureFirewall(ctx context.Context) error {
-	if len(l.class.Spec.SecurityGroups) == 0 {
-		return nil
-	}
-	return l.client.SetFirewall(ctx, l.intent.Host, l.intent.VMID, firewallRules(l.class.Spec.SecurityGroups))
 }
 
 func (l *launch) ensureStarted(ctx context.Context) error {
@@ -252,12 +192,4 @@ func (l *launch) progressText() string {
 	l.progressMu.Lock()
 	defer l.progressMu.Unlock()
 	return l.progress.encode()
-}
-
-func firewalledInterfaces(class *v1alpha1.ProxmoxNodeClass) []string {
-	var out []string
-	for _, group := range class.Spec.SecurityGroups {
-		out = append(out, group.Interface)
-	}
-	return out
 }
