@@ -224,6 +224,44 @@ func TestAClassMayAskForFullClones(t *testing.T) {
 	w.deleted(p, claim)
 }
 
+// Where disks are known to grow quickly, the VM is started meanwhile.
+func TestADiskThatDoesNotGrowWhileItsVMStartsIsGrownAfterwards(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fault pvesim.Fault
+		tries int
+	}{
+		"slow":   {pvesim.Fault{Task: "resize", Delay: pvesim.Duration(5 * time.Second), Count: 1}, 1},
+		"locked": {pvesim.Fault{Task: "resize", Fail: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout", Count: 1}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.process(frozen)
+			w.deleted(p, w.launched(p, "teacher"))
+			_, err := w.sim.AddFault(c.fault)
+			w.Expect(err).NotTo(HaveOccurred())
+			claim := w.planned(p, "pool-abc")
+			for try := 1; try < c.tries; try++ {
+				err := p.Launch(t.Context(), claim, w.class)
+				w.Expect(err).To(MatchError(proxmox.ErrLocked))
+				w.Expect(err).NotTo(BeAssignableToTypeOf(&instance.LaunchError{}))
+			}
+			w.Expect(p.Launch(t.Context(), claim, w.class)).To(Succeed())
+			w.Expect(w.sim.Faults()[0].Hits).To(Equal(1))
+			in := w.intentOf(claim)
+			cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
+			w.Expect(err).NotTo(HaveOccurred())
+			disk, _ := cfg.BootDisk()
+			w.Expect(disk.SizeBytes).To(Equal(in.DiskBytes))
+			status, err := w.client().VMStatus(t.Context(), in.Host, in.VMID)
+			w.Expect(err).NotTo(HaveOccurred())
+			w.Expect(status.Running).To(BeTrue())
+			w.deleted(p, w.reread(claim))
+		})
+	}
+}
+
 func TestACloneThatTakesTooLongIsRefusedNextTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

@@ -93,6 +93,7 @@ func record(t *testing.T, on lab.Installation) (calls, tasks, writes []place) {
 	t.Helper()
 	w := lab.New(t, lab.Options{Speed: speed, Installation: on})
 	p := w.Process(lab.Start{Quiet: true})
+	teach(t, w, p)
 	var written atomic.Int64
 	p.OnWrite(func(after bool) {
 		if after {

@@ -20,11 +20,16 @@ type observer struct {
 	proxmox.Client
 	watching sync.WaitGroup
 	mu       sync.Mutex
-	took     map[string]time.Duration
+	tasks    map[string]span
 }
 
+// span is the time between the answer that named a task and its end.
+type span struct{ began, ended time.Time }
+
+func (s span) took() time.Duration { return s.ended.Sub(s.began) }
+
 func observe(c proxmox.Client) *observer {
-	return &observer{Client: c, took: map[string]time.Duration{}}
+	return &observer{Client: c, tasks: map[string]span{}}
 }
 
 // watch a task from the moment that Proxmox has named it: the time before is the
@@ -44,18 +49,23 @@ func (o *observer) watch(task proxmox.UPID, err error) (proxmox.UPID, error) {
 		}
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.took[task.Kind()] = time.Since(began)
+		o.tasks[task.Kind()] = span{began, time.Now()}
 	})
 	return task, nil
 }
 
 // criticalPath is the least that Proxmox's tasks allow: the boot drive is uploaded
-// while the clone runs, the rest follows one after the other.
+// while the clone runs, the rest follows one after the other. A start that was asked
+// for while the disk still grew has waited for that, which counts once.
 func (o *observer) criticalPath() time.Duration {
 	o.watching.Wait()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return max(o.took["qmclone"], o.took["imgcopy"]) + o.took["resize"] + o.took["qmstart"]
+	grow, start := o.tasks["resize"], o.tasks["qmstart"]
+	if grow.ended.After(start.began) {
+		start.began = grow.ended
+	}
+	return max(o.tasks["qmclone"].took(), o.tasks["imgcopy"].took()) + grow.took() + start.took()
 }
 
 func (o *observer) CloneVM(ctx context.Context, req proxmox.CloneRequest) (proxmox.UPID, error) {
