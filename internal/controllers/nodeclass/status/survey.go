@@ -28,7 +28,8 @@ type check struct {
 }
 
 // checks in the order in which a Host must pass them. Privileges come first: what
-// the token may not see looks as if it were not there.
+// the token may not see looks as if it were not there. One more check is a function,
+// a line here, and its condition in StatusConditions of the class.
 var checks = []check{
 	{v1alpha1.ConditionPrivilegesSufficient, v1alpha1.ReasonPrivilegesMissing, privileges, one(inventory.FactPermissions)},
 	{v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, template, none},
