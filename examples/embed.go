@@ -9,5 +9,5 @@ import "embed"
 
 // Files are the manifests, one directory per recipe.
 //
-//go:embed kubeadm/*.yaml
+//go:embed kubeadm/*.yaml templates/*.yaml
 var Files embed.FS

@@ -51,6 +51,9 @@ func explain(err error, place Place, step, storage string) error {
 	case isForbidden && forbidden.Path != "":
 		return say("%s: privilege %s is missing on %s; run: pveum acl modify %s --users <user of the token> --roles <a role with it>",
 			step, forbidden.Privilege, forbidden.Path, forbidden.Path)
+	case isForbidden && missingPool.MatchString(forbidden.Message):
+		pool := missingPool.FindStringSubmatch(forbidden.Message)[1]
+		return say("%s: spec.resourcePool %q does not exist; run: pveum pool add %s", step, pool, pool)
 	case isForbidden:
 		return say("%s: a privilege is missing (%s); docs/permissions.md lists what the token needs", step, forbidden.Message)
 	case errors.Is(err, proxmox.ErrStorageFull):
@@ -85,6 +88,7 @@ func kindOf(err error) string {
 }
 
 var (
+	missingPool      = regexp.MustCompile(`pool '([^']*)' does not exist`)
 	checksumMismatch = regexp.MustCompile(`checksum mismatch: got '([^']*)'`)
 	httpError        = regexp.MustCompile(`ERROR (\d{3}: .*)\.$`)
 )

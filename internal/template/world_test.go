@@ -158,7 +158,14 @@ func (w *world) holdings() []string {
 	c, seen := w.client(), map[string]bool{}
 	resources, err := c.Resources(w.t.Context())
 	w.Expect(err).NotTo(HaveOccurred())
+	online := map[string]bool{}
+	for _, host := range resources.Hosts {
+		online[host.Name] = host.Online
+	}
 	for _, guest := range resources.Guests {
+		if !online[guest.Host] {
+			continue
+		}
 		config, err := c.VMConfig(w.t.Context(), guest.Host, guest.VMID)
 		w.Expect(err).NotTo(HaveOccurred())
 		seen[fmt.Sprintf("%s/%d %v", guest.Host, guest.VMID, config.Options)] = true

@@ -60,13 +60,10 @@ func (i *Images) Fetched(path string) int {
 }
 
 // Templates is the provider of managed templates, as hurried as the rest.
-func (w *World) Templates(changes ...func(*template.Settings)) *template.Provider {
+func (w *World) Templates() *template.Provider {
 	settings := template.DefaultSettings()
 	settings.TaskTimeout = 20 * time.Second
 	settings.Grace = time.Second
-	for _, change := range changes {
-		change(&settings)
-	}
 	return template.NewProvider(template.Deps{
 		Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.kubeCluster, Settings: settings,
 	})

@@ -1,0 +1,217 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package build_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// manage runs all that makes templates.
+func manage(w *testworld.World) {
+	w.T.Helper()
+	templates := w.Templates()
+	w.Manage(
+		func(kube client.Client) testworld.Registrar { return build.NewController(kube, templates) },
+		func(kube client.Client) testworld.Registrar { return status.NewController(kube, templates) },
+		func(kube client.Client) testworld.Registrar { return hash.NewManaged(kube) },
+		func(kube client.Client) testworld.Registrar { return termination.NewManaged(kube, templates, w.Events) },
+	)
+}
+
+// condition of a template, as "Status reason: message".
+func condition(w *testworld.World, t *v1alpha1.ProxmoxTemplate, kind string) string {
+	w.T.Helper()
+	c := testworld.Reread(w, t).StatusConditions().Get(kind)
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+}
+
+const patience = 30 * time.Second
+
+func upToDate(w *testworld.World, t *v1alpha1.ProxmoxTemplate) {
+	w.T.Helper()
+	w.Eventually(func() string { return condition(w, t, v1alpha1.ConditionTemplateUpToDate) }).
+		WithTimeout(patience).WithPolling(20 * time.Millisecond).Should(HavePrefix("True"))
+}
+
+// slow makes downloads take that long, each host's a little longer than the one before.
+func slow(image int, took time.Duration) func(*pvesim.Scenario) {
+	return func(s *pvesim.Scenario) {
+		for i := range s.Hosts {
+			took := took + took/5*time.Duration(i)/time.Duration(len(s.Hosts))
+			s.Hosts[i].DownloadRate = pvesim.Size(float64(image) / took.Seconds())
+		}
+	}
+}
+
+// timeToReady measures how long a template of all Hosts takes.
+func timeToReady(t *testing.T, hosts int, scenario func(*pvesim.Scenario)) time.Duration {
+	t.Helper()
+	const image = 64 << 10
+	w := testworld.New(t, testworld.Hosts(hosts), testworld.Scenario(scenario))
+	images := testworld.ServeImages(t, image)
+	manage(w)
+	began := time.Now()
+	object := w.ManagedTemplate(images.URL + "/noble.img")
+	upToDate(w, object)
+	took := time.Since(began)
+	w.Expect(object.Status.Zones).To(HaveLen(hosts))
+	w.Expect(images.Fetched("/noble.img")).To(Equal(hosts*image), "once per storage, and each host has its own")
+	return took
+}
+
+func TestTenHostsAreReadyAsSoonAsTheSlowest(t *testing.T) {
+	const image, download = 64 << 10, 4 * time.Minute
+	slowest := func(s *pvesim.Scenario) {
+		ten := pvesim.DefaultScenario(10)
+		slow(image, download)(ten)
+		s.Hosts[0].DownloadRate = ten.Hosts[9].DownloadRate
+	}
+	alone := timeToReady(t, 1, slowest)
+	together := timeToReady(t, 10, slow(image, download))
+	t.Logf("the slowest host alone: %s, ten hosts: %s", alone, together)
+	NewWithT(t).Expect(together.Seconds()).To(BeNumerically("<=", 1.3*alone.Seconds()))
+}
+
+func TestTheConditionTellsHowFarADownloadIs(t *testing.T) {
+	t.Parallel()
+	const image = 160 << 20
+	w := testworld.New(t, testworld.Scenario(slow(image, 2*time.Minute)))
+	images := testworld.ServeImages(t, image)
+	manage(w)
+	object := w.ManagedTemplate(images.URL + "/noble.img")
+	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).
+		WithTimeout(patience).WithPolling(10 * time.Millisecond).Should(MatchRegexp(`^False Building: pve1: downloading [1-9]\d %$`))
+	upToDate(w, object)
+	w.Expect(object.Status.ImageID).To(MatchRegexp(`^noble-[0-9a-f]{24}\.qcow2$`))
+}
+
+func TestOneHostsTroubleIsNotAnothers(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(3))
+	images := testworld.ServeImages(t, 64<<10)
+	_, err := w.Sim.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/pve2/qemu", Status: 500, Message: "unable to create VM 1000 - got error: No space left on device"})
+	w.Expect(err).NotTo(HaveOccurred())
+	_, err = w.Sim.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/pve3/storage/*/content", Delay: pvesim.Duration(10 * time.Minute)})
+	w.Expect(err).NotTo(HaveOccurred())
+	manage(w)
+	object := w.ManagedTemplate(images.URL + "/noble.img")
+	w.Eventually(func() []string { return testworld.Reread(w, object).Status.Zones }).
+		WithTimeout(patience).Should(ConsistOf(MatchRegexp(`^region-1/pve1/1\d{3}$`)))
+	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).WithTimeout(patience).
+		Should(And(HavePrefix("True"), ContainSubstring("pve2: creating VM"), ContainSubstring("storage local is full"), ContainSubstring("pve3: ")))
+
+	w.Sim.ClearFaults()
+	w.Clock.Advance(10 * time.Minute)
+	testworld.Reread(w, object)
+	object.Spec.Description = "try again"
+	w.Expect(w.Kube.Update(t.Context(), object)).To(Succeed())
+	upToDate(w, object)
+	w.Expect(object.Status.Zones).To(HaveLen(3))
+}
+
+func TestWhatIsMadeByHandIsNeverTouched(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Scenario(func(s *pvesim.Scenario) {
+		mine := s.Guests[0]
+		mine.VMID, mine.Name = 1000, ""
+		s.Guests = append(s.Guests, mine)
+	}))
+	c := w.Clients[testworld.Region]
+	before, err := c.VMConfig(t.Context(), "pve1", 1000)
+	w.Expect(err).NotTo(HaveOccurred())
+	images := testworld.ServeImages(t, 64<<10)
+	manage(w)
+	object := w.ManagedTemplate(images.URL+"/noble.img", func(o *v1alpha1.ProxmoxTemplate) {
+		w.Expect(c.UpdateVM(t.Context(), "pve1", 1000, configName(o.Name))).To(Succeed())
+	})
+	before.Options["name"] = object.Name
+	upToDate(w, object)
+	w.Expect(object.Status.Zones).To(ConsistOf("region-1/pve1/1001"), "its name and VMID are somebody's")
+	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
+	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(patience).Should(BeTrue())
+	after, err := c.VMConfig(t.Context(), "pve1", 1000)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(after.Options).To(Equal(before.Options))
+}
+
+func TestATemplateDeletedByHandIsReportedAndMadeAnew(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	images := testworld.ServeImages(t, 64<<10)
+	manage(w)
+	object := w.ManagedTemplate(images.URL + "/noble.img")
+	upToDate(w, object)
+	image := object.Status.ImageID
+	id, err := w.Sim.AddFault(pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(30 * time.Second)})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.DestroyByHand("pve1", 1000)
+	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).WithTimeout(patience).WithPolling(10 * time.Millisecond).
+		Should(Equal("False Building: pve1: template 1000 is not there any more, it is made anew: importing the image to storage local"))
+	w.Sim.RemoveFault(id)
+	upToDate(w, object)
+	w.Expect(object.Status.Zones).To(HaveLen(1))
+	w.Expect(object.Status.ImageID).To(Equal(image))
+	w.Expect(images.Fetched("/noble.img")).To(Equal(64 << 10))
+}
+
+func TestATemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	images := testworld.ServeImages(t, 64<<10)
+	manage(w)
+	object := w.ManagedTemplate(images.URL + "/noble.img")
+	upToDate(w, object)
+	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: object.Name}
+	})
+	class.Status.SelectedZones = object.Status.Zones
+	w.MarkReady(class)
+	claim := w.Launched("node", class)
+	w.Expect(w.Intent(claim).TemplateID).To(Equal(1000))
+
+	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
+	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(patience).
+		Should(ContainElement(ContainSubstring("1 nodeclaims still use this template, for example " + claim.Name)))
+	w.Expect(w.Gone(object)).To(BeFalse())
+	_, err := w.Clients[testworld.Region].VMConfig(t.Context(), "pve1", 1000)
+	w.Expect(err).NotTo(HaveOccurred())
+
+	w.Eventually(func() bool {
+		gone, err := w.Instances.Delete(t.Context(), claim)
+		return gone && err == nil
+	}).WithTimeout(patience).Should(BeTrue())
+	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
+	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(patience).Should(BeTrue())
+	volumes, err := w.Clients[testworld.Region].Volumes(t.Context(), "pve1", "local", "import")
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(volumes).To(BeEmpty())
+}
+
+func TestTheHashesAreOnTheObject(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	manage(w)
+	object := w.ManagedTemplate("https://images.example.com/noble.qcow2")
+	w.Eventually(func() map[string]string { return testworld.Reread(w, object).Annotations }).Should(And(
+		HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, object.Hash()),
+		HaveKeyWithValue(v1alpha1.AnnotationTemplateHashVersion, v1alpha1.HashVersion),
+		HaveKeyWithValue(v1alpha1.AnnotationTemplateInPlaceUpdateHash, object.InPlaceHash()),
+	))
+}

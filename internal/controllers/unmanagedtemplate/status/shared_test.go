@@ -1,0 +1,82 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package status_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// shared adds template 9500 "shared" on pve1, with its disk on a storage that the
+// first two of three hosts share.
+func shared(s *pvesim.Scenario) {
+	s.Storages = append(s.Storages, pvesim.Storage{ID: "ceph", Type: "rbd", Content: []string{"images"}, Size: pvesim.TiB, Hosts: []string{"pve1", "pve2"}})
+	another(s, 9500, func(g *pvesim.Guest) {
+		g.Name = "shared"
+		g.Config["scsi0"] = "ceph:base-9500-disk-0,size=3G"
+	})
+}
+
+func sharedOnly(t *v1alpha1.ProxmoxUnmanagedTemplate) { t.Spec.TemplateName = "shared" }
+
+func TestATemplateOnSharedStorageServesTheHostsThatHaveIt(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(3), testworld.Still(), testworld.Scenario(shared))
+	template := looked(w, w.Template(sharedOnly))
+	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9500", "region-1/pve2/9500"}))
+}
+
+func TestACDFromALocalStorageTiesATemplateToItsHost(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(3), testworld.Still(), testworld.Scenario(shared), testworld.Scenario(func(s *pvesim.Scenario) {
+		s.Files = append(s.Files, pvesim.File{Storage: "local", Name: "iso/drivers.iso", Text: "drivers"})
+		guest(s, 9500, func(g *pvesim.Guest) { g.Config["ide2"] = "local:iso/drivers.iso,media=cdrom" })
+	}))
+	w.Expect(looked(w, w.Template(sharedOnly)).Status.Zones).To(Equal([]string{"region-1/pve1/9500"}))
+}
+
+func TestVMsOfOtherHostsAreClonedFromASharedTemplate(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(3), testworld.Scenario(shared))
+	template := looked(w, w.Template(sharedOnly))
+	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.InstanceTemplateRef.Name = template.Name })
+	check := func() {
+		_, err := nodeclassstatus.NewController(w.Kube, w.Inventory, w.Instances).Reconcile(t.Context(), testworld.Reread(w, class))
+		w.Expect(err).NotTo(HaveOccurred())
+		testworld.Reread(w, class)
+	}
+	check()
+	w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9500", "region-1/pve2/9500"}))
+
+	class.Status.SelectedZones = []string{"region-1/pve2/9500"}
+	w.MarkReady(class)
+	claim := w.Launched("node", class)
+	in := w.Intent(claim)
+	w.Expect([]any{in.Host, in.TemplateHost, in.TemplateID, in.Full}).To(Equal([]any{"pve2", "pve1", 9500, false}))
+	w.Expect(w.Running(claim)).To(BeTrue())
+	w.Expect(w.VMs()).To(ConsistOf(HaveField("Host", "pve2")))
+
+	// A local disk cannot be cloned to another host, nor from one that is away.
+	testworld.Reread(w, class)
+	class.Spec.BootDevice.Storage = "local-lvm"
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	check()
+	w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9500"}))
+	w.Expect(class.Status.UnusableZones).To(ContainElement(v1alpha1.UnusableZone{Zone: "region-1/pve2", Reason: `template 9500 is on host pve1, and Proxmox clones to another host on shared storage only: spec.bootDevice.storage "local-lvm" is local; leave it empty, or have a template on this host`}))
+	class.Spec.BootDevice.Storage = ""
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	w.Expect(w.Sim.HostDown("pve1", "refused")).To(Succeed())
+	w.Eventually(func() []v1alpha1.UnusableZone {
+		w.Refresh()
+		check()
+		return class.Status.UnusableZones
+	}).WithTimeout(10 * time.Second).Should(ContainElement(v1alpha1.UnusableZone{Zone: "region-1/pve2", Reason: "template 9500 is on host pve1, which is offline"}))
+}
