@@ -212,30 +212,6 @@ func sortedValues(m map[string]string) []string {
 	return out
 }
 
-func (e *Engine) checkNUMA(g *Guest) error {
-	if !g.Config.On("numa", false) {
-		return nil
-	}
-	var total int64
-	found := false
-	for i := range 8 {
-		v, ok := g.Config.Options["numa"+strconv.Itoa(i)]
-		if !ok {
-			continue
-		}
-		found = true
-		fields := qm.ParseFields(v)
-		total += qm.Number(fields["memory"], 0)
-		if n := qm.Number(fields["hostnodes"], 0); int(n) >= max(e.host(g.Host).NUMANodes, 1) {
-			return failf("host NUMA node%d doesn't exist", n)
-		}
-	}
-	if found && total != g.Config.Int("memory", 512) {
-		return failf("total memory for NUMA nodes must be equal to vm static memory")
-	}
-	return nil
-}
-
 // plugNICs runs the bridge scripts: only here a missing bridge shows.
 func (e *Engine) plugNICs(t *tasks.Task, g *Guest) error {
 	for _, key := range qm.NetKeys(g.Config.Options) {
