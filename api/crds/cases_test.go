@@ -27,6 +27,7 @@ kubeletConfiguration:
   clusterDNS: [10.96.0.10, "fd00::10"]
   maxPods: 110
   failSwapOn: false
+cpu: {numa: Bind, pinning: Exclusive, hugepages: 1Gi}
 bootDevice: {size: 30Gi, storage: local-lvm}
 tags: [k8s, karpenter]
 metadataOptions:
@@ -146,6 +147,25 @@ network: {dnsServers: [dns.example.com]}`,
 			name:    "no template",
 			spec:    `{region: a}`,
 			refusal: "spec.instanceTemplateRef: Required value",
+		}, {
+			name:    "pinning without cells",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, cpu: {numa: None, pinning: Exclusive}}`,
+			refusal: "pinning Exclusive needs numa Bind",
+		}, {
+			name:    "hugepages without cells",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, cpu: {numa: None, hugepages: 2Mi}}`,
+			refusal: "hugepages need numa Bind",
+		}, {
+			name:    "hugepages of a size that nobody has",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, cpu: {hugepages: 4Mi}}`,
+			refusal: `supported values: "2Mi", "1Gi"`,
+		}, {
+			name: "a pool in one cell",
+			spec: `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, cpu: {numa: Bind}, placementStrategy: {poolAffinity: SameCell}}`,
+		}, {
+			name:    "a pool in one cell without cells",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, placementStrategy: {poolAffinity: SameCell}}`,
+			refusal: "poolAffinity SameCell needs VMs that are bound to cells",
 		}, {
 			name:    "unknown kind of template",
 			spec:    `{instanceTemplateRef: {kind: Image, name: default}}`,

@@ -84,6 +84,9 @@ func TestNodeClassHashesCoverTheirFields(t *testing.T) {
 		"KubeletConfiguration": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.KubeletConfiguration.ShutdownGracePeriod.Duration = time.Minute
 		}},
+		"CPU": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.CPU = &v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}
+		}},
 		"BootDevice": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.BootDevice.Size = "40G" }},
 		"Tags":       {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Tags = append(s.Tags, "more") }},
 		"MetadataOptions": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {

@@ -43,6 +43,7 @@ type ProxmoxNodeClassList struct {
 
 // ProxmoxNodeClassSpec says how VMs are made. A change of a field replaces the Nodes of the class (drift), unless the field's
 // comment says otherwise.
+// +kubebuilder:validation:XValidation:rule="!has(self.placementStrategy) || !has(self.placementStrategy.poolAffinity) || self.placementStrategy.poolAffinity != 'SameCell' || (has(self.cpu) && (has(self.cpu.hugepages) || (has(self.cpu.numa) && self.cpu.numa == 'Bind') || (has(self.cpu.pinning) && self.cpu.pinning == 'Exclusive')))",message="poolAffinity SameCell needs VMs that are bound to cells: set cpu.numa to Bind"
 type ProxmoxNodeClassSpec struct {
 	// region is the Proxmox cluster that VMs are created in, as named in the controller's configuration.
 	// Empty means every configured cluster.
@@ -63,6 +64,11 @@ type ProxmoxNodeClassSpec struct {
 	// kubeletConfiguration tunes the kubelet. It reaches the guest through the boot data templates.
 	// +optional
 	KubeletConfiguration *KubeletConfiguration `json:"kubeletConfiguration,omitempty"`
+
+	// cpu says how vCPUs and memory lie on the cores and NUMA cells of the host. Left out, the controller's setting
+	// node-policy decides. This field is an addition of this provider.
+	// +optional
+	CPU *CPULayout `json:"cpu,omitempty"`
 
 	// bootDevice is the disk that the VM boots from.
 	// +kubebuilder:default={size: "30G"}
@@ -112,7 +118,7 @@ const (
 )
 
 // PoolAffinity is a rule about the Hosts of one NodePool's VMs.
-// +kubebuilder:validation:Enum=None;SameHost;SeparateHosts
+// +kubebuilder:validation:Enum=None;SameHost;SameCell;SeparateHosts
 type PoolAffinity string
 
 const (
@@ -120,6 +126,8 @@ const (
 	PoolAffinityNone PoolAffinity = "None"
 	// PoolAffinitySameHost keeps all VMs of a NodePool on one Host.
 	PoolAffinitySameHost PoolAffinity = "SameHost"
+	// PoolAffinitySameCell keeps all VMs of a NodePool in one NUMA cell of one Host.
+	PoolAffinitySameCell PoolAffinity = "SameCell"
 	// PoolAffinitySeparateHosts never puts two VMs of a NodePool on one Host.
 	PoolAffinitySeparateHosts PoolAffinity = "SeparateHosts"
 )
@@ -134,7 +142,7 @@ type PlacementStrategy struct {
 	ZoneBalance ZoneBalance `json:"zoneBalance,omitempty"`
 
 	// poolAffinity is a rule about all VMs of one NodePool, which zoneBalance cannot break: SameHost keeps them on one host,
-	// so that their traffic never leaves it; SeparateHosts puts at most one of them on each host. A VM that the rule has no
+	// so that their traffic never leaves it; SameCell even in one NUMA cell of it (it needs spec.cpu); SeparateHosts puts at most one of them on each host. A VM that the rule has no
 	// host for is not made. This field is an addition of this provider.
 	// +kubebuilder:default=None
 	// +optional

@@ -28,6 +28,8 @@ const (
 	ConditionTagsAllowed = "TagsAllowed"
 	// ConditionResourcePoolReady is true when the resource pool exists.
 	ConditionResourcePoolReady = "ResourcePoolReady"
+	// ConditionCPULayoutReady is true when at least one Host can lay VMs out as the class asks: NUMA cells, cores, hugepages.
+	ConditionCPULayoutReady = "CPULayoutReady"
 )
 
 // ConditionLaunchesSucceed is false while launches of the class keep failing, or clones take almost longer than Karpenter
@@ -47,6 +49,8 @@ const (
 	ReasonTemplatesNotFound = "TemplatesNotFound"
 	// ReasonMetadataOptionsNotFound says that a Secret of metadataOptions does not exist or lacks a key.
 	ReasonMetadataOptionsNotFound = "MetadataOptionsNotFound"
+	// ReasonNoHostCanBind says that no Host can lay VMs out as spec.cpu asks.
+	ReasonNoHostCanBind = "NoHostCanBind"
 )
 
 // Reasons of the other conditions when they are false.
@@ -114,6 +118,7 @@ func (in *ProxmoxNodeClass) StatusConditions(opts ...status.ForOption) status.Co
 		ConditionTagsAllowed,
 		ConditionResourcePoolReady,
 		ConditionInstanceMetadataOptionsReady,
+		ConditionCPULayoutReady,
 	).For(in, opts...)
 }
 

@@ -102,7 +102,7 @@ func (p *Provider) recallClaims(ctx context.Context) error {
 	}
 	claims := &karpv1.NodeClaimList{}
 	if err := p.Boot.Reader.List(ctx, claims); err != nil {
-		return fmt.Errorf("listing nodeclaims for the addresses that they were promised, %w", err)
+		return fmt.Errorf("listing nodeclaims for what they were promised, %w", err)
 	}
 	for i := range claims.Items {
 		p.Remember(&claims.Items[i])

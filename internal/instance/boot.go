@@ -190,7 +190,7 @@ func bootData(r bootRequest) (bootdata.Data, error) {
 	kubelet, err := bootdata.NewKubeletConfiguration(bootdata.KubeletInput{
 		ProviderID: r.intent.ProviderID(), Taints: taints,
 		KubeReserved: r.overhead.KubeReserved, SystemReserved: r.overhead.SystemReserved, EvictionHard: r.overhead.EvictionThreshold,
-		Settings: kubeletSettings(r.class.Spec.KubeletConfiguration),
+		Settings: pinnedKubelet(kubeletSettings(r.class.Spec.KubeletConfiguration), r.intent, r.overhead),
 	})
 	if err != nil {
 		return bootdata.Data{}, fmt.Errorf("making the kubelet's configuration, %w", err)

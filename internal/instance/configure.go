@@ -32,6 +32,8 @@ type shape struct {
 	network network.Assignment
 	// devices are PCI mappings, those of the Template included.
 	devices []string
+	// binding to cells of the Host; nil where the VM floats.
+	binding *Binding
 }
 
 // maxQueues is Proxmox's limit for a NIC.
@@ -56,6 +58,7 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 		// An inherited vcpus would hide some of the cores.
 		remove = append(remove, "vcpus")
 	}
+	remove = append(remove, layOut(cfg, want.binding, set)...)
 	if cfg.Options["protection"] == "1" {
 		// A protected Template passes its protection on; on a VM it means that an
 		// admin vetoes its removal.

@@ -17,7 +17,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -245,7 +244,7 @@ func (p *Provider) CurrentImage(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 	if err != nil || !ok {
 		return "", false
 	}
-	template, err := findTemplate(p.Inventory.View(), class, placement.Zone{Region: in.Region, Host: in.Host})
+	template, err := in.currentTemplate(p.Inventory.View(), class)
 	if err != nil {
 		return "", false
 	}

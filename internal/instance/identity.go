@@ -31,8 +31,12 @@ type Notes struct {
 }
 
 // Description is what the clone call writes into the VM's notes.
-func Description(id Identity, n Notes) string {
-	return id.markFor(n.Claim).Notes(fmt.Sprintf("Karpenter managed instance, class=%s, capacity-type=%s\n\nnodepool=%s, claim=%s, type=%s",
+func Description(id Identity, n Notes, b *Binding) string {
+	mark := id.markFor(n.Claim)
+	if b != nil {
+		mark.CPUs, mark.Pin = b.CPUs, b.Pin
+	}
+	return mark.Notes(fmt.Sprintf("Karpenter managed instance, class=%s, capacity-type=%s\n\nnodepool=%s, claim=%s, type=%s",
 		n.NodeClass, n.CapacityType, n.NodePool, n.Claim, n.InstanceType))
 }
 

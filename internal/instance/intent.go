@@ -47,6 +47,8 @@ type Intent struct {
 	// Devices are PCI mappings that the VM gets a device of, its Template's included.
 	Devices []string  `json:"devices,omitempty"`
 	Time    time.Time `json:"time"`
+	// Binding to cells and cores of the Host; nil where the VM floats.
+	Binding *Binding `json:"binding,omitempty"`
 	// Parked intents hold a VMID but no capacity: they wait for room.
 	Parked bool `json:"parked,omitempty"`
 }
@@ -98,6 +100,7 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}
 		r.DiskBytes = in.DiskBytes
 		r.Devices = in.Devices
+		r.Binding = in.Binding.reserved()
 	}
 	return r
 }

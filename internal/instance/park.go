@@ -40,7 +40,7 @@ func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 		best := option.Zones[0]
 		for _, zone := range option.Zones[1:] {
 			here, there := view.VMs(zone.Region, zone.Host, request.NodePool), view.VMs(best.Region, best.Host, request.NodePool)
-			if together := request.Affinity == v1alpha1.PoolAffinitySameHost; here != there && together == (here > there) {
+			if together := request.Affinity == v1alpha1.PoolAffinitySameHost || request.Affinity == v1alpha1.PoolAffinitySameCell; here != there && together == (here > there) {
 				best = zone
 			}
 		}
@@ -61,6 +61,7 @@ func (p *Provider) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.Proxmo
 	need.CPUs, need.MemoryBytes, need.DiskBytes, need.Storage = in.Cores, int64(in.MemoryMiB)<<20, in.DiskBytes, in.Storage
 	return placement.Request{
 		ClaimUID: string(claim.UID), NodePool: pool, Inherited: map[placement.Zone][]string{zone: need.Inherited},
+		Means:   map[placement.Zone]placement.Means{zone: need.Means},
 		Options: []placement.Option{{InstanceType: in.InstanceType, Need: need, Zones: []placement.Zone{zone}}},
 	}
 }

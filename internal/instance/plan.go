@@ -47,6 +47,13 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 		p.Inventory.Restore(in.Reservation(claim))
 		return in, nil
 	}
+	if p.Types.Bound(class) {
+		// A core that was promised before a restart, to a VM that is not made yet,
+		// stands nowhere but on its Claim.
+		if err := p.recallClaims(ctx); err != nil {
+			return Intent{}, err
+		}
+	}
 	request, err := p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay})
 	if err != nil {
 		return Intent{}, err
@@ -158,7 +165,7 @@ func (p *Provider) intentFor(
 	if err != nil {
 		return Intent{}, err
 	}
-	template, err := findTemplate(view, class, chosen.Zone)
+	template, err := templateFor(view, class, chosen)
 	if err != nil {
 		return Intent{}, err
 	}
@@ -167,7 +174,7 @@ func (p *Provider) intentFor(
 		TemplateHost: template.Host, TemplateID: template.VMID, ImageID: ownership.ImageID(template.VMID, *template.Config),
 		InstanceType: chosen.InstanceType, CapacityType: karpv1.CapacityTypeOnDemand,
 		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes,
-		Pool: class.Spec.ResourcePool, Devices: chosen.Devices,
+		Pool: class.Spec.ResourcePool, Devices: chosen.Devices, Binding: bindingOf(chosen.Binding),
 		Time: p.Clock.Now().UTC(),
 	}
 	if err := in.chooseStorages(view, class, template); err != nil {

@@ -23,7 +23,9 @@ import (
 // Deps is what the life of a VM needs around it.
 type Deps struct {
 	// Clients by region.
-	Clients   map[string]proxmox.Client
+	Clients map[string]proxmox.Client
+	// Roots by region do what no token may; most regions have none.
+	Roots     map[string]proxmox.Root
 	Inventory *inventory.Inventory
 	Types     *instancetype.Provider
 	Kube      client.Client

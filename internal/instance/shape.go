@@ -40,6 +40,9 @@ func (l *launch) ensureShaped(ctx context.Context, cfg proxmox.VMConfig) (growin
 				return err
 			}
 		}
+		if err = l.ensureBound(gctx); err != nil {
+			return err
+		}
 		if growing, err = l.grow(gctx, cfg); err != nil || l.growsQuickly() {
 			return err
 		}
@@ -75,7 +78,7 @@ func (l *launch) ensureConfigured(ctx context.Context) (proxmox.VMConfig, error)
 		cores: l.intent.Cores, memoryMiB: l.intent.MemoryMiB,
 		tags: l.class.Spec.Tags, macs: l.intent.MACs,
 		firewalled: firewalledInterfaces(l.class), iso: l.bootVolume(), devices: l.intent.Devices,
-		network: l.intent.Network,
+		network: l.intent.Network, binding: l.intent.Binding,
 	})
 	if err != nil {
 		return cfg, &LaunchError{Reason: ReasonTemplate, err: fmt.Errorf("configuring the clone of template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)}

@@ -7,6 +7,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -142,6 +144,8 @@ type setup struct {
 	kube        client.Client
 	kubeCluster string
 	clock       clock.WithTicker
+	hosts       inventory.Settings
+	roots       map[string]proxmox.Root
 }
 
 // hurried waits as much shorter as the simulator is faster.
@@ -159,7 +163,9 @@ func (w *world) process(options ...func(*setup)) *process {
 		option(&s)
 	}
 	c := w.client()
-	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{Interval: 100 * time.Millisecond, DetailRange: inventory.VMIDRange{From: 20000, To: 99999}})
+	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{
+		Interval: 100 * time.Millisecond, DetailRange: inventory.VMIDRange{From: 20000, To: 99999}, Settings: s.hosts,
+	})
 	w.Expect(err).NotTo(HaveOccurred())
 	if !s.frozen {
 		ctx, cancel := context.WithCancel(w.t.Context())
@@ -168,13 +174,13 @@ func (w *world) process(options ...func(*setup)) *process {
 		w.t.Cleanup(func() { cancel(); <-stopped })
 	}
 	w.Expect(inv.RefreshAll(w.t.Context())).To(Succeed())
-	types, err := instancetype.New(instancetype.Deps{Inventory: inv})
+	types, err := instancetype.New(instancetype.Deps{Inventory: inv, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(s.roots))}})
 	w.Expect(err).NotTo(HaveOccurred())
 	settings := instance.DefaultSettings()
 	settings.TaskTimeout = 20 * time.Second
 	settings.LaunchPatience = 20 * time.Second
 	return &process{inventory: inv, Provider: instance.NewProvider(instance.Deps{
-		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Types: types, Kube: s.kube,
+		Clients: map[string]proxmox.Client{region: c}, Roots: s.roots, Inventory: inv, Types: types, Kube: s.kube,
 		Boot:  instance.BootSource{Reader: w.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: w.kube}},
 		Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
 	})}

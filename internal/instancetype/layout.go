@@ -34,6 +34,8 @@ type class struct {
 	unusable []v1alpha1.UnusableZone
 	network  *v1alpha1.Network
 	affinity v1alpha1.PoolAffinity
+	cpu      placement.Layout
+	slotTag  string
 }
 
 // classOf reads a NodeClass. The slices are the NodeClass's own.
@@ -55,6 +57,7 @@ func classOf(nodeClass *v1alpha1.ProxmoxNodeClass) class {
 
 func (c class) equal(other class) bool {
 	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.maxPods == other.maxPods && c.affinity == other.affinity &&
+		c.cpu == other.cpu && c.slotTag == other.slotTag &&
 		slices.Equal(c.selected, other.selected) && slices.Equal(c.unusable, other.unusable) &&
 		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
 }
@@ -79,6 +82,8 @@ func (c class) diskBytes() int64 {
 type layout struct {
 	listKey
 	affinity  v1alpha1.PoolAffinity
+	cpu       placement.Layout
+	slotTag   string
 	diskBytes int64
 	maxPods   int64 // 0 = the type's
 	zones     []zone
@@ -107,10 +112,12 @@ type zone struct {
 	devices string
 	// price is the Host's factor.
 	price float64
+	// means to lay VMs out as the class asks.
+	means placement.Means
 }
 
 func (l layout) equal(other layout) bool {
-	return l.diskBytes == other.diskBytes && l.maxPods == other.maxPods && l.affinity == other.affinity && slices.Equal(l.zones, other.zones)
+	return l.diskBytes == other.diskBytes && l.maxPods == other.maxPods && l.affinity == other.affinity && l.cpu == other.cpu && slices.Equal(l.zones, other.zones)
 }
 
 // layoutOf puts together every Host that is known from the view or from the
@@ -146,6 +153,8 @@ func layoutOf(view inventory.View, key listKey, c class) layout {
 	return layout{
 		listKey:   key,
 		affinity:  c.affinity,
+		cpu:       c.cpu,
+		slotTag:   c.slotTag,
 		diskBytes: c.diskBytes(),
 		maxPods:   int64(c.maxPods),
 		zones: slices.SortedFunc(maps.Values(zones), func(a, b zone) int {

@@ -42,6 +42,8 @@ type Deps struct {
 	// VolumeLimits say by CSI driver how many volumes a Node takes, for the time
 	// until the driver says so itself.
 	VolumeLimits map[string]int
+	// CPULayouts say how VMs lie on their Hosts.
+	CPULayouts CPULayouts
 	// VMMemoryOverhead is the share of a VM's memory that the Node does not see,
 	// see DefaultVMMemoryOverhead.
 	VMMemoryOverhead float64
@@ -122,6 +124,7 @@ func (p *Provider) ListFor(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string
 // current gives the NodeClass's list, computed anew if something changed.
 func (p *Provider) current(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) *list {
 	view, marks, c, now := p.deps.Inventory.View(), p.unavailable.current(), classOf(nodeClass), p.deps.Clock.Now()
+	c.cpu, c.slotTag = p.deps.CPULayouts.of(nodeClass)
 	key := listKey{nodeClass: nodeClass.Name}
 	if c.affinity != "" && c.affinity != v1alpha1.PoolAffinityNone {
 		key.nodePool = nodePool
@@ -166,7 +169,7 @@ func (p *Provider) refresh(key listKey, view inventory.View, marks uint64, c cla
 // them what Karpenter cached.
 func (p *Provider) compute(key listKey, before *list, view inventory.View, c class) *list {
 	now := p.deps.Clock.Now()
-	l := &list{layout: layoutOf(view, key, c), flaps: flaps{next: math.MaxInt64}}
+	l := &list{layout: p.deps.CPULayouts.withMeans(layoutOf(view, key, c), view), flaps: flaps{next: math.MaxInt64}}
 	if before != nil {
 		l.flaps = before.flaps.passOn(now)
 	}
@@ -221,7 +224,7 @@ func (p *Provider) availability(view inventory.View, l layout, t Type) []bool {
 	available := make([]bool, len(l.zones))
 	need := p.needOf(l, t)
 	for n, z := range l.zones {
-		need.Storage, need.Inherited = z.storage, z.inherited()
+		need.Storage, need.Inherited, need.Means = z.storage, z.inherited(), z.means
 		_, marked := p.unavailable.find(Offerings{z.Zone, t.Name, l.nodeClass})
 		available[n] = z.excluded == "" && z.exhausted == "" && z.template != 0 && z.ready && !marked && placement.Fits(view, z.Zone, need)
 	}
@@ -232,14 +235,14 @@ func (p *Provider) availability(view inventory.View, l layout, t Type) []bool {
 func (p *Provider) needOf(l layout, t Type) placement.Need {
 	return placement.Need{
 		CPUs: t.CPUs, MemoryBytes: t.MemoryBytes, DiskBytes: max(l.diskBytes, t.EphemeralBytes),
-		Devices: p.deps.Devices.needs(t), NodePool: l.nodePool, Affinity: l.affinity,
+		Devices: p.deps.Devices.needs(t), NodePool: l.nodePool, Affinity: l.affinity, Layout: l.cpu,
 	}
 }
 
 // needIn is what a VM of the type takes in a zone.
 func (p *Provider) needIn(l layout, t Type, z zone) placement.Need {
 	need := p.needOf(l, t)
-	need.Storage, need.Inherited = z.storage, z.inherited()
+	need.Storage, need.Inherited, need.Means = z.storage, z.inherited(), z.means
 	return need
 }
 

@@ -39,10 +39,14 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 		Affinity:  nodeClass.Spec.PlacementStrategy.PoolAffinity,
 		Storages:  make(map[placement.Zone]string, len(l.layout.zones)),
 		Inherited: map[placement.Zone][]string{},
+		Means:     map[placement.Zone]placement.Means{},
 		Excluded:  map[placement.Zone]string{},
 	}
 	for _, z := range l.layout.zones {
 		request.Storages[z.Zone] = z.storage
+		if l.layout.cpu.Bound {
+			request.Means[z.Zone] = z.means
+		}
 		if z.devices != "" {
 			request.Inherited[z.Zone] = z.inherited()
 		}

@@ -4,12 +4,9 @@
 package inventory
 
 import (
-	"encoding/json"
-	"regexp"
-
 	"k8s.io/utils/cpuset"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 )
 
 // Binding ties a VM to cells of its Host, and perhaps to cores.
@@ -28,37 +25,22 @@ type BoundCell struct {
 	MemoryMiB int64
 }
 
-// pinPattern finds the machine block in a VM's notes. The block is the instance
-// package's, which writes it; what it says about CPUs is read here, where they are
-// counted.
-var pinPattern = regexp.MustCompile(`<!-- karpenter\.proxmox\.sinextra\.dev (\{[^\n]*\}) -->`)
-
-// pinnedBy are the CPUs that a hookscript pins the VM to. Proxmox knows nothing of
-// that: only the notes tell.
-func pinnedBy(config proxmox.VMConfig) cpuset.CPUSet {
-	found := pinPattern.FindStringSubmatch(config.Description())
-	if found == nil {
-		return cpuset.New()
-	}
-	var block struct {
-		CPUs string `json:"cpus"`
-	}
-	if json.Unmarshal([]byte(found[1]), &block) != nil {
-		return cpuset.New()
-	}
-	set, err := cpuset.Parse(block.CPUs)
-	if err != nil {
-		return cpuset.New()
-	}
-	return set
-}
-
-// pinned are the CPUs that a guest is tied to by its configuration or its notes.
+// pinned are the CPUs that a guest is tied to: by its affinity, or by a hookscript,
+// of which Proxmox knows nothing and only the mark in the notes tells.
 func (g Guest) pinned() cpuset.CPUSet {
 	if g.Config == nil {
 		return cpuset.New()
 	}
-	return g.Config.Affinity().Union(pinnedBy(*g.Config))
+	set := g.Config.Affinity()
+	mark, ok := ownership.Read(g.Config.Description())
+	if !ok || mark.VMID != g.VMID {
+		return set
+	}
+	hooked, err := cpuset.Parse(mark.CPUs)
+	if err != nil {
+		return set
+	}
+	return set.Union(hooked)
 }
 
 // share is what a guest takes of one cell.

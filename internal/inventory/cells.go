@@ -66,6 +66,12 @@ func (c CellAccount) FreeCPUs(given int) int {
 	return int(math.Floor(float64(c.size-given)*c.ratio+1e-9)) - c.shared
 }
 
+// CPUs of the cell, whoever has them.
+func (c CellAccount) CPUs() cpuset.CPUSet { return c.cpus }
+
+// Size is how many CPUs the cell has.
+func (c CellAccount) Size() int { return c.cpus.Size() }
+
 // Has counts the CPUs of a set that are in the cell, and those of them that would
 // be taken from its other VMs.
 func (c CellAccount) Has(cpus cpuset.CPUSet) (all, shared int) {
@@ -93,6 +99,21 @@ func (v View) Cells(region, host string) *CellAccounts {
 		return &CellAccounts{Problem: v.unknownHost(region)}
 	}
 	return account.cells()
+}
+
+// PoolCells are the cells of a Host that VMs of a NodePool are bound to.
+func (v View) PoolCells(region, host, nodePool string) []int {
+	var cells []int
+	for _, p := range promisedOn(v, region, host) {
+		if p.NodePool != nodePool || p.Binding == nil {
+			continue
+		}
+		for _, cell := range p.Binding.Cells {
+			cells = append(cells, cell.ID)
+		}
+	}
+	slices.Sort(cells)
+	return slices.Compact(cells)
 }
 
 // lazyCells gives every Host its account of cells, computed once when asked for:

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 )
 
 const (
@@ -65,9 +66,16 @@ func TestWhatGuestsTakeFromCells(t *testing.T) {
 		"what a hookscript pins stands in the notes": {
 			func(h *numaHost) {
 				h.guest(vm(20001, "pve1", "running", 2, 8),
-					"description", "notes\n\n<!-- karpenter.proxmox.sinextra.dev {\"v\":1,\"vmid\":20001,\"cpus\":\"0-1\",\"pin\":[0,1]} -->")
+					"description", ownership.Mark{VMID: 20001, KubeCluster: "k", ClaimUID: "c", CPUs: "0-1", Pin: []int{0, 1}}.Notes("ours"))
 			},
 			"0: 6 24.0 [2 3 4 5 6 7]; 1: 8 32.0 " + allOf1,
+		},
+		"but not in those of a copy": {
+			func(h *numaHost) {
+				h.guest(vm(20001, "pve1", "running", 2, 8),
+					"description", ownership.Mark{VMID: 20002, KubeCluster: "k", ClaimUID: "c", CPUs: "0-1", Pin: []int{0, 1}}.Notes("ours"))
+			},
+			"0: 7 28.0 " + allOf0 + "; 1: 7 28.0 " + allOf1,
 		},
 		"a slot keeps its cores from being picked": {
 			func(h *numaHost) {

@@ -99,16 +99,20 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	if err != nil {
 		return nil, err
 	}
+	roots, err := connectRoots(ctx, settings)
+	if err != nil {
+		return nil, err
+	}
 	o.Types, err = instancetype.New(instancetype.Deps{
 		Inventory: o.Inventory, Catalogue: settings.Catalogue, Clock: core.Clock,
 		VMMemoryOverhead: opts.VMMemoryOverheadPercent, Pricing: opts.Pricing, Devices: opts.PCIResources,
-		VolumeLimits: opts.VolumeLimits, Registerer: crmetrics.Registry,
+		VolumeLimits: opts.VolumeLimits, CPULayouts: cpuLayouts(opts.NodePolicy, roots), Registerer: crmetrics.Registry,
 	})
 	if err != nil {
 		return nil, err
 	}
 	o.Instances = instance.NewProvider(instance.Deps{
-		Clients: byRegion(clients), Inventory: o.Inventory, Types: o.Types, Kube: core.GetClient(),
+		Clients: byRegion(clients), Roots: roots, Inventory: o.Inventory, Types: o.Types, Kube: core.GetClient(),
 		Boot: instance.BootSource{
 			Reader: o.uncached, Namespace: opts.SystemNamespace, Version: version,
 			Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: core.Clock},

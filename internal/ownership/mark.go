@@ -24,6 +24,12 @@ type Mark struct {
 	Name string `json:"name,omitempty"`
 
 	ClaimUID string `json:"claim,omitempty"`
+	// CPUs of the Host that the VM has to itself, as a list ("2-3,34-35"), and the one
+	// of each vCPU, in their order ([2,34,3]). A hookscript pins by them. What it
+	// must check first: VMID is the VM's own, there are as many as the VM has vCPUs,
+	// and every one of them is among CPUs and a CPU of the Host.
+	CPUs string `json:"cpus,omitempty"`
+	Pin  []int  `json:"pin,omitempty"`
 
 	TemplateUID string `json:"template,omitempty"`
 	// Generation names what a Template was made of: VMs of the same generation

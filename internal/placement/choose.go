@@ -28,6 +28,8 @@ type Request struct {
 	Storages map[Zone]string
 	// Inherited devices by zone, likewise.
 	Inherited map[Zone][]string
+	// Means to lay a VM out as its Need asks, by zone.
+	Means map[Zone]Means
 	// Excluded zones are in no Option; they appear in the error with this reason.
 	Excluded map[Zone]string
 	// Why there are no Options, where there are none.
@@ -51,6 +53,8 @@ type Placement struct {
 	Need Need
 	// Devices are the PCI mappings that the VM gets a device of.
 	Devices []string
+	// Binding to cells and cores of the Host; nil where the VM floats.
+	Binding *Binding
 }
 
 // Choose takes the cheapest option that fits anywhere and, among the Hosts where
@@ -64,6 +68,7 @@ type Placement struct {
 //   - Packed: where the share is highest after the placement, so that other Hosts
 //     stay empty for what is large; then the Host with more VMs of the NodePool.
 //
+// Before all that comes the Host where a VM that is bound to cells needs the fewest.
 // What is still equal is decided by a hash of claim and Host: stable for one
 // claim, without preference for any Host over many. The error is a *NoFitError.
 func Choose(view inventory.View, request Request) (Placement, error) {
@@ -97,9 +102,11 @@ func (r *Request) need(option *Option) Need {
 
 // place is the decision for a site that fits.
 func (r *Request) place(option *Option, need Need, s *site) Placement {
-	need.Storage, need.Inherited = s.storage, s.inherited
+	need.Storage, need.Inherited, need.Means = s.storage, s.inherited, s.means
 	devices, _, _ := assign(s.host.FreeDevices, s.inherited, need.Devices)
-	return Placement{InstanceType: option.InstanceType, Price: option.Price, Zone: s.zone, Need: need, Devices: devices}
+	return Placement{
+		InstanceType: option.InstanceType, Price: option.Price, Zone: s.zone, Need: need, Devices: devices, Binding: s.bind(&need),
+	}
 }
 
 // siteCache looks each zone up once: most options share their zones.
@@ -120,6 +127,7 @@ func (c *siteCache) of(option *Option) []*site {
 	all := make([]site, len(option.Zones))
 	for n, zone := range option.Zones {
 		all[n] = siteOf(c.view, zone, cmp.Or(option.Need.Storage, c.request.Storages[zone]), c.request.Inherited[zone])
+		all[n].means = c.request.Means[zone]
 		c.sites[n] = &all[n]
 	}
 	return c.sites
@@ -135,6 +143,7 @@ type candidate struct {
 	*site
 	share float64
 	vms   int
+	cells int // of a VM that is bound to some
 }
 
 func newCandidate(s *site, need *Need) candidate {
@@ -145,7 +154,8 @@ func newCandidate(s *site, need *Need) candidate {
 			float64(taken.CPUs)/float64(s.host.Allocatable.CPUs),
 			float64(taken.MemoryBytes)/float64(s.host.Allocatable.MemoryBytes),
 		),
-		vms: s.view.VMs(s.zone.Region, s.zone.Host, need.NodePool),
+		vms:   s.view.VMs(s.zone.Region, s.zone.Host, need.NodePool),
+		cells: s.cellsFor(need),
 	}
 }
 
@@ -161,6 +171,7 @@ func (c candidate) before(other candidate, request *Request) bool {
 	default:
 		order = cmp.Or(emptier, fewer)
 	}
+	order = cmp.Or(cmp.Compare(c.cells, other.cells), order)
 	if order == 0 {
 		order = cmp.Compare(hash(c.zone.String(), request.ClaimUID), hash(other.zone.String(), request.ClaimUID))
 	}

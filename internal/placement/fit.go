@@ -34,6 +34,12 @@ type Need struct {
 	// NodePool that the VM belongs to, and the rule about all of its VMs.
 	NodePool string
 	Affinity v1alpha1.PoolAffinity
+	// Layout on the Host, and what there is there to get it.
+	Layout Layout
+	Means  Means
+	// single keeps the VM in one cell, only names those that it may be in.
+	single bool
+	only   []int
 }
 
 func (n Need) amount() inventory.Amount {
@@ -43,7 +49,8 @@ func (n Need) amount() inventory.Amount {
 // Fit tells whether a Host can take a VM now, and if not, why, in words that
 // begin with the Host's name: "pve2: 4 CPUs free, 8 wanted".
 func Fit(view inventory.View, zone Zone, need Need) (ok bool, reason string) {
-	if reason = siteOf(view, zone, need.Storage, need.Inherited).explain(&need); reason != "" {
+	s := siteFor(view, zone, &need)
+	if reason = s.explain(&need); reason != "" {
 		return false, zone.Host + ": " + reason
 	}
 	return true, ""
@@ -51,7 +58,7 @@ func Fit(view inventory.View, zone Zone, need Need) (ok bool, reason string) {
 
 // Fits is Fit without the words. It allocates nothing.
 func Fits(view inventory.View, zone Zone, need Need) bool {
-	s := siteOf(view, zone, need.Storage, need.Inherited)
+	s := siteFor(view, zone, &need)
 	return s.check(&need, nil)
 }
 
@@ -67,6 +74,14 @@ type site struct {
 	hasDisk bool
 	// inherited devices of VMs there.
 	inherited []string
+	means     Means
+}
+
+// siteFor is the site of a Need that is complete by itself.
+func siteFor(view inventory.View, zone Zone, need *Need) site {
+	s := siteOf(view, zone, need.Storage, need.Inherited)
+	s.means = need.Means
+	return s
 }
 
 func siteOf(view inventory.View, zone Zone, storage string, inherited []string) site {
@@ -108,6 +123,7 @@ func (s *site) check(need *Need, why report) bool {
 	}
 	fits = checkDevices(s, need, why) && fits
 	fits = checkAffinity(s, need, why) && fits
+	fits = checkCells(s, need, why) && fits
 	return checkStorage(s, need, why) && fits
 }
 
@@ -154,7 +170,7 @@ func checkAffinity(s *site, need *Need, why report) bool {
 		if why != nil {
 			why("has a VM of NodePool %s, whose VMs are kept on separate Hosts", need.NodePool)
 		}
-	case v1alpha1.PoolAffinitySameHost:
+	case v1alpha1.PoolAffinitySameHost, v1alpha1.PoolAffinitySameCell:
 		other := s.view.PoolElsewhere(s.zone.Region, s.zone.Host, need.NodePool)
 		if other == "" {
 			return true

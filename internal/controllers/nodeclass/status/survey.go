@@ -38,6 +38,7 @@ var checks = []check{
 	{v1alpha1.ConditionSecurityGroupsReady, v1alpha1.ReasonSecurityGroupsNotFound, securityGroups, one(inventory.FactSecurityGroups)},
 	{v1alpha1.ConditionTagsAllowed, v1alpha1.ReasonTagsForbidden, tags, one(inventory.FactOptions)},
 	{v1alpha1.ConditionResourcePoolReady, v1alpha1.ReasonResourcePoolNotFound, pool, poolFacts},
+	{v1alpha1.ConditionCPULayoutReady, v1alpha1.ReasonNoHostCanBind, cpuLayout, none},
 }
 
 func none(zone) []inventory.Fact { return nil }

@@ -26,6 +26,8 @@ type zone struct {
 	// tooSlow says why clones take too long here, almostTooSlow that they are close to
 	// it, as learned; empty when they do not.
 	tooSlow, almostTooSlow string
+	// unboundable says why VMs cannot be tied to cells or cores as the class asks.
+	unboundable string
 	// before tells that the zone was usable when it was last checked.
 	before bool
 }
@@ -77,6 +79,7 @@ func (c *Controller) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 				z.template = &template
 				z.config = snapshot.Guests[template.VMID].Config
 				z.tooSlow, z.almostTooSlow = c.cloneVerdict(z)
+				z.unboundable = c.instances.Types.Lacking(view, class, template)
 			}
 			zones = append(zones, z)
 		}

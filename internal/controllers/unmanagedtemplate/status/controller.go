@@ -156,8 +156,8 @@ func hostsOf(snapshot *inventory.Snapshot, guests []inventory.Guest) []string {
 }
 
 func matches(guest inventory.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) bool {
-	if !guest.Template || guest.Config == nil {
-		return false
+	if !guest.Template || guest.Config == nil || guest.IsSlot() {
+		return false // a slot is for one VM, not for all
 	}
 	if spec.TemplateName != "" && spec.TemplateName != guest.Name {
 		return false
