@@ -43,6 +43,10 @@ const ConditionAddressesAvailable = "AddressesAvailable"
 // ReasonPoolExhausted says that all addresses of a pool are taken.
 const ReasonPoolExhausted = "PoolExhausted"
 
+// ConditionHostsHaveRoom is false while no Host can take even the smallest VM of the class; its message says why, Host by
+// Host. It has no part in Ready: room comes and goes.
+const ConditionHostsHaveRoom = "HostsHaveRoom"
+
 // Reasons of conditions that other programs may know from before.
 const (
 	// ReasonTemplatesNotFound says that no Host has the Template.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -284,4 +285,29 @@ func (p *Provider) Reasons(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType st
 		}
 	}
 	return reasons
+}
+
+// Room is nil when any offering of the NodeClass is available. Otherwise it tells
+// Host by Host why not even the smallest type is.
+func (p *Provider) Room(nodeClass *v1alpha1.ProxmoxNodeClass) *placement.NoFitError {
+	l := p.current(nodeClass, "")
+	smallest := -1
+	for n, available := range l.available {
+		if slices.Contains(available, true) {
+			return nil
+		}
+		if smallest < 0 || p.prices[n] < p.prices[smallest] {
+			smallest = n
+		}
+	}
+	e := &placement.NoFitError{}
+	if smallest >= 0 {
+		e.InstanceType = l.types[smallest].Name
+	}
+	reasons := p.Reasons(nodeClass, e.InstanceType)
+	for _, z := range l.layout.zones {
+		// Beside the Host's name its reason need not name it again.
+		e.Hosts = append(e.Hosts, placement.HostReason{Zone: z.Zone, Reason: strings.TrimPrefix(reasons[z.Zone], z.Host+": ")})
+	}
+	return e
 }

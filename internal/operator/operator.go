@@ -29,6 +29,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/freed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/drift"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/handover"
@@ -122,6 +123,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	o.Templates = template.NewProvider(template.Deps{
 		Clients: byRegion(clients), Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: opts.Templates(),
 	})
+	core.EventRecorder = explain.Decorate(core.EventRecorder, core.GetClient(), o.Instances, core.Clock)
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,
 		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, Repair: opts.Repair,
@@ -174,6 +176,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Avoidance: opts.Avoidance,
 		}),
 		handover.NewController(o.Instances),
+		freed.NewController(o.Inventory, cluster),
 		drift.NewController(kube, o.Instances, o.EventRecorder),
 		explain.NewController(kube, o.Instances, o.EventRecorder, cluster),
 		inplace.NewController(kube, o.Instances, o.EventRecorder),

@@ -102,6 +102,7 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 	c.bootData(ctx, class)
 	c.launches(class, zones)
 	c.addresses(class)
+	c.room(class)
 	explainReady(class)
 	for region, facts := range found.doubts {
 		c.inventory.Doubt(region, facts...)

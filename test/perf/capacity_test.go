@@ -1,0 +1,147 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package perf_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const gib = int64(1) << 30
+
+// hundred is a Cluster of 100 Hosts whose view a test may publish anew.
+type hundred struct {
+	resources  proxmox.Resources
+	configs    map[int]*proxmox.VMConfig
+	generation uint64
+	view       inventory.View
+}
+
+func (h *hundred) View() inventory.View { return h.view }
+
+func (h *hundred) publish() {
+	snapshot := inventory.NewSnapshot(inventory.Reading{Region: "r", Resources: h.resources, Configs: h.configs}, nil, inventory.VMIDRange{})
+	h.generation++
+	h.view = inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{})
+	h.view.Generation = h.generation
+}
+
+// largeFleet is 100 Hosts, 60 instance types and 5 NodeClasses.
+func largeFleet(t *testing.T) (*hundred, *instancetype.Provider, []*v1alpha1.ProxmoxNodeClass) {
+	t.Helper()
+	h := &hundred{configs: map[int]*proxmox.VMConfig{}}
+	var zones []string
+	for n := range 100 {
+		name, vmid := fmt.Sprint("pve", n), 900+n
+		h.resources.Hosts = append(h.resources.Hosts, proxmox.HostRow{Name: name, Online: true, CPUs: 64, MemoryBytes: 512 * gib})
+		h.resources.Storages = append(h.resources.Storages, proxmox.StorageRow{Name: "local", Host: name, Type: "dir", Content: []string{"images"}, Available: true, TotalBytes: 4000 * gib})
+		h.resources.Guests = append(h.resources.Guests, proxmox.GuestRow{VMID: vmid, Kind: proxmox.KindQEMU, Host: name, Status: "stopped", Template: true, MemoryBytes: gib})
+		h.configs[vmid] = &proxmox.VMConfig{Options: map[string]string{"scsi0": "local:base-disk,size=3G", "boot": "order=scsi0", "template": "1"}}
+		zones = append(zones, fmt.Sprintf("r/%s/%d", name, vmid))
+	}
+	h.publish()
+	var types []instancetype.Type
+	for n := range 60 {
+		types = append(types, instancetype.Type{Name: fmt.Sprint("t", n), Family: "t", CPUs: 1 + n, MemoryBytes: int64(1+n) * 4 * gib, Pods: 110, EphemeralBytes: 30 * gib})
+	}
+	catalogue, err := instancetype.NewCatalogue(types)
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider, err := instancetype.New(instancetype.Deps{Inventory: h, Catalogue: catalogue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var classes []*v1alpha1.ProxmoxNodeClass
+	for n := range 5 {
+		class := &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("class", n)}}
+		class.Spec.BootDevice.Size = "30G"
+		class.Status.SelectedZones = zones
+		classes = append(classes, class)
+	}
+	return h, provider, classes
+}
+
+// best is the shortest of several runs, in milliseconds of a machine on which the
+// calibration takes as long as on the one that the ranges were made on. Other work
+// and slower machines make both longer.
+func best(runs int, before, f func()) float64 {
+	shortest, yard := time.Hour, time.Hour
+	for range runs {
+		began := time.Now()
+		calibrate()
+		yard = min(yard, time.Since(began))
+		if before != nil {
+			before()
+		}
+		began = time.Now()
+		f()
+		shortest = min(shortest, time.Since(began))
+	}
+	return shortest.Seconds() * 1000 * calibration.Seconds() / yard.Seconds()
+}
+
+// calibration is what calibrate takes on the machine that the ranges were made on.
+const calibration = 2 * time.Millisecond
+
+func calibrate() {
+	sum := sha256.Sum256(nil)
+	seen := map[[32]byte]int{}
+	for n := range 5000 {
+		sum = sha256.Sum256(sum[:])
+		seen[sum] = n
+	}
+}
+
+// TestLargeFleets holds the figures of 100 Hosts, 60 types and 5 NodeClasses.
+func TestLargeFleets(t *testing.T) {
+	h, provider, classes := largeFleet(t)
+	all := func() {
+		for _, class := range classes {
+			provider.List(class)
+		}
+	}
+	all()
+	count(t, "allocations of an unchanged list", testing.AllocsPerRun(100, all))
+	timed(t, "unchanged list, ms", best(20, nil, all)/float64(len(classes)))
+	online := true
+	timed(t, "full refresh of all lists, ms", best(10, func() {
+		online = !online
+		h.resources.Hosts[0].Online = online
+		h.publish()
+	}, all))
+
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{UID: "uid"}}
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
+	request, err := provider.Request(classes[0], claim, instancetype.RequestOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	timed(t, "choose a place, ms", best(20, nil, func() {
+		if _, err := placement.Choose(h.View(), request); err != nil {
+			t.Error(err)
+		}
+	}))
+	for n := range request.Options {
+		request.Options[n].Need.CPUs += 100
+	}
+	timed(t, "choose where nothing fits, ms", best(20, nil, func() {
+		if _, err := placement.Choose(h.View(), request); err == nil {
+			t.Error("something fits")
+		}
+	}))
+}
