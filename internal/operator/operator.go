@@ -123,7 +123,6 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	o.Templates = template.NewProvider(template.Deps{
 		Clients: byRegion(clients), Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: opts.Templates(),
 	})
-	core.EventRecorder = explain.Decorate(core.EventRecorder, core.GetClient(), o.Instances, core.Clock)
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,
 		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, Repair: opts.Repair,
