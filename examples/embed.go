@@ -7,7 +7,12 @@ package examples
 
 import "embed"
 
-// Files are the manifests, one directory per recipe.
+// Files are the manifests, one directory per subject.
 //
-//go:embed kubeadm/*.yaml templates/*.yaml
+//go:embed */*.yaml
 var Files embed.FS
+
+// Recipes are the directories with one way each to have Nodes join.
+func Recipes() []string {
+	return []string{"kubeadm", "k3s", "rke2", "talos", "flatcar", "fedora-coreos"}
+}

@@ -74,18 +74,22 @@ func resources(cpu, memory string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 }
 
-// kubeadmTemplates are those of the example that users start from.
-func kubeadmTemplates(t *testing.T) bootdata.Templates {
+// recipe reads an example's Secrets: what its users start from.
+func recipe(t *testing.T, name string) (templates bootdata.Templates, values map[string]string) {
 	t.Helper()
 	g := NewWithT(t)
-	raw, err := examples.Files.ReadFile("kubeadm/secrets.yaml")
+	raw, err := examples.Files.ReadFile(name + "/secrets.yaml")
 	g.Expect(err).NotTo(HaveOccurred())
-	first, _, _ := bytes.Cut(raw, []byte("\n---\n"))
-	var secret corev1.Secret
-	g.Expect(yaml.UnmarshalStrict(first, &secret)).To(Succeed())
+	first, second, found := bytes.Cut(raw, []byte("\n---\n"))
+	g.Expect(found).To(BeTrue())
+	var secrets [2]corev1.Secret
+	g.Expect(yaml.UnmarshalStrict(first, &secrets[0])).To(Succeed())
+	g.Expect(yaml.UnmarshalStrict(second, &secrets[1])).To(Succeed())
+	g.Expect(secrets[0].Name).To(Equal(name + "-templates"))
+	g.Expect(secrets[1].Name).To(Equal(name + "-values"))
 	data := map[string][]byte{}
-	for key, text := range secret.StringData {
+	for key, text := range secrets[0].StringData {
 		data[key] = []byte(text)
 	}
-	return bootdata.TemplatesFrom(data)
+	return bootdata.TemplatesFrom(data), secrets[1].StringData
 }

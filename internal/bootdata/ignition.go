@@ -20,7 +20,8 @@ import (
 // others make Kubernetes objects of OpenShift, or are for devices.
 const butaneVariants = "fcos or flatcar"
 
-// transpile makes Ignition of Butane. Files of the machine that we run on are out
+// transpile makes Ignition of Butane. Contents are not compressed, so that the
+// same Butane gives the same bytes whichever Go we were built with. Files of the machine that we run on are out
 // of its reach: Butane's local takes effect only with a directory to take from.
 func transpile(name string, out *output) ([]byte, error) {
 	var head struct {
@@ -33,7 +34,9 @@ func transpile(name string, out *output) ([]byte, error) {
 		return nil, fault
 	}
 	made, findings, err := safely(func() ([]byte, report.Report, error) {
-		return config.TranslateBytes(out.Bytes(), common.TranslateBytesOptions{Raw: true})
+		options := common.TranslateBytesOptions{Raw: true}
+		options.NoResourceAutoCompression = true
+		return config.TranslateBytes(out.Bytes(), options)
 	})
 	if err := judge(name, "Butane", out, findings, err); err != nil {
 		return nil, err

@@ -15,8 +15,10 @@ import (
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/guest"
@@ -38,95 +40,166 @@ func startPlane(t *testing.T) *harness.Plane {
 	return plane
 }
 
-// bootDrive is the image that a VM of the kubeadm example boots from.
-func bootDrive(t *testing.T, plane *harness.Plane, token bootdata.Token) []byte {
+// candidate is one VM of the test: a recipe, and what belongs to it.
+type candidate struct {
+	recipe string
+	claim  bootdata.Claim
+	vmid   int
+	mac    string
+	// address is static: it must not be lost with the drive.
+	address string
+	token   bootdata.Token
+}
+
+func candidates() []candidate {
+	var out []candidate
+	for i, name := range examples.Recipes() {
+		out = append(out, candidate{
+			recipe: name, vmid: 20001 + i, mac: fmt.Sprintf("BC:24:11:7D:F3:%02X", i), address: fmt.Sprintf("192.168.7.%d", 10+i),
+			claim: bootdata.Claim{Name: name + "-x7k2p", UID: types.UID(fmt.Sprintf("6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b%02x", i))},
+		})
+	}
+	return out
+}
+
+// bootDrive is the image that a VM of the recipe boots from.
+func (c candidate) bootDrive(t *testing.T, plane *harness.Plane) []byte {
 	t.Helper()
+	g := NewWithT(t)
 	data := newData(t)
-	data.Values["apiServer"] = plane.Server
+	templates, values := recipe(t, c.recipe)
+	for _, key := range []string{"apiServer", "server"} {
+		if _, ok := values[key]; ok {
+			values[key] = plane.Server
+		}
+	}
+	data.Values = values
+	data.Metadata.Hostname, data.Metadata.InstanceUUID = c.claim.Name, string(c.claim.UID)
+	data.Kubernetes.KubeletConfiguration.ProviderID = c.providerID()
 	data.Kubernetes.RootCA = string(plane.Config.CAData)
-	data.Kubernetes.BootstrapToken = token.Value()
-	data.Network = bootdata.Network{Interfaces: []bootdata.Interface{{MacAddr: "BC:24:11:7D:F3:15"}}}
-	files, err := bootdata.Render(kubeadmTemplates(t), data)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	data.Kubernetes.BootstrapToken = c.token.Value()
+	data.Network = bootdata.Network{Interfaces: []bootdata.Interface{{MacAddr: c.mac, Address4: []string{c.address + "/24"}, Gateway4: "192.168.7.1"}}}
+	files, err := bootdata.Render(templates, data)
+	g.Expect(err).NotTo(HaveOccurred())
 	image, err := files.ISO()
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	g.Expect(err).NotTo(HaveOccurred())
 	return image
 }
 
-// scenarioWith is a Proxmox cluster with one VM that runs from this drive.
-func scenarioWith(image []byte) *pvesim.Scenario {
-	scenario := pvesim.DefaultScenario(1)
-	scenario.Files = append(scenario.Files, pvesim.File{Storage: "local", Name: "iso/boot.iso", Text: string(image)})
+func (c candidate) providerID() string { return fmt.Sprintf("proxmox://region-1/%d", c.vmid) }
+
+// join adds the candidate's VM, running from its drive, to a Proxmox cluster.
+func (c candidate) join(scenario *pvesim.Scenario, image []byte) {
+	iso := fmt.Sprintf("iso/boot-%d.iso", c.vmid)
+	scenario.Files = append(scenario.Files, pvesim.File{Storage: "local", Name: iso, Text: string(image)})
 	scenario.Guests = append(scenario.Guests, pvesim.Guest{
-		VMID: 20001, Name: "default-x7k2p", Host: "pve1", Status: "running",
+		VMID: c.vmid, Name: c.claim.Name, Host: "pve1", Status: "running",
 		Config: map[string]string{
 			"memory": "6144", "cores": "2", "boot": "order=scsi0;ide2", "agent": "enabled=1",
-			"scsi0": "local-lvm:vm-20001-disk-0,size=30G", "ide2": "local:iso/boot.iso,media=cdrom",
-			"net0": "virtio=BC:24:11:7D:F3:15,bridge=vmbr0", "smbios1": "uuid=" + string(claim.UID),
+			"scsi0": fmt.Sprintf("local-lvm:vm-%d-disk-0,size=30G", c.vmid), "ide2": "local:" + iso + ",media=cdrom",
+			"net0": "virtio=" + c.mac + ",bridge=vmbr0", "smbios1": "uuid=" + string(c.claim.UID),
 		},
 	})
-	return scenario
 }
 
-// TestTheKubeadmExampleJoins follows boot data all the way: a token in a real API
-// server, the example's templates, our image, and a VM that knows nothing else.
-func TestTheKubeadmExampleJoins(t *testing.T) {
+// recipeWorld is one control plane and one Proxmox cluster for all recipes.
+type recipeWorld struct {
+	plane   *harness.Plane
+	api     *harness.API
+	runtime *guest.Runtime
+	tokens  *bootdata.Tokens
+}
+
+// TestEveryRecipeJoins follows boot data all the way: a token in a real API server,
+// the recipe's templates, our image, and a VM that knows nothing else.
+func TestEveryRecipeJoins(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
-	plane := startPlane(t)
-	tokens := &bootdata.Tokens{Client: plane.Client}
-	token, err := tokens.Issue(ctx, claim)
-	g.Expect(err).NotTo(HaveOccurred())
-	again, err := tokens.Issue(ctx, claim)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(again.Value()).To(Equal(token.Value()))
-
-	runtime := guest.NewRuntime(guest.Options{HeartbeatInterval: time.Second, RestartDelay: time.Second})
-	sim, err := pvesim.New(scenarioWith(bootDrive(t, plane, token)), pvesim.Options{Speed: 20, Guests: runtime})
+	w := recipeWorld{plane: startPlane(t)}
+	w.tokens = &bootdata.Tokens{Client: w.plane.Client}
+	scenario := pvesim.DefaultScenario(1)
+	all := candidates()
+	for i := range all {
+		var err error
+		all[i].token, err = w.tokens.Issue(ctx, all[i].claim)
+		g.Expect(err).NotTo(HaveOccurred())
+		again, err := w.tokens.Issue(ctx, all[i].claim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(again.Value()).To(Equal(all[i].token.Value()))
+		all[i].join(scenario, all[i].bootDrive(t, w.plane))
+	}
+	w.runtime = guest.NewRuntime(guest.Options{HeartbeatInterval: time.Second, RestartDelay: time.Second, CACerts: w.plane.Config.CAData})
+	sim, err := pvesim.New(scenario, pvesim.Options{Speed: 20, Guests: w.runtime})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(sim.Start(ctx)).To(Succeed())
 	t.Cleanup(sim.Close)
+	w.api, err = harness.NewAPI(harness.Cluster{
+		URLs: []string{sim.URL()}, CA: string(sim.CAPEM()), TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, c := range all {
+		t.Run(c.recipe, func(t *testing.T) {
+			t.Parallel()
+			w.joinsAndStays(t, c)
+		})
+	}
+}
+
+func (w recipeWorld) joinsAndStays(t *testing.T, c candidate) {
+	g := NewWithT(t)
+	ctx := t.Context()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(runtime.Console(20001))
+			t.Log(w.runtime.Console(c.vmid))
 		}
 	})
-
 	node := &corev1.Node{}
 	ready := func(g Gomega) {
-		g.Expect(plane.Client.Get(ctx, client.ObjectKey{Name: claim.Name}, node)).To(Succeed())
+		g.Expect(w.plane.Client.Get(ctx, client.ObjectKey{Name: c.claim.Name}, node)).To(Succeed())
 		g.Expect(harness.NodeReady(node)).To(BeTrue())
 	}
 	g.Eventually(ready, time.Minute, 100*time.Millisecond).Should(Succeed())
-	g.Expect(node.Spec.ProviderID).To(Equal("proxmox://region-1/20001"))
+	g.Expect(node.Spec.ProviderID).To(Equal(c.providerID()))
 	g.Expect(node.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "t1.2VCPU-6GB"))
 	g.Expect(node.Labels).To(HaveKeyWithValue("karpenter.sh/nodepool", "default"))
 	g.Expect(node.Spec.Taints).To(ContainElements(
 		corev1.Taint{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute},
 		corev1.Taint{Key: "dedicated", Value: "gpu", Effect: corev1.TaintEffectNoSchedule}))
-	g.Expect(node.Status.NodeInfo.SystemUUID).To(Equal(string(claim.UID)))
+	g.Expect(node.Status.NodeInfo.SystemUUID).To(Equal(string(c.claim.UID)))
 	g.Expect(node.Status.Capacity.Pods().Value()).To(BeEquivalentTo(64))
-	requests := &certificatesv1.CertificateSigningRequestList{}
-	g.Expect(plane.Client.List(ctx, requests)).To(Succeed())
-	g.Expect(requests.Items).To(HaveLen(1))
-	g.Expect(requests.Items[0].Spec.Username).To(Equal("system:bootstrap:" + token.ID))
-	g.Expect(requests.Items[0].Spec.Groups).To(ContainElement(bootdata.TokenGroup))
+	g.Expect(node.Status.Allocatable.Cpu().MilliValue()).To(BeEquivalentTo(1890), "what is reserved is set aside")
+	address := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: c.address}
+	g.Expect(node.Status.Addresses).To(ContainElement(address))
+	g.Expect(w.requests(t, c)).To(HaveLen(1))
 
 	// The token and the drive go, and the VM restarts: it is still itself.
-	g.Expect(tokens.Revoke(ctx, claim.UID)).To(Succeed())
-	firstBoot := node.Status.NodeInfo.BootID
-	api, err := harness.NewAPI(harness.Cluster{
-		URLs: []string{sim.URL()}, CA: string(sim.CAPEM()), TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
-	})
-	g.Expect(err).NotTo(HaveOccurred())
-	vm := fmt.Sprintf("/nodes/pve1/qemu/%d", 20001)
-	g.Expect(api.Call(ctx, http.MethodPut, vm+"/config", url.Values{"ide2": {"none,media=cdrom"}}, nil)).To(Succeed())
-	g.Expect(api.Run(ctx, http.MethodPost, vm+"/status/reboot", nil)).To(Succeed())
+	g.Expect(w.tokens.Revoke(ctx, c.claim.UID)).To(Succeed())
+	firstBoot, uid := node.Status.NodeInfo.BootID, node.UID
+	vm := fmt.Sprintf("/nodes/pve1/qemu/%d", c.vmid)
+	g.Expect(w.api.Call(ctx, http.MethodPut, vm+"/config", url.Values{"ide2": {"none,media=cdrom"}}, nil)).To(Succeed())
+	g.Expect(w.api.Run(ctx, http.MethodPost, vm+"/status/reboot", nil)).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		ready(g)
 		g.Expect(node.Status.NodeInfo.BootID).NotTo(Equal(firstBoot))
 	}, time.Minute, 100*time.Millisecond).Should(Succeed())
-	g.Expect(plane.Client.List(ctx, requests)).To(Succeed())
-	g.Expect(requests.Items).To(HaveLen(1), "no other certificate was needed")
+	g.Expect(node.UID).To(Equal(uid))
+	g.Expect(node.Status.Addresses).To(ContainElement(address), "the address stays without the drive")
+	g.Expect(w.requests(t, c)).To(HaveLen(1), "no other certificate was needed")
+}
+
+// requests for certificates that were made with the candidate's token.
+func (w recipeWorld) requests(t *testing.T, c candidate) []certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	g := NewWithT(t)
+	requests := &certificatesv1.CertificateSigningRequestList{}
+	g.Expect(w.plane.Client.List(t.Context(), requests)).To(Succeed())
+	var made []certificatesv1.CertificateSigningRequest
+	for _, request := range requests.Items {
+		if request.Spec.Username == "system:bootstrap:"+c.token.ID {
+			g.Expect(request.Spec.Groups).To(ContainElement(bootdata.TokenGroup))
+			made = append(made, request)
+		}
+	}
+	return made
 }

@@ -6,12 +6,14 @@ package bootdata_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/yaml"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 )
 
@@ -30,20 +32,57 @@ func expectGolden(t *testing.T, name string, got []byte) {
 
 func TestRenders(t *testing.T) {
 	t.Parallel()
-	for name, templates := range map[string]bootdata.Templates{
-		"defaults": {},
-		"kubeadm":  kubeadmTemplates(t),
-	} {
+	for _, name := range append([]string{"defaults"}, examples.Recipes()...) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			files, err := bootdata.Render(templates, newData(t))
-			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			g := NewWithT(t)
+			data, templates := newData(t), bootdata.Templates{}
+			if name != "defaults" {
+				templates, data.Values = recipe(t, name)
+			}
+			files, err := bootdata.Render(templates, data)
+			g.Expect(err).NotTo(HaveOccurred())
 			expectGolden(t, name+".user-data", files.UserData)
 			expectGolden(t, name+".meta-data", files.MetaData)
 			expectGolden(t, name+".network-config", files.NetworkConfig)
-			NewWithT(t).Expect(files.VendorData).To(BeEmpty())
+			g.Expect(files.VendorData).To(BeEmpty())
 		})
 	}
+}
+
+// optionalValues are all that the recipes ask about and do without.
+var optionalValues = map[string]string{
+	"install": "v1.36.3", "caHash": strings.Repeat("0", 64), "cloudProvider": "external", "sshAuthorizedKeys": "ssh-ed25519 AAAA a@b\nssh-rsa BBBB c@d",
+	"clusterDNS": "10.96.0.10", "clusterDomain": "example.com", "clusterName": "home", "kubernetesVersion": "v1.36.3",
+	"podSubnets": "10.244.0.0/16,fd00::/56", "serviceSubnets": "10.96.0.0/12", "kubeletURL": "https://mirror.example.com/kubelet", "kubeletSHA512": strings.Repeat("0", 128),
+}
+
+func TestRecipesTakeTheirOptionalValues(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	asked := map[string]bool{}
+	for _, name := range examples.Recipes() {
+		templates, values := recipe(t, name)
+		raw, err := examples.Files.ReadFile(name + "/secrets.yaml")
+		g.Expect(err).NotTo(HaveOccurred())
+		_, documented, _ := strings.Cut(string(raw), "\n---\n")
+		data := newData(t)
+		data.Values = values
+		for _, match := range regexp.MustCompile(`\.Values\.(\w+)`).FindAllStringSubmatch(templates.UserData, -1) {
+			g.Expect(documented).To(MatchRegexp(`(?m)^  (# )?`+match[1]+`: `), "%s says what the value %s is for", name, match[1])
+			if _, required := values[match[1]]; !required {
+				g.Expect(optionalValues).To(HaveKey(match[1]))
+				data.Values[match[1]], asked[match[1]] = optionalValues[match[1]], true
+			}
+		}
+		files, err := bootdata.Render(templates, data)
+		g.Expect(err).NotTo(HaveOccurred(), name)
+		if name != "talos" {
+			g.Expect(string(files.UserData)).To(ContainSubstring("ssh-rsa BBBB c@d"), name)
+		}
+		g.Expect(string(files.UserData)).To(ContainSubstring("external"), name)
+	}
+	g.Expect(asked).To(HaveLen(len(optionalValues)))
 }
 
 func TestDefaultUserDataKeepsSecretsFromUsers(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 func (g *guest) agent(s system) *pvesim.Agent {
 	out := &pvesim.Agent{
 		Hostname: s.hostname,
-		OS:       map[string]string{"id": "ubuntu", "pretty-name": osImage, "version-id": "24.04"},
+		OS:       map[string]string{"id": "ubuntu", "pretty-name": s.image, "version-id": "24.04"},
 		Interfaces: []pvesim.AgentInterface{
 			{Name: "lo", MAC: "00:00:00:00:00:00", Addresses: []string{"127.0.0.1/8"}},
 		},

@@ -19,17 +19,11 @@ const (
 	disabledFile = "/etc/cloud/cloud-init.disabled"
 	hostnameFile = "/etc/hostname"
 	netplanFile  = "/etc/netplan/50-cloud-init.yaml"
-	// kubeletEnabledFile is the link that systemctl enable makes.
-	kubeletEnabledFile = "/etc/systemd/system/multi-user.target.wants/kubelet.service"
+	// configDirectory has cloud-init's own settings.
+	configDirectory = "/etc/cloud/cloud.cfg.d"
+	// noInstance is the id of a machine without a datasource.
+	noInstance = "iid-datasource-none"
 )
-
-// system is the guest after cloud-init.
-type system struct {
-	hostname  string
-	addresses []address
-	// kubelet tells whether systemd starts the kubelet in this boot.
-	kubelet bool
-}
 
 // cloudConfig is the part of #cloud-config that matters to a Node.
 type cloudConfig struct {
@@ -47,22 +41,16 @@ type metaData struct {
 }
 
 // cloudInit does what cloud-init does at boot. Most of its work is done once per
-// instance id, so a guest that reboots does not run its commands again; one
-// whose drive is gone goes on as the instance that it was.
+// instance id, so a guest that reboots does not run its commands again.
 func (g *guest) cloudInit() (system, bool) {
 	known, hasInstance := g.storage.Read(instanceIDFile)
 	if _, disabled := g.storage.Read(disabledFile); disabled {
 		g.console.printf("cloud-init: disabled, going on as instance %s", known)
-		return g.system(false), true
+		return g.system(""), true
 	}
 	s, found := findSeed(g.drives(), g.console)
 	if !found {
-		if !hasInstance {
-			g.console.printf("cloud-init: no datasource found, and no earlier instance")
-			return system{}, false
-		}
-		g.console.printf("cloud-init: no datasource found, going on as instance %s", known)
-		return g.system(false), true
+		return g.withoutSource(string(known), hasInstance)
 	}
 
 	var meta metaData
@@ -70,13 +58,13 @@ func (g *guest) cloudInit() (system, bool) {
 		g.console.printf("cloud-init: meta-data is not valid YAML: %v", err)
 	}
 	if meta.InstanceID == "" {
-		meta.InstanceID = "iid-datasource-none"
+		meta.InstanceID = noInstance
 	}
 	config := g.parseUserData(s.userData)
-	start := g.runCommands("bootcmd", config.BootCmd).start
+	early := g.runCommands("bootcmd", config.BootCmd)
 	if hasInstance && meta.InstanceID == string(known) {
 		g.console.printf("cloud-init: instance %s, nothing new", known)
-		return g.system(start), true
+		return g.system(early.started()), true
 	}
 
 	g.console.printf("cloud-init: new instance %s", meta.InstanceID)
@@ -87,30 +75,49 @@ func (g *guest) cloudInit() (system, bool) {
 			g.console.printf("cloud-init: write_files: %v", err)
 		}
 		if enablesKubelet(f.Path) {
-			g.storage.Write(kubeletEnabledFile, nil)
+			g.enable(kubeletService)
 		}
 	}
-	effect := g.runCommands("runcmd", config.RunCmd)
+	effect := early.and(g.runCommands("runcmd", config.RunCmd))
 	if effect.enable {
-		g.storage.Write(kubeletEnabledFile, nil)
+		g.enable(effect.service)
 	}
 	g.storage.Write(instanceIDFile, []byte(meta.InstanceID))
-	return g.system(start || effect.start), true
+	return g.system(effect.started()), true
 }
 
-// system reads back what earlier steps, or earlier boots, left on the disk.
-func (g *guest) system(kubeletStarted bool) system {
-	name, _ := g.storage.Read(hostnameFile)
-	netplan, _ := g.storage.Read(netplanFile)
-	_, enabled := g.storage.Read(kubeletEnabledFile)
-	out := system{hostname: string(name), kubelet: enabled || kubeletStarted}
-	var err error
-	if out.addresses, err = g.configureNetwork(netplan); err != nil {
-		g.console.printf("network: %v", err)
+// withoutSource is a boot without the drive, of an image that knows no datasource
+// but this: cloud-init takes the machine for a new one that nothing is known of.
+// The system keeps its name, but its network is configured anew, for DHCP. Only an
+// image that was told to keep what it has found (manual_cache_clean), or to leave
+// cloud-init off, stays what it was.
+func (g *guest) withoutSource(known string, hasInstance bool) (system, bool) {
+	if !hasInstance {
+		g.console.printf("cloud-init: no datasource found, and no earlier instance")
+		return system{}, false
 	}
-	g.console.printf("hostname %s, addresses %v, kubelet starts: %t", out.hostname, out.addresses, out.kubelet)
-	g.setAgent(g.agent(out))
-	return out
+	if g.keepsInstance() {
+		g.console.printf("cloud-init: no datasource found, going on as instance %s", known)
+		return g.system(""), true
+	}
+	g.console.printf("cloud-init: no datasource found, new instance %s with a network of its own", noInstance)
+	g.storage.Write(netplanFile, nil)
+	g.storage.Write(instanceIDFile, []byte(noInstance))
+	return g.system(""), true
+}
+
+// keepsInstance tells whether cloud-init's settings say manual_cache_clean.
+func (g *guest) keepsInstance() bool {
+	for _, name := range filesIn(g.storage, configDirectory, ".cfg") {
+		var settings struct {
+			ManualCacheClean bool `yaml:"manual_cache_clean"`
+		}
+		content, _ := g.storage.Read(name)
+		if err := yaml.Unmarshal(content, &settings); err == nil && settings.ManualCacheClean {
+			return true
+		}
+	}
+	return false
 }
 
 // parseUserData reads #cloud-config or a script. What cloud-init could not read

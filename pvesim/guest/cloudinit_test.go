@@ -33,7 +33,7 @@ func TestCloudInitWritesFilesAndStartsTheKubelet(t *testing.T) {
 
 	g.Expect(ok).To(BeTrue())
 	g.Expect(system.hostname).To(Equal("worker-1"))
-	g.Expect(system.kubelet).To(BeTrue())
+	g.Expect(system.service).To(Equal(kubeletService))
 	g.Expect(system.addresses).To(HaveLen(1))
 	g.Expect(disk.text("/etc/a")).To(Equal("hello"))
 }
@@ -57,7 +57,7 @@ func TestCloudInitRunsOncePerInstance(t *testing.T) {
 
 	withoutDrive := boot()
 	g.Expect(withoutDrive.hostname).To(Equal("from-meta"))
-	g.Expect(withoutDrive.kubelet).To(BeTrue(), "the kubelet's unit is enabled and comes up by itself")
+	g.Expect(withoutDrive.service).To(Equal(kubeletService), "the kubelet's unit is enabled and comes up by itself")
 
 	boot(seedWith(t, "i-2", config("third")))
 	g.Expect(disk.text("/etc/a")).To(Equal("third"), "another instance is configured anew")
@@ -175,7 +175,7 @@ func TestUserDataThatCannotBeReadIsReported(t *testing.T) {
 			vm := newGuest(newDisk(nil), seedWith(t, "i-1", test.userData))
 			system, ok := vm.cloudInit()
 			NewWithT(t).Expect(ok).To(BeTrue(), "the boot goes on")
-			NewWithT(t).Expect(system.kubelet).To(BeFalse())
+			NewWithT(t).Expect(system.service).To(BeEmpty())
 			NewWithT(t).Expect(vm.console.String()).To(ContainSubstring(test.want))
 		})
 	}

@@ -12,11 +12,17 @@ import (
 // maxScriptDepth bounds scripts that call scripts.
 const maxScriptDepth = 5
 
-// unitEffect is what commands do to the kubelet's unit.
-type unitEffect struct{ enable, start bool }
+// unitEffect is what commands do to the unit that makes the guest a Node.
+type unitEffect struct {
+	service       service
+	enable, start bool
+}
 
 func (e unitEffect) and(other unitEffect) unitEffect {
-	return unitEffect{enable: e.enable || other.enable, start: e.start || other.start}
+	if other.service != "" {
+		e.service = other.service
+	}
+	return unitEffect{service: e.service, enable: e.enable || other.enable, start: e.start || other.start}
 }
 
 // effectOf understands systemctl and touch, and looks into shells and into
@@ -64,15 +70,17 @@ func systemctl(args []string) unitEffect {
 	if len(names) < 2 {
 		return unitEffect{}
 	}
-	verb, units := names[0], names[1:]
-	if !slices.Contains(units, "kubelet") && !slices.Contains(units, "kubelet.service") {
-		return unitEffect{}
-	}
-	switch verb {
-	case "enable", "reenable":
-		return unitEffect{enable: true, start: slices.Contains(args, "--now")}
-	case "start", "restart", "try-restart", "reload-or-restart":
-		return unitEffect{enable: true, start: true}
+	for _, unit := range names[1:] {
+		s, known := serviceOf(unit)
+		if !known {
+			continue
+		}
+		switch names[0] {
+		case "enable", "reenable":
+			return unitEffect{service: s, enable: true, start: slices.Contains(args, "--now")}
+		case "start", "restart", "try-restart", "reload-or-restart":
+			return unitEffect{service: s, enable: true, start: true}
+		}
 	}
 	return unitEffect{}
 }

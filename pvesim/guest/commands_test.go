@@ -11,7 +11,8 @@ import (
 
 func TestCommandsThatStartTheKubelet(t *testing.T) {
 	t.Parallel()
-	both, enabled, nothing := unitEffect{enable: true, start: true}, unitEffect{enable: true}, unitEffect{}
+	both, enabled, nothing := unitEffect{service: kubeletService, enable: true, start: true}, unitEffect{service: kubeletService, enable: true}, unitEffect{}
+	agent := unitEffect{service: "k3s-agent", enable: true, start: true}
 	for text, want := range map[string]unitEffect{
 		"systemctl enable --now kubelet":                             both,
 		"systemctl --now enable kubelet.service":                     both,
@@ -23,6 +24,7 @@ func TestCommandsThatStartTheKubelet(t *testing.T) {
 		`bash -c "swapoff -a; systemctl start kubelet"`:              both,
 		"if true; then systemctl start kubelet; fi":                  both,
 		"systemctl enable kubelet":                                   enabled,
+		"systemctl enable --now k3s-agent":                           agent,
 		"systemctl stop kubelet":                                     nothing,
 		"systemctl start containerd":                                 nothing,
 		"# systemctl start kubelet":                                  nothing,
@@ -48,7 +50,7 @@ func TestAScriptAsUserData(t *testing.T) {
 	t.Parallel()
 	vm := newGuest(newDisk(nil), seedWith(t, "i-1", "#!/bin/bash\nsystemctl start kubelet\n"))
 	system, _ := vm.cloudInit()
-	NewWithT(t).Expect(system.kubelet).To(BeTrue())
+	NewWithT(t).Expect(system.service).To(Equal(kubeletService))
 }
 
 func TestAWrittenUnitEnablesTheKubelet(t *testing.T) {

@@ -53,12 +53,9 @@ func (g *guest) identity(ctx context.Context, s kubeletSettings) (apiAccess, err
 		g.console.printf("kubelet: using the client certificate on the disk")
 		return access, nil
 	}
-	bootstrap, err := readKubeconfig(g.storage, s.bootstrapFile)
+	bootstrap, err := s.bootstrap()
 	if err != nil {
 		return apiAccess{}, err
-	}
-	if bootstrap.token == "" {
-		return apiAccess{}, fmt.Errorf("the bootstrap kubeconfig %s has no token", s.bootstrapFile)
 	}
 	keyPEM, key, err := pendingKey(g.storage)
 	if err != nil {
@@ -187,6 +184,15 @@ func storedIdentity(disk pvesim.GuestDisk, nodeName string) (apiAccess, bool) {
 	}
 	access.cert = &pair
 	return access, true
+}
+
+// readBootstrapKubeconfig reads what a kubelet is to join with.
+func readBootstrapKubeconfig(disk pvesim.GuestDisk, name string) (apiAccess, error) {
+	access, err := readKubeconfig(disk, name)
+	if err == nil && access.token == "" {
+		err = fmt.Errorf("the bootstrap kubeconfig %s has no token", name)
+	}
+	return access, err
 }
 
 // readKubeconfig reads a kubeconfig; what it refers to by path is on the same disk.

@@ -38,6 +38,7 @@ type kubelet struct {
 	*guest
 	settings  kubeletSettings
 	addresses []address
+	image     string
 	core      coreclient.CoreV1Interface
 	leases    coordinationclient.LeaseInterface
 
@@ -67,7 +68,7 @@ func (g *guest) superviseKubelet(ctx context.Context, system system) {
 // runKubelet runs the kubelet until it fails, or until the guest has to go down:
 // then it returns nil.
 func (g *guest) runKubelet(ctx context.Context, system system) error {
-	settings, err := readKubeletSettings(g.storage, system.hostname, g.console.printf)
+	settings, err := g.nodeSettings(system)
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func (g *guest) runKubelet(ctx context.Context, system system) error {
 		return fmt.Errorf("making a client, %w", err)
 	}
 	k := &kubelet{
-		guest: g, settings: settings, addresses: system.addresses,
+		guest: g, settings: settings, addresses: system.addresses, image: system.image,
 		core: core, leases: coordination.Leases(corev1.NamespaceNodeLease),
 		startedAt: metav1.Now(),
 	}

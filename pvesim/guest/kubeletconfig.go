@@ -26,19 +26,26 @@ type kubeletSettings struct {
 	externalProvider bool
 	labels           map[string]string
 	taints           []corev1.Taint
-	bootstrapFile    string
-	config           kubeletconfig.KubeletConfiguration
+	// bootstrap is the access that a certificate is asked for with.
+	bootstrap func() (apiAccess, error)
+	config    kubeletconfig.KubeletConfiguration
 }
 
 // readKubeletSettings reads flags and config file from the disk. Its errors are
 // those that make a real kubelet exit.
 func readKubeletSettings(disk pvesim.GuestDisk, hostname string, warn func(string, ...any)) (kubeletSettings, error) {
 	flags := readKubeletFlags(disk)
+	s, err := settingsFrom(disk, flags, hostname, warn)
+	s.bootstrap = func() (apiAccess, error) { return readBootstrapKubeconfig(disk, flags.flag("bootstrap-kubeconfig")) }
+	return s, err
+}
+
+// settingsFrom reads a kubelet's command line, and the config file that it names.
+func settingsFrom(disk pvesim.GuestDisk, flags kubeletFlags, hostname string, warn func(string, ...any)) (kubeletSettings, error) {
 	s := kubeletSettings{
 		nodeName:         strings.ToLower(hostname),
 		nodeIP:           flags.flag("node-ip"),
 		externalProvider: flags.flag("cloud-provider") == "external",
-		bootstrapFile:    flags.flag("bootstrap-kubeconfig"),
 	}
 	if name := flags.flag("hostname-override"); name != "" {
 		s.nodeName = strings.ToLower(name)
@@ -66,6 +73,9 @@ func readKubeletSettings(disk pvesim.GuestDisk, hostname string, warn func(strin
 // readConfigFile decodes a KubeletConfiguration as the kubelet does: strictly,
 // and if only the strictness fails, leniently with a warning.
 func readConfigFile(disk pvesim.GuestDisk, name string, warn func(string, ...any)) (kubeletconfig.KubeletConfiguration, error) {
+	if name == "" {
+		return kubeletconfig.KubeletConfiguration{}, nil
+	}
 	raw, ok := disk.Read(name)
 	if !ok {
 		return kubeletconfig.KubeletConfiguration{}, fmt.Errorf("failed to load kubelet config file, open %s: no such file or directory", name)

@@ -36,7 +36,8 @@ func TestKubeletReadsConfigAndFlags(t *testing.T) {
 	g.Expect(s.labels).To(Equal(map[string]string{"a": "b", "node.kubernetes.io/instance-type": "t1"}))
 	g.Expect(s.taints).To(Equal([]corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute}}))
 	g.Expect(s.config.ShutdownGracePeriod.Seconds()).To(BeEquivalentTo(30))
-	g.Expect(s.bootstrapFile).To(Equal("/etc/kubernetes/bootstrap-kubelet.conf"))
+	_, err = s.bootstrap()
+	g.Expect(err).To(MatchError(ContainSubstring("stat /etc/kubernetes/bootstrap-kubelet.conf: no such file")))
 }
 
 func TestKubeletFlagsOverrideAndMove(t *testing.T) {
@@ -51,7 +52,8 @@ func TestKubeletFlagsOverrideAndMove(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(s.nodeName).To(Equal("other"))
 	g.Expect(s.providerID).To(Equal("proxmox://r/2"))
-	g.Expect(s.bootstrapFile).To(Equal("/opt/b.conf"))
+	_, err = s.bootstrap()
+	g.Expect(err).To(MatchError(ContainSubstring("stat /opt/b.conf: no such file")))
 	g.Expect(s.taints).To(Equal([]corev1.Taint{
 		{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}, {Key: "x", Effect: corev1.TaintEffectNoExecute},
 	}))

@@ -69,14 +69,18 @@ func readKubeletFlags(disk pvesim.GuestDisk) kubeletFlags {
 // unitFiles are the kubelet's unit and then its drop-ins in the order of their names.
 func unitFiles(disk pvesim.GuestDisk) []string {
 	const unit = "/etc/systemd/system/kubelet.service"
-	files := []string{unit}
-	names := slices.Clone(disk.Names())
-	slices.Sort(names)
-	for _, name := range names {
-		if path.Dir(name) == unit+".d" && path.Ext(name) == ".conf" {
+	return append([]string{unit}, filesIn(disk, unit+".d", ".conf")...)
+}
+
+// filesIn lists a directory's files with this extension, in the order of their names.
+func filesIn(disk pvesim.GuestDisk, directory, extension string) []string {
+	var files []string
+	for _, name := range disk.Names() {
+		if path.Dir(name) == directory && path.Ext(name) == extension {
 			files = append(files, name)
 		}
 	}
+	slices.Sort(files)
 	return files
 }
 

@@ -75,6 +75,11 @@ func (g *guest) configureNetwork(config []byte) ([]address, error) {
 	if err != nil {
 		return nil, err
 	}
+	return g.addressesOf(devices)
+}
+
+// addressesOf configures the network cards.
+func (g *guest) addressesOf(devices []device) ([]address, error) {
 	var addresses []address
 	for i, mac := range g.macs {
 		for _, d := range devices {

@@ -19,7 +19,6 @@ const (
 	uninitializedTaint = "node.cloudprovider.kubernetes.io/uninitialized"
 	nodeIPAnnotation   = "alpha.kubernetes.io/provided-node-ip"
 	defaultMaxPods     = 110
-	osImage            = "Ubuntu 24.04 LTS (simulated)"
 	mebibyte           = 1 << 20
 )
 
@@ -73,7 +72,7 @@ func (k *kubelet) nodeStatus(ready corev1.ConditionStatus, reason, message strin
 			SystemUUID:              k.uuid,
 			BootID:                  k.bootID,
 			KernelVersion:           "6.8.0-simulated",
-			OSImage:                 osImage,
+			OSImage:                 k.image,
 			ContainerRuntimeVersion: "containerd://2.0.0-simulated",
 			KubeletVersion:          k.runtime.options.KubeletVersion,
 			OperatingSystem:         "linux",

@@ -24,6 +24,9 @@ type Options struct {
 	// RestartDelay is how long systemd waits before it starts a failed kubelet
 	// again; 10 s when zero.
 	RestartDelay time.Duration
+	// CACerts is what k3s and RKE2 servers show at /cacerts to an agent that wants
+	// to join: the certificate authority of the cluster.
+	CACerts []byte
 	// PodGraceLimit is the longest that a pod takes to end, however long its
 	// grace period; 1 s when zero.
 	PodGraceLimit time.Duration
@@ -163,8 +166,8 @@ type guest struct {
 	console *console
 }
 
-// boot runs the guest in the order of a real one: cloud-init, then the kubelet
-// until somebody asks the guest to shut down.
+// boot runs the guest in the order of a real one: first its configuration, then
+// the kubelet until somebody asks the guest to shut down.
 func (r *Runtime) boot(ctx context.Context, hw hardware) {
 	g := &guest{hardware: hw, runtime: r, console: r.console(hw.vmid)}
 	g.console.printf("boot %s", g.bootID)
@@ -172,7 +175,7 @@ func (r *Runtime) boot(ctx context.Context, hw hardware) {
 	if !pause(ctx, g.shutdown, r.options.BootTime) {
 		return
 	}
-	if system, ok := g.cloudInit(); ok && system.kubelet {
+	if system, ok := g.configure(); ok && system.service != "" {
 		g.superviseKubelet(ctx, system)
 		return
 	}

@@ -1,0 +1,120 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	yaml "go.yaml.in/yaml/v3"
+)
+
+// rancherConfig is the part of /etc/rancher/{k3s,rke2}/config.yaml that matters to
+// a Node.
+type rancherConfig struct {
+	Server     string   `yaml:"server"`
+	Token      string   `yaml:"token"`
+	NodeName   string   `yaml:"node-name"`
+	NodeIP     string   `yaml:"node-ip"`
+	NodeLabel  []string `yaml:"node-label"`
+	NodeTaint  []string `yaml:"node-taint"`
+	KubeletArg []string `yaml:"kubelet-arg"`
+}
+
+// rancherSettings reads the configuration of a k3s or RKE2 agent. Both are one
+// program that starts a kubelet with flags of its own.
+//
+// A real agent gets its certificate from the server's supervisor, which asks the
+// API server whether the token is good. Here the API server signs as well: the
+// token is held against the same Secret, by the same code.
+func (g *guest) rancherSettings(program, hostname string) (kubeletSettings, error) {
+	name := "/etc/rancher/" + program + "/config.yaml"
+	raw, ok := g.storage.Read(name)
+	if !ok {
+		return kubeletSettings{}, fmt.Errorf("--server is required: %s has no configuration", program)
+	}
+	var config rancherConfig
+	if err := yaml.Unmarshal(raw, &config); err != nil {
+		return kubeletSettings{}, fmt.Errorf("failed to load configuration file %s, %w", name, err)
+	}
+	if config.Server == "" || config.Token == "" {
+		return kubeletSettings{}, fmt.Errorf("--server and --token are required in %s", name)
+	}
+	// An agent has no config file of kubeadm's, unless it is told of one.
+	flags := kubeletFlags{"config": ""}
+	for _, arg := range config.KubeletArg {
+		flags.add("--" + arg)
+	}
+	for flag, value := range map[string]string{
+		"hostname-override": config.NodeName, "node-ip": config.NodeIP,
+		"node-labels": strings.Join(config.NodeLabel, ","), "register-with-taints": strings.Join(config.NodeTaint, ","),
+	} {
+		if value != "" {
+			flags[flag] = value
+		}
+	}
+	s, err := settingsFrom(g.storage, flags, hostname, g.console.printf)
+	s.bootstrap = func() (apiAccess, error) { return g.supervisorAccess(config) }
+	return s, err
+}
+
+// bootstrapToken is the form that the API server knows.
+var bootstrapToken = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)
+
+// supervisorAccess checks the token as an agent does: K10<hash of the CA>::<token>.
+func (g *guest) supervisorAccess(config rancherConfig) (apiAccess, error) {
+	ca := g.runtime.options.CACerts
+	if len(ca) == 0 {
+		return apiAccess{}, fmt.Errorf("failed to get CA certs: %s/cacerts does not answer", config.Server)
+	}
+	token := config.Token
+	if rest, full := strings.CutPrefix(token, "K10"); full {
+		hash, credentials, found := strings.Cut(rest, "::")
+		if !found {
+			return apiAccess{}, errors.New("invalid token format")
+		}
+		want, err := caHash(ca)
+		if err != nil {
+			return apiAccess{}, err
+		}
+		if hash != want {
+			return apiAccess{}, fmt.Errorf("token CA hash does not match the Cluster CA certificate hash: %s != %s", hash, want)
+		}
+		token = credentials
+	} else {
+		g.console.printf("warning: the token does not include a CA hash: the server is trusted unseen")
+	}
+	if !bootstrapToken.MatchString(token) {
+		return apiAccess{}, errors.New("the token is no bootstrap token; tokens of servers are not known here")
+	}
+	return apiAccess{server: config.Server, ca: ca, token: token}, nil
+}
+
+// caHash is how k3s fingerprints a CA: the bytes of the file if it holds one
+// certificate, else the last, which is the root, alone.
+func caHash(bundle []byte) (string, error) {
+	var blocks []*pem.Block
+	for rest := bundle; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		blocks = append(blocks, block)
+	}
+	switch len(blocks) {
+	case 0:
+		return "", errors.New("no certificates found in the CA bundle")
+	case 1:
+		sum := sha256.Sum256(bytes.Clone(bundle))
+		return hex.EncodeToString(sum[:]), nil
+	}
+	sum := sha256.Sum256(blocks[len(blocks)-1].Bytes)
+	return hex.EncodeToString(sum[:]), nil
+}
