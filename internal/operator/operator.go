@@ -30,6 +30,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/freed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/contract"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/drift"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/handover"
@@ -176,6 +177,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		}),
 		handover.NewController(o.Instances),
 		freed.NewController(o.Inventory, cluster),
+		contract.NewController(kube, o.EventRecorder, o.Clock),
 		drift.NewController(kube, o.Instances, o.EventRecorder),
 		explain.NewController(kube, o.Instances, o.EventRecorder, cluster),
 		inplace.NewController(kube, o.Instances, o.EventRecorder),
