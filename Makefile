@@ -153,6 +153,10 @@ vet: ## go vet
 controller: ## Build the controller into .cache/bin
 	go build -o $(CONTROLLER) ./cmd/controller
 
+.PHONY: plugin
+plugin: ## Build the kubectl plugin into .cache/bin: put it into your PATH and call "kubectl proxmox"
+	go build -o $(BIN)/kubectl-proxmox ./cmd/kubectl-proxmox
+
 .PHONY: pvesim
 pvesim: ## Build the Proxmox VE simulator into .cache/bin
 	go build -o $(BIN)/pvesim ./cmd/pvesim

@@ -1,0 +1,132 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// sampleCA stands in for the cluster's certificate authority.
+const sampleCA = "-----BEGIN CERTIFICATE-----\nMIIBsample\n-----END CERTIFICATE-----\n"
+
+// manifests are objects from files, in place of a cluster.
+type manifests struct{ objects []client.Object }
+
+var _ client.Reader = (*manifests)(nil)
+
+// readManifests reads files, and the YAML files of directories.
+func readManifests(paths []string, systemNamespace string) (*manifests, error) {
+	if err := addTypes(); err != nil {
+		return nil, err
+	}
+	ca := &corev1.ConfigMap{Data: map[string]string{"ca.crt": sampleCA}}
+	ca.Namespace, ca.Name = systemNamespace, "kube-root-ca.crt"
+	m := &manifests{objects: []client.Object{ca}}
+	for _, path := range paths {
+		files := []string{path}
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			if files, err = filepath.Glob(filepath.Join(path, "*.yaml")); err != nil {
+				return nil, fmt.Errorf("looking into %s, %w", path, err)
+			}
+		}
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			if err == nil {
+				err = m.add(content)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("reading %s, %w", file, err)
+			}
+		}
+	}
+	return m, nil
+}
+
+// add takes the objects of a file. Kinds that are not known are passed over: people
+// keep all sorts of things beside each other.
+func (m *manifests) add(content []byte) error {
+	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		object, _, err := decoder.Decode(document, nil, nil)
+		if runtime.IsNotRegisteredError(err) || runtime.IsMissingKind(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if secret, ok := object.(*corev1.Secret); ok {
+			storeStrings(secret)
+		}
+		if o, ok := object.(client.Object); ok {
+			m.objects = append(m.objects, o)
+		}
+	}
+}
+
+// storeStrings does what the API server does with stringData.
+func storeStrings(secret *corev1.Secret) {
+	if secret.Data == nil {
+		secret.Data = map[string][]byte{}
+	}
+	for key, value := range secret.StringData {
+		secret.Data[key] = []byte(value)
+	}
+}
+
+// classes are the names of all NodeClasses.
+func (m *manifests) classes() []string {
+	var names []string
+	for _, o := range m.objects {
+		if _, ok := o.(*v1alpha1.ProxmoxNodeClass); ok {
+			names = append(names, o.GetName())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Get finds an object of the same type by its name.
+func (m *manifests) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	for _, o := range m.objects {
+		if reflect.TypeOf(o) == reflect.TypeOf(into) && client.ObjectKeyFromObject(o) == key {
+			reflect.ValueOf(into).Elem().Set(reflect.ValueOf(o.DeepCopyObject()).Elem())
+			return nil
+		}
+	}
+	kind := reflect.TypeOf(into).Elem().Name()
+	return apierrors.NewNotFound(schema.GroupResource{Resource: "manifest of kind " + kind}, key.String())
+}
+
+// List is not needed by anything that is read here.
+func (m *manifests) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return errors.New("manifests cannot be listed")
+}

@@ -1,0 +1,183 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+)
+
+// render shows what a VM would find on its boot drive.
+type render struct {
+	cluster   *kubeCluster
+	manifests []string
+	claim     string
+	file      string
+	directory string
+	iso       string
+	version   string
+	namespace string
+}
+
+func newRender(cluster *kubeCluster) *cobra.Command {
+	r := &render{cluster: cluster}
+	cmd := &cobra.Command{
+		Use:   "render [NODECLASS]",
+		Short: "Show the boot data that a node would get",
+		Long: `Show the boot data that a node of a ProxmoxNodeClass would get.
+
+Templates and values are read from the cluster, or with -f from manifests, without
+any cluster. The join token is a sample: none is issued. Everything else is shown
+as it is, the values of valuesRef included: take care where you paste it.`,
+		Example: `  # what a node of this class would get
+  kubectl proxmox render default
+
+  # what the node of this claim got
+  kubectl proxmox render --nodeclaim default-x7k2p
+
+  # try templates before they are applied
+  kubectl proxmox render -f examples/k3s --file user-data`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return r.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVarP(&r.manifests, "filename", "f", nil, "manifests to read instead of a cluster: files, or directories of YAML files")
+	flags.StringVar(&r.claim, "nodeclaim", "", "render for this NodeClaim instead of an imaginary one")
+	flags.StringVar(&r.file, "file", "", "show one file only: user-data, meta-data, network-config or vendor-data")
+	flags.StringVarP(&r.directory, "output-dir", "o", "", "write the files into this directory instead of showing them")
+	flags.StringVar(&r.iso, "iso", "", "write the drive's image to this file instead of showing the files")
+	flags.StringVar(&r.version, "kubernetes-version", "v1.36.3", "version of Kubernetes, with -f")
+	flags.StringVar(&r.namespace, "system-namespace", "kube-system", "namespace of the ConfigMap kube-root-ca.crt that the controller reads")
+	return cmd
+}
+
+func (r *render) run(ctx context.Context, args []string, out, notes io.Writer) error {
+	reader, version, err := r.source()
+	if err != nil {
+		return err
+	}
+	claim, err := r.nodeClaim(ctx, reader)
+	if err != nil {
+		return err
+	}
+	class, err := r.nodeClass(ctx, reader, args, claim)
+	if err != nil {
+		return err
+	}
+	if !class.Spec.MetadataOptions.CDROM() {
+		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: its VMs get no boot drive", class.Name, class.Spec.MetadataOptions.Type)
+	}
+	files, err := instance.BootSource{Reader: reader, Namespace: r.namespace, Version: version}.Preview(ctx, class, claim)
+	if err != nil {
+		return fmt.Errorf("proxmoxnodeclass %s, %w", class.Name, err)
+	}
+	fmt.Fprintf(notes, "# proxmoxnodeclass %s, user-data is %s; the join token is a sample\n", class.Name, bootdata.FormatOf(files.UserData))
+	return r.write(files, out)
+}
+
+// source is where objects are read from.
+func (r *render) source() (client.Reader, string, error) {
+	if len(r.manifests) == 0 {
+		return r.cluster.connect()
+	}
+	m, err := readManifests(r.manifests, r.namespace)
+	return m, r.version, err
+}
+
+func (r *render) nodeClaim(ctx context.Context, reader client.Reader) (*karpv1.NodeClaim, error) {
+	if r.claim == "" {
+		return nil, nil
+	}
+	claim := &karpv1.NodeClaim{}
+	if err := reader.Get(ctx, client.ObjectKey{Name: r.claim}, claim); err != nil {
+		return nil, fmt.Errorf("reading nodeclaim %s, %w", r.claim, err)
+	}
+	return claim, nil
+}
+
+// nodeClass is the one that was named, that of the claim, or the only one there is.
+func (r *render) nodeClass(ctx context.Context, reader client.Reader, args []string, claim *karpv1.NodeClaim) (*v1alpha1.ProxmoxNodeClass, error) {
+	name := ""
+	switch m, offline := reader.(*manifests); {
+	case len(args) == 1:
+		name = args[0]
+	case claim != nil && claim.Spec.NodeClassRef != nil:
+		name = claim.Spec.NodeClassRef.Name
+	case offline && len(m.classes()) == 1:
+		name = m.classes()[0]
+	case offline:
+		return nil, fmt.Errorf("name a proxmoxnodeclass: the manifests have %d", len(m.classes()))
+	default:
+		return nil, errors.New("name a proxmoxnodeclass, or a claim with --nodeclaim")
+	}
+	class := &v1alpha1.ProxmoxNodeClass{}
+	if err := reader.Get(ctx, client.ObjectKey{Name: name}, class); err != nil {
+		return nil, fmt.Errorf("reading proxmoxnodeclass %s, %w", name, err)
+	}
+	return class, nil
+}
+
+// named is a file of the drive.
+type named struct {
+	name    string
+	content []byte
+}
+
+func (r *render) write(files bootdata.Files, out io.Writer) error {
+	if r.iso != "" {
+		image, err := files.ISO()
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(r.iso, image, 0o600)
+	}
+	known := false
+	for _, f := range []named{
+		{bootdata.UserDataFile, files.UserData}, {bootdata.MetaDataFile, files.MetaData},
+		{bootdata.NetworkConfigFile, files.NetworkConfig}, {bootdata.VendorDataFile, files.VendorData},
+	} {
+		if r.file != "" && r.file != f.name {
+			continue
+		}
+		known = true
+		if err := r.writeFile(f, out); err != nil {
+			return fmt.Errorf("writing %s, %w", f.name, err)
+		}
+	}
+	if !known {
+		return fmt.Errorf("--file is %q: want user-data, meta-data, network-config or vendor-data", r.file)
+	}
+	return nil
+}
+
+func (r *render) writeFile(f named, out io.Writer) error {
+	switch {
+	case len(f.content) == 0:
+		return nil
+	case r.directory != "":
+		if err := os.MkdirAll(r.directory, 0o700); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(r.directory, f.name), f.content, 0o600)
+	case r.file != "":
+		_, err := out.Write(f.content)
+		return err
+	}
+	_, err := fmt.Fprintf(out, "==> %s <==\n%s\n", f.name, f.content)
+	return err
+}
