@@ -47,17 +47,7 @@ func (e *Engine) getResources(_ context.Context, r *Request) (Response, error) {
 	}
 	if want("node") {
 		for _, h := range e.hosts {
-			out := e.hostRow(h, may.Has("/nodes/"+h.Name, "Sys.Audit"))
-			if h.Online {
-				out["cgroup-mode"] = 2
-			}
-			if e.Version.HostRows && h.Maintenance {
-				out["hastate"] = "maintenance"
-			}
-			if e.Version.HostRows && h.Arch != "" {
-				out["host-arch"] = h.Arch
-			}
-			rows = append(rows, out)
+			rows = append(rows, e.hostResource(h, may.Has("/nodes/"+h.Name, "Sys.Audit")))
 		}
 	}
 	if want("storage") {
@@ -67,6 +57,21 @@ func (e *Engine) getResources(_ context.Context, r *Request) (Response, error) {
 		add(e.zoneRows(may.Has, typ))
 	}
 	return Response{Data: rows}, nil
+}
+
+// hostResource is a host in /cluster/resources.
+func (e *Engine) hostResource(h *Host, figures bool) row {
+	out := e.hostRow(h, figures)
+	if h.Online {
+		out["cgroup-mode"] = 2
+	}
+	if e.Version.HostRows && h.Maintenance {
+		out["hastate"] = "maintenance"
+	}
+	if e.Version.HostRows && h.Arch != "" {
+		out["host-arch"] = h.Arch
+	}
+	return out
 }
 
 type mayFunc func(path, privilege string) bool
