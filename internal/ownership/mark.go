@@ -31,6 +31,9 @@ type Mark struct {
 	CPUs string `json:"cpus,omitempty"`
 	Pin  []int  `json:"pin,omitempty"`
 
+	// Hooks are the scripts that the hookscript runs on the Host, by their bare names.
+	Hooks []string `json:"hooks,omitempty"`
+
 	TemplateUID string `json:"template,omitempty"`
 	// Generation names what a Template was made of: VMs of the same generation
 	// are the same, whatever the VMID of their Template.
@@ -43,6 +46,10 @@ type Mark struct {
 	// Pool that the Template was last put into.
 	Pool string `json:"pool,omitempty"`
 }
+
+// HookName is what a name in Hooks looks like: the name of a file, and never a
+// way to one.
+var HookName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
 
 const version = 1
 

@@ -1,0 +1,225 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+)
+
+const vmid = 20001
+
+// machine is a host in a directory.
+type machine struct {
+	*testing.T
+	Host
+	log    *bytes.Buffer
+	pinned map[int]int
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	m := &machine{T: t, log: &bytes.Buffer{}, pinned: map[int]int{}}
+	m.Host = Host{
+		Root: t.TempDir(), Owner: uint32(os.Getuid()), Timeout: 10 * time.Second, Log: m.log, //nolint:gosec // a user ID
+		Affinity: func(thread, cpu int) error { m.pinned[thread] = cpu; return nil },
+	}
+	m.write("/sys/devices/system/cpu/online", "0-7\n", 0o644)
+	m.write(fmt.Sprintf("/run/qemu-server/%d.pid", vmid), "4242\n", 0o644)
+	for thread, name := range map[int]string{4242: "kvm", 4243: "CPU 0/KVM", 4244: "CPU 1/KVM", 4245: "vnc_worker"} {
+		m.write(fmt.Sprintf("/proc/4242/task/%d/comm", thread), name+"\n", 0o644)
+	}
+	return m
+}
+
+func (m *machine) write(path, content string, mode os.FileMode) {
+	m.Helper()
+	path = m.path(path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		m.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		m.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil { // whatever the umask
+		m.Fatal(err)
+	}
+}
+
+// vm writes a VM's configuration as Proxmox does, with people's words around the mark.
+func (m *machine) vm(mark ownership.Mark) {
+	m.Helper()
+	notes := mark.Notes("made by hand: 100 % ours") + "more words\n"
+	var b strings.Builder
+	for line := range strings.Lines(notes) {
+		line = strings.ReplaceAll(strings.ReplaceAll(line, "%", "%25"), ":", "%3A")
+		b.WriteString("#" + line)
+	}
+	b.WriteString("cores: 2\nsockets: 1\nhookscript: local:snippets/pve-hook\n[PENDING]\ncores: 8\n")
+	m.write(fmt.Sprintf("/etc/pve/qemu-server/%d.conf", vmid), b.String(), 0o640)
+}
+
+// script puts a script in place that tells how it was called.
+func (m *machine) script(name, body string) {
+	m.Helper()
+	m.write(ScriptDir+"/"+name, "#!/bin/sh\n"+body+"\n", 0o755)
+}
+
+func ours(change func(*ownership.Mark)) ownership.Mark {
+	mark := ownership.Mark{VMID: vmid, ClaimUID: "claim", KubeCluster: "cluster"}
+	if change != nil {
+		change(&mark)
+	}
+	return mark
+}
+
+func (m *machine) call(phase string) error {
+	return m.Host.Run(m.Context(), []string{fmt.Sprint(vmid), phase})
+}
+
+func TestScriptsRunInTheirOrder(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.script("b-first", `echo "first $1 $2 ${HOME:-nothing}"`)
+	m.script("a-second", `echo "second $2"`)
+	m.script("not-named", `echo never`)
+	m.vm(ours(func(mark *ownership.Mark) { mark.Hooks = []string{"b-first", "a-second"} }))
+	for _, phase := range phases {
+		m.log.Reset()
+		if err := m.call(phase); err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf("first %d %s nothing\npve-hook: %s: b-first: done\nsecond %s\npve-hook: %s: a-second: done\n", vmid, phase, phase, phase, phase)
+		if m.log.String() != want {
+			t.Errorf("found %q, want %q", m.log, want)
+		}
+	}
+}
+
+func TestOnlyRootsScriptsRun(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		hook    string
+		prepare func(*machine)
+		want    string
+	}{
+		"a path":               {"../../bin/sh", nil, "is no name of a script"},
+		"an absolute path":     {"/bin/sh", nil, "is no name of a script"},
+		"an option":            {"-rf", nil, "is no name of a script"},
+		"nothing":              {"", nil, "is no name of a script"},
+		"a command":            {"a;reboot", nil, "is no name of a script"},
+		"no such script":       {"absent", nil, "no such file"},
+		"a link":               {"link", func(m *machine) { _ = os.Symlink("/bin/sh", m.path(ScriptDir+"/link")) }, "neither a plain file"},
+		"a directory":          {"dir", func(m *machine) { _ = os.Mkdir(m.path(ScriptDir+"/dir"), 0o755) }, "neither a plain file"},
+		"writable by others":   {"good", func(m *machine) { _ = os.Chmod(m.path(ScriptDir+"/good"), 0o777) }, "can be written by others"},
+		"not executable":       {"good", func(m *machine) { _ = os.Chmod(m.path(ScriptDir+"/good"), 0o644) }, "is not executable"},
+		"somebody else's":      {"good", func(m *machine) { m.Owner++ }, "does not belong to root"},
+		"a directory for all":  {"good", func(m *machine) { _ = os.Chmod(m.path(ScriptDir), 0o777) }, "can be written by others"},
+		"a script that fails":  {"fails", func(m *machine) { m.script("fails", "exit 3") }, "exit status 3"},
+		"a script that sleeps": {"slow", func(m *machine) { m.script("slow", "sleep 60 & sleep 60"); m.Timeout = 50 * time.Millisecond }, "was killed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t)
+			m.script("good", "echo ran")
+			if c.prepare != nil {
+				c.prepare(m)
+			}
+			m.vm(ours(func(mark *ownership.Mark) { mark.Hooks = []string{c.hook, "good"} }))
+			if err := m.call(PreStart); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("found %v, want %q", err, c.want)
+			}
+			if strings.Contains(m.log.String(), "ran") {
+				t.Error("a start that cannot happen went on to the next script")
+			}
+		})
+	}
+}
+
+// After the start a failure is told, and keeps nobody else from their turn.
+func TestOthersGetTheirTurnWhenOneFails(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.script("fails", "exit 1")
+	m.script("good", "echo ran")
+	m.vm(ours(func(mark *ownership.Mark) { mark.Hooks = []string{"fails", "good"} }))
+	if err := m.call("post-stop"); err == nil || !strings.Contains(m.log.String(), "ran") {
+		t.Errorf("found %v and the log %q", err, m.log)
+	}
+}
+
+func TestOthersGuestsAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	for name, mark := range map[string]ownership.Mark{
+		"a copy":     ours(func(m *ownership.Mark) { m.VMID++; m.Hooks = []string{"good"} }),
+		"a template": {VMID: vmid, TemplateUID: "t", KubeCluster: "cluster", Hooks: []string{"good"}},
+	} {
+		m := newMachine(t)
+		m.script("good", "echo ran")
+		m.vm(mark)
+		if err := m.call(PreStart); err != nil || m.log.Len() > 0 {
+			t.Errorf("%s: found %v and the log %q", name, err, m.log)
+		}
+	}
+}
+
+func TestVCPUsArePinned(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.vm(ours(func(mark *ownership.Mark) { mark.CPUs, mark.Pin = "2-3,6", []int{6, 2} }))
+	if err := m.call(PreStart); err != nil || len(m.pinned) > 0 {
+		t.Fatalf("before the start: %v, %v", err, m.pinned)
+	}
+	if err := m.call(postStart); err != nil {
+		t.Fatal(err)
+	}
+	if want := map[int]int{4243: 6, 4244: 2}; !maps.Equal(m.pinned, want) {
+		t.Errorf("found %v, want %v", m.pinned, want)
+	}
+}
+
+func TestBadPinsAreRefused(t *testing.T) {
+	t.Parallel()
+	for want, mark := range map[string]ownership.Mark{
+		"the notes name 1 CPUs, the VM has 2 vCPUs": ours(func(m *ownership.Mark) { m.CPUs, m.Pin = "2", []int{2} }),
+		"CPU 4 is not among the VM's own, 2-3":      ours(func(m *ownership.Mark) { m.CPUs, m.Pin = "2-3", []int{2, 4} }),
+		"CPU 2 is named twice":                      ours(func(m *ownership.Mark) { m.CPUs, m.Pin = "2-3", []int{2, 2} }),
+		"the host has no CPU 9 online":              ours(func(m *ownership.Mark) { m.CPUs, m.Pin = "8-9", []int{9, 8} }),
+		`found "all", want a list of CPUs`:          ours(func(m *ownership.Mark) { m.CPUs, m.Pin = "all", []int{2, 3} }),
+	} {
+		m := newMachine(t)
+		m.vm(mark)
+		if err := m.call(postStart); err == nil || !strings.Contains(err.Error(), want) || len(m.pinned) > 0 {
+			t.Errorf("found %v and %v pinned, want %q", err, m.pinned, want)
+		}
+	}
+}
+
+func TestArguments(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{nil, {"20001"}, {"x", PreStart}, {"1", PreStart}, {"20001", "started"}, {"20001", PreStart, "more"}} {
+		if err := newMachine(t).Host.Run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "want") {
+			t.Errorf("%q: found %v", args, err)
+		}
+	}
+}
+
+func FuzzConf(f *testing.F) {
+	f.Add("#a%3A\ncores: 2\n[snap]\ncores: 4\n")
+	f.Add("cores: 99999999999999999999\n#%zz\nvcpus: -1")
+	f.Fuzz(func(t *testing.T, content string) {
+		c := parseConf(content)
+		if m, ok := c.mark(vmid); ok && m.VMID != vmid {
+			t.Errorf("took the mark of %d", m.VMID)
+		}
+	})
+}

@@ -1,0 +1,144 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+)
+
+// vcpuThread is how QEMU names the thread of a vCPU.
+var vcpuThread = regexp.MustCompile(`^CPU (\d+)/KVM$`)
+
+// pin ties each vCPU to the CPU that the mark names for it.
+func (h Host) pin(vmid int, c conf, m ownership.Mark) error {
+	if err := h.checkPins(c, m); err != nil {
+		return fmt.Errorf("pinning, %w", err)
+	}
+	threads, err := h.threads(vmid, len(m.Pin))
+	if err != nil {
+		return fmt.Errorf("pinning, %w", err)
+	}
+	for vcpu, cpu := range m.Pin {
+		if err := h.Affinity(threads[vcpu], cpu); err != nil {
+			return fmt.Errorf("pinning vCPU %d to CPU %d, %w", vcpu, cpu, err)
+		}
+	}
+	h.say("pinned vCPUs to the CPUs %v", m.Pin)
+	return nil
+}
+
+// checkPins holds the mark against the VM and the host.
+func (h Host) checkPins(c conf, m ownership.Mark) error {
+	if len(m.Pin) != c.vcpus {
+		return fmt.Errorf("the notes name %d CPUs, the VM has %d vCPUs", len(m.Pin), c.vcpus)
+	}
+	granted, err := parseCPUs(m.CPUs)
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(h.path("/sys/devices/system/cpu/online"))
+	if err != nil {
+		return err
+	}
+	online, err := parseCPUs(strings.TrimSpace(string(content)))
+	if err != nil {
+		return err
+	}
+	seen := map[int]bool{}
+	for _, cpu := range m.Pin {
+		switch {
+		case seen[cpu]:
+			return fmt.Errorf("CPU %d is named twice", cpu)
+		case !granted[cpu]:
+			return fmt.Errorf("CPU %d is not among the VM's own, %s", cpu, m.CPUs)
+		case !online[cpu]:
+			return fmt.Errorf("the host has no CPU %d online", cpu)
+		}
+		seen[cpu] = true
+	}
+	return nil
+}
+
+// threads finds the vCPUs' threads. They are there when Proxmox calls, as a rule; a host under load may take a moment.
+func (h Host) threads(vmid, want int) (map[int]int, error) {
+	content, err := os.ReadFile(h.path(fmt.Sprintf("/run/qemu-server/%d.pid", vmid)))
+	if err != nil {
+		return nil, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		return nil, fmt.Errorf("reading the VM's process number, %w", err)
+	}
+	for attempt := 0; ; attempt++ {
+		found, err := h.threadsOf(pid)
+		if err == nil && len(found) >= want {
+			return found, nil
+		}
+		if attempt == h.Attempts {
+			return nil, errors.Join(fmt.Errorf("found %d threads of vCPUs, want %d", len(found), want), err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func (h Host) threadsOf(pid int) (map[int]int, error) {
+	names, err := filepath.Glob(h.path(fmt.Sprintf("/proc/%d/task/*/comm", pid)))
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]int{}
+	for _, name := range names {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			continue // a thread that ended meanwhile
+		}
+		match := vcpuThread.FindStringSubmatch(strings.TrimSpace(string(content)))
+		if match == nil {
+			continue
+		}
+		vcpu, _ := strconv.Atoi(match[1])
+		if found[vcpu], err = strconv.Atoi(filepath.Base(filepath.Dir(name))); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// parseCPUs reads a list as the kernel writes it: 0-3,8.
+func parseCPUs(list string) (map[int]bool, error) {
+	cpus := map[int]bool{}
+	for part := range strings.SplitSeq(list, ",") {
+		low, high, ranged := strings.Cut(part, "-")
+		first, err := strconv.Atoi(low)
+		last := first
+		if err == nil && ranged {
+			last, err = strconv.Atoi(high)
+		}
+		if err != nil || first < 0 || last < first || last >= 1<<14 {
+			return nil, fmt.Errorf("found %q, want a list of CPUs such as 0-3,8", list)
+		}
+		for cpu := first; cpu <= last; cpu++ {
+			cpus[cpu] = true
+		}
+	}
+	return cpus, nil
+}
+
+// setAffinity ties a thread to one CPU.
+func setAffinity(thread, cpu int) error {
+	var set unix.CPUSet
+	set.Set(cpu)
+	return unix.SchedSetaffinity(thread, &set)
+}
