@@ -102,6 +102,42 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9._-]*(/[a-zA-Z0-9][a-zA-Z0-9._-]*){0,2}$`
 	// +optional
 	ResourcePool string `json:"resourcePool,omitempty" hash:"ignore"`
+
+	// shares are directories of the host that the guest can mount, by Proxmox's directory mappings (virtiofs, Proxmox VE
+	// 8.4 and newer). The boot data templates see them as .Shares. This field is an addition of this provider.
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=map
+	// +listMapKey=mapping
+	// +optional
+	Shares []Share `json:"shares,omitempty"`
+
+	// hookScripts are scripts that run on the host when the VM starts or stops, in this order, by their names in the
+	// host's /etc/pve-hook.d. The template must have pve-hook as its hookscript. A change applies to new VMs only.
+	// This field is an addition of this provider.
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`
+	// +optional
+	HookScripts []string `json:"hookScripts,omitempty" hash:"ignore"`
+}
+
+// Share is a directory of the Host that the guest can mount.
+type Share struct {
+	// mapping is the ID of a directory mapping (Datacenter, Resource Mappings). The guest mounts it by this name.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z][a-zA-Z0-9_-]+$`
+	// +required
+	Mapping string `json:"mapping,omitempty"`
+
+	// mountPath is where the boot data templates mount it in the guest. Empty means: they leave it alone.
+	// +kubebuilder:validation:Pattern=`^/[^\s]*$`
+	// +optional
+	MountPath string `json:"mountPath,omitempty"`
+
+	// cache says what the guest keeps in memory: auto, always, metadata or never.
+	// +kubebuilder:validation:Enum=auto;always;metadata;never
+	// +optional
+	Cache string `json:"cache,omitempty"`
 }
 
 // ZoneBalance is a way to choose among the Hosts that can take a VM.

@@ -23,8 +23,18 @@ type Data struct {
 	Resources Resources `json:"resources"`
 	// Kubernetes is what the VM needs to join the Kubernetes cluster.
 	Kubernetes Kubernetes `json:"kubernetes"`
+	// Shares are directories of the host that the guest can mount.
+	Shares []Share `json:"shares,omitempty"`
 	// Values are the keys of the Secret that valuesRef names: .Values.apiServer is the key apiServer.
 	Values map[string]string `json:"values"`
+}
+
+// Share is a directory of the host that the guest can mount (virtiofs).
+type Share struct {
+	// Tag is what the guest mounts: mount -t virtiofs TAG PATH.
+	Tag string `json:"tag"`
+	// MountPath is where; empty where the NodeClass does not say.
+	MountPath string `json:"mountPath"`
 }
 
 // Metadata says who the VM is.

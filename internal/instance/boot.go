@@ -207,6 +207,7 @@ func bootData(r bootRequest) (bootdata.Data, error) {
 			Version: r.version, RootCA: r.rootCA, BootstrapToken: r.token,
 			KubeletConfiguration: kubelet, NodeLabels: r.claim.Labels, NodeTaints: taints,
 		},
+		Shares: guestShares(r.class.Spec.Shares),
 		Values: r.values,
 	}, nil
 }

@@ -159,7 +159,7 @@ func (l *launch) clone(ctx context.Context) error {
 	task, err := l.client.CloneVM(ctx, proxmox.CloneRequest{
 		Host: l.intent.TemplateHost, TemplateID: l.intent.TemplateID,
 		Target: l.target(), VMID: l.intent.VMID, Name: l.claim.Name,
-		Description: Description(l.id, l.notes(), l.intent.Binding),
+		Description: Description(l.id, l.notes(), l.intent.Binding, l.class.Spec.HookScripts),
 		Full:        l.intent.Full, Storage: l.cloneStorage(), Pool: l.intent.Pool,
 	})
 	if err != nil {

@@ -34,6 +34,9 @@ type shape struct {
 	devices []string
 	// binding to cells of the Host; nil where the VM floats.
 	binding *Binding
+	shares  []v1alpha1.Share
+	// hooks are in the notes since the clone; the Template must bring what reads them.
+	hooks []string
 }
 
 // maxQueues is Proxmox's limit for a NIC.
@@ -105,6 +108,13 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 
 	if err := passThrough(cfg, want.devices, set); err != nil {
 		return proxmox.ConfigChange{}, err
+	}
+	if err := share(cfg, want.shares, set); err != nil {
+		return proxmox.ConfigChange{}, err
+	}
+	if len(want.hooks) > 0 && cfg.Options["hookscript"] == "" {
+		return proxmox.ConfigChange{}, fmt.Errorf("spec.hookScripts names %s, but the template has no hookscript to run them: as root, qm set TEMPLATE --hookscript local:snippets/pve-hook",
+			strings.Join(want.hooks, ", "))
 	}
 	if want.iso != "" {
 		slot, gone, err := bootDrive(cfg)

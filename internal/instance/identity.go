@@ -31,8 +31,9 @@ type Notes struct {
 }
 
 // Description is what the clone call writes into the VM's notes.
-func Description(id Identity, n Notes, b *Binding) string {
+func Description(id Identity, n Notes, b *Binding, hooks []string) string {
 	mark := id.markFor(n.Claim)
+	mark.Hooks = hooks
 	if b != nil {
 		mark.CPUs, mark.Pin = b.CPUs, b.Pin
 	}

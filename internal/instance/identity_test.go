@@ -16,7 +16,7 @@ var me = Identity{Region: "r1", VMID: 20001, ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-
 
 func described(id Identity) proxmox.VMConfig {
 	return proxmox.VMConfig{Options: map[string]string{
-		"description": Description(id, Notes{Claim: "default-abc", NodePool: "default", NodeClass: "default", InstanceType: "t1.2VCPU-6GB", CapacityType: "on-demand"}, nil),
+		"description": Description(id, Notes{Claim: "default-abc", NodePool: "default", NodeClass: "default", InstanceType: "t1.2VCPU-6GB", CapacityType: "on-demand"}, nil, nil),
 	}}
 }
 

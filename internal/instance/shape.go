@@ -79,6 +79,7 @@ func (l *launch) ensureConfigured(ctx context.Context) (proxmox.VMConfig, error)
 		tags: l.class.Spec.Tags, macs: l.intent.MACs,
 		firewalled: firewalledInterfaces(l.class), iso: l.bootVolume(), devices: l.intent.Devices,
 		network: l.intent.Network, binding: l.intent.Binding,
+		shares: l.class.Spec.Shares, hooks: l.class.Spec.HookScripts,
 	})
 	if err != nil {
 		return cfg, &LaunchError{Reason: ReasonTemplate, err: fmt.Errorf("configuring the clone of template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)}
