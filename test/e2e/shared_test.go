@@ -41,6 +41,7 @@ func TestNodes(t *testing.T) {
 		t.Run("a pod that fits nowhere is told why, host by host", func(t *testing.T) { t.Parallel(); w.fitsNowhere(t) })
 		t.Run("a VM that was removed by hand is replaced", func(t *testing.T) { t.Parallel(); w.removedByHand(t) })
 		t.Run("a VM that was stopped is started again", func(t *testing.T) { t.Parallel(); w.stoppedByHand(t) })
+		t.Run("the cloud controller manager agrees", func(t *testing.T) { t.Parallel(); w.withCloudController(t) })
 	})
 	if t.Failed() {
 		return
