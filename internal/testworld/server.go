@@ -50,8 +50,8 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// apiServer gives the shared API server, or skips the test loudly where there is none.
-func apiServer(t *testing.T) *rest.Config {
+// APIServer gives the shared API server, or skips the test loudly where there is none.
+func APIServer(t *testing.T) *rest.Config {
 	t.Helper()
 	shared.once.Do(func() { shared.config, shared.err = startServer() })
 	if errors.Is(shared.err, errNoAssets) {

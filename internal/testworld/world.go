@@ -90,7 +90,7 @@ func Settings(change func(*instance.Settings)) Option {
 func New(t *testing.T, options ...Option) *World {
 	t.Helper()
 	w := &World{
-		WithT: gomega.NewWithT(t), T: t, Config: apiServer(t), Clock: &Clock{}, Events: &Recorder{},
+		WithT: gomega.NewWithT(t), T: t, Config: APIServer(t), Clock: &Clock{}, Events: &Recorder{},
 		Name: "w" + strings.ReplaceAll(uuid.NewString(), "-", "")[:10], kubeCluster: uuid.NewString(), setup: setup{hosts: 1}, Clients: map[string]proxmox.Client{},
 	}
 	for _, option := range options {

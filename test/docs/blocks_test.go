@@ -1,0 +1,104 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// block is a code block of a document.
+type block struct {
+	file string
+	line int
+	// kind is what stands behind the opening fence.
+	kind    string
+	content string
+}
+
+func (b block) String() string { return fmt.Sprintf("%s:%d", b.file, b.line) }
+
+// documents are all Markdown files of the repository.
+func documents(t *testing.T) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".cache") || entry.Name() == ".git"):
+			return fs.SkipDir
+		case filepath.Ext(path) == ".md":
+			files = append(files, path)
+		}
+		return nil
+	})
+	if err != nil || len(files) < 5 {
+		t.Fatalf("found the documents %v: %v", files, err)
+	}
+	return files
+}
+
+// blocks of all documents whose kind is one of these.
+func blocks(t *testing.T, kinds ...string) []block {
+	t.Helper()
+	var found []block
+	for _, file := range documents(t) {
+		for _, b := range blocksOf(t, file) {
+			if slices.Contains(kinds, b.kind) {
+				found = append(found, b)
+			}
+		}
+	}
+	return found
+}
+
+func blocksOf(t *testing.T, file string) []block {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []block
+	var open *block
+	for i, line := range strings.Split(string(content), "\n") {
+		fence, isFence := strings.CutPrefix(strings.TrimSpace(line), "```")
+		switch {
+		case isFence && open == nil:
+			open = &block{file: strings.TrimPrefix(file, root+"/"), line: i + 1, kind: strings.TrimSpace(fence)}
+		case isFence:
+			found = append(found, *open)
+			open = nil
+		case open != nil:
+			open.content += line + "\n"
+		}
+	}
+	if open != nil {
+		t.Errorf("%s: the block is not closed", open)
+	}
+	return found
+}
+
+// TestEveryBlockIsChecked: a block of a kind that nothing looks at could say anything.
+func TestEveryBlockIsChecked(t *testing.T) {
+	t.Parallel()
+	known := []string{
+		"yaml", "yaml values", "yaml cloud-config", "yaml scenario", "yaml part", "json instance-types", "json node-settings",
+		"shell", "text", "console", "go", "mermaid",
+	}
+	for _, file := range documents(t) {
+		for _, b := range blocksOf(t, file) {
+			if !slices.Contains(known, b.kind) {
+				t.Errorf("%s: found a block of kind %q, want one of %s", b, b.kind, strings.Join(known, ", "))
+			}
+		}
+	}
+}

@@ -1,0 +1,83 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+)
+
+// TestCommandsParse has bash read every command, and looks up what they name.
+func TestCommandsParse(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := regexp.MustCompile(`(?m)^\s*(?:\$ )?make ([a-z][a-z0-9-]*)`)
+	for _, b := range blocks(t, "shell") {
+		cmd := exec.CommandContext(t.Context(), "bash", "-n")
+		cmd.Stdin = strings.NewReader(b.content)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", b, err, out)
+		}
+		for _, match := range target.FindAllStringSubmatch(b.content, -1) {
+			if !bytes.Contains(makefile, []byte("\n"+match[1]+":")) {
+				t.Errorf("%s: the Makefile has no target %s", b, match[1])
+			}
+		}
+	}
+}
+
+// TestSettingsExist: a flag or chart value that a document names is one.
+func TestSettingsExist(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for _, option := range operator.Table() {
+		known["settings."+option.ChartValue()] = true
+	}
+	for _, value := range []string{"batchMaxDuration", "batchIdleDuration", "preferencePolicy", "minValuesPolicy", "featureGates"} {
+		known["settings."+value] = true
+	}
+	named := regexp.MustCompile("`(settings\\.[a-zA-Z]+)")
+	for _, file := range documents(t) {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range named.FindAllSubmatch(content, -1) {
+			if !known[string(match[1])] {
+				t.Errorf("%s names %s, which the chart does not have", file, match[1])
+			}
+		}
+	}
+}
+
+// TestLinksLeadSomewhere follows the links between documents.
+func TestLinksLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	link := regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)
+	for _, file := range documents(t) {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range link.FindAllSubmatch(content, -1) {
+			to := string(match[1])
+			if strings.Contains(to, ":") {
+				continue // elsewhere in the world
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(file), to)); err != nil {
+				t.Errorf("%s links to %s: %v", file, to, err)
+			}
+		}
+	}
+}

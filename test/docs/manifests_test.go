@@ -1,0 +1,106 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+// TestManifestsApply lets a real API server judge every manifest of the documents and of the examples, without storing it.
+func TestManifestsApply(t *testing.T) {
+	t.Parallel()
+	api, err := client.New(testworld.APIServer(t), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api = client.WithFieldValidation(client.NewDryRunClient(api), metav1.FieldValidationStrict)
+	for _, b := range append(blocks(t, "yaml"), exampleFiles(t)...) {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, object := range decode(t, b) {
+				if object.GetAPIVersion() == "" || object.GetKind() == "" {
+					t.Errorf("a document has no apiVersion and kind: complete it, or say what the block is (see doc.go)")
+					continue
+				}
+				if err := api.Create(t.Context(), object); err != nil {
+					t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+				}
+			}
+		})
+	}
+}
+
+// TestPartsParse: parts of manifests are YAML at least.
+func TestPartsParse(t *testing.T) {
+	t.Parallel()
+	for _, b := range blocks(t, "yaml part") {
+		if len(decode(t, b)) == 0 {
+			t.Errorf("%s: the block is empty", b)
+		}
+	}
+}
+
+// exampleFiles are the YAML files below examples.
+func exampleFiles(t *testing.T) []block {
+	t.Helper()
+	var found []block
+	err := filepath.WalkDir(filepath.Join(root, "examples"), func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		found = append(found, block{file: strings.TrimPrefix(path, root+"/"), line: 1, kind: "yaml", content: string(content)})
+		return err
+	})
+	if err != nil || len(found) == 0 {
+		t.Fatalf("found %d examples: %v", len(found), err)
+	}
+	return found
+}
+
+func decode(t *testing.T, b block) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader([]byte(b.content)), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(&object.Object)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", b, err)
+		}
+		if len(object.Object) == 0 {
+			continue
+		}
+		if object.GetNamespace() == "" && object.GetKind() != "" {
+			object.SetNamespace(namespaceOf(object.GetKind()))
+		}
+		all = append(all, object)
+	}
+}
+
+// namespaceOf is where kubectl would put an object that names no namespace.
+func namespaceOf(kind string) string {
+	switch kind {
+	case "Deployment", "Pod", "Secret", "ConfigMap", "Service", "ServiceAccount", "DaemonSet", "StatefulSet", "PodDisruptionBudget":
+		return metav1.NamespaceDefault
+	}
+	return ""
+}
