@@ -1,0 +1,44 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"os"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+func TestMain(m *testing.M) { os.Exit(testworld.Run(m)) }
+
+// TestAllThatIsRenderedApplies lets a real API server judge everything that the chart can render, without storing it.
+func TestAllThatIsRenderedApplies(t *testing.T) {
+	t.Parallel()
+	rendered, err := render(t, `
+replicaCount: 2
+config: {clusters: [{region: a, url: "https://a"}]}
+metrics: {enabled: true, type: service}
+networkPolicy: {enabled: true}
+customResources:
+  nodeClass: {default: {enabled: true}}
+  nodePools: {default: {enabled: true}}
+  nodeTemplate: {default: {enabled: true}}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := client.New(testworld.APIServer(t), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api = client.WithFieldValidation(client.NewDryRunClient(api), metav1.FieldValidationStrict)
+	for _, object := range rendered {
+		if err := api.Create(t.Context(), object); err != nil {
+			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+		}
+	}
+}
