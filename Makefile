@@ -62,13 +62,18 @@ clean: ## Remove everything that was built (Go's own cache stays)
 ##@ Tests
 
 .PHONY: test
-test: vet lint verify unit kubeplane-test e2e ## Everything that CI checks
+test: vet lint verify unit recipes kubeplane-test e2e ## Everything that CI checks
 
 .PHONY: unit
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Tests beside the code, with the race detector and a real API server
 	$(call say,"testing the packages with the race detector (first time: 5-10 minutes of compiling; then about 5 minutes)")
 	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
 		go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
+
+.PHONY: recipes
+recipes: ## Check the rendered recipes with cloud-init's schemas and Talos' own loader
+	$(call say,"checking the recipes with their readers' own parsers (first time: a minute or two of compiling)")
+	cd examples/verify && go vet ./... && go test -shuffle=on ./...
 
 .PHONY: kubeplane-test
 kubeplane-test: $(KUBEPLANE) ## Tests of the Kubernetes control plane binary
@@ -112,6 +117,7 @@ generate: $(HELM_DOCS) ## Write deep copies, CRDs, the chart's copy of them and 
 verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, without changing anything
 	$(call say,"verifying go.mod and generated files (seconds; first time a minute to build controller-gen)")
 	@go mod tidy -diff || { echo 'verify: go.mod or go.sum is stale: run "go mod tidy"' >&2; exit 1; }
+	@cd examples/verify && go mod tidy -diff || { echo 'verify: examples/verify/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@cd kubeplane && go mod tidy -diff || { echo 'verify: kubeplane/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@stale= fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	$(call generate-into,$$fresh) && \
