@@ -30,7 +30,7 @@ func newMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{T: t, log: &bytes.Buffer{}, pinned: map[int]int{}}
 	m.Host = Host{
-		Root: t.TempDir(), Owner: uint32(os.Getuid()), Timeout: 10 * time.Second, Log: m.log, //nolint:gosec // a user ID
+		Root: t.TempDir(), Owner: uint32(os.Getuid()), Timeout: 10 * time.Second, Log: m.log,
 		Affinity: func(thread, cpu int) error { m.pinned[thread] = cpu; return nil },
 	}
 	m.write("/sys/devices/system/cpu/online", "0-7\n", 0o644)

@@ -78,24 +78,9 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 	bios.Serial = smbiosSerial(want.name, want.id.VMID)
 	set["smbios1"] = bios.Encode()
 
-	for _, nic := range cfg.NICs() {
-		if mac, ok := want.macs[nic.Slot]; ok {
-			nic.MAC = mac
-		}
-		if nic.Model == "virtio" {
-			nic.Queues = min(want.cores, maxQueues)
-		}
-		if slices.Contains(want.firewalled, nic.Slot) {
-			nic.Firewall = true
-		}
-		set[nic.Slot] = nic.Encode()
+	if err := plugIn(cfg, want, set); err != nil {
+		return proxmox.ConfigChange{}, err
 	}
-	for _, slot := range want.firewalled {
-		if _, ok := set[slot]; !ok {
-			return proxmox.ConfigChange{}, fmt.Errorf("a security group names interface %s, but the template has none of that name", slot)
-		}
-	}
-
 	addressOptions(cfg, want.network, set)
 
 	disk, ok := cfg.BootDisk()
@@ -112,9 +97,8 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 	if err := share(cfg, want.shares, set); err != nil {
 		return proxmox.ConfigChange{}, err
 	}
-	if len(want.hooks) > 0 && cfg.Options["hookscript"] == "" {
-		return proxmox.ConfigChange{}, fmt.Errorf("spec.hookScripts names %s, but the template has no hookscript to run them: as root, qm set TEMPLATE --hookscript local:snippets/pve-hook",
-			strings.Join(want.hooks, ", "))
+	if err := hooked(cfg, want.hooks); err != nil {
+		return proxmox.ConfigChange{}, err
 	}
 	if want.iso != "" {
 		slot, gone, err := bootDrive(cfg)
@@ -131,6 +115,29 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 	}
 	slices.Sort(remove)
 	return proxmox.ConfigChange{Set: set, Delete: remove, Digest: cfg.Digest}, nil
+}
+
+// plugIn gives the interfaces their addresses on the wire, their queues and the
+// firewall bridge.
+func plugIn(cfg proxmox.VMConfig, want shape, set map[string]string) error {
+	for _, nic := range cfg.NICs() {
+		if mac, ok := want.macs[nic.Slot]; ok {
+			nic.MAC = mac
+		}
+		if nic.Model == "virtio" {
+			nic.Queues = min(want.cores, maxQueues)
+		}
+		if slices.Contains(want.firewalled, nic.Slot) {
+			nic.Firewall = true
+		}
+		set[nic.Slot] = nic.Encode()
+	}
+	for _, slot := range want.firewalled {
+		if _, ok := set[slot]; !ok {
+			return fmt.Errorf("a security group names interface %s, but the template has none of that name", slot)
+		}
+	}
+	return nil
 }
 
 // addressOptions writes what the VM was given where others see it: Proxmox keeps

@@ -5,6 +5,7 @@ package instance
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
@@ -44,4 +45,14 @@ func guestShares(shares []v1alpha1.Share) []bootdata.Share {
 		out = append(out, bootdata.Share{Tag: s.Mapping, MountPath: s.MountPath})
 	}
 	return out
+}
+
+// hooked says whether the clone brings along what runs the scripts: a token may
+// not set a hookscript.
+func hooked(cfg proxmox.VMConfig, hooks []string) error {
+	if len(hooks) == 0 || cfg.Options["hookscript"] != "" {
+		return nil
+	}
+	return fmt.Errorf("spec.hookScripts names %s, but the template has no hookscript to run them: as root, qm set TEMPLATE --hookscript local:snippets/pve-hook",
+		strings.Join(hooks, ", "))
 }
