@@ -4,6 +4,7 @@
 package instance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,10 +26,15 @@ type BootDrive struct {
 
 var isoPattern = regexp.MustCompile(`:iso/karpenter-([0-9a-f]+)-([0-9a-f-]{36})\.iso$`)
 
-// BootDrives lists the boot drives of this Kubernetes cluster, one call per Host
-// and storage (shared ones once). What cannot be listed now is left for the next
-// time; the error tells.
+// storagesPerLook bounds what one look at leftovers costs, whatever the number of
+// Hosts: after the first look, the storages take turns.
+const storagesPerLook = 4
+
+// BootDrives lists boot drives of this Kubernetes cluster, one call per Host and
+// storage (shared ones once): all of them the first time, then some in turn. What
+// cannot be listed now is left for the next time; the error tells.
 func (p *Provider) BootDrives(ctx context.Context) ([]BootDrive, error) {
+	look := p.looks.Add(1) - 1
 	var out []BootDrive
 	var errs []error
 	for region, snapshot := range p.Inventory.View().Snapshots {
@@ -36,7 +42,7 @@ func (p *Provider) BootDrives(ctx context.Context) ([]BootDrive, error) {
 		if err != nil {
 			continue
 		}
-		for _, key := range isoStorages(snapshot) {
+		for _, key := range inTurn(isoStorages(snapshot), look) {
 			volumes, err := client.Volumes(ctx, key.Host, key.Storage, "iso")
 			if err != nil {
 				errs = append(errs, err)
@@ -52,6 +58,18 @@ func (p *Provider) BootDrives(ctx context.Context) ([]BootDrive, error) {
 		}
 	}
 	return out, errors.Join(errs...)
+}
+
+// inTurn picks the storages of the n-th look.
+func inTurn(keys []inventory.StorageKey, look int64) []inventory.StorageKey {
+	if look == 0 || len(keys) <= storagesPerLook {
+		return keys
+	}
+	slices.SortFunc(keys, func(a, b inventory.StorageKey) int {
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Storage, b.Storage))
+	})
+	first := int((look - 1) * storagesPerLook % int64(len(keys)))
+	return slices.Concat(keys[first:], keys[:first])[:storagesPerLook]
 }
 
 // isoStorages are those that take boot drives: local ones of each online Host,

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -92,6 +93,8 @@ type Provider struct {
 	health    *health
 	durations *proxmox.Durations
 	recall    recall
+	// looks at leftovers so far.
+	looks atomic.Int64
 }
 
 // NewProvider makes the Provider.
