@@ -7,6 +7,8 @@ SHELL := /bin/bash -o pipefail
 # The toolchain is named here as well as in go.mod: where the environment says GOTOOLCHAIN=local, go.mod alone is not obeyed.
 export GOTOOLCHAIN := go1.26.10
 export GOFLAGS := -buildvcs=false
+# Tests wait for conditions; on a busy machine gomega's own second is not enough for any.
+export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 60s
 
 CACHE := $(CURDIR)/.cache
 BIN := $(CACHE)/bin

@@ -101,6 +101,8 @@ func TestNodeClassHashesCoverTheirFields(t *testing.T) {
 		}},
 		"SecurityGroups": {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.SecurityGroups[0].Interface = "net1" }},
 		"ResourcePool":   {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.ResourcePool = "other" }},
+		"Shares":         {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Shares = []v1alpha1.Share{{Mapping: "data"}} }},
+		"HookScripts":    {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.HookScripts = []string{"announce"} }},
 	}
 
 	checkCovers(t, v1alpha1.ProxmoxNodeClassSpec{}, table)

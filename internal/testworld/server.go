@@ -13,8 +13,10 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/onsi/gomega"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -25,7 +27,11 @@ import (
 )
 
 // Karpenter finds the kind of a NodeClass through the scheme of client-go.
-func init() { _ = v1alpha1.AddToScheme(scheme.Scheme) }
+func init() {
+	_ = v1alpha1.AddToScheme(scheme.Scheme)
+	// Whoever waits for a controller here waits for an API server on a busy machine.
+	gomega.SetDefaultEventuallyTimeout(time.Minute)
+}
 
 var errNoAssets = errors.New("KUBEBUILDER_ASSETS is not set: no API server, so NOTHING is checked here. Run \"make unit\"")
 
