@@ -6,6 +6,8 @@ package pvesim
 import (
 	"context"
 	"encoding/base64"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,6 +34,7 @@ type Machine struct {
 	MemoryBytes         int64
 	DiskBytes           int64
 	NICs                []NIC
+	Devices             []string  // the mappings of the PCI devices that are passed through
 	Disk                GuestDisk // survives reboots, dies with the VM's boot volume
 	AgentEnabled        bool      // the VM has an agent's channel
 
@@ -155,6 +158,11 @@ func newMachine(cluster string, in *engine.Instance) *Machine {
 	for _, key := range qm.NetKeys(in.Options) {
 		n := qm.ParseNet(in.Options[key])
 		m.NICs = append(m.NICs, NIC{Name: key, MAC: n.MAC, Bridge: n.Opts["bridge"], VLAN: int(qm.Number(n.Opts["tag"], 0))})
+	}
+	for _, key := range slices.Sorted(maps.Keys(in.Options)) {
+		if mapping := qm.ParseFields(in.Options[key])["mapping"]; strings.HasPrefix(key, "hostpci") && mapping != "" {
+			m.Devices = append(m.Devices, mapping)
+		}
 	}
 	return m
 }

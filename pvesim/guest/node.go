@@ -112,12 +112,20 @@ func (k *kubelet) capacity() corev1.ResourceList {
 	if pods == 0 {
 		pods = defaultMaxPods
 	}
-	return corev1.ResourceList{
+	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(k.cores), resource.DecimalSI),
 		corev1.ResourceMemory:           *resource.NewQuantity(memory/1024*1024, resource.BinarySI),
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(k.disk-k.disk*3/100, resource.BinarySI),
 		corev1.ResourcePods:             *resource.NewQuantity(pods, resource.DecimalSI),
 	}
+	for _, mapping := range k.devices {
+		if name, ok := k.runtime.options.DevicePlugins[mapping]; ok {
+			count := capacity[corev1.ResourceName(name)]
+			count.Add(*resource.NewQuantity(1, resource.DecimalSI))
+			capacity[corev1.ResourceName(name)] = count
+		}
+	}
+	return capacity
 }
 
 // allocatable is the capacity without what the kubelet was told to reserve and

@@ -24,6 +24,9 @@ type Options struct {
 	// RestartDelay is how long systemd waits before it starts a failed kubelet
 	// again; 10 s when zero.
 	RestartDelay time.Duration
+	// DevicePlugins are installed in every guest: for each PCI device of a mapping
+	// (the key) a Node has one of that resource.
+	DevicePlugins map[string]string
 	// CACerts is what k3s and RKE2 servers show at /cacerts to an agent that wants
 	// to join: the certificate authority of the cluster.
 	CACerts []byte
@@ -81,7 +84,7 @@ func orElse(d, fallback time.Duration) time.Duration {
 func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 	hw := hardware{
 		vmid: m.VMID, uuid: m.UUID, bootID: m.BootID,
-		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes,
+		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes, devices: m.Devices,
 		storage: m.Disk, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent, health: m.Health,
 	}
 	defer m.SetAgent(nil)
@@ -148,7 +151,9 @@ type hardware struct {
 	cores        int
 	memory, disk int64
 	macs         []string
-	storage      pvesim.GuestDisk
+	// devices are the mappings of its PCI devices.
+	devices []string
+	storage pvesim.GuestDisk
 	// drives returns the images in the CD-ROM drives, in the order of the slots.
 	drives func() [][]byte
 	// setAgent starts the guest agent; the machine lets nobody ask it unless the

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -35,9 +36,12 @@ const (
 type setup struct {
 	hosts int
 	// version of Proxmox VE; the simulator's own default when empty.
-	version     string
-	speed       float64
-	gracePeriod time.Duration
+	version string
+	speed   float64
+	gpus    int
+	// pollInterval is a second when zero.
+	pollInterval time.Duration
+	gracePeriod  time.Duration
 	// proxmox to share with another world; a new one when nil.
 	proxmox *harness.Proxmox
 	// idle leaves the controller to the test.
@@ -79,7 +83,7 @@ func newWorld(t *testing.T, s setup) *world {
 	ctx := t.Context()
 	plane := harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(w.dir, "kubernetes"), NodeMonitorGracePeriod: s.gracePeriod}
 	options := harness.ControllerOptions{
-		Binary: controller, Dir: filepath.Join(w.dir, "controller"), PollInterval: time.Second, FeatureGates: s.featureGates, Args: s.args,
+		Binary: controller, Dir: filepath.Join(w.dir, "controller"), PollInterval: cmp.Or(s.pollInterval, time.Second), FeatureGates: s.featureGates, Args: s.args,
 	}
 	if lab := suite.lab; lab != nil {
 		plane.NodeAddress, plane.NodeMonitorGracePeriod = lab.NodeAddress, labGracePeriod
@@ -143,7 +147,7 @@ func newProxmox(t *testing.T, s setup) *harness.Proxmox {
 	if speed == 0 {
 		speed = 5
 	}
-	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{Hosts: hosts, Version: s.version, Speed: speed, Heartbeat: 2 * time.Second})
+	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{Hosts: hosts, Version: s.version, Speed: speed, GPUs: s.gpus, Heartbeat: 2 * time.Second})
 	must(t, err)
 	t.Cleanup(p.Close)
 	return p

@@ -26,6 +26,8 @@ type ProxmoxOptions struct {
 	Heartbeat time.Duration
 	// BootTime is how long a VM's firmware and kernel take.
 	BootTime time.Duration
+	// GPUs is the number of devices of the mapping "gpu" on the first host.
+	GPUs int
 	// Admin opens the simulator's own door, for people.
 	Admin bool
 }
@@ -49,6 +51,13 @@ const (
 	SecondTokenSecret = "22222222-3333-4444-5555-666666666666"
 )
 
+// GPUMapping is the mapping of the simulated GPUs, GPUResource what a device plugin
+// makes of them.
+const (
+	GPUMapping  = "gpu"
+	GPUResource = "nvidia.com/gpu"
+)
+
 // StartProxmox starts the cluster.
 func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	p := &Proxmox{scenario: pvesim.DefaultScenario(o.Hosts)}
@@ -61,7 +70,19 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 			user.Tokens = append(user.Tokens, pvesim.Token{ID: token, Secret: SecondTokenSecret})
 		}
 	}
-	p.runtime = guest.NewRuntime(guest.Options{HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime})
+	if o.GPUs > 0 {
+		gpus := pvesim.Mapping{Kind: "pci", ID: GPUMapping}
+		for i := range o.GPUs {
+			gpus.Map = append(gpus.Map, fmt.Sprintf("node=%s,path=0000:%02x:00.0,id=10de:2204", p.scenario.Hosts[0].Name, i+1))
+		}
+		p.scenario.Mappings = append(p.scenario.Mappings, gpus)
+		for i := range p.scenario.Roles {
+			p.scenario.Roles[i].Privileges = append(p.scenario.Roles[i].Privileges, "Mapping.Audit", "Mapping.Use")
+		}
+	}
+	p.runtime = guest.NewRuntime(guest.Options{
+		DevicePlugins:     map[string]string{GPUMapping: GPUResource},
+		HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime})
 	p.Witness = NewWitness(p.runtime)
 	options := pvesim.Options{Speed: max(o.Speed, 0), Guests: p.Witness}
 	if options.Speed == 0 {

@@ -1,0 +1,102 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+// TestDevices: pods that want a GPU get a VM with one, each its own, on the host
+// that has them; when all are taken, the next pod is told.
+func TestDevices(t *testing.T) {
+	t.Parallel()
+	needs(t, simulator("it has GPUs"))
+	w := newWorld(t, setup{hosts: 2, gpus: 2, args: []string{"--pci-resources", harness.GPUMapping + "=" + harness.GPUResource}})
+	p := w.newPool(t, "devices", nil)
+	p.deploy(t, 3, func(d *appsv1.Deployment) {
+		gpu := corev1.ResourceList{harness.GPUResource: resource.MustParse("1")}
+		resources := &d.Spec.Template.Spec.Containers[0].Resources
+		resources.Requests[harness.GPUResource], resources.Limits = gpu[harness.GPUResource], gpu
+	})
+	var waiting string
+	p.eventually(t, "two of three pods to run", func(ctx context.Context) error {
+		pods, err := harness.Pods(ctx, p.kube, p.name)
+		ready := 0
+		for i := range pods {
+			if harness.PodReady(&pods[i]) {
+				ready++
+			} else {
+				waiting = pods[i].Name
+			}
+		}
+		if err != nil || ready != 2 || len(pods) != 3 {
+			return fmt.Errorf("%d of %d pods run (%w)", ready, len(pods), err)
+		}
+		return nil
+	})
+	vms, err := p.vms(t.Context())
+	must(t, err)
+	for _, vm := range vms {
+		if device, _ := vm.Config["hostpci0"].(string); !strings.Contains(device, "mapping="+harness.GPUMapping) || vm.Host != "pve1" {
+			t.Errorf("VM %d on %s has the device %q, want one of the mapping %s on pve1", vm.VMID, vm.Host, device, harness.GPUMapping)
+		}
+	}
+	if len(vms) != 2 {
+		t.Errorf("there are %d VMs for two GPUs", len(vms))
+	}
+	if message := p.hasEvent(t, waiting, "NoHostFits"); !strings.Contains(message, "pve1") || !strings.Contains(message, "pve2") {
+		t.Errorf("the pod without a GPU is told %q", message)
+	}
+	p.giveAllBack(t)
+}
+
+// TestIdleCost: who does nothing asks Proxmox little, whatever runs there.
+func TestIdleCost(t *testing.T) {
+	t.Parallel()
+	needs(t, simulator("it counts the requests of all"))
+	const budget, window = 8, time.Minute
+	w := newWorld(t, setup{hosts: 10, pollInterval: 10 * time.Second})
+	p := w.newPool(t, "idle", nil)
+	p.run(t, 3)
+	p.podsRun(t, 3)
+	p.eventually(t, "all claims to be settled", func(ctx context.Context) error {
+		claims, err := p.claims(ctx)
+		for i := range claims {
+			if err == nil {
+				err = settled(&claims[i])
+			}
+		}
+		return err
+	})
+	// What changed just now is looked at once more.
+	quiet := func() int { return len(w.proxmox.Requests()) }
+	p.within(t, 5*time.Minute, "a minute of rest", func(ctx context.Context) error {
+		before := quiet()
+		select {
+		case <-time.After(window):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		requests := w.proxmox.Requests()[before:]
+		if len(requests) > budget {
+			var seen []string
+			for _, request := range requests {
+				seen = append(seen, request.Method+" "+request.Path)
+			}
+			return fmt.Errorf("there were %d requests in a minute, want at most %d: %s", len(requests), budget, strings.Join(seen, ", "))
+		}
+		return nil
+	})
+	p.giveAllBack(t)
+}
