@@ -178,7 +178,9 @@ type Guest struct {
 	Host   string `yaml:"host"`
 	Type   string `yaml:"type,omitempty"`   // qemu (the default) or lxc
 	Status string `yaml:"status,omitempty"` // running or stopped (the default)
-	Pool   string `yaml:"pool,omitempty"`
+	// Uptime is how long a running guest has been running when the simulator starts.
+	Uptime Duration `yaml:"uptime,omitempty"`
+	Pool   string   `yaml:"pool,omitempty"`
 	// Config holds options as the config file has them: "scsi0: local-lvm:vm-100-disk-0,size=32G".
 	Config map[string]string `yaml:"config,omitempty"`
 }

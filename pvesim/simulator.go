@@ -207,7 +207,11 @@ func (s *Simulator) populateGuests() error {
 			config.Options[map[string]string{"qemu": "name", "lxc": "hostname"}[typ]] = g.Name
 		}
 		guest := &engine.Guest{VMID: g.VMID, Type: typ, Host: g.Host, Config: config}
-		if err := s.engine.AddGuest(guest, g.Status == "running"); err != nil {
+		var since time.Time
+		if g.Status == "running" {
+			since = time.Now().Add(-time.Duration(g.Uptime))
+		}
+		if err := s.engine.AddGuest(guest, since); err != nil {
 			return bad(err.Error(), "guests", i)
 		}
 		if g.Pool != "" {

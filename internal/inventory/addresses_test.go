@@ -4,7 +4,9 @@
 package inventory_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -137,6 +139,63 @@ func TestAnAgentIsAskedOncePerStart(t *testing.T) {
 	c.change(func() { c.resources.Guests[0].UptimeSeconds = 600 })
 	if n := poll(6); n != 1 {
 		t.Errorf("asked %d times after the start, want once", n)
+	}
+}
+
+func TestNoAddressIsKnownBeforeTheAgentsWereAsked(t *testing.T) {
+	t.Parallel()
+	c := crowded()
+	more := func(vmid int) {
+		c.change(func() {
+			row := vm(vmid, "pve1", "running", 1, 1)
+			row.UptimeSeconds = 3600
+			c.resources.Guests = append(c.resources.Guests, row)
+			c.configs[vmid] = config("agent", "1")
+			c.agents[vmid] = []netip.Addr{addr(fmt.Sprintf("10.0.1.%d", vmid-100))}
+		})
+	}
+	more(110)
+	more(111)
+	early := false
+	i, clock := newInventory(t, c)
+	c.onAgent = func() { early = early || i.View().Snapshots["r"].AddressesKnown }
+	refresh(t, i) // there is a Snapshot, and nobody was asked
+	i.WatchAddresses()
+	refresh(t, i)
+	if early {
+		t.Error("addresses counted as known while agents were still to be asked")
+	}
+	if got, want := owners(i.View(), "10.0.0.10", "10.0.1.10", "10.0.1.11"), []string{"VM 100 in region r", "VM 110 in region r", "VM 111 in region r"}; !slices.Equal(got, want) {
+		t.Errorf("the owners are %q, want %q", got, want)
+	}
+
+	// From then on they are asked in turn.
+	more(112)
+	more(113)
+	c.takeCalls()
+	for n := 1; n <= 2; n++ {
+		clock.Step(time.Minute)
+		refresh(t, i)
+		if asked := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "agent") }); len(asked) != 1 {
+			t.Errorf("poll %d asked %v, want one", n, asked)
+		}
+	}
+}
+
+func TestAgentsThatDoNotAnswerHoldNobodyUpForLong(t *testing.T) {
+	t.Parallel()
+	c := crowded()
+	c.agentFailure = context.DeadlineExceeded // of the poll: others took all of its time
+	i, clock := newInventory(t, c)
+	i.WatchAddresses()
+	refresh(t, i)
+	if i.View().Snapshots["r"].AddressesKnown {
+		t.Error("addresses count as known while an agent is still to answer")
+	}
+	clock.Step(2 * time.Minute)
+	refresh(t, i)
+	if !i.View().Snapshots["r"].AddressesKnown {
+		t.Error("an agent that hangs keeps all addresses unknown")
 	}
 }
 

@@ -54,6 +54,7 @@ type cluster struct {
 	before       func() // runs at the beginning of Resources, outside the lock
 	during       func() // runs after Resources read its answer
 	onConfig     func() // runs with each config read; set before the first poll
+	onAgent      func() // runs when an agent is asked; set before the first poll
 }
 
 func newCluster(region string, hosts ...proxmox.HostRow) *cluster {
@@ -290,6 +291,9 @@ func (c *cluster) ContainerConfig(_ context.Context, host string, vmid int) (pro
 
 func (c *cluster) GuestAddresses(_ context.Context, host string, vmid int) ([]netip.Addr, error) {
 	c.record(fmt.Sprintf("agent %s/%d", host, vmid))
+	if c.onAgent != nil {
+		c.onAgent()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.agents[vmid], c.agentFailure

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,6 +23,9 @@ const (
 	// often an agent that answers is asked again.
 	agentDelay    = 2 * time.Minute
 	agentInterval = time.Hour
+	// agentPatience is how long nobody gets an address, after the start, because agents
+	// were not asked yet: many may have been configured that do not run.
+	agentPatience = time.Minute
 )
 
 // Others are the addresses that VM configurations do not tell.
@@ -34,11 +38,14 @@ type Others struct {
 // others reads them. Only the poll under way touches it.
 type others struct {
 	containers map[int]*guestRead
-	agents     map[int]*guestRead
 	sdn        []proxmox.SDNAddress
 	sdnRead    time.Time
-	// agentsFrom is when agents may be asked again, after Proxmox refused it.
-	agentsFrom time.Time
+	// mu guards the next three while several agents are asked at once.
+	mu     sync.Mutex
+	agents map[int]*guestRead
+	// agentsFrom is when agents may be asked again, after Proxmox refused it, agentsSince
+	// when the first was asked.
+	agentsFrom, agentsSince time.Time
 	// completed is true when everything was asked for once.
 	completed bool
 }
@@ -51,8 +58,8 @@ type guestRead struct {
 	tried     bool
 }
 
-func newOthers() others {
-	return others{containers: map[int]*guestRead{}, agents: map[int]*guestRead{}}
+func newOthers() *others {
+	return &others{containers: map[int]*guestRead{}, agents: map[int]*guestRead{}}
 }
 
 // known is a copy of what was read.
@@ -70,7 +77,8 @@ func (o *others) known() Others {
 // are: a guest that appears is read a moment later, and nobody waits for that.
 func (c *cluster) complete(resources proxmox.Resources) bool {
 	online := onlineHosts(resources.Hosts)
-	if c.inventory.watchAddresses.Load() && c.facts.known != nil && c.details.complete(online) && c.others.complete(resources.Guests, online) {
+	if c.inventory.watchAddresses.Load() && c.facts.known != nil && c.details.complete(online) &&
+		c.others.complete(resources.Guests, online) && c.agentsAsked(resources.Guests, online) {
 		c.others.completed = true
 	}
 	return c.others.completed
@@ -95,7 +103,7 @@ func (c *cluster) readOthers(ctx context.Context, resources proxmox.Resources, t
 	now, online := c.inventory.options.Clock.Now(), onlineHosts(resources.Hosts)
 	asked := c.readSDN(ctx, now)
 	asked = c.readContainers(ctx, resources.Guests, online, now) || asked
-	return c.askAgent(ctx, resources.Guests, online, now) || asked
+	return c.askAgents(ctx, resources.Guests, online, now) || asked
 }
 
 func onlineHosts(hosts []proxmox.HostRow) map[string]bool {

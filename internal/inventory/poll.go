@@ -32,7 +32,7 @@ type cluster struct {
 	about    about
 	hardware hardwareBook
 	facts    facts
-	others   others
+	others   *others
 }
 
 // flight is one poll that several callers may wait for.

@@ -93,8 +93,9 @@ func (g *guest) cloudInit() (system, bool) {
 // cloud-init off, stays what it was.
 func (g *guest) withoutSource(known string, hasInstance bool) (system, bool) {
 	if !hasInstance {
+		// Somebody's own machine, or an image that nobody configured: it asks DHCP.
 		g.console.printf("cloud-init: no datasource found, and no earlier instance")
-		return system{}, false
+		return g.system(""), true
 	}
 	if g.keepsInstance() {
 		g.console.printf("cloud-init: no datasource found, going on as instance %s", known)

@@ -82,9 +82,11 @@ func TestNoDriveAndNoInstanceIsAnIdleMachine(t *testing.T) {
 	g := NewWithT(t)
 	vm := newGuest(newDisk(nil), newSeed(t, "other", map[string]string{"user-data": "", "meta-data": ""}))
 
-	_, ok := vm.cloudInit()
+	system, ok := vm.cloudInit()
 
-	g.Expect(ok).To(BeFalse())
+	g.Expect(ok).To(BeTrue())
+	g.Expect(system.service).To(BeEmpty())
+	g.Expect(system.addresses).To(HaveLen(1), "it asks DHCP, and has an agent to tell")
 	g.Expect(vm.console.String()).To(ContainSubstring("no datasource found, and no earlier instance"))
 }
 
@@ -103,8 +105,8 @@ func TestBrokenDrivesAreReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			vm := newGuest(newDisk(nil), test.image)
-			_, ok := vm.cloudInit()
-			NewWithT(t).Expect(ok).To(BeFalse())
+			system, _ := vm.cloudInit()
+			NewWithT(t).Expect(system.service).To(BeEmpty())
 			NewWithT(t).Expect(vm.console.String()).To(ContainSubstring(test.want))
 		})
 	}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -39,6 +40,8 @@ type setup struct {
 	version string
 	speed   float64
 	gpus    int
+	// scenario may change what is simulated.
+	scenario func(*pvesim.Scenario)
 	// pollInterval is a second when zero.
 	pollInterval time.Duration
 	gracePeriod  time.Duration
@@ -147,7 +150,9 @@ func newProxmox(t *testing.T, s setup) *harness.Proxmox {
 	if speed == 0 {
 		speed = 5
 	}
-	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{Hosts: hosts, Version: s.version, Speed: speed, GPUs: s.gpus, Heartbeat: 2 * time.Second})
+	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{
+		Hosts: hosts, Version: s.version, Speed: speed, GPUs: s.gpus, Heartbeat: 2 * time.Second, Scenario: s.scenario,
+	})
 	must(t, err)
 	t.Cleanup(p.Close)
 	return p

@@ -30,6 +30,8 @@ type ProxmoxOptions struct {
 	GPUs int
 	// Admin opens the simulator's own door, for people.
 	Admin bool
+	// Scenario may change the cluster before it starts.
+	Scenario func(*pvesim.Scenario)
 }
 
 // Proxmox is a simulated cluster in this process. Its VMs boot from their ISO
@@ -79,6 +81,9 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 		for i := range p.scenario.Roles {
 			p.scenario.Roles[i].Privileges = append(p.scenario.Roles[i].Privileges, "Mapping.Audit", "Mapping.Use")
 		}
+	}
+	if o.Scenario != nil {
+		o.Scenario(p.scenario)
 	}
 	p.runtime = guest.NewRuntime(guest.Options{
 		DevicePlugins:     map[string]string{GPUMapping: GPUResource},

@@ -200,8 +200,9 @@ func (e *Engine) Serving() *Host {
 	return nil
 }
 
-// AddGuest places a guest; its drives' volumes are created as they are needed.
-func (e *Engine) AddGuest(g *Guest, running bool) error {
+// AddGuest places a guest that runs since then, or not at all where that is zero; its drives' volumes are created as
+// they are needed.
+func (e *Engine) AddGuest(g *Guest, since time.Time) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.guests[g.VMID] != nil {
@@ -217,11 +218,10 @@ func (e *Engine) AddGuest(g *Guest, running bool) error {
 	}
 	g.created = time.Now()
 	e.guests[g.VMID] = g
-	if running && g.Type == "qemu" {
+	if !since.IsZero() && g.Type == "qemu" {
 		e.powerOn(g)
-	} else if running {
-		g.uptime = time.Now()
 	}
+	g.uptime = since
 	return nil
 }
 

@@ -1,0 +1,211 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpevents "sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+// The pool has five addresses, of which other people's guests have three: one tells it
+// only to who asks its agent. What is left is for two nodes.
+var (
+	pool4 = v1alpha1.AddressSource{CIDR: "172.16.0.0/12", Ranges: []string{"172.16.0.1-172.16.0.5"}, Gateway: "172.16.255.254"}
+	pool6 = v1alpha1.AddressSource{CIDR: "fd77::/64", Ranges: []string{"fd77::1-fd77::9"}, Gateway: "fe80::1"}
+	left4 = []string{"172.16.0.4", "172.16.0.5"}
+)
+
+const (
+	taken6    = "fd77::2"
+	fullPool4 = "all 5 addresses of 172.16.0.0/12 are taken"
+)
+
+func neighbourhood(s *pvesim.Scenario) {
+	s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.Config["template"] == "" })
+	s.Guests = append(s.Guests,
+		// The first guest that asks the simulated DHCP server gets 172.16.0.1.
+		pvesim.Guest{VMID: 201, Name: "agent", Host: "pve1", Status: "running", Uptime: pvesim.Duration(time.Hour), Config: map[string]string{
+			"memory": "512", "agent": "1", "net0": "virtio=BC:24:11:02:00:01,bridge=vmbr0",
+		}},
+		pvesim.Guest{VMID: 202, Name: "configured", Host: "pve2", Config: map[string]string{"memory": "512", "ipconfig0": "ip=172.16.0.2/12,ip6=" + taken6 + "/64"}},
+		pvesim.Guest{VMID: 203, Name: "container", Host: "pve2", Type: "lxc", Status: "running", Config: map[string]string{
+			"memory": "512", "net0": "name=eth0,bridge=vmbr0,ip=172.16.0.3/12",
+		}},
+	)
+	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "VM.GuestAgent.Audit")
+}
+
+// TestAddresses: nodes get addresses of a pool, nobody else's, and give them back.
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	needs(t, simulator("it has guests with addresses of their own, and breaks a clone"))
+	w := newWorld(t, setup{hosts: 2, version: "9.2", scenario: neighbourhood})
+	before, err := w.holdings(t.Context())
+	must(t, err)
+	p := w.newPool(t, "pooled", func(kit *harness.Kit) {
+		kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &pool4, Address6: &pool6}}}
+	})
+
+	p.deploy(t, 3, onePerNode)
+	first := p.addressed(t)
+	p.isExhausted(t)
+
+	// A node that goes makes room for another one; so does a launch that fails.
+	_, err = w.proxmox.AddFault(pvesim.Fault{Task: "qmclone", Count: 1, Fail: "something that nobody has seen before"})
+	must(t, err)
+	must(t, w.kube.Delete(t.Context(), &first[0]))
+	p.claimGoes(t, &first[0])
+	p.addressed(t)
+	if faults := w.proxmox.Faults(); faults[0].Hits != 1 {
+		t.Errorf("%d launches were broken, want 1", faults[0].Hits)
+	}
+
+	p.giveBackAll(t)
+	p.addressesAre(t, metav1.ConditionTrue)
+	w.asBefore(t, before)
+}
+
+func onePerNode(d *appsv1.Deployment) {
+	d.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: d.Spec.Selector, TopologyKey: corev1.LabelHostname}},
+	}}
+}
+
+// addressed waits for as many settled nodes as there are addresses: each has one of its
+// own of both pools, as its guest sees it, its kubelet tells it and its VM shows it to
+// others.
+func (p *pool) addressed(t *testing.T) []karpv1.NodeClaim {
+	t.Helper()
+	want := len(left4)
+	var nodes []karpv1.NodeClaim
+	p.eventually(t, fmt.Sprintf("%d settled nodes", want), func(ctx context.Context) error {
+		claims, err := p.claims(ctx)
+		nodes = slices.DeleteFunc(claims, func(c karpv1.NodeClaim) bool { return settled(&c) != nil || !c.DeletionTimestamp.IsZero() })
+		if err == nil && len(nodes) != want {
+			err = fmt.Errorf("there are %d", len(nodes))
+		}
+		return err
+	})
+	var got4, got6 []string
+	for i := range nodes {
+		node, err := p.node(t.Context(), &nodes[i])
+		must(t, err)
+		vm := vmOf(t, p, &nodes[i])
+		seen := p.guestAddresses(t, vm)
+		for _, a := range node.Status.Addresses {
+			switch {
+			case a.Type != corev1.NodeInternalIP:
+				continue
+			case strings.Contains(a.Address, ":"):
+				got6 = append(got6, a.Address)
+			default:
+				got4 = append(got4, a.Address)
+			}
+			if !slices.Contains(seen, a.Address) || !strings.Contains(fmt.Sprint(vm.Config["ipconfig0"]), "="+a.Address+"/") {
+				t.Errorf("node %s says that it has %s; its guest has %v, its VM %v", node.Name, a.Address, seen, vm.Config["ipconfig0"])
+			}
+		}
+	}
+	if slices.Sort(got4); !slices.Equal(got4, left4) {
+		t.Errorf("the nodes have the IPv4 addresses %v, want %v", got4, left4)
+	}
+	slices.Sort(got6)
+	if len(got6) != want || len(slices.Compact(got6)) != want || slices.Contains(got6, taken6) {
+		t.Errorf("the nodes have the IPv6 addresses %v, want %d that differ, without %s", got6, want, taken6)
+	}
+	return nodes
+}
+
+// guestAddresses asks the agent of a VM.
+func (p *pool) guestAddresses(t *testing.T, vm harness.Guest) []string {
+	t.Helper()
+	var answer struct {
+		Result []struct {
+			IPs []struct {
+				Address string `json:"ip-address"`
+			} `json:"ip-addresses"`
+		} `json:"result"`
+	}
+	must(t, p.api.Call(t.Context(), "GET", fmt.Sprintf("/nodes/%s/qemu/%d/agent/network-get-interfaces", vm.Host, vm.VMID), nil, &answer))
+	var out []string
+	for _, card := range answer.Result {
+		for _, ip := range card.IPs {
+			out = append(out, ip.Address)
+		}
+	}
+	return out
+}
+
+// isExhausted: a pod that needs one address more is told, and so is whoever looks at
+// the class or the metrics.
+func (p *pool) isExhausted(t *testing.T) {
+	t.Helper()
+	if message := p.addressesAre(t, metav1.ConditionFalse); !strings.Contains(message, fullPool4) {
+		t.Errorf("the condition says %q, want %q in it", message, fullPool4)
+	}
+	p.eventually(t, "an event that says why a launch found no address", func(ctx context.Context) error {
+		events := &corev1.EventList{}
+		if err := p.kube.List(ctx, events); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return e.Reason == karpevents.InsufficientCapacityError && strings.Contains(e.Message, fullPool4)
+		}) {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	labels := map[string]string{"nodeclass": p.name, "pool": pool4.CIDR}
+	for name, want := range map[string]float64{"size": 5, "used": 5, "exhausted_total": 1} {
+		name = "karpenter_proxmox_address_pool_" + name
+		if got, err := p.controller.Metric(t.Context(), name, labels); err != nil || got < want {
+			t.Errorf("metric %s is %v (%v), want %v at least", name, got, err, want)
+		}
+	}
+}
+
+// addressesAre waits for the condition of the class and gives its message.
+func (p *pool) addressesAre(t *testing.T, want metav1.ConditionStatus) (message string) {
+	t.Helper()
+	p.eventually(t, fmt.Sprintf("AddressesAvailable to be %s", want), func(ctx context.Context) error {
+		class := &v1alpha1.ProxmoxNodeClass{}
+		if err := p.kube.Get(ctx, client.ObjectKey{Name: p.name}, class); err != nil {
+			return err
+		}
+		c := class.StatusConditions().Get(v1alpha1.ConditionAddressesAvailable)
+		if c == nil || c.Status != want {
+			return fmt.Errorf("it is %+v", c)
+		}
+		message = c.Message
+		return nil
+	})
+	return message
+}
+
+func (p *pool) giveBackAll(t *testing.T) {
+	t.Helper()
+	claims, err := p.claims(t.Context())
+	must(t, err)
+	all := make([]*karpv1.NodeClaim, 0, len(claims))
+	for i := range claims {
+		all = append(all, &claims[i])
+	}
+	p.giveBack(t, all...)
+}
