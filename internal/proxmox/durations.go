@@ -100,8 +100,8 @@ func (d *Durations) Forget(kind, key string) {
 	delete(d.seen, durationKey{kind, key})
 }
 
-// Observe learns from a task that was still running after, and had ended by,
-// these times since its start. after is zero when nobody looked earlier.
+// Observe learns from a task that looks sent at these times since its start found
+// still running, and ended. after is zero when nobody looked earlier.
 func (d *Durations) Observe(kind, key string, after, by time.Duration) {
 	if d == nil {
 		return

@@ -67,7 +67,7 @@ type taskWait struct {
 	client Client
 	task   UPID
 	began  time.Time
-	// lastRunning is when the task was last seen running, since began.
+	// lastRunning is when the last look was sent that saw the task running, since began.
 	lastRunning time.Duration
 }
 
@@ -84,6 +84,9 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		if err := w.sleep(ctx, pause); err != nil {
 			return TaskStatus{}, gaveUp(err, badLook)
 		}
+		// A look counts from when it was sent: that is what can be chosen the next time,
+		// and its answer, which may take as long as a short task, tells of then.
+		sent := w.Clock.Since(w.began)
 		status, err := w.client.Task(ctx, w.task)
 		elapsed := w.Clock.Since(w.began)
 		switch {
@@ -100,10 +103,10 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 			confirmed, pause = true, firstStep
 			continue
 		case !status.Running:
-			w.Durations.Observe(w.task.Kind(), w.Key, w.lastRunning, elapsed)
+			w.Durations.Observe(w.task.Kind(), w.Key, w.lastRunning, sent)
 			return status, nil
 		}
-		w.lastRunning = elapsed
+		w.lastRunning = sent
 		if left := expected - elapsed; left > 0 {
 			pause = min(left, maxBlind)
 			continue

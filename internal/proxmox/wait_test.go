@@ -34,8 +34,10 @@ type taskHost struct {
 	clock leapClock
 	began time.Time
 	takes time.Duration
-	exit  string
-	looks []time.Duration
+	// answers is how long a look's answer is under way.
+	answers time.Duration
+	exit    string
+	looks   []time.Duration
 	// fail gives the error of the nth look, or nil.
 	fail func(n int) error
 	// unflushed shows "unexpected status" for the first look after the end.
@@ -44,6 +46,7 @@ type taskHost struct {
 
 func (h *taskHost) Task(ctx context.Context, task proxmox.UPID) (proxmox.TaskStatus, error) {
 	elapsed := h.clock.Since(h.began)
+	defer h.clock.Step(h.answers)
 	h.looks = append(h.looks, elapsed)
 	if ctx.Err() != nil {
 		return proxmox.TaskStatus{}, ctx.Err()
@@ -97,6 +100,25 @@ func TestWaitLearnsWhenToLook(t *testing.T) {
 			g.Expect(late/rounds).To(BeNumerically("<=", max(takes/20, 20*time.Millisecond)), "noticed late")
 		})
 	}
+}
+
+// Where a look takes about as long as the task itself, its own time must not be taken
+// for the task's: the next look would come that much later, and so on.
+func TestWaitDoesNotLearnTheTimeOfItsLooks(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host, durations := newTaskHost(150*time.Millisecond), proxmox.NewDurations()
+	host.answers = 100 * time.Millisecond
+	late := time.Duration(0)
+	const rounds = 40
+	for i := range 2 * rounds {
+		_, err := host.wait(t.Context(), durations)
+		g.Expect(err).NotTo(HaveOccurred())
+		if i >= rounds {
+			late += host.looks[len(host.looks)-1] - host.takes
+		}
+	}
+	g.Expect(late/rounds).To(BeNumerically("<=", 20*time.Millisecond), "looked late")
 }
 
 // Tasks of one kind never take exactly as long as the last one.
