@@ -28,7 +28,7 @@ func patient(s *instance.Settings) { s.LaunchPatience = time.Hour }
 
 func newCase(t *testing.T, on lab.Installation, act string, settings func(*instance.Settings)) *one {
 	t.Helper()
-	c := &one{t: t, world: lab.New(t, lab.Options{Speed: speed, Installation: on}), claim: "pool-abc"}
+	c := &one{t: t, world: lab.New(t, lab.Options{Speed: speed, Installation: on, Addresses: 1}), claim: "pool-abc"}
 	c.process = c.world.Process(lab.Start{Quiet: true, Settings: settings})
 	teach(t, c.world, c.process)
 	c.world.Claim(c.claim)

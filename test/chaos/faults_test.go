@@ -90,13 +90,13 @@ func (p place) at(f pvesim.Fault, forGood bool) pvesim.Fault {
 
 // byCalendar are calls that a poll makes when their time has come, whatever is being
 // done to a VM: an act need not meet them.
-var byCalendar = []string{"/version", "/cluster/options", "/cluster/ha/status/manager_status", "/cluster/mapping/pci"}
+var byCalendar = []string{"/version", "/cluster/options", "/cluster/ha/status/manager_status", "/cluster/mapping/pci", "/cluster/sdn/ipams/{ipam}/status"}
 
 // record lives a VM's life undisturbed and lists the places where it could have
 // been disturbed: every call, every task, every write to the Kubernetes API.
 func record(t *testing.T, on lab.Installation) (calls, tasks, writes []place) {
 	t.Helper()
-	w := lab.New(t, lab.Options{Speed: speed, Installation: on})
+	w := lab.New(t, lab.Options{Speed: speed, Installation: on, Addresses: 1})
 	p := w.Process(lab.Start{Quiet: true})
 	teach(t, w, p)
 	var written atomic.Int64

@@ -28,7 +28,7 @@ const (
 
 // TestRandomTroublesAllAtOnce launches a burst while calls and tasks fail at random,
 // hosts lose power, the quorum goes, controllers die, Claims are deleted and
-// strangers take our VMIDs. Afterwards all must be in order within the bound.
+// strangers take our VMIDs and addresses. Afterwards all must be in order within the bound.
 func TestRandomTroublesAllAtOnce(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
@@ -63,7 +63,7 @@ func newRound(t *testing.T, seed uint64) *round {
 	calls, tasks, _ := record(t, on)
 	r := &round{
 		t: t, rand: rand.New(rand.NewPCG(seed, 3)),
-		world: lab.New(t, lab.Options{Hosts: 3, Speed: speed, Seed: seed, Installation: on}),
+		world: lab.New(t, lab.Options{Hosts: 3, Speed: speed, Seed: seed, Installation: on, Addresses: burst}),
 		calls: calls, tasks: tasks, down: map[string]bool{}, done: map[string]int{},
 	}
 	r.process = r.world.Process(lab.Start{})
@@ -139,7 +139,7 @@ func (r *round) rule(at place, trouble trouble) {
 func (r *round) disturb() {
 	disturbances := map[string]func() bool{
 		"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
-		"strangers": r.stranger, "guests powered off": r.powerOff, "tasks cancelled": r.cancel, "new faults": r.renew,
+		"strangers": r.stranger, "addresses stolen": r.steal, "guests powered off": r.powerOff, "tasks cancelled": r.cancel, "new faults": r.renew,
 	}
 	name := pick(r.rand, slices.Sorted(maps.Keys(disturbances)))
 	if disturbances[name]() {
@@ -183,21 +183,34 @@ func (r *round) deleteOne() bool {
 	return true
 }
 
-// stranger makes a VM with the VMID of one of our Claims, if it is quick enough.
-func (r *round) stranger() bool {
-	claims := r.world.Claims()
-	if len(claims) == 0 || r.noQuorum {
-		return false
-	}
-	claims = slices.DeleteFunc(claims, func(claim karpv1.NodeClaim) bool {
+// launching is one of the Claims that are being launched on Hosts that are up.
+func (r *round) launching() (claim karpv1.NodeClaim, in instance.Intent, found bool) {
+	claims := slices.DeleteFunc(r.world.Claims(), func(claim karpv1.NodeClaim) bool {
 		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] == "" || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
 	})
-	if len(claims) == 0 {
+	if len(claims) == 0 || r.noQuorum {
+		return claim, in, false
+	}
+	claim = pick(r.rand, claims)
+	in, ok, err := instance.ReadIntent(&claim)
+	return claim, in, err == nil && ok && !r.down[in.Host]
+}
+
+// steal gives somebody else's guest the address of one of our Claims.
+func (r *round) steal() bool {
+	claim, in, ok := r.launching()
+	if !ok {
 		return false
 	}
-	claim := pick(r.rand, claims)
-	in, ok, err := instance.ReadIntent(&claim)
-	if err != nil || !ok || r.down[in.Host] {
+	r.world.Sim.ClearFaults()
+	defer r.troubles()
+	return r.world.Steal(in.Host, &claim)
+}
+
+// stranger makes a VM with the VMID of one of our Claims, if it is quick enough.
+func (r *round) stranger() bool {
+	_, in, ok := r.launching()
+	if !ok {
 		return false
 	}
 	// The stranger's calls are not what is tried here.

@@ -56,7 +56,8 @@ func (w *World) Converge(p *Process) (Settling, []string) {
 }
 
 // Amiss lists all that is not as the Claims say: a VM too many or too few, a volume,
-// boot drive, token or reservation without its Claim, somebody else's guest touched.
+// boot drive, token, reservation or address without its Claim, somebody else's guest
+// touched.
 func (w *World) Amiss(p *Process) []string {
 	ctx := context.Background()
 	var amiss []string
@@ -95,6 +96,7 @@ func (w *World) Amiss(p *Process) []string {
 		note("token %s is left", secret.Name)
 	}
 	amiss = append(amiss, w.amissFirewall(want)...)
+	amiss = append(amiss, w.amissAddresses(p, want)...)
 	for uid, r := range p.View().Reservations {
 		if uids[uid] == nil {
 			note("the reservation of VM %d for claim %s is left", r.VMID, uid)
@@ -129,6 +131,8 @@ func (w *World) amissGuests(want map[int]*karpv1.NodeClaim) (amiss []string) {
 			amiss = append(amiss, fmt.Sprintf("VM %d is not that of claim %s", row.VMID, claim.Name))
 		case !grown(cfg):
 			amiss = append(amiss, fmt.Sprintf("the disk of VM %d of claim %s was never grown", row.VMID, claim.Name))
+		case w.addresses != nil && !slices.Equal(cfg.Addresses(), addressesOf(claim)):
+			amiss = append(amiss, fmt.Sprintf("VM %d of claim %s has the addresses %v, want %v", row.VMID, claim.Name, cfg.Addresses(), addressesOf(claim)))
 		case row.Status != "running":
 			amiss = append(amiss, fmt.Sprintf("VM %d of claim %s is %s", row.VMID, claim.Name, row.Status))
 		}
@@ -144,7 +148,6 @@ func (w *World) amissGuests(want map[int]*karpv1.NodeClaim) (amiss []string) {
 	return amiss
 }
 
-// grown tells whether the boot disk has the size that the class asks for.
 // amissFirewall says which rules are left of VMs that are gone, and which VMs do not
 // have exactly theirs.
 func (w *World) amissFirewall(want map[int]*karpv1.NodeClaim) (amiss []string) {
@@ -162,6 +165,7 @@ func (w *World) amissFirewall(want map[int]*karpv1.NodeClaim) (amiss []string) {
 	return amiss
 }
 
+// grown tells whether the boot disk has the size that the class asks for.
 func grown(cfg proxmox.VMConfig) bool {
 	disk, ok := cfg.BootDisk()
 	return ok && disk.SizeBytes >= diskBytes

@@ -93,6 +93,9 @@ func (w *World) Process(start Start) *Process {
 	})
 	must(w.t, err)
 	p.inventory = inv
+	if w.addresses != nil {
+		inv.WatchAddresses() // as the class's status controller does
+	}
 	if !start.Quiet {
 		p.work.Go(func() { _ = inv.Start(p.ctx) })
 	}

@@ -6,6 +6,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -58,6 +59,8 @@ type Options struct {
 	Seed  uint64
 	// Installation is how Proxmox is set up, the first one by default.
 	Installation Installation
+	// Addresses is how many the pool of the class has; without any, VMs use DHCP.
+	Addresses int
 	// Scenario may change the simulated Cluster.
 	Scenario func(*pvesim.Scenario)
 	// Admin opens the simulator's own status page, see Tasks.
@@ -99,10 +102,14 @@ type World struct {
 	Installation Installation
 	// pool that our VMs are made in, if any.
 	pool string
+	// addresses that our VMs are given, if any.
+	addresses *v1alpha1.AddressSource
 
 	mu sync.Mutex
 	// strangers is what the guests of others looked like when they appeared.
 	strangers map[int]string
+	// stolen are addresses of Claims that others have taken.
+	stolen []netip.Addr
 }
 
 // New makes a World that ends with the test.
@@ -142,6 +149,9 @@ func New(t testing.TB, o Options) *World {
 	w.admin = w.client("lab@pve!lab", 0)
 	if o.Installation.PoolScoped {
 		w.pool = pvesim.PoolID
+	}
+	if o.Addresses > 0 {
+		w.addresses = &v1alpha1.AddressSource{CIDR: "10.20.0.0/16", Ranges: []string{fmt.Sprintf("10.20.1.1-10.20.1.%d", o.Addresses)}, Gateway: "10.20.0.1"}
 	}
 	w.Class = w.NewClass("default")
 	for _, host := range scenario.Hosts {
@@ -192,6 +202,10 @@ func newKube(t testing.TB) client.WithWatch {
 // NewClass is a NodeClass with all that a launch can have: a boot drive, a
 // security group, a disk that must grow.
 func (w *World) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
+	var network *v1alpha1.Network
+	if w.addresses != nil {
+		network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: w.addresses}}}
+	}
 	return &v1alpha1.ProxmoxNodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.ProxmoxNodeClassSpec{
@@ -203,6 +217,7 @@ func (w *World) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 			SecurityGroups: []v1alpha1.SecurityGroup{{Name: securityGroup, Interface: "net0"}},
 			Tags:           []string{"karpenter"},
 			ResourcePool:   w.pool,
+			Network:        network,
 		},
 	}
 }
