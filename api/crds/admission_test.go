@@ -53,6 +53,7 @@ func TestAPIServer(t *testing.T) {
 	}
 
 	t.Run("defaults", func(t *testing.T) { t.Parallel(); checkDefaults(t, api) })
+	t.Run("hashes", func(t *testing.T) { t.Parallel(); checkHashes(t, api) })
 	t.Run("status", func(t *testing.T) { t.Parallel(); checkStatus(t, api) })
 	t.Run("flags in both forms", func(t *testing.T) { t.Parallel(); checkFlags(t, api) })
 	t.Run("manifests in circulation", func(t *testing.T) { t.Parallel(); checkManifestsInCirculation(t, api) })

@@ -64,6 +64,9 @@ func (h Host) Run(ctx context.Context, args []string) error {
 	if !ours {
 		return nil
 	}
+	if m.Newer() {
+		return errors.New("a newer controller wrote the VM's notes than this hookscript can read: install the one of the controller's release")
+	}
 	var pinned error
 	if phase == postStart && len(m.Pin) > 0 {
 		pinned = h.pin(vmid, c, m)

@@ -151,8 +151,8 @@ func (l *launch) ensureBound(ctx context.Context) error {
 	if cfg.Affinity().Equals(options.Affinity) && cfg.Hugepages() == options.Hugepages {
 		return nil
 	}
-	if owns, why := l.id.Owns(cfg); !owns {
-		return &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
+	if err := l.refuse(cfg); err != nil {
+		return err
 	}
 	options.Digest = cfg.Digest
 	if err := root.Bind(ctx, l.intent.Host, l.intent.VMID, options); err != nil {

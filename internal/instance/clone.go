@@ -78,10 +78,7 @@ func (l *launch) settleClone(ctx context.Context) (again bool, err error) {
 	if cfg.Lock() == lockClone {
 		return l.settleLocked(ctx)
 	}
-	if ok, why := l.id.Owns(cfg); !ok {
-		return false, &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
-	}
-	return false, nil
+	return false, l.refuse(cfg)
 }
 
 // settleHidden deals with a VM that the token may not see. A token with rights on a

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -36,6 +37,7 @@ const (
 	BlockedHostUnreachable = "HostUnreachable"
 	BlockedMarkLost        = "OwnershipMarkLost"
 	BlockedHidden          = "VMHidden"
+	BlockedNewer           = "MadeByNewerController"
 )
 
 // Delete removes a Claim's VM and all that was made for it. It is idempotent and
@@ -63,10 +65,9 @@ func (p *Provider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (gone bo
 		Region: target.Region, VMID: target.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster,
 	}}
 	if r.intent, r.hasIntent, err = ReadIntent(claim); err != nil {
-		// What is known without it suffices to remove the VM; the collector finds
-		// the boot drive.
+		// The VM itself says whose it is; the collector finds the boot drive.
 		log.FromContext(ctx).Error(err, "deleting a VM without its launch intent")
-		r.hasIntent = false
+		r.hasIntent, r.unreadable = false, true
 	}
 	gone, err = r.run(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -83,6 +84,8 @@ type removal struct {
 	id        Identity
 	intent    Intent
 	hasIntent bool
+	// unreadable: there is an intent, but this controller cannot read it.
+	unreadable bool
 }
 
 func (r *removal) run(ctx context.Context) (bool, error) {
@@ -189,7 +192,7 @@ func (r *removal) provenGone(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, blockedBy(err, fmt.Sprintf("host %s does not answer", guest.Host))
 		}
-		if ours, _ := r.id.Owns(cfg); ours || cfg.Lock() != "" {
+		if ours, _ := r.id.Owns(cfg); ours || r.id.MarkedNewer(cfg) || cfg.Lock() != "" {
 			return false, nil
 		}
 		// Somebody else's VM has the VMID now, so ours is gone.
@@ -202,7 +205,7 @@ func (r *removal) provenGone(ctx context.Context) (bool, error) {
 			return false, blockedBy(err, fmt.Sprintf("whether VM %d is gone cannot be told", r.id.VMID))
 		}
 	}
-	if !r.hasIntent || r.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
+	if (!r.hasIntent && !r.unreadable) || r.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
 		return true, nil
 	}
 	return r.cloneSettled(ctx)
@@ -240,25 +243,40 @@ func (r *removal) cloneSettled(ctx context.Context) (bool, error) {
 	if r.memory.noneOpen(string(r.claim.UID)) {
 		return true, nil
 	}
-	if !r.hasIntent {
+	if !r.hasIntent && !r.unreadable {
 		return true, nil
 	}
-	tasks, err := r.client.RunningTasks(ctx, r.intent.TemplateHost, kindClone)
-	if err != nil {
-		return false, blockedBy(err, fmt.Sprintf("host %s does not answer", r.intent.TemplateHost))
-	}
 	mine := r.memory.task(r.claim)
-	for _, task := range tasks {
-		switch {
-		case task.UPID == mine:
-			// Cancelling may or may not roll back: the next call looks again.
-			return false, ignoreNotFound(r.client.CancelTask(ctx, task.UPID))
-		case mine == "" && task.ID == fmt.Sprint(r.intent.TemplateID):
-			// It could be ours, from a controller that died before it noted the task.
-			return false, nil
+	for _, host := range r.cloners() {
+		tasks, err := r.client.RunningTasks(ctx, host, kindClone)
+		if err != nil {
+			return false, blockedBy(err, fmt.Sprintf("host %s does not answer", host))
+		}
+		for _, task := range tasks {
+			switch {
+			case task.UPID == mine:
+				// Cancelling may or may not roll back: the next call looks again.
+				return false, ignoreNotFound(r.client.CancelTask(ctx, task.UPID))
+			case mine == "" && (r.unreadable || task.ID == fmt.Sprint(r.intent.TemplateID)):
+				// It could be ours, from a controller that died before it noted the task.
+				return false, nil
+			}
 		}
 	}
 	return true, nil
+}
+
+// cloners are the Hosts on which the clone could be at work: the Template's, or any
+// where the intent cannot be read that names it.
+func (r *removal) cloners() []string {
+	if !r.unreadable {
+		return []string{r.intent.TemplateHost}
+	}
+	snapshot := r.Inventory.View().Snapshots[r.id.Region]
+	if snapshot == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(snapshot.Hosts))
 }
 
 // deadLock reports a lock that nobody works under any more: a clone or a destroy
@@ -346,6 +364,10 @@ func mayRemove(ctx context.Context, id Identity, host string, cfg proxmox.VMConf
 	if id.LostMark(cfg) {
 		return vmGoing, &BlockedError{Reason: BlockedMarkLost, Message: fmt.Sprintf(
 			"the notes of VM %d on host %s have lost our ownership mark, and what does not carry it is not destroyed; put this line back into the notes, or remove the VM by hand: %s", id.VMID, host, id.mark())}
+	}
+	if id.MarkedNewer(cfg) {
+		return vmGoing, &BlockedError{Reason: BlockedNewer, Message: fmt.Sprintf(
+			"the ownership mark of VM %d on host %s cannot be read in full, and what is not understood is not destroyed: %s", id.VMID, host, ErrNewer)}
 	}
 	if ours, why := id.Owns(cfg); !ours {
 		log.FromContext(ctx).Info("left a VM alone that is not ours", "vmid", id.VMID, "host", host, "why", why)

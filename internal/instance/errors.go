@@ -58,7 +58,7 @@ func isTransient(err error) bool {
 // judge turns a step's error into the launch's: final, or to be tried again
 // while there is patience left.
 func (l *launch) judge(err error) error {
-	if _, final := errors.AsType[*LaunchError](err); final {
+	if _, final := errors.AsType[*LaunchError](err); final || errors.Is(err, ErrNewer) {
 		return err
 	}
 	if isTransient(err) || !isProxmox(err) {

@@ -31,7 +31,9 @@ type VM struct {
 	HostOnline bool
 	// HAState is what Proxmox's HA does with it; empty for a VM that is not under HA.
 	HAState string
-	config  proxmox.VMConfig
+	// newer: a newer controller marked it, so it is known and not touched.
+	newer  bool
+	config proxmox.VMConfig
 }
 
 // bootVolume is the ISO in its boot drive, if it still has one.
@@ -88,11 +90,12 @@ func (p *Provider) ours(snapshot *inventory.Snapshot, guest inventory.Guest) (VM
 	if !ok || id.KubeCluster != p.KubeCluster || id.VMID != guest.VMID {
 		return VM{}, false
 	}
-	if owns, _ := id.Owns(*guest.Config); !owns {
+	newer := id.MarkedNewer(*guest.Config)
+	if owns, _ := id.Owns(*guest.Config); !owns && !newer {
 		return VM{}, false
 	}
 	return VM{
-		Identity: id, Host: guest.Host, Name: guest.Name,
+		Identity: id, Host: guest.Host, Name: guest.Name, newer: newer,
 		Status:     guest.Status,
 		HostOnline: snapshot.Hosts[guest.Host].Online,
 		HAState:    guest.HAState,
@@ -208,7 +211,7 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 // NoteHost writes on a Claim where its VM was migrated to, and since when. True
 // when that is news.
 func (p *Provider) NoteHost(ctx context.Context, claim *karpv1.NodeClaim, vm VM) (bool, error) {
-	in, ok, err := ReadIntent(claim)
+	in, ok, err := readPlace(claim)
 	if err != nil || !ok {
 		return false, err
 	}
@@ -228,7 +231,7 @@ func (p *Provider) NoteHost(ctx context.Context, claim *karpv1.NodeClaim, vm VM)
 // MigratedSince tells since when a Claim's VM is on another Host than its zone
 // label says.
 func MigratedSince(claim *karpv1.NodeClaim) (time.Time, bool) {
-	in, ok, err := ReadIntent(claim)
+	in, ok, err := readPlace(claim)
 	host, moved := claim.Annotations[v1alpha1.AnnotationHost]
 	if err != nil || !ok || !moved || host == in.Host {
 		return time.Time{}, false
@@ -248,12 +251,15 @@ func (p *Provider) CurrentImage(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 	if err != nil {
 		return "", false
 	}
+	if mark, ok := ownership.Read(template.Config.Description()); ok && mark.Newer() {
+		return "", false
+	}
 	return ownership.ImageID(template.VMID, *template.Config), true
 }
 
 // HostOf is the account of the Host that a Claim's VM is on, or will be.
 func (p *Provider) HostOf(claim *karpv1.NodeClaim) (inventory.HostState, bool) {
-	in, ok, err := ReadIntent(claim)
+	in, ok, err := readPlace(claim)
 	if err != nil || !ok {
 		return inventory.HostState{}, false
 	}

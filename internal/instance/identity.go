@@ -70,10 +70,19 @@ func (id Identity) Owns(cfg proxmox.VMConfig) (bool, string) {
 		return false, "it belongs to another Kubernetes cluster"
 	case got.ClaimUID != id.ClaimUID:
 		return false, "it belongs to another claim"
+	case id.MarkedNewer(cfg):
+		return false, "a newer controller wrote its ownership mark, which this one cannot read in full"
 	case Configured(cfg) && !strings.EqualFold(cfg.SMBIOS().UUID, id.ClaimUID):
 		return false, "its SMBIOS UUID is not the claim's"
 	}
 	return true, ""
+}
+
+// MarkedNewer tells whether the VM is this one, by a mark that a newer controller wrote.
+// It is neither touched nor forgotten.
+func (id Identity) MarkedNewer(cfg proxmox.VMConfig) bool {
+	m, ok := ownership.Read(cfg.Description())
+	return ok && m.Newer() && m.VMID == id.VMID && m.ClaimUID == id.ClaimUID && m.KubeCluster == id.KubeCluster
 }
 
 // LostMark tells whether the configuration is this VM's although its notes no longer

@@ -5,6 +5,7 @@ package instance
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,6 +20,10 @@ import (
 // so that a restarted controller carries on instead of starting another VM. It
 // holds the decision and not its inputs: a changed catalogue or NodeClass does
 // not change a VM that is half made.
+//
+// Fields may be added within a version as long as a controller that ignores them, as
+// after a downgrade, still makes the same VM. Anything else is another version. Region,
+// Host and VMID are in all of them, past and future.
 type Intent struct {
 	Version      int    `json:"v"`
 	Region       string `json:"region"`
@@ -66,21 +71,55 @@ func (in Intent) Encode() string {
 	return string(raw)
 }
 
-// ReadIntent reads a Claim's intent; false when it has none.
+// ErrNewer says that a newer controller has written something that this one cannot
+// read. To guess could make a second VM, or lose one: it is left as it is, and looked
+// at again.
+var ErrNewer = errors.New("a newer controller wrote it than this one; run that release again, or a later one")
+
+// place is the part of an intent that every version can read.
+type place struct {
+	Version int    `json:"v"`
+	Region  string `json:"region"`
+	Host    string `json:"host"`
+	VMID    int    `json:"vmid"`
+}
+
+// ReadIntent reads a Claim's intent; false when it has none. With ErrNewer it tells
+// the place and no more.
 func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	raw, ok := claim.Annotations[v1alpha1.AnnotationLaunchIntent]
 	if !ok {
 		return Intent{}, false, nil
 	}
+	failed := func(err error) error {
+		return fmt.Errorf("reading annotation %s of nodeclaim %s, %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
+	}
+	var at place
+	if err := json.Unmarshal([]byte(raw), &at); err != nil {
+		return Intent{}, false, failed(err)
+	}
+	if at.Version < 1 || at.Region == "" || at.Host == "" || at.VMID == 0 {
+		return Intent{}, false, failed(fmt.Errorf("found version %d with region %q, host %q, VM %d; version %d with all of them is what this controller writes",
+			at.Version, at.Region, at.Host, at.VMID, intentVersion))
+	}
+	if at.Version > intentVersion {
+		return Intent{Version: at.Version, Region: at.Region, Host: at.Host, VMID: at.VMID}, true,
+			failed(fmt.Errorf("found version %d, this controller reads version %d: %w", at.Version, intentVersion, ErrNewer))
+	}
 	var in Intent
 	if err := json.Unmarshal([]byte(raw), &in); err != nil {
-		return Intent{}, false, fmt.Errorf("reading annotation %s of nodeclaim %s, %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
-	}
-	if in.Version != intentVersion || in.Region == "" || in.Host == "" || in.VMID == 0 {
-		return Intent{}, false, fmt.Errorf("reading annotation %s of nodeclaim %s: version %d with region %q, host %q, VM %d; version %d with all of them is what this controller writes",
-			v1alpha1.AnnotationLaunchIntent, claim.Name, in.Version, in.Region, in.Host, in.VMID, intentVersion)
+		return Intent{}, false, failed(err)
 	}
 	return in, true, nil
+}
+
+// readPlace reads what any version of an intent tells: region, Host and VMID.
+func readPlace(claim *karpv1.NodeClaim) (Intent, bool, error) {
+	in, ok, err := ReadIntent(claim)
+	if errors.Is(err, ErrNewer) {
+		err = nil
+	}
+	return in, ok, err
 }
 
 // ProviderID of the VM that the intent will make.

@@ -46,6 +46,9 @@ func (p *Provider) Completed(claim *karpv1.NodeClaim) bool {
 // again.
 func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
 	in, ok, err := ReadIntent(claim)
+	if errors.Is(err, ErrNewer) {
+		return err
+	}
 	if err != nil {
 		return &LaunchError{Reason: ReasonBadIntent, err: err}
 	}
@@ -140,6 +143,19 @@ func (l *launch) resume(ctx context.Context) (proxmox.VMConfig, error) {
 		return proxmox.VMConfig{}, nil
 	}
 	return cfg, nil
+}
+
+// refuse tells why the VM under our VMID is not the one that this launch made; nil
+// where it is.
+func (l *launch) refuse(cfg proxmox.VMConfig) error {
+	ours, why := l.id.Owns(cfg)
+	switch {
+	case ours:
+		return nil
+	case l.id.MarkedNewer(cfg):
+		return fmt.Errorf("reading the ownership mark of VM %d on host %s, %w", l.intent.VMID, l.intent.Host, ErrNewer)
+	}
+	return &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
 }
 
 func (l *launch) ensureStarted(ctx context.Context) error {

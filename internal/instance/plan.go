@@ -86,7 +86,8 @@ func (p *Provider) RoomFor(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeC
 
 // Remember puts a Claim's reservation back into the ledger, if it is not there.
 func (p *Provider) Remember(claim *karpv1.NodeClaim) {
-	if in, ok, err := ReadIntent(claim); err == nil && ok {
+	// Of a newer intent it is only the VMID, which nobody else must get.
+	if in, ok, err := readPlace(claim); err == nil && ok {
 		p.Inventory.Restore(in.Reservation(claim))
 	}
 }

@@ -88,5 +88,8 @@ func (p *Provider) ownedBy(ctx context.Context, id v1alpha1.ProviderID, claim *k
 	if vm.ClaimUID != string(claim.UID) {
 		return VM{}, fmt.Errorf("VM %d in region %s belongs to another claim: %w", id.VMID, id.Region, proxmox.ErrNotFound)
 	}
+	if vm.newer {
+		return VM{}, fmt.Errorf("reading the ownership mark of VM %d on host %s, %w", id.VMID, vm.Host, ErrNewer)
+	}
 	return vm, nil
 }

@@ -70,8 +70,8 @@ func (l *launch) ensureConfigured(ctx context.Context) (proxmox.VMConfig, error)
 	if err != nil {
 		return cfg, err
 	}
-	if ok, why := l.id.Owns(cfg); !ok {
-		return cfg, &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
+	if err := l.refuse(cfg); err != nil {
+		return cfg, err
 	}
 	change, err := configure(cfg, shape{
 		name: l.claim.Name, id: l.id, instanceType: l.intent.InstanceType,

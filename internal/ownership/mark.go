@@ -14,6 +14,9 @@ import (
 )
 
 // Mark says whose a guest is. It names either a Claim or a ProxmoxTemplate.
+//
+// Fields may be added within a version as long as a controller that ignores them does
+// no harm. Anything else is another version. The fields of header never change.
 type Mark struct {
 	Version int `json:"v"`
 	// VMID that the mark was made for: a copy or a restored backup has another one.
@@ -53,6 +56,19 @@ var HookName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
 
 const version = 1
 
+// header is the part of a mark that every version, past and future, can read: whose
+// the guest is, and which CPUs it has to itself. With it a controller that was
+// downgraded still knows its VMs, counts them and lets nobody forget them, although
+// it must not touch what it does not understand.
+type header struct {
+	Version     int    `json:"v"`
+	VMID        int    `json:"vmid"`
+	KubeCluster string `json:"cluster"`
+	ClaimUID    string `json:"claim"`
+	TemplateUID string `json:"template"`
+	CPUs        string `json:"cpus"`
+}
+
 // The mark hides in an HTML comment, so that the notes, which Proxmox renders as
 // Markdown, stay readable. People may write around it.
 const (
@@ -79,15 +95,28 @@ func (m Mark) Notes(words string) string {
 	return fmt.Sprintf("%s\n\n%s\n", strings.TrimRight(words, "\n "), m.Comment())
 }
 
+// Newer tells that a later release wrote the mark. Only its header was read: it says
+// whose the guest is, but not whether it may be touched.
+func (m Mark) Newer() bool { return m.Version > version }
+
 // Read finds the mark in a guest's notes. Notes without one, or with more than one
-// (somebody pasted notes together), say nothing about us.
+// (somebody pasted notes together), say nothing about us. Whoever is about to change
+// a guest asks Newer first.
 func Read(notes string) (Mark, bool) {
 	found := pattern.FindAllStringSubmatch(notes, -1)
 	if len(found) != 1 {
 		return Mark{}, false
 	}
+	raw := []byte(found[0][1])
+	var h header
+	if err := json.Unmarshal(raw, &h); err != nil || h.Version < 1 || h.KubeCluster == "" {
+		return Mark{}, false
+	}
+	if h.Version > version {
+		return Mark{Version: h.Version, VMID: h.VMID, KubeCluster: h.KubeCluster, ClaimUID: h.ClaimUID, TemplateUID: h.TemplateUID, CPUs: h.CPUs}, true
+	}
 	var m Mark
-	if err := json.Unmarshal([]byte(found[0][1]), &m); err != nil || m.Version != version || m.KubeCluster == "" {
+	if err := json.Unmarshal(raw, &m); err != nil {
 		return Mark{}, false
 	}
 	return m, true

@@ -34,7 +34,7 @@ func TestNotesThatSayNothingAboutUs(t *testing.T) {
 		"somebody's":             "made by hand",
 		"pasted together":        template.Notes("a") + template.Notes("b"),
 		"not decodable":          "<!-- karpenter.proxmox.sinextra.dev {oops} -->",
-		"of a later version":     `<!-- karpenter.proxmox.sinextra.dev {"v":2,"vmid":1000,"cluster":"c"} -->`,
+		"of no version":          `<!-- karpenter.proxmox.sinextra.dev {"vmid":1000,"cluster":"c"} -->`,
 		"of no Kubernetes":       `<!-- karpenter.proxmox.sinextra.dev {"v":1,"vmid":1000} -->`,
 		"in words of the object": ownership.Mark{}.Notes(template.Notes("a")),
 	} {

@@ -147,7 +147,7 @@ func (t *tending) settle(ctx context.Context, place Place, found Found) error {
 		return explain(err, place, fmt.Sprintf("reading template %d", found.VMID), "")
 	}
 	mark, ok := ownership.Read(config.Description())
-	if !ok || mark.TemplateUID != found.Mark.TemplateUID || mark.VMID != found.VMID || mark.KubeCluster != t.KubeCluster {
+	if !ok || mark.Newer() || mark.TemplateUID != found.Mark.TemplateUID || mark.VMID != found.VMID || mark.KubeCluster != t.KubeCluster {
 		return nil // it was taken from us since the view was made, which will show that
 	}
 	if mark.Settings != t.wish.Settings || mark.Hash != t.wish.Hash {

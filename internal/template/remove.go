@@ -106,7 +106,7 @@ func (t *tending) destroy(ctx context.Context, found Found) error {
 	switch {
 	case config.Lock() != "":
 		return &keptError{fmt.Sprintf("template %d is locked (%s) and is removed when the lock is gone", found.VMID, config.Lock())}
-	case !ok || mark.VMID != found.VMID || mark.TemplateUID != found.Mark.TemplateUID || mark.KubeCluster != t.KubeCluster:
+	case !ok || mark.Newer() || mark.VMID != found.VMID || mark.TemplateUID != found.Mark.TemplateUID || mark.KubeCluster != t.KubeCluster:
 		return nil // it is not ours any more, and the view will show that
 	case config.Protected():
 		return &keptError{fmt.Sprintf("template %d is protected; to let it go, run: qm set %d --protection 0", found.VMID, found.VMID)}

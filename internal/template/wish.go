@@ -75,10 +75,12 @@ func (f Found) Zone() v1alpha1.TemplateZone {
 	return v1alpha1.TemplateZone{Region: f.Region, Host: f.Host, VMID: f.VMID}
 }
 
-// claim reads who a guest belongs to. False unless every part of the mark fits.
+// claim reads who a guest belongs to. False unless every part of the mark fits. What a
+// later release made is left to it: a Template more costs less than one that is
+// changed without being understood.
 func claim(kubeCluster, uid string, guest inventory.Guest, region string, config proxmox.VMConfig) (Found, bool) {
 	mark, ok := ownership.Read(config.Description())
-	if !ok || mark.VMID != guest.VMID || mark.KubeCluster != kubeCluster || mark.TemplateUID != uid || uid == "" {
+	if !ok || mark.Newer() || mark.VMID != guest.VMID || mark.KubeCluster != kubeCluster || mark.TemplateUID != uid || uid == "" {
 		return Found{}, false
 	}
 	return Found{Region: region, Host: guest.Host, VMID: guest.VMID, Mark: mark, Config: config}, true

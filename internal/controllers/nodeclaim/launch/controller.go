@@ -44,6 +44,9 @@ const concurrency = 500
 // parkedPause is how often a Claim that waits for room is looked at.
 const parkedPause = 10 * time.Second
 
+// newerPause is how often a launch is looked at that a newer controller began.
+const newerPause = time.Minute
+
 // givenUpMemory outlasts any cache.
 const givenUpMemory = 10 * time.Minute
 
@@ -115,6 +118,12 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if errors.Is(err, instance.ErrClaimBusy) {
 		// A delete, or another run over the same Claim: either will finish it.
 		return reconcile.Result{RequeueAfter: parkedPause}, nil
+	}
+	if errors.Is(err, instance.ErrNewer) {
+		// Only another release can carry it on. Giving up would remove what that one made.
+		log.FromContext(ctx).Error(err, "leaving a launch to a newer controller")
+		c.recorder.Publish(failed(claim, instance.BlockedNewer, err))
+		return reconcile.Result{RequeueAfter: newerPause}, nil
 	}
 	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
 		return reconcile.Result{}, c.giveUp(ctx, claim, final.Reason, err)

@@ -250,3 +250,16 @@ func TestAClaimWhoseClassIsGoneIsGivenUp(t *testing.T) {
 	w.Expect(w.Events.Messages(instance.ReasonBadIntent)).To(ConsistOf("nodeclass " + class.Name + " is gone"))
 	w.Expect(w.VMs()).To(BeEmpty())
 }
+
+func TestALaunchOfANewerControllerIsToldAndLeftToIt(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	claim := w.Planned("a", w.Class())
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: `{"v":2,"region":"region-1","host":"pve1","vmid":20001}`})
+	result, err := controller(w).Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "it is looked at again")
+	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.VMs()).To(BeEmpty())
+	w.Expect(w.Events.Messages(instance.BlockedNewer)).To(ConsistOf(ContainSubstring("found version 2, this controller reads version 1")))
+}

@@ -41,23 +41,31 @@ func TestAClassCarriesTheHashOfWhatReplacesNodes(t *testing.T) {
 	w.Expect(hashed(w, class).ResourceVersion).To(Equal(settled), "nothing is written when nothing changed")
 }
 
-func TestANewWayToHashReplacesNoNode(t *testing.T) {
+// An upgrade brings hashes of an older version, a downgrade those of a newer one.
+func TestAnotherWayToHashReplacesNoNode(t *testing.T) {
 	t.Parallel()
+	for name, other := range map[string]string{"upgrade": "v0", "downgrade": "v99"} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); expectNoDrift(t, other) })
+	}
+}
+
+func expectNoDrift(t *testing.T, other string) {
+	t.Helper()
 	w := testworld.New(t, testworld.Unread())
 	class := w.NewClass()
-	w.Annotate(class, map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: "v0"})
+	w.Annotate(class, map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: other})
 	made := func(name, hash, version string) *karpv1.NodeClaim {
 		return w.Claim(name, class, func(c *karpv1.NodeClaim) {
 			c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: hash, v1alpha1.AnnotationNodeClassHashVersion: version}
 		})
 	}
-	old, drifted, current := made("old", "1", "v0"), made("drifted", "0", "v0"), made("current", "7", v1alpha1.HashVersion)
+	old, drifted, current := made("old", "1", other), made("drifted", "0", other), made("current", "7", v1alpha1.HashVersion)
 	drifted.StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
 	w.Expect(w.Kube.Status().Update(t.Context(), drifted)).To(Succeed())
 	unhashed := w.Claim("unhashed", class)
 	another := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("another") })
 	stranger := w.Claim("stranger", another, func(c *karpv1.NodeClaim) {
-		c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: "v0"}
+		c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: other}
 	})
 
 	hashed(w, class)
@@ -70,7 +78,7 @@ func TestANewWayToHashReplacesNoNode(t *testing.T) {
 		{drifted, "0", v1alpha1.HashVersion, "its drift is not forgotten"},
 		{current, "7", v1alpha1.HashVersion, "hashes of this version can be compared"},
 		{unhashed, "", "", "it was not made yet"},
-		{stranger, "1", "v0", "it is of another class"},
+		{stranger, "1", other, "it is of another class"},
 	} {
 		testworld.Reread(w, c.claim)
 		w.Expect(c.claim.Annotations[v1alpha1.AnnotationNodeClassHash]).To(Equal(c.hash), c.claim.Name+": "+c.why)

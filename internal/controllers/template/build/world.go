@@ -50,7 +50,10 @@ func (w World) needed(t *v1alpha1.ProxmoxTemplate, region string, vmid int) stri
 	for i := range w.Claims {
 		claim := &w.Claims[i]
 		in, ok, err := instance.ReadIntent(claim)
-		if err != nil || !ok || in.Region != region || in.TemplateID != vmid {
+		if err != nil {
+			return err.Error() // this may be the Template that it names
+		}
+		if !ok || in.Region != region || in.TemplateID != vmid {
 			continue
 		}
 		if launched := claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""; !launched || !in.Full {
