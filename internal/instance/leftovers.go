@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -26,15 +27,11 @@ type BootDrive struct {
 
 var isoPattern = regexp.MustCompile(`:iso/karpenter-([0-9a-f]+)-([0-9a-f-]{36})\.iso$`)
 
-// storagesPerLook bounds what one look at leftovers costs, whatever the number of
-// Hosts: after the first look, the storages take turns.
-const storagesPerLook = 4
-
 // BootDrives lists boot drives of this Kubernetes cluster, one call per Host and
-// storage (shared ones once): all of them the first time, then some in turn. What
-// cannot be listed now is left for the next time; the error tells.
+// storage (shared ones once): all of them the first time, then one storage whenever
+// the Cluster has a call to spare, so that most looks find nothing and cost nothing.
+// What cannot be listed now is left for the next time; the error tells.
 func (p *Provider) BootDrives(ctx context.Context) ([]BootDrive, error) {
-	look := p.looks.Add(1) - 1
 	var out []BootDrive
 	var errs []error
 	for region, snapshot := range p.Inventory.View().Snapshots {
@@ -42,7 +39,8 @@ func (p *Provider) BootDrives(ctx context.Context) ([]BootDrive, error) {
 		if err != nil {
 			continue
 		}
-		for _, key := range inTurn(isoStorages(snapshot), look) {
+		spare := p.Inventory.Spare(region, inventory.TurnBootDrives)
+		for _, key := range p.lookedAt.next(region, isoStorages(snapshot), spare) {
 			volumes, err := client.Volumes(ctx, key.Host, key.Storage, "iso")
 			if err != nil {
 				errs = append(errs, err)
@@ -60,16 +58,37 @@ func (p *Provider) BootDrives(ctx context.Context) ([]BootDrive, error) {
 	return out, errors.Join(errs...)
 }
 
-// inTurn picks the storages of the n-th look.
-func inTurn(keys []inventory.StorageKey, look int64) []inventory.StorageKey {
-	if look == 0 || len(keys) <= storagesPerLook {
-		return keys
+// looks remembers for each region when each storage was last looked at, in looks.
+type looks struct {
+	mu    sync.Mutex
+	count int
+	last  map[string]map[inventory.StorageKey]int
+}
+
+// next picks the storages to look at: all of a region the first time, then the one
+// that has waited longest, if there is a call to spare.
+func (l *looks) next(region string, keys []inventory.StorageKey, spare bool) []inventory.StorageKey {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, again := l.last[region]
+	if !again {
+		last = map[inventory.StorageKey]int{}
+		if l.last == nil {
+			l.last = map[string]map[inventory.StorageKey]int{}
+		}
+		l.last[region] = last
 	}
-	slices.SortFunc(keys, func(a, b inventory.StorageKey) int {
-		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Storage, b.Storage))
-	})
-	first := int((look - 1) * storagesPerLook % int64(len(keys)))
-	return slices.Concat(keys[first:], keys[:first])[:storagesPerLook]
+	if again {
+		if !spare || len(keys) == 0 {
+			return nil
+		}
+		keys = []inventory.StorageKey{slices.MinFunc(keys, func(a, b inventory.StorageKey) int { return cmp.Compare(last[a], last[b]) })}
+	}
+	for _, key := range keys {
+		l.count++
+		last[key] = l.count
+	}
+	return keys
 }
 
 // isoStorages are those that take boot drives: local ones of each online Host,

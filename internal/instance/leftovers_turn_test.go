@@ -10,32 +10,35 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// A look costs the same on a hundred Hosts as on four, and none is forgotten.
+// A look costs the same on a hundred Hosts as on four, and none is forgotten, however
+// many regions there are.
 func TestStoragesTakeTurns(t *testing.T) {
 	t.Parallel()
-	keys := func() []inventory.StorageKey {
-		var out []inventory.StorageKey
+	keys := func() (out []inventory.StorageKey) {
 		for i := range 10 {
-			out = append(out, inventory.StorageKey{Host: fmt.Sprintf("pve%d", (i*7)%10), Storage: "local"})
+			out = append(out, inventory.StorageKey{Host: fmt.Sprintf("pve%d", i), Storage: "local"})
 		}
 		return out
 	}
-	if all := inTurn(keys(), 0); len(all) != 10 {
-		t.Errorf("the first look sees %d storages, want all", len(all))
+	var l looks
+	for _, region := range []string{"east", "west"} {
+		if all := l.next(region, keys(), false); len(all) != 10 {
+			t.Errorf("the first look at %s sees %d storages, want all", region, len(all))
+		}
 	}
 	seen := map[inventory.StorageKey]int{}
-	for look := range int64(5) {
-		turn := inTurn(keys(), look+1)
-		if len(turn) != storagesPerLook {
-			t.Errorf("look %d sees %d storages, want %d", look+1, len(turn), storagesPerLook)
-		}
-		for _, key := range turn {
+	for range 20 {
+		l.next("west", keys(), true)
+		for _, key := range l.next("east", keys(), true) {
 			seen[key]++
+		}
+		if turn := l.next("east", keys(), false); len(turn) != 0 {
+			t.Errorf("without a call to spare %v are looked at", turn)
 		}
 	}
 	for _, key := range keys() {
 		if seen[key] != 2 {
-			t.Errorf("%s was seen %d times in five looks, want 2", key.Host, seen[key])
+			t.Errorf("%s was seen %d times in twenty looks, want 2", key.Host, seen[key])
 		}
 	}
 }

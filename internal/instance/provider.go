@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -93,8 +92,7 @@ type Provider struct {
 	health    *health
 	durations *proxmox.Durations
 	recall    recall
-	// looks at leftovers so far.
-	looks atomic.Int64
+	lookedAt  looks
 }
 
 // NewProvider makes the Provider.

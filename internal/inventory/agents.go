@@ -14,10 +14,10 @@ import (
 )
 
 // askAgents asks the guest agents of other people's VMs that run, and whose configuration
-// says that they have one: once after their start and then once an hour. An agent that
-// does not answer blocks one of its Host's three workers for three seconds, so that one
-// is asked per poll; at the start, when no address is given before they were asked, one
-// at a time on each Host.
+// says that they have one: once after their start and then in turn, at most once an hour.
+// An agent that does not answer blocks one of its Host's three workers for three seconds,
+// so that one is asked per poll; at the start, when no address is given before they were
+// asked, one at a time on each Host.
 func (c *cluster) askAgents(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) bool {
 	due := c.dueAgents(rows, online, now)
 	if len(due) == 0 || now.Before(c.others.agentsFrom) {
@@ -27,7 +27,9 @@ func (c *cluster) askAgents(ctx context.Context, rows []proxmox.GuestRow, online
 		c.others.agentsSince = now
 	}
 	if c.others.completed {
-		due = due[:1]
+		if due = c.nextAgent(due, now); len(due) == 0 {
+			return false
+		}
 	}
 	byHost := map[string][]int{}
 	for _, row := range due {
@@ -47,6 +49,19 @@ func (c *cluster) askAgents(ctx context.Context, rows []proxmox.GuestRow, online
 	}
 	_ = group.Wait() // what an agent did not tell is not known
 	return true
+}
+
+// nextAgent is one that was never asked, or one that is asked again when it is its turn.
+func (c *cluster) nextAgent(due []proxmox.GuestRow, now time.Time) []proxmox.GuestRow {
+	for n, row := range due {
+		if c.others.agents[row.VMID] == nil {
+			return due[n : n+1]
+		}
+	}
+	if c.ration.take(turnAgent, now) {
+		return due[:1]
+	}
+	return nil
 }
 
 // dueAgents lists whom to ask, and forgets what those told who stopped: next time they

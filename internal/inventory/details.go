@@ -23,9 +23,6 @@ const (
 	// the next one. At first contact there are many, and the view waits for them.
 	detailTimeout      = 5 * time.Second
 	firstDetailTimeout = 15 * time.Second
-	// sweepInterval is how often one config is read again without a sign of
-	// change, to find what rows do not show (disks, notes, networks, devices).
-	sweepInterval = 150 * time.Second
 	// retryDelay and maxRetryDelay space the tries on a config that cannot be read.
 	retryDelay    = 10 * time.Second
 	maxRetryDelay = 10 * time.Minute
@@ -35,7 +32,6 @@ const (
 // too, for the PCI devices and CPUs that they hold.
 type details struct {
 	known map[int]*detail
-	swept time.Time
 }
 
 // detail is one guest's configuration and the row that it was read for.
@@ -130,12 +126,9 @@ func (d *details) configs() map[int]*proxmox.VMConfig {
 	return configs
 }
 
-// wanted lists the VMIDs to read now: what is due, and the oldest one when the
-// sweep's time has come. Hosts that are away are not asked.
-func (d *details) wanted(now time.Time, online map[string]bool) []int {
-	if d.swept.IsZero() {
-		d.swept = now // everything is read at first sight anyway
-	}
+// wanted lists the VMIDs to read now: what is due, and the oldest one when it is a
+// configuration's turn. Hosts that are away are not asked.
+func (d *details) wanted(now time.Time, online map[string]bool, turn func() bool) []int {
 	var vmids []int
 	oldest := 0
 	for vmid, known := range d.known {
@@ -147,8 +140,7 @@ func (d *details) wanted(now time.Time, online map[string]bool) []int {
 			oldest = vmid
 		}
 	}
-	if oldest != 0 && now.Sub(d.swept) >= sweepInterval {
-		d.swept = now
+	if oldest != 0 && turn() {
 		vmids = append(vmids, oldest)
 	}
 	slices.Sort(vmids)
@@ -159,7 +151,7 @@ func (d *details) wanted(now time.Time, online map[string]bool) []int {
 // allows, and tells whether that changed any.
 func (c *cluster) readDetails(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
 	now, online := c.inventory.options.Clock.Now(), onlineHosts(resources.Hosts)
-	vmids := c.details.wanted(now, online)
+	vmids := c.details.wanted(now, online, func() bool { return c.ration.take(turnConfig, now) })
 	if len(vmids) == 0 {
 		return false
 	}

@@ -4,7 +4,6 @@
 package inventory_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -189,13 +188,10 @@ func TestSweepFindsWhatRowsDoNotShow(t *testing.T) {
 		}
 	})
 	generation := i.Generation()
-	for range 3 { // one at a time, each in its turn
-		clock.Step(150 * time.Second)
-		refresh(t, i)
-	}
+	rest(t, i, clock, 10*time.Minute) // one at a time, each in its turn
 	for _, vmid := range []int{20001, 20002, 900} {
 		if g, _ := i.View().Guest("r", vmid); g.Config.Name() != "after" {
-			t.Errorf("guest %d still has its old config after three sweeps", vmid)
+			t.Errorf("guest %d still has its old config after ten minutes", vmid)
 		}
 	}
 	if i.Generation() != generation+3 {
@@ -266,33 +262,52 @@ func idleCost(t *testing.T, release string) {
 	var guests []proxmox.GuestRow
 	for n := range 200 {
 		for _, vmid := range []int{100 + n, 20000 + n} {
-			guests = append(guests, vm(vmid, "pve1", "running", 1, 1))
-			c.configs[vmid] = config("name", "node")
+			guest := vm(vmid, "pve1", "running", 1, 1)
+			guest.UptimeSeconds = 86400
+			guests = append(guests, guest)
+			c.configs[vmid] = config("name", "node", "agent", "1")
 		}
 	}
 	c.setGuests(guests...)
 	i, clock := newInventory(t, c)
-	ctx, cancel := context.WithCancel(t.Context())
-	stopped := make(chan struct{})
-	go func() { defer close(stopped); _ = i.Start(ctx) }()
-	// step lets one interval pass once the poll before it is over.
-	step := func() {
-		eventually(t, "the poll is over", clock.HasWaiters)
-		clock.Step(10 * time.Second)
-	}
-	step()
-	eventually(t, "the poll is over", clock.HasWaiters)
+	i.WatchAddresses()
+	rest(t, i, clock, 2*time.Minute)
 	c.takeCalls() // start-up apart
-	const minutes = 30
-	for range minutes * 6 {
-		step()
+	// In whichever minute one looks.
+	var calls []int
+	made := map[string]int{}
+	for range 3 * 60 * 6 {
+		rest(t, i, clock, 10*time.Second)
+		here := c.takeCalls()
+		for _, turn := range []inventory.Turn{inventory.TurnBootDrives, inventory.TurnImages} {
+			if i.Spare("r", turn) {
+				here = append(here, fmt.Sprintf("%v", turn))
+			}
+		}
+		for _, call := range here {
+			kind, _, _ := strings.Cut(call, " ")
+			made[kind]++
+		}
+		calls = append(calls, len(here))
 	}
-	eventually(t, "the poll is over", clock.HasWaiters)
-	if calls := len(c.takeCalls()); calls > 8*minutes || calls < 6*minutes {
-		t.Errorf("%d calls in %d minutes, want between 6 and 8 a minute", calls, minutes)
+	for n := range calls[6:] {
+		minute := 0
+		for _, here := range calls[n : n+6] {
+			minute += here
+		}
+		if minute > 8 {
+			t.Fatalf("%d calls in a minute, want at most 8: %v in all", minute, made)
+		}
 	}
-	cancel()
-	<-stopped
+	want := []string{"config", "agent", "sdn", "permissions", "mappings", "version", "{boot", "{images"}
+	if release == "8.4" {
+		want = append(want, "maintenance")
+	}
+	for _, kind := range want {
+		if made[kind] == 0 {
+			t.Errorf("in three hours there was no %s: %v", kind, made)
+		}
+	}
 }
 
 func TestReleaseIsReadAgainAfterAnOutage(t *testing.T) {

@@ -50,10 +50,6 @@ func FactBridges(host string) Fact { return Fact{kind: "bridges", of: host} }
 func FactPool(pool string) Fact { return Fact{kind: "pool", of: pool} }
 
 const (
-	// factInterval is how often one of the Facts is read again without need: with
-	// all that is read beside them, a Cluster that is left alone gets eight calls a
-	// minute.
-	factInterval = 3 * time.Minute
 	// factRetry is how soon one that could not be read is tried again, and longer
 	// each time.
 	factRetry    = time.Minute
@@ -70,8 +66,6 @@ const (
 type facts struct {
 	known *Facts
 	read  map[Fact]*factReading
-	// turned is when one of them last had its turn.
-	turned time.Time
 }
 
 // factReading is how the last reading of a Fact went.
@@ -98,8 +92,8 @@ func (f *facts) wanted(hosts []string) []Fact {
 }
 
 // due lists what to read now: what was never read, what failed and may be tried
-// again, what is doubted, and otherwise, now and then, what has waited longest.
-func (f *facts) due(now time.Time, hosts []string, doubts map[Fact]bool) []Fact {
+// again, what is doubted, and when it is a Fact's turn, what has waited longest.
+func (f *facts) due(now time.Time, hosts []string, doubts map[Fact]bool, turn func() bool) []Fact {
 	f.doubt(doubts)
 	var due []Fact
 	var longest Fact
@@ -114,11 +108,7 @@ func (f *facts) due(now time.Time, hosts []string, doubts map[Fact]bool) []Fact 
 			longest, waited = fact, age
 		}
 	}
-	switch {
-	case f.turned.IsZero():
-		f.turned = now
-	case len(due) == 0 && waited > 0 && now.Sub(f.turned) >= factInterval:
-		f.turned = now
+	if len(due) == 0 && waited > 0 && turn() {
 		return []Fact{longest}
 	}
 	return due

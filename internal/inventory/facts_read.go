@@ -44,7 +44,8 @@ func (c *cluster) readFacts(ctx context.Context, resources proxmox.Resources, ti
 			hosts = append(hosts, host.Name)
 		}
 	}
-	due := c.facts.due(c.inventory.options.Clock.Now(), hosts, c.takeDoubts())
+	now := c.inventory.options.Clock.Now()
+	due := c.facts.due(now, hosts, c.takeDoubts(), func() bool { return c.ration.take(turnFact, now) })
 	if len(due) == 0 {
 		return false
 	}

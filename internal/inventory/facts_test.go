@@ -99,11 +99,10 @@ func TestEveryFactHasItsTurn(t *testing.T) {
 	refresh(t, i)
 	c.takeCalls()
 	count := map[string]int{}
-	for range 30 {
-		clock.Step(3 * time.Minute)
-		refresh(t, i)
+	for range 90 * 6 {
+		rest(t, i, clock, 10*time.Second)
 		calls := factCalls(c)
-		if len(calls) != 1 {
+		if len(calls) > 1 {
 			t.Errorf("a turn brings %v, want one call", calls)
 		}
 		for _, call := range calls {

@@ -249,6 +249,15 @@ func newInventoryWith(t *testing.T, options inventory.Options, clusters ...*clus
 	return i
 }
 
+// rest lets time pass with a poll every ten seconds.
+func rest(t *testing.T, i *inventory.Inventory, clock *testclock.FakeClock, duration time.Duration) {
+	t.Helper()
+	for range duration / inventory.DefaultInterval {
+		clock.Step(inventory.DefaultInterval)
+		refresh(t, i)
+	}
+}
+
 // refresh polls region r.
 func refresh(t *testing.T, i *inventory.Inventory) {
 	t.Helper()

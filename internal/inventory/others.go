@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	// sdnInterval is how often the Cluster's own IPAM is read again.
-	sdnInterval = time.Minute
 	// agentDelay is how long a guest may take until its agent runs, agentInterval how
 	// often an agent that answers is asked again.
 	agentDelay    = 2 * time.Minute
@@ -39,7 +37,7 @@ type Others struct {
 type others struct {
 	containers map[int]*guestRead
 	sdn        []proxmox.SDNAddress
-	sdnRead    time.Time
+	sdnRead    bool
 	// mu guards the next three while several agents are asked at once.
 	mu     sync.Mutex
 	agents map[int]*guestRead
@@ -117,10 +115,10 @@ func onlineHosts(hosts []proxmox.HostRow) map[string]bool {
 // readSDN reads the Cluster's own IPAM. A Cluster without one answers with an error or
 // with nothing, and has no addresses there.
 func (c *cluster) readSDN(ctx context.Context, now time.Time) bool {
-	if !c.others.sdnRead.IsZero() && now.Sub(c.others.sdnRead) < sdnInterval {
+	if turn := c.ration.take(turnSDN, now); c.others.sdnRead && !turn {
 		return false
 	}
-	c.others.sdnRead = now
+	c.others.sdnRead = true
 	if given, err := c.client.SDNAddresses(ctx); err == nil {
 		c.others.sdn = given
 	}

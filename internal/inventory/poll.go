@@ -26,6 +26,7 @@ type cluster struct {
 	current *flight // the poll under way
 	next    *flight // the one that was asked for meanwhile
 	doubts  map[Fact]bool
+	ration  *ration
 
 	// Only the poll under way touches what follows.
 	details  details
@@ -48,6 +49,7 @@ func newCluster(i *Inventory, client proxmox.Client) *cluster {
 		client:    client,
 		region:    client.Region(),
 		doubts:    map[Fact]bool{},
+		ration:    newRation(i.options.Interval),
 		details:   details{known: map[int]*detail{}},
 		hardware:  hardwareBook{},
 		facts:     newFacts(),

@@ -218,12 +218,17 @@ func (m *memory) hasWritten(zone v1alpha1.TemplateZone, settings string) bool {
 // sweepInterval is how often images are looked through without a reason.
 const sweepInterval = 10 * time.Minute
 
-// sweepDue tells whether it is time to look through a Host's images.
-func (m *memory) sweepDue(region, host string, now time.Time) bool {
+// sweepDue tells whether a Host's images are to be looked through: there is a reason, or
+// they were not for a long time and the Cluster has a call to spare.
+func (m *memory) sweepDue(region, host string, now time.Time, spare func() bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last, ok := m.swept[region+"/"+host]
-	return !ok || now.Sub(last) >= sweepInterval
+	if ok && now.Sub(last) >= sweepInterval && spare() {
+		delete(m.swept, region+"/"+host)
+		return true
+	}
+	return !ok
 }
 
 func (m *memory) sweptAt(region, host string, now time.Time) {

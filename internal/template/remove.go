@@ -133,7 +133,7 @@ func (t *tending) destroy(ctx context.Context, found Found) error {
 // sweep removes images that we downloaded and no ProxmoxTemplate asks for any more.
 func (t *tending) sweep(ctx context.Context, h here) error {
 	now := t.Clock.Now()
-	if !t.memory.sweepDue(t.region, t.host, now) {
+	if !t.memory.sweepDue(t.region, t.host, now, func() bool { return false }) {
 		return nil
 	}
 	snapshot := h.view.Snapshots[t.region]

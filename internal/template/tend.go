@@ -194,7 +194,9 @@ func (p *Provider) Due(w Wish) []Spot {
 	due := map[Spot]bool{}
 	for _, place := range Places(view, w, found) {
 		missing := !slices.ContainsFunc(found, func(f Found) bool { return place.has(w, f) && p.written(w, f) })
-		sweep := p.memory.sweepDue(place.Region, place.Host, p.Clock.Now())
+		sweep := p.memory.sweepDue(place.Region, place.Host, p.Clock.Now(), func() bool {
+			return p.Inventory.Spare(place.Region, inventory.TurnImages)
+		})
 		due[Spot{UID: w.UID, Region: place.Region, Host: place.Host}] = (missing || sweep) && place.Problem == ""
 	}
 	for _, f := range found {

@@ -43,7 +43,7 @@ type Rules struct {
 	Policy Policy
 	// Grace is how long something must look orphaned before it is removed.
 	Grace time.Duration
-	// Sweep is how often storages, tokens and Nodes are looked through.
+	// Sweep is how often tokens and Nodes are looked through. Storages take turns.
 	Sweep time.Duration
 	// Brake is the share of all VMs above which none is removed: after an etcd
 	// restore, or with the wrong kubeconfig, live nodes look like orphans.
@@ -75,7 +75,7 @@ type Controller struct {
 	clock     clock.Clock
 	metrics   *metrics
 	suspected map[string]time.Time
-	// leftoversAt is when storages, tokens and Nodes are looked through next.
+	// leftoversAt is when tokens and Nodes are looked through next.
 	leftoversAt time.Time
 }
 
@@ -105,13 +105,9 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		return again, nil //nolint:nilerr // the inventory reports the failure itself
 	}
 	held := c.Instances.Inventory.View().Reservations
-	sweep := !c.clock.Now().Before(c.leftoversAt)
-	if len(vms) == 0 && len(held) == 0 && !sweep {
+	found := c.look(ctx)
+	if len(vms) == 0 && len(held) == 0 && found.none() {
 		return again, nil
-	}
-	var found leftovers
-	if sweep {
-		found = c.look(ctx)
 	}
 	claims, err := c.claims(ctx)
 	if err != nil {
@@ -119,10 +115,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	c.orphans(ctx, vms, claims)
 	c.reservations(vms, claims)
-	if sweep {
-		c.collect(ctx, found, vms, claims)
-		c.leftoversAt = c.clock.Now().Add(c.Sweep)
-	}
+	c.collect(ctx, found, vms, claims)
 	return again, nil
 }
 

@@ -23,14 +23,24 @@ import (
 type leftovers struct {
 	drives []instance.BootDrive
 	tokens map[types.UID]string
+	// swept: tokens were listed, and Nodes are to be looked through as well.
+	swept bool
 }
 
-// look lists leftovers. What cannot be listed now is found the next time.
+func (l leftovers) none() bool { return len(l.drives) == 0 && !l.swept }
+
+// look lists leftovers: boot drives as the calls to spare allow, the rest now and then.
+// What cannot be listed now is found the next time.
 func (c *Controller) look(ctx context.Context) (found leftovers) {
 	var err error
 	if found.drives, err = c.Instances.BootDrives(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "looking for boot drives whose claim is gone")
 	}
+	now := c.clock.Now()
+	if now.Before(c.leftoversAt) {
+		return found
+	}
+	c.leftoversAt, found.swept = now.Add(c.Sweep), true
 	if found.tokens, err = c.Instances.TokensOf(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "looking for join tokens whose claim is gone")
 	}
@@ -59,7 +69,9 @@ func (c *Controller) collect(ctx context.Context, found leftovers, vms []instanc
 		}
 		c.remove(ctx, kindToken, name, func() error { return c.Instances.RevokeToken(ctx, uid) })
 	}
-	c.nodes(ctx, claims)
+	if found.swept {
+		c.nodes(ctx, claims)
+	}
 }
 
 // takenBack tells whether a Claim's guest has joined and its boot drive is deleted.
