@@ -1,0 +1,38 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// The policy is for NodeClasses that say nothing about it.
+func TestNodePolicyDecidesForSilentClasses(t *testing.T) {
+	t.Parallel()
+	silent, floating, bound := &v1alpha1.ProxmoxNodeClass{}, &v1alpha1.ProxmoxNodeClass{}, &v1alpha1.ProxmoxNodeClass{}
+	floating.Spec.CPU = &v1alpha1.CPULayout{}
+	bound.Spec.CPU = &v1alpha1.CPULayout{NUMA: v1alpha1.NUMABind}
+	for policy, want := range map[string][]bool{
+		nodePolicySimple: {false, false, true},
+		nodePolicyStatic: {true, false, true},
+	} {
+		inv, err := inventory.New(nil, inventory.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		types, err := instancetype.New(instancetype.Deps{Inventory: inv, CPULayouts: cpuLayouts(policy, nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, class := range []*v1alpha1.ProxmoxNodeClass{silent, floating, bound} {
+			if got := types.Bound(class); got != want[n] {
+				t.Errorf("with node-policy %s a class with spec.cpu %+v is bound: %v, want %v", policy, class.Spec.CPU, got, want[n])
+			}
+		}
+	}
+}
