@@ -58,7 +58,7 @@ func TestCreateAnswersWhileProxmoxIsSlow(t *testing.T) {
 		w.ClaimOf("slow", name)
 		slow.Go(func() { _ = p.Act(lab.ActLaunch, name) })
 	}
-	timed(t, "plan p95 with all slots busy", p95(plans(t, w, p, "slow", repeats(15, 15))))
+	timed(t, "plan p95 with all slots busy", p95(plans(t, w, p, "slow", repeats(15, 100))))
 	timed(t, "launch beside busy slots over undisturbed", repeated(t, w, p, "other", "beside")/undisturbed)
 	p.Kill()
 	slow.Wait()
