@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -82,6 +83,9 @@ func (t bootTemplates) render(data bootdata.Data) (bootdata.Files, error) {
 func (b BootSource) secret(ctx context.Context, field string, ref v1alpha1.SecretReference) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	if err := b.Reader.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {
+		if apierrors.IsForbidden(err) {
+			err = fmt.Errorf("%w; to let the controller read there, add %s to bootDataNamespaces of the chart", err, ref.Namespace)
+		}
 		return nil, fmt.Errorf("reading secret %s/%s of spec.metadataOptions.%s, %w", ref.Namespace, ref.Name, field, err)
 	}
 	return secret, nil

@@ -288,7 +288,7 @@ func lacksISO(snapshot *inventory.Snapshot, host, wanted string) string {
 		content := strings.Join(row.Content, ",")
 		switch {
 		case !ok:
-			return fmt.Sprintf("spec.metadataOptions.storage %q is not on this host", wanted)
+			return fmt.Sprintf("spec.metadataOptions.storage %q is not on this host, which has %s", wanted, strings.Join(snapshot.StoragesOf(host), ", "))
 		case slices.Contains(row.Content, "iso"):
 			return fmt.Sprintf("spec.metadataOptions.storage %q is not available", wanted)
 		case !slices.Contains(holdsFiles, row.Type):

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -104,9 +105,27 @@ func unmet(types []*cloudprovider.InstanceType, wanted scheduling.Requirements, 
 	case !slices.ContainsFunc(types, func(it *cloudprovider.InstanceType) bool {
 		return resources.Fits(claim.Spec.Resources.Requests, it.Allocatable())
 	}):
-		return ": no instance type is large enough for " + resources.String(claim.Spec.Resources.Requests)
+		return fmt.Sprintf(": no instance type is large enough for %s; those with the most are %s; larger ones come from --instance-types-file",
+			resources.String(claim.Spec.Resources.Requests), largest(types))
 	}
 	return ": no instance type satisfies all of its requirements together"
+}
+
+// largest names the types with the most CPUs and with the most memory.
+func largest(types []*cloudprovider.InstanceType) string {
+	if len(types) == 0 {
+		return "none"
+	}
+	with := func(name corev1.ResourceName) string {
+		return slices.MaxFunc(types, func(a, b *cloudprovider.InstanceType) int {
+			return a.Capacity.Name(name, resource.DecimalSI).Cmp(*b.Capacity.Name(name, resource.DecimalSI))
+		}).Name
+	}
+	cpus, memory := with(corev1.ResourceCPU), with(corev1.ResourceMemory)
+	if cpus == memory {
+		return cpus
+	}
+	return cpus + " and " + memory
 }
 
 // RequestOptions change what a Request is made from.

@@ -171,8 +171,12 @@ func (i *Inventory) accept(reading Reading, began time.Time) {
 
 	failure, failed := i.failures[reading.Region]
 	delete(i.failures, reading.Region)
-	if failed {
-		i.options.Log.Info("the Cluster answers again", "region", reading.Region)
+	switch {
+	case before == nil:
+		i.options.Log.Info("the Proxmox cluster answers", "region", reading.Region, "version", snapshot.Version.Full,
+			"hosts", len(snapshot.Hosts), "guests", len(snapshot.Guests))
+	case failed:
+		i.options.Log.Info("the Proxmox cluster answers again", "region", reading.Region)
 	}
 	settled := i.settle(reading.Region)
 	i.reportAmbiguous()
@@ -204,7 +208,7 @@ func (i *Inventory) failed(region string, err error) {
 	if before, again := errors.AsType[*PollError](i.failures[region]); again {
 		failure.Since, failure.Count = before.Since, before.Count
 	} else {
-		i.options.Log.Error(err, "polling the Cluster failed, its last view stays", "region", region)
+		i.options.Log.Error(err, "the Proxmox cluster does not answer, its last view stays", "region", region)
 	}
 	failure.Count++
 	changed := isConclusive(failure) != isConclusive(i.failures[region])

@@ -5,6 +5,7 @@ package inventory
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -118,3 +119,15 @@ type VMIDRange struct{ From, To int }
 
 // Contains tells whether the VMID lies in the range.
 func (r VMIDRange) Contains(vmid int) bool { return r.From <= vmid && vmid <= r.To && vmid > 0 }
+
+// StoragesOf names the storages of a Host.
+func (s *Snapshot) StoragesOf(host string) []string {
+	var names []string
+	for key := range s.Storages {
+		if key.Host == host {
+			names = append(names, key.Storage)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
@@ -101,6 +102,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	if err != nil {
 		return nil, err
 	}
+	o.greet(ctx, clients)
 	roots, err := connectRoots(ctx, settings)
 	if err != nil {
 		return nil, err
@@ -194,8 +196,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 	}
 }
 
-// connect makes a client per Cluster and says once, in one line each, which of
-// them cannot be used and how to mend it.
+// connect makes a client per Cluster.
 func connect(ctx context.Context, settings Settings) ([]proxmox.Client, error) {
 	clients := make([]proxmox.Client, 0, len(settings.Cloud.Clusters))
 	for _, cluster := range settings.Cloud.Clusters {
@@ -208,22 +209,27 @@ func connect(ctx context.Context, settings Settings) ([]proxmox.Client, error) {
 		}
 		clients = append(clients, c)
 	}
+	return clients, nil
+}
+
+// greet reads every Cluster once, so that controllers begin with a view instead of
+// complaints that there is none, and says in one line each which of them cannot be
+// used and how to mend it.
+func (o *Operator) greet(ctx context.Context, clients []proxmox.Client) {
 	ctx, cancel := context.WithTimeout(ctx, firstContact)
 	defer cancel()
-	done := make(chan struct{}, len(clients))
+	var greeting sync.WaitGroup
 	for _, c := range clients {
-		go func() {
-			defer func() { done <- struct{}{} }()
+		greeting.Go(func() {
 			if err := proxmox.Check(ctx, c); err != nil {
-				log.FromContext(ctx).Error(err, "a Proxmox cluster cannot be used yet; it will be tried again",
-					"region", c.Region(), "cloud-config", settings.Options.CloudConfig)
+				log.FromContext(ctx).Error(err, "the Proxmox cluster cannot be used yet; it will be tried again",
+					"region", c.Region(), "cloud-config", o.settings.Options.CloudConfig)
+				return
 			}
-		}()
+			_ = o.Inventory.Refresh(ctx, c.Region()) // the inventory tells how it went
+		})
 	}
-	for range clients {
-		<-done
-	}
-	return clients, nil
+	greeting.Wait()
 }
 
 func byRegion(clients []proxmox.Client) map[string]proxmox.Client {

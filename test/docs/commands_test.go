@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,23 +62,55 @@ func TestSettingsExist(t *testing.T) {
 	}
 }
 
-// TestLinksLeadSomewhere follows the links between documents.
+// ours are files of this repository that documents name by their address in the web.
+var ours = regexp.MustCompile(`https://(?:raw\.githubusercontent\.com/karpenter-proxmox/karpenter-provider-proxmox/main|github\.com/karpenter-proxmox/karpenter-provider-proxmox/(?:blob|tree)/main)/([^\s#)"` + "`" + `]+)`)
+
+// TestLinksLeadSomewhere follows the links between documents, to their headings, and
+// to files of this repository.
 func TestLinksLeadSomewhere(t *testing.T) {
 	t.Parallel()
-	link := regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)
+	link := regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
 	for _, file := range documents(t) {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
+		for _, match := range ours.FindAllSubmatch(content, -1) {
+			if _, err := os.Stat(filepath.Join(root, string(match[1]))); err != nil {
+				t.Errorf("%s names %s: %v", file, match[0], err)
+			}
+		}
 		for _, match := range link.FindAllSubmatch(content, -1) {
-			to := string(match[1])
+			to, heading := string(match[1]), strings.TrimPrefix(string(match[2]), "#")
 			if strings.Contains(to, ":") {
 				continue // elsewhere in the world
 			}
-			if _, err := os.Stat(filepath.Join(filepath.Dir(file), to)); err != nil {
+			target := file
+			if to != "" {
+				target = filepath.Join(filepath.Dir(file), to)
+			}
+			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to %s: %v", file, to, err)
+				continue
+			}
+			if heading != "" && !slices.Contains(headings(t, target), heading) {
+				t.Errorf("%s links to the heading %s of %s, which has none such", file, heading, target)
 			}
 		}
 	}
+}
+
+// headings of a document, as links name them.
+func headings(t *testing.T, file string) []string {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := regexp.MustCompile(`[^\p{L}\p{N}\- _]`)
+	var found []string
+	for _, match := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllSubmatch(content, -1) {
+		found = append(found, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(string(match[1])), ""), " ", "-"))
+	}
+	return found
 }

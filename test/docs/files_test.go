@@ -4,11 +4,18 @@
 package docs
 
 import (
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -26,15 +33,20 @@ func TestConfigurationFilesAreRead(t *testing.T) {
 		"json node-settings":  func(path string) error { _, err := inventory.LoadSettings(path); return err },
 	} {
 		for _, b := range blocks(t, kind) {
-			path := filepath.Join(t.TempDir(), "file")
-			if err := os.WriteFile(path, []byte(b.content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := read(path); err != nil && !namesAFileOfTheReader(err) {
+			if err := read(write(t, b.content)); err != nil && !namesAFileOfTheReader(err) {
 				t.Errorf("%s: %v", b, err)
 			}
 		}
 	}
+}
+
+func write(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // namesAFileOfTheReader: a document may name /etc/proxmox/token, which is not here.
@@ -55,4 +67,41 @@ func TestValuesRender(t *testing.T) {
 			t.Errorf("%s: %v\n%s", b, err, out)
 		}
 	}
+}
+
+// TestValuesHaveACloudConfig that the controller reads: the chart passes it on as it is.
+func TestValuesHaveACloudConfig(t *testing.T) {
+	t.Parallel()
+	certificate := regexp.MustCompile(`(?s)-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----`)
+	found := 0
+	for _, b := range blocks(t, "yaml values") {
+		var values struct{ Config map[string]any }
+		if err := yaml.Unmarshal([]byte(b.content), &values); err != nil {
+			t.Errorf("%s: %v", b, err)
+		}
+		if len(values.Config) == 0 {
+			continue
+		}
+		found++
+		config, err := json.Marshal(values.Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Documents show where a certificate goes, not one.
+		whole := strings.ReplaceAll(string(aCertificate(t)), "\n", `\n`)
+		content := certificate.ReplaceAllString(string(config), whole)
+		if _, err := proxmox.LoadConfig(write(t, content)); err != nil && !namesAFileOfTheReader(err) {
+			t.Errorf("%s: %v", b, err)
+		}
+	}
+	if found < 2 {
+		t.Errorf("found %d blocks with Proxmox clusters", found)
+	}
+}
+
+func aCertificate(t *testing.T) []byte {
+	t.Helper()
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }

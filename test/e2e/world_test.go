@@ -47,6 +47,8 @@ type setup struct {
 	gracePeriod  time.Duration
 	// proxmox to share with another world; a new one when nil.
 	proxmox *harness.Proxmox
+	// fresh is a Proxmox as its installer leaves it.
+	fresh bool
 	// idle leaves the controller to the test.
 	idle bool
 	// featureGates of Karpenter: A=true,B=true.
@@ -151,7 +153,7 @@ func newProxmox(t *testing.T, s setup) *harness.Proxmox {
 		speed = 5
 	}
 	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{
-		Hosts: hosts, Version: s.version, Speed: speed, GPUs: s.gpus, Heartbeat: 2 * time.Second, Scenario: s.scenario,
+		Hosts: hosts, Version: s.version, Speed: speed, GPUs: s.gpus, Fresh: s.fresh, Heartbeat: 2 * time.Second, Scenario: s.scenario,
 	})
 	must(t, err)
 	t.Cleanup(p.Close)

@@ -30,6 +30,9 @@ type ProxmoxOptions struct {
 	GPUs int
 	// Admin opens the simulator's own door, for people.
 	Admin bool
+	// Fresh is a cluster as Proxmox's installer leaves it: no guests, no users but
+	// root, whose token the harness uses then.
+	Fresh bool
 	// Scenario may change the cluster before it starts.
 	Scenario func(*pvesim.Scenario)
 }
@@ -45,6 +48,8 @@ type Proxmox struct {
 
 	scenario *pvesim.Scenario
 	runtime  *guest.Runtime
+	// tokenID and tokenSecret of the cloud config.
+	tokenID, tokenSecret string
 }
 
 // The controller's user has a second token, for those who rotate.
@@ -62,7 +67,10 @@ const (
 
 // StartProxmox starts the cluster.
 func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
-	p := &Proxmox{scenario: pvesim.DefaultScenario(o.Hosts)}
+	p := &Proxmox{scenario: pvesim.DefaultScenario(o.Hosts), tokenID: pvesim.DefaultTokenID, tokenSecret: pvesim.DefaultTokenSecret}
+	if o.Fresh {
+		p.freshen()
+	}
 	if o.Version != "" {
 		p.scenario.Version = o.Version
 	}
@@ -115,8 +123,17 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 func (p *Proxmox) Cluster(region string) Cluster {
 	return Cluster{
 		Region: region, URLs: []string{p.URL()}, CA: string(p.CAPEM()),
-		TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
+		TokenID: p.tokenID, TokenSecret: p.tokenSecret,
 	}
+}
+
+// freshen takes away what nobody has after an installation.
+func (p *Proxmox) freshen() {
+	s := p.scenario
+	s.Guests, s.Roles, s.ACLs, s.SecurityGroups = nil, nil, nil, nil
+	s.Storages[0].Content = []string{"iso", "vztmpl", "backup"}
+	p.tokenID = "root@pam!harness"
+	s.Users = []pvesim.User{{ID: "root@pam", Tokens: []pvesim.Token{{ID: "harness", Secret: p.tokenSecret}}}}
 }
 
 // CPUs of the hosts.

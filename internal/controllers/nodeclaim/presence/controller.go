@@ -110,6 +110,7 @@ func (c *Controller) present(ctx context.Context, claim *karpv1.NodeClaim, vm in
 		c.stopped(ctx, claim, vm)
 	default:
 		c.located(ctx, claim, vm)
+		c.joined(claim, vm)
 	}
 }
 

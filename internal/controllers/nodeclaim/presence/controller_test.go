@@ -4,6 +4,7 @@
 package presence_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -28,11 +29,21 @@ func look(w *testworld.World, c *presence.Controller) {
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
 }
 
-// longAgo is a claim that was launched before any look at Proxmox.
+// longAgo is a claim that was launched before any look at Proxmox, and whose node has
+// joined.
 func longAgo(w *testworld.World, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
-	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)})
+	claim = unjoined(w, claim)
+	claim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
+	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
 	return claim
+}
+
+// unjoined is a claim that was launched long ago and has no node.
+func unjoined(w *testworld.World, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
+	w.T.Helper()
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)})
+	return testworld.Reread(w, claim)
 }
 
 func TestTheClaimOfAVanishedVMIsDeleted(t *testing.T) {
@@ -213,4 +224,20 @@ func TestAVMUnderHAIsLeftToHA(t *testing.T) {
 	look(w, c)
 	w.Expect(w.Running(claim)).To(BeTrue(), "HA does not look after it")
 	w.Expect(started()).To(Equal(before + 1))
+}
+
+func TestAVMThatRunsAndDoesNotJoinIsToldWithWhereToLook(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	young, late, joined := w.Launched("young", class), unjoined(w, w.Launched("late", class)), longAgo(w, w.Launched("joined", class))
+	w.Refresh()
+	look(w, controller(w))
+	w.Expect(w.Events.Messages(presence.ReasonNotJoined)).To(HaveExactElements(And(
+		ContainSubstring(fmt.Sprintf("VM %d runs on host pve1", w.Intent(late).VMID)),
+		ContainSubstring("kubectl proxmox render --nodeclaim "+late.Name),
+		ContainSubstring(fmt.Sprintf("qm terminal %d", w.Intent(late).VMID)),
+	)), "of the one that had time, and only of it")
+	w.Expect(w.Events.About(young)).To(BeEmpty())
+	w.Expect(w.Events.About(joined)).To(BeEmpty())
 }

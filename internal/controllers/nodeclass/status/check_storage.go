@@ -19,7 +19,7 @@ func storages(z zone) *finding {
 		content := strings.Join(row.Content, ",")
 		switch {
 		case !ok:
-			return z.onHost("spec.bootDevice.storage %q is not on this host", storage)
+			return z.onHost("spec.bootDevice.storage %q is not on this host, which has %s", storage, strings.Join(z.snapshot.StoragesOf(z.host), ", "))
 		case !slices.Contains(row.Content, "images"):
 			return z.onHost("spec.bootDevice.storage %q takes %s but no disk images; run: pvesm set %s --content images,%s", storage, content, storage, content)
 		}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/ready"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/wake"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -82,8 +83,8 @@ func (c *Controller) users(kind string) handler.MapFunc {
 func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	stored := class.DeepCopy()
 	view := c.inventory.View()
-	ready := class.StatusConditions().Root()
-	changed := ready.ObservedGeneration != 0 && ready.ObservedGeneration != class.Generation
+	checked := class.StatusConditions().Root().ObservedGeneration
+	changed := checked != 0 && checked != class.Generation
 	if changed {
 		c.instances.Forgive(class.Name)
 		_ = class.StatusConditions().Clear(v1alpha1.ConditionLaunchesSucceed)
@@ -103,7 +104,7 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 	c.launches(class, zones)
 	c.addresses(class)
 	c.room(class)
-	explainReady(class)
+	ready.Explain(class)
 	for region, facts := range found.doubts {
 		c.inventory.Doubt(region, facts...)
 	}

@@ -224,7 +224,7 @@ func TestAHostThatLacksAStorageIsLeftOutWithTheRemedy(t *testing.T) {
 	}{
 		"boot device on a storage that is not there": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.Storage = "ceph" },
-			want:  `spec.bootDevice.storage "ceph" is not on this host`,
+			want:  `spec.bootDevice.storage "ceph" is not on this host, which has local, local-lvm`,
 		},
 		"boot device on a storage without images": {
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso"} },
@@ -237,7 +237,7 @@ func TestAHostThatLacksAStorageIsLeftOutWithTheRemedy(t *testing.T) {
 		},
 		"boot drives on a storage that is not there": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "nas" },
-			want:  `spec.metadataOptions.storage "nas" is not on this host`,
+			want:  `spec.metadataOptions.storage "nas" is not on this host, which has local, local-lvm`,
 		},
 		"boot drives on a storage that takes none": {
 			scenario: func(s *pvesim.Scenario) {

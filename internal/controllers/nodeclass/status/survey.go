@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	operatorstatus "github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -170,26 +169,4 @@ func inRegion[Z any](zones []Z, region string, name func(Z) string) []Z {
 		}
 	}
 	return out
-}
-
-// explainReady lets Ready tell the cause: on its own it names the conditions only,
-// and people look at it first.
-func explainReady(class *v1alpha1.ProxmoxNodeClass) {
-	conditions := class.StatusConditions()
-	ready := conditions.Root()
-	if ready.IsTrue() {
-		return
-	}
-	var causes []string
-	for _, condition := range conditions.List() {
-		if condition.IsFalse() && conditions.IsDependentCondition(condition.Type) && condition.Type != operatorstatus.ConditionReady {
-			causes = append(causes, condition.Type+": "+condition.Message)
-		}
-	}
-	if len(causes) == 0 {
-		return
-	}
-	slices.Sort(causes)
-	ready.Message = strings.Join(causes, "; ")
-	conditions.Set(*ready)
 }

@@ -148,6 +148,9 @@ func TestTheConditionTellsWhatToMend(t *testing.T) {
 			w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateUpToDate) }).
 				WithTimeout(patience).WithPolling(50 * time.Millisecond).
 				Should(MatchRegexp(`^False NodeTemplateClassResolutionError: (.*; )?` + want + `(;|$)`))
+			if ready := testworld.Reread(w, object).StatusConditions().Root(); ready.IsFalse() {
+				w.Expect(ready.Message).To(MatchRegexp(v1alpha1.ConditionTemplateReady+": (.*; )?"+want+`(;|$)`), "Ready tells the cause")
+			}
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -105,7 +106,7 @@ func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, e
 		if !controllerutil.AddFinalizer(t, v1alpha1.TerminationFinalizer) {
 			return reconcile.Result{}, nil
 		}
-		return reconcile.Result{}, c.patch(ctx, t, stored)
+		return c.patch(ctx, t, stored)
 	}
 	if !controllerutil.ContainsFinalizer(t, v1alpha1.TerminationFinalizer) {
 		return reconcile.Result{}, nil
@@ -128,13 +129,17 @@ func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, e
 		return reconcile.Result{RequeueAfter: recheck}, nil
 	}
 	controllerutil.RemoveFinalizer(t, v1alpha1.TerminationFinalizer)
-	return reconcile.Result{}, c.patch(ctx, t, stored)
+	return c.patch(ctx, t, stored)
 }
 
 // patch with an optimistic lock: the list of finalizers is written whole.
-func (c *Controller[T]) patch(ctx context.Context, t T, stored client.Object) error {
+func (c *Controller[T]) patch(ctx context.Context, t T, stored client.Object) (reconcile.Result, error) {
 	err := c.kube.Patch(ctx, t, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
-	return client.IgnoreNotFound(err)
+	if apierrors.IsConflict(err) {
+		// Another controller wrote first; the object is looked at again.
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
 
 func waiting(t client.Object, reason, message string) events.Event {

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/ready"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/wake"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
@@ -72,6 +73,7 @@ func (c *Controller) Reconcile(ctx context.Context, template *v1alpha1.ProxmoxUn
 	default:
 		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFound(template.Spec, c.inventory.Regions()))
 	}
+	ready.Explain(template)
 	if equality.Semantic.DeepEqual(stored, template) {
 		return reconcile.Result{}, nil
 	}

@@ -113,6 +113,7 @@ func TestAMissingTemplateSaysWhatWasLookedForAndWhere(t *testing.T) {
 			w.Expect(got.IsFalse()).To(BeTrue())
 			w.Expect(got.Reason).To(Equal(v1alpha1.ReasonTemplatesNotFound))
 			w.Expect(got.Message).To(ContainSubstring(c.want))
+			w.Expect(template.StatusConditions().Root().Message).To(ContainSubstring(c.want), "Ready tells the cause")
 			w.Expect(template.Status.Zones).To(BeEmpty())
 		})
 	}

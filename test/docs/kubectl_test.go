@@ -1,0 +1,118 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/discovery"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+// commandLines are the commands of all shell and console blocks and of the chart's
+// notes, lines that go on put together, comments and prompts taken off.
+func commandLines(t *testing.T) map[string][]string {
+	t.Helper()
+	lines := map[string][]string{}
+	add := func(where, content string) {
+		for _, line := range strings.Split(strings.ReplaceAll(content, "\\\n", " "), "\n") {
+			line, _, _ = strings.Cut(line, " #")
+			lines[where] = append(lines[where], strings.TrimPrefix(strings.TrimSpace(line), "$ "))
+		}
+	}
+	for _, b := range blocks(t, "shell", "console") {
+		add(b.String(), b.content)
+	}
+	notes, err := os.ReadFile(filepath.Join(root, "charts/karpenter-provider-proxmox/templates/NOTES.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("NOTES.txt", string(notes))
+	return lines
+}
+
+// TestKubectlCommandsNameWhatIsThere: kinds are served by an API server with our CRDs,
+// and kubectl takes the flags together.
+func TestKubectlCommandsNameWhatIsThere(t *testing.T) {
+	t.Parallel()
+	kinds := servedKinds(t)
+	command := regexp.MustCompile(`^kubectl(?: -n \S+)? (get|describe|delete|annotate|label|edit|wait|patch) (.+)$`)
+	found := 0
+	for where, lines := range commandLines(t) {
+		for _, line := range lines {
+			match := command.FindStringSubmatch(line)
+			if match == nil {
+				continue
+			}
+			found++
+			words := slices.DeleteFunc(strings.Fields(match[2]), func(w string) bool { return strings.HasPrefix(w, "-") })
+			if len(words) == 0 || strings.HasPrefix(match[2], "-f ") {
+				continue
+			}
+			asked := strings.Split(words[0], ",")
+			if strings.Contains(line, " -w") && len(asked) > 1 {
+				t.Errorf("%s: %q: kubectl watches one kind only", where, line)
+			}
+			for _, kind := range asked {
+				if kind, _, _ = strings.Cut(kind, "/"); !kinds[kind] && !strings.Contains(kind, "$") {
+					t.Errorf("%s: %q: no API server has a %q", where, line, kind)
+				}
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("found %d commands of kubectl", found)
+	}
+}
+
+// servedKinds are all names that kubectl takes for kinds.
+func servedKinds(t *testing.T) map[string]bool {
+	t.Helper()
+	client, err := discovery.NewDiscoveryClientForConfig(testworld.APIServer(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := client.ServerPreferredResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]bool{}
+	for _, list := range all {
+		for _, resource := range list.APIResources {
+			for _, name := range append(resource.ShortNames, resource.Name, resource.SingularName) {
+				kinds[name] = true
+			}
+		}
+	}
+	return kinds
+}
+
+// TestRolesAreTheSameEverywhere: who copies a role from one page must not get less
+// than from another.
+func TestRolesAreTheSameEverywhere(t *testing.T) {
+	t.Parallel()
+	role := regexp.MustCompile(`^pveum role add (\S+) -privs "(.+)"$`)
+	first := map[string][2]string{}
+	for where, lines := range commandLines(t) {
+		for _, line := range lines {
+			match := role.FindStringSubmatch(line)
+			if match == nil {
+				continue
+			}
+			if known, ok := first[match[1]]; ok && known[1] != match[2] {
+				t.Errorf("role %s differs: %s has %q, %s has %q", match[1], where, match[2], known[0], known[1])
+			}
+			first[match[1]] = [2]string{where, match[2]}
+		}
+	}
+	if first["Karpenter"] == [2]string{} {
+		t.Errorf("found the roles %v", first)
+	}
+}

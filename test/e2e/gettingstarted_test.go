@@ -1,0 +1,200 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestGettingStarted follows docs/getting-started.md to the letter: its files are
+// written under the names that it gives them, its commands are run, in its order, by a
+// shell. A reader has a Proxmox as its installer leaves it, and changes in the files
+// what the page asks for: address, secret, certificate.
+func TestGettingStarted(t *testing.T) {
+	t.Parallel()
+	needs(t, simulator("it begins with a Proxmox that nobody has touched"))
+	if os.Getenv("HELM") == "" {
+		t.Skip("SKIPPED: HELM must name the helm binary; make e2e builds it and sets it")
+	}
+	r := &reader{world: newWorld(t, setup{idle: true, hosts: 1, fresh: true, version: "9.2", speed: 20}), images: imageServer(t), home: t.TempDir()}
+	// A kubeplane lets Nodes join by itself; here that is the chart's part.
+	for _, name := range []string{"kubeplane:node-bootstrapper", "kubeplane:node-autoapprove-bootstrap"} {
+		must(t, r.kube.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	}
+	// kubeadm installs it.
+	must(t, r.kube.Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-dns"},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 53}}},
+	}))
+	before, err := r.holdings(t.Context())
+	must(t, err)
+	for _, step := range readSteps(t, "../../docs/getting-started.md") {
+		r.do(t, step)
+	}
+	r.asBefore(t, before)
+}
+
+// reader is somebody who follows the page.
+type reader struct {
+	*world
+	// home is where files are written and commands are run.
+	home, images string
+	// secret of the token, as Proxmox showed it.
+	secret string
+}
+
+// step is a code block of the page; file is the name that the text before gives it.
+type step struct{ kind, file, content string }
+
+func readSteps(t *testing.T, page string) []step {
+	t.Helper()
+	content, err := os.ReadFile(page)
+	must(t, err)
+	named := regexp.MustCompile("Write `([a-z]+\\.yaml)`")
+	var steps []step
+	parts := strings.Split(string(content), "\n```")
+	for n := 1; n+1 < len(parts); n += 2 {
+		kind, body, _ := strings.Cut(parts[n], "\n")
+		s := step{kind: strings.Fields(kind)[0], content: body + "\n"}
+		if names := named.FindAllStringSubmatch(parts[n-1], -1); len(names) > 0 {
+			s.file = names[len(names)-1][1]
+		}
+		steps = append(steps, s)
+	}
+	if len(steps) < 15 {
+		t.Fatalf("found %d code blocks on the page", len(steps))
+	}
+	return steps
+}
+
+func (r *reader) do(t *testing.T, s step) {
+	t.Helper()
+	switch s.kind {
+	case "yaml":
+		if s.file == "" {
+			t.Fatalf("the page does not say under which name to write this file:\n%s", s.content)
+		}
+		must(t, os.WriteFile(filepath.Join(r.home, s.file), []byte(r.adapt(s.content)), 0o600))
+	case "shell":
+		if strings.HasPrefix(s.content, "pve") {
+			r.onProxmox(t, s.content)
+			return
+		}
+		r.onMachine(t, s.content)
+	}
+}
+
+// adapt puts in what the page tells the reader to put in, and where an image is that
+// can be had without the internet.
+func (r *reader) adapt(file string) string {
+	proxmox := r.proxmox.Cluster(r.region)
+	certificate := regexp.MustCompile(`(?s)( +)-----BEGIN CERTIFICATE-----.*-----END CERTIFICATE-----`)
+	file = certificate.ReplaceAllStringFunc(file, func(sample string) string {
+		margin := sample[:strings.Index(sample, "-")]
+		return margin + strings.ReplaceAll(strings.TrimSpace(proxmox.CA), "\n", "\n"+margin)
+	})
+	return strings.NewReplacer(
+		"https://192.0.2.10:8006/api2/json", proxmox.URLs[0],
+		"00000000-0000-0000-0000-000000000000", r.secret,
+		"https://192.0.2.1:6443", r.plane.Config.Host,
+		"https://cloud-images.ubuntu.com/", r.images+"/",
+	).Replace(file)
+}
+
+// onProxmox runs commands of a Proxmox host: a shell takes them apart, and the API
+// does what they do.
+func (r *reader) onProxmox(t *testing.T, commands string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", "-euc", `show() { printf '%s\037' "$@"; echo; }; pveum() { show pveum "$@"; }; pvesm() { show pvesm "$@"; }`+"\n"+commands)
+	out, err := cmd.CombinedOutput()
+	must(t, err)
+	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		r.command(t, strings.Split(strings.TrimSuffix(line, "\037"), "\037"))
+	}
+}
+
+// command is one of Proxmox's, by what it is called with.
+func (r *reader) command(t *testing.T, words []string) {
+	t.Helper()
+	var names []string
+	options := url.Values{}
+	for n := 0; n < len(words); n++ {
+		if option, ok := strings.CutPrefix(strings.TrimPrefix(words[n], "-"), "-"); (ok || strings.HasPrefix(words[n], "-")) && n+1 < len(words) {
+			options.Set(option, words[n+1])
+			n++
+			continue
+		}
+		names = append(names, words[n])
+	}
+	call := func(method, path string, params url.Values, into any) {
+		if err := r.api.Call(t.Context(), method, path, params, into); err != nil {
+			t.Fatalf("%s: %v", strings.Join(words, " "), err)
+		}
+	}
+	switch verb := strings.Join(names[:min(3, len(names))], " "); {
+	case verb == "pveum role add":
+		call("POST", "/access/roles", url.Values{"roleid": {names[3]}, "privs": options["privs"]}, nil)
+	case verb == "pveum user add":
+		call("POST", "/access/users", url.Values{"userid": {names[3]}}, nil)
+	case strings.HasPrefix(verb, "pveum aclmod "):
+		call("PUT", "/access/acl", url.Values{"path": {names[2]}, "users": options["user"], "roles": options["role"]}, nil)
+	case verb == "pveum user token":
+		var token struct{ Value string }
+		call("POST", "/access/users/"+names[4]+"/token/"+names[5], url.Values{"privsep": options["privsep"]}, &token)
+		r.secret = token.Value
+	case strings.HasPrefix(verb, "pvesm set "):
+		call("PUT", "/storage/"+names[2], options, nil)
+	default:
+		t.Fatalf("this test does not know the command %q", strings.Join(words, " "))
+	}
+}
+
+// onMachine runs commands where kubectl and helm are. The chart is that of this
+// repository; the pod of the controller, which nothing here could run, is the binary.
+func (r *reader) onMachine(t *testing.T, commands string) {
+	t.Helper()
+	kubeplane, _ := binaries(t)
+	root, err := filepath.Abs("../..")
+	must(t, err)
+	here := strings.NewReplacer(
+		"oci://ghcr.io/karpenter-proxmox/charts", root+"/charts",
+		"https://raw.githubusercontent.com/karpenter-proxmox/karpenter-provider-proxmox/main", root,
+	).Replace(commands)
+	script := fmt.Sprintf(`
+helm() { %q "$@"; }
+cat() { [ "$1" = /etc/pve/pve-root-ca.pem ] || command cat "$@"; }
+kubectl() {
+	case "$*" in
+	*" rollout status deployment/karpenter-provider-proxmox"* | *" logs "*) : ;;
+	*) %q kubectl "$@" ;;
+	esac
+}
+set -euo pipefail
+`, os.Getenv("HELM"), kubeplane) + strings.ReplaceAll(here, " | grep", " # | grep")
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+	cmd.Dir = r.home
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.plane.Kubeconfig, "HOME="+r.home)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		r.dump(t)
+		t.Fatalf("%v\n%s\n%s", err, commands, out)
+	}
+	if strings.HasPrefix(commands, "helm upgrade") {
+		r.runInstalled(t)
+		if log := r.logOf(t); !strings.Contains(log, "the Proxmox cluster answers") {
+			t.Errorf("the page looks for another line in the log:\n%s", linesWith(log, "Proxmox cluster", "error"))
+		}
+	}
+}
