@@ -7,9 +7,9 @@ package examples
 
 import "embed"
 
-// Files are the manifests, one directory per subject.
+// Files are the manifests, one directory per subject, and the snippet that one of them is about.
 //
-//go:embed */*.yaml
+//go:embed */*.yaml proxmox-cloud-init/worker.cfg
 var Files embed.FS
 
 // Recipes are the directories with one way each to have Nodes join.

@@ -151,6 +151,34 @@ func TestProxmoxOwnCloudInitDriveCarriesTheOptions(t *testing.T) {
 	}
 }
 
+func TestSnippetsTakeThePlaceOfWhatProxmoxMakes(t *testing.T) {
+	t.Parallel()
+	w := &witness{}
+	s := pvesim.DefaultScenario(1)
+	s.Files = []pvesim.File{{Storage: "local", Name: "snippets/vendor.yaml", Text: "#cloud-config\nvendor: yes\n"}}
+	c := startSim(t, s, pvesim.Options{Guests: w})
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
+	c.ok("PUT", "/nodes/pve1/qemu/300/config", "cicustom", "vendor=local:snippets/vendor.yaml,network=local:snippets/network.yaml", "ciuser", "ubuntu")
+	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/300/status/start")); exit != "volume 'local:snippets/network.yaml' does not exist" {
+		t.Errorf("the start ended with %q", exit)
+	}
+	c.sim.PutFile(pvesim.File{Storage: "local", Host: "pve1", Name: "snippets/network.yaml", Text: "version: 2\nmine: yes\n"})
+	if row(c.ok("GET", "/nodes/pve1/storage/local/content", "content", "snippets"), "volid", "local:snippets/network.yaml") == nil {
+		t.Error("the file that was placed is not listed")
+	}
+	c.task("POST", "/nodes/pve1/qemu/300/status/start")
+	boots, _ := w.seen()
+	image := boots[0].CDROMs()[0].Image
+	for text, want := range map[string]bool{"vendor: yes": true, "mine: yes": true, "user: ubuntu": true, "type: nameserver": false} {
+		if bytes.Contains(image, []byte(text)) != want {
+			t.Errorf("the ISO has %q: %t, want %t", text, !want, want)
+		}
+	}
+	if dump := c.ok("GET", "/nodes/pve1/qemu/300/cloudinit/dump", "type", "network").(string); strings.Contains(dump, "mine") {
+		t.Errorf("the dump reads snippets: %s", dump)
+	}
+}
+
 func TestTheAgentAnswersOnlyWhereItIsEnabledAndRuns(t *testing.T) {
 	t.Parallel()
 	w := &witness{agent: &pvesim.Agent{Hostname: "worker", Interfaces: []pvesim.AgentInterface{{Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"10.0.0.5/24"}}}}}

@@ -142,20 +142,26 @@ func (s *Simulator) populate() error {
 
 func (s *Simulator) populateFiles() {
 	for _, f := range s.scenario.Files {
-		data := []byte(f.Text)
-		if f.Text == "" {
-			data = make([]byte, min(int64(f.Size), int64(64*MiB)))
+		s.PutFile(f)
+	}
+}
+
+// PutFile places a file on a storage, as an admin does on the host itself: some content, such as snippets, can come by no
+// call of the API. Without a host it comes to all of them.
+func (s *Simulator) PutFile(f File) {
+	data := []byte(f.Text)
+	if f.Text == "" {
+		data = make([]byte, min(int64(f.Size), int64(64*MiB)))
+	}
+	hosts := []string{f.Host}
+	if f.Host == "" {
+		hosts = nil
+		for _, h := range s.scenario.Hosts {
+			hosts = append(hosts, h.Name)
 		}
-		hosts := []string{f.Host}
-		if f.Host == "" {
-			hosts = nil
-			for _, h := range s.scenario.Hosts {
-				hosts = append(hosts, h.Name)
-			}
-		}
-		for _, h := range hosts {
-			s.engine.PutFile(h, f.Storage, f.Name, data)
-		}
+	}
+	for _, h := range hosts {
+		s.engine.PutFile(h, f.Storage, f.Name, data)
 	}
 }
 

@@ -60,6 +60,74 @@ network:
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
 metadataOptions: {type: none, templatesRef: {name: ubuntu-k8s, namespace: kube-system}}`,
 		}, {
+			name: "a cloud-init drive of Proxmox",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {dnsServers: [192.168.0.53]}
+metadataOptions:
+  type: cloudinit
+  cloudInit:
+    user: ops
+    sshKeys: ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGniXftUOUzZmSn me@example.com"]
+    sshKeysRef: {name: keys, namespace: kube-system}
+    packageUpgrade: true
+    snippets: {vendor: "local:snippets/worker.yaml", meta: "nfs:snippets/meta"}
+    storage: local-lvm`,
+		}, {
+			name: "a cloud-init drive of Proxmox as the template has it",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: cloudinit}`,
+		}, {
+			name: "cloudInit without its type",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: none, cloudInit: {user: ops}}`,
+			refusal: `cloudInit is only used with type cloudinit: set type to cloudinit or remove cloudInit`,
+		}, {
+			name: "templates for a drive that Proxmox fills",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: cloudinit, templatesRef: {name: ubuntu-k8s, namespace: kube-system}}`,
+			refusal: `type cloudinit renders no templates, Proxmox makes the boot data: remove templatesRef and valuesRef, or set type to cdrom`,
+		}, {
+			name: "a storage for an ISO that is not made",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: cloudinit, storage: local}`,
+			refusal: `storage is only used with type cdrom`,
+		}, {
+			name: "a user snippet beside a user",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: cloudinit, cloudInit: {user: ops, snippets: {user: "local:snippets/user.yaml"}}}`,
+			refusal: `snippets.user takes the place of what Proxmox makes of user, sshKeys, sshKeysRef and packageUpgrade`,
+		}, {
+			name: "a network snippet beside addresses",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+network: {dnsServers: [192.168.0.53]}
+metadataOptions: {type: cloudinit, cloudInit: {snippets: {network: "local:snippets/network.yaml"}}}`,
+			refusal: `metadataOptions.cloudInit.snippets.network takes the place of what network says: remove one of them`,
+		}, {
+			name: "a snippet that is a path",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: cloudinit, cloudInit: {snippets: {vendor: /var/lib/vz/snippets/worker.yaml}}}`,
+			refusal: `spec.metadataOptions.cloudInit.snippets.vendor`,
+		}, {
+			name: "snippets without any",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: cloudinit, cloudInit: {snippets: {}}}`,
+			refusal: `spec.metadataOptions.cloudInit.snippets`,
+		}, {
+			name: "a private key",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: cloudinit, cloudInit: {sshKeys: ["-----BEGIN OPENSSH PRIVATE KEY-----"]}}`,
+			refusal: `spec.metadataOptions.cloudInit.sshKeys[0]`,
+		}, {
 			name: "a pool without prefix",
 			spec: `
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}

@@ -44,6 +44,7 @@ type ProxmoxNodeClassList struct {
 // ProxmoxNodeClassSpec says how VMs are made. A change of a field replaces the Nodes of the class (drift), unless the field's
 // comment says otherwise.
 // +kubebuilder:validation:XValidation:rule="!has(self.placementStrategy) || !has(self.placementStrategy.poolAffinity) || self.placementStrategy.poolAffinity != 'SameCell' || (has(self.cpu) && (has(self.cpu.hugepages) || (has(self.cpu.numa) && self.cpu.numa == 'Bind') || (has(self.cpu.pinning) && self.cpu.pinning == 'Exclusive')))",message="poolAffinity SameCell needs VMs that are bound to cells: set cpu.numa to Bind"
+// +kubebuilder:validation:XValidation:rule="!has(self.network) || !has(self.metadataOptions) || !has(self.metadataOptions.cloudInit) || !has(self.metadataOptions.cloudInit.snippets) || !has(self.metadataOptions.cloudInit.snippets.network)",message="metadataOptions.cloudInit.snippets.network takes the place of what network says: remove one of them"
 type ProxmoxNodeClassSpec struct {
 	// region is the Proxmox cluster that VMs are created in, as named in the controller's configuration.
 	// Empty means every configured cluster.
@@ -215,52 +216,6 @@ type BootDevice struct {
 	// where the storage cannot link, or is another one than the template's. This field is an addition of this provider.
 	// +optional
 	FullClone bool `json:"fullClone,omitempty"`
-}
-
-// MetadataType is a way for boot data to reach a VM.
-// +kubebuilder:validation:Enum=none;cdrom;none|cdrom
-type MetadataType string
-
-const (
-	// MetadataTypeNone leaves boot data to the Template.
-	MetadataTypeNone MetadataType = "none"
-	// MetadataTypeCDROM attaches an ISO image with rendered boot data.
-	MetadataTypeCDROM MetadataType = "cdrom"
-	// MetadataTypeEither stands in the documentation of the class as it is spread in the wild, and so in people's manifests:
-	// an ISO image where templatesRef names the templates for it, else nothing.
-	MetadataTypeEither MetadataType = "none|cdrom"
-)
-
-// MetadataOptions say how boot data reaches a VM.
-// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cdrom' || has(self.templatesRef)",message="type cdrom needs templatesRef: the Secret with the keys user-data, meta-data and network-config"
-// +kubebuilder:validation:XValidation:rule="!has(self.storage) || (has(self.type) && self.type != 'none')",message="storage is only used with type cdrom: set type to cdrom or remove storage"
-type MetadataOptions struct {
-	// type is none (the template brings its own boot data) or cdrom (an ISO image with rendered boot data is attached).
-	// "none|cdrom" is taken for cdrom where templatesRef is set, and for none where it is not.
-	// +kubebuilder:default=none
-	// +optional
-	Type MetadataType `json:"type,omitempty"`
-
-	// templatesRef names the Secret with the templates of the boot data, under the keys user-data, meta-data,
-	// network-config and vendor-data.
-	// +optional
-	TemplatesRef *SecretReference `json:"templatesRef,omitempty"`
-
-	// valuesRef names a Secret whose keys the templates see as .Values.<key>.
-	// +optional
-	ValuesRef *SecretReference `json:"valuesRef,omitempty"`
-
-	// storage is the Proxmox storage with content type iso that takes the ISO image. Empty means the first one on the
-	// host that is enabled and active. This field is an addition of this provider.
-	// +kubebuilder:validation:MaxLength=100
-	// +kubebuilder:validation:Pattern=`^[a-zA-Z][a-zA-Z0-9._-]*[a-zA-Z0-9]$`
-	// +optional
-	Storage string `json:"storage,omitempty"`
-}
-
-// CDROM tells whether the VM gets an ISO image with boot data.
-func (m MetadataOptions) CDROM() bool {
-	return m.Type == MetadataTypeCDROM || (m.Type == MetadataTypeEither && m.TemplatesRef != nil)
 }
 
 // SecretReference names a Secret.

@@ -79,6 +79,10 @@ func (r *render) run(ctx context.Context, args []string, out, notes io.Writer) e
 	if err != nil {
 		return err
 	}
+	if class.Spec.MetadataOptions.ProxmoxDrive() {
+		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: Proxmox makes the boot data; see it on the host of a VM with: qm cloudinit dump VMID user",
+			class.Name, class.Spec.MetadataOptions.Type)
+	}
 	if !class.Spec.MetadataOptions.CDROM() {
 		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: its VMs get no boot drive", class.Name, class.Spec.MetadataOptions.Type)
 	}

@@ -106,8 +106,13 @@ func (b BootSource) Revoke(ctx context.Context, claim *karpv1.NodeClaim) error {
 }
 
 // CheckBootData renders a NodeClass's templates for an imaginary VM, so that a
-// broken template is found when it is written and not when a pod waits.
+// broken template is found when it is written and not when a pod waits. Where Proxmox
+// makes the boot data, it reads what Proxmox will be told.
 func (p *Provider) CheckBootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+	if class.Spec.MetadataOptions.ProxmoxDrive() {
+		_, err := p.Boot.cloudInit(ctx, class)
+		return err
+	}
 	_, err := p.Boot.Preview(ctx, class, p.sample(class))
 	return err
 }

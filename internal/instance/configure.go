@@ -28,6 +28,8 @@ type shape struct {
 	firewalled []string
 	// iso is the boot drive's volume; empty = the Template's own drives stay.
 	iso string
+	// cloudInit is what Proxmox puts on a drive of its own; nil where it makes none.
+	cloudInit *cloudInit
 	// network is what the interfaces were given.
 	network network.Assignment
 	// devices are PCI mappings, those of the Template included.
@@ -81,7 +83,7 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 	if err := plugIn(cfg, want, set); err != nil {
 		return proxmox.ConfigChange{}, err
 	}
-	addressOptions(cfg, want.network, set)
+	addressOptions(cfg, want, set)
 
 	disk, ok := cfg.BootDisk()
 	if !ok {
@@ -99,6 +101,11 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 	}
 	if err := hooked(cfg, want.hooks); err != nil {
 		return proxmox.ConfigChange{}, err
+	}
+	if want.cloudInit != nil {
+		if err := want.cloudInit.write(cfg, disk, set); err != nil {
+			return proxmox.ConfigChange{}, err
+		}
 	}
 	if want.iso != "" {
 		slot, gone, err := bootDrive(cfg)
@@ -142,16 +149,18 @@ func plugIn(cfg proxmox.VMConfig, want shape, set map[string]string) error {
 
 // addressOptions writes what the VM was given where others see it: Proxmox keeps
 // ipconfigN without a cloud-init drive as well. What the Template says already, and
-// interfaces that use DHCP by default, are left alone.
-func addressOptions(cfg proxmox.VMConfig, n network.Assignment, set map[string]string) {
-	for slot, given := range n.Interfaces {
+// interfaces that use DHCP by default, are left alone; but a cloud-init drive that
+// Proxmox fills has no word about an interface without ipconfigN.
+func addressOptions(cfg proxmox.VMConfig, want shape, set map[string]string) {
+	for slot, given := range want.network.Interfaces {
 		option, value := proxmox.IPConfigSlot(slot), given.IPConfig().Encode()
 		_, inherited := cfg.Options[option]
-		if value != "" && value != cfg.Options[option] && (inherited || given.Address4.IsValid() || given.Address6.IsValid() || given.SLAAC || given.DHCP6) {
+		special := given.Address4.IsValid() || given.Address6.IsValid() || given.SLAAC || given.DHCP6
+		if value != "" && value != cfg.Options[option] && (inherited || special || want.cloudInit != nil) {
 			set[option] = value
 		}
 	}
-	for option, list := range map[string][]string{"nameserver": n.DNS, "searchdomain": n.Search} {
+	for option, list := range map[string][]string{"nameserver": want.network.DNS, "searchdomain": want.network.Search} {
 		if value := strings.Join(list, " "); value != "" && value != cfg.Options[option] {
 			set[option] = value
 		}
@@ -191,7 +200,7 @@ func passThrough(cfg proxmox.VMConfig, mappings []string, set map[string]string)
 // CheckTemplate tells whether VMs of a class can be made of a Template: it has a boot
 // disk, a slot for the boot drive, and the interfaces that the class names.
 func CheckTemplate(cfg proxmox.VMConfig, class *v1alpha1.ProxmoxNodeClass) error {
-	want := shape{cores: 1, memoryMiB: 1024}
+	want := shape{cores: 1, memoryMiB: 1024, cloudInit: cloudInitOf(class)}
 	for _, group := range class.Spec.SecurityGroups {
 		want.firewalled = append(want.firewalled, group.Interface)
 	}

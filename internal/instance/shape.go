@@ -73,14 +73,21 @@ func (l *launch) ensureConfigured(ctx context.Context) (proxmox.VMConfig, error)
 	if err := l.refuse(cfg); err != nil {
 		return cfg, err
 	}
-	change, err := configure(cfg, shape{
+	want := shape{
 		name: l.claim.Name, id: l.id, instanceType: l.intent.InstanceType,
 		cores: l.intent.Cores, memoryMiB: l.intent.MemoryMiB,
 		tags: l.class.Spec.Tags, macs: l.intent.MACs,
 		firewalled: firewalledInterfaces(l.class), iso: l.bootVolume(), devices: l.intent.Devices,
 		network: l.intent.Network, binding: l.intent.Binding,
 		shares: l.class.Spec.Shares, hooks: l.class.Spec.HookScripts,
-	})
+	}
+	if want.iso == "" {
+		// Never both: the class may have changed since the launch was planned.
+		if want.cloudInit, err = l.Boot.cloudInit(ctx, l.class); err != nil {
+			return cfg, err
+		}
+	}
+	change, err := configure(cfg, want)
 	if err != nil {
 		return cfg, &LaunchError{Reason: ReasonTemplate, err: fmt.Errorf("configuring the clone of template %d on host %s, %w", l.intent.TemplateID, l.intent.TemplateHost, err)}
 	}

@@ -5,6 +5,7 @@ package inventory
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -26,10 +27,12 @@ type Facts struct {
 	Bridges map[string]map[string]proxmox.Bridge
 	// Pools tells of each pool that somebody asked about whether it exists.
 	Pools map[string]bool
+	// Snippets on the storages that somebody asked about, by volume.
+	Snippets map[StorageKey]map[string]bool
 }
 
 // Fact names one of the Facts, for Doubt.
-type Fact struct{ kind, of string }
+type Fact struct{ kind, of, on string }
 
 // The Facts that there is one of in a Cluster.
 var (
@@ -48,6 +51,15 @@ func FactBridges(host string) Fact { return Fact{kind: "bridges", of: host} }
 
 // FactPool is whether a pool exists. It is not known before somebody asked.
 func FactPool(pool string) Fact { return Fact{kind: "pool", of: pool} }
+
+// FactSnippets are the snippets on a storage of a Host. They are not known before
+// somebody asked, and then only as far as Datastore.Allocate on the storage shows them.
+func FactSnippets(key StorageKey) Fact {
+	return Fact{kind: "snippets", of: key.Storage, on: key.Host}
+}
+
+// onDemand tells whether a Fact is read only once somebody asked for it.
+func (f Fact) onDemand() bool { return f.kind == "pool" || f.kind == "snippets" }
 
 const (
 	// factRetry is how soon one that could not be read is tried again, and longer
@@ -84,7 +96,7 @@ func (f *facts) wanted(hosts []string) []Fact {
 		all = append(all, FactBridges(host))
 	}
 	for fact := range f.read {
-		if fact.kind == "pool" {
+		if fact.onDemand() && (fact.on == "" || slices.Contains(hosts, fact.on)) {
 			all = append(all, fact)
 		}
 	}
@@ -114,13 +126,14 @@ func (f *facts) due(now time.Time, hosts []string, doubts map[Fact]bool, turn fu
 	return due
 }
 
-// doubt marks what was doubted. A pool is known from then on that somebody asks.
+// doubt marks what was doubted. What is read on demand is known from then on that
+// somebody asks.
 func (f *facts) doubt(doubts map[Fact]bool) {
 	for fact := range doubts {
 		switch {
 		case f.read[fact] != nil:
 			f.read[fact].doubted = true
-		case fact.kind == "pool":
+		case fact.onDemand():
 			f.read[fact] = &factReading{}
 		}
 	}
@@ -167,10 +180,10 @@ func (f *facts) change(apply func(*Facts)) {
 	next := &Facts{}
 	if f.known != nil {
 		*next = *f.known
-		next.Bridges, next.Pools = maps.Clone(f.known.Bridges), maps.Clone(f.known.Pools)
+		next.Bridges, next.Pools, next.Snippets = maps.Clone(f.known.Bridges), maps.Clone(f.known.Pools), maps.Clone(f.known.Snippets)
 	}
 	if next.Bridges == nil {
-		next.Bridges, next.Pools = map[string]map[string]proxmox.Bridge{}, map[string]bool{}
+		next.Bridges, next.Pools, next.Snippets = map[string]map[string]proxmox.Bridge{}, map[string]bool{}, map[StorageKey]map[string]bool{}
 	}
 	apply(next)
 	f.known = next

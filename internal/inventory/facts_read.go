@@ -99,6 +99,13 @@ func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error)
 		return func(f *Facts) {
 			f.Bridges[fact.of] = byName(bridges, func(b proxmox.Bridge) string { return b.Name })
 		}, err
+	case "snippets":
+		volumes, err := c.client.Volumes(ctx, fact.on, fact.of, fact.kind)
+		snippets := make(map[string]bool, len(volumes))
+		for _, volume := range volumes {
+			snippets[volume.ID] = true
+		}
+		return func(f *Facts) { f.Snippets[StorageKey{Host: fact.on, Storage: fact.of}] = snippets }, err
 	default:
 		exists, err := c.client.PoolExists(ctx, fact.of)
 		return func(f *Facts) { f.Pools[fact.of] = exists }, err

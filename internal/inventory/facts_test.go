@@ -92,6 +92,39 @@ func TestAPoolIsKnownOnceSomebodyAsked(t *testing.T) {
 	}
 }
 
+func TestSnippetsAreKnownOnceSomebodyAsked(t *testing.T) {
+	t.Parallel()
+	away := host("pve3", 16, 64)
+	away.Online = false
+	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64), away)
+	i, clock := newInventory(t, c)
+	refresh(t, i)
+	c.takeCalls()
+	on := func(name string) inventory.StorageKey { return inventory.StorageKey{Host: name, Storage: "local"} }
+	for _, name := range []string{"pve1", "pve2", "pve3"} {
+		i.Doubt("r", inventory.FactSnippets(on(name)))
+	}
+	refresh(t, i)
+	calls := factCalls(c)
+	slices.Sort(calls)
+	if want := []string{"snippets pve1/local", "snippets pve2/local"}; !slices.Equal(calls, want) {
+		t.Errorf("found the calls %v, want %v: a host that is away cannot be asked", calls, want)
+	}
+	snippets := i.View().Snapshots["r"].Facts.Snippets
+	if !snippets[on("pve1")]["local:snippets/pve1.yaml"] || snippets[on("pve2")]["local:snippets/pve1.yaml"] {
+		t.Errorf("found %v", snippets)
+	}
+	if _, known := snippets[on("pve3")]; known {
+		t.Errorf("found %v of a host that is away", snippets)
+	}
+	c.change(func() { c.resources.Hosts[2].Online = true })
+	clock.Step(time.Second)
+	refresh(t, i)
+	if calls := factCalls(c); !slices.Contains(calls, "snippets pve3/local") {
+		t.Errorf("found the calls %v once the host is back", calls)
+	}
+}
+
 func TestEveryFactHasItsTurn(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))

@@ -142,6 +142,11 @@ func (c *cluster) PoolExists(_ context.Context, pool string) (bool, error) {
 	return pool == "karpenter", nil
 }
 
+func (c *cluster) Volumes(_ context.Context, host, storage, content string) ([]proxmox.Volume, error) {
+	c.record(fmt.Sprintf("%s %s/%s", content, host, storage))
+	return []proxmox.Volume{{ID: storage + ":snippets/" + host + ".yaml"}}, nil
+}
+
 func (c *cluster) Permissions(context.Context) (proxmox.Permissions, error) {
 	c.record("permissions")
 	return c.permissions, nil

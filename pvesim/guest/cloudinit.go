@@ -60,7 +60,7 @@ func (g *guest) cloudInit() (system, bool) {
 	if meta.InstanceID == "" {
 		meta.InstanceID = noInstance
 	}
-	config := g.parseUserData(s.userData)
+	config := g.parseUserData(s.userData, s.vendorData)
 	early := g.runCommands("bootcmd", config.BootCmd)
 	if hasInstance && meta.InstanceID == string(known) {
 		g.console.printf("cloud-init: instance %s, nothing new", known)
@@ -122,9 +122,15 @@ func (g *guest) keepsInstance() bool {
 }
 
 // parseUserData reads #cloud-config or a script. What cloud-init could not read
-// is reported and otherwise empty, and the boot goes on.
-func (g *guest) parseUserData(userData []byte) cloudConfig {
+// is reported and otherwise empty, and the boot goes on. What the user-data does not
+// say, the vendor-data may: a key of both is the user's as a whole.
+func (g *guest) parseUserData(userData, vendorData []byte) cloudConfig {
 	var config cloudConfig
+	if bytes.HasPrefix(vendorData, []byte("#cloud-config")) {
+		if err := yaml.Unmarshal(vendorData, &config); err != nil {
+			g.console.printf("cloud-init: vendor-data is not valid: %v", err)
+		}
+	}
 	first, _, _ := bytes.Cut(userData, []byte("\n"))
 	switch header := strings.TrimSpace(string(first)); {
 	case header == "#cloud-config":

@@ -198,3 +198,18 @@ func TestTheAgentTellsNameAndAddresses(t *testing.T) {
 		Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"192.168.7.5/24"},
 	}))
 }
+
+func TestVendorDataFillsWhatUserDataLeavesOut(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	disk := newDisk(nil)
+	image := newSeed(t, "cidata", map[string]string{
+		"meta-data":   "instance-id: i-1\n",
+		"user-data":   lines("#cloud-config", "hostname: mine", "runcmd:", "  - [touch, /user]"),
+		"vendor-data": lines("#cloud-config", "hostname: theirs", "write_files:", "  - {path: /vendor, content: x}", "runcmd:", "  - [touch, /vendor-command]"),
+	})
+	system, ok := newGuest(disk, image).cloudInit()
+	g.Expect(ok).To(BeTrue())
+	g.Expect(system.hostname).To(Equal("mine"))
+	g.Expect(disk.Names()).To(And(ContainElement("/vendor"), ContainElement("/user"), Not(ContainElement("/vendor-command"))))
+}

@@ -25,7 +25,7 @@ func (e unitEffect) and(other unitEffect) unitEffect {
 	return unitEffect{service: e.service, enable: e.enable || other.enable, start: e.start || other.start}
 }
 
-// effectOf understands systemctl and touch, and looks into shells and into
+// effectOf understands systemctl, touch and echo, and looks into shells and into
 // scripts that are on the disk.
 func (g *guest) effectOf(words []string, depth int) unitEffect {
 	words = withoutPrefixes(words)
@@ -41,6 +41,9 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 				g.storage.Write(path.Clean(name), nil)
 			}
 		}
+		return unitEffect{}
+	case "echo":
+		g.echo(words[1:])
 		return unitEffect{}
 	case "sh", "bash":
 		rest := words[1:]

@@ -46,6 +46,18 @@ func TestCommandsThatStartTheKubelet(t *testing.T) {
 	}
 }
 
+func TestAGuestTellsWhoItIsByItsSerialNumber(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	disk := newDisk(map[string]string{"/etc/config": "a: 1\n", "/etc/name": "worker\n"})
+	vm := newGuest(disk)
+	vm.serial = "h=default-abc;i=20001"
+	vm.effectOfText(`echo "id: proxmox://home/$(sed 's/.*;i=//' /sys/class/dmi/id/product_serial)" >> /etc/config`, maxScriptDepth)
+	g.Expect(disk.text("/etc/config")).To(Equal("a: 1\nid: proxmox://home/20001\n"))
+	vm.effectOfText(`echo "$(cat /etc/name) $(cat /etc/none)$(rm -rf /)" > /etc/config; echo to nobody`, maxScriptDepth)
+	g.Expect(disk.text("/etc/config")).To(Equal("worker $(rm -rf /)\n"))
+}
+
 func TestAScriptAsUserData(t *testing.T) {
 	t.Parallel()
 	vm := newGuest(newDisk(nil), seedWith(t, "i-1", "#!/bin/bash\nsystemctl start kubelet\n"))

@@ -83,7 +83,7 @@ func orElse(d, fallback time.Duration) time.Duration {
 // reported any more) or until it has shut down as asked.
 func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 	hw := hardware{
-		vmid: m.VMID, uuid: m.UUID, bootID: m.BootID,
+		vmid: m.VMID, uuid: m.UUID, serial: m.SMBIOS["serial"], bootID: m.BootID,
 		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes, devices: m.Devices,
 		storage: m.Disk, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent, health: m.Health,
 	}
@@ -148,6 +148,8 @@ func following(addr netip.Addr, network netip.Prefix) netip.Addr {
 type hardware struct {
 	vmid         int
 	uuid, bootID string
+	// serial number in the firmware's tables.
+	serial       string
 	cores        int
 	memory, disk int64
 	macs         []string

@@ -24,6 +24,7 @@ import (
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, setup{})
+	w.placeSnippet(t)
 	before, err := w.holdings(t.Context())
 	must(t, err)
 	t.Run("shared", func(t *testing.T) {
@@ -41,6 +42,7 @@ func TestNodes(t *testing.T) {
 		t.Run("a pod that fits nowhere is told why, host by host", func(t *testing.T) { t.Parallel(); w.fitsNowhere(t) })
 		t.Run("a VM that was removed by hand is replaced", func(t *testing.T) { t.Parallel(); w.removedByHand(t) })
 		t.Run("a VM that was stopped is started again", func(t *testing.T) { t.Parallel(); w.stoppedByHand(t) })
+		t.Run("a VM boots from the cloud-init drive of Proxmox", func(t *testing.T) { t.Parallel(); w.proxmoxDrive(t) })
 		t.Run("the cloud controller manager agrees", func(t *testing.T) { t.Parallel(); w.withCloudController(t) })
 	})
 	if t.Failed() {

@@ -90,6 +90,12 @@ func NewKit(name, apiServer string) (*Kit, error) {
 	return k, nil
 }
 
+// ProxmoxCloudInitClass reads the class of examples/proxmox-cloud-init.
+func ProxmoxCloudInitClass() (*v1alpha1.ProxmoxNodeClass, error) {
+	class := &v1alpha1.ProxmoxNodeClass{}
+	return class, decode("proxmox-cloud-init/nodeclass.yaml", &v1alpha1.ProxmoxUnmanagedTemplate{}, class)
+}
+
 // decode reads the documents of an example file, in their order, strictly.
 func decode(file string, into ...client.Object) error {
 	content, err := examples.Files.ReadFile(file)

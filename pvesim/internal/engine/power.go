@@ -192,7 +192,7 @@ func (in *Instance) Media() []Medium {
 		}
 		m := Medium{Slot: key, Volume: d.File}
 		if d.IsCloudInit() {
-			m.CloudInit = cloudInitFiles(g)
+			m.CloudInit = e.cloudInitFiles(g)
 		} else if v := e.volume(g.Host, d.File); v != nil && v.Blob != nil {
 			m.Data = e.blobs[*v.Blob]
 		}

@@ -67,11 +67,23 @@ func hashPassword(password string) string {
 	return "$5$" + s + "$" + base64.RawStdEncoding.EncodeToString(sum[:])
 }
 
-// cloudInitFiles is the content of the drive that Proxmox generates for a VM.
-func cloudInitFiles(g *Guest) map[string]string {
-	user, network := cloudInitUser(g), cloudInitNetwork(g)
-	return map[string]string{"user-data": user, "network-config": network, "meta-data": cloudInitMeta(user, network), "vendor-data": ""}
+// cloudInitFiles is the content of the drive that Proxmox generates for a VM. Snippets take the place of what it would
+// make; the instance id follows from what is on the drive in the end.
+func (e *Engine) cloudInitFiles(g *Guest) map[string]string {
+	files := map[string]string{"user-data": cloudInitUser(g), "network-config": cloudInitNetwork(g), "vendor-data": ""}
+	for kind, volid := range qm.ParseFields(g.Config.Options["cicustom"]) {
+		if v := e.volume(g.Host, volid); v != nil && v.Blob != nil {
+			files[cloudInitFile[kind]] = string(e.blobs[*v.Blob])
+		}
+	}
+	if _, custom := files["meta-data"]; !custom {
+		files["meta-data"] = cloudInitMeta(files["user-data"], files["network-config"])
+	}
+	return files
 }
+
+// cloudInitFile is the file on the drive by its name in cicustom and dumps.
+var cloudInitFile = map[string]string{"user": "user-data", "network": "network-config", "meta": "meta-data", "vendor": "vendor-data"}
 
 func cloudInitUser(g *Guest) string {
 	o := g.Config.Options
@@ -209,6 +221,7 @@ func (e *Engine) getCloudInitDump(_ context.Context, r *Request) (Response, erro
 	if g == nil {
 		return Response{}, missingConfig(r.host, r.vmid)
 	}
-	file := map[string]string{"user": "user-data", "network": "network-config", "meta": "meta-data"}[r.Params.Values["type"]]
-	return Response{Data: cloudInitFiles(g)[file]}, nil
+	user, network := cloudInitUser(g), cloudInitNetwork(g)
+	files := map[string]string{"user": user, "network": network, "meta": cloudInitMeta(user, network)}
+	return Response{Data: files[r.Params.Values["type"]]}, nil
 }

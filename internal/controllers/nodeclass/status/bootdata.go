@@ -20,10 +20,11 @@ type rendering struct {
 	err        error
 }
 
-// bootData renders the templates for an imaginary VM.
+// bootData renders the templates for an imaginary VM, or reads what Proxmox will make
+// boot data of.
 func (c *Controller) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) {
 	conditions := class.StatusConditions()
-	if !class.Spec.MetadataOptions.CDROM() {
+	if options := class.Spec.MetadataOptions; !options.CDROM() && !options.ProxmoxDrive() {
 		conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
 		return
 	}

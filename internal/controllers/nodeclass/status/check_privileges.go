@@ -80,6 +80,14 @@ func vmNeeds(z zone) []need {
 			wanted = append(wanted, "VM.Config.Cloudinit")
 		}
 	}
+	if spec.MetadataOptions.ProxmoxDrive() && z.config != nil {
+		if _, added := instance.CloudInitStorage(z.class, *z.config); added {
+			wanted = append(wanted, "VM.Config.Cloudinit", "VM.Config.CDROM")
+		} else if !slices.Contains(wanted, "VM.Config.Network") {
+			// Either lets the options be written.
+			wanted = append(wanted, "VM.Config.Cloudinit")
+		}
+	}
 	out := make([]need, 0, len(wanted))
 	for _, privilege := range wanted {
 		n := need{path: anyVM, privilege: privilege}
@@ -106,6 +114,11 @@ func diskNeeds(z zone) []need {
 			if value, ok := z.config.Options[slot]; ok {
 				names = append(names, proxmox.ParseDrive(slot, value).Storage)
 			}
+		}
+	}
+	if z.config != nil {
+		if storage, added := instance.CloudInitStorage(z.class, *z.config); added {
+			names = append(names, storage)
 		}
 	}
 	var out []need

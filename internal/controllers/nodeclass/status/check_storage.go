@@ -12,7 +12,7 @@ import (
 )
 
 // storages looks whether the Host has storages for the disk and for the boot drive,
-// and whether clones on them end in time.
+// the snippets of the class, and whether clones on them end in time.
 func storages(z zone) *finding {
 	if storage := z.class.Spec.BootDevice.Storage; storage != "" {
 		row, ok := z.snapshot.Storages[inventory.StorageKey{Host: z.host, Storage: storage}]
@@ -28,6 +28,9 @@ func storages(z zone) *finding {
 		if _, err := instance.ISOStorage(z.snapshot, z.host, z.class.Spec.MetadataOptions.Storage); err != nil {
 			return z.onHost("%v", err)
 		}
+	}
+	if f := cloudInit(z); f != nil {
+		return f
 	}
 	if z.template != nil {
 		if reason := outOfReach(z.snapshot, *z.template, z.class); reason != "" {

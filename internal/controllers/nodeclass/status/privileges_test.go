@@ -23,6 +23,8 @@ import (
 type grants struct {
 	scenario func(*pvesim.Scenario)
 	pool     string
+	// class changes the class; nil leaves it alone.
+	class func(*v1alpha1.ProxmoxNodeClass)
 	// needless are the privileges ("role privilege") without which VMs of the test's
 	// class live all the same: they are for other things.
 	needless []string
@@ -111,7 +113,12 @@ func missing(t *testing.T, set grants, version, privilege string) {
 	template := w.Template()
 	_, err := unmanagedtemplate.NewController(w.Kube, w.Inventory, w.Events).Reconcile(t.Context(), template)
 	w.Expect(err).NotTo(HaveOccurred())
-	class := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = set.pool }))
+	class := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.ResourcePool = set.pool
+		if set.class != nil {
+			set.class(c)
+		}
+	}))
 	if set.pool != "" {
 		w.Refresh() // a pool is looked up once somebody asks
 		class = checked(w, class)

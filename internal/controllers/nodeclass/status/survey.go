@@ -32,7 +32,7 @@ type check struct {
 var checks = []check{
 	{v1alpha1.ConditionPrivilegesSufficient, v1alpha1.ReasonPrivilegesMissing, privileges, one(inventory.FactPermissions)},
 	{v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, template, none},
-	{v1alpha1.ConditionStorageReady, v1alpha1.ReasonStorageUnsuitable, storages, none},
+	{v1alpha1.ConditionStorageReady, v1alpha1.ReasonStorageUnsuitable, storages, snippetFacts},
 	{v1alpha1.ConditionNetworkReady, v1alpha1.ReasonBridgesNotFound, network, bridgeFacts},
 	{v1alpha1.ConditionSecurityGroupsReady, v1alpha1.ReasonSecurityGroupsNotFound, securityGroups, one(inventory.FactSecurityGroups)},
 	{v1alpha1.ConditionTagsAllowed, v1alpha1.ReasonTagsForbidden, tags, one(inventory.FactOptions)},

@@ -1,0 +1,67 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"maps"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGniXftUOUzZmSn/WDg2LyXlhoHA4nM/MpPjaSVjahNo me+you@x"
+
+func TestSSHKeysAreEncodedAsProxmoxWantsThem(t *testing.T) {
+	t.Parallel()
+	// The form that a running Proxmox took.
+	want := "ssh-ed25519%20AAAAC3NzaC1lZDI1NTE5AAAAIGniXftUOUzZmSn%2FWDg2LyXlhoHA4nM%2FMpPjaSVjahNo%20me%2Byou%40x"
+	if got := proxmox.EncodeSSHKeys([]string{publicKey}); got != want {
+		t.Errorf("encoded as %s, want %s", got, want)
+	}
+	two := proxmox.EncodeSSHKeys([]string{publicKey, publicKey})
+	if back, err := url.PathUnescape(two); err != nil || back != publicKey+"\n"+publicKey || strings.Contains(two, "+") {
+		t.Errorf("two keys are encoded as %s (%v)", two, err)
+	}
+}
+
+func TestWhatIsWrongWithAnSSHKey(t *testing.T) {
+	t.Parallel()
+	_, blob, _ := strings.Cut(publicKey, " ")
+	for line, want := range map[string]string{
+		publicKey: "",
+		`from="10.0.0.0/8",no-pty ` + publicKey: "",
+		"not a key":                             "no public key is found",
+		"":                                      "no public key is found",
+		blob:                                    "no public key is found",
+		publicKey + "\n" + publicKey:            "no public key is found",
+		"ssh-rsa " + blob:                       `not of the kind "ssh-rsa"`,
+		"ssh-ed25519 AAAAC3NzaC1l":              "not whole",
+		"ssh-ed25519 AAAA!!!!":                  "not in base64",
+	} {
+		err := proxmox.CheckSSHKey(line)
+		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: found %v, want %q", line, err, want)
+		}
+	}
+}
+
+func FuzzCheckSSHKey(f *testing.F) {
+	f.Add(publicKey)
+	f.Add("ssh-rsa AAAA/////w==")
+	f.Fuzz(func(_ *testing.T, line string) { _ = proxmox.CheckSSHKey(line) })
+}
+
+func TestSnippetsAreReadAndWritten(t *testing.T) {
+	t.Parallel()
+	const value = "meta=a:snippets/m,vendor=local:snippets/worker.yaml"
+	got := proxmox.ParseSnippets(value)
+	if want := map[string]string{"meta": "a:snippets/m", "vendor": "local:snippets/worker.yaml"}; !maps.Equal(got, want) {
+		t.Errorf("read as %v, want %v", got, want)
+	}
+	if back := proxmox.EncodeSnippets(got); back != value {
+		t.Errorf("written as %q, want %q", back, value)
+	}
+}

@@ -1,0 +1,55 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// serialFile shows the serial number of the machine, by which a guest whose boot data
+// is the same for all can still tell who it is.
+const serialFile = "/sys/class/dmi/id/product_serial"
+
+// echo writes a line to the file that it is redirected to.
+func (g *guest) echo(words []string) {
+	i := slices.IndexFunc(words, func(w string) bool { return w == ">" || w == ">>" })
+	if i < 0 || i+1 >= len(words) {
+		return // to the console, where nobody reads it
+	}
+	var before []byte
+	name := path.Clean(words[i+1])
+	if words[i] == ">>" {
+		before, _ = g.storage.Read(name)
+	}
+	g.storage.Write(name, append(before, g.substitute(strings.Join(words[:i], " "))+"\n"...))
+}
+
+// substitution is a command whose output stands in a line: $(cat FILE), or
+// $(sed 's/PATTERN/REPLACEMENT/' FILE).
+var substitution = regexp.MustCompile(`\$\((?:cat|sed '?s([/|])(.*?)[/|](.*?)[/|]'?) (/\S+)\)`)
+
+// substitute replaces commands by what they print. Others than those above stay.
+func (g *guest) substitute(line string) string {
+	return substitution.ReplaceAllStringFunc(line, func(command string) string {
+		m := substitution.FindStringSubmatch(command)
+		content := g.serial
+		if name := path.Clean(m[4]); name != serialFile {
+			raw, _ := g.storage.Read(name)
+			content = string(raw)
+		}
+		content = strings.TrimRight(content, "\n")
+		if m[1] == "" {
+			return content
+		}
+		pattern, err := regexp.Compile(m[2])
+		if err != nil {
+			g.console.printf("sed: %v", err)
+			return ""
+		}
+		return pattern.ReplaceAllString(content, m[3])
+	})
+}
