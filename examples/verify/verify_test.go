@@ -54,6 +54,13 @@ func TestCloudInitAcceptsTheRecipes(t *testing.T) {
 			t.Errorf("%s: %v", recipe, err)
 		}
 	}
+	snippet, err := os.ReadFile(filepath.Join("..", "proxmox-cloud-init", "worker.cfg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cloudConfig.Validate(parse(t, snippet)); err != nil {
+		t.Errorf("the snippet: %v", err)
+	}
 	if err := cloudConfig.Validate(parse(t, []byte("write_files: [{path: /a, contnet: x}]"))); err == nil {
 		t.Error("the schema lets a typo pass: it checks nothing")
 	}

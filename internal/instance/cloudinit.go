@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -60,7 +61,7 @@ func (b BootSource) cloudInit(ctx context.Context, class *v1alpha1.ProxmoxNodeCl
 		return out, nil
 	}
 	more, err := b.sshKeys(ctx, *options.SSHKeysRef)
-	out.sshKeys = append(out.sshKeys[:len(out.sshKeys):len(out.sshKeys)], more...)
+	out.sshKeys = append(slices.Clip(out.sshKeys), more...)
 	return out, err
 }
 

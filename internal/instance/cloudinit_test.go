@@ -163,7 +163,9 @@ func TestWhatIsWrongWithCloudInitIsFoundBeforehand(t *testing.T) {
 		want    string
 	}{
 		"a key that was cut": {
-			func(*world) *v1alpha1.CloudInit { return &v1alpha1.CloudInit{SSHKeys: []string{inlineKey, "ssh-ed25519 AAAAC3NzaC1l me"}} },
+			func(*world) *v1alpha1.CloudInit {
+				return &v1alpha1.CloudInit{SSHKeys: []string{inlineKey, "ssh-ed25519 AAAAC3NzaC1l me"}}
+			},
 			"reading spec.metadataOptions.cloudInit.sshKeys[1]: the key is not whole",
 		},
 		"no such secret": {

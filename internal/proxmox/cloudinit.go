@@ -68,7 +68,7 @@ func CheckSSHKey(line string) error {
 	}
 	var parts []string
 	for len(raw) > 0 {
-		if len(raw) < 4 || uint64(binary.BigEndian.Uint32(raw)) > uint64(len(raw)-4) {
+		if len(raw) < 4 || int64(binary.BigEndian.Uint32(raw)) > int64(len(raw)-4) {
 			return fmt.Errorf("the key is not whole, it may have been cut; %s", want)
 		}
 		size := 4 + int(binary.BigEndian.Uint32(raw))

@@ -31,7 +31,7 @@ func TestWhatIsWrongWithAnSSHKey(t *testing.T) {
 	t.Parallel()
 	_, blob, _ := strings.Cut(publicKey, " ")
 	for line, want := range map[string]string{
-		publicKey: "",
+		publicKey:                               "",
 		`from="10.0.0.0/8",no-pty ` + publicKey: "",
 		"not a key":                             "no public key is found",
 		"":                                      "no public key is found",

@@ -47,7 +47,7 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 		return unitEffect{}
 	case "sh", "bash":
 		rest := words[1:]
-		if i := slices.Index(rest, "-c"); i >= 0 && i+1 < len(rest) {
+		if i := slices.IndexFunc(rest, isTextOption); i >= 0 && i+1 < len(rest) {
 			return g.effectOfText(rest[i+1], depth-1)
 		}
 		return g.effectOf(operands(rest), depth)
@@ -56,6 +56,11 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 		return g.effectOfText(string(script), depth-1)
 	}
 	return unitEffect{}
+}
+
+// isTextOption recognises a shell's -c, also among others: -ec.
+func isTextOption(word string) bool {
+	return strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") && strings.HasSuffix(word, "c")
 }
 
 func (g *guest) effectOfText(text string, depth int) unitEffect {

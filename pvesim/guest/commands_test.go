@@ -22,6 +22,7 @@ func TestCommandsThatStartTheKubelet(t *testing.T) {
 		"systemctl daemon-reload && systemctl start kubelet":         both,
 		"systemctl daemon-reload; \\\n systemctl start \\\n kubelet": both,
 		`bash -c "swapoff -a; systemctl start kubelet"`:              both,
+		`sh -ec "systemctl start kubelet"`:                           both,
 		"if true; then systemctl start kubelet; fi":                  both,
 		"systemctl enable kubelet":                                   enabled,
 		"systemctl enable --now k3s-agent":                           agent,

@@ -73,21 +73,7 @@ func vmNeeds(z zone) []need {
 	if len(spec.SecurityGroups) > 0 || (z.config != nil && len(z.config.NICs()) > 0) {
 		wanted = append(wanted, "VM.Config.Network")
 	}
-	if spec.MetadataOptions.CDROM() {
-		wanted = append(wanted, "VM.Config.CDROM")
-		if z.config != nil && slices.ContainsFunc(z.config.Drives(), func(d proxmox.Drive) bool { return d.IsCloudInit }) {
-			// The Template's own drive goes, and that is a cloud-init matter.
-			wanted = append(wanted, "VM.Config.Cloudinit")
-		}
-	}
-	if spec.MetadataOptions.ProxmoxDrive() && z.config != nil {
-		if _, added := instance.CloudInitStorage(z.class, *z.config); added {
-			wanted = append(wanted, "VM.Config.Cloudinit", "VM.Config.CDROM")
-		} else if !slices.Contains(wanted, "VM.Config.Network") {
-			// Either lets the options be written.
-			wanted = append(wanted, "VM.Config.Cloudinit")
-		}
-	}
+	wanted = append(wanted, driveNeeds(z)...)
 	out := make([]need, 0, len(wanted))
 	for _, privilege := range wanted {
 		n := need{path: anyVM, privilege: privilege}
@@ -97,6 +83,29 @@ func vmNeeds(z zone) []need {
 		out = append(out, n)
 	}
 	return out
+}
+
+// driveNeeds are the privileges on the VM for its boot drive.
+func driveNeeds(z zone) (wanted []string) {
+	options := z.class.Spec.MetadataOptions
+	if options.CDROM() {
+		wanted = append(wanted, "VM.Config.CDROM")
+	}
+	if z.config == nil {
+		return wanted
+	}
+	_, has := z.config.CloudInitDrive()
+	switch {
+	case options.CDROM() && has:
+		// The Template's own drive goes, and that is a cloud-init matter.
+		return append(wanted, "VM.Config.Cloudinit")
+	case options.ProxmoxDrive() && !has:
+		return append(wanted, "VM.Config.Cloudinit", "VM.Config.CDROM")
+	case options.ProxmoxDrive() && len(z.config.NICs()) == 0:
+		// The right to change interfaces lets the options be written as well.
+		return append(wanted, "VM.Config.Cloudinit")
+	}
+	return wanted
 }
 
 // diskNeeds: disks go where the class says, else where those of the Template are.
