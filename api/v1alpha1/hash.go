@@ -17,8 +17,8 @@ import (
 // which ours would not equal, and every one of their Nodes would drift at once.
 const HashVersion = "v2"
 
-// Hash covers the fields whose change replaces the Nodes of this class. Tags, security groups, resource pool and metadata
-// options are not among them.
+// Hash covers the fields whose change replaces the Nodes of this class. Tags, security groups and resource pool are not
+// among them, nor is what counts for new VMs only: placement strategy, metadata options, network and hook scripts.
 func (in *ProxmoxNodeClass) Hash() string {
 	return hashOf(in.Spec)
 }
