@@ -4,7 +4,6 @@
 package instance_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -12,37 +11,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
-
-// dieAt cuts a process off from Proxmox at its n-th call from now, before the
-// call has an effect or just after, and ends the context that it works in.
-func (w *world) dieAt(n int, after bool) context.Context {
-	w.t.Helper()
-	faults := []pvesim.Fault{{Skip: n, DropBefore: true}}
-	if after {
-		// The second rule is not asked about the call that the first one takes.
-		faults = []pvesim.Fault{{Skip: n, Count: 1, DropAfter: true}, {Skip: n, DropBefore: true}}
-	}
-	for _, fault := range faults {
-		_, err := w.sim.AddFault(fault)
-		w.Expect(err).NotTo(HaveOccurred())
-	}
-	ctx, die := context.WithCancel(w.t.Context())
-	go func() {
-		defer die()
-		for ctx.Err() == nil {
-			for _, fault := range w.sim.Faults() {
-				if fault.Hits > 0 {
-					return
-				}
-			}
-			time.Sleep(time.Millisecond)
-		}
-	}()
-	w.t.Cleanup(die)
-	return ctx
-}
 
 // callsOf records what a step asks of Proxmox.
 func (w *world) callsOf(step func()) []pvesim.Request {
@@ -65,6 +36,16 @@ func moments(calls []pvesim.Request, run func(name string, n int, after bool)) {
 	}
 }
 
+// expectDeath lets Proxmox answer again. Whoever did not die never made that call: a
+// task is looked at as often as it takes.
+func (w *world) expectDeath(died bool) {
+	w.t.Helper()
+	for _, fault := range w.sim.Faults() {
+		w.Expect(died || fault.Hits == 0).To(BeTrue(), "the work went on after a death")
+	}
+	w.sim.ClearFaults()
+}
+
 // Whatever the moment at which the controller dies in a launch, the next one
 // ends with exactly one VM: the one that the intent names.
 func TestALaunchSurvivesDeathAtEveryCall(t *testing.T) {
@@ -81,8 +62,8 @@ func TestALaunchSurvivesDeathAtEveryCall(t *testing.T) {
 			claim := w.planned(dying, "pool-abc")
 			intent, _, err := instance.ReadIntent(claim)
 			w.Expect(err).NotTo(HaveOccurred())
-			w.Expect(dying.Launch(w.dieAt(n, after), claim, w.class)).NotTo(Succeed())
-			w.sim.ClearFaults()
+			err = dying.Launch(testworld.DieAt(w.t, w.sim, n, after), claim, w.class)
+			w.expectDeath(err != nil)
 
 			next := w.process()
 			w.Eventually(func() error { return next.Launch(t.Context(), w.reread(claim), w.class) }).
@@ -115,8 +96,8 @@ func TestALaunchThatDiedIsDeletedWithoutATrace(t *testing.T) {
 			w := newWorld(t, 1)
 			dying := w.process(frozen)
 			claim := w.planned(dying, "pool-abc")
-			w.Expect(dying.Launch(w.dieAt(n, after), claim, w.class)).NotTo(Succeed())
-			w.sim.ClearFaults()
+			err := dying.Launch(testworld.DieAt(w.t, w.sim, n, after), claim, w.class)
+			w.expectDeath(err != nil)
 			w.deleted(w.process(), w.reread(claim))
 			w.expectNothingLeft()
 		})
@@ -136,9 +117,8 @@ func TestADeleteSurvivesDeathAtEveryCall(t *testing.T) {
 			w := newWorld(t, 1)
 			dying := w.process(frozen)
 			claim := w.launched(dying, "pool-abc")
-			gone, err := dying.Delete(w.dieAt(n, after), claim)
-			w.Expect(gone && err == nil).To(BeFalse())
-			w.sim.ClearFaults()
+			gone, err := dying.Delete(testworld.DieAt(w.t, w.sim, n, after), claim)
+			w.expectDeath(!gone || err != nil)
 			w.deleted(w.process(), w.reread(claim))
 			w.expectNothingLeft()
 		})

@@ -4,7 +4,6 @@
 package template_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"testing"
@@ -13,37 +12,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
-
-// dieAt cuts a process off from Proxmox at its n-th call from now, before the call has
-// an effect or just after, and ends the context that it works in.
-func (w *world) dieAt(n int, after bool) context.Context {
-	w.t.Helper()
-	faults := []pvesim.Fault{{Skip: n, DropBefore: true}}
-	if after {
-		// The second rule is not asked about the call that the first one takes.
-		faults = []pvesim.Fault{{Skip: n, Count: 1, DropAfter: true}, {Skip: n, DropBefore: true}}
-	}
-	for _, fault := range faults {
-		_, err := w.sim.AddFault(fault)
-		w.Expect(err).NotTo(HaveOccurred())
-	}
-	ctx, die := context.WithCancel(w.t.Context())
-	go func() {
-		defer die()
-		for ctx.Err() == nil {
-			for _, fault := range w.sim.Faults() {
-				if fault.Hits > 0 {
-					return
-				}
-			}
-			time.Sleep(time.Millisecond)
-		}
-	}()
-	w.t.Cleanup(die)
-	return ctx
-}
 
 // steps are the calls at which a process can die. Looks at a task that runs are all
 // alike, and so are those between which nothing was changed: one of each is enough.
@@ -99,7 +70,7 @@ func TestTheMakingSurvivesDeathAtEveryCall(t *testing.T) {
 	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
 		w := newWorld(t, 1, withEverything("8.4"))
 		full(w)
-		_ = w.process().tend(w.dieAt(n, after), "pve1")
+		_ = w.process().tend(testworld.DieAt(w.t, w.sim, n, after), "pve1")
 		w.sim.ClearFaults()
 		next := w.process()
 		zone := next.tended().Zones[0]
@@ -124,7 +95,7 @@ func TestAMakingThatDiedLeavesNothingWhenItIsNotWantedAnyMore(t *testing.T) {
 	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
 		w := newWorld(t, 1, withEverything("8.4"))
 		full(w)
-		_ = w.process().tend(w.dieAt(n, after), "pve1")
+		_ = w.process().tend(testworld.DieAt(w.t, w.sim, n, after), "pve1")
 		w.sim.ClearFaults()
 		if n%2 == 0 {
 			w.process().removed()
@@ -161,7 +132,7 @@ func TestARemovalSurvivesDeathAtEveryCall(t *testing.T) {
 		dying := w.process()
 		dying.tended()
 		change(w)
-		ctx := w.dieAt(n, after)
+		ctx := testworld.DieAt(w.t, w.sim, n, after)
 		for ctx.Err() == nil {
 			_ = dying.tend(ctx, "pve1")
 			_ = dying.Inventory.RefreshAll(ctx)
