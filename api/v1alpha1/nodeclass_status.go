@@ -43,6 +43,13 @@ const ConditionAddressesAvailable = "AddressesAvailable"
 // ReasonPoolExhausted says that all addresses of a pool are taken.
 const ReasonPoolExhausted = "PoolExhausted"
 
+// ConditionAddressPoolsAgree is false while another class has a pool on the same network whose subnet overlaps and is another
+// one. It has no part in Ready: no address is given twice. Classes without pools do not have it.
+const ConditionAddressPoolsAgree = "AddressPoolsAgree"
+
+// ReasonSubnetsOverlap says that two pools disagree about the prefix of their network.
+const ReasonSubnetsOverlap = "SubnetsOverlap"
+
 // ConditionHostsHaveRoom is false while no Host can take even the smallest VM of the class; its message says why, Host by
 // Host. It has no part in Ready: room comes and goes.
 const ConditionHostsHaveRoom = "HostsHaveRoom"
@@ -65,6 +72,8 @@ const (
 	ReasonStorageUnsuitable = "StorageUnsuitable"
 	// ReasonBridgesNotFound says that a bridge is not there, or does not carry a VLAN.
 	ReasonBridgesNotFound = "BridgesNotFound"
+	// ReasonNetworkInvalid says that spec.network, or ipconfigN of the Template, has a bad address pool or interface.
+	ReasonNetworkInvalid = "NetworkInvalid"
 	// ReasonSecurityGroupsNotFound says that a security group does not exist.
 	ReasonSecurityGroupsNotFound = "SecurityGroupsNotFound"
 	// ReasonTagsForbidden says that the Cluster does not let us write a tag.

@@ -29,7 +29,7 @@ const exhaustedPause = 30 * time.Second
 // addressing is what is found out before addresses are picked: picking happens under
 // the ledger's lock, where nothing may be asked.
 type addressing struct {
-	// busy are the addresses of Nodes.
+	// busy are the addresses of Nodes, and the routers of all pools.
 	busy map[netip.Addr]struct{}
 }
 
@@ -56,11 +56,14 @@ func (p *Provider) addressing(ctx context.Context, class *v1alpha1.ProxmoxNodeCl
 			_ = p.Inventory.Refresh(ctx, region)
 		}
 	}
+	a := &addressing{busy: map[netip.Addr]struct{}{}}
+	if err := p.addRouters(ctx, a); err != nil {
+		return nil, err
+	}
 	nodes := &corev1.NodeList{}
 	if err := p.Kube.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing nodes for their addresses, %w", err)
 	}
-	a := &addressing{busy: map[netip.Addr]struct{}{}}
 	for _, node := range nodes.Items {
 		for _, address := range node.Status.Addresses {
 			if addr, err := netip.ParseAddr(address.Address); err == nil {
@@ -69,6 +72,26 @@ func (p *Provider) addressing(ctx context.Context, class *v1alpha1.ProxmoxNodeCl
 		}
 	}
 	return a, nil
+}
+
+// addRouters makes the gateways of all classes' pools busy: where two pools share a
+// subnet and have a router each, a VM of one must not become the router of the other.
+func (p *Provider) addRouters(ctx context.Context, a *addressing) error {
+	classes := &v1alpha1.ProxmoxNodeClassList{}
+	if err := p.Kube.List(ctx, classes); err != nil {
+		return fmt.Errorf("listing nodeclasses for the gateways of their pools, %w", err)
+	}
+	view := p.Inventory.View()
+	for i := range classes.Items {
+		for _, layout := range layoutsOf(view, &classes.Items[i]) {
+			for _, source := range layout.Pools() {
+				if gateway := source.Pool.Gateway(); gateway.IsValid() {
+					a.busy[gateway] = struct{}{}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // pooledRegions are those where VMs of the class get addresses of pools.

@@ -56,15 +56,18 @@ var propertyPools = []v1alpha1.AddressSource{
 	{CIDR: "fd00::/64", Ranges: []string{"fd00::1-fd00::1f4"}, Gateway: "fe80::1"},
 }
 
+// roomy is a Host where addresses run out first.
+func roomy(s *pvesim.Scenario) {
+	s.Hosts[0].Cores, s.Hosts[0].Memory = 8192, 64*pvesim.TiB
+	s.Storages[1].Size = 900 * pvesim.TiB
+}
+
 // A thousand requests at once over three pools, while the API server refuses some of
 // the writes, Claims go, and the controller dies in the middle again and again: no
 // address is had twice, none is lost, and who gets none is told why.
 func TestAThousandRequestsOverThreePools(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, func(s *pvesim.Scenario) {
-		s.Hosts[0].Cores, s.Hosts[0].Memory = 8192, 64*pvesim.TiB
-		s.Storages[1].Size = 900 * pvesim.TiB
-	})
+	w := newWorld(t, 1, roomy)
 	random := rand.New(rand.NewPCG(7, 7))
 	classes := make([]*v1alpha1.ProxmoxNodeClass, len(propertyPools))
 	for n, source := range propertyPools {

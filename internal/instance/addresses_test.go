@@ -6,6 +6,8 @@ package instance_test
 import (
 	"fmt"
 	"net/netip"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -179,4 +181,43 @@ func TestAParkedClaimWaitsForAnAddress(t *testing.T) {
 	w.deleted(p, first)
 	w.Eventually(func() error { return p.Launch(t.Context(), waiting, w.class) }).WithTimeout(30 * time.Second).Should(Succeed())
 	w.Expect(w.addressOf(w.reread(waiting)).String()).To(Equal("10.0.0.5"))
+}
+
+// Two classes share a part of a subnet, and have a router each.
+func TestPoolsOfTwoClassesGiveNothingTwice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, roomy)
+	p := w.process()
+	var classes []*v1alpha1.ProxmoxNodeClass
+	for name, source := range map[string]v1alpha1.AddressSource{
+		"low":  {CIDR: "10.0.0.0/28", Ranges: []string{"10.0.0.1-10.0.0.8"}, Gateway: "10.0.0.9"},
+		"high": {CIDR: "10.0.0.0/28", Ranges: []string{"10.0.0.5-10.0.0.12"}, Gateway: "10.0.0.6"},
+	} {
+		w.pooled(source)
+		class := w.class.DeepCopy()
+		class.Name, class.ResourceVersion = name, ""
+		w.Expect(w.kube.Create(t.Context(), class)).To(Succeed())
+		classes = append(classes, class)
+	}
+	var all sync.WaitGroup
+	claims := make([]*karpv1.NodeClaim, 16)
+	for i := range claims {
+		claim := w.claim(fmt.Sprintf("default-%d", i))
+		all.Go(func() {
+			if _, err := p.Plan(t.Context(), claim, classes[i%2], nil); err == nil {
+				claims[i] = claim
+			} else if !strings.Contains(err.Error(), "are taken") {
+				t.Errorf("claim %s: %v", claim.Name, err)
+			}
+		})
+	}
+	all.Wait()
+	var got []string
+	for _, claim := range claims {
+		if claim != nil {
+			got = append(got, w.addressOf(w.reread(claim)).String())
+		}
+	}
+	w.Expect(got).To(ConsistOf("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.7", "10.0.0.8", "10.0.0.10", "10.0.0.11", "10.0.0.12"),
+		"each once, and neither router")
 }

@@ -5,6 +5,7 @@ package instance
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,9 +73,15 @@ func poolsOf(view inventory.View, class *v1alpha1.ProxmoxNodeClass) map[poolKey]
 	return out
 }
 
+// regional is what the VMs of a class get on a Host of a region.
+type regional struct {
+	network.Layout
+	region string
+}
+
 // layoutsOf are what the VMs of a class get on each of its Hosts.
-func layoutsOf(view inventory.View, class *v1alpha1.ProxmoxNodeClass) []network.Layout {
-	var out []network.Layout
+func layoutsOf(view inventory.View, class *v1alpha1.ProxmoxNodeClass) []regional {
+	var out []regional
 	for _, entry := range class.Status.SelectedZones {
 		zone, err := v1alpha1.ParseTemplateZone(entry)
 		if err != nil {
@@ -82,7 +89,7 @@ func layoutsOf(view inventory.View, class *v1alpha1.ProxmoxNodeClass) []network.
 		}
 		if template, ok := view.Guest(zone.Region, zone.VMID); ok && template.Config != nil {
 			if layout, err := network.Of(class, *template.Config); err == nil {
-				out = append(out, layout)
+				out = append(out, regional{layout, zone.Region})
 			}
 		}
 	}
@@ -105,4 +112,26 @@ func (p *Provider) PoolState(class *v1alpha1.ProxmoxNodeClass) (pooled bool, emp
 		}
 	}
 	return pooled, ""
+}
+
+// PoolDisagreement says which pool of another class lies on the same network as one of
+// this class's and takes it for another subnet; empty when there is none.
+func (p *Provider) PoolDisagreement(class *v1alpha1.ProxmoxNodeClass, others []v1alpha1.ProxmoxNodeClass) string {
+	view := p.Inventory.View()
+	mine := layoutsOf(view, class)
+	for i := range others {
+		if others[i].Name == class.Name {
+			continue
+		}
+		for _, theirs := range layoutsOf(view, &others[i]) {
+			for _, layout := range mine {
+				if d, found := layout.Disagrees(theirs.Layout); found && layout.region == theirs.region {
+					return fmt.Sprintf("%s (%s) and %s of ProxmoxNodeClass %q (%s) are different subnets on one network (%s in region %s): "+
+						"use the same cidr and divide it with ranges, or subnets that do not overlap",
+						d.Mine.From, d.Mine.Pool.Subnet(), d.Theirs.From, others[i].Name, d.Theirs.Pool.Subnet(), d.Network, layout.region)
+				}
+			}
+		}
+	}
+	return ""
 }

@@ -27,6 +27,7 @@ type Layout struct {
 type Interface struct {
 	Slot   string // net0
 	Bridge string
+	VLAN   int // 0 = none
 	MTU    int // 0 = the default, or the bridge's
 	V4, V6 Source
 }
@@ -130,7 +131,7 @@ func source(field string, s *v1alpha1.AddressSource) (Source, error) {
 
 // inherited reads what the Template says about an interface.
 func inherited(nic proxmox.NIC, c proxmox.IPConfig) (Interface, error) {
-	i := Interface{Slot: nic.Slot, Bridge: nic.Bridge, MTU: nic.MTU}
+	i := Interface{Slot: nic.Slot, Bridge: nic.Bridge, VLAN: nic.VLAN, MTU: nic.MTU}
 	if nic.MTU == 1 {
 		i.MTU = 0 // Proxmox's word for the bridge's, which the guest learns from its card
 	}

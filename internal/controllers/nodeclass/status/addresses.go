@@ -4,24 +4,40 @@
 package status
 
 import (
+	"context"
+	"fmt"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	addressing "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// addresses tells whether the class's pools have addresses left. It is no part of
-// Ready: offerings are unavailable meanwhile, and addresses come back.
-func (c *Controller) addresses(class *v1alpha1.ProxmoxNodeClass) {
+// addresses tells whether the class's pools have addresses left, and agree with those
+// of other classes. That is no part of Ready: offerings are unavailable while addresses
+// are, which come back, and none is given twice.
+func (c *Controller) addresses(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	conditions := class.StatusConditions()
 	pooled, empty := c.instances.PoolState(class)
 	switch {
 	case !pooled:
 		_ = conditions.Clear(v1alpha1.ConditionAddressesAvailable)
+		_ = conditions.Clear(v1alpha1.ConditionAddressPoolsAgree)
+		return nil
 	case empty != "":
 		conditions.SetFalse(v1alpha1.ConditionAddressesAvailable, v1alpha1.ReasonPoolExhausted, empty)
 	default:
 		conditions.SetTrue(v1alpha1.ConditionAddressesAvailable)
 	}
+	others := &v1alpha1.ProxmoxNodeClassList{}
+	if err := c.kube.List(ctx, others); err != nil {
+		return fmt.Errorf("listing nodeclasses for their address pools, %w", err)
+	}
+	if text := c.instances.PoolDisagreement(class, others.Items); text != "" {
+		conditions.SetFalse(v1alpha1.ConditionAddressPoolsAgree, v1alpha1.ReasonSubnetsOverlap, text)
+	} else {
+		conditions.SetTrue(v1alpha1.ConditionAddressPoolsAgree)
+	}
+	return nil
 }
 
 // misaddressed says why the interfaces of a Template cannot get the addresses that it and

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -17,7 +18,9 @@ import (
 // takes anything, and the VM then fails to start.
 func network(z zone) *finding {
 	if text := misaddressed(z.class, z.config); text != "" {
-		return z.onHost("%s", text)
+		f := z.onHost("%s", text)
+		f.reason = v1alpha1.ReasonNetworkInvalid
+		return f
 	}
 	bridges := z.facts().Bridges[z.host]
 	if z.config == nil || bridges == nil {

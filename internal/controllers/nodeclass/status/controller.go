@@ -102,7 +102,9 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 	found.tell(class, unread)
 	c.bootData(ctx, class)
 	c.launches(class, zones)
-	c.addresses(class)
+	if err := c.addresses(ctx, class); err != nil {
+		return reconcile.Result{}, err
+	}
 	c.room(class)
 	ready.Explain(class)
 	for region, facts := range found.doubts {

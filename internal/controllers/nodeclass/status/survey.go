@@ -4,6 +4,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -126,10 +127,20 @@ func (s survey) tell(class *v1alpha1.ProxmoxNodeClass, unread []string) {
 			conditions.SetUnknownWithReason(check.condition, reasonNotRead, words(found))
 			stopped = check.condition
 		default:
-			conditions.SetFalse(check.condition, check.reason, words(found))
+			conditions.SetFalse(check.condition, reasonOf(check, found), words(found))
 			stopped = check.condition
 		}
 	}
+}
+
+// reasonOf is the check's own reason, unless all that was found has the same other one.
+func reasonOf(c check, found []finding) string {
+	for _, f := range found {
+		if f.reason != found[0].reason {
+			return c.reason
+		}
+	}
+	return cmp.Or(found[0].reason, c.reason)
 }
 
 // mostZones is how many zones of the same kind of trouble a message names.

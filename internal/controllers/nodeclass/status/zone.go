@@ -43,6 +43,8 @@ type finding struct {
 	// where it is so: a Host, a region, or empty for all of the class.
 	where string
 	text  string
+	// reason of the condition, where it is not that of the check.
+	reason string
 	// unknown is true when the matter could not be looked at yet.
 	unknown bool
 }
