@@ -78,6 +78,10 @@ const (
 	AnnotationLaunchCompleted = Group + "/launch-completed"
 )
 
+// AnnotationAdopt is set on a Claim by an admin, to hand its VM over that another controller made. The value is the VM's
+// SMBIOS UUID, which the Claim's Node shows as its system UUID. It stays as the record of whose word it was.
+const AnnotationAdopt = Group + "/adopt"
+
 // TerminationFinalizer keeps an object until what was made for it in Proxmox is gone, or until nothing uses it any more.
 const TerminationFinalizer = Group + "/termination"
 

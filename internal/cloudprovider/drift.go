@@ -39,6 +39,10 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	if err != nil {
 		return "", fmt.Errorf("resolving the nodeclass, %w", err)
 	}
+	if instance.MadeElsewhere(claim) {
+		// Its VM would stay when its Node is replaced: first somebody has to hand it over.
+		return "", nil
+	}
 	made, current := claim.Annotations[v1alpha1.AnnotationNodeClassHash], class.Hash()
 	// Hashes of two versions cannot be compared: a new release must not replace
 	// every Node.

@@ -166,3 +166,21 @@ func TestRepairPoliciesAreAcceptedByCore(t *testing.T) {
 	}
 	g.Expect(sick).To(And(HaveKey(corev1.ConditionFalse), HaveKey(corev1.ConditionUnknown)))
 }
+
+// Replacing the Node would leave its VM behind: somebody has to hand it over first.
+func TestAClaimOfAnotherControllerDoesNotDrift(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	claim := w.Claim("a", w.Class(), func(c *karpv1.NodeClaim) {
+		c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: v1alpha1.HashVersion}
+	})
+	claim.Status.ProviderID = "proxmox://region-1/20000"
+	reason, err := provider(w).IsDrifted(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(reason).To(BeEmpty())
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: `{"v":1,"region":"region-1","host":"pve1","vmid":20000}`})
+	claim.Status.ProviderID = "proxmox://region-1/20000"
+	reason, err = provider(w).IsDrifted(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(reason).To(Equal(cloudprovider.NodeClassDrift), "once it is ours")
+}

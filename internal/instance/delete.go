@@ -38,6 +38,7 @@ const (
 	BlockedMarkLost        = "OwnershipMarkLost"
 	BlockedHidden          = "VMHidden"
 	BlockedNewer           = "MadeByNewerController"
+	BlockedNotAdopted      = "VMNotAdopted"
 )
 
 // Delete removes a Claim's VM and all that was made for it. It is idempotent and
@@ -61,9 +62,7 @@ func (p *Provider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (gone bo
 	}
 	defer release()
 
-	r := &removal{Provider: p, client: c, claim: claim, id: Identity{
-		Region: target.Region, VMID: target.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster,
-	}}
+	r := &removal{Provider: p, client: c, claim: claim, id: p.identityOf(target, claim)}
 	if r.intent, r.hasIntent, err = ReadIntent(claim); err != nil {
 		// The VM itself says whose it is; the collector finds the boot drive.
 		log.FromContext(ctx).Error(err, "deleting a VM without its launch intent")
@@ -95,6 +94,9 @@ func (r *removal) run(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if ok {
+		if err := r.refuseUnadopted(ctx, host); err != nil {
+			return false, err
+		}
 		_, outcome, err = r.removeVM(ctx, r.client, r.id, host)
 		if err != nil && r.hostIsGone(ctx, host, err) {
 			log.FromContext(ctx).Info("the host has left its cluster, and the VM with it", "vmid", r.id.VMID, "host", host)

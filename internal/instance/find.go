@@ -128,7 +128,7 @@ func (p *Provider) Get(ctx context.Context, id v1alpha1.ProviderID) (VM, error) 
 	guest.Config = &cfg
 	vm, ok := p.ours(snapshot, guest)
 	if !ok && Configured(cfg) && (Identity{Region: id.Region, VMID: id.VMID, ClaimUID: strings.ToLower(cfg.SMBIOS().UUID)}).LostMark(cfg) {
-		return VM{}, fmt.Errorf("VM %d on host %s has our SMBIOS fields, but its notes have lost the ownership mark", id.VMID, guest.Host)
+		return VM{}, fmt.Errorf("VM %d on host %s has the SMBIOS fields of a node, but no ownership mark: another controller made it, or its notes have lost the mark", id.VMID, guest.Host)
 	}
 	if !ok {
 		return VM{}, fmt.Errorf("VM %d in region %s is not ours: %w", id.VMID, id.Region, proxmox.ErrNotFound)
@@ -198,7 +198,7 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 	switch {
 	case snapshot == nil || view.Failures[id.Region] != nil:
 		return true
-	case seen && (guest.Config == nil || Identity{Region: id.Region, VMID: id.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster}.LostMark(*guest.Config)):
+	case seen && (guest.Config == nil || p.identityOf(id, claim).LostMark(*guest.Config) || unadopted(claim, id.VMID, *guest.Config)):
 		return true
 	case !launched:
 		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] != ""
@@ -244,8 +244,8 @@ func MigratedSince(claim *karpv1.NodeClaim) (time.Time, bool) {
 // Host. Not known while the class has no Template there.
 func (p *Provider) CurrentImage(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (string, bool) {
 	in, ok, err := ReadIntent(claim)
-	if err != nil || !ok {
-		return "", false
+	if err != nil || !ok || in.TemplateID == 0 {
+		return "", false // of an adopted VM nobody knows what it was made of
 	}
 	template, err := in.currentTemplate(p.Inventory.View(), class)
 	if err != nil {

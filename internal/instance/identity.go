@@ -4,9 +4,13 @@
 package instance
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -23,6 +27,20 @@ type Identity struct {
 	ClaimUID string
 	// KubeCluster is the UID of the kube-system namespace.
 	KubeCluster string
+	// UUID is the VM's SMBIOS UUID where that is not the Claim's: another controller
+	// made the VM, and it was adopted.
+	UUID string
+}
+
+// uuid is the SMBIOS UUID that the VM must have.
+func (id Identity) uuid() string { return cmp.Or(id.UUID, id.ClaimUID) }
+
+// identityOf is what the VM of a Claim must say of itself.
+func (p *Provider) identityOf(at v1alpha1.ProviderID, claim *karpv1.NodeClaim) Identity {
+	return Identity{
+		Region: at.Region, VMID: at.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster,
+		UUID: strings.ToLower(claim.Annotations[v1alpha1.AnnotationAdopt]),
+	}
 }
 
 // Notes are the words for people above the machine block.
@@ -42,7 +60,7 @@ func Description(id Identity, n Notes, b *Binding, hooks []string) string {
 }
 
 func (id Identity) markFor(claim string) ownership.Mark {
-	return ownership.Mark{VMID: id.VMID, ClaimUID: id.ClaimUID, KubeCluster: id.KubeCluster, Name: claim}
+	return ownership.Mark{VMID: id.VMID, ClaimUID: id.ClaimUID, KubeCluster: id.KubeCluster, Name: claim, UUID: id.UUID}
 }
 
 // ReadIdentity finds who a VM says it belongs to. VMs without a mark, and
@@ -52,7 +70,7 @@ func ReadIdentity(region string, cfg proxmox.VMConfig) (Identity, bool) {
 	if !ok || m.ClaimUID == "" {
 		return Identity{}, false
 	}
-	return Identity{Region: region, VMID: m.VMID, ClaimUID: m.ClaimUID, KubeCluster: m.KubeCluster}, true
+	return Identity{Region: region, VMID: m.VMID, ClaimUID: m.ClaimUID, KubeCluster: m.KubeCluster, UUID: m.UUID}, true
 }
 
 // Owns tells whether the configuration read under this identity's VMID is the
@@ -72,8 +90,8 @@ func (id Identity) Owns(cfg proxmox.VMConfig) (bool, string) {
 		return false, "it belongs to another claim"
 	case id.MarkedNewer(cfg):
 		return false, "a newer controller wrote its ownership mark, which this one cannot read in full"
-	case Configured(cfg) && !strings.EqualFold(cfg.SMBIOS().UUID, id.ClaimUID):
-		return false, "its SMBIOS UUID is not the claim's"
+	case (Configured(cfg) || got.UUID != "") && !strings.EqualFold(cfg.SMBIOS().UUID, got.uuid()):
+		return false, "its SMBIOS UUID is not the one that its ownership mark was made for"
 	}
 	return true, ""
 }
@@ -93,7 +111,7 @@ func (id Identity) LostMark(cfg proxmox.VMConfig) bool {
 		return false
 	}
 	bios := cfg.SMBIOS()
-	return strings.EqualFold(bios.UUID, id.ClaimUID) && strings.HasSuffix(bios.Serial, fmt.Sprintf(";i=%d", id.VMID))
+	return strings.EqualFold(bios.UUID, id.uuid()) && strings.HasSuffix(bios.Serial, fmt.Sprintf(";i=%d", id.VMID))
 }
 
 // mark is the mark by itself, for a person to put back.

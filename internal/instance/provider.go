@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -118,7 +119,7 @@ func (p *Provider) client(region string) (proxmox.Client, error) {
 }
 
 func (p *Provider) identity(in Intent, claim *karpv1.NodeClaim) Identity {
-	return Identity{Region: in.Region, VMID: in.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster}
+	return p.identityOf(v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID}, claim)
 }
 
 // wait for a task's end; the error is the task's own.

@@ -32,6 +32,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/freed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/contract"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/drift"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/handover"
@@ -178,6 +179,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Avoidance: opts.Avoidance,
 		}),
 		handover.NewController(o.Instances),
+		adoption.NewController(o.Instances, o.EventRecorder),
 		freed.NewController(o.Inventory, cluster),
 		contract.NewController(kube, o.EventRecorder, o.Clock),
 		drift.NewController(kube, o.Instances, o.EventRecorder),

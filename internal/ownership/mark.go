@@ -27,6 +27,8 @@ type Mark struct {
 	Name string `json:"name,omitempty"`
 
 	ClaimUID string `json:"claim,omitempty"`
+	// UUID is the VM's SMBIOS UUID where that is not the Claim's: the VM was adopted.
+	UUID string `json:"uuid,omitempty"`
 	// CPUs of the Host that the VM has to itself, as a list ("2-3,34-35"), and the one
 	// of each vCPU, in their order ([2,34,3]). A hookscript pins by them. What it
 	// must check first: VMID is the VM's own, there are as many as the VM has vCPUs,

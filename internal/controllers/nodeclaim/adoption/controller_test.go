@@ -1,0 +1,324 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package adoption_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+)
+
+const (
+	vmid = 20000
+	uuid = "6b0f5f52-5c1a-4a57-9d0b-0c7a3c1f9e55"
+)
+
+// inherited is a world in which sergelogvinov/karpenter-provider-proxmox has made a VM,
+// as far as that one goes: the VM's name and serial name the claim, its UUID is its
+// own, its notes carry no mark, and the claim has hashes of another version.
+type inherited struct {
+	*testworld.World
+	class *v1alpha1.ProxmoxNodeClass
+	claim *karpv1.NodeClaim
+}
+
+func inherit(t *testing.T) *inherited {
+	t.Helper()
+	w := testworld.New(t)
+	i := &inherited{World: w, class: w.Class()}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("a")}, Spec: corev1.NodeSpec{ProviderID: fmt.Sprintf("proxmox://region-1/%d", vmid)}}
+	w.Create(node)
+	node.Status.NodeInfo.SystemUUID = uuid
+	w.Expect(w.Kube.Status().Update(t.Context(), node)).To(Succeed())
+	i.claim = w.Claim("a", i.class, func(c *karpv1.NodeClaim) {
+		c.Finalizers = []string{karpv1.TerminationFinalizer}
+		c.Labels[corev1.LabelTopologyZone], c.Labels[corev1.LabelTopologyRegion] = "pve1", testworld.Region
+		c.Labels[corev1.LabelInstanceTypeStable], c.Labels[karpv1.CapacityTypeLabelKey] = testworld.InstanceType, karpv1.CapacityTypeOnDemand
+		c.Annotations = map[string]string{
+			v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: "v1",
+			v1alpha1.AnnotationInPlaceUpdateHash: "2", v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
+		}
+	})
+	t.Cleanup(func() { i.letGo() })
+	i.claim.Status.ProviderID, i.claim.Status.ImageID, i.claim.Status.NodeName = node.Spec.ProviderID, "1000-1a2b3c", node.Name
+	w.Expect(w.Kube.Status().Update(t.Context(), i.claim)).To(Succeed())
+	c := w.Clients[testworld.Region]
+	i.done(c.CloneVM(t.Context(), proxmox.CloneRequest{
+		Host: "pve1", TemplateID: 9000, VMID: vmid, Name: i.claim.Name, Full: true, Storage: "local-lvm",
+		Description: "Karpenter managed instance, class=default, capacity-type=on-demand",
+	}))
+	i.set("smbios1", proxmox.SMBIOS{UUID: strings.ToUpper(uuid), SKU: testworld.InstanceType, Serial: fmt.Sprintf("h=%s;i=%d", i.claim.Name, vmid)}.Encode())
+	i.set("cores", "2")
+	i.done(c.StartVM(t.Context(), "pve1", vmid))
+	w.Refresh()
+	return i
+}
+
+// letGo takes core's finalizer away, which nobody else would.
+func (i *inherited) letGo() {
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+	_ = i.Kube.Patch(i.T.Context(), i.claim.DeepCopy(), patch)
+}
+
+func (i *inherited) done(task proxmox.UPID, err error) {
+	i.T.Helper()
+	i.Expect(err).NotTo(HaveOccurred())
+	status, err := proxmox.WaitTask(i.T.Context(), i.Clients[testworld.Region], task, proxmox.WaitOptions{Clock: i.Clock})
+	i.Expect(err).NotTo(HaveOccurred())
+	i.Expect(status.Err()).NotTo(HaveOccurred())
+}
+
+func (i *inherited) set(key, value string) {
+	i.T.Helper()
+	i.Expect(i.Clients[testworld.Region].UpdateVM(i.T.Context(), "pve1", vmid, proxmox.ConfigChange{Set: map[string]string{key: value}})).To(Succeed())
+}
+
+// replaceBIOS makes another machine of the VM: the change waits for a new start.
+func (i *inherited) replaceBIOS(bios proxmox.SMBIOS) {
+	i.T.Helper()
+	c := i.Clients[testworld.Region]
+	i.done(c.StopVM(i.T.Context(), "pve1", vmid))
+	i.set("smbios1", bios.Encode())
+	i.done(c.StartVM(i.T.Context(), "pve1", vmid))
+	i.Restart(true)
+}
+
+func (i *inherited) config() proxmox.VMConfig {
+	i.T.Helper()
+	cfg, err := i.Clients[testworld.Region].VMConfig(i.T.Context(), "pve1", vmid)
+	i.Expect(err).NotTo(HaveOccurred())
+	return cfg
+}
+
+func (i *inherited) runs() bool {
+	i.T.Helper()
+	state, err := i.Clients[testworld.Region].VMStatus(i.T.Context(), "pve1", vmid)
+	i.Expect(err).NotTo(HaveOccurred())
+	return state.Running
+}
+
+// reconcile looks at the claim once.
+func (i *inherited) reconcile() reconcile.Result {
+	i.T.Helper()
+	result, err := adoption.NewController(i.Instances, i.Events).Reconcile(i.T.Context(), testworld.Reread(i.World, i.claim))
+	i.Expect(err).NotTo(HaveOccurred())
+	testworld.Reread(i.World, i.claim)
+	return result
+}
+
+func (i *inherited) handOver(value string) {
+	i.T.Helper()
+	i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationAdopt: value})
+}
+
+// kept tells whether core hears of the VM: it deletes the claims of what is not listed.
+func (i *inherited) kept() bool {
+	i.T.Helper()
+	i.Refresh()
+	vms, err := i.Instances.List()
+	i.Expect(err).NotTo(HaveOccurred())
+	return slices.ContainsFunc(vms, func(vm instance.VM) bool { return vm.ClaimUID == string(i.claim.UID) }) || i.Instances.MayExist(i.claim)
+}
+
+func (i *inherited) get() (instance.VM, error) {
+	return i.Instances.Get(i.T.Context(), v1alpha1.ProviderID{Region: testworld.Region, VMID: vmid})
+}
+
+// blocked expects that a removal waits, and gives what it waits for.
+func (i *inherited) blocked(reason string) string {
+	i.T.Helper()
+	gone, err := i.Instances.Delete(i.T.Context(), testworld.Reread(i.World, i.claim))
+	i.Expect(gone).To(BeFalse())
+	blocked, ok := errors.AsType[*instance.BlockedError](err)
+	i.Expect(ok).To(BeTrue(), "%v", err)
+	i.Expect(blocked.Reason).To(Equal(reason))
+	return blocked.Message
+}
+
+// removed calls Delete as core does until nothing is left.
+func (i *inherited) removed() {
+	i.T.Helper()
+	i.Eventually(func() (bool, error) { return i.Instances.Delete(i.T.Context(), i.claim) }).
+		WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(BeTrue())
+}
+
+func TestAVMThatNobodyHandsOverIsNeitherTouchedNorForgotten(t *testing.T) {
+	t.Parallel()
+	i := inherit(t)
+	before := i.config().Options
+	i.Expect(i.reconcile().RequeueAfter).To(BeNumerically(">", 0))
+	howTo := fmt.Sprintf("kubectl annotate nodeclaim %s karpenter.proxmox.sinextra.dev/adopt=%s", i.claim.Name, uuid)
+	i.Expect(i.Events.Messages(instance.BlockedNotAdopted)).To(ConsistOf(ContainSubstring(howTo)))
+	i.Expect(i.kept()).To(BeTrue())
+	_, err := i.get()
+	i.Expect(err).To(MatchError(ContainSubstring("another controller made it")))
+	i.Expect(err).NotTo(MatchError(proxmox.ErrNotFound), "core would not drain its node")
+
+	i.Expect(i.Kube.Delete(t.Context(), i.claim)).To(Succeed())
+	for range 3 {
+		i.Expect(i.blocked(instance.BlockedNotAdopted)).To(ContainSubstring(howTo))
+	}
+	i.Expect(i.runs()).To(BeTrue())
+	i.Expect(i.config().Options).To(Equal(before))
+
+	// Either way out: handed over while it is going, it goes.
+	i.handOver(uuid)
+	i.reconcile()
+	i.removed()
+	i.Expect(i.VMs()).To(BeEmpty())
+}
+
+func TestAVMThatIsGoneOrSomebodyElsesKeepsNoClaim(t *testing.T) {
+	t.Parallel()
+	t.Run("removed by hand", func(t *testing.T) {
+		t.Parallel()
+		i := inherit(t)
+		i.DestroyByHand("pve1", vmid)
+		i.Expect(i.kept()).To(BeFalse())
+		i.removed()
+	})
+	t.Run("its VMID was given to another guest", func(t *testing.T) {
+		t.Parallel()
+		i := inherit(t)
+		i.set("name", "database")
+		i.replaceBIOS(proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000"})
+		i.Expect(i.kept()).To(BeFalse())
+		i.removed()
+		i.Expect(i.runs()).To(BeTrue())
+	})
+}
+
+func TestAVMThatIsHandedOverIsOurs(t *testing.T) {
+	t.Parallel()
+	i := inherit(t)
+	before := maps.Clone(i.config().Options)
+	i.handOver(strings.ToUpper(uuid))
+	i.reconcile()
+	i.Expect(i.Events.About(i.claim)).To(Equal([]string{"VMAdopted"}))
+
+	after := i.config().Options
+	i.Expect(after["description"]).To(HavePrefix(before["description"]), "what people wrote stays")
+	mark, ok := ownership.Read(after["description"])
+	i.Expect(ok).To(BeTrue())
+	i.Expect(mark).To(And(HaveField("VMID", vmid), HaveField("ClaimUID", string(i.claim.UID)), HaveField("UUID", uuid)))
+	delete(before, "description")
+	delete(after, "description")
+	i.Expect(after).To(Equal(before), "a running VM is changed in nothing else")
+
+	in := i.Intent(i.claim)
+	i.Expect(in).To(And(HaveField("VMID", vmid), HaveField("Host", "pve1"), HaveField("InstanceType", testworld.InstanceType), HaveField("Cores", 2), HaveField("Storage", "local-lvm")))
+	i.Expect(i.claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+	i.Expect(i.kept()).To(BeTrue())
+	got, err := i.get()
+	i.Expect(err).NotTo(HaveOccurred())
+	i.Expect(got.ClaimUID).To(Equal(string(i.claim.UID)))
+	_, known := i.Instances.CurrentImage(i.claim, i.class)
+	i.Expect(known).To(BeFalse(), "nobody knows its image, so that it does not drift")
+	i.Expect(i.Instances.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed(), "it follows its class from now on")
+	i.Expect(i.config().Tags()).To(Equal([]string{"karpenter"}))
+
+	// A controller that died between mark and claim finds the mark.
+	i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationLaunchIntent: "", v1alpha1.AnnotationLaunchCompleted: ""})
+	i.reconcile()
+	i.Expect(i.Intent(i.claim)).To(Equal(in))
+	i.Expect(strings.Count(i.config().Description(), `"claim"`)).To(Equal(1))
+	i.Expect(i.reconcile()).To(BeZero(), "once is enough")
+
+	i.removed()
+	i.Expect(i.VMs()).To(BeEmpty())
+}
+
+func TestTheMarkOfAnAdoptedVMIsMissedWhenItIsLost(t *testing.T) {
+	t.Parallel()
+	i := inherit(t)
+	i.handOver(uuid)
+	i.reconcile()
+	mark := i.config().Description()
+	i.set("description", "cleaned up")
+	i.Expect(i.kept()).To(BeTrue())
+	i.Expect(i.blocked(instance.BlockedMarkLost)).To(ContainSubstring(uuid), "the line to put back is complete")
+	i.Expect(i.runs()).To(BeTrue())
+	i.set("description", mark)
+	i.replaceBIOS(proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000"})
+	_, err := i.get()
+	i.Expect(err).To(MatchError(proxmox.ErrNotFound), "the mark counts for the UUID that it was made for alone")
+}
+
+func TestWhatDoesNotFitIsNotAdopted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spoil func(*inherited)
+		value string
+		says  string
+	}{
+		"another UUID":     {value: "00000000-0000-4000-8000-000000000000", says: "VM 20000 has the SMBIOS UUID \"" + uuid},
+		"no UUID":          {value: "true", says: `names the VM "true"`},
+		"another name":     {spoil: func(i *inherited) { i.set("name", "database") }, value: uuid, says: `VM 20000 is named "database"`},
+		"no VM":            {spoil: func(i *inherited) { i.DestroyByHand("pve1", vmid) }, value: uuid, says: "shows no VM 20000"},
+		"another region":   {spoil: func(i *inherited) { i.claim.Status.ProviderID = "proxmox://elsewhere/20000" }, value: uuid, says: `region "elsewhere" is not in the cloud config`},
+		"a node elsewhere": {spoil: func(i *inherited) { i.reportUUID("11111111-0000-4000-8000-000000000000") }, value: uuid, says: "the node does not run in this VM"},
+		"another Kubernetes cluster's": {spoil: func(i *inherited) {
+			i.set("description", ownership.Mark{VMID: vmid, KubeCluster: "another", ClaimUID: string(i.claim.UID)}.Notes(""))
+		}, value: uuid, says: "belongs to another Kubernetes cluster"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i := inherit(t)
+			if c.spoil != nil {
+				c.spoil(i)
+				i.Expect(i.Kube.Status().Update(t.Context(), i.claim)).To(Succeed())
+			}
+			i.handOver(c.value)
+			i.Sim.ForgetRequests()
+			i.Expect(i.reconcile().RequeueAfter).To(BeNumerically(">", 0), "it is looked at again")
+			i.Expect(i.Events.Messages("AdoptionRefused")).To(ConsistOf(ContainSubstring(c.says)))
+			i.Expect(i.claim.Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
+			for _, call := range i.Sim.Requests() {
+				i.Expect(call.Method).To(Equal("GET"), call.Path)
+			}
+		})
+	}
+}
+
+func (i *inherited) reportUUID(value string) {
+	i.T.Helper()
+	node := &corev1.Node{}
+	node.Name = i.claim.Status.NodeName
+	testworld.Reread(i.World, node)
+	node.Status.NodeInfo.SystemUUID = value
+	i.Expect(i.Kube.Status().Update(i.T.Context(), node)).To(Succeed())
+}
+
+func TestClaimsOfOursAndOfOthersAreNotLookedAt(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	ours, fresh := w.Planned("ours", class), w.Claim("fresh", class)
+	w.Annotate(ours, map[string]string{v1alpha1.AnnotationAdopt: uuid})
+	w.Sim.ForgetRequests()
+	for _, claim := range []*karpv1.NodeClaim{ours, fresh} {
+		result, err := adoption.NewController(w.Instances, w.Events).Reconcile(t.Context(), claim)
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(result).To(BeZero())
+	}
+	w.Expect(w.Sim.Requests()).To(BeEmpty())
+}
