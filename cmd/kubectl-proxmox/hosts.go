@@ -4,7 +4,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"text/tabwriter"
 
@@ -12,51 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
-
-// clusters are the Proxmox clusters that the user's files name, as the controller
-// is given them.
-type clusters struct{ cloudConfig, nodeSettings string }
-
-func (c *clusters) flags(command *cobra.Command) {
-	command.Flags().StringVar(&c.cloudConfig, "cloud-config", "", "path of the cloud config: the Proxmox clusters and their credentials (required)")
-	command.Flags().StringVar(&c.nodeSettings, "node-setting-file", "", "path of the file with reserves and overcommit ratios of the hosts")
-	_ = command.MarkFlagRequired("cloud-config")
-}
-
-// hosts reads every cluster once, as the controller counts it.
-func (c *clusters) hosts(ctx context.Context) ([]inventory.HostState, error) {
-	config, err := proxmox.LoadConfig(c.cloudConfig)
-	if err != nil {
-		return nil, err
-	}
-	options := inventory.Options{}
-	if c.nodeSettings != "" {
-		if options.Settings, err = inventory.LoadSettings(c.nodeSettings); err != nil {
-			return nil, err
-		}
-	}
-	var clients []proxmox.Client
-	for _, cluster := range config.Clusters {
-		client, err := proxmox.New(cluster, proxmox.Options{})
-		if err != nil {
-			return nil, err
-		}
-		if err := proxmox.Check(ctx, client); err != nil {
-			return nil, err
-		}
-		clients = append(clients, client)
-	}
-	inv, err := inventory.New(clients, options)
-	if err != nil {
-		return nil, err
-	}
-	if err := inv.RefreshAll(ctx); err != nil {
-		return nil, err
-	}
-	return inv.View().Hosts(), nil
-}
 
 func newHosts() *cobra.Command {
 	from := &clusters{}

@@ -44,7 +44,7 @@ func newRoot() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "path of the kubeconfig; KUBECONFIG or ~/.kube/config when absent")
 	flags.StringVar(&cluster.context, "context", "", "context of the kubeconfig; the current one when absent")
-	root.AddCommand(newRender(cluster), newHosts(), newInstanceTypes())
+	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newRender(cluster), newHosts(), newInstanceTypes())
 	return root
 }
 

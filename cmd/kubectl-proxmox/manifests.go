@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -126,7 +127,17 @@ func (m *manifests) Get(_ context.Context, key client.ObjectKey, into client.Obj
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "manifest of kind " + kind}, key.String())
 }
 
-// List is not needed by anything that is read here.
-func (m *manifests) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("manifests cannot be listed")
+// List finds all objects of a list's type.
+func (m *manifests) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	items, err := meta.GetItemsPtr(into)
+	if err != nil {
+		return err
+	}
+	list := reflect.ValueOf(items).Elem()
+	for _, o := range m.objects {
+		if object := reflect.ValueOf(o.DeepCopyObject()).Elem(); object.Type() == list.Type().Elem() {
+			list.Set(reflect.Append(list, object))
+		}
+	}
+	return nil
 }

@@ -61,7 +61,7 @@ func explain(err error, urls string) error {
 	case errors.As(err, &pin):
 		return say("%s shows another certificate than the configured fingerprint, seen is %s: if the host got a new certificate, set fingerprint to that", urls, pin.seen)
 	case errors.As(err, &untrusted) && len(untrusted.UnverifiedCertificates) > 0:
-		return say("the certificate of %s is not trusted (%s): set ca_file to the CA (/etc/pve/pve-root-ca.pem of a host), or fingerprint to %s if that is what the host's own page shows",
+		return say("the certificate of %s is not trusted (%s): set ca or ca_file to the CA (/etc/pve/pve-root-ca.pem of a host), or fingerprint to %s if that is what the host's own page shows",
 			urls, oneLine(untrusted.Err.Error()), fingerprintOf(untrusted.UnverifiedCertificates[0]))
 	case errors.As(err, &record):
 		return say("%s does not speak TLS: check url and port, a Proxmox VE API is at https://host:8006", urls)

@@ -69,15 +69,15 @@ func LoadConfig(path string) (Config, error) {
 	case err != nil:
 		return Config{}, fmt.Errorf("reading the cloud config, %w", err)
 	}
-	config, err := parseConfig(content)
+	config, err := ParseConfig(content)
 	if err != nil {
 		return Config{}, fmt.Errorf("reading the cloud config %s, %w", path, err)
 	}
 	return config, nil
 }
 
-// parseConfig reads the YAML and completes what it says.
-func parseConfig(content []byte) (Config, error) {
+// ParseConfig reads the YAML and completes what it says. Its error names line and field.
+func ParseConfig(content []byte) (Config, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(content, &document); err != nil {
 		return Config{}, fmt.Errorf("bad YAML: %s", yamlProblem(err))

@@ -4,6 +4,7 @@
 package garbagecollection_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -255,4 +256,32 @@ func TestNothingIsRemovedWhileAClusterWasNeverRead(t *testing.T) {
 	w.Expect(w.VMs()).To(HaveLen(1))
 	w.Expect(w.Tokens()).To(HaveLen(1))
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
+}
+
+func TestWhoAsksIsShownEverythingAndNothingIsRemoved(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	class := w.Class()
+	w.Launched("live", class)
+	running, destroyed := orphaned(w, w.Launched("running", class)), orphaned(w, w.Launched("destroyed", class))
+	vmid := w.Intent(running).VMID
+	w.DestroyByHand("pve1", w.Intent(destroyed).VMID)
+	w.Refresh()
+	c := garbagecollection.NewController(garbagecollection.Deps{Kube: w.Kube, Reader: w.Kube, Instances: w.Instances})
+	orphans, err := c.Find(t.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	var commands []string
+	for _, orphan := range orphans {
+		if strings.Contains(orphan.Name, w.Name) || strings.Contains(orphan.Command, string(destroyed.UID)) {
+			commands = append(commands, orphan.Kind+" "+orphan.Where+" "+orphan.Command)
+		}
+	}
+	w.Expect(commands).To(ConsistOf(
+		fmt.Sprintf("vm region-1/pve1 qm stop %d && qm destroy %d --purge", vmid, vmid),
+		MatchRegexp("^boot-drive region-1/pve1 pvesm free local:iso/karpenter-[0-9a-f]+-%s.iso$", destroyed.UID),
+		fmt.Sprintf("join-token kubernetes kubectl -n kube-system delete secrets -l karpenter.proxmox.sinextra.dev/nodeclaim-uid=%s", destroyed.UID),
+	), "the drive and the token of a VM go with it")
+	w.Expect(w.VMs()).To(HaveLen(2))
+	w.Expect(w.Tokens()).To(HaveLen(3))
+	w.Expect(w.BootDrives("pve1")).To(HaveLen(3))
 }

@@ -49,6 +49,14 @@ func (c *Controller) look(ctx context.Context) (found leftovers) {
 
 // collect removes the leftovers whose Claim and VM are gone.
 func (c *Controller) collect(ctx context.Context, found leftovers, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
+	for _, orphan := range c.unclaimed(ctx, found, vms, claims) {
+		c.remove(ctx, orphan)
+	}
+}
+
+// unclaimed are the leftovers whose Claim and VM are gone.
+func (c *Controller) unclaimed(ctx context.Context, found leftovers, vms []instance.VM, claims map[string]*karpv1.NodeClaim) []Orphan {
+	var out []Orphan
 	alive := func(uid string) bool { return claims[uid] != nil }
 	withVM := map[string]bool{}
 	for _, vm := range vms {
@@ -61,17 +69,18 @@ func (c *Controller) collect(ctx context.Context, found leftovers, vms []instanc
 			c.clock.Since(drive.Created) < c.Grace {
 			continue
 		}
-		c.remove(ctx, kindBootDrive, drive.Volume, func() error { return c.Instances.RemoveBootDrive(ctx, drive) })
+		out = append(out, driveOrphan(drive, func() error { return c.Instances.RemoveBootDrive(ctx, drive) }))
 	}
 	for uid, name := range found.tokens {
 		if alive(string(uid)) || withVM[string(uid)] {
 			continue
 		}
-		c.remove(ctx, kindToken, name, func() error { return c.Instances.RevokeToken(ctx, uid) })
+		out = append(out, tokenOrphan(uid, name, func() error { return c.Instances.RevokeToken(ctx, uid) }))
 	}
 	if found.swept {
-		c.nodes(ctx, claims)
+		out = append(out, c.nodes(ctx, claims)...)
 	}
+	return out
 }
 
 // takenBack tells whether a Claim's guest has joined and its boot drive is deleted.
@@ -79,15 +88,16 @@ func takenBack(claim *karpv1.NodeClaim) bool {
 	return claim != nil && claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
 }
 
-// nodes removes Nodes whose VM is proven gone and whose Claim is, too: a Claim that
+// nodes are the Nodes whose VM is proven gone and whose Claim is, too: a Claim that
 // never registered leaves its Node behind, and only a cloud controller manager
 // would take it away.
-func (c *Controller) nodes(ctx context.Context, claims map[string]*karpv1.NodeClaim) {
+func (c *Controller) nodes(ctx context.Context, claims map[string]*karpv1.NodeClaim) []Orphan {
 	list := &corev1.NodeList{}
 	if err := c.Kube.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
 		log.FromContext(ctx).Error(err, "listing nodes")
-		return
+		return nil
 	}
+	var out []Orphan
 	claimed := map[string]bool{}
 	for _, claim := range claims {
 		claimed[claim.Status.ProviderID] = true
@@ -103,21 +113,22 @@ func (c *Controller) nodes(ctx context.Context, claims map[string]*karpv1.NodeCl
 		if _, err := c.Instances.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) {
 			continue
 		}
-		c.remove(ctx, kindNode, node.Name, func() error { return client.IgnoreNotFound(c.Kube.Delete(ctx, node)) })
+		out = append(out, nodeOrphan(node.Name, func() error { return client.IgnoreNotFound(c.Kube.Delete(ctx, node)) }))
 	}
+	return out
 }
 
 // remove does it, or only says so, as the policy asks.
-func (c *Controller) remove(ctx context.Context, kind, name string, do func() error) {
-	log := log.FromContext(ctx).WithValues("kind", kind, "name", name)
+func (c *Controller) remove(ctx context.Context, orphan Orphan) {
+	log := log.FromContext(ctx).WithValues("kind", orphan.Kind, "name", orphan.Name)
 	if c.Policy == Report {
 		log.Info("found something whose claim is gone; not removing it, as the orphan policy says")
 		return
 	}
-	if err := do(); err != nil {
+	if err := orphan.remove(); err != nil {
 		log.Error(err, "removing something whose claim is gone")
 		return
 	}
 	log.Info("removed something whose claim is gone")
-	c.metrics.removed.WithLabelValues(kind).Inc()
+	c.metrics.removed.WithLabelValues(orphan.Kind).Inc()
 }

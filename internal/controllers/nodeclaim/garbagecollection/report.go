@@ -61,7 +61,7 @@ func claimOf(vm instance.VM) *karpv1.NodeClaim {
 func orphanFound(vm instance.VM) events.Event {
 	return events.Event{
 		InvolvedObject: claimOf(vm), Type: corev1.EventTypeWarning, Reason: "OrphanedVM",
-		Message:      fmt.Sprintf("VM %d on host %s of region %s has no claim any more; to remove it, run: qm stop %d && qm destroy %d --purge", vm.VMID, vm.Host, vm.Region, vm.VMID, vm.VMID),
+		Message:      fmt.Sprintf("VM %d on host %s of region %s has no claim any more; to remove it, run: %s", vm.VMID, vm.Host, vm.Region, destroy(vm)),
 		DedupeValues: []string{vm.ClaimUID},
 	}
 }

@@ -15,7 +15,7 @@ import (
 // addresses tells whether the class's pools have addresses left, and agree with those
 // of other classes. That is no part of Ready: offerings are unavailable while addresses
 // are, which come back, and none is given twice.
-func (c *Controller) addresses(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+func (c *Checker) addresses(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	conditions := class.StatusConditions()
 	pooled, empty := c.instances.PoolState(class)
 	switch {
@@ -29,7 +29,7 @@ func (c *Controller) addresses(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		conditions.SetTrue(v1alpha1.ConditionAddressesAvailable)
 	}
 	others := &v1alpha1.ProxmoxNodeClassList{}
-	if err := c.kube.List(ctx, others); err != nil {
+	if err := c.reader.List(ctx, others); err != nil {
 		return fmt.Errorf("listing nodeclasses for their address pools, %w", err)
 	}
 	if text := c.instances.PoolDisagreement(class, others.Items); text != "" {

@@ -22,7 +22,7 @@ type rendering struct {
 
 // bootData renders the templates for an imaginary VM, or reads what Proxmox will make
 // boot data of.
-func (c *Controller) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) {
+func (c *Checker) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) {
 	conditions := class.StatusConditions()
 	if options := class.Spec.MetadataOptions; !options.CDROM() && !options.ProxmoxDrive() {
 		conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
@@ -37,7 +37,7 @@ func (c *Controller) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeCl
 
 // render renders the templates, unless that was done a moment ago for the same
 // class: the inventory changes often, Secrets seldom.
-func (c *Controller) render(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+func (c *Checker) render(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	c.mu.Lock()
 	last, ok := c.rendered[class.Name]
 	c.mu.Unlock()

@@ -40,7 +40,7 @@ func template(z zone) *finding {
 }
 
 // templateSource reads the template object of a class.
-func (c *Controller) templateSource(ctx context.Context, ref v1alpha1.InstanceTemplateReference) (templateSource, error) {
+func (c *Checker) templateSource(ctx context.Context, ref v1alpha1.InstanceTemplateReference) (templateSource, error) {
 	var object client.Object
 	var status *v1alpha1.ProxmoxTemplateStatus
 	switch ref.Kind {
@@ -51,7 +51,7 @@ func (c *Controller) templateSource(ctx context.Context, ref v1alpha1.InstanceTe
 		template := &v1alpha1.ProxmoxUnmanagedTemplate{}
 		object, status = template, &template.Status
 	}
-	if err := c.kube.Get(ctx, types.NamespacedName{Name: ref.Name}, object); err != nil {
+	if err := c.reader.Get(ctx, types.NamespacedName{Name: ref.Name}, object); err != nil {
 		if client.IgnoreNotFound(err) != nil {
 			return templateSource{}, fmt.Errorf("reading %s %s, %w", ref.Kind, ref.Name, err)
 		}

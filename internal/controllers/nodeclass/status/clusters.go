@@ -16,7 +16,7 @@ import (
 )
 
 // clusters: one that answers is enough; the others are named.
-func (c *Controller) clusters(class *v1alpha1.ProxmoxNodeClass, view inventory.View) {
+func (c *Checker) clusters(class *v1alpha1.ProxmoxNodeClass, view inventory.View) {
 	conditions := class.StatusConditions()
 	known := c.inventory.Regions()
 	if class.Spec.Region != "" && !slices.Contains(known, class.Spec.Region) {

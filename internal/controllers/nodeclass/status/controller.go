@@ -7,7 +7,6 @@ package status
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -21,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/ready"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/wake"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -37,17 +35,13 @@ const recheckBroken = 20 * time.Second
 
 // Controller checks NodeClasses.
 type Controller struct {
-	kube      client.Client
-	inventory *inventory.Inventory
-	instances *instance.Provider
-
-	mu       sync.Mutex
-	rendered map[string]rendering // by name of the class
+	*Checker
+	kube client.Client
 }
 
 // NewController makes the Controller.
 func NewController(kube client.Client, inv *inventory.Inventory, instances *instance.Provider) *Controller {
-	return &Controller{kube: kube, inventory: inv, instances: instances, rendered: map[string]rendering{}}
+	return &Controller{Checker: NewChecker(kube, inv, instances), kube: kube}
 }
 
 // Register the Controller.
@@ -82,33 +76,8 @@ func (c *Controller) users(kind string) handler.MapFunc {
 // Reconcile checks one NodeClass and writes its status in one patch.
 func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	stored := class.DeepCopy()
-	view := c.inventory.View()
-	checked := class.StatusConditions().Root().ObservedGeneration
-	changed := checked != 0 && checked != class.Generation
-	if changed {
-		c.instances.Forgive(class.Name)
-		_ = class.StatusConditions().Clear(v1alpha1.ConditionLaunchesSucceed)
-	}
-	source, err := c.templateSource(ctx, class.Spec.InstanceTemplateRef)
-	if err != nil {
+	if err := c.Check(ctx, class); err != nil {
 		return reconcile.Result{}, err
-	}
-	zones, unread := c.zones(class, view, source)
-	if changed {
-		c.doubtAll(zones)
-	}
-	c.clusters(class, view)
-	found := look(zones)
-	found.tell(class, unread)
-	c.bootData(ctx, class)
-	c.launches(class, zones)
-	if err := c.addresses(ctx, class); err != nil {
-		return reconcile.Result{}, err
-	}
-	c.room(class)
-	ready.Explain(class)
-	for region, facts := range found.doubts {
-		c.inventory.Doubt(region, facts...)
 	}
 	if !equality.Semantic.DeepEqual(stored, class) {
 		// The conditions are a list and written whole, hence the optimistic lock.
@@ -125,12 +94,4 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		return reconcile.Result{RequeueAfter: recheckBroken}, nil
 	}
 	return reconcile.Result{RequeueAfter: recheck}, nil
-}
-
-// regions that a class may use.
-func (c *Controller) regions(class *v1alpha1.ProxmoxNodeClass) []string {
-	if class.Spec.Region != "" {
-		return []string{class.Spec.Region}
-	}
-	return c.inventory.Regions()
 }

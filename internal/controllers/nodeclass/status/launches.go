@@ -10,7 +10,7 @@ import (
 
 // launches tells how launches go. It is no part of Ready: a class whose launches
 // fail is still worth a try on the hosts that are left.
-func (c *Controller) launches(class *v1alpha1.ProxmoxNodeClass, zones []zone) {
+func (c *Checker) launches(class *v1alpha1.ProxmoxNodeClass, zones []zone) {
 	conditions := class.StatusConditions()
 	known, failing, reason, message := c.instances.LaunchHealth(class.Name)
 	if failing {
@@ -31,7 +31,7 @@ func (c *Controller) launches(class *v1alpha1.ProxmoxNodeClass, zones []zone) {
 }
 
 // doubtAll has everything looked up again that the zones' checks rest on.
-func (c *Controller) doubtAll(zones []zone) {
+func (c *Checker) doubtAll(zones []zone) {
 	for _, z := range zones {
 		for _, check := range checks {
 			c.inventory.Doubt(z.region, check.facts(z)...)

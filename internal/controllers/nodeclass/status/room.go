@@ -9,7 +9,7 @@ import (
 
 // room tells whether any VM of the class could be launched now, and why not: the
 // lasting place for what pods are told in passing.
-func (c *Controller) room(class *v1alpha1.ProxmoxNodeClass) {
+func (c *Checker) room(class *v1alpha1.ProxmoxNodeClass) {
 	conditions := class.StatusConditions()
 	if len(class.Status.SelectedZones) == 0 {
 		_ = conditions.Clear(v1alpha1.ConditionHostsHaveRoom) // that is the template's matter

@@ -62,7 +62,7 @@ func (z zone) inRegion(format string, args ...any) *finding {
 // zones gathers all Hosts that the class may use. Clusters that were not read since
 // the start are left to what was found before: a zone that vanished from the status
 // would drift the Nodes in it.
-func (c *Controller) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View, source templateSource) (zones []zone, unread []string) {
+func (c *Checker) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View, source templateSource) (zones []zone, unread []string) {
 	selected := map[string]bool{}
 	for _, entry := range class.Status.SelectedZones {
 		if z, err := v1alpha1.ParseTemplateZone(entry); err == nil {
@@ -90,7 +90,7 @@ func (c *Controller) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 }
 
 // cloneVerdict says why clones are too slow in a zone, or that they are close to it.
-func (c *Controller) cloneVerdict(z zone) (refusal, warning string) {
+func (c *Checker) cloneVerdict(z zone) (refusal, warning string) {
 	storage := z.class.Spec.BootDevice.Storage
 	if storage == "" && z.config != nil {
 		if disk, ok := z.config.BootDisk(); ok {

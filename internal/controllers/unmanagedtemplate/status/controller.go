@@ -56,24 +56,9 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 // Reconcile writes the status of one template.
 func (c *Controller) Reconcile(ctx context.Context, template *v1alpha1.ProxmoxUnmanagedTemplate) (reconcile.Result, error) {
 	stored := template.DeepCopy()
-	view := c.inventory.View()
-	found, doubles := find(view, template.Spec)
-	found = append(found, unread(view, c.inventory.Regions(), template.Status.Zones)...)
-	for _, double := range doubles {
+	for _, double := range Resolve(c.inventory, template) {
 		c.recorder.Publish(ambiguous(template, double))
 	}
-	template.Status.Zones = found
-	template.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(found)), resource.DecimalSI)}
-	conditions := template.StatusConditions()
-	switch {
-	case len(found) > 0:
-		conditions.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, chosen(doubles))
-	case !everyClusterSeen(view, c.inventory.Regions(), template.Spec.Region):
-		conditions.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotRead", "not every Proxmox cluster was read yet")
-	default:
-		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFound(template.Spec, c.inventory.Regions()))
-	}
-	ready.Explain(template)
 	if equality.Semantic.DeepEqual(stored, template) {
 		return reconcile.Result{}, nil
 	}
@@ -84,6 +69,27 @@ func (c *Controller) Reconcile(ctx context.Context, template *v1alpha1.ProxmoxUn
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(err)
+}
+
+// Resolve fills in the status of a template object, and tells where several Templates
+// fit.
+func Resolve(inv *inventory.Inventory, template *v1alpha1.ProxmoxUnmanagedTemplate) []Double {
+	view := inv.View()
+	found, doubles := find(view, template.Spec)
+	found = append(found, unread(view, inv.Regions(), template.Status.Zones)...)
+	template.Status.Zones = found
+	template.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(found)), resource.DecimalSI)}
+	conditions := template.StatusConditions()
+	switch {
+	case len(found) > 0:
+		conditions.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, chosen(doubles))
+	case !everyClusterSeen(view, inv.Regions(), template.Spec.Region):
+		conditions.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotRead", "not every Proxmox cluster was read yet")
+	default:
+		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFound(template.Spec, inv.Regions()))
+	}
+	ready.Explain(template)
+	return doubles
 }
 
 // unread keeps what was found before in Clusters that were never read since the
@@ -102,8 +108,8 @@ func unread(view inventory.View, regions, before []string) []string {
 	return out
 }
 
-// double is a Host with several Templates that fit.
-type double struct {
+// Double is a Host with several Templates that fit.
+type Double struct {
 	zone   string
 	chosen int
 	others []int
@@ -113,7 +119,7 @@ type double struct {
 // of its own, or one whose storage the Host shares. Where several fit, it is the
 // newest by Proxmox's own creation time, then the one on the Host itself, then that
 // with the highest VMID.
-func find(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zones []string, doubles []double) {
+func find(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zones []string, doubles []Double) {
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
 		if spec.Region != "" && spec.Region != region {
 			continue
@@ -136,7 +142,7 @@ func find(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zone
 			zone := v1alpha1.TemplateZone{Region: region, Host: host, VMID: candidates[0].VMID}
 			zones = append(zones, zone.String())
 			if len(candidates) > 1 {
-				d := double{zone: zone.Zone(), chosen: zone.VMID}
+				d := Double{zone: zone.Zone(), chosen: zone.VMID}
 				for _, other := range candidates[1:] {
 					d.others = append(d.others, other.VMID)
 				}
@@ -212,11 +218,11 @@ func notFound(spec v1alpha1.ProxmoxUnmanagedTemplateSpec, regions []string) stri
 }
 
 // words tell which of several Templates is used.
-func (d double) words() string {
+func (d Double) words() string {
 	return fmt.Sprintf("%s: several templates match; the newest, %d, is used, not %v", d.zone, d.chosen, d.others)
 }
 
-func chosen(doubles []double) string {
+func chosen(doubles []Double) string {
 	texts := make([]string, 0, len(doubles))
 	for _, d := range doubles {
 		texts = append(texts, d.words())
@@ -224,7 +230,7 @@ func chosen(doubles []double) string {
 	return strings.Join(texts, "; ")
 }
 
-func ambiguous(template *v1alpha1.ProxmoxUnmanagedTemplate, d double) events.Event {
+func ambiguous(template *v1alpha1.ProxmoxUnmanagedTemplate, d Double) events.Event {
 	return events.Event{
 		InvolvedObject: template,
 		Type:           corev1.EventTypeWarning,

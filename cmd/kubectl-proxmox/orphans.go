@@ -1,0 +1,67 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+)
+
+func newOrphans(cluster *kubeCluster) *cobra.Command {
+	from := &clusters{}
+	command := &cobra.Command{
+		Use:   "orphans",
+		Short: "Show what the collector takes for left behind, and how to remove it by hand",
+		Long: `Show VMs, boot drives, join tokens and nodes of this Kubernetes cluster whose NodeClaim
+is gone. The controller removes them by itself after a minute, unless --orphan-policy
+is report, or so many look orphaned at once that something else must be wrong. Nothing
+is removed here.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			kube, _, err := cluster.connect()
+			if err != nil {
+				return err
+			}
+			system := &corev1.Namespace{}
+			if err := kube.Get(command.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+				return fmt.Errorf("reading the UID of namespace %s, by which VMs of this cluster are told from others', %w", metav1.NamespaceSystem, err)
+			}
+			view, err := from.read(command.Context())
+			if err != nil {
+				return err
+			}
+			boot := instance.BootSource{Reader: kube, Tokens: &bootdata.Tokens{Client: kube}}
+			instances, err := view.instances(kube, boot, string(system.UID))
+			if err != nil {
+				return err
+			}
+			collector := garbagecollection.NewController(garbagecollection.Deps{Kube: kube, Reader: kube, Instances: instances})
+			orphans, err := collector.Find(command.Context())
+			if err != nil {
+				return err
+			}
+			if len(orphans) == 0 {
+				_, err = fmt.Fprintln(command.OutOrStdout(), "nothing was left behind")
+				return err
+			}
+			out := tabwriter.NewWriter(command.OutOrStdout(), 0, 0, 3, ' ', 0)
+			_, _ = fmt.Fprintln(out, "KIND\tNAME\tWHERE\tTO REMOVE IT BY HAND")
+			for _, o := range orphans {
+				_, _ = fmt.Fprintf(out, "%s\t%s\t%s\t%s\n", o.Kind, o.Name, o.Where, o.Command)
+			}
+			return out.Flush()
+		},
+	}
+	from.flags(command)
+	return command
+}

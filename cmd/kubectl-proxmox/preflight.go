@@ -1,0 +1,227 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+)
+
+// preflight makes the controller's own checks before there is a controller.
+type preflight struct {
+	from      *clusters
+	manifests []string
+	version   string
+	namespace string
+
+	view *view
+	out  io.Writer
+	// failed counts what has to be mended.
+	failed int
+}
+
+func newPreflight() *cobra.Command {
+	p := &preflight{from: &clusters{}}
+	command := &cobra.Command{
+		Use:   "preflight",
+		Short: "Check Proxmox clusters and manifests before anything is installed",
+		Long: `Check Proxmox clusters and manifests before anything is installed.
+
+Are the clusters reached, is their certificate trusted, is the token taken, has it
+the privileges? With -f also, for the ProxmoxNodeClasses in the manifests: template,
+storages, bridges, security groups, tags, pool, boot data, room, host by host. The
+checks are the controller's own. Nothing is changed, neither in Proxmox nor in
+Kubernetes, which is not even asked.`,
+		Example: `  # before helm
+  kubectl proxmox preflight --values values.yaml
+
+  # before kubectl apply
+  kubectl proxmox preflight --values values.yaml -f template.yaml,secrets.yaml,pool.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			p.out = command.OutOrStdout()
+			return p.run(command.Context())
+		},
+	}
+	p.from.flags(command)
+	command.Flags().StringSliceVarP(&p.manifests, "filename", "f", nil, "manifests to check: files, or directories of YAML files")
+	command.Flags().StringVar(&p.version, "kubernetes-version", "v1.36.3", "version of Kubernetes that boot data is rendered for")
+	command.Flags().StringVar(&p.namespace, "system-namespace", metav1.NamespaceSystem, "namespace that boot data is rendered for")
+	return command
+}
+
+func (p *preflight) run(ctx context.Context) error {
+	objects, err := readManifests(p.manifests, p.namespace)
+	if err != nil {
+		return err
+	}
+	if p.view, err = p.from.open(); err != nil {
+		return err
+	}
+	if p.clusters(ctx) {
+		instances, err := p.view.instances(nil, instance.BootSource{Reader: objects, Namespace: p.namespace, Version: p.version}, "")
+		if err != nil {
+			return err
+		}
+		checker := nodeclassstatus.NewChecker(objects, p.view.inventory, instances)
+		if err := p.classes(ctx, checker, objects); err != nil {
+			return err
+		}
+	}
+	if p.failed > 0 {
+		return fmt.Errorf("see the lines with FAIL: %d", p.failed)
+	}
+	return nil
+}
+
+// clusters reads each, and tells whether any can be used.
+func (p *preflight) clusters(ctx context.Context) bool {
+	usable := 0
+	for _, client := range p.view.clients {
+		err := proxmox.Check(ctx, client)
+		if err == nil {
+			err = p.view.inventory.Refresh(ctx, client.Region())
+		}
+		if err != nil {
+			p.fail("%v", err)
+			continue
+		}
+		usable++
+		snapshot := p.view.inventory.View().Snapshots[client.Region()]
+		p.ok("region %s: Proxmox VE %s answers; hosts: %d, guests: %d", client.Region(), snapshot.Version.Full, len(snapshot.Hosts), len(snapshot.Guests))
+	}
+	for _, host := range p.view.inventory.View().Hosts() {
+		if host.Unusable != "" {
+			p.fail("host %s/%s takes no VM: %s", host.Region, host.Name, host.Unusable)
+			continue
+		}
+		p.ok("host %s/%s: %d of %d CPUs and %s of %s memory are free", host.Region, host.Name,
+			host.Free.CPUs, host.Allocatable.CPUs, gib(host.Free.MemoryBytes), gib(host.Allocatable.MemoryBytes))
+	}
+	return usable > 0
+}
+
+// classes checks the NodeClasses of the manifests; without any, what every class needs.
+func (p *preflight) classes(ctx context.Context, checker *nodeclassstatus.Checker, objects *manifests) error {
+	planned := p.templates(objects)
+	found := false
+	for _, object := range objects.objects {
+		class, ok := object.(*v1alpha1.ProxmoxNodeClass)
+		if !ok {
+			continue
+		}
+		found = true
+		if err := p.look(ctx, checker, class); err != nil {
+			return err
+		}
+		fmt.Fprintf(p.out, "\nProxmoxNodeClass %s\n", class.Name)
+		p.tell(class, planned[class.Spec.InstanceTemplateRef.Name] && class.Spec.InstanceTemplateRef.Kind == v1alpha1.ProxmoxTemplateKind)
+	}
+	if found {
+		return nil
+	}
+	class := &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{MetadataOptions: v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCDROM}}}
+	if err := p.look(ctx, checker, class); err != nil {
+		return err
+	}
+	p.condition(*class.StatusConditions().Get(v1alpha1.ConditionPrivilegesSufficient))
+	return nil
+}
+
+// look checks twice: what the first look rests on is read again in between.
+func (p *preflight) look(ctx context.Context, checker *nodeclassstatus.Checker, class *v1alpha1.ProxmoxNodeClass) error {
+	if err := checker.Check(ctx, class); err != nil {
+		return err
+	}
+	_ = p.view.inventory.RefreshAll(ctx) // a cluster that does not answer was told
+	return checker.Check(ctx, class)
+}
+
+// templates looks for those that are there, and whether the others can be made; it
+// gives the names of the latter.
+func (p *preflight) templates(objects *manifests) map[string]bool {
+	planned := map[string]bool{}
+	for _, object := range objects.objects {
+		switch t := object.(type) {
+		case *v1alpha1.ProxmoxUnmanagedTemplate:
+			unmanagedstatus.Resolve(p.view.inventory, t)
+		case *v1alpha1.ProxmoxTemplate:
+			planned[t.Name] = p.places(t, p.view.inventory.View())
+		}
+	}
+	return planned
+}
+
+// places tells where a template can be made.
+func (p *preflight) places(t *v1alpha1.ProxmoxTemplate, view inventory.View) (possible bool) {
+	fmt.Fprintf(p.out, "\nProxmoxTemplate %s\n", t.Name)
+	for _, place := range template.Places(view, template.WishOf(t, nil), nil) {
+		if place.Problem != "" {
+			p.fail("host %s/%s: %s", place.Region, place.Host, place.Problem)
+			continue
+		}
+		possible = true
+		p.ok("host %s/%s: the image goes to %s, the template to %s", place.Region, place.Host, place.Images, place.Storage)
+	}
+	return possible
+}
+
+// tell shows the conditions of a class. What waits for a template that is yet to be
+// made is no failure.
+func (p *preflight) tell(class *v1alpha1.ProxmoxNodeClass, templatePlanned bool) {
+	for _, condition := range class.StatusConditions().List() {
+		switch {
+		case condition.Type == status.ConditionReady:
+		case condition.Type == v1alpha1.ConditionInstanceTemplateReady && condition.IsFalse() && templatePlanned:
+			p.say("later", "%s: %s", condition.Type, condition.Message)
+		default:
+			p.condition(condition)
+		}
+	}
+	for _, zone := range class.Status.UnusableZones {
+		if len(class.Status.SelectedZones) > 0 {
+			p.say("note", "%s is left out: %s", zone.Zone, zone.Reason)
+		}
+	}
+}
+
+func (p *preflight) condition(condition status.Condition) {
+	text := condition.Type
+	if condition.Message != "" {
+		text += ": " + condition.Message
+	}
+	switch {
+	case condition.IsTrue():
+		p.ok("%s", text)
+	case condition.IsFalse():
+		p.fail("%s", text)
+	default:
+		p.say("later", "%s", text)
+	}
+}
+
+func (p *preflight) ok(format string, args ...any) { p.say("ok", format, args...) }
+
+func (p *preflight) fail(format string, args ...any) {
+	p.failed++
+	p.say("FAIL", format, args...)
+}
+
+func (p *preflight) say(verdict, format string, args ...any) {
+	fmt.Fprintf(p.out, "%-5s  %s\n", verdict, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " "))
+}

@@ -1,0 +1,154 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// simulated is a Proxmox cluster of two hosts, and a directory with a cloud config and
+// values of the chart that lead there.
+func simulated(t *testing.T, change func(*pvesim.Scenario)) (*pvesim.Simulator, string) {
+	t.Helper()
+	scenario := pvesim.DefaultScenario(2)
+	if change != nil {
+		change(scenario)
+	}
+	sim, err := pvesim.New(scenario, pvesim.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sim.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sim.Close)
+	dir := t.TempDir()
+	ca := write(t, dir, "ca.pem", string(sim.CAPEM()))
+	config := fmt.Sprintf("clusters: [{region: home, url: %q, ca_file: %q, token_id: %q, token_secret: %q}]",
+		sim.URL(), ca, pvesim.DefaultTokenID, pvesim.DefaultTokenSecret)
+	write(t, dir, "config.yaml", config)
+	write(t, dir, "values.yaml", "replicaCount: 2\nconfig: {"+config+"}\n")
+	return sim, dir
+}
+
+func write(t *testing.T, dir, name, content string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// run calls the plugin.
+func run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(&out)
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// lacking takes a privilege away.
+func lacking(privilege string) func(*pvesim.Scenario) {
+	return func(s *pvesim.Scenario) {
+		s.Roles[0].Privileges = slices.DeleteFunc(s.Roles[0].Privileges, func(p string) bool { return p == privilege })
+	}
+}
+
+const managed = `
+apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1
+kind: ProxmoxTemplate
+metadata: {name: new}
+spec: {sourceImage: {url: "https://example.com/new.img"}, storageIDs: [local, local-lvm], network: [{bridge: vmbr0}]}
+---
+apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1
+kind: ProxmoxNodeClass
+metadata: {name: new}
+spec:
+  instanceTemplateRef: {kind: ProxmoxTemplate, name: new}
+  bootDevice: {size: 30G}
+  metadataOptions: {type: none}
+`
+
+func TestPreflightMakesTheControllersChecksAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	example := []string{"-f", "../../examples/kubeadm"}
+	for name, test := range map[string]struct {
+		scenario func(*pvesim.Scenario)
+		args     []string
+		manifest string
+		want     []string
+		fails    bool
+	}{
+		"a cluster alone":  {want: []string{"ok     region home: Proxmox VE 8.4", "ok     host home/pve2: 14 of 16 CPUs", "ok     PrivilegesSufficient"}},
+		"with the example": {args: example, want: []string{"ProxmoxNodeClass kubeadm", "ok     InstanceTemplateReady", "ok     NetworkReady", "ok     InstanceMetadataOptionsReady"}},
+		"a privilege of every class": {scenario: lacking("VM.Allocate"), fails: true,
+			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Allocate on /vms; run: pveum role modify"}},
+		"a privilege of this class": {scenario: lacking("VM.Clone"), args: example, fails: true,
+			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Clone on /vms/9000", "later  StorageReady"}},
+		"one host of two": {scenario: func(s *pvesim.Scenario) { s.Hosts[1].Bridges[0].Name = "vmbr7" }, args: example,
+			want: []string{"ok     NetworkReady", `note   home/pve2 is left out: bridge "vmbr0" of the template's net0 is not on this host, which has vmbr7`}},
+		"a template to be made": {manifest: managed,
+			want: []string{"ok     host home/pve1: the image goes to local, the template to local", `later  InstanceTemplateReady: ProxmoxTemplate "new" is on no host yet`}},
+		"a template that cannot be made": {manifest: managed, fails: true,
+			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso"} },
+			want:     []string{"FAIL   host home/pve1: no storage of spec.storageIDs takes import content", "run: pvesm set local --content import,iso", "FAIL   InstanceTemplateReady"}},
+		"a class without its template": {manifest: strings.Replace(managed, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1), fails: true,
+			want: []string{`FAIL   InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist`}},
+		"a token that is gone": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Secret = "another" }, fails: true, want: []string{"FAIL   checking region \"home\"", "refuses our credentials"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sim, dir := simulated(t, test.scenario)
+			args := append([]string{"preflight", "--values", filepath.Join(dir, "values.yaml")}, test.args...)
+			if test.manifest != "" {
+				args = append(args, "-f", write(t, dir, "manifest.yaml", test.manifest))
+			}
+			out, err := run(t, args...)
+			if (err != nil) != test.fails {
+				t.Errorf("ended with %v", err)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("does not say %q", want)
+				}
+			}
+			for _, request := range sim.Requests() {
+				if request.Method != "GET" {
+					t.Errorf("asked %s %s", request.Method, request.Path)
+				}
+			}
+			if t.Failed() {
+				t.Log("\n" + out)
+			}
+		})
+	}
+}
+
+func TestPreflightNamesWhatIsWrongInTheFiles(t *testing.T) {
+	t.Parallel()
+	_, dir := simulated(t, nil)
+	for want, args := range map[string][]string{
+		"cloud-config values":                {"preflight"},
+		"token_secre: unknown field":         {"preflight", "--values", write(t, dir, "typo.yaml", "config: {clusters: [{region: a, token_secre: b}]}")},
+		"clusters: found none":               {"preflight", "--values", write(t, dir, "none.yaml", "config: {clusters: []}")},
+		"no such file":                       {"preflight", "--values", filepath.Join(dir, "absent")},
+		`unknown field "spec.instanceTempl"`: {"preflight", "--values", filepath.Join(dir, "values.yaml"), "-f", write(t, dir, "class.yaml", strings.Replace(managed, "instanceTemplateRef", "instanceTempl", 1))},
+	} {
+		if out, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: found %v, want %q\n%s", args, err, want, out)
+		}
+	}
+}

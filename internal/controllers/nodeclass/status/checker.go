@@ -1,0 +1,73 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"context"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/ready"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// Checker looks at NodeClasses and writes nothing: the Controller keeps what it finds,
+// and people can ask it before anything is installed.
+type Checker struct {
+	reader    client.Reader
+	inventory *inventory.Inventory
+	instances *instance.Provider
+
+	mu       sync.Mutex
+	rendered map[string]rendering // by name of the class
+}
+
+// NewChecker makes a Checker. The reader has the template objects that classes name.
+func NewChecker(reader client.Reader, inv *inventory.Inventory, instances *instance.Provider) *Checker {
+	return &Checker{reader: reader, inventory: inv, instances: instances, rendered: map[string]rendering{}}
+}
+
+// Check fills in the status of a NodeClass.
+func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+	view := c.inventory.View()
+	checked := class.StatusConditions().Root().ObservedGeneration
+	changed := checked != 0 && checked != class.Generation
+	if changed {
+		c.instances.Forgive(class.Name)
+		_ = class.StatusConditions().Clear(v1alpha1.ConditionLaunchesSucceed)
+	}
+	source, err := c.templateSource(ctx, class.Spec.InstanceTemplateRef)
+	if err != nil {
+		return err
+	}
+	zones, unread := c.zones(class, view, source)
+	if changed {
+		c.doubtAll(zones)
+	}
+	c.clusters(class, view)
+	found := look(zones)
+	found.tell(class, unread)
+	c.bootData(ctx, class)
+	c.launches(class, zones)
+	if err := c.addresses(ctx, class); err != nil {
+		return err
+	}
+	c.room(class)
+	ready.Explain(class)
+	for region, facts := range found.doubts {
+		c.inventory.Doubt(region, facts...)
+	}
+	return nil
+}
+
+// regions that a class may use.
+func (c *Checker) regions(class *v1alpha1.ProxmoxNodeClass) []string {
+	if class.Spec.Region != "" {
+		return []string{class.Spec.Region}
+	}
+	return c.inventory.Regions()
+}
