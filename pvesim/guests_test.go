@@ -179,6 +179,31 @@ func TestSnippetsTakeThePlaceOfWhatProxmoxMakes(t *testing.T) {
 	}
 }
 
+func TestArgumentsHandFilesToTheFirmware(t *testing.T) {
+	t.Parallel()
+	w := &witness{}
+	s := pvesim.DefaultScenario(1)
+	s.Files = []pvesim.File{{Storage: "local", Name: "iso/a.iso", Text: `{"ignition":{}}`}}
+	for i := range s.Guests {
+		if s.Guests[i].VMID == 9000 {
+			s.Guests[i].Config["args"] = "-no-hpet -fw_cfg name=opt/a,file=/var/lib/vz/template/iso/a.iso -fw_cfg opt/b,string=x,,y"
+		}
+	}
+	c := startSim(t, s, pvesim.Options{Guests: w})
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.refused(500, "only root can set 'args' config", "PUT", "/nodes/pve1/qemu/300/config", "args", "-foo")
+	c.task("POST", "/nodes/pve1/qemu/300/status/start")
+	boots, _ := w.seen()
+	if got := boots[0].Firmware; string(got["opt/a"]) != `{"ignition":{}}` || string(got["opt/b"]) != "x,y" || len(got) != 2 {
+		t.Errorf("the firmware has %q", got)
+	}
+	c.task("POST", "/nodes/pve1/qemu/300/status/stop")
+	c.task("DELETE", "/nodes/pve1/storage/local/content/local:iso/a.iso")
+	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/300/status/start")); exit != "start failed: QEMU exited with code 1" {
+		t.Errorf("without its file the start ended with %q", exit)
+	}
+}
+
 func TestTheAgentAnswersOnlyWhereItIsEnabledAndRuns(t *testing.T) {
 	t.Parallel()
 	w := &witness{agent: &pvesim.Agent{Hostname: "worker", Interfaces: []pvesim.AgentInterface{{Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"10.0.0.5/24"}}}}}

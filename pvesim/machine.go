@@ -37,6 +37,8 @@ type Machine struct {
 	Devices             []string  // the mappings of the PCI devices that are passed through
 	Disk                GuestDisk // survives reboots, dies with the VM's boot volume
 	AgentEnabled        bool      // the VM has an agent's channel
+	// Firmware are the files that "args: -fw_cfg" hands to the guest, by their names there.
+	Firmware map[string][]byte
 
 	instance *engine.Instance
 }
@@ -145,7 +147,7 @@ func (m *Machine) SetAgent(a *Agent) {
 func newMachine(cluster string, in *engine.Instance) *Machine {
 	c := qm.New(in.Options)
 	m := &Machine{
-		Cluster: cluster, Host: in.Host, Name: in.Name, VMID: in.VMID, BootID: in.BootID, Disk: in.Disk, instance: in,
+		Cluster: cluster, Host: in.Host, Name: in.Name, VMID: in.VMID, BootID: in.BootID, Disk: in.Disk, Firmware: in.Firmware, instance: in,
 		SMBIOS: smbios(in.Options["smbios1"]), Cores: int(c.Int("cores", 1) * c.Int("sockets", 1)), MemoryBytes: c.Int("memory", 512) << 20,
 		AgentEnabled: strings.HasPrefix(in.Options["agent"], "1") || strings.Contains(in.Options["agent"], "enabled=1"),
 	}

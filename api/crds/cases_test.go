@@ -79,6 +79,17 @@ metadataOptions:
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
 metadataOptions: {type: cloudinit}`,
 		}, {
+			name: "Ignition through the firmware interface",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: fwcfg, templatesRef: {name: flatcar, namespace: kube-system}, storage: local}`,
+		}, {
+			name: "Ignition without templates",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: fwcfg}`,
+			refusal: `type fwcfg needs templatesRef: the Secret with the key user-data, in Butane or Ignition`,
+		}, {
 			name: "cloudInit without its type",
 			spec: `
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}

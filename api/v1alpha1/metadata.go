@@ -4,7 +4,7 @@
 package v1alpha1
 
 // MetadataType is a way for boot data to reach a VM.
-// +kubebuilder:validation:Enum=none;cdrom;none|cdrom;cloudinit
+// +kubebuilder:validation:Enum=none;cdrom;none|cdrom;cloudinit;fwcfg
 type MetadataType string
 
 const (
@@ -17,18 +17,22 @@ const (
 	MetadataTypeEither MetadataType = "none|cdrom"
 	// MetadataTypeCloudInit lets Proxmox make the boot data, on its own cloud-init drive.
 	MetadataTypeCloudInit MetadataType = "cloudinit"
+	// MetadataTypeFirmware hands rendered Ignition to the VM's firmware interface, which takes a login of root.
+	MetadataTypeFirmware MetadataType = "fwcfg"
 )
 
 // MetadataOptions say how boot data reaches a VM.
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cdrom' || has(self.templatesRef)",message="type cdrom needs templatesRef: the Secret with the keys user-data, meta-data and network-config"
-// +kubebuilder:validation:XValidation:rule="!has(self.storage) || (has(self.type) && self.type in ['cdrom', 'none|cdrom'])",message="storage is only used with type cdrom: set type to cdrom or remove storage"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'fwcfg' || has(self.templatesRef)",message="type fwcfg needs templatesRef: the Secret with the key user-data, in Butane or Ignition"
+// +kubebuilder:validation:XValidation:rule="!has(self.storage) || (has(self.type) && self.type in ['cdrom', 'none|cdrom', 'fwcfg'])",message="storage is only used with type cdrom: set type to cdrom or remove storage"
 // +kubebuilder:validation:XValidation:rule="!has(self.cloudInit) || (has(self.type) && self.type == 'cloudinit')",message="cloudInit is only used with type cloudinit: set type to cloudinit or remove cloudInit"
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cloudinit' || (!has(self.templatesRef) && !has(self.valuesRef))",message="type cloudinit renders no templates, Proxmox makes the boot data: remove templatesRef and valuesRef, or set type to cdrom"
 type MetadataOptions struct {
-	// type is none (the template brings its own boot data), cdrom (an ISO image with rendered boot data is attached) or
-	// cloudinit (Proxmox makes the boot data on its own cloud-init drive, of what cloudInit and network say).
-	// "none|cdrom" is taken for cdrom where templatesRef is set, and for none where it is not. The value cloudinit is an
-	// addition of this provider.
+	// type is none (the template brings its own boot data), cdrom (an ISO image with rendered boot data is attached),
+	// cloudinit (Proxmox makes the boot data on its own cloud-init drive, of what cloudInit and network say) or fwcfg
+	// (rendered Ignition is handed to QEMU's firmware interface, for images whose Ignition reads no drive; it takes a
+	// login of root in the cloud config). "none|cdrom" is taken for cdrom where templatesRef is set, and for none where it
+	// is not. The values cloudinit and fwcfg are additions of this provider.
 	// +kubebuilder:default=none
 	// +optional
 	Type MetadataType `json:"type,omitempty"`
@@ -42,7 +46,7 @@ type MetadataOptions struct {
 	// +optional
 	ValuesRef *SecretReference `json:"valuesRef,omitempty"`
 
-	// storage is the Proxmox storage with content type iso that takes the ISO image. Empty means the first one on the
+	// storage is the Proxmox storage with content type iso that takes the rendered boot data. Empty means the first one on the
 	// host that is enabled and active. This field is an addition of this provider.
 	// +kubebuilder:validation:MaxLength=100
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z][a-zA-Z0-9._-]*[a-zA-Z0-9]$`
@@ -59,6 +63,12 @@ type MetadataOptions struct {
 func (m MetadataOptions) CDROM() bool {
 	return m.Type == MetadataTypeCDROM || (m.Type == MetadataTypeEither && m.TemplatesRef != nil)
 }
+
+// Firmware tells whether the VM gets rendered Ignition through its firmware interface.
+func (m MetadataOptions) Firmware() bool { return m.Type == MetadataTypeFirmware }
+
+// Rendered tells whether boot data is rendered of templates, and uploaded.
+func (m MetadataOptions) Rendered() bool { return m.CDROM() || m.Firmware() }
 
 // ProxmoxDrive tells whether the VM gets a cloud-init drive that Proxmox fills.
 func (m MetadataOptions) ProxmoxDrive() bool { return m.Type == MetadataTypeCloudInit }

@@ -83,7 +83,7 @@ func (r *render) run(ctx context.Context, args []string, out, notes io.Writer) e
 		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: Proxmox makes the boot data; see it on the host of a VM with: qm cloudinit dump VMID user",
 			class.Name, class.Spec.MetadataOptions.Type)
 	}
-	if !class.Spec.MetadataOptions.CDROM() {
+	if !class.Spec.MetadataOptions.Rendered() {
 		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: its VMs get no boot drive", class.Name, class.Spec.MetadataOptions.Type)
 	}
 	files, err := instance.BootSource{Reader: reader, Namespace: r.namespace, Version: version}.Preview(ctx, class, claim)

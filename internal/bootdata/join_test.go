@@ -49,20 +49,34 @@ type candidate struct {
 	// address is static: it must not be lost with the drive.
 	address string
 	token   bootdata.Token
+	// firmware hands the user-data to QEMU instead of a drive.
+	firmware bool
+}
+
+// name of the candidate: a recipe may be tried in two ways.
+func (c candidate) name() string {
+	if c.firmware {
+		return c.recipe + "-fwcfg"
+	}
+	return c.recipe
 }
 
 func candidates() []candidate {
 	var out []candidate
-	for i, name := range examples.Recipes() {
-		out = append(out, candidate{
-			recipe: name, vmid: 20001 + i, mac: fmt.Sprintf("BC:24:11:7D:F3:%02X", i), address: fmt.Sprintf("192.168.7.%d", 10+i),
-			claim: bootdata.Claim{Name: name + "-x7k2p", UID: types.UID(fmt.Sprintf("6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b%02x", i))},
-		})
+	for _, name := range examples.Recipes() {
+		out = append(out, candidate{recipe: name})
+	}
+	out = append(out, candidate{recipe: "flatcar", firmware: true})
+	for i := range out {
+		c := &out[i]
+		c.vmid, c.mac, c.address = 20001+i, fmt.Sprintf("BC:24:11:7D:F3:%02X", i), fmt.Sprintf("192.168.7.%d", 10+i)
+		c.claim = bootdata.Claim{Name: c.name() + "-x7k2p", UID: types.UID(fmt.Sprintf("6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b%02x", i))}
 	}
 	return out
 }
 
-// bootDrive is the image that a VM of the recipe boots from.
+// bootDrive is the image that a VM of the recipe boots from, or the Ignition for its
+// firmware.
 func (c candidate) bootDrive(t *testing.T, plane *harness.Plane) []byte {
 	t.Helper()
 	g := NewWithT(t)
@@ -81,6 +95,9 @@ func (c candidate) bootDrive(t *testing.T, plane *harness.Plane) []byte {
 	data.Network = bootdata.Network{Interfaces: []bootdata.Interface{{MacAddr: c.mac, Address4: []string{c.address + "/24"}, Gateway4: "192.168.7.1"}}}
 	files, err := bootdata.Render(templates, data)
 	g.Expect(err).NotTo(HaveOccurred())
+	if c.firmware {
+		return files.UserData
+	}
 	image, err := files.ISO()
 	g.Expect(err).NotTo(HaveOccurred())
 	return image
@@ -92,14 +109,19 @@ func (c candidate) providerID() string { return fmt.Sprintf("proxmox://region-1/
 func (c candidate) join(scenario *pvesim.Scenario, image []byte) {
 	iso := fmt.Sprintf("iso/boot-%d.iso", c.vmid)
 	scenario.Files = append(scenario.Files, pvesim.File{Storage: "local", Name: iso, Text: string(image)})
-	scenario.Guests = append(scenario.Guests, pvesim.Guest{
+	vm := pvesim.Guest{
 		VMID: c.vmid, Name: c.claim.Name, Host: "pve1", Status: "running",
 		Config: map[string]string{
 			"memory": "6144", "cores": "2", "boot": "order=scsi0;ide2", "agent": "enabled=1",
 			"scsi0": fmt.Sprintf("local-lvm:vm-%d-disk-0,size=30G", c.vmid), "ide2": "local:" + iso + ",media=cdrom",
 			"net0": "virtio=" + c.mac + ",bridge=vmbr0", "smbios1": "uuid=" + string(c.claim.UID),
 		},
-	})
+	}
+	if c.firmware {
+		vm.Config["ide2"] = "none,media=cdrom"
+		vm.Config["args"] = "-fw_cfg name=opt/org.flatcar-linux/config,file=/var/lib/vz/template/" + iso
+	}
+	scenario.Guests = append(scenario.Guests, vm)
 }
 
 // recipeWorld is one control plane and one Proxmox cluster for all recipes.
@@ -139,7 +161,7 @@ func TestEveryRecipeJoins(t *testing.T) {
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, c := range all {
-		t.Run(c.recipe, func(t *testing.T) {
+		t.Run(c.name(), func(t *testing.T) {
 			t.Parallel()
 			w.joinsAndStays(t, c)
 		})

@@ -113,7 +113,10 @@ func (p *Provider) CheckBootData(ctx context.Context, class *v1alpha1.ProxmoxNod
 		_, err := p.Boot.cloudInit(ctx, class)
 		return err
 	}
-	_, err := p.Boot.Preview(ctx, class, p.sample(class))
+	files, err := p.Boot.Preview(ctx, class, p.sample(class))
+	if err == nil && class.Spec.MetadataOptions.Firmware() {
+		_, err = ignitionOf(files)
+	}
 	return err
 }
 
@@ -164,6 +167,9 @@ func (l *launch) bootImage(ctx context.Context) ([]byte, error) {
 	files, err := source.render(data)
 	if err != nil {
 		return nil, &LaunchError{Reason: ReasonBootData, err: err}
+	}
+	if l.intent.Firmware {
+		return ignitionOf(files)
 	}
 	image, err := files.ISO()
 	if err != nil {

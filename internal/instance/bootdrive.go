@@ -30,9 +30,9 @@ func short(uid string) string {
 	return head
 }
 
-// bootVolume is the ISO's volume, empty when the VM gets none.
-func (l *launch) bootVolume() string {
-	if l.intent.ISOStorage == "" {
+// driveVolume is the ISO for the VM's drive, empty when it gets none.
+func (l *launch) driveVolume() string {
+	if l.intent.ISOStorage == "" || l.intent.Firmware {
 		return ""
 	}
 	return isoVolume(l.intent.ISOStorage, l.id)
@@ -50,7 +50,12 @@ func (p *Provider) TakeBackBootDrive(ctx context.Context, claim *karpv1.NodeClai
 		return err
 	}
 	if ok && in.ISOStorage != "" {
-		if err := p.detachBootDrive(ctx, claim, in); err != nil {
+		err := p.detachBootDrive(ctx, claim, in)
+		if errors.Is(err, errNoRoot) {
+			// The VM must keep its file, since it names it. The token is of no use to it.
+			return errors.Join(err, p.Boot.Revoke(ctx, claim))
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -85,6 +90,11 @@ func (p *Provider) detachBootDrive(ctx context.Context, claim *karpv1.NodeClaim,
 		return fmt.Errorf("VM %d on host %s is not ours: %s", in.VMID, host, why)
 	}
 	volume := isoVolume(in.ISOStorage, id)
+	if in.Firmware {
+		if err := p.takeFirmwareBack(ctx, in, host, cfg); err != nil {
+			return err
+		}
+	}
 	for _, drive := range cfg.Drives() {
 		if drive.VolumeID != volume {
 			continue

@@ -6,6 +6,7 @@ package instance_test
 import (
 	"net/url"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +60,14 @@ func (w *world) configOf(in instance.Intent) proxmox.VMConfig {
 	return cfg
 }
 
+// drive is what the VM booted from. A VM that was started takes a moment to look.
+func (w *world) drive(in instance.Intent) string {
+	w.t.Helper()
+	var image any
+	w.Eventually(func() (ok bool) { image, ok = w.booted.Load(in.VMID); return ok }).WithTimeout(30 * time.Second).Should(BeTrue())
+	return string(image.([]byte))
+}
+
 func TestProxmoxMakesTheBootDataOfItsOwnDrive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1, func(s *pvesim.Scenario) {
@@ -87,12 +96,11 @@ func TestProxmoxMakesTheBootDataOfItsOwnDrive(t *testing.T) {
 	} {
 		w.Expect(cfg.Options).To(HaveKeyWithValue(option, want))
 	}
-	image, ok := w.booted.Load(in.VMID)
-	w.Expect(ok).To(BeTrue())
+	image := w.drive(in)
 	for _, text := range []string{"hostname: own", "user: ops", "secret+1@x", "# of the vendor", "address: '10.1.2.7'", "'10.1.2.53'"} {
-		w.Expect(string(image.([]byte))).To(ContainSubstring(text), "the guest reads it from its drive")
+		w.Expect(image).To(ContainSubstring(text), "the guest reads it from its drive")
 	}
-	w.Expect(string(image.([]byte))).NotTo(ContainSubstring("package_upgrade"))
+	w.Expect(image).NotTo(ContainSubstring("package_upgrade"))
 
 	// Nothing of ours is to be taken back: no ISO, no token. The drive stays.
 	w.expectNoBootDrives()
@@ -130,8 +138,7 @@ func TestATemplateWithoutCloudInitDriveIsNoObstacle(t *testing.T) {
 			w.Expect(ok).To(BeTrue())
 			w.Expect(drive).To(And(HaveField("Slot", c.slot), HaveField("Storage", c.storage)))
 			w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig0", "ip=dhcp"), "else the drive has no word about the interface")
-			image, _ := w.booted.Load(in.VMID)
-			w.Expect(string(image.([]byte))).To(And(ContainSubstring("hostname: own"), ContainSubstring("type: dhcp4")))
+			w.Expect(w.drive(in)).To(And(ContainSubstring("hostname: own"), ContainSubstring("type: dhcp4")))
 			w.deleted(p, claim)
 			w.expectNothingLeft()
 		})

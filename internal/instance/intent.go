@@ -44,6 +44,8 @@ type Intent struct {
 	Pool    string `json:"pool,omitempty"`
 	// ISOStorage takes the boot drive; empty = the VM gets none.
 	ISOStorage string `json:"isoStorage,omitempty"`
+	// Firmware: what is put there is no drive but Ignition, for QEMU to hand over.
+	Firmware bool `json:"firmware,omitempty"`
 	// MACs by interface, fixed now so that the boot drive can be made while the
 	// clone is still running.
 	MACs map[string]string `json:"macs,omitempty"`

@@ -225,9 +225,10 @@ func (in *Intent) chooseStorages(view inventory.View, class *v1alpha1.ProxmoxNod
 		in.Storage = class.Spec.BootDevice.Storage
 	}
 	in.Full = class.Spec.BootDevice.FullClone || in.Storage != disk.Storage || !linkable(snapshot, template)
-	if !class.Spec.MetadataOptions.CDROM() {
+	if !class.Spec.MetadataOptions.Rendered() {
 		return nil
 	}
+	in.Firmware = class.Spec.MetadataOptions.Firmware()
 	storage, err := ISOStorage(snapshot, in.Host, class.Spec.MetadataOptions.Storage)
 	if err != nil {
 		return fmt.Errorf("%s/%s: %w", in.Region, in.Host, err)

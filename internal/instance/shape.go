@@ -43,6 +43,9 @@ func (l *launch) ensureShaped(ctx context.Context, cfg proxmox.VMConfig) (growin
 		if err = l.ensureBound(gctx); err != nil {
 			return err
 		}
+		if err = l.ensureFirmware(gctx); err != nil {
+			return err
+		}
 		if growing, err = l.grow(gctx, cfg); err != nil || l.growsQuickly() {
 			return err
 		}
@@ -77,11 +80,11 @@ func (l *launch) ensureConfigured(ctx context.Context) (proxmox.VMConfig, error)
 		name: l.claim.Name, id: l.id, instanceType: l.intent.InstanceType,
 		cores: l.intent.Cores, memoryMiB: l.intent.MemoryMiB,
 		tags: l.class.Spec.Tags, macs: l.intent.MACs,
-		firewalled: firewalledInterfaces(l.class), iso: l.bootVolume(), devices: l.intent.Devices,
+		firewalled: firewalledInterfaces(l.class), iso: l.driveVolume(), devices: l.intent.Devices,
 		network: l.intent.Network, binding: l.intent.Binding,
 		shares: l.class.Spec.Shares, hooks: l.class.Spec.HookScripts,
 	}
-	if want.iso == "" {
+	if l.intent.ISOStorage == "" {
 		// Never both: the class may have changed since the launch was planned.
 		if want.cloudInit, err = l.Boot.cloudInit(ctx, l.class); err != nil {
 			return cfg, err

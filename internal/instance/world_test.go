@@ -57,17 +57,23 @@ type world struct {
 	class   *v1alpha1.ProxmoxNodeClass
 	// booted are the drives that VMs booted with, by VMID.
 	booted *sync.Map
+	// firmware are the files that VMs booted with in their firmware interface.
+	firmware *sync.Map
 }
 
-// watched guests do nothing, and leave a note of what was in their CD drives.
+// watched guests do nothing, and leave a note of what was in their CD drives and in
+// their firmware.
 type watched struct {
 	pvesim.CooperativeGuests
-	drives *sync.Map
+	drives, firmware *sync.Map
 }
 
 func (g watched) Boot(ctx context.Context, m *pvesim.Machine) {
 	for _, cd := range m.CDROMs() {
 		g.drives.Store(m.VMID, cd.Image)
+	}
+	if len(m.Firmware) > 0 {
+		g.firmware.Store(m.VMID, m.Firmware)
 	}
 	g.CooperativeGuests.Boot(ctx, m)
 }
@@ -79,8 +85,8 @@ func newWorld(t *testing.T, hosts int, change ...func(*pvesim.Scenario)) *world 
 	for _, c := range change {
 		c(scenario)
 	}
-	booted := &sync.Map{}
-	sim, err := pvesim.New(scenario, pvesim.Options{Speed: speed, Guests: watched{drives: booted}})
+	booted, firmware := &sync.Map{}, &sync.Map{}
+	sim, err := pvesim.New(scenario, pvesim.Options{Speed: speed, Guests: watched{drives: booted, firmware: firmware}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(sim.Start(t.Context())).To(Succeed())
 	t.Cleanup(sim.Close)
@@ -99,7 +105,7 @@ func newWorld(t *testing.T, hosts int, change ...func(*pvesim.Scenario)) *world 
 			"user-data": []byte("#cloud-config\nhostname: {{ .Metadata.Hostname }}\n"),
 		}},
 	).Build()
-	w := &world{WithT: g, t: t, sim: sim, kube: kube, booted: booted}
+	w := &world{WithT: g, t: t, sim: sim, kube: kube, booted: booted, firmware: firmware}
 	w.class = &v1alpha1.ProxmoxNodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "default"},
 		Spec: v1alpha1.ProxmoxNodeClassSpec{

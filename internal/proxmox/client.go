@@ -104,6 +104,8 @@ type Client interface {
 	UploadISO(ctx context.Context, host, storage, name string, image []byte) (UPID, error)
 	// Volumes lists a storage's volumes of one content type ("iso", "images"...).
 	Volumes(ctx context.Context, host, storage, content string) ([]Volume, error)
+	// VolumePath is where a volume is on its Host: a file, for ISO images.
+	VolumePath(ctx context.Context, host, volid string) (string, error)
 	// DeleteVolume removes a volume; one that does not exist is no error.
 	// The UPID is empty when Proxmox was done at once.
 	DeleteVolume(ctx context.Context, host, volid string) (UPID, error)

@@ -128,7 +128,7 @@ func TestLoadConfigMessages(t *testing.T) {
 		"user alone":      {"clusters:\n" + cluster + "  username: root@pam\n", "clusters[0].password: missing beside username"},
 		"password alone":  {"clusters:\n" + cluster + "  password: s3cr3t\n", "clusters[0].username: missing beside password: want user@realm"},
 		"user, no realm":  {"clusters:\n" + cluster + "  username: root\n  password: s3cr3t\n", `line 4: clusters[0].username: found "root", want user@realm, for instance root@pam`},
-		"other root":      {goodClusters + "  root: {username: admin@pve, password: s3cr3t}\n", `clusters[0].root.username: found "admin@pve", want root@pam: no other user, and no token, may set affinity and hugepages`},
+		"other root":      {goodClusters + "  root: {username: admin@pve, password: s3cr3t}\n", `clusters[0].root.username: found "admin@pve", want root@pam: no other user, and no token, may set affinity, hugepages and args`},
 		"root, no word":   {goodClusters + "  root: {username: root@pam}\n", "clusters[0].root.password_file: missing: want the file with root's password, or password"},
 		"root twice":      {goodClusters + "  root: {password: s3cr3t, password_file: DIR/secret}\n", "clusters[0].root.password_file: found beside root.password: give one of them"},
 		"no root file":    {goodClusters + "  root: {password_file: DIR/none}\n", "none: no such file or directory: mount the file with root's password"},

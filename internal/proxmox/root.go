@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// RootUser is the only user whom Proxmox lets set affinity and hugepages. It must
-// be a login: the checks compare names, and a token of root has another one.
+// RootUser is the only user whom Proxmox lets set affinity, hugepages and arguments
+// of QEMU. It must be a login: the checks compare names, and a token of root has another one.
 const RootUser = "root@pam"
 
 // RootLogin is a login of root, for what Proxmox reserves for it. Whoever has
@@ -24,12 +24,16 @@ type RootLogin struct {
 	PasswordFile string
 }
 
-// Root does what only root may. It is one method wide so that nothing else can be
+// Root does what only root may. It is as narrow as that, so that nothing else can be
 // done with that login.
 type Root interface {
 	// Bind sets a VM's affinity and hugepages. The VM must be stopped: on a
 	// running one the change would wait for the next start.
 	Bind(ctx context.Context, host string, vmid int, options RootOptions) error
+	// HandOver lets a VM, configured as given, find a file of the Host in its firmware
+	// interface as Ignition's config; an empty path takes it back. It takes effect
+	// with the next start. Other arguments of QEMU stay.
+	HandOver(ctx context.Context, host string, vmid int, config VMConfig, path string) error
 }
 
 // RootOptions are options of a VM that only root may set. Empty ones stay as they are.
@@ -79,11 +83,23 @@ func (r rootClient) Bind(ctx context.Context, host string, vmid int, options Roo
 	return r.client.UpdateVM(ctx, host, vmid, ConfigChange{Set: set, Digest: options.Digest})
 }
 
+func (r rootClient) HandOver(ctx context.Context, host string, vmid int, config VMConfig, path string) error {
+	args, err := config.handedOver(path)
+	if err != nil || args == config.Options["args"] {
+		return err
+	}
+	change := ConfigChange{Set: map[string]string{"args": args}, Digest: config.Digest}
+	if args == "" {
+		change.Set, change.Delete = nil, []string{"args"}
+	}
+	return r.client.UpdateVM(ctx, host, vmid, change)
+}
+
 // check tells what is wrong with the login.
 func (r *RootLogin) check() error {
 	switch {
 	case r.Username != RootUser:
-		return fmt.Errorf("root.username: found %q, want %s: no other user, and no token, may set affinity and hugepages", r.Username, RootUser)
+		return fmt.Errorf("root.username: found %q, want %s: no other user, and no token, may set affinity, hugepages and args", r.Username, RootUser)
 	case r.Password != "" && r.PasswordFile != "":
 		return errors.New("root.password_file: found beside root.password: give one of them")
 	case r.Password == "" && r.PasswordFile == "":

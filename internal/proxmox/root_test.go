@@ -51,6 +51,43 @@ func TestRootBindsAndTheTokenMayNot(t *testing.T) {
 	}
 }
 
+func TestRootHandsAFileToTheFirmware(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"8.4", "9.2"} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			ctx := testContext(t)
+			sim, token := simulate(t, release)
+			g.Expect(clone(ctx, token, nodeID)).To(Succeed())
+			cfg := simConfig(sim)
+			cfg.Root = &proxmox.RootLogin{Username: proxmox.RootUser, Password: pvesim.RootPassword}
+			root, err := proxmox.NewRoot(cfg, proxmox.Options{})
+			g.Expect(err).NotTo(HaveOccurred())
+			task, err := token.UploadISO(ctx, "pve1", "local", "x.iso", []byte("{}"))
+			g.Expect(end(ctx, token, task, err)).To(Succeed())
+			path, err := token.VolumePath(ctx, "pve1", "local:iso/x.iso")
+			g.Expect(err).NotTo(HaveOccurred())
+
+			hand := func(path string) proxmox.VMConfig {
+				before, err := token.VMConfig(ctx, "pve1", nodeID)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(root.HandOver(ctx, "pve1", nodeID, before, path)).To(Succeed())
+				after, err := token.VMConfig(ctx, "pve1", nodeID)
+				g.Expect(err).NotTo(HaveOccurred())
+				return after
+			}
+			err = token.UpdateVM(ctx, "pve1", nodeID, proxmox.ConfigChange{Set: map[string]string{"args": "-foo"}})
+			g.Expect(err).To(MatchError(ContainSubstring("only root can set 'args' config")))
+			handed := hand(path)
+			g.Expect(handed.HasFirmwareFile(path)).To(BeTrue())
+			g.Expect(handed.Options["args"]).To(Equal("-fw_cfg name=opt/com.coreos/config,file=" + path + " -fw_cfg name=opt/org.flatcar-linux/config,file=" + path))
+			g.Expect(hand(path).Digest).To(Equal(handed.Digest), "what is there is not written again")
+			g.Expect(hand("").Options).NotTo(HaveKey("args"))
+		})
+	}
+}
+
 func TestACloneKeepsWhatOnlyRootMaySet(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {

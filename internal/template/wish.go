@@ -40,7 +40,7 @@ func WishOf(template *v1alpha1.ProxmoxTemplate, classes []v1alpha1.ProxmoxNodeCl
 	}
 	for _, class := range classes {
 		ref := class.Spec.InstanceTemplateRef
-		if ref.Kind == v1alpha1.ProxmoxTemplateKind && ref.Name == template.Name && !class.Spec.MetadataOptions.CDROM() {
+		if ref.Kind == v1alpha1.ProxmoxTemplateKind && ref.Name == template.Name && !class.Spec.MetadataOptions.Rendered() {
 			w.CloudInit = true
 		}
 	}

@@ -85,7 +85,7 @@ func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 	hw := hardware{
 		vmid: m.VMID, uuid: m.UUID, serial: m.SMBIOS["serial"], bootID: m.BootID,
 		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes, devices: m.Devices,
-		storage: m.Disk, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent, health: m.Health,
+		storage: m.Disk, firmware: m.Firmware, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent, health: m.Health,
 	}
 	defer m.SetAgent(nil)
 	for _, n := range m.NICs {
@@ -156,6 +156,8 @@ type hardware struct {
 	// devices are the mappings of its PCI devices.
 	devices []string
 	storage pvesim.GuestDisk
+	// firmware are the files of the firmware interface.
+	firmware map[string][]byte
 	// drives returns the images in the CD-ROM drives, in the order of the slots.
 	drives func() [][]byte
 	// setAgent starts the guest agent; the machine lets nobody ask it unless the

@@ -65,6 +65,12 @@ func (g *guest) configure() (system, bool) {
 		g.console.printf("ignition: not the first boot, nothing to do")
 		return g.ignited(), true
 	}
+	for _, name := range []string{"opt/org.flatcar-linux/config", "opt/com.coreos/config"} {
+		if config, ok := g.firmware[name]; ok {
+			g.console.printf("ignition: reading %s of the firmware", name)
+			return g.ignite(config)
+		}
+	}
 	if s, found := findSeed(g.drives(), g.console); found {
 		switch {
 		case isTalos(s.userData):

@@ -22,6 +22,8 @@ type Instance struct {
 	BootID  string
 	Options map[string]string
 	Disk    *GuestDisk
+	// Firmware are the files of the guest's firmware interface, by name.
+	Firmware map[string][]byte
 
 	engine   *Engine
 	cancel   context.CancelFunc
@@ -100,7 +102,7 @@ func (e *Engine) powerOn(g *Guest) {
 	ctx, cancel := context.WithCancel(e.ctx)
 	in := &Instance{
 		VMID: g.VMID, Host: g.Host, Name: g.Config.Options["name"], BootID: uuid.NewString(),
-		Options: maps.Clone(g.Config.Options), Disk: e.bootDisk(g), engine: e, cancel: cancel,
+		Options: maps.Clone(g.Config.Options), Disk: e.bootDisk(g), Firmware: e.firmwareFiles(g), engine: e, cancel: cancel,
 		shutdown: make(chan struct{}), done: make(chan struct{}), health: Well, changed: make(chan struct{}),
 	}
 	if g.uptime.IsZero() {

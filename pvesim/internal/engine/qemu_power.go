@@ -175,6 +175,13 @@ func (e *Engine) prepareStart(t *tasks.Task, g *Guest) error {
 	if host := e.host(g.Host); g.Config.Int("sockets", 1)*g.Config.Int("cores", 1) > int64(host.CPUs()) {
 		return failf("MAX %d vcpus allowed per VM on this node", host.CPUs())
 	}
+	files := e.firmwareFiles(g)
+	for _, name := range sortedKeys(files) {
+		if files[name] == nil {
+			t.Logf("kvm: -fw_cfg name=%s: can't load the file", name)
+			return failf("start failed: QEMU exited with code 1")
+		}
+	}
 	if err := e.checkNUMA(g); err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ type rendering struct {
 // boot data of.
 func (c *Checker) bootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) {
 	conditions := class.StatusConditions()
-	if options := class.Spec.MetadataOptions; !options.CDROM() && !options.ProxmoxDrive() {
+	if options := class.Spec.MetadataOptions; !options.Rendered() && !options.ProxmoxDrive() {
 		conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
 		return
 	}

@@ -34,9 +34,18 @@ func privileges(z zone) *finding {
 		}
 	}
 	if len(missing) == 0 {
-		return nil
+		return rootLogin(z)
 	}
 	return z.onHost("%s", lacks(z.facts().User, held, missing))
+}
+
+// rootLogin looks whether there is a login of root, for what Proxmox lets no token do.
+func rootLogin(z zone) *finding {
+	if !z.class.Spec.MetadataOptions.Firmware() || z.root {
+		return nil
+	}
+	return z.inRegion("spec.metadataOptions.type fwcfg sets arguments of QEMU, and Proxmox lets only a login of root@pam do that; " +
+		"give this region a root login in the cloud config (docs/boot-data.md), or take an image whose Ignition has the platform proxmoxve, and type cdrom")
 }
 
 // needs lists what a launch in the zone takes, as far as it is known what it uses.
@@ -140,7 +149,7 @@ func diskNeeds(z zone) []need {
 // isoNeeds: the boot drive is uploaded, and deleted again, for which Proxmox wants
 // Datastore.Allocate.
 func isoNeeds(z zone) []need {
-	if !z.class.Spec.MetadataOptions.CDROM() {
+	if !z.class.Spec.MetadataOptions.Rendered() {
 		return nil
 	}
 	name := z.class.Spec.MetadataOptions.Storage

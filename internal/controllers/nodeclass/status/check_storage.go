@@ -24,7 +24,7 @@ func storages(z zone) *finding {
 			return z.onHost("spec.bootDevice.storage %q takes %s but no disk images; run: pvesm set %s --content images,%s", storage, content, storage, content)
 		}
 	}
-	if z.class.Spec.MetadataOptions.CDROM() {
+	if z.class.Spec.MetadataOptions.Rendered() {
 		if _, err := instance.ISOStorage(z.snapshot, z.host, z.class.Spec.MetadataOptions.Storage); err != nil {
 			return z.onHost("%v", err)
 		}

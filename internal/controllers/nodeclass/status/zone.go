@@ -28,6 +28,8 @@ type zone struct {
 	tooSlow, almostTooSlow string
 	// unboundable says why VMs cannot be tied to cells or cores as the class asks.
 	unboundable string
+	// root: there is a login of root beside the token.
+	root bool
 	// before tells that the zone was usable when it was last checked.
 	before bool
 }
@@ -76,7 +78,7 @@ func (c *Checker) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View, s
 			continue
 		}
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, before: selected[region+"/"+host]}
+			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, root: c.instances.HasRoot(region), before: selected[region+"/"+host]}
 			if template, ok := source.zones[z.String()]; ok {
 				z.template = &template
 				z.config = snapshot.Guests[template.VMID].Config

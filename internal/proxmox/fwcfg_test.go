@@ -1,0 +1,48 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestOtherArgumentsOfQEMUStay(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	const own = "-virtfs local,path=/tank/a,,b,mount_tag=a -smbios 'type=0,vendor=A B'"
+	recorder := &lastWrite{}
+	root := rootClient{recorder}
+	for args, path := range map[string]string{
+		own: "/var/lib/vz/template/iso/a.iso",
+		own + " -fw_cfg name=opt/org.flatcar-linux/config,file=/old.ign": "/mnt/pve/nfs-1/template/iso/a.iso",
+	} {
+		config := VMConfig{Options: map[string]string{"args": args}, Digest: "d"}
+		g.Expect(root.HandOver(t.Context(), "pve1", 1, config, path)).To(Succeed())
+		g.Expect(recorder.change.Set["args"]).To(Equal(own + " -fw_cfg name=opt/com.coreos/config,file=" + path + " -fw_cfg name=opt/org.flatcar-linux/config,file=" + path))
+		g.Expect(recorder.change.Digest).To(Equal("d"))
+		config.Options["args"] = recorder.change.Set["args"]
+		g.Expect(root.HandOver(t.Context(), "pve1", 1, config, "")).To(Succeed())
+		g.Expect(recorder.change.Set["args"]).To(Equal(own))
+	}
+	for _, path := range []string{"relative", "/a b", "/a,b", "/a'b", "/a/../b", "/a;b", "/a\n-device evil", "/a -device evil"} {
+		recorder.change = ConfigChange{}
+		err := root.HandOver(t.Context(), "pve1", 1, VMConfig{}, path)
+		g.Expect(err).To(MatchError(ContainSubstring("cannot be named in QEMU's arguments")), path)
+		g.Expect(recorder.change.Set).To(BeEmpty())
+	}
+}
+
+// lastWrite keeps what was asked of it.
+type lastWrite struct {
+	Client
+	change ConfigChange
+}
+
+func (l *lastWrite) UpdateVM(_ context.Context, _ string, _ int, change ConfigChange) error {
+	l.change = change
+	return nil
+}
