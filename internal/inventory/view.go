@@ -87,8 +87,10 @@ type PollError struct {
 	Err   error
 }
 
+// Error leaves out how often: what is told of it, in conditions for one, would change
+// with each poll.
 func (e *PollError) Error() string {
-	return fmt.Sprintf("polling %s failed %d times since %s, %v", e.Region, e.Count, e.Since.UTC().Format(time.RFC3339), e.Err)
+	return fmt.Sprintf("polling %s has failed since %s, %v", e.Region, e.Since.UTC().Format(time.RFC3339), e.Err)
 }
 
 func (e *PollError) Unwrap() error { return e.Err }
