@@ -224,6 +224,37 @@ func TestADeviceGoesToOneVMAtATime(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/302/status/start")
 }
 
+func TestADirectoryMustBeMappedOnTheHostOfAVM(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"8.4", "9.2"} {
+		s := pvesim.DefaultScenario(2)
+		s.Version = release
+		s.Mappings = []pvesim.Mapping{{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank/data"}}}
+		c := asRoot(t, s)
+		for host, template := range map[string]string{"pve1": "9000", "pve2": "9001"} {
+			vm := "/nodes/" + host + "/qemu/30" + host[3:]
+			c.task("POST", "/nodes/"+host+"/qemu/"+template+"/clone", "newid", "30"+host[3:])
+			c.ok("PUT", vm+"/config", "virtiofs0", "dirid=data,cache=never")
+			want := map[string]string{"pve1": "OK", "pve2": "directory mapping invalid: 'data' has no path on node 'pve2'"}[host]
+			if exit := c.exit(c.ok("POST", vm+"/status/start")); exit != want {
+				t.Errorf("on %s the start ended with %q, want %q", host, exit, want)
+			}
+		}
+		c.ok("PUT", "/nodes/pve2/qemu/302/config", "virtiofs0", "gone")
+		if exit := c.exit(c.ok("POST", "/nodes/pve2/qemu/302/status/start")); exit != "directory mapping invalid: 'gone' does not exist" {
+			t.Errorf("the start without a mapping ended with %q", exit)
+		}
+
+		ours := c.as(pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret)
+		const missing = "Permission check failed (/mapping/dir/gone, Mapping.Use)"
+		ours.refused(403, missing, "PUT", "/nodes/pve1/qemu/301/config", "virtiofs1", "dirid=gone")
+		ours.refused(403, missing, "POST", "/nodes/pve2/qemu/302/clone", "newid", "303", "full", "1")
+		if seen := ours.ok("GET", "/cluster/mapping/dir").([]any); len(seen) != 0 {
+			t.Errorf("who may use no mapping sees %v", seen)
+		}
+	}
+}
+
 func TestMaintenanceAndArchitectureOfHosts(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {

@@ -127,7 +127,7 @@ func (s *Simulator) populate() error {
 		}
 	}
 	for _, m := range sc.Mappings {
-		e.AddMapping(m.Kind, m.ID, map[string]any{"map": m.Map, "type": m.Kind})
+		s.AddMapping(m)
 	}
 	for _, g := range sc.SecurityGroups {
 		e.AddSecurityGroup(g.Name, g.Comment)
@@ -138,6 +138,11 @@ func (s *Simulator) populate() error {
 		return err
 	}
 	return s.populateGuests()
+}
+
+// AddMapping makes a resource mapping, or replaces it, as an admin does.
+func (s *Simulator) AddMapping(m Mapping) {
+	s.engine.AddMapping(m.Kind, m.ID, map[string]any{"map": m.Map, "type": m.Kind})
 }
 
 func (s *Simulator) populateFiles() {

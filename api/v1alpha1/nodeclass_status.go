@@ -22,6 +22,8 @@ const (
 	ConditionStorageReady = "StorageReady"
 	// ConditionNetworkReady is true when such a Host has the bridges and VLANs of the Template's interfaces.
 	ConditionNetworkReady = "NetworkReady"
+	// ConditionSharesReady is true when such a Host has the directories of the shares.
+	ConditionSharesReady = "SharesReady"
 	// ConditionSecurityGroupsReady is true when the security groups exist.
 	ConditionSecurityGroupsReady = "SecurityGroupsReady"
 	// ConditionTagsAllowed is true when the Cluster lets us write the tags.
@@ -74,6 +76,8 @@ const (
 	ReasonBridgesNotFound = "BridgesNotFound"
 	// ReasonNetworkInvalid says that spec.network, or ipconfigN of the Template, has a bad address pool or interface.
 	ReasonNetworkInvalid = "NetworkInvalid"
+	// ReasonDirectoriesNotFound says that a directory mapping is not there, or not on the Host.
+	ReasonDirectoriesNotFound = "DirectoriesNotFound"
 	// ReasonSecurityGroupsNotFound says that a security group does not exist.
 	ReasonSecurityGroupsNotFound = "SecurityGroupsNotFound"
 	// ReasonTagsForbidden says that the Cluster does not let us write a tag.
@@ -127,6 +131,7 @@ func (in *ProxmoxNodeClass) StatusConditions(opts ...status.ForOption) status.Co
 		ConditionInstanceTemplateReady,
 		ConditionStorageReady,
 		ConditionNetworkReady,
+		ConditionSharesReady,
 		ConditionSecurityGroupsReady,
 		ConditionTagsAllowed,
 		ConditionResourcePoolReady,

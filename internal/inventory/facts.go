@@ -29,6 +29,9 @@ type Facts struct {
 	Pools map[string]bool
 	// Snippets on the storages that somebody asked about, by volume.
 	Snippets map[StorageKey]map[string]bool
+	// Directories are the directory mappings that we may see, by ID; nil before somebody
+	// asked.
+	Directories map[string]proxmox.DirectoryMapping
 }
 
 // Fact names one of the Facts, for Doubt.
@@ -44,6 +47,8 @@ var (
 	FactSecurityGroups = Fact{kind: "security groups"}
 	// FactVNets are the virtual networks of the SDN.
 	FactVNets = Fact{kind: "vnets"}
+	// FactDirectories are the directory mappings. They are not known before somebody asked.
+	FactDirectories = Fact{kind: "directories"}
 )
 
 // FactBridges are the bridges of a Host.
@@ -59,7 +64,9 @@ func FactSnippets(key StorageKey) Fact {
 }
 
 // onDemand tells whether a Fact is read only once somebody asked for it.
-func (f Fact) onDemand() bool { return f.kind == "pool" || f.kind == "snippets" }
+func (f Fact) onDemand() bool {
+	return f.kind == "pool" || f.kind == "snippets" || f == FactDirectories
+}
 
 const (
 	// factRetry is how soon one that could not be read is tried again, and longer

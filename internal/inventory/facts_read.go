@@ -94,6 +94,11 @@ func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error)
 	case FactVNets.kind:
 		vnets, err := c.client.VNets(ctx)
 		return func(f *Facts) { f.VNets = byName(vnets, func(v proxmox.VNet) string { return v.Name }) }, err
+	case FactDirectories.kind:
+		mappings, err := c.client.DirectoryMappings(ctx)
+		return func(f *Facts) {
+			f.Directories = byName(mappings, func(m proxmox.DirectoryMapping) string { return m.ID })
+		}, err
 	case "bridges":
 		bridges, err := c.client.Bridges(ctx, fact.of)
 		return func(f *Facts) {

@@ -34,6 +34,8 @@ type Client interface {
 	Maintenance(ctx context.Context) ([]string, error)
 	// PCIMappings lists the PCI resource mappings that the caller may see.
 	PCIMappings(ctx context.Context) ([]PCIMapping, error)
+	// DirectoryMappings lists the directory mappings that the caller may see.
+	DirectoryMappings(ctx context.Context) ([]DirectoryMapping, error)
 	// Permissions reads the caller's privileges by path.
 	Permissions(ctx context.Context) (Permissions, error)
 	// SecurityGroups lists the names of the Cluster's firewall groups.

@@ -304,7 +304,8 @@ func TestMaintenanceAndMappingsOfTheSimulator(t *testing.T) {
 		sim, c := simulate(t, release, func(s *pvesim.Scenario) {
 			s.Hosts[1].Arch = "aarch64"
 			s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Mapping.Use")
-			s.Mappings = []pvesim.Mapping{{Kind: "pci", ID: "gpu", Map: []string{"node=pve1,path=0000:01:00.0,id=10de:2204", "node=pve2,path=0000:02:00,id=10de:2204"}}}
+			s.Mappings = []pvesim.Mapping{{Kind: "pci", ID: "gpu", Map: []string{"node=pve1,path=0000:01:00.0,id=10de:2204", "node=pve2,path=0000:02:00,id=10de:2204"}},
+				{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank/data", "node=pve2,path=/srv"}}}
 		})
 		g.Expect(sim.SetMaintenance("pve2", true)).To(Succeed())
 		g.Expect(c.Maintenance(testContext(t))).To(Equal([]string{"pve2"}))
@@ -315,5 +316,6 @@ func TestMaintenanceAndMappingsOfTheSimulator(t *testing.T) {
 		g.Expect(c.PCIMappings(testContext(t))).To(Equal([]proxmox.PCIMapping{{ID: "gpu", Devices: []proxmox.PCIDevice{
 			{Host: "pve1", Path: "0000:01:00.0"}, {Host: "pve2", Path: "0000:02:00"},
 		}}}))
+		g.Expect(c.DirectoryMappings(testContext(t))).To(Equal([]proxmox.DirectoryMapping{{ID: "data", Paths: map[string]string{"pve1": "/tank/data", "pve2": "/srv"}}}))
 	}
 }

@@ -71,6 +71,9 @@ func (e *Engine) checkClone(r *Request) (*cloneJob, error) {
 	if err := e.checkBridges(r, config); err != nil {
 		return nil, err
 	}
+	if err := e.checkMappings(r, config); err != nil {
+		return nil, err
+	}
 	if job.target != "" && !shared {
 		return nil, failf("can't clone VM to node '%s' (VM uses local storage)", job.target)
 	}

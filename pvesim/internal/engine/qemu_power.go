@@ -185,6 +185,9 @@ func (e *Engine) prepareStart(t *tasks.Task, g *Guest) error {
 	if err := e.checkNUMA(g); err != nil {
 		return err
 	}
+	if err := e.checkShares(g); err != nil {
+		return err
+	}
 	if err := e.reservePCI(g); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ var optionPrivileges = byOption(map[string]string{
 	"VM.Config.Memory":  "memory balloon shares allow-ksm",
 	"VM.Config.HWType":  "acpi hotplug kvm machine scsihw smbios1 tablet vga watchdog audio0 rng0",
 	"VM.Config.Options": "agent autostart bios description keyboard localtime name onboot ostype protection reboot startdate startup template tags tdf migrate_downtime migrate_speed",
-	"VM.Config.Disk":    "boot bootdisk vmstatestorage virtiofs unused",
+	"VM.Config.Disk":    "boot bootdisk vmstatestorage unused",
 	"VM.Config.Network": "net",
 	"VM.PowerMgmt":      "freeze",
 })
@@ -105,6 +105,11 @@ func (e *Engine) checkOption(r *Request, t target, opt, v string) error {
 		return e.needOnVM(r, t, "VM.Config.HWType")
 	case "hostpci", "usb":
 		return e.checkDevice(r, t, opt, v)
+	case "virtiofs":
+		if err := e.needOnVM(r, t, "VM.Config.Disk"); err != nil {
+			return err
+		}
+		return e.checkMappings(r, map[string]string{opt: v})
 	case "startup":
 		if err := e.needOnVM(r, t, "VM.Config.Options"); err != nil {
 			return err

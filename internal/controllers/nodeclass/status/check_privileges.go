@@ -182,12 +182,15 @@ func unseenStorages(held proxmox.Permissions) []need {
 }
 
 // deviceNeeds are the privileges on what the Template's devices are attached to,
-// all of which are checked again when it is cloned.
+// all of which are checked again when it is cloned, and on the class's shares.
 func deviceNeeds(z zone) []need {
-	if z.config == nil {
-		return nil
-	}
 	var out []need
+	for _, s := range sharesOf(z) {
+		out = append(out, need{path: "/mapping/dir/" + s.mapping, privilege: "Mapping.Use"})
+	}
+	if z.config == nil {
+		return out
+	}
 	for _, nic := range z.config.NICs() {
 		if path, ok := bridgePath(z, nic); ok {
 			out = append(out, need{path: path, privilege: "SDN.Use"})
@@ -200,9 +203,6 @@ func deviceNeeds(z zone) []need {
 			if mapping := properties.Value("mapping"); mapping != "" {
 				out = append(out, need{path: "/mapping/" + map[string]string{"hostpci": "pci", "usb": "usb"}[kind] + "/" + mapping, privilege: "Mapping.Use"})
 			}
-		case "virtiofs":
-			dir, _, _ := strings.Cut(strings.TrimPrefix(value, "dirid="), ",")
-			out = append(out, need{path: "/mapping/dir/" + dir, privilege: "Mapping.Use"})
 		case "cpu":
 			model, _, _ := strings.Cut(strings.TrimPrefix(value, "cputype="), ",")
 			if custom, ok := strings.CutPrefix(model, "custom-"); ok && z.snapshot.Version.AtLeast(9, 2) {

@@ -119,6 +119,29 @@ func TestEachTroubleHasItsConditionAndItsRemedy(t *testing.T) {
 			want: "region-1: the template's net0 has VLAN 15, but vnet \"blue\" takes no VLANs of VMs; " +
 				"run: pvesh set /cluster/sdn/vnets/blue --vlanaware 1 && pvesh set /cluster/sdn",
 		},
+		"a directory that may not be used": {
+			scenario: func(s *pvesim.Scenario) {
+				s.Mappings = []pvesim.Mapping{{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank"}}}
+			},
+			class:     sharing("data"),
+			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
+			want: "region-1/pve1: API token " + karpenter + " lacks Mapping.Use on /mapping/dir/data; run: pveum role modify ROLE --append 1 --privs \"Mapping.Use\" (ROLE is what it has on /)",
+		},
+		"no such directory mapping": {
+			scenario:  directories(pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank"}}),
+			class:     sharing("data", "cache"),
+			condition: v1alpha1.ConditionSharesReady, reason: v1alpha1.ReasonDirectoriesNotFound,
+			want: "region-1: spec.shares[1].mapping: directory mapping \"cache\" does not exist; " +
+				"run: pvesh create /cluster/mapping/dir --id cache --map node=HOST,path=DIRECTORY, with a --map for each host",
+		},
+		"a directory of the template that is elsewhere": {
+			scenario: func(s *pvesim.Scenario) {
+				directories(pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve7,path=/tank"}})(s)
+				templates("virtiofs0", "data,cache=never")(s)
+			},
+			condition: v1alpha1.ConditionSharesReady, reason: v1alpha1.ReasonDirectoriesNotFound,
+			want: "region-1/pve1: virtiofs of template 9000: directory mapping \"data\" has no directory on this host; add one (Datacenter, Resource Mappings)",
+		},
 		"no such security group": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) {
 				c.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}, {Name: "web", Interface: "net0"}}

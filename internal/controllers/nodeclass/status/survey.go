@@ -35,6 +35,7 @@ var checks = []check{
 	{v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, template, none},
 	{v1alpha1.ConditionStorageReady, v1alpha1.ReasonStorageUnsuitable, storages, snippetFacts},
 	{v1alpha1.ConditionNetworkReady, v1alpha1.ReasonBridgesNotFound, network, bridgeFacts},
+	{v1alpha1.ConditionSharesReady, v1alpha1.ReasonDirectoriesNotFound, shares, shareFacts},
 	{v1alpha1.ConditionSecurityGroupsReady, v1alpha1.ReasonSecurityGroupsNotFound, securityGroups, one(inventory.FactSecurityGroups)},
 	{v1alpha1.ConditionTagsAllowed, v1alpha1.ReasonTagsForbidden, tags, one(inventory.FactOptions)},
 	{v1alpha1.ConditionResourcePoolReady, v1alpha1.ReasonResourcePoolNotFound, pool, poolFacts},
