@@ -16,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -303,4 +304,42 @@ func TestListIsSafeForConcurrentUse(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// late answers with an outdated View when it is told to: a caller that read it just
+// before somebody else published a newer one.
+type late struct {
+	*viewer
+	outdated *inventory.View
+}
+
+func (l *late) View() inventory.View {
+	if outdated := l.outdated; outdated != nil {
+		l.outdated = nil
+		return *outdated
+	}
+	return l.viewer.View()
+}
+
+// In a burst callers come with Views that are outdated by the time they compute. What
+// they saw is no loss of an offering: three of those would hold it back.
+func TestOutdatedViewsAreNoLosses(t *testing.T) {
+	t.Parallel()
+	v := &late{viewer: newViewer()}
+	v.change(func(r map[string]*proxmox.Resources) {
+		r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 50, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: 16, MemoryBytes: 60 * gib})
+	})
+	full := v.View()
+	v.change(func(r map[string]*proxmox.Resources) { r["east"].Guests = r["east"].Guests[:len(r["east"].Guests)-1] })
+	p, _ := newProvider(t, v)
+	class := everywhere()
+	for range 4 {
+		if got := availability(find(t, p.List(class), "t1.2VCPU-6GB")); !got["pve1"] {
+			t.Fatalf("pve1 has room: %v, %v", got, p.Reasons(class, "t1.2VCPU-6GB"))
+		}
+		v.outdated = &full
+		if got := availability(find(t, p.List(class), "t1.2VCPU-6GB")); !got["pve1"] {
+			t.Errorf("what is known by now counts, not what the caller saw: %v", got)
+		}
+	}
 }

@@ -134,7 +134,7 @@ func (p *Provider) current(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string
 	l := p.lists[key]
 	p.mu.RUnlock()
 	if !l.isFrom(view, marks, c, now) {
-		l = p.refresh(key, view, marks, c)
+		l = p.refresh(key, c)
 	}
 	l.used.Store(now.Unix())
 	return l
@@ -144,11 +144,13 @@ func (l *list) isFrom(view inventory.View, marks uint64, c class, now time.Time)
 	return l != nil && l.inventory == view.Generation && l.marks == marks && l.class.equal(c) && now.UnixNano() < l.flaps.next
 }
 
-// refresh computes a NodeClass's list; callers at the same time share it.
-func (p *Provider) refresh(key listKey, view inventory.View, marks uint64, c class) *list {
+// refresh computes a NodeClass's list; callers at the same time share it. What it is
+// computed from is looked at under the lock, so that lists only ever get newer: the View
+// that a caller came with may be outdated by now, and what that one lacks is no loss.
+func (p *Provider) refresh(key listKey, c class) *list {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.deps.Clock.Now()
+	view, marks, now := p.deps.Inventory.View(), p.unavailable.current(), p.deps.Clock.Now()
 	before := p.lists[key]
 	if before.isFrom(view, marks, c, now) {
 		return before
