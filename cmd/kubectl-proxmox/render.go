@@ -90,6 +90,12 @@ func (r *render) run(ctx context.Context, args []string, out, notes io.Writer) e
 	if err != nil {
 		return fmt.Errorf("proxmoxnodeclass %s, %w", class.Name, err)
 	}
+	if class.Spec.MetadataOptions.Firmware() {
+		if r.iso != "" {
+			return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: there is no drive, leave --iso out", class.Name, class.Spec.MetadataOptions.Type)
+		}
+		files = bootdata.Files{UserData: files.UserData} // all that is handed over
+	}
 	fmt.Fprintf(notes, "# proxmoxnodeclass %s, user-data is %s; the join token is a sample\n", class.Name, bootdata.FormatOf(files.UserData))
 	return r.write(files, out)
 }

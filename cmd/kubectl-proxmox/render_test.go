@@ -78,6 +78,7 @@ func TestRenderSaysWhatIsWrong(t *testing.T) {
 		return "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec:\n  metadataOptions: " + options + "\n"
 	}
 	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: ns}\nstringData:\n  user-data: |\n    #cloud-config\n    a: {{ .Values.b }}\n"
+	ignition := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: ns}\nstringData:\n  user-data: '{\"ignition\": {\"version\": \"3.4.0\"}}'\n"
 	refers := "{type: cdrom, templatesRef: {name: s, namespace: ns}}"
 	for name, test := range map[string]struct {
 		args []string
@@ -86,6 +87,8 @@ func TestRenderSaysWhatIsWrong(t *testing.T) {
 		"no class":         {[]string{"-f", write("none.yaml", secret)}, "name a proxmoxnodeclass: the manifests have 0"},
 		"unknown class":    {[]string{"x", "-f", write("some.yaml", class(refers))}, `reading proxmoxnodeclass x`},
 		"no drive":         {[]string{"-f", write("off.yaml", class("{type: none}"))}, `proxmoxnodeclass c has metadataOptions.type "none": its VMs get no boot drive`},
+		"Proxmox's drive":  {[]string{"-f", write("own.yaml", class("{type: cloudinit}"))}, `proxmoxnodeclass c has metadataOptions.type "cloudinit": Proxmox makes the boot data`},
+		"no ISO":           {[]string{"-f", write("fw.yaml", class(strings.Replace(refers, "cdrom", "fwcfg", 1))+"---\n"+ignition), "--iso", filepath.Join(dir, "x.iso")}, "there is no drive, leave --iso out"},
 		"no secret":        {[]string{"-f", write("nosecret.yaml", class(refers))}, "reading secret ns/s of spec.metadataOptions.templatesRef"},
 		"a bad template":   {[]string{"-f", write("bad.yaml", class(refers)+"---\n"+secret)}, `rendering secret ns/s of spec.metadataOptions.templatesRef, user-data: line 2, column 13: missing key "b"; valuesRef has no keys`},
 		"an unknown field": {[]string{"-f", write("typo.yaml", class("{typ: cdrom}"))}, `unknown field "spec.metadataOptions.typ"`},
@@ -96,6 +99,9 @@ func TestRenderSaysWhatIsWrong(t *testing.T) {
 		_, _, err := call(t, append([]string{"render"}, test.args...)...)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)), name)
 	}
+	out, _, err := call(t, "render", "-f", filepath.Join(dir, "fw.yaml"))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(out).To(And(HavePrefix("==> user-data <=="), Not(ContainSubstring("network-config"))), "Ignition is all that is handed over")
 }
 
 func TestHelpNamesTheCommands(t *testing.T) {
