@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -113,6 +114,10 @@ func unusable(row proxmox.HostRow, limits HostSettings, failure error) string {
 	case limits.Excluded:
 		return "excluded by settings"
 	case isConclusive(failure):
+		// Not how often it was asked: conditions that quote this would change at each poll.
+		if poll, ok := errors.AsType[*PollError](failure); ok {
+			return fmt.Sprintf("the Cluster does not answer since %s: %v", poll.Since.UTC().Format(time.RFC3339), poll.Err)
+		}
 		return fmt.Sprintf("the Cluster does not answer: %v", failure)
 	case !row.Online:
 		return "offline"
