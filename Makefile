@@ -24,6 +24,14 @@ endif
 # envtest's API server is the one in kubeplane, under the names that it looks for.
 ENVTEST := $(CACHE)/envtest
 
+# Everything but tests with the race detector is compiled in the way of the released binary, so that it is compiled once.
+PLAIN := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath'
+IMAGE ?= ghcr.io/karpenter-proxmox/karpenter-provider-proxmox
+CRANE := github.com/google/go-containerregistry/cmd/crane@v0.22.1
+VERSION ?= dev
+# The time of the source is that of everything in the image.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
 HELM := $(BIN)/helm
 HELM_DOCS := $(BIN)/helm-docs
@@ -64,7 +72,7 @@ clean: ## Remove everything that was built (Go's own cache stays)
 ##@ Tests
 
 .PHONY: test
-test: vet lint verify unit recipes kubeplane-test e2e ## Everything that CI checks
+test: vet lint verify unit recipes kubeplane-test e2e reproducible ## Everything that CI checks
 
 .PHONY: unit
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Tests beside the code, with the race detector and a real API server
@@ -131,7 +139,7 @@ verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, wi
 .PHONY: lint
 lint: ## Lint, import directions included
 	$(call say,"linting (first time: 2-5 minutes to build golangci-lint and its cache; then seconds)")
-	$(TOOL) golangci-lint run --allow-serial-runners ./...
+	$(PLAIN) $(TOOL) golangci-lint run --allow-serial-runners ./...
 	@# With the flags of its build, or all of Kubernetes would be compiled once more.
 	cd kubeplane && CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath' $(TOOL) golangci-lint run --allow-serial-runners ./internal/...
 
@@ -147,25 +155,43 @@ fix: ## Let the linters correct what they can: formatting, imports, old idioms
 .PHONY: vet
 vet: ## go vet
 	$(call say,"vetting (first time: a few minutes of compiling; then seconds)")
-	go vet ./...
+	$(PLAIN) go vet ./...
 
 ##@ Binaries
 
 .PHONY: controller
 controller: ## Build the controller into .cache/bin
-	go build -o $(CONTROLLER) ./cmd/controller
+	$(PLAIN) go build -o $(CONTROLLER) ./cmd/controller
 
 .PHONY: plugin
 plugin: ## Build the kubectl plugin into .cache/bin: put it into your PATH and call "kubectl proxmox"
-	go build -o $(BIN)/kubectl-proxmox ./cmd/kubectl-proxmox
+	$(PLAIN) go build -o $(BIN)/kubectl-proxmox ./cmd/kubectl-proxmox
 
 .PHONY: pvesim
 pvesim: ## Build the Proxmox VE simulator into .cache/bin
-	go build -o $(BIN)/pvesim ./cmd/pvesim
+	$(PLAIN) go build -o $(BIN)/pvesim ./cmd/pvesim
+
+.PHONY: image
+image: ## Build the image as VERSION into .cache/image, as an OCI layout; needs no container tools. ARCH=amd64 builds one only
+	$(call say,"building the image (first time: a few minutes of compiling for each architecture; then half a minute)")
+	$(PLAIN) go run ./hack/image --out $(CACHE)/image --version $(VERSION) $(if $(ARCH),--arch $(ARCH))
+
+.PHONY: image-push
+image-push: image ## Push the image as VERSION to the registry IMAGE
+	@test "$(VERSION)" != dev || { echo 'image-push: set VERSION, for example v0.13.0' >&2; exit 1; }
+	go run $(CRANE) push $(CACHE)/image $(IMAGE):$(VERSION)
+
+.PHONY: reproducible
+reproducible: ## Build the image in two places and compare every byte; it must be static, too
+	$(call say,"building the image in two places (half a minute)")
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && mkdir "$$dir/source" && \
+	tar --exclude=./.cache --exclude=./.git -cf - . | tar -xf - -C "$$dir/source" && arch=$$(go env GOARCH) && \
+	$(PLAIN) go run ./hack/image --arch $$arch --out "$$dir/one" && \
+	(cd "$$dir/source" && $(PLAIN) go run ./hack/image --arch $$arch --out "$$dir/two") && diff -r "$$dir/one" "$$dir/two"
 
 .PHONY: charts-push
 charts-push: $(HELM) ## Package both charts as VERSION and push them to the registry CHARTS
-	@test -n "$(VERSION)" || { echo 'charts-push: set VERSION, for example v0.13.0' >&2; exit 1; }
+	@test "$(VERSION)" != dev || { echo 'charts-push: set VERSION, for example v0.13.0' >&2; exit 1; }
 	@mkdir -p $(CACHE)/charts && rm -f $(CACHE)/charts/*
 	@for chart in $(CHART) $(CRD_CHART); do $(HELM) package $$chart --app-version $(VERSION) --destination $(CACHE)/charts; done
 	@for package in $(CACHE)/charts/*.tgz; do $(HELM) push $$package $(CHARTS); done
@@ -173,7 +199,7 @@ charts-push: $(HELM) ## Package both charts as VERSION and push them to the regi
 # Always asked, rarely built: go knows better than make what a binary depends on.
 .PHONY: $(DEMO)
 $(DEMO):
-	go build -o $@ ./test/demo
+	$(PLAIN) go build -o $@ ./test/demo
 
 .PHONY: kubeplane
 kubeplane: $(KUBEPLANE) ## Build the Kubernetes control plane into .cache/bin
@@ -211,8 +237,8 @@ define generate-into
 mkdir -p $(1)/api/v1alpha1 && \
 $(TOOL) controller-gen object:headerFile=hack/header.go.txt crd paths=./api/v1alpha1 \
 	output:object:dir=$(1)/api/v1alpha1 output:crd:dir=$(1)/api/crds && \
-go run ./hack/crds $(1)/api/crds $(1)/$(CHART_CRDS) $(1)/$(CRD_CHART)/templates && \
-go run ./hack/chart $(1)/$(CHART) && \
-go run ./hack/docs $(1)/docs/reference && \
+$(PLAIN) go run ./hack/crds $(1)/api/crds $(1)/$(CHART_CRDS) $(1)/$(CRD_CHART)/templates && \
+$(PLAIN) go run ./hack/chart $(1)/$(CHART) && \
+$(PLAIN) go run ./hack/docs $(1)/docs/reference && \
 $(HELM_DOCS) --chart-search-root $(CHART) --sort-values-order file --log-level warning --dry-run > $(1)/$(CHART)/README.md
 endef

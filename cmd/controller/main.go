@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"os"
 
+	// The image has no certificates of public authorities; these stand in, where a Proxmox has one of theirs. Those of
+	// a system that has some go first.
+	_ "golang.org/x/crypto/x509roots/fallback"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
