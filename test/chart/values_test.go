@@ -116,6 +116,27 @@ func TestEveryValueHasItsEffect(t *testing.T) {
 	}
 }
 
+// TestAChangedConfigRollsOut: pods with another template are made anew.
+func TestAChangedConfigRollsOut(t *testing.T) {
+	t.Parallel()
+	annotation := func(values string) string {
+		t.Helper()
+		rendered, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rendered.read(t, "Deployment", `{.spec.template.metadata.annotations.checksum/config}`)
+	}
+	const values = "config: {clusters: [{region: a, url: 'https://a'}]}"
+	before := annotation(values)
+	if before == "" || annotation(values+"\nreplicaCount: 3") != before {
+		t.Errorf("the pods carry %q as the checksum of the config, want one that only the config changes", before)
+	}
+	if annotation(strings.Replace(values, "https://a", "https://b", 1)) == before {
+		t.Error("another config leaves the pods as they are")
+	}
+}
+
 // TestNoValueIsLeftOut holds the table above against the values that people have in their files.
 func TestNoValueIsLeftOut(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -19,6 +20,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
@@ -69,6 +71,34 @@ func TestRotationUnderLoad(t *testing.T) {
 	}
 	p.replicas(t, 0)
 	p.nothingLeft(t)
+	w.changedConfig(t, files)
+}
+
+// changedConfig: what can be read only at the start makes the controller end, and the
+// next one, which Kubernetes would start, has it. A file with a mistake changes nothing.
+func (w *world) changedConfig(t *testing.T, cluster harness.Cluster) {
+	t.Helper()
+	must(t, w.controller.Configure(harness.Cluster{Region: w.region}))
+	w.eventually(t, "the mistake to be told", func(context.Context) error {
+		if !w.controller.Running() {
+			t.Fatal(w.controller.Ended())
+		}
+		if !strings.Contains(w.logOf(t), "a changed file cannot be used") {
+			return errors.New("the log does not tell")
+		}
+		return nil
+	})
+	cluster.URLs = cluster.URLs[1:]
+	must(t, w.controller.Configure(cluster))
+	select {
+	case <-w.controller.Done():
+	case <-time.After(patience()):
+		t.Fatal("a changed cloud config was not noticed")
+	}
+	if log := w.logOf(t); !strings.Contains(log, "ending to be started again with it") || strings.Contains(log, "panic") {
+		t.Errorf("the controller ended otherwise: %v", w.controller.Ended())
+	}
+	must(t, w.controller.Start(t.Context()))
 }
 
 // launched waits until so many VMs of the pool run.
