@@ -1,0 +1,66 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+)
+
+// gatesOf are the gates that Karpenter reads from what the chart renders.
+func gatesOf(t *testing.T, values string) options.FeatureGates {
+	t.Helper()
+	rendered, err := render(t, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gates, err := options.ParseFeatureGates(rendered.read(t, "Deployment", environment("FEATURE_GATES")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gates
+}
+
+// TestEveryFeatureGateReachesKarpenter goes through the gates that Karpenter has, so that one of a later release
+// cannot be forgotten: each is what the chart's value says, and changes no other.
+func TestEveryFeatureGateReachesKarpenter(t *testing.T) {
+	t.Parallel()
+	var defaults map[string]bool
+	t.Run("defaults", func(t *testing.T) {
+		defaults = switches(gatesOf(t, ""))
+		if want := switches(options.DefaultFeatureGates()); !reflect.DeepEqual(defaults, want) {
+			t.Errorf("the chart's gates are %v, want Karpenter's own defaults %v", defaults, want)
+		}
+	})
+	if len(defaults) < 9 {
+		t.Fatalf("found only %d gates", len(defaults))
+	}
+	for gate, byDefault := range defaults {
+		t.Run(gate, func(t *testing.T) {
+			t.Parallel()
+			value := strings.ToLower(gate[:1]) + gate[1:]
+			for found, on := range switches(gatesOf(t, fmt.Sprintf("settings: {featureGates: {%s: %t}}", value, !byDefault))) {
+				if want := defaults[found] != (found == gate); on != want {
+					t.Errorf("with settings.featureGates.%s: %t, gate %s is %t, want %t", value, !byDefault, found, on, want)
+				}
+			}
+		})
+	}
+}
+
+// switches are the gates by name.
+func switches(gates options.FeatureGates) map[string]bool {
+	out := map[string]bool{}
+	value := reflect.ValueOf(gates)
+	for i := range value.NumField() {
+		if field := value.Type().Field(i); field.IsExported() && field.Type.Kind() == reflect.Bool {
+			out[field.Name] = value.Field(i).Bool()
+		}
+	}
+	return out
+}
