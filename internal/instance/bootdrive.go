@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -62,6 +63,7 @@ func (p *Provider) TakeBackBootDrive(ctx context.Context, claim *karpv1.NodeClai
 	if err := p.Boot.Revoke(ctx, claim); err != nil {
 		return fmt.Errorf("deleting the join token, %w", err)
 	}
+	log.FromContext(ctx).V(1).Info("took back the boot drive and the join token")
 	return annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized})
 }
 

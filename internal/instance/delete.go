@@ -421,6 +421,7 @@ func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, h
 		lines, _ := c.TaskLog(ctx, task)
 		log.FromContext(ctx).Info("the VM is gone, but Proxmox warned", "vmid", id.VMID, "host", host, "log", strings.Join(lines, " | "))
 	}
+	log.FromContext(ctx).Info("removed a VM", "region", id.Region, "host", host, "vmid", id.VMID)
 	p.Inventory.ObserveGone(id.Region, id.VMID)
 	return vmRemoved, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -29,6 +30,7 @@ type launch struct {
 	// fresh: this process planned the launch and never asked Proxmox for
 	// anything, so there is nothing to look for.
 	fresh bool
+	log   logr.Logger
 
 	progressMu sync.Mutex
 	progress   Progress
@@ -73,7 +75,7 @@ func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	}
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID))
 
-	l := &launch{Provider: p, client: client, claim: claim, class: class, intent: in, id: p.identity(in, claim), fresh: p.memory.fresh(string(claim.UID))}
+	l := &launch{Provider: p, client: client, claim: claim, class: class, intent: in, id: p.identity(in, claim), fresh: p.memory.fresh(string(claim.UID)), log: log.FromContext(ctx)}
 	l.progress = readProgress(claim)
 	if err := l.run(ctx); err != nil {
 		if errors.Is(context.Cause(ctx), errDeleteWins) {
@@ -118,6 +120,7 @@ func (l *launch) run(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	l.log.Info("launched a VM", "instance-type", l.intent.InstanceType, "template", l.intent.TemplateID, "timeline", l.progress.Timeline)
 	l.memory.completed(string(l.claim.UID))
 	l.health.succeeded(l.class.Name)
 	l.Metrics.launched(l.progress)
@@ -201,7 +204,9 @@ func (l *launch) cause(ctx context.Context, task proxmox.UPID, err error) string
 func (l *launch) reach(phase Phase) {
 	l.progressMu.Lock()
 	defer l.progressMu.Unlock()
-	l.progress.reach(phase, l.Clock.Since(l.intent.Time))
+	since := l.Clock.Since(l.intent.Time)
+	l.progress.reach(phase, since)
+	l.log.V(1).Info("a launch reached a phase", "phase", phase, "after", since.Round(10*time.Millisecond).String())
 }
 
 func (l *launch) progressText() string {

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
@@ -130,6 +131,7 @@ func (p *Provider) record(ctx context.Context, claim *karpv1.NodeClaim, decide f
 		return Intent{}, err
 	}
 	p.memory.planned(string(claim.UID))
+	log.FromContext(ctx).V(1).Info("planned a VM", "region", in.Region, "host", in.Host, "vmid", in.VMID, "instance-type", in.InstanceType, "parked", in.Parked)
 	return in, nil
 }
 

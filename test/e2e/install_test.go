@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,8 +19,13 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
+
+// rootPassword is like nothing else that a text could show.
+const rootPassword = "correct-horse-battery-staple"
 
 const releaseName = "karpenter-provider-proxmox"
 
@@ -28,22 +34,32 @@ const releaseName = "karpenter-provider-proxmox"
 func TestInstalledWithHelm(t *testing.T) {
 	t.Parallel()
 	needs(t, simulator("it installs the release again and again"))
-	w := newWorld(t, setup{idle: true, hosts: 2})
+	w := newWorld(t, setup{idle: true, hosts: 2, scenario: func(s *pvesim.Scenario) {
+		i := slices.IndexFunc(s.Users, func(u pvesim.User) bool { return u.ID == "root@pam" })
+		s.Users[i].Password = rootPassword
+	}})
 	// A kubeplane lets Nodes join by itself; here that is the chart's part.
 	for _, name := range []string{"kubeplane:node-bootstrapper", "kubeplane:node-autoapprove-bootstrap"} {
 		must(t, w.kube.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
-	secrets := w.watchSecrets(t)
-
-	values := map[string]any{"config": map[string]any{"clusters": []harness.Cluster{w.proxmox.Cluster(w.region)}}}
+	// All kinds of secrets at once: a token, root's login, values and templates of boot data.
+	cluster := w.proxmox.Cluster(w.region)
+	cluster.Root = &harness.RootLogin{Username: "root@pam", Password: rootPassword}
+	w.secrets.Add("the password of root", rootPassword)
+	values := map[string]any{"logVerbosityLevel": "debug", "config": map[string]any{"clusters": []harness.Cluster{cluster}}}
 	w.helm(t, values)
 	w.runInstalled(t)
 	p := w.newPool(t, "installed", func(kit *harness.Kit) {
 		kit.Values.StringData["sshAuthorizedKeys"] = "ssh-ed25519 AAAA-a-value-of-a-secret-" + t.Name()
+		kit.Values.StringData["unused"] = "a value that no template uses, " + t.Name()
+		// Root is asked for what no token may do.
+		kit.Class.Spec.CPU = &v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}
 	})
 	p.run(t, 1)
 	p.podsRun(t, 1)
 	claim := p.onlyClaim(t, "is settled", settled)
+	launching, err := w.controller.MetricNames(t.Context())
+	must(t, err)
 
 	values["replicaCount"] = 2
 	values["settings"] = map[string]any{"proxmoxPollInterval": "1s", "featureGates": map[string]any{"nodeRepair": true}}
@@ -63,9 +79,25 @@ func TestInstalledWithHelm(t *testing.T) {
 		}
 	})
 	// Before all is gone: objects of the claim must not carry secrets either.
-	t.Run("no secret shows", func(t *testing.T) { w.noSecretShows(t, secrets()) })
+	t.Run("no secret shows", func(t *testing.T) {
+		w.noSecretShows(t)
+		for _, what := range []string{
+			"the token of the cloud config", "the password of root", "token-secret", "installed-values/sshAuthorizedKeys", "installed-values/unused", "installed-templates/user-data",
+			releaseName + "/config.yaml",
+		} {
+			if !slices.ContainsFunc(w.secrets.Known(), func(known string) bool { return strings.HasSuffix(known, what) }) {
+				t.Errorf("%s was not looked for, only %q", what, w.secrets.Known())
+			}
+		}
+	})
 	p.giveBack(t, claim)
-	t.Run("no secret shows afterwards", func(t *testing.T) { w.noSecretShows(t, secrets()) })
+	t.Run("no secret shows afterwards", w.noSecretShows)
+	t.Run("the reference page names the metrics", func(t *testing.T) {
+		removing, err := w.controller.MetricNames(t.Context())
+		must(t, err)
+		metricsAreOnThePage(t, slices.Concat(launching, removing))
+	})
+	t.Run("the log follows the claim by one key", func(t *testing.T) { w.logFollows(t, claim) })
 	if log := w.logOf(t); strings.Contains(log, "forbidden") || strings.Contains(log, "cannot list") {
 		t.Errorf("the chart's rights do not suffice:\n%s", linesWith(log, "forbidden", "cannot list"))
 	}
@@ -98,6 +130,7 @@ func (w *world) runInstalled(t *testing.T) {
 	w.controller, err = harness.Installed(t.Context(), w.plane, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: releaseName},
 		harness.ControllerOptions{Binary: binary, Dir: filepath.Join(w.dir, "installed")})
 	must(t, err)
+	w.logs = append(w.logs, w.controller.Log())
 	t.Cleanup(w.controller.Stop)
 	must(t, w.controller.Start(t.Context()))
 }

@@ -64,6 +64,10 @@ type world struct {
 	controller *harness.Controller
 	kube       client.WithWatch
 	api        *harness.API
+	// secrets are all values that must not show.
+	secrets *harness.Secrets
+	// logs of the controllers that ran here.
+	logs []string
 	// cluster is what tells VMs of this Kubernetes cluster from others'.
 	cluster string
 	region  string
@@ -88,7 +92,9 @@ func newWorld(t *testing.T, s setup) *world {
 	ctx := t.Context()
 	plane := harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(w.dir, "kubernetes"), NodeMonitorGracePeriod: s.gracePeriod}
 	options := harness.ControllerOptions{
-		Binary: controller, Dir: filepath.Join(w.dir, "controller"), PollInterval: cmp.Or(s.pollInterval, time.Second), FeatureGates: s.featureGates, Args: s.args,
+		Binary: controller, Dir: filepath.Join(w.dir, "controller"), PollInterval: cmp.Or(s.pollInterval, time.Second), FeatureGates: s.featureGates,
+		// What is secret shows at no level.
+		Args: append([]string{"--log-level", "debug"}, s.args...),
 	}
 	if lab := suite.lab; lab != nil {
 		plane.NodeAddress, plane.NodeMonitorGracePeriod = lab.NodeAddress, labGracePeriod
@@ -116,10 +122,49 @@ func newWorld(t *testing.T, s setup) *world {
 	w.controller, err = harness.NewController(options)
 	must(t, err)
 	t.Cleanup(w.controller.Stop)
+	w.logs = []string{w.controller.Log()}
+	w.watchSecrets(t)
 	if !s.idle {
 		must(t, w.controller.Start(ctx))
 	}
 	return w
+}
+
+// watchSecrets notes all secrets of a world, and looks at its end whether one shows.
+func (w *world) watchSecrets(t *testing.T) {
+	t.Helper()
+	if suite.lab != nil {
+		return // what others do in a lab is not ours to look through
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var err error
+	w.secrets, err = harness.WatchSecrets(ctx, w.kube)
+	must(t, err)
+	w.secrets.Add("the token of the cloud config", w.proxmox.Cluster(w.region).TokenSecret)
+	w.secrets.Add("the second token", harness.SecondTokenSecret)
+	t.Cleanup(func() {
+		w.noSecretShows(t)
+		cancel()
+	})
+}
+
+// noSecretShows looks through logs, metrics, all objects but Secrets, and Proxmox.
+func (w *world) noSecretShows(t *testing.T) {
+	t.Helper()
+	// The test's own context may be over.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	places := harness.Places{Plane: w.plane, Logs: w.logs, Proxmox: w.api}
+	if w.controller.Running() {
+		var err error
+		places.Metrics, err = w.controller.Metrics(ctx)
+		must(t, err)
+	}
+	found, err := w.secrets.Search(ctx, places)
+	must(t, err)
+	for _, line := range found {
+		t.Error(line)
+	}
 }
 
 // keepRecord notes that the world may leave something in the lab, and cleans up

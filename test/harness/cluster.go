@@ -26,6 +26,14 @@ type Cluster struct {
 	// TokenIDFile and TokenSecretFile hold what can change while the controller runs.
 	TokenIDFile     string `json:"token_id_file,omitempty"`
 	TokenSecretFile string `json:"token_secret_file,omitempty"`
+	// Root is for what no token may do.
+	Root *RootLogin `json:"root,omitempty"`
+}
+
+// RootLogin is the login of root in the cloud config.
+type RootLogin struct {
+	Username string `json:"username"`
+	Password string `json:"password"`
 }
 
 // trust is how the certificates of the cluster's hosts are checked.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"sigs.k8s.io/yaml"
@@ -181,17 +183,31 @@ func (c *Controller) Metrics(ctx context.Context) (string, error) {
 	return string(content), err
 }
 
-// Metric sums the series of a counter or gauge whose labels include the given
-// ones. A metric that does not exist is an error.
-func (c *Controller) Metric(ctx context.Context, name string, labels map[string]string) (float64, error) {
+// MetricNames are the names of all that the controller measures.
+func (c *Controller) MetricNames(ctx context.Context) ([]string, error) {
+	families, err := c.families(ctx)
+	return slices.Sorted(maps.Keys(families)), err
+}
+
+func (c *Controller) families(ctx context.Context) (map[string]*dto.MetricFamily, error) {
 	content, err := fetch(ctx, c.metrics+"/metrics")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(content))
 	if err != nil {
-		return 0, fmt.Errorf("reading the controller's metrics, %w", err)
+		return nil, fmt.Errorf("reading the controller's metrics, %w", err)
+	}
+	return families, nil
+}
+
+// Metric sums the series of a counter or gauge whose labels include the given
+// ones. A metric that does not exist is an error.
+func (c *Controller) Metric(ctx context.Context, name string, labels map[string]string) (float64, error) {
+	families, err := c.families(ctx)
+	if err != nil {
+		return 0, err
 	}
 	family, ok := families[name]
 	if !ok {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -134,7 +135,7 @@ func (c *Controller) report(ctx context.Context, claim *karpv1.NodeClaim, reason
 	})
 	class := &v1alpha1.ProxmoxNodeClass{}
 	if err := c.kube.Get(ctx, client.ObjectKey{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {
-		log.FromContext(ctx).V(1).Info("the node class of a claim is not there to be told", "NodeClaim", claim.Name, "reason", err.Error())
+		log.FromContext(ctx).V(1).Info("the node class of a claim is not there to be told", "NodeClaim", klog.KObj(claim), "reason", err.Error())
 		return
 	}
 	c.recorder.Publish(events.Event{

@@ -14,6 +14,7 @@ import (
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -143,18 +144,18 @@ func (c *Controller) orphans(ctx context.Context, vms []instance.VM, claims map[
 		return
 	}
 	for _, vm := range orphans {
-		log := log.FromContext(ctx).WithValues("vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
+		logger := log.FromContext(ctx).WithValues("NodeClaim", klog.KRef("", vm.Name), "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
 		if c.Policy == Report {
-			log.Info("a VM's claim is gone; not removing it, as the orphan policy says")
+			logger.Info("a VM's claim is gone; not removing it, as the orphan policy says")
 			c.Recorder.Publish(orphanFound(vm))
 			continue
 		}
-		gone, err := c.Instances.RemoveOrphan(ctx, vm)
+		gone, err := c.Instances.RemoveOrphan(log.IntoContext(ctx, logger), vm)
 		switch {
 		case err != nil:
-			log.Error(err, "removing a VM whose claim is gone")
+			logger.Error(err, "removing a VM whose claim is gone")
 		case gone:
-			log.Info("removed a VM whose claim is gone")
+			logger.Info("removed a VM whose claim is gone")
 			c.metrics.removed.WithLabelValues(kindVM).Inc()
 			c.Recorder.Publish(orphanRemoved(vm))
 		}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -92,6 +93,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		c.recorder.Publish(failed(claim, err))
 		return reconcile.Result{}, fmt.Errorf("updating the VM of nodeclaim %s in place, %w", claim.Name, err)
 	}
+	log.FromContext(ctx).Info("updated a VM in place", "provider-id", claim.Status.ProviderID)
 	return reconcile.Result{}, nil
 }
 

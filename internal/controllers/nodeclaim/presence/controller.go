@@ -16,6 +16,7 @@ import (
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -123,17 +124,17 @@ func (c *Controller) vanished(ctx context.Context, claim *karpv1.NodeClaim) {
 	if vm, err := c.Instances.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) && (err != nil || vm.ClaimUID == string(claim.UID)) {
 		return
 	}
-	log.FromContext(ctx).Info("the VM is gone, deleting its claim", "NodeClaim", claim.Name, "provider-id", claim.Status.ProviderID)
+	log.FromContext(ctx).Info("the VM is gone, deleting its claim", "NodeClaim", klog.KObj(claim), "provider-id", claim.Status.ProviderID)
 	c.Recorder.Publish(event(claim, "VMVanished", fmt.Sprintf("VM %d in region %s is gone; somebody removed it outside of Karpenter", id.VMID, id.Region)))
 	if err := c.Kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
-		log.FromContext(ctx).Error(err, "deleting the claim of a VM that is gone", "NodeClaim", claim.Name)
+		log.FromContext(ctx).Error(err, "deleting the claim of a VM that is gone", "NodeClaim", klog.KObj(claim))
 	}
 }
 
 // stopped starts a VM again, with growing pauses; one that stops over and over is
 // replaced.
 func (c *Controller) stopped(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	log := log.FromContext(ctx).WithValues("NodeClaim", claim.Name, "vmid", vm.VMID, "host", vm.Host)
+	log := log.FromContext(ctx).WithValues("NodeClaim", klog.KObj(claim), "vmid", vm.VMID, "host", vm.Host)
 	switch c.restarts.judge(string(claim.UID)) {
 	case wait:
 		return
@@ -179,7 +180,7 @@ func (c *Controller) located(ctx context.Context, claim *karpv1.NodeClaim, vm in
 	moved, err := c.Instances.NoteHost(ctx, claim, vm)
 	switch {
 	case err != nil:
-		log.FromContext(ctx).Error(err, "noting the host of a migrated VM", "NodeClaim", claim.Name)
+		log.FromContext(ctx).Error(err, "noting the host of a migrated VM", "NodeClaim", klog.KObj(claim))
 	case moved:
 		c.Recorder.Publish(event(claim, "VMMigrated", fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host)))
 	}
