@@ -39,37 +39,6 @@ func TestAnEmptyPoolIsToldAndDoesNotStopTheClass(t *testing.T) {
 	w.Expect(checked(w, class).StatusConditions().Get(v1alpha1.ConditionAddressesAvailable)).To(BeNil(), "without pools there is nothing to tell")
 }
 
-func TestABadNetworkIsToldInWords(t *testing.T) {
-	t.Parallel()
-	w := testworld.New(t)
-	found(w, "region-1/pve1/9000")
-	for want, change := range map[string]func(*v1alpha1.ProxmoxNodeClass){
-		`spec.network.interfaces[0].address4.ranges[0] "10.0.9.0/24" is not inside 10.0.0.0/24`:                  net0(v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Ranges: []string{"10.0.9.0/24"}}),
-		`spec.network.interfaces[0].address4.gateway 10.0.1.1 is not inside 10.0.0.0/24: VMs could not reach it`: net0(v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Gateway: "10.0.1.1"}),
-		`spec.network.interfaces[0].name net7 is no interface of the template, which has net0`: func(c *v1alpha1.ProxmoxNodeClass) {
-			c.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net7", Address4: &v1alpha1.AddressSource{Method: v1alpha1.AddressMethodDHCP}}}}
-		},
-	} {
-		class := checked(w, w.NewClass(change))
-		root := class.StatusConditions().Root()
-		w.Expect(root.IsFalse()).To(BeTrue())
-		w.Expect(class.StatusConditions().Get(v1alpha1.ConditionNetworkReady).Reason).To(Equal(v1alpha1.ReasonNetworkInvalid))
-		w.Expect(message(class, v1alpha1.ConditionNetworkReady)).To(Equal("region-1/pve1: " + want))
-		w.Expect(class.Status.UnusableZones).To(ConsistOf(HaveField("Reason", ContainSubstring(want))))
-		w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
-	}
-}
-
-// Templates have pools as well, which no API server looks at.
-func TestABadPoolOfTheTemplateIsToldInWords(t *testing.T) {
-	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Scenario(templates("ipconfig0", "ip=10.0.0.0/24,gw=10.0.1.1")))
-	found(w, "region-1/pve1/9000")
-	condition := checked(w, w.NewClass()).StatusConditions().Get(v1alpha1.ConditionNetworkReady)
-	w.Expect(condition.Reason).To(Equal(v1alpha1.ReasonNetworkInvalid))
-	w.Expect(condition.Message).To(Equal("region-1/pve1: ipconfig0 of the template: gateway 10.0.1.1 is not inside 10.0.0.0/24: VMs could not reach it"))
-}
-
 func TestPoolsOfTwoClassesThatDisagreeAboutTheSubnetAreTold(t *testing.T) {
 	t.Parallel()
 	w := testworld.New(t, testworld.Still())

@@ -11,7 +11,6 @@ import (
 
 	operatorstatus "github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -284,57 +283,6 @@ func TestAClassWithoutBootDriveNeedsNoISOStorage(t *testing.T) {
 		c.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
 	}))
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
-}
-
-func TestBootDataIsCheckedBeforeAPodWaits(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		templates map[string][]byte
-		class     func(*v1alpha1.ProxmoxNodeClass)
-		want      []string
-	}{
-		"secret missing": {
-			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.TemplatesRef.Name = "nowhere" },
-			want:  []string{"/nowhere of spec.metadataOptions.templatesRef", "not found"},
-		},
-		"values missing": {
-			class: func(c *v1alpha1.ProxmoxNodeClass) {
-				c.Spec.MetadataOptions.ValuesRef = &v1alpha1.SecretReference{Namespace: c.Spec.MetadataOptions.TemplatesRef.Namespace, Name: "nothing"}
-			},
-			want: []string{"/nothing of spec.metadataOptions.valuesRef", "not found"},
-		},
-		"syntax error": {
-			templates: map[string][]byte{"user-data": []byte("#cloud-config\nhostname: {{ .Metadata.Hostname \n")},
-			want:      []string{"/templates of spec.metadataOptions.templatesRef", "user-data:2", "unclosed action"},
-		},
-		"unknown field": {
-			templates: map[string][]byte{"user-data": []byte("#cloud-config\n\nhostname: {{ .Metadata.Hostnam }}\n")},
-			want:      []string{"/templates of spec.metadataOptions.templatesRef", "user-data", "line 3", "Hostnam"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := testworld.New(t, testworld.Still())
-			found(w, "region-1/pve1/9000")
-			if c.templates != nil {
-				secret := testworld.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testworld.TemplatesSecret}})
-				secret.Data = c.templates
-				w.Expect(w.Kube.Update(t.Context(), secret)).To(Succeed())
-			}
-			changes := []func(*v1alpha1.ProxmoxNodeClass){}
-			if c.class != nil {
-				changes = append(changes, c.class)
-			}
-			class := checked(w, w.NewClass(changes...))
-			got := class.StatusConditions().Get(v1alpha1.ConditionInstanceMetadataOptionsReady)
-			w.Expect(got.IsFalse()).To(BeTrue())
-			for _, part := range c.want {
-				w.Expect(got.Message).To(ContainSubstring(part))
-			}
-			w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsFalse()).To(BeTrue())
-			w.Expect(class.Status.SelectedZones).NotTo(BeEmpty(), "the zones are still told")
-		})
-	}
 }
 
 func TestUnderAManagerAClassIsReadySoonAndThenLeftAlone(t *testing.T) {

@@ -127,13 +127,6 @@ func TestEachTroubleHasItsConditionAndItsRemedy(t *testing.T) {
 			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
 			want: "region-1/pve1: API token " + karpenter + " lacks Mapping.Use on /mapping/dir/data; run: pveum role modify ROLE --append 1 --privs \"Mapping.Use\" (ROLE is what it has on /)",
 		},
-		"no such directory mapping": {
-			scenario:  directories(pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank"}}),
-			class:     sharing("data", "cache"),
-			condition: v1alpha1.ConditionSharesReady, reason: v1alpha1.ReasonDirectoriesNotFound,
-			want: "region-1: spec.shares[1].mapping: directory mapping \"cache\" does not exist; " +
-				"run: pvesh create /cluster/mapping/dir --id cache --map node=HOST,path=DIRECTORY, with a --map for each host",
-		},
 		"a directory of the template that is elsewhere": {
 			scenario: func(s *pvesim.Scenario) {
 				directories(pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve7,path=/tank"}})(s)
@@ -141,13 +134,6 @@ func TestEachTroubleHasItsConditionAndItsRemedy(t *testing.T) {
 			},
 			condition: v1alpha1.ConditionSharesReady, reason: v1alpha1.ReasonDirectoriesNotFound,
 			want: "region-1/pve1: virtiofs of template 9000: directory mapping \"data\" has no directory on this host; add one (Datacenter, Resource Mappings)",
-		},
-		"no such security group": {
-			class: func(c *v1alpha1.ProxmoxNodeClass) {
-				c.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}, {Name: "web", Interface: "net0"}}
-			},
-			condition: v1alpha1.ConditionSecurityGroupsReady, reason: v1alpha1.ReasonSecurityGroupsNotFound,
-			want: "region-1: spec.securityGroups: security group \"web\" is not there; run: pvesh create /cluster/firewall/groups --group web, and give it rules",
 		},
 		"a tag outside the list": {
 			scenario: func(s *pvesim.Scenario) {
@@ -183,11 +169,6 @@ func TestEachTroubleHasItsConditionAndItsRemedy(t *testing.T) {
 			condition: v1alpha1.ConditionTagsAllowed, reason: v1alpha1.ReasonTagsForbidden,
 			want: "region-1/pve1: spec.tags would take tag \"golden\" of template 9000 away, which is not allowed; add it to spec.tags, or: " +
 				"it is a registered tag, for which Proxmox wants Sys.Modify on /; remove it from registered-tags (Datacenter, Options)",
-		},
-		"no such pool": {
-			class:     func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "team/k8s" },
-			condition: v1alpha1.ConditionResourcePoolReady, reason: v1alpha1.ReasonResourcePoolNotFound,
-			want: "region-1: spec.resourcePool \"team/k8s\" does not exist; run: pveum pool add team/k8s",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
