@@ -22,6 +22,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
+// Karpenter's objects are known by being imported, ours from here on: whoever adds to
+// the scheme later races with those who read it.
+func init() { _ = v1alpha1.AddToScheme(scheme.Scheme) }
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -68,9 +72,6 @@ func (k *kubeCluster) connect() (client.Client, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if err := addTypes(); err != nil {
-		return nil, "", err
-	}
 	kube, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		return nil, "", fmt.Errorf("making the Kubernetes client, %w", err)
@@ -84,12 +85,4 @@ func (k *kubeCluster) connect() (client.Client, string, error) {
 		return nil, "", fmt.Errorf("reading the API server's version, %w", err)
 	}
 	return kube, version.GitVersion, nil
-}
-
-// addTypes makes our objects known; Karpenter's are by being imported.
-func addTypes() error {
-	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
-		return fmt.Errorf("knowing our own types, %w", err)
-	}
-	return nil
 }

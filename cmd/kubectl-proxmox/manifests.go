@@ -38,9 +38,6 @@ var _ client.Reader = (*manifests)(nil)
 
 // readManifests reads files, and the YAML files of directories.
 func readManifests(paths []string, systemNamespace string) (*manifests, error) {
-	if err := addTypes(); err != nil {
-		return nil, err
-	}
 	ca := &corev1.ConfigMap{Data: map[string]string{"ca.crt": sampleCA}}
 	ca.Namespace, ca.Name = systemNamespace, "kube-root-ca.crt"
 	m := &manifests{objects: []client.Object{ca}}

@@ -30,9 +30,9 @@ func kubeconfig(w *testworld.World) string {
 	return path
 }
 
-// Templates, values and the node's own figures are those of the cluster. The command
-// adds to the one scheme that all share, so that no other test runs meanwhile.
+// Templates, values and the node's own figures are those of the cluster.
 func TestRenderReadsTheCluster(t *testing.T) {
+	t.Parallel()
 	w := testworld.New(t, testworld.Still())
 	templates := testworld.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testworld.TemplatesSecret}})
 	templates.Data["user-data"] = []byte("#cloud-config\nhostname: {{ .Metadata.Hostname }}\nserver: {{ .Values.apiServer }}\nca: {{ .Kubernetes.RootCA }}\n" +
