@@ -13,7 +13,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
@@ -70,17 +69,12 @@ func (p *Provider) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.Proxmo
 // knows its size and zone already, so neither can change.
 func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in Intent) (Intent, error) {
 	zone := placement.Zone{Region: in.Region, Host: in.Host}
-	request := p.parkedRequest(claim, class, in, zone)
-	_, err := placement.Choose(p.Inventory.View(), request)
-	ok, reason := err == nil, fmt.Sprint(err)
 	if marked := p.Types.Marked(instancetype.Offerings{Zone: zone, InstanceType: in.InstanceType, NodeClass: class.Name}); marked != "" {
-		ok, reason = false, marked
+		return in, p.waitOn(in, errors.New(marked))
 	}
-	if !ok {
-		if p.Clock.Since(in.Time) > p.Settings.ParkPatience {
-			return in, &LaunchError{Reason: ReasonNoRoom, err: fmt.Errorf("no room within %s: %s", p.Settings.ParkPatience, reason)}
-		}
-		return in, fmt.Errorf("%s: %w", reason, ErrParked)
+	request := p.parkedRequest(claim, class, in, zone)
+	if _, err := placement.Choose(p.Inventory.View(), request); err != nil {
+		return in, p.waitOn(in, err)
 	}
 	// The VMID stays the Claim's: between the two lines somebody else could get the
 	// room, never the VMID, which is derived from this Claim.
@@ -94,14 +88,11 @@ func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	unparked, err := p.record(ctx, claim, func(view inventory.View) (Intent, error) {
 		chosen, err := placement.Choose(view, request)
 		if err != nil {
-			return Intent{}, fmt.Errorf("%w: %w", err, ErrParked)
+			return Intent{}, err
 		}
 		fresh, err := p.intentFor(view, claim, class, chosen, known)
-		if exhausted, ok := errors.AsType[*network.ExhaustedError](err); ok && p.Clock.Since(in.Time) <= p.Settings.ParkPatience {
-			return Intent{}, fmt.Errorf("%w: %w", exhausted, ErrParked)
-		}
 		if err == nil && fresh.VMID != in.VMID {
-			err = fmt.Errorf("VMID %d was taken meanwhile", in.VMID)
+			err = &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VMID %d was taken meanwhile", in.VMID)}
 		}
 		return fresh, err
 	})
@@ -109,12 +100,21 @@ func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v
 		return unparked, nil
 	}
 	p.Inventory.Restore(in.Reservation(claim))
-	if noRoom := (*NoRoomError)(nil); errors.As(err, &noRoom) && !errors.Is(err, ErrParked) {
-		reason := ReasonVMIDTaken
-		if _, exhausted := errors.AsType[*network.ExhaustedError](err); exhausted {
-			reason = ReasonNoRoom
-		}
-		return in, &LaunchError{Reason: reason, err: err}
+	if _, final := errors.AsType[*LaunchError](err); final {
+		return in, err
+	}
+	if _, noRoom := errors.AsType[*NoRoomError](err); noRoom {
+		return in, p.waitOn(in, err)
 	}
 	return in, err
+}
+
+// waitOn lets a parked Claim wait for whatever it lacks, as long as there is patience.
+// Core makes a Claim of a static pool anew as soon as it is given up: the wait is the
+// only pause that there is.
+func (p *Provider) waitOn(in Intent, lacking error) error {
+	if p.Clock.Since(in.Time) > p.Settings.ParkPatience {
+		return &LaunchError{Reason: ReasonNoRoom, err: fmt.Errorf("no room within %s: %w", p.Settings.ParkPatience, lacking)}
+	}
+	return fmt.Errorf("%w: %w", lacking, ErrParked)
 }

@@ -10,9 +10,24 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
+
+// parked is a claim that core goes on with although it waits for room.
+func (w *world) parked(p *process, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, instance.Intent) {
+	w.t.Helper()
+	in, err := p.Park(w.t.Context(), claim, w.class, nil)
+	w.Expect(err).NotTo(HaveOccurred())
+	claim = w.reread(claim)
+	claim.Status.ProviderID = in.ProviderID()
+	w.Expect(w.kube.Status().Update(w.t.Context(), claim)).To(Succeed())
+	return w.reread(claim), in
+}
 
 // A static pool's claim waits for room with its VMID held, and is launched when
 // room comes.
@@ -31,11 +46,7 @@ func TestAParkedClaimIsLaunchedWhenRoomComes(t *testing.T) {
 	_, err := p.Plan(t.Context(), waiting, w.class, nil)
 	var noRoom *instance.NoRoomError
 	w.Expect(errors.As(err, &noRoom)).To(BeTrue(), "%v", err)
-	in, err := p.Park(t.Context(), waiting, w.class, nil)
-	w.Expect(err).NotTo(HaveOccurred())
-	waiting = w.reread(waiting)
-	waiting.Status.ProviderID = in.ProviderID()
-	w.Expect(w.kube.Status().Update(t.Context(), waiting)).To(Succeed())
+	waiting, in := w.parked(p, waiting)
 	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(MatchError(instance.ErrParked))
 	w.Expect(w.ours()).To(BeEmpty(), "nothing was asked of Proxmox")
 
@@ -63,13 +74,8 @@ func TestAParkedClaimGivesUpInTime(t *testing.T) {
 	for i := range 7 {
 		w.planned(p, fmt.Sprintf("pool-%d", i))
 	}
-	waiting := w.claim("pool-waiting")
-	in, err := p.Park(t.Context(), waiting, w.class, nil)
-	w.Expect(err).NotTo(HaveOccurred())
-	waiting = w.reread(waiting)
-	waiting.Status.ProviderID = in.ProviderID()
-	w.Expect(w.kube.Status().Update(t.Context(), waiting)).To(Succeed())
-	err = p.Launch(t.Context(), waiting, w.class)
+	waiting, _ := w.parked(p, w.claim("pool-waiting"))
+	err := p.Launch(t.Context(), waiting, w.class)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
 	w.Expect(final.Reason).To(Equal(instance.ReasonNoRoom))
@@ -77,4 +83,57 @@ func TestAParkedClaimGivesUpInTime(t *testing.T) {
 	gone, err := p.Delete(t.Context(), waiting)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(gone).To(BeTrue())
+}
+
+// Whatever else stands in the way once there is room is no matter of the VMID.
+func TestAParkedClaimWaitsForWhateverIsLacking(t *testing.T) {
+	t.Parallel()
+	for what, take := range map[string]func(*v1alpha1.ProxmoxNodeClass){
+		"takes no iso":          func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "local-lvm" },
+		"is not there any more": func(c *v1alpha1.ProxmoxNodeClass) { c.Status.SelectedZones = []string{region + "/pve1/9999"} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.process()
+			waiting, in := w.parked(p, w.claim("pool-waiting"))
+			whole := w.class.DeepCopy()
+			take(w.class)
+			err := p.Launch(t.Context(), waiting, w.class)
+			w.Expect(err).To(MatchError(instance.ErrParked))
+			w.Expect(p.inventory.View().Taken(region, in.VMID)).To(BeTrue(), "it keeps its VMID")
+
+			late := w.process()
+			late.Settings.ParkPatience = time.Nanosecond
+			w.Expect(late.Launch(t.Context(), waiting, w.class)).To(haveReason(instance.ReasonNoRoom))
+
+			w.Expect(p.Launch(t.Context(), waiting, whole)).To(Succeed())
+			w.deleted(p, w.reread(waiting))
+		})
+	}
+}
+
+// Another VMID would be another VM to core, which knows this one.
+func TestAParkedClaimWhoseVMIDIsTakenIsGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.process()
+	waiting, in := w.parked(p, w.claim("pool-waiting"))
+	task, err := w.client().CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: "somebodys"})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(task).NotTo(BeEmpty())
+	late := w.process()
+	w.Eventually(func() error { return late.Launch(t.Context(), waiting, w.class) }).WithTimeout(30 * time.Second).
+		Should(haveReason(instance.ReasonVMIDTaken))
+}
+
+// haveReason matches the end of a launch.
+func haveReason(reason string) types.GomegaMatcher {
+	return WithTransform(func(err error) string {
+		final, ok := errors.AsType[*instance.LaunchError](err)
+		if !ok {
+			return fmt.Sprint(err)
+		}
+		return final.Reason
+	}, Equal(reason))
 }
