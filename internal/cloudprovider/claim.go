@@ -23,6 +23,24 @@ import (
 func (c *CloudProvider) filledClaim(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (*karpv1.NodeClaim, error) {
 	out := &karpv1.NodeClaim{}
 	out.Name = claim.Name
+	if !in.Nowhere() {
+		if err := c.describe(out, claim, class, in); err != nil {
+			return nil, err
+		}
+	}
+	out.Annotations = map[string]string{
+		v1alpha1.AnnotationLaunchIntent:         in.Encode(),
+		v1alpha1.AnnotationNodeClassHash:        class.Hash(),
+		v1alpha1.AnnotationNodeClassHashVersion: v1alpha1.HashVersion,
+		v1alpha1.AnnotationInPlaceUpdateHash:    class.InPlaceHash(),
+	}
+	out.Status.ProviderID = in.ProviderID()
+	out.Status.ImageID = in.ImageID
+	return out, nil
+}
+
+// describe tells what Node the Claim will become.
+func (c *CloudProvider) describe(out, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
 	out.Labels = c.types.Labels(class, in.InstanceType, placement.Zone{Region: in.Region, Host: in.Host})
 	if out.Labels == nil {
 		// The type has left the catalogue since the plan was made.
@@ -35,22 +53,14 @@ func (c *CloudProvider) filledClaim(claim *karpv1.NodeClaim, class *v1alpha1.Pro
 		if overlay := c.overlayFor(claim); overlay != nil {
 			overlaid, err := overlay([]*cloudprovider.InstanceType{it})
 			if err != nil {
-				return nil, err
+				return err
 			}
 			it = overlaid[0]
 		}
 		out.Status.Capacity = it.Capacity.DeepCopy()
 		out.Status.Allocatable = it.Allocatable().DeepCopy()
 	}
-	out.Annotations = map[string]string{
-		v1alpha1.AnnotationLaunchIntent:         in.Encode(),
-		v1alpha1.AnnotationNodeClassHash:        class.Hash(),
-		v1alpha1.AnnotationNodeClassHashVersion: v1alpha1.HashVersion,
-		v1alpha1.AnnotationInPlaceUpdateHash:    class.InPlaceHash(),
-	}
-	out.Status.ProviderID = in.ProviderID()
-	out.Status.ImageID = in.ImageID
-	return out, nil
+	return nil
 }
 
 // withoutAssumedSpot takes core's own assumption out of a Claim. When core replaces a

@@ -4,6 +4,7 @@
 package cloudprovider_test
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -172,6 +173,44 @@ func TestAClaimOfAStaticPoolWaitsForRoomInsteadOfBeingMadeAnew(t *testing.T) {
 	again, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(again.Status.ProviderID).To(Equal(filled.Status.ProviderID))
+}
+
+// Core makes a refused claim of a static pool anew at once: whatever the reason is, it
+// must be an answer that lasts.
+func TestAClaimOfAStaticPoolIsNotRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		key, value, why string
+	}{
+		"its only host is unusable": {corev1.LabelTopologyZone, "pve1", "no iso storage"},
+		"nothing meets it":          {karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot, "no instance type has karpenter.sh/capacity-type In [spot]"},
+		"no host has that name":     {corev1.LabelTopologyZone, "pve-typo", "pve-typo"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testworld.New(t, testworld.Still(), testworld.Hosts(2))
+			class := w.Class()
+			class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: strings.Join(strings.Split(class.Status.SelectedZones[0], "/")[:2], "/"), Reason: "no iso storage"}}
+			class.Status.SelectedZones = class.Status.SelectedZones[1:]
+			w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
+			only := karpv1.NodeSelectorRequirementWithMinValues{Key: c.key, Operator: corev1.NodeSelectorOpIn, Values: []string{c.value}}
+			w.Pool(class, func(p *karpv1.NodePool) {
+				p.Spec.Replicas = new(int64(1))
+				p.Spec.Template.Spec.Requirements = append(p.Spec.Template.Spec.Requirements, only)
+			})
+			claim := w.Claim("a", class, func(c *karpv1.NodeClaim) { c.Spec.Requirements = append(c.Spec.Requirements, only) })
+			filled, err := provider(w).Create(t.Context(), claim)
+			w.Expect(err).NotTo(HaveOccurred())
+			w.Expect(filled.Status.ProviderID).NotTo(BeEmpty())
+			w.Expect(w.Events.Messages("WaitingForRoom")).To(ConsistOf(ContainSubstring(c.why)))
+			if in := w.Intent(testworld.Reread(w, claim)); in.InstanceType == "" {
+				w.Expect(filled.Labels).To(BeEmpty(), "it says nothing that its pool denies")
+				w.Expect(filled.Status.Capacity).To(BeEmpty(), "no pod waits for it")
+			} else {
+				w.Expect(filled.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, "pve1"))
+			}
+		})
+	}
 }
 
 func TestGetInstanceTypes(t *testing.T) {

@@ -124,6 +124,10 @@ func readPlace(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	return in, ok, err
 }
 
+// Nowhere tells that nothing meets what the Claim asks for: it is parked without a size,
+// and its place is only where its VMID is held.
+func (in Intent) Nowhere() bool { return in.Parked && in.InstanceType == "" }
+
 // ProviderID of the VM that the intent will make.
 func (in Intent) ProviderID() string {
 	return v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID}.String()

@@ -4,6 +4,7 @@
 package instance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
@@ -20,18 +22,22 @@ import (
 var ErrParked = errors.New("waiting for room")
 
 // Park plans a VM for which there is no room now: size and Host are chosen, a VMID
-// is held, capacity and addresses are not. A static pool's Claims are parked instead of refused:
-// core would make a refused one anew at once, over and over.
+// is held; the rest is decided when there is room. A static pool's Claims are parked
+// instead of refused, whatever the reason: core would make a refused one anew at once,
+// over and over.
 func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (Intent, error) {
-	// Hosts that are avoided after a failure count as well: they come back.
+	// Hosts that are avoided after a failure count as well: they come back. So do those
+	// that the class cannot use, where the Claim may have no other.
 	request, err := p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreMarks: true})
+	if err == nil && len(request.Options) == 0 {
+		request, err = p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreMarks: true, IgnoreBlocks: true})
+	}
 	if err != nil {
 		return Intent{}, err
 	}
 	return p.record(ctx, claim, func(view inventory.View) (Intent, error) {
 		if len(request.Options) == 0 {
-			_, err := placement.Choose(view, request)
-			return Intent{}, err
+			return p.parkNowhere(view, claim, class)
 		}
 		// The cheapest size, on the Host that has the fewest of the pool, or the most
 		// where they are kept together: which one gets room first cannot be known.
@@ -43,21 +49,44 @@ func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 				best = zone
 			}
 		}
-		need := option.Need
-		if need.Storage == "" {
-			need.Storage = request.Storages[best]
+		in, err := p.parkedAt(view, claim, class, best)
+		in.InstanceType, in.CapacityType = option.InstanceType, karpv1.CapacityTypeOnDemand
+		in.Cores, in.MemoryMiB, in.DiskBytes = option.Need.CPUs, int(option.Need.MemoryBytes>>20), option.Need.DiskBytes
+		in.Storage = cmp.Or(option.Need.Storage, request.Storages[best])
+		if template, err := findTemplate(view, class, best); err == nil {
+			in.TemplateHost, in.TemplateID, in.ImageID = template.Host, template.VMID, ownership.ImageID(template.VMID, *template.Config)
 		}
-		in, err := p.intentFor(view, claim, class, placement.Placement{InstanceType: option.InstanceType, Price: option.Price, Zone: best, Need: need}, nil)
-		in.Parked = true
 		return in, err
 	})
+}
+
+// parkNowhere parks a Claim that asks for what there is not, such as a Host that is
+// misspelt. It is a VMID and nothing else: no size, no label that its pool would deny,
+// no capacity that pods would wait for. It never becomes a VM, and is given up in time.
+func (p *Provider) parkNowhere(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (Intent, error) {
+	for _, entry := range class.Status.SelectedZones {
+		if zone, err := v1alpha1.ParseTemplateZone(entry); err == nil {
+			return p.parkedAt(view, claim, class, placement.Zone{Region: zone.Region, Host: zone.Host})
+		}
+	}
+	return Intent{}, fmt.Errorf("nodeclass %s has no host", class.Name)
+}
+
+// parkedAt holds a VMID at a place.
+func (p *Provider) parkedAt(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, zone placement.Zone) (Intent, error) {
+	vmid, err := p.pickVMID(view, zone.Region, claim)
+	return Intent{
+		Region: zone.Region, Host: zone.Host, VMID: vmid, Pool: class.Spec.ResourcePool, Time: p.Clock.Now().UTC(), Parked: true,
+	}, err
 }
 
 // parkedRequest asks for the one place that a parked Claim waits for.
 func (p *Provider) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in Intent, zone placement.Zone) placement.Request {
 	pool := claim.Labels[karpv1.NodePoolLabelKey]
 	need, _ := p.Types.Need(class, pool, in.InstanceType, zone)
-	need.CPUs, need.MemoryBytes, need.DiskBytes, need.Storage = in.Cores, int64(in.MemoryMiB)<<20, in.DiskBytes, in.Storage
+	need.CPUs, need.MemoryBytes, need.DiskBytes = in.Cores, int64(in.MemoryMiB)<<20, in.DiskBytes
+	// Where it was not known yet, the class knows it by now.
+	need.Storage = cmp.Or(in.Storage, need.Storage)
 	return placement.Request{
 		ClaimUID: string(claim.UID), NodePool: pool, Inherited: map[placement.Zone][]string{zone: need.Inherited},
 		Means:   map[placement.Zone]placement.Means{zone: need.Means},
@@ -68,9 +97,12 @@ func (p *Provider) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.Proxmo
 // unpark gives a parked Claim its capacity once there is room on its Host: core
 // knows its size and zone already, so neither can change.
 func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in Intent) (Intent, error) {
+	if in.Nowhere() {
+		return in, p.waitOn(in, cmp.Or(p.RoomFor(claim, class), errors.New("nothing met the claim's requirements when it was made")))
+	}
 	zone := placement.Zone{Region: in.Region, Host: in.Host}
-	if marked := p.Types.Marked(instancetype.Offerings{Zone: zone, InstanceType: in.InstanceType, NodeClass: class.Name}); marked != "" {
-		return in, p.waitOn(in, errors.New(marked))
+	if reason := cmp.Or(p.Types.Blocked(class, zone), p.Types.Marked(instancetype.Offerings{Zone: zone, InstanceType: in.InstanceType, NodeClass: class.Name})); reason != "" {
+		return in, p.waitOn(in, errors.New(reason))
 	}
 	request := p.parkedRequest(claim, class, in, zone)
 	if _, err := placement.Choose(p.Inventory.View(), request); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -27,6 +28,17 @@ func (w *world) parked(p *process, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, 
 	claim.Status.ProviderID = in.ProviderID()
 	w.Expect(w.kube.Status().Update(w.t.Context(), claim)).To(Succeed())
 	return w.reread(claim), in
+}
+
+// onlyOn makes a claim that may have one host.
+func (w *world) onlyOn(host, name string) *karpv1.NodeClaim {
+	w.t.Helper()
+	claim := w.claim(name)
+	claim.Spec.Requirements = append(claim.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
+		Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{host},
+	})
+	w.Expect(w.kube.Update(w.t.Context(), claim)).To(Succeed())
+	return claim
 }
 
 // A static pool's claim waits for room with its VMID held, and is launched when
@@ -83,6 +95,45 @@ func TestAParkedClaimGivesUpInTime(t *testing.T) {
 	gone, err := p.Delete(t.Context(), waiting)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(gone).To(BeTrue())
+}
+
+// The class is Ready through another host, the pool may have this one only.
+func TestAStaticPoolWaitsForAHostThatItsClassCannotUse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := w.process()
+	selected := w.class.Status.SelectedZones
+	w.class.Status.SelectedZones = selected[1:]
+	w.class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: region + "/pve1", Reason: "bridge vmbr7 is not there"}}
+	waiting, in := w.parked(p, w.onlyOn("pve1", "pool-waiting"))
+	w.Expect(in.Host).To(Equal("pve1"))
+	w.Expect(in.InstanceType).To(Equal("t1.2VCPU-6GB"))
+	err := p.Launch(t.Context(), waiting, w.class)
+	w.Expect(err).To(MatchError(instance.ErrParked))
+	w.Expect(err).To(MatchError(ContainSubstring("bridge vmbr7")), "the class knows why")
+
+	w.class.Status.SelectedZones, w.class.Status.UnusableZones = selected, nil
+	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(Succeed())
+	launched := w.reread(waiting)
+	w.Expect(w.intentOf(launched)).To(And(HaveField("VMID", in.VMID), HaveField("TemplateID", 9000), HaveField("Storage", Not(BeEmpty()))))
+	w.deleted(p, launched)
+	w.expectNothingLeft()
+}
+
+// What nothing meets is not refused either: the time that the claim waits is what
+// keeps core from making it anew without a pause.
+func TestAStaticPoolWaitsForWhatNothingMeets(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.process()
+	waiting, in := w.parked(p, w.onlyOn("pve-typo", "pool-waiting"))
+	w.Expect(in.InstanceType).To(BeEmpty())
+	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(MatchError(And(ContainSubstring("zone In [pve-typo]"), ContainSubstring(instance.ErrParked.Error()))))
+	w.Expect(w.process().Launch(t.Context(), waiting, w.class)).To(MatchError(instance.ErrParked), "also after a restart")
+	p.Settings.ParkPatience = time.Nanosecond
+	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(haveReason(instance.ReasonNoRoom))
+	w.deleted(p, waiting)
+	w.expectNothingLeft()
 }
 
 // Whatever else stands in the way once there is room is no matter of the VMID.

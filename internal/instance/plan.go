@@ -151,20 +151,26 @@ func (p *Provider) settleRecord(ctx context.Context, claim *karpv1.NodeClaim, fa
 	return Intent{}, failure
 }
 
+// pickVMID finds the VMID of a Claim's VM.
+func (p *Provider) pickVMID(view inventory.View, region string, claim *karpv1.NodeClaim) (int, error) {
+	vmid, err := placement.PickVMID(view, region, string(claim.UID), p.Settings.VMIDs)
+	if errors.Is(err, placement.ErrRangeFull) {
+		// Not a matter of one Host: without VMIDs the whole region has no room.
+		for _, host := range view.Hosts() {
+			if host.Region == region {
+				p.Types.MarkUnavailable(instancetype.Offerings{Zone: placement.Zone{Region: host.Region, Host: host.Name}}, err.Error(), rangeFullPause)
+			}
+		}
+	}
+	return vmid, err
+}
+
 // intentFor completes a placement with all that the launch will need; with addresses
 // if it is told what is known of them.
 func (p *Provider) intentFor(
 	view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, chosen placement.Placement, known *addressing,
 ) (Intent, error) {
-	vmid, err := placement.PickVMID(view, chosen.Zone.Region, string(claim.UID), p.Settings.VMIDs)
-	if errors.Is(err, placement.ErrRangeFull) {
-		// Not a matter of one Host: without VMIDs the whole region has no room.
-		for _, host := range view.Hosts() {
-			if host.Region == chosen.Zone.Region {
-				p.Types.MarkUnavailable(instancetype.Offerings{Zone: placement.Zone{Region: host.Region, Host: host.Name}}, err.Error(), rangeFullPause)
-			}
-		}
-	}
+	vmid, err := p.pickVMID(view, chosen.Zone.Region, claim)
 	if err != nil {
 		return Intent{}, err
 	}

@@ -60,7 +60,7 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 			continue
 		}
 		t := p.deps.Catalogue.types[n]
-		for price, zones := range p.allowed(l, it, wanted, opts.IgnoreMarks, request.Excluded) {
+		for price, zones := range p.allowed(l, it, wanted, opts, request.Excluded) {
 			request.Options = append(request.Options, placement.Option{
 				InstanceType: t.Name, Need: p.needOf(l.layout, t), Price: price, Zones: share(&shared, zones),
 			})
@@ -136,6 +136,8 @@ type RequestOptions struct {
 	// IgnoreMarks takes in zones that are avoided for a while after a failure, or for
 	// want of an address.
 	IgnoreMarks bool
+	// IgnoreBlocks takes in zones that the NodeClass cannot use as things are.
+	IgnoreBlocks bool
 }
 
 func (o RequestOptions) overlaid(types []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
@@ -154,15 +156,18 @@ func (o RequestOptions) overlaid(types []*cloudprovider.InstanceType) ([]*cloudp
 // the cheapest zone that fits: Karpenter would replace a Node that could be had
 // cheaper at once.
 func (p *Provider) allowed(
-	l *list, it *cloudprovider.InstanceType, wanted scheduling.Requirements, ignoreMarks bool, excluded map[placement.Zone]string,
+	l *list, it *cloudprovider.InstanceType, wanted scheduling.Requirements, opts RequestOptions, excluded map[placement.Zone]string,
 ) map[float64][]placement.Zone {
 	zones := map[float64][]placement.Zone{}
 	for n, z := range l.layout.zones {
 		if !wanted.IsCompatible(it.Offerings[n].Requirements, scheduling.AllowUndefinedWellKnownLabels) {
 			continue
 		}
-		reason := z.blocked()
-		if reason == "" && !ignoreMarks {
+		reason := ""
+		if !opts.IgnoreBlocks {
+			reason = z.blocked()
+		}
+		if reason == "" && !opts.IgnoreMarks {
 			reason = cmp.Or(z.exhausted, p.unavailable.reason(Offerings{z.Zone, it.Name, l.layout.nodeClass}))
 		}
 		if reason != "" {
@@ -173,6 +178,17 @@ func (p *Provider) allowed(
 		zones[price] = append(zones[price], z.Zone)
 	}
 	return zones
+}
+
+// Blocked tells why the NodeClass can have no VM in a zone as things are; empty when it
+// can.
+func (p *Provider) Blocked(nodeClass *v1alpha1.ProxmoxNodeClass, where placement.Zone) string {
+	for _, z := range p.current(nodeClass, "").layout.zones {
+		if z.Zone == where {
+			return z.blocked()
+		}
+	}
+	return "the Host is not known"
 }
 
 // Need is what a VM of the type takes in a zone of the NodeClass; false where the
