@@ -1,0 +1,158 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// query is what a panel or an alert asks Prometheus; shown is what names labels beside it.
+type query struct{ where, expr, shown string }
+
+// queries are all of the dashboard and of the alerts, as the chart renders them.
+func queries(t *testing.T) []query {
+	t.Helper()
+	rendered, err := render(t, "metrics: {dashboard: {enabled: true}, alerts: {enabled: true}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []query
+	for _, object := range rendered {
+		content, err := object.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch object.GetKind() {
+		case "ConfigMap":
+			found = append(found, panels(t, content)...)
+		case "PrometheusRule":
+			found = append(found, alerts(t, content)...)
+		}
+	}
+	return found
+}
+
+func panels(t *testing.T, configMap []byte) (found []query) {
+	t.Helper()
+	var object struct{ Data map[string]string }
+	var dashboard struct {
+		UID    string
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr, LegendFormat string }
+		}
+	}
+	if err := json.Unmarshal(configMap, &object); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(object.Data["karpenter-provider-proxmox.json"]), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			found = append(found, query{"panel " + panel.Title, target.Expr, target.LegendFormat})
+		}
+	}
+	if dashboard.UID == "" || len(found) < 10 {
+		t.Errorf("found a dashboard %q with %d queries", dashboard.UID, len(found))
+	}
+	return found
+}
+
+func alerts(t *testing.T, rule []byte) (found []query) {
+	t.Helper()
+	var object struct {
+		Spec struct {
+			Groups []struct {
+				Rules []struct {
+					Alert, Expr         string
+					Labels, Annotations map[string]string
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(rule, &object); err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range object.Spec.Groups {
+		for _, r := range group.Rules {
+			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+				t.Errorf("alert %s lacks a severity, a summary or a description: %v", r.Alert, r)
+			}
+			found = append(found, query{"alert " + r.Alert, r.Expr, r.Annotations["summary"] + r.Annotations["description"]})
+		}
+	}
+	if len(found) < 5 {
+		t.Errorf("found %d alerts", len(found))
+	}
+	return found
+}
+
+// metricsReference are the documented metrics with their labels.
+func metricsReference(t *testing.T) map[string][]string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string][]string{}
+	word := regexp.MustCompile("`([a-z_]+)`")
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| ([^|]+) \\|").FindAllStringSubmatch(string(page), -1) {
+		known[row[1]] = nil
+		for _, label := range word.FindAllStringSubmatch(row[2], -1) {
+			known[row[1]] = append(known[row[1]], label[1])
+		}
+	}
+	return known
+}
+
+// TestDashboardAndAlertsAskForWhatThereIs: a metric or label that was renamed would leave a panel empty and an alert mute.
+func TestDashboardAndAlertsAskForWhatThereIs(t *testing.T) {
+	t.Parallel()
+	known := metricsReference(t)
+	metric := regexp.MustCompile(`(karpenter_proxmox_[a-z_]+)(?:\{([^}]*)\})?`)
+	label := regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)`)
+	by := regexp.MustCompile(`by \(([^)]*)\)`)
+	shown := regexp.MustCompile(`\{\{\s*(?:\$labels\.)?([a-z_]+)\s*\}\}`)
+	for _, q := range queries(t) {
+		labels := []string{"le"}
+		found := metric.FindAllStringSubmatch(q.expr, -1)
+		if len(found) == 0 {
+			t.Errorf("%s: %q asks for no metric of ours", q.where, q.expr)
+		}
+		for _, match := range found {
+			name := match[1]
+			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+				name = strings.TrimSuffix(name, suffix)
+			}
+			own, ok := known[name]
+			if !ok {
+				t.Errorf("%s: there is no metric %s", q.where, name)
+			}
+			labels = append(labels, own...)
+			for _, selected := range label.FindAllStringSubmatch(match[2], -1) {
+				if !slices.Contains(own, selected[1]) {
+					t.Errorf("%s: %s has no label %s", q.where, name, selected[1])
+				}
+			}
+		}
+		for _, group := range by.FindAllStringSubmatch(q.expr, -1) {
+			for _, name := range strings.Split(group[1], ",") {
+				if !slices.Contains(labels, strings.TrimSpace(name)) {
+					t.Errorf("%s: %q groups by %s, which no metric in it has", q.where, q.expr, name)
+				}
+			}
+		}
+		for _, name := range shown.FindAllStringSubmatch(q.shown, -1) {
+			if !slices.Contains(labels, name[1]) {
+				t.Errorf("%s: %q shows %s, which no metric of %q has", q.where, q.shown, name[1], q.expr)
+			}
+		}
+	}
+}
