@@ -150,6 +150,7 @@ func layoutOf(view inventory.View, key listKey, c class) layout {
 		}
 	}
 	maps.DeleteFunc(zones, func(key placement.Zone, _ zone) bool { return c.region != "" && key.Region != c.region })
+	sameNameSamePrice(zones)
 	return layout{
 		listKey:   key,
 		affinity:  c.affinity,
@@ -160,6 +161,20 @@ func layoutOf(view inventory.View, key listKey, c class) layout {
 		zones: slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
 			return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
 		}),
+	}
+}
+
+// sameNameSamePrice gives Hosts of one name the highest of their factors. Karpenter looks
+// the price of a Node up by zone and capacity type and takes the first match, whichever
+// region it is of: a Node that is cheaper than that would be replaced by its like for ever.
+func sameNameSamePrice(zones map[placement.Zone]zone) {
+	highest := make(map[string]float64, len(zones))
+	for key, z := range zones {
+		highest[key.Host] = max(highest[key.Host], z.price)
+	}
+	for key, z := range zones {
+		z.price = highest[key.Host]
+		zones[key] = z
 	}
 }
 

@@ -126,6 +126,44 @@ func TestHostsHaveTheirPrice(t *testing.T) {
 	}
 }
 
+// Karpenter looks up what a Node costs by zone and capacity type, and takes the first
+// offering that it finds. Would hosts of one name differ in price, a Node on the cheaper
+// one would be replaced for ever.
+func TestHostsOfOneNameHaveOnePrice(t *testing.T) {
+	t.Parallel()
+	v := newViewer()
+	v.addHost("west", "pve1", 908, "host")
+	var err error
+	if v.settings, err = inventory.ParseSettings([]byte(`{"west": {"pve1": {"pricefactor": 0.5}}, "east": {"pve1": {"pricefactor": 3}, "pve2": {"pricefactor": 3}}}`)); err != nil {
+		t.Fatal(err)
+	}
+	v.publish()
+	p, _ := newProvider(t, v)
+	price := func(class *v1alpha1.ProxmoxNodeClass, region, host string) float64 {
+		t.Helper()
+		for _, o := range find(t, p.List(class), oneType).Offerings {
+			if o.Zone() == host && o.Requirements.Get(corev1.LabelTopologyRegion).Has(region) {
+				return o.Price
+			}
+		}
+		t.Fatalf("%s/%s is not offered", region, host)
+		return 0
+	}
+	both := newNodeClass("east/pve1/901", "east/pve2/902", "west/pve1/908", "west/pve9/909")
+	if east, west := price(both, "east", "pve1"), price(both, "west", "pve1"); east != west || east != price(both, "east", "pve2") {
+		t.Errorf("pve1 costs %g in east and %g in west, want the higher one for both", east, west)
+	}
+	if price(both, "west", "pve9")*3 != price(both, "east", "pve1") {
+		t.Error("a name that is used once has its own price")
+	}
+	// A class of one region has one of them only.
+	west := newNodeClass("west/pve1/908", "west/pve9/909")
+	west.Name, west.Spec.Region = "west", "west"
+	if got, want := price(west, "west", "pve1"), price(west, "west", "pve9")/2; got != want {
+		t.Errorf("pve1 costs %g, want %g", got, want)
+	}
+}
+
 func TestArchitectureAndSystemFollowHostAndTemplate(t *testing.T) {
 	t.Parallel()
 	v, class := newViewer(), everywhere()

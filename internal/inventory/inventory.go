@@ -239,6 +239,10 @@ func (i *Inventory) reportAmbiguous() {
 				i.ambiguous[host] = true
 				i.options.Log.Info("two Clusters have a Host of the same name, which is one zone to Kubernetes: select by region too",
 					"host", host, "regions", []string{other, region})
+				if a, b := i.options.Settings.For(other, host).PriceFactor, i.options.Settings.For(region, host).PriceFactor; a != b {
+					i.options.Log.Info("they have different price factors, and Karpenter knows one price for a zone: the higher one counts for both",
+						"host", host, "factors", []float64{a, b})
+				}
 			}
 			regions[host] = region
 		}

@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	testclock "k8s.io/utils/clock/testing"
 
@@ -218,4 +220,32 @@ func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	}
 	t.Fatalf("there is no %s", name)
 	return 0
+}
+
+func TestHostsOfOneNameAreReportedOnceWithTheirPrices(t *testing.T) {
+	t.Parallel()
+	settings, err := inventory.ParseSettings([]byte(`{"west": {"pve1": {"pricefactor": 0.5}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var log []string
+	i := newInventoryWith(t, inventory.Options{Settings: settings, Log: funcr.New(func(_, line string) {
+		mu.Lock()
+		defer mu.Unlock()
+		log = append(log, line)
+	}, funcr.Options{})}, newCluster("east", host("pve1", 16, 64), host("pve2", 16, 64)), newCluster("west", host("pve1", 16, 64)))
+	for range 2 {
+		if err := i.RefreshAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	all := strings.Join(log, "\n")
+	for _, want := range []string{"a Host of the same name", "different price factors", `"factors"=[1 0.5]`} {
+		if strings.Count(all, want) != 1 {
+			t.Errorf("the log tells %d times of %q:\n%s", strings.Count(all, want), want, all)
+		}
+	}
 }
