@@ -147,7 +147,7 @@ func (l *launch) cloneUnderWay(ctx context.Context) (bool, error) {
 
 // clone asks for the clone and waits for its end.
 func (l *launch) clone(ctx context.Context) error {
-	done, err := l.slots.acquire(ctx, slotOf(l.Inventory.View(), l.intent.Region, l.intent.Host, l.intent.Storage))
+	done, err := l.slots.acquire(ctx, slotOf(l.Inventory.View(), kindClone, l.intent.Region, l.intent.Host, l.intent.Storage))
 	if err != nil {
 		return err
 	}
@@ -177,9 +177,9 @@ func (l *launch) clone(ctx context.Context) error {
 }
 
 // awaitClone waits for the end of a clone task. Once it has ended, well or not,
-// nothing of ours is at work any more.
+// nothing of ours is at work any more. A task that cannot be read may go on.
 func (l *launch) awaitClone(ctx context.Context, task proxmox.UPID) error {
-	err := l.wait(ctx, task)
+	status, err := l.Provider.wait(ctx, l.client, task, durationKey(l.intent.Region, l.intent.Host, l.intent.Storage))
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -188,6 +188,9 @@ func (l *launch) awaitClone(ctx context.Context, task proxmox.UPID) error {
 		took := l.Settings.TaskTimeout
 		l.durations.Observe(kindClone, durationKey(l.intent.Region, l.intent.Host, l.intent.Storage), took, took*2)
 		return &LaunchError{Reason: ReasonSlowClone, err: fmt.Errorf("cloning template %d on host %s takes longer than %s", l.intent.TemplateID, l.intent.TemplateHost, took)}
+	}
+	if !status.Ended() && !errors.Is(err, proxmox.ErrNotFound) {
+		return err
 	}
 	l.memory.settled(string(l.claim.UID))
 	if err == nil {

@@ -297,7 +297,7 @@ func (r *removal) deadLock(ctx context.Context, host, lock string) error {
 
 // destroySettled tells whether no removal of the VM is at work on its Host.
 func (r *removal) destroySettled(ctx context.Context, host string) (bool, error) {
-	tasks, err := r.client.RunningTasks(ctx, host, "qmdestroy")
+	tasks, err := r.client.RunningTasks(ctx, host, kindDestroy)
 	if err != nil {
 		return false, blockedBy(err, fmt.Sprintf("host %s does not answer", host))
 	}
@@ -397,7 +397,7 @@ func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, h
 	if err != nil {
 		return vmGoing, blockedBy(err, fmt.Sprintf("host %s does not answer", host))
 	}
-	done, err := p.slots.acquire(ctx, slotOf(p.Inventory.View(), id.Region, host, storage))
+	done, err := p.slots.acquire(ctx, slotOf(p.Inventory.View(), kindDestroy, id.Region, host, storage))
 	if err != nil {
 		return vmGoing, err
 	}

@@ -106,6 +106,18 @@ func (p *Provider) ours(snapshot *inventory.Snapshot, guest inventory.Guest) (VM
 // Get finds one VM. proxmox.ErrNotFound is proof that it is gone: the Cluster was
 // asked just now, and whatever has the VMID is not ours.
 func (p *Provider) Get(ctx context.Context, id v1alpha1.ProviderID) (VM, error) {
+	vm, err := p.find(ctx, id)
+	if errors.Is(err, errMoved) {
+		vm, err = p.find(ctx, id)
+	}
+	return vm, err
+}
+
+// errMoved says that a VM is not where the list has just shown it: it was moved in
+// between, or is going. It is no proof of anything.
+var errMoved = errors.New("it is not on the host any more that it was listed on")
+
+func (p *Provider) find(ctx context.Context, id v1alpha1.ProviderID) (VM, error) {
 	client, err := p.client(id.Region)
 	if err != nil {
 		return VM{}, err
@@ -122,6 +134,9 @@ func (p *Provider) Get(ctx context.Context, id v1alpha1.ProviderID) (VM, error) 
 		return VM{}, fmt.Errorf("VM %d in region %s: %w", id.VMID, id.Region, provenAbsent(ctx, client, snapshot, id.VMID))
 	}
 	cfg, err := client.VMConfig(ctx, guest.Host, id.VMID)
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return VM{}, fmt.Errorf("reading VM %d on host %s, %w", id.VMID, guest.Host, errMoved)
+	}
 	if err != nil {
 		return VM{}, err
 	}
@@ -164,6 +179,9 @@ func (p *Provider) RemoveOrphan(ctx context.Context, vm VM) (bool, error) {
 		return false, nil
 	}
 	defer release()
+	// One that does not go must not keep others waiting.
+	ctx, cancel := context.WithTimeout(ctx, p.Settings.AttemptPatience)
+	defer cancel()
 	cfg, outcome, err := p.removeVM(ctx, client, vm.Identity, vm.Host)
 	if err != nil || (outcome != vmRemoved && outcome != vmAbsent) {
 		return false, err

@@ -14,8 +14,8 @@ const (
 	failuresInARow = 3
 	// refusalLife is how long slow clones keep a Host out.
 	refusalLife = time.Hour
-	// kindClone is the type of clone tasks.
-	kindClone = "qmclone"
+	// kindClone and kindDestroy are the types of those tasks.
+	kindClone, kindDestroy = "qmclone", "qmdestroy"
 )
 
 // health remembers how the launches of each NodeClass went lately.

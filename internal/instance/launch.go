@@ -205,7 +205,9 @@ func (l *launch) reach(phase Phase) {
 	l.progressMu.Lock()
 	defer l.progressMu.Unlock()
 	since := l.Clock.Since(l.intent.Time)
-	l.progress.reach(phase, since)
+	if l.progress.reach(phase, since) {
+		l.memory.overcome(string(l.claim.UID))
+	}
 	l.log.V(1).Info("a launch reached a phase", "phase", phase, "after", since.Round(10*time.Millisecond).String())
 }
 

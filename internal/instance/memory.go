@@ -129,6 +129,16 @@ func (m *memory) troubled(uid string, now time.Time) time.Time {
 	return r.trouble
 }
 
+// overcome notes that a launch has come further: its patience begins anew with the
+// next obstacle.
+func (m *memory) overcome(uid string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r, ok := m.byClaim[uid]; ok {
+		r.trouble = time.Time{}
+	}
+}
+
 // shutdown is the guest's shutdown that an earlier Delete began.
 func (m *memory) shutdown(uid string) (proxmox.UPID, bool) {
 	m.mu.Lock()

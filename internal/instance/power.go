@@ -16,7 +16,8 @@ import (
 
 // Reboot restarts a Claim's VM, once per operation. It presses the reset button:
 // core reboots Nodes that are sick, and a guest that hangs would let a polite
-// request run into its time-out.
+// request run into its time-out. What Proxmox has accepted counts as done, unless it
+// turns out soon that it failed: to ask again would reset a guest that boots.
 func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operation string) error {
 	if claim.Annotations[v1alpha1.AnnotationRebootOperation] == operation {
 		return nil
@@ -33,10 +34,17 @@ func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operatio
 	if err != nil {
 		return err
 	}
-	if _, err := p.wait(ctx, p.Clients[vm.Region], task, durationKey(vm.Region, vm.Host, "")); err != nil {
-		return fmt.Errorf("resetting VM %d on host %s, %w", vm.VMID, vm.Host, err)
+	if err := annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: operation}); err != nil {
+		return err
 	}
-	return annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: operation})
+	soon, cancel := context.WithTimeout(ctx, p.Settings.AttemptPatience)
+	defer cancel()
+	status, err := p.wait(soon, p.Clients[vm.Region], task, durationKey(vm.Region, vm.Host, ""))
+	if err == nil || !status.Ended() {
+		return nil
+	}
+	err = fmt.Errorf("resetting VM %d on host %s, %w", vm.VMID, vm.Host, err)
+	return errors.Join(err, annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: ""}))
 }
 
 // PowerOn starts a Claim's VM that was found stopped, as a Host's reboot leaves

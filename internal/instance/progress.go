@@ -49,13 +49,15 @@ func readProgress(claim *karpv1.NodeClaim) Progress {
 	return p
 }
 
-// reach notes a phase.
-func (p *Progress) reach(phase Phase, since time.Duration) {
+// reach notes a phase, and tells whether it is reached for the first time.
+func (p *Progress) reach(phase Phase, since time.Duration) bool {
 	if p.Timeline == nil {
 		p.Timeline = map[Phase]seconds{}
 	}
+	_, before := p.Timeline[phase]
 	p.Phase = phase
 	p.Timeline[phase] = seconds(since.Seconds())
+	return !before
 }
 
 func (p *Progress) encode() string {

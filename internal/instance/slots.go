@@ -11,12 +11,14 @@ import (
 )
 
 // slotKey is what parallel clones contend for: a storage on a Host, or a shared
-// storage in the whole Cluster (Host empty), since its lock is cluster-wide.
-type slotKey struct{ region, host, storage string }
+// storage in the whole Cluster (Host empty), since its lock is cluster-wide. Destroys
+// have slots of their own: they are over in a moment, and would wait for clones that
+// take minutes.
+type slotKey struct{ kind, region, host, storage string }
 
-// slotOf names what work on a storage contends for.
-func slotOf(view inventory.View, region, host, storage string) slotKey {
-	key := slotKey{region: region, host: host, storage: storage}
+// slotOf names what a kind of work on a storage contends for.
+func slotOf(view inventory.View, kind, region, host, storage string) slotKey {
+	key := slotKey{kind: kind, region: region, host: host, storage: storage}
 	if state, ok := view.Storage(region, host, storage); ok && state.Shared {
 		key.host = ""
 	}

@@ -205,6 +205,9 @@ type TaskStatus struct {
 	Exit string
 }
 
+// Ended tells that the task was read, and has ended.
+func (s TaskStatus) Ended() bool { return !s.Running && s.Exit != "" }
+
 // Err is nil while the task runs or when it ended well, otherwise an error of
 // this package made from its last word.
 func (s TaskStatus) Err() error {

@@ -143,7 +143,10 @@ func (w *taskWait) sleep(ctx context.Context, pause time.Duration) error {
 
 // passes tells whether a look failed in a way that says nothing about the task.
 func passes(err error) bool {
-	for _, kind := range []error{ErrHostUnreachable, ErrUnreachable, ErrUnknownOutcome, ErrBusy, ErrLocked} {
+	for _, kind := range []error{
+		ErrHostUnreachable, ErrUnreachable, ErrUnknownOutcome, ErrBusy, ErrLocked, ErrNoQuorum, ErrFailed,
+		ErrUnauthorized, // a token that is being replaced
+	} {
 		if errors.Is(err, kind) {
 			return true
 		}

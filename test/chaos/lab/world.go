@@ -5,6 +5,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -162,10 +163,26 @@ func New(t testing.TB, o Options) *World {
 	}
 	must(t, w.Kube.Create(t.Context(), w.Class.DeepCopy()))
 	w.keepTime()
-	for _, row := range w.guests() {
-		must(t, w.remember(row))
-	}
+	must(t, w.rememberAll())
 	return w
+}
+
+// rememberAll takes the guests' portraits before anything happens. On a busy machine a
+// call of the lab's own may time out.
+func (w *World) rememberAll() (err error) {
+	for range 20 {
+		var resources proxmox.Resources
+		if resources, err = w.admin.Resources(w.t.Context()); err != nil {
+			continue
+		}
+		for _, row := range resources.Guests {
+			err = errors.Join(err, w.remember(row))
+		}
+		if err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // keepTime lets the Hosts' clocks follow simulated time: the collector compares

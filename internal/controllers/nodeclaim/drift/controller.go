@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -51,10 +52,12 @@ func NewController(kube client.Client, instances *instance.Provider, recorder ev
 	return &Controller{kube: kube, instances: instances, recorder: recorder}
 }
 
-// drifted tells whether a Claim is to be replaced and is still there.
+// drifted tells whether a Claim of ours is to be replaced and is still there. It reads
+// conditions only: the object is the cache's own.
 func drifted(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && claim.DeletionTimestamp.IsZero() && claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue()
+	return ok && claim.DeletionTimestamp.IsZero() && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group &&
+		claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeDrifted).IsTrue()
 }
 
 // Register the Controller.

@@ -9,6 +9,7 @@ package garbagecollection
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/awslabs/operatorpkg/reconciler"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // brakeFloor is how many orphans at once are never too many.
@@ -59,8 +61,8 @@ func DefaultRules() Rules {
 // Deps of the Controller.
 type Deps struct {
 	Kube client.Client
-	// Reader reads Claims past the cache: a Claim that the cache has not seen yet
-	// would make its VM an orphan.
+	// Reader reads Claims past the cache, when one seems to be gone: a Claim that the
+	// cache has not seen yet would make its VM an orphan.
 	Reader    client.Reader
 	Instances *instance.Provider
 	Recorder  events.Recorder
@@ -110,20 +112,39 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if len(vms) == 0 && len(held) == 0 && found.none() {
 		return again, nil
 	}
-	claims, err := c.claims(ctx)
+	claims, err := c.claims(ctx, c.Kube)
+	if err == nil && (found.swept || lacking(claims, vms, held, found)) {
+		// The cache may not have seen a Claim yet that was just made.
+		claims, err = c.claims(ctx, c.Reader)
+	}
 	if err != nil {
 		return again, err
 	}
-	c.orphans(ctx, vms, claims)
 	c.reservations(vms, claims)
+	c.orphans(ctx, vms, claims)
 	c.collect(ctx, found, vms, claims)
 	return again, nil
 }
 
-// claims by UID, as the API server has them now.
-func (c *Controller) claims(ctx context.Context) (map[string]*karpv1.NodeClaim, error) {
+// lacking tells whether there is anything without its Claim.
+func lacking(claims map[string]*karpv1.NodeClaim, vms []instance.VM, held map[string]inventory.Reservation, found leftovers) bool {
+	for _, vm := range vms {
+		if claims[vm.ClaimUID] == nil {
+			return true
+		}
+	}
+	for uid := range held {
+		if claims[uid] == nil {
+			return true
+		}
+	}
+	return slices.ContainsFunc(found.drives, func(drive instance.BootDrive) bool { return claims[drive.ClaimUID] == nil })
+}
+
+// claims by UID, as a reader has them.
+func (c *Controller) claims(ctx context.Context, reader client.Reader) (map[string]*karpv1.NodeClaim, error) {
 	list := &karpv1.NodeClaimList{}
-	if err := c.Reader.List(ctx, list); err != nil {
+	if err := reader.List(ctx, list); err != nil {
 		return nil, fmt.Errorf("listing nodeclaims, %w", err)
 	}
 	out := make(map[string]*karpv1.NodeClaim, len(list.Items))

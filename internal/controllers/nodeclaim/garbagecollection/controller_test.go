@@ -4,6 +4,7 @@
 package garbagecollection_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,11 +14,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 const grace = time.Minute
@@ -284,4 +287,54 @@ func TestWhoAsksIsShownEverythingAndNothingIsRemoved(t *testing.T) {
 	w.Expect(w.VMs()).To(HaveLen(2))
 	w.Expect(w.Tokens()).To(HaveLen(3))
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(3))
+}
+
+// To list all Claims past the cache is dear, and nearly always for nothing.
+func TestWhereNothingIsMissingTheCacheWillDo(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	live := w.Launched("live", w.Class())
+	c := collect(w, garbagecollection.Remove)
+	past := &counting{Reader: w.Kube}
+	c.Reader = past
+	c.look() // tokens and Nodes are looked through now and then
+	before := past.lists
+	for range 3 {
+		w.Clock.Advance(10 * time.Second)
+		c.look()
+	}
+	w.Expect(past.lists).To(Equal(before))
+	orphaned(w, live)
+	w.Clock.Advance(10 * time.Second)
+	c.look()
+	w.Expect(past.lists).To(BeNumerically(">", before), "an orphan needs proof")
+}
+
+type counting struct {
+	client.Reader
+	lists int
+}
+
+func (c *counting) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	c.lists++
+	return c.Reader.List(ctx, list, opts...)
+}
+
+// A VM that cannot be stopped keeps nothing else from being given back.
+func TestAStubbornOrphanHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still())
+	w.Instances.Settings.AttemptPatience = 200 * time.Millisecond
+	class := w.Class()
+	stubborn := orphaned(w, w.Launched("stubborn", class))
+	before := len(w.Inventory.View().Reservations)
+	orphaned(w, w.Planned("gone", class))
+	_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmstop", Hang: true})
+	w.Expect(err).NotTo(HaveOccurred())
+	c := collect(w, garbagecollection.Remove)
+	c.look()
+	w.Clock.Advance(grace + time.Second)
+	c.look() // comes back, although the stop does not
+	w.Expect(w.Inventory.View().Reservations).To(HaveLen(before))
+	w.Expect(w.Events.About(stubborn)).To(BeEmpty())
 }

@@ -53,7 +53,7 @@ func (c *Controller) Find(ctx context.Context) ([]Orphan, error) {
 		return nil, err
 	}
 	found := c.look(ctx)
-	claims, err := c.claims(ctx)
+	claims, err := c.claims(ctx, c.Reader)
 	if err != nil {
 		return nil, err
 	}

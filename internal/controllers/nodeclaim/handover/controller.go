@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,12 +40,14 @@ func NewController(instances *instance.Provider) *Controller {
 	return &Controller{instances: instances}
 }
 
+// due tells whether a Claim's guest has joined and its boot drive is still there. It
+// reads conditions only: the object is the cache's own.
 func due(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	return ok && claim.DeletionTimestamp.IsZero() &&
 		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" &&
 		claim.Annotations[v1alpha1.AnnotationBootDataStatus] != v1alpha1.BootDataInitialized &&
-		claim.StatusConditions().Get(karpv1.ConditionTypeInitialized).IsTrue()
+		claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeInitialized).IsTrue()
 }
 
 // Register the Controller.
