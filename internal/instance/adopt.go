@@ -25,6 +25,16 @@ func MadeElsewhere(claim *karpv1.NodeClaim) bool {
 	return claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchIntent] == ""
 }
 
+// adopted tells whether a Claim's VM was handed over, or is to be. On a Claim of our
+// own the annotation means nothing: a NodePool may put it on all of them.
+func adopted(claim *karpv1.NodeClaim) bool {
+	if claim.Annotations[v1alpha1.AnnotationAdopt] == "" {
+		return false
+	}
+	in, _, err := ReadIntent(claim)
+	return MadeElsewhere(claim) || (err == nil && in.TemplateID == 0)
+}
+
 // unadopted tells whether a VM is that of a Claim which another controller launched,
 // and nobody has handed it over. It carries no mark: what says that it is the one is
 // its name or its SMBIOS serial, which name the Claim. That is enough to leave the VM

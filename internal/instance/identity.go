@@ -37,10 +37,11 @@ func (id Identity) uuid() string { return cmp.Or(id.UUID, id.ClaimUID) }
 
 // identityOf is what the VM of a Claim must say of itself.
 func (p *Provider) identityOf(at v1alpha1.ProviderID, claim *karpv1.NodeClaim) Identity {
-	return Identity{
-		Region: at.Region, VMID: at.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster,
-		UUID: strings.ToLower(claim.Annotations[v1alpha1.AnnotationAdopt]),
+	id := Identity{Region: at.Region, VMID: at.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster}
+	if adopted(claim) {
+		id.UUID = strings.ToLower(claim.Annotations[v1alpha1.AnnotationAdopt])
 	}
+	return id
 }
 
 // Notes are the words for people above the machine block.

@@ -308,6 +308,20 @@ func (i *inherited) reportUUID(value string) {
 	i.Expect(i.Kube.Status().Update(i.T.Context(), node)).To(Succeed())
 }
 
+// A NodePool may put the annotation on claims of our own, where it means nothing.
+func TestTheWordChangesNothingForAVMOfOurs(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t)
+	claim := w.Launched("ours", w.Class(), func(c *karpv1.NodeClaim) { c.Annotations = map[string]string{v1alpha1.AnnotationAdopt: uuid} })
+	cfg, err := w.Clients[testworld.Region].VMConfig(t.Context(), "pve1", w.Intent(claim).VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	mark, _ := ownership.Read(cfg.Description())
+	w.Expect(mark).To(And(HaveField("ClaimUID", string(claim.UID)), HaveField("UUID", "")))
+	w.Eventually(func() (bool, error) { return w.Instances.Delete(t.Context(), claim) }).
+		WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(BeTrue())
+	w.Expect(w.VMs()).To(BeEmpty())
+}
+
 func TestClaimsOfOursAndOfOthersAreNotLookedAt(t *testing.T) {
 	t.Parallel()
 	w := testworld.New(t, testworld.Still())
