@@ -37,6 +37,31 @@ func available(types []*corecloudprovider.InstanceType) (n int) {
 	return n
 }
 
+// After a start it takes a while until it is known who has which address. Claims that
+// core makes meanwhile could only be refused, one after the other.
+func TestAClassWithPoolsIsOfferedOnceAddressesAreKnown(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Hosts(2), testworld.Still())
+	class := w.Class(twoAddresses)
+	pool, p := w.Pool(class), provider(w)
+	types, err := p.GetInstanceTypes(t.Context(), pool)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(available(types)).To(BeZero())
+	w.Expect(w.Types.Reasons(class, testworld.InstanceType)).To(HaveKeyWithValue(
+		placement.Zone{Region: testworld.Region, Host: "pve2"}, "which addresses the guests of region "+testworld.Region+" have is still being read"))
+
+	w.Instances.PoolState(class) // as the class's status does
+	w.Refresh()
+	types, err = p.GetInstanceTypes(t.Context(), pool)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(available(types)).To(BeNumerically(">", 0))
+
+	// A claim from before the restart need not wait for another look.
+	w.Restart(true)
+	_, err = provider(w).Create(t.Context(), w.Claim("a", class))
+	w.Expect(err).NotTo(HaveOccurred(), "the first launch reads them itself")
+}
+
 func TestAnEmptyPoolIsNoCapacityUntilAnAddressComesBack(t *testing.T) {
 	t.Parallel()
 	w := testworld.New(t, testworld.Hosts(2))
@@ -46,6 +71,9 @@ func TestAnEmptyPoolIsNoCapacityUntilAnAddressComesBack(t *testing.T) {
 	w.Instances.Metrics = instance.NewMetrics(metrics)
 	w.Expect(instance.RegisterPoolMetrics(metrics, w.Kube, w.Inventory)).To(Succeed())
 	p := provider(w)
+	pooled, _ := w.Instances.PoolState(class) // as the class's status does
+	w.Expect(pooled).To(BeTrue())
+	w.Refresh()
 	types, err := p.GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(available(types)).To(BeNumerically(">", 0))

@@ -55,11 +55,12 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 			return Intent{}, err
 		}
 	}
-	request, err := p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay})
+	// First, because no zone with pools counts before it is known who has which address.
+	known, err := p.addressing(ctx, class)
 	if err != nil {
 		return Intent{}, err
 	}
-	known, err := p.addressing(ctx, class)
+	request, err := p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay})
 	if err != nil {
 		return Intent{}, err
 	}

@@ -4,6 +4,7 @@
 package instancetype
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -11,8 +12,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 )
 
-// pools tells where a class has no address left. Hosts mostly have the same Template,
-// and counting is what costs: it is done once for each that differs.
+// pools tells where a class has no address to give. Hosts of a region mostly have the
+// same Template, and counting is what costs: it is done once for each that differs.
 type pools struct {
 	view    inventory.View
 	network *v1alpha1.Network
@@ -25,6 +26,7 @@ func (p pools) exhausted(z zone) string {
 		return ""
 	}
 	var key strings.Builder
+	key.WriteString(z.Region + ";")
 	for _, nic := range guest.Config.NICs() {
 		config := guest.Config.IPConfig(nic.Slot)
 		key.WriteString(nic.Slot + config.Encode() + ";")
@@ -36,6 +38,9 @@ func (p pools) exhausted(z zone) string {
 	layout, err := network.Of(&v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{Network: p.network}}, *guest.Config)
 	if err != nil {
 		reason = err.Error()
+	} else if len(layout.Pools()) > 0 && !p.view.Snapshots[z.Region].AddressesKnown {
+		// After a start. A Claim would be refused, and core make the next.
+		reason = fmt.Sprintf("which addresses the guests of region %s have is still being read", z.Region)
 	} else if exhausted := layout.Exhausted(p.view); exhausted != nil {
 		reason = exhausted.Error()
 	}

@@ -48,6 +48,26 @@ func crowded() *cluster {
 	return c
 }
 
+// Offerings with pools wait for the first reading: it does not wait for the next turn.
+func TestAddressesAreReadAsSoonAsTheyAreWanted(t *testing.T) {
+	t.Parallel()
+	i, _ := newInventory(t, crowded())
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = i.Start(ctx) }()
+	defer func() { stop(); <-done }()
+	refresh(t, i)
+	if i.View().Snapshots["r"].AddressesKnown {
+		t.Fatal("addresses are known that nobody asked for")
+	}
+	i.WatchAddresses() // and the clock stands still
+	for deadline := time.Now().Add(30 * time.Second); !i.View().Snapshots["r"].AddressesKnown; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the addresses were not read")
+		}
+	}
+}
+
 func TestAddressesOfEverybodyCount(t *testing.T) {
 	t.Parallel()
 	c := crowded()

@@ -116,8 +116,15 @@ func (i *Inventory) View() View { return *i.view.Load() }
 
 // WatchAddresses makes the Inventory read from now on what only address pools need:
 // containers, guest agents, and the Cluster's own IPAM. Until that was done once,
-// Snapshot.AddressesKnown is false.
-func (i *Inventory) WatchAddresses() { i.watchAddresses.Store(true) }
+// Snapshot.AddressesKnown is false; the first time it is done at once.
+func (i *Inventory) WatchAddresses() {
+	if i.watchAddresses.Swap(true) {
+		return
+	}
+	for _, c := range i.clusters {
+		c.wake <- struct{}{} // there is room for it, and it comes once
+	}
+}
 
 // Generation is larger whenever something relevant changed.
 func (i *Inventory) Generation() uint64 { return i.view.Load().Generation }

@@ -21,6 +21,7 @@ type cluster struct {
 	inventory *Inventory
 	client    proxmox.Client
 	region    string
+	wake      chan struct{} // ends the pause before the next poll
 
 	mu      sync.Mutex
 	current *flight // the poll under way
@@ -48,6 +49,7 @@ func newCluster(i *Inventory, client proxmox.Client) *cluster {
 		inventory: i,
 		client:    client,
 		region:    client.Region(),
+		wake:      make(chan struct{}, 1),
 		doubts:    map[Fact]bool{},
 		ration:    newRation(i.options.Interval),
 		details:   details{known: map[int]*detail{}},
@@ -66,6 +68,8 @@ func (c *cluster) run(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 			return
+		case <-c.wake:
+			timer.Stop()
 		case <-timer.C():
 		}
 	}
