@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/base64"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,6 +50,8 @@ type NIC struct {
 	MAC    string
 	Bridge string
 	VLAN   int
+	// Lease is what DHCP tells it, on a virtual network where Proxmox itself gives addresses; not valid elsewhere.
+	Lease netip.Prefix
 }
 
 // CDROM is what lies in a CD drive.
@@ -159,7 +162,7 @@ func newMachine(cluster string, in *engine.Instance) *Machine {
 	}
 	for _, key := range qm.NetKeys(in.Options) {
 		n := qm.ParseNet(in.Options[key])
-		m.NICs = append(m.NICs, NIC{Name: key, MAC: n.MAC, Bridge: n.Opts["bridge"], VLAN: int(qm.Number(n.Opts["tag"], 0))})
+		m.NICs = append(m.NICs, NIC{Name: key, MAC: n.MAC, Bridge: n.Opts["bridge"], VLAN: int(qm.Number(n.Opts["tag"], 0)), Lease: in.Lease(n.Opts["bridge"], n.MAC)})
 	}
 	for _, key := range slices.Sorted(maps.Keys(in.Options)) {
 		if mapping := qm.ParseFields(in.Options[key])["mapping"]; strings.HasPrefix(key, "hostpci") && mapping != "" {

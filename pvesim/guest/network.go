@@ -69,7 +69,7 @@ func (g *guest) configureNetwork(config []byte) ([]address, error) {
 		if len(g.macs) == 0 {
 			return nil, errors.New("the VM has no network card")
 		}
-		return []address{{card: 0, Prefix: g.runtime.dhcp(g.macs[0])}}, nil
+		return []address{{card: 0, Prefix: g.dhcp(g.macs[0])}}, nil
 	}
 	devices, err := parseNetworkConfig(config)
 	if err != nil {
@@ -90,7 +90,7 @@ func (g *guest) addressesOf(devices []device) ([]address, error) {
 				addresses = append(addresses, address{card: i, Prefix: prefix})
 			}
 			if d.dhcp {
-				addresses = append(addresses, address{card: i, Prefix: g.runtime.dhcp(mac)})
+				addresses = append(addresses, address{card: i, Prefix: g.dhcp(mac)})
 			}
 			break
 		}

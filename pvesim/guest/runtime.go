@@ -83,13 +83,17 @@ func orElse(d, fallback time.Duration) time.Duration {
 // reported any more) or until it has shut down as asked.
 func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 	hw := hardware{
-		vmid: m.VMID, uuid: m.UUID, serial: m.SMBIOS["serial"], bootID: m.BootID,
+		leases: map[string]netip.Prefix{},
+		vmid:   m.VMID, uuid: m.UUID, serial: m.SMBIOS["serial"], bootID: m.BootID,
 		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes, devices: m.Devices,
 		storage: m.Disk, firmware: m.Firmware, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent, health: m.Health,
 	}
 	defer m.SetAgent(nil)
 	for _, n := range m.NICs {
 		hw.macs = append(hw.macs, n.MAC)
+		if n.Lease.IsValid() {
+			hw.leases[n.MAC] = n.Lease
+		}
 	}
 	hw.drives = func() [][]byte {
 		var images [][]byte
@@ -113,6 +117,14 @@ func (r *Runtime) console(vmid int) *console {
 		r.consoles[vmid] = c
 	}
 	return c
+}
+
+// dhcp asks for the address of a network card: the Cluster's own server where its network has one.
+func (g *guest) dhcp(mac string) netip.Prefix {
+	if lease, ok := g.leases[mac]; ok {
+		return lease
+	}
+	return g.runtime.dhcp(mac)
 }
 
 // dhcp leases an address to a network card, always the same one.
@@ -153,6 +165,8 @@ type hardware struct {
 	cores        int
 	memory, disk int64
 	macs         []string
+	// leases are what DHCP servers of the Cluster's own tell, by MAC.
+	leases map[string]netip.Prefix
 	// devices are the mappings of its PCI devices.
 	devices []string
 	storage pvesim.GuestDisk

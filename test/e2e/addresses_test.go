@@ -7,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,15 +53,31 @@ func neighbourhood(s *pvesim.Scenario) {
 		}},
 	)
 	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "VM.GuestAgent.Audit")
+	// A network where Proxmox itself gives addresses, and a template on it.
+	s.Zones = []pvesim.Zone{{Zone: "lab", Type: "simple", IPAM: "pve", DHCP: "dnsmasq"}}
+	s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Subnet: "10.9.0.0/24", Gateway: "10.9.0.1"}}
+	blue := s.Guests[0]
+	blue.VMID, blue.Name, blue.Config = 9100, "blue", maps.Clone(blue.Config)
+	blue.Config["scsi0"], blue.Config["ide2"] = "local-lvm:base-9100-disk-0,size=3G", "local-lvm:vm-9100-cloudinit,media=cdrom"
+	blue.Config["net0"] = "virtio=BC:24:11:09:00:01,bridge=blue"
+	s.Guests = append(s.Guests, blue)
 }
 
-// TestAddresses: nodes get addresses of a pool, nobody else's, and give them back.
+// TestAddresses: nodes get addresses of their own, nobody else's, and give them back.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	needs(t, simulator("it has guests with addresses of their own, and breaks a clone"))
 	w := newWorld(t, setup{hosts: 2, version: "9.2", scenario: neighbourhood})
 	before, err := w.holdings(t.Context())
 	must(t, err)
+	t.Run("of Proxmox's own IPAM", w.sdnNode)
+	t.Run("of a pool", w.pooledNodes)
+	if !t.Failed() {
+		w.asBefore(t, before)
+	}
+}
+
+func (w *world) pooledNodes(t *testing.T) {
 	p := w.newPool(t, "pooled", func(kit *harness.Kit) {
 		kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &pool4, Address6: &pool6}}}
 	})
@@ -68,7 +87,7 @@ func TestAddresses(t *testing.T) {
 	p.isExhausted(t)
 
 	// A node that goes makes room for another one; so does a launch that fails.
-	_, err = w.proxmox.AddFault(pvesim.Fault{Task: "qmclone", Count: 1, Fail: "something that nobody has seen before"})
+	_, err := w.proxmox.AddFault(pvesim.Fault{Task: "qmclone", Count: 1, Fail: "something that nobody has seen before"})
 	must(t, err)
 	must(t, w.kube.Delete(t.Context(), &first[0]))
 	p.claimGoes(t, &first[0])
@@ -79,7 +98,39 @@ func TestAddresses(t *testing.T) {
 
 	p.giveBackAll(t)
 	p.addressesAre(t, metav1.ConditionTrue)
-	w.asBefore(t, before)
+}
+
+// sdnNode: on a virtual network with an IPAM a node has the address that Proxmox gave
+// its VM, and Proxmox has it back when the VM is gone.
+func (w *world) sdnNode(t *testing.T) {
+	p := w.newPool(t, "blue", func(kit *harness.Kit) { kit.Template.Spec.TemplateName = "blue" })
+	p.run(t, 1)
+	p.podsRun(t, 1)
+	claim := p.onlyClaim(t, "is settled", settled)
+	vm := vmOf(t, p, claim)
+	given := w.givenBySDN(t, vm.VMID)
+	node, err := p.node(t.Context(), claim)
+	must(t, err)
+	if got := node.Status.Addresses[0].Address; len(given) != 1 || got != given[0] || !strings.HasPrefix(got, "10.9.0.") {
+		t.Errorf("the node has the address %s, and Proxmox gave its VM %v", got, given)
+	}
+	p.giveBack(t, claim)
+	if given := w.givenBySDN(t, vm.VMID); len(given) != 0 {
+		t.Errorf("Proxmox still keeps %v for VM %d", given, vm.VMID)
+	}
+}
+
+// givenBySDN are the addresses that Proxmox's own IPAM has for a VM.
+func (w *world) givenBySDN(t *testing.T, vmid int) (given []string) {
+	t.Helper()
+	var rows []struct{ IP, VMID string }
+	must(t, w.api.Call(t.Context(), http.MethodGet, "/cluster/sdn/ipams/pve/status", nil, &rows))
+	for _, row := range rows {
+		if row.VMID == strconv.Itoa(vmid) {
+			given = append(given, row.IP)
+		}
+	}
+	return given
 }
 
 func onePerNode(d *appsv1.Deployment) {

@@ -80,8 +80,8 @@ func (e *Engine) getIPAMStatus(_ context.Context, r *Request) (Response, error) 
 	defer e.mu.Unlock()
 	rows := []row{}
 	for _, vnet := range sortedKeys(e.subnets) {
-		zone := fmt.Sprint(e.vnets.items[vnet]["zone"])
-		if z := e.zones.items[zone]; z == nil || z["ipam"] != "pve" || z["dhcp"] != "dnsmasq" || !may.Has("/sdn/zones/"+zone+"/"+vnet, "SDN.Audit") {
+		zone, managed := e.managedZone(vnet)
+		if !managed || !may.Has("/sdn/zones/"+zone+"/"+vnet, "SDN.Audit") {
 			continue
 		}
 		s := e.subnets[vnet]
@@ -96,6 +96,30 @@ func (e *Engine) getIPAMStatus(_ context.Context, r *Request) (Response, error) 
 		rows = append(rows, e.givenOn(vnet, s, base)...)
 	}
 	return Response{Data: rows}, nil
+}
+
+// managedZone is the zone of a virtual network, and whether Proxmox gives addresses there. The caller holds the mutex.
+func (e *Engine) managedZone(vnet string) (zone string, managed bool) {
+	zone = fmt.Sprint(e.vnets.items[vnet]["zone"])
+	z := e.zones.items[zone]
+	return zone, z != nil && z["ipam"] == "pve" && z["dhcp"] == "dnsmasq"
+}
+
+// Lease is what the DHCP server of a virtual network tells a network card; not valid where there is no such server.
+func (in *Instance) Lease(vnet, mac string) netip.Prefix {
+	e := in.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.subnets[vnet]
+	if _, managed := e.managedZone(vnet); s == nil || !managed {
+		return netip.Prefix{}
+	}
+	e.givenOn(vnet, s, func(netip.Addr) row { return row{} })
+	addr, ok := s.given[strings.ToUpper(mac)]
+	if !ok {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(addr, s.prefix.Bits())
 }
 
 // givenOn lists the guests of a virtual network with their addresses. The caller holds the mutex.
