@@ -147,13 +147,32 @@ func (p *Provider) assign(view inventory.View, claim *karpv1.NodeClaim, class *v
 		View: view, Region: in.Region, Host: in.Host, Key: string(claim.UID),
 		Busy: func(a netip.Addr) bool { _, busy := known.busy[a]; return busy },
 	})
-	if exhausted, ok := errors.AsType[*network.ExhaustedError](err); ok {
-		p.Metrics.poolExhausted(class.Name, exhausted.Source.Pool.Subnet().String())
+	if _, exhausted := errors.AsType[*network.ExhaustedError](err); exhausted {
 		p.Types.MarkUnavailable(instancetype.Offerings{
 			Zone: placement.Zone{Region: in.Region, Host: in.Host}, NodeClass: class.Name,
 		}, err.Error(), exhaustedPause)
 	}
 	return given, err
+}
+
+// countExhausted counts a VM for which there was no address: either none was left to
+// pick, or no offering was, because pools are empty on all Hosts of the class.
+func (p *Provider) countExhausted(class *v1alpha1.ProxmoxNodeClass, err error) {
+	if _, noRoom := errors.AsType[*NoRoomError](err); !noRoom {
+		return
+	}
+	exhausted, ok := errors.AsType[*network.ExhaustedError](err)
+	if !ok {
+		view := p.Inventory.View()
+		for _, layout := range layoutsOf(view, class) {
+			if exhausted = layout.Exhausted(view); exhausted == nil {
+				return
+			}
+		}
+	}
+	if exhausted != nil {
+		p.Metrics.poolExhausted(class.Name, exhausted.Source.Pool.Subnet().String())
+	}
 }
 
 // refuseRivals makes sure that nobody else has turned up with one of the VM's

@@ -64,13 +64,15 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 	if err != nil {
 		return Intent{}, err
 	}
-	return p.record(ctx, claim, func(view inventory.View) (Intent, error) {
+	in, err = p.record(ctx, claim, func(view inventory.View) (Intent, error) {
 		chosen, err := placement.Choose(view, request)
 		if err != nil {
 			return Intent{}, err
 		}
 		return p.intentFor(view, claim, class, chosen, known)
 	})
+	p.countExhausted(class, err)
+	return in, err
 }
 
 // RoomFor tells whether a Claim could be launched now: a *NoRoomError says, Host by
