@@ -15,6 +15,7 @@ import (
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -137,6 +138,10 @@ func lacking(claims map[string]*karpv1.NodeClaim, vms []instance.VM, held map[st
 		if claims[uid] == nil {
 			return true
 		}
+	}
+	claimed := providerIDs(claims)
+	if slices.ContainsFunc(found.nodes, func(node *corev1.Node) bool { return !claimed[node.Spec.ProviderID] }) {
+		return true
 	}
 	return slices.ContainsFunc(found.drives, func(drive instance.BootDrive) bool { return claims[drive.ClaimUID] == nil })
 }

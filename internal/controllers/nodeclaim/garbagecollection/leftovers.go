@@ -23,11 +23,13 @@ import (
 type leftovers struct {
 	drives []instance.BootDrive
 	tokens map[types.UID]string
-	// swept: tokens were listed, and Nodes are to be looked through as well.
+	// swept: tokens were listed.
 	swept bool
+	// nodes are Nodes of pools that are not ready.
+	nodes []*corev1.Node
 }
 
-func (l leftovers) none() bool { return len(l.drives) == 0 && !l.swept }
+func (l leftovers) none() bool { return len(l.drives) == 0 && len(l.nodes) == 0 && !l.swept }
 
 // look lists leftovers: boot drives as the calls to spare allow, the rest now and then.
 // What cannot be listed now is found the next time.
@@ -35,6 +37,11 @@ func (c *Controller) look(ctx context.Context) (found leftovers) {
 	var err error
 	if found.drives, err = c.Instances.BootDrives(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "looking for boot drives whose claim is gone")
+	}
+	// Often: Karpenter begins no work while there is a Node that it cannot place, and one
+	// without a Claim never gets the labels for that.
+	if found.nodes, err = c.unready(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "looking for nodes whose claim is gone")
 	}
 	now := c.clock.Now()
 	if now.Before(c.leftoversAt) {
@@ -77,10 +84,7 @@ func (c *Controller) unclaimed(ctx context.Context, found leftovers, vms []insta
 		}
 		out = append(out, tokenOrphan(uid, name, func() error { return c.Instances.RevokeToken(ctx, uid) }))
 	}
-	if found.swept {
-		out = append(out, c.nodes(ctx, claims)...)
-	}
-	return out
+	return append(out, c.nodes(ctx, found.nodes, claims)...)
 }
 
 // takenBack tells whether a Claim's guest has joined and its boot drive is deleted.
@@ -88,26 +92,41 @@ func takenBack(claim *karpv1.NodeClaim) bool {
 	return claim != nil && claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
 }
 
+// unready are the Nodes of pools that are not ready, and old enough to be.
+func (c *Controller) unready(ctx context.Context) ([]*corev1.Node, error) {
+	list := &corev1.NodeList{}
+	if err := c.Kube.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
+		return nil, err
+	}
+	var out []*corev1.Node
+	for i := range list.Items {
+		node := &list.Items[i]
+		if node.DeletionTimestamp.IsZero() && nodeutils.GetCondition(node, corev1.NodeReady).Status != corev1.ConditionTrue &&
+			c.clock.Since(node.CreationTimestamp.Time) >= c.Grace {
+			out = append(out, node)
+		}
+	}
+	return out, nil
+}
+
+// providerIDs of Claims.
+func providerIDs(claims map[string]*karpv1.NodeClaim) map[string]bool {
+	out := make(map[string]bool, len(claims))
+	for _, claim := range claims {
+		out[claim.Status.ProviderID] = true
+	}
+	return out
+}
+
 // nodes are the Nodes whose VM is proven gone and whose Claim is, too: a Claim that
 // never registered leaves its Node behind, and only a cloud controller manager
 // would take it away.
-func (c *Controller) nodes(ctx context.Context, claims map[string]*karpv1.NodeClaim) []Orphan {
-	list := &corev1.NodeList{}
-	if err := c.Kube.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
-		log.FromContext(ctx).Error(err, "listing nodes")
-		return nil
-	}
+func (c *Controller) nodes(ctx context.Context, unready []*corev1.Node, claims map[string]*karpv1.NodeClaim) []Orphan {
 	var out []Orphan
-	claimed := map[string]bool{}
-	for _, claim := range claims {
-		claimed[claim.Status.ProviderID] = true
-	}
-	for i := range list.Items {
-		node := &list.Items[i]
+	claimed := providerIDs(claims)
+	for _, node := range unready {
 		id, err := v1alpha1.ParseProviderID(node.Spec.ProviderID)
-		if err != nil || claimed[node.Spec.ProviderID] || !node.DeletionTimestamp.IsZero() ||
-			nodeutils.GetCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue ||
-			c.clock.Since(node.CreationTimestamp.Time) < c.Grace {
+		if err != nil || claimed[node.Spec.ProviderID] {
 			continue
 		}
 		if _, err := c.Instances.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) {
