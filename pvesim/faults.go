@@ -263,6 +263,12 @@ func (s *Simulator) HoldVMLock(ctx context.Context, host string, vmid int) (rele
 	return s.engine.HoldGuestLock(ctx, host, vmid)
 }
 
+// HoldStorageLock takes the lock under which a storage's volumes are made and freed, as another process on the host would,
+// until release is called.
+func (s *Simulator) HoldStorageLock(ctx context.Context, host, storage string) (release func(), err error) {
+	return s.engine.HoldStorageLock(ctx, host, storage)
+}
+
 // MigrateGuest moves a VM to another host at once, as an admin's migration looks from outside.
 func (s *Simulator) MigrateGuest(vmid int, host string) error {
 	return s.engine.MigrateGuest(vmid, host)

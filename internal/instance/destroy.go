@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -117,12 +119,42 @@ func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, h
 		return vmGoing, blockedBy(err, fmt.Sprintf("host %s does not answer", host))
 	}
 	if strings.HasPrefix(status.Exit, "WARNINGS") {
-		lines, _ := c.TaskLog(ctx, task)
-		log.FromContext(ctx).Info("the VM is gone, but Proxmox warned", "vmid", id.VMID, "host", host, "log", strings.Join(lines, " | "))
+		p.freeLeft(ctx, c, id, host, cfg, task)
 	}
 	log.FromContext(ctx).Info("removed a VM", "region", id.Region, "host", host, "vmid", id.VMID)
 	p.Inventory.ObserveGone(id.Region, id.VMID)
 	return vmRemoved, nil
+}
+
+// freeTries is how often a disk that was left behind is freed.
+const freeTries = 5
+
+// freeLeft frees the VM's own disks that Proxmox left behind, with a warning: it does
+// so where the storage's lock was held for too long. The configuration is gone, so that
+// nobody would find them again. Only disks that the warning names are touched: another
+// VM may have the VMID by now, but not that disk.
+func (p *Provider) freeLeft(ctx context.Context, c proxmox.Client, id Identity, host string, cfg proxmox.VMConfig, task proxmox.UPID) {
+	log := log.FromContext(ctx).WithValues("vmid", id.VMID, "host", host)
+	lines, err := c.TaskLog(ctx, task)
+	log.Info("the VM is gone, but Proxmox warned", "log", strings.Join(lines, " | "), "reading", err)
+	for _, drive := range cfg.Drives() {
+		named := slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "'"+drive.VolumeID+"'") })
+		if !named || owner(drive) != strconv.Itoa(id.VMID) {
+			continue
+		}
+		for range freeTries {
+			if err = p.deleteVolume(ctx, c, host, drive.VolumeID); !isTransient(err) {
+				break
+			}
+			select {
+			case <-p.Clock.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
+		if err != nil {
+			log.Error(err, "a disk of a VM that is gone is left; run on that host as root: pvesm free "+drive.VolumeID)
+		}
+	}
 }
 
 // powerOff ends the guest: at once, or with a bounded time to shut down. A
@@ -153,9 +185,17 @@ func (p *Provider) powerOff(ctx context.Context, c proxmox.Client, id Identity, 
 func foreignVolumes(id Identity, cfg proxmox.VMConfig) []string {
 	var out []string
 	for _, drive := range cfg.Drives() {
-		if found := volumePattern.FindStringSubmatch(drive.VolumeID); found != nil && found[1] != strconv.Itoa(id.VMID) {
+		if vmid := owner(drive); vmid != "" && vmid != strconv.Itoa(id.VMID) {
 			out = append(out, drive.VolumeID)
 		}
 	}
 	return out
+}
+
+// owner is the VMID that a disk carries; empty for what carries none.
+func owner(drive proxmox.Drive) string {
+	if found := volumePattern.FindStringSubmatch(drive.VolumeID); found != nil {
+		return found[1]
+	}
+	return ""
 }

@@ -136,3 +136,22 @@ func TestAVMThatMovesWhileItIsLookedForIsFound(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(vm.VMID).To(Equal(in.VMID))
 }
+
+// Proxmox destroys a VM also where it cannot free its disk, and only warns.
+func TestADiskThatWasLeftBehindIsFreed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.process()
+	claim := w.launched(p, "pool-abc")
+	host := w.intentOf(claim).Host
+	release, err := w.sim.HoldStorageLock(t.Context(), host, "local-lvm")
+	w.Expect(err).NotTo(HaveOccurred())
+	go func() {
+		defer release()
+		// It is given back once Proxmox has given up on it.
+		w.Eventually(func() int { return w.sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}") }).
+			Should(BeNumerically(">", 0))
+	}()
+	w.deleted(p, claim)
+	w.expectNothingLeft()
+}

@@ -5,6 +5,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -89,4 +90,15 @@ func (e *Engine) SetConfigLock(vmid int, lock string) error {
 // HoldGuestLock takes a VM's file lock until release is called.
 func (e *Engine) HoldGuestLock(ctx context.Context, host string, vmid int) (release func(), err error) {
 	return e.lockGuest(ctx, nil, host, vmid, locks.Exclusive, 10*time.Second)
+}
+
+// HoldStorageLock takes the lock of a storage.
+func (e *Engine) HoldStorageLock(ctx context.Context, host, storage string) (release func(), err error) {
+	e.mu.Lock()
+	s := e.storage(storage)
+	e.mu.Unlock()
+	if s == nil {
+		return nil, fmt.Errorf("there is no storage %s", storage)
+	}
+	return e.lockStorage(ctx, nil, host, s)
 }

@@ -175,21 +175,15 @@ func (e *Engine) prepareStart(t *tasks.Task, g *Guest) error {
 	if host := e.host(g.Host); g.Config.Int("sockets", 1)*g.Config.Int("cores", 1) > int64(host.CPUs()) {
 		return failf("MAX %d vcpus allowed per VM on this node", host.CPUs())
 	}
-	files := e.firmwareFiles(g)
-	for _, name := range sortedKeys(files) {
-		if files[name] == nil {
-			t.Logf("kvm: -fw_cfg name=%s: can't load the file", name)
-			return failf("start failed: QEMU exited with code 1")
+	for _, check := range []func() error{
+		func() error { return e.checkFirmwareFiles(t, g) },
+		func() error { return e.checkNUMA(g) },
+		func() error { return e.checkShares(g) },
+		func() error { return e.reservePCI(g) },
+	} {
+		if err := check(); err != nil {
+			return err
 		}
-	}
-	if err := e.checkNUMA(g); err != nil {
-		return err
-	}
-	if err := e.checkShares(g); err != nil {
-		return err
-	}
-	if err := e.reservePCI(g); err != nil {
-		return err
 	}
 	for _, key := range qm.DriveKeys(g.Config.Options) {
 		d, ok := qm.ParseDrive(key, g.Config.Options[key])
@@ -198,6 +192,17 @@ func (e *Engine) prepareStart(t *tasks.Task, g *Guest) error {
 		}
 		if err := e.volumeMustExist(g.Host, d.File); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) checkFirmwareFiles(t *tasks.Task, g *Guest) error {
+	files := e.firmwareFiles(g)
+	for _, name := range sortedKeys(files) {
+		if files[name] == nil {
+			t.Logf("kvm: -fw_cfg name=%s: can't load the file", name)
+			return failf("start failed: QEMU exited with code 1")
 		}
 	}
 	return nil
