@@ -155,3 +155,16 @@ func TestADiskThatWasLeftBehindIsFreed(t *testing.T) {
 	w.deleted(p, claim)
 	w.expectNothingLeft()
 }
+
+// What was asked for happens, whether its answer is waited for or not: a try that fails
+// elsewhere must not leave a rule under way for the next one to double.
+func TestARuleUnderWayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.process()
+	claim := w.planned(p, "pool-abc")
+	w.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/firewall/rules", Delay: pvesim.Duration(20 * time.Second), Count: 1})
+	w.fault(pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 1, Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-1.conf' - got timeout"})
+	w.Expect(p.Launch(t.Context(), claim, w.class)).To(MatchError(proxmox.ErrLocked))
+	w.Expect(w.sim.FirewallGroups()[w.intentOf(claim).VMID]).To(HaveLen(1))
+}

@@ -31,25 +31,26 @@ type growth struct {
 // Where disks are known to grow quickly, that may still be under way when it returns.
 func (l *launch) ensureShaped(ctx context.Context, cfg proxmox.VMConfig) (growing growth, err error) {
 	// The firewall's rules are a file of their own: the VM's lock, which the rest
-	// takes in turn, is not in their way.
-	group, gctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return l.ensureFirewall(gctx) })
+	// takes in turn, is not in their way. Neither ends the other when it fails: a rule
+	// that was asked for comes all the same, and the next try would add it once more.
+	var group errgroup.Group
+	group.Go(func() error { return l.ensureFirewall(ctx) })
 	group.Go(func() (err error) {
 		if !Configured(cfg) {
-			if cfg, err = l.ensureConfigured(gctx); err != nil {
+			if cfg, err = l.ensureConfigured(ctx); err != nil {
 				return err
 			}
 		}
-		if err = l.ensureBound(gctx); err != nil {
+		if err = l.ensureBound(ctx); err != nil {
 			return err
 		}
-		if err = l.ensureFirmware(gctx); err != nil {
+		if err = l.ensureFirmware(ctx); err != nil {
 			return err
 		}
-		if growing, err = l.grow(gctx, cfg); err != nil || l.growsQuickly() {
+		if growing, err = l.grow(ctx, cfg); err != nil || l.growsQuickly() {
 			return err
 		}
-		err = l.awaitGrown(gctx, growing)
+		err = l.awaitGrown(ctx, growing)
 		growing = growth{}
 		return err
 	})
