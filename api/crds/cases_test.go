@@ -262,6 +262,10 @@ metadataOptions: {type: cdrom, templatesRef: {name: a}}`,
 			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {type: floppy}}`,
 			refusal: `supported values: "none", "cdrom"`,
 		}, {
+			name:    "a cache for plan9",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, shares: [{mapping: data, type: plan9, cache: never}]}`,
+			refusal: "cache is only used with type virtiofs",
+		}, {
 			name:    "storage for an ISO without cdrom",
 			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {storage: local}}`,
 			refusal: "storage is only used with type cdrom",

@@ -121,8 +121,25 @@ type ProxmoxNodeClassSpec struct {
 	HookScripts []string `json:"hookScripts,omitempty" hash:"ignore"`
 }
 
+// ShareType is a way to share a directory of the Host.
+// +kubebuilder:validation:Enum=virtiofs;plan9
+type ShareType string
+
+const (
+	// ShareTypeVirtioFS is the way that Proxmox knows.
+	ShareTypeVirtioFS ShareType = "virtiofs"
+	// ShareTypePlan9 needs arguments of QEMU, and so a root login.
+	ShareTypePlan9 ShareType = "plan9"
+)
+
 // Share is a directory of the Host that the guest can mount.
+// +kubebuilder:validation:XValidation:rule="!has(self.cache) || !has(self.type) || self.type == 'virtiofs'",message="cache is only used with type virtiofs: remove it, or set type to virtiofs"
 type Share struct {
+	// type is virtiofs, or plan9 for guests that lack it. plan9 needs a root login in the cloud config: it takes arguments
+	// of QEMU, which no token may set. Left out, it is virtiofs.
+	// +optional
+	Type ShareType `json:"type,omitempty"`
+
 	// mapping is the ID of a directory mapping (Datacenter, Resource Mappings). The guest mounts it by this name.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -140,6 +157,9 @@ type Share struct {
 	// +optional
 	Cache string `json:"cache,omitempty"`
 }
+
+// Plan9 tells whether it is shared by arguments of QEMU.
+func (s Share) Plan9() bool { return s.Type == ShareTypePlan9 }
 
 // ZoneBalance is a way to choose among the Hosts that can take a VM.
 // +kubebuilder:validation:Enum=Balanced;AvailabilityFirst;Packed

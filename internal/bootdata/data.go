@@ -31,8 +31,12 @@ type Data struct {
 
 // Share is a directory of the host that the guest can mount (virtiofs).
 type Share struct {
-	// Tag is what the guest mounts: mount -t virtiofs TAG PATH.
+	// Tag is what the guest mounts: mount -t TYPE -o OPTIONS TAG PATH.
 	Tag string `json:"tag"`
+	// Type is the file system: virtiofs or 9p.
+	Type string `json:"type"`
+	// Options of the mount: trans=virtio for 9p, else defaults.
+	Options string `json:"options"`
 	// MountPath is where; empty where the NodeClass does not say.
 	MountPath string `json:"mountPath"`
 }

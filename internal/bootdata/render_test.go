@@ -85,6 +85,26 @@ func TestRecipesTakeTheirOptionalValues(t *testing.T) {
 	g.Expect(asked).To(HaveLen(len(optionalValues)))
 }
 
+func TestTheKubeadmRecipeMountsShares(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	templates, values := recipe(t, "kubeadm")
+	data := newData(t)
+	data.Values = values
+	data.Shares = []bootdata.Share{
+		{Tag: "data", MountPath: "/mnt/data", Type: "virtiofs", Options: "defaults"},
+		{Tag: "sets", MountPath: "/mnt/sets", Type: "9p", Options: "trans=virtio"},
+		{Tag: "left-alone"},
+	}
+	files, err := bootdata.Render(templates, data)
+	g.Expect(err).NotTo(HaveOccurred())
+	var config struct{ Mounts [][]string }
+	g.Expect(yaml.Unmarshal(files.UserData, &config)).To(Succeed())
+	g.Expect(config.Mounts).To(Equal([][]string{
+		{"data", "/mnt/data", "virtiofs", "defaults,nofail", "0", "0"}, {"sets", "/mnt/sets", "9p", "trans=virtio,nofail", "0", "0"},
+	}))
+}
+
 func TestDefaultUserDataKeepsSecretsFromUsers(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

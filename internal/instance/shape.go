@@ -47,6 +47,9 @@ func (l *launch) ensureShaped(ctx context.Context, cfg proxmox.VMConfig) (growin
 		if err = l.ensureFirmware(ctx); err != nil {
 			return err
 		}
+		if err = l.ensurePlan9(ctx); err != nil {
+			return err
+		}
 		if growing, err = l.grow(ctx, cfg); err != nil || l.growsQuickly() {
 			return err
 		}

@@ -20,6 +20,9 @@ const maxShares = 10
 func share(cfg proxmox.VMConfig, shares []v1alpha1.Share, set map[string]string) error {
 	slot := 0
 	for _, s := range shares {
+		if s.Plan9() {
+			continue // see ensurePlan9
+		}
 		for ; slot < maxShares; slot++ {
 			if _, taken := cfg.Options[fmt.Sprintf("virtiofs%d", slot)]; !taken {
 				break
@@ -42,7 +45,11 @@ func share(cfg proxmox.VMConfig, shares []v1alpha1.Share, set map[string]string)
 func guestShares(shares []v1alpha1.Share) []bootdata.Share {
 	var out []bootdata.Share
 	for _, s := range shares {
-		out = append(out, bootdata.Share{Tag: s.Mapping, MountPath: s.MountPath})
+		seen := bootdata.Share{Tag: s.Mapping, MountPath: s.MountPath, Type: "virtiofs", Options: "defaults"}
+		if s.Plan9() {
+			seen.Type, seen.Options = "9p", "trans=virtio,version=9p2000.L"
+		}
+		out = append(out, seen)
 	}
 	return out
 }

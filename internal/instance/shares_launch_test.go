@@ -51,3 +51,18 @@ func TestAVMThatCannotHaveItsShareIsGivenUpWithTheReason(t *testing.T) {
 	w.deleted(p, w.reread(claim))
 	w.expectNothingLeft()
 }
+
+func TestAVMSharesByPlan9WithARootLogin(t *testing.T) {
+	t.Parallel()
+	const inherited = "-no-hpet"
+	w := newWorld(t, 1, mapped("pve1"), templatesWith(map[string]string{"args": inherited}))
+	w.class.Spec.Shares = []v1alpha1.Share{{Mapping: "data", Type: v1alpha1.ShareTypePlan9, MountPath: "/mnt/data"}}
+	w.Expect(w.process().Launch(t.Context(), w.planned(w.process(), "without"), w.class)).
+		To(MatchError(ContainSubstring("by plan9, region " + region + ": the cloud config has no login of root")))
+
+	p := w.process(w.asRoot)
+	claim := w.launched(p, "with")
+	cfg := w.configOf(w.intentOf(claim))
+	w.Expect(cfg.Options["args"]).To(Equal(inherited + " -virtfs local,id=karpenter-data,path=/tank/data,mount_tag=data,security_model=mapped-xattr"))
+	w.Expect(cfg.Options).NotTo(HaveKey("virtiofs0"))
+}

@@ -36,6 +36,35 @@ func TestOtherArgumentsOfQEMUStay(t *testing.T) {
 	}
 }
 
+func TestSharesByPlan9StandBesideOtherArguments(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	const own = "-virtfs local,path=/tank/a,mount_tag=a,id=fs0 -no-hpet"
+	recorder := &lastWrite{}
+	root := rootClient{recorder}
+	config := VMConfig{Options: map[string]string{"args": own}, Digest: "d"}
+	g.Expect(root.Share(t.Context(), "pve1", 1, config, []Plan9Share{{"data", "/tank/data"}, {"sets", "/tank/sets-1"}})).To(Succeed())
+	g.Expect(recorder.change.Set["args"]).To(Equal(own +
+		" -virtfs local,id=karpenter-data,path=/tank/data,mount_tag=data,security_model=mapped-xattr" +
+		" -virtfs local,id=karpenter-sets,path=/tank/sets-1,mount_tag=sets,security_model=mapped-xattr"))
+	g.Expect(recorder.change.Digest).To(Equal("d"))
+
+	// A launch that is taken up again writes nothing twice, and firmware keeps clear of it.
+	config.Options["args"] = recorder.change.Set["args"]
+	recorder.change = ConfigChange{}
+	g.Expect(root.Share(t.Context(), "pve1", 1, config, []Plan9Share{{"data", "/tank/data"}, {"sets", "/tank/sets-1"}})).To(Succeed())
+	g.Expect(recorder.change.Set).To(BeEmpty())
+	g.Expect(root.HandOver(t.Context(), "pve1", 1, config, "/iso/a.iso")).To(Succeed())
+	g.Expect(recorder.change.Set["args"]).To(HavePrefix(config.Options["args"] + " -fw_cfg "))
+
+	for _, path := range []string{"relative", "/a b", "/a,b", "/a/..", "/a/../b", "/a\n-device evil", ""} {
+		recorder.change = ConfigChange{}
+		err := root.Share(t.Context(), "pve1", 1, VMConfig{}, []Plan9Share{{"data", path}})
+		g.Expect(err).To(MatchError(ContainSubstring("of mapping data cannot be named in QEMU's arguments")), path)
+		g.Expect(recorder.change.Set).To(BeEmpty())
+	}
+}
+
 // lastWrite keeps what was asked of it.
 type lastWrite struct {
 	Client

@@ -34,6 +34,9 @@ type Root interface {
 	// interface as Ignition's config; an empty path takes it back. It takes effect
 	// with the next start. Other arguments of QEMU stay.
 	HandOver(ctx context.Context, host string, vmid int, config VMConfig, path string) error
+	// Share lets a VM, configured as given, mount directories of the Host by plan9. It
+	// takes effect with the next start. Other arguments of QEMU stay.
+	Share(ctx context.Context, host string, vmid int, config VMConfig, shares []Plan9Share) error
 }
 
 // RootOptions are options of a VM that only root may set. Empty ones stay as they are.
@@ -85,8 +88,24 @@ func (r rootClient) Bind(ctx context.Context, host string, vmid int, options Roo
 
 func (r rootClient) HandOver(ctx context.Context, host string, vmid int, config VMConfig, path string) error {
 	args, err := config.handedOver(path)
-	if err != nil || args == config.Options["args"] {
+	if err != nil {
 		return err
+	}
+	return r.setArgs(ctx, host, vmid, config, args)
+}
+
+func (r rootClient) Share(ctx context.Context, host string, vmid int, config VMConfig, shares []Plan9Share) error {
+	args, err := config.sharing(shares)
+	if err != nil {
+		return err
+	}
+	return r.setArgs(ctx, host, vmid, config, args)
+}
+
+// setArgs writes arguments that are not there yet.
+func (r rootClient) setArgs(ctx context.Context, host string, vmid int, config VMConfig, args string) error {
+	if args == config.Options["args"] {
+		return nil
 	}
 	change := ConfigChange{Set: map[string]string{"args": args}, Digest: config.Digest}
 	if args == "" {

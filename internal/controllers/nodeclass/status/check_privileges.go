@@ -41,7 +41,16 @@ func privileges(z zone) *finding {
 
 // rootLogin looks whether there is a login of root, for what Proxmox lets no token do.
 func rootLogin(z zone) *finding {
-	if !z.class.Spec.MetadataOptions.Firmware() || z.root {
+	if z.root {
+		return nil
+	}
+	for n, s := range z.class.Spec.Shares {
+		if s.Plan9() {
+			return z.inRegion("spec.shares[%d].type plan9 sets arguments of QEMU, and Proxmox lets only a login of root@pam do that; "+
+				"give this region a root login in the cloud config (docs/shares.md), or use type virtiofs", n)
+		}
+	}
+	if !z.class.Spec.MetadataOptions.Firmware() {
 		return nil
 	}
 	return z.inRegion("spec.metadataOptions.type fwcfg sets arguments of QEMU, and Proxmox lets only a login of root@pam do that; " +

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // shares looks whether the directories that VMs of the class share with their Host are
@@ -31,25 +32,32 @@ func shares(z zone) *finding {
 			return z.inRegion("%s: directory mapping %q does not exist; run: pvesh create /cluster/mapping/dir --id %s --map node=HOST,path=DIRECTORY, with a --map for each host",
 				s.field, s.mapping, s.mapping)
 		}
-		if mapping.Paths[z.host] == "" {
+		path := mapping.Paths[z.host]
+		if path == "" {
 			return z.onHost("%s: directory mapping %q has no directory on this host; add one (Datacenter, Resource Mappings)", s.field, s.mapping)
+		}
+		if err := (proxmox.Plan9Share{Tag: s.mapping, Path: path}).Check(); s.plan9 && err != nil {
+			return z.onHost("%s: %s", s.field, err)
 		}
 	}
 	return nil
 }
 
 // share is a directory mapping that VMs need, and who says so.
-type share struct{ mapping, field string }
+type share struct {
+	mapping, field string
+	plan9          bool
+}
 
 // sharesOf are those of the class, and those that clones inherit.
 func sharesOf(z zone) []share {
 	var out []share
 	for n, s := range z.class.Spec.Shares {
-		out = append(out, share{s.Mapping, fmt.Sprintf("spec.shares[%d].mapping", n)})
+		out = append(out, share{s.Mapping, fmt.Sprintf("spec.shares[%d].mapping", n), s.Plan9()})
 	}
 	if z.config != nil {
 		for _, mapping := range z.config.SharedDirectories() {
-			out = append(out, share{mapping, fmt.Sprintf("virtiofs of template %d", z.template.VMID)})
+			out = append(out, share{mapping, fmt.Sprintf("virtiofs of template %d", z.template.VMID), false})
 		}
 	}
 	return out

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -68,4 +69,22 @@ func TestADirectoryThatWasMappedIsNoticed(t *testing.T) {
 	w.Clock.Advance(time.Minute) // what is doubted is believed for a moment
 	w.Refresh()
 	w.Expect(checked(w, class).StatusConditions().Root().IsTrue()).To(BeTrue())
+}
+
+func TestPlan9NeedsALoginOfRootAndAPlainPath(t *testing.T) {
+	t.Parallel()
+	w := testworld.New(t, testworld.Still(), testworld.Hosts(2), testworld.Scenario(directories(
+		pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank/data", "node=pve2,path=/tank/my data"}})))
+	found(w, "region-1/pve1/9000", "region-1/pve2/9001")
+	class := checked(w, w.NewClass(sharing("data"), func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Shares[0].Type = v1alpha1.ShareTypePlan9 }))
+	w.Expect(message(class, v1alpha1.ConditionPrivilegesSufficient)).To(Equal("region-1: spec.shares[0].type plan9 sets arguments of QEMU, and Proxmox lets only " +
+		"a login of root@pam do that; give this region a root login in the cloud config (docs/shares.md), or use type virtiofs"))
+
+	w.Instances.Roots = map[string]proxmox.Root{testworld.Region: nil}
+	checked(w, class) // mappings are looked up once somebody asks
+	w.Refresh()
+	class = checked(w, class)
+	w.Expect(class.StatusConditions().Root().IsTrue()).To(BeTrue(), class.StatusConditions().Root().Message)
+	w.Expect(class.Status.UnusableZones).To(ConsistOf(And(
+		HaveField("Zone", "region-1/pve2"), HaveField("Reason", ContainSubstring(`"/tank/my data" of mapping data cannot be named in QEMU's arguments`)))))
 }
