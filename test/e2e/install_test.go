@@ -46,7 +46,12 @@ func TestInstalledWithHelm(t *testing.T) {
 	cluster := w.proxmox.Cluster(w.region)
 	cluster.Root = &harness.RootLogin{Username: "root@pam", Password: rootPassword}
 	w.secrets.Add("the password of root", rootPassword)
-	values := map[string]any{"logVerbosityLevel": "debug", "config": map[string]any{"clusters": []harness.Cluster{cluster}}}
+	// The values file that people were told to write, with this Proxmox in it.
+	values := map[string]any{
+		"logVerbosityLevel": "debug", "config": map[string]any{"clusters": []harness.Cluster{cluster}},
+		"nodeSelector": map[string]any{"node-role.kubernetes.io/control-plane": ""},
+		"tolerations":  []any{map[string]any{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}},
+	}
 	w.helm(t, values)
 	w.runInstalled(t)
 	p := w.newPool(t, "installed", func(kit *harness.Kit) {
