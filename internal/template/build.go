@@ -38,8 +38,7 @@ func (t *tending) build(ctx context.Context, h here) (time.Duration, error) {
 		return recheck, nil
 	}
 	if h.leftover != 0 {
-		t.note(fmt.Sprintf("VM %d is locked (create) by a task that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: qm unlock %d && qm destroy %d",
-			h.leftover, h.leftover, h.leftover))
+		t.note(stranded(h.leftover))
 	}
 	volume, err := t.ensureImage(ctx, h.place)
 	if err != nil {
@@ -50,6 +49,12 @@ func (t *tending) build(ctx context.Context, h here) (time.Duration, error) {
 		return 0, err
 	}
 	return t.finish(ctx, h.place, found)
+}
+
+// stranded says what to do about a VM that a dead create left locked.
+func stranded(vmid int) string {
+	return fmt.Sprintf("VM %d is locked (create) by a task that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: qm unlock %d && qm destroy %d",
+		vmid, vmid, vmid)
 }
 
 func (t *tending) note(text string) {

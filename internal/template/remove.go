@@ -21,7 +21,9 @@ import (
 // tidy removes what the Host has of this ProxmoxTemplate and nobody needs: Templates
 // of older generations, doubles, VMs that did not become Templates, and images.
 func (t *tending) tidy(ctx context.Context) (time.Duration, error) {
-	h, err := t.look(ctx, false)
+	// Rows may not show yet that a VM is locked. VMs that are no templates are rare among
+	// these VMIDs.
+	h, err := t.look(ctx, true)
 	if err != nil {
 		return 0, err
 	}
@@ -38,9 +40,16 @@ func (t *tending) tidy(ctx context.Context) (time.Duration, error) {
 		}
 		again = soonest(again, later)
 	}
-	if len(notes) > 0 || h.leftover == 0 {
-		t.note(strings.Join(notes, "; "))
+	if h.leftover != 0 {
+		busy, err := t.creating(ctx)
+		if err != nil {
+			return 0, explain(err, h.place, "looking for tasks", "")
+		}
+		if !busy {
+			notes = append(notes, stranded(h.leftover))
+		}
 	}
+	t.note(strings.Join(notes, "; "))
 	if err := t.sweep(ctx, h); err != nil {
 		return 0, err
 	}
