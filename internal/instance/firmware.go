@@ -40,8 +40,8 @@ func (l *launch) ensureFirmware(ctx context.Context) error {
 	if err != nil || cfg.HasFirmwareFile(path) {
 		return err
 	}
-	if owns, why := l.id.Owns(cfg); !owns {
-		return &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
+	if err := l.refuse(cfg); err != nil {
+		return err
 	}
 	if err := root.HandOver(ctx, l.intent.Host, l.intent.VMID, cfg, path); err != nil {
 		return fmt.Errorf("handing Ignition to VM %d on host %s as root, %w", l.intent.VMID, l.intent.Host, err)

@@ -177,7 +177,7 @@ func Table() []Option {
 			oneOf(func(o *Options) *garbagecollection.Policy { return &o.Orphans.Policy }, "remove", "report")},
 		{"orphan-grace", "ORPHAN_GRACE", "1m", "How long something must have been without its claim before it is removed.",
 			duration(func(o *Options) *time.Duration { return &o.Orphans.Grace }, time.Second)},
-		{"orphan-sweep-interval", "ORPHAN_SWEEP_INTERVAL", "5m", "How often join tokens and nodes are looked through for what has no claim. VMs are looked at with every poll, storages with boot drives one after the other as the idle budget of calls allows.",
+		{"orphan-sweep-interval", "ORPHAN_SWEEP_INTERVAL", "5m", "How often join tokens are looked through for what has no claim. VMs and nodes are looked at with every poll, storages with boot drives one after the other as the idle budget of calls allows.",
 			duration(func(o *Options) *time.Duration { return &o.Orphans.Sweep }, time.Second)},
 		{"orphan-brake", "ORPHAN_BRAKE", "0.5", "Share of all VMs, between 0 and 1: when more of them (and more than three) look orphaned at once, none is removed.",
 			share(func(o *Options) *float64 { return &o.Orphans.Brake })},

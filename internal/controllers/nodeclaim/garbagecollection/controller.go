@@ -47,7 +47,7 @@ type Rules struct {
 	Policy Policy
 	// Grace is how long something must look orphaned before it is removed.
 	Grace time.Duration
-	// Sweep is how often tokens and Nodes are looked through. Storages take turns.
+	// Sweep is how often tokens are looked through. Storages take turns.
 	Sweep time.Duration
 	// Brake is the share of all VMs above which none is removed: after an etcd
 	// restore, or with the wrong kubeconfig, live nodes look like orphans.
@@ -79,7 +79,7 @@ type Controller struct {
 	clock     clock.Clock
 	metrics   *metrics
 	suspected map[string]time.Time
-	// leftoversAt is when tokens and Nodes are looked through next.
+	// leftoversAt is when tokens are looked through next.
 	leftoversAt time.Time
 }
 

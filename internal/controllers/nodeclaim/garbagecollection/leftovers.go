@@ -31,7 +31,8 @@ type leftovers struct {
 
 func (l leftovers) none() bool { return len(l.drives) == 0 && len(l.nodes) == 0 && !l.swept }
 
-// look lists leftovers: boot drives as the calls to spare allow, the rest now and then.
+// look lists leftovers: boot drives as the calls to spare allow, Nodes always, tokens now
+// and then.
 // What cannot be listed now is found the next time.
 func (c *Controller) look(ctx context.Context) (found leftovers) {
 	var err error
