@@ -199,7 +199,7 @@ charts-push: $(HELM) ## Package both charts as VERSION and push them to the regi
 # Always asked, rarely built: go knows better than make what a binary depends on.
 .PHONY: $(DEMO)
 $(DEMO):
-	$(PLAIN) go build -o $@ ./test/demo
+	$(PLAIN) go build -o $@ ./cmd/demo
 
 .PHONY: kubeplane
 kubeplane: $(KUBEPLANE) ## Build the Kubernetes control plane into .cache/bin

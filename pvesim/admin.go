@@ -33,7 +33,7 @@ func (s *Simulator) adminRoutes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /requests", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.Requests()) })
 	mux.HandleFunc("GET /requests/counts", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.RequestCounts()) })
-	mux.HandleFunc("DELETE /requests", func(w http.ResponseWriter, _ *http.Request) { s.ForgetRequests(); writeJSON(w, nil) })
+	mux.HandleFunc("DELETE /requests", func(w http.ResponseWriter, _ *http.Request) { s.ResetRequests(); writeJSON(w, nil) })
 	mux.HandleFunc("GET /faults", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.Faults()) })
 	mux.HandleFunc("POST /faults", s.adminAddFault)
 	mux.HandleFunc("DELETE /faults", func(w http.ResponseWriter, _ *http.Request) { s.ClearFaults(); writeJSON(w, nil) })

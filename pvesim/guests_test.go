@@ -231,7 +231,7 @@ func TestTheAgentAnswersOnlyWhereItIsEnabledAndRuns(t *testing.T) {
 
 func TestADeafGuestIsOnlyStoppedByForce(t *testing.T) {
 	t.Parallel()
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: pvesim.DeafGuests{}})
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: pvesim.UnresponsiveGuests{}})
 	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5")); exit != "VM quit/powerdown failed - got timeout" {
 		t.Errorf("shutdown ended with %q", exit)
 	}

@@ -207,8 +207,8 @@ func (CooperativeGuests) Boot(ctx context.Context, m *Machine) {
 	}
 }
 
-// DeafGuests never react: a shutdown runs into its time-out, as with a VM without an operating system.
-type DeafGuests struct{}
+// UnresponsiveGuests never react: a shutdown runs into its time-out, as with a VM without an operating system.
+type UnresponsiveGuests struct{}
 
 // Boot waits for the power to go.
-func (DeafGuests) Boot(ctx context.Context, _ *Machine) { <-ctx.Done() }
+func (UnresponsiveGuests) Boot(ctx context.Context, _ *Machine) { <-ctx.Done() }

@@ -82,8 +82,8 @@ func (s *Simulator) RequestCounts() map[string]int {
 	return maps.Clone(s.requests.counts)
 }
 
-// ForgetRequests empties the record.
-func (s *Simulator) ForgetRequests() {
+// ResetRequests empties the record.
+func (s *Simulator) ResetRequests() {
 	s.requests.mu.Lock()
 	defer s.requests.mu.Unlock()
 	s.requests.list, s.requests.counts = nil, map[string]int{}

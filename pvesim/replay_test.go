@@ -188,7 +188,7 @@ func newReplay(t *testing.T, chain string, total *tally) *replay {
 			r.secrets[u.ID+"!"+token.ID] = token.Secret
 		}
 	}
-	r.c = startSim(t, scenario, pvesim.Options{Speed: replaySpeed, Guests: pvesim.DeafGuests{}})
+	r.c = startSim(t, scenario, pvesim.Options{Speed: replaySpeed, Guests: pvesim.UnresponsiveGuests{}})
 	r.files = recordedFiles(t)
 	r.learnSums()
 	r.login()

@@ -34,9 +34,9 @@ const (
 	ConditionCPULayoutReady = "CPULayoutReady"
 )
 
-// ConditionLaunchesSucceed is false while launches of the class keep failing, or clones take almost longer than Karpenter
+// ConditionLaunchesHealthy is false while launches of the class keep failing, or clones take almost longer than Karpenter
 // waits for a Node. It has no part in Ready.
-const ConditionLaunchesSucceed = "LaunchesSucceed"
+const ConditionLaunchesHealthy = "LaunchesHealthy"
 
 // ConditionAddressesAvailable is false while an address pool of the class has nothing left to give. It has no part in Ready:
 // addresses come back. Classes without pools do not have it.
@@ -45,16 +45,16 @@ const ConditionAddressesAvailable = "AddressesAvailable"
 // ReasonPoolExhausted says that all addresses of a pool are taken.
 const ReasonPoolExhausted = "PoolExhausted"
 
-// ConditionAddressPoolsAgree is false while another class has a pool on the same network whose subnet overlaps and is another
+// ConditionAddressPoolsConsistent is false while another class has a pool on the same network whose subnet overlaps and is another
 // one. It has no part in Ready: no address is given twice. Classes without pools do not have it.
-const ConditionAddressPoolsAgree = "AddressPoolsAgree"
+const ConditionAddressPoolsConsistent = "AddressPoolsConsistent"
 
 // ReasonSubnetsOverlap says that two pools disagree about the prefix of their network.
 const ReasonSubnetsOverlap = "SubnetsOverlap"
 
-// ConditionHostsHaveRoom is false while no Host can take even the smallest VM of the class; its message says why, Host by
+// ConditionCapacityAvailable is false while no Host can take even the smallest VM of the class; its message says why, Host by
 // Host. It has no part in Ready: room comes and goes.
-const ConditionHostsHaveRoom = "HostsHaveRoom"
+const ConditionCapacityAvailable = "CapacityAvailable"
 
 // Reasons of conditions that other programs may know from before.
 const (

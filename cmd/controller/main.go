@@ -52,7 +52,7 @@ func run(settings operator.Settings) error {
 	op.WithControllers(ctx, corecontrollers.NewControllers(ctx, op.Manager, op.Clock, op.GetClient(), op.EventRecorder,
 		cloudProvider, undecorated, cluster, op.InstanceTypeStore, op.PredictionStore)...).
 		WithControllers(ctx, op.Controllers(cluster)...).
-		Start(operator.StopOnChange(stopOnSignal(ctx), settings, operator.LookInterval))
+		Start(operator.StopOnChange(stopOnSignal(ctx), settings, operator.ConfigWatchInterval))
 	return nil
 }
 

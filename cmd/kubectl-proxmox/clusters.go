@@ -111,7 +111,7 @@ func (c *clusters) hosts(ctx context.Context) ([]inventory.HostState, error) {
 
 // instances are the VMs of a Kubernetes cluster, with the controller's own defaults.
 func (v *view) instances(kube client.Client, boot instance.BootSource, kubeCluster string) (*instance.Provider, error) {
-	types, err := instancetype.New(instancetype.Deps{Inventory: v.inventory, Catalogue: instancetype.DefaultCatalogue(), Clock: clock.RealClock{}})
+	types, err := instancetype.New(instancetype.Deps{Inventory: v.inventory, Catalog: instancetype.DefaultCatalog(), Clock: clock.RealClock{}})
 	if err != nil {
 		return nil, err
 	}

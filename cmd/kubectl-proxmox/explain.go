@@ -165,7 +165,7 @@ func (e *explain) conditions(all []status.Condition) {
 var hopeful = append([]string{
 	karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized,
 	karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, karpv1.ConditionTypeNodeRegistrationHealthy,
-	v1alpha1.ConditionLaunchesSucceed, v1alpha1.ConditionHostsHaveRoom, v1alpha1.ConditionAddressesAvailable, v1alpha1.ConditionAddressPoolsAgree,
+	v1alpha1.ConditionLaunchesHealthy, v1alpha1.ConditionCapacityAvailable, v1alpha1.ConditionAddressesAvailable, v1alpha1.ConditionAddressPoolsConsistent,
 }, classConditions()...)
 
 func classConditions() []string {

@@ -16,13 +16,13 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(testworld.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
 
 // told is an event about an object.
-func told(w *testworld.World, about client.Object, kind, eventType, reason, message string) {
+func told(w *testenv.Env, about client.Object, kind, eventType, reason, message string) {
 	event := &corev1.Event{
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about.GetName(), Namespace: about.GetNamespace(), UID: about.GetUID()},
 		Type:           eventType, Reason: reason, Message: message, LastTimestamp: metav1.Now(),
@@ -36,7 +36,7 @@ func told(w *testworld.World, about client.Object, kind, eventType, reason, mess
 
 func TestExplainGathersWhatTheObjectsSay(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	pool := w.Pool(class)
 	claim := w.Launched("a", class)
@@ -44,8 +44,8 @@ func TestExplainGathersWhatTheObjectsSay(t *testing.T) {
 	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
 	told(w, claim, "NodeClaim", corev1.EventTypeWarning, "NodeNotJoined", "VM 1 runs and no node has joined")
 	told(w, claim, "NodeClaim", corev1.EventTypeNormal, "DisruptionBlocked", "is not worth a word")
-	class = testworld.Reread(w, class)
-	class.StatusConditions().SetFalse(v1alpha1.ConditionHostsHaveRoom, "NoRoom", "no Host fits even the smallest: pve1: 1 CPUs free, 2 wanted")
+	class = testenv.Reread(w, class)
+	class.StatusConditions().SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", "no Host fits even the smallest: pve1: 1 CPUs free, 2 wanted")
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve2", Reason: "bridge \"vmbr0\" is not on this host"}}
 	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
@@ -65,7 +65,7 @@ func TestExplainGathersWhatTheObjectsSay(t *testing.T) {
 		ContainSubstring("NodeNotJoined: VM 1 runs and no node has joined\n"),
 		ContainSubstring("nodepool "+pool.Name+"\n"),
 		ContainSubstring("proxmoxnodeclass "+class.Name+", hosts where VMs can be made: 1\n"),
-		ContainSubstring("  HostsHaveRoom is False: no Host fits even the smallest: pve1: 1 CPUs free, 2 wanted\n"),
+		ContainSubstring("  CapacityAvailable is False: no Host fits even the smallest: pve1: 1 CPUs free, 2 wanted\n"),
 		ContainSubstring("  region-1/pve2 is left out: bridge \"vmbr0\" is not on this host\n"),
 		Not(ContainSubstring("not worth a word")),
 	))

@@ -170,7 +170,7 @@ func (p *preflight) templates(objects *manifests) map[string]bool {
 // places tells where a template can be made.
 func (p *preflight) places(t *v1alpha1.ProxmoxTemplate, view inventory.View) (possible bool) {
 	fmt.Fprintf(p.out, "\nProxmoxTemplate %s\n", t.Name)
-	for _, place := range template.Places(view, template.WishOf(t, nil), nil) {
+	for _, place := range template.Locations(view, template.NewDesired(t, nil), nil) {
 		if place.Problem != "" {
 			p.fail("host %s/%s: %s", place.Region, place.Host, place.Problem)
 			continue

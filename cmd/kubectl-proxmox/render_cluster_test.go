@@ -14,11 +14,11 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // kubeconfig is a user's file that leads to the world's API server.
-func kubeconfig(w *testworld.World) string {
+func kubeconfig(w *testenv.Env) string {
 	w.T.Helper()
 	config := clientcmdapi.NewConfig()
 	config.Clusters["c"] = &clientcmdapi.Cluster{Server: w.Config.Host, CertificateAuthorityData: w.Config.CAData}
@@ -33,8 +33,8 @@ func kubeconfig(w *testworld.World) string {
 // Templates, values and the node's own figures are those of the cluster.
 func TestRenderReadsTheCluster(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
-	templates := testworld.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testworld.TemplatesSecret}})
+	w := testenv.New(t, testenv.Still())
+	templates := testenv.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
 	templates.Data["user-data"] = []byte("#cloud-config\nhostname: {{ .Metadata.Hostname }}\nserver: {{ .Values.apiServer }}\nca: {{ .Kubernetes.RootCA }}\n" +
 		"token: {{ .Kubernetes.BootstrapToken }}\n")
 	templates.Data["meta-data"] = []byte("instance-id: {{ .InstanceUUID }}\nprovider-id: {{ .ProviderID }}\n")
@@ -54,7 +54,7 @@ func TestRenderReadsTheCluster(t *testing.T) {
 
 	out, _, err = call(t, append([]string{"render", "--nodeclaim", claim.Name}, at...)...)
 	w.Expect(err).NotTo(HaveOccurred())
-	id := v1alpha1.ProviderID{Region: testworld.Region, VMID: w.Intent(claim).VMID}
+	id := v1alpha1.ProviderID{Region: testenv.Region, VMID: w.Intent(claim).VMID}
 	w.Expect(out).To(And(
 		ContainSubstring("hostname: "+claim.Name+"\n"), ContainSubstring("instance-id: "+string(claim.UID)+"\n"),
 		ContainSubstring("provider-id: "+id.String()+"\n"), ContainSubstring(`"10.0.0.5/24"`)), "what this very node gets")

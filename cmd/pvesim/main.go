@@ -79,7 +79,7 @@ func (s *settings) runtime() (pvesim.GuestRuntime, error) {
 	case "cooperative":
 		return pvesim.CooperativeGuests{}, nil
 	case "deaf":
-		return pvesim.DeafGuests{}, nil
+		return pvesim.UnresponsiveGuests{}, nil
 	}
 	return nil, fmt.Errorf("reading the flags: --guests %q is not one of cloud-init, cooperative, deaf", s.guests)
 }

@@ -122,7 +122,7 @@ func properties(of map[string]any, name string) (map[string]any, error) {
 // settings are all but the cloud config, which the chart mounts.
 func settings() []operator.Option {
 	var out []operator.Option
-	for _, option := range operator.Table() {
+	for _, option := range operator.OptionTable() {
 		if option.Env != operator.CloudConfigVariable {
 			out = append(out, option)
 		}

@@ -52,7 +52,7 @@ func settings() string {
 		"[Karpenter's own settings](https://karpenter.sh/docs/reference/settings/) apply. In the chart each stands below\n" +
 		"`settings`, for example `settings.proxmoxPollInterval: 10s`.\n\n" +
 		"| flag | variable | chart value | default | meaning |\n|---|---|---|---|---|\n")
-	for _, option := range operator.Table() {
+	for _, option := range operator.OptionTable() {
 		flag := "–"
 		if option.Flag != "" {
 			flag = "`--" + option.Flag + "`"

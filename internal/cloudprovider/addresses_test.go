@@ -20,7 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 func twoAddresses(c *v1alpha1.ProxmoxNodeClass) {
@@ -41,16 +41,16 @@ func available(types []*corecloudprovider.InstanceType) (n int) {
 // core makes meanwhile could only be refused, one after the other.
 func TestAClassWithPoolsIsOfferedOnceAddressesAreKnown(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(2), testworld.Still())
+	w := testenv.New(t, testenv.Hosts(2), testenv.Still())
 	class := w.Class(twoAddresses)
 	pool, p := w.Pool(class), provider(w)
 	types, err := p.GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(available(types)).To(BeZero())
-	w.Expect(w.Types.Reasons(class, testworld.InstanceType)).To(HaveKeyWithValue(
-		placement.Zone{Region: testworld.Region, Host: "pve2"}, "which addresses the guests of region "+testworld.Region+" have is still being read"))
+	w.Expect(w.Types.UnavailableReasons(class, testenv.InstanceType)).To(HaveKeyWithValue(
+		placement.Zone{Region: testenv.Region, Host: "pve2"}, "which addresses the guests of region "+testenv.Region+" have is still being read"))
 
-	w.Instances.PoolState(class) // as the class's status does
+	w.Instances.AddressPoolState(class) // as the class's status does
 	w.Refresh()
 	types, err = p.GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -64,14 +64,14 @@ func TestAClassWithPoolsIsOfferedOnceAddressesAreKnown(t *testing.T) {
 
 func TestAnEmptyPoolIsNoCapacityUntilAnAddressComesBack(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(2))
+	w := testenv.New(t, testenv.Hosts(2))
 	class := w.Class(twoAddresses)
 	pool := w.Pool(class)
 	metrics := prometheus.NewRegistry()
 	w.Instances.Metrics = instance.NewMetrics(metrics)
-	w.Expect(instance.RegisterPoolMetrics(metrics, w.Kube, w.Inventory)).To(Succeed())
+	w.Expect(instance.RegisterAddressPoolMetrics(metrics, w.Kube, w.Inventory)).To(Succeed())
 	p := provider(w)
-	pooled, _ := w.Instances.PoolState(class) // as the class's status does
+	pooled, _ := w.Instances.AddressPoolState(class) // as the class's status does
 	w.Expect(pooled).To(BeTrue())
 	w.Refresh()
 	types, err := p.GetInstanceTypes(t.Context(), pool)
@@ -91,8 +91,8 @@ func TestAnEmptyPoolIsNoCapacityUntilAnAddressComesBack(t *testing.T) {
 	types, err = p.GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(available(types)).To(BeZero(), "offerings that cannot be had are not offered")
-	w.Expect(w.Types.Reasons(class, testworld.InstanceType)).To(HaveKeyWithValue(
-		placement.Zone{Region: testworld.Region, Host: "pve2"}, ContainSubstring(reason)))
+	w.Expect(w.Types.UnavailableReasons(class, testenv.InstanceType)).To(HaveKeyWithValue(
+		placement.Zone{Region: testenv.Region, Host: "pve2"}, ContainSubstring(reason)))
 	w.Expect(testutil.GatherAndCompare(metrics, strings.NewReader(fmt.Sprintf(`
 # HELP karpenter_proxmox_address_pool_size Addresses that a pool of a NodeClass may give.
 # TYPE karpenter_proxmox_address_pool_size gauge
@@ -102,7 +102,7 @@ karpenter_proxmox_address_pool_size{interface="net0",nodeclass=%q,pool="10.0.0.0
 karpenter_proxmox_address_pool_used{interface="net0",nodeclass=%q,pool="10.0.0.0/24"} 2
 `, class.Name, class.Name)), "karpenter_proxmox_address_pool_size", "karpenter_proxmox_address_pool_used")).To(Succeed())
 
-	w.Instances.Forget(string(claims[0].UID))
+	w.Instances.ReleaseClaim(string(claims[0].UID))
 	types, err = p.GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(available(types)).To(BeNumerically(">", 0), "an address came back")
@@ -112,7 +112,7 @@ karpenter_proxmox_address_pool_used{interface="net0",nodeclass=%q,pool="10.0.0.0
 // launch finds out, and counts it.
 func TestALaunchThatFindsNoAddressIsCounted(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class(twoAddresses)
 	metrics := prometheus.NewRegistry()
 	w.Instances.Metrics = instance.NewMetrics(metrics)
@@ -127,5 +127,5 @@ func TestALaunchThatFindsNoAddressIsCounted(t *testing.T) {
 # TYPE karpenter_proxmox_address_pool_exhausted_total counter
 karpenter_proxmox_address_pool_exhausted_total{nodeclass=%q,pool="10.0.0.0/24"} 1
 `, class.Name)), "karpenter_proxmox_address_pool_exhausted_total")).To(Succeed())
-	w.Expect(w.Types.Marked(instancetype.Offerings{Zone: placement.Zone{Region: testworld.Region, Host: "pve1"}, NodeClass: class.Name})).To(ContainSubstring("are taken"))
+	w.Expect(w.Types.UnavailableReason(instancetype.Offerings{Zone: placement.Zone{Region: testenv.Region, Host: "pve1"}, NodeClass: class.Name})).To(ContainSubstring("are taken"))
 }

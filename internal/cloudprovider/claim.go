@@ -23,7 +23,7 @@ import (
 func (c *CloudProvider) filledClaim(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (*karpv1.NodeClaim, error) {
 	out := &karpv1.NodeClaim{}
 	out.Name = claim.Name
-	if !in.Nowhere() {
+	if !in.IsUnplaceable() {
 		if err := c.describe(out, claim, class, in); err != nil {
 			return nil, err
 		}

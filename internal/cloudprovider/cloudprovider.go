@@ -37,7 +37,7 @@ type CloudProvider struct {
 
 	migratedDriftAfter time.Duration
 	hostDriftAfter     time.Duration
-	repair             RepairPatience
+	repair             RepairTolerations
 }
 
 var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
@@ -53,7 +53,7 @@ type Deps struct {
 	MigratedDriftAfter time.Duration
 	// HostDriftAfter is how long after its Host went away a Node drifts; 0 = never.
 	HostDriftAfter time.Duration
-	Repair         RepairPatience
+	Repair         RepairTolerations
 }
 
 // New makes the adapter.
@@ -85,7 +85,7 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	overlay := c.overlayFor(claim)
 	wanted := withoutAssumedSpot(claim, pool)
 	intent, err := c.instances.Plan(ctx, wanted, class, overlay)
-	var noRoom *instance.NoRoomError
+	var noRoom *instance.InsufficientCapacityError
 	if errors.As(err, &noRoom) && pool != nil && pool.Spec.Replicas != nil {
 		// Core makes a refused Claim of a static pool anew at once, without any pause.
 		c.recorder.Publish(waitingForRoom(claim, noRoom))

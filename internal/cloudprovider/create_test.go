@@ -15,12 +15,12 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // provider is the adapter on a world's parts.
-func provider(w *testworld.World, changes ...func(*cloudprovider.Deps)) *cloudprovider.CloudProvider {
+func provider(w *testenv.Env, changes ...func(*cloudprovider.Deps)) *cloudprovider.CloudProvider {
 	deps := cloudprovider.Deps{
 		Kube: w.Kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events, Overlays: nodeoverlay.NewInstanceTypeStore(),
 	}
@@ -39,20 +39,20 @@ func full(s *pvesim.Scenario) {
 
 func TestCreateAnswersWithAllThatCoreCopies(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	claim := w.Claim("a", class)
-	w.Sim.ForgetRequests()
+	w.Sim.ResetRequests()
 	filled, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 
-	in := w.Intent(testworld.Reread(w, claim))
+	in := w.Intent(testenv.Reread(w, claim))
 	w.Expect(filled.Name).To(Equal(claim.Name))
 	w.Expect(filled.Status.ProviderID).To(Equal(in.ProviderID()))
 	w.Expect(filled.Status.ImageID).To(And(Equal(in.ImageID), Not(BeEmpty())))
 	w.Expect(filled.Labels).To(And(
-		HaveKeyWithValue(corev1.LabelInstanceTypeStable, testworld.InstanceType),
-		HaveKeyWithValue(corev1.LabelTopologyRegion, testworld.Region),
+		HaveKeyWithValue(corev1.LabelInstanceTypeStable, testenv.InstanceType),
+		HaveKeyWithValue(corev1.LabelTopologyRegion, testenv.Region),
 		HaveKeyWithValue(corev1.LabelTopologyZone, "pve1"),
 		HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
 		HaveKeyWithValue(corev1.LabelArchStable, "amd64"),
@@ -77,26 +77,26 @@ func TestCreateAnswersWithAllThatCoreCopies(t *testing.T) {
 
 func TestCreateTwiceIsOneVM(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(2))
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
 	claim := w.Claim("a", w.Class())
 	first, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	free := w.Inventory.View().Free(testworld.Region, first.Labels[corev1.LabelTopologyZone])
-	second, err := provider(w).Create(t.Context(), testworld.Reread(w, claim))
+	free := w.Inventory.View().Free(testenv.Region, first.Labels[corev1.LabelTopologyZone])
+	second, err := provider(w).Create(t.Context(), testenv.Reread(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(second.Status.ProviderID).To(Equal(first.Status.ProviderID))
-	w.Expect(w.Inventory.View().Free(testworld.Region, first.Labels[corev1.LabelTopologyZone])).To(Equal(free), "room is taken once")
+	w.Expect(w.Inventory.View().Free(testenv.Region, first.Labels[corev1.LabelTopologyZone])).To(Equal(free), "room is taken once")
 
 	// Core asks again after a restart: the ledger is empty, the claim is not.
 	w.Restart(true)
-	third, err := provider(w).Create(t.Context(), testworld.Reread(w, claim))
+	third, err := provider(w).Create(t.Context(), testenv.Reread(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(third.Status.ProviderID).To(Equal(first.Status.ProviderID))
 }
 
 func TestCreateIsGatedByTheClass(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	cp := provider(w)
 	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Finalizers = []string{"example.com/hold"} })
 	claim := w.Claim("a", class)
@@ -105,7 +105,7 @@ func TestCreateIsGatedByTheClass(t *testing.T) {
 		_, err := cp.Create(t.Context(), claim)
 		w.Expect(corecloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
 		w.Expect(err.Error()).To(ContainSubstring(part))
-		w.Expect(testworld.Reread(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
+		w.Expect(testenv.Reread(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
 	}
 	refused("was not checked yet")
 
@@ -126,7 +126,7 @@ func TestCreateIsGatedByTheClass(t *testing.T) {
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 	refused("is being deleted")
 
-	testworld.Reread(w, class).Finalizers = nil
+	testenv.Reread(w, class).Finalizers = nil
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 	_, err = cp.Create(t.Context(), claim)
 	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
@@ -135,41 +135,41 @@ func TestCreateIsGatedByTheClass(t *testing.T) {
 
 func TestAPlanStandsWhateverBecomesOfItsClass(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	cp, class := provider(w), w.Class()
 	claim := w.Claim("a", class)
 	first, err := cp.Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	class.StatusConditions().SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", "down")
 	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
-	again, err := cp.Create(t.Context(), testworld.Reread(w, claim))
+	again, err := cp.Create(t.Context(), testenv.Reread(w, claim))
 	w.Expect(err).NotTo(HaveOccurred(), "a launch under way would lose its owner")
 	w.Expect(again.Status.ProviderID).To(Equal(first.Status.ProviderID))
 }
 
 func TestNoRoomNamesTheHostsAndWhatTheyLack(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(2), testworld.Scenario(full))
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(full))
 	class := w.Class()
 	w.Pool(class)
 	claim := w.Claim("a", class)
 	_, err := provider(w).Create(t.Context(), claim)
 	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
 	w.Expect(err.Error()).To(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU")))
-	w.Expect(testworld.Reread(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
+	w.Expect(testenv.Reread(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
 }
 
 func TestAClaimOfAStaticPoolWaitsForRoomInsteadOfBeingMadeAnew(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Scenario(full))
+	w := testenv.New(t, testenv.Still(), testenv.Scenario(full))
 	class := w.Class()
 	w.Pool(class, func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(3)) })
 	claim := w.Claim("a", class)
 	filled, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(filled.Status.ProviderID).NotTo(BeEmpty(), "core goes on with the other pools")
-	w.Expect(w.Intent(testworld.Reread(w, claim)).Parked).To(BeTrue())
-	w.Expect(w.Events.Messages("WaitingForRoom")).To(ConsistOf(And(ContainSubstring("pve1"), ContainSubstring("CPU"))))
+	w.Expect(w.Intent(testenv.Reread(w, claim)).Parked).To(BeTrue())
+	w.Expect(w.Events.Messages("WaitingForCapacity")).To(ConsistOf(And(ContainSubstring("pve1"), ContainSubstring("CPU"))))
 	again, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(again.Status.ProviderID).To(Equal(filled.Status.ProviderID))
@@ -188,7 +188,7 @@ func TestAClaimOfAStaticPoolIsNotRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testworld.New(t, testworld.Still(), testworld.Hosts(2))
+			w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
 			class := w.Class()
 			class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: strings.Join(strings.Split(class.Status.SelectedZones[0], "/")[:2], "/"), Reason: "no iso storage"}}
 			class.Status.SelectedZones = class.Status.SelectedZones[1:]
@@ -202,8 +202,8 @@ func TestAClaimOfAStaticPoolIsNotRefused(t *testing.T) {
 			filled, err := provider(w).Create(t.Context(), claim)
 			w.Expect(err).NotTo(HaveOccurred())
 			w.Expect(filled.Status.ProviderID).NotTo(BeEmpty())
-			w.Expect(w.Events.Messages("WaitingForRoom")).To(ConsistOf(ContainSubstring(c.why)))
-			if in := w.Intent(testworld.Reread(w, claim)); in.InstanceType == "" {
+			w.Expect(w.Events.Messages("WaitingForCapacity")).To(ConsistOf(ContainSubstring(c.why)))
+			if in := w.Intent(testenv.Reread(w, claim)); in.InstanceType == "" {
 				w.Expect(filled.Labels).To(BeEmpty(), "it says nothing that its pool denies")
 				w.Expect(filled.Status.Capacity).To(BeEmpty(), "no pod waits for it")
 			} else {
@@ -215,12 +215,12 @@ func TestAClaimOfAStaticPoolIsNotRefused(t *testing.T) {
 
 func TestGetInstanceTypes(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(2))
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
 	class := w.Class()
 	pool := w.Pool(class)
 	types, err := provider(w).GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(types).To(ContainElement(HaveField("Name", testworld.InstanceType)))
+	w.Expect(types).To(ContainElement(HaveField("Name", testenv.InstanceType)))
 	for _, it := range types {
 		w.Expect(it.Offerings).To(HaveLen(2), "%s is offered on each host", it.Name)
 	}

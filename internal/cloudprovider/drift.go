@@ -39,7 +39,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	if err != nil {
 		return "", fmt.Errorf("resolving the nodeclass, %w", err)
 	}
-	if instance.MadeElsewhere(claim) {
+	if instance.LaunchedByOther(claim) {
 		// Its VM would stay when its Node is replaced: first somebody has to hand it over.
 		return "", nil
 	}
@@ -69,13 +69,13 @@ func (c *CloudProvider) hostDrift(claim *karpv1.NodeClaim) cloudprovider.DriftRe
 	if !ok {
 		return ""
 	}
-	if host.Away == inventory.Excluded {
+	if host.OutOfService == inventory.Excluded {
 		return HostExcluded
 	}
-	if host.AwaySince.IsZero() || c.instances.Clock.Since(host.AwaySince) < c.hostDriftAfter {
+	if host.OutOfServiceSince.IsZero() || c.instances.Clock.Since(host.OutOfServiceSince) < c.hostDriftAfter {
 		return ""
 	}
-	if host.Away == inventory.InMaintenance {
+	if host.OutOfService == inventory.InMaintenance {
 		return HostInMaintenance
 	}
 	return HostOffline

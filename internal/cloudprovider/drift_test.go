@@ -17,37 +17,37 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // made is a claim as core stores it after Create.
-func made(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+func made(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Claim("a", class)
 	filled, err := provider(w).Create(w.T.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Annotate(testworld.Reread(w, claim), filled.Annotations)
+	w.Annotate(testenv.Reread(w, claim), filled.Annotations)
 	claim.Status.ProviderID, claim.Status.ImageID = filled.Status.ProviderID, filled.Status.ImageID
 	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
 	return claim
 }
 
-func drift(w *testworld.World, cp *cloudprovider.CloudProvider, claim *karpv1.NodeClaim) corecloudprovider.DriftReason {
+func drift(w *testenv.Env, cp *cloudprovider.CloudProvider, claim *karpv1.NodeClaim) corecloudprovider.DriftReason {
 	w.T.Helper()
-	reason, err := cp.IsDrifted(w.T.Context(), testworld.Reread(w, claim))
+	reason, err := cp.IsDrifted(w.T.Context(), testenv.Reread(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	return reason
 }
 
 func TestAChangedClassDriftsItsNodes(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	cp, class := provider(w), w.Class()
 	claim := made(w, class)
 	w.Expect(drift(w, cp, claim)).To(BeEmpty())
 
-	testworld.Reread(w, class).Spec.Tags = []string{"another"}
+	testenv.Reread(w, class).Spec.Tags = []string{"another"}
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "tags are written in place")
 
@@ -64,7 +64,7 @@ func TestAChangedClassDriftsItsNodes(t *testing.T) {
 
 func TestANewTemplateDriftsTheNodesOfItsHost(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(2), testworld.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
 		for _, host := range []string{"pve1", "pve2"} {
 			s.Guests = append(s.Guests, pvesim.Guest{VMID: 9100 + len(s.Guests), Name: "ubuntu-2", Host: host, Config: map[string]string{
 				"template": "1", "memory": "2048", "cores": "2", "boot": "order=scsi0", "net0": "virtio=BC:24:11:99:00:01,bridge=vmbr0",
@@ -76,8 +76,8 @@ func TestANewTemplateDriftsTheNodesOfItsHost(t *testing.T) {
 	claim := made(w, class)
 	host := w.Intent(claim).Host
 	var mine, theirs string
-	for vmid, guest := range w.Inventory.View().Snapshots[testworld.Region].Guests {
-		zone := v1alpha1.TemplateZone{Region: testworld.Region, Host: guest.Host, VMID: vmid}.String()
+	for vmid, guest := range w.Inventory.View().Snapshots[testenv.Region].Guests {
+		zone := v1alpha1.TemplateZone{Region: testenv.Region, Host: guest.Host, VMID: vmid}.String()
 		switch {
 		case guest.Name != "ubuntu-2":
 		case guest.Host == host:
@@ -87,10 +87,10 @@ func TestANewTemplateDriftsTheNodesOfItsHost(t *testing.T) {
 		}
 	}
 	replace := func(zones ...string) {
-		testworld.Reread(w, class).Status.SelectedZones = zones
+		testenv.Reread(w, class).Status.SelectedZones = zones
 		w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
 	}
-	old := v1alpha1.TemplateZone{Region: testworld.Region, Host: host, VMID: w.Intent(claim).TemplateID}.String()
+	old := v1alpha1.TemplateZone{Region: testenv.Region, Host: host, VMID: w.Intent(claim).TemplateID}.String()
 	replace(old, theirs)
 	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a new template on another host does not concern it")
 	replace(mine, theirs)
@@ -101,7 +101,7 @@ func TestANewTemplateDriftsTheNodesOfItsHost(t *testing.T) {
 
 func TestAMigratedVMDriftsAfterAWhileIfAsked(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(2))
+	w := testenv.New(t, testenv.Hosts(2))
 	asked := provider(w, func(d *cloudprovider.Deps) { d.MigratedDriftAfter = 10 * time.Minute })
 	never := provider(w)
 	claim := w.Launched("a", w.Class())
@@ -112,7 +112,7 @@ func TestAMigratedVMDriftsAfterAWhileIfAsked(t *testing.T) {
 	vms, err := w.Instances.List()
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(vms).To(HaveLen(1), "a migrated VM is still found")
-	moved, err := w.Instances.NoteHost(t.Context(), claim, vms[0])
+	moved, err := w.Instances.RecordHost(t.Context(), claim, vms[0])
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(moved).To(BeTrue())
 
@@ -124,7 +124,7 @@ func TestAMigratedVMDriftsAfterAWhileIfAsked(t *testing.T) {
 
 func TestNodesOfAHostThatIsTakenAwayDriftIfAsked(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
+	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
 	asked := provider(w, func(d *cloudprovider.Deps) { d.HostDriftAfter = 10 * time.Minute })
 	never := provider(w)
 	claim := w.Launched("a", w.Class())
@@ -153,7 +153,7 @@ func TestRepairPoliciesAreAcceptedByCore(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := coreoptions.ToContext(t.Context(), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{NodeRepair: true}})
-	cp := cloudprovider.New(cloudprovider.Deps{Repair: cloudprovider.DefaultRepairPatience()})
+	cp := cloudprovider.New(cloudprovider.Deps{Repair: cloudprovider.DefaultRepairTolerations()})
 	matcher, err := health.NewRepairPolicyMatcher(ctx, cp)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(matcher).NotTo(BeNil())
@@ -170,7 +170,7 @@ func TestRepairPoliciesAreAcceptedByCore(t *testing.T) {
 // Replacing the Node would leave its VM behind: somebody has to hand it over first.
 func TestAClaimOfAnotherControllerDoesNotDrift(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	claim := w.Claim("a", w.Class(), func(c *karpv1.NodeClaim) {
 		c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: v1alpha1.HashVersion}
 	})

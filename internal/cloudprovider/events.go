@@ -27,7 +27,7 @@ func waitingForRoom(claim *karpv1.NodeClaim, why error) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,
-		Reason:         "WaitingForRoom",
+		Reason:         "WaitingForCapacity",
 		Message:        why.Error(),
 		DedupeValues:   []string{string(claim.UID)},
 	}

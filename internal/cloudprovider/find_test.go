@@ -16,10 +16,10 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func providerIDs(w *testworld.World) []string {
+func providerIDs(w *testenv.Env) []string {
 	w.T.Helper()
 	claims, err := provider(w).List(w.T.Context())
 	w.Expect(err).NotTo(HaveOccurred())
@@ -32,7 +32,7 @@ func providerIDs(w *testworld.World) []string {
 
 func TestListShowsVMsAndLaunchesUnderWayNeverNodes(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(2))
+	w := testenv.New(t, testenv.Hosts(2))
 	class := w.Class()
 	running, launching := w.Launched("running", class), w.Planned("launching", class)
 	w.Claim("unplanned", class)
@@ -52,22 +52,22 @@ func TestListShowsVMsAndLaunchesUnderWayNeverNodes(t *testing.T) {
 
 	// An outage makes no list shorter: core would delete what is missing.
 	w.Cut()
-	w.Eventually(func() error { return w.Inventory.View().Failures[testworld.Region] }).WithTimeout(5 * time.Second).Should(HaveOccurred())
+	w.Eventually(func() error { return w.Inventory.View().Failures[testenv.Region] }).WithTimeout(5 * time.Second).Should(HaveOccurred())
 	w.Expect(providerIDs(w)).To(ConsistOf(running.Status.ProviderID, launching.Status.ProviderID))
 }
 
 func TestListIsAnErrorBeforeTheFirstLook(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Unread(), testworld.OtherHosts(1))
-	w.Expect(w.Inventory.Refresh(t.Context(), testworld.Region)).To(Succeed())
+	w := testenv.New(t, testenv.Unread(), testenv.OtherHosts(1))
+	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
 	_, err := provider(w).List(t.Context())
-	w.Expect(err).To(MatchError(instance.ErrNoView))
-	w.Expect(err.Error()).To(ContainSubstring(testworld.Other), "the region is named")
+	w.Expect(err).To(MatchError(instance.ErrNotPolled))
+	w.Expect(err.Error()).To(ContainSubstring(testenv.Other), "the region is named")
 }
 
 func TestGetNeedsProofToSayNotFound(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	cp := provider(w)
 	for _, foreign := range []string{"", "aws:///eu-west-1a/i-0123", "proxmox://region-1/notanumber", "proxmox://region-1/20777"} {
 		_, err := cp.Get(t.Context(), foreign)
@@ -96,7 +96,7 @@ func TestGetNeedsProofToSayNotFound(t *testing.T) {
 }
 
 // removed calls Delete as core does, until it says that nothing is left.
-func removed(ctx context.Context, w *testworld.World, claim *karpv1.NodeClaim) {
+func removed(ctx context.Context, w *testenv.Env, claim *karpv1.NodeClaim) {
 	w.T.Helper()
 	cp := provider(w)
 	w.Eventually(func() bool {
@@ -110,7 +110,7 @@ func removed(ctx context.Context, w *testworld.World, claim *karpv1.NodeClaim) {
 
 func TestDeleteEndsWithNotFound(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	claim := w.Launched("a", w.Class())
 	w.Expect(w.Tokens()).NotTo(BeEmpty())
 	removed(t.Context(), w, claim)
@@ -122,23 +122,23 @@ func TestDeleteEndsWithNotFound(t *testing.T) {
 
 func TestDeleteOfSomethingThatWasNeverOursIsNotFound(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	claim := w.Claim("a", w.Class())
 	for _, foreign := range []string{"aws:///eu-west-1a/i-0123", "proxmox://region-1/101"} {
 		claim.Status.ProviderID = foreign
 		w.Expect(corecloudprovider.IsNodeClaimNotFoundError(provider(w).Delete(t.Context(), claim))).To(BeTrue(), foreign)
 	}
-	state, err := w.Clients[testworld.Region].VMStatus(t.Context(), "pve1", 101)
+	state, err := w.Clients[testenv.Region].VMStatus(t.Context(), "pve1", 101)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(state.Running).To(BeTrue(), "the guest of somebody else runs on")
 }
 
 func TestAVetoIsToldAndWaitedFor(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	claim := w.Launched("a", w.Class())
 	protect := func(value string) {
-		w.Expect(w.Clients[testworld.Region].UpdateVM(t.Context(), "pve1", w.Intent(claim).VMID,
+		w.Expect(w.Clients[testenv.Region].UpdateVM(t.Context(), "pve1", w.Intent(claim).VMID,
 			proxmox.ConfigChange{Set: map[string]string{"protection": value}})).To(Succeed())
 	}
 	protect("1")
@@ -151,12 +151,12 @@ func TestAVetoIsToldAndWaitedFor(t *testing.T) {
 
 func TestRebootPressesTheButtonOncePerOperation(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	cp := provider(w)
 	claim := w.Launched("a", w.Class())
 	resets := func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/reset") }
 	w.Expect(cp.Reboot(t.Context(), claim, "op-1")).To(Succeed())
-	w.Expect(cp.Reboot(t.Context(), testworld.Reread(w, claim), "op-1")).To(Succeed())
+	w.Expect(cp.Reboot(t.Context(), testenv.Reread(w, claim), "op-1")).To(Succeed())
 	w.Expect(resets()).To(Equal(1))
 	w.Expect(cp.Reboot(t.Context(), claim, "op-2")).To(Succeed())
 	w.Expect(resets()).To(Equal(2))

@@ -17,12 +17,12 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 func TestCreateHonoursWhatNodeOverlaysSay(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	w.Pool(class)
 	bigger := ""
@@ -34,10 +34,10 @@ func TestCreateHonoursWhatNodeOverlaysSay(t *testing.T) {
 	w.Expect(bigger).NotTo(BeEmpty())
 	store := nodeoverlay.NewInstanceTypeStore()
 	cp := provider(w, func(d *cloudprovider.Deps) { d.Overlays = store })
-	either := func(c *karpv1.NodeClaim) { c.Spec.Requirements[0].Values = []string{testworld.InstanceType, bigger} }
+	either := func(c *karpv1.NodeClaim) { c.Spec.Requirements[0].Values = []string{testenv.InstanceType, bigger} }
 	plain, err := cp.Create(t.Context(), w.Claim("plain", class, either))
 	w.Expect(err).NotTo(HaveOccurred(), "a pool whose overlays were not evaluated yet is no trouble")
-	w.Expect(plain.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, testworld.InstanceType))
+	w.Expect(plain.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, testenv.InstanceType))
 
 	w.Create(&corev1alpha1.NodeOverlay{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Named("bargain")},

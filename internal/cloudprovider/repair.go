@@ -25,20 +25,20 @@ const (
 	ConditionRebootRequired corev1.NodeConditionType = "ProxmoxRebootRequired"
 )
 
-// RepairPatience is how long a sick Node is put up with.
-type RepairPatience struct {
+// RepairTolerations is how long a sick Node is put up with.
+type RepairTolerations struct {
 	// Unready is how long a Node may be silent or not ready.
 	Unready time.Duration
 	// Asked is how long a request must stand: long enough not to act on a condition
 	// that flickers.
-	Asked time.Duration
+	Requested time.Duration
 	// Drain bounds the drain of a Node whose repair was asked for.
 	Drain time.Duration
 }
 
-// DefaultRepairPatience is the documented default.
-func DefaultRepairPatience() RepairPatience {
-	return RepairPatience{Unready: 15 * time.Minute, Asked: time.Minute, Drain: 5 * time.Minute}
+// DefaultRepairTolerations is the documented default.
+func DefaultRepairTolerations() RepairTolerations {
+	return RepairTolerations{Unready: 15 * time.Minute, Requested: time.Minute, Drain: 5 * time.Minute}
 }
 
 // RepairPolicies say when a Node is beyond hope and what to do. Exactly one, the
@@ -55,11 +55,11 @@ func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy {
 		},
 		{
 			ConditionType: ConditionGuestUnhealthy, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
-			TolerationDuration: c.repair.Asked, TerminationGracePeriod: new(c.repair.Drain), Action: cloudprovider.ReplaceNode,
+			TolerationDuration: c.repair.Requested, TerminationGracePeriod: new(c.repair.Drain), Action: cloudprovider.ReplaceNode,
 		},
 		{
 			ConditionType: ConditionRebootRequired, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
-			TolerationDuration: c.repair.Asked, TerminationGracePeriod: new(c.repair.Drain), Action: cloudprovider.RebootNode,
+			TolerationDuration: c.repair.Requested, TerminationGracePeriod: new(c.repair.Drain), Action: cloudprovider.RebootNode,
 		},
 	}
 }

@@ -21,24 +21,24 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/nodepoolhealth"
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // karpenter is core's own scheduler and lifecycle on top of the adapter.
 type karpenter struct {
-	*testworld.World
+	*testenv.Env
 	ctx         context.Context
 	provisioner *provisioning.Provisioner
 	lifecycle   *lifecycle.Controller
 }
 
-func newKarpenter(t *testing.T, options ...testworld.Option) *karpenter {
+func newKarpenter(t *testing.T, options ...testenv.Option) *karpenter {
 	t.Helper()
-	w := testworld.New(t, options...)
+	w := testenv.New(t, options...)
 	cp := provider(w)
 	cluster := state.NewCluster(w.Clock, w.Kube, cp)
 	return &karpenter{
-		World: w,
+		Env: w,
 		ctx: coreoptions.ToContext(t.Context(), &coreoptions.Options{
 			CPURequests: 1000, IgnoreDRARequests: true,
 			PreferencePolicy: coreoptions.PreferencePolicyRespect, MinValuesPolicy: coreoptions.MinValuesPolicyStrict,
@@ -83,7 +83,7 @@ func (k *karpenter) pending(name, cpu string) {
 
 func TestPendingPodsSpreadOverZonesBecomeVMsOnSeveralHosts(t *testing.T) {
 	t.Parallel()
-	k := newKarpenter(t, testworld.Hosts(3))
+	k := newKarpenter(t, testenv.Hosts(3))
 	k.readyPool()
 	for _, name := range []string{"a", "b", "c"} {
 		k.pending(name, "1")
@@ -97,12 +97,12 @@ func TestPendingPodsSpreadOverZonesBecomeVMsOnSeveralHosts(t *testing.T) {
 
 	hosts := map[string]bool{}
 	for _, name := range names {
-		claim := testworld.Reread(k.World, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		claim := testenv.Reread(k.Env, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		// The first time adds core's finalizer, the second launches.
 		for range 2 {
 			_, err := k.lifecycle.Reconcile(k.ctx, claim)
 			k.Expect(err).NotTo(HaveOccurred())
-			testworld.Reread(k.World, claim)
+			testenv.Reread(k.Env, claim)
 		}
 		k.Expect(claim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
 		in := k.Intent(claim)
@@ -116,7 +116,7 @@ func TestPendingPodsSpreadOverZonesBecomeVMsOnSeveralHosts(t *testing.T) {
 
 func TestAPodThatNoHostCanTakeMakesNoClaim(t *testing.T) {
 	t.Parallel()
-	k := newKarpenter(t, testworld.Still())
+	k := newKarpenter(t, testenv.Still())
 	k.readyPool()
 	k.pending("huge", "100")
 	results, err := k.provisioner.Schedule(k.ctx)

@@ -103,7 +103,7 @@ func pooledRegions(view inventory.View, class *v1alpha1.ProxmoxNodeClass) map[st
 			continue
 		}
 		if template, ok := view.Guest(zone.Region, zone.VMID); ok && template.Config != nil {
-			layout, err := network.Of(class, *template.Config)
+			layout, err := network.NewLayout(class, *template.Config)
 			regions[zone.Region] = err == nil && len(layout.Pools()) > 0
 		}
 	}
@@ -128,7 +128,7 @@ func (p *Provider) recallClaims(ctx context.Context) error {
 		return fmt.Errorf("listing nodeclaims for what they were promised, %w", err)
 	}
 	for i := range claims.Items {
-		p.Remember(&claims.Items[i])
+		p.RestoreReservation(&claims.Items[i])
 	}
 	p.recall.done = true
 	return nil
@@ -136,7 +136,7 @@ func (p *Provider) recallClaims(ctx context.Context) error {
 
 // assign picks the addresses of a Claim's VM.
 func (p *Provider) assign(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, template inventory.Guest, in Intent, known *addressing) (network.Assignment, error) {
-	layout, err := network.Of(class, *template.Config)
+	layout, err := network.NewLayout(class, *template.Config)
 	if err != nil {
 		return network.Assignment{}, fmt.Errorf("%s/%s: %w", in.Region, in.Host, err)
 	}
@@ -158,7 +158,7 @@ func (p *Provider) assign(view inventory.View, claim *karpv1.NodeClaim, class *v
 // countExhausted counts a VM for which there was no address: either none was left to
 // pick, or no offering was, because pools are empty on all Hosts of the class.
 func (p *Provider) countExhausted(class *v1alpha1.ProxmoxNodeClass, err error) {
-	if _, noRoom := errors.AsType[*NoRoomError](err); !noRoom {
+	if _, noRoom := errors.AsType[*InsufficientCapacityError](err); !noRoom {
 		return
 	}
 	exhausted, ok := errors.AsType[*network.ExhaustedError](err)
@@ -181,7 +181,7 @@ func (p *Provider) countExhausted(class *v1alpha1.ProxmoxNodeClass, err error) {
 func (l *launch) refuseRivals() error {
 	view := l.Inventory.View()
 	for _, addr := range l.intent.Network.Addresses() {
-		if who, rival := view.AddressRival(addr, l.intent.Region, l.intent.VMID); rival {
+		if who, rival := view.AddressConflict(addr, l.intent.Region, l.intent.VMID); rival {
 			return &LaunchError{Reason: ReasonAddressTaken, err: fmt.Errorf("address %s of VM %d was taken meanwhile by %s", addr, l.intent.VMID, who)}
 		}
 	}

@@ -110,7 +110,7 @@ func TestAThousandRequestsOverThreePools(t *testing.T) {
 	w.Expect(w.kube.List(t.Context(), claims)).To(Succeed())
 	for i := range claims.Items {
 		w.Expect(w.kube.Delete(t.Context(), &claims.Items[i])).To(Succeed())
-		p.Forget(string(claims.Items[i].UID))
+		p.ReleaseClaim(string(claims.Items[i].UID))
 	}
 	for i := range 121 {
 		claim := w.claim(fmt.Sprintf("again-%d", i))
@@ -192,7 +192,7 @@ func (w *world) dropSome(p *process, random *rand.Rand, waiting []*karpv1.NodeCl
 		}
 		w.Expect(w.kube.Delete(w.t.Context(), &claims.Items[i])).To(Succeed())
 		if random.IntN(2) == 0 {
-			p.Forget(string(claims.Items[i].UID))
+			p.ReleaseClaim(string(claims.Items[i].UID))
 		}
 	}
 }

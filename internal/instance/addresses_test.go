@@ -76,7 +76,7 @@ func TestAVMGetsAnAddressAndGivesItBack(t *testing.T) {
 	second := w.planned(p, "default-b")
 	w.Expect(w.addressOf(second)).NotTo(Equal(addr))
 	err = w.plan(p, "default-c")
-	var noRoom *instance.NoRoomError
+	var noRoom *instance.InsufficientCapacityError
 	w.Expect(err).To(BeAssignableToTypeOf(noRoom))
 	w.Expect(err).To(MatchError(ContainSubstring("all 2 addresses of 10.0.0.0/24 are taken")))
 

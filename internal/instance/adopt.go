@@ -19,9 +19,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// MadeElsewhere tells whether another controller launched a Claim: the plan of every
+// LaunchedByOther tells whether another controller launched a Claim: the plan of every
 // launch of ours stands on its Claim before core learns a providerID.
-func MadeElsewhere(claim *karpv1.NodeClaim) bool {
+func LaunchedByOther(claim *karpv1.NodeClaim) bool {
 	return claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchIntent] == ""
 }
 
@@ -32,7 +32,7 @@ func adopted(claim *karpv1.NodeClaim) bool {
 		return false
 	}
 	in, _, err := ReadIntent(claim)
-	return MadeElsewhere(claim) || (err == nil && in.TemplateID == 0)
+	return LaunchedByOther(claim) || (err == nil && in.TemplateID == 0)
 }
 
 // unadopted tells whether a VM is that of a Claim which another controller launched,
@@ -40,7 +40,7 @@ func adopted(claim *karpv1.NodeClaim) bool {
 // its name or its SMBIOS serial, which name the Claim. That is enough to leave the VM
 // alone and to keep its Claim, and not enough to destroy it.
 func unadopted(claim *karpv1.NodeClaim, vmid int, cfg proxmox.VMConfig) bool {
-	if _, marked := ReadIdentity("", cfg); marked || !MadeElsewhere(claim) || cfg.IsTemplate() {
+	if _, marked := ReadIdentity("", cfg); marked || !LaunchedByOther(claim) || cfg.IsTemplate() {
 		return false
 	}
 	return cfg.Name() == claim.Name || cfg.SMBIOS().Serial == smbiosSerial(claim.Name, vmid)
@@ -49,7 +49,7 @@ func unadopted(claim *karpv1.NodeClaim, vmid int, cfg proxmox.VMConfig) bool {
 // refuseUnadopted keeps a VM that another controller made. It is not somebody else's
 // either: to call it gone would leave it running with nobody to know of it.
 func (r *removal) refuseUnadopted(ctx context.Context, host string) error {
-	if !MadeElsewhere(r.claim) {
+	if !LaunchedByOther(r.claim) {
 		return nil
 	}
 	cfg, err := r.client.VMConfig(ctx, host, r.id.VMID)
@@ -173,9 +173,9 @@ func adoptedIntent(claim *karpv1.NodeClaim, at v1alpha1.ProviderID, guest invent
 
 // Unadopted says what to do about a Claim whose VM another controller made; empty where
 // the view shows no such VM.
-func (p *Provider) Unadopted(claim *karpv1.NodeClaim) string {
+func (p *Provider) UnadoptedMessage(claim *karpv1.NodeClaim) string {
 	at, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
-	if err != nil || !MadeElsewhere(claim) {
+	if err != nil || !LaunchedByOther(claim) {
 		return ""
 	}
 	guest, ok := p.Inventory.View().Guest(at.Region, at.VMID)

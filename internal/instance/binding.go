@@ -26,7 +26,7 @@ type Binding struct {
 	// Pin is the Host's CPU of each vCPU.
 	Pin []int `json:"pin,omitempty"`
 	// Way that the CPUs come to the VM.
-	Way placement.Way `json:"way,omitempty"`
+	Method placement.PinningMethod `json:"way,omitempty"`
 	// Hugepages is the option that root sets; empty where there is none to set.
 	Hugepages string `json:"hugepages,omitempty"`
 }
@@ -43,7 +43,7 @@ func bindingOf(b *placement.Binding) *Binding {
 	if b == nil {
 		return nil
 	}
-	out := &Binding{CPUs: b.CPUs.String(), Pin: b.Pin, Way: b.Way, Hugepages: b.Hugepages}
+	out := &Binding{CPUs: b.CPUs.String(), Pin: b.Pin, Method: b.Method, Hugepages: b.Hugepages}
 	for _, cell := range b.Cells {
 		out.Cells = append(out.Cells, Cell{HostCell: cell.ID, VCPUs: cell.VCPUs, MemoryMiB: cell.MemoryMiB})
 	}
@@ -84,7 +84,7 @@ func templateFor(view inventory.View, class *v1alpha1.ProxmoxNodeClass, chosen p
 // VM in a slot stays there as long as the slot does.
 func (in Intent) currentTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass) (inventory.Guest, error) {
 	zone := placement.Zone{Region: in.Region, Host: in.Host}
-	if in.Binding != nil && in.Binding.Way == placement.WaySlot {
+	if in.Binding != nil && in.Binding.Method == placement.PinBySlot {
 		return slotTemplate(view, zone, in.TemplateID)
 	}
 	return findTemplate(view, class, zone)
@@ -132,11 +132,11 @@ func layOut(cfg proxmox.VMConfig, b *Binding, set map[string]string) (remove []s
 // runs it would wait for the next one.
 func (l *launch) ensureBound(ctx context.Context) error {
 	b := l.intent.Binding
-	if b == nil || (b.Way != placement.WayRoot && b.Hugepages == "") {
+	if b == nil || (b.Method != placement.PinByRoot && b.Hugepages == "") {
 		return nil
 	}
 	options := proxmox.RootOptions{Hugepages: b.Hugepages}
-	if b.Way == placement.WayRoot {
+	if b.Method == placement.PinByRoot {
 		options.Affinity = b.cpus()
 	}
 	root, ok := l.Roots[l.intent.Region]

@@ -158,7 +158,7 @@ func (l *launch) bootImage(ctx context.Context) ([]byte, error) {
 		class: l.class, claim: l.claim, intent: l.intent, overhead: l.overhead(),
 		values: source.values, token: token.Value(), rootCA: rootCA, version: l.Boot.Version,
 		bridges: func(name string) proxmox.Bridge {
-			return network.Bridge(l.Inventory.View(), l.intent.Region, l.intent.Host, name)
+			return network.FindBridge(l.Inventory.View(), l.intent.Region, l.intent.Host, name)
 		},
 	})
 	if err != nil {

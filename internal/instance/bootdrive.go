@@ -42,10 +42,10 @@ func (l *launch) driveVolume() string {
 // ErrClaimBusy says that a launch or a delete of the same Claim is at work; try again.
 var ErrClaimBusy = errors.New("the claim is busy")
 
-// TakeBackBootDrive empties the VM's boot drive, deletes the ISO and revokes the
+// CleanupBootDrive empties the VM's boot drive, deletes the ISO and revokes the
 // join token: the guest has joined and needs neither again. The order matters:
 // Proxmox deletes an attached ISO without complaint, and the next start fails.
-func (p *Provider) TakeBackBootDrive(ctx context.Context, claim *karpv1.NodeClaim) error {
+func (p *Provider) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim) error {
 	in, ok, err := ReadIntent(claim)
 	if err != nil {
 		return err

@@ -111,7 +111,7 @@ func (l *launch) settleLocked(ctx context.Context) (again bool, err error) {
 	if cfg.Lock() != lockClone {
 		return true, nil
 	}
-	return false, &LaunchError{Reason: ReasonLeftover, err: errors.New(leftover(l.id, l.intent.Host, lockClone))}
+	return false, &LaunchError{Reason: ReasonStaleLock, err: errors.New(leftover(l.id, l.intent.Host, lockClone))}
 }
 
 // leftover says what to do about a configuration that a dead task left locked: a

@@ -105,7 +105,7 @@ func TestProxmoxMakesTheBootDataOfItsOwnDrive(t *testing.T) {
 	// Nothing of ours is to be taken back: no ISO, no token. The drive stays.
 	w.expectNoBootDrives()
 	w.expectNoTokens()
-	w.Expect(p.TakeBackBootDrive(t.Context(), claim)).To(Succeed())
+	w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	_, has := w.configOf(in).CloudInitDrive()
 	w.Expect(has).To(BeTrue())
 	w.deleted(p, claim)

@@ -11,14 +11,14 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // callsOf records what a step asks of Proxmox.
 func (w *world) callsOf(step func()) []pvesim.Request {
 	w.t.Helper()
-	w.sim.ForgetRequests()
+	w.sim.ResetRequests()
 	step()
 	return w.sim.Requests()
 }
@@ -62,7 +62,7 @@ func TestALaunchSurvivesDeathAtEveryCall(t *testing.T) {
 			claim := w.planned(dying, "pool-abc")
 			intent, _, err := instance.ReadIntent(claim)
 			w.Expect(err).NotTo(HaveOccurred())
-			err = dying.Launch(testworld.DieAt(w.t, w.sim, n, after), claim, w.class)
+			err = dying.Launch(testenv.DieAt(w.t, w.sim, n, after), claim, w.class)
 			w.expectDeath(err != nil)
 
 			next := w.process()
@@ -96,7 +96,7 @@ func TestALaunchThatDiedIsDeletedWithoutATrace(t *testing.T) {
 			w := newWorld(t, 1)
 			dying := w.process(frozen)
 			claim := w.planned(dying, "pool-abc")
-			err := dying.Launch(testworld.DieAt(w.t, w.sim, n, after), claim, w.class)
+			err := dying.Launch(testenv.DieAt(w.t, w.sim, n, after), claim, w.class)
 			w.expectDeath(err != nil)
 			w.deleted(w.process(), w.reread(claim))
 			w.expectNothingLeft()
@@ -117,7 +117,7 @@ func TestADeleteSurvivesDeathAtEveryCall(t *testing.T) {
 			w := newWorld(t, 1)
 			dying := w.process(frozen)
 			claim := w.launched(dying, "pool-abc")
-			gone, err := dying.Delete(testworld.DieAt(w.t, w.sim, n, after), claim)
+			gone, err := dying.Delete(testenv.DieAt(w.t, w.sim, n, after), claim)
 			w.expectDeath(!gone || err != nil)
 			w.deleted(w.process(), w.reread(claim))
 			w.expectNothingLeft()

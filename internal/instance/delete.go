@@ -31,13 +31,13 @@ const (
 	BlockedLocked          = "VMLocked"
 	BlockedHostUnreachable = "HostUnreachable"
 	BlockedMarkLost        = "OwnershipMarkLost"
-	BlockedHidden          = "VMHidden"
-	BlockedNewer           = "MadeByNewerController"
+	BlockedNotVisible      = "VMNotVisible"
+	BlockedNewerVersion    = "CreatedByNewerController"
 	BlockedNotAdopted      = "VMNotAdopted"
 )
 
 // Delete removes a Claim's VM and all that was made for it. It is idempotent and
-// answers within AttemptPatience: gone means proven gone, otherwise the removal is
+// answers within OperationTimeout: gone means proven gone, otherwise the removal is
 // under way and wants another call. Launch and Delete serialise; Delete wins.
 func (p *Provider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (gone bool, err error) {
 	target, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
@@ -49,7 +49,7 @@ func (p *Provider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (gone bo
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.Settings.AttemptPatience)
+	ctx, cancel := context.WithTimeout(ctx, p.Settings.OperationTimeout)
 	defer cancel()
 	release, ok := p.guard.delete(ctx, string(claim.UID))
 	if !ok {

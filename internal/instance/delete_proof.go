@@ -58,7 +58,7 @@ func (r *removal) provenGone(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, blockedBy(err, fmt.Sprintf("host %s does not answer", guest.Host))
 		}
-		if ours, _ := r.id.Owns(cfg); ours || r.id.MarkedNewer(cfg) || cfg.Lock() != "" {
+		if ours, _ := r.id.Owns(cfg); ours || r.id.HasNewerMark(cfg) || cfg.Lock() != "" {
 			return false, nil
 		}
 		// Somebody else's VM has the VMID now, so ours is gone.
@@ -83,7 +83,7 @@ func (r *removal) provenGone(ctx context.Context) (bool, error) {
 // since, which nobody does with a VM that never ran.
 func (r *removal) hiddenSettled(ctx context.Context, snapshot *inventory.Snapshot) (bool, error) {
 	if !r.hasIntent || r.intent.Pool == "" || r.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
-		return false, &BlockedError{Reason: BlockedHidden, Message: fmt.Sprintf(
+		return false, &BlockedError{Reason: BlockedNotVisible, Message: fmt.Sprintf(
 			"the token may not see VM %d of region %s, so that it cannot be removed: give it VM.Audit there, put the VM back into its pool, or remove it by hand", r.id.VMID, r.id.Region)}
 	}
 	if ended, err := r.cloneSettled(ctx); err != nil || !ended {

@@ -64,13 +64,13 @@ func mayRemove(ctx context.Context, id Identity, host string, cfg proxmox.VMConf
 	default:
 		return vmGoing, &BlockedError{Reason: BlockedLocked, Message: fmt.Sprintf("VM %d on host %s is locked (%s); it will be removed when the lock is gone", id.VMID, host, lock)}
 	}
-	if id.LostMark(cfg) {
+	if id.HasLostMark(cfg) {
 		return vmGoing, &BlockedError{Reason: BlockedMarkLost, Message: fmt.Sprintf(
 			"the notes of VM %d on host %s have lost our ownership mark, and what does not carry it is not destroyed; put this line back into the notes, or remove the VM by hand: %s", id.VMID, host, id.mark())}
 	}
-	if id.MarkedNewer(cfg) {
-		return vmGoing, &BlockedError{Reason: BlockedNewer, Message: fmt.Sprintf(
-			"the ownership mark of VM %d on host %s cannot be read in full, and what is not understood is not destroyed: %s", id.VMID, host, ErrNewer)}
+	if id.HasNewerMark(cfg) {
+		return vmGoing, &BlockedError{Reason: BlockedNewerVersion, Message: fmt.Sprintf(
+			"the ownership mark of VM %d on host %s cannot be read in full, and what is not understood is not destroyed: %s", id.VMID, host, ErrNewerVersion)}
 	}
 	if ours, why := id.Owns(cfg); !ours {
 		log.FromContext(ctx).Info("left a VM alone that is not ours", "vmid", id.VMID, "host", host, "why", why)
@@ -122,7 +122,7 @@ func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, h
 		p.freeLeft(ctx, c, id, host, cfg, task)
 	}
 	log.FromContext(ctx).Info("removed a VM", "region", id.Region, "host", host, "vmid", id.VMID)
-	p.Inventory.ObserveGone(id.Region, id.VMID)
+	p.Inventory.ObserveDeleted(id.Region, id.VMID)
 	return vmRemoved, nil
 }
 

@@ -14,18 +14,18 @@ import (
 // Why a launch ended for good. The reason decides for how long and how widely
 // the offering is avoided.
 const (
-	ReasonBadIntent   = "BadIntent"
-	ReasonVMIDTaken   = "VMIDTaken"
-	ReasonTemplate    = "TemplateUnusable"
-	ReasonClone       = "CloneFailed"
-	ReasonStorageFull = "StorageFull"
-	ReasonBootData    = "BootDataFailed"
-	ReasonPermission  = "PermissionMissing"
-	ReasonRefused     = "ProxmoxRefused"
-	ReasonStart       = "StartFailed"
-	ReasonLeftover    = "LockedLeftover"
-	ReasonTimeout     = "LaunchTimeout"
-	ReasonNoRoom      = "NoRoom"
+	ReasonInvalidIntent        = "InvalidLaunchIntent"
+	ReasonVMIDTaken            = "VMIDTaken"
+	ReasonTemplate             = "TemplateUnusable"
+	ReasonClone                = "CloneFailed"
+	ReasonStorageFull          = "StorageFull"
+	ReasonBootData             = "BootDataFailed"
+	ReasonPermission           = "PermissionMissing"
+	ReasonRefused              = "ProxmoxRefused"
+	ReasonStart                = "StartFailed"
+	ReasonStaleLock            = "StaleLock"
+	ReasonTimeout              = "LaunchTimeout"
+	ReasonInsufficientCapacity = "InsufficientCapacity"
 	// ReasonAddressTaken says that somebody else turned up with the VM's address.
 	ReasonAddressTaken = "AddressTaken"
 	ReasonSlowClone    = "CloneTooSlow"
@@ -58,11 +58,11 @@ func isTransient(err error) bool {
 // judge turns a step's error into the launch's: final, or to be tried again
 // while there is patience left.
 func (l *launch) judge(err error) error {
-	if _, final := errors.AsType[*LaunchError](err); final || errors.Is(err, ErrNewer) {
+	if _, final := errors.AsType[*LaunchError](err); final || errors.Is(err, ErrNewerVersion) {
 		return err
 	}
 	if isTransient(err) || !isProxmox(err) {
-		if l.Clock.Since(l.memory.troubled(string(l.claim.UID), l.Clock.Now())) < l.Settings.LaunchPatience {
+		if l.Clock.Since(l.memory.troubled(string(l.claim.UID), l.Clock.Now())) < l.Settings.LaunchRetryTimeout {
 			return err
 		}
 		return &LaunchError{Reason: ReasonTimeout, err: err}

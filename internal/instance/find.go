@@ -55,8 +55,8 @@ func (v VM) ProviderID() string {
 // told to ignore it leaves alone.
 func (v VM) UnderHA() bool { return v.HAState != "" && v.HAState != "ignored" }
 
-// ErrNoView says that a Cluster was never read, so that nothing can be known about it.
-var ErrNoView = errors.New("the cluster was never read")
+// ErrNotPolled says that a Cluster was never read, so that nothing can be known about it.
+var ErrNotPolled = errors.New("the cluster was never read")
 
 // List finds all VMs of this Kubernetes cluster. It reads VMs, never Nodes. A
 // Cluster that does not answer contributes what was last seen; one that never
@@ -69,7 +69,7 @@ func (p *Provider) List() ([]VM, error) {
 		snapshot, ok := view.Snapshots[region]
 		if !ok {
 			// No failure either: the first poll is still under way.
-			return nil, fmt.Errorf("listing VMs of region %s, %w", region, errors.Join(ErrNoView, view.Failures[region]))
+			return nil, fmt.Errorf("listing VMs of region %s, %w", region, errors.Join(ErrNotPolled, view.Failures[region]))
 		}
 		for _, guest := range snapshot.Guests {
 			if vm, ok := p.ours(snapshot, guest); ok {
@@ -90,7 +90,7 @@ func (p *Provider) ours(snapshot *inventory.Snapshot, guest inventory.Guest) (VM
 	if !ok || id.KubeCluster != p.KubeCluster || id.VMID != guest.VMID {
 		return VM{}, false
 	}
-	newer := id.MarkedNewer(*guest.Config)
+	newer := id.HasNewerMark(*guest.Config)
 	if owns, _ := id.Owns(*guest.Config); !owns && !newer {
 		return VM{}, false
 	}
@@ -127,7 +127,7 @@ func (p *Provider) find(ctx context.Context, id v1alpha1.ProviderID) (VM, error)
 	}
 	snapshot, ok := p.Inventory.View().Snapshots[id.Region]
 	if !ok {
-		return VM{}, fmt.Errorf("looking for VM %d in region %s, %w", id.VMID, id.Region, ErrNoView)
+		return VM{}, fmt.Errorf("looking for VM %d in region %s, %w", id.VMID, id.Region, ErrNotPolled)
 	}
 	guest, ok := snapshot.Guests[id.VMID]
 	if !ok {
@@ -142,7 +142,7 @@ func (p *Provider) find(ctx context.Context, id v1alpha1.ProviderID) (VM, error)
 	}
 	guest.Config = &cfg
 	vm, ok := p.ours(snapshot, guest)
-	if !ok && Configured(cfg) && (Identity{Region: id.Region, VMID: id.VMID, ClaimUID: strings.ToLower(cfg.SMBIOS().UUID)}).LostMark(cfg) {
+	if !ok && Configured(cfg) && (Identity{Region: id.Region, VMID: id.VMID, ClaimUID: strings.ToLower(cfg.SMBIOS().UUID)}).HasLostMark(cfg) {
 		return VM{}, fmt.Errorf("VM %d on host %s has the SMBIOS fields of a node, but no ownership mark: another controller made it, or its notes have lost the mark", id.VMID, guest.Host)
 	}
 	if !ok {
@@ -167,9 +167,9 @@ func provenAbsent(ctx context.Context, client proxmox.Client, snapshot *inventor
 	return errors.New("no host is online to ask")
 }
 
-// RemoveOrphan removes a VM of ours whose Claim is gone, with its boot drive and
+// DeleteOrphan removes a VM of ours whose Claim is gone, with its boot drive and
 // join token. True when nothing is left of it.
-func (p *Provider) RemoveOrphan(ctx context.Context, vm VM) (bool, error) {
+func (p *Provider) DeleteOrphan(ctx context.Context, vm VM) (bool, error) {
 	client, err := p.client(vm.Region)
 	if err != nil {
 		return false, err
@@ -180,7 +180,7 @@ func (p *Provider) RemoveOrphan(ctx context.Context, vm VM) (bool, error) {
 	}
 	defer release()
 	// One that does not go must not keep others waiting.
-	ctx, cancel := context.WithTimeout(ctx, p.Settings.AttemptPatience)
+	ctx, cancel := context.WithTimeout(ctx, p.Settings.OperationTimeout)
 	defer cancel()
 	cfg, outcome, err := p.removeVM(ctx, client, vm.Identity, vm.Host)
 	if err != nil || (outcome != vmRemoved && outcome != vmAbsent) {
@@ -216,7 +216,7 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 	switch {
 	case snapshot == nil || view.Failures[id.Region] != nil:
 		return true
-	case seen && (guest.Config == nil || p.identityOf(id, claim).LostMark(*guest.Config) || unadopted(claim, id.VMID, *guest.Config)):
+	case seen && (guest.Config == nil || p.identityOf(id, claim).HasLostMark(*guest.Config) || unadopted(claim, id.VMID, *guest.Config)):
 		return true
 	case !launched:
 		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] != ""
@@ -226,9 +226,9 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 	return err == nil && !snapshot.Taken.After(at.Add(time.Second))
 }
 
-// NoteHost writes on a Claim where its VM was migrated to, and since when. True
+// RecordHost writes on a Claim where its VM was migrated to, and since when. True
 // when that is news.
-func (p *Provider) NoteHost(ctx context.Context, claim *karpv1.NodeClaim, vm VM) (bool, error) {
+func (p *Provider) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, vm VM) (bool, error) {
 	in, ok, err := readPlace(claim)
 	if err != nil || !ok {
 		return false, err

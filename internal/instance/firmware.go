@@ -43,7 +43,7 @@ func (l *launch) ensureFirmware(ctx context.Context) error {
 	if err := l.refuse(cfg); err != nil {
 		return err
 	}
-	if err := root.HandOver(ctx, l.intent.Host, l.intent.VMID, cfg, path); err != nil {
+	if err := root.SetIgnitionFile(ctx, l.intent.Host, l.intent.VMID, cfg, path); err != nil {
 		return fmt.Errorf("handing Ignition to VM %d on host %s as root, %w", l.intent.VMID, l.intent.Host, err)
 	}
 	return nil
@@ -54,7 +54,7 @@ func (l *launch) ensureFirmware(ctx context.Context) error {
 func (p *Provider) takeFirmwareBack(ctx context.Context, in Intent, host string, cfg proxmox.VMConfig) error {
 	root, err := p.root(in.Region)
 	if err == nil {
-		err = root.HandOver(ctx, host, in.VMID, cfg, "")
+		err = root.SetIgnitionFile(ctx, host, in.VMID, cfg, "")
 	}
 	if err != nil {
 		return fmt.Errorf("taking Ignition back from VM %d on host %s as root, %w", in.VMID, host, err)

@@ -61,7 +61,7 @@ func TestIgnitionIsHandedToTheFirmwareAndTakenBack(t *testing.T) {
 		}
 
 		// Once it has joined, file and token go, and the VM starts without them.
-		w.Expect(p.TakeBackBootDrive(t.Context(), claim)).To(Succeed())
+		w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 		w.expectNoBootDrives()
 		w.expectNoTokens()
 		c := w.client()
@@ -102,7 +102,7 @@ func TestALaunchWithoutItsRootLoginEnds(t *testing.T) {
 	w.Expect(err).To(And(BeAssignableToTypeOf(&instance.LaunchError{}), MatchError(ContainSubstring("region "+region+": the cloud config has no login of root"))))
 
 	// A VM that names its file must keep it, or it would not start again; its token goes.
-	err = after.TakeBackBootDrive(t.Context(), w.reread(joined))
+	err = after.CleanupBootDrive(t.Context(), w.reread(joined))
 	w.Expect(err).To(MatchError(ContainSubstring("the cloud config has no login of root")))
 	volumes, err := w.client().Volumes(t.Context(), "pve1", "local", "iso")
 	w.Expect(err).NotTo(HaveOccurred())

@@ -93,10 +93,10 @@ func TestWhatCannotBeReadIsTold(t *testing.T) {
 			in, _, err := ReadIntent(intending(c.raw))
 			g.Expect(err).To(MatchError(And(ContainSubstring(c.says), ContainSubstring("launch-intent of nodeclaim default-abc"))))
 			if c.newer {
-				g.Expect(err).To(MatchError(ErrNewer))
+				g.Expect(err).To(MatchError(ErrNewerVersion))
 				g.Expect(fmt.Sprint(in.Region, in.Host, in.VMID)).To(Equal("rh20001"), "the place is in every version")
 			} else {
-				g.Expect(err).NotTo(MatchError(ErrNewer))
+				g.Expect(err).NotTo(MatchError(ErrNewerVersion))
 			}
 		})
 	}

@@ -85,7 +85,7 @@ func (p *Provider) sample(class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 		if !ok || template.Config == nil {
 			continue
 		}
-		layout, err := network.Of(class, *template.Config)
+		layout, err := network.NewLayout(class, *template.Config)
 		if err != nil {
 			continue
 		}
@@ -120,7 +120,7 @@ func sampleNetwork(class *v1alpha1.ProxmoxNodeClass) (map[string]string, network
 	for n, nic := range template.NICs() {
 		macs[nic.Slot] = fmt.Sprintf("BC:24:11:00:00:%02X", n)
 	}
-	layout, err := network.Of(class, template)
+	layout, err := network.NewLayout(class, template)
 	if err != nil {
 		return macs, network.Assignment{} // the class's status tells
 	}

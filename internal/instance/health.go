@@ -71,11 +71,11 @@ func (p *Provider) LaunchFailed(class, reason string, cause error) {
 }
 
 // Forgive forgets the failures of a class that was changed since.
-func (p *Provider) Forgive(class string) {
+func (p *Provider) ResetFailures(class string) {
 	p.health.mu.Lock()
 	delete(p.health.byClass, class)
 	p.health.mu.Unlock()
-	p.Types.Forgive(class)
+	p.Types.ResetFailures(class)
 }
 
 // LaunchHealth tells how launches of a class go: known is false before the first
@@ -96,13 +96,13 @@ func (p *Provider) CloneTime(region, host, storage string) time.Duration {
 	return p.durations.Learned(kindClone, durationKey(region, host, storage))
 }
 
-// CloneVerdict holds the time of clones on a storage against core's patience: a
+// EvaluateCloneTime holds the time of clones on a storage against core's patience: a
 // refusal says why no VM can be launched there, a warning that it is close. A
 // refusal ends after an hour: a storage that was busy for once is tried again.
-func (p *Provider) CloneVerdict(region, host, storage string) (refusal, warning string) {
+func (p *Provider) EvaluateCloneTime(region, host, storage string) (refusal, warning string) {
 	took := p.CloneTime(region, host, storage)
 	if took >= p.Settings.TooSlowClone && p.health.refusalOver(durationKey(region, host, storage), p.Clock.Now()) {
-		p.durations.Forget(kindClone, durationKey(region, host, storage))
+		p.durations.Reset(kindClone, durationKey(region, host, storage))
 		took = 0
 	}
 	text := fmt.Sprintf("a clone takes about %s there, and Karpenter gives up on a replacement after 10m and on a node that has not registered after 15m; "+

@@ -89,7 +89,7 @@ func (id Identity) Owns(cfg proxmox.VMConfig) (bool, string) {
 		return false, "it belongs to another Kubernetes cluster"
 	case got.ClaimUID != id.ClaimUID:
 		return false, "it belongs to another claim"
-	case id.MarkedNewer(cfg):
+	case id.HasNewerMark(cfg):
 		return false, "a newer controller wrote its ownership mark, which this one cannot read in full"
 	case (Configured(cfg) || got.UUID != "") && !strings.EqualFold(cfg.SMBIOS().UUID, got.uuid()):
 		return false, "its SMBIOS UUID is not the one that its ownership mark was made for"
@@ -97,17 +97,17 @@ func (id Identity) Owns(cfg proxmox.VMConfig) (bool, string) {
 	return true, ""
 }
 
-// MarkedNewer tells whether the VM is this one, by a mark that a newer controller wrote.
+// HasNewerMark tells whether the VM is this one, by a mark that a newer controller wrote.
 // It is neither touched nor forgotten.
-func (id Identity) MarkedNewer(cfg proxmox.VMConfig) bool {
+func (id Identity) HasNewerMark(cfg proxmox.VMConfig) bool {
 	m, ok := ownership.Read(cfg.Description())
 	return ok && m.Newer() && m.VMID == id.VMID && m.ClaimUID == id.ClaimUID && m.KubeCluster == id.KubeCluster
 }
 
-// LostMark tells whether the configuration is this VM's although its notes no longer
+// HasLostMark tells whether the configuration is this VM's although its notes no longer
 // say so: somebody replaced them. UUID and serial are ours alone, so it is not
 // somebody else's; but what does not carry the mark is not destroyed.
-func (id Identity) LostMark(cfg proxmox.VMConfig) bool {
+func (id Identity) HasLostMark(cfg proxmox.VMConfig) bool {
 	if _, marked := ReadIdentity(id.Region, cfg); marked || !Configured(cfg) {
 		return false
 	}

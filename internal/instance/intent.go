@@ -73,10 +73,10 @@ func (in Intent) Encode() string {
 	return string(raw)
 }
 
-// ErrNewer says that a newer controller has written something that this one cannot
+// ErrNewerVersion says that a newer controller has written something that this one cannot
 // read. To guess could make a second VM, or lose one: it is left as it is, and looked
 // at again.
-var ErrNewer = errors.New("a newer controller wrote it than this one; run that release again, or a later one")
+var ErrNewerVersion = errors.New("a newer controller wrote it than this one; run that release again, or a later one")
 
 // place is the part of an intent that every version can read.
 type place struct {
@@ -86,7 +86,7 @@ type place struct {
 	VMID    int    `json:"vmid"`
 }
 
-// ReadIntent reads a Claim's intent; false when it has none. With ErrNewer it tells
+// ReadIntent reads a Claim's intent; false when it has none. With ErrNewerVersion it tells
 // the place and no more.
 func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	raw, ok := claim.Annotations[v1alpha1.AnnotationLaunchIntent]
@@ -106,7 +106,7 @@ func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	}
 	if at.Version > intentVersion {
 		return Intent{Version: at.Version, Region: at.Region, Host: at.Host, VMID: at.VMID}, true,
-			failed(fmt.Errorf("found version %d, this controller reads version %d: %w", at.Version, intentVersion, ErrNewer))
+			failed(fmt.Errorf("found version %d, this controller reads version %d: %w", at.Version, intentVersion, ErrNewerVersion))
 	}
 	var in Intent
 	if err := json.Unmarshal([]byte(raw), &in); err != nil {
@@ -118,7 +118,7 @@ func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 // readPlace reads what any version of an intent tells: region, Host and VMID.
 func readPlace(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	in, ok, err := ReadIntent(claim)
-	if errors.Is(err, ErrNewer) {
+	if errors.Is(err, ErrNewerVersion) {
 		err = nil
 	}
 	return in, ok, err
@@ -126,7 +126,7 @@ func readPlace(claim *karpv1.NodeClaim) (Intent, bool, error) {
 
 // Nowhere tells that nothing meets what the Claim asks for: it is parked without a size,
 // and its place is only where its VMID is held.
-func (in Intent) Nowhere() bool { return in.Parked && in.InstanceType == "" }
+func (in Intent) IsUnplaceable() bool { return in.Parked && in.InstanceType == "" }
 
 // ProviderID of the VM that the intent will make.
 func (in Intent) ProviderID() string {
@@ -139,7 +139,7 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 		ClaimUID: string(claim.UID),
 		NodePool: claim.Labels[karpv1.NodePoolLabelKey],
 		Region:   in.Region, Host: in.Host, VMID: in.VMID, Storage: in.Storage,
-		Addresses: in.Network.Addresses(), Made: in.Time,
+		Addresses: in.Network.Addresses(), CreatedAt: in.Time,
 	}
 	if !in.Parked {
 		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}

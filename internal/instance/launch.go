@@ -48,11 +48,11 @@ func (p *Provider) Completed(claim *karpv1.NodeClaim) bool {
 // again.
 func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
 	in, ok, err := ReadIntent(claim)
-	if errors.Is(err, ErrNewer) {
+	if errors.Is(err, ErrNewerVersion) {
 		return err
 	}
 	if err != nil {
-		return &LaunchError{Reason: ReasonBadIntent, err: err}
+		return &LaunchError{Reason: ReasonInvalidIntent, err: err}
 	}
 	if !ok || p.Completed(claim) {
 		return nil
@@ -155,8 +155,8 @@ func (l *launch) refuse(cfg proxmox.VMConfig) error {
 	switch {
 	case ours:
 		return nil
-	case l.id.MarkedNewer(cfg):
-		return fmt.Errorf("reading the ownership mark of VM %d on host %s, %w", l.intent.VMID, l.intent.Host, ErrNewer)
+	case l.id.HasNewerMark(cfg):
+		return fmt.Errorf("reading the ownership mark of VM %d on host %s, %w", l.intent.VMID, l.intent.Host, ErrNewerVersion)
 	}
 	return &LaunchError{Reason: ReasonVMIDTaken, err: fmt.Errorf("VM %d on host %s is not ours: %s", l.intent.VMID, l.intent.Host, why)}
 }

@@ -39,7 +39,7 @@ func (p *Provider) BootDrives(ctx context.Context) ([]BootDrive, error) {
 		if err != nil {
 			continue
 		}
-		spare := p.Inventory.Spare(region, inventory.TurnBootDrives)
+		spare := p.Inventory.TryAcquire(region, inventory.ReadBootDrives)
 		for _, key := range p.lookedAt.next(region, isoStorages(snapshot), spare) {
 			volumes, err := client.Volumes(ctx, key.Host, key.Storage, "iso")
 			if err != nil {
@@ -106,8 +106,8 @@ func isoStorages(snapshot *inventory.Snapshot) []inventory.StorageKey {
 	return out
 }
 
-// RemoveBootDrive deletes a boot drive whose Claim is gone.
-func (p *Provider) RemoveBootDrive(ctx context.Context, drive BootDrive) error {
+// DeleteBootDrive deletes a boot drive whose Claim is gone.
+func (p *Provider) DeleteBootDrive(ctx context.Context, drive BootDrive) error {
 	client, err := p.client(drive.Region)
 	if err != nil {
 		return err
@@ -115,8 +115,8 @@ func (p *Provider) RemoveBootDrive(ctx context.Context, drive BootDrive) error {
 	return p.deleteVolume(ctx, client, drive.Host, drive.Volume)
 }
 
-// TokensOf lists the Claims that have a join token.
-func (p *Provider) TokensOf(ctx context.Context) (map[types.UID]string, error) {
+// ListTokens lists the Claims that have a join token.
+func (p *Provider) ListTokens(ctx context.Context) (map[types.UID]string, error) {
 	tokens, err := p.Boot.Tokens.ListOwned(ctx)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ func TestAClaimBecomesARunningVMAndGoesWithoutATrace(t *testing.T) {
 	w.Expect(p.inventory.Refresh(t.Context(), region)).To(Succeed())
 	w.Eventually(p.List).WithTimeout(5 * time.Second).Should(ConsistOf(HaveField("VMID", in.VMID)))
 
-	w.Expect(p.TakeBackBootDrive(t.Context(), claim)).To(Succeed())
+	w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	w.expectNoBootDrives()
 	w.expectNoTokens()
 
@@ -191,7 +191,7 @@ func TestABurstFitsOrIsRefusedWithReasons(t *testing.T) {
 	}
 	// Two hosts of 16 CPUs, of which a guest has two each.
 	w.Expect(launched).To(Equal(14))
-	var noRoom *instance.NoRoomError
+	var noRoom *instance.InsufficientCapacityError
 	w.Expect(errors.As(refusal, &noRoom)).To(BeTrue())
 	w.Expect(refusal.Error()).To(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU")))
 }
@@ -280,9 +280,9 @@ func TestACloneThatTakesTooLongIsRefusedNextTime(t *testing.T) {
 	w.expectNothingLeft()
 
 	p.Settings.TooSlowClone = 300 * time.Millisecond
-	refusal, warning := p.CloneVerdict(region, "pve1", "local-lvm")
+	refusal, warning := p.EvaluateCloneTime(region, "pve1", "local-lvm")
 	w.Expect(refusal).To(ContainSubstring("a clone takes about"))
 	w.Expect(warning).To(BeEmpty())
-	refusal, warning = p.CloneVerdict(region, "pve1", "another")
+	refusal, warning = p.EvaluateCloneTime(region, "pve1", "another")
 	w.Expect(refusal+warning).To(BeEmpty(), "nobody knows")
 }

@@ -71,7 +71,7 @@ func TestPatienceBeginsAnewWithEveryStepForward(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.process()
-	p.Settings.LaunchPatience = time.Second
+	p.Settings.LaunchRetryTimeout = time.Second
 	claim := w.planned(p, "pool-abc")
 	w.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 1, Status: 500, Message: "got no worker upid - start worker failed"})
 	w.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(75 * time.Second), Count: 1}) // 1.5 s here

@@ -28,9 +28,9 @@ var ErrParked = errors.New("waiting for room")
 func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (Intent, error) {
 	// Hosts that are avoided after a failure count as well: they come back. So do those
 	// that the class cannot use, where the Claim may have no other.
-	request, err := p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreMarks: true})
+	request, err := p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreUnavailable: true})
 	if err == nil && len(request.Options) == 0 {
-		request, err = p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreMarks: true, IgnoreBlocks: true})
+		request, err = p.Types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreUnavailable: true, IgnoreBlocked: true})
 	}
 	if err != nil {
 		return Intent{}, err
@@ -44,7 +44,7 @@ func (p *Provider) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 		option := request.Options[0]
 		best := option.Zones[0]
 		for _, zone := range option.Zones[1:] {
-			here, there := view.VMs(zone.Region, zone.Host, request.NodePool), view.VMs(best.Region, best.Host, request.NodePool)
+			here, there := view.NodePoolVMs(zone.Region, zone.Host, request.NodePool), view.NodePoolVMs(best.Region, best.Host, request.NodePool)
 			if together := request.Affinity == v1alpha1.PoolAffinitySameHost || request.Affinity == v1alpha1.PoolAffinitySameCell; here != there && together == (here > there) {
 				best = zone
 			}
@@ -89,19 +89,19 @@ func (p *Provider) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.Proxmo
 	need.Storage = cmp.Or(in.Storage, need.Storage)
 	return placement.Request{
 		ClaimUID: string(claim.UID), NodePool: pool, Inherited: map[placement.Zone][]string{zone: need.Inherited},
-		Means:   map[placement.Zone]placement.Means{zone: need.Means},
-		Options: []placement.Option{{InstanceType: in.InstanceType, Need: need, Zones: []placement.Zone{zone}}},
+		PinningSupport: map[placement.Zone]placement.PinningSupport{zone: need.PinningSupport},
+		Options:        []placement.Option{{InstanceType: in.InstanceType, Need: need, Zones: []placement.Zone{zone}}},
 	}
 }
 
 // unpark gives a parked Claim its capacity once there is room on its Host: core
 // knows its size and zone already, so neither can change.
 func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in Intent) (Intent, error) {
-	if in.Nowhere() {
-		return in, p.waitOn(in, cmp.Or(p.RoomFor(claim, class), errors.New("nothing met the claim's requirements when it was made")))
+	if in.IsUnplaceable() {
+		return in, p.waitOn(in, cmp.Or(p.CheckCapacity(claim, class), errors.New("nothing met the claim's requirements when it was made")))
 	}
 	zone := placement.Zone{Region: in.Region, Host: in.Host}
-	if reason := cmp.Or(p.Types.Blocked(class, zone), p.Types.Marked(instancetype.Offerings{Zone: zone, InstanceType: in.InstanceType, NodeClass: class.Name})); reason != "" {
+	if reason := cmp.Or(p.Types.BlockedReason(class, zone), p.Types.UnavailableReason(instancetype.Offerings{Zone: zone, InstanceType: in.InstanceType, NodeClass: class.Name})); reason != "" {
 		return in, p.waitOn(in, errors.New(reason))
 	}
 	request := p.parkedRequest(claim, class, in, zone)
@@ -135,7 +135,7 @@ func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	if _, final := errors.AsType[*LaunchError](err); final {
 		return in, err
 	}
-	if _, noRoom := errors.AsType[*NoRoomError](err); noRoom {
+	if _, noRoom := errors.AsType[*InsufficientCapacityError](err); noRoom {
 		return in, p.waitOn(in, err)
 	}
 	return in, err
@@ -145,8 +145,8 @@ func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v
 // Core makes a Claim of a static pool anew as soon as it is given up: the wait is the
 // only pause that there is.
 func (p *Provider) waitOn(in Intent, lacking error) error {
-	if p.Clock.Since(in.Time) > p.Settings.ParkPatience {
-		return &LaunchError{Reason: ReasonNoRoom, err: fmt.Errorf("no room within %s: %w", p.Settings.ParkPatience, lacking)}
+	if p.Clock.Since(in.Time) > p.Settings.StaticCapacityTimeout {
+		return &LaunchError{Reason: ReasonInsufficientCapacity, err: fmt.Errorf("no room within %s: %w", p.Settings.StaticCapacityTimeout, lacking)}
 	}
 	return fmt.Errorf("%w: %w", lacking, ErrParked)
 }

@@ -56,7 +56,7 @@ func TestAParkedClaimIsLaunchedWhenRoomComes(t *testing.T) {
 	}
 	waiting := w.claim("pool-waiting")
 	_, err := p.Plan(t.Context(), waiting, w.class, nil)
-	var noRoom *instance.NoRoomError
+	var noRoom *instance.InsufficientCapacityError
 	w.Expect(errors.As(err, &noRoom)).To(BeTrue(), "%v", err)
 	waiting, in := w.parked(p, waiting)
 	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(MatchError(instance.ErrParked))
@@ -82,7 +82,7 @@ func TestAParkedClaimGivesUpInTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.process()
-	p.Settings.ParkPatience = time.Nanosecond
+	p.Settings.StaticCapacityTimeout = time.Nanosecond
 	for i := range 7 {
 		w.planned(p, fmt.Sprintf("pool-%d", i))
 	}
@@ -90,7 +90,7 @@ func TestAParkedClaimGivesUpInTime(t *testing.T) {
 	err := p.Launch(t.Context(), waiting, w.class)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
-	w.Expect(final.Reason).To(Equal(instance.ReasonNoRoom))
+	w.Expect(final.Reason).To(Equal(instance.ReasonInsufficientCapacity))
 	w.Expect(final.Error()).To(ContainSubstring("CPU"))
 	gone, err := p.Delete(t.Context(), waiting)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -130,8 +130,8 @@ func TestAStaticPoolWaitsForWhatNothingMeets(t *testing.T) {
 	w.Expect(in.InstanceType).To(BeEmpty())
 	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(MatchError(And(ContainSubstring("zone In [pve-typo]"), ContainSubstring(instance.ErrParked.Error()))))
 	w.Expect(w.process().Launch(t.Context(), waiting, w.class)).To(MatchError(instance.ErrParked), "also after a restart")
-	p.Settings.ParkPatience = time.Nanosecond
-	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(haveReason(instance.ReasonNoRoom))
+	p.Settings.StaticCapacityTimeout = time.Nanosecond
+	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(haveReason(instance.ReasonInsufficientCapacity))
 	w.deleted(p, waiting)
 	w.expectNothingLeft()
 }
@@ -152,11 +152,11 @@ func TestAParkedClaimWaitsForWhateverIsLacking(t *testing.T) {
 			take(w.class)
 			err := p.Launch(t.Context(), waiting, w.class)
 			w.Expect(err).To(MatchError(instance.ErrParked))
-			w.Expect(p.inventory.View().Taken(region, in.VMID)).To(BeTrue(), "it keeps its VMID")
+			w.Expect(p.inventory.View().IsVMIDTaken(region, in.VMID)).To(BeTrue(), "it keeps its VMID")
 
 			late := w.process()
-			late.Settings.ParkPatience = time.Nanosecond
-			w.Expect(late.Launch(t.Context(), waiting, w.class)).To(haveReason(instance.ReasonNoRoom))
+			late.Settings.StaticCapacityTimeout = time.Nanosecond
+			w.Expect(late.Launch(t.Context(), waiting, w.class)).To(haveReason(instance.ReasonInsufficientCapacity))
 
 			w.Expect(p.Launch(t.Context(), waiting, whole)).To(Succeed())
 			w.deleted(p, w.reread(waiting))

@@ -26,11 +26,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// NoRoomError says why nothing that the Claim allows can be launched now.
-type NoRoomError struct{ err error }
+// InsufficientCapacityError says why nothing that the Claim allows can be launched now.
+type InsufficientCapacityError struct{ err error }
 
-func (e *NoRoomError) Error() string { return e.err.Error() }
-func (e *NoRoomError) Unwrap() error { return e.err }
+func (e *InsufficientCapacityError) Error() string { return e.err.Error() }
+func (e *InsufficientCapacityError) Unwrap() error { return e.err }
 
 // Overlay applies a pool's NodeOverlays to instance types; nil changes nothing.
 type Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
@@ -48,7 +48,7 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 		p.Inventory.Restore(in.Reservation(claim))
 		return in, nil
 	}
-	if p.Types.Bound(class) {
+	if p.Types.IsBound(class) {
 		// A core that was promised before a restart, to a VM that is not made yet,
 		// stands nowhere but on its Claim.
 		if err := p.recallClaims(ctx); err != nil {
@@ -75,21 +75,21 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 	return in, err
 }
 
-// RoomFor tells whether a Claim could be launched now: a *NoRoomError says, Host by
+// CheckCapacity tells whether a Claim could be launched now: a *InsufficientCapacityError says, Host by
 // Host, why not. Nothing is reserved.
-func (p *Provider) RoomFor(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
+func (p *Provider) CheckCapacity(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
 	request, err := p.Types.Request(class, claim, instancetype.RequestOptions{})
 	if err != nil {
 		return err
 	}
 	if _, err := placement.Choose(p.Inventory.View(), request); err != nil {
-		return &NoRoomError{err}
+		return &InsufficientCapacityError{err}
 	}
 	return nil
 }
 
 // Remember puts a Claim's reservation back into the ledger, if it is not there.
-func (p *Provider) Remember(claim *karpv1.NodeClaim) {
+func (p *Provider) RestoreReservation(claim *karpv1.NodeClaim) {
 	// Of a newer intent it is only the VMID, which nobody else must get.
 	if in, ok, err := readPlace(claim); err == nil && ok {
 		p.Inventory.Restore(in.Reservation(claim))
@@ -98,7 +98,7 @@ func (p *Provider) Remember(claim *karpv1.NodeClaim) {
 
 // Forget gives back what a Claim holds that is gone without having been deleted: core
 // does not ask for that when the Claim never got its providerID.
-func (p *Provider) Forget(claimUID string) {
+func (p *Provider) ReleaseClaim(claimUID string) {
 	p.Inventory.Release(claimUID)
 	p.memory.forget(claimUID)
 }
@@ -118,7 +118,7 @@ func (p *Provider) record(ctx context.Context, claim *karpv1.NodeClaim, decide f
 		return in.Reservation(claim), nil
 	})
 	if err != nil {
-		return Intent{}, &NoRoomError{err}
+		return Intent{}, &InsufficientCapacityError{err}
 	}
 	if in.VMID == 0 {
 		// The ledger already had a reservation for this Claim: an earlier call

@@ -25,8 +25,8 @@ type poolMetrics struct {
 	used      *prometheus.Desc
 }
 
-// RegisterPoolMetrics adds the metrics of address pools.
-func RegisterPoolMetrics(registerer prometheus.Registerer, kube client.Reader, inv *inventory.Inventory) error {
+// RegisterAddressPoolMetrics adds the metrics of address pools.
+func RegisterAddressPoolMetrics(registerer prometheus.Registerer, kube client.Reader, inv *inventory.Inventory) error {
 	labels := []string{"nodeclass", "interface", "pool"}
 	return registerer.Register(&poolMetrics{
 		kube: kube, inventory: inv,
@@ -88,7 +88,7 @@ func layoutsOf(view inventory.View, class *v1alpha1.ProxmoxNodeClass) []regional
 			continue
 		}
 		if template, ok := view.Guest(zone.Region, zone.VMID); ok && template.Config != nil {
-			if layout, err := network.Of(class, *template.Config); err == nil {
+			if layout, err := network.NewLayout(class, *template.Config); err == nil {
 				out = append(out, regional{layout, zone.Region})
 			}
 		}
@@ -96,10 +96,10 @@ func layoutsOf(view inventory.View, class *v1alpha1.ProxmoxNodeClass) []regional
 	return out
 }
 
-// PoolState tells whether a class has address pools, and which of them has nothing left.
+// AddressPoolState tells whether a class has address pools, and which of them has nothing left.
 // From the first one on, it is watched who has which address, so that a launch need not
 // wait for that.
-func (p *Provider) PoolState(class *v1alpha1.ProxmoxNodeClass) (pooled bool, empty string) {
+func (p *Provider) AddressPoolState(class *v1alpha1.ProxmoxNodeClass) (pooled bool, empty string) {
 	view := p.Inventory.View()
 	for _, layout := range layoutsOf(view, class) {
 		if len(layout.Pools()) == 0 {
@@ -114,9 +114,9 @@ func (p *Provider) PoolState(class *v1alpha1.ProxmoxNodeClass) (pooled bool, emp
 	return pooled, ""
 }
 
-// PoolDisagreement says which pool of another class lies on the same network as one of
+// AddressPoolConflict says which pool of another class lies on the same network as one of
 // this class's and takes it for another subnet; empty when there is none.
-func (p *Provider) PoolDisagreement(class *v1alpha1.ProxmoxNodeClass, others []v1alpha1.ProxmoxNodeClass) string {
+func (p *Provider) AddressPoolConflict(class *v1alpha1.ProxmoxNodeClass, others []v1alpha1.ProxmoxNodeClass) string {
 	view := p.Inventory.View()
 	mine := layoutsOf(view, class)
 	for i := range others {
@@ -125,10 +125,10 @@ func (p *Provider) PoolDisagreement(class *v1alpha1.ProxmoxNodeClass, others []v
 		}
 		for _, theirs := range layoutsOf(view, &others[i]) {
 			for _, layout := range mine {
-				if d, found := layout.Disagrees(theirs.Layout); found && layout.region == theirs.region {
+				if d, found := layout.Conflicts(theirs.Layout); found && layout.region == theirs.region {
 					return fmt.Sprintf("%s (%s) and %s of ProxmoxNodeClass %q (%s) are different subnets on one network (%s in region %s): "+
 						"use the same cidr and divide it with ranges, or subnets that do not overlap",
-						d.Mine.From, d.Mine.Pool.Subnet(), d.Theirs.From, others[i].Name, d.Theirs.Pool.Subnet(), d.Network, layout.region)
+						d.Own.From, d.Own.Pool.Subnet(), d.Other.From, others[i].Name, d.Other.Pool.Subnet(), d.Network, layout.region)
 				}
 			}
 		}

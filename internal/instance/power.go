@@ -37,7 +37,7 @@ func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operatio
 	if err := annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: operation}); err != nil {
 		return err
 	}
-	soon, cancel := context.WithTimeout(ctx, p.Settings.AttemptPatience)
+	soon, cancel := context.WithTimeout(ctx, p.Settings.OperationTimeout)
 	defer cancel()
 	status, err := p.wait(soon, p.Clients[vm.Region], task, durationKey(vm.Region, vm.Host, ""))
 	if err == nil || !status.Ended() {
@@ -97,7 +97,7 @@ func (p *Provider) ownedBy(ctx context.Context, id v1alpha1.ProviderID, claim *k
 		return VM{}, fmt.Errorf("VM %d in region %s belongs to another claim: %w", id.VMID, id.Region, proxmox.ErrNotFound)
 	}
 	if vm.newer {
-		return VM{}, fmt.Errorf("reading the ownership mark of VM %d on host %s, %w", id.VMID, vm.Host, ErrNewer)
+		return VM{}, fmt.Errorf("reading the ownership mark of VM %d on host %s, %w", id.VMID, vm.Host, ErrNewerVersion)
 	}
 	return vm, nil
 }

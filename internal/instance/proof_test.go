@@ -113,7 +113,7 @@ func TestAVMThatTheTokenCannotSeeIsNotGone(t *testing.T) {
 			return blocked.Reason
 		}
 		return ""
-	}).WithTimeout(10 * time.Second).Should(Equal(instance.BlockedHidden))
+	}).WithTimeout(10 * time.Second).Should(Equal(instance.BlockedNotVisible))
 	w.Expect(admin.MoveToPool(t.Context(), in.VMID, "", pvesim.PoolID)).To(Succeed())
 	w.deleted(p, claim)
 }
@@ -136,7 +136,7 @@ func TestADeleteDoesNotAskTheHostThatTheVMHasLeft(t *testing.T) {
 	p := w.process()
 	claim := w.launched(p, "pool-abc")
 	in := w.intentOf(claim)
-	w.Expect(p.TakeBackBootDrive(t.Context(), claim)).To(Succeed())
+	w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	claim = w.reread(claim)
 	other := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
 	w.Expect(w.sim.MigrateGuest(in.VMID, other)).To(Succeed())
@@ -147,7 +147,7 @@ func TestADeleteDoesNotAskTheHostThatTheVMHasLeft(t *testing.T) {
 	vm, err := p.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(vm.Host).To(Equal(other), "a migrated VM is found where it is")
-	moved, err := p.NoteHost(t.Context(), claim, vm)
+	moved, err := p.RecordHost(t.Context(), claim, vm)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(moved).To(BeTrue())
 	_, since := instance.MigratedSince(w.reread(claim))
@@ -184,10 +184,10 @@ func TestARestartRemembersThePoolsVMs(t *testing.T) {
 	claim := w.launched(p, "pool-abc")
 	in := w.intentOf(claim)
 	next := w.process()
-	next.Remember(claim)
-	w.Expect(next.inventory.View().VMs(in.Region, in.Host, "pool")).To(Equal(1))
-	next.Forget(string(claim.UID))
-	w.Expect(next.inventory.View().VMs(in.Region, in.Host, "pool")).To(BeZero())
+	next.RestoreReservation(claim)
+	w.Expect(next.inventory.View().NodePoolVMs(in.Region, in.Host, "pool")).To(Equal(1))
+	next.ReleaseClaim(string(claim.UID))
+	w.Expect(next.inventory.View().NodePoolVMs(in.Region, in.Host, "pool")).To(BeZero())
 	w.deleted(p, claim)
 }
 

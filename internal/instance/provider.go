@@ -48,14 +48,14 @@ type Settings struct {
 	CloneSlots int
 	// TaskTimeout bounds the wait for one Proxmox task.
 	TaskTimeout time.Duration
-	// LaunchPatience is how long a launch is tried against passing troubles.
-	LaunchPatience time.Duration
-	// ParkPatience is how long a claim of a static pool waits for room before it
+	// LaunchRetryTimeout is how long a launch is tried against passing troubles.
+	LaunchRetryTimeout time.Duration
+	// StaticCapacityTimeout is how long a claim of a static pool waits for room before it
 	// is given up and made anew.
-	ParkPatience time.Duration
-	// AttemptPatience bounds how long one attempt to remove or to restart a VM
+	StaticCapacityTimeout time.Duration
+	// OperationTimeout bounds how long one attempt to remove or to restart a VM
 	// waits for Proxmox, which goes on without us: the next attempt finds its work.
-	AttemptPatience time.Duration
+	OperationTimeout time.Duration
 	// ShutdownTimeout is how long a guest may take to shut down before its power
 	// is cut; 0 cuts it at once.
 	ShutdownTimeout time.Duration
@@ -72,15 +72,15 @@ const csiVMID = 9999
 // DefaultSettings are the documented defaults.
 func DefaultSettings() Settings {
 	return Settings{
-		VMIDs:            placement.Range{From: 20000, To: 99999, Exclude: []int{csiVMID}},
-		CloneSlots:       4,
-		TaskTimeout:      10 * time.Minute,
-		LaunchPatience:   5 * time.Minute,
-		ParkPatience:     5 * time.Minute,
-		AttemptPatience:  15 * time.Second,
-		HostRemovedAfter: 10 * time.Minute,
-		SlowClone:        5 * time.Minute,
-		TooSlowClone:     10 * time.Minute,
+		VMIDs:                 placement.Range{From: 20000, To: 99999, Exclude: []int{csiVMID}},
+		CloneSlots:            4,
+		TaskTimeout:           10 * time.Minute,
+		LaunchRetryTimeout:    5 * time.Minute,
+		StaticCapacityTimeout: 5 * time.Minute,
+		OperationTimeout:      15 * time.Second,
+		HostRemovedAfter:      10 * time.Minute,
+		SlowClone:             5 * time.Minute,
+		TooSlowClone:          10 * time.Minute,
 	}
 }
 

@@ -30,7 +30,7 @@ func TestEveryDocumentedRoleSuffices(t *testing.T) {
 				p := w.process()
 				claim := w.launched(p, "pool-abc")
 				w.Eventually(p.List).WithTimeout(5 * time.Second).Should(HaveLen(1))
-				w.Expect(p.TakeBackBootDrive(t.Context(), claim)).To(Succeed())
+				w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 				w.Expect(w.sim.PowerOffGuest(w.intentOf(claim).VMID)).To(Succeed())
 				w.Eventually(func() (bool, error) { return p.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())
 				w.deleted(p, w.reread(claim))

@@ -71,7 +71,7 @@ func TestAGuestMayShutDownBeforeItGoes(t *testing.T) {
 	p := w.process()
 	p.Settings.ShutdownTimeout = time.Minute
 	claim := w.launched(p, "pool-abc")
-	w.sim.ForgetRequests()
+	w.sim.ResetRequests()
 	w.deleted(p, claim)
 	w.Expect(w.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/shutdown")).To(Equal(1))
 	w.Expect(w.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/stop")).To(BeZero())
@@ -195,7 +195,7 @@ func TestAnOrphanGoesWithAllThatItHas(t *testing.T) {
 	w.Expect(w.kube.Delete(t.Context(), claim)).To(Succeed())
 	var vms []instance.VM
 	w.Eventually(func() []instance.VM { vms, _ = p.List(); return vms }).WithTimeout(5 * time.Second).Should(HaveLen(1))
-	w.Eventually(func() (bool, error) { return p.RemoveOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
+	w.Eventually(func() (bool, error) { return p.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
 	w.expectNothingLeft()
 }
 
@@ -204,12 +204,12 @@ func TestAnOrphanWithoutBootDriveIsReadOnce(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.process(frozen)
 	claim := w.launched(p, "pool-abc")
-	w.Expect(p.TakeBackBootDrive(t.Context(), claim)).To(Succeed())
+	w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	w.Expect(p.inventory.RefreshAll(t.Context())).To(Succeed())
 	vms, err := p.List()
 	w.Expect(err).NotTo(HaveOccurred())
-	w.sim.ForgetRequests()
-	w.Eventually(func() (bool, error) { return p.RemoveOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
+	w.sim.ResetRequests()
+	w.Eventually(func() (bool, error) { return p.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
 	w.Expect(w.sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(1))
 	w.expectNothingLeft()
 }
@@ -239,7 +239,7 @@ func TestAStoppedVMIsStartedAndARebootHappensOnce(t *testing.T) {
 	w.Expect(w.sim.PowerOffGuest(w.intentOf(claim).VMID)).To(Succeed())
 	w.Eventually(func() (bool, error) { return p.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())
 
-	w.sim.ForgetRequests()
+	w.sim.ResetRequests()
 	w.Expect(p.Reboot(t.Context(), claim, "op-1")).To(Succeed())
 	w.Expect(p.Reboot(t.Context(), w.reread(claim), "op-1")).To(Succeed())
 	w.Expect(w.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/reset")).To(Equal(1))

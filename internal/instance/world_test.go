@@ -184,7 +184,7 @@ func (w *world) process(options ...func(*setup)) *process {
 	w.Expect(err).NotTo(HaveOccurred())
 	settings := instance.DefaultSettings()
 	settings.TaskTimeout = 20 * time.Second
-	settings.LaunchPatience = 20 * time.Second
+	settings.LaunchRetryTimeout = 20 * time.Second
 	return &process{inventory: inv, Provider: instance.NewProvider(instance.Deps{
 		Clients: map[string]proxmox.Client{region: c}, Roots: s.roots, Inventory: inv, Types: types, Kube: s.kube,
 		Boot:  instance.BootSource{Reader: w.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: w.kube}},

@@ -33,11 +33,11 @@ func bigProvider(b *testing.B) (*instancetype.Provider, *viewer, []*v1alpha1.Pro
 	for n := range benchTypes {
 		types = append(types, instancetype.Type{Name: fmt.Sprintf("t%d", n), Family: "t", CPUs: 1 + n%16, MemoryBytes: int64(1+n) * gib, Pods: 110, EphemeralBytes: 30 * gib})
 	}
-	catalogue, err := instancetype.NewCatalogue(types)
+	catalogue, err := instancetype.NewCatalog(types)
 	if err != nil {
 		b.Fatal(err)
 	}
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Catalogue: catalogue})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Catalog: catalogue})
 	if err != nil {
 		b.Fatal(err)
 	}

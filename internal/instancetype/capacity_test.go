@@ -96,7 +96,7 @@ func TestStatedOverheadAndExtrasAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := instancetype.New(instancetype.Deps{Inventory: newViewer(), Catalogue: catalogue})
+	p, err := instancetype.New(instancetype.Deps{Inventory: newViewer(), Catalog: catalogue})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestStatedOverheadAndExtrasAreKept(t *testing.T) {
 
 func TestPricesFavourFewerLargerNodes(t *testing.T) {
 	t.Parallel()
-	c := instancetype.DefaultCatalogue()
+	c := instancetype.DefaultCatalog()
 	price := func(name string) float64 {
 		typ, ok := c.Get(name)
 		if !ok {

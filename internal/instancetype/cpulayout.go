@@ -37,9 +37,9 @@ func (c CPULayouts) of(nodeClass *v1alpha1.ProxmoxNodeClass) (layout placement.L
 func SlotTag(template string) string { return inventory.SlotTagPrefix + strings.ToLower(template) }
 
 // means are those of a zone, by the template that its VMs are cloned from.
-func (c CPULayouts) means(region, slotTag string, template proxmox.VMConfig) placement.Means {
+func (c CPULayouts) means(region, slotTag string, template proxmox.VMConfig) placement.PinningSupport {
 	script := template.Hookscript()
-	return placement.Means{
+	return placement.PinningSupport{
 		SlotTag:   slotTag,
 		Hook:      strings.HasPrefix(path.Base(script[strings.Index(script, ":")+1:]), placement.HookName),
 		Root:      slices.Contains(c.Roots, region),
@@ -62,17 +62,17 @@ func (c CPULayouts) withMeans(l layout, view inventory.View) layout {
 
 // Lacking tells why a Host can never lay VMs of the NodeClass out as it asks,
 // whatever room it has; empty where it can. The template is the one on that Host.
-func (p *Provider) Lacking(view inventory.View, nodeClass *v1alpha1.ProxmoxNodeClass, template v1alpha1.TemplateZone) string {
+func (p *Provider) UnsupportedReason(view inventory.View, nodeClass *v1alpha1.ProxmoxNodeClass, template v1alpha1.TemplateZone) string {
 	layout, slotTag := p.deps.CPULayouts.of(nodeClass)
 	guest, ok := view.Guest(template.Region, template.VMID)
 	if !layout.Bound || !ok || guest.Config == nil {
 		return "" // that there is no template, others tell
 	}
-	return placement.Lacking(view.Cells(template.Region, template.Host), layout, p.deps.CPULayouts.means(template.Region, slotTag, *guest.Config))
+	return placement.UnsupportedReason(view.Cells(template.Region, template.Host), layout, p.deps.CPULayouts.means(template.Region, slotTag, *guest.Config))
 }
 
 // Bound tells whether VMs of the NodeClass are tied to cells or cores of their Host.
-func (p *Provider) Bound(nodeClass *v1alpha1.ProxmoxNodeClass) bool {
+func (p *Provider) IsBound(nodeClass *v1alpha1.ProxmoxNodeClass) bool {
 	layout, _ := p.deps.CPULayouts.of(nodeClass)
 	return layout.Bound
 }

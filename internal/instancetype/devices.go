@@ -133,7 +133,7 @@ func (d Devices) shared(zones []zone) corev1.ResourceList {
 
 // WithDevices adds types with one device of each resource to a catalogue that was
 // not made by hand: family g1, with 4 GiB per vCPU.
-func (c Catalogue) WithDevices(devices Devices) (Catalogue, error) {
+func (c Catalog) WithDevices(devices Devices) (Catalog, error) {
 	types := slices.Clone(c.types)
 	for _, name := range devices.resources() {
 		_, short, _ := strings.Cut(string(name), "/")
@@ -146,5 +146,5 @@ func (c Catalogue) WithDevices(devices Devices) (Catalogue, error) {
 			})
 		}
 	}
-	return NewCatalogue(types)
+	return NewCatalog(types)
 }

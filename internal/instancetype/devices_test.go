@@ -33,11 +33,11 @@ func gpuProvider(t *testing.T) (*instancetype.Provider, *viewer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	catalogue, err := instancetype.DefaultCatalogue().WithDevices(devices)
+	catalogue, err := instancetype.DefaultCatalog().WithDevices(devices)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Catalogue: catalogue, Devices: devices})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Catalog: catalogue, Devices: devices})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestGPUTypesAreOfferedWhereADeviceIsFree(t *testing.T) {
 	if availability(find(t, p.List(class), name))["pve2"] {
 		t.Error("the device of pve2 is promised, and still offered")
 	}
-	if reason := p.Reasons(class, name)[zone("east", "pve2")]; reason != "pve2: 0 nvidia.com/gpu free (mapping gpu), 1 wanted" {
+	if reason := p.UnavailableReasons(class, name)[zone("east", "pve2")]; reason != "pve2: 0 nvidia.com/gpu free (mapping gpu), 1 wanted" {
 		t.Errorf("the reason is %q", reason)
 	}
 

@@ -47,39 +47,39 @@ type fileEntry struct {
 //	 "overhead": {"KubeReserved": {...}, "SystemReserved": {...}, "EvictionThreshold": {...}}}
 //
 // An empty path gives the default catalogue.
-func Load(path string) (Catalogue, error) {
+func Load(path string) (Catalog, error) {
 	if path == "" {
-		return DefaultCatalogue(), nil
+		return DefaultCatalog(), nil
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return Catalogue{}, fmt.Errorf("reading the instance types, %w", err)
+		return Catalog{}, fmt.Errorf("reading the instance types, %w", err)
 	}
 	catalogue, err := Parse(data)
 	if err != nil {
-		return Catalogue{}, fmt.Errorf("reading the instance types, %s: %w", path, err)
+		return Catalog{}, fmt.Errorf("reading the instance types, %s: %w", path, err)
 	}
 	return catalogue, nil
 }
 
 // Parse reads what Load finds in the file.
-func Parse(data []byte) (Catalogue, error) {
+func Parse(data []byte) (Catalog, error) {
 	var raw []json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
-		return Catalogue{}, fmt.Errorf("found no JSON array of instance types: %w", err)
+		return Catalog{}, fmt.Errorf("found no JSON array of instance types: %w", err)
 	}
 	if len(raw) == 0 {
-		return Catalogue{}, errors.New("found an empty array, want at least one instance type")
+		return Catalog{}, errors.New("found an empty array, want at least one instance type")
 	}
 	types := make([]Type, 0, len(raw))
 	for n := range raw {
 		t, err := parseEntry(raw[n])
 		if err != nil {
-			return Catalogue{}, fmt.Errorf("[%d]%w", n, err)
+			return Catalog{}, fmt.Errorf("[%d]%w", n, err)
 		}
 		types = append(types, t)
 	}
-	return NewCatalogue(types)
+	return NewCatalog(types)
 }
 
 // parseEntry reads one type. Its errors begin with the field: ".capacity.cpu: ...".

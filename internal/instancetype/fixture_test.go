@@ -77,7 +77,7 @@ func (v *viewer) publish() {
 	defer v.mu.Unlock()
 	snapshots := map[string]*inventory.Snapshot{}
 	for region, r := range v.resources {
-		snapshots[region] = inventory.NewSnapshot(inventory.Reading{Region: region, Resources: *r, Configs: v.configs, Mappings: v.mappings}, nil, inventory.VMIDRange{})
+		snapshots[region] = inventory.NewSnapshot(inventory.PollResult{Region: region, Resources: *r, Configs: v.configs, Mappings: v.mappings}, nil, inventory.VMIDRange{})
 	}
 	v.generation++
 	v.current = inventory.NewView(snapshots, nil, v.reserved, v.settings)

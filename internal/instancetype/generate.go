@@ -26,7 +26,7 @@ const largeNodePods = 250
 //
 // It is made for a file, not for the running controller: a type that vanished with
 // its Host would take all Nodes of that type with it.
-func Generate(hosts []inventory.Amount) Catalogue {
+func Generate(hosts []inventory.Amount) Catalog {
 	sizes := map[inventory.Amount]bool{}
 	for _, host := range hosts {
 		for _, n := range shares {
@@ -36,12 +36,12 @@ func Generate(hosts []inventory.Amount) Catalogue {
 			}
 		}
 	}
-	for _, t := range DefaultCatalogue().Types() {
+	for _, t := range DefaultCatalog().Types() {
 		if slices.ContainsFunc(hosts, func(host inventory.Amount) bool { return t.CPUs <= host.CPUs && t.MemoryBytes <= host.MemoryBytes }) {
 			sizes[inventory.Amount{CPUs: t.CPUs, MemoryBytes: t.MemoryBytes}] = true
 		}
 	}
-	c := Catalogue{byName: map[string]int{}}
+	c := Catalog{byName: map[string]int{}}
 	for _, size := range sorted(sizes) {
 		t := sizedType(size)
 		c.byName[t.Name] = len(c.types)
@@ -76,7 +76,7 @@ func sizedType(size inventory.Amount) Type {
 
 // Encode writes the catalogue as an instance-types file, which Load reads. Computed
 // overhead is left out: it is computed again.
-func (c Catalogue) Encode() ([]byte, error) {
+func (c Catalog) Encode() ([]byte, error) {
 	type entry struct {
 		Name     string            `json:"name"`
 		Capacity map[string]string `json:"capacity"`

@@ -113,7 +113,7 @@ type zone struct {
 	// price is the Host's factor.
 	price float64
 	// means to lay VMs out as the class asks.
-	means placement.Means
+	means placement.PinningSupport
 }
 
 func (l layout) equal(other layout) bool {

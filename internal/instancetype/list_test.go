@@ -144,7 +144,7 @@ func TestOfferingsAreAvailableWhereALaunchCanWork(t *testing.T) {
 				if got := availability(find(t, list, typ)); !maps.Equal(got, want) {
 					t.Errorf("%s is offered %v, want %v", typ, got, want)
 				}
-				reasons := p.Reasons(class, typ)
+				reasons := p.UnavailableReasons(class, typ)
 				for host, available := range want {
 					reason := reasons[zone("east", host)] + reasons[zone("west", host)]
 					if available != (reason == "") {
@@ -231,11 +231,11 @@ func TestMarkedOfferingsComeBackByTheClock(t *testing.T) {
 	if on("c1.1VCPU-2GB", "pve9") || on("m1.4VCPU-32GB", "pve9") {
 		t.Error("all types must be gone from pve9")
 	}
-	reasons := p.Reasons(class, "c1.1VCPU-2GB")
+	reasons := p.UnavailableReasons(class, "c1.1VCPU-2GB")
 	if r := reasons[zone("east", "pve1")]; !strings.Contains(r, "the storage is full") || !strings.Contains(r, "2026-11-15T08:03:00Z") {
 		t.Errorf("the reason is %q, want it with its end", r)
 	}
-	if len(reasons) != 2 || p.Reasons(class, "nano") != nil {
+	if len(reasons) != 2 || p.UnavailableReasons(class, "nano") != nil {
 		t.Errorf("the reasons are %v", reasons)
 	}
 	clock.Step(time.Minute)
@@ -243,7 +243,7 @@ func TestMarkedOfferingsComeBackByTheClock(t *testing.T) {
 		t.Error("after a minute pve9 must be back, pve1 not")
 	}
 	clock.Step(2 * time.Minute)
-	if !on("c1.1VCPU-2GB", "pve1") || len(p.Reasons(class, "c1.1VCPU-2GB")) != 0 {
+	if !on("c1.1VCPU-2GB", "pve1") || len(p.UnavailableReasons(class, "c1.1VCPU-2GB")) != 0 {
 		t.Error("after three minutes pve1 must be back")
 	}
 }
@@ -335,7 +335,7 @@ func TestOutdatedViewsAreNoLosses(t *testing.T) {
 	class := everywhere()
 	for range 4 {
 		if got := availability(find(t, p.List(class), "t1.2VCPU-6GB")); !got["pve1"] {
-			t.Fatalf("pve1 has room: %v, %v", got, p.Reasons(class, "t1.2VCPU-6GB"))
+			t.Fatalf("pve1 has room: %v, %v", got, p.UnavailableReasons(class, "t1.2VCPU-6GB"))
 		}
 		v.outdated = &full
 		if got := availability(find(t, p.List(class), "t1.2VCPU-6GB")); !got["pve1"] {

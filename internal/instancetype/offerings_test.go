@@ -48,7 +48,7 @@ func TestOfferingsThatComeAndGoAreHeldBack(t *testing.T) {
 	if offered() {
 		t.Error("the third time within minutes, it must prove itself first")
 	}
-	if reason := p.Reasons(class, oneType)[zone("east", "pve1")]; !strings.Contains(reason, "lost 3 times") {
+	if reason := p.UnavailableReasons(class, oneType)[zone("east", "pve1")]; !strings.Contains(reason, "lost 3 times") {
 		t.Errorf("the reason is %q", reason)
 	}
 	if !availability(find(t, p.List(class), oneType))["pve2"] {
@@ -58,7 +58,7 @@ func TestOfferingsThatComeAndGoAreHeldBack(t *testing.T) {
 	if !offered() {
 		t.Error("after its time it is still held back, though nothing else changed")
 	}
-	if reason := p.Reasons(class, oneType)[zone("east", "pve1")]; reason != "" {
+	if reason := p.UnavailableReasons(class, oneType)[zone("east", "pve1")]; reason != "" {
 		t.Errorf("it is offered, but the reason is %q", reason)
 	}
 	clock.Step(6 * time.Minute)

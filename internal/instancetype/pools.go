@@ -35,7 +35,7 @@ func (p pools) exhausted(z zone) string {
 		return reason
 	}
 	reason := ""
-	layout, err := network.Of(&v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{Network: p.network}}, *guest.Config)
+	layout, err := network.NewLayout(&v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{Network: p.network}}, *guest.Config)
 	if err != nil {
 		reason = err.Error()
 	} else if len(layout.Pools()) > 0 && !p.view.Snapshots[z.Region].AddressesKnown {

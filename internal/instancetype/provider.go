@@ -35,7 +35,7 @@ type Viewer interface {
 type Deps struct {
 	Inventory Viewer
 	// Catalogue is the default one where it is empty.
-	Catalogue Catalogue
+	Catalog Catalog
 	// Pricing is the default one where it is zero.
 	Pricing Pricing
 	// Devices say which PCI mappings stand behind extended resources.
@@ -89,8 +89,8 @@ func New(deps Deps) (*Provider, error) {
 		return nil, fmt.Errorf("making the instance types, found a VM memory overhead of %g, want a share from 0 to below 1, such as %g",
 			deps.VMMemoryOverhead, DefaultVMMemoryOverhead)
 	}
-	if len(deps.Catalogue.types) == 0 {
-		deps.Catalogue = DefaultCatalogue()
+	if len(deps.Catalog.types) == 0 {
+		deps.Catalog = DefaultCatalog()
 	}
 	if deps.Pricing == (Pricing{}) {
 		deps.Pricing = DefaultPricing()
@@ -99,7 +99,7 @@ func New(deps Deps) (*Provider, error) {
 		deps.Clock = clock.RealClock{}
 	}
 	p := &Provider{deps: deps, unavailable: newUnavailable(deps.Clock), lists: map[listKey]*list{}}
-	for _, t := range deps.Catalogue.Types() {
+	for _, t := range deps.Catalog.Types() {
 		p.prices = append(p.prices, deps.Pricing.Price(t, deps.Devices.deviceCount(t)))
 	}
 	if deps.Registerer != nil {
@@ -180,7 +180,7 @@ func (p *Provider) compute(key listKey, before *list, view inventory.View, c cla
 	same := keep
 	was := before.wasAvailable(l.layout)
 	f := sync.OnceValue(func() frame { return newFrame(l.layout, p.deps.Devices) })
-	for n, t := range p.deps.Catalogue.Types() {
+	for n, t := range p.deps.Catalog.Types() {
 		available := p.availability(view, l.layout, t)
 		for z := range available {
 			available[z] = l.flaps.judge(flapKey{l.layout.zones[z].Zone, t.Name}, was(n, z, available[z]), available[z], now)
@@ -227,7 +227,7 @@ func (p *Provider) availability(view inventory.View, l layout, t Type) []bool {
 	available := make([]bool, len(l.zones))
 	need := p.needOf(l, t)
 	for n, z := range l.zones {
-		need.Storage, need.Inherited, need.Means = z.storage, z.inherited(), z.means
+		need.Storage, need.Inherited, need.PinningSupport = z.storage, z.inherited(), z.means
 		_, marked := p.unavailable.find(Offerings{z.Zone, t.Name, l.nodeClass})
 		available[n] = z.excluded == "" && z.exhausted == "" && z.template != 0 && z.ready && !marked && placement.Fits(view, z.Zone, need)
 	}
@@ -245,12 +245,12 @@ func (p *Provider) needOf(l layout, t Type) placement.Need {
 // needIn is what a VM of the type takes in a zone.
 func (p *Provider) needIn(l layout, t Type, z zone) placement.Need {
 	need := p.needOf(l, t)
-	need.Storage, need.Inherited, need.Means = z.storage, z.inherited(), z.means
+	need.Storage, need.Inherited, need.PinningSupport = z.storage, z.inherited(), z.means
 	return need
 }
 
 // Type looks a type of the catalogue up.
-func (p *Provider) Type(name string) (Type, bool) { return p.deps.Catalogue.Get(name) }
+func (p *Provider) Type(name string) (Type, bool) { return p.deps.Catalog.Get(name) }
 
 // MarkUnavailable takes offerings away for a time, because a launch there failed
 // for that reason.
@@ -259,16 +259,16 @@ func (p *Provider) MarkUnavailable(what Offerings, reason string, ttl time.Durat
 }
 
 // Forgive ends the avoidance of what failed for one NodeClass: it was changed.
-func (p *Provider) Forgive(nodeClass string) { p.unavailable.forgive(nodeClass) }
+func (p *Provider) ResetFailures(nodeClass string) { p.unavailable.forgive(nodeClass) }
 
 // Marked tells why offerings are avoided for a while; empty when they are not.
-func (p *Provider) Marked(what Offerings) string {
+func (p *Provider) UnavailableReason(what Offerings) string {
 	p.unavailable.current()
 	return p.unavailable.reason(what)
 }
 
 // Reasons tells for each zone of the NodeClass where the type is not available why.
-func (p *Provider) Reasons(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string) map[placement.Zone]string {
+func (p *Provider) UnavailableReasons(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string) map[placement.Zone]string {
 	t, ok := p.Type(instanceType)
 	if !ok {
 		return nil
@@ -291,7 +291,7 @@ func (p *Provider) Reasons(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType st
 
 // Room is nil when any offering of the NodeClass is available. Otherwise it tells
 // Host by Host why not even the smallest type is.
-func (p *Provider) Room(nodeClass *v1alpha1.ProxmoxNodeClass) *placement.NoFitError {
+func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placement.NoFitError {
 	l := p.current(nodeClass, "")
 	smallest := -1
 	for n, available := range l.available {
@@ -306,7 +306,7 @@ func (p *Provider) Room(nodeClass *v1alpha1.ProxmoxNodeClass) *placement.NoFitEr
 	if smallest >= 0 {
 		e.InstanceType = l.types[smallest].Name
 	}
-	reasons := p.Reasons(nodeClass, e.InstanceType)
+	reasons := p.UnavailableReasons(nodeClass, e.InstanceType)
 	for _, z := range l.layout.zones {
 		// Beside the Host's name its reason need not name it again.
 		e.Hosts = append(e.Hosts, placement.HostReason{Zone: z.Zone, Reason: strings.TrimPrefix(reasons[z.Zone], z.Host+": ")})

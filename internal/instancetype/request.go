@@ -34,19 +34,19 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 		return placement.Request{}, err
 	}
 	request := placement.Request{
-		ClaimUID:  string(claim.UID),
-		NodePool:  pool,
-		Strategy:  nodeClass.Spec.PlacementStrategy.ZoneBalance,
-		Affinity:  nodeClass.Spec.PlacementStrategy.PoolAffinity,
-		Storages:  make(map[placement.Zone]string, len(l.layout.zones)),
-		Inherited: map[placement.Zone][]string{},
-		Means:     map[placement.Zone]placement.Means{},
-		Excluded:  map[placement.Zone]string{},
+		ClaimUID:       string(claim.UID),
+		NodePool:       pool,
+		Strategy:       nodeClass.Spec.PlacementStrategy.ZoneBalance,
+		Affinity:       nodeClass.Spec.PlacementStrategy.PoolAffinity,
+		Storages:       make(map[placement.Zone]string, len(l.layout.zones)),
+		Inherited:      map[placement.Zone][]string{},
+		PinningSupport: map[placement.Zone]placement.PinningSupport{},
+		Excluded:       map[placement.Zone]string{},
 	}
 	for _, z := range l.layout.zones {
 		request.Storages[z.Zone] = z.storage
 		if l.layout.cpu.Bound {
-			request.Means[z.Zone] = z.means
+			request.PinningSupport[z.Zone] = z.means
 		}
 		if z.devices != "" {
 			request.Inherited[z.Zone] = z.inherited()
@@ -59,7 +59,7 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 			!resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) {
 			continue
 		}
-		t := p.deps.Catalogue.types[n]
+		t := p.deps.Catalog.types[n]
 		for price, zones := range p.allowed(l, it, wanted, opts, request.Excluded) {
 			request.Options = append(request.Options, placement.Option{
 				InstanceType: t.Name, Need: p.needOf(l.layout, t), Price: price, Zones: share(&shared, zones),
@@ -133,11 +133,11 @@ type RequestOptions struct {
 	// Overlay applies NodeOverlays to the types, so that what is launched is what
 	// the scheduler planned with; nil changes nothing.
 	Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
-	// IgnoreMarks takes in zones that are avoided for a while after a failure, or for
+	// IgnoreUnavailable takes in zones that are avoided for a while after a failure, or for
 	// want of an address.
-	IgnoreMarks bool
-	// IgnoreBlocks takes in zones that the NodeClass cannot use as things are.
-	IgnoreBlocks bool
+	IgnoreUnavailable bool
+	// IgnoreBlocked takes in zones that the NodeClass cannot use as things are.
+	IgnoreBlocked bool
 }
 
 func (o RequestOptions) overlaid(types []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
@@ -164,10 +164,10 @@ func (p *Provider) allowed(
 			continue
 		}
 		reason := ""
-		if !opts.IgnoreBlocks {
+		if !opts.IgnoreBlocked {
 			reason = z.blocked()
 		}
-		if reason == "" && !opts.IgnoreMarks {
+		if reason == "" && !opts.IgnoreUnavailable {
 			reason = cmp.Or(z.exhausted, p.unavailable.reason(Offerings{z.Zone, it.Name, l.layout.nodeClass}))
 		}
 		if reason != "" {
@@ -182,7 +182,7 @@ func (p *Provider) allowed(
 
 // Blocked tells why the NodeClass can have no VM in a zone as things are; empty when it
 // can.
-func (p *Provider) Blocked(nodeClass *v1alpha1.ProxmoxNodeClass, where placement.Zone) string {
+func (p *Provider) BlockedReason(nodeClass *v1alpha1.ProxmoxNodeClass, where placement.Zone) string {
 	for _, z := range p.current(nodeClass, "").layout.zones {
 		if z.Zone == where {
 			return z.blocked()
@@ -230,7 +230,7 @@ func (p *Provider) Labels(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType str
 
 // Get gives Karpenter's object of a type in the NodeClass.
 func (p *Provider) Get(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string) (*cloudprovider.InstanceType, bool) {
-	n, ok := p.deps.Catalogue.byName[instanceType]
+	n, ok := p.deps.Catalog.byName[instanceType]
 	if !ok {
 		return nil, false
 	}

@@ -18,7 +18,7 @@ type about struct {
 	mappings    []proxmox.PCIMapping
 	maintenance []string
 	// read are those that were read since the Cluster last answered.
-	read map[Turn]bool
+	read map[ReadKind]bool
 }
 
 // dueAgain has everything read with the next poll.
@@ -28,15 +28,15 @@ func (a about) dueAgain() about {
 }
 
 // isDue tells whether to read something: at first contact, and then in turn.
-func (c *cluster) isDue(turn Turn) bool {
+func (c *cluster) isDue(turn ReadKind) bool {
 	due := c.ration.take(turn, c.inventory.options.Clock.Now())
 	return due || !c.about.read[turn]
 }
 
 // wasRead notes that something needs to be read again only in its turn.
-func (c *cluster) wasRead(turn Turn) {
+func (c *cluster) wasRead(turn ReadKind) {
 	if c.about.read == nil {
-		c.about.read = map[Turn]bool{}
+		c.about.read = map[ReadKind]bool{}
 	}
 	c.about.read[turn] = true
 }

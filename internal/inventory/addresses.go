@@ -16,8 +16,8 @@ import (
 
 // AddressOwner has an address. VMID is 0 where it is no guest.
 type AddressOwner struct {
-	VMID int
-	What string
+	VMID        int
+	Description string
 }
 
 // Addresses in use in a Cluster, with those who have them: mostly one.
@@ -49,7 +49,7 @@ func (a Addresses) equal(b Addresses) bool {
 
 // addressesOf collects what a reading tells about addresses. Templates have none: what
 // their configurations say is for the VMs that are made of them.
-func addressesOf(reading Reading, guests map[int]Guest) Addresses {
+func addressesOf(reading PollResult, guests map[int]Guest) Addresses {
 	out := Addresses{}
 	for _, guest := range guests {
 		if guest.Template || (guest.Config != nil && guest.Config.IsTemplate()) {
@@ -57,20 +57,20 @@ func addressesOf(reading Reading, guests map[int]Guest) Addresses {
 		}
 		owner := ownerOf(guest)
 		out.add(owner, guest.addresses...)
-		out.add(owner, reading.Others.Guests[guest.VMID]...)
+		out.add(owner, reading.ReportedAddresses.Guests[guest.VMID]...)
 	}
 	if reading.Facts != nil {
 		for host, bridges := range reading.Facts.Bridges {
 			for _, b := range bridges {
-				out.add(AddressOwner{What: "host " + host}, b.CIDR4.Addr(), b.CIDR6.Addr())
-				out.add(AddressOwner{What: "the gateway of host " + host}, b.Gateway4, b.Gateway6)
+				out.add(AddressOwner{Description: "host " + host}, b.CIDR4.Addr(), b.CIDR6.Addr())
+				out.add(AddressOwner{Description: "the gateway of host " + host}, b.Gateway4, b.Gateway6)
 			}
 		}
 	}
-	for _, given := range reading.Others.SDN {
-		owner := AddressOwner{What: "the gateway of vnet " + given.VNet}
+	for _, given := range reading.ReportedAddresses.SDN {
+		owner := AddressOwner{Description: "the gateway of vnet " + given.VNet}
 		if given.VMID != 0 {
-			owner = AddressOwner{VMID: given.VMID, What: fmt.Sprintf("guest %d", given.VMID)}
+			owner = AddressOwner{VMID: given.VMID, Description: fmt.Sprintf("guest %d", given.VMID)}
 			if guest, ok := guests[given.VMID]; ok {
 				owner = ownerOf(guest)
 			}
@@ -78,7 +78,9 @@ func addressesOf(reading Reading, guests map[int]Guest) Addresses {
 		out.add(owner, given.Address)
 	}
 	for _, owners := range out {
-		slices.SortFunc(owners, func(a, b AddressOwner) int { return cmp.Or(cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.What, b.What)) })
+		slices.SortFunc(owners, func(a, b AddressOwner) int {
+			return cmp.Or(cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.Description, b.Description))
+		})
 	}
 	return out
 }
@@ -88,7 +90,7 @@ func ownerOf(guest Guest) AddressOwner {
 	if guest.Kind == proxmox.KindLXC {
 		kind = "container"
 	}
-	return AddressOwner{VMID: guest.VMID, What: fmt.Sprintf("%s %d", kind, guest.VMID)}
+	return AddressOwner{VMID: guest.VMID, Description: fmt.Sprintf("%s %d", kind, guest.VMID)}
 }
 
 // AddressOwner tells who has an address, or was promised it; false for nobody that we
@@ -101,7 +103,7 @@ func (v View) AddressOwner(addr netip.Addr) (string, bool) {
 	}
 	for region, snapshot := range v.Snapshots {
 		if owners := snapshot.Addresses[addr]; len(owners) > 0 {
-			return fmt.Sprintf("%s in region %s", owners[0].What, region), true
+			return fmt.Sprintf("%s in region %s", owners[0].Description, region), true
 		}
 	}
 	return "", false
@@ -122,12 +124,12 @@ func (v View) AddressTaken(addr netip.Addr) bool {
 	return false
 }
 
-// AddressRival tells who else than that VM has an address.
-func (v View) AddressRival(addr netip.Addr, region string, vmid int) (string, bool) {
+// AddressConflict tells who else than that VM has an address.
+func (v View) AddressConflict(addr netip.Addr, region string, vmid int) (string, bool) {
 	for name, snapshot := range v.Snapshots {
 		for _, owner := range snapshot.Addresses[addr] {
 			if name != region || owner.VMID != vmid {
-				return fmt.Sprintf("%s in region %s", owner.What, name), true
+				return fmt.Sprintf("%s in region %s", owner.Description, name), true
 			}
 		}
 	}
@@ -135,7 +137,7 @@ func (v View) AddressRival(addr netip.Addr, region string, vmid int) (string, bo
 }
 
 // Resting tells whether an address came back a moment ago.
-func (v View) Resting(addr netip.Addr) bool {
+func (v View) RecentlyReleased(addr netip.Addr) bool {
 	_, ok := v.resting[addr]
 	return ok
 }

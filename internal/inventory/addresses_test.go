@@ -86,13 +86,13 @@ func TestAddressesOfEverybodyCount(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("the owners are %q,\nwant %q", got, want)
 	}
-	if _, rival := v.AddressRival(addr("10.0.0.20"), "r", 20001); rival {
+	if _, rival := v.AddressConflict(addr("10.0.0.20"), "r", 20001); rival {
 		t.Error("a VM is its own rival")
 	}
-	if who, rival := v.AddressRival(addr("10.0.0.11"), "r", 20001); !rival || who != "VM 101 in region r" {
+	if who, rival := v.AddressConflict(addr("10.0.0.11"), "r", 20001); !rival || who != "VM 101 in region r" {
 		t.Errorf("the rival is %q", who)
 	}
-	i.ObserveGone("r", 101)
+	i.ObserveDeleted("r", 101)
 	if got := owners(i.View(), "10.0.0.11"); got[0] != "" {
 		t.Errorf("a guest that is gone has its address still: %q", got)
 	}
@@ -258,7 +258,7 @@ func TestPromisedAddressesAreTakenUntilTheyComeBack(t *testing.T) {
 		t.Errorf("the second promise gave %v", err)
 	}
 	i.Release("a")
-	if v := i.View(); !v.Resting(addr("10.0.0.5")) || owners(v, "10.0.0.5")[0] != "" {
+	if v := i.View(); !v.RecentlyReleased(addr("10.0.0.5")) || owners(v, "10.0.0.5")[0] != "" {
 		t.Error("an address that came back does not rest")
 	}
 	if _, err := i.Reserve("b", promise(20002)); err != nil {
@@ -271,7 +271,7 @@ func TestPromisedAddressesAreTakenUntilTheyComeBack(t *testing.T) {
 		t.Errorf("a restored promise belongs to %q", got)
 	}
 	i.Release("c")
-	if i.View().Resting(addr("10.0.0.5")) {
+	if i.View().RecentlyReleased(addr("10.0.0.5")) {
 		t.Error("an address rests for ever")
 	}
 }

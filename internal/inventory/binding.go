@@ -54,8 +54,8 @@ type share struct {
 // says so: memory where numaN binds it; where only the CPUs are bound, memory lies
 // beside them, since Linux takes it from the cell that asks first. The rest floats.
 func (h hardware) sharesOf(guest Guest) (bound []share, floating Amount) {
-	floating = guest.Charged
-	if guest.Config == nil || guest.Charged == (Amount{}) {
+	floating = guest.Allocated
+	if guest.Config == nil || guest.Allocated == (Amount{}) {
 		return nil, floating
 	}
 	take := func(cells []int, vcpus int, memoryMiB int64) {

@@ -101,8 +101,8 @@ func (v View) Cells(region, host string) *CellAccounts {
 	return account.cells()
 }
 
-// PoolCells are the cells of a Host that VMs of a NodePool are bound to.
-func (v View) PoolCells(region, host, nodePool string) []int {
+// NodePoolCells are the cells of a Host that VMs of a NodePool are bound to.
+func (v View) NodePoolCells(region, host, nodePool string) []int {
 	var cells []int
 	for _, p := range promisedOn(v, region, host) {
 		if p.NodePool != nodePool || p.Binding == nil {
@@ -216,8 +216,8 @@ func proportion(amount, part, whole int64) int64 {
 // with a Binding does: what the guest's configuration says may be older than that.
 func (b *cellBook) promise(p promise) bool {
 	if p.Binding == nil {
-		if !p.Settled {
-			b.floating = b.floating.Plus(p.Amount.Minus(p.guest.Charged).atLeast(Amount{}))
+		if !p.Fulfilled {
+			b.floating = b.floating.Plus(p.Amount.Minus(p.guest.Allocated).atLeast(Amount{}))
 		}
 		return false
 	}

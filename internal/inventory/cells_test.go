@@ -147,7 +147,7 @@ func TestWhatPromisesTakeFromCells(t *testing.T) {
 			t.Parallel()
 			h := twoSockets()
 			r := promised(20001, test.binding)
-			r.Settled = test.settled
+			r.Fulfilled = test.settled
 			h.promised["uid"] = r
 			test.guest(h)
 			if got := describe(h.view(t).Cells("r", "pve1")); got != test.want {

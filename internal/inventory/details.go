@@ -76,7 +76,7 @@ func (d *details) sort(rows []proxmox.GuestRow, own VMIDRange) {
 	for _, row := range rows {
 		known := d.known[row.VMID]
 		// A template whose row lost its figures also lost the template flag.
-		wasTemplate := known != nil && known.row.template && !row.Known()
+		wasTemplate := known != nil && known.row.template && !row.HasResources()
 		if row.Kind != proxmox.KindQEMU {
 			continue
 		}

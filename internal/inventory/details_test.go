@@ -279,8 +279,8 @@ func idleCost(t *testing.T, release string) {
 	for range 3 * 60 * 6 {
 		rest(t, i, clock, 10*time.Second)
 		here := c.takeCalls()
-		for _, turn := range []inventory.Turn{inventory.TurnBootDrives, inventory.TurnImages} {
-			if i.Spare("r", turn) {
+		for _, turn := range []inventory.ReadKind{inventory.ReadBootDrives, inventory.ReadImages} {
+			if i.TryAcquire("r", turn) {
 				here = append(here, fmt.Sprintf("%v", turn))
 			}
 		}

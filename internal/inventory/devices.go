@@ -96,7 +96,7 @@ func overlap(a, b string) bool {
 // holdsDevices lists what a guest keeps others from having. A guest that does not
 // count has let go of its devices.
 func (g Guest) holdsDevices() []proxmox.HostPCI {
-	if g.Config == nil || g.Charged == (Amount{}) {
+	if g.Config == nil || g.Allocated == (Amount{}) {
 		return nil
 	}
 	return g.Config.HostPCIs()

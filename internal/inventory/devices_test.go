@@ -86,7 +86,7 @@ func TestFreeDevicesFollowTheGuests(t *testing.T) {
 			rows = append(rows, vm(vmid, "pve1", status, 1, 1))
 			configs[vmid] = &cfg
 		}
-		snapshot := inventory.NewSnapshot(inventory.Reading{
+		snapshot := inventory.NewSnapshot(inventory.PollResult{
 			Region: "r", Taken: start, Configs: configs, Mappings: c.mappings,
 			Resources: proxmox.Resources{Hosts: []proxmox.HostRow{host("pve1", 64, 64)}, Guests: rows},
 		}, nil, own)
@@ -138,8 +138,8 @@ func TestMaintenanceIsSeenOnEveryRelease(t *testing.T) {
 		since := clock.Now()
 		clock.Step(time.Minute)
 		refresh(t, i)
-		if state, _ := i.View().Host("r", "pve2"); !state.AwaySince.Equal(since) {
-			t.Errorf("%s: away since %s, want %s", release, state.AwaySince, since)
+		if state, _ := i.View().Host("r", "pve2"); !state.OutOfServiceSince.Equal(since) {
+			t.Errorf("%s: away since %s, want %s", release, state.OutOfServiceSince, since)
 		}
 		if asked := slices.Contains(c.takeCalls(), "maintenance"); asked != (release == "8.4") {
 			t.Errorf("%s: the HA manager was asked: %v", release, asked)
@@ -147,7 +147,7 @@ func TestMaintenanceIsSeenOnEveryRelease(t *testing.T) {
 		c.change(func() { c.drained, c.resources.Hosts[1].Maintenance = nil, false })
 		clock.Step(time.Minute)
 		refresh(t, i)
-		if state, _ := i.View().Host("r", "pve2"); state.Unusable != "" || !state.AwaySince.IsZero() {
+		if state, _ := i.View().Host("r", "pve2"); state.Unusable != "" || !state.OutOfServiceSince.IsZero() {
 			t.Errorf("%s: after its maintenance pve2 is %+v", release, state)
 		}
 	}

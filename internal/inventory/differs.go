@@ -37,7 +37,7 @@ func sameHost(a, b Host) bool {
 func sameGuest(a, b Guest) bool {
 	return markOf(a.GuestRow) == markOf(b.GuestRow) &&
 		a.Kind == b.Kind && a.Pool == b.Pool && a.HAState == b.HAState && a.DiskBytes == b.DiskBytes &&
-		a.Charged == b.Charged && a.Stale == b.Stale &&
+		a.Allocated == b.Allocated && a.Stale == b.Stale &&
 		(a.Config == b.Config || (a.Config != nil && b.Config != nil && sameConfig(*a.Config, *b.Config)))
 }
 
@@ -63,7 +63,7 @@ func (s *Snapshot) without(vmid int) *Snapshot {
 	delete(rest.Guests, vmid)
 	rest.Addresses = s.Addresses.without(vmid)
 	if host, ok := s.Hosts[guest.Host]; ok {
-		host.Allocated = host.Allocated.Minus(guest.Charged)
+		host.Allocated = host.Allocated.Minus(guest.Allocated)
 		rest.Hosts = maps.Clone(s.Hosts)
 		rest.Hosts[guest.Host] = host
 	}

@@ -15,7 +15,7 @@ import (
 
 // Doubt asks that some Facts of a Cluster are read again with its next poll, unless
 // they were a moment ago: a decision rests on them that somebody may have mended.
-func (i *Inventory) Doubt(region string, doubted ...Fact) {
+func (i *Inventory) Invalidate(region string, doubted ...Fact) {
 	c, ok := i.clusters[region]
 	if !ok {
 		return

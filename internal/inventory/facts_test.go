@@ -55,8 +55,8 @@ func TestADoubtedFactIsReadAgainSoonButNotAtOnce(t *testing.T) {
 	c.takeCalls()
 	c.change(func() { c.groups = []string{"new"} })
 
-	i.Doubt("r", inventory.FactSecurityGroups)
-	i.Doubt("nowhere", inventory.FactSecurityGroups)
+	i.Invalidate("r", inventory.FactSecurityGroups)
+	i.Invalidate("nowhere", inventory.FactSecurityGroups)
 	refresh(t, i)
 	if calls := factCalls(c); len(calls) > 0 {
 		t.Errorf("what was read a moment ago is read again: %v", calls)
@@ -81,7 +81,7 @@ func TestAPoolIsKnownOnceSomebodyAsked(t *testing.T) {
 	c := newCluster("r", host("pve1", 16, 64))
 	i, _ := newInventory(t, c)
 	refresh(t, i)
-	i.Doubt("r", inventory.FactPool("karpenter"), inventory.FactPool("nothing"))
+	i.Invalidate("r", inventory.FactPool("karpenter"), inventory.FactPool("nothing"))
 	refresh(t, i)
 	pools := i.View().Snapshots["r"].Facts.Pools
 	if exists, known := pools["karpenter"]; !exists || !known {
@@ -102,7 +102,7 @@ func TestSnippetsAreKnownOnceSomebodyAsked(t *testing.T) {
 	c.takeCalls()
 	on := func(name string) inventory.StorageKey { return inventory.StorageKey{Host: name, Storage: "local"} }
 	for _, name := range []string{"pve1", "pve2", "pve3"} {
-		i.Doubt("r", inventory.FactSnippets(on(name)))
+		i.Invalidate("r", inventory.FactSnippets(on(name)))
 	}
 	refresh(t, i)
 	calls := factCalls(c)

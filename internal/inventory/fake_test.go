@@ -277,7 +277,7 @@ func amount(cpus int, memoryGiB int64) inventory.Amount {
 
 // snapshotOf makes a Snapshot without an Inventory around it.
 func snapshotOf(previous *inventory.Snapshot, hosts []proxmox.HostRow, guests ...proxmox.GuestRow) *inventory.Snapshot {
-	return inventory.NewSnapshot(inventory.Reading{
+	return inventory.NewSnapshot(inventory.PollResult{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: hosts, Guests: guests},
 	}, previous, own)
 }

@@ -73,16 +73,16 @@ func newIndex(v View, settings Settings) *index {
 
 func newHostState(region string, host Host, limits HostSettings, failure error) HostState {
 	state := HostState{
-		Region:      region,
-		Name:        host.Name,
-		Size:        Amount{CPUs: host.CPUs, MemoryBytes: host.MemoryBytes},
-		Allocatable: limits.allocatable(host.HostRow),
-		Allocated:   host.Allocated,
-		Arch:        archOf(host.Arch),
-		PriceFactor: limits.PriceFactor,
-		Away:        absence(host.HostRow, limits),
-		AwaySince:   host.AwaySince,
-		Unusable:    unusable(host.HostRow, limits, failure),
+		Region:            region,
+		Name:              host.Name,
+		Size:              Amount{CPUs: host.CPUs, MemoryBytes: host.MemoryBytes},
+		Allocatable:       limits.allocatable(host.HostRow),
+		Allocated:         host.Allocated,
+		Arch:              archOf(host.Arch),
+		PriceFactor:       limits.PriceFactor,
+		OutOfService:      absence(host.HostRow, limits),
+		OutOfServiceSince: host.OutOfServiceSince,
+		Unusable:          unusable(host.HostRow, limits, failure),
 	}
 	state.Free = state.Allocatable.Minus(state.Allocated)
 	return state
@@ -96,7 +96,7 @@ func archOf(arch string) string {
 	return "amd64"
 }
 
-func absence(row proxmox.HostRow, limits HostSettings) Absence {
+func absence(row proxmox.HostRow, limits HostSettings) OutOfServiceReason {
 	switch {
 	case limits.Excluded:
 		return Excluded
@@ -144,20 +144,20 @@ func (x *index) add(r Reservation, v View) {
 	}
 	guest, visible := v.Guest(r.Region, r.VMID)
 	key := hostKey{r.Region, r.Host}
-	if r.Settled && visible {
+	if r.Fulfilled && visible {
 		key.host = guest.Host // it may have been migrated
 	}
 	if x.poolHosts[r.NodePool] == nil {
 		x.poolHosts[r.NodePool] = map[hostKey]int{}
 	}
 	x.poolHosts[r.NodePool][key]++
-	if r.Settled {
+	if r.Fulfilled {
 		return
 	}
 
 	extra := r.Amount
 	if visible && guest.Host == r.Host {
-		extra = r.Amount.Minus(guest.Charged).atLeast(Amount{})
+		extra = r.Amount.Minus(guest.Allocated).atLeast(Amount{})
 	}
 	if account, ok := x.hosts[r.Region][r.Host]; ok {
 		account.state.Reserved = account.state.Reserved.Plus(extra)

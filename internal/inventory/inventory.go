@@ -153,9 +153,9 @@ func (i *Inventory) RefreshAll(ctx context.Context) error {
 	return all
 }
 
-// ObserveGone takes a guest out of the view at once: the caller has proof that it
+// ObserveDeleted takes a guest out of the view at once: the caller has proof that it
 // does not exist any more. A poll that began before cannot bring it back.
-func (i *Inventory) ObserveGone(region string, vmid int) {
+func (i *Inventory) ObserveDeleted(region string, vmid int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.gone[vmidKey{region, vmid}] = i.options.Clock.Now()
@@ -168,7 +168,7 @@ func (i *Inventory) ObserveGone(region string, vmid int) {
 }
 
 // accept takes a reading that began at that time as the Cluster's new Snapshot.
-func (i *Inventory) accept(reading Reading, began time.Time) {
+func (i *Inventory) accept(reading PollResult, began time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	reading.Resources.Guests = i.withoutGone(reading, began)
@@ -192,7 +192,7 @@ func (i *Inventory) accept(reading Reading, began time.Time) {
 
 // withoutGone drops the rows of guests that are known to be gone since the
 // reading began, and forgets older proofs: the reading knows better.
-func (i *Inventory) withoutGone(reading Reading, began time.Time) []proxmox.GuestRow {
+func (i *Inventory) withoutGone(reading PollResult, began time.Time) []proxmox.GuestRow {
 	guests := reading.Resources.Guests
 	for key, at := range i.gone {
 		if key.region != reading.Region {

@@ -26,7 +26,7 @@ func (i *Inventory) Reserve(claimUID string, decide func(View) (Reservation, err
 	if err != nil {
 		return Reservation{}, err
 	}
-	if view.Taken(r.Region, r.VMID) {
+	if view.IsVMIDTaken(r.Region, r.VMID) {
 		return Reservation{}, fmt.Errorf("reserving capacity, VMID %d is taken in region %s", r.VMID, r.Region)
 	}
 	for _, addr := range r.Addresses {
@@ -35,9 +35,9 @@ func (i *Inventory) Reserve(claimUID string, decide func(View) (Reservation, err
 		}
 	}
 	r.ClaimUID = claimUID
-	r.Settled = false
-	if r.Made.IsZero() {
-		r.Made = i.options.Clock.Now()
+	r.Fulfilled = false
+	if r.CreatedAt.IsZero() {
+		r.CreatedAt = i.options.Clock.Now()
 	}
 	i.reservations[claimUID] = r
 	i.publish(true)
@@ -53,7 +53,7 @@ func (i *Inventory) Restore(r Reservation) {
 	if _, ok := i.reservations[r.ClaimUID]; ok || r.ClaimUID == "" {
 		return
 	}
-	r.Settled = false
+	r.Fulfilled = false
 	i.reservations[r.ClaimUID] = r
 	i.settle(r.Region)
 	i.publish(true)
@@ -77,10 +77,10 @@ func (i *Inventory) Release(claimUID string) {
 func (i *Inventory) settle(region string) bool {
 	changed := false
 	for uid, r := range i.reservations {
-		if r.Region != region || r.Settled || !isVisible(r, i.snapshots[region]) {
+		if r.Region != region || r.Fulfilled || !isVisible(r, i.snapshots[region]) {
 			continue
 		}
-		r.Settled = true
+		r.Fulfilled = true
 		i.reservations[uid] = r
 		changed = true
 	}
@@ -93,8 +93,8 @@ func (i *Inventory) settle(region string) bool {
 // there, and a stranger on our VMID makes the launch fail anyway.
 func isVisible(r Reservation, snapshot *Snapshot) bool {
 	guest, ok := snapshot.guest(r.VMID)
-	if !ok || !guest.Known() || guest.Stale {
+	if !ok || !guest.HasResources() || guest.Stale {
 		return false
 	}
-	return guest.Status == statusRunning || guest.Charged.covers(r.Amount)
+	return guest.Status == statusRunning || guest.Allocated.covers(r.Amount)
 }

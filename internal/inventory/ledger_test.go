@@ -24,7 +24,7 @@ func firstFit(hosts ...string) func(inventory.View) (inventory.Reservation, erro
 				continue
 			}
 			for vmid := own.From; vmid <= own.To; vmid++ {
-				if !v.Taken("r", vmid) {
+				if !v.IsVMIDTaken("r", vmid) {
 					return inventory.Reservation{NodePool: "p", Region: "r", Host: h, VMID: vmid, Amount: amount(2, 4)}, nil
 				}
 			}
@@ -94,7 +94,7 @@ func TestReserveIsIdempotentPerClaim(t *testing.T) {
 	i, clock := newInventory(t, newCluster("r", host("pve1", 2, 8)))
 	refresh(t, i)
 	first := reserve(t, i, "a")
-	if !first.Made.Equal(clock.Now()) || first.ClaimUID != "a" {
+	if !first.CreatedAt.Equal(clock.Now()) || first.ClaimUID != "a" {
 		t.Errorf("the reservation is %+v, want it stamped with claim and time", first)
 	}
 	// The Host is full now; the claim keeps what it has.
@@ -154,18 +154,18 @@ func TestReservationUntilTheVMShows(t *testing.T) {
 		c.change(func() { c.permissions = proxmox.Permissions{"/vms": {"VM.Audit": true}} })
 		refresh(t, i)
 		v := i.View()
-		if got := v.Reservations["a"].Settled; got != step.settled {
+		if got := v.Reservations["a"].Fulfilled; got != step.settled {
 			t.Errorf("%s: settled is %v, want %v", step.name, got, step.settled)
 		}
 		if got := v.Free("r", "pve1").CPUs; got != step.cpus {
 			t.Errorf("%s: %d CPUs free, want %d", step.name, got, step.cpus)
 		}
-		if !v.Taken("r", vmid) {
+		if !v.IsVMIDTaken("r", vmid) {
 			t.Errorf("%s: the VMID is free again before its release", step.name)
 		}
 	}
 	i.Release("a")
-	if i.View().Taken("r", vmid) {
+	if i.View().IsVMIDTaken("r", vmid) {
 		t.Error("the VMID is still taken after its release")
 	}
 }
@@ -178,7 +178,7 @@ func TestRunningVMSettlesWhateverItsSize(t *testing.T) {
 	vmid := reserve(t, i, "a").VMID
 	c.setGuests(vm(vmid, "pve1", "running", 1, 2)) // an admin made it smaller
 	refresh(t, i)
-	if v := i.View(); !v.Reservations["a"].Settled || v.Free("r", "pve1").CPUs != 15 {
+	if v := i.View(); !v.Reservations["a"].Fulfilled || v.Free("r", "pve1").CPUs != 15 {
 		t.Errorf("the view is %+v, want the running VM alone to count", v.Hosts())
 	}
 }
@@ -189,23 +189,23 @@ func TestRestoreAfterARestart(t *testing.T) {
 	c.setGuests(vm(20001, "pve1", "running", 2, 4))
 	i, _ := newInventory(t, c)
 	refresh(t, i)
-	pending := inventory.Reservation{ClaimUID: "b", NodePool: "p", Region: "r", Host: "pve1", VMID: 20002, Amount: amount(8, 16), Settled: true}
+	pending := inventory.Reservation{ClaimUID: "b", NodePool: "p", Region: "r", Host: "pve1", VMID: 20002, Amount: amount(8, 16), Fulfilled: true}
 	i.Restore(inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(2, 4)})
 	i.Restore(pending)
 	pending.VMID = 20003
 	i.Restore(pending) // the first one stands
 
 	v := i.View()
-	if !v.Reservations["a"].Settled {
+	if !v.Reservations["a"].Fulfilled {
 		t.Error("the VM is there and runs, yet its reservation counts beside it")
 	}
-	if r := v.Reservations["b"]; r.Settled || r.VMID != 20002 {
+	if r := v.Reservations["b"]; r.Fulfilled || r.VMID != 20002 {
 		t.Errorf("the pending reservation is %+v, want it as first restored and not settled", r)
 	}
 	if got, want := v.Free("r", "pve1"), amount(-6, -12); got != want {
 		t.Errorf("free is %+v, want %+v: what was promised stands even beyond the limit", got, want)
 	}
-	if v.VMs("r", "pve1", "p") != 2 {
+	if v.NodePoolVMs("r", "pve1", "p") != 2 {
 		t.Error("both VMs belong to the NodePool")
 	}
 }

@@ -158,18 +158,18 @@ func (c *cluster) poll(ctx context.Context) error {
 }
 
 func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
-	c.inventory.accept(Reading{
-		Region:    c.region,
-		Taken:     c.inventory.options.Clock.Now(),
-		Version:   c.about.version,
-		Options:   c.about.options,
-		Facts:     c.facts.known,
-		Resources: resources,
-		Configs:   c.details.configs(),
-		Mappings:  c.about.mappings,
-		Hardware:  c.hardware.known(),
-		Others:    c.others.known(),
-		Complete:  c.complete(resources),
+	c.inventory.accept(PollResult{
+		Region:            c.region,
+		Taken:             c.inventory.options.Clock.Now(),
+		Version:           c.about.version,
+		Options:           c.about.options,
+		Facts:             c.facts.known,
+		Resources:         resources,
+		Configs:           c.details.configs(),
+		Mappings:          c.about.mappings,
+		Hardware:          c.hardware.known(),
+		ReportedAddresses: c.others.known(),
+		Complete:          c.complete(resources),
 	}, began)
 }
 

@@ -198,12 +198,12 @@ func TestGoneGuestDoesNotComeBackFromAnOlderPoll(t *testing.T) {
 	c.change(func() {
 		c.during = func() { // destroyed after the poll read its answer
 			clock.Step(time.Second)
-			i.ObserveGone("r", 20001)
+			i.ObserveDeleted("r", 20001)
 		}
 	})
 	refresh(t, i)
 	v := i.View()
-	if _, ok := v.Guest("r", 20001); ok || v.Taken("r", 20001) || v.Snapshots["r"].Hosts["pve1"].Allocated != amount(2, 4) {
+	if _, ok := v.Guest("r", 20001); ok || v.IsVMIDTaken("r", 20001) || v.Snapshots["r"].Hosts["pve1"].Allocated != amount(2, 4) {
 		t.Error("a guest that is gone still counts")
 	}
 

@@ -199,7 +199,7 @@ func TestAChangedSettingsFileIsFollowed(t *testing.T) {
 	look()
 	write(`{"r": {"pve?": {"excluded": true}}}`)
 	look()
-	if state, _ := i.View().Host("r", "pve1"); state.Away != inventory.Excluded || state.Unusable != "excluded by settings" {
+	if state, _ := i.View().Host("r", "pve1"); state.OutOfService != inventory.Excluded || state.Unusable != "excluded by settings" {
 		t.Errorf("the Host is %+v, want it excluded", state)
 	}
 	cancel()

@@ -38,9 +38,9 @@ type Host struct {
 	proxmox.HostRow
 	// Allocated sums what the guests on it are charged for.
 	Allocated Amount
-	// AwaySince is when the Host was first seen offline or in maintenance; zero
+	// OutOfServiceSince is when the Host was first seen offline or in maintenance; zero
 	// while it is neither.
-	AwaySince time.Time
+	OutOfServiceSince time.Time
 	// Hardware as the Host tells; zero until it was read.
 	Hardware proxmox.HostInfo
 }
@@ -55,7 +55,7 @@ type Guest struct {
 	Stale bool
 	// Charged is what the guest takes from its Host by the rule in the package
 	// comment; zero for what does not count.
-	Charged Amount
+	Allocated Amount
 
 	// addresses that Config tells.
 	addresses []netip.Addr
@@ -108,10 +108,10 @@ type Reservation struct {
 	// Addresses promised to the VM's interfaces.
 	Addresses []netip.Addr
 	// Made is when it was promised.
-	Made time.Time
+	CreatedAt time.Time
 	// Settled is true once a Snapshot showed the VM as promised: from then on the
 	// VM itself counts, and the Reservation only keeps VMID and NodePool.
-	Settled bool
+	Fulfilled bool
 }
 
 // VMIDRange is a range of VMIDs, both ends included. The zero value is empty.

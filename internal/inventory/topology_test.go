@@ -47,7 +47,7 @@ func (h *numaHost) view(t *testing.T) inventory.View {
 			t.Fatal(err)
 		}
 	}
-	snapshot := inventory.NewSnapshot(inventory.Reading{
+	snapshot := inventory.NewSnapshot(inventory.PollResult{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: []proxmox.HostRow{h.row}, Guests: h.guests},
 		Configs: h.configs, Hardware: map[string]proxmox.HostInfo{h.row.Name: h.info},
 	}, nil, own)

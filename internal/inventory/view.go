@@ -32,13 +32,13 @@ type View struct {
 }
 
 // Absence is why a Host is out of service; empty when it is not.
-type Absence string
+type OutOfServiceReason string
 
 // Why a Host is out of service.
 const (
-	Offline       Absence = "Offline"
-	InMaintenance Absence = "InMaintenance"
-	Excluded      Absence = "Excluded"
+	Offline       OutOfServiceReason = "Offline"
+	InMaintenance OutOfServiceReason = "InMaintenance"
+	Excluded      OutOfServiceReason = "Excluded"
 )
 
 // HostState is a Host's account.
@@ -61,10 +61,10 @@ type HostState struct {
 	Arch string
 	// PriceFactor multiplies what a VM costs on this Host.
 	PriceFactor float64
-	// Away is why the Host is out of service; AwaySince is when it was first seen to
+	// Away is why the Host is out of service; OutOfServiceSince is when it was first seen to
 	// be, which is not known of an excluded one.
-	Away      Absence
-	AwaySince time.Time
+	OutOfService      OutOfServiceReason
+	OutOfServiceSince time.Time
 	// Unusable tells in words why no new VM may go there; empty when one may.
 	Unusable string
 }
@@ -170,7 +170,7 @@ func (v View) Guest(region string, vmid int) (Guest, bool) {
 }
 
 // Taken tells whether a VMID is in use or promised.
-func (v View) Taken(region string, vmid int) bool {
+func (v View) IsVMIDTaken(region string, vmid int) bool {
 	if _, ok := v.Guest(region, vmid); ok {
 		return true
 	}
@@ -182,16 +182,16 @@ func (v View) Taken(region string, vmid int) bool {
 }
 
 // VMs counts the VMs of a NodePool on a Host, those on their way included.
-func (v View) VMs(region, host, nodePool string) int {
+func (v View) NodePoolVMs(region, host, nodePool string) int {
 	if v.index == nil {
 		return 0
 	}
 	return v.index.poolHosts[nodePool][hostKey{region, host}]
 }
 
-// PoolElsewhere names a Host, other than this one, that has VMs of the NodePool;
+// OtherNodePoolHost names a Host, other than this one, that has VMs of the NodePool;
 // empty where there is none.
-func (v View) PoolElsewhere(region, host, nodePool string) string {
+func (v View) OtherNodePoolHost(region, host, nodePool string) string {
 	if v.index == nil {
 		return ""
 	}

@@ -115,15 +115,15 @@ func TestReservationCountsOnTopOfTheGuestNeverTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := r
-			r.Settled = c.settled
+			r.Fulfilled = c.settled
 			v := viewOf(t, snapshotOf(nil, hosts, c.guests...), "", r)
 			if got := v.Free("r", "pve1"); got != c.free {
 				t.Errorf("free is %+v, want %+v", got, c.free)
 			}
-			if !v.Taken("r", 20001) || v.Taken("r", 20002) || v.Taken("q", 20001) {
+			if !v.IsVMIDTaken("r", 20001) || v.IsVMIDTaken("r", 20002) || v.IsVMIDTaken("q", 20001) {
 				t.Error("exactly the reserved VMID of that region must be taken")
 			}
-			if got := v.VMs("r", "pve1", "p"); got != 1 {
+			if got := v.NodePoolVMs("r", "pve1", "p"); got != 1 {
 				t.Errorf("the NodePool has %d VMs there, want 1", got)
 			}
 		})
@@ -132,9 +132,9 @@ func TestReservationCountsOnTopOfTheGuestNeverTwice(t *testing.T) {
 
 func TestMigratedVMCountsForItsNodePoolWhereItIs(t *testing.T) {
 	t.Parallel()
-	r := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Settled: true}
+	r := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Fulfilled: true}
 	v := viewOf(t, snapshotOf(nil, []proxmox.HostRow{host("pve1", 8, 32), host("pve2", 8, 32)}, vm(20001, "pve2", "running", 2, 4)), "", r)
-	if v.VMs("r", "pve1", "p") != 0 || v.VMs("r", "pve2", "p") != 1 {
+	if v.NodePoolVMs("r", "pve1", "p") != 0 || v.NodePoolVMs("r", "pve2", "p") != 1 {
 		t.Error("the VM is still counted on the Host that it left")
 	}
 }
@@ -148,7 +148,7 @@ func TestStorageFree(t *testing.T) {
 	}
 	down := storage("down", "pve1", "nfs", true)
 	down.Available = false
-	s := inventory.NewSnapshot(inventory.Reading{Resources: proxmox.Resources{
+	s := inventory.NewSnapshot(inventory.PollResult{Resources: proxmox.Resources{
 		Hosts: []proxmox.HostRow{host("pve1", 8, 32), host("pve2", 8, 32)},
 		Storages: []proxmox.StorageRow{
 			storage("thin", "pve1", "lvmthin", false), storage("thin", "pve2", "lvmthin", false),
@@ -158,7 +158,7 @@ func TestStorageFree(t *testing.T) {
 	}}, nil, own)
 	reserve := func(uid, hostName, name string, vmid int, settled bool) inventory.Reservation {
 		return inventory.Reservation{
-			ClaimUID: uid, Region: "r", Host: hostName, Storage: name, VMID: vmid, DiskBytes: 100 * gib, Settled: settled,
+			ClaimUID: uid, Region: "r", Host: hostName, Storage: name, VMID: vmid, DiskBytes: 100 * gib, Fulfilled: settled,
 		}
 	}
 	reservations := []inventory.Reservation{
@@ -195,7 +195,7 @@ func TestZeroViewKnowsNothing(t *testing.T) {
 	var v inventory.View
 	ok, _ := v.Usable("r", "pve1")
 	_, storage := v.StorageFree("r", "pve1", "local")
-	if ok || storage || v.Taken("r", 1) || v.Hosts() != nil || v.VMs("r", "pve1", "p") != 0 || v.Free("r", "pve1").CPUs != 0 {
+	if ok || storage || v.IsVMIDTaken("r", 1) || v.Hosts() != nil || v.NodePoolVMs("r", "pve1", "p") != 0 || v.Free("r", "pve1").CPUs != 0 {
 		t.Error("an empty view claims to know something")
 	}
 }

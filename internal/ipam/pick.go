@@ -18,7 +18,7 @@ const (
 	Free State = iota
 	// Resting addresses came back a moment ago, and are given only when no other is
 	// left: neighbours may still remember their last owner.
-	Resting
+	RecentlyReleased
 	// Taken addresses are never given.
 	Taken
 )
@@ -36,7 +36,7 @@ func (p Pool) Pick(key string, state func(netip.Addr) State) (netip.Addr, bool) 
 		switch state(addr) {
 		case Free:
 			return addr, true
-		case Resting:
+		case RecentlyReleased:
 			if !resting.IsValid() {
 				resting = addr
 			}

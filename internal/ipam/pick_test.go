@@ -38,7 +38,7 @@ func TestAnAddressThatCameBackIsGivenLast(t *testing.T) {
 	taken := map[netip.Addr]bool{}
 	pick := func(a netip.Addr) ipam.State {
 		if a == resting && !taken[a] {
-			return ipam.Resting
+			return ipam.RecentlyReleased
 		}
 		return state(taken)(a)
 	}

@@ -16,13 +16,13 @@ import (
 // Assignment is what one VM was given. It stands in the Claim's intent.
 type Assignment struct {
 	// Interfaces by slot.
-	Interfaces map[string]Given `json:"interfaces,omitempty"`
-	DNS        []string         `json:"dns,omitempty"`
-	Search     []string         `json:"search,omitempty"`
+	Interfaces map[string]InterfaceAddresses `json:"interfaces,omitempty"`
+	DNS        []string                      `json:"dns,omitempty"`
+	Search     []string                      `json:"search,omitempty"`
 }
 
 // Given is what one interface was given.
-type Given struct {
+type InterfaceAddresses struct {
 	Address4 netip.Prefix `json:"address4,omitzero"`
 	Gateway4 netip.Addr   `json:"gateway4,omitzero"`
 	Address6 netip.Prefix `json:"address6,omitzero"`
@@ -56,10 +56,10 @@ func (e *ExhaustedError) Error() string {
 
 // Assign picks the VM's addresses. The error is an *ExhaustedError.
 func (l Layout) Assign(r Request) (Assignment, error) {
-	out := Assignment{Interfaces: make(map[string]Given, len(l.Interfaces)), DNS: l.DNS, Search: l.Search}
+	out := Assignment{Interfaces: make(map[string]InterfaceAddresses, len(l.Interfaces)), DNS: l.DNS, Search: l.Search}
 	for _, i := range l.Interfaces {
-		given := Given{Bridge: i.Bridge, MTU: i.MTU, DHCP4: i.V4.DHCP, DHCP6: i.V6.DHCP, SLAAC: i.V6.SLAAC}
-		bridge := Bridge(r.View, r.Region, r.Host, i.Bridge)
+		given := InterfaceAddresses{Bridge: i.Bridge, MTU: i.MTU, DHCP4: i.V4.DHCP, DHCP6: i.V6.DHCP, SLAAC: i.V6.SLAAC}
+		bridge := FindBridge(r.View, r.Region, r.Host, i.Bridge)
 		var err error
 		if given.Address4, given.Gateway4, err = r.pick(i.V4, i.Slot, bridge.CIDR4.Addr(), bridge.Gateway4); err != nil {
 			return Assignment{}, err
@@ -88,8 +88,8 @@ func (r Request) pick(s Source, slot string, host, router netip.Addr) (netip.Pre
 		switch {
 		case a == gateway, r.View.AddressTaken(a), r.Busy != nil && r.Busy(a):
 			return ipam.Taken
-		case r.View.Resting(a):
-			return ipam.Resting
+		case r.View.RecentlyReleased(a):
+			return ipam.RecentlyReleased
 		}
 		return ipam.Free
 	})
@@ -100,7 +100,7 @@ func (r Request) pick(s Source, slot string, host, router netip.Addr) (netip.Pre
 }
 
 // Bridge finds a Host's bridge by name; the zero value where it is not known.
-func Bridge(view inventory.View, region, host, name string) proxmox.Bridge {
+func FindBridge(view inventory.View, region, host, name string) proxmox.Bridge {
 	snapshot, ok := view.Snapshots[region]
 	if !ok || snapshot.Facts == nil {
 		return proxmox.Bridge{}
@@ -134,7 +134,7 @@ func (a Assignment) Addresses() []netip.Addr {
 
 // IPConfig writes it for Proxmox, where others can see it, and from where Proxmox's own
 // cloud-init drive takes it.
-func (g Given) IPConfig() proxmox.IPConfig {
+func (g InterfaceAddresses) IPConfig() proxmox.IPConfig {
 	c := proxmox.IPConfig{}
 	switch {
 	case g.Address4.IsValid():

@@ -43,7 +43,7 @@ type Source struct {
 
 // Of puts together what the class and its Template say. The error names every field
 // that is wrong.
-func Of(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Layout, error) {
+func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Layout, error) {
 	asked, errs := sources(class)
 	l := Layout{DNS: words(template.Options["nameserver"]), Search: words(template.Options["searchdomain"])}
 	if n := class.Spec.Network; n != nil {

@@ -35,7 +35,7 @@ func template(options ...string) proxmox.VMConfig {
 }
 
 func viewOf(bridges map[string]proxmox.Bridge) inventory.View {
-	reading := inventory.Reading{
+	reading := inventory.PollResult{
 		Region: "r", Resources: proxmox.Resources{Hosts: []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: 16, MemoryBytes: 1 << 36}}},
 		Facts: &inventory.Facts{Bridges: map[string]map[string]proxmox.Bridge{"pve1": bridges}},
 	}
@@ -45,7 +45,7 @@ func viewOf(bridges map[string]proxmox.Bridge) inventory.View {
 func assign(t *testing.T, c *v1alpha1.ProxmoxNodeClass, cfg proxmox.VMConfig, view inventory.View) network.Assignment {
 	t.Helper()
 	g := NewWithT(t)
-	layout, err := network.Of(c, cfg)
+	layout, err := network.NewLayout(c, cfg)
 	g.Expect(err).NotTo(HaveOccurred())
 	given, err := layout.Assign(network.Request{View: view, Region: "r", Host: "pve1", Key: "uid"})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -56,7 +56,7 @@ func TestWithoutAWordInterfacesUseDHCP(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	given := assign(t, &v1alpha1.ProxmoxNodeClass{}, template(), inventory.View{})
-	g.Expect(given).To(Equal(network.Assignment{Interfaces: map[string]network.Given{
+	g.Expect(given).To(Equal(network.Assignment{Interfaces: map[string]network.InterfaceAddresses{
 		"net0": {DHCP4: true, Bridge: "vmbr0", MTU: 1400}, "net1": {DHCP4: true, Bridge: "vmbr1"},
 	}}))
 	g.Expect(given.Addresses()).To(BeEmpty())
@@ -109,7 +109,7 @@ func TestTheGatewayIsTheBridgesElseTheHost(t *testing.T) {
 
 	// Neither is ever given.
 	small := class(pool4("net0", "10.0.0.0/30"))
-	layout, err := network.Of(small, template())
+	layout, err := network.NewLayout(small, template())
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = layout.Assign(network.Request{View: view, Region: "r", Host: "pve1", Key: "uid"})
 	g.Expect(err).To(MatchError("spec.network.interfaces[0].address4: all 2 addresses of 10.0.0.0/30 are taken"))
@@ -140,7 +140,7 @@ func TestBadNetworksAreRefusedInWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := network.Of(row.class, row.template)
+			_, err := network.NewLayout(row.class, row.template)
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(row.want)))
 		})
 	}

@@ -30,7 +30,7 @@ func TestNodePolicyDecidesForSilentClasses(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n, class := range []*v1alpha1.ProxmoxNodeClass{silent, floating, bound} {
-			if got := types.Bound(class); got != want[n] {
+			if got := types.IsBound(class); got != want[n] {
 				t.Errorf("with node-policy %s a class with spec.cpu %+v is bound: %v, want %v", policy, class.Spec.CPU, got, want[n])
 			}
 		}

@@ -24,7 +24,7 @@ func DescribeMetrics(registerer prometheus.Registerer) error {
 	inv, err2 := inventory.New(nil, inventory.Options{Registerer: registerer})
 	_, err3 := instancetype.New(instancetype.Deps{Inventory: inv, Registerer: registerer})
 	instance.NewMetrics(registerer)
-	err4 := instance.RegisterPoolMetrics(registerer, nil, inv)
+	err4 := instance.RegisterAddressPoolMetrics(registerer, nil, inv)
 	garbagecollection.NewController(garbagecollection.Deps{Registerer: registerer, Instances: &instance.Provider{}})
 	return errors.Join(err, err2, err3, err4)
 }

@@ -30,15 +30,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/freed"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/contract"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/capacity"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/drift"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/handover"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
@@ -109,7 +109,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 		return nil, err
 	}
 	o.Types, err = instancetype.New(instancetype.Deps{
-		Inventory: o.Inventory, Catalogue: settings.Catalogue, Clock: core.Clock,
+		Inventory: o.Inventory, Catalog: settings.Catalog, Clock: core.Clock,
 		VMMemoryOverhead: opts.VMMemoryOverheadPercent, Pricing: opts.Pricing, Devices: opts.PCIResources,
 		VolumeLimits: opts.VolumeLimits, CPULayouts: cpuLayouts(opts.NodePolicy, roots), Registerer: crmetrics.Registry,
 	})
@@ -131,7 +131,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,
 		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, Repair: opts.Repair,
 	})
-	if err := instance.RegisterPoolMetrics(crmetrics.Registry, core.GetClient(), o.Inventory); err != nil {
+	if err := instance.RegisterAddressPoolMetrics(crmetrics.Registry, core.GetClient(), o.Inventory); err != nil {
 		return nil, fmt.Errorf("registering the metrics of address pools, %w", err)
 	}
 	if err := core.Add(o.Inventory); err != nil {
@@ -176,16 +176,16 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		templatetermination.NewUnmanaged(kube, o.EventRecorder),
 		launch.NewController(launch.Deps{
 			Kube: kube, Instances: o.Instances, Types: o.Types, Recorder: o.EventRecorder, Pods: cluster.PodsMappedToNodeClaim,
-			Avoidance: opts.Avoidance,
+			FailureBackoff: opts.FailureBackoff,
 		}),
-		handover.NewController(o.Instances),
+		bootstrapcleanup.NewController(o.Instances),
 		adoption.NewController(o.Instances, o.EventRecorder),
-		freed.NewController(o.Inventory, cluster),
-		contract.NewController(kube, o.EventRecorder, o.Clock),
+		capacity.NewController(o.Inventory, cluster),
+		registration.NewController(kube, o.EventRecorder, o.Clock),
 		drift.NewController(kube, o.Instances, o.EventRecorder),
 		explain.NewController(kube, o.Instances, o.EventRecorder, cluster),
 		inplace.NewController(kube, o.Instances, o.EventRecorder),
-		presence.NewController(presence.Deps{
+		vmhealth.NewController(vmhealth.Deps{
 			Kube: kube, Instances: o.Instances, Recorder: o.EventRecorder, Interval: opts.PollInterval, Restarts: opts.Restarts,
 		}),
 		garbagecollection.NewController(garbagecollection.Deps{

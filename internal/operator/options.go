@@ -21,7 +21,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
@@ -48,7 +48,7 @@ type Options struct {
 	PollInterval            time.Duration
 	CloneSlots              int
 	TaskTimeout             time.Duration
-	LaunchPatience          time.Duration
+	LaunchRetryTimeout      time.Duration
 	JoinTokenTTL            time.Duration
 	ShutdownTimeout         time.Duration
 	HostRemovedAfter        time.Duration
@@ -59,12 +59,12 @@ type Options struct {
 	VolumeLimits            map[string]int
 	DialTimeout             time.Duration
 	ResponseTimeout         time.Duration
-	RoomPatience            time.Duration
-	AttemptPatience         time.Duration
+	StaticCapacityTimeout   time.Duration
+	OperationTimeout        time.Duration
 	SlowClone, TooSlowClone time.Duration
-	Avoidance               launch.Avoidance
-	Restarts                presence.RestartPolicy
-	Repair                  cloudprovider.RepairPatience
+	FailureBackoff          launch.FailureBackoff
+	Restarts                vmhealth.RestartPolicy
+	Repair                  cloudprovider.RepairTolerations
 	Orphans                 garbagecollection.Rules
 
 	problems []string
@@ -91,7 +91,7 @@ func (o Option) ChartValue() string {
 }
 
 // Table lists the settings of the Proxmox provider, beside Karpenter's own.
-func Table() []Option {
+func OptionTable() []Option {
 	return []Option{
 		{"cloud-config", CloudConfigVariable, "", "Path of the cloud config: the Proxmox clusters and their credentials. Required.",
 			text(func(o *Options) *string { return &o.CloudConfig })},
@@ -143,28 +143,28 @@ func Table() []Option {
 			duration(func(o *Options) *time.Duration { return &o.SlowClone }, time.Second)},
 		{"clone-refuse-after", "CLONE_REFUSE_AFTER", "10m", "Hosts where clones take longer are left out: Karpenter gives up on a replacement after 10m, and on a node that has not registered after 15m.",
 			duration(func(o *Options) *time.Duration { return &o.TooSlowClone }, time.Second)},
-		{"launch-patience", "LAUNCH_PATIENCE", "5m", "How long a launch is tried against passing troubles such as locks or an unreachable host.",
-			duration(func(o *Options) *time.Duration { return &o.LaunchPatience }, time.Second)},
-		{"launch-failure-pause", "LAUNCH_FAILURE_PAUSE", "3m", "How long an offering is avoided after a failed launch. It doubles while a pool fails for the same cause.",
-			duration(func(o *Options) *time.Duration { return &o.Avoidance.First }, time.Second)},
-		{"launch-failure-pause-max", "LAUNCH_FAILURE_PAUSE_MAX", "30m", "How long an offering is avoided at most.",
-			duration(func(o *Options) *time.Duration { return &o.Avoidance.Longest }, time.Second)},
-		{"room-patience", "ROOM_PATIENCE", "5m", "How long a claim of a static pool waits for room on its host before it is made anew, perhaps elsewhere.",
-			duration(func(o *Options) *time.Duration { return &o.RoomPatience }, time.Second)},
+		{"launch-retry-timeout", "LAUNCH_RETRY_TIMEOUT", "5m", "How long a launch is tried against passing troubles such as locks or an unreachable host.",
+			duration(func(o *Options) *time.Duration { return &o.LaunchRetryTimeout }, time.Second)},
+		{"launch-failure-backoff", "LAUNCH_FAILURE_BACKOFF", "3m", "How long an offering is avoided after a failed launch. It doubles while a pool fails for the same cause.",
+			duration(func(o *Options) *time.Duration { return &o.FailureBackoff.Initial }, time.Second)},
+		{"launch-failure-backoff-max", "LAUNCH_FAILURE_BACKOFF_MAX", "30m", "How long an offering is avoided at most.",
+			duration(func(o *Options) *time.Duration { return &o.FailureBackoff.Max }, time.Second)},
+		{"static-capacity-timeout", "STATIC_CAPACITY_TIMEOUT", "5m", "How long a claim of a static pool waits for room on its host before it is made anew, perhaps elsewhere.",
+			duration(func(o *Options) *time.Duration { return &o.StaticCapacityTimeout }, time.Second)},
 		{"join-token-ttl", "JOIN_TOKEN_TTL", "1h", "Life of a join token. It is deleted earlier, when its node is initialized.",
 			duration(func(o *Options) *time.Duration { return &o.JoinTokenTTL }, time.Minute)},
-		{"attempt-patience", "ATTEMPT_PATIENCE", "15s", "How long one attempt to remove or to restart a VM waits for Proxmox, which goes on meanwhile; the next attempt finds what it did.",
-			duration(func(o *Options) *time.Duration { return &o.AttemptPatience }, time.Second)},
+		{"operation-timeout", "OPERATION_TIMEOUT", "15s", "How long one attempt to remove or to restart a VM waits for Proxmox, which goes on meanwhile; the next attempt finds what it did.",
+			duration(func(o *Options) *time.Duration { return &o.OperationTimeout }, time.Second)},
 		{"shutdown-timeout", "SHUTDOWN_TIMEOUT", "0s", "How long a guest may take to shut down before its VM is removed. 0: its power is cut, since its pods are gone already.",
 			duration(func(o *Options) *time.Duration { return &o.ShutdownTimeout }, 0)},
-		{"restart-pause", "RESTART_PAUSE", "1m", "How long a VM that was found stopped and started again is left alone before the next start. It doubles with each.",
-			duration(func(o *Options) *time.Duration { return &o.Restarts.Pause }, time.Second)},
+		{"restart-backoff", "RESTART_BACKOFF", "1m", "How long a VM that was found stopped and started again is left alone before the next start. It doubles with each.",
+			duration(func(o *Options) *time.Duration { return &o.Restarts.Backoff }, time.Second)},
 		{"restart-limit", "RESTART_LIMIT", "4", "How many starts a VM gets that keeps stopping, before its node is replaced.",
 			number(func(o *Options) *int { return &o.Restarts.Limit }, 1, 10)},
-		{"repair-unready-after", "REPAIR_UNREADY_AFTER", "15m", "How long a node may be not ready or silent before it is replaced (feature gate NodeRepair).",
+		{"repair-unready-toleration", "REPAIR_UNREADY_TOLERATION", "15m", "How long a node may be not ready or silent before it is replaced (feature gate NodeRepair).",
 			duration(func(o *Options) *time.Duration { return &o.Repair.Unready }, time.Second)},
-		{"repair-asked-after", "REPAIR_ASKED_AFTER", "1m", "How long the condition ProxmoxGuestUnhealthy or ProxmoxRebootRequired must stand before it is acted on (feature gate NodeRepair).",
-			duration(func(o *Options) *time.Duration { return &o.Repair.Asked }, time.Second)},
+		{"repair-request-toleration", "REPAIR_REQUEST_TOLERATION", "1m", "How long the condition ProxmoxGuestUnhealthy or ProxmoxRebootRequired must stand before it is acted on (feature gate NodeRepair).",
+			duration(func(o *Options) *time.Duration { return &o.Repair.Requested }, time.Second)},
 		{"repair-drain-timeout", "REPAIR_DRAIN_TIMEOUT", "5m", "How long the drain of such a node may take.",
 			duration(func(o *Options) *time.Duration { return &o.Repair.Drain }, time.Second)},
 		{"host-removed-after", "HOST_REMOVED_AFTER", "10m", "How long a claim waits for a host that has left its Proxmox cluster before its VM counts as gone with it.",
@@ -176,17 +176,17 @@ func Table() []Option {
 		{"orphan-policy", "ORPHAN_POLICY", "remove", "What happens to VMs, boot drives, join tokens and nodes whose claim is gone: remove or report.",
 			oneOf(func(o *Options) *garbagecollection.Policy { return &o.Orphans.Policy }, "remove", "report")},
 		{"orphan-grace", "ORPHAN_GRACE", "1m", "How long something must have been without its claim before it is removed.",
-			duration(func(o *Options) *time.Duration { return &o.Orphans.Grace }, time.Second)},
+			duration(func(o *Options) *time.Duration { return &o.Orphans.GracePeriod }, time.Second)},
 		{"orphan-sweep-interval", "ORPHAN_SWEEP_INTERVAL", "5m", "How often join tokens are looked through for what has no claim. VMs and nodes are looked at with every poll, storages with boot drives one after the other as the idle budget of calls allows.",
-			duration(func(o *Options) *time.Duration { return &o.Orphans.Sweep }, time.Second)},
-		{"orphan-brake", "ORPHAN_BRAKE", "0.5", "Share of all VMs, between 0 and 1: when more of them (and more than three) look orphaned at once, none is removed.",
-			share(func(o *Options) *float64 { return &o.Orphans.Brake })},
+			duration(func(o *Options) *time.Duration { return &o.Orphans.SweepInterval }, time.Second)},
+		{"orphan-deletion-max-fraction", "ORPHAN_DELETION_MAX_FRACTION", "0.5", "Share of all VMs, between 0 and 1: when more of them (and more than three) look orphaned at once, none is removed.",
+			share(func(o *Options) *float64 { return &o.Orphans.MaxFraction })},
 	}
 }
 
 // AddFlags registers the flags, with the environment as their default.
 func (o *Options) AddFlags(fs *coreoptions.FlagSet) {
-	for _, opt := range Table() {
+	for _, opt := range OptionTable() {
 		from := "default"
 		value := opt.Default
 		if v, ok := os.LookupEnv(opt.Env); ok && v != "" {
@@ -227,8 +227,8 @@ func (o *Options) Parse(fs *coreoptions.FlagSet, args ...string) error {
 	if o.TooSlowClone <= o.SlowClone {
 		return fmt.Errorf("--clone-refuse-after (CLONE_REFUSE_AFTER) is %s: it must be above --clone-slow-after, which is %s", o.TooSlowClone, o.SlowClone)
 	}
-	if o.Avoidance.Longest < o.Avoidance.First {
-		return fmt.Errorf("--launch-failure-pause-max (LAUNCH_FAILURE_PAUSE_MAX) is %s: it must not be below --launch-failure-pause, which is %s", o.Avoidance.Longest, o.Avoidance.First)
+	if o.FailureBackoff.Max < o.FailureBackoff.Initial {
+		return fmt.Errorf("--launch-failure-backoff-max (LAUNCH_FAILURE_BACKOFF_MAX) is %s: it must not be below --launch-failure-backoff, which is %s", o.FailureBackoff.Max, o.FailureBackoff.Initial)
 	}
 	return nil
 }
@@ -244,11 +244,11 @@ func (o *Options) Instances() instance.Settings {
 	s.VMIDs.From, s.VMIDs.To = o.VMIDFrom, o.VMIDTo
 	s.CloneSlots = o.CloneSlots
 	s.TaskTimeout = o.TaskTimeout
-	s.LaunchPatience = o.LaunchPatience
+	s.LaunchRetryTimeout = o.LaunchRetryTimeout
 	s.ShutdownTimeout = o.ShutdownTimeout
 	s.HostRemovedAfter = o.HostRemovedAfter
-	s.ParkPatience = o.RoomPatience
-	s.AttemptPatience = o.AttemptPatience
+	s.StaticCapacityTimeout = o.StaticCapacityTimeout
+	s.OperationTimeout = o.OperationTimeout
 	s.SlowClone, s.TooSlowClone = o.SlowClone, o.TooSlowClone
 	return s
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// LookInterval is how often the files are looked at that are read at the start.
-const LookInterval = 5 * time.Second
+// ConfigWatchInterval is how often the files are looked at that are read at the start.
+const ConfigWatchInterval = 5 * time.Second
 
 // startFile is a file that everything is built from, once.
 type startFile struct {

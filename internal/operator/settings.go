@@ -19,10 +19,10 @@ import (
 
 // Settings is all that flags, environment and files say.
 type Settings struct {
-	Options   *Options
-	Cloud     proxmox.Config
-	Catalogue instancetype.Catalogue
-	Hosts     inventory.Settings
+	Options *Options
+	Cloud   proxmox.Config
+	Catalog instancetype.Catalog
+	Hosts   inventory.Settings
 }
 
 // Load reads everything that can be wrong before anything runs. Karpenter's own
@@ -42,9 +42,9 @@ func Load(args []string) (Settings, error) {
 		}
 	}
 	if opts.InstanceTypesFile != "" {
-		s.Catalogue, err = instancetype.Load(opts.InstanceTypesFile)
+		s.Catalog, err = instancetype.Load(opts.InstanceTypesFile)
 	} else {
-		s.Catalogue, err = instancetype.DefaultCatalogue().WithDevices(opts.PCIResources)
+		s.Catalog, err = instancetype.DefaultCatalog().WithDevices(opts.PCIResources)
 	}
 	if err != nil {
 		return Settings{}, err

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
@@ -42,7 +42,7 @@ func file(t *testing.T, name, content string) string {
 // quiet keeps the environment of whoever runs the tests out of them.
 func quiet(t *testing.T) {
 	t.Helper()
-	for _, option := range operator.Table() {
+	for _, option := range operator.OptionTable() {
 		t.Setenv(option.Env, "")
 	}
 }
@@ -92,33 +92,33 @@ func settingCases() map[string]settingCase {
 		"VOLUME_ATTACHMENT_LIMITS": {value: "a=1,b=2", want: map[string]int{"a": 1, "b": 2},
 			get: func(o *operator.Options) any { return o.VolumeLimits }, bad: map[string]string{"24": "want <CSI driver>=<number>", "a=-1": "want <CSI driver>"}},
 		"HOST_DRIFT_AFTER": duration(func(o *operator.Options) time.Duration { return o.HostDriftAfter }, "-1s"),
-		"ORPHAN_POLICY": {value: "report", want: garbagecollection.Report, get: func(o *operator.Options) any { return o.Orphans.Policy },
+		"ORPHAN_POLICY": {value: "report", want: garbagecollection.PolicyReport, get: func(o *operator.Options) any { return o.Orphans.Policy },
 			bad: map[string]string{"shred": "want one of remove, report"}},
 		"PROXMOX_POLL_INTERVAL": duration(func(o *operator.Options) time.Duration { return o.PollInterval }, "50ms"),
 		"PROXMOX_TASK_TIMEOUT":  duration(func(o *operator.Options) time.Duration { return o.TaskTimeout }, "0s"),
-		"LAUNCH_PATIENCE":       duration(func(o *operator.Options) time.Duration { return o.LaunchPatience }, "-1m"),
+		"LAUNCH_RETRY_TIMEOUT":  duration(func(o *operator.Options) time.Duration { return o.LaunchRetryTimeout }, "-1m"),
 		"JOIN_TOKEN_TTL":        duration(func(o *operator.Options) time.Duration { return o.JoinTokenTTL }, "59s"),
 		"SHUTDOWN_TIMEOUT":      duration(func(o *operator.Options) time.Duration { return o.ShutdownTimeout }, "-1s"),
 		"HOST_REMOVED_AFTER":    duration(func(o *operator.Options) time.Duration { return o.HostRemovedAfter }, "0s"),
 		"MIGRATED_DRIFT_AFTER":  duration(func(o *operator.Options) time.Duration { return o.MigratedDriftAfter }, "-1s"),
-		"ORPHAN_GRACE":          duration(func(o *operator.Options) time.Duration { return o.Orphans.Grace }, "0s"),
-		"ORPHAN_SWEEP_INTERVAL": duration(func(o *operator.Options) time.Duration { return o.Orphans.Sweep }, "0s"),
-		"ORPHAN_BRAKE": {value: "0.2", want: 0.2, get: func(o *operator.Options) any { return o.Orphans.Brake },
+		"ORPHAN_GRACE":          duration(func(o *operator.Options) time.Duration { return o.Orphans.GracePeriod }, "0s"),
+		"ORPHAN_SWEEP_INTERVAL": duration(func(o *operator.Options) time.Duration { return o.Orphans.SweepInterval }, "0s"),
+		"ORPHAN_DELETION_MAX_FRACTION": {value: "0.2", want: 0.2, get: func(o *operator.Options) any { return o.Orphans.MaxFraction },
 			bad: map[string]string{"20": "from 0 to 1", "NaN": "from 0 to 1"}},
-		"PROXMOX_DIAL_TIMEOUT":     duration(func(o *operator.Options) time.Duration { return o.DialTimeout }, "0s"),
-		"PROXMOX_RESPONSE_TIMEOUT": duration(func(o *operator.Options) time.Duration { return o.ResponseTimeout }, "0s"),
-		"CLONE_SLOW_AFTER":         duration(func(o *operator.Options) time.Duration { return o.SlowClone }, "0s"),
-		"CLONE_REFUSE_AFTER":       duration(func(o *operator.Options) time.Duration { return o.TooSlowClone }, "0s"),
-		"LAUNCH_FAILURE_PAUSE":     duration(func(o *operator.Options) time.Duration { return o.Avoidance.First }, "0s"),
-		"LAUNCH_FAILURE_PAUSE_MAX": duration(func(o *operator.Options) time.Duration { return o.Avoidance.Longest }, "0s"),
-		"ROOM_PATIENCE":            duration(func(o *operator.Options) time.Duration { return o.RoomPatience }, "0s"),
-		"ATTEMPT_PATIENCE":         duration(func(o *operator.Options) time.Duration { return o.AttemptPatience }, "0s"),
-		"RESTART_PAUSE":            duration(func(o *operator.Options) time.Duration { return o.Restarts.Pause }, "0s"),
+		"PROXMOX_DIAL_TIMEOUT":       duration(func(o *operator.Options) time.Duration { return o.DialTimeout }, "0s"),
+		"PROXMOX_RESPONSE_TIMEOUT":   duration(func(o *operator.Options) time.Duration { return o.ResponseTimeout }, "0s"),
+		"CLONE_SLOW_AFTER":           duration(func(o *operator.Options) time.Duration { return o.SlowClone }, "0s"),
+		"CLONE_REFUSE_AFTER":         duration(func(o *operator.Options) time.Duration { return o.TooSlowClone }, "0s"),
+		"LAUNCH_FAILURE_BACKOFF":     duration(func(o *operator.Options) time.Duration { return o.FailureBackoff.Initial }, "0s"),
+		"LAUNCH_FAILURE_BACKOFF_MAX": duration(func(o *operator.Options) time.Duration { return o.FailureBackoff.Max }, "0s"),
+		"STATIC_CAPACITY_TIMEOUT":    duration(func(o *operator.Options) time.Duration { return o.StaticCapacityTimeout }, "0s"),
+		"OPERATION_TIMEOUT":          duration(func(o *operator.Options) time.Duration { return o.OperationTimeout }, "0s"),
+		"RESTART_BACKOFF":            duration(func(o *operator.Options) time.Duration { return o.Restarts.Backoff }, "0s"),
 		"RESTART_LIMIT": {value: "2", want: 2, get: func(o *operator.Options) any { return o.Restarts.Limit },
 			bad: map[string]string{"0": "from 1 to 10", "11": "from 1 to 10"}},
-		"REPAIR_UNREADY_AFTER": duration(func(o *operator.Options) time.Duration { return o.Repair.Unready }, "0s"),
-		"REPAIR_ASKED_AFTER":   duration(func(o *operator.Options) time.Duration { return o.Repair.Asked }, "0s"),
-		"REPAIR_DRAIN_TIMEOUT": duration(func(o *operator.Options) time.Duration { return o.Repair.Drain }, "0s"),
+		"REPAIR_UNREADY_TOLERATION": duration(func(o *operator.Options) time.Duration { return o.Repair.Unready }, "0s"),
+		"REPAIR_REQUEST_TOLERATION": duration(func(o *operator.Options) time.Duration { return o.Repair.Requested }, "0s"),
+		"REPAIR_DRAIN_TIMEOUT":      duration(func(o *operator.Options) time.Duration { return o.Repair.Drain }, "0s"),
 	}
 }
 
@@ -127,7 +127,7 @@ var files = map[string]bool{"CLOUD_CONFIG": true, "INSTANCE_TYPES_FILE": true, "
 
 func TestEverySettingIsReadFromItsVariableAndItsFlag(t *testing.T) {
 	config := file(t, "cloud.yaml", cloudConfig)
-	for _, option := range operator.Table() {
+	for _, option := range operator.OptionTable() {
 		if files[option.Env] {
 			continue
 		}
@@ -187,13 +187,13 @@ func TestTheDefaultsAreGoodAndHelpful(t *testing.T) {
 	g.Expect(settings.Options.VMIDFrom).To(Equal(20000))
 	g.Expect(settings.Options.VMIDTo).To(Equal(99999))
 	g.Expect(settings.Options.Orphans).To(Equal(garbagecollection.DefaultRules()))
-	g.Expect(settings.Options.Avoidance).To(Equal(launch.DefaultAvoidance()))
-	g.Expect(settings.Options.Restarts).To(Equal(presence.DefaultRestartPolicy()))
-	g.Expect(settings.Options.Repair).To(Equal(cloudprovider.DefaultRepairPatience()))
+	g.Expect(settings.Options.FailureBackoff).To(Equal(launch.DefaultFailureBackoff()))
+	g.Expect(settings.Options.Restarts).To(Equal(vmhealth.DefaultRestartPolicy()))
+	g.Expect(settings.Options.Repair).To(Equal(cloudprovider.DefaultRepairTolerations()))
 	g.Expect(settings.Options.Instances()).To(Equal(instance.DefaultSettings()), "what tests run with is what is documented")
 	g.Expect(settings.Options.Templates()).To(Equal(template.DefaultSettings()))
 	seen := map[string]bool{}
-	for _, option := range operator.Table() {
+	for _, option := range operator.OptionTable() {
 		g.Expect(option.Help).To(HaveSuffix("."), option.Env)
 		g.Expect(seen[option.Env] || seen[option.Flag] && option.Flag != "").To(BeFalse(), option.Env+" is there twice")
 		seen[option.Env], seen[option.Flag] = true, true
@@ -217,7 +217,7 @@ func TestSettingsThatContradictEachOther(t *testing.T) {
 		"templates upside down":    {args: []string{"--cloud-config", config, "--proxmox-template-vmid", "5000", "--proxmox-template-vmid-max", "4000"}, says: []string{"PROXMOX_TEMPLATE_VMID_MAX", "4000", "5000"}},
 		"range upside down":        {args: []string{"--cloud-config", config, "--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, says: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
 		"refused before warned":    {args: []string{"--cloud-config", config, "--clone-refuse-after", "3m"}, says: []string{"CLONE_REFUSE_AFTER", "3m0s", "5m0s"}},
-		"longest pause is shorter": {args: []string{"--cloud-config", config, "--launch-failure-pause-max", "1m"}, says: []string{"LAUNCH_FAILURE_PAUSE_MAX", "1m0s", "3m0s"}},
+		"longest pause is shorter": {args: []string{"--cloud-config", config, "--launch-failure-backoff-max", "1m"}, says: []string{"LAUNCH_FAILURE_BACKOFF_MAX", "1m0s", "3m0s"}},
 		"unknown flag":             {args: []string{"--cloud-config", config, "--no-such-flag"}, says: []string{"no-such-flag", "--help"}},
 		"stray word":               {args: []string{"--cloud-config", config, "start"}, says: []string{`"start"`, "--help"}},
 		"two bad variables":        {args: []string{"--cloud-config", config}, env: map[string]string{"PROXMOX_VMID": "x", "ORPHAN_GRACE": "y"}, says: []string{"PROXMOX_VMID", "ORPHAN_GRACE"}},
@@ -263,9 +263,9 @@ func TestFilesAreReadBeforeAnythingRuns(t *testing.T) {
 		t.Setenv("INSTANCE_TYPES_FILE", types)
 		settings, err := operator.Load(nil)
 		g.Expect(err).NotTo(HaveOccurred())
-		_, ok := settings.Catalogue.Get("big")
+		_, ok := settings.Catalog.Get("big")
 		g.Expect(ok).To(BeTrue())
-		_, ok = settings.Catalogue.Get("t1.2VCPU-6GB")
+		_, ok = settings.Catalog.Get("t1.2VCPU-6GB")
 		g.Expect(ok).To(BeFalse())
 	})
 }

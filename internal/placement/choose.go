@@ -29,7 +29,7 @@ type Request struct {
 	// Inherited devices by zone, likewise.
 	Inherited map[Zone][]string
 	// Means to lay a VM out as its Need asks, by zone.
-	Means map[Zone]Means
+	PinningSupport map[Zone]PinningSupport
 	// Excluded zones are in no Option; they appear in the error with this reason.
 	Excluded map[Zone]string
 	// Why there are no Options, where there are none.
@@ -102,7 +102,7 @@ func (r *Request) need(option *Option) Need {
 
 // place is the decision for a site that fits.
 func (r *Request) place(option *Option, need Need, s *site) Placement {
-	need.Storage, need.Inherited, need.Means = s.storage, s.inherited, s.means
+	need.Storage, need.Inherited, need.PinningSupport = s.storage, s.inherited, s.means
 	devices, _, _ := assign(s.host.FreeDevices, s.inherited, need.Devices)
 	return Placement{
 		InstanceType: option.InstanceType, Price: option.Price, Zone: s.zone, Need: need, Devices: devices, Binding: s.bind(&need),
@@ -127,7 +127,7 @@ func (c *siteCache) of(option *Option) []*site {
 	all := make([]site, len(option.Zones))
 	for n, zone := range option.Zones {
 		all[n] = siteOf(c.view, zone, cmp.Or(option.Need.Storage, c.request.Storages[zone]), c.request.Inherited[zone])
-		all[n].means = c.request.Means[zone]
+		all[n].means = c.request.PinningSupport[zone]
 		c.sites[n] = &all[n]
 	}
 	return c.sites
@@ -154,7 +154,7 @@ func newCandidate(s *site, need *Need) candidate {
 			float64(taken.CPUs)/float64(s.host.Allocatable.CPUs),
 			float64(taken.MemoryBytes)/float64(s.host.Allocatable.MemoryBytes),
 		),
-		vms:   s.view.VMs(s.zone.Region, s.zone.Host, need.NodePool),
+		vms:   s.view.NodePoolVMs(s.zone.Region, s.zone.Host, need.NodePool),
 		cells: s.cellsFor(need),
 	}
 }

@@ -61,7 +61,7 @@ func TestAvailabilityFirstSpreadsTheNodePool(t *testing.T) {
 	w.host("r", "pve1", 16, 64)
 	w.host("r", "pve2", 16, 64)
 	w.guest("r", "pve2", 100, 12, 40) // fuller, but without a VM of the pool
-	w.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Settled: true})
+	w.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Fulfilled: true})
 	request := placement.Request{ClaimUID: "a", NodePool: "p", Strategy: v1alpha1.ZoneBalanceAvailabilityFirst,
 		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2")}}}
 	got, err := placement.Choose(w.view(), request)

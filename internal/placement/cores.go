@@ -14,7 +14,7 @@ import (
 )
 
 // bind finds where a VM can lie on a Host.
-func bind(cells *inventory.CellAccounts, need *Need, means Means) (Binding, bool) {
+func bind(cells *inventory.CellAccounts, need *Need, means PinningSupport) (Binding, bool) {
 	if slot, s, ok := freeSlot(cells, need, means); ok {
 		return bindSlot(cells, slot, s), true
 	}
@@ -31,14 +31,14 @@ func bind(cells *inventory.CellAccounts, need *Need, means Means) (Binding, bool
 		b.Hugepages = strconv.Itoa(need.Layout.PageMiB)
 	}
 	if need.Layout.Exclusive {
-		b.Way = way
+		b.Method = way
 		b.pick(cells)
 	}
 	return b, true
 }
 
 // binds is bind without the answer.
-func binds(cells *inventory.CellAccounts, need *Need, means Means) (parts int, ok bool) {
+func binds(cells *inventory.CellAccounts, need *Need, means PinningSupport) (parts int, ok bool) {
 	if _, s, ok := freeSlot(cells, need, means); ok {
 		return s.parts, true
 	}
@@ -50,7 +50,7 @@ func binds(cells *inventory.CellAccounts, need *Need, means Means) (parts int, o
 }
 
 // canPick tells whether cells (and cores) can be picked at all, slots apart.
-func canPick(cells *inventory.CellAccounts, need *Need, means Means) bool {
+func canPick(cells *inventory.CellAccounts, need *Need, means PinningSupport) bool {
 	if !need.fills() || !means.pages(need.Layout) {
 		return false
 	}
@@ -71,13 +71,13 @@ func (b *Binding) pick(cells *inventory.CellAccounts) {
 }
 
 // serves tells whether a slot template is one for such VMs.
-func serves(slot inventory.Slot, l Layout, m Means) bool {
+func serves(slot inventory.Slot, l Layout, m PinningSupport) bool {
 	return m.SlotTag != "" && slices.Contains(slot.Tags, m.SlotTag) && !slot.CPUs.IsEmpty() &&
 		(l.PageMiB == 0 || brings(slot.Hugepages, l.PageMiB))
 }
 
 // freeSlot finds the slot for a VM: over the fewest cells, then the smallest.
-func freeSlot(cells *inventory.CellAccounts, need *Need, means Means) (best inventory.Slot, how split, ok bool) {
+func freeSlot(cells *inventory.CellAccounts, need *Need, means PinningSupport) (best inventory.Slot, how split, ok bool) {
 	if !need.Layout.Exclusive || !need.fills() {
 		return best, how, false
 	}
@@ -127,7 +127,7 @@ func slotSplit(cells *inventory.CellAccounts, slot inventory.Slot, need *Need) (
 
 // bindSlot lays a VM out in a slot.
 func bindSlot(cells *inventory.CellAccounts, slot inventory.Slot, s split) Binding {
-	b := Binding{Way: WaySlot, Slot: slot.VMID}
+	b := Binding{Method: PinBySlot, Slot: slot.VMID}
 	b.CPUs = slot.CPUs
 	larger := s.larger
 	for n := range cells.Cells {

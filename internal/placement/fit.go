@@ -35,8 +35,8 @@ type Need struct {
 	NodePool string
 	Affinity v1alpha1.PoolAffinity
 	// Layout on the Host, and what there is there to get it.
-	Layout Layout
-	Means  Means
+	Layout         Layout
+	PinningSupport PinningSupport
 	// single keeps the VM in one cell, only names those that it may be in.
 	single bool
 	only   []int
@@ -74,13 +74,13 @@ type site struct {
 	hasDisk bool
 	// inherited devices of VMs there.
 	inherited []string
-	means     Means
+	means     PinningSupport
 }
 
 // siteFor is the site of a Need that is complete by itself.
 func siteFor(view inventory.View, zone Zone, need *Need) site {
 	s := siteOf(view, zone, need.Storage, need.Inherited)
-	s.means = need.Means
+	s.means = need.PinningSupport
 	return s
 }
 
@@ -164,14 +164,14 @@ func checkMemory(s *site, need *Need, why report) bool {
 func checkAffinity(s *site, need *Need, why report) bool {
 	switch need.Affinity {
 	case v1alpha1.PoolAffinitySeparateHosts:
-		if s.view.VMs(s.zone.Region, s.zone.Host, need.NodePool) == 0 {
+		if s.view.NodePoolVMs(s.zone.Region, s.zone.Host, need.NodePool) == 0 {
 			return true
 		}
 		if why != nil {
 			why("has a VM of NodePool %s, whose VMs are kept on separate Hosts", need.NodePool)
 		}
 	case v1alpha1.PoolAffinitySameHost, v1alpha1.PoolAffinitySameCell:
-		other := s.view.PoolElsewhere(s.zone.Region, s.zone.Host, need.NodePool)
+		other := s.view.OtherNodePoolHost(s.zone.Region, s.zone.Host, need.NodePool)
 		if other == "" {
 			return true
 		}

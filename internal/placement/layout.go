@@ -22,7 +22,7 @@ type Layout struct {
 }
 
 // Means are what there is in a zone to get what Proxmox reserves for root.
-type Means struct {
+type PinningSupport struct {
 	// SlotTag marks the slot templates that may be cloned.
 	SlotTag string
 	// Hook: the template's hookscript pins its clones.
@@ -34,23 +34,23 @@ type Means struct {
 }
 
 // Way is how a VM gets its cores.
-type Way string
+type PinningMethod string
 
 // Ways, in the order of preference.
 const (
-	// WaySlot clones a template that root made for these very cores.
-	WaySlot Way = "slot"
-	// WayHook has the template's hookscript pin after the start.
-	WayHook Way = "hook"
-	// WayRoot sets the affinity as root.
-	WayRoot Way = "root"
+	// PinBySlot clones a template that root made for these very cores.
+	PinBySlot PinningMethod = "slot"
+	// PinByHook has the template's hookscript pin after the start.
+	PinByHook PinningMethod = "hook"
+	// PinByRoot sets the affinity as root.
+	PinByRoot PinningMethod = "root"
 )
 
 // Binding is where a VM lies on its Host, and how it comes to.
 type Binding struct {
 	inventory.Binding
 	// Way to the cores; empty where the vCPUs float.
-	Way Way
+	Method PinningMethod
 	// Slot is the template to clone, where the way is a slot.
 	Slot int
 	// Pin is the Host's CPU of each vCPU, where it has cores of its own.
@@ -65,26 +65,26 @@ func brings(option string, pageMiB int) bool {
 }
 
 // pages tells whether a zone can give hugepages without a slot.
-func (m Means) pages(l Layout) bool {
+func (m PinningSupport) pages(l Layout) bool {
 	return l.PageMiB == 0 || m.Root || brings(m.Hugepages, l.PageMiB)
 }
 
 // own is how cores that we pick ourselves are given; empty where they cannot be.
-func (m Means) own(l Layout) Way {
+func (m PinningSupport) own(l Layout) PinningMethod {
 	switch {
 	case !m.pages(l):
 		return ""
 	case m.Hook:
-		return WayHook
+		return PinByHook
 	case m.Root:
-		return WayRoot
+		return PinByRoot
 	}
 	return ""
 }
 
 // Lacking tells why a Host can never lay a VM out like that, whatever room it has:
 // what an admin has to do about it. Empty where it can.
-func Lacking(cells *inventory.CellAccounts, l Layout, m Means) string {
+func UnsupportedReason(cells *inventory.CellAccounts, l Layout, m PinningSupport) string {
 	if !l.Bound {
 		return ""
 	}

@@ -23,13 +23,13 @@ func (w *numaWorld) fewest(need placement.Need) (cells int, bySlot bool) {
 	if memory%page != 0 && l.PageMiB > 0 {
 		return 0, false
 	}
-	if l.Exclusive && need.Means.SlotTag != "" && l.PageMiB == 0 {
+	if l.Exclusive && need.PinningSupport.SlotTag != "" && l.PageMiB == 0 {
 		if n := w.fewestBySlot(need); n > 0 {
 			return n, true
 		}
 	}
-	pages := l.PageMiB == 0 || need.Means.Root || need.Means.Hugepages != ""
-	if !pages || (l.Exclusive && !need.Means.Root && !need.Means.Hook) {
+	pages := l.PageMiB == 0 || need.PinningSupport.Root || need.PinningSupport.Hugepages != ""
+	if !pages || (l.Exclusive && !need.PinningSupport.Root && !need.PinningSupport.Hook) {
 		return 0, false
 	}
 	best := 0
@@ -109,8 +109,8 @@ func (w *numaWorld) fewestBySlot(need placement.Need) (best int) {
 func numaRequest(need placement.Need) placement.Request {
 	return placement.Request{
 		ClaimUID: "claim", NodePool: need.NodePool, Affinity: need.Affinity,
-		Options: []placement.Option{{InstanceType: "type", Need: need, Zones: []placement.Zone{zone("pve1")}}},
-		Means:   map[placement.Zone]placement.Means{zone("pve1"): need.Means},
+		Options:        []placement.Option{{InstanceType: "type", Need: need, Zones: []placement.Zone{zone("pve1")}}},
+		PinningSupport: map[placement.Zone]placement.PinningSupport{zone("pve1"): need.PinningSupport},
 	}
 }
 
@@ -137,7 +137,7 @@ func TestCellsAgainstTheOracle(t *testing.T) {
 			if err != nil || !reflect.DeepEqual(again.Binding, got.Binding) {
 				t.Fatalf("seed %d: first %+v, then %+v", seed, got.Binding, again.Binding)
 			}
-			if len(got.Binding.Cells) != cells || (got.Binding.Way == placement.WaySlot) != bySlot {
+			if len(got.Binding.Cells) != cells || (got.Binding.Method == placement.PinBySlot) != bySlot {
 				t.Fatalf("seed %d: %+v, but %d cells suffice (slot: %v)", seed, got.Binding, cells, bySlot)
 			}
 			w.check(t, seed, got)
@@ -147,7 +147,7 @@ func TestCellsAgainstTheOracle(t *testing.T) {
 			if cells > 1 {
 				split++
 			}
-			if got.Binding.Way == placement.WaySlot {
+			if got.Binding.Method == placement.PinBySlot {
 				slots++
 			}
 			if len(got.Binding.Pin) > 0 {
@@ -183,7 +183,7 @@ func (w *numaWorld) check(t *testing.T, seed uint64, p placement.Placement) {
 		t.Fatalf("seed %d: the cells have %d MiB and %d vCPUs, the VM %d and %d", seed, memory, vcpus, p.Need.MemoryBytes>>20, p.Need.CPUs)
 	}
 	if !p.Need.Layout.Exclusive {
-		if len(b.Pin) > 0 || !b.CPUs.IsEmpty() || b.Way != "" {
+		if len(b.Pin) > 0 || !b.CPUs.IsEmpty() || b.Method != "" {
 			t.Fatalf("seed %d: pinned without need: %+v", seed, b)
 		}
 		return
@@ -200,7 +200,7 @@ func (w *numaWorld) check(t *testing.T, seed uint64, p placement.Placement) {
 			t.Fatalf("seed %d: vCPU %d of cell %d is pinned to CPU %d", seed, n, cell.ID, cpu)
 		}
 	}
-	if b.Way != placement.WaySlot {
+	if b.Method != placement.PinBySlot {
 		for _, cell := range w.cells {
 			list := cell.cpus.List()
 			cores := len(list) / w.threads

@@ -14,15 +14,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
-var asRoot = placement.Means{Root: true}
+var asRoot = placement.PinningSupport{Root: true}
 
 func bound(cpus int, memoryMiB int64) placement.Need {
 	return placement.Need{CPUs: cpus, MemoryBytes: memoryMiB << 20, Layout: placement.Layout{Bound: true}}
 }
 
-func exclusive(cpus int, memoryMiB int64, means placement.Means) placement.Need {
+func exclusive(cpus int, memoryMiB int64, means placement.PinningSupport) placement.Need {
 	need := bound(cpus, memoryMiB)
-	need.Layout.Exclusive, need.Means = true, means
+	need.Layout.Exclusive, need.PinningSupport = true, means
 	return need
 }
 
@@ -77,14 +77,14 @@ func TestWholeCoresWithTheirSiblings(t *testing.T) {
 	t.Parallel()
 	w := newNUMAWorld(1, 4, 2, 8192) // cores 0,4 1,5 2,6 3,7
 	first := w.place(t, exclusive(3, 1024, asRoot))
-	if first.CPUs.String() != "0-1,4-5" || first.Way != placement.WayRoot {
-		t.Errorf("three vCPUs have the CPUs %s by %s", first.CPUs, first.Way)
+	if first.CPUs.String() != "0-1,4-5" || first.Method != placement.PinByRoot {
+		t.Errorf("three vCPUs have the CPUs %s by %s", first.CPUs, first.Method)
 	}
 	if got := first.Pin; len(got) != 3 || got[0] != 0 || got[1] != 4 || got[2] != 1 {
 		t.Errorf("the vCPUs are pinned to %v: two of a core first", got)
 	}
-	if second := w.place(t, exclusive(4, 1024, placement.Means{Root: true, Hook: true})); second.CPUs.String() != "2-3,6-7" || second.Way != placement.WayHook {
-		t.Errorf("the next one has %s by %s", second.CPUs, second.Way)
+	if second := w.place(t, exclusive(4, 1024, placement.PinningSupport{Root: true, Hook: true})); second.CPUs.String() != "2-3,6-7" || second.Method != placement.PinByHook {
+		t.Errorf("the next one has %s by %s", second.CPUs, second.Method)
 	}
 }
 
@@ -92,17 +92,17 @@ func TestSlotsComeFirst(t *testing.T) {
 	t.Parallel()
 	w := newNUMAWorld(2, 8, 1, 16384)
 	w.slots = []cpuset.CPUSet{cpuset.New(0, 1, 2, 3, 4, 5), cpuset.New(8, 9, 10, 11), cpuset.New(6, 7, 12, 13)}
-	means := placement.Means{SlotTag: slotTag, Root: true}
+	means := placement.PinningSupport{SlotTag: slotTag, Root: true}
 	for n, want := range []struct {
 		slot int
 		cpus string
 	}{{9001, "8-11"}, {9000, "0-5"}, {9002, "6-7,12-13"}} {
 		b := w.place(t, exclusive(4, 2048, means))
-		if b.Way != placement.WaySlot || b.Slot != want.slot || b.CPUs.String() != want.cpus {
-			t.Errorf("VM %d has %s by %s %d, want slot %d: fewest cells, then the smallest", n, b.CPUs, b.Way, b.Slot, want.slot)
+		if b.Method != placement.PinBySlot || b.Slot != want.slot || b.CPUs.String() != want.cpus {
+			t.Errorf("VM %d has %s by %s %d, want slot %d: fewest cells, then the smallest", n, b.CPUs, b.Method, b.Slot, want.slot)
 		}
 	}
-	if ok, reason := placement.Fit(w.view(t), zone("pve1"), exclusive(4, 2048, placement.Means{SlotTag: slotTag})); ok || reason != "pve1: 3 slots with 4 CPUs or more, all in use" {
+	if ok, reason := placement.Fit(w.view(t), zone("pve1"), exclusive(4, 2048, placement.PinningSupport{SlotTag: slotTag})); ok || reason != "pve1: 3 slots with 4 CPUs or more, all in use" {
 		t.Errorf("found %v %q", ok, reason)
 	}
 }
@@ -140,7 +140,7 @@ func TestReasonsInWords(t *testing.T) {
 			"pve1: cell 0: 2 CPUs free, 3 wanted; cell 1: 2 CPUs free, 3 wanted",
 		},
 		"no way to pin": {
-			exclusive(2, 1024, placement.Means{SlotTag: slotTag}), func(*numaWorld) {},
+			exclusive(2, 1024, placement.PinningSupport{SlotTag: slotTag}), func(*numaWorld) {},
 			"pve1: spec.cpu.pinning Exclusive needs one of: templates made by root with an affinity and the tag karpenter-slot-ubuntu, a hookscript named pve-hook in the template, a root login in the cloud config; this host has none of them",
 		},
 		"no hugepages": {
@@ -148,15 +148,15 @@ func TestReasonsInWords(t *testing.T) {
 			"pve1: spec.cpu.hugepages needs one of: the option hugepages=1024 in the template, set by root, or a root login in the cloud config; this host has neither",
 		},
 		"half a page": {
-			func() placement.Need { n := huge(bound(2, 1500), 1024); n.Means = asRoot; return n }(), func(*numaWorld) {},
+			func() placement.Need { n := huge(bound(2, 1500), 1024); n.PinningSupport = asRoot; return n }(), func(*numaWorld) {},
 			"pve1: 1500 MiB are no whole pages of 1024 MiB",
 		},
 		"small slots": {
-			exclusive(4, 1024, placement.Means{SlotTag: slotTag}), func(w *numaWorld) { w.slots = []cpuset.CPUSet{cpuset.New(0, 1)} },
+			exclusive(4, 1024, placement.PinningSupport{SlotTag: slotTag}), func(w *numaWorld) { w.slots = []cpuset.CPUSet{cpuset.New(0, 1)} },
 			"pve1: none of 1 slots has 4 CPUs",
 		},
 		"slots of CPUs that the host lacks": {
-			exclusive(2, 1024, placement.Means{SlotTag: slotTag}), func(w *numaWorld) { w.slots = []cpuset.CPUSet{cpuset.New(7, 8)} },
+			exclusive(2, 1024, placement.PinningSupport{SlotTag: slotTag}), func(w *numaWorld) { w.slots = []cpuset.CPUSet{cpuset.New(7, 8)} },
 			"pve1: 1 free slots with 2 CPUs or more, none with as many in each cell and the memory beside them",
 		},
 	} {
@@ -176,12 +176,12 @@ func TestHugepagesAreWholePagesInEveryCell(t *testing.T) {
 	t.Parallel()
 	w := newNUMAWorld(2, 4, 1, 8192)
 	need := bound(6, 7*1024)
-	need.Layout.PageMiB, need.Means = 1024, asRoot
+	need.Layout.PageMiB, need.PinningSupport = 1024, asRoot
 	b := w.place(t, need)
 	if len(b.Cells) != 2 || b.Cells[0].MemoryMiB != 4096 || b.Cells[1].MemoryMiB != 3072 || b.Hugepages != "1024" {
 		t.Errorf("got %+v with hugepages %q", b.Cells, b.Hugepages)
 	}
-	need.Means = placement.Means{Hugepages: "1024"}
+	need.PinningSupport = placement.PinningSupport{Hugepages: "1024"}
 	w.taken = map[string]inventory.Reservation{}
 	if b := w.place(t, need); b.Hugepages != "" {
 		t.Errorf("root is asked for what the template brings: %q", b.Hugepages)

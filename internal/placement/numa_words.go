@@ -35,7 +35,7 @@ func (s *site) beside(need *Need) *Need {
 		return need
 	}
 	completed := *need
-	completed.single, completed.only = true, s.view.PoolCells(s.zone.Region, s.zone.Host, need.NodePool)
+	completed.single, completed.only = true, s.view.NodePoolCells(s.zone.Region, s.zone.Host, need.NodePool)
 	return &completed
 }
 
@@ -62,8 +62,8 @@ func (s *site) bind(need *Need) *Binding {
 
 // explainCells says what a Host lacks for a VM: an admin's work, else cell by cell
 // what is left, of one cell for all of the VM.
-func explainCells(cells *inventory.CellAccounts, need *Need, means Means, why report) {
-	if lacking := Lacking(cells, need.Layout, means); lacking != "" {
+func explainCells(cells *inventory.CellAccounts, need *Need, means PinningSupport, why report) {
+	if lacking := UnsupportedReason(cells, need.Layout, means); lacking != "" {
 		why("%s", lacking)
 		return
 	}
@@ -108,7 +108,7 @@ func spareCores(cells *inventory.CellAccounts, cell *inventory.CellAccount) int 
 }
 
 // explainSlots says what became of the slots.
-func explainSlots(cells *inventory.CellAccounts, need *Need, means Means, why report) {
+func explainSlots(cells *inventory.CellAccounts, need *Need, means PinningSupport, why report) {
 	all, large, free := 0, 0, 0
 	for _, slot := range cells.Slots {
 		if !serves(slot, need.Layout, means) {

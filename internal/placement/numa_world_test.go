@@ -110,7 +110,7 @@ func (w *numaWorld) view(t *testing.T) inventory.View {
 		resources.Guests = append(resources.Guests, row)
 		configs[row.VMID] = &proxmox.VMConfig{Options: map[string]string{"template": "1", "affinity": cpus.String()}}
 	}
-	snapshot := inventory.NewSnapshot(inventory.Reading{Region: "r", Taken: time.Unix(0, 0), Resources: resources, Configs: configs}, nil, own)
+	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Taken: time.Unix(0, 0), Resources: resources, Configs: configs}, nil, own)
 	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, w.taken, settings)
 }
 
@@ -232,15 +232,15 @@ func randomNUMA(seed uint64) (*numaWorld, placement.Need) {
 	case 0, 1:
 		need.Layout.Exclusive = true
 	}
-	need.Means = placement.Means{Root: rng.IntN(3) > 0, Hook: rng.IntN(4) == 0}
+	need.PinningSupport = placement.PinningSupport{Root: rng.IntN(3) > 0, Hook: rng.IntN(4) == 0}
 	if rng.IntN(2) == 0 {
-		need.Means.SlotTag = slotTag
+		need.PinningSupport.SlotTag = slotTag
 	}
 	if rng.IntN(3) == 0 {
 		need.Layout.PageMiB = []int{2, 1024}[rng.IntN(2)]
 		need.MemoryBytes = (1 + need.MemoryBytes>>30) << 30
 		if rng.IntN(2) == 0 {
-			need.Means.Hugepages = fmt.Sprint(need.Layout.PageMiB)
+			need.PinningSupport.Hugepages = fmt.Sprint(need.Layout.PageMiB)
 		}
 	}
 	return w, need

@@ -47,7 +47,7 @@ func PickVMID(view inventory.View, region, claimUID string, r Range) (int, error
 	start := hash(region, claimUID) % size
 	for step := range size {
 		vmid := r.From + int((start+step)%size) //nolint:gosec // below size, which came from an int
-		if !view.Taken(region, vmid) && !slices.Contains(r.Exclude, vmid) {
+		if !view.IsVMIDTaken(region, vmid) && !slices.Contains(r.Exclude, vmid) {
 			return vmid, nil
 		}
 	}

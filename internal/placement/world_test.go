@@ -65,7 +65,7 @@ func (w *world) view() inventory.View {
 	snapshots := map[string]*inventory.Snapshot{}
 	for region, resources := range w.resources {
 		snapshots[region] = inventory.NewSnapshot(
-			inventory.Reading{
+			inventory.PollResult{
 				Region: region, Taken: time.Unix(0, 0), Resources: *resources, Configs: w.configs, Mappings: w.mappings[region],
 			}, nil, own)
 	}

@@ -308,7 +308,7 @@ func TestResources(t *testing.T) {
 		VMID: 201, Kind: proxmox.KindQEMU, Name: "node-201", Host: "pve1", Status: "stopped", Tags: []string{"karpenter", "tpl"},
 		Lock: "backup", CPUs: 1, MemoryBytes: 268435456, DiskBytes: 67108864,
 	}))
-	g.Expect(found.Guests[1].Known()).To(BeFalse())
+	g.Expect(found.Guests[1].HasResources()).To(BeFalse())
 	g.Expect(found.Guests[2]).To(Equal(proxmox.GuestRow{
 		VMID: 300, Kind: proxmox.KindLXC, Host: "pve1", Status: "running", Tags: []string{}, CPUs: 1, MemoryBytes: 1e9, Pool: "p",
 	}))

@@ -94,7 +94,7 @@ func (d *Durations) Learned(kind, key string) time.Duration {
 }
 
 // Forget what was seen of such tasks.
-func (d *Durations) Forget(kind, key string) {
+func (d *Durations) Reset(kind, key string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.seen, durationKey{kind, key})

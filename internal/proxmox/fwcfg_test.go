@@ -21,16 +21,16 @@ func TestOtherArgumentsOfQEMUStay(t *testing.T) {
 		own + " -fw_cfg name=opt/org.flatcar-linux/config,file=/old.ign": "/mnt/pve/nfs-1/template/iso/a.iso",
 	} {
 		config := VMConfig{Options: map[string]string{"args": args}, Digest: "d"}
-		g.Expect(root.HandOver(t.Context(), "pve1", 1, config, path)).To(Succeed())
+		g.Expect(root.SetIgnitionFile(t.Context(), "pve1", 1, config, path)).To(Succeed())
 		g.Expect(recorder.change.Set["args"]).To(Equal(own + " -fw_cfg name=opt/com.coreos/config,file=" + path + " -fw_cfg name=opt/org.flatcar-linux/config,file=" + path))
 		g.Expect(recorder.change.Digest).To(Equal("d"))
 		config.Options["args"] = recorder.change.Set["args"]
-		g.Expect(root.HandOver(t.Context(), "pve1", 1, config, "")).To(Succeed())
+		g.Expect(root.SetIgnitionFile(t.Context(), "pve1", 1, config, "")).To(Succeed())
 		g.Expect(recorder.change.Set["args"]).To(Equal(own))
 	}
 	for _, path := range []string{"relative", "/a b", "/a,b", "/a'b", "/a/../b", "/a;b", "/a\n-device evil", "/a -device evil"} {
 		recorder.change = ConfigChange{}
-		err := root.HandOver(t.Context(), "pve1", 1, VMConfig{}, path)
+		err := root.SetIgnitionFile(t.Context(), "pve1", 1, VMConfig{}, path)
 		g.Expect(err).To(MatchError(ContainSubstring("cannot be named in QEMU's arguments")), path)
 		g.Expect(recorder.change.Set).To(BeEmpty())
 	}
@@ -54,7 +54,7 @@ func TestSharesByPlan9StandBesideOtherArguments(t *testing.T) {
 	recorder.change = ConfigChange{}
 	g.Expect(root.Share(t.Context(), "pve1", 1, config, []Plan9Share{{"data", "/tank/data"}, {"sets", "/tank/sets-1"}})).To(Succeed())
 	g.Expect(recorder.change.Set).To(BeEmpty())
-	g.Expect(root.HandOver(t.Context(), "pve1", 1, config, "/iso/a.iso")).To(Succeed())
+	g.Expect(root.SetIgnitionFile(t.Context(), "pve1", 1, config, "/iso/a.iso")).To(Succeed())
 	g.Expect(recorder.change.Set["args"]).To(HavePrefix(config.Options["args"] + " -fw_cfg "))
 
 	for _, path := range []string{"relative", "/a b", "/a,b", "/a/..", "/a/../b", "/a\n-device evil", ""} {

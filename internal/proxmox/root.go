@@ -30,10 +30,10 @@ type Root interface {
 	// Bind sets a VM's affinity and hugepages. The VM must be stopped: on a
 	// running one the change would wait for the next start.
 	Bind(ctx context.Context, host string, vmid int, options RootOptions) error
-	// HandOver lets a VM, configured as given, find a file of the Host in its firmware
+	// SetIgnitionFile lets a VM, configured as given, find a file of the Host in its firmware
 	// interface as Ignition's config; an empty path takes it back. It takes effect
 	// with the next start. Other arguments of QEMU stay.
-	HandOver(ctx context.Context, host string, vmid int, config VMConfig, path string) error
+	SetIgnitionFile(ctx context.Context, host string, vmid int, config VMConfig, path string) error
 	// Share lets a VM, configured as given, mount directories of the Host by plan9. It
 	// takes effect with the next start. Other arguments of QEMU stay.
 	Share(ctx context.Context, host string, vmid int, config VMConfig, shares []Plan9Share) error
@@ -86,7 +86,7 @@ func (r rootClient) Bind(ctx context.Context, host string, vmid int, options Roo
 	return r.client.UpdateVM(ctx, host, vmid, ConfigChange{Set: set, Digest: options.Digest})
 }
 
-func (r rootClient) HandOver(ctx context.Context, host string, vmid int, config VMConfig, path string) error {
+func (r rootClient) SetIgnitionFile(ctx context.Context, host string, vmid int, config VMConfig, path string) error {
 	args, err := config.handedOver(path)
 	if err != nil {
 		return err

@@ -72,7 +72,7 @@ func TestRootHandsAFileToTheFirmware(t *testing.T) {
 			hand := func(path string) proxmox.VMConfig {
 				before, err := token.VMConfig(ctx, "pve1", nodeID)
 				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(root.HandOver(ctx, "pve1", nodeID, before, path)).To(Succeed())
+				g.Expect(root.SetIgnitionFile(ctx, "pve1", nodeID, before, path)).To(Succeed())
 				after, err := token.VMConfig(ctx, "pve1", nodeID)
 				g.Expect(err).NotTo(HaveOccurred())
 				return after

@@ -158,7 +158,7 @@ func TestReadingACluster(t *testing.T) {
 		var err error
 		all, err = c.Resources(ctx)
 		return err == nil && len(all.Hosts) == 2 && all.Hosts[0].CPUs > 0 && len(all.Guests) == 4 &&
-			!slices.ContainsFunc(all.Guests, func(r proxmox.GuestRow) bool { return !r.Known() })
+			!slices.ContainsFunc(all.Guests, func(r proxmox.GuestRow) bool { return !r.HasResources() })
 	}).WithTimeout(10 * time.Second).Should(BeTrue())
 	g.Expect(all.Hosts[0].MemoryBytes).To(BeEquivalentTo(64 << 30))
 	g.Expect(slices.ContainsFunc(all.Guests, func(r proxmox.GuestRow) bool { return r.Template && r.VMID == templateID && r.Name == "ubuntu" })).To(BeTrue())

@@ -77,7 +77,7 @@ type GuestRow struct {
 
 // Known tells whether the row carries the guest's figures: they lack for about
 // ten seconds after a guest was made, and while its Host is away.
-func (r GuestRow) Known() bool { return r.MemoryBytes > 0 }
+func (r GuestRow) HasResources() bool { return r.MemoryBytes > 0 }
 
 // StorageRow is one storage on one Host.
 type StorageRow struct {

@@ -79,11 +79,11 @@ func (t *tending) creating(ctx context.Context) (bool, error) {
 const vmidTries = 20
 
 // create makes a VM with the image as its disk.
-func (t *tending) create(ctx context.Context, place Place, volume string) (Found, error) {
+func (t *tending) create(ctx context.Context, place Location, volume string) (Existing, error) {
 	for range vmidTries {
 		vmid, err := t.vmids.pick(t.Inventory.View(), t.spot)
 		if err != nil {
-			return Found{}, err
+			return Existing{}, err
 		}
 		mark := t.mark(vmid)
 		if len(t.wish.Spec.Tags) == 0 {
@@ -100,15 +100,15 @@ func (t *tending) create(ctx context.Context, place Place, volume string) (Found
 			err = t.wait(ctx, t.client, task, t.key(place.Storage))
 		}
 		if err != nil {
-			return Found{}, explain(err, place, fmt.Sprintf("creating VM %d", vmid), place.Storage)
+			return Existing{}, explain(err, place, fmt.Sprintf("creating VM %d", vmid), place.Storage)
 		}
 		config, err := t.client.VMConfig(ctx, t.host, vmid)
 		if err != nil {
-			return Found{}, explain(err, place, fmt.Sprintf("reading VM %d", vmid), "")
+			return Existing{}, explain(err, place, fmt.Sprintf("reading VM %d", vmid), "")
 		}
-		return Found{Region: t.region, Host: t.host, VMID: vmid, Mark: mark, Config: config}, nil
+		return Existing{Region: t.region, Host: t.host, VMID: vmid, Mark: mark, Config: config}, nil
 	}
-	return Found{}, fmt.Errorf("creating the VM: %d VMIDs in a row were taken by others", vmidTries)
+	return Existing{}, fmt.Errorf("creating the VM: %d VMIDs in a row were taken by others", vmidTries)
 }
 
 func (t *tending) mark(vmid int) ownership.Mark {
@@ -119,7 +119,7 @@ func (t *tending) mark(vmid int) ownership.Mark {
 }
 
 // finish turns a VM into the Template that was asked for.
-func (t *tending) finish(ctx context.Context, place Place, found Found) (time.Duration, error) {
+func (t *tending) finish(ctx context.Context, place Location, found Existing) (time.Duration, error) {
 	if lock := found.Config.Lock(); lock != "" {
 		t.memory.doing(t.spot, fmt.Sprintf("VM %d is locked (%s)", found.VMID, lock))
 		return recheck, nil
@@ -143,7 +143,7 @@ func (t *tending) finish(ctx context.Context, place Place, found Found) (time.Du
 }
 
 // settle writes what follows the spec in place, once the VM is known to be ours.
-func (t *tending) settle(ctx context.Context, place Place, found Found) error {
+func (t *tending) settle(ctx context.Context, place Location, found Existing) error {
 	if t.written(t.wish, found) {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (t *tending) settle(ctx context.Context, place Place, found Found) error {
 	return nil
 }
 
-func (t *tending) write(ctx context.Context, place Place, found Found, config proxmox.VMConfig, mark ownership.Mark) error {
+func (t *tending) write(ctx context.Context, place Location, found Existing, config proxmox.VMConfig, mark ownership.Mark) error {
 	if pool := t.wish.Spec.ResourcePool; mark.Pool != pool {
 		if err := t.client.MoveToPool(ctx, found.VMID, mark.Pool, pool); err != nil {
 			return err

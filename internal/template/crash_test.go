@@ -12,7 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -20,7 +20,7 @@ import (
 // alike, and so are those between which nothing was changed: one of each is enough.
 func (w *world) steps(work func()) (calls []pvesim.Request, at []int) {
 	w.t.Helper()
-	w.sim.ForgetRequests()
+	w.sim.ResetRequests()
 	work()
 	calls = w.sim.Requests()
 	seen := map[string]bool{}
@@ -70,7 +70,7 @@ func TestTheMakingSurvivesDeathAtEveryCall(t *testing.T) {
 	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
 		w := newWorld(t, 1, withEverything("8.4"))
 		full(w)
-		_ = w.process().tend(testworld.DieAt(w.t, w.sim, n, after), "pve1")
+		_ = w.process().tend(testenv.DieAt(w.t, w.sim, n, after), "pve1")
 		w.sim.ClearFaults()
 		next := w.process()
 		zone := next.tended().Zones[0]
@@ -95,7 +95,7 @@ func TestAMakingThatDiedLeavesNothingWhenItIsNotWantedAnyMore(t *testing.T) {
 	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
 		w := newWorld(t, 1, withEverything("8.4"))
 		full(w)
-		_ = w.process().tend(testworld.DieAt(w.t, w.sim, n, after), "pve1")
+		_ = w.process().tend(testenv.DieAt(w.t, w.sim, n, after), "pve1")
 		w.sim.ClearFaults()
 		if n%2 == 0 {
 			w.process().removed()
@@ -132,7 +132,7 @@ func TestARemovalSurvivesDeathAtEveryCall(t *testing.T) {
 		dying := w.process()
 		dying.tended()
 		change(w)
-		ctx := testworld.DieAt(w.t, w.sim, n, after)
+		ctx := testenv.DieAt(w.t, w.sim, n, after)
 		for ctx.Err() == nil {
 			_ = dying.tend(ctx, "pve1")
 			_ = dying.Inventory.RefreshAll(ctx)

@@ -18,7 +18,7 @@ import (
 
 // ensureImage answers the volume of the image, and downloads it where it is not yet:
 // once per storage, whoever needs it.
-func (t *tending) ensureImage(ctx context.Context, place Place) (string, error) {
+func (t *tending) ensureImage(ctx context.Context, place Location) (string, error) {
 	image, err := ImageOf(t.wish.Spec.SourceImage, t.KubeCluster)
 	if err != nil {
 		return "", err
@@ -72,7 +72,7 @@ func (t *tending) sharers(storage string) []string {
 	return hosts
 }
 
-func (t *tending) find(ctx context.Context, place Place, image Image) (string, bool, error) {
+func (t *tending) find(ctx context.Context, place Location, image Image) (string, bool, error) {
 	volumes, err := t.client.Volumes(ctx, t.host, place.Images, "import")
 	if err != nil {
 		return "", false, explain(err, place, fmt.Sprintf("listing the images on storage %s", place.Images), place.Images)
@@ -102,7 +102,7 @@ const progressInterval = 5 * time.Second
 
 // awaitDownload waits for a download and tells how far it is. One that nobody asks
 // for any more is broken off: it may take an hour.
-func (t *tending) awaitDownload(ctx context.Context, place Place, task proxmox.UPID) error {
+func (t *tending) awaitDownload(ctx context.Context, place Location, task proxmox.UPID) error {
 	t.memory.doing(t.spot, "downloading")
 	watch, stop := context.WithCancel(ctx)
 	watching := make(chan struct{})

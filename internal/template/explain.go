@@ -36,7 +36,7 @@ func (e *stepError) Error() string { return e.text }
 func (e *stepError) Unwrap() error { return e.err }
 
 // explain says what failed in a step, on which storage or object, and what to do.
-func explain(err error, place Place, step, storage string) error {
+func explain(err error, place Location, step, storage string) error {
 	if err == nil || errors.Is(err, errStillRunning) || errors.Is(err, errSuperseded) || errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -94,7 +94,7 @@ var (
 )
 
 // explainDownload reads a failed download's last word and its log, where the cause is.
-func explainDownload(err error, log []string, w Wish, place Place) error {
+func explainDownload(err error, log []string, w Desired, place Location) error {
 	source := w.Spec.SourceImage
 	say := func(format string, args ...any) error {
 		return &stepError{text: fmt.Sprintf(format, args...), err: err}

@@ -106,7 +106,7 @@ func TestSettingsFollowTheSpecInPlace(t *testing.T) {
 	w.Expect(images).To(HaveLen(1))
 	w.Expect(disks).To(HaveLen(1), "the cloud-init drive is gone")
 
-	w.sim.ForgetRequests()
+	w.sim.ResetRequests()
 	w.Expect(p.tend(t.Context(), "pve1")).To(Succeed())
 	w.Expect(w.sim.Requests()).To(BeEmpty(), "what is written is not written again")
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // Spot is one Host in the eyes of one ProxmoxTemplate.
-type Spot struct{ UID, Region, Host string }
+type HostKey struct{ UID, Region, Host string }
 
 // state is how far the work on a spot is. It is what conditions tell, and decides
 // nothing but when to try again: it may be lost at any time.
@@ -42,7 +42,7 @@ var errSuperseded = errors.New("the template was changed or deleted")
 
 type memory struct {
 	mu    sync.Mutex
-	spots map[Spot]*state
+	spots map[HostKey]*state
 	// idle is since when a Template is unneeded, written what was last written to one.
 	idle    map[v1alpha1.TemplateZone]time.Time
 	written map[v1alpha1.TemplateZone]string
@@ -56,7 +56,7 @@ type Event = event.TypedGenericEvent[uint64]
 
 func newMemory() *memory {
 	return &memory{
-		spots: map[Spot]*state{}, idle: map[v1alpha1.TemplateZone]time.Time{},
+		spots: map[HostKey]*state{}, idle: map[v1alpha1.TemplateZone]time.Time{},
 		written: map[v1alpha1.TemplateZone]string{}, swept: map[string]time.Time{},
 	}
 }
@@ -72,7 +72,7 @@ func (p *Provider) Subscribe() <-chan Event {
 }
 
 // update changes a spot's state and tells who listens.
-func (m *memory) update(spot Spot, change func(*state)) {
+func (m *memory) update(spot HostKey, change func(*state)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, ok := m.spots[spot]
@@ -89,7 +89,7 @@ func (m *memory) update(spot Spot, change func(*state)) {
 	}
 }
 
-func (m *memory) read(spot Spot) state {
+func (m *memory) read(spot HostKey) state {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s, ok := m.spots[spot]; ok {
@@ -99,7 +99,7 @@ func (m *memory) read(spot Spot) state {
 }
 
 // first tells whether a spot was never looked at in the life of this process.
-func (m *memory) first(spot Spot) bool {
+func (m *memory) first(spot HostKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, ok := m.spots[spot]
@@ -113,12 +113,12 @@ func (m *memory) first(spot Spot) bool {
 }
 
 // doing notes the step under way.
-func (m *memory) doing(spot Spot, step string) {
+func (m *memory) doing(spot HostKey, step string) {
 	m.update(spot, func(s *state) { s.doing = step })
 }
 
 // begin notes that work on a generation starts, and how to end it.
-func (m *memory) begin(ctx context.Context, spot Spot, w Wish) (context.Context, func()) {
+func (m *memory) begin(ctx context.Context, spot HostKey, w Desired) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	m.update(spot, func(s *state) {
 		if s.hash != w.Hash || s.revision != w.Revision {
@@ -141,7 +141,7 @@ const (
 )
 
 // failed notes why a try ended and answers when to try again.
-func (m *memory) failed(spot Spot, now time.Time, text string, passing bool) time.Duration {
+func (m *memory) failed(spot HostKey, now time.Time, text string, passing bool) time.Duration {
 	pause, most := failurePause, maxFailurePause
 	if passing {
 		pause, most = passingPause, maxPassingPause
@@ -154,13 +154,13 @@ func (m *memory) failed(spot Spot, now time.Time, text string, passing bool) tim
 	return pause
 }
 
-func (m *memory) succeeded(spot Spot) {
+func (m *memory) succeeded(spot HostKey) {
 	m.update(spot, func(s *state) { s.failure, s.failures, s.note, s.lost = "", 0, "", 0 })
 }
 
 // Supersede ends work on generations of a ProxmoxTemplate that it does not ask for any
 // more, and forgets those of a deleted one.
-func (p *Provider) Supersede(w Wish) {
+func (p *Provider) CancelSuperseded(w Desired) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	for spot, s := range p.memory.spots {
@@ -171,7 +171,7 @@ func (p *Provider) Supersede(w Wish) {
 }
 
 // Forget what is known about a ProxmoxTemplate that is gone.
-func (p *Provider) Forget(uid string) {
+func (p *Provider) Evict(uid string) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	for spot := range p.memory.spots {
@@ -182,8 +182,8 @@ func (p *Provider) Forget(uid string) {
 }
 
 // Lost notes that a Template which VMs were cloned from is not there any more.
-func (p *Provider) Lost(uid string, zone v1alpha1.TemplateZone) {
-	spot := Spot{UID: uid, Region: zone.Region, Host: zone.Host}
+func (p *Provider) RecordMissing(uid string, zone v1alpha1.TemplateZone) {
+	spot := HostKey{UID: uid, Region: zone.Region, Host: zone.Host}
 	if p.memory.read(spot).lost != zone.VMID {
 		p.memory.update(spot, func(s *state) { s.lost = zone.VMID })
 	}

@@ -19,7 +19,7 @@ import (
 const cloudInitSlot = "ide2"
 
 // settings are the options that follow the spec in place, in Proxmox's own words.
-func settings(w Wish, place Place) map[string]string {
+func settings(w Desired, place Location) map[string]string {
 	spec := w.Spec
 	options := map[string]string{"machine": spec.Machine, "cpu": cpu(spec.CPU)}
 	if spec.Agent != nil {
@@ -66,7 +66,7 @@ var ruled = regexp.MustCompile(`^(net|ipconfig|hostpci|serial)[0-9]+$|^(agent|vg
 
 // creation are the options of a new VM. Tags are not among them: 9.2 asks for a
 // privilege on the VM itself before it is in its pool, so they come with the settings.
-func creation(w Wish, place Place, volume string, mark ownership.Mark) map[string]string {
+func creation(w Desired, place Location, volume string, mark ownership.Mark) map[string]string {
 	options := settings(w, place)
 	delete(options, "tags")
 	disk := place.Storage + ":0,import-from=" + volume + ",discard=on,iothread=1"
@@ -88,7 +88,7 @@ func creation(w Wish, place Place, volume string, mark ownership.Mark) map[strin
 	return options
 }
 
-func notes(w Wish, mark ownership.Mark) string {
+func notes(w Desired, mark ownership.Mark) string {
 	words := w.Spec.Description
 	if words == "" {
 		words = "Karpenter managed template, made from " + w.Spec.SourceImage.URL
@@ -97,7 +97,7 @@ func notes(w Wish, mark ownership.Mark) string {
 }
 
 // change is what turns a configuration into what the spec asks for.
-func change(w Wish, place Place, config proxmox.VMConfig, mark ownership.Mark) proxmox.ConfigChange {
+func change(w Desired, place Location, config proxmox.VMConfig, mark ownership.Mark) proxmox.ConfigChange {
 	c := proxmox.ConfigChange{Set: settings(w, place), Digest: config.Digest}
 	if drive, ok := config.Drive(cloudInitSlot); ok && drive.IsCloudInit && w.CloudInit {
 		delete(c.Set, cloudInitSlot) // it would be made anew

@@ -67,7 +67,9 @@ func NewProvider(deps Deps) *Provider {
 }
 
 // Ours lists the finished Templates of a ProxmoxTemplate, as the view shows them.
-func (p *Provider) Ours(uid string) []Found { return Ours(p.Inventory.View(), p.KubeCluster, uid) }
+func (p *Provider) ListOwned(uid string) []Existing {
+	return ListOwned(p.Inventory.View(), p.KubeCluster, uid)
+}
 
 func (p *Provider) client(region string) (proxmox.Client, error) {
 	c, ok := p.Clients[region]

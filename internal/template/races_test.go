@@ -62,7 +62,7 @@ func TestAHostThatJoinsOrLeavesIsNoticed(t *testing.T) {
 	w.Expect(w.sim.HostUp("pve2")).To(Succeed())
 	w.Eventually(func(g Gomega) {
 		g.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
-		g.Expect(p.Due(w.wish())).To(ContainElement(HaveField("Host", "pve2")))
+		g.Expect(p.PendingHosts(w.wish())).To(ContainElement(HaveField("Host", "pve2")))
 	}).WithTimeout(20 * time.Second).Should(Succeed())
 	w.Expect(p.tended().Zones).To(HaveLen(2))
 
@@ -71,15 +71,15 @@ func TestAHostThatJoinsOrLeavesIsNoticed(t *testing.T) {
 	snapshot := *view.Snapshots[region]
 	snapshot.Hosts = map[string]inventory.Host{"pve1": snapshot.Hosts["pve1"]}
 	view = inventory.NewView(map[string]*inventory.Snapshot{region: &snapshot}, nil, nil, inventory.Settings{})
-	found := template.Ours(view, kubeCluster, uid)
-	zones := template.Serving(view, w.wish(), found, []string{"region-1/pve1/1000", "region-1/pve2/1001"}, true)
+	found := template.ListOwned(view, kubeCluster, uid)
+	zones := template.SelectPerHost(view, w.wish(), found, []string{"region-1/pve1/1000", "region-1/pve2/1001"}, true)
 	w.Expect(zones).To(ConsistOf(HaveField("Host", "pve1")))
-	w.Expect(template.Places(view, w.wish(), found)).To(ConsistOf(HaveField("Host", "pve1")))
+	w.Expect(template.Locations(view, w.wish(), found)).To(ConsistOf(HaveField("Host", "pve1")))
 }
 
 // A create that a power cut ended leaves a locked VM without a name. It is nobody's
 // that we know of: it is reported, and another VMID is taken.
-func TestALockedLeftoverIsReportedAndLeftAlone(t *testing.T) {
+func TestAStaleLockIsReportedAndLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1, func(s *pvesim.Scenario) {
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: 1000, Host: "pve1", Config: map[string]string{"lock": "create"}})
@@ -101,7 +101,7 @@ func TestADownloadThatNobodyWantsAnyMoreIsBrokenOff(t *testing.T) {
 	go func() { done <- p.tend(t.Context(), "pve1") }()
 	w.Eventually(func() string { return p.report().Message }).WithTimeout(10 * time.Second).Should(ContainSubstring("downloading"))
 	w.edit(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = w.images.URL + "/other.img" })
-	p.Supersede(w.wish())
+	p.CancelSuperseded(w.wish())
 	w.Eventually(done).WithTimeout(10 * time.Second).Should(Receive(BeNil()))
 	w.Eventually(func() []proxmox.TaskStatus {
 		tasks, err := w.client().RunningTasks(t.Context(), "pve1", "download")
@@ -119,10 +119,10 @@ func TestTemplatesOfOneHostDoNotWaitForEachOther(t *testing.T) {
 	p := w.process()
 	second := w.object.DeepCopy()
 	second.Name, second.UID = "second", types.UID("other")
-	wishes := []template.Wish{w.wish(), template.WishOf(second, nil)}
+	wishes := []template.Desired{w.wish(), template.NewDesired(second, nil)}
 	for _, wish := range wishes {
 		go func() {
-			_, _ = p.Tend(t.Context(), wish, region, "pve1", template.Around{Wishes: wishes, Needed: func(string, int) string { return "" }})
+			_, _ = p.ReconcileHost(t.Context(), wish, region, "pve1", template.Usage{Desired: wishes, InUse: func(string, int) string { return "" }})
 		}()
 	}
 	w.Eventually(func() int {

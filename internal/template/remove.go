@@ -56,21 +56,21 @@ func (t *tending) tidy(ctx context.Context) (time.Duration, error) {
 	return again, nil
 }
 
-func contains(all []Found, f Found) bool {
-	return slices.ContainsFunc(all, func(o Found) bool { return o.VMID == f.VMID })
+func contains(all []Existing, f Existing) bool {
+	return slices.ContainsFunc(all, func(o Existing) bool { return o.VMID == f.VMID })
 }
 
 // obsolete is what the Host has of ours beside the one Template that it should have.
-func (t *tending) obsolete(h here) []Found {
+func (t *tending) obsolete(h here) []Existing {
 	keep := 0
 	if h.wants {
 		for _, found := range append(slices.Clone(h.ready), h.made...) {
-			if h.place.has(t.wish, found) && (keep == 0 || t.around.Needed(found.Region, found.VMID) != "" && t.around.Needed(found.Region, keep) == "") {
+			if h.place.has(t.wish, found) && (keep == 0 || t.around.InUse(found.Region, found.VMID) != "" && t.around.InUse(found.Region, keep) == "") {
 				keep = found.VMID
 			}
 		}
 	}
-	var out []Found
+	var out []Existing
 	for _, found := range append(slices.Clone(h.ready), h.made...) {
 		if found.VMID != keep {
 			out = append(out, found)
@@ -86,10 +86,10 @@ func (e *keptError) Error() string { return e.text }
 
 // retire removes a Template once nobody has needed it for a while. A VM that never
 // became one goes at once.
-func (t *tending) retire(ctx context.Context, found Found, unfinished bool) (time.Duration, error) {
+func (t *tending) retire(ctx context.Context, found Existing, unfinished bool) (time.Duration, error) {
 	if !unfinished {
 		now := t.Clock.Now()
-		why := t.around.Needed(found.Region, found.VMID)
+		why := t.around.InUse(found.Region, found.VMID)
 		since, idle := t.memory.unneeded(found.Zone(), why != "", now)
 		if !idle {
 			return 0, &keptError{fmt.Sprintf("template %d of an older generation is kept: %s", found.VMID, why)}
@@ -102,10 +102,10 @@ func (t *tending) retire(ctx context.Context, found Found, unfinished bool) (tim
 }
 
 // destroy removes a VM or Template, once it is known to be ours.
-func (t *tending) destroy(ctx context.Context, found Found) error {
+func (t *tending) destroy(ctx context.Context, found Existing) error {
 	config, err := t.client.VMConfig(ctx, t.host, found.VMID)
 	if errors.Is(err, proxmox.ErrNotFound) {
-		t.Inventory.ObserveGone(t.region, found.VMID)
+		t.Inventory.ObserveDeleted(t.region, found.VMID)
 		return nil
 	}
 	if err != nil {
@@ -134,7 +134,7 @@ func (t *tending) destroy(ctx context.Context, found Found) error {
 		return err
 	}
 	log.FromContext(ctx).Info("removed a template", "vmid", found.VMID, "host", t.host, "generation", found.Mark.Generation)
-	t.Inventory.ObserveGone(t.region, found.VMID)
+	t.Inventory.ObserveDeleted(t.region, found.VMID)
 	t.memory.sweepSoon()
 	return nil
 }
@@ -190,7 +190,7 @@ type imageAt struct{ host, storage, key string }
 func (t *tending) wanted(view inventory.View) map[imageAt]bool {
 	out := map[imageAt]bool{}
 	snapshot := view.Snapshots[t.region]
-	for _, w := range t.around.Wishes {
+	for _, w := range t.around.Desired {
 		image, err := ImageOf(w.Spec.SourceImage, t.KubeCluster)
 		if err != nil || !w.wants(t.region) {
 			continue

@@ -33,9 +33,9 @@ type Report struct {
 
 // Report says how far the work on a ProxmoxTemplate is. Before are the zones that its
 // status lists.
-func (p *Provider) Report(w Wish, before []string) Report {
+func (p *Provider) Report(w Desired, before []string) Report {
 	view := p.Inventory.View()
-	found := Ours(view, p.KubeCluster, w.UID)
+	found := ListOwned(view, p.KubeCluster, w.UID)
 	r := Report{Complete: true}
 	settled := true
 	var parts []string
@@ -45,9 +45,9 @@ func (p *Provider) Report(w Wish, before []string) Report {
 	}
 	r.ImageID = image.Name
 	parts = append(parts, p.clusters(&r, view, w)...)
-	for _, place := range Places(view, w, found) {
-		s := p.memory.read(Spot{UID: w.UID, Region: place.Region, Host: place.Host})
-		ready := slices.ContainsFunc(found, func(f Found) bool { return place.has(w, f) })
+	for _, place := range Locations(view, w, found) {
+		s := p.memory.read(HostKey{UID: w.UID, Region: place.Region, Host: place.Host})
+		ready := slices.ContainsFunc(found, func(f Existing) bool { return place.has(w, f) })
 		text := ""
 		switch {
 		case ready && s.failure != "":
@@ -69,12 +69,12 @@ func (p *Provider) Report(w Wish, before []string) Report {
 		}
 	}
 	r.Message = strings.Join(parts, "; ")
-	r.Zones = Serving(view, w, found, before, settled)
+	r.Zones = SelectPerHost(view, w, found, before, settled)
 	return r
 }
 
 // clusters tells which Clusters keep the report from being complete.
-func (p *Provider) clusters(r *Report, view inventory.View, w Wish) []string {
+func (p *Provider) clusters(r *Report, view inventory.View, w Desired) []string {
 	regions := p.Inventory.Regions()
 	if w.Spec.Region != "" && !slices.Contains(regions, w.Spec.Region) {
 		r.Complete, r.Failing = false, true
@@ -109,15 +109,15 @@ func (p *Provider) name(region, host string) string {
 // Remains lists what Proxmox still has of a ProxmoxTemplate, as far as the view shows,
 // and why. Clusters that do not answer may have more; Hosts that left theirs took
 // their Templates with them.
-func (p *Provider) Remains(w Wish) (remains []string) {
+func (p *Provider) Remaining(w Desired) (remains []string) {
 	view := p.Inventory.View()
 	for _, region := range slices.Sorted(maps.Keys(p.Clients)) {
 		if view.Snapshots[region] == nil || view.Failures[region] != nil {
 			remains = append(remains, fmt.Sprintf("region %s does not answer", region))
 		}
 	}
-	for _, f := range Ours(view, p.KubeCluster, w.UID) {
-		s := p.memory.read(Spot{UID: w.UID, Region: f.Region, Host: f.Host})
+	for _, f := range ListOwned(view, p.KubeCluster, w.UID) {
+		s := p.memory.read(HostKey{UID: w.UID, Region: f.Region, Host: f.Host})
 		text := fmt.Sprintf("%s: template %d", p.name(f.Region, f.Host), f.VMID)
 		switch {
 		case !view.Snapshots[f.Region].Hosts[f.Host].Online:

@@ -53,7 +53,7 @@ type vmids struct {
 // hold is a VMID that was handed out.
 type hold struct {
 	since time.Time
-	by    Spot
+	by    HostKey
 }
 
 // vmidHold is how long a VMID that was handed out is kept from others: until the view
@@ -64,7 +64,7 @@ func newVMIDs(within placement.Range, c clock.PassiveClock) *vmids {
 	return &vmids{within: within, clock: c, taken: map[string]map[int]hold{}}
 }
 
-func (v *vmids) pick(view inventory.View, spot Spot) (int, error) {
+func (v *vmids) pick(view inventory.View, spot HostKey) (int, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	held := v.taken[spot.Region]
@@ -77,7 +77,7 @@ func (v *vmids) pick(view inventory.View, spot Spot) (int, error) {
 		if before, ok := held[vmid]; ok && now.Sub(before.since) < vmidHold {
 			continue
 		}
-		if view.Taken(spot.Region, vmid) || slices.Contains(v.within.Exclude, vmid) {
+		if view.IsVMIDTaken(spot.Region, vmid) || slices.Contains(v.within.Exclude, vmid) {
 			continue
 		}
 		held[vmid] = hold{now, spot}
@@ -87,7 +87,7 @@ func (v *vmids) pick(view inventory.View, spot Spot) (int, error) {
 }
 
 // others tells whether a VMID was last handed out to another spot of this process.
-func (v *vmids) others(vmid int, spot Spot) bool {
+func (v *vmids) others(vmid int, spot HostKey) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	held, ok := v.taken[spot.Region][vmid]

@@ -20,7 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -35,7 +35,7 @@ type world struct {
 	*WithT
 	t      *testing.T
 	sim    *pvesim.Simulator
-	images *testworld.Images
+	images *testenv.Images
 	// object is the template that is asked for; in use are those that somebody needs.
 	object *v1alpha1.ProxmoxTemplate
 	inUse  map[int]string
@@ -50,12 +50,12 @@ func newWorld(t *testing.T, hosts int, changes ...func(*pvesim.Scenario)) *world
 	for _, change := range changes {
 		change(scenario)
 	}
-	sim, err := pvesim.New(scenario, pvesim.Options{Speed: testworld.Speed})
+	sim, err := pvesim.New(scenario, pvesim.Options{Speed: testenv.Speed})
 	g := NewWithT(t)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(sim.Start(t.Context())).To(Succeed())
 	t.Cleanup(sim.Close)
-	w := &world{WithT: g, t: t, sim: sim, images: testworld.ServeImages(t, 64<<10), inUse: map[int]string{}}
+	w := &world{WithT: g, t: t, sim: sim, images: testenv.ServeImages(t, 64<<10), inUse: map[int]string{}}
 	w.object = &v1alpha1.ProxmoxTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: "ubuntu", UID: types.UID(uid), Generation: 1},
 		Spec: v1alpha1.ProxmoxTemplateSpec{
@@ -85,7 +85,7 @@ func (w *world) process() *process {
 	settings.TaskTimeout = 20 * time.Second
 	settings.Grace = 0
 	deps := template.Deps{
-		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Clock: &testworld.Clock{}, KubeCluster: kubeCluster, Settings: settings,
+		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Clock: &testenv.Clock{}, KubeCluster: kubeCluster, Settings: settings,
 	}
 	return &process{Provider: template.NewProvider(deps), w: w}
 }
@@ -100,22 +100,22 @@ func (w *world) client() proxmox.Client {
 	return c
 }
 
-func (w *world) wish() template.Wish {
+func (w *world) wish() template.Desired {
 	class := v1alpha1.ProxmoxNodeClass{}
 	class.Spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: w.object.Name}
 	if w.cdrom {
 		class.Spec.MetadataOptions.Type = v1alpha1.MetadataTypeCDROM
 	}
-	return template.WishOf(w.object, []v1alpha1.ProxmoxNodeClass{class})
+	return template.NewDesired(w.object, []v1alpha1.ProxmoxNodeClass{class})
 }
 
-func (w *world) around() template.Around {
-	return template.Around{Wishes: []template.Wish{w.wish()}, Needed: func(_ string, vmid int) string { return w.inUse[vmid] }}
+func (w *world) around() template.Usage {
+	return template.Usage{Desired: []template.Desired{w.wish()}, InUse: func(_ string, vmid int) string { return w.inUse[vmid] }}
 }
 
 // tend runs once on a Host.
 func (p *process) tend(ctx context.Context, host string) error {
-	_, err := p.Tend(ctx, p.w.wish(), region, host, p.w.around())
+	_, err := p.ReconcileHost(ctx, p.w.wish(), region, host, p.w.around())
 	return err
 }
 
@@ -146,7 +146,7 @@ func (p *process) removed() {
 			g.Expect(p.tend(p.w.t.Context(), host)).To(Succeed())
 		}
 		g.Expect(p.Inventory.RefreshAll(p.w.t.Context())).To(Succeed())
-		remains, err := p.Cleared(p.w.t.Context(), p.w.wish(), p.w.around())
+		remains, err := p.Cleanup(p.w.t.Context(), p.w.wish(), p.w.around())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(remains).To(BeEmpty())
 	}).WithTimeout(30 * time.Second).WithPolling(50 * time.Millisecond).Should(Succeed())

@@ -24,7 +24,7 @@ type one struct {
 
 // patient launches: a machine that is busy with other tests must not look like a
 // trouble that does not pass.
-func patient(s *instance.Settings) { s.LaunchPatience = time.Hour }
+func patient(s *instance.Settings) { s.LaunchRetryTimeout = time.Hour }
 
 func newCase(t *testing.T, on lab.Installation, act string, settings func(*instance.Settings)) *one {
 	t.Helper()

@@ -110,7 +110,7 @@ func record(t *testing.T, on lab.Installation) (calls, tasks, writes []place) {
 		if act == lab.ActDelete {
 			w.Delete("recorded")
 		}
-		w.Sim.ForgetRequests()
+		w.Sim.ResetRequests()
 		written.Store(0)
 		if err := p.Act(act, "recorded"); err != nil {
 			t.Fatalf("recording the %s, %v", act, err)

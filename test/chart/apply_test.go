@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(testworld.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
 
 // TestAllThatIsRenderedApplies lets a real API server judge everything that the chart can render, without storing it.
 func TestAllThatIsRenderedApplies(t *testing.T) {
@@ -31,7 +31,7 @@ customResources:
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, err := client.New(testworld.APIServer(t), client.Options{})
+	api, err := client.New(testenv.APIServer(t), client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

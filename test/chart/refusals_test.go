@@ -39,7 +39,7 @@ func TestEverySettingReachesTheController(t *testing.T) {
 	t.Parallel()
 	var values strings.Builder
 	values.WriteString("settings:\n")
-	for _, option := range operator.Table() {
+	for _, option := range operator.OptionTable() {
 		if option.Env != operator.CloudConfigVariable {
 			values.WriteString("  " + option.ChartValue() + ": v-" + option.Env + "\n")
 		}
@@ -48,7 +48,7 @@ func TestEverySettingReachesTheController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, option := range operator.Table() {
+	for _, option := range operator.OptionTable() {
 		if option.Env == operator.CloudConfigVariable {
 			continue
 		}

@@ -42,7 +42,7 @@ func TestCommandsParse(t *testing.T) {
 func TestSettingsExist(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
-	for _, option := range operator.Table() {
+	for _, option := range operator.OptionTable() {
 		known["settings."+option.ChartValue()] = true
 	}
 	for _, value := range []string{"batchMaxDuration", "batchIdleDuration", "preferencePolicy", "minValuesPolicy", "featureGates"} {

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/client-go/discovery"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // commandLines are the commands of all shell and console blocks and of the chart's
@@ -75,7 +75,7 @@ func TestKubectlCommandsNameWhatIsThere(t *testing.T) {
 // servedKinds are all names that kubectl takes for kinds.
 func servedKinds(t *testing.T) map[string]bool {
 	t.Helper()
-	client, err := discovery.NewDiscoveryClientForConfig(testworld.APIServer(t))
+	client, err := discovery.NewDiscoveryClientForConfig(testenv.APIServer(t))
 	if err != nil {
 		t.Fatal(err)
 	}

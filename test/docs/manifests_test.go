@@ -18,13 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // TestManifestsApply lets a real API server judge every manifest of the documents and of the examples, without storing it.
 func TestManifestsApply(t *testing.T) {
 	t.Parallel()
-	api, err := client.New(testworld.APIServer(t), client.Options{})
+	api, err := client.New(testenv.APIServer(t), client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestKilledInTheMiddleOfALaunch(t *testing.T) {
 		{"started", pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(2 * time.Second), Count: 1}, asked("POST /nodes/{node}/qemu/{vmid}/status/start")},
 	} {
 		t.Run(moment.name, func(t *testing.T) {
-			w.proxmox.ForgetRequests()
+			w.proxmox.ResetRequests()
 			if moment.fault != (pvesim.Fault{}) {
 				id, err := w.proxmox.AddFault(moment.fault)
 				must(t, err)

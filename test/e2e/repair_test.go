@@ -36,7 +36,7 @@ func TestRepair(t *testing.T) {
 	// 8 s until it counts as silent, and 20 more.
 	w := newWorld(t, setup{
 		gracePeriod: 8 * time.Second, featureGates: "NodeRepair=true",
-		args: []string{"--repair-unready-after", "20s", "--repair-asked-after", "1s", "--repair-drain-timeout", "10s"},
+		args: []string{"--repair-unready-toleration", "20s", "--repair-request-toleration", "1s", "--repair-drain-timeout", "10s"},
 	})
 	t.Run("shared", func(t *testing.T) {
 		t.Run("a node that is not ready is replaced", func(t *testing.T) {

@@ -64,7 +64,7 @@ func (w *world) tooManyReplicas(t *testing.T) {
 	p := w.newStaticPool(t, "toomany", "c1.8VCPU-16GB", replicas)
 	waiting := p.initialized(t, replicas, room)
 	for _, claim := range waiting {
-		message := p.hasEvent(t, claim, "WaitingForRoom")
+		message := p.hasEvent(t, claim, "WaitingForCapacity")
 		for _, host := range []string{"pve1", "pve2", "pve3", "pve4", "CPU"} {
 			if !strings.Contains(message, host) {
 				t.Errorf("the event of claim %s does not tell about %s: %s", claim, host, message)

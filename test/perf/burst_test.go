@@ -76,7 +76,7 @@ func burst(t *testing.T, hosts, perHost int) float64 {
 	took := w.Clock.Simulated(time.Since(began))
 	perHostMost := 0
 	for _, host := range w.Hosts {
-		perHostMost = max(perHostMost, p.View().VMs(lab.Region, host, "default"))
+		perHostMost = max(perHostMost, p.View().NodePoolVMs(lab.Region, host, "default"))
 	}
 	if left := len(w.Claims()); left != hosts*perHost {
 		t.Errorf("%d claims of %d failed", hosts*perHost-left, hosts*perHost)

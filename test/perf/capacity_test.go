@@ -34,7 +34,7 @@ type hundred struct {
 func (h *hundred) View() inventory.View { return h.view }
 
 func (h *hundred) publish() {
-	snapshot := inventory.NewSnapshot(inventory.Reading{Region: "r", Resources: h.resources, Configs: h.configs}, nil, inventory.VMIDRange{})
+	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Resources: h.resources, Configs: h.configs}, nil, inventory.VMIDRange{})
 	h.generation++
 	h.view = inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{})
 	h.view.Generation = h.generation
@@ -58,11 +58,11 @@ func largeFleet(t *testing.T) (*hundred, *instancetype.Provider, []*v1alpha1.Pro
 	for n := range 60 {
 		types = append(types, instancetype.Type{Name: fmt.Sprint("t", n), Family: "t", CPUs: 1 + n, MemoryBytes: int64(1+n) * 4 * gib, Pods: 110, EphemeralBytes: 30 * gib})
 	}
-	catalogue, err := instancetype.NewCatalogue(types)
+	catalogue, err := instancetype.NewCatalog(types)
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider, err := instancetype.New(instancetype.Deps{Inventory: h, Catalogue: catalogue})
+	provider, err := instancetype.New(instancetype.Deps{Inventory: h, Catalog: catalogue})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,14 +58,14 @@ func TestCallsPerNode(t *testing.T) {
 	var launches, deletes []float64
 	for i := range lessons + repeats(3, 7) {
 		name := fmt.Sprintf("pool-%d", i)
-		w.Sim.ForgetRequests()
+		w.Sim.ResetRequests()
 		launched(t, w, p, name)
 		launch := len(w.Sim.Requests())
 		// By then a poll has seen it.
 		if err := p.Refresh(); err != nil {
 			t.Fatal(err)
 		}
-		w.Sim.ForgetRequests()
+		w.Sim.ResetRequests()
 		deleted(t, w, p, name)
 		if i >= lessons {
 			launches, deletes = append(launches, float64(launch)), append(deletes, float64(len(w.Sim.Requests())))

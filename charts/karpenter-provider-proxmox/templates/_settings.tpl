@@ -101,49 +101,49 @@
 - name: CLONE_REFUSE_AFTER
   value: {{ include "karpenter.plain" .Values.settings.cloneRefuseAfter | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.launchPatience) }}
-- name: LAUNCH_PATIENCE
-  value: {{ include "karpenter.plain" .Values.settings.launchPatience | quote }}
+{{- if not (kindIs "invalid" .Values.settings.launchRetryTimeout) }}
+- name: LAUNCH_RETRY_TIMEOUT
+  value: {{ include "karpenter.plain" .Values.settings.launchRetryTimeout | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.launchFailurePause) }}
-- name: LAUNCH_FAILURE_PAUSE
-  value: {{ include "karpenter.plain" .Values.settings.launchFailurePause | quote }}
+{{- if not (kindIs "invalid" .Values.settings.launchFailureBackoff) }}
+- name: LAUNCH_FAILURE_BACKOFF
+  value: {{ include "karpenter.plain" .Values.settings.launchFailureBackoff | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.launchFailurePauseMax) }}
-- name: LAUNCH_FAILURE_PAUSE_MAX
-  value: {{ include "karpenter.plain" .Values.settings.launchFailurePauseMax | quote }}
+{{- if not (kindIs "invalid" .Values.settings.launchFailureBackoffMax) }}
+- name: LAUNCH_FAILURE_BACKOFF_MAX
+  value: {{ include "karpenter.plain" .Values.settings.launchFailureBackoffMax | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.roomPatience) }}
-- name: ROOM_PATIENCE
-  value: {{ include "karpenter.plain" .Values.settings.roomPatience | quote }}
+{{- if not (kindIs "invalid" .Values.settings.staticCapacityTimeout) }}
+- name: STATIC_CAPACITY_TIMEOUT
+  value: {{ include "karpenter.plain" .Values.settings.staticCapacityTimeout | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.joinTokenTtl) }}
 - name: JOIN_TOKEN_TTL
   value: {{ include "karpenter.plain" .Values.settings.joinTokenTtl | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.attemptPatience) }}
-- name: ATTEMPT_PATIENCE
-  value: {{ include "karpenter.plain" .Values.settings.attemptPatience | quote }}
+{{- if not (kindIs "invalid" .Values.settings.operationTimeout) }}
+- name: OPERATION_TIMEOUT
+  value: {{ include "karpenter.plain" .Values.settings.operationTimeout | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.shutdownTimeout) }}
 - name: SHUTDOWN_TIMEOUT
   value: {{ include "karpenter.plain" .Values.settings.shutdownTimeout | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.restartPause) }}
-- name: RESTART_PAUSE
-  value: {{ include "karpenter.plain" .Values.settings.restartPause | quote }}
+{{- if not (kindIs "invalid" .Values.settings.restartBackoff) }}
+- name: RESTART_BACKOFF
+  value: {{ include "karpenter.plain" .Values.settings.restartBackoff | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.restartLimit) }}
 - name: RESTART_LIMIT
   value: {{ include "karpenter.plain" .Values.settings.restartLimit | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.repairUnreadyAfter) }}
-- name: REPAIR_UNREADY_AFTER
-  value: {{ include "karpenter.plain" .Values.settings.repairUnreadyAfter | quote }}
+{{- if not (kindIs "invalid" .Values.settings.repairUnreadyToleration) }}
+- name: REPAIR_UNREADY_TOLERATION
+  value: {{ include "karpenter.plain" .Values.settings.repairUnreadyToleration | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.repairAskedAfter) }}
-- name: REPAIR_ASKED_AFTER
-  value: {{ include "karpenter.plain" .Values.settings.repairAskedAfter | quote }}
+{{- if not (kindIs "invalid" .Values.settings.repairRequestToleration) }}
+- name: REPAIR_REQUEST_TOLERATION
+  value: {{ include "karpenter.plain" .Values.settings.repairRequestToleration | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.repairDrainTimeout) }}
 - name: REPAIR_DRAIN_TIMEOUT
@@ -173,8 +173,8 @@
 - name: ORPHAN_SWEEP_INTERVAL
   value: {{ include "karpenter.plain" .Values.settings.orphanSweepInterval | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.orphanBrake) }}
-- name: ORPHAN_BRAKE
-  value: {{ include "karpenter.plain" .Values.settings.orphanBrake | quote }}
+{{- if not (kindIs "invalid" .Values.settings.orphanDeletionMaxFraction) }}
+- name: ORPHAN_DELETION_MAX_FRACTION
+  value: {{ include "karpenter.plain" .Values.settings.orphanDeletionMaxFraction | quote }}
 {{- end }}
 {{- end }}

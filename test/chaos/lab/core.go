@@ -147,7 +147,7 @@ func (p *Process) start(controller string, claim *karpv1.NodeClaim, do func(cont
 // create does what core does with the answer of Create.
 func (p *Process) create(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
 	in, err := p.Plan(ctx, claim, p.classOf(ctx, claim), nil)
-	if _, noRoom := errors.AsType[*instance.NoRoomError](err); noRoom {
+	if _, noRoom := errors.AsType[*instance.InsufficientCapacityError](err); noRoom {
 		return reconcile.Result{}, client.IgnoreNotFound(p.kube.Delete(ctx, claim))
 	}
 	if err != nil {

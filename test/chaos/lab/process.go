@@ -17,10 +17,10 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/handover"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/presence"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -42,8 +42,8 @@ type Process struct {
 	quiet     bool
 	kube      client.Client
 	launch    *launch.Controller
-	handover  *handover.Controller
-	presence  *presence.Controller
+	handover  *bootstrapcleanup.Controller
+	presence  *vmhealth.Controller
 	collector *garbagecollection.Controller
 
 	ctx  context.Context
@@ -107,7 +107,7 @@ func (w *World) Process(start Start) *Process {
 	s.VMIDs.From, s.VMIDs.To = FirstVMID, LastVMID
 	// These two are waited for in real time.
 	s.TaskTimeout = max(w.Clock.Real(s.TaskTimeout), 10*time.Second)
-	s.AttemptPatience = max(w.Clock.Real(s.AttemptPatience), 5*time.Second)
+	s.OperationTimeout = max(w.Clock.Real(s.OperationTimeout), 5*time.Second)
 	if start.Settings != nil {
 		start.Settings(&s)
 	}
@@ -118,14 +118,14 @@ func (w *World) Process(start Start) *Process {
 	})
 	p.launch = launch.NewController(launch.Deps{
 		Kube: p.kube, Instances: p.Provider, Types: instanceTypes, Recorder: silence{},
-		Pods: func(string) []types.NamespacedName { return nil }, Avoidance: launch.DefaultAvoidance(),
+		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: launch.DefaultFailureBackoff(),
 	})
-	p.handover = handover.NewController(p.Provider)
-	p.presence = presence.NewController(presence.Deps{
-		Kube: p.kube, Instances: p.Provider, Recorder: silence{}, Interval: pollInterval, Restarts: presence.DefaultRestartPolicy(),
+	p.handover = bootstrapcleanup.NewController(p.Provider)
+	p.presence = vmhealth.NewController(vmhealth.Deps{
+		Kube: p.kube, Instances: p.Provider, Recorder: silence{}, Interval: pollInterval, Restarts: vmhealth.DefaultRestartPolicy(),
 	})
 	rules := garbagecollection.DefaultRules()
-	rules.Grace = orphanGrace
+	rules.GracePeriod = orphanGrace
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
 		Kube: p.kube, Reader: p.kube, Instances: p.Provider, Recorder: silence{},
 		Rules: rules, Interval: pollInterval,

@@ -49,7 +49,7 @@ func NewController(instances *instance.Provider, recorder events.Recorder) *Cont
 // going count: only an adopted VM goes with its Claim.
 func elsewhere(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group && instance.MadeElsewhere(claim)
+	return ok && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group && instance.LaunchedByOther(claim)
 }
 
 // Register the Controller.
@@ -66,7 +66,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, nil
 	}
 	if claim.Annotations[v1alpha1.AnnotationAdopt] == "" {
-		if todo := c.instances.Unadopted(claim); todo != "" {
+		if todo := c.instances.UnadoptedMessage(claim); todo != "" {
 			c.recorder.Publish(event(claim, corev1.EventTypeWarning, instance.BlockedNotAdopted, todo))
 		}
 		return reconcile.Result{RequeueAfter: pause}, nil

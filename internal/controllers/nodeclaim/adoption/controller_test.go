@@ -24,7 +24,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 const (
@@ -36,23 +36,23 @@ const (
 // as far as that one goes: the VM's name and serial name the claim, its UUID is its
 // own, its notes carry no mark, and the claim has hashes of another version.
 type inherited struct {
-	*testworld.World
+	*testenv.Env
 	class *v1alpha1.ProxmoxNodeClass
 	claim *karpv1.NodeClaim
 }
 
 func inherit(t *testing.T) *inherited {
 	t.Helper()
-	w := testworld.New(t)
-	i := &inherited{World: w, class: w.Class()}
+	w := testenv.New(t)
+	i := &inherited{Env: w, class: w.Class()}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("a")}, Spec: corev1.NodeSpec{ProviderID: fmt.Sprintf("proxmox://region-1/%d", vmid)}}
 	w.Create(node)
 	node.Status.NodeInfo.SystemUUID = uuid
 	w.Expect(w.Kube.Status().Update(t.Context(), node)).To(Succeed())
 	i.claim = w.Claim("a", i.class, func(c *karpv1.NodeClaim) {
 		c.Finalizers = []string{karpv1.TerminationFinalizer}
-		c.Labels[corev1.LabelTopologyZone], c.Labels[corev1.LabelTopologyRegion] = "pve1", testworld.Region
-		c.Labels[corev1.LabelInstanceTypeStable], c.Labels[karpv1.CapacityTypeLabelKey] = testworld.InstanceType, karpv1.CapacityTypeOnDemand
+		c.Labels[corev1.LabelTopologyZone], c.Labels[corev1.LabelTopologyRegion] = "pve1", testenv.Region
+		c.Labels[corev1.LabelInstanceTypeStable], c.Labels[karpv1.CapacityTypeLabelKey] = testenv.InstanceType, karpv1.CapacityTypeOnDemand
 		c.Annotations = map[string]string{
 			v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: "v1",
 			v1alpha1.AnnotationInPlaceUpdateHash: "2", v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
@@ -61,12 +61,12 @@ func inherit(t *testing.T) *inherited {
 	t.Cleanup(func() { i.letGo() })
 	i.claim.Status.ProviderID, i.claim.Status.ImageID, i.claim.Status.NodeName = node.Spec.ProviderID, "1000-1a2b3c", node.Name
 	w.Expect(w.Kube.Status().Update(t.Context(), i.claim)).To(Succeed())
-	c := w.Clients[testworld.Region]
+	c := w.Clients[testenv.Region]
 	i.done(c.CloneVM(t.Context(), proxmox.CloneRequest{
 		Host: "pve1", TemplateID: 9000, VMID: vmid, Name: i.claim.Name, Full: true, Storage: "local-lvm",
 		Description: "Karpenter managed instance, class=default, capacity-type=on-demand",
 	}))
-	i.set("smbios1", proxmox.SMBIOS{UUID: strings.ToUpper(uuid), SKU: testworld.InstanceType, Serial: fmt.Sprintf("h=%s;i=%d", i.claim.Name, vmid)}.Encode())
+	i.set("smbios1", proxmox.SMBIOS{UUID: strings.ToUpper(uuid), SKU: testenv.InstanceType, Serial: fmt.Sprintf("h=%s;i=%d", i.claim.Name, vmid)}.Encode())
 	i.set("cores", "2")
 	i.done(c.StartVM(t.Context(), "pve1", vmid))
 	w.Refresh()
@@ -82,20 +82,20 @@ func (i *inherited) letGo() {
 func (i *inherited) done(task proxmox.UPID, err error) {
 	i.T.Helper()
 	i.Expect(err).NotTo(HaveOccurred())
-	status, err := proxmox.WaitTask(i.T.Context(), i.Clients[testworld.Region], task, proxmox.WaitOptions{Clock: i.Clock})
+	status, err := proxmox.WaitTask(i.T.Context(), i.Clients[testenv.Region], task, proxmox.WaitOptions{Clock: i.Clock})
 	i.Expect(err).NotTo(HaveOccurred())
 	i.Expect(status.Err()).NotTo(HaveOccurred())
 }
 
 func (i *inherited) set(key, value string) {
 	i.T.Helper()
-	i.Expect(i.Clients[testworld.Region].UpdateVM(i.T.Context(), "pve1", vmid, proxmox.ConfigChange{Set: map[string]string{key: value}})).To(Succeed())
+	i.Expect(i.Clients[testenv.Region].UpdateVM(i.T.Context(), "pve1", vmid, proxmox.ConfigChange{Set: map[string]string{key: value}})).To(Succeed())
 }
 
 // replaceBIOS makes another machine of the VM: the change waits for a new start.
 func (i *inherited) replaceBIOS(bios proxmox.SMBIOS) {
 	i.T.Helper()
-	c := i.Clients[testworld.Region]
+	c := i.Clients[testenv.Region]
 	i.done(c.StopVM(i.T.Context(), "pve1", vmid))
 	i.set("smbios1", bios.Encode())
 	i.done(c.StartVM(i.T.Context(), "pve1", vmid))
@@ -104,14 +104,14 @@ func (i *inherited) replaceBIOS(bios proxmox.SMBIOS) {
 
 func (i *inherited) config() proxmox.VMConfig {
 	i.T.Helper()
-	cfg, err := i.Clients[testworld.Region].VMConfig(i.T.Context(), "pve1", vmid)
+	cfg, err := i.Clients[testenv.Region].VMConfig(i.T.Context(), "pve1", vmid)
 	i.Expect(err).NotTo(HaveOccurred())
 	return cfg
 }
 
 func (i *inherited) runs() bool {
 	i.T.Helper()
-	state, err := i.Clients[testworld.Region].VMStatus(i.T.Context(), "pve1", vmid)
+	state, err := i.Clients[testenv.Region].VMStatus(i.T.Context(), "pve1", vmid)
 	i.Expect(err).NotTo(HaveOccurred())
 	return state.Running
 }
@@ -119,9 +119,9 @@ func (i *inherited) runs() bool {
 // reconcile looks at the claim once.
 func (i *inherited) reconcile() reconcile.Result {
 	i.T.Helper()
-	result, err := adoption.NewController(i.Instances, i.Events).Reconcile(i.T.Context(), testworld.Reread(i.World, i.claim))
+	result, err := adoption.NewController(i.Instances, i.Events).Reconcile(i.T.Context(), testenv.Reread(i.Env, i.claim))
 	i.Expect(err).NotTo(HaveOccurred())
-	testworld.Reread(i.World, i.claim)
+	testenv.Reread(i.Env, i.claim)
 	return result
 }
 
@@ -140,13 +140,13 @@ func (i *inherited) kept() bool {
 }
 
 func (i *inherited) get() (instance.VM, error) {
-	return i.Instances.Get(i.T.Context(), v1alpha1.ProviderID{Region: testworld.Region, VMID: vmid})
+	return i.Instances.Get(i.T.Context(), v1alpha1.ProviderID{Region: testenv.Region, VMID: vmid})
 }
 
 // blocked expects that a removal waits, and gives what it waits for.
 func (i *inherited) blocked(reason string) string {
 	i.T.Helper()
-	gone, err := i.Instances.Delete(i.T.Context(), testworld.Reread(i.World, i.claim))
+	gone, err := i.Instances.Delete(i.T.Context(), testenv.Reread(i.Env, i.claim))
 	i.Expect(gone).To(BeFalse())
 	blocked, ok := errors.AsType[*instance.BlockedError](err)
 	i.Expect(ok).To(BeTrue(), "%v", err)
@@ -225,7 +225,7 @@ func TestAVMThatIsHandedOverIsOurs(t *testing.T) {
 	i.Expect(after).To(Equal(before), "a running VM is changed in nothing else")
 
 	in := i.Intent(i.claim)
-	i.Expect(in).To(And(HaveField("VMID", vmid), HaveField("Host", "pve1"), HaveField("InstanceType", testworld.InstanceType), HaveField("Cores", 2), HaveField("Storage", "local-lvm")))
+	i.Expect(in).To(And(HaveField("VMID", vmid), HaveField("Host", "pve1"), HaveField("InstanceType", testenv.InstanceType), HaveField("Cores", 2), HaveField("Storage", "local-lvm")))
 	i.Expect(i.claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 	i.Expect(i.kept()).To(BeTrue())
 	got, err := i.get()
@@ -288,7 +288,7 @@ func TestWhatDoesNotFitIsNotAdopted(t *testing.T) {
 				i.Expect(i.Kube.Status().Update(t.Context(), i.claim)).To(Succeed())
 			}
 			i.handOver(c.value)
-			i.Sim.ForgetRequests()
+			i.Sim.ResetRequests()
 			i.Expect(i.reconcile().RequeueAfter).To(BeNumerically(">", 0), "it is looked at again")
 			i.Expect(i.Events.Messages("AdoptionRefused")).To(ConsistOf(ContainSubstring(c.says)))
 			i.Expect(i.claim.Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
@@ -303,7 +303,7 @@ func (i *inherited) reportUUID(value string) {
 	i.T.Helper()
 	node := &corev1.Node{}
 	node.Name = i.claim.Status.NodeName
-	testworld.Reread(i.World, node)
+	testenv.Reread(i.Env, node)
 	node.Status.NodeInfo.SystemUUID = value
 	i.Expect(i.Kube.Status().Update(i.T.Context(), node)).To(Succeed())
 }
@@ -311,9 +311,9 @@ func (i *inherited) reportUUID(value string) {
 // A NodePool may put the annotation on claims of our own, where it means nothing.
 func TestTheWordChangesNothingForAVMOfOurs(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	claim := w.Launched("ours", w.Class(), func(c *karpv1.NodeClaim) { c.Annotations = map[string]string{v1alpha1.AnnotationAdopt: uuid} })
-	cfg, err := w.Clients[testworld.Region].VMConfig(t.Context(), "pve1", w.Intent(claim).VMID)
+	cfg, err := w.Clients[testenv.Region].VMConfig(t.Context(), "pve1", w.Intent(claim).VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	mark, _ := ownership.Read(cfg.Description())
 	w.Expect(mark).To(And(HaveField("ClaimUID", string(claim.UID)), HaveField("UUID", "")))
@@ -324,11 +324,11 @@ func TestTheWordChangesNothingForAVMOfOurs(t *testing.T) {
 
 func TestClaimsOfOursAndOfOthersAreNotLookedAt(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	ours, fresh := w.Planned("ours", class), w.Claim("fresh", class)
 	w.Annotate(ours, map[string]string{v1alpha1.AnnotationAdopt: uuid})
-	w.Sim.ForgetRequests()
+	w.Sim.ResetRequests()
 	for _, claim := range []*karpv1.NodeClaim{ours, fresh} {
 		result, err := adoption.NewController(w.Instances, w.Events).Reconcile(t.Context(), claim)
 		w.Expect(err).NotTo(HaveOccurred())

@@ -92,8 +92,8 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if !needed {
 		return reconcile.Result{RequeueAfter: pause}, nil
 	}
-	err = c.instances.RoomFor(replacement, class)
-	if noRoom, ok := errors.AsType[*instance.NoRoomError](err); ok {
+	err = c.instances.CheckCapacity(replacement, class)
+	if noRoom, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
 		c.recorder.Publish(waits(claim, pool, noRoom)...)
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("looking for room for the replacement of nodeclaim %s, %w", claim.Name, err)
@@ -121,7 +121,7 @@ func (c *Controller) replacement(ctx context.Context, claim *karpv1.NodeClaim, p
 
 // waits tells it on the Claim, and once for all of them on the pool.
 func waits(claim *karpv1.NodeClaim, pool *karpv1.NodePool, why error) []events.Event {
-	const reason = "DriftWaitsForRoom"
+	const reason = "DriftWaitingForCapacity"
 	return []events.Event{
 		{
 			InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason,

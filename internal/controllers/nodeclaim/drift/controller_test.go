@@ -15,15 +15,15 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/drift"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-const waits = "DriftWaitsForRoom"
+const waits = "DriftWaitingForCapacity"
 
 // cores gives every Host that many: a VM of the tests takes two, and two are kept for the Host.
-func cores(n int) testworld.Option {
-	return testworld.Scenario(func(s *pvesim.Scenario) {
+func cores(n int) testenv.Option {
+	return testenv.Scenario(func(s *pvesim.Scenario) {
 		for i := range s.Hosts {
 			s.Hosts[i].Cores = n
 		}
@@ -31,7 +31,7 @@ func cores(n int) testworld.Option {
 }
 
 // drifting is a claim that core has found to be drifted, with a pod on its Node.
-func drifting(w *testworld.World, pods ...string) (*v1alpha1.ProxmoxNodeClass, *karpv1.NodeClaim) {
+func drifting(w *testenv.Env, pods ...string) (*v1alpha1.ProxmoxNodeClass, *karpv1.NodeClaim) {
 	w.T.Helper()
 	class := w.Class()
 	w.Pool(class)
@@ -51,19 +51,19 @@ func drifting(w *testworld.World, pods ...string) (*v1alpha1.ProxmoxNodeClass, *
 	return class, claim
 }
 
-func look(w *testworld.World, claim *karpv1.NodeClaim) time.Duration {
+func look(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
 	w.T.Helper()
-	result, err := drift.NewController(w.Kube, w.Instances, w.Events).Reconcile(w.T.Context(), testworld.Reread(w, claim))
+	result, err := drift.NewController(w.Kube, w.Instances, w.Events).Reconcile(w.T.Context(), testenv.Reread(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
 
 func TestDriftThatWaitsForRoomSaysSoUntilThereIsSome(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(2), cores(4))
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), cores(4))
 	class, claim := drifting(w, "app")
 	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: w.Named("pool")}}
-	testworld.Reread(w, pool)
+	testenv.Reread(w, pool)
 	// Somebody has what is left.
 	other := w.Planned("other", class)
 
@@ -75,14 +75,14 @@ func TestDriftThatWaitsForRoomSaysSoUntilThereIsSome(t *testing.T) {
 	w.Expect(w.Events.About(pool)).To(Equal([]string{waits}))
 	w.Expect(w.Events.Messages(waits)).To(HaveEach(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"))))
 
-	w.Instances.Forget(string(other.UID))
+	w.Instances.ReleaseClaim(string(other.UID))
 	w.Expect(look(w, claim)).To(BeNumerically(">", 0))
 	w.Expect(w.Events.Messages(waits)).To(HaveLen(2), "there is room now")
 }
 
 func TestDriftThatNeedsNoRoomIsQuiet(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), cores(4))
+	w := testenv.New(t, testenv.Still(), cores(4))
 	_, claim := drifting(w)
 	w.Clock.Advance(2 * time.Minute)
 	w.Expect(look(w, claim)).To(BeNumerically(">", 0))

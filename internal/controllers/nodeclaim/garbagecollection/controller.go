@@ -37,26 +37,26 @@ type Policy string
 
 const (
 	// Remove removes orphans after the grace period.
-	Remove Policy = "remove"
+	PolicyRemove Policy = "remove"
 	// Report only tells about them.
-	Report Policy = "report"
+	PolicyReport Policy = "report"
 )
 
 // Rules say when something is an orphan, and what becomes of it.
 type Rules struct {
 	Policy Policy
 	// Grace is how long something must look orphaned before it is removed.
-	Grace time.Duration
+	GracePeriod time.Duration
 	// Sweep is how often tokens are looked through. Storages take turns.
-	Sweep time.Duration
+	SweepInterval time.Duration
 	// Brake is the share of all VMs above which none is removed: after an etcd
 	// restore, or with the wrong kubeconfig, live nodes look like orphans.
-	Brake float64
+	MaxFraction float64
 }
 
 // DefaultRules are the documented defaults.
 func DefaultRules() Rules {
-	return Rules{Policy: Remove, Grace: time.Minute, Sweep: 5 * time.Minute, Brake: 0.5}
+	return Rules{Policy: PolicyRemove, GracePeriod: time.Minute, SweepInterval: 5 * time.Minute, MaxFraction: 0.5}
 }
 
 // Deps of the Controller.
@@ -163,7 +163,7 @@ func (c *Controller) claims(ctx context.Context, reader client.Reader) (map[stri
 func (c *Controller) orphans(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	orphans := c.due(vms, claims)
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(orphans)))
-	if len(orphans) > brakeFloor && float64(len(orphans)) > c.Brake*float64(len(vms)) {
+	if len(orphans) > brakeFloor && float64(len(orphans)) > c.MaxFraction*float64(len(vms)) {
 		log.FromContext(ctx).Error(nil, "too many VMs look orphaned at once, removing none: was etcd restored, or is this the wrong Kubernetes cluster?",
 			"orphans", len(orphans), "vms", len(vms))
 		c.metrics.braked.Inc()
@@ -171,12 +171,12 @@ func (c *Controller) orphans(ctx context.Context, vms []instance.VM, claims map[
 	}
 	for _, vm := range orphans {
 		logger := log.FromContext(ctx).WithValues("NodeClaim", klog.KRef("", vm.Name), "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
-		if c.Policy == Report {
+		if c.Policy == PolicyReport {
 			logger.Info("a VM's claim is gone; not removing it, as the orphan policy says")
 			c.Recorder.Publish(orphanFound(vm))
 			continue
 		}
-		gone, err := c.Instances.RemoveOrphan(log.IntoContext(ctx, logger), vm)
+		gone, err := c.Instances.DeleteOrphan(log.IntoContext(ctx, logger), vm)
 		switch {
 		case err != nil:
 			logger.Error(err, "removing a VM whose claim is gone")
@@ -195,8 +195,8 @@ func (c *Controller) reservations(vms []instance.VM, claims map[string]*karpv1.N
 		withVM[vm.ClaimUID] = true
 	}
 	for uid, reservation := range c.Instances.Inventory.View().Reservations {
-		if claims[uid] == nil && !withVM[uid] && c.clock.Since(reservation.Made) > c.Grace {
-			c.Instances.Forget(uid)
+		if claims[uid] == nil && !withVM[uid] && c.clock.Since(reservation.CreatedAt) > c.GracePeriod {
+			c.Instances.ReleaseClaim(uid)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (c *Controller) due(vms []instance.VM, claims map[string]*karpv1.NodeClaim)
 			since = now
 		}
 		suspected[vm.ClaimUID] = since
-		if now.Sub(since) >= c.Grace {
+		if now.Sub(since) >= c.GracePeriod {
 			out = append(out, vm)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -27,15 +27,15 @@ const grace = time.Minute
 
 // collector is the controller and what it counted.
 type collector struct {
-	*testworld.World
+	*testenv.Env
 	*garbagecollection.Controller
 	registry *prometheus.Registry
 }
 
-func collect(w *testworld.World, policy garbagecollection.Policy) *collector {
+func collect(w *testenv.Env, policy garbagecollection.Policy) *collector {
 	registry, rules := prometheus.NewRegistry(), garbagecollection.DefaultRules()
-	rules.Policy, rules.Grace = policy, grace
-	return &collector{World: w, registry: registry, Controller: garbagecollection.NewController(garbagecollection.Deps{
+	rules.Policy, rules.GracePeriod = policy, grace
+	return &collector{Env: w, registry: registry, Controller: garbagecollection.NewController(garbagecollection.Deps{
 		Kube: w.Kube, Reader: w.Kube, Instances: w.Instances, Recorder: w.Events,
 		Rules: rules, Interval: time.Second, Registerer: registry,
 	})}
@@ -44,7 +44,7 @@ func collect(w *testworld.World, policy garbagecollection.Policy) *collector {
 // look once, with a fresh view.
 func (c *collector) look() {
 	c.T.Helper()
-	c.World.Refresh()
+	c.Env.Refresh()
 	result, err := c.Reconcile(c.T.Context())
 	c.Expect(err).NotTo(HaveOccurred())
 	c.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
@@ -69,7 +69,7 @@ func (c *collector) count(name, kind string) float64 {
 }
 
 // orphaned is a VM whose claim was torn out.
-func orphaned(w *testworld.World, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
+func orphaned(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
 	w.Expect(w.Kube.Delete(w.T.Context(), claim)).To(Succeed())
 	w.Expect(w.Gone(claim)).To(BeTrue())
@@ -78,17 +78,17 @@ func orphaned(w *testworld.World, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 
 func TestAVMWithoutItsClaimIsRemovedAfterTheGracePeriod(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	live, orphan := w.Launched("live", class), orphaned(w, w.Launched("orphan", class))
-	c := collect(w, garbagecollection.Remove)
+	c := collect(w, garbagecollection.PolicyRemove)
 	c.look()
 	w.Expect(w.VMs()).To(HaveLen(2), "it may be a mistake of the moment")
 
 	w.Clock.Advance(grace + time.Second)
 	w.Eventually(func() int { c.look(); return len(w.VMs()) }).WithTimeout(10 * time.Second).Should(Equal(1))
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(live).VMID)))
-	w.Expect(w.Events.About(orphan)).To(Equal([]string{"OrphanedVMRemoved"}))
+	w.Expect(w.Events.About(orphan)).To(Equal([]string{"OrphanedVMDeleted"}))
 	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
 	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(live.UID))))
 	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "vm")).To(BeEquivalentTo(1))
@@ -97,9 +97,9 @@ func TestAVMWithoutItsClaimIsRemovedAfterTheGracePeriod(t *testing.T) {
 
 func TestReportOnlyTellsAndLeaves(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	orphan := orphaned(w, w.Launched("orphan", w.Class()))
-	c := collect(w, garbagecollection.Report)
+	c := collect(w, garbagecollection.PolicyReport)
 	c.look()
 	w.Clock.Advance(10 * time.Minute)
 	c.look()
@@ -113,33 +113,33 @@ func TestReportOnlyTellsAndLeaves(t *testing.T) {
 
 func TestTooManyOrphansAtOnceAreNotBelieved(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	for _, name := range []string{"a", "b", "c", "d"} {
 		orphaned(w, w.Launched(name, class))
 	}
 	w.Launched("live", class)
-	c := collect(w, garbagecollection.Remove)
+	c := collect(w, garbagecollection.PolicyRemove)
 	c.look()
 	w.Clock.Advance(grace + time.Second)
 	c.look()
 	c.look()
 	w.Expect(w.VMs()).To(HaveLen(5))
-	w.Expect(c.count("karpenter_proxmox_orphans_braked_total", "")).To(BeNumerically(">=", 1))
+	w.Expect(c.count("karpenter_proxmox_orphan_deletions_blocked_total", "")).To(BeNumerically(">=", 1))
 	w.Expect(c.count("karpenter_proxmox_orphans", "vm")).To(BeEquivalentTo(4))
 	w.Expect(w.Tokens()).To(HaveLen(5), "what belongs to those VMs stays, too")
 }
 
 func TestAnotherKubernetesClustersVMsAndDrivesAreNotOurs(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	theirs := *w
-	theirs.Instances = w.Neighbour()
+	theirs.Instances = w.Neighbor()
 	claim := theirs.Planned("theirs", class)
 	w.Expect(theirs.Instances.Launch(t.Context(), claim, class)).To(Succeed())
 	orphaned(w, claim)
-	c := collect(w, garbagecollection.Remove)
+	c := collect(w, garbagecollection.PolicyRemove)
 	c.look()
 	w.Clock.Advance(10 * time.Minute)
 	c.look()
@@ -152,13 +152,13 @@ func TestAnotherKubernetesClustersVMsAndDrivesAreNotOurs(t *testing.T) {
 
 func TestABootDriveAndATokenWithoutClaimAndVMAreRemoved(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	live, gone := w.Launched("live", class), w.Launched("gone", class)
 	w.DestroyByHand("pve1", w.Intent(gone).VMID)
 	orphaned(w, gone)
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(2))
-	c := collect(w, garbagecollection.Remove)
+	c := collect(w, garbagecollection.PolicyRemove)
 	c.look()
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(2), "it is younger than the grace period")
 	for range 10 * 6 { // storages take turns
@@ -173,35 +173,35 @@ func TestABootDriveAndATokenWithoutClaimAndVMAreRemoved(t *testing.T) {
 
 func TestABootDriveThatCameAfterItWasTakenBackIsRemoved(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	joining, joined := w.Launched("joining", class), w.Launched("joined", class)
 	drives := w.BootDrives("pve1")
-	w.Expect(w.Instances.TakeBackBootDrive(t.Context(), joined)).To(Succeed())
+	w.Expect(w.Instances.CleanupBootDrive(t.Context(), joined)).To(Succeed())
 	// An upload whose answer was lost ends only now.
 	for _, volume := range drives {
 		if name := strings.TrimPrefix(volume, "local:iso/"); strings.Contains(name, string(joined.UID)) {
-			task, err := w.Clients[testworld.Region].UploadISO(t.Context(), "pve1", "local", name, []byte("late"))
+			task, err := w.Clients[testenv.Region].UploadISO(t.Context(), "pve1", "local", name, []byte("late"))
 			w.Expect(err).NotTo(HaveOccurred())
-			_, err = proxmox.WaitTask(t.Context(), w.Clients[testworld.Region], task, proxmox.WaitOptions{Clock: w.Clock})
+			_, err = proxmox.WaitTask(t.Context(), w.Clients[testenv.Region], task, proxmox.WaitOptions{Clock: w.Clock})
 			w.Expect(err).NotTo(HaveOccurred())
 		}
 	}
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(2))
 	w.Clock.Advance(10 * time.Minute)
-	collect(w, garbagecollection.Remove).look()
+	collect(w, garbagecollection.PolicyRemove).look()
 	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(joining.UID))), "whoever still joins needs its own")
 }
 
 func TestWhatAClaimHeldIsGivenBackWhenItIsGone(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
-	free := func() int { return w.Inventory.View().Free(testworld.Region, "pve1").CPUs }
+	free := func() int { return w.Inventory.View().Free(testenv.Region, "pve1").CPUs }
 	before := free()
 	live, gone := w.Planned("live", class), w.Planned("gone", class)
 	orphaned(w, gone)
-	c := collect(w, garbagecollection.Remove)
+	c := collect(w, garbagecollection.PolicyRemove)
 	c.look()
 	w.Expect(free()).To(Equal(before - 4))
 	w.Clock.Advance(grace + time.Second)
@@ -211,7 +211,7 @@ func TestWhatAClaimHeldIsGivenBackWhenItIsGone(t *testing.T) {
 
 func TestANodeIsRemovedWhenItsVMIsProvenGone(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	live := w.Launched("live", class)
 	node := func(name, providerID string, ready corev1.ConditionStatus, labels map[string]string) *corev1.Node {
@@ -230,7 +230,7 @@ func TestANodeIsRemovedWhenItsVMIsProvenGone(t *testing.T) {
 		"it is of another cloud":       node("aws", "aws:///eu-west-1a/i-0123", corev1.ConditionUnknown, pool()),
 		"its region is not ours":       node("region", "proxmox://region-9/20004", corev1.ConditionUnknown, pool()),
 	}
-	c := collect(w, garbagecollection.Remove)
+	c := collect(w, garbagecollection.PolicyRemove)
 	c.look()
 	w.Expect(w.Gone(ghost)).To(BeFalse(), "it is younger than the grace period")
 	w.Clock.Advance(2 * time.Minute) // less than a sweep: core waits for it
@@ -243,15 +243,15 @@ func TestANodeIsRemovedWhenItsVMIsProvenGone(t *testing.T) {
 
 func TestNothingIsRemovedWhileAClusterWasNeverRead(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Unread(), testworld.OtherHosts(1))
-	w.Expect(w.Inventory.Refresh(t.Context(), testworld.Region)).To(Succeed())
+	w := testenv.New(t, testenv.Unread(), testenv.OtherHosts(1))
+	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
 	class := w.Class()
 	claim := w.Planned("a", class)
 	w.Expect(w.Instances.Launch(t.Context(), claim, class)).To(Succeed())
 	orphaned(w, claim)
-	c := collect(w, garbagecollection.Remove)
+	c := collect(w, garbagecollection.PolicyRemove)
 	for range 3 {
-		w.Expect(w.Inventory.Refresh(t.Context(), testworld.Region)).To(Succeed())
+		w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
 		_, err := c.Reconcile(t.Context())
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Clock.Advance(10 * time.Minute)
@@ -263,7 +263,7 @@ func TestNothingIsRemovedWhileAClusterWasNeverRead(t *testing.T) {
 
 func TestWhoAsksIsShownEverythingAndNothingIsRemoved(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	w.Launched("live", class)
 	running, destroyed := orphaned(w, w.Launched("running", class)), orphaned(w, w.Launched("destroyed", class))
@@ -292,9 +292,9 @@ func TestWhoAsksIsShownEverythingAndNothingIsRemoved(t *testing.T) {
 // To list all Claims past the cache is dear, and nearly always for nothing.
 func TestWhereNothingIsMissingTheCacheWillDo(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	live := w.Launched("live", w.Class())
-	c := collect(w, garbagecollection.Remove)
+	c := collect(w, garbagecollection.PolicyRemove)
 	past := &counting{Reader: w.Kube}
 	c.Reader = past
 	c.look() // tokens and Nodes are looked through now and then
@@ -323,15 +323,15 @@ func (c *counting) List(ctx context.Context, list client.ObjectList, opts ...cli
 // A VM that cannot be stopped keeps nothing else from being given back.
 func TestAStubbornOrphanHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
-	w.Instances.Settings.AttemptPatience = 200 * time.Millisecond
+	w := testenv.New(t, testenv.Still())
+	w.Instances.Settings.OperationTimeout = 200 * time.Millisecond
 	class := w.Class()
 	stubborn := orphaned(w, w.Launched("stubborn", class))
 	before := len(w.Inventory.View().Reservations)
 	orphaned(w, w.Planned("gone", class))
 	_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmstop", Hang: true})
 	w.Expect(err).NotTo(HaveOccurred())
-	c := collect(w, garbagecollection.Remove)
+	c := collect(w, garbagecollection.PolicyRemove)
 	c.look()
 	w.Clock.Advance(grace + time.Second)
 	c.look() // comes back, although the stop does not

@@ -41,7 +41,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Help: "Things that were removed because their claim was gone.",
 		}, []string{"kind"}),
 		braked: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "orphans_braked_total",
+			Namespace: namespace, Subsystem: subsystem, Name: "orphan_deletions_blocked_total",
 			Help: "Looks at which nothing was removed because too much looked orphaned at once.",
 		}),
 	}
@@ -68,7 +68,7 @@ func orphanFound(vm instance.VM) events.Event {
 
 func orphanRemoved(vm instance.VM) events.Event {
 	return events.Event{
-		InvolvedObject: claimOf(vm), Type: corev1.EventTypeNormal, Reason: "OrphanedVMRemoved",
+		InvolvedObject: claimOf(vm), Type: corev1.EventTypeNormal, Reason: "OrphanedVMDeleted",
 		Message:      fmt.Sprintf("VM %d on host %s of region %s had no claim any more and was removed", vm.VMID, vm.Host, vm.Region),
 		DedupeValues: []string{vm.ClaimUID},
 	}

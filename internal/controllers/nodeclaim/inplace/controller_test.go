@@ -14,29 +14,29 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // running is a claim as core stores it, with the hash that Create answered.
-func running(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+func running(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	w.T.Helper()
 	return w.Launched("a", class, func(c *karpv1.NodeClaim) {
 		c.Annotations = map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: class.InPlaceHash()}
 	})
 }
 
-func config(w *testworld.World, claim *karpv1.NodeClaim) proxmox.VMConfig {
+func config(w *testenv.Env, claim *karpv1.NodeClaim) proxmox.VMConfig {
 	w.T.Helper()
-	cfg, err := w.Clients[testworld.Region].VMConfig(w.T.Context(), "pve1", w.Intent(claim).VMID)
+	cfg, err := w.Clients[testenv.Region].VMConfig(w.T.Context(), "pve1", w.Intent(claim).VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	return cfg
 }
 
 func TestAChangeOfTagsAndSecurityGroupsReachesRunningVMs(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
-	w.Manage(func(kube client.Client) testworld.Registrar {
+	w := testenv.New(t)
+	w.Manage(func(kube client.Client) testenv.Registrar {
 		return inplace.NewController(kube, w.Instances, w.Events)
 	})
 	class := w.Class()
@@ -44,11 +44,11 @@ func TestAChangeOfTagsAndSecurityGroupsReachesRunningVMs(t *testing.T) {
 	before := config(w, claim)
 	w.Expect(before.NICs()[0].Firewall).To(BeFalse())
 
-	testworld.Reread(w, class).Spec.Tags = []string{"Web", "karpenter"}
+	testenv.Reread(w, class).Spec.Tags = []string{"Web", "karpenter"}
 	class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}}
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 	w.Eventually(func() string {
-		return testworld.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]
+		return testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]
 	}).WithTimeout(10 * time.Second).Should(Equal(class.InPlaceHash()))
 	after := config(w, claim)
 	w.Expect(after.Tags()).To(ConsistOf("karpenter", "web"))
@@ -61,7 +61,7 @@ func TestAChangeOfTagsAndSecurityGroupsReachesRunningVMs(t *testing.T) {
 
 func TestAChangeOfTheResourcePoolMovesRunningVMs(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Pools = append(s.Pools, pvesim.Pool{ID: "old"}, pvesim.Pool{ID: "new"}, pvesim.Pool{ID: "admins"})
 		s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Pool.Audit", "Pool.Allocate")
 	}))
@@ -70,16 +70,16 @@ func TestAChangeOfTheResourcePoolMovesRunningVMs(t *testing.T) {
 	c := inplace.NewController(w.Kube, w.Instances, w.Events)
 	pool := func() string {
 		w.Refresh()
-		guest, ok := w.Inventory.View().Guest(testworld.Region, w.Intent(claim).VMID)
+		guest, ok := w.Inventory.View().Guest(testenv.Region, w.Intent(claim).VMID)
 		w.Expect(ok).To(BeTrue())
 		return guest.Pool
 	}
 	change := func(pool string) {
-		testworld.Reread(w, class).Spec.ResourcePool = pool
+		testenv.Reread(w, class).Spec.ResourcePool = pool
 		w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-		_, err := c.Reconcile(t.Context(), testworld.Reread(w, claim))
+		_, err := c.Reconcile(t.Context(), testenv.Reread(w, claim))
 		w.Expect(err).NotTo(HaveOccurred())
-		w.Expect(testworld.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).To(Equal(class.InPlaceHash()))
+		w.Expect(testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).To(Equal(class.InPlaceHash()))
 	}
 	w.Expect(pool()).To(Equal("old"))
 	change("new")
@@ -90,7 +90,7 @@ func TestAChangeOfTheResourcePoolMovesRunningVMs(t *testing.T) {
 	w.Expect(pool()).To(Equal("old"))
 	w.Expect(w.Running(claim)).To(BeTrue())
 
-	w.Expect(w.Clients[testworld.Region].MoveToPool(t.Context(), w.Intent(claim).VMID, "old", "admins")).To(Succeed())
+	w.Expect(w.Clients[testenv.Region].MoveToPool(t.Context(), w.Intent(claim).VMID, "old", "admins")).To(Succeed())
 	w.Refresh()
 	change("new")
 	w.Expect(pool()).To(Equal("admins"), "where an admin put it, it stays")
@@ -99,25 +99,25 @@ func TestAChangeOfTheResourcePoolMovesRunningVMs(t *testing.T) {
 
 func TestAPoolThatTheTokenMayNotChangeIsTold(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Pools = append(s.Pools, pvesim.Pool{ID: "old"}, pvesim.Pool{ID: "new"})
 	}))
 	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "old" })
 	claim := running(w, class)
-	testworld.Reread(w, class).Spec.ResourcePool = "new"
+	testenv.Reread(w, class).Spec.ResourcePool = "new"
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), testworld.Reread(w, claim))
+	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), testenv.Reread(w, claim))
 	w.Expect(err).To(MatchError(ContainSubstring("Pool.Allocate")))
 	w.Expect(w.Events.Messages("InPlaceUpdateFailed")).To(ConsistOf(And(ContainSubstring("Pool.Allocate"), ContainSubstring("/pool/"))))
-	w.Expect(testworld.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
+	w.Expect(testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
 }
 
 func TestAClassThatDidNotChangeCostsNoCall(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	claim := running(w, class)
-	w.Sim.ForgetRequests()
+	w.Sim.ResetRequests()
 	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Sim.Requests()).To(BeEmpty())
@@ -125,11 +125,11 @@ func TestAClassThatDidNotChangeCostsNoCall(t *testing.T) {
 
 func TestALaunchUnderWayIsNotInterfered(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	claim := w.Planned("a", class)
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: "another"})
-	w.Sim.ForgetRequests()
+	w.Sim.ResetRequests()
 	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Sim.Requests()).To(BeEmpty())
@@ -137,26 +137,26 @@ func TestALaunchUnderWayIsNotInterfered(t *testing.T) {
 
 func TestAChangeThatProxmoxRefusesIsToldAndTriedAgain(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	class := w.Class()
 	claim := running(w, class)
 	c := inplace.NewController(w.Kube, w.Instances, w.Events)
 	change := func(group v1alpha1.SecurityGroup) error {
-		testworld.Reread(w, class).Spec.SecurityGroups = []v1alpha1.SecurityGroup{group}
+		testenv.Reread(w, class).Spec.SecurityGroups = []v1alpha1.SecurityGroup{group}
 		w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-		_, err := c.Reconcile(t.Context(), testworld.Reread(w, claim))
+		_, err := c.Reconcile(t.Context(), testenv.Reread(w, claim))
 		return err
 	}
 	w.Expect(change(v1alpha1.SecurityGroup{Name: "kubernetes", Interface: "net7"})).To(MatchError(ContainSubstring("net7")))
 	w.Expect(w.Events.Messages("InPlaceUpdateFailed")).To(ConsistOf(ContainSubstring("net7")))
-	w.Expect(testworld.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
+	w.Expect(testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
 	w.Expect(change(v1alpha1.SecurityGroup{Name: "kubernetes", Interface: "net0"})).To(Succeed())
 	w.Expect(config(w, claim).NICs()[0].Firewall).To(BeTrue())
 }
 
 func TestAClassThatIsGoneChangesNothing(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	class := w.Class()
 	claim := running(w, class)
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: "another"})

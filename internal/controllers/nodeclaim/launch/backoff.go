@@ -11,21 +11,21 @@ import (
 )
 
 // Avoidance is how long an offering is left alone after a failed launch.
-type Avoidance struct {
+type FailureBackoff struct {
 	// First follows a first failure; it doubles up to Longest while a pool fails for
 	// the same cause.
-	First, Longest time.Duration
+	Initial, Max time.Duration
 }
 
-// DefaultAvoidance is the documented default.
-func DefaultAvoidance() Avoidance {
-	return Avoidance{First: 3 * time.Minute, Longest: 30 * time.Minute}
+// DefaultFailureBackoff is the documented default.
+func DefaultFailureBackoff() FailureBackoff {
+	return FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute}
 }
 
 // backoff lengthens the avoidance of offerings while launches of a pool keep
 // failing for one cause: a VM that cannot start must not be cloned again and again.
 type backoff struct {
-	Avoidance
+	FailureBackoff
 	clock clock.Clock
 	mu    sync.Mutex
 	runs  map[backoffKey]run
@@ -41,8 +41,8 @@ type run struct {
 	until time.Time
 }
 
-func newBackoff(c clock.Clock, a Avoidance) *backoff {
-	return &backoff{Avoidance: a, clock: c, runs: map[backoffKey]run{}}
+func newBackoff(c clock.Clock, a FailureBackoff) *backoff {
+	return &backoff{FailureBackoff: a, clock: c, runs: map[backoffKey]run{}}
 }
 
 // failed counts a failure and says for how long to stay away. A quiet spell twice
@@ -52,13 +52,13 @@ func (b *backoff) failed(pool, reason string) time.Duration {
 	defer b.mu.Unlock()
 	now, key := b.clock.Now(), backoffKey{pool, reason}
 	r := b.runs[key]
-	if now.Sub(r.last) > 2*b.Longest {
+	if now.Sub(r.last) > 2*b.Max {
 		r = run{}
 	}
 	if now.Before(r.until) {
 		return r.until.Sub(now)
 	}
-	avoid := min(b.First<<min(r.failures, 10), b.Longest)
+	avoid := min(b.Initial<<min(r.failures, 10), b.Max)
 	b.runs[key] = run{failures: r.failures + 1, last: now, until: now.Add(avoid)}
 	return avoid
 }

@@ -21,7 +21,7 @@ func TestAvoidanceGrowsWhileACauseGoesOn(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	clock := clocktesting.NewFakeClock(time.Now())
-	b := newBackoff(clock, DefaultAvoidance())
+	b := newBackoff(clock, DefaultFailureBackoff())
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(3 * time.Minute))
 	clock.Step(time.Minute)
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(2*time.Minute), "it was under way when the first one failed")
@@ -57,7 +57,7 @@ func TestAFailureSpeaksOnlyAboutWhatItConcerns(t *testing.T) {
 		"a host that stays away":       {instance.ReasonTimeout, proxmox.ErrHostUnreachable, true, ""},
 		"a secret that stays away":     {instance.ReasonTimeout, errors.New("secret not found"), true, "class"},
 		"a VMID that was taken":        {instance.ReasonVMIDTaken, nil, false, ""},
-		"room that did not come":       {instance.ReasonNoRoom, nil, false, ""},
+		"room that did not come":       {instance.ReasonInsufficientCapacity, nil, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

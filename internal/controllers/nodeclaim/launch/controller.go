@@ -67,17 +67,17 @@ type Controller struct {
 
 // Deps of the Controller.
 type Deps struct {
-	Kube      client.Client
-	Instances *instance.Provider
-	Types     *instancetype.Provider
-	Recorder  events.Recorder
-	Pods      PodsOf
-	Avoidance Avoidance
+	Kube           client.Client
+	Instances      *instance.Provider
+	Types          *instancetype.Provider
+	Recorder       events.Recorder
+	Pods           PodsOf
+	FailureBackoff FailureBackoff
 }
 
 // NewController makes the Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, pods: deps.Pods, backoff: newBackoff(deps.Instances.Clock, deps.Avoidance)}
+	return &Controller{kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, pods: deps.Pods, backoff: newBackoff(deps.Instances.Clock, deps.FailureBackoff)}
 }
 
 // pending tells whether a Claim has a launch to carry on.
@@ -106,7 +106,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	class := &v1alpha1.ProxmoxNodeClass{}
 	err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class)
 	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, c.giveUp(ctx, claim, instance.ReasonBadIntent, fmt.Errorf("nodeclass %s is gone", claim.Spec.NodeClassRef.Name))
+		return reconcile.Result{}, c.giveUp(ctx, claim, instance.ReasonInvalidIntent, fmt.Errorf("nodeclass %s is gone", claim.Spec.NodeClassRef.Name))
 	}
 	if err != nil {
 		return reconcile.Result{}, err
@@ -119,10 +119,10 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		// A delete, or another run over the same Claim: either will finish it.
 		return reconcile.Result{RequeueAfter: parkedPause}, nil
 	}
-	if errors.Is(err, instance.ErrNewer) {
+	if errors.Is(err, instance.ErrNewerVersion) {
 		// Only another release can carry it on. Giving up would remove what that one made.
 		log.FromContext(ctx).Error(err, "leaving a launch to a newer controller")
-		c.recorder.Publish(failed(claim, instance.BlockedNewer, err))
+		c.recorder.Publish(failed(claim, instance.BlockedNewerVersion, err))
 		return reconcile.Result{RequeueAfter: newerPause}, nil
 	}
 	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
@@ -178,7 +178,7 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason
 func speaksAbout(claim *karpv1.NodeClaim, in instance.Intent, reason string, cause error) (instancetype.Offerings, bool) {
 	what := instancetype.Offerings{Zone: placement.Zone{Region: in.Region, Host: in.Host}}
 	switch reason {
-	case instance.ReasonVMIDTaken, instance.ReasonAddressTaken, instance.ReasonLeftover, instance.ReasonNoRoom, instance.ReasonBadIntent:
+	case instance.ReasonVMIDTaken, instance.ReasonAddressTaken, instance.ReasonStaleLock, instance.ReasonInsufficientCapacity, instance.ReasonInvalidIntent:
 		return what, false
 	case instance.ReasonStorageFull:
 		return what, true

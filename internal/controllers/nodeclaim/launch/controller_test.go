@@ -19,22 +19,22 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-func controller(w *testworld.World, pods ...types.NamespacedName) *launch.Controller {
+func controller(w *testenv.Env, pods ...types.NamespacedName) *launch.Controller {
 	return launch.NewController(launch.Deps{
 		Kube: w.Kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events,
-		Pods: func(string) []types.NamespacedName { return pods }, Avoidance: launch.DefaultAvoidance(),
+		Pods: func(string) []types.NamespacedName { return pods }, FailureBackoff: launch.DefaultFailureBackoff(),
 	})
 }
 
 // offered tells whether claims of a class may go to a Host.
-func offered(w *testworld.World, class *v1alpha1.ProxmoxNodeClass, host string) bool {
+func offered(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass, host string) bool {
 	w.T.Helper()
 	for _, it := range w.Types.List(class) {
-		if it.Name != testworld.InstanceType {
+		if it.Name != testenv.InstanceType {
 			continue
 		}
 		for _, offering := range it.Offerings {
@@ -43,7 +43,7 @@ func offered(w *testworld.World, class *v1alpha1.ProxmoxNodeClass, host string) 
 			}
 		}
 	}
-	w.T.Fatalf("%s is not offered on %s at all", testworld.InstanceType, host)
+	w.T.Fatalf("%s is not offered on %s at all", testenv.InstanceType, host)
 	return false
 }
 
@@ -61,15 +61,15 @@ func full(s *pvesim.Scenario) { s.Hosts[0].Cores = 2 }
 
 func TestAPlannedClaimIsLaunched(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	class := w.Class()
-	w.Manage(func(kube client.Client) testworld.Registrar {
+	w.Manage(func(kube client.Client) testenv.Registrar {
 		return launch.NewController(launch.Deps{Kube: kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events,
-			Pods: func(string) []types.NamespacedName { return nil }, Avoidance: launch.DefaultAvoidance()})
+			Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: launch.DefaultFailureBackoff()})
 	})
 	claim := w.Planned("a", class)
 	w.Eventually(func() string {
-		return testworld.Reread(w, claim).Annotations[v1alpha1.AnnotationLaunchCompleted]
+		return testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationLaunchCompleted]
 	}).WithTimeout(15 * time.Second).ShouldNot(BeEmpty())
 	w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(claim).VMID)))
@@ -80,14 +80,14 @@ func TestAPlannedClaimIsLaunched(t *testing.T) {
 
 func TestAClaimThatIsDoneOrNotYetPlannedOrGoingIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	done, unplanned := w.Planned("done", class), w.Claim("unplanned", class)
 	w.Annotate(done, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Format(time.RFC3339)})
 	going := w.Planned("going", class, func(c *karpv1.NodeClaim) { c.Finalizers = []string{"example.com/hold"} })
 	w.Expect(w.Kube.Delete(t.Context(), going)).To(Succeed())
-	w.Sim.ForgetRequests()
-	for _, claim := range []*karpv1.NodeClaim{done, unplanned, testworld.Reread(w, going)} {
+	w.Sim.ResetRequests()
+	for _, claim := range []*karpv1.NodeClaim{done, unplanned, testenv.Reread(w, going)} {
 		_, err := controller(w).Reconcile(t.Context(), claim)
 		w.Expect(err).NotTo(HaveOccurred())
 	}
@@ -96,7 +96,7 @@ func TestAClaimThatIsDoneOrNotYetPlannedOrGoingIsLeftAlone(t *testing.T) {
 
 func TestALaunchThatCannotSucceedEndsAsCoreWouldEndIt(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(2), testworld.Scenario(unstartable))
+	w := testenv.New(t, testenv.Hosts(2), testenv.Scenario(unstartable))
 	class := w.Class()
 	other := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("other") })
 	pod := &corev1.Pod{
@@ -132,7 +132,7 @@ func TestALaunchThatCannotSucceedEndsAsCoreWouldEndIt(t *testing.T) {
 
 func TestAFullStorageConcernsEveryClass(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	class := w.Class()
 	other := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("other") })
 	claim := w.Planned("a", class)
@@ -156,17 +156,17 @@ func TestPassingTroublesAreTriedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testworld.New(t)
+			w := testenv.New(t)
 			class := w.Class()
 			claim := w.Planned("a", class)
 			_, err := w.Sim.AddFault(fault)
 			w.Expect(err).NotTo(HaveOccurred())
 			c := controller(w)
 			w.Eventually(func() error {
-				_, err := c.Reconcile(t.Context(), testworld.Reread(w, claim))
+				_, err := c.Reconcile(t.Context(), testenv.Reread(w, claim))
 				return err
 			}).WithTimeout(15 * time.Second).Should(Succeed())
-			w.Expect(testworld.Reread(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+			w.Expect(testenv.Reread(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 			w.Expect(w.Sim.Faults()[0].Hits).To(BeNumerically(">", 0))
 			w.Expect(w.VMs()).To(HaveLen(1))
 			w.Expect(w.Events.About(claim)).To(Equal([]string{"VMLaunched"}))
@@ -177,7 +177,7 @@ func TestPassingTroublesAreTriedAgain(t *testing.T) {
 
 func TestPatienceWithPassingTroublesEnds(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	class := w.Class()
 	claim := w.Planned("a", class)
 	_, err := w.Sim.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/*/qemu/*/clone", Status: 595, Message: "No route to host"})
@@ -195,12 +195,12 @@ func TestPatienceWithPassingTroublesEnds(t *testing.T) {
 }
 
 // parked is a claim of a static pool for which there is no room.
-func parked(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+func parked(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Claim("a", class)
 	in, err := w.Instances.Park(w.T.Context(), claim, class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
-	testworld.Reread(w, claim)
+	testenv.Reread(w, claim)
 	claim.Status.ProviderID = in.ProviderID()
 	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
 	return claim
@@ -208,7 +208,7 @@ func parked(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeCl
 
 func TestAParkedClaimIsLaunchedWhenThereIsRoom(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Scenario(full))
+	w := testenv.New(t, testenv.Scenario(full))
 	claim := parked(w, w.Class())
 	c := controller(w)
 	result, err := c.Reconcile(t.Context(), claim)
@@ -221,39 +221,39 @@ func TestAParkedClaimIsLaunchedWhenThereIsRoom(t *testing.T) {
 	w.Refresh()
 	_, err = c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(testworld.Reread(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+	w.Expect(testenv.Reread(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 	w.Expect(w.Intent(claim).Parked).To(BeFalse())
 	w.Expect(w.Intent(claim).ProviderID()).To(Equal(claim.Status.ProviderID), "core knows its providerID already")
 }
 
 func TestAParkedClaimDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Scenario(full))
+	w := testenv.New(t, testenv.Scenario(full))
 	class := w.Class()
 	claim := parked(w, class)
 	w.Clock.Advance(6 * time.Minute)
 	_, err := controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Gone(claim)).To(BeTrue())
-	w.Expect(w.Events.Messages(instance.ReasonNoRoom)).To(ConsistOf(ContainSubstring("CPU")))
+	w.Expect(w.Events.Messages(instance.ReasonInsufficientCapacity)).To(ConsistOf(ContainSubstring("CPU")))
 }
 
 func TestAClaimWhoseClassIsGoneIsGivenUp(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	claim := w.Planned("a", class)
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 	_, err := controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Gone(claim)).To(BeTrue())
-	w.Expect(w.Events.Messages(instance.ReasonBadIntent)).To(ConsistOf("nodeclass " + class.Name + " is gone"))
+	w.Expect(w.Events.Messages(instance.ReasonInvalidIntent)).To(ConsistOf("nodeclass " + class.Name + " is gone"))
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 
 func TestALaunchOfANewerControllerIsToldAndLeftToIt(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	claim := w.Planned("a", w.Class())
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: `{"v":2,"region":"region-1","host":"pve1","vmid":20001}`})
 	result, err := controller(w).Reconcile(t.Context(), claim)
@@ -261,5 +261,5 @@ func TestALaunchOfANewerControllerIsToldAndLeftToIt(t *testing.T) {
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "it is looked at again")
 	w.Expect(w.Gone(claim)).To(BeFalse())
 	w.Expect(w.VMs()).To(BeEmpty())
-	w.Expect(w.Events.Messages(instance.BlockedNewer)).To(ConsistOf(ContainSubstring("found version 2, this controller reads version 1")))
+	w.Expect(w.Events.Messages(instance.BlockedNewerVersion)).To(ConsistOf(ContainSubstring("found version 2, this controller reads version 1")))
 }

@@ -11,19 +11,19 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func hashed(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
+func hashed(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
-	_, err := hash.NewController(w.Kube).Reconcile(w.T.Context(), testworld.Reread(w, class))
+	_, err := hash.NewController(w.Kube).Reconcile(w.T.Context(), testenv.Reread(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
-	return testworld.Reread(w, class)
+	return testenv.Reread(w, class)
 }
 
 func TestAClassCarriesTheHashOfWhatReplacesNodes(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Unread())
+	w := testenv.New(t, testenv.Unread())
 	class := hashed(w, w.NewClass())
 	first := class.Annotations[v1alpha1.AnnotationNodeClassHash]
 	w.Expect(first).To(Equal(class.Hash()))
@@ -51,7 +51,7 @@ func TestAnotherWayToHashReplacesNoNode(t *testing.T) {
 
 func expectNoDrift(t *testing.T, other string) {
 	t.Helper()
-	w := testworld.New(t, testworld.Unread())
+	w := testenv.New(t, testenv.Unread())
 	class := w.NewClass()
 	w.Annotate(class, map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: other})
 	made := func(name, hash, version string) *karpv1.NodeClaim {
@@ -80,7 +80,7 @@ func expectNoDrift(t *testing.T, other string) {
 		{unhashed, "", "", "it was not made yet"},
 		{stranger, "1", other, "it is of another class"},
 	} {
-		testworld.Reread(w, c.claim)
+		testenv.Reread(w, c.claim)
 		w.Expect(c.claim.Annotations[v1alpha1.AnnotationNodeClassHash]).To(Equal(c.hash), c.claim.Name+": "+c.why)
 		w.Expect(c.claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion]).To(Equal(c.version), c.claim.Name+": "+c.why)
 	}

@@ -17,11 +17,11 @@ import (
 // are, which come back, and none is given twice.
 func (c *Checker) addresses(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	conditions := class.StatusConditions()
-	pooled, empty := c.instances.PoolState(class)
+	pooled, empty := c.instances.AddressPoolState(class)
 	switch {
 	case !pooled:
 		_ = conditions.Clear(v1alpha1.ConditionAddressesAvailable)
-		_ = conditions.Clear(v1alpha1.ConditionAddressPoolsAgree)
+		_ = conditions.Clear(v1alpha1.ConditionAddressPoolsConsistent)
 		return nil
 	case empty != "":
 		conditions.SetFalse(v1alpha1.ConditionAddressesAvailable, v1alpha1.ReasonPoolExhausted, empty)
@@ -32,10 +32,10 @@ func (c *Checker) addresses(ctx context.Context, class *v1alpha1.ProxmoxNodeClas
 	if err := c.reader.List(ctx, others); err != nil {
 		return fmt.Errorf("listing nodeclasses for their address pools, %w", err)
 	}
-	if text := c.instances.PoolDisagreement(class, others.Items); text != "" {
-		conditions.SetFalse(v1alpha1.ConditionAddressPoolsAgree, v1alpha1.ReasonSubnetsOverlap, text)
+	if text := c.instances.AddressPoolConflict(class, others.Items); text != "" {
+		conditions.SetFalse(v1alpha1.ConditionAddressPoolsConsistent, v1alpha1.ReasonSubnetsOverlap, text)
 	} else {
-		conditions.SetTrue(v1alpha1.ConditionAddressPoolsAgree)
+		conditions.SetTrue(v1alpha1.ConditionAddressPoolsConsistent)
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func misaddressed(class *v1alpha1.ProxmoxNodeClass, template *proxmox.VMConfig) 
 	if template == nil {
 		return ""
 	}
-	if _, err := addressing.Of(class, *template); err != nil {
+	if _, err := addressing.NewLayout(class, *template); err != nil {
 		return err.Error()
 	}
 	return ""

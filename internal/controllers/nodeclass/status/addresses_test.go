@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 func net0(source v1alpha1.AddressSource) func(*v1alpha1.ProxmoxNodeClass) {
@@ -20,7 +20,7 @@ func net0(source v1alpha1.AddressSource) func(*v1alpha1.ProxmoxNodeClass) {
 
 func TestAnEmptyPoolIsToldAndDoesNotStopTheClass(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.Class(net0(v1alpha1.AddressSource{CIDR: "10.0.0.5/24"})))
 	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionAddressesAvailable).IsTrue()).To(BeTrue())
@@ -31,7 +31,7 @@ func TestAnEmptyPoolIsToldAndDoesNotStopTheClass(t *testing.T) {
 	w.Expect(condition.Reason).To(Equal(v1alpha1.ReasonPoolExhausted))
 	w.Expect(condition.Message).To(Equal("spec.network.interfaces[0].address4: all 1 addresses of 10.0.0.0/24 are taken"))
 	w.Expect(class.StatusConditions().Root().IsTrue()).To(BeTrue(), "%v", class.StatusConditions().Root())
-	w.Instances.Forget(string(claim.UID))
+	w.Instances.ReleaseClaim(string(claim.UID))
 	w.Expect(checked(w, class).StatusConditions().Get(v1alpha1.ConditionAddressesAvailable).IsTrue()).To(BeTrue())
 
 	class.Spec.Network = nil
@@ -41,14 +41,14 @@ func TestAnEmptyPoolIsToldAndDoesNotStopTheClass(t *testing.T) {
 
 func TestPoolsOfTwoClassesThatDisagreeAboutTheSubnetAreTold(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	found(w, "region-1/pve1/9000")
 	named := func(name string) func(*v1alpha1.ProxmoxNodeClass) {
 		return func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named(name) }
 	}
 	class := checked(w, w.NewClass(named("wide"), net0(v1alpha1.AddressSource{CIDR: "10.0.0.0/16"})))
 	agrees := func() bool {
-		return checked(w, class).StatusConditions().Get(v1alpha1.ConditionAddressPoolsAgree).IsTrue()
+		return checked(w, class).StatusConditions().Get(v1alpha1.ConditionAddressPoolsConsistent).IsTrue()
 	}
 	w.Expect(agrees()).To(BeTrue())
 
@@ -57,7 +57,7 @@ func TestPoolsOfTwoClassesThatDisagreeAboutTheSubnetAreTold(t *testing.T) {
 	w.Expect(w.Kube.Delete(t.Context(), shared)).To(Succeed())
 
 	narrow := checked(w, w.NewClass(named("narrow"), net0(v1alpha1.AddressSource{CIDR: "10.0.7.0/24"})))
-	condition := checked(w, class).StatusConditions().Get(v1alpha1.ConditionAddressPoolsAgree)
+	condition := checked(w, class).StatusConditions().Get(v1alpha1.ConditionAddressPoolsConsistent)
 	w.Expect(condition.IsFalse()).To(BeTrue())
 	w.Expect(condition.Reason).To(Equal(v1alpha1.ReasonSubnetsOverlap))
 	w.Expect(condition.Message).To(Equal("spec.network.interfaces[0].address4 (10.0.0.0/16) and spec.network.interfaces[0].address4 of ProxmoxNodeClass \"" +

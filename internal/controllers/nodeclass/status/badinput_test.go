@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -128,14 +128,14 @@ func TestEveryBadInputIsToldByTheClass(t *testing.T) {
 // isTold: by one condition and by Ready, and by no other.
 func (c badInput) isTold(t *testing.T) {
 	t.Helper()
-	options := []testworld.Option{testworld.Still()}
+	options := []testenv.Option{testenv.Still()}
 	if c.scenario != nil {
-		options = append(options, testworld.Scenario(c.scenario))
+		options = append(options, testenv.Scenario(c.scenario))
 	}
-	w := testworld.New(t, options...)
+	w := testenv.New(t, options...)
 	found(w, "region-1/pve1/9000")
 	if c.userData != "" {
-		secret := testworld.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testworld.TemplatesSecret}})
+		secret := testenv.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
 		secret.Data = map[string][]byte{"user-data": []byte(c.userData)}
 		w.Expect(w.Kube.Update(t.Context(), secret)).To(Succeed())
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -33,7 +33,7 @@ func sharing(mappings ...string) func(*v1alpha1.ProxmoxNodeClass) {
 
 func TestHostsWithoutTheDirectoryAreLeftOut(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(3), testworld.Scenario(directories(
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(3), testenv.Scenario(directories(
 		pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve2,path=/tank/data"}})))
 	found(w, "region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002")
 	class := checked(w, w.NewClass(sharing("data")))
@@ -60,7 +60,7 @@ func TestHostsWithoutTheDirectoryAreLeftOut(t *testing.T) {
 
 func TestADirectoryThatWasMappedIsNoticed(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Scenario(directories()))
+	w := testenv.New(t, testenv.Still(), testenv.Scenario(directories()))
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass(sharing("data")))
 	w.Refresh()
@@ -73,14 +73,14 @@ func TestADirectoryThatWasMappedIsNoticed(t *testing.T) {
 
 func TestPlan9NeedsALoginOfRootAndAPlainPath(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(2), testworld.Scenario(directories(
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(directories(
 		pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank/data", "node=pve2,path=/tank/my data"}})))
 	found(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	class := checked(w, w.NewClass(sharing("data"), func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Shares[0].Type = v1alpha1.ShareTypePlan9 }))
 	w.Expect(message(class, v1alpha1.ConditionPrivilegesSufficient)).To(Equal("region-1: spec.shares[0].type plan9 sets arguments of QEMU, and Proxmox lets only " +
 		"a login of root@pam do that; give this region a root login in the cloud config (docs/shares.md), or use type virtiofs"))
 
-	w.Instances.Roots = map[string]proxmox.Root{testworld.Region: nil}
+	w.Instances.Roots = map[string]proxmox.Root{testenv.Region: nil}
 	checked(w, class) // mappings are looked up once somebody asks
 	w.Refresh()
 	class = checked(w, class)

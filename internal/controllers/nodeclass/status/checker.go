@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/ready"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/readiness"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
@@ -37,8 +37,8 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 	checked := class.StatusConditions().Root().ObservedGeneration
 	changed := checked != 0 && checked != class.Generation
 	if changed {
-		c.instances.Forgive(class.Name)
-		_ = class.StatusConditions().Clear(v1alpha1.ConditionLaunchesSucceed)
+		c.instances.ResetFailures(class.Name)
+		_ = class.StatusConditions().Clear(v1alpha1.ConditionLaunchesHealthy)
 	}
 	source, err := c.templateSource(ctx, class.Spec.InstanceTemplateRef)
 	if err != nil {
@@ -57,9 +57,9 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 		return err
 	}
 	c.room(class)
-	ready.Explain(class)
+	readiness.SetCause(class)
 	for region, facts := range found.doubts {
-		c.inventory.Doubt(region, facts...)
+		c.inventory.Invalidate(region, facts...)
 	}
 	return nil
 }

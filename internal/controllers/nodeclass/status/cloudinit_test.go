@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -96,11 +96,11 @@ func TestWhatACloudInitDriveLacksIsTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testworld.Option{testworld.Still()}
+			options := []testenv.Option{testenv.Still()}
 			if c.scenario != nil {
-				options = append(options, testworld.Scenario(c.scenario))
+				options = append(options, testenv.Scenario(c.scenario))
 			}
-			w := testworld.New(t, options...)
+			w := testenv.New(t, options...)
 			found(w, "region-1/pve1/9000")
 			class := checked(w, w.NewClass(c.class))
 			w.Refresh() // snippets are looked up once somebody asks
@@ -118,7 +118,7 @@ func TestWhatACloudInitDriveLacksIsTold(t *testing.T) {
 
 func TestASnippetOnOneHostServesThatHostAlone(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(2), testworld.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
 		worker(s)
 		s.Files[0].Host = "pve2"
 	}))

@@ -17,12 +17,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // found writes what the template's own controller would have found.
-func found(w *testworld.World, zones ...string) {
+func found(w *testenv.Env, zones ...string) {
 	w.T.Helper()
 	template := w.Template()
 	template.Status.Zones = zones
@@ -35,12 +35,12 @@ func found(w *testworld.World, zones ...string) {
 }
 
 // checked reconciles a class once and gives it as the API server then has it.
-func checked(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
+func checked(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
 	controller := status.NewController(w.Kube, w.Inventory, w.Instances)
-	_, err := controller.Reconcile(w.T.Context(), testworld.Reread(w, class))
+	_, err := controller.Reconcile(w.T.Context(), testenv.Reread(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
-	return testworld.Reread(w, class)
+	return testenv.Reread(w, class)
 }
 
 func message(class *v1alpha1.ProxmoxNodeClass, condition string) string {
@@ -52,7 +52,7 @@ func message(class *v1alpha1.ProxmoxNodeClass, condition string) string {
 
 func TestAClassThatCanBeUsedIsReady(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(3), testworld.Still())
+	w := testenv.New(t, testenv.Hosts(3), testenv.Still())
 	found(w, "region-1/pve1/9000", "region-1/pve3/9002")
 	class := checked(w, w.NewClass())
 
@@ -69,7 +69,7 @@ func TestAClassThatCanBeUsedIsReady(t *testing.T) {
 
 func TestAnUnknownRegionNamesTheKnownOnes(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.OtherHosts(1))
+	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Region = "mars" }))
 
@@ -83,18 +83,18 @@ func TestAnUnknownRegionNamesTheKnownOnes(t *testing.T) {
 
 func TestARegionLimitsTheZones(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.OtherHosts(1))
+	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
 	found(w, "region-1/pve1/9000", "region-2/pve1/9000")
 	both := checked(w, w.NewClass())
 	w.Expect(both.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9000", "region-2/pve1/9000"}))
-	one := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name, c.Spec.Region = w.Named("one"), testworld.Other }))
+	one := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name, c.Spec.Region = w.Named("one"), testenv.Other }))
 	w.Expect(one.Status.SelectedZones).To(Equal([]string{"region-2/pve1/9000"}))
 	w.Expect(one.Status.UnusableZones).To(BeEmpty(), "hosts of other regions are none of its business")
 }
 
 func TestNothingIsSaidAboutAClusterThatWasNeverRead(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Unread())
+	w := testenv.New(t, testenv.Unread())
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass())
 	for _, condition := range []string{v1alpha1.ConditionClustersReachable, v1alpha1.ConditionInstanceTemplateReady} {
@@ -107,7 +107,7 @@ func TestNothingIsSaidAboutAClusterThatWasNeverRead(t *testing.T) {
 
 func TestAClusterThatIsDownMakesTheClassNotReadyAndKeepsItsZones(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass())
 	mend := w.Cut()
@@ -126,7 +126,7 @@ func TestAClusterThatIsDownMakesTheClassNotReadyAndKeepsItsZones(t *testing.T) {
 
 func TestOneOfTwoClustersDownIsToldButDoesNotStopTheOther(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.OtherHosts(1))
+	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
 	found(w, "region-1/pve1/9000", "region-2/pve1/9000")
 	w.Cut()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
@@ -138,7 +138,7 @@ func TestOneOfTwoClustersDownIsToldButDoesNotStopTheOther(t *testing.T) {
 
 func TestARestartForgetsNothingThatWasKnown(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(2))
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass())
 	before := class.DeepCopy()
@@ -151,52 +151,52 @@ func TestARestartForgetsNothingThatWasKnown(t *testing.T) {
 
 func TestLaunchesThatKeepFailingAreToldAndDoNotStopTheClass(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass())
-	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionLaunchesSucceed)).To(Or(BeNil(), HaveField("Status", Equal(metav1.ConditionUnknown))), "nothing was launched yet")
+	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)).To(Or(BeNil(), HaveField("Status", Equal(metav1.ConditionUnknown))), "nothing was launched yet")
 	for range 3 {
 		w.Instances.LaunchFailed(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
 	}
 	checked(w, class)
-	got := class.StatusConditions().Get(v1alpha1.ConditionLaunchesSucceed)
+	got := class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)
 	w.Expect(got.IsFalse()).To(BeTrue())
 	w.Expect(got.Reason).To(Equal(instance.ReasonStart))
 	w.Expect(got.Message).To(And(ContainSubstring("3 launches in a row"), ContainSubstring("bridge 'vmbr7' does not exist")))
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "another host may do")
 
 	w.Launched("a", class)
-	w.Expect(checked(w, class).StatusConditions().Get(v1alpha1.ConditionLaunchesSucceed).IsTrue()).To(BeTrue())
+	w.Expect(checked(w, class).StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy).IsTrue()).To(BeTrue())
 }
 
 func TestTheTemplateIsMissedInWords(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		prepare func(*testworld.World)
+		prepare func(*testenv.Env)
 		class   func(*v1alpha1.ProxmoxNodeClass)
 		want    string
 	}{
 		"no such object": {
-			prepare: func(*testworld.World) {},
+			prepare: func(*testenv.Env) {},
 			want:    `spec.instanceTemplateRef names ProxmoxUnmanagedTemplate "NAME-ubuntu", which does not exist`,
 		},
 		"no such managed object": {
-			prepare: func(*testworld.World) {},
+			prepare: func(*testenv.Env) {},
 			class:   func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.InstanceTemplateRef.Kind = "ProxmoxTemplate" },
 			want:    `spec.instanceTemplateRef names ProxmoxTemplate "NAME-ubuntu", which does not exist`,
 		},
 		"on no host": {
-			prepare: func(w *testworld.World) { found(w) },
+			prepare: func(w *testenv.Env) { found(w) },
 			want:    `ProxmoxUnmanagedTemplate "NAME-ubuntu" is on no host yet: nobody has it`,
 		},
 		"on other hosts only": {
-			prepare: func(w *testworld.World) { found(w, "region-1/pve7/9000") },
+			prepare: func(w *testenv.Env) { found(w, "region-1/pve7/9000") },
 			want:    `region-1/pve1: ProxmoxUnmanagedTemplate "NAME-ubuntu" is not on this host`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testworld.New(t, testworld.Still())
+			w := testenv.New(t, testenv.Still())
 			c.prepare(w)
 			changes := []func(*v1alpha1.ProxmoxNodeClass){}
 			if c.class != nil {
@@ -252,11 +252,11 @@ func TestAHostThatLacksAStorageIsLeftOutWithTheRemedy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testworld.Option{testworld.Still()}
+			options := []testenv.Option{testenv.Still()}
 			if c.scenario != nil {
-				options = append(options, testworld.Scenario(c.scenario))
+				options = append(options, testenv.Scenario(c.scenario))
 			}
-			w := testworld.New(t, options...)
+			w := testenv.New(t, options...)
 			found(w, "region-1/pve1/9000")
 			changes := []func(*v1alpha1.ProxmoxNodeClass){}
 			if c.class != nil {
@@ -277,7 +277,7 @@ func TestAHostThatLacksAStorageIsLeftOutWithTheRemedy(t *testing.T) {
 
 func TestAClassWithoutBootDriveNeedsNoISOStorage(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Scenario(func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} }))
+	w := testenv.New(t, testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} }))
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
 		c.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
@@ -287,30 +287,30 @@ func TestAClassWithoutBootDriveNeedsNoISOStorage(t *testing.T) {
 
 func TestUnderAManagerAClassIsReadySoonAndThenLeftAlone(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(2))
-	w.Manage(func(kube client.Client) testworld.Registrar {
+	w := testenv.New(t, testenv.Hosts(2))
+	w.Manage(func(kube client.Client) testenv.Registrar {
 		return status.NewController(kube, w.Inventory, w.Instances)
 	})
 	class := w.NewClass()
 	// The template comes later: its coming must wake the class.
 	w.Eventually(func() string {
-		return message(testworld.Reread(w, class), v1alpha1.ConditionInstanceTemplateReady)
+		return message(testenv.Reread(w, class), v1alpha1.ConditionInstanceTemplateReady)
 	}).WithTimeout(5 * time.Second).Should(ContainSubstring("does not exist"))
 	found(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	ready := func() bool {
-		return testworld.Reread(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()
+		return testenv.Reread(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()
 	}
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeTrue())
 
 	// The inventory polls ten times a second: none of that may write the status.
 	settled := class.ResourceVersion
-	w.Consistently(func() string { return testworld.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(settled))
+	w.Consistently(func() string { return testenv.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(settled))
 
 	// A change of the Cluster is noticed without anybody touching the class.
 	mend := w.Cut()
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeFalse())
 	down := class.ResourceVersion
-	w.Consistently(func() string { return testworld.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(down), "a long outage is told once")
+	w.Consistently(func() string { return testenv.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(down), "a long outage is told once")
 	mend()
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeTrue())
 }

@@ -12,15 +12,15 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 func TestIgnitionForTheFirmwareNeedsALoginOfRoot(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	found(w, "region-1/pve1/9000")
 	userData := func(text string) {
-		secret := testworld.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testworld.TemplatesSecret}})
+		secret := testenv.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
 		secret.Data["user-data"] = []byte(text)
 		w.Expect(w.Kube.Update(t.Context(), secret)).To(Succeed())
 	}
@@ -32,7 +32,7 @@ func TestIgnitionForTheFirmwareNeedsALoginOfRoot(t *testing.T) {
 		"give this region a root login in the cloud config (docs/boot-data.md), or take an image whose Ignition has the platform proxmoxve, and type cdrom"))
 	w.Expect(class.Status.SelectedZones).To(BeEmpty(), "nothing is cloned in vain")
 
-	w.Instances.Roots = map[string]proxmox.Root{testworld.Region: nil} // that there is one is enough to know
+	w.Instances.Roots = map[string]proxmox.Root{testenv.Region: nil} // that there is one is enough to know
 	class = checked(w, class)
 	ready := class.StatusConditions().Root()
 	w.Expect(ready.IsTrue()).To(BeTrue(), ready.Message)

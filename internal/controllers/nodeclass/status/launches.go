@@ -14,19 +14,19 @@ func (c *Checker) launches(class *v1alpha1.ProxmoxNodeClass, zones []zone) {
 	conditions := class.StatusConditions()
 	known, failing, reason, message := c.instances.LaunchHealth(class.Name)
 	if failing {
-		conditions.SetFalse(v1alpha1.ConditionLaunchesSucceed, reason, message)
+		conditions.SetFalse(v1alpha1.ConditionLaunchesHealthy, reason, message)
 		// Something may have changed that we believe to be good.
 		c.doubtAll(zones)
 		return
 	}
 	for _, z := range zones {
 		if z.almostTooSlow != "" {
-			conditions.SetFalse(v1alpha1.ConditionLaunchesSucceed, instance.ReasonSlowClone, z.String()+": "+z.almostTooSlow)
+			conditions.SetFalse(v1alpha1.ConditionLaunchesHealthy, instance.ReasonSlowClone, z.String()+": "+z.almostTooSlow)
 			return
 		}
 	}
 	if known {
-		conditions.SetTrue(v1alpha1.ConditionLaunchesSucceed)
+		conditions.SetTrue(v1alpha1.ConditionLaunchesHealthy)
 	}
 }
 
@@ -34,7 +34,7 @@ func (c *Checker) launches(class *v1alpha1.ProxmoxNodeClass, zones []zone) {
 func (c *Checker) doubtAll(zones []zone) {
 	for _, z := range zones {
 		for _, check := range checks {
-			c.inventory.Doubt(z.region, check.facts(z)...)
+			c.inventory.Invalidate(z.region, check.facts(z)...)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -173,11 +173,11 @@ func TestEachTroubleHasItsConditionAndItsRemedy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testworld.Option{testworld.Still()}
+			options := []testenv.Option{testenv.Still()}
 			if c.scenario != nil {
-				options = append(options, testworld.Scenario(c.scenario))
+				options = append(options, testenv.Scenario(c.scenario))
 			}
-			w := testworld.New(t, options...)
+			w := testenv.New(t, options...)
 			found(w, "region-1/pve1/9000")
 			changes := []func(*v1alpha1.ProxmoxNodeClass){}
 			if c.class != nil {
@@ -228,11 +228,11 @@ func TestWhatIsAllowedIsNoTrouble(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testworld.Option{testworld.Still()}
+			options := []testenv.Option{testenv.Still()}
 			if c.scenario != nil {
-				options = append(options, testworld.Scenario(c.scenario))
+				options = append(options, testenv.Scenario(c.scenario))
 			}
-			w := testworld.New(t, options...)
+			w := testenv.New(t, options...)
 			found(w, "region-1/pve1/9000")
 			changes := []func(*v1alpha1.ProxmoxNodeClass){}
 			if c.class != nil {
@@ -248,7 +248,7 @@ func TestWhatIsAllowedIsNoTrouble(t *testing.T) {
 
 func TestOneHostInTroubleIsLeftOutAndTheOthersServe(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(3), testworld.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(3), testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Hosts[1].Bridges = []pvesim.Bridge{{Name: "vmbr1", Ports: "eno1"}}
 	}))
 	found(w, "region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002")
@@ -262,18 +262,18 @@ func TestOneHostInTroubleIsLeftOutAndTheOthersServe(t *testing.T) {
 
 func TestWhatIsMendedIsNoticedWithoutAnybodyTouchingTheClass(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Scenario(func(s *pvesim.Scenario) { s.Pools = []pvesim.Pool{{ID: "later"}} }))
+	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Pools = []pvesim.Pool{{ID: "later"}} }))
 	fault, err := w.Sim.AddFault(pvesim.Fault{Path: "/pools", Status: 500, Message: "no such pool 'later'"})
 	w.Expect(err).NotTo(HaveOccurred())
 	found(w, "region-1/pve1/9000")
-	w.Manage(func(kube client.Client) testworld.Registrar {
+	w.Manage(func(kube client.Client) testenv.Registrar {
 		return status.NewController(kube, w.Inventory, w.Instances)
 	})
 	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "later" })
-	ready := func() string { return message(testworld.Reread(w, class), operatorstatus.ConditionReady) }
+	ready := func() string { return message(testenv.Reread(w, class), operatorstatus.ConditionReady) }
 	w.Eventually(ready).WithTimeout(10 * time.Second).Should(ContainSubstring(`spec.resourcePool "later" does not exist`))
 	w.Sim.RemoveFault(fault)
 	w.Clock.Advance(time.Minute) // what is doubted is believed for a moment
-	w.Eventually(func() bool { return testworld.Reread(w, class).StatusConditions().Root().IsTrue() }).
+	w.Eventually(func() bool { return testenv.Reread(w, class).StatusConditions().Root().IsTrue() }).
 		WithTimeout(10 * time.Second).Should(BeTrue())
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	unmanagedtemplate "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -108,8 +108,8 @@ func TestAMissingPrivilegeIsNamedBeforeAnythingIsCloned(t *testing.T) {
 
 func missing(t *testing.T, set grants, version, privilege string) {
 	t.Helper()
-	w := testworld.New(t, testworld.Still(), testworld.Scenario(set.scenario), testworld.Scenario(without(privilege)),
-		testworld.Scenario(func(s *pvesim.Scenario) { s.Version = version }))
+	w := testenv.New(t, testenv.Still(), testenv.Scenario(set.scenario), testenv.Scenario(without(privilege)),
+		testenv.Scenario(func(s *pvesim.Scenario) { s.Version = version }))
 	template := w.Template()
 	_, err := unmanagedtemplate.NewController(w.Kube, w.Inventory, w.Events).Reconcile(t.Context(), template)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -142,7 +142,7 @@ func missing(t *testing.T, set grants, version, privilege string) {
 }
 
 // life launches a VM, takes its boot drive back and removes it.
-func life(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) error {
+func life(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
 	w.T.Helper()
 	ctx, cancel := context.WithTimeout(w.T.Context(), 30*time.Second)
 	defer cancel()
@@ -151,17 +151,17 @@ func life(w *testworld.World, class *v1alpha1.ProxmoxNodeClass) error {
 	if err != nil {
 		return err
 	}
-	testworld.Reread(w, claim)
+	testenv.Reread(w, claim)
 	claim.Status.ProviderID = in.ProviderID()
 	w.Expect(w.Kube.Status().Update(ctx, claim)).To(Succeed())
 	if err := w.Instances.Launch(ctx, claim, class); err != nil {
 		return err
 	}
-	if err := w.Instances.TakeBackBootDrive(ctx, testworld.Reread(w, claim)); err != nil {
+	if err := w.Instances.CleanupBootDrive(ctx, testenv.Reread(w, claim)); err != nil {
 		return err
 	}
 	for gone := false; !gone; {
-		if gone, err = w.Instances.Delete(ctx, testworld.Reread(w, claim)); err != nil {
+		if gone, err = w.Instances.Delete(ctx, testenv.Reread(w, claim)); err != nil {
 			return err
 		}
 		w.Clock.Sleep(time.Second)

@@ -14,14 +14,14 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // Clones that come close to what Karpenter waits for are warned about; beyond it
 // their host is left out, for a while.
 func TestSlowClonesAreWarnedAboutThenRefusedThenTriedAgain(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(2))
+	w := testenv.New(t, testenv.Hosts(2))
 	found(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	class := checked(w, w.NewClass())
 	onFirst := func(c *karpv1.NodeClaim) {
@@ -30,10 +30,10 @@ func TestSlowClonesAreWarnedAboutThenRefusedThenTriedAgain(t *testing.T) {
 		})
 	}
 	w.Launched("a", class, onFirst)
-	took := w.Instances.CloneTime(testworld.Region, "pve1", "local-lvm")
+	took := w.Instances.CloneTime(testenv.Region, "pve1", "local-lvm")
 	w.Expect(took).To(BeNumerically(">", 0))
 	launches := func() *operatorstatus.Condition {
-		return checked(w, class).StatusConditions().Get(v1alpha1.ConditionLaunchesSucceed)
+		return checked(w, class).StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)
 	}
 	w.Expect(launches().IsTrue()).To(BeTrue())
 

@@ -83,7 +83,7 @@ func (c *Checker) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View, s
 				z.template = &template
 				z.config = snapshot.Guests[template.VMID].Config
 				z.tooSlow, z.almostTooSlow = c.cloneVerdict(z)
-				z.unboundable = c.instances.Types.Lacking(view, class, template)
+				z.unboundable = c.instances.Types.UnsupportedReason(view, class, template)
 			}
 			zones = append(zones, z)
 		}
@@ -99,5 +99,5 @@ func (c *Checker) cloneVerdict(z zone) (refusal, warning string) {
 			storage = disk.Storage
 		}
 	}
-	return c.instances.CloneVerdict(z.region, z.host, storage)
+	return c.instances.EvaluateCloneTime(z.region, z.host, storage)
 }

@@ -12,15 +12,15 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 func TestAClassGoesWhenItsLastClaimIsGone(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Unread())
-	w.Manage(func(kube client.Client) testworld.Registrar { return termination.NewController(kube, w.Events) })
+	w := testenv.New(t, testenv.Unread())
+	w.Manage(func(kube client.Client) testenv.Registrar { return termination.NewController(kube, w.Events) })
 	class := w.NewClass()
-	w.Eventually(func() []string { return testworld.Reread(w, class).Finalizers }).WithTimeout(5 * time.Second).
+	w.Eventually(func() []string { return testenv.Reread(w, class).Finalizers }).WithTimeout(5 * time.Second).
 		Should(ContainElement(v1alpha1.TerminationFinalizer))
 	claim := w.Claim("user", class)
 	another := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("another") })
@@ -39,14 +39,14 @@ func TestAClassGoesWhenItsLastClaimIsGone(t *testing.T) {
 
 func TestAClassWithoutClaimsGoesAtOnce(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Unread())
+	w := testenv.New(t, testenv.Unread())
 	controller := termination.NewController(w.Kube, w.Events)
 	class := w.NewClass()
 	_, err := controller.Reconcile(t.Context(), class)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 	w.Expect(w.Gone(class)).To(BeFalse(), "the finalizer holds it")
-	_, err = controller.Reconcile(t.Context(), testworld.Reread(w, class))
+	_, err = controller.Reconcile(t.Context(), testenv.Reread(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Gone(class)).To(BeTrue())
 	w.Expect(w.Events.About(class)).To(BeEmpty())

@@ -121,8 +121,8 @@ func (c *Controller) lacks(ctx context.Context, pod *corev1.Pod, pool *karpv1.No
 	if ready := class.StatusConditions().Get(status.ConditionReady); !ready.IsTrue() {
 		return fmt.Sprintf("nodeclass %s is not ready: %s", class.Name, ready.Message), nil
 	}
-	err := c.instances.RoomFor(claim, class)
-	if noRoom, ok := errors.AsType[*instance.NoRoomError](err); ok {
+	err := c.instances.CheckCapacity(claim, class)
+	if noRoom, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
 		return noRoom.Error(), nil
 	}
 	if err != nil {

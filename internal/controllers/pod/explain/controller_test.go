@@ -15,7 +15,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 const noHostFits = "NoHostFits"
@@ -37,7 +37,7 @@ func anySize(pool *karpv1.NodePool) {
 var refused = decisions{tried: time.Now()}
 
 // waitingPod is one that the scheduler found no Node for.
-func waitingPod(w *testworld.World, cpu string, changes ...func(*corev1.Pod)) *corev1.Pod {
+func waitingPod(w *testenv.Env, cpu string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	w.T.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "app"},
@@ -55,16 +55,16 @@ func waitingPod(w *testworld.World, cpu string, changes ...func(*corev1.Pod)) *c
 	return pod
 }
 
-func look(w *testworld.World, pod *corev1.Pod, core decisions) time.Duration {
+func look(w *testenv.Env, pod *corev1.Pod, core decisions) time.Duration {
 	w.T.Helper()
-	result, err := explain.NewController(w.Kube, w.Instances, w.Events, core).Reconcile(w.T.Context(), testworld.Reread(w, pod))
+	result, err := explain.NewController(w.Kube, w.Instances, w.Events, core).Reconcile(w.T.Context(), testenv.Reread(w, pod))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
 
 func TestAPodThatFitsNowhereIsToldWhyHostByHost(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Hosts(2))
+	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
 	w.Pool(w.Class(), anySize)
 	pod := waitingPod(w, "15") // 16 cores are large enough, but somebody has two of them
 
@@ -82,7 +82,7 @@ func TestAPodThatFitsNowhereIsToldWhyHostByHost(t *testing.T) {
 
 func TestAPodThatIsLargerThanAnySizeIsToldSo(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	w.Pool(w.Class(), anySize)
 	look(w, waitingPod(w, "100"), refused)
 	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
@@ -106,7 +106,7 @@ func TestNothingIsSaidWhereItIsNotRoomThatLacks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testworld.New(t, testworld.Still())
+			w := testenv.New(t, testenv.Still())
 			w.Pool(w.Class(), anySize, func(p *karpv1.NodePool) {
 				if test.pool != nil {
 					test.pool(p)
@@ -125,7 +125,7 @@ func TestNothingIsSaidWhereItIsNotRoomThatLacks(t *testing.T) {
 
 func TestAPodThatHasItsNodeIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	w.Pool(w.Class(), anySize)
 	pod := waitingPod(w, "15", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
 	w.Expect(look(w, pod, refused)).To(BeZero())

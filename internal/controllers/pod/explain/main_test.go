@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(testworld.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }

@@ -111,17 +111,17 @@ func (c *Controller) everywhere(t *v1alpha1.ProxmoxTemplate, q queue) {
 
 // due lists the Hosts where something is to be done, for one ProxmoxTemplate or all.
 func (c *Controller) due(ctx context.Context, name string) []Request {
-	w, err := Survey(ctx, c.kube)
+	w, err := Observe(ctx, c.kube)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "looking for work on templates")
 		return nil
 	}
 	var out []Request
-	for _, wish := range w.Wishes {
+	for _, wish := range w.Desired {
 		if name != "" && wish.Name != name {
 			continue
 		}
-		for _, spot := range c.templates.Due(wish) {
+		for _, spot := range c.templates.PendingHosts(wish) {
 			out = append(out, Request{Template: wish.Name, Region: spot.Region, Host: spot.Host})
 		}
 	}
@@ -138,11 +138,11 @@ func (c *Controller) Reconcile(ctx context.Context, request Request) (reconcile.
 		// Whatever is made before it is there could be left behind.
 		return reconcile.Result{}, nil
 	}
-	w, err := Survey(ctx, c.kube)
+	w, err := Observe(ctx, c.kube)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	again, err := c.templates.Tend(ctx, template.WishOf(t, w.Classes), request.Region, request.Host, w.Around(t))
+	again, err := c.templates.ReconcileHost(ctx, template.NewDesired(t, w.Classes), request.Region, request.Host, w.Usage(t))
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("tending template %s on host %s, %w", request.Template, request.Host, err)
 	}

@@ -16,26 +16,26 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // manage runs all that makes templates.
-func manage(w *testworld.World) {
+func manage(w *testenv.Env) {
 	w.T.Helper()
 	templates := w.Templates()
 	w.Manage(
-		func(kube client.Client) testworld.Registrar { return build.NewController(kube, templates) },
-		func(kube client.Client) testworld.Registrar { return status.NewController(kube, templates) },
-		func(kube client.Client) testworld.Registrar { return hash.NewManaged(kube) },
-		func(kube client.Client) testworld.Registrar { return termination.NewManaged(kube, templates, w.Events) },
+		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
+		func(kube client.Client) testenv.Registrar { return status.NewController(kube, templates) },
+		func(kube client.Client) testenv.Registrar { return hash.NewManaged(kube) },
+		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
 	)
 }
 
 // condition of a template, as "Status reason: message".
-func condition(w *testworld.World, t *v1alpha1.ProxmoxTemplate, kind string) string {
+func condition(w *testenv.Env, t *v1alpha1.ProxmoxTemplate, kind string) string {
 	w.T.Helper()
-	c := testworld.Reread(w, t).StatusConditions().Get(kind)
+	c := testenv.Reread(w, t).StatusConditions().Get(kind)
 	if c == nil {
 		return ""
 	}
@@ -44,7 +44,7 @@ func condition(w *testworld.World, t *v1alpha1.ProxmoxTemplate, kind string) str
 
 const patience = 30 * time.Second
 
-func upToDate(w *testworld.World, t *v1alpha1.ProxmoxTemplate) {
+func upToDate(w *testenv.Env, t *v1alpha1.ProxmoxTemplate) {
 	w.T.Helper()
 	w.Eventually(func() string { return condition(w, t, v1alpha1.ConditionTemplateUpToDate) }).
 		WithTimeout(patience).WithPolling(20 * time.Millisecond).Should(HavePrefix("True"))
@@ -64,8 +64,8 @@ func slow(image int, took time.Duration) func(*pvesim.Scenario) {
 func timeToReady(t *testing.T, hosts int, scenario func(*pvesim.Scenario)) time.Duration {
 	t.Helper()
 	const image = 64 << 10
-	w := testworld.New(t, testworld.Hosts(hosts), testworld.Scenario(scenario))
-	images := testworld.ServeImages(t, image)
+	w := testenv.New(t, testenv.Hosts(hosts), testenv.Scenario(scenario))
+	images := testenv.ServeImages(t, image)
 	manage(w)
 	began := time.Now()
 	object := w.ManagedTemplate(images.URL + "/noble.img")
@@ -92,8 +92,8 @@ func TestTenHostsAreReadyAsSoonAsTheSlowest(t *testing.T) {
 func TestTheConditionTellsHowFarADownloadIs(t *testing.T) {
 	t.Parallel()
 	const image = 160 << 20
-	w := testworld.New(t, testworld.Scenario(slow(image, 2*time.Minute)))
-	images := testworld.ServeImages(t, image)
+	w := testenv.New(t, testenv.Scenario(slow(image, 2*time.Minute)))
+	images := testenv.ServeImages(t, image)
 	manage(w)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
 	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).
@@ -104,22 +104,22 @@ func TestTheConditionTellsHowFarADownloadIs(t *testing.T) {
 
 func TestOneHostsTroubleIsNotAnothers(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(3))
-	images := testworld.ServeImages(t, 64<<10)
+	w := testenv.New(t, testenv.Hosts(3))
+	images := testenv.ServeImages(t, 64<<10)
 	_, err := w.Sim.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/pve2/qemu", Status: 500, Message: "unable to create VM 1000 - got error: No space left on device"})
 	w.Expect(err).NotTo(HaveOccurred())
 	_, err = w.Sim.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/pve3/storage/*/content", Delay: pvesim.Duration(10 * time.Minute)})
 	w.Expect(err).NotTo(HaveOccurred())
 	manage(w)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
-	w.Eventually(func() []string { return testworld.Reread(w, object).Status.Zones }).
+	w.Eventually(func() []string { return testenv.Reread(w, object).Status.Zones }).
 		WithTimeout(patience).Should(ConsistOf(MatchRegexp(`^region-1/pve1/1\d{3}$`)))
 	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).WithTimeout(patience).
 		Should(And(HavePrefix("True"), ContainSubstring("pve2: creating VM"), ContainSubstring("storage local is full"), ContainSubstring("pve3: ")))
 
 	w.Sim.ClearFaults()
 	w.Clock.Advance(10 * time.Minute)
-	testworld.Reread(w, object)
+	testenv.Reread(w, object)
 	object.Spec.Description = "try again"
 	w.Expect(w.Kube.Update(t.Context(), object)).To(Succeed())
 	upToDate(w, object)
@@ -128,15 +128,15 @@ func TestOneHostsTroubleIsNotAnothers(t *testing.T) {
 
 func TestWhatIsMadeByHandIsNeverTouched(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) {
 		mine := s.Guests[0]
 		mine.VMID, mine.Name = 1000, ""
 		s.Guests = append(s.Guests, mine)
 	}))
-	c := w.Clients[testworld.Region]
+	c := w.Clients[testenv.Region]
 	before, err := c.VMConfig(t.Context(), "pve1", 1000)
 	w.Expect(err).NotTo(HaveOccurred())
-	images := testworld.ServeImages(t, 64<<10)
+	images := testenv.ServeImages(t, 64<<10)
 	manage(w)
 	object := w.ManagedTemplate(images.URL+"/noble.img", func(o *v1alpha1.ProxmoxTemplate) {
 		w.Expect(c.UpdateVM(t.Context(), "pve1", 1000, configName(o.Name))).To(Succeed())
@@ -153,8 +153,8 @@ func TestWhatIsMadeByHandIsNeverTouched(t *testing.T) {
 
 func TestATemplateDeletedByHandIsReportedAndMadeAnew(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
-	images := testworld.ServeImages(t, 64<<10)
+	w := testenv.New(t)
+	images := testenv.ServeImages(t, 64<<10)
 	manage(w)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
 	upToDate(w, object)
@@ -173,8 +173,8 @@ func TestATemplateDeletedByHandIsReportedAndMadeAnew(t *testing.T) {
 
 func TestATemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
-	images := testworld.ServeImages(t, 64<<10)
+	w := testenv.New(t)
+	images := testenv.ServeImages(t, 64<<10)
 	manage(w)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
 	upToDate(w, object)
@@ -190,7 +190,7 @@ func TestATemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(patience).
 		Should(ContainElement(ContainSubstring("1 nodeclaims still use this template, for example " + claim.Name)))
 	w.Expect(w.Gone(object)).To(BeFalse())
-	_, err := w.Clients[testworld.Region].VMConfig(t.Context(), "pve1", 1000)
+	_, err := w.Clients[testenv.Region].VMConfig(t.Context(), "pve1", 1000)
 	w.Expect(err).NotTo(HaveOccurred())
 
 	w.Eventually(func() bool {
@@ -199,17 +199,17 @@ func TestATemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
 	}).WithTimeout(patience).Should(BeTrue())
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(patience).Should(BeTrue())
-	volumes, err := w.Clients[testworld.Region].Volumes(t.Context(), "pve1", "local", "import")
+	volumes, err := w.Clients[testenv.Region].Volumes(t.Context(), "pve1", "local", "import")
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(volumes).To(BeEmpty())
 }
 
 func TestTheHashesAreOnTheObject(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	manage(w)
 	object := w.ManagedTemplate("https://images.example.com/noble.qcow2")
-	w.Eventually(func() map[string]string { return testworld.Reread(w, object).Annotations }).Should(And(
+	w.Eventually(func() map[string]string { return testenv.Reread(w, object).Annotations }).Should(And(
 		HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, object.Hash()),
 		HaveKeyWithValue(v1alpha1.AnnotationTemplateHashVersion, v1alpha1.HashVersion),
 		HaveKeyWithValue(v1alpha1.AnnotationTemplateInPlaceUpdateHash, object.InPlaceHash()),

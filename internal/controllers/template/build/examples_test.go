@@ -15,13 +15,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // What users read applies as it stands: the examples, and the manifests in the docs.
 func TestTheManifestsThatUsersReadApply(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	var documents []string
 	files, err := fs.Glob(examples.Files, "templates/*.yaml")
 	w.Expect(err).NotTo(HaveOccurred())

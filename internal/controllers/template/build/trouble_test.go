@@ -13,7 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -46,7 +46,7 @@ func TestTheConditionTellsWhatToMend(t *testing.T) {
 	const zeros = "00000000000000000000000000000000"
 	for name, test := range map[string]struct {
 		scenario func(*pvesim.Scenario)
-		before   func(*testworld.World)
+		before   func(*testenv.Env)
 		change   func(*v1alpha1.ProxmoxTemplate)
 		says     string
 	}{
@@ -87,12 +87,12 @@ func TestTheConditionTellsWhatToMend(t *testing.T) {
 			says:   `spec.sourceImage.imageName is empty, and the last part of url is "latest": its extension must tell the format, qcow2, raw or vmdk \(img counts as qcow2\); set imageName, for example ubuntu-amd64.qcow2`,
 		},
 		"storage of the image full": {
-			before: func(w *testworld.World) { w.Expect(w.Sim.SetStorageFull("local", true)).To(Succeed()) },
+			before: func(w *testenv.Env) { w.Expect(w.Sim.SetStorageFull("local", true)).To(Succeed()) },
 			says:   `pve1: downloading the image: storage local is full; free space there, and look with: pvesm status --storage local`,
 		},
 		"storage of the template full": {
 			scenario: content("local", "import", "iso"),
-			before:   func(w *testworld.World) { w.Expect(w.Sim.SetStorageFull("local-lvm", true)).To(Succeed()) },
+			before:   func(w *testenv.Env) { w.Expect(w.Sim.SetStorageFull("local-lvm", true)).To(Succeed()) },
 			says:     `pve1: creating VM 1000: storage local-lvm is full \(.*reached threshold.*\); free space there, and look with: pvesm status --storage local-lvm`,
 		},
 		"no storage for images to import": {
@@ -113,7 +113,7 @@ func TestTheConditionTellsWhatToMend(t *testing.T) {
 			says:     `pve1: the host is offline; its template is made when it is back`,
 		},
 		"quorum lost": {
-			before: func(w *testworld.World) { w.Sim.SetQuorum(false) },
+			before: func(w *testenv.Env) { w.Sim.SetQuorum(false) },
 			says:   `pve1: creating VM 1000: the Proxmox cluster has no quorum and takes no changes; bring its hosts back, and look with: pvecm status`,
 		},
 		"pool unknown": {
@@ -132,8 +132,8 @@ func TestTheConditionTellsWhatToMend(t *testing.T) {
 					test.scenario(s)
 				}
 			}
-			w := testworld.New(t, testworld.Hosts(2), testworld.Scenario(scenario))
-			images := testworld.ServeImages(t, 64<<10)
+			w := testenv.New(t, testenv.Hosts(2), testenv.Scenario(scenario))
+			images := testenv.ServeImages(t, 64<<10)
 			if test.before != nil {
 				test.before(w)
 			}
@@ -148,7 +148,7 @@ func TestTheConditionTellsWhatToMend(t *testing.T) {
 			w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateUpToDate) }).
 				WithTimeout(patience).WithPolling(50 * time.Millisecond).
 				Should(MatchRegexp(`^False NodeTemplateClassResolutionError: (.*; )?` + want + `(;|$)`))
-			if ready := testworld.Reread(w, object).StatusConditions().Root(); ready.IsFalse() {
+			if ready := testenv.Reread(w, object).StatusConditions().Root(); ready.IsFalse() {
 				w.Expect(ready.Message).To(MatchRegexp(v1alpha1.ConditionTemplateReady+": (.*; )?"+want+`(;|$)`), "Ready tells the cause")
 			}
 		})

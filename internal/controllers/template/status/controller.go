@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/ready"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/wake"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/readiness"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
@@ -40,8 +40,8 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("template.status.proxmox").
 		For(&v1alpha1.ProxmoxTemplate{}).
-		WatchesRawSource(wake.OnInventory(ctx, c.templates.Inventory, m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
-		WatchesRawSource(wake.On(c.templates.Subscribe(), m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
+		WatchesRawSource(watch.Inventory(ctx, c.templates.Inventory, m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
+		WatchesRawSource(watch.Events(c.templates.Subscribe(), m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
@@ -51,8 +51,8 @@ func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 	if err := c.kube.List(ctx, classes); err != nil {
 		return reconcile.Result{}, err
 	}
-	wish := template.WishOf(t, classes.Items)
-	c.templates.Supersede(wish)
+	wish := template.NewDesired(t, classes.Items)
+	c.templates.CancelSuperseded(wish)
 	if wish.Deleted {
 		return reconcile.Result{}, nil
 	}
@@ -66,7 +66,7 @@ func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 	}
 	t.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(report.Zones)), resource.DecimalSI)}
 	conditions(t, report)
-	ready.Explain(t)
+	readiness.SetCause(t)
 	if equality.Semantic.DeepEqual(stored, t) {
 		return reconcile.Result{}, nil
 	}
@@ -90,7 +90,7 @@ func (c *Controller) noticeLoss(t *v1alpha1.ProxmoxTemplate) {
 		}
 		_, there := view.Guest(zone.Region, zone.VMID)
 		if _, member := view.Host(zone.Region, zone.Host); member && !there {
-			c.templates.Lost(string(t.UID), zone)
+			c.templates.RecordMissing(string(t.UID), zone)
 		}
 	}
 }

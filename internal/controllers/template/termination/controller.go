@@ -42,23 +42,23 @@ type Controller[T client.Object] struct {
 	kind     T
 	name     string
 	// cleared tells what is still to be removed, nil where nothing was made.
-	cleared func(ctx context.Context, t T, world build.World) ([]string, error)
+	cleared func(ctx context.Context, t T, world build.Observed) ([]string, error)
 }
 
 // NewManaged guards ProxmoxTemplates.
 func NewManaged(kube client.Client, templates *template.Provider, recorder events.Recorder) *Controller[*v1alpha1.ProxmoxTemplate] {
 	return &Controller[*v1alpha1.ProxmoxTemplate]{
 		kube: kube, recorder: recorder, kind: &v1alpha1.ProxmoxTemplate{}, name: v1alpha1.ProxmoxTemplateKind,
-		cleared: func(ctx context.Context, t *v1alpha1.ProxmoxTemplate, world build.World) ([]string, error) {
-			wish := template.WishOf(t, world.Classes)
-			templates.Supersede(wish)
-			remains := templates.Remains(wish)
+		cleared: func(ctx context.Context, t *v1alpha1.ProxmoxTemplate, world build.Observed) ([]string, error) {
+			wish := template.NewDesired(t, world.Classes)
+			templates.CancelSuperseded(wish)
+			remains := templates.Remaining(wish)
 			if len(remains) > 0 {
 				return remains, nil
 			}
-			remains, err := templates.Cleared(ctx, wish, world.Around(t))
+			remains, err := templates.Cleanup(ctx, wish, world.Usage(t))
 			if err == nil && len(remains) == 0 {
-				templates.Forget(wish.UID)
+				templates.Evict(wish.UID)
 			}
 			return remains, err
 		},
@@ -69,7 +69,7 @@ func NewManaged(kube client.Client, templates *template.Provider, recorder event
 func NewUnmanaged(kube client.Client, recorder events.Recorder) *Controller[*v1alpha1.ProxmoxUnmanagedTemplate] {
 	return &Controller[*v1alpha1.ProxmoxUnmanagedTemplate]{
 		kube: kube, recorder: recorder, kind: &v1alpha1.ProxmoxUnmanagedTemplate{}, name: v1alpha1.ProxmoxUnmanagedTemplateKind,
-		cleared: func(context.Context, *v1alpha1.ProxmoxUnmanagedTemplate, build.World) ([]string, error) {
+		cleared: func(context.Context, *v1alpha1.ProxmoxUnmanagedTemplate, build.Observed) ([]string, error) {
 			return nil, nil
 		},
 	}
@@ -111,11 +111,11 @@ func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, e
 	if !controllerutil.ContainsFinalizer(t, v1alpha1.TerminationFinalizer) {
 		return reconcile.Result{}, nil
 	}
-	world, err := build.Survey(ctx, c.kube)
+	world, err := build.Observe(ctx, c.kube)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if users := world.Users(c.name, t.GetName()); len(users) > 0 {
+	if users := world.ClaimsUsing(c.name, t.GetName()); len(users) > 0 {
 		c.recorder.Publish(waiting(t, "WaitingOnNodeClaimTermination",
 			fmt.Sprintf("%d nodeclaims still use this template, for example %s; it goes when they are gone", len(users), users[0])))
 		return reconcile.Result{RequeueAfter: reminder}, nil
@@ -125,7 +125,7 @@ func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, e
 		return reconcile.Result{}, err
 	}
 	if len(remains) > 0 {
-		c.recorder.Publish(waiting(t, "WaitingOnTemplateRemoval", "still to be removed: "+strings.Join(remains, "; ")))
+		c.recorder.Publish(waiting(t, "WaitingOnTemplateDeletion", "still to be removed: "+strings.Join(remains, "; ")))
 		return reconcile.Result{RequeueAfter: recheck}, nil
 	}
 	controllerutil.RemoveFinalizer(t, v1alpha1.TerminationFinalizer)

@@ -15,19 +15,19 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 func TestAnUnmanagedTemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
+	w := testenv.New(t)
 	w.Manage(
-		func(kube client.Client) testworld.Registrar { return hash.NewUnmanaged(kube) },
-		func(kube client.Client) testworld.Registrar { return termination.NewUnmanaged(kube, w.Events) },
+		func(kube client.Client) testenv.Registrar { return hash.NewUnmanaged(kube) },
+		func(kube client.Client) testenv.Registrar { return termination.NewUnmanaged(kube, w.Events) },
 	)
 	template := w.Template()
-	w.Eventually(func() []string { return testworld.Reread(w, template).Finalizers }).Should(ConsistOf(v1alpha1.TerminationFinalizer))
-	w.Eventually(func() map[string]string { return testworld.Reread(w, template).Annotations }).Should(HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, template.Hash()))
+	w.Eventually(func() []string { return testenv.Reread(w, template).Finalizers }).Should(ConsistOf(v1alpha1.TerminationFinalizer))
+	w.Eventually(func() map[string]string { return testenv.Reread(w, template).Annotations }).Should(HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, template.Hash()))
 	claim := w.Claim("node", w.Class())
 
 	w.Expect(w.Kube.Delete(t.Context(), template)).To(Succeed())
@@ -41,22 +41,22 @@ func TestAnUnmanagedTemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
 // What is offline may still hold a template: the object waits, and says for what.
 func TestATemplateOnAHostThatIsAwayIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(2))
-	images := testworld.ServeImages(t, 64<<10)
+	w := testenv.New(t, testenv.Hosts(2))
+	images := testenv.ServeImages(t, 64<<10)
 	templates := w.Templates()
 	w.Manage(
-		func(kube client.Client) testworld.Registrar { return build.NewController(kube, templates) },
-		func(kube client.Client) testworld.Registrar { return status.NewController(kube, templates) },
-		func(kube client.Client) testworld.Registrar { return termination.NewManaged(kube, templates, w.Events) },
+		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
+		func(kube client.Client) testenv.Registrar { return status.NewController(kube, templates) },
+		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
 	)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
-	w.Eventually(func() []string { return testworld.Reread(w, object).Status.Zones }).WithTimeout(30 * time.Second).Should(HaveLen(2))
+	w.Eventually(func() []string { return testenv.Reread(w, object).Status.Zones }).WithTimeout(30 * time.Second).Should(HaveLen(2))
 	w.Expect(w.Sim.HostDown("pve2", "refused")).To(Succeed())
 	w.Eventually(func() bool {
-		return w.Inventory.View().Snapshots[testworld.Region].Hosts["pve2"].Online
+		return w.Inventory.View().Snapshots[testenv.Region].Hosts["pve2"].Online
 	}).WithTimeout(10 * time.Second).Should(BeFalse())
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
-	w.Eventually(func() []string { return w.Events.Messages("WaitingOnTemplateRemoval") }).WithTimeout(20 * time.Second).
+	w.Eventually(func() []string { return w.Events.Messages("WaitingOnTemplateDeletion") }).WithTimeout(20 * time.Second).
 		Should(ContainElement(MatchRegexp(`^still to be removed: pve2: template 100\d is on a host that is offline$`)))
 	w.Expect(w.Gone(object)).To(BeFalse())
 	w.Expect(w.Sim.HostUp("pve2")).To(Succeed())

@@ -26,8 +26,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/ready"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/wake"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/readiness"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
@@ -49,7 +49,7 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("unmanagedtemplate.status.proxmox").
 		For(&v1alpha1.ProxmoxUnmanagedTemplate{}).
-		WatchesRawSource(wake.OnInventory(ctx, c.inventory, m.GetClient(), &v1alpha1.ProxmoxUnmanagedTemplateList{})).
+		WatchesRawSource(watch.Inventory(ctx, c.inventory, m.GetClient(), &v1alpha1.ProxmoxUnmanagedTemplateList{})).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
@@ -88,7 +88,7 @@ func Resolve(inv *inventory.Inventory, template *v1alpha1.ProxmoxUnmanagedTempla
 	default:
 		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFound(template.Spec, inv.Regions()))
 	}
-	ready.Explain(template)
+	readiness.SetCause(template)
 	return doubles
 }
 
@@ -133,7 +133,7 @@ func find(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zone
 		}
 		for _, host := range hostsOf(snapshot, matching) {
 			candidates := slices.DeleteFunc(slices.Clone(matching), func(guest inventory.Guest) bool {
-				return !template.Serves(snapshot, guest.Host, *guest.Config, host)
+				return !template.CanClone(snapshot, guest.Host, *guest.Config, host)
 			})
 			if len(candidates) == 0 {
 				continue
@@ -185,7 +185,7 @@ func preferredOn(host string, a, b inventory.Guest) int {
 		}
 		return 0
 	}
-	return cmp.Or(cmp.Compare(template.Created(*b.Config), template.Created(*a.Config)), own(b)-own(a), cmp.Compare(b.VMID, a.VMID))
+	return cmp.Or(cmp.Compare(template.CreationTime(*b.Config), template.CreationTime(*a.Config)), own(b)-own(a), cmp.Compare(b.VMID, a.VMID))
 }
 
 func everyClusterSeen(view inventory.View, regions []string, only string) bool {
@@ -234,7 +234,7 @@ func ambiguous(template *v1alpha1.ProxmoxUnmanagedTemplate, d Double) events.Eve
 	return events.Event{
 		InvolvedObject: template,
 		Type:           corev1.EventTypeWarning,
-		Reason:         "SeveralTemplatesMatch",
+		Reason:         "MultipleTemplatesMatch",
 		Message:        d.words(),
 		DedupeValues:   []string{string(template.UID), d.zone, strconv.Itoa(d.chosen)},
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -43,11 +43,11 @@ func another(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
 	}
 }
 
-func looked(w *testworld.World, template *v1alpha1.ProxmoxUnmanagedTemplate) *v1alpha1.ProxmoxUnmanagedTemplate {
+func looked(w *testenv.Env, template *v1alpha1.ProxmoxUnmanagedTemplate) *v1alpha1.ProxmoxUnmanagedTemplate {
 	w.T.Helper()
-	_, err := status.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testworld.Reread(w, template))
+	_, err := status.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testenv.Reread(w, template))
 	w.Expect(err).NotTo(HaveOccurred())
-	return testworld.Reread(w, template)
+	return testenv.Reread(w, template)
 }
 
 func TestTemplatesAreFoundOnEveryHost(t *testing.T) {
@@ -57,14 +57,14 @@ func TestTemplatesAreFoundOnEveryHost(t *testing.T) {
 		want []string
 	}{
 		"by name":             {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"}, []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-2/pve1/9000"}},
-		"by name in a region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testworld.Other}, []string{"region-2/pve1/9000"}},
+		"by name in a region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.Other}, []string{"region-2/pve1/9000"}},
 		"by one tag":          {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"K8S"}}, []string{"region-1/pve1/9000", "region-1/pve2/9001"}},
 		"by all tags":         {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"k8s", "lts"}}, []string{"region-1/pve2/9001"}},
 		"by name and tags":    {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"lts"}}, []string{"region-1/pve2/9001"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testworld.New(t, testworld.Still(), testworld.Hosts(2), testworld.OtherHosts(1), testworld.Scenario(func(s *pvesim.Scenario) {
+			w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.OtherHosts(1), testenv.Scenario(func(s *pvesim.Scenario) {
 				guest(s, 9000, func(g *pvesim.Guest) { g.Config["tags"] = "k8s" })
 				guest(s, 9001, func(g *pvesim.Guest) { g.Config["tags"] = "k8s;lts" })
 				// A VM with the right tags and name is no template.
@@ -83,7 +83,7 @@ func TestTemplatesAreFoundOnEveryHost(t *testing.T) {
 
 func TestTheNewestOfSeveralTemplatesIsTakenAndThatIsTold(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still(), testworld.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) {
 		guest(s, 9000, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1700000000" })
 		another(s, 9100, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1800000000" })
 		another(s, 9200, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1750000000" })
@@ -91,7 +91,7 @@ func TestTheNewestOfSeveralTemplatesIsTakenAndThatIsTold(t *testing.T) {
 	template := looked(w, w.Template())
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9100"}))
 	const want = "region-1/pve1: several templates match; the newest, 9100, is used, not [9200 9000]"
-	w.Expect(w.Events.Messages("SeveralTemplatesMatch")).To(ConsistOf(want))
+	w.Expect(w.Events.Messages("MultipleTemplatesMatch")).To(ConsistOf(want))
 	w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).Message).To(Equal(want), "it stays to be seen when the event is gone")
 }
 
@@ -102,12 +102,12 @@ func TestAMissingTemplateSaysWhatWasLookedForAndWhere(t *testing.T) {
 		want string
 	}{
 		"name":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "talos"}, `no host of regions region-1, region-2 has a template named "talos" that`},
-		"tags":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"a", "b"}, Region: testworld.Region}, "no host of region region-1 has a template with tags a, b that"},
+		"tags":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"a", "b"}, Region: testenv.Region}, "no host of region region-1 has a template with tags a, b that"},
 		"region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: "mars"}, `spec.region "mars" is not in the cloud config, which has region-1, region-2`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testworld.New(t, testworld.Still(), testworld.OtherHosts(1))
+			w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
 			template := looked(w, w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec }))
 			got := template.StatusConditions().Get(v1alpha1.ConditionTemplateReady)
 			w.Expect(got.IsFalse()).To(BeTrue())
@@ -121,15 +121,15 @@ func TestAMissingTemplateSaysWhatWasLookedForAndWhere(t *testing.T) {
 
 func TestNothingIsMissingInAClusterThatWasNeverRead(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Unread())
+	w := testenv.New(t, testenv.Unread())
 	template := looked(w, w.Template())
 	w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).IsUnknown()).To(BeTrue())
 }
 
 func TestAClusterThatWasNeverReadHidesNothingOfTheOther(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Unread(), testworld.OtherHosts(1))
-	w.Expect(w.Inventory.Refresh(t.Context(), testworld.Other)).To(Succeed())
+	w := testenv.New(t, testenv.Unread(), testenv.OtherHosts(1))
+	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Other)).To(Succeed())
 	template := looked(w, w.Template())
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-2/pve1/9000"}))
 	w.Expect(template.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
@@ -137,7 +137,7 @@ func TestAClusterThatWasNeverReadHidesNothingOfTheOther(t *testing.T) {
 
 func TestAnOutageForgetsNoTemplate(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	template := looked(w, w.Template())
 	w.Cut()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
@@ -146,7 +146,7 @@ func TestAnOutageForgetsNoTemplate(t *testing.T) {
 
 func TestARestartForgetsNoTemplate(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Still())
+	w := testenv.New(t, testenv.Still())
 	template := looked(w, w.Template())
 	w.Restart(false)
 	w.Expect(looked(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
@@ -155,16 +155,16 @@ func TestARestartForgetsNoTemplate(t *testing.T) {
 
 func TestUnderAManagerATemplateThatComesLaterIsNoticed(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t)
-	w.Manage(func(kube client.Client) testworld.Registrar { return status.NewController(kube, w.Inventory, w.Events) })
+	w := testenv.New(t)
+	w.Manage(func(kube client.Client) testenv.Registrar { return status.NewController(kube, w.Inventory, w.Events) })
 	template := w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec.TemplateName = "copy" })
 	ready := func() string {
-		return string(testworld.Reread(w, template).StatusConditions().Get(operatorstatus.ConditionReady).GetStatus())
+		return string(testenv.Reread(w, template).StatusConditions().Get(operatorstatus.ConditionReady).GetStatus())
 	}
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(Equal("False"))
 	settled := template.ResourceVersion
-	w.Consistently(func() string { return testworld.Reread(w, template).ResourceVersion }).WithTimeout(500 * time.Millisecond).Should(Equal(settled))
-	w.Expect(w.Clients[testworld.Region].UpdateVM(t.Context(), "pve1", 9000, proxmox.ConfigChange{Set: map[string]string{"name": "copy"}})).To(Succeed())
+	w.Consistently(func() string { return testenv.Reread(w, template).ResourceVersion }).WithTimeout(500 * time.Millisecond).Should(Equal(settled))
+	w.Expect(w.Clients[testenv.Region].UpdateVM(t.Context(), "pve1", 9000, proxmox.ConfigChange{Set: map[string]string{"name": "copy"}})).To(Succeed())
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(Equal("True"))
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
 }

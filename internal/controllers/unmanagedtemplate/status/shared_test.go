@@ -11,7 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testworld"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -29,14 +29,14 @@ func sharedOnly(t *v1alpha1.ProxmoxUnmanagedTemplate) { t.Spec.TemplateName = "s
 
 func TestATemplateOnSharedStorageServesTheHostsThatHaveIt(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(3), testworld.Still(), testworld.Scenario(shared))
+	w := testenv.New(t, testenv.Hosts(3), testenv.Still(), testenv.Scenario(shared))
 	template := looked(w, w.Template(sharedOnly))
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9500", "region-1/pve2/9500"}))
 }
 
 func TestACDFromALocalStorageTiesATemplateToItsHost(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(3), testworld.Still(), testworld.Scenario(shared), testworld.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Hosts(3), testenv.Still(), testenv.Scenario(shared), testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Files = append(s.Files, pvesim.File{Storage: "local", Name: "iso/drivers.iso", Text: "drivers"})
 		guest(s, 9500, func(g *pvesim.Guest) { g.Config["ide2"] = "local:iso/drivers.iso,media=cdrom" })
 	}))
@@ -45,13 +45,13 @@ func TestACDFromALocalStorageTiesATemplateToItsHost(t *testing.T) {
 
 func TestVMsOfOtherHostsAreClonedFromASharedTemplate(t *testing.T) {
 	t.Parallel()
-	w := testworld.New(t, testworld.Hosts(3), testworld.Scenario(shared))
+	w := testenv.New(t, testenv.Hosts(3), testenv.Scenario(shared))
 	template := looked(w, w.Template(sharedOnly))
 	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.InstanceTemplateRef.Name = template.Name })
 	check := func() {
-		_, err := nodeclassstatus.NewController(w.Kube, w.Inventory, w.Instances).Reconcile(t.Context(), testworld.Reread(w, class))
+		_, err := nodeclassstatus.NewController(w.Kube, w.Inventory, w.Instances).Reconcile(t.Context(), testenv.Reread(w, class))
 		w.Expect(err).NotTo(HaveOccurred())
-		testworld.Reread(w, class)
+		testenv.Reread(w, class)
 	}
 	check()
 	w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9500", "region-1/pve2/9500"}))
@@ -65,7 +65,7 @@ func TestVMsOfOtherHostsAreClonedFromASharedTemplate(t *testing.T) {
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("Host", "pve2")))
 
 	// A local disk cannot be cloned to another host, nor from one that is away.
-	testworld.Reread(w, class)
+	testenv.Reread(w, class)
 	class.Spec.BootDevice.Storage = "local-lvm"
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 	check()

@@ -1,0 +1,110 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrapcleanup_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// initialized is what core writes when the Node has joined and is whole.
+func initialized(w *testenv.Env, claim *karpv1.NodeClaim) {
+	w.T.Helper()
+	claim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
+	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+}
+
+func TestWhatAGuestNeededToJoinIsTakenBackWhenItsNodeIsInitialized(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t)
+	w.Manage(func(client.Client) testenv.Registrar { return bootstrapcleanup.NewController(w.Instances) })
+	claim := w.Launched("a", w.Class())
+	w.Consistently(w.Tokens).WithTimeout(300*time.Millisecond).Should(HaveLen(1), "the guest still needs it")
+	w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
+
+	initialized(w, claim)
+	w.Eventually(func() string {
+		return testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationBootDataStatus]
+	}).WithTimeout(10 * time.Second).Should(Equal(v1alpha1.BootDataInitialized))
+	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
+	w.Expect(w.Tokens()).To(BeEmpty())
+	cfg, err := w.Clients[testenv.Region].VMConfig(t.Context(), "pve1", w.Intent(claim).VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	for _, drive := range cfg.Drives() {
+		w.Expect(drive.VolumeID).NotTo(ContainSubstring(".iso"), "the VM would not start without the file")
+	}
+	w.Expect(w.Running(claim)).To(BeTrue())
+
+	w.Sim.ResetRequests()
+	_, err = bootstrapcleanup.NewController(w.Instances).Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}")).To(BeZero(), "once is enough")
+}
+
+func TestAClaimThatSomebodyElseHasIsTakenLater(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t)
+	claim := w.Launched("a", w.Class())
+	initialized(w, claim)
+	w.PowerOff(claim)
+	fault, err := w.Sim.AddFault(pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(time.Minute)})
+	w.Expect(err).NotTo(HaveOccurred())
+	started := make(chan error, 1)
+	go func() { _, err := w.Instances.PowerOn(t.Context(), claim); started <- err }()
+	w.Eventually(func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/start") }).
+		WithTimeout(5 * time.Second).Should(BeNumerically(">", 1))
+	c := bootstrapcleanup.NewController(w.Instances)
+	result, err := c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+	w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
+
+	w.Sim.RemoveFault(fault)
+	w.Expect(<-started).To(Succeed())
+	_, err = c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
+}
+
+func TestAHostThatIsAwayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t)
+	claim := w.Launched("a", w.Class())
+	initialized(w, claim)
+	mend := w.Cut()
+	c := bootstrapcleanup.NewController(w.Instances)
+	result, err := c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred(), "the inventory tells it already")
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+	mend()
+	_, err = c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Tokens()).To(BeEmpty())
+}
+
+func TestATroubleOfProxmoxIsAnErrorAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t)
+	claim := w.Launched("a", w.Class())
+	initialized(w, claim)
+	fault, err := w.Sim.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "unable to write config"})
+	w.Expect(err).NotTo(HaveOccurred())
+	c := bootstrapcleanup.NewController(w.Instances)
+	_, err = c.Reconcile(t.Context(), claim)
+	w.Expect(err).To(MatchError(ContainSubstring(claim.Name)))
+	w.Expect(w.BootDrives("pve1")).To(HaveLen(1), "a drive that is still attached is not deleted")
+	w.Sim.RemoveFault(fault)
+	_, err = c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
+}

@@ -1,0 +1,34 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package readiness lets the condition Ready tell why it is not true.
+package readiness
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+)
+
+// Explain lets Ready tell the cause: on its own it names the conditions only, and
+// people look at it first.
+func SetCause(object status.Object) {
+	conditions := object.StatusConditions()
+	ready := conditions.Root()
+	if ready.IsTrue() {
+		return
+	}
+	var causes []string
+	for _, condition := range conditions.List() {
+		if condition.IsFalse() && conditions.IsDependentCondition(condition.Type) && condition.Type != status.ConditionReady {
+			causes = append(causes, condition.Type+": "+condition.Message)
+		}
+	}
+	if len(causes) == 0 {
+		return
+	}
+	slices.Sort(causes)
+	ready.Message = strings.Join(causes, "; ")
+	conditions.Set(*ready)
+}

@@ -1,0 +1,144 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	mib = int64(1) << 20
+	gib = int64(1) << 30
+)
+
+// Type is a size of VM.
+type Type struct {
+	Name   string
+	Family string
+	// CPUs and MemoryBytes are the VM's, before any overhead.
+	CPUs        int
+	MemoryBytes int64
+	Pods        int64
+	// EphemeralBytes is the smallest boot disk.
+	EphemeralBytes int64
+	// Extra resources of the Node: huge pages and extended resources.
+	Extra corev1.ResourceList
+	// Overhead where it is stated; each part that is nil is computed.
+	Overhead Overhead
+}
+
+// Overhead is what of a Node's capacity is not for pods.
+type Overhead struct {
+	KubeReserved      corev1.ResourceList
+	SystemReserved    corev1.ResourceList
+	EvictionThreshold corev1.ResourceList
+}
+
+// Shape is what a Type means in a VM's configuration.
+type Shape struct {
+	Cores     int
+	MemoryMiB int
+}
+
+// Shape of the type's VMs.
+func (t Type) Shape() Shape {
+	return Shape{Cores: t.CPUs, MemoryMiB: int(t.MemoryBytes / mib)}
+}
+
+// Catalogue is an ordered set of types. The zero value is empty.
+type Catalog struct {
+	types  []Type
+	byName map[string]int
+}
+
+// NewCatalog makes a catalogue; names must differ.
+func NewCatalog(types []Type) (Catalog, error) {
+	c := Catalog{types: types, byName: make(map[string]int, len(types))}
+	for n, t := range types {
+		if first, twice := c.byName[t.Name]; twice {
+			return Catalog{}, fmt.Errorf("[%d].name: found %q again, which entry %d already has", n, t.Name, first)
+		}
+		c.byName[t.Name] = n
+	}
+	return c, nil
+}
+
+// Types in their order. The slice must not be changed.
+func (c Catalog) Types() []Type { return c.types }
+
+// Get looks a type up by name.
+func (c Catalog) Get(name string) (Type, bool) {
+	n, ok := c.byName[name]
+	if !ok {
+		return Type{}, false
+	}
+	return c.types[n], true
+}
+
+// DefaultCatalog has 20 types: 1 to 16 vCPUs with 2, 3, 4 or 8 GiB each.
+func DefaultCatalog() Catalog {
+	c := Catalog{byName: map[string]int{}}
+	for _, cpus := range []int{1, 2, 4, 8, 16} {
+		for _, ratio := range []int{2, 3, 4, 8} {
+			memory := cpus * ratio
+			t := Type{
+				Name:           fmt.Sprintf("%s.%dVCPU-%dGB", familyByRatio(ratio), cpus, memory),
+				Family:         familyByRatio(ratio),
+				CPUs:           cpus,
+				MemoryBytes:    int64(memory) * gib,
+				Pods:           defaultPods(int64(memory) * gib),
+				EphemeralBytes: defaultEphemeralBytes,
+			}
+			c.byName[t.Name] = len(c.types)
+			c.types = append(c.types, t)
+		}
+	}
+	return c
+}
+
+// defaultEphemeralBytes is the boot disk of a type that states none.
+const defaultEphemeralBytes = 30 * gib
+
+// defaultPods keeps small VMs from taking more pods than their memory carries.
+func defaultPods(memoryBytes int64) int64 {
+	switch {
+	case memoryBytes <= gib:
+		return 32
+	case memoryBytes <= 2*gib:
+		return 64
+	}
+	return 110
+}
+
+// familyByRatio names a family after its GiB per vCPU.
+func familyByRatio(ratio int) string {
+	switch ratio {
+	case 2:
+		return "c1"
+	case 3:
+		return "t1"
+	case 4:
+		return "s1"
+	case 8:
+		return "m1"
+	case 16:
+		return "x1"
+	}
+	return "e1"
+}
+
+// familyOf is what precedes the first dot of a name ("t1.2VCPU-6GB"), else the
+// family of its GiB per vCPU.
+func familyOf(name string, cpus int, memoryBytes int64) string {
+	if family, _, ok := strings.Cut(name, "."); ok && family != "" {
+		return family
+	}
+	if memoryBytes%(int64(cpus)*gib) != 0 {
+		return familyByRatio(0)
+	}
+	return familyByRatio(int(memoryBytes / gib / int64(cpus)))
+}

@@ -1,0 +1,158 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+)
+
+func TestDefaultCatalogue(t *testing.T) {
+	t.Parallel()
+	c := instancetype.DefaultCatalog()
+	if len(c.Types()) != 20 {
+		t.Fatalf("there are %d types, want 20", len(c.Types()))
+	}
+	for name, want := range map[string]struct {
+		family string
+		cpus   int
+		memory int64
+		pods   int64
+	}{
+		"c1.1VCPU-2GB":    {"c1", 1, 2, 64},
+		"t1.1VCPU-3GB":    {"t1", 1, 3, 110},
+		"t1.2VCPU-6GB":    {"t1", 2, 6, 110},
+		"s1.4VCPU-16GB":   {"s1", 4, 16, 110},
+		"m1.2VCPU-16GB":   {"m1", 2, 16, 110},
+		"m1.16VCPU-128GB": {"m1", 16, 128, 110},
+	} {
+		got, ok := c.Get(name)
+		if !ok || got.Family != want.family || got.CPUs != want.cpus || got.MemoryBytes != want.memory*gib ||
+			got.Pods != want.pods || got.EphemeralBytes != 30*gib {
+			t.Errorf("%s is %+v (%v), want %+v", name, got, ok, want)
+		}
+		if shape := got.Shape(); shape.Cores != want.cpus || int64(shape.MemoryMiB) != want.memory*1024 {
+			t.Errorf("%s has shape %+v", name, shape)
+		}
+	}
+	if _, ok := c.Get("nano"); ok {
+		t.Error("a type that does not exist was found")
+	}
+}
+
+const goodFile = `[
+ {"name": "t1.2VCPU-6GB", "capacity": {"cpu": "2", "memory": "6Gi", "pods": "110", "ephemeral-storage": "50Gi", "hugepages-2Mi": "1Gi"},
+  "overhead": {"KubeReserved": {"cpu": "50m", "memory": "384Mi"}, "SystemReserved": {"cpu": "10m", "memory": "64Mi"},
+               "EvictionThreshold": {"memory": "100Mi"}}},
+ {"name": "gpu", "capacity": {"cpu": 8, "memory": 34359738368, "nvidia.com/gpu": 1}, "capacitytype": "on-demand"},
+ {"name": "plain", "capacity": {"cpu": "4", "memory": "32Gi"}},
+ {"name": "odd", "capacity": {"cpu": "4", "memory": "5Gi"}},
+ {"name": "tiny", "capacity": {"cpu": "1", "memory": "1Gi"}}
+]`
+
+func TestCatalogueFromAFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "types.json")
+	if err := os.WriteFile(file, []byte(goodFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := instancetype.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t1, _ := c.Get("t1.2VCPU-6GB")
+	if huge := t1.Extra[corev1.ResourceName("hugepages-2Mi")]; t1.EphemeralBytes != 50*gib || huge.Value() != gib ||
+		t1.Overhead.KubeReserved.Cpu().MilliValue() != 50 || t1.Overhead.EvictionThreshold.Memory().Value() != 100<<20 {
+		t.Errorf("t1 is %+v", t1)
+	}
+	gpu, _ := c.Get("gpu")
+	if n := gpu.Extra["nvidia.com/gpu"]; n.Value() != 1 || gpu.CPUs != 8 || gpu.MemoryBytes != 32*gib || gpu.Pods != 110 || gpu.Overhead.KubeReserved != nil {
+		t.Errorf("gpu is %+v", gpu)
+	}
+	for name, family := range map[string]string{"t1.2VCPU-6GB": "t1", "gpu": "s1", "plain": "m1", "odd": "e1", "tiny": "e1"} {
+		if got, _ := c.Get(name); got.Family != family {
+			t.Errorf("%s is of family %s, want %s", name, got.Family, family)
+		}
+	}
+	if tiny, _ := c.Get("tiny"); tiny.Pods != 32 {
+		t.Errorf("tiny takes %d pods, want 32", tiny.Pods)
+	}
+}
+
+func TestBadCatalogueFilesAreNamed(t *testing.T) {
+	t.Parallel()
+	const ok = `{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}}`
+	for name, c := range map[string]struct{ file, want string }{
+		"no JSON":          {`[{]`, "found no JSON array of instance types"},
+		"no array":         {`{"name": "a"}`, "found no JSON array of instance types"},
+		"empty":            {`[]`, "found an empty array, want at least one instance type"},
+		"unknown key":      {`[` + ok + `, {"name": "b", "cpacity": {}}]`, `[1]: unknown field "cpacity"`},
+		"unknown overhead": {`[{"name": "b", "overhead": {"KubReserved": {}}}]`, `[0]: unknown field "overhead.KubReserved"`},
+		"key twice":        {`[{"name": "b", "name": "c"}]`, `[0]: duplicate field "name"`},
+		"same name":        {`[` + ok + `,` + ok + `]`, `[1].name: found "a" again, which entry 0 already has`},
+		"no name":          {`[{"capacity": {"cpu": "1", "memory": "2Gi"}}]`, `[0].name: found "", want the value of a Kubernetes label`},
+		"bad name":         {`[{"name": "a b", "capacity": {"cpu": "1", "memory": "2Gi"}}]`, `[0].name: found "a b"`},
+		"no cpu":           {`[{"name": "a", "capacity": {"memory": "2Gi"}}]`, `[0].capacity.cpu (a): found none`},
+		"zero cpu":         {`[{"name": "a", "capacity": {"cpu": 0, "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found none`},
+		"half a cpu":       {`[{"name": "a", "capacity": {"cpu": "1500m", "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found 1500m, want a whole number of vCPUs`},
+		"negative cpu":     {`[{"name": "a", "capacity": {"cpu": "-1", "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found "-1", want a quantity`},
+		"no memory":        {`[{"name": "a", "capacity": {"cpu": "1"}}]`, `[0].capacity.memory (a): found 0 bytes, want at least`},
+		"little memory":    {`[{"name": "a", "capacity": {"cpu": "1", "memory": "4"}}]`, `[0].capacity.memory (a): found 0 bytes, want at least`},
+		"words":            {`[{"name": "a", "capacity": {"cpu": "two", "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found "two", want a quantity such as`},
+		"absurdly small":   {`[{"name": "a", "capacity": {"cpu": "1", "memory": "1e-999999999"}}]`, `[0].capacity.memory (a): found "1e-999999999", want a quantity`},
+		"absurdly large":   {`[{"name": "a", "capacity": {"cpu": "1", "memory": "1e99"}}]`, `[0].capacity.memory (a): found "1e99", want a quantity`},
+		"null":             {`[{"name": "a", "capacity": {"cpu": null, "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found null, want a quantity`},
+		"unknown resource": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi", "gpus": 1}}]`, `[0].capacity (a): resource "gpus" is unknown, want cpu, memory,`},
+		"spot":             {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "capacitytype": "spot"}]`, `[0].capacitytype (a): found "spot", want "on-demand"`},
+		"overhead eats it": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "overhead": {"SystemReserved": {"memory": "4Gi"}}}]`, `[0].overhead (a): found`},
+		"tiny":             {`[{"name": "a", "capacity": {"cpu": "1", "memory": "300Mi"}}]`, `leaves nothing for pods`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := instancetype.Parse([]byte(c.file))
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("the error is %q, want one line with %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestCatalogueFileIsNamedInErrors(t *testing.T) {
+	t.Parallel()
+	if _, err := instancetype.Load("/nowhere/types.json"); err == nil || !strings.Contains(err.Error(), "/nowhere/types.json") {
+		t.Errorf("the error is %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "types.json")
+	if err := os.WriteFile(file, []byte(`[]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := instancetype.Load(file); err == nil || !strings.Contains(err.Error(), file+": found an empty array") {
+		t.Errorf("the error is %v", err)
+	}
+	if c, err := instancetype.Load(""); err != nil || len(c.Types()) != 20 {
+		t.Errorf("no file gives %d types (%v), want the default catalogue", len(c.Types()), err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(goodFile))
+	f.Add([]byte(`[{"name": "a", "capacity": {"cpu": "1", "memory": "1e9"}}]`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := instancetype.Parse(data)
+		if err != nil {
+			return
+		}
+		for _, typ := range c.Types() {
+			if shape := typ.Shape(); shape.Cores < 1 || shape.MemoryMiB < 256 {
+				t.Errorf("a VM of shape %+v was accepted", shape)
+			}
+		}
+	})
+}

@@ -1,0 +1,58 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package testenv
+
+import (
+	"context"
+
+	"github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+)
+
+// Registrar is a controller.
+type Registrar interface {
+	Register(context.Context, manager.Manager) error
+}
+
+// Manage runs controllers under a manager whose cache holds this world's objects
+// only, as the controller binary would. They are made with its client.
+func (w *Env) Manage(makers ...func(kube client.Client) Registrar) {
+	w.T.Helper()
+	m, err := ctrl.NewManager(w.Config, ctrl.Options{
+		Scheme:     scheme.Scheme,
+		Metrics:    server.Options{BindAddress: "0"},
+		Cache:      cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{worldLabel: w.Name})},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	w.Expect(err).NotTo(gomega.HaveOccurred())
+	for field, value := range map[string]func(*karpv1.NodeClaim) string{
+		"status.providerID":       func(c *karpv1.NodeClaim) string { return c.Status.ProviderID },
+		"spec.nodeClassRef.group": func(c *karpv1.NodeClaim) string { return c.Spec.NodeClassRef.Group },
+		"spec.nodeClassRef.kind":  func(c *karpv1.NodeClaim) string { return c.Spec.NodeClassRef.Kind },
+		"spec.nodeClassRef.name":  func(c *karpv1.NodeClaim) string { return c.Spec.NodeClassRef.Name },
+	} {
+		w.Expect(m.GetFieldIndexer().IndexField(w.T.Context(), &karpv1.NodeClaim{}, field, func(o client.Object) []string {
+			claim, ok := o.(*karpv1.NodeClaim)
+			if !ok {
+				return nil
+			}
+			return []string{value(claim)}
+		})).To(gomega.Succeed())
+	}
+	ctx, cancel := context.WithCancel(w.T.Context())
+	w.T.Cleanup(cancel)
+	for _, maker := range makers {
+		w.Expect(maker(m.GetClient()).Register(ctx, m)).To(gomega.Succeed())
+	}
+	w.run(m.Start)
+	w.Expect(m.GetCache().WaitForCacheSync(ctx)).To(gomega.BeTrue())
+}

@@ -1,0 +1,53 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package testenv
+
+import (
+	"slices"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/events"
+)
+
+// Recorder remembers events.
+type Recorder struct {
+	mu     sync.Mutex
+	events []events.Event
+}
+
+var _ events.Recorder = (*Recorder)(nil)
+
+// Publish remembers.
+func (r *Recorder) Publish(published ...events.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, published...)
+}
+
+// Messages of all events with a reason.
+func (r *Recorder) Messages(reason string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, event := range r.events {
+		if event.Reason == reason {
+			out = append(out, event.Message)
+		}
+	}
+	return out
+}
+
+// About are the reasons of all events about an object, in order.
+func (r *Recorder) About(o client.Object) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, event := range r.events {
+		if involved, ok := event.InvolvedObject.(client.Object); ok && involved.GetName() == o.GetName() && involved.GetUID() == o.GetUID() {
+			out = append(out, event.Reason)
+		}
+	}
+	return slices.Clip(out)
+}
