@@ -21,7 +21,7 @@ func narrow(t *testing.T, acls ...string) *client {
 	return startSim(t, s, pvesim.Options{}).as("kubernetes@pve!narrow=s")
 }
 
-func TestEachMissingRightIsNamedInProxmoxOrder(t *testing.T) {
+func TestPermissionsMissing(t *testing.T) {
 	t.Parallel()
 	clone := []string{"newid", "300", "full", "0"}
 	for _, tc := range []struct {
@@ -38,7 +38,7 @@ func TestEachMissingRightIsNamedInProxmoxOrder(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", clone...)
 }
 
-func TestListsAreFilteredSilently(t *testing.T) {
+func TestPermissionsFilterLists(t *testing.T) {
 	t.Parallel()
 	c := narrow(t, "/vms/101")
 	rows := c.ok("GET", "/cluster/resources").([]any)
@@ -54,7 +54,7 @@ func TestListsAreFilteredSilently(t *testing.T) {
 	c.refused(403, "Permission check failed (/, Sys.Audit)", "GET", "/cluster/status")
 }
 
-func TestRightsOnAPoolReachItsMembers(t *testing.T) {
+func TestPermissionsOfPools(t *testing.T) {
 	t.Parallel()
 	c := narrow(t, "/pool/kube", "/storage/local-lvm", "/sdn")
 	c.ok("GET", "/nodes/pve1/qemu/9000/config")
@@ -66,7 +66,7 @@ func TestRightsOnAPoolReachItsMembers(t *testing.T) {
 	c.refused(403, "Permission check failed (/vms/300, VM.Audit)", "GET", "/nodes/pve1/qemu/300/config")
 }
 
-func TestATokenOfRootIsNotRoot(t *testing.T) {
+func TestPermissionsOfRootToken(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(1)
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
@@ -78,7 +78,7 @@ func TestATokenOfRootIsNotRoot(t *testing.T) {
 	}
 }
 
-func TestPrivilegesDifferBetweenTheVersions(t *testing.T) {
+func TestPrivilegesByVersion(t *testing.T) {
 	t.Parallel()
 	for version, reason := range map[string]string{
 		"8.4": "Permission check failed (/vms/101, VM.Monitor)",

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// startAdmin opens the admin API if the options ask for it. It has no login: bind it to a loopback address.
+// startAdmin opens the admin API if the options enable it. It has no login: bind it to a loopback address.
 func (s *Simulator) startAdmin(ctx context.Context) error {
 	if s.options.AdminListen == "" {
 		return nil

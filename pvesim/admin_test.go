@@ -32,7 +32,7 @@ func admin(t *testing.T, sim *pvesim.Simulator, method, path, body string) (int,
 	return resp.StatusCode, string(raw)
 }
 
-func TestFaultsAndRecordsAreReachableOverTheAdminPort(t *testing.T) {
+func TestAdminAPI(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	if status, body := admin(t, c.sim, "POST", "/faults", `{"path": "/version", "count": 1, "status": 500, "message": "boom", "delay": "1s"}`); status != 200 || !strings.Contains(body, `"id":1`) {
@@ -61,7 +61,7 @@ func TestFaultsAndRecordsAreReachableOverTheAdminPort(t *testing.T) {
 	c.refused(500, "VM is locked (backup)", "PUT", "/nodes/pve1/qemu/101/config", "cores", "1")
 }
 
-func TestTheStatusPageShowsHostsGuestsTasksAndFaults(t *testing.T) {
+func TestAdminStatusPage(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(2)
 	s.Guests[0].Name = "<b>ubuntu"
@@ -83,7 +83,7 @@ func TestTheStatusPageShowsHostsGuestsTasksAndFaults(t *testing.T) {
 	}
 }
 
-func TestARestoredCopyKeepsItsIdentityAndAMigratedVMItsVolumes(t *testing.T) {
+func TestRestoreAndMigrate(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine", "full", "1")

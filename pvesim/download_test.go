@@ -14,7 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-func TestADownloadTakesItsTimeAndTellsHowFarItIs(t *testing.T) {
+func TestDownloadProgress(t *testing.T) {
 	t.Parallel()
 	images := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 80<<20)) }))
 	t.Cleanup(images.Close)
@@ -28,12 +28,12 @@ func TestADownloadTakesItsTimeAndTellsHowFarItIs(t *testing.T) {
 	log := c.logOf(task)
 	for _, percent := range []string{" 40%", " 80%", "100%"} {
 		if !slices.ContainsFunc(log, func(line string) bool { return strings.Contains(line, percent) }) {
-			t.Errorf("the log does not say %s: %q", percent, log)
+			t.Errorf("the log does not contain %s: %q", percent, log)
 		}
 	}
 }
 
-func TestADownloadOntoAFullStorageFailsInItsLog(t *testing.T) {
+func TestDownloadStorageFull(t *testing.T) {
 	t.Parallel()
 	images := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("image")) }))
 	t.Cleanup(images.Close)
@@ -46,7 +46,7 @@ func TestADownloadOntoAFullStorageFailsInItsLog(t *testing.T) {
 		t.Errorf("the download ended with %q", exit)
 	}
 	if log := strings.Join(c.logOf(task), "\n"); !strings.Contains(log, "No space left on device") {
-		t.Errorf("the log does not say why: %s", log)
+		t.Errorf("the log does not contain the reason: %s", log)
 	}
 	if volumes := c.ok("GET", "/nodes/pve1/storage/local/content?content=import").([]any); len(volumes) != 0 {
 		t.Errorf("something was stored: %v", volumes)

@@ -12,7 +12,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// A test starts a cluster, tells it how to fail, and counts what was called.
+// A test starts a cluster, injects a fault, and counts the calls.
 func Example() {
 	sim, err := pvesim.New(pvesim.DefaultScenario(3), pvesim.Options{Speed: 50})
 	if err != nil {

@@ -211,7 +211,7 @@ func (t *faultTable) taskRule(u tasks.UPID) (Fault, bool) {
 	return Fault{}, false
 }
 
-// HostDown cuts a host's power. how says how connections to it fail from now on: "refused", "noroute" or "timeout".
+// HostDown cuts a host's power. Connections to it then fail as given by how: "refused", "noroute" or "timeout".
 func (s *Simulator) HostDown(host, how string) error {
 	if text := oneOf(how, "", "refused", "noroute", "timeout"); text != "" {
 		return fmt.Errorf("taking host %s down: %s", host, text)
@@ -238,19 +238,19 @@ func (s *Simulator) SetStorageFull(storage string, full bool) error {
 // SetClockSkew moves the hosts' clocks relative to the real time.
 func (s *Simulator) SetClockSkew(d time.Duration) { s.engine.Clock.SetSkew(d) }
 
-// PowerOffGuest ends a VM's guest as if it had powered itself off: nobody asked for it.
+// PowerOffGuest ends a VM's guest as if it had powered itself off.
 func (s *Simulator) PowerOffGuest(vmid int) error { return s.engine.PowerOffGuest(vmid) }
 
-// SetGuestHealth makes the guest of a running VM ill, or well again. Each boot begins well.
+// SetGuestHealth changes the health of a running VM's guest. Each boot resets it to HealthWell.
 func (s *Simulator) SetGuestHealth(vmid int, health Health) error {
 	return s.engine.SetGuestHealth(vmid, string(health))
 }
 
-// SetHA puts a VM under HA with a wanted state ("started", "stopped", "disabled", "ignored"), as an admin would; "" takes
-// it out.
+// SetHA adds a VM to HA with a requested state ("started", "stopped", "disabled", "ignored"), as an admin would; ""
+// removes it.
 func (s *Simulator) SetHA(vmid int, state string) error { return s.engine.SetHA(vmid, state) }
 
-// HAState is the state that HA wants a VM to be in; false for one that is not under HA.
+// HAState returns the requested HA state of a VM; false if it is not under HA.
 func (s *Simulator) HAState(vmid int) (string, bool) { return s.engine.HAState(vmid) }
 
 // SetConfigLock sets or, with "", removes the "lock:" key of a VM, as a backup or a crash would.
@@ -269,7 +269,7 @@ func (s *Simulator) HoldStorageLock(ctx context.Context, host, storage string) (
 	return s.engine.HoldStorageLock(ctx, host, storage)
 }
 
-// MigrateGuest moves a VM to another host at once, as an admin's migration looks from outside.
+// MigrateGuest moves a VM to another host immediately, with the same visible result as a migration.
 func (s *Simulator) MigrateGuest(vmid int, host string) error {
 	return s.engine.MigrateGuest(vmid, host)
 }

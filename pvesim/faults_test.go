@@ -18,7 +18,7 @@ func (c *client) fault(f pvesim.Fault) {
 	}
 }
 
-func TestACallFailsAsOftenAsItsFaultSays(t *testing.T) {
+func TestFaultCount(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Method: "GET", Path: "/nodes/*/qemu", Skip: 1, Count: 2, Status: 500, Message: "got no worker upid - start worker failed"})
@@ -50,7 +50,7 @@ func equalInts(a, b []int) bool {
 	return true
 }
 
-func TestADroppedConnectionMayOrMayNotHaveHadItsEffect(t *testing.T) {
+func TestFaultDroppedConnection(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	drop := func(f pvesim.Fault, newid string) error {
@@ -77,7 +77,7 @@ func TestADroppedConnectionMayOrMayNotHaveHadItsEffect(t *testing.T) {
 	}
 }
 
-func TestTasksFailAndHangOnOrder(t *testing.T) {
+func TestFaultTasks(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Task: "qmstart", Fail: "start failed: out of luck", Count: 1})
@@ -98,7 +98,7 @@ func TestTasksFailAndHangOnOrder(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 }
 
-func TestProbabilitiesRepeatWithTheSeed(t *testing.T) {
+func TestFaultProbabilitySeed(t *testing.T) {
 	t.Parallel()
 	run := func() (pattern string) {
 		c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Seed: 3})
@@ -114,7 +114,7 @@ func TestProbabilitiesRepeatWithTheSeed(t *testing.T) {
 	}
 }
 
-func TestBadFaultsAreRefused(t *testing.T) {
+func TestFaultInvalid(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	for _, f := range []pvesim.Fault{
@@ -126,7 +126,7 @@ func TestBadFaultsAreRefused(t *testing.T) {
 	}
 }
 
-func TestWithoutQuorumReadingWorksAndWritingDoesNot(t *testing.T) {
+func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{Speed: 100})
 	c.sim.SetQuorum(false)
@@ -141,7 +141,7 @@ func TestWithoutQuorumReadingWorksAndWritingDoesNot(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 }
 
-func TestAFullStorageRefusesAllocations(t *testing.T) {
+func TestStorageFull(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	if err := c.sim.SetStorageFull("local-lvm", true); err != nil {
@@ -155,7 +155,7 @@ func TestAFullStorageRefusesAllocations(t *testing.T) {
 	}
 }
 
-func TestAHostThatComesBackStartsWhatHasOnboot(t *testing.T) {
+func TestHostUpStartsOnboot(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	c.task("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300")

@@ -9,7 +9,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-func TestAGroupsRightsReachItsMembersUntilTheGroupIsGone(t *testing.T) {
+func TestPermissionsOfGroups(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(1)
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
@@ -33,7 +33,7 @@ func TestAGroupsRightsReachItsMembersUntilTheGroupIsGone(t *testing.T) {
 	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
 }
 
-func TestStoredObjectsComeAndGo(t *testing.T) {
+func TestStoredObjects(t *testing.T) {
 	t.Parallel()
 	for version, objects := range map[string][][3]string{
 		"8.4": {{"/cluster/ha/groups", "group", "nodes=pve1"}},

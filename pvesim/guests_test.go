@@ -52,7 +52,7 @@ func (w *witness) seen() (boots []*pvesim.Machine, live int) {
 	return append([]*pvesim.Machine(nil), w.boots...), w.live
 }
 
-func TestAGuestSeesItsHardwareAndItsDisc(t *testing.T) {
+func TestGuestHardware(t *testing.T) {
 	t.Parallel()
 	w := &witness{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
@@ -88,7 +88,7 @@ func TestAGuestSeesItsHardwareAndItsDisc(t *testing.T) {
 	}
 }
 
-func TestAnISODeletedWhileAttachedBreaksTheNextStart(t *testing.T) {
+func TestStartWithDeletedISO(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.exit(c.upload("pve1", "local", "iso", "seed.iso", []byte("x")).Data)
@@ -100,7 +100,7 @@ func TestAnISODeletedWhileAttachedBreaksTheNextStart(t *testing.T) {
 	}
 }
 
-func TestRebootAndResetBootAgainAndStopCutsThePower(t *testing.T) {
+func TestRebootResetStop(t *testing.T) {
 	t.Parallel()
 	w := &witness{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
@@ -121,7 +121,7 @@ func TestRebootAndResetBootAgainAndStopCutsThePower(t *testing.T) {
 		t.Errorf("boot ids repeat: %v", ids)
 	}
 	if data, _ := boots[0].Disk.Read("boots"); string(data) != "xxx" {
-		t.Errorf("the disk remembers %q", data)
+		t.Errorf("the disk contains %q", data)
 	}
 	// A clone of the VM takes its disk's content along; a new one of the template does not.
 	c.task("POST", "/nodes/pve1/qemu/300/clone", "newid", "301")
@@ -132,7 +132,7 @@ func TestRebootAndResetBootAgainAndStopCutsThePower(t *testing.T) {
 	}
 }
 
-func TestProxmoxOwnCloudInitDriveCarriesTheOptions(t *testing.T) {
+func TestCloudInitDrive(t *testing.T) {
 	t.Parallel()
 	w := &witness{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
@@ -151,7 +151,7 @@ func TestProxmoxOwnCloudInitDriveCarriesTheOptions(t *testing.T) {
 	}
 }
 
-func TestSnippetsTakeThePlaceOfWhatProxmoxMakes(t *testing.T) {
+func TestCloudInitSnippets(t *testing.T) {
 	t.Parallel()
 	w := &witness{}
 	s := pvesim.DefaultScenario(1)
@@ -179,7 +179,7 @@ func TestSnippetsTakeThePlaceOfWhatProxmoxMakes(t *testing.T) {
 	}
 }
 
-func TestArgumentsHandFilesToTheFirmware(t *testing.T) {
+func TestFirmwareFiles(t *testing.T) {
 	t.Parallel()
 	w := &witness{}
 	s := pvesim.DefaultScenario(1)
@@ -204,7 +204,7 @@ func TestArgumentsHandFilesToTheFirmware(t *testing.T) {
 	}
 }
 
-func TestTheAgentAnswersOnlyWhereItIsEnabledAndRuns(t *testing.T) {
+func TestAgent(t *testing.T) {
 	t.Parallel()
 	w := &witness{agent: &pvesim.Agent{Hostname: "worker", Interfaces: []pvesim.AgentInterface{{Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"10.0.0.5/24"}}}}}
 	s := pvesim.DefaultScenario(1)
@@ -229,7 +229,7 @@ func TestTheAgentAnswersOnlyWhereItIsEnabledAndRuns(t *testing.T) {
 	}
 }
 
-func TestADeafGuestIsOnlyStoppedByForce(t *testing.T) {
+func TestShutdownUnresponsiveGuest(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: pvesim.UnresponsiveGuests{}})
 	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5")); exit != "VM quit/powerdown failed - got timeout" {
@@ -241,7 +241,7 @@ func TestADeafGuestIsOnlyStoppedByForce(t *testing.T) {
 	}
 }
 
-func TestARunningVMKeepsSomeChangesPending(t *testing.T) {
+func TestPendingChanges(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.ok("PUT", "/nodes/pve1/qemu/101/config", "memory", "8192", "description", "now")
@@ -259,7 +259,7 @@ func TestARunningVMKeepsSomeChangesPending(t *testing.T) {
 	}
 }
 
-func TestResourcesLagBehindTheTruth(t *testing.T) {
+func TestResourcesLag(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 10})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")

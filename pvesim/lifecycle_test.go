@@ -16,7 +16,7 @@ import (
 )
 
 // The library that most Go programs use must be able to live with the simulator.
-func TestGoProxmoxClientLivesThroughAWholeLifeCycle(t *testing.T) {
+func TestLifecycleWithGoProxmox(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
 		t.Run(version, func(t *testing.T) {
@@ -69,7 +69,7 @@ func lifeCycle(t *testing.T, c *proxmox.Client) {
 	wait("attaching", task, err)
 	task, err = vm.Start(ctx)
 	wait("starting", task, err)
-	must("looking again", vm.Ping(ctx))
+	must("reading again", vm.Ping(ctx))
 	if cores := vm.VirtualMachineConfig.Cores; !vm.IsRunning() || cores == nil || *cores != 4 {
 		t.Errorf("after the start: running=%v cores=%v", vm.IsRunning(), cores)
 	}
@@ -84,7 +84,7 @@ func lifeCycle(t *testing.T, c *proxmox.Client) {
 	}
 }
 
-func TestAVMLivesThroughCloneStartAndDestroy(t *testing.T) {
+func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "500", "name", "worker", "description", "ours")
@@ -110,7 +110,7 @@ func TestAVMLivesThroughCloneStartAndDestroy(t *testing.T) {
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/500.conf' does not exist", "GET", "/nodes/pve1/qemu/500/config")
 	for _, v := range c.ok("GET", "/nodes/pve1/storage/local-lvm/content").([]any) {
 		if volid := v.(map[string]any)["volid"].(string); strings.Contains(volid, "-500-") {
-			t.Errorf("the volume %s was left behind", volid)
+			t.Errorf("the volume %s was leaked", volid)
 		}
 	}
 }

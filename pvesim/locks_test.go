@@ -25,7 +25,7 @@ func dirScenario(version string) *pvesim.Scenario {
 	return s
 }
 
-func TestParallelLinkedClonesOfOneTemplateAllSucceed(t *testing.T) {
+func TestCloneInParallel(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	exits := make([]string, 8)
@@ -43,10 +43,10 @@ func TestParallelLinkedClonesOfOneTemplateAllSucceed(t *testing.T) {
 	}
 }
 
-func TestOfTwoClonesToOneVMIDBothAreAcceptedAndOneFails(t *testing.T) {
+func TestCloneToSameVMID(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	// The workers begin late, so that both calls come before the first of them on any machine.
+	// The workers start late, so both calls arrive before the first of them on any machine.
 	if _, err := c.sim.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(15 * time.Second)}); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestOfTwoClonesToOneVMIDBothAreAcceptedAndOneFails(t *testing.T) {
 	}
 }
 
-func TestACloneGrowsDriveByDriveUnderItsLock(t *testing.T) {
+func TestCloneLock(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 2})
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "grown", "description", "mine", "full", "1")
@@ -112,7 +112,7 @@ func TestACloneGrowsDriveByDriveUnderItsLock(t *testing.T) {
 	}
 }
 
-func TestAConfigWriteDuringACloneWaitsOn84AndIsRefusedOn92(t *testing.T) {
+func TestConfigWriteDuringClone(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]int{"8.4": 200, "9.2": 500} {
 		t.Run(version, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestAConfigWriteDuringACloneWaitsOn84AndIsRefusedOn92(t *testing.T) {
 	}
 }
 
-func TestAHeldFileLockMakesCallsAndTasksTimeOut(t *testing.T) {
+func TestFileLockTimeout(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 100})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
@@ -144,7 +144,7 @@ func TestAHeldFileLockMakesCallsAndTasksTimeOut(t *testing.T) {
 		t.Errorf("start ended with %q", exit)
 	}
 	if log := c.log(upid); log[0] != "trying to acquire lock..." {
-		t.Errorf("the log does not tell of the wait: %q", log)
+		t.Errorf("the log does not mention the wait: %q", log)
 	}
 	destroy := c.ok("DELETE", "/nodes/pve1/qemu/300")
 	release()
@@ -153,14 +153,14 @@ func TestAHeldFileLockMakesCallsAndTasksTimeOut(t *testing.T) {
 	}
 }
 
-func TestManyAllocationsOnOneSharedStorageStarve(t *testing.T) {
+func TestStorageLockStarvation(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(1)
 	s.Storages = append(s.Storages, pvesim.Storage{ID: "ceph", Type: "rbd", Content: []string{"images"}, Size: pvesim.TiB})
 	for i := range 14 {
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: 300 + i, Host: "pve1"})
 	}
-	// A slow cluster: each allocation holds the lock for most of a second, and everybody looks once a second.
+	// A slow cluster: each allocation holds the lock for most of a second, and all waiters poll once a second.
 	s.Latency = map[string]string{"rbd": "ceph-slow"}
 	if _, err := pvesim.New(s, pvesim.Options{}); err == nil {
 		t.Fatal("an unknown latency profile was accepted")
@@ -191,7 +191,7 @@ func TestManyAllocationsOnOneSharedStorageStarve(t *testing.T) {
 	}
 }
 
-func TestADestroyLeavesAZombieUntilItsVolumesAreGone(t *testing.T) {
+func TestDestroyLock(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 1})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine")
@@ -208,12 +208,12 @@ func TestADestroyLeavesAZombieUntilItsVolumesAreGone(t *testing.T) {
 		return a.Status != 200
 	})
 	if !seen {
-		t.Error("nobody saw lock: destroyed")
+		t.Error("lock: destroyed was never visible")
 	}
 	c.exit(upid)
 }
 
-func TestAHostThatDiesDuringACloneLeavesItsLockBehind(t *testing.T) {
+func TestCloneHostDown(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{Speed: 5})
 	upid := c.ok("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300", "full", "1")
@@ -239,7 +239,7 @@ func TestAHostThatDiesDuringACloneLeavesItsLockBehind(t *testing.T) {
 	}
 }
 
-func TestStoppingAFullCloneRollsItBack(t *testing.T) {
+func TestCloneStopped(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(1)
 	s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=200G"
@@ -261,7 +261,7 @@ func TestStoppingAFullCloneRollsItBack(t *testing.T) {
 	}
 }
 
-func TestThreeBlockedCallsKeepOthersWaiting(t *testing.T) {
+func TestWorkersBusy(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 10})
 	release, err := c.sim.HoldVMLock(context.Background(), "pve1", 101)
@@ -293,7 +293,7 @@ func TestThreeBlockedCallsKeepOthersWaiting(t *testing.T) {
 
 // With target and pool, the pool comes last: when it fails, the config stays on the target host, unlocked, while its
 // volumes are gone.
-func TestAPoolThatVanishesDuringACloneToAnotherHostLeavesAShell(t *testing.T) {
+func TestClonePoolDeleted(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(2)
 	s.Storages = append(s.Storages, pvesim.Storage{ID: "nfs", Type: "nfs", Content: []string{"images"}, Size: pvesim.TiB})

@@ -50,11 +50,11 @@ type NIC struct {
 	MAC    string
 	Bridge string
 	VLAN   int
-	// Lease is what DHCP tells it, on a virtual network where Proxmox itself gives addresses; not valid elsewhere.
+	// Lease is the DHCP lease on a virtual network where Proxmox itself assigns addresses; not valid elsewhere.
 	Lease netip.Prefix
 }
 
-// CDROM is what lies in a CD drive.
+// CDROM is the medium in a CD drive.
 type CDROM struct {
 	Slot  string // ide2, scsi1, ...
 	Volid string
@@ -99,18 +99,18 @@ func (m *Machine) CDROMs() []CDROM {
 	return out
 }
 
-// ShutdownRequested is closed when somebody presses the power button or asks the agent to shut down or reboot.
+// ShutdownRequested is closed when the power button is pressed or the agent is asked to shut down or reboot.
 func (m *Machine) ShutdownRequested() <-chan struct{} { return m.instance.ShutdownRequested() }
 
-// Health is how a guest is, as somebody made it.
+// Health is the injected health of a guest.
 type Health string
 
 // The states of health.
 const (
 	HealthWell Health = engine.Well
-	// HealthSick is a guest that runs and answers, and whose kubelet says that its Node is not ready.
+	// HealthSick is a guest that runs and responds, and whose kubelet reports the Node as not ready.
 	HealthSick Health = engine.Sick
-	// HealthHung is a guest that does nothing and hears nothing any more, until it is reset or loses its power.
+	// HealthHung is a guest that does not respond until it is reset or loses its power.
 	HealthHung Health = engine.Hung
 )
 
@@ -172,7 +172,7 @@ func newMachine(cluster string, in *engine.Instance) *Machine {
 	return m
 }
 
-// smbios decodes the fields of smbios1; base64=1 says that they are encoded.
+// smbios decodes the fields of smbios1; base64=1 marks them as encoded.
 func smbios(v string) map[string]string {
 	fields := qm.ParseFields(v)
 	if fields["base64"] == "1" {

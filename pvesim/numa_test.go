@@ -10,8 +10,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// TestWhatAStartFindsWrongWithNUMA: config takes it all, the start's task refuses it.
-func TestWhatAStartFindsWrongWithNUMA(t *testing.T) {
+// TestStartNUMA: config takes it all, the start's task refuses it.
+func TestStartNUMA(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		options map[string]string

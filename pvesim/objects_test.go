@@ -18,7 +18,7 @@ func asRoot(t *testing.T, s *pvesim.Scenario) *client {
 	return startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
 }
 
-func TestAVMMovesToAnotherHostAndItsDiskToAnotherStorage(t *testing.T) {
+func TestMigrateAndMoveDisk(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(2)
 	s.Storages = append(s.Storages, pvesim.Storage{ID: "zfs", Type: "zfspool", Content: []string{"images"}, Size: pvesim.TiB})
@@ -46,7 +46,7 @@ func TestAVMMovesToAnotherHostAndItsDiskToAnotherStorage(t *testing.T) {
 	}
 }
 
-func TestSnapshotsBringAConfigBack(t *testing.T) {
+func TestSnapshots(t *testing.T) {
 	t.Parallel()
 	c := asRoot(t, pvesim.DefaultScenario(1))
 	const vm = "/nodes/pve1/qemu/101"
@@ -63,7 +63,7 @@ func TestSnapshotsBringAConfigBack(t *testing.T) {
 	c.task("DELETE", vm+"/snapshot/before")
 }
 
-func TestFirewallSetsAndAliasesOfVMAndCluster(t *testing.T) {
+func TestFirewallSetsAndAliases(t *testing.T) {
 	t.Parallel()
 	c := asRoot(t, pvesim.DefaultScenario(1))
 	for _, at := range []string{"/nodes/pve1/qemu/9000/firewall", "/cluster/firewall"} {
@@ -98,7 +98,7 @@ func TestFirewallSetsAndAliasesOfVMAndCluster(t *testing.T) {
 	}
 }
 
-func TestRolesUsersAndTokensChange(t *testing.T) {
+func TestRolesUsersTokens(t *testing.T) {
 	t.Parallel()
 	c := asRoot(t, pvesim.DefaultScenario(1))
 	c.ok("POST", "/access/roles", "roleid", "Small", "privs", "VM.Audit")
@@ -127,7 +127,7 @@ func TestRolesUsersAndTokensChange(t *testing.T) {
 	c.ok("DELETE", "/access/roles/Small")
 }
 
-func TestAnHAResourceStartsAndStopsLater(t *testing.T) {
+func TestHAResource(t *testing.T) {
 	t.Parallel()
 	c := asRoot(t, pvesim.DefaultScenario(1))
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
@@ -150,7 +150,7 @@ func TestAnHAResourceStartsAndStopsLater(t *testing.T) {
 	}
 }
 
-func TestVirtualNetworksServeAsBridges(t *testing.T) {
+func TestSDNVirtualNetworks(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(1)
 	s.Zones = []pvesim.Zone{{Zone: "lab", Type: "vlan"}}
@@ -166,7 +166,7 @@ func TestVirtualNetworksServeAsBridges(t *testing.T) {
 	c.task("PUT", "/cluster/sdn")
 }
 
-func TestTheClustersOwnIPAMGivesAddressesByMAC(t *testing.T) {
+func TestSDNIPAM(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(1)
 	s.Zones = []pvesim.Zone{{Zone: "lab", Type: "simple", IPAM: "pve", DHCP: "dnsmasq"}, {Zone: "plain", Type: "simple"}}
@@ -191,7 +191,7 @@ func TestTheClustersOwnIPAMGivesAddressesByMAC(t *testing.T) {
 	c.refused(500, "Currently only PVE IPAM is supported!", "GET", "/cluster/sdn/ipams/netbox/status")
 }
 
-func TestContainersShowTheirConfiguration(t *testing.T) {
+func TestContainerConfig(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(1)
 	s.Guests = append(s.Guests, pvesim.Guest{VMID: 150, Name: "dns", Host: "pve1", Type: "lxc", Status: "running", Config: map[string]string{
@@ -206,7 +206,7 @@ func TestContainersShowTheirConfiguration(t *testing.T) {
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/150.conf' does not exist", "GET", "/nodes/pve1/qemu/150/config")
 }
 
-func TestADeviceGoesToOneVMAtATime(t *testing.T) {
+func TestPCIDeviceExclusive(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(1)
 	s.Mappings = []pvesim.Mapping{{Kind: "pci", ID: "gpu", Map: []string{"node=pve1,path=0000:01:00.0,id=10de:2204", "node=pve1,path=0000:02:00.0,id=10de:2204", "node=pve9,path=0000:01:00.0,id=10de:2204"}}}
@@ -224,7 +224,7 @@ func TestADeviceGoesToOneVMAtATime(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/302/status/start")
 }
 
-func TestADirectoryMustBeMappedOnTheHostOfAVM(t *testing.T) {
+func TestDirectoryMapping(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		s := pvesim.DefaultScenario(2)
@@ -255,7 +255,7 @@ func TestADirectoryMustBeMappedOnTheHostOfAVM(t *testing.T) {
 	}
 }
 
-func TestMaintenanceAndArchitectureOfHosts(t *testing.T) {
+func TestHostMaintenanceAndArch(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		s := pvesim.DefaultScenario(2)
@@ -269,18 +269,18 @@ func TestMaintenanceAndArchitectureOfHosts(t *testing.T) {
 			t.Error("a host that does not exist went into maintenance")
 		}
 		host := row(c.ok("GET", "/cluster/resources", "type", "node").([]any), "node", "pve2")
-		if told := host["hastate"] == "maintenance" && host["host-arch"] == "aarch64"; told != (release == "9.2") {
+		if reported := host["hastate"] == "maintenance" && host["host-arch"] == "aarch64"; reported != (release == "9.2") {
 			t.Errorf("%s: the row of the host is %v", release, host)
 		}
 		manager := c.ok("GET", "/cluster/ha/status/manager_status").(map[string]any)["manager_status"].(map[string]any)
 		states := manager["node_status"].(map[string]any)
 		if states["pve1"] != "online" || states["pve2"] != "maintenance" {
-			t.Errorf("%s: the HA manager says %v", release, states)
+			t.Errorf("%s: the HA manager reports %v", release, states)
 		}
 	}
 }
 
-func TestClockSkewAndGuestsThatEndByThemselves(t *testing.T) {
+func TestClockSkewAndGuestPowerOff(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.sim.SetClockSkew(time.Hour)
@@ -299,7 +299,7 @@ func TestClockSkewAndGuestsThatEndByThemselves(t *testing.T) {
 	}
 }
 
-func TestAHungGuestHearsNothingUntilItIsReset(t *testing.T) {
+func TestGuestHung(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	if status, text := admin(t, c.sim, "POST", "/guests/101/health", "health=hung"); status != 200 {

@@ -5,5 +5,5 @@
 
 package pvesim_test
 
-// raceDetector says that limits on time do not hold: the race detector makes everything slower.
+// raceDetector is true when the race detector slows the tests down, so time limits do not apply.
 const raceDetector = false

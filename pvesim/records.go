@@ -50,7 +50,7 @@ func (r *recorder) add(o wire.Outcome) {
 	r.counts[o.Verb+" "+o.Template]++
 }
 
-// Requests returns the remembered requests in the order in which they were answered.
+// Requests returns the recorded requests in the order in which they were answered.
 func (s *Simulator) Requests() []Request {
 	s.requests.mu.Lock()
 	defer s.requests.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *Simulator) Requests() []Request {
 // FirewallGroups are the security groups in the firewall files of VMs, by VMID: also in what was left of a VM that is gone.
 func (s *Simulator) FirewallGroups() map[int][]string { return s.engine.FirewallGroups() }
 
-// CountRequests counts remembered requests by method and path; both may be empty, the path may be a template or a pattern
+// CountRequests counts recorded requests by method and path; both may be empty, the path may be a template or a pattern
 // as in path.Match.
 func (s *Simulator) CountRequests(method, pattern string) int {
 	n := 0

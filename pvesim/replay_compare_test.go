@@ -134,7 +134,7 @@ func (n normalizer) object(path string, m map[string]any) any {
 	return out
 }
 
-// reported tells whether an object is a guest or storage row that pvestatd feeds.
+// reported reports whether an object is a guest or storage row that pvestatd updates.
 func (n normalizer) reported(m map[string]any) bool {
 	typ, _ := m["type"].(string)
 	_, hasID := m["id"].(string)
@@ -180,7 +180,7 @@ func logLines(l []any) (lines []string, ok bool) {
 	return lines, len(l) > 0
 }
 
-// logText drops the lines that only tell of waiting for a lock: who waits is chance.
+// logText drops the lines about waiting for a lock: which task waits is not deterministic.
 func (n normalizer) logText(lines []string) any {
 	var out []any
 	for _, l := range lines {

@@ -231,7 +231,7 @@ func (r *replay) upload(rec record) answer {
 	return r.dispatch(rec, req)
 }
 
-// curl does what the recorded curl arguments say.
+// curl executes the recorded curl arguments.
 func (r *replay) curl(rec record) answer {
 	var args []string
 	if json.Unmarshal(rec.Params, &args) != nil {

@@ -55,7 +55,7 @@ type Host struct {
 	Bridges []Bridge `yaml:"bridges,omitempty"`
 	// PCI devices as /nodes/{node}/hardware/pci lists them.
 	PCI []map[string]any `yaml:"pci,omitempty"`
-	// Offline hosts are powered off at the start; Unreachable says how connections to them fail: refused, noroute (the
+	// Offline hosts are powered off initially; Unreachable is how connections to them fail: refused, noroute (the
 	// default) or timeout.
 	Offline     bool `yaml:"offline,omitempty"`
 	Maintenance bool `yaml:"maintenance,omitempty"`
@@ -171,7 +171,7 @@ type File struct {
 	Size    Size   `yaml:"size,omitempty"`
 }
 
-// Guest is a VM, template or container that is there from the start.
+// Guest is a VM, template or container that exists initially.
 type Guest struct {
 	VMID   int    `yaml:"vmid"`
 	Name   string `yaml:"name,omitempty"`

@@ -71,7 +71,7 @@ func child(n *yaml.Node, p any) *yaml.Node {
 	return nil
 }
 
-// oneOf tells what is wrong with a value that is none of the allowed ones.
+// oneOf returns an error text for a value that is not allowed, or "".
 func oneOf(v string, allowed ...string) string {
 	if slices.Contains(allowed, v) {
 		return ""

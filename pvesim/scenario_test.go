@@ -36,7 +36,7 @@ guests:
   config: {memory: "1024", scsi0: "ceph:vm-100-disk-0,size=8G"}
 `
 
-func TestAScenarioFileBecomesACluster(t *testing.T) {
+func TestScenarioFile(t *testing.T) {
 	t.Parallel()
 	s, err := pvesim.ReadScenario(strings.NewReader(goodScenario))
 	if err != nil {
@@ -58,7 +58,7 @@ func TestAScenarioFileBecomesACluster(t *testing.T) {
 	}
 }
 
-func TestBadScenariosNameLineAndField(t *testing.T) {
+func TestScenarioInvalid(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ old, new, want string }{
 		"unknown field":   {"cluster: lab", "clutser: lab", "line 2: field clutser not found"},
@@ -87,7 +87,7 @@ func TestBadScenariosNameLineAndField(t *testing.T) {
 	}
 }
 
-func TestNothingRunsAfterClose(t *testing.T) {
+func TestClose(t *testing.T) {
 	// Not parallel: it counts goroutines.
 	before := runtime.NumGoroutine()
 	sim, err := pvesim.New(pvesim.DefaultScenario(3), pvesim.Options{Speed: 1, AdminListen: "127.0.0.1:0"})
@@ -105,7 +105,7 @@ func TestNothingRunsAfterClose(t *testing.T) {
 	sim.Close() // twice does no harm
 }
 
-func TestAHundredHostsAndFiveThousandGuestsAreQuick(t *testing.T) {
+func TestLargeCluster(t *testing.T) {
 	// Not parallel: it measures time.
 	s := pvesim.DefaultScenario(100)
 	for i := range 5000 {

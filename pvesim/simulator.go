@@ -34,7 +34,7 @@ type Options struct {
 	AdminListen string
 	// Seed makes faults with a probability repeatable.
 	Seed uint64
-	// KeepRequests bounds how many requests are remembered, 100000 by default. Counts are exact whatever it is.
+	// KeepRequests limits how many requests are recorded, 100000 by default. Counts are always exact.
 	KeepRequests int
 }
 

@@ -66,7 +66,7 @@ func (s *Simulator) statusView() statusView {
 	return v
 }
 
-// where tells what a rule applies to, in a few words.
+// where describes what a rule applies to.
 func (f Fault) where() string {
 	if f.Task != "" {
 		return strings.TrimSpace("task " + f.Task + " " + f.TaskID)
@@ -77,7 +77,7 @@ func (f Fault) where() string {
 	return strings.TrimSpace(f.Method + " " + f.Path)
 }
 
-// what tells what a rule does.
+// what describes what a rule does.
 func (f Fault) what() string {
 	var parts []string
 	add := func(when bool, format string, args ...any) {

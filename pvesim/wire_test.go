@@ -30,7 +30,7 @@ func dial(t *testing.T, sim *pvesim.Simulator) *tls.Conn {
 	return conn
 }
 
-func TestTheConnectionLivesAfterSuccessAndDiesAfterAnError(t *testing.T) {
+func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	conn := dial(t, c.sim)
@@ -61,7 +61,7 @@ func TestTheConnectionLivesAfterSuccessAndDiesAfterAnError(t *testing.T) {
 	}
 }
 
-func TestRequestBodiesThatProxmoxDoesNotTakeAreRefused(t *testing.T) {
+func TestRequestBodyInvalid(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	for name, tc := range map[string]struct {
@@ -94,7 +94,7 @@ func TestRequestBodiesThatProxmoxDoesNotTakeAreRefused(t *testing.T) {
 	}
 }
 
-func TestJSONAndFormBodiesMeanTheSame(t *testing.T) {
+func TestRequestBodyFormats(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	req, err := http.NewRequest("PUT", c.sim.URL()+"/nodes/pve1/qemu/9000/config?onboot=0", strings.NewReader(`{"onboot": true, "tags": ["B", "a"], "balloon": 0}`))
@@ -111,7 +111,7 @@ func TestJSONAndFormBodiesMeanTheSame(t *testing.T) {
 	}
 }
 
-func TestFailedLoginsAreSlowAndEmpty(t *testing.T) {
+func TestLoginFailed(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 10})
 	for token, reason := range map[string]string{"": "No ticket", "kubernetes@pve!karpenter=wrong": "Authentication failed!"} {
@@ -126,7 +126,7 @@ func TestFailedLoginsAreSlowAndEmpty(t *testing.T) {
 	}
 }
 
-func TestATicketNeedsItsCSRFTokenForWriting(t *testing.T) {
+func TestTicketCSRF(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{}).as("")
 	login := c.ok("POST", "/access/ticket", "username", "root@pam", "password", pvesim.RootPassword).(map[string]any)

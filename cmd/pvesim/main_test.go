@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// output is a writer that can be read while somebody writes.
+// output is a writer that can be read concurrently.
 type output struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -31,7 +31,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-func TestBadFlagsAreNamed(t *testing.T) {
+func TestFlagsInvalid(t *testing.T) {
 	t.Parallel()
 	broken := filepath.Join(t.TempDir(), "broken.yaml")
 	if err := os.WriteFile(broken, []byte("version: \"8.4\"\nhosts:\n- {name: a, sockets: 1, cores: many}\n"), 0o600); err != nil {
@@ -58,7 +58,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 	}
 }
 
-func TestItAnnouncesItselfAndLeavesOnASignal(t *testing.T) {
+func TestServe(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
 	ca := filepath.Join(t.TempDir(), "ca.pem")

@@ -9,7 +9,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// agent is what qemu-guest-agent, which cloud images bring along, tells of the guest.
+// agent returns what qemu-guest-agent, which cloud images contain, reports about the guest.
 func (g *guest) agent(s system) *pvesim.Agent {
 	out := &pvesim.Agent{
 		Hostname: s.hostname,

@@ -42,7 +42,7 @@ func (a apiAccess) client(ctx context.Context) (*rest.Config, *http.Client, erro
 				return nil, err
 			}
 			context.AfterFunc(ctx, func() {
-				//nolint:errcheck // the connection dies with its machine, nobody is left to care
+				//nolint:errcheck // the connection ends with its machine
 				conn.Close()
 			})
 			return conn, nil

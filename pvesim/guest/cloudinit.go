@@ -87,13 +87,13 @@ func (g *guest) cloudInit() (system, bool) {
 }
 
 // withoutSource is a boot without the drive, of an image that knows no datasource
-// but this: cloud-init takes the machine for a new one that nothing is known of.
-// The system keeps its name, but its network is configured anew, for DHCP. Only an
-// image that was told to keep what it has found (manual_cache_clean), or to leave
-// cloud-init off, stays what it was.
+// but this: cloud-init treats the machine as a new instance.
+// The system keeps its name, but its network is reconfigured for DHCP. Only an
+// image that sets manual_cache_clean or disables cloud-init keeps its
+// configuration.
 func (g *guest) withoutSource(known string, hasInstance bool) (system, bool) {
 	if !hasInstance {
-		// Somebody's own machine, or an image that nobody configured: it asks DHCP.
+		// An image without any configuration uses DHCP.
 		g.console.printf("cloud-init: no datasource found, and no earlier instance")
 		return g.system(""), true
 	}
@@ -107,7 +107,7 @@ func (g *guest) withoutSource(known string, hasInstance bool) (system, bool) {
 	return g.system(""), true
 }
 
-// keepsInstance tells whether cloud-init's settings say manual_cache_clean.
+// keepsInstance reports whether cloud-init's settings enable manual_cache_clean.
 func (g *guest) keepsInstance() bool {
 	for _, name := range filesIn(g.storage, configDirectory, ".cfg") {
 		var settings struct {
@@ -122,8 +122,8 @@ func (g *guest) keepsInstance() bool {
 }
 
 // parseUserData reads #cloud-config or a script. What cloud-init could not read
-// is reported and otherwise empty, and the boot goes on. What the user-data does not
-// say, the vendor-data may: a key of both is the user's as a whole.
+// is reported and treated as empty, and the boot continues. Vendor-data supplies the
+// keys that user-data does not set; keys are not merged.
 func (g *guest) parseUserData(userData, vendorData []byte) cloudConfig {
 	var config cloudConfig
 	if bytes.HasPrefix(vendorData, []byte("#cloud-config")) {
@@ -158,7 +158,7 @@ func hostname(config cloudConfig, meta metaData) string {
 	return "localhost"
 }
 
-// runCommands looks for the effect of commands on the kubelet.
+// runCommands applies the effect that commands have on the kubelet.
 func (g *guest) runCommands(module string, commands []yaml.Node) unitEffect {
 	var total unitEffect
 	for i := range commands {

@@ -60,7 +60,7 @@ func TestCloudInitRunsOncePerInstance(t *testing.T) {
 	g.Expect(withoutDrive.service).To(Equal(kubeletService), "the kubelet's unit is enabled and comes up by itself")
 
 	boot(seedWith(t, "i-2", config("third")))
-	g.Expect(disk.text("/etc/a")).To(Equal("third"), "another instance is configured anew")
+	g.Expect(disk.text("/etc/a")).To(Equal("third"), "another instance is reconfigured")
 }
 
 func TestCloudInitStaysOffOnceDisabled(t *testing.T) {
@@ -77,7 +77,7 @@ func TestCloudInitStaysOffOnceDisabled(t *testing.T) {
 	g.Expect(system.hostname).To(Equal("from-meta"))
 }
 
-func TestNoDriveAndNoInstanceIsAnIdleMachine(t *testing.T) {
+func TestCloudInitNoDrive(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	vm := newGuest(newDisk(nil), newSeed(t, "other", map[string]string{"user-data": "", "meta-data": ""}))
@@ -86,11 +86,11 @@ func TestNoDriveAndNoInstanceIsAnIdleMachine(t *testing.T) {
 
 	g.Expect(ok).To(BeTrue())
 	g.Expect(system.service).To(BeEmpty())
-	g.Expect(system.addresses).To(HaveLen(1), "it asks DHCP, and has an agent to tell")
+	g.Expect(system.addresses).To(HaveLen(1), "it uses DHCP, and reports by its agent")
 	g.Expect(vm.console.String()).To(ContainSubstring("no datasource found, and no earlier instance"))
 }
 
-func TestBrokenDrivesAreReported(t *testing.T) {
+func TestBootDriveInvalid(t *testing.T) {
 	t.Parallel()
 	image := seedWith(t, "i-1", "#cloud-config\n")
 	truncated := bytes.Clone(image[:19*2048])
@@ -112,7 +112,7 @@ func TestBrokenDrivesAreReported(t *testing.T) {
 	}
 }
 
-func TestWriteFilesDecodes(t *testing.T) {
+func TestWriteFilesEncodings(t *testing.T) {
 	t.Parallel()
 	var packed bytes.Buffer
 	zip := gzip.NewWriter(&packed)
@@ -148,7 +148,7 @@ func TestWriteFilesDecodes(t *testing.T) {
 	}
 }
 
-func TestWriteFilesAppendsAndChecks(t *testing.T) {
+func TestWriteFilesAppend(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	disk := newDisk(nil)
@@ -166,7 +166,7 @@ func TestWriteFilesAppendsAndChecks(t *testing.T) {
 	g.Expect(vm.console.String()).To(ContainSubstring(`/g: permissions "rw" are not an octal number`))
 }
 
-func TestUserDataThatCannotBeReadIsReported(t *testing.T) {
+func TestUserDataInvalid(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ userData, want string }{
 		"bad YAML": {"#cloud-config\nruncmd: [", "user-data is not valid"},
@@ -183,7 +183,7 @@ func TestUserDataThatCannotBeReadIsReported(t *testing.T) {
 	}
 }
 
-func TestTheAgentTellsNameAndAddresses(t *testing.T) {
+func TestAgentNameAndAddresses(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	vm := newGuest(newDisk(nil), newSeed(t, "cidata", map[string]string{
@@ -199,7 +199,7 @@ func TestTheAgentTellsNameAndAddresses(t *testing.T) {
 	}))
 }
 
-func TestVendorDataFillsWhatUserDataLeavesOut(t *testing.T) {
+func TestVendorData(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	disk := newDisk(nil)

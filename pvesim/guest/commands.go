@@ -25,8 +25,8 @@ func (e unitEffect) and(other unitEffect) unitEffect {
 	return unitEffect{service: e.service, enable: e.enable || other.enable, start: e.start || other.start}
 }
 
-// effectOf understands systemctl, touch and echo, and looks into shells and into
-// scripts that are on the disk.
+// effectOf understands systemctl, touch and echo, and follows shells and scripts
+// that are on the disk.
 func (g *guest) effectOf(words []string, depth int) unitEffect {
 	words = withoutPrefixes(words)
 	if len(words) == 0 || depth == 0 {
@@ -93,8 +93,8 @@ func systemctl(args []string) unitEffect {
 	return unitEffect{}
 }
 
-// enablesKubelet tells whether writing this file is enough to have the kubelet
-// of a kubeadm-style image started: there its unit is enabled, and waits.
+// enablesKubelet reports whether writing this file starts the kubelet of a
+// kubeadm-style image, whose unit is enabled and waits for it.
 func enablesKubelet(name string) bool {
 	switch clean := path.Clean(name); clean {
 	case "/etc/default/kubelet", "/etc/sysconfig/kubelet", "/etc/systemd/system/kubelet.service":
@@ -104,7 +104,7 @@ func enablesKubelet(name string) bool {
 	}
 }
 
-// withoutPrefixes drops what may stand before a command: assignments, sudo, exec.
+// withoutPrefixes drops assignments, sudo and exec before a command.
 func withoutPrefixes(words []string) []string {
 	for len(words) > 0 && (words[0] == "sudo" || words[0] == "exec" || words[0] == "then" || words[0] == "do" || isAssignment(words[0])) {
 		words = words[1:]

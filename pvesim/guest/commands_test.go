@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-func TestCommandsThatStartTheKubelet(t *testing.T) {
+func TestCommandsStartKubelet(t *testing.T) {
 	t.Parallel()
 	both, enabled, nothing := unitEffect{service: kubeletService, enable: true, start: true}, unitEffect{service: kubeletService, enable: true}, unitEffect{}
 	agent := unitEffect{service: "k3s-agent", enable: true, start: true}
@@ -47,7 +47,7 @@ func TestCommandsThatStartTheKubelet(t *testing.T) {
 	}
 }
 
-func TestAGuestTellsWhoItIsByItsSerialNumber(t *testing.T) {
+func TestCommandsSerialNumber(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	disk := newDisk(map[string]string{"/etc/config": "a: 1\n", "/etc/name": "worker\n"})
@@ -59,14 +59,14 @@ func TestAGuestTellsWhoItIsByItsSerialNumber(t *testing.T) {
 	g.Expect(disk.text("/etc/config")).To(Equal("worker $(rm -rf /)\n"))
 }
 
-func TestAScriptAsUserData(t *testing.T) {
+func TestUserDataScript(t *testing.T) {
 	t.Parallel()
 	vm := newGuest(newDisk(nil), seedWith(t, "i-1", "#!/bin/bash\nsystemctl start kubelet\n"))
 	system, _ := vm.cloudInit()
 	NewWithT(t).Expect(system.service).To(Equal(kubeletService))
 }
 
-func TestAWrittenUnitEnablesTheKubelet(t *testing.T) {
+func TestUnitEnablesKubelet(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]bool{
 		"/etc/default/kubelet":                             true,

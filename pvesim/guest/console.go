@@ -12,7 +12,7 @@ import (
 // consoleLines is how much of a console is kept: enough for a few boots.
 const consoleLines = 500
 
-// console is a serial console that remembers its last lines.
+// console is a serial console that keeps its last lines.
 type console struct {
 	mu    sync.Mutex
 	lines []string

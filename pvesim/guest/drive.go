@@ -22,11 +22,11 @@ type seed struct {
 // seedLabel is the volume id of a NoCloud drive; cloud-init takes both cases.
 const seedLabel = "cidata"
 
-// volumeIDOffset is where the volume id stands in an ISO 9660 image: in the
+// volumeIDOffset is the offset of the volume ID in an ISO 9660 image: in the
 // first descriptor, behind the sixteen sectors of the system area.
 const volumeIDOffset = 16*2048 + 40
 
-// findSeed reads the first drive that is labelled cidata.
+// findSeed reads the first drive that is labeled cidata.
 func findSeed(images [][]byte, console *console) (seed, bool) {
 	for _, image := range images {
 		if !strings.EqualFold(volumeID(image), seedLabel) {
@@ -71,7 +71,7 @@ func readSeed(image []byte) (s seed, err error) {
 			continue
 		}
 		if content[entry.Name()], err = disc.ReadFile(entry.Name()); err != nil {
-			return seed{}, fmt.Errorf("reading %s, %w", entry.Name(), err)
+			return seed{}, fmt.Errorf("reading %s: %w", entry.Name(), err)
 		}
 	}
 	for _, required := range []string{"user-data", "meta-data"} {

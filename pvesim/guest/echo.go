@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// serialFile shows the serial number of the machine, by which a guest whose boot data
-// is the same for all can still tell who it is.
+// serialFile contains the serial number of the machine. It identifies a guest whose
+// boot data is the same for all.
 const serialFile = "/sys/class/dmi/id/product_serial"
 
 // echo writes a line to the file that it is redirected to.
 func (g *guest) echo(words []string) {
 	i := slices.IndexFunc(words, func(w string) bool { return w == ">" || w == ">>" })
 	if i < 0 || i+1 >= len(words) {
-		return // to the console, where nobody reads it
+		return
 	}
 	var before []byte
 	name := path.Clean(words[i+1])
@@ -28,7 +28,7 @@ func (g *guest) echo(words []string) {
 	g.storage.Write(name, append(before, g.substitute(strings.Join(words[:i], " "))+"\n"...))
 }
 
-// substitution is a command whose output stands in a line: $(cat FILE), or
+// substitution matches a command substitution in a line: $(cat FILE), or
 // $(sed 's/PATTERN/REPLACEMENT/' FILE).
 var substitution = regexp.MustCompile(`\$\((?:cat|sed '?s([/|])(.*?)[/|](.*?)[/|]'?) (/\S+)\)`)
 

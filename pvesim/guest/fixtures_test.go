@@ -58,7 +58,7 @@ func (d *memoryDisk) text(name string) string {
 	return string(content)
 }
 
-// well is the health of a guest that nobody makes ill.
+// well is the health of a healthy guest.
 func well() (pvesim.Health, <-chan struct{}) { return pvesim.HealthWell, nil }
 
 // newGuest is a guest of a small machine with one network card.

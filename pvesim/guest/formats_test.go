@@ -29,8 +29,8 @@ func reboot(vm *guest, images ...[]byte) *guest {
 	return &again
 }
 
-// told is what the console has.
-func told(vm *guest) string { return vm.console.String() }
+// consoleText returns what the console shows.
+func consoleText(vm *guest) string { return vm.console.String() }
 
 func ignitionConfig(files map[string]string, units ...string) string {
 	var list []string
@@ -46,7 +46,7 @@ func ignitionConfig(files map[string]string, units ...string) string {
 
 const kubeletUnit = `{"name":"kubelet.service","enabled":true,"contents":"[Service]\nExecStart=/opt/bin/kubelet \\\n  --config=/etc/kubelet.yaml --node-labels=a=b\n"}`
 
-func TestIgnitionRunsOnceAndNeedsItsDriveNoMore(t *testing.T) {
+func TestIgnitionRunsOnce(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	vm := newGuest(newDisk(nil), seedWith(t, "i-1", ignitionConfig(map[string]string{
@@ -69,7 +69,7 @@ func TestIgnitionRunsOnceAndNeedsItsDriveNoMore(t *testing.T) {
 	}
 }
 
-func TestIgnitionFromVendorDataBesideCloudConfig(t *testing.T) {
+func TestIgnitionFromVendorData(t *testing.T) {
 	t.Parallel()
 	vm := newGuest(newDisk(nil), newSeed(t, "cidata", map[string]string{
 		"user-data": "#cloud-config\n", "meta-data": "instance-id: i-1\n",
@@ -82,7 +82,7 @@ func TestIgnitionFromVendorDataBesideCloudConfig(t *testing.T) {
 	NewWithT(t).Expect(fmt.Sprint(s.addresses)).To(ContainSubstring("10.1.2.4/24"))
 }
 
-func TestIgnitionThatGoesWrong(t *testing.T) {
+func TestIgnitionInvalid(t *testing.T) {
 	t.Parallel()
 	for want, config := range map[string]string{
 		"failed to parse config":             `{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"relative"}]}}`,
@@ -92,7 +92,7 @@ func TestIgnitionThatGoesWrong(t *testing.T) {
 		vm := newGuest(newDisk(nil), seedWith(t, "i-1", config))
 		s, _ := vm.configure()
 		NewWithT(t).Expect(s.service).To(BeEmpty())
-		NewWithT(t).Expect(told(vm)).To(ContainSubstring(want))
+		NewWithT(t).Expect(consoleText(vm)).To(ContainSubstring(want))
 	}
 	masked := newGuest(newDisk(nil), seedWith(t, "i-1", ignitionConfig(nil, `{"name":"kubelet.service","enabled":true,"mask":true}`)))
 	s, _ := masked.configure()
@@ -125,7 +125,7 @@ func TestTalosKeepsItsConfig(t *testing.T) {
 	}
 }
 
-func TestTalosStaysInMaintenanceMode(t *testing.T) {
+func TestTalosMaintenanceMode(t *testing.T) {
 	t.Parallel()
 	for want, config := range map[string]string{
 		`kubelet configuration field "kind" can't be overridden`: talosMachine(", kind: KubeletConfiguration"),
@@ -136,7 +136,7 @@ func TestTalosStaysInMaintenanceMode(t *testing.T) {
 		vm := newGuest(newDisk(nil), seedWith(t, "i-1", config))
 		_, ok := vm.configure()
 		NewWithT(t).Expect(ok).To(BeFalse())
-		NewWithT(t).Expect(told(vm)).To(And(ContainSubstring("maintenance mode"), ContainSubstring(want)))
+		NewWithT(t).Expect(consoleText(vm)).To(And(ContainSubstring("maintenance mode"), ContainSubstring(want)))
 	}
 }
 
@@ -146,7 +146,7 @@ func agentGuest(config string) *guest {
 	return vm
 }
 
-func TestAgentsOfRancher(t *testing.T) {
+func TestRancherAgents(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	hash := fmt.Sprintf("%x", sha256.Sum256(clusterCA))
@@ -169,7 +169,7 @@ func TestAgentsOfRancher(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-func TestAgentsThatCannotJoin(t *testing.T) {
+func TestRancherAgentsInvalid(t *testing.T) {
 	t.Parallel()
 	for token, want := range map[string]string{
 		"K1000::" + joinToken: "token CA hash does not match the Cluster CA certificate hash",
@@ -187,7 +187,7 @@ func TestAgentsThatCannotJoin(t *testing.T) {
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("rke2 has no configuration")))
 }
 
-func TestCAHashIsOfTheRootAlone(t *testing.T) {
+func TestRancherCAHash(t *testing.T) {
 	t.Parallel()
 	intermediate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("intermediate")})
 	hash, err := caHash(append(intermediate, clusterCA...))
@@ -200,10 +200,10 @@ func TestCAHashIsOfTheRootAlone(t *testing.T) {
 func TestCloudInitWithoutItsDrive(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ userData, address string }{
-		"nothing said":       {"#cloud-config\n", "172.16."},
-		"told to keep":       {"#cloud-config\nwrite_files: [{path: /etc/cloud/cloud.cfg.d/99-keep.cfg, content: 'manual_cache_clean: true'}]\n", "10.1.2.6/24"},
-		"told to stay off":   {"#cloud-config\nruncmd: [[touch, /etc/cloud/cloud-init.disabled]]\n", "10.1.2.6/24"},
-		"told not to, badly": {"#cloud-config\nwrite_files: [{path: /etc/cloud/cloud.cfg.d/99-keep.cfg, content: 'manual_cache_clean: false'}]\n", "172.16."},
+		"not set":            {"#cloud-config\n", "172.16."},
+		"manual_cache_clean": {"#cloud-config\nwrite_files: [{path: /etc/cloud/cloud.cfg.d/99-keep.cfg, content: 'manual_cache_clean: true'}]\n", "10.1.2.6/24"},
+		"disabled":           {"#cloud-config\nruncmd: [[touch, /etc/cloud/cloud-init.disabled]]\n", "10.1.2.6/24"},
+		"invalid setting":    {"#cloud-config\nwrite_files: [{path: /etc/cloud/cloud.cfg.d/99-keep.cfg, content: 'manual_cache_clean: false'}]\n", "172.16."},
 	} {
 		g := NewWithT(t)
 		vm := newGuest(newDisk(nil), newSeed(t, "cidata", map[string]string{

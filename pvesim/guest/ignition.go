@@ -20,8 +20,8 @@ const ignitionResultFile = "/etc/.ignition-result.json"
 const coreOS = "Container Linux (simulated)"
 
 // ignite does what Ignition does in the initial RAM disk of the first boot: files
-// and units, as its own parser reads them. What it cannot do ends the boot, in an
-// emergency shell that nobody sees.
+// and units, as its own parser reads them. A failure ends the boot in an emergency
+// shell.
 func (g *guest) ignite(config []byte) (system, bool) {
 	parsed, findings, err := ignition.Parse(config)
 	if err != nil {
@@ -72,7 +72,7 @@ func (g *guest) fetch(resource types.Resource) ([]byte, error) {
 	}
 	decoded, err := dataurl.DecodeString(*resource.Source)
 	if err != nil {
-		return nil, fmt.Errorf("decoding a data URL, %w", err)
+		return nil, fmt.Errorf("decoding a data URL: %w", err)
 	}
 	if resource.Compression != nil && *resource.Compression == "gzip" {
 		return gunzip(decoded.Data)
@@ -120,8 +120,8 @@ func (g *guest) ignited() system {
 	return g.up(out)
 }
 
-// missingProgram is what a unit wants to run and nobody brought: these images have
-// no kubelet.
+// missingProgram returns the program that a unit runs and the image does not have:
+// these images have no kubelet.
 func (g *guest) missingProgram(s service) string {
 	if s == "" {
 		return ""

@@ -32,7 +32,7 @@ func settingsIn(content []byte) []setting {
 	return out
 }
 
-// networkdDevices are what systemd-networkd is told.
+// networkdDevices returns the devices of systemd-networkd's configuration.
 func networkdDevices(disk pvesim.GuestDisk) []device {
 	var devices []device
 	for _, name := range filesIn(disk, "/etc/systemd/network", ".network") {
@@ -59,7 +59,7 @@ func networkdDevices(disk pvesim.GuestDisk) []device {
 // behind it.
 var keyfileAddress = regexp.MustCompile(`^ipv[46]\.address\d*$`)
 
-// networkManagerDevices are what NetworkManager is told.
+// networkManagerDevices returns the devices of NetworkManager's configuration.
 func networkManagerDevices(disk pvesim.GuestDisk) []device {
 	var devices []device
 	for _, name := range filesIn(disk, "/etc/NetworkManager/system-connections", ".nmconnection") {

@@ -29,8 +29,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// Where a kubelet keeps its identity. The private key of a request under way
-// is kept too, so that a restarted kubelet asks for the same certificate again.
+// Files with a kubelet's identity. The private key of a pending request is kept
+// too, so a restarted kubelet requests the same certificate.
 const (
 	kubeconfigFile  = "/etc/kubernetes/kubelet.conf"
 	certificateFile = "/var/lib/kubelet/pki/kubelet-client-current.pem"
@@ -76,12 +76,12 @@ func (g *guest) identity(ctx context.Context, s kubeletSettings) (apiAccess, err
 }
 
 // requestCertificate is the kubelet's TLS bootstrap: a certificate signing
-// request with the bootstrap token, and the wait until somebody has signed it.
+// request with the bootstrap token, and the wait until it is signed.
 func (g *guest) requestCertificate(ctx context.Context, bootstrap apiAccess, nodeName string, key crypto.Signer) ([]byte, error) {
 	subject := pkix.Name{Organization: []string{"system:nodes"}, CommonName: "system:node:" + nodeName}
 	request, err := cert.MakeCSR(key, &subject, nil, nil)
 	if err != nil {
-		return nil, fmt.Errorf("making a certificate signing request, %w", err)
+		return nil, fmt.Errorf("creating a certificate signing request: %w", err)
 	}
 	config, httpClient, err := bootstrap.client(ctx)
 	if err != nil {
@@ -90,36 +90,36 @@ func (g *guest) requestCertificate(ctx context.Context, bootstrap apiAccess, nod
 	defer httpClient.CloseIdleConnections()
 	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
 	if err != nil {
-		return nil, fmt.Errorf("making a client, %w", err)
+		return nil, fmt.Errorf("creating a client: %w", err)
 	}
 	// The helpers log for a real kubelet; ours has a console.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
-	wanted, err := requestName(key, nodeName)
+	requested, err := requestName(key, nodeName)
 	if err != nil {
 		return nil, err
 	}
-	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, wanted, certificatesv1.KubeAPIServerClientKubeletSignerName, nil, usages, key)
+	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, requested, certificatesv1.KubeAPIServerClientKubeletSignerName, nil, usages, key)
 	if err != nil {
-		return nil, fmt.Errorf("failed to run kubelet, cannot request a certificate, %w", err)
+		return nil, fmt.Errorf("failed to run kubelet, cannot request a certificate: %w", err)
 	}
 	g.console.printf("kubelet: waiting for the certificate of %s", name)
-	// A kubelet gives up after a quarter of an hour, and is started again.
+	// A kubelet exits after 15 minutes without a certificate, and is restarted.
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
 	certPEM, err := csr.WaitForCertificate(ctx, client, name, uid)
 	if err != nil {
-		return nil, fmt.Errorf("failed to run kubelet, no certificate, %w", err)
+		return nil, fmt.Errorf("failed to run kubelet, no certificate: %w", err)
 	}
 	return certPEM, nil
 }
 
-// requestName depends on key and node alone, so that a kubelet which starts over
-// finds the request that it made before.
+// requestName depends on key and node only, so a restarted kubelet finds its
+// earlier request.
 func requestName(key crypto.Signer, nodeName string) (string, error) {
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
-		return "", fmt.Errorf("encoding the public key, %w", err)
+		return "", fmt.Errorf("encoding the public key: %w", err)
 	}
 	sum := sha512.Sum512(append(public, nodeName...))
 	return "node-csr-" + base64.RawURLEncoding.EncodeToString(sum[:32]), nil
@@ -132,13 +132,13 @@ func pendingKey(disk pvesim.GuestDisk) ([]byte, crypto.Signer, error) {
 	if !ok {
 		var err error
 		if raw, err = keyutil.MakeEllipticPrivateKeyPEM(); err != nil {
-			return nil, nil, fmt.Errorf("making a private key, %w", err)
+			return nil, nil, fmt.Errorf("creating a private key: %w", err)
 		}
 		disk.Write(pendingKeyFile, raw)
 	}
 	parsed, err := keyutil.ParsePrivateKeyPEM(raw)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading %s, %w", pendingKeyFile, err)
+		return nil, nil, fmt.Errorf("reading %s: %w", pendingKeyFile, err)
 	}
 	key, ok := parsed.(crypto.Signer)
 	if !ok {
@@ -157,7 +157,7 @@ func storeIdentity(disk pvesim.GuestDisk, access apiAccess, certAndKey []byte) e
 	config.CurrentContext = name
 	raw, err := clientcmd.Write(*config)
 	if err != nil {
-		return fmt.Errorf("writing %s, %w", kubeconfigFile, err)
+		return fmt.Errorf("writing %s: %w", kubeconfigFile, err)
 	}
 	disk.Write(certificateFile, certAndKey)
 	disk.Write(kubeconfigFile, raw)
@@ -203,7 +203,7 @@ func readKubeconfig(disk pvesim.GuestDisk, name string) (apiAccess, error) {
 	}
 	config, err := clientcmd.Load(raw)
 	if err != nil {
-		return apiAccess{}, fmt.Errorf("unable to load kubeconfig %s, %w", name, err)
+		return apiAccess{}, fmt.Errorf("unable to load kubeconfig %s: %w", name, err)
 	}
 	current := config.Contexts[config.CurrentContext]
 	if current == nil {

@@ -31,8 +31,8 @@ const (
 	polling     = 50 * time.Millisecond
 )
 
-// TestGuestsInACluster boots guests against one real control plane.
-func TestGuestsInACluster(t *testing.T) {
+// TestJoin boots guests against one real control plane.
+func TestJoin(t *testing.T) {
 	t.Parallel()
 	p := startPlane(t)
 	for name, test := range map[string]func(*testing.T, plane){
@@ -43,7 +43,7 @@ func TestGuestsInACluster(t *testing.T) {
 		"a deleted Node comes back only with a reboot": testDeletedNode,
 		"a graceful shutdown ends the pods":            testGracefulShutdown,
 		"wrong boot data never joins":                  testWrongBootData,
-		"a sick guest says so, a hung one is silent":   testHealth,
+		"a sick guest reports it, a hung one does not": testHealth,
 		"many guests are cheap":                        testManyGuests,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,73 +93,6 @@ runcmd:
 `, name, p.server, base64.StdEncoding.EncodeToString(p.ca), token, indent(extraConfig))
 }
 
-func newMachine(t *testing.T, name, userData string) *machine {
-	t.Helper()
-	r := NewRuntime(Options{HeartbeatInterval: 500 * time.Millisecond, RestartDelay: 200 * time.Millisecond, PodGraceLimit: 100 * time.Millisecond})
-	image := seedWith(t, "iid-"+name, userData)
-	m := &machine{t: t, runtime: r, hardware: hardware{
-		vmid: 100, uuid: "uuid-of-" + name, cores: 2, memory: 4 << 30, disk: 30 << 30,
-		macs: []string{"BC:24:11:00:00:01"}, storage: newDisk(nil),
-		drives: func() [][]byte { return [][]byte{image} }, setAgent: func(*pvesim.Agent) {}, health: well,
-	}}
-	t.Cleanup(func() {
-		m.powerCut()
-		if t.Failed() {
-			t.Logf("console of %s:\n%s", name, r.Console(100))
-		}
-	})
-	return m
-}
-
-func (m *machine) powerOn() {
-	m.boots++
-	ctx, cut := context.WithCancel(context.Background())
-	m.cut, m.shutdown, m.done = cut, make(chan struct{}), make(chan struct{})
-	hw, done := m.hardware, m.done
-	hw.bootID = fmt.Sprintf("boot-%d", m.boots)
-	hw.shutdown = m.shutdown
-	go func() {
-		defer close(done)
-		m.runtime.boot(ctx, hw)
-	}()
-}
-
-func (m *machine) powerCut() {
-	if m.cut == nil {
-		return
-	}
-	m.cut()
-	select {
-	case <-m.done:
-	case <-time.After(10 * time.Second):
-		m.t.Error("the guest runs on without power")
-	}
-}
-
-// shutDown asks the guest to end by itself.
-func (m *machine) shutDown() {
-	close(m.shutdown)
-	NewWithT(m.t).Eventually(m.done, 10*time.Second).Should(BeClosed())
-}
-
-// join boots a guest and waits until its Node is Ready.
-func join(t *testing.T, p plane, name, tokenID, extraConfig string) *machine {
-	t.Helper()
-	m := newMachine(t, name, userData(p, name, p.token(t, tokenID), extraConfig))
-	m.powerOn()
-	expectReady(t, p, name)
-	return m
-}
-
-func expectReady(t *testing.T, p plane, name string) {
-	t.Helper()
-	NewWithT(t).Eventually(func(g Gomega) {
-		node, err := p.node(t.Context(), name)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(readiness(node)).To(Equal(corev1.ConditionTrue))
-	}, joinTimeout, polling).Should(Succeed())
-}
-
 func testJoinAndReboot(t *testing.T, p plane) {
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -178,7 +111,7 @@ func testJoinAndReboot(t *testing.T, p plane) {
 	g.Expect(node.Status.Allocatable.Cpu().MilliValue()).To(BeEquivalentTo(1900))
 	g.Expect(requestsOf(t, p, "system:bootstrap:joiner")).To(HaveLen(1), "the node asked with its own token")
 
-	// Without its drive it comes back as itself, and asks for no other certificate.
+	// Without its drive it keeps its identity and requests no other certificate.
 	g.Expect(p.client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, "bootstrap-token-joiner", metav1.DeleteOptions{})).To(Succeed())
 	m.shutDown()
 	m.drives = func() [][]byte { return nil }
@@ -394,7 +327,7 @@ func testWrongBootData(t *testing.T, p plane) {
 			m := newMachine(t, name, test.userData)
 			m.powerOn()
 			g.Eventually(func() int { return strings.Count(m.runtime.Console(100), test.want) }, joinTimeout, polling).
-				Should(BeNumerically(">=", 2), "it says why, and tries again")
+				Should(BeNumerically(">=", 2), "it reports the reason and retries")
 			_, err := p.node(t.Context(), name)
 			g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
 		})

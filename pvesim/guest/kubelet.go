@@ -88,11 +88,11 @@ func (g *guest) runKubelet(ctx context.Context, system system) error {
 	defer httpClient.CloseIdleConnections()
 	core, err := coreclient.NewForConfigAndClient(config, httpClient)
 	if err != nil {
-		return fmt.Errorf("making a client, %w", err)
+		return fmt.Errorf("creating a client: %w", err)
 	}
 	coordination, err := coordinationclient.NewForConfigAndClient(config, httpClient)
 	if err != nil {
-		return fmt.Errorf("making a client, %w", err)
+		return fmt.Errorf("creating a client: %w", err)
 	}
 	k := &kubelet{
 		guest: g, settings: settings, addresses: system.addresses, image: system.image,
@@ -120,7 +120,7 @@ func untilShutdown(ctx context.Context, shutdown <-chan struct{}) (context.Conte
 	return ctx, cancel
 }
 
-// unlessEnded forgets an error whose cause is the end of the guest.
+// unlessEnded drops an error caused by the end of the guest.
 func unlessEnded(ctx context.Context, err error) error {
 	select {
 	case <-ctx.Done():
@@ -189,8 +189,8 @@ func (k *kubelet) loop(ctx context.Context) {
 	}
 }
 
-// shutDown ends the pods if the kubelet was told to delay shutdowns; without
-// that, systemd just kills it and nobody hears of it.
+// shutDown ends the pods if the kubelet delays shutdowns (shutdownGracePeriod);
+// otherwise systemd kills it and the Node's status is not updated.
 func (k *kubelet) shutDown(ctx context.Context) {
 	k.console.printf("shutting down")
 	if k.settings.config.ShutdownGracePeriod.Duration <= 0 {
@@ -202,8 +202,8 @@ func (k *kubelet) shutDown(ctx context.Context) {
 	k.pods.terminateAll(ctx)
 }
 
-// heartbeat renews the Lease and sees to it that the Node is reported as it is. A
-// Node that somebody deleted is not made again: a kubelet registers at start only.
+// heartbeat renews the Lease and updates the Node's status. A deleted Node is not
+// recreated: a kubelet registers at start only.
 func (k *kubelet) heartbeat(ctx context.Context) {
 	var (
 		node    *corev1.Node
@@ -298,7 +298,7 @@ func (k *kubelet) renewLease(ctx context.Context, node *corev1.Node) {
 		return err
 	})
 	if err != nil {
-		k.lease = nil // read it again: somebody else wrote or deleted it
+		k.lease = nil // read it again: another client wrote or deleted it
 		k.complain(ctx, "failed to renew lease", err)
 	}
 }

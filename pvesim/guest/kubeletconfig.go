@@ -26,7 +26,7 @@ type kubeletSettings struct {
 	externalProvider bool
 	labels           map[string]string
 	taints           []corev1.Taint
-	// bootstrap is the access that a certificate is asked for with.
+	// bootstrap is the access for requesting a certificate.
 	bootstrap func() (apiAccess, error)
 	config    kubeletconfig.KubeletConfiguration
 }
@@ -94,7 +94,7 @@ func readConfigFile(disk pvesim.GuestDisk, name string, warn func(string, ...any
 		object, err = decode()
 	}
 	if err != nil {
-		return kubeletconfig.KubeletConfiguration{}, fmt.Errorf("failed to load kubelet config file %s, %w", name, err)
+		return kubeletconfig.KubeletConfiguration{}, fmt.Errorf("failed to load kubelet config file %s: %w", name, err)
 	}
 	config, ok := object.(*kubeletconfig.KubeletConfiguration)
 	if !ok {

@@ -19,7 +19,7 @@ func settingsOf(files map[string]string) (kubeletSettings, string, error) {
 	return s, c.String(), err
 }
 
-func TestKubeletReadsConfigAndFlags(t *testing.T) {
+func TestKubeletConfigAndFlags(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	s, warnings, err := settingsOf(map[string]string{
@@ -40,7 +40,7 @@ func TestKubeletReadsConfigAndFlags(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("stat /etc/kubernetes/bootstrap-kubelet.conf: no such file")))
 }
 
-func TestKubeletFlagsOverrideAndMove(t *testing.T) {
+func TestKubeletFlags(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	s, _, err := settingsOf(map[string]string{
@@ -59,7 +59,7 @@ func TestKubeletFlagsOverrideAndMove(t *testing.T) {
 	}))
 }
 
-func TestKubeletRefusesWhatARealOneRefuses(t *testing.T) {
+func TestKubeletConfigInvalid(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ config, flags, wantErr string }{
 		"no config":           {"", "", "open /var/lib/kubelet/config.yaml: no such file"},
@@ -80,7 +80,7 @@ func TestKubeletRefusesWhatARealOneRefuses(t *testing.T) {
 	}
 }
 
-func TestUnknownConfigFieldsAreWarnedOfOnly(t *testing.T) {
+func TestKubeletConfigUnknownFields(t *testing.T) {
 	t.Parallel()
 	s, warnings, err := settingsOf(map[string]string{"/var/lib/kubelet/config.yaml": configHeader + "maxPods: 7\nnoSuchField: 1\n"})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -119,7 +119,7 @@ func TestBootstrapKubeconfig(t *testing.T) {
 	}
 }
 
-func TestAllocatableLeavesOutWhatIsReserved(t *testing.T) {
+func TestAllocatable(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	k := &kubelet{guest: newGuest(newDisk(nil))}

@@ -19,8 +19,8 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 )
 
-// networkConfig is cloud-init's network-config, version 1 or 2. Either may stand
-// below a key "network".
+// networkConfig is cloud-init's network-config, version 1 or 2, optionally below a
+// key "network".
 type networkConfig struct {
 	Version   int                 `yaml:"version"`
 	Ethernets map[string]ethernet `yaml:"ethernets"` // version 2
@@ -191,7 +191,7 @@ var deviceName = regexp.MustCompile(`^(eth|ens|enp\d+s)(\d+)$`)
 // firstSlot is the PCI slot of net0.
 const firstSlot = 18
 
-// matches tells whether the configuration is for this card: by its MAC if one is
+// matches reports whether the configuration is for this card: by its MAC if one is
 // given, else by its name, which may be a pattern.
 func (d device) matches(mac string, index int) bool {
 	if d.mac != "" {

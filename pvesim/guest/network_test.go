@@ -44,7 +44,7 @@ func TestNetworkConfig(t *testing.T) {
 			want: addrs("10.1.2.3")},
 		"v1 DHCP": {config: lines("version: 1", "config:", "  - type: physical", "    name: eth1", "    subnets: [{type: dhcp4}]"),
 			want: addrs("172.16.0.1")},
-		"somebody else's MAC": {config: lines("version: 2", "ethernets:", "  eth0:",
+		"MAC of another guest": {config: lines("version: 2", "ethernets:", "  eth0:",
 			"    match: {macaddress: '00:00:00:00:00:09'}", "    dhcp4: true"),
 			wantErr: "no configured device fits to the network cards"},
 		"address without length": {config: lines("version: 2", "ethernets:", "  eth0: {addresses: [10.0.0.2]}"),
@@ -74,7 +74,7 @@ func TestNetworkConfig(t *testing.T) {
 	}
 }
 
-func TestDHCPGivesEachCardItsOwnAddressForEver(t *testing.T) {
+func TestDHCPLeases(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	r := NewRuntime(Options{})

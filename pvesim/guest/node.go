@@ -128,8 +128,8 @@ func (k *kubelet) capacity() corev1.ResourceList {
 	return capacity
 }
 
-// allocatable is the capacity without what the kubelet was told to reserve and
-// without what it evicts pods for.
+// allocatable returns the capacity minus the kubelet's reservations and eviction
+// thresholds.
 func allocatable(capacity corev1.ResourceList, config kubeletconfig.KubeletConfiguration) corev1.ResourceList {
 	out := capacity.DeepCopy()
 	subtract := func(name corev1.ResourceName, amount resource.Quantity) {

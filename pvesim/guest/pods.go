@@ -46,7 +46,7 @@ func (l *podLoop) events() <-chan watch.Event {
 	return l.watch.ResultChan()
 }
 
-// nextDue says how long the loop may sleep.
+// nextDue returns how long the loop may sleep.
 func (l *podLoop) nextDue() time.Duration {
 	next := time.Now().Add(never)
 	if l.watch == nil {
@@ -123,7 +123,7 @@ func (l *podLoop) observe(ctx context.Context, event watch.Event, ok bool) {
 	}
 }
 
-// see remembers the newest form of a pod.
+// see stores the newest version of a pod.
 func (l *podLoop) see(pod *corev1.Pod) *podState {
 	state, ok := l.known[pod.UID]
 	if !ok {
@@ -160,8 +160,7 @@ func (l *podLoop) sync(ctx context.Context, state *podState) {
 func (l *podLoop) terminate(ctx context.Context, state *podState) {
 	pod := state.pod
 	grace := min(time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0))*time.Second, l.runtime.options.PodGraceLimit)
-	// The timestamp is when the grace ends, and the server's: count from when it
-	// was asked for.
+	// The deletion timestamp is the end of the grace period by the server's clock.
 	asked := pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
 	if end := asked.Add(grace); pod.Status.Phase == corev1.PodRunning && time.Now().Before(end) {
 		state.due = end
@@ -174,7 +173,7 @@ func (l *podLoop) terminate(ctx context.Context, state *podState) {
 		})
 	})
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// It is gone, or waits for a finalizer of somebody else's.
+		// It is gone, or waits for a finalizer of another controller.
 		state.due = time.Time{}
 		return
 	}
@@ -206,7 +205,7 @@ func (l *podLoop) patchStatus(ctx context.Context, pod *corev1.Pod, status corev
 		return err
 	})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // the watch will tell
+		return nil // the watch delivers the result
 	}
 	return err
 }

@@ -22,7 +22,7 @@ const (
 // that differs from what is there.
 func (l *podLoop) podStatus(pod *corev1.Pod) (corev1.PodStatus, bool) {
 	if pod.Spec.RestartPolicy == corev1.RestartPolicyNever && l.ranBefore(pod) {
-		// Its containers died with the machine, and nobody starts them again.
+		// Its containers ended with the machine and are not restarted.
 		return corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeRebooted", Message: "The node was rebooted."}, true
 	}
 	healthy := pod.Labels[stageLabel] != stageUnhealthy
@@ -102,7 +102,7 @@ func (l *podLoop) containerID(name string) string {
 	return fmt.Sprintf("containerd://%s-%s", l.bootID, name)
 }
 
-// runsHere tells whether the pod's containers were started in this boot.
+// runsHere reports whether the pod's containers were started in this boot.
 func (l *podLoop) runsHere(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodRunning || len(pod.Status.ContainerStatuses) == 0 {
 		return false
@@ -115,7 +115,7 @@ func (l *podLoop) runsHere(pod *corev1.Pod) bool {
 	return true
 }
 
-// ranBefore tells whether the pod's containers were started in an earlier boot.
+// ranBefore reports whether the pod's containers were started in an earlier boot.
 func (l *podLoop) ranBefore(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && !l.runsHere(pod)
 }

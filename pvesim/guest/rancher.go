@@ -42,12 +42,12 @@ func (g *guest) rancherSettings(program, hostname string) (kubeletSettings, erro
 	}
 	var config rancherConfig
 	if err := yaml.Unmarshal(raw, &config); err != nil {
-		return kubeletSettings{}, fmt.Errorf("failed to load configuration file %s, %w", name, err)
+		return kubeletSettings{}, fmt.Errorf("failed to load configuration file %s: %w", name, err)
 	}
 	if config.Server == "" || config.Token == "" {
 		return kubeletSettings{}, fmt.Errorf("--server and --token are required in %s", name)
 	}
-	// An agent has no config file of kubeadm's, unless it is told of one.
+	// An agent has no kubeadm config file unless one is configured.
 	flags := kubeletFlags{"config": ""}
 	for _, arg := range config.KubeletArg {
 		flags.add("--" + arg)

@@ -18,8 +18,8 @@ type Options struct {
 	BootTime time.Duration
 	// KubeletVersion is what Nodes report; v1.36.3 when empty.
 	KubeletVersion string
-	// HeartbeatInterval is how often a kubelet renews its Lease and looks after
-	// its Node; 10 s when zero.
+	// HeartbeatInterval is how often a kubelet renews its Lease and checks its Node;
+	// 10 s when zero.
 	HeartbeatInterval time.Duration
 	// RestartDelay is how long systemd waits before it starts a failed kubelet
 	// again; 10 s when zero.
@@ -48,8 +48,7 @@ type Runtime struct {
 
 var _ pvesim.GuestRuntime = (*Runtime)(nil)
 
-// The addresses that guests and pods get. They lie in networks that nobody
-// routes here: nothing is ever sent to them.
+// The addresses of guests and pods. Nothing is ever sent to them.
 var (
 	guestNetwork = netip.MustParsePrefix("172.16.0.0/12")
 	podNetwork   = netip.MustParsePrefix("10.128.0.0/9")
@@ -119,7 +118,7 @@ func (r *Runtime) console(vmid int) *console {
 	return c
 }
 
-// dhcp asks for the address of a network card: the Cluster's own server where its network has one.
+// dhcp returns the address of a network card, from the Cluster's own server where its network has one.
 func (g *guest) dhcp(mac string) netip.Prefix {
 	if lease, ok := g.leases[mac]; ok {
 		return lease
@@ -140,7 +139,7 @@ func (r *Runtime) dhcp(mac string) netip.Prefix {
 	return netip.PrefixFrom(addr, guestNetwork.Bits())
 }
 
-// podIP gives out addresses in turn, as a network plug-in would.
+// podIP assigns addresses in order, as a network plug-in does.
 func (r *Runtime) podIP() netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +147,7 @@ func (r *Runtime) podIP() netip.Addr {
 	return r.lastPod
 }
 
-// following is the next address, from the start again when the network ends.
+// following returns the next address and wraps around at the end of the network.
 func following(addr netip.Addr, network netip.Prefix) netip.Addr {
 	if next := addr.Next(); network.Contains(next) {
 		return next
@@ -165,7 +164,7 @@ type hardware struct {
 	cores        int
 	memory, disk int64
 	macs         []string
-	// leases are what DHCP servers of the Cluster's own tell, by MAC.
+	// leases of the Cluster's own DHCP servers, by MAC.
 	leases map[string]netip.Prefix
 	// devices are the mappings of its PCI devices.
 	devices []string
@@ -174,8 +173,8 @@ type hardware struct {
 	firmware map[string][]byte
 	// drives returns the images in the CD-ROM drives, in the order of the slots.
 	drives func() [][]byte
-	// setAgent starts the guest agent; the machine lets nobody ask it unless the
-	// VM has one enabled.
+	// setAgent starts the guest agent; it is reachable only if the VM has the agent
+	// enabled.
 	setAgent func(*pvesim.Agent)
 	shutdown <-chan struct{}
 	// health of the guest, and a channel that is closed when it changes.
@@ -190,7 +189,7 @@ type guest struct {
 }
 
 // boot runs the guest in the order of a real one: first its configuration, then
-// the kubelet until somebody asks the guest to shut down.
+// the kubelet until a shutdown is requested.
 func (r *Runtime) boot(ctx context.Context, hw hardware) {
 	g := &guest{hardware: hw, runtime: r, console: r.console(hw.vmid)}
 	g.console.printf("boot %s", g.bootID)
@@ -219,7 +218,7 @@ func (r *Runtime) boot(ctx context.Context, hw hardware) {
 	}
 }
 
-// pause waits and tells whether the guest is still wanted afterwards.
+// pause waits and reports whether the guest should continue afterwards.
 func pause(ctx context.Context, shutdown <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -114,7 +114,7 @@ func (g *guest) up(s system) system {
 	return s
 }
 
-// nodeSettings reads what the service's kubelet is told.
+// nodeSettings reads the settings of the service's kubelet.
 func (g *guest) nodeSettings(s system) (kubeletSettings, error) {
 	switch s.service {
 	case k3sService:

@@ -19,7 +19,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// Where Talos keeps things. The machine config lies in a partition of its own.
+// Paths that Talos uses. The machine config is stored in a dedicated partition.
 const (
 	talosConfigFile  = "/system/state/config.yaml"
 	talosKubeletFile = "/etc/kubernetes/kubelet.yaml"
@@ -84,7 +84,7 @@ func (g *guest) installTalos(userData []byte) (system, bool) {
 	return g.talos(userData)
 }
 
-// talos boots from the stored config; the drive is not looked at any more.
+// talos boots from the stored config; the drive is not read any more.
 func (g *guest) talos(raw []byte) (system, bool) {
 	config, err := parseTalos(raw)
 	if err != nil {
@@ -111,7 +111,7 @@ func parseTalos(raw []byte) (talosConfig, error) {
 			return config, errors.New("the machine config has no document with machine and cluster")
 		}
 		if err != nil {
-			return config, fmt.Errorf("failed to decode the machine config, %w", err)
+			return config, fmt.Errorf("failed to decode the machine config: %w", err)
 		}
 		if config.Machine.Type != "" {
 			return config, config.validate()
@@ -171,7 +171,7 @@ func (g *guest) talosSettings(hostname string) (kubeletSettings, error) {
 	maps.Copy(file, config.Machine.Kubelet.ExtraConfig)
 	encoded, err := sigsyaml.Marshal(file)
 	if err != nil {
-		return kubeletSettings{}, fmt.Errorf("writing the kubelet's config, %w", err)
+		return kubeletSettings{}, fmt.Errorf("writing the kubelet's config: %w", err)
 	}
 	g.storage.Write(talosKubeletFile, encoded)
 	flags := kubeletFlags{"config": talosKubeletFile}

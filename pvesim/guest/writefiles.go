@@ -60,7 +60,7 @@ func (f writeFile) decode() ([]byte, error) {
 		switch layer {
 		case "", "text/plain":
 		case "b64", "base64":
-			// Blanks and line ends may stand between the digits.
+			// Blanks and line ends may separate the digits.
 			content, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(string(content)), ""))
 		case "gz", "gzip":
 			content, err = gunzip(content)
@@ -68,7 +68,7 @@ func (f writeFile) decode() ([]byte, error) {
 			return nil, fmt.Errorf("unknown encoding %q", f.Encoding)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("encoding %s, %w", f.Encoding, err)
+			return nil, fmt.Errorf("encoding %s: %w", f.Encoding, err)
 		}
 	}
 	return content, nil
