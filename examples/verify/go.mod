@@ -1,5 +1,5 @@
-// Checks the recipes with the distributions' own parsers and schemas. It is a module of its own, since the
-// product needs none of what they bring along.
+// Checks the recipes with the parsers and schemas of the distributions. It is a separate module because the
+// product does not need their dependencies.
 module github.com/karpenter-proxmox/karpenter-provider-proxmox/examples/verify
 
 go 1.26.9

@@ -14,8 +14,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// golden reads a recipe as the renderer's own tests have it.
-func golden(t *testing.T, name string) []byte {
+// readGolden returns a rendered recipe from the golden files of internal/bootdata.
+func readGolden(t *testing.T, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "..", "internal", "bootdata", "testdata", "golden", name))
 	if err != nil {
@@ -24,7 +24,7 @@ func golden(t *testing.T, name string) []byte {
 	return content
 }
 
-func compile(t *testing.T, name string) *jsonschema.Schema {
+func compileSchema(t *testing.T, name string) *jsonschema.Schema {
 	t.Helper()
 	schema, err := jsonschema.NewCompiler().Compile(filepath.Join("schemas", name))
 	if err != nil {
@@ -33,7 +33,7 @@ func compile(t *testing.T, name string) *jsonschema.Schema {
 	return schema
 }
 
-func parse(t *testing.T, content []byte) any {
+func parseYAML(t *testing.T, content []byte) any {
 	t.Helper()
 	var value any
 	if err := yaml.Unmarshal(content, &value); err != nil {
@@ -42,15 +42,15 @@ func parse(t *testing.T, content []byte) any {
 	return value
 }
 
-func TestCloudInitAcceptsTheRecipes(t *testing.T) {
+func TestCloudInitUserData(t *testing.T) {
 	t.Parallel()
-	cloudConfig := compile(t, "schema-cloud-config-v1.json")
+	cloudConfig := compileSchema(t, "schema-cloud-config-v1.json")
 	for _, recipe := range []string{"defaults", "kubeadm", "k3s", "rke2"} {
-		content := golden(t, recipe+".user-data")
+		content := readGolden(t, recipe+".user-data")
 		if !strings.HasPrefix(string(content), "#cloud-config\n") {
-			t.Errorf("%s: user-data does not begin as cloud-init wants", recipe)
+			t.Errorf("%s: user-data does not start with #cloud-config", recipe)
 		}
-		if err := cloudConfig.Validate(parse(t, content)); err != nil {
+		if err := cloudConfig.Validate(parseYAML(t, content)); err != nil {
 			t.Errorf("%s: %v", recipe, err)
 		}
 	}
@@ -58,38 +58,37 @@ func TestCloudInitAcceptsTheRecipes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cloudConfig.Validate(parse(t, snippet)); err != nil {
-		t.Errorf("the snippet: %v", err)
+	if err := cloudConfig.Validate(parseYAML(t, snippet)); err != nil {
+		t.Errorf("worker.cfg: %v", err)
 	}
-	if err := cloudConfig.Validate(parse(t, []byte("write_files: [{path: /a, contnet: x}]"))); err == nil {
-		t.Error("the schema lets a typo pass: it checks nothing")
+	if err := cloudConfig.Validate(parseYAML(t, []byte("write_files: [{path: /a, contnet: x}]"))); err == nil {
+		t.Error("the schema accepts an unknown key")
 	}
 }
 
-func TestCloudInitAcceptsTheNetworkConfig(t *testing.T) {
+func TestCloudInitNetworkConfig(t *testing.T) {
 	t.Parallel()
-	network := compile(t, "schema-network-config-v2.json")
+	network := compileSchema(t, "schema-network-config-v2.json")
 	for _, recipe := range []string{"defaults", "kubeadm", "k3s", "rke2", "talos"} {
-		if err := network.Validate(parse(t, golden(t, recipe+".network-config"))); err != nil {
+		if err := network.Validate(parseYAML(t, readGolden(t, recipe+".network-config"))); err != nil {
 			t.Errorf("%s: %v", recipe, err)
 		}
 	}
-	if err := network.Validate(parse(t, []byte("{version: 2, ethernets: {eth0: {dhcp4: [1]}}}"))); err == nil {
-		t.Error("the schema lets a list pass for a switch: it checks nothing")
+	if err := network.Validate(parseYAML(t, []byte("{version: 2, ethernets: {eth0: {dhcp4: [1]}}}"))); err == nil {
+		t.Error("the schema accepts a list for dhcp4")
 	}
 }
 
-// cloud is how Talos runs on the nocloud platform: nothing is installed, the image
-// is on the disk.
+// cloud is the runtime mode of the nocloud platform, which needs no installation.
 type cloud struct{}
 
 func (cloud) String() string        { return "cloud" }
 func (cloud) RequiresInstall() bool { return false }
 func (cloud) InContainer() bool     { return false }
 
-func TestTalosAcceptsTheRecipe(t *testing.T) {
+func TestTalosMachineConfig(t *testing.T) {
 	t.Parallel()
-	content := golden(t, "talos.user-data")
+	content := readGolden(t, "talos.user-data")
 	config, err := configloader.NewFromBytes(content)
 	if err != nil {
 		t.Fatal(err)
@@ -99,17 +98,17 @@ func TestTalosAcceptsTheRecipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, warning := range warnings {
-		t.Logf("Talos warns: %s", warning)
+		t.Logf("warning: %s", warning)
 	}
 	if got := config.Machine().Kubelet().ExtraConfig()["providerID"]; got != "proxmox://region-1/20001" {
-		t.Errorf("the kubelet's provider ID is %v", got)
+		t.Errorf("found provider ID %v", got)
 	}
-	refused := strings.Replace(string(content), "extraConfig:\n", "extraConfig:\n      kind: KubeletConfiguration\n", 1)
-	config, err = configloader.NewFromBytes([]byte(refused))
+	rejected := strings.Replace(string(content), "extraConfig:\n", "extraConfig:\n      kind: KubeletConfiguration\n", 1)
+	config, err = configloader.NewFromBytes([]byte(rejected))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := config.Validate(cloud{}); err == nil || !strings.Contains(err.Error(), `"kind" can't be overridden`) {
-		t.Errorf("Talos takes the kubelet's config with a kind (%v): the renderer need not refuse it", err)
+		t.Errorf("Talos accepts a kubelet config with a kind: %v", err)
 	}
 }
