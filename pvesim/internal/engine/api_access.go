@@ -4,8 +4,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -53,7 +55,7 @@ func (e *Engine) getPermissions(_ context.Context, r *Request) (Response, error)
 func (e *Engine) postTicket(ctx context.Context, r *Request) (Response, error) {
 	user := r.Params.Values["username"]
 	if !strings.Contains(user, "@") {
-		user += "@" + or(r.Params.Values["realm"], "pam")
+		user += "@" + cmp.Or(r.Params.Values["realm"], "pam")
 	}
 	now := e.Clock.Now()
 	password := r.Params.Values["password"]
@@ -110,7 +112,7 @@ var areas = []struct {
 func (e *Engine) getRoles(context.Context, *Request) (Response, error) {
 	rows := []row{}
 	e.Access.View(func(d *access.Data) {
-		for _, id := range sortedKeys(d.Roles) {
+		for _, id := range slices.Sorted(maps.Keys(d.Roles)) {
 			role := d.Roles[id]
 			rows = append(rows, row{"roleid": id, "privs": strings.Join(slices.Sorted(slices.Values(role.Privileges)), ","), "special": boolInt(role.Special)})
 		}
@@ -212,7 +214,7 @@ func (e *Engine) getUsers(_ context.Context, r *Request) (Response, error) {
 	all := e.Access.HasAny(r.Who, "/access/groups", "User.Modify", "Sys.Audit")
 	rows := []row{}
 	e.Access.View(func(d *access.Data) {
-		for _, id := range sortedKeys(d.Users) {
+		for _, id := range slices.Sorted(maps.Keys(d.Users)) {
 			if all || id == r.Who.User {
 				rows = append(rows, userRow(d.Users[id]))
 			}

@@ -4,7 +4,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -88,7 +92,7 @@ func (e *Engine) poolRows(may mayFunc) []row {
 
 func (e *Engine) storageRows(may mayFunc) []row {
 	var rows []row
-	for _, s := range e.storages {
+	for _, s := range e.allStorages() {
 		if !may("/storage/"+s.ID, "Datastore.Audit") {
 			continue
 		}
@@ -106,7 +110,7 @@ func (e *Engine) storageRows(may mayFunc) []row {
 func (e *Engine) zoneRows(may mayFunc, typ string) []row {
 	var rows []row
 	names := []string{"localnetwork"}
-	names = append(names, sortedKeys(e.zones.items)...)
+	names = append(names, e.zones.ids()...)
 	for _, zone := range names {
 		if !may("/sdn/zones/"+zone, "SDN.Audit") {
 			continue
@@ -220,7 +224,7 @@ func anyMap(m map[string]string) row {
 func (e *Engine) allowedTags(r *Request, modify bool) []string {
 	tags := map[string]bool{}
 	access := qm.ParseFields(e.options["user-tag-access"])
-	mode := or(access["user-allow"], "free")
+	mode := cmp.Or(access["user-allow"], "free")
 	if mode == "list" || mode == "existing" {
 		for _, t := range strings.FieldsFunc(access["user-allow-list"], func(c rune) bool { return c == ';' }) {
 			tags[t] = true
@@ -242,7 +246,7 @@ func (e *Engine) allowedTags(r *Request, modify bool) []string {
 			delete(tags, t)
 		}
 	}
-	out := sortedKeys(tags)
+	out := slices.Sorted(maps.Keys(tags))
 	if out == nil {
 		out = []string{}
 	}
@@ -270,10 +274,20 @@ func (e *Engine) putOptions(_ context.Context, r *Request) (Response, error) {
 func (e *Engine) configWritable(file string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.writable(file)
+}
+
+// writable is configWritable for callers that hold the mutex.
+func (e *Engine) writable(file string) error {
 	if e.noQuorum {
 		return failf("unable to open file '%s.tmp.%d' - Permission denied", file, e.nextPID)
 	}
 	return nil
+}
+
+// configFile is the path of a VM's config.
+func configFile(host string, vmid int) string {
+	return fmt.Sprintf("/etc/pve/nodes/%s/qemu-server/%d.conf", host, vmid)
 }
 
 func (e *Engine) getHosts(_ context.Context, r *Request) (Response, error) {
@@ -293,6 +307,6 @@ func (e *Engine) getHosts(_ context.Context, r *Request) (Response, error) {
 }
 
 // emptyList answers for objects that the cluster has none of.
-func (e *Engine) emptyList(context.Context, *Request) (Response, error) {
+func emptyList(context.Context, *Request) (Response, error) {
 	return Response{Data: []row{}}, nil
 }

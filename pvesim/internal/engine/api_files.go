@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/md5"  //nolint:gosec // clients choose the checksum's algorithm
 	"crypto/sha1" //nolint:gosec // likewise
@@ -61,7 +62,7 @@ func (e *Engine) uploadTarget(r *Request) (*Storage, error) {
 	}
 	content := r.Params.Values["content"]
 	switch {
-	case !kinds[s.Type].fileBased:
+	case !s.kind().fileBased:
 		return nil, failf("can't upload to storage type '%s'", s.Type)
 	case !s.holds(content):
 		return nil, failf("storage '%s' does not support '%s' content", s.ID, content)
@@ -90,7 +91,7 @@ func (e *Engine) postUpload(_ context.Context, r *Request) (Response, error) {
 				return err
 			}
 		}
-		target := e.file(s, content+"/"+name)
+		target := s.file(content + "/" + name)
 		t.Logf("target node: %s", r.host)
 		t.Logf("target file: %s", target)
 		t.Logf("file size is: %d", len(upload.Data))
@@ -132,14 +133,11 @@ func (e *Engine) postDownload(_ context.Context, r *Request) (Response, error) {
 }
 
 func (e *Engine) download(ctx context.Context, t *tasks.Task, r *Request, s *Storage, name string) error {
-	source, target := r.Params.Values["url"], e.file(s, name)
+	source, target := r.Params.Values["url"], s.file(name)
 	t.Logf("downloading %s to %s", source, target)
 	e.mu.Lock()
 	old := e.volume(r.host, s.ID+":"+name)
-	var oldData []byte
-	if old != nil && old.Blob != nil {
-		oldData = e.blobs[*old.Blob]
-	}
+	oldData := e.data(old)
 	e.mu.Unlock()
 	want, checked := r.value("checksum")
 	if old != nil {
@@ -192,7 +190,7 @@ func (e *Engine) fetch(ctx context.Context, t *tasks.Task, host string, s *Stora
 		return nil, failf("download failed: exit code 4")
 	}
 	temporary := fmt.Sprintf("%s.tmp_dwnl.%d", job.target, t.UPID.PID)
-	t.Logf("Length: %d (%s) [%s]", len(data), short(len(data)), or(resp.Header.Get("Content-Type"), "application/octet-stream"))
+	t.Logf("Length: %d (%s) [%s]", len(data), short(len(data)), cmp.Or(resp.Header.Get("Content-Type"), "application/octet-stream"))
 	t.Logf("Saving to: '%s'", temporary)
 	e.mu.Lock()
 	full := s.Full || int64(len(data)) > s.Size-e.usage(s, host)

@@ -6,6 +6,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,7 +16,7 @@ import (
 // members lists the users of a group.
 func members(d *access.Data, group string) []string {
 	out := []string{}
-	for _, id := range sortedKeys(d.Users) {
+	for _, id := range slices.Sorted(maps.Keys(d.Users)) {
 		if slices.Contains(d.Users[id].Groups, group) {
 			out = append(out, id)
 		}
@@ -27,7 +28,7 @@ func (e *Engine) getUserGroups(_ context.Context, r *Request) (Response, error) 
 	all := e.Access.HasAny(r.Who, "/access/groups", "User.Modify", "Group.Allocate", "Sys.Audit")
 	rows := []row{}
 	e.Access.View(func(d *access.Data) {
-		for _, id := range sortedKeys(d.Groups) {
+		for _, id := range slices.Sorted(maps.Keys(d.Groups)) {
 			if !all {
 				continue
 			}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,7 +30,7 @@ func (e *Engine) getHostStatus(_ context.Context, r *Request) (Response, error) 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.host(r.host)
-	f := h.figures(e.loads()[h.Name])
+	f := e.hostFigures(h)
 	mem, _ := f["mem"].(int64)
 	disk, _ := f["disk"].(int64)
 	maxdisk, _ := f["maxdisk"].(int64)
@@ -111,12 +112,12 @@ func (e *Engine) getNetwork(_ context.Context, r *Request) (Response, error) {
 func (e *Engine) localVNets(r *Request) []row {
 	e.mu.Lock()
 	zones := map[string]string{}
-	for id, v := range e.vnets.items {
-		zones[id] = fmt.Sprint(v["zone"])
+	for _, id := range e.vnets.ids() {
+		zones[id] = fmt.Sprint(e.vnets.field(id, "zone"))
 	}
 	e.mu.Unlock()
 	rows := []row{}
-	for _, id := range sortedKeys(zones) {
+	for _, id := range slices.Sorted(maps.Keys(zones)) {
 		if e.Access.HasAny(r.Who, "/sdn/zones/"+zones[id]+"/"+id, "SDN.Audit", "SDN.Use") {
 			rows = append(rows, row{"iface": id, "type": "vnet", "active": 1, "method": "manual", "method6": "manual"})
 		}
@@ -136,7 +137,7 @@ func (e *Engine) getPCI(_ context.Context, r *Request) (Response, error) {
 
 func (e *Engine) getCPUModels(context.Context, *Request) (Response, error) {
 	rows := []row{}
-	for _, name := range sortedKeys(schema.CPUVendors) {
+	for _, name := range slices.Sorted(maps.Keys(schema.CPUVendors)) {
 		rows = append(rows, row{"name": name, "vendor": schema.CPUVendors[name], "custom": 0})
 	}
 	return Response{Data: rows}, nil

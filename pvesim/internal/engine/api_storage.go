@@ -4,10 +4,12 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1" //nolint:gosec // Proxmox's digests are SHA-1
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +24,7 @@ func (e *Engine) getStorages(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	rows := []row{}
-	for _, s := range e.storages {
+	for _, s := range e.definitions {
 		if !s.availableOn(r.host) || !e.Access.HasAny(r.Who, "/storage/"+s.ID, "Datastore.Audit", "Datastore.AllocateSpace") {
 			continue
 		}
@@ -76,7 +78,7 @@ func (e *Engine) definition(s *Storage) row {
 	case "zfspool", "rbd":
 		out["pool"] = s.ID
 	}
-	if s.Shared && !kinds[s.Type].shared {
+	if s.Shared && !s.kind().shared {
 		out["shared"] = 1
 	}
 	if len(s.Hosts) > 0 {
@@ -87,7 +89,7 @@ func (e *Engine) definition(s *Storage) row {
 
 func (e *Engine) storageDigest() string {
 	var b strings.Builder
-	for _, s := range e.storages {
+	for _, s := range e.definitions {
 		fmt.Fprintf(&b, "%s: %s\n%v\n", s.Type, s.ID, s.Content)
 	}
 	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // see the import
@@ -98,7 +100,7 @@ func (e *Engine) getDefinitions(_ context.Context, r *Request) (Response, error)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	rows := []row{}
-	for _, s := range e.storages {
+	for _, s := range e.definitions {
 		if typ, ok := r.value("type"); ok && typ != s.Type {
 			continue
 		}
@@ -163,7 +165,7 @@ func (e *Engine) getContent(_ context.Context, r *Request) (Response, error) {
 		return Response{}, err
 	}
 	rows := []row{}
-	for _, key := range sortedKeys(e.volumes) {
+	for _, key := range slices.Sorted(maps.Keys(e.volumes)) {
 		v := e.volumes[key]
 		if v.Storage != s.ID || (v.Host != "" && v.Host != r.host) {
 			continue
@@ -189,24 +191,24 @@ func (e *Engine) contentRow(s *Storage, v *Volume) row {
 	}
 	out["vmid"] = v.Owner
 	if v.Base != "" {
-		out["volid"], out["parent"] = e.linkedID(s, v), v.Base
+		out["volid"], out["parent"] = s.linkedID(v), v.Base
 	}
-	if kinds[s.Type].fileBased {
+	if s.kind().fileBased {
 		out["used"], out["ctime"] = v.Used, v.CTime
 	}
 	return out
 }
 
 // linkedID is the id of a linked clone in configs: file systems, ZFS and RBD name the base in it.
-func (e *Engine) linkedID(s *Storage, v *Volume) string {
-	if v.Base == "" || !kinds[s.Type].linkedInName {
+func (s *Storage) linkedID(v *Volume) string {
+	if v.Base == "" || !s.kind().linkedInName {
 		return v.ID()
 	}
 	return v.Storage + ":" + v.Base + "/" + v.Name
 }
 
 // volid completes the short form "iso/x.iso" of the path.
-func (r *Request) volid() string {
+func volid(r *Request) string {
 	v := r.Params.Values["volume"]
 	if id, ok := r.value("storage"); ok && !strings.HasPrefix(v, id+":") && !strings.Contains(v, ":") {
 		return id + ":" + v
@@ -217,7 +219,7 @@ func (r *Request) volid() string {
 func (e *Engine) getVolume(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	volid := r.volid()
+	volid := volid(r)
 	s, err := e.checkStorage(strings.SplitN(volid, ":", 2)[0], r.host)
 	if err != nil {
 		return Response{}, err
@@ -235,7 +237,7 @@ func (e *Engine) getVolume(_ context.Context, r *Request) (Response, error) {
 	}
 	// Files occupy whole blocks.
 	used := (v.Used + 4095) / 4096 * 4096
-	return Response{Data: row{"path": e.file(s, v.Name), "format": format, "size": v.Size, "used": used}}, nil
+	return Response{Data: row{"path": s.file(v.Name), "format": format, "size": v.Size, "used": used}}, nil
 }
 
 func (e *Engine) postContent(ctx context.Context, r *Request) (Response, error) {
@@ -253,8 +255,8 @@ func (e *Engine) postContent(ctx context.Context, r *Request) (Response, error) 
 		size <<= 10 // a plain number is in KiB
 	}
 	name := r.Params.Values["filename"]
-	format := or(r.Params.Values["format"], strings.TrimPrefix(name[strings.LastIndex(name, ".")+1:], "."))
-	if kinds[s.Type].fileBased {
+	format := cmp.Or(r.Params.Values["format"], strings.TrimPrefix(name[strings.LastIndex(name, ".")+1:], "."))
+	if s.kind().fileBased {
 		name = r.Params.Values["vmid"] + "/" + name
 	}
 	v, err := e.allocate(ctx, nil, allocation{host: r.host, storage: s, owner: r.vmid, format: format, name: name, size: size})
@@ -266,7 +268,7 @@ func (e *Engine) postContent(ctx context.Context, r *Request) (Response, error) 
 
 // deleteVolume removes a volume in a task. That it is still in a VM's drive does not matter to Proxmox.
 func (e *Engine) deleteVolume(ctx context.Context, r *Request) (Response, error) {
-	volid := r.volid()
+	volid := volid(r)
 	storage, name, _ := strings.Cut(volid, ":")
 	if err := e.need(r, "/storage/"+storage, "Datastore.Allocate"); err != nil {
 		return Response{}, err
@@ -284,7 +286,7 @@ func (e *Engine) deleteVolume(ctx context.Context, r *Request) (Response, error)
 	}
 	t := e.fork(r, "imgdel", id, func(ctx context.Context, t *tasks.Task) error {
 		if v == nil {
-			t.Logf("disk image '%s' does not exist", e.file(s, name))
+			t.Logf("disk image '%s' does not exist", s.file(name))
 		}
 		if err := e.free(ctx, t, r.host, volid); err != nil {
 			return err

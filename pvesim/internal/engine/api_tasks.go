@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -186,7 +187,7 @@ func exitKind(s tasks.State) string {
 // getTasks lists the tasks of a host: finished ones only, unless the caller asks for more.
 func (e *Engine) getTasks(_ context.Context, r *Request) (Response, error) {
 	f := taskFilter{
-		source: or(r.Params.Values["source"], "archive"), vmid: r.Params.Values["vmid"], typ: r.Params.Values["typefilter"],
+		source: cmp.Or(r.Params.Values["source"], "archive"), vmid: r.Params.Values["vmid"], typ: r.Params.Values["typefilter"],
 		user: r.Params.Values["userfilter"], errors: r.on("errors"), since: int64(r.integer("since", 0)),
 		until: int64(r.integer("until", 0)), states: schema.SplitList(r.Params.Values["statusfilter"]),
 	}

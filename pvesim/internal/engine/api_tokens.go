@@ -6,6 +6,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +43,7 @@ func (e *Engine) getTokens(_ context.Context, r *Request) (Response, error) {
 		if u == nil {
 			return
 		}
-		for _, id := range sortedKeys(u.Tokens) {
+		for _, id := range slices.Sorted(maps.Keys(u.Tokens)) {
 			out := tokenRow(u.Tokens[id])
 			out["tokenid"] = id
 			rows = append(rows, out)

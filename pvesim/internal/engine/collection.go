@@ -36,10 +36,19 @@ func (c *collection) add(id string, fields row) {
 	c.items[id] = fields
 }
 
+// has reports whether an object exists. The caller holds the mutex.
+func (c *collection) has(id string) bool { return c.items[id] != nil }
+
+// ids lists the objects in order. The caller holds the mutex.
+func (c *collection) ids() []string { return slices.Sorted(maps.Keys(c.items)) }
+
+// field is a field of an object, nil if there is none. The caller holds the mutex.
+func (c *collection) field(id, name string) any { return c.items[id][name] }
+
 func (c *collection) list(_ context.Context, r *Request) (Response, error) {
 	c.engine.mu.Lock()
 	var all []row
-	for _, id := range sortedKeys(c.items) {
+	for _, id := range slices.Sorted(maps.Keys(c.items)) {
 		all = append(all, c.shown(id))
 	}
 	c.engine.mu.Unlock()

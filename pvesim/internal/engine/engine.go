@@ -47,30 +47,29 @@ type Engine struct {
 	name    string
 	boot    BootFunc
 	latency map[string]Latency
-	started time.Time
 	ctx     context.Context
 	cancel  context.CancelFunc
 	group   *clock.Group
 	routes  map[string]Handler
 
-	mu       sync.Mutex
-	hosts    []*Host
-	byName   map[string]*Host
-	storages []*Storage
-	volumes  map[string]*Volume // by key(host, volid)
-	blobs    map[[32]byte][]byte
-	guests   map[int]*Guest
-	options  map[string]string // datacenter.cfg
-	ha       map[string]map[string]string
-	firewall *firewallState
-	mappings map[string]*collection
-	haRules  *collection
-	haGroups *collection
-	zones    *collection
-	vnets    *collection
-	subnets  map[string]*subnet // by virtual network
-	noQuorum bool
-	nextPID  int
+	mu          sync.Mutex
+	hosts       []*Host
+	byName      map[string]*Host
+	definitions []*Storage
+	volumes     map[string]*Volume // by key(host, volid)
+	blobs       map[[32]byte][]byte
+	guests      map[int]*Guest
+	options     map[string]string // datacenter.cfg
+	ha          map[string]map[string]string
+	firewall    *firewallState
+	mappings    map[string]*collection
+	haRules     *collection
+	haGroups    *collection
+	zones       *collection
+	vnets       *collection
+	subnets     map[string]*subnet // by virtual network
+	noQuorum    bool
+	nextPID     int
 }
 
 // Host is one Proxmox node.
@@ -91,13 +90,17 @@ type Host struct {
 	Bridges      []Bridge
 	PCI          []map[string]any
 	NUMANodes    int
-	reported     bool
-	// What pvestatd last reported: about the host itself, its guests, and the use of its storages.
-	own      row
-	guests   map[int]figures
-	storages map[string]int64
+	// report is what pvestatd last reported, nil if it did not since the host is up.
+	report   *hostReport
 	bootedAt time.Time
 	workers  chan struct{} // the free worker processes of its API daemon
+}
+
+// hostReport is what pvestatd reports about a host.
+type hostReport struct {
+	host     row
+	guests   map[int]figures
+	storages map[string]int64 // bytes in use
 }
 
 // Bridge is a network bridge of a host.
@@ -115,12 +118,10 @@ type Guest struct {
 	Type   string // "qemu" or "lxc"
 	Host   string
 	Config *qm.Config
-	Temp   bool // the clone's placeholder before its config is written
 
 	instance  *Instance
 	paused    bool
-	rebooting bool // the next power-off of the guest is a reboot
-	created   time.Time
+	rebooting bool      // the next power-off of the guest is a reboot
 	uptime    time.Time // when QEMU started; zero while it does not run
 	pid       int
 	pci       []string // addresses of the devices that it has, from the beginning of its start on
@@ -137,7 +138,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		Clock: c, Access: access.New(schema.Privileges(cfg.Version.Release)), Signer: access.NewSigner(),
 		Tasks: tasks.NewRegistry(ctx, c, group), Locks: locks.New(c), Schema: catalogue, Version: cfg.Version,
-		name: cfg.ClusterName, boot: cfg.Boot, latency: cfg.Latency, started: time.Now(), ctx: ctx, cancel: cancel, group: group,
+		name: cfg.ClusterName, boot: cfg.Boot, latency: cfg.Latency, ctx: ctx, cancel: cancel, group: group,
 		byName: map[string]*Host{}, volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}, guests: map[int]*Guest{},
 		options: map[string]string{}, ha: map[string]map[string]string{}, firewall: newFirewallState(),
 		mappings: map[string]*collection{}, subnets: map[string]*subnet{}, nextPID: 15000,
@@ -158,14 +159,20 @@ func (e *Engine) Run() {
 	e.mu.Lock()
 	e.report()
 	e.mu.Unlock()
-	e.group.Go(func() {
-		for e.Clock.Sleep(e.ctx, statPeriod) == nil {
+	e.goBackground(func() {
+		for e.Clock.Sleep(e.context(), statPeriod) == nil {
 			e.mu.Lock()
 			e.report()
 			e.mu.Unlock()
 		}
 	})
 }
+
+// goBackground runs f until it returns; Close waits for it.
+func (e *Engine) goBackground(f func()) { e.group.Go(f) }
+
+// context ends when the simulator is closed.
+func (e *Engine) context() context.Context { return e.ctx }
 
 // Close ends all guests and tasks and waits for them.
 func (e *Engine) Close() {
@@ -216,7 +223,6 @@ func (e *Engine) AddGuest(g *Guest, since time.Time) error {
 			return fmt.Errorf("adding guest %d: %w", g.VMID, err)
 		}
 	}
-	g.created = time.Now()
 	e.guests[g.VMID] = g
 	if !since.IsZero() && g.Type == "qemu" {
 		e.powerOn(g)
@@ -246,7 +252,7 @@ func (e *Engine) adoptDrive(g *Guest, key string) error {
 		size = cloudInitSize
 	}
 	used := size
-	if kinds[s.Type].thin {
+	if s.kind().thin {
 		used = size / 2 // nobody fills a thin disk
 	}
 	e.putVolume(&Volume{Storage: s.ID, Host: g.Host, Name: d.File[len(s.ID)+1:], Size: size, Used: used, Owner: g.VMID})

@@ -27,7 +27,7 @@ type firewallState struct {
 func vmScope(vmid int) string { return "vm-" + strconv.Itoa(vmid) }
 
 // scope is the file that a request is about.
-func (r *Request) scope() string {
+func scope(r *Request) string {
 	switch {
 	case r.vmid != 0:
 		return vmScope(r.vmid)
@@ -143,7 +143,7 @@ func firewallParams(r *Request) map[string]string {
 
 // lockFirewall serialises writers of one VM's file. Without quorum it fails after its time-out.
 func (e *Engine) lockFirewall(ctx context.Context, r *Request) (func(), error) {
-	name := "firewall-" + r.scope()
+	name := "firewall-" + scope(r)
 	if err := e.clusterLockQuorum(ctx, name); err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (e *Engine) clusterLockQuorum(ctx context.Context, name string) error {
 func (e *Engine) rulesOf(r *Request) (*[]map[string]string, error) {
 	name, isGroup := r.value("group")
 	if !isGroup {
-		return &e.firewall.file(r.scope()).rules, nil
+		return &e.firewall.file(scope(r)).rules, nil
 	}
 	g := e.firewall.groups[name]
 	if g == nil {
@@ -311,7 +311,7 @@ func (e *Engine) deleteRule(ctx context.Context, r *Request) (Response, error) {
 func (e *Engine) getFirewallOptions(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	options := e.firewall.file(r.scope()).options
+	options := e.firewall.file(scope(r)).options
 	out := firewallRow(options)
 	out["digest"] = digestOf(options)
 	return Response{Data: out}, nil
@@ -325,7 +325,7 @@ func (e *Engine) putFirewallOptions(ctx context.Context, r *Request) (Response, 
 	defer release()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	options := e.firewall.file(r.scope()).options
+	options := e.firewall.file(scope(r)).options
 	if d, ok := r.value("digest"); ok && d != digestOf(options) {
 		return Response{}, failf("detected modified configuration - file changed by other user? Try again.")
 	}
@@ -340,8 +340,8 @@ func (e *Engine) getGroups(context.Context, *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	rows := []row{}
-	for _, name := range sortedKeys(e.firewall.groups) {
-		out := row{"group": name, "digest": digestOf(sortedKeys(e.firewall.groups))}
+	for _, name := range slices.Sorted(maps.Keys(e.firewall.groups)) {
+		out := row{"group": name, "digest": digestOf(slices.Sorted(maps.Keys(e.firewall.groups)))}
 		if c := e.firewall.groups[name].comment; c != "" {
 			out["comment"] = c
 		}

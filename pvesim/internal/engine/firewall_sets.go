@@ -16,9 +16,9 @@ func (e *Engine) getIPSets(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	rows := []row{}
-	sets := e.firewall.file(r.scope()).ipsets
-	for _, name := range sortedKeys(sets) {
-		rows = append(rows, row{"name": name, "digest": digestOf(sortedKeys(sets))})
+	sets := e.firewall.file(scope(r)).ipsets
+	for _, name := range slices.Sorted(maps.Keys(sets)) {
+		rows = append(rows, row{"name": name, "digest": digestOf(slices.Sorted(maps.Keys(sets)))})
 	}
 	return Response{Data: rows}, nil
 }
@@ -26,7 +26,7 @@ func (e *Engine) getIPSets(_ context.Context, r *Request) (Response, error) {
 func (e *Engine) postIPSet(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	sets, name := e.firewall.file(r.scope()).ipsets, r.Params.Values["name"]
+	sets, name := e.firewall.file(scope(r)).ipsets, r.Params.Values["name"]
 	if _, exists := sets[name]; exists {
 		return Response{}, badParam("name", "IPSet '%s' already exists", name)
 	}
@@ -37,7 +37,7 @@ func (e *Engine) postIPSet(_ context.Context, r *Request) (Response, error) {
 func (e *Engine) deleteIPSet(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	sets, name := e.firewall.file(r.scope()).ipsets, r.Params.Values["name"]
+	sets, name := e.firewall.file(scope(r)).ipsets, r.Params.Values["name"]
 	if len(sets[name]) > 0 && !r.on("force") {
 		return Response{}, failf("IPSet '%s' is not empty", name)
 	}
@@ -48,7 +48,7 @@ func (e *Engine) deleteIPSet(_ context.Context, r *Request) (Response, error) {
 func (e *Engine) getIPSet(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	entries, ok := e.firewall.file(r.scope()).ipsets[r.Params.Values["name"]]
+	entries, ok := e.firewall.file(scope(r)).ipsets[r.Params.Values["name"]]
 	if !ok {
 		return Response{}, failf("no such IPSet '%s'", r.Params.Values["name"])
 	}
@@ -64,7 +64,7 @@ func (e *Engine) getIPSet(_ context.Context, r *Request) (Response, error) {
 func (e *Engine) postIPSetEntry(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	sets, name := e.firewall.file(r.scope()).ipsets, r.Params.Values["name"]
+	sets, name := e.firewall.file(scope(r)).ipsets, r.Params.Values["name"]
 	if _, ok := sets[name]; !ok {
 		return Response{}, failf("no such IPSet '%s'", name)
 	}
@@ -82,8 +82,8 @@ func (e *Engine) getAliases(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	rows := []row{}
-	aliases := e.firewall.file(r.scope()).aliases
-	for _, name := range sortedKeys(aliases) {
+	aliases := e.firewall.file(scope(r)).aliases
+	for _, name := range slices.Sorted(maps.Keys(aliases)) {
 		out := firewallRow(aliases[name])
 		out["name"], out["digest"] = name, digestOf(aliases)
 		rows = append(rows, out)
@@ -94,7 +94,7 @@ func (e *Engine) getAliases(_ context.Context, r *Request) (Response, error) {
 func (e *Engine) postAlias(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	aliases, name := e.firewall.file(r.scope()).aliases, strings.ToLower(r.Params.Values["name"])
+	aliases, name := e.firewall.file(scope(r)).aliases, strings.ToLower(r.Params.Values["name"])
 	if aliases[name] != nil {
 		return Response{}, badParam("name", "alias '%s' already exists", name)
 	}
@@ -105,7 +105,7 @@ func (e *Engine) postAlias(_ context.Context, r *Request) (Response, error) {
 // entry finds an address in an IP set.
 func (e *Engine) ipsetEntry(r *Request) (set []map[string]string, index int, err error) {
 	name, cidr := r.Params.Values["name"], r.Params.Values["cidr"]
-	set, ok := e.firewall.file(r.scope()).ipsets[name]
+	set, ok := e.firewall.file(scope(r)).ipsets[name]
 	if !ok {
 		return nil, 0, failf("no such IPSet '%s'", name)
 	}
@@ -146,13 +146,13 @@ func (e *Engine) deleteIPSetEntry(_ context.Context, r *Request) (Response, erro
 	if err != nil {
 		return Response{}, nil // Proxmox does not mind that it is gone already
 	}
-	e.firewall.file(r.scope()).ipsets[r.Params.Values["name"]] = slices.Delete(set, i, i+1)
+	e.firewall.file(scope(r)).ipsets[r.Params.Values["name"]] = slices.Delete(set, i, i+1)
 	return Response{}, nil
 }
 
 func (e *Engine) alias(r *Request) (name string, fields map[string]string, err error) {
 	name = strings.ToLower(r.Params.Values["name"])
-	fields = e.firewall.file(r.scope()).aliases[name]
+	fields = e.firewall.file(scope(r)).aliases[name]
 	if fields == nil {
 		err = badParam("name", "no such alias")
 	}
@@ -183,7 +183,7 @@ func (e *Engine) putAlias(_ context.Context, r *Request) (Response, error) {
 		delete(fields, k)
 	}
 	if to, ok := r.value("rename"); ok {
-		aliases := e.firewall.file(r.scope()).aliases
+		aliases := e.firewall.file(scope(r)).aliases
 		delete(aliases, name)
 		aliases[strings.ToLower(to)] = fields
 	}
@@ -193,6 +193,6 @@ func (e *Engine) putAlias(_ context.Context, r *Request) (Response, error) {
 func (e *Engine) deleteAlias(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.firewall.file(r.scope()).aliases, strings.ToLower(r.Params.Values["name"]))
+	delete(e.firewall.file(scope(r)).aliases, strings.ToLower(r.Params.Values["name"]))
 	return Response{}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
@@ -23,7 +24,7 @@ func (e *Engine) haRow(sid string) row {
 
 func (e *Engine) haDigest() string {
 	var b strings.Builder
-	for _, sid := range sortedKeys(e.ha) {
+	for _, sid := range slices.Sorted(maps.Keys(e.ha)) {
 		fmt.Fprintf(&b, "%s %v\n", sid, e.ha[sid])
 	}
 	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // see the import
@@ -31,7 +32,7 @@ func (e *Engine) haDigest() string {
 }
 
 // sid completes the short form "100" of a resource id.
-func (r *Request) sid() string {
+func sid(r *Request) string {
 	v := r.Params.Values["sid"]
 	if !strings.Contains(v, ":") {
 		return "vm:" + v
@@ -42,14 +43,14 @@ func (r *Request) sid() string {
 func (e *Engine) getHAResource(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ha[r.sid()] == nil {
-		return Response{}, failf("no such resource '%s'", r.sid())
+	if e.ha[sid(r)] == nil {
+		return Response{}, failf("no such resource '%s'", sid(r))
 	}
-	return Response{Data: e.haRow(r.sid())}, nil
+	return Response{Data: e.haRow(sid(r))}, nil
 }
 
 func (e *Engine) postHAResource(_ context.Context, r *Request) (Response, error) {
-	sid := r.sid()
+	sid := sid(r)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ha[sid] != nil {
@@ -76,16 +77,16 @@ func haFields(r *Request, into map[string]string) map[string]string {
 func (e *Engine) putHAResource(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	res := e.ha[r.sid()]
+	res := e.ha[sid(r)]
 	if res == nil {
-		return Response{}, failf("no such resource '%s'", r.sid())
+		return Response{}, failf("no such resource '%s'", sid(r))
 	}
 	haFields(r, res)
 	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
 		delete(res, k)
 	}
 	var vmid int
-	if _, err := fmt.Sscanf(r.sid(), "vm:%d", &vmid); err == nil {
+	if _, err := fmt.Sscanf(sid(r), "vm:%d", &vmid); err == nil {
 		e.haFollow(vmid)
 	}
 	return Response{}, nil
@@ -94,10 +95,10 @@ func (e *Engine) putHAResource(_ context.Context, r *Request) (Response, error) 
 func (e *Engine) deleteHAResource(_ context.Context, r *Request) (Response, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ha[r.sid()] == nil {
-		return Response{}, failf("cannot delete service '%s', not HA managed!", r.sid())
+	if e.ha[sid(r)] == nil {
+		return Response{}, failf("cannot delete service '%s', not HA managed!", sid(r))
 	}
-	delete(e.ha, r.sid())
+	delete(e.ha, sid(r))
 	return Response{}, nil
 }
 
@@ -115,7 +116,7 @@ func (e *Engine) haHandlers() map[string]Handler {
 	const one = " /cluster/ha/groups/{group}"
 	out := e.haRules.handlers("/cluster/ha/rules")
 	maps.Copy(out, map[string]Handler{
-		"GET /cluster/ha":         e.index("name", "status", "resources", "groups", "rules"),
+		"GET /cluster/ha":         index("name", "status", "resources", "groups", "rules"),
 		"GET /cluster/ha/groups":  e.haGroup("index groups", e.haGroups.list),
 		"POST /cluster/ha/groups": e.haGroup("create group", e.haGroups.post),
 		"GET" + one:               e.haGroup("read group", e.haGroups.get),
@@ -134,7 +135,7 @@ func (e *Engine) getHAStatus(context.Context, *Request) (Response, error) {
 		text = "No quorum on node '" + serving.Name + "'!"
 	}
 	rows := []row{{"id": "quorum", "type": "quorum", "node": serving.Name, "status": text, "quorate": boolInt(!e.noQuorum)}}
-	for _, sid := range sortedKeys(e.ha) {
+	for _, sid := range slices.Sorted(maps.Keys(e.ha)) {
 		rows = append(rows, row{"id": "service:" + sid, "type": "service", "sid": sid, "state": e.ha[sid]["state"], "status": e.ha[sid]["state"]})
 	}
 	return Response{Data: rows}, nil

@@ -58,8 +58,8 @@ func (e *Engine) haRequest(r *Request, verb, state string) Response {
 
 // haFollow lets the manager bring a VM into its wanted state some seconds later, in root's name.
 func (e *Engine) haFollow(vmid int) {
-	e.group.Go(func() {
-		if e.Clock.Sleep(e.ctx, 5*time.Second) != nil {
+	e.goBackground(func() {
+		if e.Clock.Sleep(e.context(), 5*time.Second) != nil {
 			return
 		}
 		e.mu.Lock()
@@ -97,6 +97,19 @@ func (e *Engine) SetHA(vmid int, state string) error {
 	e.mu.Unlock()
 	e.haFollow(vmid)
 	return nil
+}
+
+// haState is the desired state of a VM; false when HA does not manage it. The caller holds the mutex.
+func (e *Engine) haState(vmid int) (string, bool) {
+	res, ok := e.ha[haID(vmid)]
+	return res["state"], ok
+}
+
+// haRemove drops a VM from HA and reports whether it was there. The caller holds the mutex.
+func (e *Engine) haRemove(vmid int) bool {
+	_, ok := e.ha[haID(vmid)]
+	delete(e.ha, haID(vmid))
+	return ok
 }
 
 // HAState is the wanted state of a VM; false when HA does not know it.

@@ -52,16 +52,22 @@ func (e *Engine) latencyOf(s *Storage) Latency {
 // that wait for a lock or an agent keep everybody else out.
 const daemonWorkers = 3
 
-// How long the parts take that do not depend on storage.
+// How long the parts of a call take that do not depend on storage.
 const (
-	statPeriod   = 10 * time.Second
-	callTime     = 4 * time.Millisecond   // an answer that the proxy gives by itself
-	daemonTime   = 8 * time.Millisecond   // on the way to the daemon
-	answerTime   = 25 * time.Millisecond  // and back, with a fork in between
-	proxyTimeout = 30 * time.Second       // how long the proxy waits for the daemon
-	forkTime     = 15 * time.Millisecond  // from the fork to the worker's first step
+	callTime     = 4 * time.Millisecond  // an answer that the proxy gives by itself
+	daemonTime   = 8 * time.Millisecond  // on the way to the daemon
+	answerTime   = 25 * time.Millisecond // and back, with a fork in between
+	proxyTimeout = 30 * time.Second      // how long the proxy waits for the daemon
+	forkTime     = 15 * time.Millisecond // from the fork to the worker's first step
+)
+
+// How long the parts of a power operation take.
+const (
 	startTime    = 600 * time.Millisecond // scope, QEMU, QMP
 	nicTime      = 300 * time.Millisecond // each NIC runs its bridge script
 	stopTime     = time.Second            // the loop that waits for QEMU's end looks once a second
 	agentTimeout = 3 * time.Second
 )
+
+// statPeriod is the interval of pvestatd.
+const statPeriod = 10 * time.Second

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"strings"
 	"time"
 )
@@ -109,13 +110,9 @@ func (e *Engine) guestView(g *Guest) GuestView {
 }
 
 func (e *Engine) storageViews() []StorageView {
-	counts := map[string]int{}
-	for _, v := range e.volumes {
-		counts[v.Storage+"|"+v.Host]++
-	}
-	used := e.usages()
+	counts, used := e.volumeCounts(), e.usages()
 	var out []StorageView
-	for _, s := range e.storages {
+	for _, s := range e.allStorages() {
 		hosts := []string{""}
 		if !s.Shared {
 			hosts = nil
@@ -128,7 +125,7 @@ func (e *Engine) storageViews() []StorageView {
 		for _, h := range hosts {
 			key := s.ID + "|" + h
 			out = append(out, StorageView{
-				ID: s.ID, Type: s.Type, Host: or(h, "shared"), Used: min(s.BaseUsed+used[key], s.Size), Size: s.Size, Volumes: counts[key], Full: s.Full,
+				ID: s.ID, Type: s.Type, Host: cmp.Or(h, "shared"), Used: min(s.BaseUsed+used[key], s.Size), Size: s.Size, Volumes: counts[key], Full: s.Full,
 			})
 		}
 	}

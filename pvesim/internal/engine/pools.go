@@ -6,6 +6,8 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,7 +21,7 @@ func (e *Engine) poolExists(id string) (ok bool) {
 }
 
 func (e *Engine) poolIDs() (ids []string) {
-	e.Access.View(func(d *access.Data) { ids = sortedKeys(d.Pools) })
+	e.Access.View(func(d *access.Data) { ids = slices.Sorted(maps.Keys(d.Pools)) })
 	return ids
 }
 
@@ -62,7 +64,7 @@ func (e *Engine) getPools(_ context.Context, r *Request) (Response, error) {
 	}
 	rows := []row{}
 	e.Access.View(func(d *access.Data) {
-		for _, id := range sortedKeys(d.Pools) {
+		for _, id := range slices.Sorted(maps.Keys(d.Pools)) {
 			out := row{"poolid": id}
 			if c := d.Pools[id].Comment; c != "" {
 				out["comment"] = c
@@ -108,7 +110,7 @@ func (e *Engine) poolDetails(id string) (row, error) {
 			members = append(members, e.guestRow(g, ""))
 		}
 	}
-	for _, s := range e.storages {
+	for _, s := range e.allStorages() {
 		if !pool.Storages[s.ID] {
 			continue
 		}
@@ -216,7 +218,7 @@ func (e *Engine) deletePool(ctx context.Context, r *Request) (Response, error) {
 			}
 		}
 		if len(p.Storages) > 0 {
-			return fmt.Errorf("pool '%s' is not empty (contains storage '%s')", id, sortedKeys(p.Storages)[0])
+			return fmt.Errorf("pool '%s' is not empty (contains storage '%s')", id, slices.Sorted(maps.Keys(p.Storages))[0])
 		}
 		delete(d.Pools, id)
 		return nil

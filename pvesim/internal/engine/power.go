@@ -6,6 +6,7 @@ package engine
 import (
 	"context"
 	"maps"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -24,8 +25,11 @@ type Instance struct {
 	Disk    *GuestDisk
 	// Firmware are the files of the guest's firmware interface, by name.
 	Firmware map[string][]byte
+	// Media reads the VM's CD drives as they are now; they can change while it runs.
+	Media func() []Medium
+	// Lease is what the DHCP server of a virtual network tells a network card; not valid where there is no such server.
+	Lease func(vnet, mac string) netip.Prefix
 
-	engine   *Engine
 	cancel   context.CancelFunc
 	shutdown chan struct{}
 	once     sync.Once
@@ -99,20 +103,20 @@ func (e *Engine) powerOn(g *Guest) {
 	if g.pci == nil {
 		_ = e.reservePCI(g) // it runs from the beginning: whatever it finds
 	}
-	ctx, cancel := context.WithCancel(e.ctx)
+	ctx, cancel := context.WithCancel(e.context())
 	in := &Instance{
 		VMID: g.VMID, Host: g.Host, Name: g.Config.Options["name"], BootID: uuid.NewString(),
-		Options: maps.Clone(g.Config.Options), Disk: e.bootDisk(g), Firmware: e.firmwareFiles(g), engine: e, cancel: cancel,
+		Options: maps.Clone(g.Config.Options), Disk: e.bootDisk(g), Firmware: e.firmwareFiles(g), cancel: cancel,
+		Media: func() []Medium { return e.media(g.VMID) }, Lease: e.lease,
 		shutdown: make(chan struct{}), done: make(chan struct{}), health: Well, changed: make(chan struct{}),
 	}
 	if g.uptime.IsZero() {
 		g.uptime = time.Now()
-		e.nextPID += 13
-		g.pid = e.nextPID
+		g.pid = e.newPID()
 	}
 	before := g.instance
 	g.instance, g.paused = in, false
-	e.group.Go(func() {
+	e.goBackground(func() {
 		defer close(in.done)
 		defer cancel()
 		if before != nil {
@@ -177,12 +181,11 @@ type Medium struct {
 	CloudInit map[string]string
 }
 
-// Media reads the VM's CD drives as they are now; they can change while it runs.
-func (in *Instance) Media() []Medium {
-	e := in.engine
+// media reads a VM's CD drives.
+func (e *Engine) media(vmid int) []Medium {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	g := e.guests[in.VMID]
+	g := e.guests[vmid]
 	if g == nil {
 		return nil
 	}
@@ -195,8 +198,8 @@ func (in *Instance) Media() []Medium {
 		m := Medium{Slot: key, Volume: d.File}
 		if d.IsCloudInit() {
 			m.CloudInit = e.cloudInitFiles(g)
-		} else if v := e.volume(g.Host, d.File); v != nil && v.Blob != nil {
-			m.Data = e.blobs[*v.Blob]
+		} else {
+			m.Data = e.data(e.volume(g.Host, d.File))
 		}
 		out = append(out, m)
 	}
@@ -211,8 +214,7 @@ func (e *Engine) HostDown(name, how string) error {
 		e.mu.Unlock()
 		return failf("there is no host '%s'", name)
 	}
-	h.Online, h.Unreachable, h.reported = false, how, false
-	h.own, h.guests, h.storages = nil, nil, nil
+	h.Online, h.Unreachable, h.report = false, how, nil
 	for _, g := range e.guests {
 		if g.Host == name && g.running() {
 			e.powerOff(g)
@@ -238,6 +240,12 @@ func (e *Engine) HostUp(name string) error {
 		}
 	}
 	return nil
+}
+
+// newPID invents the process id of a QEMU. The caller holds the mutex.
+func (e *Engine) newPID() int {
+	e.nextPID += 13
+	return e.nextPID
 }
 
 // SetQuorum takes the cluster's quorum away or gives it back.

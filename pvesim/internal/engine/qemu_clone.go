@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,7 +163,7 @@ func (e *Engine) cloneOptions(r *Request, job *cloneJob, config map[string]strin
 	}
 	options["name"] = r.Params.Values["name"]
 	if options["name"] == "" {
-		options["name"] = "Copy-of-VM-" + or(config["name"], strconv.Itoa(job.source))
+		options["name"] = "Copy-of-VM-" + cmp.Or(config["name"], strconv.Itoa(job.source))
 	}
 	if d, ok := r.value("description"); ok {
 		options["description"] = d
@@ -224,7 +225,7 @@ func (e *Engine) planDrives(job *cloneJob, config map[string]string) error {
 func (e *Engine) canLink(host, volid string) bool {
 	s := e.storage(strings.SplitN(volid, ":", 2)[0])
 	v := e.volume(host, volid)
-	return s != nil && v != nil && kinds[s.Type].linked && strings.HasPrefix(path.Base(v.Name), "base-")
+	return s != nil && v != nil && s.kind().linked && strings.HasPrefix(path.Base(v.Name), "base-")
 }
 
 // clone is the worker. It holds the source's lock shared (exclusive if the source runs) and the new VM's lock
@@ -277,7 +278,7 @@ func (e *Engine) placeholder(job *cloneJob) (*Guest, error) {
 	if e.guests[job.newid] != nil {
 		return nil, failf("unable to create VM %d: config file already exists", job.newid)
 	}
-	g := &Guest{VMID: job.newid, Type: "qemu", Host: job.host, created: time.Now()}
+	g := &Guest{VMID: job.newid, Type: "qemu", Host: job.host}
 	g.Config = qm.New(map[string]string{"lock": "clone", "description": " qmclone temporary file"})
 	e.guests[job.newid] = g
 	return g, nil
@@ -295,7 +296,7 @@ func (e *Engine) cloneDrives(ctx context.Context, t *tasks.Task, job *cloneJob, 
 		}
 		e.mu.Lock()
 		s := e.storage(v.Storage)
-		d.File = e.linkedID(s, v)
+		d.File = s.linkedID(v)
 		if !d.IsCloudInit() {
 			d.Opts["size"] = qm.FormatSize(v.Size)
 		}
@@ -329,11 +330,11 @@ func (e *Engine) cloneDrive(ctx context.Context, t *tasks.Task, job *cloneJob, d
 	}
 	if !job.full {
 		t.Logf("create linked clone of drive %s (%s)", d.Key, d.File)
-		return e.link(ctx, t, job, s, from)
+		return e.link(ctx, t, job.host, job.newid, s, from)
 	}
 	t.Logf("create full clone of drive %s (%s)", d.Key, d.File)
 	format := job.format
-	if format == "" && kinds[s.Type].fileBased {
+	if format == "" && s.kind().fileBased {
 		format = from.Format()
 	}
 	v, err := e.allocate(ctx, t, allocation{host: job.host, storage: s, owner: job.newid, format: format, size: from.Size})
@@ -344,8 +345,8 @@ func (e *Engine) cloneDrive(ctx context.Context, t *tasks.Task, job *cloneJob, d
 }
 
 // link makes a linked clone under the storage's lock.
-func (e *Engine) link(ctx context.Context, t *tasks.Task, job *cloneJob, s *Storage, from *Volume) (*Volume, error) {
-	release, err := e.lockStorage(ctx, t, job.host, s)
+func (e *Engine) link(ctx context.Context, t *tasks.Task, host string, owner int, s *Storage, from *Volume) (*Volume, error) {
+	release, err := e.lockStorage(ctx, t, host, s)
 	if err != nil {
 		return nil, err
 	}
@@ -355,12 +356,12 @@ func (e *Engine) link(ctx context.Context, t *tasks.Task, job *cloneJob, s *Stor
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	a := allocation{host: job.host, storage: s, owner: job.newid, format: "qcow2", size: from.Size}
+	a := allocation{host: host, storage: s, owner: owner, format: "qcow2", size: from.Size}
 	if err := e.checkSpace(a, 0); err != nil {
 		return nil, err
 	}
 	v := &Volume{
-		Storage: s.ID, Host: job.host, Name: e.freeName(a), Size: from.Size, Owner: job.newid, Base: from.Name, Disk: from.Disk.copy(),
+		Storage: s.ID, Host: host, Name: e.freeName(a), Size: from.Size, Owner: owner, Base: from.Name, Disk: from.Disk.copy(),
 	}
 	e.putVolume(v)
 	e.logLink(t, s, from, v)
@@ -368,7 +369,7 @@ func (e *Engine) link(ctx context.Context, t *tasks.Task, job *cloneJob, s *Stor
 }
 
 func (e *Engine) logLink(t *tasks.Task, s *Storage, from, v *Volume) {
-	if !kinds[s.Type].fileBased {
+	if !s.kind().fileBased {
 		if s.Type == "lvmthin" {
 			t.Logf("  Logical volume \"%s\" created.", v.Name)
 		}
@@ -381,7 +382,7 @@ func (e *Engine) logLink(t *tasks.Task, s *Storage, from, v *Volume) {
 		shape = "cluster_size=131072 extended_l2=on preallocation=metadata"
 	}
 	t.Logf("Formatting '%s', fmt=qcow2 %s compression_type=zlib size=%d backing_file=../%s backing_fmt=%s lazy_refcounts=off refcount_bits=16",
-		e.file(s, v.Name), shape, v.Size, from.Name, from.Format())
+		s.file(v.Name), shape, v.Size, from.Name, from.Format())
 }
 
 // finishClone writes the final config, moves it to the target host and adds it to the pool. A pool that fails now leaves

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha1" //nolint:gosec // Proxmox derives the instance id with SHA-1
@@ -73,7 +74,7 @@ func (e *Engine) cloudInitFiles(g *Guest) map[string]string {
 	files := map[string]string{"user-data": cloudInitUser(g), "network-config": cloudInitNetwork(g), "vendor-data": ""}
 	for kind, volid := range qm.ParseFields(g.Config.Options["cicustom"]) {
 		if v := e.volume(g.Host, volid); v != nil && v.Blob != nil {
-			files[cloudInitFile[kind]] = string(e.blobs[*v.Blob])
+			files[cloudInitFile[kind]] = string(e.data(v))
 		}
 	}
 	if _, custom := files["meta-data"]; !custom {
@@ -87,7 +88,7 @@ var cloudInitFile = map[string]string{"user": "user-data", "network": "network-c
 
 func cloudInitUser(g *Guest) string {
 	o := g.Config.Options
-	name := or(o["name"], "VM"+strconv.Itoa(g.VMID))
+	name := cmp.Or(o["name"], "VM"+strconv.Itoa(g.VMID))
 	fqdn := name
 	if domain, _, _ := strings.Cut(o["searchdomain"], " "); domain != "" && !strings.Contains(name, ".") {
 		fqdn = name + "." + domain
@@ -142,7 +143,7 @@ func cloudInitNetwork(g *Guest) string {
 		fmt.Fprintf(&b, "      - '%s'\n", s)
 	}
 	b.WriteString("      search:\n")
-	for _, d := range strings.Fields(or(o["searchdomain"], "localdomain")) {
+	for _, d := range strings.Fields(cmp.Or(o["searchdomain"], "localdomain")) {
 		fmt.Fprintf(&b, "      - '%s'\n", d)
 	}
 	return b.String()
@@ -205,12 +206,7 @@ func (e *Engine) putCloudInit(ctx context.Context, r *Request) (Response, error)
 	if lock := g.Config.Lock(); lock != "" {
 		return Response{}, failf("VM is locked (%s)", lock)
 	}
-	for _, volid := range sortedValues(qm.ParseFields(g.Config.Options["cicustom"])) {
-		if err := e.volumeMustExist(g.Host, volid); err != nil {
-			return Response{}, err
-		}
-	}
-	return Response{}, nil
+	return Response{}, e.checkSnippets(g)
 }
 
 // getCloudInitDump shows what Proxmox would generate; it does not read custom snippets.

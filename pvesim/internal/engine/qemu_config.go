@@ -6,6 +6,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -77,7 +78,7 @@ func (e *Engine) getPending(_ context.Context, r *Request) (Response, error) {
 		keys[k] = true
 	}
 	rows := []row{}
-	for _, k := range sortedKeys(keys) {
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		out := row{"key": k}
 		if k == "digest" {
 			out["value"] = g.Config.Digest()
@@ -117,7 +118,7 @@ type update struct {
 // prepareUpdate runs what Proxmox checks before it takes the VM's lock.
 func (e *Engine) prepareUpdate(r *Request) (*update, error) {
 	u := &update{set: optionsOf(r), force: r.on("force"), digest: r.Params.Values["digest"], skipLock: r.on("skiplock")}
-	for _, k := range sortedKeys(u.set) {
+	for _, k := range slices.Sorted(maps.Keys(u.set)) {
 		u.announcement += fmt.Sprintf(" -%s %s", k, u.set[k])
 	}
 	if u.skipLock && !r.Who.IsRoot() {
@@ -227,10 +228,8 @@ func (e *Engine) checkState(host string, vmid int, u *update) error {
 		return failf("checksum mismatch (file change by other user?)")
 	case !u.skipLock && g.Config.Lock() != "":
 		return failf("VM is locked (%s)", g.Config.Lock())
-	case e.noQuorum:
-		return failf("unable to open file '/etc/pve/nodes/%s/qemu-server/%d.conf.tmp.%d' - Permission denied", host, vmid, e.nextPID)
 	}
-	return nil
+	return e.writable(configFile(host, vmid))
 }
 
 // putConfig changes the config and answers when it is done; it may wait ten seconds for the VM's lock.

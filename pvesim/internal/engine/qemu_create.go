@@ -150,7 +150,7 @@ func (e *Engine) reserve(ctx context.Context, host string, vmid int) error {
 		}
 		return failf("%s %d already exists on node '%s'", what, vmid, g.Host)
 	}
-	e.guests[vmid] = &Guest{VMID: vmid, Type: "qemu", Host: host, Config: qm.New(map[string]string{"lock": "create"}), created: time.Now()}
+	e.guests[vmid] = &Guest{VMID: vmid, Type: "qemu", Host: host, Config: qm.New(map[string]string{"lock": "create"})}
 	return nil
 }
 
@@ -234,7 +234,7 @@ func (e *Engine) discard(host string, volids []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, id := range volids {
-		delete(e.volumes, e.volumeKey(host, id))
+		e.removeVolume(host, id)
 	}
 }
 
@@ -333,8 +333,8 @@ func (e *Engine) missingSource(volid string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	id, name, _ := strings.Cut(volid, ":")
-	if s := e.storage(id); s != nil && kinds[s.Type].fileBased {
-		return failf("failed to stat '%s'", e.file(s, name))
+	if s := e.storage(id); s != nil && s.kind().fileBased {
+		return failf("failed to stat '%s'", s.file(name))
 	}
 	return failf("volume '%s' does not exist", volid)
 }
@@ -385,6 +385,6 @@ func humanSize(n int64) string {
 
 func (e *Engine) allocateCloudInit(ctx context.Context, t *tasks.Task, host string, s *Storage, vmid int) (*Volume, error) {
 	return e.allocate(ctx, t, allocation{
-		host: host, storage: s, owner: vmid, name: volumeName(s, vmid, "cloudinit", "qcow2"), size: cloudInitSize,
+		host: host, storage: s, owner: vmid, name: s.volumeName(vmid, "cloudinit", "qcow2"), size: cloudInitSize,
 	})
 }

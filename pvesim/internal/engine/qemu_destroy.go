@@ -33,12 +33,13 @@ func (e *Engine) checkDestroy(r *Request) (*Guest, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	g := e.guestOn(r.host, r.vmid)
+	_, managed := e.haState(r.vmid)
 	switch {
 	case g == nil:
 		return nil, missingConfig(r.host, r.vmid)
 	case g.Config.On("protection", false):
 		return nil, failf("can't remove VM %d - protection mode enabled", r.vmid)
-	case e.ha[haID(r.vmid)] != nil && !r.on("purge"):
+	case managed && !r.on("purge"):
 		return nil, failf("unable to remove VM %d - used in HA resources and purge parameter not set.", r.vmid)
 	case g.running():
 		return nil, failf("VM %d is running - destroy failed", r.vmid)
@@ -78,8 +79,7 @@ func (e *Engine) destroy(ctx context.Context, t *tasks.Task, r *Request) error {
 	e.firewall.forget(r.vmid)
 	if r.on("purge") {
 		t.Logf("purging VM %d from related configurations..", r.vmid)
-		if e.ha[haID(r.vmid)] != nil {
-			delete(e.ha, haID(r.vmid))
+		if e.haRemove(r.vmid) {
 			t.Logf("NOTE: removed VM %d from HA resource configuration.", r.vmid)
 		}
 	}
@@ -111,8 +111,8 @@ func (e *Engine) markDestroyed(r *Request, g *Guest) (volids []string, err error
 		}
 		volids = append(volids, d.File)
 	}
-	if e.noQuorum {
-		return nil, failf("unable to open file '/etc/pve/nodes/%s/qemu-server/%d.conf.tmp.%d' - Permission denied", r.host, r.vmid, e.nextPID)
+	if err := e.writable(configFile(r.host, r.vmid)); err != nil {
+		return nil, err
 	}
 	g.Config = qm.New(map[string]string{"lock": "destroyed"})
 	return volids, nil
@@ -206,9 +206,9 @@ func (e *Engine) resize(ctx context.Context, t *tasks.Task, r *Request) error {
 func (e *Engine) grow(ctx context.Context, t *tasks.Task, g *Guest, d qm.Drive, v *Volume, size int64) error {
 	e.mu.Lock()
 	s := e.storage(v.Storage)
-	file := e.file(s, v.Name)
+	file := s.file(v.Name)
 	e.mu.Unlock()
-	if kinds[s.Type].fileBased && strings.HasPrefix(path.Base(v.Name), "base-") {
+	if s.kind().fileBased && strings.HasPrefix(path.Base(v.Name), "base-") {
 		// Base files are immutable.
 		return failf("command '/usr/bin/qemu-img resize -f %s %s %d' failed: exit code 1", v.Format(), file, size)
 	}
@@ -225,7 +225,7 @@ func (e *Engine) grow(ctx context.Context, t *tasks.Task, g *Guest, d qm.Drive, 
 	v.Size = size
 	d.Opts["size"] = qm.FormatSize(size)
 	g.Config.Options[d.Key] = d.String()
-	if kinds[s.Type].fileBased {
+	if s.kind().fileBased {
 		t.Logf("Image resized.")
 	} else if strings.HasPrefix(s.Type, "lvm") {
 		t.Logf("  Size of logical volume %s/%s changed.", s.ID, v.Name)
@@ -284,13 +284,13 @@ func (e *Engine) makeTemplate(g *Guest) error {
 		if v == nil || strings.HasPrefix(path.Base(v.Name), "base-") {
 			continue
 		}
-		if !kinds[s.Type].template {
+		if !s.kind().template {
 			return failf("volume '%s' does not support template/clone", d.File)
 		}
-		delete(e.volumes, e.volumeKey(g.Host, d.File))
+		e.removeVolume(g.Host, d.File)
 		v.Name = path.Join(path.Dir(v.Name), strings.Replace(path.Base(v.Name), "vm-", "base-", 1))
 		e.putVolume(v)
-		d.File = e.linkedID(s, v)
+		d.File = s.linkedID(v)
 		g.Config.Options[key] = d.String()
 	}
 	g.Config.Options["template"] = "1"

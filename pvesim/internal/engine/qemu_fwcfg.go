@@ -34,7 +34,7 @@ func (e *Engine) hostFile(host, path string) []byte {
 		if v.Blob == nil || (v.Host != "" && v.Host != host) {
 			continue
 		}
-		if s := e.storage(v.Storage); s != nil && s.availableOn(host) && e.file(s, v.Name) == path {
+		if s := e.storage(v.Storage); s != nil && s.availableOn(host) && s.file(v.Name) == path {
 			return e.blobs[*v.Blob]
 		}
 	}

@@ -81,7 +81,7 @@ func (e *Engine) getFeature(_ context.Context, r *Request) (Response, error) {
 			has = has && e.canLink(g.Host, d.File)
 		case "snapshot":
 			v := e.volume(g.Host, d.File)
-			has = has && v != nil && (v.Format() == "qcow2" || !kinds[e.storage(d.Storage()).Type].fileBased) && e.storage(d.Storage()).Type != "lvm"
+			has = has && v != nil && (v.Format() == "qcow2" || !e.storage(d.Storage()).kind().fileBased) && e.storage(d.Storage()).Type != "lvm"
 		}
 	}
 	hosts := []string{}
@@ -202,7 +202,7 @@ func (e *Engine) getHAResources(_ context.Context, _ *Request) (Response, error)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	rows := []row{}
-	for _, sid := range sortedKeys(e.ha) {
+	for _, sid := range slices.Sorted(maps.Keys(e.ha)) {
 		rows = append(rows, e.haRow(sid))
 	}
 	return Response{Data: rows}, nil

@@ -57,7 +57,7 @@ func (e *Engine) migrate(ctx context.Context, t *tasks.Task, r *Request, to stri
 	var took time.Duration
 	if err == nil {
 		g.Config.Options["lock"] = "migrate"
-		took = g.migrationTime(local)
+		took = migrationTime(g, local)
 	}
 	e.mu.Unlock()
 	if err != nil {
@@ -76,7 +76,7 @@ func (e *Engine) migrate(ctx context.Context, t *tasks.Task, r *Request, to stri
 }
 
 // migrationTime is what copying local disks and, if the VM runs, its memory takes.
-func (g *Guest) migrationTime(local []*Volume) time.Duration {
+func migrationTime(g *Guest, local []*Volume) time.Duration {
 	seconds := 2.0
 	for _, v := range local {
 		seconds += float64(v.Size) / float64(400<<20)
@@ -131,7 +131,7 @@ func (e *Engine) relocate(g *Guest, to string) {
 		if v == nil || v.Host == "" || v.Content() != "images" {
 			continue
 		}
-		delete(e.volumes, e.volumeKey(g.Host, d.File))
+		e.removeVolume(g.Host, d.File)
 		v.Host = to
 		e.putVolume(v)
 	}
@@ -176,13 +176,13 @@ func (e *Engine) RestoreCopy(vmid, newid int) error {
 		s := e.storage(v.Storage)
 		name := e.freeName(allocation{host: g.Host, storage: s, owner: newid, format: v.Format()})
 		if d.IsCloudInit() {
-			name = volumeName(s, newid, "cloudinit", "qcow2")
+			name = s.volumeName(newid, "cloudinit", "qcow2")
 		}
 		e.putVolume(&Volume{Storage: s.ID, Host: v.Host, Name: name, Size: v.Size, Used: v.Used, Owner: newid, Disk: v.Disk.copy()})
 		d.File = s.ID + ":" + name
 		options[key] = d.String()
 	}
-	e.guests[newid] = &Guest{VMID: newid, Type: "qemu", Host: g.Host, Config: qm.New(options), created: time.Now()}
+	e.guests[newid] = &Guest{VMID: newid, Type: "qemu", Host: g.Host, Config: qm.New(options)}
 	return nil
 }
 
@@ -232,7 +232,7 @@ func (e *Engine) moveDisk(ctx context.Context, t *tasks.Task, r *Request, to str
 	}
 	t.Logf("create full clone of drive %s (%s)", key, d.File)
 	format := r.Params.Values["format"]
-	if format == "" && kinds[s.Type].fileBased {
+	if format == "" && s.kind().fileBased {
 		format = from.Format()
 	}
 	v, err := e.allocate(ctx, t, allocation{host: r.host, storage: s, owner: r.vmid, format: format, size: from.Size})
@@ -320,9 +320,9 @@ func (e *Engine) deleteDefinition(_ context.Context, r *Request) (Response, erro
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	id := r.Params.Values["storage"]
-	for i, s := range e.storages {
+	for i, s := range e.allStorages() {
 		if s.ID == id {
-			e.storages = append(e.storages[:i:i], e.storages[i+1:]...)
+			e.definitions = append(e.definitions[:i:i], e.definitions[i+1:]...)
 			return Response{}, nil
 		}
 	}

@@ -31,7 +31,7 @@ func (e *Engine) reservePCI(g *Guest) error {
 			candidates = []string{strings.Split(value, ",")[0]}
 		}
 		if id := fields["mapping"]; id != "" {
-			if candidates = e.mappedPCI(id, g.Host); len(candidates) == 0 {
+			if candidates = e.mappedPaths("pci", id, g.Host); len(candidates) == 0 {
 				return failf("PCI device mapping not found for '%s'", id)
 			}
 		}
@@ -55,18 +55,6 @@ func (e *Engine) takePCI(g *Guest, candidates []string) error {
 		return failf("PCI device '%s' already in use by VMID '%d'", path, owner)
 	}
 	return failf("PCI device '%s' is used twice", path)
-}
-
-// mappedPCI lists a mapping's devices on a host, in its order.
-func (e *Engine) mappedPCI(id, host string) []string {
-	var paths []string
-	entries, _ := e.mappings["pci"].items[id]["map"].([]string)
-	for _, entry := range entries {
-		if fields := qm.ParseFields(entry); fields["node"] == host {
-			paths = append(paths, fields["path"])
-		}
-	}
-	return paths
 }
 
 // userOfPCI is the VM that runs or starts with a device; 0 where there is none.

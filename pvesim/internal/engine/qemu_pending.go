@@ -4,7 +4,9 @@
 package engine
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,7 +88,7 @@ func (e *Engine) stage(g *Guest, u *update) {
 			order, changed = slices.Delete(order, i, i+1), true
 		}
 	}
-	for _, opt := range sortedKeys(u.set) {
+	for _, opt := range slices.Sorted(maps.Keys(u.set)) {
 		v := u.set[opt]
 		delete(c.Deleted, opt)
 		c.Pending[opt] = v
@@ -119,7 +121,7 @@ func (e *Engine) applyAllPending(g *Guest) {
 
 func (e *Engine) hotPlugs(g *Guest, opt string, remove bool) bool {
 	base := stem(opt)
-	features := or(g.Config.Options["hotplug"], "network,disk,usb")
+	features := cmp.Or(g.Config.Options["hotplug"], "network,disk,usb")
 	if features == "1" {
 		features = "network,disk,usb"
 	}
@@ -147,7 +149,7 @@ func (e *Engine) changesMedium(g *Guest, opt string, remove bool) bool {
 
 func (e *Engine) applyPending(g *Guest, force bool, now func(opt string, remove bool) bool) {
 	c := g.Config
-	for _, opt := range sortedKeys(c.Deleted) {
+	for _, opt := range slices.Sorted(maps.Keys(c.Deleted)) {
 		if !now(opt, true) {
 			continue
 		}
@@ -156,7 +158,7 @@ func (e *Engine) applyPending(g *Guest, force bool, now func(opt string, remove 
 		delete(c.Deleted, opt)
 		e.releaseDrive(g, opt, old, "", force)
 	}
-	for _, opt := range sortedKeys(c.Pending) {
+	for _, opt := range slices.Sorted(maps.Keys(c.Pending)) {
 		v := c.Pending[opt]
 		if v == c.Options[opt] {
 			delete(c.Pending, opt)
@@ -186,7 +188,7 @@ func (e *Engine) releaseDrive(g *Guest, opt, old, now string, force bool) {
 		return
 	}
 	if unused || force || was.IsCloudInit() {
-		delete(e.volumes, e.volumeKey(g.Host, was.File))
+		e.removeVolume(g.Host, was.File)
 		return
 	}
 	for i := range 256 {

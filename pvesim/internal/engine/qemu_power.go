@@ -5,6 +5,8 @@ package engine
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,7 +59,7 @@ func (e *Engine) getLXCConfig(_ context.Context, r *Request) (Response, error) {
 }
 
 // index answers the sub-directories of a path.
-func (e *Engine) index(key string, names ...string) Handler {
+func index(key string, names ...string) Handler {
 	rows := make([]row, 0, len(names))
 	for _, n := range names {
 		rows = append(rows, row{key: n})
@@ -162,10 +164,8 @@ func startable(g *Guest, host string, vmid int, skipLock bool) error {
 
 // prepareStart checks what create and config accept without looking, in the order in which a start meets it.
 func (e *Engine) prepareStart(t *tasks.Task, g *Guest) error {
-	for _, volid := range sortedValues(qm.ParseFields(g.Config.Options["cicustom"])) {
-		if err := e.volumeMustExist(g.Host, volid); err != nil {
-			return err
-		}
+	if err := e.checkSnippets(g); err != nil {
+		return err
 	}
 	for _, key := range qm.DriveKeys(g.Config.Options) {
 		if d, ok := qm.ParseDrive(key, g.Config.Options[key]); ok && d.IsCloudInit() {
@@ -199,7 +199,7 @@ func (e *Engine) prepareStart(t *tasks.Task, g *Guest) error {
 
 func (e *Engine) checkFirmwareFiles(t *tasks.Task, g *Guest) error {
 	files := e.firmwareFiles(g)
-	for _, name := range sortedKeys(files) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if files[name] == nil {
 			t.Logf("kvm: -fw_cfg name=%s: can't load the file", name)
 			return failf("start failed: QEMU exited with code 1")
@@ -219,12 +219,15 @@ func (e *Engine) volumeMustExist(host, volid string) error {
 	return nil
 }
 
-func sortedValues(m map[string]string) []string {
-	out := make([]string, 0, len(m))
-	for _, k := range sortedKeys(m) {
-		out = append(out, m[k])
+// checkSnippets fails if a snippet that the VM's cicustom option names does not exist.
+func (e *Engine) checkSnippets(g *Guest) error {
+	snippets := qm.ParseFields(g.Config.Options["cicustom"])
+	for _, kind := range slices.Sorted(maps.Keys(snippets)) {
+		if err := e.volumeMustExist(g.Host, snippets[kind]); err != nil {
+			return err
+		}
 	}
-	return out
+	return nil
 }
 
 // plugNICs runs the bridge scripts: only here a missing bridge shows.
@@ -252,5 +255,5 @@ func (e *Engine) hasBridge(host, name string) bool {
 			return true
 		}
 	}
-	return e.vnets.items[name] != nil
+	return e.vnets.has(name)
 }

@@ -4,7 +4,9 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -84,7 +86,7 @@ func (e *Engine) checkOptions(r *Request, t target, options map[string]string) e
 	if r.Who.IsRoot() {
 		return nil
 	}
-	for _, opt := range sortedKeys(options) {
+	for _, opt := range slices.Sorted(maps.Keys(options)) {
 		if err := e.checkOption(r, t, opt, options[opt]); err != nil {
 			return err
 		}
@@ -188,7 +190,7 @@ func (e *Engine) checkStorageAccess(r *Request, vmid int, options map[string]str
 }
 
 func (e *Engine) checkDriveStorage(r *Request, vmid int, d qm.Drive, def string) error {
-	id := or(d.Storage(), def)
+	id := cmp.Or(d.Storage(), def)
 	fresh := newDisk.MatchString(d.File) || strings.HasSuffix(d.File, ":cloudinit")
 	e.mu.Lock()
 	s, err := e.checkStorage(id, r.host)
@@ -275,8 +277,8 @@ func (e *Engine) checkBridges(r *Request, options map[string]string) error {
 func (e *Engine) zoneOf(bridge string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if v := e.vnets.items[bridge]; v != nil {
-		return fmt.Sprint(v["zone"])
+	if e.vnets.has(bridge) {
+		return fmt.Sprint(e.vnets.field(bridge, "zone"))
 	}
 	return "localnetwork"
 }
@@ -291,7 +293,7 @@ func (e *Engine) checkTags(r *Request, old, changed string) error {
 	registered := qm.TagList(e.options["registered-tags"])
 	allowed := e.allowedTags(r, false)
 	e.mu.Unlock()
-	mode := or(access["user-allow"], "free")
+	mode := cmp.Or(access["user-allow"], "free")
 	before, after := qm.TagList(old), qm.TagList(changed)
 	for _, tag := range append(slices.Clone(after), before...) {
 		if slices.Contains(before, tag) == slices.Contains(after, tag) {

@@ -4,6 +4,8 @@
 package engine
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
@@ -20,25 +22,25 @@ func sharedDirectory(value string) string {
 
 // checkShares lets no VM start with a directory that is not mapped on its host: the config takes any name.
 func (e *Engine) checkShares(g *Guest) error {
-	for _, key := range sortedKeys(g.Config.Options) {
+	for _, key := range slices.Sorted(maps.Keys(g.Config.Options)) {
 		if stem(key) != "virtiofs" {
 			continue
 		}
 		id := sharedDirectory(g.Config.Options[key])
-		if e.mappings["dir"].items[id] == nil {
+		if !e.mappings["dir"].has(id) {
 			return failf("directory mapping invalid: '%s' does not exist", id)
 		}
-		if len(e.mappedDirectories(id, g.Host)) == 0 {
+		if len(e.mappedPaths("dir", id, g.Host)) == 0 {
 			return failf("directory mapping invalid: '%s' has no path on node '%s'", id, g.Host)
 		}
 	}
 	return nil
 }
 
-// mappedDirectories lists the paths of a mapping on a host.
-func (e *Engine) mappedDirectories(id, host string) []string {
+// mappedPaths lists the paths of a mapping on a host, in its order.
+func (e *Engine) mappedPaths(kind, id, host string) []string {
 	var paths []string
-	entries, _ := e.mappings["dir"].items[id]["map"].([]string)
+	entries, _ := e.mappings[kind].field(id, "map").([]string)
 	for _, entry := range entries {
 		if fields := qm.ParseFields(entry); fields["node"] == host {
 			paths = append(paths, fields["path"])
@@ -49,7 +51,7 @@ func (e *Engine) mappedDirectories(id, host string) []string {
 
 // checkMappings looks whether the caller may use all mappings that a config names.
 func (e *Engine) checkMappings(r *Request, config map[string]string) error {
-	for _, key := range sortedKeys(config) {
+	for _, key := range slices.Sorted(maps.Keys(config)) {
 		path := ""
 		switch stem(key) {
 		case "hostpci":

@@ -7,8 +7,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,7 +64,7 @@ func (e *Error) Error() string {
 		return "403 " + e.Message
 	case http.StatusBadRequest:
 		text := "400 " + e.Message
-		for _, k := range sortedKeys(e.Errors) {
+		for _, k := range slices.Sorted(maps.Keys(e.Errors)) {
 			text += "\n" + k + ": " + e.Errors[k]
 		}
 		return text

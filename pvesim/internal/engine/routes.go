@@ -6,6 +6,7 @@ package engine
 import (
 	"context"
 	"maps"
+	"slices"
 )
 
 // handlers maps the methods of schema/served.txt to their implementation.
@@ -23,7 +24,7 @@ func (e *Engine) handlers() map[string]Handler {
 }
 
 // Served lists the methods that the engine implements.
-func (e *Engine) Served() []string { return sortedKeys(e.routes) }
+func (e *Engine) Served() []string { return slices.Sorted(maps.Keys(e.routes)) }
 
 func (e *Engine) clusterHandlers() map[string]Handler {
 	return map[string]Handler{
@@ -42,11 +43,11 @@ func (e *Engine) clusterHandlers() map[string]Handler {
 		"DELETE /cluster/ha/resources/{sid}":    e.deleteHAResource,
 		"GET /cluster/ha/status/current":        e.getHAStatus,
 		"GET /cluster/ha/status/manager_status": e.getHAManagerStatus,
-		"GET /cluster":                          e.index("name", "resources", "status", "nextid", "options", "tasks", "ha", "firewall", "mapping", "sdn"),
-		"GET /cluster/backup":                   e.emptyList,
-		"GET /cluster/log":                      e.emptyList,
-		"GET /cluster/replication":              e.emptyList,
-		"GET /cluster/mapping":                  e.index("name", "pci", "usb", "dir"),
+		"GET /cluster":                          index("name", "resources", "status", "nextid", "options", "tasks", "ha", "firewall", "mapping", "sdn"),
+		"GET /cluster/backup":                   emptyList,
+		"GET /cluster/log":                      emptyList,
+		"GET /cluster/replication":              emptyList,
+		"GET /cluster/mapping":                  index("name", "pci", "usb", "dir"),
 		"PUT /cluster/sdn":                      e.putSDN,
 		"GET /cluster/sdn/ipams":                e.getIPAMs,
 		"GET /cluster/sdn/ipams/{ipam}/status":  e.getIPAMStatus,
@@ -88,14 +89,14 @@ func (e *Engine) accessHandlers() map[string]Handler {
 		"PUT /access/groups/{groupid}":                  e.putUserGroup,
 		"DELETE /access/groups/{groupid}":               e.deleteUserGroup,
 		"PUT /access/password":                          e.putPassword,
-		"GET /access":                                   e.index("subdir", "users", "groups", "roles", "acl", "domains", "ticket", "permissions"),
+		"GET /access":                                   index("subdir", "users", "groups", "roles", "acl", "domains", "ticket", "permissions"),
 	}
 }
 
 func (e *Engine) hostHandlers() map[string]Handler {
 	return map[string]Handler{
 		"GET /nodes":                        e.getHosts,
-		"GET /nodes/{node}":                 e.index("name", "qemu", "lxc", "storage", "status", "tasks", "network", "firewall", "version"),
+		"GET /nodes/{node}":                 index("name", "qemu", "lxc", "storage", "status", "tasks", "network", "firewall", "version"),
 		"GET /nodes/{node}/network/{iface}": e.getInterface,
 		"GET /nodes/{node}/subscription": func(context.Context, *Request) (Response, error) {
 			return Response{Data: row{"status": "notfound", "message": "There is no subscription key"}}, nil
@@ -109,7 +110,7 @@ func (e *Engine) hostHandlers() map[string]Handler {
 		"GET /nodes/{node}/capabilities/qemu/cpu":      e.getCPUModels,
 		"GET /nodes/{node}/capabilities/qemu/machines": e.getMachines,
 		"GET /nodes/{node}/rrddata":                    e.getHostRRD,
-		"GET /nodes/{node}/sdn/zones":                  e.emptyList,
+		"GET /nodes/{node}/sdn/zones":                  emptyList,
 		"GET /nodes/{node}/sdn/zones/{zone}/content":   e.getZoneContent,
 		"GET /nodes/{node}/query-url-metadata":         e.getURLMetadata,
 		"GET /nodes/{node}/tasks":                      e.getTasks,
@@ -129,7 +130,7 @@ func (e *Engine) storageHandlers() map[string]Handler {
 		"GET /storage/{storage}":                                  e.getDefinition,
 		"PUT /storage/{storage}":                                  e.putDefinition,
 		"DELETE /storage/{storage}":                               e.deleteDefinition,
-		"GET /nodes/{node}/storage/{storage}":                     e.index("subdir", "content", "status", "upload", "download-url"),
+		"GET /nodes/{node}/storage/{storage}":                     index("subdir", "content", "status", "upload", "download-url"),
 		"GET /nodes/{node}/storage":                               e.getStorages,
 		"GET /nodes/{node}/storage/{storage}/status":              e.getStorageStatus,
 		"GET /nodes/{node}/storage/{storage}/content":             e.getContent,
@@ -146,9 +147,9 @@ func (e *Engine) qemuHandlers() map[string]Handler {
 	return map[string]Handler{
 		"GET /nodes/{node}/qemu":                      e.getQemuList,
 		"POST /nodes/{node}/qemu":                     e.postQemu,
-		"GET" + vm:                                    e.index("subdir", "config", "pending", "status", "firewall", "agent", "snapshot"),
+		"GET" + vm:                                    index("subdir", "config", "pending", "status", "firewall", "agent", "snapshot"),
 		"DELETE" + vm:                                 e.deleteQemu,
-		"GET" + vm + "/status":                        e.index("subdir", "current", "start", "stop", "reset", "shutdown", "suspend", "reboot"),
+		"GET" + vm + "/status":                        index("subdir", "current", "start", "stop", "reset", "shutdown", "suspend", "reboot"),
 		"GET" + vm + "/status/current":                e.getStatus,
 		"POST" + vm + "/status/start":                 e.postStart,
 		"POST" + vm + "/status/stop":                  e.postStop,
@@ -188,7 +189,7 @@ func (e *Engine) qemuHandlers() map[string]Handler {
 func (e *Engine) firewallHandlers() map[string]Handler {
 	const groups = " /cluster/firewall/groups"
 	out := map[string]Handler{
-		"GET /cluster/firewall":              e.index("name", "rules", "options", "groups", "ipset", "aliases"),
+		"GET /cluster/firewall":              index("name", "rules", "options", "groups", "ipset", "aliases"),
 		"GET" + groups:                       e.getGroups,
 		"POST" + groups:                      e.postGroup,
 		"GET" + groups + "/{group}":          e.getRules,

@@ -6,7 +6,9 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -79,7 +81,7 @@ func (e *Engine) getIPAMStatus(_ context.Context, r *Request) (Response, error) 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	rows := []row{}
-	for _, vnet := range sortedKeys(e.subnets) {
+	for _, vnet := range slices.Sorted(maps.Keys(e.subnets)) {
 		zone, managed := e.managedZone(vnet)
 		if !managed || !may.Has("/sdn/zones/"+zone+"/"+vnet, "SDN.Audit") {
 			continue
@@ -100,14 +102,12 @@ func (e *Engine) getIPAMStatus(_ context.Context, r *Request) (Response, error) 
 
 // managedZone is the zone of a virtual network, and whether Proxmox gives addresses there. The caller holds the mutex.
 func (e *Engine) managedZone(vnet string) (zone string, managed bool) {
-	zone = fmt.Sprint(e.vnets.items[vnet]["zone"])
-	z := e.zones.items[zone]
-	return zone, z != nil && z["ipam"] == "pve" && z["dhcp"] == "dnsmasq"
+	zone = fmt.Sprint(e.vnets.field(vnet, "zone"))
+	return zone, e.zones.field(zone, "ipam") == "pve" && e.zones.field(zone, "dhcp") == "dnsmasq"
 }
 
-// Lease is what the DHCP server of a virtual network tells a network card; not valid where there is no such server.
-func (in *Instance) Lease(vnet, mac string) netip.Prefix {
-	e := in.engine
+// lease is what the DHCP server of a virtual network tells a network card; not valid where there is no such server.
+func (e *Engine) lease(vnet, mac string) netip.Prefix {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.subnets[vnet]

@@ -4,10 +4,10 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,23 +37,20 @@ func (e *Engine) report() {
 		if !h.Online {
 			continue
 		}
-		h.reported = true
-		h.guests = make(map[int]figures, len(h.guests))
-		h.storages = map[string]int64{}
-		h.own = h.figures(loads[h.Name])
-		for _, s := range e.storages {
+		h.report = &hostReport{host: figuresOf(h, loads[h.Name]), guests: map[int]figures{}, storages: map[string]int64{}}
+		for _, s := range e.allStorages() {
 			key := h.Name
 			if s.Shared {
 				key = ""
 			}
 			if s.availableOn(h.Name) {
-				h.storages[s.ID] = min(s.BaseUsed+used[s.ID+"|"+key], s.Size)
+				h.report.storages[s.ID] = min(s.BaseUsed+used[s.ID+"|"+key], s.Size)
 			}
 		}
 	}
 	for _, g := range e.guests {
 		if h := e.host(g.Host); h != nil && h.Online {
-			h.guests[g.VMID] = e.guestFigures(g)
+			h.report.guests[g.VMID] = e.guestFigures(g)
 		}
 	}
 }
@@ -62,16 +59,9 @@ func (g *Guest) id() string { return g.Type + "/" + strconv.Itoa(g.VMID) }
 
 func (g *Guest) name() string {
 	if g.Type == "lxc" {
-		return or(g.Config.Options["hostname"], "CT"+strconv.Itoa(g.VMID))
+		return cmp.Or(g.Config.Options["hostname"], "CT"+strconv.Itoa(g.VMID))
 	}
-	return or(g.Config.Options["name"], fmt.Sprintf("VM %d", g.VMID))
-}
-
-func or(v, def string) string {
-	if v == "" {
-		return def
-	}
-	return v
+	return cmp.Or(g.Config.Options["name"], fmt.Sprintf("VM %d", g.VMID))
 }
 
 // guestCPUs is the number of vCPUs, never more than the host has.
@@ -154,13 +144,16 @@ func (e *Engine) loads() map[string]load {
 	return out
 }
 
-func (h *Host) figures(l load) row {
+func figuresOf(h *Host, l load) row {
 	cpu, mem := 0.01+l.cpu/float64(h.CPUs()), h.Memory/20+l.mem
 	return row{
 		"uptime": int64(time.Since(h.bootedAt).Seconds()), "cpu": min(cpu, 1), "mem": min(mem, h.Memory), "disk": int64(4 << 30),
 		"maxcpu": h.CPUs(), "maxmem": h.Memory, "maxdisk": int64(96 << 30),
 	}
 }
+
+// hostFigures are the live figures of a host.
+func (e *Engine) hostFigures(h *Host) row { return figuresOf(h, e.loads()[h.Name]) }
 
 func boolInt(b bool) int {
 	if b {
@@ -193,8 +186,7 @@ func (e *Engine) guestRow(g *Guest, pool string) json.RawMessage {
 	text("type", g.Type)
 	text("node", g.Host)
 	number("vmid", int64(g.VMID))
-	if h := e.host(g.Host); h != nil && h.has(g.VMID) {
-		f := h.guests[g.VMID]
+	if f, ok := e.lastFigures(g); ok {
 		text("name", f.name)
 		text("status", f.status)
 		for _, n := range []struct {
@@ -222,8 +214,8 @@ func (e *Engine) guestRow(g *Guest, pool string) json.RawMessage {
 	if pool != "" {
 		text("pool", pool)
 	}
-	if res := e.ha[haID(g.VMID)]; res != nil {
-		text("hastate", res["state"])
+	if state, ok := e.haState(g.VMID); ok {
+		text("hastate", state)
 	}
 	return append(b, '}')
 }
@@ -244,9 +236,14 @@ func appendJSON(b []byte, v string) []byte {
 	return append(b, '"')
 }
 
-func (h *Host) has(vmid int) bool {
-	_, ok := h.guests[vmid]
-	return ok
+// lastFigures are what the guest's host last reported about it.
+func (e *Engine) lastFigures(g *Guest) (f figures, ok bool) {
+	h := e.host(g.Host)
+	if h == nil || h.report == nil {
+		return figures{}, false
+	}
+	f, ok = h.report.guests[g.VMID]
+	return f, ok
 }
 
 // guestStatus is a VM in the host's own list and in status/current: always live.
@@ -304,7 +301,7 @@ func (h *Host) status() string {
 	switch {
 	case !h.Online:
 		return "offline"
-	case !h.reported:
+	case h.report == nil:
 		return "unknown"
 	default:
 		return "online"
@@ -316,8 +313,8 @@ func (e *Engine) hostRow(h *Host, figures bool) row {
 	out := row{"id": "node/" + h.Name, "type": "node", "node": h.Name, "status": h.status()}
 	if h.Online {
 		out["level"] = ""
-		if figures {
-			maps.Copy(out, h.own)
+		if figures && h.report != nil {
+			maps.Copy(out, h.report.host)
 		}
 	}
 	return out
@@ -328,10 +325,11 @@ func (e *Engine) storageRow(s *Storage, h *Host) row {
 		"id": "storage/" + h.Name + "/" + s.ID, "type": "storage", "storage": s.ID, "node": h.Name, "plugintype": s.Type,
 		"content": strings.Join(s.Content, ","), "shared": boolInt(s.Shared), "status": "unknown",
 	}
-	if used, ok := h.storages[s.ID]; ok {
+	if h.report == nil {
+		return out
+	}
+	if used, ok := h.report.storages[s.ID]; ok {
 		out["disk"], out["maxdisk"], out["status"] = used, s.Size, "available"
 	}
 	return out
 }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

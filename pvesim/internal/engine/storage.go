@@ -18,10 +18,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-const (
-	cloudInitSize = 4 << 20
-	maxFileSize   = 16 << 40 // of ext4
-)
+const cloudInitSize = 4 << 20
+
+const maxFileSize = 16 << 40 // of ext4
 
 // Storage is a storage definition of the cluster.
 type Storage struct {
@@ -33,7 +32,6 @@ type Storage struct {
 	Size     int64
 	BaseUsed int64
 	Path     string
-	Pool     string
 	Disabled bool
 	Full     bool // a fault: nothing can be allocated
 }
@@ -54,6 +52,8 @@ var kinds = map[string]kind{
 	"zfspool": {thin: true, template: true, linked: true, linkedInName: true},
 	"rbd":     {thin: true, template: true, linked: true, linkedInName: true, shared: true},
 }
+
+func (s *Storage) kind() kind { return kinds[s.Type] }
 
 // KnownStorageType tells whether the simulator models a type of storage.
 func KnownStorageType(typ string) bool { _, ok := kinds[typ]; return ok }
@@ -146,7 +146,7 @@ func (d *GuestDisk) copy() *GuestDisk {
 func (e *Engine) AddStorage(s *Storage) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	k := kinds[s.Type]
+	k := s.kind()
 	if s.Path == "" && k.fileBased {
 		s.Path = k.defaultPath
 		if s.Type != "dir" {
@@ -156,11 +156,14 @@ func (e *Engine) AddStorage(s *Storage) {
 		}
 	}
 	s.Shared = s.Shared || k.shared
-	e.storages = append(e.storages, s)
+	e.definitions = append(e.definitions, s)
 }
 
+// allStorages lists the storages in the order in which they were added. The caller holds the mutex.
+func (e *Engine) allStorages() []*Storage { return e.definitions }
+
 func (e *Engine) storage(id string) *Storage {
-	for _, s := range e.storages {
+	for _, s := range e.definitions {
 		if s.ID == id {
 			return s
 		}
@@ -202,14 +205,14 @@ func (e *Engine) volumeKey(host, volid string) string {
 func (e *Engine) canonical(volid string) string {
 	id, name, _ := strings.Cut(volid, ":")
 	s := e.storage(id)
-	if s == nil || !kinds[s.Type].linkedInName || !strings.Contains(name, "base-") {
+	if s == nil || !s.kind().linkedInName || !strings.Contains(name, "base-") {
 		return volid
 	}
 	parts := strings.Split(name, "/")
-	if kinds[s.Type].fileBased && len(parts) == 4 {
+	if s.kind().fileBased && len(parts) == 4 {
 		return id + ":" + strings.Join(parts[2:], "/")
 	}
-	if !kinds[s.Type].fileBased && len(parts) == 2 {
+	if !s.kind().fileBased && len(parts) == 2 {
 		return id + ":" + parts[1]
 	}
 	return volid
@@ -228,6 +231,26 @@ func (e *Engine) putVolume(v *Volume) {
 		v.Disk = &GuestDisk{}
 	}
 	e.volumes[e.volumeKey(v.Host, v.ID())] = v
+}
+
+// removeVolume drops a volume without any lock of its storage.
+func (e *Engine) removeVolume(host, volid string) { delete(e.volumes, e.volumeKey(host, volid)) }
+
+// data is the content of a file; nil for disk images.
+func (e *Engine) data(v *Volume) []byte {
+	if v == nil || v.Blob == nil {
+		return nil
+	}
+	return e.blobs[*v.Blob]
+}
+
+// volumeCounts counts the volumes of each storage and host.
+func (e *Engine) volumeCounts() map[string]int {
+	out := map[string]int{}
+	for _, v := range e.volumes {
+		out[v.Storage+"|"+v.Host]++
+	}
+	return out
 }
 
 // PutFile stores a file such as an ISO on a storage; host is ignored for shared ones.
@@ -256,7 +279,7 @@ func (e *Engine) virtualSize(v *Volume) int64 {
 }
 
 // file is the path of a volume on its host, for logs and error texts.
-func (e *Engine) file(s *Storage, name string) string {
+func (s *Storage) file(name string) string {
 	head, rest, _ := strings.Cut(name, "/")
 	sub := map[string]string{"iso": "template/iso", "vztmpl": "template/cache", "import": "import", "snippets": "snippets", "backup": "dump"}
 	switch {
@@ -264,7 +287,7 @@ func (e *Engine) file(s *Storage, name string) string {
 		return "rbd:" + s.ID + "/" + name
 	case s.Type == "zfspool":
 		return "/dev/zvol/" + s.ID + "/" + name
-	case !kinds[s.Type].fileBased:
+	case !s.kind().fileBased:
 		return "/dev/" + s.ID + "/" + name
 	case sub[head] != "":
 		return s.Path + "/" + sub[head] + "/" + rest

@@ -40,23 +40,23 @@ func (e *Engine) allocate(ctx context.Context, t *tasks.Task, a allocation) (*Vo
 		v.Name = e.freeName(a)
 	}
 	if e.volume(a.host, v.ID()) != nil {
-		return nil, failf("disk image '%s' already exists", e.file(a.storage, v.Name))
+		return nil, failf("disk image '%s' already exists", a.storage.file(v.Name))
 	}
-	if !kinds[a.storage.Type].thin {
+	if !a.storage.kind().thin {
 		v.Used = a.size
 	}
 	if err := e.checkSpace(a, v.Used); err != nil {
 		return nil, err
 	}
 	e.putVolume(v)
-	e.logAllocation(t, a.storage, v)
+	logAllocation(t, a.storage, v)
 	return v, nil
 }
 
 // checkSpace refuses what cannot fit. Thin storages promise more than they have; only a full one refuses.
 func (e *Engine) checkSpace(a allocation, used int64) error {
-	if kinds[a.storage.Type].fileBased && a.size > maxFileSize {
-		return failf("unable to create image: 'image' - qemu-img: %s: Could not resize file: File too large", e.file(a.storage, e.freeName(a)))
+	if a.storage.kind().fileBased && a.size > maxFileSize {
+		return failf("unable to create image: 'image' - qemu-img: %s: Could not resize file: File too large", a.storage.file(e.freeName(a)))
 	}
 	free := a.storage.Size - e.usage(a.storage, a.host)
 	if !a.storage.Full && used <= free {
@@ -92,11 +92,11 @@ func (e *Engine) freeName(a allocation) string {
 	for taken[n] {
 		n++
 	}
-	return volumeName(a.storage, a.owner, fmt.Sprintf("disk-%d", n), a.format)
+	return a.storage.volumeName(a.owner, fmt.Sprintf("disk-%d", n), a.format)
 }
 
-func volumeName(s *Storage, owner int, what, format string) string {
-	if !kinds[s.Type].fileBased {
+func (s *Storage) volumeName(owner int, what, format string) string {
+	if !s.kind().fileBased {
 		return fmt.Sprintf("vm-%d-%s", owner, what)
 	}
 	if format == "" {
@@ -105,19 +105,19 @@ func volumeName(s *Storage, owner int, what, format string) string {
 	return fmt.Sprintf("%d/vm-%d-%s.%s", owner, owner, what, format)
 }
 
-func (e *Engine) logAllocation(t *tasks.Task, s *Storage, v *Volume) {
+func logAllocation(t *tasks.Task, s *Storage, v *Volume) {
 	if t == nil {
 		return
 	}
 	switch {
-	case !kinds[s.Type].fileBased && strings.HasPrefix(s.Type, "lvm"):
+	case !s.kind().fileBased && strings.HasPrefix(s.Type, "lvm"):
 		t.Logf("  Logical volume \"%s\" created.", v.Name)
-	case !kinds[s.Type].fileBased:
+	case !s.kind().fileBased:
 	case v.Format() == "qcow2":
 		t.Logf("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata compression_type=zlib size=%d lazy_refcounts=off refcount_bits=16",
-			e.file(s, v.Name), v.Size)
+			s.file(v.Name), v.Size)
 	default:
-		t.Logf("Formatting '%s', fmt=%s size=%d preallocation=off", e.file(s, v.Name), v.Format(), v.Size)
+		t.Logf("Formatting '%s', fmt=%s size=%d preallocation=off", s.file(v.Name), v.Format(), v.Size)
 	}
 }
 
@@ -147,7 +147,7 @@ func (e *Engine) free(ctx context.Context, t *tasks.Task, host, volid string) er
 	if e.hasChildren(v) {
 		return failf("base volume '%s' is still in use by linked clones", volid)
 	}
-	delete(e.volumes, e.volumeKey(host, volid))
+	e.removeVolume(host, volid)
 	return nil
 }
 
@@ -155,7 +155,7 @@ func (e *Engine) free(ctx context.Context, t *tasks.Task, host, volid string) er
 func (e *Engine) hasChildren(base *Volume) bool {
 	for _, v := range e.volumes {
 		if v.Base != "" && v.Base == base.Name && v.Storage == base.Storage && v.Host == base.Host {
-			return kinds[e.storage(v.Storage).Type].linkedInName
+			return e.storage(v.Storage).kind().linkedInName
 		}
 	}
 	return false
