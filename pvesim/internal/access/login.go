@@ -16,6 +16,9 @@ import (
 	"time"
 )
 
+// AuthDelay is how long each failed login takes, which slows down guessing.
+const AuthDelay = 3 * time.Second
+
 // The reasons for which a login fails, in Proxmox's words.
 var (
 	ErrNoTicket = errors.New("No ticket")                              //nolint:staticcheck // Proxmox's own text

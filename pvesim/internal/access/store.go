@@ -167,19 +167,6 @@ func (d *Data) PoolOf(vmid int) string {
 	return ""
 }
 
-// PoolsOfGuests maps every guest that is in a pool to that pool.
-func (s *Store) PoolsOfGuests() map[int]string {
-	out := map[int]string{}
-	s.View(func(d *Data) {
-		for id, p := range d.Pools {
-			for vmid := range p.VMs {
-				out[vmid] = id
-			}
-		}
-	})
-	return out
-}
-
 // ForgetGuest removes a destroyed guest from pools and ACLs.
 func (s *Store) ForgetGuest(vmid int) {
 	path := fmt.Sprintf("/vms/%d", vmid)

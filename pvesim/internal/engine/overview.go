@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"strings"
 	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
 // Overview is the state of the cluster for people.
@@ -54,9 +56,9 @@ type TaskView struct {
 
 // Overview reads everything at once.
 func (e *Engine) Overview(maxTasks int) Overview {
-	out := Overview{Cluster: e.name, Version: e.Version.Full}
+	out := Overview{Cluster: e.Kernel.Name, Version: e.Kernel.Version.Full}
 	running := map[string]int{}
-	for _, t := range e.Tasks.List() {
+	for _, t := range e.Kernel.Tasks.List() {
 		s := t.State()
 		if s.Running {
 			running[t.UPID.Host]++
@@ -73,51 +75,51 @@ func (e *Engine) Overview(maxTasks int) Overview {
 			Start: time.Unix(t.UPID.StartTime, 0), Running: s.Running,
 		})
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	out.Quorate = !e.noQuorum
+	e.Kernel.Mu.Lock()
+	defer e.Kernel.Mu.Unlock()
+	out.Quorate = !e.Kernel.NoQuorum
 	hosts := map[string]*HostView{}
-	for _, h := range e.hosts {
-		hosts[h.Name] = &HostView{Name: h.Name, Status: h.status(), CPUs: h.CPUs(), Memory: h.Memory, Tasks: running[h.Name]}
+	for _, h := range e.Kernel.Hosts {
+		hosts[h.Name] = &HostView{Name: h.Name, Status: h.Status(), CPUs: h.CPUs(), Memory: h.Memory, Tasks: running[h.Name]}
 	}
-	for _, g := range e.sortedGuests() {
+	for _, g := range e.Kernel.SortedGuests() {
 		out.Guests = append(out.Guests, e.guestView(g))
 		if h := hosts[g.Host]; h != nil && !g.Config.IsTemplate() {
 			h.Guests++
-			if g.running() {
+			if g.Running() {
 				h.Running++
-				h.GuestCPUs += e.guestCPUs(g)
-				h.GuestMemory += g.memory()
+				h.GuestCPUs += e.Kernel.GuestCPUs(g)
+				h.GuestMemory += g.Memory()
 			}
 		}
 	}
-	for _, h := range e.hosts {
+	for _, h := range e.Kernel.Hosts {
 		out.Hosts = append(out.Hosts, *hosts[h.Name])
 	}
 	out.Storages = e.storageViews()
 	return out
 }
 
-func (e *Engine) guestView(g *Guest) GuestView {
+func (e *Engine) guestView(g *kernel.Guest) GuestView {
 	v := GuestView{
-		VMID: g.VMID, Name: g.name(), Host: g.Host, Status: g.qmpStatus(), Lock: g.Config.Lock(), Tags: strings.ReplaceAll(g.Config.Options["tags"], ";", " "),
-		CPUs: e.guestCPUs(g), Memory: g.memory(), Template: g.Config.IsTemplate(),
+		VMID: g.VMID, Name: g.Name(), Host: g.Host, Status: g.QMPStatus(), Lock: g.Config.Lock(), Tags: strings.ReplaceAll(g.Config.Options["tags"], ";", " "),
+		CPUs: e.Kernel.GuestCPUs(g), Memory: g.Memory(), Template: g.Config.IsTemplate(),
 	}
-	if g.running() {
-		v.Uptime = time.Since(g.uptime).Truncate(time.Second)
+	if g.Running() {
+		v.Uptime = time.Since(g.StartedAt).Truncate(time.Second)
 	}
 	return v
 }
 
 func (e *Engine) storageViews() []StorageView {
-	counts, used := e.volumeCounts(), e.usages()
+	counts, used := e.Store.VolumeCounts(), e.Store.Usages()
 	var out []StorageView
-	for _, s := range e.allStorages() {
+	for _, s := range e.Store.Storages() {
 		hosts := []string{""}
 		if !s.Shared {
 			hosts = nil
-			for _, h := range e.hosts {
-				if s.availableOn(h.Name) {
+			for _, h := range e.Kernel.Hosts {
+				if s.AvailableOn(h.Name) {
 					hosts = append(hosts, h.Name)
 				}
 			}

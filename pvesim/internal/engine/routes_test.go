@@ -6,19 +6,21 @@ package engine
 import (
 	"slices"
 	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
 // The list of described methods and the table of handlers must agree, for each version.
 func TestEveryDescribedMethodIsServedAndTheOtherWayRound(t *testing.T) {
 	t.Parallel()
-	for release, version := range Versions {
+	for release, version := range kernel.Versions {
 		e, err := New(Config{Version: version})
 		if err != nil {
 			t.Fatalf("%s: %v", release, err)
 		}
 		defer e.Close()
 		for _, name := range e.Schema.Names() {
-			if e.routes[name] == nil {
+			if !slices.Contains(e.Served(), name) {
 				t.Errorf("%s: %s is described but not served", release, name)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
@@ -24,13 +24,13 @@ import (
 const maxUpload = 4 << 30
 
 // readParams merges query and body; the query wins. A non-nil reply ends the request.
-func (s *Server) readParams(r *http.Request) (schema.Params, *engine.Upload, *reply) {
+func (s *Server) readParams(r *http.Request) (schema.Params, *api.Upload, *reply) {
 	params := schema.Params{Values: map[string]string{}, Lists: map[string][]string{}}
 	if (r.Method == http.MethodGet || r.Method == http.MethodDelete) && r.ContentLength > 0 {
 		rep := textError(http.StatusNotImplemented, fmt.Sprintf("Unexpected content for method '%s'", r.Method))
 		return params, nil, &rep
 	}
-	var upload *engine.Upload
+	var upload *api.Upload
 	if r.Method == http.MethodPost || r.Method == http.MethodPut {
 		var rep *reply
 		if upload, rep = s.readBody(r, params); rep != nil {
@@ -70,8 +70,8 @@ func setAll(p schema.Params, values url.Values) {
 	}
 }
 
-func (s *Server) readBody(r *http.Request, p schema.Params) (*engine.Upload, *reply) {
-	fail := func(rep reply) (*engine.Upload, *reply) { return nil, &rep }
+func (s *Server) readBody(r *http.Request, p schema.Params) (*api.Upload, *reply) {
+	fail := func(rep reply) (*api.Upload, *reply) { return nil, &rep }
 	header := r.Header.Get("Content-Type")
 	typ, opts, err := mime.ParseMediaType(header)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Server) readBody(r *http.Request, p schema.Params) (*engine.Upload, *re
 		return fail(reply{drop: true})
 	}
 	if typ == "application/json" {
-		if text := readJSON(body, p, s.perl(s.Engine.Version.JSONLine)); text != "" {
+		if text := readJSON(body, p, s.perl(s.Kernel.Version.JSONLine)); text != "" {
 			return fail(textError(http.StatusInternalServerError, text+"\n"))
 		}
 		return nil, nil //nolint:nilnil // no upload and nothing wrong
@@ -169,8 +169,8 @@ func or(v, def string) string {
 
 // readMultipart reads an upload: fields first, then the file, which must be called "filename". What follows the file is
 // not looked at, so a field there counts as missing.
-func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params) (*engine.Upload, *reply) {
-	fail := func(text string) (*engine.Upload, *reply) {
+func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params) (*api.Upload, *reply) {
+	fail := func(text string) (*api.Upload, *reply) {
 		rep := textError(http.StatusInternalServerError, text+"\n")
 		return nil, &rep
 	}
@@ -178,11 +178,11 @@ func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params
 	for {
 		part, err := reader.NextRawPart()
 		if err != nil {
-			return fail("upload failed" + s.perl(s.Engine.Version.UploadLine))
+			return fail("upload failed" + s.perl(s.Kernel.Version.UploadLine))
 		}
 		data, err := io.ReadAll(io.LimitReader(part, maxUpload))
 		if err != nil {
-			return fail("upload failed" + s.perl(s.Engine.Version.UploadLine))
+			return fail("upload failed" + s.perl(s.Kernel.Version.UploadLine))
 		}
 		if part.FileName() == "" {
 			p.Values[part.FormName()] = string(data)
@@ -194,6 +194,6 @@ func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params
 		p.Values["filename"] = part.FileName()
 		var name [16]byte
 		_, _ = rand.Read(name[:]) // never fails
-		return &engine.Upload{Name: part.FileName(), Data: data, Temp: "/var/tmp/pveupload-" + hex.EncodeToString(name[:])}, nil
+		return &api.Upload{Name: part.FileName(), Data: data, Temp: "/var/tmp/pveupload-" + hex.EncodeToString(name[:])}, nil
 	}
 }

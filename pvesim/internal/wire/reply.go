@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
 func marshal(v any) []byte {
@@ -26,7 +26,7 @@ func marshal(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-func success(resp engine.Response, format string) reply {
+func success(resp api.Response, format string) reply {
 	body := map[string]any{"data": resp.Data}
 	if resp.Total != nil {
 		body["total"] = *resp.Total
@@ -37,7 +37,7 @@ func success(resp engine.Response, format string) reply {
 	return reply{status: http.StatusOK, reason: "OK", typ: typeJSON, body: marshal(body)}
 }
 
-func errorReply(e *engine.Error, format string) reply {
+func errorReply(e *api.Error, format string) reply {
 	rep := reply{status: e.Status, reason: e.Reason()}
 	if e.Bare {
 		return rep

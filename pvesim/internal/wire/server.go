@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
 // Call describes a request to hooks.
@@ -45,7 +46,7 @@ type Outcome struct {
 
 // Server serves an engine over HTTP. The hooks may be nil.
 type Server struct {
-	Engine *engine.Engine
+	Kernel *kernel.Kernel
 	Fault  func(Call) Fault
 	Record func(Outcome)
 }
@@ -105,12 +106,12 @@ func (s *Server) serve(r *http.Request, call *Call) reply {
 		return reply{status: http.StatusNotImplemented, reason: "no formatter for uri " + r.URL.Path}
 	}
 	call.Path = path
-	if m, _, err := s.Engine.Find(r.Method, path); err == nil {
+	if m, _, err := s.Kernel.Find(r.Method, path); err == nil {
 		call.Template = m.Path
 	}
 	who, err := s.authenticate(r, path)
 	if err != nil {
-		_ = s.Engine.Clock.Sleep(r.Context(), engine.AuthDelay)
+		_ = s.Kernel.Clock.Sleep(r.Context(), access.AuthDelay)
 		return reply{status: http.StatusUnauthorized, reason: err.Error()}
 	}
 	call.Who = who.String()
@@ -123,7 +124,7 @@ func (s *Server) intercepted(r *http.Request, call *Call, who access.Identity, f
 	if s.Fault != nil {
 		f = s.Fault(*call)
 	}
-	if f.Delay > 0 && s.Engine.Clock.Sleep(r.Context(), f.Delay) != nil {
+	if f.Delay > 0 && s.Kernel.Clock.Sleep(r.Context(), f.Delay) != nil {
 		return reply{drop: true}
 	}
 	if f.DropBefore {
@@ -139,7 +140,7 @@ func (s *Server) intercepted(r *http.Request, call *Call, who access.Identity, f
 
 // faulty answers a status that a fault ordered, in the form that this status has on a real host.
 func faulty(f Fault) reply {
-	e := &engine.Error{Status: f.Status, Message: f.Message}
+	e := &api.Error{Status: f.Status, Message: f.Message}
 	if e.Message == "" {
 		e.Message = map[int]string{595: "No route to host", 596: "Connection timed out", 401: "Authentication failed!"}[f.Status]
 	}
@@ -175,7 +176,7 @@ func (s *Server) authenticate(r *http.Request, path string) (access.Identity, er
 	if openPaths(r.Method, path) {
 		return access.Identity{}, nil
 	}
-	now := s.Engine.Clock.Now()
+	now := s.Kernel.Clock.Now()
 	if c, err := r.Cookie("PVEAuthCookie"); err == nil {
 		return s.ticket(r, c.Value, now)
 	}
@@ -185,7 +186,7 @@ func (s *Server) authenticate(r *http.Request, path string) (access.Identity, er
 		if err != nil {
 			return access.Identity{}, access.ErrAuth
 		}
-		return s.Engine.Access.CheckToken(token, now)
+		return s.Kernel.Access.CheckToken(token, now)
 	}
 	return access.Identity{}, access.ErrNoTicket
 }
@@ -195,15 +196,15 @@ func (s *Server) ticket(r *http.Request, cookie string, now time.Time) (access.I
 	if err != nil {
 		return access.Identity{}, access.ErrAuth
 	}
-	user, err := s.Engine.Signer.User(ticket, now)
+	user, err := s.Kernel.Signer.User(ticket, now)
 	if err != nil {
 		return access.Identity{}, err
 	}
-	if !s.Engine.Access.Active(user, now) {
+	if !s.Kernel.Access.Active(user, now) {
 		return access.Identity{}, access.ErrAuth
 	}
 	if r.Method != http.MethodGet {
-		if err := s.Engine.Signer.CheckCSRF(r.Header.Get("CSRFPreventionToken"), user, now); err != nil {
+		if err := s.Kernel.Signer.CheckCSRF(r.Header.Get("CSRFPreventionToken"), user, now); err != nil {
 			return access.Identity{}, err
 		}
 	}
@@ -215,8 +216,8 @@ func (s *Server) call(r *http.Request, path string, who access.Identity, format 
 	if rep != nil {
 		return *rep
 	}
-	resp, err := s.Engine.Call(r.Context(), &engine.Request{Verb: r.Method, Path: path, Who: who, Params: params, Upload: upload})
-	var refused *engine.Error
+	resp, err := s.Kernel.Call(r.Context(), &api.Request{Verb: r.Method, Path: path, Who: who, Params: params, Upload: upload})
+	var refused *api.Error
 	switch {
 	case err == nil:
 		return success(resp, format)
@@ -225,7 +226,7 @@ func (s *Server) call(r *http.Request, path string, who access.Identity, format 
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return reply{drop: true}
 	default:
-		return errorReply(&engine.Error{Status: http.StatusInternalServerError, Message: err.Error()}, format)
+		return errorReply(&api.Error{Status: http.StatusInternalServerError, Message: err.Error()}, format)
 	}
 }
 

@@ -1,0 +1,131 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+)
+
+// authorize runs the permission check that the method's schema names.
+func (k *Kernel) authorize(r *api.Request) error {
+	m := r.Method
+	switch {
+	case m.User == "all" || m.User == "world":
+		return nil
+	case r.Who.IsRoot():
+		return nil
+	case len(m.Check) == 0:
+		return api.Denied("user != root@pam")
+	}
+	var check []any
+	if err := json.Unmarshal(m.Check, &check); err != nil {
+		return fmt.Errorf("reading the permissions of %s: %w", m.Name(), err)
+	}
+	return k.check(r, check)
+}
+
+func (k *Kernel) check(r *api.Request, check []any) error {
+	kind, _ := check[0].(string)
+	switch kind {
+	case "and":
+		for _, sub := range check[1:] {
+			if err := k.check(r, sub.([]any)); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "or":
+		for _, sub := range check[1:] {
+			if k.check(r, sub.([]any)) == nil {
+				return nil
+			}
+		}
+		return api.Denied("")
+	case "perm":
+		return k.checkPerm(r, check)
+	case "perm-modify":
+		return k.CheckPermModify(r, r.Fill(check[1].(string)))
+	case "userid-param":
+		return k.checkUserParam(r, check[1].(string))
+	case "userid-group":
+		return k.checkUserGroup(r, check)
+	default:
+		return api.Denied("")
+	}
+}
+
+func (k *Kernel) checkPerm(r *api.Request, check []any) error {
+	var privs []string
+	for _, p := range check[2].([]any) {
+		privs = append(privs, p.(string))
+	}
+	options := map[string]string{}
+	for i := 3; i+1 < len(check); i += 2 {
+		options[fmt.Sprint(check[i])] = fmt.Sprint(check[i+1])
+	}
+	if param := options["require_param"]; param != "" && r.Params.Values[param] == "" {
+		return api.Denied("")
+	}
+	path := r.Fill(check[1].(string))
+	if options["any"] != "" {
+		return k.NeedAny(r, path, privs...)
+	}
+	return k.Need(r, path, privs...)
+}
+
+// Need demands every privilege and names the first one that is missing.
+func (k *Kernel) Need(r *api.Request, path string, privs ...string) error {
+	have := k.Access.Permissions(r.Who, path)
+	for _, p := range privs {
+		if _, ok := have[p]; !ok {
+			return api.Denied(path + ", " + p)
+		}
+	}
+	return nil
+}
+
+func (k *Kernel) NeedAny(r *api.Request, path string, privs ...string) error {
+	if k.Access.HasAny(r.Who, path, privs...) {
+		return nil
+	}
+	return api.Denied(path + ", " + strings.Join(privs, "|"))
+}
+
+// CheckPermModify is the right to change the ACL of a path: Permissions.Modify, or Allocate on the object itself.
+func (k *Kernel) CheckPermModify(r *api.Request, path string) error {
+	privs := []string{"Permissions.Modify"}
+	switch {
+	case strings.HasPrefix(path, "/storage/"):
+		privs = append(privs, "Datastore.Allocate")
+	case strings.HasPrefix(path, "/vms/"):
+		privs = append(privs, "VM.Allocate")
+	case strings.HasPrefix(path, "/pool/"):
+		privs = append(privs, "Pool.Allocate")
+	}
+	return k.NeedAny(r, path, privs...)
+}
+
+func (k *Kernel) checkUserParam(r *api.Request, what string) error {
+	userid := r.Params.Values["userid"]
+	if what == "self" {
+		if r.Who.Token == "" && r.Who.User == userid {
+			return nil
+		}
+		return api.Denied("")
+	}
+	_, realm, _ := strings.Cut(userid, "@")
+	return k.Need(r, "/access/realm/"+realm, what)
+}
+
+func (k *Kernel) checkUserGroup(r *api.Request, check []any) error {
+	var privs []string
+	for _, p := range check[1].([]any) {
+		privs = append(privs, p.(string))
+	}
+	return k.NeedAny(r, "/access/groups", privs...)
+}

@@ -1,0 +1,153 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package power turns VMs on and off: start, stop, reboot and reset, what a start checks, and faults of hosts.
+package power
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cloudinit"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/ha"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/mapping"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/sdn"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
+)
+
+// How long the parts of a power operation take.
+const (
+	startTime    = 600 * time.Millisecond // scope, QEMU, QMP
+	nicTime      = 300 * time.Millisecond // each NIC runs its bridge script
+	stopTime     = time.Second            // the loop that waits for QEMU's end looks once a second
+	agentTimeout = 3 * time.Second
+)
+
+// BootFunc runs a guest until the context ends or the guest powers itself off by returning.
+type BootFunc func(ctx context.Context, in *kernel.Instance)
+
+// Controller turns VMs on and off.
+type Controller struct {
+	k       *kernel.Kernel
+	store   *storage.Store
+	network *sdn.Network
+	ha      *ha.Manager
+	pending *pending.Applier
+	devices *devices
+	boot    BootFunc
+}
+
+// New returns a controller whose guests boot runs, and makes it the power control of the HA manager.
+func New(
+	k *kernel.Kernel, store *storage.Store, network *sdn.Network, mappings *mapping.Mappings, manager *ha.Manager,
+	applier *pending.Applier, boot BootFunc,
+) *Controller {
+	c := &Controller{
+		k: k, store: store, network: network, ha: manager, pending: applier, boot: boot,
+		devices: &devices{k: k, store: store, mappings: mappings},
+	}
+	manager.Power = c
+	return c
+}
+
+// On gives a VM power and boots its guest. The caller holds the mutex.
+func (c *Controller) On(g *kernel.Guest) {
+	if g.PCI == nil {
+		_ = c.devices.reservePCI(g) // it runs from the beginning: whatever it finds
+	}
+	ctx, cancel := context.WithCancel(c.k.Context())
+	in := kernel.NewInstance(cancel)
+	in.VMID, in.Host, in.Name, in.BootID = g.VMID, g.Host, g.Config.Options["name"], uuid.NewString()
+	in.Options, in.Disk, in.Firmware = maps.Clone(g.Config.Options), c.bootDisk(g), c.devices.firmwareFiles(g)
+	in.Media, in.Lease = func() []kernel.Medium { return c.media(g.VMID) }, c.network.Lease
+	if g.StartedAt.IsZero() {
+		g.StartedAt = time.Now()
+		g.PID = c.k.NewPID()
+	}
+	before := g.Instance
+	g.Instance, g.Paused = in, false
+	c.k.Go(func() {
+		defer in.Finish()
+		defer cancel()
+		if before != nil {
+			<-before.Done() // after a reset the old guest is gone before the new one runs
+		}
+		c.boot(ctx, in)
+		if ctx.Err() == nil {
+			c.guestPoweredOff(in)
+		}
+	})
+}
+
+// guestPoweredOff notices that a guest ended by itself.
+func (c *Controller) guestPoweredOff(in *kernel.Instance) {
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	g := c.k.Guests[in.VMID]
+	if g == nil || g.Instance != in {
+		return
+	}
+	c.afterPowerOff(g)
+	if g.Rebooting {
+		g.Rebooting = false
+		c.pending.ApplyAll(g)
+		c.On(g)
+	}
+}
+
+// Off cuts the power. The caller holds the mutex.
+func (c *Controller) Off(g *kernel.Guest) {
+	if g.Instance != nil {
+		g.Instance.Cancel()
+	}
+	c.afterPowerOff(g)
+}
+
+func (c *Controller) afterPowerOff(g *kernel.Guest) {
+	g.Instance, g.Paused, g.StartedAt, g.PID, g.PCI = nil, false, time.Time{}, 0, nil
+}
+
+// bootDisk is the content of the disk that the VM boots from.
+func (c *Controller) bootDisk(g *kernel.Guest) *kernel.GuestDisk {
+	for _, key := range append(qm.BootOrder(g.Config.Options["boot"]), qm.DriveKeys(g.Config.Options)...) {
+		d, ok := qm.ParseDrive(key, g.Config.Options[key])
+		if !ok || d.IsCDROM() || !d.HasVolume() {
+			continue
+		}
+		if v := c.store.Volume(g.Host, d.File); v != nil {
+			return v.Disk
+		}
+	}
+	return &kernel.GuestDisk{}
+}
+
+// media reads a VM's CD drives.
+func (c *Controller) media(vmid int) []kernel.Medium {
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	g := c.k.Guests[vmid]
+	if g == nil {
+		return nil
+	}
+	var out []kernel.Medium
+	for _, key := range qm.DriveKeys(g.Config.Options) {
+		d, ok := qm.ParseDrive(key, g.Config.Options[key])
+		if !ok || !d.IsCDROM() || !d.HasVolume() {
+			continue
+		}
+		m := kernel.Medium{Slot: key, Volume: d.File}
+		if d.IsCloudInit() {
+			m.CloudInit = cloudinit.Files(c.store, g)
+		} else {
+			m.Data = c.store.Data(c.store.Volume(g.Host, d.File))
+		}
+		out = append(out, m)
+	}
+	return out
+}

@@ -1,0 +1,191 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package storage
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
+)
+
+// HoldStorageLock takes the lock of a storage.
+func (st *Store) HoldStorageLock(ctx context.Context, host, storage string) (release func(), err error) {
+	st.k.Mu.Lock()
+	s := st.Storage(storage)
+	st.k.Mu.Unlock()
+	if s == nil {
+		return nil, fmt.Errorf("there is no storage %s", storage)
+	}
+	return st.LockStorage(ctx, nil, host, s)
+}
+
+// Discard frees the volumes of a VM that did not come to be.
+func (st *Store) Discard(host string, volids []string) {
+	st.k.Mu.Lock()
+	defer st.k.Mu.Unlock()
+	for _, id := range volids {
+		st.RemoveVolume(host, id)
+	}
+}
+
+func (st *Store) AllocateCloudInit(ctx context.Context, t *tasks.Task, host string, s *Storage, vmid int) (*Volume, error) {
+	return st.Allocate(ctx, t, Allocation{
+		Host: host, Storage: s, Owner: vmid, name: s.VolumeName(vmid, "cloudinit", "qcow2"), Size: cloudInitSize,
+	})
+}
+
+const maxFileSize = 16 << 40 // of ext4
+
+// LockStorage takes the lock under which volumes are made and freed: a file on the host, or cluster-wide if shared.
+func (st *Store) LockStorage(ctx context.Context, t *tasks.Task, host string, s *Storage) (func(), error) {
+	if s.Shared {
+		return st.k.Locks.Cluster(ctx, "storage-"+s.ID, 10*time.Second)
+	}
+	return st.k.FileLock(ctx, t, host, "/var/lock/pve-manager/pve-storage-"+s.ID, locks.Exclusive, 10*time.Second)
+}
+
+// Allocation is a request for a new volume.
+type Allocation struct {
+	Host    string
+	Storage *Storage
+	Owner   int
+	Format  string // "" chooses the storage's default
+	name    string // "" chooses the lowest free disk number
+	Size    int64
+}
+
+// Allocate makes a volume under the storage's lock.
+func (st *Store) Allocate(ctx context.Context, t *tasks.Task, a Allocation) (*Volume, error) {
+	release, err := st.LockStorage(ctx, t, a.Host, a.Storage)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := st.k.Clock.Sleep(ctx, st.LatencyOf(a.Storage).Alloc); err != nil {
+		return nil, err
+	}
+	st.k.Mu.Lock()
+	defer st.k.Mu.Unlock()
+	v := &Volume{Storage: a.Storage.ID, Host: a.Host, Size: a.Size, Owner: a.Owner}
+	v.Name = a.name
+	if v.Name == "" {
+		v.Name = st.FreeName(a)
+	}
+	if st.Volume(a.Host, v.ID()) != nil {
+		return nil, api.Failf("disk image '%s' already exists", a.Storage.FilePath(v.Name))
+	}
+	if !a.Storage.Kind().thin {
+		v.Used = a.Size
+	}
+	if err := st.checkSpace(a, v.Used); err != nil {
+		return nil, err
+	}
+	st.PutVolume(v)
+	logAllocation(t, a.Storage, v)
+	return v, nil
+}
+
+// checkSpace refuses what cannot fit. Thin storages promise more than they have; only a full one refuses.
+func (st *Store) checkSpace(a Allocation, used int64) error {
+	if a.Storage.Kind().FileBased && a.Size > maxFileSize {
+		return api.Failf("unable to create image: 'image' - qemu-img: %s: Could not resize file: File too large", a.Storage.FilePath(st.FreeName(a)))
+	}
+	free := a.Storage.Size - st.Usage(a.Storage, a.Host)
+	if !a.Storage.Full && used <= free {
+		return nil
+	}
+	switch a.Storage.Type {
+	case "lvm":
+		return api.Failf("not enough free space (%d < %d)", max(free, 0)>>10, a.Size>>10)
+	case "lvmthin":
+		return api.Failf("lvcreate '%s/vm-%d-disk-0' error:   Cannot create new thin volume, free space in thin pool %s/data reached threshold.",
+			a.Storage.ID, a.Owner, a.Storage.ID)
+	default:
+		return api.Failf("unable to create image: got error: No space left on device")
+	}
+}
+
+// FreeName picks the lowest free "vm-ID-disk-N". The caller holds the mutex.
+func (st *Store) FreeName(a Allocation) string {
+	taken := map[int]bool{}
+	for _, v := range st.volumes {
+		if v.Storage != a.Storage.ID || v.Owner != a.Owner || (v.Host != "" && v.Host != a.Host) {
+			continue
+		}
+		base := path.Base(v.Name)
+		var id, n int
+		for _, form := range []string{"vm-%d-disk-%d", "base-%d-disk-%d"} {
+			if _, err := fmt.Sscanf(base, form, &id, &n); err == nil {
+				taken[n] = true
+			}
+		}
+	}
+	n := 0
+	for taken[n] {
+		n++
+	}
+	return a.Storage.VolumeName(a.Owner, fmt.Sprintf("disk-%d", n), a.Format)
+}
+
+func logAllocation(t *tasks.Task, s *Storage, v *Volume) {
+	if t == nil {
+		return
+	}
+	switch {
+	case !s.Kind().FileBased && strings.HasPrefix(s.Type, "lvm"):
+		t.Logf("  Logical volume \"%s\" created.", v.Name)
+	case !s.Kind().FileBased:
+	case v.Format() == "qcow2":
+		t.Logf("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata compression_type=zlib size=%d lazy_refcounts=off refcount_bits=16",
+			s.FilePath(v.Name), v.Size)
+	default:
+		t.Logf("Formatting '%s', fmt=%s size=%d preallocation=off", s.FilePath(v.Name), v.Format(), v.Size)
+	}
+}
+
+// Free removes a volume under the storage's lock.
+func (st *Store) Free(ctx context.Context, t *tasks.Task, host, volid string) error {
+	st.k.Mu.Lock()
+	id, _, _ := strings.Cut(volid, ":")
+	s := st.Storage(id)
+	st.k.Mu.Unlock()
+	if s == nil {
+		return api.Failf("storage '%s' does not exist", id)
+	}
+	release, err := st.LockStorage(ctx, t, host, s)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := st.k.Clock.Sleep(ctx, st.LatencyOf(s).Free); err != nil {
+		return err
+	}
+	st.k.Mu.Lock()
+	defer st.k.Mu.Unlock()
+	v := st.Volume(host, volid)
+	if v == nil {
+		return nil
+	}
+	if st.HasChildren(v) {
+		return api.Failf("base volume '%s' is still in use by linked clones", volid)
+	}
+	st.RemoveVolume(host, volid)
+	return nil
+}
+
+// HasChildren tells whether a base volume has linked clones. LVM-thin keeps no such relation.
+func (st *Store) HasChildren(base *Volume) bool {
+	for _, v := range st.volumes {
+		if v.Base != "" && v.Base == base.Name && v.Storage == base.Storage && v.Host == base.Host {
+			return st.Storage(v.Storage).Kind().linkedInName
+		}
+	}
+	return false
+}

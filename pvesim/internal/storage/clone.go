@@ -1,0 +1,98 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package storage
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
+)
+
+// canLink: only base volumes of storages with snapshots or backing files can have linked clones.
+func (st *Store) CanLink(host, volid string) bool {
+	s := st.Storage(strings.SplitN(volid, ":", 2)[0])
+	v := st.Volume(host, volid)
+	return s != nil && v != nil && s.Kind().linked && strings.HasPrefix(path.Base(v.Name), "base-")
+}
+
+// Link makes a linked clone under the storage's lock.
+func (st *Store) Link(ctx context.Context, t *tasks.Task, host string, owner int, s *Storage, from *Volume) (*Volume, error) {
+	release, err := st.LockStorage(ctx, t, host, s)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := st.k.Clock.Sleep(ctx, st.LatencyOf(s).LinkedClone); err != nil {
+		return nil, err
+	}
+	st.k.Mu.Lock()
+	defer st.k.Mu.Unlock()
+	a := Allocation{Host: host, Storage: s, Owner: owner, Format: "qcow2", Size: from.Size}
+	if err := st.checkSpace(a, 0); err != nil {
+		return nil, err
+	}
+	v := &Volume{
+		Storage: s.ID, Host: host, Name: st.FreeName(a), Size: from.Size, Owner: owner, Base: from.Name, Disk: from.Disk.Clone(),
+	}
+	st.PutVolume(v)
+	st.logLink(t, s, from, v)
+	return v, nil
+}
+
+func (st *Store) logLink(t *tasks.Task, s *Storage, from, v *Volume) {
+	if !s.Kind().FileBased {
+		if s.Type == "lvmthin" {
+			t.Logf("  Logical volume \"%s\" created.", v.Name)
+		}
+		return
+	}
+	file := path.Base(v.Name)
+	t.Logf("clone %s: images, %s, %d to %s (base=../%s)", from.Name, file, v.Owner, file, from.Name)
+	shape := "cluster_size=65536 extended_l2=off"
+	if st.k.Version.CloneAnnounced {
+		shape = "cluster_size=131072 extended_l2=on preallocation=metadata"
+	}
+	t.Logf("Formatting '%s', fmt=qcow2 %s compression_type=zlib size=%d backing_file=../%s backing_fmt=%s lazy_refcounts=off refcount_bits=16",
+		s.FilePath(v.Name), shape, v.Size, from.Name, from.Format())
+}
+
+// CopyVolume is a full copy: it reads the whole virtual size and takes its time.
+func (st *Store) CopyVolume(ctx context.Context, t *tasks.Task, s *Storage, from, to *Volume) error {
+	if st.k.Version.CloneAnnounced {
+		t.Logf("allocated target volume '%s'", to.ID())
+	}
+	size := to.Size
+	t.Logf("transferred 0.0 B of %s (0.00%%)", humanSize(size))
+	rate := st.LatencyOf(s).CopyBytesPerSecond
+	if rate > 0 {
+		took := time.Duration(float64(size) / float64(rate) * float64(time.Second))
+		if err := st.k.Clock.Sleep(ctx, took); err != nil {
+			return err
+		}
+	}
+	t.Logf("transferred %s of %s (100.00%%)", humanSize(size), humanSize(size))
+	st.k.Mu.Lock()
+	defer st.k.Mu.Unlock()
+	to.Used = from.Used
+	to.Disk = from.Disk.Clone()
+	if from.Content() != "images" {
+		to.Used = from.Size
+	}
+	return nil
+}
+
+// humanSize prints a size as the copy's progress does.
+func humanSize(n int64) string {
+	f, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for f >= 1024 && i < len(units)-1 {
+		f /= 1024
+		i++
+	}
+	return fmt.Sprintf("%.1f %s", f, units[i])
+}
