@@ -146,7 +146,7 @@ func (s *Scenario) validateStorages() error {
 		switch {
 		case len(st.ID) < 2:
 			return bad("a storage needs an id of at least two characters", "storages", i, "id")
-		case !storage.KnownStorageType(st.Type):
+		case !storage.IsKnownType(st.Type):
 			return bad(fmt.Sprintf("%q is not a storage type; dir, lvmthin, lvm, zfspool, rbd, nfs and cifs are", st.Type), "storages", i, "type")
 		case st.Size <= 0:
 			return bad("a storage needs a size", "storages", i, "size")

@@ -46,11 +46,11 @@ func (ah *aclHandlers) putACL(ctx context.Context, r *api.Request) (api.Response
 			}
 			for param, kind := range kinds {
 				for _, id := range schema.SplitList(r.Params.Values[param]) {
-					if err := subjectExists(d, kind, id); err != nil {
+					if err := checkSubject(d, kind, id); err != nil {
 						return err
 					}
 					entry := access.Entry{Path: path, Kind: kind, ID: id, Role: role, Propagate: propagate}
-					if r.On("delete") {
+					if r.Bool("delete") {
 						d.Revoke(entry)
 					} else {
 						d.Grant(entry)
@@ -62,7 +62,7 @@ func (ah *aclHandlers) putACL(ctx context.Context, r *api.Request) (api.Response
 	})
 }
 
-func subjectExists(d *access.Data, kind, id string) error {
+func checkSubject(d *access.Data, kind, id string) error {
 	user, token, _ := strings.Cut(id, "!")
 	switch {
 	case kind == "group":

@@ -14,8 +14,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
-// members lists the users of a group.
-func members(d *access.Data, group string) []string {
+// groupMembers returns the users of a group.
+func groupMembers(d *access.Data, group string) []string {
 	out := []string{}
 	for _, id := range slices.Sorted(maps.Keys(d.Users)) {
 		if slices.Contains(d.Users[id].Groups, group) {
@@ -33,7 +33,7 @@ func (gh *groupHandlers) getGroups(_ context.Context, r *api.Request) (api.Respo
 			if !all {
 				continue
 			}
-			out := api.Row{"groupid": id, "users": strings.Join(members(d, id), ",")}
+			out := api.Row{"groupid": id, "users": strings.Join(groupMembers(d, id), ",")}
 			if c := d.Groups[id]; c != "" {
 				out["comment"] = c
 			}
@@ -48,7 +48,7 @@ func (gh *groupHandlers) getGroup(_ context.Context, r *api.Request) (api.Respon
 	var out api.Row
 	gh.k.Access.View(func(d *access.Data) {
 		if c, ok := d.Groups[id]; ok {
-			out = api.Row{"members": members(d, id)}
+			out = api.Row{"members": groupMembers(d, id)}
 			if c != "" {
 				out["comment"] = c
 			}

@@ -15,14 +15,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
-func flags(perms map[string]bool) api.Row {
-	out := api.Row{}
-	for p, propagate := range perms {
-		out[p] = api.BoolInt(propagate)
-	}
-	return out
-}
-
 func (lh *loginHandlers) getPermissions(_ context.Context, r *api.Request) (api.Response, error) {
 	who := r.Who
 	if id, ok := r.Value("userid"); ok {
@@ -30,7 +22,7 @@ func (lh *loginHandlers) getPermissions(_ context.Context, r *api.Request) (api.
 		other := access.Identity{User: user, Token: token}
 		own := other == r.Who || (r.Who.Token == "" && user == r.Who.User)
 		if !own {
-			if err := lh.k.Need(r, "/access", "Sys.Audit"); err != nil {
+			if err := lh.k.Require(r, "/access", "Sys.Audit"); err != nil {
 				return api.Response{}, err
 			}
 		}
@@ -39,17 +31,25 @@ func (lh *loginHandlers) getPermissions(_ context.Context, r *api.Request) (api.
 	out := api.Row{}
 	if path, ok := r.Value("path"); ok {
 		if perms := lh.k.Access.Permissions(who, path); len(perms) > 0 {
-			out[path] = flags(perms)
+			out[path] = permissionRow(perms)
 		}
 		return api.Response{Data: out}, nil
 	}
 	for path, perms := range lh.k.Access.Effective(who) {
-		out[path] = flags(perms)
+		out[path] = permissionRow(perms)
 	}
 	return api.Response{Data: out}, nil
 }
 
-// postTicket is the login. Its failure carries a body, unlike all other 401s.
+func permissionRow(perms map[string]bool) api.Row {
+	out := api.Row{}
+	for p, propagate := range perms {
+		out[p] = api.BoolInt(propagate)
+	}
+	return out
+}
+
+// postTicket serves the login. Unlike other responses with status 401, its failure has a body.
 func (lh *loginHandlers) postTicket(ctx context.Context, r *api.Request) (api.Response, error) {
 	user := r.Params.Values["username"]
 	if !strings.Contains(user, "@") {
@@ -58,7 +58,7 @@ func (lh *loginHandlers) postTicket(ctx context.Context, r *api.Request) (api.Re
 	now := lh.k.Clock.Now()
 	password := r.Params.Values["password"]
 	err := lh.k.Access.CheckPassword(user, password, now)
-	if renewed, terr := lh.k.Signer.User(password, now); terr == nil && renewed == user && lh.k.Access.Active(user, now) {
+	if renewed, terr := lh.k.Signer.User(password, now); terr == nil && renewed == user && lh.k.Access.IsActive(user, now) {
 		err = nil
 	}
 	if err != nil {
@@ -75,10 +75,10 @@ func (lh *loginHandlers) postTicket(ctx context.Context, r *api.Request) (api.Re
 	return api.Response{Data: out}, nil
 }
 
-// capabilities is the summary of rights by which the web interface hides what the user cannot do.
+// capabilities returns the summary of permissions by which the web interface hides actions.
 func (lh *loginHandlers) capabilities(who access.Identity) api.Row {
 	out := api.Row{}
-	for _, area := range areas {
+	for _, area := range webAreas {
 		perms := api.Row{}
 		for p := range lh.k.Access.Permissions(who, area.path) {
 			if slices.ContainsFunc(area.privileges, func(x string) bool { return strings.HasPrefix(p, x) }) {
@@ -90,8 +90,8 @@ func (lh *loginHandlers) capabilities(who access.Identity) api.Row {
 	return out
 }
 
-// areas of the web interface and the privileges that count there.
-var areas = []struct {
+// webAreas are the areas of the web interface and the privileges shown for each.
+var webAreas = []struct {
 	name, path string
 	privileges []string
 }{
@@ -104,7 +104,7 @@ var areas = []struct {
 	{"dc", "/", []string{"Sys.Audit", "Sys.Modify", "SDN."}},
 }
 
-// putPassword changes a password; everybody may change their own.
+// putPassword changes a password. Users can change their own.
 func (lh *loginHandlers) putPassword(ctx context.Context, r *api.Request) (api.Response, error) {
 	id := r.Params.Values["userid"]
 	return lh.k.ChangeUserConfig(ctx, "password change", func(d *access.Data) error {

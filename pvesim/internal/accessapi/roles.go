@@ -65,7 +65,7 @@ func (rh *roleHandlers) putRole(ctx context.Context, r *api.Request) (api.Respon
 			return fmt.Errorf("auto-generated role '%s' cannot be modified", id)
 		}
 		privs := schema.SplitList(r.Params.Values["privs"])
-		if r.On("append") {
+		if r.Bool("append") {
 			privs = append(privs, role.Privileges...)
 		}
 		role.Privileges = slices.Compact(slices.Sorted(slices.Values(privs)))

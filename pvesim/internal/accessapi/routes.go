@@ -9,7 +9,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
-// The handlers of the access API by kind of object.
+// Handlers by kind of object.
 type (
 	loginHandlers struct{ k *kernel.Kernel }
 	roleHandlers  struct{ k *kernel.Kernel }
@@ -19,7 +19,7 @@ type (
 	aclHandlers   struct{ k *kernel.Kernel }
 )
 
-// Routes returns the handlers of the area by method.
+// Routes returns the handlers of the access API by method.
 func Routes(k *kernel.Kernel) map[string]api.Handler {
 	lh, rh, uh := loginHandlers{k}, roleHandlers{k}, userHandlers{k}
 	gh, th, ah := groupHandlers{k}, tokenHandlers{k}, aclHandlers{k}

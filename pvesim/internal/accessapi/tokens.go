@@ -24,7 +24,7 @@ func tokenRow(t *access.Token) api.Row {
 	return out
 }
 
-func (th *tokenHandlers) withToken(r *api.Request, f func(t *access.Token)) error {
+func (th *tokenHandlers) viewToken(r *api.Request, f func(t *access.Token)) error {
 	err := api.Failf("no such token '%s' for user '%s'", r.Params.Values["tokenid"], r.Params.Values["userid"])
 	th.k.Access.View(func(d *access.Data) {
 		if u := d.Users[r.Params.Values["userid"]]; u != nil && u.Tokens[r.Params.Values["tokenid"]] != nil {
@@ -53,16 +53,16 @@ func (th *tokenHandlers) getTokens(_ context.Context, r *api.Request) (api.Respo
 
 func (th *tokenHandlers) getToken(_ context.Context, r *api.Request) (api.Response, error) {
 	var out api.Row
-	err := th.withToken(r, func(t *access.Token) { out = tokenRow(t) })
+	err := th.viewToken(r, func(t *access.Token) { out = tokenRow(t) })
 	return api.Response{Data: out}, err
 }
 
-func fillToken(r *api.Request, t *access.Token) {
+func setTokenFields(r *api.Request, t *access.Token) {
 	if v, ok := r.Value("comment"); ok {
 		t.Comment = v
 	}
 	if _, ok := r.Value("privsep"); ok {
-		t.Privsep = r.On("privsep")
+		t.Privsep = r.Bool("privsep")
 	}
 	t.Expire = int64(r.Int("expire", int(t.Expire)))
 }
@@ -70,7 +70,7 @@ func fillToken(r *api.Request, t *access.Token) {
 func (th *tokenHandlers) postToken(ctx context.Context, r *api.Request) (api.Response, error) {
 	userid, tokenid := r.Params.Values["userid"], r.Params.Values["tokenid"]
 	t := &access.Token{ID: tokenid, Secret: uuid.NewString(), Privsep: true}
-	fillToken(r, t)
+	setTokenFields(r, t)
 	resp, err := th.k.ChangeUserConfig(ctx, "generating token", func(d *access.Data) error {
 		u := d.Users[userid]
 		switch {
@@ -96,11 +96,11 @@ func (th *tokenHandlers) postToken(ctx context.Context, r *api.Request) (api.Res
 }
 
 func (th *tokenHandlers) putToken(ctx context.Context, r *api.Request) (api.Response, error) {
-	if err := th.withToken(r, func(*access.Token) {}); err != nil {
+	if err := th.viewToken(r, func(*access.Token) {}); err != nil {
 		return api.Response{}, err
 	}
 	_, err := th.k.ChangeUserConfig(ctx, "updating token info", func(d *access.Data) error {
-		fillToken(r, d.Users[r.Params.Values["userid"]].Tokens[r.Params.Values["tokenid"]])
+		setTokenFields(r, d.Users[r.Params.Values["userid"]].Tokens[r.Params.Values["tokenid"]])
 		return nil
 	})
 	if err != nil {
@@ -110,7 +110,7 @@ func (th *tokenHandlers) putToken(ctx context.Context, r *api.Request) (api.Resp
 }
 
 func (th *tokenHandlers) deleteToken(ctx context.Context, r *api.Request) (api.Response, error) {
-	if err := th.withToken(r, func(*access.Token) {}); err != nil {
+	if err := th.viewToken(r, func(*access.Token) {}); err != nil {
 		return api.Response{}, err
 	}
 	userid, tokenid := r.Params.Values["userid"], r.Params.Values["tokenid"]

@@ -26,7 +26,7 @@ func userRow(u *access.User) api.Row {
 	return out
 }
 
-// getUsers shows all users to auditors, and everybody itself.
+// getUsers lists all users for auditors, and only the caller for others.
 func (uh *userHandlers) getUsers(_ context.Context, r *api.Request) (api.Response, error) {
 	all := uh.k.Access.HasAny(r.Who, "/access/groups", "User.Modify", "Sys.Audit")
 	rows := []api.Row{}
@@ -63,7 +63,7 @@ func (uh *userHandlers) getUser(_ context.Context, r *api.Request) (api.Response
 	return api.Response{Data: out}, nil
 }
 
-func fillUser(r *api.Request, u *access.User) {
+func setUserFields(r *api.Request, u *access.User) {
 	for param, field := range map[string]*string{
 		"comment": &u.Comment, "email": &u.Email, "firstname": &u.First, "lastname": &u.Last, "password": &u.Password,
 	} {
@@ -72,7 +72,7 @@ func fillUser(r *api.Request, u *access.User) {
 		}
 	}
 	if _, ok := r.Value("enable"); ok {
-		u.Disabled = !r.On("enable")
+		u.Disabled = !r.Bool("enable")
 	}
 	u.Expire = int64(r.Int("expire", int(u.Expire)))
 	if g, ok := r.Value("groups"); ok {
@@ -87,7 +87,7 @@ func (uh *userHandlers) postUser(ctx context.Context, r *api.Request) (api.Respo
 			return fmt.Errorf("user '%s' already exists", id)
 		}
 		u := &access.User{ID: id, Tokens: map[string]*access.Token{}}
-		fillUser(r, u)
+		setUserFields(r, u)
 		d.Users[id] = u
 		return nil
 	})
@@ -99,7 +99,7 @@ func (uh *userHandlers) putUser(ctx context.Context, r *api.Request) (api.Respon
 		if d.Users[id] == nil {
 			return fmt.Errorf("no such user ('%s')", id)
 		}
-		fillUser(r, d.Users[id])
+		setUserFields(r, d.Users[id])
 		return nil
 	})
 }

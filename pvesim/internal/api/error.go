@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// Error is a refusal in Proxmox's form.
+// Error is an error response of Proxmox.
 type Error struct {
 	Status  int
 	Message string
 	Errors  map[string]string
-	Bare    bool // no body at all
-	NoBreak bool // the message carries no line break at its end
+	Bare    bool // the response has no body
+	NoBreak bool // the message has no trailing line break
 }
 
-// Error is the text that Perl makes of the exception: inside a task, refusals carry their status and details.
+// Error returns the text of the exception in Perl. In task logs, status 403 and 400 include the status and the details.
 func (e *Error) Error() string {
 	switch e.Status {
 	case http.StatusForbidden:
@@ -35,27 +35,28 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// Reason is the first line of the message: it becomes the status line's reason phrase.
+// Reason returns the first line of the message, which is the reason phrase of the status line.
 func (e *Error) Reason() string {
 	first, _, _ := strings.Cut(e.Message, "\n")
 	return first
 }
 
-// Failf is a "die" in a handler: status 500.
+// Failf returns an error with status 500, as "die" in a handler of Proxmox does.
 func Failf(format string, args ...any) error {
 	return &Error{Status: http.StatusInternalServerError, Message: fmt.Sprintf(format, args...)}
 }
 
-// ParamError refuses parameters by name.
+// ParamError returns an error with status 400 and a message for each parameter.
 func ParamError(errs map[string]string) error {
 	return &Error{Status: http.StatusBadRequest, Message: "Parameter verification failed.", Errors: errs}
 }
 
+// BadParam returns an error with status 400 for one parameter.
 func BadParam(name, format string, args ...any) error {
 	return ParamError(map[string]string{name: fmt.Sprintf(format, args...)})
 }
 
-// Denied is a failed permission check. Without a detail the text is bare.
+// Denied returns an error with status 403. The detail is optional.
 func Denied(detail string) error {
 	if detail == "" {
 		return &Error{Status: http.StatusForbidden, Message: "Permission check failed"}

@@ -13,15 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-// CheckSkipLock refuses skiplock to everybody but root's own login.
-func CheckSkipLock(r *Request) error {
-	if r.On("skiplock") && !r.Who.IsRoot() {
-		return BadParam("skiplock", "Only root may use this option.")
-	}
-	return nil
-}
-
-// Request is one API call after authentication.
+// Request is an API call after authentication.
 type Request struct {
 	Verb   string
 	Path   string // below /api2/json, decoded
@@ -41,16 +33,7 @@ type Upload struct {
 	Temp string
 }
 
-// Response is what a method returns.
-type Response struct {
-	Data  any
-	Total *int // some lists carry their full length
-}
-
-// Handler serves one method.
-type Handler func(ctx context.Context, r *Request) (Response, error)
-
-// MergePath adds the path's values to the parameters; a parameter given in both places must agree.
+// MergePath adds the values of the path to the parameters. It fails if a parameter has another value already.
 func (r *Request) MergePath(values map[string]string) error {
 	if r.Params.Values == nil {
 		r.Params.Values = map[string]string{}
@@ -66,20 +49,23 @@ func (r *Request) MergePath(values map[string]string) error {
 
 var placeholder = regexp.MustCompile(`\{(\w+)\}`)
 
+// Fill replaces the placeholders of a template, "{node}", with parameters.
 func (r *Request) Fill(template string) string {
 	return placeholder.ReplaceAllStringFunc(template, func(p string) string {
 		return r.Params.Values[strings.Trim(p, "{}")]
 	})
 }
 
-// Value reads a parameter; ok is false if it was not given.
+// Value returns a parameter and whether it was given.
 func (r *Request) Value(name string) (string, bool) {
 	v, ok := r.Params.Values[name]
 	return v, ok
 }
 
-func (r *Request) On(name string) bool { return r.Params.Values[name] == "1" }
+// Bool reports whether a boolean parameter is set.
+func (r *Request) Bool(name string) bool { return r.Params.Values[name] == "1" }
 
+// Int returns an integer parameter, or def if it was not given.
 func (r *Request) Int(name string, def int) int {
 	n, err := strconv.Atoi(r.Params.Values[name])
 	if err != nil {
@@ -87,3 +73,20 @@ func (r *Request) Int(name string, def int) int {
 	}
 	return n
 }
+
+// CheckSkipLock returns an error if the request sets skiplock and the caller is not root@pam itself.
+func CheckSkipLock(r *Request) error {
+	if r.Bool("skiplock") && !r.Who.IsRoot() {
+		return BadParam("skiplock", "Only root may use this option.")
+	}
+	return nil
+}
+
+// Response is the result of a handler.
+type Response struct {
+	Data  any
+	Total *int // length of the whole list, where Proxmox reports it
+}
+
+// Handler serves one API method.
+type Handler func(ctx context.Context, r *Request) (Response, error)

@@ -10,6 +10,10 @@ import (
 	"fmt"
 )
 
+// Row is an object in a response.
+type Row = map[string]any
+
+// NewRow returns a row with the given fields.
 func NewRow(m map[string]string) Row {
 	out := Row{}
 	for k, v := range m {
@@ -18,12 +22,15 @@ func NewRow(m map[string]string) Row {
 	return out
 }
 
-// EmptyList answers for objects that the cluster has none of.
-func EmptyList(context.Context, *Request) (Response, error) {
-	return Response{Data: []Row{}}, nil
+// BoolInt returns a boolean as Proxmox sends it: 0 or 1.
+func BoolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
-// digest of an absent section is the digest of an empty file.
+// Digest returns the digest of sections of a config file. Empty sections do not count.
 func Digest(v ...any) string {
 	text := ""
 	for _, x := range v {
@@ -35,7 +42,7 @@ func Digest(v ...any) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Index answers the sub-directories of a path.
+// Index returns a handler that lists the subdirectories of a path.
 func Index(key string, names ...string) Handler {
 	rows := make([]Row, 0, len(names))
 	for _, n := range names {
@@ -44,12 +51,7 @@ func Index(key string, names ...string) Handler {
 	return func(context.Context, *Request) (Response, error) { return Response{Data: rows}, nil }
 }
 
-// Row is an object in a response.
-type Row = map[string]any
-
-func BoolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+// EmptyList serves lists of objects that the simulator does not have.
+func EmptyList(context.Context, *Request) (Response, error) {
+	return Response{Data: []Row{}}, nil
 }

@@ -22,13 +22,19 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// Files is the content of the drive that Proxmox generates for a VM. Snippets take the place of what it would
-// make; the instance id follows from what is on the drive in the end.
+// Options are the cloud-init options of a VM, without numbers.
+const Options = "cicustom cipassword citype ciuser ciupgrade nameserver searchdomain sshkeys ipconfig"
+
+// fileNames are the files on the drive by their names in cicustom and dumps.
+var fileNames = map[string]string{"user": "user-data", "network": "network-config", "meta": "meta-data", "vendor": "vendor-data"}
+
+// Files returns the files of the drive that Proxmox generates for a VM. Snippets replace generated files; the instance
+// ID is derived from the resulting content. The caller holds the mutex.
 func Files(st *storage.Store, g *kernel.Guest) map[string]string {
 	files := map[string]string{"user-data": UserData(g), "network-config": NetworkConfig(g), "vendor-data": ""}
 	for kind, volid := range qm.ParseFields(g.Config.Options["cicustom"]) {
 		if v := st.Volume(g.Host, volid); v != nil && v.Blob != nil {
-			files[fileNames[kind]] = string(st.Data(v))
+			files[fileNames[kind]] = string(st.FileContent(v))
 		}
 	}
 	if _, custom := files["meta-data"]; !custom {
@@ -37,9 +43,7 @@ func Files(st *storage.Store, g *kernel.Guest) map[string]string {
 	return files
 }
 
-// fileNames is the file on the drive by its name in cicustom and dumps.
-var fileNames = map[string]string{"user": "user-data", "network": "network-config", "meta": "meta-data", "vendor": "vendor-data"}
-
+// UserData returns the user data that Proxmox generates.
 func UserData(g *kernel.Guest) string {
 	o := g.Config.Options
 	name := cmp.Or(o["name"], "VM"+strconv.Itoa(g.VMID))
@@ -68,12 +72,13 @@ func UserData(g *kernel.Guest) string {
 	if o["ciuser"] != "root" {
 		b.WriteString("users:\n  - default\n")
 	}
-	if g.Config.On("ciupgrade", true) {
+	if g.Config.Bool("ciupgrade", true) {
 		b.WriteString("package_upgrade: true\n")
 	}
 	return b.String()
 }
 
+// NetworkConfig returns the network configuration that Proxmox generates.
 func NetworkConfig(g *kernel.Guest) string {
 	o := g.Config.Options
 	var b strings.Builder
@@ -124,12 +129,13 @@ func writeSubnet(b *strings.Builder, address, gateway, dhcp, static string) {
 	}
 }
 
+// MetaData returns the metadata for the given user data and network configuration.
 func MetaData(user, network string) string {
 	sum := sha1.Sum([]byte(user + network)) //nolint:gosec // see the import
 	return "instance-id: " + hex.EncodeToString(sum[:]) + "\n"
 }
 
-// CheckSnippets fails if a snippet that the VM's cicustom option names does not exist.
+// CheckSnippets returns an error if a snippet in the cicustom option does not exist. The caller holds the mutex.
 func CheckSnippets(st *storage.Store, g *kernel.Guest) error {
 	snippets := qm.ParseFields(g.Config.Options["cicustom"])
 	for _, kind := range slices.Sorted(maps.Keys(snippets)) {
@@ -139,5 +145,3 @@ func CheckSnippets(st *storage.Store, g *kernel.Guest) error {
 	}
 	return nil
 }
-
-const Options = "cicustom cipassword citype ciuser ciupgrade nameserver searchdomain sshkeys ipconfig"

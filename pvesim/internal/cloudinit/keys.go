@@ -15,8 +15,29 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
-// wholeKey checks that the key's binary form is complete and of the type that its text claims.
-func wholeKey(line string) bool {
+var sshKey = regexp.MustCompile(`^(?:[a-z\-]+="?[^"\s]*"?\s+)?(?:ssh-(?:rsa|dss|ed25519)|ecdsa-sha2-nistp(?:256|384|521)|sk-[a-z0-9@.\-]+)\s+AAAA[0-9A-Za-z+/]+={0,3}(?:\s.*)?$`)
+
+// CheckSSHKeys returns an error if a value of the sshkeys option contains an invalid key. The value is URL-encoded
+// twice.
+func CheckSSHKeys(v string) error {
+	text, err := url.PathUnescape(v)
+	if err != nil {
+		return api.Failf("SSH public key validation error")
+	}
+	for _, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if !sshKey.MatchString(line) || !isCompleteKey(line) {
+			return api.Failf("SSH public key validation error")
+		}
+	}
+	return nil
+}
+
+// isCompleteKey reports whether the binary form of a key is complete and matches the type in its text.
+func isCompleteKey(line string) bool {
 	fields := strings.Fields(line)
 	for i, f := range fields {
 		if !strings.HasPrefix(f, "AAAA") || i == 0 {
@@ -26,13 +47,13 @@ func wholeKey(line string) bool {
 		if err != nil {
 			return false
 		}
-		parts, ok := sshStrings(raw)
+		parts, ok := parseSSHStrings(raw)
 		return ok && len(parts) > 1 && string(parts[0]) == fields[i-1] && (fields[i-1] != "ssh-ed25519" || len(parts[1]) == 32)
 	}
 	return false
 }
 
-func sshStrings(raw []byte) (parts [][]byte, ok bool) {
+func parseSSHStrings(raw []byte) (parts [][]byte, ok bool) {
 	for len(raw) > 0 {
 		if len(raw) < 4 {
 			return nil, false
@@ -47,7 +68,7 @@ func sshStrings(raw []byte) (parts [][]byte, ok bool) {
 	return parts, true
 }
 
-// HashPassword gives a password the look of crypt(3)'s SHA-256 form; no simulated guest logs in with it.
+// HashPassword returns a password in the form of crypt(3) with SHA-256. No simulated guest can log in with it.
 func HashPassword(password string) string {
 	if strings.HasPrefix(password, "$5$") {
 		return password
@@ -57,24 +78,4 @@ func HashPassword(password string) string {
 	s := base64.RawStdEncoding.EncodeToString(salt[:])
 	sum := sha256.Sum256([]byte(s + password))
 	return "$5$" + s + "$" + base64.RawStdEncoding.EncodeToString(sum[:])
-}
-
-var sshKey = regexp.MustCompile(`^(?:[a-z\-]+="?[^"\s]*"?\s+)?(?:ssh-(?:rsa|dss|ed25519)|ecdsa-sha2-nistp(?:256|384|521)|sk-[a-z0-9@.\-]+)\s+AAAA[0-9A-Za-z+/]+={0,3}(?:\s.*)?$`)
-
-// CheckSSHKeys validates keys after undoing the second layer of URL encoding.
-func CheckSSHKeys(v string) error {
-	text, err := url.PathUnescape(v)
-	if err != nil {
-		return api.Failf("SSH public key validation error")
-	}
-	for _, line := range strings.Split(text, "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if !sshKey.MatchString(line) || !wholeKey(line) {
-			return api.Failf("SSH public key validation error")
-		}
-	}
-	return nil
 }

@@ -17,7 +17,7 @@ func (ch *handlers) getVersion(context.Context, *api.Request) (api.Response, err
 }
 
 func (ch *handlers) getClusterStatus(context.Context, *api.Request) (api.Response, error) {
-	serving := ch.k.Serving()
+	serving := ch.k.ServingHost()
 	ch.k.Mu.Lock()
 	defer ch.k.Mu.Unlock()
 	rows := []api.Row{}
@@ -55,7 +55,7 @@ func (ch *handlers) getConfigNodes(context.Context, *api.Request) (api.Response,
 	return api.Response{Data: rows}, nil
 }
 
-// getNextID answers the lowest free VMID of the configured range, or checks a given one. It reserves nothing.
+// getNextID returns the lowest free VMID of the configured range, or checks a given one. It reserves nothing.
 func (ch *handlers) getNextID(_ context.Context, r *api.Request) (api.Response, error) {
 	ch.k.Mu.Lock()
 	defer ch.k.Mu.Unlock()
@@ -75,7 +75,7 @@ func (ch *handlers) getNextID(_ context.Context, r *api.Request) (api.Response, 
 	return api.Response{}, api.Failf("unable to get any free VMID in range [%d, %d]", lower, upper-1)
 }
 
-// getOptions shows datacenter.cfg to auditors, and the tags that the caller may use to everybody.
+// getOptions returns datacenter.cfg to auditors, and the tags that the caller can set to all users.
 func (ch *handlers) getOptions(_ context.Context, r *api.Request) (api.Response, error) {
 	all := ch.k.Access.Has(r.Who, "/", "Sys.Audit")
 	modify := ch.k.Access.Has(r.Who, "/", "Sys.Modify")

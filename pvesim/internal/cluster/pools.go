@@ -15,7 +15,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-// getPools lists the pools that the caller may audit. With poolid it answers that pool's members, to anybody.
+// getPools lists the resource pools that the caller can audit. With poolid, it returns that pool and its members to all
+// callers.
 func (ph *poolHandlers) getPools(_ context.Context, r *api.Request) (api.Response, error) {
 	if id, ok := r.Value("poolid"); ok {
 		out, err := ph.poolDetails(id)
@@ -77,7 +78,7 @@ func (ph *poolHandlers) poolDetails(id string) (api.Row, error) {
 			continue
 		}
 		for _, h := range ph.k.Hosts {
-			if s.AvailableOn(h.Name) {
+			if s.IsAvailableOn(h.Name) {
 				members = append(members, ph.stats.StorageRow(s, h))
 			}
 		}
@@ -126,7 +127,7 @@ func (ph *poolHandlers) putPool(ctx context.Context, r *api.Request) (api.Respon
 			return err
 		}
 		for _, s := range schema.SplitList(r.Params.Values["storage"]) {
-			if r.On("delete") {
+			if r.Bool("delete") {
 				delete(p.Storages, s)
 			} else {
 				p.Storages[s] = true
@@ -144,7 +145,7 @@ func changePoolVMs(d *access.Data, p *access.Pool, r *api.Request) error {
 		}
 		old := d.PoolOf(vmid)
 		switch {
-		case r.On("delete"):
+		case r.Bool("delete"):
 			if !p.VMs[vmid] {
 				return fmt.Errorf("VM %d is not a pool member", vmid)
 			}
@@ -152,7 +153,7 @@ func changePoolVMs(d *access.Data, p *access.Pool, r *api.Request) error {
 			continue
 		case old == p.ID:
 			return fmt.Errorf("VM %d is already a pool member", vmid)
-		case old != "" && !r.On("allow-move"):
+		case old != "" && !r.Bool("allow-move"):
 			return fmt.Errorf("VM %d belongs already to pool '%s' and 'allow-move' is not set", vmid, old)
 		case old != "":
 			delete(d.Pools[old].VMs, vmid)

@@ -11,11 +11,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
-// getResources is the cheap view of everything. Rows that the caller may not see are left out silently.
+// getResources lists all resources that the caller can audit.
 func (rh *resourceHandlers) getResources(_ context.Context, r *api.Request) (api.Response, error) {
 	typ := r.Params.Values["type"]
 	want := func(t string) bool { return typ == "" || typ == t }
-	may := rh.k.Access.Viewer(r.Who)
+	viewer := rh.k.Access.Viewer(r.Who)
 	pools := rh.k.Access.PoolsOfGuests()
 	rh.k.Mu.Lock()
 	defer rh.k.Mu.Unlock()
@@ -26,15 +26,15 @@ func (rh *resourceHandlers) getResources(_ context.Context, r *api.Request) (api
 		}
 	}
 	if typ == "" {
-		add(rh.poolRows(may.Has))
+		add(rh.poolRows(viewer.Has))
 	}
 	if want("vm") {
 		for _, g := range rh.k.SortedGuests() {
-			if !may.Has("/vms/"+strconv.Itoa(g.VMID), "VM.Audit") {
+			if !viewer.Has("/vms/"+strconv.Itoa(g.VMID), "VM.Audit") {
 				continue
 			}
 			pool := pools[g.VMID]
-			if pool != "" && !may.Has("/pool/"+pool, "Pool.Audit") {
+			if pool != "" && !viewer.Has("/pool/"+pool, "Pool.Audit") {
 				pool = ""
 			}
 			rows = append(rows, rh.stats.GuestRow(g, pool))
@@ -42,19 +42,19 @@ func (rh *resourceHandlers) getResources(_ context.Context, r *api.Request) (api
 	}
 	if want("node") {
 		for _, h := range rh.k.Hosts {
-			rows = append(rows, rh.hostResource(h, may.Has("/nodes/"+h.Name, "Sys.Audit")))
+			rows = append(rows, rh.hostResource(h, viewer.Has("/nodes/"+h.Name, "Sys.Audit")))
 		}
 	}
 	if want("storage") {
-		add(rh.storageRows(may.Has))
+		add(rh.storageRows(viewer.Has))
 	}
 	if want("sdn") {
-		add(rh.zoneRows(may.Has, typ))
+		add(rh.zoneRows(viewer.Has, typ))
 	}
 	return api.Response{Data: rows}, nil
 }
 
-// hostResource is a host in /cluster/resources.
+// hostResource returns the row of a host.
 func (rh *resourceHandlers) hostResource(h *kernel.Host, figures bool) api.Row {
 	out := rh.stats.HostRow(h, figures)
 	if h.Online {
@@ -69,26 +69,27 @@ func (rh *resourceHandlers) hostResource(h *kernel.Host, figures bool) api.Row {
 	return out
 }
 
-type mayFunc func(path, privilege string) bool
+// hasFunc reports whether the caller has a privilege on a path.
+type hasFunc func(path, privilege string) bool
 
-func (rh *resourceHandlers) poolRows(may mayFunc) []api.Row {
+func (rh *resourceHandlers) poolRows(has hasFunc) []api.Row {
 	var rows []api.Row
 	for _, id := range rh.k.Access.PoolIDs() {
-		if may("/pool/"+id, "Pool.Audit") {
+		if has("/pool/"+id, "Pool.Audit") {
 			rows = append(rows, api.Row{"id": "/pool/" + id, "type": "pool", "pool": id})
 		}
 	}
 	return rows
 }
 
-func (rh *resourceHandlers) storageRows(may mayFunc) []api.Row {
+func (rh *resourceHandlers) storageRows(has hasFunc) []api.Row {
 	var rows []api.Row
 	for _, s := range rh.store.Storages() {
-		if !may("/storage/"+s.ID, "Datastore.Audit") {
+		if !has("/storage/"+s.ID, "Datastore.Audit") {
 			continue
 		}
 		for _, h := range rh.k.Hosts {
-			if s.AvailableOn(h.Name) {
+			if s.IsAvailableOn(h.Name) {
 				rows = append(rows, rh.stats.StorageRow(s, h))
 			}
 		}
@@ -96,14 +97,14 @@ func (rh *resourceHandlers) storageRows(may mayFunc) []api.Row {
 	return rows
 }
 
-// zoneRows lists network zones; bridges outside of SDN count as the zone "localnetwork". The 9.2 rows are called
-// "network", yet the filter of the same purpose is still called "sdn" and then shows nothing.
-func (rh *resourceHandlers) zoneRows(may mayFunc, typ string) []api.Row {
+// zoneRows lists network zones. Bridges outside of SDN are in the zone "localnetwork". PVE 9.2 has "network" rows
+// instead of "sdn" rows, but the filter is still "sdn" and matches none of them.
+func (rh *resourceHandlers) zoneRows(has hasFunc, typ string) []api.Row {
 	var rows []api.Row
 	names := []string{"localnetwork"}
 	names = append(names, rh.network.Zones()...)
 	for _, zone := range names {
-		if !may("/sdn/zones/"+zone, "SDN.Audit") {
+		if !has("/sdn/zones/"+zone, "SDN.Audit") {
 			continue
 		}
 		for _, h := range rh.k.Hosts {

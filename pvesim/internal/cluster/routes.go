@@ -12,7 +12,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// The handlers of the cluster's API by kind of object.
+// Handlers by kind of object.
 type (
 	handlers         struct{ k *kernel.Kernel }
 	resourceHandlers struct {
@@ -28,7 +28,7 @@ type (
 	}
 )
 
-// Routes returns the handlers of the area by method.
+// Routes returns the handlers of the cluster by method.
 func Routes(k *kernel.Kernel, store *storage.Store, network *sdn.Network, stats *pvestatd.Daemon) map[string]api.Handler {
 	ch := handlers{k}
 	rh := resourceHandlers{k, store, network, stats}

@@ -1,7 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package collection serves objects that the API creates, changes and deletes but that the simulator does not interpret.
+// Package collection serves objects that the API creates, changes and deletes and that the simulator does not
+// interpret.
 package collection
 
 import (
@@ -16,23 +17,22 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-// Collection is a list of objects that the API creates, changes and deletes but that the simulator does not look into:
-// HA rules and groups, resource mappings, SDN zones and virtual networks.
+// Collection is a set of objects of one kind: HA rules and groups, resource mappings, SDN zones and virtual networks.
 type Collection struct {
 	k        *kernel.Kernel
-	param    string // the parameter that names an object
+	param    string // the parameter with the ID of an object
 	noun     string
 	items    map[string]api.Row
 	readable func(r *api.Request, item api.Row) bool
 }
 
-// New returns an empty collection. The parameter param names an object, noun names it in errors. List shows only objects
-// for which readable returns true; nil shows all.
+// New returns an empty collection. The parameter param contains the ID of an object; noun names the kind in errors.
+// Lists contain only objects for which readable returns true, or all if it is nil.
 func New(k *kernel.Kernel, param, noun string, readable func(r *api.Request, item api.Row) bool) *Collection {
 	return &Collection{k: k, param: param, noun: noun, items: map[string]api.Row{}, readable: readable}
 }
 
-// Add stores an object without a request.
+// Add adds an object without a request.
 func (c *Collection) Add(id string, fields api.Row) {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
@@ -43,17 +43,17 @@ func (c *Collection) Add(id string, fields api.Row) {
 // Has reports whether an object exists. The caller holds the mutex.
 func (c *Collection) Has(id string) bool { return c.items[id] != nil }
 
-// IDs lists the objects in order. The caller holds the mutex.
+// IDs returns the IDs of all objects in order. The caller holds the mutex.
 func (c *Collection) IDs() []string { return slices.Sorted(maps.Keys(c.items)) }
 
-// Field is a field of an object, nil if there is none. The caller holds the mutex.
+// Field returns a field of an object, or nil. The caller holds the mutex.
 func (c *Collection) Field(id, name string) any { return c.items[id][name] }
 
 func (c *Collection) list(_ context.Context, r *api.Request) (api.Response, error) {
 	c.k.Mu.Lock()
 	var all []api.Row
 	for _, id := range slices.Sorted(maps.Keys(c.items)) {
-		all = append(all, c.shown(id))
+		all = append(all, c.row(id))
 	}
 	c.k.Mu.Unlock()
 	rows := []api.Row{}
@@ -68,8 +68,8 @@ func (c *Collection) list(_ context.Context, r *api.Request) (api.Response, erro
 	return api.Response{Data: rows}, nil
 }
 
-// shown copies an object for an answer. The caller holds the engine's mutex.
-func (c *Collection) shown(id string) api.Row {
+// row returns a copy of an object for a response. The caller holds the mutex.
+func (c *Collection) row(id string) api.Row {
 	out := api.Row{"digest": api.Digest(c.items)}
 	maps.Copy(out, c.items[id])
 	return out
@@ -82,7 +82,7 @@ func (c *Collection) get(_ context.Context, r *api.Request) (api.Response, error
 	if c.items[id] == nil {
 		return api.Response{}, api.Failf("%s '%s' does not exist", c.noun, id)
 	}
-	return api.Response{Data: c.shown(id)}, nil
+	return api.Response{Data: c.row(id)}, nil
 }
 
 func (c *Collection) post(_ context.Context, r *api.Request) (api.Response, error) {
@@ -96,7 +96,7 @@ func (c *Collection) post(_ context.Context, r *api.Request) (api.Response, erro
 		return api.Response{}, api.Failf("%s '%s' already defined", c.noun, id)
 	}
 	c.items[id] = api.Row{}
-	c.fill(r, id)
+	c.setFields(r, id)
 	return api.Response{}, nil
 }
 
@@ -113,7 +113,7 @@ func (c *Collection) put(_ context.Context, r *api.Request) (api.Response, error
 	if d, ok := r.Value("digest"); ok && d != api.Digest(c.items) {
 		return api.Response{}, api.Failf("detected modified configuration - file changed by other user? Try again.")
 	}
-	c.fill(r, id)
+	c.setFields(r, id)
 	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
 		delete(c.items[id], k)
 	}
@@ -134,20 +134,21 @@ func (c *Collection) remove(_ context.Context, r *api.Request) (api.Response, er
 	return api.Response{}, nil
 }
 
-// fill stores a request's parameters with the types that answers have.
-func (c *Collection) fill(r *api.Request, id string) {
+// setFields stores the parameters of a request with the types that responses have.
+func (c *Collection) setFields(r *api.Request, id string) {
 	for k, v := range r.Params.Values {
 		if slices.Contains([]string{"delete", "digest", "lock-token"}, k) {
 			continue
 		}
-		c.items[id][k] = typedBy(r.Method, k, v)
+		c.items[id][k] = parseValue(r.Method, k, v)
 	}
 	for k, list := range r.Params.Lists {
 		c.items[id][k] = slices.Clone(list)
 	}
 }
 
-func typedBy(m *schema.Method, key, v string) any {
+// parseValue converts a parameter to the type that responses have.
+func parseValue(m *schema.Method, key, v string) any {
 	p := m.Lookup(key)
 	switch {
 	case p != nil && p.Type == "array":
@@ -160,7 +161,7 @@ func typedBy(m *schema.Method, key, v string) any {
 	return v
 }
 
-// Handlers are the five methods of a collection below a path.
+// Handlers returns the handlers of the collection below a path.
 func (c *Collection) Handlers(path string) map[string]api.Handler {
 	one := fmt.Sprintf("%s/{%s}", path, c.param)
 	return map[string]api.Handler{

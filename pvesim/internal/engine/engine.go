@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine is the simulated cluster: it wires the areas of the API together on one kernel.
+// Package engine is the simulated cluster. It wires the areas of the API together on one kernel.
 package engine
 
 import (
@@ -21,16 +21,16 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// Config is what an engine starts from.
+// Config is the configuration of an engine.
 type Config struct {
 	Version     kernel.Version
-	ClusterName string // empty for a stand-alone host
+	ClusterName string // empty for a standalone host
 	Speed       float64
 	Latency     map[string]storage.Latency // by storage type; missing types use the default profile
 	Boot        power.BootFunc
 }
 
-// Engine is one simulated Proxmox cluster. Its methods are those of its areas.
+// Engine is a simulated Proxmox cluster. It embeds its areas, so their methods are its methods.
 type Engine struct {
 	*kernel.Kernel
 	*storage.Store

@@ -11,7 +11,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
-// Overview is the state of the cluster for people.
+// Overview is the state of the cluster for the status page.
 type Overview struct {
 	Cluster, Version string
 	Quorate          bool
@@ -21,7 +21,7 @@ type Overview struct {
 	Tasks            []TaskView
 }
 
-// HostView is a host with what its guests are configured to use.
+// HostView is a host and the configured resources of its guests.
 type HostView struct {
 	Name, Status           string
 	CPUs, GuestCPUs        int
@@ -39,7 +39,7 @@ type GuestView struct {
 	Template                       bool
 }
 
-// StorageView is a storage on one host, or everywhere if shared.
+// StorageView is a storage on one host, or a shared storage.
 type StorageView struct {
 	ID, Type, Host string
 	Used, Size     int64
@@ -54,7 +54,7 @@ type TaskView struct {
 	Running                            bool
 }
 
-// Overview reads everything at once.
+// Overview returns the current state with at most maxTasks tasks.
 func (e *Engine) Overview(maxTasks int) Overview {
 	out := Overview{Cluster: e.Kernel.Name, Version: e.Kernel.Version.Full}
 	running := map[string]int{}
@@ -86,7 +86,7 @@ func (e *Engine) Overview(maxTasks int) Overview {
 		out.Guests = append(out.Guests, e.guestView(g))
 		if h := hosts[g.Host]; h != nil && !g.Config.IsTemplate() {
 			h.Guests++
-			if g.Running() {
+			if g.IsRunning() {
 				h.Running++
 				h.GuestCPUs += e.Kernel.GuestCPUs(g)
 				h.GuestMemory += g.Memory()
@@ -105,7 +105,7 @@ func (e *Engine) guestView(g *kernel.Guest) GuestView {
 		VMID: g.VMID, Name: g.Name(), Host: g.Host, Status: g.QMPStatus(), Lock: g.Config.Lock(), Tags: strings.ReplaceAll(g.Config.Options["tags"], ";", " "),
 		CPUs: e.Kernel.GuestCPUs(g), Memory: g.Memory(), Template: g.Config.IsTemplate(),
 	}
-	if g.Running() {
+	if g.IsRunning() {
 		v.Uptime = time.Since(g.StartedAt).Truncate(time.Second)
 	}
 	return v
@@ -119,7 +119,7 @@ func (e *Engine) storageViews() []StorageView {
 		if !s.Shared {
 			hosts = nil
 			for _, h := range e.Kernel.Hosts {
-				if s.AvailableOn(h.Name) {
+				if s.IsAvailableOn(h.Name) {
 					hosts = append(hosts, h.Name)
 				}
 			}

@@ -37,7 +37,7 @@ func (ah *aliasHandlers) postAlias(_ context.Context, r *api.Request) (api.Respo
 	return api.Response{}, nil
 }
 
-func (ah *aliasHandlers) alias(r *api.Request) (name string, fields map[string]string, err error) {
+func (ah *aliasHandlers) findAlias(r *api.Request) (name string, fields map[string]string, err error) {
 	name = strings.ToLower(r.Params.Values["name"])
 	fields = ah.file(scope(r)).aliases[name]
 	if fields == nil {
@@ -49,7 +49,7 @@ func (ah *aliasHandlers) alias(r *api.Request) (name string, fields map[string]s
 func (ah *aliasHandlers) getAlias(_ context.Context, r *api.Request) (api.Response, error) {
 	ah.k.Mu.Lock()
 	defer ah.k.Mu.Unlock()
-	name, fields, err := ah.alias(r)
+	name, fields, err := ah.findAlias(r)
 	if err != nil {
 		return api.Response{}, err
 	}
@@ -61,7 +61,7 @@ func (ah *aliasHandlers) getAlias(_ context.Context, r *api.Request) (api.Respon
 func (ah *aliasHandlers) putAlias(_ context.Context, r *api.Request) (api.Response, error) {
 	ah.k.Mu.Lock()
 	defer ah.k.Mu.Unlock()
-	name, fields, err := ah.alias(r)
+	name, fields, err := ah.findAlias(r)
 	if err != nil {
 		return api.Response{}, err
 	}

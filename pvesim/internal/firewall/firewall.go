@@ -1,7 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package firewall serves the firewall of the cluster, its hosts and its VMs. It stores rules and applies none.
+// Package firewall serves the firewall configuration of the cluster, its hosts and its VMs. It has no effect on
+// traffic.
 package firewall
 
 import (
@@ -16,30 +17,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
-// Firewall holds the firewall's files by scope: "vm-100", "host-pve1" or "cluster". A VM's file does not need the VM.
+// Firewall holds the firewall files by scope: "vm-100", "host-pve1" or "cluster". The file of a VM can exist without
+// the VM.
 type Firewall struct {
 	k      *kernel.Kernel
 	files  map[string]*file
 	groups map[string]*securityGroup
-}
-
-// New returns a firewall without rules.
-func New(k *kernel.Kernel) *Firewall {
-	return &Firewall{k: k, files: map[string]*file{}, groups: map[string]*securityGroup{}}
-}
-
-func vmScope(vmid int) string { return "vm-" + strconv.Itoa(vmid) }
-
-// scope is the file that a request is about.
-func scope(r *api.Request) string {
-	switch {
-	case r.VMID != 0:
-		return vmScope(r.VMID)
-	case r.Host != "":
-		return "host-" + r.Host
-	default:
-		return "cluster"
-	}
 }
 
 type file struct {
@@ -52,6 +35,25 @@ type file struct {
 type securityGroup struct {
 	comment string
 	rules   []map[string]string
+}
+
+// New returns a firewall without rules.
+func New(k *kernel.Kernel) *Firewall {
+	return &Firewall{k: k, files: map[string]*file{}, groups: map[string]*securityGroup{}}
+}
+
+func vmScope(vmid int) string { return "vm-" + strconv.Itoa(vmid) }
+
+// scope returns the scope of a request.
+func scope(r *api.Request) string {
+	switch {
+	case r.VMID != 0:
+		return vmScope(r.VMID)
+	case r.Host != "":
+		return "host-" + r.Host
+	default:
+		return "cluster"
+	}
 }
 
 func newFile() *file {
@@ -67,8 +69,9 @@ func (fw *Firewall) file(scope string) *file {
 	return f
 }
 
-// Clone copies a template's file: its security groups come along.
-func (fw *Firewall) Clone(from, to int) {
+// CloneVM copies the firewall file of a VM, including the rules that reference security groups. The caller holds the
+// mutex.
+func (fw *Firewall) CloneVM(from, to int) {
 	f := fw.files[vmScope(from)]
 	if f == nil {
 		delete(fw.files, vmScope(to))
@@ -94,22 +97,23 @@ func cloneRules(rules []map[string]string) []map[string]string {
 	return out
 }
 
-func (fw *Firewall) Remove(vmid int) { delete(fw.files, vmScope(vmid)) }
+// RemoveVM removes the firewall file of a VM. The caller holds the mutex.
+func (fw *Firewall) RemoveVM(vmid int) { delete(fw.files, vmScope(vmid)) }
 
-// AddSecurityGroup defines a security group with no rules.
+// AddSecurityGroup adds a security group without rules.
 func (fw *Firewall) AddSecurityGroup(name, comment string) {
 	fw.k.Mu.Lock()
 	defer fw.k.Mu.Unlock()
 	fw.groups[name] = &securityGroup{comment: comment}
 }
 
-var numbers = []string{"enable", "dhcp", "ipfilter", "macfilter", "ndp", "radv", "ipversion", "nf_conntrack_max"}
+var numericFields = []string{"enable", "dhcp", "ipfilter", "macfilter", "ndp", "radv", "ipversion", "nf_conntrack_max"}
 
 func newRow(fields map[string]string) api.Row {
 	out := api.Row{}
 	for k, v := range fields {
 		out[k] = v
-		if slices.Contains(numbers, k) {
+		if slices.Contains(numericFields, k) {
 			if n, err := strconv.Atoi(v); err == nil {
 				out[k] = n
 			}
@@ -118,7 +122,7 @@ func newRow(fields map[string]string) api.Row {
 	return out
 }
 
-// params are a request's parameters without those that address the object.
+// params returns the parameters of a request without those that identify the object.
 func params(r *api.Request) map[string]string {
 	out := map[string]string{}
 	for k, v := range r.Params.Values {
@@ -129,16 +133,16 @@ func params(r *api.Request) map[string]string {
 	return out
 }
 
-// lock serialises writers of one VM's file. Without quorum it fails after its time-out.
+// lock serializes writers of one file. Without quorum it fails after the lock timeout.
 func (fw *Firewall) lock(ctx context.Context, r *api.Request) (func(), error) {
 	name := "firewall-" + scope(r)
-	if err := fw.k.ClusterLockQuorum(ctx, name); err != nil {
+	if err := fw.k.CheckLockQuorum(ctx, name); err != nil {
 		return nil, err
 	}
 	return fw.k.Locks.Cluster(ctx, name, 10*time.Second)
 }
 
-// FirewallGroups are the security groups in the firewall files of VMs, also of those that are gone.
+// FirewallGroups returns the security groups in the firewall files of VMs, including VMs that no longer exist.
 func (fw *Firewall) FirewallGroups() map[int][]string {
 	fw.k.Mu.Lock()
 	defer fw.k.Mu.Unlock()

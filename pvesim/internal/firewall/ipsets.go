@@ -37,7 +37,7 @@ func (ih *ipsetHandlers) deleteIPSet(_ context.Context, r *api.Request) (api.Res
 	ih.k.Mu.Lock()
 	defer ih.k.Mu.Unlock()
 	sets, name := ih.file(scope(r)).ipsets, r.Params.Values["name"]
-	if len(sets[name]) > 0 && !r.On("force") {
+	if len(sets[name]) > 0 && !r.Bool("force") {
 		return api.Response{}, api.Failf("IPSet '%s' is not empty", name)
 	}
 	delete(sets, name)
@@ -77,8 +77,8 @@ func (ih *ipsetHandlers) postIPSetEntry(_ context.Context, r *api.Request) (api.
 	return api.Response{}, nil
 }
 
-// entry finds an address in an IP set.
-func (ih *ipsetHandlers) ipsetEntry(r *api.Request) (set []map[string]string, index int, err error) {
+// findEntry returns an IP set and the index of an address in it.
+func (ih *ipsetHandlers) findEntry(r *api.Request) (set []map[string]string, index int, err error) {
 	name, cidr := r.Params.Values["name"], r.Params.Values["cidr"]
 	set, ok := ih.file(scope(r)).ipsets[name]
 	if !ok {
@@ -94,7 +94,7 @@ func (ih *ipsetHandlers) ipsetEntry(r *api.Request) (set []map[string]string, in
 func (ih *ipsetHandlers) getIPSetEntry(_ context.Context, r *api.Request) (api.Response, error) {
 	ih.k.Mu.Lock()
 	defer ih.k.Mu.Unlock()
-	set, i, err := ih.ipsetEntry(r)
+	set, i, err := ih.findEntry(r)
 	if err != nil {
 		return api.Response{}, err
 	}
@@ -106,7 +106,7 @@ func (ih *ipsetHandlers) getIPSetEntry(_ context.Context, r *api.Request) (api.R
 func (ih *ipsetHandlers) putIPSetEntry(_ context.Context, r *api.Request) (api.Response, error) {
 	ih.k.Mu.Lock()
 	defer ih.k.Mu.Unlock()
-	set, i, err := ih.ipsetEntry(r)
+	set, i, err := ih.findEntry(r)
 	if err != nil {
 		return api.Response{}, err
 	}
@@ -117,9 +117,9 @@ func (ih *ipsetHandlers) putIPSetEntry(_ context.Context, r *api.Request) (api.R
 func (ih *ipsetHandlers) deleteIPSetEntry(_ context.Context, r *api.Request) (api.Response, error) {
 	ih.k.Mu.Lock()
 	defer ih.k.Mu.Unlock()
-	set, i, err := ih.ipsetEntry(r)
+	set, i, err := ih.findEntry(r)
 	if err != nil {
-		return api.Response{}, nil // Proxmox does not mind that it is gone already
+		return api.Response{}, nil // deleting a missing entry is not an error in Proxmox
 	}
 	ih.file(scope(r)).ipsets[r.Params.Values["name"]] = slices.Delete(set, i, i+1)
 	return api.Response{}, nil

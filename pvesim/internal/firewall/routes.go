@@ -9,7 +9,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
-// The handlers of the firewall's API by kind of object.
+// Handlers by kind of object.
 type (
 	ruleHandlers   struct{ *Firewall }
 	optionHandlers struct{ *Firewall }
@@ -18,7 +18,7 @@ type (
 	aliasHandlers  struct{ *Firewall }
 )
 
-// Routes returns the handlers of the area by method.
+// Routes returns the handlers of the firewall by method.
 func (fw *Firewall) Routes() map[string]api.Handler {
 	const groups = " /cluster/firewall/groups"
 	sgs, rules, options := groupHandlers{fw}, ruleHandlers{fw}, optionHandlers{fw}

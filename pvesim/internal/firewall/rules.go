@@ -14,8 +14,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-// rulesOf gives access to the list of rules that a request is about.
-func (rh *ruleHandlers) rulesOf(r *api.Request) (*[]map[string]string, error) {
+// findRules returns the rules that a request addresses.
+func (rh *ruleHandlers) findRules(r *api.Request) (*[]map[string]string, error) {
 	name, isGroup := r.Value("group")
 	if !isGroup {
 		return &rh.file(scope(r)).rules, nil
@@ -30,7 +30,7 @@ func (rh *ruleHandlers) rulesOf(r *api.Request) (*[]map[string]string, error) {
 func (rh *ruleHandlers) getRules(_ context.Context, r *api.Request) (api.Response, error) {
 	rh.k.Mu.Lock()
 	defer rh.k.Mu.Unlock()
-	rules, err := rh.rulesOf(r)
+	rules, err := rh.findRules(r)
 	if err != nil {
 		return api.Response{}, err
 	}
@@ -43,8 +43,10 @@ func (rh *ruleHandlers) getRules(_ context.Context, r *api.Request) (api.Respons
 	return api.Response{Data: rows}, nil
 }
 
-func (rh *ruleHandlers) rule(r *api.Request) (*[]map[string]string, int, error) {
-	rules, err := rh.rulesOf(r)
+// findRule returns the rules that a request addresses and the position of one of them. It fails if the digest does not
+// match.
+func (rh *ruleHandlers) findRule(r *api.Request) (*[]map[string]string, int, error) {
+	rules, err := rh.findRules(r)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -61,17 +63,17 @@ func (rh *ruleHandlers) rule(r *api.Request) (*[]map[string]string, int, error) 
 func (rh *ruleHandlers) getRule(_ context.Context, r *api.Request) (api.Response, error) {
 	rh.k.Mu.Lock()
 	defer rh.k.Mu.Unlock()
-	rules, pos, err := rh.rule(r)
+	rules, pos, err := rh.findRule(r)
 	if err != nil {
 		return api.Response{}, err
 	}
 	out := newRow((*rules)[pos])
-	// The position is a number in the list and a string here.
+	// The position is a number in lists and a string here.
 	out["pos"], out["digest"] = strconv.Itoa(pos), api.Digest(*rules)
 	return api.Response{Data: out}, nil
 }
 
-// completeRule checks what needs several fields and derives the address family.
+// completeRule checks fields that depend on each other and sets the address family.
 func (rh *ruleHandlers) completeRule(rule map[string]string) error {
 	for _, port := range []string{"dport", "sport"} {
 		if rule[port] != "" && rule["proto"] == "" && rule["macro"] == "" {
@@ -80,9 +82,9 @@ func (rh *ruleHandlers) completeRule(rule map[string]string) error {
 	}
 	for _, side := range []string{"source", "dest"} {
 		if p, err := netip.ParsePrefix(rule[side]); err == nil {
-			rule["ipversion"] = family(p.Addr())
+			rule["ipversion"] = ipVersion(p.Addr())
 		} else if a, err := netip.ParseAddr(rule[side]); err == nil {
-			rule["ipversion"] = family(a)
+			rule["ipversion"] = ipVersion(a)
 		}
 	}
 	if _, ok := rule["enable"]; !ok {
@@ -91,14 +93,14 @@ func (rh *ruleHandlers) completeRule(rule map[string]string) error {
 	return nil
 }
 
-func family(a netip.Addr) string {
+func ipVersion(a netip.Addr) string {
 	if a.Is4() {
 		return "4"
 	}
 	return "6"
 }
 
-// postRule inserts at the front. Groups that do not exist and rules that are there already are accepted.
+// postRule inserts a rule at the front. It accepts duplicates and references to groups that do not exist.
 func (rh *ruleHandlers) postRule(ctx context.Context, r *api.Request) (api.Response, error) {
 	release, err := rh.lock(ctx, r)
 	if err != nil {
@@ -107,7 +109,7 @@ func (rh *ruleHandlers) postRule(ctx context.Context, r *api.Request) (api.Respo
 	defer release()
 	rh.k.Mu.Lock()
 	defer rh.k.Mu.Unlock()
-	rules, err := rh.rulesOf(r)
+	rules, err := rh.findRules(r)
 	if err != nil {
 		return api.Response{}, err
 	}
@@ -128,7 +130,7 @@ func (rh *ruleHandlers) putRule(ctx context.Context, r *api.Request) (api.Respon
 	defer release()
 	rh.k.Mu.Lock()
 	defer rh.k.Mu.Unlock()
-	rules, pos, err := rh.rule(r)
+	rules, pos, err := rh.findRule(r)
 	if err != nil {
 		return api.Response{}, err
 	}
@@ -153,7 +155,7 @@ func (rh *ruleHandlers) deleteRule(ctx context.Context, r *api.Request) (api.Res
 	defer release()
 	rh.k.Mu.Lock()
 	defer rh.k.Mu.Unlock()
-	rules, pos, err := rh.rule(r)
+	rules, pos, err := rh.findRule(r)
 	if err != nil {
 		return api.Response{}, err
 	}

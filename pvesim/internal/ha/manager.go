@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ha is the HA manager: it brings the VMs that it manages into their desired state.
+// Package ha is the HA manager. It brings the VMs that it manages into their desired state.
 package ha
 
 import (
@@ -25,7 +25,7 @@ type Power interface {
 	Shutdown(ctx context.Context, t *tasks.Task, r *api.Request, timeout time.Duration) error
 }
 
-// Manager is the HA manager: the resources that it manages, and their rules and groups.
+// Manager is the HA manager with its resources, rules and groups.
 type Manager struct {
 	// Power is set before the first call.
 	Power Power
@@ -44,24 +44,25 @@ func New(k *kernel.Kernel) *Manager {
 	}
 }
 
-// The states that matter here.
+// States of a resource that the simulator interprets.
 const (
-	haStarted = "started"
-	haIgnored = "ignored"
+	stateStarted = "started"
+	stateIgnored = "ignored"
 )
 
-func haID(vmid int) string { return fmt.Sprintf("vm:%d", vmid) }
+func resourceID(vmid int) string { return fmt.Sprintf("vm:%d", vmid) }
 
-// Managed tells whether HA is in charge of a VM: one that it is to ignore is not.
-func (m *Manager) Managed(vmid int) bool {
+// IsManaged reports whether HA controls a VM. It does not control resources in the state "ignored".
+func (m *Manager) IsManaged(vmid int) bool {
 	m.k.Mu.Lock()
 	defer m.k.Mu.Unlock()
-	res := m.resources[haID(vmid)]
-	return res != nil && res["state"] != haIgnored
+	res := m.resources[resourceID(vmid)]
+	return res != nil && res["state"] != stateIgnored
 }
 
-func (m *Manager) Status(vmid int) api.Row {
-	res := m.resources[haID(vmid)]
+// StatusRow returns the HA state of a VM for its status. The caller holds the mutex.
+func (m *Manager) StatusRow(vmid int) api.Row {
+	res := m.resources[resourceID(vmid)]
 	if res == nil {
 		return api.Row{"managed": 0}
 	}
@@ -72,34 +73,35 @@ func (m *Manager) Status(vmid int) api.Row {
 	return out
 }
 
-// Request only asks: the HA manager acts on its next rounds.
-func (m *Manager) Request(r *api.Request, verb, state string) api.Response {
+// RequestState returns the response to a start or stop of a VM that HA manages: a task that only records the desired
+// state. The HA manager acts later.
+func (m *Manager) RequestState(r *api.Request, verb, state string) api.Response {
 	t := m.k.Fork(r, "ha"+verb, strconv.Itoa(r.VMID), func(_ context.Context, t *tasks.Task) error {
 		t.Logf("Requesting HA %s for VM %d", verb, r.VMID)
 		m.k.Mu.Lock()
-		if res := m.resources[haID(r.VMID)]; res != nil {
+		if res := m.resources[resourceID(r.VMID)]; res != nil {
 			res["state"] = state
 		}
 		m.k.Mu.Unlock()
-		m.Follow(r.VMID)
+		m.Reconcile(r.VMID)
 		return nil
 	})
 	return kernel.TaskResponse(t)
 }
 
-// Follow lets the manager bring a VM into its wanted state some seconds later, in root's name.
-func (m *Manager) Follow(vmid int) {
+// Reconcile brings a VM into its desired state after a delay, as root@pam. It does not block.
+func (m *Manager) Reconcile(vmid int) {
 	m.k.Go(func() {
 		if m.k.Clock.Sleep(m.k.Context(), 5*time.Second) != nil {
 			return
 		}
 		m.k.Mu.Lock()
-		g, res := m.k.Guests[vmid], m.resources[haID(vmid)]
-		if g == nil || res == nil || res["state"] == haIgnored || g.Running() == (res["state"] == haStarted) {
+		g, res := m.k.Guests[vmid], m.resources[resourceID(vmid)]
+		if g == nil || res == nil || res["state"] == stateIgnored || g.IsRunning() == (res["state"] == stateStarted) {
 			m.k.Mu.Unlock()
 			return
 		}
-		start, root := !g.Running(), &api.Request{Who: access.Identity{User: access.Root}, Host: g.Host, VMID: vmid}
+		start, root := !g.IsRunning(), &api.Request{Who: access.Identity{User: access.Root}, Host: g.Host, VMID: vmid}
 		m.k.Mu.Unlock()
 		if start {
 			m.k.Fork(root, "qmstart", strconv.Itoa(vmid), func(ctx context.Context, t *tasks.Task) error {
@@ -113,7 +115,7 @@ func (m *Manager) Follow(vmid int) {
 	})
 }
 
-// SetHA puts a VM under HA with a wanted state, or with "" takes it out.
+// SetHA sets the desired state of a VM. An empty state removes the VM from HA.
 func (m *Manager) SetHA(vmid int, state string) error {
 	m.k.Mu.Lock()
 	if m.k.Guests[vmid] == nil {
@@ -121,29 +123,29 @@ func (m *Manager) SetHA(vmid int, state string) error {
 		return api.Failf("unable to find VM %d", vmid)
 	}
 	if state == "" {
-		delete(m.resources, haID(vmid))
+		delete(m.resources, resourceID(vmid))
 	} else {
-		m.resources[haID(vmid)] = map[string]string{"state": state}
+		m.resources[resourceID(vmid)] = map[string]string{"state": state}
 	}
 	m.k.Mu.Unlock()
-	m.Follow(vmid)
+	m.Reconcile(vmid)
 	return nil
 }
 
-// State is the desired state of a VM; false when HA does not manage it. The caller holds the mutex.
+// State returns the desired state of a VM, and whether HA has the VM as a resource. The caller holds the mutex.
 func (m *Manager) State(vmid int) (string, bool) {
-	res, ok := m.resources[haID(vmid)]
+	res, ok := m.resources[resourceID(vmid)]
 	return res["state"], ok
 }
 
-// Remove drops a VM from HA and reports whether it was there. The caller holds the mutex.
+// Remove removes a VM from HA and reports whether it was a resource. The caller holds the mutex.
 func (m *Manager) Remove(vmid int) bool {
-	_, ok := m.resources[haID(vmid)]
-	delete(m.resources, haID(vmid))
+	_, ok := m.resources[resourceID(vmid)]
+	delete(m.resources, resourceID(vmid))
 	return ok
 }
 
-// HAState is the wanted state of a VM; false when HA does not know it.
+// HAState returns the desired state of a VM, and whether HA has the VM as a resource.
 func (m *Manager) HAState(vmid int) (string, bool) {
 	m.k.Mu.Lock()
 	defer m.k.Mu.Unlock()

@@ -16,23 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-func (hh *handlers) haRow(sid string) api.Row {
-	out := api.NewRow(hh.resources[sid])
-	out["sid"], out["digest"] = sid, hh.haDigest()
-	out["type"], _, _ = strings.Cut(sid, ":")
-	return out
-}
-
-func (hh *handlers) haDigest() string {
-	var b strings.Builder
-	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
-		fmt.Fprintf(&b, "%s %v\n", sid, hh.resources[sid])
-	}
-	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // see the import
-	return hex.EncodeToString(sum[:])
-}
-
-// sid completes the short form "100" of a resource id.
+// sid returns the resource ID of a request; "100" is short for "vm:100".
 func sid(r *api.Request) string {
 	v := r.Params.Values["sid"]
 	if !strings.Contains(v, ":") {
@@ -41,16 +25,42 @@ func sid(r *api.Request) string {
 	return v
 }
 
-func (hh *handlers) getHAResource(_ context.Context, r *api.Request) (api.Response, error) {
+func (hh *handlers) getResources(_ context.Context, _ *api.Request) (api.Response, error) {
+	hh.k.Mu.Lock()
+	defer hh.k.Mu.Unlock()
+	rows := []api.Row{}
+	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
+		rows = append(rows, hh.resourceRow(sid))
+	}
+	return api.Response{Data: rows}, nil
+}
+
+func (hh *handlers) getResource(_ context.Context, r *api.Request) (api.Response, error) {
 	hh.k.Mu.Lock()
 	defer hh.k.Mu.Unlock()
 	if hh.resources[sid(r)] == nil {
 		return api.Response{}, api.Failf("no such resource '%s'", sid(r))
 	}
-	return api.Response{Data: hh.haRow(sid(r))}, nil
+	return api.Response{Data: hh.resourceRow(sid(r))}, nil
 }
 
-func (hh *handlers) postHAResource(_ context.Context, r *api.Request) (api.Response, error) {
+func (hh *handlers) resourceRow(sid string) api.Row {
+	out := api.NewRow(hh.resources[sid])
+	out["sid"], out["digest"] = sid, hh.digest()
+	out["type"], _, _ = strings.Cut(sid, ":")
+	return out
+}
+
+func (hh *handlers) digest() string {
+	var b strings.Builder
+	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
+		fmt.Fprintf(&b, "%s %v\n", sid, hh.resources[sid])
+	}
+	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // see the import
+	return hex.EncodeToString(sum[:])
+}
+
+func (hh *handlers) postResource(_ context.Context, r *api.Request) (api.Response, error) {
 	sid := sid(r)
 	hh.k.Mu.Lock()
 	defer hh.k.Mu.Unlock()
@@ -61,12 +71,12 @@ func (hh *handlers) postHAResource(_ context.Context, r *api.Request) (api.Respo
 	if _, err := fmt.Sscanf(sid, "vm:%d", &vmid); err == nil && hh.k.Guests[vmid] == nil {
 		return api.Response{}, api.Failf("unable to find VM %d", vmid)
 	}
-	hh.resources[sid] = haFields(r, map[string]string{"state": haStarted})
-	hh.Follow(vmid)
+	hh.resources[sid] = setFields(r, map[string]string{"state": stateStarted})
+	hh.Reconcile(vmid)
 	return api.Response{}, nil
 }
 
-func haFields(r *api.Request, into map[string]string) map[string]string {
+func setFields(r *api.Request, into map[string]string) map[string]string {
 	for k, v := range r.Params.Values {
 		if k != "sid" && k != "type" && k != "digest" && k != "delete" {
 			into[k] = v
@@ -75,25 +85,25 @@ func haFields(r *api.Request, into map[string]string) map[string]string {
 	return into
 }
 
-func (hh *handlers) putHAResource(_ context.Context, r *api.Request) (api.Response, error) {
+func (hh *handlers) putResource(_ context.Context, r *api.Request) (api.Response, error) {
 	hh.k.Mu.Lock()
 	defer hh.k.Mu.Unlock()
 	res := hh.resources[sid(r)]
 	if res == nil {
 		return api.Response{}, api.Failf("no such resource '%s'", sid(r))
 	}
-	haFields(r, res)
+	setFields(r, res)
 	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
 		delete(res, k)
 	}
 	var vmid int
 	if _, err := fmt.Sscanf(sid(r), "vm:%d", &vmid); err == nil {
-		hh.Follow(vmid)
+		hh.Reconcile(vmid)
 	}
 	return api.Response{}, nil
 }
 
-func (hh *handlers) deleteHAResource(_ context.Context, r *api.Request) (api.Response, error) {
+func (hh *handlers) deleteResource(_ context.Context, r *api.Request) (api.Response, error) {
 	hh.k.Mu.Lock()
 	defer hh.k.Mu.Unlock()
 	if hh.resources[sid(r)] == nil {
@@ -103,8 +113,8 @@ func (hh *handlers) deleteHAResource(_ context.Context, r *api.Request) (api.Res
 	return api.Response{}, nil
 }
 
-func (hh *handlers) getHAStatus(context.Context, *api.Request) (api.Response, error) {
-	serving := hh.k.Serving()
+func (hh *handlers) getStatus(context.Context, *api.Request) (api.Response, error) {
+	serving := hh.k.ServingHost()
 	hh.k.Mu.Lock()
 	defer hh.k.Mu.Unlock()
 	text := "OK"
@@ -118,9 +128,9 @@ func (hh *handlers) getHAStatus(context.Context, *api.Request) (api.Response, er
 	return api.Response{Data: rows}, nil
 }
 
-// getHAManagerStatus is the HA manager's own view: the state of each host in it, and what its local manager reports.
-func (hh *handlers) getHAManagerStatus(context.Context, *api.Request) (api.Response, error) {
-	serving := hh.k.Serving()
+// getManagerStatus returns the state of each host in the view of the HA manager.
+func (hh *handlers) getManagerStatus(context.Context, *api.Request) (api.Response, error) {
+	serving := hh.k.ServingHost()
 	hh.k.Mu.Lock()
 	defer hh.k.Mu.Unlock()
 	states, local := api.Row{}, api.Row{}
@@ -140,14 +150,4 @@ func (hh *handlers) getHAManagerStatus(context.Context, *api.Request) (api.Respo
 		"manager_status": api.Row{"master_node": serving.Name, "node_status": states, "service_status": api.Row{}},
 		"quorum":         api.Row{"node": serving.Name, "quorate": api.BoolInt(!hh.k.NoQuorum)},
 	}}, nil
-}
-
-func (hh *handlers) getHAResources(_ context.Context, _ *api.Request) (api.Response, error) {
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
-	rows := []api.Row{}
-	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
-		rows = append(rows, hh.haRow(sid))
-	}
-	return api.Response{Data: rows}, nil
 }

@@ -13,25 +13,25 @@ import (
 // handlers serves the API of the HA manager.
 type handlers struct{ *Manager }
 
-// Routes returns the handlers of the area by method.
+// Routes returns the handlers of the HA manager by method.
 func (m *Manager) Routes() map[string]api.Handler {
 	h := handlers{m}
 	routes := map[string]api.Handler{
 		"GET /cluster/ha":                       api.Index("name", "status", "resources", "groups", "rules"),
-		"GET /cluster/ha/resources":             h.getHAResources,
-		"POST /cluster/ha/resources":            h.postHAResource,
-		"GET /cluster/ha/resources/{sid}":       h.getHAResource,
-		"PUT /cluster/ha/resources/{sid}":       h.putHAResource,
-		"DELETE /cluster/ha/resources/{sid}":    h.deleteHAResource,
-		"GET /cluster/ha/status/current":        h.getHAStatus,
-		"GET /cluster/ha/status/manager_status": h.getHAManagerStatus,
+		"GET /cluster/ha/resources":             h.getResources,
+		"POST /cluster/ha/resources":            h.postResource,
+		"GET /cluster/ha/resources/{sid}":       h.getResource,
+		"PUT /cluster/ha/resources/{sid}":       h.putResource,
+		"DELETE /cluster/ha/resources/{sid}":    h.deleteResource,
+		"GET /cluster/ha/status/current":        h.getStatus,
+		"GET /cluster/ha/status/manager_status": h.getManagerStatus,
 	}
 	maps.Copy(routes, m.rules.Handlers("/cluster/ha/rules"))
 	maps.Copy(routes, m.groupRoutes())
 	return routes
 }
 
-// groupRoutes returns the handlers of the groups. PVE 9 refuses them all: it has migrated the groups to rules.
+// groupRoutes returns the handlers of the groups. PVE 9 migrated groups to rules and fails all of them.
 func (m *Manager) groupRoutes() map[string]api.Handler {
 	const groups = "/cluster/ha/groups"
 	if !m.k.Version.HAGroupsMigrated {

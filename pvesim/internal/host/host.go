@@ -32,7 +32,7 @@ func (hh *handlers) getHosts(_ context.Context, r *api.Request) (api.Response, e
 	return api.Response{Data: rows}, nil
 }
 
-// fingerprint is a stable made-up certificate fingerprint of a host.
+// fingerprint returns a made-up certificate fingerprint that is stable for a host.
 func fingerprint(host string) string {
 	sum := sha256.Sum256([]byte(host))
 	parts := make([]string, len(sum))
@@ -112,7 +112,7 @@ func (hh *handlers) getMachines(context.Context, *api.Request) (api.Response, er
 	return api.Response{Data: rows}, nil
 }
 
-// getHostRRD answers the time axis of the graphs; the simulator keeps no history.
+// getHostRRD returns the time axis of the graphs. The simulator has no history.
 func (hh *handlers) getHostRRD(context.Context, *api.Request) (api.Response, error) {
 	rows := []api.Row{}
 	start := hh.k.Clock.Now().Add(-70 * time.Minute).Truncate(time.Minute)

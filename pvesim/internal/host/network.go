@@ -13,7 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
-// getNetwork lists interfaces. Bridges are shown to those who may use or audit them.
+// getNetwork lists the interfaces of a host. Bridges are only listed if the caller can use or audit them.
 func (nh *networkHandlers) getNetwork(_ context.Context, r *api.Request) (api.Response, error) {
 	nh.k.Mu.Lock()
 	bridges := slices.Clone(nh.k.Host(r.Host).Bridges)
@@ -54,7 +54,7 @@ func (nh *networkHandlers) getNetwork(_ context.Context, r *api.Request) (api.Re
 	return api.Response{Data: rows}, nil
 }
 
-// localVNets are the virtual networks that the caller may use or audit; every zone spans all hosts.
+// localVNets returns the virtual networks that the caller can use or audit. Zones span all hosts.
 func (nh *networkHandlers) localVNets(r *api.Request) []api.Row {
 	nh.k.Mu.Lock()
 	zones := nh.network.VNetZones()

@@ -13,7 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/sdn"
 )
 
-// The handlers of the hosts' API by kind of object.
+// Handlers by kind of object.
 type (
 	handlers struct {
 		k     *kernel.Kernel
@@ -26,7 +26,7 @@ type (
 	taskHandlers struct{ k *kernel.Kernel }
 )
 
-// Routes returns the handlers of the area by method.
+// Routes returns the handlers of the hosts by method.
 func Routes(k *kernel.Kernel, network *sdn.Network, stats *pvestatd.Daemon) map[string]api.Handler {
 	hh, nh, th := handlers{k, stats}, networkHandlers{k, network}, taskHandlers{k}
 	const host = "/nodes/{node}"

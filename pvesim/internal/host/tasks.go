@@ -14,13 +14,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// ownTask tells whether the caller started a task: a user sees the tasks of its tokens, a token only its own.
-func ownTask(r *api.Request, u tasks.UPID) bool {
+// isOwnTask reports whether the caller started a task. Users see the tasks of their tokens; tokens see only their own.
+func isOwnTask(r *api.Request, u tasks.UPID) bool {
 	user, _ := u.Owner()
 	return u.User == r.Who.String() || (r.Who.Token == "" && user == r.Who.User)
 }
 
-// findTask resolves the id in the path and checks who may look; priv is what strangers need.
+// findTask returns the task in the path. It fails if another user started the task and the caller lacks priv.
 func (th *taskHandlers) findTask(r *api.Request, priv string) (*tasks.Task, tasks.UPID, error) {
 	text := r.Params.Values["upid"]
 	u, ok := tasks.ParseUPID(text)
@@ -31,8 +31,8 @@ func (th *taskHandlers) findTask(r *api.Request, priv string) (*tasks.Task, task
 	if t == nil || u.Host != r.Host {
 		t = nil
 	}
-	if !ownTask(r, u) {
-		if err := th.k.Need(r, "/nodes/"+r.Host, priv); err != nil {
+	if !isOwnTask(r, u) {
+		if err := th.k.Require(r, "/nodes/"+r.Host, priv); err != nil {
 			return nil, u, err
 		}
 	}
@@ -71,7 +71,7 @@ func (th *taskHandlers) getTaskIndex(context.Context, *api.Request) (api.Respons
 	return api.Response{Data: []api.Row{{"name": "log"}, {"name": "status"}}}, nil
 }
 
-// getTaskLog answers an object instead of a list when the log does not exist, as Proxmox does.
+// getTaskLog returns the log of a task. Like Proxmox, it returns an object instead of a list if the log does not exist.
 func (th *taskHandlers) getTaskLog(_ context.Context, r *api.Request) (api.Response, error) {
 	t, _, err := th.findTask(r, "Sys.Audit")
 	if err != nil {
@@ -107,7 +107,7 @@ func (th *taskHandlers) deleteTask(ctx context.Context, r *api.Request) (api.Res
 	return api.Response{}, nil
 }
 
-// taskFilter is what a list of tasks is narrowed by.
+// taskFilter selects tasks of a list.
 type taskFilter struct {
 	source, vmid, typ, user string
 	errors                  bool
@@ -115,15 +115,15 @@ type taskFilter struct {
 	states                  []string
 }
 
-func (f taskFilter) admits(s tasks.State) bool {
+func (f taskFilter) matches(s tasks.State) bool {
 	u := s.UPID
 	if f.vmid != "" && u.ID != f.vmid || f.typ != "" && u.Type != f.typ {
 		return false
 	}
-	return f.admitsState(s) && (len(f.states) == 0 || slices.Contains(f.states, exitKind(s)))
+	return f.matchesState(s) && (len(f.states) == 0 || slices.Contains(f.states, exitKind(s)))
 }
 
-func (f taskFilter) admitsState(s tasks.State) bool {
+func (f taskFilter) matchesState(s tasks.State) bool {
 	u := s.UPID
 	switch {
 	case f.source == "archive" && s.Running, f.source == "active" && !s.Running:
@@ -151,11 +151,11 @@ func exitKind(s tasks.State) string {
 	}
 }
 
-// getTasks lists the tasks of a host: finished ones only, unless the caller asks for more.
+// getTasks lists the tasks of a host. By default it lists only finished tasks.
 func (th *taskHandlers) getTasks(_ context.Context, r *api.Request) (api.Response, error) {
 	f := taskFilter{
 		source: cmp.Or(r.Params.Values["source"], "archive"), vmid: r.Params.Values["vmid"], typ: r.Params.Values["typefilter"],
-		user: r.Params.Values["userfilter"], errors: r.On("errors"), since: int64(r.Int("since", 0)),
+		user: r.Params.Values["userfilter"], errors: r.Bool("errors"), since: int64(r.Int("since", 0)),
 		until: int64(r.Int("until", 0)), states: schema.SplitList(r.Params.Values["statusfilter"]),
 	}
 	all := th.k.Access.Has(r.Who, "/nodes/"+r.Host, "Sys.Audit")
@@ -163,7 +163,7 @@ func (th *taskHandlers) getTasks(_ context.Context, r *api.Request) (api.Respons
 	rows, total := []api.Row{}, 0
 	for _, t := range th.k.Tasks.List() {
 		s := t.State()
-		if t.UPID.Host != r.Host || !f.admits(s) || (!all && !ownTask(r, t.UPID)) {
+		if t.UPID.Host != r.Host || !f.matches(s) || (!all && !isOwnTask(r, t.UPID)) {
 			continue
 		}
 		total++
@@ -180,8 +180,8 @@ func (th *taskHandlers) getTasks(_ context.Context, r *api.Request) (api.Respons
 	return api.Response{Data: rows, Total: &total}, nil
 }
 
-// getClusterTasks is the list that hosts broadcast to each other: running tasks and the last 25 finished ones. Without
-// Sys.Audit it compares the bare user with the whole identity, so a token does not even see its own tasks.
+// getClusterTasks lists the tasks that hosts broadcast: running tasks and the last 25 finished ones. Without Sys.Audit,
+// Proxmox compares the user with the whole identity, so a token does not see its own tasks.
 func (th *taskHandlers) getClusterTasks(_ context.Context, r *api.Request) (api.Response, error) {
 	all := th.k.Access.Has(r.Who, "/", "Sys.Audit")
 	rows := []api.Row{}

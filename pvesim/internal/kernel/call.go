@@ -15,20 +15,21 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-// daemonWorkers is the number of processes that serve protected calls on a host. They work one call at a time: three calls
-// that wait for a lock or an agent keep everybody else out.
+// daemonWorkers is the number of processes that serve protected calls on a host. Each serves one call at a time: three
+// calls that wait for a lock or an agent block all others.
 const daemonWorkers = 3
 
-// How long the parts of a call take that do not depend on storage.
+// Durations of the parts of a call.
 const (
-	callTime     = 4 * time.Millisecond  // an answer that the proxy gives by itself
-	daemonTime   = 8 * time.Millisecond  // on the way to the daemon
-	answerTime   = 25 * time.Millisecond // and back, with a fork in between
-	proxyTimeout = 30 * time.Second      // how long the proxy waits for the daemon
+	callTime     = 4 * time.Millisecond  // a response of the proxy itself
+	daemonTime   = 8 * time.Millisecond  // request to the daemon
+	answerTime   = 25 * time.Millisecond // response of the daemon, including a fork
+	proxyTimeout = 30 * time.Second      // of the proxy for the daemon
 	forkTime     = 15 * time.Millisecond // from the fork to the worker's first step
 )
 
-// Find resolves the method of a request, or says that there is none.
+// Find returns the method of a request and the values of the placeholders in its path. It fails with status 501 if no
+// handler exists.
 func (k *Kernel) Find(verb, path string) (*schema.Method, map[string]string, error) {
 	m, values := k.Schema.Find(verb, path)
 	if m == nil || k.routes[m.Name()] == nil {
@@ -40,7 +41,7 @@ func (k *Kernel) Find(verb, path string) (*schema.Method, map[string]string, err
 	return m, values, nil
 }
 
-// Call serves a request: proxying to the host, permissions, parameters, then the method itself, in Proxmox's order.
+// Call serves a request in the order of Proxmox: proxying to the host, permissions, parameters, then the handler.
 func (k *Kernel) Call(ctx context.Context, r *api.Request) (api.Response, error) {
 	m, values, err := k.Find(r.Verb, r.Path)
 	if err != nil {
@@ -53,10 +54,10 @@ func (k *Kernel) Call(ctx context.Context, r *api.Request) (api.Response, error)
 	if m.NoToken && r.Who.Token != "" {
 		return api.Response{}, api.Denied(fmt.Sprintf("URI '%s' not available with API token, need proper ticket.\n", m.Path))
 	}
-	if err := k.reach(ctx, r); err != nil {
+	if err := k.proxy(ctx, r); err != nil {
 		return api.Response{}, err
 	}
-	leave, err := k.enter(ctx, r)
+	leave, err := k.acquireWorker(ctx, r)
 	if err != nil {
 		return api.Response{}, err
 	}
@@ -73,8 +74,8 @@ func (k *Kernel) Call(ctx context.Context, r *api.Request) (api.Response, error)
 	return k.routes[m.Name()](ctx, r)
 }
 
-// enter waits for a worker of the host's daemon if the method needs one; leave gives it back after the answer's own time.
-func (k *Kernel) enter(ctx context.Context, r *api.Request) (leave func(), err error) {
+// acquireWorker waits for a worker of the API daemon if the method needs one. The worker is busy until after release.
+func (k *Kernel) acquireWorker(ctx context.Context, r *api.Request) (release func(), err error) {
 	if !r.Method.Protected {
 		return func() {}, k.Clock.Sleep(ctx, callTime)
 	}
@@ -82,7 +83,7 @@ func (k *Kernel) enter(ctx context.Context, r *api.Request) (leave func(), err e
 	h := k.Host(r.Host)
 	k.Mu.Unlock()
 	if h == nil {
-		if h = k.Serving(); h == nil {
+		if h = k.ServingHost(); h == nil {
 			return nil, &api.Error{Status: 595, Message: "Connection refused", Bare: true}
 		}
 	}
@@ -100,18 +101,18 @@ func (k *Kernel) enter(ctx context.Context, r *api.Request) (leave func(), err e
 		return nil, err
 	}
 	return func() {
-		_ = k.Clock.Sleep(ctx, answerTime) // a client that left frees the worker at once
+		_ = k.Clock.Sleep(ctx, answerTime) // returns early if the client disconnects
 		<-h.workers
 	}, nil
 }
 
-// reach forwards to the host that the path names, as pveproxy does before anything else is checked.
-func (k *Kernel) reach(ctx context.Context, r *api.Request) error {
+// proxy forwards to the host in the path, as pveproxy does before other checks. It fails if the host is down.
+func (k *Kernel) proxy(ctx context.Context, r *api.Request) error {
 	name, ok := r.Params.Values["node"]
 	if !ok || !strings.HasPrefix(r.Method.Path, "/nodes/{node}") {
 		return nil
 	}
-	serving := k.Serving()
+	serving := k.ServingHost()
 	if name == "localhost" && serving != nil {
 		name = serving.Name
 		r.Params.Values["node"] = name
@@ -133,11 +134,11 @@ func (k *Kernel) reach(ctx context.Context, r *api.Request) error {
 	if h == nil {
 		return api.Failf("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
 	}
-	return k.unreachable(ctx, down)
+	return k.connectError(ctx, down)
 }
 
-// unreachable is what AnyEvent answers when the other host does not: a status of its own, and no body.
-func (k *Kernel) unreachable(ctx context.Context, how string) error {
+// connectError returns the error of the proxy for a host that is down: status 595 and no body.
+func (k *Kernel) connectError(ctx context.Context, how string) error {
 	wait, text := time.Duration(0), "Connection refused"
 	switch how {
 	case "":

@@ -8,13 +8,13 @@ import (
 	"sync"
 )
 
-// GuestDisk is the little of a disk's content that simulated guests use: named files.
+// GuestDisk is the part of a disk's content that simulated guests use: named files.
 type GuestDisk struct {
 	mu    sync.Mutex
 	files map[string][]byte
 }
 
-// Read returns a file.
+// Read returns a file and whether it exists.
 func (d *GuestDisk) Read(name string) ([]byte, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -32,7 +32,7 @@ func (d *GuestDisk) Write(name string, data []byte) {
 	d.files[name] = slices.Clone(data)
 }
 
-// Names lists the files in order.
+// Names returns the names of all files in order.
 func (d *GuestDisk) Names() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -44,6 +44,7 @@ func (d *GuestDisk) Names() []string {
 	return names
 }
 
+// Clone returns a copy of the disk.
 func (d *GuestDisk) Clone() *GuestDisk {
 	out := &GuestDisk{files: map[string][]byte{}}
 	for _, n := range d.Names() {

@@ -10,47 +10,28 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
-// SetMaintenance puts a host into maintenance, as "ha-manager crm-command node-maintenance" does, or ends that.
-func (k *Kernel) SetMaintenance(name string, on bool) error {
-	k.Mu.Lock()
-	defer k.Mu.Unlock()
-	h := k.Host(name)
-	if h == nil {
-		return api.Failf("no such cluster node '%s'", name)
-	}
-	h.Maintenance = on
-	return nil
-}
-
-// Host is one Proxmox node.
+// Host is a Proxmox node.
 type Host struct {
 	Name                    string
 	Sockets, Cores, Threads int
 	Memory                  int64
 	IP                      string
 	Online                  bool
-	// Maintenance: the HA manager drains the host.
+	// Maintenance means that the HA manager drains the host.
 	Maintenance bool
 	// Arch is empty for x86_64.
 	Arch string
-	// Unreachable says how a connection to the host fails while it is down: "refused", "noroute" or "timeout".
+	// Unreachable is how connections to the host fail while it is down: "refused", "noroute" or "timeout".
 	Unreachable string
-	// DownloadRate is what the host fetches from elsewhere, in bytes per second; 0 means at once.
+	// DownloadRate is the bandwidth for downloads in bytes per second. 0 means unlimited.
 	DownloadRate int64
 	Bridges      []Bridge
 	PCI          []map[string]any
 	NUMANodes    int
-	// report is what pvestatd last reported, nil if it did not since the host is up.
+	// Report is the last report of pvestatd, nil if there is none since the host is up.
 	Report   *Report
 	BootedAt time.Time
-	workers  chan struct{} // the free worker processes of its API daemon
-}
-
-// Report is what pvestatd reports about a host.
-type Report struct {
-	Host     api.Row
-	Guests   map[int]GuestFigures
-	Storages map[string]int64 // bytes in use
+	workers  chan struct{} // slots for the busy workers of its API daemon
 }
 
 // Bridge is a network bridge of a host.
@@ -59,8 +40,38 @@ type Bridge struct {
 	VLANAware                  bool
 }
 
-// CPUs is the number of hardware threads of the host.
+// Report is a report of pvestatd about a host.
+type Report struct {
+	Host     api.Row
+	Guests   map[int]GuestFigures
+	Storages map[string]int64 // bytes in use
+}
+
+// GuestFigures is a report of pvestatd about a guest. It is a struct and not a row because a cluster can have thousands
+// of guests, reported every few real milliseconds.
+type GuestFigures struct {
+	Name, Status               string
+	Template                   bool
+	Uptime                     int64
+	MaxCPU                     int
+	CPU                        float64
+	MaxMemory, Memory, MaxDisk int64
+}
+
+// CPUs returns the number of hardware threads.
 func (h *Host) CPUs() int { return h.Sockets * h.Cores * max(h.Threads, 1) }
+
+// Status returns "online", "offline", or "unknown" if the host has not reported.
+func (h *Host) Status() string {
+	switch {
+	case !h.Online:
+		return "offline"
+	case h.Report == nil:
+		return "unknown"
+	default:
+		return "online"
+	}
+}
 
 // AddHost adds a host to the cluster.
 func (k *Kernel) AddHost(h *Host) {
@@ -75,10 +86,11 @@ func (k *Kernel) AddHost(h *Host) {
 	k.hostsByName[h.Name] = h
 }
 
+// Host returns a host by name, or nil. The caller holds the mutex.
 func (k *Kernel) Host(name string) *Host { return k.hostsByName[name] }
 
-// Serving is the host that answers requests: the first one that is up.
-func (k *Kernel) Serving() *Host {
+// ServingHost returns the host that serves requests: the first one that is up, or nil.
+func (k *Kernel) ServingHost() *Host {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
 	for _, h := range k.Hosts {
@@ -89,24 +101,14 @@ func (k *Kernel) Serving() *Host {
 	return nil
 }
 
-// GuestFigures are what pvestatd last reported about a guest. They are a struct and not a row because a cluster can have
-// thousands of guests, reported every few real milliseconds.
-type GuestFigures struct {
-	Name, Status               string
-	Template                   bool
-	Uptime                     int64
-	MaxCPU                     int
-	CPU                        float64
-	MaxMemory, Memory, MaxDisk int64
-}
-
-func (h *Host) Status() string {
-	switch {
-	case !h.Online:
-		return "offline"
-	case h.Report == nil:
-		return "unknown"
-	default:
-		return "online"
+// SetMaintenance enables or disables maintenance mode, as "ha-manager crm-command node-maintenance" does.
+func (k *Kernel) SetMaintenance(name string, on bool) error {
+	k.Mu.Lock()
+	defer k.Mu.Unlock()
+	h := k.Host(name)
+	if h == nil {
+		return api.Failf("no such cluster node '%s'", name)
 	}
+	h.Maintenance = on
+	return nil
 }

@@ -11,7 +11,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
-// Instance is one power-on of a VM: from start to power-off, across no reboot.
+// Health of a guest. Each instance starts as Well.
+const (
+	Well = "well"
+	Sick = "sick"
+	Hung = "hung"
+)
+
+// Instance is a run of a VM, from power-on to power-off or reboot.
 type Instance struct {
 	VMID    int
 	Host    string
@@ -19,11 +26,12 @@ type Instance struct {
 	BootID  string
 	Options map[string]string
 	Disk    *GuestDisk
-	// Firmware are the files of the guest's firmware interface, by name.
+	// Firmware are the files of the fw_cfg interface by name.
 	Firmware map[string][]byte
-	// Media reads the VM's CD drives as they are now; they can change while it runs.
+	// Media returns the current content of the CD drives, which can change while the VM runs.
 	Media func() []Medium
-	// Lease is what the DHCP server of a virtual network tells a network card; not valid where there is no such server.
+	// Lease returns the address that the DHCP server of a virtual network assigns to a MAC address. The result is not
+	// valid if there is no such server.
 	Lease func(vnet, mac string) netip.Prefix
 
 	cancel   context.CancelFunc
@@ -36,14 +44,29 @@ type Instance struct {
 	changed  chan struct{} // closed when health changes
 }
 
-// NewInstance returns an instance whose guest Cancel ends. The caller fills the exported fields.
+// Agent is the information that the guest agent reports.
+type Agent struct {
+	Hostname   string
+	OS         map[string]string
+	Interfaces []map[string]any
+}
+
+// Medium is the content of a CD drive.
+type Medium struct {
+	Slot, Volume string
+	Data         []byte
+	// CloudInit are the files of a medium that Proxmox generates from the options of the VM.
+	CloudInit map[string]string
+}
+
+// NewInstance returns an instance. Cancel calls cancel, which must end the guest. The caller sets the exported fields.
 func NewInstance(cancel context.CancelFunc) *Instance {
 	return &Instance{
 		cancel: cancel, shutdown: make(chan struct{}), done: make(chan struct{}), health: Well, changed: make(chan struct{}),
 	}
 }
 
-// Cancel cuts the power of the guest.
+// Cancel cuts the power.
 func (in *Instance) Cancel() { in.cancel() }
 
 // Done returns a channel that is closed when the guest has ended.
@@ -52,17 +75,10 @@ func (in *Instance) Done() <-chan struct{} { return in.done }
 // Finish marks the guest as ended.
 func (in *Instance) Finish() { close(in.done) }
 
-// Agent is what a guest's agent reports while it runs.
-type Agent struct {
-	Hostname   string
-	OS         map[string]string
-	Interfaces []map[string]any
-}
-
-// ShutdownRequested is closed when the guest is asked to shut down.
+// ShutdownRequested returns a channel that is closed when the guest is requested to shut down.
 func (in *Instance) ShutdownRequested() <-chan struct{} { return in.shutdown }
 
-// SetAgent starts or, with nil, stops the guest's agent.
+// SetAgent starts the guest agent, or stops it if a is nil. It has no effect on a guest that hangs.
 func (in *Instance) SetAgent(a *Agent) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -71,27 +87,21 @@ func (in *Instance) SetAgent(a *Agent) {
 	}
 }
 
+// Agent returns the running guest agent, or nil.
 func (in *Instance) Agent() *Agent {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.agent
 }
 
-// The states of health that a guest can be put into. Each boot begins well.
-const (
-	Well = "well"
-	Sick = "sick"
-	Hung = "hung"
-)
-
-// Health of the guest, and a channel that is closed when it changes.
+// Health returns the health of the guest, and a channel that is closed when it changes.
 func (in *Instance) Health() (string, <-chan struct{}) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.health, in.changed
 }
 
-// SetHealth makes the guest ill or well. One that hangs stays so until it has lost its power: its agent is silent, too.
+// SetHealth sets the health of the guest. A guest that hangs loses its agent and stays hung until it loses power.
 func (in *Instance) SetHealth(health string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -107,13 +117,5 @@ func (in *Instance) SetHealth(health string) error {
 	return nil
 }
 
-// RequestShutdown is the ACPI button, or the agent's command.
+// RequestShutdown requests the guest to shut down, as the ACPI power button or the guest agent does.
 func (in *Instance) RequestShutdown() { in.once.Do(func() { close(in.shutdown) }) }
-
-// Medium is what lies in a CD drive.
-type Medium struct {
-	Slot, Volume string
-	Data         []byte
-	// CloudInit is set when Proxmox generated the medium from the VM's options.
-	CloudInit map[string]string
-}

@@ -11,8 +11,6 @@ package kernel
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
@@ -23,16 +21,16 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// Kernel is the state that all areas of the API share, and the dispatcher of API calls.
+// Kernel is the state that all areas of the API share. It dispatches API calls to their handlers.
 type Kernel struct {
 	Clock   *clock.Clock
 	Access  *access.Store
 	Signer  *access.Signer
 	Tasks   *tasks.Registry
 	Locks   *locks.Table
-	Schema  *schema.Catalogue
+	Schema  *schema.Catalog
 	Version Version
-	Name    string // of the cluster, empty for a stand-alone host
+	Name    string // of the cluster, empty for a standalone host
 
 	// Mu guards the fields below and the state of the packages that register handlers.
 	Mu       sync.Mutex
@@ -50,9 +48,9 @@ type Kernel struct {
 	routes map[string]api.Handler
 }
 
-// New returns a cluster without hosts and handlers. It fails if the version has no schema.
+// New returns a cluster without hosts and handlers. It fails if there is no schema for the version.
 func New(version Version, name string, speed float64) (*Kernel, error) {
-	catalogue, err := schema.Load(version.Release)
+	catalog, err := schema.Load(version.Release)
 	if err != nil {
 		return nil, err
 	}
@@ -60,17 +58,17 @@ func New(version Version, name string, speed float64) (*Kernel, error) {
 	c, group := clock.New(speed), clock.NewGroup()
 	return &Kernel{
 		Clock: c, Access: access.New(schema.Privileges(version.Release)), Signer: access.NewSigner(),
-		Tasks: tasks.NewRegistry(ctx, c, group), Locks: locks.New(c), Schema: catalogue, Version: version, Name: name,
+		Tasks: tasks.NewRegistry(ctx, c, group), Locks: locks.New(c), Schema: catalog, Version: version, Name: name,
 		Guests: map[int]*Guest{}, Options: map[string]string{}, hostsByName: map[string]*Host{}, nextPID: 15000,
 		ctx: ctx, cancel: cancel, group: group, routes: map[string]api.Handler{},
 	}, nil
 }
 
-// Handle registers handlers by method name ("GET /version"). It fails if a name is not in the version's schema, unless
-// the version is known to lack it. All handlers are registered before the first call.
+// Handle registers handlers by method, "GET /version". It fails if the schema does not have a method, unless the
+// version is known not to have it. It must not be called after the first request.
 func (k *Kernel) Handle(routes map[string]api.Handler) error {
 	for name, handler := range routes {
-		if k.Schema.Method(name) == nil && !k.Version.lacks(name) {
+		if k.Schema.Method(name) == nil && !k.Version.isMissing(name) {
 			return fmt.Errorf("building the method table: %s is not in the schema of %s", name, k.Version.Release)
 		}
 		k.routes[name] = handler
@@ -78,16 +76,13 @@ func (k *Kernel) Handle(routes map[string]api.Handler) error {
 	return nil
 }
 
-// Served lists the methods that have a handler.
-func (k *Kernel) Served() []string { return slices.Sorted(maps.Keys(k.routes)) }
-
 // Go runs f in a goroutine that Close waits for.
 func (k *Kernel) Go(f func()) { k.group.Go(f) }
 
 // Context returns the context that Close cancels.
 func (k *Kernel) Context() context.Context { return k.ctx }
 
-// Close ends all guests and tasks and waits for them.
+// Close stops all guests and tasks and waits for them.
 func (k *Kernel) Close() {
 	k.cancel()
 	k.group.Wait()

@@ -14,44 +14,17 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// HoldGuestLock takes a VM's file lock until release is called.
-func (k *Kernel) HoldGuestLock(ctx context.Context, host string, vmid int) (release func(), err error) {
-	return k.LockGuest(ctx, nil, host, vmid, locks.Exclusive, 10*time.Second)
-}
-
-// ChangeUserConfig changes user.cfg under its cluster-wide lock.
-func (k *Kernel) ChangeUserConfig(ctx context.Context, what string, change func(d *access.Data) error) (api.Response, error) {
-	if err := k.ClusterLockQuorum(ctx, "file-user_cfg"); err != nil {
-		return api.Response{}, api.Failf("%s failed: %v", what, err)
-	}
-	release, err := k.Locks.Cluster(ctx, "file-user_cfg", 10*time.Second)
-	if err != nil {
-		return api.Response{}, api.Failf("%s failed: %v", what, err)
-	}
-	defer release()
-	if err := k.Access.Update(change); err != nil {
-		return api.Response{}, api.Failf("%s failed: %v", what, err)
-	}
-	return api.Response{}, nil
-}
-
-// clusterLockQuorum: without quorum nobody gets a cluster lock, which shows after ten seconds of trying.
-func (k *Kernel) ClusterLockQuorum(ctx context.Context, name string) error {
-	if k.CheckQuorum() == nil {
-		return nil
-	}
-	if err := k.Clock.Sleep(ctx, 10*time.Second); err != nil {
-		return err
-	}
-	return api.Failf("cfs-lock '%s' error: no quorum!", name)
-}
-
-// LockGuest takes the flock of a VM's config on its host.
+// LockGuest acquires the file lock of a VM's config on its host.
 func (k *Kernel) LockGuest(ctx context.Context, t *tasks.Task, host string, vmid int, mode locks.Mode, timeout time.Duration) (func(), error) {
 	return k.FileLock(ctx, t, host, "/var/lock/qemu-server/lock-"+strconv.Itoa(vmid)+".conf", mode, timeout)
 }
 
-// FileLock takes a flock; a task's log shows that it had to wait.
+// HoldGuestLock acquires the file lock of a VM until release is called.
+func (k *Kernel) HoldGuestLock(ctx context.Context, host string, vmid int) (release func(), err error) {
+	return k.LockGuest(ctx, nil, host, vmid, locks.Exclusive, 10*time.Second)
+}
+
+// FileLock acquires a file lock. If it has to wait, the log of the task shows it; t can be nil.
 func (k *Kernel) FileLock(ctx context.Context, t *tasks.Task, host, file string, mode locks.Mode, timeout time.Duration) (func(), error) {
 	waited := false
 	release, err := k.Locks.File(ctx, host, file, mode, timeout, func() {
@@ -64,4 +37,31 @@ func (k *Kernel) FileLock(ctx context.Context, t *tasks.Task, host, file string,
 		t.Logf(" OK")
 	}
 	return release, err
+}
+
+// CheckLockQuorum returns an error if the cluster has no quorum: cluster-wide locks then fail after their timeout.
+func (k *Kernel) CheckLockQuorum(ctx context.Context, name string) error {
+	if k.CheckQuorum() == nil {
+		return nil
+	}
+	if err := k.Clock.Sleep(ctx, 10*time.Second); err != nil {
+		return err
+	}
+	return api.Failf("cfs-lock '%s' error: no quorum!", name)
+}
+
+// ChangeUserConfig changes user.cfg under its cluster-wide lock. Errors start with what.
+func (k *Kernel) ChangeUserConfig(ctx context.Context, what string, change func(d *access.Data) error) (api.Response, error) {
+	if err := k.CheckLockQuorum(ctx, "file-user_cfg"); err != nil {
+		return api.Response{}, api.Failf("%s failed: %v", what, err)
+	}
+	release, err := k.Locks.Cluster(ctx, "file-user_cfg", 10*time.Second)
+	if err != nil {
+		return api.Response{}, api.Failf("%s failed: %v", what, err)
+	}
+	defer release()
+	if err := k.Access.Update(change); err != nil {
+		return api.Response{}, api.Failf("%s failed: %v", what, err)
+	}
+	return api.Response{}, nil
 }

@@ -14,14 +14,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 )
 
-// SetOptions sets lines of datacenter.cfg.
+// SetOptions sets options of datacenter.cfg.
 func (k *Kernel) SetOptions(options map[string]string) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
 	maps.Copy(k.Options, options)
 }
 
-// AllowedTags are those that "user-tag-access" lets an ordinary user set.
+// AllowedTags returns the tags that "user-tag-access" allows the caller to set. Callers that can modify the cluster can
+// set registered tags, too. The caller holds the mutex.
 func (k *Kernel) AllowedTags(r *api.Request, modify bool) []string {
 	tags := map[string]bool{}
 	access := qm.ParseFields(k.Options["user-tag-access"])

@@ -11,7 +11,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
-// authorize runs the permission check that the method's schema names.
+// authorize runs the permission check in the schema of the method.
 func (k *Kernel) authorize(r *api.Request) error {
 	m := r.Method
 	switch {
@@ -26,22 +26,22 @@ func (k *Kernel) authorize(r *api.Request) error {
 	if err := json.Unmarshal(m.Check, &check); err != nil {
 		return fmt.Errorf("reading the permissions of %s: %w", m.Name(), err)
 	}
-	return k.check(r, check)
+	return k.checkRule(r, check)
 }
 
-func (k *Kernel) check(r *api.Request, check []any) error {
+func (k *Kernel) checkRule(r *api.Request, check []any) error {
 	kind, _ := check[0].(string)
 	switch kind {
 	case "and":
 		for _, sub := range check[1:] {
-			if err := k.check(r, sub.([]any)); err != nil {
+			if err := k.checkRule(r, sub.([]any)); err != nil {
 				return err
 			}
 		}
 		return nil
 	case "or":
 		for _, sub := range check[1:] {
-			if k.check(r, sub.([]any)) == nil {
+			if k.checkRule(r, sub.([]any)) == nil {
 				return nil
 			}
 		}
@@ -73,13 +73,13 @@ func (k *Kernel) checkPerm(r *api.Request, check []any) error {
 	}
 	path := r.Fill(check[1].(string))
 	if options["any"] != "" {
-		return k.NeedAny(r, path, privs...)
+		return k.RequireAny(r, path, privs...)
 	}
-	return k.Need(r, path, privs...)
+	return k.Require(r, path, privs...)
 }
 
-// Need demands every privilege and names the first one that is missing.
-func (k *Kernel) Need(r *api.Request, path string, privs ...string) error {
+// Require returns an error with the first privilege that the caller does not have on a path.
+func (k *Kernel) Require(r *api.Request, path string, privs ...string) error {
 	have := k.Access.Permissions(r.Who, path)
 	for _, p := range privs {
 		if _, ok := have[p]; !ok {
@@ -89,14 +89,16 @@ func (k *Kernel) Need(r *api.Request, path string, privs ...string) error {
 	return nil
 }
 
-func (k *Kernel) NeedAny(r *api.Request, path string, privs ...string) error {
+// RequireAny returns an error if the caller has none of the privileges on a path.
+func (k *Kernel) RequireAny(r *api.Request, path string, privs ...string) error {
 	if k.Access.HasAny(r.Who, path, privs...) {
 		return nil
 	}
 	return api.Denied(path + ", " + strings.Join(privs, "|"))
 }
 
-// CheckPermModify is the right to change the ACL of a path: Permissions.Modify, or Allocate on the object itself.
+// CheckPermModify returns an error if the caller cannot change the ACL of a path. This needs Permissions.Modify, or the
+// privilege to allocate the object.
 func (k *Kernel) CheckPermModify(r *api.Request, path string) error {
 	privs := []string{"Permissions.Modify"}
 	switch {
@@ -107,7 +109,7 @@ func (k *Kernel) CheckPermModify(r *api.Request, path string) error {
 	case strings.HasPrefix(path, "/pool/"):
 		privs = append(privs, "Pool.Allocate")
 	}
-	return k.NeedAny(r, path, privs...)
+	return k.RequireAny(r, path, privs...)
 }
 
 func (k *Kernel) checkUserParam(r *api.Request, what string) error {
@@ -119,7 +121,7 @@ func (k *Kernel) checkUserParam(r *api.Request, what string) error {
 		return api.Denied("")
 	}
 	_, realm, _ := strings.Cut(userid, "@")
-	return k.Need(r, "/access/realm/"+realm, what)
+	return k.Require(r, "/access/realm/"+realm, what)
 }
 
 func (k *Kernel) checkUserGroup(r *api.Request, check []any) error {
@@ -127,5 +129,5 @@ func (k *Kernel) checkUserGroup(r *api.Request, check []any) error {
 	for _, p := range check[1].([]any) {
 		privs = append(privs, p.(string))
 	}
-	return k.NeedAny(r, "/access/groups", privs...)
+	return k.RequireAny(r, "/access/groups", privs...)
 }

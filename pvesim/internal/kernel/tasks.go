@@ -12,8 +12,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// Fork starts a task for a request. Between the answer and the worker's first step a little time passes, which is why
-// two clones to one VMID can both be accepted.
+// Fork starts a task for a request. The worker starts some time after the response, so Proxmox accepts two clones to
+// one VMID.
 func (k *Kernel) Fork(r *api.Request, typ, id string, work tasks.Work) *tasks.Task {
 	return k.Tasks.Start(r.Host, typ, id, r.Who.String(), func(ctx context.Context, t *tasks.Task) error {
 		if err := k.Clock.Sleep(ctx, forkTime); err != nil {
@@ -23,10 +23,12 @@ func (k *Kernel) Fork(r *api.Request, typ, id string, work tasks.Work) *tasks.Ta
 	})
 }
 
+// TaskResponse returns the response of a call that started a task.
 func TaskResponse(t *tasks.Task) api.Response { return api.Response{Data: t.UPID.String()} }
 
-// AwaitBriefly answers null instead of a task id if the task ends within the number of seconds that the caller gave.
-func (k *Kernel) AwaitBriefly(ctx context.Context, r *api.Request, t *tasks.Task, param string) (api.Response, error) {
+// WaitForTask waits for a task for at most the number of seconds in a parameter of the request. If the task ends in
+// time, the response is its result, otherwise its UPID.
+func (k *Kernel) WaitForTask(ctx context.Context, r *api.Request, t *tasks.Task, param string) (api.Response, error) {
 	delay := r.Int(param, 0)
 	if delay <= 0 {
 		return TaskResponse(t), nil

@@ -7,37 +7,37 @@ import (
 	"slices"
 )
 
-// Version is a Proxmox release as data: everything in which the two personalities differ beyond their schema.
+// Version describes a Proxmox release: all differences between the releases that are not in their schemas.
 type Version struct {
 	Release string // "8.4"
 	Full    string // "8.4.21"
 	RepoID  string
 	QEMU    string
-	// MissingMethods are served in the other release only.
+	// MissingMethods exist only in the other release.
 	MissingMethods []string
-	// EarlyLockCheck: config writes look at digest and lock before they wait for the file lock, too.
+	// EarlyLockCheck means that config writes check digest and lock also before they wait for the file lock.
 	EarlyLockCheck bool
-	// CloneAnnounced: the clone's log starts with the new id and names every allocated volume.
+	// CloneAnnounced means that the log of a clone starts with the new VMID and contains each allocated volume.
 	CloneAnnounced bool
-	// HAGroupsMigrated: the groups endpoints refuse; rules took their place.
+	// HAGroupsMigrated means that rules replaced HA groups, and that the API of the groups always fails.
 	HAGroupsMigrated bool
-	// NetworkRows: /cluster/resources has "network" rows instead of "sdn" rows.
+	// NetworkRows means that /cluster/resources has "network" rows instead of "sdn" rows.
 	NetworkRows bool
-	// HostRows: /cluster/resources tells the HA state and the architecture of hosts.
+	// HostRows means that /cluster/resources contains the HA state and the architecture of hosts.
 	HostRows bool
-	// HostMemory: guests report memhost and pressure figures.
+	// HostMemory means that guests report memhost and pressure figures.
 	HostMemory bool
-	// BridgeErrorInTask: the start task fails with the bridge's own error instead of QEMU's exit code.
+	// BridgeErrorInTask means that a start task fails with the error of the bridge instead of the exit code of QEMU.
 	BridgeErrorInTask bool
-	// CreateChecksTags: creating a VM checks restricted tags, in the task.
+	// CreateChecksTags means that the create task checks restricted tags.
 	CreateChecksTags bool
-	// JSONLine and UploadLine are the lines of Proxmox's HTTP server that its own error texts name.
+	// JSONLine and UploadLine are the line numbers in error texts of Proxmox's HTTP server.
 	JSONLine, UploadLine int
-	// AgentPingText is how the agent's absence shows in a shutdown's log.
+	// AgentPingText is the line in the log of a shutdown if the guest agent does not answer.
 	AgentPingText string
 }
 
-// Versions are the personalities by release.
+// Versions are the simulated releases.
 var Versions = map[string]Version{
 	"8.4": {
 		Release: "8.4", Full: "8.4.21", RepoID: "2606ac85", QEMU: "9.2.0", JSONLine: 917, UploadLine: 1317,
@@ -52,4 +52,4 @@ var Versions = map[string]Version{
 	},
 }
 
-func (v Version) lacks(method string) bool { return slices.Contains(v.MissingMethods, method) }
+func (v Version) isMissing(method string) bool { return slices.Contains(v.MissingMethods, method) }

@@ -30,7 +30,7 @@ func New(k *kernel.Kernel) *Mappings {
 	return m
 }
 
-// Routes returns the handlers of the area by method.
+// Routes returns the handlers of resource mappings by method.
 func (m *Mappings) Routes() map[string]api.Handler {
 	routes := map[string]api.Handler{"GET /cluster/mapping": api.Index("name", "pci", "usb", "dir")}
 	for kind, c := range m.kinds {

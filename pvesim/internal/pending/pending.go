@@ -16,7 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// Applier applies pending changes to the config of a VM and releases the volumes that it no longer uses.
+// Applier applies pending changes to VM configs and releases volumes that are no longer used.
 type Applier struct {
 	store *storage.Store
 }
@@ -24,31 +24,33 @@ type Applier struct {
 // New returns an applier.
 func New(store *storage.Store) *Applier { return &Applier{store: store} }
 
-// hotApplied are the options that take effect on a running VM at once.
-const hotApplied = "name description tags onboot protection startup shares hookscript vmstatestorage lock cpulimit cpuunits balloon " +
+// hotPluggable are the options that take effect on a running VM immediately.
+const hotPluggable = "name description tags onboot protection startup shares hookscript vmstatestorage lock cpulimit cpuunits balloon " +
 	"autostart " + cloudinit.Options
 
-// Settle applies pending changes: all of them to a stopped VM, the hot-pluggable ones to a running VM.
-func (a *Applier) Settle(g *kernel.Guest, force bool) {
-	if !g.Running() {
-		a.apply(g, force, func(string, bool) bool { return true })
+// Apply applies pending changes: all of them if the VM is stopped, the hot-pluggable ones if it runs. The caller holds
+// the mutex.
+func (a *Applier) Apply(g *kernel.Guest, force bool) {
+	if !g.IsRunning() {
+		a.applyMatching(g, force, func(string, bool) bool { return true })
 		return
 	}
-	a.apply(g, force, func(opt string, remove bool) bool { return a.hotPlugs(g, opt, remove) })
+	a.applyMatching(g, force, func(opt string, remove bool) bool { return a.canHotPlug(g, opt, remove) })
 }
 
+// ApplyAll applies all pending changes. The caller holds the mutex.
 func (a *Applier) ApplyAll(g *kernel.Guest) {
-	a.apply(g, false, func(string, bool) bool { return true })
+	a.applyMatching(g, false, func(string, bool) bool { return true })
 }
 
-func (a *Applier) hotPlugs(g *kernel.Guest, opt string, remove bool) bool {
+func (a *Applier) canHotPlug(g *kernel.Guest, opt string, remove bool) bool {
 	base := qm.Stem(opt)
 	features := cmp.Or(g.Config.Options["hotplug"], "network,disk,usb")
 	if features == "1" {
 		features = "network,disk,usb"
 	}
 	switch {
-	case slices.Contains(strings.Fields(hotApplied), base):
+	case slices.Contains(strings.Fields(hotPluggable), base):
 		return true
 	case base == "net":
 		return strings.Contains(features, "network")
@@ -57,19 +59,20 @@ func (a *Applier) hotPlugs(g *kernel.Guest, opt string, remove bool) bool {
 	case base == "scsi" || base == "virtio":
 		return strings.Contains(features, "disk")
 	case base == "ide" || base == "sata":
-		return a.changesMedium(g, opt, remove)
+		return a.isMediumChange(g, opt, remove)
 	}
 	return false
 }
 
-// changesMedium: an existing CD drive of a running VM takes another medium, but it does not come or go.
-func (a *Applier) changesMedium(g *kernel.Guest, opt string, remove bool) bool {
+// isMediumChange reports whether a change only replaces the medium of an existing CD drive. A running VM cannot gain or
+// lose CD drives.
+func (a *Applier) isMediumChange(g *kernel.Guest, opt string, remove bool) bool {
 	old, ok := qm.ParseDrive(opt, g.Config.Options[opt])
 	changed, _ := qm.ParseDrive(opt, g.Config.Pending[opt])
 	return !remove && ok && old.IsCDROM() && changed.IsCDROM() && !changed.IsCloudInit()
 }
 
-func (a *Applier) apply(g *kernel.Guest, force bool, now func(opt string, remove bool) bool) {
+func (a *Applier) applyMatching(g *kernel.Guest, force bool, now func(opt string, remove bool) bool) {
 	c := g.Config
 	for _, opt := range slices.Sorted(maps.Keys(c.Deleted)) {
 		if !now(opt, true) {

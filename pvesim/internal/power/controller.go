@@ -1,7 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package power turns VMs on and off: start, stop, reboot and reset, what a start checks, and faults of hosts.
+// Package power starts, stops, reboots and resets VMs. It checks the requirements of a start and simulates the loss of
+// power.
 package power
 
 import (
@@ -21,15 +22,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// How long the parts of a power operation take.
+// Durations of the parts of a power operation.
 const (
-	startTime    = 600 * time.Millisecond // scope, QEMU, QMP
-	nicTime      = 300 * time.Millisecond // each NIC runs its bridge script
-	stopTime     = time.Second            // the loop that waits for QEMU's end looks once a second
+	startTime    = 600 * time.Millisecond // systemd scope, QEMU, QMP
+	nicTime      = 300 * time.Millisecond // bridge script of each NIC
+	stopTime     = time.Second            // Proxmox polls once a second
 	agentTimeout = 3 * time.Second
 )
 
-// BootFunc runs a guest until the context ends or the guest powers itself off by returning.
+// BootFunc runs a guest. It returns when the guest powers itself off or the context ends.
 type BootFunc func(ctx context.Context, in *kernel.Instance)
 
 // Controller turns VMs on and off.
@@ -43,7 +44,7 @@ type Controller struct {
 	boot    BootFunc
 }
 
-// New returns a controller whose guests boot runs, and makes it the power control of the HA manager.
+// New returns a controller that runs guests with boot. It becomes the power control of the HA manager.
 func New(
 	k *kernel.Kernel, store *storage.Store, network *sdn.Network, mappings *mapping.Mappings, manager *ha.Manager,
 	applier *pending.Applier, boot BootFunc,
@@ -56,10 +57,10 @@ func New(
 	return c
 }
 
-// On gives a VM power and boots its guest. The caller holds the mutex.
+// On powers a VM on and boots its guest. The caller holds the mutex.
 func (c *Controller) On(g *kernel.Guest) {
 	if g.PCI == nil {
-		_ = c.devices.reservePCI(g) // it runs from the beginning: whatever it finds
+		_ = c.devices.reservePCI(g) // guests of the scenario start with the devices that are available
 	}
 	ctx, cancel := context.WithCancel(c.k.Context())
 	in := kernel.NewInstance(cancel)
@@ -76,24 +77,24 @@ func (c *Controller) On(g *kernel.Guest) {
 		defer in.Finish()
 		defer cancel()
 		if before != nil {
-			<-before.Done() // after a reset the old guest is gone before the new one runs
+			<-before.Done() // after a reset, the old guest ends before the new one boots
 		}
 		c.boot(ctx, in)
 		if ctx.Err() == nil {
-			c.guestPoweredOff(in)
+			c.handleGuestExit(in)
 		}
 	})
 }
 
-// guestPoweredOff notices that a guest ended by itself.
-func (c *Controller) guestPoweredOff(in *kernel.Instance) {
+// handleGuestExit updates a VM whose guest powered itself off, and boots it if it was a reboot.
+func (c *Controller) handleGuestExit(in *kernel.Instance) {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
 	g := c.k.Guests[in.VMID]
 	if g == nil || g.Instance != in {
 		return
 	}
-	c.afterPowerOff(g)
+	c.markStopped(g)
 	if g.Rebooting {
 		g.Rebooting = false
 		c.pending.ApplyAll(g)
@@ -101,19 +102,19 @@ func (c *Controller) guestPoweredOff(in *kernel.Instance) {
 	}
 }
 
-// Off cuts the power. The caller holds the mutex.
+// Off cuts the power of a VM. The caller holds the mutex.
 func (c *Controller) Off(g *kernel.Guest) {
 	if g.Instance != nil {
 		g.Instance.Cancel()
 	}
-	c.afterPowerOff(g)
+	c.markStopped(g)
 }
 
-func (c *Controller) afterPowerOff(g *kernel.Guest) {
+func (c *Controller) markStopped(g *kernel.Guest) {
 	g.Instance, g.Paused, g.StartedAt, g.PID, g.PCI = nil, false, time.Time{}, 0, nil
 }
 
-// bootDisk is the content of the disk that the VM boots from.
+// bootDisk returns the content of the disk that the VM boots from.
 func (c *Controller) bootDisk(g *kernel.Guest) *kernel.GuestDisk {
 	for _, key := range append(qm.BootOrder(g.Config.Options["boot"]), qm.DriveKeys(g.Config.Options)...) {
 		d, ok := qm.ParseDrive(key, g.Config.Options[key])
@@ -127,7 +128,7 @@ func (c *Controller) bootDisk(g *kernel.Guest) *kernel.GuestDisk {
 	return &kernel.GuestDisk{}
 }
 
-// media reads a VM's CD drives.
+// media returns the content of a VM's CD drives.
 func (c *Controller) media(vmid int) []kernel.Medium {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
@@ -145,7 +146,7 @@ func (c *Controller) media(vmid int) []kernel.Medium {
 		if d.IsCloudInit() {
 			m.CloudInit = cloudinit.Files(c.store, g)
 		} else {
-			m.Data = c.store.Data(c.store.Volume(g.Host, d.File))
+			m.Data = c.store.FileContent(c.store.Volume(g.Host, d.File))
 		}
 		out = append(out, m)
 	}

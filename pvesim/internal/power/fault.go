@@ -11,20 +11,20 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
-// PowerOffGuest ends a running VM from inside.
+// PowerOffGuest powers a running VM off from inside.
 func (c *Controller) PowerOffGuest(vmid int) error {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
 	g := c.k.Guests[vmid]
-	if g == nil || !g.Running() {
+	if g == nil || !g.IsRunning() {
 		return api.Failf("VM %d is not running", vmid)
 	}
 	c.Off(g)
-	c.ha.Follow(vmid)
+	c.ha.Reconcile(vmid)
 	return nil
 }
 
-// SetGuestHealth makes the guest of a running VM ill or well.
+// SetGuestHealth sets the health of the guest of a running VM.
 func (c *Controller) SetGuestHealth(vmid int, health string) error {
 	if !slices.Contains([]string{kernel.Well, kernel.Sick, kernel.Hung}, health) {
 		return api.Failf("health %q is not one of %s, %s, %s", health, kernel.Well, kernel.Sick, kernel.Hung)
@@ -32,13 +32,13 @@ func (c *Controller) SetGuestHealth(vmid int, health string) error {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
 	g := c.k.Guests[vmid]
-	if g == nil || !g.Running() || g.Instance == nil {
+	if g == nil || !g.IsRunning() || g.Instance == nil {
 		return api.Failf("VM %d is not running", vmid)
 	}
 	return g.Instance.SetHealth(health)
 }
 
-// HostDown cuts a host's power: its guests and tasks end, its VMs keep their configs.
+// HostDown cuts the power of a host. Its guests and tasks end; its VMs keep their configs.
 func (c *Controller) HostDown(name, how string) error {
 	c.k.Mu.Lock()
 	h := c.k.Host(name)
@@ -48,7 +48,7 @@ func (c *Controller) HostDown(name, how string) error {
 	}
 	h.Online, h.Unreachable, h.Report = false, how, nil
 	for _, g := range c.k.Guests {
-		if g.Host == name && g.Running() {
+		if g.Host == name && g.IsRunning() {
 			c.Off(g)
 		}
 	}
@@ -57,7 +57,7 @@ func (c *Controller) HostDown(name, how string) error {
 	return nil
 }
 
-// HostUp powers a host on again. VMs with onboot start, all others stay stopped.
+// HostUp powers a host on. It starts VMs with onboot.
 func (c *Controller) HostUp(name string) error {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
@@ -67,7 +67,7 @@ func (c *Controller) HostUp(name string) error {
 	}
 	h.Online, h.BootedAt = true, time.Now()
 	for _, g := range c.k.SortedGuests() {
-		if g.Host == name && g.Type == "qemu" && !g.Running() && g.Config.On("onboot", false) && !g.Config.IsTemplate() && g.Config.Lock() == "" {
+		if g.Host == name && g.Type == "qemu" && !g.IsRunning() && g.Config.Bool("onboot", false) && !g.Config.IsTemplate() && g.Config.Lock() == "" {
 			c.On(g)
 		}
 	}

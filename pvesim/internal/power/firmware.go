@@ -14,17 +14,18 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// firmwareArgument is an argument of QEMU that hands something to the guest's firmware interface.
+// firmwareArgument is an argument of QEMU that passes a file to the fw_cfg interface of the guest.
 var firmwareArgument = regexp.MustCompile(`-fw_cfg\s+(?:name=)?([^,\s]+),(file|string)=((?:,,|[^,\s])*)`)
 
-// firmwareFiles reads what a VM's args hand to its guest, by name. A file that is not there is nil: QEMU does not start.
+// firmwareFiles returns the fw_cfg files of a VM by name. The content of files that do not exist is nil; QEMU does not
+// start with them.
 func (dv *devices) firmwareFiles(g *kernel.Guest) map[string][]byte {
 	var out map[string][]byte
 	for _, m := range firmwareArgument.FindAllStringSubmatch(g.Config.Options["args"], -1) {
-		value := strings.ReplaceAll(m[3], ",,", ",") // a comma ends a value, two are one
+		value := strings.ReplaceAll(m[3], ",,", ",") // a comma in a value is doubled
 		content := []byte(value)
 		if m[2] == "file" {
-			content = dv.store.HostFile(g.Host, value)
+			content = dv.store.ReadHostFile(g.Host, value)
 		}
 		if out == nil {
 			out = map[string][]byte{}

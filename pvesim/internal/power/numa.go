@@ -12,14 +12,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 )
 
-// maxNUMA is how many numaN options a VM can have.
+// maxNUMA is the number of numaN options.
 const maxNUMA = 8
 
-// checkNUMA is what a start finds wrong with numa, numaN and hugepages: create and config take them without a look at the
-// host or at each other.
+// checkNUMA checks numa, numaN and hugepages. Proxmox checks them at start and not when they are set.
 func (dv *devices) checkNUMA(g *kernel.Guest) error {
 	pages := g.Config.Options["hugepages"]
-	if !g.Config.On("numa", false) {
+	if !g.Config.Bool("numa", false) {
 		if pages != "" {
 			return api.Failf("numa needs to be enabled to use hugepages")
 		}
@@ -44,18 +43,18 @@ func (dv *devices) checkNUMA(g *kernel.Guest) error {
 		return api.Failf("total memory for NUMA nodes must be equal to vm static memory")
 	}
 	if !found {
-		return wholePages(memory/max(1, g.Config.Int("sockets", 1)), pages)
+		return checkHugepages(memory/max(1, g.Config.Int("sockets", 1)), pages)
 	}
 	return nil
 }
 
-// checkNUMANode looks at one numaN option and answers its memory.
+// checkNUMANode checks a numaN option and returns its memory.
 func (dv *devices) checkNUMANode(g *kernel.Guest, i int, fields map[string]string, pages string) (int64, error) {
 	memory := qm.Number(fields["memory"], 0)
 	if memory == 0 {
 		return 0, api.Failf("missing NUMA node%d memory value", i)
 	}
-	hosts := numaList(fields["hostnodes"])
+	hosts := parseNUMANodes(fields["hostnodes"])
 	for _, n := range hosts {
 		if int(n) >= max(dv.k.Host(g.Host).NUMANodes, 1) {
 			return 0, api.Failf("host NUMA node%d doesn't exist", n)
@@ -69,11 +68,11 @@ func (dv *devices) checkNUMANode(g *kernel.Guest, i int, fields map[string]strin
 	case pages != "" && len(hosts) > 1:
 		return 0, api.Failf("only 1 hostnode value allowed per numa node with hugepages")
 	}
-	return memory, wholePages(memory, pages)
+	return memory, checkHugepages(memory, pages)
 }
 
-// wholePages checks memory against the size of hugepages; "any" takes the largest that fits.
-func wholePages(memory int64, pages string) error {
+// checkHugepages checks that memory is a multiple of the hugepage size; "any" always fits.
+func checkHugepages(memory int64, pages string) error {
 	size := qm.Number(pages, 1)
 	if size > 1 && memory%size != 0 {
 		return api.Failf("Memory size %d is not a multiple of the requested hugepages size %d", memory, size)
@@ -81,8 +80,8 @@ func wholePages(memory int64, pages string) error {
 	return nil
 }
 
-// numaList reads "0", "0-1" and "0;2-3".
-func numaList(list string) []int64 {
+// parseNUMANodes parses lists such as "0", "0-1" and "0;2-3".
+func parseNUMANodes(list string) []int64 {
 	var out []int64
 	for part := range strings.SplitSeq(list, ";") {
 		first, last, ranged := strings.Cut(part, "-")

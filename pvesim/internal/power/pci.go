@@ -18,14 +18,14 @@ import (
 // maxHostPCI is the number of hostpci slots.
 const maxHostPCI = 16
 
-// devices checks and reserves what a VM needs from its host to start.
+// devices checks and reserves the resources of a host that a VM needs to start.
 type devices struct {
 	k        *kernel.Kernel
 	store    *storage.Store
 	mappings *mapping.Mappings
 }
 
-// reservePCI gives a VM that starts its devices: of a mapping the first one on its host that no running VM has.
+// reservePCI reserves the devices of a VM that starts. Of a mapping, it reserves the first free device on the host.
 func (dv *devices) reservePCI(g *kernel.Guest) error {
 	g.PCI = nil
 	for n := range maxHostPCI {
@@ -46,30 +46,30 @@ func (dv *devices) reservePCI(g *kernel.Guest) error {
 				return api.Failf("PCI device mapping not found for '%s'", id)
 			}
 		}
-		if err := dv.takePCI(g, candidates); err != nil {
+		if err := dv.reserveFirstFree(g, candidates); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// takePCI takes the first candidate that is free.
-func (dv *devices) takePCI(g *kernel.Guest, candidates []string) error {
+// reserveFirstFree reserves the first free candidate.
+func (dv *devices) reserveFirstFree(g *kernel.Guest, candidates []string) error {
 	for _, path := range candidates {
-		if dv.userOfPCI(g.Host, path) == 0 && !slices.Contains(g.PCI, path) {
+		if dv.pciOwner(g.Host, path) == 0 && !slices.Contains(g.PCI, path) {
 			g.PCI = append(g.PCI, path)
 			return nil
 		}
 	}
 	path := candidates[len(candidates)-1]
-	if owner := dv.userOfPCI(g.Host, path); owner != 0 {
+	if owner := dv.pciOwner(g.Host, path); owner != 0 {
 		return api.Failf("PCI device '%s' already in use by VMID '%d'", path, owner)
 	}
 	return api.Failf("PCI device '%s' is used twice", path)
 }
 
-// userOfPCI is the VM that runs or starts with a device; 0 where there is none.
-func (dv *devices) userOfPCI(host, path string) int {
+// pciOwner returns the VM that has reserved a device, or 0.
+func (dv *devices) pciOwner(host, path string) int {
 	for _, other := range dv.k.Guests {
 		if other.Host == host && slices.Contains(other.PCI, path) {
 			return other.VMID

@@ -12,8 +12,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 )
 
-// checkShares lets no VM start with a directory that is not mapped on its host: the config takes any name.
-func (dv *devices) checkShares(g *kernel.Guest) error {
+// checkSharedDirectories returns an error if a virtiofs directory is not mapped on the host. Proxmox does not check
+// this when the option is set.
+func (dv *devices) checkSharedDirectories(g *kernel.Guest) error {
 	for _, key := range slices.Sorted(maps.Keys(g.Config.Options)) {
 		if qm.Stem(key) != "virtiofs" {
 			continue

@@ -16,7 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// Start is the start worker.
+// Start is the worker of a start task.
 func (c *Controller) Start(ctx context.Context, t *tasks.Task, host string, vmid int, skipLock bool) error {
 	release, err := c.k.LockGuest(ctx, t, host, vmid, locks.Exclusive, 10*time.Second)
 	if err != nil {
@@ -24,8 +24,8 @@ func (c *Controller) Start(ctx context.Context, t *tasks.Task, host string, vmid
 	}
 	defer release()
 	c.k.Mu.Lock()
-	g := c.k.GuestOn(host, vmid)
-	if err := startable(g, host, vmid, skipLock); err != nil {
+	g := c.k.FindVM(host, vmid)
+	if err := checkStartable(g, host, vmid, skipLock); err != nil {
 		c.k.Mu.Unlock()
 		return err
 	}
@@ -50,21 +50,21 @@ func (c *Controller) Start(ctx context.Context, t *tasks.Task, host string, vmid
 	return nil
 }
 
-func startable(g *kernel.Guest, host string, vmid int, skipLock bool) error {
+func checkStartable(g *kernel.Guest, host string, vmid int, skipLock bool) error {
 	switch {
 	case g == nil:
-		return kernel.MissingConfig(host, vmid)
+		return kernel.MissingConfigError(host, vmid)
 	case g.Config.IsTemplate():
 		return api.Failf("you can't start a vm if it's a template")
 	case g.Config.Lock() != "" && !skipLock:
 		return api.Failf("VM is locked (%s)", g.Config.Lock())
-	case g.Running():
+	case g.IsRunning():
 		return api.Failf("VM %d already running", vmid)
 	}
 	return nil
 }
 
-// prepareStart checks what create and config accept without looking, in the order in which a start meets it.
+// prepareStart checks what Proxmox does not check before a start, in its order.
 func (c *Controller) prepareStart(t *tasks.Task, g *kernel.Guest) error {
 	if err := cloudinit.CheckSnippets(c.store, g); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (c *Controller) prepareStart(t *tasks.Task, g *kernel.Guest) error {
 	for _, check := range []func() error{
 		func() error { return c.devices.checkFirmwareFiles(t, g) },
 		func() error { return c.devices.checkNUMA(g) },
-		func() error { return c.devices.checkShares(g) },
+		func() error { return c.devices.checkSharedDirectories(g) },
 		func() error { return c.devices.reservePCI(g) },
 	} {
 		if err := check(); err != nil {
@@ -99,7 +99,7 @@ func (c *Controller) prepareStart(t *tasks.Task, g *kernel.Guest) error {
 	return nil
 }
 
-// plugNICs runs the bridge scripts: only here a missing bridge shows.
+// plugNICs runs the bridge scripts. They fail if a bridge does not exist, which Proxmox does not check earlier.
 func (c *Controller) plugNICs(t *tasks.Task, g *kernel.Guest) error {
 	for _, key := range qm.NetKeys(g.Config.Options) {
 		bridge := qm.ParseNet(g.Config.Options[key]).Opts["bridge"]

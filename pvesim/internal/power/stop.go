@@ -15,17 +15,17 @@ import (
 )
 
 type stopOptions struct {
-	ask     bool // ask the guest first
-	force   bool // then cut the power
-	timeout time.Duration
+	graceful bool // request a shutdown first
+	force    bool // cut the power after the timeout
+	timeout  time.Duration
 }
 
-// Shutdown asks the guest to shut down and cuts the power if it still runs when the timeout is over.
+// Shutdown requests the guest to shut down and cuts its power after the timeout.
 func (c *Controller) Shutdown(ctx context.Context, t *tasks.Task, r *api.Request, timeout time.Duration) error {
-	return c.stop(ctx, t, r, stopOptions{ask: true, force: true, timeout: timeout})
+	return c.stop(ctx, t, r, stopOptions{graceful: true, force: true, timeout: timeout})
 }
 
-// stop holds the VM's lock all the while it waits for the guest.
+// stop is the worker of stop and shutdown tasks. It holds the lock of the VM while it waits for the guest.
 func (c *Controller) stop(ctx context.Context, t *tasks.Task, r *api.Request, o stopOptions) error {
 	release, err := c.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
 	if err != nil {
@@ -33,16 +33,16 @@ func (c *Controller) stop(ctx context.Context, t *tasks.Task, r *api.Request, o 
 	}
 	defer release()
 	c.k.Mu.Lock()
-	g := c.k.GuestOn(r.Host, r.VMID)
+	g := c.k.FindVM(r.Host, r.VMID)
 	switch {
 	case g == nil:
 		c.k.Mu.Unlock()
-		return kernel.MissingConfig(r.Host, r.VMID)
-	case !g.Running():
+		return kernel.MissingConfigError(r.Host, r.VMID)
+	case !g.IsRunning():
 		c.pending.ApplyAll(g)
 		c.k.Mu.Unlock()
 		return nil
-	case g.Config.Lock() != "" && !r.On("skiplock"):
+	case g.Config.Lock() != "" && !r.Bool("skiplock"):
 		err := api.Failf("VM is locked (%s)", g.Config.Lock())
 		c.k.Mu.Unlock()
 		return err
@@ -50,8 +50,8 @@ func (c *Controller) stop(ctx context.Context, t *tasks.Task, r *api.Request, o 
 	in := g.Instance
 	agent := qm.AgentEnabled(g.Config.Options["agent"])
 	c.k.Mu.Unlock()
-	if o.ask {
-		down, err := c.askToShutDown(ctx, t, in, agent, o.timeout)
+	if o.graceful {
+		down, err := c.requestShutdown(ctx, t, in, agent, o.timeout)
 		if err != nil {
 			return err
 		}
@@ -67,15 +67,15 @@ func (c *Controller) stop(ctx context.Context, t *tasks.Task, r *api.Request, o 
 	}
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
-	if g.Running() {
+	if g.IsRunning() {
 		c.Off(g)
 	}
 	c.pending.ApplyAll(g)
 	return nil
 }
 
-// askToShutDown presses the ACPI button, or has the agent do it, and waits.
-func (c *Controller) askToShutDown(ctx context.Context, t *tasks.Task, in *kernel.Instance, agent bool, timeout time.Duration) (down bool, err error) {
+// requestShutdown requests the guest to shut down by ACPI or agent, and waits. It returns false after the timeout.
+func (c *Controller) requestShutdown(ctx context.Context, t *tasks.Task, in *kernel.Instance, agent bool, timeout time.Duration) (down bool, err error) {
 	if agent && in.Agent() == nil {
 		if err := c.k.Clock.Sleep(ctx, agentTimeout); err != nil {
 			return false, err
@@ -98,7 +98,7 @@ func (c *Controller) askToShutDown(ctx context.Context, t *tasks.Task, in *kerne
 func (c *Controller) IsRunning(g *kernel.Guest) bool {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
-	return g.Running()
+	return g.IsRunning()
 }
 
 func (c *Controller) reboot(ctx context.Context, t *tasks.Task, r *api.Request, timeout time.Duration) error {
@@ -108,8 +108,8 @@ func (c *Controller) reboot(ctx context.Context, t *tasks.Task, r *api.Request, 
 	}
 	defer release()
 	c.k.Mu.Lock()
-	g := c.k.GuestOn(r.Host, r.VMID)
-	if g == nil || !g.Running() {
+	g := c.k.FindVM(r.Host, r.VMID)
+	if g == nil || !g.IsRunning() {
 		c.k.Mu.Unlock()
 		return nil
 	}
@@ -117,7 +117,7 @@ func (c *Controller) reboot(ctx context.Context, t *tasks.Task, r *api.Request, 
 	g.Rebooting = true
 	agent := qm.AgentEnabled(g.Config.Options["agent"])
 	c.k.Mu.Unlock()
-	down, err := c.askToShutDown(ctx, t, in, agent, timeout)
+	down, err := c.requestShutdown(ctx, t, in, agent, timeout)
 	if err == nil && !down {
 		err = api.Failf("VM quit/powerdown failed - got timeout")
 	}
@@ -129,7 +129,7 @@ func (c *Controller) reboot(ctx context.Context, t *tasks.Task, r *api.Request, 
 	return err
 }
 
-// reset cuts the guest short and boots it again; QEMU's process stays.
+// reset ends the guest and boots it again in the same QEMU process.
 func (c *Controller) reset(g *kernel.Guest) {
 	g.Instance.Cancel()
 	c.On(g)

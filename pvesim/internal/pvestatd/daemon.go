@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pvestatd is the status daemon: what /cluster/resources shows between two of its reports.
+// Package pvestatd is the status daemon. Its last report determines what /cluster/resources shows.
 package pvestatd
 
 import (
@@ -13,10 +13,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// interval is the interval of pvestatd.
+// interval is the interval between reports.
 const interval = 10 * time.Second
 
-// Daemon reports the state of hosts, guests and storages at an interval, and renders the rows that show it.
+// Daemon reports the state of hosts, guests and storages, and renders the rows of /cluster/resources.
 type Daemon struct {
 	k     *kernel.Kernel
 	store *storage.Store
@@ -28,7 +28,7 @@ func New(k *kernel.Kernel, store *storage.Store, manager *ha.Manager) *Daemon {
 	return &Daemon{k: k, store: store, ha: manager}
 }
 
-// Run reports once, then again at each interval until the kernel is closed. It does not block.
+// Run reports immediately and then at each interval until the kernel is closed. It does not block.
 func (d *Daemon) Run() {
 	d.lockedReport()
 	d.k.Go(func() {
@@ -44,8 +44,7 @@ func (d *Daemon) lockedReport() {
 	d.report()
 }
 
-// report is one cycle of pvestatd on every host that is up: what /cluster/resources shows until the next one.
-// The caller holds the mutex.
+// report is one cycle of pvestatd on all hosts that are up. The caller holds the mutex.
 func (d *Daemon) report() {
 	used := d.store.Usages()
 	loads := d.loads()
@@ -59,7 +58,7 @@ func (d *Daemon) report() {
 			if s.Shared {
 				key = ""
 			}
-			if s.AvailableOn(h.Name) {
+			if s.IsAvailableOn(h.Name) {
 				h.Report.Storages[s.ID] = min(s.BaseUsed+used[s.ID+"|"+key], s.Size)
 			}
 		}
@@ -79,13 +78,13 @@ func (d *Daemon) guestFigures(g *kernel.Guest) kernel.GuestFigures {
 	}
 }
 
-// load is what guests use on a host.
+// load is the usage of all guests on a host.
 type load struct {
 	cpu float64
 	mem int64
 }
 
-// loads sums up the guests' use in one pass.
+// loads returns the usage by host.
 func (d *Daemon) loads() map[string]load {
 	out := map[string]load{}
 	for _, g := range d.k.Guests {
@@ -104,10 +103,10 @@ func newHostFigures(h *kernel.Host, l load) api.Row {
 	}
 }
 
-// HostFigures are the live figures of a host.
+// HostFigures returns the current figures of a host. The caller holds the mutex.
 func (d *Daemon) HostFigures(h *kernel.Host) api.Row { return newHostFigures(h, d.loads()[h.Name]) }
 
-// lastFigures are what the guest's host last reported about it.
+// lastFigures returns the last report about a guest.
 func (d *Daemon) lastFigures(g *kernel.Guest) (f kernel.GuestFigures, ok bool) {
 	h := d.k.Host(g.Host)
 	if h == nil || h.Report == nil {

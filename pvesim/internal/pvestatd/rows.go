@@ -14,8 +14,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// GuestRow is a guest in /cluster/resources: figures from pvestatd, everything else live. It is written as JSON at once;
-// see figures for why.
+// GuestRow returns the row of a guest: figures of the last report, all else current. It returns JSON because a cluster
+// can have thousands of guests. The caller holds the mutex.
 func (d *Daemon) GuestRow(g *kernel.Guest, pool string) json.RawMessage {
 	b := make([]byte, 0, 400)
 	text := func(key, v string) {
@@ -72,7 +72,7 @@ func (d *Daemon) GuestRow(g *kernel.Guest, pool string) json.RawMessage {
 	return append(b, '}')
 }
 
-// appendJSON quotes a text; plain ones need no encoder.
+// appendJSON appends a quoted string. Plain strings need no encoder.
 func appendJSON(b []byte, v string) []byte {
 	for i := range len(v) {
 		if c := v[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
@@ -88,7 +88,7 @@ func appendJSON(b []byte, v string) []byte {
 	return append(b, '"')
 }
 
-// HostRow is a host in /nodes and /cluster/resources; figures only for those who may see them.
+// HostRow returns the row of a host in /nodes and /cluster/resources, with figures if the caller can see them.
 func (d *Daemon) HostRow(h *kernel.Host, figures bool) api.Row {
 	out := api.Row{"id": "node/" + h.Name, "type": "node", "node": h.Name, "status": h.Status()}
 	if h.Online {
@@ -100,6 +100,7 @@ func (d *Daemon) HostRow(h *kernel.Host, figures bool) api.Row {
 	return out
 }
 
+// StorageRow returns the row of a storage on a host.
 func (d *Daemon) StorageRow(s *storage.Storage, h *kernel.Host) api.Row {
 	out := api.Row{
 		"id": "storage/" + h.Name + "/" + s.ID, "type": "storage", "storage": s.ID, "node": h.Name, "plugintype": s.Type,

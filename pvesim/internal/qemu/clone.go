@@ -22,7 +22,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// cloneJob is a clone after its checks.
+// cloneJob is a clone request that passed its checks.
 type cloneJob struct {
 	source, newid int
 	host, target  string
@@ -30,8 +30,8 @@ type cloneJob struct {
 	format        string
 	full          bool
 	pool          string
-	options       map[string]string // the new config, still with the source's drives
-	drives        []qm.Drive        // in the order in which they are copied
+	options       map[string]string // the new config; cloned drives are added one by one
+	drives        []qm.Drive        // in the order of cloning
 	running       bool
 }
 
@@ -45,7 +45,7 @@ func (c *cloner) postClone(_ context.Context, r *api.Request) (api.Response, err
 	return kernel.TaskResponse(t), nil
 }
 
-// checkClone runs the checks of clone. They run twice: before the answer, and in the task under the locks.
+// checkClone checks a clone request. It runs before the response and again in the task under the locks.
 func (c *cloner) checkClone(r *api.Request) (*cloneJob, error) {
 	job := &cloneJob{
 		source: r.VMID, newid: r.Int("newid", 0), host: r.Host, target: r.Params.Values["target"],
@@ -113,18 +113,18 @@ func (c *cloner) checkCloneTarget(job *cloneJob) error {
 	return nil
 }
 
-// cloneSource loads the source and settles whether the clone is linked or full.
+// cloneSource returns the config of the source and sets whether the clone is linked or full.
 func (c *cloner) cloneSource(r *api.Request, job *cloneJob) (map[string]string, error) {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
-	g := c.k.GuestOn(job.host, job.source)
+	g := c.k.FindVM(job.host, job.source)
 	if g == nil {
 		return nil, api.Failf("unable to find configuration file for VM %d on node '%s'", job.source, job.host)
 	}
 	if lock := g.Config.Lock(); lock != "" {
 		return nil, api.Failf("VM is locked (%s)", lock)
 	}
-	job.running = g.Running()
+	job.running = g.IsRunning()
 	config := g.Config.Options
 	if snap, ok := r.Value("snapname"); ok {
 		s := g.Config.Snapshot(snap)
@@ -135,7 +135,7 @@ func (c *cloner) cloneSource(r *api.Request, job *cloneJob) (map[string]string, 
 	}
 	job.full = !g.Config.IsTemplate()
 	if _, given := r.Value("full"); given {
-		job.full = r.On("full")
+		job.full = r.Bool("full")
 	}
 	for _, param := range []string{"storage", "format"} {
 		if _, given := r.Value(param); given && !job.full {
@@ -145,7 +145,8 @@ func (c *cloner) cloneSource(r *api.Request, job *cloneJob) (map[string]string, 
 	return c.cloneOptions(r, job, config), nil
 }
 
-// cloneOptions is the new VM's config: everything that the source has, root-only options too, but a new identity.
+// cloneOptions sets the config of the new VM: all options of the source, including those that only root can set, with a
+// new identity.
 func (c *cloner) cloneOptions(r *api.Request, job *cloneJob, config map[string]string) map[string]string {
 	options := map[string]string{}
 	for key, v := range config {
@@ -174,8 +175,8 @@ func (c *cloner) cloneOptions(r *api.Request, job *cloneJob, config map[string]s
 	return config
 }
 
-// checkCloneStorage demands the right to allocate on every disk's storage and tells whether all of them are shared.
-// CDs count for the second question: an ISO on local storage ties the VM to its host.
+// checkCloneStorage checks the privilege to allocate on the storage of each disk, and reports whether all storages are
+// shared. An ISO on local storage ties the VM to its host, too.
 func (c *cloner) checkCloneStorage(r *api.Request, job *cloneJob, config map[string]string) (shared bool, err error) {
 	shared = true
 	for _, key := range qm.DriveKeys(config) {
@@ -197,14 +198,14 @@ func (c *cloner) checkCloneStorage(r *api.Request, job *cloneJob, config map[str
 		if job.storage != "" {
 			id = job.storage
 		}
-		if err := c.k.Need(r, "/storage/"+id, "Datastore.AllocateSpace"); err != nil {
+		if err := c.k.Require(r, "/storage/"+id, "Datastore.AllocateSpace"); err != nil {
 			return false, err
 		}
 	}
 	return shared, nil
 }
 
-// planDrives decides for each drive how it is copied. The caller holds the mutex.
+// planDrives collects the drives to clone and checks that they can be. The caller holds the mutex.
 func (c *cloner) planDrives(job *cloneJob, config map[string]string) error {
 	for _, key := range qm.DriveKeys(config) {
 		d, ok := qm.ParseDrive(key, config[key])
@@ -223,12 +224,12 @@ func (c *cloner) planDrives(job *cloneJob, config map[string]string) error {
 	return nil
 }
 
-// clone is the worker. It holds the source's lock shared (exclusive if the source runs) and the new VM's lock
-// exclusively all the while; both wait one second only.
+// clone is the worker of a clone task. It holds the lock of the source shared (exclusively if the source runs) and the
+// lock of the new VM exclusively. Both locks have a timeout of one second.
 func (c *cloner) clone(ctx context.Context, t *tasks.Task, r *api.Request) error {
 	c.k.Mu.Lock()
 	mode := locks.Shared
-	if g := c.k.GuestOn(r.Host, r.VMID); g != nil && g.Running() {
+	if g := c.k.FindVM(r.Host, r.VMID); g != nil && g.IsRunning() {
 		mode = locks.Exclusive
 	}
 	c.k.Mu.Unlock()
@@ -246,7 +247,7 @@ func (c *cloner) clone(ctx context.Context, t *tasks.Task, r *api.Request) error
 	if err != nil {
 		return err
 	}
-	g, err := c.placeholder(job)
+	g, err := c.createPlaceholder(job)
 	if err != nil {
 		return err
 	}
@@ -258,7 +259,7 @@ func (c *cloner) clone(ctx context.Context, t *tasks.Task, r *api.Request) error
 		err = c.finishClone(ctx, job, g)
 	}
 	if err != nil {
-		if !errors.Is(context.Cause(ctx), tasks.ErrPowerLost) { // else the locked config and the volumes stay behind
+		if !errors.Is(context.Cause(ctx), tasks.ErrPowerLost) { // otherwise the locked config and the volumes remain
 			c.rollBackClone(job, made)
 		}
 		return api.Failf("clone failed: %v", err)
@@ -266,8 +267,8 @@ func (c *cloner) clone(ctx context.Context, t *tasks.Task, r *api.Request) error
 	return nil
 }
 
-// placeholder is the first state of the new VM: a lock and a comment, nothing of its identity.
-func (c *cloner) placeholder(job *cloneJob) (*kernel.Guest, error) {
+// createPlaceholder creates the new VM with a lock and a comment, without its identity.
+func (c *cloner) createPlaceholder(job *cloneJob) (*kernel.Guest, error) {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
 	if c.k.Guests[job.newid] != nil {
@@ -279,7 +280,7 @@ func (c *cloner) placeholder(job *cloneJob) (*kernel.Guest, error) {
 	return g, nil
 }
 
-// cloneDrives copies the drives in order. After each one the whole config is written, still locked.
+// cloneDrives clones the drives in order. Proxmox writes the config, still locked, after each one.
 func (c *cloner) cloneDrives(ctx context.Context, t *tasks.Task, job *cloneJob, g *kernel.Guest) (made []string, err error) {
 	for _, d := range job.drives {
 		v, err := c.cloneDrive(ctx, t, job, d)
@@ -325,7 +326,7 @@ func (c *cloner) cloneDrive(ctx context.Context, t *tasks.Task, job *cloneJob, d
 	}
 	if !job.full {
 		t.Logf("create linked clone of drive %s (%s)", d.Key, d.File)
-		return c.store.Link(ctx, t, job.host, job.newid, s, from)
+		return c.store.LinkVolume(ctx, t, job.host, job.newid, s, from)
 	}
 	t.Logf("create full clone of drive %s (%s)", d.Key, d.File)
 	format := job.format
@@ -339,8 +340,8 @@ func (c *cloner) cloneDrive(ctx context.Context, t *tasks.Task, job *cloneJob, d
 	return v, c.store.CopyVolume(ctx, t, s, from, v)
 }
 
-// finishClone writes the final config, moves it to the target host and adds it to the pool. A pool that fails now leaves
-// the config on the target.
+// finishClone writes the final config, moves it to the target host and adds the VM to the resource pool. If the last
+// step fails, the config remains on the target.
 func (c *cloner) finishClone(ctx context.Context, job *cloneJob, g *kernel.Guest) error {
 	release, err := c.k.Locks.Cluster(ctx, "firewall-vm-"+strconv.Itoa(job.newid), 10*time.Second)
 	if err != nil {
@@ -350,7 +351,7 @@ func (c *cloner) finishClone(ctx context.Context, job *cloneJob, g *kernel.Guest
 	c.k.Mu.Lock()
 	delete(job.options, "lock")
 	g.Config = qm.New(job.options)
-	c.firewall.Clone(job.source, job.newid)
+	c.firewall.CloneVM(job.source, job.newid)
 	if job.target != "" {
 		g.Host = job.target
 	}
@@ -362,10 +363,11 @@ func (c *cloner) finishClone(ctx context.Context, job *cloneJob, g *kernel.Guest
 }
 
 func (c *cloner) rollBackClone(job *cloneJob, made []string) {
-	c.store.Discard(job.host, made)
+	c.store.DiscardVolumes(job.host, made)
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
-	// The config is unlinked where it was made: one that was already moved to the target stays, without its volumes.
+	// Proxmox removes the config on the source host only. One that was moved to the target remains, without its
+	// volumes.
 	if g := c.k.Guests[job.newid]; g != nil && g.Host == job.host {
 		delete(c.k.Guests, job.newid)
 	}

@@ -17,14 +17,14 @@ import (
 func (ci *cloudInit) getCloudInit(_ context.Context, r *api.Request) (api.Response, error) {
 	ci.k.Mu.Lock()
 	defer ci.k.Mu.Unlock()
-	g := ci.k.GuestOn(r.Host, r.VMID)
+	g := ci.k.FindVM(r.Host, r.VMID)
 	if g == nil {
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
 	}
 	rows := []api.Row{}
 	for _, key := range strings.Fields("cicustom cipassword citype ciupgrade ciuser nameserver searchdomain sshkeys") {
 		if v, ok := g.Config.Options[key]; ok {
-			rows = append(rows, api.Row{"key": key, "value": ci.hide(key, v)})
+			rows = append(rows, api.Row{"key": key, "value": ci.displayValue(key, v)})
 		}
 	}
 	return api.Response{Data: rows}, nil
@@ -38,9 +38,9 @@ func (ci *cloudInit) putCloudInit(ctx context.Context, r *api.Request) (api.Resp
 	defer release()
 	ci.k.Mu.Lock()
 	defer ci.k.Mu.Unlock()
-	g := ci.k.GuestOn(r.Host, r.VMID)
+	g := ci.k.FindVM(r.Host, r.VMID)
 	if g == nil {
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
 	}
 	if lock := g.Config.Lock(); lock != "" {
 		return api.Response{}, api.Failf("VM is locked (%s)", lock)
@@ -48,13 +48,13 @@ func (ci *cloudInit) putCloudInit(ctx context.Context, r *api.Request) (api.Resp
 	return api.Response{}, cloudinit.CheckSnippets(ci.store, g)
 }
 
-// getCloudInitDump shows what Proxmox would generate; it does not read custom snippets.
+// getCloudInitDump returns generated files. Like Proxmox, it ignores custom snippets.
 func (ci *cloudInit) getCloudInitDump(_ context.Context, r *api.Request) (api.Response, error) {
 	ci.k.Mu.Lock()
 	defer ci.k.Mu.Unlock()
-	g := ci.k.GuestOn(r.Host, r.VMID)
+	g := ci.k.FindVM(r.Host, r.VMID)
 	if g == nil {
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
 	}
 	user, network := cloudinit.UserData(g), cloudinit.NetworkConfig(g)
 	files := map[string]string{"user": user, "network": network, "meta": cloudinit.MetaData(user, network)}

@@ -19,12 +19,12 @@ import (
 func (c *configs) getConfig(_ context.Context, r *api.Request) (api.Response, error) {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
-	g := c.k.GuestOn(r.Host, r.VMID)
+	g := c.k.FindVM(r.Host, r.VMID)
 	if g == nil {
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
 	}
 	options := g.Config.Merged()
-	if r.On("current") {
+	if r.Bool("current") {
 		options = g.Config.Options
 	}
 	if name, ok := r.Value("snapshot"); ok {
@@ -36,7 +36,7 @@ func (c *configs) getConfig(_ context.Context, r *api.Request) (api.Response, er
 	}
 	out := api.Row{"digest": g.Config.Digest()}
 	for k, v := range options {
-		out[k] = c.typed(k, v)
+		out[k] = c.jsonValue(k, v)
 	}
 	if _, ok := out["cipassword"]; ok {
 		out["cipassword"] = hiddenPassword
@@ -50,9 +50,9 @@ func (c *configs) getConfig(_ context.Context, r *api.Request) (api.Response, er
 func (c *configs) getPending(_ context.Context, r *api.Request) (api.Response, error) {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
-	g := c.k.GuestOn(r.Host, r.VMID)
+	g := c.k.FindVM(r.Host, r.VMID)
 	if g == nil {
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
 	}
 	keys := map[string]bool{"digest": true}
 	for k := range g.Config.Options {
@@ -68,10 +68,10 @@ func (c *configs) getPending(_ context.Context, r *api.Request) (api.Response, e
 			out["value"] = g.Config.Digest()
 		}
 		if v, ok := g.Config.Options[k]; ok {
-			out["value"] = c.hide(k, v)
+			out["value"] = c.displayValue(k, v)
 		}
 		if v, ok := g.Config.Pending[k]; ok {
-			out["pending"] = c.hide(k, v)
+			out["pending"] = c.displayValue(k, v)
 		}
 		if g.Config.Deleted[k] {
 			out["delete"] = 1
@@ -81,7 +81,7 @@ func (c *configs) getPending(_ context.Context, r *api.Request) (api.Response, e
 	return api.Response{Data: rows}, nil
 }
 
-// putConfig changes the config and answers when it is done; it may wait ten seconds for the VM's lock.
+// putConfig changes the config synchronously. It waits up to ten seconds for the lock of the VM.
 func (c *configs) putConfig(ctx context.Context, r *api.Request) (api.Response, error) {
 	u, err := c.prepareUpdate(r)
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *configs) putConfig(ctx context.Context, r *api.Request) (api.Response, 
 	return api.Response{}, c.applyUpdate(ctx, nil, r, u)
 }
 
-// postConfig does the same in a task.
+// postConfig changes the config in a task.
 func (c *configs) postConfig(ctx context.Context, r *api.Request) (api.Response, error) {
 	u, err := c.prepareUpdate(r)
 	if err != nil {
@@ -121,13 +121,13 @@ func (c *configs) postConfig(ctx context.Context, r *api.Request) (api.Response,
 		if err := c.checkState(r.Host, r.VMID, u); err != nil {
 			return err
 		}
-		t.Logf("update VM %d:%s", r.VMID, u.announcement)
+		t.Logf("update VM %d:%s", r.VMID, u.logText)
 		return c.applyUpdate(ctx, t, r, u)
 	})
-	return c.k.AwaitBriefly(ctx, r, t, "background_delay")
+	return c.k.WaitForTask(ctx, r, t, "background_delay")
 }
 
-// putUnlink detaches disks; with force it deletes them.
+// putUnlink detaches disks, and deletes them with force.
 func (c *configs) putUnlink(ctx context.Context, r *api.Request) (api.Response, error) {
 	r.Params.Values["delete"] = r.Params.Values["idlist"]
 	delete(r.Params.Values, "idlist")

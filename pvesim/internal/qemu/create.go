@@ -29,14 +29,14 @@ func (c *creator) postQemu(ctx context.Context, r *api.Request) (api.Response, e
 	if err := c.k.CheckQuorum(); err != nil {
 		return api.Response{}, err
 	}
-	options := optionsOf(r)
+	options := vmOptions(r)
 	if err := c.checkCreate(r, options); err != nil {
 		return api.Response{}, err
 	}
 	if err := c.normalize(options); err != nil {
 		return api.Response{}, err
 	}
-	if err := c.reserve(ctx, r.Host, r.VMID); err != nil {
+	if err := c.reserveVMID(ctx, r.Host, r.VMID); err != nil {
 		return api.Response{}, api.Failf("unable to create VM %d - %v", r.VMID, err)
 	}
 	t := c.k.Fork(r, "qmcreate", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
@@ -45,14 +45,14 @@ func (c *creator) postQemu(ctx context.Context, r *api.Request) (api.Response, e
 	return kernel.TaskResponse(t), nil
 }
 
-// checkCreate runs the checks of create in Proxmox's order: pool, VM, storages, options, bridges.
+// checkCreate checks a create request in the order of Proxmox: pool, VM, storages, options, bridges.
 func (c *creator) checkCreate(r *api.Request, options map[string]string) error {
 	pool := r.Params.Values["pool"]
 	if pool != "" && !c.k.Access.PoolExists(pool) {
 		return api.Denied(fmt.Sprintf("pool '%s' does not exist", pool))
 	}
 	if s, ok := r.Value("storage"); ok {
-		if err := c.k.Need(r, "/storage/"+s, "Datastore.AllocateSpace"); err != nil {
+		if err := c.k.Require(r, "/storage/"+s, "Datastore.AllocateSpace"); err != nil {
 			return err
 		}
 	}
@@ -77,8 +77,8 @@ func (c *creator) checkCreate(r *api.Request, options map[string]string) error {
 	return c.permissions.checkBridges(r, options)
 }
 
-// reserve creates the new VM's config with "lock: create", so that the VMID is taken from now on, on every host.
-func (c *creator) reserve(ctx context.Context, host string, vmid int) error {
+// reserveVMID creates the config of the new VM with "lock: create", which reserves the VMID on all hosts.
+func (c *creator) reserveVMID(ctx context.Context, host string, vmid int) error {
 	release, err := c.k.LockGuest(ctx, nil, host, vmid, locks.Exclusive, 5*time.Second)
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (c *creator) reserve(ctx context.Context, host string, vmid int) error {
 }
 
 func (c *creator) create(ctx context.Context, t *tasks.Task, r *api.Request, options map[string]string) error {
-	err := c.fillNewVM(ctx, t, r, options)
+	err := c.writeNewVM(ctx, t, r, options)
 	if errors.Is(context.Cause(ctx), tasks.ErrPowerLost) {
 		return err
 	}
@@ -113,7 +113,7 @@ func (c *creator) create(ctx context.Context, t *tasks.Task, r *api.Request, opt
 			return err
 		}
 	}
-	if r.On("start") {
+	if r.Bool("start") {
 		c.k.Fork(r, "qmstart", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
 			return c.power.Start(ctx, t, r.Host, r.VMID, false)
 		})
@@ -121,7 +121,7 @@ func (c *creator) create(ctx context.Context, t *tasks.Task, r *api.Request, opt
 	return nil
 }
 
-func (c *creator) fillNewVM(ctx context.Context, t *tasks.Task, r *api.Request, options map[string]string) error {
+func (c *creator) writeNewVM(ctx context.Context, t *tasks.Task, r *api.Request, options map[string]string) error {
 	release, err := c.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, time.Second)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (c *creator) fillNewVM(ctx context.Context, t *tasks.Task, r *api.Request, 
 	}
 	made, err := c.disks.createDisks(ctx, t, r.Host, r.VMID, options)
 	if err != nil {
-		c.store.Discard(r.Host, made)
+		c.store.DiscardVolumes(r.Host, made)
 		return err
 	}
 	if options["boot"] == "" {

@@ -29,20 +29,20 @@ func (de *destroyer) deleteQemu(_ context.Context, r *api.Request) (api.Response
 	return kernel.TaskResponse(t), nil
 }
 
-// checkDestroy runs before the answer and again in the task.
+// checkDestroy checks a destroy request. It runs before the response and again in the task.
 func (de *destroyer) checkDestroy(r *api.Request) (*kernel.Guest, error) {
 	de.k.Mu.Lock()
 	defer de.k.Mu.Unlock()
-	g := de.k.GuestOn(r.Host, r.VMID)
+	g := de.k.FindVM(r.Host, r.VMID)
 	_, managed := de.ha.State(r.VMID)
 	switch {
 	case g == nil:
-		return nil, kernel.MissingConfig(r.Host, r.VMID)
-	case g.Config.On("protection", false):
+		return nil, kernel.MissingConfigError(r.Host, r.VMID)
+	case g.Config.Bool("protection", false):
 		return nil, api.Failf("can't remove VM %d - protection mode enabled", r.VMID)
-	case managed && !r.On("purge"):
+	case managed && !r.Bool("purge"):
 		return nil, api.Failf("unable to remove VM %d - used in HA resources and purge parameter not set.", r.VMID)
-	case g.Running():
+	case g.IsRunning():
 		return nil, api.Failf("VM %d is running - destroy failed", r.VMID)
 	}
 	return g, nil
@@ -63,22 +63,22 @@ func (de *destroyer) destroy(ctx context.Context, t *tasks.Task, r *api.Request)
 		return err
 	}
 	for _, id := range volids {
-		if err := de.store.Free(ctx, t, r.Host, id); err != nil {
+		if err := de.store.FreeVolume(ctx, t, r.Host, id); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			// A volume that cannot be removed is left behind; the VM goes all the same.
+			// Proxmox removes the VM even if one of its volumes cannot be removed.
 			t.Warnf("Could not remove disk '%s', check manually: %v", id, err)
 		}
 	}
-	if r.On("destroy-unreferenced-disks") {
+	if r.Bool("destroy-unreferenced-disks") {
 		de.store.FreeUnreferenced(r.VMID)
 	}
-	de.forgetAccess(ctx, t, r.VMID)
+	de.removeAccess(ctx, t, r.VMID)
 	de.k.Mu.Lock()
 	defer de.k.Mu.Unlock()
-	de.firewall.Remove(r.VMID)
-	if r.On("purge") {
+	de.firewall.RemoveVM(r.VMID)
+	if r.Bool("purge") {
 		t.Logf("purging VM %d from related configurations..", r.VMID)
 		if de.ha.Remove(r.VMID) {
 			t.Logf("NOTE: removed VM %d from HA resource configuration.", r.VMID)
@@ -88,11 +88,11 @@ func (de *destroyer) destroy(ctx context.Context, t *tasks.Task, r *api.Request)
 	return nil
 }
 
-// markDestroyed checks the disks and turns the config into a zombie: "lock: destroyed" and nothing else.
+// markDestroyed checks the disks, reduces the config to "lock: destroyed", and returns the volumes to free.
 func (de *destroyer) markDestroyed(r *api.Request, g *kernel.Guest) (volids []string, err error) {
 	de.k.Mu.Lock()
 	defer de.k.Mu.Unlock()
-	if lock := g.Config.Lock(); lock != "" && !r.On("skiplock") {
+	if lock := g.Config.Lock(); lock != "" && !r.Bool("skiplock") {
 		return nil, api.Failf("VM is locked (%s)", lock)
 	}
 	for key, v := range g.Config.Options {
@@ -119,13 +119,13 @@ func (de *destroyer) markDestroyed(r *api.Request, g *kernel.Guest) (volids []st
 	return volids, nil
 }
 
-// forgetAccess removes ACLs and pool membership under the cluster-wide lock of user.cfg.
-func (de *destroyer) forgetAccess(ctx context.Context, t *tasks.Task, vmid int) {
+// removeAccess removes ACL entries and pool membership under the cluster-wide lock of user.cfg.
+func (de *destroyer) removeAccess(ctx context.Context, t *tasks.Task, vmid int) {
 	release, err := de.k.Locks.Cluster(ctx, "file-user_cfg", 10*time.Second)
 	if err != nil {
 		t.Warnf("access permissions cleanup for VM %d failed: %v", vmid, err)
 		return
 	}
 	defer release()
-	de.k.Access.ForgetGuest(vmid)
+	de.k.Access.RemoveGuest(vmid)
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// createDisks allocates, imports or checks the volume of every drive and writes the result back into the options.
+// createDisks allocates, imports or checks the volume of each drive and updates the options. It returns the new
+// volumes, also if it fails.
 func (ds *disks) createDisks(ctx context.Context, t *tasks.Task, host string, vmid int, options map[string]string) (made []string, err error) {
 	for _, key := range qm.DriveKeys(options) {
 		d, ok := qm.ParseDrive(key, options[key])
@@ -75,7 +76,7 @@ func (ds *disks) createDisk(ctx context.Context, t *tasks.Task, host string, vmi
 func (ds *disks) newDisk(ctx context.Context, t *tasks.Task, host string, vmid int, d qm.Drive, s *storage.Storage, gib string) (qm.Drive, string, error) {
 	format := d.Opts["format"]
 	delete(d.Opts, "format")
-	size := sizeInGiB(gib)
+	size := parseGiB(gib)
 	source := d.Opts["import-from"]
 	delete(d.Opts, "import-from")
 	var from *storage.Volume
@@ -84,7 +85,7 @@ func (ds *disks) newDisk(ctx context.Context, t *tasks.Task, host string, vmid i
 		from = ds.store.Volume(host, source)
 		ds.k.Mu.Unlock()
 		if from == nil {
-			return d, "", ds.missingSource(source)
+			return d, "", ds.missingSourceError(source)
 		}
 		ds.k.Mu.Lock()
 		size = ds.store.VirtualSize(from)
@@ -109,7 +110,7 @@ func (ds *disks) newDisk(ctx context.Context, t *tasks.Task, host string, vmid i
 	return d, v.ID(), nil
 }
 
-func (ds *disks) missingSource(volid string) error {
+func (ds *disks) missingSourceError(volid string) error {
 	ds.k.Mu.Lock()
 	defer ds.k.Mu.Unlock()
 	id, name, _ := strings.Cut(volid, ":")
@@ -119,7 +120,7 @@ func (ds *disks) missingSource(volid string) error {
 	return api.Failf("volume '%s' does not exist", volid)
 }
 
-func sizeInGiB(text string) int64 {
+func parseGiB(text string) int64 {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {
 		return 0
@@ -127,13 +128,13 @@ func sizeInGiB(text string) int64 {
 	return int64(math.Round(f * (1 << 30)))
 }
 
-// postMoveDisk copies a disk to another storage.
+// postMoveDisk moves a disk to another storage.
 func (ds *disks) postMoveDisk(_ context.Context, r *api.Request) (api.Response, error) {
 	to := r.Params.Values["storage"]
 	if r.Params.Values["target-vmid"] != "" || to == "" {
 		return api.Response{}, api.Failf("moving a disk to another VM is not part of the simulator")
 	}
-	if err := ds.k.Need(r, "/storage/"+to, "Datastore.AllocateSpace"); err != nil {
+	if err := ds.k.Require(r, "/storage/"+to, "Datastore.AllocateSpace"); err != nil {
 		return api.Response{}, err
 	}
 	return kernel.TaskResponse(ds.k.Fork(r, "qmmove", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
@@ -149,14 +150,14 @@ func (ds *disks) postMoveDisk(_ context.Context, r *api.Request) (api.Response, 
 func (ds *disks) moveDisk(ctx context.Context, t *tasks.Task, r *api.Request, to string) error {
 	key := r.Params.Values["disk"]
 	ds.k.Mu.Lock()
-	g := ds.k.GuestOn(r.Host, r.VMID)
+	g := ds.k.FindVM(r.Host, r.VMID)
 	s, err := ds.store.CheckStorage(to, r.Host)
 	var d qm.Drive
 	var from *storage.Volume
 	switch {
 	case err != nil:
 	case g == nil:
-		err = kernel.MissingConfig(r.Host, r.VMID)
+		err = kernel.MissingConfigError(r.Host, r.VMID)
 	case g.Config.Lock() != "":
 		err = api.Failf("VM is locked (%s)", g.Config.Lock())
 	case g.Config.Options[key] == "":
@@ -181,7 +182,7 @@ func (ds *disks) moveDisk(ctx context.Context, t *tasks.Task, r *api.Request, to
 		return api.Failf("storage migration failed: %v", err)
 	}
 	if err := ds.store.CopyVolume(ctx, t, s, from, v); err != nil {
-		ds.store.Discard(r.Host, []string{v.ID()})
+		ds.store.DiscardVolumes(r.Host, []string{v.ID()})
 		return api.Failf("storage migration failed: %v", err)
 	}
 	ds.k.Mu.Lock()
@@ -189,6 +190,6 @@ func (ds *disks) moveDisk(ctx context.Context, t *tasks.Task, r *api.Request, to
 	old := g.Config.Options[key]
 	d.File = v.ID()
 	g.Config.Options[key] = d.String()
-	ds.store.ReleaseDrive(g, key, old, d.String(), r.On("delete"))
+	ds.store.ReleaseDrive(g, key, old, d.String(), r.Bool("delete"))
 	return nil
 }

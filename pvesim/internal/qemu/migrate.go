@@ -16,30 +16,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-func (m *migrator) getMigrate(_ context.Context, r *api.Request) (api.Response, error) {
-	m.k.Mu.Lock()
-	defer m.k.Mu.Unlock()
-	g := m.k.GuestOn(r.Host, r.VMID)
-	if g == nil {
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
-	}
-	local := []api.Row{}
-	for _, key := range qm.DriveKeys(g.Config.Options) {
-		d, ok := qm.ParseDrive(key, g.Config.Options[key])
-		if !ok || !d.HasVolume() || m.store.Storage(d.Storage()).Shared {
-			continue
-		}
-		size, _ := qm.ParseSize(d.Opts["size"])
-		local = append(local, api.Row{"volid": d.File, "size": size, "cdrom": api.BoolInt(d.IsCDROM())})
-	}
-	return api.Response{Data: api.Row{"running": api.BoolInt(g.Running()), "local_disks": local, "local_resources": []string{}, "mapped-resources": []string{}}}, nil
-}
-
 // postMigrate moves a VM to another host.
 func (m *migrator) postMigrate(_ context.Context, r *api.Request) (api.Response, error) {
 	to := r.Params.Values["target"]
 	m.k.Mu.Lock()
-	g := m.k.GuestOn(r.Host, r.VMID)
+	g := m.k.FindVM(r.Host, r.VMID)
 	h := m.k.Host(to)
 	m.k.Mu.Unlock()
 	switch {
@@ -48,15 +29,15 @@ func (m *migrator) postMigrate(_ context.Context, r *api.Request) (api.Response,
 	case h == nil:
 		return api.Response{}, api.Failf("no such cluster node '%s'", to)
 	case g == nil:
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
-	case m.power.IsRunning(g) && !r.On("online"):
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
+	case m.power.IsRunning(g) && !r.Bool("online"):
 		return api.Response{}, api.Failf("can't migrate running VM without --online")
 	}
 	if err := m.k.CheckQuorum(); err != nil {
 		return api.Response{}, err
 	}
 	typ := "qmigrate"
-	if m.ha.Managed(r.VMID) {
+	if m.ha.IsManaged(r.VMID) {
 		typ = "hamigrate"
 	}
 	return kernel.TaskResponse(m.k.Fork(r, typ, strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
@@ -94,24 +75,12 @@ func (m *migrator) migrate(ctx context.Context, t *tasks.Task, r *api.Request, t
 	return nil
 }
 
-// migrationTime is what copying local disks and, if the VM runs, its memory takes.
-func migrationTime(g *kernel.Guest, local []*storage.Volume) time.Duration {
-	seconds := 2.0
-	for _, v := range local {
-		seconds += float64(v.Size) / float64(400<<20)
-	}
-	if g.Running() {
-		seconds += float64(g.Memory()) / float64(800<<20)
-	}
-	return time.Duration(seconds * float64(time.Second))
-}
-
-// checkMigrate finds the volumes that have to be copied. The caller holds the mutex.
+// checkMigrate returns the volumes to copy. The caller holds the mutex.
 func (m *migrator) checkMigrate(r *api.Request, to string) (*kernel.Guest, []*storage.Volume, error) {
-	g := m.k.GuestOn(r.Host, r.VMID)
+	g := m.k.FindVM(r.Host, r.VMID)
 	switch {
 	case g == nil:
-		return nil, nil, kernel.MissingConfig(r.Host, r.VMID)
+		return nil, nil, kernel.MissingConfigError(r.Host, r.VMID)
 	case g.Config.Lock() != "":
 		return nil, nil, api.Failf("VM is locked (%s)", g.Config.Lock())
 	case !m.k.Host(to).Online:
@@ -129,12 +98,43 @@ func (m *migrator) checkMigrate(r *api.Request, to string) (*kernel.Guest, []*st
 			return nil, nil, api.Failf("can't migrate '%s' - local cdrom", d.File)
 		case v.Base != "":
 			return nil, nil, api.Failf("can't migrate local disk '%s' as it's a clone of '%s:%s'", d.File, v.Storage, v.Base)
-		case g.Running() && !r.On("with-local-disks") && !d.IsCloudInit():
+		case g.IsRunning() && !r.Bool("with-local-disks") && !d.IsCloudInit():
 			return nil, nil, api.Failf("can't live migrate attached local disks without with-local-disks option")
-		case !m.store.Storage(d.Storage()).AvailableOn(to):
+		case !m.store.Storage(d.Storage()).IsAvailableOn(to):
 			return nil, nil, api.Failf("storage '%s' is not available on node '%s'", d.Storage(), to)
 		}
 		local = append(local, v)
 	}
 	return g, local, nil
+}
+
+// migrationTime returns the time to copy local disks and, if the VM runs, its memory.
+func migrationTime(g *kernel.Guest, local []*storage.Volume) time.Duration {
+	seconds := 2.0
+	for _, v := range local {
+		seconds += float64(v.Size) / float64(400<<20)
+	}
+	if g.IsRunning() {
+		seconds += float64(g.Memory()) / float64(800<<20)
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+func (m *migrator) getMigrate(_ context.Context, r *api.Request) (api.Response, error) {
+	m.k.Mu.Lock()
+	defer m.k.Mu.Unlock()
+	g := m.k.FindVM(r.Host, r.VMID)
+	if g == nil {
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
+	}
+	local := []api.Row{}
+	for _, key := range qm.DriveKeys(g.Config.Options) {
+		d, ok := qm.ParseDrive(key, g.Config.Options[key])
+		if !ok || !d.HasVolume() || m.store.Storage(d.Storage()).Shared {
+			continue
+		}
+		size, _ := qm.ParseSize(d.Opts["size"])
+		local = append(local, api.Row{"volid": d.File, "size": size, "cdrom": api.BoolInt(d.IsCDROM())})
+	}
+	return api.Response{Data: api.Row{"running": api.BoolInt(g.IsRunning()), "local_disks": local, "local_resources": []string{}, "mapped-resources": []string{}}}, nil
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 )
 
-// optionPrivileges names the privilege that changes each option of a VM. Numbered options are listed without their
-// number; options in none of the tables are reserved for root.
-var optionPrivileges = byOption(map[string]string{
+// optionPrivileges are the privileges to change options of a VM. Numbered options are listed without their number.
+// Options in no table are reserved for root.
+var optionPrivileges = indexByOption(map[string]string{
 	"VM.Config.CPU":     "cores cpu cpulimit cpuunits numa sockets vcpus smp",
 	"VM.Config.Memory":  "memory balloon shares allow-ksm",
 	"VM.Config.HWType":  "acpi hotplug kvm machine scsihw smbios1 tablet vga watchdog audio0 rng0",
@@ -26,7 +26,7 @@ var optionPrivileges = byOption(map[string]string{
 	"VM.PowerMgmt":      "freeze",
 })
 
-func byOption(byPrivilege map[string]string) map[string]string {
+func indexByOption(byPrivilege map[string]string) map[string]string {
 	out := map[string]string{}
 	for priv, options := range byPrivilege {
 		for _, o := range strings.Fields(options) {
@@ -36,38 +36,39 @@ func byOption(byPrivilege map[string]string) map[string]string {
 	return out
 }
 
-// notOptions are parameters of the config and create calls that do not end up in the config.
-var notOptions = []string{
+// nonConfigParams are parameters of config and create calls that are not stored in the config.
+var nonConfigParams = []string{
 	"node", "vmid", "digest", "delete", "revert", "force", "skiplock", "background_delay", "pool", "start", "storage", "archive",
 	"unique", "bwlimit", "live-restore", "import-working-storage", "ha-managed",
 }
 
-// optionsOf are the VM options among a request's parameters.
-func optionsOf(r *api.Request) map[string]string {
+// vmOptions returns the VM options among the parameters of a request.
+func vmOptions(r *api.Request) map[string]string {
 	out := map[string]string{}
 	for k, v := range r.Params.Values {
-		if !slices.Contains(notOptions, k) {
+		if !slices.Contains(nonConfigParams, k) {
 			out[k] = v
 		}
 	}
 	return out
 }
 
-// target is what config permissions are checked against: the VM, or the pool that it will be in.
+// target is the object of a permission check: a VM, or the resource pool that it will be in.
 type target struct {
 	vmid   int
 	pool   string
 	create bool
 }
 
-func (p *permissions) needOnVM(r *api.Request, t target, privs ...string) error {
-	if t.pool != "" && p.k.Need(r, "/pool/"+t.pool, privs...) == nil {
+// requireOnVM requires privileges on the resource pool or on the VM.
+func (p *permissions) requireOnVM(r *api.Request, t target, privs ...string) error {
+	if t.pool != "" && p.k.Require(r, "/pool/"+t.pool, privs...) == nil {
 		return nil
 	}
-	return p.k.Need(r, "/vms/"+strconv.Itoa(t.vmid), privs...)
+	return p.k.Require(r, "/vms/"+strconv.Itoa(t.vmid), privs...)
 }
 
-// checkOptions decides for every option whether the caller may set or delete it.
+// checkOptions returns an error if the caller cannot set or delete one of the options.
 func (p *permissions) checkOptions(r *api.Request, t target, options map[string]string) error {
 	if r.Who.IsRoot() {
 		return nil
@@ -90,64 +91,64 @@ func (p *permissions) checkOption(r *api.Request, t target, opt, v string) error
 		if v != "" && v != "socket" {
 			return api.Failf("only root can modify '%s' config for real devices", opt)
 		}
-		return p.needOnVM(r, t, "VM.Config.HWType")
+		return p.requireOnVM(r, t, "VM.Config.HWType")
 	case "hostpci", "usb":
 		return p.checkDevice(r, t, opt, v)
 	case "virtiofs":
-		if err := p.needOnVM(r, t, "VM.Config.Disk"); err != nil {
+		if err := p.requireOnVM(r, t, "VM.Config.Disk"); err != nil {
 			return err
 		}
 		return p.checkMappings(r, map[string]string{opt: v})
 	case "startup":
-		if err := p.needOnVM(r, t, "VM.Config.Options"); err != nil {
+		if err := p.requireOnVM(r, t, "VM.Config.Options"); err != nil {
 			return err
 		}
-		return p.k.Need(r, "/", "Sys.Modify")
+		return p.k.Require(r, "/", "Sys.Modify")
 	}
 	if priv := optionPrivileges[base]; priv != "" {
-		return p.needOnVM(r, t, priv)
+		return p.requireOnVM(r, t, priv)
 	}
 	if slices.Contains(strings.Fields(cloudinit.Options), base) {
-		if p.needOnVM(r, t, "VM.Config.Cloudinit") == nil {
+		if p.requireOnVM(r, t, "VM.Config.Cloudinit") == nil {
 			return nil
 		}
-		return p.needOnVM(r, t, "VM.Config.Network")
+		return p.requireOnVM(r, t, "VM.Config.Network")
 	}
 	return api.Failf("only root can set '%s' config", opt)
 }
 
 func (p *permissions) checkDriveOption(r *api.Request, t target, opt, v string) error {
 	if t.create {
-		return nil // only the storage's rights count then
+		return nil // only privileges on the storage count
 	}
 	d, _ := qm.ParseDrive(opt, v)
 	switch {
 	case d.IsCloudInit():
-		return p.needOnVM(r, t, "VM.Config.Cloudinit", "VM.Config.CDROM")
+		return p.requireOnVM(r, t, "VM.Config.Cloudinit", "VM.Config.CDROM")
 	case d.IsCDROM():
-		return p.needOnVM(r, t, "VM.Config.CDROM")
+		return p.requireOnVM(r, t, "VM.Config.CDROM")
 	default:
-		return p.needOnVM(r, t, "VM.Config.Disk")
+		return p.requireOnVM(r, t, "VM.Config.Disk")
 	}
 }
 
-// checkDevice lets mapped devices through; raw ones are root's.
+// checkDevice allows mapped devices. Only root can set others.
 func (p *permissions) checkDevice(r *api.Request, t target, opt, v string) error {
 	kind := map[string]string{"hostpci": "pci", "usb": "usb"}[qm.Stem(opt)]
 	mapping := qm.ParseFields(v)["mapping"]
 	if v != "" && mapping == "" && !strings.HasPrefix(v, "spice") {
 		return api.Failf("only root can set '%s' config for non-mapped devices", opt)
 	}
-	if err := p.needOnVM(r, t, "VM.Config.HWType"); err != nil {
+	if err := p.requireOnVM(r, t, "VM.Config.HWType"); err != nil {
 		return err
 	}
 	if mapping == "" {
 		return nil
 	}
-	return p.k.Need(r, "/mapping/"+kind+"/"+mapping, "Mapping.Use")
+	return p.k.Require(r, "/mapping/"+kind+"/"+mapping, "Mapping.Use")
 }
 
-// checkMappings looks whether the caller may use all mappings that a config names.
+// checkMappings returns an error if the caller cannot use a mapping in the config.
 func (p *permissions) checkMappings(r *api.Request, config map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(config)) {
 		path := ""
@@ -162,7 +163,7 @@ func (p *permissions) checkMappings(r *api.Request, config map[string]string) er
 		if path == "" || strings.HasSuffix(path, "/") {
 			continue
 		}
-		if err := p.k.Need(r, path, "Mapping.Use"); err != nil {
+		if err := p.k.Require(r, path, "Mapping.Use"); err != nil {
 			return err
 		}
 	}

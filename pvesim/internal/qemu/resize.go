@@ -18,7 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// putResize grows a disk in a task; shrinking fails there.
+// putResize grows a disk in a task. Shrinking fails in the task.
 func (rz *resizer) putResize(_ context.Context, r *api.Request) (api.Response, error) {
 	if err := api.CheckSkipLock(r); err != nil {
 		return api.Response{}, err
@@ -36,17 +36,17 @@ func (rz *resizer) putResize(_ context.Context, r *api.Request) (api.Response, e
 
 func (rz *resizer) resize(ctx context.Context, t *tasks.Task, r *api.Request) error {
 	rz.k.Mu.Lock()
-	g := rz.k.GuestOn(r.Host, r.VMID)
+	g := rz.k.FindVM(r.Host, r.VMID)
 	disk := r.Params.Values["disk"]
 	var v *storage.Volume
 	var d qm.Drive
 	err := func() error {
 		switch {
 		case g == nil:
-			return kernel.MissingConfig(r.Host, r.VMID)
+			return kernel.MissingConfigError(r.Host, r.VMID)
 		case r.Params.Values["digest"] != "" && r.Params.Values["digest"] != g.Config.Digest():
 			return api.Failf("checksum mismatch (file change by other user?)")
-		case g.Config.Lock() != "" && !r.On("skiplock"):
+		case g.Config.Lock() != "" && !r.Bool("skiplock"):
 			return api.Failf("VM is locked (%s)", g.Config.Lock())
 		case g.Config.Options[disk] == "":
 			return api.Failf("disk '%s' does not exist", disk)
@@ -64,7 +64,7 @@ func (rz *resizer) resize(ctx context.Context, t *tasks.Task, r *api.Request) er
 	if err != nil {
 		return err
 	}
-	if err := rz.k.Need(r, "/storage/"+v.Storage, "Datastore.AllocateSpace"); err != nil {
+	if err := rz.k.Require(r, "/storage/"+v.Storage, "Datastore.AllocateSpace"); err != nil {
 		return err
 	}
 	text := r.Params.Values["size"]

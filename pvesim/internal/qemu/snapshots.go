@@ -17,9 +17,9 @@ import (
 func (sn *snapshots) getSnapshots(_ context.Context, r *api.Request) (api.Response, error) {
 	sn.k.Mu.Lock()
 	defer sn.k.Mu.Unlock()
-	g := sn.k.GuestOn(r.Host, r.VMID)
+	g := sn.k.FindVM(r.Host, r.VMID)
 	if g == nil {
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
 	}
 	rows := []api.Row{}
 	for _, s := range g.Config.Snapshots {
@@ -29,7 +29,7 @@ func (sn *snapshots) getSnapshots(_ context.Context, r *api.Request) (api.Respon
 		}
 		rows = append(rows, out)
 	}
-	current := api.Row{"name": "current", "description": "You are here!", "running": api.BoolInt(g.Running()), "digest": g.Config.Digest()}
+	current := api.Row{"name": "current", "description": "You are here!", "running": api.BoolInt(g.IsRunning()), "digest": g.Config.Digest()}
 	if g.Config.Parent != "" {
 		current["parent"] = g.Config.Parent
 	}
@@ -81,7 +81,7 @@ func (sn *snapshots) postRollback(_ context.Context, r *api.Request) (api.Respon
 		if s == nil {
 			return api.Failf("snapshot '%s' does not exist", name)
 		}
-		if g.Running() {
+		if g.IsRunning() {
 			sn.power.Off(g)
 		}
 		g.Config.Options = maps.Clone(s.Options)
@@ -93,9 +93,9 @@ func (sn *snapshots) postRollback(_ context.Context, r *api.Request) (api.Respon
 func (sn *snapshots) getSnapshotConfig(_ context.Context, r *api.Request) (api.Response, error) {
 	sn.k.Mu.Lock()
 	defer sn.k.Mu.Unlock()
-	g := sn.k.GuestOn(r.Host, r.VMID)
+	g := sn.k.FindVM(r.Host, r.VMID)
 	if g == nil {
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
 	}
 	s := g.Config.Snapshot(r.Params.Values["snapname"])
 	if s == nil {
@@ -103,7 +103,7 @@ func (sn *snapshots) getSnapshotConfig(_ context.Context, r *api.Request) (api.R
 	}
 	out := api.Row{"snaptime": s.Time, "description": s.Description}
 	for k, v := range s.Options {
-		out[k] = sn.typed(k, v)
+		out[k] = sn.jsonValue(k, v)
 	}
 	return api.Response{Data: out}, nil
 }

@@ -14,12 +14,94 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 )
 
-func (sh *status) getFeature(_ context.Context, r *api.Request) (api.Response, error) {
+func (sh *statusHandlers) getQemuList(_ context.Context, r *api.Request) (api.Response, error) {
+	may := sh.k.Access.Viewer(r.Who)
 	sh.k.Mu.Lock()
 	defer sh.k.Mu.Unlock()
-	g := sh.k.GuestOn(r.Host, r.VMID)
+	rows := []api.Row{}
+	for _, g := range sh.k.SortedGuests() {
+		if g.Host == r.Host && g.Type == "qemu" && may.Has("/vms/"+strconv.Itoa(g.VMID), "VM.Audit") {
+			rows = append(rows, sh.guestStatus(g, r.Bool("full")))
+		}
+	}
+	return api.Response{Data: rows}, nil
+}
+
+func (sh *statusHandlers) getStatus(_ context.Context, r *api.Request) (api.Response, error) {
+	sh.k.Mu.Lock()
+	defer sh.k.Mu.Unlock()
+	g := sh.k.FindVM(r.Host, r.VMID)
 	if g == nil {
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
+	}
+	out := sh.guestStatus(g, true)
+	out["ha"] = sh.ha.StatusRow(g.VMID)
+	if _, hasVGA := g.Config.Options["vga"]; hasVGA {
+		out["clipboard"] = nil
+	}
+	if qm.AgentEnabled(g.Config.Options["agent"]) {
+		out["agent"] = 1
+	}
+	return api.Response{Data: out}, nil
+}
+
+// guestStatus returns the current status of a guest for the lists of its host and for status/current.
+func (sh *statusHandlers) guestStatus(g *kernel.Guest, full bool) api.Row {
+	cpu, mem := g.Load()
+	out := api.Row{
+		"vmid": g.VMID, "name": g.Name(), "status": g.Status(), "cpus": sh.k.GuestCPUs(g), "cpu": cpu, "maxmem": g.Memory(), "mem": mem,
+		"maxdisk": g.BootDiskSize(), "disk": 0, "netin": 0, "netout": 0, "uptime": g.Uptime(),
+	}
+	if g.Config.IsTemplate() {
+		out["template"] = 1
+	}
+	for _, key := range []string{"lock", "tags"} {
+		if v := g.Config.Options[key]; v != "" {
+			out[key] = v
+		}
+	}
+	for key := range g.Config.Options {
+		if strings.HasPrefix(key, "serial") {
+			out["serial"] = 1
+		}
+	}
+	if sh.k.Version.HostMemory {
+		out["memhost"] = mem
+	}
+	if g.IsRunning() {
+		out["pid"] = g.PID
+		if sh.k.Version.HostMemory {
+			for _, kind := range []string{"cpu", "io", "memory"} {
+				out["pressure"+kind+"some"], out["pressure"+kind+"full"] = 0, 0
+			}
+		}
+	}
+	if full {
+		out["qmpstatus"] = g.QMPStatus()
+		if g.IsRunning() {
+			sh.addDevices(g, out)
+		}
+	}
+	return out
+}
+
+// addDevices adds the tap devices of a running VM.
+func (sh *statusHandlers) addDevices(g *kernel.Guest, out api.Row) {
+	nics := api.Row{}
+	for _, key := range qm.NetKeys(g.Config.Options) {
+		nics[fmt.Sprintf("tap%di%s", g.VMID, strings.TrimPrefix(key, "net"))] = api.Row{"netin": 0, "netout": 0}
+	}
+	if len(nics) > 0 {
+		out["nics"] = nics
+	}
+}
+
+func (sh *statusHandlers) getFeature(_ context.Context, r *api.Request) (api.Response, error) {
+	sh.k.Mu.Lock()
+	defer sh.k.Mu.Unlock()
+	g := sh.k.FindVM(r.Host, r.VMID)
+	if g == nil {
+		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
 	}
 	has := true
 	for _, key := range qm.DriveKeys(g.Config.Options) {
@@ -42,20 +124,7 @@ func (sh *status) getFeature(_ context.Context, r *api.Request) (api.Response, e
 	return api.Response{Data: api.Row{"hasFeature": api.BoolInt(has), "nodes": hosts}}, nil
 }
 
-func (sh *status) getQemuList(_ context.Context, r *api.Request) (api.Response, error) {
-	may := sh.k.Access.Viewer(r.Who)
-	sh.k.Mu.Lock()
-	defer sh.k.Mu.Unlock()
-	rows := []api.Row{}
-	for _, g := range sh.k.SortedGuests() {
-		if g.Host == r.Host && g.Type == "qemu" && may.Has("/vms/"+strconv.Itoa(g.VMID), "VM.Audit") {
-			rows = append(rows, sh.guestStatus(g, r.On("full")))
-		}
-	}
-	return api.Response{Data: rows}, nil
-}
-
-func (sh *status) getLXCList(_ context.Context, r *api.Request) (api.Response, error) {
+func (sh *statusHandlers) getLXCList(_ context.Context, r *api.Request) (api.Response, error) {
 	may := sh.k.Access.Viewer(r.Who)
 	sh.k.Mu.Lock()
 	defer sh.k.Mu.Unlock()
@@ -70,7 +139,7 @@ func (sh *status) getLXCList(_ context.Context, r *api.Request) (api.Response, e
 	return api.Response{Data: rows}, nil
 }
 
-func (sh *status) getLXCConfig(_ context.Context, r *api.Request) (api.Response, error) {
+func (sh *statusHandlers) getLXCConfig(_ context.Context, r *api.Request) (api.Response, error) {
 	sh.k.Mu.Lock()
 	defer sh.k.Mu.Unlock()
 	g := sh.k.Guests[r.VMID]
@@ -79,76 +148,7 @@ func (sh *status) getLXCConfig(_ context.Context, r *api.Request) (api.Response,
 	}
 	out := api.Row{"digest": g.Config.Digest()}
 	for k, v := range g.Config.Options {
-		out[k] = sh.typed(k, v)
+		out[k] = sh.jsonValue(k, v)
 	}
 	return api.Response{Data: out}, nil
-}
-
-func (sh *status) getStatus(_ context.Context, r *api.Request) (api.Response, error) {
-	sh.k.Mu.Lock()
-	defer sh.k.Mu.Unlock()
-	g := sh.k.GuestOn(r.Host, r.VMID)
-	if g == nil {
-		return api.Response{}, kernel.MissingConfig(r.Host, r.VMID)
-	}
-	out := sh.guestStatus(g, true)
-	out["ha"] = sh.ha.Status(g.VMID)
-	if _, hasVGA := g.Config.Options["vga"]; hasVGA {
-		out["clipboard"] = nil
-	}
-	if qm.AgentEnabled(g.Config.Options["agent"]) {
-		out["agent"] = 1
-	}
-	return api.Response{Data: out}, nil
-}
-
-// guestStatus is a VM in the host's own list and in status/current: always live.
-func (sh *status) guestStatus(g *kernel.Guest, full bool) api.Row {
-	cpu, mem := g.Load()
-	out := api.Row{
-		"vmid": g.VMID, "name": g.Name(), "status": g.Status(), "cpus": sh.k.GuestCPUs(g), "cpu": cpu, "maxmem": g.Memory(), "mem": mem,
-		"maxdisk": g.BootDiskSize(), "disk": 0, "netin": 0, "netout": 0, "uptime": g.Uptime(),
-	}
-	if g.Config.IsTemplate() {
-		out["template"] = 1
-	}
-	for _, key := range []string{"lock", "tags"} {
-		if v := g.Config.Options[key]; v != "" {
-			out[key] = v
-		}
-	}
-	for key := range g.Config.Options {
-		if strings.HasPrefix(key, "serial") {
-			out["serial"] = 1
-		}
-	}
-	if sh.k.Version.HostMemory {
-		out["memhost"] = mem
-	}
-	if g.Running() {
-		out["pid"] = g.PID
-		if sh.k.Version.HostMemory {
-			for _, kind := range []string{"cpu", "io", "memory"} {
-				out["pressure"+kind+"some"], out["pressure"+kind+"full"] = 0, 0
-			}
-		}
-	}
-	if full {
-		out["qmpstatus"] = g.QMPStatus()
-		if g.Running() {
-			sh.addDevices(g, out)
-		}
-	}
-	return out
-}
-
-// addDevices shows the taps of a running VM.
-func (sh *status) addDevices(g *kernel.Guest, out api.Row) {
-	nics := api.Row{}
-	for _, key := range qm.NetKeys(g.Config.Options) {
-		nics[fmt.Sprintf("tap%di%s", g.VMID, strings.TrimPrefix(key, "net"))] = api.Row{"netin": 0, "netout": 0}
-	}
-	if len(nics) > 0 {
-		out["nics"] = nics
-	}
 }

@@ -16,26 +16,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// checkCreateTags reproduces a fault of 9.2: the check is handed a hash instead of the old tags and names it.
-func (p *permissions) checkCreateTags(r *api.Request, tags string) error {
-	err := p.checkTags(r, "", tags)
-	if err == nil {
-		return nil
-	}
-	p.k.Mu.Lock()
-	registered := qm.TagList(p.k.Options["registered-tags"])
-	p.k.Mu.Unlock()
-	for _, tag := range qm.TagList(tags) {
-		if slices.Contains(registered, tag) {
-			return err
-		}
-	}
-	return api.Denied("/, Sys.Modify for modifying tag 'HASH(0x5f1d2c3b4a60)'")
-}
-
 var newDisk = regexp.MustCompile(`^([^:/]+):(\d+(?:\.\d+)?)$`)
 
-// checkStorageAccess looks at every drive that a request sets: may the caller allocate there, or use that volume?
+// checkStorageAccess returns an error if the caller cannot allocate or use the volume of a drive in the options.
 func (p *permissions) checkStorageAccess(r *api.Request, vmid int, options map[string]string, def string) error {
 	for _, key := range qm.DriveKeys(options) {
 		d, ok := qm.ParseDrive(key, options[key])
@@ -43,7 +26,7 @@ func (p *permissions) checkStorageAccess(r *api.Request, vmid int, options map[s
 			continue
 		}
 		if d.File == "cdrom" {
-			if err := p.k.Need(r, "/", "Sys.Console"); err != nil {
+			if err := p.k.Require(r, "/", "Sys.Console"); err != nil {
 				return err
 			}
 			continue
@@ -74,16 +57,17 @@ func (p *permissions) checkDriveStorage(r *api.Request, vmid int, d qm.Drive, de
 	if !fresh {
 		return p.checkVolumeUse(r, vmid, s, d, v)
 	}
-	if err := p.k.Need(r, "/storage/"+id, "Datastore.AllocateSpace"); err != nil {
+	if err := p.k.Require(r, "/storage/"+id, "Datastore.AllocateSpace"); err != nil {
 		return err
 	}
-	if !s.Holds("images") {
+	if !s.HasContent("images") {
 		return api.Failf("storage '%s' does not support content-type 'images'", id)
 	}
 	return p.checkImport(r, d)
 }
 
-// checkVolumeUse: an ISO needs the right to read its storage, another VM's disk the right to change that VM.
+// checkVolumeUse returns an error if the caller cannot use an existing volume. An ISO needs read access to its storage,
+// a disk of another VM the privilege to change that VM.
 func (p *permissions) checkVolumeUse(r *api.Request, vmid int, s *storage.Storage, d qm.Drive, v *storage.Volume) error {
 	at := "/storage/" + s.ID
 	if v != nil && v.Content() == "images" && v.Owner == vmid {
@@ -93,12 +77,12 @@ func (p *permissions) checkVolumeUse(r *api.Request, vmid int, s *storage.Storag
 		return nil
 	}
 	if _, name, _ := strings.Cut(d.File, ":"); strings.HasPrefix(name, "iso/") {
-		return p.k.NeedAny(r, at, "Datastore.AllocateSpace", "Datastore.Audit")
+		return p.k.RequireAny(r, at, "Datastore.AllocateSpace", "Datastore.Audit")
 	}
 	if v != nil && v.Owner != 0 {
-		return p.k.Need(r, "/vms/"+strconv.Itoa(v.Owner), "VM.Config.Disk")
+		return p.k.Require(r, "/vms/"+strconv.Itoa(v.Owner), "VM.Config.Disk")
 	}
-	return p.k.Need(r, at, "Datastore.Allocate")
+	return p.k.Require(r, at, "Datastore.Allocate")
 }
 
 func (p *permissions) checkImport(r *api.Request, d qm.Drive) error {
@@ -121,12 +105,12 @@ func (p *permissions) checkImport(r *api.Request, d qm.Drive) error {
 		return err
 	}
 	if v != nil && v.Content() == "images" {
-		return p.k.Need(r, "/vms/"+strconv.Itoa(v.Owner), "VM.Clone")
+		return p.k.Require(r, "/vms/"+strconv.Itoa(v.Owner), "VM.Clone")
 	}
-	return p.k.NeedAny(r, "/storage/"+id, "Datastore.AllocateSpace", "Datastore.Audit")
+	return p.k.RequireAny(r, "/storage/"+id, "Datastore.AllocateSpace", "Datastore.Audit")
 }
 
-// checkBridges demands SDN.Use on every bridge, or on the bridge's VLAN if one is set.
+// checkBridges requires SDN.Use on each bridge, or on the VLAN of the bridge if one is set.
 func (p *permissions) checkBridges(r *api.Request, options map[string]string) error {
 	for _, key := range qm.NetKeys(options) {
 		n := qm.ParseNet(options[key])
@@ -138,14 +122,14 @@ func (p *permissions) checkBridges(r *api.Request, options map[string]string) er
 		if tag := n.Opts["tag"]; tag != "" {
 			at += "/" + tag
 		}
-		if err := p.k.Need(r, at, "SDN.Use"); err != nil {
+		if err := p.k.Require(r, at, "SDN.Use"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkTags holds changes of tags against the cluster's rules for tags.
+// checkTags returns an error if the caller cannot make a change of tags.
 func (p *permissions) checkTags(r *api.Request, old, changed string) error {
 	if p.k.Access.Has(r.Who, "/", "Sys.Modify") {
 		return nil
@@ -166,4 +150,22 @@ func (p *permissions) checkTags(r *api.Request, old, changed string) error {
 		}
 	}
 	return nil
+}
+
+// checkCreateTags checks the tags of a new VM. PVE 9.2 passes a hash instead of the old tags to the check, which then
+// appears in the error.
+func (p *permissions) checkCreateTags(r *api.Request, tags string) error {
+	err := p.checkTags(r, "", tags)
+	if err == nil {
+		return nil
+	}
+	p.k.Mu.Lock()
+	registered := qm.TagList(p.k.Options["registered-tags"])
+	p.k.Mu.Unlock()
+	for _, tag := range qm.TagList(tags) {
+		if slices.Contains(registered, tag) {
+			return err
+		}
+	}
+	return api.Denied("/, Sys.Modify for modifying tag 'HASH(0x5f1d2c3b4a60)'")
 }

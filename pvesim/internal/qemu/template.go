@@ -17,7 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// postTemplate makes base volumes of a VM's disks.
+// postTemplate converts a VM to a template.
 func (tm *templates) postTemplate(_ context.Context, r *api.Request) (api.Response, error) {
 	if _, err := tm.checkTemplate(r); err != nil {
 		return api.Response{}, err
@@ -34,7 +34,7 @@ func (tm *templates) postTemplate(_ context.Context, r *api.Request) (api.Respon
 		}
 		tm.k.Mu.Lock()
 		defer tm.k.Mu.Unlock()
-		return tm.makeTemplate(g)
+		return tm.convertToTemplate(g)
 	})
 	return kernel.TaskResponse(t), nil
 }
@@ -42,23 +42,23 @@ func (tm *templates) postTemplate(_ context.Context, r *api.Request) (api.Respon
 func (tm *templates) checkTemplate(r *api.Request) (*kernel.Guest, error) {
 	tm.k.Mu.Lock()
 	defer tm.k.Mu.Unlock()
-	g := tm.k.GuestOn(r.Host, r.VMID)
+	g := tm.k.FindVM(r.Host, r.VMID)
 	switch {
 	case g == nil:
-		return nil, kernel.MissingConfig(r.Host, r.VMID)
+		return nil, kernel.MissingConfigError(r.Host, r.VMID)
 	case g.Config.Lock() != "":
 		return nil, api.Failf("VM is locked (%s)", g.Config.Lock())
 	case len(g.Config.Snapshots) > 0:
 		return nil, api.Failf("unable to create template, because VM contains snapshots")
 	case g.Config.IsTemplate() && r.Params.Values["disk"] == "":
 		return nil, api.Failf("you can't convert a template to a template")
-	case g.Running():
+	case g.IsRunning():
 		return nil, api.Failf("you can't convert a VM to template if VM is running")
 	}
 	return g, nil
 }
 
-func (tm *templates) makeTemplate(g *kernel.Guest) error {
+func (tm *templates) convertToTemplate(g *kernel.Guest) error {
 	for _, key := range qm.DriveKeys(g.Config.Options) {
 		d, ok := qm.ParseDrive(key, g.Config.Options[key])
 		if !ok || d.IsCDROM() || !d.HasVolume() {

@@ -18,22 +18,22 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// update is a config write after its parameters were checked.
+// update is a config write that passed the checks of its parameters.
 type update struct {
-	set          map[string]string
-	remove       []string
-	revert       []string
-	force        bool
-	digest       string
-	skipLock     bool
-	announcement string
+	set      map[string]string
+	remove   []string
+	revert   []string
+	force    bool
+	digest   string
+	skipLock bool
+	logText  string
 }
 
-// prepareUpdate runs what Proxmox checks before it takes the VM's lock.
+// prepareUpdate runs the checks before the lock of the VM.
 func (c *configs) prepareUpdate(r *api.Request) (*update, error) {
-	u := &update{set: optionsOf(r), force: r.On("force"), digest: r.Params.Values["digest"], skipLock: r.On("skiplock")}
+	u := &update{set: vmOptions(r), force: r.Bool("force"), digest: r.Params.Values["digest"], skipLock: r.Bool("skiplock")}
 	for _, k := range slices.Sorted(maps.Keys(u.set)) {
-		u.announcement += fmt.Sprintf(" -%s %s", k, u.set[k])
+		u.logText += fmt.Sprintf(" -%s %s", k, u.set[k])
 	}
 	if u.skipLock && !r.Who.IsRoot() {
 		return nil, api.BadParam("skiplock", "Only root may use this option.")
@@ -47,7 +47,7 @@ func (c *configs) prepareUpdate(r *api.Request) (*update, error) {
 		u.set["ide2"] = v
 		delete(u.set, "cdrom")
 	}
-	if err := c.readLists(r, u); err != nil {
+	if err := c.parseLists(r, u); err != nil {
 		return nil, err
 	}
 	if len(u.set)+len(u.remove)+len(u.revert) == 0 {
@@ -56,10 +56,10 @@ func (c *configs) prepareUpdate(r *api.Request) (*update, error) {
 	return u, c.checkUpdate(r, u)
 }
 
-// readLists checks the options named in delete and revert.
-func (c *configs) readLists(r *api.Request, u *update) error {
+// parseLists parses and checks the options in delete and revert.
+func (c *configs) parseLists(r *api.Request, u *update) error {
 	for _, opt := range schema.SplitList(r.Params.Values["revert"]) {
-		if !c.optionExists(opt) {
+		if !c.hasOption(opt) {
 			return api.BadParam("revert", "unknown option '%s'", opt)
 		}
 		if _, both := u.set[opt]; both {
@@ -77,7 +77,7 @@ func (c *configs) readLists(r *api.Request, u *update) error {
 		if slices.Contains(u.revert, opt) {
 			return api.BadParam("delete", "you can't use '-delete %s' and '-revert %s' at the same time", opt, opt)
 		}
-		if !c.optionExists(opt) {
+		if !c.hasOption(opt) {
 			return api.BadParam("delete", "unknown option '%s'", opt)
 		}
 		u.remove = append(u.remove, opt)
@@ -85,8 +85,8 @@ func (c *configs) readLists(r *api.Request, u *update) error {
 	return nil
 }
 
-func (c *configs) optionExists(opt string) bool {
-	return !slices.Contains(notOptions, opt) && c.k.Schema.Method("PUT /nodes/{node}/qemu/{vmid}/config").Lookup(opt) != nil
+func (c *configs) hasOption(opt string) bool {
+	return !slices.Contains(nonConfigParams, opt) && c.k.Schema.Method("PUT /nodes/{node}/qemu/{vmid}/config").Lookup(opt) != nil
 }
 
 func (c *configs) checkUpdate(r *api.Request, u *update) error {
@@ -96,17 +96,17 @@ func (c *configs) checkUpdate(r *api.Request, u *update) error {
 	removed := map[string]string{}
 	c.k.Mu.Lock()
 	old := ""
-	if g := c.k.GuestOn(r.Host, r.VMID); g != nil {
+	if g := c.k.FindVM(r.Host, r.VMID); g != nil {
 		old = g.Config.Options["tags"]
 		for _, opt := range u.remove {
-			if qm.IsDriveKey(opt) { // the drive's kind decides which privilege its removal needs
+			if qm.IsDriveKey(opt) { // the privilege depends on the kind of drive
 				removed[opt] = g.Config.Options[opt]
 			} else {
 				removed[opt] = ""
 			}
 		}
 		for opt := range u.set {
-			if before, ok := g.Config.Options[opt]; ok && qm.IsDriveKey(opt) { // a drive that is replaced goes, too
+			if before, ok := g.Config.Options[opt]; ok && qm.IsDriveKey(opt) { // replacing a drive removes the old one
 				removed[opt] = before
 			}
 		}
@@ -130,14 +130,14 @@ func (c *configs) checkUpdate(r *api.Request, u *update) error {
 	return c.permissions.checkBridges(r, u.set)
 }
 
-// checkState looks at what only the config itself can tell: does it exist, is it the expected one, is it locked?
+// checkState returns an error if the config does not exist, has another digest, is locked, or cannot be written.
 func (c *configs) checkState(host string, vmid int, u *update) error {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
-	g := c.k.GuestOn(host, vmid)
+	g := c.k.FindVM(host, vmid)
 	switch {
 	case g == nil:
-		return kernel.MissingConfig(host, vmid)
+		return kernel.MissingConfigError(host, vmid)
 	case u.digest != "" && u.digest != g.Config.Digest():
 		return api.Failf("checksum mismatch (file change by other user?)")
 	case !u.skipLock && g.Config.Lock() != "":
@@ -146,18 +146,18 @@ func (c *configs) checkState(host string, vmid int, u *update) error {
 	return c.k.CheckWritable(configFile(host, vmid))
 }
 
-// applyUpdate writes the changes as pending and then lets them take effect as far as the VM's state allows.
+// applyUpdate stores the changes as pending and applies them as far as the state of the VM allows.
 func (c *configs) applyUpdate(ctx context.Context, t *tasks.Task, r *api.Request, u *update) error {
 	made, err := c.disks.createDisks(ctx, t, r.Host, r.VMID, u.set)
 	if err != nil {
-		c.store.Discard(r.Host, made)
+		c.store.DiscardVolumes(r.Host, made)
 		return err
 	}
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
-	g := c.k.GuestOn(r.Host, r.VMID)
+	g := c.k.FindVM(r.Host, r.VMID)
 	if g == nil {
-		return kernel.MissingConfig(r.Host, r.VMID)
+		return kernel.MissingConfigError(r.Host, r.VMID)
 	}
 	if err := checkBootOrder(g, u); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (c *configs) applyUpdate(ctx context.Context, t *tasks.Task, r *api.Request
 		return err
 	}
 	stage(g, u)
-	c.pending.Settle(g, u.force)
+	c.pending.Apply(g, u.force)
 	return nil
 }
 
@@ -198,7 +198,8 @@ func checkBalloon(g *kernel.Guest, u *update) error {
 	return nil
 }
 
-// stage puts the changes into the pending section. A new CD joins the end of the boot order, a removed drive leaves it.
+// stage adds the changes to the pending section. New CD drives are appended to the boot order, removed drives are
+// removed from it.
 func stage(g *kernel.Guest, u *update) {
 	c := g.Config
 	order := qm.BootOrder(c.Merged()["boot"])

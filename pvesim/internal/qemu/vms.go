@@ -1,103 +1,95 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package qemu serves the configs of VMs: create, clone, change, destroy, migrate, snapshots and templates. Containers
+// are only listed.
 package qemu
 
 import (
-	"fmt"
-	"maps"
-	"time"
-
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/firewall"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/ha"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/power"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/sdn"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// SetConfigLock sets or removes the "lock:" key of a VM.
-func (vms *VMs) SetConfigLock(vmid int, lock string) error {
-	vms.k.Mu.Lock()
-	defer vms.k.Mu.Unlock()
-	g := vms.k.Guests[vmid]
-	if g == nil {
-		return api.Failf("there is no VM %d", vmid)
-	}
-	if lock == "" {
-		delete(g.Config.Options, "lock")
-	} else {
-		g.Config.Options["lock"] = lock
-	}
-	return nil
+// Areas are the parts of the cluster that VMs use.
+type Areas struct {
+	Kernel   *kernel.Kernel
+	Store    *storage.Store
+	Network  *sdn.Network
+	HA       *ha.Manager
+	Firewall *firewall.Firewall
+	Pending  *pending.Applier
+	Power    *power.Controller
 }
 
-// AddGuest places a guest that runs since then, or not at all where that is zero; its drives' volumes are created as
-// they are needed.
-func (vms *VMs) AddGuest(g *kernel.Guest, since time.Time) error {
-	vms.k.Mu.Lock()
-	defer vms.k.Mu.Unlock()
-	if vms.k.Guests[g.VMID] != nil {
-		return fmt.Errorf("adding guest %d: the VMID is used twice", g.VMID)
+// Operations on VMs.
+type (
+	permissions    struct{ *env }
+	disks          struct{ *env }
+	creator        struct{ *env }
+	cloner         struct{ *env }
+	configs        struct{ *env }
+	destroyer      struct{ *env }
+	resizer        struct{ *env }
+	templates      struct{ *env }
+	migrator       struct{ *env }
+	snapshots      struct{ *env }
+	statusHandlers struct{ *env }
+	cloudInit      struct{ *env }
+)
+
+// VMs serves the API of VMs and adds guests without requests.
+type VMs struct{ *env }
+
+// New returns the VMs of a cluster.
+func New(a Areas) *VMs {
+	e := &env{
+		k: a.Kernel, store: a.Store, network: a.Network, ha: a.HA, firewall: a.Firewall, pending: a.Pending, power: a.Power,
 	}
-	if vms.k.Host(g.Host) == nil {
-		return fmt.Errorf("adding guest %d: there is no host %q", g.VMID, g.Host)
-	}
-	for _, key := range qm.DriveKeys(g.Config.Options) {
-		if err := vms.store.AdoptDrive(g, key); err != nil {
-			return fmt.Errorf("adding guest %d: %w", g.VMID, err)
-		}
-	}
-	vms.k.Guests[g.VMID] = g
-	if !since.IsZero() && g.Type == "qemu" {
-		vms.power.On(g)
-	}
-	g.StartedAt = since
-	return nil
+	e.permissions, e.disks = &permissions{e}, &disks{e}
+	return &VMs{e}
 }
 
-// MigrateGuest moves a VM at once, as an admin's migration looks from outside.
-func (vms *VMs) MigrateGuest(vmid int, to string) error {
-	vms.k.Mu.Lock()
-	defer vms.k.Mu.Unlock()
-	g := vms.k.Guests[vmid]
-	switch {
-	case g == nil:
-		return api.Failf("there is no VM %d", vmid)
-	case vms.k.Host(to) == nil:
-		return api.Failf("no such cluster node '%s'", to)
+// Routes returns the handlers of VMs by method.
+func (vms *VMs) Routes() map[string]api.Handler {
+	e := vms.env
+	sh, c, mg, sn := statusHandlers{e}, configs{e}, migrator{e}, snapshots{e}
+	ci, ds := cloudInit{e}, e.disks
+	create, clone, destroy, resize, template := creator{e}, cloner{e}, destroyer{e}, resizer{e}, templates{e}
+	const vm = " /nodes/{node}/qemu/{vmid}"
+	return map[string]api.Handler{
+		"GET /nodes/{node}/lxc":                       sh.getLXCList,
+		"GET /nodes/{node}/lxc/{vmid}/config":         sh.getLXCConfig,
+		"GET /nodes/{node}/qemu":                      sh.getQemuList,
+		"POST /nodes/{node}/qemu":                     create.postQemu,
+		"GET" + vm:                                    api.Index("subdir", "config", "pending", "status", "firewall", "agent", "snapshot"),
+		"DELETE" + vm:                                 destroy.deleteQemu,
+		"GET" + vm + "/status":                        api.Index("subdir", "current", "start", "stop", "reset", "shutdown", "suspend", "reboot"),
+		"GET" + vm + "/status/current":                sh.getStatus,
+		"GET" + vm + "/config":                        c.getConfig,
+		"PUT" + vm + "/config":                        c.putConfig,
+		"POST" + vm + "/config":                       c.postConfig,
+		"GET" + vm + "/pending":                       c.getPending,
+		"PUT" + vm + "/resize":                        resize.putResize,
+		"PUT" + vm + "/unlink":                        c.putUnlink,
+		"POST" + vm + "/clone":                        clone.postClone,
+		"POST" + vm + "/template":                     template.postTemplate,
+		"GET" + vm + "/feature":                       sh.getFeature,
+		"GET" + vm + "/migrate":                       mg.getMigrate,
+		"POST" + vm + "/migrate":                      mg.postMigrate,
+		"POST" + vm + "/move_disk":                    ds.postMoveDisk,
+		"GET" + vm + "/snapshot/{snapname}/config":    sn.getSnapshotConfig,
+		"POST" + vm + "/snapshot/{snapname}/rollback": sn.postRollback,
+		"GET" + vm + "/snapshot":                      sn.getSnapshots,
+		"POST" + vm + "/snapshot":                     sn.postSnapshot,
+		"DELETE" + vm + "/snapshot/{snapname}":        sn.deleteSnapshot,
+		"GET" + vm + "/cloudinit":                     ci.getCloudInit,
+		"PUT" + vm + "/cloudinit":                     ci.putCloudInit,
+		"GET" + vm + "/cloudinit/dump":                ci.getCloudInitDump,
 	}
-	vms.relocate(g, to)
-	return nil
-}
-
-// RestoreCopy makes a VM as restoring a backup of another one does: new VMID and volumes, but the same uuid, description,
-// tags and addresses.
-func (vms *VMs) RestoreCopy(vmid, newid int) error {
-	vms.k.Mu.Lock()
-	defer vms.k.Mu.Unlock()
-	g := vms.k.Guests[vmid]
-	switch {
-	case g == nil:
-		return api.Failf("there is no VM %d", vmid)
-	case vms.k.Guests[newid] != nil:
-		return api.Failf("VM %d already exists", newid)
-	}
-	options := maps.Clone(g.Config.Options)
-	delete(options, "lock")
-	for _, key := range qm.DriveKeys(options) {
-		d, ok := qm.ParseDrive(key, options[key])
-		v := vms.store.Volume(g.Host, d.File)
-		if !ok || v == nil || v.Content() != "images" {
-			continue
-		}
-		s := vms.store.Storage(v.Storage)
-		name := vms.store.FreeName(storage.Allocation{Host: g.Host, Storage: s, Owner: newid, Format: v.Format()})
-		if d.IsCloudInit() {
-			name = s.VolumeName(newid, "cloudinit", "qcow2")
-		}
-		vms.store.PutVolume(&storage.Volume{Storage: s.ID, Host: v.Host, Name: name, Size: v.Size, Used: v.Used, Owner: newid, Disk: v.Disk.Clone()})
-		d.File = s.ID + ":" + name
-		options[key] = d.String()
-	}
-	vms.k.Guests[newid] = &kernel.Guest{VMID: newid, Type: "qemu", Host: g.Host, Config: qm.New(options)}
-	return nil
 }

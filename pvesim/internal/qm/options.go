@@ -8,6 +8,7 @@ import (
 	"strings"
 )
 
+// AgentEnabled reports whether a value of the agent option enables the guest agent.
 func AgentEnabled(v string) bool {
 	first, _, _ := strings.Cut(v, ",")
 	return first == "1" || first == "enabled=1" || strings.Contains(v, "enabled=1")
@@ -15,7 +16,7 @@ func AgentEnabled(v string) bool {
 
 var trailingNumber = regexp.MustCompile(`\d+$`)
 
-// Stem is an option without its number; options that end in a digit of their own keep it.
+// Stem returns an option without its number. Options whose name ends in a digit keep it.
 func Stem(option string) string {
 	switch option {
 	case "smbios1", "audio0", "rng0", "efidisk0", "tpmstate0":
@@ -24,7 +25,7 @@ func Stem(option string) string {
 	return trailingNumber.ReplaceAllString(option, "")
 }
 
-// SharedDirectory is the directory mapping of a virtiofs option, whose key may be left out.
+// SharedDirectory returns the directory mapping of a virtiofs option, whose key is optional.
 func SharedDirectory(value string) string {
 	if id := ParseFields(value)["dirid"]; id != "" {
 		return id

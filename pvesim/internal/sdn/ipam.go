@@ -17,14 +17,44 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 )
 
-// subnet is what a virtual network gives addresses of, and to which MAC it gave which.
+// subnet is the subnet of a virtual network with the addresses that are assigned.
 type subnet struct {
-	prefix  netip.Prefix
-	gateway netip.Addr
-	given   map[string]netip.Addr
+	prefix   netip.Prefix
+	gateway  netip.Addr
+	assigned map[string]netip.Addr
 }
 
-// AddSubnet gives a virtual network a subnet. What does not parse is left out.
+// assign assigns the lowest free address to each MAC address without one, and releases the addresses of other MAC
+// addresses. Proxmox does so when a guest is created, changed or destroyed.
+func (s *subnet) assign(macs []string) {
+	present := map[string]bool{}
+	for _, mac := range macs {
+		present[mac] = true
+	}
+	used := map[netip.Addr]bool{s.gateway: true}
+	for mac, addr := range s.assigned {
+		if !present[mac] {
+			delete(s.assigned, mac)
+			continue
+		}
+		used[addr] = true
+	}
+	for _, mac := range macs {
+		if _, ok := s.assigned[mac]; ok {
+			continue
+		}
+		addr := s.prefix.Addr().Next()
+		for used[addr] {
+			addr = addr.Next()
+		}
+		if !s.prefix.Contains(addr.Next()) {
+			return // broadcast address, or end of the subnet
+		}
+		s.assigned[mac], used[addr] = addr, true
+	}
+}
+
+// AddSubnet sets the subnet of a virtual network. It ignores invalid subnets.
 func (nw *Network) AddSubnet(vnet, cidr, gateway string) {
 	prefix, err := netip.ParsePrefix(cidr)
 	if err != nil {
@@ -33,37 +63,24 @@ func (nw *Network) AddSubnet(vnet, cidr, gateway string) {
 	router, _ := netip.ParseAddr(gateway)
 	nw.k.Mu.Lock()
 	defer nw.k.Mu.Unlock()
-	nw.subnets[vnet] = &subnet{prefix: prefix.Masked(), gateway: router, given: map[string]netip.Addr{}}
+	nw.subnets[vnet] = &subnet{prefix: prefix.Masked(), gateway: router, assigned: map[string]netip.Addr{}}
 }
 
-// settle gives an address to every MAC that has none, the lowest free one, and takes back those of MACs that are gone.
-// Proxmox does so when a guest is made, changed or destroyed; nobody can tell the difference.
-func (s *subnet) settle(macs []string) {
-	wanted := map[string]bool{}
-	for _, mac := range macs {
-		wanted[mac] = true
+// Lease returns the address that the DHCP server of a virtual network assigns to a MAC address. The result is not valid
+// if there is no such server.
+func (nw *Network) Lease(vnet, mac string) netip.Prefix {
+	nw.k.Mu.Lock()
+	defer nw.k.Mu.Unlock()
+	s := nw.subnets[vnet]
+	if _, managed := nw.managedZone(vnet); s == nil || !managed {
+		return netip.Prefix{}
 	}
-	used := map[netip.Addr]bool{s.gateway: true}
-	for mac, addr := range s.given {
-		if !wanted[mac] {
-			delete(s.given, mac)
-			continue
-		}
-		used[addr] = true
+	nw.assignmentRows(vnet, s, func(netip.Addr) api.Row { return api.Row{} })
+	addr, ok := s.assigned[strings.ToUpper(mac)]
+	if !ok {
+		return netip.Prefix{}
 	}
-	for _, mac := range macs {
-		if _, ok := s.given[mac]; ok {
-			continue
-		}
-		addr := s.prefix.Addr().Next()
-		for used[addr] {
-			addr = addr.Next()
-		}
-		if !s.prefix.Contains(addr.Next()) {
-			return // the next one is the broadcast address, or the subnet's end
-		}
-		s.given[mac], used[addr] = addr, true
-	}
+	return netip.PrefixFrom(addr, s.prefix.Bits())
 }
 
 func (nw *Network) getIPAMs(_ context.Context, r *api.Request) (api.Response, error) {
@@ -74,7 +91,7 @@ func (nw *Network) getIPAMs(_ context.Context, r *api.Request) (api.Response, er
 	return api.Response{Data: rows}, nil
 }
 
-// getIPAMStatus lists what was given on the virtual networks of zones with IPAM and DHCP.
+// getIPAMStatus lists the assigned addresses of virtual networks in zones with IPAM and DHCP.
 func (nw *Network) getIPAMStatus(_ context.Context, r *api.Request) (api.Response, error) {
 	if r.Params.Values["ipam"] != "pve" {
 		return api.Response{}, api.Failf("Currently only PVE IPAM is supported!")
@@ -97,35 +114,20 @@ func (nw *Network) getIPAMStatus(_ context.Context, r *api.Request) (api.Respons
 			out["gateway"] = 1
 			rows = append(rows, out)
 		}
-		rows = append(rows, nw.givenOn(vnet, s, base)...)
+		rows = append(rows, nw.assignmentRows(vnet, s, base)...)
 	}
 	return api.Response{Data: rows}, nil
 }
 
-// managedZone is the zone of a virtual network, and whether Proxmox gives addresses there. The caller holds the mutex.
+// managedZone returns the zone of a virtual network, and reports whether Proxmox assigns addresses there. The caller
+// holds the mutex.
 func (nw *Network) managedZone(vnet string) (zone string, managed bool) {
 	zone = fmt.Sprint(nw.vnets.Field(vnet, "zone"))
 	return zone, nw.zones.Field(zone, "ipam") == "pve" && nw.zones.Field(zone, "dhcp") == "dnsmasq"
 }
 
-// Lease is what the DHCP server of a virtual network tells a network card; not valid where there is no such server.
-func (nw *Network) Lease(vnet, mac string) netip.Prefix {
-	nw.k.Mu.Lock()
-	defer nw.k.Mu.Unlock()
-	s := nw.subnets[vnet]
-	if _, managed := nw.managedZone(vnet); s == nil || !managed {
-		return netip.Prefix{}
-	}
-	nw.givenOn(vnet, s, func(netip.Addr) api.Row { return api.Row{} })
-	addr, ok := s.given[strings.ToUpper(mac)]
-	if !ok {
-		return netip.Prefix{}
-	}
-	return netip.PrefixFrom(addr, s.prefix.Bits())
-}
-
-// givenOn lists the guests of a virtual network with their addresses. The caller holds the mutex.
-func (nw *Network) givenOn(vnet string, s *subnet, base func(netip.Addr) api.Row) []api.Row {
+// assignmentRows returns the guests of a virtual network with their addresses. The caller holds the mutex.
+func (nw *Network) assignmentRows(vnet string, s *subnet, base func(netip.Addr) api.Row) []api.Row {
 	owners := map[string]*kernel.Guest{}
 	var macs []string
 	for _, g := range nw.k.SortedGuests() {
@@ -136,10 +138,10 @@ func (nw *Network) givenOn(vnet string, s *subnet, base func(netip.Addr) api.Row
 			}
 		}
 	}
-	s.settle(macs)
+	s.assign(macs)
 	var rows []api.Row
 	for _, mac := range macs {
-		addr, ok := s.given[mac]
+		addr, ok := s.assigned[mac]
 		if !ok {
 			continue
 		}

@@ -37,7 +37,7 @@ func New(k *kernel.Kernel) *Network {
 	}
 }
 
-// Routes returns the handlers of the area by method.
+// Routes returns the handlers of the network by method.
 func (nw *Network) Routes() map[string]api.Handler {
 	routes := map[string]api.Handler{
 		"PUT /cluster/sdn":                           nw.putSDN,
@@ -54,10 +54,10 @@ func (nw *Network) Routes() map[string]api.Handler {
 // AddZone adds an SDN zone.
 func (nw *Network) AddZone(id string, fields map[string]any) { nw.zones.Add(id, fields) }
 
-// AddVNet adds a virtual network of a zone; it can be used like a bridge.
+// AddVNet adds a virtual network, which VMs can use like a bridge.
 func (nw *Network) AddVNet(id string, fields map[string]any) { nw.vnets.Add(id, fields) }
 
-// Zones lists the SDN zones in order. The caller holds the mutex.
+// Zones returns the SDN zones in order. The caller holds the mutex.
 func (nw *Network) Zones() []string { return nw.zones.IDs() }
 
 // VNetZones returns the zone of each virtual network. The caller holds the mutex.
@@ -69,24 +69,7 @@ func (nw *Network) VNetZones() map[string]string {
 	return zones
 }
 
-// getZoneContent cannot name the zone of the plain bridges: its id is longer than the format allows.
-func (nw *Network) getZoneContent(_ context.Context, r *api.Request) (api.Response, error) {
-	return api.Response{}, api.Failf("zone '%s' does not exist", r.Params.Values["zone"])
-}
-
-// putSDN applies pending changes of the software-defined network; the simulator has none, so the task is short.
-func (nw *Network) putSDN(_ context.Context, r *api.Request) (api.Response, error) {
-	serving := nw.k.Serving()
-	if serving == nil {
-		return api.Response{}, api.Failf("no host is up")
-	}
-	r.Host = serving.Name
-	return kernel.TaskResponse(nw.k.Fork(r, "reloadnetworkall", "", func(_ context.Context, t *tasks.Task) error {
-		t.Logf("%s: reloading network config", serving.Name)
-		return nil
-	})), nil
-}
-
+// HasBridge reports whether a host has a bridge or virtual network. The caller holds the mutex.
 func (nw *Network) HasBridge(host, name string) bool {
 	for _, b := range nw.k.Host(host).Bridges {
 		if b.Name == name {
@@ -96,7 +79,7 @@ func (nw *Network) HasBridge(host, name string) bool {
 	return nw.vnets.Has(name)
 }
 
-// ZoneOf is the SDN zone of a bridge; plain bridges are in "localnetwork".
+// ZoneOf returns the SDN zone of a bridge. Bridges outside of SDN are in "localnetwork".
 func (nw *Network) ZoneOf(bridge string) string {
 	nw.k.Mu.Lock()
 	defer nw.k.Mu.Unlock()
@@ -104,4 +87,22 @@ func (nw *Network) ZoneOf(bridge string) string {
 		return fmt.Sprint(nw.vnets.Field(bridge, "zone"))
 	}
 	return "localnetwork"
+}
+
+// getZoneContent always fails: the ID of the zone "localnetwork" is longer than the format allows.
+func (nw *Network) getZoneContent(_ context.Context, r *api.Request) (api.Response, error) {
+	return api.Response{}, api.Failf("zone '%s' does not exist", r.Params.Values["zone"])
+}
+
+// putSDN starts a task that applies pending changes. The simulator has none.
+func (nw *Network) putSDN(_ context.Context, r *api.Request) (api.Response, error) {
+	serving := nw.k.ServingHost()
+	if serving == nil {
+		return api.Response{}, api.Failf("no host is up")
+	}
+	r.Host = serving.Name
+	return kernel.TaskResponse(nw.k.Fork(r, "reloadnetworkall", "", func(_ context.Context, t *tasks.Task) error {
+		t.Logf("%s: reloading network config", serving.Name)
+		return nil
+	})), nil
 }

@@ -15,53 +15,19 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// HoldStorageLock takes the lock of a storage.
-func (st *Store) HoldStorageLock(ctx context.Context, host, storage string) (release func(), err error) {
-	st.k.Mu.Lock()
-	s := st.Storage(storage)
-	st.k.Mu.Unlock()
-	if s == nil {
-		return nil, fmt.Errorf("there is no storage %s", storage)
-	}
-	return st.LockStorage(ctx, nil, host, s)
-}
+const maxFileSize = 16 << 40 // limit of ext4
 
-// Discard frees the volumes of a VM that did not come to be.
-func (st *Store) Discard(host string, volids []string) {
-	st.k.Mu.Lock()
-	defer st.k.Mu.Unlock()
-	for _, id := range volids {
-		st.RemoveVolume(host, id)
-	}
-}
-
-func (st *Store) AllocateCloudInit(ctx context.Context, t *tasks.Task, host string, s *Storage, vmid int) (*Volume, error) {
-	return st.Allocate(ctx, t, Allocation{
-		Host: host, Storage: s, Owner: vmid, name: s.VolumeName(vmid, "cloudinit", "qcow2"), Size: cloudInitSize,
-	})
-}
-
-const maxFileSize = 16 << 40 // of ext4
-
-// LockStorage takes the lock under which volumes are made and freed: a file on the host, or cluster-wide if shared.
-func (st *Store) LockStorage(ctx context.Context, t *tasks.Task, host string, s *Storage) (func(), error) {
-	if s.Shared {
-		return st.k.Locks.Cluster(ctx, "storage-"+s.ID, 10*time.Second)
-	}
-	return st.k.FileLock(ctx, t, host, "/var/lock/pve-manager/pve-storage-"+s.ID, locks.Exclusive, 10*time.Second)
-}
-
-// Allocation is a request for a new volume.
+// Allocation describes a new volume.
 type Allocation struct {
 	Host    string
 	Storage *Storage
 	Owner   int
-	Format  string // "" chooses the storage's default
-	name    string // "" chooses the lowest free disk number
+	Format  string // "" for the default of the storage
+	name    string // "" for the lowest free disk number
 	Size    int64
 }
 
-// Allocate makes a volume under the storage's lock.
+// Allocate creates a volume under the lock of the storage. The caller does not hold the mutex.
 func (st *Store) Allocate(ctx context.Context, t *tasks.Task, a Allocation) (*Volume, error) {
 	release, err := st.LockStorage(ctx, t, a.Host, a.Storage)
 	if err != nil {
@@ -92,12 +58,20 @@ func (st *Store) Allocate(ctx context.Context, t *tasks.Task, a Allocation) (*Vo
 	return v, nil
 }
 
-// checkSpace refuses what cannot fit. Thin storages promise more than they have; only a full one refuses.
+// AllocateCloudInit allocates the cloud-init drive of a VM. The caller does not hold the mutex.
+func (st *Store) AllocateCloudInit(ctx context.Context, t *tasks.Task, host string, s *Storage, vmid int) (*Volume, error) {
+	return st.Allocate(ctx, t, Allocation{
+		Host: host, Storage: s, Owner: vmid, name: s.VolumeName(vmid, "cloudinit", "qcow2"), Size: cloudInitSize,
+	})
+}
+
+// checkSpace returns an error if a volume does not fit. Thin storages can be overcommitted, so they fail only if they
+// are full.
 func (st *Store) checkSpace(a Allocation, used int64) error {
 	if a.Storage.Kind().FileBased && a.Size > maxFileSize {
 		return api.Failf("unable to create image: 'image' - qemu-img: %s: Could not resize file: File too large", a.Storage.FilePath(st.FreeName(a)))
 	}
-	free := a.Storage.Size - st.Usage(a.Storage, a.Host)
+	free := a.Storage.Size - st.usage(a.Storage, a.Host)
 	if !a.Storage.Full && used <= free {
 		return nil
 	}
@@ -112,7 +86,7 @@ func (st *Store) checkSpace(a Allocation, used int64) error {
 	}
 }
 
-// FreeName picks the lowest free "vm-ID-disk-N". The caller holds the mutex.
+// FreeName returns the lowest free "vm-ID-disk-N".
 func (st *Store) FreeName(a Allocation) string {
 	taken := map[int]bool{}
 	for _, v := range st.volumes {
@@ -150,8 +124,8 @@ func logAllocation(t *tasks.Task, s *Storage, v *Volume) {
 	}
 }
 
-// Free removes a volume under the storage's lock.
-func (st *Store) Free(ctx context.Context, t *tasks.Task, host, volid string) error {
+// FreeVolume removes a volume under the lock of the storage. The caller does not hold the mutex.
+func (st *Store) FreeVolume(ctx context.Context, t *tasks.Task, host, volid string) error {
 	st.k.Mu.Lock()
 	id, _, _ := strings.Cut(volid, ":")
 	s := st.Storage(id)
@@ -180,7 +154,16 @@ func (st *Store) Free(ctx context.Context, t *tasks.Task, host, volid string) er
 	return nil
 }
 
-// HasChildren tells whether a base volume has linked clones. LVM-thin keeps no such relation.
+// DiscardVolumes removes the volumes of a VM that could not be created. The caller does not hold the mutex.
+func (st *Store) DiscardVolumes(host string, volids []string) {
+	st.k.Mu.Lock()
+	defer st.k.Mu.Unlock()
+	for _, id := range volids {
+		st.RemoveVolume(host, id)
+	}
+}
+
+// HasChildren reports whether a base volume has linked clones. LVM-thin does not track them.
 func (st *Store) HasChildren(base *Volume) bool {
 	for _, v := range st.volumes {
 		if v.Base != "" && v.Base == base.Name && v.Storage == base.Storage && v.Host == base.Host {
@@ -188,4 +171,36 @@ func (st *Store) HasChildren(base *Volume) bool {
 		}
 	}
 	return false
+}
+
+// LockStorage acquires the lock for creating and removing volumes: a file lock on the host, or a cluster-wide lock if
+// the storage is shared. The caller does not hold the mutex.
+func (st *Store) LockStorage(ctx context.Context, t *tasks.Task, host string, s *Storage) (func(), error) {
+	if s.Shared {
+		return st.k.Locks.Cluster(ctx, "storage-"+s.ID, 10*time.Second)
+	}
+	return st.k.FileLock(ctx, t, host, "/var/lock/pve-manager/pve-storage-"+s.ID, locks.Exclusive, 10*time.Second)
+}
+
+// HoldStorageLock acquires the lock of a storage until release is called. The caller does not hold the mutex.
+func (st *Store) HoldStorageLock(ctx context.Context, host, storage string) (release func(), err error) {
+	st.k.Mu.Lock()
+	s := st.Storage(storage)
+	st.k.Mu.Unlock()
+	if s == nil {
+		return nil, fmt.Errorf("there is no storage %s", storage)
+	}
+	return st.LockStorage(ctx, nil, host, s)
+}
+
+// FreeUnreferenced removes all disks with the VMID on all storages, even those of another owner. The caller does not
+// hold the mutex.
+func (st *Store) FreeUnreferenced(vmid int) {
+	st.k.Mu.Lock()
+	defer st.k.Mu.Unlock()
+	for key, v := range st.volumes {
+		if v.Content() == "images" && v.Owner == vmid && !st.HasChildren(v) {
+			delete(st.volumes, key)
+		}
+	}
 }

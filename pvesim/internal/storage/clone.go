@@ -13,15 +13,16 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// canLink: only base volumes of storages with snapshots or backing files can have linked clones.
+// CanLink reports whether a volume can have linked clones. It must be a base volume on a storage with snapshots or
+// backing files.
 func (st *Store) CanLink(host, volid string) bool {
 	s := st.Storage(strings.SplitN(volid, ":", 2)[0])
 	v := st.Volume(host, volid)
 	return s != nil && v != nil && s.Kind().linked && strings.HasPrefix(path.Base(v.Name), "base-")
 }
 
-// Link makes a linked clone under the storage's lock.
-func (st *Store) Link(ctx context.Context, t *tasks.Task, host string, owner int, s *Storage, from *Volume) (*Volume, error) {
+// LinkVolume creates a linked clone under the lock of the storage. The caller does not hold the mutex.
+func (st *Store) LinkVolume(ctx context.Context, t *tasks.Task, host string, owner int, s *Storage, from *Volume) (*Volume, error) {
 	release, err := st.LockStorage(ctx, t, host, s)
 	if err != nil {
 		return nil, err
@@ -40,11 +41,11 @@ func (st *Store) Link(ctx context.Context, t *tasks.Task, host string, owner int
 		Storage: s.ID, Host: host, Name: st.FreeName(a), Size: from.Size, Owner: owner, Base: from.Name, Disk: from.Disk.Clone(),
 	}
 	st.PutVolume(v)
-	st.logLink(t, s, from, v)
+	st.logLinkedClone(t, s, from, v)
 	return v, nil
 }
 
-func (st *Store) logLink(t *tasks.Task, s *Storage, from, v *Volume) {
+func (st *Store) logLinkedClone(t *tasks.Task, s *Storage, from, v *Volume) {
 	if !s.Kind().FileBased {
 		if s.Type == "lvmthin" {
 			t.Logf("  Logical volume \"%s\" created.", v.Name)
@@ -61,7 +62,7 @@ func (st *Store) logLink(t *tasks.Task, s *Storage, from, v *Volume) {
 		s.FilePath(v.Name), shape, v.Size, from.Name, from.Format())
 }
 
-// CopyVolume is a full copy: it reads the whole virtual size and takes its time.
+// CopyVolume copies a volume. The duration depends on the virtual size. The caller does not hold the mutex.
 func (st *Store) CopyVolume(ctx context.Context, t *tasks.Task, s *Storage, from, to *Volume) error {
 	if st.k.Version.CloneAnnounced {
 		t.Logf("allocated target volume '%s'", to.ID())
@@ -86,7 +87,7 @@ func (st *Store) CopyVolume(ctx context.Context, t *tasks.Task, s *Storage, from
 	return nil
 }
 
-// humanSize prints a size as the copy's progress does.
+// humanSize returns a size as the progress of a copy shows it.
 func humanSize(n int64) string {
 	f, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	i := 0

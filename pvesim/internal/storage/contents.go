@@ -17,23 +17,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// mayRead decides who sees a volume: files with the storage's rights, disks with rights on their VM.
-func (ct *contents) mayRead(r *api.Request, v *Volume) bool {
-	at := "/storage/" + v.Storage
-	if ct.k.Access.Has(r.Who, at, "Datastore.Allocate") {
-		return true
-	}
-	switch v.Content() {
-	case "iso", "vztmpl", "import":
-		return ct.k.Access.HasAny(r.Who, at, "Datastore.AllocateSpace", "Datastore.Audit")
-	case "images":
-		return ct.k.Access.Has(r.Who, "/vms/"+strconv.Itoa(v.Owner), "VM.Config.Disk")
-	case "backup":
-		return ct.k.Access.Has(r.Who, at, "Datastore.AllocateSpace") && ct.k.Access.Has(r.Who, "/vms/"+strconv.Itoa(v.Owner), "VM.Backup")
-	}
-	return false
-}
-
 func (ct *contents) getContent(_ context.Context, r *api.Request) (api.Response, error) {
 	ct.k.Mu.Lock()
 	defer ct.k.Mu.Unlock()
@@ -53,11 +36,28 @@ func (ct *contents) getContent(_ context.Context, r *api.Request) (api.Response,
 		if id, ok := r.Value("vmid"); ok && id != strconv.Itoa(v.Owner) {
 			continue
 		}
-		if ct.mayRead(r, v) {
+		if ct.canRead(r, v) {
 			rows = append(rows, ct.contentRow(s, v))
 		}
 	}
 	return api.Response{Data: rows}, nil
+}
+
+// canRead reports whether the caller can see a volume. Files need privileges on the storage, disks on their VM.
+func (ct *contents) canRead(r *api.Request, v *Volume) bool {
+	at := "/storage/" + v.Storage
+	if ct.k.Access.Has(r.Who, at, "Datastore.Allocate") {
+		return true
+	}
+	switch v.Content() {
+	case "iso", "vztmpl", "import":
+		return ct.k.Access.HasAny(r.Who, at, "Datastore.AllocateSpace", "Datastore.Audit")
+	case "images":
+		return ct.k.Access.Has(r.Who, "/vms/"+strconv.Itoa(v.Owner), "VM.Config.Disk")
+	case "backup":
+		return ct.k.Access.Has(r.Who, at, "Datastore.AllocateSpace") && ct.k.Access.Has(r.Who, "/vms/"+strconv.Itoa(v.Owner), "VM.Backup")
+	}
+	return false
 }
 
 func (ct *contents) contentRow(s *Storage, v *Volume) api.Row {
@@ -76,7 +76,7 @@ func (ct *contents) contentRow(s *Storage, v *Volume) api.Row {
 	return out
 }
 
-// volid completes the short form "iso/x.iso" of the path.
+// volid returns the volume ID in the path; "iso/x.iso" is short for "local:iso/x.iso".
 func volid(r *api.Request) string {
 	v := r.Params.Values["volume"]
 	if id, ok := r.Value("storage"); ok && !strings.HasPrefix(v, id+":") && !strings.Contains(v, ":") {
@@ -97,14 +97,14 @@ func (ct *contents) getVolume(_ context.Context, r *api.Request) (api.Response, 
 	if v == nil {
 		return api.Response{}, api.Failf("volume_size_info on '%s' failed - no format", volid)
 	}
-	if !ct.mayRead(r, v) {
+	if !ct.canRead(r, v) {
 		return api.Response{}, api.Denied("/storage/" + s.ID + ", Datastore.Allocate")
 	}
 	format := v.Format()
 	if format == "iso" {
 		format = "raw"
 	}
-	// Files occupy whole blocks.
+	// Files use whole blocks.
 	used := (v.Used + 4095) / 4096 * 4096
 	return api.Response{Data: api.Row{"path": s.FilePath(v.Name), "format": format, "size": v.Size, "used": used}}, nil
 }
@@ -135,11 +135,11 @@ func (ct *contents) postContent(ctx context.Context, r *api.Request) (api.Respon
 	return api.Response{Data: v.ID()}, nil
 }
 
-// deleteVolume removes a volume in a task. That it is still in a VM's drive does not matter to Proxmox.
+// deleteVolume removes a volume in a task, even if a VM uses it.
 func (ct *contents) deleteVolume(ctx context.Context, r *api.Request) (api.Response, error) {
 	volid := volid(r)
 	storage, name, _ := strings.Cut(volid, ":")
-	if err := ct.k.Need(r, "/storage/"+storage, "Datastore.Allocate"); err != nil {
+	if err := ct.k.Require(r, "/storage/"+storage, "Datastore.Allocate"); err != nil {
 		return api.Response{}, err
 	}
 	ct.k.Mu.Lock()
@@ -157,11 +157,11 @@ func (ct *contents) deleteVolume(ctx context.Context, r *api.Request) (api.Respo
 		if v == nil {
 			t.Logf("disk image '%s' does not exist", s.FilePath(name))
 		}
-		if err := ct.Free(ctx, t, r.Host, volid); err != nil {
+		if err := ct.FreeVolume(ctx, t, r.Host, volid); err != nil {
 			return err
 		}
 		t.Logf("Removed volume '%s'", volid)
 		return nil
 	})
-	return ct.k.AwaitBriefly(ctx, r, t, "delay")
+	return ct.k.WaitForTask(ctx, r, t, "delay")
 }

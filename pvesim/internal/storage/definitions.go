@@ -15,20 +15,20 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-// getStorages lists the storages of a host with their figures.
+// getStorages lists the storages of a host with their usage.
 func (d *definitions) getStorages(_ context.Context, r *api.Request) (api.Response, error) {
 	d.k.Mu.Lock()
 	defer d.k.Mu.Unlock()
 	rows := []api.Row{}
 	for _, s := range d.storages {
-		if !s.AvailableOn(r.Host) || !d.k.Access.HasAny(r.Who, "/storage/"+s.ID, "Datastore.Audit", "Datastore.AllocateSpace") {
+		if !s.IsAvailableOn(r.Host) || !d.k.Access.HasAny(r.Who, "/storage/"+s.ID, "Datastore.Audit", "Datastore.AllocateSpace") {
 			continue
 		}
 		if only, ok := r.Value("storage"); ok && only != s.ID {
 			continue
 		}
-		wanted := schema.SplitList(r.Params.Values["content"])
-		if len(wanted) > 0 && !slices.ContainsFunc(wanted, s.Holds) {
+		requested := schema.SplitList(r.Params.Values["content"])
+		if len(requested) > 0 && !slices.ContainsFunc(requested, s.HasContent) {
 			continue
 		}
 		out := d.storageFigures(s, r.Host)
@@ -43,7 +43,7 @@ func (d *definitions) getStorages(_ context.Context, r *api.Request) (api.Respon
 }
 
 func (d *definitions) storageFigures(s *Storage, host string) api.Row {
-	used := d.Usage(s, host)
+	used := d.usage(s, host)
 	return api.Row{
 		"type": s.Type, "content": strings.Join(s.Content, ","), "enabled": 1, "active": 1, "shared": api.BoolInt(s.Shared),
 		"total": s.Size, "used": used, "avail": s.Size - used,
@@ -54,13 +54,13 @@ func (d *definitions) getStorageStatus(_ context.Context, r *api.Request) (api.R
 	d.k.Mu.Lock()
 	defer d.k.Mu.Unlock()
 	s := d.Storage(r.Params.Values["storage"])
-	if s == nil || !s.AvailableOn(r.Host) {
+	if s == nil || !s.IsAvailableOn(r.Host) {
 		return api.Response{}, api.BadParam("storage", "No such storage.")
 	}
 	return api.Response{Data: d.storageFigures(s, r.Host)}, nil
 }
 
-// definition is a storage as storage.cfg describes it.
+// definition returns a storage as storage.cfg defines it.
 func (d *definitions) definition(s *Storage) api.Row {
 	out := api.Row{"storage": s.ID, "type": s.Type, "content": strings.Join(s.Content, ","), "digest": d.storageDigest()}
 	if s.Path != "" {
@@ -125,11 +125,11 @@ func (d *definitions) postDefinition(_ context.Context, r *api.Request) (api.Res
 	switch {
 	case exists:
 		return api.Response{}, api.Failf("create storage failed: storage ID '%s' already defined", id)
-	case !KnownStorageType(typ):
+	case !IsKnownType(typ):
 		return api.Response{}, api.Failf("create storage failed: the simulator has no storage type '%s'", typ)
 	}
 	s := &Storage{
-		ID: id, Type: typ, Path: r.Params.Values["path"], Shared: r.On("shared"), Size: 100 << 30,
+		ID: id, Type: typ, Path: r.Params.Values["path"], Shared: r.Bool("shared"), Size: 100 << 30,
 		Content: schema.SplitList(r.Params.Values["content"]), Hosts: schema.SplitList(r.Params.Values["nodes"]),
 	}
 	d.AddStorage(s)
@@ -147,7 +147,7 @@ func (d *definitions) putDefinition(_ context.Context, r *api.Request) (api.Resp
 		s.Content = strings.FieldsFunc(v, func(c rune) bool { return c == ',' || c == ' ' })
 	}
 	if _, ok := r.Value("disable"); ok {
-		s.Disabled = r.On("disable")
+		s.Disabled = r.Bool("disable")
 	}
 	return api.Response{Data: api.Row{"storage": s.ID, "type": s.Type}}, nil
 }

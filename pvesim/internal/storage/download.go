@@ -21,7 +21,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// maxFile bounds what the simulator keeps of a downloaded image in memory.
+// maxFile is the maximum size of a downloaded image.
 const maxFile = 2 << 30
 
 func (f *files) postDownload(_ context.Context, r *api.Request) (api.Response, error) {
@@ -45,14 +45,14 @@ func (f *files) download(ctx context.Context, t *tasks.Task, r *api.Request, s *
 	t.Logf("downloading %s to %s", source, target)
 	f.k.Mu.Lock()
 	old := f.Volume(r.Host, s.ID+":"+name)
-	oldData := f.Data(old)
+	oldData := f.FileContent(old)
 	f.k.Mu.Unlock()
 	want, checked := r.Value("checksum")
 	if old != nil {
 		if !checked {
 			return api.Failf("refusing to override existing file '%s'", target)
 		}
-		if err := verify(t, r.Params.Values["checksum-algorithm"], oldData, want); err != nil {
+		if err := verifyChecksum(t, r.Params.Values["checksum-algorithm"], oldData, want); err != nil {
 			return api.Failf("mismatching file hash for '%s' - %v", target, err)
 		}
 		t.Logf("file already exists, no need to download")
@@ -63,7 +63,7 @@ func (f *files) download(ctx context.Context, t *tasks.Task, r *api.Request, s *
 		return err
 	}
 	if checked {
-		if err := verify(t, r.Params.Values["checksum-algorithm"], data, want); err != nil {
+		if err := verifyChecksum(t, r.Params.Values["checksum-algorithm"], data, want); err != nil {
 			return err
 		}
 	}
@@ -72,10 +72,10 @@ func (f *files) download(ctx context.Context, t *tasks.Task, r *api.Request, s *
 	return nil
 }
 
-// fetchJob is a download after its checks.
+// fetchJob is a download that passed its checks.
 type fetchJob struct{ source, target string }
 
-// fetch downloads for real and writes the lines that wget prints.
+// fetch downloads a file from its URL and logs the output of wget.
 func (f *files) fetch(ctx context.Context, t *tasks.Task, host string, s *Storage, job fetchJob) ([]byte, error) {
 	t.Logf("--%s--  %s", f.k.Clock.Now().Format(time.DateTime), job.source)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, job.source, nil)
@@ -84,7 +84,7 @@ func (f *files) fetch(ctx context.Context, t *tasks.Task, host string, s *Storag
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, api.Failf("download failed: Connecting to %s... failed: %s.", req.URL.Host, connectError(err))
+		return nil, api.Failf("download failed: Connecting to %s... failed: %s.", req.URL.Host, connectErrorText(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	t.Logf("Connecting to %s... connected.", req.URL.Host)
@@ -98,10 +98,10 @@ func (f *files) fetch(ctx context.Context, t *tasks.Task, host string, s *Storag
 		return nil, api.Failf("download failed: exit code 4")
 	}
 	temporary := fmt.Sprintf("%s.tmp_dwnl.%d", job.target, t.UPID.PID)
-	t.Logf("Length: %d (%s) [%s]", len(data), short(len(data)), cmp.Or(resp.Header.Get("Content-Type"), "application/octet-stream"))
+	t.Logf("Length: %d (%s) [%s]", len(data), formatWgetSize(len(data)), cmp.Or(resp.Header.Get("Content-Type"), "application/octet-stream"))
 	t.Logf("Saving to: '%s'", temporary)
 	f.k.Mu.Lock()
-	full := s.Full || int64(len(data)) > s.Size-f.Usage(s, host)
+	full := s.Full || int64(len(data)) > s.Size-f.usage(s, host)
 	f.k.Mu.Unlock()
 	if full {
 		t.Logf("Cannot write to '%s' (No space left on device).", temporary)
@@ -114,14 +114,14 @@ func (f *files) fetch(ctx context.Context, t *tasks.Task, host string, s *Storag
 	return data, nil
 }
 
-// wget prints a dot per MiB, 8 in a row, 32 to a line; a line is in the log when it is complete.
+// wget prints a dot per MiB, 8 in a group, 32 in a line. The log contains complete lines.
 const (
 	dotBytes  = 1 << 20
 	rowDots   = 8
 	lineBytes = 32 * dotBytes
 )
 
-// transfer takes the time that the host's line to the world needs, and logs the progress.
+// transfer waits as long as the download takes at the bandwidth of the host, and logs the progress.
 func (f *files) transfer(ctx context.Context, t *tasks.Task, host string, size int) error {
 	f.k.Mu.Lock()
 	rate := f.k.Host(host).DownloadRate
@@ -138,12 +138,12 @@ func (f *files) transfer(ctx context.Context, t *tasks.Task, host string, size i
 		if size > 0 {
 			percent = end * 100 / size
 		}
-		t.Logf("%6dK %-35s %3d%%  500M=0s", start>>10, dots((end-start)/dotBytes), percent)
+		t.Logf("%6dK %-35s %3d%%  500M=0s", start>>10, progressDots((end-start)/dotBytes), percent)
 	}
 	return nil
 }
 
-func dots(n int) string {
+func progressDots(n int) string {
 	var rows []string
 	for ; n > 0; n -= rowDots {
 		rows = append(rows, strings.Repeat(".", min(n, rowDots)))
@@ -151,8 +151,8 @@ func dots(n int) string {
 	return strings.Join(rows, " ")
 }
 
-// short prints a size as wget does: three digits and a unit.
-func short(n int) string {
+// formatWgetSize returns a size with up to three digits and a unit, like wget.
+func formatWgetSize(n int) string {
 	f := float64(n)
 	for _, unit := range []string{"", "K", "M", "G"} {
 		if f < 1024 || unit == "G" {
@@ -166,7 +166,7 @@ func short(n int) string {
 	return ""
 }
 
-func connectError(err error) string {
+func connectErrorText(err error) string {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return "Connection refused"
 	}
@@ -185,7 +185,7 @@ func (f *files) getURLMetadata(ctx context.Context, r *api.Request) (api.Respons
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return api.Response{}, api.Failf("invalid server response: '500 Can't connect to %s (%s)'", u.Host, connectError(err))
+		return api.Response{}, api.Failf("invalid server response: '500 Can't connect to %s (%s)'", u.Host, connectErrorText(err))
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode >= http.StatusBadRequest {

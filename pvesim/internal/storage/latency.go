@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Latency says how long a storage takes for each kind of work.
+// Latency is how long the operations of a storage take.
 type Latency struct {
 	Alloc, LinkedClone, Free, Snapshot time.Duration
-	// CopyBytesPerSecond bounds full clones and imports.
+	// CopyBytesPerSecond is the bandwidth of full clones and imports.
 	CopyBytesPerSecond int64
 }
 
-// Profiles are typical machines. Durations come from measurements on running hosts and are rounded.
+// Profiles are latencies of typical storages, measured on running hosts and rounded.
 var Profiles = map[string]Latency{
 	"nvme-lvmthin": {
 		Alloc: 120 * time.Millisecond, LinkedClone: 180 * time.Millisecond, Free: 150 * time.Millisecond,
@@ -38,11 +38,12 @@ var Profiles = map[string]Latency{
 	},
 }
 
-// profileOf is the profile of a storage type when the scenario names none.
+// profileOf is the default profile of a storage type.
 var profileOf = map[string]string{
 	"dir": "ssd-dir", "nfs": "hdd-dir", "cifs": "hdd-dir", "lvmthin": "nvme-lvmthin", "lvm": "nvme-lvmthin", "zfspool": "zfs", "rbd": "ceph",
 }
 
+// LatencyOf returns the latencies of a storage.
 func (st *Store) LatencyOf(s *Storage) Latency {
 	if l, ok := st.latency[s.Type]; ok {
 		return l

@@ -11,44 +11,24 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
-// SetStorageFull makes allocations on a storage fail, or ends that.
-func (st *Store) SetStorageFull(id string, full bool) error {
-	st.k.Mu.Lock()
-	defer st.k.Mu.Unlock()
-	s := st.Storage(id)
-	if s == nil {
-		return api.Failf("storage '%s' does not exist", id)
-	}
-	s.Full = full
-	return nil
-}
-
-// VolumeID is the id of a linked clone in configs: file systems, ZFS and RBD name the base in it.
-func (s *Storage) VolumeID(v *Volume) string {
-	if v.Base == "" || !s.Kind().linkedInName {
-		return v.ID()
-	}
-	return v.Storage + ":" + v.Base + "/" + v.Name
-}
-
 // Storage is a storage definition of the cluster.
 type Storage struct {
 	ID       string
 	Type     string
 	Content  []string
 	Shared   bool
-	Hosts    []string // empty: all
+	Hosts    []string // empty for all
 	Size     int64
 	BaseUsed int64
 	Path     string
 	Disabled bool
-	Full     bool // a fault: nothing can be allocated
+	Full     bool // a fault: allocations fail
 }
 
-// Kind describes what a type of storage can do; it is data, so that no method asks for types by name.
+// Kind describes the capabilities of a storage type.
 type Kind struct {
 	FileBased, thin, Template, linked, shared bool
-	linkedInName                              bool // a linked clone's name contains its base
+	linkedInName                              bool // names of linked clones contain their base
 	defaultPath                               string
 }
 
@@ -62,62 +42,29 @@ var kinds = map[string]Kind{
 	"rbd":     {thin: true, Template: true, linked: true, linkedInName: true, shared: true},
 }
 
+// Kind returns the capabilities of the storage.
 func (s *Storage) Kind() Kind { return kinds[s.Type] }
 
-// KnownStorageType tells whether the simulator models a type of storage.
-func KnownStorageType(typ string) bool { _, ok := kinds[typ]; return ok }
+// IsKnownType reports whether the simulator supports a storage type.
+func IsKnownType(typ string) bool { _, ok := kinds[typ]; return ok }
 
-// AddStorage adds a storage definition.
-func (st *Store) AddStorage(s *Storage) {
-	st.k.Mu.Lock()
-	defer st.k.Mu.Unlock()
-	k := s.Kind()
-	if s.Path == "" && k.FileBased {
-		s.Path = k.defaultPath
-		if s.Type != "dir" {
-			s.Path += s.ID
-		} else if s.ID != "local" {
-			s.Path = "/mnt/" + s.ID
-		}
+// VolumeID returns the ID of a volume in configs. File systems, ZFS and RBD include the base of a linked clone.
+func (s *Storage) VolumeID(v *Volume) string {
+	if v.Base == "" || !s.Kind().linkedInName {
+		return v.ID()
 	}
-	s.Shared = s.Shared || k.shared
-	st.storages = append(st.storages, s)
+	return v.Storage + ":" + v.Base + "/" + v.Name
 }
 
-// Storages lists the storages in the order in which they were added. The caller holds the mutex.
-func (st *Store) Storages() []*Storage { return st.storages }
-
-func (st *Store) Storage(id string) *Storage {
-	for _, s := range st.storages {
-		if s.ID == id {
-			return s
-		}
-	}
-	return nil
-}
-
-// AvailableOn tells whether a host has the storage.
-func (s *Storage) AvailableOn(host string) bool {
+// IsAvailableOn reports whether the storage is enabled on a host.
+func (s *Storage) IsAvailableOn(host string) bool {
 	return !s.Disabled && (len(s.Hosts) == 0 || slices.Contains(s.Hosts, host))
 }
 
-func (s *Storage) Holds(content string) bool { return slices.Contains(s.Content, content) }
+// HasContent reports whether the storage is configured for a content type.
+func (s *Storage) HasContent(content string) bool { return slices.Contains(s.Content, content) }
 
-// CheckStorage finds a storage that is enabled on a host; the texts are those of storage_check_enabled.
-func (st *Store) CheckStorage(id, host string) (*Storage, error) {
-	s := st.Storage(id)
-	switch {
-	case s == nil:
-		return nil, api.Failf("storage '%s' does not exist", id)
-	case s.Disabled:
-		return nil, api.Failf("storage '%s' is disabled", id)
-	case !s.AvailableOn(host):
-		return nil, api.Failf("storage '%s' is not available on node '%s'", id, host)
-	}
-	return s, nil
-}
-
-// FilePath is the path of a volume on its host, for logs and error texts.
+// FilePath returns the path of a volume on its host, for logs and errors.
 func (s *Storage) FilePath(name string) string {
 	head, rest, _ := strings.Cut(name, "/")
 	sub := map[string]string{"iso": "template/iso", "vztmpl": "template/cache", "import": "import", "snippets": "snippets", "backup": "dump"}
@@ -135,6 +82,7 @@ func (s *Storage) FilePath(name string) string {
 	}
 }
 
+// VolumeName returns the name of a new volume, for example "100/vm-100-disk-0.qcow2".
 func (s *Storage) VolumeName(owner int, what, format string) string {
 	if !s.Kind().FileBased {
 		return fmt.Sprintf("vm-%d-%s", owner, what)
@@ -143,4 +91,61 @@ func (s *Storage) VolumeName(owner int, what, format string) string {
 		format = "raw"
 	}
 	return fmt.Sprintf("%d/vm-%d-%s.%s", owner, owner, what, format)
+}
+
+// AddStorage adds a storage. The caller does not hold the mutex.
+func (st *Store) AddStorage(s *Storage) {
+	st.k.Mu.Lock()
+	defer st.k.Mu.Unlock()
+	k := s.Kind()
+	if s.Path == "" && k.FileBased {
+		s.Path = k.defaultPath
+		if s.Type != "dir" {
+			s.Path += s.ID
+		} else if s.ID != "local" {
+			s.Path = "/mnt/" + s.ID
+		}
+	}
+	s.Shared = s.Shared || k.shared
+	st.storages = append(st.storages, s)
+}
+
+// Storages returns all storages in the order of their definition.
+func (st *Store) Storages() []*Storage { return st.storages }
+
+// Storage returns a storage, or nil.
+func (st *Store) Storage(id string) *Storage {
+	for _, s := range st.storages {
+		if s.ID == id {
+			return s
+		}
+	}
+	return nil
+}
+
+// CheckStorage returns a storage. It fails with the texts of storage_check_enabled if the storage is not enabled on the
+// host.
+func (st *Store) CheckStorage(id, host string) (*Storage, error) {
+	s := st.Storage(id)
+	switch {
+	case s == nil:
+		return nil, api.Failf("storage '%s' does not exist", id)
+	case s.Disabled:
+		return nil, api.Failf("storage '%s' is disabled", id)
+	case !s.IsAvailableOn(host):
+		return nil, api.Failf("storage '%s' is not available on node '%s'", id, host)
+	}
+	return s, nil
+}
+
+// SetStorageFull sets whether allocations on a storage fail. The caller does not hold the mutex.
+func (st *Store) SetStorageFull(id string, full bool) error {
+	st.k.Mu.Lock()
+	defer st.k.Mu.Unlock()
+	s := st.Storage(id)
+	if s == nil {
+		return api.Failf("storage '%s' does not exist", id)
+	}
+	s.Full = full
+	return nil
 }

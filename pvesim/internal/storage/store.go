@@ -9,8 +9,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
-// Store holds storage definitions and volumes. Methods whose comment does not say otherwise expect that the caller holds
-// the kernel's mutex.
+// Store holds storages and volumes. The caller of a method holds the mutex of the kernel unless its comment states
+// otherwise.
 type Store struct {
 	k        *kernel.Kernel
 	latency  map[string]Latency // by storage type
@@ -19,19 +19,19 @@ type Store struct {
 	blobs    map[[32]byte][]byte
 }
 
-// New returns an empty store. Storage types that are missing in latency have the latencies of their default profile.
+// New returns an empty store. Types that are missing in latency have the latencies of their default profile.
 func New(k *kernel.Kernel, latency map[string]Latency) *Store {
 	return &Store{k: k, latency: latency, volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}}
 }
 
-// The handlers of the storage API by kind of object.
+// Handlers by kind of object.
 type (
 	definitions struct{ *Store }
 	contents    struct{ *Store }
 	files       struct{ *Store }
 )
 
-// Routes returns the handlers of the area by method.
+// Routes returns the handlers of storages by method.
 func (st *Store) Routes() map[string]api.Handler {
 	d, ct, f := definitions{st}, contents{st}, files{st}
 	const storage = "/nodes/{node}/storage"

@@ -3,8 +3,8 @@
 
 package storage
 
-// Usage sums up what a storage holds on a host.
-func (st *Store) Usage(s *Storage, host string) (used int64) {
+// usage returns the used bytes of a storage on a host.
+func (st *Store) usage(s *Storage, host string) (used int64) {
 	used = s.BaseUsed
 	for _, v := range st.volumes {
 		if v.Storage == s.ID && (v.Host == "" || v.Host == host) {
@@ -14,7 +14,7 @@ func (st *Store) Usage(s *Storage, host string) (used int64) {
 	return min(used, s.Size)
 }
 
-// Usages sums up all storages in one pass over the volumes.
+// Usages returns the used bytes of volumes by storage and host, "local|pve1". The host of shared storages is empty.
 func (st *Store) Usages() map[string]int64 {
 	out := map[string]int64{}
 	for _, v := range st.volumes {

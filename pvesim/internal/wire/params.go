@@ -20,10 +20,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-// maxUpload bounds what one upload may bring into memory.
+// maxUpload is the maximum size of an upload.
 const maxUpload = 4 << 30
 
-// readParams merges query and body; the query wins. A non-nil reply ends the request.
+// readParams returns the parameters of query and body; the query has precedence. A reply that is not nil ends the
+// request.
 func (s *Server) readParams(r *http.Request) (schema.Params, *api.Upload, *reply) {
 	params := schema.Params{Values: map[string]string{}, Lists: map[string][]string{}}
 	if (r.Method == http.MethodGet || r.Method == http.MethodDelete) && r.ContentLength > 0 {
@@ -46,7 +47,7 @@ func (s *Server) readParams(r *http.Request) (schema.Params, *api.Upload, *reply
 	return params, upload, nil
 }
 
-// addPair reads one "key=value"; a broken escape is kept as it is.
+// addPair parses a "key=value". Invalid escapes are kept unchanged.
 func addPair(into url.Values, pair string) {
 	k, v, _ := strings.Cut(pair, "=")
 	unescape := func(s string) string {
@@ -93,25 +94,25 @@ func (s *Server) readBody(r *http.Request, p schema.Params) (*api.Upload, *reply
 		return fail(reply{drop: true})
 	}
 	if typ == "application/json" {
-		if text := readJSON(body, p, s.perl(s.Kernel.Version.JSONLine)); text != "" {
+		if text := readJSON(body, p, s.perlLocation(s.Kernel.Version.JSONLine)); text != "" {
 			return fail(textError(http.StatusInternalServerError, text+"\n"))
 		}
-		return nil, nil //nolint:nilnil // no upload and nothing wrong
+		return nil, nil //nolint:nilnil // no upload and no error
 	}
 	form := url.Values{}
 	for _, pair := range strings.FieldsFunc(string(body), func(c rune) bool { return c == '&' }) {
 		addPair(form, pair)
 	}
 	setAll(p, form)
-	return nil, nil //nolint:nilnil // likewise
+	return nil, nil //nolint:nilnil // no upload and no error
 }
 
-// perl is where Proxmox's server raises an error: the text ends with it.
-func (s *Server) perl(line int) string {
+// perlLocation returns the location in Proxmox's server that ends error texts.
+func (s *Server) perlLocation(line int) string {
 	return fmt.Sprintf(" at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line %d.", line)
 }
 
-// readJSON reads an object of plain values; the result is an error text in Perl's words, or "".
+// readJSON parses an object of plain values. It returns the error text of Perl, or "".
 func readJSON(body []byte, p schema.Params, where string) string {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
@@ -150,7 +151,7 @@ func scalar(v any) string {
 	}
 }
 
-// jsonError is how Perl's JSON module words the two mistakes that clients make.
+// jsonError returns the error text of Perl's JSON module for the two common errors.
 func jsonError(body string) string {
 	trimmed := strings.TrimLeft(body, " \t\r\n")
 	if rest, ok := strings.CutPrefix(trimmed, "{"); ok && !strings.HasPrefix(strings.TrimLeft(rest, " \t\r\n"), `"`) {
@@ -167,8 +168,8 @@ func or(v, def string) string {
 	return v
 }
 
-// readMultipart reads an upload: fields first, then the file, which must be called "filename". What follows the file is
-// not looked at, so a field there counts as missing.
+// readMultipart parses an upload: fields first, then the file in the part "filename". Proxmox ignores parts after the
+// file, so fields there count as missing.
 func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params) (*api.Upload, *reply) {
 	fail := func(text string) (*api.Upload, *reply) {
 		rep := textError(http.StatusInternalServerError, text+"\n")
@@ -178,11 +179,11 @@ func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params
 	for {
 		part, err := reader.NextRawPart()
 		if err != nil {
-			return fail("upload failed" + s.perl(s.Kernel.Version.UploadLine))
+			return fail("upload failed" + s.perlLocation(s.Kernel.Version.UploadLine))
 		}
 		data, err := io.ReadAll(io.LimitReader(part, maxUpload))
 		if err != nil {
-			return fail("upload failed" + s.perl(s.Kernel.Version.UploadLine))
+			return fail("upload failed" + s.perlLocation(s.Kernel.Version.UploadLine))
 		}
 		if part.FileName() == "" {
 			p.Values[part.FormName()] = string(data)

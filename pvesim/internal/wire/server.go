@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire speaks HTTP as Proxmox's own server does: reason phrases that carry the error, connections that close
-// after every error, 501 where others say 404, and its particular rules for request bodies.
+// Package wire serves HTTP like Proxmox's own server: reason phrases contain the error, connections close after errors,
+// unknown paths return 501, and request bodies have particular rules.
 package wire
 
 import (
@@ -27,16 +27,16 @@ type Call struct {
 	Who      string
 }
 
-// Fault is what a hook wants to happen to a request. The zero value changes nothing.
+// Fault is the effect of a hook on a request. The zero value has no effect.
 type Fault struct {
 	Delay      time.Duration
-	Status     int // answer this instead of calling the method
+	Status     int // respond with this status instead of calling the handler
 	Message    string
-	DropBefore bool // close the connection without doing anything
-	DropAfter  bool // do it, then close the connection without an answer
+	DropBefore bool // close the connection before the call
+	DropAfter  bool // close the connection after the call, without a response
 }
 
-// Outcome is what became of a request.
+// Outcome is the result of a request.
 type Outcome struct {
 	Call
 	Status int // 0 if the connection was dropped
@@ -44,7 +44,7 @@ type Outcome struct {
 	Took   time.Duration
 }
 
-// Server serves an engine over HTTP. The hooks may be nil.
+// Server serves a cluster over HTTP. The hooks can be nil.
 type Server struct {
 	Kernel *kernel.Kernel
 	Fault  func(Call) Fault
@@ -72,7 +72,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rep := s.serve(r, &call)
 	if rep.drop {
 		s.record(call, 0, start)
-		abandon(w)
+		dropConnection(w)
 		return
 	}
 	s.record(call, rep.status, start)
@@ -85,9 +85,9 @@ func (s *Server) record(c Call, status int, start time.Time) {
 	}
 }
 
-// serve decides on the answer without writing it.
+// serve returns the response to a request.
 func (s *Server) serve(r *http.Request, call *Call) reply {
-	if plain(r) {
+	if isPlain(r) {
 		return redirect(r)
 	}
 	switch r.Method {
@@ -98,7 +98,7 @@ func (s *Server) serve(r *http.Request, call *Call) reply {
 	if len(r.TransferEncoding) > 0 {
 		return textError(http.StatusNotImplemented, "chunked transfer encoding not supported")
 	}
-	path, format, ok := split(r.URL.Path)
+	path, format, ok := splitPath(r.URL.Path)
 	if !ok {
 		return reply{status: http.StatusNotImplemented, reason: "no such uri"}
 	}
@@ -115,11 +115,11 @@ func (s *Server) serve(r *http.Request, call *Call) reply {
 		return reply{status: http.StatusUnauthorized, reason: err.Error()}
 	}
 	call.Who = who.String()
-	return s.intercepted(r, call, who, format)
+	return s.callWithFaults(r, call, who, format)
 }
 
-// intercepted lets faults act around the call itself.
-func (s *Server) intercepted(r *http.Request, call *Call, who access.Identity, format string) reply {
+// callWithFaults serves a call with the effect of the fault hook.
+func (s *Server) callWithFaults(r *http.Request, call *Call, who access.Identity, format string) reply {
 	var f Fault
 	if s.Fault != nil {
 		f = s.Fault(*call)
@@ -131,15 +131,15 @@ func (s *Server) intercepted(r *http.Request, call *Call, who access.Identity, f
 		return reply{drop: true}
 	}
 	if f.Status != 0 {
-		return faulty(f)
+		return faultReply(f)
 	}
 	rep := s.call(r, call.Path, who, format)
 	rep.drop = rep.drop || f.DropAfter
 	return rep
 }
 
-// faulty answers a status that a fault ordered, in the form that this status has on a real host.
-func faulty(f Fault) reply {
+// faultReply returns the response for the status of a fault, in the form that this status has on a real host.
+func faultReply(f Fault) reply {
 	e := &api.Error{Status: f.Status, Message: f.Message}
 	if e.Message == "" {
 		e.Message = map[int]string{595: "No route to host", 596: "Connection timed out", 401: "Authentication failed!"}[f.Status]
@@ -151,8 +151,8 @@ func faulty(f Fault) reply {
 	return errorReply(e, "json")
 }
 
-// split takes "/api2/json" off a path; doubled and trailing slashes do not matter.
-func split(path string) (rest, format string, ok bool) {
+// splitPath splits "/api2/json" off a path. Double and trailing slashes are ignored.
+func splitPath(path string) (rest, format string, ok bool) {
 	var parts []string
 	for _, p := range strings.Split(path, "/") {
 		if p != "" {
@@ -165,15 +165,15 @@ func split(path string) (rest, format string, ok bool) {
 	return "/" + strings.Join(parts[2:], "/"), parts[1], true
 }
 
-// openPaths need no login.
-func openPaths(verb, path string) bool {
+// isOpenPath reports whether a path needs no login.
+func isOpenPath(verb, path string) bool {
 	return (verb == http.MethodGet && path == "/access/domains") ||
 		(path == "/access/ticket" && (verb == http.MethodGet || verb == http.MethodPost))
 }
 
-// authenticate accepts a ticket, which wins, or an API token.
+// authenticate returns the identity of a ticket or an API token. The ticket has precedence.
 func (s *Server) authenticate(r *http.Request, path string) (access.Identity, error) {
-	if openPaths(r.Method, path) {
+	if isOpenPath(r.Method, path) {
 		return access.Identity{}, nil
 	}
 	now := s.Kernel.Clock.Now()
@@ -200,7 +200,7 @@ func (s *Server) ticket(r *http.Request, cookie string, now time.Time) (access.I
 	if err != nil {
 		return access.Identity{}, err
 	}
-	if !s.Kernel.Access.Active(user, now) {
+	if !s.Kernel.Access.IsActive(user, now) {
 		return access.Identity{}, access.ErrAuth
 	}
 	if r.Method != http.MethodGet {
@@ -230,8 +230,8 @@ func (s *Server) call(r *http.Request, path string, who access.Identity, format 
 	}
 }
 
-// abandon closes the connection without an answer.
-func abandon(w http.ResponseWriter) {
+// dropConnection closes the connection without a response.
+func dropConnection(w http.ResponseWriter) {
 	if h, ok := w.(http.Hijacker); ok {
 		if conn, _, err := h.Hijack(); err == nil {
 			_ = conn.Close()
@@ -241,17 +241,17 @@ func abandon(w http.ResponseWriter) {
 
 type connKey struct{}
 
-// ConnContext remembers the connection of a request; install it in the http.Server.
+// ConnContext stores the connection in the context of its requests, for http.Server.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-func plain(r *http.Request) bool {
+func isPlain(r *http.Request) bool {
 	c, ok := r.Context().Value(connKey{}).(*autoTLS)
 	return ok && c.isPlain()
 }
 
-// redirect answers plain HTTP on the TLS port.
+// redirect returns the response to plain HTTP on the TLS port.
 func redirect(r *http.Request) reply {
 	status := http.StatusPermanentRedirect
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {

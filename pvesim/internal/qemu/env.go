@@ -14,18 +14,39 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cloudinit"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/firewall"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/ha"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/sdn"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// configFile is the path of a VM's config.
+// env is shared by all operations on VMs.
+type env struct {
+	k        *kernel.Kernel
+	store    *storage.Store
+	network  *sdn.Network
+	ha       *ha.Manager
+	firewall *firewall.Firewall
+	pending  *pending.Applier
+	power    *power.Controller
+
+	permissions *permissions
+	disks       *disks
+}
+
+// configFile returns the path of a VM's config.
 func configFile(host string, vmid int) string {
 	return fmt.Sprintf("/etc/pve/nodes/%s/qemu-server/%d.conf", host, vmid)
 }
 
-// addToPool is the last step of create and clone; it needs the cluster-wide lock of user.cfg.
+// addToPool adds a VM to a resource pool, the last step of create and clone. It needs the cluster-wide lock of
+// user.cfg.
 func (e *env) addToPool(ctx context.Context, vmid int, pool string) error {
 	release, err := e.k.Locks.Cluster(ctx, "file-user_cfg", 10*time.Second)
 	if err != nil {
@@ -41,8 +62,8 @@ func (e *env) addToPool(ctx context.Context, vmid int, pool string) error {
 	})
 }
 
-// typed gives an option the JSON type that Proxmox answers with: integers and booleans are numbers, all else is text.
-func (e *env) typed(key, v string) any {
+// jsonValue returns an option with the JSON type of responses: a number for integers and booleans, otherwise a string.
+func (e *env) jsonValue(key, v string) any {
 	p := e.k.Schema.Method("PUT /nodes/{node}/qemu/{vmid}/config").Lookup(key)
 	if p == nil || (p.Type != "integer" && p.Type != "boolean") {
 		return v
@@ -56,14 +77,15 @@ func (e *env) typed(key, v string) any {
 
 const hiddenPassword = "**********"
 
-func (e *env) hide(key, v string) any {
+// displayValue is like jsonValue, with passwords hidden.
+func (e *env) displayValue(key, v string) any {
 	if key == "cipassword" {
 		return hiddenPassword
 	}
-	return e.typed(key, v)
+	return e.jsonValue(key, v)
 }
 
-// normalize rewrites options into the form in which they are stored.
+// normalize changes options to the form in which Proxmox stores them.
 func (e *env) normalize(options map[string]string) error {
 	e.k.Mu.Lock()
 	prefix := e.k.Options["mac_prefix"]
@@ -93,7 +115,7 @@ func (e *env) normalize(options map[string]string) error {
 	return nil
 }
 
-// lockedTask runs a short change of a VM's config in a task under the VM's lock.
+// lockedTask starts a task that changes a VM's config under the lock of the VM.
 func (e *env) lockedTask(r *api.Request, typ string, change func(t *tasks.Task, g *kernel.Guest) error) api.Response {
 	return kernel.TaskResponse(e.k.Fork(r, typ, strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
 		release, err := e.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
@@ -103,9 +125,9 @@ func (e *env) lockedTask(r *api.Request, typ string, change func(t *tasks.Task, 
 		defer release()
 		e.k.Mu.Lock()
 		defer e.k.Mu.Unlock()
-		g := e.k.GuestOn(r.Host, r.VMID)
+		g := e.k.FindVM(r.Host, r.VMID)
 		if g == nil {
-			return kernel.MissingConfig(r.Host, r.VMID)
+			return kernel.MissingConfigError(r.Host, r.VMID)
 		}
 		if lock := g.Config.Lock(); lock != "" {
 			return api.Failf("VM is locked (%s)", lock)
@@ -114,7 +136,7 @@ func (e *env) lockedTask(r *api.Request, typ string, change func(t *tasks.Task, 
 	}))
 }
 
-// relocate puts a VM and its local volumes onto another host. The caller holds the mutex.
+// relocate moves a VM and its local volumes to another host. The caller holds the mutex.
 func (e *env) relocate(g *kernel.Guest, to string) {
 	for _, key := range qm.DriveKeys(g.Config.Options) {
 		d, ok := qm.ParseDrive(key, g.Config.Options[key])
