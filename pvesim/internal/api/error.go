@@ -1,6 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package api contains the requests, responses and errors of the simulated API.
 package api
 
 import (

@@ -34,6 +34,7 @@ type Config struct {
 type Engine struct {
 	*kernel.Kernel
 	*storage.Store
+	*storage.Allocator
 	*sdn.Network
 	*mapping.Mappings
 	*firewall.Firewall
@@ -55,10 +56,14 @@ func New(cfg Config) (*Engine, error) {
 		Kernel: k, Store: storage.New(k, cfg.Latency), Network: sdn.New(k), Mappings: mapping.New(k),
 		Firewall: firewall.New(k), Manager: ha.New(k),
 	}
+	e.Allocator = storage.NewAllocator(e.Store)
 	applier := pending.New(e.Store)
-	e.Controller = power.New(k, e.Store, e.Network, e.Mappings, e.Manager, applier, cfg.Boot)
+	e.Controller = power.New(power.Areas{
+		Kernel: k, Store: e.Store, Network: e.Network, Mappings: e.Mappings, HA: e.Manager, Pending: applier,
+	}, cfg.Boot)
 	e.VMs = qemu.New(qemu.Areas{
-		Kernel: k, Store: e.Store, Network: e.Network, HA: e.Manager, Firewall: e.Firewall, Pending: applier, Power: e.Controller,
+		Kernel: k, Store: e.Store, Allocator: e.Allocator, Network: e.Network, HA: e.Manager, Firewall: e.Firewall, Pending: applier,
+		Power: e.Controller,
 	})
 	e.stats = pvestatd.New(k, e.Store, e.Manager)
 	for _, routes := range []map[string]api.Handler{

@@ -23,8 +23,9 @@ import (
 
 // Kernel is the state that all areas of the API share. It dispatches API calls to their handlers.
 type Kernel struct {
+	Permissions
+
 	Clock   *clock.Clock
-	Access  *access.Store
 	Signer  *access.Signer
 	Tasks   *tasks.Registry
 	Locks   *locks.Table
@@ -57,7 +58,7 @@ func New(version Version, name string, speed float64) (*Kernel, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c, group := clock.New(speed), clock.NewGroup()
 	return &Kernel{
-		Clock: c, Access: access.New(schema.Privileges(version.Release)), Signer: access.NewSigner(),
+		Permissions: Permissions{Access: access.New(schema.Privileges(version.Release))}, Clock: c, Signer: access.NewSigner(),
 		Tasks: tasks.NewRegistry(ctx, c, group), Locks: locks.New(c), Schema: catalog, Version: version, Name: name,
 		Guests: map[int]*Guest{}, Options: map[string]string{}, hostsByName: map[string]*Host{}, nextPID: 15000,
 		ctx: ctx, cancel: cancel, group: group, routes: map[string]api.Handler{},

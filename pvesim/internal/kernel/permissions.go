@@ -8,11 +8,17 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
+// Permissions checks the permissions of callers.
+type Permissions struct {
+	Access *access.Store
+}
+
 // authorize runs the permission check in the schema of the method.
-func (k *Kernel) authorize(r *api.Request) error {
+func (pm *Permissions) authorize(r *api.Request) error {
 	m := r.Method
 	switch {
 	case m.User == "all" || m.User == "world":
@@ -24,42 +30,42 @@ func (k *Kernel) authorize(r *api.Request) error {
 	}
 	var check []any
 	if err := json.Unmarshal(m.Check, &check); err != nil {
-		return fmt.Errorf("reading the permissions of %s: %w", m.Name(), err)
+		return fmt.Errorf("parsing the permissions of %s: %w", m.Name(), err)
 	}
-	return k.checkRule(r, check)
+	return pm.checkRule(r, check)
 }
 
-func (k *Kernel) checkRule(r *api.Request, check []any) error {
+func (pm *Permissions) checkRule(r *api.Request, check []any) error {
 	kind, _ := check[0].(string)
 	switch kind {
 	case "and":
 		for _, sub := range check[1:] {
-			if err := k.checkRule(r, sub.([]any)); err != nil {
+			if err := pm.checkRule(r, sub.([]any)); err != nil {
 				return err
 			}
 		}
 		return nil
 	case "or":
 		for _, sub := range check[1:] {
-			if k.checkRule(r, sub.([]any)) == nil {
+			if pm.checkRule(r, sub.([]any)) == nil {
 				return nil
 			}
 		}
 		return api.Denied("")
 	case "perm":
-		return k.checkPerm(r, check)
+		return pm.checkPerm(r, check)
 	case "perm-modify":
-		return k.CheckPermModify(r, r.Fill(check[1].(string)))
+		return pm.CheckPermModify(r, r.Fill(check[1].(string)))
 	case "userid-param":
-		return k.checkUserParam(r, check[1].(string))
+		return pm.checkUserParam(r, check[1].(string))
 	case "userid-group":
-		return k.checkUserGroup(r, check)
+		return pm.checkUserGroup(r, check)
 	default:
 		return api.Denied("")
 	}
 }
 
-func (k *Kernel) checkPerm(r *api.Request, check []any) error {
+func (pm *Permissions) checkPerm(r *api.Request, check []any) error {
 	var privs []string
 	for _, p := range check[2].([]any) {
 		privs = append(privs, p.(string))
@@ -73,14 +79,14 @@ func (k *Kernel) checkPerm(r *api.Request, check []any) error {
 	}
 	path := r.Fill(check[1].(string))
 	if options["any"] != "" {
-		return k.RequireAny(r, path, privs...)
+		return pm.RequireAny(r, path, privs...)
 	}
-	return k.Require(r, path, privs...)
+	return pm.Require(r, path, privs...)
 }
 
 // Require returns an error with the first privilege that the caller does not have on a path.
-func (k *Kernel) Require(r *api.Request, path string, privs ...string) error {
-	have := k.Access.Permissions(r.Who, path)
+func (pm *Permissions) Require(r *api.Request, path string, privs ...string) error {
+	have := pm.Access.Permissions(r.Who, path)
 	for _, p := range privs {
 		if _, ok := have[p]; !ok {
 			return api.Denied(path + ", " + p)
@@ -90,8 +96,8 @@ func (k *Kernel) Require(r *api.Request, path string, privs ...string) error {
 }
 
 // RequireAny returns an error if the caller has none of the privileges on a path.
-func (k *Kernel) RequireAny(r *api.Request, path string, privs ...string) error {
-	if k.Access.HasAny(r.Who, path, privs...) {
+func (pm *Permissions) RequireAny(r *api.Request, path string, privs ...string) error {
+	if pm.Access.HasAny(r.Who, path, privs...) {
 		return nil
 	}
 	return api.Denied(path + ", " + strings.Join(privs, "|"))
@@ -99,7 +105,7 @@ func (k *Kernel) RequireAny(r *api.Request, path string, privs ...string) error 
 
 // CheckPermModify returns an error if the caller cannot change the ACL of a path. This needs Permissions.Modify, or the
 // privilege to allocate the object.
-func (k *Kernel) CheckPermModify(r *api.Request, path string) error {
+func (pm *Permissions) CheckPermModify(r *api.Request, path string) error {
 	privs := []string{"Permissions.Modify"}
 	switch {
 	case strings.HasPrefix(path, "/storage/"):
@@ -109,10 +115,10 @@ func (k *Kernel) CheckPermModify(r *api.Request, path string) error {
 	case strings.HasPrefix(path, "/pool/"):
 		privs = append(privs, "Pool.Allocate")
 	}
-	return k.RequireAny(r, path, privs...)
+	return pm.RequireAny(r, path, privs...)
 }
 
-func (k *Kernel) checkUserParam(r *api.Request, what string) error {
+func (pm *Permissions) checkUserParam(r *api.Request, what string) error {
 	userid := r.Params.Values["userid"]
 	if what == "self" {
 		if r.Who.Token == "" && r.Who.User == userid {
@@ -121,13 +127,13 @@ func (k *Kernel) checkUserParam(r *api.Request, what string) error {
 		return api.Denied("")
 	}
 	_, realm, _ := strings.Cut(userid, "@")
-	return k.Require(r, "/access/realm/"+realm, what)
+	return pm.Require(r, "/access/realm/"+realm, what)
 }
 
-func (k *Kernel) checkUserGroup(r *api.Request, check []any) error {
+func (pm *Permissions) checkUserGroup(r *api.Request, check []any) error {
 	var privs []string
 	for _, p := range check[1].([]any) {
 		privs = append(privs, p.(string))
 	}
-	return k.RequireAny(r, "/access/groups", privs...)
+	return pm.RequireAny(r, "/access/groups", privs...)
 }

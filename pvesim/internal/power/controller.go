@@ -44,16 +44,23 @@ type Controller struct {
 	boot    BootFunc
 }
 
+// Areas are the parts of the cluster that a controller uses.
+type Areas struct {
+	Kernel   *kernel.Kernel
+	Store    *storage.Store
+	Network  *sdn.Network
+	Mappings *mapping.Mappings
+	HA       *ha.Manager
+	Pending  *pending.Applier
+}
+
 // New returns a controller that runs guests with boot. It becomes the power control of the HA manager.
-func New(
-	k *kernel.Kernel, store *storage.Store, network *sdn.Network, mappings *mapping.Mappings, manager *ha.Manager,
-	applier *pending.Applier, boot BootFunc,
-) *Controller {
+func New(a Areas, boot BootFunc) *Controller {
 	c := &Controller{
-		k: k, store: store, network: network, ha: manager, pending: applier, boot: boot,
-		devices: &devices{k: k, store: store, mappings: mappings},
+		k: a.Kernel, store: a.Store, network: a.Network, ha: a.HA, pending: a.Pending, boot: boot,
+		devices: &devices{k: a.Kernel, store: a.Store, mappings: a.Mappings},
 	}
-	manager.Power = c
+	a.HA.Power = c
 	return c
 }
 

@@ -95,6 +95,7 @@ func (c *Controller) requestShutdown(ctx context.Context, t *tasks.Task, in *ker
 	}
 }
 
+// IsRunning reports whether a guest runs. The caller does not hold the mutex.
 func (c *Controller) IsRunning(g *kernel.Guest) bool {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()

@@ -318,7 +318,7 @@ func (c *cloner) cloneDrive(ctx context.Context, t *tasks.Task, job *cloneJob, d
 	}
 	if d.IsCloudInit() {
 		t.Logf("create full clone of drive %s (%s)", d.Key, d.File)
-		v, err := c.store.AllocateCloudInit(ctx, t, job.host, s, job.newid)
+		v, err := c.allocator.AllocateCloudInit(ctx, t, job.host, s, job.newid)
 		if err == nil && c.k.Version.CloneAnnounced {
 			t.Logf("allocated target volume '%s'", v.ID())
 		}
@@ -326,18 +326,18 @@ func (c *cloner) cloneDrive(ctx context.Context, t *tasks.Task, job *cloneJob, d
 	}
 	if !job.full {
 		t.Logf("create linked clone of drive %s (%s)", d.Key, d.File)
-		return c.store.LinkVolume(ctx, t, job.host, job.newid, s, from)
+		return c.allocator.LinkVolume(ctx, t, job.host, job.newid, s, from)
 	}
 	t.Logf("create full clone of drive %s (%s)", d.Key, d.File)
 	format := job.format
 	if format == "" && s.Kind().FileBased {
 		format = from.Format()
 	}
-	v, err := c.store.Allocate(ctx, t, storage.Allocation{Host: job.host, Storage: s, Owner: job.newid, Format: format, Size: from.Size})
+	v, err := c.allocator.Allocate(ctx, t, storage.Allocation{Host: job.host, Storage: s, Owner: job.newid, Format: format, Size: from.Size})
 	if err != nil {
 		return nil, err
 	}
-	return v, c.store.CopyVolume(ctx, t, s, from, v)
+	return v, c.allocator.CopyVolume(ctx, t, s, from, v)
 }
 
 // finishClone writes the final config, moves it to the target host and adds the VM to the resource pool. If the last
@@ -363,7 +363,7 @@ func (c *cloner) finishClone(ctx context.Context, job *cloneJob, g *kernel.Guest
 }
 
 func (c *cloner) rollBackClone(job *cloneJob, made []string) {
-	c.store.DiscardVolumes(job.host, made)
+	c.allocator.DiscardVolumes(job.host, made)
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
 	// Proxmox removes the config on the source host only. One that was moved to the target remains, without its

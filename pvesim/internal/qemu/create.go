@@ -134,7 +134,7 @@ func (c *creator) writeNewVM(ctx context.Context, t *tasks.Task, r *api.Request,
 	}
 	made, err := c.disks.createDisks(ctx, t, r.Host, r.VMID, options)
 	if err != nil {
-		c.store.DiscardVolumes(r.Host, made)
+		c.allocator.DiscardVolumes(r.Host, made)
 		return err
 	}
 	if options["boot"] == "" {

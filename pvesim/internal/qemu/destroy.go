@@ -63,7 +63,7 @@ func (de *destroyer) destroy(ctx context.Context, t *tasks.Task, r *api.Request)
 		return err
 	}
 	for _, id := range volids {
-		if err := de.store.FreeVolume(ctx, t, r.Host, id); err != nil {
+		if err := de.allocator.FreeVolume(ctx, t, r.Host, id); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -72,7 +72,7 @@ func (de *destroyer) destroy(ctx context.Context, t *tasks.Task, r *api.Request)
 		}
 	}
 	if r.Bool("destroy-unreferenced-disks") {
-		de.store.FreeUnreferenced(r.VMID)
+		de.allocator.FreeUnreferenced(r.VMID)
 	}
 	de.removeAccess(ctx, t, r.VMID)
 	de.k.Mu.Lock()

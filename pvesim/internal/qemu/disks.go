@@ -53,7 +53,7 @@ func (ds *disks) createDisk(ctx context.Context, t *tasks.Task, host string, vmi
 		return d, "", err
 	}
 	if strings.HasSuffix(d.File, ":cloudinit") {
-		v, err := ds.store.AllocateCloudInit(ctx, t, host, s, vmid)
+		v, err := ds.allocator.AllocateCloudInit(ctx, t, host, s, vmid)
 		if err != nil {
 			return d, "", err
 		}
@@ -96,12 +96,12 @@ func (ds *disks) newDisk(ctx context.Context, t *tasks.Task, host string, vmid i
 	} else if d.Key == "tpmstate0" {
 		size = 4 << 20
 	}
-	v, err := ds.store.Allocate(ctx, t, storage.Allocation{Host: host, Storage: s, Owner: vmid, Format: format, Size: size})
+	v, err := ds.allocator.Allocate(ctx, t, storage.Allocation{Host: host, Storage: s, Owner: vmid, Format: format, Size: size})
 	if err != nil {
 		return d, "", err
 	}
 	if from != nil {
-		if err := ds.store.CopyVolume(ctx, t, s, from, v); err != nil {
+		if err := ds.allocator.CopyVolume(ctx, t, s, from, v); err != nil {
 			return d, v.ID(), err
 		}
 	}
@@ -177,12 +177,12 @@ func (ds *disks) moveDisk(ctx context.Context, t *tasks.Task, r *api.Request, to
 	if format == "" && s.Kind().FileBased {
 		format = from.Format()
 	}
-	v, err := ds.store.Allocate(ctx, t, storage.Allocation{Host: r.Host, Storage: s, Owner: r.VMID, Format: format, Size: from.Size})
+	v, err := ds.allocator.Allocate(ctx, t, storage.Allocation{Host: r.Host, Storage: s, Owner: r.VMID, Format: format, Size: from.Size})
 	if err != nil {
 		return api.Failf("storage migration failed: %v", err)
 	}
-	if err := ds.store.CopyVolume(ctx, t, s, from, v); err != nil {
-		ds.store.DiscardVolumes(r.Host, []string{v.ID()})
+	if err := ds.allocator.CopyVolume(ctx, t, s, from, v); err != nil {
+		ds.allocator.DiscardVolumes(r.Host, []string{v.ID()})
 		return api.Failf("storage migration failed: %v", err)
 	}
 	ds.k.Mu.Lock()

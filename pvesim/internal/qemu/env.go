@@ -28,13 +28,14 @@ import (
 
 // env is shared by all operations on VMs.
 type env struct {
-	k        *kernel.Kernel
-	store    *storage.Store
-	network  *sdn.Network
-	ha       *ha.Manager
-	firewall *firewall.Firewall
-	pending  *pending.Applier
-	power    *power.Controller
+	k         *kernel.Kernel
+	store     *storage.Store
+	allocator *storage.Allocator
+	network   *sdn.Network
+	ha        *ha.Manager
+	firewall  *firewall.Firewall
+	pending   *pending.Applier
+	power     *power.Controller
 
 	permissions *permissions
 	disks       *disks

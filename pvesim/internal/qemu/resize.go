@@ -90,7 +90,7 @@ func (rz *resizer) grow(ctx context.Context, t *tasks.Task, g *kernel.Guest, d q
 		// Base files are immutable.
 		return api.Failf("command '/usr/bin/qemu-img resize -f %s %s %d' failed: exit code 1", v.Format(), file, size)
 	}
-	release, err := rz.store.LockStorage(ctx, t, g.Host, s)
+	release, err := rz.allocator.LockStorage(ctx, t, g.Host, s)
 	if err != nil {
 		return err
 	}

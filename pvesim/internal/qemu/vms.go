@@ -18,13 +18,14 @@ import (
 
 // Areas are the parts of the cluster that VMs use.
 type Areas struct {
-	Kernel   *kernel.Kernel
-	Store    *storage.Store
-	Network  *sdn.Network
-	HA       *ha.Manager
-	Firewall *firewall.Firewall
-	Pending  *pending.Applier
-	Power    *power.Controller
+	Kernel    *kernel.Kernel
+	Store     *storage.Store
+	Allocator *storage.Allocator
+	Network   *sdn.Network
+	HA        *ha.Manager
+	Firewall  *firewall.Firewall
+	Pending   *pending.Applier
+	Power     *power.Controller
 }
 
 // Operations on VMs.
@@ -49,7 +50,7 @@ type VMs struct{ *env }
 // New returns the VMs of a cluster.
 func New(a Areas) *VMs {
 	e := &env{
-		k: a.Kernel, store: a.Store, network: a.Network, ha: a.HA, firewall: a.Firewall, pending: a.Pending, power: a.Power,
+		k: a.Kernel, store: a.Store, allocator: a.Allocator, network: a.Network, ha: a.HA, firewall: a.Firewall, pending: a.Pending, power: a.Power,
 	}
 	e.permissions, e.disks = &permissions{e}, &disks{e}
 	return &VMs{e}

@@ -11,11 +11,22 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
 const maxFileSize = 16 << 40 // limit of ext4
+
+// Allocator creates, copies and removes volumes under the locks of their storages, which takes time. Its methods acquire
+// the mutex of the kernel themselves.
+type Allocator struct {
+	k     *kernel.Kernel
+	store *Store
+}
+
+// NewAllocator returns an allocator for the volumes of a store.
+func NewAllocator(store *Store) *Allocator { return &Allocator{k: store.k, store: store} }
 
 // Allocation describes a new volume.
 type Allocation struct {
@@ -27,40 +38,40 @@ type Allocation struct {
 	Size    int64
 }
 
-// Allocate creates a volume under the lock of the storage. The caller does not hold the mutex.
-func (st *Store) Allocate(ctx context.Context, t *tasks.Task, a Allocation) (*Volume, error) {
-	release, err := st.LockStorage(ctx, t, a.Host, a.Storage)
+// Allocate creates a volume under the lock of the storage.
+func (al *Allocator) Allocate(ctx context.Context, t *tasks.Task, a Allocation) (*Volume, error) {
+	release, err := al.LockStorage(ctx, t, a.Host, a.Storage)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := st.k.Clock.Sleep(ctx, st.LatencyOf(a.Storage).Alloc); err != nil {
+	if err := al.k.Clock.Sleep(ctx, al.store.LatencyOf(a.Storage).Alloc); err != nil {
 		return nil, err
 	}
-	st.k.Mu.Lock()
-	defer st.k.Mu.Unlock()
+	al.k.Mu.Lock()
+	defer al.k.Mu.Unlock()
 	v := &Volume{Storage: a.Storage.ID, Host: a.Host, Size: a.Size, Owner: a.Owner}
 	v.Name = a.name
 	if v.Name == "" {
-		v.Name = st.FreeName(a)
+		v.Name = al.store.FreeName(a)
 	}
-	if st.Volume(a.Host, v.ID()) != nil {
+	if al.store.Volume(a.Host, v.ID()) != nil {
 		return nil, api.Failf("disk image '%s' already exists", a.Storage.FilePath(v.Name))
 	}
 	if !a.Storage.Kind().thin {
 		v.Used = a.Size
 	}
-	if err := st.checkSpace(a, v.Used); err != nil {
+	if err := al.store.checkSpace(a, v.Used); err != nil {
 		return nil, err
 	}
-	st.PutVolume(v)
+	al.store.PutVolume(v)
 	logAllocation(t, a.Storage, v)
 	return v, nil
 }
 
-// AllocateCloudInit allocates the cloud-init drive of a VM. The caller does not hold the mutex.
-func (st *Store) AllocateCloudInit(ctx context.Context, t *tasks.Task, host string, s *Storage, vmid int) (*Volume, error) {
-	return st.Allocate(ctx, t, Allocation{
+// AllocateCloudInit allocates the cloud-init drive of a VM.
+func (al *Allocator) AllocateCloudInit(ctx context.Context, t *tasks.Task, host string, s *Storage, vmid int) (*Volume, error) {
+	return al.Allocate(ctx, t, Allocation{
 		Host: host, Storage: s, Owner: vmid, name: s.VolumeName(vmid, "cloudinit", "qcow2"), Size: cloudInitSize,
 	})
 }
@@ -124,42 +135,42 @@ func logAllocation(t *tasks.Task, s *Storage, v *Volume) {
 	}
 }
 
-// FreeVolume removes a volume under the lock of the storage. The caller does not hold the mutex.
-func (st *Store) FreeVolume(ctx context.Context, t *tasks.Task, host, volid string) error {
-	st.k.Mu.Lock()
+// FreeVolume removes a volume under the lock of the storage.
+func (al *Allocator) FreeVolume(ctx context.Context, t *tasks.Task, host, volid string) error {
+	al.k.Mu.Lock()
 	id, _, _ := strings.Cut(volid, ":")
-	s := st.Storage(id)
-	st.k.Mu.Unlock()
+	s := al.store.Storage(id)
+	al.k.Mu.Unlock()
 	if s == nil {
 		return api.Failf("storage '%s' does not exist", id)
 	}
-	release, err := st.LockStorage(ctx, t, host, s)
+	release, err := al.LockStorage(ctx, t, host, s)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := st.k.Clock.Sleep(ctx, st.LatencyOf(s).Free); err != nil {
+	if err := al.k.Clock.Sleep(ctx, al.store.LatencyOf(s).Free); err != nil {
 		return err
 	}
-	st.k.Mu.Lock()
-	defer st.k.Mu.Unlock()
-	v := st.Volume(host, volid)
+	al.k.Mu.Lock()
+	defer al.k.Mu.Unlock()
+	v := al.store.Volume(host, volid)
 	if v == nil {
 		return nil
 	}
-	if st.HasChildren(v) {
+	if al.store.HasChildren(v) {
 		return api.Failf("base volume '%s' is still in use by linked clones", volid)
 	}
-	st.RemoveVolume(host, volid)
+	al.store.RemoveVolume(host, volid)
 	return nil
 }
 
-// DiscardVolumes removes the volumes of a VM that could not be created. The caller does not hold the mutex.
-func (st *Store) DiscardVolumes(host string, volids []string) {
-	st.k.Mu.Lock()
-	defer st.k.Mu.Unlock()
+// DiscardVolumes removes the volumes of a VM that could not be created.
+func (al *Allocator) DiscardVolumes(host string, volids []string) {
+	al.k.Mu.Lock()
+	defer al.k.Mu.Unlock()
 	for _, id := range volids {
-		st.RemoveVolume(host, id)
+		al.store.RemoveVolume(host, id)
 	}
 }
 
@@ -174,33 +185,32 @@ func (st *Store) HasChildren(base *Volume) bool {
 }
 
 // LockStorage acquires the lock for creating and removing volumes: a file lock on the host, or a cluster-wide lock if
-// the storage is shared. The caller does not hold the mutex.
-func (st *Store) LockStorage(ctx context.Context, t *tasks.Task, host string, s *Storage) (func(), error) {
+// the storage is shared.
+func (al *Allocator) LockStorage(ctx context.Context, t *tasks.Task, host string, s *Storage) (func(), error) {
 	if s.Shared {
-		return st.k.Locks.Cluster(ctx, "storage-"+s.ID, 10*time.Second)
+		return al.k.Locks.Cluster(ctx, "storage-"+s.ID, 10*time.Second)
 	}
-	return st.k.FileLock(ctx, t, host, "/var/lock/pve-manager/pve-storage-"+s.ID, locks.Exclusive, 10*time.Second)
+	return al.k.FileLock(ctx, t, host, "/var/lock/pve-manager/pve-storage-"+s.ID, locks.Exclusive, 10*time.Second)
 }
 
-// HoldStorageLock acquires the lock of a storage until release is called. The caller does not hold the mutex.
-func (st *Store) HoldStorageLock(ctx context.Context, host, storage string) (release func(), err error) {
-	st.k.Mu.Lock()
-	s := st.Storage(storage)
-	st.k.Mu.Unlock()
+// HoldStorageLock acquires the lock of a storage until release is called.
+func (al *Allocator) HoldStorageLock(ctx context.Context, host, storage string) (release func(), err error) {
+	al.k.Mu.Lock()
+	s := al.store.Storage(storage)
+	al.k.Mu.Unlock()
 	if s == nil {
 		return nil, fmt.Errorf("there is no storage %s", storage)
 	}
-	return st.LockStorage(ctx, nil, host, s)
+	return al.LockStorage(ctx, nil, host, s)
 }
 
-// FreeUnreferenced removes all disks with the VMID on all storages, even those of another owner. The caller does not
-// hold the mutex.
-func (st *Store) FreeUnreferenced(vmid int) {
-	st.k.Mu.Lock()
-	defer st.k.Mu.Unlock()
-	for key, v := range st.volumes {
-		if v.Content() == "images" && v.Owner == vmid && !st.HasChildren(v) {
-			delete(st.volumes, key)
+// FreeUnreferenced removes all disks with the VMID on all storages, even those of another owner.
+func (al *Allocator) FreeUnreferenced(vmid int) {
+	al.k.Mu.Lock()
+	defer al.k.Mu.Unlock()
+	for key, v := range al.store.volumes {
+		if v.Content() == "images" && v.Owner == vmid && !al.store.HasChildren(v) {
+			delete(al.store.volumes, key)
 		}
 	}
 }

@@ -128,7 +128,7 @@ func (ct *contents) postContent(ctx context.Context, r *api.Request) (api.Respon
 	if s.Kind().FileBased {
 		name = r.Params.Values["vmid"] + "/" + name
 	}
-	v, err := ct.Allocate(ctx, nil, Allocation{Host: r.Host, Storage: s, Owner: r.VMID, Format: format, name: name, Size: size})
+	v, err := ct.allocator.Allocate(ctx, nil, Allocation{Host: r.Host, Storage: s, Owner: r.VMID, Format: format, name: name, Size: size})
 	if err != nil {
 		return api.Response{}, err
 	}
@@ -157,7 +157,7 @@ func (ct *contents) deleteVolume(ctx context.Context, r *api.Request) (api.Respo
 		if v == nil {
 			t.Logf("disk image '%s' does not exist", s.FilePath(name))
 		}
-		if err := ct.FreeVolume(ctx, t, r.Host, volid); err != nil {
+		if err := ct.allocator.FreeVolume(ctx, t, r.Host, volid); err != nil {
 			return err
 		}
 		t.Logf("Removed volume '%s'", volid)

@@ -27,13 +27,16 @@ func New(k *kernel.Kernel, latency map[string]Latency) *Store {
 // Handlers by kind of object.
 type (
 	definitions struct{ *Store }
-	contents    struct{ *Store }
-	files       struct{ *Store }
+	contents    struct {
+		*Store
+		allocator *Allocator
+	}
+	files struct{ *Store }
 )
 
 // Routes returns the handlers of storages by method.
 func (st *Store) Routes() map[string]api.Handler {
-	d, ct, f := definitions{st}, contents{st}, files{st}
+	d, ct, f := definitions{st}, contents{st, NewAllocator(st)}, files{st}
 	const storage = "/nodes/{node}/storage"
 	return map[string]api.Handler{
 		"GET /storage":                                      d.getDefinitions,
