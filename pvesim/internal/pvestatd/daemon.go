@@ -52,7 +52,13 @@ func (d *Daemon) report() {
 		if !h.Online {
 			continue
 		}
-		h.Report = &kernel.Report{Host: newHostFigures(h, loads[h.Name]), Guests: map[int]kernel.GuestFigures{}, Storages: map[string]int64{}}
+		guests := 0
+		if h.Report != nil {
+			guests = len(h.Report.Guests)
+		}
+		h.Report = &kernel.Report{
+			Host: newHostFigures(h, loads[h.Name]), Guests: make(map[int]kernel.GuestFigures, guests), Storages: map[string]int64{},
+		}
 		for _, s := range d.store.Storages() {
 			key := h.Name
 			if s.Shared {

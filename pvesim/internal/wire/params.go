@@ -5,6 +5,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -155,17 +156,10 @@ func scalar(v any) string {
 func jsonError(body string) string {
 	trimmed := strings.TrimLeft(body, " \t\r\n")
 	if rest, ok := strings.CutPrefix(trimmed, "{"); ok && !strings.HasPrefix(strings.TrimLeft(rest, " \t\r\n"), `"`) {
-		return fmt.Sprintf(`'"' expected, at character offset %d (before "%s")`, len(body)-len(rest), or(rest, "(end of string)"))
+		return fmt.Sprintf(`'"' expected, at character offset %d (before "%s")`, len(body)-len(rest), cmp.Or(rest, "(end of string)"))
 	}
 	return fmt.Sprintf(`malformed JSON string, neither tag, array, object, number, string or atom, at character offset %d (before "%s")`,
-		len(body)-len(trimmed), or(trimmed, "(end of string)"))
-}
-
-func or(v, def string) string {
-	if v == "" {
-		return def
-	}
-	return v
+		len(body)-len(trimmed), cmp.Or(trimmed, "(end of string)"))
 }
 
 // readMultipart parses an upload: fields first, then the file in the part "filename". Proxmox ignores parts after the
