@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cdrom"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 )
 
@@ -41,7 +41,7 @@ type Machine struct {
 	// Firmware are the files that "args: -fw_cfg" hands to the guest, by their names there.
 	Firmware map[string][]byte
 
-	instance *engine.Instance
+	instance *kernel.Instance
 }
 
 // NIC is a network card.
@@ -107,11 +107,19 @@ type Health string
 
 // The states of health.
 const (
+<<<<<<< HEAD
 	HealthWell Health = engine.Well
 	// HealthSick is a guest that runs and responds, and whose kubelet reports the Node as not ready.
 	HealthSick Health = engine.Sick
 	// HealthHung is a guest that does not respond until it is reset or loses its power.
 	HealthHung Health = engine.Hung
+=======
+	HealthWell Health = kernel.Well
+	// HealthSick is a guest that runs and answers, and whose kubelet says that its Node is not ready.
+	HealthSick Health = kernel.Sick
+	// HealthHung is a guest that does nothing and hears nothing any more, until it is reset or loses its power.
+	HealthHung Health = kernel.Hung
+>>>>>>> wt-engine
 )
 
 // Health of the guest now, and a channel that is closed when it changes.
@@ -126,7 +134,7 @@ func (m *Machine) SetAgent(a *Agent) {
 		m.instance.SetAgent(nil)
 		return
 	}
-	out := &engine.Agent{Hostname: a.Hostname, OS: a.OS}
+	out := &kernel.Agent{Hostname: a.Hostname, OS: a.OS}
 	for _, i := range a.Interfaces {
 		var addresses []map[string]any
 		for _, cidr := range i.Addresses {
@@ -147,7 +155,7 @@ func (m *Machine) SetAgent(a *Agent) {
 	m.instance.SetAgent(out)
 }
 
-func newMachine(cluster string, in *engine.Instance) *Machine {
+func newMachine(cluster string, in *kernel.Instance) *Machine {
 	c := qm.New(in.Options)
 	m := &Machine{
 		Cluster: cluster, Host: in.Host, Name: in.Name, VMID: in.VMID, BootID: in.BootID, Disk: in.Disk, Firmware: in.Firmware, instance: in,

@@ -11,8 +11,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
 // fieldError is a bad value at a place in the scenario, for example hosts[0].cores.
@@ -92,7 +92,7 @@ func (s *Scenario) validate() error {
 		return bad(text, "version")
 	}
 	for typ, profile := range s.Latency {
-		if _, ok := engine.Profiles[profile]; !ok {
+		if _, ok := storage.Profiles[profile]; !ok {
 			return bad(fmt.Sprintf("there is no latency profile %q", profile), "latency", typ)
 		}
 	}
@@ -146,7 +146,7 @@ func (s *Scenario) validateStorages() error {
 		switch {
 		case len(st.ID) < 2:
 			return bad("a storage needs an id of at least two characters", "storages", i, "id")
-		case !engine.KnownStorageType(st.Type):
+		case !storage.IsKnownType(st.Type):
 			return bad(fmt.Sprintf("%q is not a storage type; dir, lvmthin, lvm, zfspool, rbd, nfs and cifs are", st.Type), "storages", i, "type")
 		case st.Size <= 0:
 			return bad("a storage needs a size", "storages", i, "size")

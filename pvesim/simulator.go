@@ -18,7 +18,9 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/wire"
 )
 
@@ -71,14 +73,14 @@ func New(scenario *Scenario, options Options) (*Simulator, error) {
 		options.Speed = max(scenario.Speed, 0)
 	}
 	s := &Simulator{scenario: scenario, options: options, requests: newRecorder(options.KeepRequests)}
-	latency := map[string]engine.Latency{}
+	latency := map[string]storage.Latency{}
 	for typ, profile := range scenario.Latency {
-		latency[typ] = engine.Profiles[profile]
+		latency[typ] = storage.Profiles[profile]
 	}
 	var err error
 	s.engine, err = engine.New(engine.Config{
-		Version: engine.Versions[scenario.Version], ClusterName: scenario.Cluster, Speed: options.Speed, Latency: latency,
-		Boot: func(ctx context.Context, in *engine.Instance) {
+		Version: kernel.Versions[scenario.Version], ClusterName: scenario.Cluster, Speed: options.Speed, Latency: latency,
+		Boot: func(ctx context.Context, in *kernel.Instance) {
 			options.Guests.Boot(ctx, newMachine(scenario.Cluster, in))
 		},
 	})
@@ -101,18 +103,18 @@ func New(scenario *Scenario, options Options) (*Simulator, error) {
 func (s *Simulator) populate() error {
 	sc, e := s.scenario, s.engine
 	for _, h := range sc.Hosts {
-		host := &engine.Host{
+		host := &kernel.Host{
 			Name: h.Name, Sockets: h.Sockets, Cores: h.Cores, Threads: h.Threads, Memory: int64(h.Memory), IP: h.IP,
 			Online: !h.Offline, Unreachable: h.Unreachable, PCI: h.PCI, NUMANodes: h.NUMA, Maintenance: h.Maintenance, Arch: h.Arch,
 			DownloadRate: int64(h.DownloadRate),
 		}
 		for _, b := range h.Bridges {
-			host.Bridges = append(host.Bridges, engine.Bridge{Name: b.Name, CIDR: b.CIDR, Gateway: b.Gateway, Ports: b.Ports, VLANAware: b.VLANAware})
+			host.Bridges = append(host.Bridges, kernel.Bridge{Name: b.Name, CIDR: b.CIDR, Gateway: b.Gateway, Ports: b.Ports, VLANAware: b.VLANAware})
 		}
 		e.AddHost(host)
 	}
 	for _, st := range sc.Storages {
-		e.AddStorage(&engine.Storage{
+		e.AddStorage(&storage.Storage{
 			ID: st.ID, Type: st.Type, Content: st.Content, Shared: st.Shared, Hosts: st.Hosts, Size: int64(st.Size),
 			BaseUsed: int64(st.Used), Path: st.Path,
 		})
@@ -172,7 +174,7 @@ func (s *Simulator) PutFile(f File) {
 
 func (s *Simulator) populateAccess() error {
 	for _, p := range s.scenario.Pools {
-		s.engine.AddPool(p.ID, p.Comment, p.VMs, p.Storages)
+		s.engine.Access.AddPool(p.ID, p.Comment, p.VMs, p.Storages)
 	}
 	return s.engine.Access.Update(func(d *access.Data) error {
 		for _, r := range s.scenario.Roles {
@@ -217,7 +219,7 @@ func (s *Simulator) populateGuests() error {
 		if g.Name != "" {
 			config.Options[map[string]string{"qemu": "name", "lxc": "hostname"}[typ]] = g.Name
 		}
-		guest := &engine.Guest{VMID: g.VMID, Type: typ, Host: g.Host, Config: config}
+		guest := &kernel.Guest{VMID: g.VMID, Type: typ, Host: g.Host, Config: config}
 		var since time.Time
 		if g.Status == "running" {
 			since = time.Now().Add(-time.Duration(g.Uptime))
@@ -267,7 +269,7 @@ func (s *Simulator) Start(ctx context.Context) error {
 	}
 	s.url = "https://" + l.Addr().String() + "/api2/json"
 	s.server = &http.Server{
-		Handler:     &wire.Server{Engine: s.engine, Fault: s.faults.onCall, Record: s.requests.add},
+		Handler:     &wire.Server{Kernel: s.engine.Kernel, Fault: s.faults.onCall, Record: s.requests.add},
 		IdleTimeout: 5 * time.Second, ReadHeaderTimeout: 30 * time.Second, ConnContext: wire.ConnContext,
 		MaxHeaderBytes: 8 << 10, ErrorLog: log.New(io.Discard, "", 0),
 	}

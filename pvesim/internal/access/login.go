@@ -16,7 +16,10 @@ import (
 	"time"
 )
 
-// The reasons for which a login fails, in Proxmox's words.
+// AuthDelay is how long the answer to a failed login takes.
+const AuthDelay = 3 * time.Second
+
+// Errors of a failed login, with the texts of Proxmox.
 var (
 	ErrNoTicket = errors.New("No ticket")                              //nolint:staticcheck // Proxmox's own text
 	ErrAuth     = errors.New("Authentication failed!")                 //nolint:revive,staticcheck // Proxmox's own text
@@ -32,7 +35,7 @@ const (
 // Signer issues and verifies tickets.
 type Signer struct{ key []byte }
 
-// NewSigner makes a signer with a fresh key.
+// NewSigner returns a signer with a random key.
 func NewSigner() *Signer {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails
@@ -52,26 +55,27 @@ func (s *Signer) Ticket(user string, now time.Time) (ticket, csrf string) {
 	return plain + "::" + s.sign(plain), stamp + ":" + s.sign(stamp+":"+user)
 }
 
-// User verifies a ticket and names its user.
+// User verifies a ticket and returns its user. It returns ErrAuth if the ticket is not valid or has expired.
 func (s *Signer) User(ticket string, now time.Time) (string, error) {
 	plain, sig, ok := strings.Cut(ticket, "::")
 	parts := strings.Split(plain, ":")
-	if !ok || len(parts) != 3 || parts[0] != "PVE" || !equal(sig, s.sign(plain)) || !fresh(parts[2], now) {
+	if !ok || len(parts) != 3 || parts[0] != "PVE" || !equal(sig, s.sign(plain)) || !isFresh(parts[2], now) {
 		return "", ErrAuth
 	}
 	return parts[1], nil
 }
 
-// CheckCSRF verifies the token that every writing call with a ticket needs.
+// CheckCSRF verifies the token that each writing call with a ticket needs. It returns ErrCSRF if the token is not
+// valid.
 func (s *Signer) CheckCSRF(token, user string, now time.Time) error {
 	stamp, sig, ok := strings.Cut(token, ":")
-	if !ok || !equal(sig, s.sign(stamp+":"+user)) || !fresh(stamp, now) {
+	if !ok || !equal(sig, s.sign(stamp+":"+user)) || !isFresh(stamp, now) {
 		return ErrCSRF
 	}
 	return nil
 }
 
-func fresh(stamp string, now time.Time) bool {
+func isFresh(stamp string, now time.Time) bool {
 	secs, err := strconv.ParseInt(stamp, 16, 64)
 	if err != nil {
 		return false
@@ -82,7 +86,7 @@ func fresh(stamp string, now time.Time) bool {
 
 func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// CheckToken verifies "user@realm!name=secret".
+// CheckToken verifies "user@realm!name=secret" and returns the identity. It returns ErrAuth if it is not valid.
 func (s *Store) CheckToken(credential string, now time.Time) (Identity, error) {
 	name, secret, ok := strings.Cut(credential, "=")
 	userid, tokenid, isToken := strings.Cut(name, "!")
@@ -102,7 +106,7 @@ func (s *Store) CheckToken(credential string, now time.Time) (Identity, error) {
 	return Identity{User: userid, Token: tokenid}, nil
 }
 
-// CheckPassword verifies a login with a password.
+// CheckPassword verifies a login with a password. It returns ErrPassword if it is not valid.
 func (s *Store) CheckPassword(userid, password string, now time.Time) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -113,8 +117,8 @@ func (s *Store) CheckPassword(userid, password string, now time.Time) error {
 	return nil
 }
 
-// Active tells whether a user exists and may act.
-func (s *Store) Active(userid string, now time.Time) bool {
+// IsActive reports whether a user exists, is enabled and has not expired.
+func (s *Store) IsActive(userid string, now time.Time) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	u := s.users[userid]

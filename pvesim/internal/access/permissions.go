@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Identity is who makes a request: a user, or one of the user's tokens.
+// Identity is the caller of a request: a user, or a token of a user.
 type Identity struct {
 	User  string
 	Token string
@@ -23,10 +23,10 @@ func (i Identity) String() string {
 	return i.User + "!" + i.Token
 }
 
-// IsRoot tells whether name checks for root@pam pass. They never do for a token.
+// IsRoot reports whether the identity passes checks for root@pam by name. Tokens never do.
 func (i Identity) IsRoot() bool { return i.User == Root && i.Token == "" }
 
-// Permissions maps the privileges of an identity on a path to whether they propagate to paths below.
+// Permissions returns the privileges of an identity on a path, and whether each propagates to the paths below.
 func (s *Store) Permissions(id Identity, path string) map[string]bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -73,8 +73,8 @@ func (s *Store) ofUser(u *User, path string) map[string]bool {
 	})
 }
 
-// rolesOn walks from the root to the path: entries on a deeper level replace what was inherited, and on one level
-// entries for the user itself win over those of its groups.
+// rolesOn returns the roles on a path. Entries on a deeper level replace inherited ones; on one level, entries for the
+// user replace those for its groups.
 func (s *Store) rolesOn(kind, id string, groups []string, path string) map[string]bool {
 	roles := map[string]bool{}
 	for _, level := range levels(path) {
@@ -103,7 +103,7 @@ func (s *Store) rolesOn(kind, id string, groups []string, path string) map[strin
 	return roles
 }
 
-// levels lists a path and all its ancestors, from the root down.
+// levels returns a path and its ancestors, root first.
 func levels(path string) []string {
 	out := []string{"/"}
 	at := ""
@@ -116,7 +116,7 @@ func levels(path string) []string {
 	return out
 }
 
-// privileges turns roles into privileges and adds what comes from the pools that the path's object is a member of.
+// privileges returns the privileges of roles, plus those from the resource pools that contain the object of the path.
 func (s *Store) privileges(roles map[string]bool, path string, poolRoles func(path string) map[string]bool) map[string]bool {
 	out := map[string]bool{}
 	s.addRoles(out, roles, true)
@@ -152,19 +152,19 @@ func (p *Pool) contains(path string) bool {
 	return ok && p.Storages[id]
 }
 
-// Has tells whether the identity has one privilege on a path.
+// Has reports whether the identity has a privilege on a path.
 func (s *Store) Has(id Identity, path, privilege string) bool {
 	_, ok := s.Permissions(id, path)[privilege]
 	return ok
 }
 
-// HasAny tells whether the identity has at least one of the privileges on a path.
+// HasAny reports whether the identity has at least one of the privileges on a path.
 func (s *Store) HasAny(id Identity, path string, privileges ...string) bool {
 	perms := s.Permissions(id, path)
 	return slices.ContainsFunc(privileges, func(p string) bool { _, ok := perms[p]; return ok })
 }
 
-// Effective lists the permissions on every path that Proxmox reports by default, without empty ones.
+// Effective returns the permissions on each path that Proxmox reports by default, without empty ones.
 func (s *Store) Effective(id Identity) map[string]map[string]bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -192,7 +192,7 @@ func (s *Store) Effective(id Identity) map[string]map[string]bool {
 	return out
 }
 
-// Viewer answers many questions about one identity quickly, for lists of thousands of guests.
+// Viewer checks the privileges of one identity for lists of thousands of guests.
 type Viewer struct {
 	store *Store
 	id    Identity
@@ -200,7 +200,7 @@ type Viewer struct {
 	exact map[string]bool
 }
 
-// Viewer returns a helper that remembers answers; it is for one request only.
+// Viewer returns a viewer that caches results. It is valid for one request.
 func (s *Store) Viewer(id Identity) *Viewer {
 	v := &Viewer{store: s, id: id, memo: map[string]map[string]bool{}, exact: map[string]bool{}}
 	s.mu.RLock()
@@ -219,7 +219,7 @@ func (s *Store) Viewer(id Identity) *Viewer {
 	return v
 }
 
-// Has is Store.Has; a path below another one without entries of its own has what propagates from there.
+// Has is like Store.Has. A path without entries has the privileges that propagate from its parent.
 func (v *Viewer) Has(path, privilege string) bool {
 	if parent := path[:strings.LastIndex(path, "/")]; parent != "" && !v.exact[path] {
 		propagate, ok := v.perms(parent)[privilege]

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access keeps users, API tokens, roles, ACLs and pools, and decides what an identity may do on a path.
+// Package access stores users, API tokens, roles, ACLs and resource pools, and evaluates permissions.
 package access
 
 import (
@@ -12,11 +12,10 @@ import (
 	"sync"
 )
 
-// Root is the only user whose login passes checks that compare names. A token of this user does not: its identity is
-// "root@pam!name".
+// Root is the only user that passes checks by name. Its tokens do not: their identity is "root@pam!name".
 const Root = "root@pam"
 
-// User is a login.
+// User is a user account.
 type User struct {
 	ID       string
 	Password string
@@ -45,7 +44,7 @@ type Role struct {
 	Special    bool
 }
 
-// Pool groups guests and storages for permissions.
+// Pool is a resource pool: guests and storages that share permissions.
 type Pool struct {
 	ID       string
 	Comment  string
@@ -53,7 +52,7 @@ type Pool struct {
 	Storages map[string]bool
 }
 
-// Entry is one line of an ACL.
+// Entry is an ACL entry.
 type Entry struct {
 	Path      string
 	Kind      string // "user", "group" or "token"
@@ -116,21 +115,21 @@ func (s *Store) addBuiltinRoles() {
 	}
 }
 
-// Update runs f while nobody else reads or writes. f must not call other methods of the store.
+// Update runs f with exclusive access. f must not call other methods of the store.
 func (s *Store) Update(f func(d *Data) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return f(&Data{Users: s.users, Roles: s.roles, Pools: s.pools, ACL: &s.acl, Groups: s.groups})
 }
 
-// View runs f while nobody writes. f must not change anything.
+// View runs f with read access. f must not change the data or call other methods of the store.
 func (s *Store) View(f func(d *Data)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	f(&Data{Users: s.users, Roles: s.roles, Pools: s.pools, ACL: &s.acl, Groups: s.groups})
 }
 
-// Data gives access to the store's content inside Update and View.
+// Data is the content of the store during Update and View.
 type Data struct {
 	Users  map[string]*User
 	Roles  map[string]*Role
@@ -139,7 +138,7 @@ type Data struct {
 	Groups map[string]string
 }
 
-// Grant adds an ACL entry, or changes whether an equal one propagates.
+// Grant adds an ACL entry. If it exists, Grant updates its propagation.
 func (d *Data) Grant(e Entry) {
 	for i, old := range *d.ACL {
 		if old.Path == e.Path && old.Kind == e.Kind && old.ID == e.ID && old.Role == e.Role {
@@ -150,14 +149,14 @@ func (d *Data) Grant(e Entry) {
 	*d.ACL = append(*d.ACL, e)
 }
 
-// Revoke removes an ACL entry whatever its propagation.
+// Revoke removes an ACL entry regardless of its propagation.
 func (d *Data) Revoke(e Entry) {
 	*d.ACL = slices.DeleteFunc(*d.ACL, func(old Entry) bool {
 		return old.Path == e.Path && old.Kind == e.Kind && old.ID == e.ID && old.Role == e.Role
 	})
 }
 
-// PoolOf returns the pool that a guest belongs to, or "".
+// PoolOf returns the resource pool of a guest, or "".
 func (d *Data) PoolOf(vmid int) string {
 	for _, id := range slices.Sorted(maps.Keys(d.Pools)) {
 		if d.Pools[id].VMs[vmid] {
@@ -167,21 +166,8 @@ func (d *Data) PoolOf(vmid int) string {
 	return ""
 }
 
-// PoolsOfGuests maps every guest that is in a pool to that pool.
-func (s *Store) PoolsOfGuests() map[int]string {
-	out := map[int]string{}
-	s.View(func(d *Data) {
-		for id, p := range d.Pools {
-			for vmid := range p.VMs {
-				out[vmid] = id
-			}
-		}
-	})
-	return out
-}
-
-// ForgetGuest removes a destroyed guest from pools and ACLs.
-func (s *Store) ForgetGuest(vmid int) {
+// RemoveGuest removes a guest from resource pools and ACLs.
+func (s *Store) RemoveGuest(vmid int) {
 	path := fmt.Sprintf("/vms/%d", vmid)
 	s.mu.Lock()
 	defer s.mu.Unlock()

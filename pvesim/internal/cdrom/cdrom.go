@@ -16,7 +16,7 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem/iso9660"
 )
 
-// Build makes an ISO with a label and some files at its root.
+// Build returns an ISO image with the given label and files.
 func Build(label string, files map[string]string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "pvesim-iso-")
 	if err != nil {

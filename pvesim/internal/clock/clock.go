@@ -1,10 +1,10 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clock lets simulated durations pass faster than real ones while the order of events stays the same.
+// Package clock scales simulated time: durations pass faster than real ones, and the order of events stays the same.
 //
-// Waits (task durations, lock time-outs, polling periods) are divided by a speed factor. Time stamps that a client can
-// see are wall-clock times, because clients compare them with their own clock (token expiry, task start times).
+// Waits (task durations, lock timeouts, polling intervals) are divided by a speed factor. Timestamps that clients see
+// are wall-clock times, because clients compare them with their own clock (token expiry, task start times).
 package clock
 
 import (
@@ -19,7 +19,7 @@ type Clock struct {
 	skew  atomic.Int64
 }
 
-// New returns a clock on which simulated time passes speed times faster than real time. A speed of zero or less means 1.
+// New returns a clock on which time passes speed times faster than real time. A speed of zero or less means 1.
 func New(speed float64) *Clock {
 	if speed <= 0 {
 		speed = 1
@@ -27,25 +27,25 @@ func New(speed float64) *Clock {
 	return &Clock{speed: speed}
 }
 
-// Now is the wall-clock time that the simulated hosts show, including any skew that a fault has set.
+// Now returns the wall-clock time of the simulated hosts, including the skew.
 func (c *Clock) Now() time.Time { return time.Now().Add(time.Duration(c.skew.Load())) }
 
-// SetSkew moves the hosts' wall clock relative to the real one.
+// SetSkew sets the offset between the wall clock of the hosts and the real one.
 func (c *Clock) SetSkew(d time.Duration) { c.skew.Store(int64(d)) }
 
-// Real converts a simulated duration into the real time to wait for it.
+// Real returns the real duration of a simulated one.
 func (c *Clock) Real(d time.Duration) time.Duration { return time.Duration(float64(d) / c.speed) }
 
-// maxTimeoutSpeed bounds how much faster time-outs pass than in reality. Work is done by goroutines that need real CPU
-// time: at a speed of 100 a busy machine would turn short waits into time-outs that no Proxmox would have had.
+// maxTimeoutSpeed limits how much faster timeouts pass than in reality. Work needs real CPU time: at a speed of 100 on
+// a busy machine, waits would exceed timeouts that a real host meets.
 const maxTimeoutSpeed = 25
 
-// Timeout converts the time after which somebody gives up. All time-outs keep their order among each other.
+// Timeout returns the real duration of a simulated timeout. Timeouts keep their order.
 func (c *Clock) Timeout(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / min(c.speed, maxTimeoutSpeed))
 }
 
-// Sleep waits for d of simulated time and reports the context's error if that ends first.
+// Sleep waits for d of simulated time. It returns the error of the context if the context ends first.
 func (c *Clock) Sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -5,8 +5,8 @@ package clock
 
 import "sync"
 
-// Group counts goroutines. Unlike sync.WaitGroup it may grow from zero while somebody waits, which happens when a
-// simulator is closed at the moment in which something new begins.
+// Group waits for goroutines. Unlike with sync.WaitGroup, goroutines can start while Wait blocks, which happens when a
+// simulator is closed during activity.
 type Group struct {
 	mu   sync.Mutex
 	idle *sync.Cond

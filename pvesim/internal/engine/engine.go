@@ -1,307 +1,82 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine is the simulated cluster: hosts, storages, guests, and what each API method does to them.
-//
-// One mutex guards the state. A method holds it only while it looks and changes; whatever takes time (locks, copies,
-// boots) happens in tasks and waits outside of it.
+// Package engine is the simulated cluster. It wires the areas of the API together on one kernel.
 package engine
 
 import (
-	"context"
-	"fmt"
-	"slices"
-	"sync"
-	"time"
-
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/accessapi"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cluster"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/firewall"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/ha"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/host"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/mapping"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/power"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pvestatd"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qemu"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/sdn"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// Config is what an engine starts from.
+// Config is the configuration of an engine.
 type Config struct {
-	Version     Version
-	ClusterName string // empty: a stand-alone host
+	Version     kernel.Version
+	ClusterName string // empty for a standalone host
 	Speed       float64
-	Latency     map[string]Latency // by storage type; missing types use the default profile
-	Boot        BootFunc
+	Latency     map[string]storage.Latency // by storage type; missing types use the default profile
+	Boot        power.BootFunc
 }
 
-// BootFunc runs a guest until the context ends or the guest powers itself off by returning.
-type BootFunc func(ctx context.Context, in *Instance)
-
-// Engine is one simulated Proxmox cluster.
+// Engine is a simulated Proxmox cluster. It embeds its areas, so their methods are its methods.
 type Engine struct {
-	Clock   *clock.Clock
-	Access  *access.Store
-	Signer  *access.Signer
-	Tasks   *tasks.Registry
-	Locks   *locks.Table
-	Schema  *schema.Catalogue
-	Version Version
+	*kernel.Kernel
+	*storage.Store
+	*storage.Allocator
+	*sdn.Network
+	*mapping.Mappings
+	*firewall.Firewall
+	*ha.Manager
+	*power.Controller
+	*qemu.VMs
 
-	name    string
-	boot    BootFunc
-	latency map[string]Latency
-	started time.Time
-	ctx     context.Context
-	cancel  context.CancelFunc
-	group   *clock.Group
-	routes  map[string]Handler
-
-	mu       sync.Mutex
-	hosts    []*Host
-	byName   map[string]*Host
-	storages []*Storage
-	volumes  map[string]*Volume // by key(host, volid)
-	blobs    map[[32]byte][]byte
-	guests   map[int]*Guest
-	options  map[string]string // datacenter.cfg
-	ha       map[string]map[string]string
-	firewall *firewallState
-	mappings map[string]*collection
-	haRules  *collection
-	haGroups *collection
-	zones    *collection
-	vnets    *collection
-	subnets  map[string]*subnet // by virtual network
-	noQuorum bool
-	nextPID  int
+	stats *pvestatd.Daemon
 }
 
-// Host is one Proxmox node.
-type Host struct {
-	Name                    string
-	Sockets, Cores, Threads int
-	Memory                  int64
-	IP                      string
-	Online                  bool
-	// Maintenance: the HA manager drains the host.
-	Maintenance bool
-	// Arch is empty for x86_64.
-	Arch string
-	// Unreachable says how a connection to the host fails while it is down: "refused", "noroute" or "timeout".
-	Unreachable string
-	// DownloadRate is what the host fetches from elsewhere, in bytes per second; 0 means at once.
-	DownloadRate int64
-	Bridges      []Bridge
-	PCI          []map[string]any
-	NUMANodes    int
-	reported     bool
-	// What pvestatd last reported: about the host itself, its guests, and the use of its storages.
-	own      row
-	guests   map[int]figures
-	storages map[string]int64
-	bootedAt time.Time
-	workers  chan struct{} // the free worker processes of its API daemon
-}
-
-// Bridge is a network bridge of a host.
-type Bridge struct {
-	Name, CIDR, Gateway, Ports string
-	VLANAware                  bool
-}
-
-// CPUs is the number of hardware threads of the host.
-func (h *Host) CPUs() int { return h.Sockets * h.Cores * max(h.Threads, 1) }
-
-// Guest is a VM or container, ours or not.
-type Guest struct {
-	VMID   int
-	Type   string // "qemu" or "lxc"
-	Host   string
-	Config *qm.Config
-	Temp   bool // the clone's placeholder before its config is written
-
-	instance  *Instance
-	paused    bool
-	rebooting bool // the next power-off of the guest is a reboot
-	created   time.Time
-	uptime    time.Time // when QEMU started; zero while it does not run
-	pid       int
-	pci       []string // addresses of the devices that it has, from the beginning of its start on
-}
-
-// New builds an empty cluster; hosts and the rest are added before the first request.
+// New returns an empty cluster. Hosts and everything else are added before the first request. It fails if the version
+// has no schema, or if a handler is not in it.
 func New(cfg Config) (*Engine, error) {
-	catalogue, err := schema.Load(cfg.Version.Release)
+	k, err := kernel.New(cfg.Version, cfg.ClusterName, cfg.Speed)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c, group := clock.New(cfg.Speed), clock.NewGroup()
 	e := &Engine{
-		Clock: c, Access: access.New(schema.Privileges(cfg.Version.Release)), Signer: access.NewSigner(),
-		Tasks: tasks.NewRegistry(ctx, c, group), Locks: locks.New(c), Schema: catalogue, Version: cfg.Version,
-		name: cfg.ClusterName, boot: cfg.Boot, latency: cfg.Latency, started: time.Now(), ctx: ctx, cancel: cancel, group: group,
-		byName: map[string]*Host{}, volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}, guests: map[int]*Guest{},
-		options: map[string]string{}, ha: map[string]map[string]string{}, firewall: newFirewallState(),
-		mappings: map[string]*collection{}, subnets: map[string]*subnet{}, nextPID: 15000,
+		Kernel: k, Store: storage.New(k, cfg.Latency), Network: sdn.New(k), Mappings: mapping.New(k),
+		Firewall: firewall.New(k), Manager: ha.New(k),
 	}
-	e.addCollections()
-	e.routes = e.handlers()
-	for name := range e.routes {
-		if catalogue.Method(name) == nil && !cfg.Version.lacks(name) {
-			cancel()
-			return nil, fmt.Errorf("building the method table: %s is not in the schema of %s", name, cfg.Version.Release)
+	e.Allocator = storage.NewAllocator(e.Store)
+	applier := pending.New(e.Store)
+	e.Controller = power.New(power.Areas{
+		Kernel: k, Store: e.Store, Network: e.Network, Mappings: e.Mappings, HA: e.Manager, Pending: applier,
+	}, cfg.Boot)
+	e.VMs = qemu.New(qemu.Areas{
+		Kernel: k, Store: e.Store, Allocator: e.Allocator, Network: e.Network, HA: e.Manager, Firewall: e.Firewall, Pending: applier,
+		Power: e.Controller,
+	})
+	e.stats = pvestatd.New(k, e.Store, e.Manager)
+	for _, routes := range []map[string]api.Handler{
+		accessapi.Routes(k), cluster.Routes(k, e.Store, e.Network, e.stats), host.Routes(k, e.Network, e.stats), e.Store.Routes(),
+		e.Network.Routes(), e.Mappings.Routes(), e.Firewall.Routes(), e.Manager.Routes(), e.Controller.Routes(), e.VMs.Routes(),
+	} {
+		if err := k.Handle(routes); err != nil {
+			k.Close()
+			return nil, err
 		}
 	}
 	return e, nil
 }
 
-// Run starts what happens by itself: pvestatd's reports. It returns at once.
-func (e *Engine) Run() {
-	e.mu.Lock()
-	e.report()
-	e.mu.Unlock()
-	e.group.Go(func() {
-		for e.Clock.Sleep(e.ctx, statPeriod) == nil {
-			e.mu.Lock()
-			e.report()
-			e.mu.Unlock()
-		}
-	})
-}
-
-// Close ends all guests and tasks and waits for them.
-func (e *Engine) Close() {
-	e.cancel()
-	e.group.Wait()
-}
-
-// AddHost adds a host to the cluster.
-func (e *Engine) AddHost(h *Host) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if h.IP == "" {
-		h.IP = fmt.Sprintf("10.97.%d.%d", len(e.hosts)/250, len(e.hosts)%250+2)
-	}
-	h.workers = make(chan struct{}, daemonWorkers)
-	h.bootedAt = time.Now().Add(-time.Hour)
-	e.hosts = append(e.hosts, h)
-	e.byName[h.Name] = h
-}
-
-func (e *Engine) host(name string) *Host { return e.byName[name] }
-
-// Serving is the host that answers requests: the first one that is up.
-func (e *Engine) Serving() *Host {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, h := range e.hosts {
-		if h.Online {
-			return h
-		}
-	}
-	return nil
-}
-
-// AddGuest places a guest that runs since then, or not at all where that is zero; its drives' volumes are created as
-// they are needed.
-func (e *Engine) AddGuest(g *Guest, since time.Time) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.guests[g.VMID] != nil {
-		return fmt.Errorf("adding guest %d: the VMID is used twice", g.VMID)
-	}
-	if e.host(g.Host) == nil {
-		return fmt.Errorf("adding guest %d: there is no host %q", g.VMID, g.Host)
-	}
-	for _, key := range qm.DriveKeys(g.Config.Options) {
-		if err := e.adoptDrive(g, key); err != nil {
-			return fmt.Errorf("adding guest %d: %w", g.VMID, err)
-		}
-	}
-	g.created = time.Now()
-	e.guests[g.VMID] = g
-	if !since.IsZero() && g.Type == "qemu" {
-		e.powerOn(g)
-	}
-	g.uptime = since
-	return nil
-}
-
-// adoptDrive makes the volume of a drive that the scenario only mentions.
-func (e *Engine) adoptDrive(g *Guest, key string) error {
-	d, ok := qm.ParseDrive(key, g.Config.Options[key])
-	if !ok {
-		return fmt.Errorf("drive %s: cannot read %q", key, g.Config.Options[key])
-	}
-	if !d.HasVolume() {
-		return nil
-	}
-	s := e.storage(d.Storage())
-	if s == nil {
-		return fmt.Errorf("drive %s: there is no storage %q", key, d.Storage())
-	}
-	if e.volume(g.Host, d.File) != nil {
-		return nil
-	}
-	size, _ := qm.ParseSize(d.Opts["size"])
-	if size == 0 && d.IsCloudInit() {
-		size = cloudInitSize
-	}
-	used := size
-	if kinds[s.Type].thin {
-		used = size / 2 // nobody fills a thin disk
-	}
-	e.putVolume(&Volume{Storage: s.ID, Host: g.Host, Name: d.File[len(s.ID)+1:], Size: size, Used: used, Owner: g.VMID})
-	return nil
-}
-
-// guestOn finds a VM on the host that the request names; a VM on another host counts as missing.
-func (e *Engine) guestOn(host string, vmid int) *Guest {
-	g := e.guests[vmid]
-	if g == nil || g.Host != host || g.Type != "qemu" {
-		return nil
-	}
-	return g
-}
-
-// sortedGuests lists all guests by VMID.
-func (e *Engine) sortedGuests() []*Guest {
-	out := make([]*Guest, 0, len(e.guests))
-	for _, g := range e.guests {
-		out = append(out, g)
-	}
-	slices.SortFunc(out, func(a, b *Guest) int { return a.VMID - b.VMID })
-	return out
-}
-
-// addCollections makes the lists of objects that are only stored.
-func (e *Engine) addCollections() {
-	e.haRules = e.newCollection("rule", "HA rule")
-	e.haGroups = e.newCollection("group", "HA group")
-	e.zones = e.newCollection("zone", "sdn zone object ID")
-	e.zones.readable = func(r *Request, z row) bool {
-		return e.Access.HasAny(r.Who, fmt.Sprintf("/sdn/zones/%v", z["zone"]), "SDN.Audit", "SDN.Use", "SDN.Allocate")
-	}
-	e.vnets = e.newCollection("vnet", "sdn vnet object ID")
-	e.vnets.readable = func(r *Request, v row) bool {
-		return e.Access.HasAny(r.Who, fmt.Sprintf("/sdn/zones/%v/%v", v["zone"], v["vnet"]), "SDN.Audit", "SDN.Use", "SDN.Allocate")
-	}
-	for _, kind := range []string{"pci", "usb", "dir"} {
-		c := e.newCollection("id", kind+" mapping")
-		c.readable = func(r *Request, m row) bool {
-			return e.Access.HasAny(r.Who, fmt.Sprintf("/mapping/%s/%v", kind, m["id"]), "Mapping.Audit", "Mapping.Use", "Mapping.Modify")
-		}
-		e.mappings[kind] = c
-	}
-}
-
-// AddMapping adds a resource mapping; kind is "pci", "usb" or "dir".
-func (e *Engine) AddMapping(kind, id string, fields map[string]any) {
-	if c := e.mappings[kind]; c != nil {
-		c.add(id, fields)
-	}
-}
-
-// AddZone adds an SDN zone.
-func (e *Engine) AddZone(id string, fields map[string]any) { e.zones.add(id, fields) }
-
-// AddVNet adds a virtual network of a zone; it can be used like a bridge.
-func (e *Engine) AddVNet(id string, fields map[string]any) { e.vnets.add(id, fields) }
+// Run starts the status daemon. It does not block.
+func (e *Engine) Run() { e.stats.Run() }

@@ -4,11 +4,14 @@
 package engine
 
 import (
+	"cmp"
 	"strings"
 	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
-// Overview is the state of the cluster for people.
+// Overview is the state of the cluster for the status page.
 type Overview struct {
 	Cluster, Version string
 	Quorate          bool
@@ -18,7 +21,7 @@ type Overview struct {
 	Tasks            []TaskView
 }
 
-// HostView is a host with what its guests are configured to use.
+// HostView is a host and the configured resources of its guests.
 type HostView struct {
 	Name, Status           string
 	CPUs, GuestCPUs        int
@@ -36,7 +39,7 @@ type GuestView struct {
 	Template                       bool
 }
 
-// StorageView is a storage on one host, or everywhere if shared.
+// StorageView is a storage on one host, or a shared storage.
 type StorageView struct {
 	ID, Type, Host string
 	Used, Size     int64
@@ -51,11 +54,11 @@ type TaskView struct {
 	Running                            bool
 }
 
-// Overview reads everything at once.
+// Overview returns the current state with at most maxTasks tasks.
 func (e *Engine) Overview(maxTasks int) Overview {
-	out := Overview{Cluster: e.name, Version: e.Version.Full}
+	out := Overview{Cluster: e.Kernel.Name, Version: e.Kernel.Version.Full}
 	running := map[string]int{}
-	for _, t := range e.Tasks.List() {
+	for _, t := range e.Kernel.Tasks.List() {
 		s := t.State()
 		if s.Running {
 			running[t.UPID.Host]++
@@ -72,55 +75,51 @@ func (e *Engine) Overview(maxTasks int) Overview {
 			Start: time.Unix(t.UPID.StartTime, 0), Running: s.Running,
 		})
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	out.Quorate = !e.noQuorum
+	e.Kernel.Mu.Lock()
+	defer e.Kernel.Mu.Unlock()
+	out.Quorate = !e.Kernel.NoQuorum
 	hosts := map[string]*HostView{}
-	for _, h := range e.hosts {
-		hosts[h.Name] = &HostView{Name: h.Name, Status: h.status(), CPUs: h.CPUs(), Memory: h.Memory, Tasks: running[h.Name]}
+	for _, h := range e.Kernel.Hosts {
+		hosts[h.Name] = &HostView{Name: h.Name, Status: h.Status(), CPUs: h.CPUs(), Memory: h.Memory, Tasks: running[h.Name]}
 	}
-	for _, g := range e.sortedGuests() {
+	for _, g := range e.Kernel.SortedGuests() {
 		out.Guests = append(out.Guests, e.guestView(g))
 		if h := hosts[g.Host]; h != nil && !g.Config.IsTemplate() {
 			h.Guests++
-			if g.running() {
+			if g.IsRunning() {
 				h.Running++
-				h.GuestCPUs += e.guestCPUs(g)
-				h.GuestMemory += g.memory()
+				h.GuestCPUs += e.Kernel.GuestCPUs(g)
+				h.GuestMemory += g.Memory()
 			}
 		}
 	}
-	for _, h := range e.hosts {
+	for _, h := range e.Kernel.Hosts {
 		out.Hosts = append(out.Hosts, *hosts[h.Name])
 	}
 	out.Storages = e.storageViews()
 	return out
 }
 
-func (e *Engine) guestView(g *Guest) GuestView {
+func (e *Engine) guestView(g *kernel.Guest) GuestView {
 	v := GuestView{
-		VMID: g.VMID, Name: g.name(), Host: g.Host, Status: g.qmpStatus(), Lock: g.Config.Lock(), Tags: strings.ReplaceAll(g.Config.Options["tags"], ";", " "),
-		CPUs: e.guestCPUs(g), Memory: g.memory(), Template: g.Config.IsTemplate(),
+		VMID: g.VMID, Name: g.Name(), Host: g.Host, Status: g.QMPStatus(), Lock: g.Config.Lock(), Tags: strings.ReplaceAll(g.Config.Options["tags"], ";", " "),
+		CPUs: e.Kernel.GuestCPUs(g), Memory: g.Memory(), Template: g.Config.IsTemplate(),
 	}
-	if g.running() {
-		v.Uptime = time.Since(g.uptime).Truncate(time.Second)
+	if g.IsRunning() {
+		v.Uptime = time.Since(g.StartedAt).Truncate(time.Second)
 	}
 	return v
 }
 
 func (e *Engine) storageViews() []StorageView {
-	counts := map[string]int{}
-	for _, v := range e.volumes {
-		counts[v.Storage+"|"+v.Host]++
-	}
-	used := e.usages()
+	counts, used := e.Store.VolumeCounts(), e.Store.Usages()
 	var out []StorageView
-	for _, s := range e.storages {
+	for _, s := range e.Store.Storages() {
 		hosts := []string{""}
 		if !s.Shared {
 			hosts = nil
-			for _, h := range e.hosts {
-				if s.availableOn(h.Name) {
+			for _, h := range e.Kernel.Hosts {
+				if s.IsAvailableOn(h.Name) {
 					hosts = append(hosts, h.Name)
 				}
 			}
@@ -128,7 +127,7 @@ func (e *Engine) storageViews() []StorageView {
 		for _, h := range hosts {
 			key := s.ID + "|" + h
 			out = append(out, StorageView{
-				ID: s.ID, Type: s.Type, Host: or(h, "shared"), Used: min(s.BaseUsed+used[key], s.Size), Size: s.Size, Volumes: counts[key], Full: s.Full,
+				ID: s.ID, Type: s.Type, Host: cmp.Or(h, "shared"), Used: min(s.BaseUsed+used[key], s.Size), Size: s.Size, Volumes: counts[key], Full: s.Full,
 			})
 		}
 	}

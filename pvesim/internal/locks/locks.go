@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package locks models the three kinds of lock that make Proxmox calls wait or fail: flock files on one host, the
-// cluster-wide directory locks of pmxcfs, and nothing else (the "lock:" key of a VM is part of its config).
+// Package locks simulates the locks that make Proxmox calls wait or fail: flock files on one host and the cluster-wide
+// directory locks of pmxcfs. The "lock:" key of a VM is part of its config.
 package locks
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
 )
 
-// Mode says who else may hold a file lock at the same time.
+// Mode is the mode of a file lock.
 type Mode int
 
 // The two modes of flock(2).
@@ -23,7 +23,7 @@ const (
 	Shared
 )
 
-// Table holds every lock of a simulated cluster.
+// Table holds all locks of a simulated cluster.
 type Table struct {
 	clock *clock.Clock
 
@@ -48,8 +48,8 @@ func New(c *clock.Clock) *Table {
 	return &Table{clock: c, files: map[string]*fileLock{}, cluster: map[string]bool{}}
 }
 
-// File takes the flock on path of one host. onWait is called once if the lock is not free at once: Proxmox then prints
-// "trying to acquire lock..." into the task's log. The error text is the one that Proxmox gives after the time-out.
+// File acquires the flock on a path of a host. It calls onWait once if it has to wait: Proxmox then writes "trying to
+// acquire lock..." into the log of the task. It fails with the text of Proxmox after the timeout.
 func (t *Table) File(ctx context.Context, host, path string, mode Mode, timeout time.Duration, onWait func()) (release func(), err error) {
 	key := host + ":" + path
 	t.mu.Lock()
@@ -58,7 +58,7 @@ func (t *Table) File(ctx context.Context, host, path string, mode Mode, timeout 
 		l = &fileLock{}
 		t.files[key] = l
 	}
-	if len(l.waiters) == 0 && l.admits(mode) {
+	if len(l.waiters) == 0 && l.allows(mode) {
 		l.take(mode)
 		t.mu.Unlock()
 		return t.releaser(key, mode), nil
@@ -79,14 +79,14 @@ func (t *Table) File(ctx context.Context, host, path string, mode Mode, timeout 
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	if t.abandon(key, w) {
+	if t.cancelWait(key, w) {
 		return nil, err
 	}
-	// The grant raced with the time-out: the lock is ours after all.
+	// The lock was granted when the timeout ended.
 	return t.releaser(key, mode), nil
 }
 
-func (l *fileLock) admits(m Mode) bool {
+func (l *fileLock) allows(m Mode) bool {
 	if m == Shared {
 		return !l.exclusive
 	}
@@ -101,15 +101,15 @@ func (l *fileLock) take(m Mode) {
 	}
 }
 
-// abandon takes a waiter out of the queue; false means that it was granted the lock in the meantime.
-func (t *Table) abandon(key string, w *waiter) bool {
+// cancelWait removes a waiter from the queue. It returns false if the waiter has the lock by now.
+func (t *Table) cancelWait(key string, w *waiter) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.files[key]
 	for i, other := range l.waiters {
 		if other == w {
 			l.waiters = append(l.waiters[:i], l.waiters[i+1:]...)
-			t.wake(key, l)
+			t.grantWaiters(key, l)
 			return true
 		}
 	}
@@ -128,14 +128,14 @@ func (t *Table) releaser(key string, mode Mode) func() {
 			} else {
 				l.exclusive = false
 			}
-			t.wake(key, l)
+			t.grantWaiters(key, l)
 		})
 	}
 }
 
-// wake hands the lock to those who wait, in their order; the caller holds t.mu.
-func (t *Table) wake(key string, l *fileLock) {
-	for len(l.waiters) > 0 && l.admits(l.waiters[0].mode) {
+// grantWaiters grants the lock to waiters in their order. The caller holds t.mu.
+func (t *Table) grantWaiters(key string, l *fileLock) {
+	for len(l.waiters) > 0 && l.allows(l.waiters[0].mode) {
 		w := l.waiters[0]
 		l.waiters = l.waiters[1:]
 		l.take(w.mode)
@@ -146,8 +146,8 @@ func (t *Table) wake(key string, l *fileLock) {
 	}
 }
 
-// Cluster takes a pmxcfs lock. There is no queue: whoever tries at the right moment wins, everybody else looks again a
-// second later, so many contenders on one shared storage starve and time out although the lock was often free.
+// Cluster acquires a pmxcfs lock. These locks have no queue: all contenders retry once a second, so with many
+// contenders on one shared storage some time out although the lock was often free.
 func (t *Table) Cluster(ctx context.Context, name string, timeout time.Duration) (release func(), err error) {
 	deadline := timeout
 	for {

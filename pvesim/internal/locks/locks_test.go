@@ -24,13 +24,13 @@ func take(t *testing.T, l *Table, mode Mode) func() {
 	return release
 }
 
-func TestReadersShareAndAWriterExcludes(t *testing.T) {
+func TestFileLockModes(t *testing.T) {
 	t.Parallel()
 	l := New(clock.New(100))
 	a, b := take(t, l, Shared), take(t, l, Shared)
 	_, err := l.File(context.Background(), "pve1", file, Exclusive, time.Second, nil)
 	if err == nil || err.Error() != "can't lock file '/var/lock/x' - got timeout" {
-		t.Errorf("a writer got in, or failed oddly: %v", err)
+		t.Errorf("exclusive lock next to shared ones: got %v", err)
 	}
 	if release, err := l.File(context.Background(), "pve2", file, Exclusive, time.Second, nil); err != nil {
 		t.Errorf("the same file on another host: %v", err)
@@ -39,14 +39,14 @@ func TestReadersShareAndAWriterExcludes(t *testing.T) {
 	}
 	a()
 	b()
-	b() // twice does no harm
+	b() // has no effect the second time
 	take(t, l, Exclusive)()
 	if len(l.files) != 0 {
-		t.Errorf("released locks are remembered: %v", l.files)
+		t.Errorf("released locks remain in the table: %v", l.files)
 	}
 }
 
-func TestWaitersGetTheLockOneAfterTheOther(t *testing.T) {
+func TestFileLockQueue(t *testing.T) {
 	t.Parallel()
 	l := New(clock.New(1))
 	release := take(t, l, Exclusive)
@@ -83,11 +83,11 @@ func TestWaitersGetTheLockOneAfterTheOther(t *testing.T) {
 	release()
 	wg.Wait()
 	if most != 1 {
-		t.Errorf("%d held an exclusive lock at once", most)
+		t.Errorf("%d held an exclusive lock at the same time", most)
 	}
 }
 
-func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
+func TestFileLockCanceled(t *testing.T) {
 	t.Parallel()
 	l := New(clock.New(1))
 	release := take(t, l, Exclusive)
@@ -100,7 +100,7 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	take(t, l, Exclusive)()
 }
 
-func TestAClusterLockIsForOneAndTimesOut(t *testing.T) {
+func TestClusterLock(t *testing.T) {
 	t.Parallel()
 	l := New(clock.New(25))
 	release, err := l.Cluster(context.Background(), "storage-ceph", 10*time.Second)

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package qm models a VM's config file: options, pending changes, property strings, drives and network devices.
+// Package qm parses and formats VM configs: options, pending changes, property strings, drives and network devices.
 package qm
 
 import (
@@ -14,14 +14,14 @@ import (
 	"strings"
 )
 
-// Config is the content of one VM's config file.
+// Config is the content of a VM's config file.
 type Config struct {
 	Options map[string]string
-	// Pending holds changes that wait for the next start, Deleted the options that will then go away.
+	// Pending are changes that take effect at the next start. Deleted are options that are then removed.
 	Pending   map[string]string
 	Deleted   map[string]bool
 	Snapshots []Snapshot
-	// Parent is the snapshot that the current state descends from.
+	// Parent is the snapshot that the current state is based on.
 	Parent string
 }
 
@@ -39,17 +39,7 @@ func New(options map[string]string) *Config {
 	return c
 }
 
-// Clone copies the config deeply.
-func (c *Config) Clone() *Config {
-	out := New(c.Options)
-	maps.Copy(out.Pending, c.Pending)
-	maps.Copy(out.Deleted, c.Deleted)
-	out.Snapshots = slices.Clone(c.Snapshots)
-	out.Parent = c.Parent
-	return out
-}
-
-// Digest is the checksum by which clients detect that somebody else changed the config.
+// Digest returns the checksum by which clients detect concurrent changes.
 func (c *Config) Digest() string {
 	var b strings.Builder
 	write := func(m map[string]string) {
@@ -71,7 +61,7 @@ func (c *Config) Digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Merged is what a plain GET shows: pending changes applied.
+// Merged returns the options with pending changes applied, as a plain GET does.
 func (c *Config) Merged() map[string]string {
 	out := maps.Clone(c.Options)
 	for k := range c.Deleted {
@@ -81,14 +71,14 @@ func (c *Config) Merged() map[string]string {
 	return out
 }
 
-// Lock is the value of the "lock:" key, or "".
+// Lock returns the value of the "lock:" key, or "".
 func (c *Config) Lock() string { return c.Options["lock"] }
 
-// IsTemplate tells whether the VM is a template.
+// IsTemplate reports whether the VM is a template.
 func (c *Config) IsTemplate() bool { return c.Options["template"] == "1" }
 
-// On reads a boolean option; def holds when it is not set.
-func (c *Config) On(option string, def bool) bool {
+// Bool returns a boolean option, or def if it is not set.
+func (c *Config) Bool(option string, def bool) bool {
 	v, ok := c.Options[option]
 	if !ok {
 		return def
@@ -96,12 +86,13 @@ func (c *Config) On(option string, def bool) bool {
 	return v == "1"
 }
 
-// Int reads a number; def holds when it is not set or not a number. A property string counts with its first value.
+// Int returns a numeric option, or def if it is not set or not a number. Of a property string, it returns the first
+// value.
 func (c *Config) Int(option string, def int64) int64 {
 	return Number(c.Options[option], def)
 }
 
-// Number reads the leading value of a property string such as "512" or "current=512".
+// Number returns the first value of a property string such as "512" or "current=512", or def.
 func Number(v string, def int64) int64 {
 	first, _, _ := strings.Cut(v, ",")
 	if _, val, ok := strings.Cut(first, "="); ok {
@@ -118,7 +109,7 @@ func Number(v string, def int64) int64 {
 	return n
 }
 
-// DriveKeys lists the options that are drives, in the order in which Proxmox walks them.
+// DriveKeys returns the options that are drives, in the order of Proxmox.
 func DriveKeys(options map[string]string) []string {
 	var keys []string
 	for k := range options {
@@ -130,8 +121,8 @@ func DriveKeys(options map[string]string) []string {
 	return keys
 }
 
-// IsDriveKey tells whether an option names a drive. It is called for every option of every guest in each cycle of
-// pvestatd, so it does without patterns.
+// IsDriveKey reports whether an option is a drive. It runs for each option of each guest in each cycle of pvestatd, so
+// it does not use patterns.
 func IsDriveKey(option string) bool {
 	switch option {
 	case "efidisk0", "tpmstate0":
@@ -153,10 +144,10 @@ func isNumbered(option, prefix string) bool {
 	return true
 }
 
-// IsNetKey tells whether an option names a network device.
+// IsNetKey reports whether an option is a network device.
 func IsNetKey(option string) bool { return isNumbered(option, "net") }
 
-// NetKeys lists the network devices of a VM in order.
+// NetKeys returns the options that are network devices, in order.
 func NetKeys(options map[string]string) []string {
 	var keys []string
 	for k := range options {
@@ -173,19 +164,19 @@ func NetKeys(options map[string]string) []string {
 	return keys
 }
 
-// NormalizeTags lower-cases, sorts and de-duplicates tags and joins them with semicolons.
+// NormalizeTags returns tags in lower case, sorted and without duplicates, separated by semicolons.
 func NormalizeTags(v string) string {
 	tags := TagList(v)
 	slices.Sort(tags)
 	return strings.Join(slices.Compact(tags), ";")
 }
 
-// TagList splits tags and lower-cases them.
+// TagList returns tags as a list in lower case.
 func TagList(v string) []string {
 	return strings.FieldsFunc(strings.ToLower(v), func(r rune) bool { return strings.ContainsRune(",; \t", r) })
 }
 
-// Snapshot finds a snapshot by its name, or returns nil.
+// Snapshot returns the snapshot with the given name, or nil.
 func (c *Config) Snapshot(name string) *Snapshot {
 	for i := range c.Snapshots {
 		if c.Snapshots[i].Name == name {

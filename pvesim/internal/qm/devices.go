@@ -21,7 +21,7 @@ type Drive struct {
 	Opts map[string]string
 }
 
-// ParseDrive reads a drive's property string; ok is false if it names no file.
+// ParseDrive parses the property string of a drive. It returns false if the string contains no file.
 func ParseDrive(key, v string) (d Drive, ok bool) {
 	d = Drive{Key: key, Opts: map[string]string{}}
 	for _, part := range strings.Split(v, ",") {
@@ -52,21 +52,21 @@ func (d Drive) String() string {
 	return b.String()
 }
 
-// IsCDROM tells whether the drive is a CD; cloud-init drives are CDs too.
+// IsCDROM reports whether the drive is a CD drive, which includes cloud-init drives.
 func (d Drive) IsCDROM() bool { return d.Opts["media"] == "cdrom" }
 
-// IsCloudInit tells whether the drive is a cloud-init drive that Proxmox generates.
+// IsCloudInit reports whether the drive is a cloud-init drive that Proxmox generates.
 func (d Drive) IsCloudInit() bool {
 	_, name, ok := strings.Cut(d.File, ":")
 	return ok && (name == "cloudinit" || strings.HasSuffix(strings.TrimSuffix(strings.TrimSuffix(name, ".qcow2"), ".raw"), "-cloudinit"))
 }
 
-// HasVolume tells whether the drive refers to a volume on a storage.
+// HasVolume reports whether the drive refers to a volume on a storage.
 func (d Drive) HasVolume() bool {
 	return d.File != "none" && d.File != "cdrom" && !strings.HasPrefix(d.File, "/") && strings.Contains(d.File, ":")
 }
 
-// Storage is the storage of the drive's volume.
+// Storage returns the storage of the volume.
 func (d Drive) Storage() string {
 	id, _, _ := strings.Cut(d.File, ":")
 	return id
@@ -78,7 +78,7 @@ type Net struct {
 	Opts       map[string]string
 }
 
-// ParseNet reads a network device's property string.
+// ParseNet parses the property string of a network device.
 func ParseNet(v string) Net {
 	n := Net{Opts: map[string]string{}}
 	for i, part := range strings.Split(v, ",") {
@@ -99,7 +99,7 @@ func ParseNet(v string) Net {
 	return n
 }
 
-// String prints the device as Proxmox stores it: model and address first, the options sorted.
+// String returns the device as Proxmox stores it: first model and address, then the options in order.
 func (n Net) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s=%s", n.Model, n.MAC)
@@ -109,7 +109,7 @@ func (n Net) String() string {
 	return b.String()
 }
 
-// RandomMAC makes an address with the cluster's prefix.
+// RandomMAC returns a random address with the prefix of the cluster.
 func RandomMAC(prefix string) string {
 	if prefix == "" {
 		prefix = "BC:24:11"
@@ -123,14 +123,14 @@ func RandomMAC(prefix string) string {
 	return strings.ToUpper(strings.Join(parts, ":"))
 }
 
-// WithNewUUID replaces the uuid of an smbios1 property string and keeps the other fields.
+// WithNewUUID returns an smbios1 property string with a new UUID and all other fields.
 func WithNewUUID(smbios1 string) string {
 	fields := ParseFields(smbios1)
 	fields["uuid"] = uuid.NewString()
-	return PrintFields(fields)
+	return formatFields(fields)
 }
 
-// ParseFields reads a property string in which every value has a key.
+// ParseFields parses a property string in which each value has a key.
 func ParseFields(v string) map[string]string {
 	out := map[string]string{}
 	for _, part := range strings.Split(v, ",") {
@@ -141,8 +141,8 @@ func ParseFields(v string) map[string]string {
 	return out
 }
 
-// PrintFields prints a property string with its keys sorted.
-func PrintFields(fields map[string]string) string {
+// formatFields returns a property string with its keys in order.
+func formatFields(fields map[string]string) string {
 	parts := make([]string, 0, len(fields))
 	for _, k := range slices.Sorted(maps.Keys(fields)) {
 		parts = append(parts, k+"="+fields[k])
@@ -152,7 +152,7 @@ func PrintFields(fields map[string]string) string {
 
 var units = map[byte]int64{'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 
-// ParseSize reads a disk size such as "64M" or "1.5G"; without a unit it is bytes.
+// ParseSize parses a disk size such as "64M" or "1.5G". Sizes without a unit are in bytes.
 func ParseSize(v string) (int64, bool) {
 	if v == "" {
 		return 0, false
@@ -168,7 +168,7 @@ func ParseSize(v string) (int64, bool) {
 	return int64(n * float64(factor)), true
 }
 
-// FormatSize prints a size with the largest unit that divides it.
+// FormatSize returns a size with the largest unit that divides it.
 func FormatSize(bytes int64) string {
 	for _, u := range []struct {
 		size int64
@@ -181,7 +181,7 @@ func FormatSize(bytes int64) string {
 	return strconv.FormatInt(bytes, 10)
 }
 
-// BootOrder returns the devices of a boot option in their order; legacy forms have none.
+// BootOrder returns the devices of a boot option in order. Legacy forms have none.
 func BootOrder(boot string) []string {
 	for _, part := range strings.Split(boot, ",") {
 		if list, ok := strings.CutPrefix(part, "order="); ok {
@@ -191,7 +191,8 @@ func BootOrder(boot string) []string {
 	return nil
 }
 
-// DefaultBootOrder is what Proxmox writes when a VM is created without a boot option: first disk, first CD, first NIC.
+// DefaultBootOrder returns the boot option of a VM that was created without one: the first disk, the first CD drive and
+// the first NIC.
 func DefaultBootOrder(options map[string]string) string {
 	var disk, cd string
 	for _, bus := range []string{"ide", "sata", "scsi", "virtio"} {
@@ -223,7 +224,7 @@ func DefaultBootOrder(options map[string]string) string {
 	return "order=" + strings.Join(order, ";")
 }
 
-// rank orders buses as Proxmox looks for a boot disk.
+// rank orders buses as Proxmox does to find the boot disk.
 func rank(key string) int {
 	for i, bus := range []string{"ide", "scsi", "virtio", "sata"} {
 		if strings.HasPrefix(key, bus) {

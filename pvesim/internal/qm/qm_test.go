@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestDevicesSurviveBeingReadAndPrinted(t *testing.T) {
+func TestParseDevices(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"local-lvm:vm-100-disk-0,ssd=1,discard=on": "local-lvm:vm-100-disk-0,discard=on,ssd=1",
@@ -32,7 +32,7 @@ func TestDevicesSurviveBeingReadAndPrinted(t *testing.T) {
 	}
 }
 
-func TestKindsOfDrivesAreTold(t *testing.T) {
+func TestDriveKinds(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string][3]bool{ // CD, cloud-init, has a volume
 		"local-lvm:vm-100-disk-0":                      {false, false, true},
@@ -50,7 +50,7 @@ func TestKindsOfDrivesAreTold(t *testing.T) {
 	}
 }
 
-func TestSizesAreReadAndPrinted(t *testing.T) {
+func TestParseSize(t *testing.T) {
 	t.Parallel()
 	for text, bytes := range map[string]int64{"64M": 64 << 20, "1G": 1 << 30, "1.5G": 3 << 29, "528K": 528 << 10, "10": 10, "2T": 2 << 40} {
 		if got, ok := ParseSize(text); !ok || got != bytes {
@@ -69,14 +69,14 @@ func TestSizesAreReadAndPrinted(t *testing.T) {
 	}
 }
 
-func TestTagsAreNormalised(t *testing.T) {
+func TestNormalizeTags(t *testing.T) {
 	t.Parallel()
 	if got := NormalizeTags("karpenter;Zone-A,foo bar foo"); got != "bar;foo;karpenter;zone-a" {
 		t.Error(got)
 	}
 }
 
-func TestANewIdentityKeepsTheOtherFields(t *testing.T) {
+func TestWithNewUUID(t *testing.T) {
 	t.Parallel()
 	const old = "uuid=00000000-0000-4000-8000-000000000001,sku=abc="
 	got := ParseFields(WithNewUUID(old))
@@ -88,7 +88,7 @@ func TestANewIdentityKeepsTheOtherFields(t *testing.T) {
 	}
 }
 
-func TestTheDigestChangesWithEverythingThatIsStored(t *testing.T) {
+func TestDigest(t *testing.T) {
 	t.Parallel()
 	c := New(map[string]string{"cores": "2"})
 	seen := map[string]bool{c.Digest(): true}
@@ -98,14 +98,12 @@ func TestTheDigestChangesWithEverythingThatIsStored(t *testing.T) {
 	} {
 		change()
 		if seen[c.Digest()] {
-			t.Error("a change left the digest as it was")
+			t.Error("a change did not change the digest")
 		}
 		seen[c.Digest()] = true
 	}
-	copied := c.Clone()
-	copied.Options["cores"] = "9"
-	if c.Options["cores"] != "2" || len(seen) != 5 {
-		t.Error("a clone shares its options")
+	if len(seen) != 5 {
+		t.Errorf("%d digests after 4 changes", len(seen))
 	}
 	if m := c.Merged(); m["cores"] != "4" || m["memory"] != "" {
 		t.Errorf("merged: %v", m)

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// published is the form of Proxmox's own schema, as far as the simulator uses it.
+// published is the part of Proxmox's published schema that the simulator uses.
 type published struct {
 	Path     string                      `json:"path"`
 	Info     map[string]*publishedMethod `json:"info"`
@@ -50,7 +50,7 @@ type publishedProperty struct {
 	Items      *publishedProperty `json:"items"`
 }
 
-// Compact reduces Proxmox's published schema to what the listed methods need. Its result is what the simulator embeds.
+// Compact reduces Proxmox's published schema to the listed methods, in the form that the simulator embeds.
 func Compact(version string, tree []byte, list string) ([]byte, error) {
 	var roots []*published
 	if err := json.Unmarshal(tree, &roots); err != nil {
@@ -69,7 +69,7 @@ func Compact(version string, tree []byte, list string) ([]byte, error) {
 		}
 		p, ok := all[name]
 		if !ok {
-			continue // the other version has it
+			continue // only in the other version
 		}
 		m, err := file.method(p, seen)
 		if err != nil {
@@ -121,9 +121,9 @@ func (f *File) method(p *publishedMethod, seen map[string]int) (*Method, error) 
 func (p *publishedProperty) compact() (*Property, error) {
 	typ, _ := p.Type.(string)
 	out := &Property{
-		Type: typ, Optional: truthy(p.Optional), Minimum: loose(p.Minimum), Maximum: loose(p.Maximum),
-		MinLength: whole(p.MinLength), MaxLength: whole(p.MaxLength), DefaultKey: truthy(p.DefaultKey), Alias: p.Alias, KeyAlias: p.KeyAlias, Requires: p.Requires,
-		// Perl prints compiled patterns with a flag group that Go does not know.
+		Type: typ, Optional: truthy(p.Optional), Minimum: parseNumber(p.Minimum), Maximum: parseNumber(p.Maximum),
+		MinLength: parseInt(p.MinLength), MaxLength: parseInt(p.MaxLength), DefaultKey: truthy(p.DefaultKey), Alias: p.Alias, KeyAlias: p.KeyAlias, Requires: p.Requires,
+		// Perl formats compiled patterns with a flag group that Go does not support.
 		Pattern: strings.ReplaceAll(p.Pattern, "(?^", "(?"),
 	}
 	for _, e := range p.Enum {
@@ -157,8 +157,8 @@ func (p *publishedProperty) compact() (*Property, error) {
 	return out, nil
 }
 
-// loose reads a number that the published schema sometimes writes as a string.
-func loose(v any) *float64 {
+// parseNumber parses a number that the published schema sometimes contains as a string.
+func parseNumber(v any) *float64 {
 	if v == nil {
 		return nil
 	}
@@ -169,8 +169,8 @@ func loose(v any) *float64 {
 	return &f
 }
 
-func whole(v any) *int {
-	f := loose(v)
+func parseInt(v any) *int {
+	f := parseNumber(v)
 	if f == nil {
 		return nil
 	}
@@ -183,19 +183,19 @@ func truthy(raw json.RawMessage) bool {
 	return s != "" && s != "0" && s != "null" && s != "false" && s != `"0"`
 }
 
-// render writes one property and one method per line, so that a new Proxmox release gives a readable diff.
+// render returns the file with one property and one method per line, so diffs between releases are readable.
 func (f *File) render() ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "{\"version\": %q,\n\"properties\": [\n", f.Version)
 	for i, p := range f.Properties {
-		if err := line(&b, "", p, i == len(f.Properties)-1); err != nil {
+		if err := writeLine(&b, "", p, i == len(f.Properties)-1); err != nil {
 			return nil, err
 		}
 	}
 	b.WriteString("],\n\"methods\": {\n")
 	names := slices.Sorted(maps.Keys(f.Methods))
 	for i, n := range names {
-		if err := line(&b, fmt.Sprintf("%q: ", n), f.Methods[n], i == len(names)-1); err != nil {
+		if err := writeLine(&b, fmt.Sprintf("%q: ", n), f.Methods[n], i == len(names)-1); err != nil {
 			return nil, err
 		}
 	}
@@ -203,7 +203,7 @@ func (f *File) render() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func line(b *bytes.Buffer, prefix string, v any, last bool) error {
+func writeLine(b *bytes.Buffer, prefix string, v any, last bool) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return err

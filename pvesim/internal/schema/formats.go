@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// formatRule is a named format that one pattern decides. The text may show the refused value with %s.
+// formatRule is a format that one pattern describes. The text can contain %s for the value.
 type formatRule struct {
 	pattern *regexp.Regexp
 	text    string
@@ -62,7 +62,7 @@ var rules = map[string]formatRule{
 	"pve-startup-order":        rule(`(?:(?:order=)?\d+|up=\d+|down=\d+)(?:,(?:(?:order=)?\d+|up=\d+|down=\d+))*`, "unable to parse startup options\n"),
 }
 
-// listOf maps list formats, which separate their elements by blanks, commas or semicolons, to the format of an element.
+// listOf returns the format of the elements of a list format. Elements are separated by blanks, commas or semicolons.
 func listOf(format string) (string, bool) {
 	element, ok := strings.CutSuffix(format, "-list")
 	return element, ok
@@ -73,11 +73,11 @@ func SplitList(v string) []string {
 	return strings.FieldsFunc(v, func(r rune) bool { return strings.ContainsRune(",; \t\n\r\x00", r) })
 }
 
-// named checks a value against a format that is only known by its name.
-func (k *checker) named(path, format, v string) string {
+// checkNamed checks a value against a format that the published schema does not describe.
+func (k *checker) checkNamed(path, format, v string) string {
 	if element, ok := listOf(format); ok {
 		for _, e := range SplitList(v) {
-			if text := k.named(path, element, e); text != "" {
+			if text := k.checkNamed(path, element, e); text != "" {
 				return text
 			}
 		}
@@ -106,10 +106,10 @@ func (r formatRule) check(v string) string {
 	return r.text
 }
 
-// special formats need more than one pattern. It is filled in init because some of them call back into named.
+// special are formats that need more than one pattern. init sets it because some of them call checkNamed.
 var special map[string]func(k *checker, path, v string) string
 
-func init() { //nolint:gochecknoinits // breaks the initialisation cycle between special and named
+func init() { //nolint:gochecknoinits // breaks the initialization cycle between special and checkNamed
 	special = map[string]func(k *checker, path, v string) string{
 		"pve-storage-id":                 func(_ *checker, _, v string) string { return checkStorageID(v) },
 		"pve-priv":                       checkPrivilege,
@@ -159,7 +159,7 @@ func checkZoneID(v string) string {
 }
 
 func checkPrivilege(k *checker, _, v string) string {
-	if slices.Contains(Privileges(k.catalogue.Version), v) {
+	if slices.Contains(Privileges(k.catalog.Version), v) {
 		return ""
 	}
 	return fmt.Sprintf("invalid privilege '%s'\n", v)
@@ -194,14 +194,14 @@ func checkDriveFile(k *checker, path, v string) string {
 	if v == "none" || v == "cdrom" || strings.HasPrefix(v, "/") {
 		return ""
 	}
-	return k.named(path, "pve-volume-id", v)
+	return k.checkNamed(path, "pve-volume-id", v)
 }
 
 func checkImportSource(k *checker, path, v string) string {
 	if strings.HasPrefix(v, "/") {
 		return ""
 	}
-	return k.named(path, "pve-volume-id", v)
+	return k.checkNamed(path, "pve-volume-id", v)
 }
 
 func checkIP(v string, family int) string {

@@ -5,7 +5,7 @@ package schema
 
 import "strings"
 
-// The published schema names some formats without describing them. Their description is kept here, as data.
+// Formats that the published schema references but does not describe.
 
 func text(optional bool) *Property { return &Property{Type: "string", Optional: optional} }
 func formatted(format string) *Property {
@@ -78,7 +78,7 @@ func compiled(all map[string]map[string]*Property) map[string]map[string]*Proper
 	for _, fields := range all {
 		for _, f := range fields {
 			if err := f.compile(); err != nil {
-				panic(err) // a constant pattern above is wrong: no test would get past this
+				panic(err) // a constant pattern in this file is invalid
 			}
 		}
 	}
@@ -92,7 +92,7 @@ Sys.PowerMgmt Sys.Syslog User.Modify VM.Allocate VM.Audit VM.Backup VM.Clone VM.
 VM.Config.Cloudinit VM.Config.Disk VM.Config.HWType VM.Config.Memory VM.Config.Network VM.Config.Options VM.Console
 VM.Migrate VM.PowerMgmt VM.Snapshot VM.Snapshot.Rollback`
 
-// Privileges lists every privilege of a version, sorted by name.
+// Privileges returns all privileges of a version in order.
 func Privileges(version string) []string {
 	extra := "VM.Monitor"
 	if strings.HasPrefix(version, "9") {
@@ -102,7 +102,7 @@ func Privileges(version string) []string {
 	return strings.Fields(commonPrivileges + " " + extra)
 }
 
-// CPUVendors maps the CPU models that Proxmox ships to their vendor; "default" models fit every host.
+// CPUVendors are the CPU models of Proxmox and their vendors. Models of the vendor "default" run on all hosts.
 var CPUVendors = vendors(map[string]string{
 	"AuthenticAMD": `EPYC EPYC-Genoa EPYC-IBPB EPYC-Milan EPYC-Milan-v2 EPYC-Rome EPYC-Rome-v2 EPYC-Rome-v3 EPYC-Rome-v4
 EPYC-v3 EPYC-v4 Opteron_G1 Opteron_G2 Opteron_G3 Opteron_G4 Opteron_G5 athlon phenom`,

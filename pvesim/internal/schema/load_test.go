@@ -5,7 +5,7 @@ package schema
 
 import "testing"
 
-func TestBothVersionsLoad(t *testing.T) {
+func TestLoad(t *testing.T) {
 	t.Parallel()
 	for _, v := range []string{"8.4", "9.2"} {
 		c, err := Load(v)

@@ -1,10 +1,11 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package schema checks request parameters as Proxmox does: from a compact description of its API, with its error texts.
+// Package schema validates request parameters like Proxmox, with its error texts, against a compact description of its
+// API.
 //
 // The description (methods-8.4.json, methods-9.2.json) is generated from Proxmox's own schema for the methods that the
-// simulator serves; see the gen directory. It is data, so the two versions need no code of their own.
+// simulator serves; see the gen directory.
 package schema
 
 import (
@@ -20,7 +21,7 @@ import (
 //go:embed methods-*.json
 var files embed.FS
 
-// Property describes one parameter, or one key of a property string.
+// Property describes a parameter, or a key of a property string.
 type Property struct {
 	Type       string               `json:"type,omitempty"`
 	Optional   bool                 `json:"optional,omitempty"`
@@ -41,7 +42,7 @@ type Property struct {
 	pattern *regexp.Regexp
 }
 
-// Method describes one verb of one path.
+// Method describes a verb of a path.
 type Method struct {
 	Verb      string               `json:"-"`
 	Path      string               `json:"-"`
@@ -54,20 +55,20 @@ type Method struct {
 	NoToken   bool                 `json:"notoken,omitempty"`
 }
 
-// Name is the form under which a method is listed: "GET /version".
+// Name returns the verb and the path: "GET /version".
 func (m *Method) Name() string { return m.Verb + " " + m.Path }
 
-// File is the compact description of one version. Properties that several methods share are stored once.
+// File is the compact description of a version. Properties that several methods share are stored once.
 type File struct {
 	Version    string             `json:"version"`
 	Properties []*Property        `json:"properties"`
 	Methods    map[string]*Method `json:"methods"`
 }
 
-// Catalogue is the description of one Proxmox version, ready for use.
-type Catalogue struct {
+// Catalog is the description of a Proxmox version.
+type Catalog struct {
 	Version string
-	// RequiresText tells how this version words a parameter that another one needs.
+	// RequiresText is the error text for a parameter that another one requires.
 	RequiresText string
 	methods      map[string]*Method
 	byVerb       map[string]*route
@@ -81,8 +82,8 @@ type route struct {
 	method   *Method
 }
 
-// Load reads the embedded description of a version, "8.4" or "9.2".
-func Load(version string) (*Catalogue, error) {
+// Load returns the description of a version, "8.4" or "9.2".
+func Load(version string) (*Catalog, error) {
 	raw, err := files.ReadFile("methods-" + version + ".json")
 	if err != nil {
 		return nil, fmt.Errorf("loading the schema of version %q: %w", version, err)
@@ -91,7 +92,7 @@ func Load(version string) (*Catalogue, error) {
 	if err := json.Unmarshal(raw, &f); err != nil {
 		return nil, fmt.Errorf("reading the schema of version %s: %w", version, err)
 	}
-	c := &Catalogue{Version: f.Version, methods: f.Methods, byVerb: map[string]*route{}}
+	c := &Catalog{Version: f.Version, methods: f.Methods, byVerb: map[string]*route{}}
 	c.RequiresText = "missing property - '%s' requires this property"
 	if strings.HasPrefix(version, "9") {
 		c.RequiresText = "missing property required by '%s'"
@@ -116,7 +117,7 @@ var hugeRepeat = regexp.MustCompile(`\{(\d+),\d{4,}\}`)
 
 func (p *Property) compile() error {
 	if p.Pattern != "" {
-		// Go refuses repeat counts above 1000; the length limits hold the upper end.
+		// Go does not support repeat counts above 1000. Length limits check the upper bound.
 		re, err := regexp.Compile("^(?:" + hugeRepeat.ReplaceAllString(p.Pattern, "{$1,}") + ")$")
 		if err != nil {
 			return fmt.Errorf("compiling the pattern %q: %w", p.Pattern, err)
@@ -134,20 +135,20 @@ func (p *Property) compile() error {
 	return nil
 }
 
-func (c *Catalogue) addRoute(m *Method) {
+func (c *Catalog) addRoute(m *Method) {
 	root := c.byVerb[m.Verb]
 	if root == nil {
 		root = &route{children: map[string]*route{}}
 		c.byVerb[m.Verb] = root
 	}
 	at := root
-	for _, part := range split(m.Path) {
+	for _, part := range splitPath(m.Path) {
 		if strings.HasPrefix(part, "{") {
 			if at.param == nil {
 				at.param = &route{children: map[string]*route{}, name: strings.Trim(part, "{}")}
 			}
 			at = at.param
-			// A volume's name and a network may contain slashes: everything behind belongs to them.
+			// Volume names and networks can contain slashes and extend to the end of the path.
 			at.rest = at.name == "volume" || at.name == "cidr"
 			continue
 		}
@@ -161,7 +162,7 @@ func (c *Catalogue) addRoute(m *Method) {
 	at.method = m
 }
 
-func split(path string) []string {
+func splitPath(path string) []string {
 	var parts []string
 	for _, p := range strings.Split(path, "/") {
 		if p != "" {
@@ -171,14 +172,14 @@ func split(path string) []string {
 	return parts
 }
 
-// Find resolves a path below /api2/json. The second result holds the values of the path's parameters.
-func (c *Catalogue) Find(verb, path string) (*Method, map[string]string) {
+// Find returns the method for a path below /api2/json, or nil, and the values of the placeholders in the path.
+func (c *Catalog) Find(verb, path string) (*Method, map[string]string) {
 	at := c.byVerb[verb]
 	if at == nil {
 		return nil, nil
 	}
 	values := map[string]string{}
-	parts := split(path)
+	parts := splitPath(path)
 	for i, part := range parts {
 		if next := at.children[part]; next != nil {
 			at = next
@@ -201,10 +202,10 @@ func (c *Catalogue) Find(verb, path string) (*Method, map[string]string) {
 }
 
 // Method returns a method by its name, or nil.
-func (c *Catalogue) Method(name string) *Method { return c.methods[name] }
+func (c *Catalog) Method(name string) *Method { return c.methods[name] }
 
-// Names lists the methods in alphabetical order.
-func (c *Catalogue) Names() []string {
+// Names returns all methods in order.
+func (c *Catalog) Names() []string {
 	names := make([]string, 0, len(c.methods))
 	for n := range c.methods {
 		names = append(names, n)
@@ -213,8 +214,8 @@ func (c *Catalogue) Names() []string {
 	return names
 }
 
-// indexLimit is the number of instances of each numbered parameter, for example net0 to net31. The published schema only
-// says "net[n]".
+// indexLimit is the number of instances of a numbered parameter, for example net0 to net31. The published schema
+// contains only "net[n]".
 var indexLimit = map[string]int{
 	"net": 32, "scsi": 31, "virtio": 16, "sata": 6, "ide": 4, "ipconfig": 32, "numa": 8, "hostpci": 16, "usb": 14,
 	"serial": 4, "parallel": 3, "unused": 256, "virtiofs": 10,
@@ -222,7 +223,7 @@ var indexLimit = map[string]int{
 
 var numbered = regexp.MustCompile(`^([a-z]+)(0|[1-9][0-9]*)$`)
 
-// Lookup finds a parameter's description; numbered parameters share one.
+// Lookup returns the description of a parameter, or nil. Numbered parameters share one.
 func (m *Method) Lookup(name string) *Property {
 	if p := m.Params[name]; p != nil && !strings.HasSuffix(name, "[n]") {
 		return p

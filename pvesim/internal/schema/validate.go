@@ -13,14 +13,14 @@ import (
 	"unicode/utf8"
 )
 
-// Params are the parameters of a request, as text. A parameter that was given several times, or as a JSON array, is in
-// Lists.
+// Params are the parameters of a request as text. Lists contains parameters that were given several times or as a JSON
+// array.
 type Params struct {
 	Values map[string]string
 	Lists  map[string][]string
 }
 
-// Errors maps parameters to what is wrong with them, in Proxmox's words.
+// Errors are the error texts of Proxmox by parameter.
 type Errors map[string]string
 
 func (e Errors) add(path, text string) {
@@ -33,17 +33,18 @@ func (e Errors) add(path, text string) {
 	e[path] = text
 }
 
-// checker carries what the checks of one request need.
+// checker is the state of one validation.
 type checker struct {
-	catalogue *Catalogue
-	errors    Errors
+	catalog *Catalog
+	errors  Errors
 }
 
-// Validate checks a request's parameters, and turns lists into the text form that the parameter wants.
-func (c *Catalogue) Validate(m *Method, p *Params) Errors {
-	k := &checker{catalogue: c, errors: Errors{}}
+// Validate returns what is wrong with the parameters of a request. It converts lists to text where the parameter needs
+// it.
+func (c *Catalog) Validate(m *Method, p *Params) Errors {
+	k := &checker{catalog: c, errors: Errors{}}
 	for _, name := range slices.Sorted(maps.Keys(p.Lists)) {
-		k.list(m, name, p)
+		k.checkList(m, name, p)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Params)) {
 		if _, given := p.Values[name]; given || m.Params[name].Optional || strings.HasSuffix(name, "[n]") {
@@ -64,13 +65,13 @@ func (c *Catalogue) Validate(m *Method, p *Params) Errors {
 				k.errors.add(prop.Requires, fmt.Sprintf(c.RequiresText, name))
 			}
 		}
-		k.value(name, prop, p.Values[name])
+		k.checkValue(name, prop, p.Values[name])
 	}
 	return k.errors
 }
 
-// list handles a repeated parameter: list formats take it joined, arrays one by one, everything else refuses it.
-func (k *checker) list(m *Method, name string, p *Params) {
+// checkList checks a repeated parameter. List formats are joined, arrays are checked one by one, all others fail.
+func (k *checker) checkList(m *Method, name string, p *Params) {
 	prop := m.Lookup(name)
 	switch {
 	case prop == nil:
@@ -80,7 +81,7 @@ func (k *checker) list(m *Method, name string, p *Params) {
 			return
 		}
 		for i, v := range p.Lists[name] {
-			k.value(fmt.Sprintf("%s[%d]", name, i), prop.Items, v)
+			k.checkValue(fmt.Sprintf("%s[%d]", name, i), prop.Items, v)
 		}
 	case strings.HasSuffix(prop.Format, "-list"):
 		p.Values[name] = strings.Join(p.Lists[name], ",")
@@ -108,11 +109,11 @@ func typeMatches(typ, v string) bool {
 	}
 }
 
-// value checks one parameter in Proxmox's order and stops at its first fault.
-func (k *checker) value(path string, p *Property, v string) {
+// checkValue checks a parameter in the order of Proxmox and stops at the first error.
+func (k *checker) checkValue(path string, p *Property, v string) {
 	if p.Type == "array" {
 		if p.Items != nil {
-			k.value(path, p.Items, v)
+			k.checkValue(path, p.Items, v)
 		}
 		return
 	}
@@ -120,16 +121,16 @@ func (k *checker) value(path string, p *Property, v string) {
 		k.errors.add(path, fmt.Sprintf("type check ('%s') failed - got '%s'", p.Type, v))
 		return
 	}
-	if text := k.format(path, p, v); text != "" {
+	if text := k.checkFormat(path, p, v); text != "" {
 		k.errors.add(path, "invalid format - "+text)
 		return
 	}
-	if text := p.limits(v); text != "" {
+	if text := p.checkLimits(v); text != "" {
 		k.errors.add(path, text)
 	}
 }
 
-func (k *checker) format(path string, p *Property, v string) string {
+func (k *checker) checkFormat(path string, p *Property, v string) string {
 	if p.Fields != nil {
 		_, text := k.parse(path, p.Fields, v)
 		return text
@@ -137,10 +138,10 @@ func (k *checker) format(path string, p *Property, v string) string {
 	if p.Format == "" {
 		return ""
 	}
-	return k.named(path, p.Format, v)
+	return k.checkNamed(path, p.Format, v)
 }
 
-func (p *Property) limits(v string) string {
+func (p *Property) checkLimits(v string) string {
 	if p.pattern != nil && !p.pattern.MatchString(v) {
 		return "value does not match the regex pattern"
 	}
@@ -153,10 +154,10 @@ func (p *Property) limits(v string) string {
 	}
 	if n, err := strconv.ParseFloat(v, 64); err == nil {
 		if p.Maximum != nil && n > *p.Maximum {
-			return "value must have a maximum value of " + plain(*p.Maximum)
+			return "value must have a maximum value of " + formatNumber(*p.Maximum)
 		}
 		if p.Minimum != nil && n < *p.Minimum {
-			return "value must have a minimum value of " + plain(*p.Minimum)
+			return "value must have a minimum value of " + formatNumber(*p.Minimum)
 		}
 	}
 	if p.Enum != nil && !slices.Contains(p.Enum, v) {
@@ -165,16 +166,16 @@ func (p *Property) limits(v string) string {
 	return ""
 }
 
-func plain(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+func formatNumber(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// parse reads a property string ("virtio,bridge=vmbr0") and reports the first structural fault, or all faults of its
+// parse parses a property string, "virtio,bridge=vmbr0". It returns the first structural error, or all errors of its
 // values, as the text that follows "invalid format - ".
 func (k *checker) parse(path string, fields map[string]*Property, v string) (map[string]string, string) {
 	values, text := parsePropertyString(fields, v)
 	if text != "" {
 		return nil, text
 	}
-	sub := &checker{catalogue: k.catalogue, errors: Errors{}}
+	sub := &checker{catalog: k.catalog, errors: Errors{}}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		f := fields[name]
 		val, given := values[name]
@@ -189,10 +190,10 @@ func (k *checker) parse(path string, fields map[string]*Property, v string) (map
 		}
 		if f.Requires != "" {
 			if _, ok := values[f.Requires]; !ok {
-				sub.errors.add(path+"."+f.Requires, fmt.Sprintf(k.catalogue.RequiresText, path+"."+name))
+				sub.errors.add(path+"."+f.Requires, fmt.Sprintf(k.catalog.RequiresText, path+"."+name))
 			}
 		}
-		sub.value(path+"."+name, f, val)
+		sub.checkValue(path+"."+name, f, val)
 	}
 	if len(sub.errors) == 0 {
 		return values, ""
@@ -220,7 +221,7 @@ func parsePropertyString(fields map[string]*Property, v string) (map[string]stri
 	return values, ""
 }
 
-// readPart reads one "key=value" of a property string, or the value of its default key.
+// readPart parses a "key=value" of a property string, or the value of its default key.
 func readPart(fields map[string]*Property, values map[string]string, part string) (key, val, text string) {
 	key, val, hasKey := strings.Cut(part, "=")
 	if !hasKey {
@@ -264,7 +265,7 @@ func defaultKey(fields map[string]*Property) string {
 	return ""
 }
 
-// parseBoolean accepts more spellings inside property strings than Proxmox does for plain parameters.
+// parseBoolean parses a boolean in a property string, which has more spellings than in a parameter.
 func parseBoolean(v string) string {
 	switch strings.ToLower(v) {
 	case "1", "on", "yes", "true":
@@ -274,17 +275,4 @@ func parseBoolean(v string) string {
 	default:
 		return v
 	}
-}
-
-// ParseProperty reads a property string that has been validated before; ok is false if it cannot be read.
-func (p *Property) ParseProperty(v string) (values map[string]string, ok bool) {
-	fields := p.Fields
-	if fields == nil {
-		fields = objectFormats[p.Format]
-	}
-	if fields == nil {
-		return nil, false
-	}
-	values, text := parsePropertyString(fields, v)
-	return values, text == ""
 }

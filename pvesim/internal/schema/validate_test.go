@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func load(t *testing.T, version string) *Catalogue {
+func load(t *testing.T, version string) *Catalog {
 	t.Helper()
 	c, err := Load(version)
 	if err != nil {
@@ -20,8 +20,7 @@ func load(t *testing.T, version string) *Catalogue {
 	return c
 }
 
-// texts holds one wrong value per line, with what Proxmox answers to it.
-func TestWrongValuesGetProxmoxOwnTexts(t *testing.T) {
+func TestValidateErrorTexts(t *testing.T) {
 	t.Parallel()
 	const create = "POST /nodes/{node}/qemu"
 	for _, tc := range []struct{ method, param, value, want string }{
@@ -53,7 +52,7 @@ func TestWrongValuesGetProxmoxOwnTexts(t *testing.T) {
 	}
 }
 
-func TestMissingAndDependentParametersAreNamed(t *testing.T) {
+func TestValidateMissingParams(t *testing.T) {
 	t.Parallel()
 	for version, text := range map[string]string{
 		"8.4": "missing property - 'checksum' requires this property", "9.2": "missing property required by 'checksum'",
@@ -67,7 +66,7 @@ func TestMissingAndDependentParametersAreNamed(t *testing.T) {
 	}
 }
 
-// sample makes a value that fits a property, as far as its description tells.
+// sample returns a random value that matches a property.
 func sample(r *rand.Rand, p *Property) (string, bool) {
 	switch {
 	case p.Enum != nil:
@@ -98,7 +97,7 @@ func sample(r *rand.Rand, p *Property) (string, bool) {
 	return "", false
 }
 
-// spoil makes a value that breaks a property.
+// spoil returns a random value that does not match a property.
 func spoil(r *rand.Rand, p *Property) (string, bool) {
 	switch {
 	case p.Type == "boolean":
@@ -115,8 +114,7 @@ func spoil(r *rand.Rand, p *Property) (string, bool) {
 	return "", false
 }
 
-// A request that breaks the schema never passes, whatever else is in it; one that keeps it is never refused.
-func TestRandomParametersAreAcceptedExactlyWhenTheyFit(t *testing.T) {
+func TestValidateRandomParams(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
 		c := load(t, version)
@@ -130,7 +128,7 @@ func TestRandomParametersAreAcceptedExactlyWhenTheyFit(t *testing.T) {
 	}
 }
 
-func checkRandom(t *testing.T, c *Catalogue, m *Method, r *rand.Rand) {
+func checkRandom(t *testing.T, c *Catalog, m *Method, r *rand.Rand) {
 	t.Helper()
 	params := &Params{Values: map[string]string{}}
 	broken := ""
@@ -164,12 +162,12 @@ func checkRandom(t *testing.T, c *Catalogue, m *Method, r *rand.Rand) {
 	for k, text := range errs {
 		missing := text == "property is missing and it is not optional"
 		if k != broken && !(missing && !slices.Contains(given, k)) {
-			t.Errorf("%s %s: %s=%q was refused: %s", c.Version, m.Name(), k, params.Values[k], text)
+			t.Errorf("%s %s: %s=%q was rejected: %s", c.Version, m.Name(), k, params.Values[k], text)
 		}
 	}
 }
 
-func FuzzPropertyStringsNeverBreakTheChecker(f *testing.F) {
+func FuzzValidate(f *testing.F) {
 	for _, seed := range []string{"virtio,bridge=vmbr0", "=,=,", "model=virtio,model=e1000", "a=b=c", "\x00,;"} {
 		f.Add(seed)
 	}
@@ -182,7 +180,7 @@ func FuzzPropertyStringsNeverBreakTheChecker(f *testing.F) {
 		for _, param := range []string{"net0", "scsi0", "memory", "smbios1", "ipconfig0", "tags", "boot", "cpu", "delete", "sshkeys"} {
 			errs := c.Validate(m, &Params{Values: map[string]string{"node": "a", "vmid": "100", param: v}})
 			if text, bad := errs[param]; bad && text == "" {
-				t.Errorf("%s=%q: refused without a text", param, v)
+				t.Errorf("%s=%q: rejected without a text", param, v)
 			}
 		}
 	})

@@ -15,13 +15,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
 )
 
-// Work is what a task does. The context ends when somebody stops the task or its host goes down.
+// Work is the work of a task. The context ends when the task is stopped or its host goes down.
 type Work func(ctx context.Context, t *Task) error
 
-// Interfere lets faults change how a task goes: it may delay, hang or fail it before the work starts.
+// Interfere is a hook that can delay, hang or fail a task before its work starts.
 type Interfere func(ctx context.Context, u UPID) error
 
-// Task is one worker process.
+// Task is a worker process.
 type Task struct {
 	UPID UPID
 
@@ -35,7 +35,7 @@ type Task struct {
 	stopped  bool
 }
 
-// Logf appends a line to the task's log.
+// Logf appends a line to the log.
 func (t *Task) Logf(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	t.mu.Lock()
@@ -51,7 +51,7 @@ func (t *Task) Warnf(format string, args ...any) {
 	t.mu.Unlock()
 }
 
-// State is a snapshot of a task for the API.
+// State is the state of a task at one moment.
 type State struct {
 	UPID    UPID
 	Running bool
@@ -59,24 +59,24 @@ type State struct {
 	End     time.Time
 }
 
-// State reads the task.
+// State returns the current state.
 func (t *Task) State() State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return State{UPID: t.UPID, Running: t.exit == "", Exit: t.exit, End: t.end}
 }
 
-// Lines copies the log.
+// Lines returns a copy of the log.
 func (t *Task) Lines() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append([]string(nil), t.lines...)
 }
 
-// Done is closed when the task has ended.
+// Done returns a channel that is closed when the task has ended.
 func (t *Task) Done() <-chan struct{} { return t.done }
 
-// Registry knows every task of the cluster.
+// Registry holds all tasks of the cluster.
 type Registry struct {
 	clock *clock.Clock
 	boot  time.Time
@@ -91,7 +91,7 @@ type Registry struct {
 	keep      int
 }
 
-// NewRegistry returns a registry whose tasks all end when base does and run as members of the group.
+// NewRegistry returns a registry whose tasks end with the context base and run in the group.
 func NewRegistry(base context.Context, c *clock.Clock, g *clock.Group) *Registry {
 	return &Registry{
 		clock: c, group: g, boot: time.Now().Add(-time.Hour), base: base,
@@ -99,14 +99,14 @@ func NewRegistry(base context.Context, c *clock.Clock, g *clock.Group) *Registry
 	}
 }
 
-// SetInterference installs the hook through which faults reach tasks.
+// SetInterference sets the hook for faults.
 func (r *Registry) SetInterference(f Interfere) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.interfere = f
 }
 
-// Start forks a task. Like fork_worker it returns as soon as the process exists.
+// Start starts a task. Like fork_worker, it returns as soon as the process exists.
 func (r *Registry) Start(host, typ, id, user string, work Work) *Task {
 	ctx, cancel := context.WithCancelCause(r.base)
 	now := r.clock.Now()
@@ -138,7 +138,7 @@ func (r *Registry) run(ctx context.Context, t *Task, interfere Interfere, work W
 	t.finish(err, ctx.Err() != nil, r.clock.Now())
 }
 
-// finish writes the last line of the log. ended says that the worker was stopped, or that its host went away.
+// finish writes the last line of the log. ended means that the worker was stopped or lost its host.
 func (t *Task) finish(err error, ended bool, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +150,7 @@ func (t *Task) finish(err error, ended bool, now time.Time) {
 		t.exit = "OK"
 		t.lines = append(t.lines, "TASK OK")
 	case ended && !t.stopped:
-		// The host went away under the worker: nobody wrote a last line.
+		// A worker that lost its host writes no last line.
 		t.exit = "unexpected status"
 	default:
 		text := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", " ")
@@ -165,7 +165,7 @@ func (t *Task) finish(err error, ended bool, now time.Time) {
 	close(t.done)
 }
 
-// trim forgets the oldest finished tasks; Proxmox rotates its task archive too. The caller holds r.mu.
+// trim removes the oldest finished tasks, as Proxmox rotates its task archive. The caller holds r.mu.
 func (r *Registry) trim() {
 	if len(r.order) <= r.keep {
 		return
@@ -183,14 +183,14 @@ func (r *Registry) trim() {
 	r.order = kept
 }
 
-// Get finds a task by its id.
+// Get returns a task by its UPID, or nil.
 func (r *Registry) Get(upid string) *Task {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.byUPID[upid]
 }
 
-// Stop kills a task's process and waits until it is gone.
+// Stop stops a task and waits until it has ended.
 func (r *Registry) Stop(ctx context.Context, t *Task) {
 	t.mu.Lock()
 	t.stopped = true
@@ -202,10 +202,11 @@ func (r *Registry) Stop(ctx context.Context, t *Task) {
 	}
 }
 
-// ErrPowerLost is the cause of a context that ended because the task's host did: there is nobody to clean up.
+// ErrPowerLost is the cause of a context that ended because the host of the task lost power. The worker must not clean
+// up.
 var ErrPowerLost = errors.New("the host lost power")
 
-// KillHost ends every running task of a host as a power cut does, and waits for them.
+// KillHost ends all running tasks of a host, as a loss of power does, and waits for them.
 func (r *Registry) KillHost(host string) {
 	for _, t := range r.List() {
 		if t.UPID.Host == host && t.State().Running {

@@ -11,7 +11,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
 )
 
-func TestAnIDSurvivesBeingWrittenAndRead(t *testing.T) {
+func TestParseUPID(t *testing.T) {
 	t.Parallel()
 	u := UPID{Host: "pve-1", PID: 14224, PStart: 0x53A7E, StartTime: 0x6AF9038E, Type: "download", ID: "a b:c/d.iso", User: "kubernetes@pve!karpenter"}
 	got, ok := ParseUPID(u.String())
@@ -28,7 +28,7 @@ func TestAnIDSurvivesBeingWrittenAndRead(t *testing.T) {
 	}
 }
 
-func FuzzUPIDs(f *testing.F) {
+func FuzzParseUPID(f *testing.F) {
 	f.Add("UPID:pve1:00003790:00053A7E:6AF9038E:download:tiny.qcow2:kubernetes@pve!karpenter:")
 	f.Fuzz(func(t *testing.T, s string) {
 		if u, ok := ParseUPID(s); ok {
@@ -39,15 +39,15 @@ func FuzzUPIDs(f *testing.F) {
 	})
 }
 
-func TestTheLastLineTellsHowATaskEnded(t *testing.T) {
+func TestTaskExit(t *testing.T) {
 	t.Parallel()
 	r := NewRegistry(t.Context(), clock.New(1), clock.NewGroup())
 	for name, tc := range map[string]struct {
 		work       Work
 		exit, last string
 	}{
-		"well":     {func(context.Context, *Task) error { return nil }, "OK", "TASK OK"},
-		"badly":    {func(context.Context, *Task) error { return errors.New("two\nlines") }, "two lines", "TASK ERROR: two lines"},
+		"ok":       {func(context.Context, *Task) error { return nil }, "OK", "TASK OK"},
+		"error":    {func(context.Context, *Task) error { return errors.New("two\nlines") }, "two lines", "TASK ERROR: two lines"},
 		"warnings": {func(_ context.Context, t *Task) error { t.Warnf("hm"); t.Warnf("hm"); return nil }, "WARNINGS: 2", "TASK WARNINGS: 2"},
 	} {
 		task := r.Start("pve1", "qmstart", "100", "root@pam", tc.work)
@@ -60,7 +60,7 @@ func TestTheLastLineTellsHowATaskEnded(t *testing.T) {
 	hanging := r.Start("pve2", "qmclone", "9000", "root@pam", func(ctx context.Context, _ *Task) error { <-ctx.Done(); return ctx.Err() })
 	r.KillHost("pve2")
 	if s := hanging.State(); s.Exit != "unexpected status" {
-		t.Errorf("after a power cut: %+v", s)
+		t.Errorf("after a loss of power: %+v", s)
 	}
 	stopped := r.Start("pve2", "qmclone", "9000", "root@pam", func(ctx context.Context, _ *Task) error { <-ctx.Done(); return ctx.Err() })
 	r.Stop(context.Background(), stopped)

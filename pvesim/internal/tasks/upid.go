@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tasks models Proxmox's worker processes: an id that carries host, process, type and owner, a log, and an end
-// that can come long after the call that started the task has answered.
+// Package tasks simulates the worker processes of Proxmox. A task has a UPID with host, process, type and owner, a log,
+// and a result.
 package tasks
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// UPID is the parsed id of a task.
+// UPID is a parsed task ID.
 type UPID struct {
 	Host      string
 	PID       int
@@ -20,12 +20,12 @@ type UPID struct {
 	StartTime int64
 	Type      string
 	ID        string
-	User      string // with "!token" if a token started it
+	User      string // with "!token" if the caller was a token
 }
 
 var upidPattern = regexp.MustCompile(`^UPID:([a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?):([0-9A-Fa-f]{8}):([0-9A-Fa-f]{8,9}):([0-9A-Fa-f]{8}):([^:\s]+):([^:\s]*):([^:\s]+):$`)
 
-// ParseUPID decodes a task id; ok is false if it does not have the form of one.
+// ParseUPID parses a UPID. It returns false if it is not valid.
 func ParseUPID(s string) (u UPID, ok bool) {
 	m := upidPattern.FindStringSubmatch(s)
 	if m == nil {
@@ -49,13 +49,13 @@ func (u UPID) String() string {
 	return fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", u.Host, u.PID, u.PStart, u.StartTime, u.Type, escapeID(u.ID), u.User)
 }
 
-// Owner splits the starting identity into the user and, if a token acted, the token's name.
+// Owner returns the user and, if the caller was a token, its name.
 func (u UPID) Owner() (user, token string) {
 	user, token, _ = strings.Cut(u.User, "!")
 	return user, token
 }
 
-// escapeID hides what would break the colon-separated form.
+// escapeID escapes characters that the UPID uses as separators.
 func escapeID(id string) string {
 	var b strings.Builder
 	for i := range len(id) {

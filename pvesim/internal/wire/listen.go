@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// Listener accepts TLS and plain connections on one port, as Proxmox does: the first byte tells which it is.
+// Listener accepts TLS and plain connections on one port, as Proxmox does. The first byte determines which.
 type Listener struct {
 	net.Listener
 	Config *tls.Config
 }
 
-// Accept returns a connection that finds out its kind when it is first read.
+// Accept returns a connection whose kind is determined by its first read.
 func (l *Listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -35,7 +35,7 @@ type autoTLS struct {
 	plain  bool
 }
 
-// prefixed gives back the byte that was read to look at it.
+// prefixed is a connection with the first byte already read.
 type prefixed struct {
 	net.Conn
 	first []byte
@@ -53,7 +53,7 @@ func (p *prefixed) Read(b []byte) (int, error) {
 func (c *autoTLS) decide() {
 	c.once.Do(func() {
 		first := make([]byte, 1)
-		n, _ := c.Conn.Read(first) // an error shows again on the next read
+		n, _ := c.Conn.Read(first) // the next read returns the error again
 		under := &prefixed{Conn: c.Conn, first: first[:n]}
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -87,7 +87,7 @@ func (c *autoTLS) Write(b []byte) (int, error) {
 	return c.current().Write(b)
 }
 
-// Close sends TLS's goodbye when there was a handshake.
+// Close closes the connection. After a handshake, it sends the TLS close notification.
 func (c *autoTLS) Close() error {
 	if inner := c.current(); inner != nil {
 		return inner.Close()

@@ -5,6 +5,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -16,21 +17,22 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-// maxUpload bounds what one upload may bring into memory.
+// maxUpload is the maximum size of an upload.
 const maxUpload = 4 << 30
 
-// readParams merges query and body; the query wins. A non-nil reply ends the request.
-func (s *Server) readParams(r *http.Request) (schema.Params, *engine.Upload, *reply) {
+// readParams returns the parameters of query and body; the query has precedence. A reply that is not nil ends the
+// request.
+func (s *Server) readParams(r *http.Request) (schema.Params, *api.Upload, *reply) {
 	params := schema.Params{Values: map[string]string{}, Lists: map[string][]string{}}
 	if (r.Method == http.MethodGet || r.Method == http.MethodDelete) && r.ContentLength > 0 {
 		rep := textError(http.StatusNotImplemented, fmt.Sprintf("Unexpected content for method '%s'", r.Method))
 		return params, nil, &rep
 	}
-	var upload *engine.Upload
+	var upload *api.Upload
 	if r.Method == http.MethodPost || r.Method == http.MethodPut {
 		var rep *reply
 		if upload, rep = s.readBody(r, params); rep != nil {
@@ -46,7 +48,7 @@ func (s *Server) readParams(r *http.Request) (schema.Params, *engine.Upload, *re
 	return params, upload, nil
 }
 
-// addPair reads one "key=value"; a broken escape is kept as it is.
+// addPair parses a "key=value". Invalid escapes are kept unchanged.
 func addPair(into url.Values, pair string) {
 	k, v, _ := strings.Cut(pair, "=")
 	unescape := func(s string) string {
@@ -70,8 +72,8 @@ func setAll(p schema.Params, values url.Values) {
 	}
 }
 
-func (s *Server) readBody(r *http.Request, p schema.Params) (*engine.Upload, *reply) {
-	fail := func(rep reply) (*engine.Upload, *reply) { return nil, &rep }
+func (s *Server) readBody(r *http.Request, p schema.Params) (*api.Upload, *reply) {
+	fail := func(rep reply) (*api.Upload, *reply) { return nil, &rep }
 	header := r.Header.Get("Content-Type")
 	typ, opts, err := mime.ParseMediaType(header)
 	if err != nil {
@@ -93,25 +95,25 @@ func (s *Server) readBody(r *http.Request, p schema.Params) (*engine.Upload, *re
 		return fail(reply{drop: true})
 	}
 	if typ == "application/json" {
-		if text := readJSON(body, p, s.perl(s.Engine.Version.JSONLine)); text != "" {
+		if text := readJSON(body, p, s.perlLocation(s.Kernel.Version.JSONLine)); text != "" {
 			return fail(textError(http.StatusInternalServerError, text+"\n"))
 		}
-		return nil, nil //nolint:nilnil // no upload and nothing wrong
+		return nil, nil //nolint:nilnil // no upload and no error
 	}
 	form := url.Values{}
 	for _, pair := range strings.FieldsFunc(string(body), func(c rune) bool { return c == '&' }) {
 		addPair(form, pair)
 	}
 	setAll(p, form)
-	return nil, nil //nolint:nilnil // likewise
+	return nil, nil //nolint:nilnil // no upload and no error
 }
 
-// perl is where Proxmox's server raises an error: the text ends with it.
-func (s *Server) perl(line int) string {
+// perlLocation returns the location in Proxmox's server that ends error texts.
+func (s *Server) perlLocation(line int) string {
 	return fmt.Sprintf(" at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line %d.", line)
 }
 
-// readJSON reads an object of plain values; the result is an error text in Perl's words, or "".
+// readJSON parses an object of plain values. It returns the error text of Perl, or "".
 func readJSON(body []byte, p schema.Params, where string) string {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
@@ -150,27 +152,20 @@ func scalar(v any) string {
 	}
 }
 
-// jsonError is how Perl's JSON module words the two mistakes that clients make.
+// jsonError returns the error text of Perl's JSON module for the two common errors.
 func jsonError(body string) string {
 	trimmed := strings.TrimLeft(body, " \t\r\n")
 	if rest, ok := strings.CutPrefix(trimmed, "{"); ok && !strings.HasPrefix(strings.TrimLeft(rest, " \t\r\n"), `"`) {
-		return fmt.Sprintf(`'"' expected, at character offset %d (before "%s")`, len(body)-len(rest), or(rest, "(end of string)"))
+		return fmt.Sprintf(`'"' expected, at character offset %d (before "%s")`, len(body)-len(rest), cmp.Or(rest, "(end of string)"))
 	}
 	return fmt.Sprintf(`malformed JSON string, neither tag, array, object, number, string or atom, at character offset %d (before "%s")`,
-		len(body)-len(trimmed), or(trimmed, "(end of string)"))
+		len(body)-len(trimmed), cmp.Or(trimmed, "(end of string)"))
 }
 
-func or(v, def string) string {
-	if v == "" {
-		return def
-	}
-	return v
-}
-
-// readMultipart reads an upload: fields first, then the file, which must be called "filename". What follows the file is
-// not looked at, so a field there counts as missing.
-func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params) (*engine.Upload, *reply) {
-	fail := func(text string) (*engine.Upload, *reply) {
+// readMultipart parses an upload: fields first, then the file in the part "filename". Proxmox ignores parts after the
+// file, so fields there count as missing.
+func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params) (*api.Upload, *reply) {
+	fail := func(text string) (*api.Upload, *reply) {
 		rep := textError(http.StatusInternalServerError, text+"\n")
 		return nil, &rep
 	}
@@ -178,11 +173,11 @@ func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params
 	for {
 		part, err := reader.NextRawPart()
 		if err != nil {
-			return fail("upload failed" + s.perl(s.Engine.Version.UploadLine))
+			return fail("upload failed" + s.perlLocation(s.Kernel.Version.UploadLine))
 		}
 		data, err := io.ReadAll(io.LimitReader(part, maxUpload))
 		if err != nil {
-			return fail("upload failed" + s.perl(s.Engine.Version.UploadLine))
+			return fail("upload failed" + s.perlLocation(s.Kernel.Version.UploadLine))
 		}
 		if part.FileName() == "" {
 			p.Values[part.FormName()] = string(data)
@@ -194,6 +189,6 @@ func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params
 		p.Values["filename"] = part.FileName()
 		var name [16]byte
 		_, _ = rand.Read(name[:]) // never fails
-		return &engine.Upload{Name: part.FileName(), Data: data, Temp: "/var/tmp/pveupload-" + hex.EncodeToString(name[:])}, nil
+		return &api.Upload{Name: part.FileName(), Data: data, Temp: "/var/tmp/pveupload-" + hex.EncodeToString(name[:])}, nil
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 )
 
 func marshal(v any) []byte {
@@ -26,7 +26,7 @@ func marshal(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-func success(resp engine.Response, format string) reply {
+func success(resp api.Response, format string) reply {
 	body := map[string]any{"data": resp.Data}
 	if resp.Total != nil {
 		body["total"] = *resp.Total
@@ -37,7 +37,7 @@ func success(resp engine.Response, format string) reply {
 	return reply{status: http.StatusOK, reason: "OK", typ: typeJSON, body: marshal(body)}
 }
 
-func errorReply(e *engine.Error, format string) reply {
+func errorReply(e *api.Error, format string) reply {
 	rep := reply{status: e.Status, reason: e.Reason()}
 	if e.Bare {
 		return rep
@@ -51,7 +51,7 @@ func errorReply(e *engine.Error, format string) reply {
 		body["errors"] = e.Errors
 	}
 	if format == "extjs" {
-		// The web interface's format hides errors behind status 200.
+		// The format of the web interface has status 200 also for errors.
 		body["success"], body["status"] = 0, e.Status
 		rep.status, rep.reason = http.StatusOK, "OK"
 	}
@@ -59,7 +59,7 @@ func errorReply(e *engine.Error, format string) reply {
 	return rep
 }
 
-// textError is an error that the HTTP layer itself raises.
+// textError returns an error of the HTTP layer.
 func textError(status int, message string) reply {
 	first, _, _ := strings.Cut(message, "\n")
 	return reply{status: status, reason: first, body: []byte(message)}
@@ -89,13 +89,13 @@ func (rep reply) write(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Set("Content-Length", fmt.Sprint(len(body)))
 	w.WriteHeader(rep.status)
-	_, _ = w.Write(body) // a client that went away is not an error
+	_, _ = w.Write(body) // a client that disconnected is not an error
 }
 
-// writeRaw writes the status line itself, because net/http knows no reason phrases, and closes the connection, because
-// Proxmox does so after every error.
+// writeRaw writes the status line itself, because net/http does not support reason phrases, and closes the connection,
+// as Proxmox does after errors.
 func (rep reply) writeRaw(w http.ResponseWriter, r *http.Request) {
-	// A client that still sends its body must not see a reset instead of the answer.
+	// A client that still sends its body must not receive a reset instead of the response.
 	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, 64<<20))
 	h, ok := w.(http.Hijacker)
 	if !ok {

@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire speaks HTTP as Proxmox's own server does: reason phrases that carry the error, connections that close
-// after every error, 501 where others say 404, and its particular rules for request bodies.
+// Package wire serves HTTP like Proxmox's own server: reason phrases contain the error, connections close after errors,
+// unknown paths return 501, and request bodies have particular rules.
 package wire
 
 import (
@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
 // Call describes a request to hooks.
@@ -26,16 +27,16 @@ type Call struct {
 	Who      string
 }
 
-// Fault is what a hook wants to happen to a request. The zero value changes nothing.
+// Fault is the effect of a hook on a request. The zero value has no effect.
 type Fault struct {
 	Delay      time.Duration
-	Status     int // answer this instead of calling the method
+	Status     int // respond with this status instead of calling the handler
 	Message    string
-	DropBefore bool // close the connection without doing anything
-	DropAfter  bool // do it, then close the connection without an answer
+	DropBefore bool // close the connection before the call
+	DropAfter  bool // close the connection after the call, without a response
 }
 
-// Outcome is what became of a request.
+// Outcome is the result of a request.
 type Outcome struct {
 	Call
 	Status int // 0 if the connection was dropped
@@ -43,9 +44,9 @@ type Outcome struct {
 	Took   time.Duration
 }
 
-// Server serves an engine over HTTP. The hooks may be nil.
+// Server serves a cluster over HTTP. The hooks can be nil.
 type Server struct {
-	Engine *engine.Engine
+	Kernel *kernel.Kernel
 	Fault  func(Call) Fault
 	Record func(Outcome)
 }
@@ -71,7 +72,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rep := s.serve(r, &call)
 	if rep.drop {
 		s.record(call, 0, start)
-		abandon(w)
+		dropConnection(w)
 		return
 	}
 	s.record(call, rep.status, start)
@@ -84,9 +85,9 @@ func (s *Server) record(c Call, status int, start time.Time) {
 	}
 }
 
-// serve decides on the answer without writing it.
+// serve returns the response to a request.
 func (s *Server) serve(r *http.Request, call *Call) reply {
-	if plain(r) {
+	if isPlain(r) {
 		return redirect(r)
 	}
 	switch r.Method {
@@ -97,7 +98,7 @@ func (s *Server) serve(r *http.Request, call *Call) reply {
 	if len(r.TransferEncoding) > 0 {
 		return textError(http.StatusNotImplemented, "chunked transfer encoding not supported")
 	}
-	path, format, ok := split(r.URL.Path)
+	path, format, ok := splitPath(r.URL.Path)
 	if !ok {
 		return reply{status: http.StatusNotImplemented, reason: "no such uri"}
 	}
@@ -105,41 +106,41 @@ func (s *Server) serve(r *http.Request, call *Call) reply {
 		return reply{status: http.StatusNotImplemented, reason: "no formatter for uri " + r.URL.Path}
 	}
 	call.Path = path
-	if m, _, err := s.Engine.Find(r.Method, path); err == nil {
+	if m, _, err := s.Kernel.Find(r.Method, path); err == nil {
 		call.Template = m.Path
 	}
 	who, err := s.authenticate(r, path)
 	if err != nil {
-		_ = s.Engine.Clock.Sleep(r.Context(), engine.AuthDelay)
+		_ = s.Kernel.Clock.Sleep(r.Context(), access.AuthDelay)
 		return reply{status: http.StatusUnauthorized, reason: err.Error()}
 	}
 	call.Who = who.String()
-	return s.intercepted(r, call, who, format)
+	return s.callWithFaults(r, call, who, format)
 }
 
-// intercepted lets faults act around the call itself.
-func (s *Server) intercepted(r *http.Request, call *Call, who access.Identity, format string) reply {
+// callWithFaults serves a call with the effect of the fault hook.
+func (s *Server) callWithFaults(r *http.Request, call *Call, who access.Identity, format string) reply {
 	var f Fault
 	if s.Fault != nil {
 		f = s.Fault(*call)
 	}
-	if f.Delay > 0 && s.Engine.Clock.Sleep(r.Context(), f.Delay) != nil {
+	if f.Delay > 0 && s.Kernel.Clock.Sleep(r.Context(), f.Delay) != nil {
 		return reply{drop: true}
 	}
 	if f.DropBefore {
 		return reply{drop: true}
 	}
 	if f.Status != 0 {
-		return faulty(f)
+		return faultReply(f)
 	}
 	rep := s.call(r, call.Path, who, format)
 	rep.drop = rep.drop || f.DropAfter
 	return rep
 }
 
-// faulty answers a status that a fault ordered, in the form that this status has on a real host.
-func faulty(f Fault) reply {
-	e := &engine.Error{Status: f.Status, Message: f.Message}
+// faultReply returns the response for the status of a fault, in the form that this status has on a real host.
+func faultReply(f Fault) reply {
+	e := &api.Error{Status: f.Status, Message: f.Message}
 	if e.Message == "" {
 		e.Message = map[int]string{595: "No route to host", 596: "Connection timed out", 401: "Authentication failed!"}[f.Status]
 	}
@@ -150,8 +151,8 @@ func faulty(f Fault) reply {
 	return errorReply(e, "json")
 }
 
-// split takes "/api2/json" off a path; doubled and trailing slashes do not matter.
-func split(path string) (rest, format string, ok bool) {
+// splitPath splits "/api2/json" off a path. Double and trailing slashes are ignored.
+func splitPath(path string) (rest, format string, ok bool) {
 	var parts []string
 	for _, p := range strings.Split(path, "/") {
 		if p != "" {
@@ -164,18 +165,18 @@ func split(path string) (rest, format string, ok bool) {
 	return "/" + strings.Join(parts[2:], "/"), parts[1], true
 }
 
-// openPaths need no login.
-func openPaths(verb, path string) bool {
+// isOpenPath reports whether a path needs no login.
+func isOpenPath(verb, path string) bool {
 	return (verb == http.MethodGet && path == "/access/domains") ||
 		(path == "/access/ticket" && (verb == http.MethodGet || verb == http.MethodPost))
 }
 
-// authenticate accepts a ticket, which wins, or an API token.
+// authenticate returns the identity of a ticket or an API token. The ticket has precedence.
 func (s *Server) authenticate(r *http.Request, path string) (access.Identity, error) {
-	if openPaths(r.Method, path) {
+	if isOpenPath(r.Method, path) {
 		return access.Identity{}, nil
 	}
-	now := s.Engine.Clock.Now()
+	now := s.Kernel.Clock.Now()
 	if c, err := r.Cookie("PVEAuthCookie"); err == nil {
 		return s.ticket(r, c.Value, now)
 	}
@@ -185,7 +186,7 @@ func (s *Server) authenticate(r *http.Request, path string) (access.Identity, er
 		if err != nil {
 			return access.Identity{}, access.ErrAuth
 		}
-		return s.Engine.Access.CheckToken(token, now)
+		return s.Kernel.Access.CheckToken(token, now)
 	}
 	return access.Identity{}, access.ErrNoTicket
 }
@@ -195,15 +196,15 @@ func (s *Server) ticket(r *http.Request, cookie string, now time.Time) (access.I
 	if err != nil {
 		return access.Identity{}, access.ErrAuth
 	}
-	user, err := s.Engine.Signer.User(ticket, now)
+	user, err := s.Kernel.Signer.User(ticket, now)
 	if err != nil {
 		return access.Identity{}, err
 	}
-	if !s.Engine.Access.Active(user, now) {
+	if !s.Kernel.Access.IsActive(user, now) {
 		return access.Identity{}, access.ErrAuth
 	}
 	if r.Method != http.MethodGet {
-		if err := s.Engine.Signer.CheckCSRF(r.Header.Get("CSRFPreventionToken"), user, now); err != nil {
+		if err := s.Kernel.Signer.CheckCSRF(r.Header.Get("CSRFPreventionToken"), user, now); err != nil {
 			return access.Identity{}, err
 		}
 	}
@@ -215,8 +216,8 @@ func (s *Server) call(r *http.Request, path string, who access.Identity, format 
 	if rep != nil {
 		return *rep
 	}
-	resp, err := s.Engine.Call(r.Context(), &engine.Request{Verb: r.Method, Path: path, Who: who, Params: params, Upload: upload})
-	var refused *engine.Error
+	resp, err := s.Kernel.Call(r.Context(), &api.Request{Verb: r.Method, Path: path, Who: who, Params: params, Upload: upload})
+	var refused *api.Error
 	switch {
 	case err == nil:
 		return success(resp, format)
@@ -225,12 +226,12 @@ func (s *Server) call(r *http.Request, path string, who access.Identity, format 
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return reply{drop: true}
 	default:
-		return errorReply(&engine.Error{Status: http.StatusInternalServerError, Message: err.Error()}, format)
+		return errorReply(&api.Error{Status: http.StatusInternalServerError, Message: err.Error()}, format)
 	}
 }
 
-// abandon closes the connection without an answer.
-func abandon(w http.ResponseWriter) {
+// dropConnection closes the connection without a response.
+func dropConnection(w http.ResponseWriter) {
 	if h, ok := w.(http.Hijacker); ok {
 		if conn, _, err := h.Hijack(); err == nil {
 			_ = conn.Close()
@@ -240,17 +241,17 @@ func abandon(w http.ResponseWriter) {
 
 type connKey struct{}
 
-// ConnContext remembers the connection of a request; install it in the http.Server.
+// ConnContext stores the connection in the context of its requests, for http.Server.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-func plain(r *http.Request) bool {
+func isPlain(r *http.Request) bool {
 	c, ok := r.Context().Value(connKey{}).(*autoTLS)
 	return ok && c.isPlain()
 }
 
-// redirect answers plain HTTP on the TLS port.
+// redirect returns the response to plain HTTP on the TLS port.
 func redirect(r *http.Request) reply {
 	status := http.StatusPermanentRedirect
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {

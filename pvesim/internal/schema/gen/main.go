@@ -1,11 +1,11 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gen writes the compact schema files from Proxmox's published API schema.
+// Command gen generates the compact schema files from Proxmox's published API schema.
 //
 //	go run ./pvesim/internal/schema/gen -reference DIR -methods FILE -out pvesim/internal/schema
 //
-// FILE lists the served methods, one "GET /version" per line; the engine package keeps it.
+// FILE lists the served methods, one "GET /version" per line.
 package main
 
 import (
@@ -34,7 +34,7 @@ func run(reference, methods, out string) error {
 		return fmt.Errorf("reading the list of methods: %w", err)
 	}
 	for _, version := range []string{"8.4", "9.2"} {
-		tree, err := os.ReadFile(filepath.Join(reference, "pve-schema-"+version+".json")) //nolint:gosec // likewise
+		tree, err := os.ReadFile(filepath.Join(reference, "pve-schema-"+version+".json")) //nolint:gosec // the developer names the file
 		if err != nil {
 			return fmt.Errorf("reading the published schema: %w", err)
 		}

@@ -1,0 +1,170 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package collection serves objects that the API creates, changes and deletes and that the simulator does not
+// interpret.
+package collection
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+)
+
+// Collection is a set of objects of one kind: HA rules and groups, resource mappings, SDN zones and virtual networks.
+type Collection struct {
+	k        *kernel.Kernel
+	param    string // the parameter with the ID of an object
+	noun     string
+	items    map[string]api.Row
+	readable func(r *api.Request, item api.Row) bool
+}
+
+// New returns an empty collection. The parameter param contains the ID of an object; noun names the kind in errors.
+// Lists contain only objects for which readable returns true, or all if it is nil.
+func New(k *kernel.Kernel, param, noun string, readable func(r *api.Request, item api.Row) bool) *Collection {
+	return &Collection{k: k, param: param, noun: noun, items: map[string]api.Row{}, readable: readable}
+}
+
+// Add adds an object without a request.
+func (c *Collection) Add(id string, fields api.Row) {
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	fields[c.param] = id
+	c.items[id] = fields
+}
+
+// Has reports whether an object exists. The caller holds the mutex.
+func (c *Collection) Has(id string) bool { return c.items[id] != nil }
+
+// IDs returns the IDs of all objects in order. The caller holds the mutex.
+func (c *Collection) IDs() []string { return slices.Sorted(maps.Keys(c.items)) }
+
+// Field returns a field of an object, or nil. The caller holds the mutex.
+func (c *Collection) Field(id, name string) any { return c.items[id][name] }
+
+func (c *Collection) list(_ context.Context, r *api.Request) (api.Response, error) {
+	c.k.Mu.Lock()
+	var all []api.Row
+	for _, id := range slices.Sorted(maps.Keys(c.items)) {
+		all = append(all, c.row(id))
+	}
+	c.k.Mu.Unlock()
+	rows := []api.Row{}
+	for _, item := range all {
+		if typ, ok := r.Value("type"); ok && item["type"] != typ {
+			continue
+		}
+		if c.readable == nil || c.readable(r, item) {
+			rows = append(rows, item)
+		}
+	}
+	return api.Response{Data: rows}, nil
+}
+
+// row returns a copy of an object for a response. The caller holds the mutex.
+func (c *Collection) row(id string) api.Row {
+	out := api.Row{"digest": api.Digest(c.items)}
+	maps.Copy(out, c.items[id])
+	return out
+}
+
+func (c *Collection) get(_ context.Context, r *api.Request) (api.Response, error) {
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	id := r.Params.Values[c.param]
+	if c.items[id] == nil {
+		return api.Response{}, api.Failf("%s '%s' does not exist", c.noun, id)
+	}
+	return api.Response{Data: c.row(id)}, nil
+}
+
+func (c *Collection) post(_ context.Context, r *api.Request) (api.Response, error) {
+	if err := c.k.CheckQuorum(); err != nil {
+		return api.Response{}, err
+	}
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	id := r.Params.Values[c.param]
+	if c.items[id] != nil {
+		return api.Response{}, api.Failf("%s '%s' already defined", c.noun, id)
+	}
+	c.items[id] = api.Row{}
+	c.setFields(r, id)
+	return api.Response{}, nil
+}
+
+func (c *Collection) put(_ context.Context, r *api.Request) (api.Response, error) {
+	if err := c.k.CheckQuorum(); err != nil {
+		return api.Response{}, err
+	}
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	id := r.Params.Values[c.param]
+	if c.items[id] == nil {
+		return api.Response{}, api.Failf("%s '%s' does not exist", c.noun, id)
+	}
+	if d, ok := r.Value("digest"); ok && d != api.Digest(c.items) {
+		return api.Response{}, api.Failf("detected modified configuration - file changed by other user? Try again.")
+	}
+	c.setFields(r, id)
+	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
+		delete(c.items[id], k)
+	}
+	return api.Response{}, nil
+}
+
+func (c *Collection) remove(_ context.Context, r *api.Request) (api.Response, error) {
+	if err := c.k.CheckQuorum(); err != nil {
+		return api.Response{}, err
+	}
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	id := r.Params.Values[c.param]
+	if c.items[id] == nil {
+		return api.Response{}, api.Failf("%s '%s' does not exist", c.noun, id)
+	}
+	delete(c.items, id)
+	return api.Response{}, nil
+}
+
+// setFields stores the parameters of a request with the types that responses have.
+func (c *Collection) setFields(r *api.Request, id string) {
+	for k, v := range r.Params.Values {
+		if slices.Contains([]string{"delete", "digest", "lock-token"}, k) {
+			continue
+		}
+		c.items[id][k] = parseValue(r.Method, k, v)
+	}
+	for k, list := range r.Params.Lists {
+		c.items[id][k] = slices.Clone(list)
+	}
+}
+
+// parseValue converts a parameter to the type that responses have.
+func parseValue(m *schema.Method, key, v string) any {
+	p := m.Lookup(key)
+	switch {
+	case p != nil && p.Type == "array":
+		return []string{v}
+	case p != nil && (p.Type == "integer" || p.Type == "boolean"):
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+			return n
+		}
+	}
+	return v
+}
+
+// Handlers returns the handlers of the collection below a path.
+func (c *Collection) Handlers(path string) map[string]api.Handler {
+	one := fmt.Sprintf("%s/{%s}", path, c.param)
+	return map[string]api.Handler{
+		"GET " + path: c.list, "POST " + path: c.post, "GET " + one: c.get, "PUT " + one: c.put, "DELETE " + one: c.remove,
+	}
+}

@@ -1,0 +1,164 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package firewall serves the firewall configuration of the cluster, its hosts and its VMs. It has no effect on
+// traffic.
+package firewall
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+)
+
+// Firewall holds the firewall files by scope: "vm-100", "host-pve1" or "cluster". The file of a VM can exist without
+// the VM.
+type Firewall struct {
+	k      *kernel.Kernel
+	files  map[string]*file
+	groups map[string]*securityGroup
+}
+
+type file struct {
+	options map[string]string
+	rules   []map[string]string
+	ipsets  map[string][]map[string]string
+	aliases map[string]map[string]string
+}
+
+type securityGroup struct {
+	comment string
+	rules   []map[string]string
+}
+
+// New returns a firewall without rules.
+func New(k *kernel.Kernel) *Firewall {
+	return &Firewall{k: k, files: map[string]*file{}, groups: map[string]*securityGroup{}}
+}
+
+func vmScope(vmid int) string { return "vm-" + strconv.Itoa(vmid) }
+
+// scope returns the scope of a request.
+func scope(r *api.Request) string {
+	switch {
+	case r.VMID != 0:
+		return vmScope(r.VMID)
+	case r.Host != "":
+		return "host-" + r.Host
+	default:
+		return "cluster"
+	}
+}
+
+func newFile() *file {
+	return &file{options: map[string]string{}, ipsets: map[string][]map[string]string{}, aliases: map[string]map[string]string{}}
+}
+
+func (fw *Firewall) file(scope string) *file {
+	f := fw.files[scope]
+	if f == nil {
+		f = newFile()
+		fw.files[scope] = f
+	}
+	return f
+}
+
+// CloneVM copies the firewall file of a VM, including the rules that reference security groups. The caller holds the
+// mutex.
+func (fw *Firewall) CloneVM(from, to int) {
+	f := fw.files[vmScope(from)]
+	if f == nil {
+		delete(fw.files, vmScope(to))
+		return
+	}
+	out := newFile()
+	maps.Copy(out.options, f.options)
+	out.rules = cloneRules(f.rules)
+	for k, v := range f.ipsets {
+		out.ipsets[k] = cloneRules(v)
+	}
+	for k, v := range f.aliases {
+		out.aliases[k] = cloneRules([]map[string]string{v})[0]
+	}
+	fw.files[vmScope(to)] = out
+}
+
+func cloneRules(rules []map[string]string) []map[string]string {
+	out := make([]map[string]string, 0, len(rules))
+	for _, r := range rules {
+		out = append(out, maps.Clone(r))
+	}
+	return out
+}
+
+// RemoveVM removes the firewall file of a VM. The caller holds the mutex.
+func (fw *Firewall) RemoveVM(vmid int) { delete(fw.files, vmScope(vmid)) }
+
+// AddSecurityGroup adds a security group without rules.
+func (fw *Firewall) AddSecurityGroup(name, comment string) {
+	fw.k.Mu.Lock()
+	defer fw.k.Mu.Unlock()
+	fw.groups[name] = &securityGroup{comment: comment}
+}
+
+var numericFields = []string{"enable", "dhcp", "ipfilter", "macfilter", "ndp", "radv", "ipversion", "nf_conntrack_max"}
+
+func newRow(fields map[string]string) api.Row {
+	out := api.Row{}
+	for k, v := range fields {
+		out[k] = v
+		if slices.Contains(numericFields, k) {
+			if n, err := strconv.Atoi(v); err == nil {
+				out[k] = n
+			}
+		}
+	}
+	return out
+}
+
+// params returns the parameters of a request without those that identify the object.
+func params(r *api.Request) map[string]string {
+	out := map[string]string{}
+	for k, v := range r.Params.Values {
+		if !slices.Contains([]string{"node", "vmid", "group", "pos", "digest", "delete", "moveto", "name", "rename"}, k) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// lock serializes writers of one file. Without quorum it fails after the lock timeout.
+func (fw *Firewall) lock(ctx context.Context, r *api.Request) (func(), error) {
+	name := "firewall-" + scope(r)
+	if err := fw.k.CheckLockQuorum(ctx, name); err != nil {
+		return nil, err
+	}
+	return fw.k.Locks.Cluster(ctx, name, 10*time.Second)
+}
+
+// FirewallGroups returns the security groups in the firewall files of VMs, including VMs that no longer exist.
+func (fw *Firewall) FirewallGroups() map[int][]string {
+	fw.k.Mu.Lock()
+	defer fw.k.Mu.Unlock()
+	out := map[int][]string{}
+	for scope, file := range fw.files {
+		text, ok := strings.CutPrefix(scope, "vm-")
+		vmid, err := strconv.Atoi(text)
+		if !ok || err != nil {
+			continue
+		}
+		out[vmid] = []string{}
+		for _, rule := range file.rules {
+			if rule["type"] == "group" {
+				out[vmid] = append(out[vmid], rule["action"])
+			}
+		}
+	}
+	return out
+}

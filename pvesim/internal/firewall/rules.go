@@ -1,0 +1,164 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package firewall
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+)
+
+// findRules returns the rules that a request addresses.
+func (rh *ruleHandlers) findRules(r *api.Request) (*[]map[string]string, error) {
+	name, isGroup := r.Value("group")
+	if !isGroup {
+		return &rh.file(scope(r)).rules, nil
+	}
+	g := rh.groups[name]
+	if g == nil {
+		return nil, api.Failf("no such security group '%s'", name)
+	}
+	return &g.rules, nil
+}
+
+func (rh *ruleHandlers) getRules(_ context.Context, r *api.Request) (api.Response, error) {
+	rh.k.Mu.Lock()
+	defer rh.k.Mu.Unlock()
+	rules, err := rh.findRules(r)
+	if err != nil {
+		return api.Response{}, err
+	}
+	rows := []api.Row{}
+	for i, rule := range *rules {
+		out := newRow(rule)
+		out["pos"], out["digest"] = i, api.Digest(*rules)
+		rows = append(rows, out)
+	}
+	return api.Response{Data: rows}, nil
+}
+
+// findRule returns the rules that a request addresses and the position of one of them. It fails if the digest does not
+// match.
+func (rh *ruleHandlers) findRule(r *api.Request) (*[]map[string]string, int, error) {
+	rules, err := rh.findRules(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	pos := r.Int("pos", -1)
+	if pos < 0 || pos >= len(*rules) {
+		return nil, 0, api.Failf("no rule at position %d", pos)
+	}
+	if d, ok := r.Value("digest"); ok && d != api.Digest(*rules) {
+		return nil, 0, api.Failf("detected modified configuration - file changed by other user? Try again.")
+	}
+	return rules, pos, nil
+}
+
+func (rh *ruleHandlers) getRule(_ context.Context, r *api.Request) (api.Response, error) {
+	rh.k.Mu.Lock()
+	defer rh.k.Mu.Unlock()
+	rules, pos, err := rh.findRule(r)
+	if err != nil {
+		return api.Response{}, err
+	}
+	out := newRow((*rules)[pos])
+	// The position is a number in lists and a string here.
+	out["pos"], out["digest"] = strconv.Itoa(pos), api.Digest(*rules)
+	return api.Response{Data: out}, nil
+}
+
+// completeRule checks fields that depend on each other and sets the address family.
+func (rh *ruleHandlers) completeRule(rule map[string]string) error {
+	for _, port := range []string{"dport", "sport"} {
+		if rule[port] != "" && rule["proto"] == "" && rule["macro"] == "" {
+			return api.BadParam("proto", rh.k.Schema.RequiresText, port)
+		}
+	}
+	for _, side := range []string{"source", "dest"} {
+		if p, err := netip.ParsePrefix(rule[side]); err == nil {
+			rule["ipversion"] = ipVersion(p.Addr())
+		} else if a, err := netip.ParseAddr(rule[side]); err == nil {
+			rule["ipversion"] = ipVersion(a)
+		}
+	}
+	if _, ok := rule["enable"]; !ok {
+		rule["enable"] = "0"
+	}
+	return nil
+}
+
+func ipVersion(a netip.Addr) string {
+	if a.Is4() {
+		return "4"
+	}
+	return "6"
+}
+
+// postRule inserts a rule at the front. It accepts duplicates and references to groups that do not exist.
+func (rh *ruleHandlers) postRule(ctx context.Context, r *api.Request) (api.Response, error) {
+	release, err := rh.lock(ctx, r)
+	if err != nil {
+		return api.Response{}, api.Failf("%v", err)
+	}
+	defer release()
+	rh.k.Mu.Lock()
+	defer rh.k.Mu.Unlock()
+	rules, err := rh.findRules(r)
+	if err != nil {
+		return api.Response{}, err
+	}
+	rule := params(r)
+	if err := rh.completeRule(rule); err != nil {
+		return api.Response{}, err
+	}
+	pos := min(max(r.Int("pos", 0), 0), len(*rules))
+	*rules = slices.Insert(*rules, pos, rule)
+	return api.Response{}, nil
+}
+
+func (rh *ruleHandlers) putRule(ctx context.Context, r *api.Request) (api.Response, error) {
+	release, err := rh.lock(ctx, r)
+	if err != nil {
+		return api.Response{}, api.Failf("%v", err)
+	}
+	defer release()
+	rh.k.Mu.Lock()
+	defer rh.k.Mu.Unlock()
+	rules, pos, err := rh.findRule(r)
+	if err != nil {
+		return api.Response{}, err
+	}
+	rule := (*rules)[pos]
+	if to := r.Int("moveto", -1); to >= 0 {
+		*rules = slices.Delete(*rules, pos, pos+1)
+		*rules = slices.Insert(*rules, min(to, len(*rules)), rule)
+		return api.Response{}, nil
+	}
+	maps.Copy(rule, params(r))
+	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
+		delete(rule, k)
+	}
+	return api.Response{}, rh.completeRule(rule)
+}
+
+func (rh *ruleHandlers) deleteRule(ctx context.Context, r *api.Request) (api.Response, error) {
+	release, err := rh.lock(ctx, r)
+	if err != nil {
+		return api.Response{}, api.Failf("%v", err)
+	}
+	defer release()
+	rh.k.Mu.Lock()
+	defer rh.k.Mu.Unlock()
+	rules, pos, err := rh.findRule(r)
+	if err != nil {
+		return api.Response{}, err
+	}
+	*rules = slices.Delete(*rules, pos, pos+1)
+	return api.Response{}, nil
+}

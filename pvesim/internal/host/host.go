@@ -1,0 +1,123 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+)
+
+func (hh *handlers) getHosts(_ context.Context, r *api.Request) (api.Response, error) {
+	may := hh.k.Access.Viewer(r.Who)
+	hh.k.Mu.Lock()
+	defer hh.k.Mu.Unlock()
+	rows := []api.Row{}
+	for _, h := range hh.k.Hosts {
+		out := hh.stats.HostRow(h, may.Has("/nodes/"+h.Name, "Sys.Audit"))
+		out["ssl_fingerprint"] = nil
+		if h.Online {
+			out["ssl_fingerprint"] = fingerprint(h.Name)
+		}
+		rows = append(rows, out)
+	}
+	return api.Response{Data: rows}, nil
+}
+
+// fingerprint returns a made-up certificate fingerprint that is stable for a host.
+func fingerprint(host string) string {
+	sum := sha256.Sum256([]byte(host))
+	parts := make([]string, len(sum))
+	for i, b := range sum {
+		parts[i] = fmt.Sprintf("%02X", b)
+	}
+	return strings.Join(parts, ":")
+}
+
+func (hh *handlers) getHostStatus(_ context.Context, r *api.Request) (api.Response, error) {
+	hh.k.Mu.Lock()
+	defer hh.k.Mu.Unlock()
+	h := hh.k.Host(r.Host)
+	f := hh.stats.HostFigures(h)
+	mem, _ := f["mem"].(int64)
+	disk, _ := f["disk"].(int64)
+	maxdisk, _ := f["maxdisk"].(int64)
+	memory := api.Row{"total": h.Memory, "used": mem, "free": h.Memory - mem}
+	if hh.k.Version.HostMemory {
+		memory["available"] = h.Memory - mem
+	}
+	release := "6.8.12-13-pve"
+	if hh.k.Version.HostMemory {
+		release = "7.0.2-1-pve"
+	}
+	build := "#1 SMP PREEMPT_DYNAMIC PMX"
+	return api.Response{Data: api.Row{
+		"uptime": f["uptime"], "cpu": f["cpu"], "wait": 0, "idle": 0, "loadavg": []string{"0.10", "0.08", "0.05"},
+		"kversion":       "Linux " + release + " " + build,
+		"current-kernel": api.Row{"sysname": "Linux", "machine": "x86_64", "release": release, "version": build},
+		"boot-info":      api.Row{"mode": "efi", "secureboot": 0},
+		"pveversion":     "pve-manager/" + hh.k.Version.Full + "/" + hh.k.Version.RepoID,
+		"cpuinfo": api.Row{
+			"cpus": h.CPUs(), "cores": h.Sockets * h.Cores, "sockets": h.Sockets, "model": "Simulated CPU", "mhz": "2600.000",
+			"hvm": "1", "user_hz": 100, "flags": "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat aes avx avx2",
+		},
+		"memory": memory, "swap": api.Row{"total": 0, "used": 0, "free": 0}, "ksm": api.Row{"shared": 0},
+		"rootfs": api.Row{"total": maxdisk, "used": disk, "avail": maxdisk - disk, "free": maxdisk - disk},
+	}}, nil
+}
+
+func (hh *handlers) getHostTime(context.Context, *api.Request) (api.Response, error) {
+	now := hh.k.Clock.Now().Unix()
+	return api.Response{Data: api.Row{"time": now, "localtime": now, "timezone": "Etc/UTC"}}, nil
+}
+
+func (hh *handlers) getDNS(context.Context, *api.Request) (api.Response, error) {
+	return api.Response{Data: api.Row{"dns1": "10.255.255.53"}}, nil
+}
+
+func (hh *handlers) getPCI(_ context.Context, r *api.Request) (api.Response, error) {
+	hh.k.Mu.Lock()
+	defer hh.k.Mu.Unlock()
+	rows := hh.k.Host(r.Host).PCI
+	if rows == nil {
+		rows = []api.Row{}
+	}
+	return api.Response{Data: rows}, nil
+}
+
+func (hh *handlers) getCPUModels(context.Context, *api.Request) (api.Response, error) {
+	rows := []api.Row{}
+	for _, name := range slices.Sorted(maps.Keys(schema.CPUVendors)) {
+		rows = append(rows, api.Row{"name": name, "vendor": schema.CPUVendors[name], "custom": 0})
+	}
+	return api.Response{Data: rows}, nil
+}
+
+func (hh *handlers) getMachines(context.Context, *api.Request) (api.Response, error) {
+	rows := []api.Row{}
+	for _, typ := range []string{"i440fx", "q35"} {
+		prefix := map[string]string{"i440fx": "pc-i440fx-", "q35": "pc-q35-"}[typ]
+		for _, v := range []string{hh.k.Version.QEMU[:strings.LastIndex(hh.k.Version.QEMU, ".")], "9.0", "8.1"} {
+			rows = append(rows, api.Row{"id": prefix + v, "type": typ, "version": v})
+		}
+	}
+	return api.Response{Data: rows}, nil
+}
+
+// getHostRRD returns the time axis of the graphs. The simulator has no history.
+func (hh *handlers) getHostRRD(context.Context, *api.Request) (api.Response, error) {
+	rows := []api.Row{}
+	start := hh.k.Clock.Now().Add(-70 * time.Minute).Truncate(time.Minute)
+	for i := range 70 {
+		rows = append(rows, api.Row{"time": start.Add(time.Duration(i) * time.Minute).Unix()})
+	}
+	return api.Response{Data: rows}, nil
+}

@@ -1,0 +1,155 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+)
+
+// daemonWorkers is the number of processes that serve protected calls on a host. Each serves one call at a time: three
+// calls that wait for a lock or an agent block all others.
+const daemonWorkers = 3
+
+// Durations of the parts of a call.
+const (
+	callTime     = 4 * time.Millisecond  // a response of the proxy itself
+	daemonTime   = 8 * time.Millisecond  // request to the daemon
+	answerTime   = 25 * time.Millisecond // response of the daemon, including a fork
+	proxyTimeout = 30 * time.Second      // of the proxy for the daemon
+	forkTime     = 15 * time.Millisecond // from the fork to the worker's first step
+)
+
+// Find returns the method of a request and the values of the placeholders in its path. It fails with status 501 if no
+// handler exists.
+func (k *Kernel) Find(verb, path string) (*schema.Method, map[string]string, error) {
+	m, values := k.Schema.Find(verb, path)
+	if m == nil || k.routes[m.Name()] == nil {
+		return nil, nil, &api.Error{
+			Status: http.StatusNotImplemented, NoBreak: true,
+			Message: fmt.Sprintf("Method '%s %s' not implemented", verb, strings.TrimSuffix(path, "/")),
+		}
+	}
+	return m, values, nil
+}
+
+// Call serves a request in the order of Proxmox: proxying to the host, permissions, parameters, then the handler.
+func (k *Kernel) Call(ctx context.Context, r *api.Request) (api.Response, error) {
+	m, values, err := k.Find(r.Verb, r.Path)
+	if err != nil {
+		return api.Response{}, err
+	}
+	r.Method = m
+	if err := r.MergePath(values); err != nil {
+		return api.Response{}, err
+	}
+	if m.NoToken && r.Who.Token != "" {
+		return api.Response{}, api.Denied(fmt.Sprintf("URI '%s' not available with API token, need proper ticket.\n", m.Path))
+	}
+	if err := k.proxy(ctx, r); err != nil {
+		return api.Response{}, err
+	}
+	leave, err := k.acquireWorker(ctx, r)
+	if err != nil {
+		return api.Response{}, err
+	}
+	defer leave()
+	if err := k.authorize(r); err != nil {
+		return api.Response{}, err
+	}
+	if errs := k.Schema.Validate(m, &r.Params); len(errs) > 0 {
+		return api.Response{}, api.ParamError(errs)
+	}
+	if v, ok := r.Params.Values["vmid"]; ok {
+		r.VMID, _ = strconv.Atoi(v)
+	}
+	return k.routes[m.Name()](ctx, r)
+}
+
+// acquireWorker waits for a worker of the API daemon if the method needs one. The worker is busy until after release.
+func (k *Kernel) acquireWorker(ctx context.Context, r *api.Request) (release func(), err error) {
+	if !r.Method.Protected {
+		return func() {}, k.Clock.Sleep(ctx, callTime)
+	}
+	k.Mu.Lock()
+	h := k.Host(r.Host)
+	k.Mu.Unlock()
+	if h == nil {
+		if h = k.ServingHost(); h == nil {
+			return nil, &api.Error{Status: 595, Message: "Connection refused", Bare: true}
+		}
+	}
+	timer := time.NewTimer(k.Clock.Timeout(proxyTimeout))
+	defer timer.Stop()
+	select {
+	case h.workers <- struct{}{}:
+	case <-timer.C:
+		return nil, &api.Error{Status: 596, Message: "Connection timed out", Bare: true}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := k.Clock.Sleep(ctx, daemonTime); err != nil {
+		<-h.workers
+		return nil, err
+	}
+	return func() {
+		_ = k.Clock.Sleep(ctx, answerTime) // returns early if the client disconnects
+		<-h.workers
+	}, nil
+}
+
+// proxy forwards to the host in the path, as pveproxy does before other checks. It fails if the host is down.
+func (k *Kernel) proxy(ctx context.Context, r *api.Request) error {
+	name, ok := r.Params.Values["node"]
+	if !ok || !strings.HasPrefix(r.Method.Path, "/nodes/{node}") {
+		return nil
+	}
+	serving := k.ServingHost()
+	if name == "localhost" && serving != nil {
+		name = serving.Name
+		r.Params.Values["node"] = name
+	}
+	r.Host = name
+	if r.Method.ProxyTo == "" {
+		return nil
+	}
+	k.Mu.Lock()
+	h := k.Host(name)
+	var down string
+	if h != nil && !h.Online {
+		down = h.Unreachable
+		if down == "" {
+			down = "noroute"
+		}
+	}
+	k.Mu.Unlock()
+	if h == nil {
+		return api.Failf("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
+	}
+	return k.connectError(ctx, down)
+}
+
+// connectError returns the error of the proxy for a host that is down: status 595 and no body.
+func (k *Kernel) connectError(ctx context.Context, how string) error {
+	wait, text := time.Duration(0), "Connection refused"
+	switch how {
+	case "":
+		return nil
+	case "noroute":
+		wait, text = 3*time.Second, "No route to host"
+	case "timeout":
+		wait, text = 30*time.Second, "Connection timed out"
+	}
+	if err := k.Clock.Sleep(ctx, wait); err != nil {
+		return err
+	}
+	return &api.Error{Status: 595, Message: text, Bare: true}
+}

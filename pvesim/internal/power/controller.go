@@ -1,0 +1,161 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package power starts, stops, reboots and resets VMs. It checks the requirements of a start and simulates the loss of
+// power.
+package power
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cloudinit"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/ha"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/mapping"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/sdn"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
+)
+
+// Durations of the parts of a power operation.
+const (
+	startTime    = 600 * time.Millisecond // systemd scope, QEMU, QMP
+	nicTime      = 300 * time.Millisecond // bridge script of each NIC
+	stopTime     = time.Second            // Proxmox polls once a second
+	agentTimeout = 3 * time.Second
+)
+
+// BootFunc runs a guest. It returns when the guest powers itself off or the context ends.
+type BootFunc func(ctx context.Context, in *kernel.Instance)
+
+// Controller turns VMs on and off.
+type Controller struct {
+	k       *kernel.Kernel
+	store   *storage.Store
+	network *sdn.Network
+	ha      *ha.Manager
+	pending *pending.Applier
+	devices *devices
+	boot    BootFunc
+}
+
+// Areas are the parts of the cluster that a controller uses.
+type Areas struct {
+	Kernel   *kernel.Kernel
+	Store    *storage.Store
+	Network  *sdn.Network
+	Mappings *mapping.Mappings
+	HA       *ha.Manager
+	Pending  *pending.Applier
+}
+
+// New returns a controller that runs guests with boot. It becomes the power control of the HA manager.
+func New(a Areas, boot BootFunc) *Controller {
+	c := &Controller{
+		k: a.Kernel, store: a.Store, network: a.Network, ha: a.HA, pending: a.Pending, boot: boot,
+		devices: &devices{k: a.Kernel, store: a.Store, mappings: a.Mappings},
+	}
+	a.HA.Power = c
+	return c
+}
+
+// On powers a VM on and boots its guest. The caller holds the mutex.
+func (c *Controller) On(g *kernel.Guest) {
+	if g.PCI == nil {
+		_ = c.devices.reservePCI(g) // guests of the scenario start with the devices that are available
+	}
+	ctx, cancel := context.WithCancel(c.k.Context())
+	in := kernel.NewInstance(cancel)
+	in.VMID, in.Host, in.Name, in.BootID = g.VMID, g.Host, g.Config.Options["name"], uuid.NewString()
+	in.Options, in.Disk, in.Firmware = maps.Clone(g.Config.Options), c.bootDisk(g), c.devices.firmwareFiles(g)
+	in.Media, in.Lease = func() []kernel.Medium { return c.media(g.VMID) }, c.network.Lease
+	if g.StartedAt.IsZero() {
+		g.StartedAt = time.Now()
+		g.PID = c.k.NewPID()
+	}
+	before := g.Instance
+	g.Instance, g.Paused = in, false
+	c.k.Go(func() {
+		defer in.Finish()
+		defer cancel()
+		if before != nil {
+			<-before.Done() // after a reset, the old guest ends before the new one boots
+		}
+		c.boot(ctx, in)
+		if ctx.Err() == nil {
+			c.handleGuestExit(in)
+		}
+	})
+}
+
+// handleGuestExit updates a VM whose guest powered itself off, and boots it if it was a reboot.
+func (c *Controller) handleGuestExit(in *kernel.Instance) {
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	g := c.k.Guests[in.VMID]
+	if g == nil || g.Instance != in {
+		return
+	}
+	c.markStopped(g)
+	if g.Rebooting {
+		g.Rebooting = false
+		c.pending.ApplyAll(g)
+		c.On(g)
+	}
+}
+
+// Off cuts the power of a VM. The caller holds the mutex.
+func (c *Controller) Off(g *kernel.Guest) {
+	if g.Instance != nil {
+		g.Instance.Cancel()
+	}
+	c.markStopped(g)
+}
+
+func (c *Controller) markStopped(g *kernel.Guest) {
+	g.Instance, g.Paused, g.StartedAt, g.PID, g.PCI = nil, false, time.Time{}, 0, nil
+}
+
+// bootDisk returns the content of the disk that the VM boots from.
+func (c *Controller) bootDisk(g *kernel.Guest) *kernel.GuestDisk {
+	for _, key := range append(qm.BootOrder(g.Config.Options["boot"]), qm.DriveKeys(g.Config.Options)...) {
+		d, ok := qm.ParseDrive(key, g.Config.Options[key])
+		if !ok || d.IsCDROM() || !d.HasVolume() {
+			continue
+		}
+		if v := c.store.Volume(g.Host, d.File); v != nil {
+			return v.Disk
+		}
+	}
+	return &kernel.GuestDisk{}
+}
+
+// media returns the content of a VM's CD drives.
+func (c *Controller) media(vmid int) []kernel.Medium {
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	g := c.k.Guests[vmid]
+	if g == nil {
+		return nil
+	}
+	var out []kernel.Medium
+	for _, key := range qm.DriveKeys(g.Config.Options) {
+		d, ok := qm.ParseDrive(key, g.Config.Options[key])
+		if !ok || !d.IsCDROM() || !d.HasVolume() {
+			continue
+		}
+		m := kernel.Medium{Slot: key, Volume: d.File}
+		if d.IsCloudInit() {
+			m.CloudInit = cloudinit.Files(c.store, g)
+		} else {
+			m.Data = c.store.FileContent(c.store.Volume(g.Host, d.File))
+		}
+		out = append(out, m)
+	}
+	return out
+}

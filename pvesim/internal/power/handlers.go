@@ -1,0 +1,167 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package power
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
+)
+
+func (h *handlers) postStart(_ context.Context, r *api.Request) (api.Response, error) {
+	if err := api.CheckSkipLock(r); err != nil {
+		return api.Response{}, err
+	}
+	if err := h.k.CheckQuorum(); err != nil {
+		return api.Response{}, err
+	}
+	if h.ha.IsManaged(r.VMID) {
+		return h.ha.RequestState(r, "start", "started"), nil
+	}
+	t := h.k.Fork(r, "qmstart", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+		return h.Start(ctx, t, r.Host, r.VMID, r.Bool("skiplock"))
+	})
+	return kernel.TaskResponse(t), nil
+}
+
+func (h *handlers) postStop(_ context.Context, r *api.Request) (api.Response, error) {
+	if err := api.CheckSkipLock(r); err != nil {
+		return api.Response{}, err
+	}
+	if h.ha.IsManaged(r.VMID) {
+		return h.ha.RequestState(r, "stop", "stopped"), nil
+	}
+	t := h.k.Fork(r, "qmstop", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+		return h.stop(ctx, t, r, stopOptions{})
+	})
+	return kernel.TaskResponse(t), nil
+}
+
+func (h *handlers) postShutdown(_ context.Context, r *api.Request) (api.Response, error) {
+	if err := api.CheckSkipLock(r); err != nil {
+		return api.Response{}, err
+	}
+	h.k.Mu.Lock()
+	g := h.k.FindVM(r.Host, r.VMID)
+	paused := g != nil && g.IsRunning() && g.Paused
+	h.k.Mu.Unlock()
+	force := r.Bool("forceStop")
+	if paused && !force {
+		return api.Response{}, api.Failf("VM is paused - cannot shutdown")
+	}
+	if h.ha.IsManaged(r.VMID) {
+		return h.ha.RequestState(r, "stop", "stopped"), nil
+	}
+	timeout := time.Duration(r.Int("timeout", 60)) * time.Second
+	t := h.k.Fork(r, "qmshutdown", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+		return h.stop(ctx, t, r, stopOptions{graceful: !paused, force: force, timeout: timeout})
+	})
+	return kernel.TaskResponse(t), nil
+}
+
+func (h *handlers) postReboot(_ context.Context, r *api.Request) (api.Response, error) {
+	h.k.Mu.Lock()
+	g := h.k.FindVM(r.Host, r.VMID)
+	h.k.Mu.Unlock()
+	switch {
+	case g == nil:
+		return api.Response{}, api.Failf("VM %d not running", r.VMID)
+	case !h.IsRunning(g):
+		return api.Response{}, api.Failf("VM %d not running", r.VMID)
+	}
+	timeout := time.Duration(r.Int("timeout", 60)) * time.Second
+	t := h.k.Fork(r, "qmreboot", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+		return h.reboot(ctx, t, r, timeout)
+	})
+	return kernel.TaskResponse(t), nil
+}
+
+// runningVMTask returns the handler of reset, suspend and resume: a short task on a running VM.
+func (h *handlers) runningVMTask(typ string, act func(g *kernel.Guest)) api.Handler {
+	return func(_ context.Context, r *api.Request) (api.Response, error) {
+		if err := api.CheckSkipLock(r); err != nil {
+			return api.Response{}, err
+		}
+		h.k.Mu.Lock()
+		g := h.k.FindVM(r.Host, r.VMID)
+		h.k.Mu.Unlock()
+		if g == nil {
+			return api.Response{}, api.Failf("unable to find configuration file for VM %d on node '%s'", r.VMID, r.Host)
+		}
+		if !h.IsRunning(g) {
+			return api.Response{}, api.Failf("VM %d not running", r.VMID)
+		}
+		t := h.k.Fork(r, typ, strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+			release, err := h.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
+			if err != nil {
+				return err
+			}
+			defer release()
+			h.k.Mu.Lock()
+			defer h.k.Mu.Unlock()
+			if lock := g.Config.Lock(); lock != "" && !r.Bool("skiplock") {
+				return api.Failf("VM is locked (%s)", lock)
+			}
+			if !g.IsRunning() {
+				return api.Failf("VM %d not running", r.VMID)
+			}
+			act(g)
+			return nil
+		})
+		return kernel.TaskResponse(t), nil
+	}
+}
+
+// findAgent returns the running guest agent. If there is none, it fails after the timeout of a ping.
+func (h *handlers) findAgent(ctx context.Context, r *api.Request) (*kernel.Agent, error) {
+	h.k.Mu.Lock()
+	g := h.k.FindVM(r.Host, r.VMID)
+	var in *kernel.Instance
+	var err error
+	switch {
+	case g == nil:
+		err = kernel.MissingConfigError(r.Host, r.VMID)
+	case !qm.AgentEnabled(g.Config.Options["agent"]):
+		err = api.Failf("No QEMU guest agent configured")
+	case !g.IsRunning() || g.Instance == nil:
+		err = api.Failf("VM %d is not running", r.VMID)
+	default:
+		in = g.Instance
+	}
+	h.k.Mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if a := in.Agent(); a != nil {
+		return a, nil
+	}
+	if err := h.k.Clock.Sleep(ctx, agentTimeout); err != nil {
+		return nil, err
+	}
+	return nil, api.Failf("QEMU guest agent is not running")
+}
+
+// agentCall returns the handler of a guest agent command.
+func (h *handlers) agentCall(result func(a *kernel.Agent) any) api.Handler {
+	return func(ctx context.Context, r *api.Request) (api.Response, error) {
+		a, err := h.findAgent(ctx, r)
+		if err != nil {
+			return api.Response{}, err
+		}
+		return api.Response{Data: api.Row{"result": result(a)}}, nil
+	}
+}
+
+func agentInterfaces(a *kernel.Agent) any {
+	if a.Interfaces == nil {
+		return []api.Row{}
+	}
+	return a.Interfaces
+}

@@ -1,0 +1,216 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package storage
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
+)
+
+const maxFileSize = 16 << 40 // limit of ext4
+
+// Allocator creates, copies and removes volumes under the locks of their storages, which takes time. Its methods acquire
+// the mutex of the kernel themselves.
+type Allocator struct {
+	k     *kernel.Kernel
+	store *Store
+}
+
+// NewAllocator returns an allocator for the volumes of a store.
+func NewAllocator(store *Store) *Allocator { return &Allocator{k: store.k, store: store} }
+
+// Allocation describes a new volume.
+type Allocation struct {
+	Host    string
+	Storage *Storage
+	Owner   int
+	Format  string // "" for the default of the storage
+	name    string // "" for the lowest free disk number
+	Size    int64
+}
+
+// Allocate creates a volume under the lock of the storage.
+func (al *Allocator) Allocate(ctx context.Context, t *tasks.Task, a Allocation) (*Volume, error) {
+	release, err := al.LockStorage(ctx, t, a.Host, a.Storage)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := al.k.Clock.Sleep(ctx, al.store.LatencyOf(a.Storage).Alloc); err != nil {
+		return nil, err
+	}
+	al.k.Mu.Lock()
+	defer al.k.Mu.Unlock()
+	v := &Volume{Storage: a.Storage.ID, Host: a.Host, Size: a.Size, Owner: a.Owner}
+	v.Name = a.name
+	if v.Name == "" {
+		v.Name = al.store.FreeName(a)
+	}
+	if al.store.Volume(a.Host, v.ID()) != nil {
+		return nil, api.Failf("disk image '%s' already exists", a.Storage.FilePath(v.Name))
+	}
+	if !a.Storage.Kind().thin {
+		v.Used = a.Size
+	}
+	if err := al.store.checkSpace(a, v.Used); err != nil {
+		return nil, err
+	}
+	al.store.PutVolume(v)
+	logAllocation(t, a.Storage, v)
+	return v, nil
+}
+
+// AllocateCloudInit allocates the cloud-init drive of a VM.
+func (al *Allocator) AllocateCloudInit(ctx context.Context, t *tasks.Task, host string, s *Storage, vmid int) (*Volume, error) {
+	return al.Allocate(ctx, t, Allocation{
+		Host: host, Storage: s, Owner: vmid, name: s.VolumeName(vmid, "cloudinit", "qcow2"), Size: cloudInitSize,
+	})
+}
+
+// checkSpace returns an error if a volume does not fit. Thin storages can be overcommitted, so they fail only if they
+// are full.
+func (st *Store) checkSpace(a Allocation, used int64) error {
+	if a.Storage.Kind().FileBased && a.Size > maxFileSize {
+		return api.Failf("unable to create image: 'image' - qemu-img: %s: Could not resize file: File too large", a.Storage.FilePath(st.FreeName(a)))
+	}
+	free := a.Storage.Size - st.usage(a.Storage, a.Host)
+	if !a.Storage.Full && used <= free {
+		return nil
+	}
+	switch a.Storage.Type {
+	case "lvm":
+		return api.Failf("not enough free space (%d < %d)", max(free, 0)>>10, a.Size>>10)
+	case "lvmthin":
+		return api.Failf("lvcreate '%s/vm-%d-disk-0' error:   Cannot create new thin volume, free space in thin pool %s/data reached threshold.",
+			a.Storage.ID, a.Owner, a.Storage.ID)
+	default:
+		return api.Failf("unable to create image: got error: No space left on device")
+	}
+}
+
+// FreeName returns the lowest free "vm-ID-disk-N".
+func (st *Store) FreeName(a Allocation) string {
+	taken := map[int]bool{}
+	for _, v := range st.volumes {
+		if v.Storage != a.Storage.ID || v.Owner != a.Owner || (v.Host != "" && v.Host != a.Host) {
+			continue
+		}
+		base := path.Base(v.Name)
+		var id, n int
+		for _, form := range []string{"vm-%d-disk-%d", "base-%d-disk-%d"} {
+			if _, err := fmt.Sscanf(base, form, &id, &n); err == nil {
+				taken[n] = true
+			}
+		}
+	}
+	n := 0
+	for taken[n] {
+		n++
+	}
+	return a.Storage.VolumeName(a.Owner, fmt.Sprintf("disk-%d", n), a.Format)
+}
+
+func logAllocation(t *tasks.Task, s *Storage, v *Volume) {
+	if t == nil {
+		return
+	}
+	switch {
+	case !s.Kind().FileBased && strings.HasPrefix(s.Type, "lvm"):
+		t.Logf("  Logical volume \"%s\" created.", v.Name)
+	case !s.Kind().FileBased:
+	case v.Format() == "qcow2":
+		t.Logf("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata compression_type=zlib size=%d lazy_refcounts=off refcount_bits=16",
+			s.FilePath(v.Name), v.Size)
+	default:
+		t.Logf("Formatting '%s', fmt=%s size=%d preallocation=off", s.FilePath(v.Name), v.Format(), v.Size)
+	}
+}
+
+// FreeVolume removes a volume under the lock of the storage.
+func (al *Allocator) FreeVolume(ctx context.Context, t *tasks.Task, host, volid string) error {
+	al.k.Mu.Lock()
+	id, _, _ := strings.Cut(volid, ":")
+	s := al.store.Storage(id)
+	al.k.Mu.Unlock()
+	if s == nil {
+		return api.Failf("storage '%s' does not exist", id)
+	}
+	release, err := al.LockStorage(ctx, t, host, s)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := al.k.Clock.Sleep(ctx, al.store.LatencyOf(s).Free); err != nil {
+		return err
+	}
+	al.k.Mu.Lock()
+	defer al.k.Mu.Unlock()
+	v := al.store.Volume(host, volid)
+	if v == nil {
+		return nil
+	}
+	if al.store.HasChildren(v) {
+		return api.Failf("base volume '%s' is still in use by linked clones", volid)
+	}
+	al.store.RemoveVolume(host, volid)
+	return nil
+}
+
+// DiscardVolumes removes the volumes of a VM that could not be created.
+func (al *Allocator) DiscardVolumes(host string, volids []string) {
+	al.k.Mu.Lock()
+	defer al.k.Mu.Unlock()
+	for _, id := range volids {
+		al.store.RemoveVolume(host, id)
+	}
+}
+
+// HasChildren reports whether a base volume has linked clones. LVM-thin does not track them.
+func (st *Store) HasChildren(base *Volume) bool {
+	for _, v := range st.volumes {
+		if v.Base != "" && v.Base == base.Name && v.Storage == base.Storage && v.Host == base.Host {
+			return st.Storage(v.Storage).Kind().linkedInName
+		}
+	}
+	return false
+}
+
+// LockStorage acquires the lock for creating and removing volumes: a file lock on the host, or a cluster-wide lock if
+// the storage is shared.
+func (al *Allocator) LockStorage(ctx context.Context, t *tasks.Task, host string, s *Storage) (func(), error) {
+	if s.Shared {
+		return al.k.Locks.Cluster(ctx, "storage-"+s.ID, 10*time.Second)
+	}
+	return al.k.FileLock(ctx, t, host, "/var/lock/pve-manager/pve-storage-"+s.ID, locks.Exclusive, 10*time.Second)
+}
+
+// HoldStorageLock acquires the lock of a storage until release is called.
+func (al *Allocator) HoldStorageLock(ctx context.Context, host, storage string) (release func(), err error) {
+	al.k.Mu.Lock()
+	s := al.store.Storage(storage)
+	al.k.Mu.Unlock()
+	if s == nil {
+		return nil, fmt.Errorf("there is no storage %s", storage)
+	}
+	return al.LockStorage(ctx, nil, host, s)
+}
+
+// FreeUnreferenced removes all disks with the VMID on all storages, even those of another owner.
+func (al *Allocator) FreeUnreferenced(vmid int) {
+	al.k.Mu.Lock()
+	defer al.k.Mu.Unlock()
+	for key, v := range al.store.volumes {
+		if v.Content() == "images" && v.Owner == vmid && !al.store.HasChildren(v) {
+			delete(al.store.volumes, key)
+		}
+	}
+}
