@@ -107,19 +107,11 @@ type Health string
 
 // The states of health.
 const (
-<<<<<<< HEAD
-	HealthWell Health = engine.Well
-	// HealthSick is a guest that runs and responds, and whose kubelet reports the Node as not ready.
-	HealthSick Health = engine.Sick
-	// HealthHung is a guest that does not respond until it is reset or loses its power.
-	HealthHung Health = engine.Hung
-=======
 	HealthWell Health = kernel.Well
-	// HealthSick is a guest that runs and answers, and whose kubelet says that its Node is not ready.
+	// HealthSick is a guest that runs and responds, and whose kubelet reports the Node as not ready.
 	HealthSick Health = kernel.Sick
-	// HealthHung is a guest that does nothing and hears nothing any more, until it is reset or loses its power.
+	// HealthHung is a guest that does not respond until it is reset or loses its power.
 	HealthHung Health = kernel.Hung
->>>>>>> wt-engine
 )
 
 // Health of the guest now, and a channel that is closed when it changes.
