@@ -155,7 +155,7 @@ func (r *hostReconciler) updateInPlace(ctx context.Context, location Location, e
 	}
 	mark, owned := readOwnedMark(r.kubeCluster, r.UID, existing.VMID, config)
 	if !owned {
-		return nil // the next view shows that
+		return nil // no longer ours, as the next view shows
 	}
 	if mark.Settings != r.desired.Settings || mark.Hash != r.desired.Hash {
 		if err := r.writeSettings(ctx, location, existing, config, mark); err != nil {

@@ -114,7 +114,7 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 	case config.Lock() != "":
 		return &retainedError{fmt.Sprintf("template %d is locked (%s) and is removed after the lock is released", existing.VMID, config.Lock())}
 	case !owned:
-		return nil // the next view shows that
+		return nil // no longer ours, as the next view shows
 	case config.Protected():
 		return &retainedError{fmt.Sprintf("template %d is protected; to allow its removal, run: qm set %d --protection 0", existing.VMID, existing.VMID)}
 	}
