@@ -32,7 +32,7 @@ func templates() (string, error) {
 	}
 	b.WriteString("\n## Functions\n\nBesides [those of text/template](https://pkg.go.dev/text/template#hdr-Functions):\n\n| function | gives |\n|---|---|\n")
 	for _, f := range bootdata.Functions() {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", f.Usage, f.Gives)
+		fmt.Fprintf(&b, "| `%s` | %s |\n", f.Usage, f.Returns)
 	}
 	return b.String(), nil
 }

@@ -10,12 +10,11 @@ import (
 	"strings"
 )
 
-// Data is everything that templates can refer to. The user-data template gets
-// all of it; meta-data and vendor-data get Metadata as their root, and
-// network-config gets Network as its root. The comments of the fields become the
-// reference page.
+// Data is everything that templates can refer to. The root of the user-data template
+// is Data, that of meta-data and vendor-data is Metadata, and that of network-config is
+// Network. The reference page is generated from the comments of the fields.
 type Data struct {
-	// Metadata says who the VM is. It is the root of meta-data and vendor-data.
+	// Metadata is the identity of the VM. It is the root of meta-data and vendor-data.
 	Metadata Metadata `json:"metadata"`
 	// Network is the VM's network configuration. It is the root of network-config.
 	Network Network `json:"network"`
@@ -37,11 +36,11 @@ type Share struct {
 	Type string `json:"type"`
 	// Options of the mount: trans=virtio for 9p, else defaults.
 	Options string `json:"options"`
-	// MountPath is where; empty where the NodeClass does not say.
+	// MountPath is the mount point in the guest; empty if the NodeClass does not set one.
 	MountPath string `json:"mountPath"`
 }
 
-// Metadata says who the VM is.
+// Metadata is the identity of the VM.
 type Metadata struct {
 	// Hostname is the name of the VM, of its NodeClaim and of its Node.
 	Hostname string `json:"hostname"`
@@ -51,13 +50,13 @@ type Metadata struct {
 	InstanceUUID string `json:"instanceUUID"`
 	// InstanceType is for example t1.2VCPU-6GB.
 	InstanceType string `json:"instanceType"`
-	// ProviderID is proxmox://<region>/<vmid>. The Node must have it: Karpenter finds it by that.
+	// ProviderID is proxmox://<region>/<vmid>. The Node must have it: Karpenter finds the Node by it.
 	ProviderID string `json:"providerID"`
 	// Region is the Proxmox cluster.
 	Region string `json:"region"`
 	// Zone is the Proxmox host.
 	Zone string `json:"zone"`
-	// Tags are the tags of the NodeClass, which the VM has too.
+	// Tags are the tags of the NodeClass and of the VM.
 	Tags []string `json:"tags,omitempty"`
 	// NodeClass is the name of the ProxmoxNodeClass.
 	NodeClass string `json:"nodeClass"`
@@ -81,13 +80,13 @@ type Kubernetes struct {
 	Version string `json:"version"`
 	// RootCA is the PEM bundle that the API server's certificate chains to.
 	RootCA string `json:"rootCA"`
-	// BootstrapToken is the VM's own join token, id.secret. It lives for an hour unless join-token-ttl says otherwise, and is deleted when the Node is initialized.
+	// BootstrapToken is the VM's own join token, id.secret. It expires after join-token-ttl, one hour by default, and is deleted when the Node is initialized.
 	BootstrapToken string `json:"bootstrapToken,omitempty"`
-	// KubeletConfiguration prints with toYaml as a complete config file of the kubelet, with providerID, taints and reserved resources. Its fields go by their Go names: .MaxPods, .ClusterDNS.
+	// KubeletConfiguration prints with toYaml as a complete config file of the kubelet, with providerID, taints and reserved resources. Its fields have their Go names: .MaxPods, .ClusterDNS.
 	KubeletConfiguration KubeletConfiguration `json:"kubeletConfiguration"`
-	// NodeLabels are the NodeClaim's labels that a kubelet may give to its own Node. They print as key=value,key=value, the form of --node-labels; range goes over them by key and value.
+	// NodeLabels are the labels of the NodeClaim that a kubelet may set on its own Node. They print as key=value,key=value, the format of --node-labels; range iterates over key and value.
 	NodeLabels Labels `json:"nodeLabels,omitempty"`
-	// NodeTaints are the taints that the Node must register with, the same as in KubeletConfiguration. They print as key=value:effect,key=value:effect; range goes over them, with .Key, .Value and .Effect.
+	// NodeTaints are the taints that the Node must register with, the same as in KubeletConfiguration. They print as key=value:effect,key=value:effect; range iterates over them, with .Key, .Value and .Effect.
 	NodeTaints Taints `json:"nodeTaints,omitempty"`
 }
 
@@ -101,48 +100,47 @@ type Network struct {
 	SearchDomains []string `json:"searchDomains,omitempty"`
 }
 
-// Interface is one network device of the VM. One that has neither addresses nor
-// any of DHCPv4, DHCPv6 and SLAAC gets DHCPv4.
+// Interface is one network device of the VM. DHCPv4 is set if it has no address and
+// none of DHCPv4, DHCPv6 and SLAAC.
 type Interface struct {
 	// Name is the device's name in the guest: eth0 for net0.
 	Name string `json:"name"`
 	// MacAddr is the device's hardware address.
 	MacAddr string `json:"macAddr"`
-	// DHCPv4 tells whether to ask for an IPv4 address.
+	// DHCPv4 is whether to request an IPv4 address by DHCP.
 	DHCPv4 bool `json:"dhcpv4,omitempty"`
-	// DHCPv6 tells whether to ask for an IPv6 address.
+	// DHCPv6 is whether to request an IPv6 address by DHCP.
 	DHCPv6 bool `json:"dhcpv6,omitempty"`
-	// SLAAC tells whether to take an IPv6 address from router advertisements.
+	// SLAAC is whether to configure an IPv6 address from router advertisements.
 	SLAAC bool `json:"slaac,omitempty"`
 	// Address4 are IPv4 addresses in CIDR form.
 	Address4 []string `json:"address4,omitempty"`
 	// Address6 are IPv6 addresses in CIDR form.
 	Address6 []string `json:"address6,omitempty"`
-	// Gateway4 is where the IPv4 default route goes.
+	// Gateway4 is the gateway of the IPv4 default route.
 	Gateway4 string `json:"gateway4,omitempty"`
-	// Gateway6 is where the IPv6 default route goes.
+	// Gateway6 is the gateway of the IPv6 default route.
 	Gateway6 string `json:"gateway6,omitempty"`
-	// OnLink4 tells that Gateway4 lies outside the subnet of Address4 but is reached directly, as with a /32.
+	// OnLink4 is whether Gateway4 is outside the subnet of Address4 and reachable directly, as with a /32.
 	OnLink4 bool `json:"onLink4,omitempty"`
 	// OnLink6 is the same for Gateway6.
 	OnLink6 bool `json:"onLink6,omitempty"`
-	// MTU is 0 for the default.
+	// MTU is the MTU, 0 for the default.
 	MTU int `json:"mtu,omitempty"`
 
-	// NodeAddress4 is the host's own address on the bridge that the device is plugged into, in CIDR form.
+	// NodeAddress4 is the address of the host on the bridge of the device, in CIDR form.
 	NodeAddress4 string `json:"nodeAddress4,omitempty"`
 	// NodeAddress6 is the same for IPv6.
 	NodeAddress6 string `json:"nodeAddress6,omitempty"`
-	// NodeGateway4 is the host's own gateway on that bridge.
+	// NodeGateway4 is the gateway of the host on that bridge.
 	NodeGateway4 string `json:"nodeGateway4,omitempty"`
 	// NodeGateway6 is the same for IPv6.
 	NodeGateway6 string `json:"nodeGateway6,omitempty"`
 }
 
-// completed returns a copy of d in the form that templates rely on, whoever
-// filled it: a Values map that can be asked, a way to an address for every
-// interface, and only those labels that the API server lets a kubelet set.
-func (d Data) completed() Data {
+// withDefaults returns a copy of d with a Values map that is not nil, with a name and
+// an address or DHCP for every interface, and only with labels that a kubelet may set.
+func (d Data) withDefaults() Data {
 	if d.Values == nil {
 		d.Values = map[string]string{}
 	}
@@ -161,7 +159,7 @@ func (d Data) completed() Data {
 	return d
 }
 
-// valueKeys lists the names in Values, for messages: names are no secrets.
+// valueKeys lists the keys of Values for messages: keys are not secret.
 func (d Data) valueKeys() string {
 	if len(d.Values) == 0 {
 		return "valuesRef has no keys"

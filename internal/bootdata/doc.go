@@ -1,15 +1,14 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bootdata makes what a VM reads at first boot: it renders the user's
-// templates into user-data, meta-data, network-config and vendor-data, packs
-// them into a "cidata" ISO image, and issues the short-lived tokens that new
-// Nodes join with.
+// Package bootdata creates the boot data of VMs. Render executes the user's boot data
+// templates into user-data, meta-data, network-config and vendor-data, Files.ISO packs
+// them into a "cidata" image, and Tokens issues the short-lived tokens that new Nodes
+// join with.
 //
-// Render is a pure function of templates and data. Nothing touches a disk and
-// nothing prints a value: boot data holds join tokens and whatever secrets the
-// user put into valuesRef, so errors name the Secret's key, the line and the
-// missing name, never what a variable contained.
+// Render is a pure function of templates and data. Nothing is written to disk, and no
+// error contains a value: boot data contains join tokens and the secrets of valuesRef.
+// Errors contain the key of the Secret, the line and the missing name.
 //
-// The package knows nothing of Karpenter and nothing of Proxmox's API.
+// The package depends on neither Karpenter nor the Proxmox API.
 package bootdata

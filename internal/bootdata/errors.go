@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// TemplateError says where a template is wrong and why, without any value.
+// TemplateError is an error in a boot data template, with its position. It contains no
+// value.
 type TemplateError struct {
 	// File is the key of the templates Secret: user-data, meta-data,
 	// network-config or vendor-data.
 	File string
-	// Line and Column count in the template as the user wrote it, from 1; 0 when
-	// the fault has no place.
+	// Line and Column are the position in the template source, from 1; 0 if unknown.
 	Line, Column int
 	Reason       string
 }
 
-// Error names the key, the place and the reason.
+// Error returns the key, the position and the reason.
 func (e *TemplateError) Error() string {
 	switch {
 	case e.Line == 0:
@@ -34,32 +34,32 @@ func (e *TemplateError) Error() string {
 }
 
 var (
-	templatePlace = regexp.MustCompile(`(?s)^template: [^:]*:(\d+)(?::(\d+))?: (.*)$`)
-	missingKey    = regexp.MustCompile(`map has no entry for key ("(?:[^"\\]|\\.)*")$`)
-	missingField  = regexp.MustCompile(`can't evaluate field (\w+) in type \*?(?:bootdata\.)?([\w.]+)$`)
-	callFailed    = regexp.MustCompile(`(?s): error calling (\w+): (.*)$`)
-	wrongConstant = regexp.MustCompile(`: (expected \w+); found `)
-	// harmless are the remaining complaints of text/template that consist of
-	// names, types and numbers only.
-	harmless = regexp.MustCompile(`((?:wrong type for value; expected|wrong number of args for|invalid value; expected|` +
+	templatePosition = regexp.MustCompile(`(?s)^template: [^:]*:(\d+)(?::(\d+))?: (.*)$`)
+	missingKey       = regexp.MustCompile(`map has no entry for key ("(?:[^"\\]|\\.)*")$`)
+	missingField     = regexp.MustCompile(`can't evaluate field (\w+) in type \*?(?:bootdata\.)?([\w.]+)$`)
+	callFailed       = regexp.MustCompile(`(?s): error calling (\w+): (.*)$`)
+	wrongConstant    = regexp.MustCompile(`: (expected \w+); found `)
+	// valueFree matches the other messages of text/template that contain only names,
+	// types and numbers.
+	valueFree = regexp.MustCompile(`((?:wrong type for value; expected|wrong number of args for|invalid value; expected|` +
 		`nil pointer evaluating|can't give argument to non-function|exceeded maximum template depth|` +
 		`template "[^"]*" not defined)[^"<>]*)$`)
 )
 
-// parseFailure explains a template that does not parse. Its text is the parser's
-// own: no value has been put in yet.
-func parseFailure(file string, err error) error {
+// newParseError describes a template that does not parse. The parser's message is safe
+// because no value is inserted yet.
+func newParseError(file string, err error) error {
 	out := &TemplateError{File: file, Reason: strings.TrimPrefix(err.Error(), "template: "+file+": ")}
-	out.locate(err)
+	out.setPosition(err)
 	return out
 }
 
-// executionFailure explains a template that does not execute. text/template
-// quotes operands and values in some messages ("range can't iterate over
-// s3cret"), so only messages known to be free of them are passed on.
-func executionFailure(file string, data Data, err error) error {
+// newExecutionError describes a template that fails to execute. text/template quotes
+// values in some messages ("range can't iterate over s3cret"), so only messages that are
+// known to contain none are returned.
+func newExecutionError(file string, data Data, err error) error {
 	out := &TemplateError{File: file}
-	text := out.locate(err)
+	text := out.setPosition(err)
 	switch {
 	case strings.Contains(text, errTooManySteps.Error()):
 		out.Reason = errTooManySteps.Error()
@@ -74,8 +74,8 @@ func executionFailure(file string, data Data, err error) error {
 	case callFailed.MatchString(text):
 		match := callFailed.FindStringSubmatch(text)
 		out.Reason = fmt.Sprintf("%s: %s", match[1], match[2])
-	case harmless.MatchString(text):
-		out.Reason = harmless.FindStringSubmatch(text)[1]
+	case valueFree.MatchString(text):
+		out.Reason = valueFree.FindStringSubmatch(text)[1]
 	case wrongConstant.MatchString(text):
 		out.Reason = "wrong type of argument: " + wrongConstant.FindStringSubmatch(text)[1]
 	case strings.Contains(text, "range can't iterate over"):
@@ -86,13 +86,14 @@ func executionFailure(file string, data Data, err error) error {
 	return out
 }
 
-// locate takes the place out of a text/template error and returns the rest.
-func (e *TemplateError) locate(err error) string {
-	match := templatePlace.FindStringSubmatch(err.Error())
+// setPosition sets the position from a text/template error and returns the rest of its
+// message.
+func (e *TemplateError) setPosition(err error) string {
+	match := templatePosition.FindStringSubmatch(err.Error())
 	if match == nil {
 		return err.Error()
 	}
-	// Both are digits by the expression; a number too large to be one is no place.
+	// Both are digits or empty; a number out of range leaves the position unset.
 	e.Line, _ = strconv.Atoi(match[1])
 	e.Column, _ = strconv.Atoi(match[2])
 	e.Reason = match[3]

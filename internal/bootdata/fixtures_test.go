@@ -21,7 +21,7 @@ import (
 
 const rootCA = "-----BEGIN CERTIFICATE-----\nMIIBexample\n-----END CERTIFICATE-----\n"
 
-// newData is the boot data of a VM that uses every variable.
+// newData returns data that sets every variable.
 func newData(t *testing.T) bootdata.Data {
 	t.Helper()
 	taints := bootdata.RegistrationTaints(
@@ -74,7 +74,7 @@ func resources(cpu, memory string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 }
 
-// recipe reads an example's Secrets: what its users start from.
+// recipe returns the templates and values in the Secrets of an example.
 func recipe(t *testing.T, name string) (templates bootdata.Templates, values map[string]string) {
 	t.Helper()
 	g := NewWithT(t)

@@ -14,22 +14,22 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// Format is a language that user-data is written in.
+// Format is the format of user-data or vendor-data.
 type Format string
 
-// The formats that are known, and therefore checked.
+// The formats that are recognized and checked.
 const (
 	FormatCloudConfig Format = "cloud-config"
 	FormatButane      Format = "Butane"
 	FormatIgnition    Format = "Ignition"
 	FormatTalos       Format = "Talos"
-	// FormatOther is a script, a multi-part archive or anything else: the guest
-	// may understand it, we do not.
+	// FormatOther is a script, a multi-part archive or any other format. It is not
+	// checked.
 	FormatOther Format = "other"
 )
 
-// cloudConfigHeader is the first line by which cloud-init knows YAML. Ignition
-// passes over files that begin with it, Talos refuses them.
+// cloudConfigHeader is the first line that marks YAML for cloud-init. Ignition ignores
+// files that begin with it, Talos rejects them.
 const cloudConfigHeader = "#cloud-config"
 
 var (
@@ -37,8 +37,8 @@ var (
 	talosHeader  = regexp.MustCompile(`(?m)^(machine:|version:\s*["']?v1alpha1\b|apiVersion:\s*["']?v1alpha1\b)`)
 )
 
-// FormatOf recognises the language of rendered user-data or vendor-data, as the
-// guests themselves do: by how it begins, and by keys that no other has.
+// FormatOf detects the format of rendered user-data or vendor-data like the guests do:
+// by its beginning, and by keys that no other format has.
 func FormatOf(content []byte) Format {
 	trimmed := bytes.TrimSpace(content)
 	switch {
@@ -56,11 +56,10 @@ func FormatOf(content []byte) Format {
 	return FormatOther
 }
 
-// finish turns a rendered file into what is put on the drive. Butane becomes
-// Ignition; the rest stays as it is. A file that its reader could not parse is an
-// error here: the VM would boot without it, and nothing would tell why the Node
-// does not join.
-func finish(name string, out *output) ([]byte, error) {
+// finalize converts a rendered file into the content of the drive: Butane is transpiled
+// to Ignition, other formats are not changed. It fails if the guest could not parse the
+// file, because the VM would boot without it and the Node would not join.
+func finalize(name string, out *output) ([]byte, error) {
 	content := out.Bytes()
 	if name != UserDataFile && name != VendorDataFile {
 		return content, checkYAML(name, out)
@@ -78,9 +77,9 @@ func finish(name string, out *output) ([]byte, error) {
 	return content, nil
 }
 
-// checkYAML wants one YAML mapping, or nothing.
+// checkYAML fails if a file contains anything but YAML mappings.
 func checkYAML(name string, out *output) error {
-	documents, err := yamlDocuments(name, out)
+	documents, err := parseYAML(name, out)
 	if err != nil {
 		return err
 	}
@@ -92,10 +91,9 @@ func checkYAML(name string, out *output) error {
 	return nil
 }
 
-// yamlDocuments parses all documents of a file. Keys that stand twice in one
-// mapping are faults: some readers refuse them, and cloud-init silently forgets
-// the first.
-func yamlDocuments(name string, out *output) ([]*yamlv3.Node, error) {
+// parseYAML parses all documents of a file. It fails for duplicate keys in one mapping:
+// some parsers reject them, and cloud-init silently ignores the first.
+func parseYAML(name string, out *output) ([]*yamlv3.Node, error) {
 	decoder := yamlv3.NewDecoder(bytes.NewReader(out.Bytes()))
 	var documents []*yamlv3.Node
 	for {
@@ -105,12 +103,12 @@ func yamlDocuments(name string, out *output) ([]*yamlv3.Node, error) {
 			return documents, nil
 		}
 		if err != nil {
-			return nil, yamlFailure(name, out, err)
+			return nil, newYAMLError(name, out, err)
 		}
 		if key := duplicateKey(&document); key != nil {
-			fault := &TemplateError{File: name, Reason: "does not render to valid YAML: the key stands twice in one mapping"}
-			fault.Line, fault.Column = out.origin(key.Line, key.Column)
-			return nil, fault
+			templateErr := &TemplateError{File: name, Reason: "does not render to valid YAML: duplicate key in one mapping"}
+			templateErr.Line, templateErr.Column = out.origin(key.Line, key.Column)
+			return nil, templateErr
 		}
 		if len(document.Content) > 0 {
 			documents = append(documents, document.Content[0])
@@ -120,7 +118,7 @@ func yamlDocuments(name string, out *output) ([]*yamlv3.Node, error) {
 
 func duplicateKey(node *yamlv3.Node) *yamlv3.Node {
 	if node.Kind == yamlv3.AliasNode {
-		return nil // what it stands for is looked at where it stands
+		return nil // its anchor is checked where it is defined
 	}
 	seen := map[string]bool{}
 	for i, child := range node.Content {
@@ -139,35 +137,33 @@ func duplicateKey(node *yamlv3.Node) *yamlv3.Node {
 
 var yamlLine = regexp.MustCompile(`(?s)^(?:yaml: )?(?:unmarshal errors:\s*)?(?:line (\d+): )?(.*)$`)
 
-// yamlFailure words a syntax error, and says where in the template it comes from.
-// The one message of the parser that quotes the file is replaced: it may quote a
-// secret.
-func yamlFailure(name string, out *output, err error) error {
+// newYAMLError describes a syntax error with its position in the template. The one
+// message of the parser that quotes the file is replaced: it may quote a secret.
+func newYAMLError(name string, out *output, err error) error {
 	match := yamlLine.FindStringSubmatch(err.Error())
-	fault := &TemplateError{File: name, Reason: "does not render to valid YAML: " + withoutValues(match[2])}
+	templateErr := &TemplateError{File: name, Reason: "does not render to valid YAML: " + redactValues(match[2])}
 	if strings.Contains(match[2], "unknown anchor") {
-		fault.Reason = "does not render to valid YAML: a value that starts with * must be quoted"
+		templateErr.Reason = "does not render to valid YAML: a value that starts with * must be quoted"
 	}
 	if line, err := strconv.Atoi(match[1]); err == nil {
-		fault.Line, fault.Column = out.origin(line, 0)
+		templateErr.Line, templateErr.Column = out.origin(line, 0)
 	}
-	return fault
+	return templateErr
 }
 
-// quoted finds what parsers quote from a file, or repeat as a number.
+// quoted matches content of the file in messages of parsers.
 var quoted = regexp.MustCompile("`[^`]*(`|$)|\"(?:[^\"\\\\]|\\\\.)*(\"|$)|'[^']*('|$)|number [0-9.eE+-]+")
 
-// withoutValues blanks out what a parser's message may repeat from the file: it
-// can be a secret.
-func withoutValues(message string) string {
+// redactValues replaces content of the file in a parser's message: it may be a secret.
+func redactValues(message string) string {
 	first, _, _ := strings.Cut(message, "\n")
 	return quoted.ReplaceAllString(first, "…")
 }
 
-// checkTalos finds what Talos refuses at boot, when it is too late: it would stay
-// in maintenance mode.
+// checkTalos fails for configuration that Talos rejects at boot: the VM would stay in
+// maintenance mode.
 func checkTalos(name string, out *output) error {
-	documents, err := yamlDocuments(name, out)
+	documents, err := parseYAML(name, out)
 	if err != nil {
 		return err
 	}
@@ -175,10 +171,10 @@ func checkTalos(name string, out *output) error {
 		extra := lookup(lookup(lookup(document, "machine"), "kubelet"), "extraConfig")
 		for _, forbidden := range []string{"apiVersion", "kind"} {
 			if value := lookup(extra, forbidden); value != nil {
-				fault := &TemplateError{File: name, Reason: "Talos takes no " + forbidden + " in machine.kubelet.extraConfig; " +
-					`print {{ omit .Kubernetes.KubeletConfiguration "apiVersion" "kind" | toYaml }} there`}
-				fault.Line, fault.Column = out.origin(value.Line, value.Column)
-				return fault
+				templateErr := &TemplateError{File: name, Reason: "Talos rejects " + forbidden + " in machine.kubelet.extraConfig; " +
+					`use {{ omit .Kubernetes.KubeletConfiguration "apiVersion" "kind" | toYaml }}`}
+				templateErr.Line, templateErr.Column = out.origin(value.Line, value.Column)
+				return templateErr
 			}
 		}
 	}

@@ -20,31 +20,30 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxIndent bounds indent and nindent, so that a slip of the finger does not
-// ask for gigabytes of blanks.
+// maxIndent limits indent and nindent, so a typo does not allocate gigabytes.
 const maxIndent = 256
 
-// Function is a word of templates besides text/template's own.
+// Function is a template function in addition to those of text/template.
 type Function struct {
-	// Usage is an example of a call; it begins with the function's name.
+	// Usage is an example of a call that begins with the name of the function.
 	Usage string
-	// Gives says what comes of it.
-	Gives string
-	call  any
+	// Returns describes the result.
+	Returns string
+	call    any
 }
 
-// Name is what templates call it by.
+// Name returns the name of the function.
 func (f Function) Name() string {
 	name, _, _ := strings.Cut(f.Usage, " ")
 	return name
 }
 
-// Functions is the vocabulary of templates; the reference page is made of it. All
-// are pure, and none of their errors repeats an argument: arguments are secrets.
+// Functions returns the template functions. The reference page is generated from them.
+// All are pure, and no error contains an argument, because arguments may be secret.
 func Functions() []Function {
 	return []Function{
 		{`default "d" x`, "x, or d if x is empty", defaultTo},
-		{`coalesce x y z`, "the first that is not empty", coalesce},
+		{`coalesce x y z`, "the first argument that is not empty", coalesce},
 		{`ternary a b cond`, "a if cond, else b", ternary},
 		{`empty x`, "whether x is empty, zero or false", empty},
 		{`get m "key"`, `the value of a key of a map, or ""`, get},
@@ -59,35 +58,35 @@ func Functions() []Function {
 		{`toYamlPretty x`, "x as YAML, with lists indented below their key", toPrettyYAML},
 		{`toPrettyYaml x`, "the same as `toYamlPretty`", toPrettyYAML},
 		{`b64enc s`, "s as base64", func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }},
-		{`b64dec s`, "what the base64 in s stands for", base64Decode},
+		{`b64dec s`, "s decoded from base64", base64Decode},
 		{`sha256sum s`, "the SHA-256 of s, in hexadecimal", func(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) }},
 
-		{`indent n s`, "every line of s moved by n blanks", indent},
-		{`nindent n s`, "a new line, then every line of s moved by n blanks", nindent},
+		{`indent n s`, "every line of s indented by n spaces", indent},
+		{`nindent n s`, "a line break, then every line of s indented by n spaces", nindent},
 		{`quote x`, "x in double quotes, escaped", quote},
-		{`upper s`, "s in capitals", strings.ToUpper},
-		{`lower s`, "s in small letters", strings.ToLower},
-		{`trim s`, "s without white space at its ends", strings.TrimSpace},
-		{`trimSuffix ".x" s`, "s without .x at its end", func(suffix, s string) string { return strings.TrimSuffix(s, suffix) }},
-		{`trimPrefix "x." s`, "s without x. at its start", func(prefix, s string) string { return strings.TrimPrefix(s, prefix) }},
-		{`replace "from" "to" s`, "s with every from made a to", func(from, to, s string) string { return strings.ReplaceAll(s, from, to) }},
+		{`upper s`, "s in upper case", strings.ToUpper},
+		{`lower s`, "s in lower case", strings.ToLower},
+		{`trim s`, "s without leading and trailing white space", strings.TrimSpace},
+		{`trimSuffix ".x" s`, "s without the suffix .x", func(suffix, s string) string { return strings.TrimSuffix(s, suffix) }},
+		{`trimPrefix "x." s`, "s without the prefix x.", func(prefix, s string) string { return strings.TrimPrefix(s, prefix) }},
+		{`replace "from" "to" s`, "s with every `from` replaced by `to`", func(from, to, s string) string { return strings.ReplaceAll(s, from, to) }},
 		{`contains "x" s`, "whether x is in s", func(substr, s string) bool { return strings.Contains(s, substr) }},
-		{`hasPrefix "x" s`, "whether s begins with x", func(prefix, s string) bool { return strings.HasPrefix(s, prefix) }},
-		{`hasSuffix "x" s`, "whether s ends with x", func(suffix, s string) bool { return strings.HasSuffix(s, suffix) }},
-		{`split s ","`, "the list of what is between the commas of s", func(s, sep string) []string { return strings.Split(s, sep) }},
-		{`join list ","`, "the list's items with commas between them", join},
+		{`hasPrefix "x" s`, "whether s has the prefix x", func(prefix, s string) bool { return strings.HasPrefix(s, prefix) }},
+		{`hasSuffix "x" s`, "whether s has the suffix x", func(suffix, s string) bool { return strings.HasSuffix(s, suffix) }},
+		{`split s ","`, "the list of the substrings of s between commas", func(s, sep string) []string { return strings.Split(s, sep) }},
+		{`join list ","`, "the items of the list, separated by commas", join},
 
 		{`regexFind "re" s`, `the first match in s, or ""`, func(expr, s string) (string, error) { return regexFindString(expr, s) }},
-		{`regexFindString "re" s n`, "group n of the first match in s; without n all of it", regexFindString},
-		{`regexReplaceAll "re" s "to"`, "s with every match made a to, in which ${1} is the first group", regexReplaceAll},
+		{`regexFindString "re" s n`, "group n of the first match in s, or without n the whole match", regexFindString},
+		{`regexReplaceAll "re" s "to"`, "s with every match replaced by `to`, in which ${1} is the first group", regexReplaceAll},
 
-		{`cidrhost "10.0.0.0/24" n`, "host n of the network, counted from its end if negative; without n the address without its length", cidrHost},
-		{`cidrslaac mac "2001:db8::/64"`, "the address that a card with this MAC gives itself, with the length of the prefix", cidrSLAAC},
+		{`cidrhost "10.0.0.0/24" n`, "host n of the network, counted from the end if negative; without n the address without its prefix length", cidrHost},
+		{`cidrslaac mac "2001:db8::/64"`, "the SLAAC address (EUI-64) of an interface with this MAC, with the prefix length", cidrSLAAC},
 	}
 }
 
-// functions is the table in the form that text/template wants.
-func functions() template.FuncMap {
+// funcMap returns the functions as a text/template map.
+func funcMap() template.FuncMap {
 	out := template.FuncMap{}
 	for _, f := range Functions() {
 		out[f.Name()] = f.call
@@ -100,7 +99,7 @@ func empty(value any) bool {
 	return !ok || !truth
 }
 
-// defaultTo takes the default first, so that values are piped into it.
+// defaultTo takes the default first, so values can be piped into it.
 func defaultTo(fallback any, value ...any) any {
 	if len(value) == 0 || empty(value[0]) {
 		return fallback
@@ -124,10 +123,9 @@ func ternary(whenTrue, whenFalse any, condition bool) any {
 	return whenFalse
 }
 
-// get answers the empty string for an absent key: it is the way to ask for one
-// that may be absent.
+// get returns "" for an absent key.
 func get(m any, key string) (any, error) {
-	value, err := lookUp("get", m, key)
+	value, err := mapValue("get", m, key)
 	if err != nil || !value.IsValid() {
 		return "", err
 	}
@@ -135,11 +133,11 @@ func get(m any, key string) (any, error) {
 }
 
 func hasKey(m any, key string) (bool, error) {
-	value, err := lookUp("hasKey", m, key)
+	value, err := mapValue("hasKey", m, key)
 	return value.IsValid(), err
 }
 
-func lookUp(function string, m any, key string) (reflect.Value, error) {
+func mapValue(function string, m any, key string) (reflect.Value, error) {
 	v := reflect.ValueOf(m)
 	if !v.IsValid() || v.Kind() != reflect.Map || v.Type().Key().Kind() != reflect.String {
 		return reflect.Value{}, fmt.Errorf("%s needs a map, for example .Values, found %T", function, m)
@@ -147,8 +145,8 @@ func lookUp(function string, m any, key string) (reflect.Value, error) {
 	return v.MapIndex(reflect.ValueOf(key).Convert(v.Type().Key())), nil
 }
 
-// omit goes by way of JSON, so that it knows objects by the names that their
-// files have: apiVersion, not APIVersion.
+// omit converts the object to JSON, so keys have their JSON names: apiVersion, not
+// APIVersion.
 func omit(object any, keys ...string) (map[string]any, error) {
 	raw, err := json.Marshal(object)
 	if err != nil {
@@ -166,7 +164,7 @@ func omit(object any, keys ...string) (map[string]any, error) {
 
 func hasTag(tags []string, tag string) bool { return slices.Contains(tags, tag) }
 
-// getValue picks one value from "key=value;key=value", the form of the NoCloud
+// getValue returns one value from "key=value;key=value", the format of the NoCloud
 // serial number.
 func getValue(s, key string) string {
 	for pair := range strings.SplitSeq(s, ";") {
@@ -193,8 +191,8 @@ func toPrettyJSON(value any) (string, error) {
 	return string(out), nil
 }
 
-// toYAML goes by way of JSON: Kubernetes types carry JSON tags only, and their
-// durations and quantities become strings only there.
+// toYAML converts to JSON first: Kubernetes types only have JSON tags, and their
+// durations and quantities are strings only in JSON.
 func toYAML(value any) (string, error) {
 	out, err := yaml.Marshal(value)
 	if err != nil {
@@ -203,7 +201,7 @@ func toYAML(value any) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), nil
 }
 
-// toPrettyYAML is toYAML with lists indented below their key.
+// toPrettyYAML is like toYAML with lists indented below their key.
 func toPrettyYAML(value any) (string, error) {
 	plain, err := toYAML(value)
 	if err != nil {
@@ -230,29 +228,28 @@ func base64Decode(s string) (string, error) {
 	return string(out), nil
 }
 
-func indent(blanks int, s string) (string, error) {
-	if blanks < 0 || blanks > maxIndent {
-		return "", fmt.Errorf("indentation %d is not between 0 and %d", blanks, maxIndent)
+func indent(spaces int, s string) (string, error) {
+	if spaces < 0 || spaces > maxIndent {
+		return "", fmt.Errorf("indentation %d is not between 0 and %d", spaces, maxIndent)
 	}
-	pad := strings.Repeat(" ", blanks)
+	pad := strings.Repeat(" ", spaces)
 	return pad + strings.ReplaceAll(s, "\n", "\n"+pad), nil
 }
 
-func nindent(blanks int, s string) (string, error) {
-	out, err := indent(blanks, s)
+func nindent(spaces int, s string) (string, error) {
+	out, err := indent(spaces, s)
 	return "\n" + out, err
 }
 
-// quote makes double-quoted strings; every escape that Go writes is one that
-// YAML and JSON-minded shells read the same way.
+// quote returns the values as double-quoted strings. YAML reads Go's escapes the same.
 func quote(values ...any) string {
-	words := make([]string, 0, len(values))
+	parts := make([]string, 0, len(values))
 	for _, v := range values {
 		if v != nil {
-			words = append(words, fmt.Sprintf("%q", fmt.Sprint(v)))
+			parts = append(parts, fmt.Sprintf("%q", fmt.Sprint(v)))
 		}
 	}
-	return strings.Join(words, " ")
+	return strings.Join(parts, " ")
 }
 
 func join(list any, sep string) (string, error) {
@@ -260,14 +257,14 @@ func join(list any, sep string) (string, error) {
 	if !v.IsValid() || (v.Kind() != reflect.Slice && v.Kind() != reflect.Array) {
 		return "", fmt.Errorf("join needs a list, found %T", list)
 	}
-	words := make([]string, 0, v.Len())
+	parts := make([]string, 0, v.Len())
 	for i := range v.Len() {
-		words = append(words, fmt.Sprint(v.Index(i).Interface()))
+		parts = append(parts, fmt.Sprint(v.Index(i).Interface()))
 	}
-	return strings.Join(words, sep), nil
+	return strings.Join(parts, sep), nil
 }
 
-// regexFindString finds the first match, or with a number that group of it.
+// regexFindString returns the first match, or the given group of it.
 func regexFindString(expr, s string, group ...int) (string, error) {
 	re, err := regexp.Compile(expr)
 	if err != nil {

@@ -69,7 +69,7 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-func TestFunctionsSayWhatIsWrong(t *testing.T) {
+func TestFunctionErrors(t *testing.T) {
 	t.Parallel()
 	for template, want := range map[string]string{
 		`{{ b64dec "%" }}`:                                     "b64dec: the argument is not base64",
@@ -93,15 +93,15 @@ func TestFunctionsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestUpstreamFunctions: templates that were written for the original provider
-// go on working, so none of its words may go.
+// Templates that were written for the original provider work unchanged, so none of its
+// functions may be removed.
 func TestUpstreamFunctions(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	names := map[string]bool{}
 	for _, f := range bootdata.Functions() {
 		g.Expect(names).NotTo(HaveKey(f.Name()))
-		g.Expect(f.Gives).NotTo(BeEmpty(), f.Name())
+		g.Expect(f.Returns).NotTo(BeEmpty(), f.Name())
 		names[f.Name()] = true
 	}
 	for _, name := range strings.Fields(

@@ -16,58 +16,58 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// butaneVariants are those whose machines boot from what is made of them. The
-// others make Kubernetes objects of OpenShift, or are for devices.
+// butaneVariants are the variants for machines that boot from Ignition. Others generate
+// OpenShift objects or are for devices.
 const butaneVariants = "fcos or flatcar"
 
-// transpile makes Ignition of Butane. Contents are not compressed, so that the
-// same Butane gives the same bytes whichever Go we were built with. Files of the machine that we run on are out
-// of its reach: Butane's local takes effect only with a directory to take from.
+// transpile converts Butane to Ignition. Contents are not compressed, so the same Butane
+// results in the same bytes with every Go version. Local files of the controller cannot
+// be included: Butane's local key needs a files directory, which is not set.
 func transpile(name string, out *output) ([]byte, error) {
 	var head struct {
 		Variant string `yaml:"variant"`
 	}
-	// What is wrong with the rest, Butane says better.
+	// Other errors are reported by Butane.
 	if err := yamlv3.Unmarshal(out.Bytes(), &head); err == nil && head.Variant != "fcos" && head.Variant != "flatcar" {
-		fault := &TemplateError{File: name, Reason: "Butane's variant must be " + butaneVariants}
-		fault.Line, fault.Column = out.origin(variantLine(out.Bytes()), 0)
-		return nil, fault
+		templateErr := &TemplateError{File: name, Reason: "Butane's variant must be " + butaneVariants}
+		templateErr.Line, templateErr.Column = out.origin(variantLine(out.Bytes()), 0)
+		return nil, templateErr
 	}
-	made, findings, err := safely(func() ([]byte, report.Report, error) {
+	transpiled, findings, err := recoverPanic(func() ([]byte, report.Report, error) {
 		options := common.TranslateBytesOptions{Raw: true}
 		options.NoResourceAutoCompression = true
 		return config.TranslateBytes(out.Bytes(), options)
 	})
-	if err := judge(name, "Butane", out, findings, err); err != nil {
+	if err := newFindingsError(name, "Butane", out, findings, err); err != nil {
 		return nil, err
 	}
-	if len(made) > MaxFileBytes {
-		return nil, &TemplateError{File: name, Reason: fmt.Sprintf("becomes %d bytes of Ignition, more than the %d allowed", len(made), MaxFileBytes)}
+	if len(transpiled) > MaxFileBytes {
+		return nil, &TemplateError{File: name, Reason: fmt.Sprintf("becomes %d bytes of Ignition, the limit is %d", len(transpiled), MaxFileBytes)}
 	}
-	return made, nil
+	return transpiled, nil
 }
 
 func variantLine(content []byte) int {
-	place := butaneHeader.FindIndex(content)
-	if place == nil {
+	match := butaneHeader.FindIndex(content)
+	if match == nil {
 		return 0
 	}
-	return strings.Count(string(content[:place[0]]), "\n") + 1
+	return strings.Count(string(content[:match[0]]), "\n") + 1
 }
 
-// checkIgnition holds a file against Ignition's own rules.
+// checkIgnition validates a file with Ignition's parser.
 func checkIgnition(name string, out *output) error {
-	_, findings, err := safely(func() ([]byte, report.Report, error) {
+	_, findings, err := recoverPanic(func() ([]byte, report.Report, error) {
 		_, findings, err := ignition.Parse(out.Bytes())
 		return nil, findings, err
 	})
-	return judge(name, "Ignition", out, findings, err)
+	return newFindingsError(name, "Ignition", out, findings, err)
 }
 
-var errPanicked = errors.New("it cannot be understood at all")
+var errPanicked = errors.New("the file cannot be parsed")
 
-// safely runs a parser that was written for a command, where a panic harms nobody.
-func safely(parse func() ([]byte, report.Report, error)) (made []byte, findings report.Report, err error) {
+// recoverPanic runs a parser and returns its panic as an error.
+func recoverPanic(parse func() ([]byte, report.Report, error)) (transpiled []byte, findings report.Report, err error) {
 	defer func() {
 		if recover() != nil {
 			err = errPanicked
@@ -76,42 +76,42 @@ func safely(parse func() ([]byte, report.Report, error)) (made []byte, findings 
 	return parse()
 }
 
-// judge turns findings into errors.
-func judge(name, language string, out *output, findings report.Report, err error) error {
-	var faults []error
+// newFindingsError returns the fatal findings as errors, or nil.
+func newFindingsError(name, language string, out *output, findings report.Report, err error) error {
+	var errs []error
 	for _, entry := range findings.Entries {
-		reason, ok := explain(entry, out.source)
+		reason, ok := describeFinding(entry, out.source)
 		if !ok {
 			continue
 		}
-		fault := &TemplateError{File: name, Reason: language + reason}
+		templateErr := &TemplateError{File: name, Reason: language + reason}
 		line, column := entry.Marker.Start()
-		if line <= 0 { // the end came too early
+		if line <= 0 { // unexpected end of the file
 			line, column = int64(bytes.Count(out.Bytes(), []byte("\n"))+1), 0
 		}
-		fault.Line, fault.Column = out.origin(int(line), int(column))
-		faults = append(faults, fault)
+		templateErr.Line, templateErr.Column = out.origin(int(line), int(column))
+		errs = append(errs, templateErr)
 	}
-	if len(faults) == 0 && err != nil {
+	if len(errs) == 0 && err != nil {
 		if syntax, ok := errors.AsType[common.ErrUnmarshal](err); ok {
 			err = errors.New(syntax.Detail)
 		}
 		if strings.HasPrefix(err.Error(), "yaml: ") {
-			return yamlFailure(name, out, err)
+			return newYAMLError(name, out, err)
 		}
-		return &TemplateError{File: name, Reason: language + ": " + withoutValues(err.Error())}
+		return &TemplateError{File: name, Reason: language + ": " + redactValues(err.Error())}
 	}
-	return errors.Join(faults...)
+	return errors.Join(errs...)
 }
 
-// explain words a finding, if it is one to fail for. A key that means nothing is
-// only a warning to Butane, for people who look at its output; here nobody does,
-// and the machine would lack what the key was meant to bring. Such a key is named
-// only if it stands in the template itself: else it is a value in a wrong place.
-func explain(entry report.Entry, source string) (string, bool) {
+// describeFinding returns the message of a fatal finding. An unknown key is only a
+// warning in Butane; here it is fatal because warnings are not shown and the machine would
+// lack the configuration. The key is included only if it is part of the template:
+// otherwise it is a value.
+func describeFinding(entry report.Entry, source string) (string, bool) {
 	if key, unused := strings.CutPrefix(entry.Message, "unused key "); unused {
 		if !strings.Contains(source, key) {
-			return ": a value stands where a key should", true
+			return ": a value is used as a key", true
 		}
 		return fmt.Sprintf(": there is no key %q here", key), true
 	}
@@ -119,7 +119,7 @@ func explain(entry report.Entry, source string) (string, bool) {
 		return "", false
 	}
 	if entry.Context.Len() == 0 {
-		return ": " + withoutValues(entry.Message), true
+		return ": " + redactValues(entry.Message), true
 	}
-	return fmt.Sprintf(", at %s: %s", entry.Context, withoutValues(entry.Message)), true
+	return fmt.Sprintf(", at %s: %s", entry.Context, redactValues(entry.Message)), true
 }

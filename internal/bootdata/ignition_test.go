@@ -25,7 +25,7 @@ storage:
         inline: {{ .Metadata.Hostname }}
 `
 
-func TestButaneBecomesIgnition(t *testing.T) {
+func TestRenderButane(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	files, err := bootdata.Render(bootdata.Templates{UserData: butane}, newData(t))
@@ -36,10 +36,10 @@ func TestButaneBecomesIgnition(t *testing.T) {
 	g.Expect(config.Storage.Files).To(HaveLen(1))
 	g.Expect(*config.Storage.Files[0].Contents.Source).To(Equal("data:,default-x7k2p"))
 	g.Expect(*config.Storage.Files[0].Mode).To(Equal(0o644))
-	g.Expect(string(files.UserData)).NotTo(HavePrefix("#cloud-config"), "Ignition passes over such files")
+	g.Expect(string(files.UserData)).NotTo(HavePrefix("#cloud-config"), "Ignition ignores such files")
 }
 
-func TestVendorDataMayBeButaneToo(t *testing.T) {
+func TestRenderButaneVendorData(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	files, err := bootdata.Render(bootdata.Templates{VendorData: strings.ReplaceAll(butane, ".Metadata.", ".")}, newData(t))
@@ -47,7 +47,7 @@ func TestVendorDataMayBeButaneToo(t *testing.T) {
 	g.Expect(json.Valid(files.VendorData)).To(BeTrue())
 }
 
-func TestIgnitionStaysAsItIs(t *testing.T) {
+func TestRenderIgnition(t *testing.T) {
 	t.Parallel()
 	const config = `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"{{ .Metadata.Hostname }}.service","enabled":true}]}}`
 	files, err := bootdata.Render(bootdata.Templates{UserData: config}, newData(t))
@@ -55,7 +55,7 @@ func TestIgnitionStaysAsItIs(t *testing.T) {
 	NewWithT(t).Expect(string(files.UserData)).To(Equal(strings.ReplaceAll(config, "{{ .Metadata.Hostname }}", "default-x7k2p")))
 }
 
-func TestFormats(t *testing.T) {
+func TestFormatOf(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]bootdata.Format{
 		"#cloud-config\nvariant: fcos":                            bootdata.FormatCloudConfig,
@@ -71,13 +71,13 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// badIgnition maps user-data to what is said about it. Lines and columns are those
-// of the template, though most faults only show in what it renders to.
+// badIgnition maps user-data to the expected error. Lines and columns are those of the
+// template, although most errors are in the rendered file.
 var badIgnition = map[string]string{
 	"# three\n{{ range .Metadata.Tags }}# {{ . }}\n{{ end }}variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n    - path: relative": `user-data: line 7, column 13: Butane, at $.storage.files.0.path: path not absolute`,
 	"variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n    - path: /a\n      contnets:\n        inline: x":                          `user-data: line 6, column 7: Butane: there is no key "contnets" here`,
 	"variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n    - path: /a\n      mode: {{ .Values.password }}":                          "user-data: line 6: does not render to valid YAML: cannot unmarshal !!str … into int",
-	"variant: fcos\nversion: 1.6.0\n{{ .Values.password }}: 1":                                                                       `user-data: line 3, column 1: Butane: a value stands where a key should`,
+	"variant: fcos\nversion: 1.6.0\n{{ .Values.password }}: 1":                                                                       `user-data: line 3, column 1: Butane: a value is used as a key`,
 	"variant: fcos\nversion: 1.6.0\n  a: b: c":                                                                                       `user-data: line 3: does not render to valid YAML: mapping values are not allowed in this context`,
 	"variant: fcos\nversion: 9.9.9":            `user-data: Butane: No translator exists for variant fcos with version 9.9.9`,
 	"variant: fcos":                            `user-data: Butane: error parsing version; must be a valid semver`,
@@ -91,7 +91,7 @@ var badIgnition = map[string]string{
 	"{\"ignition\": {\"version\": 42}}":                                                                              `Ignition: json: cannot unmarshal number into Go struct field`,
 }
 
-func TestBadButaneAndIgnition(t *testing.T) {
+func TestRenderBadIgnition(t *testing.T) {
 	t.Parallel()
 	for template, want := range badIgnition {
 		t.Run(want, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestBadButaneAndIgnition(t *testing.T) {
 	}
 }
 
-func TestButaneThatBecomesTooLarge(t *testing.T) {
+func TestRenderButaneTooLarge(t *testing.T) {
 	t.Parallel()
 	// Each < becomes six characters in JSON.
 	data := newData(t)
@@ -111,11 +111,11 @@ func TestButaneThatBecomesTooLarge(t *testing.T) {
 	_, err := bootdata.Render(bootdata.Templates{
 		UserData: "variant: fcos\nversion: 1.6.0\nsystemd:\n  units:\n    - name: a.service\n      contents: |\n{{ .Values.noise | indent 8 }}\n",
 	}, data)
-	NewWithT(t).Expect(err).To(MatchError(MatchRegexp(`user-data: becomes 12\d{5} bytes of Ignition, more than the 1048576 allowed`)))
+	NewWithT(t).Expect(err).To(MatchError(MatchRegexp(`user-data: becomes 12\d{5} bytes of Ignition, the limit is 1048576`)))
 }
 
-// FuzzNoErrorTellsASecret feeds a value into all formats, whole and in pieces.
-func FuzzNoErrorTellsASecret(f *testing.F) {
+// FuzzErrorsContainNoSecret inserts a value into all formats.
+func FuzzErrorsContainNoSecret(f *testing.F) {
 	for template := range badIgnition {
 		f.Add(template, "x")
 	}
@@ -130,7 +130,7 @@ func FuzzNoErrorTellsASecret(f *testing.F) {
 		files, err := bootdata.Render(bootdata.Templates{UserData: template, VendorData: template, NetworkConfig: template}, data)
 		if err != nil {
 			if text := fmt.Sprint(err); strings.Contains(text, secret) {
-				t.Fatalf("the error repeats a value: %s", text)
+				t.Fatalf("the error contains a value: %s", text)
 			}
 			return
 		}

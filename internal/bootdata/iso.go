@@ -15,9 +15,9 @@ import (
 // proxmoxve platform and Talos find the boot drive.
 const VolumeID = "cidata"
 
-// The image is ISO 9660 (ECMA-119) with one directory, described twice: once
-// with Rock Ridge names, which every Linux reads, and once with Joliet names,
-// for guests that know only those (Windows). Both name the same file extents:
+// The image is ISO 9660 (ECMA-119) with one directory in two versions: with Rock Ridge
+// names for Linux, and with Joliet names for guests that support only those (Windows).
+// Both refer to the same file extents:
 //
 //	sector  0  system area (16 sectors, zeros)
 //	       16  primary volume descriptor
@@ -25,7 +25,7 @@ const VolumeID = "cidata"
 //	       18  volume descriptor set terminator
 //	       19  path tables: primary L and M, Joliet L and M
 //	       23  root directory: primary, Joliet
-//	       25  the files, each from a sector of its own
+//	       25  the files, each starting at a sector
 const (
 	sectorSize       = 2048
 	primarySector    = 16
@@ -40,29 +40,29 @@ const (
 	flagDirectory    = 0x02
 	jolietEscape     = "%/E" // Joliet level 3: UCS-2 with any length
 	modeDirectory    = 0o040500
-	modeFile         = 0o100400 // root alone, should somebody mount the drive
+	modeFile         = 0o100400 // readable by root only if the drive is mounted
 )
 
-// isoFile is a file with the place of its content.
+// isoFile is a file with the first sector of its content.
 type isoFile struct {
 	name    string
 	content []byte
 	sector  int
 }
 
-// ISO packs the files into an image with the volume id cidata. It is made in
-// memory, since the files are secret, and depends on nothing but them: the same
-// files give the same bytes. An empty network-config or vendor-data is left out.
+// ISO returns an image of the files with the volume ID cidata. It is created in memory,
+// because the files are secret, and is deterministic. Empty network-config and
+// vendor-data are omitted. It fails if a file is larger than MaxTotalBytes.
 func (f Files) ISO() ([]byte, error) {
 	files := make([]isoFile, 0, 4)
-	// In the order that both kinds of directory have to be sorted in.
+	// Both versions of the directory require this order.
 	for _, file := range []isoFile{
 		{name: MetaDataFile, content: f.MetaData},
 		{name: NetworkConfigFile, content: f.NetworkConfig},
 		{name: UserDataFile, content: f.UserData},
 		{name: VendorDataFile, content: f.VendorData},
 	} {
-		// cloud-init takes no drive for NoCloud that lacks one of these two.
+		// cloud-init ignores a NoCloud drive without one of these two.
 		required := file.name == MetaDataFile || file.name == UserDataFile
 		if required || len(file.content) > 0 {
 			files = append(files, file)
@@ -71,7 +71,7 @@ func (f Files) ISO() ([]byte, error) {
 	next := firstFileSector
 	for i := range files {
 		if len(files[i].content) > MaxTotalBytes {
-			return nil, fmt.Errorf("packing %s, %d bytes are more than the %d allowed", files[i].name, len(files[i].content), MaxTotalBytes)
+			return nil, fmt.Errorf("packing %s: %d bytes, the limit is %d", files[i].name, len(files[i].content), MaxTotalBytes)
 		}
 		files[i].sector = next
 		next += max(1, (len(files[i].content)+sectorSize-1)/sectorSize)
@@ -96,9 +96,8 @@ func (f Files) ISO() ([]byte, error) {
 	return image, nil
 }
 
-// writeVolumeDescriptor fills a primary (ECMA-119 8.4) or supplementary (8.5)
-// volume descriptor. The latter differs in its text, which is UCS-2, and in
-// which path tables and directory it names.
+// writeVolumeDescriptor writes a primary (ECMA-119 8.4) or supplementary (8.5) volume
+// descriptor. The latter has UCS-2 text and refers to its own path tables and directory.
 func writeVolumeDescriptor(d []byte, sectors int, joliet bool) {
 	kind, tables, root := byte(1), pathTableSector, primaryRoot
 	encode := func(s string) []byte { return []byte(s) }
@@ -148,8 +147,8 @@ func writeDirectory(d []byte, records [][]byte) {
 	}
 }
 
-// primaryRecords are the root directory with Rock Ridge entries, which give the
-// files their real names and modes.
+// primaryRecords returns the root directory with Rock Ridge entries, which contain the
+// names and modes of the files.
 func primaryRecords(files []isoFile) [][]byte {
 	self := slices.Concat(suspIndicator(), rockRidgeMode(modeDirectory, 2), rockRidgeAnnouncement())
 	records := [][]byte{
@@ -165,7 +164,7 @@ func primaryRecords(files []isoFile) [][]byte {
 	return records
 }
 
-// jolietRecords are the root directory with UCS-2 names.
+// jolietRecords returns the root directory with UCS-2 names.
 func jolietRecords(files []isoFile) [][]byte {
 	records := [][]byte{
 		record("\x00", jolietRoot, sectorSize, flagDirectory, nil),
@@ -177,14 +176,13 @@ func jolietRecords(files []isoFile) [][]byte {
 	return records
 }
 
-// recordDate is the first of January 2000 (ECMA-119 9.1.5): a date that all readers
-// can show, and a fixed one, so that images do not differ by when they were made.
+// recordDate is 2000-01-01 (ECMA-119 9.1.5). It is fixed so the image is deterministic.
 const recordDate = "\x64\x01\x01\x00\x00\x00\x00"
 
-// record is a directory record (ECMA-119 9.1).
+// record returns a directory record (ECMA-119 9.1).
 func record(name string, sector, size int, flags byte, systemUse []byte) []byte {
 	length := directoryRecord + len(name)
-	length += length % 2 // a pad byte keeps what follows even
+	length += length % 2 // padding to an even length
 	r := make([]byte, length, length+len(systemUse)+1)
 	putBoth32(r[2:], sector)
 	putBoth32(r[10:], size)
@@ -201,18 +199,17 @@ func record(name string, sector, size int, flags byte, systemUse []byte) []byte 
 	return r
 }
 
-// suspIndicator starts the system use area of the root (SUSP 5.3, "SP").
+// suspIndicator returns the start of the root's system use area (SUSP 5.3, "SP").
 func suspIndicator() []byte { return []byte{'S', 'P', 7, 1, 0xbe, 0xef, 0} }
 
-// rockRidgeAnnouncement says which extension is in use (SUSP 5.5, "ER"). The
-// descriptions that may follow the identifier are left out: with them it would
-// not fit into the record.
+// rockRidgeAnnouncement returns the identifier of the extension (SUSP 5.5, "ER"). The
+// optional descriptions are omitted because they would not fit into the record.
 func rockRidgeAnnouncement() []byte {
 	const id = "RRIP_1991A"
 	return append([]byte{'E', 'R', byte(8 + len(id)), 1, byte(len(id)), 0, 0, 1}, id...)
 }
 
-// rockRidgeMode is the POSIX mode and link count, owner root (RRIP 4.1.1, "PX").
+// rockRidgeMode returns the POSIX mode and link count, with owner root (RRIP 4.1.1, "PX").
 func rockRidgeMode(mode, links int) []byte {
 	e := make([]byte, 36)
 	copy(e, []byte{'P', 'X', 36, 1})
@@ -221,12 +218,12 @@ func rockRidgeMode(mode, links int) []byte {
 	return e
 }
 
-// rockRidgeName is the file's real name (RRIP 4.1.4, "NM").
+// rockRidgeName returns the name of the file (RRIP 4.1.4, "NM").
 func rockRidgeName(name string) []byte {
 	return append([]byte{'N', 'M', byte(5 + len(name)), 1, 0}, name...)
 }
 
-// ucs2 encodes text as Joliet wants it: two bytes a character, high byte first.
+// ucs2 encodes text for Joliet: two bytes per character, high byte first.
 func ucs2(s string) []byte {
 	out := make([]byte, 0, 2*len(s))
 	for _, unit := range utf16.Encode([]rune(s)) {

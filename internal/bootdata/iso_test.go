@@ -17,7 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 )
 
-// readISO reads an image with a library that did not write it.
+// readISO reads an image with an independent library.
 func readISO(t *testing.T, image []byte) (label string, files map[string]string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -48,12 +48,12 @@ func (imageInfo) ModTime() time.Time { return time.Time{} }
 func (imageInfo) IsDir() bool        { return false }
 func (imageInfo) Sys() any           { return nil }
 
-// withoutRockRidge hides the Rock Ridge entries, so that a reader falls back to Joliet.
+// withoutRockRidge hides the Rock Ridge entries, so readers fall back to Joliet.
 func withoutRockRidge(image []byte) []byte {
 	return bytes.Replace(image, []byte("SP\x07\x01\xbe\xef"), []byte("XX\x07\x01\xbe\xef"), 1)
 }
 
-func TestISOHoldsTheFilesByTheirNames(t *testing.T) {
+func TestISO(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	files := bootdata.Files{
@@ -71,11 +71,11 @@ func TestISOHoldsTheFilesByTheirNames(t *testing.T) {
 		g.Expect(label).To(Equal("cidata"), name)
 		g.Expect(got).To(Equal(want), name)
 	}
-	// Twenty-five sectors of structure, then one, one, one and two of files.
+	// 25 sectors of structure, then 1, 1, 1 and 2 sectors of files.
 	g.Expect(image).To(HaveLen((25 + 5) * 2048))
 }
 
-func TestISOIsTheSameForTheSameFiles(t *testing.T) {
+func TestISODeterministic(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	files := bootdata.Files{UserData: []byte("a"), MetaData: []byte("b")}
@@ -86,18 +86,18 @@ func TestISOIsTheSameForTheSameFiles(t *testing.T) {
 	g.Expect(bytes.Equal(first, second)).To(BeTrue())
 }
 
-func TestISOLeavesOutWhatIsEmpty(t *testing.T) {
+func TestISOEmptyFiles(t *testing.T) {
 	t.Parallel()
 	image, err := bootdata.Files{}.ISO()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	_, got := readISO(t, image)
-	NewWithT(t).Expect(got).To(Equal(map[string]string{"user-data": "", "meta-data": ""}), "cloud-init insists on these two")
+	NewWithT(t).Expect(got).To(Equal(map[string]string{"user-data": "", "meta-data": ""}), "cloud-init requires these two")
 }
 
-func TestISORefusesWhatIsTooLarge(t *testing.T) {
+func TestISOTooLarge(t *testing.T) {
 	t.Parallel()
 	_, err := bootdata.Files{UserData: make([]byte, bootdata.MaxTotalBytes+1)}.ISO()
-	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("packing user-data, 3145729 bytes are more than the 3145728 allowed")))
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("packing user-data: 3145729 bytes, the limit is 3145728")))
 }
 
 func FuzzISO(f *testing.F) {

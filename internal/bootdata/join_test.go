@@ -40,20 +40,20 @@ func startPlane(t *testing.T) *harness.Plane {
 	return plane
 }
 
-// candidate is one VM of the test: a recipe, and what belongs to it.
+// candidate is one VM of the test with its recipe.
 type candidate struct {
 	recipe string
 	claim  bootdata.Claim
 	vmid   int
 	mac    string
-	// address is static: it must not be lost with the drive.
+	// address is static: it must be kept without the drive.
 	address string
 	token   bootdata.Token
-	// firmware hands the user-data to QEMU instead of a drive.
+	// firmware passes the user-data through QEMU's fw_cfg instead of a drive.
 	firmware bool
 }
 
-// name of the candidate: a recipe may be tried in two ways.
+// name returns a unique name: a recipe may be tested with and without firmware.
 func (c candidate) name() string {
 	if c.firmware {
 		return c.recipe + "-fwcfg"
@@ -105,8 +105,8 @@ func (c candidate) bootDrive(t *testing.T, plane *harness.Plane) []byte {
 
 func (c candidate) providerID() string { return fmt.Sprintf("proxmox://region-1/%d", c.vmid) }
 
-// join adds the candidate's VM, running from its drive, to a Proxmox cluster.
-func (c candidate) join(scenario *pvesim.Scenario, image []byte) {
+// addTo adds the running VM with its drive to a scenario.
+func (c candidate) addTo(scenario *pvesim.Scenario, image []byte) {
 	iso := fmt.Sprintf("iso/boot-%d.iso", c.vmid)
 	scenario.Files = append(scenario.Files, pvesim.File{Storage: "local", Name: iso, Text: string(image)})
 	vm := pvesim.Guest{
@@ -124,21 +124,21 @@ func (c candidate) join(scenario *pvesim.Scenario, image []byte) {
 	scenario.Guests = append(scenario.Guests, vm)
 }
 
-// recipeWorld is one control plane and one Proxmox cluster for all recipes.
-type recipeWorld struct {
+// recipeEnv is one control plane and one Proxmox cluster for all recipes.
+type recipeEnv struct {
 	plane   *harness.Plane
 	api     *harness.API
 	runtime *guest.Runtime
 	tokens  *bootdata.Tokens
 }
 
-// TestEveryRecipeJoins follows boot data all the way: a token in a real API server,
-// the recipe's templates, our image, and a VM that knows nothing else.
-func TestEveryRecipeJoins(t *testing.T) {
+// TestRecipesJoin tests boot data end to end: a token in a real API server, the recipe's
+// templates, the ISO image, and a VM that only has this image.
+func TestRecipesJoin(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
-	w := recipeWorld{plane: startPlane(t)}
+	w := recipeEnv{plane: startPlane(t)}
 	w.tokens = &bootdata.Tokens{Client: w.plane.Client}
 	scenario := pvesim.DefaultScenario(1)
 	all := candidates()
@@ -149,7 +149,7 @@ func TestEveryRecipeJoins(t *testing.T) {
 		again, err := w.tokens.Issue(ctx, all[i].claim)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(again.Value()).To(Equal(all[i].token.Value()))
-		all[i].join(scenario, all[i].bootDrive(t, w.plane))
+		all[i].addTo(scenario, all[i].bootDrive(t, w.plane))
 	}
 	w.runtime = guest.NewRuntime(guest.Options{HeartbeatInterval: time.Second, RestartDelay: time.Second, CACerts: w.plane.Config.CAData})
 	sim, err := pvesim.New(scenario, pvesim.Options{Speed: 20, Guests: w.runtime})
@@ -163,12 +163,12 @@ func TestEveryRecipeJoins(t *testing.T) {
 	for _, c := range all {
 		t.Run(c.name(), func(t *testing.T) {
 			t.Parallel()
-			w.joinsAndStays(t, c)
+			w.expectJoinAndRestart(t, c)
 		})
 	}
 }
 
-func (w recipeWorld) joinsAndStays(t *testing.T, c candidate) {
+func (w recipeEnv) expectJoinAndRestart(t *testing.T, c candidate) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	t.Cleanup(func() {
@@ -190,12 +190,12 @@ func (w recipeWorld) joinsAndStays(t *testing.T, c candidate) {
 		corev1.Taint{Key: "dedicated", Value: "gpu", Effect: corev1.TaintEffectNoSchedule}))
 	g.Expect(node.Status.NodeInfo.SystemUUID).To(Equal(string(c.claim.UID)))
 	g.Expect(node.Status.Capacity.Pods().Value()).To(BeEquivalentTo(64))
-	g.Expect(node.Status.Allocatable.Cpu().MilliValue()).To(BeEquivalentTo(1890), "what is reserved is set aside")
+	g.Expect(node.Status.Allocatable.Cpu().MilliValue()).To(BeEquivalentTo(1890), "reserved CPU is not allocatable")
 	address := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: c.address}
 	g.Expect(node.Status.Addresses).To(ContainElement(address))
 	g.Expect(w.requests(t, c)).To(HaveLen(1))
 
-	// The token and the drive go, and the VM restarts: it is still itself.
+	// The VM restarts without token and drive and keeps its identity.
 	g.Expect(w.tokens.Revoke(ctx, c.claim.UID)).To(Succeed())
 	firstBoot, uid := node.Status.NodeInfo.BootID, node.UID
 	vm := fmt.Sprintf("/nodes/pve1/qemu/%d", c.vmid)
@@ -206,22 +206,22 @@ func (w recipeWorld) joinsAndStays(t *testing.T, c candidate) {
 		g.Expect(node.Status.NodeInfo.BootID).NotTo(Equal(firstBoot))
 	}, time.Minute, 100*time.Millisecond).Should(Succeed())
 	g.Expect(node.UID).To(Equal(uid))
-	g.Expect(node.Status.Addresses).To(ContainElement(address), "the address stays without the drive")
-	g.Expect(w.requests(t, c)).To(HaveLen(1), "no other certificate was needed")
+	g.Expect(node.Status.Addresses).To(ContainElement(address), "the address is kept without the drive")
+	g.Expect(w.requests(t, c)).To(HaveLen(1), "no second certificate was requested")
 }
 
-// requests for certificates that were made with the candidate's token.
-func (w recipeWorld) requests(t *testing.T, c candidate) []certificatesv1.CertificateSigningRequest {
+// requests returns the certificate requests that were made with the candidate's token.
+func (w recipeEnv) requests(t *testing.T, c candidate) []certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	g := NewWithT(t)
 	requests := &certificatesv1.CertificateSigningRequestList{}
 	g.Expect(w.plane.Client.List(t.Context(), requests)).To(Succeed())
-	var made []certificatesv1.CertificateSigningRequest
+	var out []certificatesv1.CertificateSigningRequest
 	for _, request := range requests.Items {
 		if request.Spec.Username == "system:bootstrap:"+c.token.ID {
 			g.Expect(request.Spec.Groups).To(ContainElement(bootdata.TokenGroup))
-			made = append(made, request)
+			out = append(out, request)
 		}
 	}
-	return made
+	return out
 }

@@ -15,14 +15,13 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
-// KubeletConfiguration is a kubelet's config file. Templates reach its fields
-// by their Go names (.MaxPods) and print it with toYaml.
+// KubeletConfiguration is the config file of a kubelet. Templates refer to its fields by
+// their Go names (.MaxPods) and print it with toYaml.
 type KubeletConfiguration struct {
 	kubeletconfig.KubeletConfiguration
 }
 
-// KubeletSettings is what a NodeClass may tune, field by field the same as its
-// spec.kubeletConfiguration.
+// KubeletSettings has the same fields as spec.kubeletConfiguration of a NodeClass.
 type KubeletSettings struct {
 	CPUManagerPolicy            string
 	CPUCFSQuota                 *bool
@@ -38,20 +37,20 @@ type KubeletSettings struct {
 	FailSwapOn                  *bool
 }
 
-// KubeletInput is what a kubelet's config file is made of.
+// KubeletInput is the input of NewKubeletConfiguration.
 type KubeletInput struct {
-	// ProviderID must equal the claim's: Karpenter finds the Node by it.
+	// ProviderID must equal that of the Claim: Karpenter finds the Node by it.
 	ProviderID string
-	// Taints to register with; see RegistrationTaints.
+	// Taints are the taints to register with, see RegistrationTaints.
 	Taints Taints
-	// KubeReserved, SystemReserved and EvictionHard are those that the instance
-	// type was advertised with. Only memory counts in EvictionHard.
+	// KubeReserved, SystemReserved and EvictionHard are those of the instance type. Only
+	// memory is used from EvictionHard.
 	KubeReserved, SystemReserved, EvictionHard corev1.ResourceList
 	Settings                                   KubeletSettings
 }
 
-// The kubelet's own defaults. They are repeated where setting one value would
-// silently drop the others, or where a value must fit to an unset one.
+// Defaults of the kubelet. They are repeated where setting one value would reset others,
+// or where a value is validated against another that is not set.
 const (
 	defaultImageGCHigh    = 85
 	defaultImageGCLow     = 80
@@ -59,9 +58,9 @@ const (
 	defaultEvictionMemory = "100Mi"
 )
 
-// NewKubeletConfiguration makes the config file of one VM's kubelet. Settings
-// that a kubelet would refuse at start are errors here: a kubelet that does not
-// start is a Node that never joins, found out a quarter of an hour later.
+// NewKubeletConfiguration returns the config file for the kubelet of one VM. It fails for
+// settings that a kubelet rejects at start: the Node would not join, which is detected
+// only after 15 minutes.
 func NewKubeletConfiguration(in KubeletInput) (KubeletConfiguration, error) {
 	if err := in.validate(); err != nil {
 		return KubeletConfiguration{}, err
@@ -73,7 +72,7 @@ func NewKubeletConfiguration(in KubeletInput) (KubeletConfiguration, error) {
 			Kind:       "KubeletConfiguration",
 		},
 		ProviderID:                  in.ProviderID,
-		RegisterWithTaints:          in.Taints.api(),
+		RegisterWithTaints:          in.Taints.toAPI(),
 		KubeReserved:                quantities(in.KubeReserved),
 		SystemReserved:              quantities(in.SystemReserved),
 		EvictionHard:                evictionHard(in.EvictionHard),
@@ -96,15 +95,15 @@ func NewKubeletConfiguration(in KubeletInput) (KubeletConfiguration, error) {
 	if s.CPUCFSQuotaPeriod != nil {
 		out.CPUCFSQuotaPeriod = s.CPUCFSQuotaPeriod
 		if s.CPUCFSQuotaPeriod.Duration != defaultCFSQuotaPeriod {
-			// Any other period is behind a gate that is off by default.
+			// Other periods need a feature gate that is off by default.
 			out.FeatureGates = map[string]bool{"CustomCPUCFSQuotaPeriod": true}
 		}
 	}
 	return KubeletConfiguration{out}, nil
 }
 
-// validate holds the settings against the rules of the kubelet that a CRD
-// schema does not see, because they join several fields.
+// validate checks rules of the kubelet that involve several fields, which the CRD schema
+// does not check.
 func (in KubeletInput) validate() error {
 	s := in.Settings
 	var errs []error
@@ -131,8 +130,8 @@ func (in KubeletInput) validate() error {
 	return errors.Join(errs...)
 }
 
-// evictionHard repeats the kubelet's disk thresholds, since a kubelet that is
-// given any hard threshold sets all those that are not named to nothing.
+// evictionHard includes the kubelet's default disk thresholds, because setting one hard
+// threshold disables all that are not set.
 func evictionHard(thresholds corev1.ResourceList) map[string]string {
 	out := map[string]string{
 		"memory.available":   defaultEvictionMemory,
@@ -158,9 +157,9 @@ func quantities(list corev1.ResourceList) map[string]string {
 	return out
 }
 
-// MarshalJSON leaves out the fields that nobody set. The upstream type writes
-// some twenty of them as zeros ("syncFrequency: 0s"), which means the same to a
-// kubelet, but collides with what users write beside them in their templates.
+// MarshalJSON omits unset fields. The upstream type writes about twenty of them as zeros
+// ("syncFrequency: 0s"), which would be duplicates of fields that users add in their
+// templates.
 func (k KubeletConfiguration) MarshalJSON() ([]byte, error) {
 	fields, err := jsonFields(k.KubeletConfiguration)
 	if err != nil {
@@ -181,11 +180,11 @@ func (k KubeletConfiguration) MarshalJSON() ([]byte, error) {
 func jsonFields(config kubeletconfig.KubeletConfiguration) (map[string]any, error) {
 	raw, err := json.Marshal(config)
 	if err != nil {
-		return nil, fmt.Errorf("encoding the kubelet configuration, %w", err)
+		return nil, fmt.Errorf("encoding the kubelet configuration: %w", err)
 	}
 	var fields map[string]any
 	if err := json.Unmarshal(raw, &fields); err != nil {
-		return nil, fmt.Errorf("decoding the kubelet configuration, %w", err)
+		return nil, fmt.Errorf("decoding the kubelet configuration: %w", err)
 	}
 	return fields, nil
 }

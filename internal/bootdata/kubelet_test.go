@@ -19,7 +19,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 )
 
-// parseKubeletConfig reads a config file as strictly as a kubelet does.
+// parseKubeletConfig parses a config file strictly, like a kubelet.
 func parseKubeletConfig(t *testing.T, raw string) *kubeletconfig.KubeletConfiguration {
 	t.Helper()
 	g := NewWithT(t)
@@ -42,7 +42,7 @@ func renderConfig(t *testing.T, in bootdata.KubeletInput) string {
 	return string(files.UserData)
 }
 
-func TestKubeletConfigurationIsAConfigFile(t *testing.T) {
+func TestKubeletConfiguration(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	startedAt := metav1.Now()
@@ -84,7 +84,7 @@ func TestKubeletConfigurationIsAConfigFile(t *testing.T) {
 	}))
 }
 
-func TestKubeletConfigurationHasNothingThatNobodySet(t *testing.T) {
+func TestKubeletConfigurationOmitsUnsetFields(t *testing.T) {
 	t.Parallel()
 	text := renderConfig(t, bootdata.KubeletInput{ProviderID: "proxmox://r/1", Taints: bootdata.RegistrationTaints()})
 	var keys []string
@@ -97,19 +97,19 @@ func TestKubeletConfigurationHasNothingThatNobodySet(t *testing.T) {
 	parseKubeletConfig(t, text)
 }
 
-func TestSettingsThatAKubeletRefuses(t *testing.T) {
+func TestKubeletConfigurationInvalidSettings(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		settings bootdata.KubeletSettings
 		want     string
 	}{
-		"GC thresholds": {bootdata.KubeletSettings{ImageGCHighThresholdPercent: ptr.To[int32](75)},
+		"GC_thresholds": {bootdata.KubeletSettings{ImageGCHighThresholdPercent: ptr.To[int32](75)},
 			"imageGCLowThresholdPercent: 80 must be less than imageGCHighThresholdPercent, 75 (defaults: 80 and 85)"},
-		"quota period": {bootdata.KubeletSettings{CPUCFSQuotaPeriod: &metav1.Duration{Duration: 2 * time.Second}},
+		"quota_period": {bootdata.KubeletSettings{CPUCFSQuotaPeriod: &metav1.Duration{Duration: 2 * time.Second}},
 			"cpuCFSQuotaPeriod: 2s must be between 1ms and 1s"},
-		"grace period": {bootdata.KubeletSettings{ShutdownGracePeriod: &metav1.Duration{Duration: time.Millisecond}},
+		"grace_period": {bootdata.KubeletSettings{ShutdownGracePeriod: &metav1.Duration{Duration: time.Millisecond}},
 			"shutdownGracePeriod: 1ms must be 0 or at least 1s"},
-		"static CPUs": {bootdata.KubeletSettings{CPUManagerPolicy: "static"},
+		"static_CPUs": {bootdata.KubeletSettings{CPUManagerPolicy: "static"},
 			"cpuManagerPolicy: static needs CPU in the instance type's KubeReserved or SystemReserved overhead"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestSettingsThatAKubeletRefuses(t *testing.T) {
 	}
 }
 
-func TestRegistrationTaintsAreUnique(t *testing.T) {
+func TestRegistrationTaintsUnique(t *testing.T) {
 	t.Parallel()
 	taint := corev1.Taint{Key: "a", Value: "1", Effect: corev1.TaintEffectNoSchedule}
 	again, other := taint, taint
@@ -129,7 +129,7 @@ func TestRegistrationTaintsAreUnique(t *testing.T) {
 		To(Equal("karpenter.sh/unregistered=:NoExecute,a=1:NoSchedule,a=1:NoExecute"))
 }
 
-func TestNodeLabelsAreThoseThatAKubeletMaySet(t *testing.T) {
+func TestNodeLabelsAllowedForKubelet(t *testing.T) {
 	t.Parallel()
 	labels := bootdata.Labels{}
 	for _, key := range []string{

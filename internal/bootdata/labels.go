@@ -15,7 +15,7 @@ import (
 // Labels are Node labels. They print sorted as key=value,key=value.
 type Labels map[string]string
 
-// String is the form of the kubelet's --node-labels flag.
+// String returns the labels in the format of the kubelet's --node-labels flag.
 func (l Labels) String() string {
 	pairs := make([]string, 0, len(l))
 	for _, key := range slices.Sorted(maps.Keys(l)) {
@@ -24,9 +24,9 @@ func (l Labels) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// allowed drops the labels that a kubelet cannot set on its own Node. With one
-// of them in --node-labels a kubelet refuses to start, and the NodeRestriction
-// admission plugin would refuse the Node; Karpenter adds them after registration.
+// allowed returns the labels that a kubelet can set on its own Node. With another one in
+// --node-labels the kubelet does not start, and the NodeRestriction admission plugin
+// rejects the Node. Karpenter adds the others after registration.
 func (l Labels) allowed() Labels {
 	out := make(Labels, len(l))
 	for key, value := range l {
@@ -37,8 +37,7 @@ func (l Labels) allowed() Labels {
 	return out
 }
 
-// isKubernetesLabel tells whether the key is in a namespace that Kubernetes
-// keeps for itself.
+// isKubernetesLabel reports whether the key is in a namespace reserved by Kubernetes.
 func isKubernetesLabel(key string) bool {
 	namespace, _, found := strings.Cut(key, "/")
 	if !found {
@@ -59,8 +58,8 @@ type Taint struct {
 	Effect corev1.TaintEffect `json:"effect"`
 }
 
-// String is the form of the kubelet's --register-with-taints flag, which k3s,
-// RKE2 and kubeadm understand as well.
+// String returns the taint in the format of the kubelet's --register-with-taints flag,
+// which k3s, RKE2 and kubeadm also accept.
 func (t Taint) String() string {
 	return t.Key + "=" + t.Value + ":" + string(t.Effect)
 }
@@ -70,24 +69,24 @@ type Taints []Taint
 
 // String joins the taints with commas.
 func (ts Taints) String() string {
-	words := make([]string, 0, len(ts))
+	parts := make([]string, 0, len(ts))
 	for _, t := range ts {
-		words = append(words, t.String())
+		parts = append(parts, t.String())
 	}
-	return strings.Join(words, ",")
+	return strings.Join(parts, ",")
 }
 
-// UnregisteredTaint keeps pods off a Node until Karpenter has recognised it. A
-// Node that registers without it may get pods before its labels are right.
-var UnregisteredTaint = Taint{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}
+// unregisteredTaint prevents scheduling to a Node until Karpenter has registered it. A
+// Node that joins without it may get pods before its labels are complete.
+var unregisteredTaint = Taint{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}
 
-// RegistrationTaints are the taints that a Node must register with: Karpenter's
-// own and those of the claim, the first of each key and effect.
+// RegistrationTaints returns the taints that a Node must register with: Karpenter's and
+// those of the Claim, the first of each key and effect.
 func RegistrationTaints(claimTaints ...corev1.Taint) Taints {
-	out := Taints{UnregisteredTaint}
+	out := Taints{unregisteredTaint}
 	for _, t := range claimTaints {
-		duplicate := slices.ContainsFunc(out, func(have Taint) bool {
-			return have.Key == t.Key && have.Effect == t.Effect
+		duplicate := slices.ContainsFunc(out, func(existing Taint) bool {
+			return existing.Key == t.Key && existing.Effect == t.Effect
 		})
 		if !duplicate {
 			out = append(out, Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
@@ -96,9 +95,9 @@ func RegistrationTaints(claimTaints ...corev1.Taint) Taints {
 	return out
 }
 
-// api turns the taints into what a kubelet config wants: it refuses to start
-// with a taint that carries a time.
-func (ts Taints) api() []corev1.Taint {
+// toAPI returns the taints for a kubelet config, without a time: a kubelet does not
+// start with one.
+func (ts Taints) toAPI() []corev1.Taint {
 	out := make([]corev1.Taint, 0, len(ts))
 	for _, t := range ts {
 		out = append(out, corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})

@@ -11,8 +11,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 )
 
-// Static addresses of both families, a gateway on the link, DHCP and SLAAC side by side.
-func TestTheDefaultNetworkConfigIsNetplan(t *testing.T) {
+// Interfaces with static addresses of both families, an on-link gateway, DHCP and SLAAC.
+func TestRenderDefaultNetworkConfig(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	files, err := bootdata.Render(bootdata.Templates{}, bootdata.Data{Network: bootdata.Network{

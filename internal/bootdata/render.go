@@ -7,12 +7,11 @@ import (
 	_ "embed" // the default templates
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"text/template"
 )
 
-// Names of the files on the boot drive, and of the keys of a templates Secret.
+// Names of the files on the boot drive and of the keys of a templates Secret.
 const (
 	UserDataFile      = "user-data"
 	MetaDataFile      = "meta-data"
@@ -20,20 +19,20 @@ const (
 	VendorDataFile    = "vendor-data"
 )
 
-// Limits on the rendered files. They are those of Proxmox's own cloud-init
-// drive, so that boot data fits whichever way it is delivered.
+// Limits of the rendered files. They equal those of the cloud-init drive of Proxmox, so
+// boot data fits with every delivery method.
 const (
 	MaxFileBytes  = 1 << 20
 	MaxTotalBytes = 3 << 20
 )
 
-// Templates are the user's text/template sources. An empty one is replaced by
-// the default of that file; vendor-data has none and is then left out.
+// Templates are the user's text/template sources. An empty one is replaced by the default
+// of that file; vendor-data has no default and is omitted.
 type Templates struct {
 	UserData, MetaData, NetworkConfig, VendorData string
 }
 
-// TemplatesFrom takes the templates out of a Secret's data.
+// TemplatesFrom returns the templates in the data of a Secret.
 func TemplatesFrom(secret map[string][]byte) Templates {
 	return Templates{
 		UserData:      string(secret[UserDataFile]),
@@ -57,10 +56,10 @@ var (
 	defaultNetworkConfig string
 )
 
-// Render executes the templates. All faults of all files come back at once,
-// each a *TemplateError.
+// Render executes the templates. It returns the errors of all files joined, each a
+// *TemplateError.
 func Render(templates Templates, data Data) (Files, error) {
-	data = data.completed()
+	data = data.withDefaults()
 	var (
 		files Files
 		errs  []error
@@ -89,7 +88,7 @@ func Render(templates Templates, data Data) (Files, error) {
 		total += len(rendered)
 	}
 	if total > MaxTotalBytes {
-		errs = append(errs, fmt.Errorf("the rendered files have %d bytes together, more than the %d allowed", total, MaxTotalBytes))
+		errs = append(errs, fmt.Errorf("the rendered files have %d bytes in total, the limit is %d", total, MaxTotalBytes))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Files{}, err
@@ -98,19 +97,19 @@ func Render(templates Templates, data Data) (Files, error) {
 }
 
 func renderFile(name, source string, root any, data Data) ([]byte, error) {
-	functions := functions()
-	maps.Copy(functions, template.FuncMap{stepFunction: stepCounter()})
+	functions := funcMap()
+	functions[stepFunction] = stepCounter()
 	tmpl, err := template.New(name).Option("missingkey=error").Funcs(functions).Parse(source)
 	if err != nil {
-		return nil, parseFailure(name, err)
+		return nil, newParseError(name, err)
 	}
-	prepare(tmpl)
+	rewrite(tmpl)
 	out := newOutput(tmpl, source)
 	if err := tmpl.Execute(out, root); err != nil {
-		if out.full {
+		if out.isFull {
 			return nil, &TemplateError{File: name, Reason: fmt.Sprintf("renders to more than the %d bytes allowed", MaxFileBytes)}
 		}
-		return nil, executionFailure(name, data, err)
+		return nil, newExecutionError(name, data, err)
 	}
-	return finish(name, out)
+	return finalize(name, out)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 )
 
-// expectGolden compares with a file in testdata; UPDATE_GOLDEN=1 writes it.
+// expectGolden compares with a file in testdata. UPDATE_GOLDEN=1 updates the file.
 func expectGolden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	g := NewWithT(t)
@@ -26,11 +26,11 @@ func expectGolden(t *testing.T, name string, got []byte) {
 		g.Expect(os.WriteFile(path, got, 0o600)).To(Succeed())
 	}
 	want, err := os.ReadFile(path)
-	g.Expect(err).NotTo(HaveOccurred(), "UPDATE_GOLDEN=1 go test writes it")
+	g.Expect(err).NotTo(HaveOccurred(), "create it with: UPDATE_GOLDEN=1 go test")
 	g.Expect(string(got)).To(Equal(string(want)))
 }
 
-func TestRenders(t *testing.T) {
+func TestRender(t *testing.T) {
 	t.Parallel()
 	for _, name := range append([]string{"defaults"}, examples.Recipes()...) {
 		t.Run(name, func(t *testing.T) {
@@ -50,17 +50,17 @@ func TestRenders(t *testing.T) {
 	}
 }
 
-// optionalValues are all that the recipes ask about and do without.
+// optionalValues are all values that the recipes use if they are set.
 var optionalValues = map[string]string{
 	"install": "v1.36.3", "installKubernetes": "v1.36", "caHash": strings.Repeat("0", 64), "cloudProvider": "external", "sshAuthorizedKeys": "ssh-ed25519 AAAA a@b\nssh-rsa BBBB c@d",
 	"clusterDNS": "10.96.0.10", "clusterDomain": "example.com", "clusterName": "home", "kubernetesVersion": "v1.36.3",
 	"podSubnets": "10.244.0.0/16,fd00::/56", "serviceSubnets": "10.96.0.0/12", "kubeletURL": "https://mirror.example.com/kubelet", "kubeletSHA512": strings.Repeat("0", 128),
 }
 
-func TestRecipesTakeTheirOptionalValues(t *testing.T) {
+func TestRenderOptionalValues(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	asked := map[string]bool{}
+	used := map[string]bool{}
 	for _, name := range examples.Recipes() {
 		templates, values := recipe(t, name)
 		raw, err := examples.Files.ReadFile(name + "/secrets.yaml")
@@ -69,10 +69,10 @@ func TestRecipesTakeTheirOptionalValues(t *testing.T) {
 		data := newData(t)
 		data.Values = values
 		for _, match := range regexp.MustCompile(`\.Values\.(\w+)`).FindAllStringSubmatch(templates.UserData, -1) {
-			g.Expect(documented).To(MatchRegexp(`(?m)^  (# )?`+match[1]+`: `), "%s says what the value %s is for", name, match[1])
+			g.Expect(documented).To(MatchRegexp(`(?m)^  (# )?`+match[1]+`: `), "%s documents the value %s", name, match[1])
 			if _, required := values[match[1]]; !required {
 				g.Expect(optionalValues).To(HaveKey(match[1]))
-				data.Values[match[1]], asked[match[1]] = optionalValues[match[1]], true
+				data.Values[match[1]], used[match[1]] = optionalValues[match[1]], true
 			}
 		}
 		files, err := bootdata.Render(templates, data)
@@ -82,10 +82,10 @@ func TestRecipesTakeTheirOptionalValues(t *testing.T) {
 		}
 		g.Expect(string(files.UserData)).To(ContainSubstring("external"), name)
 	}
-	g.Expect(asked).To(HaveLen(len(optionalValues)))
+	g.Expect(used).To(HaveLen(len(optionalValues)))
 }
 
-func TestTheKubeadmRecipeMountsShares(t *testing.T) {
+func TestRenderKubeadmShares(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	templates, values := recipe(t, "kubeadm")
@@ -94,7 +94,7 @@ func TestTheKubeadmRecipeMountsShares(t *testing.T) {
 	data.Shares = []bootdata.Share{
 		{Tag: "data", MountPath: "/mnt/data", Type: "virtiofs", Options: "defaults"},
 		{Tag: "sets", MountPath: "/mnt/sets", Type: "9p", Options: "trans=virtio"},
-		{Tag: "left-alone"},
+		{Tag: "not-mounted"},
 	}
 	files, err := bootdata.Render(templates, data)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -105,7 +105,7 @@ func TestTheKubeadmRecipeMountsShares(t *testing.T) {
 	}))
 }
 
-func TestDefaultUserDataKeepsSecretsFromUsers(t *testing.T) {
+func TestRenderDefaultUserDataPermissions(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	data := newData(t)
@@ -127,7 +127,7 @@ func TestDefaultUserDataKeepsSecretsFromUsers(t *testing.T) {
 	}
 }
 
-func TestAnInterfaceWithoutAddressesAsksDHCP(t *testing.T) {
+func TestRenderInterfaceWithoutAddresses(t *testing.T) {
 	t.Parallel()
 	nic := bootdata.Interface{MacAddr: "BC:24:11:00:00:01"}
 	static, slaac := nic, nic
@@ -142,14 +142,14 @@ func TestAnInterfaceWithoutAddressesAsksDHCP(t *testing.T) {
 	}
 }
 
-func TestEveryDefaultRendersForAnEmptyVM(t *testing.T) {
+func TestRenderDefaultsWithoutData(t *testing.T) {
 	t.Parallel()
 	files, err := bootdata.Render(bootdata.Templates{}, bootdata.Data{})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	NewWithT(t).Expect(string(files.NetworkConfig)).To(Equal("version: 2\nethernets: {}\n"))
 }
 
-func TestVariables(t *testing.T) {
+func TestRenderVariables(t *testing.T) {
 	t.Parallel()
 	for template, want := range map[string]string{
 		"{{ .Metadata.Hostname }}/{{ .Metadata.InstanceID }}":                "default-x7k2p/20001",
@@ -176,7 +176,7 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-func TestAbsentValuesMayBeAskedAbout(t *testing.T) {
+func TestRenderAbsentValues(t *testing.T) {
 	t.Parallel()
 	for template, want := range map[string]string{
 		"{{ if .Values.absent }}yes{{ else }}no{{ end }}":                               "no",
@@ -203,54 +203,54 @@ func TestAbsentValuesMayBeAskedAbout(t *testing.T) {
 	}
 }
 
-func TestBadTemplates(t *testing.T) {
+func TestRenderBadTemplates(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		templates bootdata.Templates
 		want      string
 	}{
-		"missing key": {bootdata.Templates{UserData: "a\nb: {{ .Values.apiSever }}"},
+		"missing_key": {bootdata.Templates{UserData: "a\nb: {{ .Values.apiSever }}"},
 			`user-data: line 2, column 13: missing key "apiSever"; valuesRef has the keys apiServer, password`},
-		"missing key in a condition's operand": {bootdata.Templates{UserData: `{{ if eq .Values.absent "x" }}{{ end }}`},
+		"missing_key_in_condition_operand": {bootdata.Templates{UserData: `{{ if eq .Values.absent "x" }}{{ end }}`},
 			`user-data: line 1, column 16: missing key "absent"; valuesRef has the keys apiServer, password`},
-		"missing key below $": {bootdata.Templates{UserData: `{{ range .Metadata.Tags }}{{ $.Values.absent }}{{ end }}`},
+		"missing_key_below_$": {bootdata.Templates{UserData: `{{ range .Metadata.Tags }}{{ $.Values.absent }}{{ end }}`},
 			`user-data: line 1, column 30: missing key "absent"; valuesRef has the keys apiServer, password`},
-		"unknown variable": {bootdata.Templates{UserData: "{{ .Metadata.Hostnme }}"},
+		"unknown_variable": {bootdata.Templates{UserData: "{{ .Metadata.Hostnme }}"},
 			`user-data: line 1, column 12: Metadata has no field "Hostnme"`},
-		"unknown variable at the root": {bootdata.Templates{MetaData: "x: {{ .Metadata.Hostname }}"},
+		"unknown_variable_at_root": {bootdata.Templates{MetaData: "x: {{ .Metadata.Hostname }}"},
 			`meta-data: line 1, column 15: Metadata has no field "Metadata"`},
-		"network-config has its own root": {bootdata.Templates{NetworkConfig: "{{ .Hostname }}"},
+		"root_of_network-config": {bootdata.Templates{NetworkConfig: "{{ .Hostname }}"},
 			`network-config: line 1, column 3: Network has no field "Hostname"`},
-		"unknown function": {bootdata.Templates{VendorData: "\n{{ dict }}"},
+		"unknown_function": {bootdata.Templates{VendorData: "\n{{ dict }}"},
 			`vendor-data: line 2: function "dict" not defined`},
 		"syntax": {bootdata.Templates{UserData: "{{ if }}"},
 			`user-data: line 1: missing value for if`},
 		"unclosed": {bootdata.Templates{UserData: "{{ if true }}"},
 			`user-data: line 1: unexpected EOF`},
-		"function's own fault": {bootdata.Templates{UserData: `{{ cidrhost .Values.password }}`},
+		"function_error": {bootdata.Templates{UserData: `{{ cidrhost .Values.password }}`},
 			`user-data: line 1, column 3: cidrhost: the argument is not an address in CIDR form, for example 192.168.0.0/24`},
-		"wrong type": {bootdata.Templates{UserData: "{{ upper 3 }}"},
+		"wrong_type": {bootdata.Templates{UserData: "{{ upper 3 }}"},
 			`user-data: line 1, column 9: wrong type of argument: expected string`},
-		"wrong number of arguments": {bootdata.Templates{UserData: `{{ upper "a" "b" }}`},
+		"wrong_number_of_arguments": {bootdata.Templates{UserData: `{{ upper "a" "b" }}`},
 			`user-data: line 1, column 3: wrong number of args for upper: want 1 got 2`},
-		"a value that is no list": {bootdata.Templates{UserData: "{{ range .Values.password }}{{ end }}"},
+		"range_over_string": {bootdata.Templates{UserData: "{{ range .Values.password }}{{ end }}"},
 			`user-data: line 1, column 16: range needs a list, a map or a number`},
-		"endless loop": {bootdata.Templates{UserData: "{{ range 9000000000 }}{{ end }}"},
-			`user-data: line 1, column 9: more than 10000 loop turns or sub-template calls`},
-		"endless recursion": {bootdata.Templates{UserData: `{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}`},
-			`more than 10000 loop turns or sub-template calls`},
-		"too large": {bootdata.Templates{UserData: `{{ range 9000 }}{{ printf "%200d" 1 }}{{ end }}`},
+		"endless_loop": {bootdata.Templates{UserData: "{{ range 9000000000 }}{{ end }}"},
+			`user-data: line 1, column 9: more than 10000 loop iterations or sub-template calls`},
+		"endless_recursion": {bootdata.Templates{UserData: `{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}`},
+			`more than 10000 loop iterations or sub-template calls`},
+		"too_large": {bootdata.Templates{UserData: `{{ range 9000 }}{{ printf "%200d" 1 }}{{ end }}`},
 			`user-data: renders to more than the 1048576 bytes allowed`},
-		"broken YAML": {bootdata.Templates{UserData: "#cloud-config\na: {{ .Values.password }}\n  b: c"},
+		"invalid_YAML": {bootdata.Templates{UserData: "#cloud-config\na: {{ .Values.password }}\n  b: c"},
 			`user-data: line 3: does not render to valid YAML: mapping values are not allowed in this context`},
-		"an alias": {bootdata.Templates{UserData: "#cloud-config\na: *{{ .Values.password }}"},
+		"alias": {bootdata.Templates{UserData: "#cloud-config\na: *{{ .Values.password }}"},
 			`user-data: does not render to valid YAML: a value that starts with * must be quoted`},
-		"no mapping": {bootdata.Templates{MetaData: "just text"},
+		"not_a_mapping": {bootdata.Templates{MetaData: "just text"},
 			`meta-data: does not render to a YAML mapping`},
-		"a key twice": {bootdata.Templates{UserData: "#cloud-config\nruncmd: []\npackages: []\nruncmd: []"},
-			`user-data: line 4, column 1: does not render to valid YAML: the key stands twice in one mapping`},
-		"kubelet config as Talos refuses it": {bootdata.Templates{UserData: "version: v1alpha1\nmachine:\n  kubelet:\n    extraConfig:\n      {{- .Kubernetes.KubeletConfiguration | toYaml | nindent 6 }}"},
-			`user-data: line 5, column 7: Talos takes no apiVersion in machine.kubelet.extraConfig; print {{ omit .Kubernetes.KubeletConfiguration "apiVersion" "kind" | toYaml }} there`},
+		"duplicate_key": {bootdata.Templates{UserData: "#cloud-config\nruncmd: []\npackages: []\nruncmd: []"},
+			`user-data: line 4, column 1: does not render to valid YAML: duplicate key in one mapping`},
+		"kubelet_config_rejected_by_Talos": {bootdata.Templates{UserData: "version: v1alpha1\nmachine:\n  kubelet:\n    extraConfig:\n      {{- .Kubernetes.KubeletConfiguration | toYaml | nindent 6 }}"},
+			`user-data: line 5, column 7: Talos rejects apiVersion in machine.kubelet.extraConfig; use {{ omit .Kubernetes.KubeletConfiguration "apiVersion" "kind" | toYaml }}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -264,7 +264,7 @@ func TestBadTemplates(t *testing.T) {
 	}
 }
 
-func TestAllFaultsComeAtOnce(t *testing.T) {
+func TestRenderReturnsAllErrors(t *testing.T) {
 	t.Parallel()
 	_, err := bootdata.Render(bootdata.Templates{UserData: "{{ .Values.a }}", MetaData: "{{ .B }}"}, bootdata.Data{})
 	NewWithT(t).Expect(err).To(MatchError(And(
@@ -272,11 +272,11 @@ func TestAllFaultsComeAtOnce(t *testing.T) {
 		ContainSubstring(`meta-data: line 1, column 3: Metadata has no field "B"`))))
 }
 
-func TestFilesTogetherMayBeTooLarge(t *testing.T) {
+func TestRenderTotalTooLarge(t *testing.T) {
 	t.Parallel()
 	large := "#" + strings.Repeat("x", bootdata.MaxFileBytes-1)
 	_, err := bootdata.Render(bootdata.Templates{UserData: large, VendorData: large, MetaData: large, NetworkConfig: "version: 2"}, bootdata.Data{})
-	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("the rendered files have 3145738 bytes together, more than the 3145728 allowed")))
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("the rendered files have 3145738 bytes in total, the limit is 3145728")))
 }
 
 func FuzzRender(f *testing.F) {

@@ -13,28 +13,27 @@ import (
 	"text/template/parse"
 )
 
-// output is what a template renders to, with the way back: which place of the
-// template each byte comes from. A fault that only shows in the rendered file is
-// then reported where the user can mend it. It also ends a template that writes
-// without end.
+// output collects what a template renders, and maps each byte to its position in the
+// template source. An error in the rendered file is reported at that position. Writing
+// fails after MaxFileBytes.
 type output struct {
 	bytes.Buffer
-	full bool
+	isFull bool
 
 	source   string
-	texts    map[*byte]int // the first byte of each literal text, and where it stands
+	texts    map[*byte]int // position of each literal text by the address of its first byte
 	segments []segment
-	reached  int // the end of the literal text that was written last
+	reached  int // end of the literal text that was written last
 }
 
-// segment is a piece of the output that comes from one place: literal text byte
-// by byte, a value all from its action.
+// segment is a part of the output that comes from one position in the source. Bytes of a
+// literal text are mapped one to one, all bytes of a value to its action.
 type segment struct {
 	from, source int
 	literal      bool
 }
 
-// newOutput prepares for executing a parsed template.
+// newOutput returns the output for executing a parsed template.
 func newOutput(tmpl *template.Template, source string) *output {
 	o := &output{source: source, texts: map[*byte]int{}}
 	for _, t := range tmpl.Templates() {
@@ -45,8 +44,8 @@ func newOutput(tmpl *template.Template, source string) *output {
 	return o
 }
 
-// collect notes the literal texts. text/template hands each to the writer as the
-// very slice that the parser made, so its first byte's address tells which it is.
+// collect records the literal texts. text/template writes each as the slice of the
+// parser, so the address of its first byte identifies it.
 func (o *output) collect(list *parse.ListNode) {
 	if list == nil {
 		return
@@ -73,30 +72,30 @@ func (o *output) collect(list *parse.ListNode) {
 // Write implements io.Writer for text/template.
 func (o *output) Write(p []byte) (int, error) {
 	if o.Len()+len(p) > MaxFileBytes {
-		o.full = true
+		o.isFull = true
 		return 0, errors.New("too large")
 	}
 	if len(p) > 0 {
-		o.note(p)
+		o.addSegment(p)
 	}
 	return o.Buffer.Write(p)
 }
 
-func (o *output) note(p []byte) {
-	if place, ok := o.texts[&p[0]]; ok {
-		o.segments = append(o.segments, segment{from: o.Len(), source: place, literal: true})
-		o.reached = place + len(p)
+func (o *output) addSegment(p []byte) {
+	if position, ok := o.texts[&p[0]]; ok {
+		o.segments = append(o.segments, segment{from: o.Len(), source: position, literal: true})
+		o.reached = position + len(p)
 		return
 	}
-	place := o.reached
-	if i := strings.Index(o.source[place:], "{{"); i >= 0 {
-		place += i
+	position := o.reached
+	if i := strings.Index(o.source[position:], "{{"); i >= 0 {
+		position += i
 	}
-	o.segments = append(o.segments, segment{from: o.Len(), source: place})
+	o.segments = append(o.segments, segment{from: o.Len(), source: position})
 }
 
-// origin translates a place in the rendered file, counted from 1, into the place
-// in the template that it comes from. Without a column the line's first word counts.
+// origin returns the position in the template for a position in the rendered file, both
+// from 1. With column 0 it returns the line of the first word.
 func (o *output) origin(line, column int) (int, int) {
 	if line < 1 {
 		return 0, 0
@@ -108,17 +107,17 @@ func (o *output) origin(line, column int) (int, int) {
 		rest := rendered[start:]
 		offset += len(rest) - len(bytes.TrimLeft(rest, " \t"))
 	}
-	// The last segment that begins at or before it.
+	// The last segment that begins at or before the offset.
 	i := sort.Search(len(o.segments), func(i int) bool { return o.segments[i].from > offset }) - 1
 	if i < 0 {
 		return line, column
 	}
 	s := o.segments[i]
-	place := s.source
+	position := s.source
 	if s.literal {
-		place += offset - s.from
+		position += offset - s.from
 	}
-	before := o.source[:min(place, len(o.source))]
+	before := o.source[:min(position, len(o.source))]
 	outLine := strings.Count(before, "\n") + 1
 	if column == 0 {
 		return outLine, 0
@@ -126,7 +125,7 @@ func (o *output) origin(line, column int) (int, int) {
 	return outLine, len(before) - strings.LastIndexByte(before, '\n')
 }
 
-// lineStart is the offset of a line, or the end if there are not so many.
+// lineStart returns the offset of a line, or the length of the text if it has fewer.
 func lineStart(text []byte, line int) int {
 	offset := 0
 	for range line - 1 {

@@ -23,23 +23,24 @@ import (
 )
 
 const (
-	// TokenNamespace is where the API server looks for bootstrap tokens.
+	// TokenNamespace is the namespace of bootstrap tokens.
 	TokenNamespace = metav1.NamespaceSystem
-	// TokenGroup is the group that a VM is in while it holds a token. The chart
-	// lets it ask for a kubelet's client certificate, and nothing else.
+	// TokenGroup is the group of a VM that authenticates with a token. The chart only
+	// allows it to request the client certificate of a kubelet.
 	TokenGroup = "system:bootstrappers:karpenter:proxmox"
-	// DefaultTokenTTL leaves room for a slow clone, boot and join.
+	// DefaultTokenTTL allows for a slow clone, boot and join.
 	DefaultTokenTTL = time.Hour
 
-	// TokenLabel marks the Secrets that are ours.
+	// TokenLabel is the label of Secrets that Tokens created.
 	TokenLabel = "karpenter.proxmox.sinextra.dev/bootstrap-token"
-	// TokenClaimUIDLabel holds the UID of the claim that the token is for.
+	// TokenClaimUIDLabel contains the UID of the Claim.
 	TokenClaimUIDLabel = "karpenter.proxmox.sinextra.dev/nodeclaim-uid"
-	// TokenClaimAnnotation holds the claim's name, which may be too long for a label.
+	// TokenClaimAnnotation contains the name of the Claim, which may be too long for a
+	// label.
 	TokenClaimAnnotation = "karpenter.proxmox.sinextra.dev/nodeclaim"
 )
 
-// The keys of a bootstrap token Secret, and the form of its name.
+// Keys of a bootstrap token Secret, and the format of its name and values.
 const (
 	tokenNamePrefix   = "bootstrap-token-"
 	tokenKeyID        = "token-id"
@@ -51,51 +52,50 @@ const (
 	tokenAlphabet     = "abcdefghijklmnopqrstuvwxyz0123456789"
 	tokenIDLength     = 6
 	tokenSecretLength = 16
-	// tokenCandidates is how many ids are tried. One in two billion collides.
+	// tokenCandidates is how many IDs are tried. One in two billion collides.
 	tokenCandidates = 8
 )
 
-// Claim is whom a token is for.
+// Claim identifies the NodeClaim of a token.
 type Claim struct {
 	Name string
 	UID  types.UID
 }
 
-// Token lets one VM ask for its kubelet's certificate, for a while.
+// Token allows one VM to request the certificate of its kubelet until it expires.
 type Token struct {
 	ID, Secret string
 	Claim      Claim
 	Expires    time.Time
 }
 
-// Value is what a kubelet presents: id.secret. There is no String method, so
-// that a token that slips into a log line is at least seen in review.
+// Value returns the token as id.secret. There is no String method, so logging a token is
+// visible in a review.
 func (t Token) Value() string { return t.ID + "." + t.Secret }
 
-// Tokens issues and revokes join tokens: one per claim, kept as a bootstrap
-// token Secret. What it knows is what the API server stores, so a controller
-// that crashed goes on with the same token.
+// Tokens issues and revokes join tokens: one per Claim, stored as a bootstrap token
+// Secret. All state is in the API server, so a restarted controller uses the same token.
 //
-// Client must read past the cache. A cached one would hold every Secret of
-// kube-system in memory, and would miss a token that was just made.
+// Client must not read from a cache. It would keep every Secret of kube-system in memory,
+// and would miss a token that was just created.
 type Tokens struct {
 	Client client.Client
-	// TTL is how long a token lives; zero means DefaultTokenTTL.
+	// TTL is the lifetime of a token; zero means DefaultTokenTTL.
 	TTL time.Duration
-	// Clock is the wall clock when nil.
+	// Clock is the wall clock if nil.
 	Clock clock.PassiveClock
 }
 
-// Issue returns the claim's token, and makes it if there is none. A token past
-// half its life is prolonged and keeps its secret, so that boot data which was
-// already made stays good.
+// Issue returns the token of a Claim and creates it if there is none. It extends a token
+// that is past half of its lifetime and keeps its secret, so existing boot data stays
+// valid. It fails if the Claim has no UID or the API server cannot be used.
 func (t *Tokens) Issue(ctx context.Context, claim Claim) (Token, error) {
 	if claim.UID == "" {
-		return Token{}, fmt.Errorf("issuing a join token, claim %q has no UID", claim.Name)
+		return Token{}, fmt.Errorf("issuing a join token: claim %q has no UID", claim.Name)
 	}
-	owned, err := t.secrets(ctx, client.MatchingLabels{TokenLabel: "true", TokenClaimUIDLabel: string(claim.UID)})
+	owned, err := t.listSecrets(ctx, client.MatchingLabels{TokenLabel: "true", TokenClaimUIDLabel: string(claim.UID)})
 	if err != nil {
-		return Token{}, fmt.Errorf("looking for the join token of claim %s, %w", claim.Name, err)
+		return Token{}, fmt.Errorf("listing the join token of claim %s: %w", claim.Name, err)
 	}
 	if len(owned) > 0 {
 		return t.renew(ctx, &owned[0])
@@ -107,54 +107,54 @@ func (t *Tokens) Issue(ctx context.Context, claim Claim) (Token, error) {
 		}
 		err = t.Client.Create(ctx, secret)
 		if apierrors.IsAlreadyExists(err) {
-			// Somebody else's token has this id: we listed ours a moment ago. Should
-			// it be ours after all, made in between, the next call finds it.
+			// Either a token of another user has this ID, or ours was created after the
+			// list.
 			existing := &corev1.Secret{}
-			if err := t.Client.Get(ctx, client.ObjectKeyFromObject(secret), existing); err == nil && ownedBy(existing, claim.UID) {
+			if err := t.Client.Get(ctx, client.ObjectKeyFromObject(secret), existing); err == nil && isOwnedBy(existing, claim.UID) {
 				return t.renew(ctx, existing)
 			}
 			continue
 		}
 		if err != nil {
-			return Token{}, fmt.Errorf("creating the join token of claim %s, %w", claim.Name, err)
+			return Token{}, fmt.Errorf("creating the join token of claim %s: %w", claim.Name, err)
 		}
-		return tokenOf(secret)
+		return parseToken(secret)
 	}
-	return Token{}, fmt.Errorf("creating the join token of claim %s, %d ids are taken by Secrets %s* in %s that are not ours", claim.Name, tokenCandidates, tokenNamePrefix, TokenNamespace)
+	return Token{}, fmt.Errorf("creating the join token of claim %s: %d IDs are taken by other Secrets %s* in %s", claim.Name, tokenCandidates, tokenNamePrefix, TokenNamespace)
 }
 
-// Revoke deletes the claim's token. It is no error if there is none.
+// Revoke deletes the token of a Claim, if there is one.
 func (t *Tokens) Revoke(ctx context.Context, claimUID types.UID) error {
 	if claimUID == "" {
-		return errors.New("revoking a join token, the claim's UID is empty")
+		return errors.New("revoking a join token: the UID of the claim is empty")
 	}
-	owned, err := t.secrets(ctx, client.MatchingLabels{TokenLabel: "true", TokenClaimUIDLabel: string(claimUID)})
+	owned, err := t.listSecrets(ctx, client.MatchingLabels{TokenLabel: "true", TokenClaimUIDLabel: string(claimUID)})
 	if err != nil {
-		return fmt.Errorf("looking for the join token of claim UID %s, %w", claimUID, err)
+		return fmt.Errorf("listing the join token of claim UID %s: %w", claimUID, err)
 	}
 	var errs []error
 	for i := range owned {
-		// The precondition keeps us from a Secret that took the name meanwhile.
+		// The precondition protects a Secret that was created with the same name meanwhile.
 		err := t.Client.Delete(ctx, &owned[i], client.Preconditions{UID: &owned[i].UID})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			errs = append(errs, fmt.Errorf("deleting join token Secret %s, %w", owned[i].Name, err))
+			errs = append(errs, fmt.Errorf("deleting join token Secret %s: %w", owned[i].Name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// ListOwned lists the tokens of all claims, for a collector of those whose claim
-// is gone. Their secrets are left out.
+// ListOwned returns the tokens of all Claims, without their secrets, for garbage
+// collection.
 func (t *Tokens) ListOwned(ctx context.Context) ([]Token, error) {
-	owned, err := t.secrets(ctx, client.MatchingLabels{TokenLabel: "true"})
+	owned, err := t.listSecrets(ctx, client.MatchingLabels{TokenLabel: "true"})
 	if err != nil {
-		return nil, fmt.Errorf("listing join tokens, %w", err)
+		return nil, fmt.Errorf("listing join tokens: %w", err)
 	}
 	tokens := make([]Token, 0, len(owned))
 	for i := range owned {
-		token, err := tokenOf(&owned[i])
+		token, err := parseToken(&owned[i])
 		if err != nil {
-			// Somebody spoiled it. It is ours all the same and has to be collected.
+			// A user made it invalid. It is still ours and must be garbage collected.
 			token = Token{ID: strings.TrimPrefix(owned[i].Name, tokenNamePrefix), Claim: claimOf(&owned[i])}
 		}
 		token.Secret = ""
@@ -163,9 +163,9 @@ func (t *Tokens) ListOwned(ctx context.Context) ([]Token, error) {
 	return tokens, nil
 }
 
-// renew gives a token that is past half its life a whole one.
+// renew extends a token that is past half of its lifetime.
 func (t *Tokens) renew(ctx context.Context, secret *corev1.Secret) (Token, error) {
-	token, err := tokenOf(secret)
+	token, err := parseToken(secret)
 	if err != nil {
 		return Token{}, err
 	}
@@ -174,15 +174,15 @@ func (t *Tokens) renew(ctx context.Context, secret *corev1.Secret) (Token, error
 	}
 	secret.Data[tokenKeyExpires] = t.expiration()
 	if err := t.Client.Update(ctx, secret); err != nil {
-		return Token{}, fmt.Errorf("renewing join token Secret %s, %w", secret.Name, err)
+		return Token{}, fmt.Errorf("renewing join token Secret %s: %w", secret.Name, err)
 	}
-	return tokenOf(secret)
+	return parseToken(secret)
 }
 
 func (t *Tokens) newSecret(claim Claim, attempt int) (*corev1.Secret, error) {
 	random, err := randomSecret()
 	if err != nil {
-		return nil, fmt.Errorf("making a join token, %w", err)
+		return nil, fmt.Errorf("generating a join token: %w", err)
 	}
 	id := tokenID(claim.UID, attempt)
 	return &corev1.Secret{
@@ -204,50 +204,50 @@ func (t *Tokens) newSecret(claim Claim, attempt int) (*corev1.Secret, error) {
 	}, nil
 }
 
-// secrets lists our Secrets with these labels, and checks that they are ours:
-// a label is easily copied along with a Secret.
-func (t *Tokens) secrets(ctx context.Context, labels client.MatchingLabels) ([]corev1.Secret, error) {
+// listSecrets returns the Secrets with these labels that are ours. Labels alone are not
+// sufficient, because users may copy a Secret with its labels.
+func (t *Tokens) listSecrets(ctx context.Context, labels client.MatchingLabels) ([]corev1.Secret, error) {
 	list := &corev1.SecretList{}
 	if err := t.Client.List(ctx, list, client.InNamespace(TokenNamespace), labels); err != nil {
 		return nil, err
 	}
 	owned := list.Items[:0]
 	for _, secret := range list.Items {
-		if isOurs(&secret) {
+		if isOwned(&secret) {
 			owned = append(owned, secret)
 		}
 	}
 	return owned, nil
 }
 
-func isOurs(s *corev1.Secret) bool {
+func isOwned(s *corev1.Secret) bool {
 	return s.Labels[TokenLabel] == "true" && s.Labels[TokenClaimUIDLabel] != "" &&
 		s.Type == corev1.SecretTypeBootstrapToken &&
 		strings.HasPrefix(s.Name, tokenNamePrefix) && string(s.Data[tokenKeyGroups]) == TokenGroup
 }
 
-func ownedBy(s *corev1.Secret, claimUID types.UID) bool {
-	return isOurs(s) && s.Labels[TokenClaimUIDLabel] == string(claimUID)
+func isOwnedBy(s *corev1.Secret, claimUID types.UID) bool {
+	return isOwned(s) && s.Labels[TokenClaimUIDLabel] == string(claimUID)
 }
 
 func claimOf(s *corev1.Secret) Claim {
 	return Claim{Name: s.Annotations[TokenClaimAnnotation], UID: types.UID(s.Labels[TokenClaimUIDLabel])}
 }
 
-func tokenOf(s *corev1.Secret) (Token, error) {
+func parseToken(s *corev1.Secret) (Token, error) {
 	expires, err := time.Parse(time.RFC3339, string(s.Data[tokenKeyExpires]))
 	if err != nil {
-		return Token{}, fmt.Errorf("reading join token Secret %s, key %s is not a time in RFC 3339 form", s.Name, tokenKeyExpires)
+		return Token{}, fmt.Errorf("reading join token Secret %s: key %s is not a time in RFC 3339 format", s.Name, tokenKeyExpires)
 	}
 	token := Token{ID: string(s.Data[tokenKeyID]), Secret: string(s.Data[tokenKeySecret]), Claim: claimOf(s), Expires: expires}
 	if tokenNamePrefix+token.ID != s.Name || len(token.Secret) != tokenSecretLength {
-		return Token{}, fmt.Errorf("reading join token Secret %s, %s or %s does not fit", s.Name, tokenKeyID, tokenKeySecret)
+		return Token{}, fmt.Errorf("reading join token Secret %s: %s or %s is invalid", s.Name, tokenKeyID, tokenKeySecret)
 	}
 	return token, nil
 }
 
-// tokenID derives the id from the claim, so that two controllers that race for
-// one claim make one token.
+// tokenID derives the ID from the Claim, so two concurrent controllers create one token
+// per Claim.
 func tokenID(claimUID types.UID, attempt int) string {
 	sum := sha256.Sum256([]byte("karpenter-provider-proxmox/" + string(claimUID) + "/" + strconv.Itoa(attempt)))
 	n, base := new(big.Int).SetBytes(sum[:]), big.NewInt(int64(len(tokenAlphabet)))

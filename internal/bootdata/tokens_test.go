@@ -37,14 +37,14 @@ func secretsOf(t *testing.T, tokens *bootdata.Tokens) []corev1.Secret {
 
 var claim = bootdata.Claim{Name: "default-x7k2p", UID: "6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b2c"}
 
-func TestATokenIsABootstrapTokenSecret(t *testing.T) {
+func TestIssue(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	tokens, _ := newTokens()
 	token, err := tokens.Issue(t.Context(), claim)
 	g.Expect(err).NotTo(HaveOccurred())
 
-	g.Expect(token.Value()).To(MatchRegexp(`^[a-z0-9]{6}\.[a-z0-9]{16}$`), "the form that the API server accepts")
+	g.Expect(token.Value()).To(MatchRegexp(`^[a-z0-9]{6}\.[a-z0-9]{16}$`), "the format that the API server accepts")
 	g.Expect(token.Expires).To(BeTemporally("==", noon.Add(time.Hour)))
 	secrets := secretsOf(t, tokens)
 	g.Expect(secrets).To(HaveLen(1))
@@ -64,7 +64,7 @@ func TestATokenIsABootstrapTokenSecret(t *testing.T) {
 	}))
 }
 
-func TestIssueAgainGivesTheSameToken(t *testing.T) {
+func TestIssueTwice(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	tokens, clock := newTokens()
@@ -79,13 +79,13 @@ func TestIssueAgainGivesTheSameToken(t *testing.T) {
 		clock.SetTime(noon.Add(later))
 		renewed, err := tokens.Issue(t.Context(), claim)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(renewed.Value()).To(Equal(first.Value()), "boot data that was made with it stays good")
+		g.Expect(renewed.Value()).To(Equal(first.Value()), "existing boot data stays valid")
 		g.Expect(renewed.Expires).To(BeTemporally("==", noon.Add(later+time.Hour)))
 	}
 	g.Expect(secretsOf(t, tokens)).To(HaveLen(1))
 }
 
-func TestClaimsHaveTokensOfTheirOwn(t *testing.T) {
+func TestIssuePerClaim(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	tokens, _ := newTokens()
@@ -97,30 +97,30 @@ func TestClaimsHaveTokensOfTheirOwn(t *testing.T) {
 	g.Expect(second.Secret).NotTo(Equal(first.Secret))
 }
 
-func TestATakenIDIsPassedOver(t *testing.T) {
+func TestIssueIDTaken(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	probe, _ := newTokens()
-	wanted, err := probe.Issue(t.Context(), claim)
+	expected, err := probe.Issue(t.Context(), claim)
 	g.Expect(err).NotTo(HaveOccurred())
 	foreign := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + wanted.ID},
-		Type:       corev1.SecretTypeBootstrapToken, Data: map[string][]byte{"token-id": []byte(wanted.ID)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + expected.ID},
+		Type:       corev1.SecretTypeBootstrapToken, Data: map[string][]byte{"token-id": []byte(expected.ID)},
 	}
 	tokens, _ := newTokens(foreign)
 
 	token, err := tokens.Issue(t.Context(), claim)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(token.ID).NotTo(Equal(wanted.ID))
+	g.Expect(token.ID).NotTo(Equal(expected.ID))
 
-	// Also when the other token goes, ours is found again.
+	// Ours is still found after the other token is deleted.
 	g.Expect(tokens.Client.Delete(t.Context(), foreign)).To(Succeed())
 	again, err := tokens.Issue(t.Context(), claim)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(again).To(Equal(token))
 }
 
-func TestAllIDsTaken(t *testing.T) {
+func TestIssueAllIDsTaken(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	tokens, _ := newTokens()
@@ -131,10 +131,10 @@ func TestAllIDsTaken(t *testing.T) {
 		},
 	})
 	_, err := tokens.Issue(t.Context(), claim)
-	g.Expect(err).To(MatchError(ContainSubstring("8 ids are taken by Secrets bootstrap-token-* in kube-system that are not ours")))
+	g.Expect(err).To(MatchError(ContainSubstring("8 IDs are taken by other Secrets bootstrap-token-* in kube-system")))
 }
 
-func TestRevokeTakesOnlyTheClaimsToken(t *testing.T) {
+func TestRevoke(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -148,7 +148,7 @@ func TestRevokeTakesOnlyTheClaimsToken(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 
 	g.Expect(tokens.Revoke(ctx, claim.UID)).To(Succeed())
-	g.Expect(tokens.Revoke(ctx, claim.UID)).To(Succeed(), "a second time is no error")
+	g.Expect(tokens.Revoke(ctx, claim.UID)).To(Succeed(), "revoking twice is not an error")
 
 	var names []string
 	for _, s := range secretsOf(t, tokens) {
@@ -163,7 +163,7 @@ func TestRevokeTakesOnlyTheClaimsToken(t *testing.T) {
 	g.Expect(owned[0].Secret).To(BeEmpty())
 }
 
-func TestASpoiledTokenIsStillCollected(t *testing.T) {
+func TestListOwnedInvalidToken(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -175,7 +175,7 @@ func TestASpoiledTokenIsStillCollected(t *testing.T) {
 	g.Expect(tokens.Client.Update(ctx, &secret)).To(Succeed())
 
 	_, err = tokens.Issue(ctx, claim)
-	g.Expect(err).To(MatchError(ContainSubstring("key expiration is not a time in RFC 3339 form")))
+	g.Expect(err).To(MatchError(ContainSubstring("key expiration is not a time in RFC 3339 format")))
 	owned, err := tokens.ListOwned(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(owned).To(HaveLen(1))
@@ -184,7 +184,7 @@ func TestASpoiledTokenIsStillCollected(t *testing.T) {
 	g.Expect(secretsOf(t, tokens)).To(BeEmpty())
 }
 
-func TestTokenErrorsNameTheClaim(t *testing.T) {
+func TestTokenErrors(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	broken := errors.New("connection refused")
@@ -199,5 +199,5 @@ func TestTokenErrorsNameTheClaim(t *testing.T) {
 	g.Expect(err).To(MatchError(broken))
 	_, err = tokens.Issue(t.Context(), bootdata.Claim{Name: "x"})
 	g.Expect(err).To(MatchError(ContainSubstring(`claim "x" has no UID`)))
-	g.Expect(tokens.Revoke(t.Context(), "")).NotTo(Succeed(), "an empty UID is nobody's")
+	g.Expect(tokens.Revoke(t.Context(), "")).NotTo(Succeed(), "an empty UID is rejected")
 }

@@ -16,163 +16,165 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// build makes the Template from where an earlier run left off: nothing, an image, a
-// VM, or a Template that the view does not show yet.
-func (t *tending) build(ctx context.Context, h here) (time.Duration, error) {
-	for _, found := range h.made {
-		if !h.place.has(t.wish, found) {
+// build creates the Template. It resumes from what an earlier run created: nothing, an
+// image, a VM, or a Template that the view does not show yet.
+func (r *hostReconciler) build(ctx context.Context, obs observation) (time.Duration, error) {
+	for _, existing := range obs.unfinished {
+		if !obs.location.matches(r.desired, existing) {
 			continue
 		}
-		if found.Config.IsTemplate() {
-			t.memory.doing(t.spot, "made, and soon to be seen")
-			return recheck, nil
+		if existing.Config.IsTemplate() {
+			r.tracker.setStep(r.HostKey, "created, waiting for the next poll")
+			return recheckInterval, nil
 		}
-		return t.finish(ctx, h.place, found)
+		return r.finishTemplate(ctx, obs.location, existing)
 	}
-	busy, err := t.creating(ctx)
+	busy, err := r.isCreating(ctx)
 	if err != nil {
-		return 0, explain(err, h.place, "looking for tasks", "")
+		return 0, explain(err, obs.location, "listing tasks", "")
 	}
 	if busy {
-		t.memory.doing(t.spot, "a VM is being created on the host, which may be this template")
-		return recheck, nil
+		r.tracker.setStep(r.HostKey, "waiting for a VM creation on the host that may be this template")
+		return recheckInterval, nil
 	}
-	if h.leftover != 0 {
-		t.note(stranded(h.leftover))
+	if obs.staleLock != 0 {
+		r.setWarning(staleLockMessage(obs.staleLock))
 	}
-	volume, err := t.ensureImage(ctx, h.place)
+	volume, err := r.ensureImage(ctx, obs.location)
 	if err != nil {
 		return 0, err
 	}
-	found, err := t.create(ctx, h.place, volume)
+	existing, err := r.createVM(ctx, obs.location, volume)
 	if err != nil {
 		return 0, err
 	}
-	return t.finish(ctx, h.place, found)
+	return r.finishTemplate(ctx, obs.location, existing)
 }
 
-// stranded says what to do about a VM that a dead create left locked.
-func stranded(vmid int) string {
-	return fmt.Sprintf("VM %d is locked (create) by a task that no longer runs, as a crash leaves it; after making sure that nobody needs it, run there as root: qm unlock %d && qm destroy %d",
+// staleLockMessage describes what to do about a VM that an interrupted create left
+// locked.
+func staleLockMessage(vmid int) string {
+	return fmt.Sprintf("VM %d is locked (create) by a task that no longer runs; if the VM is not needed, run on the host as root: qm unlock %d && qm destroy %d",
 		vmid, vmid, vmid)
 }
 
-func (t *tending) note(text string) {
-	t.memory.update(t.spot, func(s *state) { s.note = text })
+func (r *hostReconciler) setWarning(text string) {
+	r.tracker.update(r.HostKey, func(s *hostState) { s.warning = text })
 }
 
-// creating tells whether a VM with one of our VMIDs is being created on the Host. It
-// says nothing about itself before it is complete, and may be ours.
-func (t *tending) creating(ctx context.Context) (bool, error) {
-	tasks, err := t.client.RunningTasks(ctx, t.host, "qmcreate")
+// isCreating reports whether a VM in the VMID range of Templates is being created on
+// the Host. Its ownership mark is not readable before the task ends, so it may be ours.
+func (r *hostReconciler) isCreating(ctx context.Context) (bool, error) {
+	tasks, err := r.client.RunningTasks(ctx, r.Host, "qmcreate")
 	if err != nil {
 		return false, err
 	}
-	within := t.Settings.VMIDs
+	vmids := r.settings.VMIDs
 	return slices.ContainsFunc(tasks, func(task proxmox.TaskStatus) bool {
 		vmid, err := strconv.Atoi(task.ID)
-		return err == nil && vmid >= within.From && vmid <= within.To && !t.vmids.others(vmid, t.spot)
+		return err == nil && vmid >= vmids.From && vmid <= vmids.To && !r.vmids.isAllocatedElsewhere(vmid, r.HostKey)
 	}), nil
 }
 
-// vmidTries bounds how often a VMID may turn out to be taken.
-const vmidTries = 20
+// maxVMIDAttempts limits how many VMIDs are tried when Proxmox reports them as taken.
+const maxVMIDAttempts = 20
 
-// create makes a VM with the image as its disk.
-func (t *tending) create(ctx context.Context, place Location, volume string) (Existing, error) {
-	for range vmidTries {
-		vmid, err := t.vmids.pick(t.Inventory.View(), t.spot)
+// createVM creates a VM with the image as its disk.
+func (r *hostReconciler) createVM(ctx context.Context, location Location, volume string) (Existing, error) {
+	for range maxVMIDAttempts {
+		vmid, err := r.vmids.allocate(r.inventory.View(), r.HostKey)
 		if err != nil {
 			return Existing{}, err
 		}
-		mark := t.mark(vmid)
-		if len(t.wish.Spec.Tags) == 0 {
-			mark.Settings = t.wish.Settings // nothing is left to write
+		mark := r.newMark(vmid)
+		if len(r.desired.Spec.Tags) == 0 {
+			mark.Settings = r.desired.Settings // the create request writes all of them
 		}
-		t.memory.doing(t.spot, fmt.Sprintf("importing the image to storage %s", place.Storage))
-		task, err := t.client.CreateVM(ctx, proxmox.CreateRequest{
-			Host: t.host, VMID: vmid, Pool: t.wish.Spec.ResourcePool, Options: creation(t.wish, place, volume, mark),
+		r.tracker.setStep(r.HostKey, fmt.Sprintf("importing the image to storage %s", location.Storage))
+		task, err := r.client.CreateVM(ctx, proxmox.CreateRequest{
+			Host: r.Host, VMID: vmid, Pool: r.desired.Spec.ResourcePool, Options: createOptions(r.desired, location, volume, mark),
 		})
 		if errors.Is(err, proxmox.ErrExists) {
-			continue // somebody was quicker
+			continue // another client took the VMID
 		}
 		if err == nil {
-			err = t.wait(ctx, t.client, task, t.key(place.Storage))
+			err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
 		}
 		if err != nil {
-			return Existing{}, explain(err, place, fmt.Sprintf("creating VM %d", vmid), place.Storage)
+			return Existing{}, explain(err, location, fmt.Sprintf("creating VM %d", vmid), location.Storage)
 		}
-		config, err := t.client.VMConfig(ctx, t.host, vmid)
+		config, err := r.client.VMConfig(ctx, r.Host, vmid)
 		if err != nil {
-			return Existing{}, explain(err, place, fmt.Sprintf("reading VM %d", vmid), "")
+			return Existing{}, explain(err, location, fmt.Sprintf("reading VM %d", vmid), "")
 		}
-		return Existing{Region: t.region, Host: t.host, VMID: vmid, Mark: mark, Config: config}, nil
+		return Existing{Region: r.Region, Host: r.Host, VMID: vmid, Mark: mark, Config: config}, nil
 	}
-	return Existing{}, fmt.Errorf("creating the VM: %d VMIDs in a row were taken by others", vmidTries)
+	return Existing{}, fmt.Errorf("creating the VM: %d VMIDs in a row were taken by other guests", maxVMIDAttempts)
 }
 
-func (t *tending) mark(vmid int) ownership.Mark {
+func (r *hostReconciler) newMark(vmid int) ownership.Mark {
 	return ownership.Mark{
-		VMID: vmid, KubeCluster: t.KubeCluster, Name: t.wish.Name, TemplateUID: t.wish.UID, Generation: t.wish.Hash,
-		Hash: t.wish.Hash, HashVersion: v1alpha1.HashVersion, Pool: t.wish.Spec.ResourcePool,
+		VMID: vmid, KubeCluster: r.kubeCluster, Name: r.desired.Name, TemplateUID: r.desired.UID, Generation: r.desired.Hash,
+		Hash: r.desired.Hash, HashVersion: v1alpha1.HashVersion, Pool: r.desired.Spec.ResourcePool,
 	}
 }
 
-// finish turns a VM into the Template that was asked for.
-func (t *tending) finish(ctx context.Context, place Location, found Existing) (time.Duration, error) {
-	if lock := found.Config.Lock(); lock != "" {
-		t.memory.doing(t.spot, fmt.Sprintf("VM %d is locked (%s)", found.VMID, lock))
-		return recheck, nil
+// finishTemplate writes the settings of a VM and converts it to a Template.
+func (r *hostReconciler) finishTemplate(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
+	if lock := existing.Config.Lock(); lock != "" {
+		r.tracker.setStep(r.HostKey, fmt.Sprintf("VM %d is locked (%s)", existing.VMID, lock))
+		return recheckInterval, nil
 	}
-	if err := t.settle(ctx, place, found); err != nil {
+	if err := r.updateInPlace(ctx, location, existing); err != nil {
 		return 0, err
 	}
-	t.memory.doing(t.spot, "converting to a template")
-	task, err := t.client.ConvertToTemplate(ctx, t.host, found.VMID)
+	r.tracker.setStep(r.HostKey, "converting to a template")
+	task, err := r.client.ConvertToTemplate(ctx, r.Host, existing.VMID)
 	if err == nil {
-		err = t.wait(ctx, t.client, task, t.key(place.Storage))
+		err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
 	}
 	if err != nil {
-		// An earlier run's conversion may have been at work.
-		if config, readErr := t.client.VMConfig(ctx, t.host, found.VMID); readErr != nil || !config.IsTemplate() {
-			return 0, explain(err, place, fmt.Sprintf("converting VM %d to a template", found.VMID), place.Storage)
+		// A conversion that an earlier run started may have ended meanwhile.
+		if config, readErr := r.client.VMConfig(ctx, r.Host, existing.VMID); readErr != nil || !config.IsTemplate() {
+			return 0, explain(err, location, fmt.Sprintf("converting VM %d to a template", existing.VMID), location.Storage)
 		}
 	}
-	t.memory.sweepSoon()
-	return recheck, t.Inventory.Refresh(ctx, t.region)
+	r.tracker.requestSweep()
+	return recheckInterval, r.inventory.Refresh(ctx, r.Region)
 }
 
-// settle writes what follows the spec in place, once the VM is known to be ours.
-func (t *tending) settle(ctx context.Context, place Location, found Existing) error {
-	if t.written(t.wish, found) {
+// updateInPlace writes the settings that are updated in place, after verifying that the
+// VM is still ours.
+func (r *hostReconciler) updateInPlace(ctx context.Context, location Location, existing Existing) error {
+	if r.isWritten(r.desired, existing) {
 		return nil
 	}
-	config, err := t.client.VMConfig(ctx, t.host, found.VMID)
+	config, err := r.client.VMConfig(ctx, r.Host, existing.VMID)
 	if err != nil {
-		return explain(err, place, fmt.Sprintf("reading template %d", found.VMID), "")
+		return explain(err, location, fmt.Sprintf("reading template %d", existing.VMID), "")
 	}
-	mark, ok := ownership.Read(config.Description())
-	if !ok || mark.Newer() || mark.TemplateUID != found.Mark.TemplateUID || mark.VMID != found.VMID || mark.KubeCluster != t.KubeCluster {
-		return nil // it was taken from us since the view was made, which will show that
+	mark, owned := readOwnedMark(r.kubeCluster, r.UID, existing.VMID, config)
+	if !owned {
+		return nil // no longer ours, as the next view shows
 	}
-	if mark.Settings != t.wish.Settings || mark.Hash != t.wish.Hash {
-		if err := t.write(ctx, place, found, config, mark); err != nil {
-			return explain(err, place, fmt.Sprintf("writing the settings of template %d", found.VMID), "")
+	if mark.Settings != r.desired.Settings || mark.Hash != r.desired.Hash {
+		if err := r.writeSettings(ctx, location, existing, config, mark); err != nil {
+			return explain(err, location, fmt.Sprintf("writing the settings of template %d", existing.VMID), "")
 		}
 	}
-	t.memory.wrote(found.Zone(), t.wish.Settings+"/"+t.wish.Hash)
+	r.tracker.recordWritten(existing.Zone(), r.desired.Settings+"/"+r.desired.Hash)
 	return nil
 }
 
-func (t *tending) write(ctx context.Context, place Location, found Existing, config proxmox.VMConfig, mark ownership.Mark) error {
-	if pool := t.wish.Spec.ResourcePool; mark.Pool != pool {
-		if err := t.client.MoveToPool(ctx, found.VMID, mark.Pool, pool); err != nil {
+func (r *hostReconciler) writeSettings(ctx context.Context, location Location, existing Existing, config proxmox.VMConfig, mark ownership.Mark) error {
+	if pool := r.desired.Spec.ResourcePool; mark.Pool != pool {
+		if err := r.client.MoveToPool(ctx, existing.VMID, mark.Pool, pool); err != nil {
 			return err
 		}
 	}
-	// The generation stays: it names what the disk was made of.
+	// The generation is kept: it identifies the image of the disk.
 	generation := mark.Generation
-	mark = t.mark(found.VMID)
-	mark.Settings, mark.Generation = t.wish.Settings, generation
-	return t.client.UpdateVM(ctx, t.host, found.VMID, change(t.wish, place, config, mark))
+	mark = r.newMark(existing.VMID)
+	mark.Settings, mark.Generation = r.desired.Settings, generation
+	return r.client.UpdateVM(ctx, r.Host, existing.VMID, newConfigChange(r.desired, location, config, mark))
 }

@@ -15,36 +15,36 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// clearParallel bounds how many Hosts are asked at once.
-const clearParallel = 8
+// cleanupParallelism is how many Hosts are checked concurrently.
+const cleanupParallelism = 8
 
-// Cleared asks every Host whether something of a deleted ProxmoxTemplate is still on
-// its way there, which no view shows, and removes its images. What it answers is
-// still to go.
-func (p *Provider) Cleanup(ctx context.Context, w Desired, around Usage) ([]string, error) {
-	if err := p.Inventory.RefreshAll(ctx); err != nil {
-		return nil, fmt.Errorf("looking for what is left of template %s, %w", w.Name, err)
+// Cleanup checks every Host for operations of a deleted ProxmoxTemplate that are still
+// in progress, which no view shows, and deletes its images. It returns what is still to
+// be removed.
+func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage Usage) ([]string, error) {
+	if err := p.inventory.RefreshAll(ctx); err != nil {
+		return nil, fmt.Errorf("polling for remaining objects of template %s: %w", desired.Name, err)
 	}
-	if remains := p.Remaining(w); len(remains) > 0 {
+	if remains := p.Remaining(desired); len(remains) > 0 {
 		return remains, nil
 	}
-	p.memory.sweepSoon()
-	view := p.Inventory.View()
-	var spots []HostKey
+	p.tracker.requestSweep()
+	view := p.inventory.View()
+	var keys []HostKey
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
 		for _, host := range slices.Sorted(maps.Keys(view.Snapshots[region].Hosts)) {
 			if view.Snapshots[region].Hosts[host].Online {
-				spots = append(spots, HostKey{UID: w.UID, Region: region, Host: host})
+				keys = append(keys, HostKey{UID: desired.UID, Region: region, Host: host})
 			}
 		}
 	}
-	remains := make([]string, len(spots))
+	remains := make([]string, len(keys))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(clearParallel)
-	for n, spot := range spots {
+	group.SetLimit(cleanupParallelism)
+	for n, key := range keys {
 		group.Go(func() error {
 			var err error
-			remains[n], err = p.clear(ctx, w, spot, around)
+			remains[n], err = p.cleanupHost(ctx, desired, key, usage)
 			return err
 		})
 	}
@@ -54,44 +54,44 @@ func (p *Provider) Cleanup(ctx context.Context, w Desired, around Usage) ([]stri
 	return slices.DeleteFunc(remains, func(s string) bool { return s == "" }), nil
 }
 
-// clear looks at one Host.
-func (p *Provider) clear(ctx context.Context, w Desired, spot HostKey, around Usage) (string, error) {
-	client, err := p.client(spot.Region)
+// cleanupHost checks one Host. It returns what is still to be removed there, or "".
+func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey, usage Usage) (string, error) {
+	client, err := p.client(key.Region)
 	if err != nil {
 		return "", err
 	}
-	t := &tending{Provider: p, wish: w, region: spot.Region, host: spot.Host, client: client, around: around, spot: spot}
-	h, err := t.look(ctx, true)
+	r := &hostReconciler{Provider: p, HostKey: key, desired: desired, client: client, usage: usage}
+	obs, err := r.observe(ctx, true)
 	if err != nil {
 		return "", err
 	}
-	name := p.name(spot.Region, spot.Host)
-	if len(h.made) > 0 {
-		return fmt.Sprintf("%s: VM %d", name, h.made[0].VMID), nil
+	name := p.displayName(key.Region, key.Host)
+	if len(obs.unfinished) > 0 {
+		return fmt.Sprintf("%s: VM %d", name, obs.unfinished[0].VMID), nil
 	}
-	if busy, err := t.creating(ctx); busy || err != nil {
-		return name + ": a VM that is being created may be this template", err
+	if busy, err := r.isCreating(ctx); busy || err != nil {
+		return name + ": a VM creation in progress may be this template", err
 	}
-	if image, err := ImageOf(w.Spec.SourceImage, p.KubeCluster); err == nil {
-		task, err := t.downloading(ctx, []string{spot.Host}, image)
+	if image, err := NewImage(desired.Spec.SourceImage, p.kubeCluster); err == nil {
+		task, err := r.runningDownload(ctx, []string{key.Host}, image)
 		if err != nil {
 			return "", err
 		}
-		if task != "" && !t.sharedImage(image) {
-			err := p.Clients[spot.Region].CancelTask(ctx, task)
+		if task != "" && !r.isImageShared(image) {
+			err := p.clients[key.Region].CancelTask(ctx, task)
 			if errors.Is(err, proxmox.ErrNotFound) {
 				err = nil
 			}
-			return name + ": its image is still being downloaded", err
+			return name + ": the image download is still in progress", err
 		}
 	}
-	return "", t.sweep(ctx, h)
+	return "", r.deleteUnusedImages(ctx, obs)
 }
 
-// sharedImage tells whether another ProxmoxTemplate asks for the image too.
-func (t *tending) sharedImage(image Image) bool {
-	return slices.ContainsFunc(t.around.Desired, func(other Desired) bool {
-		theirs, err := ImageOf(other.Spec.SourceImage, t.KubeCluster)
-		return err == nil && !other.Deleted && other.UID != t.wish.UID && theirs.Key == image.Key
+// isImageShared reports whether another ProxmoxTemplate uses the image.
+func (r *hostReconciler) isImageShared(image Image) bool {
+	return slices.ContainsFunc(r.usage.Desired, func(other Desired) bool {
+		otherImage, err := NewImage(other.Spec.SourceImage, r.kubeCluster)
+		return err == nil && !other.Deleted && other.UID != r.desired.UID && otherImage.Key == image.Key
 	})
 }

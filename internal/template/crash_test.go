@@ -16,13 +16,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// steps are the calls at which a process can die. Looks at a task that runs are all
-// alike, and so are those between which nothing was changed: one of each is enough.
-func (w *world) steps(work func()) (calls []pvesim.Request, at []int) {
-	w.t.Helper()
-	w.sim.ResetRequests()
+// recordCalls returns the calls of work, and the indexes of those to crash at: one poll
+// per task and, between two changes, one of each read.
+func (e *env) recordCalls(work func()) (calls []pvesim.Request, at []int) {
+	e.t.Helper()
+	e.sim.ResetRequests()
 	work()
-	calls = w.sim.Requests()
+	calls = e.sim.Requests()
 	seen := map[string]bool{}
 	for n, call := range calls {
 		name := call.Method + " " + call.Path
@@ -30,7 +30,7 @@ func (w *world) steps(work func()) (calls []pvesim.Request, at []int) {
 			continue
 		}
 		if call.Method == http.MethodGet && n > 0 && calls[n-1].Method == http.MethodGet && seen[name] {
-			continue // nothing happened since it was looked at
+			continue // nothing changed since the previous read
 		}
 		seen[name] = true
 		at = append(at, n)
@@ -38,15 +38,15 @@ func (w *world) steps(work func()) (calls []pvesim.Request, at []int) {
 	return calls, at
 }
 
-// everyDeath runs a test for every moment at which the work can end.
-func everyDeath(t *testing.T, calls []pvesim.Request, at []int, run func(t *testing.T, n int, after bool)) {
+// atEveryCall runs a subtest for a crash before and after every call.
+func atEveryCall(t *testing.T, calls []pvesim.Request, at []int, run func(t *testing.T, n int, after bool)) {
 	t.Helper()
 	for _, n := range at {
 		for when, after := range map[string]bool{"before": false, "after": true} {
 			if after && calls[n].Method == http.MethodGet {
-				continue // a look changes nothing
+				continue // reads change nothing
 			}
-			t.Run(fmt.Sprintf("%s call %d, %s %s", when, n+1, calls[n].Method, calls[n].Template), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s_call_%d_%s_%s", when, n+1, calls[n].Method, calls[n].Template), func(t *testing.T) {
 				t.Parallel()
 				run(t, n, after)
 			})
@@ -54,60 +54,58 @@ func everyDeath(t *testing.T, calls []pvesim.Request, at []int, run func(t *test
 	}
 }
 
-// full is a template with all that takes a step of its own.
-func full(w *world) {
-	w.edit(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Tags, s.ResourcePool = []string{"karpenter"}, "karpenter" })
+// withTagsAndPool sets the options that need their own request.
+func withTagsAndPool(e *env) {
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Tags, s.ResourcePool = []string{"karpenter"}, "karpenter" })
 }
 
-// Whatever the moment at which the controller dies while it makes a template, the next
-// one ends with exactly one, and with nothing beside it.
-func TestTheMakingSurvivesDeathAtEveryCall(t *testing.T) {
+// A build that crashes at any call is completed by the next process, without orphans.
+func TestBuildCrash(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, withEverything("8.4"))
-	full(w)
-	p := w.process()
-	calls, at := w.steps(func() { w.Expect(p.tend(t.Context(), "pve1")).To(Succeed()) })
-	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
-		w := newWorld(t, 1, withEverything("8.4"))
-		full(w)
-		_ = w.process().tend(testenv.DieAt(w.t, w.sim, n, after), "pve1")
-		w.sim.ClearFaults()
-		next := w.process()
-		zone := next.tended().Zones[0]
-		guests, images, disks := w.made()
-		w.Expect(guests).To(HaveLen(1), "one template")
-		w.Expect(images).To(HaveLen(1))
-		w.Expect(disks).To(HaveLen(2), "its disk and its cloud-init drive")
-		w.Expect(w.config("pve1", zone.VMID).Options).To(HaveKeyWithValue("tags", "karpenter"))
-		next.removed()
-		w.Expect(w.holdings()).To(Equal(w.before), "nothing is left")
+	e := newEnv(t, 1, withAllResources("8.4"))
+	withTagsAndPool(e)
+	p := e.process()
+	calls, at := e.recordCalls(func() { e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed()) })
+	atEveryCall(t, calls, at, func(t *testing.T, n int, after bool) {
+		e := newEnv(t, 1, withAllResources("8.4"))
+		withTagsAndPool(e)
+		_ = e.process().reconcile(testenv.DieAt(e.t, e.sim, n, after), "pve1")
+		e.sim.ClearFaults()
+		next := e.process()
+		zone := next.reconcileUntilComplete().Zones[0]
+		guests, images, disks := e.createdObjects()
+		e.Expect(guests).To(HaveLen(1), "one template")
+		e.Expect(images).To(HaveLen(1))
+		e.Expect(disks).To(HaveLen(2), "its disk and its cloud-init drive")
+		e.Expect(e.config("pve1", zone.VMID).Options).To(HaveKeyWithValue("tags", "karpenter"))
+		next.deleteUntilGone()
+		e.Expect(e.listObjects()).To(Equal(e.initial), "no orphans")
 	})
 }
 
-// Who deletes or changes a template after its controller died in the making finds
-// nothing left of it.
-func TestAMakingThatDiedLeavesNothingWhenItIsNotWantedAnyMore(t *testing.T) {
+// A build that crashed leaves no orphans when the object is then deleted or changed.
+func TestBuildCrashThenSuperseded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, withEverything("8.4"))
-	full(w)
-	p := w.process()
-	calls, at := w.steps(func() { w.Expect(p.tend(t.Context(), "pve1")).To(Succeed()) })
-	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
-		w := newWorld(t, 1, withEverything("8.4"))
-		full(w)
-		_ = w.process().tend(testenv.DieAt(w.t, w.sim, n, after), "pve1")
-		w.sim.ClearFaults()
+	e := newEnv(t, 1, withAllResources("8.4"))
+	withTagsAndPool(e)
+	p := e.process()
+	calls, at := e.recordCalls(func() { e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed()) })
+	atEveryCall(t, calls, at, func(t *testing.T, n int, after bool) {
+		e := newEnv(t, 1, withAllResources("8.4"))
+		withTagsAndPool(e)
+		_ = e.process().reconcile(testenv.DieAt(e.t, e.sim, n, after), "pve1")
+		e.sim.ClearFaults()
 		if n%2 == 0 {
-			w.process().removed()
-			w.Expect(w.holdings()).To(Equal(w.before))
+			e.process().deleteUntilGone()
+			e.Expect(e.listObjects()).To(Equal(e.initial))
 			return
 		}
-		w.edit(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = w.images.URL + "/other.img" })
-		next := w.process()
-		next.tended()
-		w.Eventually(func(g Gomega) {
-			g.Expect(next.tend(t.Context(), "pve1")).To(Succeed())
-			guests, images, disks := w.made()
+		e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/other.img" })
+		next := e.process()
+		next.reconcileUntilComplete()
+		e.Eventually(func(g Gomega) {
+			g.Expect(next.reconcile(t.Context(), "pve1")).To(Succeed())
+			guests, images, disks := e.createdObjects()
 			g.Expect(guests).To(HaveLen(1))
 			g.Expect(images).To(ConsistOf(ContainSubstring("other-")))
 			g.Expect(disks).To(HaveLen(2))
@@ -115,39 +113,38 @@ func TestAMakingThatDiedLeavesNothingWhenItIsNotWantedAnyMore(t *testing.T) {
 	})
 }
 
-// A change of image, or a removal, that dies at any call is finished by the next
-// controller.
-func TestARemovalSurvivesDeathAtEveryCall(t *testing.T) {
+// A change of the image that crashes at any call is completed by the next process.
+func TestReplaceImageCrash(t *testing.T) {
 	t.Parallel()
-	change := func(w *world) {
-		w.edit(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = w.images.URL + "/other.img" })
+	change := func(e *env) {
+		e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/other.img" })
 	}
-	w := newWorld(t, 1)
-	p := w.process()
-	p.tended()
-	change(w)
-	calls, at := w.steps(func() { p.tended(); w.Expect(p.tend(t.Context(), "pve1")).To(Succeed()) })
-	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
-		w := newWorld(t, 1)
-		dying := w.process()
-		dying.tended()
-		change(w)
-		ctx := testenv.DieAt(w.t, w.sim, n, after)
+	e := newEnv(t, 1)
+	p := e.process()
+	p.reconcileUntilComplete()
+	change(e)
+	calls, at := e.recordCalls(func() { p.reconcileUntilComplete(); e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed()) })
+	atEveryCall(t, calls, at, func(t *testing.T, n int, after bool) {
+		e := newEnv(t, 1)
+		crashing := e.process()
+		crashing.reconcileUntilComplete()
+		change(e)
+		ctx := testenv.DieAt(e.t, e.sim, n, after)
 		for ctx.Err() == nil {
-			_ = dying.tend(ctx, "pve1")
-			_ = dying.Inventory.RefreshAll(ctx)
+			_ = crashing.reconcile(ctx, "pve1")
+			_ = crashing.Inventory().RefreshAll(ctx)
 		}
-		w.sim.ClearFaults()
-		next := w.process()
-		next.tended()
-		w.Eventually(func(g Gomega) {
-			g.Expect(next.tend(t.Context(), "pve1")).To(Succeed())
-			guests, images, disks := w.made()
+		e.sim.ClearFaults()
+		next := e.process()
+		next.reconcileUntilComplete()
+		e.Eventually(func(g Gomega) {
+			g.Expect(next.reconcile(t.Context(), "pve1")).To(Succeed())
+			guests, images, disks := e.createdObjects()
 			g.Expect(guests).To(HaveLen(1))
 			g.Expect(images).To(ConsistOf(ContainSubstring("other-")))
 			g.Expect(disks).To(HaveLen(2))
 		}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(Succeed())
-		next.removed()
-		w.Expect(w.holdings()).To(Equal(w.before))
+		next.deleteUntilGone()
+		e.Expect(e.listObjects()).To(Equal(e.initial))
 	})
 }

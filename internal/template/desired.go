@@ -14,55 +14,55 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Wish is what a ProxmoxTemplate asks for.
+// Desired is the desired state of a ProxmoxTemplate.
 type Desired struct {
 	Name, UID string
 	Spec      v1alpha1.ProxmoxTemplateSpec
-	// Hash is the generation: another one makes new Templates.
+	// Hash is the generation: a change creates new Templates.
 	Hash string
-	// Settings is the hash of what is written to Templates in place.
+	// Settings is the hash of the settings that are updated in place.
 	Settings string
-	// CloudInit asks for a cloud-init drive. VMs that boot from a drive of ours must
-	// not have a second one.
+	// CloudInit is whether the Template has a cloud-init drive. VMs that boot from our
+	// own drive must not have a second one.
 	CloudInit bool
-	// Deleted wishes ask for nothing any more.
+	// Deleted is whether the object is being deleted: then no Template is required.
 	Deleted bool
-	// Revision of the object: a change of it is worth a new try at once.
+	// Revision is the generation of the object. A change resets the backoff.
 	Revision int64
 }
 
-// NewDesired reads a ProxmoxTemplate. The classes decide whether it needs a cloud-init
-// drive: those that get their boot data on a drive of ours need none.
+// NewDesired returns the desired state of a ProxmoxTemplate. It has a cloud-init drive
+// if VMs of one of its classes get their boot data from Proxmox.
 func NewDesired(template *v1alpha1.ProxmoxTemplate, classes []v1alpha1.ProxmoxNodeClass) Desired {
-	w := Desired{
+	desired := Desired{
 		Name: template.Name, UID: string(template.UID), Spec: template.Spec, Hash: template.Hash(),
 		Deleted: !template.DeletionTimestamp.IsZero(), Revision: template.Generation,
 	}
 	for _, class := range classes {
 		ref := class.Spec.InstanceTemplateRef
 		if ref.Kind == v1alpha1.ProxmoxTemplateKind && ref.Name == template.Name && !class.Spec.MetadataOptions.Rendered() {
-			w.CloudInit = true
+			desired.CloudInit = true
 		}
 	}
-	w.Settings = template.InPlaceHash()
-	if w.CloudInit {
-		w.Settings += "-cloudinit"
+	desired.Settings = template.InPlaceHash()
+	if desired.CloudInit {
+		desired.Settings += "-cloudinit"
 	}
-	return w
+	return desired
 }
 
-// wants tells whether the wish is about a region.
-func (w Desired) wants(region string) bool {
-	return !w.Deleted && (w.Spec.Region == "" || w.Spec.Region == region)
+// appliesTo reports whether Templates are required in a region.
+func (d Desired) appliesTo(region string) bool {
+	return !d.Deleted && (d.Spec.Region == "" || d.Spec.Region == region)
 }
 
-// made tells whether a Template was made of what the wish asks for. Hashes of another
-// version cannot be compared: a new release must not make every Template anew.
-func (w Desired) made(mark ownership.Mark) bool {
-	return mark.Hash == w.Hash || mark.HashVersion != v1alpha1.HashVersion
+// matches reports whether a Template has the desired generation. Hashes of another
+// version cannot be compared and match: a new release must not rebuild every Template.
+func (d Desired) matches(mark ownership.Mark) bool {
+	return mark.Hash == d.Hash || mark.HashVersion != v1alpha1.HashVersion
 }
 
-// Found is a Template or VM on Proxmox that carries the mark of a ProxmoxTemplate.
+// Existing is a Template or VM with the ownership mark of a ProxmoxTemplate.
 type Existing struct {
 	Region, Host string
 	VMID         int
@@ -70,23 +70,25 @@ type Existing struct {
 	Config       proxmox.VMConfig
 }
 
-// Zone of the Template, with the Host that it is on.
-func (f Existing) Zone() v1alpha1.TemplateZone {
-	return v1alpha1.TemplateZone{Region: f.Region, Host: f.Host, VMID: f.VMID}
+// Zone returns the Template's zone and VMID.
+func (e Existing) Zone() v1alpha1.TemplateZone {
+	return v1alpha1.TemplateZone{Region: e.Region, Host: e.Host, VMID: e.VMID}
 }
 
-// claim reads who a guest belongs to. False unless every part of the mark fits. What a
-// later release made is left to it: a Template more costs less than one that is
-// changed without being understood.
-func claim(kubeCluster, uid string, guest inventory.Guest, region string, config proxmox.VMConfig) (Existing, bool) {
+// readOwnedMark returns the ownership mark of a VM if every part of it matches. A mark
+// written by a later release does not match: an additional Template is better than one
+// that is changed by a release that cannot read its mark.
+func readOwnedMark(kubeCluster, uid string, vmid int, config proxmox.VMConfig) (ownership.Mark, bool) {
 	mark, ok := ownership.Read(config.Description())
-	if !ok || mark.Newer() || mark.VMID != guest.VMID || mark.KubeCluster != kubeCluster || mark.TemplateUID != uid || uid == "" {
-		return Existing{}, false
-	}
-	return Existing{Region: region, Host: guest.Host, VMID: guest.VMID, Mark: mark, Config: config}, true
+	return mark, ok && !mark.Newer() && mark.VMID == vmid && mark.KubeCluster == kubeCluster && mark.TemplateUID == uid && uid != ""
 }
 
-// Ours lists the finished Templates of a ProxmoxTemplate that the view shows, by
+func parseOwned(kubeCluster, uid string, guest inventory.Guest, region string, config proxmox.VMConfig) (Existing, bool) {
+	mark, ok := readOwnedMark(kubeCluster, uid, guest.VMID, config)
+	return Existing{Region: region, Host: guest.Host, VMID: guest.VMID, Mark: mark, Config: config}, ok
+}
+
+// ListOwned returns the finished Templates of a ProxmoxTemplate in the view, sorted by
 // region and VMID.
 func ListOwned(view inventory.View, kubeCluster, uid string) []Existing {
 	var out []Existing
@@ -97,17 +99,17 @@ func ListOwned(view inventory.View, kubeCluster, uid string) []Existing {
 			if !guest.Template || guest.Config == nil || !guest.Config.IsTemplate() {
 				continue
 			}
-			if found, ok := claim(kubeCluster, uid, guest, region, *guest.Config); ok {
-				out = append(out, found)
+			if owned, ok := parseOwned(kubeCluster, uid, guest, region, *guest.Config); ok {
+				out = append(out, owned)
 			}
 		}
 	}
 	return out
 }
 
-// on keeps what is on one Host.
-func on(found []Existing, region, host string) []Existing {
-	return slices.DeleteFunc(slices.Clone(found), func(f Existing) bool { return f.Region != region || f.Host != host })
+// onHost returns those on one Host.
+func onHost(all []Existing, region, host string) []Existing {
+	return slices.DeleteFunc(slices.Clone(all), func(e Existing) bool { return e.Region != region || e.Host != host })
 }
 
-func (f Existing) String() string { return fmt.Sprintf("template %d on host %s", f.VMID, f.Host) }
+func (e Existing) String() string { return fmt.Sprintf("template %d on host %s", e.VMID, e.Host) }

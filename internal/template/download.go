@@ -16,80 +16,81 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// ensureImage answers the volume of the image, and downloads it where it is not yet:
-// once per storage, whoever needs it.
-func (t *tending) ensureImage(ctx context.Context, place Location) (string, error) {
-	image, err := ImageOf(t.wish.Spec.SourceImage, t.KubeCluster)
+// ensureImage returns the volume of the image. It downloads the image if the storage
+// does not have it, once per storage.
+func (r *hostReconciler) ensureImage(ctx context.Context, location Location) (string, error) {
+	image, err := NewImage(r.desired.Spec.SourceImage, r.kubeCluster)
 	if err != nil {
 		return "", err
 	}
-	hosts := t.sharers(place.Images)
-	t.memory.doing(t.spot, "waiting for the image")
-	done, err := t.images.take(ctx, fmt.Sprintf("%s/%s/%s/%s", t.region, hosts[0], place.Images, image.Key))
+	hosts := r.hostsSharing(location.Images)
+	r.tracker.setStep(r.HostKey, "waiting for the image")
+	release, err := r.images.acquire(ctx, fmt.Sprintf("%s/%s/%s/%s", r.Region, hosts[0], location.Images, image.Key))
 	if err != nil {
 		return "", err
 	}
-	defer done()
-	volume, ok, err := t.find(ctx, place, image)
+	defer release()
+	volume, ok, err := r.findImage(ctx, location, image)
 	if ok || err != nil {
 		return volume, err
 	}
-	task, err := t.downloading(ctx, hosts, image)
+	task, err := r.runningDownload(ctx, hosts, image)
 	if err != nil {
-		return "", explain(err, place, "looking for tasks", "")
+		return "", explain(err, location, "listing tasks", "")
 	}
 	if task == "" {
-		source := t.wish.Spec.SourceImage
-		task, err = t.client.DownloadImage(ctx, proxmox.DownloadRequest{
-			Host: t.host, Storage: place.Images, Name: image.Name, URL: source.URL, Checksum: source.Checksum, ChecksumType: source.ChecksumType,
+		source := r.desired.Spec.SourceImage
+		task, err = r.client.DownloadImage(ctx, proxmox.DownloadRequest{
+			Host: r.Host, Storage: location.Images, Name: image.Name, URL: source.URL, Checksum: source.Checksum, ChecksumType: source.ChecksumType,
 		})
 		if err != nil {
-			return "", explainDownload(err, nil, t.wish, place)
+			return "", explainDownload(err, nil, r.desired, location)
 		}
 	}
-	if err := t.awaitDownload(ctx, place, task); err != nil {
+	if err := r.awaitDownload(ctx, location, task); err != nil {
 		return "", err
 	}
-	volume, ok, err = t.find(ctx, place, image)
+	volume, ok, err = r.findImage(ctx, location, image)
 	if err == nil && !ok {
-		err = fmt.Errorf("downloading the image: Proxmox says that it did, but storage %s does not list %s", place.Images, image.Name)
+		err = fmt.Errorf("downloading the image: the task succeeded, but storage %s does not list %s", location.Images, image.Name)
 	}
 	return volume, err
 }
 
-// sharers are the Hosts that see the same files as ours on a storage, by name.
-func (t *tending) sharers(storage string) []string {
-	snapshot := t.Inventory.View().Snapshots[t.region]
-	if !snapshot.Storages[inventory.StorageKey{Host: t.host, Storage: storage}].Shared {
-		return []string{t.host}
+// hostsSharing returns the Hosts that have the same files on a storage, sorted by name.
+func (r *hostReconciler) hostsSharing(storage string) []string {
+	snapshot := r.inventory.View().Snapshots[r.Region]
+	if !snapshot.Storages[inventory.StorageKey{Host: r.Host, Storage: storage}].Shared {
+		return []string{r.Host}
 	}
 	var hosts []string
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-		if _, has := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]; has && (snapshot.Hosts[host].Online || host == t.host) {
+		if _, has := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]; has && (snapshot.Hosts[host].Online || host == r.Host) {
 			hosts = append(hosts, host)
 		}
 	}
 	return hosts
 }
 
-func (t *tending) find(ctx context.Context, place Location, image Image) (string, bool, error) {
-	volumes, err := t.client.Volumes(ctx, t.host, place.Images, "import")
+func (r *hostReconciler) findImage(ctx context.Context, location Location, image Image) (string, bool, error) {
+	volumes, err := r.client.Volumes(ctx, r.Host, location.Images, "import")
 	if err != nil {
-		return "", false, explain(err, place, fmt.Sprintf("listing the images on storage %s", place.Images), place.Images)
+		return "", false, explain(err, location, fmt.Sprintf("listing the images on storage %s", location.Images), location.Images)
 	}
-	volume, ok := image.in(volumes)
+	volume, ok := image.findIn(volumes)
 	return volume, ok, nil
 }
 
-// downloading finds a download of the image that an earlier run started.
-func (t *tending) downloading(ctx context.Context, hosts []string, image Image) (proxmox.UPID, error) {
+// runningDownload returns the task of a download of the image that an earlier run
+// started, or "".
+func (r *hostReconciler) runningDownload(ctx context.Context, hosts []string, image Image) (proxmox.UPID, error) {
 	for _, host := range hosts {
-		tasks, err := t.client.RunningTasks(ctx, host, "download")
+		tasks, err := r.client.RunningTasks(ctx, host, "download")
 		if err != nil {
 			return "", err
 		}
 		for _, task := range tasks {
-			if image.is(task.ID) {
+			if image.hasName(task.ID) {
 				return task.UPID, nil
 			}
 		}
@@ -97,62 +98,62 @@ func (t *tending) downloading(ctx context.Context, hosts []string, image Image) 
 	return "", nil
 }
 
-// progressInterval is how often a download is asked how far it is.
+// progressInterval is how often the progress of a download is read.
 const progressInterval = 5 * time.Second
 
-// awaitDownload waits for a download and tells how far it is. One that nobody asks
-// for any more is broken off: it may take an hour.
-func (t *tending) awaitDownload(ctx context.Context, place Location, task proxmox.UPID) error {
-	t.memory.doing(t.spot, "downloading")
-	watch, stop := context.WithCancel(ctx)
-	watching := make(chan struct{})
+// awaitDownload waits for a download and records its progress. A superseded download is
+// canceled: it may take an hour.
+func (r *hostReconciler) awaitDownload(ctx context.Context, location Location, task proxmox.UPID) error {
+	r.tracker.setStep(r.HostKey, "downloading")
+	progressCtx, stop := context.WithCancel(ctx)
+	stopped := make(chan struct{})
 	go func() {
-		defer close(watching)
-		for t.pause(watch, progressInterval) == nil {
-			if log, err := t.client.TaskLog(watch, task); err == nil {
-				if percent := percentOf(log); percent != "" {
-					t.memory.doing(t.spot, "downloading "+percent+" %")
+		defer close(stopped)
+		for r.sleep(progressCtx, progressInterval) == nil {
+			if log, err := r.client.TaskLog(progressCtx, task); err == nil {
+				if percent := parseProgress(log); percent != "" {
+					r.tracker.setStep(r.HostKey, "downloading "+percent+" %")
 				}
 			}
 		}
 	}()
-	err := t.wait(ctx, t.client, task, t.key(place.Images))
+	err := r.wait(ctx, r.client, task, r.durationKey(location.Images))
 	stop()
-	<-watching
+	<-stopped
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, errSuperseded):
-		t.breakOff(ctx, task)
+		r.cancelDownload(ctx, task)
 		return err
 	case ctx.Err() != nil, errors.Is(err, errStillRunning):
 		return err
 	case errors.Is(err, proxmox.ErrExists):
-		return nil // somebody else's was quicker
+		return nil // another download of the same image ended first
 	}
-	log, _ := t.client.TaskLog(ctx, task)
-	return explainDownload(err, log, t.wish, place)
+	log, _ := r.client.TaskLog(ctx, task)
+	return explainDownload(err, log, r.desired, location)
 }
 
 const cancelTimeout = 10 * time.Second
 
-// breakOff ends a download, unless another ProxmoxTemplate waits for the same image.
-// Where that fails, it ends by itself and the image is swept up.
-func (t *tending) breakOff(ctx context.Context, task proxmox.UPID) {
-	t.memory.sweepSoon()
-	image, err := ImageOf(t.wish.Spec.SourceImage, t.KubeCluster)
-	if err != nil || t.sharedImage(image) {
+// cancelDownload cancels a download unless another ProxmoxTemplate uses the image. If
+// that fails, the download completes and the image is deleted by the next sweep.
+func (r *hostReconciler) cancelDownload(ctx context.Context, task proxmox.UPID) {
+	r.tracker.requestSweep()
+	image, err := NewImage(r.desired.Spec.SourceImage, r.kubeCluster)
+	if err != nil || r.isImageShared(image) {
 		return
 	}
-	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-	defer done()
-	_ = t.client.CancelTask(ctx, task)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer cancel()
+	_ = r.client.CancelTask(ctx, task)
 }
 
 var percentage = regexp.MustCompile(`\s(\d{1,3})% `)
 
-// percentOf reads the progress out of what wget prints.
-func percentOf(log []string) string {
+// parseProgress returns the last percentage in the output of wget, or "".
+func parseProgress(log []string) string {
 	for _, line := range slices.Backward(log) {
 		if found := percentage.FindStringSubmatch(line); found != nil {
 			return found[1]

@@ -17,45 +17,47 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Image is the file that a Template's disk is made from.
+// Image is the file that a Template's disk is imported from.
 type Image struct {
-	// Name of the file: <stem>-<key>.<extension>.
+	// Name is the file name: <stem>-<key>.<extension>.
 	Name string
-	// Key says whose the file is and what is in it. The stem is for people: files
-	// that differ in nothing else are the same image.
+	// Key identifies the Kubernetes cluster and the content. Files that differ only in
+	// their stem are the same image.
 	Key       string
 	extension string
 }
 
-// formats that Proxmox imports. Many cloud images are called .img and are qcow2.
+// formats maps file extensions to formats that Proxmox imports. Many cloud images in
+// qcow2 format have the extension img.
 var formats = map[string]string{"qcow2": "qcow2", "img": "qcow2", "raw": "raw", "vmdk": "vmdk"}
 
-var packed = []string{"gz", "xz", "zst", "bz2", "lzo", "zip", "7z", "tar"}
+var archives = []string{"gz", "xz", "zst", "bz2", "lzo", "zip", "7z", "tar"}
 
 var unsafeInName = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-// ImageOf names the file of an image. URL and checksum are in its name, so that a new
-// image never takes the place of one that a Template is being made from, and so is
-// the Kubernetes cluster: what another one downloaded is not ours to delete.
-func ImageOf(source v1alpha1.SourceImage, kubeCluster string) (Image, error) {
+// NewImage returns the image file of a source. Its name contains a hash of URL and
+// checksum, so a new image never overwrites one that is being imported, and a hash of
+// the Kubernetes cluster, so images that another one downloaded are not deleted. It fails
+// if the source is invalid.
+func NewImage(source v1alpha1.SourceImage, kubeCluster string) (Image, error) {
 	if problem := source.Problem(); problem != "" {
 		return Image{}, errors.New(problem)
 	}
-	location, err := url.Parse(source.URL)
+	parsed, err := url.Parse(source.URL)
 	if err != nil {
-		return Image{}, fmt.Errorf("spec.sourceImage.url %q is no URL: %w", source.URL, err)
+		return Image{}, fmt.Errorf("spec.sourceImage.url %q is not a URL: %w", source.URL, err)
 	}
-	last := path.Base(location.Path)
-	if end := extensionOf(last); slices.Contains(packed, end) {
-		return Image{}, fmt.Errorf("spec.sourceImage.url ends in .%s: Proxmox unpacks ISO images only; name an image that is not packed, or unpack it onto a web server of yours", end)
+	base := path.Base(parsed.Path)
+	if extension := extensionOf(base); slices.Contains(archives, extension) {
+		return Image{}, fmt.Errorf("spec.sourceImage.url ends in .%s: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server", extension)
 	}
 	field, name := "spec.sourceImage.imageName", source.ImageName
 	if name == "" {
-		field, name = "spec.sourceImage.imageName is empty, and the last part of url", last
+		field, name = "spec.sourceImage.imageName is empty, and the last part of url", base
 	}
 	extension, ok := formats[extensionOf(name)]
 	if !ok {
-		return Image{}, fmt.Errorf("%s is %q: its extension must tell the format, qcow2, raw or vmdk (img counts as qcow2); set imageName, for example ubuntu-amd64.qcow2", field, name)
+		return Image{}, fmt.Errorf("%s is %q: its extension must be the format: qcow2, raw or vmdk (img means qcow2); set imageName, for example ubuntu-amd64.qcow2", field, name)
 	}
 	stem := strings.Trim(unsafeInName.ReplaceAllString(strings.TrimSuffix(name, path.Ext(name)), "_"), "_.-")
 	if stem == "" {
@@ -77,8 +79,8 @@ func clusterKey(kubeCluster string) string {
 
 var imageName = regexp.MustCompile(`-([0-9a-f]{8})([0-9a-f]{16})\.(qcow2|raw|vmdk)$`)
 
-// in finds the image among a storage's volumes.
-func (i Image) in(volumes []proxmox.Volume) (volume string, ok bool) {
+// findIn returns the volume of the image among the volumes of a storage.
+func (i Image) findIn(volumes []proxmox.Volume) (volume string, ok bool) {
 	for _, v := range volumes {
 		if found := imageName.FindStringSubmatch(v.ID); found != nil && found[1]+found[2] == i.Key && found[3] == i.extension {
 			return v.ID, true
@@ -87,14 +89,14 @@ func (i Image) in(volumes []proxmox.Volume) (volume string, ok bool) {
 	return "", false
 }
 
-// is tells whether a file name is this image's.
-func (i Image) is(name string) bool {
-	_, ok := i.in([]proxmox.Volume{{ID: name}})
+// hasName reports whether a file name is that of the image, ignoring the stem.
+func (i Image) hasName(name string) bool {
+	_, ok := i.findIn([]proxmox.Volume{{ID: name}})
 	return ok
 }
 
-// ownImage reads the key of a volume that this Kubernetes cluster downloaded.
-func ownImage(volume, kubeCluster string) (key string, ok bool) {
+// parseImageKey returns the key of an image that this Kubernetes cluster downloaded.
+func parseImageKey(volume, kubeCluster string) (key string, ok bool) {
 	found := imageName.FindStringSubmatch(volume)
 	if found == nil || found[1] != clusterKey(kubeCluster) {
 		return "", false

@@ -14,151 +14,152 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Place is where a Template has to be: on each Host, or on one of those that share
-// its storage.
+// Location is where a Template is required: on each Host, or on one of the Hosts that
+// share its storage.
 type Location struct {
 	Region, Host string
-	// Storage takes the Template, Images the file that it is made from.
+	// Storage is the storage of the Template, Images that of the image file.
 	Storage, Images string
-	// Shared says that the Template serves every Host that has the storage.
+	// Shared is whether every Host with the storage can clone the Template.
 	Shared bool
-	// Problem tells why none can be made there now, and what to do about it.
+	// Problem is why the Template cannot be built now, and what to do about it.
 	Problem string
 }
 
-// fileStorages can take images to import, baseStorages can make a template of a disk:
-// thick LVM and iSCSI cannot.
+// fileStorages are the storage types that support import content. baseStorages are
+// those that support template disks: thick LVM and iSCSI do not.
 var (
 	fileStorages = []string{"dir", "nfs", "cifs", "cephfs", "btrfs", "glusterfs"}
 	baseStorages = []string{"lvmthin", "zfspool", "rbd", "dir", "nfs", "cifs", "btrfs", "cephfs", "glusterfs", "zfs"}
 )
 
-// Places lists where the Templates of a wish have to be, by region and Host. Found is
-// what there is of them: a shared one stays on its Host as long as that is there.
-func Locations(view inventory.View, w Desired, found []Existing) []Location {
-	var places []Location
+// Locations returns where Templates are required, sorted by region and Host. A shared
+// Template that already exists keeps its Host while that is online.
+func Locations(view inventory.View, desired Desired, existing []Existing) []Location {
+	var locations []Location
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
-		if w.wants(region) {
-			places = append(places, placesIn(view.Snapshots[region], w, found)...)
+		if desired.appliesTo(region) {
+			locations = append(locations, locationsInRegion(view.Snapshots[region], desired, existing)...)
 		}
 	}
-	return places
+	return locations
 }
 
-func placesIn(snapshot *inventory.Snapshot, w Desired, found []Existing) []Location {
-	var places []Location
-	shared := map[string]int{} // by storage: where in places
+func locationsInRegion(snapshot *inventory.Snapshot, desired Desired, existing []Existing) []Location {
+	var locations []Location
+	shared := map[string]int{} // index in locations by storage
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-		place := placeOn(snapshot, host, w.Spec.StorageIDs)
-		if !place.Shared {
-			places = append(places, place)
+		location := locationOnHost(snapshot, host, desired.Spec.StorageIDs)
+		if !location.Shared {
+			locations = append(locations, location)
 			continue
 		}
-		n, ok := shared[place.Storage]
+		n, ok := shared[location.Storage]
 		if !ok {
-			shared[place.Storage] = len(places)
-			places = append(places, place)
+			shared[location.Storage] = len(locations)
+			locations = append(locations, location)
 			continue
 		}
-		if better(snapshot, w, found, place, places[n]) {
-			places[n] = place
+		if isPreferred(snapshot, desired, existing, location, locations[n]) {
+			locations[n] = location
 		}
 	}
-	slices.SortFunc(places, func(a, b Location) int { return cmp.Compare(a.Host, b.Host) })
-	return places
+	slices.SortFunc(locations, func(a, b Location) int { return cmp.Compare(a.Host, b.Host) })
+	return locations
 }
 
-// better tells whether a shared Template belongs to another Host than thought: where
-// there is one already, else where one can be made.
-func better(snapshot *inventory.Snapshot, w Desired, found []Existing, place, than Location) bool {
-	rank := func(p Location) int {
-		has := slices.ContainsFunc(found, func(f Existing) bool {
-			return f.Region == p.Region && f.Host == p.Host && w.made(f.Mark) && storageOf(f) == p.Storage
+// isPreferred reports whether a shared Template belongs to location rather than to
+// other: where it already exists, otherwise where it can be built.
+func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Existing, location, other Location) bool {
+	rank := func(l Location) int {
+		exists := slices.ContainsFunc(existing, func(e Existing) bool {
+			return l.matches(desired, e) && storageOf(e) == l.Storage
 		})
 		switch {
-		case has && snapshot.Hosts[p.Host].Online:
+		case exists && snapshot.Hosts[l.Host].Online:
 			return 2
-		case p.Problem == "":
+		case l.Problem == "":
 			return 1
 		}
 		return 0
 	}
-	return rank(place) > rank(than)
+	return rank(location) > rank(other)
 }
 
-func storageOf(f Existing) string {
-	disk, _ := f.Config.BootDisk()
+func storageOf(e Existing) string {
+	disk, _ := e.Config.BootDisk()
 	return disk.Storage
 }
 
-// placeOn finds the storages of a Host: the first that takes images to import, and
-// the first that can hold a template.
-func placeOn(snapshot *inventory.Snapshot, host string, ids []string) Location {
-	place := Location{Region: snapshot.Region, Host: host}
-	var here []proxmox.StorageRow
+// locationOnHost selects the storages of a Host: the first that accepts import content
+// and the first that supports template disks.
+func locationOnHost(snapshot *inventory.Snapshot, host string, ids []string) Location {
+	location := Location{Region: snapshot.Region, Host: host}
+	var storages []proxmox.StorageRow
 	for _, id := range ids {
 		row, ok := snapshot.Storages[inventory.StorageKey{Host: host, Storage: id}]
 		if !ok {
 			continue
 		}
-		here = append(here, row)
-		if place.Images == "" && slices.Contains(row.Content, "import") {
-			place.Images = id
+		storages = append(storages, row)
+		if location.Images == "" && slices.Contains(row.Content, "import") {
+			location.Images = id
 		}
-		if place.Storage == "" && slices.Contains(row.Content, "images") && slices.Contains(baseStorages, row.Type) {
-			place.Storage, place.Shared = id, row.Shared
+		if location.Storage == "" && slices.Contains(row.Content, "images") && slices.Contains(baseStorages, row.Type) {
+			location.Storage, location.Shared = id, row.Shared
 		}
 	}
-	place.Problem = problemOn(snapshot, place, ids, here)
-	return place
+	location.Problem = locationProblem(snapshot, location, ids, storages)
+	return location
 }
 
-func problemOn(snapshot *inventory.Snapshot, place Location, ids []string, here []proxmox.StorageRow) string {
-	if !snapshot.Hosts[place.Host].Online {
-		return "the host is offline; its template is made when it is back"
+func locationProblem(snapshot *inventory.Snapshot, location Location, ids []string, storages []proxmox.StorageRow) string {
+	if !snapshot.Hosts[location.Host].Online {
+		return "the host is offline; its template is built when the host is online again"
 	}
-	if len(here) == 0 {
-		return fmt.Sprintf("none of spec.storageIDs (%s) is on this host; name one that is, see: pvesm status", strings.Join(ids, ", "))
+	if len(storages) == 0 {
+		return fmt.Sprintf("none of spec.storageIDs (%s) is on this host; set one that is, as listed by: pvesm status", strings.Join(ids, ", "))
 	}
-	if place.Images == "" {
-		return lacksImport(here)
+	if location.Images == "" {
+		return missingImportContent(storages)
 	}
-	if place.Storage == "" {
-		return lacksImages(here)
+	if location.Storage == "" {
+		return missingImagesContent(storages)
 	}
-	for _, row := range here {
-		if !row.Available && (row.Name == place.Images || row.Name == place.Storage) {
-			return fmt.Sprintf("storage %s is not active on this host; look there with: pvesm status --storage %s", row.Name, row.Name)
+	for _, row := range storages {
+		if !row.Available && (row.Name == location.Images || row.Name == location.Storage) {
+			return fmt.Sprintf("storage %s is not active on this host; check it with: pvesm status --storage %s", row.Name, row.Name)
 		}
 	}
 	return ""
 }
 
-// lacksImport says how to let a storage take images. The command names all content:
-// Proxmox replaces the list, and what is left out is lost.
-func lacksImport(here []proxmox.StorageRow) string {
-	for _, row := range here {
+// missingImportContent describes how to enable import content on a storage. The command
+// names all content types because Proxmox replaces the list.
+func missingImportContent(storages []proxmox.StorageRow) string {
+	for _, row := range storages {
 		if slices.Contains(fileStorages, row.Type) {
 			return fmt.Sprintf("no storage of spec.storageIDs takes import content, which the image needs; run: pvesm set %s --content %s",
 				row.Name, strings.Join(append([]string{"import"}, row.Content...), ","))
 		}
 	}
-	return fmt.Sprintf("no storage of spec.storageIDs (%s) can take import content, which the image needs; add one that holds files, for example local, and run: pvesm set local --content import,iso,vztmpl,backup",
-		strings.Join(names(here), ", "))
+	return fmt.Sprintf("no storage of spec.storageIDs (%s) supports import content, which the image needs; add one that stores files, for example local, and run: pvesm set local --content import,iso,vztmpl,backup",
+		strings.Join(storageNames(storages), ", "))
 }
 
-func lacksImages(here []proxmox.StorageRow) string {
-	for _, row := range here {
+// missingImagesContent describes how to enable disk images on a storage.
+func missingImagesContent(storages []proxmox.StorageRow) string {
+	for _, row := range storages {
 		if slices.Contains(baseStorages, row.Type) {
 			return fmt.Sprintf("no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set %s --content %s",
 				row.Name, strings.Join(append([]string{"images"}, row.Content...), ","))
 		}
 	}
-	return fmt.Sprintf("no storage of spec.storageIDs (%s) can hold a template: thick LVM and iSCSI make no base volumes; add another one",
-		strings.Join(names(here), ", "))
+	return fmt.Sprintf("no storage of spec.storageIDs (%s) supports template disks: thick LVM and iSCSI have no base volumes; add another one",
+		strings.Join(storageNames(storages), ", "))
 }
 
-func names(rows []proxmox.StorageRow) []string {
+func storageNames(rows []proxmox.StorageRow) []string {
 	var out []string
 	for _, row := range rows {
 		out = append(out, row.Name)
@@ -166,7 +167,7 @@ func names(rows []proxmox.StorageRow) []string {
 	return out
 }
 
-// has tells whether a Template is the one that a place asks for.
-func (p Location) has(w Desired, f Existing) bool {
-	return f.Region == p.Region && f.Host == p.Host && w.made(f.Mark)
+// matches reports whether a Template is the one that is required at the Location.
+func (l Location) matches(desired Desired, e Existing) bool {
+	return e.Region == l.Region && e.Host == l.Host && desired.matches(e.Mark)
 }

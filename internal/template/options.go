@@ -15,12 +15,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// cloudInitSlot is where Proxmox's own dialogs put the cloud-init drive.
+// cloudInitSlot is where the Proxmox web interface adds the cloud-init drive.
 const cloudInitSlot = "ide2"
 
-// settings are the options that follow the spec in place, in Proxmox's own words.
-func settings(w Desired, place Location) map[string]string {
-	spec := w.Spec
+// inPlaceOptions returns the VM options that are updated in place when the spec changes.
+func inPlaceOptions(desired Desired, location Location) map[string]string {
+	spec := desired.Spec
 	options := map[string]string{"machine": spec.Machine, "cpu": cpu(spec.CPU)}
 	if spec.Agent != nil {
 		options["agent"] = agent(*spec.Agent)
@@ -55,60 +55,61 @@ func settings(w Desired, place Location) map[string]string {
 	if len(spec.Tags) > 0 {
 		options["tags"] = strings.Join(spec.Tags, ";")
 	}
-	if w.CloudInit {
-		options[cloudInitSlot] = place.Storage + ":cloudinit"
+	if desired.CloudInit {
+		options[cloudInitSlot] = location.Storage + ":cloudinit"
 	}
 	return options
 }
 
-// ruled are the options that belong to the spec alone: what it does not ask for goes.
-var ruled = regexp.MustCompile(`^(net|ipconfig|hostpci|serial)[0-9]+$|^(agent|vga|nameserver|onboot|tags|` + cloudInitSlot + `)$`)
+// managedOption matches the options that are deleted if the spec does not set them.
+var managedOption = regexp.MustCompile(`^(net|ipconfig|hostpci|serial)[0-9]+$|^(agent|vga|nameserver|onboot|tags|` + cloudInitSlot + `)$`)
 
-// creation are the options of a new VM. Tags are not among them: 9.2 asks for a
-// privilege on the VM itself before it is in its pool, so they come with the settings.
-func creation(w Desired, place Location, volume string, mark ownership.Mark) map[string]string {
-	options := settings(w, place)
+// createOptions returns the options of a new VM. Tags are not included: for these PVE
+// 9.2 checks a privilege on the VM itself before the VM is in its pool, so they are
+// written afterwards.
+func createOptions(desired Desired, location Location, volume string, mark ownership.Mark) map[string]string {
+	options := inPlaceOptions(desired, location)
 	delete(options, "tags")
-	disk := place.Storage + ":0,import-from=" + volume + ",discard=on,iothread=1"
+	disk := location.Storage + ":0,import-from=" + volume + ",discard=on,iothread=1"
 	for option, value := range map[string]string{
-		"name": w.Name, "description": notes(w, mark), "ostype": "l26", "scsihw": "virtio-scsi-single", "bios": w.Spec.BIOS,
+		"name": desired.Name, "description": notes(desired, mark), "ostype": "l26", "scsihw": "virtio-scsi-single", "bios": desired.Spec.BIOS,
 		"scsi0": disk, "boot": "order=scsi0", "cores": "1", "sockets": "1", "numa": "1", "memory": "1024", "balloon": "0",
 	} {
 		if value != "" {
 			options[option] = value
 		}
 	}
-	if w.Spec.BIOS == "ovmf" {
-		// No enrolled keys: not every image has a signed boot loader.
-		options["efidisk0"] = place.Storage + ":1,efitype=4m,pre-enrolled-keys=0"
+	if desired.Spec.BIOS == "ovmf" {
+		// Without enrolled keys, because not every image has a signed boot loader.
+		options["efidisk0"] = location.Storage + ":1,efitype=4m,pre-enrolled-keys=0"
 	}
-	if w.Spec.TPM != nil {
-		options["tpmstate0"] = place.Storage + ":1,version=" + w.Spec.TPM.Version
+	if desired.Spec.TPM != nil {
+		options["tpmstate0"] = location.Storage + ":1,version=" + desired.Spec.TPM.Version
 	}
 	return options
 }
 
-func notes(w Desired, mark ownership.Mark) string {
-	words := w.Spec.Description
-	if words == "" {
-		words = "Karpenter managed template, made from " + w.Spec.SourceImage.URL
+func notes(desired Desired, mark ownership.Mark) string {
+	text := desired.Spec.Description
+	if text == "" {
+		text = "Karpenter managed template, made from " + desired.Spec.SourceImage.URL
 	}
-	return mark.Notes(words)
+	return mark.Notes(text)
 }
 
-// change is what turns a configuration into what the spec asks for.
-func change(w Desired, place Location, config proxmox.VMConfig, mark ownership.Mark) proxmox.ConfigChange {
-	c := proxmox.ConfigChange{Set: settings(w, place), Digest: config.Digest}
-	if drive, ok := config.Drive(cloudInitSlot); ok && drive.IsCloudInit && w.CloudInit {
-		delete(c.Set, cloudInitSlot) // it would be made anew
+// newConfigChange returns the change from a configuration to the desired one.
+func newConfigChange(desired Desired, location Location, config proxmox.VMConfig, mark ownership.Mark) proxmox.ConfigChange {
+	c := proxmox.ConfigChange{Set: inPlaceOptions(desired, location), Digest: config.Digest}
+	if drive, ok := config.Drive(cloudInitSlot); ok && drive.IsCloudInit && desired.CloudInit {
+		delete(c.Set, cloudInitSlot) // setting it again would recreate the drive
 	}
 	for option := range config.Options {
-		if _, set := c.Set[option]; !set && ruled.MatchString(option) && !(option == cloudInitSlot && w.CloudInit) {
+		if _, set := c.Set[option]; !set && managedOption.MatchString(option) && !(option == cloudInitSlot && desired.CloudInit) {
 			c.Delete = append(c.Delete, option)
 		}
 	}
 	slices.Sort(c.Delete)
-	c.Set["description"] = notes(w, mark)
+	c.Set["description"] = notes(desired, mark)
 	return c
 }
 
@@ -125,7 +126,7 @@ func agent(a v1alpha1.Agent) string {
 		out += ",type=isa"
 	}
 	if a.FSFreezeOnBackup != nil {
-		// 9.1 has a new name for it and still takes this one.
+		// PVE 9.1 renamed the property and still accepts this name.
 		out += ",freeze-fs-on-backup=" + bit(*a.FSFreezeOnBackup)
 	}
 	if a.FSTrimClonedDisks != nil {
@@ -141,8 +142,8 @@ func vga(v v1alpha1.VGA) string {
 	return fmt.Sprintf("%s,memory=%d", v.Type, *v.Memory)
 }
 
-// defaultMTU is what a guest takes by itself; told to, Proxmox would hold it against
-// the bridge's.
+// defaultMTU is the default of a guest. It is not set because Proxmox would compare it
+// with the MTU of the bridge.
 const defaultMTU = 1500
 
 func network(n v1alpha1.NetworkInterface) string {

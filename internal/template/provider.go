@@ -16,7 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Deps is what the making of Templates needs around it.
+// Deps are the dependencies of a Provider.
 type Deps struct {
 	// Clients by region.
 	Clients   map[string]proxmox.Client
@@ -27,20 +27,20 @@ type Deps struct {
 	Settings    Settings
 }
 
-// Settings are the limits that an operator may change.
+// Settings are the limits that an operator can configure.
 type Settings struct {
-	// VMIDs is the range that Templates' ids come from, the lowest free one first.
+	// VMIDs is the range that the VMIDs of Templates are allocated from, lowest first.
 	VMIDs placement.Range
-	// Builds bounds how many Hosts are worked on at once.
+	// Builds is how many Hosts are reconciled concurrently.
 	Builds int
-	// TaskTimeout is how long one task is watched without a break.
+	// TaskTimeout is how long a run waits for one task. The next run resumes the wait.
 	TaskTimeout time.Duration
 	// Grace is how long a Template must have been unneeded before it is removed.
 	Grace time.Duration
 }
 
-// DefaultSettings are the documented defaults. 9999 is what the Proxmox CSI driver
-// names its volumes after.
+// DefaultSettings returns the documented defaults. VMID 9999 is excluded because the
+// Proxmox CSI driver uses it in its volume names.
 func DefaultSettings() Settings {
 	return Settings{
 		VMIDs:       placement.Range{From: 1000, To: 19999, Exclude: []int{9999}},
@@ -50,44 +50,52 @@ func DefaultSettings() Settings {
 	}
 }
 
-// Provider makes, changes and removes Templates.
+// Provider creates, updates and removes Templates.
 type Provider struct {
-	Deps
-	memory    *memory
-	images    *turns
-	vmids     *vmids
+	clients     map[string]proxmox.Client
+	inventory   *inventory.Inventory
+	clock       clock.WithTicker
+	kubeCluster string
+	settings    Settings
+
+	tracker   *tracker
+	images    *keyedLock
+	vmids     *vmidAllocator
 	durations *proxmox.Durations
 }
 
-// NewProvider makes the Provider.
+// NewProvider returns a Provider without any recorded state.
 func NewProvider(deps Deps) *Provider {
 	return &Provider{
-		Deps: deps, memory: newMemory(), images: newTurns(), vmids: newVMIDs(deps.Settings.VMIDs, deps.Clock), durations: proxmox.NewDurations(),
+		clients: deps.Clients, inventory: deps.Inventory, clock: deps.Clock, kubeCluster: deps.KubeCluster, settings: deps.Settings,
+		tracker: newTracker(), images: newKeyedLock(), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock), durations: proxmox.NewDurations(),
 	}
 }
 
-// Ours lists the finished Templates of a ProxmoxTemplate, as the view shows them.
-func (p *Provider) ListOwned(uid string) []Existing {
-	return ListOwned(p.Inventory.View(), p.KubeCluster, uid)
-}
+// Inventory returns the inventory that the Provider reads.
+func (p *Provider) Inventory() *inventory.Inventory { return p.inventory }
+
+// MaxConcurrentBuilds returns how many Hosts may be reconciled concurrently.
+func (p *Provider) MaxConcurrentBuilds() int { return p.settings.Builds }
 
 func (p *Provider) client(region string) (proxmox.Client, error) {
-	c, ok := p.Clients[region]
+	c, ok := p.clients[region]
 	if !ok {
 		return nil, fmt.Errorf("region %q is not in the cloud config", region)
 	}
 	return c, nil
 }
 
-// errStillRunning says that a task takes longer than it is watched at a time: the
-// next run takes it up again.
-var errStillRunning = errors.New("still under way")
+// errStillRunning reports that a task did not end within the task timeout. The next run
+// resumes the wait.
+var errStillRunning = errors.New("still running")
 
-// wait for a task's end; the error is the task's own.
+// wait waits until a task ends and returns the task's error. It returns
+// errStillRunning after the task timeout.
 func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) error {
-	watch, cancel := context.WithTimeout(ctx, p.Settings.TaskTimeout)
+	waitCtx, cancel := context.WithTimeout(ctx, p.settings.TaskTimeout)
 	defer cancel()
-	status, err := proxmox.WaitTask(watch, c, task, proxmox.WaitOptions{Durations: p.durations, Key: key, Clock: p.Clock})
+	status, err := proxmox.WaitTask(waitCtx, c, task, proxmox.WaitOptions{Durations: p.durations, Key: key, Clock: p.clock})
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -99,10 +107,10 @@ func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID
 	return status.Err()
 }
 
-// pause as long as the clock says.
-func (p *Provider) pause(ctx context.Context, d time.Duration) error {
+// sleep waits for d on the Provider's clock. It fails when the context ends.
+func (p *Provider) sleep(ctx context.Context, d time.Duration) error {
 	select {
-	case <-p.Clock.After(d):
+	case <-p.clock.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -14,80 +14,73 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Around is what the work on one Host must know of the rest.
+// Usage is what reconciling one Host needs to know about other objects.
 type Usage struct {
-	// Wishes of all ProxmoxTemplates: images are shared between them.
+	// Desired lists all ProxmoxTemplates: they share images.
 	Desired []Desired
-	// Needed says who needs a Template; empty when nobody does.
+	// InUse returns why a Template is still needed, and "" if it is not.
 	InUse func(region string, vmid int) string
 }
 
-// recheck is how soon a Host is looked at again where something is on its way.
-const recheck = 2 * time.Second
+// recheckInterval is how soon a Host with an operation in progress is reconciled again.
+const recheckInterval = 2 * time.Second
 
-// Tend makes what is missing of a ProxmoxTemplate on one Host and removes what nobody
-// needs there. It waits for the tasks that it starts. The duration is when to come
-// back; zero where nothing is left to do.
-func (p *Provider) ReconcileHost(ctx context.Context, w Desired, region, host string, around Usage) (time.Duration, error) {
+// ReconcileHost builds the Template that a ProxmoxTemplate requires on one Host and
+// removes the Templates and images that are no longer needed there. It waits for the
+// tasks that it starts. It returns after which time to reconcile again, zero if the
+// Host is up to date.
+func (p *Provider) ReconcileHost(ctx context.Context, desired Desired, region, host string, usage Usage) (time.Duration, error) {
 	client, err := p.client(region)
 	if err != nil {
 		return 0, err
 	}
-	view := p.Inventory.View()
+	view := p.inventory.View()
 	snapshot := view.Snapshots[region]
 	if snapshot == nil || view.Failures[region] != nil || !snapshot.Hosts[host].Online {
-		return 0, nil // the view's next change brings us back
+		return 0, nil // reconciled when the view changes
 	}
-	t := &tending{Provider: p, wish: w, region: region, host: host, client: client, around: around, spot: HostKey{UID: w.UID, Region: region, Host: host}}
-	ctx, done := p.memory.begin(ctx, t.spot, w)
+	r := &hostReconciler{Provider: p, HostKey: HostKey{UID: desired.UID, Region: region, Host: host}, desired: desired, client: client, usage: usage}
+	ctx, done := p.tracker.begin(ctx, r.HostKey, desired)
 	defer done()
-	again, err := t.run(ctx)
+	after, err := r.reconcile(ctx)
 	if errors.Is(err, errSuperseded) || errors.Is(context.Cause(ctx), errSuperseded) {
 		return time.Millisecond, nil
 	}
-	return again, err
+	return after, err
 }
 
-// tending is one run on one Host.
-type tending struct {
+// hostReconciler is one run for one ProxmoxTemplate on one Host.
+type hostReconciler struct {
 	*Provider
-	wish         Desired
-	region, host string
-	client       proxmox.Client
-	around       Usage
-	spot         HostKey
+	HostKey
+	desired Desired
+	client  proxmox.Client
+	usage   Usage
 }
 
-func (t *tending) run(ctx context.Context) (time.Duration, error) {
-	again, err := t.make(ctx)
+func (r *hostReconciler) reconcile(ctx context.Context) (time.Duration, error) {
+	after, err := r.ensureTemplate(ctx)
 	if errors.Is(err, errStillRunning) {
-		return recheck, nil
+		return recheckInterval, nil
 	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
-		again = t.memory.failed(t.spot, t.Clock.Now(), err.Error(), passing(err))
+		after = r.tracker.recordFailure(r.HostKey, r.clock.Now(), err.Error(), proxmox.IsTransient(err))
 	}
-	later, err := t.tidy(ctx)
+	removeAfter, err := r.removeUnneeded(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
-		t.note(err.Error())
-		later = maxPassingPause
+		r.setWarning(err.Error())
+		removeAfter = maxTransientBackoff
 	}
-	return soonest(again, later), nil
+	return soonest(after, removeAfter), nil
 }
 
-func (t *tending) make(ctx context.Context) (time.Duration, error) {
-	here, err := t.look(ctx, t.memory.first(t.spot))
-	if err != nil {
-		return 0, err
-	}
-	return t.ensure(ctx, here)
-}
-
+// soonest returns the shorter duration that is not zero.
 func soonest(a, b time.Duration) time.Duration {
 	if a == 0 || (b != 0 && b < a) {
 		return b
@@ -95,146 +88,154 @@ func soonest(a, b time.Duration) time.Duration {
 	return a
 }
 
-// here is what there is on the Host, looked at just now.
-type here struct {
-	view  inventory.View
-	place Location
-	wants bool
-	// ready are the Templates that the view shows, made those of ours that it does
-	// not show as Templates yet, or that are none yet.
-	ready, made []Existing
-	// leftover is a VM that somebody's create left locked.
-	leftover int
+// observation is the current state of one Host.
+type observation struct {
+	view inventory.View
+	// location is where the Template is required; required is false if there is none.
+	location Location
+	required bool
+	// ready are the Templates that the view shows. unfinished are owned VMs that are not
+	// Templates yet, or not in the view.
+	ready, unfinished []Existing
+	// staleLock is the VMID of a VM that an interrupted create left locked.
+	staleLock int
 }
 
-// look finds what there is. The view suffices for Templates; what was just made, or
-// left half made, is asked for. A thorough look asks about every VM that it could be:
-// for some seconds rows of new VMs have no name, or one from before they had theirs.
-func (t *tending) look(ctx context.Context, thorough bool) (here, error) {
-	h := here{view: t.Inventory.View()}
-	all := ListOwned(h.view, t.KubeCluster, t.wish.UID)
-	h.ready = on(all, t.region, t.host)
-	for _, place := range Locations(h.view, t.wish, all) {
-		if place.Region == t.region && place.Host == t.host {
-			h.place, h.wants = place, true
+// observe reads the current state of the Host. The view lists the Templates; the
+// configuration of VMs that may be unfinished Templates is read from Proxmox. With
+// thorough set, every VM in the VMID range is read: for some seconds /cluster/resources
+// lists new VMs without their name.
+func (r *hostReconciler) observe(ctx context.Context, thorough bool) (observation, error) {
+	obs := observation{view: r.inventory.View()}
+	all := ListOwned(obs.view, r.kubeCluster, r.desired.UID)
+	obs.ready = onHost(all, r.Region, r.Host)
+	for _, location := range Locations(obs.view, r.desired, all) {
+		if location.Region == r.Region && location.Host == r.Host {
+			obs.location, obs.required = location, true
 		}
 	}
-	for vmid, guest := range h.view.Snapshots[t.region].Guests {
-		if guest.Host != t.host || !t.mayBeMade(guest, thorough) {
+	for vmid, guest := range obs.view.Snapshots[r.Region].Guests {
+		if guest.Host != r.Host || !r.mayBeUnfinished(guest, r.desired.Name, thorough) {
 			continue
 		}
-		config, err := t.client.VMConfig(ctx, t.host, vmid)
+		config, err := r.client.VMConfig(ctx, r.Host, vmid)
 		if errors.Is(err, proxmox.ErrNotFound) {
 			continue
 		}
 		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden {
-			continue // not a member of our pool, so not ours
+			continue // not in our resource pool, so not ours
 		}
 		if err != nil {
-			return h, explain(err, h.place, "looking at the host", "")
+			return obs, explain(err, obs.location, "inspecting the host", "")
 		}
-		if found, ok := claim(t.KubeCluster, t.wish.UID, guest, t.region, config); ok {
-			h.made = append(h.made, found)
+		if owned, ok := parseOwned(r.kubeCluster, r.desired.UID, guest, r.Region, config); ok {
+			obs.unfinished = append(obs.unfinished, owned)
 		} else if config.Lock() == lockCreate {
-			h.leftover = vmid
+			obs.staleLock = vmid
 		}
 	}
-	slices.SortFunc(h.made, func(a, b Existing) int { return a.VMID - b.VMID })
-	return h, nil
+	slices.SortFunc(obs.unfinished, func(a, b Existing) int { return a.VMID - b.VMID })
+	return obs, nil
 }
 
-// lockCreate marks a configuration that a create is still writing.
+// lockCreate is the lock that Proxmox sets on a VM while it is created.
 const lockCreate = "create"
 
-// mayBeMade tells whether a guest may be a Template of ours in the making.
-func (t *tending) mayBeMade(guest inventory.Guest, thorough bool) bool {
-	within := t.Settings.VMIDs
-	if guest.Kind != proxmox.KindQEMU || guest.Template || guest.VMID < within.From || guest.VMID > within.To {
+// mayBeUnfinished reports whether a guest may be a VM that becomes a Template with the
+// given name.
+func (p *Provider) mayBeUnfinished(guest inventory.Guest, name string, thorough bool) bool {
+	vmids := p.settings.VMIDs
+	if guest.Kind != proxmox.KindQEMU || guest.Template || guest.VMID < vmids.From || guest.VMID > vmids.To {
 		return false
 	}
-	return thorough || guest.Name == t.wish.Name || !guest.HasResources() || guest.Lock == lockCreate
+	return thorough || guest.Name == name || !guest.HasResources() || guest.Lock == lockCreate
 }
 
-// ensure brings the Host's Template about.
-func (t *tending) ensure(ctx context.Context, h here) (time.Duration, error) {
-	if !h.wants || h.place.Problem != "" {
-		return 0, nil
-	}
-	for _, found := range h.ready {
-		if h.place.has(t.wish, found) {
-			if err := t.settle(ctx, h.place, found); err != nil {
-				return 0, err
-			}
-			t.memory.succeeded(t.spot)
-			return 0, nil
-		}
-	}
-	if known := t.memory.read(t.spot); known.failures > 0 && t.Clock.Now().Before(known.retry) {
-		return known.retry.Sub(t.Clock.Now()), nil
-	}
-	// What was made since the view was taken must not be made twice.
-	if err := t.Inventory.Refresh(ctx, t.region); err != nil {
-		return 0, explain(err, h.place, "looking at the cluster", "")
-	}
-	h, err := t.look(ctx, true)
+// ensureTemplate builds the Template of the Host if it is missing, and updates its
+// settings otherwise.
+func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, error) {
+	obs, err := r.observe(ctx, r.tracker.markObserved(r.HostKey))
 	if err != nil {
 		return 0, err
 	}
-	if !h.wants || slices.ContainsFunc(h.ready, func(f Existing) bool { return h.place.has(t.wish, f) }) {
-		return time.Millisecond, nil
+	if !obs.required || obs.location.Problem != "" {
+		return 0, nil
 	}
-	return t.build(ctx, h)
-}
-
-// Due lists the Hosts where something is to be done for a wish, as far as the view
-// shows.
-func (p *Provider) PendingHosts(w Desired) []HostKey {
-	view := p.Inventory.View()
-	found := ListOwned(view, p.KubeCluster, w.UID)
-	due := map[HostKey]bool{}
-	for _, place := range Locations(view, w, found) {
-		missing := !slices.ContainsFunc(found, func(f Existing) bool { return place.has(w, f) && p.written(w, f) })
-		sweep := p.memory.sweepDue(place.Region, place.Host, p.Clock.Now(), func() bool {
-			return p.Inventory.TryAcquire(place.Region, inventory.ReadImages)
-		})
-		due[HostKey{UID: w.UID, Region: place.Region, Host: place.Host}] = (missing || sweep) && place.Problem == ""
-	}
-	for _, f := range found {
-		if w.Deleted || !w.made(f.Mark) || len(on(found, f.Region, f.Host)) > 1 || !w.wants(f.Region) {
-			due[HostKey{UID: w.UID, Region: f.Region, Host: f.Host}] = true
+	for _, existing := range obs.ready {
+		if obs.location.matches(r.desired, existing) {
+			if err := r.updateInPlace(ctx, obs.location, existing); err != nil {
+				return 0, err
+			}
+			r.tracker.recordSuccess(r.HostKey)
+			return 0, nil
 		}
 	}
-	for _, spot := range p.unfinished(view, w) {
-		due[spot] = true
+	if state := r.tracker.get(r.HostKey); state.failures > 0 && r.clock.Now().Before(state.retryAt) {
+		return state.retryAt.Sub(r.clock.Now()), nil
+	}
+	// A VM created since the last poll must not be created twice.
+	if err := r.inventory.Refresh(ctx, r.Region); err != nil {
+		return 0, explain(err, obs.location, "polling the cluster", "")
+	}
+	obs, err = r.observe(ctx, true)
+	if err != nil {
+		return 0, err
+	}
+	if !obs.required || slices.ContainsFunc(obs.ready, func(e Existing) bool { return obs.location.matches(r.desired, e) }) {
+		return time.Millisecond, nil
+	}
+	return r.build(ctx, obs)
+}
+
+// PendingHosts returns the Hosts that need reconciling for a ProxmoxTemplate according
+// to the current view.
+func (p *Provider) PendingHosts(desired Desired) []HostKey {
+	view := p.inventory.View()
+	owned := ListOwned(view, p.kubeCluster, desired.UID)
+	pending := map[HostKey]bool{}
+	for _, location := range Locations(view, desired, owned) {
+		missing := !slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) && p.isWritten(desired, e) })
+		sweep := p.tracker.isSweepDue(location.Region, location.Host, p.clock.Now(), func() bool {
+			return p.inventory.TryAcquire(location.Region, inventory.ReadImages)
+		})
+		pending[HostKey{UID: desired.UID, Region: location.Region, Host: location.Host}] = (missing || sweep) && location.Problem == ""
+	}
+	for _, e := range owned {
+		if desired.Deleted || !desired.matches(e.Mark) || len(onHost(owned, e.Region, e.Host)) > 1 || !desired.appliesTo(e.Region) {
+			pending[HostKey{UID: desired.UID, Region: e.Region, Host: e.Host}] = true
+		}
+	}
+	for _, key := range p.unfinishedHosts(view, desired) {
+		pending[key] = true
 	}
 	var out []HostKey
-	for spot, is := range due {
-		if is {
-			out = append(out, spot)
+	for key, isPending := range pending {
+		if isPending {
+			out = append(out, key)
 		}
 	}
 	return out
 }
 
-// unfinished are the Hosts with a VM that may be a Template in the making.
-func (p *Provider) unfinished(view inventory.View, w Desired) []HostKey {
-	t := tending{Provider: p, wish: w}
+// unfinishedHosts returns the Hosts with a VM that may become a Template.
+func (p *Provider) unfinishedHosts(view inventory.View, desired Desired) []HostKey {
 	var out []HostKey
 	for region, snapshot := range view.Snapshots {
 		for _, guest := range snapshot.Guests {
-			if guest.Name == w.Name && t.mayBeMade(guest, false) {
-				out = append(out, HostKey{UID: w.UID, Region: region, Host: guest.Host})
+			if guest.Name == desired.Name && p.mayBeUnfinished(guest, desired.Name, false) {
+				out = append(out, HostKey{UID: desired.UID, Region: region, Host: guest.Host})
 			}
 		}
 	}
 	return out
 }
 
-// written tells whether a Template has the settings of the wish.
-func (p *Provider) written(w Desired, f Existing) bool {
-	return f.Mark.Settings == w.Settings && f.Mark.Hash == w.Hash || p.memory.hasWritten(f.Zone(), w.Settings+"/"+w.Hash)
+// isWritten reports whether a Template has the desired settings.
+func (p *Provider) isWritten(desired Desired, e Existing) bool {
+	return e.Mark.Settings == desired.Settings && e.Mark.Hash == desired.Hash || p.tracker.hasWritten(e.Zone(), desired.Settings+"/"+desired.Hash)
 }
 
-func (t *tending) key(storage string) string {
-	return fmt.Sprintf("%s/%s/%s", t.region, t.host, storage)
+// durationKey identifies tasks that take about the same time.
+func (r *hostReconciler) durationKey(storage string) string {
+	return fmt.Sprintf("%s/%s/%s", r.Region, r.Host, storage)
 }

@@ -15,80 +15,80 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Report is what the conditions of a ProxmoxTemplate tell.
+// Report is the progress of a ProxmoxTemplate, as reported in its conditions.
 type Report struct {
-	// Zones are the Hosts that VMs can be cloned on, each with its Template.
+	// Zones are the Hosts on which VMs can be cloned, each with its Template.
 	Zones []v1alpha1.TemplateZone
-	// Complete says that every Host has what the spec asks for.
+	// Complete is whether every Host has the desired Template.
 	Complete bool
-	// Failing says that something has to be mended before it can be complete.
+	// Failing is whether an error must be fixed before it can be complete.
 	Failing bool
-	// Message tells for each Host that is not complete why not.
+	// Message lists the reason for each Host that is not complete.
 	Message string
-	// Unread says that not every Cluster was read yet.
+	// Unread is whether a Cluster has not been polled yet.
 	Unread bool
-	// ImageID is the name of the image's file.
+	// ImageID is the name of the image file.
 	ImageID string
 }
 
-// Report says how far the work on a ProxmoxTemplate is. Before are the zones that its
-// status lists.
-func (p *Provider) Report(w Desired, before []string) Report {
-	view := p.Inventory.View()
-	found := ListOwned(view, p.KubeCluster, w.UID)
+// Report returns the progress of a ProxmoxTemplate. previous are the zones in its status.
+func (p *Provider) Report(desired Desired, previous []string) Report {
+	view := p.inventory.View()
+	owned := ListOwned(view, p.kubeCluster, desired.UID)
 	r := Report{Complete: true}
 	settled := true
 	var parts []string
-	image, err := ImageOf(w.Spec.SourceImage, p.KubeCluster)
+	image, err := NewImage(desired.Spec.SourceImage, p.kubeCluster)
 	if err != nil {
 		r.Complete, r.Failing, parts = false, true, append(parts, err.Error())
 	}
 	r.ImageID = image.Name
-	parts = append(parts, p.clusters(&r, view, w)...)
-	for _, place := range Locations(view, w, found) {
-		s := p.memory.read(HostKey{UID: w.UID, Region: place.Region, Host: place.Host})
-		ready := slices.ContainsFunc(found, func(f Existing) bool { return place.has(w, f) })
+	parts = append(parts, p.reportClusters(&r, view, desired)...)
+	for _, location := range Locations(view, desired, owned) {
+		s := p.tracker.get(HostKey{UID: desired.UID, Region: location.Region, Host: location.Host})
+		ready := slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) })
 		text := ""
 		switch {
 		case ready && s.failure != "":
-			text, r.Failing = s.failure, true // of a change in place, or of a removal
+			text, r.Failing = s.failure, true // of an update in place or a removal
 		case ready:
-		case place.Problem != "":
-			text, r.Failing = place.Problem, true
+		case location.Problem != "":
+			text, r.Failing = location.Problem, true
 		case err != nil:
 		default:
-			text = s.words()
+			text = s.message()
 			r.Failing = r.Failing || s.failure != ""
-			settled = settled && s.failure != "" && s.hash == w.Hash
+			settled = settled && s.failure != "" && s.hash == desired.Hash
 		}
 		r.Complete = r.Complete && ready && text == ""
-		for _, text := range []string{text, s.note} {
+		for _, text := range []string{text, s.warning} {
 			if text != "" {
-				parts = append(parts, p.name(place.Region, place.Host)+": "+text)
+				parts = append(parts, p.displayName(location.Region, location.Host)+": "+text)
 			}
 		}
 	}
 	r.Message = strings.Join(parts, "; ")
-	r.Zones = SelectPerHost(view, w, found, before, settled)
+	r.Zones = SelectPerHost(view, desired, owned, previous, settled)
 	return r
 }
 
-// clusters tells which Clusters keep the report from being complete.
-func (p *Provider) clusters(r *Report, view inventory.View, w Desired) []string {
-	regions := p.Inventory.Regions()
-	if w.Spec.Region != "" && !slices.Contains(regions, w.Spec.Region) {
+// reportClusters marks the report incomplete if a Cluster is unread, failing or unknown,
+// and returns the reasons.
+func (p *Provider) reportClusters(r *Report, view inventory.View, desired Desired) []string {
+	regions := p.inventory.Regions()
+	if desired.Spec.Region != "" && !slices.Contains(regions, desired.Spec.Region) {
 		r.Complete, r.Failing = false, true
-		return []string{fmt.Sprintf("spec.region %q is not in the cloud config, which has %s", w.Spec.Region, strings.Join(regions, ", "))}
+		return []string{fmt.Sprintf("spec.region %q is not in the cloud config, which has %s", desired.Spec.Region, strings.Join(regions, ", "))}
 	}
 	var parts []string
 	for _, region := range regions {
-		if !w.wants(region) {
+		if !desired.appliesTo(region) {
 			continue
 		}
 		if failure := view.Failures[region]; failure != nil {
 			r.Complete, r.Failing = false, true
 			if poll, ok := errors.AsType[*inventory.PollError](failure); ok {
-				failure = poll.Err // without how often: the condition would change at each poll
+				failure = poll.Err // its count of failures would change the condition at each poll
 			}
 			parts = append(parts, fmt.Sprintf("region %s: %v", region, proxmox.Explain(failure)))
 		} else if view.Snapshots[region] == nil {
@@ -98,32 +98,32 @@ func (p *Provider) clusters(r *Report, view inventory.View, w Desired) []string 
 	return parts
 }
 
-// name of a Host: the region only where there are several.
-func (p *Provider) name(region, host string) string {
-	if len(p.Clients) > 1 {
+// displayName returns the name of a Host, with the region if there are several.
+func (p *Provider) displayName(region, host string) string {
+	if len(p.clients) > 1 {
 		return region + "/" + host
 	}
 	return host
 }
 
-// Remains lists what Proxmox still has of a ProxmoxTemplate, as far as the view shows,
-// and why. Clusters that do not answer may have more; Hosts that left theirs took
-// their Templates with them.
-func (p *Provider) Remaining(w Desired) (remains []string) {
-	view := p.Inventory.View()
-	for _, region := range slices.Sorted(maps.Keys(p.Clients)) {
+// Remaining lists the Templates of a ProxmoxTemplate that the view still shows, and why
+// they exist. Unreachable Clusters are listed because they may have more. Hosts that
+// left their Cluster are not.
+func (p *Provider) Remaining(desired Desired) (remains []string) {
+	view := p.inventory.View()
+	for _, region := range slices.Sorted(maps.Keys(p.clients)) {
 		if view.Snapshots[region] == nil || view.Failures[region] != nil {
-			remains = append(remains, fmt.Sprintf("region %s does not answer", region))
+			remains = append(remains, fmt.Sprintf("region %s is unreachable", region))
 		}
 	}
-	for _, f := range ListOwned(view, p.KubeCluster, w.UID) {
-		s := p.memory.read(HostKey{UID: w.UID, Region: f.Region, Host: f.Host})
-		text := fmt.Sprintf("%s: template %d", p.name(f.Region, f.Host), f.VMID)
+	for _, e := range ListOwned(view, p.kubeCluster, desired.UID) {
+		s := p.tracker.get(HostKey{UID: desired.UID, Region: e.Region, Host: e.Host})
+		text := fmt.Sprintf("%s: template %d", p.displayName(e.Region, e.Host), e.VMID)
 		switch {
-		case !view.Snapshots[f.Region].Hosts[f.Host].Online:
-			text += " is on a host that is offline"
-		case s.note != "":
-			text = p.name(f.Region, f.Host) + ": " + s.note
+		case !view.Snapshots[e.Region].Hosts[e.Host].Online:
+			text += " is on an offline host"
+		case s.warning != "":
+			text = p.displayName(e.Region, e.Host) + ": " + s.warning
 		case s.failure != "":
 			text += ": " + s.failure
 		}

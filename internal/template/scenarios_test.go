@@ -5,15 +5,15 @@ package template_test
 
 import "github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 
-// sharedStorage adds a storage that all Hosts share.
+// sharedStorage adds a storage that is shared by all hosts.
 func sharedStorage(kind string, content ...string) func(*pvesim.Scenario) {
 	return func(s *pvesim.Scenario) {
 		s.Storages = append(s.Storages, pvesim.Storage{ID: "shared", Type: kind, Content: content, Size: pvesim.TiB})
 	}
 }
 
-// withEverything is a cluster that has all that a template may ask for.
-func withEverything(release string) func(*pvesim.Scenario) {
+// withAllResources adds the pools, mappings and privileges that a template can use.
+func withAllResources(release string) func(*pvesim.Scenario) {
 	return func(s *pvesim.Scenario) {
 		s.Version = release
 		s.Pools = []pvesim.Pool{{ID: "karpenter"}}

@@ -15,23 +15,23 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Serves tells whether VMs on a Host can be cloned from a Template: it is on that
-// Host, or all of its volumes are on storages that both share. Proxmox counts CD
-// drives too: an ISO on a local storage ties a Template to its Host.
-func CanClone(snapshot *inventory.Snapshot, home string, config proxmox.VMConfig, host string) bool {
-	if home == host {
+// CanClone reports whether VMs on a Host can be cloned from a Template: it is on that
+// Host, or all of its volumes are on storages that both Hosts share. Proxmox includes CD
+// drives in this check, so an ISO on a local storage binds a Template to its Host.
+func CanClone(snapshot *inventory.Snapshot, templateHost string, config proxmox.VMConfig, host string) bool {
+	if templateHost == host {
 		return true
 	}
 	volumes := 0
 	for option, value := range config.Options {
-		if !holdsVolume(option) {
+		if !isDrive(option) {
 			continue
 		}
 		storage := proxmox.ParseDrive(option, value).Storage
 		if storage == "" {
 			continue // an empty drive
 		}
-		if !snapshot.Storages[inventory.StorageKey{Host: home, Storage: storage}].Shared {
+		if !snapshot.Storages[inventory.StorageKey{Host: templateHost, Storage: storage}].Shared {
 			return false
 		}
 		if _, has := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]; !has {
@@ -42,12 +42,13 @@ func CanClone(snapshot *inventory.Snapshot, home string, config proxmox.VMConfig
 	return volumes > 0
 }
 
-func holdsVolume(option string) bool {
+func isDrive(option string) bool {
 	bus := strings.TrimRight(option, "0123456789")
 	return bus != option && slices.Contains([]string{"ide", "sata", "scsi", "virtio", "efidisk", "tpmstate"}, bus)
 }
 
-// Created is when Proxmox made a guest, as its configuration says; 0 if it does not.
+// CreationTime returns the creation time in the configuration of a guest, in seconds
+// since the epoch, or 0 if it is not set.
 func CreationTime(config proxmox.VMConfig) int {
 	created, err := strconv.Atoi(proxmox.ParseProperties(config.Options["meta"]).Value("ctime"))
 	if err != nil {
@@ -56,53 +57,53 @@ func CreationTime(config proxmox.VMConfig) int {
 	return created
 }
 
-// Serving lists for each Host the Template that VMs there are cloned from. A new
-// generation takes over once it is settled: no Host is still at work on it. Nodes
-// that drift would else be replaced on Hosts that have the old one, and drift again.
-func SelectPerHost(view inventory.View, w Desired, found []Existing, before []string, settled bool) []v1alpha1.TemplateZone {
+// SelectPerHost returns for each Host the Template that its VMs are cloned from. previous
+// are the zones in the status. A new generation replaces the old one when it is settled,
+// that is, in progress on no Host: otherwise drifted Nodes could be replaced on Hosts that
+// still have the old generation, and drift again.
+func SelectPerHost(view inventory.View, desired Desired, existing []Existing, previous []string, settled bool) []v1alpha1.TemplateZone {
 	listed := map[string]int{}
 	var zones []v1alpha1.TemplateZone
-	for _, entry := range before {
+	for _, entry := range previous {
 		zone, err := v1alpha1.ParseTemplateZone(entry)
-		if err != nil || !w.wants(zone.Region) {
+		if err != nil || !desired.appliesTo(zone.Region) {
 			continue
 		}
 		listed[zone.Zone()] = zone.VMID
 		if view.Snapshots[zone.Region] == nil {
-			// Never read since the start: that a Cluster does not answer takes no
-			// Template away.
+			// Not polled since the start: an unreachable Cluster keeps its Templates.
 			zones = append(zones, zone)
 		}
 	}
-	places := Locations(view, w, found)
-	atPlace := func(f Existing) bool {
-		return slices.ContainsFunc(places, func(p Location) bool { return p.Region == f.Region && p.Host == f.Host })
+	locations := Locations(view, desired, existing)
+	isAtLocation := func(e Existing) bool {
+		return slices.ContainsFunc(locations, func(l Location) bool { return l.Region == e.Region && l.Host == e.Host })
 	}
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
-		if !w.wants(region) {
+		if !desired.appliesTo(region) {
 			continue
 		}
 		snapshot := view.Snapshots[region]
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
 			zone := v1alpha1.TemplateZone{Region: region, Host: host}
 			var candidates []Existing
-			for _, f := range found {
-				if f.Region == region && CanClone(snapshot, f.Host, f.Config, host) {
-					candidates = append(candidates, f)
+			for _, e := range existing {
+				if e.Region == region && CanClone(snapshot, e.Host, e.Config, host) {
+					candidates = append(candidates, e)
 				}
 			}
 			slices.SortStableFunc(candidates, func(a, b Existing) int {
 				return cmp.Or(
-					first(w.made(a.Mark), w.made(b.Mark)),
-					first(snapshot.Hosts[a.Host].Online, snapshot.Hosts[b.Host].Online),
-					first(atPlace(a), atPlace(b)),
-					first(a.VMID == listed[zone.Zone()], b.VMID == listed[zone.Zone()]),
-					first(a.Host == host, b.Host == host),
+					compareTrueFirst(desired.matches(a.Mark), desired.matches(b.Mark)),
+					compareTrueFirst(snapshot.Hosts[a.Host].Online, snapshot.Hosts[b.Host].Online),
+					compareTrueFirst(isAtLocation(a), isAtLocation(b)),
+					compareTrueFirst(a.VMID == listed[zone.Zone()], b.VMID == listed[zone.Zone()]),
+					compareTrueFirst(a.Host == host, b.Host == host),
 					cmp.Compare(CreationTime(b.Config), CreationTime(a.Config)),
 					cmp.Compare(a.VMID, b.VMID),
 				)
 			})
-			if zone.VMID = serving(w, candidates, listed[zone.Zone()], settled); zone.VMID != 0 {
+			if zone.VMID = selectTemplate(desired, candidates, listed[zone.Zone()], settled); zone.VMID != 0 {
 				zones = append(zones, zone)
 			}
 		}
@@ -110,23 +111,24 @@ func SelectPerHost(view inventory.View, w Desired, found []Existing, before []st
 	return zones
 }
 
-// serving picks among the Templates that a Host could use, the best first; 0 where
-// there is none.
-func serving(w Desired, candidates []Existing, listed int, settled bool) int {
+// selectTemplate returns the VMID of one of the candidates, which are sorted by
+// preference, or 0 if there is none.
+func selectTemplate(desired Desired, candidates []Existing, listed int, settled bool) int {
 	if len(candidates) == 0 {
 		return 0
 	}
 	best := candidates[0]
-	for _, f := range candidates {
-		// The generation that is in use stays until the new one is settled.
-		if f.VMID == listed && !settled && w.made(best.Mark) && !w.made(f.Mark) {
+	for _, candidate := range candidates {
+		// The generation in use is kept until the new one is settled.
+		if candidate.VMID == listed && !settled && desired.matches(best.Mark) && !desired.matches(candidate.Mark) {
 			return listed
 		}
 	}
 	return best.VMID
 }
 
-func first(a, b bool) int {
+// compareTrueFirst sorts true before false.
+func compareTrueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0

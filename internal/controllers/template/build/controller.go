@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package build makes the Templates of ProxmoxTemplates, each Host for itself: one
-// that is slow or broken keeps no other from its Template.
+// Package build builds the Templates of ProxmoxTemplates. It reconciles each Host
+// separately, so a slow or failing Host does not delay the others.
 package build
 
 import (
@@ -30,50 +30,52 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
-// Request is a ProxmoxTemplate on one Host.
+// Request identifies a ProxmoxTemplate on one Host.
 type Request struct{ Template, Region, Host string }
 
-// settle gathers a burst of changes into one run.
-const settle = 500 * time.Millisecond
+// batchInterval merges a burst of changes into one run.
+const batchInterval = 500 * time.Millisecond
 
-// Controller tends Hosts.
+// Controller reconciles the Templates of one ProxmoxTemplate on one Host.
 type Controller struct {
 	kube      client.Client
 	templates *template.Provider
 }
 
-// NewController makes the Controller.
+// NewController returns a Controller.
 func NewController(kube client.Client, templates *template.Provider) *Controller {
 	return &Controller{kube: kube, templates: templates}
 }
 
 type queue = workqueue.TypedRateLimitingInterface[Request]
 
-// Register the Controller. Its workers wait for Proxmox's tasks, and their number is
-// how many Hosts are worked on at once.
+// Register adds the Controller to the manager. Its workers wait for Proxmox tasks, so
+// their number is how many Hosts are reconciled concurrently.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	changed := handler.TypedFuncs[*v1alpha1.ProxmoxTemplate, Request]{
 		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*v1alpha1.ProxmoxTemplate], q queue) {
-			c.everywhere(e.Object, q)
+			c.enqueueAllHosts(e.Object, q)
 		},
 		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate], q queue) {
-			c.everywhere(e.ObjectNew, q)
+			c.enqueueAllHosts(e.ObjectNew, q)
 		},
 	}
 	classes := handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) []Request {
 		if class.Spec.InstanceTemplateRef.Kind != v1alpha1.ProxmoxTemplateKind {
 			return nil
 		}
-		return c.due(ctx, class.Spec.InstanceTemplateRef.Name)
+		return c.pendingRequests(ctx, class.Spec.InstanceTemplateRef.Name)
 	})
 	claims := handler.TypedFuncs[*karpv1.NodeClaim, Request]{
-		// The last of its clones is what an old Template waits for.
+		// An old Template can be removed after its last clone.
 		DeleteFunc: func(ctx context.Context, _ event.TypedDeleteEvent[*karpv1.NodeClaim], q queue) {
-			add(q, c.due(ctx, ""))
+			add(q, c.pendingRequests(ctx, ""))
 		},
 	}
 	views := handler.TypedFuncs[uint64, Request]{
-		GenericFunc: func(ctx context.Context, _ event.TypedGenericEvent[uint64], q queue) { add(q, c.due(ctx, "")) },
+		GenericFunc: func(ctx context.Context, _ event.TypedGenericEvent[uint64], q queue) {
+			add(q, c.pendingRequests(ctx, ""))
+		},
 	}
 	return builder.TypedControllerManagedBy[Request](m).
 		Named("template.build.proxmox").
@@ -81,70 +83,71 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 			predicate.TypedGenerationChangedPredicate[*v1alpha1.ProxmoxTemplate]{}, finalizersChanged{}))).
 		WatchesRawSource(source.TypedKind(m.GetCache(), &v1alpha1.ProxmoxNodeClass{}, classes)).
 		WatchesRawSource(source.TypedKind(m.GetCache(), &karpv1.NodeClaim{}, claims)).
-		WatchesRawSource(source.TypedChannel(c.templates.Inventory.Subscribe(ctx), views)).
-		WithOptions(controller.TypedOptions[Request]{MaxConcurrentReconciles: c.templates.Settings.Builds}).
+		WatchesRawSource(source.TypedChannel(c.templates.Inventory().Subscribe(ctx), views)).
+		WithOptions(controller.TypedOptions[Request]{MaxConcurrentReconciles: c.templates.MaxConcurrentBuilds()}).
 		Complete(c)
 }
 
-// finalizersChanged lets the event pass after which work may begin.
+// finalizersChanged matches the update that adds the finalizer: building starts then.
 type finalizersChanged struct {
 	predicate.TypedFuncs[*v1alpha1.ProxmoxTemplate]
 }
 
-// Update compares the finalizers.
+// Update reports whether the finalizers changed.
 func (finalizersChanged) Update(e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate]) bool {
 	return !slices.Equal(e.ObjectOld.Finalizers, e.ObjectNew.Finalizers)
 }
 
 func add(q queue, requests []Request) {
 	for _, request := range requests {
-		q.AddAfter(request, settle)
+		q.AddAfter(request, batchInterval)
 	}
 }
 
-// everywhere asks for a run on every Host.
-func (c *Controller) everywhere(t *v1alpha1.ProxmoxTemplate, q queue) {
-	for _, host := range c.templates.Inventory.View().Hosts() {
+// enqueueAllHosts enqueues a ProxmoxTemplate on every Host.
+func (c *Controller) enqueueAllHosts(t *v1alpha1.ProxmoxTemplate, q queue) {
+	for _, host := range c.templates.Inventory().View().Hosts() {
 		q.Add(Request{Template: t.Name, Region: host.Region, Host: host.Name})
 	}
 }
 
-// due lists the Hosts where something is to be done, for one ProxmoxTemplate or all.
-func (c *Controller) due(ctx context.Context, name string) []Request {
-	w, err := Observe(ctx, c.kube)
+// pendingRequests returns the Hosts that need reconciling, for one ProxmoxTemplate or,
+// without a name, for all.
+func (c *Controller) pendingRequests(ctx context.Context, name string) []Request {
+	observed, err := Observe(ctx, c.kube)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "looking for work on templates")
+		log.FromContext(ctx).Error(err, "listing pending template builds")
 		return nil
 	}
 	var out []Request
-	for _, wish := range w.Desired {
-		if name != "" && wish.Name != name {
+	for _, desired := range observed.Desired {
+		if name != "" && desired.Name != name {
 			continue
 		}
-		for _, spot := range c.templates.PendingHosts(wish) {
-			out = append(out, Request{Template: wish.Name, Region: spot.Region, Host: spot.Host})
+		for _, key := range c.templates.PendingHosts(desired) {
+			out = append(out, Request{Template: desired.Name, Region: key.Region, Host: key.Host})
 		}
 	}
 	return out
 }
 
-// Reconcile tends one Host for one ProxmoxTemplate.
+// Reconcile builds the Template of one ProxmoxTemplate on one Host.
 func (c *Controller) Reconcile(ctx context.Context, request Request) (reconcile.Result, error) {
 	t := &v1alpha1.ProxmoxTemplate{}
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: request.Template}, t); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if !controllerutil.ContainsFinalizer(t, v1alpha1.TerminationFinalizer) {
-		// Whatever is made before it is there could be left behind.
+		// Anything created without the finalizer could be orphaned.
 		return reconcile.Result{}, nil
 	}
-	w, err := Observe(ctx, c.kube)
+	observed, err := Observe(ctx, c.kube)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	again, err := c.templates.ReconcileHost(ctx, template.NewDesired(t, w.Classes), request.Region, request.Host, w.Usage(t))
+	after, err := c.templates.ReconcileHost(ctx, template.NewDesired(t, observed.Classes), request.Region, request.Host, observed.Usage(t))
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("tending template %s on host %s, %w", request.Template, request.Host, err)
+		return reconcile.Result{}, fmt.Errorf("reconciling template %s on host %s: %w", request.Template, request.Host, err)
 	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: after}, nil
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// manage runs all that makes templates.
+// manage runs all controllers of ProxmoxTemplates.
 func manage(w *testenv.Env) {
 	w.T.Helper()
 	templates := w.Templates()
@@ -32,7 +32,7 @@ func manage(w *testenv.Env) {
 	)
 }
 
-// condition of a template, as "Status reason: message".
+// condition returns a condition of a template as "Status reason: message".
 func condition(w *testenv.Env, t *v1alpha1.ProxmoxTemplate, kind string) string {
 	w.T.Helper()
 	c := testenv.Reread(w, t).StatusConditions().Get(kind)
@@ -42,67 +42,67 @@ func condition(w *testenv.Env, t *v1alpha1.ProxmoxTemplate, kind string) string 
 	return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 }
 
-const patience = 30 * time.Second
+const timeout = 30 * time.Second
 
-func upToDate(w *testenv.Env, t *v1alpha1.ProxmoxTemplate) {
+func waitUntilUpToDate(w *testenv.Env, t *v1alpha1.ProxmoxTemplate) {
 	w.T.Helper()
 	w.Eventually(func() string { return condition(w, t, v1alpha1.ConditionTemplateUpToDate) }).
-		WithTimeout(patience).WithPolling(20 * time.Millisecond).Should(HavePrefix("True"))
+		WithTimeout(timeout).WithPolling(20 * time.Millisecond).Should(HavePrefix("True"))
 }
 
-// slow makes downloads take that long, each host's a little longer than the one before.
-func slow(image int, took time.Duration) func(*pvesim.Scenario) {
+// slowDownloads sets how long downloads take, slightly longer on each next host.
+func slowDownloads(image int, duration time.Duration) func(*pvesim.Scenario) {
 	return func(s *pvesim.Scenario) {
 		for i := range s.Hosts {
-			took := took + took/5*time.Duration(i)/time.Duration(len(s.Hosts))
-			s.Hosts[i].DownloadRate = pvesim.Size(float64(image) / took.Seconds())
+			hostDuration := duration + duration/5*time.Duration(i)/time.Duration(len(s.Hosts))
+			s.Hosts[i].DownloadRate = pvesim.Size(float64(image) / hostDuration.Seconds())
 		}
 	}
 }
 
-// timeToReady measures how long a template of all Hosts takes.
+// timeToReady returns how long it takes until a template is on all hosts.
 func timeToReady(t *testing.T, hosts int, scenario func(*pvesim.Scenario)) time.Duration {
 	t.Helper()
 	const image = 64 << 10
 	w := testenv.New(t, testenv.Hosts(hosts), testenv.Scenario(scenario))
 	images := testenv.ServeImages(t, image)
 	manage(w)
-	began := time.Now()
+	start := time.Now()
 	object := w.ManagedTemplate(images.URL + "/noble.img")
-	upToDate(w, object)
-	took := time.Since(began)
+	waitUntilUpToDate(w, object)
+	elapsed := time.Since(start)
 	w.Expect(object.Status.Zones).To(HaveLen(hosts))
-	w.Expect(images.Fetched("/noble.img")).To(Equal(hosts*image), "once per storage, and each host has its own")
-	return took
+	w.Expect(images.Fetched("/noble.img")).To(Equal(hosts*image), "once per host, because the storage is local")
+	return elapsed
 }
 
-func TestTenHostsAreReadyAsSoonAsTheSlowest(t *testing.T) {
+func TestBuildOnTenHostsConcurrently(t *testing.T) {
 	const image, download = 64 << 10, 4 * time.Minute
 	slowest := func(s *pvesim.Scenario) {
 		ten := pvesim.DefaultScenario(10)
-		slow(image, download)(ten)
+		slowDownloads(image, download)(ten)
 		s.Hosts[0].DownloadRate = ten.Hosts[9].DownloadRate
 	}
 	alone := timeToReady(t, 1, slowest)
-	together := timeToReady(t, 10, slow(image, download))
-	t.Logf("the slowest host alone: %s, ten hosts: %s", alone, together)
+	together := timeToReady(t, 10, slowDownloads(image, download))
+	t.Logf("slowest host alone: %s, ten hosts: %s", alone, together)
 	NewWithT(t).Expect(together.Seconds()).To(BeNumerically("<=", 1.3*alone.Seconds()))
 }
 
-func TestTheConditionTellsHowFarADownloadIs(t *testing.T) {
+func TestDownloadProgressCondition(t *testing.T) {
 	t.Parallel()
 	const image = 160 << 20
-	w := testenv.New(t, testenv.Scenario(slow(image, 2*time.Minute)))
+	w := testenv.New(t, testenv.Scenario(slowDownloads(image, 2*time.Minute)))
 	images := testenv.ServeImages(t, image)
 	manage(w)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
 	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).
-		WithTimeout(patience).WithPolling(10 * time.Millisecond).Should(MatchRegexp(`^False Building: pve1: downloading [1-9]\d %$`))
-	upToDate(w, object)
+		WithTimeout(timeout).WithPolling(10 * time.Millisecond).Should(MatchRegexp(`^False Building: pve1: downloading [1-9]\d %$`))
+	waitUntilUpToDate(w, object)
 	w.Expect(object.Status.ImageID).To(MatchRegexp(`^noble-[0-9a-f]{24}\.qcow2$`))
 }
 
-func TestOneHostsTroubleIsNotAnothers(t *testing.T) {
+func TestBuildFailureOnOneHost(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(3))
 	images := testenv.ServeImages(t, 64<<10)
@@ -113,25 +113,25 @@ func TestOneHostsTroubleIsNotAnothers(t *testing.T) {
 	manage(w)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
 	w.Eventually(func() []string { return testenv.Reread(w, object).Status.Zones }).
-		WithTimeout(patience).Should(ConsistOf(MatchRegexp(`^region-1/pve1/1\d{3}$`)))
-	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).WithTimeout(patience).
+		WithTimeout(timeout).Should(ConsistOf(MatchRegexp(`^region-1/pve1/1\d{3}$`)))
+	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).WithTimeout(timeout).
 		Should(And(HavePrefix("True"), ContainSubstring("pve2: creating VM"), ContainSubstring("storage local is full"), ContainSubstring("pve3: ")))
 
 	w.Sim.ClearFaults()
 	w.Clock.Advance(10 * time.Minute)
 	testenv.Reread(w, object)
-	object.Spec.Description = "try again"
+	object.Spec.Description = "retry"
 	w.Expect(w.Kube.Update(t.Context(), object)).To(Succeed())
-	upToDate(w, object)
+	waitUntilUpToDate(w, object)
 	w.Expect(object.Status.Zones).To(HaveLen(3))
 }
 
-func TestWhatIsMadeByHandIsNeverTouched(t *testing.T) {
+func TestBuildKeepsUnmanagedGuests(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) {
-		mine := s.Guests[0]
-		mine.VMID, mine.Name = 1000, ""
-		s.Guests = append(s.Guests, mine)
+		unmanaged := s.Guests[0]
+		unmanaged.VMID, unmanaged.Name = 1000, ""
+		s.Guests = append(s.Guests, unmanaged)
 	}))
 	c := w.Clients[testenv.Region]
 	before, err := c.VMConfig(t.Context(), "pve1", 1000)
@@ -142,42 +142,42 @@ func TestWhatIsMadeByHandIsNeverTouched(t *testing.T) {
 		w.Expect(c.UpdateVM(t.Context(), "pve1", 1000, configName(o.Name))).To(Succeed())
 	})
 	before.Options["name"] = object.Name
-	upToDate(w, object)
-	w.Expect(object.Status.Zones).To(ConsistOf("region-1/pve1/1001"), "its name and VMID are somebody's")
+	waitUntilUpToDate(w, object)
+	w.Expect(object.Status.Zones).To(ConsistOf("region-1/pve1/1001"), "VMID 1000 and its name belong to another guest")
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
-	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(patience).Should(BeTrue())
+	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(timeout).Should(BeTrue())
 	after, err := c.VMConfig(t.Context(), "pve1", 1000)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(after.Options).To(Equal(before.Options))
 }
 
-func TestATemplateDeletedByHandIsReportedAndMadeAnew(t *testing.T) {
+func TestRebuildAfterManualDeletion(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	images := testenv.ServeImages(t, 64<<10)
 	manage(w)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
-	upToDate(w, object)
+	waitUntilUpToDate(w, object)
 	image := object.Status.ImageID
 	id, err := w.Sim.AddFault(pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(30 * time.Second)})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.DestroyByHand("pve1", 1000)
-	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).WithTimeout(patience).WithPolling(10 * time.Millisecond).
-		Should(Equal("False Building: pve1: template 1000 is not there any more, it is made anew: importing the image to storage local"))
+	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).WithTimeout(timeout).WithPolling(10 * time.Millisecond).
+		Should(Equal("False Building: pve1: template 1000 no longer exists and is recreated: importing the image to storage local"))
 	w.Sim.RemoveFault(id)
-	upToDate(w, object)
+	waitUntilUpToDate(w, object)
 	w.Expect(object.Status.Zones).To(HaveLen(1))
 	w.Expect(object.Status.ImageID).To(Equal(image))
 	w.Expect(images.Fetched("/noble.img")).To(Equal(64 << 10))
 }
 
-func TestATemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
+func TestDeleteTemplateInUse(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	images := testenv.ServeImages(t, 64<<10)
 	manage(w)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
-	upToDate(w, object)
+	waitUntilUpToDate(w, object)
 	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
 		c.Spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: object.Name}
 	})
@@ -187,8 +187,8 @@ func TestATemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
 	w.Expect(w.Intent(claim).TemplateID).To(Equal(1000))
 
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
-	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(patience).
-		Should(ContainElement(ContainSubstring("1 nodeclaims still use this template, for example " + claim.Name)))
+	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(timeout).
+		Should(ContainElement(ContainSubstring("1 NodeClaims still use this template, for example " + claim.Name)))
 	w.Expect(w.Gone(object)).To(BeFalse())
 	_, err := w.Clients[testenv.Region].VMConfig(t.Context(), "pve1", 1000)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -196,15 +196,15 @@ func TestATemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
 	w.Eventually(func() bool {
 		gone, err := w.Instances.Delete(t.Context(), claim)
 		return gone && err == nil
-	}).WithTimeout(patience).Should(BeTrue())
+	}).WithTimeout(timeout).Should(BeTrue())
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
-	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(patience).Should(BeTrue())
+	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(timeout).Should(BeTrue())
 	volumes, err := w.Clients[testenv.Region].Volumes(t.Context(), "pve1", "local", "import")
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(volumes).To(BeEmpty())
 }
 
-func TestTheHashesAreOnTheObject(t *testing.T) {
+func TestHashAnnotations(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	manage(w)

@@ -18,8 +18,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// What users read applies as it stands: the examples, and the manifests in the docs.
-func TestTheManifestsThatUsersReadApply(t *testing.T) {
+// The examples and the manifests in the documentation are valid.
+func TestExampleManifests(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	var documents []string

@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hash keeps the hashes of templates of both kinds on the objects, for people
-// and programs that compare them.
+// Package hash writes the hashes of ProxmoxTemplates and ProxmoxUnmanagedTemplates to
+// annotations.
 package hash
 
 import (
@@ -19,29 +19,29 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// Template is an object of either kind.
+// Template is a ProxmoxTemplate or a ProxmoxUnmanagedTemplate.
 type Template interface {
 	client.Object
 	Hash() string
 }
 
-// Controller keeps the hashes of one kind.
+// Controller writes the hashes of one kind.
 type Controller[T Template] struct {
 	kube client.Client
 	kind T
 }
 
-// NewManaged keeps those of ProxmoxTemplates.
+// NewManaged returns a Controller for ProxmoxTemplates.
 func NewManaged(kube client.Client) *Controller[*v1alpha1.ProxmoxTemplate] {
 	return &Controller[*v1alpha1.ProxmoxTemplate]{kube: kube, kind: &v1alpha1.ProxmoxTemplate{}}
 }
 
-// NewUnmanaged keeps those of ProxmoxUnmanagedTemplates.
+// NewUnmanaged returns a Controller for ProxmoxUnmanagedTemplates.
 func NewUnmanaged(kube client.Client) *Controller[*v1alpha1.ProxmoxUnmanagedTemplate] {
 	return &Controller[*v1alpha1.ProxmoxUnmanagedTemplate]{kube: kube, kind: &v1alpha1.ProxmoxUnmanagedTemplate{}}
 }
 
-// Register the Controller.
+// Register adds the Controller to the manager.
 func (c *Controller[T]) Register(_ context.Context, m manager.Manager) error {
 	kind := strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", c.kind), "*v1alpha1.Proxmox"))
 	return ctrl.NewControllerManagedBy(m).
@@ -67,7 +67,7 @@ func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, e
 	stored, _ := t.DeepCopyObject().(client.Object)
 	t.SetAnnotations(annotations)
 	if err := c.kube.Patch(ctx, t, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("writing the hash, %w", err)
+		return reconcile.Result{}, fmt.Errorf("writing the hash: %w", err)
 	}
 	return reconcile.Result{}, nil
 }

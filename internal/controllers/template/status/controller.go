@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status tells for each ProxmoxTemplate which Hosts have it, how far the
-// others are, and what to mend there.
+// Package status reports for each ProxmoxTemplate which Hosts have it, the progress on
+// the other Hosts, and what to fix there.
 package status
 
 import (
@@ -30,17 +30,17 @@ type Controller struct {
 	templates *template.Provider
 }
 
-// NewController makes the Controller.
+// NewController returns a Controller.
 func NewController(kube client.Client, templates *template.Provider) *Controller {
 	return &Controller{kube: kube, templates: templates}
 }
 
-// Register the Controller.
+// Register adds the Controller to the manager.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("template.status.proxmox").
 		For(&v1alpha1.ProxmoxTemplate{}).
-		WatchesRawSource(watch.Inventory(ctx, c.templates.Inventory, m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
+		WatchesRawSource(watch.Inventory(ctx, c.templates.Inventory(), m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
 		WatchesRawSource(watch.Events(c.templates.Subscribe(), m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
@@ -51,51 +51,51 @@ func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 	if err := c.kube.List(ctx, classes); err != nil {
 		return reconcile.Result{}, err
 	}
-	wish := template.NewDesired(t, classes.Items)
-	c.templates.CancelSuperseded(wish)
-	if wish.Deleted {
+	desired := template.NewDesired(t, classes.Items)
+	c.templates.CancelSuperseded(desired)
+	if desired.Deleted {
 		return reconcile.Result{}, nil
 	}
 	stored := t.DeepCopy()
-	c.noticeLoss(t)
-	report := c.templates.Report(wish, t.Status.Zones)
+	c.recordMissing(t)
+	report := c.templates.Report(desired, t.Status.Zones)
 	t.Status.ImageID = report.ImageID
 	t.Status.Zones = nil
 	for _, zone := range report.Zones {
 		t.Status.Zones = append(t.Status.Zones, zone.String())
 	}
 	t.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(report.Zones)), resource.DecimalSI)}
-	conditions(t, report)
+	setConditions(t, report)
 	readiness.SetCause(t)
 	if equality.Semantic.DeepEqual(stored, t) {
 		return reconcile.Result{}, nil
 	}
-	// The conditions are a list and written whole, hence the optimistic lock.
+	// Optimistic lock, because the patch replaces the whole list of conditions.
 	err := c.kube.Status().Patch(ctx, t, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {
-		// Another controller wrote first; what it wrote brings us back here.
+		// Another controller wrote first; its update triggers a new reconcile.
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
 
-// noticeLoss tells the builders which Templates went away under the status: whoever
-// deleted one by hand is to read that it comes back.
-func (c *Controller) noticeLoss(t *v1alpha1.ProxmoxTemplate) {
-	view := c.templates.Inventory.View()
+// recordMissing records the Templates in the status that no longer exist, so the
+// condition reports that they are recreated.
+func (c *Controller) recordMissing(t *v1alpha1.ProxmoxTemplate) {
+	view := c.templates.Inventory().View()
 	for _, entry := range t.Status.Zones {
 		zone, err := v1alpha1.ParseTemplateZone(entry)
 		if err != nil || view.Snapshots[zone.Region] == nil {
 			continue
 		}
-		_, there := view.Guest(zone.Region, zone.VMID)
-		if _, member := view.Host(zone.Region, zone.Host); member && !there {
+		_, exists := view.Guest(zone.Region, zone.VMID)
+		if _, member := view.Host(zone.Region, zone.Host); member && !exists {
 			c.templates.RecordMissing(string(t.UID), zone)
 		}
 	}
 }
 
-func conditions(t *v1alpha1.ProxmoxTemplate, r template.Report) {
+func setConditions(t *v1alpha1.ProxmoxTemplate, r template.Report) {
 	set := t.StatusConditions()
 	reason := v1alpha1.ReasonTemplateBuilding
 	if r.Failing {
@@ -105,7 +105,7 @@ func conditions(t *v1alpha1.ProxmoxTemplate, r template.Report) {
 	case len(r.Zones) > 0:
 		set.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, r.Message)
 	case r.Unread && !r.Failing:
-		set.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotRead", "not every Proxmox cluster was read yet")
+		set.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotRead", "a Proxmox cluster has not been polled yet")
 	default:
 		set.SetFalse(v1alpha1.ConditionTemplateReady, reason, r.Message)
 	}
@@ -113,7 +113,7 @@ func conditions(t *v1alpha1.ProxmoxTemplate, r template.Report) {
 	case r.Complete:
 		set.SetTrueWithReason(v1alpha1.ConditionTemplateUpToDate, v1alpha1.ConditionTemplateUpToDate, r.Message)
 	case r.Unread && !r.Failing:
-		set.SetUnknownWithReason(v1alpha1.ConditionTemplateUpToDate, "ClustersNotRead", "not every Proxmox cluster was read yet")
+		set.SetUnknownWithReason(v1alpha1.ConditionTemplateUpToDate, "ClustersNotRead", "a Proxmox cluster has not been polled yet")
 	default:
 		set.SetFalse(v1alpha1.ConditionTemplateUpToDate, reason, r.Message)
 	}

@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package termination keeps templates of both kinds as long as Claims use them, and a
-// ProxmoxTemplate until all that was made for it in Proxmox is gone.
+// Package termination keeps ProxmoxTemplates and ProxmoxUnmanagedTemplates while Claims
+// use them, and a ProxmoxTemplate until its Templates and images are deleted.
 package termination
 
 import (
@@ -29,53 +29,53 @@ import (
 )
 
 const (
-	// reminder is how often a template that waits for its Claims says so.
-	reminder = 10 * time.Minute
-	// recheck is how often the removal of Templates is looked at.
-	recheck = 5 * time.Second
+	// eventInterval is how often the event for a waiting template is repeated.
+	eventInterval = 10 * time.Minute
+	// recheckInterval is how often the deletion of Templates is checked.
+	recheckInterval = 5 * time.Second
 )
 
-// Controller guards the templates of one kind.
+// Controller manages the finalizers of one kind.
 type Controller[T client.Object] struct {
 	kube     client.Client
 	recorder events.Recorder
 	kind     T
 	name     string
-	// cleared tells what is still to be removed, nil where nothing was made.
-	cleared func(ctx context.Context, t T, world build.Observed) ([]string, error)
+	// cleanup deletes what was created for a template and returns what remaining.
+	cleanup func(ctx context.Context, t T, observed build.Observed) ([]string, error)
 }
 
-// NewManaged guards ProxmoxTemplates.
+// NewManaged returns a Controller for ProxmoxTemplates.
 func NewManaged(kube client.Client, templates *template.Provider, recorder events.Recorder) *Controller[*v1alpha1.ProxmoxTemplate] {
 	return &Controller[*v1alpha1.ProxmoxTemplate]{
 		kube: kube, recorder: recorder, kind: &v1alpha1.ProxmoxTemplate{}, name: v1alpha1.ProxmoxTemplateKind,
-		cleared: func(ctx context.Context, t *v1alpha1.ProxmoxTemplate, world build.Observed) ([]string, error) {
-			wish := template.NewDesired(t, world.Classes)
-			templates.CancelSuperseded(wish)
-			remains := templates.Remaining(wish)
-			if len(remains) > 0 {
-				return remains, nil
+		cleanup: func(ctx context.Context, t *v1alpha1.ProxmoxTemplate, observed build.Observed) ([]string, error) {
+			desired := template.NewDesired(t, observed.Classes)
+			templates.CancelSuperseded(desired)
+			remaining := templates.Remaining(desired)
+			if len(remaining) > 0 {
+				return remaining, nil
 			}
-			remains, err := templates.Cleanup(ctx, wish, world.Usage(t))
-			if err == nil && len(remains) == 0 {
-				templates.Evict(wish.UID)
+			remaining, err := templates.Cleanup(ctx, desired, observed.Usage(t))
+			if err == nil && len(remaining) == 0 {
+				templates.Evict(desired.UID)
 			}
-			return remains, err
+			return remaining, err
 		},
 	}
 }
 
-// NewUnmanaged guards ProxmoxUnmanagedTemplates.
+// NewUnmanaged returns a Controller for ProxmoxUnmanagedTemplates.
 func NewUnmanaged(kube client.Client, recorder events.Recorder) *Controller[*v1alpha1.ProxmoxUnmanagedTemplate] {
 	return &Controller[*v1alpha1.ProxmoxUnmanagedTemplate]{
 		kube: kube, recorder: recorder, kind: &v1alpha1.ProxmoxUnmanagedTemplate{}, name: v1alpha1.ProxmoxUnmanagedTemplateKind,
-		cleared: func(context.Context, *v1alpha1.ProxmoxUnmanagedTemplate, build.Observed) ([]string, error) {
+		cleanup: func(context.Context, *v1alpha1.ProxmoxUnmanagedTemplate, build.Observed) ([]string, error) {
 			return nil, nil
 		},
 	}
 }
 
-// Register the Controller.
+// Register adds the Controller to the manager.
 func (c *Controller[T]) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named(strings.ToLower(strings.TrimPrefix(c.name, "Proxmox"))+".termination.proxmox").
@@ -84,8 +84,7 @@ func (c *Controller[T]) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// templateOf lets a template follow the Claims of its classes: the last one's end is
-// what it waits for.
+// templateOf maps a Claim to the template of its class, which waits for its last Claim.
 func (c *Controller[T]) templateOf(ctx context.Context, o client.Object) []reconcile.Request {
 	claim, ok := o.(*karpv1.NodeClaim)
 	if !ok || claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Kind != v1alpha1.ProxmoxNodeClassKind {
@@ -98,8 +97,8 @@ func (c *Controller[T]) templateOf(ctx context.Context, o client.Object) []recon
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: class.Spec.InstanceTemplateRef.Name}}}
 }
 
-// Reconcile sets the finalizer, and takes it off once nothing uses the template and
-// nothing is left of it.
+// Reconcile adds the finalizer. It removes the finalizer of a deleted template when no
+// Claim uses the template and nothing that was created for it remains.
 func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, error) {
 	stored, _ := t.DeepCopyObject().(client.Object)
 	if t.GetDeletionTimestamp().IsZero() {
@@ -111,44 +110,45 @@ func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, e
 	if !controllerutil.ContainsFinalizer(t, v1alpha1.TerminationFinalizer) {
 		return reconcile.Result{}, nil
 	}
-	world, err := build.Observe(ctx, c.kube)
+	observed, err := build.Observe(ctx, c.kube)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if users := world.ClaimsUsing(c.name, t.GetName()); len(users) > 0 {
-		c.recorder.Publish(waiting(t, "WaitingOnNodeClaimTermination",
-			fmt.Sprintf("%d nodeclaims still use this template, for example %s; it goes when they are gone", len(users), users[0])))
-		return reconcile.Result{RequeueAfter: reminder}, nil
+	if users := observed.ClaimsUsing(c.name, t.GetName()); len(users) > 0 {
+		c.recorder.Publish(waitingEvent(t, "WaitingOnNodeClaimTermination",
+			fmt.Sprintf("%d NodeClaims still use this template, for example %s; it is deleted after them", len(users), users[0])))
+		return reconcile.Result{RequeueAfter: eventInterval}, nil
 	}
-	remains, err := c.cleared(ctx, t, world)
+	remaining, err := c.cleanup(ctx, t, observed)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if len(remains) > 0 {
-		c.recorder.Publish(waiting(t, "WaitingOnTemplateDeletion", "still to be removed: "+strings.Join(remains, "; ")))
-		return reconcile.Result{RequeueAfter: recheck}, nil
+	if len(remaining) > 0 {
+		c.recorder.Publish(waitingEvent(t, "WaitingOnTemplateDeletion", "still to be removed: "+strings.Join(remaining, "; ")))
+		return reconcile.Result{RequeueAfter: recheckInterval}, nil
 	}
 	controllerutil.RemoveFinalizer(t, v1alpha1.TerminationFinalizer)
 	return c.patch(ctx, t, stored)
 }
 
-// patch with an optimistic lock: the list of finalizers is written whole.
+// patch writes the object with an optimistic lock, because the patch replaces the whole
+// list of finalizers.
 func (c *Controller[T]) patch(ctx context.Context, t T, stored client.Object) (reconcile.Result, error) {
 	err := c.kube.Patch(ctx, t, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {
-		// Another controller wrote first; the object is looked at again.
+		// Another controller wrote first: retry with the new object.
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
 
-func waiting(t client.Object, reason, message string) events.Event {
+func waitingEvent(t client.Object, reason, message string) events.Event {
 	return events.Event{
 		InvolvedObject: t,
 		Type:           corev1.EventTypeNormal,
 		Reason:         reason,
 		Message:        message,
 		DedupeValues:   []string{string(t.GetUID()), message},
-		DedupeTimeout:  reminder,
+		DedupeTimeout:  eventInterval,
 	}
 }

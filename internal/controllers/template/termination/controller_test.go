@@ -18,7 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func TestAnUnmanagedTemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
+func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	w.Manage(
@@ -32,14 +32,14 @@ func TestAnUnmanagedTemplateInUseStaysUntilItsClaimsAreGone(t *testing.T) {
 
 	w.Expect(w.Kube.Delete(t.Context(), template)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).
-		Should(ContainElement("1 nodeclaims still use this template, for example " + claim.Name + "; it goes when they are gone"))
+		Should(ContainElement("1 NodeClaims still use this template, for example " + claim.Name + "; it is deleted after them"))
 	w.Consistently(func() bool { return w.Gone(template) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	w.Eventually(func() bool { return w.Gone(template) }).WithTimeout(10 * time.Second).Should(BeTrue())
 }
 
-// What is offline may still hold a template: the object waits, and says for what.
-func TestATemplateOnAHostThatIsAwayIsWaitedFor(t *testing.T) {
+// An offline host may still have a template: the object waits and reports it.
+func TestDeleteTemplateOnOfflineHost(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2))
 	images := testenv.ServeImages(t, 64<<10)
@@ -57,7 +57,7 @@ func TestATemplateOnAHostThatIsAwayIsWaitedFor(t *testing.T) {
 	}).WithTimeout(10 * time.Second).Should(BeFalse())
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnTemplateDeletion") }).WithTimeout(20 * time.Second).
-		Should(ContainElement(MatchRegexp(`^still to be removed: pve2: template 100\d is on a host that is offline$`)))
+		Should(ContainElement(MatchRegexp(`^still to be removed: pve2: template 100\d is on an offline host$`)))
 	w.Expect(w.Gone(object)).To(BeFalse())
 	w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
 	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(30 * time.Second).Should(BeTrue())

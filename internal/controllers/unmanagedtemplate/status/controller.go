@@ -1,8 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status finds, for each ProxmoxUnmanagedTemplate, the Templates on the
-// Hosts that it describes.
+// Package status resolves each ProxmoxUnmanagedTemplate to the Templates on the Hosts.
 package status
 
 import (
@@ -32,19 +31,19 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
-// Controller resolves Templates.
+// Controller writes the status of ProxmoxUnmanagedTemplates.
 type Controller struct {
 	kube      client.Client
 	inventory *inventory.Inventory
 	recorder  events.Recorder
 }
 
-// NewController makes the Controller.
+// NewController returns a Controller.
 func NewController(kube client.Client, inv *inventory.Inventory, recorder events.Recorder) *Controller {
 	return &Controller{kube: kube, inventory: inv, recorder: recorder}
 }
 
-// Register the Controller.
+// Register adds the Controller to the manager.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("unmanagedtemplate.status.proxmox").
@@ -53,73 +52,73 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile writes the status of one template.
+// Reconcile writes the status of one ProxmoxUnmanagedTemplate.
 func (c *Controller) Reconcile(ctx context.Context, template *v1alpha1.ProxmoxUnmanagedTemplate) (reconcile.Result, error) {
 	stored := template.DeepCopy()
-	for _, double := range Resolve(c.inventory, template) {
-		c.recorder.Publish(ambiguous(template, double))
+	for _, ambiguity := range Resolve(c.inventory, template) {
+		c.recorder.Publish(ambiguousEvent(template, ambiguity))
 	}
 	if equality.Semantic.DeepEqual(stored, template) {
 		return reconcile.Result{}, nil
 	}
-	// The conditions are a list and written whole, hence the optimistic lock.
+	// Optimistic lock, because the patch replaces the whole list of conditions.
 	err := c.kube.Status().Patch(ctx, template, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {
-		// Somebody wrote first; what they wrote brings us back here.
+		// Another controller wrote first; its update triggers a new reconcile.
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
 
-// Resolve fills in the status of a template object, and tells where several Templates
-// fit.
-func Resolve(inv *inventory.Inventory, template *v1alpha1.ProxmoxUnmanagedTemplate) []Double {
+// Resolve sets the status of a ProxmoxUnmanagedTemplate and returns the Hosts with
+// several matching Templates.
+func Resolve(inv *inventory.Inventory, template *v1alpha1.ProxmoxUnmanagedTemplate) []Ambiguity {
 	view := inv.View()
-	found, doubles := find(view, template.Spec)
-	found = append(found, unread(view, inv.Regions(), template.Status.Zones)...)
+	found, ambiguities := findTemplates(view, template.Spec)
+	found = append(found, zonesOfUnpolledClusters(view, inv.Regions(), template.Status.Zones)...)
 	template.Status.Zones = found
 	template.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(found)), resource.DecimalSI)}
 	conditions := template.StatusConditions()
 	switch {
 	case len(found) > 0:
-		conditions.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, chosen(doubles))
-	case !everyClusterSeen(view, inv.Regions(), template.Spec.Region):
-		conditions.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotRead", "not every Proxmox cluster was read yet")
+		conditions.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, joinMessages(ambiguities))
+	case !allClustersPolled(view, inv.Regions(), template.Spec.Region):
+		conditions.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotRead", "a Proxmox cluster has not been polled yet")
 	default:
-		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFound(template.Spec, inv.Regions()))
+		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFoundMessage(template.Spec, inv.Regions()))
 	}
 	readiness.SetCause(template)
-	return doubles
+	return ambiguities
 }
 
-// unread keeps what was found before in Clusters that were never read since the
-// start: that they do not answer does not take their Templates away.
-func unread(view inventory.View, regions, before []string) []string {
+// zonesOfUnpolledClusters returns the previous zones in Clusters that were not polled
+// since the start: an unreachable Cluster keeps its Templates.
+func zonesOfUnpolledClusters(view inventory.View, regions, previous []string) []string {
 	var out []string
-	for _, entry := range before {
+	for _, entry := range previous {
 		zone, err := v1alpha1.ParseTemplateZone(entry)
 		if err != nil || !slices.Contains(regions, zone.Region) {
 			continue
 		}
-		if _, read := view.Snapshots[zone.Region]; !read {
+		if _, polled := view.Snapshots[zone.Region]; !polled {
 			out = append(out, entry)
 		}
 	}
 	return out
 }
 
-// Double is a Host with several Templates that fit.
-type Double struct {
-	zone   string
-	chosen int
-	others []int
+// Ambiguity is a Host with several matching Templates.
+type Ambiguity struct {
+	zone     string
+	selected int
+	others   []int
 }
 
-// find lists for each Host the Template that serves it, as <region>/<host>/<vmid>: one
-// of its own, or one whose storage the Host shares. Where several fit, it is the
-// newest by Proxmox's own creation time, then the one on the Host itself, then that
-// with the highest VMID.
-func find(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zones []string, doubles []Double) {
+// findTemplates returns for each Host the Template that its VMs are cloned from, as
+// <region>/<host>/<vmid>. It is on the Host or on a storage that the Host shares. If
+// several match, it is the one with the latest creation time, then the one on the Host,
+// then the one with the highest VMID.
+func findTemplates(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zones []string, ambiguities []Ambiguity) {
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
 		if spec.Region != "" && spec.Region != region {
 			continue
@@ -138,22 +137,22 @@ func find(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zone
 			if len(candidates) == 0 {
 				continue
 			}
-			slices.SortFunc(candidates, func(a, b inventory.Guest) int { return preferredOn(host, a, b) })
+			slices.SortFunc(candidates, func(a, b inventory.Guest) int { return comparePreference(host, a, b) })
 			zone := v1alpha1.TemplateZone{Region: region, Host: host, VMID: candidates[0].VMID}
 			zones = append(zones, zone.String())
 			if len(candidates) > 1 {
-				d := Double{zone: zone.Zone(), chosen: zone.VMID}
+				a := Ambiguity{zone: zone.Zone(), selected: zone.VMID}
 				for _, other := range candidates[1:] {
-					d.others = append(d.others, other.VMID)
+					a.others = append(a.others, other.VMID)
 				}
-				doubles = append(doubles, d)
+				ambiguities = append(ambiguities, a)
 			}
 		}
 	}
-	return zones, doubles
+	return zones, ambiguities
 }
 
-// hostsOf are the Hosts that are known, or that a Template was seen on.
+// hostsOf returns the Hosts of the Cluster and those of the guests.
 func hostsOf(snapshot *inventory.Snapshot, guests []inventory.Guest) []string {
 	hosts := slices.Collect(maps.Keys(snapshot.Hosts))
 	for _, guest := range guests {
@@ -165,30 +164,30 @@ func hostsOf(snapshot *inventory.Snapshot, guests []inventory.Guest) []string {
 
 func matches(guest inventory.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) bool {
 	if !guest.Template || guest.Config == nil || guest.IsSlot() {
-		return false // a slot is for one VM, not for all
+		return false // a slot template is for one VM
 	}
 	if spec.TemplateName != "" && spec.TemplateName != guest.Name {
 		return false
 	}
 	for _, tag := range spec.Tags {
-		if !slices.ContainsFunc(guest.Tags, func(have string) bool { return strings.EqualFold(have, tag) }) {
+		if !slices.ContainsFunc(guest.Tags, func(guestTag string) bool { return strings.EqualFold(guestTag, tag) }) {
 			return false
 		}
 	}
 	return true
 }
 
-func preferredOn(host string, a, b inventory.Guest) int {
-	own := func(guest inventory.Guest) int {
+func comparePreference(host string, a, b inventory.Guest) int {
+	isLocal := func(guest inventory.Guest) int {
 		if guest.Host == host {
 			return 1
 		}
 		return 0
 	}
-	return cmp.Or(cmp.Compare(template.CreationTime(*b.Config), template.CreationTime(*a.Config)), own(b)-own(a), cmp.Compare(b.VMID, a.VMID))
+	return cmp.Or(cmp.Compare(template.CreationTime(*b.Config), template.CreationTime(*a.Config)), isLocal(b)-isLocal(a), cmp.Compare(b.VMID, a.VMID))
 }
 
-func everyClusterSeen(view inventory.View, regions []string, only string) bool {
+func allClustersPolled(view inventory.View, regions []string, only string) bool {
 	for _, region := range regions {
 		if only != "" && only != region {
 			continue
@@ -200,7 +199,7 @@ func everyClusterSeen(view inventory.View, regions []string, only string) bool {
 	return true
 }
 
-func notFound(spec v1alpha1.ProxmoxUnmanagedTemplateSpec, regions []string) string {
+func notFoundMessage(spec v1alpha1.ProxmoxUnmanagedTemplateSpec, regions []string) string {
 	where := "region " + spec.Region
 	if spec.Region == "" {
 		where = "regions " + strings.Join(regions, ", ")
@@ -214,28 +213,28 @@ func notFound(spec v1alpha1.ProxmoxUnmanagedTemplateSpec, regions []string) stri
 	if len(spec.Tags) > 0 {
 		what += fmt.Sprintf(" with tags %s", strings.Join(spec.Tags, ", "))
 	}
-	return fmt.Sprintf("no host of %s has a %s that the API token may see: it needs VM.Audit on the template; on the host, look with: qm list, and make one with: qm template <vmid>", where, what)
+	return fmt.Sprintf("no host of %s has a %s that is visible to the API token, which needs VM.Audit on the template; on the host, list templates with: qm list, and create one with: qm template <vmid>", where, what)
 }
 
-// words tell which of several Templates is used.
-func (d Double) words() string {
-	return fmt.Sprintf("%s: several templates match; the newest, %d, is used, not %v", d.zone, d.chosen, d.others)
+// message describes which of several Templates is used.
+func (a Ambiguity) message() string {
+	return fmt.Sprintf("%s: several templates match; the newest, %d, is used, not %v", a.zone, a.selected, a.others)
 }
 
-func chosen(doubles []Double) string {
-	texts := make([]string, 0, len(doubles))
-	for _, d := range doubles {
-		texts = append(texts, d.words())
+func joinMessages(ambiguities []Ambiguity) string {
+	texts := make([]string, 0, len(ambiguities))
+	for _, a := range ambiguities {
+		texts = append(texts, a.message())
 	}
 	return strings.Join(texts, "; ")
 }
 
-func ambiguous(template *v1alpha1.ProxmoxUnmanagedTemplate, d Double) events.Event {
+func ambiguousEvent(template *v1alpha1.ProxmoxUnmanagedTemplate, a Ambiguity) events.Event {
 	return events.Event{
 		InvolvedObject: template,
 		Type:           corev1.EventTypeWarning,
 		Reason:         "MultipleTemplatesMatch",
-		Message:        d.words(),
-		DedupeValues:   []string{string(template.UID), d.zone, strconv.Itoa(d.chosen)},
+		Message:        a.message(),
+		DedupeValues:   []string{string(template.UID), a.zone, strconv.Itoa(a.selected)},
 	}
 }

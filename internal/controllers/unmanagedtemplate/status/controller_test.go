@@ -19,8 +19,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// guest changes one guest of the scenario.
-func guest(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
+// changeGuest changes one guest of the scenario.
+func changeGuest(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
 	for i := range s.Guests {
 		if s.Guests[i].VMID == vmid {
 			change(&s.Guests[i])
@@ -28,8 +28,8 @@ func guest(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
 	}
 }
 
-// another adds a copy of template 9000 under another VMID.
-func another(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
+// addTemplate adds a copy of template 9000 with another VMID.
+func addTemplate(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
 	for _, g := range s.Guests {
 		if g.VMID != 9000 {
 			continue
@@ -43,117 +43,117 @@ func another(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
 	}
 }
 
-func looked(w *testenv.Env, template *v1alpha1.ProxmoxUnmanagedTemplate) *v1alpha1.ProxmoxUnmanagedTemplate {
+func reconciled(w *testenv.Env, template *v1alpha1.ProxmoxUnmanagedTemplate) *v1alpha1.ProxmoxUnmanagedTemplate {
 	w.T.Helper()
 	_, err := status.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testenv.Reread(w, template))
 	w.Expect(err).NotTo(HaveOccurred())
 	return testenv.Reread(w, template)
 }
 
-func TestTemplatesAreFoundOnEveryHost(t *testing.T) {
+func TestResolve(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		spec v1alpha1.ProxmoxUnmanagedTemplateSpec
 		want []string
 	}{
-		"by name":             {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"}, []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-2/pve1/9000"}},
-		"by name in a region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.Other}, []string{"region-2/pve1/9000"}},
-		"by one tag":          {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"K8S"}}, []string{"region-1/pve1/9000", "region-1/pve2/9001"}},
-		"by all tags":         {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"k8s", "lts"}}, []string{"region-1/pve2/9001"}},
-		"by name and tags":    {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"lts"}}, []string{"region-1/pve2/9001"}},
+		"name":            {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"}, []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-2/pve1/9000"}},
+		"name_and_region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.Other}, []string{"region-2/pve1/9000"}},
+		"one_tag":         {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"K8S"}}, []string{"region-1/pve1/9000", "region-1/pve2/9001"}},
+		"all_tags":        {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"k8s", "lts"}}, []string{"region-1/pve2/9001"}},
+		"name_and_tags":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"lts"}}, []string{"region-1/pve2/9001"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.OtherHosts(1), testenv.Scenario(func(s *pvesim.Scenario) {
-				guest(s, 9000, func(g *pvesim.Guest) { g.Config["tags"] = "k8s" })
-				guest(s, 9001, func(g *pvesim.Guest) { g.Config["tags"] = "k8s;lts" })
-				// A VM with the right tags and name is no template.
-				guest(s, 101, func(g *pvesim.Guest) { g.Name, g.Config["tags"] = "ubuntu", "k8s;lts" })
+				changeGuest(s, 9000, func(g *pvesim.Guest) { g.Config["tags"] = "k8s" })
+				changeGuest(s, 9001, func(g *pvesim.Guest) { g.Config["tags"] = "k8s;lts" })
+				// A VM with the same tags and name is not a template.
+				changeGuest(s, 101, func(g *pvesim.Guest) { g.Name, g.Config["tags"] = "ubuntu", "k8s;lts" })
 			}))
-			template := looked(w, w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec }))
+			template := reconciled(w, w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec }))
 			w.Expect(template.Status.Zones).To(Equal(c.want))
 			zones := template.Status.Resources[v1alpha1.ResourceZones]
 			w.Expect(zones.Value()).To(BeEquivalentTo(len(c.want)))
 			w.Expect(template.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
 			settled := template.ResourceVersion
-			w.Expect(looked(w, template).ResourceVersion).To(Equal(settled), "nothing is written when nothing changed")
+			w.Expect(reconciled(w, template).ResourceVersion).To(Equal(settled), "nothing is written without a change")
 		})
 	}
 }
 
-func TestTheNewestOfSeveralTemplatesIsTakenAndThatIsTold(t *testing.T) {
+func TestResolveNewestOfSeveral(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) {
-		guest(s, 9000, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1700000000" })
-		another(s, 9100, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1800000000" })
-		another(s, 9200, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1750000000" })
+		changeGuest(s, 9000, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1700000000" })
+		addTemplate(s, 9100, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1800000000" })
+		addTemplate(s, 9200, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1750000000" })
 	}))
-	template := looked(w, w.Template())
+	template := reconciled(w, w.Template())
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9100"}))
 	const want = "region-1/pve1: several templates match; the newest, 9100, is used, not [9200 9000]"
 	w.Expect(w.Events.Messages("MultipleTemplatesMatch")).To(ConsistOf(want))
-	w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).Message).To(Equal(want), "it stays to be seen when the event is gone")
+	w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).Message).To(Equal(want), "the condition outlasts the event")
 }
 
-func TestAMissingTemplateSaysWhatWasLookedForAndWhere(t *testing.T) {
+func TestResolveNotFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		spec v1alpha1.ProxmoxUnmanagedTemplateSpec
 		want string
 	}{
-		"name":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "talos"}, `no host of regions region-1, region-2 has a template named "talos" that`},
-		"tags":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"a", "b"}, Region: testenv.Region}, "no host of region region-1 has a template with tags a, b that"},
+		"name":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "talos"}, `no host of regions region-1, region-2 has a template named "talos" that is visible`},
+		"tags":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"a", "b"}, Region: testenv.Region}, "no host of region region-1 has a template with tags a, b that is visible"},
 		"region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: "mars"}, `spec.region "mars" is not in the cloud config, which has region-1, region-2`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
-			template := looked(w, w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec }))
+			template := reconciled(w, w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec }))
 			got := template.StatusConditions().Get(v1alpha1.ConditionTemplateReady)
 			w.Expect(got.IsFalse()).To(BeTrue())
 			w.Expect(got.Reason).To(Equal(v1alpha1.ReasonTemplatesNotFound))
 			w.Expect(got.Message).To(ContainSubstring(c.want))
-			w.Expect(template.StatusConditions().Root().Message).To(ContainSubstring(c.want), "Ready tells the cause")
+			w.Expect(template.StatusConditions().Root().Message).To(ContainSubstring(c.want), "Ready reports the cause")
 			w.Expect(template.Status.Zones).To(BeEmpty())
 		})
 	}
 }
 
-func TestNothingIsMissingInAClusterThatWasNeverRead(t *testing.T) {
+func TestResolveWithUnpolledCluster(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Unread())
-	template := looked(w, w.Template())
+	template := reconciled(w, w.Template())
 	w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).IsUnknown()).To(BeTrue())
 }
 
-func TestAClusterThatWasNeverReadHidesNothingOfTheOther(t *testing.T) {
+func TestResolveWithOneUnpolledCluster(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Unread(), testenv.OtherHosts(1))
 	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Other)).To(Succeed())
-	template := looked(w, w.Template())
+	template := reconciled(w, w.Template())
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-2/pve1/9000"}))
 	w.Expect(template.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
 }
 
-func TestAnOutageForgetsNoTemplate(t *testing.T) {
+func TestResolveDuringOutage(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
-	template := looked(w, w.Template())
+	template := reconciled(w, w.Template())
 	w.Cut()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
-	w.Expect(looked(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
+	w.Expect(reconciled(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
 }
 
-func TestARestartForgetsNoTemplate(t *testing.T) {
+func TestResolveAfterRestart(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
-	template := looked(w, w.Template())
+	template := reconciled(w, w.Template())
 	w.Restart(false)
-	w.Expect(looked(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
+	w.Expect(reconciled(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
 	w.Expect(template.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
 }
 
-func TestUnderAManagerATemplateThatComesLaterIsNoticed(t *testing.T) {
+func TestResolveTemplateAddedLater(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	w.Manage(func(kube client.Client) testenv.Registrar { return status.NewController(kube, w.Inventory, w.Events) })

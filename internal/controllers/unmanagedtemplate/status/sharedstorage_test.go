@@ -15,11 +15,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// shared adds template 9500 "shared" on pve1, with its disk on a storage that the
-// first two of three hosts share.
-func shared(s *pvesim.Scenario) {
+// withSharedTemplate adds template 9500 "shared" on pve1, with its disk on a storage
+// that is shared by the first two of three hosts.
+func withSharedTemplate(s *pvesim.Scenario) {
 	s.Storages = append(s.Storages, pvesim.Storage{ID: "ceph", Type: "rbd", Content: []string{"images"}, Size: pvesim.TiB, Hosts: []string{"pve1", "pve2"}})
-	another(s, 9500, func(g *pvesim.Guest) {
+	addTemplate(s, 9500, func(g *pvesim.Guest) {
 		g.Name = "shared"
 		g.Config["scsi0"] = "ceph:base-9500-disk-0,size=3G"
 	})
@@ -27,26 +27,26 @@ func shared(s *pvesim.Scenario) {
 
 func sharedOnly(t *v1alpha1.ProxmoxUnmanagedTemplate) { t.Spec.TemplateName = "shared" }
 
-func TestATemplateOnSharedStorageServesTheHostsThatHaveIt(t *testing.T) {
+func TestResolveOnSharedStorage(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(3), testenv.Still(), testenv.Scenario(shared))
-	template := looked(w, w.Template(sharedOnly))
+	w := testenv.New(t, testenv.Hosts(3), testenv.Still(), testenv.Scenario(withSharedTemplate))
+	template := reconciled(w, w.Template(sharedOnly))
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9500", "region-1/pve2/9500"}))
 }
 
-func TestACDFromALocalStorageTiesATemplateToItsHost(t *testing.T) {
+func TestResolveOnSharedStorageWithLocalISO(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(3), testenv.Still(), testenv.Scenario(shared), testenv.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Hosts(3), testenv.Still(), testenv.Scenario(withSharedTemplate), testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Files = append(s.Files, pvesim.File{Storage: "local", Name: "iso/drivers.iso", Text: "drivers"})
-		guest(s, 9500, func(g *pvesim.Guest) { g.Config["ide2"] = "local:iso/drivers.iso,media=cdrom" })
+		changeGuest(s, 9500, func(g *pvesim.Guest) { g.Config["ide2"] = "local:iso/drivers.iso,media=cdrom" })
 	}))
-	w.Expect(looked(w, w.Template(sharedOnly)).Status.Zones).To(Equal([]string{"region-1/pve1/9500"}))
+	w.Expect(reconciled(w, w.Template(sharedOnly)).Status.Zones).To(Equal([]string{"region-1/pve1/9500"}))
 }
 
-func TestVMsOfOtherHostsAreClonedFromASharedTemplate(t *testing.T) {
+func TestLaunchFromSharedTemplate(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(3), testenv.Scenario(shared))
-	template := looked(w, w.Template(sharedOnly))
+	w := testenv.New(t, testenv.Hosts(3), testenv.Scenario(withSharedTemplate))
+	template := reconciled(w, w.Template(sharedOnly))
 	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.InstanceTemplateRef.Name = template.Name })
 	check := func() {
 		_, err := nodeclassstatus.NewController(w.Kube, w.Inventory, w.Instances).Reconcile(t.Context(), testenv.Reread(w, class))
@@ -64,7 +64,7 @@ func TestVMsOfOtherHostsAreClonedFromASharedTemplate(t *testing.T) {
 	w.Expect(w.Running(claim)).To(BeTrue())
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("Host", "pve2")))
 
-	// A local disk cannot be cloned to another host, nor from one that is away.
+	// A local disk cannot be cloned to another host, nor from an offline host.
 	testenv.Reread(w, class)
 	class.Spec.BootDevice.Storage = "local-lvm"
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())

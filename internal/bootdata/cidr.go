@@ -11,14 +11,14 @@ import (
 	"net/netip"
 )
 
-// maxSLAACPrefix leaves sixteen bits to the interface identifier, below which
-// two network cards of one vendor would soon share an address.
+// maxSLAACPrefix leaves 16 bits for the interface identifier. With fewer bits, two
+// interfaces of one vendor could get the same address.
 const maxSLAACPrefix = 112
 
 var errBadCIDR = errors.New("the argument is not an address in CIDR form, for example 192.168.0.0/24")
 
-// cidrHost without a number is the address of a CIDR without its length; with
-// one it is that host of the network, counted from the end when negative.
+// cidrHost returns the address of a CIDR without its prefix length, or with a number
+// that host of the network, counted from the end if negative.
 func cidrHost(cidr string, number ...int64) (string, error) {
 	prefix, err := netip.ParsePrefix(cidr)
 	if err != nil {
@@ -45,9 +45,8 @@ func cidrHost(cidr string, number ...int64) (string, error) {
 	return addr.String(), nil
 }
 
-// cidrSLAAC is the address, with the length of the prefix, that a network card
-// gives itself in an IPv6 network: the modified EUI-64 of its MAC (RFC 4291,
-// appendix A). cidrhost takes the length off.
+// cidrSLAAC returns the address, with the prefix length, that an interface configures in
+// an IPv6 network: the modified EUI-64 of its MAC (RFC 4291, appendix A).
 func cidrSLAAC(mac, cidr string) (string, error) {
 	hardware, err := net.ParseMAC(mac)
 	if err != nil || len(hardware) != 6 {

@@ -1,0 +1,155 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package build_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+func configName(name string) proxmox.ConfigChange {
+	return proxmox.ConfigChange{Set: map[string]string{"name": name}}
+}
+
+// without removes privileges from the token's role.
+func without(privileges ...string) func(*pvesim.Scenario) {
+	return func(s *pvesim.Scenario) {
+		s.Roles[0].Privileges = slices.DeleteFunc(slices.Clone(s.Roles[0].Privileges), func(p string) bool { return slices.Contains(privileges, p) })
+	}
+}
+
+// content sets the content types of a storage.
+func content(storage string, types ...string) func(*pvesim.Scenario) {
+	return func(s *pvesim.Scenario) {
+		for i := range s.Storages {
+			if s.Storages[i].ID == storage {
+				s.Storages[i].Content = types
+			}
+		}
+	}
+}
+
+// The condition names the host and the object that failed, and how to fix it.
+func TestBuildFailureCondition(t *testing.T) {
+	t.Parallel()
+	const zeros = "00000000000000000000000000000000"
+	for name, test := range map[string]struct {
+		scenario func(*pvesim.Scenario)
+		before   func(*testenv.Env)
+		change   func(*v1alpha1.ProxmoxTemplate)
+		want     string
+	}{
+		"missing_download_privilege": {
+			scenario: without("Datastore.AllocateTemplate"),
+			want:     `pve1: downloading the image: privilege Datastore.AllocateTemplate is missing on /storage/local; run: pveum acl modify /storage/local --users <user of the token> --roles <role with that privilege>`,
+		},
+		"missing_network_privilege": {
+			scenario: without("Sys.AccessNetwork"),
+			want:     `pve1: downloading the image: a privilege is missing, Datastore.AllocateTemplate on /storage/local or Sys.AccessNetwork on /nodes/pve1; run: pveum acl modify /nodes/pve1 --users <user of the token> --roles <role with that privilege>`,
+		},
+		"missing_create_privilege": {
+			scenario: without("VM.Allocate"),
+			want:     `pve1: creating VM 1000: a privilege is missing (Permission check failed); docs/permissions.md lists the required privileges`,
+		},
+		"missing_bridge_privilege": {
+			scenario: without("SDN.Use"),
+			want:     `pve1: creating VM 1000: privilege SDN.Use is missing on /sdn/zones/localnetwork/vmbr0; run: pveum acl modify /sdn/zones/localnetwork/vmbr0 --users <user of the token> --roles <role with that privilege>`,
+		},
+		"wrong_checksum": {
+			change: func(o *v1alpha1.ProxmoxTemplate) {
+				o.Spec.SourceImage.Checksum, o.Spec.SourceImage.ChecksumType = zeros, "md5"
+			},
+			want: `pve1: downloading the image: URL/noble.qcow2 does not match spec.sourceImage.checksum, its md5 is [0-9a-f]{32}; fix checksum or url`,
+		},
+		"image_not_found": {
+			change: func(o *v1alpha1.ProxmoxTemplate) {
+				o.Spec.SourceImage.URL = strings.Replace(o.Spec.SourceImage.URL, "noble", "missing", 1)
+			},
+			want: `pve1: downloading the image: the server returned "404: Not Found" for spec.sourceImage.url; fix it, check with: curl -I URL/missing.qcow2`,
+		},
+		"compressed_image": {
+			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.SourceImage.URL += ".xz" },
+			want:   `spec.sourceImage.url ends in .xz: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server`,
+		},
+		"unknown_image_format": {
+			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.SourceImage.URL += "/latest" },
+			want:   `spec.sourceImage.imageName is empty, and the last part of url is "latest": its extension must be the format: qcow2, raw or vmdk \(img means qcow2\); set imageName, for example ubuntu-amd64.qcow2`,
+		},
+		"image_storage_full": {
+			before: func(w *testenv.Env) { w.Expect(w.Sim.SetStorageFull("local", true)).To(Succeed()) },
+			want:   `pve1: downloading the image: storage local is full; free space on it, check with: pvesm status --storage local`,
+		},
+		"template_storage_full": {
+			scenario: content("local", "import", "iso"),
+			before:   func(w *testenv.Env) { w.Expect(w.Sim.SetStorageFull("local-lvm", true)).To(Succeed()) },
+			want:     `pve1: creating VM 1000: storage local-lvm is full \(.*reached threshold.*\); free space on it, check with: pvesm status --storage local-lvm`,
+		},
+		"no_storage_with_import_content": {
+			scenario: content("local", "iso", "vztmpl", "images"),
+			want:     `pve1: no storage of spec.storageIDs takes import content, which the image needs; run: pvesm set local --content import,iso,vztmpl,images`,
+		},
+		"no_storage_with_images_content": {
+			scenario: content("local", "import"),
+			change:   func(o *v1alpha1.ProxmoxTemplate) { o.Spec.StorageIDs = []string{"local"} },
+			want:     `pve1: no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,import`,
+		},
+		"unknown_storage": {
+			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.StorageIDs = []string{"system"} },
+			want:   `pve1: none of spec.storageIDs \(system\) is on this host; set one that is, as listed by: pvesm status`,
+		},
+		"host_offline": {
+			scenario: func(s *pvesim.Scenario) { s.Hosts[0].Offline = true },
+			want:     `pve1: the host is offline; its template is built when the host is online again`,
+		},
+		"no_quorum": {
+			before: func(w *testenv.Env) { w.Sim.SetQuorum(false) },
+			want:   `pve1: creating VM 1000: the Proxmox cluster has no quorum and rejects changes; bring its hosts back online, check with: pvecm status`,
+		},
+		"unknown_resource_pool": {
+			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.ResourcePool = "nowhere" },
+			want:   `pve1: creating VM 1000: spec.resourcePool "nowhere" does not exist; run: pveum pool add nowhere`,
+		},
+		"unknown_region": {
+			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.Region = "mars" },
+			want:   `spec.region "mars" is not in the cloud config, which has region-1`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			scenario := func(s *pvesim.Scenario) {
+				if test.scenario != nil {
+					test.scenario(s)
+				}
+			}
+			w := testenv.New(t, testenv.Hosts(2), testenv.Scenario(scenario))
+			images := testenv.ServeImages(t, 64<<10)
+			if test.before != nil {
+				test.before(w)
+			}
+			manage(w)
+			object := w.ManagedTemplate(images.URL+"/noble.qcow2", func(o *v1alpha1.ProxmoxTemplate) {
+				if test.change != nil {
+					test.change(o)
+				}
+			})
+			want := strings.ReplaceAll(test.want, "URL", images.URL)
+			want = strings.NewReplacer("VM 1000: ", `VM 100\d: `, "?", `\?`, "(Permission check failed)", `\(Permission check failed\)`).Replace(want)
+			w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateUpToDate) }).
+				WithTimeout(timeout).WithPolling(50 * time.Millisecond).
+				Should(MatchRegexp(`^False NodeTemplateClassResolutionError: (.*; )?` + want + `(;|$)`))
+			if ready := testenv.Reread(w, object).StatusConditions().Root(); ready.IsFalse() {
+				w.Expect(ready.Message).To(MatchRegexp(v1alpha1.ConditionTemplateReady+": (.*; )?"+want+`(;|$)`), "Ready reports the cause")
+			}
+		})
+	}
+}

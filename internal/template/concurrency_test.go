@@ -1,0 +1,132 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package template_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// Two Kubernetes clusters concurrently build templates with the same name on the same
+// Proxmox cluster: each has its own, and neither changes those of the other.
+func TestBuildByTwoKubernetesClusters(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 2)
+	mine, theirs := e.process(), e.processOf("another")
+	done := make(chan error, 4)
+	for _, p := range []*process{mine, theirs} {
+		for _, host := range []string{"pve1", "pve2"} {
+			go func() { done <- p.reconcile(t.Context(), host) }()
+		}
+	}
+	for range 4 {
+		e.Expect(<-done).To(Succeed())
+	}
+	seen := map[int]bool{}
+	for _, p := range []*process{mine, theirs} {
+		for _, zone := range p.reconcileUntilComplete().Zones {
+			e.Expect(seen[zone.VMID]).To(BeFalse(), "VMID %d is used twice", zone.VMID)
+			seen[zone.VMID] = true
+		}
+	}
+	e.Expect(seen).To(HaveLen(4))
+	mine.deleteUntilGone()
+	e.object.DeletionTimestamp = nil
+	e.Expect(theirs.reconcileUntilComplete().Zones).To(HaveLen(2), "templates of the other cluster are kept")
+	guests, images, _ := e.createdObjects()
+	e.Expect(guests).To(HaveLen(2))
+	e.Expect(images).To(HaveLen(2))
+}
+
+func TestHostJoinsAndLeaves(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 2, func(s *pvesim.Scenario) { s.Hosts[1].Offline = true })
+	p := e.process()
+	e.Eventually(func(g Gomega) {
+		g.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
+		g.Expect(p.report().Zones).To(ConsistOf(HaveField("Host", "pve1")))
+	}).WithTimeout(20 * time.Second).Should(Succeed())
+	e.Expect(p.report().Message).To(Equal("pve2: the host is offline; its template is built when the host is online again"))
+	e.Expect(e.sim.HostUp("pve2")).To(Succeed())
+	e.Eventually(func(g Gomega) {
+		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
+		g.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", "pve2")))
+	}).WithTimeout(20 * time.Second).Should(Succeed())
+	e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(2))
+
+	// A host that left its cluster is not in the snapshot.
+	view := p.Inventory().View()
+	snapshot := *view.Snapshots[region]
+	snapshot.Hosts = map[string]inventory.Host{"pve1": snapshot.Hosts["pve1"]}
+	view = inventory.NewView(map[string]*inventory.Snapshot{region: &snapshot}, nil, nil, inventory.Settings{})
+	found := template.ListOwned(view, kubeCluster, uid)
+	zones := template.SelectPerHost(view, e.desired(), found, []string{"region-1/pve1/1000", "region-1/pve2/1001"}, true)
+	e.Expect(zones).To(ConsistOf(HaveField("Host", "pve1")))
+	e.Expect(template.Locations(view, e.desired(), found)).To(ConsistOf(HaveField("Host", "pve1")))
+}
+
+// A create that was interrupted by a power failure leaves a locked VM without a name or
+// an ownership mark. It is reported and another VMID is used.
+func TestBuildWithStaleLock(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1, func(s *pvesim.Scenario) {
+		s.Guests = append(s.Guests, pvesim.Guest{VMID: 1000, Host: "pve1", Config: map[string]string{"lock": "create"}})
+	})
+	p := e.process()
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	zones := p.reconcileUntilComplete().Zones
+	e.Expect(zones).To(ConsistOf(HaveField("VMID", 1001)))
+	e.Expect(e.config("pve1", 1000).Lock()).To(Equal("create"))
+	e.Expect(p.report().Message).To(Equal("pve1: VM 1000 is locked (create) by a task that no longer runs; if the VM is not needed, run on the host as root: qm unlock 1000 && qm destroy 1000"))
+}
+
+// A download is canceled when the image changes meanwhile.
+func TestCancelSupersededDownload(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1, func(s *pvesim.Scenario) { s.Hosts[0].DownloadRate = 16 }) // an hour
+	p := e.process()
+	done := make(chan error, 1)
+	go func() { done <- p.reconcile(t.Context(), "pve1") }()
+	e.Eventually(func() string { return p.report().Message }).WithTimeout(10 * time.Second).Should(ContainSubstring("downloading"))
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/other.img" })
+	p.CancelSuperseded(e.desired())
+	e.Eventually(done).WithTimeout(10 * time.Second).Should(Receive(BeNil()))
+	e.Eventually(func() []proxmox.TaskStatus {
+		tasks, err := e.client().RunningTasks(t.Context(), "pve1", "download")
+		e.Expect(err).NotTo(HaveOccurred())
+		return tasks
+	}).WithTimeout(10 * time.Second).Should(BeEmpty())
+}
+
+// Two templates are built on one host concurrently.
+func TestBuildConcurrentlyOnOneHost(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	_, err := e.sim.AddFault(pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(50 * time.Second)})
+	e.Expect(err).NotTo(HaveOccurred())
+	p := e.process()
+	second := e.object.DeepCopy()
+	second.Name, second.UID = "second", types.UID("other")
+	all := []template.Desired{e.desired(), template.NewDesired(second, nil)}
+	for _, desired := range all {
+		go func() {
+			_, _ = p.ReconcileHost(t.Context(), desired, region, "pve1", template.Usage{Desired: all, InUse: func(string, int) string { return "" }})
+		}()
+	}
+	e.Eventually(func() int {
+		tasks, err := e.client().RunningTasks(t.Context(), "pve1", "qmcreate")
+		e.Expect(err).NotTo(HaveOccurred())
+		return len(tasks)
+	}).WithTimeout(10 * time.Second).WithPolling(10 * time.Millisecond).Should(Equal(2))
+}

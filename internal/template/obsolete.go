@@ -1,0 +1,212 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// removeUnneeded removes from the Host what this ProxmoxTemplate no longer needs:
+// Templates of older generations, duplicates, unfinished VMs and images. It returns after
+// which time to try again.
+func (r *hostReconciler) removeUnneeded(ctx context.Context) (time.Duration, error) {
+	// Thorough, because /cluster/resources shows the lock of a VM late. Few VMs in the
+	// VMID range are not Templates.
+	obs, err := r.observe(ctx, true)
+	if err != nil {
+		return 0, err
+	}
+	var after time.Duration
+	var warnings []string
+	for _, existing := range r.obsolete(obs) {
+		isUnfinished := !slices.ContainsFunc(obs.ready, func(e Existing) bool { return e.VMID == existing.VMID })
+		removeAfter, err := r.removeObsolete(ctx, existing, isUnfinished)
+		if retained, ok := errors.AsType[*retainedError](err); ok {
+			warnings = append(warnings, retained.Error())
+			err = nil
+		}
+		if err != nil {
+			return 0, explain(err, obs.location, fmt.Sprintf("removing %s", existing), storageOf(existing))
+		}
+		after = soonest(after, removeAfter)
+	}
+	if obs.staleLock != 0 {
+		busy, err := r.isCreating(ctx)
+		if err != nil {
+			return 0, explain(err, obs.location, "listing tasks", "")
+		}
+		if !busy {
+			warnings = append(warnings, staleLockMessage(obs.staleLock))
+		}
+	}
+	r.setWarning(strings.Join(warnings, "; "))
+	if err := r.deleteUnusedImages(ctx, obs); err != nil {
+		return 0, err
+	}
+	return after, nil
+}
+
+// obsolete returns the owned Templates and VMs of the Host except the required one.
+func (r *hostReconciler) obsolete(obs observation) []Existing {
+	keep := 0
+	all := slices.Concat(obs.ready, obs.unfinished)
+	if obs.required {
+		for _, existing := range all {
+			if obs.location.matches(r.desired, existing) && (keep == 0 || r.usage.InUse(existing.Region, existing.VMID) != "" && r.usage.InUse(existing.Region, keep) == "") {
+				keep = existing.VMID
+			}
+		}
+	}
+	var out []Existing
+	for _, existing := range all {
+		if existing.VMID != keep {
+			out = append(out, existing)
+		}
+	}
+	return out
+}
+
+// retainedError describes why an obsolete Template was not removed.
+type retainedError struct{ text string }
+
+func (e *retainedError) Error() string { return e.text }
+
+// removeObsolete destroys a Template that is unneeded for the grace period, or an
+// unfinished VM. It returns the remaining time of the grace period.
+func (r *hostReconciler) removeObsolete(ctx context.Context, existing Existing, unfinished bool) (time.Duration, error) {
+	if !unfinished {
+		now := r.clock.Now()
+		reason := r.usage.InUse(existing.Region, existing.VMID)
+		since, unneeded := r.tracker.unneededSince(existing.Zone(), reason != "", now)
+		if !unneeded {
+			return 0, &retainedError{fmt.Sprintf("template %d of an older generation is retained: %s", existing.VMID, reason)}
+		}
+		if left := r.settings.Grace - now.Sub(since); left > 0 && !r.desired.Deleted {
+			return left, nil
+		}
+	}
+	return 0, r.destroyVM(ctx, existing)
+}
+
+// destroyVM destroys a VM or Template after verifying that it is still ours.
+func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error {
+	config, err := r.client.VMConfig(ctx, r.Host, existing.VMID)
+	if errors.Is(err, proxmox.ErrNotFound) {
+		r.inventory.ObserveDeleted(r.Region, existing.VMID)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, owned := readOwnedMark(r.kubeCluster, r.UID, existing.VMID, config)
+	switch {
+	case config.Lock() != "":
+		return &retainedError{fmt.Sprintf("template %d is locked (%s) and is removed after the lock is released", existing.VMID, config.Lock())}
+	case !owned:
+		return nil // no longer ours, as the next view shows
+	case config.Protected():
+		return &retainedError{fmt.Sprintf("template %d is protected; to allow its removal, run: qm set %d --protection 0", existing.VMID, existing.VMID)}
+	}
+	r.tracker.setStep(r.HostKey, fmt.Sprintf("removing template %d", existing.VMID))
+	task, err := r.client.DestroyVM(ctx, r.Host, existing.VMID)
+	if err == nil {
+		err = r.wait(ctx, r.client, task, r.durationKey(storageOf(existing)))
+	}
+	switch {
+	case errors.Is(err, proxmox.ErrNotFound):
+	case err != nil && strings.Contains(err.Error(), "still in use by linked clone"):
+		return &retainedError{fmt.Sprintf("template %d is retained: linked clones on storage %s still use its disk, list them with: qm list; remove them, or delete the ownership mark from the template's notes to keep it",
+			existing.VMID, storageOf(existing))}
+	case err != nil:
+		return err
+	}
+	log.FromContext(ctx).Info("removed template", "vmid", existing.VMID, "host", r.Host, "generation", existing.Mark.Generation)
+	r.inventory.ObserveDeleted(r.Region, existing.VMID)
+	r.tracker.requestSweep()
+	return nil
+}
+
+// deleteUnusedImages deletes images that we downloaded and that no ProxmoxTemplate uses.
+func (r *hostReconciler) deleteUnusedImages(ctx context.Context, obs observation) error {
+	now := r.clock.Now()
+	if !r.tracker.isSweepDue(r.Region, r.Host, now, func() bool { return false }) {
+		return nil
+	}
+	snapshot := obs.view.Snapshots[r.Region]
+	inUse := r.desiredImages(obs.view)
+	for storage, row := range snapshot.Storages {
+		if storage.Host != r.Host || !row.Available || !slices.Contains(row.Content, "import") {
+			continue
+		}
+		volumes, err := r.client.Volumes(ctx, r.Host, storage.Storage, "import")
+		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden {
+			continue // without access we cannot have downloaded images there
+		}
+		if err != nil {
+			return explain(err, obs.location, fmt.Sprintf("listing the images on storage %s", storage.Storage), storage.Storage)
+		}
+		for _, volume := range volumes {
+			key, owned := parseImageKey(volume.ID, r.kubeCluster)
+			if !owned || inUse[imageAt{r.Host, storage.Storage, key}] {
+				continue
+			}
+			if err := r.deleteImage(ctx, volume.ID, storage.Storage); err != nil {
+				return explain(err, obs.location, fmt.Sprintf("deleting image %s", volume.ID), storage.Storage)
+			}
+		}
+	}
+	r.tracker.recordSweep(r.Region, r.Host, now)
+	return nil
+}
+
+func (r *hostReconciler) deleteImage(ctx context.Context, volume, storage string) error {
+	task, err := r.client.DeleteVolume(ctx, r.Host, volume)
+	if err == nil {
+		err = r.wait(ctx, r.client, task, r.durationKey(storage))
+	}
+	if err == nil {
+		log.FromContext(ctx).Info("deleted unused image", "volume", volume, "host", r.Host)
+	}
+	return err
+}
+
+// imageAt identifies an image on a storage of a Host.
+type imageAt struct{ host, storage, key string }
+
+// desiredImages returns the images that ProxmoxTemplates use, on all Hosts that have the
+// storage.
+func (r *hostReconciler) desiredImages(view inventory.View) map[imageAt]bool {
+	out := map[imageAt]bool{}
+	snapshot := view.Snapshots[r.Region]
+	for _, desired := range r.usage.Desired {
+		image, err := NewImage(desired.Spec.SourceImage, r.kubeCluster)
+		if err != nil || !desired.appliesTo(r.Region) {
+			continue
+		}
+		for host := range snapshot.Hosts {
+			location := locationOnHost(snapshot, host, desired.Spec.StorageIDs)
+			if location.Images == "" || location.Storage == "" {
+				continue
+			}
+			out[imageAt{host, location.Images, image.Key}] = true
+			if !snapshot.Storages[inventory.StorageKey{Host: host, Storage: location.Images}].Shared {
+				continue
+			}
+			for other := range snapshot.Hosts {
+				out[imageAt{other, location.Images, image.Key}] = true
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,266 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// HostKey identifies one ProxmoxTemplate on one Host.
+type HostKey struct{ UID, Region, Host string }
+
+// hostState is the progress of one ProxmoxTemplate on one Host. It is reported in
+// conditions and decides only when to retry, so it may be lost at any time.
+type hostState struct {
+	hash     string
+	revision int64
+	// step is the step in progress, for example "downloading 43 %".
+	step string
+	// failure is the error of the last failed run. It is kept until a run succeeds.
+	failure  string
+	failures int
+	retryAt  time.Time
+	// warning describes a problem that does not block the build and needs attention.
+	warning string
+	// missing is the VMID of a Template that the status lists and that no longer exists.
+	missing  int
+	observed bool
+	cancel   context.CancelCauseFunc
+}
+
+// errSuperseded is the cause for canceling a run whose generation is no longer desired.
+var errSuperseded = errors.New("the template was changed or deleted")
+
+// tracker records the progress of all Hosts, and what was last done with each Template.
+type tracker struct {
+	mu    sync.Mutex
+	hosts map[HostKey]*hostState
+	// unneeded is since when a Template is unneeded, written the settings last written
+	// to one.
+	unneeded map[v1alpha1.TemplateZone]time.Time
+	written  map[v1alpha1.TemplateZone]string
+	// swept is when unused images were last deleted from a Host.
+	swept       map[string]time.Time
+	subscribers []chan Event
+}
+
+// Event signals that the progress of a Host changed.
+type Event = event.TypedGenericEvent[uint64]
+
+func newTracker() *tracker {
+	return &tracker{
+		hosts: map[HostKey]*hostState{}, unneeded: map[v1alpha1.TemplateZone]time.Time{},
+		written: map[v1alpha1.TemplateZone]string{}, swept: map[string]time.Time{},
+	}
+}
+
+// Subscribe returns a channel that receives an Event after each change of progress.
+// Events that are not yet received are merged into one.
+func (p *Provider) Subscribe() <-chan Event {
+	p.tracker.mu.Lock()
+	defer p.tracker.mu.Unlock()
+	events := make(chan Event, 1)
+	p.tracker.subscribers = append(p.tracker.subscribers, events)
+	return events
+}
+
+// update changes the state of a Host and notifies the subscribers.
+func (t *tracker) update(key HostKey, change func(*hostState)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, ok := t.hosts[key]
+	if !ok {
+		s = &hostState{}
+		t.hosts[key] = s
+	}
+	change(s)
+	for _, events := range t.subscribers {
+		select {
+		case events <- Event{}:
+		default:
+		}
+	}
+}
+
+func (t *tracker) get(key HostKey) hostState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s, ok := t.hosts[key]; ok {
+		return *s
+	}
+	return hostState{}
+}
+
+// markObserved records that a Host is observed and reports whether this is the first
+// time in this process.
+func (t *tracker) markObserved(key HostKey) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, ok := t.hosts[key]
+	if !ok {
+		return true
+	}
+	first := !s.observed
+	s.observed = true
+	return first
+}
+
+func (t *tracker) setStep(key HostKey, step string) {
+	t.update(key, func(s *hostState) { s.step = step })
+}
+
+// begin records that a run for a generation starts. The run's context is canceled when
+// the generation is superseded; the returned function ends the run.
+func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	t.update(key, func(s *hostState) {
+		if s.hash != desired.Hash || s.revision != desired.Revision {
+			s.failure, s.failures = "", 0
+		}
+		s.hash, s.revision, s.cancel = desired.Hash, desired.Revision, cancel
+	})
+	return ctx, func() {
+		cancel(nil)
+		t.update(key, func(s *hostState) { s.cancel, s.step = nil, "" })
+	}
+}
+
+// Bounds of the backoff after a failure.
+const (
+	transientBackoff    = 2 * time.Second
+	maxTransientBackoff = 30 * time.Second
+	failureBackoff      = 10 * time.Second
+	maxFailureBackoff   = 5 * time.Minute
+)
+
+// recordFailure records why a run failed and returns the backoff before the next one.
+func (t *tracker) recordFailure(key HostKey, now time.Time, text string, transient bool) time.Duration {
+	backoff, limit := failureBackoff, maxFailureBackoff
+	if transient {
+		backoff, limit = transientBackoff, maxTransientBackoff
+	}
+	t.update(key, func(s *hostState) {
+		backoff = min(backoff<<min(s.failures, 10), limit)
+		s.failures++
+		s.failure, s.retryAt = text, now.Add(backoff)
+	})
+	return backoff
+}
+
+func (t *tracker) recordSuccess(key HostKey) {
+	t.update(key, func(s *hostState) { s.failure, s.failures, s.warning, s.missing = "", 0, "", 0 })
+}
+
+// CancelSuperseded cancels the runs for generations of a ProxmoxTemplate that are no
+// longer desired, or all of its runs if it is deleted.
+func (p *Provider) CancelSuperseded(desired Desired) {
+	p.tracker.mu.Lock()
+	defer p.tracker.mu.Unlock()
+	for key, s := range p.tracker.hosts {
+		if key.UID == desired.UID && s.cancel != nil && (desired.Deleted || s.hash != desired.Hash) {
+			s.cancel(errSuperseded)
+		}
+	}
+}
+
+// Evict removes the recorded progress of a ProxmoxTemplate that no longer exists.
+func (p *Provider) Evict(uid string) {
+	p.tracker.mu.Lock()
+	defer p.tracker.mu.Unlock()
+	for key := range p.tracker.hosts {
+		if key.UID == uid {
+			delete(p.tracker.hosts, key)
+		}
+	}
+}
+
+// RecordMissing records that a Template which VMs were cloned from no longer exists.
+func (p *Provider) RecordMissing(uid string, zone v1alpha1.TemplateZone) {
+	key := HostKey{UID: uid, Region: zone.Region, Host: zone.Host}
+	if p.tracker.get(key).missing != zone.VMID {
+		p.tracker.update(key, func(s *hostState) { s.missing = zone.VMID })
+	}
+}
+
+// unneededSince returns since when a Template is unneeded, and false if it is needed.
+func (t *tracker) unneededSince(zone v1alpha1.TemplateZone, needed bool, now time.Time) (time.Time, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if needed {
+		delete(t.unneeded, zone)
+		return time.Time{}, false
+	}
+	if _, ok := t.unneeded[zone]; !ok {
+		t.unneeded[zone] = now
+	}
+	return t.unneeded[zone], true
+}
+
+func (t *tracker) recordWritten(zone v1alpha1.TemplateZone, settings string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.written[zone] = settings
+}
+
+func (t *tracker) hasWritten(zone v1alpha1.TemplateZone, settings string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.written[zone] == settings
+}
+
+// sweepInterval is how often unused images are searched for without a request.
+const sweepInterval = 10 * time.Minute
+
+// isSweepDue reports whether the images of a Host are to be checked: a sweep was
+// requested, or the last one is sweepInterval ago and tryAcquire grants a call.
+func (t *tracker) isSweepDue(region, host string, now time.Time, tryAcquire func() bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last, ok := t.swept[region+"/"+host]
+	if ok && now.Sub(last) >= sweepInterval && tryAcquire() {
+		delete(t.swept, region+"/"+host)
+		return true
+	}
+	return !ok
+}
+
+func (t *tracker) recordSweep(region, host string, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.swept[region+"/"+host] = now
+}
+
+// requestSweep makes a sweep due on every Host.
+func (t *tracker) requestSweep() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.swept)
+}
+
+// message describes the state in the condition.
+func (s hostState) message() string {
+	text := ""
+	switch {
+	case s.step != "" && s.failure != "":
+		text = fmt.Sprintf("%s, after: %s", s.step, s.failure)
+	case s.step != "":
+		text = s.step
+	case s.failure != "":
+		text = s.failure
+	default:
+		text = "waiting for a build slot"
+	}
+	if s.missing != 0 {
+		text = fmt.Sprintf("template %d no longer exists and is recreated: %s", s.missing, text)
+	}
+	return text
+}
