@@ -61,7 +61,7 @@ func TestGPUTypesAreOfferedWhereADeviceIsFree(t *testing.T) {
 	if availability(find(t, p.List(class), name))["pve2"] {
 		t.Error("the device of pve2 is promised, and still offered")
 	}
-	if reason := p.UnavailableReasons(class, name)[zone("east", "pve2")]; reason != "pve2: 0 nvidia.com/gpu free (mapping gpu), 1 wanted" {
+	if reason := p.UnavailableReasons(class, name)[zone("east", "pve2")]; reason != "pve2: 0 nvidia.com/gpu free (mapping gpu), 1 requested" {
 		t.Errorf("the reason is %q", reason)
 	}
 

@@ -67,7 +67,7 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 		}
 	}
 	if len(request.Options) == 0 {
-		request.Why = unmet(types, wanted, claim)
+		request.NoOptionsReason = unmet(types, wanted, claim)
 	}
 	slices.SortFunc(request.Options, func(a, b placement.Option) int {
 		return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.Need.CPUs, b.Need.CPUs), cmp.Compare(a.InstanceType, b.InstanceType))

@@ -28,6 +28,6 @@ func TestAClassWithoutRoomSaysHostByHostWhy(t *testing.T) {
 	room := class.StatusConditions().Get(v1alpha1.ConditionCapacityAvailable)
 	w.Expect(room.IsFalse()).To(BeTrue())
 	w.Expect(room.Message).To(And(
-		HavePrefix("no Host fits even c1.1VCPU-2GB: "), ContainSubstring("pve1: excluded by settings"), ContainSubstring("pve2: 0.0 GiB memory free, 2.0 GiB wanted")))
+		HavePrefix("no Host fits even c1.1VCPU-2GB: "), ContainSubstring("pve1: excluded by settings"), ContainSubstring("pve2: 0.0 GiB memory free, 2.0 GiB requested")))
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "room comes and goes: the class itself is fine")
 }

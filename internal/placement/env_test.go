@@ -18,8 +18,8 @@ const gib = int64(1) << 30
 
 var own = inventory.VMIDRange{From: 20000, To: 20999}
 
-// world is a set of Clusters as a test describes them.
-type world struct {
+// testEnv is a set of Clusters.
+type testEnv struct {
 	resources    map[string]*proxmox.Resources
 	reservations map[string]inventory.Reservation
 	settings     inventory.Settings
@@ -28,48 +28,48 @@ type world struct {
 	mappings map[string][]proxmox.PCIMapping
 }
 
-func newWorld() *world {
-	return &world{
+func newEnv() *testEnv {
+	return &testEnv{
 		resources: map[string]*proxmox.Resources{}, reservations: map[string]inventory.Reservation{},
 		configs: map[int]*proxmox.VMConfig{}, mappings: map[string][]proxmox.PCIMapping{},
 	}
 }
 
-func (w *world) region(name string) *proxmox.Resources {
-	if w.resources[name] == nil {
-		w.resources[name] = &proxmox.Resources{}
+func (env *testEnv) region(name string) *proxmox.Resources {
+	if env.resources[name] == nil {
+		env.resources[name] = &proxmox.Resources{}
 	}
-	return w.resources[name]
+	return env.resources[name]
 }
 
-// host adds a Host with a storage "local" of 1000 GiB. With the default settings
-// 1 GiB of the memory is the Host's own, which is added here.
-func (w *world) host(region, name string, cpus int, memoryGiB int64) {
-	r := w.region(region)
+// host adds a Host with a storage "local" of 1000 GiB. The default settings reserve 1
+// GiB of memory for the Host, which is added here.
+func (env *testEnv) host(region, name string, cpus int, memoryGiB int64) {
+	r := env.region(region)
 	r.Hosts = append(r.Hosts, proxmox.HostRow{Name: name, Online: true, CPUs: cpus, MemoryBytes: (memoryGiB + 1) * gib})
 	r.Storages = append(r.Storages, proxmox.StorageRow{
 		Name: "local", Host: name, Type: "dir", Content: []string{"images", "iso"}, Available: true, TotalBytes: 1000 * gib,
 	})
 }
 
-func (w *world) guest(region, host string, vmid, cpus int, memoryGiB int64) {
-	r := w.region(region)
+func (env *testEnv) guest(region, host string, vmid, cpus int, memoryGiB int64) {
+	r := env.region(region)
 	r.Guests = append(r.Guests, proxmox.GuestRow{
 		VMID: vmid, Kind: proxmox.KindQEMU, Host: host, Status: "running", CPUs: cpus, MemoryBytes: memoryGiB * gib,
 	})
 }
 
-func (w *world) reserve(r inventory.Reservation) { w.reservations[r.ClaimUID] = r }
+func (env *testEnv) reserve(r inventory.Reservation) { env.reservations[r.ClaimUID] = r }
 
-func (w *world) view() inventory.View {
+func (env *testEnv) view() inventory.View {
 	snapshots := map[string]*inventory.Snapshot{}
-	for region, resources := range w.resources {
+	for region, resources := range env.resources {
 		snapshots[region] = inventory.NewSnapshot(
 			inventory.PollResult{
-				Region: region, Taken: time.Unix(0, 0), Resources: *resources, Configs: w.configs, Mappings: w.mappings[region],
+				Region: region, Taken: time.Unix(0, 0), Resources: *resources, Configs: env.configs, Mappings: env.mappings[region],
 			}, nil, own)
 	}
-	return inventory.NewView(snapshots, nil, w.reservations, w.settings)
+	return inventory.NewView(snapshots, nil, env.reservations, env.settings)
 }
 
 func zone(host string) placement.Zone { return placement.Zone{Region: "r", Host: host} }
@@ -78,26 +78,26 @@ func need(cpus int, memoryGiB int64) placement.Need {
 	return placement.Need{CPUs: cpus, MemoryBytes: memoryGiB * gib}
 }
 
-// random makes a world and a request out of a seed.
-func random(seed uint64) (*world, placement.Request) {
+// randomEnv returns an environment and a request derived from a seed.
+func randomEnv(seed uint64) (*testEnv, placement.Request) {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	w := newWorld()
+	env := newEnv()
 	var zones []placement.Zone
 	vmid := 100
 	for h := range 1 + rng.IntN(6) {
 		z := placement.Zone{Region: fmt.Sprintf("r%d", rng.IntN(2)), Host: fmt.Sprintf("pve%d", h)}
-		w.host(z.Region, z.Host, 2+rng.IntN(15), int64(4+rng.IntN(61)))
-		row := &w.region(z.Region).Hosts[len(w.region(z.Region).Hosts)-1]
+		env.host(z.Region, z.Host, 2+rng.IntN(15), int64(4+rng.IntN(61)))
+		row := &env.region(z.Region).Hosts[len(env.region(z.Region).Hosts)-1]
 		row.Online, row.Maintenance = rng.IntN(8) > 0, rng.IntN(10) == 0
 		zones = append(zones, z)
 		for range rng.IntN(4) {
 			vmid++
-			w.guest(z.Region, z.Host, vmid, 1+rng.IntN(6), int64(1+rng.IntN(16)))
+			env.guest(z.Region, z.Host, vmid, 1+rng.IntN(6), int64(1+rng.IntN(16)))
 		}
 		for range rng.IntN(3) {
 			vmid++
-			w.reserve(inventory.Reservation{
-				ClaimUID: fmt.Sprint("standing-", vmid), NodePool: fmt.Sprint("p", rng.IntN(2)), Region: z.Region, Host: z.Host, VMID: vmid,
+			env.reserve(inventory.Reservation{
+				ClaimUID: fmt.Sprint("reserved-", vmid), NodePool: fmt.Sprint("p", rng.IntN(2)), Region: z.Region, Host: z.Host, VMID: vmid,
 				Storage: "local", DiskBytes: int64(rng.IntN(500)) * gib,
 				Amount: inventory.Amount{CPUs: 1 + rng.IntN(4), MemoryBytes: int64(1+rng.IntN(8)) * gib},
 			})
@@ -124,23 +124,23 @@ func random(seed uint64) (*world, placement.Request) {
 		}
 		request.Options = append(request.Options, option)
 	}
-	return w, request
+	return env, request
 }
 
-// room is the oracle's own account of a Host, straight from the rows.
-func (w *world) room(z placement.Zone) (cpus int, memory, disk int64, usable bool) {
-	for _, row := range w.resources[z.Region].Hosts {
+// free is the oracle's account of a Host, computed from the rows.
+func (env *testEnv) free(z placement.Zone) (cpus int, memory, disk int64, usable bool) {
+	for _, row := range env.resources[z.Region].Hosts {
 		if row.Name == z.Host {
 			cpus, memory, usable = row.CPUs, row.MemoryBytes-gib, row.Online && !row.Maintenance
 		}
 	}
 	disk = 900 * gib
-	for _, g := range w.resources[z.Region].Guests {
+	for _, g := range env.resources[z.Region].Guests {
 		if g.Host == z.Host {
 			cpus, memory = cpus-g.CPUs, memory-g.MemoryBytes
 		}
 	}
-	for _, r := range w.reservations {
+	for _, r := range env.reservations {
 		if r.Region == z.Region && r.Host == z.Host {
 			cpus, memory, disk = cpus-r.CPUs, memory-r.MemoryBytes, disk-r.DiskBytes
 		}
@@ -148,8 +148,8 @@ func (w *world) room(z placement.Zone) (cpus int, memory, disk int64, usable boo
 	return cpus, memory, disk, usable
 }
 
-// fits is the oracle's verdict.
-func (w *world) fits(z placement.Zone, n placement.Need) bool {
-	cpus, memory, disk, usable := w.room(z)
+// fits is the oracle for Fit.
+func (env *testEnv) fits(z placement.Zone, n placement.Need) bool {
+	cpus, memory, disk, usable := env.free(z)
 	return usable && n.CPUs <= cpus && n.MemoryBytes <= memory && (n.Storage == "" || n.DiskBytes <= disk)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// burstCluster shows the VMs that were reserved, as Proxmox would: late, and at
-// first without figures.
+// burstCluster lists reserved VMs like Proxmox: delayed, and at first without CPUs and
+// memory.
 type burstCluster struct {
 	proxmox.Client
 	mu        sync.Mutex
@@ -63,7 +63,7 @@ func (c *burstCluster) Resources(context.Context) (proxmox.Resources, error) {
 	defer c.mu.Unlock()
 	answer := c.resources
 	answer.Guests = slices.Clone(answer.Guests)
-	for n := range answer.Guests { // the older half has figures
+	for n := range answer.Guests { // only the older half has CPUs and memory
 		if n > len(answer.Guests)/2 {
 			answer.Guests[n].Status, answer.Guests[n].CPUs, answer.Guests[n].MemoryBytes = "unknown", 0, 0
 		}
@@ -71,7 +71,7 @@ func (c *burstCluster) Resources(context.Context) (proxmox.Resources, error) {
 	return answer, nil
 }
 
-func (c *burstCluster) launched(r inventory.Reservation) {
+func (c *burstCluster) addVM(r inventory.Reservation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.resources.Guests = append(c.resources.Guests, proxmox.GuestRow{
@@ -79,9 +79,10 @@ func (c *burstCluster) launched(r inventory.Reservation) {
 	})
 }
 
-// TestBurstSpreads: 60 claims at once on 6 equal Hosts differ by at most one VM,
-// with and without polls in between that show some of them, and without figures.
-func TestBurstSpreads(t *testing.T) {
+// TestChooseBurst places many Claims concurrently on 6 equal Hosts. The Hosts differ by
+// at most one VM, with and without polls in between that list some VMs without
+// resources.
+func TestChooseBurst(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []v1alpha1.ZoneBalance{v1alpha1.ZoneBalanceBalanced, v1alpha1.ZoneBalanceAvailabilityFirst} {
 		for _, polls := range []bool{false, true} {
@@ -123,17 +124,8 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 	)
 	for n := range claims {
 		all.Go(func() {
-			request := placement.Request{ClaimUID: fmt.Sprint("claim-", n), NodePool: "p", Strategy: strategy,
-				Options: []placement.Option{{InstanceType: "t", Need: need(4, 16), Zones: zones(names...)}}}
-			r, err := i.Reserve(request.ClaimUID, func(v inventory.View) (inventory.Reservation, error) {
-				p, err := placement.Choose(v, request)
-				if err != nil {
-					return inventory.Reservation{}, err
-				}
-				vmid, err := placement.PickVMID(v, p.Zone.Region, request.ClaimUID, placement.Range{From: 30000, To: 30099})
-				return inventory.Reservation{NodePool: request.NodePool, Region: p.Zone.Region, Host: p.Zone.Host, VMID: vmid,
-					Amount: inventory.Amount{CPUs: p.Need.CPUs, MemoryBytes: p.Need.MemoryBytes}}, err
-			})
+			r, err := chooseAndReserve(i, placement.Request{ClaimUID: fmt.Sprint("claim-", n), NodePool: "p", Strategy: strategy,
+				Options: []placement.Option{{InstanceType: "t", Need: need(4, 16), Zones: zones(names...)}}})
 			if err != nil {
 				t.Error(err)
 				return
@@ -141,11 +133,11 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 			mu.Lock()
 			byHost[r.Host]++
 			if vmids[r.VMID] {
-				t.Errorf("VMID %d was given twice", r.VMID)
+				t.Errorf("VMID %d was assigned twice", r.VMID)
 			}
 			vmids[r.VMID] = true
 			mu.Unlock()
-			c.launched(r)
+			c.addVM(r)
 			if polls && n%5 == 0 {
 				poll()
 			}
@@ -159,4 +151,16 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 	if most-fewest > 1 {
 		t.Errorf("the Hosts got %v, want them to differ by at most one", byHost)
 	}
+}
+
+func chooseAndReserve(i *inventory.Inventory, request placement.Request) (inventory.Reservation, error) {
+	return i.Reserve(request.ClaimUID, func(v inventory.View) (inventory.Reservation, error) {
+		p, err := placement.Choose(v, request)
+		if err != nil {
+			return inventory.Reservation{}, err
+		}
+		vmid, err := placement.PickVMID(v, p.Zone.Region, request.ClaimUID, placement.Range{From: 30000, To: 30099})
+		return inventory.Reservation{NodePool: request.NodePool, Region: p.Zone.Region, Host: p.Zone.Host, VMID: vmid,
+			Amount: inventory.Amount{CPUs: p.Need.CPUs, MemoryBytes: p.Need.MemoryBytes}}, err
+	})
 }

@@ -18,16 +18,16 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// numaWorld is one Host with cells, as a test describes it. Its oracle counts for
-// itself, from the description and not from the inventory.
-type numaWorld struct {
-	threads  int
-	cells    []numaCell
-	reserved cpuset.CPUSet
-	ratio    float64
-	guests   []numaGuest
-	slots    []cpuset.CPUSet
-	taken    map[string]inventory.Reservation
+// numaHost is a Host with NUMA cells. Its oracle computes from this description, not
+// from the inventory.
+type numaHost struct {
+	threads      int
+	cells        []numaCell
+	reserved     cpuset.CPUSet
+	ratio        float64
+	guests       []numaGuest
+	slots        []cpuset.CPUSet
+	reservations map[string]inventory.Reservation
 }
 
 type numaCell struct {
@@ -35,7 +35,7 @@ type numaCell struct {
 	memory int64 // MiB
 }
 
-// numaGuest is somebody's: bound to a cell, with an affinity, or floating.
+// numaGuest is a foreign guest: bound to a cell, with an affinity, or neither.
 type numaGuest struct {
 	vcpus    int
 	memory   int64 // MiB
@@ -46,10 +46,10 @@ type numaGuest struct {
 
 const slotTag = inventory.SlotTagPrefix + "ubuntu"
 
-// newNUMAWorld has equal cells of whole cores; the second threads come after all
-// first ones, as Linux numbers them.
-func newNUMAWorld(cells, coresPerCell, threads int, memoryMiB int64) *numaWorld {
-	w := &numaWorld{threads: threads, ratio: 1, taken: map[string]inventory.Reservation{}}
+// newNUMAHost returns a Host with equal cells of whole cores. The second threads are
+// numbered after all first ones, as in Linux.
+func newNUMAHost(cells, coresPerCell, threads int, memoryMiB int64) *numaHost {
+	host := &numaHost{threads: threads, ratio: 1, reservations: map[string]inventory.Reservation{}}
 	all := cells * coresPerCell
 	for c := range cells {
 		var ids []int
@@ -58,40 +58,40 @@ func newNUMAWorld(cells, coresPerCell, threads int, memoryMiB int64) *numaWorld 
 				ids = append(ids, thread*all+c*coresPerCell+core)
 			}
 		}
-		w.cells = append(w.cells, numaCell{cpuset.New(ids...), memoryMiB})
+		host.cells = append(host.cells, numaCell{cpuset.New(ids...), memoryMiB})
 	}
-	return w
+	return host
 }
 
-func (w *numaWorld) cpus() (n int) {
-	for _, cell := range w.cells {
+func (host *numaHost) cpus() (n int) {
+	for _, cell := range host.cells {
 		n += cell.cpus.Size()
 	}
 	return n
 }
 
-func (w *numaWorld) memory() (n int64) {
-	for _, cell := range w.cells {
+func (host *numaHost) memory() (n int64) {
+	for _, cell := range host.cells {
 		n += cell.memory
 	}
 	return n
 }
 
-func (w *numaWorld) view(t *testing.T) inventory.View {
+func (host *numaHost) view(t *testing.T) inventory.View {
 	t.Helper()
-	cells := make([]string, len(w.cells))
-	for id, cell := range w.cells {
+	cells := make([]string, len(host.cells))
+	for id, cell := range host.cells {
 		cells[id] = fmt.Sprintf(`"%d": {"cpus": "%s", "memsize": %d}`, id, cell.cpus, cell.memory<<20)
 	}
-	reserved := strings.ReplaceAll(fmt.Sprint(w.reserved.List()), " ", ",")
+	reserved := strings.ReplaceAll(fmt.Sprint(host.reserved.List()), " ", ",")
 	settings, err := inventory.ParseSettings(fmt.Appendf(nil, `{"r": {"pve1": {"reservedmemory": 0, "reservedcpus": %s, "cpuratio": %g, "threads": %d, "nodes": {%s}}}}`,
-		reserved, w.ratio, w.threads, strings.Join(cells, ", ")))
+		reserved, host.ratio, host.threads, strings.Join(cells, ", ")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	resources := proxmox.Resources{Hosts: []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: w.cpus(), MemoryBytes: w.memory() << 20}}}
+	resources := proxmox.Resources{Hosts: []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: host.cpus(), MemoryBytes: host.memory() << 20}}}
 	configs := map[int]*proxmox.VMConfig{}
-	for n, g := range w.guests {
+	for n, g := range host.guests {
 		row := proxmox.GuestRow{VMID: 100 + n, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: g.vcpus, MemoryBytes: g.memory << 20}
 		if g.stopped {
 			row.Status = "stopped"
@@ -105,50 +105,51 @@ func (w *numaWorld) view(t *testing.T) inventory.View {
 		}
 		resources.Guests, configs[row.VMID] = append(resources.Guests, row), &proxmox.VMConfig{Options: options}
 	}
-	for n, cpus := range w.slots {
+	for n, cpus := range host.slots {
 		row := proxmox.GuestRow{VMID: 9000 + n, Kind: proxmox.KindQEMU, Host: "pve1", Status: "stopped", Template: true, Tags: []string{slotTag}, CPUs: 1, MemoryBytes: 1 << 30}
 		resources.Guests = append(resources.Guests, row)
 		configs[row.VMID] = &proxmox.VMConfig{Options: map[string]string{"template": "1", "affinity": cpus.String()}}
 	}
 	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Taken: time.Unix(0, 0), Resources: resources, Configs: configs}, nil, own)
-	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, w.taken, settings)
+	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, host.reservations, settings)
 }
 
-// take reserves what was placed.
-func (w *numaWorld) take(p placement.Placement) {
-	uid := fmt.Sprint("claim-", len(w.taken))
-	w.taken[uid] = inventory.Reservation{
-		ClaimUID: uid, NodePool: p.Need.NodePool, Region: "r", Host: "pve1", VMID: 20000 + len(w.taken),
+// reserve adds a Reservation for a placement.
+func (host *numaHost) reserve(p placement.Placement) {
+	uid := fmt.Sprint("claim-", len(host.reservations))
+	host.reservations[uid] = inventory.Reservation{
+		ClaimUID: uid, NodePool: p.Need.NodePool, Region: "r", Host: "pve1", VMID: 20000 + len(host.reservations),
 		Amount:  inventory.Amount{CPUs: p.Need.CPUs, MemoryBytes: p.Need.MemoryBytes},
 		Binding: &p.Binding.Binding,
 	}
 }
 
-// exclusive are the CPUs that claims have to themselves, pinned those of others.
-func (w *numaWorld) exclusive() cpuset.CPUSet {
+// exclusive returns the CPUs that are assigned to Claims exclusively.
+func (host *numaHost) exclusive() cpuset.CPUSet {
 	set := cpuset.New()
-	for _, r := range w.taken {
+	for _, r := range host.reservations {
 		set = set.Union(r.Binding.CPUs)
 	}
 	return set
 }
 
-func (w *numaWorld) pinned() cpuset.CPUSet {
+// pinned returns the CPUs that foreign guests are pinned to.
+func (host *numaHost) pinned() cpuset.CPUSet {
 	set := cpuset.New()
-	for _, g := range w.guests {
+	for _, g := range host.guests {
 		set = set.Union(g.affinity)
 	}
 	return set
 }
 
-// room is the oracle's account of a cell: vCPUs that share it, CPUs that they
-// share, and MiB that are left.
-func (w *numaWorld) room(id int) (shared, pool int, memory int64) {
-	cell := w.cells[id]
-	pool, memory = cell.cpus.Difference(w.reserved).Difference(w.exclusive()).Size(), cell.memory
+// usage is the oracle's account of a cell: the vCPUs that share it, the CPUs that they
+// share, and the free memory in MiB.
+func (host *numaHost) usage(id int) (shared, pool int, memory int64) {
+	cell := host.cells[id]
+	pool, memory = cell.cpus.Difference(host.reserved).Difference(host.exclusive()).Size(), cell.memory
 	floatingCPUs, floatingMemory := 0, int64(0)
-	for _, g := range w.guests {
-		touched := slices.DeleteFunc([]int{0, 1, 2, 3, 4, 5, 6, 7, 8}[:len(w.cells)], func(c int) bool { return w.cells[c].cpus.Intersection(g.affinity).IsEmpty() })
+	for _, g := range host.guests {
+		touched := slices.DeleteFunc([]int{0, 1, 2, 3, 4, 5, 6, 7, 8}[:len(host.cells)], func(c int) bool { return host.cells[c].cpus.Intersection(g.affinity).IsEmpty() })
 		switch {
 		case g.stopped:
 		case g.cell == id:
@@ -163,9 +164,9 @@ func (w *numaWorld) room(id int) (shared, pool int, memory int64) {
 			floatingCPUs, floatingMemory = floatingCPUs+g.vcpus, floatingMemory+g.memory
 		}
 	}
-	shared += (floatingCPUs*cell.cpus.Size() + w.cpus() - 1) / w.cpus()
-	memory -= (floatingMemory*cell.memory + w.memory() - 1) / w.memory()
-	for _, r := range w.taken {
+	shared += (floatingCPUs*cell.cpus.Size() + host.cpus() - 1) / host.cpus()
+	memory -= (floatingMemory*cell.memory + host.memory() - 1) / host.memory()
+	for _, r := range host.reservations {
 		for _, bound := range r.Binding.Cells {
 			if bound.ID != id {
 				continue
@@ -179,17 +180,17 @@ func (w *numaWorld) room(id int) (shared, pool int, memory int64) {
 	return shared, pool, memory
 }
 
-// freeCores counts the oracle's cores of a cell that nobody has.
-func (w *numaWorld) freeCores(id int) (n int) {
-	taken := w.reserved.Union(w.exclusive()).Union(w.pinned())
-	for _, slot := range w.slots {
+// freeCores returns the oracle's number of unassigned cores of a cell.
+func (host *numaHost) freeCores(id int) (n int) {
+	taken := host.reserved.Union(host.exclusive()).Union(host.pinned())
+	for _, slot := range host.slots {
 		taken = taken.Union(slot)
 	}
-	list := w.cells[id].cpus.List()
-	cores := len(list) / w.threads
+	list := host.cells[id].cpus.List()
+	cores := len(list) / host.threads
 	for core := range cores {
 		free := true
-		for thread := range w.threads {
+		for thread := range host.threads {
 			free = free && !taken.Contains(list[core+thread*cores])
 		}
 		if free {
@@ -199,33 +200,33 @@ func (w *numaWorld) freeCores(id int) (n int) {
 	return n
 }
 
-// randomNUMA makes a world and a need out of a seed.
-func randomNUMA(seed uint64) (*numaWorld, placement.Need) {
+// randomNUMAHost returns a Host and a Need derived from a seed.
+func randomNUMAHost(seed uint64) (*numaHost, placement.Need) {
 	rng := rand.New(rand.NewPCG(seed, 7))
-	w := newNUMAWorld(1+rng.IntN(4), 1+rng.IntN(4), 1+rng.IntN(2), 0)
-	for n := range w.cells {
-		w.cells[n].memory = int64(1+rng.IntN(16)) * 1024
+	host := newNUMAHost(1+rng.IntN(4), 1+rng.IntN(4), 1+rng.IntN(2), 0)
+	for n := range host.cells {
+		host.cells[n].memory = int64(1+rng.IntN(16)) * 1024
 		if rng.IntN(4) == 0 {
-			w.cells[n].memory += int64(rng.IntN(1024))
+			host.cells[n].memory += int64(rng.IntN(1024))
 		}
 	}
-	all := w.cpus()
+	all := host.cpus()
 	if rng.IntN(3) == 0 {
-		w.reserved = cpuset.New(rng.IntN(all))
+		host.reserved = cpuset.New(rng.IntN(all))
 	}
-	w.ratio = []float64{1, 1, 1.5, 2}[rng.IntN(4)]
+	host.ratio = []float64{1, 1, 1.5, 2}[rng.IntN(4)]
 	for range rng.IntN(4) {
 		g := numaGuest{vcpus: 1 + rng.IntN(3), memory: int64(1+rng.IntN(4)) * 700, cell: -1, stopped: rng.IntN(4) == 0}
 		switch rng.IntN(3) {
 		case 0:
-			g.cell = rng.IntN(len(w.cells))
+			g.cell = rng.IntN(len(host.cells))
 		case 1:
 			g.affinity = cpuset.New(rng.IntN(all), rng.IntN(all))
 		}
-		w.guests = append(w.guests, g)
+		host.guests = append(host.guests, g)
 	}
 	for range rng.IntN(6) {
-		w.slots = append(w.slots, cpuset.New(rng.IntN(all), rng.IntN(all), rng.IntN(all)))
+		host.slots = append(host.slots, cpuset.New(rng.IntN(all), rng.IntN(all), rng.IntN(all)))
 	}
 	need := placement.Need{CPUs: 1 + rng.IntN(6), MemoryBytes: int64(512+rng.IntN(6*1024)) << 20, Layout: placement.Layout{Bound: true}}
 	switch rng.IntN(4) {
@@ -243,5 +244,5 @@ func randomNUMA(seed uint64) (*numaWorld, placement.Need) {
 			need.PinningSupport.Hugepages = fmt.Sprint(need.Layout.PageMiB)
 		}
 	}
-	return w, need
+	return host, need
 }

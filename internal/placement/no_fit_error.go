@@ -10,26 +10,26 @@ import (
 	"strings"
 )
 
-// NoFitError tells, Host by Host, why no option fits.
+// NoFitError reports for each Host why no option fits.
 type NoFitError struct {
-	// InstanceType is the cheapest option: what it lacks, the others lack too or more.
+	// InstanceType is the cheapest option. The other options need at least as much.
 	InstanceType string
-	// Hosts in the order of their names.
+	// Hosts are sorted by region and name.
 	Hosts []HostReason
-	// Why nothing was allowed in the first place.
-	Why string
+	// NoOptionsReason is why the request had no options.
+	NoOptionsReason string
 }
 
-// HostReason is why a Host was not chosen.
+// HostReason is the reason why a Host was not chosen.
 type HostReason struct {
 	Zone   Zone
 	Reason string
 }
 
-// Error names the Hosts with the same reason together, to stay readable.
+// Error implements error. It groups Hosts with the same reason.
 func (e *NoFitError) Error() string {
 	if len(e.Hosts) == 0 {
-		return "no Host is allowed for this claim" + e.Why
+		return "no Host is allowed for this claim" + e.NoOptionsReason
 	}
 	regions := map[string]bool{}
 	for _, h := range e.Hosts {
@@ -63,9 +63,9 @@ func (e *NoFitError) Error() string {
 }
 
 // newNoFitError explains each zone by the cheapest option that may use it.
-func newNoFitError(sites *siteCache) *NoFitError {
-	request := sites.request
-	e := &NoFitError{Why: request.Why}
+func newNoFitError(zones *zoneCache) *NoFitError {
+	request := zones.request
+	e := &NoFitError{NoOptionsReason: request.NoOptionsReason}
 	if len(request.Options) > 0 {
 		e.InstanceType = request.Options[0].InstanceType
 	}
@@ -77,13 +77,13 @@ func newNoFitError(sites *siteCache) *NoFitError {
 			continue
 		}
 		last = option.Zones
-		need := request.need(option)
-		for _, s := range sites.of(option) {
+		need := request.completeNeed(option)
+		for _, s := range zones.statesFor(option) {
 			if seen[s.zone] {
 				continue
 			}
 			seen[s.zone] = true
-			e.Hosts = append(e.Hosts, HostReason{Zone: s.zone, Reason: s.explain(&need)})
+			e.Hosts = append(e.Hosts, HostReason{Zone: s.zone, Reason: s.unfitReasons(&need)})
 		}
 	}
 	for zone, reason := range request.Excluded {

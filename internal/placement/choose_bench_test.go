@@ -11,16 +11,16 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
-// bigRequest is 60 types on 100 Hosts, with 1000 VMs under way.
+// bigRequest returns a request for 60 types on 100 Hosts with 1000 Reservations.
 func bigRequest() (inventory.View, placement.Request) {
-	w := newWorld()
+	env := newEnv()
 	var names []string
 	for h := range 100 {
 		names = append(names, fmt.Sprint("pve", h))
-		w.host("r", names[h], 128, 512)
+		env.host("r", names[h], 128, 512)
 	}
 	for n := range 1000 {
-		w.reserve(inventory.Reservation{ClaimUID: fmt.Sprint("standing-", n), NodePool: "p", Region: "r", Host: names[n%100], VMID: 20000 + n,
+		env.reserve(inventory.Reservation{ClaimUID: fmt.Sprint("reserved-", n), NodePool: "p", Region: "r", Host: names[n%100], VMID: 20000 + n,
 			Amount: inventory.Amount{CPUs: 4, MemoryBytes: 16 * gib}})
 	}
 	request := placement.Request{ClaimUID: "a", NodePool: "p"}
@@ -28,7 +28,7 @@ func bigRequest() (inventory.View, placement.Request) {
 		request.Options = append(request.Options, placement.Option{
 			InstanceType: fmt.Sprint("t", o), Need: need(1+o, int64(1+o)), Zones: zones(names...)})
 	}
-	return w.view(), request
+	return env.view(), request
 }
 
 func BenchmarkChoose(b *testing.B) {
@@ -40,7 +40,7 @@ func BenchmarkChoose(b *testing.B) {
 	}
 }
 
-// BenchmarkChooseNothingFits is the worst case: every option on every Host.
+// BenchmarkChooseNothingFits measures the worst case: every option on every Host.
 func BenchmarkChooseNothingFits(b *testing.B) {
 	view, request := bigRequest()
 	for n := range request.Options {

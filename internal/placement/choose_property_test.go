@@ -15,16 +15,16 @@ import (
 
 const seeds = 3000
 
-// TestChooseAgainstTheOracle checks Choose against brute force on many small
-// worlds: never above a limit, nothing lost that would have fitted, the cheapest
-// option first, the strategy's Host, and the same answer for the same question.
-func TestChooseAgainstTheOracle(t *testing.T) {
+// TestChooseProperties compares Choose with brute force in many small environments:
+// capacity is never exceeded, an option that fits is found, the cheapest first, on the
+// Host that the strategy prefers, and the result is deterministic.
+func TestChooseProperties(t *testing.T) {
 	t.Parallel()
 	placed := 0
 	for seed := range uint64(seeds) {
-		w, request := random(seed)
-		got, err := placement.Choose(w.view(), request)
-		wantOption, candidates := w.oracle(request)
+		env, request := randomEnv(seed)
+		got, err := placement.Choose(env.view(), request)
+		wantOption, candidates := env.oracle(request)
 		if wantOption == "" {
 			if _, ok := errors.AsType[*placement.NoFitError](err); !ok {
 				t.Fatalf("seed %d: got %+v (%v), but nothing fits", seed, got, err)
@@ -41,28 +41,28 @@ func TestChooseAgainstTheOracle(t *testing.T) {
 		if !slices.Contains(candidates, got.Zone) {
 			t.Fatalf("seed %d: %s does not fit on %s, only on %v", seed, got.InstanceType, got.Zone, candidates)
 		}
-		if better := w.better(request, got, candidates); better != "" {
+		if better := env.better(request, got, candidates); better != "" {
 			t.Fatalf("seed %d: %s on %s, but %s is better", seed, got.InstanceType, got.Zone, better)
 		}
 		for n := range request.Options { // the order of zones must not matter
 			request.Options[n].Zones = slices.Clone(request.Options[n].Zones)
 			slices.Reverse(request.Options[n].Zones)
 		}
-		if again, err := placement.Choose(w.view(), request); err != nil || !reflect.DeepEqual(again, got) {
+		if again, err := placement.Choose(env.view(), request); err != nil || !reflect.DeepEqual(again, got) {
 			t.Fatalf("seed %d: first %+v, then %+v (%v)", seed, got, again, err)
 		}
 	}
 	if placed < seeds/4 || placed > seeds*9/10 {
-		t.Errorf("%d of %d worlds had a place: the generator lost its balance", placed, seeds)
+		t.Errorf("%d of %d environments had capacity: the generator is unbalanced", placed, seeds)
 	}
 }
 
-// oracle finds the cheapest option that fits anywhere, and all zones where it does.
-func (w *world) oracle(request placement.Request) (string, []placement.Zone) {
+// oracle returns the cheapest option that fits on any Host, and all zones where it fits.
+func (env *testEnv) oracle(request placement.Request) (string, []placement.Zone) {
 	for _, option := range request.Options {
 		var zones []placement.Zone
 		for _, z := range option.Zones {
-			if w.fits(z, option.Need) && w.obeys(z, request) {
+			if env.fits(z, option.Need) && env.obeys(z, request) {
 				zones = append(zones, z)
 			}
 		}
@@ -73,11 +73,11 @@ func (w *world) oracle(request placement.Request) (string, []placement.Zone) {
 	return "", nil
 }
 
-// better names a candidate that the strategy prefers over the choice.
-func (w *world) better(request placement.Request, got placement.Placement, candidates []placement.Zone) string {
+// better returns a candidate that the strategy prefers over the choice.
+func (env *testEnv) better(request placement.Request, got placement.Placement, candidates []placement.Zone) string {
 	for _, z := range candidates {
-		vms, share := w.vms(z, request.NodePool), w.share(z, got.Need)
-		gotVMs, gotShare := w.vms(got.Zone, request.NodePool), w.share(got.Zone, got.Need)
+		vms, share := env.vms(z, request.NodePool), env.share(z, got.Need)
+		gotVMs, gotShare := env.vms(got.Zone, request.NodePool), env.share(got.Zone, got.Need)
 		switch request.Strategy {
 		case v1alpha1.ZoneBalanceAvailabilityFirst:
 			if vms < gotVMs {
@@ -96,10 +96,10 @@ func (w *world) better(request placement.Request, got placement.Placement, candi
 	return ""
 }
 
-// obeys is the oracle's verdict on the rule about the NodePool's VMs.
-func (w *world) obeys(z placement.Zone, request placement.Request) bool {
-	here, elsewhere := w.vms(z, request.NodePool), 0
-	for _, r := range w.reservations {
+// obeys is the oracle for the NodePool's affinity.
+func (env *testEnv) obeys(z placement.Zone, request placement.Request) bool {
+	here, elsewhere := env.vms(z, request.NodePool), 0
+	for _, r := range env.reservations {
 		if r.NodePool == request.NodePool {
 			elsewhere++
 		}
@@ -114,8 +114,8 @@ func (w *world) obeys(z placement.Zone, request placement.Request) bool {
 	return true
 }
 
-func (w *world) vms(z placement.Zone, nodePool string) (n int) {
-	for _, r := range w.reservations {
+func (env *testEnv) vms(z placement.Zone, nodePool string) (n int) {
+	for _, r := range env.reservations {
 		if r.Region == z.Region && r.Host == z.Host && r.NodePool == nodePool {
 			n++
 		}
@@ -124,9 +124,9 @@ func (w *world) vms(z placement.Zone, nodePool string) (n int) {
 }
 
 // share is the larger of the CPU and memory shares after the placement.
-func (w *world) share(z placement.Zone, n placement.Need) float64 {
-	cpus, memory, _, _ := w.room(z)
-	for _, row := range w.resources[z.Region].Hosts {
+func (env *testEnv) share(z placement.Zone, n placement.Need) float64 {
+	cpus, memory, _, _ := env.free(z)
+	for _, row := range env.resources[z.Region].Hosts {
 		if row.Name == z.Host {
 			return max(float64(row.CPUs-cpus+n.CPUs)/float64(row.CPUs), float64(row.MemoryBytes-gib-memory+n.MemoryBytes)/float64(row.MemoryBytes-gib))
 		}
@@ -134,19 +134,19 @@ func (w *world) share(z placement.Zone, n placement.Need) float64 {
 	return 0
 }
 
-// TestFitIsTheOneVerdict: Fit, Fits and the oracle agree, and there is a reason
-// exactly where it does not fit.
-func TestFitIsTheOneVerdict(t *testing.T) {
+// TestFitProperties checks that Fit, Fits and the oracle agree, and that Fit returns a
+// reason exactly when the VM does not fit.
+func TestFitProperties(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(seeds) {
-		w, request := random(seed)
-		view := w.view()
+		env, request := randomEnv(seed)
+		view := env.view()
 		for _, option := range request.Options {
 			for _, z := range option.Zones {
 				ok, reason := placement.Fit(view, z, option.Need)
-				if quick := placement.Fits(view, z, option.Need); ok != quick || ok != w.fits(z, option.Need) || ok != (reason == "") {
-					t.Fatalf("seed %d, %s on %s: Fit says %v (%s), Fits %v, the oracle %v",
-						seed, option.InstanceType, z, ok, reason, quick, w.fits(z, option.Need))
+				if quick := placement.Fits(view, z, option.Need); ok != quick || ok != env.fits(z, option.Need) || ok != (reason == "") {
+					t.Fatalf("seed %d, %s on %s: Fit returns %v (%s), Fits %v, the oracle %v",
+						seed, option.InstanceType, z, ok, reason, quick, env.fits(z, option.Need))
 				}
 			}
 		}
