@@ -126,7 +126,7 @@ func TestChooseNoFitError(t *testing.T) {
 		env.host("r", fmt.Sprint("pve", n+1), cpus, 64)
 	}
 	env.region("r").Hosts[2].Online = false
-	request := placement.Request{ClaimUID: "a", Excluded: map[placement.Zone]string{zone("pve4"): "the NodeClass has no template there"},
+	request := placement.Request{ClaimUID: "a", Excluded: map[placement.Zone]string{zone("pve4"): "the NodeClass has no template on this Host"},
 		Options: []placement.Option{
 			{InstanceType: "small", Need: need(8, 8), Zones: zones("pve2", "pve1")},
 			{InstanceType: "big", Need: need(16, 8), Zones: zones("pve1", "pve2", "pve3")},
@@ -136,7 +136,7 @@ func TestChooseNoFitError(t *testing.T) {
 	if !errors.As(err, &noFit) || len(noFit.Hosts) != 4 {
 		t.Fatalf("the error is %v", err)
 	}
-	want := "no Host fits even small: pve1, pve2: 4 CPUs in total, 8 requested | pve3: offline | pve4: the NodeClass has no template there"
+	want := "no Host fits even small: pve1, pve2: 4 CPUs in total, 8 requested | pve3: offline | pve4: the NodeClass has no template on this Host"
 	if err.Error() != want {
 		t.Errorf("the error is\n%s, want\n%s", err, want)
 	}
@@ -145,12 +145,12 @@ func TestChooseNoFitError(t *testing.T) {
 	request.Options[0].Zones = append(request.Options[0].Zones, placement.Zone{Region: "q", Host: "pve1"})
 	_, err = placement.Choose(env.view(), request)
 	want = "no Host fits even small: q/pve1: 1 CPUs in total, 8 requested | r/pve1, r/pve2: 4 CPUs in total, 8 requested | " +
-		"r/pve3: offline | r/pve4: the NodeClass has no template there"
+		"r/pve3: offline | r/pve4: the NodeClass has no template on this Host"
 	if err == nil || err.Error() != want {
 		t.Errorf("the error is\n%s, want\n%s", err, want)
 	}
 
-	if _, err := placement.Choose(env.view(), placement.Request{}); err == nil || err.Error() != "no Host is allowed for this claim" {
+	if _, err := placement.Choose(env.view(), placement.Request{}); err == nil || err.Error() != "no Host is allowed for this NodeClaim" {
 		t.Errorf("without options the error is %v", err)
 	}
 }

@@ -29,7 +29,10 @@ type HostReason struct {
 // Error implements error. It groups Hosts with the same reason.
 func (e *NoFitError) Error() string {
 	if len(e.Hosts) == 0 {
-		return "no Host is allowed for this claim" + e.NoOptionsReason
+		if e.NoOptionsReason == "" {
+			return "no Host is allowed for this NodeClaim"
+		}
+		return "no Host is allowed for this NodeClaim: " + e.NoOptionsReason
 	}
 	regions := map[string]bool{}
 	for _, h := range e.Hosts {

@@ -46,7 +46,7 @@ func TestHostsWithoutTheDirectoryAreLeftOut(t *testing.T) {
 	w.Expect(class.Status.UnusableZones).To(ConsistOf(
 		v1alpha1.UnusableZone{Zone: "region-1/pve1", Reason: reason}, v1alpha1.UnusableZone{Zone: "region-1/pve3", Reason: reason}))
 	available := map[string]bool{}
-	for _, it := range w.Types.List(class) {
+	for _, it := range w.Types.List(class, "") {
 		for _, offering := range it.Offerings.Available() {
 			available[offering.Zone()] = true
 		}

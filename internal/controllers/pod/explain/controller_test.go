@@ -86,7 +86,7 @@ func TestAPodThatIsLargerThanAnySizeIsToldSo(t *testing.T) {
 	w.Pool(w.Class(), anySize)
 	look(w, waitingPod(w, "100"), refused)
 	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
-		ContainSubstring(`large enough for {"cpu":"100","pods":"1"}`), ContainSubstring("those with the most are c1.16VCPU-32GB and m1.16VCPU-128GB;"), ContainSubstring("--instance-types-file"),
+		ContainSubstring(`large enough for {"cpu":"100","pods":"1"}`), ContainSubstring("the largest are c1.16VCPU-32GB and m1.16VCPU-128GB;"), ContainSubstring("--instance-types-file"),
 	)))
 }
 

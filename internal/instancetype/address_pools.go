@@ -12,15 +12,17 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 )
 
-// pools tells where a class has no address to give. Hosts of a region mostly have the
-// same Template, and counting is what costs: it is done once for each that differs.
-type pools struct {
+// addressPoolCheck finds zones without a free address. Counting addresses is expensive
+// and most Hosts of a region have equal templates, so results are cached by network
+// configuration.
+type addressPoolCheck struct {
 	view    inventory.View
 	network *v1alpha1.Network
 	known   map[string]string
 }
 
-func (p pools) exhausted(z zone) string {
+// exhaustedReason returns why a VM in the zone cannot get an address; empty if it can.
+func (p addressPoolCheck) exhaustedReason(z zone) string {
 	guest, ok := p.view.Guest(z.Region, z.template)
 	if !ok || guest.Config == nil {
 		return ""
@@ -39,8 +41,8 @@ func (p pools) exhausted(z zone) string {
 	if err != nil {
 		reason = err.Error()
 	} else if len(layout.Pools()) > 0 && !p.view.Snapshots[z.Region].AddressesKnown {
-		// After a start. A Claim would be refused, and core make the next.
-		reason = fmt.Sprintf("which addresses the guests of region %s have is still being read", z.Region)
+		// After a restart. Creating a NodeClaim would fail, and core would retry.
+		reason = fmt.Sprintf("the addresses of the guests in region %s are still being read", z.Region)
 	} else if exhausted := layout.Exhausted(p.view); exhausted != nil {
 		reason = exhausted.Error()
 	}

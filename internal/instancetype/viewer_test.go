@@ -23,7 +23,7 @@ const gib = int64(1) << 30
 
 var start = time.Date(2026, 11, 15, 8, 0, 0, 0, time.UTC)
 
-// viewer is an inventory that a test rewrites.
+// viewer is an inventory with content that tests modify.
 type viewer struct {
 	mu         sync.Mutex
 	resources  map[string]*proxmox.Resources
@@ -35,8 +35,8 @@ type viewer struct {
 	current    inventory.View
 }
 
-// newViewer has the regions east (pve1, pve2, with templates 901 and 902) and
-// west (pve9, template 909): 16 CPUs and 64 GiB each, storage "local".
+// newViewer returns an inventory with the regions east (pve1, pve2, with templates 901
+// and 902) and west (pve9, template 909): 16 CPUs and 64 GiB each, storage "local".
 func newViewer() *viewer {
 	v := &viewer{resources: map[string]*proxmox.Resources{}, configs: map[int]*proxmox.VMConfig{}}
 	v.addHost("east", "pve1", 901, "host")
@@ -64,7 +64,7 @@ func (v *viewer) addHost(region, name string, template int, cpu string) {
 	v.configs[template] = &proxmox.VMConfig{Options: options}
 }
 
-// change edits the world and publishes it.
+// change modifies the resources and publishes a new View.
 func (v *viewer) change(f func(map[string]*proxmox.Resources)) {
 	v.mu.Lock()
 	f(v.resources)
@@ -98,7 +98,7 @@ func newNodeClass(selected ...string) *v1alpha1.ProxmoxNodeClass {
 	}
 }
 
-func everywhere() *v1alpha1.ProxmoxNodeClass {
+func newNodeClassWithAllHosts() *v1alpha1.ProxmoxNodeClass {
 	return newNodeClass("east/pve1/901", "east/pve2/902", "west/pve9/909")
 }
 
@@ -112,7 +112,7 @@ func newProvider(t testing.TB, v instancetype.Viewer) (*instancetype.Provider, *
 	return p, clock
 }
 
-// find gives one type of a list.
+// find returns the type with the name.
 func find(t testing.TB, list []*cloudprovider.InstanceType, name string) *cloudprovider.InstanceType {
 	t.Helper()
 	for _, it := range list {
@@ -124,7 +124,7 @@ func find(t testing.TB, list []*cloudprovider.InstanceType, name string) *cloudp
 	return nil
 }
 
-// availability maps the hosts of a type's offerings to whether they are available.
+// availability returns by Host whether the offerings of a type are available.
 func availability(it *cloudprovider.InstanceType) map[string]bool {
 	hosts := map[string]bool{}
 	for _, o := range it.Offerings {
