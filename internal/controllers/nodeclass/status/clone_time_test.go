@@ -17,13 +17,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// Clones that come close to what Karpenter waits for are warned about; beyond it
-// their host is left out, for a while.
-func TestSlowClonesAreWarnedAboutThenRefusedThenTriedAgain(t *testing.T) {
+// TestReconcileSlowClones: clones that almost take as long as Karpenter's timeout cause
+// a warning; slower ones exclude their Host for a while.
+func TestReconcileSlowClones(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2))
-	found(w, "region-1/pve1/9000", "region-1/pve2/9001")
-	class := checked(w, w.NewClass())
+	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001")
+	class := reconcileClass(w, w.NewClass())
 	onFirst := func(c *karpv1.NodeClaim) {
 		c.Spec.Requirements = append(c.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
 			Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{"pve1"},
@@ -33,7 +33,7 @@ func TestSlowClonesAreWarnedAboutThenRefusedThenTriedAgain(t *testing.T) {
 	took := w.Instances.CloneTime(testenv.Region, "pve1", "local-lvm")
 	w.Expect(took).To(BeNumerically(">", 0))
 	launches := func() *operatorstatus.Condition {
-		return checked(w, class).StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)
+		return reconcileClass(w, class).StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)
 	}
 	w.Expect(launches().IsTrue()).To(BeTrue())
 
@@ -41,11 +41,11 @@ func TestSlowClonesAreWarnedAboutThenRefusedThenTriedAgain(t *testing.T) {
 	w.Expect(launches().IsFalse()).To(BeTrue())
 	w.Expect(launches().Reason).To(Equal(instance.ReasonSlowClone))
 	w.Expect(launches().Message).To(And(ContainSubstring("region-1/pve1"), ContainSubstring("link clones")))
-	w.Expect(class.Status.SelectedZones).To(HaveLen(2), "a warning stops nobody")
+	w.Expect(class.Status.SelectedZones).To(HaveLen(2), "a warning excludes no host")
 	w.Planned("b", class, onFirst)
 
 	w.Instances.Settings.SlowClone, w.Instances.Settings.TooSlowClone = took/2, took
-	class = checked(w, class)
+	class = reconcileClass(w, class)
 	w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve2/9001"}))
 	w.Expect(class.Status.UnusableZones).To(ConsistOf(And(HaveField("Zone", "region-1/pve1"), HaveField("Reason", ContainSubstring("link clones")))))
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "there is another host")
@@ -54,5 +54,5 @@ func TestSlowClonesAreWarnedAboutThenRefusedThenTriedAgain(t *testing.T) {
 	w.Expect(w.Intent(w.Planned("d", class)).Host).To(Equal("pve2"))
 
 	w.Clock.Advance(2 * time.Hour)
-	w.Expect(checked(w, class).Status.SelectedZones).To(HaveLen(2), "it may have been busy for once")
+	w.Expect(reconcileClass(w, class).Status.SelectedZones).To(HaveLen(2), "the host is retried")
 }

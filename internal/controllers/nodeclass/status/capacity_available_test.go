@@ -14,20 +14,20 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func TestAClassWithoutRoomSaysHostByHostWhy(t *testing.T) {
+func TestReconcileInsufficientCapacity(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2), testenv.Still())
-	found(w, "region-1/pve1/9000", "region-1/pve2/9001")
-	class := checked(w, w.NewClass())
+	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001")
+	class := reconcileClass(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionCapacityAvailable).IsTrue()).To(BeTrue())
 
 	settings, err := inventory.ParseSettings([]byte(`{"*": {"pve1": {"excluded": true}, "pve2": {"reservedmemory": "1Ti"}}}`))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Inventory.SetSettings(settings)
-	class = checked(w, class)
-	room := class.StatusConditions().Get(v1alpha1.ConditionCapacityAvailable)
-	w.Expect(room.IsFalse()).To(BeTrue())
-	w.Expect(room.Message).To(And(
+	class = reconcileClass(w, class)
+	available := class.StatusConditions().Get(v1alpha1.ConditionCapacityAvailable)
+	w.Expect(available.IsFalse()).To(BeTrue())
+	w.Expect(available.Message).To(And(
 		HavePrefix("no Host fits even c1.1VCPU-2GB: "), ContainSubstring("pve1: excluded by settings"), ContainSubstring("pve2: 0.0 GiB memory free, 2.0 GiB requested")))
-	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "room comes and goes: the class itself is fine")
+	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "capacity is not part of Ready")
 }

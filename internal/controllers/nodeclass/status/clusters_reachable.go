@@ -15,8 +15,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// clusters: one that answers is enough; the others are named.
-func (c *Checker) clusters(class *v1alpha1.ProxmoxNodeClass, view inventory.View) {
+// setClustersReachable sets ClustersReachable. One reachable Cluster is enough; the
+// message lists the others.
+func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view inventory.View) {
 	conditions := class.StatusConditions()
 	known := c.inventory.Regions()
 	if class.Spec.Region != "" && !slices.Contains(known, class.Spec.Region) {
@@ -29,7 +30,7 @@ func (c *Checker) clusters(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 	for _, region := range c.regions(class) {
 		switch failure := view.Failures[region]; {
 		case failure != nil:
-			failures = append(failures, unreachable(region, failure))
+			failures = append(failures, describeFailure(region, failure))
 		case view.Snapshots[region] == nil:
 			unread++
 		default:
@@ -40,17 +41,17 @@ func (c *Checker) clusters(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 	case answering > 0:
 		conditions.SetTrueWithReason(v1alpha1.ConditionClustersReachable, v1alpha1.ConditionClustersReachable, strings.Join(failures, "; "))
 	case unread > 0 && conditions.Get(v1alpha1.ConditionClustersReachable).IsTrue():
-		// So it was before this controller started; the first reading will tell.
+		// The condition was set before this controller started; the first poll updates it.
 	case unread > 0:
-		conditions.SetUnknownWithReason(v1alpha1.ConditionClustersReachable, reasonNotRead, notRead)
+		conditions.SetUnknownWithReason(v1alpha1.ConditionClustersReachable, reasonClustersNotRead, messageClustersNotRead)
 	default:
 		conditions.SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", strings.Join(failures, "; "))
 	}
 }
 
-// unreachable says since when and why a Cluster does not answer, and what to do.
-// It leaves out how often it was asked: the condition would change at each poll.
-func unreachable(region string, failure error) string {
+// describeFailure describes since when and why a Cluster is unreachable, and what to do.
+// It omits the number of attempts, which would change the condition at each poll.
+func describeFailure(region string, failure error) string {
 	since := ""
 	if poll, ok := errors.AsType[*inventory.PollError](failure); ok {
 		since, failure = " since "+poll.Since.UTC().Format(time.RFC3339), poll.Err

@@ -19,29 +19,29 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// grants is a way to set the token up, as docs/permissions.md describes it.
-type grants struct {
+// tokenSetup is a setup of the token that docs/permissions.md describes.
+type tokenSetup struct {
 	scenario func(*pvesim.Scenario)
 	pool     string
-	// class changes the class; nil leaves it alone.
+	// class changes the class; nil for none.
 	class func(*v1alpha1.ProxmoxNodeClass)
-	// needless are the privileges ("role privilege") without which VMs of the test's
-	// class live all the same: they are for other things.
-	needless []string
+	// unneeded are the privileges ("role privilege") that VMs of the test's class do not
+	// require.
+	unneeded []string
 }
 
-func wholeCluster() grants {
-	return grants{
+func wholeCluster() tokenSetup {
+	return tokenSetup{
 		scenario: func(*pvesim.Scenario) {},
-		needless: []string{"Karpenter SDN.Audit", "Karpenter Sys.AccessNetwork"},
+		unneeded: []string{"Karpenter SDN.Audit", "Karpenter Sys.AccessNetwork"},
 	}
 }
 
-func poolScoped() grants {
+func poolScoped() tokenSetup {
 	const user = "kubernetes@pve"
-	return grants{
+	return tokenSetup{
 		pool: "karpenter",
-		needless: []string{
+		unneeded: []string{
 			"KarpenterISO Datastore.AllocateSpace", "KarpenterNet SDN.Audit", "KarpenterVM Pool.Audit", "KarpenterVM VM.Clone",
 		},
 		scenario: func(s *pvesim.Scenario) {
@@ -69,7 +69,7 @@ func poolScoped() grants {
 	}
 }
 
-// without takes one privilege ("role privilege") out of its role.
+// without removes one privilege ("role privilege") from its role.
 func without(privilege string) func(*pvesim.Scenario) {
 	role, name, _ := strings.Cut(privilege, " ")
 	return func(s *pvesim.Scenario) {
@@ -81,51 +81,51 @@ func without(privilege string) func(*pvesim.Scenario) {
 	}
 }
 
-// Each privilege of the documented roles is taken away in turn. Without it either
-// the class is not Ready and says its name, and a VM could indeed not live; or the
-// class is Ready, and one does.
-func TestAMissingPrivilegeIsNamedBeforeAnythingIsCloned(t *testing.T) {
+// TestCheckPrivileges removes each privilege of the documented roles. Without it, either
+// the class is not Ready with the privilege in the message, and a VM cannot be launched
+// and deleted; or the class is Ready, and a VM can.
+func TestCheckPrivileges(t *testing.T) {
 	t.Parallel()
-	for name, set := range map[string]grants{"on the whole cluster": wholeCluster(), "on a pool": poolScoped()} {
+	for name, set := range map[string]tokenSetup{"on_the_cluster": wholeCluster(), "on_a_resource_pool": poolScoped()} {
 		sample := pvesim.DefaultScenario(1)
 		set.scenario(sample)
 		for _, version := range []string{"8.4", "9.2"} {
 			for _, role := range sample.Roles {
 				for _, privilege := range role.Privileges {
-					t.Run(fmt.Sprintf("%s, %s: %s %s", version, name, role.ID, privilege), func(t *testing.T) {
+					t.Run(fmt.Sprintf("%s/%s/%s_%s", version, name, role.ID, privilege), func(t *testing.T) {
 						t.Parallel()
-						missing(t, set, version, role.ID+" "+privilege)
+						checkMissingPrivilege(t, set, version, role.ID+" "+privilege)
 					})
 				}
 			}
-			t.Run(version+", "+name+": all there", func(t *testing.T) {
+			t.Run(version+"/"+name+"/none_missing", func(t *testing.T) {
 				t.Parallel()
-				missing(t, set, version, "")
+				checkMissingPrivilege(t, set, version, "")
 			})
 		}
 	}
 }
 
-func missing(t *testing.T, set grants, version, privilege string) {
+func checkMissingPrivilege(t *testing.T, setup tokenSetup, version, privilege string) {
 	t.Helper()
-	w := testenv.New(t, testenv.Still(), testenv.Scenario(set.scenario), testenv.Scenario(without(privilege)),
+	w := testenv.New(t, testenv.Still(), testenv.Scenario(setup.scenario), testenv.Scenario(without(privilege)),
 		testenv.Scenario(func(s *pvesim.Scenario) { s.Version = version }))
 	template := w.Template()
 	_, err := unmanagedtemplate.NewController(w.Kube, w.Inventory, w.Events).Reconcile(t.Context(), template)
 	w.Expect(err).NotTo(HaveOccurred())
-	class := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
-		c.Spec.ResourcePool = set.pool
-		if set.class != nil {
-			set.class(c)
+	class := reconcileClass(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.ResourcePool = setup.pool
+		if setup.class != nil {
+			setup.class(c)
 		}
 	}))
-	if set.pool != "" {
-		w.Refresh() // a pool is looked up once somebody asks
-		class = checked(w, class)
+	if setup.pool != "" {
+		w.Refresh() // a resource pool is read once a class refers to it
+		class = reconcileClass(w, class)
 	}
 	ready := class.StatusConditions().Root()
 	_, name, _ := strings.Cut(privilege, " ")
-	if privilege == "" || slices.Contains(set.needless, privilege) {
+	if privilege == "" || slices.Contains(setup.unneeded, privilege) {
 		w.Expect(ready.IsTrue()).To(BeTrue(), ready.Message)
 	} else {
 		w.Expect(ready.IsFalse()).To(BeTrue(), "the class is Ready without %s", privilege)
@@ -134,19 +134,19 @@ func missing(t *testing.T, set grants, version, privilege string) {
 
 	class.Status.SelectedZones = []string{"region-1/pve1/9000"}
 	w.MarkReady(class)
-	if err := life(w, class); ready.IsTrue() {
+	if err := runVMLifecycle(w, class); ready.IsTrue() {
 		w.Expect(err).NotTo(HaveOccurred(), "the class is Ready without %s", privilege)
 	} else {
-		w.Expect(err).To(HaveOccurred(), "the class is not Ready, but a VM lives without %s", privilege)
+		w.Expect(err).To(HaveOccurred(), "the class is not Ready, but a VM can be launched without %s", privilege)
 	}
 }
 
-// life launches a VM, takes its boot drive back and removes it.
-func life(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
+// runVMLifecycle launches a VM, cleans up its boot drive and deletes it.
+func runVMLifecycle(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
 	w.T.Helper()
 	ctx, cancel := context.WithTimeout(w.T.Context(), 30*time.Second)
 	defer cancel()
-	claim := w.Claim("life", class)
+	claim := w.Claim("lifecycle", class)
 	in, err := w.Instances.Plan(ctx, claim, class, nil)
 	if err != nil {
 		return err
@@ -160,8 +160,8 @@ func life(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
 	if err := w.Instances.CleanupBootDrive(ctx, testenv.Reread(w, claim)); err != nil {
 		return err
 	}
-	for gone := false; !gone; {
-		if gone, err = w.Instances.Delete(ctx, testenv.Reread(w, claim)); err != nil {
+	for deleted := false; !deleted; {
+		if deleted, err = w.Instances.Delete(ctx, testenv.Reread(w, claim)); err != nil {
 			return err
 		}
 		w.Clock.Sleep(time.Second)

@@ -8,20 +8,20 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// launches tells how launches go. It is no part of Ready: a class whose launches
-// fail is still worth a try on the hosts that are left.
-func (c *Checker) launches(class *v1alpha1.ProxmoxNodeClass, zones []zone) {
+// setLaunchesHealthy sets LaunchesHealthy. The condition is not part of Ready: a
+// NodeClass whose launches fail on some Hosts may succeed on others.
+func (c *Checker) setLaunchesHealthy(class *v1alpha1.ProxmoxNodeClass, zones []zone) {
 	conditions := class.StatusConditions()
 	known, failing, reason, message := c.instances.LaunchHealth(class.Name)
 	if failing {
 		conditions.SetFalse(v1alpha1.ConditionLaunchesHealthy, reason, message)
-		// Something may have changed that we believe to be good.
-		c.doubtAll(zones)
+		// A fact that passed its check may be outdated.
+		c.invalidateFacts(zones)
 		return
 	}
 	for _, z := range zones {
-		if z.almostTooSlow != "" {
-			conditions.SetFalse(v1alpha1.ConditionLaunchesHealthy, instance.ReasonSlowClone, z.String()+": "+z.almostTooSlow)
+		if z.cloneTimeWarning != "" {
+			conditions.SetFalse(v1alpha1.ConditionLaunchesHealthy, instance.ReasonSlowClone, z.String()+": "+z.cloneTimeWarning)
 			return
 		}
 	}
@@ -30,8 +30,9 @@ func (c *Checker) launches(class *v1alpha1.ProxmoxNodeClass, zones []zone) {
 	}
 }
 
-// doubtAll has everything looked up again that the zones' checks rest on.
-func (c *Checker) doubtAll(zones []zone) {
+// invalidateFacts makes the inventory read all facts again that the checks of the zones
+// use.
+func (c *Checker) invalidateFacts(zones []zone) {
 	for _, z := range zones {
 		for _, check := range checks {
 			c.inventory.Invalidate(z.region, check.facts(z)...)
