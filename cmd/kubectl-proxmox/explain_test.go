@@ -52,14 +52,14 @@ func TestExplainGathersWhatTheObjectsSay(t *testing.T) {
 	pod.Name, pod.Namespace = "web", w.Name
 	w.Create(pod)
 	told(w, pod, "Pod", corev1.EventTypeNormal, "Nominated", "Pod should schedule on: nodeclaim/"+claim.Name)
-	told(w, pod, "Pod", corev1.EventTypeWarning, "NoHostFits", "No node can be made for this pod now")
+	told(w, pod, "Pod", corev1.EventTypeWarning, "NoHostFits", "No node can be created for this pod")
 
 	var out bytes.Buffer
 	e := &explain{kube: w.Kube, out: &out}
 	w.Expect(e.pod(t.Context(), client.ObjectKeyFromObject(pod))).To(Succeed())
 	w.Expect(out.String()).To(And(
 		ContainSubstring("pod "+w.Name+"/web waits for a node\n"),
-		ContainSubstring("NoHostFits: No node can be made for this pod now\n"),
+		ContainSubstring("NoHostFits: No node can be created for this pod\n"),
 		ContainSubstring(fmt.Sprintf("nodeclaim %s, VM %d on host pve1 of region region-1\n", claim.Name, w.Intent(claim).VMID)),
 		ContainSubstring("  Registered is Unknown: Node not registered with cluster\n"),
 		ContainSubstring("NodeNotJoined: VM 1 runs and no node has joined\n"),
