@@ -98,8 +98,8 @@ func (p *Provider) List(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) [
 }
 
 // MarkUnavailable makes offerings unavailable for a time after a failed launch.
-func (p *Provider) MarkUnavailable(what Offerings, reason string, ttl time.Duration) {
-	p.unavailable.add(what, reason, ttl)
+func (p *Provider) MarkUnavailable(offerings Offerings, reason string, ttl time.Duration) {
+	p.unavailable.add(offerings, reason, ttl)
 }
 
 // ResetFailures makes offerings available again that failed for one NodeClass only,

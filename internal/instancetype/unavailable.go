@@ -64,7 +64,7 @@ func (u *unavailableOfferings) removeClass(nodeClass string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	before := len(u.entries)
-	maps.DeleteFunc(u.entries, func(what Offerings, _ unavailableEntry) bool { return what.NodeClass == nodeClass && nodeClass != "" })
+	maps.DeleteFunc(u.entries, func(offering Offerings, _ unavailableEntry) bool { return offering.NodeClass == nodeClass && nodeClass != "" })
 	if len(u.entries) != before {
 		u.recordChange()
 	}
@@ -98,8 +98,8 @@ func (u *unavailableOfferings) recordChange() {
 }
 
 // reason returns why an offering is marked as unavailable; empty if it is not.
-func (u *unavailableOfferings) reason(what Offerings) string {
-	m, ok := u.find(what)
+func (u *unavailableOfferings) reason(offering Offerings) string {
+	m, ok := u.find(offering)
 	if !ok {
 		return ""
 	}
@@ -107,15 +107,15 @@ func (u *unavailableOfferings) reason(what Offerings) string {
 }
 
 // find returns an entry that includes the offering.
-func (u *unavailableOfferings) find(what Offerings) (unavailableEntry, bool) {
+func (u *unavailableOfferings) find(offering Offerings) (unavailableEntry, bool) {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
 	if len(u.entries) == 0 {
 		return unavailableEntry{}, false
 	}
-	for _, instanceType := range [...]string{"", what.InstanceType} {
-		for _, nodeClass := range [...]string{"", what.NodeClass} {
-			if m, ok := u.entries[Offerings{what.Zone, instanceType, nodeClass}]; ok {
+	for _, instanceType := range [...]string{"", offering.InstanceType} {
+		for _, nodeClass := range [...]string{"", offering.NodeClass} {
+			if m, ok := u.entries[Offerings{offering.Zone, instanceType, nodeClass}]; ok {
 				return m, true
 			}
 		}

@@ -96,13 +96,8 @@ func TestCheckCloudInit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testenv.Option{testenv.Still()}
-			if c.scenario != nil {
-				options = append(options, testenv.Scenario(c.scenario))
-			}
-			w := testenv.New(t, options...)
-			setTemplateZones(w, "region-1/pve1/9000")
-			class := reconcileClass(w, w.NewClass(c.class))
+			w, class := newEnvWithClass(t, c.scenario, c.class)
+			reconcileClass(w, class)
 			w.Refresh() // snippets are read once a class refers to them
 			class = reconcileClass(w, class)
 			ready := class.StatusConditions().Root()

@@ -173,17 +173,8 @@ func TestChecksFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testenv.Option{testenv.Still()}
-			if c.scenario != nil {
-				options = append(options, testenv.Scenario(c.scenario))
-			}
-			w := testenv.New(t, options...)
-			setTemplateZones(w, "region-1/pve1/9000")
-			changes := []func(*v1alpha1.ProxmoxNodeClass){}
-			if c.class != nil {
-				changes = append(changes, c.class)
-			}
-			class := reconcileClass(w, w.NewClass(changes...))
+			w, class := newEnvWithClass(t, c.scenario, c.class)
+			reconcileClass(w, class)
 			w.Refresh() // a resource pool is read once a class refers to it
 			class = reconcileClass(w, class)
 			for _, condition := range class.Status.Conditions {
@@ -228,17 +219,8 @@ func TestChecksPass(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testenv.Option{testenv.Still()}
-			if c.scenario != nil {
-				options = append(options, testenv.Scenario(c.scenario))
-			}
-			w := testenv.New(t, options...)
-			setTemplateZones(w, "region-1/pve1/9000")
-			changes := []func(*v1alpha1.ProxmoxNodeClass){}
-			if c.class != nil {
-				changes = append(changes, c.class)
-			}
-			class := reconcileClass(w, w.NewClass(changes...))
+			w, class := newEnvWithClass(t, c.scenario, c.class)
+			reconcileClass(w, class)
 			w.Refresh()
 			ready := reconcileClass(w, class).StatusConditions().Root()
 			w.Expect(ready.IsTrue()).To(BeTrue(), ready.Message)

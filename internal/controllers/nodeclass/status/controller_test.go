@@ -34,6 +34,22 @@ func setTemplateZones(w *testenv.Env, zones ...string) {
 	w.Expect(w.Kube.Status().Update(w.T.Context(), template)).To(Succeed())
 }
 
+// newEnvWithClass returns an environment with a template on pve1 and a class that was not
+// reconciled yet. Both changes may be nil.
+func newEnvWithClass(t *testing.T, scenario func(*pvesim.Scenario), change func(*v1alpha1.ProxmoxNodeClass)) (*testenv.Env, *v1alpha1.ProxmoxNodeClass) {
+	t.Helper()
+	options := []testenv.Option{testenv.Still()}
+	if scenario != nil {
+		options = append(options, testenv.Scenario(scenario))
+	}
+	w := testenv.New(t, options...)
+	setTemplateZones(w, "region-1/pve1/9000")
+	if change == nil {
+		change = func(*v1alpha1.ProxmoxNodeClass) {}
+	}
+	return w, w.NewClass(change)
+}
+
 // reconcileClass reconciles a class once and returns it as stored in the API server.
 func reconcileClass(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
@@ -252,17 +268,8 @@ func TestReconcileStorageUnsuitable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testenv.Option{testenv.Still()}
-			if c.scenario != nil {
-				options = append(options, testenv.Scenario(c.scenario))
-			}
-			w := testenv.New(t, options...)
-			setTemplateZones(w, "region-1/pve1/9000")
-			changes := []func(*v1alpha1.ProxmoxNodeClass){}
-			if c.class != nil {
-				changes = append(changes, c.class)
-			}
-			class := reconcileClass(w, w.NewClass(changes...))
+			w, class := newEnvWithClass(t, c.scenario, c.class)
+			reconcileClass(w, class)
 			w.Expect(class.Status.UnusableZones).To(ConsistOf(v1alpha1.UnusableZone{Zone: "region-1/pve1", Reason: c.want}))
 			got := class.StatusConditions().Get(v1alpha1.ConditionStorageReady)
 			w.Expect(got.IsFalse()).To(BeTrue())

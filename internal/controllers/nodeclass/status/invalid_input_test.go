@@ -128,22 +128,13 @@ func TestReconcileInvalidInput(t *testing.T) {
 // check expects the input to be reported by its condition and by Ready only.
 func (c invalidInput) check(t *testing.T) {
 	t.Helper()
-	options := []testenv.Option{testenv.Still()}
-	if c.scenario != nil {
-		options = append(options, testenv.Scenario(c.scenario))
-	}
-	w := testenv.New(t, options...)
-	setTemplateZones(w, "region-1/pve1/9000")
+	w, class := newEnvWithClass(t, c.scenario, c.class)
 	if c.userData != "" {
 		secret := testenv.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
 		secret.Data = map[string][]byte{"user-data": []byte(c.userData)}
 		w.Expect(w.Kube.Update(t.Context(), secret)).To(Succeed())
 	}
-	changes := []func(*v1alpha1.ProxmoxNodeClass){}
-	if c.class != nil {
-		changes = append(changes, c.class)
-	}
-	class := reconcileClass(w, w.NewClass(changes...))
+	reconcileClass(w, class)
 	w.Refresh() // resource pools and mappings are read once a class refers to them
 	class = reconcileClass(w, class)
 	for _, condition := range class.Status.Conditions {
