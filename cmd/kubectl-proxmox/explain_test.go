@@ -45,27 +45,27 @@ func TestExplainGathersWhatTheObjectsSay(t *testing.T) {
 	told(w, claim, "NodeClaim", corev1.EventTypeWarning, "NodeNotJoined", "VM 1 runs and no node has joined")
 	told(w, claim, "NodeClaim", corev1.EventTypeNormal, "DisruptionBlocked", "is not worth a word")
 	class = testenv.Reread(w, class)
-	class.StatusConditions().SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", "no Host fits even the smallest: pve1: 1 CPUs free, 2 wanted")
+	class.StatusConditions().SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", "no Host fits even the smallest: pve1: 1 CPUs free, 2 requested")
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve2", Reason: "bridge \"vmbr0\" is not on this host"}}
 	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	pod.Name, pod.Namespace = "web", w.Name
 	w.Create(pod)
 	told(w, pod, "Pod", corev1.EventTypeNormal, "Nominated", "Pod should schedule on: nodeclaim/"+claim.Name)
-	told(w, pod, "Pod", corev1.EventTypeWarning, "NoHostFits", "No node can be made for this pod now")
+	told(w, pod, "Pod", corev1.EventTypeWarning, "NoHostFits", "No node can be created for this pod")
 
 	var out bytes.Buffer
 	e := &explain{kube: w.Kube, out: &out}
 	w.Expect(e.pod(t.Context(), client.ObjectKeyFromObject(pod))).To(Succeed())
 	w.Expect(out.String()).To(And(
 		ContainSubstring("pod "+w.Name+"/web waits for a node\n"),
-		ContainSubstring("NoHostFits: No node can be made for this pod now\n"),
+		ContainSubstring("NoHostFits: No node can be created for this pod\n"),
 		ContainSubstring(fmt.Sprintf("nodeclaim %s, VM %d on host pve1 of region region-1\n", claim.Name, w.Intent(claim).VMID)),
 		ContainSubstring("  Registered is Unknown: Node not registered with cluster\n"),
 		ContainSubstring("NodeNotJoined: VM 1 runs and no node has joined\n"),
 		ContainSubstring("nodepool "+pool.Name+"\n"),
 		ContainSubstring("proxmoxnodeclass "+class.Name+", hosts where VMs can be made: 1\n"),
-		ContainSubstring("  CapacityAvailable is False: no Host fits even the smallest: pve1: 1 CPUs free, 2 wanted\n"),
+		ContainSubstring("  CapacityAvailable is False: no Host fits even the smallest: pve1: 1 CPUs free, 2 requested\n"),
 		ContainSubstring("  region-1/pve2 is left out: bridge \"vmbr0\" is not on this host\n"),
 		Not(ContainSubstring("not worth a word")),
 	))

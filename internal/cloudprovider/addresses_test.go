@@ -18,7 +18,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -48,7 +47,7 @@ func TestAClassWithPoolsIsOfferedOnceAddressesAreKnown(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(available(types)).To(BeZero())
 	w.Expect(w.Types.UnavailableReasons(class, testenv.InstanceType)).To(HaveKeyWithValue(
-		placement.Zone{Region: testenv.Region, Host: "pve2"}, "which addresses the guests of region "+testenv.Region+" have is still being read"))
+		placement.Zone{Region: testenv.Region, Host: "pve2"}, "the addresses of the guests in region "+testenv.Region+" are still being read"))
 
 	w.Instances.AddressPoolState(class) // as the class's status does
 	w.Refresh()
@@ -127,5 +126,5 @@ func TestALaunchThatFindsNoAddressIsCounted(t *testing.T) {
 # TYPE karpenter_proxmox_address_pool_exhausted_total counter
 karpenter_proxmox_address_pool_exhausted_total{nodeclass=%q,pool="10.0.0.0/24"} 1
 `, class.Name)), "karpenter_proxmox_address_pool_exhausted_total")).To(Succeed())
-	w.Expect(w.Types.UnavailableReason(instancetype.Offerings{Zone: placement.Zone{Region: testenv.Region, Host: "pve1"}, NodeClass: class.Name})).To(ContainSubstring("are taken"))
+	w.Expect(w.Types.UnavailableReason(class, "", placement.Zone{Region: testenv.Region, Host: "pve1"})).To(ContainSubstring("are taken"))
 }

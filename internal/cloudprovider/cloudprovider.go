@@ -215,5 +215,5 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodeP
 	if err != nil {
 		return nil, fmt.Errorf("resolving the nodeclass, %w", err)
 	}
-	return c.types.ListFor(class, pool.Name), nil
+	return c.types.List(class, pool.Name), nil
 }

@@ -26,7 +26,7 @@ func TestCreateHonoursWhatNodeOverlaysSay(t *testing.T) {
 	class := w.Class()
 	w.Pool(class)
 	bigger := ""
-	for _, it := range w.Types.List(class) {
+	for _, it := range w.Types.List(class, "") {
 		if it.Capacity.Cpu().Value() == 4 {
 			bigger = it.Name
 		}

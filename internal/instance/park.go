@@ -101,7 +101,7 @@ func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v
 		return in, p.waitOn(in, cmp.Or(p.CheckCapacity(claim, class), errors.New("nothing met the claim's requirements when it was made")))
 	}
 	zone := placement.Zone{Region: in.Region, Host: in.Host}
-	if reason := cmp.Or(p.Types.BlockedReason(class, zone), p.Types.UnavailableReason(instancetype.Offerings{Zone: zone, InstanceType: in.InstanceType, NodeClass: class.Name})); reason != "" {
+	if reason := p.Types.UnavailableReason(class, in.InstanceType, zone); reason != "" {
 		return in, p.waitOn(in, errors.New(reason))
 	}
 	request := p.parkedRequest(claim, class, in, zone)

@@ -201,7 +201,7 @@ func TestARegionWithoutVMIDsIsNotOffered(t *testing.T) {
 	w.planned(p, "pool-b")
 	_, err := p.Plan(t.Context(), w.claim("pool-c"), w.class, nil)
 	w.Expect(err).To(MatchError(placement.ErrRangeFull))
-	for _, it := range p.Types.List(w.class) {
+	for _, it := range p.Types.List(w.class, "") {
 		w.Expect(it.Offerings.Available()).To(BeEmpty(), it.Name)
 	}
 }

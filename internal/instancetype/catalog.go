@@ -15,47 +15,36 @@ const (
 	gib = int64(1) << 30
 )
 
-// Type is a size of VM.
+// Type is an instance type: a size of VM.
 type Type struct {
 	Name   string
 	Family string
-	// CPUs and MemoryBytes are the VM's, before any overhead.
+	// CPUs and MemoryBytes are those of the VM, before any overhead.
 	CPUs        int
 	MemoryBytes int64
 	Pods        int64
-	// EphemeralBytes is the smallest boot disk.
+	// EphemeralBytes is the minimum size of the boot disk.
 	EphemeralBytes int64
-	// Extra resources of the Node: huge pages and extended resources.
+	// Extra are the hugepages and extended resources of the Node.
 	Extra corev1.ResourceList
-	// Overhead where it is stated; each part that is nil is computed.
+	// Overhead is the specified overhead; nil parts are computed.
 	Overhead Overhead
 }
 
-// Overhead is what of a Node's capacity is not for pods.
+// Overhead is the part of a Node's capacity that is not available to pods.
 type Overhead struct {
 	KubeReserved      corev1.ResourceList
 	SystemReserved    corev1.ResourceList
 	EvictionThreshold corev1.ResourceList
 }
 
-// Shape is what a Type means in a VM's configuration.
-type Shape struct {
-	Cores     int
-	MemoryMiB int
-}
-
-// Shape of the type's VMs.
-func (t Type) Shape() Shape {
-	return Shape{Cores: t.CPUs, MemoryMiB: int(t.MemoryBytes / mib)}
-}
-
-// Catalogue is an ordered set of types. The zero value is empty.
+// Catalog is an ordered set of types. The zero value is empty.
 type Catalog struct {
 	types  []Type
 	byName map[string]int
 }
 
-// NewCatalog makes a catalogue; names must differ.
+// NewCatalog returns a catalog of the types. It returns an error if a name is duplicate.
 func NewCatalog(types []Type) (Catalog, error) {
 	c := Catalog{types: types, byName: make(map[string]int, len(types))}
 	for n, t := range types {
@@ -67,10 +56,10 @@ func NewCatalog(types []Type) (Catalog, error) {
 	return c, nil
 }
 
-// Types in their order. The slice must not be changed.
+// Types returns the types in order. The slice must not be modified.
 func (c Catalog) Types() []Type { return c.types }
 
-// Get looks a type up by name.
+// Get returns the type with the name. It returns false if there is none.
 func (c Catalog) Get(name string) (Type, bool) {
 	n, ok := c.byName[name]
 	if !ok {
@@ -79,7 +68,7 @@ func (c Catalog) Get(name string) (Type, bool) {
 	return c.types[n], true
 }
 
-// DefaultCatalog has 20 types: 1 to 16 vCPUs with 2, 3, 4 or 8 GiB each.
+// DefaultCatalog returns 20 types: 1 to 16 vCPUs with 2, 3, 4 or 8 GiB each.
 func DefaultCatalog() Catalog {
 	c := Catalog{byName: map[string]int{}}
 	for _, cpus := range []int{1, 2, 4, 8, 16} {
@@ -100,10 +89,10 @@ func DefaultCatalog() Catalog {
 	return c
 }
 
-// defaultEphemeralBytes is the boot disk of a type that states none.
+// defaultEphemeralBytes is the boot disk of a type that specifies none.
 const defaultEphemeralBytes = 30 * gib
 
-// defaultPods keeps small VMs from taking more pods than their memory carries.
+// defaultPods limits the pods of small VMs by their memory.
 func defaultPods(memoryBytes int64) int64 {
 	switch {
 	case memoryBytes <= gib:
@@ -114,7 +103,7 @@ func defaultPods(memoryBytes int64) int64 {
 	return 110
 }
 
-// familyByRatio names a family after its GiB per vCPU.
+// familyByRatio returns the family for a number of GiB per vCPU.
 func familyByRatio(ratio int) string {
 	switch ratio {
 	case 2:
@@ -131,8 +120,8 @@ func familyByRatio(ratio int) string {
 	return "e1"
 }
 
-// familyOf is what precedes the first dot of a name ("t1.2VCPU-6GB"), else the
-// family of its GiB per vCPU.
+// familyOf returns the part of a name before the first dot ("t1.2VCPU-6GB"), else the
+// family for its GiB per vCPU.
 func familyOf(name string, cpus int, memoryBytes int64) string {
 	if family, _, ok := strings.Cut(name, "."); ok && family != "" {
 		return family

@@ -14,7 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 )
 
-func TestDefaultCatalogue(t *testing.T) {
+func TestDefaultCatalog(t *testing.T) {
 	t.Parallel()
 	c := instancetype.DefaultCatalog()
 	if len(c.Types()) != 20 {
@@ -38,9 +38,6 @@ func TestDefaultCatalogue(t *testing.T) {
 			got.Pods != want.pods || got.EphemeralBytes != 30*gib {
 			t.Errorf("%s is %+v (%v), want %+v", name, got, ok, want)
 		}
-		if shape := got.Shape(); shape.Cores != want.cpus || int64(shape.MemoryMiB) != want.memory*1024 {
-			t.Errorf("%s has shape %+v", name, shape)
-		}
 	}
 	if _, ok := c.Get("nano"); ok {
 		t.Error("a type that does not exist was found")
@@ -57,7 +54,7 @@ const goodFile = `[
  {"name": "tiny", "capacity": {"cpu": "1", "memory": "1Gi"}}
 ]`
 
-func TestCatalogueFromAFile(t *testing.T) {
+func TestLoad(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "types.json")
 	if err := os.WriteFile(file, []byte(goodFile), 0o600); err != nil {
@@ -86,33 +83,33 @@ func TestCatalogueFromAFile(t *testing.T) {
 	}
 }
 
-func TestBadCatalogueFilesAreNamed(t *testing.T) {
+func TestParseErrors(t *testing.T) {
 	t.Parallel()
 	const ok = `{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}}`
 	for name, c := range map[string]struct{ file, want string }{
-		"no JSON":          {`[{]`, "found no JSON array of instance types"},
-		"no array":         {`{"name": "a"}`, "found no JSON array of instance types"},
-		"empty":            {`[]`, "found an empty array, want at least one instance type"},
-		"unknown key":      {`[` + ok + `, {"name": "b", "cpacity": {}}]`, `[1]: unknown field "cpacity"`},
-		"unknown overhead": {`[{"name": "b", "overhead": {"KubReserved": {}}}]`, `[0]: unknown field "overhead.KubReserved"`},
-		"key twice":        {`[{"name": "b", "name": "c"}]`, `[0]: duplicate field "name"`},
-		"same name":        {`[` + ok + `,` + ok + `]`, `[1].name: found "a" again, which entry 0 already has`},
-		"no name":          {`[{"capacity": {"cpu": "1", "memory": "2Gi"}}]`, `[0].name: found "", want the value of a Kubernetes label`},
-		"bad name":         {`[{"name": "a b", "capacity": {"cpu": "1", "memory": "2Gi"}}]`, `[0].name: found "a b"`},
-		"no cpu":           {`[{"name": "a", "capacity": {"memory": "2Gi"}}]`, `[0].capacity.cpu (a): found none`},
-		"zero cpu":         {`[{"name": "a", "capacity": {"cpu": 0, "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found none`},
-		"half a cpu":       {`[{"name": "a", "capacity": {"cpu": "1500m", "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found 1500m, want a whole number of vCPUs`},
-		"negative cpu":     {`[{"name": "a", "capacity": {"cpu": "-1", "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found "-1", want a quantity`},
-		"no memory":        {`[{"name": "a", "capacity": {"cpu": "1"}}]`, `[0].capacity.memory (a): found 0 bytes, want at least`},
-		"little memory":    {`[{"name": "a", "capacity": {"cpu": "1", "memory": "4"}}]`, `[0].capacity.memory (a): found 0 bytes, want at least`},
-		"words":            {`[{"name": "a", "capacity": {"cpu": "two", "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found "two", want a quantity such as`},
-		"absurdly small":   {`[{"name": "a", "capacity": {"cpu": "1", "memory": "1e-999999999"}}]`, `[0].capacity.memory (a): found "1e-999999999", want a quantity`},
-		"absurdly large":   {`[{"name": "a", "capacity": {"cpu": "1", "memory": "1e99"}}]`, `[0].capacity.memory (a): found "1e99", want a quantity`},
-		"null":             {`[{"name": "a", "capacity": {"cpu": null, "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found null, want a quantity`},
-		"unknown resource": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi", "gpus": 1}}]`, `[0].capacity (a): resource "gpus" is unknown, want cpu, memory,`},
-		"spot":             {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "capacitytype": "spot"}]`, `[0].capacitytype (a): found "spot", want "on-demand"`},
-		"overhead eats it": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "overhead": {"SystemReserved": {"memory": "4Gi"}}}]`, `[0].overhead (a): found`},
-		"tiny":             {`[{"name": "a", "capacity": {"cpu": "1", "memory": "300Mi"}}]`, `leaves nothing for pods`},
+		"invalid_JSON":       {`[{]`, "not a JSON array of instance types"},
+		"no_array":           {`{"name": "a"}`, "not a JSON array of instance types"},
+		"empty":              {`[]`, "found an empty array, want at least one instance type"},
+		"unknown_key":        {`[` + ok + `, {"name": "b", "cpacity": {}}]`, `[1]: unknown field "cpacity"`},
+		"unknown_overhead":   {`[{"name": "b", "overhead": {"KubReserved": {}}}]`, `[0]: unknown field "overhead.KubReserved"`},
+		"duplicate_key":      {`[{"name": "b", "name": "c"}]`, `[0]: duplicate field "name"`},
+		"duplicate_name":     {`[` + ok + `,` + ok + `]`, `[1].name: found "a" again, which entry 0 already has`},
+		"no_name":            {`[{"capacity": {"cpu": "1", "memory": "2Gi"}}]`, `[0].name: found "", want the value of a Kubernetes label`},
+		"invalid_name":       {`[{"name": "a b", "capacity": {"cpu": "1", "memory": "2Gi"}}]`, `[0].name: found "a b"`},
+		"no_cpu":             {`[{"name": "a", "capacity": {"memory": "2Gi"}}]`, `[0].capacity.cpu (a): found none`},
+		"zero_cpu":           {`[{"name": "a", "capacity": {"cpu": 0, "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found none`},
+		"fractional_cpu":     {`[{"name": "a", "capacity": {"cpu": "1500m", "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found 1500m, want a whole number of vCPUs`},
+		"negative_cpu":       {`[{"name": "a", "capacity": {"cpu": "-1", "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found "-1", want a quantity`},
+		"no_memory":          {`[{"name": "a", "capacity": {"cpu": "1"}}]`, `[0].capacity.memory (a): found 0 bytes, want at least`},
+		"little_memory":      {`[{"name": "a", "capacity": {"cpu": "1", "memory": "4"}}]`, `[0].capacity.memory (a): found 0 bytes, want at least`},
+		"not_a_number":       {`[{"name": "a", "capacity": {"cpu": "two", "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found "two", want a quantity such as`},
+		"exponent_too_small": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "1e-999999999"}}]`, `[0].capacity.memory (a): found "1e-999999999", want a quantity`},
+		"exponent_too_large": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "1e99"}}]`, `[0].capacity.memory (a): found "1e99", want a quantity`},
+		"null":               {`[{"name": "a", "capacity": {"cpu": null, "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found null, want a quantity`},
+		"unknown_resource":   {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi", "gpus": 1}}]`, `[0].capacity (a): resource "gpus" is unknown, want cpu, memory,`},
+		"spot":               {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "capacitytype": "spot"}]`, `[0].capacitytype (a): found "spot", want "on-demand"`},
+		"overhead_too_large": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "overhead": {"SystemReserved": {"memory": "4Gi"}}}]`, `[0].overhead (a): found`},
+		"tiny":               {`[{"name": "a", "capacity": {"cpu": "1", "memory": "300Mi"}}]`, `leaves nothing for pods`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -124,7 +121,7 @@ func TestBadCatalogueFilesAreNamed(t *testing.T) {
 	}
 }
 
-func TestCatalogueFileIsNamedInErrors(t *testing.T) {
+func TestLoadErrors(t *testing.T) {
 	t.Parallel()
 	if _, err := instancetype.Load("/nowhere/types.json"); err == nil || !strings.Contains(err.Error(), "/nowhere/types.json") {
 		t.Errorf("the error is %v", err)
@@ -137,7 +134,7 @@ func TestCatalogueFileIsNamedInErrors(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	if c, err := instancetype.Load(""); err != nil || len(c.Types()) != 20 {
-		t.Errorf("no file gives %d types (%v), want the default catalogue", len(c.Types()), err)
+		t.Errorf("no file gives %d types (%v), want the default catalog", len(c.Types()), err)
 	}
 }
 
@@ -150,8 +147,8 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, typ := range c.Types() {
-			if shape := typ.Shape(); shape.Cores < 1 || shape.MemoryMiB < 256 {
-				t.Errorf("a VM of shape %+v was accepted", shape)
+			if typ.CPUs < 1 || typ.MemoryBytes < 256<<20 {
+				t.Errorf("a VM with %d CPUs and %d bytes of memory was accepted", typ.CPUs, typ.MemoryBytes)
 			}
 		}
 	})

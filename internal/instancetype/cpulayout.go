@@ -14,16 +14,16 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// CPULayouts say how VMs lie on their Hosts, beside what their NodeClass says.
+// CPULayouts are the settings for NUMA and pinning layouts of VMs.
 type CPULayouts struct {
-	// Default is for NodeClasses that say nothing.
+	// Default applies to NodeClasses without spec.cpu.
 	Default v1alpha1.CPULayout
-	// Roots are the regions that have a login of root for what no token may set.
+	// Roots are the regions with a root login, for options that no token may set.
 	Roots []string
 }
 
-// of is how VMs of a NodeClass must lie, and the tag of their slot templates.
-func (c CPULayouts) of(nodeClass *v1alpha1.ProxmoxNodeClass) (layout placement.Layout, slotTag string) {
+// forClass returns the layout of a NodeClass's VMs and the tag of their slot templates.
+func (c CPULayouts) forClass(nodeClass *v1alpha1.ProxmoxNodeClass) (layout placement.Layout, slotTag string) {
 	cpu := c.Default
 	if nodeClass.Spec.CPU != nil {
 		cpu = *nodeClass.Spec.CPU
@@ -32,12 +32,12 @@ func (c CPULayouts) of(nodeClass *v1alpha1.ProxmoxNodeClass) (layout placement.L
 	return layout, SlotTag(nodeClass.Spec.InstanceTemplateRef.Name)
 }
 
-// SlotTag marks the slot templates that belong to a template object. Proxmox has
-// tags in lower case only.
+// SlotTag returns the tag of the slot templates that belong to a template object.
+// Proxmox stores tags in lower case.
 func SlotTag(template string) string { return inventory.SlotTagPrefix + strings.ToLower(template) }
 
-// means are those of a zone, by the template that its VMs are cloned from.
-func (c CPULayouts) means(region, slotTag string, template proxmox.VMConfig) placement.PinningSupport {
+// pinningSupport returns how VMs that are cloned from a template can be pinned.
+func (c CPULayouts) pinningSupport(region, slotTag string, template proxmox.VMConfig) placement.PinningSupport {
 	script := template.Hookscript()
 	return placement.PinningSupport{
 		SlotTag:   slotTag,
@@ -47,32 +47,33 @@ func (c CPULayouts) means(region, slotTag string, template proxmox.VMConfig) pla
 	}
 }
 
-// withMeans adds to each zone what there is to lay VMs out as the class asks.
-func (c CPULayouts) withMeans(l layout, view inventory.View) layout {
-	if !l.cpu.Bound {
-		return l
+// withPinningSupport sets how VMs can be pinned in each zone.
+func (c CPULayouts) withPinningSupport(params offeringParams, view inventory.View) offeringParams {
+	if !params.cpu.Bound {
+		return params
 	}
-	for n, z := range l.zones {
+	for n, z := range params.zones {
 		if guest, ok := view.Guest(z.Region, z.template); ok && guest.Config != nil {
-			l.zones[n].means = c.means(z.Region, l.slotTag, *guest.Config)
+			params.zones[n].pinning = c.pinningSupport(z.Region, params.slotTag, *guest.Config)
 		}
 	}
-	return l
+	return params
 }
 
-// Lacking tells why a Host can never lay VMs of the NodeClass out as it asks,
-// whatever room it has; empty where it can. The template is the one on that Host.
+// UnsupportedReason returns why a Host can never provide the CPU layout of the
+// NodeClass, regardless of its free capacity; empty if it can. The template is the one
+// on that Host.
 func (p *Provider) UnsupportedReason(view inventory.View, nodeClass *v1alpha1.ProxmoxNodeClass, template v1alpha1.TemplateZone) string {
-	layout, slotTag := p.deps.CPULayouts.of(nodeClass)
+	layout, slotTag := p.deps.CPULayouts.forClass(nodeClass)
 	guest, ok := view.Guest(template.Region, template.VMID)
 	if !layout.Bound || !ok || guest.Config == nil {
-		return "" // that there is no template, others tell
+		return "" // a missing template is reported by another check
 	}
-	return placement.UnsupportedReason(view.Cells(template.Region, template.Host), layout, p.deps.CPULayouts.means(template.Region, slotTag, *guest.Config))
+	return placement.UnsupportedReason(view.Cells(template.Region, template.Host), layout, p.deps.CPULayouts.pinningSupport(template.Region, slotTag, *guest.Config))
 }
 
-// Bound tells whether VMs of the NodeClass are tied to cells or cores of their Host.
+// IsBound reports whether VMs of the NodeClass are bound to NUMA cells or cores.
 func (p *Provider) IsBound(nodeClass *v1alpha1.ProxmoxNodeClass) bool {
-	layout, _ := p.deps.CPULayouts.of(nodeClass)
+	layout, _ := p.deps.CPULayouts.forClass(nodeClass)
 	return layout.Bound
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Devices say which PCI mappings stand behind an extended resource: what pods ask
-// for as "nvidia.com/gpu" is a device of one of these mappings.
+// Devices maps extended resources to PCI mappings: a pod that requests "nvidia.com/gpu"
+// gets a device of one of these mappings.
 type Devices map[corev1.ResourceName][]string
 
-// ParseDevices reads "gpu-a100=nvidia.com/gpu,gpu-t4=nvidia.com/gpu": mapping, then
-// resource. Several mappings may stand behind one resource, not the reverse.
+// ParseDevices parses "gpu-a100=nvidia.com/gpu,gpu-t4=nvidia.com/gpu". Several mappings
+// may provide one resource, but each mapping provides only one.
 func ParseDevices(text string) (Devices, error) {
 	devices := Devices{}
 	seen := map[string]bool{}
@@ -34,7 +34,7 @@ func ParseDevices(text string) (Devices, error) {
 			return nil, fmt.Errorf("found %q, want <PCI mapping>=<resource>, for example gpu-a100=nvidia.com/gpu", entry)
 		}
 		if seen[mapping] {
-			return nil, fmt.Errorf("found mapping %q twice, want one resource for each", mapping)
+			return nil, fmt.Errorf("found mapping %q twice, want one resource per mapping", mapping)
 		}
 		seen[mapping] = true
 		devices[corev1.ResourceName(name)] = append(devices[corev1.ResourceName(name)], mapping)
@@ -45,10 +45,10 @@ func ParseDevices(text string) (Devices, error) {
 	return devices, nil
 }
 
-// resources in a fixed order.
+// resources returns the resources in a fixed order.
 func (d Devices) resources() []corev1.ResourceName { return slices.Sorted(maps.Keys(d)) }
 
-// resourceOf names the resource that a mapping stands behind; empty for none.
+// resourceOf returns the resource that a mapping provides; empty for none.
 func (d Devices) resourceOf(mapping string) corev1.ResourceName {
 	for name, mappings := range d {
 		if slices.Contains(mappings, mapping) {
@@ -58,8 +58,8 @@ func (d Devices) resourceOf(mapping string) corev1.ResourceName {
 	return ""
 }
 
-// templateDevices lists the mappings whose devices a template passes on to each of
-// its clones, as one comparable text.
+// templateDevices returns the mappings of a template, which its clones inherit, as one
+// comparable string.
 func templateDevices(config proxmox.VMConfig) string {
 	var mappings []string
 	for _, device := range config.HostPCIs() {
@@ -71,16 +71,8 @@ func templateDevices(config proxmox.VMConfig) string {
 	return strings.Join(mappings, ",")
 }
 
-// inherited lists a zone's template devices.
-func (z zone) inherited() []string {
-	if z.devices == "" {
-		return nil
-	}
-	return strings.Split(z.devices, ",")
-}
-
-// needs are the devices that a type asks for.
-func (d Devices) needs(t Type) []placement.DeviceNeed {
+// deviceNeeds returns the devices that a type requires.
+func (d Devices) deviceNeeds(t Type) []placement.DeviceNeed {
 	var needs []placement.DeviceNeed
 	for _, name := range d.resources() {
 		if quantity, ok := t.Extra[name]; ok {
@@ -90,7 +82,7 @@ func (d Devices) needs(t Type) []placement.DeviceNeed {
 	return needs
 }
 
-// deviceCount is how many devices a type asks for.
+// deviceCount returns the number of devices that a type requires.
 func (d Devices) deviceCount(t Type) int {
 	n := 0
 	for name := range d {
@@ -101,9 +93,9 @@ func (d Devices) deviceCount(t Type) int {
 	return n
 }
 
-// shared are the resources that every template of the class passes on: all types
-// have them then.
-func (d Devices) shared(zones []zone) corev1.ResourceList {
+// sharedResources returns the resources that the templates of all zones provide, so
+// every type has them.
+func (d Devices) sharedResources(zones []zone) corev1.ResourceList {
 	var common map[corev1.ResourceName]int64
 	for _, z := range zones {
 		if !z.ready {
@@ -131,8 +123,8 @@ func (d Devices) shared(zones []zone) corev1.ResourceList {
 	return list
 }
 
-// WithDevices adds types with one device of each resource to a catalogue that was
-// not made by hand: family g1, with 4 GiB per vCPU.
+// WithDevices adds types with one device of each resource to a catalog: family g1, with
+// 4 GiB per vCPU. It is meant for catalogs that were not read from a file.
 func (c Catalog) WithDevices(devices Devices) (Catalog, error) {
 	types := slices.Clone(c.types)
 	for _, name := range devices.resources() {

@@ -20,8 +20,9 @@ import (
 
 const gpu = corev1.ResourceName("nvidia.com/gpu")
 
-// gpuProvider has two devices of mapping gpu on pve1 and one on pve2.
-func gpuProvider(t *testing.T) (*instancetype.Provider, *viewer) {
+// newGPUProvider returns a provider with two devices of mapping gpu on pve1 and one on
+// pve2.
+func newGPUProvider(t *testing.T) (*instancetype.Provider, *viewer) {
 	t.Helper()
 	v := newViewer()
 	v.mappings = []proxmox.PCIMapping{{ID: "gpu", Devices: []proxmox.PCIDevice{
@@ -33,23 +34,23 @@ func gpuProvider(t *testing.T) (*instancetype.Provider, *viewer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	catalogue, err := instancetype.DefaultCatalog().WithDevices(devices)
+	catalog, err := instancetype.DefaultCatalog().WithDevices(devices)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Catalog: catalogue, Devices: devices})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Catalog: catalog, Devices: devices})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p, v
 }
 
-func TestGPUTypesAreOfferedWhereADeviceIsFree(t *testing.T) {
+func TestListDevices(t *testing.T) {
 	t.Parallel()
-	p, v := gpuProvider(t)
+	p, v := newGPUProvider(t)
 	const name = "g1.4VCPU-16GB-gpu"
-	class := everywhere()
-	it := find(t, p.List(class), name)
+	class := newNodeClassWithAllHosts()
+	it := find(t, p.List(class, ""), name)
 	if n := it.Capacity[gpu]; n.Value() != 1 {
 		t.Errorf("%s has %s GPUs", name, n.String())
 	}
@@ -58,10 +59,10 @@ func TestGPUTypesAreOfferedWhereADeviceIsFree(t *testing.T) {
 	}
 	v.reserved["a"] = inventory.Reservation{ClaimUID: "a", Region: "east", Host: "pve2", VMID: 20001, Devices: []string{"gpu"}}
 	v.publish()
-	if availability(find(t, p.List(class), name))["pve2"] {
-		t.Error("the device of pve2 is promised, and still offered")
+	if availability(find(t, p.List(class, ""), name))["pve2"] {
+		t.Error("the device of pve2 is reserved, but still available")
 	}
-	if reason := p.UnavailableReasons(class, name)[zone("east", "pve2")]; reason != "pve2: 0 nvidia.com/gpu free (mapping gpu), 1 wanted" {
+	if reason := p.UnavailableReasons(class, name)[zone("east", "pve2")]; reason != "pve2: 0 nvidia.com/gpu free (mapping gpu), 1 requested" {
 		t.Errorf("the reason is %q", reason)
 	}
 
@@ -71,7 +72,7 @@ func TestGPUTypesAreOfferedWhereADeviceIsFree(t *testing.T) {
 	if err != nil || placed.Zone != zone("east", "pve1") || !slices.Equal(placed.Devices, []string{"gpu"}) {
 		t.Errorf("got %+v (%v), want a GPU of pve1", placed, err)
 	}
-	// Pods that need no device must not take one.
+	// Pods that need no device must not use one.
 	for _, option := range must(p.Request(class, newClaim("15", "1Gi"), instancetype.RequestOptions{})).Options[:1] {
 		if strings.HasPrefix(option.InstanceType, "g1") {
 			t.Errorf("the cheapest type for a pod without GPU is %s", option.InstanceType)
@@ -79,20 +80,20 @@ func TestGPUTypesAreOfferedWhereADeviceIsFree(t *testing.T) {
 	}
 }
 
-func TestATemplatesDevicesAreEveryVMs(t *testing.T) {
+func TestListTemplateDevices(t *testing.T) {
 	t.Parallel()
-	p, v := gpuProvider(t)
+	p, v := newGPUProvider(t)
 	for _, template := range []int{901, 902, 909} {
 		v.configs[template].Options["hostpci0"] = "mapping=gpu,pcie=1"
 	}
 	v.publish()
-	class := everywhere()
-	small, large := find(t, p.List(class), "c1.1VCPU-2GB"), find(t, p.List(class), "g1.4VCPU-16GB-gpu")
+	class := newNodeClassWithAllHosts()
+	small, large := find(t, p.List(class, ""), "c1.1VCPU-2GB"), find(t, p.List(class, ""), "g1.4VCPU-16GB-gpu")
 	if n := small.Capacity[gpu]; n.Value() != 1 {
 		t.Errorf("a type of a class whose template has a GPU has %s", n.String())
 	}
 	if n := large.Capacity[gpu]; n.Value() != 1 {
-		t.Errorf("a GPU type has %s GPUs: the template's is the one", n.String())
+		t.Errorf("a GPU type has %s GPUs, want only the template's", n.String())
 	}
 	for _, it := range []map[string]bool{availability(small), availability(large)} {
 		if !it["pve1"] || !it["pve2"] || it["pve9"] {
@@ -105,14 +106,14 @@ func TestATemplatesDevicesAreEveryVMs(t *testing.T) {
 	}
 }
 
-func TestDeviceSettingsAreChecked(t *testing.T) {
+func TestParseDevices(t *testing.T) {
 	t.Parallel()
 	devices, err := instancetype.ParseDevices("b=nvidia.com/gpu,a=nvidia.com/gpu")
 	if err != nil || !slices.Equal(devices[gpu], []string{"a", "b"}) {
 		t.Errorf("got %v (%v)", devices, err)
 	}
 	if devices, err := instancetype.ParseDevices(""); err != nil || len(devices) != 0 {
-		t.Errorf("nothing gave %v (%v)", devices, err)
+		t.Errorf("an empty setting returned %v (%v)", devices, err)
 	}
 	for _, bad := range []string{"gpu", "gpu=", "=nvidia.com/gpu", "gpu=cpu", "gpu=nvidia.com/gpu,gpu=amd.com/gpu", "gpu=a/b/c"} {
 		if _, err := instancetype.ParseDevices(bad); err == nil || !strings.Contains(err.Error(), "want") {

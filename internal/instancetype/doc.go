@@ -1,19 +1,20 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instancetype tells Karpenter what it may ask for: a catalogue of VM
-// sizes, what a Node of each size really has left for pods, what it costs, and on
-// which Hosts a NodeClass can have it now.
+// Package instancetype lists the instance types that Karpenter can choose from: a
+// catalog of VM sizes with their capacity, overhead and price, and the offerings, which
+// are the Hosts where a NodeClass can launch them now. Provider is the main type. The
+// price of an offering is computed in price.go.
 //
-// Every type is listed with every known Host, whatever its state: only the
-// Available flag changes, since Karpenter replaces Nodes whose offering vanished.
-// Karpenter caches per object, so a change gives new objects and never a flip in
-// place; what did not change is the same object as before.
+// Every type is listed with every known Host, whatever its state. Only the Available
+// flag changes, because Karpenter replaces Nodes whose offering disappeared. Karpenter
+// caches per object, so a changed type is a new object and an unchanged type is the same
+// object as before.
 //
-// # What is left for pods
+// # Capacity and overhead
 //
-//	capacity      memory   = VM memory x (1 - overhead), rounded down to MiB: the
-//	                         guest's firmware and kernel keep the rest
+//	capacity      memory   = VM memory x (1 - overhead), rounded down to MiB: firmware
+//	                         and kernel of the guest use the rest
 //	              disk     = 93 % of the boot disk: partitions and file system
 //	kube reserved CPU      = 6 % of the first core, 1 % of the second, 0.5 % of the
 //	                         next two, 0.25 % of all others
@@ -22,5 +23,5 @@
 //	system reserved        = 10m CPU, 64 MiB
 //	eviction               = 100 MiB memory, 10 % of the disk
 //
-// A type from a file may state its own overhead; what it leaves out is as above.
+// A type from a file may specify its own overhead; omitted parts are computed as above.
 package instancetype

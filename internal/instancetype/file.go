@@ -21,15 +21,14 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// The smallest VM that boots a Linux with a kubelet at all.
+// minMemoryBytes is the memory of the smallest VM that boots Linux with a kubelet.
 const minMemoryBytes = 256 * mib
 
-// plainQuantity keeps absurd exponents from the parser, which would work on them
-// for minutes.
+// plainQuantity rejects extreme exponents, which the parser would process for minutes.
 var plainQuantity = regexp.MustCompile(`^"?[0-9]{1,18}(\.[0-9]{1,9})?(m|k|[KMGTP]i?|[eE][0-9]{1,2})?"?$`)
 
-// fileEntry is a type in the file. The overhead's keys begin with capitals because
-// that is what the files of earlier providers have.
+// fileEntry is a type in the file. The overhead's keys are capitalized for compatibility
+// with the files of earlier providers.
 type fileEntry struct {
 	Name         string                     `json:"name"`
 	Capacity     map[string]json.RawMessage `json:"capacity"`
@@ -41,32 +40,32 @@ type fileEntry struct {
 	} `json:"overhead"`
 }
 
-// Load reads an instance-types file: a JSON array of
+// Load reads a catalog from an instance-types file: a JSON array of
 //
 //	{"name": "t1.2VCPU-6GB", "capacity": {"cpu": "2", "memory": "6Gi", "pods": "110", "ephemeral-storage": "30Gi"},
 //	 "overhead": {"KubeReserved": {...}, "SystemReserved": {...}, "EvictionThreshold": {...}}}
 //
-// An empty path gives the default catalogue.
+// An empty path returns the default catalog.
 func Load(path string) (Catalog, error) {
 	if path == "" {
 		return DefaultCatalog(), nil
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return Catalog{}, fmt.Errorf("reading the instance types, %w", err)
+		return Catalog{}, fmt.Errorf("reading instance types: %w", err)
 	}
-	catalogue, err := Parse(data)
+	catalog, err := Parse(data)
 	if err != nil {
-		return Catalog{}, fmt.Errorf("reading the instance types, %s: %w", path, err)
+		return Catalog{}, fmt.Errorf("reading instance types from %s: %w", path, err)
 	}
-	return catalogue, nil
+	return catalog, nil
 }
 
-// Parse reads what Load finds in the file.
+// Parse parses the content of an instance-types file.
 func Parse(data []byte) (Catalog, error) {
 	var raw []json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
-		return Catalog{}, fmt.Errorf("found no JSON array of instance types: %w", err)
+		return Catalog{}, fmt.Errorf("not a JSON array of instance types: %w", err)
 	}
 	if len(raw) == 0 {
 		return Catalog{}, errors.New("found an empty array, want at least one instance type")
@@ -82,7 +81,7 @@ func Parse(data []byte) (Catalog, error) {
 	return NewCatalog(types)
 }
 
-// parseEntry reads one type. Its errors begin with the field: ".capacity.cpu: ...".
+// parseEntry parses one type. Its errors start with the field: ".capacity.cpu: ...".
 func parseEntry(raw json.RawMessage) (Type, error) {
 	var e fileEntry
 	problems, err := kjson.UnmarshalStrict(raw, &e)
@@ -93,7 +92,7 @@ func parseEntry(raw json.RawMessage) (Type, error) {
 		return Type{}, fmt.Errorf(".name: found %q, want the value of a Kubernetes label, such as t1.2VCPU-6GB", e.Name)
 	}
 	if e.CapacityType != "" && e.CapacityType != karpv1.CapacityTypeOnDemand {
-		return Type{}, fmt.Errorf(".capacitytype (%s): found %q, want %q, the only one that is offered",
+		return Type{}, fmt.Errorf(".capacitytype (%s): found %q, want %q, the only supported capacity type",
 			e.Name, e.CapacityType, karpv1.CapacityTypeOnDemand)
 	}
 	t, err := parseCapacity(e)
@@ -152,7 +151,7 @@ func parseCapacity(e fileEntry) (Type, error) {
 	return t, nil
 }
 
-// parseResources reads a list of quantities; nil where the file has none.
+// parseResources parses quantities; it returns nil if the file has none.
 func parseResources(field, name string, raw map[string]json.RawMessage) (corev1.ResourceList, error) {
 	if raw == nil {
 		return nil, nil
@@ -181,12 +180,12 @@ func isResource(key string) bool {
 		(strings.Contains(key, "/") && len(validation.IsQualifiedName(key)) == 0)
 }
 
-// checkAllocatable refuses a type whose overhead leaves nothing for pods.
+// checkAllocatable returns an error if the overhead leaves nothing for pods.
 func checkAllocatable(t Type) error {
 	overhead := t.overhead(t.EphemeralBytes)
 	total := overhead.Total()
 	if total.Memory().Value() >= t.MemoryBytes || total.Cpu().MilliValue() >= int64(t.CPUs)*1000 {
-		return fmt.Errorf(".overhead (%s): found %s CPU and %s memory in all, which leaves nothing for pods",
+		return fmt.Errorf(".overhead (%s): found %s CPU and %s memory in total, which leaves nothing for pods",
 			t.Name, total.Cpu(), total.Memory())
 	}
 	return nil

@@ -13,23 +13,23 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// shares are the parts that Hosts are divided into: so many equal VMs fill one.
-var shares = []int{1, 2, 3, 4, 6, 8, 12, 16}
+// hostParts are the numbers of equal VMs that fill a Host.
+var hostParts = []int{1, 2, 3, 4, 6, 8, 12, 16}
 
-// largeNodePods keeps large Nodes useful: 110 pods leave a Node of 64 vCPUs empty.
+// largeNodePods is the pod limit of Nodes with more than 16 vCPUs: 110 pods would leave
+// a Node of 64 vCPUs mostly unused.
 const largeNodePods = 250
 
-// Generate makes a catalogue that fits these Hosts: of each kind of Host the whole
-// and its equal parts, so that VMs of one type fill it without waste, and of the
-// default sizes those that some Host can take. What a Host can give is what is
-// allocatable there, reserves and overcommit counted.
+// Generate returns a catalog for the given allocatable capacity of Hosts (after reserves
+// and overcommitment): for each kind of Host the whole Host and its equal parts, so VMs
+// of one type fill it without waste, and the default sizes that fit on some Host.
 //
-// It is made for a file, not for the running controller: a type that vanished with
-// its Host would take all Nodes of that type with it.
+// The result is meant for a file, not for the running controller: a type that
+// disappeared with its Host would cause the replacement of all Nodes of that type.
 func Generate(hosts []inventory.Amount) Catalog {
 	sizes := map[inventory.Amount]bool{}
 	for _, host := range hosts {
-		for _, n := range shares {
+		for _, n := range hostParts {
 			part := inventory.Amount{CPUs: host.CPUs / n, MemoryBytes: host.MemoryBytes / int64(n) / gib * gib}
 			if part.CPUs > 0 && host.CPUs%n == 0 && part.MemoryBytes >= gib {
 				sizes[part] = true
@@ -42,7 +42,7 @@ func Generate(hosts []inventory.Amount) Catalog {
 		}
 	}
 	c := Catalog{byName: map[string]int{}}
-	for _, size := range sorted(sizes) {
+	for _, size := range sortedSizes(sizes) {
 		t := sizedType(size)
 		c.byName[t.Name] = len(c.types)
 		c.types = append(c.types, t)
@@ -50,7 +50,7 @@ func Generate(hosts []inventory.Amount) Catalog {
 	return c
 }
 
-func sorted(sizes map[inventory.Amount]bool) []inventory.Amount {
+func sortedSizes(sizes map[inventory.Amount]bool) []inventory.Amount {
 	var all []inventory.Amount
 	for size := range sizes {
 		all = append(all, size)
@@ -61,7 +61,7 @@ func sorted(sizes map[inventory.Amount]bool) []inventory.Amount {
 	return all
 }
 
-// sizedType names a size as the default catalogue does.
+// sizedType returns a type with a name like those of the default catalog.
 func sizedType(size inventory.Amount) Type {
 	family := familyOf("", size.CPUs, size.MemoryBytes)
 	t := Type{
@@ -74,8 +74,8 @@ func sizedType(size inventory.Amount) Type {
 	return t
 }
 
-// Encode writes the catalogue as an instance-types file, which Load reads. Computed
-// overhead is left out: it is computed again.
+// Encode encodes the catalog as an instance-types file for Load. Computed overhead is
+// omitted.
 func (c Catalog) Encode() ([]byte, error) {
 	type entry struct {
 		Name     string            `json:"name"`
@@ -93,7 +93,7 @@ func (c Catalog) Encode() ([]byte, error) {
 	}
 	data, err := json.MarshalIndent(entries, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("writing the instance types, %w", err)
+		return nil, fmt.Errorf("encoding instance types: %w", err)
 	}
 	return append(data, '\n'), nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-func TestGeneratedTypesFillTheHosts(t *testing.T) {
+func TestGenerate(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -53,7 +53,7 @@ func TestGeneratedTypesFillTheHosts(t *testing.T) {
 		}
 		again, err := instancetype.Parse(data)
 		if err != nil {
-			t.Fatalf("seed %d: the file that was written is not read: %v", seed, err)
+			t.Fatalf("seed %d: the encoded catalog cannot be parsed: %v", seed, err)
 		}
 		for n, typ := range again.Types() {
 			want := c.Types()[n]

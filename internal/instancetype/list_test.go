@@ -5,7 +5,6 @@ package instancetype_test
 
 import (
 	"maps"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,10 +19,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func TestEveryWellKnownLabelIsDefined(t *testing.T) {
+func TestListDefinesWellKnownLabels(t *testing.T) {
 	t.Parallel()
 	p, _ := newProvider(t, newViewer())
-	for _, it := range p.List(everywhere()) {
+	for _, it := range p.List(newNodeClassWithAllHosts(), "") {
 		for label := range karpv1.WellKnownLabels {
 			if label != karpv1.NodePoolLabelKey && !it.Requirements.Has(label) {
 				t.Errorf("%s does not define %s", it.Name, label)
@@ -42,10 +41,10 @@ func TestEveryWellKnownLabelIsDefined(t *testing.T) {
 	}
 }
 
-func TestRequirementsNameWhatTheClassHas(t *testing.T) {
+func TestListRequirements(t *testing.T) {
 	t.Parallel()
 	p, _ := newProvider(t, newViewer())
-	it := find(t, p.List(everywhere()), "t1.2VCPU-6GB")
+	it := find(t, p.List(newNodeClassWithAllHosts(), ""), "t1.2VCPU-6GB")
 	for label, want := range map[string]string{
 		corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux", v1alpha1.LabelInstanceFamily: "t1",
 		v1alpha1.LabelInstanceCPU: "2", v1alpha1.LabelInstanceMemory: "6144",
@@ -70,7 +69,7 @@ func TestRequirementsNameWhatTheClassHas(t *testing.T) {
 	}
 }
 
-func TestOfferingsAreAvailableWhereALaunchCanWork(t *testing.T) {
+func TestListAvailability(t *testing.T) {
 	t.Parallel()
 	const small, large = "c1.1VCPU-2GB", "m1.8VCPU-64GB"
 	for name, c := range map[string]struct {
@@ -78,48 +77,48 @@ func TestOfferingsAreAvailableWhereALaunchCanWork(t *testing.T) {
 		class        func(*v1alpha1.ProxmoxNodeClass)
 		small, large map[string]bool
 	}{
-		"all free": {
+		"all_free": {
 			small: map[string]bool{"pve1": true, "pve2": true, "pve9": true},
 			large: map[string]bool{"pve1": true, "pve2": true, "pve9": true},
 		},
-		"a Host half full": {
+		"half_full_host": {
 			change: func(r map[string]*proxmox.Resources) {
 				r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 5, Host: "pve1", Status: "running", CPUs: 9, MemoryBytes: gib})
 			},
 			small: map[string]bool{"pve1": true, "pve2": true, "pve9": true},
 			large: map[string]bool{"pve1": false, "pve2": true, "pve9": true},
 		},
-		"a Host offline stays listed": {
+		"offline_host_stays_listed": {
 			change: func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = false },
 			small:  map[string]bool{"pve1": false, "pve2": true, "pve9": true},
 			large:  map[string]bool{"pve1": false, "pve2": true, "pve9": true},
 		},
-		"a Host without template stays listed": {
+		"host_without_template_stays_listed": {
 			class: func(nc *v1alpha1.ProxmoxNodeClass) { nc.Status.SelectedZones = nc.Status.SelectedZones[1:] },
 			small: map[string]bool{"pve1": false, "pve2": true, "pve9": true},
 			large: map[string]bool{"pve1": false, "pve2": true, "pve9": true},
 		},
-		"a template that vanished": {
+		"deleted_template": {
 			change: func(r map[string]*proxmox.Resources) { r["west"].Guests = nil },
 			small:  map[string]bool{"pve1": true, "pve2": true, "pve9": false},
 			large:  map[string]bool{"pve1": true, "pve2": true, "pve9": false},
 		},
-		"a full disk where the template's is": {
+		"full_template_storage": {
 			change: func(r map[string]*proxmox.Resources) { r["east"].Storages[1].UsedBytes = 880 * gib },
 			small:  map[string]bool{"pve1": true, "pve2": false, "pve9": true},
 			large:  map[string]bool{"pve1": true, "pve2": false, "pve9": true},
 		},
-		"a storage that is nowhere": {
+		"unknown_storage": {
 			class: func(nc *v1alpha1.ProxmoxNodeClass) { nc.Spec.BootDevice.Storage = "ceph" },
 			small: map[string]bool{"pve1": false, "pve2": false, "pve9": false},
 			large: map[string]bool{"pve1": false, "pve2": false, "pve9": false},
 		},
-		"one region only": {
+		"one_region": {
 			class: func(nc *v1alpha1.ProxmoxNodeClass) { nc.Spec.Region = "west" },
 			small: map[string]bool{"pve9": true},
 			large: map[string]bool{"pve9": true},
 		},
-		"a region that was not read since the start stays listed": {
+		"region_not_polled_yet_stays_listed": {
 			change: func(r map[string]*proxmox.Resources) { delete(r, "west") },
 			class: func(nc *v1alpha1.ProxmoxNodeClass) {
 				nc.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "west/pve8", Reason: "no template"}}
@@ -130,16 +129,16 @@ func TestOfferingsAreAvailableWhereALaunchCanWork(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v, class := newViewer(), everywhere()
+			v, class := newViewer(), newNodeClassWithAllHosts()
 			p, _ := newProvider(t, v)
-			p.List(class)
+			p.List(class, "")
 			if c.change != nil {
 				v.change(c.change)
 			}
 			if c.class != nil {
 				c.class(class)
 			}
-			list := p.List(class)
+			list := p.List(class, "")
 			for typ, want := range map[string]map[string]bool{small: c.small, large: c.large} {
 				if got := availability(find(t, list, typ)); !maps.Equal(got, want) {
 					t.Errorf("%s is offered %v, want %v", typ, got, want)
@@ -156,14 +155,14 @@ func TestOfferingsAreAvailableWhereALaunchCanWork(t *testing.T) {
 	}
 }
 
-func TestNodesNeverDriftBecauseAHostOrTemplateIsAway(t *testing.T) {
+func TestListKeepsOfferingsOfNodes(t *testing.T) {
 	t.Parallel()
-	v, class := newViewer(), everywhere()
+	v, class := newViewer(), newNodeClassWithAllHosts()
 	p, _ := newProvider(t, v)
 	labels := scheduling.NewLabelRequirements(p.Labels(class, "t1.2VCPU-6GB", zone("east", "pve1")))
 	stillOffered := func(when string) {
-		// What Karpenter's drift check looks at.
-		if !find(t, p.List(class), "t1.2VCPU-6GB").Offerings.HasCompatible(labels) {
+		// The condition of Karpenter's drift check.
+		if !find(t, p.List(class, ""), "t1.2VCPU-6GB").Offerings.HasCompatible(labels) {
 			t.Errorf("%s: the offering of a Node on pve1 is gone", when)
 		}
 	}
@@ -179,30 +178,30 @@ func TestNodesNeverDriftBecauseAHostOrTemplateIsAway(t *testing.T) {
 	v.mu.Unlock()
 	v.publish()
 	stillOffered("configs not read")
-	if other := scheduling.NewLabelRequirements(p.Labels(class, "t1.2VCPU-6GB", zone("west", "pve1"))); find(t, p.List(class), "t1.2VCPU-6GB").Offerings.HasCompatible(other) {
-		t.Error("a Host that no region has is offered")
+	if other := scheduling.NewLabelRequirements(p.Labels(class, "t1.2VCPU-6GB", zone("west", "pve1"))); find(t, p.List(class, ""), "t1.2VCPU-6GB").Offerings.HasCompatible(other) {
+		t.Error("a nonexistent Host is offered")
 	}
 }
 
-func TestUnchangedListIsTheSame(t *testing.T) {
+func TestListUnchanged(t *testing.T) {
 	t.Parallel()
-	v, class := newViewer(), everywhere()
+	v, class := newViewer(), newNodeClassWithAllHosts()
 	p, _ := newProvider(t, v)
-	first := p.List(class)
-	if again := p.List(class.DeepCopy()); &again[0] != &first[0] {
+	first := p.List(class, "")
+	if again := p.List(class.DeepCopy(), ""); &again[0] != &first[0] {
 		t.Error("nothing changed, but the list is new")
 	}
 	v.publish() // a new generation that changes no offering
-	if again := p.List(class); &again[0] != &first[0] {
+	if again := p.List(class, ""); &again[0] != &first[0] {
 		t.Error("no offering changed, but the list is new")
 	}
-	// Nine CPUs taken on pve1: only what is larger than seven changes there.
+	// Nine CPUs in use on pve1: only types with more than seven CPUs change there.
 	v.change(func(r map[string]*proxmox.Resources) {
 		r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 5, Host: "pve1", Status: "running", CPUs: 9, MemoryBytes: gib})
 	})
-	second := p.List(class)
+	second := p.List(class, "")
 	for n, it := range second {
-		typ, _ := p.Type(it.Name)
+		typ, _ := instancetype.DefaultCatalog().Get(it.Name)
 		fitted := typ.MemoryBytes <= 64*gib
 		if changed := it != first[n]; changed != (fitted && typ.CPUs > 7) {
 			t.Errorf("%s is a new object: %v", it.Name, changed)
@@ -212,82 +211,37 @@ func TestUnchangedListIsTheSame(t *testing.T) {
 		}
 	}
 	class.Spec.BootDevice.Size = "60G"
-	if third := p.List(class); third[0] == second[0] {
+	if third := p.List(class, ""); third[0] == second[0] {
 		t.Error("the class's disk changed, but the type is the same object")
 	}
 }
 
-func TestMarkedOfferingsComeBackByTheClock(t *testing.T) {
-	t.Parallel()
-	class := everywhere()
-	p, clock := newProvider(t, newViewer())
-	on := func(typ, host string) bool { return availability(find(t, p.List(class), typ))[host] }
-	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1"), InstanceType: "c1.1VCPU-2GB"}, "the storage is full", 3*time.Minute)
-	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1"), InstanceType: "c1.1VCPU-2GB"}, "a shorter one", time.Minute) // never shortens
-	p.MarkUnavailable(instancetype.Offerings{Zone: zone("west", "pve9")}, "no quorum", time.Minute)
-	if on("c1.1VCPU-2GB", "pve1") || !on("c1.2VCPU-4GB", "pve1") || !on("c1.1VCPU-2GB", "pve2") {
-		t.Error("exactly the marked type must be gone from pve1")
-	}
-	if on("c1.1VCPU-2GB", "pve9") || on("m1.4VCPU-32GB", "pve9") {
-		t.Error("all types must be gone from pve9")
-	}
-	reasons := p.UnavailableReasons(class, "c1.1VCPU-2GB")
-	if r := reasons[zone("east", "pve1")]; !strings.Contains(r, "the storage is full") || !strings.Contains(r, "2026-11-15T08:03:00Z") {
-		t.Errorf("the reason is %q, want it with its end", r)
-	}
-	if len(reasons) != 2 || p.UnavailableReasons(class, "nano") != nil {
-		t.Errorf("the reasons are %v", reasons)
-	}
-	clock.Step(time.Minute)
-	if !on("c1.1VCPU-2GB", "pve9") || on("c1.1VCPU-2GB", "pve1") {
-		t.Error("after a minute pve9 must be back, pve1 not")
-	}
-	clock.Step(2 * time.Minute)
-	if !on("c1.1VCPU-2GB", "pve1") || len(p.UnavailableReasons(class, "c1.1VCPU-2GB")) != 0 {
-		t.Error("after three minutes pve1 must be back")
-	}
-}
-
-func TestAMarkOfOneClassLeavesTheOthersAlone(t *testing.T) {
-	t.Parallel()
-	p, _ := newProvider(t, newViewer())
-	broken, sound := everywhere(), everywhere()
-	broken.Name, sound.Name = "broken", "sound"
-	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1"), NodeClass: "broken"}, "the template has no bridge", time.Minute)
-	if availability(find(t, p.List(broken), "c1.1VCPU-2GB"))["pve1"] {
-		t.Error("the broken class is still offered on pve1")
-	}
-	if !availability(find(t, p.List(sound), "c1.1VCPU-2GB"))["pve1"] {
-		t.Error("the sound class lost pve1")
-	}
-}
-
-func TestClassesDoNotMix(t *testing.T) {
+func TestListByNodeClass(t *testing.T) {
 	t.Parallel()
 	p, clock := newProvider(t, newViewer())
-	east, west := everywhere(), everywhere()
+	east, west := newNodeClassWithAllHosts(), newNodeClassWithAllHosts()
 	east.Name, east.Spec.Region = "east", "east"
 	west.Name, west.Spec.Region = "west", "west"
 	for range 2 {
-		if n := len(p.List(east)[0].Offerings); n != 2 {
+		if n := len(p.List(east, "")[0].Offerings); n != 2 {
 			t.Errorf("the class of region east has %d zones", n)
 		}
-		if n := len(p.List(west)[0].Offerings); n != 1 {
+		if n := len(p.List(west, "")[0].Offerings); n != 1 {
 			t.Errorf("the class of region west has %d zones", n)
 		}
-		clock.Step(2 * time.Hour) // idle lists are dropped and come back
+		clock.Step(2 * time.Hour) // idle lists are evicted and recomputed
 		east.Spec.BootDevice.Size = "60G"
 	}
 }
 
-func TestListIsSafeForConcurrentUse(t *testing.T) {
+func TestListConcurrently(t *testing.T) {
 	t.Parallel()
 	v := newViewer()
 	p, _ := newProvider(t, v)
 	var all sync.WaitGroup
 	for n := range 8 {
 		all.Go(func() {
-			class := everywhere()
+			class := newNodeClassWithAllHosts()
 			class.Name = string(rune('a' + n%3))
 			for round := range 50 {
 				switch n {
@@ -296,7 +250,7 @@ func TestListIsSafeForConcurrentUse(t *testing.T) {
 				case 1:
 					p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve2"), InstanceType: "c1.1VCPU-2GB"}, "x", time.Minute)
 				default:
-					if list := p.List(class); len(list) != 20 || len(list[0].Allocatable()) == 0 {
+					if list := p.List(class, ""); len(list) != 20 || len(list[0].Allocatable()) == 0 {
 						t.Errorf("the list has %d types", len(list))
 					}
 				}
@@ -306,14 +260,14 @@ func TestListIsSafeForConcurrentUse(t *testing.T) {
 	all.Wait()
 }
 
-// late answers with an outdated View when it is told to: a caller that read it just
-// before somebody else published a newer one.
-type late struct {
+// staleViewer returns an outdated View once, like a caller that read it just before a
+// newer one was published.
+type staleViewer struct {
 	*viewer
 	outdated *inventory.View
 }
 
-func (l *late) View() inventory.View {
+func (l *staleViewer) View() inventory.View {
 	if outdated := l.outdated; outdated != nil {
 		l.outdated = nil
 		return *outdated
@@ -321,25 +275,25 @@ func (l *late) View() inventory.View {
 	return l.viewer.View()
 }
 
-// In a burst callers come with Views that are outdated by the time they compute. What
-// they saw is no loss of an offering: three of those would hold it back.
-func TestOutdatedViewsAreNoLosses(t *testing.T) {
+// TestListWithOutdatedView checks that concurrent callers with an outdated View do not
+// count as losses of an offering: three of those would delay it.
+func TestListWithOutdatedView(t *testing.T) {
 	t.Parallel()
-	v := &late{viewer: newViewer()}
+	v := &staleViewer{viewer: newViewer()}
 	v.change(func(r map[string]*proxmox.Resources) {
 		r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 50, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: 16, MemoryBytes: 60 * gib})
 	})
 	full := v.View()
 	v.change(func(r map[string]*proxmox.Resources) { r["east"].Guests = r["east"].Guests[:len(r["east"].Guests)-1] })
 	p, _ := newProvider(t, v)
-	class := everywhere()
+	class := newNodeClassWithAllHosts()
 	for range 4 {
-		if got := availability(find(t, p.List(class), "t1.2VCPU-6GB")); !got["pve1"] {
-			t.Fatalf("pve1 has room: %v, %v", got, p.UnavailableReasons(class, "t1.2VCPU-6GB"))
+		if got := availability(find(t, p.List(class, ""), "t1.2VCPU-6GB")); !got["pve1"] {
+			t.Fatalf("pve1 has capacity, but is unavailable: %v, %v", got, p.UnavailableReasons(class, "t1.2VCPU-6GB"))
 		}
 		v.outdated = &full
-		if got := availability(find(t, p.List(class), "t1.2VCPU-6GB")); !got["pve1"] {
-			t.Errorf("what is known by now counts, not what the caller saw: %v", got)
+		if got := availability(find(t, p.List(class, ""), "t1.2VCPU-6GB")); !got["pve1"] {
+			t.Errorf("the list was computed from the outdated View: %v", got)
 		}
 	}
 }

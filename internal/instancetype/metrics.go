@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// offeringMetrics tell which offerings there are. They are computed when they are
-// asked for, so that what is gone leaves no series behind.
+// offeringMetrics exports the offerings. They are collected on demand, so offerings that
+// no longer exist have no series.
 type offeringMetrics struct {
 	provider  *Provider
 	available *prometheus.Desc
@@ -47,7 +47,7 @@ func (m *offeringMetrics) Collect(out chan<- prometheus.Metric) {
 				if offering.Available {
 					value = 1
 				}
-				labels := []string{key.nodeClass, key.nodePool, it.Name, l.layout.zones[z].Region, l.layout.zones[z].Host}
+				labels := []string{key.nodeClass, key.nodePool, it.Name, l.params.zones[z].Region, l.params.zones[z].Host}
 				out <- prometheus.MustNewConstMetric(m.available, prometheus.GaugeValue, value, labels...)
 				out <- prometheus.MustNewConstMetric(m.price, prometheus.GaugeValue, offering.Price, labels...)
 			}

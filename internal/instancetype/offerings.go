@@ -14,22 +14,22 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// frame holds the requirements that all types of a class share, made once: with
-// many Hosts they are most of the memory.
-type frame struct {
-	layout layout
+// sharedRequirements holds the requirements that all types of a class share. With many
+// Hosts they use most of the memory, so they are created once.
+type sharedRequirements struct {
+	params offeringParams
 	// common to every type.
 	common []*scheduling.Requirement
-	// zones has the requirements of each zone's offerings, in the layout's order.
+	// zones are the requirements of each zone's offerings, in the order of params.zones.
 	zones []scheduling.Requirements
-	// devices that the templates of all zones pass on.
+	// devices are those that the templates of all zones have.
 	devices corev1.ResourceList
 }
 
-func newFrame(l layout, devices Devices) frame {
-	f := frame{layout: l, zones: make([]scheduling.Requirements, len(l.zones)), devices: devices.shared(l.zones)}
+func newSharedRequirements(params offeringParams, devices Devices) sharedRequirements {
+	f := sharedRequirements{params: params, zones: make([]scheduling.Requirements, len(params.zones)), devices: devices.sharedResources(params.zones)}
 	values := map[string][]string{}
-	for n, z := range l.zones {
+	for n, z := range params.zones {
 		f.zones[n] = scheduling.NewRequirements()
 		for key, value := range z.labels() {
 			f.zones[n].Add(in(key, value))
@@ -42,7 +42,6 @@ func newFrame(l layout, devices Devices) frame {
 		in(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
 		in(corev1.LabelTopologyRegion, values[corev1.LabelTopologyRegion]...),
 		in(corev1.LabelTopologyZone, values[corev1.LabelTopologyZone]...),
-		// In without a value would be the same, and less plain.
 		inOrAbsent(v1alpha1.LabelInstanceCPUType, values[v1alpha1.LabelInstanceCPUType]),
 		inOrAbsent(v1alpha1.LabelInstanceImageID, values[v1alpha1.LabelInstanceImageID]),
 		inOrAbsent(corev1.LabelWindowsBuild, nil),
@@ -50,31 +49,7 @@ func newFrame(l layout, devices Devices) frame {
 	return f
 }
 
-// labels of a Node in the zone that other zones may not share. What is not known
-// is left out rather than denied: a label that an offering denies would drift the
-// Nodes that carry it.
-func (z zone) labels() map[string]string {
-	labels := map[string]string{
-		karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand,
-		corev1.LabelTopologyRegion:  z.Region,
-		corev1.LabelTopologyZone:    z.Host,
-	}
-	if z.arch != "" {
-		labels[corev1.LabelArchStable] = z.arch
-	}
-	if z.os != "" {
-		labels[corev1.LabelOSStable] = z.os
-	}
-	if z.cpuType != "" {
-		labels[v1alpha1.LabelInstanceCPUType] = z.cpuType
-	}
-	if z.image != "" {
-		labels[v1alpha1.LabelInstanceImageID] = z.image
-	}
-	return labels
-}
-
-// labels of a Node of the type, wherever it is.
+// labels returns the labels of a Node of the type that do not depend on the zone.
 func (t Type) labels() map[string]string {
 	return map[string]string{
 		corev1.LabelInstanceTypeStable: t.Name,
@@ -102,21 +77,21 @@ func inOrAbsent(key string, values []string) *scheduling.Requirement {
 	return in(key, values...)
 }
 
-// instanceType makes Karpenter's object of a type in this class.
-func (p *Provider) instanceType(f frame, t Type, price float64, available []bool) *cloudprovider.InstanceType {
+// newInstanceType returns Karpenter's object of a type.
+func (p *Provider) newInstanceType(f sharedRequirements, t Type, price float64, available []bool) *cloudprovider.InstanceType {
 	requirements := scheduling.NewRequirements(f.common...)
 	for key, value := range t.labels() {
 		requirements.Add(in(key, value))
 	}
 	pods := t.Pods
-	if f.layout.maxPods > 0 {
-		pods = f.layout.maxPods
+	if f.params.maxPods > 0 {
+		pods = f.params.maxPods
 	}
-	disk := max(f.layout.diskBytes, t.EphemeralBytes)
+	disk := max(f.params.diskBytes, t.EphemeralBytes)
 	offerings := make([]cloudprovider.Offering, len(f.zones))
 	pointers := make(cloudprovider.Offerings, len(f.zones))
 	for n := range f.zones {
-		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: price * f.layout.zones[n].price, Available: available[n]}
+		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: offeringPrice(price, f.params.zones[n]), Available: available[n]}
 		pointers[n] = &offerings[n]
 	}
 	capacity := t.capacity(disk, pods, p.deps.VMMemoryOverhead)

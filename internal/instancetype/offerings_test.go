@@ -7,7 +7,6 @@ import (
 	"maps"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -17,76 +16,28 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 const oneType = "c1.1VCPU-2GB"
 
-func TestOfferingsThatComeAndGoAreHeldBack(t *testing.T) {
-	t.Parallel()
-	v, class := newViewer(), everywhere()
-	p, clock := newProvider(t, v)
-	offered := func() bool { return availability(find(t, p.List(class), oneType))["pve1"] }
-	online := func(on bool) {
-		clock.Step(5 * time.Second)
-		v.change(func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = on })
-	}
-	offered()
-	for n := range 2 {
-		if online(false); offered() {
-			t.Fatalf("a Host that was lost is offered, time %d", n)
-		}
-		if online(true); !offered() {
-			t.Fatalf("a Host that came back is not offered at once, time %d", n)
-		}
-	}
-	online(false)
-	if offered() {
-		t.Error("a Host that was lost is offered")
-	}
-	online(true)
-	if offered() {
-		t.Error("the third time within minutes, it must prove itself first")
-	}
-	if reason := p.UnavailableReasons(class, oneType)[zone("east", "pve1")]; !strings.Contains(reason, "lost 3 times") {
-		t.Errorf("the reason is %q", reason)
-	}
-	if !availability(find(t, p.List(class), oneType))["pve2"] {
-		t.Error("its neighbour is held back too")
-	}
-	clock.Step(30 * time.Second)
-	if !offered() {
-		t.Error("after its time it is still held back, though nothing else changed")
-	}
-	if reason := p.UnavailableReasons(class, oneType)[zone("east", "pve1")]; reason != "" {
-		t.Errorf("it is offered, but the reason is %q", reason)
-	}
-	clock.Step(6 * time.Minute)
-	online(false)
-	offered()
-	if online(true); !offered() {
-		t.Error("old losses still count")
-	}
-}
-
-func TestPoolRulesShapeThePoolsOfferings(t *testing.T) {
+func TestListPoolAffinity(t *testing.T) {
 	t.Parallel()
 	for affinity, want := range map[v1alpha1.PoolAffinity]map[string]bool{
 		v1alpha1.PoolAffinityNone:          {"pve1": true, "pve2": true, "pve9": true},
 		v1alpha1.PoolAffinitySameHost:      {"pve1": false, "pve2": true, "pve9": false},
 		v1alpha1.PoolAffinitySeparateHosts: {"pve1": true, "pve2": false, "pve9": true},
 	} {
-		v, class := newViewer(), everywhere()
+		v, class := newViewer(), newNodeClassWithAllHosts()
 		class.Spec.PlacementStrategy.PoolAffinity = affinity
 		v.reserved = map[string]inventory.Reservation{"a": {ClaimUID: "a", NodePool: "db", Region: "east", Host: "pve2", VMID: 20001}}
 		v.publish()
 		p, _ := newProvider(t, v)
-		if got := availability(find(t, p.ListFor(class, "db"), oneType)); !maps.Equal(got, want) {
-			t.Errorf("%s: pool db is offered %v, want %v", affinity, got, want)
+		if got := availability(find(t, p.List(class, "db"), oneType)); !maps.Equal(got, want) {
+			t.Errorf("%s: NodePool db is offered %v, want %v", affinity, got, want)
 		}
 		all := map[string]bool{"pve1": true, "pve2": true, "pve9": true}
-		if got := availability(find(t, p.ListFor(class, "web"), oneType)); !maps.Equal(got, all) {
-			t.Errorf("%s: pool web, which has no VM, is offered %v", affinity, got)
+		if got := availability(find(t, p.List(class, "web"), oneType)); !maps.Equal(got, all) {
+			t.Errorf("%s: NodePool web, which has no VM, is offered %v", affinity, got)
 		}
 		claim := newClaim("1m", "1Mi")
 		claim.Labels["karpenter.sh/nodepool"] = "db"
@@ -97,76 +48,9 @@ func TestPoolRulesShapeThePoolsOfferings(t *testing.T) {
 	}
 }
 
-func TestHostsHaveTheirPrice(t *testing.T) {
+func TestLabelsArchitectureAndOS(t *testing.T) {
 	t.Parallel()
-	v, class := newViewer(), everywhere()
-	var err error
-	if v.settings, err = inventory.ParseSettings([]byte(`{"*": {"pve1": {"pricefactor": 2}, "pve9": {"pricefactor": 0.5}}}`)); err != nil {
-		t.Fatal(err)
-	}
-	v.publish()
-	p, _ := newProvider(t, v)
-	prices := map[string]float64{}
-	for _, o := range find(t, p.List(class), oneType).Offerings {
-		prices[o.Zone()] = o.Price
-	}
-	if prices["pve1"] != 2*prices["pve2"] || prices["pve9"] != prices["pve2"]/2 {
-		t.Errorf("the prices are %v", prices)
-	}
-	// The cheapest offering is what Karpenter counts on: it is where the VM goes,
-	// though another Host has the same room.
-	placed, err := placement.Choose(v.View(), must(p.Request(class, newClaim("1m", "1Mi"), instancetype.RequestOptions{})))
-	if err != nil || placed.Zone != zone("west", "pve9") || placed.Price != prices["pve9"] {
-		t.Errorf("placed on %s at %g (%v), want pve9", placed.Zone, placed.Price, err)
-	}
-	v.change(func(r map[string]*proxmox.Resources) { r["west"].Hosts[0].Online = false })
-	placed, err = placement.Choose(v.View(), must(p.Request(class, newClaim("1m", "1Mi"), instancetype.RequestOptions{})))
-	if err != nil || placed.Zone != zone("east", "pve2") {
-		t.Errorf("placed on %s (%v), want the next cheapest", placed.Zone, err)
-	}
-}
-
-// Karpenter looks up what a Node costs by zone and capacity type, and takes the first
-// offering that it finds. Would hosts of one name differ in price, a Node on the cheaper
-// one would be replaced for ever.
-func TestHostsOfOneNameHaveOnePrice(t *testing.T) {
-	t.Parallel()
-	v := newViewer()
-	v.addHost("west", "pve1", 908, "host")
-	var err error
-	if v.settings, err = inventory.ParseSettings([]byte(`{"west": {"pve1": {"pricefactor": 0.5}}, "east": {"pve1": {"pricefactor": 3}, "pve2": {"pricefactor": 3}}}`)); err != nil {
-		t.Fatal(err)
-	}
-	v.publish()
-	p, _ := newProvider(t, v)
-	price := func(class *v1alpha1.ProxmoxNodeClass, region, host string) float64 {
-		t.Helper()
-		for _, o := range find(t, p.List(class), oneType).Offerings {
-			if o.Zone() == host && o.Requirements.Get(corev1.LabelTopologyRegion).Has(region) {
-				return o.Price
-			}
-		}
-		t.Fatalf("%s/%s is not offered", region, host)
-		return 0
-	}
-	both := newNodeClass("east/pve1/901", "east/pve2/902", "west/pve1/908", "west/pve9/909")
-	if east, west := price(both, "east", "pve1"), price(both, "west", "pve1"); east != west || east != price(both, "east", "pve2") {
-		t.Errorf("pve1 costs %g in east and %g in west, want the higher one for both", east, west)
-	}
-	if price(both, "west", "pve9")*3 != price(both, "east", "pve1") {
-		t.Error("a name that is used once has its own price")
-	}
-	// A class of one region has one of them only.
-	west := newNodeClass("west/pve1/908", "west/pve9/909")
-	west.Name, west.Spec.Region = "west", "west"
-	if got, want := price(west, "west", "pve1"), price(west, "west", "pve9")/2; got != want {
-		t.Errorf("pve1 costs %g, want %g", got, want)
-	}
-}
-
-func TestArchitectureAndSystemFollowHostAndTemplate(t *testing.T) {
-	t.Parallel()
-	v, class := newViewer(), everywhere()
+	v, class := newViewer(), newNodeClassWithAllHosts()
 	v.resources["east"].Hosts[1].Arch = "aarch64"
 	v.configs[909].Options["ostype"] = "win11"
 	v.publish()
@@ -194,9 +78,9 @@ func TestArchitectureAndSystemFollowHostAndTemplate(t *testing.T) {
 	}
 }
 
-func TestOfferingsAreMeasured(t *testing.T) {
+func TestOfferingMetrics(t *testing.T) {
 	t.Parallel()
-	v, class := newViewer(), everywhere()
+	v, class := newViewer(), newNodeClassWithAllHosts()
 	v.resources["east"].Hosts[0].Online = false
 	v.publish()
 	registry := prometheus.NewRegistry()
@@ -204,11 +88,11 @@ func TestOfferingsAreMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if limits := find(t, p.List(class), oneType).VolumeAttachmentLimits; limits["csi.example"] != 24 {
+	if limits := find(t, p.List(class, ""), oneType).VolumeAttachmentLimits; limits["csi.example"] != 24 {
 		t.Errorf("the volume limits are %v", limits)
 	}
 	if n, err := testutil.GatherAndCount(registry, "karpenter_proxmox_offering_available"); err != nil || n != 60 {
-		t.Errorf("%d offerings are measured (%v), want 20 types on 3 Hosts", n, err)
+		t.Errorf("%d offerings are exported (%v), want 20 types on 3 Hosts", n, err)
 	}
 	families, err := registry.Gather()
 	if err != nil {

@@ -11,16 +11,16 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 )
 
-// DefaultVMMemoryOverhead is the share of a VM's memory that its firmware and
-// kernel keep, so that the Node reports less. Karpenter refuses a Node that has
-// less than 90 % of what its claim says.
+// DefaultVMMemoryOverhead is the share of a VM's memory that firmware and kernel use, so
+// the Node reports less. Karpenter rejects a Node with less than 90 % of its claim's
+// capacity.
 const DefaultVMMemoryOverhead = 0.075
 
 const (
-	// fileSystemShare is what a Node sees of its boot disk: partitions for boot
-	// and firmware, and the file system's own tables, take the rest.
+	// fileSystemShare is the share of the boot disk that the Node reports. Boot and
+	// firmware partitions and file system metadata use the rest.
 	fileSystemShare = 0.93
-	// diskEvictionShare of the disk is where the kubelet begins to evict pods.
+	// diskEvictionShare is the share of free disk below which the kubelet evicts pods.
 	diskEvictionShare = 0.10
 
 	systemReservedMilliCPU = 10
@@ -29,7 +29,7 @@ const (
 	minKubeReservedMemory  = 256 * mib
 )
 
-// capacity is what a Node of the type reports.
+// capacity returns the capacity that a Node of the type reports.
 func (t Type) capacity(diskBytes, pods int64, memoryOverhead float64) corev1.ResourceList {
 	memory := int64(float64(t.MemoryBytes)*(1-memoryOverhead)) / mib * mib
 	list := corev1.ResourceList{
@@ -42,12 +42,12 @@ func (t Type) capacity(diskBytes, pods int64, memoryOverhead float64) corev1.Res
 	return list
 }
 
-// nodeDisk is what a Node reports of its boot disk.
+// nodeDisk returns the disk capacity that a Node reports for its boot disk.
 func nodeDisk(diskBytes int64) int64 {
 	return int64(float64(diskBytes)*fileSystemShare) / mib * mib
 }
 
-// overhead is what of the capacity is not for pods.
+// overhead returns the part of the capacity that is not available to pods.
 func (t Type) overhead(diskBytes int64) *cloudprovider.InstanceTypeOverhead {
 	o := &cloudprovider.InstanceTypeOverhead{
 		KubeReserved:      t.Overhead.KubeReserved,
@@ -77,7 +77,7 @@ func reserved(milliCPU, memory int64) corev1.ResourceList {
 	}
 }
 
-// kubeReservedMilliCPU is 6 % of the first core, 1 % of the second, 0.5 % of the
+// kubeReservedMilliCPU returns 6 % of the first core, 1 % of the second, 0.5 % of the
 // next two and 0.25 % of all others, rounded up.
 func kubeReservedMilliCPU(cpus int) int64 {
 	tenths := int64(0) // of a millicore
@@ -96,8 +96,8 @@ func kubeReservedMilliCPU(cpus int) int64 {
 	return (tenths + 9) / 10
 }
 
-// kubeReservedMemory is 10 % of the first 4 GiB, 5 % of the next 12 GiB and 2 %
-// of the rest, at least 256 MiB, rounded up to MiB.
+// kubeReservedMemory returns 10 % of the first 4 GiB, 5 % of the next 12 GiB and 2 % of
+// the rest, at least 256 MiB, rounded up to MiB.
 func kubeReservedMemory(memory int64) int64 {
 	percents := min(memory, 4*gib)*10 +
 		min(max(memory-4*gib, 0), 12*gib)*5 +

@@ -3,21 +3,23 @@
 
 package instancetype
 
-// The default prices. They have no currency: Karpenter only compares them.
+import "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+
+// Default prices. They have no currency: Karpenter only compares them.
 const (
 	DefaultPricePerVCPU = 0.025
 	DefaultPricePerGB   = 0.001 // of memory, decimal
-	// Each Node costs something by itself (kubelet, daemons, an address), so of
-	// two equal choices fewer, larger Nodes are cheaper.
+	// Each Node has a fixed cost (kubelet, daemons, an address), so fewer, larger Nodes
+	// are cheaper than more, smaller ones.
 	DefaultPricePerNode = 0.005
-	// A device costs more than any size without one: pods that need none must not
-	// take it from those that do.
+	// A device costs more than any size without one, so pods that need none do not use
+	// it.
 	DefaultPricePerDevice = 1.0
 )
 
-// Pricing is the cost model of a Node: the sum of its parts, times the factor of
-// the Host (inventory.HostSettings). Prices that are all zero would keep Karpenter
-// from ever consolidating, so the zero value means the defaults.
+// Pricing is the cost model of a Node: the sum of its parts, times the price factor of
+// the Host (inventory.HostSettings). If all prices were zero, Karpenter would never
+// consolidate, so the zero value means the defaults.
 type Pricing struct {
 	PerVCPU   float64
 	PerGB     float64
@@ -25,12 +27,32 @@ type Pricing struct {
 	PerDevice float64
 }
 
-// DefaultPricing is the cost model without settings.
+// DefaultPricing returns the default prices.
 func DefaultPricing() Pricing {
 	return Pricing{PerVCPU: DefaultPricePerVCPU, PerGB: DefaultPricePerGB, PerNode: DefaultPricePerNode, PerDevice: DefaultPricePerDevice}
 }
 
-// Price of a Node of that type, with so many devices, on a Host of factor one.
+// Price returns the price of a Node of the type with that many devices, on a Host with
+// price factor 1.
 func (p Pricing) Price(t Type, devices int) float64 {
 	return p.PerVCPU*float64(t.CPUs) + p.PerGB*float64(t.MemoryBytes)/1e9 + p.PerNode + p.PerDevice*float64(devices)
 }
+
+// unifyPriceFactors gives Hosts with the same name the highest of their factors.
+// Karpenter finds the price of a Node by zone and capacity type and takes the first
+// match of any region. A cheaper Node on a Host with the same name would be replaced
+// forever.
+func unifyPriceFactors(zones map[placement.Zone]zone) {
+	highest := make(map[string]float64, len(zones))
+	for key, z := range zones {
+		highest[key.Host] = max(highest[key.Host], z.priceFactor)
+	}
+	for key, z := range zones {
+		z.priceFactor = highest[key.Host]
+		zones[key] = z
+	}
+}
+
+// offeringPrice returns the price of an offering: the price of the type times the price
+// factor of the Host.
+func offeringPrice(typePrice float64, z zone) float64 { return typePrice * z.priceFactor }

@@ -7,15 +7,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -23,70 +24,49 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
-// idleTime is how long the list of a NodeClass is kept that nobody asks for.
-const idleTime = time.Hour
-
-// Viewer gives the current View; an *inventory.Inventory is one.
+// Viewer returns the current View. *inventory.Inventory implements it.
 type Viewer interface {
 	View() inventory.View
 }
 
-// Deps are what a Provider works with. Only Inventory is needed.
+// Deps are the dependencies and settings of a Provider. Only Inventory is required.
 type Deps struct {
 	Inventory Viewer
-	// Catalogue is the default one where it is empty.
+	// Catalog defaults to DefaultCatalog.
 	Catalog Catalog
-	// Pricing is the default one where it is zero.
+	// Pricing defaults to DefaultPricing.
 	Pricing Pricing
-	// Devices say which PCI mappings stand behind extended resources.
+	// Devices are the PCI mappings of extended resources.
 	Devices Devices
-	// VolumeLimits say by CSI driver how many volumes a Node takes, for the time
-	// until the driver says so itself.
+	// VolumeLimits is the maximum number of volumes of a Node by CSI driver, until the
+	// driver reports it.
 	VolumeLimits map[string]int
-	// CPULayouts say how VMs lie on their Hosts.
-	CPULayouts CPULayouts
-	// VMMemoryOverhead is the share of a VM's memory that the Node does not see,
-	// see DefaultVMMemoryOverhead.
+	CPULayouts   CPULayouts
+	// VMMemoryOverhead is the share of a VM's memory that the Node does not report, see
+	// DefaultVMMemoryOverhead.
 	VMMemoryOverhead float64
 	Clock            clock.Clock
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics; nil disables them.
 	Registerer prometheus.Registerer
 }
 
 // Provider lists instance types. All methods are safe for concurrent use.
 type Provider struct {
 	deps        Deps
-	prices      []float64 // in the catalogue's order
-	unavailable *unavailable
+	prices      []float64 // in the order of the catalog
+	unavailable *unavailableOfferings
 
 	mu    sync.RWMutex
 	lists map[listKey]*list
 }
 
-// listKey names a list. The NodePool is empty where all pools of the class share one.
-type listKey struct{ nodeClass, nodePool string }
-
-// list is what was last computed for a NodeClass, and what from.
-type list struct {
-	class     class
-	inventory uint64
-	marks     uint64
-
-	layout    layout
-	available [][]bool // by type, then by zone
-	types     []*cloudprovider.InstanceType
-	flaps     flaps
-
-	used atomic.Int64 // Unix seconds
-}
-
-// New makes a Provider.
+// New returns a Provider. It returns an error if the dependencies are invalid.
 func New(deps Deps) (*Provider, error) {
 	if deps.Inventory == nil {
-		return nil, errors.New("making the instance types, there is no inventory")
+		return nil, errors.New("creating instance type provider: no inventory")
 	}
 	if deps.VMMemoryOverhead < 0 || deps.VMMemoryOverhead >= 1 {
-		return nil, fmt.Errorf("making the instance types, found a VM memory overhead of %g, want a share from 0 to below 1, such as %g",
+		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a share of at least 0 and below 1, such as %g",
 			deps.VMMemoryOverhead, DefaultVMMemoryOverhead)
 	}
 	if len(deps.Catalog.types) == 0 {
@@ -98,201 +78,73 @@ func New(deps Deps) (*Provider, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	p := &Provider{deps: deps, unavailable: newUnavailable(deps.Clock), lists: map[listKey]*list{}}
+	p := &Provider{deps: deps, unavailable: newUnavailableOfferings(deps.Clock), lists: map[listKey]*list{}}
 	for _, t := range deps.Catalog.Types() {
 		p.prices = append(p.prices, deps.Pricing.Price(t, deps.Devices.deviceCount(t)))
 	}
 	if deps.Registerer != nil {
 		if err := deps.Registerer.Register(newOfferingMetrics(p)); err != nil {
-			return nil, fmt.Errorf("registering the offerings' metrics, %w", err)
+			return nil, fmt.Errorf("registering offering metrics: %w", err)
 		}
 	}
 	return p, nil
 }
 
-// List gives all types with all known zones of the NodeClass. As long as nothing
-// changed it is the same slice; it and what it holds must not be changed.
-func (p *Provider) List(nodeClass *v1alpha1.ProxmoxNodeClass) []*cloudprovider.InstanceType {
-	return p.current(nodeClass, "").types
+// List returns all types with all known zones of the NodeClass. The NodePool matters if
+// the NodeClass has a pool affinity. Without a change List returns the same slice, which
+// must not be modified.
+func (p *Provider) List(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) []*cloudprovider.InstanceType {
+	return p.currentList(nodeClass, nodePool).types
 }
 
-// ListFor is List for one NodePool. It differs where the NodeClass has a rule about
-// the Hosts of a pool's VMs.
-func (p *Provider) ListFor(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) []*cloudprovider.InstanceType {
-	return p.current(nodeClass, nodePool).types
+// MarkUnavailable makes offerings unavailable for a time after a failed launch.
+func (p *Provider) MarkUnavailable(offerings Offerings, reason string, ttl time.Duration) {
+	p.unavailable.add(offerings, reason, ttl)
 }
 
-// current gives the NodeClass's list, computed anew if something changed.
-func (p *Provider) current(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) *list {
-	view, marks, c, now := p.deps.Inventory.View(), p.unavailable.current(), classOf(nodeClass), p.deps.Clock.Now()
-	c.cpu, c.slotTag = p.deps.CPULayouts.of(nodeClass)
-	key := listKey{nodeClass: nodeClass.Name}
-	if c.affinity != "" && c.affinity != v1alpha1.PoolAffinityNone {
-		key.nodePool = nodePool
-	}
-	p.mu.RLock()
-	l := p.lists[key]
-	p.mu.RUnlock()
-	if !l.isFrom(view, marks, c, now) {
-		l = p.refresh(key, c)
-	}
-	l.used.Store(now.Unix())
-	return l
-}
+// ResetFailures makes offerings available again that failed for one NodeClass only,
+// after the NodeClass was changed.
+func (p *Provider) ResetFailures(nodeClass string) { p.unavailable.removeClass(nodeClass) }
 
-func (l *list) isFrom(view inventory.View, marks uint64, c class, now time.Time) bool {
-	return l != nil && l.inventory == view.Generation && l.marks == marks && l.class.equal(c) && now.UnixNano() < l.flaps.next
-}
-
-// refresh computes a NodeClass's list; callers at the same time share it. What it is
-// computed from is looked at under the lock, so that lists only ever get newer: the View
-// that a caller came with may be outdated by now, and what that one lacks is no loss.
-func (p *Provider) refresh(key listKey, c class) *list {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	view, marks, now := p.deps.Inventory.View(), p.unavailable.current(), p.deps.Clock.Now()
-	before := p.lists[key]
-	if before.isFrom(view, marks, c, now) {
-		return before
-	}
-	l := p.compute(key, before, view, c)
-	l.class, l.inventory, l.marks = c.clone(), view.Generation, marks
-	p.lists[key] = l
-
-	idle := now.Add(-idleTime).Unix()
-	for other, unused := range p.lists {
-		if other != key && unused.used.Load() < idle {
-			delete(p.lists, other)
+// UnavailableReason returns why the NodeClass cannot have a VM of the type in a zone,
+// apart from the capacity of the Host: the NodeClass cannot use the zone, or a recent
+// launch failed. It returns "" if neither is the case.
+func (p *Provider) UnavailableReason(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string, where placement.Zone) string {
+	for _, z := range p.currentList(nodeClass, "").params.zones {
+		if z.Zone == where {
+			return cmp.Or(z.blockedReason(), p.unavailable.reason(Offerings{where, instanceType, nodeClass.Name}))
 		}
 	}
-	return l
+	return "the Host is unknown"
 }
 
-// compute makes a list. Types that stay as they were keep their objects, and with
-// them what Karpenter cached.
-func (p *Provider) compute(key listKey, before *list, view inventory.View, c class) *list {
-	now := p.deps.Clock.Now()
-	l := &list{layout: p.deps.CPULayouts.withMeans(layoutOf(view, key, c), view), flaps: flaps{next: math.MaxInt64}}
-	if before != nil {
-		l.flaps = before.flaps.passOn(now)
-	}
-	keep := before != nil && before.layout.equal(l.layout)
-	same := keep
-	was := before.wasAvailable(l.layout)
-	f := sync.OnceValue(func() frame { return newFrame(l.layout, p.deps.Devices) })
-	for n, t := range p.deps.Catalog.Types() {
-		available := p.availability(view, l.layout, t)
-		for z := range available {
-			available[z] = l.flaps.judge(flapKey{l.layout.zones[z].Zone, t.Name}, was(n, z, available[z]), available[z], now)
-		}
-		if keep && slices.Equal(available, before.available[n]) {
-			l.available = append(l.available, before.available[n])
-			l.types = append(l.types, before.types[n])
-			continue
-		}
-		same = false
-		l.available = append(l.available, available)
-		l.types = append(l.types, p.instanceType(f(), t, p.prices[n], available))
-	}
-	if same {
-		l.types = before.types
-	}
-	return l
-}
-
-// wasAvailable looks up whether a type was offered in a zone of the new layout
-// before. What was not listed before is no change.
-func (l *list) wasAvailable(now layout) func(instanceType, zone int, fits bool) bool {
-	if l == nil {
-		return func(_, _ int, fits bool) bool { return fits }
-	}
-	if len(now.zones) == len(l.layout.zones) && slices.EqualFunc(now.zones, l.layout.zones, func(a, b zone) bool { return a.Zone == b.Zone }) {
-		return func(instanceType, zone int, _ bool) bool { return l.available[instanceType][zone] }
-	}
-	index := make(map[placement.Zone]int, len(l.layout.zones))
-	for n, z := range l.layout.zones {
-		index[z.Zone] = n
-	}
-	return func(instanceType, zone int, fits bool) bool {
-		n, ok := index[now.zones[zone].Zone]
-		if !ok {
-			return fits
-		}
-		return l.available[instanceType][n]
-	}
-}
-
-// availability tells for each zone whether the type can be launched there.
-func (p *Provider) availability(view inventory.View, l layout, t Type) []bool {
-	available := make([]bool, len(l.zones))
-	need := p.needOf(l, t)
-	for n, z := range l.zones {
-		need.Storage, need.Inherited, need.PinningSupport = z.storage, z.inherited(), z.means
-		_, marked := p.unavailable.find(Offerings{z.Zone, t.Name, l.nodeClass})
-		available[n] = z.excluded == "" && z.exhausted == "" && z.template != 0 && z.ready && !marked && placement.Fits(view, z.Zone, need)
-	}
-	return available
-}
-
-// needOf is what a VM of the type takes, apart from what differs by zone.
-func (p *Provider) needOf(l layout, t Type) placement.Need {
-	return placement.Need{
-		CPUs: t.CPUs, MemoryBytes: t.MemoryBytes, DiskBytes: max(l.diskBytes, t.EphemeralBytes),
-		Devices: p.deps.Devices.needs(t), NodePool: l.nodePool, Affinity: l.affinity, Layout: l.cpu,
-	}
-}
-
-// needIn is what a VM of the type takes in a zone.
-func (p *Provider) needIn(l layout, t Type, z zone) placement.Need {
-	need := p.needOf(l, t)
-	need.Storage, need.Inherited, need.PinningSupport = z.storage, z.inherited(), z.means
-	return need
-}
-
-// Type looks a type of the catalogue up.
-func (p *Provider) Type(name string) (Type, bool) { return p.deps.Catalog.Get(name) }
-
-// MarkUnavailable takes offerings away for a time, because a launch there failed
-// for that reason.
-func (p *Provider) MarkUnavailable(what Offerings, reason string, ttl time.Duration) {
-	p.unavailable.set(what, reason, ttl)
-}
-
-// Forgive ends the avoidance of what failed for one NodeClass: it was changed.
-func (p *Provider) ResetFailures(nodeClass string) { p.unavailable.forgive(nodeClass) }
-
-// Marked tells why offerings are avoided for a while; empty when they are not.
-func (p *Provider) UnavailableReason(what Offerings) string {
-	p.unavailable.current()
-	return p.unavailable.reason(what)
-}
-
-// Reasons tells for each zone of the NodeClass where the type is not available why.
+// UnavailableReasons returns for each zone of the NodeClass where the type is
+// unavailable the reason.
 func (p *Provider) UnavailableReasons(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string) map[placement.Zone]string {
-	t, ok := p.Type(instanceType)
+	t, ok := p.deps.Catalog.Get(instanceType)
 	if !ok {
 		return nil
 	}
-	l, view, now := p.current(nodeClass, ""), p.deps.Inventory.View(), p.deps.Clock.Now()
+	l, view, now := p.currentList(nodeClass, ""), p.deps.Inventory.View(), p.deps.Clock.Now()
 	reasons := map[placement.Zone]string{}
-	for _, z := range l.layout.zones {
+	for _, z := range l.params.zones {
 		if reason := p.unavailable.reason(Offerings{z.Zone, t.Name, nodeClass.Name}); reason != "" {
 			reasons[z.Zone] = reason
-		} else if reason := cmp.Or(z.blocked(), z.exhausted); reason != "" {
+		} else if reason := cmp.Or(z.blockedReason(), z.exhaustedReason); reason != "" {
 			reasons[z.Zone] = reason
-		} else if ok, reason := placement.Fit(view, z.Zone, p.needIn(l.layout, t, z)); !ok {
+		} else if ok, reason := placement.Fit(view, z.Zone, p.newNeedIn(l.params, t, z)); !ok {
 			reasons[z.Zone] = reason
-		} else if reason := l.flaps.known[flapKey{z.Zone, t.Name}].reason(now); reason != "" {
+		} else if reason := l.damper.losses[offeringKey{z.Zone, t.Name}].reason(now); reason != "" {
 			reasons[z.Zone] = reason
 		}
 	}
 	return reasons
 }
 
-// Room is nil when any offering of the NodeClass is available. Otherwise it tells
-// Host by Host why not even the smallest type is.
+// CheckCapacity returns nil if any offering of the NodeClass is available. Otherwise it
+// returns for each Host why the smallest type is unavailable.
 func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placement.NoFitError {
-	l := p.current(nodeClass, "")
+	l := p.currentList(nodeClass, "")
 	smallest := -1
 	for n, available := range l.available {
 		if slices.Contains(available, true) {
@@ -307,9 +159,56 @@ func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placemen
 		e.InstanceType = l.types[smallest].Name
 	}
 	reasons := p.UnavailableReasons(nodeClass, e.InstanceType)
-	for _, z := range l.layout.zones {
-		// Beside the Host's name its reason need not name it again.
+	for _, z := range l.params.zones {
+		// The error already names the Host.
 		e.Hosts = append(e.Hosts, placement.HostReason{Zone: z.Zone, Reason: strings.TrimPrefix(reasons[z.Zone], z.Host+": ")})
 	}
 	return e
+}
+
+// Get returns Karpenter's object of a type for the NodeClass. It returns false if the
+// catalog has no such type.
+func (p *Provider) Get(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string) (*cloudprovider.InstanceType, bool) {
+	n, ok := p.deps.Catalog.byName[instanceType]
+	if !ok {
+		return nil, false
+	}
+	return p.currentList(nodeClass, "").types[n], true
+}
+
+// Labels returns the labels of a Node of the type in a zone of the NodeClass. Create
+// returns them, so the Node matches its offering.
+func (p *Provider) Labels(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string, where placement.Zone) map[string]string {
+	t, ok := p.deps.Catalog.Get(instanceType)
+	if !ok {
+		return nil
+	}
+	z := zone{Zone: where}
+	for _, known := range p.currentList(nodeClass, "").params.zones {
+		if known.Zone == where {
+			z = known
+		}
+	}
+	labels := z.labels()
+	labels[corev1.LabelArchStable] = cmp.Or(z.arch, karpv1.ArchitectureAmd64)
+	labels[corev1.LabelOSStable] = cmp.Or(z.os, string(corev1.Linux))
+	maps.Copy(labels, t.labels())
+	return labels
+}
+
+// Need returns the capacity that a VM of the type takes in a zone of the NodeClass. It
+// returns false if the catalog has no such type.
+func (p *Provider) Need(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool, instanceType string, where placement.Zone) (placement.Need, bool) {
+	t, ok := p.deps.Catalog.Get(instanceType)
+	if !ok {
+		return placement.Need{}, false
+	}
+	params := p.currentList(nodeClass, nodePool).params
+	params.nodePool = nodePool
+	for _, z := range params.zones {
+		if z.Zone == where {
+			return p.newNeedIn(params, t, z), true
+		}
+	}
+	return p.newNeed(params, t), true
 }

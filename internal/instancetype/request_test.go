@@ -36,7 +36,7 @@ func requirement(key string, operator corev1.NodeSelectorOperator, values ...str
 	return karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: operator, Values: values}
 }
 
-// hosts lists the Hosts of a request's cheapest option.
+// hosts returns the Hosts of a request's cheapest option.
 func hosts(r placement.Request) []string {
 	var names []string
 	if len(r.Options) > 0 {
@@ -47,7 +47,7 @@ func hosts(r placement.Request) []string {
 	return names
 }
 
-func TestRequestRespectsEveryOperator(t *testing.T) {
+func TestRequestOperators(t *testing.T) {
 	t.Parallel()
 	p, _ := newProvider(t, newViewer())
 	const zoneKey, regionKey = corev1.LabelTopologyZone, corev1.LabelTopologyRegion
@@ -55,40 +55,40 @@ func TestRequestRespectsEveryOperator(t *testing.T) {
 		requirement karpv1.NodeSelectorRequirementWithMinValues
 		want        []string
 	}{
-		"zone In":                {requirement(zoneKey, corev1.NodeSelectorOpIn, "pve2"), []string{"pve2"}},
-		"zone NotIn":             {requirement(zoneKey, corev1.NodeSelectorOpNotIn, "pve2"), []string{"pve1", "pve9"}},
-		"zone Exists":            {requirement(zoneKey, corev1.NodeSelectorOpExists), []string{"pve1", "pve2", "pve9"}},
-		"zone DoesNotExist":      {requirement(zoneKey, corev1.NodeSelectorOpDoesNotExist), nil},
-		"region In":              {requirement(regionKey, corev1.NodeSelectorOpIn, "west"), []string{"pve9"}},
-		"region NotIn":           {requirement(regionKey, corev1.NodeSelectorOpNotIn, "west"), []string{"pve1", "pve2"}},
-		"CPU type In":            {requirement(v1alpha1.LabelInstanceCPUType, corev1.NodeSelectorOpIn, "host"), []string{"pve1"}},
-		"CPU type NotIn":         {requirement(v1alpha1.LabelInstanceCPUType, corev1.NodeSelectorOpNotIn, "host"), []string{"pve2", "pve9"}},
-		"image In":               {requirement(v1alpha1.LabelInstanceImageID, corev1.NodeSelectorOpIn, "902"), []string{"pve2"}},
-		"image Gt":               {requirement(v1alpha1.LabelInstanceImageID, corev1.NodeSelectorOpGt, "901"), []string{"pve2", "pve9"}},
-		"image Lt":               {requirement(v1alpha1.LabelInstanceImageID, corev1.NodeSelectorOpLt, "902"), []string{"pve1"}},
-		"capacity type spot":     {requirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot"), nil},
-		"spot or on-demand":      {requirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot", "on-demand"), []string{"pve1", "pve2", "pve9"}},
-		"arch arm64":             {requirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, "arm64"), nil},
-		"a label of the user's":  {requirement("example.com/team", corev1.NodeSelectorOpIn, "a"), []string{"pve1", "pve2", "pve9"}},
-		"windows is not offered": {requirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, "windows"), nil},
+		"zone_In":                {requirement(zoneKey, corev1.NodeSelectorOpIn, "pve2"), []string{"pve2"}},
+		"zone_NotIn":             {requirement(zoneKey, corev1.NodeSelectorOpNotIn, "pve2"), []string{"pve1", "pve9"}},
+		"zone_Exists":            {requirement(zoneKey, corev1.NodeSelectorOpExists), []string{"pve1", "pve2", "pve9"}},
+		"zone_DoesNotExist":      {requirement(zoneKey, corev1.NodeSelectorOpDoesNotExist), nil},
+		"region_In":              {requirement(regionKey, corev1.NodeSelectorOpIn, "west"), []string{"pve9"}},
+		"region_NotIn":           {requirement(regionKey, corev1.NodeSelectorOpNotIn, "west"), []string{"pve1", "pve2"}},
+		"CPU_type_In":            {requirement(v1alpha1.LabelInstanceCPUType, corev1.NodeSelectorOpIn, "host"), []string{"pve1"}},
+		"CPU_type_NotIn":         {requirement(v1alpha1.LabelInstanceCPUType, corev1.NodeSelectorOpNotIn, "host"), []string{"pve2", "pve9"}},
+		"image_In":               {requirement(v1alpha1.LabelInstanceImageID, corev1.NodeSelectorOpIn, "902"), []string{"pve2"}},
+		"image_Gt":               {requirement(v1alpha1.LabelInstanceImageID, corev1.NodeSelectorOpGt, "901"), []string{"pve2", "pve9"}},
+		"image_Lt":               {requirement(v1alpha1.LabelInstanceImageID, corev1.NodeSelectorOpLt, "902"), []string{"pve1"}},
+		"capacity_type_spot":     {requirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot"), nil},
+		"spot_or_on-demand":      {requirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot", "on-demand"), []string{"pve1", "pve2", "pve9"}},
+		"arch_arm64":             {requirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, "arm64"), nil},
+		"user_defined_label":     {requirement("example.com/team", corev1.NodeSelectorOpIn, "a"), []string{"pve1", "pve2", "pve9"}},
+		"windows_is_not_offered": {requirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, "windows"), nil},
 	} {
-		request := must(p.Request(everywhere(), newClaim("100m", "100Mi", c.requirement), instancetype.RequestOptions{}))
+		request := must(p.Request(newNodeClassWithAllHosts(), newClaim("100m", "100Mi", c.requirement), instancetype.RequestOptions{}))
 		if got := hosts(request); !slices.Equal(got, c.want) {
 			t.Errorf("%s: the claim may go to %v, want %v", name, got, c.want)
 		}
 	}
 }
 
-func TestRequestListsWhatCarriesThePodsCheapestFirst(t *testing.T) {
+func TestRequestOptions(t *testing.T) {
 	t.Parallel()
 	p, _ := newProvider(t, newViewer())
-	class := everywhere()
+	class := newNodeClassWithAllHosts()
 	class.Spec.PlacementStrategy.ZoneBalance = v1alpha1.ZoneBalanceAvailabilityFirst
 	request := must(p.Request(class, newClaim("1500m", "5Gi"), instancetype.RequestOptions{}))
 	if request.ClaimUID != "uid-1" || request.NodePool != "pool" || request.Strategy != v1alpha1.ZoneBalanceAvailabilityFirst {
 		t.Errorf("the request is for %s of %s by %s", request.ClaimUID, request.NodePool, request.Strategy)
 	}
-	if first := request.Options[0].InstanceType; first != "s1.2VCPU-8GB" { // 6 GB leave less than 5 GiB
+	if first := request.Options[0].InstanceType; first != "s1.2VCPU-8GB" { // 6 GB have less than 5 GiB allocatable
 		t.Errorf("the cheapest option is %s", first)
 	}
 	if !slices.IsSortedFunc(request.Options, func(a, b placement.Option) int {
@@ -108,14 +108,14 @@ func TestRequestListsWhatCarriesThePodsCheapestFirst(t *testing.T) {
 
 	only := must(p.Request(class, newClaim("100m", "100Mi", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "m1.1VCPU-8GB", "c1.4VCPU-8GB")), instancetype.RequestOptions{}))
 	if len(only.Options) != 2 || only.Options[0].InstanceType != "m1.1VCPU-8GB" {
-		t.Errorf("the options are %+v, want the two that the claim names", only.Options)
+		t.Errorf("the options are %+v, want the two that the claim requires", only.Options)
 	}
 	if none := must(p.Request(class, newClaim("64", "1Gi"), instancetype.RequestOptions{})); len(none.Options) != 0 {
 		t.Errorf("%d options carry 64 CPUs", len(none.Options))
 	}
 }
 
-func TestRequestLeavesOutWhatFailedAndSaysSo(t *testing.T) {
+func TestRequestExcluded(t *testing.T) {
 	t.Parallel()
 	v := newViewer()
 	p, _ := newProvider(t, v)
@@ -125,37 +125,38 @@ func TestRequestLeavesOutWhatFailedAndSaysSo(t *testing.T) {
 	request := must(p.Request(class, newClaim("1", "1Gi"), instancetype.RequestOptions{}))
 	_, err := placement.Choose(v.View(), request)
 	if err == nil {
-		t.Fatal("the claim got a place")
+		t.Fatal("the claim was placed")
 	}
-	for _, want := range []string{"east/pve1: failed lately", "clone failed", "east/pve2: template 999 is not there", "west/pve9: storage ceph is missing"} {
+	for _, want := range []string{"east/pve1: failed recently", "clone failed", "east/pve2: template 999 does not exist", "west/pve9: storage ceph is missing"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error is %q, want it to say %q", err, want)
+			t.Errorf("the error is %q, want it to contain %q", err, want)
 		}
 	}
 }
 
-// TestOfferingsAndPlacementAgree: where a type is available, Choose places it.
-func TestOfferingsAndPlacementAgree(t *testing.T) {
+// TestRequestMatchesOfferings checks that Choose places a type exactly where it is
+// available.
+func TestRequestMatchesOfferings(t *testing.T) {
 	t.Parallel()
 	v := newViewer()
 	p, _ := newProvider(t, v)
-	class := everywhere()
-	for _, it := range p.List(class) {
+	class := newNodeClassWithAllHosts()
+	for _, it := range p.List(class, "") {
 		for _, o := range it.Offerings {
 			claim := newClaim("1m", "1Mi", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
 				requirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, o.Zone()))
 			_, err := placement.Choose(v.View(), must(p.Request(class, claim, instancetype.RequestOptions{})))
 			if o.Available != (err == nil) {
-				t.Errorf("%s on %s: available %v, but placing it says %v", it.Name, o.Zone(), o.Available, err)
+				t.Errorf("%s on %s: available %v, but placing it returns %v", it.Name, o.Zone(), o.Available, err)
 			}
 		}
 	}
 }
 
-func TestLabelsMatchTheOffering(t *testing.T) {
+func TestLabels(t *testing.T) {
 	t.Parallel()
 	p, _ := newProvider(t, newViewer())
-	class := everywhere()
+	class := newNodeClassWithAllHosts()
 	labels := p.Labels(class, "t1.2VCPU-6GB", zone("east", "pve2"))
 	for key, want := range map[string]string{
 		corev1.LabelInstanceTypeStable: "t1.2VCPU-6GB", corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux",
@@ -169,8 +170,8 @@ func TestLabelsMatchTheOffering(t *testing.T) {
 	if p.Labels(class, "nano", zone("east", "pve2")) != nil {
 		t.Error("a type that does not exist has labels")
 	}
-	if it, ok := p.Get(class, "t1.2VCPU-6GB"); !ok || it != find(t, p.List(class), "t1.2VCPU-6GB") {
-		t.Error("Get gives another object than List")
+	if it, ok := p.Get(class, "t1.2VCPU-6GB"); !ok || it != find(t, p.List(class, ""), "t1.2VCPU-6GB") {
+		t.Error("Get returns another object than List")
 	}
 	if _, ok := p.Get(class, "nano"); ok {
 		t.Error("a type that does not exist was found")
@@ -184,12 +185,12 @@ func must(request placement.Request, err error) placement.Request {
 	return request
 }
 
-// What the scheduler planned with an overlay must be launchable: its resources
-// count, and its price decides what is cheapest.
-func TestARequestFollowsNodeOverlays(t *testing.T) {
+// TestRequestWithOverlay checks that a type planned with an overlay can be launched: the
+// overlay's resources count, and its price decides which type is cheapest.
+func TestRequestWithOverlay(t *testing.T) {
 	t.Parallel()
 	p, _ := newProvider(t, newViewer())
-	class := everywhere()
+	class := newNodeClassWithAllHosts()
 	claim := newClaim("100m", "100Mi")
 	claim.Spec.Resources.Requests["example.com/fuse"] = resource.MustParse("1")
 	if plain := must(p.Request(class, claim, instancetype.RequestOptions{})); len(plain.Options) != 0 {
@@ -213,6 +214,6 @@ func TestARequestFollowsNodeOverlays(t *testing.T) {
 	}
 	request := must(p.Request(class, claim, instancetype.RequestOptions{Overlay: overlay}))
 	if len(request.Options) == 0 || request.Options[0].InstanceType != "m1.4VCPU-32GB" {
-		t.Errorf("the options are %v, want the type first that the overlay made cheapest", request.Options)
+		t.Errorf("the options are %v, want the cheapest type of the overlay first", request.Options)
 	}
 }

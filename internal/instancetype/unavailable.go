@@ -16,109 +16,109 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
-// Offerings names what a failed launch speaks about: a type in a zone. An empty
-// InstanceType means every type; an empty NodeClass means every class, since a
-// full storage hits all of them, and a broken template only its own.
+// Offerings identifies the offerings that a failed launch affects: a type in a zone. An
+// empty InstanceType means every type. An empty NodeClass means every NodeClass: a full
+// storage affects all of them, an invalid template only its own.
 type Offerings struct {
 	Zone         placement.Zone
 	InstanceType string
 	NodeClass    string
 }
 
-// unavailable holds offerings that failed lately, until their time is up.
-type unavailable struct {
+// unavailableOfferings holds offerings whose launch failed recently, until they expire.
+type unavailableOfferings struct {
 	clock clock.Clock
 
 	generation atomic.Uint64
-	expiry     atomic.Int64 // when the next mark ends, Unix nanoseconds
+	expiry     atomic.Int64 // of the next entry, in Unix nanoseconds
 
-	mu    sync.RWMutex
-	marks map[Offerings]mark
+	mu      sync.RWMutex
+	entries map[Offerings]unavailableEntry
 }
 
-type mark struct {
+type unavailableEntry struct {
 	reason string
 	until  time.Time
 }
 
-func newUnavailable(c clock.Clock) *unavailable {
-	u := &unavailable{clock: c, marks: map[Offerings]mark{}}
+func newUnavailableOfferings(c clock.Clock) *unavailableOfferings {
+	u := &unavailableOfferings{clock: c, entries: map[Offerings]unavailableEntry{}}
 	u.expiry.Store(math.MaxInt64)
 	return u
 }
 
-// set marks an offering. A later end replaces an earlier one, never the reverse.
-func (u *unavailable) set(key Offerings, reason string, ttl time.Duration) {
+// add marks offerings as unavailable. It never shortens an existing entry.
+func (u *unavailableOfferings) add(key Offerings, reason string, ttl time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	until := u.clock.Now().Add(ttl)
-	if standing, ok := u.marks[key]; ok && standing.until.After(until) {
+	if existing, ok := u.entries[key]; ok && existing.until.After(until) {
 		return
 	}
-	u.marks[key] = mark{reason: reason, until: until}
-	u.changed()
+	u.entries[key] = unavailableEntry{reason: reason, until: until}
+	u.recordChange()
 }
 
-// forgive drops the marks of one NodeClass.
-func (u *unavailable) forgive(nodeClass string) {
+// removeClass removes the entries of one NodeClass.
+func (u *unavailableOfferings) removeClass(nodeClass string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	before := len(u.marks)
-	maps.DeleteFunc(u.marks, func(what Offerings, _ mark) bool { return what.NodeClass == nodeClass && nodeClass != "" })
-	if len(u.marks) != before {
-		u.changed()
+	before := len(u.entries)
+	maps.DeleteFunc(u.entries, func(offering Offerings, _ unavailableEntry) bool { return offering.NodeClass == nodeClass && nodeClass != "" })
+	if len(u.entries) != before {
+		u.recordChange()
 	}
 }
 
-// current drops the marks whose time is up and gives the generation of the rest.
-func (u *unavailable) current() uint64 {
+// expire removes expired entries and returns the generation of the remaining ones.
+func (u *unavailableOfferings) expire() uint64 {
 	now := u.clock.Now()
 	if now.UnixNano() < u.expiry.Load() {
 		return u.generation.Load()
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for key, m := range u.marks {
+	for key, m := range u.entries {
 		if !m.until.After(now) {
-			delete(u.marks, key)
+			delete(u.entries, key)
 		}
 	}
-	u.changed()
+	u.recordChange()
 	return u.generation.Load()
 }
 
-// changed counts a change and finds the next end. The caller holds the lock.
-func (u *unavailable) changed() {
+// recordChange updates the generation and the next expiry. The caller holds the lock.
+func (u *unavailableOfferings) recordChange() {
 	next := int64(math.MaxInt64)
-	for _, m := range u.marks {
+	for _, m := range u.entries {
 		next = min(next, m.until.UnixNano())
 	}
 	u.expiry.Store(next)
 	u.generation.Add(1)
 }
 
-// reason tells why an offering is marked; empty when it is not.
-func (u *unavailable) reason(what Offerings) string {
-	m, ok := u.find(what)
+// reason returns why an offering is marked as unavailable; empty if it is not.
+func (u *unavailableOfferings) reason(offering Offerings) string {
+	m, ok := u.find(offering)
 	if !ok {
 		return ""
 	}
-	return fmt.Sprintf("failed lately, tried again at %s: %s", m.until.UTC().Format(time.RFC3339), m.reason)
+	return fmt.Sprintf("failed recently, retried at %s: %s", m.until.UTC().Format(time.RFC3339), m.reason)
 }
 
-// find looks for a mark of the offering, or of one that includes it.
-func (u *unavailable) find(what Offerings) (mark, bool) {
+// find returns an entry that includes the offering.
+func (u *unavailableOfferings) find(offering Offerings) (unavailableEntry, bool) {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
-	if len(u.marks) == 0 {
-		return mark{}, false
+	if len(u.entries) == 0 {
+		return unavailableEntry{}, false
 	}
-	for _, instanceType := range [...]string{"", what.InstanceType} {
-		for _, nodeClass := range [...]string{"", what.NodeClass} {
-			if m, ok := u.marks[Offerings{what.Zone, instanceType, nodeClass}]; ok {
+	for _, instanceType := range [...]string{"", offering.InstanceType} {
+		for _, nodeClass := range [...]string{"", offering.NodeClass} {
+			if m, ok := u.entries[Offerings{offering.Zone, instanceType, nodeClass}]; ok {
 				return m, true
 			}
 		}
 	}
-	return mark{}, false
+	return unavailableEntry{}, false
 }

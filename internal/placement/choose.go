@@ -13,30 +13,30 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// Request asks for a place for one Claim.
+// Request describes a Claim to Choose.
 type Request struct {
 	ClaimUID string
 	NodePool string
-	// Strategy is Balanced where it is empty.
+	// Strategy defaults to Balanced.
 	Strategy v1alpha1.ZoneBalance
-	// Affinity is the rule about all VMs of the NodePool.
+	// Affinity is the rule for all VMs of the NodePool.
 	Affinity v1alpha1.PoolAffinity
-	// Options that satisfy the Claim, the cheapest first.
+	// Options satisfy the Claim, cheapest first.
 	Options []Option
-	// Storages say where the boot disk goes in a zone, for Needs that name none:
-	// the template's storage, which differs from Host to Host.
+	// Storages are the storages of the boot disk by zone, for Needs without one: the
+	// template's storage, which differs between Hosts.
 	Storages map[Zone]string
-	// Inherited devices by zone, likewise.
+	// Inherited are the PCI mappings of the templates by zone.
 	Inherited map[Zone][]string
-	// Means to lay a VM out as its Need asks, by zone.
+	// PinningSupport is how VMs can be pinned, by zone.
 	PinningSupport map[Zone]PinningSupport
-	// Excluded zones are in no Option; they appear in the error with this reason.
+	// Excluded zones are in no Option. The error lists them with this reason.
 	Excluded map[Zone]string
-	// Why there are no Options, where there are none.
-	Why string
+	// NoOptionsReason is why there are no Options.
+	NoOptionsReason string
 }
 
-// Option is an instance type and the zones where the Claim may have it.
+// Option is an instance type and the zones where it satisfies the Claim.
 type Option struct {
 	InstanceType string
 	Need         Need
@@ -44,123 +44,123 @@ type Option struct {
 	Zones        []Zone
 }
 
-// Placement is a decision.
+// Placement is the result of Choose.
 type Placement struct {
 	InstanceType string
 	Price        float64
 	Zone         Zone
-	// Need with the storage that the disk goes to.
+	// Need is the Need of the Option, completed with the zone's storage.
 	Need Need
 	// Devices are the PCI mappings that the VM gets a device of.
 	Devices []string
-	// Binding to cells and cores of the Host; nil where the VM floats.
+	// Binding is the assignment to NUMA cells and cores; nil when the VM has none.
 	Binding *Binding
 }
 
-// Choose takes the cheapest option that fits anywhere and, among the Hosts where
-// it fits, the best by strategy:
+// Choose picks the cheapest option that fits on any Host and, among the Hosts where it
+// fits, the best by strategy:
 //
-//   - Balanced: where the larger of the CPU and memory shares is lowest after the
-//     placement, Reservations counted, so that a burst spreads; then the Host with
+//   - Balanced: the Host where the larger of the CPU and memory shares is lowest after
+//     the placement, including Reservations, so a burst spreads; then the Host with
 //     fewer VMs of the NodePool;
-//   - AvailabilityFirst: the Host with the fewest VMs of the NodePool, so that one
-//     Host lost takes the fewest of them along;
-//   - Packed: where the share is highest after the placement, so that other Hosts
-//     stay empty for what is large; then the Host with more VMs of the NodePool.
+//   - AvailabilityFirst: the Host with the fewest VMs of the NodePool, so the loss of
+//     one Host affects the fewest of them;
+//   - Packed: the Host where the share is highest after the placement, so other Hosts
+//     stay free for large VMs; then the Host with more VMs of the NodePool.
 //
-// Before all that comes the Host where a VM that is bound to cells needs the fewest.
-// What is still equal is decided by a hash of claim and Host: stable for one
-// claim, without preference for any Host over many. The error is a *NoFitError.
+// A VM that is bound to NUMA cells first prefers the Host where it needs the fewest
+// cells. Remaining ties are broken by a hash of Claim and Host: stable for one Claim and
+// even over many. Choose returns a *NoFitError if no option fits.
 func Choose(view inventory.View, request Request) (Placement, error) {
-	sites := siteCache{view: view, request: &request}
+	zones := zoneCache{view: view, request: &request}
 	for n := range request.Options {
 		option := &request.Options[n]
-		need := request.need(option)
+		need := request.completeNeed(option)
 		best, found := candidate{}, false
-		for _, s := range sites.of(option) {
+		for _, s := range zones.statesFor(option) {
 			if !s.check(&need, nil) {
 				continue
 			}
 			c := newCandidate(s, &need)
-			if !found || c.before(best, &request) {
+			if !found || c.isBetterThan(best, &request) {
 				best, found = c, true
 			}
 		}
 		if found {
-			return request.place(option, need, best.site), nil
+			return request.newPlacement(option, need, best.zoneState), nil
 		}
 	}
-	return Placement{}, newNoFitError(&sites)
+	return Placement{}, newNoFitError(&zones)
 }
 
-// need completes an option's Need with what the request says.
-func (r *Request) need(option *Option) Need {
+// completeNeed returns the option's Need with the NodePool and affinity of the request.
+func (r *Request) completeNeed(option *Option) Need {
 	need := option.Need
 	need.NodePool, need.Affinity = r.NodePool, r.Affinity
 	return need
 }
 
-// place is the decision for a site that fits.
-func (r *Request) place(option *Option, need Need, s *site) Placement {
-	need.Storage, need.Inherited, need.PinningSupport = s.storage, s.inherited, s.means
-	devices, _, _ := assign(s.host.FreeDevices, s.inherited, need.Devices)
+// newPlacement returns the Placement for a zone where the option fits.
+func (r *Request) newPlacement(option *Option, need Need, s *zoneState) Placement {
+	need.Storage, need.Inherited, need.PinningSupport = s.storage, s.inherited, s.pinning
+	devices, _, _ := assignDevices(s.host.FreeDevices, s.inherited, need.Devices)
 	return Placement{
 		InstanceType: option.InstanceType, Price: option.Price, Zone: s.zone, Need: need, Devices: devices, Binding: s.bind(&need),
 	}
 }
 
-// siteCache looks each zone up once: most options share their zones.
-type siteCache struct {
+// zoneCache keeps the state of the zones of the last option: most options share them.
+type zoneCache struct {
 	view    inventory.View
 	request *Request
 	zones   []Zone
 	storage string
-	sites   []*site
+	states  []*zoneState
 }
 
-// of gives the sites of an option's zones.
-func (c *siteCache) of(option *Option) []*site {
-	if c.sites != nil && c.storage == option.Need.Storage && sameZones(c.zones, option.Zones) {
-		return c.sites
+// statesFor returns the states of an option's zones.
+func (c *zoneCache) statesFor(option *Option) []*zoneState {
+	if c.states != nil && c.storage == option.Need.Storage && sameZones(c.zones, option.Zones) {
+		return c.states
 	}
-	c.zones, c.storage, c.sites = option.Zones, option.Need.Storage, make([]*site, len(option.Zones))
-	all := make([]site, len(option.Zones))
+	c.zones, c.storage, c.states = option.Zones, option.Need.Storage, make([]*zoneState, len(option.Zones))
+	all := make([]zoneState, len(option.Zones))
 	for n, zone := range option.Zones {
-		all[n] = siteOf(c.view, zone, cmp.Or(option.Need.Storage, c.request.Storages[zone]), c.request.Inherited[zone])
-		all[n].means = c.request.PinningSupport[zone]
-		c.sites[n] = &all[n]
+		all[n] = newZoneState(c.view, zone, cmp.Or(option.Need.Storage, c.request.Storages[zone]), c.request.Inherited[zone], c.request.PinningSupport[zone])
+		c.states[n] = &all[n]
 	}
-	return c.sites
+	return c.states
 }
 
-// sameZones is quick where both are one slice.
+// sameZones reports whether both slices contain the same zones. It is fast when both are
+// the same slice.
 func sameZones(a, b []Zone) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 
-// candidate is a Host that fits, with what the strategies compare.
+// candidate is a Host that fits, with the values that the strategies compare.
 type candidate struct {
-	*site
+	*zoneState
 	share float64
 	vms   int
-	cells int // of a VM that is bound to some
+	cells int // number of NUMA cells of a bound VM
 }
 
-func newCandidate(s *site, need *Need) candidate {
+func newCandidate(s *zoneState, need *Need) candidate {
 	taken := s.host.Allocatable.Minus(s.host.Free).Plus(need.amount())
 	return candidate{
-		site: s,
+		zoneState: s,
 		share: max(
 			float64(taken.CPUs)/float64(s.host.Allocatable.CPUs),
 			float64(taken.MemoryBytes)/float64(s.host.Allocatable.MemoryBytes),
 		),
 		vms:   s.view.NodePoolVMs(s.zone.Region, s.zone.Host, need.NodePool),
-		cells: s.cellsFor(need),
+		cells: s.countCells(need),
 	}
 }
 
-// before tells whether c is the better choice.
-func (c candidate) before(other candidate, request *Request) bool {
+// isBetterThan reports whether the strategy of the request prefers c over other.
+func (c candidate) isBetterThan(other candidate, request *Request) bool {
 	fewer, emptier := cmp.Compare(c.vms, other.vms), cmp.Compare(c.share, other.share)
 	var order int
 	switch request.Strategy {
@@ -178,7 +178,7 @@ func (c candidate) before(other candidate, request *Request) bool {
 	return order < 0
 }
 
-// hash mixes two names evenly.
+// hash returns an evenly distributed hash of two strings.
 func hash(a, b string) uint64 {
 	sum := sha256.Sum256([]byte(a + "\x00" + b))
 	return binary.BigEndian.Uint64(sum[:8])

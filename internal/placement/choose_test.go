@@ -22,69 +22,69 @@ func zones(hosts ...string) []placement.Zone {
 	return all
 }
 
-func TestCheapestOptionThatFitsAnywhere(t *testing.T) {
+func TestChooseCheapestOption(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	w.host("r", "small", 4, 16)
-	w.host("r", "large", 32, 128)
+	env := newEnv()
+	env.host("r", "small", 4, 16)
+	env.host("r", "large", 32, 128)
 	request := placement.Request{ClaimUID: "a", NodePool: "p", Options: []placement.Option{
 		{InstanceType: "cheap", Price: 1, Need: need(8, 8), Zones: zones("small")},
 		{InstanceType: "middle", Price: 2, Need: need(8, 8), Zones: zones("small", "large")},
-		{InstanceType: "dear", Price: 3, Need: need(1, 1), Zones: zones("small", "large")},
+		{InstanceType: "expensive", Price: 3, Need: need(1, 1), Zones: zones("small", "large")},
 	}}
-	got, err := placement.Choose(w.view(), request)
+	got, err := placement.Choose(env.view(), request)
 	if err != nil || got.InstanceType != "middle" || got.Zone != zone("large") || got.Price != 2 {
 		t.Errorf("got %+v (%v), want middle on large", got, err)
 	}
 }
 
-func TestBalancedGoesWhereTheShareIsLowest(t *testing.T) {
+func TestChooseBalanced(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	w.host("r", "cpu-full", 16, 64)
-	w.guest("r", "cpu-full", 100, 12, 4)
-	w.host("r", "memory-full", 16, 64)
-	w.guest("r", "memory-full", 101, 2, 56)
-	w.host("r", "half", 16, 64)
-	w.guest("r", "half", 102, 8, 32)
+	env := newEnv()
+	env.host("r", "cpu-full", 16, 64)
+	env.guest("r", "cpu-full", 100, 12, 4)
+	env.host("r", "memory-full", 16, 64)
+	env.guest("r", "memory-full", 101, 2, 56)
+	env.host("r", "half", 16, 64)
+	env.guest("r", "half", 102, 8, 32)
 	request := placement.Request{ClaimUID: "a", Strategy: v1alpha1.ZoneBalanceBalanced,
 		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("cpu-full", "memory-full", "half")}}}
-	got, err := placement.Choose(w.view(), request)
+	got, err := placement.Choose(env.view(), request)
 	if err != nil || got.Zone != zone("half") {
 		t.Errorf("got %+v (%v), want half: the scarcer resource decides", got, err)
 	}
 }
 
-func TestAvailabilityFirstSpreadsTheNodePool(t *testing.T) {
+func TestChooseAvailabilityFirst(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	w.host("r", "pve1", 16, 64)
-	w.host("r", "pve2", 16, 64)
-	w.guest("r", "pve2", 100, 12, 40) // fuller, but without a VM of the pool
-	w.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Fulfilled: true})
+	env := newEnv()
+	env.host("r", "pve1", 16, 64)
+	env.host("r", "pve2", 16, 64)
+	env.guest("r", "pve2", 100, 12, 40) // fuller, but without a VM of the NodePool
+	env.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Fulfilled: true})
 	request := placement.Request{ClaimUID: "a", NodePool: "p", Strategy: v1alpha1.ZoneBalanceAvailabilityFirst,
 		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2")}}}
-	got, err := placement.Choose(w.view(), request)
+	got, err := placement.Choose(env.view(), request)
 	if err != nil || got.Zone != zone("pve2") {
 		t.Errorf("got %+v (%v), want pve2", got, err)
 	}
 	request.NodePool = "another"
 	request.Strategy = v1alpha1.ZoneBalanceBalanced
-	if got, err := placement.Choose(w.view(), request); err != nil || got.Zone != zone("pve1") {
+	if got, err := placement.Choose(env.view(), request); err != nil || got.Zone != zone("pve1") {
 		t.Errorf("got %+v (%v), want pve1 under Balanced", got, err)
 	}
 }
 
-func TestEqualHostsAreChosenEvenlyByTheClaim(t *testing.T) {
+func TestChooseEqualHosts(t *testing.T) {
 	t.Parallel()
 	const hosts, claims = 6, 6000
-	w := newWorld()
+	env := newEnv()
 	var names []string
 	for h := range hosts {
 		names = append(names, fmt.Sprint("pve", h))
-		w.host("r", names[h], 16, 64)
+		env.host("r", names[h], 16, 64)
 	}
-	view := w.view()
+	view := env.view()
 	chosen := map[placement.Zone]int{}
 	for n := range claims {
 		request := placement.Request{ClaimUID: fmt.Sprint("claim-", n),
@@ -102,92 +102,92 @@ func TestEqualHostsAreChosenEvenlyByTheClaim(t *testing.T) {
 	}
 }
 
-func TestStorageOfTheZoneIsUsedWhereTheNeedNamesNone(t *testing.T) {
+func TestChooseZoneStorage(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	w.host("r", "pve1", 16, 64)
-	w.host("r", "pve2", 16, 64)
-	full := &w.region("r").Storages[0]
+	env := newEnv()
+	env.host("r", "pve1", 16, 64)
+	env.host("r", "pve2", 16, 64)
+	full := &env.region("r").Storages[0]
 	full.UsedBytes = full.TotalBytes
 	request := placement.Request{
 		ClaimUID: "a", Storages: map[placement.Zone]string{zone("pve1"): "local", zone("pve2"): "local"},
 		Options: []placement.Option{{InstanceType: "t", Need: placement.Need{CPUs: 1, MemoryBytes: gib, DiskBytes: 30 * gib}, Zones: zones("pve1", "pve2")}},
 	}
-	got, err := placement.Choose(w.view(), request)
+	got, err := placement.Choose(env.view(), request)
 	if err != nil || got.Zone != zone("pve2") || got.Need.Storage != "local" {
 		t.Errorf("got %+v (%v), want pve2 with its storage", got, err)
 	}
 }
 
-func TestNoFitNamesEveryHost(t *testing.T) {
+func TestChooseNoFitError(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	env := newEnv()
 	for n, cpus := range []int{4, 4, 2} {
-		w.host("r", fmt.Sprint("pve", n+1), cpus, 64)
+		env.host("r", fmt.Sprint("pve", n+1), cpus, 64)
 	}
-	w.region("r").Hosts[2].Online = false
-	request := placement.Request{ClaimUID: "a", Excluded: map[placement.Zone]string{zone("pve4"): "the NodeClass has no template there"},
+	env.region("r").Hosts[2].Online = false
+	request := placement.Request{ClaimUID: "a", Excluded: map[placement.Zone]string{zone("pve4"): "the NodeClass has no template on this Host"},
 		Options: []placement.Option{
 			{InstanceType: "small", Need: need(8, 8), Zones: zones("pve2", "pve1")},
 			{InstanceType: "big", Need: need(16, 8), Zones: zones("pve1", "pve2", "pve3")},
 		}}
-	_, err := placement.Choose(w.view(), request)
+	_, err := placement.Choose(env.view(), request)
 	var noFit *placement.NoFitError
 	if !errors.As(err, &noFit) || len(noFit.Hosts) != 4 {
 		t.Fatalf("the error is %v", err)
 	}
-	want := "no Host fits even small: pve1, pve2: 4 CPUs in all, 8 wanted | pve3: offline | pve4: the NodeClass has no template there"
+	want := "no Host fits even small: pve1, pve2: 4 CPUs in total, 8 requested | pve3: offline | pve4: the NodeClass has no template on this Host"
 	if err.Error() != want {
 		t.Errorf("the error is\n%s, want\n%s", err, want)
 	}
 
-	w.host("q", "pve1", 1, 64)
+	env.host("q", "pve1", 1, 64)
 	request.Options[0].Zones = append(request.Options[0].Zones, placement.Zone{Region: "q", Host: "pve1"})
-	_, err = placement.Choose(w.view(), request)
-	want = "no Host fits even small: q/pve1: 1 CPUs in all, 8 wanted | r/pve1, r/pve2: 4 CPUs in all, 8 wanted | " +
-		"r/pve3: offline | r/pve4: the NodeClass has no template there"
+	_, err = placement.Choose(env.view(), request)
+	want = "no Host fits even small: q/pve1: 1 CPUs in total, 8 requested | r/pve1, r/pve2: 4 CPUs in total, 8 requested | " +
+		"r/pve3: offline | r/pve4: the NodeClass has no template on this Host"
 	if err == nil || err.Error() != want {
 		t.Errorf("the error is\n%s, want\n%s", err, want)
 	}
 
-	if _, err := placement.Choose(w.view(), placement.Request{}); err == nil || err.Error() != "no Host is allowed for this claim" {
+	if _, err := placement.Choose(env.view(), placement.Request{}); err == nil || err.Error() != "no Host is allowed for this NodeClaim" {
 		t.Errorf("without options the error is %v", err)
 	}
 }
 
-func TestPackedFillsTheFullestHostThatFits(t *testing.T) {
+func TestChoosePacked(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	w.host("r", "empty", 16, 64)
-	w.host("r", "half", 16, 64)
-	w.guest("r", "half", 100, 8, 32)
-	w.host("r", "full", 16, 64)
-	w.guest("r", "full", 101, 15, 60)
+	env := newEnv()
+	env.host("r", "empty", 16, 64)
+	env.host("r", "half", 16, 64)
+	env.guest("r", "half", 100, 8, 32)
+	env.host("r", "full", 16, 64)
+	env.guest("r", "full", 101, 15, 60)
 	request := placement.Request{ClaimUID: "a", Strategy: v1alpha1.ZoneBalancePacked,
 		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("empty", "half", "full")}}}
-	got, err := placement.Choose(w.view(), request)
+	got, err := placement.Choose(env.view(), request)
 	if err != nil || got.Zone != zone("half") {
-		t.Errorf("got %+v (%v), want half: full has no room, empty shall stay empty", got, err)
+		t.Errorf("got %+v (%v), want half: full has insufficient capacity, empty must stay empty", got, err)
 	}
 }
 
-func TestPoolAffinityRulesOverStrategies(t *testing.T) {
+func TestChoosePoolAffinity(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []v1alpha1.ZoneBalance{v1alpha1.ZoneBalanceBalanced, v1alpha1.ZoneBalanceAvailabilityFirst, v1alpha1.ZoneBalancePacked} {
 		for affinity, want := range map[v1alpha1.PoolAffinity]int{v1alpha1.PoolAffinitySeparateHosts: 3, v1alpha1.PoolAffinitySameHost: 1} {
-			w := newWorld()
+			env := newEnv()
 			for h := range 3 {
-				w.host("r", fmt.Sprint("pve", h+1), 16, 64)
+				env.host("r", fmt.Sprint("pve", h+1), 16, 64)
 			}
-			w.reserve(inventory.Reservation{ClaimUID: "other", NodePool: "other", Region: "r", Host: "pve2", VMID: 20900})
+			env.reserve(inventory.Reservation{ClaimUID: "other", NodePool: "other", Region: "r", Host: "pve2", VMID: 20900})
 			hosts := map[string]int{}
 			for n := range 4 {
 				request := placement.Request{ClaimUID: fmt.Sprint("claim-", n), NodePool: "p", Strategy: strategy, Affinity: affinity,
 					Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2", "pve3")}}}
-				got, err := placement.Choose(w.view(), request)
+				got, err := placement.Choose(env.view(), request)
 				if err == nil {
 					hosts[got.Zone.Host]++
-					w.reserve(inventory.Reservation{ClaimUID: request.ClaimUID, NodePool: "p", Region: "r", Host: got.Zone.Host, VMID: 20000 + n})
+					env.reserve(inventory.Reservation{ClaimUID: request.ClaimUID, NodePool: "p", Region: "r", Host: got.Zone.Host, VMID: 20000 + n})
 				} else if affinity == v1alpha1.PoolAffinitySameHost || n < 3 ||
 					!strings.Contains(err.Error(), "pve1, pve2, pve3: has a VM of NodePool p, whose VMs are kept on separate Hosts") {
 					t.Errorf("%s, %s: VM %d: %v", strategy, affinity, n, err)
@@ -200,15 +200,15 @@ func TestPoolAffinityRulesOverStrategies(t *testing.T) {
 	}
 }
 
-func TestSameHostTellsWhereThePoolIs(t *testing.T) {
+func TestChooseSameHostReason(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	w.host("r", "pve1", 4, 16)
-	w.host("r", "pve2", 16, 64)
-	w.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: inventory.Amount{CPUs: 4}})
-	_, err := placement.Choose(w.view(), placement.Request{ClaimUID: "a", NodePool: "p", Affinity: v1alpha1.PoolAffinitySameHost,
+	env := newEnv()
+	env.host("r", "pve1", 4, 16)
+	env.host("r", "pve2", 16, 64)
+	env.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: inventory.Amount{CPUs: 4}})
+	_, err := placement.Choose(env.view(), placement.Request{ClaimUID: "a", NodePool: "p", Affinity: v1alpha1.PoolAffinitySameHost,
 		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2")}}})
-	want := "no Host fits even t: pve1: 0 CPUs free, 2 wanted | pve2: the VMs of NodePool p are kept on pve1"
+	want := "no Host fits even t: pve1: 0 CPUs free, 2 requested | pve2: the VMs of NodePool p are kept on pve1"
 	if err == nil || err.Error() != want {
 		t.Errorf("the error is %v, want %s", err, want)
 	}

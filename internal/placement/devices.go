@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// DeviceNeed is a number of PCI devices of one kind.
+// DeviceNeed is a number of PCI devices of one extended resource.
 type DeviceNeed struct {
-	// Resource is what pods call it: "nvidia.com/gpu".
+	// Resource is the name in pod requests, for example "nvidia.com/gpu".
 	Resource string
-	// Mappings of the Cluster that offer such devices; any of them will do.
+	// Mappings are the Cluster's PCI mappings that provide such devices.
 	Mappings []string
 	Count    int
 }
 
-// checkDevices finds a device for each that is wanted.
-func checkDevices(s *site, need *Need, why report) bool {
+// checkDevices checks whether the Host has all requested devices free.
+func checkDevices(s *zoneState, need *Need, addReason reasonFunc) bool {
 	if len(need.Devices) == 0 && len(s.inherited) == 0 {
 		return true
 	}
-	_, missing, ok := assign(s.host.FreeDevices, s.inherited, need.Devices)
-	if ok || why == nil {
+	_, missing, ok := assignDevices(s.host.FreeDevices, s.inherited, need.Devices)
+	if ok || addReason == nil {
 		return ok
 	}
 	free, known := 0, false
@@ -32,17 +32,17 @@ func checkDevices(s *site, need *Need, why report) bool {
 		free, known = free+n, known || ok
 	}
 	if !known {
-		why("no device of mapping %s, or the token lacks Mapping.Use on /mapping/pci", strings.Join(missing.Mappings, " or "))
+		addReason("no device of mapping %s, or the token lacks Mapping.Use on /mapping/pci", strings.Join(missing.Mappings, " or "))
 	} else {
-		why("%d %s free (mapping %s), %d wanted", free, missing.Resource, strings.Join(missing.Mappings, " or "), missing.Count)
+		addReason("%d %s free (mapping %s), %d requested", free, missing.Resource, strings.Join(missing.Mappings, " or "), missing.Count)
 	}
 	return false
 }
 
-// assign picks a mapping for each device: those that the template passes on, and
-// then, until each need has its number, of those that will do the one with the most
-// left. Otherwise it tells which need has no devices.
-func assign(free map[string]int, inherited []string, needs []DeviceNeed) (mappings []string, missing DeviceNeed, ok bool) {
+// assignDevices picks a mapping for each device: first those that the template inherits,
+// then, until each need is met, the matching mapping with the most free devices. If a
+// need cannot be met, it returns that need and false.
+func assignDevices(free map[string]int, inherited []string, needs []DeviceNeed) (mappings []string, missing DeviceNeed, ok bool) {
 	taken := map[string]int{}
 	for _, mapping := range inherited {
 		if taken[mapping]++; taken[mapping] > free[mapping] {

@@ -15,8 +15,8 @@ import (
 )
 
 // gpus adds devices of a Host to a mapping of region r.
-func (w *world) gpus(mapping, host string, paths ...string) {
-	all := w.mappings["r"]
+func (env *testEnv) gpus(mapping, host string, paths ...string) {
+	all := env.mappings["r"]
 	n := slices.IndexFunc(all, func(m proxmox.PCIMapping) bool { return m.ID == mapping })
 	if n < 0 {
 		all, n = append(all, proxmox.PCIMapping{ID: mapping}), len(all)
@@ -24,81 +24,81 @@ func (w *world) gpus(mapping, host string, paths ...string) {
 	for _, path := range paths {
 		all[n].Devices = append(all[n].Devices, proxmox.PCIDevice{Host: host, Path: path})
 	}
-	w.mappings["r"] = all
+	env.mappings["r"] = all
 }
 
-// passThrough gives a guest devices.
-func (w *world) passThrough(vmid int, devices ...string) {
+// passThrough configures devices of a guest.
+func (env *testEnv) passThrough(vmid int, devices ...string) {
 	options := map[string]string{}
 	for n, device := range devices {
 		options[fmt.Sprint("hostpci", n)] = device
 	}
-	w.configs[vmid] = &proxmox.VMConfig{Options: options}
+	env.configs[vmid] = &proxmox.VMConfig{Options: options}
 }
 
 func gpu(count int, mappings ...string) placement.Need {
 	return placement.Need{CPUs: 1, MemoryBytes: gib, Devices: []placement.DeviceNeed{{Resource: "nvidia.com/gpu", Mappings: mappings, Count: count}}}
 }
 
-func TestDevicesAreCountedOnce(t *testing.T) {
+func TestFitDevices(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	w.host("r", "pve1", 32, 64)
-	w.host("r", "pve2", 32, 64)
-	w.gpus("a100", "pve1", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")
-	w.gpus("t4", "pve1", "0000:41:00", "0000:42:00")
-	w.guest("r", "pve1", 100, 1, 1)
-	w.passThrough(100, "0000:01:00.0,pcie=1", "42:00.0") // somebody's, by address
-	w.guest("r", "pve1", 101, 1, 1)
-	w.region("r").Guests[1].Status = "stopped"
-	w.passThrough(101, "mapping=a100") // stopped: it has let go
-	w.guest("r", "pve1", 102, 1, 1)
-	w.passThrough(102, "mapping=a100,pcie=1")
+	env := newEnv()
+	env.host("r", "pve1", 32, 64)
+	env.host("r", "pve2", 32, 64)
+	env.gpus("a100", "pve1", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")
+	env.gpus("t4", "pve1", "0000:41:00", "0000:42:00")
+	env.guest("r", "pve1", 100, 1, 1)
+	env.passThrough(100, "0000:01:00.0,pcie=1", "42:00.0") // a foreign guest, by address
+	env.guest("r", "pve1", 101, 1, 1)
+	env.region("r").Guests[1].Status = "stopped"
+	env.passThrough(101, "mapping=a100") // stopped guests use no device
+	env.guest("r", "pve1", 102, 1, 1)
+	env.passThrough(102, "mapping=a100,pcie=1")
 	for name, c := range map[string]struct {
 		host string
 		need placement.Need
 		want string
 	}{
-		"the last one":   {"pve1", gpu(1, "a100"), ""},
-		"one too many":   {"pve1", gpu(2, "a100"), "pve1: 1 nvidia.com/gpu free (mapping a100), 2 wanted"},
-		"two kinds":      {"pve1", gpu(2, "a100", "t4"), ""},
-		"too many kinds": {"pve1", gpu(3, "a100", "t4"), "pve1: 2 nvidia.com/gpu free (mapping a100 or t4), 3 wanted"},
-		"another Host":   {"pve2", gpu(1, "a100"), "pve2: no device of mapping a100, or the token lacks Mapping.Use on /mapping/pci"},
+		"last_device":              {"pve1", gpu(1, "a100"), ""},
+		"too_many":                 {"pve1", gpu(2, "a100"), "pve1: 1 nvidia.com/gpu free (mapping a100), 2 requested"},
+		"two_mappings":             {"pve1", gpu(2, "a100", "t4"), ""},
+		"too_many_of_two_mappings": {"pve1", gpu(3, "a100", "t4"), "pve1: 2 nvidia.com/gpu free (mapping a100 or t4), 3 requested"},
+		"another_host":             {"pve2", gpu(1, "a100"), "pve2: no device of mapping a100, or the token lacks Mapping.Use on /mapping/pci"},
 	} {
-		if _, reason := placement.Fit(w.view(), zone(c.host), c.need); reason != c.want {
+		if _, reason := placement.Fit(env.view(), zone(c.host), c.need); reason != c.want {
 			t.Errorf("%s: the reason is %q, want %q", name, reason, c.want)
 		}
 	}
-	got, err := placement.Choose(w.view(), placement.Request{ClaimUID: "a", Options: []placement.Option{{Need: gpu(2, "a100", "t4"), Zones: zones("pve1", "pve2")}}})
+	got, err := placement.Choose(env.view(), placement.Request{ClaimUID: "a", Options: []placement.Option{{Need: gpu(2, "a100", "t4"), Zones: zones("pve1", "pve2")}}})
 	if err != nil || !slices.Equal(got.Devices, []string{"a100", "t4"}) {
 		t.Errorf("got %+v (%v), want one of each", got, err)
 	}
-	w.reserve(inventory.Reservation{ClaimUID: "x", Region: "r", Host: "pve1", VMID: 20001, Devices: []string{"a100"}})
-	if ok, _ := placement.Fit(w.view(), zone("pve1"), gpu(1, "a100")); ok {
-		t.Error("a promised device is promised again")
+	env.reserve(inventory.Reservation{ClaimUID: "x", Region: "r", Host: "pve1", VMID: 20001, Devices: []string{"a100"}})
+	if ok, _ := placement.Fit(env.view(), zone("pve1"), gpu(1, "a100")); ok {
+		t.Error("a reserved device is reserved twice")
 	}
-	// Its VM appears, at first as its template left it, then with the device.
-	w.guest("r", "pve1", 20001, 1, 1)
-	w.passThrough(20001)
-	if ok, _ := placement.Fit(w.view(), zone("pve1"), gpu(1, "a100")); ok {
-		t.Error("the promise ended before the VM had its device")
+	// The VM is listed, at first with the template's configuration, then with the device.
+	env.guest("r", "pve1", 20001, 1, 1)
+	env.passThrough(20001)
+	if ok, _ := placement.Fit(env.view(), zone("pve1"), gpu(1, "a100")); ok {
+		t.Error("the reservation ended before the VM had its device")
 	}
-	w.passThrough(20001, "mapping=a100")
-	if _, reason := placement.Fit(w.view(), zone("pve1"), gpu(1, "t4")); reason != "" {
+	env.passThrough(20001, "mapping=a100")
+	if _, reason := placement.Fit(env.view(), zone("pve1"), gpu(1, "t4")); reason != "" {
 		t.Errorf("the device is counted twice: %s", reason)
 	}
 }
 
-// TestNoDeviceIsPromisedTwice places VMs until nothing fits, in many worlds whose
-// mappings may share devices, and then starts them in every kind of order: each
-// must find a device that is free, however Proxmox chooses.
-func TestNoDeviceIsPromisedTwice(t *testing.T) {
+// TestChooseDevicesProperties places VMs until nothing fits, in many environments whose
+// mappings may share devices, and starts them with any device that Proxmox could choose:
+// each must find a free one.
+func TestChooseDevicesProperties(t *testing.T) {
 	t.Parallel()
 	placed, refused := 0, 0
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		w := newWorld()
-		w.host("r", "pve1", 64, 64)
+		env := newEnv()
+		env.host("r", "pve1", 64, 64)
 		devices := map[string][]string{}
 		shared := rng.IntN(2) == 0
 		for n := range 1 + rng.IntN(6) {
@@ -109,13 +109,13 @@ func TestNoDeviceIsPromisedTwice(t *testing.T) {
 					break
 				}
 				devices[mapping] = append(devices[mapping], path)
-				w.gpus(mapping, "pve1", path)
+				env.gpus(mapping, "pve1", path)
 			}
 		}
-		taken := map[string]string{} // device to VM, in the order of the starts
+		taken := map[string]string{} // VM by device
 		for n := range 12 {
 			want := fmt.Sprint("m", rng.IntN(3))
-			got, err := placement.Choose(w.view(), placement.Request{ClaimUID: fmt.Sprint(n), Options: []placement.Option{{Need: gpu(1, want), Zones: zones("pve1")}}})
+			got, err := placement.Choose(env.view(), placement.Request{ClaimUID: fmt.Sprint(n), Options: []placement.Option{{Need: gpu(1, want), Zones: zones("pve1")}}})
 			if err != nil {
 				refused++
 				free := 0
@@ -130,16 +130,16 @@ func TestNoDeviceIsPromisedTwice(t *testing.T) {
 				continue
 			}
 			placed++
-			w.reserve(inventory.Reservation{ClaimUID: fmt.Sprint(n), Region: "r", Host: "pve1", VMID: 20000 + n, Devices: got.Devices})
-			// Proxmox takes any of the mapping's that is free.
+			env.reserve(inventory.Reservation{ClaimUID: fmt.Sprint(n), Region: "r", Host: "pve1", VMID: 20000 + n, Devices: got.Devices})
+			// Proxmox picks any free device of the mapping.
 			free := slices.DeleteFunc(slices.Clone(devices[got.Devices[0]]), func(path string) bool { return taken[path] != "" })
 			if len(free) == 0 {
-				t.Fatalf("seed %d: VM %d was promised a device of %s, and there is none", seed, n, got.Devices[0])
+				t.Fatalf("seed %d: VM %d has a device of %s reserved, but none is free", seed, n, got.Devices[0])
 			}
 			taken[free[rng.IntN(len(free))]] = fmt.Sprint(n)
 		}
 	}
 	if placed < 500 || refused < 500 {
-		t.Errorf("%d placed, %d refused: the generator lost its balance", placed, refused)
+		t.Errorf("%d placed, %d refused: the generator is unbalanced", placed, refused)
 	}
 }

@@ -1,11 +1,11 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package placement decides where a VM goes: which Host takes it, and under which
-// VMID. It is made of pure functions over an inventory.View: no I/O, no clock, no
-// locks, and the same input gives the same answer.
+// Package placement decides which Host a VM is created on, and under which VMID. It
+// consists of pure functions over an inventory.View: no I/O, no clock, no locks, and the
+// same input gives the same result.
 //
-// There is one fit check, Fit. Offerings are available where it says yes, and
-// Choose places only where it says yes: if the two ever disagreed, Karpenter would
-// ask for what Create then refuses, again and again.
+// Fit is the only fit check. Offerings are available where Fit succeeds, and Choose
+// places only where Fit succeeds. If the two disagreed, Karpenter would repeatedly
+// request capacity that Create then refuses.
 package placement

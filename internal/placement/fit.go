@@ -12,59 +12,60 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// imagesContent is the content type that a storage needs for VM disks.
+// imagesContent is the content type that a storage needs to hold VM disks.
 const imagesContent = "images"
 
-// Zone is a Host of a Cluster. The Host's name alone is not unique.
+// Zone is a Host of a Cluster. The Host's name alone is not unique across regions.
 type Zone struct{ Region, Host string }
 
 func (z Zone) String() string { return z.Region + "/" + z.Host }
 
-// Need is what a VM takes, and what it wants of its Host beside that.
+// Need is the capacity that a VM takes, and its constraints on the Host.
 type Need struct {
 	CPUs        int
 	MemoryBytes int64
-	// DiskBytes on Storage; an empty Storage is not checked.
+	// DiskBytes is the size of the boot disk on Storage. An empty Storage is not
+	// checked.
 	DiskBytes int64
 	Storage   string
-	// Devices of the Host that the VM gets to itself, among them the Inherited:
-	// mappings that its template passes on.
+	// Devices are the PCI devices that the VM gets exclusively. Inherited are the
+	// mappings among them that its template already configures.
 	Devices   []DeviceNeed
 	Inherited []string
-	// NodePool that the VM belongs to, and the rule about all of its VMs.
+	// NodePool is the pool of the VM, Affinity the rule for all VMs of that pool.
 	NodePool string
 	Affinity v1alpha1.PoolAffinity
-	// Layout on the Host, and what there is there to get it.
+	// Layout is the NUMA and pinning layout of the VM, PinningSupport what the zone
+	// provides for it.
 	Layout         Layout
 	PinningSupport PinningSupport
-	// single keeps the VM in one cell, only names those that it may be in.
-	single bool
-	only   []int
+	// singleCell restricts the VM to one NUMA cell, allowedCells to the listed ones.
+	singleCell   bool
+	allowedCells []int
 }
 
 func (n Need) amount() inventory.Amount {
 	return inventory.Amount{CPUs: n.CPUs, MemoryBytes: n.MemoryBytes}
 }
 
-// Fit tells whether a Host can take a VM now, and if not, why, in words that
-// begin with the Host's name: "pve2: 4 CPUs free, 8 wanted".
+// Fit reports whether a Host has the capacity for a VM now. If not, reason starts with
+// the Host's name: "pve2: 4 CPUs free, 8 requested".
 func Fit(view inventory.View, zone Zone, need Need) (ok bool, reason string) {
-	s := siteFor(view, zone, &need)
-	if reason = s.explain(&need); reason != "" {
+	s := newZoneState(view, zone, need.Storage, need.Inherited, need.PinningSupport)
+	if reason = s.unfitReasons(&need); reason != "" {
 		return false, zone.Host + ": " + reason
 	}
 	return true, ""
 }
 
-// Fits is Fit without the words. It allocates nothing.
+// Fits is Fit without the reason. It does not allocate.
 func Fits(view inventory.View, zone Zone, need Need) bool {
-	s := siteFor(view, zone, &need)
+	s := newZoneState(view, zone, need.Storage, need.Inherited, need.PinningSupport)
 	return s.check(&need, nil)
 }
 
-// site is a zone with what the view knows about it, looked up once for any number
-// of checks.
-type site struct {
+// zoneState is what a View contains about a zone, read once for any number of checks.
+type zoneState struct {
 	zone    Zone
 	view    inventory.View
 	host    inventory.HostState
@@ -72,20 +73,13 @@ type site struct {
 	storage string
 	disk    inventory.StorageState
 	hasDisk bool
-	// inherited devices of VMs there.
+	// inherited are the PCI mappings that the template in this zone configures.
 	inherited []string
-	means     PinningSupport
+	pinning   PinningSupport
 }
 
-// siteFor is the site of a Need that is complete by itself.
-func siteFor(view inventory.View, zone Zone, need *Need) site {
-	s := siteOf(view, zone, need.Storage, need.Inherited)
-	s.means = need.PinningSupport
-	return s
-}
-
-func siteOf(view inventory.View, zone Zone, storage string, inherited []string) site {
-	s := site{zone: zone, view: view, storage: storage, inherited: inherited}
+func newZoneState(view inventory.View, zone Zone, storage string, inherited []string, pinning PinningSupport) zoneState {
+	s := zoneState{zone: zone, view: view, storage: storage, inherited: inherited, pinning: pinning}
 	s.host, s.known = view.Host(zone.Region, zone.Host)
 	if storage != "" {
 		s.disk, s.hasDisk = view.Storage(zone.Region, zone.Host, storage)
@@ -93,8 +87,8 @@ func siteOf(view inventory.View, zone Zone, storage string, inherited []string) 
 	return s
 }
 
-// explain gives the reasons against a Host; empty when it fits.
-func (s site) explain(need *Need) string {
+// unfitReasons returns why the VM does not fit; empty when it fits.
+func (s zoneState) unfitReasons(need *Need) string {
 	var reasons []string
 	s.check(need, func(format string, args ...any) {
 		reasons = append(reasons, fmt.Sprintf(format, args...))
@@ -102,81 +96,83 @@ func (s site) explain(need *Need) string {
 	return strings.Join(reasons, "; ")
 }
 
-// report takes a reason; nil when only the verdict is wanted.
-type report func(format string, args ...any)
+// reasonFunc receives a reason why a VM does not fit. It is nil when only the result
+// matters.
+type reasonFunc func(format string, args ...any)
 
-// check is the one fit check.
-func (s *site) check(need *Need, why report) bool {
+// check is the fit check behind Fit, Fits and Choose.
+func (s *zoneState) check(need *Need, addReason reasonFunc) bool {
 	if !s.known || s.host.Unusable != "" {
-		if why != nil {
+		if addReason != nil {
 			_, reason := s.view.Usable(s.zone.Region, s.zone.Host)
-			why("%s", reason)
+			addReason("%s", reason)
 		}
 		return false
 	}
-	// Those that cost least, and fail most, come first. A list of functions would
-	// be shorter, and let every check allocate.
-	fits := checkCPUs(s, need, why)
-	fits = checkMemory(s, need, why) && fits
-	if !fits && why == nil {
+	// The cheapest checks that fail most often come first. Iterating over a list of
+	// functions would make every check allocate.
+	fits := checkCPUs(s, need, addReason)
+	fits = checkMemory(s, need, addReason) && fits
+	if !fits && addReason == nil {
 		return false
 	}
-	fits = checkDevices(s, need, why) && fits
-	fits = checkAffinity(s, need, why) && fits
-	fits = checkCells(s, need, why) && fits
-	return checkStorage(s, need, why) && fits
+	fits = checkDevices(s, need, addReason) && fits
+	fits = checkAffinity(s, need, addReason) && fits
+	fits = checkCells(s, need, addReason) && fits
+	return checkStorage(s, need, addReason) && fits
 }
 
-func checkCPUs(s *site, need *Need, why report) bool {
+func checkCPUs(s *zoneState, need *Need, addReason reasonFunc) bool {
 	switch {
 	case need.CPUs > s.host.Size.CPUs:
-		// Whatever the ratio: Proxmox starts no VM with more vCPUs than its Host has.
-		if why != nil {
-			why("%d CPUs in all, %d wanted", s.host.Size.CPUs, need.CPUs)
+		// Regardless of the CPU ratio: Proxmox does not start a VM with more vCPUs than
+		// the Host has CPUs.
+		if addReason != nil {
+			addReason("%d CPUs in total, %d requested", s.host.Size.CPUs, need.CPUs)
 		}
 		return false
 	case need.CPUs > s.host.Free.CPUs:
-		if why != nil {
-			why("%d CPUs free, %d wanted", max(0, s.host.Free.CPUs), need.CPUs)
+		if addReason != nil {
+			addReason("%d CPUs free, %d requested", max(0, s.host.Free.CPUs), need.CPUs)
 		}
 		return false
 	}
 	return true
 }
 
-func checkMemory(s *site, need *Need, why report) bool {
+func checkMemory(s *zoneState, need *Need, addReason reasonFunc) bool {
 	switch {
 	case need.MemoryBytes > s.host.Size.MemoryBytes:
-		if why != nil {
-			why("%s memory in all, %s wanted", gib(s.host.Size.MemoryBytes), gib(need.MemoryBytes))
+		if addReason != nil {
+			addReason("%s memory in total, %s requested", gib(s.host.Size.MemoryBytes), gib(need.MemoryBytes))
 		}
 		return false
 	case need.MemoryBytes > s.host.Free.MemoryBytes:
-		if why != nil {
-			why("%s memory free, %s wanted", gib(s.host.Free.MemoryBytes), gib(need.MemoryBytes))
+		if addReason != nil {
+			addReason("%s memory free, %s requested", gib(s.host.Free.MemoryBytes), gib(need.MemoryBytes))
 		}
 		return false
 	}
 	return true
 }
 
-// checkAffinity holds the VM against the others of its NodePool.
-func checkAffinity(s *site, need *Need, why report) bool {
+// checkAffinity checks the VM against the other VMs of its NodePool.
+func checkAffinity(s *zoneState, need *Need, addReason reasonFunc) bool {
 	switch need.Affinity {
 	case v1alpha1.PoolAffinitySeparateHosts:
 		if s.view.NodePoolVMs(s.zone.Region, s.zone.Host, need.NodePool) == 0 {
 			return true
 		}
-		if why != nil {
-			why("has a VM of NodePool %s, whose VMs are kept on separate Hosts", need.NodePool)
+		if addReason != nil {
+			addReason("has a VM of NodePool %s, whose VMs are kept on separate Hosts", need.NodePool)
 		}
 	case v1alpha1.PoolAffinitySameHost, v1alpha1.PoolAffinitySameCell:
 		other := s.view.OtherNodePoolHost(s.zone.Region, s.zone.Host, need.NodePool)
 		if other == "" {
 			return true
 		}
-		if why != nil {
-			why("the VMs of NodePool %s are kept on %s", need.NodePool, other)
+		if addReason != nil {
+			addReason("the VMs of NodePool %s are kept on %s", need.NodePool, other)
 		}
 	default:
 		return true
@@ -184,25 +180,25 @@ func checkAffinity(s *site, need *Need, why report) bool {
 	return false
 }
 
-func checkStorage(s *site, need *Need, why report) bool {
+func checkStorage(s *zoneState, need *Need, addReason reasonFunc) bool {
 	switch {
 	case s.storage == "":
 		return true
 	case !s.hasDisk:
-		if why != nil {
-			why("no storage %s, or the token lacks Datastore.Audit on /storage/%s", s.storage, s.storage)
+		if addReason != nil {
+			addReason("no storage %s, or the token lacks Datastore.Audit on /storage/%s", s.storage, s.storage)
 		}
 	case !s.disk.Available:
-		if why != nil {
-			why("storage %s is not active", s.storage)
+		if addReason != nil {
+			addReason("storage %s is not active", s.storage)
 		}
 	case !slices.Contains(s.disk.Content, imagesContent):
-		if why != nil {
-			why("storage %s does not take VM disks (content type images)", s.storage)
+		if addReason != nil {
+			addReason("storage %s does not accept VM disks (content type images)", s.storage)
 		}
 	case need.DiskBytes > s.disk.FreeBytes:
-		if why != nil {
-			why("%s free on storage %s, %s wanted", gib(s.disk.FreeBytes), s.storage, gib(need.DiskBytes))
+		if addReason != nil {
+			addReason("%s free on storage %s, %s requested", gib(s.disk.FreeBytes), s.storage, gib(need.DiskBytes))
 		}
 	default:
 		return true
@@ -210,7 +206,7 @@ func checkStorage(s *site, need *Need, why report) bool {
 	return false
 }
 
-// gib writes bytes for people; what is below zero is nothing free.
+// gib formats bytes as GiB. A negative amount of free bytes counts as zero.
 func gib(bytes int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(max(0, bytes))/(1<<30))
 }

@@ -10,69 +10,70 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// Layout is how a VM must lie on its Host. The zero value leaves all to the Host.
+// Layout is how a VM is laid out on the NUMA cells and cores of its Host. The zero value
+// leaves this to the Host.
 type Layout struct {
-	// Bound gives the guest cells that match cells of the Host. Without it the rest
-	// means nothing.
+	// Bound gives the guest NUMA cells that match cells of the Host. The other fields
+	// require it.
 	Bound bool
-	// Exclusive gives it whole cores that no other VM of ours gets.
+	// Exclusive gives the VM whole cores that no other VM of this provider gets.
 	Exclusive bool
-	// PageMiB is the size of the hugepages that its memory is made of; 0 = none.
+	// PageMiB is the hugepage size of the VM's memory; 0 disables hugepages.
 	PageMiB int
 }
 
-// Means are what there is in a zone to get what Proxmox reserves for root.
+// PinningSupport is what a zone provides for options that Proxmox reserves for root.
 type PinningSupport struct {
-	// SlotTag marks the slot templates that may be cloned.
+	// SlotTag is the tag of the slot templates that may be cloned.
 	SlotTag string
-	// Hook: the template's hookscript pins its clones.
+	// Hook is set if the template has a hookscript that pins its clones.
 	Hook bool
-	// Root: the Cluster has a login of root for these options.
+	// Root is set if the Cluster has a root login for these options.
 	Root bool
-	// Hugepages is the option that the template hands to its clones.
+	// Hugepages is the hugepages option of the template, which its clones inherit.
 	Hugepages string
 }
 
-// Way is how a VM gets its cores.
+// PinningMethod is how a VM is pinned to its cores.
 type PinningMethod string
 
-// Ways, in the order of preference.
+// Pinning methods in order of preference.
 const (
-	// PinBySlot clones a template that root made for these very cores.
+	// PinBySlot clones a template that root created with the affinity to these cores.
 	PinBySlot PinningMethod = "slot"
-	// PinByHook has the template's hookscript pin after the start.
+	// PinByHook lets the template's hookscript pin the VM after the start.
 	PinByHook PinningMethod = "hook"
-	// PinByRoot sets the affinity as root.
+	// PinByRoot sets the affinity with the root login.
 	PinByRoot PinningMethod = "root"
 )
 
-// Binding is where a VM lies on its Host, and how it comes to.
+// Binding is the assignment of a VM to NUMA cells and cores of its Host.
 type Binding struct {
 	inventory.Binding
-	// Way to the cores; empty where the vCPUs float.
+	// Method is how the VM is pinned; empty when its vCPUs are not pinned.
 	Method PinningMethod
-	// Slot is the template to clone, where the way is a slot.
+	// Slot is the VMID of the template to clone if Method is PinBySlot.
 	Slot int
-	// Pin is the Host's CPU of each vCPU, where it has cores of its own.
+	// Pin is the Host CPU of each vCPU of a VM with exclusive cores.
 	Pin []int
-	// Hugepages is the option that root must set; empty where the template brings it.
+	// Hugepages is the option that root must set; empty when the template sets it.
 	Hugepages string
 }
 
-// brings tells whether an option "hugepages" gives pages of a size.
-func brings(option string, pageMiB int) bool {
+// optionProvidesPages reports whether a hugepages option provides pages of the size.
+func optionProvidesPages(option string, pageMiB int) bool {
 	return option == "any" || option == strconv.Itoa(pageMiB)
 }
 
-// pages tells whether a zone can give hugepages without a slot.
-func (m PinningSupport) pages(l Layout) bool {
-	return l.PageMiB == 0 || m.Root || brings(m.Hugepages, l.PageMiB)
+// supportsPages reports whether VMs can have the layout's hugepages without a slot.
+func (m PinningSupport) supportsPages(l Layout) bool {
+	return l.PageMiB == 0 || m.Root || optionProvidesPages(m.Hugepages, l.PageMiB)
 }
 
-// own is how cores that we pick ourselves are given; empty where they cannot be.
-func (m PinningSupport) own(l Layout) PinningMethod {
+// pinningMethod returns how VMs are pinned without a slot; empty if they cannot be.
+func (m PinningSupport) pinningMethod(l Layout) PinningMethod {
 	switch {
-	case !m.pages(l):
+	case !m.supportsPages(l):
 		return ""
 	case m.Hook:
 		return PinByHook
@@ -82,18 +83,18 @@ func (m PinningSupport) own(l Layout) PinningMethod {
 	return ""
 }
 
-// Lacking tells why a Host can never lay a VM out like that, whatever room it has:
-// what an admin has to do about it. Empty where it can.
+// UnsupportedReason returns why a Host can never provide the layout, regardless of its
+// free capacity, and what an administrator can do. It returns "" if the Host can.
 func UnsupportedReason(cells *inventory.CellAccounts, l Layout, m PinningSupport) string {
 	if !l.Bound {
 		return ""
 	}
 	if cells.Problem != "" {
-		return "its NUMA cells are not known: " + cells.Problem
+		return "its NUMA cells are unknown: " + cells.Problem
 	}
 	slots := 0
 	for n := range cells.Slots {
-		if serves(cells.Slots[n], l, m) {
+		if slotMatches(cells.Slots[n], l, m) {
 			slots++
 		}
 	}
@@ -101,15 +102,15 @@ func UnsupportedReason(cells *inventory.CellAccounts, l Layout, m PinningSupport
 	case l.Exclusive && slots > 0:
 		return ""
 	case l.Exclusive && !m.Hook && !m.Root:
-		return fmt.Sprintf("spec.cpu.pinning Exclusive needs one of: templates made by root with an affinity and the tag %s, a hookscript named %s in the template, a root login in the cloud config; this host has none of them",
+		return fmt.Sprintf("spec.cpu.pinning Exclusive needs one of: templates created by root with an affinity and the tag %s, a hookscript named %s in the template, a root login in the cloud config; this host has none of them",
 			m.SlotTag, HookName)
-	case !m.pages(l):
+	case !m.supportsPages(l):
 		return fmt.Sprintf("spec.cpu.hugepages needs one of: the option hugepages=%d in the template, set by root, or a root login in the cloud config; this host has neither", l.PageMiB)
 	case l.Exclusive && cells.Unnumbered != "":
-		return "no cores can be picked: " + cells.Unnumbered
+		return "cores cannot be assigned: " + cells.Unnumbered
 	}
 	return ""
 }
 
-// HookName is how the file of a hookscript that pins must begin.
+// HookName is the required prefix of the file name of a hookscript that pins VMs.
 const HookName = "pve-hook"

@@ -112,7 +112,7 @@ func TestLargeFleets(t *testing.T) {
 	h, provider, classes := largeFleet(t)
 	all := func() {
 		for _, class := range classes {
-			provider.List(class)
+			provider.List(class, "")
 		}
 	}
 	all()

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package readiness lets the condition Ready tell why it is not true.
+// Package readiness adds the cause to the condition Ready.
 package readiness
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 )
 
-// Explain lets Ready tell the cause: on its own it names the conditions only, and
-// people look at it first.
+// SetCause adds the messages of the false conditions to Ready. Without it, Ready only
+// names the conditions, and users read it first.
 func SetCause(object status.Object) {
 	conditions := object.StatusConditions()
 	ready := conditions.Root()

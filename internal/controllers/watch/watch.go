@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package watch turns changes of the inventory, and other news, into reconciles.
+// Package watch triggers reconciles after changes of the inventory and other events.
 package watch
 
 import (
@@ -22,17 +22,17 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// settle gathers a burst of changes into one reconcile.
-const settle = 500 * time.Millisecond
+// debounceDelay combines a burst of changes into one reconcile.
+const debounceDelay = 500 * time.Millisecond
 
-// Inventory reconciles every object of a kind when the inventory's view
-// changed. The list is only a sample of its type.
+// Inventory returns a source that reconciles every object of a kind when the inventory
+// changed. The sample only determines the type of the list.
 func Inventory(ctx context.Context, inv *inventory.Inventory, kube client.Client, sample client.ObjectList) source.Source {
 	return Events(inv.Subscribe(ctx), kube, sample)
 }
 
-// On reconciles every object of a kind after each event. The list is only a sample
-// of its type.
+// Events returns a source that reconciles every object of a kind after each event. The
+// sample only determines the type of the list.
 func Events(events <-chan event.TypedGenericEvent[uint64], kube client.Client, sample client.ObjectList) source.Source {
 	enqueue := handler.TypedFuncs[uint64, reconcile.Request]{
 		GenericFunc: func(ctx context.Context, _ event.TypedGenericEvent[uint64], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
@@ -41,13 +41,13 @@ func Events(events <-chan event.TypedGenericEvent[uint64], kube client.Client, s
 				return
 			}
 			if err := kube.List(ctx, list); err != nil {
-				log.FromContext(ctx).Error(err, "listing what a change of the inventory concerns")
+				log.FromContext(ctx).Error(err, "listing objects to reconcile failed")
 				return
 			}
 			// EachListItem fails only when its function does.
 			_ = meta.EachListItem(list, func(o runtime.Object) error {
 				if object, ok := o.(client.Object); ok {
-					queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: object.GetName()}}, settle)
+					queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: object.GetName()}}, debounceDelay)
 				}
 				return nil
 			})

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package capacity wakes consolidation when Hosts have more room: core looks at Nodes
-// again when something changed in Kubernetes, and a guest that somebody removed
-// from a Host is no such change.
+// Package capacity triggers consolidation when Hosts have more free capacity. Core only
+// evaluates Nodes again after a change in Kubernetes, and a deleted guest on a Host is
+// no such change.
 package capacity
 
 import (
@@ -18,36 +18,36 @@ import (
 
 // Cluster is core's state of the Kubernetes cluster.
 type Cluster interface {
-	// MarkUnconsolidated makes consolidation look at all Nodes again.
+	// MarkUnconsolidated makes consolidation evaluate all Nodes again.
 	MarkUnconsolidated() time.Time
 }
 
-// Controller watches the room on Hosts.
+// Controller watches the free capacity of Hosts.
 type Controller struct {
 	inventory *inventory.Inventory
 	cluster   Cluster
 }
 
-// NewController makes the Controller.
+// NewController returns a Controller.
 func NewController(inv *inventory.Inventory, cluster Cluster) *Controller {
 	return &Controller{inventory: inv, cluster: cluster}
 }
 
-// Register the Controller.
+// Register registers the Controller with a manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	if err := m.Add(manager.RunnableFunc(c.Start)); err != nil {
-		return fmt.Errorf("adding the watch on freed capacity, %w", err)
+		return fmt.Errorf("adding capacity watch: %w", err)
 	}
 	return nil
 }
 
-// Start watches until the context ends.
+// Start watches the inventory until the context is canceled.
 func (c *Controller) Start(ctx context.Context) error {
 	changes := c.inventory.Subscribe(ctx)
-	before := room(c.inventory.View())
+	before := freeCapacity(c.inventory.View())
 	for range changes {
-		now := room(c.inventory.View())
-		if grown(before, now) {
+		now := freeCapacity(c.inventory.View())
+		if hasGrown(before, now) {
 			c.cluster.MarkUnconsolidated()
 		}
 		before = now
@@ -55,29 +55,29 @@ func (c *Controller) Start(ctx context.Context) error {
 	return nil
 }
 
-// hostRoom is what a Host gives to a new VM.
-type hostRoom struct {
+// hostCapacity is the free capacity of a Host.
+type hostCapacity struct {
 	free    inventory.Amount
 	devices int
 }
 
-func room(view inventory.View) map[[2]string]hostRoom {
-	rooms := map[[2]string]hostRoom{}
+func freeCapacity(view inventory.View) map[[2]string]hostCapacity {
+	capacities := map[[2]string]hostCapacity{}
 	for _, host := range view.Hosts() {
 		if host.Unusable != "" {
 			continue
 		}
-		here := hostRoom{free: host.Free}
+		capacity := hostCapacity{free: host.Free}
 		for _, n := range host.FreeDevices {
-			here.devices += n
+			capacity.devices += n
 		}
-		rooms[[2]string{host.Region, host.Name}] = here
+		capacities[[2]string{host.Region, host.Name}] = capacity
 	}
-	return rooms
+	return capacities
 }
 
-// grown tells whether any Host has more room than before.
-func grown(before, now map[[2]string]hostRoom) bool {
+// hasGrown reports whether any Host has more free capacity than before.
+func hasGrown(before, now map[[2]string]hostCapacity) bool {
 	for host, here := range now {
 		was, known := before[host]
 		if !known || here.free.CPUs > was.free.CPUs || here.free.MemoryBytes > was.free.MemoryBytes || here.devices > was.devices {

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registration looks at each Node of a VM of ours when it registers. Boot data
-// is written by users; what it gets wrong shows here first, and otherwise only as a
-// Claim that is replaced after a quarter of an hour without a word.
+// Package registration checks Nodes of our VMs when they register. Users write the boot
+// data, and its mistakes show here first. Otherwise the only symptom is a NodeClaim that
+// is replaced after 15 minutes.
 package registration
 
 import (
@@ -35,13 +35,14 @@ import (
 // Reasons of events.
 const (
 	ReasonInvalid = "RegistrationInvalid"
-	// ReasonCloudProviderMissing: the kubelet waits for a cloud controller manager.
+	// ReasonCloudProviderMissing means that the kubelet waits for a cloud controller
+	// manager.
 	ReasonCloudProviderMissing = "CloudControllerManagerMissing"
 )
 
-// cloudPatience is how long a cloud controller manager may take. Those that are
-// there take seconds.
-const cloudPatience = 3 * time.Minute
+// cloudProviderTimeout is how long a cloud controller manager may take. It usually takes
+// seconds.
+const cloudProviderTimeout = 3 * time.Minute
 
 // Controller checks Nodes.
 type Controller struct {
@@ -50,32 +51,32 @@ type Controller struct {
 	clock    clock.PassiveClock
 }
 
-// NewController makes the Controller.
+// NewController returns a Controller.
 func NewController(kube client.Client, recorder events.Recorder, clock clock.PassiveClock) *Controller {
 	return &Controller{kube: kube, recorder: recorder, clock: clock}
 }
 
-// Register the Controller.
+// Register registers the Controller with a manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
-		Named("node.contract.proxmox").
-		For(&corev1.Node{}, builder.WithPredicates(worthALook())).
+		Named("node.registration.proxmox").
+		For(&corev1.Node{}, builder.WithPredicates(registeringNodes())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 10}).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// worthALook passes Nodes that are not initialized, and of their changes only those
-// that can matter: kubelets report their status all the time.
-func worthALook() predicate.Predicate {
-	young := func(o client.Object) bool { return o.GetLabels()[karpv1.NodeInitializedLabelKey] == "" }
+// registeringNodes selects Nodes that are not initialized, and only relevant changes of
+// them: kubelets update the status all the time.
+func registeringNodes() predicate.Predicate {
+	isInitializing := func(o client.Object) bool { return o.GetLabels()[karpv1.NodeInitializedLabelKey] == "" }
 	return predicate.Funcs{
-		CreateFunc:  func(e event.CreateEvent) bool { return young(e.Object) },
+		CreateFunc:  func(e event.CreateEvent) bool { return isInitializing(e.Object) },
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok1 := e.ObjectOld.(*corev1.Node)
 			after, ok2 := e.ObjectNew.(*corev1.Node)
-			return ok1 && ok2 && young(before) && (before.Spec.ProviderID != after.Spec.ProviderID ||
+			return ok1 && ok2 && isInitializing(before) && (before.Spec.ProviderID != after.Spec.ProviderID ||
 				before.Status.NodeInfo.SystemUUID != after.Status.NodeInfo.SystemUUID ||
 				!slices.Equal(before.Spec.Taints, after.Spec.Taints) || !maps.Equal(before.Labels, after.Labels))
 		},
@@ -87,31 +88,31 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	if !node.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	claim, err := c.claimOf(ctx, node)
+	claim, err := c.findClaim(ctx, node)
 	if err != nil || claim == nil || !claim.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, err
 	}
-	if found := breaches(node, claim); len(found) > 0 {
-		c.report(ctx, claim, ReasonInvalid, fmt.Sprintf("node %s does not register as its boot data should have it: %s", node.Name, strings.Join(found, "; ")))
+	if problems := findProblems(node, claim); len(problems) > 0 {
+		c.report(ctx, claim, ReasonInvalid, fmt.Sprintf("node %s does not match its NodeClaim, fix the boot data: %s", node.Name, strings.Join(problems, "; ")))
 	}
 	if !hasTaint(node, uninitializedTaint) {
 		return reconcile.Result{}, nil
 	}
-	if left := node.CreationTimestamp.Add(cloudPatience).Sub(c.clock.Now()); left > 0 {
-		return reconcile.Result{RequeueAfter: left}, nil
+	if remaining := node.CreationTimestamp.Add(cloudProviderTimeout).Sub(c.clock.Now()); remaining > 0 {
+		return reconcile.Result{RequeueAfter: remaining}, nil
 	}
-	c.report(ctx, claim, ReasonCloudProviderMissing, fmt.Sprintf("node %s has had the taint %s for more than %s: its kubelet was started with --cloud-provider=external, "+
-		"and no cloud controller manager has come; install the Proxmox one, or leave the flag out of the boot data", node.Name, uninitializedTaint, cloudPatience))
-	return reconcile.Result{RequeueAfter: cloudPatience}, nil
+	c.report(ctx, claim, ReasonCloudProviderMissing, fmt.Sprintf("node %s has the taint %s for more than %s: its kubelet was started with --cloud-provider=external, "+
+		"but no cloud controller manager initialized it; install the Proxmox one, or remove the flag from the boot data", node.Name, uninitializedTaint, cloudProviderTimeout))
+	return reconcile.Result{RequeueAfter: cloudProviderTimeout}, nil
 }
 
-// claimOf finds the Claim whose VM the Node runs on: a Claim's UID is its VM's
-// hardware UUID, which no boot data can get wrong. Before the kubelet has reported
-// that one, the name has to do.
-func (c *Controller) claimOf(ctx context.Context, node *corev1.Node) (*karpv1.NodeClaim, error) {
+// findClaim returns the NodeClaim whose VM the Node runs on: the claim's UID is the
+// hardware UUID of its VM, which does not depend on boot data. Until the kubelet reports
+// the UUID, the name is compared.
+func (c *Controller) findClaim(ctx context.Context, node *corev1.Node) (*karpv1.NodeClaim, error) {
 	claims := &karpv1.NodeClaimList{}
 	if err := c.kube.List(ctx, claims); err != nil {
-		return nil, fmt.Errorf("listing nodeclaims, %w", err)
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	uuid := node.Status.NodeInfo.SystemUUID
 	for i := range claims.Items {
@@ -126,8 +127,8 @@ func (c *Controller) claimOf(ctx context.Context, node *corev1.Node) (*karpv1.No
 	return nil, nil
 }
 
-// report tells the Claim, and once for all of its Claims the NodeClass, where the
-// boot data can be mended.
+// report emits the event on the NodeClaim, and once for all of its NodeClaims on the
+// NodeClass, which refers to the boot data.
 func (c *Controller) report(ctx context.Context, claim *karpv1.NodeClaim, reason, message string) {
 	c.recorder.Publish(events.Event{
 		InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
@@ -135,7 +136,7 @@ func (c *Controller) report(ctx context.Context, claim *karpv1.NodeClaim, reason
 	})
 	class := &v1alpha1.ProxmoxNodeClass{}
 	if err := c.kube.Get(ctx, client.ObjectKey{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {
-		log.FromContext(ctx).V(1).Info("the node class of a claim is not there to be told", "NodeClaim", klog.KObj(claim), "reason", err.Error())
+		log.FromContext(ctx).V(1).Info("skipping event on NodeClass", "NodeClaim", klog.KObj(claim), "NodeClass", claim.Spec.NodeClassRef.Name, "reason", err.Error())
 		return
 	}
 	c.recorder.Publish(events.Event{

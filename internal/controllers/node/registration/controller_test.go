@@ -19,11 +19,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// uninitialized is what a kubelet sets that waits for a cloud controller manager.
+// uninitialized is the taint of a kubelet that waits for a cloud controller manager.
 var uninitialized = corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: corev1.TaintEffectNoSchedule}
 
-// nodeOf is the Node that a claim's VM registers, as the recipes have it.
-func nodeOf(claim *karpv1.NodeClaim) *corev1.Node {
+// newNode returns the Node that a claim's VM registers with the documented boot data.
+func newNode(claim *karpv1.NodeClaim) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: claim.Name, Labels: map[string]string{corev1.LabelInstanceTypeStable: testenv.InstanceType}},
 		Spec:       corev1.NodeSpec{ProviderID: claim.Status.ProviderID, Taints: []corev1.Taint{karpv1.UnregisteredNoExecuteTaint}},
@@ -38,39 +38,39 @@ func newClaim(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClai
 	})
 }
 
-func TestNodesAreHeldAgainstTheirClaims(t *testing.T) {
+func TestReconcileProblems(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(*corev1.Node)
 		want   []string
 	}{
-		"as it should be":             {func(*corev1.Node) {}, nil},
-		"seen by Karpenter already":   {func(n *corev1.Node) { n.Spec.Taints = nil; n.Labels[karpv1.NodeRegisteredLabelKey] = "true" }, nil},
-		"without a UUID, by its name": {func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = ""; n.Spec.Taints = nil }, []string{"without the taint karpenter.sh/unregistered:NoExecute"}},
-		"somebody else's":             {func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = "other"; n.Spec.ProviderID = "" }, nil},
-		"no provider ID": {func(n *corev1.Node) { n.Spec.ProviderID = "" },
-			[]string{"it has no provider ID, so Karpenter does not find it", "--provider-id={{ .Metadata.ProviderID }}"}},
-		"a provider ID to come from the cloud controller manager": {func(n *corev1.Node) {
+		"valid":                      {func(*corev1.Node) {}, nil},
+		"already_registered":         {func(n *corev1.Node) { n.Spec.Taints = nil; n.Labels[karpv1.NodeRegisteredLabelKey] = "true" }, nil},
+		"found_by_name_without_UUID": {func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = ""; n.Spec.Taints = nil }, []string{"without the taint karpenter.sh/unregistered:NoExecute"}},
+		"foreign_node":               {func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = "other"; n.Spec.ProviderID = "" }, nil},
+		"no_provider_ID": {func(n *corev1.Node) { n.Spec.ProviderID = "" },
+			[]string{"it has no provider ID, so Karpenter cannot find it", "--provider-id={{ .Metadata.ProviderID }}"}},
+		"provider_ID_set_by_cloud_controller_manager_later": {func(n *corev1.Node) {
 			n.Spec.ProviderID = ""
 			n.Spec.Taints = append(n.Spec.Taints, uninitialized)
 		}, nil},
-		"another provider ID": {func(n *corev1.Node) { n.Spec.ProviderID = "k3s://a" }, []string{"its provider ID is k3s://a, not proxmox://region-1/"}},
-		"another name":        {func(n *corev1.Node) { n.Name += ".example.com" }, []string{".example.com; the VM's hostname must be {{ .Metadata.Hostname }}"}},
-		"no taint": {func(n *corev1.Node) { n.Spec.Taints = nil },
+		"another_provider_ID": {func(n *corev1.Node) { n.Spec.ProviderID = "k3s://a" }, []string{"its provider ID is k3s://a, not proxmox://region-1/"}},
+		"another_name":        {func(n *corev1.Node) { n.Name += ".example.com" }, []string{".example.com; the VM's hostname must be {{ .Metadata.Hostname }}"}},
+		"no_taint": {func(n *corev1.Node) { n.Spec.Taints = nil },
 			[]string{"without the taint karpenter.sh/unregistered:NoExecute", "--register-with-taints={{ .Kubernetes.NodeTaints }}"}},
-		"another label": {func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "elsewhere" },
+		"another_label": {func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "elsewhere" },
 			[]string{`label topology.kubernetes.io/zone is "elsewhere", not "pve1"; use {{ .Kubernetes.NodeLabels }}`}},
-		"a label that came later": {func(n *corev1.Node) {
+		"label_changed_later": {func(n *corev1.Node) {
 			n.Labels[karpv1.NodeRegisteredLabelKey], n.Labels[corev1.LabelInstanceTypeStable] = "true", "k3s"
-		}, []string{`label node.kubernetes.io/instance-type is "k3s", not "t1.2VCPU-6GB"; a cloud controller manager sets them so`}},
-		"all at once": {func(n *corev1.Node) { n.Spec = corev1.NodeSpec{} }, []string{"no provider ID", "without the taint"}},
+		}, []string{`label node.kubernetes.io/instance-type is "k3s", not "t1.2VCPU-6GB"; a cloud controller manager changes them`}},
+		"several_problems": {func(n *corev1.Node) { n.Spec = corev1.NodeSpec{} }, []string{"no provider ID", "without the taint"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.New(t)
 			class := w.Class()
 			claim := newClaim(w, class)
-			node := nodeOf(claim)
+			node := newNode(claim)
 			test.change(node)
 			_, err := registration.NewController(w.Kube, w.Events, w.Clock).Reconcile(t.Context(), node)
 			w.Expect(err).NotTo(HaveOccurred())
@@ -82,46 +82,46 @@ func TestNodesAreHeldAgainstTheirClaims(t *testing.T) {
 				w.Expect(w.Events.Messages(registration.ReasonInvalid)).To(HaveEach(ContainSubstring(want)))
 			}
 			w.Expect(w.Events.About(claim)).To(Equal([]string{registration.ReasonInvalid}))
-			w.Expect(w.Events.About(class)).To(Equal([]string{registration.ReasonInvalid}), "there the boot data can be mended")
+			w.Expect(w.Events.About(class)).To(Equal([]string{registration.ReasonInvalid}), "the NodeClass refers to the boot data")
 		})
 	}
 }
 
-func TestANodeIsCheckedWhenItRegistersAndNotForEver(t *testing.T) {
+func TestReconcileUntilInitialized(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	w.Manage(func(kube client.Client) testenv.Registrar { return registration.NewController(kube, w.Events, w.Clock) })
 	claim := newClaim(w, w.Class())
-	node := nodeOf(claim)
+	node := newNode(claim)
 	node.Spec.ProviderID = ""
 	w.Create(node)
-	told := func() int { return len(w.Events.Messages(registration.ReasonInvalid)) }
-	w.Eventually(told).WithTimeout(10 * time.Second).Should(BeNumerically(">", 0))
+	countEvents := func() int { return len(w.Events.Messages(registration.ReasonInvalid)) }
+	w.Eventually(countEvents).WithTimeout(10 * time.Second).Should(BeNumerically(">", 0))
 
 	node.Labels[karpv1.NodeInitializedLabelKey] = "true"
 	w.Expect(w.Kube.Update(t.Context(), node)).To(Succeed())
-	w.Eventually(told).WithTimeout(10*time.Second).Should(BeNumerically(">=", 4), "the change that initialized it is the last to be looked at")
-	before := told()
+	w.Eventually(countEvents).WithTimeout(10*time.Second).Should(BeNumerically(">=", 4), "the change that initialized it is the last one that is checked")
+	before := countEvents()
 	node.Labels["other"] = "label"
 	w.Expect(w.Kube.Update(t.Context(), node)).To(Succeed())
-	w.Consistently(told).WithTimeout(500 * time.Millisecond).Should(Equal(before))
+	w.Consistently(countEvents).WithTimeout(500 * time.Millisecond).Should(Equal(before))
 }
 
-// TestWithAndWithoutACloudControllerManager: one that is there takes its taint off,
-// and its labels agree with ours. One that never comes is missed, loudly.
-func TestWithAndWithoutACloudControllerManager(t *testing.T) {
+// TestReconcileCloudControllerManager: a cloud controller manager removes its taint and
+// sets matching labels. A missing one is reported.
+func TestReconcileCloudControllerManager(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	class := w.Class()
 	claim := newClaim(w, class)
-	node := nodeOf(claim)
+	node := newNode(claim)
 	node.Spec.ProviderID = ""
 	node.Spec.Taints = append(node.Spec.Taints, uninitialized)
 	node.CreationTimestamp = metav1.NewTime(w.Clock.Now())
 	c := registration.NewController(w.Kube, w.Events, w.Clock)
 	result, err := c.Reconcile(t.Context(), node)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(result.RequeueAfter).To(BeNumerically("~", 3*time.Minute, time.Minute), "it is given time")
+	w.Expect(result.RequeueAfter).To(BeNumerically("~", 3*time.Minute, time.Minute), "the timeout has not passed")
 	w.Expect(w.Events.About(claim)).To(BeEmpty())
 
 	initialized := node.DeepCopy()
@@ -138,5 +138,5 @@ func TestWithAndWithoutACloudControllerManager(t *testing.T) {
 	w.Expect(w.Events.About(claim)).To(Equal([]string{registration.ReasonCloudProviderMissing}))
 	w.Expect(w.Events.About(class)).To(Equal([]string{registration.ReasonCloudProviderMissing}))
 	w.Expect(w.Events.Messages(registration.ReasonCloudProviderMissing)).To(HaveEach(And(
-		ContainSubstring("--cloud-provider=external"), ContainSubstring("install the Proxmox one, or leave the flag out"))))
+		ContainSubstring("--cloud-provider=external"), ContainSubstring("install the Proxmox one, or remove the flag"))))
 }

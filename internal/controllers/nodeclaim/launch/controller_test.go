@@ -33,7 +33,7 @@ func controller(w *testenv.Env, pods ...types.NamespacedName) *launch.Controller
 // offered tells whether claims of a class may go to a Host.
 func offered(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass, host string) bool {
 	w.T.Helper()
-	for _, it := range w.Types.List(class) {
+	for _, it := range w.Types.List(class, "") {
 		if it.Name != testenv.InstanceType {
 			continue
 		}

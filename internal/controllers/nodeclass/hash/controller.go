@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hash keeps the NodeClass's drift hash on the object, and lifts the
-// hashes of its Claims to a new version of the hash without drifting them.
+// Package hash writes the drift hash of NodeClasses to an annotation, and migrates the
+// hashes of NodeClaims to a new hash version without drifting them.
 package hash
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// Controller keeps hashes.
+// Controller maintains hashes.
 type Controller struct{ kube client.Client }
 
-// NewController makes the Controller.
+// NewController returns a Controller.
 func NewController(kube client.Client) *Controller { return &Controller{kube: kube} }
 
-// Register the Controller.
+// Register registers the Controller with a manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclass.hash.proxmox").
@@ -36,7 +36,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 // Reconcile writes the hash of one NodeClass.
 func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	if class.Annotations[v1alpha1.AnnotationNodeClassHashVersion] != v1alpha1.HashVersion {
-		if err := c.lift(ctx, class); err != nil {
+		if err := c.migrateClaims(ctx, class); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -46,17 +46,17 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		return reconcile.Result{}, nil
 	}
 	if err := c.kube.Patch(ctx, class, client.MergeFrom(stored)); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("writing the hash, %w", err))
+		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("writing hash: %w", err))
 	}
 	return reconcile.Result{}, nil
 }
 
-// lift gives Claims of an older hash version the new hash, unless they have
-// drifted already: then the old reason stands.
-func (c *Controller) lift(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+// migrateClaims sets the new hash on NodeClaims with another hash version. Drifted
+// NodeClaims keep their old hash, so they stay drifted.
+func (c *Controller) migrateClaims(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	claims := &karpv1.NodeClaimList{}
 	if err := c.kube.List(ctx, claims, nodeclaimutils.ForNodeClass(class)); err != nil {
-		return fmt.Errorf("listing nodeclaims of nodeclass %s, %w", class.Name, err)
+		return fmt.Errorf("listing NodeClaims of NodeClass %s: %w", class.Name, err)
 	}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
@@ -70,7 +70,7 @@ func (c *Controller) lift(ctx context.Context, class *v1alpha1.ProxmoxNodeClass)
 			claim.Annotations[v1alpha1.AnnotationNodeClassHash] = class.Hash()
 		}
 		if err := c.kube.Patch(ctx, claim, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("lifting the hash of nodeclaim %s, %w", claim.Name, err)
+			return fmt.Errorf("migrating hash of NodeClaim %s: %w", claim.Name, err)
 		}
 	}
 	return nil

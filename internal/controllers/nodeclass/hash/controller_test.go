@@ -14,35 +14,36 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func hashed(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
+func reconcileClass(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
 	_, err := hash.NewController(w.Kube).Reconcile(w.T.Context(), testenv.Reread(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
 	return testenv.Reread(w, class)
 }
 
-func TestAClassCarriesTheHashOfWhatReplacesNodes(t *testing.T) {
+func TestReconcileHash(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Unread())
-	class := hashed(w, w.NewClass())
+	class := reconcileClass(w, w.NewClass())
 	first := class.Annotations[v1alpha1.AnnotationNodeClassHash]
 	w.Expect(first).To(Equal(class.Hash()))
 	w.Expect(class.Annotations[v1alpha1.AnnotationNodeClassHashVersion]).To(Equal(v1alpha1.HashVersion))
 
 	class.Spec.Tags = []string{"other"}
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-	w.Expect(hashed(w, class).Annotations[v1alpha1.AnnotationNodeClassHash]).To(Equal(first), "tags are written in place")
+	w.Expect(reconcileClass(w, class).Annotations[v1alpha1.AnnotationNodeClassHash]).To(Equal(first), "tags are written in place")
 
 	class.Spec.BootDevice.Size = "50G"
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-	w.Expect(hashed(w, class).Annotations[v1alpha1.AnnotationNodeClassHash]).NotTo(Equal(first))
+	w.Expect(reconcileClass(w, class).Annotations[v1alpha1.AnnotationNodeClassHash]).NotTo(Equal(first))
 
 	settled := class.ResourceVersion
-	w.Expect(hashed(w, class).ResourceVersion).To(Equal(settled), "nothing is written when nothing changed")
+	w.Expect(reconcileClass(w, class).ResourceVersion).To(Equal(settled), "nothing is written when nothing changed")
 }
 
-// An upgrade brings hashes of an older version, a downgrade those of a newer one.
-func TestAnotherWayToHashReplacesNoNode(t *testing.T) {
+// TestReconcileOtherHashVersion: an upgrade finds hashes of an older version, a
+// downgrade those of a newer one.
+func TestReconcileOtherHashVersion(t *testing.T) {
 	t.Parallel()
 	for name, other := range map[string]string{"upgrade": "v0", "downgrade": "v99"} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); expectNoDrift(t, other) })
@@ -54,31 +55,31 @@ func expectNoDrift(t *testing.T, other string) {
 	w := testenv.New(t, testenv.Unread())
 	class := w.NewClass()
 	w.Annotate(class, map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: other})
-	made := func(name, hash, version string) *karpv1.NodeClaim {
+	newClaim := func(name, hash, version string) *karpv1.NodeClaim {
 		return w.Claim(name, class, func(c *karpv1.NodeClaim) {
 			c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: hash, v1alpha1.AnnotationNodeClassHashVersion: version}
 		})
 	}
-	old, drifted, current := made("old", "1", other), made("drifted", "0", other), made("current", "7", v1alpha1.HashVersion)
+	old, drifted, current := newClaim("old", "1", other), newClaim("drifted", "0", other), newClaim("current", "7", v1alpha1.HashVersion)
 	drifted.StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
 	w.Expect(w.Kube.Status().Update(t.Context(), drifted)).To(Succeed())
 	unhashed := w.Claim("unhashed", class)
 	another := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("another") })
-	stranger := w.Claim("stranger", another, func(c *karpv1.NodeClaim) {
+	unrelated := w.Claim("unrelated", another, func(c *karpv1.NodeClaim) {
 		c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: other}
 	})
 
-	hashed(w, class)
+	reconcileClass(w, class)
 	for _, c := range []struct {
 		claim         *karpv1.NodeClaim
 		hash, version string
 		why           string
 	}{
-		{old, class.Hash(), v1alpha1.HashVersion, "it was up to date, and is"},
-		{drifted, "0", v1alpha1.HashVersion, "its drift is not forgotten"},
+		{old, class.Hash(), v1alpha1.HashVersion, "it was up to date and stays so"},
+		{drifted, "0", v1alpha1.HashVersion, "it stays drifted"},
 		{current, "7", v1alpha1.HashVersion, "hashes of this version can be compared"},
-		{unhashed, "", "", "it was not made yet"},
-		{stranger, "1", other, "it is of another class"},
+		{unhashed, "", "", "it was not created yet"},
+		{unrelated, "1", other, "it belongs to another class"},
 	} {
 		testenv.Reread(w, c.claim)
 		w.Expect(c.claim.Annotations[v1alpha1.AnnotationNodeClassHash]).To(Equal(c.hash), c.claim.Name+": "+c.why)

@@ -11,45 +11,45 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// cloudInit looks whether the Host has what Proxmox makes the VM's cloud-init drive of,
-// and on. Proxmox takes any snippet's name, and the VM then fails to start.
-func cloudInit(z zone) *finding {
+// checkCloudInit checks whether the Host has the storage and the snippets of the
+// cloud-init drive that Proxmox generates. Proxmox accepts any snippet name, and the VM
+// then fails to start.
+func checkCloudInit(z zone) *problem {
 	if z.config != nil {
 		storage, added := instance.CloudInitStorage(z.class, *z.config)
-		row, ok := z.row(storage)
+		row, ok := z.storageRow(storage)
 		content := strings.Join(row.Content, ",")
 		switch {
 		case !added:
 		case !ok:
-			return z.onHost("storage %q, for the cloud-init drive that the template lacks, is not on this host", storage)
+			return z.hostProblem("storage %q for the cloud-init drive, which the template lacks, is not on this host", storage)
 		case !slices.Contains(row.Content, "images"):
-			return z.onHost("storage %q takes %s but no disk images, and the cloud-init drive that the template lacks is one; name another in spec.metadataOptions.cloudInit.storage, "+
+			return z.hostProblem("storage %q takes %s but no disk images, which the missing cloud-init drive needs; set another one in spec.metadataOptions.cloudInit.storage, "+
 				"or run: pvesm set %s --content images,%s", storage, content, storage, content)
 		}
 	}
 	snippets := instance.SnippetsOf(z.class, z.config)
 	for _, kind := range slices.Sorted(maps.Keys(snippets)) {
-		if f := snippet(z, kind, snippets[kind]); f != nil {
-			return f
+		if p := checkSnippet(z, kind, snippets[kind]); p != nil {
+			return p
 		}
 	}
 	return nil
 }
 
-// snippet looks whether a file is there, as far as Proxmox tells: it lists snippets only
-// to those who may also delete the storage's definition, and most tokens may not.
-func snippet(z zone, kind, volume string) *finding {
+// checkSnippet checks whether a snippet exists, if the token may list it: Proxmox lists
+// snippets only with Datastore.Allocate, which most tokens lack.
+func checkSnippet(z zone, kind, volume string) *problem {
 	storage, name, _ := strings.Cut(volume, ":")
-	row, ok := z.row(storage)
+	row, ok := z.storageRow(storage)
 	content := strings.Join(row.Content, ",")
 	if !ok {
-		return z.onHost("the %s snippet %s is on storage %q, which is not on this host", kind, volume, storage)
+		return z.hostProblem("the %s snippet %s is on storage %q, which is not on this host", kind, volume, storage)
 	}
 	if !slices.Contains(row.Content, "snippets") {
-		return z.onHost("the %s snippet %s is on storage %q, which takes %s but no snippets; run: pvesm set %s --content snippets,%s", kind, volume, storage, content, storage, content)
+		return z.hostProblem("the %s snippet %s is on storage %q, which takes %s but no snippets; run: pvesm set %s --content snippets,%s", kind, volume, storage, content, storage, content)
 	}
 	if !z.facts().Permissions.Has("/storage/"+storage, "Datastore.Allocate") {
 		return nil
@@ -57,22 +57,16 @@ func snippet(z zone, kind, volume string) *finding {
 	listed, known := z.facts().Snippets[inventory.StorageKey{Host: z.host, Storage: storage}]
 	switch {
 	case !known:
-		f := z.onHost("the snippets of storage %q were not looked up yet", storage)
-		f.unknown = true
-		return f
+		p := z.hostProblem("the snippets of storage %q have not been read yet", storage)
+		p.unknown = true
+		return p
 	case !listed[volume]:
-		return z.onHost("the %s snippet %s is not there; on the host, put the file %s into the snippets of storage %s, or name another", kind, volume, path.Base(name), storage)
+		return z.hostProblem("the %s snippet %s does not exist; on the host, copy the file %s to the snippets of storage %s, or set another snippet", kind, volume, path.Base(name), storage)
 	}
 	return nil
 }
 
-// row of a storage on this Host.
-func (z zone) row(storage string) (proxmox.StorageRow, bool) {
-	row, ok := z.snapshot.Storages[inventory.StorageKey{Host: z.host, Storage: storage}]
-	return row, ok
-}
-
-// snippetFacts are the lists of snippets that the verdict on a zone's storages rests on.
+// snippetFacts returns the lists of snippets that checkStorage reads.
 func snippetFacts(z zone) []inventory.Fact {
 	var out []inventory.Fact
 	for _, volume := range instance.SnippetsOf(z.class, z.config) {

@@ -3,11 +3,12 @@
 
 package status
 
-// cpuLayout looks whether the Host can lay VMs out as the class asks, whatever room
-// it has: cells that are known, and a way to what Proxmox reserves for root.
-func cpuLayout(z zone) *finding {
-	if z.unboundable != "" {
-		return z.onHost("%s", z.unboundable)
+// checkCPULayout checks whether the Host can provide the CPU layout of the class,
+// regardless of its capacity: its cells are known, and root options can be set if
+// needed.
+func checkCPULayout(z zone) *problem {
+	if z.unsupportedLayout != "" {
+		return z.hostProblem("%s", z.unsupportedLayout)
 	}
 	return nil
 }

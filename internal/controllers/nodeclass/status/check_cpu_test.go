@@ -13,30 +13,30 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// Exclusive cores need an admin's help, host by host. A class says so before any
-// pod waits.
-func TestAClassTellsWhereItCannotPin(t *testing.T) {
+// TestCheckCPULayout: exclusive cores require a setup by an administrator on each Host.
+// The class reports that before any pod waits.
+func TestCheckCPULayout(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2), testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: 9100, Name: "slot", Host: "pve2", Config: map[string]string{
 			"template": "1", "memory": "2048", "cores": "2", "affinity": "2-3", "tags": "karpenter-slot-pinned", "scsi0": "local-lvm:base-9100-disk-0,size=3G",
 		}})
 	}))
-	found(w, "region-1/pve1/9000", "region-1/pve2/9001")
+	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	class := w.NewClass()
-	floating := checked(w, class)
-	w.Expect(floating.StatusConditions().IsTrue(v1alpha1.ConditionCPULayoutReady)).To(BeTrue())
-	w.Expect(floating.Status.SelectedZones).To(HaveLen(2))
+	unbound := reconcileClass(w, class)
+	w.Expect(unbound.StatusConditions().IsTrue(v1alpha1.ConditionCPULayoutReady)).To(BeTrue())
+	w.Expect(unbound.Status.SelectedZones).To(HaveLen(2))
 
 	class.Spec.CPU = &v1alpha1.CPULayout{NUMA: v1alpha1.NUMABind}
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-	w.Expect(checked(w, class).Status.SelectedZones).To(HaveLen(2), "a token is enough for memory")
+	w.Expect(reconcileClass(w, class).Status.SelectedZones).To(HaveLen(2), "a token is sufficient to bind memory")
 
 	class.Spec.CPU = &v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-	pinned := checked(w, class)
-	w.Expect(pinned.Status.SelectedZones).To(BeEmpty(), "the slot is of another template")
+	pinned := reconcileClass(w, class)
+	w.Expect(pinned.Status.SelectedZones).To(BeEmpty(), "the slot belongs to another template")
 	w.Expect(pinned.StatusConditions().Get(v1alpha1.ConditionCPULayoutReady)).To(HaveField("Reason", v1alpha1.ReasonNoHostCanBind))
-	w.Expect(message(pinned, v1alpha1.ConditionCPULayoutReady)).To(HavePrefix("region-1/pve1, region-1/pve2: spec.cpu.pinning Exclusive needs one of: "))
+	w.Expect(conditionMessage(pinned, v1alpha1.ConditionCPULayoutReady)).To(HavePrefix("region-1/pve1, region-1/pve2: spec.cpu.pinning Exclusive needs one of: "))
 	w.Expect(pinned.Status.UnusableZones).To(HaveLen(2))
 }

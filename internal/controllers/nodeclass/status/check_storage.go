@@ -4,41 +4,61 @@
 package status
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// storages looks whether the Host has storages for the disk and for the boot drive,
-// the snippets of the class, and whether clones on them end in time.
-func storages(z zone) *finding {
+// checkStorage checks whether the Host has storages for the disk, the boot drive and the
+// snippets of the class, and whether clones on them are fast enough.
+func checkStorage(z zone) *problem {
 	if storage := z.class.Spec.BootDevice.Storage; storage != "" {
 		row, ok := z.snapshot.Storages[inventory.StorageKey{Host: z.host, Storage: storage}]
 		content := strings.Join(row.Content, ",")
 		switch {
 		case !ok:
-			return z.onHost("spec.bootDevice.storage %q is not on this host, which has %s", storage, strings.Join(z.snapshot.StoragesOf(z.host), ", "))
+			return z.hostProblem("spec.bootDevice.storage %q is not on this host, which has %s", storage, strings.Join(z.snapshot.StoragesOf(z.host), ", "))
 		case !slices.Contains(row.Content, "images"):
-			return z.onHost("spec.bootDevice.storage %q takes %s but no disk images; run: pvesm set %s --content images,%s", storage, content, storage, content)
+			return z.hostProblem("spec.bootDevice.storage %q takes %s but no disk images; run: pvesm set %s --content images,%s", storage, content, storage, content)
 		}
 	}
 	if z.class.Spec.MetadataOptions.Rendered() {
 		if _, err := instance.ISOStorage(z.snapshot, z.host, z.class.Spec.MetadataOptions.Storage); err != nil {
-			return z.onHost("%v", err)
+			return z.hostProblem("%v", err)
 		}
 	}
-	if f := cloudInit(z); f != nil {
-		return f
+	if p := checkCloudInit(z); p != nil {
+		return p
 	}
 	if z.template != nil {
-		if reason := outOfReach(z.snapshot, *z.template, z.class); reason != "" {
-			return z.onHost("%s", reason)
+		if reason := cloneProblem(z.snapshot, *z.template, z.class); reason != "" {
+			return z.hostProblem("%s", reason)
 		}
 	}
-	if z.tooSlow != "" {
-		return z.onHost("%s", z.tooSlow)
+	if z.cloneTooSlow != "" {
+		return z.hostProblem("%s", z.cloneTooSlow)
 	}
 	return nil
+}
+
+// cloneProblem returns why a template on another Host cannot be cloned to this one,
+// although its storage is shared; empty if it can.
+func cloneProblem(snapshot *inventory.Snapshot, zone v1alpha1.TemplateZone, class *v1alpha1.ProxmoxNodeClass) string {
+	guest, ok := snapshot.Guests[zone.VMID]
+	if !ok || guest.Host == zone.Host {
+		return ""
+	}
+	if !snapshot.Hosts[guest.Host].Online {
+		return fmt.Sprintf("template %d is on host %s, which is offline", zone.VMID, guest.Host)
+	}
+	storage := class.Spec.BootDevice.Storage
+	if storage != "" && !snapshot.Storages[inventory.StorageKey{Host: zone.Host, Storage: storage}].Shared {
+		return fmt.Sprintf("template %d is on host %s, and Proxmox clones to another host on shared storage only: spec.bootDevice.storage %q is local; leave it empty, or have a template on this host",
+			zone.VMID, guest.Host, storage)
+	}
+	return ""
 }

@@ -14,33 +14,34 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// templateSource is what the template object of a class says.
+// templateSource is the status of a NodeClass's template object.
 type templateSource struct {
-	// zones that have the Template, by <region>/<host>.
+	// zones with the template, by <region>/<host>.
 	zones map[string]v1alpha1.TemplateZone
-	// problem tells why there are none.
+	// problem is why there are none.
 	problem string
 }
 
-// template looks whether the Host has the Template, and whether VMs can be made of it.
-func template(z zone) *finding {
+// checkTemplate checks whether the Host has the template, and whether it can be cloned
+// for the class.
+func checkTemplate(z zone) *problem {
 	ref := z.class.Spec.InstanceTemplateRef
 	switch {
 	case z.source.problem != "":
-		return &finding{text: z.source.problem}
+		return &problem{message: z.source.problem}
 	case z.template == nil:
-		return z.onHost("%s %q is not on this host", ref.Kind, ref.Name)
+		return z.hostProblem("%s %q is not on this host", ref.Kind, ref.Name)
 	case z.config == nil:
-		return nil // not read yet; it was found, so that it is there
+		return nil // listed, but not read yet
 	}
 	if err := instance.CheckTemplate(*z.config, z.class); err != nil {
-		return z.onHost("template %d cannot be used: %v", z.template.VMID, err)
+		return z.hostProblem("template %d cannot be used: %v", z.template.VMID, err)
 	}
 	return nil
 }
 
-// templateSource reads the template object of a class.
-func (c *Checker) templateSource(ctx context.Context, ref v1alpha1.InstanceTemplateReference) (templateSource, error) {
+// readTemplateSource reads the template object of a NodeClass.
+func (c *Checker) readTemplateSource(ctx context.Context, ref v1alpha1.InstanceTemplateReference) (templateSource, error) {
 	var object client.Object
 	var status *v1alpha1.ProxmoxTemplateStatus
 	switch ref.Kind {
@@ -53,18 +54,18 @@ func (c *Checker) templateSource(ctx context.Context, ref v1alpha1.InstanceTempl
 	}
 	if err := c.reader.Get(ctx, types.NamespacedName{Name: ref.Name}, object); err != nil {
 		if client.IgnoreNotFound(err) != nil {
-			return templateSource{}, fmt.Errorf("reading %s %s, %w", ref.Kind, ref.Name, err)
+			return templateSource{}, fmt.Errorf("reading %s %s: %w", ref.Kind, ref.Name, err)
 		}
 		return templateSource{problem: fmt.Sprintf("spec.instanceTemplateRef names %s %q, which does not exist", ref.Kind, ref.Name)}, nil
 	}
 	if !object.GetDeletionTimestamp().IsZero() {
-		// New VMs would keep it for ever.
-		return templateSource{problem: fmt.Sprintf("%s %q is being deleted; name another one in spec.instanceTemplateRef", ref.Kind, ref.Name)}, nil
+		// New VMs would block the deletion.
+		return templateSource{problem: fmt.Sprintf("%s %q is being deleted; set another one in spec.instanceTemplateRef", ref.Kind, ref.Name)}, nil
 	}
-	return sourceOf(ref, *status), nil
+	return newTemplateSource(ref, *status), nil
 }
 
-func sourceOf(ref v1alpha1.InstanceTemplateReference, status v1alpha1.ProxmoxTemplateStatus) templateSource {
+func newTemplateSource(ref v1alpha1.InstanceTemplateReference, status v1alpha1.ProxmoxTemplateStatus) templateSource {
 	source := templateSource{zones: map[string]v1alpha1.TemplateZone{}}
 	for _, entry := range status.Zones {
 		if z, err := v1alpha1.ParseTemplateZone(entry); err == nil {

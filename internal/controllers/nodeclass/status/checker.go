@@ -15,23 +15,23 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// Checker looks at NodeClasses and writes nothing: the Controller keeps what it finds,
-// and people can ask it before anything is installed.
+// Checker checks NodeClasses without writing to the API server. The Controller stores
+// its results; the kubectl plugin runs it before anything is installed.
 type Checker struct {
 	reader    client.Reader
 	inventory *inventory.Inventory
 	instances *instance.Provider
 
 	mu       sync.Mutex
-	rendered map[string]rendering // by name of the class
+	bootData map[string]bootDataCheck // by name of the class
 }
 
-// NewChecker makes a Checker. The reader has the template objects that classes name.
+// NewChecker returns a Checker. The reader returns the template objects of NodeClasses.
 func NewChecker(reader client.Reader, inv *inventory.Inventory, instances *instance.Provider) *Checker {
-	return &Checker{reader: reader, inventory: inv, instances: instances, rendered: map[string]rendering{}}
+	return &Checker{reader: reader, inventory: inv, instances: instances, bootData: map[string]bootDataCheck{}}
 }
 
-// Check fills in the status of a NodeClass.
+// Check sets the status of a NodeClass. It returns an error if an object cannot be read.
 func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	view := c.inventory.View()
 	checked := class.StatusConditions().Root().ObservedGeneration
@@ -40,31 +40,31 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 		c.instances.ResetFailures(class.Name)
 		_ = class.StatusConditions().Clear(v1alpha1.ConditionLaunchesHealthy)
 	}
-	source, err := c.templateSource(ctx, class.Spec.InstanceTemplateRef)
+	source, err := c.readTemplateSource(ctx, class.Spec.InstanceTemplateRef)
 	if err != nil {
 		return err
 	}
-	zones, unread := c.zones(class, view, source)
+	zones, unread := c.newZones(class, view, source)
 	if changed {
-		c.doubtAll(zones)
+		c.invalidateFacts(zones)
 	}
-	c.clusters(class, view)
-	found := look(zones)
-	found.tell(class, unread)
-	c.bootData(ctx, class)
-	c.launches(class, zones)
-	if err := c.addresses(ctx, class); err != nil {
+	c.setClustersReachable(class, view)
+	e := evaluate(zones)
+	e.setConditions(class, unread)
+	c.setBootDataReady(ctx, class)
+	c.setLaunchesHealthy(class, zones)
+	if err := c.setAddressConditions(ctx, class); err != nil {
 		return err
 	}
-	c.room(class)
+	c.setCapacityAvailable(class)
 	readiness.SetCause(class)
-	for region, facts := range found.doubts {
+	for region, facts := range e.staleFacts {
 		c.inventory.Invalidate(region, facts...)
 	}
 	return nil
 }
 
-// regions that a class may use.
+// regions returns the regions that a NodeClass may use.
 func (c *Checker) regions(class *v1alpha1.ProxmoxNodeClass) []string {
 	if class.Spec.Region != "" {
 		return []string{class.Spec.Region}

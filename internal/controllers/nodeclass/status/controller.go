@@ -1,8 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status tells for each ProxmoxNodeClass whether its VMs can be launched,
-// where, and if not, what to mend.
+// Package status sets the status of ProxmoxNodeClasses: the Hosts where their VMs can be
+// launched, and for other Hosts the reason and how to fix it. Checker evaluates a
+// NodeClass, Controller stores the result. checks.go lists all checks.
 package status
 
 import (
@@ -25,39 +26,38 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// recheck is how often Secrets are looked at again: they are not watched, since
-// that would mean to hold all of the cluster's.
-const recheck = time.Minute
+// recheckInterval is how often Secrets are read again. They are not watched, since that
+// would cache all Secrets of the cluster.
+const recheckInterval = time.Minute
 
-// recheckBroken is how often a class that is not Ready is looked at again: somebody
-// may have mended what it lacks.
-const recheckBroken = 20 * time.Second
+// notReadyRecheckInterval is how often a NodeClass that is not Ready is checked.
+const notReadyRecheckInterval = 20 * time.Second
 
-// Controller checks NodeClasses.
+// Controller sets the status of NodeClasses.
 type Controller struct {
 	*Checker
 	kube client.Client
 }
 
-// NewController makes the Controller.
+// NewController returns a Controller.
 func NewController(kube client.Client, inv *inventory.Inventory, instances *instance.Provider) *Controller {
 	return &Controller{Checker: NewChecker(kube, inv, instances), kube: kube}
 }
 
-// Register the Controller.
+// Register registers the Controller with a manager.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclass.status.proxmox").
 		For(&v1alpha1.ProxmoxNodeClass{}).
-		Watches(&v1alpha1.ProxmoxUnmanagedTemplate{}, handler.EnqueueRequestsFromMapFunc(c.users(v1alpha1.ProxmoxUnmanagedTemplateKind))).
-		Watches(&v1alpha1.ProxmoxTemplate{}, handler.EnqueueRequestsFromMapFunc(c.users(v1alpha1.ProxmoxTemplateKind))).
+		Watches(&v1alpha1.ProxmoxUnmanagedTemplate{}, handler.EnqueueRequestsFromMapFunc(c.classesUsing(v1alpha1.ProxmoxUnmanagedTemplateKind))).
+		Watches(&v1alpha1.ProxmoxTemplate{}, handler.EnqueueRequestsFromMapFunc(c.classesUsing(v1alpha1.ProxmoxTemplateKind))).
 		WatchesRawSource(watch.Inventory(ctx, c.inventory, m.GetClient(), &v1alpha1.ProxmoxNodeClassList{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 10}).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// users finds the classes that refer to a template.
-func (c *Controller) users(kind string) handler.MapFunc {
+// classesUsing returns a function that lists the NodeClasses that refer to a template.
+func (c *Controller) classesUsing(kind string) handler.MapFunc {
 	return func(ctx context.Context, template client.Object) []reconcile.Request {
 		classes := &v1alpha1.ProxmoxNodeClassList{}
 		if err := c.kube.List(ctx, classes); err != nil {
@@ -80,10 +80,10 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		return reconcile.Result{}, err
 	}
 	if !equality.Semantic.DeepEqual(stored, class) {
-		// The conditions are a list and written whole, hence the optimistic lock.
+		// The patch replaces the whole list of conditions, hence the optimistic lock.
 		err := c.kube.Status().Patch(ctx, class, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 		if apierrors.IsConflict(err) {
-			// Another controller wrote first; what it wrote brings us back here.
+			// Another controller wrote first; its write triggers another reconcile.
 			return reconcile.Result{RequeueAfter: time.Second}, nil
 		}
 		if err != nil {
@@ -91,7 +91,7 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		}
 	}
 	if !class.StatusConditions().Root().IsTrue() {
-		return reconcile.Result{RequeueAfter: recheckBroken}, nil
+		return reconcile.Result{RequeueAfter: notReadyRecheckInterval}, nil
 	}
-	return reconcile.Result{RequeueAfter: recheck}, nil
+	return reconcile.Result{RequeueAfter: recheckInterval}, nil
 }

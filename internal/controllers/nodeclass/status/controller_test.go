@@ -21,21 +21,37 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// found writes what the template's own controller would have found.
-func found(w *testenv.Env, zones ...string) {
+// setTemplateZones sets the template's status like its own controller.
+func setTemplateZones(w *testenv.Env, zones ...string) {
 	w.T.Helper()
 	template := w.Template()
 	template.Status.Zones = zones
 	if len(zones) > 0 {
 		template.StatusConditions().SetTrue(v1alpha1.ConditionTemplateReady)
 	} else {
-		template.StatusConditions().SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, "nobody has it")
+		template.StatusConditions().SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, "not found on any host")
 	}
 	w.Expect(w.Kube.Status().Update(w.T.Context(), template)).To(Succeed())
 }
 
-// checked reconciles a class once and gives it as the API server then has it.
-func checked(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
+// newEnvWithClass returns an environment with a template on pve1 and a class that was not
+// reconciled yet. Both changes may be nil.
+func newEnvWithClass(t *testing.T, scenario func(*pvesim.Scenario), change func(*v1alpha1.ProxmoxNodeClass)) (*testenv.Env, *v1alpha1.ProxmoxNodeClass) {
+	t.Helper()
+	options := []testenv.Option{testenv.Still()}
+	if scenario != nil {
+		options = append(options, testenv.Scenario(scenario))
+	}
+	w := testenv.New(t, options...)
+	setTemplateZones(w, "region-1/pve1/9000")
+	if change == nil {
+		change = func(*v1alpha1.ProxmoxNodeClass) {}
+	}
+	return w, w.NewClass(change)
+}
+
+// reconcileClass reconciles a class once and returns it as stored in the API server.
+func reconcileClass(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
 	controller := status.NewController(w.Kube, w.Inventory, w.Instances)
 	_, err := controller.Reconcile(w.T.Context(), testenv.Reread(w, class))
@@ -43,18 +59,18 @@ func checked(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.Proxmox
 	return testenv.Reread(w, class)
 }
 
-func message(class *v1alpha1.ProxmoxNodeClass, condition string) string {
+func conditionMessage(class *v1alpha1.ProxmoxNodeClass, condition string) string {
 	if got := class.StatusConditions().Get(condition); got != nil {
 		return got.Message
 	}
 	return ""
 }
 
-func TestAClassThatCanBeUsedIsReady(t *testing.T) {
+func TestReconcileReady(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(3), testenv.Still())
-	found(w, "region-1/pve1/9000", "region-1/pve3/9002")
-	class := checked(w, w.NewClass())
+	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve3/9002")
+	class := reconcileClass(w, w.NewClass())
 
 	ready := class.StatusConditions().Get(operatorstatus.ConditionReady)
 	w.Expect(ready.IsTrue()).To(BeTrue(), ready.Message)
@@ -67,11 +83,11 @@ func TestAClassThatCanBeUsedIsReady(t *testing.T) {
 	w.Expect(zones.Value()).To(BeEquivalentTo(2))
 }
 
-func TestAnUnknownRegionNamesTheKnownOnes(t *testing.T) {
+func TestReconcileUnknownRegion(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
-	found(w, "region-1/pve1/9000")
-	class := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Region = "mars" }))
+	setTemplateZones(w, "region-1/pve1/9000")
+	class := reconcileClass(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Region = "mars" }))
 
 	reachable := class.StatusConditions().Get(v1alpha1.ConditionClustersReachable)
 	w.Expect(reachable.IsFalse()).To(BeTrue())
@@ -81,22 +97,22 @@ func TestAnUnknownRegionNamesTheKnownOnes(t *testing.T) {
 	w.Expect(class.Status.SelectedZones).To(BeEmpty())
 }
 
-func TestARegionLimitsTheZones(t *testing.T) {
+func TestReconcileRegion(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
-	found(w, "region-1/pve1/9000", "region-2/pve1/9000")
-	both := checked(w, w.NewClass())
+	setTemplateZones(w, "region-1/pve1/9000", "region-2/pve1/9000")
+	both := reconcileClass(w, w.NewClass())
 	w.Expect(both.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9000", "region-2/pve1/9000"}))
-	one := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name, c.Spec.Region = w.Named("one"), testenv.Other }))
+	one := reconcileClass(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name, c.Spec.Region = w.Named("one"), testenv.Other }))
 	w.Expect(one.Status.SelectedZones).To(Equal([]string{"region-2/pve1/9000"}))
-	w.Expect(one.Status.UnusableZones).To(BeEmpty(), "hosts of other regions are none of its business")
+	w.Expect(one.Status.UnusableZones).To(BeEmpty(), "hosts of other regions are not listed")
 }
 
-func TestNothingIsSaidAboutAClusterThatWasNeverRead(t *testing.T) {
+func TestReconcileClusterNotPolled(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Unread())
-	found(w, "region-1/pve1/9000")
-	class := checked(w, w.NewClass())
+	setTemplateZones(w, "region-1/pve1/9000")
+	class := reconcileClass(w, w.NewClass())
 	for _, condition := range []string{v1alpha1.ConditionClustersReachable, v1alpha1.ConditionInstanceTemplateReady} {
 		got := class.StatusConditions().Get(condition)
 		w.Expect(got.IsUnknown()).To(BeTrue(), condition)
@@ -105,92 +121,92 @@ func TestNothingIsSaidAboutAClusterThatWasNeverRead(t *testing.T) {
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsUnknown()).To(BeTrue())
 }
 
-func TestAClusterThatIsDownMakesTheClassNotReadyAndKeepsItsZones(t *testing.T) {
+func TestReconcileClusterUnreachable(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
-	found(w, "region-1/pve1/9000")
-	class := checked(w, w.NewClass())
-	mend := w.Cut()
+	setTemplateZones(w, "region-1/pve1/9000")
+	class := reconcileClass(w, w.NewClass())
+	reconnect := w.Cut()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
-	checked(w, class)
+	reconcileClass(w, class)
 	reachable := class.StatusConditions().Get(v1alpha1.ConditionClustersReachable)
 	w.Expect(reachable.IsFalse()).To(BeTrue())
 	w.Expect(reachable.Reason).To(Equal("ClustersUnreachable"))
 	w.Expect(reachable.Message).To(And(ContainSubstring("region region-1 since "), ContainSubstring("No route to host")))
-	w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9000"}), "what was known is not forgotten")
+	w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9000"}), "selected zones are kept")
 
-	mend()
+	reconnect()
 	w.Refresh()
-	w.Expect(checked(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
+	w.Expect(reconcileClass(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
 }
 
-func TestOneOfTwoClustersDownIsToldButDoesNotStopTheOther(t *testing.T) {
+func TestReconcileOneClusterUnreachable(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
-	found(w, "region-1/pve1/9000", "region-2/pve1/9000")
+	setTemplateZones(w, "region-1/pve1/9000", "region-2/pve1/9000")
 	w.Cut()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
-	class := checked(w, w.NewClass())
+	class := reconcileClass(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
-	w.Expect(message(class, v1alpha1.ConditionClustersReachable)).To(And(ContainSubstring("region region-1 since "), Not(ContainSubstring("region-2"))))
+	w.Expect(conditionMessage(class, v1alpha1.ConditionClustersReachable)).To(And(ContainSubstring("region region-1 since "), Not(ContainSubstring("region-2"))))
 	w.Expect(class.Status.SelectedZones).To(ContainElement("region-2/pve1/9000"))
 }
 
-func TestARestartForgetsNothingThatWasKnown(t *testing.T) {
+func TestReconcileAfterRestart(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
-	found(w, "region-1/pve1/9000")
-	class := checked(w, w.NewClass())
+	setTemplateZones(w, "region-1/pve1/9000")
+	class := reconcileClass(w, w.NewClass())
 	before := class.DeepCopy()
 	w.Restart(false)
-	checked(w, class)
-	w.Expect(class.Status.SelectedZones).To(Equal(before.Status.SelectedZones), "a zone that vanishes would drift its nodes")
+	reconcileClass(w, class)
+	w.Expect(class.Status.SelectedZones).To(Equal(before.Status.SelectedZones), "removing a zone would drift its nodes")
 	w.Expect(class.Status.UnusableZones).To(Equal(before.Status.UnusableZones))
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
 }
 
-func TestLaunchesThatKeepFailingAreToldAndDoNotStopTheClass(t *testing.T) {
+func TestReconcileFailingLaunches(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
-	found(w, "region-1/pve1/9000")
-	class := checked(w, w.NewClass())
+	setTemplateZones(w, "region-1/pve1/9000")
+	class := reconcileClass(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)).To(Or(BeNil(), HaveField("Status", Equal(metav1.ConditionUnknown))), "nothing was launched yet")
 	for range 3 {
 		w.Instances.LaunchFailed(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
 	}
-	checked(w, class)
+	reconcileClass(w, class)
 	got := class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)
 	w.Expect(got.IsFalse()).To(BeTrue())
 	w.Expect(got.Reason).To(Equal(instance.ReasonStart))
 	w.Expect(got.Message).To(And(ContainSubstring("3 launches in a row"), ContainSubstring("bridge 'vmbr7' does not exist")))
-	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "another host may do")
+	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "launches may succeed on another host")
 
 	w.Launched("a", class)
-	w.Expect(checked(w, class).StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy).IsTrue()).To(BeTrue())
+	w.Expect(reconcileClass(w, class).StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy).IsTrue()).To(BeTrue())
 }
 
-func TestTheTemplateIsMissedInWords(t *testing.T) {
+func TestReconcileTemplateNotFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare func(*testenv.Env)
 		class   func(*v1alpha1.ProxmoxNodeClass)
 		want    string
 	}{
-		"no such object": {
+		"unknown_template": {
 			prepare: func(*testenv.Env) {},
 			want:    `spec.instanceTemplateRef names ProxmoxUnmanagedTemplate "NAME-ubuntu", which does not exist`,
 		},
-		"no such managed object": {
+		"unknown_managed_template": {
 			prepare: func(*testenv.Env) {},
 			class:   func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.InstanceTemplateRef.Kind = "ProxmoxTemplate" },
 			want:    `spec.instanceTemplateRef names ProxmoxTemplate "NAME-ubuntu", which does not exist`,
 		},
-		"on no host": {
-			prepare: func(w *testenv.Env) { found(w) },
-			want:    `ProxmoxUnmanagedTemplate "NAME-ubuntu" is on no host yet: nobody has it`,
+		"on_no_host": {
+			prepare: func(w *testenv.Env) { setTemplateZones(w) },
+			want:    `ProxmoxUnmanagedTemplate "NAME-ubuntu" is on no host yet: not found on any host`,
 		},
-		"on other hosts only": {
-			prepare: func(w *testenv.Env) { found(w, "region-1/pve7/9000") },
+		"on_other_hosts_only": {
+			prepare: func(w *testenv.Env) { setTemplateZones(w, "region-1/pve7/9000") },
 			want:    `region-1/pve1: ProxmoxUnmanagedTemplate "NAME-ubuntu" is not on this host`,
 		},
 	} {
@@ -202,7 +218,7 @@ func TestTheTemplateIsMissedInWords(t *testing.T) {
 			if c.class != nil {
 				changes = append(changes, c.class)
 			}
-			class := checked(w, w.NewClass(changes...))
+			class := reconcileClass(w, w.NewClass(changes...))
 			got := class.StatusConditions().Get(v1alpha1.ConditionInstanceTemplateReady)
 			w.Expect(got.IsFalse()).To(BeTrue())
 			w.Expect(got.Reason).To(Equal(v1alpha1.ReasonTemplatesNotFound))
@@ -214,55 +230,46 @@ func TestTheTemplateIsMissedInWords(t *testing.T) {
 	}
 }
 
-func TestAHostThatLacksAStorageIsLeftOutWithTheRemedy(t *testing.T) {
+func TestReconcileStorageUnsuitable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		scenario func(*pvesim.Scenario)
 		class    func(*v1alpha1.ProxmoxNodeClass)
 		want     string
 	}{
-		"boot device on a storage that is not there": {
+		"unknown_boot_device_storage": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.Storage = "ceph" },
 			want:  `spec.bootDevice.storage "ceph" is not on this host, which has local, local-lvm`,
 		},
-		"boot device on a storage without images": {
+		"boot_device_storage_without_images": {
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso"} },
 			class:    func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.Storage = "local" },
 			want:     `spec.bootDevice.storage "local" takes iso but no disk images; run: pvesm set local --content images,iso`,
 		},
-		"no storage for boot drives": {
+		"no_storage_for_boot_drives": {
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} },
 			want:     "no storage takes iso content, which the boot drive needs; run: pvesm set local --content iso,images",
 		},
-		"boot drives on a storage that is not there": {
+		"unknown_boot_drive_storage": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "nas" },
 			want:  `spec.metadataOptions.storage "nas" is not on this host, which has local, local-lvm`,
 		},
-		"boot drives on a storage that takes none": {
+		"boot_drive_storage_without_iso": {
 			scenario: func(s *pvesim.Scenario) {
 				s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"backup"}, Shared: true, Size: pvesim.TiB})
 			},
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "nas" },
 			want:  `spec.metadataOptions.storage "nas" takes backup but no iso content; run: pvesm set nas --content iso,backup`,
 		},
-		"boot drives on a storage that can take none": {
+		"boot_drive_storage_type_without_iso": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "local-lvm" },
 			want:  `spec.metadataOptions.storage "local-lvm" is of type lvmthin, which takes no iso content; name one that holds files`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testenv.Option{testenv.Still()}
-			if c.scenario != nil {
-				options = append(options, testenv.Scenario(c.scenario))
-			}
-			w := testenv.New(t, options...)
-			found(w, "region-1/pve1/9000")
-			changes := []func(*v1alpha1.ProxmoxNodeClass){}
-			if c.class != nil {
-				changes = append(changes, c.class)
-			}
-			class := checked(w, w.NewClass(changes...))
+			w, class := newEnvWithClass(t, c.scenario, c.class)
+			reconcileClass(w, class)
 			w.Expect(class.Status.UnusableZones).To(ConsistOf(v1alpha1.UnusableZone{Zone: "region-1/pve1", Reason: c.want}))
 			got := class.StatusConditions().Get(v1alpha1.ConditionStorageReady)
 			w.Expect(got.IsFalse()).To(BeTrue())
@@ -270,50 +277,50 @@ func TestAHostThatLacksAStorageIsLeftOutWithTheRemedy(t *testing.T) {
 			w.Expect(got.Message).To(Equal("region-1/pve1: " + c.want))
 			ready := class.StatusConditions().Get(operatorstatus.ConditionReady)
 			w.Expect(ready.IsFalse()).To(BeTrue())
-			w.Expect(ready.Message).To(Equal("StorageReady: region-1/pve1: "+c.want), "Ready tells the cause")
+			w.Expect(ready.Message).To(Equal("StorageReady: region-1/pve1: "+c.want), "Ready contains the cause")
 		})
 	}
 }
 
-func TestAClassWithoutBootDriveNeedsNoISOStorage(t *testing.T) {
+func TestReconcileWithoutBootDrive(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} }))
-	found(w, "region-1/pve1/9000")
-	class := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
+	setTemplateZones(w, "region-1/pve1/9000")
+	class := reconcileClass(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
 		c.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
 	}))
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
 }
 
-func TestUnderAManagerAClassIsReadySoonAndThenLeftAlone(t *testing.T) {
+func TestReconcileUnderManager(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2))
 	w.Manage(func(kube client.Client) testenv.Registrar {
 		return status.NewController(kube, w.Inventory, w.Instances)
 	})
 	class := w.NewClass()
-	// The template comes later: its coming must wake the class.
+	// Creating the template later must trigger a reconcile of the class.
 	w.Eventually(func() string {
-		return message(testenv.Reread(w, class), v1alpha1.ConditionInstanceTemplateReady)
+		return conditionMessage(testenv.Reread(w, class), v1alpha1.ConditionInstanceTemplateReady)
 	}).WithTimeout(5 * time.Second).Should(ContainSubstring("does not exist"))
-	found(w, "region-1/pve1/9000", "region-1/pve2/9001")
+	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	ready := func() bool {
 		return testenv.Reread(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()
 	}
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeTrue())
 
-	// The inventory polls ten times a second: none of that may write the status.
+	// The inventory polls ten times a second: polls must not write the status.
 	settled := class.ResourceVersion
 	w.Consistently(func() string { return testenv.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(settled))
 
-	// A change of the Cluster is noticed without anybody touching the class.
-	mend := w.Cut()
+	// A change of the Cluster triggers a reconcile without a change of the class.
+	reconnect := w.Cut()
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeFalse())
 	down := class.ResourceVersion
-	w.Consistently(func() string { return testenv.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(down), "a long outage is told once")
-	mend()
+	w.Consistently(func() string { return testenv.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(down), "a long outage is reported once")
+	reconnect()
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeTrue())
 }
 
-// replaceName puts the world's name into an expectation.
-func replaceName(text, world string) string { return strings.ReplaceAll(text, "NAME", world) }
+// replaceName replaces NAME in an expectation by the name of the environment.
+func replaceName(text, name string) string { return strings.ReplaceAll(text, "NAME", name) }

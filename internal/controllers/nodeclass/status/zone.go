@@ -13,58 +13,58 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// zone is all that is known about one Host as a place for VMs of one class. Checks
-// look at it and ask nobody.
+// zone is the state of one Host for VMs of one NodeClass. Checks read it without further
+// requests.
 type zone struct {
 	region, host string
 	class        *v1alpha1.ProxmoxNodeClass
 	snapshot     *inventory.Snapshot
 	source       templateSource
-	// template that serves the Host; its config is nil while it is not to be seen.
+	// template on the Host; nil if there is none. Its config is nil until it was read.
 	template *v1alpha1.TemplateZone
 	config   *proxmox.VMConfig
-	// tooSlow says why clones take too long here, almostTooSlow that they are close to
-	// it, as learned; empty when they do not.
-	tooSlow, almostTooSlow string
-	// unboundable says why VMs cannot be tied to cells or cores as the class asks.
-	unboundable string
-	// root: there is a login of root beside the token.
-	root bool
-	// before tells that the zone was usable when it was last checked.
-	before bool
+	// cloneTooSlow is why clones take too long on this Host, cloneTimeWarning why they
+	// almost do; empty if they do not.
+	cloneTooSlow, cloneTimeWarning string
+	// unsupportedLayout is why the Host cannot provide the CPU layout of the class.
+	unsupportedLayout string
+	// hasRoot is set if the region has a root login besides the token.
+	hasRoot bool
+	// wasSelected is set if the zone was usable at the last check.
+	wasSelected bool
 }
 
 func (z zone) String() string { return z.region + "/" + z.host }
 
 func (z zone) facts() *inventory.Facts { return z.snapshot.Facts }
 
-func (z zone) online() bool { return z.snapshot.Hosts[z.host].Online }
+func (z zone) isOnline() bool { return z.snapshot.Hosts[z.host].Online }
 
-// finding is what keeps a class from a zone, in words.
-type finding struct {
-	// where it is so: a Host, a region, or empty for all of the class.
-	where string
-	text  string
-	// reason of the condition, where it is not that of the check.
+// problem is why a NodeClass cannot use a zone.
+type problem struct {
+	// scope is a Host, a region, or empty for the whole NodeClass.
+	scope   string
+	message string
+	// reason of the condition, if it differs from that of the check.
 	reason string
-	// unknown is true when the matter could not be looked at yet.
+	// unknown is set if the required facts were not read yet.
 	unknown bool
 }
 
-// onHost is a finding about this Host.
-func (z zone) onHost(format string, args ...any) *finding {
-	return &finding{where: z.String(), text: fmt.Sprintf(format, args...)}
+// hostProblem returns a problem of this Host.
+func (z zone) hostProblem(format string, args ...any) *problem {
+	return &problem{scope: z.String(), message: fmt.Sprintf(format, args...)}
 }
 
-// inRegion is a finding about the whole Cluster.
-func (z zone) inRegion(format string, args ...any) *finding {
-	return &finding{where: z.region, text: fmt.Sprintf(format, args...)}
+// regionProblem returns a problem of the whole Cluster.
+func (z zone) regionProblem(format string, args ...any) *problem {
+	return &problem{scope: z.region, message: fmt.Sprintf(format, args...)}
 }
 
-// zones gathers all Hosts that the class may use. Clusters that were not read since
-// the start are left to what was found before: a zone that vanished from the status
-// would drift the Nodes in it.
-func (c *Checker) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View, source templateSource) (zones []zone, unread []string) {
+// newZones returns the zones of all Hosts that the NodeClass may use, and the regions
+// that were not read since the start. Those keep their status: removing a zone from it
+// would drift the Nodes in the zone.
+func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View, source templateSource) (zones []zone, unread []string) {
 	selected := map[string]bool{}
 	for _, entry := range class.Status.SelectedZones {
 		if z, err := v1alpha1.ParseTemplateZone(entry); err == nil {
@@ -78,12 +78,12 @@ func (c *Checker) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View, s
 			continue
 		}
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, root: c.instances.HasRoot(region), before: selected[region+"/"+host]}
+			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, hasRoot: c.instances.HasRoot(region), wasSelected: selected[region+"/"+host]}
 			if template, ok := source.zones[z.String()]; ok {
 				z.template = &template
 				z.config = snapshot.Guests[template.VMID].Config
-				z.tooSlow, z.almostTooSlow = c.cloneVerdict(z)
-				z.unboundable = c.instances.Types.UnsupportedReason(view, class, template)
+				z.cloneTooSlow, z.cloneTimeWarning = c.evaluateCloneTime(z)
+				z.unsupportedLayout = c.instances.Types.UnsupportedReason(view, class, template)
 			}
 			zones = append(zones, z)
 		}
@@ -91,8 +91,9 @@ func (c *Checker) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View, s
 	return zones, unread
 }
 
-// cloneVerdict says why clones are too slow in a zone, or that they are close to it.
-func (c *Checker) cloneVerdict(z zone) (refusal, warning string) {
+// evaluateCloneTime returns why clones are too slow in a zone, or a warning that they
+// almost are.
+func (c *Checker) evaluateCloneTime(z zone) (tooSlow, warning string) {
 	storage := z.class.Spec.BootDevice.Storage
 	if storage == "" && z.config != nil {
 		if disk, ok := z.config.BootDisk(); ok {
@@ -100,4 +101,10 @@ func (c *Checker) cloneVerdict(z zone) (refusal, warning string) {
 		}
 	}
 	return c.instances.EvaluateCloneTime(z.region, z.host, storage)
+}
+
+// storageRow returns a storage of this Host.
+func (z zone) storageRow(storage string) (proxmox.StorageRow, bool) {
+	row, ok := z.snapshot.Storages[inventory.StorageKey{Host: z.host, Storage: storage}]
+	return row, ok
 }

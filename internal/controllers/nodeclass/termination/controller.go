@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package termination keeps a NodeClass as long as Claims use it: torn away, it
-// would leave Nodes that can neither drift nor be understood.
+// Package termination keeps a deleted NodeClass until no NodeClaim uses it. Without its
+// NodeClass a Node could neither drift nor be reconciled.
 package termination
 
 import (
@@ -25,31 +25,32 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// reminder is how often a NodeClass that waits for its Claims says so.
-const reminder = 10 * time.Minute
+// eventInterval is how often the event about remaining NodeClaims is repeated.
+const eventInterval = 10 * time.Minute
 
-// Controller guards NodeClasses.
+// Controller maintains the finalizer of NodeClasses.
 type Controller struct {
 	kube     client.Client
 	recorder events.Recorder
 }
 
-// NewController makes the Controller.
+// NewController returns a Controller.
 func NewController(kube client.Client, recorder events.Recorder) *Controller {
 	return &Controller{kube: kube, recorder: recorder}
 }
 
-// Register the Controller.
+// Register registers the Controller with a manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclass.termination.proxmox").
 		For(&v1alpha1.ProxmoxNodeClass{}).
-		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(classOf)).
+		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(requestsForClass)).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// classOf lets a class follow its Claims: the last one's end is what it waits for.
-func classOf(_ context.Context, o client.Object) []reconcile.Request {
+// requestsForClass requests a reconcile of the NodeClass of a NodeClaim, since the
+// deletion waits for the last NodeClaim.
+func requestsForClass(_ context.Context, o client.Object) []reconcile.Request {
 	claim, ok := o.(*karpv1.NodeClaim)
 	if !ok || claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Kind != v1alpha1.ProxmoxNodeClassKind {
 		return nil
@@ -57,7 +58,8 @@ func classOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}}}
 }
 
-// Reconcile sets the finalizer, and takes it off once nothing uses the class.
+// Reconcile adds the finalizer, and removes it after deletion once no NodeClaim uses the
+// class.
 func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	stored := class.DeepCopy()
 	if class.DeletionTimestamp.IsZero() {
@@ -71,29 +73,29 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 	}
 	claims := &karpv1.NodeClaimList{}
 	if err := c.kube.List(ctx, claims, nodeclaimutils.ForNodeClass(class)); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing nodeclaims of nodeclass %s, %w", class.Name, err)
+		return reconcile.Result{}, fmt.Errorf("listing NodeClaims of NodeClass %s: %w", class.Name, err)
 	}
 	if len(claims.Items) > 0 {
-		c.recorder.Publish(inUse(class, claims.Items))
-		return reconcile.Result{RequeueAfter: reminder}, nil
+		c.recorder.Publish(newInUseEvent(class, claims.Items))
+		return reconcile.Result{RequeueAfter: eventInterval}, nil
 	}
 	controllerutil.RemoveFinalizer(class, v1alpha1.TerminationFinalizer)
 	return reconcile.Result{}, c.patch(ctx, class, stored)
 }
 
-// patch with an optimistic lock: the list of finalizers is written whole.
+// patch uses an optimistic lock, because it replaces the whole list of finalizers.
 func (c *Controller) patch(ctx context.Context, class, stored *v1alpha1.ProxmoxNodeClass) error {
 	err := c.kube.Patch(ctx, class, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 	return client.IgnoreNotFound(err)
 }
 
-func inUse(class *v1alpha1.ProxmoxNodeClass, claims []karpv1.NodeClaim) events.Event {
+func newInUseEvent(class *v1alpha1.ProxmoxNodeClass, claims []karpv1.NodeClaim) events.Event {
 	return events.Event{
 		InvolvedObject: class,
 		Type:           corev1.EventTypeNormal,
 		Reason:         "WaitingOnNodeClaimTermination",
-		Message:        fmt.Sprintf("%d nodeclaims still use this class, for example %s; it goes when they are gone", len(claims), claims[0].Name),
+		Message:        fmt.Sprintf("%d NodeClaims still use this NodeClass, for example %s; it is deleted after them", len(claims), claims[0].Name),
 		DedupeValues:   []string{string(class.UID)},
-		DedupeTimeout:  reminder,
+		DedupeTimeout:  eventInterval,
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func TestAClassGoesWhenItsLastClaimIsGone(t *testing.T) {
+func TestDeleteUsedNodeClass(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Unread())
 	w.Manage(func(kube client.Client) testenv.Registrar { return termination.NewController(kube, w.Events) })
@@ -24,20 +24,20 @@ func TestAClassGoesWhenItsLastClaimIsGone(t *testing.T) {
 		Should(ContainElement(v1alpha1.TerminationFinalizer))
 	claim := w.Claim("user", class)
 	another := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("another") })
-	stranger := w.Claim("stranger", another)
+	unrelated := w.Claim("unrelated", another)
 
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(5 * time.Second).
-		Should(ContainElement("1 nodeclaims still use this class, for example " + claim.Name + "; it goes when they are gone"))
+		Should(ContainElement("1 NodeClaims still use this NodeClass, for example " + claim.Name + "; it is deleted after them"))
 	w.Consistently(func() bool { return w.Gone(class) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
 
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	w.Eventually(func() bool { return w.Gone(class) }).WithTimeout(5 * time.Second).Should(BeTrue())
 	w.Expect(w.Gone(another)).To(BeFalse())
-	w.Expect(w.Gone(stranger)).To(BeFalse())
+	w.Expect(w.Gone(unrelated)).To(BeFalse())
 }
 
-func TestAClassWithoutClaimsGoesAtOnce(t *testing.T) {
+func TestDeleteUnusedNodeClass(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Unread())
 	controller := termination.NewController(w.Kube, w.Events)

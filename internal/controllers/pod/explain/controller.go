@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain tells a pod that waits for a Node why no Host can take one. Core
-// knows which offerings are available, not why the others are not: all that it can
-// say is that no instance type was good enough.
+// Package explain emits an event on a pending pod if no Host has the capacity for a
+// Node. Karpenter core knows which offerings are available, but not why the others are
+// not, so its own event only reports that no instance type satisfies the pod.
 package explain
 
 import (
@@ -33,23 +33,24 @@ import (
 )
 
 const (
-	// undecided is the pause until core has had its say about a pod.
-	undecided = 2 * time.Second
-	// pause between two looks at a pod that waits.
-	pause = 30 * time.Second
-	// reminder is how often the same is said about the same pod.
-	reminder = 10 * time.Minute
+	// decisionDelay is the delay until core has tried to schedule a pod.
+	decisionDelay = 2 * time.Second
+	// recheckInterval is how often a waiting pod is checked.
+	recheckInterval = 30 * time.Second
+	// eventInterval is how often the event about a pod is repeated.
+	eventInterval = 10 * time.Minute
 )
 
-// Decisions are what core thinks of pods.
+// Decisions are core's scheduling decisions about pods.
 type Decisions interface {
-	// PodSchedulingDecisionTime is when core first tried to place the pod; zero before.
+	// PodSchedulingDecisionTime returns when core first tried to schedule the pod; zero
+	// before.
 	PodSchedulingDecisionTime(pod types.NamespacedName) time.Time
-	// PodSchedulingSuccessTime is when core found a place; zero while it has none.
+	// PodSchedulingSuccessTime returns when core found a node for the pod; zero before.
 	PodSchedulingSuccessTime(pod types.NamespacedName) time.Time
 }
 
-// Controller explains.
+// Controller emits events on pending pods.
 type Controller struct {
 	kube      client.Client
 	instances *instance.Provider
@@ -57,43 +58,43 @@ type Controller struct {
 	decisions Decisions
 }
 
-// NewController makes the Controller.
+// NewController returns a Controller.
 func NewController(kube client.Client, instances *instance.Provider, recorder events.Recorder, decisions Decisions) *Controller {
 	return &Controller{kube: kube, instances: instances, recorder: recorder, decisions: decisions}
 }
 
-// waiting tells whether a pod waits for a Node.
-func waiting(o client.Object) bool {
+// isWaiting reports whether a pod waits for a Node.
+func isWaiting(o client.Object) bool {
 	pod, ok := o.(*corev1.Pod)
 	return ok && podutils.IsProvisionable(pod) && pod.DeletionTimestamp.IsZero()
 }
 
-// Register the Controller.
+// Register registers the Controller with a manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("pod.explain.proxmox").
-		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(waiting))).
+		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(isWaiting))).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile looks whether a pod for which core found no place lacks room, and says so.
+// Reconcile emits an event if a pod that core could not schedule lacks capacity.
 func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(pod)
 	switch {
-	case !waiting(pod):
+	case !isWaiting(pod):
 		return reconcile.Result{}, nil
 	case c.decisions.PodSchedulingDecisionTime(key).IsZero():
-		return reconcile.Result{RequeueAfter: undecided}, nil
+		return reconcile.Result{RequeueAfter: decisionDelay}, nil
 	case !c.decisions.PodSchedulingSuccessTime(key).IsZero():
-		return reconcile.Result{RequeueAfter: pause}, nil
+		return reconcile.Result{RequeueAfter: recheckInterval}, nil
 	}
 	pools := &karpv1.NodePoolList{}
 	if err := c.kube.List(ctx, pools); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing nodepools, %w", err)
+		return reconcile.Result{}, fmt.Errorf("listing NodePools: %w", err)
 	}
 	var reasons []string
 	for i := range pools.Items {
-		reason, err := c.lacks(ctx, pod, &pools.Items[i])
+		reason, err := c.unavailableReason(ctx, pod, &pools.Items[i])
 		if err != nil {
 			return reconcile.Result{}, err
 		}
@@ -104,13 +105,13 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	if len(reasons) > 0 {
 		c.recorder.Publish(noHostFits(pod, reasons))
 	}
-	return reconcile.Result{RequeueAfter: pause}, nil
+	return reconcile.Result{RequeueAfter: recheckInterval}, nil
 }
 
-// lacks says what keeps a pool from making a Node for the pod; empty when it is not
-// for the pod, or when it is not room that it lacks.
-func (c *Controller) lacks(ctx context.Context, pod *corev1.Pod, pool *karpv1.NodePool) (string, error) {
-	claim, ok := claimFor(pod, pool)
+// unavailableReason returns why a NodePool cannot create a Node for the pod; empty if
+// the pool does not match the pod, or if the reason is not capacity.
+func (c *Controller) unavailableReason(ctx context.Context, pod *corev1.Pod, pool *karpv1.NodePool) (string, error) {
+	claim, ok := newClaim(pod, pool)
 	if !ok {
 		return "", nil
 	}
@@ -122,18 +123,19 @@ func (c *Controller) lacks(ctx context.Context, pod *corev1.Pod, pool *karpv1.No
 		return fmt.Sprintf("nodeclass %s is not ready: %s", class.Name, ready.Message), nil
 	}
 	err := c.instances.CheckCapacity(claim, class)
-	if noRoom, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
-		return noRoom.Error(), nil
+	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
+		return insufficient.Error(), nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("looking for room for pod %s/%s, %w", pod.Namespace, pod.Name, err)
+		return "", fmt.Errorf("checking capacity for pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return "", nil
 }
 
-// claimFor is the Claim that the pool would have to make for the pod; false where the
-// pool is none of ours, or does not want the pod, which core says well enough.
-func claimFor(pod *corev1.Pod, pool *karpv1.NodePool) (*karpv1.NodeClaim, bool) {
+// newClaim returns the NodeClaim that the NodePool would create for the pod. It returns
+// false if the pool belongs to another provider or does not match the pod, which core
+// reports.
+func newClaim(pod *corev1.Pod, pool *karpv1.NodePool) (*karpv1.NodeClaim, bool) {
 	template := pool.Spec.Template
 	ref := template.Spec.NodeClassRef
 	if ref == nil || ref.Group != v1alpha1.Group || !pool.DeletionTimestamp.IsZero() || pool.Spec.Replicas != nil ||
@@ -143,11 +145,11 @@ func claimFor(pod *corev1.Pod, pool *karpv1.NodePool) (*karpv1.NodeClaim, bool) 
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
 	requirements.Add(scheduling.NewLabelRequirements(template.Labels).Values()...)
 	requirements.Add(scheduling.NewRequirement(karpv1.NodePoolLabelKey, corev1.NodeSelectorOpIn, pool.Name))
-	wanted := scheduling.NewStrictPodRequirements(pod)
-	if requirements.Compatible(wanted, scheduling.AllowUndefinedWellKnownLabels) != nil {
+	podRequirements := scheduling.NewStrictPodRequirements(pod)
+	if requirements.Compatible(podRequirements, scheduling.AllowUndefinedWellKnownLabels) != nil {
 		return nil, false
 	}
-	requirements.Add(wanted.Values()...)
+	requirements.Add(podRequirements.Values()...)
 	claim := &karpv1.NodeClaim{}
 	claim.Name, claim.Labels = pod.Name, map[string]string{karpv1.NodePoolLabelKey: pool.Name}
 	claim.Spec.NodeClassRef = ref
@@ -161,8 +163,8 @@ func noHostFits(pod *corev1.Pod, reasons []string) events.Event {
 		InvolvedObject: pod,
 		Type:           corev1.EventTypeWarning,
 		Reason:         "NoHostFits",
-		Message:        "No node can be made for this pod now; " + strings.Join(reasons, "; "),
+		Message:        "No node can be created for this pod: " + strings.Join(reasons, "; "),
 		DedupeValues:   []string{string(pod.UID)},
-		DedupeTimeout:  reminder,
+		DedupeTimeout:  eventInterval,
 	}
 }

@@ -20,24 +20,24 @@ import (
 
 const noHostFits = "NoHostFits"
 
-// decisions are what core thinks of every pod.
+// decisions are the same for every pod.
 type decisions struct{ tried, placed time.Time }
 
 func (d decisions) PodSchedulingDecisionTime(types.NamespacedName) time.Time { return d.tried }
 func (d decisions) PodSchedulingSuccessTime(types.NamespacedName) time.Time  { return d.placed }
 
-// anySize lets a pool have every instance type.
+// anySize allows every instance type in a NodePool.
 func anySize(pool *karpv1.NodePool) {
 	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{{
 		Key: corev1.LabelOSStable, Operator: corev1.NodeSelectorOpIn, Values: []string{string(corev1.Linux)},
 	}}
 }
 
-// refused: core has tried, and found no place.
-var refused = decisions{tried: time.Now()}
+// unschedulable means that core has tried and found no node.
+var unschedulable = decisions{tried: time.Now()}
 
-// waitingPod is one that the scheduler found no Node for.
-func waitingPod(w *testenv.Env, cpu string, changes ...func(*corev1.Pod)) *corev1.Pod {
+// newWaitingPod creates a pod that the scheduler found no Node for.
+func newWaitingPod(w *testenv.Env, cpu string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	w.T.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "app"},
@@ -55,42 +55,42 @@ func waitingPod(w *testenv.Env, cpu string, changes ...func(*corev1.Pod)) *corev
 	return pod
 }
 
-func look(w *testenv.Env, pod *corev1.Pod, core decisions) time.Duration {
+func reconcilePod(w *testenv.Env, pod *corev1.Pod, core decisions) time.Duration {
 	w.T.Helper()
 	result, err := explain.NewController(w.Kube, w.Instances, w.Events, core).Reconcile(w.T.Context(), testenv.Reread(w, pod))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
 
-func TestAPodThatFitsNowhereIsToldWhyHostByHost(t *testing.T) {
+func TestReconcileInsufficientCapacity(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
 	w.Pool(w.Class(), anySize)
-	pod := waitingPod(w, "15") // 16 cores are large enough, but somebody has two of them
+	pod := newWaitingPod(w, "15") // 16 cores are sufficient, but another guest uses two of them
 
-	w.Expect(look(w, pod, decisions{})).To(BeNumerically(">", 0))
+	w.Expect(reconcilePod(w, pod, decisions{})).To(BeNumerically(">", 0))
 	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty(), "core has not tried yet")
-	w.Expect(look(w, pod, decisions{tried: time.Now(), placed: time.Now()})).To(BeNumerically(">", 0))
-	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty(), "a Node is on its way")
+	w.Expect(reconcilePod(w, pod, decisions{tried: time.Now(), placed: time.Now()})).To(BeNumerically(">", 0))
+	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty(), "a Node is being launched")
 
-	w.Expect(look(w, pod, refused)).To(BeNumerically(">", 0), "looked at again")
+	w.Expect(reconcilePod(w, pod, unschedulable)).To(BeNumerically(">", 0), "it is checked again")
 	w.Expect(w.Events.About(pod)).To(Equal([]string{noHostFits}))
 	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
 		ContainSubstring("nodepool "+w.Named("pool")), ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"),
 	)))
 }
 
-func TestAPodThatIsLargerThanAnySizeIsToldSo(t *testing.T) {
+func TestReconcilePodLargerThanAnyType(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	w.Pool(w.Class(), anySize)
-	look(w, waitingPod(w, "100"), refused)
+	reconcilePod(w, newWaitingPod(w, "100"), unschedulable)
 	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
-		ContainSubstring(`large enough for {"cpu":"100","pods":"1"}`), ContainSubstring("those with the most are c1.16VCPU-32GB and m1.16VCPU-128GB;"), ContainSubstring("--instance-types-file"),
+		ContainSubstring(`large enough for {"cpu":"100","pods":"1"}`), ContainSubstring("the largest are c1.16VCPU-32GB and m1.16VCPU-128GB;"), ContainSubstring("--instance-types-file"),
 	)))
 }
 
-func TestNothingIsSaidWhereItIsNotRoomThatLacks(t *testing.T) {
+func TestReconcileOtherReasons(t *testing.T) {
 	t.Parallel()
 	taint := corev1.Taint{Key: "team", Value: "blue", Effect: corev1.TaintEffectNoSchedule}
 	for name, test := range map[string]struct {
@@ -98,11 +98,11 @@ func TestNothingIsSaidWhereItIsNotRoomThatLacks(t *testing.T) {
 		pool func(*karpv1.NodePool)
 		pod  func(*corev1.Pod)
 	}{
-		"there is room":                        {cpu: "1"},
-		"the pool is not for the pod":          {cpu: "15", pool: func(p *karpv1.NodePool) { p.Spec.Template.Spec.Taints = []corev1.Taint{taint} }},
-		"the pod is for another pool":          {cpu: "15", pod: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: "other"} }},
-		"the pool is static":                   {cpu: "15", pool: func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(1)) }},
-		"the pod wants what the pool does not": {cpu: "15", pod: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"team": "red"} }},
+		"capacity_available":      {cpu: "1"},
+		"pool_with_taint":         {cpu: "15", pool: func(p *karpv1.NodePool) { p.Spec.Template.Spec.Taints = []corev1.Taint{taint} }},
+		"pod_for_another_pool":    {cpu: "15", pod: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: "other"} }},
+		"static_pool":             {cpu: "15", pool: func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(1)) }},
+		"unmatched_node_selector": {cpu: "15", pod: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"team": "red"} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -112,22 +112,22 @@ func TestNothingIsSaidWhereItIsNotRoomThatLacks(t *testing.T) {
 					test.pool(p)
 				}
 			})
-			pod := waitingPod(w, test.cpu, func(p *corev1.Pod) {
+			pod := newWaitingPod(w, test.cpu, func(p *corev1.Pod) {
 				if test.pod != nil {
 					test.pod(p)
 				}
 			})
-			w.Expect(look(w, pod, refused)).To(BeNumerically(">", 0))
+			w.Expect(reconcilePod(w, pod, unschedulable)).To(BeNumerically(">", 0))
 			w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty())
 		})
 	}
 }
 
-func TestAPodThatHasItsNodeIsLeftAlone(t *testing.T) {
+func TestReconcileScheduledPod(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	w.Pool(w.Class(), anySize)
-	pod := waitingPod(w, "15", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
-	w.Expect(look(w, pod, refused)).To(BeZero())
+	pod := newWaitingPod(w, "15", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
+	w.Expect(reconcilePod(w, pod, unschedulable)).To(BeZero())
 	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty())
 }

@@ -1,0 +1,39 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// setAddressConditions sets AddressesAvailable and AddressPoolsConsistent. They are not
+// part of Ready: offerings are unavailable while no address is free, and no address is
+// assigned twice.
+func (c *Checker) setAddressConditions(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+	conditions := class.StatusConditions()
+	pooled, exhausted := c.instances.AddressPoolState(class)
+	switch {
+	case !pooled:
+		_ = conditions.Clear(v1alpha1.ConditionAddressesAvailable)
+		_ = conditions.Clear(v1alpha1.ConditionAddressPoolsConsistent)
+		return nil
+	case exhausted != "":
+		conditions.SetFalse(v1alpha1.ConditionAddressesAvailable, v1alpha1.ReasonPoolExhausted, exhausted)
+	default:
+		conditions.SetTrue(v1alpha1.ConditionAddressesAvailable)
+	}
+	others := &v1alpha1.ProxmoxNodeClassList{}
+	if err := c.reader.List(ctx, others); err != nil {
+		return fmt.Errorf("listing NodeClasses: %w", err)
+	}
+	if text := c.instances.AddressPoolConflict(class, others.Items); text != "" {
+		conditions.SetFalse(v1alpha1.ConditionAddressPoolsConsistent, v1alpha1.ReasonSubnetsOverlap, text)
+	} else {
+		conditions.SetTrue(v1alpha1.ConditionAddressPoolsConsistent)
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// check is a requirement that each zone of a NodeClass must meet. Each check has its own
+// condition.
+type check struct {
+	condition string
+	// reason of the condition when no zone passes.
+	reason string
+	// run returns the problem of a zone; nil if it passes.
+	run func(zone) *problem
+	// facts are those that the check reads. They are read again while it fails.
+	facts func(zone) []inventory.Fact
+}
+
+// checks in the order in which a Host must pass them. Privileges come first: Proxmox
+// hides objects that the token may not see, so they seem not to exist.
+//
+// To check a new field of the NodeClass, add a function checkX in a file check_x.go, a
+// line here, and the condition to ProxmoxNodeClass.StatusConditions.
+var checks = []check{
+	{v1alpha1.ConditionPrivilegesSufficient, v1alpha1.ReasonPrivilegesMissing, checkPrivileges, singleFact(inventory.FactPermissions)},
+	{v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, checkTemplate, noFacts},
+	{v1alpha1.ConditionStorageReady, v1alpha1.ReasonStorageUnsuitable, checkStorage, snippetFacts},
+	{v1alpha1.ConditionNetworkReady, v1alpha1.ReasonBridgesNotFound, checkNetwork, bridgeFacts},
+	{v1alpha1.ConditionSharesReady, v1alpha1.ReasonDirectoriesNotFound, checkShares, shareFacts},
+	{v1alpha1.ConditionSecurityGroupsReady, v1alpha1.ReasonSecurityGroupsNotFound, checkSecurityGroups, singleFact(inventory.FactSecurityGroups)},
+	{v1alpha1.ConditionTagsAllowed, v1alpha1.ReasonTagsForbidden, checkTags, singleFact(inventory.FactOptions)},
+	{v1alpha1.ConditionResourcePoolReady, v1alpha1.ReasonResourcePoolNotFound, checkResourcePool, resourcePoolFacts},
+	{v1alpha1.ConditionCPULayoutReady, v1alpha1.ReasonNoHostCanBind, checkCPULayout, noFacts},
+}
+
+func noFacts(zone) []inventory.Fact { return nil }
+
+func singleFact(fact inventory.Fact) func(zone) []inventory.Fact {
+	return func(zone) []inventory.Fact { return []inventory.Fact{fact} }
+}

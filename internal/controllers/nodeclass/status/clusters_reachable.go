@@ -1,0 +1,60 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// setClustersReachable sets ClustersReachable. One reachable Cluster is enough; the
+// message lists the others.
+func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view inventory.View) {
+	conditions := class.StatusConditions()
+	known := c.inventory.Regions()
+	if class.Spec.Region != "" && !slices.Contains(known, class.Spec.Region) {
+		conditions.SetFalse(v1alpha1.ConditionClustersReachable, "RegionNotFound",
+			fmt.Sprintf("spec.region %q is not in the cloud config, which has %s", class.Spec.Region, strings.Join(known, ", ")))
+		return
+	}
+	var failures []string
+	answering, unread := 0, 0
+	for _, region := range c.regions(class) {
+		switch failure := view.Failures[region]; {
+		case failure != nil:
+			failures = append(failures, describeFailure(region, failure))
+		case view.Snapshots[region] == nil:
+			unread++
+		default:
+			answering++
+		}
+	}
+	switch {
+	case answering > 0:
+		conditions.SetTrueWithReason(v1alpha1.ConditionClustersReachable, v1alpha1.ConditionClustersReachable, strings.Join(failures, "; "))
+	case unread > 0 && conditions.Get(v1alpha1.ConditionClustersReachable).IsTrue():
+		// The condition was set before this controller started; the first poll updates it.
+	case unread > 0:
+		conditions.SetUnknownWithReason(v1alpha1.ConditionClustersReachable, reasonClustersNotRead, messageClustersNotRead)
+	default:
+		conditions.SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", strings.Join(failures, "; "))
+	}
+}
+
+// describeFailure describes since when and why a Cluster is unreachable, and what to do.
+// It omits the number of attempts, which would change the condition at each poll.
+func describeFailure(region string, failure error) string {
+	since := ""
+	if poll, ok := errors.AsType[*inventory.PollError](failure); ok {
+		since, failure = " since "+poll.Since.UTC().Format(time.RFC3339), poll.Err
+	}
+	return fmt.Sprintf("region %s%s: %v", region, since, proxmox.Explain(failure))
+}

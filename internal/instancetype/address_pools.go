@@ -1,0 +1,51 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
+)
+
+// addressPoolCheck finds zones without a free address. Counting addresses is expensive
+// and most Hosts of a region have equal templates, so results are cached by network
+// configuration.
+type addressPoolCheck struct {
+	view    inventory.View
+	network *v1alpha1.Network
+	known   map[string]string
+}
+
+// exhaustedReason returns why a VM in the zone cannot get an address; empty if it can.
+func (p addressPoolCheck) exhaustedReason(z zone) string {
+	guest, ok := p.view.Guest(z.Region, z.template)
+	if !ok || guest.Config == nil {
+		return ""
+	}
+	var key strings.Builder
+	key.WriteString(z.Region + ";")
+	for _, nic := range guest.Config.NICs() {
+		config := guest.Config.IPConfig(nic.Slot)
+		key.WriteString(nic.Slot + config.Encode() + ";")
+	}
+	if reason, ok := p.known[key.String()]; ok {
+		return reason
+	}
+	reason := ""
+	layout, err := network.NewLayout(&v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{Network: p.network}}, *guest.Config)
+	if err != nil {
+		reason = err.Error()
+	} else if len(layout.Pools()) > 0 && !p.view.Snapshots[z.Region].AddressesKnown {
+		// After a restart. Creating a NodeClaim would fail, and core would retry.
+		reason = fmt.Sprintf("the addresses of the guests in region %s are still being read", z.Region)
+	} else if exhausted := layout.Exhausted(p.view); exhausted != nil {
+		reason = exhausted.Error()
+	}
+	p.known[key.String()] = reason
+	return reason
+}

@@ -1,0 +1,130 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+// classInput contains the fields of a NodeClass that offerings depend on. It shares
+// slices with the NodeClass; see clone.
+type classInput struct {
+	region   string
+	size     v1alpha1.DiskSize
+	storage  string
+	maxPods  int32
+	selected []string
+	unusable []v1alpha1.UnusableZone
+	network  *v1alpha1.Network
+	affinity v1alpha1.PoolAffinity
+	cpu      placement.Layout
+	slotTag  string
+}
+
+func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
+	c := classInput{
+		region:   nodeClass.Spec.Region,
+		size:     nodeClass.Spec.BootDevice.Size,
+		storage:  nodeClass.Spec.BootDevice.Storage,
+		selected: nodeClass.Status.SelectedZones,
+		unusable: nodeClass.Status.UnusableZones,
+		network:  nodeClass.Spec.Network,
+		affinity: nodeClass.Spec.PlacementStrategy.PoolAffinity,
+	}
+	if kubelet := nodeClass.Spec.KubeletConfiguration; kubelet != nil && kubelet.MaxPods != nil {
+		c.maxPods = *kubelet.MaxPods
+	}
+	return c
+}
+
+func (c classInput) equal(other classInput) bool {
+	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.maxPods == other.maxPods && c.affinity == other.affinity &&
+		c.cpu == other.cpu && c.slotTag == other.slotTag &&
+		slices.Equal(c.selected, other.selected) && slices.Equal(c.unusable, other.unusable) &&
+		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
+}
+
+// clone returns a copy that shares no memory with the NodeClass.
+func (c classInput) clone() classInput {
+	c.selected, c.unusable, c.network = slices.Clone(c.selected), slices.Clone(c.unusable), c.network.DeepCopy()
+	return c
+}
+
+// diskBytes is the size of the boot disk. The API server has validated it.
+func (c classInput) diskBytes() int64 {
+	bytes, err := c.size.Bytes()
+	if err != nil {
+		return 0
+	}
+	return bytes
+}
+
+// offeringParams contains everything that determines the offerings of a NodeClass,
+// except their availability.
+type offeringParams struct {
+	listKey
+	affinity  v1alpha1.PoolAffinity
+	cpu       placement.Layout
+	slotTag   string
+	diskBytes int64
+	maxPods   int64 // 0 = the pods of the type
+	zones     []zone
+}
+
+func (o offeringParams) equal(other offeringParams) bool {
+	return o.diskBytes == other.diskBytes && o.maxPods == other.maxPods && o.affinity == other.affinity && o.cpu == other.cpu && slices.Equal(o.zones, other.zones)
+}
+
+// newOfferingParams collects every Host in the view and in the status of the NodeClass.
+// The status is still set after a restart while a Cluster is unreachable.
+func newOfferingParams(view inventory.View, key listKey, c classInput) offeringParams {
+	zones := map[placement.Zone]zone{}
+	for _, host := range view.Hosts() {
+		key := placement.Zone{Region: host.Region, Host: host.Name}
+		zones[key] = newZone(view, key)
+	}
+	for _, unusable := range c.unusable {
+		if region, host, ok := strings.Cut(unusable.Zone, "/"); ok {
+			key := placement.Zone{Region: region, Host: host}
+			z := newZone(view, key)
+			z.excludedReason = unusable.Reason
+			zones[key] = z
+		}
+	}
+	addressPools := addressPoolCheck{view: view, network: c.network, known: map[string]string{}}
+	for _, text := range c.selected {
+		selected, err := v1alpha1.ParseTemplateZone(text)
+		if err != nil {
+			continue // not written by this provider; the Host is listed without a template
+		}
+		key := placement.Zone{Region: selected.Region, Host: selected.Host}
+		if zones[key].template == 0 {
+			z := newZone(view, key).withTemplate(selected.VMID, view, c)
+			z.exhaustedReason = addressPools.exhaustedReason(z)
+			zones[key] = z
+		}
+	}
+	maps.DeleteFunc(zones, func(key placement.Zone, _ zone) bool { return c.region != "" && key.Region != c.region })
+	unifyPriceFactors(zones)
+	return offeringParams{
+		listKey:   key,
+		affinity:  c.affinity,
+		cpu:       c.cpu,
+		slotTag:   c.slotTag,
+		diskBytes: c.diskBytes(),
+		maxPods:   int64(c.maxPods),
+		zones: slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
+			return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
+		}),
+	}
+}

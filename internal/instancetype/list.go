@@ -1,0 +1,152 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+// listIdleTimeout is how long an unused list is cached.
+const listIdleTimeout = time.Hour
+
+// listKey identifies a list. The NodePool is empty if all NodePools of the class share
+// the list.
+type listKey struct{ nodeClass, nodePool string }
+
+// list is a cached list of instance types with the state that it was computed from.
+type list struct {
+	input                 classInput
+	inventory             uint64
+	unavailableGeneration uint64
+
+	params    offeringParams
+	available [][]bool // by type, then by zone
+	types     []*cloudprovider.InstanceType
+	damper    flapDamper
+
+	used atomic.Int64 // Unix seconds
+}
+
+// currentList returns the NodeClass's list. It recomputes the list after a change.
+func (p *Provider) currentList(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) *list {
+	view, unavailableGeneration, c, now := p.deps.Inventory.View(), p.unavailable.expire(), newClassInput(nodeClass), p.deps.Clock.Now()
+	c.cpu, c.slotTag = p.deps.CPULayouts.forClass(nodeClass)
+	key := listKey{nodeClass: nodeClass.Name}
+	if c.affinity != "" && c.affinity != v1alpha1.PoolAffinityNone {
+		key.nodePool = nodePool
+	}
+	p.mu.RLock()
+	l := p.lists[key]
+	p.mu.RUnlock()
+	if !l.isCurrent(view, unavailableGeneration, c, now) {
+		l = p.refreshList(key, c)
+	}
+	l.used.Store(now.Unix())
+	return l
+}
+
+// isCurrent reports whether the list was computed from this state.
+func (l *list) isCurrent(view inventory.View, unavailableGeneration uint64, c classInput, now time.Time) bool {
+	return l != nil && l.inventory == view.Generation && l.unavailableGeneration == unavailableGeneration && l.input.equal(c) && now.UnixNano() < l.damper.next
+}
+
+// refreshList computes a NodeClass's list; concurrent callers share it. The state is
+// read under the lock, so lists only get newer: the View of a caller may be outdated by
+// now, and must not count as the loss of an offering.
+func (p *Provider) refreshList(key listKey, c classInput) *list {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	view, unavailableGeneration, now := p.deps.Inventory.View(), p.unavailable.expire(), p.deps.Clock.Now()
+	before := p.lists[key]
+	if before.isCurrent(view, unavailableGeneration, c, now) {
+		return before
+	}
+	l := p.computeList(key, before, view, c)
+	l.input, l.inventory, l.unavailableGeneration = c.clone(), view.Generation, unavailableGeneration
+	p.lists[key] = l
+
+	idleSince := now.Add(-listIdleTimeout).Unix()
+	for other, idle := range p.lists {
+		if other != key && idle.used.Load() < idleSince {
+			delete(p.lists, other)
+		}
+	}
+	return l
+}
+
+// computeList computes a list. Unchanged types keep their objects, and with them
+// Karpenter's caches.
+func (p *Provider) computeList(key listKey, before *list, view inventory.View, c classInput) *list {
+	now := p.deps.Clock.Now()
+	l := &list{params: p.deps.CPULayouts.withPinningSupport(newOfferingParams(view, key, c), view), damper: flapDamper{next: math.MaxInt64}}
+	if before != nil {
+		l.damper = before.damper.carryOver(now)
+	}
+	keep := before != nil && before.params.equal(l.params)
+	same := keep
+	wasAvailable := before.wasAvailable(l.params)
+	shared := sync.OnceValue(func() sharedRequirements { return newSharedRequirements(l.params, p.deps.Devices) })
+	for n, t := range p.deps.Catalog.Types() {
+		available := p.availability(view, l.params, t)
+		for z := range available {
+			available[z] = l.damper.isAvailable(offeringKey{l.params.zones[z].Zone, t.Name}, wasAvailable(n, z, available[z]), available[z], now)
+		}
+		if keep && slices.Equal(available, before.available[n]) {
+			l.available = append(l.available, before.available[n])
+			l.types = append(l.types, before.types[n])
+			continue
+		}
+		same = false
+		l.available = append(l.available, available)
+		l.types = append(l.types, p.newInstanceType(shared(), t, p.prices[n], available))
+	}
+	if same {
+		l.types = before.types
+	}
+	return l
+}
+
+// wasAvailable returns a function that reports whether a type was available in a zone
+// before. For a zone that was not listed before it returns fits.
+func (l *list) wasAvailable(now offeringParams) func(instanceType, zone int, fits bool) bool {
+	if l == nil {
+		return func(_, _ int, fits bool) bool { return fits }
+	}
+	if len(now.zones) == len(l.params.zones) && slices.EqualFunc(now.zones, l.params.zones, func(a, b zone) bool { return a.Zone == b.Zone }) {
+		return func(instanceType, zone int, _ bool) bool { return l.available[instanceType][zone] }
+	}
+	index := make(map[placement.Zone]int, len(l.params.zones))
+	for n, z := range l.params.zones {
+		index[z.Zone] = n
+	}
+	return func(instanceType, zone int, fits bool) bool {
+		n, ok := index[now.zones[zone].Zone]
+		if !ok {
+			return fits
+		}
+		return l.available[instanceType][n]
+	}
+}
+
+// availability reports for each zone whether the type can be launched there.
+func (p *Provider) availability(view inventory.View, params offeringParams, t Type) []bool {
+	available := make([]bool, len(params.zones))
+	need := p.newNeed(params, t)
+	for n, z := range params.zones {
+		need.Storage, need.Inherited, need.PinningSupport = z.storage, z.inherited(), z.pinning
+		_, failed := p.unavailable.find(Offerings{z.Zone, t.Name, params.nodeClass})
+		available[n] = z.excludedReason == "" && z.exhaustedReason == "" && z.template != 0 && z.ready && !failed && placement.Fits(view, z.Zone, need)
+	}
+	return available
+}

@@ -1,0 +1,141 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// defaultCPUType is the CPU type that Proxmox uses if the configuration has none.
+const defaultCPUType = "kvm64"
+
+// zone is a Host with its template for one NodeClass.
+type zone struct {
+	placement.Zone
+	// template is the VMID to clone from; 0 if the class has no template on the Host.
+	template int
+	// ready is set if the view contains the template with its configuration, which a
+	// launch needs.
+	ready bool
+	// cpuType and image of the template; empty until its configuration was read.
+	cpuType string
+	image   string
+	// storage of the boot disk; empty until it is known.
+	storage string
+	// excludedReason is why the NodeClass excludes the Host.
+	excludedReason string
+	// exhaustedReason is why no address is free for a VM on the Host.
+	exhaustedReason string
+	// arch and os of VMs on the Host; empty until they are known.
+	arch, os string
+	// devices are the PCI mappings of the template, joined by commas.
+	devices     string
+	priceFactor float64
+	// pinning is how VMs can be pinned on the Host.
+	pinning placement.PinningSupport
+}
+
+// newZone returns a zone without a template.
+func newZone(view inventory.View, key placement.Zone) zone {
+	z := zone{Zone: key, priceFactor: inventory.DefaultPriceFactor}
+	if host, ok := view.Host(key.Region, key.Host); ok {
+		z.arch, z.priceFactor = host.Arch, host.PriceFactor
+	}
+	return z
+}
+
+// withTemplate sets the template and what the view contains about it.
+func (z zone) withTemplate(vmid int, view inventory.View, c classInput) zone {
+	z.template, z.storage = vmid, c.storage
+	guest, _ := view.Guest(z.Region, z.template)
+	if guest.Config == nil || !guest.Config.IsTemplate() {
+		return z
+	}
+	z.ready = true
+	z.cpuType = cpuTypeOf(*guest.Config)
+	z.image = ownership.ImageLabel(z.template, *guest.Config)
+	z.os = osOf(*guest.Config)
+	z.devices = templateDevices(*guest.Config)
+	if guest.Config.Options["arch"] == "aarch64" {
+		z.arch = karpv1.ArchitectureArm64
+	}
+	if disk, ok := guest.Config.BootDisk(); ok && z.storage == "" {
+		z.storage = disk.Storage
+	}
+	return z
+}
+
+// osOf derives the operating system from the template's ostype: w2k, wxp, win7 and so on
+// are Windows, all others Linux.
+func osOf(config proxmox.VMConfig) string {
+	if strings.HasPrefix(config.Options["ostype"], "w") {
+		return string(corev1.Windows)
+	}
+	return string(corev1.Linux)
+}
+
+// cpuTypeOf parses "host", "host,flags=+aes" and "cputype=host,flags=+aes".
+func cpuTypeOf(config proxmox.VMConfig) string {
+	for _, property := range proxmox.ParseProperties(config.Options["cpu"]) {
+		if property.Bare || property.Key == "cputype" {
+			return property.Value
+		}
+	}
+	return defaultCPUType
+}
+
+// blockedReason returns why the class cannot have a VM in the zone, regardless of
+// capacity and failures; empty if it can.
+func (z zone) blockedReason() string {
+	switch {
+	case z.excludedReason != "":
+		return z.excludedReason
+	case z.template == 0:
+		return "the NodeClass has no template on this Host"
+	case !z.ready:
+		return fmt.Sprintf("template %d does not exist, or its configuration could not be read", z.template)
+	}
+	return ""
+}
+
+// labels returns the labels of a Node in the zone that differ between zones. Unknown
+// values are omitted: an offering that excludes a label would drift the Nodes with it.
+func (z zone) labels() map[string]string {
+	labels := map[string]string{
+		karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand,
+		corev1.LabelTopologyRegion:  z.Region,
+		corev1.LabelTopologyZone:    z.Host,
+	}
+	if z.arch != "" {
+		labels[corev1.LabelArchStable] = z.arch
+	}
+	if z.os != "" {
+		labels[corev1.LabelOSStable] = z.os
+	}
+	if z.cpuType != "" {
+		labels[v1alpha1.LabelInstanceCPUType] = z.cpuType
+	}
+	if z.image != "" {
+		labels[v1alpha1.LabelInstanceImageID] = z.image
+	}
+	return labels
+}
+
+// inherited returns the PCI mappings of the zone's template.
+func (z zone) inherited() []string {
+	if z.devices == "" {
+		return nil
+	}
+	return strings.Split(z.devices, ",")
+}

@@ -1,0 +1,233 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/utils/cpuset"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+var asRoot = placement.PinningSupport{Root: true}
+
+func bound(cpus int, memoryMiB int64) placement.Need {
+	return placement.Need{CPUs: cpus, MemoryBytes: memoryMiB << 20, Layout: placement.Layout{Bound: true}}
+}
+
+func exclusive(cpus int, memoryMiB int64, pinning placement.PinningSupport) placement.Need {
+	need := bound(cpus, memoryMiB)
+	need.Layout.Exclusive, need.PinningSupport = true, pinning
+	return need
+}
+
+// place chooses a Binding on the Host and reserves it.
+func (host *numaHost) place(t *testing.T, need placement.Need) *placement.Binding {
+	t.Helper()
+	p, err := placement.Choose(host.view(t), numaRequest(need))
+	if err != nil {
+		t.Fatal(err)
+	}
+	host.reserve(p)
+	return p.Binding
+}
+
+func TestBindFewestCells(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(4, 4, 1, 8192)
+	if b := host.place(t, bound(4, 4096)); len(b.Cells) != 1 {
+		t.Errorf("a VM that fits one cell is bound to %+v", b.Cells)
+	}
+	b := host.place(t, bound(6, 8193))
+	if len(b.Cells) != 2 || b.Cells[0].VCPUs != 3 || b.Cells[1].VCPUs != 3 {
+		t.Fatalf("got %+v, want two equal cells", b.Cells)
+	}
+	if b.Cells[0].MemoryMiB+b.Cells[1].MemoryMiB != 8193 {
+		t.Errorf("%+v do not add up to 8193 MiB", b.Cells)
+	}
+}
+
+func TestBindTightestCell(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(2, 4, 1, 8192)
+	host.guests = []numaGuest{{vcpus: 2, memory: 1024, cell: 1}}
+	if b := host.place(t, bound(2, 1024)); b.Cells[0].ID != 1 {
+		t.Errorf("the small VM went into cell %d", b.Cells[0].ID)
+	}
+	if b := host.place(t, bound(4, 8192)); len(b.Cells) != 1 || b.Cells[0].ID != 0 {
+		t.Errorf("the large VM is bound to %+v", b.Cells)
+	}
+}
+
+func TestBindAsymmetricMemory(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(2, 4, 1, 2048)
+	host.cells[1].memory = 32768
+	if b := host.place(t, bound(2, 16384)); len(b.Cells) != 1 || b.Cells[0].ID != 1 {
+		t.Errorf("got %+v, want the cell that has the memory", b.Cells)
+	}
+}
+
+func TestBindExclusiveCores(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(1, 4, 2, 8192) // cores 0,4 1,5 2,6 3,7
+	first := host.place(t, exclusive(3, 1024, asRoot))
+	if first.CPUs.String() != "0-1,4-5" || first.Method != placement.PinByRoot {
+		t.Errorf("three vCPUs have the CPUs %s by %s", first.CPUs, first.Method)
+	}
+	if got := first.Pin; len(got) != 3 || got[0] != 0 || got[1] != 4 || got[2] != 1 {
+		t.Errorf("the vCPUs are pinned to %v, want the two threads of a core first", got)
+	}
+	if second := host.place(t, exclusive(4, 1024, placement.PinningSupport{Root: true, Hook: true})); second.CPUs.String() != "2-3,6-7" || second.Method != placement.PinByHook {
+		t.Errorf("the next one has %s by %s", second.CPUs, second.Method)
+	}
+}
+
+func TestBindSlots(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(2, 8, 1, 16384)
+	host.slots = []cpuset.CPUSet{cpuset.New(0, 1, 2, 3, 4, 5), cpuset.New(8, 9, 10, 11), cpuset.New(6, 7, 12, 13)}
+	pinning := placement.PinningSupport{SlotTag: slotTag, Root: true}
+	for n, want := range []struct {
+		slot int
+		cpus string
+	}{{9001, "8-11"}, {9000, "0-5"}, {9002, "6-7,12-13"}} {
+		b := host.place(t, exclusive(4, 2048, pinning))
+		if b.Method != placement.PinBySlot || b.Slot != want.slot || b.CPUs.String() != want.cpus {
+			t.Errorf("VM %d has %s by %s %d, want slot %d: fewest cells, then the smallest", n, b.CPUs, b.Method, b.Slot, want.slot)
+		}
+	}
+	if ok, reason := placement.Fit(host.view(t), zone("pve1"), exclusive(4, 2048, placement.PinningSupport{SlotTag: slotTag})); ok || reason != "pve1: 3 slots with 4 CPUs or more, all in use" {
+		t.Errorf("got %v %q", ok, reason)
+	}
+}
+
+func TestBindForeignPinnedGuests(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(1, 4, 1, 8192)
+	host.guests = []numaGuest{{vcpus: 1, memory: 512, cell: -1, affinity: cpuset.New(1)}, {vcpus: 1, memory: 512, cell: -1, affinity: cpuset.New(2), stopped: true}}
+	if b := host.place(t, exclusive(2, 1024, asRoot)); b.CPUs.String() != "0,3" {
+		t.Errorf("got %s", b.CPUs)
+	}
+}
+
+func TestFitCellReasons(t *testing.T) {
+	t.Parallel()
+	huge := func(need placement.Need, mib int) placement.Need { need.Layout.PageMiB = mib; return need }
+	for name, test := range map[string]struct {
+		need placement.Need
+		fill func(*numaHost)
+		want string
+	}{
+		"cores": {
+			exclusive(5, 1024, asRoot), func(host *numaHost) {
+				host.guests = []numaGuest{{vcpus: 1, cell: -1, memory: 1, affinity: cpuset.New(0, 5)}}
+			},
+			"pve1: cell 0: 3 cores free, 5 requested; cell 1: 3 cores free, 5 requested",
+		},
+		"memory": {
+			bound(3, 9000), func(*numaHost) {}, "pve1: cell 0: 8.0 GiB memory free, 8.8 GiB requested; cell 1: 8.0 GiB memory free, 8.8 GiB requested",
+		},
+		"CPUs": {
+			bound(3, 1024), func(host *numaHost) {
+				host.guests = []numaGuest{{vcpus: 2, memory: 1024, cell: 0}, {vcpus: 2, memory: 1024, cell: 1}}
+			},
+			"pve1: cell 0: 2 CPUs free, 3 requested; cell 1: 2 CPUs free, 3 requested",
+		},
+		"no_pinning_method": {
+			exclusive(2, 1024, placement.PinningSupport{SlotTag: slotTag}), func(*numaHost) {},
+			"pve1: spec.cpu.pinning Exclusive needs one of: templates created by root with an affinity and the tag karpenter-slot-ubuntu, a hookscript named pve-hook in the template, a root login in the cloud config; this host has none of them",
+		},
+		"no_hugepages": {
+			huge(bound(2, 1024), 1024), func(*numaHost) {},
+			"pve1: spec.cpu.hugepages needs one of: the option hugepages=1024 in the template, set by root, or a root login in the cloud config; this host has neither",
+		},
+		"half_a_page": {
+			func() placement.Need { n := huge(bound(2, 1500), 1024); n.PinningSupport = asRoot; return n }(), func(*numaHost) {},
+			"pve1: 1500 MiB is not a multiple of the hugepage size of 1024 MiB",
+		},
+		"small_slots": {
+			exclusive(4, 1024, placement.PinningSupport{SlotTag: slotTag}), func(host *numaHost) { host.slots = []cpuset.CPUSet{cpuset.New(0, 1)} },
+			"pve1: none of 1 slots has 4 CPUs",
+		},
+		"slots_with_CPUs_the_host_lacks": {
+			exclusive(2, 1024, placement.PinningSupport{SlotTag: slotTag}), func(host *numaHost) { host.slots = []cpuset.CPUSet{cpuset.New(7, 8)} },
+			"pve1: 1 free slots with 2 CPUs or more, none with enough CPUs and memory in each cell",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			host := newNUMAHost(2, 4, 1, 8192)
+			test.fill(host)
+			ok, reason := placement.Fit(host.view(t), zone("pve1"), test.need)
+			if ok || reason != test.want {
+				t.Errorf("got  %v %s\nwant %s", ok, reason, test.want)
+			}
+		})
+	}
+}
+
+func TestBindHugepages(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(2, 4, 1, 8192)
+	need := bound(6, 7*1024)
+	need.Layout.PageMiB, need.PinningSupport = 1024, asRoot
+	b := host.place(t, need)
+	if len(b.Cells) != 2 || b.Cells[0].MemoryMiB != 4096 || b.Cells[1].MemoryMiB != 3072 || b.Hugepages != "1024" {
+		t.Errorf("got %+v with hugepages %q", b.Cells, b.Hugepages)
+	}
+	need.PinningSupport = placement.PinningSupport{Hugepages: "1024"}
+	host.reservations = map[string]inventory.Reservation{}
+	if b := host.place(t, need); b.Hugepages != "" {
+		t.Errorf("root is to set hugepages=%q, which the template already has", b.Hugepages)
+	}
+}
+
+// TestBindSameCellAffinity checks that VMs of a NodePool share one cell, and the reason
+// when that cell is full.
+func TestBindSameCellAffinity(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(2, 4, 1, 8192)
+	need := bound(2, 1024)
+	need.NodePool, need.Affinity = "db", v1alpha1.PoolAffinitySameCell
+	first := host.place(t, need)
+	host.guests = []numaGuest{{vcpus: 1, memory: 1024, cell: 1 - first.Cells[0].ID}}
+	if second := host.place(t, need); second.Cells[0].ID != first.Cells[0].ID {
+		t.Errorf("the second VM is in cell %d, the first in %d", second.Cells[0].ID, first.Cells[0].ID)
+	}
+	ok, reason := placement.Fit(host.view(t), zone("pve1"), need)
+	if ok || !strings.Contains(reason, "0 CPUs free, 2 requested") || !strings.Contains(reason, "the VMs of NodePool db are kept in another cell") {
+		t.Errorf("got %v %q", ok, reason)
+	}
+	large := bound(6, 1024)
+	large.NodePool, large.Affinity = "large", v1alpha1.PoolAffinitySameCell
+	if ok, _ := placement.Fit(host.view(t), zone("pve1"), large); ok {
+		t.Error("a VM of a NodePool with affinity SameCell was split")
+	}
+}
+
+// TestChooseFewestCells prefers a Host that binds the VM to one cell over an emptier one
+// that has to split it.
+func TestChooseFewestCells(t *testing.T) {
+	t.Parallel()
+	env := newEnv()
+	env.host("r", "many", 32, 64)
+	env.host("r", "one", 16, 32)
+	settings, err := inventory.ParseSettings([]byte(`{"r": {"many": {"sockets": 8}, "one": {"sockets": 1}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env.settings = settings
+	need := bound(8, 4096)
+	p, err := placement.Choose(env.view(), placement.Request{
+		ClaimUID: "c", Options: []placement.Option{{InstanceType: "t", Need: need, Zones: []placement.Zone{zone("many"), zone("one")}}},
+	})
+	if err != nil || p.Zone.Host != "one" || len(p.Binding.Cells) != 1 {
+		t.Errorf("got %+v (%v)", p, err)
+	}
+}
