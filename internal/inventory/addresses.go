@@ -49,13 +49,13 @@ func (a Addresses) equal(b Addresses) bool {
 
 // addressesOf collects what a reading tells about addresses. Templates have none: what
 // their configurations say is for the VMs that are made of them.
-func addressesOf(reading PollResult, guests map[int]Guest) Addresses {
+func collectAddresses(reading PollResult, guests map[int]Guest) Addresses {
 	out := Addresses{}
 	for _, guest := range guests {
 		if guest.Template || (guest.Config != nil && guest.Config.IsTemplate()) {
 			continue
 		}
-		owner := ownerOf(guest)
+		owner := guestOwner(guest)
 		out.add(owner, guest.addresses...)
 		out.add(owner, reading.ReportedAddresses.Guests[guest.VMID]...)
 	}
@@ -72,7 +72,7 @@ func addressesOf(reading PollResult, guests map[int]Guest) Addresses {
 		if given.VMID != 0 {
 			owner = AddressOwner{VMID: given.VMID, Description: fmt.Sprintf("guest %d", given.VMID)}
 			if guest, ok := guests[given.VMID]; ok {
-				owner = ownerOf(guest)
+				owner = guestOwner(guest)
 			}
 		}
 		out.add(owner, given.Address)
@@ -85,7 +85,7 @@ func addressesOf(reading PollResult, guests map[int]Guest) Addresses {
 	return out
 }
 
-func ownerOf(guest Guest) AddressOwner {
+func guestOwner(guest Guest) AddressOwner {
 	kind := "VM"
 	if guest.Kind == proxmox.KindLXC {
 		kind = "container"
@@ -97,7 +97,7 @@ func ownerOf(guest Guest) AddressOwner {
 // know of. An address counts in all Clusters: networks may span them.
 func (v View) AddressOwner(addr netip.Addr) (string, bool) {
 	if v.index != nil {
-		if claim, ok := v.index.addresses[addr]; ok {
+		if claim, ok := v.index.reservedAddresses[addr]; ok {
 			return "claim " + claim, true
 		}
 	}
@@ -112,7 +112,7 @@ func (v View) AddressOwner(addr netip.Addr) (string, bool) {
 // AddressTaken tells whether somebody has an address or was promised it.
 func (v View) AddressTaken(addr netip.Addr) bool {
 	if v.index != nil {
-		if _, promised := v.index.addresses[addr]; promised {
+		if _, promised := v.index.reservedAddresses[addr]; promised {
 			return true
 		}
 	}
@@ -138,14 +138,14 @@ func (v View) AddressConflict(addr netip.Addr, region string, vmid int) (string,
 
 // Resting tells whether an address came back a moment ago.
 func (v View) RecentlyReleased(addr netip.Addr) bool {
-	_, ok := v.resting[addr]
+	_, ok := v.recentlyReleased[addr]
 	return ok
 }
 
 // Addresses lists every address that is in use or promised; some may come twice.
 func (v View) Addresses(yield func(netip.Addr) bool) {
 	if v.index != nil {
-		for addr := range v.index.addresses {
+		for addr := range v.index.reservedAddresses {
 			if !yield(addr) {
 				return
 			}
@@ -162,23 +162,23 @@ func (v View) Addresses(yield func(netip.Addr) bool) {
 
 // restTime is how long an address that came back is given only when no other is left.
 // Neighbours forget a MAC within minutes.
-const restTime = 10 * time.Minute
+const reuseDelay = 10 * time.Minute
 
 // rest notes that addresses came back. The map is replaced: Views hold the old one.
 // The caller holds the lock.
-func (i *Inventory) rest(addresses []netip.Addr) {
+func (i *Inventory) markReleased(addresses []netip.Addr) {
 	if len(addresses) == 0 {
 		return
 	}
 	now := i.options.Clock.Now()
-	resting := make(map[netip.Addr]time.Time, len(i.resting)+len(addresses))
-	for addr, since := range i.resting {
-		if now.Sub(since) < restTime {
+	resting := make(map[netip.Addr]time.Time, len(i.recentlyReleased)+len(addresses))
+	for addr, since := range i.recentlyReleased {
+		if now.Sub(since) < reuseDelay {
 			resting[addr] = since
 		}
 	}
 	for _, addr := range addresses {
 		resting[addr] = now
 	}
-	i.resting = resting
+	i.recentlyReleased = resting
 }

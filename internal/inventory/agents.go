@@ -18,15 +18,15 @@ import (
 // An agent that does not answer blocks one of its Host's three workers for three seconds,
 // so that one is asked per poll; at the start, when no address is given before they were
 // asked, one at a time on each Host.
-func (c *cluster) askAgents(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) bool {
+func (c *cluster) readAgents(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) bool {
 	due := c.dueAgents(rows, online, now)
-	if len(due) == 0 || now.Before(c.others.agentsFrom) {
+	if len(due) == 0 || now.Before(c.addresses.agentsBlockedUntil) {
 		return false
 	}
-	if c.others.agentsSince.IsZero() {
-		c.others.agentsSince = now
+	if c.addresses.agentsStarted.IsZero() {
+		c.addresses.agentsStarted = now
 	}
-	if c.others.completed {
+	if c.addresses.completed {
 		if due = c.nextAgent(due, now); len(due) == 0 {
 			return false
 		}
@@ -36,11 +36,11 @@ func (c *cluster) askAgents(ctx context.Context, rows []proxmox.GuestRow, online
 		byHost[row.Host] = append(byHost[row.Host], row.VMID)
 	}
 	var group errgroup.Group
-	group.SetLimit(detailParallel)
+	group.SetLimit(maxParallelReads)
 	for host, vmids := range byHost {
 		group.Go(func() error {
 			for _, vmid := range vmids {
-				if !c.askAgent(ctx, host, vmid, now) {
+				if !c.readAgent(ctx, host, vmid, now) {
 					return nil
 				}
 			}
@@ -54,11 +54,11 @@ func (c *cluster) askAgents(ctx context.Context, rows []proxmox.GuestRow, online
 // nextAgent is one that was never asked, or one that is asked again when it is its turn.
 func (c *cluster) nextAgent(due []proxmox.GuestRow, now time.Time) []proxmox.GuestRow {
 	for n, row := range due {
-		if c.others.agents[row.VMID] == nil {
+		if c.addresses.agents[row.VMID] == nil {
 			return due[n : n+1]
 		}
 	}
-	if c.ration.take(turnAgent, now) {
+	if c.budget.tryAcquire(kindAgent, now) {
 		return due[:1]
 	}
 	return nil
@@ -73,39 +73,39 @@ func (c *cluster) dueAgents(rows []proxmox.GuestRow, online map[string]bool, now
 			continue
 		}
 		seen[row.VMID] = true
-		read := c.others.agents[row.VMID]
-		if row.UptimeSeconds >= int64(agentDelay/time.Second) && (read == nil || now.After(read.next)) {
+		read := c.addresses.agents[row.VMID]
+		if row.UptimeSeconds >= int64(agentDelay/time.Second) && (read == nil || now.After(read.nextRead)) {
 			due = append(due, row)
 		}
 	}
-	for vmid := range c.others.agents {
+	for vmid := range c.addresses.agents {
 		if !seen[vmid] {
-			delete(c.others.agents, vmid)
+			delete(c.addresses.agents, vmid)
 		}
 	}
 	return due
 }
 
 // askAgent asks one agent, and tells whether others may be asked as well.
-func (c *cluster) askAgent(ctx context.Context, host string, vmid int, now time.Time) bool {
+func (c *cluster) readAgent(ctx context.Context, host string, vmid int, now time.Time) bool {
 	addresses, err := c.client.GuestAddresses(ctx, host, vmid)
-	c.others.mu.Lock()
-	defer c.others.mu.Unlock()
+	c.addresses.mu.Lock()
+	defer c.addresses.mu.Unlock()
 	if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); forbidden {
 		// The token has no such privilege, and needs none.
-		c.others.agentsFrom = now.Add(agentInterval)
+		c.addresses.agentsBlockedUntil = now.Add(agentInterval)
 	}
-	if errors.Is(err, context.DeadlineExceeded) || now.Before(c.others.agentsFrom) {
+	if errors.Is(err, context.DeadlineExceeded) || now.Before(c.addresses.agentsBlockedUntil) {
 		return false
 	}
-	c.others.agents[vmid] = &guestRead{addresses: addresses, next: now.Add(agentInterval)}
+	c.addresses.agents[vmid] = &guestAddresses{addresses: addresses, nextRead: now.Add(agentInterval)}
 	return true
 }
 
 // agentsAsked tells whether every agent that can answer was asked once, or took too long.
-func (c *cluster) agentsAsked(rows []proxmox.GuestRow, online map[string]bool) bool {
+func (c *cluster) agentsComplete(rows []proxmox.GuestRow, online map[string]bool) bool {
 	now := c.inventory.options.Clock.Now()
-	if now.Before(c.others.agentsFrom) || (!c.others.agentsSince.IsZero() && now.Sub(c.others.agentsSince) >= agentPatience) {
+	if now.Before(c.addresses.agentsBlockedUntil) || (!c.addresses.agentsStarted.IsZero() && now.Sub(c.addresses.agentsStarted) >= agentStartTimeout) {
 		return true
 	}
 	return len(c.dueAgents(rows, online, now)) == 0
@@ -113,7 +113,7 @@ func (c *cluster) agentsAsked(rows []proxmox.GuestRow, online map[string]bool) b
 
 // hasAgent tells whether a guest is somebody else's VM that runs, with an agent.
 func (c *cluster) hasAgent(row proxmox.GuestRow) bool {
-	detail := c.details.known[row.VMID]
+	detail := c.configs.entries[row.VMID]
 	return row.Status == statusRunning && detail != nil && detail.config != nil && detail.config.AgentEnabled() &&
 		!c.inventory.options.DetailRange.Contains(row.VMID)
 }

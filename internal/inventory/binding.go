@@ -27,7 +27,7 @@ type BoundCell struct {
 
 // pinned are the CPUs that a guest is tied to: by its affinity, or by a hookscript,
 // of which Proxmox knows nothing and only the mark in the notes tells.
-func (g Guest) pinned() cpuset.CPUSet {
+func (g Guest) pinnedCPUs() cpuset.CPUSet {
 	if g.Config == nil {
 		return cpuset.New()
 	}
@@ -44,7 +44,7 @@ func (g Guest) pinned() cpuset.CPUSet {
 }
 
 // share is what a guest takes of one cell.
-type share struct {
+type cellShare struct {
 	cell      int // index
 	vcpus     int
 	memoryMiB int64
@@ -53,7 +53,7 @@ type share struct {
 // sharesOf tells what a guest takes of which cells, as far as its configuration
 // says so: memory where numaN binds it; where only the CPUs are bound, memory lies
 // beside them, since Linux takes it from the cell that asks first. The rest floats.
-func (h hardware) sharesOf(guest Guest) (bound []share, floating Amount) {
+func (h hardware) cellShares(guest Guest) (bound []cellShare, floating Amount) {
 	floating = guest.Allocated
 	if guest.Config == nil || guest.Allocated == (Amount{}) {
 		return nil, floating
@@ -62,7 +62,7 @@ func (h hardware) sharesOf(guest Guest) (bound []share, floating Amount) {
 		vcpus, memoryMiB = min(vcpus, floating.CPUs), min(memoryMiB, floating.MemoryBytes>>20)
 		floating = floating.Minus(Amount{CPUs: vcpus, MemoryBytes: memoryMiB << 20})
 		for n, cell := range cells {
-			bound = append(bound, share{cell, part(vcpus, len(cells), n), part(memoryMiB, len(cells), n)})
+			bound = append(bound, cellShare{cell, part(vcpus, len(cells), n), part(memoryMiB, len(cells), n)})
 		}
 	}
 	for _, cell := range guest.Config.NUMACells() {
@@ -77,7 +77,7 @@ func (h hardware) sharesOf(guest Guest) (bound []share, floating Amount) {
 		}
 	}
 	if len(bound) == 0 {
-		if cells := h.cellsOf(guest.pinned()); len(cells) > 0 {
+		if cells := h.cellsOf(guest.pinnedCPUs()); len(cells) > 0 {
 			take(cells, floating.CPUs, floating.MemoryBytes>>20)
 		}
 	}

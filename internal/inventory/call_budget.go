@@ -15,17 +15,17 @@ type ReadKind struct {
 }
 
 var (
-	turnRelease  = ReadKind{"release", time.Hour}
-	turnMappings = ReadKind{"mappings", 5 * time.Minute}
+	kindVersion  = ReadKind{"release", time.Hour}
+	kindMappings = ReadKind{"mappings", 5 * time.Minute}
 	// turnMaintenance asks the HA manager which Hosts it drains, where the rows do
 	// not tell.
-	turnMaintenance = ReadKind{"maintenance", time.Minute}
-	turnFact        = ReadKind{"fact", 3 * time.Minute}
+	kindMaintenance = ReadKind{"maintenance", time.Minute}
+	kindFact        = ReadKind{"fact", 3 * time.Minute}
 	// turnConfig reads one configuration without a sign of change, to find what rows
 	// do not show (disks, notes, networks, devices).
-	turnConfig = ReadKind{"config", 150 * time.Second}
-	turnSDN    = ReadKind{"SDN", time.Minute}
-	turnAgent  = ReadKind{"agent", 2 * time.Minute}
+	kindConfig = ReadKind{"config", 150 * time.Second}
+	kindSDN    = ReadKind{"SDN", time.Minute}
+	kindAgent  = ReadKind{"agent", 2 * time.Minute}
 	// ReadBootDrives lists one storage for what was left there.
 	ReadBootDrives = ReadKind{"boot drives", 2 * time.Minute}
 	// ReadImages lists the images of one Host.
@@ -34,55 +34,55 @@ var (
 
 // spareInterval lies between two turns. With six polls that makes eight calls a minute
 // for a Cluster that is left alone, whatever its size.
-const spareInterval = 30 * time.Second
+const slotInterval = 30 * time.Second
 
 // ration hands out turns. Where more is wished for than there is, everything waits
 // longer by the same factor.
-type ration struct {
+type callBudget struct {
 	// rivals are those who asked so recently that they still wish for a turn.
-	rivals time.Duration
+	activeFor time.Duration
 
-	mu    sync.Mutex
-	given time.Time
-	asked map[ReadKind]time.Time
-	had   map[ReadKind]time.Time
+	mu        sync.Mutex
+	lastGrant time.Time
+	requested map[ReadKind]time.Time
+	acquired  map[ReadKind]time.Time
 }
 
-func newRation(interval time.Duration) *ration {
-	return &ration{rivals: 3 * interval, asked: map[ReadKind]time.Time{}, had: map[ReadKind]time.Time{}}
+func newCallBudget(interval time.Duration) *callBudget {
+	return &callBudget{activeFor: 3 * interval, requested: map[ReadKind]time.Time{}, acquired: map[ReadKind]time.Time{}}
 }
 
 // take tells whether the turn may be taken now. Whoever asks for the first time has
 // just read it anyway.
-func (r *ration) take(turn ReadKind, now time.Time) bool {
+func (r *callBudget) tryAcquire(turn ReadKind, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked[turn] = now
-	if r.had[turn].IsZero() {
-		r.had[turn] = now
+	r.requested[turn] = now
+	if r.acquired[turn].IsZero() {
+		r.acquired[turn] = now
 		return false
 	}
-	waited := r.waited(turn, now)
-	if waited < 1 || now.Sub(r.given) < spareInterval {
+	waited := r.overdueRatio(turn, now)
+	if waited < 1 || now.Sub(r.lastGrant) < slotInterval {
 		return false
 	}
-	for other, asked := range r.asked {
-		if now.Sub(asked) <= r.rivals && r.waited(other, now) > waited {
+	for other, asked := range r.requested {
+		if now.Sub(asked) <= r.activeFor && r.overdueRatio(other, now) > waited {
 			return false
 		}
 	}
-	r.given, r.had[turn] = now, now
+	r.lastGrant, r.acquired[turn] = now, now
 	return true
 }
 
 // waited is how long a turn is waited for, by what it would like.
-func (r *ration) waited(turn ReadKind, now time.Time) float64 {
-	return now.Sub(r.had[turn]).Seconds() / turn.every.Seconds()
+func (r *callBudget) overdueRatio(turn ReadKind, now time.Time) float64 {
+	return now.Sub(r.acquired[turn]).Seconds() / turn.every.Seconds()
 }
 
 // Spare tells whether somebody may make such a read of a Cluster now, which nobody
 // waits for. Whoever may, does it.
 func (i *Inventory) TryAcquire(region string, turn ReadKind) bool {
 	c, ok := i.clusters[region]
-	return ok && c.ration.take(turn, i.options.Clock.Now())
+	return ok && c.budget.tryAcquire(turn, i.options.Clock.Now())
 }

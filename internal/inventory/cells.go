@@ -54,16 +54,16 @@ type CellAccount struct {
 	cpus cpuset.CPUSet
 	// pool are the CPUs that VMs without cores of their own share, shared is how
 	// many vCPUs those have.
-	pool   cpuset.CPUSet
-	size   int // of pool
-	shared int
-	ratio  float64
+	sharedCPUs  cpuset.CPUSet
+	sharedSize  int // of pool
+	sharedVCPUs int
+	cpuRatio    float64
 }
 
 // FreeCPUs is how many vCPUs the cell can still take once so many of its CPUs are
 // given away for good; negative where it could not spare them.
 func (c CellAccount) FreeCPUs(given int) int {
-	return int(math.Floor(float64(c.size-given)*c.ratio+1e-9)) - c.shared
+	return int(math.Floor(float64(c.sharedSize-given)*c.cpuRatio+1e-9)) - c.sharedVCPUs
 }
 
 // CPUs of the cell, whoever has them.
@@ -75,7 +75,7 @@ func (c CellAccount) Size() int { return c.cpus.Size() }
 // Has counts the CPUs of a set that are in the cell, and those of them that would
 // be taken from its other VMs.
 func (c CellAccount) Has(cpus cpuset.CPUSet) (all, shared int) {
-	return c.cpus.Intersection(cpus).Size(), c.pool.Intersection(cpus).Size()
+	return c.cpus.Intersection(cpus).Size(), c.sharedCPUs.Intersection(cpus).Size()
 }
 
 // Slot is a slot template.
@@ -104,7 +104,7 @@ func (v View) Cells(region, host string) *CellAccounts {
 // NodePoolCells are the cells of a Host that VMs of a NodePool are bound to.
 func (v View) NodePoolCells(region, host, nodePool string) []int {
 	var cells []int
-	for _, p := range promisedOn(v, region, host) {
+	for _, p := range reservationsOn(v, region, host) {
 		if p.NodePool != nodePool || p.Binding == nil {
 			continue
 		}
@@ -118,7 +118,7 @@ func (v View) NodePoolCells(region, host, nodePool string) []int {
 
 // lazyCells gives every Host its account of cells, computed once when asked for:
 // most NodeClasses never do.
-func (x *index) lazyCells(v View) {
+func (x *index) addCells(v View) {
 	for region, snapshot := range v.Snapshots {
 		byHost := sync.OnceValue(func() map[string][]Guest {
 			guests := map[string][]Guest{}
@@ -130,14 +130,14 @@ func (x *index) lazyCells(v View) {
 		for name, host := range snapshot.Hosts {
 			account := x.hosts[region][name]
 			account.cells = sync.OnceValue(func() *CellAccounts {
-				return newCellAccounts(host, account.limits, byHost()[name], promisedOn(v, region, name))
+				return newCellAccounts(host, account.limits, byHost()[name], reservationsOn(v, region, name))
 			})
 		}
 	}
 }
 
 // promise is a Reservation beside the guest that it made, if that is to be seen.
-type promise struct {
+type placedReservation struct {
 	Reservation
 	guest   Guest
 	visible bool
@@ -145,8 +145,8 @@ type promise struct {
 
 // promisedOn are the Reservations that count on a Host: those whose VM was migrated
 // away count where the VM is.
-func promisedOn(v View, region, host string) []promise {
-	var out []promise
+func reservationsOn(v View, region, host string) []placedReservation {
+	var out []placedReservation
 	for _, r := range v.Reservations {
 		if r.Region != region || r.Host != host {
 			continue
@@ -155,40 +155,40 @@ func promisedOn(v View, region, host string) []promise {
 		if visible && guest.Host != host {
 			continue
 		}
-		out = append(out, promise{r, guest, visible})
+		out = append(out, placedReservation{r, guest, visible})
 	}
 	return out
 }
 
-func newCellAccounts(host Host, limits HostSettings, guests []Guest, promises []promise) *CellAccounts {
-	h, err := hardwareOf(host.HostRow, host.Hardware, limits.Topology)
+func newCellAccounts(host Host, limits HostSettings, guests []Guest, promises []placedReservation) *CellAccounts {
+	h, err := newHardware(host.HostRow, host.Hardware, limits.Topology)
 	if err != nil {
 		return &CellAccounts{Problem: err.Error()}
 	}
-	b := newCellBook(h, limits)
+	b := newCellBuilder(h, limits)
 	bound := map[int]bool{} // VMIDs that a Reservation accounts for
 	for _, p := range promises {
-		bound[p.VMID] = b.promise(p)
+		bound[p.VMID] = b.addReservation(p)
 	}
 	for _, guest := range guests {
-		b.count(guest, bound[guest.VMID])
+		b.addGuest(guest, bound[guest.VMID])
 	}
-	return b.close(guests)
+	return b.build(guests)
 }
 
 // cellBook is a CellAccounts in the making.
-type cellBook struct {
+type cellBuilder struct {
 	hardware hardware
 	limits   HostSettings
 	cells    []CellAccount
 	// exclusive CPUs are promised to VMs of ours, pinned ones have guests tied to
 	// them, setAside ones belong to slots.
-	exclusive, pinned, setAside cpuset.CPUSet
+	exclusive, pinned, slotCPUs cpuset.CPUSet
 	floating                    Amount
 }
 
-func newCellBook(h hardware, limits HostSettings) *cellBook {
-	b := &cellBook{hardware: h, limits: limits, cells: make([]CellAccount, len(h.cells))}
+func newCellBuilder(h hardware, limits HostSettings) *cellBuilder {
+	b := &cellBuilder{hardware: h, limits: limits, cells: make([]CellAccount, len(h.cells))}
 	var total int64
 	for _, cell := range h.cells {
 		total += cell.memoryMiB
@@ -197,7 +197,7 @@ func newCellBook(h hardware, limits HostSettings) *cellBook {
 		// Nobody tells which cell the Host's own memory is in.
 		reserved := proportion(limits.ReservedMemoryBytes>>20, cell.memoryMiB, total)
 		b.cells[n] = CellAccount{
-			ID: cell.id, cpus: cell.cpus, ratio: limits.CPURatio,
+			ID: cell.id, cpus: cell.cpus, cpuRatio: limits.CPURatio,
 			FreeMemoryBytes: int64(float64(max(0, cell.memoryMiB-reserved))*limits.MemoryRatio) << 20,
 		}
 	}
@@ -214,7 +214,7 @@ func proportion(amount, part, whole int64) int64 {
 
 // promise counts a Reservation, and tells whether that covers its guest too. One
 // with a Binding does: what the guest's configuration says may be older than that.
-func (b *cellBook) promise(p promise) bool {
+func (b *cellBuilder) addReservation(p placedReservation) bool {
 	if p.Binding == nil {
 		if !p.Fulfilled {
 			b.floating = b.floating.Plus(p.Amount.Minus(p.guest.Allocated).atLeast(Amount{}))
@@ -229,19 +229,19 @@ func (b *cellBook) promise(p promise) bool {
 		}
 		b.cells[n].FreeMemoryBytes -= cell.MemoryMiB << 20
 		if p.Binding.CPUs.IsEmpty() {
-			b.cells[n].shared += cell.VCPUs
+			b.cells[n].sharedVCPUs += cell.VCPUs
 		}
 	}
 	return true
 }
 
 // count counts a guest.
-func (b *cellBook) count(guest Guest, covered bool) {
-	pinned := guest.pinned()
+func (b *cellBuilder) addGuest(guest Guest, covered bool) {
+	pinned := guest.pinnedCPUs()
 	switch {
 	case guest.Template || (guest.Config != nil && guest.Config.IsTemplate()):
 		if guest.IsSlot() {
-			b.setAside = b.setAside.Union(pinned)
+			b.slotCPUs = b.slotCPUs.Union(pinned)
 		}
 		return
 	case covered:
@@ -249,27 +249,27 @@ func (b *cellBook) count(guest Guest, covered bool) {
 		return
 	}
 	b.pinned = b.pinned.Union(pinned)
-	bound, floating := b.hardware.sharesOf(guest)
+	bound, floating := b.hardware.cellShares(guest)
 	b.floating = b.floating.Plus(floating)
 	for _, s := range bound {
-		b.cells[s.cell].shared += s.vcpus
+		b.cells[s.cell].sharedVCPUs += s.vcpus
 		b.cells[s.cell].FreeMemoryBytes -= s.memoryMiB << 20
 	}
 }
 
 // close spreads what floats, and finds the cores that are left.
-func (b *cellBook) close(guests []Guest) *CellAccounts {
+func (b *cellBuilder) build(guests []Guest) *CellAccounts {
 	var cpus, memory int64
 	for _, cell := range b.hardware.cells {
 		cpus, memory = cpus+int64(cell.cpus.Size()), memory+cell.memoryMiB
 	}
 	floatingMiB := (b.floating.MemoryBytes + 1<<20 - 1) >> 20
-	taken := b.limits.ReservedCPUs.Union(b.exclusive).Union(b.pinned).Union(b.setAside)
+	taken := b.limits.ReservedCPUs.Union(b.exclusive).Union(b.pinned).Union(b.slotCPUs)
 	for n, cell := range b.hardware.cells {
 		account := &b.cells[n]
-		account.pool = cell.cpus.Difference(b.limits.ReservedCPUs.Union(b.exclusive))
-		account.size = account.pool.Size()
-		account.shared += int(proportion(int64(b.floating.CPUs), int64(cell.cpus.Size()), cpus))
+		account.sharedCPUs = cell.cpus.Difference(b.limits.ReservedCPUs.Union(b.exclusive))
+		account.sharedSize = account.sharedCPUs.Size()
+		account.sharedVCPUs += int(proportion(int64(b.floating.CPUs), int64(cell.cpus.Size()), cpus))
 		account.FreeMemoryBytes -= proportion(floatingMiB, cell.memoryMiB, memory) << 20
 		for _, core := range cell.cores {
 			if core.Intersection(taken).IsEmpty() {

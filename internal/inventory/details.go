@@ -18,11 +18,11 @@ import (
 const (
 	// detailParallel bounds the config reads at one time: a Host has three
 	// workers for all its clients.
-	detailParallel = 3
+	maxParallelReads = 3
 	// detailTimeout bounds the config reads of one poll; the rest follows with
 	// the next one. At first contact there are many, and the view waits for them.
-	detailTimeout      = 5 * time.Second
-	firstDetailTimeout = 15 * time.Second
+	readTimeout      = 5 * time.Second
+	firstReadTimeout = 15 * time.Second
 	// retryDelay and maxRetryDelay space the tries on a config that cannot be read.
 	retryDelay    = 10 * time.Second
 	maxRetryDelay = 10 * time.Minute
@@ -30,13 +30,13 @@ const (
 
 // details are the configurations of a Cluster's VMs and templates: other people's
 // too, for the PCI devices and CPUs that they hold.
-type details struct {
-	known map[int]*detail
+type configCache struct {
+	entries map[int]*configEntry
 }
 
 // detail is one guest's configuration and the row that it was read for.
-type detail struct {
-	row  rowMark
+type configEntry struct {
+	row  rowFingerprint
 	host string
 	// ours: a VM in our range, or a template. It is read before the others.
 	ours   bool
@@ -45,19 +45,19 @@ type detail struct {
 	due      bool
 	read     time.Time
 	failures int
-	retry    time.Time
+	retryAt  time.Time
 }
 
 // rowMark is what of a row tells that the configuration changed.
-type rowMark struct {
+type rowFingerprint struct {
 	host, name, status, lock, tags string
 	template                       bool
 	cpus                           int
 	memory                         int64
 }
 
-func markOf(row proxmox.GuestRow) rowMark {
-	return rowMark{
+func fingerprintOf(row proxmox.GuestRow) rowFingerprint {
+	return rowFingerprint{
 		host: row.Host, name: row.Name, status: row.Status, lock: row.Lock, tags: strings.Join(row.Tags, ";"),
 		template: row.Template, cpus: row.CPUs, memory: row.MemoryBytes,
 	}
@@ -65,16 +65,16 @@ func markOf(row proxmox.GuestRow) rowMark {
 
 // devicesOnly leaves out what does not touch the devices and CPUs of a guest: a
 // nightly backup of all guests must not have all of them read.
-func (m rowMark) devicesOnly() rowMark {
+func (m rowFingerprint) devicesOnly() rowFingerprint {
 	m.name, m.lock, m.tags = "", "", ""
 	return m
 }
 
 // sort finds out which configurations are due, and which guests are gone.
-func (d *details) sort(rows []proxmox.GuestRow, own VMIDRange) {
-	seen := make(map[int]bool, len(d.known))
+func (d *configCache) update(rows []proxmox.GuestRow, own VMIDRange) {
+	seen := make(map[int]bool, len(d.entries))
 	for _, row := range rows {
-		known := d.known[row.VMID]
+		known := d.entries[row.VMID]
 		// A template whose row lost its figures also lost the template flag.
 		wasTemplate := known != nil && known.row.template && !row.HasResources()
 		if row.Kind != proxmox.KindQEMU {
@@ -83,10 +83,10 @@ func (d *details) sort(rows []proxmox.GuestRow, own VMIDRange) {
 		ours := row.Template || wasTemplate || own.Contains(row.VMID)
 		seen[row.VMID] = true
 		if known == nil {
-			known = &detail{due: true}
-			d.known[row.VMID] = known
+			known = &configEntry{due: true}
+			d.entries[row.VMID] = known
 		}
-		mark := markOf(row)
+		mark := fingerprintOf(row)
 		if !ours {
 			mark = mark.devicesOnly()
 		}
@@ -94,20 +94,20 @@ func (d *details) sort(rows []proxmox.GuestRow, own VMIDRange) {
 			mark.template = true
 		}
 		if mark != known.row {
-			known.due, known.failures, known.retry = true, 0, time.Time{}
+			known.due, known.failures, known.retryAt = true, 0, time.Time{}
 		}
 		known.row, known.host, known.ours = mark, row.Host, ours
 	}
-	for vmid := range d.known {
+	for vmid := range d.entries {
 		if !seen[vmid] {
-			delete(d.known, vmid)
+			delete(d.entries, vmid)
 		}
 	}
 }
 
 // complete tells whether every configuration on a Host that is online was asked for.
-func (d *details) complete(online map[string]bool) bool {
-	for _, known := range d.known {
+func (d *configCache) complete(online map[string]bool) bool {
+	for _, known := range d.entries {
 		if online[known.host] && known.config == nil && known.failures == 0 {
 			return false
 		}
@@ -116,9 +116,9 @@ func (d *details) complete(online map[string]bool) bool {
 }
 
 // configs are those that were read.
-func (d *details) configs() map[int]*proxmox.VMConfig {
-	configs := make(map[int]*proxmox.VMConfig, len(d.known))
-	for vmid, known := range d.known {
+func (d *configCache) configs() map[int]*proxmox.VMConfig {
+	configs := make(map[int]*proxmox.VMConfig, len(d.entries))
+	for vmid, known := range d.entries {
 		if known.config != nil {
 			configs[vmid] = known.config
 		}
@@ -128,15 +128,15 @@ func (d *details) configs() map[int]*proxmox.VMConfig {
 
 // wanted lists the VMIDs to read now: what is due, and the oldest one when it is a
 // configuration's turn. Hosts that are away are not asked.
-func (d *details) wanted(now time.Time, online map[string]bool, turn func() bool) []int {
+func (d *configCache) due(now time.Time, online map[string]bool, turn func() bool) []int {
 	var vmids []int
 	oldest := 0
-	for vmid, known := range d.known {
+	for vmid, known := range d.entries {
 		switch {
 		case !online[known.host]:
-		case known.due && !now.Before(known.retry):
+		case known.due && !now.Before(known.retryAt):
 			vmids = append(vmids, vmid)
-		case !known.due && (oldest == 0 || known.read.Before(d.known[oldest].read)):
+		case !known.due && (oldest == 0 || known.read.Before(d.entries[oldest].read)):
 			oldest = vmid
 		}
 	}
@@ -149,9 +149,9 @@ func (d *details) wanted(now time.Time, online map[string]bool, turn func() bool
 
 // readDetails reads the configurations that are wanted now, as many as the time
 // allows, and tells whether that changed any.
-func (c *cluster) readDetails(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
+func (c *cluster) readConfigs(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
 	now, online := c.inventory.options.Clock.Now(), onlineHosts(resources.Hosts)
-	vmids := c.details.wanted(now, online, func() bool { return c.ration.take(turnConfig, now) })
+	vmids := c.configs.due(now, online, func() bool { return c.budget.tryAcquire(kindConfig, now) })
 	if len(vmids) == 0 {
 		return false
 	}
@@ -159,24 +159,24 @@ func (c *cluster) readDetails(ctx context.Context, resources proxmox.Resources, 
 	defer cancel()
 	var ours, others []int
 	for _, vmid := range vmids {
-		if c.details.known[vmid].ours {
+		if c.configs.entries[vmid].ours {
 			ours = append(ours, vmid)
 		} else {
 			others = append(others, vmid)
 		}
 	}
-	changed := c.readConfigs(ctx, ours, now)
-	return c.readConfigs(ctx, others, now) || changed
+	changed := c.fetchConfigs(ctx, ours, now)
+	return c.fetchConfigs(ctx, others, now) || changed
 }
 
 // readConfigs reads configurations, and tells whether that changed any.
-func (c *cluster) readConfigs(ctx context.Context, vmids []int, now time.Time) bool {
+func (c *cluster) fetchConfigs(ctx context.Context, vmids []int, now time.Time) bool {
 	configs := make([]proxmox.VMConfig, len(vmids))
 	errs := make([]error, len(vmids))
 	var group errgroup.Group
-	group.SetLimit(detailParallel)
+	group.SetLimit(maxParallelReads)
 	for n, vmid := range vmids {
-		host := c.details.known[vmid].host
+		host := c.configs.entries[vmid].host
 		group.Go(func() error {
 			if errs[n] = ctx.Err(); errs[n] == nil {
 				configs[n], errs[n] = c.client.VMConfig(ctx, host, vmid)
@@ -187,7 +187,7 @@ func (c *cluster) readConfigs(ctx context.Context, vmids []int, now time.Time) b
 	_ = group.Wait() // each read keeps its own error
 	changed := false
 	for n, vmid := range vmids {
-		if c.details.known[vmid].take(configs[n], errs[n], now) {
+		if c.configs.entries[vmid].store(configs[n], errs[n], now) {
 			changed = true
 		}
 	}
@@ -197,7 +197,7 @@ func (c *cluster) readConfigs(ctx context.Context, vmids []int, now time.Time) b
 // take keeps the outcome of a read and tells whether it changed what we know.
 // A config that cannot be read leaves the last one in force, and its Host in the
 // view: only proof that the guest is not there drops it.
-func (d *detail) take(config proxmox.VMConfig, err error, now time.Time) bool {
+func (d *configEntry) store(config proxmox.VMConfig, err error, now time.Time) bool {
 	switch {
 	case err == nil:
 		changed := d.config == nil || !sameConfig(*d.config, config)
@@ -206,17 +206,17 @@ func (d *detail) take(config proxmox.VMConfig, err error, now time.Time) bool {
 	case errors.Is(err, proxmox.ErrNotFound):
 		changed := d.config != nil
 		d.config = nil
-		d.again(now)
+		d.scheduleRetry(now)
 		return changed
 	default:
-		d.again(now)
+		d.scheduleRetry(now)
 		return false
 	}
 }
 
 // again lets the next try wait, longer each time.
-func (d *detail) again(now time.Time) {
+func (d *configEntry) scheduleRetry(now time.Time) {
 	d.due = true
-	d.retry = now.Add(min(retryDelay<<min(d.failures, 10), maxRetryDelay))
+	d.retryAt = now.Add(min(retryDelay<<min(d.failures, 10), maxRetryDelay))
 	d.failures++
 }

@@ -11,20 +11,20 @@ import (
 )
 
 // deviceBook counts the PCI devices of one Host that mappings name.
-type deviceBook struct {
+type deviceUsage struct {
 	// paths by mapping.
 	paths map[string][]string
 	// claims counts the guests on a mapping: which of its devices each has, Proxmox
 	// decides at their start and does not tell.
-	claims map[string]int
+	mapped map[string]int
 	// taken are devices that guests have by address.
-	taken []string
+	assigned []string
 }
 
 // deviceBooks sorts the mappings of a Cluster by Host. Mediated devices are left
 // out: how many shares are left, nobody tells.
-func deviceBooks(mappings []proxmox.PCIMapping) map[string]*deviceBook {
-	books := map[string]*deviceBook{}
+func deviceUsageByHost(mappings []proxmox.PCIMapping) map[string]*deviceUsage {
+	books := map[string]*deviceUsage{}
 	for _, mapping := range mappings {
 		if mapping.Mediated {
 			continue
@@ -32,7 +32,7 @@ func deviceBooks(mappings []proxmox.PCIMapping) map[string]*deviceBook {
 		for _, device := range mapping.Devices {
 			book := books[device.Host]
 			if book == nil {
-				book = &deviceBook{paths: map[string][]string{}, claims: map[string]int{}}
+				book = &deviceUsage{paths: map[string][]string{}, mapped: map[string]int{}}
 				books[device.Host] = book
 			}
 			book.paths[mapping.ID] = append(book.paths[mapping.ID], device.Path)
@@ -42,30 +42,30 @@ func deviceBooks(mappings []proxmox.PCIMapping) map[string]*deviceBook {
 }
 
 // add counts what a guest has.
-func (b *deviceBook) add(devices []proxmox.HostPCI) {
+func (b *deviceUsage) addGuest(devices []proxmox.HostPCI) {
 	for _, device := range devices {
 		if device.Mapping != "" {
-			b.claims[device.Mapping]++
+			b.mapped[device.Mapping]++
 			continue
 		}
-		b.taken = append(b.taken, device.Paths...)
+		b.assigned = append(b.assigned, device.Paths...)
 	}
 }
 
 // free counts for each mapping the devices that are left for certain. A device
 // that two mappings name may be behind a claim on either of them, so such a claim
 // counts for both.
-func (b *deviceBook) free() map[string]int {
+func (b *deviceUsage) free() map[string]int {
 	free := make(map[string]int, len(b.paths))
 	for mapping, paths := range b.paths {
 		n := 0
 		for _, path := range paths {
-			if !slices.ContainsFunc(b.taken, func(taken string) bool { return overlap(path, taken) }) {
+			if !slices.ContainsFunc(b.assigned, func(taken string) bool { return namesSameDevice(path, taken) }) {
 				n++
 			}
 		}
-		for other, claims := range b.claims {
-			if other == mapping || shareDevice(paths, b.paths[other]) {
+		for other, claims := range b.mapped {
+			if other == mapping || sharesDevice(paths, b.paths[other]) {
 				n -= claims
 			}
 		}
@@ -74,15 +74,15 @@ func (b *deviceBook) free() map[string]int {
 	return free
 }
 
-func shareDevice(a, b []string) bool {
+func sharesDevice(a, b []string) bool {
 	return slices.ContainsFunc(a, func(path string) bool {
-		return slices.ContainsFunc(b, func(other string) bool { return overlap(path, other) })
+		return slices.ContainsFunc(b, func(other string) bool { return namesSameDevice(path, other) })
 	})
 }
 
 // overlap tells whether two addresses name the same device: "0000:01:00" is all
 // functions of it, and ";" joins several.
-func overlap(a, b string) bool {
+func namesSameDevice(a, b string) bool {
 	for x := range strings.SplitSeq(a, ";") {
 		for y := range strings.SplitSeq(b, ";") {
 			if x == y || strings.HasPrefix(x, y+".") || strings.HasPrefix(y, x+".") {
@@ -95,7 +95,7 @@ func overlap(a, b string) bool {
 
 // holdsDevices lists what a guest keeps others from having. A guest that does not
 // count has let go of its devices.
-func (g Guest) holdsDevices() []proxmox.HostPCI {
+func (g Guest) heldDevices() []proxmox.HostPCI {
 	if g.Config == nil || g.Allocated == (Amount{}) {
 		return nil
 	}
@@ -103,20 +103,20 @@ func (g Guest) holdsDevices() []proxmox.HostPCI {
 }
 
 // countDevices fills in what is left of every Host's devices.
-func (x *index) countDevices(v View) {
+func (x *index) addDevices(v View) {
 	for region, snapshot := range v.Snapshots {
 		if len(snapshot.Mappings) == 0 {
 			continue
 		}
-		books := deviceBooks(snapshot.Mappings)
+		books := deviceUsageByHost(snapshot.Mappings)
 		for _, guest := range snapshot.Guests {
 			if book := books[guest.Host]; book != nil {
-				book.add(guest.holdsDevices())
+				book.addGuest(guest.heldDevices())
 			}
 		}
 		for _, r := range v.Reservations {
 			if book := books[r.Host]; r.Region == region && book != nil && len(r.Devices) > 0 {
-				book.promise(r, snapshot)
+				book.addReservation(r, snapshot)
 			}
 		}
 		for host, book := range books {
@@ -128,11 +128,11 @@ func (x *index) countDevices(v View) {
 }
 
 // promise counts a Reservation's devices until its VM shows them.
-func (b *deviceBook) promise(r Reservation, snapshot *Snapshot) {
-	if guest, ok := snapshot.guest(r.VMID); ok && len(guest.holdsDevices()) >= len(r.Devices) {
+func (b *deviceUsage) addReservation(r Reservation, snapshot *Snapshot) {
+	if guest, ok := snapshot.guest(r.VMID); ok && len(guest.heldDevices()) >= len(r.Devices) {
 		return
 	}
 	for _, mapping := range r.Devices {
-		b.claims[mapping]++
+		b.mapped[mapping]++
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // differs tells whether anything that decisions rest on changed between two
 // Snapshots of a Cluster. Load, uptime and the like change with every poll.
-func differs(a, b *Snapshot) bool {
+func hasChanged(a, b *Snapshot) bool {
 	if a == nil || b == nil {
 		return a != b
 	}
@@ -35,7 +35,7 @@ func sameHost(a, b Host) bool {
 }
 
 func sameGuest(a, b Guest) bool {
-	return markOf(a.GuestRow) == markOf(b.GuestRow) &&
+	return fingerprintOf(a.GuestRow) == fingerprintOf(b.GuestRow) &&
 		a.Kind == b.Kind && a.Pool == b.Pool && a.HAState == b.HAState && a.DiskBytes == b.DiskBytes &&
 		a.Allocated == b.Allocated && a.Stale == b.Stale &&
 		(a.Config == b.Config || (a.Config != nil && b.Config != nil && sameConfig(*a.Config, *b.Config)))

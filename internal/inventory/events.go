@@ -20,8 +20,8 @@ func (i *Inventory) Subscribe(ctx context.Context) <-chan Event {
 	events := make(chan Event, 1)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	id := i.subscribed
-	i.subscribed++
+	id := i.nextSubscriber
+	i.nextSubscriber++
 	i.subscribers[id] = events
 	context.AfterFunc(ctx, func() {
 		i.mu.Lock()

@@ -64,17 +64,17 @@ func FactSnippets(key StorageKey) Fact {
 }
 
 // onDemand tells whether a Fact is read only once somebody asked for it.
-func (f Fact) onDemand() bool {
+func (f Fact) isOnDemand() bool {
 	return f.kind == "pool" || f.kind == "snippets" || f == FactDirectories
 }
 
 const (
 	// factRetry is how soon one that could not be read is tried again, and longer
 	// each time.
-	factRetry    = time.Minute
-	maxFactRetry = time.Hour
+	factRetryDelay    = time.Minute
+	maxFactRetryDelay = time.Hour
 	// doubtPause is how long a Fact that is doubted is believed once it was read.
-	doubtPause = 30 * time.Second
+	minFactAge = 30 * time.Second
 	// permissionsWeight lets privileges have their turn more often than the rest:
 	// they are what changes most, and what hurts most.
 	permissionsWeight = 4
@@ -82,28 +82,28 @@ const (
 
 // facts keeps the Facts of a Cluster and when each was read. Only the poll under
 // way touches it.
-type facts struct {
-	known *Facts
-	read  map[Fact]*factReading
+type factCache struct {
+	known  *Facts
+	states map[Fact]*factState
 }
 
 // factReading is how the last reading of a Fact went.
-type factReading struct {
-	at       time.Time
-	failures int
-	doubted  bool
+type factState struct {
+	at          time.Time
+	failures    int
+	invalidated bool
 }
 
-func newFacts() facts { return facts{read: map[Fact]*factReading{}} }
+func newFactCache() factCache { return factCache{states: map[Fact]*factState{}} }
 
 // wanted are all Facts to keep, of these Hosts, and those that were asked for before.
-func (f *facts) wanted(hosts []string) []Fact {
+func (f *factCache) all(hosts []string) []Fact {
 	all := []Fact{FactOptions, FactPermissions, FactSecurityGroups, FactVNets}
 	for _, host := range hosts {
 		all = append(all, FactBridges(host))
 	}
-	for fact := range f.read {
-		if fact.onDemand() && (fact.on == "" || slices.Contains(hosts, fact.on)) {
+	for fact := range f.states {
+		if fact.isOnDemand() && (fact.on == "" || slices.Contains(hosts, fact.on)) {
 			all = append(all, fact)
 		}
 	}
@@ -112,13 +112,13 @@ func (f *facts) wanted(hosts []string) []Fact {
 
 // due lists what to read now: what was never read, what failed and may be tried
 // again, what is doubted, and when it is a Fact's turn, what has waited longest.
-func (f *facts) due(now time.Time, hosts []string, doubts map[Fact]bool, turn func() bool) []Fact {
-	f.doubt(doubts)
+func (f *factCache) due(now time.Time, hosts []string, doubts map[Fact]bool, turn func() bool) []Fact {
+	f.invalidate(doubts)
 	var due []Fact
 	var longest Fact
 	var waited time.Duration
-	for _, fact := range f.wanted(hosts) {
-		reading := f.read[fact]
+	for _, fact := range f.all(hosts) {
+		reading := f.states[fact]
 		if reading.isDue(now) {
 			due = append(due, fact)
 			continue
@@ -135,31 +135,31 @@ func (f *facts) due(now time.Time, hosts []string, doubts map[Fact]bool, turn fu
 
 // doubt marks what was doubted. What is read on demand is known from then on that
 // somebody asks.
-func (f *facts) doubt(doubts map[Fact]bool) {
+func (f *factCache) invalidate(doubts map[Fact]bool) {
 	for fact := range doubts {
 		switch {
-		case f.read[fact] != nil:
-			f.read[fact].doubted = true
-		case fact.onDemand():
-			f.read[fact] = &factReading{}
+		case f.states[fact] != nil:
+			f.states[fact].invalidated = true
+		case fact.isOnDemand():
+			f.states[fact] = &factState{}
 		}
 	}
 }
 
 // isDue tells whether a Fact must be read now, whoever's turn it is.
-func (r *factReading) isDue(now time.Time) bool {
+func (r *factState) isDue(now time.Time) bool {
 	if r == nil || r.at.IsZero() {
 		return true
 	}
 	age := now.Sub(r.at)
 	if r.failures > 0 {
-		return age >= min(factRetry<<min(r.failures-1, 10), maxFactRetry)
+		return age >= min(factRetryDelay<<min(r.failures-1, 10), maxFactRetryDelay)
 	}
-	return r.doubted && age >= doubtPause
+	return r.invalidated && age >= minFactAge
 }
 
 // weight is how much a Fact's age counts when turns are taken.
-func (r *factReading) weight(fact Fact) time.Duration {
+func (r *factState) weight(fact Fact) time.Duration {
 	switch {
 	case r.failures > 0:
 		return 0
@@ -170,12 +170,12 @@ func (r *factReading) weight(fact Fact) time.Duration {
 }
 
 // note keeps how a reading went, and the Facts that it changed.
-func (f *facts) note(fact Fact, at time.Time, err error) {
-	if f.read[fact] == nil {
-		f.read[fact] = &factReading{}
+func (f *factCache) record(fact Fact, at time.Time, err error) {
+	if f.states[fact] == nil {
+		f.states[fact] = &factState{}
 	}
-	reading := f.read[fact]
-	reading.at, reading.doubted = at, false
+	reading := f.states[fact]
+	reading.at, reading.invalidated = at, false
 	reading.failures++
 	if err == nil {
 		reading.failures = 0
@@ -183,7 +183,7 @@ func (f *facts) note(fact Fact, at time.Time, err error) {
 }
 
 // change replaces the Facts by a copy with that change.
-func (f *facts) change(apply func(*Facts)) {
+func (f *factCache) update(apply func(*Facts)) {
 	next := &Facts{}
 	if f.known != nil {
 		*next = *f.known

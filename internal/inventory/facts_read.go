@@ -23,15 +23,15 @@ func (i *Inventory) Invalidate(region string, doubted ...Fact) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, fact := range doubted {
-		c.doubts[fact] = true
+		c.invalidated[fact] = true
 	}
 }
 
-func (c *cluster) takeDoubts() map[Fact]bool {
+func (c *cluster) takeInvalidated() map[Fact]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	doubts := c.doubts
-	c.doubts = map[Fact]bool{}
+	doubts := c.invalidated
+	c.invalidated = map[Fact]bool{}
 	return doubts
 }
 
@@ -45,7 +45,7 @@ func (c *cluster) readFacts(ctx context.Context, resources proxmox.Resources, ti
 		}
 	}
 	now := c.inventory.options.Clock.Now()
-	due := c.facts.due(now, hosts, c.takeDoubts(), func() bool { return c.ration.take(turnFact, now) })
+	due := c.facts.due(now, hosts, c.takeInvalidated(), func() bool { return c.budget.tryAcquire(kindFact, now) })
 	if len(due) == 0 {
 		return false
 	}
@@ -54,7 +54,7 @@ func (c *cluster) readFacts(ctx context.Context, resources proxmox.Resources, ti
 	changes := make([]func(*Facts), len(due))
 	errs := make([]error, len(due))
 	var group errgroup.Group
-	group.SetLimit(detailParallel)
+	group.SetLimit(maxParallelReads)
 	for n, fact := range due {
 		group.Go(func() error {
 			changes[n], errs[n] = c.readFact(ctx, fact)
@@ -63,18 +63,18 @@ func (c *cluster) readFacts(ctx context.Context, resources proxmox.Resources, ti
 	}
 	_ = group.Wait() // each read keeps its own error
 	before := c.facts.known
-	options := c.about.options
+	options := c.info.options
 	for n, fact := range due {
-		c.facts.note(fact, c.inventory.options.Clock.Now(), errs[n])
+		c.facts.record(fact, c.inventory.options.Clock.Now(), errs[n])
 		if errs[n] != nil {
 			c.inventory.options.Log.V(1).Info("reading a fact of the Cluster failed", "region", c.region, "fact", fact, "error", errs[n].Error())
 			continue
 		}
-		c.facts.change(changes[n])
+		c.facts.update(changes[n])
 	}
 	if reflect.DeepEqual(before, c.facts.known) {
 		c.facts.known = before // the same one, so that Snapshots compare quickly
-		return !reflect.DeepEqual(options, c.about.options)
+		return !reflect.DeepEqual(options, c.info.options)
 	}
 	return true
 }
@@ -84,7 +84,7 @@ func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error)
 	switch fact.kind {
 	case FactOptions.kind:
 		options, err := c.client.Options(ctx)
-		return func(*Facts) { c.about.options = options }, err
+		return func(*Facts) { c.info.options = options }, err
 	case FactPermissions.kind:
 		permissions, err := c.client.Permissions(ctx)
 		return func(f *Facts) { f.User, f.Permissions = c.client.User(), permissions }, err

@@ -18,10 +18,10 @@ type index struct {
 	hosts map[string]map[string]*hostAccount // by region and name
 	vmids map[vmidKey]struct{}
 	// poolHosts counts VMs by NodePool and Host.
-	poolHosts map[string]map[hostKey]int
-	storages  map[diskKey]int64 // promised bytes
+	nodePoolVMs   map[string]map[hostKey]int
+	reservedBytes map[diskKey]int64 // promised bytes
 	// addresses that are promised, with the claim's UID.
-	addresses map[netip.Addr]string
+	reservedAddresses map[netip.Addr]string
 }
 
 // hostAccount is a Host's state with the settings behind it.
@@ -50,11 +50,11 @@ func diskKeyOf(region string, row proxmox.StorageRow) diskKey {
 
 func newIndex(v View, settings Settings) *index {
 	x := &index{
-		hosts:     make(map[string]map[string]*hostAccount, len(v.Snapshots)),
-		vmids:     make(map[vmidKey]struct{}, len(v.Reservations)),
-		poolHosts: map[string]map[hostKey]int{},
-		storages:  map[diskKey]int64{},
-		addresses: map[netip.Addr]string{},
+		hosts:             make(map[string]map[string]*hostAccount, len(v.Snapshots)),
+		vmids:             make(map[vmidKey]struct{}, len(v.Reservations)),
+		nodePoolVMs:       map[string]map[hostKey]int{},
+		reservedBytes:     map[diskKey]int64{},
+		reservedAddresses: map[netip.Addr]string{},
 	}
 	for region, snapshot := range v.Snapshots {
 		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
@@ -64,10 +64,10 @@ func newIndex(v View, settings Settings) *index {
 		}
 	}
 	for _, r := range v.Reservations {
-		x.add(r, v)
+		x.addReservation(r, v)
 	}
-	x.countDevices(v)
-	x.lazyCells(v)
+	x.addDevices(v)
+	x.addCells(v)
 	return x
 }
 
@@ -78,25 +78,25 @@ func newHostState(region string, host Host, limits HostSettings, failure error) 
 		Size:              Amount{CPUs: host.CPUs, MemoryBytes: host.MemoryBytes},
 		Allocatable:       limits.allocatable(host.HostRow),
 		Allocated:         host.Allocated,
-		Arch:              archOf(host.Arch),
+		Arch:              kubernetesArch(host.Arch),
 		PriceFactor:       limits.PriceFactor,
-		OutOfService:      absence(host.HostRow, limits),
+		OutOfService:      outOfServiceReason(host.HostRow, limits),
 		OutOfServiceSince: host.OutOfServiceSince,
-		Unusable:          unusable(host.HostRow, limits, failure),
+		Unusable:          unusableReason(host.HostRow, limits, failure),
 	}
 	state.Free = state.Allocatable.Minus(state.Allocated)
 	return state
 }
 
 // archOf translates to the names that Kubernetes has.
-func archOf(arch string) string {
+func kubernetesArch(arch string) string {
 	if arch == "aarch64" {
 		return "arm64"
 	}
 	return "amd64"
 }
 
-func absence(row proxmox.HostRow, limits HostSettings) OutOfServiceReason {
+func outOfServiceReason(row proxmox.HostRow, limits HostSettings) OutOfServiceReason {
 	switch {
 	case limits.Excluded:
 		return Excluded
@@ -109,7 +109,7 @@ func absence(row proxmox.HostRow, limits HostSettings) OutOfServiceReason {
 }
 
 // unusable tells why a Host takes no new VM; empty when it does.
-func unusable(row proxmox.HostRow, limits HostSettings, failure error) string {
+func unusableReason(row proxmox.HostRow, limits HostSettings, failure error) string {
 	switch {
 	case limits.Excluded:
 		return "excluded by settings"
@@ -137,20 +137,20 @@ func isConclusive(failure error) bool {
 }
 
 // add counts a Reservation.
-func (x *index) add(r Reservation, v View) {
+func (x *index) addReservation(r Reservation, v View) {
 	x.vmids[vmidKey{r.Region, r.VMID}] = struct{}{}
 	for _, addr := range r.Addresses {
-		x.addresses[addr] = r.ClaimUID
+		x.reservedAddresses[addr] = r.ClaimUID
 	}
 	guest, visible := v.Guest(r.Region, r.VMID)
 	key := hostKey{r.Region, r.Host}
 	if r.Fulfilled && visible {
 		key.host = guest.Host // it may have been migrated
 	}
-	if x.poolHosts[r.NodePool] == nil {
-		x.poolHosts[r.NodePool] = map[hostKey]int{}
+	if x.nodePoolVMs[r.NodePool] == nil {
+		x.nodePoolVMs[r.NodePool] = map[hostKey]int{}
 	}
-	x.poolHosts[r.NodePool][key]++
+	x.nodePoolVMs[r.NodePool][key]++
 	if r.Fulfilled {
 		return
 	}
@@ -168,6 +168,6 @@ func (x *index) add(r Reservation, v View) {
 		if !ok {
 			row = proxmox.StorageRow{Name: r.Storage, Host: r.Host}
 		}
-		x.storages[diskKeyOf(r.Region, row)] += r.DiskBytes
+		x.reservedBytes[diskKeyOf(r.Region, row)] += r.DiskBytes
 	}
 }

@@ -49,16 +49,16 @@ type Inventory struct {
 	watchAddresses atomic.Bool
 
 	// mu guards what follows. No I/O happens while it is held.
-	mu           sync.Mutex
-	snapshots    map[string]*Snapshot
-	failures     map[string]error
-	reservations map[string]Reservation
-	gone         map[vmidKey]time.Time
-	resting      map[netip.Addr]time.Time
-	generation   uint64
-	subscribers  map[int]chan Event
-	subscribed   int
-	ambiguous    map[string]bool // host names already reported
+	mu               sync.Mutex
+	snapshots        map[string]*Snapshot
+	failures         map[string]error
+	reservations     map[string]Reservation
+	deleted          map[vmidKey]time.Time
+	recentlyReleased map[netip.Addr]time.Time
+	generation       uint64
+	subscribers      map[int]chan Event
+	nextSubscriber   int
+	loggedHosts      map[string]bool // host names already reported
 }
 
 // New makes an Inventory of these Clusters. It reads nothing before Start or Refresh.
@@ -75,9 +75,9 @@ func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 		snapshots:    map[string]*Snapshot{},
 		failures:     map[string]error{},
 		reservations: map[string]Reservation{},
-		gone:         map[vmidKey]time.Time{},
+		deleted:      map[vmidKey]time.Time{},
 		subscribers:  map[int]chan Event{},
-		ambiguous:    map[string]bool{},
+		loggedHosts:  map[string]bool{},
 	}
 	for _, client := range clients {
 		region := client.Region()
@@ -158,7 +158,7 @@ func (i *Inventory) RefreshAll(ctx context.Context) error {
 func (i *Inventory) ObserveDeleted(region string, vmid int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.gone[vmidKey{region, vmid}] = i.options.Clock.Now()
+	i.deleted[vmidKey{region, vmid}] = i.options.Clock.Now()
 	before := i.snapshots[region]
 	if _, ok := before.guest(vmid); !ok {
 		return
@@ -171,7 +171,7 @@ func (i *Inventory) ObserveDeleted(region string, vmid int) {
 func (i *Inventory) accept(reading PollResult, began time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	reading.Resources.Guests = i.withoutGone(reading, began)
+	reading.Resources.Guests = i.withoutDeleted(reading, began)
 	before := i.snapshots[reading.Region]
 	snapshot := NewSnapshot(reading, before, i.options.DetailRange)
 	i.snapshots[reading.Region] = snapshot
@@ -185,21 +185,21 @@ func (i *Inventory) accept(reading PollResult, began time.Time) {
 	case failed:
 		i.options.Log.Info("the Proxmox cluster answers again", "region", reading.Region)
 	}
-	settled := i.settle(reading.Region)
-	i.reportAmbiguous()
-	i.publish(settled || isConclusive(failure) || differs(before, snapshot))
+	settled := i.fulfill(reading.Region)
+	i.logDuplicateHosts()
+	i.publish(settled || isConclusive(failure) || hasChanged(before, snapshot))
 }
 
 // withoutGone drops the rows of guests that are known to be gone since the
 // reading began, and forgets older proofs: the reading knows better.
-func (i *Inventory) withoutGone(reading PollResult, began time.Time) []proxmox.GuestRow {
+func (i *Inventory) withoutDeleted(reading PollResult, began time.Time) []proxmox.GuestRow {
 	guests := reading.Resources.Guests
-	for key, at := range i.gone {
+	for key, at := range i.deleted {
 		if key.region != reading.Region {
 			continue
 		}
 		if began.After(at) {
-			delete(i.gone, key)
+			delete(i.deleted, key)
 			continue
 		}
 		guests = slices.DeleteFunc(slices.Clone(guests), func(row proxmox.GuestRow) bool { return row.VMID == key.vmid })
@@ -208,7 +208,7 @@ func (i *Inventory) withoutGone(reading PollResult, began time.Time) []proxmox.G
 }
 
 // failed records that a poll failed. The last good Snapshot stays.
-func (i *Inventory) failed(region string, err error) {
+func (i *Inventory) recordFailure(region string, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	failure := &PollError{Region: region, Since: i.options.Clock.Now(), Err: err}
@@ -229,7 +229,7 @@ func (i *Inventory) publish(changed bool) {
 		i.generation++
 	}
 	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.reservations), i.options.Settings)
-	view.Generation, view.resting = i.generation, i.resting
+	view.Generation, view.recentlyReleased = i.generation, i.recentlyReleased
 	i.view.Store(&view)
 	if changed {
 		i.notify()
@@ -238,12 +238,12 @@ func (i *Inventory) publish(changed bool) {
 
 // reportAmbiguous tells once that a Host's name is used in two Clusters: zone
 // labels then need the region beside them.
-func (i *Inventory) reportAmbiguous() {
+func (i *Inventory) logDuplicateHosts() {
 	regions := map[string]string{}
 	for _, region := range slices.Sorted(maps.Keys(i.snapshots)) {
 		for host := range i.snapshots[region].Hosts {
-			if other, taken := regions[host]; taken && !i.ambiguous[host] {
-				i.ambiguous[host] = true
+			if other, taken := regions[host]; taken && !i.loggedHosts[host] {
+				i.loggedHosts[host] = true
 				i.options.Log.Info("two Clusters have a Host of the same name, which is one zone to Kubernetes: select by region too",
 					"host", host, "regions", []string{other, region})
 				if a, b := i.options.Settings.For(other, host).PriceFactor, i.options.Settings.For(region, host).PriceFactor; a != b {

@@ -55,7 +55,7 @@ func (i *Inventory) Restore(r Reservation) {
 	}
 	r.Fulfilled = false
 	i.reservations[r.ClaimUID] = r
-	i.settle(r.Region)
+	i.fulfill(r.Region)
 	i.publish(true)
 }
 
@@ -68,13 +68,13 @@ func (i *Inventory) Release(claimUID string) {
 		return
 	}
 	delete(i.reservations, claimUID)
-	i.rest(r.Addresses)
+	i.markReleased(r.Addresses)
 	i.publish(true)
 }
 
 // settle ends the capacity part of the region's Reservations whose VM is visible
 // as promised, and tells whether there were any. The caller holds the lock.
-func (i *Inventory) settle(region string) bool {
+func (i *Inventory) fulfill(region string) bool {
 	changed := false
 	for uid, r := range i.reservations {
 		if r.Region != region || r.Fulfilled || !isVisible(r, i.snapshots[region]) {

@@ -18,10 +18,10 @@ const (
 // metrics are the inventory's. What a View tells is computed when it is asked
 // for, so that a Host that is gone leaves no series behind.
 type metrics struct {
-	inventory *Inventory
-	duration  *prometheus.HistogramVec
-	failures  *prometheus.CounterVec
-	refused   prometheus.Counter
+	inventory      *Inventory
+	duration       *prometheus.HistogramVec
+	failures       *prometheus.CounterVec
+	settingsErrors prometheus.Counter
 
 	age    *prometheus.Desc
 	usable *prometheus.Desc
@@ -44,7 +44,7 @@ func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error
 			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "inventory_poll_errors_total",
 			Help: "Failed attempts to read a Proxmox cluster's resources.",
 		}, []string{"region"}),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{
+		settingsErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "settings_reload_errors_total",
 			Help: "Changes of the host-settings file that were not usable, so that the last good settings stay in force.",
 		}),
@@ -61,11 +61,11 @@ func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error
 	if registerer == nil {
 		return m, nil
 	}
-	return m, errors.Join(registerer.Register(m.duration), registerer.Register(m.failures), registerer.Register(m.refused), registerer.Register(m))
+	return m, errors.Join(registerer.Register(m.duration), registerer.Register(m.failures), registerer.Register(m.settingsErrors), registerer.Register(m))
 }
 
 // polled counts one poll.
-func (m *metrics) polled(region string, took time.Duration, err error) {
+func (m *metrics) observePoll(region string, took time.Duration, err error) {
 	m.duration.WithLabelValues(region).Observe(took.Seconds())
 	if err != nil {
 		m.failures.WithLabelValues(region).Inc()
@@ -73,7 +73,7 @@ func (m *metrics) polled(region string, took time.Duration, err error) {
 }
 
 // settingsRefused counts a bad host-settings file.
-func (m *metrics) settingsRefused() { m.refused.Inc() }
+func (m *metrics) settingsReloadFailed() { m.settingsErrors.Inc() }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(descs chan<- *prometheus.Desc) {

@@ -23,22 +23,22 @@ type cluster struct {
 	region    string
 	wake      chan struct{} // ends the pause before the next poll
 
-	mu      sync.Mutex
-	current *flight // the poll under way
-	next    *flight // the one that was asked for meanwhile
-	doubts  map[Fact]bool
-	ration  *ration
+	mu          sync.Mutex
+	current     *pollCall // the poll under way
+	next        *pollCall // the one that was asked for meanwhile
+	invalidated map[Fact]bool
+	budget      *callBudget
 
 	// Only the poll under way touches what follows.
-	details  details
-	about    about
-	hardware hardwareBook
-	facts    facts
-	others   *others
+	configs   configCache
+	info      clusterInfo
+	hardware  hardwareCache
+	facts     factCache
+	addresses *addressCache
 }
 
 // flight is one poll that several callers may wait for.
-type flight struct {
+type pollCall struct {
 	poll func() error
 	done chan struct{}
 	err  error
@@ -46,23 +46,23 @@ type flight struct {
 
 func newCluster(i *Inventory, client proxmox.Client) *cluster {
 	return &cluster{
-		inventory: i,
-		client:    client,
-		region:    client.Region(),
-		wake:      make(chan struct{}, 1),
-		doubts:    map[Fact]bool{},
-		ration:    newRation(i.options.Interval),
-		details:   details{known: map[int]*detail{}},
-		hardware:  hardwareBook{},
-		facts:     newFacts(),
-		others:    newOthers(),
+		inventory:   i,
+		client:      client,
+		region:      client.Region(),
+		wake:        make(chan struct{}, 1),
+		invalidated: map[Fact]bool{},
+		budget:      newCallBudget(i.options.Interval),
+		configs:     configCache{entries: map[int]*configEntry{}},
+		hardware:    hardwareCache{},
+		facts:       newFactCache(),
+		addresses:   newAddressCache(),
 	}
 }
 
 // run polls until the context ends.
 func (c *cluster) run(ctx context.Context) {
 	for {
-		<-c.join(ctx, false).done
+		<-c.joinPoll(ctx, false).done
 		timer := c.inventory.options.Clock.NewTimer(c.inventory.options.Interval)
 		select {
 		case <-ctx.Done():
@@ -78,7 +78,7 @@ func (c *cluster) run(ctx context.Context) {
 // refresh waits for a poll that begins after the call.
 func (c *cluster) refresh(ctx context.Context) error {
 	// Others may wait for the same poll, so it does not end with this caller.
-	f := c.join(context.WithoutCancel(ctx), true)
+	f := c.joinPoll(context.WithoutCancel(ctx), true)
 	select {
 	case <-f.done:
 		return f.err
@@ -89,14 +89,14 @@ func (c *cluster) refresh(ctx context.Context) error {
 
 // join gives the poll under way, or starts one. With fresh, it must not have
 // begun before.
-func (c *cluster) join(ctx context.Context, fresh bool) *flight {
+func (c *cluster) joinPoll(ctx context.Context, fresh bool) *pollCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := &flight{poll: func() error { return c.poll(ctx) }, done: make(chan struct{})}
+	f := &pollCall{poll: func() error { return c.poll(ctx) }, done: make(chan struct{})}
 	switch {
 	case c.current == nil:
 		c.current = f
-		go c.fly(c.current)
+		go c.execute(c.current)
 		return c.current
 	case !fresh:
 		return c.current
@@ -107,13 +107,13 @@ func (c *cluster) join(ctx context.Context, fresh bool) *flight {
 }
 
 // fly polls, and starts the next poll if one was asked for meanwhile.
-func (c *cluster) fly(f *flight) {
+func (c *cluster) execute(f *pollCall) {
 	f.err = f.poll()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.current, c.next = c.next, nil
 	if c.current != nil {
-		go c.fly(c.current)
+		go c.execute(c.current)
 	}
 	close(f.done)
 }
@@ -126,32 +126,32 @@ func (c *cluster) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	began := c.inventory.options.Clock.Now()
-	resources, err := c.read(ctx)
+	resources, err := c.readResources(ctx)
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err() // we are going down: no verdict on the Cluster
 	}
-	c.inventory.metrics.polled(c.region, c.inventory.options.Clock.Since(began), err)
+	c.inventory.metrics.observePoll(c.region, c.inventory.options.Clock.Since(began), err)
 	if err != nil {
-		c.about = c.about.dueAgain() // it may come back as another release
-		c.inventory.failed(c.region, err)
+		c.info = c.info.dueAgain() // it may come back as another release
+		c.inventory.recordFailure(c.region, err)
 		return fmt.Errorf("polling region %s, %w", c.region, err)
 	}
-	c.readAbout(ctx)
+	c.readVersion(ctx)
 	c.readMappings(ctx)
 	c.readMaintenance(ctx, resources.Hosts)
-	c.details.sort(resources.Guests, c.inventory.options.DetailRange)
+	c.configs.update(resources.Guests, c.inventory.options.DetailRange)
 	if c.inventory.View().Snapshots[c.region] == nil {
-		c.readFacts(ctx, resources, detailTimeout)
-		c.readDetails(ctx, resources, firstDetailTimeout)
+		c.readFacts(ctx, resources, readTimeout)
+		c.readConfigs(ctx, resources, firstReadTimeout)
 		c.readHardware(ctx, resources.Hosts)
-		c.readOthers(ctx, resources, detailTimeout)
+		c.readAddresses(ctx, resources, readTimeout)
 		c.accept(resources, began)
 		return nil
 	}
 	c.accept(resources, began)
-	facts := c.readFacts(ctx, resources, detailTimeout)
-	configs, hosts := c.readDetails(ctx, resources, detailTimeout), c.readHardware(ctx, resources.Hosts)
-	if others := c.readOthers(ctx, resources, detailTimeout); facts || configs || hosts || others {
+	facts := c.readFacts(ctx, resources, readTimeout)
+	configs, hosts := c.readConfigs(ctx, resources, readTimeout), c.readHardware(ctx, resources.Hosts)
+	if others := c.readAddresses(ctx, resources, readTimeout); facts || configs || hosts || others {
 		c.accept(resources, began)
 	}
 	return nil
@@ -161,21 +161,21 @@ func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
 	c.inventory.accept(PollResult{
 		Region:            c.region,
 		Taken:             c.inventory.options.Clock.Now(),
-		Version:           c.about.version,
-		Options:           c.about.options,
+		Version:           c.info.version,
+		Options:           c.info.options,
 		Facts:             c.facts.known,
 		Resources:         resources,
-		Configs:           c.details.configs(),
-		Mappings:          c.about.mappings,
+		Configs:           c.configs.configs(),
+		Mappings:          c.info.mappings,
 		Hardware:          c.hardware.known(),
-		ReportedAddresses: c.others.known(),
-		Complete:          c.complete(resources),
+		ReportedAddresses: c.addresses.reported(),
+		Complete:          c.addressesComplete(resources),
 	}, began)
 }
 
 // read makes the one call of a poll, and refuses an answer that cannot be true:
 // Proxmox leaves out what the token may not see, without an error.
-func (c *cluster) read(ctx context.Context) (proxmox.Resources, error) {
+func (c *cluster) readResources(ctx context.Context) (proxmox.Resources, error) {
 	resources, err := c.client.Resources(ctx)
 	if err != nil {
 		return proxmox.Resources{}, err
@@ -187,18 +187,18 @@ func (c *cluster) read(ctx context.Context) (proxmox.Resources, error) {
 	if before == nil {
 		return resources, nil
 	}
-	if lostFigures(before, resources.Hosts) {
+	if lostHostSizes(before, resources.Hosts) {
 		return proxmox.Resources{}, errors.New("the answer lost the figures of every Host: the token needs Sys.Audit on /nodes")
 	}
 	if len(before.Guests) > 0 && len(resources.Guests) == 0 {
-		return resources, c.mayAudit(ctx, len(before.Guests))
+		return resources, c.checkVMAudit(ctx, len(before.Guests))
 	}
 	return resources, nil
 }
 
 // lostFigures tells whether all Hosts that are online came without figures,
 // though there were some before.
-func lostFigures(before *Snapshot, rows []proxmox.HostRow) bool {
+func lostHostSizes(before *Snapshot, rows []proxmox.HostRow) bool {
 	lost := false
 	for _, row := range rows {
 		if !row.Online {
@@ -214,7 +214,7 @@ func lostFigures(before *Snapshot, rows []proxmox.HostRow) bool {
 
 // mayAudit asks for proof when all guests vanished at once: a token that lost
 // VM.Audit gets an empty list, not an error.
-func (c *cluster) mayAudit(ctx context.Context, vanished int) error {
+func (c *cluster) checkVMAudit(ctx context.Context, vanished int) error {
 	permissions, err := c.client.Permissions(ctx)
 	if err != nil {
 		return fmt.Errorf("all %d guests vanished at once, checking the token's privileges, %w", vanished, err)

@@ -51,7 +51,7 @@ func NewSnapshot(reading PollResult, previous *Snapshot, own VMIDRange) *Snapsho
 	}
 	for _, row := range reading.Resources.Hosts {
 		s.Hosts[row.Name] = Host{
-			HostRow: withLastFigures(row, previous), OutOfServiceSince: awaySince(row, previous, reading.Taken), Hardware: reading.Hardware[row.Name],
+			HostRow: withLastSize(row, previous), OutOfServiceSince: outOfServiceSince(row, previous, reading.Taken), Hardware: reading.Hardware[row.Name],
 		}
 	}
 	for _, row := range reading.Resources.Storages {
@@ -71,14 +71,14 @@ func NewSnapshot(reading PollResult, previous *Snapshot, own VMIDRange) *Snapsho
 		}
 		s.add(guest, own)
 	}
-	s.Addresses, s.AddressesKnown = addressesOf(reading, s.Guests), reading.Complete
+	s.Addresses, s.AddressesKnown = collectAddresses(reading, s.Guests), reading.Complete
 	return s
 }
 
 // add puts a guest in and charges its Host for it.
 func (s *Snapshot) add(guest Guest, own VMIDRange) {
 	host, ok := s.Hosts[guest.Host]
-	guest.Allocated = charge(guest, host.CPUs, own)
+	guest.Allocated = allocationOf(guest, host.CPUs, own)
 	s.Guests[guest.VMID] = guest
 	if ok {
 		host.Allocated = host.Allocated.Plus(guest.Allocated)
@@ -97,7 +97,7 @@ func (s *Snapshot) guest(vmid int) (Guest, bool) {
 
 // withLastFigures keeps the size of a Host that is away: Proxmox shows none, and
 // what was promised there does not shrink with it.
-func withLastFigures(row proxmox.HostRow, previous *Snapshot) proxmox.HostRow {
+func withLastSize(row proxmox.HostRow, previous *Snapshot) proxmox.HostRow {
 	if row.Online || row.CPUs > 0 || previous == nil {
 		return row
 	}
@@ -108,7 +108,7 @@ func withLastFigures(row proxmox.HostRow, previous *Snapshot) proxmox.HostRow {
 }
 
 // awaySince tells since when a Host that is away was seen to be.
-func awaySince(row proxmox.HostRow, previous *Snapshot, now time.Time) time.Time {
+func outOfServiceSince(row proxmox.HostRow, previous *Snapshot, now time.Time) time.Time {
 	if row.Online && !row.Maintenance {
 		return time.Time{}
 	}
@@ -136,14 +136,14 @@ func carryOver(guest, before Guest) Guest {
 
 // charge applies the rule of the package comment. For a stale row it is what the
 // guest was charged before: whether it runs is not known now.
-func charge(guest Guest, hostCPUs int, own VMIDRange) Amount {
+func allocationOf(guest Guest, hostCPUs int, own VMIDRange) Amount {
 	switch {
 	case guest.Template || (guest.Config != nil && guest.Config.IsTemplate()):
 		return Amount{}
 	case guest.Stale:
 		return guest.Allocated
 	case !guest.HasResources():
-		return configured(guest)
+		return configuredAmount(guest)
 	case guest.Status == statusStopped && !own.Contains(guest.VMID):
 		return Amount{}
 	}
@@ -155,7 +155,7 @@ func charge(guest Guest, hostCPUs int, own VMIDRange) Amount {
 }
 
 // configured is what a guest's configuration asks for, where we have read it.
-func configured(guest Guest) Amount {
+func configuredAmount(guest Guest) Amount {
 	if guest.Config == nil {
 		return Amount{}
 	}

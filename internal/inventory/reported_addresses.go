@@ -23,7 +23,7 @@ const (
 	agentInterval = time.Hour
 	// agentPatience is how long nobody gets an address, after the start, because agents
 	// were not asked yet: many may have been configured that do not run.
-	agentPatience = time.Minute
+	agentStartTimeout = time.Minute
 )
 
 // Others are the addresses that VM configurations do not tell.
@@ -34,36 +34,36 @@ type ReportedAddresses struct {
 }
 
 // others reads them. Only the poll under way touches it.
-type others struct {
-	containers map[int]*guestRead
+type addressCache struct {
+	containers map[int]*guestAddresses
 	sdn        []proxmox.SDNAddress
 	sdnRead    bool
 	// mu guards the next three while several agents are asked at once.
 	mu     sync.Mutex
-	agents map[int]*guestRead
+	agents map[int]*guestAddresses
 	// agentsFrom is when agents may be asked again, after Proxmox refused it, agentsSince
 	// when the first was asked.
-	agentsFrom, agentsSince time.Time
+	agentsBlockedUntil, agentsStarted time.Time
 	// completed is true when everything was asked for once.
 	completed bool
 }
 
 // guestRead is what a guest told, for the row that it was asked for.
-type guestRead struct {
-	row       rowMark
+type guestAddresses struct {
+	row       rowFingerprint
 	addresses []netip.Addr
-	next      time.Time
+	nextRead  time.Time
 	tried     bool
 }
 
-func newOthers() *others {
-	return &others{containers: map[int]*guestRead{}, agents: map[int]*guestRead{}}
+func newAddressCache() *addressCache {
+	return &addressCache{containers: map[int]*guestAddresses{}, agents: map[int]*guestAddresses{}}
 }
 
 // known is a copy of what was read.
-func (o *others) known() ReportedAddresses {
+func (o *addressCache) reported() ReportedAddresses {
 	out := ReportedAddresses{Guests: map[int][]netip.Addr{}, SDN: o.sdn}
-	for _, reads := range []map[int]*guestRead{o.containers, o.agents} {
+	for _, reads := range []map[int]*guestAddresses{o.containers, o.agents} {
 		for vmid, read := range reads {
 			out.Guests[vmid] = read.addresses
 		}
@@ -73,17 +73,17 @@ func (o *others) known() ReportedAddresses {
 
 // complete tells whether all addresses that can be known are known. Once they were, they
 // are: a guest that appears is read a moment later, and nobody waits for that.
-func (c *cluster) complete(resources proxmox.Resources) bool {
+func (c *cluster) addressesComplete(resources proxmox.Resources) bool {
 	online := onlineHosts(resources.Hosts)
-	if c.inventory.watchAddresses.Load() && c.facts.known != nil && c.details.complete(online) &&
-		c.others.complete(resources.Guests, online) && c.agentsAsked(resources.Guests, online) {
-		c.others.completed = true
+	if c.inventory.watchAddresses.Load() && c.facts.known != nil && c.configs.complete(online) &&
+		c.addresses.containersComplete(resources.Guests, online) && c.agentsComplete(resources.Guests, online) {
+		c.addresses.completed = true
 	}
-	return c.others.completed
+	return c.addresses.completed
 }
 
 // complete tells whether everything that can be read now was asked for at least once.
-func (o *others) complete(rows []proxmox.GuestRow, online map[string]bool) bool {
+func (o *addressCache) containersComplete(rows []proxmox.GuestRow, online map[string]bool) bool {
 	return !slices.ContainsFunc(rows, func(row proxmox.GuestRow) bool {
 		read := o.containers[row.VMID]
 		return row.Kind == proxmox.KindLXC && online[row.Host] && (read == nil || !read.tried)
@@ -92,7 +92,7 @@ func (o *others) complete(rows []proxmox.GuestRow, online map[string]bool) bool 
 
 // readOthers reads what is due of it, and tells whether it asked for anything. It does
 // so only for those who have address pools: see WatchAddresses.
-func (c *cluster) readOthers(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
+func (c *cluster) readAddresses(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
 	if !c.inventory.watchAddresses.Load() {
 		return false
 	}
@@ -101,7 +101,7 @@ func (c *cluster) readOthers(ctx context.Context, resources proxmox.Resources, t
 	now, online := c.inventory.options.Clock.Now(), onlineHosts(resources.Hosts)
 	asked := c.readSDN(ctx, now)
 	asked = c.readContainers(ctx, resources.Guests, online, now) || asked
-	return c.askAgents(ctx, resources.Guests, online, now) || asked
+	return c.readAgents(ctx, resources.Guests, online, now) || asked
 }
 
 func onlineHosts(hosts []proxmox.HostRow) map[string]bool {
@@ -115,12 +115,12 @@ func onlineHosts(hosts []proxmox.HostRow) map[string]bool {
 // readSDN reads the Cluster's own IPAM. A Cluster without one answers with an error or
 // with nothing, and has no addresses there.
 func (c *cluster) readSDN(ctx context.Context, now time.Time) bool {
-	if turn := c.ration.take(turnSDN, now); c.others.sdnRead && !turn {
+	if turn := c.budget.tryAcquire(kindSDN, now); c.addresses.sdnRead && !turn {
 		return false
 	}
-	c.others.sdnRead = true
+	c.addresses.sdnRead = true
 	if given, err := c.client.SDNAddresses(ctx); err == nil {
-		c.others.sdn = given
+		c.addresses.sdn = given
 	}
 	return true
 }
@@ -129,18 +129,18 @@ func (c *cluster) readSDN(ctx context.Context, now time.Time) bool {
 func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) (asked bool) {
 	seen := map[int]bool{}
 	var group errgroup.Group
-	group.SetLimit(detailParallel)
+	group.SetLimit(maxParallelReads)
 	for _, row := range rows {
 		if row.Kind != proxmox.KindLXC || row.Template {
 			continue
 		}
 		seen[row.VMID] = true
-		read := c.others.containers[row.VMID]
+		read := c.addresses.containers[row.VMID]
 		if read == nil {
-			read = &guestRead{}
-			c.others.containers[row.VMID] = read
+			read = &guestAddresses{}
+			c.addresses.containers[row.VMID] = read
 		}
-		if read.tried && (read.row == markOf(row) || now.Before(read.next)) || !online[row.Host] {
+		if read.tried && (read.row == fingerprintOf(row) || now.Before(read.nextRead)) || !online[row.Host] {
 			continue
 		}
 		asked = true
@@ -148,20 +148,20 @@ func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, o
 			config, err := c.client.ContainerConfig(ctx, row.Host, row.VMID)
 			switch {
 			case err == nil:
-				read.addresses, read.row = config.Addresses(), markOf(row)
+				read.addresses, read.row = config.Addresses(), fingerprintOf(row)
 			case errors.Is(err, proxmox.ErrNotFound):
 				read.addresses = nil
 			default:
-				read.next = now.Add(maxRetryDelay)
+				read.nextRead = now.Add(maxRetryDelay)
 			}
 			read.tried = read.tried || ctx.Err() == nil
 			return nil
 		})
 	}
 	_ = group.Wait() // each read keeps its own error
-	for vmid := range c.others.containers {
+	for vmid := range c.addresses.containers {
 		if !seen[vmid] {
-			delete(c.others.containers, vmid)
+			delete(c.addresses.containers, vmid)
 		}
 	}
 	return asked

@@ -79,7 +79,7 @@ func (s HostSettings) allocatable(row proxmox.HostRow) Amount {
 }
 
 // promised weighs the bytes that Reservations ask of a storage.
-func (s HostSettings) promised(row proxmox.StorageRow, bytes int64) int64 {
+func (s HostSettings) reservedBytes(row proxmox.StorageRow, bytes int64) int64 {
 	switch row.Type {
 	case "lvm", "iscsi", "iscsidirect": // the whole volume is allocated at once
 		return bytes

@@ -50,7 +50,7 @@ func LoadSettings(file string) (Settings, error) {
 // ParseSettings reads what LoadSettings finds in the file.
 func ParseSettings(data []byte) (Settings, error) {
 	var file map[string]map[string]map[string]json.RawMessage
-	if err := strict(data, &file); err != nil {
+	if err := unmarshalStrict(data, &file); err != nil {
 		return Settings{}, fmt.Errorf(`%w (wanted: {"region": {"host": {"field": value}}})`, err)
 	}
 	var rules []rule
@@ -68,7 +68,7 @@ func ParseSettings(data []byte) (Settings, error) {
 
 // strict decodes JSON and takes no unknown key and none twice: with a plain decoder
 // the last one silently wins. It tells the first problem only, to stay on one line.
-func strict(data []byte, into any) error {
+func unmarshalStrict(data []byte, into any) error {
 	problems, err := kjson.UnmarshalStrict(data, into)
 	if err == nil && len(problems) > 0 {
 		err = problems[0]
@@ -104,10 +104,10 @@ type setter = func(*HostSettings)
 // settingFields are the fields of an entry. The first group is the format that
 // users of earlier providers have on disk; cells and counts are kept for NUMA.
 var settingFields = map[string]func(json.RawMessage) (setter, error){
-	"sockets":      count(func(s *HostSettings, n int) { s.Topology.Sockets = n }),
-	"cores":        count(func(s *HostSettings, n int) { s.Topology.Cores = n }),
-	"threads":      count(func(s *HostSettings, n int) { s.Topology.Threads = n }),
-	"uncorecaches": count(func(s *HostSettings, n int) { s.Topology.UncoreCaches = n }),
+	"sockets":      countField(func(s *HostSettings, n int) { s.Topology.Sockets = n }),
+	"cores":        countField(func(s *HostSettings, n int) { s.Topology.Cores = n }),
+	"threads":      countField(func(s *HostSettings, n int) { s.Topology.Threads = n }),
+	"uncorecaches": countField(func(s *HostSettings, n int) { s.Topology.UncoreCaches = n }),
 	"siblings":     parseSiblings,
 	"nodes":        parseCells,
 	"reservedcpus": parseReservedCPUs,
@@ -123,14 +123,14 @@ var settingFields = map[string]func(json.RawMessage) (setter, error){
 		}
 		return func(s *HostSettings) { s.Excluded = excluded }, nil
 	},
-	"cpuratio":          ratio(maxRatio, func(s *HostSettings, r float64) { s.CPURatio = r }),
-	"memoryratio":       ratio(maxRatio, func(s *HostSettings, r float64) { s.MemoryRatio = r }),
-	"storagehighwater":  ratio(1, func(s *HostSettings, r float64) { s.StorageHighWater = r }),
-	"storagethinfactor": ratio(1, func(s *HostSettings, r float64) { s.StorageThinFactor = r }),
-	"pricefactor":       ratio(maxPriceFactor, func(s *HostSettings, r float64) { s.PriceFactor = r }),
+	"cpuratio":          ratioField(maxRatio, func(s *HostSettings, r float64) { s.CPURatio = r }),
+	"memoryratio":       ratioField(maxRatio, func(s *HostSettings, r float64) { s.MemoryRatio = r }),
+	"storagehighwater":  ratioField(1, func(s *HostSettings, r float64) { s.StorageHighWater = r }),
+	"storagethinfactor": ratioField(1, func(s *HostSettings, r float64) { s.StorageThinFactor = r }),
+	"pricefactor":       ratioField(maxPriceFactor, func(s *HostSettings, r float64) { s.PriceFactor = r }),
 }
 
-func count(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {
+func countField(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {
 	return func(raw json.RawMessage) (setter, error) {
 		var n int
 		if err := json.Unmarshal(raw, &n); err != nil || n < 0 {
@@ -140,7 +140,7 @@ func count(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {
 	}
 }
 
-func ratio(largest float64, set func(*HostSettings, float64)) func(json.RawMessage) (setter, error) {
+func ratioField(largest float64, set func(*HostSettings, float64)) func(json.RawMessage) (setter, error) {
 	return func(raw json.RawMessage) (setter, error) {
 		var r float64
 		if err := json.Unmarshal(raw, &r); err != nil || r <= 0 || r > largest {
@@ -192,7 +192,7 @@ func parseCells(raw json.RawMessage) (setter, error) {
 		Memory  json.RawMessage `json:"memory"`
 	}
 	const want = `want {"0": {"cpus": "0-7", "memsize": bytes}}`
-	if err := strict(raw, &file); err != nil {
+	if err := unmarshalStrict(raw, &file); err != nil {
 		return nil, fmt.Errorf("%s (%w)", want, err)
 	}
 	cells := make(map[int]Cell, len(file))

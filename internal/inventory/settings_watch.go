@@ -24,23 +24,23 @@ func (i *Inventory) SetSettings(settings Settings) {
 // the last good settings stay. It looks at the content, not at file events: a
 // mounted ConfigMap is replaced by a change of symbolic links above it.
 func WatchSettings(i *Inventory, file string) manager.Runnable {
-	w := &settingsWatch{inventory: i, file: file}
+	w := &settingsWatcher{inventory: i, file: file}
 	w.content, _ = os.ReadFile(file)
 	return w
 }
 
-type settingsWatch struct {
+type settingsWatcher struct {
 	inventory *Inventory
 	file      string
 	content   []byte
-	problem   string
+	lastError string
 }
 
 // NeedLeaderElection says that every replica follows the file.
-func (w *settingsWatch) NeedLeaderElection() bool { return false }
+func (w *settingsWatcher) NeedLeaderElection() bool { return false }
 
 // Start looks until the context ends.
-func (w *settingsWatch) Start(ctx context.Context) error {
+func (w *settingsWatcher) Start(ctx context.Context) error {
 	for {
 		timer := w.inventory.options.Clock.NewTimer(w.inventory.options.Interval)
 		select {
@@ -48,28 +48,28 @@ func (w *settingsWatch) Start(ctx context.Context) error {
 			timer.Stop()
 			return nil
 		case <-timer.C():
-			w.look()
+			w.reload()
 		}
 	}
 }
 
 // look takes a changed file.
-func (w *settingsWatch) look() {
+func (w *settingsWatcher) reload() {
 	content, err := os.ReadFile(w.file)
 	if err == nil && bytes.Equal(content, w.content) {
-		w.problem = ""
+		w.lastError = ""
 		return
 	}
 	settings, err := LoadSettings(w.file)
 	if err != nil {
-		if w.problem != err.Error() { // each problem is told once
-			w.problem = err.Error()
-			w.inventory.metrics.settingsRefused()
+		if w.lastError != err.Error() { // each problem is told once
+			w.lastError = err.Error()
+			w.inventory.metrics.settingsReloadFailed()
 			w.inventory.options.Log.Error(err, "the changed host settings are not usable, the last ones stay in force")
 		}
 		return
 	}
-	w.content, w.problem = content, ""
+	w.content, w.lastError = content, ""
 	w.inventory.SetSettings(settings)
 	w.inventory.options.Log.Info("the host settings changed", "file", w.file)
 }

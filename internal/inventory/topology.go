@@ -43,7 +43,7 @@ type hardwareCell struct {
 
 // hardwareOf puts together what is known about a Host. The error says in words
 // what is missing or wrong.
-func hardwareOf(row proxmox.HostRow, info proxmox.HostInfo, given Topology) (hardware, error) {
+func newHardware(row proxmox.HostRow, info proxmox.HostInfo, given Topology) (hardware, error) {
 	h := hardware{threads: threadsOf(info, given)}
 	if len(given.Cells) > 0 {
 		return h.fromCells(row, given)

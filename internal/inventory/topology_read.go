@@ -16,16 +16,16 @@ import (
 const hardwareRetry = 10 * time.Minute
 
 // hardwareBook is what Hosts told about their hardware, by name.
-type hardwareBook map[string]hardwareNote
+type hardwareCache map[string]hardwareEntry
 
-type hardwareNote struct {
+type hardwareEntry struct {
 	info proxmox.HostInfo
 	// cpus that the Host's row showed then: other ones mean other hardware.
 	cpus  int
 	tried time.Time
 }
 
-func (b hardwareBook) known() map[string]proxmox.HostInfo {
+func (b hardwareCache) known() map[string]proxmox.HostInfo {
 	infos := make(map[string]proxmox.HostInfo, len(b))
 	for host, note := range b {
 		infos[host] = note.info
@@ -45,11 +45,11 @@ func (c *cluster) readHardware(ctx context.Context, rows []proxmox.HostRow) bool
 			due = append(due, row)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, detailTimeout)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	infos := make([]proxmox.HostInfo, len(due))
 	var group errgroup.Group
-	group.SetLimit(detailParallel)
+	group.SetLimit(maxParallelReads)
 	for n, row := range due {
 		group.Go(func() error {
 			var err error
@@ -63,7 +63,7 @@ func (c *cluster) readHardware(ctx context.Context, rows []proxmox.HostRow) bool
 	news := false
 	for n, row := range due {
 		news = news || infos[n] != c.hardware[row.Name].info
-		c.hardware[row.Name] = hardwareNote{info: infos[n], cpus: row.CPUs, tried: now}
+		c.hardware[row.Name] = hardwareEntry{info: infos[n], cpus: row.CPUs, tried: now}
 	}
 	return news
 }

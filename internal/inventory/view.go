@@ -27,8 +27,8 @@ type View struct {
 	// Generation is larger whenever something relevant differs from an earlier View.
 	Generation uint64
 
-	index   *index
-	resting map[netip.Addr]time.Time
+	index            *index
+	recentlyReleased map[netip.Addr]time.Time
 }
 
 // Absence is why a Host is out of service; empty when it is not.
@@ -186,7 +186,7 @@ func (v View) NodePoolVMs(region, host, nodePool string) int {
 	if v.index == nil {
 		return 0
 	}
-	return v.index.poolHosts[nodePool][hostKey{region, host}]
+	return v.index.nodePoolVMs[nodePool][hostKey{region, host}]
 }
 
 // OtherNodePoolHost names a Host, other than this one, that has VMs of the NodePool;
@@ -196,7 +196,7 @@ func (v View) OtherNodePoolHost(region, host, nodePool string) string {
 		return ""
 	}
 	found := ""
-	for other, vms := range v.index.poolHosts[nodePool] {
+	for other, vms := range v.index.nodePoolVMs[nodePool] {
 		if other != (hostKey{region, host}) && vms > 0 && (found == "" || other.host < found) {
 			found = other.host
 		}
@@ -218,7 +218,7 @@ func (v View) Storage(region, host, storage string) (StorageState, bool) {
 	if !ok {
 		return StorageState{}, false
 	}
-	promised := account.limits.promised(row, v.index.storages[diskKeyOf(region, row)])
+	promised := account.limits.reservedBytes(row, v.index.reservedBytes[diskKeyOf(region, row)])
 	free := int64(float64(row.TotalBytes)*account.limits.StorageHighWater) - row.UsedBytes - promised
 	return StorageState{StorageRow: row, FreeBytes: free}, true
 }

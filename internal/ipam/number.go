@@ -60,7 +60,7 @@ func (n number) modulo(m number) number {
 	// m has more than 64 bits, so that few subtractions do after aligning it.
 	shift := bits.LeadingZeros64(m.hi) - bits.LeadingZeros64(n.hi)
 	for ; shift >= 0; shift-- {
-		if part := m.shifted(uint(shift)); !n.less(part) {
+		if part := m.shiftLeft(uint(shift)); !n.less(part) {
 			n = n.minus(part)
 		}
 	}
@@ -68,7 +68,7 @@ func (n number) modulo(m number) number {
 }
 
 // shifted to the left by less than 64 bits.
-func (n number) shifted(by uint) number {
+func (n number) shiftLeft(by uint) number {
 	return number{hi: n.hi<<by | n.lo>>(64-by), lo: n.lo << by}
 }
 

@@ -31,7 +31,7 @@ func (p Pool) Pick(key string, state func(netip.Addr) State) (netip.Addr, bool) 
 	}
 	is4 := p.subnet.Addr().Is4()
 	var resting netip.Addr
-	for n := range p.from(hash(key).modulo(p.size)) {
+	for n := range p.startingAt(hash(key).modulo(p.size)) {
 		addr := n.address(is4)
 		switch state(addr) {
 		case Free:
@@ -47,7 +47,7 @@ func (p Pool) Pick(key string, state func(netip.Addr) State) (netip.Addr, bool) 
 }
 
 // from yields every address once, beginning with that position.
-func (p Pool) from(position number) iter.Seq[number] {
+func (p Pool) startingAt(position number) iter.Seq[number] {
 	return func(yield func(number) bool) {
 		at := 0
 		for !position.less(p.spans[at].size()) {
@@ -55,21 +55,21 @@ func (p Pool) from(position number) iter.Seq[number] {
 			at++
 		}
 		begin := p.spans[at].first.plus(position)
-		if !run(span{begin, p.spans[at].last}, yield) {
+		if !yieldSpan(span{begin, p.spans[at].last}, yield) {
 			return
 		}
 		for i := 1; i < len(p.spans); i++ {
-			if !run(p.spans[(at+i)%len(p.spans)], yield) {
+			if !yieldSpan(p.spans[(at+i)%len(p.spans)], yield) {
 				return
 			}
 		}
 		if p.spans[at].first.less(begin) {
-			run(span{p.spans[at].first, begin.previous()}, yield)
+			yieldSpan(span{p.spans[at].first, begin.previous()}, yield)
 		}
 	}
 }
 
-func run(s span, yield func(number) bool) bool {
+func yieldSpan(s span, yield func(number) bool) bool {
 	for n := s.first; ; n = n.next() {
 		if !yield(n) {
 			return false

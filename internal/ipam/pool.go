@@ -31,8 +31,8 @@ type Pool struct {
 
 // The shortest prefixes that make a pool: a larger "subnet" is a typing error.
 const (
-	shortest4 = 8
-	shortest6 = 32
+	minBits4 = 8
+	minBits6 = 32
 )
 
 // NewPool checks a description. The error begins with the name of the field.
@@ -53,9 +53,9 @@ func NewPool(spec Spec) (Pool, error) {
 		if err != nil {
 			return Pool{}, fmt.Errorf("exclude[%d] %q %w", i, text, err)
 		}
-		p.drop(gap)
+		p.exclude(gap)
 	}
-	p.dropReserved()
+	p.excludeReserved()
 	if p.size.isZero() {
 		return Pool{}, fmt.Errorf("cidr %s has no address left for a VM: the network, the broadcast and the gateway address and the exclusions take all", p.subnet)
 	}
@@ -68,9 +68,9 @@ func parseCIDR(text string) (netip.Prefix, error) {
 	if err != nil || prefix.Addr().Is4In6() {
 		return netip.Prefix{}, fmt.Errorf("cidr %q is none: %s", text, want)
 	}
-	shortest := shortest6
+	shortest := minBits6
 	if prefix.Addr().Is4() {
-		shortest = shortest4
+		shortest = minBits4
 	}
 	addr := prefix.Addr()
 	switch {
@@ -115,11 +115,11 @@ func (p *Pool) setRanges(spec Spec, prefix netip.Prefix) error {
 			return fmt.Errorf("cidr %s is the address of one host and takes no ranges: the subnet that it lies in is %s", prefix, p.subnet)
 		}
 		host := numberOf(prefix.Addr())
-		p.keep([]span{{host, host}})
+		p.setSpans([]span{{host, host}})
 		return nil
 	}
 	if len(spec.Ranges) == 0 {
-		p.keep([]span{spanOf(p.subnet)})
+		p.setSpans([]span{spanOf(p.subnet)})
 		return nil
 	}
 	var spans []span
@@ -130,37 +130,37 @@ func (p *Pool) setRanges(spec Spec, prefix netip.Prefix) error {
 		}
 		spans = append(spans, s)
 	}
-	p.keep(merged(spans))
+	p.setSpans(mergeSpans(spans))
 	return nil
 }
 
 // dropReserved takes out what no host may have.
-func (p *Pool) dropReserved() {
+func (p *Pool) excludeReserved() {
 	whole := spanOf(p.subnet)
 	hosts := p.subnet.Addr().BitLen() - p.subnet.Bits()
 	if hosts > 1 {
-		p.drop(span{whole.first, whole.first})
+		p.exclude(span{whole.first, whole.first})
 		if p.subnet.Addr().Is4() {
-			p.drop(span{whole.last, whole.last})
+			p.exclude(span{whole.last, whole.last})
 		}
 	}
 	if p.gateway.IsValid() && p.gateway.Is4() == p.subnet.Addr().Is4() {
 		n := numberOf(p.gateway)
-		p.drop(span{n, n})
+		p.exclude(span{n, n})
 	}
 }
 
-func (p *Pool) drop(gap span) {
+func (p *Pool) exclude(gap span) {
 	var left []span
 	for _, s := range p.spans {
 		left = append(left, s.without(gap)...)
 	}
-	p.keep(left)
+	p.setSpans(left)
 }
 
 // keep makes these the addresses of the pool. The size of all of them fits a number,
 // since no subnet is shorter than shortest6.
-func (p *Pool) keep(spans []span) {
+func (p *Pool) setSpans(spans []span) {
 	p.spans, p.size = spans, number{}
 	for _, s := range spans {
 		p.size = p.size.plus(s.size())

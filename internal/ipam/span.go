@@ -50,7 +50,7 @@ func (s span) without(gap span) []span {
 }
 
 // merged sorts spans and joins those that overlap.
-func merged(spans []span) []span {
+func mergeSpans(spans []span) []span {
 	slices.SortFunc(spans, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.first.hi, b.first.hi), cmp.Compare(a.first.lo, b.first.lo))
 	})

@@ -44,8 +44,8 @@ type Source struct {
 // Of puts together what the class and its Template say. The error names every field
 // that is wrong.
 func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Layout, error) {
-	asked, errs := sources(class)
-	l := Layout{DNS: words(template.Options["nameserver"]), Search: words(template.Options["searchdomain"])}
+	asked, errs := classInterfaces(class)
+	l := Layout{DNS: splitList(template.Options["nameserver"]), Search: splitList(template.Options["searchdomain"])}
 	if n := class.Spec.Network; n != nil {
 		if len(n.DNSServers) > 0 {
 			l.DNS = n.DNSServers
@@ -57,7 +57,7 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 	var slots []string
 	for _, nic := range template.NICs() {
 		slots = append(slots, nic.Slot)
-		i, err := inherited(nic, template.IPConfig(nic.Slot))
+		i, err := templateInterface(nic, template.IPConfig(nic.Slot))
 		if own, ok := asked[nic.Slot]; ok {
 			i.V4, i.V6 = cmp.Or(own.V4, i.V4), cmp.Or(own.V6, i.V6)
 			if own.V4 != (Source{}) && own.V6 != (Source{}) {
@@ -72,8 +72,8 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 		}
 		l.Interfaces = append(l.Interfaces, i)
 	}
-	errs = append(errs, unknown(class, slots)...)
-	if err := errors.Join(append(errs, overlaps(l.Interfaces)...)...); err != nil {
+	errs = append(errs, unknownInterfaces(class, slots)...)
+	if err := errors.Join(append(errs, findOverlaps(l.Interfaces)...)...); err != nil {
 		return Layout{}, err
 	}
 	return l, nil
@@ -81,16 +81,16 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 
 // Check tells what is wrong with a class whatever its Template.
 func Check(class *v1alpha1.ProxmoxNodeClass) error {
-	asked, errs := sources(class)
+	asked, errs := classInterfaces(class)
 	var interfaces []Interface
 	for _, i := range asked {
 		interfaces = append(interfaces, i)
 	}
-	return errors.Join(append(errs, overlaps(interfaces)...)...)
+	return errors.Join(append(errs, findOverlaps(interfaces)...)...)
 }
 
 // sources reads the class's interfaces, by slot.
-func sources(class *v1alpha1.ProxmoxNodeClass) (map[string]Interface, []error) {
+func classInterfaces(class *v1alpha1.ProxmoxNodeClass) (map[string]Interface, []error) {
 	if class.Spec.Network == nil {
 		return nil, nil
 	}
@@ -104,7 +104,7 @@ func sources(class *v1alpha1.ProxmoxNodeClass) (map[string]Interface, []error) {
 			out    *Source
 		}{{"address4", in.Address4, &i.V4}, {"address6", in.Address6, &i.V6}} {
 			var err error
-			if *family.out, err = source(fmt.Sprintf("spec.network.interfaces[%d].%s", n, family.name), family.source); err != nil {
+			if *family.out, err = classSource(fmt.Sprintf("spec.network.interfaces[%d].%s", n, family.name), family.source); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -113,7 +113,7 @@ func sources(class *v1alpha1.ProxmoxNodeClass) (map[string]Interface, []error) {
 	return asked, errs
 }
 
-func source(field string, s *v1alpha1.AddressSource) (Source, error) {
+func classSource(field string, s *v1alpha1.AddressSource) (Source, error) {
 	if s == nil {
 		return Source{}, nil
 	}
@@ -130,19 +130,19 @@ func source(field string, s *v1alpha1.AddressSource) (Source, error) {
 }
 
 // inherited reads what the Template says about an interface.
-func inherited(nic proxmox.NIC, c proxmox.IPConfig) (Interface, error) {
+func templateInterface(nic proxmox.NIC, c proxmox.IPConfig) (Interface, error) {
 	i := Interface{Slot: nic.Slot, Bridge: nic.Bridge, VLAN: nic.VLAN, MTU: nic.MTU}
 	if nic.MTU == 1 {
 		i.MTU = 0 // Proxmox's word for the bridge's, which the guest learns from its card
 	}
 	from := proxmox.IPConfigSlot(nic.Slot) + " of the template"
 	var err4, err6 error
-	i.V4, err4 = worded(from, c.Address4, c.Gateway4)
-	i.V6, err6 = worded(from, c.Address6, c.Gateway6)
+	i.V4, err4 = parseIPConfig(from, c.Address4, c.Gateway4)
+	i.V6, err6 = parseIPConfig(from, c.Address6, c.Gateway6)
 	return i, errors.Join(err4, err6)
 }
 
-func worded(from, address, gateway string) (Source, error) {
+func parseIPConfig(from, address, gateway string) (Source, error) {
 	switch address {
 	case "":
 		return Source{}, nil
@@ -161,7 +161,7 @@ func worded(from, address, gateway string) (Source, error) {
 }
 
 // unknown names the interfaces that the class knows and the Template does not.
-func unknown(class *v1alpha1.ProxmoxNodeClass, slots []string) []error {
+func unknownInterfaces(class *v1alpha1.ProxmoxNodeClass, slots []string) []error {
 	has := "none"
 	if len(slots) > 0 {
 		has = strings.Join(slots, ", ")
@@ -184,7 +184,7 @@ func unknown(class *v1alpha1.ProxmoxNodeClass, slots []string) []error {
 
 // overlaps finds pairs of interfaces in one subnet: the guest could not tell which of
 // the two leads to its neighbours.
-func overlaps(interfaces []Interface) []error {
+func findOverlaps(interfaces []Interface) []error {
 	slices.SortFunc(interfaces, func(a, b Interface) int { return cmp.Or(len(a.Slot)-len(b.Slot), cmp.Compare(a.Slot, b.Slot)) })
 	var errs []error
 	for n, a := range interfaces {
@@ -214,7 +214,7 @@ func (l Layout) Pools() []Source {
 }
 
 // words takes a list apart as Proxmox does.
-func words(list string) []string {
+func splitList(list string) []string {
 	if list == "" {
 		return nil
 	}
