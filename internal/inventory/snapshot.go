@@ -4,6 +4,7 @@
 package inventory
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -130,4 +131,19 @@ func (s *Snapshot) StoragesOf(host string) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// without is the Snapshot with a guest less.
+func (s *Snapshot) without(vmid int) *Snapshot {
+	guest := s.Guests[vmid]
+	rest := *s
+	rest.Guests = maps.Clone(s.Guests)
+	delete(rest.Guests, vmid)
+	rest.Addresses = s.Addresses.without(vmid)
+	if host, ok := s.Hosts[guest.Host]; ok {
+		host.Allocated = host.Allocated.Minus(guest.Allocated)
+		rest.Hosts = maps.Clone(s.Hosts)
+		rest.Hosts[guest.Host] = host
+	}
+	return &rest
 }

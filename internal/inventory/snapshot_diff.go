@@ -54,18 +54,3 @@ func sameStorage(a, b proxmox.StorageRow) bool {
 func sameMapping(a, b proxmox.PCIMapping) bool {
 	return a.ID == b.ID && a.Mediated == b.Mediated && slices.Equal(a.Devices, b.Devices)
 }
-
-// without is the Snapshot with a guest less.
-func (s *Snapshot) without(vmid int) *Snapshot {
-	guest := s.Guests[vmid]
-	rest := *s
-	rest.Guests = maps.Clone(s.Guests)
-	delete(rest.Guests, vmid)
-	rest.Addresses = s.Addresses.without(vmid)
-	if host, ok := s.Hosts[guest.Host]; ok {
-		host.Allocated = host.Allocated.Minus(guest.Allocated)
-		rest.Hosts = maps.Clone(s.Hosts)
-		rest.Hosts[guest.Host] = host
-	}
-	return &rest
-}
