@@ -23,7 +23,7 @@ func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
 func owners(v inventory.View, addresses ...string) []string {
 	var out []string
 	for _, text := range addresses {
-		owner, _ := v.AddressOwner(addr(text))
+		owner, _ := v.Addresses().Owner(addr(text))
 		out = append(out, owner)
 	}
 	return out
@@ -86,13 +86,13 @@ func TestAddressesOfEverybodyCount(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("the owners are %q,\nwant %q", got, want)
 	}
-	if _, rival := v.AddressConflict(addr("10.0.0.20"), "r", 20001); rival {
+	if _, rival := v.Addresses().Conflict(addr("10.0.0.20"), "r", 20001); rival {
 		t.Error("a VM is its own rival")
 	}
-	if who, rival := v.AddressConflict(addr("10.0.0.11"), "r", 20001); !rival || who != "VM 101 in region r" {
+	if who, rival := v.Addresses().Conflict(addr("10.0.0.11"), "r", 20001); !rival || who != "VM 101 in region r" {
 		t.Errorf("the rival is %q", who)
 	}
-	i.ObserveDeleted("r", 101)
+	i.Ledger().ObserveDeleted("r", 101)
 	if got := owners(i.View(), "10.0.0.11"); got[0] != "" {
 		t.Errorf("a guest that is gone has its address still: %q", got)
 	}
@@ -246,32 +246,32 @@ func TestPromisedAddressesAreTakenUntilTheyComeBack(t *testing.T) {
 	c := newCluster("r", host("pve1", 16, 64))
 	i, clock := newInventory(t, c)
 	refresh(t, i)
-	promise := func(vmid int) func(inventory.View) (inventory.Reservation, error) {
+	promise := func(vmid int) inventory.DecideFunc {
 		return func(inventory.View) (inventory.Reservation, error) {
 			return inventory.Reservation{Region: "r", Host: "pve1", VMID: vmid, Addresses: []netip.Addr{addr("10.0.0.5")}}, nil
 		}
 	}
-	if _, err := i.Reserve("a", promise(20001)); err != nil {
+	if _, err := i.Ledger().Reserve("a", promise(20001)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.Reserve("b", promise(20002)); err == nil || !strings.Contains(err.Error(), "address 10.0.0.5 is taken by claim a") {
+	if _, err := i.Ledger().Reserve("b", promise(20002)); err == nil || !strings.Contains(err.Error(), "address 10.0.0.5 is taken by claim a") {
 		t.Errorf("the second promise gave %v", err)
 	}
-	i.Release("a")
-	if v := i.View(); !v.RecentlyReleased(addr("10.0.0.5")) || owners(v, "10.0.0.5")[0] != "" {
+	i.Ledger().Release("a")
+	if v := i.View(); !v.Addresses().IsRecentlyReleased(addr("10.0.0.5")) || owners(v, "10.0.0.5")[0] != "" {
 		t.Error("an address that came back does not rest")
 	}
-	if _, err := i.Reserve("b", promise(20002)); err != nil {
+	if _, err := i.Ledger().Reserve("b", promise(20002)); err != nil {
 		t.Errorf("an address that rests is refused: %v", err)
 	}
-	i.Release("b")
+	i.Ledger().Release("b")
 	clock.Step(time.Hour)
-	i.Restore(inventory.Reservation{ClaimUID: "c", Region: "r", Host: "pve1", VMID: 20003, Addresses: []netip.Addr{addr("10.0.0.6")}})
+	i.Ledger().Restore(inventory.Reservation{ClaimUID: "c", Region: "r", Host: "pve1", VMID: 20003, Addresses: []netip.Addr{addr("10.0.0.6")}})
 	if got := owners(i.View(), "10.0.0.6"); got[0] != "claim c" {
 		t.Errorf("a restored promise belongs to %q", got)
 	}
-	i.Release("c")
-	if i.View().RecentlyReleased(addr("10.0.0.5")) {
+	i.Ledger().Release("c")
+	if i.View().Addresses().IsRecentlyReleased(addr("10.0.0.5")) {
 		t.Error("an address rests for ever")
 	}
 }

@@ -38,22 +38,22 @@ func BenchmarkReserve(b *testing.B) {
 	if err := i.Refresh(b.Context(), "r"); err != nil {
 		b.Fatal(err)
 	}
-	decide := func(vmid int) func(inventory.View) (inventory.Reservation, error) {
+	decide := func(vmid int) inventory.DecideFunc {
 		return func(inventory.View) (inventory.Reservation, error) {
 			return inventory.Reservation{Region: "r", Host: fmt.Sprintf("pve%d", vmid%100), VMID: vmid, Amount: amount(2, 4)}, nil
 		}
 	}
 	for n := range 1000 {
-		if _, err := i.Reserve(fmt.Sprint("standing-", n), decide(20000+n)); err != nil {
+		if _, err := i.Ledger().Reserve(fmt.Sprint("standing-", n), decide(20000+n)); err != nil {
 			b.Fatal(err)
 		}
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := i.Reserve("one-more", decide(30000)); err != nil {
+		if _, err := i.Ledger().Reserve("one-more", decide(30000)); err != nil {
 			b.Fatal(err)
 		}
-		i.Release("one-more")
+		i.Ledger().Release("one-more")
 	}
 }
 

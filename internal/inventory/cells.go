@@ -92,11 +92,11 @@ type Slot struct {
 // Cells is the account of a Host's cells. It is computed when it is first asked for.
 func (v View) Cells(region, host string) *CellAccounts {
 	if v.index == nil {
-		return &CellAccounts{Problem: v.unknownHost(region)}
+		return &CellAccounts{Problem: v.unknownHostReason(region)}
 	}
 	account, ok := v.index.hosts[region][host]
 	if !ok {
-		return &CellAccounts{Problem: v.unknownHost(region)}
+		return &CellAccounts{Problem: v.unknownHostReason(region)}
 	}
 	return account.cells()
 }

@@ -109,8 +109,8 @@ func TestUnreadableConfigDropsNothing(t *testing.T) {
 	if ok, reason := v.Usable("r", "pve1"); !ok || v.Failures["r"] != nil {
 		t.Errorf("one config that cannot be read took the Host away: %s", reason)
 	}
-	if v.Free("r", "pve1").CPUs != 12 {
-		t.Errorf("%d CPUs free, want 12: both VMs count", v.Free("r", "pve1").CPUs)
+	if hostState(v, "pve1").Free.CPUs != 12 {
+		t.Errorf("%d CPUs free, want 12: both VMs count", hostState(v, "pve1").Free.CPUs)
 	}
 	if g, _ := v.Guest("r", 20002); g.Config == nil {
 		t.Error("the other VM's config is missing")
@@ -187,15 +187,15 @@ func TestSweepFindsWhatRowsDoNotShow(t *testing.T) {
 			c.configs[vmid] = config("name", "after")
 		}
 	})
-	generation := i.Generation()
+	generation := i.View().Generation
 	rest(t, i, clock, 10*time.Minute) // one at a time, each in its turn
 	for _, vmid := range []int{20001, 20002, 900} {
 		if g, _ := i.View().Guest("r", vmid); g.Config.Name() != "after" {
 			t.Errorf("guest %d still has its old config after ten minutes", vmid)
 		}
 	}
-	if i.Generation() != generation+3 {
-		t.Errorf("the generation rose by %d, want 3", i.Generation()-generation)
+	if i.View().Generation != generation+3 {
+		t.Errorf("the generation rose by %d, want 3", i.View().Generation-generation)
 	}
 }
 

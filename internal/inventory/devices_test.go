@@ -107,14 +107,14 @@ func TestMappingsAreReadEveryFiveMinutes(t *testing.T) {
 	i, clock := newInventory(t, c)
 	refresh(t, i)
 	c.change(func() { c.mappings = []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0")} })
-	generation := i.Generation()
+	generation := i.View().Generation
 	refresh(t, i)
-	if i.Generation() != generation {
+	if i.View().Generation != generation {
 		t.Error("the mappings were read again at once")
 	}
 	clock.Step(5 * time.Minute)
 	refresh(t, i)
-	if state, _ := i.View().Host("r", "pve1"); state.FreeDevices["gpu"] != 1 || i.Generation() == generation {
+	if state, _ := i.View().Host("r", "pve1"); state.FreeDevices["gpu"] != 1 || i.View().Generation == generation {
 		t.Errorf("after five minutes free are %v", state.FreeDevices)
 	}
 }

@@ -51,7 +51,7 @@ func TestADoubtedFactIsReadAgainSoonButNotAtOnce(t *testing.T) {
 	c := newCluster("r", host("pve1", 16, 64))
 	i, clock := newInventory(t, c)
 	refresh(t, i)
-	generation := i.Generation()
+	generation := i.View().Generation
 	c.takeCalls()
 	c.change(func() { c.groups = []string{"new"} })
 
@@ -66,7 +66,7 @@ func TestADoubtedFactIsReadAgainSoonButNotAtOnce(t *testing.T) {
 	if calls := factCalls(c); !slices.Equal(calls, []string{"groups"}) {
 		t.Errorf("found %v, want only what was doubted", calls)
 	}
-	if !i.View().Snapshots["r"].Facts.SecurityGroups["new"] || i.Generation() == generation {
+	if !i.View().Snapshots["r"].Facts.SecurityGroups["new"] || i.View().Generation == generation {
 		t.Error("the change is not in the view, or nobody was told")
 	}
 	clock.Step(30 * time.Second)

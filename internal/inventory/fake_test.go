@@ -275,6 +275,12 @@ func amount(cpus int, memoryGiB int64) inventory.Amount {
 	return inventory.Amount{CPUs: cpus, MemoryBytes: memoryGiB * gib}
 }
 
+// hostState returns the state of a Host of region r.
+func hostState(v inventory.View, host string) inventory.HostState {
+	state, _ := v.Host("r", host)
+	return state
+}
+
 // snapshotOf makes a Snapshot without an Inventory around it.
 func snapshotOf(previous *inventory.Snapshot, hosts []proxmox.HostRow, guests ...proxmox.GuestRow) *inventory.Snapshot {
 	return inventory.NewSnapshot(inventory.PollResult{

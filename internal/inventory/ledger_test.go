@@ -17,10 +17,10 @@ import (
 var errFull = errors.New("full")
 
 // firstFit takes the first Host and VMID with room for two CPUs and 4 GiB.
-func firstFit(hosts ...string) func(inventory.View) (inventory.Reservation, error) {
+func firstFit(hosts ...string) inventory.DecideFunc {
 	return func(v inventory.View) (inventory.Reservation, error) {
 		for _, h := range hosts {
-			if free := v.Free("r", h); free.CPUs < 2 || free.MemoryBytes < 4*gib {
+			if free := hostState(v, h).Free; free.CPUs < 2 || free.MemoryBytes < 4*gib {
 				continue
 			}
 			for vmid := own.From; vmid <= own.To; vmid++ {
@@ -35,7 +35,7 @@ func firstFit(hosts ...string) func(inventory.View) (inventory.Reservation, erro
 
 func reserve(t *testing.T, i *inventory.Inventory, claim string) inventory.Reservation {
 	t.Helper()
-	r, err := i.Reserve(claim, firstFit("pve1"))
+	r, err := i.Ledger().Reserve(claim, firstFit("pve1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestParallelReservationsNeverPromiseTwice(t *testing.T) {
 	for n := range claims {
 		all.Go(func() {
 			uid := fmt.Sprintf("claim-%d", n)
-			r, err := i.Reserve(uid, firstFit("pve1", "pve2"))
+			r, err := i.Ledger().Reserve(uid, firstFit("pve1", "pve2"))
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -98,17 +98,17 @@ func TestReserveIsIdempotentPerClaim(t *testing.T) {
 		t.Errorf("the reservation is %+v, want it stamped with claim and time", first)
 	}
 	// The Host is full now; the claim keeps what it has.
-	again, err := i.Reserve("a", func(inventory.View) (inventory.Reservation, error) {
+	again, err := i.Ledger().Reserve("a", func(inventory.View) (inventory.Reservation, error) {
 		t.Error("decided again for a claim that holds a reservation")
 		return inventory.Reservation{}, errFull
 	})
 	if err != nil || !reflect.DeepEqual(again, first) {
 		t.Errorf("the second time gave %+v (%v), want %+v", again, err, first)
 	}
-	if _, err := i.Reserve("b", firstFit("pve1")); !errors.Is(err, errFull) {
+	if _, err := i.Ledger().Reserve("b", firstFit("pve1")); !errors.Is(err, errFull) {
 		t.Errorf("a second claim got %v, want the decision's own error", err)
 	}
-	i.Release("a")
+	i.Ledger().Release("a")
 	reserve(t, i, "b")
 }
 
@@ -118,13 +118,13 @@ func TestReserveRefusesATakenVMID(t *testing.T) {
 	c.setGuests(vm(20005, "pve1", "stopped", 1, 1))
 	i, _ := newInventory(t, c)
 	refresh(t, i)
-	_, err := i.Reserve("a", func(inventory.View) (inventory.Reservation, error) {
+	_, err := i.Ledger().Reserve("a", func(inventory.View) (inventory.Reservation, error) {
 		return inventory.Reservation{Region: "r", Host: "pve1", VMID: 20005}, nil
 	})
 	if err == nil {
 		t.Error("a VMID that a guest has was promised")
 	}
-	if _, err := i.Reserve("", firstFit("pve1")); err == nil {
+	if _, err := i.Ledger().Reserve("", firstFit("pve1")); err == nil {
 		t.Error("a claim without a UID got a reservation")
 	}
 }
@@ -157,14 +157,14 @@ func TestReservationUntilTheVMShows(t *testing.T) {
 		if got := v.Reservations["a"].Fulfilled; got != step.settled {
 			t.Errorf("%s: settled is %v, want %v", step.name, got, step.settled)
 		}
-		if got := v.Free("r", "pve1").CPUs; got != step.cpus {
+		if got := hostState(v, "pve1").Free.CPUs; got != step.cpus {
 			t.Errorf("%s: %d CPUs free, want %d", step.name, got, step.cpus)
 		}
 		if !v.IsVMIDTaken("r", vmid) {
 			t.Errorf("%s: the VMID is free again before its release", step.name)
 		}
 	}
-	i.Release("a")
+	i.Ledger().Release("a")
 	if i.View().IsVMIDTaken("r", vmid) {
 		t.Error("the VMID is still taken after its release")
 	}
@@ -178,7 +178,7 @@ func TestRunningVMSettlesWhateverItsSize(t *testing.T) {
 	vmid := reserve(t, i, "a").VMID
 	c.setGuests(vm(vmid, "pve1", "running", 1, 2)) // an admin made it smaller
 	refresh(t, i)
-	if v := i.View(); !v.Reservations["a"].Fulfilled || v.Free("r", "pve1").CPUs != 15 {
+	if v := i.View(); !v.Reservations["a"].Fulfilled || hostState(v, "pve1").Free.CPUs != 15 {
 		t.Errorf("the view is %+v, want the running VM alone to count", v.Hosts())
 	}
 }
@@ -190,10 +190,10 @@ func TestRestoreAfterARestart(t *testing.T) {
 	i, _ := newInventory(t, c)
 	refresh(t, i)
 	pending := inventory.Reservation{ClaimUID: "b", NodePool: "p", Region: "r", Host: "pve1", VMID: 20002, Amount: amount(8, 16), Fulfilled: true}
-	i.Restore(inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(2, 4)})
-	i.Restore(pending)
+	i.Ledger().Restore(inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(2, 4)})
+	i.Ledger().Restore(pending)
 	pending.VMID = 20003
-	i.Restore(pending) // the first one stands
+	i.Ledger().Restore(pending) // the first one stands
 
 	v := i.View()
 	if !v.Reservations["a"].Fulfilled {
@@ -202,7 +202,7 @@ func TestRestoreAfterARestart(t *testing.T) {
 	if r := v.Reservations["b"]; r.Fulfilled || r.VMID != 20002 {
 		t.Errorf("the pending reservation is %+v, want it as first restored and not settled", r)
 	}
-	if got, want := v.Free("r", "pve1"), amount(-6, -12); got != want {
+	if got, want := hostState(v, "pve1").Free, amount(-6, -12); got != want {
 		t.Errorf("free is %+v, want %+v: what was promised stands even beyond the limit", got, want)
 	}
 	if v.NodePoolVMs("r", "pve1", "p") != 2 {

@@ -20,7 +20,7 @@ func TestFailedPollKeepsTheLastSnapshot(t *testing.T) {
 	c.setGuests(vm(100, "pve1", "running", 4, 8))
 	i, clock := newInventory(t, c)
 	refresh(t, i)
-	generation := i.Generation()
+	generation := i.View().Generation
 
 	c.change(func() { c.failure = proxmox.ErrUnreachable })
 	for n := range 3 {
@@ -41,12 +41,12 @@ func TestFailedPollKeepsTheLastSnapshot(t *testing.T) {
 			t.Errorf("after %d failures usable is %v", n+1, ok)
 		}
 	}
-	if got := i.Generation(); got != generation+1 {
+	if got := i.View().Generation; got != generation+1 {
 		t.Errorf("the generation went from %d to %d, want one step: when the Hosts were lost", generation, got)
 	}
 	c.change(func() { c.failure = nil })
 	refresh(t, i)
-	if v := i.View(); v.Failures["r"] != nil || i.Generation() != generation+2 {
+	if v := i.View(); v.Failures["r"] != nil || i.View().Generation != generation+2 {
 		t.Error("the Cluster is back, but the view does not say so")
 	}
 }
@@ -198,7 +198,7 @@ func TestGoneGuestDoesNotComeBackFromAnOlderPoll(t *testing.T) {
 	c.change(func() {
 		c.during = func() { // destroyed after the poll read its answer
 			clock.Step(time.Second)
-			i.ObserveDeleted("r", 20001)
+			i.Ledger().ObserveDeleted("r", 20001)
 		}
 	})
 	refresh(t, i)
@@ -240,10 +240,10 @@ func TestGenerationIgnoresNoise(t *testing.T) {
 		{"a Host in maintenance", func() { c.resources.Hosts[0].Maintenance = true }, true},
 		{"a guest more", func() { c.resources.Guests = append(c.resources.Guests, vm(101, "pve1", "running", 1, 1)) }, true},
 	} {
-		before := i.Generation()
+		before := i.View().Generation
 		c.change(step.change)
 		refresh(t, i)
-		if changed := i.Generation() != before; changed != step.relevant {
+		if changed := i.View().Generation != before; changed != step.relevant {
 			t.Errorf("%s: the generation changed: %v, want %v", step.name, changed, step.relevant)
 		}
 	}
@@ -258,7 +258,7 @@ func TestSubscribersHearOfChangesOnce(t *testing.T) {
 	refresh(t, i)
 	reserve(t, i, "a")
 	reserve(t, i, "b")
-	if e := <-events; e.Object == 0 || e.Object > i.Generation() {
+	if e := <-events; e.Object == 0 || e.Object > i.View().Generation {
 		t.Errorf("the event carries generation %d", e.Object)
 	}
 	select {
@@ -266,13 +266,13 @@ func TestSubscribersHearOfChangesOnce(t *testing.T) {
 		t.Errorf("changes that nobody had read yet did not merge: %v", e)
 	default:
 	}
-	i.Release("a")
+	i.Ledger().Release("a")
 	<-events
 	cancel()
 	if _, open := <-events; open {
 		t.Error("the channel is still open after the subscriber left")
 	}
-	i.Release("b") // nobody to tell, nothing to break
+	i.Ledger().Release("b") // nobody to tell, nothing to break
 }
 
 func TestRegionsMustDiffer(t *testing.T) {

@@ -173,15 +173,15 @@ func TestAChangedSettingsFileIsFollowed(t *testing.T) {
 		clock.Step(inventory.DefaultInterval)
 		eventually(t, "it has looked", clock.HasWaiters)
 	}
-	cpus := func() int { return i.View().Allocatable("r", "pve1").CPUs }
-	generation := i.Generation()
+	cpus := func() int { return hostState(i.View(), "pve1").Allocatable.CPUs }
+	generation := i.View().Generation
 	look()
-	if cpus() != 32 || i.Generation() != generation {
+	if cpus() != 32 || i.View().Generation != generation {
 		t.Errorf("%d CPUs, want 32 and no change", cpus())
 	}
 	write(`{"r": {"*": {"cpuratio": 3}}}`)
 	look()
-	if cpus() != 48 || i.Generation() == generation {
+	if cpus() != 48 || i.View().Generation == generation {
 		t.Errorf("%d CPUs, want 48 by the changed file", cpus())
 	}
 	write(`{"r": {"*": {"cpuratio": "many"}}}`)
@@ -243,7 +243,7 @@ func TestHostsOfOneNameAreReportedOnceWithTheirPrices(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	all := strings.Join(log, "\n")
-	for _, want := range []string{"a Host of the same name", "different price factors", `"factors"=[1 0.5]`} {
+	for _, want := range []string{"two Proxmox clusters have a host of the same name", "different price factors", `"factors"=[1 0.5]`} {
 		if strings.Count(all, want) != 1 {
 			t.Errorf("the log tells %d times of %q:\n%s", strings.Count(all, want), want, all)
 		}

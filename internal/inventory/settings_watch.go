@@ -11,14 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// SetSettings puts other host settings in force.
-func (i *Inventory) SetSettings(settings Settings) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.options.Settings = settings
-	i.publish(true)
-}
-
 // WatchSettings follows a host-settings file: what is changed there is in force
 // within one poll interval. A file that cannot be read or is wrong is reported, and
 // the last good settings stay. It looks at the content, not at file events: a

@@ -87,10 +87,10 @@ func TestFreeFollowsSettings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			v := viewOf(t, s, c.settings)
-			if got := v.Allocatable("r", "pve1"); got != c.allocatable {
+			if got := hostState(v, "pve1").Allocatable; got != c.allocatable {
 				t.Errorf("allocatable is %+v, want %+v", got, c.allocatable)
 			}
-			if got, want := v.Free("r", "pve1"), c.allocatable.Minus(amount(4, 8)); got != want {
+			if got, want := hostState(v, "pve1").Free, c.allocatable.Minus(amount(4, 8)); got != want {
 				t.Errorf("free is %+v, want %+v", got, want)
 			}
 		})
@@ -117,7 +117,7 @@ func TestReservationCountsOnTopOfTheGuestNeverTwice(t *testing.T) {
 			r := r
 			r.Fulfilled = c.settled
 			v := viewOf(t, snapshotOf(nil, hosts, c.guests...), "", r)
-			if got := v.Free("r", "pve1"); got != c.free {
+			if got := hostState(v, "pve1").Free; got != c.free {
 				t.Errorf("free is %+v, want %+v", got, c.free)
 			}
 			if !v.IsVMIDTaken("r", 20001) || v.IsVMIDTaken("r", 20002) || v.IsVMIDTaken("q", 20001) {
@@ -176,16 +176,16 @@ func TestStorageFree(t *testing.T) {
 		{"pve1", "thick", 700, 800},
 		{"pve1", "ceph", 700, 850}, // a shared storage counts what any Host promised
 	} {
-		if got, ok := v.StorageFree("r", c.host, c.storage); !ok || got != c.free*gib {
-			t.Errorf("%s on %s: %d GiB free (%v), want %d", c.storage, c.host, got/gib, ok, c.free)
+		if got, ok := v.Storage("r", c.host, c.storage); !ok || !got.Available || got.FreeBytes != c.free*gib {
+			t.Errorf("%s on %s: %d GiB free (%v), want %d", c.storage, c.host, got.FreeBytes/gib, ok, c.free)
 		}
-		if got, ok := half.StorageFree("r", c.host, c.storage); !ok || got != c.half*gib {
-			t.Errorf("%s on %s with settings: %d GiB free (%v), want %d", c.storage, c.host, got/gib, ok, c.half)
+		if got, ok := half.Storage("r", c.host, c.storage); !ok || !got.Available || got.FreeBytes != c.half*gib {
+			t.Errorf("%s on %s with settings: %d GiB free (%v), want %d", c.storage, c.host, got.FreeBytes/gib, ok, c.half)
 		}
 	}
 	for _, name := range []string{"down", "none"} {
-		if _, ok := v.StorageFree("r", "pve1", name); ok {
-			t.Errorf("storage %s has room, but it is not active or not there", name)
+		if got, ok := v.Storage("r", "pve1", name); ok && got.Available {
+			t.Errorf("storage %s is available although it is inactive or missing", name)
 		}
 	}
 }
@@ -194,8 +194,8 @@ func TestZeroViewKnowsNothing(t *testing.T) {
 	t.Parallel()
 	var v inventory.View
 	ok, _ := v.Usable("r", "pve1")
-	_, storage := v.StorageFree("r", "pve1", "local")
-	if ok || storage || v.IsVMIDTaken("r", 1) || v.Hosts() != nil || v.NodePoolVMs("r", "pve1", "p") != 0 || v.Free("r", "pve1").CPUs != 0 {
+	_, storage := v.Storage("r", "pve1", "local")
+	if ok || storage || v.IsVMIDTaken("r", 1) || v.Hosts() != nil || v.NodePoolVMs("r", "pve1", "p") != 0 || hostState(v, "pve1").Free.CPUs != 0 {
 		t.Error("an empty view claims to know something")
 	}
 }

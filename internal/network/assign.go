@@ -84,11 +84,12 @@ func (r Request) pick(s Source, slot string, host, router netip.Addr) (netip.Pre
 			gateway = candidate
 		}
 	}
+	addresses := r.View.Addresses()
 	address, ok := s.Pool.Pick(r.Key+"/"+slot, func(a netip.Addr) ipam.State {
 		switch {
-		case a == gateway, r.View.AddressTaken(a), r.Busy != nil && r.Busy(a):
+		case a == gateway, addresses.IsTaken(a), r.Busy != nil && r.Busy(a):
 			return ipam.Taken
-		case r.View.RecentlyReleased(a):
+		case addresses.IsRecentlyReleased(a):
 			return ipam.RecentlyReleased
 		}
 		return ipam.Free
@@ -111,7 +112,7 @@ func FindBridge(view inventory.View, region, host, name string) proxmox.Bridge {
 // Exhausted tells which pool of the layout has nothing left; nil when all have.
 func (l Layout) Exhausted(view inventory.View) *ExhaustedError {
 	for _, s := range l.Pools() {
-		if float64(s.Pool.Used(view.Addresses)) >= s.Pool.Size() {
+		if float64(s.Pool.Used(view.Addresses().All())) >= s.Pool.Size() {
 			return &ExhaustedError{Source: s}
 		}
 	}

@@ -79,16 +79,6 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 	return l, nil
 }
 
-// Check tells what is wrong with a class whatever its Template.
-func Check(class *v1alpha1.ProxmoxNodeClass) error {
-	asked, errs := classInterfaces(class)
-	var interfaces []Interface
-	for _, i := range asked {
-		interfaces = append(interfaces, i)
-	}
-	return errors.Join(append(errs, findOverlaps(interfaces)...)...)
-}
-
 // sources reads the class's interfaces, by slot.
 func classInterfaces(class *v1alpha1.ProxmoxNodeClass) (map[string]Interface, []error) {
 	if class.Spec.Network == nil {

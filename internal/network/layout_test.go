@@ -144,8 +144,4 @@ func TestBadNetworksAreRefusedInWords(t *testing.T) {
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(row.want)))
 		})
 	}
-	g := NewWithT(t)
-	g.Expect(network.Check(class(pool4("net0", "10.0.0.0/16"), pool4("net1", "10.0.7.0/24")))).To(MatchError(ContainSubstring("overlap")))
-	g.Expect(network.Check(class(pool4("net0", "10.0.0.0/24"), pool4("net1", "10.1.0.0/24")))).To(Succeed())
-	g.Expect(network.Check(&v1alpha1.ProxmoxNodeClass{})).To(Succeed())
 }
