@@ -105,7 +105,7 @@ func (t *tending) retire(ctx context.Context, found Existing, unfinished bool) (
 func (t *tending) destroy(ctx context.Context, found Existing) error {
 	config, err := t.client.VMConfig(ctx, t.host, found.VMID)
 	if errors.Is(err, proxmox.ErrNotFound) {
-		t.Inventory.ObserveDeleted(t.region, found.VMID)
+		t.Inventory.Ledger().ObserveDeleted(t.region, found.VMID)
 		return nil
 	}
 	if err != nil {
@@ -134,7 +134,7 @@ func (t *tending) destroy(ctx context.Context, found Existing) error {
 		return err
 	}
 	log.FromContext(ctx).Info("removed a template", "vmid", found.VMID, "host", t.host, "generation", found.Mark.Generation)
-	t.Inventory.ObserveDeleted(t.region, found.VMID)
+	t.Inventory.Ledger().ObserveDeleted(t.region, found.VMID)
 	t.memory.sweepSoon()
 	return nil
 }
