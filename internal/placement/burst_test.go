@@ -125,7 +125,7 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 		all.Go(func() {
 			request := placement.Request{ClaimUID: fmt.Sprint("claim-", n), NodePool: "p", Strategy: strategy,
 				Options: []placement.Option{{InstanceType: "t", Need: need(4, 16), Zones: zones(names...)}}}
-			r, err := i.Reserve(request.ClaimUID, func(v inventory.View) (inventory.Reservation, error) {
+			r, err := i.Ledger().Reserve(request.ClaimUID, func(v inventory.View) (inventory.Reservation, error) {
 				p, err := placement.Choose(v, request)
 				if err != nil {
 					return inventory.Reservation{}, err

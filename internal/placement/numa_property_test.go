@@ -163,8 +163,8 @@ func TestCellsAgainstTheOracle(t *testing.T) {
 
 // hostFits is what the Host as a whole says, without cells.
 func hostFits(view inventory.View, need placement.Need) bool {
-	free := view.Free("r", "pve1")
-	return need.CPUs <= free.CPUs && need.MemoryBytes <= free.MemoryBytes
+	host, _ := view.Host("r", "pve1")
+	return need.CPUs <= host.Free.CPUs && need.MemoryBytes <= host.Free.MemoryBytes
 }
 
 // check holds one placement against the rules.
