@@ -11,53 +11,47 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// about is what is read at first contact and rarely afterwards.
+// clusterInfo is what is read at first contact with a Cluster and rarely afterwards.
 type clusterInfo struct {
 	version     proxmox.Version
-	options     proxmox.ClusterOptions // one of the Facts, see facts.go
+	options     proxmox.ClusterOptions // read as FactOptions
 	mappings    []proxmox.PCIMapping
 	maintenance []string
-	// read are those that were read since the Cluster last answered.
+	// read are the kinds that were read since the last failed poll.
 	read map[ReadKind]bool
 }
 
-// dueAgain has everything read with the next poll.
-func (a clusterInfo) dueAgain() clusterInfo {
-	a.read = nil
-	return a
+// isDue reports whether to read something now: at first contact and whenever the call
+// budget grants a slot.
+func (c *cluster) isDue(kind ReadKind) bool {
+	due := c.budget.tryAcquire(kind, c.inventory.options.Clock.Now())
+	return due || !c.info.read[kind]
 }
 
-// isDue tells whether to read something: at first contact, and then in turn.
-func (c *cluster) isDue(turn ReadKind) bool {
-	due := c.budget.tryAcquire(turn, c.inventory.options.Clock.Now())
-	return due || !c.info.read[turn]
-}
-
-// wasRead notes that something needs to be read again only in its turn.
-func (c *cluster) markRead(turn ReadKind) {
+// markRead records that the next read of this kind needs a slot of the call budget.
+func (c *cluster) markRead(kind ReadKind) {
 	if c.info.read == nil {
 		c.info.read = map[ReadKind]bool{}
 	}
-	c.info.read[turn] = true
+	c.info.read[kind] = true
 }
 
-// readAbout reads the release when it is due. Failing costs nothing but another
-// try at the next poll.
+// readVersion reads the release if it is due. A failure is retried with the next poll.
 func (c *cluster) readVersion(ctx context.Context) {
 	if !c.isDue(kindVersion) {
 		return
 	}
 	version, err := c.client.Version(ctx)
 	if err != nil {
-		c.inventory.options.Log.V(1).Info("reading the release failed", "region", c.region, "error", err.Error())
+		c.inventory.options.Log.V(1).Info("reading the version failed", "region", c.region, "error", err.Error())
 		return
 	}
 	c.info.version = version
 	c.markRead(kindVersion)
 }
 
-// readMappings reads the PCI mappings when they are due. Without them VMs without
-// devices run as ever.
+// readMappings reads the PCI mappings if they are due. Only VMs with devices need them,
+// so a failure is not retried before the next slot.
 func (c *cluster) readMappings(ctx context.Context) {
 	if !c.isDue(kindMappings) {
 		return
@@ -72,8 +66,8 @@ func (c *cluster) readMappings(ctx context.Context) {
 	c.markRead(kindMappings)
 }
 
-// readMaintenance asks which Hosts are drained, and marks their rows. From 9.2 on
-// the rows say it by themselves.
+// readMaintenance marks the rows of Hosts in maintenance. PVE 9.2 and later set this in
+// the rows.
 func (c *cluster) readMaintenance(ctx context.Context, rows []proxmox.HostRow) {
 	if c.info.version.AtLeast(9, 2) {
 		return
@@ -81,7 +75,7 @@ func (c *cluster) readMaintenance(ctx context.Context, rows []proxmox.HostRow) {
 	if c.isDue(kindMaintenance) {
 		hosts, err := c.client.Maintenance(ctx)
 		if err != nil {
-			c.inventory.options.Log.V(1).Info("asking for Hosts in maintenance failed", "region", c.region, "error", err.Error())
+			c.inventory.options.Log.V(1).Info("reading the hosts in maintenance failed", "region", c.region, "error", err.Error())
 		} else {
 			c.info.maintenance = hosts
 		}

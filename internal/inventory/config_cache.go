@@ -16,39 +16,40 @@ import (
 )
 
 const (
-	// detailParallel bounds the config reads at one time: a Host has three
-	// workers for all its clients.
+	// maxParallelReads limits the parallel reads of a Cluster. A Host has three workers for
+	// all its clients.
 	maxParallelReads = 3
-	// detailTimeout bounds the config reads of one poll; the rest follows with
-	// the next one. At first contact there are many, and the view waits for them.
+	// readTimeout limits the reads of one poll; the next poll continues. The first poll has
+	// more time, because the first Snapshot waits for all configurations.
 	readTimeout      = 5 * time.Second
 	firstReadTimeout = 15 * time.Second
-	// retryDelay and maxRetryDelay space the tries on a config that cannot be read.
+	// retryDelay and maxRetryDelay limit the backoff for a configuration that cannot be
+	// read.
 	retryDelay    = 10 * time.Second
 	maxRetryDelay = 10 * time.Minute
 )
 
-// details are the configurations of a Cluster's VMs and templates: other people's
-// too, for the PCI devices and CPUs that they hold.
+// configCache caches the configurations of all VMs and templates in a Cluster. Those of
+// other users are needed for their PCI devices and CPUs.
 type configCache struct {
 	entries map[int]*configEntry
 }
 
-// detail is one guest's configuration and the row that it was read for.
+// configEntry is the configuration of one guest and the row for which it was read.
 type configEntry struct {
 	row  rowFingerprint
 	host string
-	// ours: a VM in our range, or a template. It is read before the others.
+	// ours is true for VMs in our range and for templates. They are read first.
 	ours   bool
 	config *proxmox.VMConfig
-	// due is true when the row changed since the config was read.
+	// due is true if the row changed since the configuration was read.
 	due      bool
 	read     time.Time
 	failures int
 	retryAt  time.Time
 }
 
-// rowMark is what of a row tells that the configuration changed.
+// rowFingerprint contains the fields of a row that change together with the configuration.
 type rowFingerprint struct {
 	host, name, status, lock, tags string
 	template                       bool
@@ -63,40 +64,40 @@ func fingerprintOf(row proxmox.GuestRow) rowFingerprint {
 	}
 }
 
-// devicesOnly leaves out what does not touch the devices and CPUs of a guest: a
-// nightly backup of all guests must not have all of them read.
+// devicesOnly omits fields that are unrelated to the devices and CPUs of a guest. A nightly
+// backup of all guests must not cause reads of all configurations.
 func (m rowFingerprint) devicesOnly() rowFingerprint {
 	m.name, m.lock, m.tags = "", "", ""
 	return m
 }
 
-// sort finds out which configurations are due, and which guests are gone.
+// update marks the configurations that are due and evicts guests that no longer exist.
 func (d *configCache) update(rows []proxmox.GuestRow, own VMIDRange) {
 	seen := make(map[int]bool, len(d.entries))
 	for _, row := range rows {
-		known := d.entries[row.VMID]
-		// A template whose row lost its figures also lost the template flag.
-		wasTemplate := known != nil && known.row.template && !row.HasResources()
+		entry := d.entries[row.VMID]
+		// A row without resources has no template flag either.
+		wasTemplate := entry != nil && entry.row.template && !row.HasResources()
 		if row.Kind != proxmox.KindQEMU {
 			continue
 		}
 		ours := row.Template || wasTemplate || own.Contains(row.VMID)
 		seen[row.VMID] = true
-		if known == nil {
-			known = &configEntry{due: true}
-			d.entries[row.VMID] = known
+		if entry == nil {
+			entry = &configEntry{due: true}
+			d.entries[row.VMID] = entry
 		}
-		mark := fingerprintOf(row)
+		fingerprint := fingerprintOf(row)
 		if !ours {
-			mark = mark.devicesOnly()
+			fingerprint = fingerprint.devicesOnly()
 		}
 		if wasTemplate {
-			mark.template = true
+			fingerprint.template = true
 		}
-		if mark != known.row {
-			known.due, known.failures, known.retryAt = true, 0, time.Time{}
+		if fingerprint != entry.row {
+			entry.due, entry.failures, entry.retryAt = true, 0, time.Time{}
 		}
-		known.row, known.host, known.ours = mark, row.Host, ours
+		entry.row, entry.host, entry.ours = fingerprint, row.Host, ours
 	}
 	for vmid := range d.entries {
 		if !seen[vmid] {
@@ -105,50 +106,50 @@ func (d *configCache) update(rows []proxmox.GuestRow, own VMIDRange) {
 	}
 }
 
-// complete tells whether every configuration on a Host that is online was asked for.
+// complete reports whether a read of every configuration on an online Host was tried.
 func (d *configCache) complete(online map[string]bool) bool {
-	for _, known := range d.entries {
-		if online[known.host] && known.config == nil && known.failures == 0 {
+	for _, entry := range d.entries {
+		if online[entry.host] && entry.config == nil && entry.failures == 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// configs are those that were read.
+// configs returns the configurations that were read.
 func (d *configCache) configs() map[int]*proxmox.VMConfig {
 	configs := make(map[int]*proxmox.VMConfig, len(d.entries))
-	for vmid, known := range d.entries {
-		if known.config != nil {
-			configs[vmid] = known.config
+	for vmid, entry := range d.entries {
+		if entry.config != nil {
+			configs[vmid] = entry.config
 		}
 	}
 	return configs
 }
 
-// wanted lists the VMIDs to read now: what is due, and the oldest one when it is a
-// configuration's turn. Hosts that are away are not asked.
-func (d *configCache) due(now time.Time, online map[string]bool, turn func() bool) []int {
+// due returns the VMIDs to read now: the configurations that are due, and the oldest one if
+// acquire grants a slot of the call budget. It skips guests on Hosts that are offline.
+func (d *configCache) due(now time.Time, online map[string]bool, acquire func() bool) []int {
 	var vmids []int
 	oldest := 0
-	for vmid, known := range d.entries {
+	for vmid, entry := range d.entries {
 		switch {
-		case !online[known.host]:
-		case known.due && !now.Before(known.retryAt):
+		case !online[entry.host]:
+		case entry.due && !now.Before(entry.retryAt):
 			vmids = append(vmids, vmid)
-		case !known.due && (oldest == 0 || known.read.Before(d.entries[oldest].read)):
+		case !entry.due && (oldest == 0 || entry.read.Before(d.entries[oldest].read)):
 			oldest = vmid
 		}
 	}
-	if oldest != 0 && turn() {
+	if oldest != 0 && acquire() {
 		vmids = append(vmids, oldest)
 	}
 	slices.Sort(vmids)
 	return vmids
 }
 
-// readDetails reads the configurations that are wanted now, as many as the time
-// allows, and tells whether that changed any.
+// readConfigs reads the configurations that are due until the timeout, and reports whether
+// any changed.
 func (c *cluster) readConfigs(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
 	now, online := c.inventory.options.Clock.Now(), onlineHosts(resources.Hosts)
 	vmids := c.configs.due(now, online, func() bool { return c.budget.tryAcquire(kindConfig, now) })
@@ -169,7 +170,7 @@ func (c *cluster) readConfigs(ctx context.Context, resources proxmox.Resources, 
 	return c.fetchConfigs(ctx, others, now) || changed
 }
 
-// readConfigs reads configurations, and tells whether that changed any.
+// fetchConfigs reads the configurations of the given VMs and reports whether any changed.
 func (c *cluster) fetchConfigs(ctx context.Context, vmids []int, now time.Time) bool {
 	configs := make([]proxmox.VMConfig, len(vmids))
 	errs := make([]error, len(vmids))
@@ -184,7 +185,7 @@ func (c *cluster) fetchConfigs(ctx context.Context, vmids []int, now time.Time) 
 			return nil
 		})
 	}
-	_ = group.Wait() // each read keeps its own error
+	_ = group.Wait() // errors are in errs
 	changed := false
 	for n, vmid := range vmids {
 		if c.configs.entries[vmid].store(configs[n], errs[n], now) {
@@ -194,9 +195,8 @@ func (c *cluster) fetchConfigs(ctx context.Context, vmids []int, now time.Time) 
 	return changed
 }
 
-// take keeps the outcome of a read and tells whether it changed what we know.
-// A config that cannot be read leaves the last one in force, and its Host in the
-// view: only proof that the guest is not there drops it.
+// store records the outcome of a read and reports whether the cached configuration changed.
+// An error other than ErrNotFound keeps the last configuration.
 func (d *configEntry) store(config proxmox.VMConfig, err error, now time.Time) bool {
 	switch {
 	case err == nil:
@@ -214,7 +214,7 @@ func (d *configEntry) store(config proxmox.VMConfig, err error, now time.Time) b
 	}
 }
 
-// again lets the next try wait, longer each time.
+// scheduleRetry sets the time of the next try with exponential backoff.
 func (d *configEntry) scheduleRetry(now time.Time) {
 	d.due = true
 	d.retryAt = now.Add(min(retryDelay<<min(d.failures, 10), maxRetryDelay))

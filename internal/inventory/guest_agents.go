@@ -13,11 +13,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// askAgents asks the guest agents of other people's VMs that run, and whose configuration
-// says that they have one: once after their start and then in turn, at most once an hour.
-// An agent that does not answer blocks one of its Host's three workers for three seconds,
-// so that one is asked per poll; at the start, when no address is given before they were
-// asked, one at a time on each Host.
+// readAgents reads the addresses of running VMs of other users from their guest agents, if
+// the configuration enables one: once after the VM started and then at most once an hour,
+// as the call budget allows. It reports whether it made a call. An agent that does not
+// respond blocks one of its Host's three workers for three seconds. Therefore only one
+// agent is read per poll; before the first complete read, one at a time on each Host.
 func (c *cluster) readAgents(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) bool {
 	due := c.dueAgents(rows, online, now)
 	if len(due) == 0 || now.Before(c.addresses.agentsBlockedUntil) {
@@ -47,11 +47,12 @@ func (c *cluster) readAgents(ctx context.Context, rows []proxmox.GuestRow, onlin
 			return nil
 		})
 	}
-	_ = group.Wait() // what an agent did not tell is not known
+	_ = group.Wait() // readAgent handles errors
 	return true
 }
 
-// nextAgent is one that was never asked, or one that is asked again when it is its turn.
+// nextAgent returns the first agent that was never read. If there is none, it returns the
+// first one that is due, provided that the call budget grants a slot.
 func (c *cluster) nextAgent(due []proxmox.GuestRow, now time.Time) []proxmox.GuestRow {
 	for n, row := range due {
 		if c.addresses.agents[row.VMID] == nil {
@@ -64,8 +65,8 @@ func (c *cluster) nextAgent(due []proxmox.GuestRow, now time.Time) []proxmox.Gue
 	return nil
 }
 
-// dueAgents lists whom to ask, and forgets what those told who stopped: next time they
-// may have other addresses.
+// dueAgents returns the VMs whose agent is due. It evicts VMs that stopped, because their
+// addresses may change with the next start.
 func (c *cluster) dueAgents(rows []proxmox.GuestRow, online map[string]bool, now time.Time) (due []proxmox.GuestRow) {
 	seen := map[int]bool{}
 	for _, row := range rows {
@@ -86,13 +87,13 @@ func (c *cluster) dueAgents(rows []proxmox.GuestRow, online map[string]bool, now
 	return due
 }
 
-// askAgent asks one agent, and tells whether others may be asked as well.
+// readAgent reads one agent and reports whether further agents may be read.
 func (c *cluster) readAgent(ctx context.Context, host string, vmid int, now time.Time) bool {
 	addresses, err := c.client.GuestAddresses(ctx, host, vmid)
 	c.addresses.mu.Lock()
 	defer c.addresses.mu.Unlock()
 	if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); forbidden {
-		// The token has no such privilege, and needs none.
+		// The privilege is optional. Do not try every VM.
 		c.addresses.agentsBlockedUntil = now.Add(agentInterval)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || now.Before(c.addresses.agentsBlockedUntil) {
@@ -102,7 +103,8 @@ func (c *cluster) readAgent(ctx context.Context, host string, vmid int, now time
 	return true
 }
 
-// agentsAsked tells whether every agent that can answer was asked once, or took too long.
+// agentsComplete reports whether every agent that can respond was read once, or the timeout
+// for that has passed.
 func (c *cluster) agentsComplete(rows []proxmox.GuestRow, online map[string]bool) bool {
 	now := c.inventory.options.Clock.Now()
 	if now.Before(c.addresses.agentsBlockedUntil) || (!c.addresses.agentsStarted.IsZero() && now.Sub(c.addresses.agentsStarted) >= agentStartTimeout) {
@@ -111,9 +113,9 @@ func (c *cluster) agentsComplete(rows []proxmox.GuestRow, online map[string]bool
 	return len(c.dueAgents(rows, online, now)) == 0
 }
 
-// hasAgent tells whether a guest is somebody else's VM that runs, with an agent.
+// hasAgent reports whether a row is a running VM of another user with a guest agent.
 func (c *cluster) hasAgent(row proxmox.GuestRow) bool {
-	detail := c.configs.entries[row.VMID]
-	return row.Status == statusRunning && detail != nil && detail.config != nil && detail.config.AgentEnabled() &&
+	entry := c.configs.entries[row.VMID]
+	return row.Status == statusRunning && entry != nil && entry.config != nil && entry.config.AgentEnabled() &&
 		!c.inventory.options.DetailRange.Contains(row.VMID)
 }

@@ -17,38 +17,41 @@ import (
 )
 
 const (
-	// agentDelay is how long a guest may take until its agent runs, agentInterval how
-	// often an agent that answers is asked again.
-	agentDelay    = 2 * time.Minute
+	// agentDelay is the uptime after which the agent of a guest is expected to run.
+	agentDelay = 2 * time.Minute
+	// agentInterval is the minimum time between two reads of an agent.
 	agentInterval = time.Hour
-	// agentPatience is how long nobody gets an address, after the start, because agents
-	// were not asked yet: many may have been configured that do not run.
+	// agentStartTimeout limits how long addresses are considered unknown after startup
+	// because agents were not read yet. Some configured agents may never respond.
 	agentStartTimeout = time.Minute
 )
 
-// Others are the addresses that VM configurations do not tell.
+// ReportedAddresses are the addresses that are not in VM configurations.
 type ReportedAddresses struct {
-	// Guests' addresses by VMID: of containers by configuration, of VMs by their agent.
+	// Guests are addresses by VMID: of containers from their configuration, of VMs from
+	// their agent.
 	Guests map[int][]netip.Addr
-	SDN    []proxmox.SDNAddress
+	// SDN are the addresses in the IPAM of Proxmox.
+	SDN []proxmox.SDNAddress
 }
 
-// others reads them. Only the poll under way touches it.
+// addressCache caches the ReportedAddresses of a Cluster. Only the poll in progress uses
+// it.
 type addressCache struct {
 	containers map[int]*guestAddresses
 	sdn        []proxmox.SDNAddress
 	sdnRead    bool
-	// mu guards the next three while several agents are asked at once.
+	// mu guards the next three fields while agents are read in parallel.
 	mu     sync.Mutex
 	agents map[int]*guestAddresses
-	// agentsFrom is when agents may be asked again, after Proxmox refused it, agentsSince
-	// when the first was asked.
+	// agentsBlockedUntil is when agents may be read again after Proxmox denied it,
+	// agentsStarted when the first agent was read.
 	agentsBlockedUntil, agentsStarted time.Time
-	// completed is true when everything was asked for once.
+	// completed is true once everything was read.
 	completed bool
 }
 
-// guestRead is what a guest told, for the row that it was asked for.
+// guestAddresses are the addresses of one guest and the row at that time.
 type guestAddresses struct {
 	row       rowFingerprint
 	addresses []netip.Addr
@@ -60,10 +63,10 @@ func newAddressCache() *addressCache {
 	return &addressCache{containers: map[int]*guestAddresses{}, agents: map[int]*guestAddresses{}}
 }
 
-// known is a copy of what was read.
-func (o *addressCache) reported() ReportedAddresses {
-	out := ReportedAddresses{Guests: map[int][]netip.Addr{}, SDN: o.sdn}
-	for _, reads := range []map[int]*guestAddresses{o.containers, o.agents} {
+// reported returns a copy of the cached addresses.
+func (a *addressCache) reported() ReportedAddresses {
+	out := ReportedAddresses{Guests: map[int][]netip.Addr{}, SDN: a.sdn}
+	for _, reads := range []map[int]*guestAddresses{a.containers, a.agents} {
 		for vmid, read := range reads {
 			out.Guests[vmid] = read.addresses
 		}
@@ -71,8 +74,8 @@ func (o *addressCache) reported() ReportedAddresses {
 	return out
 }
 
-// complete tells whether all addresses that can be known are known. Once they were, they
-// are: a guest that appears is read a moment later, and nobody waits for that.
+// addressesComplete reports whether all addresses were read at least once. It stays true
+// after that: new guests are read with the next poll, and launches do not wait for it.
 func (c *cluster) addressesComplete(resources proxmox.Resources) bool {
 	online := onlineHosts(resources.Hosts)
 	if c.inventory.watchAddresses.Load() && c.facts.known != nil && c.configs.complete(online) &&
@@ -82,16 +85,17 @@ func (c *cluster) addressesComplete(resources proxmox.Resources) bool {
 	return c.addresses.completed
 }
 
-// complete tells whether everything that can be read now was asked for at least once.
-func (o *addressCache) containersComplete(rows []proxmox.GuestRow, online map[string]bool) bool {
+// containersComplete reports whether every container on an online Host was read at least
+// once.
+func (a *addressCache) containersComplete(rows []proxmox.GuestRow, online map[string]bool) bool {
 	return !slices.ContainsFunc(rows, func(row proxmox.GuestRow) bool {
-		read := o.containers[row.VMID]
+		read := a.containers[row.VMID]
 		return row.Kind == proxmox.KindLXC && online[row.Host] && (read == nil || !read.tried)
 	})
 }
 
-// readOthers reads what is due of it, and tells whether it asked for anything. It does
-// so only for those who have address pools: see WatchAddresses.
+// readAddresses reads the addresses that are due and reports whether it made a call. It
+// reads nothing before WatchAddresses was called.
 func (c *cluster) readAddresses(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
 	if !c.inventory.watchAddresses.Load() {
 		return false
@@ -99,9 +103,9 @@ func (c *cluster) readAddresses(ctx context.Context, resources proxmox.Resources
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	now, online := c.inventory.options.Clock.Now(), onlineHosts(resources.Hosts)
-	asked := c.readSDN(ctx, now)
-	asked = c.readContainers(ctx, resources.Guests, online, now) || asked
-	return c.readAgents(ctx, resources.Guests, online, now) || asked
+	called := c.readSDN(ctx, now)
+	called = c.readContainers(ctx, resources.Guests, online, now) || called
+	return c.readAgents(ctx, resources.Guests, online, now) || called
 }
 
 func onlineHosts(hosts []proxmox.HostRow) map[string]bool {
@@ -112,21 +116,22 @@ func onlineHosts(hosts []proxmox.HostRow) map[string]bool {
 	return online
 }
 
-// readSDN reads the Cluster's own IPAM. A Cluster without one answers with an error or
-// with nothing, and has no addresses there.
+// readSDN reads the IPAM of Proxmox. A Cluster without SDN returns an error or an empty
+// list and has no addresses there.
 func (c *cluster) readSDN(ctx context.Context, now time.Time) bool {
-	if turn := c.budget.tryAcquire(kindSDN, now); c.addresses.sdnRead && !turn {
+	if due := c.budget.tryAcquire(kindSDN, now); c.addresses.sdnRead && !due {
 		return false
 	}
 	c.addresses.sdnRead = true
-	if given, err := c.client.SDNAddresses(ctx); err == nil {
-		c.addresses.sdn = given
+	if addresses, err := c.client.SDNAddresses(ctx); err == nil {
+		c.addresses.sdn = addresses
 	}
 	return true
 }
 
-// readContainers reads the configurations of containers that are new or changed.
-func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) (asked bool) {
+// readContainers reads the configurations of new and changed containers and reports whether
+// it made a call.
+func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) (called bool) {
 	seen := map[int]bool{}
 	var group errgroup.Group
 	group.SetLimit(maxParallelReads)
@@ -143,7 +148,7 @@ func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, o
 		if read.tried && (read.row == fingerprintOf(row) || now.Before(read.nextRead)) || !online[row.Host] {
 			continue
 		}
-		asked = true
+		called = true
 		group.Go(func() error {
 			config, err := c.client.ContainerConfig(ctx, row.Host, row.VMID)
 			switch {
@@ -158,11 +163,11 @@ func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, o
 			return nil
 		})
 	}
-	_ = group.Wait() // each read keeps its own error
+	_ = group.Wait() // errors are handled per read
 	for vmid := range c.addresses.containers {
 		if !seen[vmid] {
 			delete(c.addresses.containers, vmid)
 		}
 	}
-	return asked
+	return called
 }

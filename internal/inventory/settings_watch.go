@@ -11,10 +11,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// WatchSettings follows a host-settings file: what is changed there is in force
-// within one poll interval. A file that cannot be read or is wrong is reported, and
-// the last good settings stay. It looks at the content, not at file events: a
-// mounted ConfigMap is replaced by a change of symbolic links above it.
+// WatchSettings returns a Runnable that applies changes of a host settings file within one
+// poll interval. If the file is missing or invalid, it logs the error and the last good
+// settings remain in effect. It compares the content instead of watching file events,
+// because a mounted ConfigMap is replaced by changing symbolic links above the file.
 func WatchSettings(i *Inventory, file string) manager.Runnable {
 	w := &settingsWatcher{inventory: i, file: file}
 	w.content, _ = os.ReadFile(file)
@@ -28,10 +28,10 @@ type settingsWatcher struct {
 	lastError string
 }
 
-// NeedLeaderElection says that every replica follows the file.
+// NeedLeaderElection returns false: every replica reads the file.
 func (w *settingsWatcher) NeedLeaderElection() bool { return false }
 
-// Start looks until the context ends.
+// Start checks the file once per interval until the context ends.
 func (w *settingsWatcher) Start(ctx context.Context) error {
 	for {
 		timer := w.inventory.options.Clock.NewTimer(w.inventory.options.Interval)
@@ -45,7 +45,7 @@ func (w *settingsWatcher) Start(ctx context.Context) error {
 	}
 }
 
-// look takes a changed file.
+// reload applies the file if it changed.
 func (w *settingsWatcher) reload() {
 	content, err := os.ReadFile(w.file)
 	if err == nil && bytes.Equal(content, w.content) {
@@ -54,14 +54,14 @@ func (w *settingsWatcher) reload() {
 	}
 	settings, err := LoadSettings(w.file)
 	if err != nil {
-		if w.lastError != err.Error() { // each problem is told once
+		if w.lastError != err.Error() { // log each error once
 			w.lastError = err.Error()
 			w.inventory.metrics.settingsReloadFailed()
-			w.inventory.options.Log.Error(err, "the changed host settings are not usable, the last ones stay in force")
+			w.inventory.options.Log.Error(err, "reloading host settings failed, using last good settings", "file", w.file)
 		}
 		return
 	}
 	w.content, w.lastError = content, ""
 	w.inventory.SetSettings(settings)
-	w.inventory.options.Log.Info("the host settings changed", "file", w.file)
+	w.inventory.options.Log.Info("reloaded host settings", "file", w.file)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// differs tells whether anything that decisions rest on changed between two
-// Snapshots of a Cluster. Load, uptime and the like change with every poll.
+// hasChanged reports whether two Snapshots of a Cluster differ in anything that affects
+// decisions. Load, uptime and similar values change with every poll and are ignored.
 func hasChanged(a, b *Snapshot) bool {
 	if a == nil || b == nil {
 		return a != b
@@ -45,7 +45,7 @@ func sameConfig(a, b proxmox.VMConfig) bool {
 	return a.Digest == b.Digest && maps.Equal(a.Options, b.Options)
 }
 
-// sameStorage looks at use by the gibibyte: finer changes decide nothing.
+// sameStorage compares the usage in GiB, because smaller changes do not matter.
 func sameStorage(a, b proxmox.StorageRow) bool {
 	return a.Type == b.Type && a.Shared == b.Shared && a.Available == b.Available &&
 		a.TotalBytes == b.TotalBytes && a.UsedBytes>>30 == b.UsedBytes>>30 && slices.Equal(a.Content, b.Content)
