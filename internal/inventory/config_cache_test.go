@@ -247,8 +247,8 @@ func TestCallBudgetIdle(t *testing.T) {
 	}
 }
 
-func testCallBudgetIdle(t *testing.T, release string) {
-	t.Helper()
+// idleCluster returns a Cluster of ten Hosts and 400 VMs with agents, half of them ours.
+func idleCluster(release string) *cluster {
 	hosts := []proxmox.HostRow{host("pve1", 64, 512)}
 	for n := range 9 {
 		hosts = append(hosts, host(fmt.Sprintf("other%d", n), 64, 512))
@@ -269,6 +269,12 @@ func testCallBudgetIdle(t *testing.T, release string) {
 		}
 	}
 	c.setGuests(guests...)
+	return c
+}
+
+func testCallBudgetIdle(t *testing.T, release string) {
+	t.Helper()
+	c := idleCluster(release)
 	i, clock := newInventory(t, c)
 	i.WatchAddresses()
 	pollFor(t, i, clock, 2*time.Minute)

@@ -15,7 +15,7 @@ import (
 )
 
 // reuseDelay is how long a released address is reused only if the pool has no other
-// free address. Neighbors keep the old MAC in their ARP caches for minutes.
+// free address. Neighbors cache the previous MAC for minutes.
 const reuseDelay = 10 * time.Minute
 
 // Ledger records changes that a poll may not show yet: Reservations, released addresses
