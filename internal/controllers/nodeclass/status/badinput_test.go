@@ -84,7 +84,7 @@ func TestEveryBadInputIsToldByTheClass(t *testing.T) {
 			want: `region-1/pve1: spec.bootDevice.storage "nas" is not on this host, which has local, local-lvm`,
 		},
 		"a CIDR that is none": badNetwork(subnets("10.0.0.0/33"), `spec.network.interfaces[0].address4.cidr "10.0.0.0/33" is not a subnet: want a subnet such as 192.168.0.0/24 or 2001:db8::/64`),
-		"a CIDR without room": badNetwork(net0(v1alpha1.AddressSource{CIDR: "10.0.0.0/30", Exclude: []string{"10.0.0.0/30"}}), `spec.network.interfaces[0].address4.cidr 10.0.0.0/30 has no address left for a VM: the network, the broadcast and the gateway address and the exclusions take all`),
+		"a CIDR without room": badNetwork(net0(v1alpha1.AddressSource{CIDR: "10.0.0.0/30", Exclude: []string{"10.0.0.0/30"}}), `spec.network.interfaces[0].address4.cidr 10.0.0.0/30 has no address left for a VM: the network, broadcast and gateway addresses and the exclusions cover all of it`),
 		"a range elsewhere": badNetwork(net0(v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Ranges: []string{"10.0.9.0/24"}}),
 			`spec.network.interfaces[0].address4.ranges[0] "10.0.9.0/24" is not inside 10.0.0.0/24`),
 		"a gateway elsewhere": badNetwork(net0(v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Gateway: "10.0.1.1"}),
