@@ -190,18 +190,3 @@ func (p Pool) Contains(a netip.Addr) bool {
 	}
 	return false
 }
-
-// Overlaps reports whether both pools contain a common address.
-func (p Pool) Overlaps(q Pool) bool {
-	if p.subnet.Addr().Is4() != q.subnet.Addr().Is4() {
-		return false
-	}
-	for _, s := range p.spans {
-		for _, t := range q.spans {
-			if !s.last.less(t.first) && !t.last.less(s.first) {
-				return true
-			}
-		}
-	}
-	return false
-}
