@@ -81,11 +81,12 @@ func TestCreateTwiceIsOneVM(t *testing.T) {
 	claim := w.Claim("a", w.Class())
 	first, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	free := w.Inventory.View().Free(testenv.Region, first.Labels[corev1.LabelTopologyZone])
+	before, _ := w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
 	second, err := provider(w).Create(t.Context(), testenv.Reread(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(second.Status.ProviderID).To(Equal(first.Status.ProviderID))
-	w.Expect(w.Inventory.View().Free(testenv.Region, first.Labels[corev1.LabelTopologyZone])).To(Equal(free), "room is taken once")
+	after, _ := w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
+	w.Expect(after.Free).To(Equal(before.Free), "capacity is reserved once")
 
 	// Core asks again after a restart: the ledger is empty, the claim is not.
 	w.Restart(true)

@@ -181,7 +181,7 @@ func (p *Provider) countExhausted(class *v1alpha1.ProxmoxNodeClass, err error) {
 func (l *launch) refuseRivals() error {
 	view := l.Inventory.View()
 	for _, addr := range l.intent.Network.Addresses() {
-		if who, rival := view.AddressConflict(addr, l.intent.Region, l.intent.VMID); rival {
+		if who, rival := view.Addresses().Conflict(addr, l.intent.Region, l.intent.VMID); rival {
 			return &LaunchError{Reason: ReasonAddressTaken, err: fmt.Errorf("address %s of VM %d was taken meanwhile by %s", addr, l.intent.VMID, who)}
 		}
 	}

@@ -144,7 +144,7 @@ func (r *removal) finish(ctx context.Context) (bool, error) {
 	if err := r.Boot.Revoke(ctx, r.claim); err != nil {
 		return false, fmt.Errorf("deleting the join token, %w", err)
 	}
-	r.Inventory.Release(string(r.claim.UID))
+	r.Inventory.Ledger().Release(string(r.claim.UID))
 	r.memory.forget(string(r.claim.UID))
 	return true, nil
 }

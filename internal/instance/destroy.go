@@ -122,7 +122,7 @@ func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, h
 		p.freeLeft(ctx, c, id, host, cfg, task)
 	}
 	log.FromContext(ctx).Info("removed a VM", "region", id.Region, "host", host, "vmid", id.VMID)
-	p.Inventory.ObserveDeleted(id.Region, id.VMID)
+	p.Inventory.Ledger().ObserveDeleted(id.Region, id.VMID)
 	return vmRemoved, nil
 }
 

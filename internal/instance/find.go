@@ -197,7 +197,7 @@ func (p *Provider) DeleteOrphan(ctx context.Context, vm VM) (bool, error) {
 			return false, err
 		}
 	}
-	p.Inventory.Release(vm.ClaimUID)
+	p.Inventory.Ledger().Release(vm.ClaimUID)
 	return true, p.Boot.Tokens.Revoke(ctx, types.UID(vm.ClaimUID))
 }
 

@@ -67,7 +67,7 @@ func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	}
 	defer release()
 	// After a restart the ledger knows nothing of launches under way.
-	p.Inventory.Restore(in.Reservation(claim))
+	p.Inventory.Ledger().Restore(in.Reservation(claim))
 	if in.Parked {
 		if in, err = p.unpark(ctx, claim, class, in); err != nil {
 			return err

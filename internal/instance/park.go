@@ -114,7 +114,7 @@ func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	if err != nil {
 		return in, err
 	}
-	p.Inventory.Release(string(claim.UID))
+	p.Inventory.Ledger().Release(string(claim.UID))
 	// Only now does the Claim's own VMID not count for the rule about its pool's Hosts.
 	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
 	unparked, err := p.record(ctx, claim, func(view inventory.View) (Intent, error) {
@@ -131,7 +131,7 @@ func (p *Provider) unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	if err == nil {
 		return unparked, nil
 	}
-	p.Inventory.Restore(in.Reservation(claim))
+	p.Inventory.Ledger().Restore(in.Reservation(claim))
 	if _, final := errors.AsType[*LaunchError](err); final {
 		return in, err
 	}

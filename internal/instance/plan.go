@@ -45,7 +45,7 @@ func (p *Provider) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1a
 		return Intent{}, err
 	}
 	if ok {
-		p.Inventory.Restore(in.Reservation(claim))
+		p.Inventory.Ledger().Restore(in.Reservation(claim))
 		return in, nil
 	}
 	if p.Types.IsBound(class) {
@@ -92,14 +92,14 @@ func (p *Provider) CheckCapacity(claim *karpv1.NodeClaim, class *v1alpha1.Proxmo
 func (p *Provider) RestoreReservation(claim *karpv1.NodeClaim) {
 	// Of a newer intent it is only the VMID, which nobody else must get.
 	if in, ok, err := readPlace(claim); err == nil && ok {
-		p.Inventory.Restore(in.Reservation(claim))
+		p.Inventory.Ledger().Restore(in.Reservation(claim))
 	}
 }
 
 // Forget gives back what a Claim holds that is gone without having been deleted: core
 // does not ask for that when the Claim never got its providerID.
 func (p *Provider) ReleaseClaim(claimUID string) {
-	p.Inventory.Release(claimUID)
+	p.Inventory.Ledger().Release(claimUID)
 	p.memory.forget(claimUID)
 }
 
@@ -110,7 +110,7 @@ const rangeFullPause = time.Minute
 // is pure: it runs under the ledger's lock.
 func (p *Provider) record(ctx context.Context, claim *karpv1.NodeClaim, decide func(inventory.View) (Intent, error)) (Intent, error) {
 	var in Intent
-	_, err := p.Inventory.Reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
+	_, err := p.Inventory.Ledger().Reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
 		var err error
 		if in, err = decide(view); err != nil {
 			return inventory.Reservation{}, err
@@ -130,7 +130,7 @@ func (p *Provider) record(ctx context.Context, claim *karpv1.NodeClaim, decide f
 			// Not the API server's no: it may have written all the same.
 			return p.settleRecord(ctx, claim, err)
 		}
-		p.Inventory.Release(string(claim.UID))
+		p.Inventory.Ledger().Release(string(claim.UID))
 		return Intent{}, err
 	}
 	p.memory.planned(string(claim.UID))
@@ -150,7 +150,7 @@ func (p *Provider) settleRecord(ctx context.Context, claim *karpv1.NodeClaim, fa
 	if err == nil && ok && stored.UID == claim.UID {
 		return in, nil
 	}
-	p.Inventory.Release(string(claim.UID))
+	p.Inventory.Ledger().Release(string(claim.UID))
 	return Intent{}, failure
 }
 

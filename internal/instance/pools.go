@@ -51,7 +51,7 @@ func (m *poolMetrics) Collect(out chan<- prometheus.Metric) {
 		for key, source := range poolsOf(view, &classes.Items[i]) {
 			labels := []string{classes.Items[i].Name, key.slot, key.subnet}
 			out <- prometheus.MustNewConstMetric(m.size, prometheus.GaugeValue, source.Pool.Size(), labels...)
-			out <- prometheus.MustNewConstMetric(m.used, prometheus.GaugeValue, float64(source.Pool.Used(view.Addresses)), labels...)
+			out <- prometheus.MustNewConstMetric(m.used, prometheus.GaugeValue, float64(source.Pool.Used(view.Addresses().All())), labels...)
 		}
 	}
 }

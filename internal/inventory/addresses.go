@@ -6,6 +6,7 @@ package inventory
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,13 +15,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// AddressOwner has an address. VMID is 0 where it is no guest.
+// AddressOwner is a guest, Host or gateway that uses an address. VMID is 0 if the owner
+// is not a guest.
 type AddressOwner struct {
 	VMID        int
 	Description string
 }
 
-// Addresses in use in a Cluster, with those who have them: mostly one.
+// Addresses are the addresses in use in a Cluster with their owners. More than one owner
+// is a conflict.
 type Addresses map[netip.Addr][]AddressOwner
 
 func (a Addresses) add(owner AddressOwner, addresses ...netip.Addr) {
@@ -31,7 +34,7 @@ func (a Addresses) add(owner AddressOwner, addresses ...netip.Addr) {
 	}
 }
 
-// without is the same less a guest's.
+// without returns a copy that lacks a guest's addresses.
 func (a Addresses) without(vmid int) Addresses {
 	rest := make(Addresses, len(a))
 	for addr, owners := range a {
@@ -47,35 +50,35 @@ func (a Addresses) equal(b Addresses) bool {
 	return maps.EqualFunc(a, b, func(x, y []AddressOwner) bool { return slices.Equal(x, y) })
 }
 
-// addressesOf collects what a reading tells about addresses. Templates have none: what
-// their configurations say is for the VMs that are made of them.
-func addressesOf(reading PollResult, guests map[int]Guest) Addresses {
+// collectAddresses returns all addresses in a poll result. It skips templates: the
+// addresses in their configuration are for the VMs cloned from them.
+func collectAddresses(result PollResult, guests map[int]Guest) Addresses {
 	out := Addresses{}
 	for _, guest := range guests {
 		if guest.Template || (guest.Config != nil && guest.Config.IsTemplate()) {
 			continue
 		}
-		owner := ownerOf(guest)
+		owner := guestOwner(guest)
 		out.add(owner, guest.addresses...)
-		out.add(owner, reading.ReportedAddresses.Guests[guest.VMID]...)
+		out.add(owner, result.ReportedAddresses.Guests[guest.VMID]...)
 	}
-	if reading.Facts != nil {
-		for host, bridges := range reading.Facts.Bridges {
+	if result.Facts != nil {
+		for host, bridges := range result.Facts.Bridges {
 			for _, b := range bridges {
 				out.add(AddressOwner{Description: "host " + host}, b.CIDR4.Addr(), b.CIDR6.Addr())
 				out.add(AddressOwner{Description: "the gateway of host " + host}, b.Gateway4, b.Gateway6)
 			}
 		}
 	}
-	for _, given := range reading.ReportedAddresses.SDN {
-		owner := AddressOwner{Description: "the gateway of vnet " + given.VNet}
-		if given.VMID != 0 {
-			owner = AddressOwner{VMID: given.VMID, Description: fmt.Sprintf("guest %d", given.VMID)}
-			if guest, ok := guests[given.VMID]; ok {
-				owner = ownerOf(guest)
+	for _, lease := range result.ReportedAddresses.SDN {
+		owner := AddressOwner{Description: "the gateway of vnet " + lease.VNet}
+		if lease.VMID != 0 {
+			owner = AddressOwner{VMID: lease.VMID, Description: fmt.Sprintf("guest %d", lease.VMID)}
+			if guest, ok := guests[lease.VMID]; ok {
+				owner = guestOwner(guest)
 			}
 		}
-		out.add(owner, given.Address)
+		out.add(owner, lease.Address)
 	}
 	for _, owners := range out {
 		slices.SortFunc(owners, func(a, b AddressOwner) int {
@@ -85,7 +88,7 @@ func addressesOf(reading PollResult, guests map[int]Guest) Addresses {
 	return out
 }
 
-func ownerOf(guest Guest) AddressOwner {
+func guestOwner(guest Guest) AddressOwner {
 	kind := "VM"
 	if guest.Kind == proxmox.KindLXC {
 		kind = "container"
@@ -93,15 +96,30 @@ func ownerOf(guest Guest) AddressOwner {
 	return AddressOwner{VMID: guest.VMID, Description: fmt.Sprintf("%s %d", kind, guest.VMID)}
 }
 
-// AddressOwner tells who has an address, or was promised it; false for nobody that we
-// know of. An address counts in all Clusters: networks may span them.
-func (v View) AddressOwner(addr netip.Addr) (string, bool) {
+// AddressView answers questions about the addresses in a View. An address counts in all
+// Clusters, because networks can span them.
+type AddressView struct {
+	snapshots        map[string]*Snapshot
+	reserved         map[netip.Addr]string // claim UID by address
+	recentlyReleased map[netip.Addr]time.Time
+}
+
+// Addresses returns the addresses that are in use or reserved.
+func (v View) Addresses() AddressView {
+	a := AddressView{snapshots: v.Snapshots, recentlyReleased: v.recentlyReleased}
 	if v.index != nil {
-		if claim, ok := v.index.addresses[addr]; ok {
-			return "claim " + claim, true
-		}
+		a.reserved = v.index.reservedAddresses
 	}
-	for region, snapshot := range v.Snapshots {
+	return a
+}
+
+// Owner describes the owner of an address or the Claim that reserved it. It returns
+// false if the address has no known owner.
+func (a AddressView) Owner(addr netip.Addr) (string, bool) {
+	if claim, ok := a.reserved[addr]; ok {
+		return "claim " + claim, true
+	}
+	for region, snapshot := range a.snapshots {
 		if owners := snapshot.Addresses[addr]; len(owners) > 0 {
 			return fmt.Sprintf("%s in region %s", owners[0].Description, region), true
 		}
@@ -109,14 +127,12 @@ func (v View) AddressOwner(addr netip.Addr) (string, bool) {
 	return "", false
 }
 
-// AddressTaken tells whether somebody has an address or was promised it.
-func (v View) AddressTaken(addr netip.Addr) bool {
-	if v.index != nil {
-		if _, promised := v.index.addresses[addr]; promised {
-			return true
-		}
+// IsTaken reports whether an address is in use or reserved.
+func (a AddressView) IsTaken(addr netip.Addr) bool {
+	if _, reserved := a.reserved[addr]; reserved {
+		return true
 	}
-	for _, snapshot := range v.Snapshots {
+	for _, snapshot := range a.snapshots {
 		if len(snapshot.Addresses[addr]) > 0 {
 			return true
 		}
@@ -124,9 +140,10 @@ func (v View) AddressTaken(addr netip.Addr) bool {
 	return false
 }
 
-// AddressConflict tells who else than that VM has an address.
-func (v View) AddressConflict(addr netip.Addr, region string, vmid int) (string, bool) {
-	for name, snapshot := range v.Snapshots {
+// Conflict describes an owner of the address other than the given VM. It returns false
+// if there is none.
+func (a AddressView) Conflict(addr netip.Addr, region string, vmid int) (string, bool) {
+	for name, snapshot := range a.snapshots {
 		for _, owner := range snapshot.Addresses[addr] {
 			if name != region || owner.VMID != vmid {
 				return fmt.Sprintf("%s in region %s", owner.Description, name), true
@@ -136,49 +153,28 @@ func (v View) AddressConflict(addr netip.Addr, region string, vmid int) (string,
 	return "", false
 }
 
-// Resting tells whether an address came back a moment ago.
-func (v View) RecentlyReleased(addr netip.Addr) bool {
-	_, ok := v.resting[addr]
+// IsRecentlyReleased reports whether a Reservation of the address was released within
+// the last ten minutes.
+func (a AddressView) IsRecentlyReleased(addr netip.Addr) bool {
+	_, ok := a.recentlyReleased[addr]
 	return ok
 }
 
-// Addresses lists every address that is in use or promised; some may come twice.
-func (v View) Addresses(yield func(netip.Addr) bool) {
-	if v.index != nil {
-		for addr := range v.index.addresses {
+// All iterates over the addresses that are in use or reserved. It may yield an address
+// more than once.
+func (a AddressView) All() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for addr := range a.reserved {
 			if !yield(addr) {
 				return
 			}
 		}
-	}
-	for _, snapshot := range v.Snapshots {
-		for addr := range snapshot.Addresses {
-			if !yield(addr) {
-				return
+		for _, snapshot := range a.snapshots {
+			for addr := range snapshot.Addresses {
+				if !yield(addr) {
+					return
+				}
 			}
 		}
 	}
-}
-
-// restTime is how long an address that came back is given only when no other is left.
-// Neighbours forget a MAC within minutes.
-const restTime = 10 * time.Minute
-
-// rest notes that addresses came back. The map is replaced: Views hold the old one.
-// The caller holds the lock.
-func (i *Inventory) rest(addresses []netip.Addr) {
-	if len(addresses) == 0 {
-		return
-	}
-	now := i.options.Clock.Now()
-	resting := make(map[netip.Addr]time.Time, len(i.resting)+len(addresses))
-	for addr, since := range i.resting {
-		if now.Sub(since) < restTime {
-			resting[addr] = since
-		}
-	}
-	for _, addr := range addresses {
-		resting[addr] = now
-	}
-	i.resting = resting
 }

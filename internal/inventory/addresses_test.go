@@ -19,18 +19,18 @@ import (
 
 func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
 
-// owners tells who has each of the addresses; empty for nobody.
+// owners returns the owner of each address; empty for none.
 func owners(v inventory.View, addresses ...string) []string {
 	var out []string
 	for _, text := range addresses {
-		owner, _ := v.AddressOwner(addr(text))
+		owner, _ := v.Addresses().Owner(addr(text))
 		out = append(out, owner)
 	}
 	return out
 }
 
-// crowded is a Cluster where addresses are had in all ways that there are.
-func crowded() *cluster {
+// clusterWithAddresses returns a Cluster with addresses from every source.
+func clusterWithAddresses() *cluster {
 	c := newCluster("r", host("pve1", 16, 64))
 	office := vm(100, "pve1", "running", 2, 4)
 	office.UptimeSeconds = 3600
@@ -48,19 +48,20 @@ func crowded() *cluster {
 	return c
 }
 
-// Offerings with pools wait for the first reading: it does not wait for the next turn.
-func TestAddressesAreReadAsSoonAsTheyAreWanted(t *testing.T) {
+// Offerings with address pools wait for the first read, so it must not wait for the next
+// interval.
+func TestWatchAddressesStartsPoll(t *testing.T) {
 	t.Parallel()
-	i, _ := newInventory(t, crowded())
+	i, _ := newInventory(t, clusterWithAddresses())
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = i.Start(ctx) }()
 	defer func() { stop(); <-done }()
 	refresh(t, i)
 	if i.View().Snapshots["r"].AddressesKnown {
-		t.Fatal("addresses are known that nobody asked for")
+		t.Fatal("addresses are known before WatchAddresses")
 	}
-	i.WatchAddresses() // and the clock stands still
+	i.WatchAddresses() // the fake clock does not advance
 	for deadline := time.Now().Add(30 * time.Second); !i.View().Snapshots["r"].AddressesKnown; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the addresses were not read")
@@ -68,15 +69,15 @@ func TestAddressesAreReadAsSoonAsTheyAreWanted(t *testing.T) {
 	}
 }
 
-func TestAddressesOfEverybodyCount(t *testing.T) {
+func TestAddressesOwner(t *testing.T) {
 	t.Parallel()
-	c := crowded()
+	c := clusterWithAddresses()
 	i, _ := newInventory(t, c)
 	i.WatchAddresses()
 	refresh(t, i)
 	v := i.View()
 	if !v.Snapshots["r"].AddressesKnown {
-		t.Error("the addresses are not known after a reading")
+		t.Error("the addresses are not known after a poll")
 	}
 	got := owners(v, "10.0.0.2", "10.0.0.10", "10.0.0.11", "fd00::11", "10.0.0.12", "10.0.0.20", "10.0.0.30", "10.0.0.31", "10.0.0.90", "10.0.0.1", "10.0.0.99")
 	want := []string{
@@ -86,47 +87,47 @@ func TestAddressesOfEverybodyCount(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("the owners are %q,\nwant %q", got, want)
 	}
-	if _, rival := v.AddressConflict(addr("10.0.0.20"), "r", 20001); rival {
-		t.Error("a VM is its own rival")
+	if _, conflict := v.Addresses().Conflict(addr("10.0.0.20"), "r", 20001); conflict {
+		t.Error("a VM conflicts with itself")
 	}
-	if who, rival := v.AddressConflict(addr("10.0.0.11"), "r", 20001); !rival || who != "VM 101 in region r" {
-		t.Errorf("the rival is %q", who)
+	if owner, conflict := v.Addresses().Conflict(addr("10.0.0.11"), "r", 20001); !conflict || owner != "VM 101 in region r" {
+		t.Errorf("the conflicting owner is %q", owner)
 	}
-	i.ObserveDeleted("r", 101)
+	i.Ledger().ObserveDeleted("r", 101)
 	if got := owners(i.View(), "10.0.0.11"); got[0] != "" {
-		t.Errorf("a guest that is gone has its address still: %q", got)
+		t.Errorf("a deleted guest still has its address: %q", got)
 	}
 }
 
-func TestWithoutPoolsNobodyElseIsAsked(t *testing.T) {
+func TestAddressesNotReadWithoutWatch(t *testing.T) {
 	t.Parallel()
-	c := crowded()
+	c := clusterWithAddresses()
 	i, clock := newInventory(t, c)
 	for range 3 {
 		refresh(t, i)
 		clock.Step(time.Minute)
 	}
 	if i.View().Snapshots["r"].AddressesKnown {
-		t.Error("addresses count as known that nobody asked for")
+		t.Error("addresses are known without WatchAddresses")
 	}
 	for _, call := range c.takeCalls() {
 		if strings.HasPrefix(call, "agent") || strings.HasPrefix(call, "container") || call == "sdn" {
-			t.Errorf("asked for %q", call)
+			t.Errorf("unexpected call %q", call)
 		}
 	}
 	i.WatchAddresses()
 	refresh(t, i)
 	if !i.View().Snapshots["r"].AddressesKnown {
-		t.Error("the addresses are not known after a reading")
+		t.Error("the addresses are not known after a poll")
 	}
 }
 
-func TestAnAgentIsAskedOncePerStart(t *testing.T) {
+func TestAgentReadOncePerStart(t *testing.T) {
 	t.Parallel()
-	c := crowded()
+	c := clusterWithAddresses()
 	i, clock := newInventory(t, c)
 	i.WatchAddresses()
-	asked := func() int {
+	agentReads := func() int {
 		count := 0
 		for _, call := range c.takeCalls() {
 			if strings.HasPrefix(call, "agent") {
@@ -140,32 +141,32 @@ func TestAnAgentIsAskedOncePerStart(t *testing.T) {
 			clock.Step(10 * time.Second)
 			refresh(t, i)
 		}
-		return asked()
+		return agentReads()
 	}
 	if n := poll(60); n != 1 {
-		t.Errorf("asked %d times in ten minutes, want once", n)
+		t.Errorf("%d reads in ten minutes, want 1", n)
 	}
 	c.change(func() { c.resources.Guests[0].Status = "stopped" })
 	if n := poll(2); n != 0 {
-		t.Errorf("asked a guest that is stopped %d times", n)
+		t.Errorf("%d reads of a stopped guest", n)
 	}
 	if got := owners(i.View(), "10.0.0.10"); got[0] != "" {
-		t.Errorf("a stopped guest has the address that it told: %q", got)
+		t.Errorf("a stopped guest still has the address from its agent: %q", got)
 	}
 	c.change(func() { c.resources.Guests[0].Status, c.resources.Guests[0].UptimeSeconds = "running", 5 })
 	if n := poll(2); n != 0 {
-		t.Errorf("asked a guest that has just started %d times", n)
+		t.Errorf("%d reads of a guest that has just started", n)
 	}
 	c.change(func() { c.resources.Guests[0].UptimeSeconds = 600 })
 	if n := poll(6); n != 1 {
-		t.Errorf("asked %d times after the start, want once", n)
+		t.Errorf("%d reads after the start, want 1", n)
 	}
 }
 
-func TestNoAddressIsKnownBeforeTheAgentsWereAsked(t *testing.T) {
+func TestAgentReadsBeforeAddressesKnown(t *testing.T) {
 	t.Parallel()
-	c := crowded()
-	more := func(vmid int) {
+	c := clusterWithAddresses()
+	addVM := func(vmid int) {
 		c.change(func() {
 			row := vm(vmid, "pve1", "running", 1, 1)
 			row.UptimeSeconds = 3600
@@ -174,54 +175,54 @@ func TestNoAddressIsKnownBeforeTheAgentsWereAsked(t *testing.T) {
 			c.agents[vmid] = []netip.Addr{addr(fmt.Sprintf("10.0.1.%d", vmid-100))}
 		})
 	}
-	more(110)
-	more(111)
+	addVM(110)
+	addVM(111)
 	early := false
 	i, clock := newInventory(t, c)
 	c.onAgent = func() { early = early || i.View().Snapshots["r"].AddressesKnown }
-	refresh(t, i) // there is a Snapshot, and nobody was asked
+	refresh(t, i) // first Snapshot without agents
 	i.WatchAddresses()
 	refresh(t, i)
 	if early {
-		t.Error("addresses counted as known while agents were still to be asked")
+		t.Error("addresses are known before all agents were read")
 	}
 	if got, want := owners(i.View(), "10.0.0.10", "10.0.1.10", "10.0.1.11"), []string{"VM 100 in region r", "VM 110 in region r", "VM 111 in region r"}; !slices.Equal(got, want) {
 		t.Errorf("the owners are %q, want %q", got, want)
 	}
 
-	// From then on they are asked in turn.
-	more(112)
-	more(113)
+	// After that, one agent is read per poll.
+	addVM(112)
+	addVM(113)
 	c.takeCalls()
 	for n := 1; n <= 2; n++ {
 		clock.Step(time.Minute)
 		refresh(t, i)
-		if asked := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "agent") }); len(asked) != 1 {
-			t.Errorf("poll %d asked %v, want one", n, asked)
+		if reads := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "agent") }); len(reads) != 1 {
+			t.Errorf("poll %d read %v, want one agent", n, reads)
 		}
 	}
 }
 
-func TestAgentsThatDoNotAnswerHoldNobodyUpForLong(t *testing.T) {
+func TestAgentTimeout(t *testing.T) {
 	t.Parallel()
-	c := crowded()
-	c.agentFailure = context.DeadlineExceeded // of the poll: others took all of its time
+	c := clusterWithAddresses()
+	c.agentFailure = context.DeadlineExceeded // of the poll: other reads used all of its time
 	i, clock := newInventory(t, c)
 	i.WatchAddresses()
 	refresh(t, i)
 	if i.View().Snapshots["r"].AddressesKnown {
-		t.Error("addresses count as known while an agent is still to answer")
+		t.Error("addresses are known before an agent responded")
 	}
 	clock.Step(2 * time.Minute)
 	refresh(t, i)
 	if !i.View().Snapshots["r"].AddressesKnown {
-		t.Error("an agent that hangs keeps all addresses unknown")
+		t.Error("addresses are unknown after the agent timeout")
 	}
 }
 
-func TestARefusedAgentIsLeftAlone(t *testing.T) {
+func TestAgentForbidden(t *testing.T) {
 	t.Parallel()
-	c := crowded()
+	c := clusterWithAddresses()
 	c.agentFailure = &proxmox.ForbiddenError{Path: "/vms/100", Privilege: "VM.GuestAgent.Audit"}
 	second := vm(103, "pve1", "running", 1, 1)
 	second.UptimeSeconds = 3600
@@ -235,50 +236,50 @@ func TestARefusedAgentIsLeftAlone(t *testing.T) {
 		clock.Step(10 * time.Second)
 		refresh(t, i)
 	}
-	asked := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "agent") })
-	if len(asked) != 1 {
-		t.Errorf("asked %v, want once", asked)
+	reads := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "agent") })
+	if len(reads) != 1 {
+		t.Errorf("read %v, want one agent", reads)
 	}
 }
 
-func TestPromisedAddressesAreTakenUntilTheyComeBack(t *testing.T) {
+func TestReserveAddresses(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	i, clock := newInventory(t, c)
 	refresh(t, i)
-	promise := func(vmid int) func(inventory.View) (inventory.Reservation, error) {
+	decide := func(vmid int) inventory.DecideFunc {
 		return func(inventory.View) (inventory.Reservation, error) {
 			return inventory.Reservation{Region: "r", Host: "pve1", VMID: vmid, Addresses: []netip.Addr{addr("10.0.0.5")}}, nil
 		}
 	}
-	if _, err := i.Reserve("a", promise(20001)); err != nil {
+	if _, err := i.Ledger().Reserve("a", decide(20001)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.Reserve("b", promise(20002)); err == nil || !strings.Contains(err.Error(), "address 10.0.0.5 is taken by claim a") {
-		t.Errorf("the second promise gave %v", err)
+	if _, err := i.Ledger().Reserve("b", decide(20002)); err == nil || !strings.Contains(err.Error(), "address 10.0.0.5 is taken by claim a") {
+		t.Errorf("the second reservation returned %v", err)
 	}
-	i.Release("a")
-	if v := i.View(); !v.RecentlyReleased(addr("10.0.0.5")) || owners(v, "10.0.0.5")[0] != "" {
-		t.Error("an address that came back does not rest")
+	i.Ledger().Release("a")
+	if v := i.View(); !v.Addresses().IsRecentlyReleased(addr("10.0.0.5")) || owners(v, "10.0.0.5")[0] != "" {
+		t.Error("a released address is not marked as recently released")
 	}
-	if _, err := i.Reserve("b", promise(20002)); err != nil {
-		t.Errorf("an address that rests is refused: %v", err)
+	if _, err := i.Ledger().Reserve("b", decide(20002)); err != nil {
+		t.Errorf("a recently released address was rejected: %v", err)
 	}
-	i.Release("b")
+	i.Ledger().Release("b")
 	clock.Step(time.Hour)
-	i.Restore(inventory.Reservation{ClaimUID: "c", Region: "r", Host: "pve1", VMID: 20003, Addresses: []netip.Addr{addr("10.0.0.6")}})
+	i.Ledger().Restore(inventory.Reservation{ClaimUID: "c", Region: "r", Host: "pve1", VMID: 20003, Addresses: []netip.Addr{addr("10.0.0.6")}})
 	if got := owners(i.View(), "10.0.0.6"); got[0] != "claim c" {
-		t.Errorf("a restored promise belongs to %q", got)
+		t.Errorf("a restored reservation belongs to %q", got)
 	}
-	i.Release("c")
-	if i.View().RecentlyReleased(addr("10.0.0.5")) {
-		t.Error("an address rests for ever")
+	i.Ledger().Release("c")
+	if i.View().Addresses().IsRecentlyReleased(addr("10.0.0.5")) {
+		t.Error("an address is still recently released after an hour")
 	}
 }
 
-func TestANewGuestDoesNotMakeAddressesUnknown(t *testing.T) {
+func TestAddressesKnownWithNewGuest(t *testing.T) {
 	t.Parallel()
-	c := crowded()
+	c := clusterWithAddresses()
 	i, _ := newInventory(t, c)
 	i.WatchAddresses()
 	refresh(t, i)
@@ -287,18 +288,18 @@ func TestANewGuestDoesNotMakeAddressesUnknown(t *testing.T) {
 	c.change(func() { c.resources.Guests = append(c.resources.Guests, vm(20002, "pve1", "running", 2, 4)) })
 	refresh(t, i)
 	if unknown {
-		t.Error("while a new guest is read, nothing could be launched")
+		t.Error("addresses became unknown while a new guest was read")
 	}
 }
 
-func TestAContainerThatCannotBeReadHoldsNobodyUp(t *testing.T) {
+func TestAddressesKnownWithUnreadableContainer(t *testing.T) {
 	t.Parallel()
-	c := crowded()
+	c := clusterWithAddresses()
 	c.unreadable[102] = errors.New("broken")
 	i, _ := newInventory(t, c)
 	i.WatchAddresses()
 	refresh(t, i)
 	if !i.View().Snapshots["r"].AddressesKnown {
-		t.Error("one container that cannot be read keeps all addresses unknown")
+		t.Error("an unreadable container keeps all addresses unknown")
 	}
 }

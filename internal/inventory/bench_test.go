@@ -11,7 +11,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// bigCluster has 100 Hosts with three storages each and 5000 guests of others.
+// bigCluster returns a Cluster of 100 Hosts with three storages each and 5000 guests of
+// other users.
 func bigCluster() *cluster {
 	c := newCluster("r")
 	for h := range 100 {
@@ -29,7 +30,7 @@ func bigCluster() *cluster {
 	return c
 }
 
-// BenchmarkReserve makes and gives back one reservation beside a thousand others.
+// BenchmarkReserve makes and releases one Reservation in a ledger of a thousand.
 func BenchmarkReserve(b *testing.B) {
 	i, err := inventory.New([]proxmox.Client{bigCluster()}, inventory.Options{})
 	if err != nil {
@@ -38,26 +39,26 @@ func BenchmarkReserve(b *testing.B) {
 	if err := i.Refresh(b.Context(), "r"); err != nil {
 		b.Fatal(err)
 	}
-	decide := func(vmid int) func(inventory.View) (inventory.Reservation, error) {
+	decide := func(vmid int) inventory.DecideFunc {
 		return func(inventory.View) (inventory.Reservation, error) {
 			return inventory.Reservation{Region: "r", Host: fmt.Sprintf("pve%d", vmid%100), VMID: vmid, Amount: amount(2, 4)}, nil
 		}
 	}
 	for n := range 1000 {
-		if _, err := i.Reserve(fmt.Sprint("standing-", n), decide(20000+n)); err != nil {
+		if _, err := i.Ledger().Reserve(fmt.Sprint("existing-", n), decide(20000+n)); err != nil {
 			b.Fatal(err)
 		}
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := i.Reserve("one-more", decide(30000)); err != nil {
+		if _, err := i.Ledger().Reserve("new", decide(30000)); err != nil {
 			b.Fatal(err)
 		}
-		i.Release("one-more")
+		i.Ledger().Release("new")
 	}
 }
 
-// BenchmarkPoll is the inventory's own part of a poll that changes nothing.
+// BenchmarkPoll measures the inventory's part of a poll without changes.
 func BenchmarkPoll(b *testing.B) {
 	i, err := inventory.New([]proxmox.Client{bigCluster()}, inventory.Options{})
 	if err != nil {

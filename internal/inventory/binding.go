@@ -9,25 +9,24 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 )
 
-// Binding ties a VM to cells of its Host, and perhaps to cores.
+// Binding binds a VM to NUMA cells of its Host and optionally to cores.
 type Binding struct {
-	// Cells of the Host, in the order of the guest's cells.
+	// Cells are the cells of the Host, in the order of the guest's cells.
 	Cells []BoundCell
-	// CPUs that the VM has to itself, whole cores of them; empty where its vCPUs
-	// float.
+	// CPUs are exclusive to the VM and consist of whole cores. Empty if the vCPUs float.
 	CPUs cpuset.CPUSet
 }
 
-// BoundCell is the share of a VM that lies in one cell of its Host.
+// BoundCell is the part of a VM in one cell of its Host.
 type BoundCell struct {
 	ID        int
 	VCPUs     int
 	MemoryMiB int64
 }
 
-// pinned are the CPUs that a guest is tied to: by its affinity, or by a hookscript,
-// of which Proxmox knows nothing and only the mark in the notes tells.
-func (g Guest) pinned() cpuset.CPUSet {
+// pinnedCPUs returns the CPUs that a guest is pinned to by its affinity or by a hookscript.
+// Proxmox has no record of the latter; the ownership mark in the notes does.
+func (g Guest) pinnedCPUs() cpuset.CPUSet {
 	if g.Config == nil {
 		return cpuset.New()
 	}
@@ -43,17 +42,18 @@ func (g Guest) pinned() cpuset.CPUSet {
 	return set.Union(hooked)
 }
 
-// share is what a guest takes of one cell.
-type share struct {
+// cellShare is what a guest uses of one cell.
+type cellShare struct {
 	cell      int // index
 	vcpus     int
 	memoryMiB int64
 }
 
-// sharesOf tells what a guest takes of which cells, as far as its configuration
-// says so: memory where numaN binds it; where only the CPUs are bound, memory lies
-// beside them, since Linux takes it from the cell that asks first. The rest floats.
-func (h hardware) sharesOf(guest Guest) (bound []share, floating Amount) {
+// cellShares splits the allocation of a guest into what its configuration binds to cells
+// and the rest, which floats. numaN binds memory. If only CPUs are pinned, their memory
+// counts in the same cells, because Linux allocates memory in the cell of the CPU that
+// first uses it.
+func (h hardware) cellShares(guest Guest) (bound []cellShare, floating Amount) {
 	floating = guest.Allocated
 	if guest.Config == nil || guest.Allocated == (Amount{}) {
 		return nil, floating
@@ -62,7 +62,7 @@ func (h hardware) sharesOf(guest Guest) (bound []share, floating Amount) {
 		vcpus, memoryMiB = min(vcpus, floating.CPUs), min(memoryMiB, floating.MemoryBytes>>20)
 		floating = floating.Minus(Amount{CPUs: vcpus, MemoryBytes: memoryMiB << 20})
 		for n, cell := range cells {
-			bound = append(bound, share{cell, part(vcpus, len(cells), n), part(memoryMiB, len(cells), n)})
+			bound = append(bound, cellShare{cell, part(vcpus, len(cells), n), part(memoryMiB, len(cells), n)})
 		}
 	}
 	for _, cell := range guest.Config.NUMACells() {
@@ -77,14 +77,14 @@ func (h hardware) sharesOf(guest Guest) (bound []share, floating Amount) {
 		}
 	}
 	if len(bound) == 0 {
-		if cells := h.cellsOf(guest.pinned()); len(cells) > 0 {
+		if cells := h.cellsOf(guest.pinnedCPUs()); len(cells) > 0 {
 			take(cells, floating.CPUs, floating.MemoryBytes>>20)
 		}
 	}
 	return bound, floating
 }
 
-// cellsOf are the cells that a set of CPUs touches, by index.
+// cellsOf returns the indexes of the cells that contain any of the CPUs.
 func (h hardware) cellsOf(cpus cpuset.CPUSet) []int {
 	var cells []int
 	for n, cell := range h.cells {
@@ -95,7 +95,8 @@ func (h hardware) cellsOf(cpus cpuset.CPUSet) []int {
 	return cells
 }
 
-// part is the n-th of so many parts of a whole; the first ones take what is left over.
+// part returns the n-th of equal integer parts of a whole. The first parts contain the
+// remainder.
 func part[N int | int64](whole N, parts, n int) N {
 	p := whole / N(parts)
 	if N(n) < whole%N(parts) {

@@ -8,81 +8,82 @@ import (
 	"time"
 )
 
-// Turn is a read that nobody waits for, and how often it would like to be made.
+// ReadKind is a kind of background read with its desired interval.
 type ReadKind struct {
 	name  string
 	every time.Duration
 }
 
 var (
-	turnRelease  = ReadKind{"release", time.Hour}
-	turnMappings = ReadKind{"mappings", 5 * time.Minute}
-	// turnMaintenance asks the HA manager which Hosts it drains, where the rows do
-	// not tell.
-	turnMaintenance = ReadKind{"maintenance", time.Minute}
-	turnFact        = ReadKind{"fact", 3 * time.Minute}
-	// turnConfig reads one configuration without a sign of change, to find what rows
-	// do not show (disks, notes, networks, devices).
-	turnConfig = ReadKind{"config", 150 * time.Second}
-	turnSDN    = ReadKind{"SDN", time.Minute}
-	turnAgent  = ReadKind{"agent", 2 * time.Minute}
-	// ReadBootDrives lists one storage for what was left there.
+	kindVersion  = ReadKind{"release", time.Hour}
+	kindMappings = ReadKind{"mappings", 5 * time.Minute}
+	// kindMaintenance reads from the HA manager which Hosts are in maintenance. Before
+	// PVE 9.2 the resource list does not show it.
+	kindMaintenance = ReadKind{"maintenance", time.Minute}
+	kindFact        = ReadKind{"fact", 3 * time.Minute}
+	// kindConfig reads one configuration whose row did not change, to find changes that
+	// rows do not show (disks, notes, networks, devices).
+	kindConfig = ReadKind{"config", 150 * time.Second}
+	kindSDN    = ReadKind{"SDN", time.Minute}
+	kindAgent  = ReadKind{"agent", 2 * time.Minute}
+	// ReadBootDrives lists the boot drives on one storage.
 	ReadBootDrives = ReadKind{"boot drives", 2 * time.Minute}
 	// ReadImages lists the images of one Host.
 	ReadImages = ReadKind{"images", 2 * time.Minute}
 )
 
-// spareInterval lies between two turns. With six polls that makes eight calls a minute
-// for a Cluster that is left alone, whatever its size.
-const spareInterval = 30 * time.Second
+// slotInterval is the minimum time between two background reads of a Cluster. Together
+// with six polls that limits an idle Cluster of any size to eight calls per minute.
+const slotInterval = 30 * time.Second
 
-// ration hands out turns. Where more is wished for than there is, everything waits
-// longer by the same factor.
-type ration struct {
-	// rivals are those who asked so recently that they still wish for a turn.
-	rivals time.Duration
+// callBudget grants slots for background reads. If the demand exceeds the budget, all
+// intervals become longer by the same factor.
+type callBudget struct {
+	// activeFor is how long a request for a slot competes with others.
+	activeFor time.Duration
 
-	mu    sync.Mutex
-	given time.Time
-	asked map[ReadKind]time.Time
-	had   map[ReadKind]time.Time
+	mu        sync.Mutex
+	lastGrant time.Time
+	requested map[ReadKind]time.Time
+	acquired  map[ReadKind]time.Time
 }
 
-func newRation(interval time.Duration) *ration {
-	return &ration{rivals: 3 * interval, asked: map[ReadKind]time.Time{}, had: map[ReadKind]time.Time{}}
+func newCallBudget(interval time.Duration) *callBudget {
+	return &callBudget{activeFor: 3 * interval, requested: map[ReadKind]time.Time{}, acquired: map[ReadKind]time.Time{}}
 }
 
-// take tells whether the turn may be taken now. Whoever asks for the first time has
-// just read it anyway.
-func (r *ration) take(turn ReadKind, now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.asked[turn] = now
-	if r.had[turn].IsZero() {
-		r.had[turn] = now
+// tryAcquire reports whether a read of this kind may be made now, and uses a slot if so.
+// The first request is not granted: the caller has just read everything at startup.
+func (b *callBudget) tryAcquire(kind ReadKind, now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.requested[kind] = now
+	if b.acquired[kind].IsZero() {
+		b.acquired[kind] = now
 		return false
 	}
-	waited := r.waited(turn, now)
-	if waited < 1 || now.Sub(r.given) < spareInterval {
+	overdue := b.overdueRatio(kind, now)
+	if overdue < 1 || now.Sub(b.lastGrant) < slotInterval {
 		return false
 	}
-	for other, asked := range r.asked {
-		if now.Sub(asked) <= r.rivals && r.waited(other, now) > waited {
+	for other, requested := range b.requested {
+		if now.Sub(requested) <= b.activeFor && b.overdueRatio(other, now) > overdue {
 			return false
 		}
 	}
-	r.given, r.had[turn] = now, now
+	b.lastGrant, b.acquired[kind] = now, now
 	return true
 }
 
-// waited is how long a turn is waited for, by what it would like.
-func (r *ration) waited(turn ReadKind, now time.Time) float64 {
-	return now.Sub(r.had[turn]).Seconds() / turn.every.Seconds()
+// overdueRatio returns the time since the last read divided by the desired interval.
+func (b *callBudget) overdueRatio(kind ReadKind, now time.Time) float64 {
+	return now.Sub(b.acquired[kind]).Seconds() / kind.every.Seconds()
 }
 
-// Spare tells whether somebody may make such a read of a Cluster now, which nobody
-// waits for. Whoever may, does it.
-func (i *Inventory) TryAcquire(region string, turn ReadKind) bool {
+// TryAcquire reports whether the caller may make a background read of this kind in a
+// Cluster now, and uses a slot of the call budget if so. It returns false for a region
+// that is not configured.
+func (i *Inventory) TryAcquire(region string, kind ReadKind) bool {
 	c, ok := i.clusters[region]
-	return ok && c.ration.take(turn, i.options.Clock.Now())
+	return ok && c.budget.tryAcquire(kind, i.options.Clock.Now())
 }

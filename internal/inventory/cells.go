@@ -12,99 +12,99 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// SlotTagPrefix begins the tag of a slot template: a template with an affinity,
-// made by root, whose clones have those cores one at a time. The rest of the tag
-// is the name of the template object that it is a slot of.
+// SlotTagPrefix is the prefix of the tag on a slot template: a template with an affinity,
+// created by root, whose CPUs only one clone may use at a time. The rest of the tag is the
+// name of the template object that it is a slot of.
 const SlotTagPrefix = "karpenter-slot-"
 
-// IsSlot tells whether a guest is a slot template.
+// IsSlot reports whether a guest is a slot template.
 func (g Guest) IsSlot() bool {
 	return g.Template && slices.ContainsFunc(g.Tags, func(tag string) bool { return strings.HasPrefix(tag, SlotTagPrefix) })
 }
 
-// CellAccounts is what is left of a Host's NUMA cells and cores.
+// CellAccounts is the free capacity of a Host's NUMA cells and cores.
 //
-// A guest that is bound by numaN counts in its cells; one that has only an affinity
-// counts, CPUs and memory, in the cells of those CPUs; any other guest, containers
-// included, counts in every cell by the cell's share of the Host. What is promised
-// counts the same way. An affinity keeps its CPUs from being picked for others even
-// while its guest is stopped: whoever set it gave them away.
+// A guest bound by numaN counts in its cells. A guest with only an affinity counts, with
+// its CPUs and memory, in the cells of those CPUs. Any other guest, including containers,
+// counts in every cell in proportion to the cell's size. Reservations count in the same
+// way. CPUs in an affinity are not free even while the guest is stopped.
 type CellAccounts struct {
-	// Problem tells in words why nothing is known about the cells; then the rest is empty.
+	// Problem describes why the cells are unknown. If it is set, the other fields are
+	// empty.
 	Problem string
-	// Unnumbered tells in words why no cores can be picked; empty when they can.
+	// Unnumbered describes why no cores can be chosen; empty if they can.
 	Unnumbered string
-	// Threads of a core.
+	// Threads per core.
 	Threads int
-	// Cells by their id.
+	// Cells sorted by ID.
 	Cells []CellAccount
-	// Slots by VMID.
+	// Slots sorted by VMID.
 	Slots []Slot
 }
 
-// CellAccount is one NUMA cell.
+// CellAccount is the free capacity of one NUMA cell.
 type CellAccount struct {
 	ID int
-	// FreeMemoryBytes is what VMs may still take; negative where the cell is
-	// overfull.
+	// FreeMemoryBytes is negative if the cell is overcommitted.
 	FreeMemoryBytes int64
-	// FreeCores have no thread that is reserved, promised or pinned to.
+	// FreeCores have no thread that is reserved or pinned.
 	FreeCores []cpuset.CPUSet
 
 	cpus cpuset.CPUSet
-	// pool are the CPUs that VMs without cores of their own share, shared is how
-	// many vCPUs those have.
-	pool   cpuset.CPUSet
-	size   int // of pool
-	shared int
-	ratio  float64
+	// sharedCPUs are the CPUs for VMs without exclusive cores, sharedSize is their number
+	// and sharedVCPUs the number of vCPUs on them.
+	sharedCPUs  cpuset.CPUSet
+	sharedSize  int
+	sharedVCPUs int
+	cpuRatio    float64
 }
 
-// FreeCPUs is how many vCPUs the cell can still take once so many of its CPUs are
-// given away for good; negative where it could not spare them.
-func (c CellAccount) FreeCPUs(given int) int {
-	return int(math.Floor(float64(c.size-given)*c.ratio+1e-9)) - c.shared
+// FreeCPUs returns how many more vCPUs fit into the cell after the given number of its CPUs
+// becomes exclusive. It is negative if these CPUs are needed by other VMs.
+func (c CellAccount) FreeCPUs(exclusive int) int {
+	return int(math.Floor(float64(c.sharedSize-exclusive)*c.cpuRatio+1e-9)) - c.sharedVCPUs
 }
 
-// CPUs of the cell, whoever has them.
+// CPUs returns all CPUs of the cell, free or not.
 func (c CellAccount) CPUs() cpuset.CPUSet { return c.cpus }
 
-// Size is how many CPUs the cell has.
+// Size returns the number of CPUs of the cell.
 func (c CellAccount) Size() int { return c.cpus.Size() }
 
-// Has counts the CPUs of a set that are in the cell, and those of them that would
-// be taken from its other VMs.
+// Has returns how many CPUs of the set are in the cell, and how many of these are shared by
+// VMs without exclusive cores.
 func (c CellAccount) Has(cpus cpuset.CPUSet) (all, shared int) {
-	return c.cpus.Intersection(cpus).Size(), c.pool.Intersection(cpus).Size()
+	return c.cpus.Intersection(cpus).Size(), c.sharedCPUs.Intersection(cpus).Size()
 }
 
 // Slot is a slot template.
 type Slot struct {
 	VMID int
 	Tags []string
-	// CPUs that its clone has to itself.
+	// CPUs are exclusive to its clone.
 	CPUs      cpuset.CPUSet
 	Hugepages string
-	// Busy is true while a VM has one of these CPUs, or is to have it.
+	// Busy is true while a VM uses or has reserved one of these CPUs.
 	Busy bool
 }
 
-// Cells is the account of a Host's cells. It is computed when it is first asked for.
+// Cells returns the cells of a Host. They are computed with the first call. If the Host is
+// unknown, Problem is set.
 func (v View) Cells(region, host string) *CellAccounts {
 	if v.index == nil {
-		return &CellAccounts{Problem: v.unknownHost(region)}
+		return &CellAccounts{Problem: v.unknownHostReason(region)}
 	}
 	account, ok := v.index.hosts[region][host]
 	if !ok {
-		return &CellAccounts{Problem: v.unknownHost(region)}
+		return &CellAccounts{Problem: v.unknownHostReason(region)}
 	}
 	return account.cells()
 }
 
-// NodePoolCells are the cells of a Host that VMs of a NodePool are bound to.
+// NodePoolCells returns the IDs of the cells of a Host that VMs of a NodePool are bound to.
 func (v View) NodePoolCells(region, host, nodePool string) []int {
 	var cells []int
-	for _, p := range promisedOn(v, region, host) {
+	for _, p := range reservationsOn(v, region, host) {
 		if p.NodePool != nodePool || p.Binding == nil {
 			continue
 		}
@@ -116,9 +116,9 @@ func (v View) NodePoolCells(region, host, nodePool string) []int {
 	return slices.Compact(cells)
 }
 
-// lazyCells gives every Host its account of cells, computed once when asked for:
-// most NodeClasses never do.
-func (x *index) lazyCells(v View) {
+// addCells adds the cells to every Host. They are computed on first use, because most
+// NodeClasses need none.
+func (x *index) addCells(v View) {
 	for region, snapshot := range v.Snapshots {
 		byHost := sync.OnceValue(func() map[string][]Guest {
 			guests := map[string][]Guest{}
@@ -130,23 +130,23 @@ func (x *index) lazyCells(v View) {
 		for name, host := range snapshot.Hosts {
 			account := x.hosts[region][name]
 			account.cells = sync.OnceValue(func() *CellAccounts {
-				return newCellAccounts(host, account.limits, byHost()[name], promisedOn(v, region, name))
+				return newCellAccounts(host, account.limits, byHost()[name], reservationsOn(v, region, name))
 			})
 		}
 	}
 }
 
-// promise is a Reservation beside the guest that it made, if that is to be seen.
-type promise struct {
+// placedReservation is a Reservation with its guest; the guest is zero if it is not
+// visible.
+type placedReservation struct {
 	Reservation
-	guest   Guest
-	visible bool
+	guest Guest
 }
 
-// promisedOn are the Reservations that count on a Host: those whose VM was migrated
-// away count where the VM is.
-func promisedOn(v View, region, host string) []promise {
-	var out []promise
+// reservationsOn returns the Reservations that count on a Host. A VM that was migrated away
+// counts on its current Host.
+func reservationsOn(v View, region, host string) []placedReservation {
+	var out []placedReservation
 	for _, r := range v.Reservations {
 		if r.Region != region || r.Host != host {
 			continue
@@ -155,56 +155,56 @@ func promisedOn(v View, region, host string) []promise {
 		if visible && guest.Host != host {
 			continue
 		}
-		out = append(out, promise{r, guest, visible})
+		out = append(out, placedReservation{r, guest})
 	}
 	return out
 }
 
-func newCellAccounts(host Host, limits HostSettings, guests []Guest, promises []promise) *CellAccounts {
-	h, err := hardwareOf(host.HostRow, host.Hardware, limits.Topology)
+func newCellAccounts(host Host, limits HostSettings, guests []Guest, reservations []placedReservation) *CellAccounts {
+	h, err := newHardware(host.HostRow, host.Hardware, limits.Topology)
 	if err != nil {
 		return &CellAccounts{Problem: err.Error()}
 	}
-	b := newCellBook(h, limits)
-	bound := map[int]bool{} // VMIDs that a Reservation accounts for
-	for _, p := range promises {
-		bound[p.VMID] = b.promise(p)
+	b := newCellBuilder(h, limits)
+	bound := map[int]bool{} // VMIDs whose guest a Reservation covers
+	for _, p := range reservations {
+		bound[p.VMID] = b.addReservation(p)
 	}
 	for _, guest := range guests {
-		b.count(guest, bound[guest.VMID])
+		b.addGuest(guest, bound[guest.VMID])
 	}
-	return b.close(guests)
+	return b.build(guests)
 }
 
-// cellBook is a CellAccounts in the making.
-type cellBook struct {
+// cellBuilder builds CellAccounts.
+type cellBuilder struct {
 	hardware hardware
 	limits   HostSettings
 	cells    []CellAccount
-	// exclusive CPUs are promised to VMs of ours, pinned ones have guests tied to
-	// them, setAside ones belong to slots.
-	exclusive, pinned, setAside cpuset.CPUSet
+	// exclusive CPUs are reserved for our VMs, guests are pinned to pinned CPUs, and
+	// slotCPUs belong to slot templates.
+	exclusive, pinned, slotCPUs cpuset.CPUSet
 	floating                    Amount
 }
 
-func newCellBook(h hardware, limits HostSettings) *cellBook {
-	b := &cellBook{hardware: h, limits: limits, cells: make([]CellAccount, len(h.cells))}
+func newCellBuilder(h hardware, limits HostSettings) *cellBuilder {
+	b := &cellBuilder{hardware: h, limits: limits, cells: make([]CellAccount, len(h.cells))}
 	var total int64
 	for _, cell := range h.cells {
 		total += cell.memoryMiB
 	}
 	for n, cell := range h.cells {
-		// Nobody tells which cell the Host's own memory is in.
+		// The cell of the memory that the Host itself uses is unknown.
 		reserved := proportion(limits.ReservedMemoryBytes>>20, cell.memoryMiB, total)
 		b.cells[n] = CellAccount{
-			ID: cell.id, cpus: cell.cpus, ratio: limits.CPURatio,
+			ID: cell.id, cpus: cell.cpus, cpuRatio: limits.CPURatio,
 			FreeMemoryBytes: int64(float64(max(0, cell.memoryMiB-reserved))*limits.MemoryRatio) << 20,
 		}
 	}
 	return b
 }
 
-// proportion is the share of an amount that falls on a part of the whole, rounded up.
+// proportion returns amount*part/whole, rounded up.
 func proportion(amount, part, whole int64) int64 {
 	if whole == 0 {
 		return 0
@@ -212,9 +212,9 @@ func proportion(amount, part, whole int64) int64 {
 	return (amount*part + whole - 1) / whole
 }
 
-// promise counts a Reservation, and tells whether that covers its guest too. One
-// with a Binding does: what the guest's configuration says may be older than that.
-func (b *cellBook) promise(p promise) bool {
+// addReservation counts a Reservation and reports whether this covers its guest. A
+// Reservation with a Binding does, because the guest's configuration may be older.
+func (b *cellBuilder) addReservation(p placedReservation) bool {
 	if p.Binding == nil {
 		if !p.Fulfilled {
 			b.floating = b.floating.Plus(p.Amount.Minus(p.guest.Allocated).atLeast(Amount{}))
@@ -225,23 +225,23 @@ func (b *cellBook) promise(p promise) bool {
 	for _, cell := range p.Binding.Cells {
 		n, ok := b.hardware.indexOf(cell.ID)
 		if !ok {
-			continue // the settings changed since
+			continue // the settings have changed
 		}
 		b.cells[n].FreeMemoryBytes -= cell.MemoryMiB << 20
 		if p.Binding.CPUs.IsEmpty() {
-			b.cells[n].shared += cell.VCPUs
+			b.cells[n].sharedVCPUs += cell.VCPUs
 		}
 	}
 	return true
 }
 
-// count counts a guest.
-func (b *cellBook) count(guest Guest, covered bool) {
-	pinned := guest.pinned()
+// addGuest counts a guest. If a Reservation covers it, only its pinned CPUs count.
+func (b *cellBuilder) addGuest(guest Guest, covered bool) {
+	pinned := guest.pinnedCPUs()
 	switch {
 	case guest.Template || (guest.Config != nil && guest.Config.IsTemplate()):
 		if guest.IsSlot() {
-			b.setAside = b.setAside.Union(pinned)
+			b.slotCPUs = b.slotCPUs.Union(pinned)
 		}
 		return
 	case covered:
@@ -249,27 +249,27 @@ func (b *cellBook) count(guest Guest, covered bool) {
 		return
 	}
 	b.pinned = b.pinned.Union(pinned)
-	bound, floating := b.hardware.sharesOf(guest)
+	bound, floating := b.hardware.cellShares(guest)
 	b.floating = b.floating.Plus(floating)
 	for _, s := range bound {
-		b.cells[s.cell].shared += s.vcpus
+		b.cells[s.cell].sharedVCPUs += s.vcpus
 		b.cells[s.cell].FreeMemoryBytes -= s.memoryMiB << 20
 	}
 }
 
-// close spreads what floats, and finds the cores that are left.
-func (b *cellBook) close(guests []Guest) *CellAccounts {
+// build distributes the floating amount over the cells and finds the free cores.
+func (b *cellBuilder) build(guests []Guest) *CellAccounts {
 	var cpus, memory int64
 	for _, cell := range b.hardware.cells {
 		cpus, memory = cpus+int64(cell.cpus.Size()), memory+cell.memoryMiB
 	}
 	floatingMiB := (b.floating.MemoryBytes + 1<<20 - 1) >> 20
-	taken := b.limits.ReservedCPUs.Union(b.exclusive).Union(b.pinned).Union(b.setAside)
+	taken := b.limits.ReservedCPUs.Union(b.exclusive).Union(b.pinned).Union(b.slotCPUs)
 	for n, cell := range b.hardware.cells {
 		account := &b.cells[n]
-		account.pool = cell.cpus.Difference(b.limits.ReservedCPUs.Union(b.exclusive))
-		account.size = account.pool.Size()
-		account.shared += int(proportion(int64(b.floating.CPUs), int64(cell.cpus.Size()), cpus))
+		account.sharedCPUs = cell.cpus.Difference(b.limits.ReservedCPUs.Union(b.exclusive))
+		account.sharedSize = account.sharedCPUs.Size()
+		account.sharedVCPUs += int(proportion(int64(b.floating.CPUs), int64(cell.cpus.Size()), cpus))
 		account.FreeMemoryBytes -= proportion(floatingMiB, cell.memoryMiB, memory) << 20
 		for _, core := range cell.cores {
 			if core.Intersection(taken).IsEmpty() {
@@ -283,7 +283,7 @@ func (b *cellBook) close(guests []Guest) *CellAccounts {
 	}
 }
 
-// slotsOf lists the slot templates among the guests.
+// slotsOf returns the slot templates among the guests.
 func slotsOf(guests []Guest, inUse cpuset.CPUSet) []Slot {
 	var slots []Slot
 	for _, guest := range guests {

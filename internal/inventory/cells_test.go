@@ -18,66 +18,66 @@ const (
 	allOf1 = "[8 9 10 11 12 13 14 15]"
 )
 
-func TestWhatGuestsTakeFromCells(t *testing.T) {
+func TestCellsGuests(t *testing.T) {
 	t.Parallel()
 	bound := []string{"numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind"}
 	for name, test := range map[string]struct {
 		fill func(*numaHost)
 		want string
 	}{
-		"nobody": {
+		"no_guests": {
 			func(*numaHost) {},
 			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
 		},
-		"a guest that is bound counts in its cell": {
+		"bound_guest_counts_in_its_cell": {
 			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 4, 8), bound...) },
 			"0: 8 32.0 " + allOf0 + "; 1: 4 24.0 " + allOf1,
 		},
-		"not while it is stopped": {
+		"bound_guest_stopped": {
 			func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 4, 8), bound...) },
 			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
 		},
-		"a guest that floats counts everywhere, by share": {
+		"floating_guest_counts_in_every_cell": {
 			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 3, 8)) },
 			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
 		},
-		"so does a container": {
+		"container_counts_in_every_cell": {
 			func(h *numaHost) { h.guests = append(h.guests, container(100, 4, 8)) },
 			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
 		},
-		"numaN without numa says nothing": {
+		"numaN_without_numa": {
 			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 4, 8), bound[2:]...) },
 			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
 		},
-		"interleaved memory is halved": {
+		"interleaved_memory": {
 			func(h *numaHost) {
 				h.guest(vm(100, "pve1", "running", 4, 8), "numa", "1", "numa0", "cpus=0-3,hostnodes=0-1,memory=8192,policy=interleave")
 			},
 			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
 		},
-		"an affinity binds CPUs and memory, and keeps the cores": {
+		"affinity_binds_CPUs_and_memory": {
 			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 2, 8), "affinity", "8-9") },
 			"0: 8 32.0 " + allOf0 + "; 1: 6 24.0 [10 11 12 13 14 15]",
 		},
-		"keeps the cores even while the guest is stopped": {
+		"affinity_of_stopped_guest_keeps_cores": {
 			func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 2, 8), "affinity", "8-9") },
 			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 [10 11 12 13 14 15]",
 		},
-		"what a hookscript pins stands in the notes": {
+		"pinned_by_hookscript": {
 			func(h *numaHost) {
 				h.guest(vm(20001, "pve1", "running", 2, 8),
 					"description", ownership.Mark{VMID: 20001, KubeCluster: "k", ClaimUID: "c", CPUs: "0-1", Pin: []int{0, 1}}.Notes("ours"))
 			},
 			"0: 6 24.0 [2 3 4 5 6 7]; 1: 8 32.0 " + allOf1,
 		},
-		"but not in those of a copy": {
+		"pinned_by_hookscript_but_copied": {
 			func(h *numaHost) {
 				h.guest(vm(20001, "pve1", "running", 2, 8),
 					"description", ownership.Mark{VMID: 20002, KubeCluster: "k", ClaimUID: "c", CPUs: "0-1", Pin: []int{0, 1}}.Notes("ours"))
 			},
 			"0: 7 28.0 " + allOf0 + "; 1: 7 28.0 " + allOf1,
 		},
-		"a slot keeps its cores from being picked": {
+		"slot_keeps_its_cores": {
 			func(h *numaHost) {
 				row := template(9100)
 				row.Tags = []string{inventory.SlotTagPrefix + "ubuntu"}
@@ -85,7 +85,7 @@ func TestWhatGuestsTakeFromCells(t *testing.T) {
 			},
 			"0: 8 32.0 [4 5 6 7]; 1: 8 32.0 " + allOf1,
 		},
-		"any other template keeps nothing": {
+		"template_that_is_not_a_slot": {
 			func(h *numaHost) { h.guest(template(9100), "template", "1", "affinity", "0-3") },
 			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
 		},
@@ -101,54 +101,54 @@ func TestWhatGuestsTakeFromCells(t *testing.T) {
 	}
 }
 
-func promised(vmid int, binding *inventory.Binding) inventory.Reservation {
+func reservation(vmid int, binding *inventory.Binding) inventory.Reservation {
 	return inventory.Reservation{ClaimUID: "uid", Region: "r", Host: "pve1", VMID: vmid, Amount: amount(4, 8), Binding: binding}
 }
 
-func TestWhatPromisesTakeFromCells(t *testing.T) {
+func TestCellsReservations(t *testing.T) {
 	t.Parallel()
 	shared := &inventory.Binding{Cells: []inventory.BoundCell{{ID: 1, VCPUs: 4, MemoryMiB: 8192}}}
 	exclusive := &inventory.Binding{Cells: shared.Cells, CPUs: cpuset.New(8, 9, 10, 11)}
 	const sharedCells = "0: 8 32.0 " + allOf0 + "; 1: 4 24.0 " + allOf1
 	const exclusiveCells = "0: 8 32.0 " + allOf0 + "; 1: 4 24.0 [12 13 14 15]"
 	for name, test := range map[string]struct {
-		binding *inventory.Binding
-		settled bool
-		guest   func(*numaHost)
-		want    string
+		binding   *inventory.Binding
+		fulfilled bool
+		guest     func(*numaHost)
+		want      string
 	}{
-		"before the VM is there": {shared, false, func(*numaHost) {}, sharedCells},
-		"cores of its own":       {exclusive, false, func(*numaHost) {}, exclusiveCells},
-		"a clone that is not configured yet counts once": {
+		"VM_not_visible":  {shared, false, func(*numaHost) {}, sharedCells},
+		"exclusive_cores": {exclusive, false, func(*numaHost) {}, exclusiveCells},
+		"unconfigured_clone_counts_once": {
 			exclusive, false, func(h *numaHost) { h.guest(vm(20001, "pve1", "stopped", 1, 1)) }, exclusiveCells,
 		},
-		"nor does the VM count beside its promise": {
+		"configured_VM_counts_once": {
 			exclusive, true, func(h *numaHost) {
 				h.guest(vm(20001, "pve1", "running", 4, 8), "numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind", "affinity", "8-11")
 			}, exclusiveCells,
 		},
-		"cores stay promised though the VM's configuration was read too early": {
+		"cores_stay_reserved_with_outdated_config": {
 			exclusive, true, func(h *numaHost) { h.guest(vm(20001, "pve1", "running", 4, 8)) }, exclusiveCells,
 		},
-		"a VM that was migrated counts where it is": {
+		"migrated_VM_counts_on_its_host": {
 			exclusive, true, func(h *numaHost) {
 				moved := vm(20001, "pve2", "running", 4, 8)
 				h.guest(moved, "affinity", "8-11")
 			}, "0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
 		},
-		"a promise without cells floats": {
+		"without_binding_floats": {
 			nil, false, func(*numaHost) {}, "0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
 		},
-		"and counts once beside its VM": {
+		"without_binding_counts_once": {
 			nil, false, func(h *numaHost) { h.guest(vm(20001, "pve1", "stopped", 2, 2)) }, "0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := twoSockets()
-			r := promised(20001, test.binding)
-			r.Fulfilled = test.settled
-			h.promised["uid"] = r
+			r := reservation(20001, test.binding)
+			r.Fulfilled = test.fulfilled
+			h.reservations["uid"] = r
 			test.guest(h)
 			if got := describe(h.view(t).Cells("r", "pve1")); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
@@ -157,7 +157,7 @@ func TestWhatPromisesTakeFromCells(t *testing.T) {
 	}
 }
 
-func TestSlotsAreBusyWhileAnybodyHasTheirCores(t *testing.T) {
+func TestCellsSlots(t *testing.T) {
 	t.Parallel()
 	slot := func(h *numaHost, vmid int, affinity string) {
 		row := template(vmid)
@@ -168,10 +168,12 @@ func TestSlotsAreBusyWhileAnybodyHasTheirCores(t *testing.T) {
 		fill func(*numaHost)
 		busy []bool
 	}{
-		"free":                       {func(*numaHost) {}, []bool{false, false}},
-		"promised":                   {func(h *numaHost) { h.promised["uid"] = promised(20001, &inventory.Binding{CPUs: cpuset.New(4, 5)}) }, []bool{false, true}},
-		"in use by a VM":             {func(h *numaHost) { h.guest(vm(20001, "pve1", "running", 2, 2), "affinity", "0-3") }, []bool{true, false}},
-		"by a VM that overlaps both": {func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 2, 2), "affinity", "3-4") }, []bool{true, true}},
+		"free": {func(*numaHost) {}, []bool{false, false}},
+		"reserved": {func(h *numaHost) {
+			h.reservations["uid"] = reservation(20001, &inventory.Binding{CPUs: cpuset.New(4, 5)})
+		}, []bool{false, true}},
+		"used_by_a_VM":                    {func(h *numaHost) { h.guest(vm(20001, "pve1", "running", 2, 2), "affinity", "0-3") }, []bool{true, false}},
+		"used_by_a_VM_that_overlaps_both": {func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 2, 2), "affinity", "3-4") }, []bool{true, true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -181,7 +183,7 @@ func TestSlotsAreBusyWhileAnybodyHasTheirCores(t *testing.T) {
 			test.fill(h)
 			slots := h.view(t).Cells("r", "pve1").Slots
 			if len(slots) != 2 || slots[0].VMID != 9100 || slots[0].CPUs.String() != "0-3" || slots[0].Hugepages != "1024" {
-				t.Fatalf("found %+v", slots)
+				t.Fatalf("got slots %+v", slots)
 			}
 			for n, busy := range test.busy {
 				if slots[n].Busy != busy {
@@ -192,7 +194,7 @@ func TestSlotsAreBusyWhileAnybodyHasTheirCores(t *testing.T) {
 	}
 }
 
-func TestCellSettingsThatCannotBe(t *testing.T) {
+func TestParseSettingsInvalidCells(t *testing.T) {
 	t.Parallel()
 	for entry, want := range map[string]string{
 		`{"nodes": {"0": {"cpus": "0-7"}, "1": {"cpus": "6-9"}}}`: `field "nodes": found {"0": {"cpus": "0-7"}, "1": {"cpus": ..., want each CPU in one cell (cells 0 and 1 both have 6-7)`,

@@ -10,63 +10,63 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// deviceBook counts the PCI devices of one Host that mappings name.
-type deviceBook struct {
-	// paths by mapping.
+// deviceUsage counts the mapped PCI devices of one Host.
+type deviceUsage struct {
+	// paths are the device paths by mapping.
 	paths map[string][]string
-	// claims counts the guests on a mapping: which of its devices each has, Proxmox
-	// decides at their start and does not tell.
-	claims map[string]int
-	// taken are devices that guests have by address.
-	taken []string
+	// mapped counts the guests by mapping. Proxmox chooses a guest's device when it starts
+	// and does not report the choice.
+	mapped map[string]int
+	// assigned are the paths of devices that guests use without a mapping.
+	assigned []string
 }
 
-// deviceBooks sorts the mappings of a Cluster by Host. Mediated devices are left
-// out: how many shares are left, nobody tells.
-func deviceBooks(mappings []proxmox.PCIMapping) map[string]*deviceBook {
-	books := map[string]*deviceBook{}
+// deviceUsageByHost returns an empty deviceUsage for each Host with mapped devices. It
+// omits mediated devices, because Proxmox does not report how many of their instances are
+// free.
+func deviceUsageByHost(mappings []proxmox.PCIMapping) map[string]*deviceUsage {
+	usages := map[string]*deviceUsage{}
 	for _, mapping := range mappings {
 		if mapping.Mediated {
 			continue
 		}
 		for _, device := range mapping.Devices {
-			book := books[device.Host]
-			if book == nil {
-				book = &deviceBook{paths: map[string][]string{}, claims: map[string]int{}}
-				books[device.Host] = book
+			usage := usages[device.Host]
+			if usage == nil {
+				usage = &deviceUsage{paths: map[string][]string{}, mapped: map[string]int{}}
+				usages[device.Host] = usage
 			}
-			book.paths[mapping.ID] = append(book.paths[mapping.ID], device.Path)
+			usage.paths[mapping.ID] = append(usage.paths[mapping.ID], device.Path)
 		}
 	}
-	return books
+	return usages
 }
 
-// add counts what a guest has.
-func (b *deviceBook) add(devices []proxmox.HostPCI) {
+// addGuest counts the devices of a guest.
+func (u *deviceUsage) addGuest(devices []proxmox.HostPCI) {
 	for _, device := range devices {
 		if device.Mapping != "" {
-			b.claims[device.Mapping]++
+			u.mapped[device.Mapping]++
 			continue
 		}
-		b.taken = append(b.taken, device.Paths...)
+		u.assigned = append(u.assigned, device.Paths...)
 	}
 }
 
-// free counts for each mapping the devices that are left for certain. A device
-// that two mappings name may be behind a claim on either of them, so such a claim
-// counts for both.
-func (b *deviceBook) free() map[string]int {
-	free := make(map[string]int, len(b.paths))
-	for mapping, paths := range b.paths {
+// free returns the number of devices by mapping that are certainly free. If two mappings
+// contain the same device, a guest on either mapping may use it and counts for both.
+func (u *deviceUsage) free() map[string]int {
+	free := make(map[string]int, len(u.paths))
+	for mapping, paths := range u.paths {
 		n := 0
 		for _, path := range paths {
-			if !slices.ContainsFunc(b.taken, func(taken string) bool { return overlap(path, taken) }) {
+			if !slices.ContainsFunc(u.assigned, func(used string) bool { return namesSameDevice(path, used) }) {
 				n++
 			}
 		}
-		for other, claims := range b.claims {
-			if other == mapping || shareDevice(paths, b.paths[other]) {
-				n -= claims
+		for other, guests := range u.mapped {
+			if other == mapping || sharesDevice(paths, u.paths[other]) {
+				n -= guests
 			}
 		}
 		free[mapping] = max(0, n)
@@ -74,15 +74,15 @@ func (b *deviceBook) free() map[string]int {
 	return free
 }
 
-func shareDevice(a, b []string) bool {
+func sharesDevice(a, b []string) bool {
 	return slices.ContainsFunc(a, func(path string) bool {
-		return slices.ContainsFunc(b, func(other string) bool { return overlap(path, other) })
+		return slices.ContainsFunc(b, func(other string) bool { return namesSameDevice(path, other) })
 	})
 }
 
-// overlap tells whether two addresses name the same device: "0000:01:00" is all
-// functions of it, and ";" joins several.
-func overlap(a, b string) bool {
+// namesSameDevice reports whether two addresses overlap. "0000:01:00" contains all
+// functions of a device, and ";" joins several addresses.
+func namesSameDevice(a, b string) bool {
 	for x := range strings.SplitSeq(a, ";") {
 		for y := range strings.SplitSeq(b, ";") {
 			if x == y || strings.HasPrefix(x, y+".") || strings.HasPrefix(y, x+".") {
@@ -93,46 +93,46 @@ func overlap(a, b string) bool {
 	return false
 }
 
-// holdsDevices lists what a guest keeps others from having. A guest that does not
-// count has let go of its devices.
-func (g Guest) holdsDevices() []proxmox.HostPCI {
+// heldDevices returns the devices that a guest uses. A guest without an allocation, such as
+// a stopped one, uses none.
+func (g Guest) heldDevices() []proxmox.HostPCI {
 	if g.Config == nil || g.Allocated == (Amount{}) {
 		return nil
 	}
 	return g.Config.HostPCIs()
 }
 
-// countDevices fills in what is left of every Host's devices.
-func (x *index) countDevices(v View) {
+// addDevices sets the free devices of every Host.
+func (x *index) addDevices(v View) {
 	for region, snapshot := range v.Snapshots {
 		if len(snapshot.Mappings) == 0 {
 			continue
 		}
-		books := deviceBooks(snapshot.Mappings)
+		usages := deviceUsageByHost(snapshot.Mappings)
 		for _, guest := range snapshot.Guests {
-			if book := books[guest.Host]; book != nil {
-				book.add(guest.holdsDevices())
+			if usage := usages[guest.Host]; usage != nil {
+				usage.addGuest(guest.heldDevices())
 			}
 		}
 		for _, r := range v.Reservations {
-			if book := books[r.Host]; r.Region == region && book != nil && len(r.Devices) > 0 {
-				book.promise(r, snapshot)
+			if usage := usages[r.Host]; r.Region == region && usage != nil && len(r.Devices) > 0 {
+				usage.addReservation(r, snapshot)
 			}
 		}
-		for host, book := range books {
+		for host, usage := range usages {
 			if account, ok := x.hosts[region][host]; ok {
-				account.state.FreeDevices = book.free()
+				account.state.FreeDevices = usage.free()
 			}
 		}
 	}
 }
 
-// promise counts a Reservation's devices until its VM shows them.
-func (b *deviceBook) promise(r Reservation, snapshot *Snapshot) {
-	if guest, ok := snapshot.guest(r.VMID); ok && len(guest.holdsDevices()) >= len(r.Devices) {
+// addReservation counts the devices of a Reservation until its VM has them.
+func (u *deviceUsage) addReservation(r Reservation, snapshot *Snapshot) {
+	if guest, ok := snapshot.guest(r.VMID); ok && len(guest.heldDevices()) >= len(r.Devices) {
 		return
 	}
 	for _, mapping := range r.Devices {
-		b.claims[mapping]++
+		u.mapped[mapping]++
 	}
 }

@@ -21,55 +21,55 @@ func mapping(id string, paths ...string) proxmox.PCIMapping {
 	return m
 }
 
-func TestFreeDevicesFollowTheGuests(t *testing.T) {
+func TestFreeDevices(t *testing.T) {
 	t.Parallel()
-	shares := mapping("vgpu", "0000:90:00.0")
-	shares.Mediated = true
+	mediated := mapping("vgpu", "0000:90:00.0")
+	mediated.Mediated = true
 	for name, c := range map[string]struct {
 		mappings []proxmox.PCIMapping
-		guests   map[int]proxmox.VMConfig // those from 20000 on are ours
+		guests   map[int]proxmox.VMConfig // VMIDs from 20000 are ours
 		status   string
 		reserved []string
 		want     map[string]int
 	}{
-		"nobody has any": {
+		"all_free": {
 			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0")},
 			want:     map[string]int{"gpu": 2},
 		},
-		"by mapping": {
+		"used_by_mapping": {
 			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0")},
 			guests:   map[int]proxmox.VMConfig{100: config("hostpci0", "mapping=gpu,pcie=1"), 20001: config("hostpci3", "mapping=gpu")},
 			want:     map[string]int{"gpu": 0},
 		},
-		"a stopped guest has let go, a stopped VM of ours has not": {
+		"stopped_VM_of_ours_keeps_its_device": {
 			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0")},
 			guests:   map[int]proxmox.VMConfig{100: config("hostpci0", "mapping=gpu"), 20001: config("hostpci0", "mapping=gpu")},
 			status:   "stopped",
 			want:     map[string]int{"gpu": 1},
 		},
-		"by address, in all its spellings": {
+		"used_by_address": {
 			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00", "0000:03:00.0;0000:03:00.1", "0000:04:00.0")},
 			guests:   map[int]proxmox.VMConfig{100: config("hostpci0", "01:00", "hostpci1", "host=0000:02:00.1,pcie=1", "hostpci2", "0000:03:00.1")},
 			want:     map[string]int{"gpu": 1},
 		},
-		"two names for one device": {
+		"device_in_two_mappings": {
 			mappings: []proxmox.PCIMapping{mapping("any", "0000:01:00.0", "0000:02:00.0"), mapping("big", "0000:02:00.0")},
 			guests:   map[int]proxmox.VMConfig{100: config("hostpci0", "mapping=any")},
 			want:     map[string]int{"any": 1, "big": 0},
 		},
-		"shares are not counted": {mappings: []proxmox.PCIMapping{shares}, want: nil},
-		"promised": {
+		"mediated_devices_not_counted": {mappings: []proxmox.PCIMapping{mediated}, want: nil},
+		"reserved": {
 			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")},
 			reserved: []string{"gpu", "gpu"},
 			want:     map[string]int{"gpu": 1},
 		},
-		"promised and visible": {
+		"reserved_and_visible": {
 			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")},
 			guests:   map[int]proxmox.VMConfig{20009: config("hostpci0", "mapping=gpu", "hostpci1", "mapping=gpu")},
 			reserved: []string{"gpu", "gpu"},
 			want:     map[string]int{"gpu": 1},
 		},
-		"promised, visible and still as its template was": {
+		"reserved_and_not_configured_yet": {
 			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")},
 			guests:   map[int]proxmox.VMConfig{20009: config("name", "clone")},
 			reserved: []string{"gpu", "gpu"},
@@ -89,37 +89,37 @@ func TestFreeDevicesFollowTheGuests(t *testing.T) {
 		snapshot := inventory.NewSnapshot(inventory.PollResult{
 			Region: "r", Taken: start, Configs: configs, Mappings: c.mappings,
 			Resources: proxmox.Resources{Hosts: []proxmox.HostRow{host("pve1", 64, 64)}, Guests: rows},
-		}, nil, own)
+		}, nil, ownRange)
 		reservations := map[string]inventory.Reservation{}
 		if c.reserved != nil {
 			reservations["a"] = inventory.Reservation{ClaimUID: "a", Region: "r", Host: "pve1", VMID: 20009, Devices: c.reserved}
 		}
 		view := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, reservations, inventory.Settings{})
 		if state, _ := view.Host("r", "pve1"); !maps.Equal(state.FreeDevices, c.want) {
-			t.Errorf("%s: free are %v, want %v", name, state.FreeDevices, c.want)
+			t.Errorf("%s: free devices are %v, want %v", name, state.FreeDevices, c.want)
 		}
 	}
 }
 
-func TestMappingsAreReadEveryFiveMinutes(t *testing.T) {
+func TestMappingsInterval(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	i, clock := newInventory(t, c)
 	refresh(t, i)
 	c.change(func() { c.mappings = []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0")} })
-	generation := i.Generation()
+	generation := i.View().Generation
 	refresh(t, i)
-	if i.Generation() != generation {
-		t.Error("the mappings were read again at once")
+	if i.View().Generation != generation {
+		t.Error("the mappings were read again immediately")
 	}
 	clock.Step(5 * time.Minute)
 	refresh(t, i)
-	if state, _ := i.View().Host("r", "pve1"); state.FreeDevices["gpu"] != 1 || i.Generation() == generation {
-		t.Errorf("after five minutes free are %v", state.FreeDevices)
+	if state, _ := i.View().Host("r", "pve1"); state.FreeDevices["gpu"] != 1 || i.View().Generation == generation {
+		t.Errorf("after five minutes the free devices are %v", state.FreeDevices)
 	}
 }
 
-func TestMaintenanceIsSeenOnEveryRelease(t *testing.T) {
+func TestMaintenance(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
@@ -128,7 +128,7 @@ func TestMaintenanceIsSeenOnEveryRelease(t *testing.T) {
 		refresh(t, i)
 		c.change(func() {
 			c.drained = []string{"pve2"}
-			c.resources.Hosts[1].Maintenance = release == "9.2" // older rows do not tell
+			c.resources.Hosts[1].Maintenance = release == "9.2" // not in the rows of older releases
 		})
 		clock.Step(time.Minute)
 		refresh(t, i)
@@ -139,10 +139,10 @@ func TestMaintenanceIsSeenOnEveryRelease(t *testing.T) {
 		clock.Step(time.Minute)
 		refresh(t, i)
 		if state, _ := i.View().Host("r", "pve2"); !state.OutOfServiceSince.Equal(since) {
-			t.Errorf("%s: away since %s, want %s", release, state.OutOfServiceSince, since)
+			t.Errorf("%s: out of service since %s, want %s", release, state.OutOfServiceSince, since)
 		}
-		if asked := slices.Contains(c.takeCalls(), "maintenance"); asked != (release == "8.4") {
-			t.Errorf("%s: the HA manager was asked: %v", release, asked)
+		if called := slices.Contains(c.takeCalls(), "maintenance"); called != (release == "8.4") {
+			t.Errorf("%s: the HA manager was called: %v", release, called)
 		}
 		c.change(func() { c.drained, c.resources.Hosts[1].Maintenance = nil, false })
 		clock.Step(time.Minute)

@@ -4,164 +4,167 @@
 package inventory
 
 import (
+	"context"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Facts are what a Cluster has and lets us do, beside the rows of its poll. They
-// change seldom, so that they are read at first contact, then one at a time in
-// turn, and sooner when somebody doubts them. Facts are never changed once made.
+// Facts are the properties of a Cluster that are not in the resource list and rarely
+// change. They are read at first contact, then one at a time as the call budget allows, and
+// earlier after Invalidate. Facts are immutable.
 type Facts struct {
-	// User is whom the Cluster takes us for.
+	// User is the user or token that Proxmox authenticated.
 	User string
-	// Permissions are ours, by path.
+	// Permissions are our privileges by path.
 	Permissions proxmox.Permissions
-	// SecurityGroups of the firewall, by name.
+	// SecurityGroups are the firewall's groups by name.
 	SecurityGroups map[string]bool
-	// VNets of the SDN, by name.
+	// VNets are the SDN's virtual networks by name.
 	VNets map[string]proxmox.VNet
-	// Bridges and vnets that NICs can be attached to, by Host and name.
+	// Bridges are the bridges and vnets for NICs by Host and name.
 	Bridges map[string]map[string]proxmox.Bridge
-	// Pools tells of each pool that somebody asked about whether it exists.
+	// Pools reports whether a resource pool exists, for each pool passed to Invalidate.
 	Pools map[string]bool
-	// Snippets on the storages that somebody asked about, by volume.
+	// Snippets are the volumes on each storage passed to Invalidate.
 	Snippets map[StorageKey]map[string]bool
-	// Directories are the directory mappings that we may see, by ID; nil before somebody
-	// asked.
+	// Directories are the visible directory mappings by ID; nil before the first
+	// Invalidate.
 	Directories map[string]proxmox.DirectoryMapping
 }
 
-// Fact names one of the Facts, for Doubt.
+// Fact identifies one of the Facts for Invalidate.
 type Fact struct{ kind, of, on string }
 
-// The Facts that there is one of in a Cluster.
+// Facts that exist once per Cluster.
 var (
-	// FactOptions are the datacenter options, which say what tags are allowed.
+	// FactOptions are the datacenter options, which include the allowed tags.
 	FactOptions = Fact{kind: "options"}
 	// FactPermissions are our privileges.
 	FactPermissions = Fact{kind: "permissions"}
-	// FactSecurityGroups are the groups of the firewall.
+	// FactSecurityGroups are the security groups of the firewall.
 	FactSecurityGroups = Fact{kind: "security groups"}
 	// FactVNets are the virtual networks of the SDN.
 	FactVNets = Fact{kind: "vnets"}
-	// FactDirectories are the directory mappings. They are not known before somebody asked.
+	// FactDirectories are the directory mappings. They are read on demand.
 	FactDirectories = Fact{kind: "directories"}
 )
 
-// FactBridges are the bridges of a Host.
+// FactBridges returns the Fact for the bridges of a Host.
 func FactBridges(host string) Fact { return Fact{kind: "bridges", of: host} }
 
-// FactPool is whether a pool exists. It is not known before somebody asked.
+// FactPool returns the Fact for the existence of a resource pool. It is read on demand.
 func FactPool(pool string) Fact { return Fact{kind: "pool", of: pool} }
 
-// FactSnippets are the snippets on a storage of a Host. They are not known before
-// somebody asked, and then only as far as Datastore.Allocate on the storage shows them.
+// FactSnippets returns the Fact for the snippets on a storage of a Host. It is read on
+// demand. Without Datastore.Allocate on the storage, Proxmox omits snippets from the list.
 func FactSnippets(key StorageKey) Fact {
 	return Fact{kind: "snippets", of: key.Storage, on: key.Host}
 }
 
-// onDemand tells whether a Fact is read only once somebody asked for it.
-func (f Fact) onDemand() bool {
+// isOnDemand reports whether a Fact is read only after Invalidate requested it.
+func (f Fact) isOnDemand() bool {
 	return f.kind == "pool" || f.kind == "snippets" || f == FactDirectories
 }
 
 const (
-	// factRetry is how soon one that could not be read is tried again, and longer
-	// each time.
-	factRetry    = time.Minute
-	maxFactRetry = time.Hour
-	// doubtPause is how long a Fact that is doubted is believed once it was read.
-	doubtPause = 30 * time.Second
-	// permissionsWeight lets privileges have their turn more often than the rest:
-	// they are what changes most, and what hurts most.
+	// factRetryDelay and maxFactRetryDelay limit the backoff for a Fact that cannot be
+	// read.
+	factRetryDelay    = time.Minute
+	maxFactRetryDelay = time.Hour
+	// minFactAge is the age below which an invalidated Fact is not read again.
+	minFactAge = 30 * time.Second
+	// permissionsWeight multiplies the age of our privileges, so they are read more often
+	// than other Facts: they change most often and affect most checks.
 	permissionsWeight = 4
 )
 
-// facts keeps the Facts of a Cluster and when each was read. Only the poll under
-// way touches it.
-type facts struct {
-	known *Facts
-	read  map[Fact]*factReading
+// factCache caches the Facts of a Cluster. Only the poll in progress uses it.
+type factCache struct {
+	known  *Facts
+	states map[Fact]*factState
 }
 
-// factReading is how the last reading of a Fact went.
-type factReading struct {
-	at       time.Time
-	failures int
-	doubted  bool
+// factState is the outcome of the last read of a Fact.
+type factState struct {
+	at          time.Time
+	failures    int
+	invalidated bool
 }
 
-func newFacts() facts { return facts{read: map[Fact]*factReading{}} }
+func newFactCache() factCache { return factCache{states: map[Fact]*factState{}} }
 
-// wanted are all Facts to keep, of these Hosts, and those that were asked for before.
-func (f *facts) wanted(hosts []string) []Fact {
-	all := []Fact{FactOptions, FactPermissions, FactSecurityGroups, FactVNets}
+// all returns the Facts to maintain for these Hosts, including those requested on demand.
+func (f *factCache) all(hosts []string) []Fact {
+	facts := []Fact{FactOptions, FactPermissions, FactSecurityGroups, FactVNets}
 	for _, host := range hosts {
-		all = append(all, FactBridges(host))
+		facts = append(facts, FactBridges(host))
 	}
-	for fact := range f.read {
-		if fact.onDemand() && (fact.on == "" || slices.Contains(hosts, fact.on)) {
-			all = append(all, fact)
+	for fact := range f.states {
+		if fact.isOnDemand() && (fact.on == "" || slices.Contains(hosts, fact.on)) {
+			facts = append(facts, fact)
 		}
 	}
-	return all
+	return facts
 }
 
-// due lists what to read now: what was never read, what failed and may be tried
-// again, what is doubted, and when it is a Fact's turn, what has waited longest.
-func (f *facts) due(now time.Time, hosts []string, doubts map[Fact]bool, turn func() bool) []Fact {
-	f.doubt(doubts)
+// due returns the Facts to read now: never read, failed with the backoff elapsed, or
+// invalidated. If there are none and acquire grants a slot of the call budget, it returns
+// the oldest Fact.
+func (f *factCache) due(now time.Time, hosts []string, invalidated map[Fact]bool, acquire func() bool) []Fact {
+	f.invalidate(invalidated)
 	var due []Fact
-	var longest Fact
-	var waited time.Duration
-	for _, fact := range f.wanted(hosts) {
-		reading := f.read[fact]
-		if reading.isDue(now) {
+	var oldest Fact
+	var maxAge time.Duration
+	for _, fact := range f.all(hosts) {
+		state := f.states[fact]
+		if state.isDue(now) {
 			due = append(due, fact)
 			continue
 		}
-		if age := reading.weight(fact) * now.Sub(reading.at); age > waited {
-			longest, waited = fact, age
+		if age := state.weight(fact) * now.Sub(state.at); age > maxAge {
+			oldest, maxAge = fact, age
 		}
 	}
-	if len(due) == 0 && waited > 0 && turn() {
-		return []Fact{longest}
+	if len(due) == 0 && maxAge > 0 && acquire() {
+		return []Fact{oldest}
 	}
 	return due
 }
 
-// doubt marks what was doubted. What is read on demand is known from then on that
-// somebody asks.
-func (f *facts) doubt(doubts map[Fact]bool) {
-	for fact := range doubts {
+// invalidate marks Facts as invalidated and adds those that are read on demand.
+func (f *factCache) invalidate(facts map[Fact]bool) {
+	for fact := range facts {
 		switch {
-		case f.read[fact] != nil:
-			f.read[fact].doubted = true
-		case fact.onDemand():
-			f.read[fact] = &factReading{}
+		case f.states[fact] != nil:
+			f.states[fact].invalidated = true
+		case fact.isOnDemand():
+			f.states[fact] = &factState{}
 		}
 	}
 }
 
-// isDue tells whether a Fact must be read now, whoever's turn it is.
-func (r *factReading) isDue(now time.Time) bool {
-	if r == nil || r.at.IsZero() {
+// isDue reports whether a Fact must be read now, regardless of the call budget.
+func (s *factState) isDue(now time.Time) bool {
+	if s == nil || s.at.IsZero() {
 		return true
 	}
-	age := now.Sub(r.at)
-	if r.failures > 0 {
-		return age >= min(factRetry<<min(r.failures-1, 10), maxFactRetry)
+	age := now.Sub(s.at)
+	if s.failures > 0 {
+		return age >= min(factRetryDelay<<min(s.failures-1, 10), maxFactRetryDelay)
 	}
-	return r.doubted && age >= doubtPause
+	return s.invalidated && age >= minFactAge
 }
 
-// weight is how much a Fact's age counts when turns are taken.
-func (r *factReading) weight(fact Fact) time.Duration {
+// weight returns the factor for the age of a Fact when the oldest one is chosen.
+func (s *factState) weight(fact Fact) time.Duration {
 	switch {
-	case r.failures > 0:
+	case s.failures > 0:
 		return 0
 	case fact == FactPermissions:
 		return permissionsWeight
@@ -169,21 +172,21 @@ func (r *factReading) weight(fact Fact) time.Duration {
 	return 1
 }
 
-// note keeps how a reading went, and the Facts that it changed.
-func (f *facts) note(fact Fact, at time.Time, err error) {
-	if f.read[fact] == nil {
-		f.read[fact] = &factReading{}
+// record stores the outcome of a read.
+func (f *factCache) record(fact Fact, at time.Time, err error) {
+	if f.states[fact] == nil {
+		f.states[fact] = &factState{}
 	}
-	reading := f.read[fact]
-	reading.at, reading.doubted = at, false
-	reading.failures++
+	state := f.states[fact]
+	state.at, state.invalidated = at, false
+	state.failures++
 	if err == nil {
-		reading.failures = 0
+		state.failures = 0
 	}
 }
 
-// change replaces the Facts by a copy with that change.
-func (f *facts) change(apply func(*Facts)) {
+// update replaces the Facts by a changed copy.
+func (f *factCache) update(apply func(*Facts)) {
 	next := &Facts{}
 	if f.known != nil {
 		*next = *f.known
@@ -194,4 +197,125 @@ func (f *facts) change(apply func(*Facts)) {
 	}
 	apply(next)
 	f.known = next
+}
+
+// Invalidate requests that Facts of a Cluster are read again with its next poll, unless
+// they were read in the last 30 seconds. Use it for Facts that caused a failed check,
+// because they may have been fixed.
+func (i *Inventory) Invalidate(region string, facts ...Fact) {
+	c, ok := i.clusters[region]
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, fact := range facts {
+		c.invalidated[fact] = true
+	}
+}
+
+func (c *cluster) takeInvalidated() map[Fact]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	facts := c.invalidated
+	c.invalidated = map[Fact]bool{}
+	return facts
+}
+
+// readFacts reads the Facts that are due and reports whether any changed. A Fact that
+// cannot be read keeps its last value.
+func (c *cluster) readFacts(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
+	var hosts []string
+	for _, host := range resources.Hosts {
+		if host.Online {
+			hosts = append(hosts, host.Name)
+		}
+	}
+	now := c.inventory.options.Clock.Now()
+	due := c.facts.due(now, hosts, c.takeInvalidated(), func() bool { return c.budget.tryAcquire(kindFact, now) })
+	if len(due) == 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	changes := make([]func(*Facts), len(due))
+	errs := make([]error, len(due))
+	var group errgroup.Group
+	group.SetLimit(maxParallelReads)
+	for n, fact := range due {
+		group.Go(func() error {
+			changes[n], errs[n] = c.readFact(ctx, fact)
+			return nil
+		})
+	}
+	_ = group.Wait() // errors are in errs
+	before := c.facts.known
+	options := c.info.options
+	for n, fact := range due {
+		c.facts.record(fact, c.inventory.options.Clock.Now(), errs[n])
+		if errs[n] != nil {
+			c.inventory.options.Log.V(1).Info("reading a fact of the Proxmox cluster failed", "region", c.region, "fact", fact, "error", errs[n].Error())
+			continue
+		}
+		c.facts.update(changes[n])
+	}
+	if reflect.DeepEqual(before, c.facts.known) {
+		c.facts.known = before // equal pointers make Snapshots cheap to compare
+		return !reflect.DeepEqual(options, c.info.options)
+	}
+	return true
+}
+
+// readFact reads one Fact and returns a function that sets it.
+func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error) {
+	switch fact.kind {
+	case FactOptions.kind:
+		options, err := c.client.Options(ctx)
+		return func(*Facts) { c.info.options = options }, err
+	case FactPermissions.kind:
+		permissions, err := c.client.Permissions(ctx)
+		return func(f *Facts) { f.User, f.Permissions = c.client.User(), permissions }, err
+	case FactSecurityGroups.kind:
+		groups, err := c.client.SecurityGroups(ctx)
+		return func(f *Facts) { f.SecurityGroups = setOf(groups) }, err
+	case FactVNets.kind:
+		vnets, err := c.client.VNets(ctx)
+		return func(f *Facts) { f.VNets = byName(vnets, func(v proxmox.VNet) string { return v.Name }) }, err
+	case FactDirectories.kind:
+		mappings, err := c.client.DirectoryMappings(ctx)
+		return func(f *Facts) {
+			f.Directories = byName(mappings, func(m proxmox.DirectoryMapping) string { return m.ID })
+		}, err
+	case "bridges":
+		bridges, err := c.client.Bridges(ctx, fact.of)
+		return func(f *Facts) {
+			f.Bridges[fact.of] = byName(bridges, func(b proxmox.Bridge) string { return b.Name })
+		}, err
+	case "snippets":
+		volumes, err := c.client.Volumes(ctx, fact.on, fact.of, fact.kind)
+		snippets := make(map[string]bool, len(volumes))
+		for _, volume := range volumes {
+			snippets[volume.ID] = true
+		}
+		return func(f *Facts) { f.Snippets[StorageKey{Host: fact.on, Storage: fact.of}] = snippets }, err
+	default:
+		exists, err := c.client.PoolExists(ctx, fact.of)
+		return func(f *Facts) { f.Pools[fact.of] = exists }, err
+	}
+}
+
+func setOf(names []string) map[string]bool {
+	out := make(map[string]bool, len(names))
+	for _, name := range names {
+		out[name] = true
+	}
+	return out
+}
+
+func byName[V any](values []V, name func(V) string) map[string]V {
+	out := make(map[string]V, len(values))
+	for _, value := range values {
+		out[name(value)] = value
+	}
+	return out
 }

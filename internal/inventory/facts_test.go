@@ -14,18 +14,18 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// factCalls are the calls apart from rows and configurations.
+// factCalls returns the calls that read facts.
 func factCalls(c *cluster) []string {
 	return slices.DeleteFunc(c.takeCalls(), func(call string) bool {
 		return slices.Contains([]string{"resources", "mappings", "version"}, call) || strings.HasPrefix(call, "hardware ")
 	})
 }
 
-func TestFactsAreInTheFirstSnapshot(t *testing.T) {
+func TestFactsInFirstSnapshot(t *testing.T) {
 	t.Parallel()
-	away := host("pve3", 16, 64)
-	away.Online = false
-	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64), away)
+	offline := host("pve3", 16, 64)
+	offline.Online = false
+	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64), offline)
 	c.groups = []string{"kubernetes"}
 	c.permissions = proxmox.Permissions{"/": {"VM.Audit": true}}
 	i, _ := newInventory(t, c)
@@ -33,25 +33,25 @@ func TestFactsAreInTheFirstSnapshot(t *testing.T) {
 	got := factCalls(c)
 	slices.Sort(got)
 	if want := []string{"bridges pve1", "bridges pve2", "groups", "options", "permissions", "vnets"}; !slices.Equal(got, want) {
-		t.Errorf("first contact makes the calls %v, want %v", got, want)
+		t.Errorf("the first poll makes the calls %v, want %v", got, want)
 	}
 	facts := i.View().Snapshots["r"].Facts
 	if facts.User != "kubernetes@pve!karpenter" || !facts.Permissions["/"]["VM.Audit"] || !facts.SecurityGroups["kubernetes"] ||
 		facts.Bridges["pve2"]["vmbr0"].Type != "bridge" || len(facts.Pools) != 0 {
-		t.Errorf("found %+v", facts)
+		t.Errorf("the facts are %+v", facts)
 	}
 	refresh(t, i)
 	if calls := factCalls(c); len(calls) > 0 {
-		t.Errorf("a moment later they are read again: %v", calls)
+		t.Errorf("the second poll reads facts again: %v", calls)
 	}
 }
 
-func TestADoubtedFactIsReadAgainSoonButNotAtOnce(t *testing.T) {
+func TestFactsInvalidate(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	i, clock := newInventory(t, c)
 	refresh(t, i)
-	generation := i.Generation()
+	generation := i.View().Generation
 	c.takeCalls()
 	c.change(func() { c.groups = []string{"new"} })
 
@@ -59,24 +59,24 @@ func TestADoubtedFactIsReadAgainSoonButNotAtOnce(t *testing.T) {
 	i.Invalidate("nowhere", inventory.FactSecurityGroups)
 	refresh(t, i)
 	if calls := factCalls(c); len(calls) > 0 {
-		t.Errorf("what was read a moment ago is read again: %v", calls)
+		t.Errorf("a fact that was just read is read again: %v", calls)
 	}
 	clock.Step(30 * time.Second)
 	refresh(t, i)
 	if calls := factCalls(c); !slices.Equal(calls, []string{"groups"}) {
-		t.Errorf("found %v, want only what was doubted", calls)
+		t.Errorf("the calls are %v, want only the invalidated fact", calls)
 	}
-	if !i.View().Snapshots["r"].Facts.SecurityGroups["new"] || i.Generation() == generation {
-		t.Error("the change is not in the view, or nobody was told")
+	if !i.View().Snapshots["r"].Facts.SecurityGroups["new"] || i.View().Generation == generation {
+		t.Error("the change is not in the View, or its generation is the same")
 	}
 	clock.Step(30 * time.Second)
 	refresh(t, i)
 	if calls := factCalls(c); slices.Contains(calls, "groups") {
-		t.Error("a doubt that was answered is still there")
+		t.Error("the fact is still invalidated after it was read")
 	}
 }
 
-func TestAPoolIsKnownOnceSomebodyAsked(t *testing.T) {
+func TestFactsPoolOnDemand(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	i, _ := newInventory(t, c)
@@ -85,18 +85,18 @@ func TestAPoolIsKnownOnceSomebodyAsked(t *testing.T) {
 	refresh(t, i)
 	pools := i.View().Snapshots["r"].Facts.Pools
 	if exists, known := pools["karpenter"]; !exists || !known {
-		t.Errorf("found %v", pools)
+		t.Errorf("the pools are %v", pools)
 	}
 	if exists, known := pools["nothing"]; exists || !known {
-		t.Errorf("found %v", pools)
+		t.Errorf("the pools are %v", pools)
 	}
 }
 
-func TestSnippetsAreKnownOnceSomebodyAsked(t *testing.T) {
+func TestFactsSnippetsOnDemand(t *testing.T) {
 	t.Parallel()
-	away := host("pve3", 16, 64)
-	away.Online = false
-	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64), away)
+	offline := host("pve3", 16, 64)
+	offline.Online = false
+	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64), offline)
 	i, clock := newInventory(t, c)
 	refresh(t, i)
 	c.takeCalls()
@@ -108,24 +108,24 @@ func TestSnippetsAreKnownOnceSomebodyAsked(t *testing.T) {
 	calls := factCalls(c)
 	slices.Sort(calls)
 	if want := []string{"snippets pve1/local", "snippets pve2/local"}; !slices.Equal(calls, want) {
-		t.Errorf("found the calls %v, want %v: a host that is away cannot be asked", calls, want)
+		t.Errorf("the calls are %v, want %v without the offline host", calls, want)
 	}
 	snippets := i.View().Snapshots["r"].Facts.Snippets
 	if !snippets[on("pve1")]["local:snippets/pve1.yaml"] || snippets[on("pve2")]["local:snippets/pve1.yaml"] {
-		t.Errorf("found %v", snippets)
+		t.Errorf("the snippets are %v", snippets)
 	}
 	if _, known := snippets[on("pve3")]; known {
-		t.Errorf("found %v of a host that is away", snippets)
+		t.Errorf("the snippets are %v, want none of the offline host", snippets)
 	}
 	c.change(func() { c.resources.Hosts[2].Online = true })
 	clock.Step(time.Second)
 	refresh(t, i)
 	if calls := factCalls(c); !slices.Contains(calls, "snippets pve3/local") {
-		t.Errorf("found the calls %v once the host is back", calls)
+		t.Errorf("the calls are %v after the host is back online", calls)
 	}
 }
 
-func TestEveryFactHasItsTurn(t *testing.T) {
+func TestFactsBackgroundReads(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
 	i, clock := newInventory(t, c)
@@ -133,10 +133,10 @@ func TestEveryFactHasItsTurn(t *testing.T) {
 	c.takeCalls()
 	count := map[string]int{}
 	for range 90 * 6 {
-		rest(t, i, clock, 10*time.Second)
+		pollFor(t, i, clock, 10*time.Second)
 		calls := factCalls(c)
 		if len(calls) > 1 {
-			t.Errorf("a turn brings %v, want one call", calls)
+			t.Errorf("one poll reads %v, want one call", calls)
 		}
 		for _, call := range calls {
 			count[call]++
@@ -149,7 +149,7 @@ func TestEveryFactHasItsTurn(t *testing.T) {
 	}
 }
 
-func TestAFactThatCannotBeReadIsTriedLessAndLess(t *testing.T) {
+func TestFactsRetryBackoff(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	c.noSDN = errors.New("not implemented")
@@ -167,9 +167,9 @@ func TestAFactThatCannotBeReadIsTriedLessAndLess(t *testing.T) {
 		}
 	}
 	if tries < 3 || tries > 6 {
-		t.Errorf("%d tries in an hour, want a few", tries)
+		t.Errorf("%d tries in an hour, want 3 to 6", tries)
 	}
 	if i.View().Snapshots["r"].Facts.SecurityGroups == nil {
-		t.Error("the rest is not known either")
+		t.Error("the other facts are unknown")
 	}
 }

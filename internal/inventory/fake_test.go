@@ -23,12 +23,11 @@ import (
 const gib = int64(1) << 30
 
 var (
-	start = time.Date(2026, 11, 15, 8, 0, 0, 0, time.UTC)
-	own   = inventory.VMIDRange{From: 20000, To: 20999}
+	start    = time.Date(2026, 11, 15, 8, 0, 0, 0, time.UTC)
+	ownRange = inventory.VMIDRange{From: 20000, To: 20999}
 )
 
-// cluster is a Cluster that answers from memory. The embedded interface makes
-// any call panic that the inventory has no business to make.
+// cluster is a fake proxmox.Client. The embedded interface makes unexpected calls panic.
 type cluster struct {
 	proxmox.Client
 	region string
@@ -38,23 +37,23 @@ type cluster struct {
 	permissions proxmox.Permissions
 	mappings    []proxmox.PCIMapping
 	drained     []string
-	release     string // 9.2 where it is empty
+	release     string // default 9.2
 	hardware    map[string]proxmox.HostInfo
 	groups      []string
 	noSDN       error
 	configs     map[int]proxmox.VMConfig
 	failure     error
 	unreadable  map[int]error
-	bridge      proxmox.Bridge // of every Host, beside its name
+	bridge      proxmox.Bridge // of every Host; the name is set by Bridges
 	sdn         []proxmox.SDNAddress
 	agents      map[int][]netip.Addr
-	// agentFailure is what every agent answers with.
+	// agentFailure is the error of every agent.
 	agentFailure error
 	calls        []string
-	before       func() // runs at the beginning of Resources, outside the lock
-	during       func() // runs after Resources read its answer
-	onConfig     func() // runs with each config read; set before the first poll
-	onAgent      func() // runs when an agent is asked; set before the first poll
+	before       func() // called at the start of Resources, without the lock
+	during       func() // called after Resources read its response
+	onConfig     func() // called with each config read; set before the first poll
+	onAgent      func() // called with each agent read; set before the first poll
 }
 
 func newCluster(region string, hosts ...proxmox.HostRow) *cluster {
@@ -77,7 +76,7 @@ func (c *cluster) Resources(context.Context) (proxmox.Resources, error) {
 	}
 	c.mu.Lock()
 	c.calls = append(c.calls, "resources")
-	answer, err := proxmox.Resources{
+	response, err := proxmox.Resources{
 		Hosts:    slices.Clone(c.resources.Hosts),
 		Guests:   slices.Clone(c.resources.Guests),
 		Storages: slices.Clone(c.resources.Storages),
@@ -86,7 +85,7 @@ func (c *cluster) Resources(context.Context) (proxmox.Resources, error) {
 	if during != nil {
 		during()
 	}
-	return answer, err
+	return response, err
 }
 
 func (c *cluster) Version(context.Context) (proxmox.Version, error) {
@@ -175,7 +174,7 @@ func (c *cluster) record(call string) {
 	c.calls = append(c.calls, call)
 }
 
-// takeCalls gives the calls since the last time.
+// takeCalls returns and clears the recorded calls.
 func (c *cluster) takeCalls() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +183,7 @@ func (c *cluster) takeCalls() []string {
 	return calls
 }
 
-// change lets a test change what the Cluster answers.
+// change changes the fake's state under its lock.
 func (c *cluster) change(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,22 +205,23 @@ func vm(vmid int, hostName, status string, cpus int, memoryGiB int64) proxmox.Gu
 	}
 }
 
-// container is one on pve1.
+// container returns a running container on pve1.
 func container(vmid int, cpus int, memoryGiB int64) proxmox.GuestRow {
 	row := vm(vmid, "pve1", "running", cpus, memoryGiB)
 	row.Kind = proxmox.KindLXC
 	return row
 }
 
-// template is a template on pve1.
+// template returns a template on pve1.
 func template(vmid int) proxmox.GuestRow {
 	row := vm(vmid, "pve1", "stopped", 2, 2)
 	row.Template = true
 	return row
 }
 
-// unknown is a row on pve1 as Proxmox shows it for a new guest and for one on a Host that is away.
-func unknown(vmid int) proxmox.GuestRow {
+// rowWithoutResources returns a row on pve1 as Proxmox lists a new guest or a guest on an
+// offline Host.
+func rowWithoutResources(vmid int) proxmox.GuestRow {
 	return proxmox.GuestRow{VMID: vmid, Kind: proxmox.KindQEMU, Host: "pve1", Status: "unknown"}
 }
 
@@ -233,7 +233,7 @@ func config(options ...string) proxmox.VMConfig {
 	return c
 }
 
-// newInventory makes an Inventory on a clock that stands still.
+// newInventory returns an Inventory with a fake clock.
 func newInventory(t *testing.T, clusters ...*cluster) (*inventory.Inventory, *testclock.FakeClock) {
 	t.Helper()
 	clock := testclock.NewFakeClock(start)
@@ -246,7 +246,7 @@ func newInventoryWith(t *testing.T, options inventory.Options, clusters ...*clus
 	for _, c := range clusters {
 		clients = append(clients, c)
 	}
-	options.DetailRange = own
+	options.DetailRange = ownRange
 	i, err := inventory.New(clients, options)
 	if err != nil {
 		t.Fatal(err)
@@ -254,8 +254,8 @@ func newInventoryWith(t *testing.T, options inventory.Options, clusters ...*clus
 	return i
 }
 
-// rest lets time pass with a poll every ten seconds.
-func rest(t *testing.T, i *inventory.Inventory, clock *testclock.FakeClock, duration time.Duration) {
+// pollFor advances the clock with a poll every ten seconds.
+func pollFor(t *testing.T, i *inventory.Inventory, clock *testclock.FakeClock, duration time.Duration) {
 	t.Helper()
 	for range duration / inventory.DefaultInterval {
 		clock.Step(inventory.DefaultInterval)
@@ -275,11 +275,17 @@ func amount(cpus int, memoryGiB int64) inventory.Amount {
 	return inventory.Amount{CPUs: cpus, MemoryBytes: memoryGiB * gib}
 }
 
-// snapshotOf makes a Snapshot without an Inventory around it.
+// hostState returns the state of a Host of region r.
+func hostState(v inventory.View, host string) inventory.HostState {
+	state, _ := v.Host("r", host)
+	return state
+}
+
+// snapshotOf returns a Snapshot without an Inventory.
 func snapshotOf(previous *inventory.Snapshot, hosts []proxmox.HostRow, guests ...proxmox.GuestRow) *inventory.Snapshot {
 	return inventory.NewSnapshot(inventory.PollResult{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: hosts, Guests: guests},
-	}, previous, own)
+	}, previous, ownRange)
 }
 
 func (c *cluster) HostInfo(_ context.Context, host string) (proxmox.HostInfo, error) {

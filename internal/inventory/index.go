@@ -12,19 +12,19 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// index holds what a View's methods answer from, computed once per View so that
-// thousands of fit checks cost a map lookup each.
+// index holds the precomputed answers of a View, so thousands of fit checks cost one map
+// lookup each.
 type index struct {
 	hosts map[string]map[string]*hostAccount // by region and name
 	vmids map[vmidKey]struct{}
-	// poolHosts counts VMs by NodePool and Host.
-	poolHosts map[string]map[hostKey]int
-	storages  map[diskKey]int64 // promised bytes
-	// addresses that are promised, with the claim's UID.
-	addresses map[netip.Addr]string
+	// nodePoolVMs counts VMs by NodePool and Host.
+	nodePoolVMs   map[string]map[hostKey]int
+	reservedBytes map[diskKey]int64
+	// reservedAddresses are claim UIDs by address.
+	reservedAddresses map[netip.Addr]string
 }
 
-// hostAccount is a Host's state with the settings behind it.
+// hostAccount is the state of a Host with its settings.
 type hostAccount struct {
 	state  HostState
 	limits HostSettings
@@ -38,7 +38,7 @@ type vmidKey struct {
 	vmid   int
 }
 
-// diskKey names one pool of bytes: a shared storage has no host.
+// diskKey identifies a storage for capacity. A shared storage has no host.
 type diskKey struct{ region, host, storage string }
 
 func diskKeyOf(region string, row proxmox.StorageRow) diskKey {
@@ -50,11 +50,11 @@ func diskKeyOf(region string, row proxmox.StorageRow) diskKey {
 
 func newIndex(v View, settings Settings) *index {
 	x := &index{
-		hosts:     make(map[string]map[string]*hostAccount, len(v.Snapshots)),
-		vmids:     make(map[vmidKey]struct{}, len(v.Reservations)),
-		poolHosts: map[string]map[hostKey]int{},
-		storages:  map[diskKey]int64{},
-		addresses: map[netip.Addr]string{},
+		hosts:             make(map[string]map[string]*hostAccount, len(v.Snapshots)),
+		vmids:             make(map[vmidKey]struct{}, len(v.Reservations)),
+		nodePoolVMs:       map[string]map[hostKey]int{},
+		reservedBytes:     map[diskKey]int64{},
+		reservedAddresses: map[netip.Addr]string{},
 	}
 	for region, snapshot := range v.Snapshots {
 		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
@@ -64,10 +64,10 @@ func newIndex(v View, settings Settings) *index {
 		}
 	}
 	for _, r := range v.Reservations {
-		x.add(r, v)
+		x.addReservation(r, v)
 	}
-	x.countDevices(v)
-	x.lazyCells(v)
+	x.addDevices(v)
+	x.addCells(v)
 	return x
 }
 
@@ -78,25 +78,25 @@ func newHostState(region string, host Host, limits HostSettings, failure error) 
 		Size:              Amount{CPUs: host.CPUs, MemoryBytes: host.MemoryBytes},
 		Allocatable:       limits.allocatable(host.HostRow),
 		Allocated:         host.Allocated,
-		Arch:              archOf(host.Arch),
+		Arch:              kubernetesArch(host.Arch),
 		PriceFactor:       limits.PriceFactor,
-		OutOfService:      absence(host.HostRow, limits),
+		OutOfService:      outOfServiceReason(host.HostRow, limits),
 		OutOfServiceSince: host.OutOfServiceSince,
-		Unusable:          unusable(host.HostRow, limits, failure),
+		Unusable:          unusableReason(host.HostRow, limits, failure),
 	}
 	state.Free = state.Allocatable.Minus(state.Allocated)
 	return state
 }
 
-// archOf translates to the names that Kubernetes has.
-func archOf(arch string) string {
+// kubernetesArch returns the Kubernetes name of an architecture.
+func kubernetesArch(arch string) string {
 	if arch == "aarch64" {
 		return "arm64"
 	}
 	return "amd64"
 }
 
-func absence(row proxmox.HostRow, limits HostSettings) OutOfServiceReason {
+func outOfServiceReason(row proxmox.HostRow, limits HostSettings) OutOfServiceReason {
 	switch {
 	case limits.Excluded:
 		return Excluded
@@ -108,49 +108,50 @@ func absence(row proxmox.HostRow, limits HostSettings) OutOfServiceReason {
 	return ""
 }
 
-// unusable tells why a Host takes no new VM; empty when it does.
-func unusable(row proxmox.HostRow, limits HostSettings, failure error) string {
+// unusableReason describes why a Host accepts no new VMs; empty if it accepts them.
+func unusableReason(row proxmox.HostRow, limits HostSettings, failure error) string {
 	switch {
 	case limits.Excluded:
 		return "excluded by settings"
 	case isConclusive(failure):
-		// Not how often it was asked: conditions that quote this would change at each poll.
+		// Without the count: conditions quote the text and would change with each poll.
 		if poll, ok := errors.AsType[*PollError](failure); ok {
-			return fmt.Sprintf("the Cluster does not answer since %s: %v", poll.Since.UTC().Format(time.RFC3339), poll.Err)
+			return fmt.Sprintf("the Proxmox cluster has been unreachable since %s: %v", poll.Since.UTC().Format(time.RFC3339), poll.Err)
 		}
-		return fmt.Sprintf("the Cluster does not answer: %v", failure)
+		return fmt.Sprintf("the Proxmox cluster is unreachable: %v", failure)
 	case !row.Online:
 		return "offline"
 	case row.Maintenance:
 		return "in maintenance"
 	case row.CPUs == 0 || row.MemoryBytes == 0:
-		return "Proxmox shows no figures for it: the token needs Sys.Audit on /nodes/" + row.Name
+		return "Proxmox does not report its size: the token needs Sys.Audit on /nodes/" + row.Name
 	}
 	return ""
 }
 
-// isConclusive tells whether failed polls mean that a launch would fail too. One
-// failure may be a hiccup, and offerings that flap cost more than one failed try.
+// isConclusive reports whether failed polls mean that a launch would fail too. A single
+// failure may be transient, and removing offerings for it costs more than one failed
+// launch.
 func isConclusive(failure error) bool {
 	poll, ok := errors.AsType[*PollError](failure)
 	return ok && (poll.Count > 1 || errors.Is(failure, proxmox.ErrUnauthorized))
 }
 
-// add counts a Reservation.
-func (x *index) add(r Reservation, v View) {
+// addReservation counts a Reservation.
+func (x *index) addReservation(r Reservation, v View) {
 	x.vmids[vmidKey{r.Region, r.VMID}] = struct{}{}
 	for _, addr := range r.Addresses {
-		x.addresses[addr] = r.ClaimUID
+		x.reservedAddresses[addr] = r.ClaimUID
 	}
 	guest, visible := v.Guest(r.Region, r.VMID)
 	key := hostKey{r.Region, r.Host}
 	if r.Fulfilled && visible {
 		key.host = guest.Host // it may have been migrated
 	}
-	if x.poolHosts[r.NodePool] == nil {
-		x.poolHosts[r.NodePool] = map[hostKey]int{}
+	if x.nodePoolVMs[r.NodePool] == nil {
+		x.nodePoolVMs[r.NodePool] = map[hostKey]int{}
 	}
-	x.poolHosts[r.NodePool][key]++
+	x.nodePoolVMs[r.NodePool][key]++
 	if r.Fulfilled {
 		return
 	}
@@ -168,6 +169,6 @@ func (x *index) add(r Reservation, v View) {
 		if !ok {
 			row = proxmox.StorageRow{Name: r.Storage, Host: r.Host}
 		}
-		x.storages[diskKeyOf(r.Region, row)] += r.DiskBytes
+		x.reservedBytes[diskKeyOf(r.Region, row)] += r.DiskBytes
 	}
 }

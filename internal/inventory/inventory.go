@@ -17,29 +17,30 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// DefaultInterval between two polls of a Cluster. Proxmox itself refreshes the
-// figures behind /cluster/resources every ten seconds.
+// DefaultInterval is the default time between two polls of a Cluster. Proxmox refreshes
+// the data behind /cluster/resources every ten seconds.
 const DefaultInterval = 10 * time.Second
 
-// Options of an Inventory. The zero value works.
+// Options configure an Inventory. The zero value is valid.
 type Options struct {
-	// Interval between two polls of a Cluster.
+	// Interval is the time between two polls of a Cluster.
 	Interval time.Duration
-	// DetailRange is the range of our VMIDs: their configuration is read, and they
-	// count even when they are stopped.
+	// DetailRange is the range of our VMIDs. Stopped VMs in it count as allocated.
 	DetailRange VMIDRange
 	Settings    Settings
 	Clock       clock.Clock
 	Log         logr.Logger
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics; nil for none.
 	Registerer prometheus.Registerer
 }
 
-// Inventory keeps the View up to date. All methods are safe for concurrent use.
+// Inventory polls the Clusters and keeps the View current. All methods are safe for
+// concurrent use.
 type Inventory struct {
 	options  Options
 	clusters map[string]*cluster
@@ -48,20 +49,20 @@ type Inventory struct {
 	view           atomic.Pointer[View]
 	watchAddresses atomic.Bool
 
-	// mu guards what follows. No I/O happens while it is held.
-	mu           sync.Mutex
-	snapshots    map[string]*Snapshot
-	failures     map[string]error
-	reservations map[string]Reservation
-	gone         map[vmidKey]time.Time
-	resting      map[netip.Addr]time.Time
-	generation   uint64
-	subscribers  map[int]chan Event
-	subscribed   int
-	ambiguous    map[string]bool // host names already reported
+	// mu guards the rest, including the ledger. No I/O is done while it is held.
+	mu             sync.Mutex
+	ledger         *Ledger
+	snapshots      map[string]*Snapshot
+	failures       map[string]error
+	generation     uint64
+	subscribers    map[int]chan Event
+	nextSubscriber int
+	loggedHosts    map[string]bool // see logDuplicateHosts
 }
 
-// New makes an Inventory of these Clusters. It reads nothing before Start or Refresh.
+// New returns an Inventory of the clients' Clusters. It reads nothing before Start or
+// Refresh. It fails if two clients have the same region or if the metrics are already
+// registered.
 func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 	if options.Interval <= 0 {
 		options.Interval = DefaultInterval
@@ -70,26 +71,30 @@ func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 		options.Clock = clock.RealClock{}
 	}
 	i := &Inventory{
-		options:      options,
-		clusters:     make(map[string]*cluster, len(clients)),
-		snapshots:    map[string]*Snapshot{},
-		failures:     map[string]error{},
+		options:     options,
+		clusters:    make(map[string]*cluster, len(clients)),
+		snapshots:   map[string]*Snapshot{},
+		failures:    map[string]error{},
+		subscribers: map[int]chan Event{},
+		loggedHosts: map[string]bool{},
+	}
+	i.ledger = &Ledger{
+		inventory:    i,
 		reservations: map[string]Reservation{},
-		gone:         map[vmidKey]time.Time{},
-		subscribers:  map[int]chan Event{},
-		ambiguous:    map[string]bool{},
+		deleted:      map[vmidKey]time.Time{},
+		released:     map[netip.Addr]time.Time{},
 	}
 	for _, client := range clients {
 		region := client.Region()
 		if _, twice := i.clusters[region]; twice {
-			return nil, fmt.Errorf("making the inventory, region %q is configured twice", region)
+			return nil, fmt.Errorf("creating the inventory: region %q is configured twice", region)
 		}
 		i.clusters[region] = newCluster(i, client)
 	}
 	i.publish(true)
 	var err error
 	if i.metrics, err = newMetrics(i, options.Registerer); err != nil {
-		return nil, fmt.Errorf("registering the inventory's metrics, %w", err)
+		return nil, fmt.Errorf("registering the inventory metrics: %w", err)
 	}
 	return i, nil
 }
@@ -104,43 +109,45 @@ func (i *Inventory) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection says that every replica keeps its own view: polling only
-// reads, and a new leader starts with a fresh view.
+// NeedLeaderElection returns false: every replica polls, so a new leader starts with a
+// current View.
 func (i *Inventory) NeedLeaderElection() bool { return false }
 
-// Regions lists the configured Clusters, read or not.
+// Regions returns the regions of all configured Clusters in order, whether or not they
+// were read.
 func (i *Inventory) Regions() []string { return slices.Sorted(maps.Keys(i.clusters)) }
 
-// View is what is known now. It costs one atomic load.
+// View returns the current state. It costs one atomic load.
 func (i *Inventory) View() View { return *i.view.Load() }
 
-// WatchAddresses makes the Inventory read from now on what only address pools need:
-// containers, guest agents, and the Cluster's own IPAM. Until that was done once,
-// Snapshot.AddressesKnown is false; the first time it is done at once.
+// Ledger returns the ledger of Reservations and deletions.
+func (i *Inventory) Ledger() *Ledger { return i.ledger }
+
+// WatchAddresses makes the Inventory also read what only address pools need: container
+// configurations, guest agents and the IPAM of Proxmox. The first call starts a poll.
+// Snapshot.AddressesKnown is false until everything was read once.
 func (i *Inventory) WatchAddresses() {
 	if i.watchAddresses.Swap(true) {
 		return
 	}
 	for _, c := range i.clusters {
-		c.wake <- struct{}{} // there is room for it, and it comes once
+		c.wake <- struct{}{} // buffered, and sent only once
 	}
 }
 
-// Generation is larger whenever something relevant changed.
-func (i *Inventory) Generation() uint64 { return i.view.Load().Generation }
-
-// Refresh polls a Cluster now and waits for it. A poll under way may have begun
-// before the change that the caller wants to see, so the next one is awaited;
-// callers at the same time share it.
+// Refresh polls a Cluster and waits for the result. A poll in progress may have begun
+// before the change that the caller wants to see, so Refresh waits for the next one;
+// concurrent callers share it. It fails if the region is not configured, the poll fails
+// or the context ends.
 func (i *Inventory) Refresh(ctx context.Context, region string) error {
 	c, ok := i.clusters[region]
 	if !ok {
-		return fmt.Errorf("refreshing the inventory, region %q is not configured", region)
+		return fmt.Errorf("refreshing the inventory: region %q is not configured", region)
 	}
 	return c.refresh(ctx)
 }
 
-// RefreshAll polls all Clusters at the same time, each as Refresh does.
+// RefreshAll refreshes all Clusters in parallel and returns their errors joined.
 func (i *Inventory) RefreshAll(ctx context.Context) error {
 	errs := make(chan error, len(i.clusters))
 	for _, c := range i.clusters {
@@ -153,69 +160,69 @@ func (i *Inventory) RefreshAll(ctx context.Context) error {
 	return all
 }
 
-// ObserveDeleted takes a guest out of the view at once: the caller has proof that it
-// does not exist any more. A poll that began before cannot bring it back.
-func (i *Inventory) ObserveDeleted(region string, vmid int) {
+// Event reports that the View changed; the object is its generation. The type fits
+// source.TypedChannel, so controllers can watch the Inventory.
+type Event = event.TypedGenericEvent[uint64]
+
+// Subscribe returns a channel that receives an Event after each relevant change. The
+// channel is closed when the context ends. Events that were not received yet are merged
+// into one.
+func (i *Inventory) Subscribe(ctx context.Context) <-chan Event {
+	events := make(chan Event, 1)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.gone[vmidKey{region, vmid}] = i.options.Clock.Now()
-	before := i.snapshots[region]
-	if _, ok := before.guest(vmid); !ok {
-		return
-	}
-	i.snapshots[region] = before.without(vmid)
+	id := i.nextSubscriber
+	i.nextSubscriber++
+	i.subscribers[id] = events
+	context.AfterFunc(ctx, func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		delete(i.subscribers, id)
+		close(events)
+	})
+	return events
+}
+
+// SetSettings replaces the host settings.
+func (i *Inventory) SetSettings(settings Settings) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.options.Settings = settings
 	i.publish(true)
 }
 
-// accept takes a reading that began at that time as the Cluster's new Snapshot.
-func (i *Inventory) accept(reading PollResult, began time.Time) {
+// accept makes the result of a poll that began at the given time the Cluster's Snapshot.
+func (i *Inventory) accept(result PollResult, began time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	reading.Resources.Guests = i.withoutGone(reading, began)
-	before := i.snapshots[reading.Region]
-	snapshot := NewSnapshot(reading, before, i.options.DetailRange)
-	i.snapshots[reading.Region] = snapshot
+	result.Resources.Guests = i.ledger.withoutDeleted(result.Region, result.Resources.Guests, began)
+	before := i.snapshots[result.Region]
+	snapshot := NewSnapshot(result, before, i.options.DetailRange)
+	i.snapshots[result.Region] = snapshot
 
-	failure, failed := i.failures[reading.Region]
-	delete(i.failures, reading.Region)
+	failure, failed := i.failures[result.Region]
+	delete(i.failures, result.Region)
 	switch {
 	case before == nil:
-		i.options.Log.Info("the Proxmox cluster answers", "region", reading.Region, "version", snapshot.Version.Full,
+		i.options.Log.Info("connected to the Proxmox cluster", "region", result.Region, "version", snapshot.Version.Full,
 			"hosts", len(snapshot.Hosts), "guests", len(snapshot.Guests))
 	case failed:
-		i.options.Log.Info("the Proxmox cluster answers again", "region", reading.Region)
+		i.options.Log.Info("reconnected to the Proxmox cluster", "region", result.Region)
 	}
-	settled := i.settle(reading.Region)
-	i.reportAmbiguous()
-	i.publish(settled || isConclusive(failure) || differs(before, snapshot))
+	fulfilled := i.ledger.fulfill(result.Region, snapshot)
+	i.logDuplicateHosts()
+	i.publish(fulfilled || isConclusive(failure) || hasChanged(before, snapshot))
 }
 
-// withoutGone drops the rows of guests that are known to be gone since the
-// reading began, and forgets older proofs: the reading knows better.
-func (i *Inventory) withoutGone(reading PollResult, began time.Time) []proxmox.GuestRow {
-	guests := reading.Resources.Guests
-	for key, at := range i.gone {
-		if key.region != reading.Region {
-			continue
-		}
-		if began.After(at) {
-			delete(i.gone, key)
-			continue
-		}
-		guests = slices.DeleteFunc(slices.Clone(guests), func(row proxmox.GuestRow) bool { return row.VMID == key.vmid })
-	}
-	return guests
-}
-
-// failed records that a poll failed. The last good Snapshot stays.
-func (i *Inventory) failed(region string, err error) {
+// recordFailure records that a poll failed. The last good Snapshot remains.
+func (i *Inventory) recordFailure(region string, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	failure := &PollError{Region: region, Since: i.options.Clock.Now(), Err: err}
-	if before, again := errors.AsType[*PollError](i.failures[region]); again {
+	if before, repeated := errors.AsType[*PollError](i.failures[region]); repeated {
 		failure.Since, failure.Count = before.Since, before.Count
 	} else {
-		i.options.Log.Error(err, "the Proxmox cluster does not answer, its last view stays", "region", region)
+		i.options.Log.Error(err, "polling Proxmox failed, using last snapshot", "region", region)
 	}
 	failure.Count++
 	changed := isConclusive(failure) != isConclusive(i.failures[region])
@@ -223,31 +230,38 @@ func (i *Inventory) failed(region string, err error) {
 	i.publish(changed)
 }
 
-// publish makes the current state the View. The caller holds the lock.
+// publish makes the current state the View and, if it changed, notifies the subscribers.
+// The caller holds the lock.
 func (i *Inventory) publish(changed bool) {
 	if changed {
 		i.generation++
 	}
-	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.reservations), i.options.Settings)
-	view.Generation, view.resting = i.generation, i.resting
+	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), i.options.Settings)
+	view.Generation, view.recentlyReleased = i.generation, i.ledger.released
 	i.view.Store(&view)
-	if changed {
-		i.notify()
+	if !changed {
+		return
+	}
+	for _, events := range i.subscribers {
+		select {
+		case events <- Event{Object: i.generation}:
+		default:
+		}
 	}
 }
 
-// reportAmbiguous tells once that a Host's name is used in two Clusters: zone
-// labels then need the region beside them.
-func (i *Inventory) reportAmbiguous() {
+// logDuplicateHosts logs once per name that two Clusters have a Host of the same name.
+// Both are the same zone in Kubernetes. The caller holds the lock.
+func (i *Inventory) logDuplicateHosts() {
 	regions := map[string]string{}
 	for _, region := range slices.Sorted(maps.Keys(i.snapshots)) {
 		for host := range i.snapshots[region].Hosts {
-			if other, taken := regions[host]; taken && !i.ambiguous[host] {
-				i.ambiguous[host] = true
-				i.options.Log.Info("two Clusters have a Host of the same name, which is one zone to Kubernetes: select by region too",
+			if other, duplicate := regions[host]; duplicate && !i.loggedHosts[host] {
+				i.loggedHosts[host] = true
+				i.options.Log.Info("two Proxmox clusters have a host of the same name, select by region and zone",
 					"host", host, "regions", []string{other, region})
 				if a, b := i.options.Settings.For(other, host).PriceFactor, i.options.Settings.For(region, host).PriceFactor; a != b {
-					i.options.Log.Info("they have different price factors, and Karpenter knows one price for a zone: the higher one counts for both",
+					i.options.Log.Info("hosts of the same name have different price factors, using the higher one for both",
 						"host", host, "factors", []float64{a, b})
 				}
 			}

@@ -6,91 +6,162 @@ package inventory
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Reserve promises capacity and a VMID to a Claim. The decision runs on the
-// current View while no other Reservation can be made, so that two Claims never
-// get the same: it must be pure and quick. A decision for a Claim that already
-// holds a Reservation changes nothing; the standing one is returned.
-func (i *Inventory) Reserve(claimUID string, decide func(View) (Reservation, error)) (Reservation, error) {
+// reuseDelay is how long a released address is reused only if the pool has no other
+// free address. Neighbors cache the previous MAC for minutes.
+const reuseDelay = 10 * time.Minute
+
+// Ledger records changes that a poll may not show yet: Reservations, released addresses
+// and deleted guests. It belongs to an Inventory, whose View includes it. All methods are
+// safe for concurrent use.
+type Ledger struct {
+	inventory *Inventory
+	// The lock of the Inventory guards the rest.
+	reservations map[string]Reservation // by claim UID
+	deleted      map[vmidKey]time.Time
+	released     map[netip.Addr]time.Time
+}
+
+// DecideFunc decides what to reserve in the current View. It runs under the ledger's
+// lock: it must not block, perform I/O or call methods of the Ledger or the Inventory.
+type DecideFunc func(View) (Reservation, error)
+
+// Reserve reserves what decide returns for a Claim and returns the Reservation. No other
+// Reservation is made between the decision and its recording, so two Claims never get
+// the same capacity, VMID or address. If the Claim already has a Reservation, Reserve
+// returns that one and does not call decide. It fails if decide fails or if the chosen
+// VMID or an address is taken.
+func (l *Ledger) Reserve(claimUID string, decide DecideFunc) (Reservation, error) {
 	if claimUID == "" {
-		return Reservation{}, errors.New("reserving capacity, the claim has no UID")
+		return Reservation{}, errors.New("reserving capacity: the claim has no UID")
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if standing, ok := i.reservations[claimUID]; ok {
-		return standing, nil
+	l.inventory.mu.Lock()
+	defer l.inventory.mu.Unlock()
+	if existing, ok := l.reservations[claimUID]; ok {
+		return existing, nil
 	}
-	view := i.View()
+	view := l.inventory.View()
 	r, err := decide(view)
 	if err != nil {
 		return Reservation{}, err
 	}
 	if view.IsVMIDTaken(r.Region, r.VMID) {
-		return Reservation{}, fmt.Errorf("reserving capacity, VMID %d is taken in region %s", r.VMID, r.Region)
+		return Reservation{}, fmt.Errorf("reserving capacity: VMID %d is taken in region %s", r.VMID, r.Region)
 	}
 	for _, addr := range r.Addresses {
-		if owner, taken := view.AddressOwner(addr); taken {
-			return Reservation{}, fmt.Errorf("reserving capacity, address %s is taken by %s", addr, owner)
+		if owner, taken := view.Addresses().Owner(addr); taken {
+			return Reservation{}, fmt.Errorf("reserving capacity: address %s is taken by %s", addr, owner)
 		}
 	}
 	r.ClaimUID = claimUID
 	r.Fulfilled = false
 	if r.CreatedAt.IsZero() {
-		r.CreatedAt = i.options.Clock.Now()
+		r.CreatedAt = l.inventory.options.Clock.Now()
 	}
-	i.reservations[claimUID] = r
-	i.publish(true)
+	l.reservations[claimUID] = r
+	l.inventory.publish(true)
 	return r, nil
 }
 
-// Restore puts a Reservation back that an earlier process made, from the intent
-// on its Claim. What was promised stands, whether it fits or not; a Reservation
-// that the Claim already holds stays as it is.
-func (i *Inventory) Restore(r Reservation) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if _, ok := i.reservations[r.ClaimUID]; ok || r.ClaimUID == "" {
+// Restore adds a Reservation that an earlier process made, from the intent on its Claim,
+// whether or not it fits. It changes nothing if the Claim already has a Reservation.
+func (l *Ledger) Restore(r Reservation) {
+	l.inventory.mu.Lock()
+	defer l.inventory.mu.Unlock()
+	if _, ok := l.reservations[r.ClaimUID]; ok || r.ClaimUID == "" {
 		return
 	}
 	r.Fulfilled = false
-	i.reservations[r.ClaimUID] = r
-	i.settle(r.Region)
-	i.publish(true)
+	l.reservations[r.ClaimUID] = r
+	l.fulfill(r.Region, l.inventory.snapshots[r.Region])
+	l.inventory.publish(true)
 }
 
-// Release gives back what a Claim holds: its launch was given up, or its VM is gone.
-func (i *Inventory) Release(claimUID string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	r, ok := i.reservations[claimUID]
+// Release removes the Reservation of a Claim whose launch was abandoned or whose VM was
+// deleted.
+func (l *Ledger) Release(claimUID string) {
+	l.inventory.mu.Lock()
+	defer l.inventory.mu.Unlock()
+	r, ok := l.reservations[claimUID]
 	if !ok {
 		return
 	}
-	delete(i.reservations, claimUID)
-	i.rest(r.Addresses)
-	i.publish(true)
+	delete(l.reservations, claimUID)
+	l.markReleased(r.Addresses)
+	l.inventory.publish(true)
 }
 
-// settle ends the capacity part of the region's Reservations whose VM is visible
-// as promised, and tells whether there were any. The caller holds the lock.
-func (i *Inventory) settle(region string) bool {
+// ObserveDeleted removes a guest from the View. The caller must have confirmed that the
+// guest does not exist. A poll that began earlier does not add it back.
+func (l *Ledger) ObserveDeleted(region string, vmid int) {
+	l.inventory.mu.Lock()
+	defer l.inventory.mu.Unlock()
+	l.deleted[vmidKey{region, vmid}] = l.inventory.options.Clock.Now()
+	before := l.inventory.snapshots[region]
+	if _, ok := before.guest(vmid); !ok {
+		return
+	}
+	l.inventory.snapshots[region] = before.without(vmid)
+	l.inventory.publish(true)
+}
+
+// markReleased records that addresses were released. It replaces the map, because Views
+// use the old one. The caller holds the lock.
+func (l *Ledger) markReleased(addresses []netip.Addr) {
+	if len(addresses) == 0 {
+		return
+	}
+	now := l.inventory.options.Clock.Now()
+	released := maps.Clone(l.released)
+	maps.DeleteFunc(released, func(_ netip.Addr, since time.Time) bool { return now.Sub(since) >= reuseDelay })
+	for _, addr := range addresses {
+		released[addr] = now
+	}
+	l.released = released
+}
+
+// withoutDeleted drops the rows of guests that were deleted since the poll began, and
+// evicts earlier deletions, which the poll already reflects. The caller holds the lock.
+func (l *Ledger) withoutDeleted(region string, guests []proxmox.GuestRow, began time.Time) []proxmox.GuestRow {
+	for key, at := range l.deleted {
+		if key.region != region {
+			continue
+		}
+		if began.After(at) {
+			delete(l.deleted, key)
+			continue
+		}
+		guests = slices.DeleteFunc(slices.Clone(guests), func(row proxmox.GuestRow) bool { return row.VMID == key.vmid })
+	}
+	return guests
+}
+
+// fulfill marks the region's Reservations whose VM the Snapshot shows as reserved, and
+// reports whether there were any. The caller holds the lock.
+func (l *Ledger) fulfill(region string, snapshot *Snapshot) bool {
 	changed := false
-	for uid, r := range i.reservations {
-		if r.Region != region || r.Fulfilled || !isVisible(r, i.snapshots[region]) {
+	for uid, r := range l.reservations {
+		if r.Region != region || r.Fulfilled || !isVisible(r, snapshot) {
 			continue
 		}
 		r.Fulfilled = true
-		i.reservations[uid] = r
+		l.reservations[uid] = r
 		changed = true
 	}
 	return changed
 }
 
-// isVisible tells whether the Snapshot shows the VM with what it was promised. A
-// clone shows its template's figures until it is configured; one that runs was
-// configured. On whichever Host it is: a VM that was migrated in between counts
-// there, and a stranger on our VMID makes the launch fail anyway.
+// isVisible reports whether the Snapshot shows the VM with its reserved size. A clone
+// has its template's size until it is configured; a running VM is configured. The Host
+// does not matter: a migrated VM counts where it is, and the launch fails if another
+// guest uses the VMID.
 func isVisible(r Reservation, snapshot *Snapshot) bool {
 	guest, ok := snapshot.guest(r.VMID)
 	if !ok || !guest.HasResources() || guest.Stale {

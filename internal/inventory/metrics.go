@@ -15,13 +15,13 @@ const (
 	metricsSubsystem = "proxmox"
 )
 
-// metrics are the inventory's. What a View tells is computed when it is asked
-// for, so that a Host that is gone leaves no series behind.
+// metrics are the metrics of the inventory. Those about a View are computed when they are
+// collected, so a removed Host leaves no stale series.
 type metrics struct {
-	inventory *Inventory
-	duration  *prometheus.HistogramVec
-	failures  *prometheus.CounterVec
-	refused   prometheus.Counter
+	inventory      *Inventory
+	duration       *prometheus.HistogramVec
+	failures       *prometheus.CounterVec
+	settingsErrors prometheus.Counter
 
 	age    *prometheus.Desc
 	usable *prometheus.Desc
@@ -37,43 +37,43 @@ func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error
 		inventory: i,
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "inventory_poll_duration_seconds",
-			Help:    "How long it took to read a Proxmox cluster's resources.",
+			Help:    "Duration of a poll of a Proxmox cluster's resources.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 2, 12),
 		}, []string{"region"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "inventory_poll_errors_total",
-			Help: "Failed attempts to read a Proxmox cluster's resources.",
+			Help: "Failed polls of a Proxmox cluster's resources.",
 		}, []string{"region"}),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{
+		settingsErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "settings_reload_errors_total",
-			Help: "Changes of the host-settings file that were not usable, so that the last good settings stay in force.",
+			Help: "Changes of the host settings file that were rejected. The last good settings remain in effect.",
 		}),
-		age:    desc("inventory_age_seconds", "Age of the last good view of a Proxmox cluster.", "region"),
-		usable: desc("host_usable", "1 when a host takes new VMs, 0 when not.", "region", "host"),
+		age:    desc("inventory_age_seconds", "Age of the last good snapshot of a Proxmox cluster.", "region"),
+		usable: desc("host_usable", "1 if a host accepts new VMs, 0 if not.", "region", "host"),
 		cpus: desc("host_cpus",
-			"CPUs of a host: allocatable by settings, allocated to guests, reserved for VMs on their way, free.", "region", "host", "state"),
+			"CPUs of a host: allocatable by settings, allocated to guests, reserved for VMs being launched, free.", "region", "host", "state"),
 		memory: desc("host_memory_bytes",
-			"Memory of a host: allocatable by settings, allocated to guests, reserved for VMs on their way, free.", "region", "host", "state"),
+			"Memory of a host: allocatable by settings, allocated to guests, reserved for VMs being launched, free.", "region", "host", "state"),
 	}
 	for region := range i.clusters {
-		m.failures.WithLabelValues(region) // a series that starts at zero can be alerted on
+		m.failures.WithLabelValues(region) // alerts need a series that starts at zero
 	}
 	if registerer == nil {
 		return m, nil
 	}
-	return m, errors.Join(registerer.Register(m.duration), registerer.Register(m.failures), registerer.Register(m.refused), registerer.Register(m))
+	return m, errors.Join(registerer.Register(m.duration), registerer.Register(m.failures), registerer.Register(m.settingsErrors), registerer.Register(m))
 }
 
-// polled counts one poll.
-func (m *metrics) polled(region string, took time.Duration, err error) {
+// observePoll records one poll.
+func (m *metrics) observePoll(region string, took time.Duration, err error) {
 	m.duration.WithLabelValues(region).Observe(took.Seconds())
 	if err != nil {
 		m.failures.WithLabelValues(region).Inc()
 	}
 }
 
-// settingsRefused counts a bad host-settings file.
-func (m *metrics) settingsRefused() { m.refused.Inc() }
+// settingsReloadFailed counts a rejected host settings file.
+func (m *metrics) settingsReloadFailed() { m.settingsErrors.Inc() }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(descs chan<- *prometheus.Desc) {

@@ -30,7 +30,7 @@ func TestMetrics(t *testing.T) {
 	_ = i.Refresh(t.Context(), "r")
 
 	const want = `
-# HELP karpenter_proxmox_host_cpus CPUs of a host: allocatable by settings, allocated to guests, reserved for VMs on their way, free.
+# HELP karpenter_proxmox_host_cpus CPUs of a host: allocatable by settings, allocated to guests, reserved for VMs being launched, free.
 # TYPE karpenter_proxmox_host_cpus gauge
 karpenter_proxmox_host_cpus{host="pve1",region="r",state="allocatable"} 16
 karpenter_proxmox_host_cpus{host="pve1",region="r",state="allocated"} 4
@@ -40,14 +40,14 @@ karpenter_proxmox_host_cpus{host="pve2",region="r",state="allocatable"} 16
 karpenter_proxmox_host_cpus{host="pve2",region="r",state="allocated"} 0
 karpenter_proxmox_host_cpus{host="pve2",region="r",state="reserved"} 0
 karpenter_proxmox_host_cpus{host="pve2",region="r",state="free"} 16
-# HELP karpenter_proxmox_host_usable 1 when a host takes new VMs, 0 when not.
+# HELP karpenter_proxmox_host_usable 1 if a host accepts new VMs, 0 if not.
 # TYPE karpenter_proxmox_host_usable gauge
 karpenter_proxmox_host_usable{host="pve1",region="r"} 1
 karpenter_proxmox_host_usable{host="pve2",region="r"} 0
-# HELP karpenter_proxmox_inventory_age_seconds Age of the last good view of a Proxmox cluster.
+# HELP karpenter_proxmox_inventory_age_seconds Age of the last good snapshot of a Proxmox cluster.
 # TYPE karpenter_proxmox_inventory_age_seconds gauge
 karpenter_proxmox_inventory_age_seconds{region="r"} 7
-# HELP karpenter_proxmox_inventory_poll_errors_total Failed attempts to read a Proxmox cluster's resources.
+# HELP karpenter_proxmox_inventory_poll_errors_total Failed polls of a Proxmox cluster's resources.
 # TYPE karpenter_proxmox_inventory_poll_errors_total counter
 karpenter_proxmox_inventory_poll_errors_total{region="r"} 1
 `
@@ -58,9 +58,9 @@ karpenter_proxmox_inventory_poll_errors_total{region="r"} 1
 	}
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
-		t.Errorf("the metrics are not as Prometheus wants them: %v %v", problems, err)
+		t.Errorf("the metrics violate Prometheus conventions: %v %v", problems, err)
 	}
 	if _, err := inventory.New(nil, inventory.Options{Registerer: registry}); err == nil {
-		t.Error("metrics that are already there were registered again")
+		t.Error("New registered the same metrics twice")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// pollTimeout bounds one poll; a Cluster that hangs is as good as dead.
+// pollTimeout limits one poll. A Cluster that hangs counts as unreachable.
 const pollTimeout = 30 * time.Second
 
 // cluster polls one Cluster. Polls never overlap.
@@ -21,24 +21,24 @@ type cluster struct {
 	inventory *Inventory
 	client    proxmox.Client
 	region    string
-	wake      chan struct{} // ends the pause before the next poll
+	wake      chan struct{} // starts the next poll early
 
-	mu      sync.Mutex
-	current *flight // the poll under way
-	next    *flight // the one that was asked for meanwhile
-	doubts  map[Fact]bool
-	ration  *ration
+	mu          sync.Mutex
+	current     *pollCall // in progress
+	next        *pollCall // requested during the current one
+	invalidated map[Fact]bool
+	budget      *callBudget
 
-	// Only the poll under way touches what follows.
-	details  details
-	about    about
-	hardware hardwareBook
-	facts    facts
-	others   *others
+	// Only the poll in progress uses the rest.
+	configs   configCache
+	info      clusterInfo
+	hardware  hardwareCache
+	facts     factCache
+	addresses *addressCache
 }
 
-// flight is one poll that several callers may wait for.
-type flight struct {
+// pollCall is one poll that several callers may wait for.
+type pollCall struct {
 	poll func() error
 	done chan struct{}
 	err  error
@@ -46,23 +46,23 @@ type flight struct {
 
 func newCluster(i *Inventory, client proxmox.Client) *cluster {
 	return &cluster{
-		inventory: i,
-		client:    client,
-		region:    client.Region(),
-		wake:      make(chan struct{}, 1),
-		doubts:    map[Fact]bool{},
-		ration:    newRation(i.options.Interval),
-		details:   details{known: map[int]*detail{}},
-		hardware:  hardwareBook{},
-		facts:     newFacts(),
-		others:    newOthers(),
+		inventory:   i,
+		client:      client,
+		region:      client.Region(),
+		wake:        make(chan struct{}, 1),
+		invalidated: map[Fact]bool{},
+		budget:      newCallBudget(i.options.Interval),
+		configs:     configCache{entries: map[int]*configEntry{}},
+		hardware:    hardwareCache{},
+		facts:       newFactCache(),
+		addresses:   newAddressCache(),
 	}
 }
 
 // run polls until the context ends.
 func (c *cluster) run(ctx context.Context) {
 	for {
-		<-c.join(ctx, false).done
+		<-c.joinPoll(ctx, false).done
 		timer := c.inventory.options.Clock.NewTimer(c.inventory.options.Interval)
 		select {
 		case <-ctx.Done():
@@ -77,81 +77,82 @@ func (c *cluster) run(ctx context.Context) {
 
 // refresh waits for a poll that begins after the call.
 func (c *cluster) refresh(ctx context.Context) error {
-	// Others may wait for the same poll, so it does not end with this caller.
-	f := c.join(context.WithoutCancel(ctx), true)
+	// Other callers may wait for the same poll, so it must not end with this context.
+	call := c.joinPoll(context.WithoutCancel(ctx), true)
 	select {
-	case <-f.done:
-		return f.err
+	case <-call.done:
+		return call.err
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the poll of %s, %w", c.region, ctx.Err())
+		return fmt.Errorf("waiting for the poll of region %s: %w", c.region, ctx.Err())
 	}
 }
 
-// join gives the poll under way, or starts one. With fresh, it must not have
-// begun before.
-func (c *cluster) join(ctx context.Context, fresh bool) *flight {
+// joinPoll returns the poll in progress or starts one. With fresh, it returns a poll that
+// begins after the call.
+func (c *cluster) joinPoll(ctx context.Context, fresh bool) *pollCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := &flight{poll: func() error { return c.poll(ctx) }, done: make(chan struct{})}
+	call := &pollCall{poll: func() error { return c.poll(ctx) }, done: make(chan struct{})}
 	switch {
 	case c.current == nil:
-		c.current = f
-		go c.fly(c.current)
+		c.current = call
+		go c.execute(c.current)
 		return c.current
 	case !fresh:
 		return c.current
 	case c.next == nil:
-		c.next = f
+		c.next = call
 	}
 	return c.next
 }
 
-// fly polls, and starts the next poll if one was asked for meanwhile.
-func (c *cluster) fly(f *flight) {
-	f.err = f.poll()
+// execute polls, then starts the next poll if one was requested.
+func (c *cluster) execute(call *pollCall) {
+	call.err = call.poll()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.current, c.next = c.next, nil
 	if c.current != nil {
-		go c.fly(c.current)
+		go c.execute(c.current)
 	}
-	close(f.done)
+	close(call.done)
 }
 
-// poll reads the Cluster once and publishes what it found: first the rows, so
-// that a Host that hangs on the details delays nobody, then the details. Only the
-// very first Snapshot waits for them: without its configuration a VM of ours
-// cannot be told from another, and would seem to be missing.
+// poll reads the Cluster once. It publishes the rows before it reads details, so a Host
+// that hangs does not delay them. Only the first Snapshot waits for the details: without
+// its configuration, a VM cannot be identified as ours and would seem to be missing.
 func (c *cluster) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	began := c.inventory.options.Clock.Now()
-	resources, err := c.read(ctx)
+	resources, err := c.readResources(ctx)
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return ctx.Err() // we are going down: no verdict on the Cluster
+		return ctx.Err() // shutting down is not a failure of the Cluster
 	}
-	c.inventory.metrics.polled(c.region, c.inventory.options.Clock.Since(began), err)
+	c.inventory.metrics.observePoll(c.region, c.inventory.options.Clock.Since(began), err)
 	if err != nil {
-		c.about = c.about.dueAgain() // it may come back as another release
-		c.inventory.failed(c.region, err)
-		return fmt.Errorf("polling region %s, %w", c.region, err)
+		c.info.read = nil // the outage may be an upgrade
+		c.inventory.recordFailure(c.region, err)
+		return fmt.Errorf("polling region %s: %w", c.region, err)
 	}
-	c.readAbout(ctx)
+	c.readVersion(ctx)
 	c.readMappings(ctx)
 	c.readMaintenance(ctx, resources.Hosts)
-	c.details.sort(resources.Guests, c.inventory.options.DetailRange)
+	c.configs.update(resources.Guests, c.inventory.options.DetailRange)
 	if c.inventory.View().Snapshots[c.region] == nil {
-		c.readFacts(ctx, resources, detailTimeout)
-		c.readDetails(ctx, resources, firstDetailTimeout)
+		c.readFacts(ctx, resources, readTimeout)
+		c.readConfigs(ctx, resources, firstReadTimeout)
 		c.readHardware(ctx, resources.Hosts)
-		c.readOthers(ctx, resources, detailTimeout)
+		c.readAddresses(ctx, resources, readTimeout)
 		c.accept(resources, began)
 		return nil
 	}
 	c.accept(resources, began)
-	facts := c.readFacts(ctx, resources, detailTimeout)
-	configs, hosts := c.readDetails(ctx, resources, detailTimeout), c.readHardware(ctx, resources.Hosts)
-	if others := c.readOthers(ctx, resources, detailTimeout); facts || configs || hosts || others {
+	changed := c.readFacts(ctx, resources, readTimeout)
+	changed = c.readConfigs(ctx, resources, readTimeout) || changed
+	changed = c.readHardware(ctx, resources.Hosts) || changed
+	changed = c.readAddresses(ctx, resources, readTimeout) || changed
+	if changed {
 		c.accept(resources, began)
 	}
 	return nil
@@ -161,44 +162,44 @@ func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
 	c.inventory.accept(PollResult{
 		Region:            c.region,
 		Taken:             c.inventory.options.Clock.Now(),
-		Version:           c.about.version,
-		Options:           c.about.options,
+		Version:           c.info.version,
+		Options:           c.info.options,
 		Facts:             c.facts.known,
 		Resources:         resources,
-		Configs:           c.details.configs(),
-		Mappings:          c.about.mappings,
+		Configs:           c.configs.configs(),
+		Mappings:          c.info.mappings,
 		Hardware:          c.hardware.known(),
-		ReportedAddresses: c.others.known(),
-		Complete:          c.complete(resources),
+		ReportedAddresses: c.addresses.reported(),
+		Complete:          c.addressesComplete(resources),
 	}, began)
 }
 
-// read makes the one call of a poll, and refuses an answer that cannot be true:
-// Proxmox leaves out what the token may not see, without an error.
-func (c *cluster) read(ctx context.Context) (proxmox.Resources, error) {
+// readResources makes the single call of a poll. It rejects implausible responses, because
+// Proxmox silently omits what the token may not see.
+func (c *cluster) readResources(ctx context.Context) (proxmox.Resources, error) {
 	resources, err := c.client.Resources(ctx)
 	if err != nil {
 		return proxmox.Resources{}, err
 	}
 	if len(resources.Hosts) == 0 {
-		return proxmox.Resources{}, errors.New("the answer lists no Host")
+		return proxmox.Resources{}, errors.New("the response lists no hosts")
 	}
 	before := c.inventory.View().Snapshots[c.region]
 	if before == nil {
 		return resources, nil
 	}
-	if lostFigures(before, resources.Hosts) {
-		return proxmox.Resources{}, errors.New("the answer lost the figures of every Host: the token needs Sys.Audit on /nodes")
+	if lostHostSizes(before, resources.Hosts) {
+		return proxmox.Resources{}, errors.New("the response has no sizes for any host: the token needs Sys.Audit on /nodes")
 	}
 	if len(before.Guests) > 0 && len(resources.Guests) == 0 {
-		return resources, c.mayAudit(ctx, len(before.Guests))
+		return resources, c.checkVMAudit(ctx, len(before.Guests))
 	}
 	return resources, nil
 }
 
-// lostFigures tells whether all Hosts that are online came without figures,
-// though there were some before.
-func lostFigures(before *Snapshot, rows []proxmox.HostRow) bool {
+// lostHostSizes reports whether all online Hosts are listed without their size although a
+// size was known before.
+func lostHostSizes(before *Snapshot, rows []proxmox.HostRow) bool {
 	lost := false
 	for _, row := range rows {
 		if !row.Online {
@@ -212,17 +213,17 @@ func lostFigures(before *Snapshot, rows []proxmox.HostRow) bool {
 	return lost
 }
 
-// mayAudit asks for proof when all guests vanished at once: a token that lost
-// VM.Audit gets an empty list, not an error.
-func (c *cluster) mayAudit(ctx context.Context, vanished int) error {
+// checkVMAudit returns an error if the token lacks VM.Audit. It is called when all guests
+// disappeared in one poll: without VM.Audit, Proxmox returns an empty list and no error.
+func (c *cluster) checkVMAudit(ctx context.Context, missing int) error {
 	permissions, err := c.client.Permissions(ctx)
 	if err != nil {
-		return fmt.Errorf("all %d guests vanished at once, checking the token's privileges, %w", vanished, err)
+		return fmt.Errorf("all %d guests disappeared, checking the token's privileges: %w", missing, err)
 	}
 	for _, privileges := range permissions {
 		if _, ok := privileges["VM.Audit"]; ok {
 			return nil
 		}
 	}
-	return fmt.Errorf("all %d guests vanished at once: the token needs VM.Audit on /vms", vanished)
+	return fmt.Errorf("all %d guests disappeared: the token needs VM.Audit on /vms", missing)
 }

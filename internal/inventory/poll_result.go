@@ -10,13 +10,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Row states of a guest that decide whether it counts.
+// Status values of a guest row.
 const (
 	statusStopped = "stopped"
 	statusRunning = "running"
 )
 
-// Reading is what one poll of a Cluster brought.
+// PollResult is the data from one poll of a Cluster.
 type PollResult struct {
 	Region    string
 	Taken     time.Time
@@ -24,41 +24,41 @@ type PollResult struct {
 	Options   proxmox.ClusterOptions
 	Facts     *Facts
 	Resources proxmox.Resources
-	// Configs by VMID, as far as they were read.
+	// Configs are the configurations by VMID that were read.
 	Configs           map[int]*proxmox.VMConfig
 	ReportedAddresses ReportedAddresses
-	// Complete is true when all addresses were asked for.
+	// Complete is true once all addresses were read.
 	Complete bool
-	// Mappings name PCI devices.
+	// Mappings are the PCI mappings.
 	Mappings []proxmox.PCIMapping
-	// Hardware by Host, as far as it was read.
+	// Hardware by Host, if it was read.
 	Hardware map[string]proxmox.HostInfo
 }
 
-// NewSnapshot makes a Snapshot of a reading. Rows without figures take them from
-// the previous Snapshot, if there is one; own is the range of our VMIDs.
-func NewSnapshot(reading PollResult, previous *Snapshot, own VMIDRange) *Snapshot {
+// NewSnapshot returns the Snapshot of a poll. Rows without resources take them from the
+// previous Snapshot, which may be nil. own is the range of our VMIDs.
+func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot {
 	s := &Snapshot{
-		Region:   reading.Region,
-		Taken:    reading.Taken,
-		Version:  reading.Version,
-		Options:  reading.Options,
-		Facts:    reading.Facts,
-		Hosts:    make(map[string]Host, len(reading.Resources.Hosts)),
-		Guests:   make(map[int]Guest, len(reading.Resources.Guests)),
-		Storages: make(map[StorageKey]proxmox.StorageRow, len(reading.Resources.Storages)),
-		Mappings: reading.Mappings,
+		Region:   result.Region,
+		Taken:    result.Taken,
+		Version:  result.Version,
+		Options:  result.Options,
+		Facts:    result.Facts,
+		Hosts:    make(map[string]Host, len(result.Resources.Hosts)),
+		Guests:   make(map[int]Guest, len(result.Resources.Guests)),
+		Storages: make(map[StorageKey]proxmox.StorageRow, len(result.Resources.Storages)),
+		Mappings: result.Mappings,
 	}
-	for _, row := range reading.Resources.Hosts {
+	for _, row := range result.Resources.Hosts {
 		s.Hosts[row.Name] = Host{
-			HostRow: withLastFigures(row, previous), OutOfServiceSince: awaySince(row, previous, reading.Taken), Hardware: reading.Hardware[row.Name],
+			HostRow: withLastSize(row, previous), OutOfServiceSince: outOfServiceSince(row, previous, result.Taken), Hardware: result.Hardware[row.Name],
 		}
 	}
-	for _, row := range reading.Resources.Storages {
+	for _, row := range result.Resources.Storages {
 		s.Storages[StorageKey{Host: row.Host, Storage: row.Name}] = row
 	}
-	for _, row := range reading.Resources.Guests {
-		guest := Guest{GuestRow: row, Config: reading.Configs[row.VMID]}
+	for _, row := range result.Resources.Guests {
+		guest := Guest{GuestRow: row, Config: result.Configs[row.VMID]}
 		before, ok := previous.guest(row.VMID)
 		if ok {
 			guest = carryOver(guest, before)
@@ -71,14 +71,14 @@ func NewSnapshot(reading PollResult, previous *Snapshot, own VMIDRange) *Snapsho
 		}
 		s.add(guest, own)
 	}
-	s.Addresses, s.AddressesKnown = addressesOf(reading, s.Guests), reading.Complete
+	s.Addresses, s.AddressesKnown = collectAddresses(result, s.Guests), result.Complete
 	return s
 }
 
-// add puts a guest in and charges its Host for it.
+// add adds a guest and its allocation on its Host.
 func (s *Snapshot) add(guest Guest, own VMIDRange) {
 	host, ok := s.Hosts[guest.Host]
-	guest.Allocated = charge(guest, host.CPUs, own)
+	guest.Allocated = allocationOf(guest, host.CPUs, own)
 	s.Guests[guest.VMID] = guest
 	if ok {
 		host.Allocated = host.Allocated.Plus(guest.Allocated)
@@ -86,7 +86,7 @@ func (s *Snapshot) add(guest Guest, own VMIDRange) {
 	}
 }
 
-// guest looks a VMID up; a nil Snapshot has none.
+// guest returns a guest by VMID. A nil Snapshot has none.
 func (s *Snapshot) guest(vmid int) (Guest, bool) {
 	if s == nil {
 		return Guest{}, false
@@ -95,9 +95,9 @@ func (s *Snapshot) guest(vmid int) (Guest, bool) {
 	return g, ok
 }
 
-// withLastFigures keeps the size of a Host that is away: Proxmox shows none, and
-// what was promised there does not shrink with it.
-func withLastFigures(row proxmox.HostRow, previous *Snapshot) proxmox.HostRow {
+// withLastSize keeps the size of an offline Host, for which Proxmox reports none. Its
+// allocations remain as well.
+func withLastSize(row proxmox.HostRow, previous *Snapshot) proxmox.HostRow {
 	if row.Online || row.CPUs > 0 || previous == nil {
 		return row
 	}
@@ -107,8 +107,9 @@ func withLastFigures(row proxmox.HostRow, previous *Snapshot) proxmox.HostRow {
 	return row
 }
 
-// awaySince tells since when a Host that is away was seen to be.
-func awaySince(row proxmox.HostRow, previous *Snapshot, now time.Time) time.Time {
+// outOfServiceSince returns when a Host was first seen out of service; zero if it is in
+// service.
+func outOfServiceSince(row proxmox.HostRow, previous *Snapshot, now time.Time) time.Time {
 	if row.Online && !row.Maintenance {
 		return time.Time{}
 	}
@@ -118,8 +119,8 @@ func awaySince(row proxmox.HostRow, previous *Snapshot, now time.Time) time.Time
 	return now
 }
 
-// carryOver fills a row without figures from the guest's last appearance. A VM
-// and a container never share a VMID's history.
+// carryOver sets the resources of a row that has none from the guest's last row, unless a
+// VM replaced a container with the same VMID or vice versa.
 func carryOver(guest, before Guest) Guest {
 	if guest.HasResources() || guest.Kind != before.Kind || !before.HasResources() {
 		return guest
@@ -134,16 +135,16 @@ func carryOver(guest, before Guest) Guest {
 	return guest
 }
 
-// charge applies the rule of the package comment. For a stale row it is what the
-// guest was charged before: whether it runs is not known now.
-func charge(guest Guest, hostCPUs int, own VMIDRange) Amount {
+// allocationOf implements the rule in the package comment. For a stale row it is the last
+// allocation, because it is unknown whether the guest runs.
+func allocationOf(guest Guest, hostCPUs int, own VMIDRange) Amount {
 	switch {
 	case guest.Template || (guest.Config != nil && guest.Config.IsTemplate()):
 		return Amount{}
 	case guest.Stale:
 		return guest.Allocated
 	case !guest.HasResources():
-		return configured(guest)
+		return configuredAmount(guest)
 	case guest.Status == statusStopped && !own.Contains(guest.VMID):
 		return Amount{}
 	}
@@ -154,8 +155,8 @@ func charge(guest Guest, hostCPUs int, own VMIDRange) Amount {
 	return amount
 }
 
-// configured is what a guest's configuration asks for, where we have read it.
-func configured(guest Guest) Amount {
+// configuredAmount returns the size in a guest's configuration; zero if it was not read.
+func configuredAmount(guest Guest) Amount {
 	if guest.Config == nil {
 		return Amount{}
 	}

@@ -14,49 +14,49 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func TestFailedPollKeepsTheLastSnapshot(t *testing.T) {
+func TestPollFailure(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(100, "pve1", "running", 4, 8))
 	i, clock := newInventory(t, c)
 	refresh(t, i)
-	generation := i.Generation()
+	generation := i.View().Generation
 
 	c.change(func() { c.failure = proxmox.ErrUnreachable })
 	for n := range 3 {
 		clock.Step(10 * time.Second)
 		if err := i.Refresh(t.Context(), "r"); !errors.Is(err, proxmox.ErrUnreachable) {
-			t.Fatalf("refresh gave %v, want the poll's error", err)
+			t.Fatalf("Refresh returned %v, want the poll's error", err)
 		}
 		v := i.View()
 		if len(v.Snapshots["r"].Guests) != 1 || !v.Snapshots["r"].Taken.Equal(start) {
-			t.Fatal("the last good snapshot is gone")
+			t.Fatal("the last good Snapshot was dropped")
 		}
 		var failure *inventory.PollError
 		if !errors.As(v.Failures["r"], &failure) || failure.Count != n+1 || !failure.Since.Equal(start.Add(10*time.Second)) {
-			t.Fatalf("the failure is %+v, want number %d since the first", failure, n+1)
+			t.Fatalf("the failure is %+v, want failure %d since the first", failure, n+1)
 		}
-		// The first failure changes nothing; the second takes the Hosts away.
+		// The first failure changes nothing; the second makes the Hosts unusable.
 		if ok, _ := v.Usable("r", "pve1"); ok != (n == 0) {
 			t.Errorf("after %d failures usable is %v", n+1, ok)
 		}
 	}
-	if got := i.Generation(); got != generation+1 {
-		t.Errorf("the generation went from %d to %d, want one step: when the Hosts were lost", generation, got)
+	if got := i.View().Generation; got != generation+1 {
+		t.Errorf("the generation changed from %d to %d, want one change when the Hosts became unusable", generation, got)
 	}
 	c.change(func() { c.failure = nil })
 	refresh(t, i)
-	if v := i.View(); v.Failures["r"] != nil || i.Generation() != generation+2 {
-		t.Error("the Cluster is back, but the view does not say so")
+	if v := i.View(); v.Failures["r"] != nil || i.View().Generation != generation+2 {
+		t.Error("the View still reports a failure")
 	}
 }
 
-func TestDeadClusterDelaysNobody(t *testing.T) {
+func TestPollHangingCluster(t *testing.T) {
 	t.Parallel()
-	dead, alive := newCluster("dead", host("pve1", 8, 32)), newCluster("alive", host("pve1", 8, 32))
+	hanging, reachable := newCluster("hanging", host("pve1", 8, 32)), newCluster("reachable", host("pve1", 8, 32))
 	hang := make(chan struct{})
-	dead.before = func() { <-hang }
-	i, _ := newInventory(t, dead, alive)
+	hanging.before = func() { <-hang }
+	i, _ := newInventory(t, hanging, reachable)
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
 	go func() {
@@ -65,19 +65,19 @@ func TestDeadClusterDelaysNobody(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	eventually(t, "the live Cluster is read", func() bool { return i.View().Snapshots["alive"] != nil })
-	if i.View().Snapshots["dead"] != nil {
-		t.Error("the dead Cluster has a snapshot")
+	eventually(t, "the reachable Cluster is read", func() bool { return i.View().Snapshots["reachable"] != nil })
+	if i.View().Snapshots["hanging"] != nil {
+		t.Error("the hanging Cluster has a Snapshot")
 	}
 	cancel()
 	close(hang)
 	<-stopped
-	if err := i.View().Failures["dead"]; err != nil {
-		t.Errorf("going down was taken for a failure of the Cluster: %v", err)
+	if err := i.View().Failures["hanging"]; err != nil {
+		t.Errorf("the shutdown was recorded as a failure: %v", err)
 	}
 }
 
-func TestAnswersThatCannotBeTrueAreRefused(t *testing.T) {
+func TestPollImplausibleResponse(t *testing.T) {
 	t.Parallel()
 	full := func() *cluster {
 		c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
@@ -88,20 +88,20 @@ func TestAnswersThatCannotBeTrueAreRefused(t *testing.T) {
 		change func(*cluster)
 		want   string
 	}{
-		"no Host": {func(c *cluster) { c.resources = proxmox.Resources{} }, "lists no Host"},
-		"all figures gone": {func(c *cluster) {
+		"no_hosts": {func(c *cluster) { c.resources = proxmox.Resources{} }, "lists no hosts"},
+		"no_host_sizes": {func(c *cluster) {
 			c.resources.Hosts = []proxmox.HostRow{{Name: "pve1", Online: true}, {Name: "pve2", Online: true}}
 		}, "Sys.Audit on /nodes"},
-		"all guests gone with the privilege": {func(c *cluster) {
+		"no_guests_without_privilege": {func(c *cluster) {
 			c.resources.Guests = nil
 			c.permissions = proxmox.Permissions{"/storage": {"Datastore.Audit": true}}
 		}, "VM.Audit on /vms"},
-		"all guests really gone": {func(c *cluster) {
+		"no_guests_with_privilege": {func(c *cluster) {
 			c.resources.Guests = nil
 			c.permissions = proxmox.Permissions{"/vms": {"VM.Audit": true}}
 		}, ""},
-		"one Host without figures": {func(c *cluster) { c.resources.Hosts[0].CPUs = 0 }, ""},
-		"all Hosts offline": {func(c *cluster) {
+		"one_host_without_size": {func(c *cluster) { c.resources.Hosts[0].CPUs = 0 }, ""},
+		"all_hosts_offline": {func(c *cluster) {
 			c.resources.Hosts = []proxmox.HostRow{{Name: "pve1"}, {Name: "pve2"}}
 		}, ""},
 	} {
@@ -114,7 +114,7 @@ func TestAnswersThatCannotBeTrueAreRefused(t *testing.T) {
 			err := i.Refresh(t.Context(), "r")
 			if c.want == "" {
 				if err != nil {
-					t.Errorf("a true answer was refused: %v", err)
+					t.Errorf("a plausible response was rejected: %v", err)
 				}
 				return
 			}
@@ -122,54 +122,54 @@ func TestAnswersThatCannotBeTrueAreRefused(t *testing.T) {
 				t.Errorf("the error is %v, want %q", err, c.want)
 			}
 			if len(i.View().Snapshots["r"].Guests) != 1 {
-				t.Error("the last good snapshot is gone")
+				t.Error("the last good Snapshot was dropped")
 			}
 		})
 	}
 }
 
-func TestRefreshSeesWhatHappenedBeforeIt(t *testing.T) {
+func TestRefreshAfterChange(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
-	read, goOn := make(chan struct{}), make(chan struct{})
-	c.during = func() { read <- struct{}{}; <-goOn }
+	read, proceed := make(chan struct{}), make(chan struct{})
+	c.during = func() { read <- struct{}{}; <-proceed }
 	i, _ := newInventory(t, c)
 
 	refreshed := make(chan error)
 	begin := func() { go func() { refreshed <- i.Refresh(t.Context(), "r") }() }
 	begin()
-	<-read // the first poll has its answer
+	<-read // the first poll has its response
 	c.setGuests(vm(100, "pve1", "running", 1, 1))
 	begin()
 	begin()
-	goOn <- struct{}{}
+	proceed <- struct{}{}
 	if err := <-refreshed; err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := i.View().Guest("r", 100); ok {
-		t.Fatal("the first poll had read its answer before the guest came")
+		t.Fatal("the first poll shows a guest that was created after its response")
 	}
 	<-read
-	goOn <- struct{}{}
+	proceed <- struct{}{}
 	for range 2 {
 		select {
 		case err := <-refreshed:
 			if err != nil {
 				t.Fatal(err)
 			}
-		case <-read: // the third caller may have come after the second poll began
-			goOn <- struct{}{}
+		case <-read: // the third call may have been made after the second poll began
+			proceed <- struct{}{}
 			if err := <-refreshed; err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	if _, ok := i.View().Guest("r", 100); !ok {
-		t.Error("refresh returned a view from before it was called")
+		t.Error("the View after Refresh is older than the call")
 	}
 }
 
-func TestRefreshEndsWithItsCaller(t *testing.T) {
+func TestRefreshCanceled(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	hang := make(chan struct{})
@@ -178,16 +178,16 @@ func TestRefreshEndsWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := i.Refresh(ctx, "r"); !errors.Is(err, context.Canceled) {
-		t.Errorf("refresh gave %v, want the caller's own end", err)
+		t.Errorf("Refresh returned %v, want context.Canceled", err)
 	}
 	close(hang)
-	eventually(t, "the poll goes on for others", func() bool { return i.View().Snapshots["r"] != nil })
+	eventually(t, "the poll continues for other callers", func() bool { return i.View().Snapshots["r"] != nil })
 	if err := i.Refresh(t.Context(), "nowhere"); err == nil {
 		t.Error("a region that is not configured was refreshed")
 	}
 }
 
-func TestGoneGuestDoesNotComeBackFromAnOlderPoll(t *testing.T) {
+func TestObserveDeletedDuringPoll(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(20001, "pve1", "running", 4, 8), vm(100, "pve1", "running", 2, 4))
@@ -196,23 +196,23 @@ func TestGoneGuestDoesNotComeBackFromAnOlderPoll(t *testing.T) {
 	refresh(t, i)
 
 	c.change(func() {
-		c.during = func() { // destroyed after the poll read its answer
+		c.during = func() { // destroyed after the poll read its response
 			clock.Step(time.Second)
-			i.ObserveDeleted("r", 20001)
+			i.Ledger().ObserveDeleted("r", 20001)
 		}
 	})
 	refresh(t, i)
 	v := i.View()
 	if _, ok := v.Guest("r", 20001); ok || v.IsVMIDTaken("r", 20001) || v.Snapshots["r"].Hosts["pve1"].Allocated != amount(2, 4) {
-		t.Error("a guest that is gone still counts")
+		t.Error("a deleted guest still counts")
 	}
 
-	// A later poll knows better: somebody made a new guest with that VMID.
+	// A later poll shows a new guest with the same VMID.
 	c.change(func() { c.during = nil })
 	clock.Step(time.Second)
 	refresh(t, i)
 	if _, ok := i.View().Guest("r", 20001); !ok {
-		t.Error("a new guest is hidden by the end of an old one")
+		t.Error("a new guest is hidden by an earlier deletion")
 	}
 }
 
@@ -229,27 +229,27 @@ func TestGenerationIgnoresNoise(t *testing.T) {
 		relevant bool
 	}{
 		{"nothing", func() {}, false},
-		{"load and uptime", func() {
+		{"load_and_uptime", func() {
 			c.resources.Hosts[0].CPULoad, c.resources.Hosts[0].UsedMemoryBytes = 0.7, gib
 			c.resources.Guests[0].UptimeSeconds = 99
 		}, false},
-		{"a little disk use", func() { c.resources.Storages[0].UsedBytes += 1 << 20 }, false},
-		{"much disk use", func() { c.resources.Storages[0].UsedBytes += 2 * gib }, true},
-		{"a guest stopped", func() { c.resources.Guests[0].Status = "stopped" }, true},
-		{"a tag", func() { c.resources.Guests[0].Tags = []string{"x"} }, true},
-		{"a Host in maintenance", func() { c.resources.Hosts[0].Maintenance = true }, true},
-		{"a guest more", func() { c.resources.Guests = append(c.resources.Guests, vm(101, "pve1", "running", 1, 1)) }, true},
+		{"small_disk_usage", func() { c.resources.Storages[0].UsedBytes += 1 << 20 }, false},
+		{"large_disk_usage", func() { c.resources.Storages[0].UsedBytes += 2 * gib }, true},
+		{"guest_stopped", func() { c.resources.Guests[0].Status = "stopped" }, true},
+		{"tag", func() { c.resources.Guests[0].Tags = []string{"x"} }, true},
+		{"host_in_maintenance", func() { c.resources.Hosts[0].Maintenance = true }, true},
+		{"new_guest", func() { c.resources.Guests = append(c.resources.Guests, vm(101, "pve1", "running", 1, 1)) }, true},
 	} {
-		before := i.Generation()
+		before := i.View().Generation
 		c.change(step.change)
 		refresh(t, i)
-		if changed := i.Generation() != before; changed != step.relevant {
+		if changed := i.View().Generation != before; changed != step.relevant {
 			t.Errorf("%s: the generation changed: %v, want %v", step.name, changed, step.relevant)
 		}
 	}
 }
 
-func TestSubscribersHearOfChangesOnce(t *testing.T) {
+func TestSubscribe(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	i, _ := newInventory(t, c)
@@ -258,51 +258,51 @@ func TestSubscribersHearOfChangesOnce(t *testing.T) {
 	refresh(t, i)
 	reserve(t, i, "a")
 	reserve(t, i, "b")
-	if e := <-events; e.Object == 0 || e.Object > i.Generation() {
-		t.Errorf("the event carries generation %d", e.Object)
+	if e := <-events; e.Object == 0 || e.Object > i.View().Generation {
+		t.Errorf("the event has generation %d", e.Object)
 	}
 	select {
 	case e := <-events:
-		t.Errorf("changes that nobody had read yet did not merge: %v", e)
+		t.Errorf("unread events were not merged: %v", e)
 	default:
 	}
-	i.Release("a")
+	i.Ledger().Release("a")
 	<-events
 	cancel()
 	if _, open := <-events; open {
-		t.Error("the channel is still open after the subscriber left")
+		t.Error("the channel is open after the context ended")
 	}
-	i.Release("b") // nobody to tell, nothing to break
+	i.Ledger().Release("b") // without subscribers
 }
 
-func TestRegionsMustDiffer(t *testing.T) {
+func TestNewDuplicateRegion(t *testing.T) {
 	t.Parallel()
 	a, b := newCluster("r", host("pve1", 1, 1)), newCluster("r", host("pve2", 1, 1))
 	if _, err := inventory.New([]proxmox.Client{a, b}, inventory.Options{}); err == nil {
-		t.Error("two Clusters of one region were accepted")
+		t.Error("two Clusters with the same region were accepted")
 	}
 }
 
-func TestRefreshAllNamesTheRegionThatFailed(t *testing.T) {
+func TestRefreshAll(t *testing.T) {
 	t.Parallel()
 	good, bad := newCluster("good", host("pve1", 1, 2)), newCluster("bad", host("pve1", 1, 2))
 	bad.failure = proxmox.ErrUnauthorized
 	i, _ := newInventory(t, good, bad)
 	err := i.RefreshAll(t.Context())
 	if !errors.Is(err, proxmox.ErrUnauthorized) || !strings.Contains(err.Error(), "region bad") || i.View().Snapshots["good"] == nil {
-		t.Errorf("the error is %v, want the bad region named and the good one read", err)
+		t.Errorf("the error is %v, want the name of the bad region and the good one read", err)
 	}
 	if got := i.Regions(); len(got) != 2 || got[0] != "bad" {
 		t.Errorf("the regions are %v", got)
 	}
 }
 
-// eventually waits for what another goroutine is about to do.
+// eventually waits for a condition that another goroutine causes.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }

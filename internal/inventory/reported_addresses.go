@@ -17,53 +17,56 @@ import (
 )
 
 const (
-	// agentDelay is how long a guest may take until its agent runs, agentInterval how
-	// often an agent that answers is asked again.
-	agentDelay    = 2 * time.Minute
+	// agentDelay is the uptime after which the agent of a guest is expected to run.
+	agentDelay = 2 * time.Minute
+	// agentInterval is the minimum time between two reads of an agent.
 	agentInterval = time.Hour
-	// agentPatience is how long nobody gets an address, after the start, because agents
-	// were not asked yet: many may have been configured that do not run.
-	agentPatience = time.Minute
+	// agentStartTimeout limits how long addresses are considered unknown after startup
+	// because agents were not read yet. Some configured agents may never respond.
+	agentStartTimeout = time.Minute
 )
 
-// Others are the addresses that VM configurations do not tell.
+// ReportedAddresses are the addresses that are not in VM configurations.
 type ReportedAddresses struct {
-	// Guests' addresses by VMID: of containers by configuration, of VMs by their agent.
+	// Guests are addresses by VMID: of containers from their configuration, of VMs from
+	// their agent.
 	Guests map[int][]netip.Addr
-	SDN    []proxmox.SDNAddress
+	// SDN are the addresses in the IPAM of Proxmox.
+	SDN []proxmox.SDNAddress
 }
 
-// others reads them. Only the poll under way touches it.
-type others struct {
-	containers map[int]*guestRead
+// addressCache caches the ReportedAddresses of a Cluster. Only the poll in progress uses
+// it.
+type addressCache struct {
+	containers map[int]*guestAddresses
 	sdn        []proxmox.SDNAddress
 	sdnRead    bool
-	// mu guards the next three while several agents are asked at once.
+	// mu guards the next three fields while agents are read in parallel.
 	mu     sync.Mutex
-	agents map[int]*guestRead
-	// agentsFrom is when agents may be asked again, after Proxmox refused it, agentsSince
-	// when the first was asked.
-	agentsFrom, agentsSince time.Time
-	// completed is true when everything was asked for once.
+	agents map[int]*guestAddresses
+	// agentsBlockedUntil is when agents may be read again after Proxmox denied it,
+	// agentsStarted when the first agent was read.
+	agentsBlockedUntil, agentsStarted time.Time
+	// completed is true once everything was read.
 	completed bool
 }
 
-// guestRead is what a guest told, for the row that it was asked for.
-type guestRead struct {
-	row       rowMark
+// guestAddresses are the addresses of one guest and the row at that time.
+type guestAddresses struct {
+	row       rowFingerprint
 	addresses []netip.Addr
-	next      time.Time
+	nextRead  time.Time
 	tried     bool
 }
 
-func newOthers() *others {
-	return &others{containers: map[int]*guestRead{}, agents: map[int]*guestRead{}}
+func newAddressCache() *addressCache {
+	return &addressCache{containers: map[int]*guestAddresses{}, agents: map[int]*guestAddresses{}}
 }
 
-// known is a copy of what was read.
-func (o *others) known() ReportedAddresses {
-	out := ReportedAddresses{Guests: map[int][]netip.Addr{}, SDN: o.sdn}
-	for _, reads := range []map[int]*guestRead{o.containers, o.agents} {
+// reported returns a copy of the cached addresses.
+func (a *addressCache) reported() ReportedAddresses {
+	out := ReportedAddresses{Guests: map[int][]netip.Addr{}, SDN: a.sdn}
+	for _, reads := range []map[int]*guestAddresses{a.containers, a.agents} {
 		for vmid, read := range reads {
 			out.Guests[vmid] = read.addresses
 		}
@@ -71,37 +74,38 @@ func (o *others) known() ReportedAddresses {
 	return out
 }
 
-// complete tells whether all addresses that can be known are known. Once they were, they
-// are: a guest that appears is read a moment later, and nobody waits for that.
-func (c *cluster) complete(resources proxmox.Resources) bool {
+// addressesComplete reports whether all addresses were read at least once. It stays true
+// after that: new guests are read with the next poll, and launches do not wait for it.
+func (c *cluster) addressesComplete(resources proxmox.Resources) bool {
 	online := onlineHosts(resources.Hosts)
-	if c.inventory.watchAddresses.Load() && c.facts.known != nil && c.details.complete(online) &&
-		c.others.complete(resources.Guests, online) && c.agentsAsked(resources.Guests, online) {
-		c.others.completed = true
+	if c.inventory.watchAddresses.Load() && c.facts.known != nil && c.configs.complete(online) &&
+		c.addresses.containersComplete(resources.Guests, online) && c.agentsComplete(resources.Guests, online) {
+		c.addresses.completed = true
 	}
-	return c.others.completed
+	return c.addresses.completed
 }
 
-// complete tells whether everything that can be read now was asked for at least once.
-func (o *others) complete(rows []proxmox.GuestRow, online map[string]bool) bool {
+// containersComplete reports whether every container on an online Host was read at least
+// once.
+func (a *addressCache) containersComplete(rows []proxmox.GuestRow, online map[string]bool) bool {
 	return !slices.ContainsFunc(rows, func(row proxmox.GuestRow) bool {
-		read := o.containers[row.VMID]
+		read := a.containers[row.VMID]
 		return row.Kind == proxmox.KindLXC && online[row.Host] && (read == nil || !read.tried)
 	})
 }
 
-// readOthers reads what is due of it, and tells whether it asked for anything. It does
-// so only for those who have address pools: see WatchAddresses.
-func (c *cluster) readOthers(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
+// readAddresses reads the addresses that are due and reports whether it made a call. It
+// reads nothing before WatchAddresses was called.
+func (c *cluster) readAddresses(ctx context.Context, resources proxmox.Resources, timeout time.Duration) bool {
 	if !c.inventory.watchAddresses.Load() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	now, online := c.inventory.options.Clock.Now(), onlineHosts(resources.Hosts)
-	asked := c.readSDN(ctx, now)
-	asked = c.readContainers(ctx, resources.Guests, online, now) || asked
-	return c.askAgents(ctx, resources.Guests, online, now) || asked
+	called := c.readSDN(ctx, now)
+	called = c.readContainers(ctx, resources.Guests, online, now) || called
+	return c.readAgents(ctx, resources.Guests, online, now) || called
 }
 
 func onlineHosts(hosts []proxmox.HostRow) map[string]bool {
@@ -112,57 +116,58 @@ func onlineHosts(hosts []proxmox.HostRow) map[string]bool {
 	return online
 }
 
-// readSDN reads the Cluster's own IPAM. A Cluster without one answers with an error or
-// with nothing, and has no addresses there.
+// readSDN reads the IPAM of Proxmox. A Cluster without SDN returns an error or an empty
+// list and has no addresses there.
 func (c *cluster) readSDN(ctx context.Context, now time.Time) bool {
-	if turn := c.ration.take(turnSDN, now); c.others.sdnRead && !turn {
+	if due := c.budget.tryAcquire(kindSDN, now); c.addresses.sdnRead && !due {
 		return false
 	}
-	c.others.sdnRead = true
-	if given, err := c.client.SDNAddresses(ctx); err == nil {
-		c.others.sdn = given
+	c.addresses.sdnRead = true
+	if addresses, err := c.client.SDNAddresses(ctx); err == nil {
+		c.addresses.sdn = addresses
 	}
 	return true
 }
 
-// readContainers reads the configurations of containers that are new or changed.
-func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) (asked bool) {
+// readContainers reads the configurations of new and changed containers and reports whether
+// it made a call.
+func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) (called bool) {
 	seen := map[int]bool{}
 	var group errgroup.Group
-	group.SetLimit(detailParallel)
+	group.SetLimit(maxParallelReads)
 	for _, row := range rows {
 		if row.Kind != proxmox.KindLXC || row.Template {
 			continue
 		}
 		seen[row.VMID] = true
-		read := c.others.containers[row.VMID]
+		read := c.addresses.containers[row.VMID]
 		if read == nil {
-			read = &guestRead{}
-			c.others.containers[row.VMID] = read
+			read = &guestAddresses{}
+			c.addresses.containers[row.VMID] = read
 		}
-		if read.tried && (read.row == markOf(row) || now.Before(read.next)) || !online[row.Host] {
+		if read.tried && (read.row == fingerprintOf(row) || now.Before(read.nextRead)) || !online[row.Host] {
 			continue
 		}
-		asked = true
+		called = true
 		group.Go(func() error {
 			config, err := c.client.ContainerConfig(ctx, row.Host, row.VMID)
 			switch {
 			case err == nil:
-				read.addresses, read.row = config.Addresses(), markOf(row)
+				read.addresses, read.row = config.Addresses(), fingerprintOf(row)
 			case errors.Is(err, proxmox.ErrNotFound):
 				read.addresses = nil
 			default:
-				read.next = now.Add(maxRetryDelay)
+				read.nextRead = now.Add(maxRetryDelay)
 			}
 			read.tried = read.tried || ctx.Err() == nil
 			return nil
 		})
 	}
-	_ = group.Wait() // each read keeps its own error
-	for vmid := range c.others.containers {
+	_ = group.Wait() // errors are handled per read
+	for vmid := range c.addresses.containers {
 		if !seen[vmid] {
-			delete(c.others.containers, vmid)
+			delete(c.addresses.containers, vmid)
 		}
 	}
-	return asked
+	return called
 }

@@ -15,52 +15,51 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Defaults of HostSettings. Both ratios of one mean that nothing is promised
-// twice; a Host without any reserve for itself swaps or kills guests.
+// Defaults of HostSettings. Ratios of one mean no overcommitment. A Host without reserved
+// memory swaps or kills guests.
 const (
 	DefaultReservedMemoryBytes int64 = 1 << 30
 	DefaultCPURatio                  = 1.0
 	DefaultMemoryRatio               = 1.0
-	// A thin pool that runs full pauses every VM on it, so a tenth stays free.
+	// A full thin pool pauses every VM on it, so a tenth remains free.
 	DefaultStorageHighWater = 0.9
-	// Promised disks count in full until Proxmox reports what they really use.
+	// Reserved disks count in full until Proxmox reports their usage.
 	DefaultStorageThinFactor = 1.0
 	DefaultPriceFactor       = 1.0
 )
 
-// HostSettings say how much of a Host the provider may use.
+// HostSettings limit how much of a Host may be used.
 type HostSettings struct {
-	// Excluded Hosts take no new VMs.
+	// Excluded Hosts accept no new VMs.
 	Excluded bool
-	// ReservedCPUs are CPUs of the Host that are kept from VMs; their number is
-	// what counts today.
+	// ReservedCPUs are not available to VMs.
 	ReservedCPUs cpuset.CPUSet
-	// ReservedMemoryBytes is kept from VMs, for the Host itself (ZFS cache, Ceph).
+	// ReservedMemoryBytes is memory for the Host itself (ZFS cache, Ceph).
 	ReservedMemoryBytes int64
-	// CPURatio and MemoryRatio multiply what is left: 2.0 promises each CPU twice.
+	// CPURatio and MemoryRatio multiply the rest: 2.0 allocates each CPU twice.
 	CPURatio    float64
 	MemoryRatio float64
-	// StorageHighWater is the share of a storage that may be filled.
+	// StorageHighWater is the fraction of a storage that may be filled.
 	StorageHighWater float64
-	// StorageThinFactor is the share of a promised disk that counts on storages
-	// that allocate on write, until Proxmox reports its use.
+	// StorageThinFactor is the fraction of a reserved disk that counts on thin-provisioned
+	// storages until Proxmox reports its usage.
 	StorageThinFactor float64
-	// PriceFactor multiplies the price of VMs on the Host: above one for a Host
-	// that costs more to run, below for one to fill first.
+	// PriceFactor multiplies the price of VMs on the Host. Hosts with a lower factor are
+	// filled first.
 	PriceFactor float64
-	// Topology as the operator describes it; Proxmox's API does not tell.
+	// Topology as configured; Proxmox's API does not report it.
 	Topology Topology
 }
 
-// Topology is how a Host's CPUs and memory hang together. Zero = not given.
+// Topology is the layout of a Host's CPUs and memory. Zero values are unset.
 type Topology struct {
 	Sockets      int
 	Cores        int
 	Threads      int
 	UncoreCaches int
-	// Siblings is how threads are numbered; SiblingsSpread where it is empty.
+	// Siblings is how threads are numbered; empty means SiblingsSpread.
 	Siblings string
-	// Cells by NUMA id.
+	// Cells by NUMA ID.
 	Cells map[int]Cell
 }
 
@@ -70,37 +69,37 @@ type Cell struct {
 	MemoryBytes int64
 }
 
-// allocatable is what VMs may take on a Host altogether.
+// allocatable returns the total for all guests of a Host.
 func (s HostSettings) allocatable(row proxmox.HostRow) Amount {
 	cpus := float64(max(0, row.CPUs-s.ReservedCPUs.Size())) * s.CPURatio
 	memory := float64(max(0, row.MemoryBytes-s.ReservedMemoryBytes)) * s.MemoryRatio
-	// A ratio such as 1.1 has no exact binary form: 1.1 x 10 must stay 11.
+	// A ratio such as 1.1 is inexact in binary: 1.1 x 10 must be 11.
 	return Amount{CPUs: int(math.Floor(cpus + 1e-9)), MemoryBytes: int64(memory)}
 }
 
-// promised weighs the bytes that Reservations ask of a storage.
-func (s HostSettings) promised(row proxmox.StorageRow, bytes int64) int64 {
+// reservedBytes returns how much of the reserved bytes counts on a storage.
+func (s HostSettings) reservedBytes(row proxmox.StorageRow, bytes int64) int64 {
 	switch row.Type {
-	case "lvm", "iscsi", "iscsidirect": // the whole volume is allocated at once
+	case "lvm", "iscsi", "iscsidirect": // thick-provisioned
 		return bytes
 	}
 	return int64(float64(bytes) * s.StorageThinFactor)
 }
 
-// Settings hold HostSettings by region and Host pattern. The zero value gives
-// every Host the defaults.
+// Settings contain HostSettings by region and Host pattern. The zero value contains the
+// defaults.
 type Settings struct {
 	rules []rule // least specific first
 }
 
-// rule is one entry of the file: what it sets for the Hosts that it matches.
+// rule is one entry of the file: the fields to set for matching Hosts.
 type rule struct {
 	region, host string
 	apply        []func(*HostSettings)
 }
 
-// For gives the settings of a Host: the defaults, then every entry that matches,
-// the more specific ones last, each setting only the fields that it names.
+// For returns the settings of a Host: the defaults, then every matching entry from the
+// least to the most specific. An entry changes only the fields that it contains.
 func (s Settings) For(region, host string) HostSettings {
 	settings := HostSettings{
 		ReservedMemoryBytes: DefaultReservedMemoryBytes,
@@ -121,14 +120,15 @@ func (s Settings) For(region, host string) HostSettings {
 	return settings
 }
 
-// matches takes shell patterns; they were checked when the file was read.
+// matches reports whether a shell pattern matches. Patterns are validated when the file is
+// parsed.
 func matches(pattern, name string) bool {
 	ok, err := path.Match(pattern, name)
 	return err == nil && ok
 }
 
-// bySpecificity puts exact names last and, among patterns, those with more fixed
-// characters later; the region decides first.
+// bySpecificity sorts exact names last and patterns by their number of fixed characters.
+// The region is compared first.
 func bySpecificity(a, b rule) int {
 	return cmp.Or(
 		cmp.Compare(specificity(a.region), specificity(b.region)),

@@ -20,7 +20,7 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// The largest figures that are taken for meant: beyond them a typo is likelier.
+// Upper limits. Larger values are probably typos.
 const (
 	maxRatio       = 64
 	maxPriceFactor = 1000
@@ -30,28 +30,28 @@ const (
 //
 //	{"<region>": {"<host>": {"reservedcpus": [0,1], "reservedmemory": 4294967296, ...}}}
 //
-// Region and host may be shell patterns ("*", "pve-*"). An empty path gives the
-// defaults.
+// Region and host may be shell patterns ("*", "pve-*"). For an empty path it returns the
+// defaults. It fails if the file cannot be read or is invalid.
 func LoadSettings(file string) (Settings, error) {
 	if file == "" {
 		return Settings{}, nil
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return Settings{}, fmt.Errorf("reading the host settings, %w", err)
+		return Settings{}, fmt.Errorf("reading the host settings: %w", err)
 	}
 	settings, err := ParseSettings(data)
 	if err != nil {
-		return Settings{}, fmt.Errorf("reading the host settings, %s: %w", file, err)
+		return Settings{}, fmt.Errorf("reading the host settings %s: %w", file, err)
 	}
 	return settings, nil
 }
 
-// ParseSettings reads what LoadSettings finds in the file.
+// ParseSettings parses the content of a host settings file; see LoadSettings.
 func ParseSettings(data []byte) (Settings, error) {
 	var file map[string]map[string]map[string]json.RawMessage
-	if err := strict(data, &file); err != nil {
-		return Settings{}, fmt.Errorf(`%w (wanted: {"region": {"host": {"field": value}}})`, err)
+	if err := unmarshalStrict(data, &file); err != nil {
+		return Settings{}, fmt.Errorf(`%w (want {"region": {"host": {"field": value}}})`, err)
 	}
 	var rules []rule
 	for _, region := range slices.Sorted(maps.Keys(file)) {
@@ -66,9 +66,9 @@ func ParseSettings(data []byte) (Settings, error) {
 	return newSettings(rules), nil
 }
 
-// strict decodes JSON and takes no unknown key and none twice: with a plain decoder
-// the last one silently wins. It tells the first problem only, to stay on one line.
-func strict(data []byte, into any) error {
+// unmarshalStrict decodes JSON and rejects unknown and duplicate keys. It returns only the
+// first problem, to keep errors on one line.
+func unmarshalStrict(data []byte, into any) error {
 	problems, err := kjson.UnmarshalStrict(data, into)
 	if err == nil && len(problems) > 0 {
 		err = problems[0]
@@ -98,16 +98,16 @@ func parseRule(region, host string, fields map[string]json.RawMessage) (rule, er
 	return r, nil
 }
 
-// setter is what a field of the file does to the settings of a matching Host.
+// setter applies a field of the file to the settings of a matching Host.
 type setter = func(*HostSettings)
 
-// settingFields are the fields of an entry. The first group is the format that
-// users of earlier providers have on disk; cells and counts are kept for NUMA.
+// settingFields parse the fields of an entry. The first group is the format of earlier
+// providers.
 var settingFields = map[string]func(json.RawMessage) (setter, error){
-	"sockets":      count(func(s *HostSettings, n int) { s.Topology.Sockets = n }),
-	"cores":        count(func(s *HostSettings, n int) { s.Topology.Cores = n }),
-	"threads":      count(func(s *HostSettings, n int) { s.Topology.Threads = n }),
-	"uncorecaches": count(func(s *HostSettings, n int) { s.Topology.UncoreCaches = n }),
+	"sockets":      countField(func(s *HostSettings, n int) { s.Topology.Sockets = n }),
+	"cores":        countField(func(s *HostSettings, n int) { s.Topology.Cores = n }),
+	"threads":      countField(func(s *HostSettings, n int) { s.Topology.Threads = n }),
+	"uncorecaches": countField(func(s *HostSettings, n int) { s.Topology.UncoreCaches = n }),
 	"siblings":     parseSiblings,
 	"nodes":        parseCells,
 	"reservedcpus": parseReservedCPUs,
@@ -123,14 +123,14 @@ var settingFields = map[string]func(json.RawMessage) (setter, error){
 		}
 		return func(s *HostSettings) { s.Excluded = excluded }, nil
 	},
-	"cpuratio":          ratio(maxRatio, func(s *HostSettings, r float64) { s.CPURatio = r }),
-	"memoryratio":       ratio(maxRatio, func(s *HostSettings, r float64) { s.MemoryRatio = r }),
-	"storagehighwater":  ratio(1, func(s *HostSettings, r float64) { s.StorageHighWater = r }),
-	"storagethinfactor": ratio(1, func(s *HostSettings, r float64) { s.StorageThinFactor = r }),
-	"pricefactor":       ratio(maxPriceFactor, func(s *HostSettings, r float64) { s.PriceFactor = r }),
+	"cpuratio":          ratioField(maxRatio, func(s *HostSettings, r float64) { s.CPURatio = r }),
+	"memoryratio":       ratioField(maxRatio, func(s *HostSettings, r float64) { s.MemoryRatio = r }),
+	"storagehighwater":  ratioField(1, func(s *HostSettings, r float64) { s.StorageHighWater = r }),
+	"storagethinfactor": ratioField(1, func(s *HostSettings, r float64) { s.StorageThinFactor = r }),
+	"pricefactor":       ratioField(maxPriceFactor, func(s *HostSettings, r float64) { s.PriceFactor = r }),
 }
 
-func count(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {
+func countField(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {
 	return func(raw json.RawMessage) (setter, error) {
 		var n int
 		if err := json.Unmarshal(raw, &n); err != nil || n < 0 {
@@ -140,7 +140,7 @@ func count(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {
 	}
 }
 
-func ratio(largest float64, set func(*HostSettings, float64)) func(json.RawMessage) (setter, error) {
+func ratioField(largest float64, set func(*HostSettings, float64)) func(json.RawMessage) (setter, error) {
 	return func(raw json.RawMessage) (setter, error) {
 		var r float64
 		if err := json.Unmarshal(raw, &r); err != nil || r <= 0 || r > largest {
@@ -162,11 +162,11 @@ func parseReservedCPUs(raw json.RawMessage) (setter, error) {
 	return func(s *HostSettings) { s.ReservedCPUs = set }, nil
 }
 
-// plainQuantity keeps absurd exponents from the parser, which would work on them
-// for minutes.
+// plainQuantity rejects extreme exponents, which the quantity parser would process for
+// minutes.
 var plainQuantity = regexp.MustCompile(`^"?[0-9]{1,18}(\.[0-9]{1,9})?(k|[KMGTP]i?|[eE][0-9]{1,2})?"?$`)
 
-// parseBytes takes a number of bytes or a quantity, up to a pebibyte.
+// parseBytes parses a number of bytes or a quantity, up to one pebibyte.
 func parseBytes(raw json.RawMessage) (int64, error) {
 	var q resource.Quantity
 	if !plainQuantity.Match(raw) || json.Unmarshal(raw, &q) != nil || q.Cmp(resource.MustParse("1Pi")) > 0 {
@@ -183,8 +183,8 @@ func parseSiblings(raw json.RawMessage) (setter, error) {
 	return func(s *HostSettings) { s.Topology.Siblings = siblings }, nil
 }
 
-// parseCells reads {"0": {"cpus": "0-7,32-39", "memsize": 68719476736}}. What is
-// "memsize" in the files of earlier providers was "memory" in their documentation.
+// parseCells parses {"0": {"cpus": "0-7,32-39", "memsize": 68719476736}}. Earlier providers
+// documented "memsize" as "memory", so both are accepted.
 func parseCells(raw json.RawMessage) (setter, error) {
 	var file map[string]struct {
 		CPUs    string          `json:"cpus"`
@@ -192,18 +192,18 @@ func parseCells(raw json.RawMessage) (setter, error) {
 		Memory  json.RawMessage `json:"memory"`
 	}
 	const want = `want {"0": {"cpus": "0-7", "memsize": bytes}}`
-	if err := strict(raw, &file); err != nil {
+	if err := unmarshalStrict(raw, &file); err != nil {
 		return nil, fmt.Errorf("%s (%w)", want, err)
 	}
 	cells := make(map[int]Cell, len(file))
 	for _, key := range slices.Sorted(maps.Keys(file)) {
 		id, err := strconv.Atoi(key)
 		if err != nil || id < 0 {
-			return nil, fmt.Errorf("%s (cell %q is no number)", want, key)
+			return nil, fmt.Errorf("%s (cell %q is not a number)", want, key)
 		}
 		cell := Cell{}
 		if cell.CPUs, err = cpuset.Parse(file[key].CPUs); err != nil {
-			return nil, fmt.Errorf("%s (cpus %q of cell %d are no list of CPUs)", want, file[key].CPUs, id)
+			return nil, fmt.Errorf("%s (cpus %q of cell %d is not a list of CPUs)", want, file[key].CPUs, id)
 		}
 		size := file[key].MemSize
 		if size == nil {
@@ -224,7 +224,7 @@ func parseCells(raw json.RawMessage) (setter, error) {
 	return func(s *HostSettings) { s.Topology.Cells = cells }, nil
 }
 
-// shorten keeps an error on one line.
+// shorten limits a value to one short line for errors.
 func shorten(raw json.RawMessage) string {
 	text := strings.Join(strings.Fields(string(raw)), " ")
 	if len(text) > 40 {

@@ -18,7 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-func TestSettingsFileOfEarlierProviders(t *testing.T) {
+func TestLoadSettings(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "hosts.json")
 	err := os.WriteFile(file, []byte(`{"cluster-1": {
@@ -50,7 +50,7 @@ func TestSettingsFileOfEarlierProviders(t *testing.T) {
 	}
 }
 
-func TestNoSettingsFileMeansDefaults(t *testing.T) {
+func TestLoadSettingsDefaults(t *testing.T) {
 	t.Parallel()
 	settings, err := inventory.LoadSettings("")
 	if err != nil {
@@ -62,7 +62,7 @@ func TestNoSettingsFileMeansDefaults(t *testing.T) {
 	}
 }
 
-func TestMoreSpecificSettingsWinFieldByField(t *testing.T) {
+func TestParseSettingsSpecificity(t *testing.T) {
 	t.Parallel()
 	settings, err := inventory.ParseSettings([]byte(`{
 	  "*":         {"pve-a-1": {"cpuratio": 5, "excluded": true}, "*": {"memoryratio": 1.5}},
@@ -77,36 +77,36 @@ func TestMoreSpecificSettingsWinFieldByField(t *testing.T) {
 		}
 	}
 	if s := settings.For("cluster-1", "pve-a-1"); s.StorageHighWater != 0.5 || !s.Excluded {
-		t.Errorf("pve-a-1 has %+v, want the fields of every entry that matches", s)
+		t.Errorf("pve-a-1 has %+v, want the fields of every matching entry", s)
 	}
 }
 
-func TestBadSettingsAreNamed(t *testing.T) {
+func TestParseSettingsInvalid(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ file, want string }{
-		"no JSON":         {`{"a": `, `unexpected end of JSON input (wanted: {"region": {"host": {"field": value}}})`},
-		"wrong form":      {`{"a": {"b": 1}}`, `cannot unmarshal number`},
-		"host twice":      {`{"a": {"b": {}, "b": {}}, "a": {}}`, `duplicate field "a.b"`},
-		"field twice":     {`{"a": {"b": {"cores": 1, "cores": 2}}}`, `duplicate field "a.b.cores"`},
-		"unknown field":   {`{"a": {"b": {"coers": 1}}}`, `region "a", host "b": field "coers" is unknown, want one of cores, cpuratio, excluded,`},
-		"empty host":      {`{"a": {"": {}}}`, `found the name ""`},
-		"bad pattern":     {`{"a": {"[": {}}}`, `found the name "["`},
-		"negative memory": {`{"a": {"b": {"reservedmemory": -1}}}`, `region "a", host "b": field "reservedmemory": found -1, want bytes or a quantity such as "4Gi", not negative`},
-		"no memory":       {`{"a": {"b": {"reservedmemory": null}}}`, `field "reservedmemory": found null, want bytes`},
-		"absurd exponent": {`{"a": {"b": {"reservedmemory": "1e-999999999"}}}`, `field "reservedmemory": found "1e-999999999", want bytes`},
-		"beyond all":      {`{"a": {"b": {"reservedmemory": "1e99"}}}`, `field "reservedmemory": found "1e99", want bytes`},
-		"memory in words": {`{"a": {"b": {"reservedmemory": "much"}}}`, `field "reservedmemory": found "much", want bytes`},
-		"CPU list":        {`{"a": {"b": {"reservedcpus": "0-1"}}}`, `field "reservedcpus": found "0-1", want a list of CPU numbers such as [0, 1]`},
-		"negative CPU":    {`{"a": {"b": {"reservedcpus": [-1]}}}`, `want a list of CPU numbers`},
-		"CPU twice":       {`{"a": {"b": {"reservedcpus": [1, 1]}}}`, `want each CPU number once`},
-		"ratio zero":      {`{"a": {"b": {"cpuratio": 0}}}`, `field "cpuratio": found 0, want a number above 0 and up to 64`},
-		"ratio typo":      {`{"a": {"b": {"memoryratio": 150}}}`, `want a number above 0 and up to 64`},
-		"high water":      {`{"a": {"b": {"storagehighwater": 90}}}`, `want a number above 0 and up to 1`},
-		"excluded":        {`{"a": {"b": {"excluded": "yes"}}}`, `field "excluded": found "yes", want true or false`},
-		"fraction":        {`{"a": {"b": {"cores": 1.5}}}`, `field "cores": found 1.5, want a whole number`},
-		"cell name":       {`{"a": {"b": {"nodes": {"x": {}}}}}`, `cell "x" is no number`},
-		"cell CPUs":       {`{"a": {"b": {"nodes": {"0": {"cpus": "7-1"}}}}}`, `cpus "7-1" of cell 0 are no list of CPUs`},
-		"cell field":      {`{"a": {"b": {"nodes": {"0": {"cpu": "1"}}}}}`, `unknown field "0.cpu"`},
+		"invalid_JSON":         {`{"a": `, `unexpected end of JSON input (want {"region": {"host": {"field": value}}})`},
+		"wrong_form":           {`{"a": {"b": 1}}`, `cannot unmarshal number`},
+		"duplicate_host":       {`{"a": {"b": {}, "b": {}}, "a": {}}`, `duplicate field "a.b"`},
+		"duplicate_field":      {`{"a": {"b": {"cores": 1, "cores": 2}}}`, `duplicate field "a.b.cores"`},
+		"unknown_field":        {`{"a": {"b": {"coers": 1}}}`, `region "a", host "b": field "coers" is unknown, want one of cores, cpuratio, excluded,`},
+		"empty_host":           {`{"a": {"": {}}}`, `found the name ""`},
+		"bad_pattern":          {`{"a": {"[": {}}}`, `found the name "["`},
+		"negative_memory":      {`{"a": {"b": {"reservedmemory": -1}}}`, `region "a", host "b": field "reservedmemory": found -1, want bytes or a quantity such as "4Gi", not negative`},
+		"null_memory":          {`{"a": {"b": {"reservedmemory": null}}}`, `field "reservedmemory": found null, want bytes`},
+		"extreme_exponent":     {`{"a": {"b": {"reservedmemory": "1e-999999999"}}}`, `field "reservedmemory": found "1e-999999999", want bytes`},
+		"memory_too_large":     {`{"a": {"b": {"reservedmemory": "1e99"}}}`, `field "reservedmemory": found "1e99", want bytes`},
+		"memory_not_a_number":  {`{"a": {"b": {"reservedmemory": "much"}}}`, `field "reservedmemory": found "much", want bytes`},
+		"CPU_list_as_string":   {`{"a": {"b": {"reservedcpus": "0-1"}}}`, `field "reservedcpus": found "0-1", want a list of CPU numbers such as [0, 1]`},
+		"negative_CPU":         {`{"a": {"b": {"reservedcpus": [-1]}}}`, `want a list of CPU numbers`},
+		"duplicate_CPU":        {`{"a": {"b": {"reservedcpus": [1, 1]}}}`, `want each CPU number once`},
+		"zero_ratio":           {`{"a": {"b": {"cpuratio": 0}}}`, `field "cpuratio": found 0, want a number above 0 and up to 64`},
+		"ratio_too_large":      {`{"a": {"b": {"memoryratio": 150}}}`, `want a number above 0 and up to 64`},
+		"high_water_too_large": {`{"a": {"b": {"storagehighwater": 90}}}`, `want a number above 0 and up to 1`},
+		"excluded":             {`{"a": {"b": {"excluded": "yes"}}}`, `field "excluded": found "yes", want true or false`},
+		"fraction":             {`{"a": {"b": {"cores": 1.5}}}`, `field "cores": found 1.5, want a whole number`},
+		"cell_name":            {`{"a": {"b": {"nodes": {"x": {}}}}}`, `cell "x" is not a number`},
+		"cell_CPUs":            {`{"a": {"b": {"nodes": {"0": {"cpus": "7-1"}}}}}`, `cpus "7-1" of cell 0 is not a list of CPUs`},
+		"cell_field":           {`{"a": {"b": {"nodes": {"0": {"cpu": "1"}}}}}`, `unknown field "0.cpu"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,17 +118,17 @@ func TestBadSettingsAreNamed(t *testing.T) {
 	}
 }
 
-func TestMissingSettingsFileIsNamed(t *testing.T) {
+func TestLoadSettingsErrors(t *testing.T) {
 	t.Parallel()
 	if _, err := inventory.LoadSettings("/nowhere/hosts.json"); err == nil || !strings.Contains(err.Error(), "/nowhere/hosts.json") {
-		t.Errorf("the error is %v, want one that names the file", err)
+		t.Errorf("the error is %v, want the file name", err)
 	}
 	file := filepath.Join(t.TempDir(), "hosts.json")
 	if err := os.WriteFile(file, []byte(`{"a": {"b": {"x": 1}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := inventory.LoadSettings(file); err == nil || !strings.Contains(err.Error(), file+`: region "a", host "b"`) {
-		t.Errorf("the error is %v, want one that names the file", err)
+		t.Errorf("the error is %v, want the file name", err)
 	}
 }
 
@@ -142,12 +142,12 @@ func FuzzParseSettings(f *testing.F) {
 		}
 		s := settings.For("r", "pve-1")
 		if s.CPURatio <= 0 || s.MemoryRatio <= 0 || s.ReservedMemoryBytes < 0 || s.StorageHighWater <= 0 || s.StorageHighWater > 1 {
-			t.Errorf("settings out of bounds were accepted: %+v", s)
+			t.Errorf("invalid settings were accepted: %+v", s)
 		}
 	})
 }
 
-func TestAChangedSettingsFileIsFollowed(t *testing.T) {
+func TestWatchSettings(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "hosts.json")
 	write := func(text string) {
@@ -168,37 +168,37 @@ func TestAChangedSettingsFileIsFollowed(t *testing.T) {
 	stopped := make(chan struct{})
 	watch := inventory.WatchSettings(i, file)
 	go func() { defer close(stopped); _ = watch.Start(ctx) }()
-	look := func() {
-		eventually(t, "it waits for the next look", clock.HasWaiters)
+	check := func() {
+		eventually(t, "the watch waits for its interval", clock.HasWaiters)
 		clock.Step(inventory.DefaultInterval)
-		eventually(t, "it has looked", clock.HasWaiters)
+		eventually(t, "the watch has checked the file", clock.HasWaiters)
 	}
-	cpus := func() int { return i.View().Allocatable("r", "pve1").CPUs }
-	generation := i.Generation()
-	look()
-	if cpus() != 32 || i.Generation() != generation {
+	cpus := func() int { return hostState(i.View(), "pve1").Allocatable.CPUs }
+	generation := i.View().Generation
+	check()
+	if cpus() != 32 || i.View().Generation != generation {
 		t.Errorf("%d CPUs, want 32 and no change", cpus())
 	}
 	write(`{"r": {"*": {"cpuratio": 3}}}`)
-	look()
-	if cpus() != 48 || i.Generation() == generation {
-		t.Errorf("%d CPUs, want 48 by the changed file", cpus())
+	check()
+	if cpus() != 48 || i.View().Generation == generation {
+		t.Errorf("%d CPUs, want 48 from the changed file", cpus())
 	}
 	write(`{"r": {"*": {"cpuratio": "many"}}}`)
-	look()
-	look()
+	check()
+	check()
 	if cpus() != 48 {
-		t.Errorf("%d CPUs, want 48: a bad file changes nothing", cpus())
+		t.Errorf("%d CPUs, want 48: an invalid file changes nothing", cpus())
 	}
-	if refused := metric(t, registry, "karpenter_proxmox_settings_reload_errors_total"); refused != 1 {
-		t.Errorf("%g bad files were counted, want one", refused)
+	if failed := metric(t, registry, "karpenter_proxmox_settings_reload_errors_total"); failed != 1 {
+		t.Errorf("%g reload errors were counted, want 1", failed)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	look()
+	check()
 	write(`{"r": {"pve?": {"excluded": true}}}`)
-	look()
+	check()
 	if state, _ := i.View().Host("r", "pve1"); state.OutOfService != inventory.Excluded || state.Unusable != "excluded by settings" {
 		t.Errorf("the Host is %+v, want it excluded", state)
 	}
@@ -206,7 +206,7 @@ func TestAChangedSettingsFileIsFollowed(t *testing.T) {
 	<-stopped
 }
 
-// metric reads a single figure.
+// metric returns the value of a counter.
 func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -218,11 +218,11 @@ func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
 			return family.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	t.Fatalf("there is no %s", name)
+	t.Fatalf("metric %s not found", name)
 	return 0
 }
 
-func TestHostsOfOneNameAreReportedOnceWithTheirPrices(t *testing.T) {
+func TestDuplicateHostNames(t *testing.T) {
 	t.Parallel()
 	settings, err := inventory.ParseSettings([]byte(`{"west": {"pve1": {"pricefactor": 0.5}}}`))
 	if err != nil {
@@ -243,9 +243,9 @@ func TestHostsOfOneNameAreReportedOnceWithTheirPrices(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	all := strings.Join(log, "\n")
-	for _, want := range []string{"a Host of the same name", "different price factors", `"factors"=[1 0.5]`} {
+	for _, want := range []string{"two Proxmox clusters have a host of the same name", "different price factors", `"factors"=[1 0.5]`} {
 		if strings.Count(all, want) != 1 {
-			t.Errorf("the log tells %d times of %q:\n%s", strings.Count(all, want), want, all)
+			t.Errorf("the log contains %d times %q:\n%s", strings.Count(all, want), want, all)
 		}
 	}
 }

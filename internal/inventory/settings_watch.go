@@ -11,36 +11,28 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// SetSettings puts other host settings in force.
-func (i *Inventory) SetSettings(settings Settings) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.options.Settings = settings
-	i.publish(true)
-}
-
-// WatchSettings follows a host-settings file: what is changed there is in force
-// within one poll interval. A file that cannot be read or is wrong is reported, and
-// the last good settings stay. It looks at the content, not at file events: a
-// mounted ConfigMap is replaced by a change of symbolic links above it.
+// WatchSettings returns a Runnable that applies changes of a host settings file within one
+// poll interval. If the file is missing or invalid, it logs the error and the last good
+// settings remain in effect. It compares the content instead of watching file events,
+// because a mounted ConfigMap is replaced by changing symbolic links above the file.
 func WatchSettings(i *Inventory, file string) manager.Runnable {
-	w := &settingsWatch{inventory: i, file: file}
+	w := &settingsWatcher{inventory: i, file: file}
 	w.content, _ = os.ReadFile(file)
 	return w
 }
 
-type settingsWatch struct {
+type settingsWatcher struct {
 	inventory *Inventory
 	file      string
 	content   []byte
-	problem   string
+	lastError string
 }
 
-// NeedLeaderElection says that every replica follows the file.
-func (w *settingsWatch) NeedLeaderElection() bool { return false }
+// NeedLeaderElection returns false: every replica reads the file.
+func (w *settingsWatcher) NeedLeaderElection() bool { return false }
 
-// Start looks until the context ends.
-func (w *settingsWatch) Start(ctx context.Context) error {
+// Start checks the file once per interval until the context ends.
+func (w *settingsWatcher) Start(ctx context.Context) error {
 	for {
 		timer := w.inventory.options.Clock.NewTimer(w.inventory.options.Interval)
 		select {
@@ -48,28 +40,28 @@ func (w *settingsWatch) Start(ctx context.Context) error {
 			timer.Stop()
 			return nil
 		case <-timer.C():
-			w.look()
+			w.reload()
 		}
 	}
 }
 
-// look takes a changed file.
-func (w *settingsWatch) look() {
+// reload applies the file if it changed.
+func (w *settingsWatcher) reload() {
 	content, err := os.ReadFile(w.file)
 	if err == nil && bytes.Equal(content, w.content) {
-		w.problem = ""
+		w.lastError = ""
 		return
 	}
 	settings, err := LoadSettings(w.file)
 	if err != nil {
-		if w.problem != err.Error() { // each problem is told once
-			w.problem = err.Error()
-			w.inventory.metrics.settingsRefused()
-			w.inventory.options.Log.Error(err, "the changed host settings are not usable, the last ones stay in force")
+		if w.lastError != err.Error() { // log each error once
+			w.lastError = err.Error()
+			w.inventory.metrics.settingsReloadFailed()
+			w.inventory.options.Log.Error(err, "reloading host settings failed, using last good settings", "file", w.file)
 		}
 		return
 	}
-	w.content, w.problem = content, ""
+	w.content, w.lastError = content, ""
 	w.inventory.SetSettings(settings)
-	w.inventory.options.Log.Info("the host settings changed", "file", w.file)
+	w.inventory.options.Log.Info("reloaded host settings", "file", w.file)
 }

@@ -4,6 +4,7 @@
 package inventory
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -11,11 +12,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Snapshot is a Cluster at one moment. It is never changed once made: a new
-// reading is a new Snapshot.
+// Snapshot is the state of a Cluster at one moment. It is immutable.
 type Snapshot struct {
 	Region string
-	// Taken is when the reading succeeded; the age of the view.
+	// Taken is when the poll succeeded.
 	Taken   time.Time
 	Version proxmox.Version
 	Options proxmox.ClusterOptions
@@ -24,74 +24,73 @@ type Snapshot struct {
 	Hosts    map[string]Host
 	Guests   map[int]Guest // by VMID, unique in a Cluster
 	Storages map[StorageKey]proxmox.StorageRow
-	// Mappings name PCI devices of the Hosts.
+	// Mappings are the PCI mappings of the Cluster.
 	Mappings []proxmox.PCIMapping
-	// Addresses that guests, Hosts and the Cluster's own IPAM are known to have.
+	// Addresses of guests, Hosts and the IPAM of Proxmox.
 	Addresses Addresses
-	// AddressesKnown is true when everything that could be asked for them was asked
-	// at least once: see Inventory.WatchAddresses.
+	// AddressesKnown is true once all sources of addresses were read; see
+	// Inventory.WatchAddresses.
 	AddressesKnown bool
 }
 
-// Host is a Host with what its guests were promised.
+// Host is a row with the allocations of its guests.
 type Host struct {
 	proxmox.HostRow
-	// Allocated sums what the guests on it are charged for.
+	// Allocated is the sum of its guests' allocations.
 	Allocated Amount
-	// OutOfServiceSince is when the Host was first seen offline or in maintenance; zero
-	// while it is neither.
+	// OutOfServiceSince is when the Host was first seen offline or in maintenance; zero if
+	// it is neither.
 	OutOfServiceSince time.Time
-	// Hardware as the Host tells; zero until it was read.
+	// Hardware is zero until it was read.
 	Hardware proxmox.HostInfo
 }
 
-// Guest is a row, with the configuration of VMs and templates. Config is nil
-// until it was read.
+// Guest is a row with its configuration. Config is nil until it was read, and for
+// containers.
 type Guest struct {
 	proxmox.GuestRow
 	Config *proxmox.VMConfig
-	// Stale is true when the row came without figures, and name, template flag
-	// and figures are those of an earlier reading. Status is as reported.
+	// Stale is true if the row has no resources and name, template flag and resources come
+	// from an earlier poll. Status is always current.
 	Stale bool
-	// Charged is what the guest takes from its Host by the rule in the package
-	// comment; zero for what does not count.
+	// Allocated is what the guest uses of its Host by the rule in the package comment.
 	Allocated Amount
 
-	// addresses that Config tells.
+	// addresses in Config.
 	addresses []netip.Addr
 }
 
-// StorageKey names a storage on a Host.
+// StorageKey identifies a storage on a Host.
 type StorageKey struct{ Host, Storage string }
 
-// Amount is a quantity of what a Host gives to VMs.
+// Amount is a quantity of CPUs and memory.
 type Amount struct {
 	CPUs        int
 	MemoryBytes int64
 }
 
-// Plus is the sum of both.
+// Plus returns a + b.
 func (a Amount) Plus(b Amount) Amount {
 	return Amount{CPUs: a.CPUs + b.CPUs, MemoryBytes: a.MemoryBytes + b.MemoryBytes}
 }
 
-// Minus is the difference; it may be negative.
+// Minus returns a - b, which may be negative.
 func (a Amount) Minus(b Amount) Amount {
 	return Amount{CPUs: a.CPUs - b.CPUs, MemoryBytes: a.MemoryBytes - b.MemoryBytes}
 }
 
-// atLeast is the larger of both, each quantity for itself.
+// atLeast returns the maximum of each quantity.
 func (a Amount) atLeast(b Amount) Amount {
 	return Amount{CPUs: max(a.CPUs, b.CPUs), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes)}
 }
 
-// covers tells whether a is no smaller than b in any quantity.
+// covers reports whether a is at least b in both quantities.
 func (a Amount) covers(b Amount) bool {
 	return a.CPUs >= b.CPUs && a.MemoryBytes >= b.MemoryBytes
 }
 
-// Reservation is capacity and a VMID promised to a Claim but perhaps not yet
-// visible in a Snapshot.
+// Reservation is capacity, a VMID and addresses reserved for a Claim. Its VM may not be
+// visible in a Snapshot yet.
 type Reservation struct {
 	ClaimUID string
 	NodePool string
@@ -101,26 +100,25 @@ type Reservation struct {
 	Storage  string
 	Amount
 	DiskBytes int64
-	// Devices are the PCI mappings that the VM gets a device of, each once.
+	// Devices are PCI mappings, one entry per device.
 	Devices []string
-	// Binding to cells and cores of the Host; nil where the VM floats.
+	// Binding to cells and cores of the Host; nil if the VM floats.
 	Binding *Binding
-	// Addresses promised to the VM's interfaces.
+	// Addresses of the VM's interfaces.
 	Addresses []netip.Addr
-	// Made is when it was promised.
 	CreatedAt time.Time
-	// Settled is true once a Snapshot showed the VM as promised: from then on the
-	// VM itself counts, and the Reservation only keeps VMID and NodePool.
+	// Fulfilled is true once a Snapshot shows the VM with its reserved size. From then on
+	// the VM counts, and the Reservation only keeps its VMID, addresses and NodePool.
 	Fulfilled bool
 }
 
-// VMIDRange is a range of VMIDs, both ends included. The zero value is empty.
+// VMIDRange is an inclusive range of VMIDs. The zero value is empty.
 type VMIDRange struct{ From, To int }
 
-// Contains tells whether the VMID lies in the range.
+// Contains reports whether the VMID is in the range.
 func (r VMIDRange) Contains(vmid int) bool { return r.From <= vmid && vmid <= r.To && vmid > 0 }
 
-// StoragesOf names the storages of a Host.
+// StoragesOf returns the names of a Host's storages in order.
 func (s *Snapshot) StoragesOf(host string) []string {
 	var names []string
 	for key := range s.Storages {
@@ -130,4 +128,19 @@ func (s *Snapshot) StoragesOf(host string) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// without returns a copy of the Snapshot that lacks a guest.
+func (s *Snapshot) without(vmid int) *Snapshot {
+	guest := s.Guests[vmid]
+	rest := *s
+	rest.Guests = maps.Clone(s.Guests)
+	delete(rest.Guests, vmid)
+	rest.Addresses = s.Addresses.without(vmid)
+	if host, ok := s.Hosts[guest.Host]; ok {
+		host.Allocated = host.Allocated.Minus(guest.Allocated)
+		rest.Hosts = maps.Clone(s.Hosts)
+		rest.Hosts[guest.Host] = host
+	}
+	return &rest
 }

@@ -4,32 +4,35 @@
 package inventory
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/cpuset"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// How the threads of a core are numbered.
+// Numbering schemes of the threads of a core.
 const (
-	// SiblingsSpread is Linux's usual way: first one thread of every core, then the
-	// others in the same order.
+	// SiblingsSpread is the usual numbering of Linux: first one thread of every core, then
+	// the others in the same order.
 	SiblingsSpread = "spread"
-	// SiblingsAdjacent numbers the threads of a core one after the other.
+	// SiblingsAdjacent numbers the threads of a core consecutively.
 	SiblingsAdjacent = "adjacent"
 )
 
-// hardware is a Host's cells and cores, from its settings or, by sockets, from
-// what Proxmox tells.
+// hardware is the cells and cores of a Host, from its settings or, by sockets, from
+// Proxmox.
 type hardware struct {
-	cells []hardwareCell // by id
-	// threads of a core.
+	cells []hardwareCell // sorted by id
+	// threads per core.
 	threads int
-	// unnumbered tells why it is not certain which CPU is where; empty when it is.
-	// Memory can be bound all the same: that takes the number of the cell alone.
+	// unnumbered describes why the CPU numbers of a core or cell are unknown; empty if they
+	// are known. Memory can be bound anyway, because that needs only the cell ID.
 	unnumbered string
 }
 
@@ -41,53 +44,54 @@ type hardwareCell struct {
 	memoryMiB int64
 }
 
-// hardwareOf puts together what is known about a Host. The error says in words
-// what is missing or wrong.
-func hardwareOf(row proxmox.HostRow, info proxmox.HostInfo, given Topology) (hardware, error) {
-	h := hardware{threads: threadsOf(info, given)}
-	if len(given.Cells) > 0 {
-		return h.fromCells(row, given)
+// newHardware combines the settings and what Proxmox reports about a Host. The error
+// describes what is missing or wrong.
+func newHardware(row proxmox.HostRow, info proxmox.HostInfo, configured Topology) (hardware, error) {
+	h := hardware{threads: threadsOf(info, configured)}
+	if len(configured.Cells) > 0 {
+		return h.fromCells(row, configured)
 	}
-	return h.bySockets(row, info, given)
+	return h.bySockets(row, info, configured)
 }
 
-// threadsOf counts the threads of a core; 0 where cores differ, as on hybrid CPUs.
-func threadsOf(info proxmox.HostInfo, given Topology) int {
+// threadsOf returns the threads per core; 0 if cores differ, as on hybrid CPUs, or if
+// unknown.
+func threadsOf(info proxmox.HostInfo, configured Topology) int {
 	switch {
-	case given.Threads > 0:
-		return given.Threads
+	case configured.Threads > 0:
+		return configured.Threads
 	case info.Cores > 0 && info.CPUs%info.Cores == 0:
 		return info.CPUs / info.Cores
 	}
 	return 0
 }
 
-// fromCells takes the cells that the settings name.
-func (h hardware) fromCells(row proxmox.HostRow, given Topology) (hardware, error) {
-	for _, id := range slices.Sorted(maps.Keys(given.Cells)) {
-		cell := given.Cells[id]
+// fromCells uses the cells in the settings.
+func (h hardware) fromCells(row proxmox.HostRow, configured Topology) (hardware, error) {
+	for _, id := range slices.Sorted(maps.Keys(configured.Cells)) {
+		cell := configured.Cells[id]
 		if cell.CPUs.IsEmpty() {
-			continue // memory alone: no VM can live there
+			continue // VMs need CPUs
 		}
 		if last := cell.CPUs.List()[cell.CPUs.Size()-1]; last >= row.CPUs {
 			return hardware{}, fmt.Errorf("the node settings put CPU %d into cell %d (nodes.%d.cpus), but the Host has the CPUs 0-%d", last, id, id, row.CPUs-1)
 		}
 		memory := cell.MemoryBytes
 		if memory == 0 {
-			memory = row.MemoryBytes / int64(len(given.Cells))
+			memory = row.MemoryBytes / int64(len(configured.Cells))
 		}
 		h.cells = append(h.cells, hardwareCell{id: id, cpus: cell.CPUs, memoryMiB: memory >> 20})
 	}
 	if h.threads == 0 {
-		h.unnumbered = "how many threads a core has is not known: set threads in the node settings"
+		h.unnumbered = "the number of threads per core is unknown: set threads in the node settings"
 		return h, nil
 	}
 	for n := range h.cells {
 		cell := &h.cells[n]
 		if cell.cpus.Size()%h.threads != 0 {
-			return hardware{}, fmt.Errorf("the node settings give cell %d (nodes.%d.cpus) %d CPUs, which is no multiple of the %d threads of a core", cell.id, cell.id, cell.cpus.Size(), h.threads)
+			return hardware{}, fmt.Errorf("the node settings give cell %d (nodes.%d.cpus) %d CPUs, which is not a multiple of the %d threads of a core", cell.id, cell.id, cell.cpus.Size(), h.threads)
 		}
-		cell.cores = coresOf(cell.cpus, h.threads, given.Siblings)
+		cell.cores = coresOf(cell.cpus, h.threads, configured.Siblings)
 	}
 	return h, nil
 }
@@ -111,22 +115,22 @@ func coresOf(cpus cpuset.CPUSet, threads int, siblings string) []cpuset.CPUSet {
 	return cores
 }
 
-// bySockets makes one cell of each socket, as most firmware does. How CPUs are
-// numbered over sockets and threads differs between makers, so that cores are
-// picked only where there is nothing to guess.
-func (h hardware) bySockets(row proxmox.HostRow, info proxmox.HostInfo, given Topology) (hardware, error) {
-	sockets := given.Sockets
+// bySockets creates one cell per socket, like most firmware. How CPUs are numbered across
+// sockets and threads differs between vendors, so cores are known only for a single socket
+// without SMT.
+func (h hardware) bySockets(row proxmox.HostRow, info proxmox.HostInfo, configured Topology) (hardware, error) {
+	sockets := configured.Sockets
 	if sockets == 0 {
 		sockets = info.Sockets
 	}
 	switch {
 	case sockets == 0:
-		return hardware{}, fmt.Errorf("its sockets are not known: the token needs Sys.Audit on /nodes/%s, or set nodes in the node settings", row.Name)
+		return hardware{}, fmt.Errorf("its sockets are unknown: the token needs Sys.Audit on /nodes/%s, or set nodes in the node settings", row.Name)
 	case row.CPUs%sockets != 0:
-		return hardware{}, fmt.Errorf("%d CPUs on %d sockets are no equal cells: set nodes in the node settings", row.CPUs, sockets)
+		return hardware{}, fmt.Errorf("%d CPUs cannot be split equally over %d sockets: set nodes in the node settings", row.CPUs, sockets)
 	}
 	if sockets > 1 || h.threads != 1 {
-		h.unnumbered = `which CPU is on which core and cell is not known: set nodes and threads in the node settings, as "lscpu -e=CPU,CORE,NODE" shows them on the Host`
+		h.unnumbered = `the core and cell of each CPU are unknown: set nodes and threads in the node settings, as "lscpu -e=CPU,CORE,NODE" shows them on the Host`
 	}
 	each := row.CPUs / sockets
 	for id := range sockets {
@@ -143,8 +147,64 @@ func (h hardware) bySockets(row proxmox.HostRow, info proxmox.HostInfo, given To
 	return h, nil
 }
 
-// indexOf finds a cell by its id.
+// indexOf returns the index of a cell by its ID.
 func (h hardware) indexOf(id int) (n int, ok bool) {
 	n = slices.IndexFunc(h.cells, func(c hardwareCell) bool { return c.id == id })
 	return n, n >= 0
+}
+
+// hardwareRetry is the interval between reads of a Host that reports no hardware.
+const hardwareRetry = 10 * time.Minute
+
+// hardwareCache is the reported hardware by Host.
+type hardwareCache map[string]hardwareEntry
+
+type hardwareEntry struct {
+	info proxmox.HostInfo
+	// cpus in the Host's row at that time. A different number means different hardware.
+	cpus  int
+	tried time.Time
+}
+
+func (c hardwareCache) known() map[string]proxmox.HostInfo {
+	infos := make(map[string]proxmox.HostInfo, len(c))
+	for host, entry := range c {
+		infos[host] = entry.info
+	}
+	return infos
+}
+
+// readHardware reads the hardware of Hosts that are new or changed, and reports whether any
+// differs from before.
+func (c *cluster) readHardware(ctx context.Context, rows []proxmox.HostRow) bool {
+	now := c.inventory.options.Clock.Now()
+	var due []proxmox.HostRow
+	for _, row := range rows {
+		entry, tried := c.hardware[row.Name]
+		known := entry.info != (proxmox.HostInfo{}) && entry.cpus == row.CPUs
+		if row.Online && row.CPUs > 0 && !known && (!tried || now.Sub(entry.tried) >= hardwareRetry) {
+			due = append(due, row)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	infos := make([]proxmox.HostInfo, len(due))
+	var group errgroup.Group
+	group.SetLimit(maxParallelReads)
+	for n, row := range due {
+		group.Go(func() error {
+			var err error
+			if infos[n], err = c.client.HostInfo(ctx, row.Name); err != nil {
+				c.inventory.options.Log.V(1).Info("reading the hardware failed", "region", c.region, "host", row.Name, "error", err.Error())
+			}
+			return nil // only VMs bound to cells need it
+		})
+	}
+	_ = group.Wait()
+	changed := false
+	for n, row := range due {
+		changed = changed || infos[n] != c.hardware[row.Name].info
+		c.hardware[row.Name] = hardwareEntry{info: infos[n], cpus: row.CPUs, tried: now}
+	}
+	return changed
 }

@@ -13,22 +13,22 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// numaHost is a Host as a test describes it, with the guests on it.
+// numaHost describes a Host and its guests.
 type numaHost struct {
-	row      proxmox.HostRow
-	info     proxmox.HostInfo
-	settings string // the entry of the node settings
-	guests   []proxmox.GuestRow
-	configs  map[int]*proxmox.VMConfig
-	promised map[string]inventory.Reservation
+	row          proxmox.HostRow
+	info         proxmox.HostInfo
+	settings     string // entry in the node settings
+	guests       []proxmox.GuestRow
+	configs      map[int]*proxmox.VMConfig
+	reservations map[string]inventory.Reservation
 }
 
-// twoSockets has 16 CPUs without SMT on two sockets, 64 GiB for VMs.
+// twoSockets returns a Host with 16 CPUs without SMT on two sockets and 64 GiB for VMs.
 func twoSockets() *numaHost {
 	return &numaHost{
 		row: host("pve1", 16, 64), info: proxmox.HostInfo{Sockets: 2, Cores: 16, CPUs: 16},
 		settings: `{"reservedmemory": 0, "nodes": {"0": {"cpus": "0-7"}, "1": {"cpus": "8-15"}}}`,
-		configs:  map[int]*proxmox.VMConfig{}, promised: map[string]inventory.Reservation{},
+		configs:  map[int]*proxmox.VMConfig{}, reservations: map[string]inventory.Reservation{},
 	}
 }
 
@@ -50,11 +50,11 @@ func (h *numaHost) view(t *testing.T) inventory.View {
 	snapshot := inventory.NewSnapshot(inventory.PollResult{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: []proxmox.HostRow{h.row}, Guests: h.guests},
 		Configs: h.configs, Hardware: map[string]proxmox.HostInfo{h.row.Name: h.info},
-	}, nil, own)
-	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, h.promised, settings)
+	}, nil, ownRange)
+	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, h.reservations, settings)
 }
 
-// describe writes an account in one line per cell: free vCPUs, GiB, cores.
+// describe formats each cell as "ID: free vCPUs, free GiB, free cores".
 func describe(a *inventory.CellAccounts) string {
 	if a.Problem != "" {
 		return a.Problem
@@ -73,7 +73,7 @@ func describe(a *inventory.CellAccounts) string {
 	return strings.Join(lines, "; ")
 }
 
-func TestTopologies(t *testing.T) {
+func TestCellsTopology(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		cpus     int
@@ -82,56 +82,56 @@ func TestTopologies(t *testing.T) {
 		settings string
 		want     string
 	}{
-		"one socket without SMT needs no settings": {
+		"one_socket_without_SMT": {
 			4, 8, proxmox.HostInfo{Sockets: 1, Cores: 4, CPUs: 4}, `{"reservedmemory": 0}`, "0: 4 8.0 [0 1 2 3]",
 		},
-		"one socket with SMT: which CPUs share a core is a guess": {
+		"one_socket_with_SMT": {
 			8, 8, proxmox.HostInfo{Sockets: 1, Cores: 4, CPUs: 8}, `{"reservedmemory": 0}`, "0: 8 8.0 []; unnumbered",
 		},
-		"a cell per socket, and the host's own memory from each": {
+		"two_sockets_with_reserved_memory": {
 			8, 17, proxmox.HostInfo{Sockets: 2, Cores: 8, CPUs: 8}, "", "0: 4 8.0 []; 1: 4 8.0 []; unnumbered",
 		},
-		"four sockets": {
+		"four_sockets": {
 			8, 32, proxmox.HostInfo{Sockets: 4, Cores: 8, CPUs: 8}, `{"reservedmemory": 0}`,
 			"0: 2 8.0 []; 1: 2 8.0 []; 2: 2 8.0 []; 3: 2 8.0 []; unnumbered",
 		},
-		"sockets from the settings, where the host must not tell": {
+		"sockets_from_settings": {
 			8, 32, proxmox.HostInfo{}, `{"reservedmemory": 0, "sockets": 2}`, "0: 4 16.0 []; 1: 4 16.0 []; unnumbered",
 		},
-		"several cells per socket, asymmetric memory, SMT": {
+		"several_cells_per_socket_with_SMT": {
 			16, 48, proxmox.HostInfo{Sockets: 1, Cores: 8, CPUs: 16},
 			`{"reservedmemory": 0, "nodes": {"0": {"cpus": "0-3,8-11", "memsize": "32Gi"}, "1": {"cpus": "4-7,12-15", "memsize": "16Gi"}}}`,
 			"0: 8 32.0 [0,8 1,9 2,10 3,11]; 1: 8 16.0 [4,12 5,13 6,14 7,15]",
 		},
-		"threads side by side": {
+		"adjacent_siblings": {
 			4, 8, proxmox.HostInfo{Sockets: 1, Cores: 2, CPUs: 4},
 			`{"reservedmemory": 0, "siblings": "adjacent", "nodes": {"0": {"cpus": "0-3"}}}`, "0: 4 8.0 [0-1 2-3]",
 		},
-		"cores of two kinds": {
+		"hybrid_cores": {
 			6, 8, proxmox.HostInfo{Sockets: 1, Cores: 4, CPUs: 6}, `{"reservedmemory": 0, "nodes": {"0": {"cpus": "0-5"}}}`, "0: 6 8.0 []; unnumbered",
 		},
-		"cells with gaps in their ids, and one without CPUs": {
+		"cell_ids_with_gaps_and_cell_without_CPUs": {
 			4, 24, proxmox.HostInfo{Sockets: 2, Cores: 4, CPUs: 4},
 			`{"reservedmemory": 0, "nodes": {"0": {"cpus": "0,2", "memsize": "8Gi"}, "8": {"cpus": "1,3", "memsize": "8Gi"}, "252": {"cpus": "", "memsize": "8Gi"}}}`,
 			"0: 2 8.0 [0 2]; 8: 2 8.0 [1 3]",
 		},
-		"reserved CPUs leave with their core, ratios apply": {
+		"reserved_CPUs_and_ratios": {
 			8, 16, proxmox.HostInfo{Sockets: 1, Cores: 4, CPUs: 8},
 			`{"reservedmemory": 0, "reservedcpus": [0], "cpuratio": 2, "memoryratio": 0.5, "nodes": {"0": {"cpus": "0-7"}}}`, "0: 14 8.0 [1,5 2,6 3,7]",
 		},
-		"nothing known": {
-			8, 16, proxmox.HostInfo{}, "", "its sockets are not known: the token needs Sys.Audit on /nodes/pve1, or set nodes in the node settings",
+		"nothing_known": {
+			8, 16, proxmox.HostInfo{}, "", "its sockets are unknown: the token needs Sys.Audit on /nodes/pve1, or set nodes in the node settings",
 		},
-		"settings for another host": {
+		"settings_of_another_host": {
 			8, 16, proxmox.HostInfo{Sockets: 1, Cores: 8, CPUs: 8}, `{"nodes": {"1": {"cpus": "0-15"}}}`,
 			"the node settings put CPU 15 into cell 1 (nodes.1.cpus), but the Host has the CPUs 0-7",
 		},
-		"half a core": {
+		"half_a_core": {
 			8, 16, proxmox.HostInfo{Sockets: 1, Cores: 4, CPUs: 8}, `{"nodes": {"0": {"cpus": "0-6"}}}`,
-			"the node settings give cell 0 (nodes.0.cpus) 7 CPUs, which is no multiple of the 2 threads of a core",
+			"the node settings give cell 0 (nodes.0.cpus) 7 CPUs, which is not a multiple of the 2 threads of a core",
 		},
-		"unequal sockets": {
-			9, 16, proxmox.HostInfo{Sockets: 2, Cores: 9, CPUs: 9}, "", "9 CPUs on 2 sockets are no equal cells: set nodes in the node settings",
+		"unequal_sockets": {
+			9, 16, proxmox.HostInfo{Sockets: 2, Cores: 9, CPUs: 9}, "", "9 CPUs cannot be split equally over 2 sockets: set nodes in the node settings",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,20 +144,20 @@ func TestTopologies(t *testing.T) {
 	}
 }
 
-func TestCellsOfAnUnknownHost(t *testing.T) {
+func TestCellsUnknownHost(t *testing.T) {
 	t.Parallel()
 	h := twoSockets()
 	if got := h.view(t).Cells("r", "pve9").Problem; got != "region r has no such Host" {
-		t.Errorf("found %q", got)
+		t.Errorf("the problem is %q", got)
 	}
 	if got := (inventory.View{}).Cells("r", "pve1").Problem; got == "" {
-		t.Error("an empty view knows a Host")
+		t.Error("the zero View has a Host")
 	}
 }
 
-// TestHardwareIsReadOnce: at first sight, and again when the Host came back with
-// other CPUs; a Host that does not tell is asked again after a while.
-func TestHardwareIsReadOnce(t *testing.T) {
+// TestHardwareReads: hardware is read once, after the number of CPUs changed, and after a
+// delay if the Host reported nothing.
+func TestHardwareReads(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 8, 16), host("pve2", 8, 16))
 	c.hardware = map[string]proxmox.HostInfo{"pve1": {Sockets: 2, Cores: 8, CPUs: 8}}
@@ -172,7 +172,7 @@ func TestHardwareIsReadOnce(t *testing.T) {
 	}
 	refresh(t, i)
 	if n := read(); n != 2 {
-		t.Errorf("%d reads at first sight, want one per host", n)
+		t.Errorf("%d reads with the first poll, want one per host", n)
 	}
 	if cells := i.View().Cells("r", "pve1").Cells; len(cells) != 2 {
 		t.Errorf("pve1 has the cells %v", cells)
@@ -188,7 +188,7 @@ func TestHardwareIsReadOnce(t *testing.T) {
 	clock.Step(11 * time.Minute)
 	refresh(t, i)
 	if n := read(); n != 2 {
-		t.Errorf("%d reads, want the changed host and the silent one", n)
+		t.Errorf("%d reads, want the changed host and the one without hardware", n)
 	}
 	if cells := i.View().Cells("r", "pve1").Cells; len(cells) != 4 {
 		t.Errorf("pve1 has the cells %v", cells)

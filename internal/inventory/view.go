@@ -13,96 +13,94 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// View is what is known at one moment: the last good Snapshot of every Cluster
-// and the Reservations on top. It is never changed once made, and must be made
-// with NewView: a View put together by hand knows no Host.
+// View is the state of all Clusters at one moment: the last good Snapshot of each
+// Cluster and the Reservations. A View is immutable. Create it with NewView; the zero
+// value contains no Hosts.
 type View struct {
 	// Snapshots by region. A Cluster that was never read has none.
 	Snapshots map[string]*Snapshot
-	// Failures by region: why the last poll failed, absent when it succeeded.
-	// Each is a *PollError.
+	// Failures by region: the error of the last poll if it failed, always a *PollError.
 	Failures map[string]error
 	// Reservations by claim UID.
 	Reservations map[string]Reservation
-	// Generation is larger whenever something relevant differs from an earlier View.
+	// Generation increases with every relevant change.
 	Generation uint64
 
-	index   *index
-	resting map[netip.Addr]time.Time
+	index            *index
+	recentlyReleased map[netip.Addr]time.Time
 }
 
-// Absence is why a Host is out of service; empty when it is not.
+// OutOfServiceReason is why a Host is out of service; empty if it is in service.
 type OutOfServiceReason string
 
-// Why a Host is out of service.
+// Reasons for a Host to be out of service.
 const (
 	Offline       OutOfServiceReason = "Offline"
 	InMaintenance OutOfServiceReason = "InMaintenance"
 	Excluded      OutOfServiceReason = "Excluded"
 )
 
-// HostState is a Host's account.
+// HostState is the capacity and availability of a Host.
 type HostState struct {
 	Region string
 	Name   string
-	// Size is what the Host physically has: no single VM can be larger.
+	// Size is the physical size of the Host, the limit for a single VM.
 	Size Amount
-	// Allocatable is what VMs may take altogether, by settings.
+	// Allocatable is the total for all guests, as configured in the settings.
 	Allocatable Amount
-	// Allocated is what guests take, Reserved what is promised on top of it.
+	// Allocated is what guests use, Reserved what Reservations add to it.
 	Allocated Amount
 	Reserved  Amount
-	// Free = Allocatable - Allocated - Reserved; negative on a Host that somebody
-	// filled beyond our settings.
+	// Free is Allocatable - Allocated - Reserved. It is negative if other users filled
+	// the Host beyond our settings.
 	Free Amount
-	// FreeDevices counts the PCI devices that are left, by mapping.
+	// FreeDevices is the number of free PCI devices by mapping.
 	FreeDevices map[string]int
-	// Arch is Kubernetes' name of the Host's architecture: amd64 or arm64.
+	// Arch is the architecture of the Host as Kubernetes names it: amd64 or arm64.
 	Arch string
-	// PriceFactor multiplies what a VM costs on this Host.
+	// PriceFactor multiplies the price of VMs on this Host.
 	PriceFactor float64
-	// Away is why the Host is out of service; OutOfServiceSince is when it was first seen to
-	// be, which is not known of an excluded one.
+	// OutOfService is why the Host is out of service. OutOfServiceSince is when that
+	// was first seen; it is zero for an excluded Host.
 	OutOfService      OutOfServiceReason
 	OutOfServiceSince time.Time
-	// Unusable tells in words why no new VM may go there; empty when one may.
+	// Unusable describes why the Host accepts no new VMs; empty if it accepts them.
 	Unusable string
 }
 
-// StorageState is a storage on a Host with what is left of it.
+// StorageState is a storage of a Host with its free capacity.
 type StorageState struct {
 	proxmox.StorageRow
-	// FreeBytes is what is left below the high-water mark after Reservations;
-	// negative when the mark is passed.
+	// FreeBytes is the capacity below the high-water mark after Reservations. It is
+	// negative above the mark.
 	FreeBytes int64
 }
 
-// PollError tells why the view of a Cluster is not fresh.
+// PollError is why the Snapshot of a Cluster is outdated.
 type PollError struct {
 	Region string
-	// Since is when the first of these failures happened, Count how many there
-	// were in a row.
+	// Since is the time of the first of Count consecutive failures.
 	Since time.Time
 	Count int
 	Err   error
 }
 
-// Error leaves out how often: what is told of it, in conditions for one, would change
-// with each poll.
+// Error omits Count: conditions quote the text and would change with each poll.
 func (e *PollError) Error() string {
-	return fmt.Sprintf("polling %s has failed since %s, %v", e.Region, e.Since.UTC().Format(time.RFC3339), e.Err)
+	return fmt.Sprintf("polling %s has failed since %s: %v", e.Region, e.Since.UTC().Format(time.RFC3339), e.Err)
 }
 
 func (e *PollError) Unwrap() error { return e.Err }
 
-// NewView makes a View of its parts. The maps must not be changed afterwards.
+// NewView returns a View of its arguments. The caller must not change the maps
+// afterwards.
 func NewView(snapshots map[string]*Snapshot, failures map[string]error, reservations map[string]Reservation, settings Settings) View {
 	v := View{Snapshots: snapshots, Failures: failures, Reservations: reservations}
 	v.index = newIndex(v, settings)
 	return v
 }
 
-// Host is the account of a Host; false for one that no Snapshot shows.
+// Host returns the state of a Host. It returns false if no Snapshot lists the Host.
 func (v View) Host(region, host string) (HostState, bool) {
 	if v.index == nil {
 		return HostState{}, false
@@ -114,7 +112,8 @@ func (v View) Host(region, host string) (HostState, bool) {
 	return account.state, true
 }
 
-// Hosts lists every known Host by region and name, those that are away included.
+// Hosts returns all known Hosts sorted by region and name, including those out of
+// service.
 func (v View) Hosts() []HostState {
 	if v.index == nil {
 		return nil
@@ -131,29 +130,17 @@ func (v View) Hosts() []HostState {
 	return hosts
 }
 
-// Free is what new VMs may still take on a Host; nothing on an unknown one.
-func (v View) Free(region, host string) Amount {
-	state, _ := v.Host(region, host)
-	return state.Free
-}
-
-// Allocatable is what VMs may take on a Host altogether.
-func (v View) Allocatable(region, host string) Amount {
-	state, _ := v.Host(region, host)
-	return state.Allocatable
-}
-
-// Usable tells whether a new VM may go to the Host, and if not, why.
+// Usable reports whether the Host accepts new VMs, and the reason if it does not.
 func (v View) Usable(region, host string) (ok bool, reason string) {
 	state, known := v.Host(region, host)
 	if !known {
-		return false, v.unknownHost(region)
+		return false, v.unknownHostReason(region)
 	}
 	return state.Unusable == "", state.Unusable
 }
 
-// unknownHost tells why no Snapshot shows a Host of that region.
-func (v View) unknownHost(region string) string {
+// unknownHostReason describes why no Snapshot lists a Host of the region.
+func (v View) unknownHostReason(region string) string {
 	switch err, failed := v.Failures[region]; {
 	case v.Snapshots[region] != nil:
 		return fmt.Sprintf("region %s has no such Host", region)
@@ -164,12 +151,13 @@ func (v View) unknownHost(region string) string {
 	}
 }
 
-// Guest looks a VMID up in the region's Snapshot.
+// Guest returns a guest from the region's Snapshot. It returns false if the Snapshot
+// does not list the VMID.
 func (v View) Guest(region string, vmid int) (Guest, bool) {
 	return v.Snapshots[region].guest(vmid)
 }
 
-// Taken tells whether a VMID is in use or promised.
+// IsVMIDTaken reports whether a VMID is in use or reserved.
 func (v View) IsVMIDTaken(region string, vmid int) bool {
 	if _, ok := v.Guest(region, vmid); ok {
 		return true
@@ -181,22 +169,23 @@ func (v View) IsVMIDTaken(region string, vmid int) bool {
 	return ok
 }
 
-// VMs counts the VMs of a NodePool on a Host, those on their way included.
+// NodePoolVMs returns the number of VMs of a NodePool on a Host, including those that
+// are being launched.
 func (v View) NodePoolVMs(region, host, nodePool string) int {
 	if v.index == nil {
 		return 0
 	}
-	return v.index.poolHosts[nodePool][hostKey{region, host}]
+	return v.index.nodePoolVMs[nodePool][hostKey{region, host}]
 }
 
-// OtherNodePoolHost names a Host, other than this one, that has VMs of the NodePool;
-// empty where there is none.
+// OtherNodePoolHost returns the name of another Host that runs VMs of the NodePool, or
+// an empty string.
 func (v View) OtherNodePoolHost(region, host, nodePool string) string {
 	if v.index == nil {
 		return ""
 	}
 	found := ""
-	for other, vms := range v.index.poolHosts[nodePool] {
+	for other, vms := range v.index.nodePoolVMs[nodePool] {
 		if other != (hostKey{region, host}) && vms > 0 && (found == "" || other.host < found) {
 			found = other.host
 		}
@@ -204,7 +193,8 @@ func (v View) OtherNodePoolHost(region, host, nodePool string) string {
 	return found
 }
 
-// Storage is the state of a storage on a Host; false where the Snapshot shows none.
+// Storage returns the state of a storage of a Host. It returns false if the Snapshot
+// does not list it.
 func (v View) Storage(region, host, storage string) (StorageState, bool) {
 	snapshot := v.Snapshots[region]
 	if snapshot == nil || v.index == nil {
@@ -218,14 +208,7 @@ func (v View) Storage(region, host, storage string) (StorageState, bool) {
 	if !ok {
 		return StorageState{}, false
 	}
-	promised := account.limits.promised(row, v.index.storages[diskKeyOf(region, row)])
-	free := int64(float64(row.TotalBytes)*account.limits.StorageHighWater) - row.UsedBytes - promised
+	reserved := account.limits.reservedBytes(row, v.index.reservedBytes[diskKeyOf(region, row)])
+	free := int64(float64(row.TotalBytes)*account.limits.StorageHighWater) - row.UsedBytes - reserved
 	return StorageState{StorageRow: row, FreeBytes: free}, true
-}
-
-// StorageFree is what is left of a storage on a Host below its high-water mark,
-// after Reservations; false where there is no such storage or it is not active.
-func (v View) StorageFree(region, host, storage string) (int64, bool) {
-	state, ok := v.Storage(region, host, storage)
-	return state.FreeBytes, ok && state.Available
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// viewOf makes a View of one region.
+// viewOf returns a View of region r.
 func viewOf(t *testing.T, s *inventory.Snapshot, settings string, reservations ...inventory.Reservation) inventory.View {
 	t.Helper()
 	parsed := inventory.Settings{}
@@ -29,12 +29,12 @@ func viewOf(t *testing.T, s *inventory.Snapshot, settings string, reservations .
 	return inventory.NewView(map[string]*inventory.Snapshot{"r": s}, nil, byClaim, parsed)
 }
 
-func TestUsableTellsWhyNot(t *testing.T) {
+func TestUsable(t *testing.T) {
 	t.Parallel()
-	maintained, offline := host("pve3", 8, 32), host("pve4", 8, 32)
-	maintained.Maintenance, offline.Online = true, false
+	inMaintenance, offline := host("pve3", 8, 32), host("pve4", 8, 32)
+	inMaintenance.Maintenance, offline.Online = true, false
 	s := snapshotOf(nil, []proxmox.HostRow{
-		host("pve1", 8, 32), host("pve2", 8, 32), maintained, offline, {Name: "pve5", Online: true},
+		host("pve1", 8, 32), host("pve2", 8, 32), inMaintenance, offline, {Name: "pve5", Online: true},
 	})
 	v := viewOf(t, s, `{"r": {"pve2": {"excluded": true}}}`)
 	for name, want := range map[string]string{
@@ -47,11 +47,11 @@ func TestUsableTellsWhyNot(t *testing.T) {
 		}
 	}
 	if ok, reason := v.Usable("elsewhere", "pve1"); ok || !strings.Contains(reason, "elsewhere was not read yet") {
-		t.Errorf("a region that was never read: usable %v because %q", ok, reason)
+		t.Errorf("region without Snapshot: usable %v because %q", ok, reason)
 	}
 }
 
-func TestUsableWaitsForASecondFailedPoll(t *testing.T) {
+func TestUsableAfterFailedPolls(t *testing.T) {
 	t.Parallel()
 	s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 8, 32)})
 	usable := func(count int, cause error) bool {
@@ -60,68 +60,68 @@ func TestUsableWaitsForASecondFailedPoll(t *testing.T) {
 		return ok
 	}
 	if !usable(1, proxmox.ErrUnreachable) {
-		t.Error("one failed poll took the Host away")
+		t.Error("the Host is unusable after one failed poll")
 	}
 	if usable(2, proxmox.ErrUnreachable) {
-		t.Error("after two failed polls the Host is still offered")
+		t.Error("the Host is usable after two failed polls")
 	}
 	if usable(1, errors.Join(errors.New("401"), proxmox.ErrUnauthorized)) {
-		t.Error("refused credentials do not heal by waiting, yet the Host is still offered")
+		t.Error("the Host is usable with invalid credentials")
 	}
 }
 
-func TestFreeFollowsSettings(t *testing.T) {
+func TestFreeWithSettings(t *testing.T) {
 	t.Parallel()
 	s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 10, 64)}, vm(100, "pve1", "running", 4, 8))
 	for name, c := range map[string]struct {
 		settings    string
 		allocatable inventory.Amount
 	}{
-		"defaults":         {"", amount(10, 63)},
-		"reserves":         {`{"r": {"pve1": {"reservedcpus": [0, 1], "reservedmemory": "4Gi"}}}`, amount(8, 60)},
-		"ratios":           {`{"*": {"*": {"cpuratio": 1.1, "memoryratio": 0.5, "reservedmemory": 0}}}`, amount(11, 32)},
-		"reserve too big":  {`{"r": {"pve1": {"reservedmemory": "128Gi"}}}`, amount(10, 0)},
-		"another Host's":   {`{"r": {"pve2": {"cpuratio": 4}}}`, amount(10, 63)},
-		"another region's": {`{"q": {"pve1": {"cpuratio": 4}}}`, amount(10, 63)},
+		"defaults":          {"", amount(10, 63)},
+		"reserved":          {`{"r": {"pve1": {"reservedcpus": [0, 1], "reservedmemory": "4Gi"}}}`, amount(8, 60)},
+		"ratios":            {`{"*": {"*": {"cpuratio": 1.1, "memoryratio": 0.5, "reservedmemory": 0}}}`, amount(11, 32)},
+		"reserved_too_much": {`{"r": {"pve1": {"reservedmemory": "128Gi"}}}`, amount(10, 0)},
+		"other_host":        {`{"r": {"pve2": {"cpuratio": 4}}}`, amount(10, 63)},
+		"other_region":      {`{"q": {"pve1": {"cpuratio": 4}}}`, amount(10, 63)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			v := viewOf(t, s, c.settings)
-			if got := v.Allocatable("r", "pve1"); got != c.allocatable {
+			if got := hostState(v, "pve1").Allocatable; got != c.allocatable {
 				t.Errorf("allocatable is %+v, want %+v", got, c.allocatable)
 			}
-			if got, want := v.Free("r", "pve1"), c.allocatable.Minus(amount(4, 8)); got != want {
+			if got, want := hostState(v, "pve1").Free, c.allocatable.Minus(amount(4, 8)); got != want {
 				t.Errorf("free is %+v, want %+v", got, want)
 			}
 		})
 	}
 }
 
-func TestReservationCountsOnTopOfTheGuestNeverTwice(t *testing.T) {
+func TestFreeWithReservation(t *testing.T) {
 	t.Parallel()
 	hosts := []proxmox.HostRow{host("pve1", 16, 65)}
 	r := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(8, 16)}
 	for name, c := range map[string]struct {
-		guests  []proxmox.GuestRow
-		settled bool
-		free    inventory.Amount
+		guests    []proxmox.GuestRow
+		fulfilled bool
+		free      inventory.Amount
 	}{
-		"VM not there yet":              {nil, false, amount(8, 48)},
-		"VM without figures":            {[]proxmox.GuestRow{unknown(20001)}, false, amount(8, 48)},
-		"VM with the template's figure": {[]proxmox.GuestRow{vm(20001, "pve1", "stopped", 1, 32)}, false, amount(8, 32)},
-		"VM settled":                    {[]proxmox.GuestRow{vm(20001, "pve1", "running", 8, 16)}, true, amount(8, 48)},
-		"VM settled and gone":           {nil, true, amount(16, 64)},
+		"VM_not_visible":           {nil, false, amount(8, 48)},
+		"VM_without_resources":     {[]proxmox.GuestRow{rowWithoutResources(20001)}, false, amount(8, 48)},
+		"VM_with_size_of_template": {[]proxmox.GuestRow{vm(20001, "pve1", "stopped", 1, 32)}, false, amount(8, 32)},
+		"VM_fulfilled":             {[]proxmox.GuestRow{vm(20001, "pve1", "running", 8, 16)}, true, amount(8, 48)},
+		"VM_fulfilled_and_deleted": {nil, true, amount(16, 64)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := r
-			r.Fulfilled = c.settled
+			r.Fulfilled = c.fulfilled
 			v := viewOf(t, snapshotOf(nil, hosts, c.guests...), "", r)
-			if got := v.Free("r", "pve1"); got != c.free {
+			if got := hostState(v, "pve1").Free; got != c.free {
 				t.Errorf("free is %+v, want %+v", got, c.free)
 			}
 			if !v.IsVMIDTaken("r", 20001) || v.IsVMIDTaken("r", 20002) || v.IsVMIDTaken("q", 20001) {
-				t.Error("exactly the reserved VMID of that region must be taken")
+				t.Error("want only the reserved VMID of the region to be taken")
 			}
 			if got := v.NodePoolVMs("r", "pve1", "p"); got != 1 {
 				t.Errorf("the NodePool has %d VMs there, want 1", got)
@@ -130,12 +130,12 @@ func TestReservationCountsOnTopOfTheGuestNeverTwice(t *testing.T) {
 	}
 }
 
-func TestMigratedVMCountsForItsNodePoolWhereItIs(t *testing.T) {
+func TestNodePoolVMsAfterMigration(t *testing.T) {
 	t.Parallel()
 	r := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Fulfilled: true}
 	v := viewOf(t, snapshotOf(nil, []proxmox.HostRow{host("pve1", 8, 32), host("pve2", 8, 32)}, vm(20001, "pve2", "running", 2, 4)), "", r)
 	if v.NodePoolVMs("r", "pve1", "p") != 0 || v.NodePoolVMs("r", "pve2", "p") != 1 {
-		t.Error("the VM is still counted on the Host that it left")
+		t.Error("the VM counts on its previous Host")
 	}
 }
 
@@ -155,10 +155,10 @@ func TestStorageFree(t *testing.T) {
 			storage("thick", "pve1", "lvm", false),
 			storage("ceph", "pve1", "rbd", true), storage("ceph", "pve2", "rbd", true), down,
 		},
-	}}, nil, own)
-	reserve := func(uid, hostName, name string, vmid int, settled bool) inventory.Reservation {
+	}}, nil, ownRange)
+	reserve := func(uid, hostName, name string, vmid int, fulfilled bool) inventory.Reservation {
 		return inventory.Reservation{
-			ClaimUID: uid, Region: "r", Host: hostName, Storage: name, VMID: vmid, DiskBytes: 100 * gib, Fulfilled: settled,
+			ClaimUID: uid, Region: "r", Host: hostName, Storage: name, VMID: vmid, DiskBytes: 100 * gib, Fulfilled: fulfilled,
 		}
 	}
 	reservations := []inventory.Reservation{
@@ -172,30 +172,30 @@ func TestStorageFree(t *testing.T) {
 		free, half    int64
 	}{
 		{"pve1", "thin", 700, 850},
-		{"pve2", "thin", 800, 900}, // the same name on another Host is another storage
+		{"pve2", "thin", 800, 900}, // a local storage is separate on each Host
 		{"pve1", "thick", 700, 800},
-		{"pve1", "ceph", 700, 850}, // a shared storage counts what any Host promised
+		{"pve1", "ceph", 700, 850}, // a shared storage counts the reservations of all Hosts
 	} {
-		if got, ok := v.StorageFree("r", c.host, c.storage); !ok || got != c.free*gib {
-			t.Errorf("%s on %s: %d GiB free (%v), want %d", c.storage, c.host, got/gib, ok, c.free)
+		if got, ok := v.Storage("r", c.host, c.storage); !ok || !got.Available || got.FreeBytes != c.free*gib {
+			t.Errorf("%s on %s: %d GiB free (%v), want %d", c.storage, c.host, got.FreeBytes/gib, ok, c.free)
 		}
-		if got, ok := half.StorageFree("r", c.host, c.storage); !ok || got != c.half*gib {
-			t.Errorf("%s on %s with settings: %d GiB free (%v), want %d", c.storage, c.host, got/gib, ok, c.half)
+		if got, ok := half.Storage("r", c.host, c.storage); !ok || !got.Available || got.FreeBytes != c.half*gib {
+			t.Errorf("%s on %s with settings: %d GiB free (%v), want %d", c.storage, c.host, got.FreeBytes/gib, ok, c.half)
 		}
 	}
 	for _, name := range []string{"down", "none"} {
-		if _, ok := v.StorageFree("r", "pve1", name); ok {
-			t.Errorf("storage %s has room, but it is not active or not there", name)
+		if got, ok := v.Storage("r", "pve1", name); ok && got.Available {
+			t.Errorf("storage %s is available although it is inactive or missing", name)
 		}
 	}
 }
 
-func TestZeroViewKnowsNothing(t *testing.T) {
+func TestZeroView(t *testing.T) {
 	t.Parallel()
 	var v inventory.View
 	ok, _ := v.Usable("r", "pve1")
-	_, storage := v.StorageFree("r", "pve1", "local")
-	if ok || storage || v.IsVMIDTaken("r", 1) || v.Hosts() != nil || v.NodePoolVMs("r", "pve1", "p") != 0 || v.Free("r", "pve1").CPUs != 0 {
-		t.Error("an empty view claims to know something")
+	_, storage := v.Storage("r", "pve1", "local")
+	if ok || storage || v.IsVMIDTaken("r", 1) || v.Hosts() != nil || v.NodePoolVMs("r", "pve1", "p") != 0 || hostState(v, "pve1").Free.CPUs != 0 {
+		t.Error("the zero View is not empty")
 	}
 }

@@ -1,25 +1,23 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipam picks addresses for VMs out of subnets. It is pure: a Pool says which
-// addresses may be given, the caller says which of them are taken, and nothing is
-// remembered. What was given stands in the caller's records, so that a restart loses
-// nothing.
+// Package ipam picks addresses for VMs from subnets. It is pure and keeps no state: a Pool
+// contains the addresses that may be assigned, and the caller reports which are taken.
 //
-// # What is never given
+// # Addresses that are never assigned
 //
-//   - the network and the broadcast address of an IPv4 subnet, and the all-zero
-//     address of an IPv6 subnet, which every router on it answers to (RFC 4291);
+//   - the network and broadcast address of an IPv4 subnet, and the all-zero address of an
+//     IPv6 subnet, which is the anycast address of all its routers (RFC 4291);
 //   - the gateway;
-//   - what the pool excludes, or leaves out of its ranges.
+//   - addresses that the pool excludes, or that are outside of its ranges.
 //
-// The two addresses of an IPv4 /31 (RFC 3021) and of an IPv6 /127 (RFC 6164) are both
-// hosts, and a /32 or /128 is one host.
+// Both addresses of an IPv4 /31 (RFC 3021) and of an IPv6 /127 (RFC 6164) are hosts, and a
+// /32 or /128 is one host.
 //
-// # Which address is picked
+// # Choice of the address
 //
-// The first try follows from the key, which belongs to the VM, then come the next
-// ones. So the same VM asks for the same address again, VMs that are planned at the
-// same time rarely meet, and an address that came back is not the next to be given:
-// neighbours may remember the MAC that it had.
+// The VM's key determines the first candidate; the following addresses are next. So a
+// retry for the same VM picks the same address, concurrent launches rarely compete for
+// one, and a released address is not the next one to be assigned: neighbors may still cache
+// its previous MAC.
 package ipam

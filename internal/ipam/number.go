@@ -9,8 +9,7 @@ import (
 	"net/netip"
 )
 
-// number is an address as an integer. An IPv6 subnet has more addresses than an int
-// can count.
+// number is an address as a 128-bit integer.
 type number struct{ hi, lo uint64 }
 
 func numberOf(a netip.Addr) number {
@@ -22,7 +21,7 @@ func numberOf(a netip.Addr) number {
 	return number{hi: binary.BigEndian.Uint64(b[:8]), lo: binary.BigEndian.Uint64(b[8:])}
 }
 
-// address is the inverse of numberOf in one of the families.
+// address is the inverse of numberOf. The number does not include the address family.
 func (n number) address(is4 bool) netip.Addr {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], n.hi)
@@ -51,26 +50,26 @@ func (n number) next() number     { return n.plus(number{lo: 1}) }
 func (n number) previous() number { return n.minus(number{lo: 1}) }
 func (n number) isZero() bool     { return n == number{} }
 
-// modulo is the remainder of n by m, which is not zero.
+// modulo returns the remainder of n divided by m, which must not be zero.
 func (n number) modulo(m number) number {
 	if m.hi == 0 {
-		_, rest := bits.Div64(n.hi%m.lo, n.lo, m.lo)
-		return number{lo: rest}
+		_, remainder := bits.Div64(n.hi%m.lo, n.lo, m.lo)
+		return number{lo: remainder}
 	}
-	// m has more than 64 bits, so that few subtractions do after aligning it.
+	// m has more than 64 bits, so long division needs at most 64 steps.
 	shift := bits.LeadingZeros64(m.hi) - bits.LeadingZeros64(n.hi)
 	for ; shift >= 0; shift-- {
-		if part := m.shifted(uint(shift)); !n.less(part) {
+		if part := m.shiftLeft(uint(shift)); !n.less(part) {
 			n = n.minus(part)
 		}
 	}
 	return n
 }
 
-// shifted to the left by less than 64 bits.
-func (n number) shifted(by uint) number {
+// shiftLeft shifts by less than 64 bits.
+func (n number) shiftLeft(by uint) number {
 	return number{hi: n.hi<<by | n.lo>>(64-by), lo: n.lo << by}
 }
 
-// float is for metrics: exact up to 2^53.
+// float returns the approximate value; exact up to 2^53.
 func (n number) float() float64 { return float64(n.hi)*(1<<64) + float64(n.lo) }

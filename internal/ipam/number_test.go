@@ -14,7 +14,7 @@ func (n number) big() *big.Int {
 	return b.Lsh(b, 64).Add(b, new(big.Int).SetUint64(n.lo))
 }
 
-func TestNumbersCountAsIntegersDo(t *testing.T) {
+func TestNumberArithmetic(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	draw := func() number {

@@ -10,44 +10,48 @@ import (
 	"net/netip"
 )
 
-// State of an address, as its giver knows it.
+// State is whether an address may be assigned.
 type State int
 
 const (
-	// Free addresses may be given.
+	// Free addresses may be assigned.
 	Free State = iota
-	// Resting addresses came back a moment ago, and are given only when no other is
-	// left: neighbours may still remember their last owner.
+	// RecentlyReleased addresses are assigned only if no address is Free, because neighbors
+	// may still cache the previous MAC.
 	RecentlyReleased
-	// Taken addresses are never given.
+	// Taken addresses are never assigned.
 	Taken
 )
 
-// Pick chooses an address: the one that the key leads to, else the next that is free.
-// False means that all are taken.
-func (p Pool) Pick(key string, state func(netip.Addr) State) (netip.Addr, bool) {
+// StateFunc returns the State of an address. Pick calls it for one address after the other
+// while the caller may hold a lock, so it must not block.
+type StateFunc func(netip.Addr) State
+
+// Pick returns the address that the key determines, or the next one that is free. It
+// returns false if all are taken.
+func (p Pool) Pick(key string, state StateFunc) (netip.Addr, bool) {
 	if p.size.isZero() {
 		return netip.Addr{}, false
 	}
 	is4 := p.subnet.Addr().Is4()
-	var resting netip.Addr
-	for n := range p.from(hash(key).modulo(p.size)) {
+	var released netip.Addr
+	for n := range p.startingAt(hash(key).modulo(p.size)) {
 		addr := n.address(is4)
 		switch state(addr) {
 		case Free:
 			return addr, true
 		case RecentlyReleased:
-			if !resting.IsValid() {
-				resting = addr
+			if !released.IsValid() {
+				released = addr
 			}
 		case Taken:
 		}
 	}
-	return resting, resting.IsValid()
+	return released, released.IsValid()
 }
 
-// from yields every address once, beginning with that position.
-func (p Pool) from(position number) iter.Seq[number] {
+// startingAt yields every address once, starting with that position.
+func (p Pool) startingAt(position number) iter.Seq[number] {
 	return func(yield func(number) bool) {
 		at := 0
 		for !position.less(p.spans[at].size()) {
@@ -55,21 +59,21 @@ func (p Pool) from(position number) iter.Seq[number] {
 			at++
 		}
 		begin := p.spans[at].first.plus(position)
-		if !run(span{begin, p.spans[at].last}, yield) {
+		if !yieldSpan(span{begin, p.spans[at].last}, yield) {
 			return
 		}
 		for i := 1; i < len(p.spans); i++ {
-			if !run(p.spans[(at+i)%len(p.spans)], yield) {
+			if !yieldSpan(p.spans[(at+i)%len(p.spans)], yield) {
 				return
 			}
 		}
 		if p.spans[at].first.less(begin) {
-			run(span{p.spans[at].first, begin.previous()}, yield)
+			yieldSpan(span{p.spans[at].first, begin.previous()}, yield)
 		}
 	}
 }
 
-func run(s span, yield func(number) bool) bool {
+func yieldSpan(s span, yield func(number) bool) bool {
 	for n := s.first; ; n = n.next() {
 		if !yield(n) {
 			return false
@@ -80,7 +84,7 @@ func run(s span, yield func(number) bool) bool {
 	}
 }
 
-// Used counts the addresses of the pool among those given, each once.
+// Used returns how many of the addresses are in the pool, ignoring duplicates.
 func (p Pool) Used(addresses iter.Seq[netip.Addr]) int {
 	seen := map[netip.Addr]struct{}{}
 	for a := range addresses {

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ipam"
 )
 
-func TestTheSameKeyAsksForTheSameAddress(t *testing.T) {
+func TestPickByKey(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	p := pool(t, ipam.Spec{CIDR: "10.0.0.0/16"})
@@ -30,14 +30,14 @@ func TestTheSameKeyAsksForTheSameAddress(t *testing.T) {
 	g.Expect(next).To(Equal(first.Next()))
 }
 
-func TestAnAddressThatCameBackIsGivenLast(t *testing.T) {
+func TestPickRecentlyReleased(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	p := pool(t, ipam.Spec{CIDR: "10.0.0.0/29"})
-	resting := netip.MustParseAddr("10.0.0.3")
+	released := netip.MustParseAddr("10.0.0.3")
 	taken := map[netip.Addr]bool{}
 	pick := func(a netip.Addr) ipam.State {
-		if a == resting && !taken[a] {
+		if a == released && !taken[a] {
 			return ipam.RecentlyReleased
 		}
 		return state(taken)(a)
@@ -45,27 +45,27 @@ func TestAnAddressThatCameBackIsGivenLast(t *testing.T) {
 	for range 5 {
 		addr, ok := p.Pick("key", pick)
 		g.Expect(ok).To(BeTrue())
-		g.Expect(addr).NotTo(Equal(resting))
+		g.Expect(addr).NotTo(Equal(released))
 		taken[addr] = true
 	}
 	addr, ok := p.Pick("key", pick)
 	g.Expect(ok).To(BeTrue())
-	g.Expect(addr).To(Equal(resting))
+	g.Expect(addr).To(Equal(released))
 	taken[addr] = true
 	_, ok = p.Pick("key", pick)
 	g.Expect(ok).To(BeFalse())
 	g.Expect(p.Used(maps.Keys(taken))).To(Equal(6))
 }
 
-// TestAnyPoolGivesEachAddressOnce draws pools of all kinds and empties them.
-func TestAnyPoolGivesEachAddressOnce(t *testing.T) {
+// TestPickRandomPools empties random pools and expects each address once.
+func TestPickRandomPools(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		spec := randomSpec(random)
 		p, err := ipam.NewPool(spec)
 		if err != nil {
-			continue // all is excluded
+			continue // everything is excluded
 		}
 		taken, count := map[netip.Addr]bool{}, 0
 		for {
@@ -76,13 +76,13 @@ func TestAnyPoolGivesEachAddressOnce(t *testing.T) {
 			whole := p.Subnet()
 			broadcast := netip.MustParsePrefix(spec.CIDR).Bits() < 31 && !whole.Contains(addr.Next())
 			if taken[addr] || !whole.Contains(addr) || addr == p.Gateway() || addr == whole.Addr() && whole.Bits() < 31 || broadcast {
-				t.Fatalf("seed %d: %+v gave %s", seed, spec, addr)
+				t.Fatalf("seed %d: %+v picked %s", seed, spec, addr)
 			}
 			taken[addr] = true
 			count++
 		}
 		if float64(count) != p.Size() {
-			t.Fatalf("seed %d: %+v gave %d addresses of %g", seed, spec, count, p.Size())
+			t.Fatalf("seed %d: %+v picked %d addresses of %g", seed, spec, count, p.Size())
 		}
 	}
 }
@@ -97,7 +97,7 @@ func randomSpec(random *rand.Rand) ipam.Spec {
 		}
 		return addr
 	}
-	stretch := func() string {
+	randomRange := func() string {
 		from, to := within(), within()
 		if to.Less(from) {
 			from, to = to, from
@@ -106,7 +106,7 @@ func randomSpec(random *rand.Rand) ipam.Spec {
 	}
 	spec := ipam.Spec{CIDR: prefix.String()}
 	for range random.IntN(4) {
-		spec.Ranges = append(spec.Ranges, stretch())
+		spec.Ranges = append(spec.Ranges, randomRange())
 	}
 	for range random.IntN(3) {
 		spec.Exclude = append(spec.Exclude, within().String())
@@ -138,9 +138,9 @@ func FuzzNewPool(f *testing.F) {
 		addr, ok := p.Pick("key", func(netip.Addr) ipam.State { return ipam.Free })
 		switch {
 		case !ok || p.Size() < 1:
-			t.Fatalf("%+v was accepted and has nothing to give", spec)
+			t.Fatalf("%+v was accepted without addresses", spec)
 		case !p.Contains(addr) || !p.Subnet().Contains(addr) || addr == p.Gateway():
-			t.Fatalf("%+v gave %s", spec, addr)
+			t.Fatalf("%+v picked %s", spec, addr)
 		}
 	})
 }

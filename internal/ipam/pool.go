@@ -8,20 +8,21 @@ import (
 	"net/netip"
 )
 
-// Spec describes a pool as people write it.
+// Spec describes a pool as written in the API.
 type Spec struct {
-	// CIDR is a subnet (192.168.0.0/24), or the address of one host with its prefix
-	// (192.168.0.5/24): a pool for exactly one VM.
+	// CIDR is a subnet (192.168.0.0/24), or the address of one host with its prefix length
+	// (192.168.0.5/24), which is a pool for exactly one VM.
 	CIDR string
-	// Ranges limit the pool to parts of the subnet; empty = all of it.
+	// Ranges limit the pool to parts of the subnet; empty means all of it.
 	Ranges []string
-	// Exclude takes parts out again.
+	// Exclude removes parts of the ranges.
 	Exclude []string
-	// Gateway is never given; empty = none.
+	// Gateway is never assigned; empty means none.
 	Gateway string
 }
 
-// Pool is the addresses of one subnet that VMs may be given. The zero value has none.
+// Pool contains the addresses of one subnet that may be assigned to VMs. The zero value
+// contains none.
 type Pool struct {
 	subnet  netip.Prefix
 	gateway netip.Addr
@@ -29,13 +30,13 @@ type Pool struct {
 	size    number
 }
 
-// The shortest prefixes that make a pool: a larger "subnet" is a typing error.
+// Minimum prefix lengths. A larger subnet is probably a typo.
 const (
-	shortest4 = 8
-	shortest6 = 32
+	minBits4 = 8
+	minBits6 = 32
 )
 
-// NewPool checks a description. The error begins with the name of the field.
+// NewPool returns the pool for a Spec. Errors start with the name of the invalid field.
 func NewPool(spec Spec) (Pool, error) {
 	prefix, err := parseCIDR(spec.CIDR)
 	if err != nil {
@@ -53,11 +54,11 @@ func NewPool(spec Spec) (Pool, error) {
 		if err != nil {
 			return Pool{}, fmt.Errorf("exclude[%d] %q %w", i, text, err)
 		}
-		p.drop(gap)
+		p.exclude(gap)
 	}
-	p.dropReserved()
+	p.excludeReserved()
 	if p.size.isZero() {
-		return Pool{}, fmt.Errorf("cidr %s has no address left for a VM: the network, the broadcast and the gateway address and the exclusions take all", p.subnet)
+		return Pool{}, fmt.Errorf("cidr %s has no address left for a VM: the network, broadcast and gateway addresses and the exclusions cover all of it", p.subnet)
 	}
 	return p, nil
 }
@@ -66,18 +67,18 @@ func parseCIDR(text string) (netip.Prefix, error) {
 	const want = "want a subnet such as 192.168.0.0/24 or 2001:db8::/64"
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil || prefix.Addr().Is4In6() {
-		return netip.Prefix{}, fmt.Errorf("cidr %q is none: %s", text, want)
+		return netip.Prefix{}, fmt.Errorf("cidr %q is not a subnet: %s", text, want)
 	}
-	shortest := shortest6
+	minBits := minBits6
 	if prefix.Addr().Is4() {
-		shortest = shortest4
+		minBits = minBits4
 	}
 	addr := prefix.Addr()
 	switch {
-	case prefix.Bits() < shortest:
-		return netip.Prefix{}, fmt.Errorf("cidr %q is no subnet of a network: want a prefix of /%d or longer", text, shortest)
+	case prefix.Bits() < minBits:
+		return netip.Prefix{}, fmt.Errorf("cidr %q is too large: want a prefix of /%d or longer", text, minBits)
 	case addr.IsUnspecified(), addr.IsLoopback(), addr.IsMulticast(), addr.IsLinkLocalUnicast():
-		return netip.Prefix{}, fmt.Errorf("cidr %q holds no addresses that a VM can be reached at: %s", text, want)
+		return netip.Prefix{}, fmt.Errorf("cidr %q contains no unicast addresses for VMs: %s", text, want)
 	}
 	return prefix, nil
 }
@@ -88,14 +89,14 @@ func parseGateway(text string, prefix netip.Prefix) (netip.Addr, error) {
 	}
 	gateway, err := netip.ParseAddr(text)
 	if err != nil || gateway.Zone() != "" || gateway.Is4In6() {
-		return netip.Addr{}, fmt.Errorf("gateway %q is no address: want one without a prefix, such as %s", text, spanOf(prefix).first.next().address(prefix.Addr().Is4()))
+		return netip.Addr{}, fmt.Errorf("gateway %q is not an address: want one without a prefix, such as %s", text, spanOf(prefix).first.next().address(prefix.Addr().Is4()))
 	}
 	subnet := prefix.Masked()
 	if gateway.Is4() != prefix.Addr().Is4() {
-		return netip.Addr{}, fmt.Errorf("gateway %s is not of the family of %s", gateway, subnet)
+		return netip.Addr{}, fmt.Errorf("gateway %s has a different address family than %s", gateway, subnet)
 	}
 	if prefix.IsSingleIP() || (gateway.Is6() && gateway.IsLinkLocalUnicast()) {
-		// A lone host has its gateway elsewhere on the link, and routers of IPv6
+		// A single address has its gateway elsewhere on the link, and IPv6 routers
 		// announce themselves with link-local addresses.
 		return gateway, nil
 	}
@@ -112,14 +113,14 @@ func parseGateway(text string, prefix netip.Prefix) (netip.Addr, error) {
 func (p *Pool) setRanges(spec Spec, prefix netip.Prefix) error {
 	if prefix != p.subnet {
 		if len(spec.Ranges) > 0 {
-			return fmt.Errorf("cidr %s is the address of one host and takes no ranges: the subnet that it lies in is %s", prefix, p.subnet)
+			return fmt.Errorf("cidr %s is the address of one host and cannot have ranges: use the subnet %s", prefix, p.subnet)
 		}
 		host := numberOf(prefix.Addr())
-		p.keep([]span{{host, host}})
+		p.setSpans([]span{{host, host}})
 		return nil
 	}
 	if len(spec.Ranges) == 0 {
-		p.keep([]span{spanOf(p.subnet)})
+		p.setSpans([]span{spanOf(p.subnet)})
 		return nil
 	}
 	var spans []span
@@ -130,53 +131,53 @@ func (p *Pool) setRanges(spec Spec, prefix netip.Prefix) error {
 		}
 		spans = append(spans, s)
 	}
-	p.keep(merged(spans))
+	p.setSpans(mergeSpans(spans))
 	return nil
 }
 
-// dropReserved takes out what no host may have.
-func (p *Pool) dropReserved() {
+// excludeReserved excludes the addresses that no VM may have.
+func (p *Pool) excludeReserved() {
 	whole := spanOf(p.subnet)
 	hosts := p.subnet.Addr().BitLen() - p.subnet.Bits()
 	if hosts > 1 {
-		p.drop(span{whole.first, whole.first})
+		p.exclude(span{whole.first, whole.first})
 		if p.subnet.Addr().Is4() {
-			p.drop(span{whole.last, whole.last})
+			p.exclude(span{whole.last, whole.last})
 		}
 	}
 	if p.gateway.IsValid() && p.gateway.Is4() == p.subnet.Addr().Is4() {
 		n := numberOf(p.gateway)
-		p.drop(span{n, n})
+		p.exclude(span{n, n})
 	}
 }
 
-func (p *Pool) drop(gap span) {
+func (p *Pool) exclude(gap span) {
 	var left []span
 	for _, s := range p.spans {
 		left = append(left, s.without(gap)...)
 	}
-	p.keep(left)
+	p.setSpans(left)
 }
 
-// keep makes these the addresses of the pool. The size of all of them fits a number,
-// since no subnet is shorter than shortest6.
-func (p *Pool) keep(spans []span) {
+// setSpans replaces the addresses of the pool. Their number fits into a number, because no
+// subnet is larger than minBits6.
+func (p *Pool) setSpans(spans []span) {
 	p.spans, p.size = spans, number{}
 	for _, s := range spans {
 		p.size = p.size.plus(s.size())
 	}
 }
 
-// Subnet that the addresses are in.
+// Subnet returns the subnet of the addresses.
 func (p Pool) Subnet() netip.Prefix { return p.subnet }
 
-// Gateway of the subnet; not valid where there is none.
+// Gateway returns the gateway of the subnet, or the zero Addr.
 func (p Pool) Gateway() netip.Addr { return p.gateway }
 
-// Size is how many addresses the pool has, as near as a float comes.
+// Size returns the approximate number of addresses; exact up to 2^53.
 func (p Pool) Size() float64 { return p.size.float() }
 
-// Contains tells whether the pool may give the address.
+// Contains reports whether the pool contains the address.
 func (p Pool) Contains(a netip.Addr) bool {
 	if !a.IsValid() || a.Is4() != p.subnet.Addr().Is4() {
 		return false
@@ -185,21 +186,6 @@ func (p Pool) Contains(a netip.Addr) bool {
 	for _, s := range p.spans {
 		if s.contains(n) {
 			return true
-		}
-	}
-	return false
-}
-
-// Overlaps tells whether both pools could give the same address.
-func (p Pool) Overlaps(q Pool) bool {
-	if p.subnet.Addr().Is4() != q.subnet.Addr().Is4() {
-		return false
-	}
-	for _, s := range p.spans {
-		for _, t := range q.spans {
-			if !s.last.less(t.first) && !t.last.less(s.first) {
-				return true
-			}
 		}
 	}
 	return false

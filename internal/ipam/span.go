@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// span is a run of addresses, both ends included.
+// span is an inclusive range of addresses.
 type span struct{ first, last number }
 
 func spanOf(p netip.Prefix) span {
@@ -31,10 +31,10 @@ func spanOf(p netip.Prefix) span {
 
 func (s span) contains(n number) bool { return !n.less(s.first) && !s.last.less(n) }
 
-// size of a span that is not the whole of IPv6.
+// size returns the number of addresses. It overflows for the whole IPv6 space.
 func (s span) size() number { return s.last.minus(s.first).next() }
 
-// without takes a span out of another: none, one or two are left.
+// without returns the up to two spans that remain after removing gap.
 func (s span) without(gap span) []span {
 	if gap.last.less(s.first) || s.last.less(gap.first) {
 		return []span{s}
@@ -49,8 +49,8 @@ func (s span) without(gap span) []span {
 	return left
 }
 
-// merged sorts spans and joins those that overlap.
-func merged(spans []span) []span {
+// mergeSpans sorts spans and joins those that overlap.
+func mergeSpans(spans []span) []span {
 	slices.SortFunc(spans, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.first.hi, b.first.hi), cmp.Compare(a.first.lo, b.first.lo))
 	})
@@ -67,16 +67,16 @@ func merged(spans []span) []span {
 	return out
 }
 
-// parseSpan reads "192.168.0.10", "192.168.0.10-192.168.0.20" or "192.168.0.16/28",
-// all of it inside the subnet.
+// parseSpan parses "192.168.0.10", "192.168.0.10-192.168.0.20" or "192.168.0.16/28". All
+// addresses must be in the subnet.
 func parseSpan(text string, subnet netip.Prefix) (span, error) {
 	var s span
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		if prefix != prefix.Masked() {
-			return span{}, fmt.Errorf("is no subnet: the subnet that it lies in is %s", prefix.Masked())
+			return span{}, fmt.Errorf("is not a subnet: use %s", prefix.Masked())
 		}
 		if prefix.Addr().Is4() != subnet.Addr().Is4() {
-			return span{}, fmt.Errorf("is not of the family of %s", subnet)
+			return span{}, fmt.Errorf("has a different address family than %s", subnet)
 		}
 		s = spanOf(prefix)
 	} else {
@@ -107,15 +107,15 @@ func parseSpan(text string, subnet netip.Prefix) (span, error) {
 func parseAddress(text string, subnet netip.Prefix) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(strings.TrimSpace(text))
 	if err != nil || addr.Zone() != "" || addr.Is4In6() {
-		return netip.Addr{}, errors.New("is no address, range or subnet: write it like " + example(subnet))
+		return netip.Addr{}, errors.New("is not an address, range or subnet: want a format like " + example(subnet))
 	}
 	if addr.Is4() != subnet.Addr().Is4() {
-		return netip.Addr{}, fmt.Errorf("is not of the family of %s", subnet)
+		return netip.Addr{}, fmt.Errorf("has a different address family than %s", subnet)
 	}
 	return addr, nil
 }
 
-// example of what may stand in a list, with addresses of the subnet at hand.
+// example returns valid list entries for the subnet.
 func example(subnet netip.Prefix) string {
 	whole, is4 := spanOf(subnet), subnet.Addr().Is4()
 	first, last := whole.first.address(is4), whole.last.address(is4)

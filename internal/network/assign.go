@@ -13,7 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Assignment is what one VM was given. It stands in the Claim's intent.
+// Assignment is the network configuration of one VM. It is stored in the Claim's intent.
 type Assignment struct {
 	// Interfaces by slot.
 	Interfaces map[string]InterfaceAddresses `json:"interfaces,omitempty"`
@@ -21,7 +21,7 @@ type Assignment struct {
 	Search     []string                      `json:"search,omitempty"`
 }
 
-// Given is what one interface was given.
+// InterfaceAddresses are the addresses of one interface.
 type InterfaceAddresses struct {
 	Address4 netip.Prefix `json:"address4,omitzero"`
 	Gateway4 netip.Addr   `json:"gateway4,omitzero"`
@@ -30,22 +30,23 @@ type InterfaceAddresses struct {
 	DHCP4    bool         `json:"dhcp4,omitempty"`
 	DHCP6    bool         `json:"dhcp6,omitempty"`
 	SLAAC    bool         `json:"slaac,omitempty"`
-	// Bridge and MTU are the Template's; a MTU of 0 is the default.
+	// Bridge and MTU are from the template. An MTU of 0 is the default.
 	Bridge string `json:"bridge,omitempty"`
 	MTU    int    `json:"mtu,omitempty"`
 }
 
-// Request asks for a VM's addresses.
+// Request describes the VM to assign addresses to.
 type Request struct {
 	View         inventory.View
 	Region, Host string
-	// Key belongs to the VM: the same one asks for the same addresses.
+	// Key identifies the VM. The same key picks the same addresses.
 	Key string
-	// Busy tells of addresses that others have and no View shows; nil for none.
+	// Busy reports whether an address is in use although the View does not show it; nil for
+	// none. It runs under the ledger's lock: it must not block or call the Ledger.
 	Busy func(netip.Addr) bool
 }
 
-// ExhaustedError says that a pool has nothing left to give.
+// ExhaustedError reports that all addresses of a pool are taken.
 type ExhaustedError struct {
 	Source Source
 }
@@ -54,26 +55,26 @@ func (e *ExhaustedError) Error() string {
 	return fmt.Sprintf("%s: all %.0f addresses of %s are taken", e.Source.From, e.Source.Pool.Size(), e.Source.Pool.Subnet())
 }
 
-// Assign picks the VM's addresses. The error is an *ExhaustedError.
+// Assign picks the VM's addresses. It returns an *ExhaustedError if a pool has none left.
 func (l Layout) Assign(r Request) (Assignment, error) {
 	out := Assignment{Interfaces: make(map[string]InterfaceAddresses, len(l.Interfaces)), DNS: l.DNS, Search: l.Search}
 	for _, i := range l.Interfaces {
-		given := InterfaceAddresses{Bridge: i.Bridge, MTU: i.MTU, DHCP4: i.V4.DHCP, DHCP6: i.V6.DHCP, SLAAC: i.V6.SLAAC}
+		assigned := InterfaceAddresses{Bridge: i.Bridge, MTU: i.MTU, DHCP4: i.V4.DHCP, DHCP6: i.V6.DHCP, SLAAC: i.V6.SLAAC}
 		bridge := FindBridge(r.View, r.Region, r.Host, i.Bridge)
 		var err error
-		if given.Address4, given.Gateway4, err = r.pick(i.V4, i.Slot, bridge.CIDR4.Addr(), bridge.Gateway4); err != nil {
+		if assigned.Address4, assigned.Gateway4, err = r.pick(i.V4, i.Slot, bridge.CIDR4.Addr(), bridge.Gateway4); err != nil {
 			return Assignment{}, err
 		}
-		if given.Address6, given.Gateway6, err = r.pick(i.V6, i.Slot, bridge.CIDR6.Addr(), bridge.Gateway6); err != nil {
+		if assigned.Address6, assigned.Gateway6, err = r.pick(i.V6, i.Slot, bridge.CIDR6.Addr(), bridge.Gateway6); err != nil {
 			return Assignment{}, err
 		}
-		out.Interfaces[i.Slot] = given
+		out.Interfaces[i.Slot] = assigned
 	}
 	return out, nil
 }
 
-// pick takes an address out of a pool, and finds the gateway: the pool's, else that of
-// the Host's bridge, else the Host itself, as on a bridge that the Host routes for.
+// pick picks an address from a pool and determines the gateway: that of the pool, else that
+// of the Host's bridge, else the Host itself if it routes for the bridge.
 func (r Request) pick(s Source, slot string, host, router netip.Addr) (netip.Prefix, netip.Addr, error) {
 	if s.Pool == nil {
 		return netip.Prefix{}, netip.Addr{}, nil
@@ -84,11 +85,12 @@ func (r Request) pick(s Source, slot string, host, router netip.Addr) (netip.Pre
 			gateway = candidate
 		}
 	}
+	addresses := r.View.Addresses()
 	address, ok := s.Pool.Pick(r.Key+"/"+slot, func(a netip.Addr) ipam.State {
 		switch {
-		case a == gateway, r.View.AddressTaken(a), r.Busy != nil && r.Busy(a):
+		case a == gateway, addresses.IsTaken(a), r.Busy != nil && r.Busy(a):
 			return ipam.Taken
-		case r.View.RecentlyReleased(a):
+		case addresses.IsRecentlyReleased(a):
 			return ipam.RecentlyReleased
 		}
 		return ipam.Free
@@ -99,7 +101,7 @@ func (r Request) pick(s Source, slot string, host, router netip.Addr) (netip.Pre
 	return netip.PrefixFrom(address, s.Pool.Subnet().Bits()), gateway, nil
 }
 
-// Bridge finds a Host's bridge by name; the zero value where it is not known.
+// FindBridge returns a Host's bridge by name, or the zero value if it is unknown.
 func FindBridge(view inventory.View, region, host, name string) proxmox.Bridge {
 	snapshot, ok := view.Snapshots[region]
 	if !ok || snapshot.Facts == nil {
@@ -108,21 +110,22 @@ func FindBridge(view inventory.View, region, host, name string) proxmox.Bridge {
 	return snapshot.Facts.Bridges[host][name]
 }
 
-// Exhausted tells which pool of the layout has nothing left; nil when all have.
+// Exhausted returns an error for the first pool of the layout without free addresses; nil
+// if all have some.
 func (l Layout) Exhausted(view inventory.View) *ExhaustedError {
 	for _, s := range l.Pools() {
-		if float64(s.Pool.Used(view.Addresses)) >= s.Pool.Size() {
+		if float64(s.Pool.Used(view.Addresses().All())) >= s.Pool.Size() {
 			return &ExhaustedError{Source: s}
 		}
 	}
 	return nil
 }
 
-// Addresses that were picked from pools.
+// Addresses returns the addresses that were picked from pools, sorted.
 func (a Assignment) Addresses() []netip.Addr {
 	var out []netip.Addr
-	for _, given := range a.Interfaces {
-		for _, prefix := range []netip.Prefix{given.Address4, given.Address6} {
+	for _, i := range a.Interfaces {
+		for _, prefix := range []netip.Prefix{i.Address4, i.Address6} {
 			if prefix.IsValid() {
 				out = append(out, prefix.Addr())
 			}
@@ -132,29 +135,29 @@ func (a Assignment) Addresses() []netip.Addr {
 	return out
 }
 
-// IPConfig writes it for Proxmox, where others can see it, and from where Proxmox's own
-// cloud-init drive takes it.
-func (g InterfaceAddresses) IPConfig() proxmox.IPConfig {
+// IPConfig returns the ipconfigN value for Proxmox. It makes the addresses visible to other
+// users and is the input of Proxmox's cloud-init drive.
+func (a InterfaceAddresses) IPConfig() proxmox.IPConfig {
 	c := proxmox.IPConfig{}
 	switch {
-	case g.Address4.IsValid():
-		c.Address4 = g.Address4.String()
-	case g.DHCP4:
+	case a.Address4.IsValid():
+		c.Address4 = a.Address4.String()
+	case a.DHCP4:
 		c.Address4 = proxmox.IPConfigDHCP
 	}
 	switch {
-	case g.Address6.IsValid():
-		c.Address6 = g.Address6.String()
-	case g.DHCP6:
+	case a.Address6.IsValid():
+		c.Address6 = a.Address6.String()
+	case a.DHCP6:
 		c.Address6 = proxmox.IPConfigDHCP
-	case g.SLAAC:
+	case a.SLAAC:
 		c.Address6 = proxmox.IPConfigAuto
 	}
-	if g.Address4.IsValid() && g.Gateway4.IsValid() {
-		c.Gateway4 = g.Gateway4.String()
+	if a.Address4.IsValid() && a.Gateway4.IsValid() {
+		c.Gateway4 = a.Gateway4.String()
 	}
-	if g.Address6.IsValid() && g.Gateway6.IsValid() {
-		c.Gateway6 = g.Gateway6.String()
+	if a.Address6.IsValid() && a.Gateway6.IsValid() {
+		c.Gateway6 = a.Gateway6.String()
 	}
 	return c
 }

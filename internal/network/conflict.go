@@ -5,17 +5,17 @@ package network
 
 import "fmt"
 
-// Disagreement is two pools on one network that take it for a subnet each, and not the
-// same: their VMs look for each other behind a router, or in vain.
+// SubnetConflict is two pools on one network with different, overlapping subnets. Their VMs
+// cannot reach each other, or only through a router.
 type SubnetConflict struct {
 	Own, Other Source
-	// Network is the bridge, with its VLAN.
+	// Network is the bridge with its VLAN.
 	Network string
 }
 
-// Disagrees finds two pools that disagree, in layouts for one region. Pools of the same
-// subnet agree, whatever they share: no address is given twice, and a subnet may have
-// more than one router.
+// Conflicts returns the first conflict between two layouts of one region, and false if
+// there is none. Pools with the same subnet never conflict: no address is assigned twice,
+// and a subnet may have more than one router.
 func (l Layout) Conflicts(other Layout) (SubnetConflict, bool) {
 	for _, a := range l.Interfaces {
 		for _, b := range other.Interfaces {
@@ -26,8 +26,8 @@ func (l Layout) Conflicts(other Layout) (SubnetConflict, bool) {
 				if pair.Own.Pool == nil || pair.Other.Pool == nil {
 					continue
 				}
-				mine, theirs := pair.Own.Pool.Subnet(), pair.Other.Pool.Subnet()
-				if mine != theirs && mine.Overlaps(theirs) {
+				own, other := pair.Own.Pool.Subnet(), pair.Other.Pool.Subnet()
+				if own != other && own.Overlaps(other) {
 					pair.Network = a.network()
 					return pair, true
 				}

@@ -1,11 +1,10 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package network decides how the interfaces of a VM get their addresses: what the
-// NodeClass says about an interface and a family counts, else what the Template's
-// ipconfigN says, else DHCP. A subnet is a pool; each VM gets an own address of it.
+// Package network determines how the interfaces of a VM get their addresses. For each
+// interface and address family it uses the NodeClass, else the template's ipconfigN, else
+// DHCP. A subnet is an address pool; each VM gets its own address from it.
 //
-// Like placement it is pure: addresses are picked on a View, under the lock of the
-// ledger, and stand in the Claim's intent before anything is done with them. Nothing
-// here remembers them.
+// Like placement it is pure. Addresses are picked from a View under the ledger's lock and
+// recorded in the Claim's intent before they are used.
 package network

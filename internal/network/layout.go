@@ -15,37 +15,37 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Layout is how the interfaces of a class's VMs get their addresses, on the Hosts that
-// have the same Template.
+// Layout describes how the interfaces of a class's VMs get their addresses, on Hosts with
+// the same template.
 type Layout struct {
 	Interfaces []Interface
 	// DNS and Search are the name servers and search domains.
 	DNS, Search []string
 }
 
-// Interface of a VM.
+// Interface is a network interface of a VM.
 type Interface struct {
 	Slot   string // net0
 	Bridge string
-	VLAN   int // 0 = none
-	MTU    int // 0 = the default, or the bridge's
+	VLAN   int // 0 for none
+	MTU    int // 0 for the default or that of the bridge
 	V4, V6 Source
 }
 
-// Source of the addresses of one family. The zero value gives none.
+// Source is where an interface gets its addresses of one family from. The zero value means
+// no addresses.
 type Source struct {
-	// Pool that each VM gets an address of; nil where there is none.
+	// Pool to pick each VM's address from; nil for none.
 	Pool        *ipam.Pool
 	DHCP, SLAAC bool
-	// From says where that stands, for messages.
+	// From is the field that configures the source, for messages.
 	From string
 }
 
-// Of puts together what the class and its Template say. The error names every field
-// that is wrong.
+// NewLayout combines the class and its template. The error names every invalid field.
 func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Layout, error) {
-	asked, errs := sources(class)
-	l := Layout{DNS: words(template.Options["nameserver"]), Search: words(template.Options["searchdomain"])}
+	requested, errs := classInterfaces(class)
+	l := Layout{DNS: splitList(template.Options["nameserver"]), Search: splitList(template.Options["searchdomain"])}
 	if n := class.Spec.Network; n != nil {
 		if len(n.DNSServers) > 0 {
 			l.DNS = n.DNSServers
@@ -57,11 +57,11 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 	var slots []string
 	for _, nic := range template.NICs() {
 		slots = append(slots, nic.Slot)
-		i, err := inherited(nic, template.IPConfig(nic.Slot))
-		if own, ok := asked[nic.Slot]; ok {
+		i, err := templateInterface(nic, template.IPConfig(nic.Slot))
+		if own, ok := requested[nic.Slot]; ok {
 			i.V4, i.V6 = cmp.Or(own.V4, i.V4), cmp.Or(own.V6, i.V6)
 			if own.V4 != (Source{}) && own.V6 != (Source{}) {
-				err = nil // what the template says is not used
+				err = nil // the template's value is not used
 			}
 		}
 		if err != nil {
@@ -72,29 +72,19 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 		}
 		l.Interfaces = append(l.Interfaces, i)
 	}
-	errs = append(errs, unknown(class, slots)...)
-	if err := errors.Join(append(errs, overlaps(l.Interfaces)...)...); err != nil {
+	errs = append(errs, unknownInterfaces(class, slots)...)
+	if err := errors.Join(append(errs, findOverlaps(l.Interfaces)...)...); err != nil {
 		return Layout{}, err
 	}
 	return l, nil
 }
 
-// Check tells what is wrong with a class whatever its Template.
-func Check(class *v1alpha1.ProxmoxNodeClass) error {
-	asked, errs := sources(class)
-	var interfaces []Interface
-	for _, i := range asked {
-		interfaces = append(interfaces, i)
-	}
-	return errors.Join(append(errs, overlaps(interfaces)...)...)
-}
-
-// sources reads the class's interfaces, by slot.
-func sources(class *v1alpha1.ProxmoxNodeClass) (map[string]Interface, []error) {
+// classInterfaces returns the class's interfaces by slot.
+func classInterfaces(class *v1alpha1.ProxmoxNodeClass) (map[string]Interface, []error) {
 	if class.Spec.Network == nil {
 		return nil, nil
 	}
-	asked := map[string]Interface{}
+	requested := map[string]Interface{}
 	var errs []error
 	for n, in := range class.Spec.Network.Interfaces {
 		i := Interface{Slot: in.Name}
@@ -104,16 +94,16 @@ func sources(class *v1alpha1.ProxmoxNodeClass) (map[string]Interface, []error) {
 			out    *Source
 		}{{"address4", in.Address4, &i.V4}, {"address6", in.Address6, &i.V6}} {
 			var err error
-			if *family.out, err = source(fmt.Sprintf("spec.network.interfaces[%d].%s", n, family.name), family.source); err != nil {
+			if *family.out, err = classSource(fmt.Sprintf("spec.network.interfaces[%d].%s", n, family.name), family.source); err != nil {
 				errs = append(errs, err)
 			}
 		}
-		asked[in.Name] = i
+		requested[in.Name] = i
 	}
-	return asked, errs
+	return requested, errs
 }
 
-func source(field string, s *v1alpha1.AddressSource) (Source, error) {
+func classSource(field string, s *v1alpha1.AddressSource) (Source, error) {
 	if s == nil {
 		return Source{}, nil
 	}
@@ -129,20 +119,20 @@ func source(field string, s *v1alpha1.AddressSource) (Source, error) {
 	return out, nil
 }
 
-// inherited reads what the Template says about an interface.
-func inherited(nic proxmox.NIC, c proxmox.IPConfig) (Interface, error) {
+// templateInterface returns an interface of the template.
+func templateInterface(nic proxmox.NIC, c proxmox.IPConfig) (Interface, error) {
 	i := Interface{Slot: nic.Slot, Bridge: nic.Bridge, VLAN: nic.VLAN, MTU: nic.MTU}
 	if nic.MTU == 1 {
-		i.MTU = 0 // Proxmox's word for the bridge's, which the guest learns from its card
+		i.MTU = 0 // means the MTU of the bridge; the virtio NIC reports it to the guest
 	}
 	from := proxmox.IPConfigSlot(nic.Slot) + " of the template"
 	var err4, err6 error
-	i.V4, err4 = worded(from, c.Address4, c.Gateway4)
-	i.V6, err6 = worded(from, c.Address6, c.Gateway6)
+	i.V4, err4 = parseIPConfig(from, c.Address4, c.Gateway4)
+	i.V6, err6 = parseIPConfig(from, c.Address6, c.Gateway6)
 	return i, errors.Join(err4, err6)
 }
 
-func worded(from, address, gateway string) (Source, error) {
+func parseIPConfig(from, address, gateway string) (Source, error) {
 	switch address {
 	case "":
 		return Source{}, nil
@@ -160,8 +150,9 @@ func worded(from, address, gateway string) (Source, error) {
 	return Source{From: from, Pool: &pool}, nil
 }
 
-// unknown names the interfaces that the class knows and the Template does not.
-func unknown(class *v1alpha1.ProxmoxNodeClass, slots []string) []error {
+// unknownInterfaces returns an error for each interface in the class that the template
+// lacks.
+func unknownInterfaces(class *v1alpha1.ProxmoxNodeClass, slots []string) []error {
 	has := "none"
 	if len(slots) > 0 {
 		has = strings.Join(slots, ", ")
@@ -170,28 +161,28 @@ func unknown(class *v1alpha1.ProxmoxNodeClass, slots []string) []error {
 	if class.Spec.Network != nil {
 		for n, in := range class.Spec.Network.Interfaces {
 			if !slices.Contains(slots, in.Name) {
-				errs = append(errs, fmt.Errorf("spec.network.interfaces[%d].name %s is no interface of the template, which has %s", n, in.Name, has))
+				errs = append(errs, fmt.Errorf("spec.network.interfaces[%d].name %s is not an interface of the template, which has %s", n, in.Name, has))
 			}
 		}
 	}
 	for n, group := range class.Spec.SecurityGroups {
 		if !slices.Contains(slots, group.Interface) {
-			errs = append(errs, fmt.Errorf("spec.securityGroups[%d].interface %s is no interface of the template, which has %s", n, group.Interface, has))
+			errs = append(errs, fmt.Errorf("spec.securityGroups[%d].interface %s is not an interface of the template, which has %s", n, group.Interface, has))
 		}
 	}
 	return errs
 }
 
-// overlaps finds pairs of interfaces in one subnet: the guest could not tell which of
-// the two leads to its neighbours.
-func overlaps(interfaces []Interface) []error {
+// findOverlaps returns an error for each pair of interfaces in one subnet: the guest could
+// not choose between them.
+func findOverlaps(interfaces []Interface) []error {
 	slices.SortFunc(interfaces, func(a, b Interface) int { return cmp.Or(len(a.Slot)-len(b.Slot), cmp.Compare(a.Slot, b.Slot)) })
 	var errs []error
 	for n, a := range interfaces {
 		for _, b := range interfaces[n+1:] {
 			for _, pair := range [][2]Source{{a.V4, b.V4}, {a.V6, b.V6}} {
 				if pair[0].Pool != nil && pair[1].Pool != nil && pair[0].Pool.Subnet().Overlaps(pair[1].Pool.Subnet()) {
-					errs = append(errs, fmt.Errorf("%s (%s) and %s (%s) overlap: each interface needs a subnet of its own",
+					errs = append(errs, fmt.Errorf("%s (%s) and %s (%s) overlap: each interface needs its own subnet",
 						pair[0].From, pair[0].Pool.Subnet(), pair[1].From, pair[1].Pool.Subnet()))
 				}
 			}
@@ -200,7 +191,7 @@ func overlaps(interfaces []Interface) []error {
 	return errs
 }
 
-// Pools lists the sources that are pools.
+// Pools returns the sources with a pool.
 func (l Layout) Pools() []Source {
 	var out []Source
 	for _, i := range l.Interfaces {
@@ -213,8 +204,8 @@ func (l Layout) Pools() []Source {
 	return out
 }
 
-// words takes a list apart as Proxmox does.
-func words(list string) []string {
+// splitList splits a list like Proxmox: at spaces, commas and semicolons.
+func splitList(list string) []string {
 	if list == "" {
 		return nil
 	}

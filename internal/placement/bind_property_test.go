@@ -163,8 +163,8 @@ func TestBindProperties(t *testing.T) {
 
 // hostFits is the oracle for the Host as a whole, without cells.
 func hostFits(view inventory.View, need placement.Need) bool {
-	free := view.Free("r", "pve1")
-	return need.CPUs <= free.CPUs && need.MemoryBytes <= free.MemoryBytes
+	host, _ := view.Host("r", "pve1")
+	return need.CPUs <= host.Free.CPUs && need.MemoryBytes <= host.Free.MemoryBytes
 }
 
 // check checks one placement.

@@ -154,7 +154,7 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 }
 
 func chooseAndReserve(i *inventory.Inventory, request placement.Request) (inventory.Reservation, error) {
-	return i.Reserve(request.ClaimUID, func(v inventory.View) (inventory.Reservation, error) {
+	return i.Ledger().Reserve(request.ClaimUID, func(v inventory.View) (inventory.Reservation, error) {
 		p, err := placement.Choose(v, request)
 		if err != nil {
 			return inventory.Reservation{}, err

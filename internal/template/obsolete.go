@@ -103,7 +103,7 @@ func (r *hostReconciler) removeObsolete(ctx context.Context, existing Existing, 
 func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error {
 	config, err := r.client.VMConfig(ctx, r.Host, existing.VMID)
 	if errors.Is(err, proxmox.ErrNotFound) {
-		r.inventory.ObserveDeleted(r.Region, existing.VMID)
+		r.inventory.Ledger().ObserveDeleted(r.Region, existing.VMID)
 		return nil
 	}
 	if err != nil {
@@ -132,7 +132,7 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 		return err
 	}
 	log.FromContext(ctx).Info("removed template", "vmid", existing.VMID, "host", r.Host, "generation", existing.Mark.Generation)
-	r.inventory.ObserveDeleted(r.Region, existing.VMID)
+	r.inventory.Ledger().ObserveDeleted(r.Region, existing.VMID)
 	r.tracker.requestSweep()
 	return nil
 }

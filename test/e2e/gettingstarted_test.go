@@ -193,7 +193,7 @@ set -euo pipefail
 	}
 	if strings.HasPrefix(commands, "helm upgrade") {
 		r.runInstalled(t)
-		if log := r.logOf(t); !strings.Contains(log, "the Proxmox cluster answers") {
+		if log := r.logOf(t); !strings.Contains(log, "connected to the Proxmox cluster") {
 			t.Errorf("the page looks for another line in the log:\n%s", linesWith(log, "Proxmox cluster", "error"))
 		}
 	}

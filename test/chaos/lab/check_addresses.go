@@ -39,9 +39,9 @@ func (w *World) amissAddresses(p *Process, want map[int]*karpv1.NodeClaim) (amis
 		owners[given[0]] = claim.Name
 	}
 	view := p.View()
-	for addr := range view.Addresses {
+	for addr := range view.Addresses().All() {
 		if owners[addr] == "" && pool.Contains(addr) && !w.isStolen(addr) {
-			who, _ := view.AddressOwner(addr)
+			who, _ := view.Addresses().Owner(addr)
 			amiss = append(amiss, fmt.Sprintf("address %s is held by %s", addr, who))
 		}
 	}

@@ -34,14 +34,14 @@ func TestStartTriggersConsolidation(t *testing.T) {
 	t.Cleanup(func() { cancel(); <-stopped })
 
 	reserve := func() {
-		_, err := w.Inventory.Reserve("a", func(inventory.View) (inventory.Reservation, error) {
+		_, err := w.Inventory.Ledger().Reserve("a", func(inventory.View) (inventory.Reservation, error) {
 			return inventory.Reservation{Region: testenv.Region, Host: "pve1", VMID: 20001, Amount: inventory.Amount{CPUs: 1, MemoryBytes: 1 << 30}}, nil
 		})
 		w.Expect(err).NotTo(HaveOccurred())
 	}
 	w.Eventually(func() int32 {
 		reserve()
-		w.Inventory.Release("a")
+		w.Inventory.Ledger().Release("a")
 		return m.Load()
 	}).WithTimeout(time.Minute).Should(BeNumerically(">", 0), "the watch has started")
 

@@ -197,7 +197,7 @@ func TestWhatAClaimHeldIsGivenBackWhenItIsGone(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
-	free := func() int { return w.Inventory.View().Free(testenv.Region, "pve1").CPUs }
+	free := func() int { host, _ := w.Inventory.View().Host(testenv.Region, "pve1"); return host.Free.CPUs }
 	before := free()
 	live, gone := w.Planned("live", class), w.Planned("gone", class)
 	orphaned(w, gone)

@@ -10,9 +10,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// differs tells whether anything that decisions rest on changed between two
-// Snapshots of a Cluster. Load, uptime and the like change with every poll.
-func differs(a, b *Snapshot) bool {
+// hasChanged reports whether two Snapshots of a Cluster differ in anything that affects
+// decisions. Load, uptime and similar values change with every poll and are ignored.
+func hasChanged(a, b *Snapshot) bool {
 	if a == nil || b == nil {
 		return a != b
 	}
@@ -35,7 +35,7 @@ func sameHost(a, b Host) bool {
 }
 
 func sameGuest(a, b Guest) bool {
-	return markOf(a.GuestRow) == markOf(b.GuestRow) &&
+	return fingerprintOf(a.GuestRow) == fingerprintOf(b.GuestRow) &&
 		a.Kind == b.Kind && a.Pool == b.Pool && a.HAState == b.HAState && a.DiskBytes == b.DiskBytes &&
 		a.Allocated == b.Allocated && a.Stale == b.Stale &&
 		(a.Config == b.Config || (a.Config != nil && b.Config != nil && sameConfig(*a.Config, *b.Config)))
@@ -45,7 +45,7 @@ func sameConfig(a, b proxmox.VMConfig) bool {
 	return a.Digest == b.Digest && maps.Equal(a.Options, b.Options)
 }
 
-// sameStorage looks at use by the gibibyte: finer changes decide nothing.
+// sameStorage compares the usage in GiB, because smaller changes do not matter.
 func sameStorage(a, b proxmox.StorageRow) bool {
 	return a.Type == b.Type && a.Shared == b.Shared && a.Available == b.Available &&
 		a.TotalBytes == b.TotalBytes && a.UsedBytes>>30 == b.UsedBytes>>30 && slices.Equal(a.Content, b.Content)
@@ -53,19 +53,4 @@ func sameStorage(a, b proxmox.StorageRow) bool {
 
 func sameMapping(a, b proxmox.PCIMapping) bool {
 	return a.ID == b.ID && a.Mediated == b.Mediated && slices.Equal(a.Devices, b.Devices)
-}
-
-// without is the Snapshot with a guest less.
-func (s *Snapshot) without(vmid int) *Snapshot {
-	guest := s.Guests[vmid]
-	rest := *s
-	rest.Guests = maps.Clone(s.Guests)
-	delete(rest.Guests, vmid)
-	rest.Addresses = s.Addresses.without(vmid)
-	if host, ok := s.Hosts[guest.Host]; ok {
-		host.Allocated = host.Allocated.Minus(guest.Allocated)
-		rest.Hosts = maps.Clone(s.Hosts)
-		rest.Hosts[guest.Host] = host
-	}
-	return &rest
 }

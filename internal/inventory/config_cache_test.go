@@ -15,18 +15,18 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// configCalls leaves only the config reads of a list of calls.
+// configCalls returns the config reads among the calls.
 func configCalls(calls []string) []string {
 	reads := slices.DeleteFunc(calls, func(call string) bool { return len(call) < 7 || call[:7] != "config " })
 	slices.Sort(reads)
 	return reads
 }
 
-func TestConfigsAreReadOfAllVMsOnline(t *testing.T) {
+func TestConfigReadForOnlineVMs(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
-	away := vm(20002, "pve2", "running", 2, 4)
-	c.setGuests(vm(100, "pve1", "running", 2, 4), template(900), vm(20001, "pve1", "running", 2, 4), away, container(20003, 1, 1))
+	offline := vm(20002, "pve2", "running", 2, 4)
+	c.setGuests(vm(100, "pve1", "running", 2, 4), template(900), vm(20001, "pve1", "running", 2, 4), offline, container(20003, 1, 1))
 	c.change(func() {
 		c.resources.Hosts[1].Online = false
 		c.configs[100] = config("name", "vm")
@@ -45,11 +45,11 @@ func TestConfigsAreReadOfAllVMsOnline(t *testing.T) {
 		}
 	}
 	if s := v.Snapshots["r"]; s.Version.Release != "9.2" || s.Options.MACPrefix != "BC:24:11" {
-		t.Errorf("the snapshot says %+v, %+v", s.Version, s.Options)
+		t.Errorf("the snapshot has %+v, %+v", s.Version, s.Options)
 	}
 }
 
-func TestFirstSnapshotComesWithItsConfigs(t *testing.T) {
+func TestConfigInFirstSnapshot(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(20001, "pve1", "running", 2, 4))
@@ -60,14 +60,14 @@ func TestFirstSnapshotComesWithItsConfigs(t *testing.T) {
 	i, _ = newInventory(t, c)
 	refresh(t, i)
 	if early {
-		t.Error("the first view came before the configs: our VMs seem to be missing in it")
+		t.Error("the first Snapshot was published before the configs were read")
 	}
 	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
 		t.Error("the config is missing")
 	}
 }
 
-func TestConfigIsReadAgainWhenItsRowChanged(t *testing.T) {
+func TestConfigReadAfterRowChange(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
 	c.setGuests(vm(20001, "pve1", "stopped", 2, 4))
@@ -97,7 +97,7 @@ func TestConfigIsReadAgainWhenItsRowChanged(t *testing.T) {
 	}
 }
 
-func TestUnreadableConfigDropsNothing(t *testing.T) {
+func TestConfigUnreadable(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(20001, "pve1", "running", 2, 4), vm(20002, "pve1", "running", 2, 4))
@@ -107,16 +107,16 @@ func TestUnreadableConfigDropsNothing(t *testing.T) {
 	refresh(t, i)
 	v := i.View()
 	if ok, reason := v.Usable("r", "pve1"); !ok || v.Failures["r"] != nil {
-		t.Errorf("one config that cannot be read took the Host away: %s", reason)
+		t.Errorf("an unreadable config made the Host unusable: %s", reason)
 	}
-	if v.Free("r", "pve1").CPUs != 12 {
-		t.Errorf("%d CPUs free, want 12: both VMs count", v.Free("r", "pve1").CPUs)
+	if hostState(v, "pve1").Free.CPUs != 12 {
+		t.Errorf("%d CPUs free, want 12: both VMs count", hostState(v, "pve1").Free.CPUs)
 	}
 	if g, _ := v.Guest("r", 20002); g.Config == nil {
 		t.Error("the other VM's config is missing")
 	}
 
-	// The tries become rarer, but it is never given up.
+	// It is retried with backoff.
 	c.takeCalls()
 	tries := 0
 	for range 60 {
@@ -129,23 +129,23 @@ func TestUnreadableConfigDropsNothing(t *testing.T) {
 		}
 	}
 	if tries < 4 || tries > 10 {
-		t.Errorf("%d tries in ten minutes, want a few", tries)
+		t.Errorf("%d tries in ten minutes, want 4 to 10", tries)
 	}
 	c.change(func() { delete(c.unreadable, 20001) })
 	clock.Step(10 * time.Minute)
 	refresh(t, i)
 	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
-		t.Error("the config can be read again, but was not")
+		t.Error("the config is readable again, but was not read")
 	}
 
-	// Once read it stays, unless there is proof that the VM is not there.
+	// The last config remains unless the VM is confirmed deleted.
 	c.change(func() {
 		c.unreadable[20001] = errors.New("forbidden")
 		c.resources.Guests[0].Tags = []string{"x"}
 	})
 	refresh(t, i)
 	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
-		t.Error("the last config is gone because a new one could not be read")
+		t.Error("the last config was dropped because a new one could not be read")
 	}
 	c.change(func() {
 		c.unreadable[20001] = proxmox.ErrNotFound
@@ -153,27 +153,27 @@ func TestUnreadableConfigDropsNothing(t *testing.T) {
 	})
 	refresh(t, i)
 	if g, _ := i.View().Guest("r", 20001); g.Config != nil {
-		t.Error("the config of a VM that is not there any more is still shown")
+		t.Error("the config of a deleted VM remains")
 	}
 }
 
-func TestTemplateKeepsItsConfigWithoutFigures(t *testing.T) {
+func TestConfigOfTemplateWithoutResources(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(template(900))
 	c.configs[900] = config("name", "tpl", "template", "1")
 	i, _ := newInventory(t, c)
 	refresh(t, i)
-	c.setGuests(unknown(900))
+	c.setGuests(rowWithoutResources(900))
 	for range 2 {
 		refresh(t, i)
 		if g, _ := i.View().Guest("r", 900); !g.Template || g.Config == nil {
-			t.Errorf("the template is %+v, want it as before", g)
+			t.Errorf("the template is %+v, want it unchanged", g)
 		}
 	}
 }
 
-func TestSweepFindsWhatRowsDoNotShow(t *testing.T) {
+func TestConfigSweep(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(20001, "pve1", "running", 2, 4), vm(20002, "pve1", "running", 2, 4), template(900))
@@ -187,19 +187,19 @@ func TestSweepFindsWhatRowsDoNotShow(t *testing.T) {
 			c.configs[vmid] = config("name", "after")
 		}
 	})
-	generation := i.Generation()
-	rest(t, i, clock, 10*time.Minute) // one at a time, each in its turn
+	generation := i.View().Generation
+	pollFor(t, i, clock, 10*time.Minute) // one at a time
 	for _, vmid := range []int{20001, 20002, 900} {
 		if g, _ := i.View().Guest("r", vmid); g.Config.Name() != "after" {
 			t.Errorf("guest %d still has its old config after ten minutes", vmid)
 		}
 	}
-	if i.Generation() != generation+3 {
-		t.Errorf("the generation rose by %d, want 3", i.Generation()-generation)
+	if i.View().Generation != generation+3 {
+		t.Errorf("the generation rose by %d, want 3", i.View().Generation-generation)
 	}
 }
 
-func TestOursAreReadBeforeOthers(t *testing.T) {
+func TestConfigReadOursFirst(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 64, 512))
 	guests := []proxmox.GuestRow{template(900), vm(20001, "pve1", "running", 1, 1)}
@@ -212,12 +212,12 @@ func TestOursAreReadBeforeOthers(t *testing.T) {
 	reads := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "config ") })
 	for _, ours := range []string{"config pve1/900", "config pve1/20001"} {
 		if n := slices.Index(reads, ours); n < 0 || n > 1 {
-			t.Errorf("%q is read as number %d of %d", ours, n+1, len(reads))
+			t.Errorf("%q is read number %d of %d", ours, n+1, len(reads))
 		}
 	}
 }
 
-func TestABackupOfAllGuestsIsNoReasonToReadThem(t *testing.T) {
+func TestConfigNotReadForBackup(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(100, "pve1", "running", 2, 4))
@@ -233,22 +233,22 @@ func TestABackupOfAllGuestsIsNoReasonToReadThem(t *testing.T) {
 	c.change(func() { c.resources.Guests[0].Status = "stopped" })
 	refresh(t, i)
 	if got := configCalls(c.takeCalls()); len(got) != 1 {
-		t.Errorf("read %v, want the guest that was stopped", got)
+		t.Errorf("read %v, want the stopped guest", got)
 	}
 }
 
-func TestIdleCostIsAtMostEightCallsAMinute(t *testing.T) {
+func TestCallBudgetIdle(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		t.Run(release, func(t *testing.T) {
 			t.Parallel()
-			idleCost(t, release)
+			testCallBudgetIdle(t, release)
 		})
 	}
 }
 
-func idleCost(t *testing.T, release string) {
-	t.Helper()
+// idleCluster returns a Cluster of ten Hosts and 400 VMs with agents, half of them ours.
+func idleCluster(release string) *cluster {
 	hosts := []proxmox.HostRow{host("pve1", 64, 512)}
 	for n := range 9 {
 		hosts = append(hosts, host(fmt.Sprintf("other%d", n), 64, 512))
@@ -256,8 +256,8 @@ func idleCost(t *testing.T, release string) {
 	c := newCluster("r", hosts...)
 	c.release = release
 	c.hardware = map[string]proxmox.HostInfo{}
-	for _, host := range hosts {
-		c.hardware[host.Name] = proxmox.HostInfo{Sockets: 1}
+	for _, row := range hosts {
+		c.hardware[row.Name] = proxmox.HostInfo{Sockets: 1}
 	}
 	var guests []proxmox.GuestRow
 	for n := range 200 {
@@ -269,24 +269,29 @@ func idleCost(t *testing.T, release string) {
 		}
 	}
 	c.setGuests(guests...)
+	return c
+}
+
+func testCallBudgetIdle(t *testing.T, release string) {
+	t.Helper()
+	c := idleCluster(release)
 	i, clock := newInventory(t, c)
 	i.WatchAddresses()
-	rest(t, i, clock, 2*time.Minute)
-	c.takeCalls() // start-up apart
-	// In whichever minute one looks.
+	pollFor(t, i, clock, 2*time.Minute)
+	c.takeCalls() // ignore startup
 	var calls []int
 	made := map[string]int{}
 	for range 3 * 60 * 6 {
-		rest(t, i, clock, 10*time.Second)
+		pollFor(t, i, clock, 10*time.Second)
 		here := c.takeCalls()
-		for _, turn := range []inventory.ReadKind{inventory.ReadBootDrives, inventory.ReadImages} {
-			if i.TryAcquire("r", turn) {
-				here = append(here, fmt.Sprintf("%v", turn))
+		for _, kind := range []inventory.ReadKind{inventory.ReadBootDrives, inventory.ReadImages} {
+			if i.TryAcquire("r", kind) {
+				here = append(here, fmt.Sprintf("%v", kind))
 			}
 		}
 		for _, call := range here {
-			kind, _, _ := strings.Cut(call, " ")
-			made[kind]++
+			name, _, _ := strings.Cut(call, " ")
+			made[name]++
 		}
 		calls = append(calls, len(here))
 	}
@@ -303,18 +308,18 @@ func idleCost(t *testing.T, release string) {
 	if release == "8.4" {
 		want = append(want, "maintenance")
 	}
-	for _, kind := range want {
-		if made[kind] == 0 {
-			t.Errorf("in three hours there was no %s: %v", kind, made)
+	for _, name := range want {
+		if made[name] == 0 {
+			t.Errorf("no %s in three hours: %v", name, made)
 		}
 	}
 }
 
-func TestReleaseIsReadAgainAfterAnOutage(t *testing.T) {
+func TestVersionReadAfterOutage(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	i, clock := newInventory(t, c)
-	about := func() (n int) {
+	reads := func() (n int) {
 		for _, call := range c.takeCalls() {
 			if call == "version" {
 				n++
@@ -324,19 +329,19 @@ func TestReleaseIsReadAgainAfterAnOutage(t *testing.T) {
 	}
 	refresh(t, i)
 	refresh(t, i)
-	if n := about(); n != 1 {
+	if n := reads(); n != 1 {
 		t.Errorf("the release was read %d times, want once", n)
 	}
 	c.change(func() { c.failure = proxmox.ErrUnreachable })
 	_ = i.Refresh(t.Context(), "r")
 	c.change(func() { c.failure = nil })
 	refresh(t, i)
-	if n := about(); n != 1 {
-		t.Errorf("after an outage the release was read %d times, want once: it may have been an upgrade", n)
+	if n := reads(); n != 1 {
+		t.Errorf("after an outage the release was read %d times, want once: it may be an upgrade", n)
 	}
 	clock.Step(time.Hour)
 	refresh(t, i)
-	if n := about(); n != 1 {
+	if n := reads(); n != 1 {
 		t.Errorf("after an hour the release was read %d times, want once", n)
 	}
 }
