@@ -90,9 +90,9 @@ func TestReconcileInvalidInput(t *testing.T) {
 		"gateway_outside_CIDR": invalidNetwork(withNet0(v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Gateway: "10.0.1.1"}),
 			`spec.network.interfaces[0].address4.gateway 10.0.1.1 is not inside 10.0.0.0/24: VMs could not reach it`),
 		"overlapping_address_pools": invalidNetwork(withSubnets("10.0.0.0/16", "10.0.7.0/24"),
-			`spec.network.interfaces[0].address4 (10.0.0.0/16) and spec.network.interfaces[1].address4 (10.0.7.0/24) overlap: each interface needs a subnet of its own`),
+			`spec.network.interfaces[0].address4 (10.0.0.0/16) and spec.network.interfaces[1].address4 (10.0.7.0/24) overlap: each interface needs its own subnet`),
 		"unknown_interface": invalidNetwork(withSubnets("10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/24"),
-			`spec.network.interfaces[2].name net2 is no interface of the template, which has net0, net1`),
+			`spec.network.interfaces[2].name net2 is not an interface of the template, which has net0, net1`),
 		"template_gateway_outside_CIDR": {
 			scenario:  setTemplateOption("ipconfig0", "ip=10.0.0.0/24,gw=10.0.1.1"),
 			condition: v1alpha1.ConditionNetworkReady, reason: v1alpha1.ReasonNetworkInvalid,
