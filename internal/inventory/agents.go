@@ -114,6 +114,6 @@ func (c *cluster) agentsAsked(rows []proxmox.GuestRow, online map[string]bool) b
 // hasAgent tells whether a guest is somebody else's VM that runs, with an agent.
 func (c *cluster) hasAgent(row proxmox.GuestRow) bool {
 	detail := c.details.known[row.VMID]
-	return row.Status == statusRunning && detail != nil && detail.config != nil && detail.config.AgentEnabled() &&
+	return row.Status == statusRunning && detail != nil && detail.config != nil && detail.config.Network().AgentEnabled() &&
 		!c.inventory.options.DetailRange.Contains(row.VMID)
 }

@@ -99,7 +99,7 @@ func (g Guest) holdsDevices() []proxmox.HostPCI {
 	if g.Config == nil || g.Allocated == (Amount{}) {
 		return nil
 	}
-	return g.Config.HostPCIs()
+	return g.Config.HostDevices().PCI()
 }
 
 // countDevices fills in what is left of every Host's devices.

@@ -36,16 +36,6 @@ func EncodeSnippets(snippets map[string]string) string {
 	return p.Encode()
 }
 
-// CloudInitDrive is the drive that Proxmox fills with cloud-init's files.
-func (c VMConfig) CloudInitDrive() (Drive, bool) {
-	for _, drive := range c.Drives() {
-		if drive.IsCloudInit {
-			return drive, true
-		}
-	}
-	return Drive{}, false
-}
-
 // EncodeSSHKeys writes the value of sshkeys. Proxmox wants the value itself percent-encoded, whatever the encoding of
 // the request, and takes no "+" for a blank.
 func EncodeSSHKeys(keys []string) string {

@@ -5,7 +5,6 @@ package proxmox
 
 import (
 	"net/netip"
-	"regexp"
 	"strings"
 )
 
@@ -52,39 +51,6 @@ func (c IPConfig) Encode() string {
 
 // IPConfigSlot is the option that belongs to an interface: ipconfig0 to net0.
 func IPConfigSlot(nic string) string { return "ipconfig" + strings.TrimPrefix(nic, "net") }
-
-var ipconfigSlot = regexp.MustCompile(`^ipconfig(\d{1,2})$`)
-
-// IPConfig of an interface ("net0").
-func (c VMConfig) IPConfig(nic string) IPConfig { return ParseIPConfig(c.Options[IPConfigSlot(nic)]) }
-
-// AgentEnabled tells whether the VM's config says that its guest runs the agent.
-func (c VMConfig) AgentEnabled() bool {
-	p := ParseProperties(c.Options["agent"])
-	if enabled, ok := p.bare(); ok {
-		return isTrue(enabled)
-	}
-	return isTrue(p.Value("enabled"))
-}
-
-// Addresses are those that the config gives to the guest: ipconfigN of a VM, netN of
-// a container. Subnets, as templates carry them for us to choose from, are none.
-func (c VMConfig) Addresses() []netip.Addr {
-	var out []netip.Addr
-	for option, value := range c.Options {
-		if !strings.Contains(value, "ip") || (!ipconfigSlot.MatchString(option) && !nicSlot.MatchString(option)) {
-			continue
-		}
-		// A container's netN has the same keys as a VM's ipconfigN, a VM's netN none of them.
-		config := ParseIPConfig(value)
-		for _, text := range []string{config.Address4, config.Address6} {
-			if prefix, err := netip.ParsePrefix(text); err == nil && !IsSubnet(prefix) {
-				out = append(out, prefix.Addr())
-			}
-		}
-	}
-	return out
-}
 
 // IsSubnet tells whether an address with its prefix names the subnet and no host in it:
 // 192.168.0.0/24. Single addresses and the pairs of a point-to-point link are hosts.

@@ -28,7 +28,7 @@ func TestIPConfigIsReadAndWritten(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(proxmox.IPConfig{Gateway4: "192.168.0.1", Address6: "auto"}.Encode()).To(Equal("ip6=auto"), "a gateway without an address is refused")
 	g.Expect(proxmox.IPConfigSlot("net12")).To(Equal("ipconfig12"))
-	g.Expect(proxmox.VMConfig{Options: map[string]string{"ipconfig1": "ip=dhcp"}}.IPConfig("net1")).To(Equal(proxmox.IPConfig{Address4: "dhcp"}))
+	g.Expect(proxmox.VMConfig{Options: map[string]string{"ipconfig1": "ip=dhcp"}}.Network().IPConfig("net1")).To(Equal(proxmox.IPConfig{Address4: "dhcp"}))
 }
 
 func TestAConfigTellsTheAddressesOfItsGuest(t *testing.T) {
@@ -46,7 +46,7 @@ func TestAConfigTellsTheAddressesOfItsGuest(t *testing.T) {
 		"a lone host and one of a pair":  {map[string]string{"ipconfig0": "ip=192.168.0.0/32", "ipconfig1": "ip=10.0.0.4/31,ip6=fd00::/127"}, []string{"10.0.0.4", "192.168.0.0", "fd00::"}},
 		"what Proxmox would never write": {map[string]string{"ipconfig0": "ip=here,ip6=there", "ipconfigX": "ip=10.0.0.1/24", "description": "ip=10.0.0.1/24"}, nil},
 	} {
-		found := proxmox.VMConfig{Options: row.options}.Addresses()
+		found := proxmox.VMConfig{Options: row.options}.Network().Addresses()
 		slices.SortFunc(found, netip.Addr.Compare)
 		var texts []string
 		for _, addr := range found {
@@ -59,6 +59,6 @@ func TestAConfigTellsTheAddressesOfItsGuest(t *testing.T) {
 func TestTheAgentIsEnabledInOneOfTwoForms(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{"": false, "1": true, "0": false, "enabled=1,fstrim_cloned_disks=1": true, "1,type=isa": true, "enabled=0": false} {
-		NewWithT(t).Expect(proxmox.VMConfig{Options: map[string]string{"agent": text}}.AgentEnabled()).To(Equal(want), text)
+		NewWithT(t).Expect(proxmox.VMConfig{Options: map[string]string{"agent": text}}.Network().AgentEnabled()).To(Equal(want), text)
 	}
 }

@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -104,4 +105,67 @@ func (p Properties) bare() (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// defaultValue returns the bare part, or else the value of the key that a bare
+// part stands for.
+func (p Properties) defaultValue(key string) string {
+	if value, ok := p.bare(); ok {
+		return value
+	}
+	return p.Value(key)
+}
+
+func (p Properties) withoutBare() Properties {
+	kept := make(Properties, 0, len(p))
+	for _, property := range p {
+		if !property.Bare {
+			kept = append(kept, property)
+		}
+	}
+	return kept
+}
+
+func (p Properties) withText(key, value string) Properties {
+	if value == "" {
+		return p.Without(key)
+	}
+	return p.With(key, value)
+}
+
+func (p Properties) withNumber(key string, value int) Properties {
+	if value == 0 {
+		return p.Without(key)
+	}
+	return p.With(key, strconv.Itoa(value))
+}
+
+// withFlag keeps an explicit "off" that was read, but does not add one.
+func (p Properties) withFlag(key string, on bool) Properties {
+	if on {
+		return p.With(key, "1")
+	}
+	if _, set := p.Get(key); set {
+		return p.With(key, "0")
+	}
+	return p
+}
+
+// parseNumber parses an integer property. It returns 0 for anything else, since
+// Proxmox validates the property on each write.
+func parseNumber(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// isTrue parses a boolean as Proxmox's own parser does, which also accepts words.
+func isTrue(s string) bool {
+	switch strings.ToLower(s) {
+	case "1", "on", "yes", "true":
+		return true
+	}
+	return false
 }

@@ -87,7 +87,7 @@ func (r rootClient) Bind(ctx context.Context, host string, vmid int, options Roo
 }
 
 func (r rootClient) SetIgnitionFile(ctx context.Context, host string, vmid int, config VMConfig, path string) error {
-	args, err := config.handedOver(path)
+	args, err := argsWithIgnitionFile(config, path)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (r rootClient) SetIgnitionFile(ctx context.Context, host string, vmid int, 
 }
 
 func (r rootClient) Share(ctx context.Context, host string, vmid int, config VMConfig, shares []Plan9Share) error {
-	args, err := config.sharing(shares)
+	args, err := argsWithShares(config, shares)
 	if err != nil {
 		return err
 	}

@@ -44,8 +44,8 @@ func TestRootBindsAndTheTokenMayNot(t *testing.T) {
 
 			found, err := token.VMConfig(ctx, "pve1", nodeID)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(found.Affinity()).To(Equal(cpuset.New(2, 3)))
-			g.Expect(found.Hugepages()).To(Equal("2"))
+			g.Expect(found.Compute().Affinity()).To(Equal(cpuset.New(2, 3)))
+			g.Expect(found.Compute().Hugepages()).To(Equal("2"))
 			g.Expect(root.Bind(ctx, "pve1", nodeID, proxmox.RootOptions{})).To(Succeed(), "nothing asked, nothing done")
 		})
 	}
@@ -80,7 +80,7 @@ func TestRootHandsAFileToTheFirmware(t *testing.T) {
 			err = token.UpdateVM(ctx, "pve1", nodeID, proxmox.ConfigChange{Set: map[string]string{"args": "-foo"}})
 			g.Expect(err).To(MatchError(ContainSubstring("only root can set 'args' config")))
 			handed := hand(path)
-			g.Expect(handed.HasFirmwareFile(path)).To(BeTrue())
+			g.Expect(proxmox.HasIgnitionFile(handed, path)).To(BeTrue())
 			g.Expect(handed.Options["args"]).To(Equal("-fw_cfg name=opt/com.coreos/config,file=" + path + " -fw_cfg name=opt/org.flatcar-linux/config,file=" + path))
 			g.Expect(hand(path).Digest).To(Equal(handed.Digest), "what is there is not written again")
 			g.Expect(hand("").Options).NotTo(HaveKey("args"))
@@ -104,8 +104,8 @@ func TestACloneKeepsWhatOnlyRootMaySet(t *testing.T) {
 			g.Expect(clone(ctx, token, nodeID)).To(Succeed())
 			found, err := token.VMConfig(ctx, "pve1", nodeID)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(found.Affinity()).To(Equal(cpuset.New(1)))
-			g.Expect(found.Hugepages()).To(Equal("1024"))
+			g.Expect(found.Compute().Affinity()).To(Equal(cpuset.New(1)))
+			g.Expect(found.Compute().Hugepages()).To(Equal("1024"))
 		})
 	}
 }

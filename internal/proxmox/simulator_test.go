@@ -92,10 +92,10 @@ func TestTheLifeOfAVM(t *testing.T) {
 			g.Expect(status.Running && status.AgentEnabled).To(BeTrue())
 			config, err := c.VMConfig(ctx, "pve1", nodeID)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect([]any{config.Name(), config.Description(), config.Cores(), config.MemoryMiB(), config.Tags()}).
+			g.Expect([]any{config.Name(), config.Description(), config.Compute().Cores(), config.Compute().MemoryMiB(), config.Tags()}).
 				To(Equal([]any{"node", "ours", 4, 8192, []string{"karpenter"}}))
 			g.Expect(config.SMBIOS().SKU).To(Equal("c1.4VCPU-8GB"))
-			disk, _ := config.BootDisk()
+			disk, _ := config.Drives().Boot()
 			g.Expect([]any{disk.Slot, disk.SizeBytes}).To(Equal([]any{"scsi0", int64(10 << 30)}))
 
 			_, err = c.DestroyVM(ctx, "pve1", nodeID)
@@ -112,7 +112,7 @@ func configure(ctx context.Context, g *WithT, c proxmox.Client) {
 	g.Expect(err).NotTo(HaveOccurred())
 	smbios := config.SMBIOS()
 	smbios.SKU = "c1.4VCPU-8GB"
-	nic := config.NICs()[0]
+	nic := config.Network().NICs()[0]
 	nic.Queues, nic.Firewall = 4, true
 	change := proxmox.ConfigChange{
 		Set: map[string]string{
@@ -125,7 +125,7 @@ func configure(ctx context.Context, g *WithT, c proxmox.Client) {
 	g.Expect(c.UpdateVM(ctx, "pve1", nodeID, change)).To(MatchError(proxmox.ErrConflict), "the digest is that of the config before")
 	after, err := c.VMConfig(ctx, "pve1", nodeID)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(after.NICs()[0].MAC).To(Equal(nic.MAC), "a NIC that is written with its MAC keeps it")
+	g.Expect(after.Network().NICs()[0].MAC).To(Equal(nic.MAC), "a NIC that is written with its MAC keeps it")
 }
 
 // remove stops and destroys the VM and its boot drive, and looks for remains.

@@ -110,3 +110,13 @@ func (c *client) DeleteVolume(ctx context.Context, host, volid string) (UPID, er
 	}
 	return upid, nil
 }
+
+// VolumePath is where a volume is on its Host.
+func (c *client) VolumePath(ctx context.Context, host, volid string) (string, error) {
+	storage, _, _ := strings.Cut(volid, ":")
+	var volume struct{ Path string }
+	if err := c.get(ctx, at("/nodes/{node}/storage/{storage}/content/{volume}", host, storage, volid), &volume); err != nil {
+		return "", fmt.Errorf("looking for volume %s on host %s, %w", volid, host, err)
+	}
+	return volume.Path, nil
+}

@@ -52,7 +52,7 @@ func TestTheMakingOfATemplate(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(config.IsTemplate()).To(BeTrue())
 			g.Expect(config.Description()).To(Equal("ours"))
-			disk, _ := config.BootDisk()
+			disk, _ := config.Drives().Boot()
 			g.Expect([]any{disk.VolumeID, disk.SizeBytes}).To(Equal([]any{"local-lvm:base-1000-disk-1", int64(2 << 30)}))
 		})
 	}

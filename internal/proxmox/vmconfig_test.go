@@ -50,19 +50,19 @@ func TestVMConfigReadsEveryJSONType(t *testing.T) {
 	g.Expect(c.Tags()).To(Equal([]string{"karpenter", "zone-a"}))
 	g.Expect(c.IsTemplate()).To(BeTrue())
 	g.Expect(c.Protected()).To(BeFalse())
-	g.Expect([]int{c.Cores(), c.Sockets(), c.MemoryMiB()}).To(Equal([]int{4, 1, 8192}))
+	g.Expect([]int{c.Compute().Cores(), c.Compute().Sockets(), c.Compute().MemoryMiB()}).To(Equal([]int{4, 1, 8192}))
 
 	empty := readConfig(t, `{}`)
-	g.Expect([]int{empty.Cores(), empty.Sockets(), empty.MemoryMiB()}).To(Equal([]int{1, 1, 512}), "Proxmox's defaults")
-	g.Expect(readConfig(t, `{"memory":2048}`).MemoryMiB()).To(Equal(2048), "a number before 8.1")
-	g.Expect(readConfig(t, `{"memory":"current=4096"}`).MemoryMiB()).To(Equal(4096))
+	g.Expect([]int{empty.Compute().Cores(), empty.Compute().Sockets(), empty.Compute().MemoryMiB()}).To(Equal([]int{1, 1, 512}), "Proxmox's defaults")
+	g.Expect(readConfig(t, `{"memory":2048}`).Compute().MemoryMiB()).To(Equal(2048), "a number before 8.1")
+	g.Expect(readConfig(t, `{"memory":"current=4096"}`).Compute().MemoryMiB()).To(Equal(4096))
 	g.Expect(json.Unmarshal([]byte(`"x"`), &empty)).NotTo(Succeed())
 }
 
 func TestNICsKeepWhatTheyDoNotKnow(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	nics := readConfig(t, nodeConfig).NICs()
+	nics := readConfig(t, nodeConfig).Network().NICs()
 	g.Expect(nics).To(HaveLen(3))
 	g.Expect([]string{nics[0].Slot, nics[1].Slot, nics[2].Slot}).To(Equal([]string{"net0", "net1", "net10"}))
 
@@ -93,22 +93,22 @@ func TestDrives(t *testing.T) {
 	g := NewWithT(t)
 	c := readConfig(t, nodeConfig)
 	var slots []string
-	for _, d := range c.Drives() {
+	for _, d := range c.Drives().All() {
 		slots = append(slots, d.Slot)
 		g.Expect(d.Encode()).To(Equal(c.Options[d.Slot]))
 	}
 	g.Expect(slots).To(Equal([]string{"ide0", "ide2", "scsi0", "scsi2", "scsi10"}), "no EFI, TPM or unused volumes")
 
-	empty, _ := c.Drive("ide0")
+	empty, _ := c.Drives().Find("ide0")
 	g.Expect(empty.IsCDROM).To(BeTrue())
 	g.Expect(empty.Storage).To(BeEmpty())
-	cloudInit, _ := c.Drive("ide2")
+	cloudInit, _ := c.Drives().Find("ide2")
 	g.Expect(cloudInit.IsCDROM && cloudInit.IsCloudInit).To(BeTrue())
-	big, _ := c.Drive("scsi10")
+	big, _ := c.Drives().Find("scsi10")
 	g.Expect(big.SizeBytes).To(BeEquivalentTo(1 << 40))
-	odd, _ := c.Drive("scsi2")
+	odd, _ := c.Drives().Find("scsi2")
 	g.Expect(odd.SizeBytes).To(BeEquivalentTo(3 << 29))
-	_, ok := c.Drive("efidisk0")
+	_, ok := c.Drives().Find("efidisk0")
 	g.Expect(ok).To(BeFalse())
 
 	for volume, want := range map[string]bool{
@@ -131,7 +131,7 @@ func TestBootDisk(t *testing.T) {
 		"ide last":                {`{"ide0":"l:a"}`, "ide0"},
 		"only a CD":               {`{"boot":"order=ide0","ide0":"none,media=cdrom"}`, ""},
 	} {
-		disk, ok := readConfig(t, test.config).BootDisk()
+		disk, ok := readConfig(t, test.config).Drives().Boot()
 		if disk.Slot != test.want || ok != (test.want != "") {
 			t.Errorf("%s: found %q, want %q", name, disk.Slot, test.want)
 		}
@@ -236,9 +236,9 @@ func FuzzVMConfig(f *testing.F) {
 		if json.Unmarshal([]byte(text), &c) != nil {
 			return
 		}
-		_, _ = c.BootDisk()
+		_, _ = c.Drives().Boot()
 		_ = c.SMBIOS()
-		if !reflect.DeepEqual(c.NICs(), c.NICs()) || !reflect.DeepEqual(c.Drives(), c.Drives()) {
+		if !reflect.DeepEqual(c.Network().NICs(), c.Network().NICs()) || !reflect.DeepEqual(c.Drives().All(), c.Drives().All()) {
 			t.Error("two readings differ")
 		}
 	})

@@ -87,7 +87,7 @@ func better(snapshot *inventory.Snapshot, w Desired, found []Existing, place, th
 }
 
 func storageOf(f Existing) string {
-	disk, _ := f.Config.BootDisk()
+	disk, _ := f.Config.Drives().Boot()
 	return disk.Storage
 }
 

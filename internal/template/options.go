@@ -99,7 +99,7 @@ func notes(w Desired, mark ownership.Mark) string {
 // change is what turns a configuration into what the spec asks for.
 func change(w Desired, place Location, config proxmox.VMConfig, mark ownership.Mark) proxmox.ConfigChange {
 	c := proxmox.ConfigChange{Set: settings(w, place), Digest: config.Digest}
-	if drive, ok := config.Drive(cloudInitSlot); ok && drive.IsCloudInit && w.CloudInit {
+	if drive, ok := config.Drives().Find(cloudInitSlot); ok && drive.IsCloudInit && w.CloudInit {
 		delete(c.Set, cloudInitSlot) // it would be made anew
 	}
 	for option := range config.Options {

@@ -26,7 +26,7 @@ func network(z zone) *finding {
 	if z.config == nil || bridges == nil {
 		return nil
 	}
-	for _, nic := range z.config.NICs() {
+	for _, nic := range z.config.Network().NICs() {
 		if nic.Bridge == "" {
 			continue
 		}

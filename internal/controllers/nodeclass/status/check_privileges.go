@@ -88,7 +88,7 @@ func vmNeeds(z zone) []need {
 	if len(spec.Tags) > 0 || (z.config != nil && z.config.Protected()) {
 		wanted = append(wanted, "VM.Config.Options")
 	}
-	if len(spec.SecurityGroups) > 0 || (z.config != nil && len(z.config.NICs()) > 0) {
+	if len(spec.SecurityGroups) > 0 || (z.config != nil && len(z.config.Network().NICs()) > 0) {
 		wanted = append(wanted, "VM.Config.Network")
 	}
 	wanted = append(wanted, driveNeeds(z)...)
@@ -112,14 +112,14 @@ func driveNeeds(z zone) (wanted []string) {
 	if z.config == nil {
 		return wanted
 	}
-	_, has := z.config.CloudInitDrive()
+	_, has := z.config.Drives().CloudInit()
 	switch {
 	case options.CDROM() && has:
 		// The Template's own drive goes, and that is a cloud-init matter.
 		return append(wanted, "VM.Config.Cloudinit")
 	case options.ProxmoxDrive() && !has:
 		return append(wanted, "VM.Config.Cloudinit", "VM.Config.CDROM")
-	case options.ProxmoxDrive() && len(z.config.NICs()) == 0:
+	case options.ProxmoxDrive() && len(z.config.Network().NICs()) == 0:
 		// The right to change interfaces lets the options be written as well.
 		return append(wanted, "VM.Config.Cloudinit")
 	}
@@ -132,7 +132,7 @@ func diskNeeds(z zone) []need {
 	if storage := z.class.Spec.BootDevice.Storage; storage != "" {
 		names = append(names, storage)
 	} else if z.config != nil {
-		for _, drive := range z.config.Drives() {
+		for _, drive := range z.config.Drives().All() {
 			if !drive.IsCDROM && !drive.IsCloudInit && drive.Storage != "" {
 				names = append(names, drive.Storage)
 			}
@@ -200,7 +200,7 @@ func deviceNeeds(z zone) []need {
 	if z.config == nil {
 		return out
 	}
-	for _, nic := range z.config.NICs() {
+	for _, nic := range z.config.Network().NICs() {
 		if path, ok := bridgePath(z, nic); ok {
 			out = append(out, need{path: path, privilege: "SDN.Use"})
 		}

@@ -95,7 +95,7 @@ func (c *Checker) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View, s
 func (c *Checker) cloneVerdict(z zone) (refusal, warning string) {
 	storage := z.class.Spec.BootDevice.Storage
 	if storage == "" && z.config != nil {
-		if disk, ok := z.config.BootDisk(); ok {
+		if disk, ok := z.config.Drives().Boot(); ok {
 			storage = disk.Storage
 		}
 	}

@@ -6,8 +6,6 @@ package proxmox
 import (
 	"context"
 	"fmt"
-	"regexp"
-	"strings"
 )
 
 // PCIMapping is a resource mapping: one name for PCI devices of several Hosts.
@@ -50,39 +48,31 @@ func (c *client) PCIMappings(ctx context.Context) ([]PCIMapping, error) {
 	return mappings, nil
 }
 
-// HostPCI is a device that is passed through to a VM, "hostpciN" in its config.
-type HostPCI struct {
-	Slot string
-	// Mapping names the devices to take one of; empty for a device by its address.
-	Mapping string
-	// Paths are addresses, as in PCIDevice, where no mapping is used.
-	Paths []string
-	// Mediated is the type of a share of the device; empty for the whole of it.
-	Mediated string
+// DirectoryMapping is a resource mapping: one name for a directory of several Hosts.
+type DirectoryMapping struct {
+	ID string
+	// Paths by Host.
+	Paths map[string]string
 }
 
-var pciSlot = regexp.MustCompile(`^hostpci(\d{1,2})$`)
-
-// HostPCIs in the order of their slots.
-func (c VMConfig) HostPCIs() []HostPCI {
-	var devices []HostPCI
-	for _, slot := range c.slots(pciSlot) {
-		p := ParseProperties(c.Options[slot])
-		device := HostPCI{Slot: slot, Mapping: p.Value("mapping"), Mediated: p.Value("mdev")}
-		hosts, ok := p.bare()
-		if !ok {
-			hosts = p.Value("host")
-		}
-		for path := range strings.SplitSeq(hosts, ";") {
-			if path == "" {
-				continue
-			}
-			if strings.Count(path, ":") == 1 {
-				path = "0000:" + path // the domain may be left out
-			}
-			device.Paths = append(device.Paths, path)
-		}
-		devices = append(devices, device)
+// DirectoryMappings lists the mappings that the caller may see. There are none before
+// Proxmox VE 8.4.
+func (c *client) DirectoryMappings(ctx context.Context) ([]DirectoryMapping, error) {
+	var rows []struct {
+		ID  string   `json:"id"`
+		Map []string `json:"map"`
 	}
-	return devices
+	if err := c.get(ctx, at("/cluster/mapping/dir"), &rows); err != nil {
+		return nil, fmt.Errorf("reading the directory mappings, %w", err)
+	}
+	mappings := make([]DirectoryMapping, 0, len(rows))
+	for _, row := range rows {
+		mapping := DirectoryMapping{ID: row.ID, Paths: map[string]string{}}
+		for _, entry := range row.Map {
+			p := ParseProperties(entry)
+			mapping.Paths[p.Value("node")] = p.Value("path")
+		}
+		mappings = append(mappings, mapping)
+	}
+	return mappings, nil
 }
