@@ -25,7 +25,7 @@ func kindName(t *testing.T, err error) string {
 	)
 	for _, kind := range []error{
 		ErrNotFound, ErrExists, ErrLocked, ErrBusy, ErrRunning, ErrNotRunning, ErrProtected, ErrRootOnly, ErrStorageFull, ErrConflict,
-		ErrNoQuorum, ErrUnauthorized, ErrHostUnreachable, ErrUnreachable, ErrUnknownOutcome, ErrTaskCancelled, ErrFailed,
+		ErrNoQuorum, ErrUnauthorized, ErrHostUnreachable, ErrUnreachable, ErrUnknownOutcome, ErrTaskCanceled, ErrFailed,
 	} {
 		if errors.Is(err, kind) {
 			names = append(names, kind.Error())
@@ -84,8 +84,8 @@ func TestClassifyText(t *testing.T) {
 		"clone failed: lvcreate 'pve/vm-101-disk-0' error: Volume group \"pve\" has insufficient free space (10 extents)":     ErrStorageFull,
 		"zfs error: cannot create 'rpool/data/vm-101-disk-0': out of space":                                                   ErrStorageFull,
 		"lvcreate snapshot error: Cannot create new thin volume, free space in thin pool pve/data reached threshold.":         ErrStorageFull,
-		"clone failed: interrupted by signal":              ErrTaskCancelled,
-		"received interrupt":                               ErrTaskCancelled,
+		"clone failed: interrupted by signal":              ErrTaskCanceled,
+		"received interrupt":                               ErrTaskCanceled,
 		"unexpected status":                                ErrUnknownOutcome,
 		"start failed: QEMU exited with code 1":            ErrFailed,
 		"bridge 'vmbr7' does not exist":                    ErrFailed,
@@ -151,7 +151,7 @@ func TestClassifyForbidden(t *testing.T) {
 		"Permission check failed (URI '/access/ticket' not available with API token": {},
 	} {
 		var found *ForbiddenError
-		err := classify(answer{method: http.MethodPost, status: http.StatusForbidden, reason: text})
+		err := classify(response{method: http.MethodPost, status: http.StatusForbidden, reason: text})
 		if !errors.As(err, &found) {
 			t.Errorf("%q: found %v, want a *ForbiddenError", text, err)
 			continue
@@ -190,7 +190,7 @@ func TestClassifyParameters(t *testing.T) {
 		"no JSON":                 {aboutGuest, `<html>`, "invalid"},
 		"errors that are no map":  {aboutGuest, `{"errors":[1]}`, "invalid"},
 	} {
-		err := classify(answer{method: http.MethodPut, about: test.about, status: 400, reason: "Parameter verification failed.", body: []byte(test.body)})
+		err := classify(response{method: http.MethodPut, about: test.about, status: 400, reason: "Parameter verification failed.", body: []byte(test.body)})
 		if found := kindName(t, err); found != test.want {
 			t.Errorf("%s: found %s (%v), want %s", name, found, err, test.want)
 		}
@@ -214,7 +214,7 @@ func TestClassifyStatus(t *testing.T) {
 		{http.MethodGet, 404, ErrUnreachable}, {http.MethodGet, 301, ErrUnreachable},
 		{http.MethodGet, 501, ErrFailed}, {http.MethodPost, 506, ErrFailed},
 	} {
-		err := classify(answer{method: test.method, status: test.status})
+		err := classify(response{method: test.method, status: test.status})
 		if !errors.Is(err, test.want) {
 			t.Errorf("%s %d: found %v, want %v", test.method, test.status, err, test.want)
 		}
@@ -307,7 +307,7 @@ func TestClassifyRecordedAnswers(t *testing.T) {
 		if e.Status < 400 {
 			continue
 		}
-		err := classify(answer{method: e.Method, about: e.about(), status: e.Status, reason: e.Reason, body: e.Body})
+		err := classify(response{method: e.Method, about: e.about(), status: e.Status, reason: e.Reason, body: e.Body})
 		kind := kindName(t, err)
 		counts[kind]++
 		expected := map[int][]string{
@@ -356,7 +356,7 @@ func FuzzClassify(f *testing.F) {
 	f.Add("PUT", 403, "Permission check failed (/vms/1, VM.Clone)", ``)
 	f.Fuzz(func(t *testing.T, method string, status int, reason, body string) {
 		for _, about := range []subject{aboutOther, aboutGuest, aboutStorage} {
-			err := classify(answer{method: method, about: about, status: status, reason: reason, body: []byte(body)})
+			err := classify(response{method: method, about: about, status: status, reason: reason, body: []byte(body)})
 			kindName(t, err)
 			if strings.ContainsAny(err.Error(), "\r\n") {
 				t.Errorf("more than one line: %q", err)

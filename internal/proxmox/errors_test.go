@@ -48,7 +48,7 @@ func TestErrorsKeepProxmoxsWordsAndKind(t *testing.T) {
 			answer: reply{status: 200, body: "<html>welcome</html>"}, kind: proxmox.ErrUnknownOutcome, text: "not a Proxmox VE API",
 		},
 		"an answer without a task": {
-			answer: data(`null`), kind: proxmox.ErrUnknownOutcome, text: "named no task",
+			answer: data(`null`), kind: proxmox.ErrUnknownOutcome, text: "instead of a task",
 		},
 		"a redirect": {
 			answer: reply{status: 301, body: ""}, kind: proxmox.ErrUnreachable, text: "301",
@@ -61,7 +61,7 @@ func TestErrorsKeepProxmoxsWordsAndKind(t *testing.T) {
 			_, err := c.CloneVM(testContext(t), proxmox.CloneRequest{Host: "pve1", TemplateID: 9001, VMID: 200})
 			g.Expect(err).To(MatchError(test.kind))
 			g.Expect(err.Error()).To(ContainSubstring(test.text))
-			g.Expect(err.Error()).To(HavePrefix("cloning template 9001 on host pve1 to VM 200, "))
+			g.Expect(err.Error()).To(HavePrefix("cloning template 9001 on host pve1 to VM 200: "))
 			g.Expect(err.Error()).NotTo(ContainSubstring("\n"))
 			g.Expect(err.Error()).NotTo(ContainSubstring(testSecret))
 			g.Expect(host.requests()).To(HaveLen(1), "a write is never repeated")

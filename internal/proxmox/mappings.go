@@ -9,32 +9,30 @@ import (
 )
 
 // PCIMapping is a resource mapping: one name for PCI devices of several Hosts.
-// Several devices on one Host are alternatives; a start takes the first free one.
+// Several devices on one Host are alternatives; a VM starts with the first free one.
 type PCIMapping struct {
 	ID string
-	// Mediated devices are shares of a device: how many there are, the mapping
-	// does not tell.
+	// Mediated is true for mediated devices. The mapping does not contain their number.
 	Mediated bool
 	Devices  []PCIDevice
 }
 
-// PCIDevice is a device of a Host that a mapping names.
+// PCIDevice is a device of a Host in a mapping.
 type PCIDevice struct {
 	Host string
-	// Path is "0000:01:00.0", without the function where all of them go together,
-	// or several paths joined by ";".
+	// Path is "0000:01:00.0", without the function to pass all functions through, or
+	// several paths joined by ";".
 	Path string
 }
 
-// PCIMappings lists the mappings that the caller may see.
-func (c *client) PCIMappings(ctx context.Context) ([]PCIMapping, error) {
+func (c clusterClient) PCIMappings(ctx context.Context) ([]PCIMapping, error) {
 	var rows []struct {
 		ID   string   `json:"id"`
 		MDev numeric  `json:"mdev"`
 		Map  []string `json:"map"`
 	}
 	if err := c.get(ctx, at("/cluster/mapping/pci"), &rows); err != nil {
-		return nil, fmt.Errorf("reading the PCI mappings, %w", err)
+		return nil, fmt.Errorf("reading the PCI mappings: %w", err)
 	}
 	mappings := make([]PCIMapping, 0, len(rows))
 	for _, row := range rows {
@@ -55,15 +53,13 @@ type DirectoryMapping struct {
 	Paths map[string]string
 }
 
-// DirectoryMappings lists the mappings that the caller may see. There are none before
-// Proxmox VE 8.4.
-func (c *client) DirectoryMappings(ctx context.Context) ([]DirectoryMapping, error) {
+func (c clusterClient) DirectoryMappings(ctx context.Context) ([]DirectoryMapping, error) {
 	var rows []struct {
 		ID  string   `json:"id"`
 		Map []string `json:"map"`
 	}
 	if err := c.get(ctx, at("/cluster/mapping/dir"), &rows); err != nil {
-		return nil, fmt.Errorf("reading the directory mappings, %w", err)
+		return nil, fmt.Errorf("reading the directory mappings: %w", err)
 	}
 	mappings := make([]DirectoryMapping, 0, len(rows))
 	for _, row := range rows {

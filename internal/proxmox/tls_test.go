@@ -58,14 +58,14 @@ func TestEndpointsAreEscaped(t *testing.T) {
 		if e.String() != want || e.missing != "" {
 			t.Errorf("found %s (missing %q), want %s", e, e.missing, want)
 		}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://first:8006/api2/json"+e.String(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		base := *req.URL
-		base.Host, base.Path, base.RawPath, base.RawQuery = "second:8443", "/proxy/api2/json", "", ""
-		if found := rebase(req.URL, &base).String(); found != "https://second:8443/proxy/api2/json"+want {
-			t.Errorf("rebased: found %s", found)
+		for _, base := range []string{"https://first:8006/api2/json", "https://second:8443/proxy/api2/json"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+e.String(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := req.URL.String(); found != base+want {
+				t.Errorf("found %s, want %s", found, base+want)
+			}
 		}
 	}
 }

@@ -33,7 +33,7 @@ func TestIsTransient(t *testing.T) {
 		proxmox.ErrProtected:       false,
 		proxmox.ErrRootOnly:        false,
 		proxmox.ErrStorageFull:     false,
-		proxmox.ErrTaskCancelled:   false,
+		proxmox.ErrTaskCanceled:    false,
 		proxmox.ErrFailed:          false,
 		&proxmox.ForbiddenError{}:  false,
 		&proxmox.InvalidError{}:    false,

@@ -69,7 +69,7 @@ func explain(err error, place Location, step, storage string) error {
 // last is the end of a chain of wrapped words: what Proxmox said.
 func last(err error) string {
 	text := err.Error()
-	if at := strings.LastIndex(text, ", "+kindOf(err)); at >= 0 {
+	if at := strings.LastIndex(text, ": "+kindOf(err)+": "); at >= 0 {
 		text = text[at+2:]
 	}
 	return strings.TrimPrefix(text, proxmox.ErrFailed.Error()+": ")

@@ -88,7 +88,7 @@ func TestCheckTellsAPortThatSpeaksNoTLS(t *testing.T) {
 	t.Cleanup(plain.Close)
 	cfg := config(newFakeHost(t, always(data(version))))
 	cfg.URLs = []string{strings.Replace(plain.URL, "http://", "https://", 1)}
-	NewWithT(t).Expect(checkMessage(t, cfg)).To(ContainSubstring("does not speak TLS"))
+	NewWithT(t).Expect(checkMessage(t, cfg)).To(ContainSubstring("does not use TLS"))
 }
 
 func TestCheckTellsAClusterThatIsDown(t *testing.T) {
