@@ -28,7 +28,7 @@ const (
 	statusLastBroken    = 599
 )
 
-// classify returns the error of this package that a failed response stands for.
+// classify returns the error of this package for a failed response.
 func classify(r response) error {
 	text, parameters := r.message()
 	switch {
@@ -132,7 +132,7 @@ var rules = []rule{
 
 var permissionPattern = regexp.MustCompile(`Permission check failed \((/[^,\s]*), ([A-Za-z.|]+)`)
 
-// classifyText returns the error that a message of a response or a task stands for.
+// classifyText returns the error for a message of a response or a task.
 func classifyText(text string, about subject) error {
 	for _, r := range rules {
 		if (r.about == aboutOther || r.about == about) && r.pattern.MatchString(text) {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Client accesses one Cluster. Every method is one API call unless its comment says
+// Client accesses one Cluster. Every method is one API call unless documented
 // otherwise, and every error is one of the typed errors of this package (see
 // errors.go), so callers never parse texts.
 //

@@ -12,7 +12,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func TestNUMACellsAreWrittenAsProxmoxReadsThem(t *testing.T) {
+func TestNUMACell(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	cell := proxmox.NUMACell{CPUs: cpuset.New(0, 1, 2, 3, 8), HostCells: cpuset.New(1), MemoryMiB: 4096, Policy: proxmox.PolicyBind}
@@ -22,7 +22,7 @@ func TestNUMACellsAreWrittenAsProxmoxReadsThem(t *testing.T) {
 	g.Expect(proxmox.ParseNUMACell("cpus=x,hostnodes=,memory=y")).To(Equal(proxmox.NUMACell{CPUs: cpuset.New(), HostCells: cpuset.New()}))
 }
 
-func TestWhatAConfigSaysAboutTheHost(t *testing.T) {
+func TestCompute(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	cfg := proxmox.VMConfig{Options: map[string]string{

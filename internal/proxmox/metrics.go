@@ -84,7 +84,7 @@ func (m *metrics) observe(req request, code int, took time.Duration) {
 	m.duration.WithLabelValues(m.region, req.endpoint.template, req.method).Observe(took.Seconds())
 }
 
-// refusal counts responses that ErrLocked and ErrBusy stand for.
+// refusal counts responses with the errors ErrLocked and ErrBusy.
 func (m *metrics) refusal(req request, err error) {
 	if m.refused != nil && (errors.Is(err, ErrLocked) || errors.Is(err, ErrBusy)) {
 		m.refused.WithLabelValues(m.region, req.endpoint.template).Inc()

@@ -107,8 +107,8 @@ func (p Properties) bare() (string, bool) {
 	return "", false
 }
 
-// defaultValue returns the bare part, or else the value of the key that a bare
-// part stands for.
+// defaultValue returns the bare part, or else the value of the property string's
+// default key.
 func (p Properties) defaultValue(key string) string {
 	if value, ok := p.bare(); ok {
 		return value

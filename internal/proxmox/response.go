@@ -28,8 +28,8 @@ func newResponse(req request, resp *http.Response, body []byte) response {
 	}
 }
 
-// data returns the data of a successful response, {"data":...}, or the error that a
-// failed one stands for.
+// data returns the data of a successful response, {"data":...}, or the error of a
+// failed one.
 func (r response) data() (json.RawMessage, error) {
 	if r.status < 200 || r.status >= 300 {
 		return nil, classify(r)

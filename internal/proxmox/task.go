@@ -55,8 +55,8 @@ func (s TaskStatus) Succeeded() bool {
 // Ended reports whether the task has ended. It returns false for the zero value.
 func (s TaskStatus) Ended() bool { return !s.Running && s.Exit != "" }
 
-// Err returns the error of this package that the exit status stands for, or nil if
-// the task is running or succeeded.
+// Err returns the error of this package for the exit status, or nil if the task is
+// running or succeeded.
 func (s TaskStatus) Err() error {
 	if s.Running || s.Succeeded() {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// A config as 8.4 gives it: numbers, texts, a boolean.
+// A config of 8.4 with numbers, texts and a boolean.
 const nodeConfig = `{
 	"agent": "enabled=1", "boot": "order=ide2;scsi0;net0", "cores": 4, "cpulimit": "1", "description": "ours",
 	"digest": "da39a3ee", "ide0": "none,media=cdrom", "ide2": "local:9000/vm-9000-cloudinit.qcow2,media=cdrom,size=4M",
@@ -37,7 +37,7 @@ func readConfig(t *testing.T, text string) proxmox.VMConfig {
 	return c
 }
 
-func TestVMConfigReadsEveryJSONType(t *testing.T) {
+func TestVMConfig(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c := readConfig(t, nodeConfig)
@@ -59,7 +59,7 @@ func TestVMConfigReadsEveryJSONType(t *testing.T) {
 	g.Expect(json.Unmarshal([]byte(`"x"`), &empty)).NotTo(Succeed())
 }
 
-func TestNICsKeepWhatTheyDoNotKnow(t *testing.T) {
+func TestNIC(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	nics := readConfig(t, nodeConfig).Network().NICs()
@@ -120,16 +120,16 @@ func TestDrives(t *testing.T) {
 	g.Expect(proxmox.ParseDrive("scsi0", "file=local:100/a.raw,size=1G").VolumeID).To(Equal("local:100/a.raw"))
 }
 
-func TestBootDisk(t *testing.T) {
+func TestDrivesBoot(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ config, want string }{
-		"first disk of the order": {nodeConfig, "scsi0"},
-		"order wins over slots":   {`{"boot":"order=scsi1;scsi0","scsi0":"l:a","scsi1":"l:b"}`, "scsi1"},
-		"order names what is not": {`{"boot":"order=scsi7","scsi0":"l:a"}`, "scsi0"},
+		"first_disk_of_the_order": {nodeConfig, "scsi0"},
+		"order_wins_over_slots":   {`{"boot":"order=scsi1;scsi0","scsi0":"l:a","scsi1":"l:b"}`, "scsi1"},
+		"order_with_missing_slot": {`{"boot":"order=scsi7","scsi0":"l:a"}`, "scsi0"},
 		"legacy":                  {`{"boot":"c","bootdisk":"sata1","sata0":"l:a","sata1":"l:b"}`, "sata1"},
-		"no order: virtio first":  {`{"scsi0":"l:a","virtio0":"l:b"}`, "virtio0"},
-		"ide last":                {`{"ide0":"l:a"}`, "ide0"},
-		"only a CD":               {`{"boot":"order=ide0","ide0":"none,media=cdrom"}`, ""},
+		"no_order_virtio_first":   {`{"scsi0":"l:a","virtio0":"l:b"}`, "virtio0"},
+		"ide_last":                {`{"ide0":"l:a"}`, "ide0"},
+		"only_a_CD":               {`{"boot":"order=ide0","ide0":"none,media=cdrom"}`, ""},
 	} {
 		disk, ok := readConfig(t, test.config).Drives().Boot()
 		if disk.Slot != test.want || ok != (test.want != "") {
@@ -138,7 +138,7 @@ func TestBootDisk(t *testing.T) {
 	}
 }
 
-func TestSMBIOSMergeKeepsInheritedFields(t *testing.T) {
+func TestSMBIOS(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	s := readConfig(t, nodeConfig).SMBIOS()
@@ -153,7 +153,7 @@ func TestSMBIOSMergeKeepsInheritedFields(t *testing.T) {
 
 	plain := proxmox.ParseSMBIOS("uuid=1,serial=plain,future=x")
 	g.Expect(plain.Serial).To(Equal("plain"))
-	g.Expect(plain.Encode()).To(Equal("uuid=1,serial=cGxhaW4=,base64=1,future=x"), "what is not known stays")
+	g.Expect(plain.Encode()).To(Equal("uuid=1,serial=cGxhaW4=,base64=1,future=x"), "unknown properties are kept")
 	g.Expect(proxmox.ParseSMBIOS("").Encode()).To(BeEmpty())
 	g.Expect(proxmox.ParseSMBIOS("serial=$$$,base64=1").Serial).To(Equal("$$$"))
 }

@@ -40,7 +40,7 @@ type WaitOptions struct {
 // returns an error if the context ends or the task cannot be read. It keeps waiting
 // while the Host is unreachable, since the Host's tasks continue.
 //
-// An empty UPID stands for a call that needed no task and has succeeded.
+// An empty UPID is that of a call that needed no task and has succeeded.
 //
 // WaitTask polls when the task has probably ended instead of every second.
 func WaitTask(ctx context.Context, client TaskClient, task UPID, opts WaitOptions) (TaskStatus, error) {
