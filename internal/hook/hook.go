@@ -21,16 +21,16 @@ import (
 	"time"
 )
 
-// ScriptDir is the directory of the scripts. It is not below /etc/pve, which the cluster file system shares with all hosts.
-const ScriptDir = "/etc/pve-hook.d"
+// scriptDir is the directory of the scripts. It is not below /etc/pve, which the cluster file system shares with all hosts.
+const scriptDir = "/etc/pve-hook.d"
 
-// PreStart is the phase before the VM starts. Proxmox does not start it if the hookscript fails.
-const PreStart = "pre-start"
+// preStart is the phase before the VM starts. Proxmox does not start it if the hookscript fails.
+const preStart = "pre-start"
 
 // postStart is the phase in which vCPUs can be pinned.
 const postStart = "post-start"
 
-var phases = []string{PreStart, postStart, "pre-stop", "post-stop"}
+var phases = []string{preStart, postStart, "pre-stop", "post-stop"}
 
 // Host is the machine that the hook runs on.
 type Host struct {

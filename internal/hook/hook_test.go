@@ -71,7 +71,7 @@ func (m *machine) vm(mark ownership.Mark) {
 // script installs a script.
 func (m *machine) script(name, body string) {
 	m.Helper()
-	m.write(ScriptDir+"/"+name, "#!/bin/sh\n"+body+"\n", 0o755)
+	m.write(scriptDir+"/"+name, "#!/bin/sh\n"+body+"\n", 0o755)
 }
 
 func ownedMark(change func(*ownership.Mark)) ownership.Mark {
@@ -118,12 +118,12 @@ func TestScriptsNotTrusted(t *testing.T) {
 		"nothing":            {"", nil, "is not a valid script name"},
 		"command":            {"a;reboot", nil, "is not a valid script name"},
 		"no_such_script":     {"absent", nil, "no such file"},
-		"link":               {"link", func(m *machine) { _ = os.Symlink("/bin/sh", m.path(ScriptDir+"/link")) }, "neither a regular file"},
-		"directory":          {"dir", func(m *machine) { _ = os.Mkdir(m.path(ScriptDir+"/dir"), 0o755) }, "neither a regular file"},
-		"writable_by_others": {"good", func(m *machine) { _ = os.Chmod(m.path(ScriptDir+"/good"), 0o777) }, "is writable by users other than root"},
-		"not_executable":     {"good", func(m *machine) { _ = os.Chmod(m.path(ScriptDir+"/good"), 0o644) }, "is not executable"},
+		"link":               {"link", func(m *machine) { _ = os.Symlink("/bin/sh", m.path(scriptDir+"/link")) }, "neither a regular file"},
+		"directory":          {"dir", func(m *machine) { _ = os.Mkdir(m.path(scriptDir+"/dir"), 0o755) }, "neither a regular file"},
+		"writable_by_others": {"good", func(m *machine) { _ = os.Chmod(m.path(scriptDir+"/good"), 0o777) }, "is writable by users other than root"},
+		"not_executable":     {"good", func(m *machine) { _ = os.Chmod(m.path(scriptDir+"/good"), 0o644) }, "is not executable"},
 		"other_owner":        {"good", func(m *machine) { m.Owner++ }, "is not owned by root"},
-		"writable_directory": {"good", func(m *machine) { _ = os.Chmod(m.path(ScriptDir), 0o777) }, "is writable by users other than root"},
+		"writable_directory": {"good", func(m *machine) { _ = os.Chmod(m.path(scriptDir), 0o777) }, "is writable by users other than root"},
 		"failed_script":      {"fails", func(m *machine) { m.script("fails", "exit 3") }, "exit status 3"},
 		"timeout":            {"slow", func(m *machine) { m.script("slow", "sleep 60 & sleep 60"); m.Timeout = 50 * time.Millisecond }, "was killed"},
 	} {
@@ -135,7 +135,7 @@ func TestScriptsNotTrusted(t *testing.T) {
 				c.prepare(m)
 			}
 			m.vm(ownedMark(func(mark *ownership.Mark) { mark.Hooks = []string{c.hook, "good"} }))
-			if err := m.run(PreStart); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := m.run(preStart); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("found %v, want %q", err, c.want)
 			}
 			if strings.Contains(m.log.String(), "ran") {
@@ -166,7 +166,7 @@ func TestRunGuestNotOwned(t *testing.T) {
 		m := newMachine(t)
 		m.script("good", "echo ran")
 		m.vm(mark)
-		if err := m.run(PreStart); err != nil || m.log.Len() > 0 {
+		if err := m.run(preStart); err != nil || m.log.Len() > 0 {
 			t.Errorf("%s: found %v and the log %q", name, err, m.log)
 		}
 	}
@@ -176,7 +176,7 @@ func TestPin(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.vm(ownedMark(func(mark *ownership.Mark) { mark.CPUs, mark.Pin = "2-3,6", []int{6, 2} }))
-	if err := m.run(PreStart); err != nil || len(m.pinned) > 0 {
+	if err := m.run(preStart); err != nil || len(m.pinned) > 0 {
 		t.Fatalf("before the start: %v, %v", err, m.pinned)
 	}
 	if err := m.run(postStart); err != nil {
@@ -206,7 +206,7 @@ func TestPinInvalid(t *testing.T) {
 
 func TestRunArguments(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{nil, {"20001"}, {"x", PreStart}, {"1", PreStart}, {"20001", "started"}, {"20001", PreStart, "more"}} {
+	for _, args := range [][]string{nil, {"20001"}, {"x", preStart}, {"1", preStart}, {"20001", "started"}, {"20001", preStart, "more"}} {
 		if err := newMachine(t).Host.Run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "want") {
 			t.Errorf("%q: found %v", args, err)
 		}

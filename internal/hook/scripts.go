@@ -21,7 +21,7 @@ func (h Host) findScript(name string) (string, error) {
 	if !ownership.HookName.MatchString(name) {
 		return "", fmt.Errorf("%q is not a valid script name: want letters, digits, dot, dash and underscore, beginning with a letter or digit", name)
 	}
-	dir := h.path(ScriptDir)
+	dir := h.path(scriptDir)
 	if err := h.checkTrusted(dir, os.ModeDir); err != nil {
 		return "", err
 	}
@@ -66,7 +66,7 @@ func (h Host) runScripts(ctx context.Context, vmid int, phase string, names []st
 			continue
 		}
 		errs = append(errs, fmt.Errorf("%s: %s: %w", phase, name, err))
-		if phase == PreStart {
+		if phase == preStart {
 			break
 		}
 	}

@@ -169,10 +169,6 @@ func TestCalls(t *testing.T) {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.StopVM(ctx, "pve1", 200) },
 			answer: upid, sent: `POST /nodes/pve1/qemu/200/status/stop {"overrule-shutdown":"1"}`, result: proxmox.UPID(testUPID),
 		},
-		"reboot": {
-			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.RebootVM(ctx, "pve1", 200) },
-			answer: upid, sent: "POST /nodes/pve1/qemu/200/status/reboot", result: proxmox.UPID(testUPID),
-		},
 		"reset": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.ResetVM(ctx, "pve1", 200) },
 			answer: upid, sent: "POST /nodes/pve1/qemu/200/status/reset", result: proxmox.UPID(testUPID),

@@ -53,8 +53,8 @@ func (c IPConfig) Encode() string {
 // IPConfigSlot returns the option of an interface: ipconfig0 for net0.
 func IPConfigSlot(nic string) string { return "ipconfig" + strings.TrimPrefix(nic, "net") }
 
-// IsSubnet reports whether a prefix is a subnet and not the address of a host in it:
+// isSubnet reports whether a prefix is a subnet and not the address of a host in it:
 // 192.168.0.0/24. Single addresses and the pairs of a point-to-point link are hosts.
-func IsSubnet(p netip.Prefix) bool {
+func isSubnet(p netip.Prefix) bool {
 	return p == p.Masked() && p.Addr().BitLen()-p.Bits() > 1
 }

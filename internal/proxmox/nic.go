@@ -108,7 +108,7 @@ func (n Network) Addresses() []netip.Addr {
 		// A container's netN has the same keys as a VM's ipconfigN, a VM's netN none of them.
 		config := ParseIPConfig(value)
 		for _, text := range []string{config.Address4, config.Address6} {
-			if prefix, err := netip.ParsePrefix(text); err == nil && !IsSubnet(prefix) {
+			if prefix, err := netip.ParsePrefix(text); err == nil && !isSubnet(prefix) {
 				out = append(out, prefix.Addr())
 			}
 		}

@@ -36,8 +36,6 @@ type VMClient interface {
 	// ShutdownVM requests the guest to power off, and powers it off after the
 	// timeout. The task runs until the guest is off.
 	ShutdownVM(ctx context.Context, host string, vmid int, timeout time.Duration) (UPID, error)
-	// RebootVM requests the guest to restart.
-	RebootVM(ctx context.Context, host string, vmid int) (UPID, error)
 	// ResetVM resets the VM without the guest's cooperation.
 	ResetVM(ctx context.Context, host string, vmid int) (UPID, error)
 	// ConvertToTemplate converts a stopped VM to a template. It cannot be undone.
@@ -157,10 +155,6 @@ func (c vmClient) StopVM(ctx context.Context, host string, vmid int) (UPID, erro
 func (c vmClient) ShutdownVM(ctx context.Context, host string, vmid int, timeout time.Duration) (UPID, error) {
 	body := parameters{"forceStop": "1", "timeout": strconv.Itoa(int(timeout.Seconds()))}
 	return c.power(ctx, "shutting down", at("/nodes/{node}/qemu/{vmid}/status/shutdown", host, vmid), body, host, vmid)
-}
-
-func (c vmClient) RebootVM(ctx context.Context, host string, vmid int) (UPID, error) {
-	return c.power(ctx, "rebooting", at("/nodes/{node}/qemu/{vmid}/status/reboot", host, vmid), nil, host, vmid)
 }
 
 func (c vmClient) ResetVM(ctx context.Context, host string, vmid int) (UPID, error) {
