@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pve-hook is a hookscript for templates: it runs, on the Proxmox host, the scripts that are named for a VM of
-// Karpenter, and pins its vCPUs. See docs/hooks.md.
+// Command pve-hook is a hookscript for templates. On the Proxmox host it runs the scripts of a VM of Karpenter and pins the
+// VM's vCPUs. See docs/hooks.md.
 package main
 
 import (

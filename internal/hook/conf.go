@@ -1,11 +1,6 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook is what runs as root on a Proxmox host when one of our VMs starts or stops: the scripts that are named for
-// the VM, and the pinning of its vCPUs. Both are named in the ownership mark in the VM's notes.
-//
-// Whoever may edit a VM's notes can therefore choose what is named there, and must not become root by it: a name is only a
-// choice among files that root has put into one directory, and a CPU only one that the mark grants and the host has.
 package hook
 
 import (
@@ -17,7 +12,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 )
 
-// conf is what matters here of /etc/pve/qemu-server/VMID.conf.
+// conf contains the used options of /etc/pve/qemu-server/VMID.conf.
 type conf struct {
 	notes string
 	vcpus int
@@ -25,7 +20,7 @@ type conf struct {
 
 var option = regexp.MustCompile(`^([a-z]+[a-z0-9]*):\s*(\S.*)$`)
 
-// parseConf reads the VM's present configuration. What follows the first section header are pending changes and snapshots.
+// parseConf parses the VM's current configuration. Pending changes and snapshots follow the first section header.
 func parseConf(content string) conf {
 	var notes []string
 	numbers := map[string]int{"cores": 1, "sockets": 1}
@@ -35,7 +30,7 @@ func parseConf(content string) conf {
 			break
 		}
 		if comment, ok := strings.CutPrefix(line, "#"); ok {
-			// Proxmox keeps notes as comments, with ":" and "%" escaped as in a URL.
+			// Proxmox stores notes as comments, with ":" and "%" escaped as in a URL.
 			if decoded, err := url.PathUnescape(comment); err == nil {
 				comment = decoded
 			}
@@ -55,7 +50,7 @@ func parseConf(content string) conf {
 	return c
 }
 
-// mark is the VM's ownership mark. A copy or a restored backup has another VMID than its mark, and is not ours.
+// mark returns the VM's ownership mark. It returns false for a copy or a restored backup, whose VMID differs from the mark's.
 func (c conf) mark(vmid int) (ownership.Mark, bool) {
 	m, ok := ownership.Read(c.notes)
 	return m, ok && m.VMID == vmid && m.ClaimUID != ""

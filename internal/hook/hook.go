@@ -1,6 +1,11 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package hook implements the hookscript that runs as root on a Proxmox host when a VM of this provider starts or stops. It
+// runs scripts and pins vCPUs as listed in the ownership mark in the VM's notes.
+//
+// A user who may edit a VM's notes must not gain root privileges: scripts are selected by file name from one directory that
+// only root may write, and CPUs must be both granted by the mark and online on the host.
 package hook
 
 import (
@@ -16,65 +21,64 @@ import (
 	"time"
 )
 
-// ScriptDir is where root puts scripts. It is not below /etc/pve, which the cluster file system shares with whoever can
-// write there.
-const ScriptDir = "/etc/pve-hook.d"
+// scriptDir is the directory of the scripts. It is not below /etc/pve, which the cluster file system shares with all hosts.
+const scriptDir = "/etc/pve-hook.d"
 
-// PreStart is the phase before the VM starts: Proxmox does not start it when the hookscript fails.
-const PreStart = "pre-start"
+// preStart is the phase before the VM starts. Proxmox does not start it if the hookscript fails.
+const preStart = "pre-start"
 
 // postStart is the phase in which vCPUs can be pinned.
 const postStart = "post-start"
 
-var phases = []string{PreStart, postStart, "pre-stop", "post-stop"}
+var phases = []string{preStart, postStart, "pre-stop", "post-stop"}
 
 // Host is the machine that the hook runs on.
 type Host struct {
-	// Root is where the file system begins; / but in tests.
+	// Root is the root directory; / except in tests.
 	Root string
-	// Owner is the user ID that scripts must belong to: root's.
+	// Owner is the user ID that must own the scripts: root's.
 	Owner uint32
 	// Timeout of one script.
 	Timeout time.Duration
-	// Attempts to find the threads of the vCPUs, a tenth of a second apart.
+	// Attempts limits the retries to find the threads of the vCPUs, 100 ms apart.
 	Attempts int
-	// Affinity ties a thread to a CPU.
+	// Affinity pins a thread to a CPU.
 	Affinity func(thread, cpu int) error
-	// Log goes into the log of Proxmox's task.
+	// Log is written to the log of Proxmox's task.
 	Log io.Writer
 }
 
-// ThisHost is the host that we run on.
+// ThisHost returns the host that the process runs on.
 func ThisHost(log io.Writer) Host {
 	return Host{Root: "/", Timeout: 30 * time.Second, Attempts: 20, Affinity: setAffinity, Log: log}
 }
 
-// Run does what is due for a VM in a phase. Guests that are not ours are none of its business.
+// Run pins the vCPUs and runs the scripts of a VM in a phase. It ignores guests that this provider does not own.
 func (h Host) Run(ctx context.Context, args []string) error {
-	vmid, phase, err := arguments(args)
+	vmid, phase, err := parseArguments(args)
 	if err != nil {
 		return err
 	}
 	content, err := os.ReadFile(h.path(fmt.Sprintf("/etc/pve/qemu-server/%d.conf", vmid)))
 	if err != nil {
-		return fmt.Errorf("reading the VM's configuration, %w", err)
+		return fmt.Errorf("reading the VM's configuration: %w", err)
 	}
 	c := parseConf(string(content))
-	m, ours := c.mark(vmid)
-	if !ours {
+	m, owned := c.mark(vmid)
+	if !owned {
 		return nil
 	}
 	if m.Newer() {
-		return errors.New("a newer controller wrote the VM's notes than this hookscript can read: install the one of the controller's release")
+		return errors.New("the VM's notes were written by a newer controller: install the hookscript of the controller's release")
 	}
-	var pinned error
+	var pinErr error
 	if phase == postStart && len(m.Pin) > 0 {
-		pinned = h.pin(vmid, c, m)
+		pinErr = h.pin(vmid, c, m)
 	}
-	return errors.Join(pinned, h.runScripts(ctx, vmid, phase, m.Hooks))
+	return errors.Join(pinErr, h.runScripts(ctx, vmid, phase, m.Hooks))
 }
 
-func arguments(args []string) (vmid int, phase string, err error) {
+func parseArguments(args []string) (vmid int, phase string, err error) {
 	if len(args) != 2 {
 		return 0, "", fmt.Errorf("found the arguments %q, want VMID PHASE, as Proxmox calls a hookscript", args)
 	}
@@ -89,6 +93,6 @@ func arguments(args []string) (vmid int, phase string, err error) {
 
 func (h Host) path(absolute string) string { return filepath.Join(h.Root, absolute) }
 
-func (h Host) say(format string, args ...any) {
+func (h Host) logf(format string, args ...any) {
 	_, _ = fmt.Fprintf(h.Log, "pve-hook: "+format+"\n", args...)
 }

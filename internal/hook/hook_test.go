@@ -18,7 +18,7 @@ import (
 
 const vmid = 20001
 
-// machine is a host in a directory.
+// machine is a host whose file system is a temporary directory.
 type machine struct {
 	*testing.T
 	Host
@@ -50,12 +50,12 @@ func (m *machine) write(path, content string, mode os.FileMode) {
 	if err := os.WriteFile(path, []byte(content), mode); err != nil {
 		m.Fatal(err)
 	}
-	if err := os.Chmod(path, mode); err != nil { // whatever the umask
+	if err := os.Chmod(path, mode); err != nil { // independent of the umask
 		m.Fatal(err)
 	}
 }
 
-// vm writes a VM's configuration as Proxmox does, with people's words around the mark.
+// vm writes a VM's configuration as Proxmox does, with text of a user around the mark.
 func (m *machine) vm(mark ownership.Mark) {
 	m.Helper()
 	notes := mark.Notes("made by hand: 100 % ours") + "more words\n"
@@ -68,13 +68,13 @@ func (m *machine) vm(mark ownership.Mark) {
 	m.write(fmt.Sprintf("/etc/pve/qemu-server/%d.conf", vmid), b.String(), 0o640)
 }
 
-// script puts a script in place that tells how it was called.
+// script installs a script.
 func (m *machine) script(name, body string) {
 	m.Helper()
-	m.write(ScriptDir+"/"+name, "#!/bin/sh\n"+body+"\n", 0o755)
+	m.write(scriptDir+"/"+name, "#!/bin/sh\n"+body+"\n", 0o755)
 }
 
-func ours(change func(*ownership.Mark)) ownership.Mark {
+func ownedMark(change func(*ownership.Mark)) ownership.Mark {
 	mark := ownership.Mark{VMID: vmid, ClaimUID: "claim", KubeCluster: "cluster"}
 	if change != nil {
 		change(&mark)
@@ -82,20 +82,20 @@ func ours(change func(*ownership.Mark)) ownership.Mark {
 	return mark
 }
 
-func (m *machine) call(phase string) error {
+func (m *machine) run(phase string) error {
 	return m.Host.Run(m.Context(), []string{fmt.Sprint(vmid), phase})
 }
 
-func TestScriptsRunInTheirOrder(t *testing.T) {
+func TestScriptsOrder(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.script("b-first", `echo "first $1 $2 ${HOME:-nothing}"`)
 	m.script("a-second", `echo "second $2"`)
 	m.script("not-named", `echo never`)
-	m.vm(ours(func(mark *ownership.Mark) { mark.Hooks = []string{"b-first", "a-second"} }))
+	m.vm(ownedMark(func(mark *ownership.Mark) { mark.Hooks = []string{"b-first", "a-second"} }))
 	for _, phase := range phases {
 		m.log.Reset()
-		if err := m.call(phase); err != nil {
+		if err := m.run(phase); err != nil {
 			t.Fatal(err)
 		}
 		want := fmt.Sprintf("first %d %s nothing\npve-hook: %s: b-first: done\nsecond %s\npve-hook: %s: a-second: done\n", vmid, phase, phase, phase, phase)
@@ -105,27 +105,27 @@ func TestScriptsRunInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestOnlyRootsScriptsRun(t *testing.T) {
+func TestScriptsNotTrusted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		hook    string
 		prepare func(*machine)
 		want    string
 	}{
-		"a path":               {"../../bin/sh", nil, "is no name of a script"},
-		"an absolute path":     {"/bin/sh", nil, "is no name of a script"},
-		"an option":            {"-rf", nil, "is no name of a script"},
-		"nothing":              {"", nil, "is no name of a script"},
-		"a command":            {"a;reboot", nil, "is no name of a script"},
-		"no such script":       {"absent", nil, "no such file"},
-		"a link":               {"link", func(m *machine) { _ = os.Symlink("/bin/sh", m.path(ScriptDir+"/link")) }, "neither a plain file"},
-		"a directory":          {"dir", func(m *machine) { _ = os.Mkdir(m.path(ScriptDir+"/dir"), 0o755) }, "neither a plain file"},
-		"writable by others":   {"good", func(m *machine) { _ = os.Chmod(m.path(ScriptDir+"/good"), 0o777) }, "can be written by others"},
-		"not executable":       {"good", func(m *machine) { _ = os.Chmod(m.path(ScriptDir+"/good"), 0o644) }, "is not executable"},
-		"somebody else's":      {"good", func(m *machine) { m.Owner++ }, "does not belong to root"},
-		"a directory for all":  {"good", func(m *machine) { _ = os.Chmod(m.path(ScriptDir), 0o777) }, "can be written by others"},
-		"a script that fails":  {"fails", func(m *machine) { m.script("fails", "exit 3") }, "exit status 3"},
-		"a script that sleeps": {"slow", func(m *machine) { m.script("slow", "sleep 60 & sleep 60"); m.Timeout = 50 * time.Millisecond }, "was killed"},
+		"path":               {"../../bin/sh", nil, "is not a valid script name"},
+		"absolute_path":      {"/bin/sh", nil, "is not a valid script name"},
+		"option":             {"-rf", nil, "is not a valid script name"},
+		"nothing":            {"", nil, "is not a valid script name"},
+		"command":            {"a;reboot", nil, "is not a valid script name"},
+		"no_such_script":     {"absent", nil, "no such file"},
+		"link":               {"link", func(m *machine) { _ = os.Symlink("/bin/sh", m.path(scriptDir+"/link")) }, "neither a regular file"},
+		"directory":          {"dir", func(m *machine) { _ = os.Mkdir(m.path(scriptDir+"/dir"), 0o755) }, "neither a regular file"},
+		"writable_by_others": {"good", func(m *machine) { _ = os.Chmod(m.path(scriptDir+"/good"), 0o777) }, "is writable by users other than root"},
+		"not_executable":     {"good", func(m *machine) { _ = os.Chmod(m.path(scriptDir+"/good"), 0o644) }, "is not executable"},
+		"other_owner":        {"good", func(m *machine) { m.Owner++ }, "is not owned by root"},
+		"writable_directory": {"good", func(m *machine) { _ = os.Chmod(m.path(scriptDir), 0o777) }, "is writable by users other than root"},
+		"failed_script":      {"fails", func(m *machine) { m.script("fails", "exit 3") }, "exit status 3"},
+		"timeout":            {"slow", func(m *machine) { m.script("slow", "sleep 60 & sleep 60"); m.Timeout = 50 * time.Millisecond }, "was killed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -134,52 +134,52 @@ func TestOnlyRootsScriptsRun(t *testing.T) {
 			if c.prepare != nil {
 				c.prepare(m)
 			}
-			m.vm(ours(func(mark *ownership.Mark) { mark.Hooks = []string{c.hook, "good"} }))
-			if err := m.call(PreStart); err == nil || !strings.Contains(err.Error(), c.want) {
+			m.vm(ownedMark(func(mark *ownership.Mark) { mark.Hooks = []string{c.hook, "good"} }))
+			if err := m.run(preStart); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("found %v, want %q", err, c.want)
 			}
 			if strings.Contains(m.log.String(), "ran") {
-				t.Error("a start that cannot happen went on to the next script")
+				t.Error("ran the next script although the start failed")
 			}
 		})
 	}
 }
 
-// After the start a failure is told, and keeps nobody else from their turn.
-func TestOthersGetTheirTurnWhenOneFails(t *testing.T) {
+// After the start a failure is returned, and the other scripts still run.
+func TestScriptsFailureAfterStart(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.script("fails", "exit 1")
 	m.script("good", "echo ran")
-	m.vm(ours(func(mark *ownership.Mark) { mark.Hooks = []string{"fails", "good"} }))
-	if err := m.call("post-stop"); err == nil || !strings.Contains(m.log.String(), "ran") {
+	m.vm(ownedMark(func(mark *ownership.Mark) { mark.Hooks = []string{"fails", "good"} }))
+	if err := m.run("post-stop"); err == nil || !strings.Contains(m.log.String(), "ran") {
 		t.Errorf("found %v and the log %q", err, m.log)
 	}
 }
 
-func TestOthersGuestsAreLeftAlone(t *testing.T) {
+func TestRunGuestNotOwned(t *testing.T) {
 	t.Parallel()
 	for name, mark := range map[string]ownership.Mark{
-		"a copy":     ours(func(m *ownership.Mark) { m.VMID++; m.Hooks = []string{"good"} }),
-		"a template": {VMID: vmid, TemplateUID: "t", KubeCluster: "cluster", Hooks: []string{"good"}},
+		"copy":     ownedMark(func(m *ownership.Mark) { m.VMID++; m.Hooks = []string{"good"} }),
+		"template": {VMID: vmid, TemplateUID: "t", KubeCluster: "cluster", Hooks: []string{"good"}},
 	} {
 		m := newMachine(t)
 		m.script("good", "echo ran")
 		m.vm(mark)
-		if err := m.call(PreStart); err != nil || m.log.Len() > 0 {
+		if err := m.run(preStart); err != nil || m.log.Len() > 0 {
 			t.Errorf("%s: found %v and the log %q", name, err, m.log)
 		}
 	}
 }
 
-func TestVCPUsArePinned(t *testing.T) {
+func TestPin(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.vm(ours(func(mark *ownership.Mark) { mark.CPUs, mark.Pin = "2-3,6", []int{6, 2} }))
-	if err := m.call(PreStart); err != nil || len(m.pinned) > 0 {
+	m.vm(ownedMark(func(mark *ownership.Mark) { mark.CPUs, mark.Pin = "2-3,6", []int{6, 2} }))
+	if err := m.run(preStart); err != nil || len(m.pinned) > 0 {
 		t.Fatalf("before the start: %v, %v", err, m.pinned)
 	}
-	if err := m.call(postStart); err != nil {
+	if err := m.run(postStart); err != nil {
 		t.Fatal(err)
 	}
 	if want := map[int]int{4243: 6, 4244: 2}; !maps.Equal(m.pinned, want) {
@@ -187,26 +187,26 @@ func TestVCPUsArePinned(t *testing.T) {
 	}
 }
 
-func TestBadPinsAreRefused(t *testing.T) {
+func TestPinInvalid(t *testing.T) {
 	t.Parallel()
 	for want, mark := range map[string]ownership.Mark{
-		"the notes name 1 CPUs, the VM has 2 vCPUs": ours(func(m *ownership.Mark) { m.CPUs, m.Pin = "2", []int{2} }),
-		"CPU 4 is not among the VM's own, 2-3":      ours(func(m *ownership.Mark) { m.CPUs, m.Pin = "2-3", []int{2, 4} }),
-		"CPU 2 is named twice":                      ours(func(m *ownership.Mark) { m.CPUs, m.Pin = "2-3", []int{2, 2} }),
-		"the host has no CPU 9 online":              ours(func(m *ownership.Mark) { m.CPUs, m.Pin = "8-9", []int{9, 8} }),
-		`found "all", want a list of CPUs`:          ours(func(m *ownership.Mark) { m.CPUs, m.Pin = "all", []int{2, 3} }),
+		"the notes list 1 CPUs, the VM has 2 vCPUs":        ownedMark(func(m *ownership.Mark) { m.CPUs, m.Pin = "2", []int{2} }),
+		"CPU 4 is not one of the VM's dedicated CPUs, 2-3": ownedMark(func(m *ownership.Mark) { m.CPUs, m.Pin = "2-3", []int{2, 4} }),
+		"CPU 2 is listed twice":                            ownedMark(func(m *ownership.Mark) { m.CPUs, m.Pin = "2-3", []int{2, 2} }),
+		"the host has no CPU 9 online":                     ownedMark(func(m *ownership.Mark) { m.CPUs, m.Pin = "8-9", []int{9, 8} }),
+		`found "all", want a list of CPUs`:                 ownedMark(func(m *ownership.Mark) { m.CPUs, m.Pin = "all", []int{2, 3} }),
 	} {
 		m := newMachine(t)
 		m.vm(mark)
-		if err := m.call(postStart); err == nil || !strings.Contains(err.Error(), want) || len(m.pinned) > 0 {
+		if err := m.run(postStart); err == nil || !strings.Contains(err.Error(), want) || len(m.pinned) > 0 {
 			t.Errorf("found %v and %v pinned, want %q", err, m.pinned, want)
 		}
 	}
 }
 
-func TestArguments(t *testing.T) {
+func TestRunArguments(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{nil, {"20001"}, {"x", PreStart}, {"1", PreStart}, {"20001", "started"}, {"20001", PreStart, "more"}} {
+	for _, args := range [][]string{nil, {"20001"}, {"x", preStart}, {"1", preStart}, {"20001", "started"}, {"20001", preStart, "more"}} {
 		if err := newMachine(t).Host.Run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "want") {
 			t.Errorf("%q: found %v", args, err)
 		}
@@ -219,7 +219,7 @@ func FuzzConf(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content string) {
 		c := parseConf(content)
 		if m, ok := c.mark(vmid); ok && m.VMID != vmid {
-			t.Errorf("took the mark of %d", m.VMID)
+			t.Errorf("accepted the mark of VM %d", m.VMID)
 		}
 	})
 }

@@ -18,31 +18,31 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 )
 
-// vcpuThread is how QEMU names the thread of a vCPU.
+// vcpuThread matches the names of QEMU's vCPU threads.
 var vcpuThread = regexp.MustCompile(`^CPU (\d+)/KVM$`)
 
-// pin ties each vCPU to the CPU that the mark names for it.
+// pin pins each vCPU to its CPU in the mark.
 func (h Host) pin(vmid int, c conf, m ownership.Mark) error {
 	if err := h.checkPins(c, m); err != nil {
-		return fmt.Errorf("pinning, %w", err)
+		return fmt.Errorf("pinning: %w", err)
 	}
 	threads, err := h.threads(vmid, len(m.Pin))
 	if err != nil {
-		return fmt.Errorf("pinning, %w", err)
+		return fmt.Errorf("pinning: %w", err)
 	}
 	for vcpu, cpu := range m.Pin {
 		if err := h.Affinity(threads[vcpu], cpu); err != nil {
-			return fmt.Errorf("pinning vCPU %d to CPU %d, %w", vcpu, cpu, err)
+			return fmt.Errorf("pinning vCPU %d to CPU %d: %w", vcpu, cpu, err)
 		}
 	}
-	h.say("pinned vCPUs to the CPUs %v", m.Pin)
+	h.logf("pinned vCPUs to the CPUs %v", m.Pin)
 	return nil
 }
 
-// checkPins holds the mark against the VM and the host.
+// checkPins validates the mark's CPUs against the VM and the host.
 func (h Host) checkPins(c conf, m ownership.Mark) error {
 	if len(m.Pin) != c.vcpus {
-		return fmt.Errorf("the notes name %d CPUs, the VM has %d vCPUs", len(m.Pin), c.vcpus)
+		return fmt.Errorf("the notes list %d CPUs, the VM has %d vCPUs", len(m.Pin), c.vcpus)
 	}
 	granted, err := parseCPUs(m.CPUs)
 	if err != nil {
@@ -60,9 +60,9 @@ func (h Host) checkPins(c conf, m ownership.Mark) error {
 	for _, cpu := range m.Pin {
 		switch {
 		case seen[cpu]:
-			return fmt.Errorf("CPU %d is named twice", cpu)
+			return fmt.Errorf("CPU %d is listed twice", cpu)
 		case !granted[cpu]:
-			return fmt.Errorf("CPU %d is not among the VM's own, %s", cpu, m.CPUs)
+			return fmt.Errorf("CPU %d is not one of the VM's dedicated CPUs, %s", cpu, m.CPUs)
 		case !online[cpu]:
 			return fmt.Errorf("the host has no CPU %d online", cpu)
 		}
@@ -71,23 +71,24 @@ func (h Host) checkPins(c conf, m ownership.Mark) error {
 	return nil
 }
 
-// threads finds the vCPUs' threads. They are there when Proxmox calls, as a rule; a host under load may take a moment.
-func (h Host) threads(vmid, want int) (map[int]int, error) {
+// threads returns the threads by vCPU. They usually exist when Proxmox runs the hookscript; on a host under load they may
+// appear later.
+func (h Host) threads(vmid, vcpus int) (map[int]int, error) {
 	content, err := os.ReadFile(h.path(fmt.Sprintf("/run/qemu-server/%d.pid", vmid)))
 	if err != nil {
 		return nil, err
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
 	if err != nil {
-		return nil, fmt.Errorf("reading the VM's process number, %w", err)
+		return nil, fmt.Errorf("reading the VM's process ID: %w", err)
 	}
 	for attempt := 0; ; attempt++ {
 		found, err := h.threadsOf(pid)
-		if err == nil && len(found) >= want {
+		if err == nil && len(found) >= vcpus {
 			return found, nil
 		}
 		if attempt == h.Attempts {
-			return nil, errors.Join(fmt.Errorf("found %d threads of vCPUs, want %d", len(found), want), err)
+			return nil, errors.Join(fmt.Errorf("found %d threads of vCPUs, want %d", len(found), vcpus), err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -102,7 +103,7 @@ func (h Host) threadsOf(pid int) (map[int]int, error) {
 	for _, name := range names {
 		content, err := os.ReadFile(name)
 		if err != nil {
-			continue // a thread that ended meanwhile
+			continue // the thread has ended
 		}
 		match := vcpuThread.FindStringSubmatch(strings.TrimSpace(string(content)))
 		if match == nil {
@@ -116,7 +117,7 @@ func (h Host) threadsOf(pid int) (map[int]int, error) {
 	return found, nil
 }
 
-// parseCPUs reads a list as the kernel writes it: 0-3,8.
+// parseCPUs parses a list in the kernel's format: 0-3,8.
 func parseCPUs(list string) (map[int]bool, error) {
 	cpus := map[int]bool{}
 	for part := range strings.SplitSeq(list, ",") {
@@ -136,7 +137,7 @@ func parseCPUs(list string) (map[int]bool, error) {
 	return cpus, nil
 }
 
-// setAffinity ties a thread to one CPU.
+// setAffinity pins a thread to one CPU.
 func setAffinity(thread, cpu int) error {
 	var set unix.CPUSet
 	set.Set(cpu)

@@ -101,7 +101,7 @@ func TestTheAddressOutlivesTheProcess(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(cfg.Addresses()).To(ConsistOf(w.addressOf(promised)), "a restart in the middle keeps it")
+	w.Expect(cfg.Network().Addresses()).To(ConsistOf(w.addressOf(promised)), "a restart in the middle keeps it")
 }
 
 func TestAddressesOfOthersAreSkipped(t *testing.T) {

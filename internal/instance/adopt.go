@@ -156,16 +156,16 @@ func adoptedIntent(claim *karpv1.NodeClaim, at v1alpha1.ProviderID, guest invent
 	in := Intent{
 		Region: at.Region, Host: guest.Host, VMID: at.VMID,
 		InstanceType: claim.Labels[corev1.LabelInstanceTypeStable], CapacityType: claim.Labels[karpv1.CapacityTypeLabelKey],
-		Cores: cfg.Cores() * cfg.Sockets(), MemoryMiB: cfg.MemoryMiB(), Pool: guest.Pool, Full: true,
+		Cores: cfg.Compute().Cores() * cfg.Compute().Sockets(), MemoryMiB: cfg.Compute().MemoryMiB(), Pool: guest.Pool, Full: true,
 		MACs: map[string]string{}, Time: claim.CreationTimestamp.UTC(),
 	}
 	if zone := claim.Labels[corev1.LabelTopologyZone]; zone != "" {
 		in.Host = zone // if it is elsewhere by now, it was migrated
 	}
-	if disk, ok := cfg.BootDisk(); ok {
+	if disk, ok := cfg.Drives().Boot(); ok {
 		in.DiskBytes, in.Storage = disk.SizeBytes, disk.Storage
 	}
-	for _, nic := range cfg.NICs() {
+	for _, nic := range cfg.Network().NICs() {
 		in.MACs[nic.Slot] = nic.MAC
 	}
 	return in

@@ -119,7 +119,7 @@ func layOut(cfg proxmox.VMConfig, b *Binding, set map[string]string) (remove []s
 			}.Encode()
 		}
 	}
-	for _, slot := range cfg.NUMASlots() {
+	for _, slot := range cfg.Compute().NUMASlots() {
 		if _, kept := set[slot]; !kept {
 			remove = append(remove, slot)
 		}
@@ -148,7 +148,7 @@ func (l *launch) ensureBound(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Affinity().Equals(options.Affinity) && cfg.Hugepages() == options.Hugepages {
+	if cfg.Compute().Affinity().Equals(options.Affinity) && cfg.Compute().Hugepages() == options.Hugepages {
 		return nil
 	}
 	if err := l.refuse(cfg); err != nil {

@@ -165,7 +165,7 @@ func TestARootLoginPins(t *testing.T) {
 		p := w.process(numbered, w.asRoot)
 		_, one := w.runs(p, "one", "t1.2VCPU-6GB")
 		w.Expect(one.Options).To(And(HaveKeyWithValue("hugepages", "1024"), HaveKeyWithValue("numa", "1")))
-		w.Expect(one.Affinity()).To(Equal(cpuset.New(4, 5)), "the cores of somebody's pinned guest are not ours")
+		w.Expect(one.Compute().Affinity()).To(Equal(cpuset.New(4, 5)), "the cores of somebody's pinned guest are not ours")
 		mark, ok := ownership.Read(one.Description())
 		w.Expect(ok).To(BeTrue())
 		w.Expect(mark).To(And(HaveField("CPUs", "4-5"), HaveField("Pin", []int{4, 5})))
@@ -175,11 +175,11 @@ func TestARootLoginPins(t *testing.T) {
 		w.Expect(in.Binding.CPUs).To(Equal("6-7"))
 		next := w.process(numbered, w.asRoot)
 		_, three := w.runs(next, "three", "t1.2VCPU-6GB")
-		w.Expect(three.Affinity().Intersection(cpuset.New(4, 5, 6, 7)).IsEmpty()).To(BeTrue(), "cores that were promised before a restart stay promised: %s", three.Affinity())
+		w.Expect(three.Compute().Affinity().Intersection(cpuset.New(4, 5, 6, 7)).IsEmpty()).To(BeTrue(), "cores that were promised before a restart stay promised: %s", three.Compute().Affinity())
 		w.Expect(next.Launch(t.Context(), planned, w.class)).To(Succeed())
 		cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
 		w.Expect(err).NotTo(HaveOccurred())
-		w.Expect(cfg.Affinity().String()).To(Equal("6-7"))
+		w.Expect(cfg.Compute().Affinity().String()).To(Equal("6-7"))
 
 		// Without the login a launch that was planned with it ends, and says why.
 		late, _, err := w.sized(next, "late", "t1.2VCPU-6GB")
@@ -200,7 +200,7 @@ func TestAHookscriptPinsByTheNotes(t *testing.T) {
 	p := w.process(numbered)
 	_, cfg := w.runs(p, "one", "t1.4VCPU-12GB")
 	w.Expect(cfg.Options).NotTo(HaveKey("affinity"))
-	w.Expect(cfg.Hookscript()).To(Equal("local:snippets/pve-hook"))
+	w.Expect(cfg.Options["hookscript"]).To(Equal("local:snippets/pve-hook"))
 	mark, _ := ownership.Read(cfg.Description())
 	w.Expect(mark.Pin).To(HaveLen(4))
 

@@ -97,7 +97,7 @@ func (p *Provider) detachBootDrive(ctx context.Context, claim *karpv1.NodeClaim,
 			return err
 		}
 	}
-	for _, drive := range cfg.Drives() {
+	for _, drive := range cfg.Drives().All() {
 		if drive.VolumeID != volume {
 			continue
 		}

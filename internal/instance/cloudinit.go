@@ -110,7 +110,7 @@ func (c *cloudInit) write(cfg proxmox.VMConfig, disk proxmox.Drive, set map[stri
 	if c.upgrade != nil && *c.upgrade {
 		set["ciupgrade"] = "1"
 	}
-	if _, ok := cfg.CloudInitDrive(); ok {
+	if _, ok := cfg.Drives().CloudInit(); ok {
 		return nil // the clone got one of its own
 	}
 	slot, _, err := bootDrive(cfg)
@@ -160,7 +160,7 @@ func CloudInitStorage(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfi
 	if own == nil {
 		return "", false
 	}
-	if drive, ok := template.CloudInitDrive(); ok {
+	if drive, ok := template.Drives().CloudInit(); ok {
 		return drive.Storage, false
 	}
 	if own.storage != "" {
@@ -169,6 +169,6 @@ func CloudInitStorage(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfi
 	if class.Spec.BootDevice.Storage != "" {
 		return class.Spec.BootDevice.Storage, true
 	}
-	disk, _ := template.BootDisk()
+	disk, _ := template.Drives().Boot()
 	return disk.Storage, true
 }

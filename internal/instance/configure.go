@@ -85,9 +85,9 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 	}
 	addressOptions(cfg, want, set)
 
-	disk, ok := cfg.BootDisk()
+	disk, ok := cfg.Drives().Boot()
 	if !ok {
-		return proxmox.ConfigChange{}, fmt.Errorf("the template has no boot disk: its boot order %q names none, and it has none of virtio0, scsi0, sata0, ide0", strings.Join(cfg.BootOrder(), ";"))
+		return proxmox.ConfigChange{}, fmt.Errorf("the template has no boot disk: its boot order %q names none, and it has none of virtio0, scsi0, sata0, ide0", strings.Join(cfg.Drives().BootOrder(), ";"))
 	}
 	// A node is cattle: its disk is neither backed up nor replicated.
 	disk.Properties = disk.Properties.With("backup", "0").With("replicate", "0")
@@ -127,7 +127,7 @@ func configure(cfg proxmox.VMConfig, want shape) (proxmox.ConfigChange, error) {
 // plugIn gives the interfaces their addresses on the wire, their queues and the
 // firewall bridge.
 func plugIn(cfg proxmox.VMConfig, want shape, set map[string]string) error {
-	for _, nic := range cfg.NICs() {
+	for _, nic := range cfg.Network().NICs() {
 		if mac, ok := want.macs[nic.Slot]; ok {
 			nic.MAC = mac
 		}
@@ -174,7 +174,7 @@ const maxDevices = 16
 func passThrough(cfg proxmox.VMConfig, mappings []string, set map[string]string) error {
 	missing := slices.Clone(mappings)
 	used := map[string]bool{}
-	for _, device := range cfg.HostPCIs() {
+	for _, device := range cfg.HostDevices().PCI() {
 		used[device.Slot] = true
 		if n := slices.Index(missing, device.Mapping); n >= 0 {
 			missing = slices.Delete(missing, n, n+1)
@@ -215,7 +215,7 @@ func CheckTemplate(cfg proxmox.VMConfig, class *v1alpha1.ProxmoxNodeClass) error
 // that must go: a guest with two cidata drives may read the wrong one.
 func bootDrive(cfg proxmox.VMConfig) (slot string, gone []string, err error) {
 	used := map[string]bool{}
-	for _, drive := range cfg.Drives() {
+	for _, drive := range cfg.Drives().All() {
 		if drive.IsCloudInit {
 			gone = append(gone, drive.Slot)
 			continue
@@ -234,7 +234,7 @@ func bootDrive(cfg proxmox.VMConfig) (slot string, gone []string, err error) {
 // would append it anyway, and a drive that is not in the order of a running VM
 // cannot be detached without leaving a pending change.
 func bootOrder(cfg proxmox.VMConfig, disk, iso string, gone []string) []string {
-	order := slices.DeleteFunc(slices.Clone(cfg.BootOrder()), func(slot string) bool {
+	order := slices.DeleteFunc(slices.Clone(cfg.Drives().BootOrder()), func(slot string) bool {
 		return slot == iso || slices.Contains(gone, slot)
 	})
 	if len(order) == 0 {

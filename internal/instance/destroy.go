@@ -84,7 +84,7 @@ func mayRemove(ctx context.Context, id Identity, host string, cfg proxmox.VMConf
 
 func (p *Provider) destroy(ctx context.Context, c proxmox.Client, id Identity, host string, cfg proxmox.VMConfig) (outcome, error) {
 	storage := ""
-	if disk, ok := cfg.BootDisk(); ok {
+	if disk, ok := cfg.Drives().Boot(); ok {
 		storage = disk.Storage
 	}
 	key := durationKey(id.Region, host, storage)
@@ -137,7 +137,7 @@ func (p *Provider) freeLeft(ctx context.Context, c proxmox.Client, id Identity, 
 	log := log.FromContext(ctx).WithValues("vmid", id.VMID, "host", host)
 	lines, err := c.TaskLog(ctx, task)
 	log.Info("the VM is gone, but Proxmox warned", "log", strings.Join(lines, " | "), "reading", err)
-	for _, drive := range cfg.Drives() {
+	for _, drive := range cfg.Drives().All() {
 		named := slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "'"+drive.VolumeID+"'") })
 		if !named || owner(drive) != strconv.Itoa(id.VMID) {
 			continue
@@ -184,7 +184,7 @@ func (p *Provider) powerOff(ctx context.Context, c proxmox.Client, id Identity, 
 // Proxmox CSI driver do. Proxmox leaves them alone when it destroys the VM.
 func foreignVolumes(id Identity, cfg proxmox.VMConfig) []string {
 	var out []string
-	for _, drive := range cfg.Drives() {
+	for _, drive := range cfg.Drives().All() {
 		if vmid := owner(drive); vmid != "" && vmid != strconv.Itoa(id.VMID) {
 			out = append(out, drive.VolumeID)
 		}

@@ -85,7 +85,7 @@ func isProxmox(err error) bool {
 	}
 	for _, kind := range []error{
 		proxmox.ErrNotFound, proxmox.ErrExists, proxmox.ErrRunning, proxmox.ErrNotRunning, proxmox.ErrProtected, proxmox.ErrRootOnly,
-		proxmox.ErrStorageFull, proxmox.ErrTaskCancelled, proxmox.ErrFailed,
+		proxmox.ErrStorageFull, proxmox.ErrTaskCanceled, proxmox.ErrFailed,
 	} {
 		if errors.Is(err, kind) {
 			return true

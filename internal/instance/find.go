@@ -38,7 +38,7 @@ type VM struct {
 
 // bootVolume is the ISO in its boot drive, if it still has one.
 func (v VM) bootVolume() string {
-	for _, drive := range v.config.Drives() {
+	for _, drive := range v.config.Drives().All() {
 		if drive.VolumeID == isoVolume(drive.Storage, v.Identity) {
 			return drive.VolumeID
 		}

@@ -37,7 +37,7 @@ func (l *launch) ensureFirmware(ctx context.Context) error {
 		return err
 	}
 	cfg, err := l.client.VMConfig(ctx, l.intent.Host, l.intent.VMID)
-	if err != nil || cfg.HasFirmwareFile(path) {
+	if err != nil || proxmox.HasIgnitionFile(cfg, path) {
 		return err
 	}
 	if err := l.refuse(cfg); err != nil {

@@ -56,7 +56,7 @@ func TestIgnitionIsHandedToTheFirmwareAndTakenBack(t *testing.T) {
 		cfg := w.configOf(in)
 		w.Expect(cfg.Options["args"]).To(HavePrefix(inherited + " -fw_cfg "))
 		w.Expect(cfg.Options["args"]).NotTo(ContainSubstring("ignition"), "arguments are for many to read")
-		for _, drive := range cfg.Drives() {
+		for _, drive := range cfg.Drives().All() {
 			w.Expect(drive.VolumeID).NotTo(ContainSubstring(".iso"), "it is no drive")
 		}
 

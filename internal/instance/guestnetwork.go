@@ -117,7 +117,7 @@ func sampleNetwork(class *v1alpha1.ProxmoxNodeClass) (map[string]string, network
 		template.Options[group.Interface] = "virtio"
 	}
 	macs := map[string]string{}
-	for n, nic := range template.NICs() {
+	for n, nic := range template.Network().NICs() {
 		macs[nic.Slot] = fmt.Sprintf("BC:24:11:00:00:%02X", n)
 	}
 	layout, err := network.NewLayout(class, template)

@@ -89,7 +89,7 @@ func updateTags(ctx context.Context, client proxmox.Client, vm VM, tags []string
 func updateFirewall(ctx context.Context, client proxmox.Client, vm VM, groups []v1alpha1.SecurityGroup, inherited func(slot string) bool) error {
 	rules := firewallRules(groups)
 	in, out := map[string]string{}, map[string]string{}
-	for _, nic := range vm.config.NICs() {
+	for _, nic := range vm.config.Network().NICs() {
 		named := slices.ContainsFunc(rules, func(rule proxmox.SecurityGroupRule) bool { return rule.Interface == nic.Slot })
 		switch {
 		case named && !nic.Firewall:
@@ -128,7 +128,7 @@ func (p *Provider) inheritsFirewall(claim *karpv1.NodeClaim) func(slot string) b
 		return func(string) bool { return true }
 	}
 	return func(slot string) bool {
-		return slices.ContainsFunc(template.Config.NICs(), func(nic proxmox.NIC) bool { return nic.Slot == slot && nic.Firewall })
+		return slices.ContainsFunc(template.Config.Network().NICs(), func(nic proxmox.NIC) bool { return nic.Slot == slot && nic.Firewall })
 	}
 }
 

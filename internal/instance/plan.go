@@ -195,7 +195,7 @@ func (p *Provider) intentFor(
 	in.MACs = map[string]string{}
 	snapshot := view.Snapshots[in.Region]
 	taken := macTaken(snapshot)
-	for _, nic := range template.Config.NICs() {
+	for _, nic := range template.Config.Network().NICs() {
 		in.MACs[nic.Slot] = DeriveMAC(snapshot.Options.MACPrefix, string(claim.UID), nic.Slot, taken)
 	}
 	if known != nil {
@@ -226,7 +226,7 @@ func findTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, zone pl
 // chooseStorages fixes where the disk and the boot drive go, and whether the
 // clone can be linked: that needs the same storage and a kind that can.
 func (in *Intent) chooseStorages(view inventory.View, class *v1alpha1.ProxmoxNodeClass, template inventory.Guest) error {
-	disk, ok := template.Config.BootDisk()
+	disk, ok := template.Config.Drives().Boot()
 	if !ok {
 		return fmt.Errorf("template %d on host %s has no boot disk", template.VMID, template.Host)
 	}
@@ -251,7 +251,7 @@ func (in *Intent) chooseStorages(view inventory.View, class *v1alpha1.ProxmoxNod
 // linkable tells whether all disks of a Template can be linked to. Thick LVM and
 // raw iSCSI cannot.
 func linkable(snapshot *inventory.Snapshot, template inventory.Guest) bool {
-	for _, drive := range template.Config.Drives() {
+	for _, drive := range template.Config.Drives().All() {
 		if drive.IsCDROM || drive.Storage == "" {
 			continue
 		}
@@ -328,7 +328,7 @@ func macTaken(snapshot *inventory.Snapshot) func(string) bool {
 		if guest.Config == nil {
 			continue
 		}
-		for _, nic := range guest.Config.NICs() {
+		for _, nic := range guest.Config.Network().NICs() {
 			taken[strings.ToUpper(nic.MAC)] = true
 		}
 	}

@@ -104,7 +104,7 @@ func (l *launch) ensureConfigured(ctx context.Context) (proxmox.VMConfig, error)
 // grow begins to bring the boot disk to its size. It stands apart from the write: a
 // controller may die between the two.
 func (l *launch) grow(ctx context.Context, cfg proxmox.VMConfig) (growth, error) {
-	disk, ok := cfg.BootDisk()
+	disk, ok := cfg.Drives().Boot()
 	if !ok || disk.SizeBytes >= l.intent.DiskBytes {
 		return growth{}, nil
 	}

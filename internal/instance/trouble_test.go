@@ -179,7 +179,7 @@ func TestAVMFollowsItsClassInPlace(t *testing.T) {
 	cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(cfg.Tags()).To(ConsistOf("k8s", "web"))
-	w.Expect(cfg.NICs()[0].Firewall).To(BeTrue())
+	w.Expect(cfg.Network().NICs()[0].Firewall).To(BeTrue())
 	w.Expect(w.reread(claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, w.class.InPlaceHash()))
 	owns, why := p.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(why).NotTo(HaveOccurred())
@@ -364,7 +364,7 @@ func TestAnInterfaceLeavesTheFirewallWithItsLastGroup(t *testing.T) {
 		cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
 		w.Expect(err).NotTo(HaveOccurred())
 		out := map[string]bool{}
-		for _, nic := range cfg.NICs() {
+		for _, nic := range cfg.Network().NICs() {
 			out[nic.Slot] = nic.Firewall
 		}
 		return out

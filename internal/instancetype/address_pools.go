@@ -29,8 +29,8 @@ func (p addressPoolCheck) exhaustedReason(z zone) string {
 	}
 	var key strings.Builder
 	key.WriteString(z.Region + ";")
-	for _, nic := range guest.Config.NICs() {
-		config := guest.Config.IPConfig(nic.Slot)
+	for _, nic := range guest.Config.Network().NICs() {
+		config := guest.Config.Network().IPConfig(nic.Slot)
 		key.WriteString(nic.Slot + config.Encode() + ";")
 	}
 	if reason, ok := p.known[key.String()]; ok {

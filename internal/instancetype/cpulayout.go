@@ -38,12 +38,12 @@ func SlotTag(template string) string { return inventory.SlotTagPrefix + strings.
 
 // pinningSupport returns how VMs that are cloned from a template can be pinned.
 func (c CPULayouts) pinningSupport(region, slotTag string, template proxmox.VMConfig) placement.PinningSupport {
-	script := template.Hookscript()
+	script := template.Options["hookscript"]
 	return placement.PinningSupport{
 		SlotTag:   slotTag,
 		Hook:      strings.HasPrefix(path.Base(script[strings.Index(script, ":")+1:]), placement.HookName),
 		Root:      slices.Contains(c.Roots, region),
-		Hugepages: template.Hugepages(),
+		Hugepages: template.Compute().Hugepages(),
 	}
 }
 

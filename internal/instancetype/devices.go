@@ -62,7 +62,7 @@ func (d Devices) resourceOf(mapping string) corev1.ResourceName {
 // comparable string.
 func templateDevices(config proxmox.VMConfig) string {
 	var mappings []string
-	for _, device := range config.HostPCIs() {
+	for _, device := range config.HostDevices().PCI() {
 		if device.Mapping != "" && device.Mediated == "" {
 			mappings = append(mappings, device.Mapping)
 		}

@@ -70,7 +70,7 @@ func (z zone) withTemplate(vmid int, view inventory.View, c classInput) zone {
 	if guest.Config.Options["arch"] == "aarch64" {
 		z.arch = karpv1.ArchitectureArm64
 	}
-	if disk, ok := guest.Config.BootDisk(); ok && z.storage == "" {
+	if disk, ok := guest.Config.Drives().Boot(); ok && z.storage == "" {
 		z.storage = disk.Storage
 	}
 	return z

@@ -30,7 +30,7 @@ func (g Guest) pinnedCPUs() cpuset.CPUSet {
 	if g.Config == nil {
 		return cpuset.New()
 	}
-	set := g.Config.Affinity()
+	set := g.Config.Compute().Affinity()
 	mark, ok := ownership.Read(g.Config.Description())
 	if !ok || mark.VMID != g.VMID {
 		return set
@@ -65,7 +65,7 @@ func (h hardware) cellShares(guest Guest) (bound []cellShare, floating Amount) {
 			bound = append(bound, cellShare{cell, part(vcpus, len(cells), n), part(memoryMiB, len(cells), n)})
 		}
 	}
-	for _, cell := range guest.Config.NUMACells() {
+	for _, cell := range guest.Config.Compute().NUMACells() {
 		var cells []int
 		for _, id := range cell.HostCells.List() {
 			if n, ok := h.indexOf(id); ok {

@@ -290,9 +290,9 @@ func slotsOf(guests []Guest, inUse cpuset.CPUSet) []Slot {
 		if !guest.IsSlot() || guest.Config == nil {
 			continue
 		}
-		cpus := guest.Config.Affinity()
+		cpus := guest.Config.Compute().Affinity()
 		slots = append(slots, Slot{
-			VMID: guest.VMID, Tags: guest.Tags, CPUs: cpus, Hugepages: guest.Config.Hugepages(),
+			VMID: guest.VMID, Tags: guest.Tags, CPUs: cpus, Hugepages: guest.Config.Compute().Hugepages(),
 			Busy: !cpus.Intersection(inUse).IsEmpty(),
 		})
 	}

@@ -99,7 +99,7 @@ func (g Guest) heldDevices() []proxmox.HostPCI {
 	if g.Config == nil || g.Allocated == (Amount{}) {
 		return nil
 	}
-	return g.Config.HostPCIs()
+	return g.Config.HostDevices().PCI()
 }
 
 // addDevices sets the free devices of every Host.

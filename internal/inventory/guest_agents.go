@@ -116,6 +116,6 @@ func (c *cluster) agentsComplete(rows []proxmox.GuestRow, online map[string]bool
 // hasAgent reports whether a row is a running VM of another user with a guest agent.
 func (c *cluster) hasAgent(row proxmox.GuestRow) bool {
 	entry := c.configs.entries[row.VMID]
-	return row.Status == statusRunning && entry != nil && entry.config != nil && entry.config.AgentEnabled() &&
+	return row.Status == statusRunning && entry != nil && entry.config != nil && entry.config.Network().AgentEnabled() &&
 		!c.inventory.options.DetailRange.Contains(row.VMID)
 }

@@ -67,7 +67,7 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		case guest.Config == before.Config:
 			guest.addresses = before.addresses
 		case guest.Config != nil:
-			guest.addresses = guest.Config.Addresses()
+			guest.addresses = guest.Config.Network().Addresses()
 		}
 		s.add(guest, own)
 	}
@@ -161,7 +161,7 @@ func configuredAmount(guest Guest) Amount {
 		return Amount{}
 	}
 	return Amount{
-		CPUs:        guest.Config.Cores() * guest.Config.Sockets(),
-		MemoryBytes: int64(guest.Config.MemoryMiB()) << 20,
+		CPUs:        guest.Config.Compute().Cores() * guest.Config.Compute().Sockets(),
+		MemoryBytes: int64(guest.Config.Compute().MemoryMiB()) << 20,
 	}
 }

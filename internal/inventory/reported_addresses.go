@@ -153,7 +153,7 @@ func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, o
 			config, err := c.client.ContainerConfig(ctx, row.Host, row.VMID)
 			switch {
 			case err == nil:
-				read.addresses, read.row = config.Addresses(), fingerprintOf(row)
+				read.addresses, read.row = config.Network().Addresses(), fingerprintOf(row)
 			case errors.Is(err, proxmox.ErrNotFound):
 				read.addresses = nil
 			default:

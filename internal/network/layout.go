@@ -55,9 +55,9 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 		}
 	}
 	var slots []string
-	for _, nic := range template.NICs() {
+	for _, nic := range template.Network().NICs() {
 		slots = append(slots, nic.Slot)
-		i, err := templateInterface(nic, template.IPConfig(nic.Slot))
+		i, err := templateInterface(nic, template.Network().IPConfig(nic.Slot))
 		if own, ok := requested[nic.Slot]; ok {
 			i.V4, i.V6 = cmp.Or(own.V4, i.V4), cmp.Or(own.V6, i.V6)
 			if own.V4 != (Source{}) && own.V6 != (Source{}) {

@@ -12,9 +12,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 )
 
-// The files are notes as releases have written them. They stay on people's VMs for as
-// long as these run: a file is never edited, a new format gets a file of its own.
-func TestNotesOfEveryReleaseAreReadAndWrittenAsTheyWere(t *testing.T) {
+// The files are notes written by releases, which stay on existing VMs. Never edit a
+// file; add a file for a new format.
+func TestReadFormats(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string]ownership.Mark{
 		"vm-v1.txt": {
@@ -40,11 +40,11 @@ func TestNotesOfEveryReleaseAreReadAndWrittenAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestAMarkOfALaterReleaseTellsWhoseTheGuestIsAndNoMore(t *testing.T) {
+func TestReadNewerMark(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	mark, ok := ownership.Read(`<!-- karpenter.proxmox.sinextra.dev {"v":2,"vmid":20123,"cluster":"c","claim":"u","cpus":"2-3","pin":{"0":2},"name":["x"],"later":{"a":1}} -->`)
-	g.Expect(ok).To(BeTrue(), "fields that changed their type do no harm")
+	g.Expect(ok).To(BeTrue(), "fields whose type changed are ignored")
 	g.Expect(mark).To(Equal(ownership.Mark{Version: 2, VMID: 20123, KubeCluster: "c", ClaimUID: "u", CPUs: "2-3"}))
 	g.Expect(mark.Newer()).To(BeTrue())
 

@@ -10,11 +10,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// ImageID names what a Template's clones are: a difference is drift. Of a Template
-// that was made from a ProxmoxTemplate it is the generation, so that one made anew
-// from the same image is the same. Of others it is the VMID and the moment that
-// Proxmox noted when they were created: another Template, or one made anew under the
-// same VMID, is another image.
+// ImageID identifies the image of a Template's clones; a difference is drift. For a
+// Template built from a ProxmoxTemplate it is the generation, which does not change when
+// the Template is rebuilt from the same image. For other Templates it consists of the
+// VMID and Proxmox's creation time, so a Template recreated with the same VMID is
+// another image.
 func ImageID(vmid int, cfg proxmox.VMConfig) string {
 	if generation, ok := generationOf(vmid, cfg); ok {
 		return generation
@@ -24,8 +24,8 @@ func ImageID(vmid int, cfg proxmox.VMConfig) string {
 	return fmt.Sprintf("%d-%x", vmid, sum.Sum64())
 }
 
-// ImageLabel is the value of the label instance-image-id of a Template's clones: its
-// VMID, or its generation where it was made from a ProxmoxTemplate.
+// ImageLabel returns the value of the label instance-image-id of a Template's clones:
+// the generation if the Template was built from a ProxmoxTemplate, or else its VMID.
 func ImageLabel(vmid int, cfg proxmox.VMConfig) string {
 	if generation, ok := generationOf(vmid, cfg); ok {
 		return generation

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ownership is the mark in a guest's notes by which this provider knows
-// its own, VMs and Templates alike. What carries no mark, or one that does not fit
-// in every part, belongs to somebody else and is never touched, whatever its name.
+// Package ownership reads and writes the ownership mark in the notes of VMs and
+// Templates. The provider never changes a guest without a mark, or with one that does
+// not match in every field, regardless of the guest's name.
 package ownership
 
 import (
@@ -13,55 +13,54 @@ import (
 	"strings"
 )
 
-// Mark says whose a guest is. It names either a Claim or a ProxmoxTemplate.
+// Mark identifies the owner of a guest, either a Claim or a ProxmoxTemplate.
 //
-// Fields may be added within a version as long as a controller that ignores them does
-// no harm. Anything else is another version. The fields of header never change.
+// A field may be added within a version if it is safe to ignore. Any other change
+// requires a new version. The fields of header never change.
 type Mark struct {
 	Version int `json:"v"`
-	// VMID that the mark was made for: a copy or a restored backup has another one.
+	// VMID of the guest that the mark was written for. That of a copy or a restored
+	// backup differs.
 	VMID int `json:"vmid"`
 	// KubeCluster is the UID of the kube-system namespace.
 	KubeCluster string `json:"cluster"`
-	// Name of the Claim or ProxmoxTemplate, for people.
+	// Name of the Claim or ProxmoxTemplate, for information.
 	Name string `json:"name,omitempty"`
 
 	ClaimUID string `json:"claim,omitempty"`
-	// UUID is the VM's SMBIOS UUID where that is not the Claim's: the VM was adopted.
+	// UUID is the VM's SMBIOS UUID if it is not the Claim's UID: the VM was adopted.
 	UUID string `json:"uuid,omitempty"`
-	// CPUs of the Host that the VM has to itself, as a list ("2-3,34-35"), and the one
-	// of each vCPU, in their order ([2,34,3]). A hookscript pins by them. What it
-	// must check first: VMID is the VM's own, there are as many as the VM has vCPUs,
-	// and every one of them is among CPUs and a CPU of the Host.
+	// CPUs of the Host dedicated to the VM, as a list ("2-3,34-35"), and the CPU of each
+	// vCPU, in order ([2,34,3]). The hookscript pins vCPUs accordingly, after it has
+	// verified that VMID is the VM's, that Pin has as many entries as the VM has vCPUs,
+	// and that each entry is in CPUs and online on the Host.
 	CPUs string `json:"cpus,omitempty"`
 	Pin  []int  `json:"pin,omitempty"`
 
-	// Hooks are the scripts that the hookscript runs on the Host, by their bare names.
+	// Hooks are the file names of the scripts that the hookscript runs on the Host.
 	Hooks []string `json:"hooks,omitempty"`
 
 	TemplateUID string `json:"template,omitempty"`
-	// Generation names what a Template was made of: VMs of the same generation
-	// are the same, whatever the VMID of their Template.
+	// Generation identifies the content of a Template: VMs of the same generation are
+	// equal, regardless of the VMID of their Template.
 	Generation string `json:"generation,omitempty"`
-	// Hash and HashVersion are of the spec that the Template was made from.
+	// Hash and HashVersion of the spec that the Template was built from.
 	Hash        string `json:"hash,omitempty"`
 	HashVersion string `json:"hashVersion,omitempty"`
-	// Settings is the hash of what was last written to the Template in place.
+	// Settings is the hash of the options last written to the Template in place.
 	Settings string `json:"settings,omitempty"`
-	// Pool that the Template was last put into.
+	// Pool is the resource pool that the Template was last moved to.
 	Pool string `json:"pool,omitempty"`
 }
 
-// HookName is what a name in Hooks looks like: the name of a file, and never a
-// way to one.
+// HookName matches valid entries of Hooks: file names, never paths.
 var HookName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
 
 const version = 1
 
-// header is the part of a mark that every version, past and future, can read: whose
-// the guest is, and which CPUs it has to itself. With it a controller that was
-// downgraded still knows its VMs, counts them and lets nobody forget them, although
-// it must not touch what it does not understand.
+// header is the part of a mark that all versions have in common: the owner and the
+// dedicated CPUs of the guest. With it a downgraded controller still accounts for its
+// VMs, although it must not change guests with a newer mark.
 type header struct {
 	Version     int    `json:"v"`
 	VMID        int    `json:"vmid"`
@@ -71,8 +70,8 @@ type header struct {
 	CPUs        string `json:"cpus"`
 }
 
-// The mark hides in an HTML comment, so that the notes, which Proxmox renders as
-// Markdown, stay readable. People may write around it.
+// The mark is an HTML comment, which is not shown when Proxmox renders the notes as
+// Markdown. Users may add text around it.
 const (
 	opening = "<!-- karpenter.proxmox.sinextra.dev "
 	closing = " -->"
@@ -80,7 +79,7 @@ const (
 
 var pattern = regexp.MustCompile(regexp.QuoteMeta(opening) + `(\{[^\n]*\})` + closing)
 
-// Comment is the mark as it stands in notes.
+// Comment returns the mark as an HTML comment.
 func (m Mark) Comment() string {
 	m.Version = version
 	raw, err := json.Marshal(m)
@@ -91,19 +90,19 @@ func (m Mark) Comment() string {
 	return opening + string(raw) + closing
 }
 
-// Notes are words for people with the mark below them.
-func (m Mark) Notes(words string) string {
-	words = pattern.ReplaceAllString(words, "")
-	return fmt.Sprintf("%s\n\n%s\n", strings.TrimRight(words, "\n "), m.Comment())
+// Notes returns a text with the mark below it. A mark in the text is removed.
+func (m Mark) Notes(text string) string {
+	text = pattern.ReplaceAllString(text, "")
+	return fmt.Sprintf("%s\n\n%s\n", strings.TrimRight(text, "\n "), m.Comment())
 }
 
-// Newer tells that a later release wrote the mark. Only its header was read: it says
-// whose the guest is, but not whether it may be touched.
+// Newer reports whether a later release wrote the mark. Then only the header was read,
+// and the guest must not be changed.
 func (m Mark) Newer() bool { return m.Version > version }
 
-// Read finds the mark in a guest's notes. Notes without one, or with more than one
-// (somebody pasted notes together), say nothing about us. Whoever is about to change
-// a guest asks Newer first.
+// Read returns the mark in a guest's notes. It returns false if there is no valid mark,
+// or more than one, as in notes that were pasted together. Check Newer before changing
+// the guest.
 func Read(notes string) (Mark, bool) {
 	found := pattern.FindAllStringSubmatch(notes, -1)
 	if len(found) != 1 {

@@ -16,27 +16,27 @@ var template = ownership.Mark{
 	VMID: 1000, KubeCluster: "7c0e0a53", Name: "ubuntu", TemplateUID: "5f1d4d7a", Generation: "4711", Hash: "4711", HashVersion: "v2", Settings: "42",
 }
 
-func TestAMarkIsReadBackAsItWasWritten(t *testing.T) {
+func TestReadNotes(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	notes := template.Notes("Ubuntu 24.04\n\nAsk the platform team.")
-	g.Expect(notes).To(HavePrefix("Ubuntu 24.04\n\nAsk the platform team.\n\n<!-- "), "people read their own words first")
+	g.Expect(notes).To(HavePrefix("Ubuntu 24.04\n\nAsk the platform team.\n\n<!-- "), "the text precedes the mark")
 	read, ok := ownership.Read(notes + "\nhandle with care")
 	g.Expect(ok).To(BeTrue())
 	read.Version = 0
 	g.Expect(read).To(Equal(template))
 }
 
-func TestNotesThatSayNothingAboutUs(t *testing.T) {
+func TestReadNoMark(t *testing.T) {
 	t.Parallel()
 	for name, notes := range map[string]string{
-		"none":                   "",
-		"somebody's":             "made by hand",
-		"pasted together":        template.Notes("a") + template.Notes("b"),
-		"not decodable":          "<!-- karpenter.proxmox.sinextra.dev {oops} -->",
-		"of no version":          `<!-- karpenter.proxmox.sinextra.dev {"vmid":1000,"cluster":"c"} -->`,
-		"of no Kubernetes":       `<!-- karpenter.proxmox.sinextra.dev {"v":1,"vmid":1000} -->`,
-		"in words of the object": ownership.Mark{}.Notes(template.Notes("a")),
+		"none":                  "",
+		"of_another_user":       "made by hand",
+		"pasted_together":       template.Notes("a") + template.Notes("b"),
+		"not_decodable":         "<!-- karpenter.proxmox.sinextra.dev {oops} -->",
+		"no_version":            `<!-- karpenter.proxmox.sinextra.dev {"vmid":1000,"cluster":"c"} -->`,
+		"no_Kubernetes_cluster": `<!-- karpenter.proxmox.sinextra.dev {"v":1,"vmid":1000} -->`,
+		"mark_in_the_text":      ownership.Mark{}.Notes(template.Notes("a")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +46,7 @@ func TestNotesThatSayNothingAboutUs(t *testing.T) {
 	}
 }
 
-func TestAnImageIsNamedByWhatItWasMadeOf(t *testing.T) {
+func TestImageID(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	marked := proxmox.VMConfig{Options: map[string]string{"description": template.Notes(""), "meta": "ctime=1"}}
@@ -54,8 +54,8 @@ func TestAnImageIsNamedByWhatItWasMadeOf(t *testing.T) {
 	g.Expect(ownership.ImageLabel(1000, marked)).To(Equal("4711"))
 
 	copied := ownership.ImageID(1001, marked)
-	g.Expect(copied).To(HavePrefix("1001-"), "a copy's mark counts for nothing")
+	g.Expect(copied).To(HavePrefix("1001-"), "the mark of a copy is ignored")
 	g.Expect(ownership.ImageLabel(1001, marked)).To(Equal("1001"))
 	marked.Options["meta"] = "ctime=2"
-	g.Expect(ownership.ImageID(1001, marked)).NotTo(Equal(copied), "made anew under the same VMID")
+	g.Expect(ownership.ImageID(1001, marked)).NotTo(Equal(copied), "recreated with the same VMID")
 }

@@ -15,20 +15,20 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// credential is what a request was sent with, so that a refusal can be told
-// from the refusal of one that was replaced meanwhile.
+// credential identifies the credentials of a request, to distinguish a refusal of the
+// current ones from a refusal of ones that were replaced meanwhile.
 type credential struct{ value string }
 
 // authorizer adds credentials to requests.
 type authorizer interface {
-	// authorize sets the headers.
+	// authorize sets the headers and returns the credential that they contain.
 	authorize(ctx context.Context, header http.Header) (credential, error)
-	// renew is called when a credential was refused; true means that there is
-	// another one to try.
+	// renew is called when a credential was refused. It reports whether another one
+	// is available.
 	renew(ctx context.Context, refused credential) bool
 }
 
-// Secret is a text that shows nowhere.
+// Secret is a text that formatters and encoders do not print.
 type Secret string
 
 const hidden = "(hidden)"
@@ -42,8 +42,8 @@ func (Secret) GoString() string { return hidden }
 // MarshalText hides the secret from encoders, such as a structured log's.
 func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
-// source is a text from the config, or from a file that may change: a mounted
-// Kubernetes Secret is replaced in place when the token is rotated.
+// source is a text from the config, or from a file that may change: the kubelet
+// replaces a mounted Secret in place when the token is rotated.
 type source struct {
 	inline string
 	path   string
@@ -54,7 +54,7 @@ type source struct {
 	size  int64
 }
 
-// read returns the text as the file has it now.
+// read returns the inline text or the current content of the file.
 func (s *source) read() (string, error) {
 	if s.path == "" {
 		return s.inline, nil
@@ -74,8 +74,8 @@ func (s *source) read() (string, error) {
 		err = fmt.Errorf("%s is empty", s.path)
 	}
 	if err != nil {
-		// In the middle of a rotation the file may be away: the old text serves
-		// until Proxmox refuses it.
+		// The file may be missing during a rotation: use the old text until Proxmox
+		// refuses it.
 		if s.value != "" {
 			return s.value, nil
 		}
@@ -85,8 +85,8 @@ func (s *source) read() (string, error) {
 	return s.value, nil
 }
 
-// forget makes the next read look at the file, whatever its time says.
-func (s *source) forget() {
+// invalidate makes the next read ignore the file's modification time.
+func (s *source) invalidate() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mtime = time.Time{}
@@ -109,7 +109,7 @@ func newToken(cfg ClusterConfig, log logr.Logger) *token {
 func (t *token) authorize(_ context.Context, header http.Header) (credential, error) {
 	value, err := t.read()
 	if err != nil {
-		return credential{}, &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the API token, %w", err)}
+		return credential{}, &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the API token: %w", err)}
 	}
 	header.Set("Authorization", "PVEAPIToken="+value)
 	return credential{value}, nil
@@ -128,12 +128,12 @@ func (t *token) read() (string, error) {
 }
 
 func (t *token) renew(_ context.Context, refused credential) bool {
-	t.id.forget()
-	t.secret.forget()
+	t.id.invalidate()
+	t.secret.invalidate()
 	value, err := t.read()
 	if err != nil || value == refused.value {
 		return false
 	}
-	t.log.Info("read a changed API token")
+	t.log.Info("API token changed")
 	return true
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func TestTokenIsReadAgainWhenItsFileChanges(t *testing.T) {
+func TestTokenFileChanged(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newFakeHost(t, always(data(version)))
@@ -39,7 +39,7 @@ func TestTokenIsReadAgainWhenItsFileChanges(t *testing.T) {
 	write("new", time.Minute)
 	_, err = c.Version(testContext(t))
 	g.Expect(err).NotTo(HaveOccurred())
-	// Away for a moment, as while a mounted Secret is swapped.
+	// The file is missing while the kubelet replaces a mounted Secret.
 	g.Expect(os.Remove(secret)).To(Succeed())
 	_, err = c.Version(testContext(t))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -53,8 +53,8 @@ func TestTokenIsReadAgainWhenItsFileChanges(t *testing.T) {
 	}))
 }
 
-// A file whose time did not change is read again when Proxmox refuses what we know.
-func TestARefusedTokenIsReadAgainAndTheWriteRepeated(t *testing.T) {
+// A refused token is reloaded even if the file's modification time did not change.
+func TestTokenRefused(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newFakeHost(t, func(r request) reply {
@@ -80,10 +80,10 @@ func TestARefusedTokenIsReadAgainAndTheWriteRepeated(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	seen := host.requests()
 	g.Expect(seen).To(HaveLen(3))
-	g.Expect(seen[2].body).To(ContainSubstring("iso"), "the body is sent again, whole")
+	g.Expect(seen[2].body).To(ContainSubstring("iso"), "the complete body is sent again")
 }
 
-// loginHost hands out tickets and accepts the newest one.
+// loginHost issues tickets and accepts the newest one.
 func loginHost(t *testing.T) (host *fakeHost, logins *atomic.Int32) {
 	t.Helper()
 	logins = &atomic.Int32{}
@@ -113,7 +113,7 @@ func loginConfig(host *fakeHost) proxmox.ClusterConfig {
 	return cfg
 }
 
-func TestLoginIsMadeOnceAndRenewedInTime(t *testing.T) {
+func TestLoginRenewal(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host, logins := loginHost(t)
@@ -139,19 +139,19 @@ func TestLoginIsMadeOnceAndRenewedInTime(t *testing.T) {
 	}
 }
 
-func TestARefusedTicketIsReplaced(t *testing.T) {
+func TestLoginTicketRefused(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host, logins := loginHost(t)
 	c := newClient(t, loginConfig(host), proxmox.Options{})
 	_, err := c.StartVM(testContext(t), "pve1", 200)
 	g.Expect(err).NotTo(HaveOccurred())
-	logins.Add(1) // the Cluster's key changed: our ticket is worth nothing
+	logins.Add(1) // as if the Cluster's key had changed: the ticket is invalid
 	_, err = c.StartVM(testContext(t), "pve1", 200)
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-func TestAWrongPasswordIsUnauthorized(t *testing.T) {
+func TestLoginWrongPassword(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host, _ := loginHost(t)
@@ -163,8 +163,8 @@ func TestAWrongPasswordIsUnauthorized(t *testing.T) {
 	g.Expect(err.Error()).NotTo(ContainSubstring("wrong-password"))
 }
 
-// Whatever became of the login, the call itself was not made.
-func TestALoginThatBrokeOffIsNoUnknownOutcome(t *testing.T) {
+// Regardless of the login's outcome, the call itself was not made.
+func TestLoginConnectionLost(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newFakeHost(t, always(reply{drop: true}))

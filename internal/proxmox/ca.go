@@ -9,19 +9,19 @@ import (
 	"sync"
 )
 
-// newConnections makes the connections to a Cluster, which follow the CA file
-// where there is one.
+// newConnections returns the connections to a Cluster. They use the current content
+// of the CA file if the config has one.
 func newConnections(cfg ClusterConfig, opts Options) (http.RoundTripper, error) {
 	connections, err := newHTTPTransport(cfg, opts)
 	if err != nil || cfg.CAFile == "" {
 		return connections, err
 	}
-	return &followingCA{cfg: cfg, opts: opts, file: source{path: cfg.CAFile}, pem: strings.TrimSpace(cfg.CA), current: connections}, nil
+	return &reloadingCA{cfg: cfg, opts: opts, file: source{path: cfg.CAFile}, pem: strings.TrimSpace(cfg.CA), current: connections}, nil
 }
 
-// followingCA makes new connections when the CA file changed: Go's TLS takes its
-// roots once, and a Cluster gets a new CA while the controller runs.
-type followingCA struct {
+// reloadingCA replaces the connections when the CA file changes: crypto/tls reads its
+// roots once, but the CA of a Cluster can change while the controller runs.
+type reloadingCA struct {
 	cfg  ClusterConfig
 	opts Options
 	file source
@@ -31,27 +31,27 @@ type followingCA struct {
 	current *http.Transport
 }
 
-// RoundTrip sends the request over a connection that trusts the CA of now.
-func (f *followingCA) RoundTrip(req *http.Request) (*http.Response, error) {
-	return f.connections().RoundTrip(req)
+// RoundTrip sends the request over a connection that trusts the current CA.
+func (r *reloadingCA) RoundTrip(req *http.Request) (*http.Response, error) {
+	return r.connections().RoundTrip(req)
 }
 
-func (f *followingCA) connections() *http.Transport {
-	pem, err := f.file.read()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err != nil || pem == f.pem {
-		return f.current
+func (r *reloadingCA) connections() *http.Transport {
+	pem, err := r.file.read()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil || pem == r.pem {
+		return r.current
 	}
-	cfg := f.cfg
+	cfg := r.cfg
 	cfg.CA = pem
-	renewed, err := newHTTPTransport(cfg, f.opts)
+	renewed, err := newHTTPTransport(cfg, r.opts)
 	if err != nil {
-		// Half of a file: the old CA serves until the other half is there.
-		return f.current
+		// The file may be incomplete: use the old CA until it is valid.
+		return r.current
 	}
-	f.current.CloseIdleConnections()
-	f.pem, f.current = pem, renewed
-	f.opts.Log.Info("read a changed CA file", "region", f.cfg.Region, "file", f.cfg.CAFile)
-	return f.current
+	r.current.CloseIdleConnections()
+	r.pem, r.current = pem, renewed
+	r.opts.Log.Info("CA file changed", "region", r.cfg.Region, "file", r.cfg.CAFile)
+	return r.current
 }

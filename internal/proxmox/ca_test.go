@@ -20,7 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func TestTheCAIsReadAgainWhenItsFileChanges(t *testing.T) {
+func TestCAFileChanged(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newFakeHost(t, always(data(version)))
@@ -42,16 +42,16 @@ func TestTheCAIsReadAgainWhenItsFileChanges(t *testing.T) {
 	g.Expect(err).To(MatchError(proxmox.ErrUnreachable), "a foreign CA is not trusted")
 	write(right)
 	_, err = c.Version(testContext(t))
-	g.Expect(err).NotTo(HaveOccurred(), "the new CA is trusted at once")
+	g.Expect(err).NotTo(HaveOccurred(), "the new CA is trusted")
 	write(right[:len(right)/2])
 	_, err = c.Version(testContext(t))
-	g.Expect(err).NotTo(HaveOccurred(), "half a file changes nothing")
+	g.Expect(err).NotTo(HaveOccurred(), "an incomplete file is ignored")
 	write(foreign)
 	_, err = c.Version(testContext(t))
-	g.Expect(err).To(MatchError(proxmox.ErrUnreachable), "the old CA is forgotten")
+	g.Expect(err).To(MatchError(proxmox.ErrUnreachable), "the old CA is no longer trusted")
 }
 
-// foreignCA signed nothing that we know of.
+// foreignCA returns a CA that signed no certificate of the test.
 func foreignCA(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

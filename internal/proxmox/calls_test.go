@@ -15,13 +15,11 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Every method is one call, and this one.
+// Every method makes exactly one call.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	upid := data(`"` + testUPID + `"`)
@@ -37,19 +35,19 @@ func TestCalls(t *testing.T) {
 			answer: data(version), sent: "GET /version",
 			result: proxmox.Version{Release: "8.4", Full: "8.4.21"},
 		},
-		"options, tags free": {
+		"options_tags_free": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Options(ctx) },
 			answer: data(`{"allowed-tags":[]}`), sent: "GET /cluster/options",
 			result: proxmox.ClusterOptions{MACPrefix: "BC:24:11"},
 		},
-		"options, tags restricted": {
+		"options_tags_restricted": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.Options(ctx) },
 			answer: data(`{"mac_prefix":"02:00:00","allowed-tags":["a"],"keyboard":"en-us","description":"",` +
 				`"user-tag-access":{"user-allow":"existing"},"registered-tags":["prod"]}`),
 			sent:   "GET /cluster/options",
 			result: proxmox.ClusterOptions{MACPrefix: "02:00:00", TagAccess: "existing", AllowedTags: []string{"a"}, RegisteredTags: []string{"prod"}},
 		},
-		"options, no tag allowed": {
+		"options_no_tag_allowed": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Options(ctx) },
 			answer: data(`{"allowed-tags":[],"user-tag-access":"user-allow=none"}`), sent: "GET /cluster/options",
 			result: proxmox.ClusterOptions{MACPrefix: "BC:24:11", TagAccess: "none", AllowedTags: []string{}},
@@ -59,7 +57,7 @@ func TestCalls(t *testing.T) {
 			answer: data(`{"/vms":{"VM.Clone":1,"VM.Audit":0}}`), sent: "GET /access/permissions",
 			result: proxmox.Permissions{"/vms": {"VM.Clone": true, "VM.Audit": false}},
 		},
-		"security groups": {
+		"security_groups": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.SecurityGroups(ctx) },
 			answer: data(`[{"comment":"c","digest":"9e12","group":"k8s"}]`), sent: "GET /cluster/firewall/groups",
 			result: []string{"k8s"},
@@ -83,7 +81,7 @@ func TestCalls(t *testing.T) {
 			sent:   "GET /cluster/sdn/vnets",
 			result: []proxmox.VNet{{Name: "blue", Zone: "lab", VLANAware: true}, {Name: "red", Zone: "lab"}},
 		},
-		"a pool": {
+		"pool": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.PoolExists(ctx, "a/b") },
 			answer: data(`[{"members":[],"poolid":"a/b"}]`), sent: "GET /pools?poolid=a%2Fb",
 			result: true,
@@ -94,7 +92,7 @@ func TestCalls(t *testing.T) {
 			sent:   "GET /nodes/pve1/lxc/150/config",
 			result: proxmox.VMConfig{Options: map[string]string{"memory": "512", "net0": "name=eth0,ip=192.168.0.53/24"}, Digest: "eb54"},
 		},
-		"addresses of the cluster's IPAM": {
+		"addresses_of_the_clusters_IPAM": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.SDNAddresses(ctx) },
 			answer: data(`[{"zone":"lab","vnet":"blue","subnet":"10.9.0.0/24","ip":"10.9.0.1","gateway":1},{"zone":"lab","vnet":"blue","ip":"10.9.0.2","mac":"BC:24:11:00:00:01","vmid":"101"},{"ip":null}]`),
 			sent:   "GET /cluster/sdn/ipams/pve/status",
@@ -103,14 +101,14 @@ func TestCalls(t *testing.T) {
 				{Address: netip.MustParseAddr("10.9.0.2"), MAC: "BC:24:11:00:00:01", VMID: 101, VNet: "blue", Zone: "lab"},
 			},
 		},
-		"addresses of a guest": {
+		"addresses_of_a_guest": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) { return c.GuestAddresses(ctx, "pve1", 101) },
 			answer: data(`{"result":[{"name":"lo","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4","prefix":8},{"ip-address":"::1"}]},` +
 				`{"name":"eth0","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"192.168.0.7"},{"ip-address":"fe80::1"},{"ip-address":"2001:db8::7"}]},{"name":"eth1"}]}`),
 			sent:   "GET /nodes/pve1/qemu/101/agent/network-get-interfaces",
 			result: []netip.Addr{netip.MustParseAddr("192.168.0.7"), netip.MustParseAddr("2001:db8::7")},
 		},
-		"an agent that fails": {
+		"agent_error": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.GuestAddresses(ctx, "pve1", 101) },
 			answer: data(`{"result":{"error":{"class":"GenericError","desc":"no"}}}`),
 			sent:   "GET /nodes/pve1/qemu/101/agent/network-get-interfaces",
@@ -129,14 +127,14 @@ func TestCalls(t *testing.T) {
 			sent:   "GET /nodes/pve1/qemu/200/status/current",
 			result: proxmox.VMStatus{Running: true, Status: "running", Lock: "backup", UptimeSeconds: 2, AgentEnabled: true},
 		},
-		"linked clone": {
+		"linked_clone": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) {
 				return c.CloneVM(ctx, proxmox.CloneRequest{Host: "pve1", TemplateID: 9001, VMID: 200, Name: "node-200", Description: "ours\n", Target: "pve1"})
 			},
 			answer: upid, sent: `POST /nodes/pve1/qemu/9001/clone {"description":"ours\n","full":"0","name":"node-200","newid":"200"}`,
 			result: proxmox.UPID(testUPID),
 		},
-		"full clone elsewhere": {
+		"full_clone_to_other_host": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) {
 				return c.CloneVM(ctx, proxmox.CloneRequest{Host: "pve1", TemplateID: 9001, VMID: 200, Full: true, Storage: "ceph", Target: "pve2", Pool: "k8s"})
 			},
@@ -151,7 +149,7 @@ func TestCalls(t *testing.T) {
 			},
 			answer: data(`null`), sent: `PUT /nodes/pve1/qemu/200/config {"cores":"4","delete":"hotplug,ide2","digest":"abc"}`,
 		},
-		"update of nothing": {
+		"update_of_nothing": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) {
 				return nil, c.UpdateVM(ctx, "pve1", 200, proxmox.ConfigChange{Digest: "abc"})
 			},
@@ -170,10 +168,6 @@ func TestCalls(t *testing.T) {
 		"stop": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.StopVM(ctx, "pve1", 200) },
 			answer: upid, sent: `POST /nodes/pve1/qemu/200/status/stop {"overrule-shutdown":"1"}`, result: proxmox.UPID(testUPID),
-		},
-		"reboot": {
-			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.RebootVM(ctx, "pve1", 200) },
-			answer: upid, sent: "POST /nodes/pve1/qemu/200/status/reboot", result: proxmox.UPID(testUPID),
 		},
 		"reset": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.ResetVM(ctx, "pve1", 200) },
@@ -214,13 +208,13 @@ func TestCalls(t *testing.T) {
 				{ID: "local:100/vm-100-disk-0.qcow2", Format: "qcow2", SizeBytes: 1024, VMID: 100},
 			},
 		},
-		"delete volume": {
+		"delete_volume": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) {
 				return c.DeleteVolume(ctx, "pve1", "local:iso/karpenter 1.iso")
 			},
 			answer: upid, sent: "DELETE /nodes/pve1/storage/local/content/local:iso/karpenter%201.iso", result: proxmox.UPID(testUPID),
 		},
-		"delete volume, done at once": {
+		"delete_volume_without_task": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) {
 				return c.DeleteVolume(ctx, "pve1", "local:iso/a.iso")
 			},
@@ -234,17 +228,17 @@ func TestCalls(t *testing.T) {
 			result: proxmox.TaskStatus{UPID: testUPID, Type: "qmclone", ID: "9001", User: testTokenID,
 				Started: time.Unix(1794704276, 0), Exit: "OK"},
 		},
-		"task log": {
+		"task_log": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.TaskLog(ctx, testUPID) },
 			answer: data(`[{"n":1,"t":"bridge 'vmbr7' does not exist"},{"t":"TASK ERROR: start failed","n":2}]`),
 			sent:   "GET /nodes/pve1/tasks/" + escaped + "/log?limit=0",
 			result: []string{"bridge 'vmbr7' does not exist", "TASK ERROR: start failed"},
 		},
-		"cancel task": {
+		"cancel_task": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return nil, c.CancelTask(ctx, testUPID) },
 			answer: data(`null`), sent: "DELETE /nodes/pve1/tasks/" + escaped,
 		},
-		"running tasks": {
+		"running_tasks": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) {
 				return c.RunningTasks(ctx, "pve1", "qmclone")
 			},
@@ -314,14 +308,14 @@ func TestResources(t *testing.T) {
 	}))
 }
 
-func TestLogOfAnUnknownTaskIsNotFound(t *testing.T) {
+func TestTaskLogNotFound(t *testing.T) {
 	t.Parallel()
 	c, _ := clientOf(t, always(data(`{"n":1,"t":"unable to open file - No such file or directory"}`)))
 	_, err := c.TaskLog(testContext(t), testUPID)
 	NewWithT(t).Expect(err).To(MatchError(proxmox.ErrNotFound))
 }
 
-func TestUploadIsOneMultipartOfKnownLength(t *testing.T) {
+func TestUploadISO(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c, host := clientOf(t, always(data(`"`+testUPID+`"`)))
@@ -351,60 +345,4 @@ func TestUploadIsOneMultipartOfKnownLength(t *testing.T) {
 	_, err = c.UploadISO(testContext(t), "pve1", "local", "../boot.iso", image)
 	g.Expect(err).To(MatchError(ContainSubstring("../boot.iso")))
 	g.Expect(host.requests()).To(HaveLen(1))
-}
-
-func TestMetricsAreLabelledByTemplate(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	registry := prometheus.NewPedanticRegistry()
-	host := newFakeHost(t, func(r request) reply {
-		if r.method == "GET" {
-			return failed(500, "Configuration file 'nodes/pve1/qemu-server/201.conf' does not exist")
-		}
-		return data(`"` + testUPID + `"`)
-	})
-	c := newClient(t, config(host), proxmox.Options{Registerer: registry})
-	other := config(host)
-	other.Region = "dc2"
-	c2 := newClient(t, other, proxmox.Options{Registerer: registry})
-	_, _ = c.VMConfig(testContext(t), "pve1", 200)
-	_, _ = c.VMConfig(testContext(t), "pve2", 201)
-	_, _ = c.UploadISO(testContext(t), "pve1", "local", "a.iso", []byte("iso"))
-	_, _ = c2.DeleteVolume(testContext(t), "pve1", "local:iso/a.iso")
-	host.server.Close()
-	_, _ = c2.StartVM(testContext(t), "pve1", 200)
-
-	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP karpenter_proxmox_api_requests_total Requests to the Proxmox VE API by endpoint, method and status code; code "none" means that no answer came.
-# TYPE karpenter_proxmox_api_requests_total counter
-karpenter_proxmox_api_requests_total{code="500",endpoint="/nodes/{node}/qemu/{vmid}/config",method="GET",region="dc1"} 2
-karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/{node}/storage/{storage}/upload",method="POST",region="dc1"} 1
-karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/{node}/storage/{storage}/content/{volume}",method="DELETE",region="dc2"} 1
-karpenter_proxmox_api_requests_total{code="none",endpoint="/nodes/{node}/qemu/{vmid}/status/start",method="POST",region="dc2"} 1
-`), "karpenter_proxmox_api_requests_total")).To(Succeed())
-	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_api_request_duration_seconds")).To(Equal(4))
-}
-
-func TestLocksAndTasksAreCounted(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	registry := prometheus.NewPedanticRegistry()
-	host := newFakeHost(t, func(r request) reply {
-		if r.method == "GET" {
-			return data(`{"status":"stopped","exitstatus":"OK","type":"qmstart","upid":"` + testUPID + `"}`)
-		}
-		return failed(500, "can't lock file '/var/lock/qemu-server/lock-200.conf' - got timeout")
-	})
-	c := newClient(t, config(host), proxmox.Options{Registerer: registry})
-	_, err := c.StartVM(testContext(t), "pve1", 200)
-	g.Expect(err).To(MatchError(proxmox.ErrLocked))
-	_, err = proxmox.WaitTask(testContext(t), c, testUPID, proxmox.WaitOptions{})
-	g.Expect(err).NotTo(HaveOccurred())
-
-	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP karpenter_proxmox_api_locked_total Requests that Proxmox refused because of a lock or for want of a worker. They are tried again.
-# TYPE karpenter_proxmox_api_locked_total counter
-karpenter_proxmox_api_locked_total{endpoint="/nodes/{node}/qemu/{vmid}/status/start",region="dc1"} 1
-`), "karpenter_proxmox_api_locked_total")).To(Succeed())
-	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_task_duration_seconds")).To(Equal(1))
 }

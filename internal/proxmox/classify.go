@@ -4,16 +4,14 @@
 package proxmox
 
 import (
-	"encoding/json"
 	"net/http"
 	"regexp"
-	"strconv"
 	"strings"
 )
 
-// subject is what a call or task is about. "Does not exist" proves something
-// only about the subject: a destroy that fails since a storage is gone must not
-// read as "the VM is gone".
+// subject is the kind of object that a call or task operates on. "Does not exist"
+// becomes ErrNotFound only for the subject: a destroy that fails because a storage
+// is missing must not be taken for a missing VM.
 type subject int
 
 const (
@@ -23,47 +21,39 @@ const (
 	aboutPool
 )
 
-// answer is a failed HTTP exchange, as far as classification needs it.
-type answer struct {
-	method string
-	about  subject
-	status int
-	reason string // of the status line: the first line of the message
-	body   []byte
-}
-
-// Codes that the proxy in front of a Host's daemons makes up (AnyEvent::HTTP).
+// Codes of the proxy in front of a Host's daemons (AnyEvent::HTTP).
 const (
-	statusConnectFailed = 595 // nothing reached the Host
-	statusFirstBroken   = 596 // broken or timed out after the connection stood
+	statusConnectFailed = 595 // the Host received nothing
+	statusFirstBroken   = 596 // broken or timed out after the connection was established
 	statusLastBroken    = 599
 )
 
-// classify turns a failed answer into an error of this package.
-func classify(a answer) error {
-	text, parameters := a.message()
+// classify returns the error of this package for a failed response.
+func classify(r response) error {
+	text, parameters := r.message()
 	switch {
-	case a.status == http.StatusUnauthorized:
+	case r.status == http.StatusUnauthorized:
 		return &failure{kind: ErrUnauthorized, text: text}
-	case a.status == http.StatusBadRequest:
-		return classifyParameters(text, parameters, a.about)
-	case a.status == statusConnectFailed:
+	case r.status == http.StatusBadRequest:
+		return classifyParameters(text, parameters, r.about)
+	case r.status == statusConnectFailed:
 		return &failure{kind: ErrHostUnreachable, text: text}
-	case a.status >= statusFirstBroken && a.status <= statusLastBroken:
-		return &failure{kind: brokenKind(a.method, ErrHostUnreachable), text: text}
-	case a.status == http.StatusBadGateway, a.status == http.StatusServiceUnavailable, a.status == http.StatusGatewayTimeout:
-		// Not Proxmox, but a load balancer in front of it.
-		return &failure{kind: brokenKind(a.method, ErrUnreachable), text: a.statusLine()}
-	case a.status == http.StatusForbidden:
+	case r.status >= statusFirstBroken && r.status <= statusLastBroken:
+		return &failure{kind: brokenKind(r.method, ErrHostUnreachable), text: text}
+	case r.status == http.StatusBadGateway, r.status == http.StatusServiceUnavailable, r.status == http.StatusGatewayTimeout:
+		// Sent by a load balancer, not by Proxmox.
+		return &failure{kind: brokenKind(r.method, ErrUnreachable), text: r.statusLine()}
+	case r.status == http.StatusForbidden:
 		return forbidden(text)
-	case a.status >= http.StatusInternalServerError:
-		return classifyText(text, a.about)
+	case r.status >= http.StatusInternalServerError:
+		return classifyText(text, r.about)
 	}
-	// Proxmox has no 404 and no redirects on the API: somebody else answers.
-	return &failure{kind: ErrUnreachable, cause: &notProxmoxError{found: a.statusLine()}}
+	// The API of Proxmox has no 404 and no redirects: this is another server.
+	return &failure{kind: ErrUnreachable, cause: &notProxmoxError{found: r.statusLine()}}
 }
 
-// brokenKind is what a broken exchange means: a read did nothing, a write may have.
+// brokenKind returns the kind of an exchange that broke off: the given one for a read,
+// ErrUnknownOutcome for a write, which may have taken effect.
 func brokenKind(method string, read error) error {
 	if method == http.MethodGet {
 		return read
@@ -71,44 +61,8 @@ func brokenKind(method string, read error) error {
 	return ErrUnknownOutcome
 }
 
-func (a answer) statusLine() string {
-	return strings.TrimSpace(strconv.Itoa(a.status) + " " + oneLine(a.reason))
-}
-
-// message reads the words of an answer: the body's where it has some (since
-// 8.4, in full), else the reason phrase (the first line).
-func (a answer) message() (text string, parameters map[string]string) {
-	var body struct {
-		Message string                     `json:"message"`
-		Errors  map[string]json.RawMessage `json:"errors"`
-	}
-	// Bodies of 401 and 595 are empty, others may come from a load balancer:
-	// what is no JSON has nothing to say beyond the reason phrase.
-	if json.Unmarshal(a.body, &body) != nil {
-		body.Message, body.Errors = "", nil
-	}
-	for name, raw := range body.Errors {
-		if parameters == nil {
-			parameters = make(map[string]string, len(body.Errors))
-		}
-		var value string
-		if json.Unmarshal(raw, &value) != nil {
-			value = string(raw)
-		}
-		parameters[name] = oneLine(value)
-	}
-	text = oneLine(body.Message)
-	if text == "" {
-		text = oneLine(a.reason)
-	}
-	if text == "" {
-		text = "status " + strconv.Itoa(a.status)
-	}
-	return text, parameters
-}
-
-// classifyParameters looks for the few refused parameters that are no mistake
-// of the caller.
+// classifyParameters returns an InvalidError except for the few refused parameters
+// that are not an error of the caller.
 func classifyParameters(text string, parameters map[string]string, about subject) error {
 	for name, value := range parameters {
 		switch {
@@ -124,7 +78,7 @@ func classifyParameters(text string, parameters map[string]string, about subject
 	return &InvalidError{Parameters: parameters, Message: text}
 }
 
-// rule maps a text of Proxmox to a kind. A rule with a subject applies to that
+// rule maps a message of Proxmox to a kind. A rule with a subject applies to that
 // subject only.
 type rule struct {
 	kind    error
@@ -132,13 +86,13 @@ type rule struct {
 	pattern *regexp.Regexp
 }
 
-// rules are tried in turn; the first that matches decides. The same cause can
-// come as an HTTP 500 or as the last word of a task, with prefixes such as
-// "clone failed: " or "unable to create VM 100 - ", so most are not anchored.
+// rules are tried in order; the first that matches applies. The same message can be
+// that of an HTTP 500 or the exit status of a task, with prefixes such as "clone
+// failed: " or "unable to create VM 100 - ", so most patterns are not anchored.
 var rules = []rule{
 	{kind: ErrBusy, pattern: regexp.MustCompile(`got no worker upid`)},
 	{kind: ErrNoQuorum, pattern: regexp.MustCompile(`no quorum`)},
-	// Without quorum pmxcfs is read-only, and a config write says just that.
+	// Without quorum pmxcfs is read-only, and a config write fails with that message.
 	{kind: ErrNoQuorum, pattern: regexp.MustCompile(`unable to open file '/etc/pve/[^']*' - (Permission denied|Read-only file system)`)},
 	{kind: ErrRootOnly, pattern: regexp.MustCompile(`(?i)only root (can|may) `)},
 
@@ -171,14 +125,14 @@ var rules = []rule{
 	// The name of a Host that left the Cluster no longer resolves.
 	{kind: ErrHostUnreachable, pattern: regexp.MustCompile(`hostname lookup '[^']*' failed|no such cluster node`)},
 
-	{kind: ErrTaskCancelled, pattern: regexp.MustCompile(`interrupted by signal|received interrupt|^got signal`)},
-	// The worker died without a last word.
+	{kind: ErrTaskCanceled, pattern: regexp.MustCompile(`interrupted by signal|received interrupt|^got signal`)},
+	// The worker died without an exit status.
 	{kind: ErrUnknownOutcome, pattern: regexp.MustCompile(`^unexpected status$`)},
 }
 
 var permissionPattern = regexp.MustCompile(`Permission check failed \((/[^,\s]*), ([A-Za-z.|]+)`)
 
-// classifyText finds the kind of a message, of an answer or of a task.
+// classifyText returns the error for a message of a response or a task.
 func classifyText(text string, about subject) error {
 	for _, r := range rules {
 		if (r.about == aboutOther || r.about == about) && r.pattern.MatchString(text) {
@@ -191,8 +145,9 @@ func classifyText(text string, about subject) error {
 	return &failure{kind: ErrFailed, text: text}
 }
 
-// forbidden reads "Permission check failed (/vms/100, VM.Clone)". Alternatives
-// on several paths, a missing pool and calls closed to tokens name no path.
+// forbidden parses "Permission check failed (/vms/100, VM.Clone)". Messages about
+// alternatives on several paths, a missing pool or calls that tokens may not make
+// contain no path.
 func forbidden(text string) error {
 	found := permissionPattern.FindStringSubmatch(text)
 	if found == nil {
@@ -201,7 +156,7 @@ func forbidden(text string) error {
 	return &ForbiddenError{Path: found[1], Privilege: found[2], Message: text}
 }
 
-// oneLine joins the lines of a message: it ends up in events and conditions.
+// oneLine joins the lines of a message, for events and conditions.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }

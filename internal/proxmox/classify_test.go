@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// kindName names the one kind that an error has, or fails.
+// kindName returns the kind of an error. The test fails unless it has exactly one.
 func kindName(t *testing.T, err error) string {
 	t.Helper()
 	var (
@@ -25,7 +25,7 @@ func kindName(t *testing.T, err error) string {
 	)
 	for _, kind := range []error{
 		ErrNotFound, ErrExists, ErrLocked, ErrBusy, ErrRunning, ErrNotRunning, ErrProtected, ErrRootOnly, ErrStorageFull, ErrConflict,
-		ErrNoQuorum, ErrUnauthorized, ErrHostUnreachable, ErrUnreachable, ErrUnknownOutcome, ErrTaskCancelled, ErrFailed,
+		ErrNoQuorum, ErrUnauthorized, ErrHostUnreachable, ErrUnreachable, ErrUnknownOutcome, ErrTaskCanceled, ErrFailed,
 	} {
 		if errors.Is(err, kind) {
 			names = append(names, kind.Error())
@@ -44,7 +44,7 @@ func kindName(t *testing.T, err error) string {
 	return names[0]
 }
 
-// Texts as Proxmox VE says them, as answers or as the last words of tasks.
+// The texts are messages of Proxmox VE in responses and exit statuses of tasks.
 func TestClassifyText(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]error{
@@ -84,8 +84,8 @@ func TestClassifyText(t *testing.T) {
 		"clone failed: lvcreate 'pve/vm-101-disk-0' error: Volume group \"pve\" has insufficient free space (10 extents)":     ErrStorageFull,
 		"zfs error: cannot create 'rpool/data/vm-101-disk-0': out of space":                                                   ErrStorageFull,
 		"lvcreate snapshot error: Cannot create new thin volume, free space in thin pool pve/data reached threshold.":         ErrStorageFull,
-		"clone failed: interrupted by signal":              ErrTaskCancelled,
-		"received interrupt":                               ErrTaskCancelled,
+		"clone failed: interrupted by signal":              ErrTaskCanceled,
+		"received interrupt":                               ErrTaskCanceled,
 		"unexpected status":                                ErrUnknownOutcome,
 		"start failed: QEMU exited with code 1":            ErrFailed,
 		"bridge 'vmbr7' does not exist":                    ErrFailed,
@@ -114,7 +114,7 @@ func TestClassifyText(t *testing.T) {
 	}
 }
 
-func TestClassifyTextOfAStorage(t *testing.T) {
+func TestClassifyStorageText(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]error{
 		"storage 'nostore' does not exist":                                           ErrNotFound,
@@ -151,7 +151,7 @@ func TestClassifyForbidden(t *testing.T) {
 		"Permission check failed (URI '/access/ticket' not available with API token": {},
 	} {
 		var found *ForbiddenError
-		err := classify(answer{method: http.MethodPost, status: http.StatusForbidden, reason: text})
+		err := classify(response{method: http.MethodPost, status: http.StatusForbidden, reason: text})
 		if !errors.As(err, &found) {
 			t.Errorf("%q: found %v, want a *ForbiddenError", text, err)
 			continue
@@ -161,13 +161,13 @@ func TestClassifyForbidden(t *testing.T) {
 			t.Errorf("%q: found %+v, want %+v", text, *found, want)
 		}
 		if !strings.Contains(found.Error(), text) {
-			t.Errorf("%q: Proxmox's words are lost in %q", text, found)
+			t.Errorf("%q: Proxmox's message is missing in %q", text, found)
 		}
 	}
 	task := TaskStatus{UPID: "UPID:pve1:00000001:00000001:00000001:qmcreate:341:a@pve:", Exit: "unable to create VM 341 - 403 Permission check failed (/, Sys.Modify for modifying tag 'prod')"}
 	var found *ForbiddenError
 	if err := task.Err(); !errors.As(err, &found) || found.Privilege != "Sys.Modify" {
-		t.Errorf("a task's last word: found %v", err)
+		t.Errorf("exit status of a task: found %v", err)
 	}
 }
 
@@ -178,19 +178,19 @@ func TestClassifyParameters(t *testing.T) {
 		body  string
 		want  string
 	}{
-		"unknown task":            {aboutOther, `{"errors":{"upid":"no such task"}}`, ErrNotFound.Error()},
-		"bad upid":                {aboutOther, `{"errors":{"upid":"unable to parse worker upid"}}`, "invalid"},
-		"taken VMID":              {aboutOther, `{"errors":{"vmid":"VM 303 already exists"}}`, ErrExists.Error()},
-		"unknown storage":         {aboutStorage, `{"errors":{"storage":"No such storage."}}`, ErrNotFound.Error()},
-		"unknown storage of a VM": {aboutGuest, `{"errors":{"storage":"No such storage."}}`, "invalid"},
-		"root only":               {aboutGuest, `{"errors":{"skiplock":"Only root may use this option."}}`, ErrRootOnly.Error()},
-		"bad value":               {aboutGuest, `{"errors":{"cores":"value must have a minimum value of 1"}}`, "invalid"},
-		"error that is no text":   {aboutGuest, `{"errors":{"cores":{"a":1}}}`, "invalid"},
-		"no errors":               {aboutGuest, `{"data":null}`, "invalid"},
-		"no JSON":                 {aboutGuest, `<html>`, "invalid"},
-		"errors that are no map":  {aboutGuest, `{"errors":[1]}`, "invalid"},
+		"unknown_task":            {aboutOther, `{"errors":{"upid":"no such task"}}`, ErrNotFound.Error()},
+		"bad_upid":                {aboutOther, `{"errors":{"upid":"unable to parse worker upid"}}`, "invalid"},
+		"taken_VMID":              {aboutOther, `{"errors":{"vmid":"VM 303 already exists"}}`, ErrExists.Error()},
+		"unknown_storage":         {aboutStorage, `{"errors":{"storage":"No such storage."}}`, ErrNotFound.Error()},
+		"unknown_storage_of_a_VM": {aboutGuest, `{"errors":{"storage":"No such storage."}}`, "invalid"},
+		"root_only":               {aboutGuest, `{"errors":{"skiplock":"Only root may use this option."}}`, ErrRootOnly.Error()},
+		"bad_value":               {aboutGuest, `{"errors":{"cores":"value must have a minimum value of 1"}}`, "invalid"},
+		"error_that_is_no_text":   {aboutGuest, `{"errors":{"cores":{"a":1}}}`, "invalid"},
+		"no_errors":               {aboutGuest, `{"data":null}`, "invalid"},
+		"no_JSON":                 {aboutGuest, `<html>`, "invalid"},
+		"errors_that_are_no_map":  {aboutGuest, `{"errors":[1]}`, "invalid"},
 	} {
-		err := classify(answer{method: http.MethodPut, about: test.about, status: 400, reason: "Parameter verification failed.", body: []byte(test.body)})
+		err := classify(response{method: http.MethodPut, about: test.about, status: 400, reason: "Parameter verification failed.", body: []byte(test.body)})
 		if found := kindName(t, err); found != test.want {
 			t.Errorf("%s: found %s (%v), want %s", name, found, err, test.want)
 		}
@@ -214,7 +214,7 @@ func TestClassifyStatus(t *testing.T) {
 		{http.MethodGet, 404, ErrUnreachable}, {http.MethodGet, 301, ErrUnreachable},
 		{http.MethodGet, 501, ErrFailed}, {http.MethodPost, 506, ErrFailed},
 	} {
-		err := classify(answer{method: test.method, status: test.status})
+		err := classify(response{method: test.method, status: test.status})
 		if !errors.Is(err, test.want) {
 			t.Errorf("%s %d: found %v, want %v", test.method, test.status, err, test.want)
 		}
@@ -222,7 +222,7 @@ func TestClassifyStatus(t *testing.T) {
 	}
 }
 
-func TestTaskSuccess(t *testing.T) {
+func TestTaskStatus(t *testing.T) {
 	t.Parallel()
 	for _, s := range []TaskStatus{{Exit: "OK"}, {Exit: "WARNINGS: 2"}} {
 		if !s.Succeeded() || s.Err() != nil {
@@ -237,7 +237,7 @@ func TestTaskSuccess(t *testing.T) {
 			t.Errorf("%+v: want an error", s)
 		}
 	}
-	// A destroy that fails for a missing storage is no proof that the VM is gone.
+	// A destroy that fails for a missing storage does not mean that the VM is missing.
 	destroy := TaskStatus{UPID: "UPID:pve1:00000001:00000001:00000001:qmdestroy:200:a@pve:", Exit: "storage 'nostore' does not exist"}
 	if err := destroy.Err(); !errors.Is(err, ErrFailed) {
 		t.Errorf("found %v, want ErrFailed", err)
@@ -248,7 +248,7 @@ func TestTaskSuccess(t *testing.T) {
 	}
 }
 
-// exchange is a recorded request with its answer.
+// exchange is a recorded request with its response.
 type exchange struct {
 	Method string          `json:"method"`
 	Path   string          `json:"path"`
@@ -298,16 +298,16 @@ func (e exchange) about() subject {
 	return aboutOther
 }
 
-// Every error that running 8.4 and 9.2 APIs gave has exactly one kind, and that
-// its status promises.
-func TestClassifyRecordedAnswers(t *testing.T) {
+// Every recorded error of running 8.4 and 9.2 APIs has exactly one kind, which matches
+// its status.
+func TestClassifyRecordedResponses(t *testing.T) {
 	t.Parallel()
 	counts := map[string]int{}
 	for _, e := range recordedExchanges(t) {
 		if e.Status < 400 {
 			continue
 		}
-		err := classify(answer{method: e.Method, about: e.about(), status: e.Status, reason: e.Reason, body: e.Body})
+		err := classify(response{method: e.Method, about: e.about(), status: e.Status, reason: e.Reason, body: e.Body})
 		kind := kindName(t, err)
 		counts[kind]++
 		expected := map[int][]string{
@@ -321,7 +321,7 @@ func TestClassifyRecordedAnswers(t *testing.T) {
 			t.Errorf("%s %s %d %s: found %v", e.Method, e.Path, e.Status, e.Reason, err)
 		}
 		if e.Reason != "" && e.Status != 400 && !strings.Contains(err.Error(), strings.TrimSpace(e.Reason)) {
-			t.Errorf("%d %s: the words are lost in %q", e.Status, e.Reason, err)
+			t.Errorf("%d %s: the message is missing in %q", e.Status, e.Reason, err)
 		}
 	}
 	t.Logf("kinds of recorded errors: %v", counts)
@@ -345,7 +345,7 @@ func TestClassifyRecordedTasks(t *testing.T) {
 			t.Errorf("UPID %s does not read as %+v", status.UPID, status)
 		}
 		if err := status.Err(); err != nil {
-			kindName(t, fmt.Errorf("%s, %w", status.Type, err))
+			kindName(t, fmt.Errorf("%s: %w", status.Type, err))
 		}
 	}
 }
@@ -356,7 +356,7 @@ func FuzzClassify(f *testing.F) {
 	f.Add("PUT", 403, "Permission check failed (/vms/1, VM.Clone)", ``)
 	f.Fuzz(func(t *testing.T, method string, status int, reason, body string) {
 		for _, about := range []subject{aboutOther, aboutGuest, aboutStorage} {
-			err := classify(answer{method: method, about: about, status: status, reason: reason, body: []byte(body)})
+			err := classify(response{method: method, about: about, status: status, reason: reason, body: []byte(body)})
 			kindName(t, err)
 			if strings.ContainsAny(err.Error(), "\r\n") {
 				t.Errorf("more than one line: %q", err)

@@ -4,120 +4,123 @@
 package proxmox
 
 import (
-	"context"
-	"net/netip"
+	"fmt"
 	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
 )
 
-// Client is what we ask of one Cluster. Every method is one API call unless its
-// comment says otherwise, and every error it returns is one of the typed errors
-// of this package (see errors.go), so that callers never look at texts.
+// Client accesses one Cluster. Every method is one API call unless documented
+// otherwise, and every error is one of the typed errors of this package (see
+// errors.go), so callers never parse texts.
 //
-// Methods that start a task return as soon as Proxmox accepted it: acceptance
-// proves nothing, the task's end does.
+// Methods that start a task return as soon as Proxmox accepts it. Only the end of
+// the task shows whether it succeeded.
 type Client interface {
-	// Region is the name that the cloud config gives this Cluster.
+	// Region returns the Cluster's name in the cloud config.
 	Region() string
-	// User is whom Proxmox takes us for: user@realm!token, or user@realm. It makes
-	// no call; empty where a file that holds it cannot be read now.
+	// User returns the user that the client authenticates as: user@realm!token, or
+	// user@realm. It makes no call, and returns "" if the file that holds the token
+	// ID is unreadable.
 	User() string
 
-	// Version asks which Proxmox VE release answers.
-	Version(ctx context.Context) (Version, error)
-	// Resources reads Hosts, guests and storages of the whole Cluster. Rows of
-	// brand-new guests lack name, size and template flag for about ten seconds.
-	Resources(ctx context.Context) (Resources, error)
-	// Options reads the datacenter options that concern us.
-	Options(ctx context.Context) (ClusterOptions, error)
-	// Maintenance lists the Hosts that the HA manager drains. It takes Sys.Audit
-	// on /; from 9.2 on, Resources tells the same.
-	Maintenance(ctx context.Context) ([]string, error)
-	// PCIMappings lists the PCI resource mappings that the caller may see.
-	PCIMappings(ctx context.Context) ([]PCIMapping, error)
-	// DirectoryMappings lists the directory mappings that the caller may see.
-	DirectoryMappings(ctx context.Context) ([]DirectoryMapping, error)
-	// Permissions reads the caller's privileges by path.
-	Permissions(ctx context.Context) (Permissions, error)
-	// SecurityGroups lists the names of the Cluster's firewall groups.
-	SecurityGroups(ctx context.Context) ([]string, error)
-	// Bridges lists the bridges and vnets of a Host that the caller may use.
-	Bridges(ctx context.Context, host string) ([]Bridge, error)
-	// VNets lists the virtual networks of the SDN that the caller may see.
-	VNets(ctx context.Context) ([]VNet, error)
-	// PoolExists tells whether there is a resource pool of that name, also to a
-	// caller who may not see it.
-	PoolExists(ctx context.Context, pool string) (bool, error)
+	ClusterClient
+	NetworkClient
+	GuestClient
+	VMClient
+	StorageClient
+	TaskClient
+}
 
-	// HostInfo reads a Host's hardware.
-	HostInfo(ctx context.Context, host string) (HostInfo, error)
-	// SDNAddresses lists the addresses that Proxmox's own IPAM gave.
-	SDNAddresses(ctx context.Context) ([]SDNAddress, error)
+// Options are a client's settings other than its Cluster's config. The zero value
+// is valid.
+type Options struct {
+	// Registerer registers the metrics; nil = none.
+	Registerer prometheus.Registerer
+	Log        logr.Logger
+	// DialTimeout limits the time to connect, and again the TLS handshake.
+	DialTimeout time.Duration
+	// ResponseTimeout limits one attempt of a call.
+	ResponseTimeout time.Duration
+	// Clock measures the age of a login.
+	Clock clock.PassiveClock
+}
 
-	// VMConfig reads the configuration in force (current=1) on that Host.
-	// ErrNotFound is proof that no such guest is on that Host. Two calls where
-	// the caller may not see the VMID.
-	VMConfig(ctx context.Context, host string, vmid int) (VMConfig, error)
-	// ContainerConfig reads a container's configuration, in the form of a VM's.
-	ContainerConfig(ctx context.Context, host string, vmid int) (VMConfig, error)
-	// GuestAddresses asks a VM's guest agent. Where none answers, that blocks a
-	// worker of the Host for three seconds.
-	GuestAddresses(ctx context.Context, host string, vmid int) ([]netip.Addr, error)
-	// VMStatus reads the live power state.
-	VMStatus(ctx context.Context, host string, vmid int) (VMStatus, error)
+const (
+	userAgent = "karpenter-provider-proxmox"
+	// apiPath is the path of the API on a Proxmox VE host.
+	apiPath = "/api2/json"
 
-	// CloneVM starts the clone of a template.
-	CloneVM(ctx context.Context, req CloneRequest) (UPID, error)
-	// UpdateVM writes configuration synchronously: all of it or nothing.
-	UpdateVM(ctx context.Context, host string, vmid int, change ConfigChange) error
-	// ResizeDisk grows a disk to an absolute size.
-	ResizeDisk(ctx context.Context, host string, vmid int, disk string, bytes int64) (UPID, error)
-	StartVM(ctx context.Context, host string, vmid int) (UPID, error)
-	// StopVM cuts the power; it also breaks off a shutdown under way.
-	StopVM(ctx context.Context, host string, vmid int) (UPID, error)
-	// ShutdownVM asks the guest to power off, and cuts the power when it has not
-	// done so in time. The task lasts as long as the guest takes.
-	ShutdownVM(ctx context.Context, host string, vmid int, timeout time.Duration) (UPID, error)
-	// RebootVM asks the guest to restart; ResetVM presses the reset button.
-	RebootVM(ctx context.Context, host string, vmid int) (UPID, error)
-	ResetVM(ctx context.Context, host string, vmid int) (UPID, error)
-	// DestroyVM removes a stopped VM with the volumes that it references, and
-	// purges it from HA, replication and backup jobs. Unreferenced volumes stay:
-	// other owners' volumes can carry our VMID.
-	DestroyVM(ctx context.Context, host string, vmid int) (UPID, error)
+	defaultDialTimeout = 5 * time.Second
+	// defaultResponseTimeout is longer than the 30 s of Proxmox's own proxy, whose
+	// 596 is more specific than a timeout of the client.
+	defaultResponseTimeout = 45 * time.Second
+)
 
-	// CreateVM starts the creation of a VM. Unlike a clone it takes the VMID at once.
-	CreateVM(ctx context.Context, req CreateRequest) (UPID, error)
-	// ConvertToTemplate turns a stopped VM into a template, for good.
-	ConvertToTemplate(ctx context.Context, host string, vmid int) (UPID, error)
-	// DownloadImage lets a Host fetch a disk image as import content. One that is
-	// there is not replaced.
-	DownloadImage(ctx context.Context, req DownloadRequest) (UPID, error)
+func (o Options) withDefaults() Options {
+	if o.DialTimeout == 0 {
+		o.DialTimeout = defaultDialTimeout
+	}
+	if o.ResponseTimeout == 0 {
+		o.ResponseTimeout = defaultResponseTimeout
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	return o
+}
 
-	// SetFirewall turns the VM's firewall on and makes its security-group rules
-	// exactly these, by identity and not by position; without rules it takes back
-	// what it did. Several calls.
-	SetFirewall(ctx context.Context, host string, vmid int, rules []SecurityGroupRule) error
+// client implements Client. Its parts share one caller.
+type client struct {
+	region string
+	urls   []string
+	user   *source
 
-	// MoveToPool makes a VM a member of a pool, out of the one that it is in; an
-	// empty pool takes it out of from.
-	MoveToPool(ctx context.Context, vmid int, from, pool string) error
+	clusterClient
+	networkClient
+	guestClient
+	vmClient
+	storageClient
+	taskClient
+}
 
-	// UploadISO stores an image as iso content, replacing one of that name.
-	UploadISO(ctx context.Context, host, storage, name string, image []byte) (UPID, error)
-	// Volumes lists a storage's volumes of one content type ("iso", "images"...).
-	Volumes(ctx context.Context, host, storage, content string) ([]Volume, error)
-	// VolumePath is where a volume is on its Host: a file, for ISO images.
-	VolumePath(ctx context.Context, host, volid string) (string, error)
-	// DeleteVolume removes a volume; one that does not exist is no error.
-	// The UPID is empty when Proxmox was done at once.
-	DeleteVolume(ctx context.Context, host, volid string) (UPID, error)
+// New returns the client of one Cluster. It makes no call: see Check.
+func New(cfg ClusterConfig, opts Options) (Client, error) {
+	if err := cfg.normalize(); err != nil {
+		return nil, fmt.Errorf("configuring the client of region %q: %w", cfg.Region, err)
+	}
+	opts = opts.withDefaults()
+	connections, err := newConnections(cfg, opts)
+	if err != nil {
+		return nil, fmt.Errorf("configuring TLS for region %q: %w", cfg.Region, err)
+	}
+	metrics, err := newMetrics(opts.Registerer, cfg.Region)
+	if err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	log := opts.Log.WithValues("region", cfg.Region)
+	hosts := &failover{next: connections, urls: cfg.URLs, timeout: opts.ResponseTimeout, log: log}
+	calls := &caller{hosts: hosts, metrics: metrics}
+	user := &source{inline: cfg.TokenID, path: cfg.TokenIDFile}
+	if cfg.Username != "" {
+		user = &source{inline: cfg.Username}
+		calls.auth = newTicket(cfg, &caller{hosts: hosts, metrics: metrics}, opts.Clock)
+	} else {
+		calls.auth = newToken(cfg, log)
+	}
+	return &client{
+		region: cfg.Region, urls: cfg.URLs, user: user,
+		clusterClient: clusterClient{calls}, networkClient: networkClient{calls}, guestClient: guestClient{calls},
+		vmClient: vmClient{calls}, storageClient: storageClient{calls}, taskClient: taskClient{calls},
+	}, nil
+}
 
-	// Task reads the state of a task that this client started.
-	Task(ctx context.Context, task UPID) (TaskStatus, error)
-	// TaskLog reads a task's log: the place where Proxmox tells why a start failed.
-	TaskLog(ctx context.Context, task UPID) ([]string, error)
-	// CancelTask ends a running task; whether it rolled back must be looked at.
-	CancelTask(ctx context.Context, task UPID) error
-	// RunningTasks lists the tasks under way on a Host of one type ("qmclone").
-	RunningTasks(ctx context.Context, host, kind string) ([]TaskStatus, error)
+func (c *client) Region() string { return c.region }
+
+func (c *client) User() string {
+	// An unreadable file fails every call, with the cause.
+	user, _ := c.user.read()
+	return user
 }

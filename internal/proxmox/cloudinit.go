@@ -13,10 +13,11 @@ import (
 	"strings"
 )
 
-// SnippetKinds are the files of a cloud-init drive that a snippet can take the place of, as cicustom names them.
+// SnippetKinds are the files of a cloud-init drive that a snippet can replace, as in
+// cicustom.
 var SnippetKinds = []string{"user", "network", "meta", "vendor"}
 
-// ParseSnippets reads the value of cicustom: volumes by their kind.
+// ParseSnippets returns the volumes in cicustom by their kind.
 func ParseSnippets(cicustom string) map[string]string {
 	out := map[string]string{}
 	for _, property := range ParseProperties(cicustom) {
@@ -27,7 +28,7 @@ func ParseSnippets(cicustom string) map[string]string {
 	return out
 }
 
-// EncodeSnippets writes the value of cicustom.
+// EncodeSnippets returns the value of cicustom.
 func EncodeSnippets(snippets map[string]string) string {
 	var p Properties
 	for _, kind := range slices.Sorted(maps.Keys(snippets)) {
@@ -36,24 +37,15 @@ func EncodeSnippets(snippets map[string]string) string {
 	return p.Encode()
 }
 
-// CloudInitDrive is the drive that Proxmox fills with cloud-init's files.
-func (c VMConfig) CloudInitDrive() (Drive, bool) {
-	for _, drive := range c.Drives() {
-		if drive.IsCloudInit {
-			return drive, true
-		}
-	}
-	return Drive{}, false
-}
-
-// EncodeSSHKeys writes the value of sshkeys. Proxmox wants the value itself percent-encoded, whatever the encoding of
-// the request, and takes no "+" for a blank.
+// EncodeSSHKeys returns the value of sshkeys. Proxmox requires the value to be
+// percent-encoded in every encoding of the request, and does not accept "+" for a blank.
 func EncodeSSHKeys(keys []string) string {
 	return strings.ReplaceAll(url.QueryEscape(strings.Join(keys, "\n")), "+", "%20")
 }
 
-// CheckSSHKey tells what is wrong with a line of authorized_keys. Proxmox says "SSH public key validation error" to any
-// key that ssh-keygen does not take, and that only when the VM is made. The key itself is not in the error.
+// CheckSSHKey returns an error if a line is not a valid line of authorized_keys. Proxmox
+// reports "SSH public key validation error" for any invalid key, and only when the VM
+// is configured. The error does not contain the key.
 func CheckSSHKey(line string) error {
 	const want = "want a line of authorized_keys, like ssh-ed25519 AAAAC3... me@example.com"
 	fields := strings.Fields(line)
@@ -75,7 +67,7 @@ func CheckSSHKey(line string) error {
 		parts, raw = append(parts, string(raw[4:size])), raw[size:]
 	}
 	if len(parts) < 2 || parts[0] != kind {
-		return fmt.Errorf("the key is not of the kind %q that stands before it; %s", kind, want)
+		return fmt.Errorf("the key is not of the kind %q that precedes it; %s", kind, want)
 	}
 	return nil
 }

@@ -14,9 +14,9 @@ import (
 
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGniXftUOUzZmSn/WDg2LyXlhoHA4nM/MpPjaSVjahNo me+you@x"
 
-func TestSSHKeysAreEncodedAsProxmoxWantsThem(t *testing.T) {
+func TestEncodeSSHKeys(t *testing.T) {
 	t.Parallel()
-	// The form that a running Proxmox took.
+	// Accepted by a running Proxmox VE.
 	want := "ssh-ed25519%20AAAAC3NzaC1lZDI1NTE5AAAAIGniXftUOUzZmSn%2FWDg2LyXlhoHA4nM%2FMpPjaSVjahNo%20me%2Byou%40x"
 	if got := proxmox.EncodeSSHKeys([]string{publicKey}); got != want {
 		t.Errorf("encoded as %s, want %s", got, want)
@@ -27,7 +27,7 @@ func TestSSHKeysAreEncodedAsProxmoxWantsThem(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithAnSSHKey(t *testing.T) {
+func TestCheckSSHKey(t *testing.T) {
 	t.Parallel()
 	_, blob, _ := strings.Cut(publicKey, " ")
 	for line, want := range map[string]string{
@@ -54,7 +54,7 @@ func FuzzCheckSSHKey(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, line string) { _ = proxmox.CheckSSHKey(line) })
 }
 
-func TestSnippetsAreReadAndWritten(t *testing.T) {
+func TestSnippets(t *testing.T) {
 	t.Parallel()
 	const value = "meta=a:snippets/m,vendor=local:snippets/worker.yaml"
 	got := proxmox.ParseSnippets(value)

@@ -13,30 +13,31 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config is the cloud config: the Clusters that the provider works with.
+// Config is the cloud config: the Clusters that the provider manages.
 type Config struct {
 	Features Features
 	Clusters []ClusterConfig
 }
 
-// Features are switches that the cloud config shares with other Proxmox
-// controllers for Kubernetes, so that one file serves all.
+// Features are settings that the cloud config shares with other Proxmox controllers
+// for Kubernetes, so one file can serve all of them.
 type Features struct {
 	// Provider is "default" or "capmox"; both mean the same here.
 	Provider string
 }
 
-// ClusterConfig says how to reach one Cluster. It wants a token (id and secret,
-// each inline or from a file that is read again when it changes) or a login.
+// ClusterConfig contains the URLs and credentials of one Cluster. It requires a token
+// (ID and secret, each inline or from a file that is reloaded when it changes) or a
+// login.
 type ClusterConfig struct {
 	Region string
-	// URLs of the Cluster's Hosts; any serves the whole API.
+	// URLs of the Cluster's Hosts; each serves the whole API.
 	URLs []string
 
 	// Insecure accepts any certificate.
 	Insecure bool
-	// CA that signed the Hosts' certificates, PEM. With CAFile it is what the
-	// file held when the config was read; the file is read again when it changes.
+	// CA that signed the Hosts' certificates, in PEM. With CAFile it is the content of
+	// the file when the config was read; the file is reloaded when it changes.
 	CA     string
 	CAFile string
 	// Fingerprints (SHA-256) of the Hosts' certificates, instead of a CA.
@@ -49,44 +50,45 @@ type ClusterConfig struct {
 
 	Username string
 	Password Secret
-	// passwordFile is where a root login's password comes from.
+	// passwordFile contains the password of a root login.
 	passwordFile string
 
-	// Root is a login of root for options that no token may set; nil = none.
+	// Root is a login of root@pam for options that no token may set; nil = none.
 	Root *RootLogin
 }
 
-// LoadConfig reads the cloud config. Its error is one line that names file,
-// line and field, what was found and what would be right.
+// LoadConfig reads the cloud config. Its error is one line with file, line, field,
+// the value found and the values allowed.
 func LoadConfig(path string) (Config, error) {
 	if path == "" {
-		return Config{}, errors.New("reading the cloud config, no file given: set --cloud-config or CLOUD_CONFIG")
+		return Config{}, errors.New("reading the cloud config: no file given: set --cloud-config or CLOUD_CONFIG")
 	}
 	content, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Config{}, fmt.Errorf("reading the cloud config, %s does not exist: check --cloud-config and the mounted secret", path)
+		return Config{}, fmt.Errorf("reading the cloud config: %s does not exist: check --cloud-config and the mounted secret", path)
 	case err != nil:
-		return Config{}, fmt.Errorf("reading the cloud config, %w", err)
+		return Config{}, fmt.Errorf("reading the cloud config: %w", err)
 	}
 	config, err := ParseConfig(content)
 	if err != nil {
-		return Config{}, fmt.Errorf("reading the cloud config %s, %w", path, err)
+		return Config{}, fmt.Errorf("reading the cloud config %s: %w", path, err)
 	}
 	return config, nil
 }
 
-// ParseConfig reads the YAML and completes what it says. Its error names line and field.
+// ParseConfig parses, validates and normalizes the cloud config. Its error contains
+// line and field.
 func ParseConfig(content []byte) (Config, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(content, &document); err != nil {
-		return Config{}, fmt.Errorf("bad YAML: %s", yamlProblem(err))
+		return Config{}, fmt.Errorf("bad YAML: %s", yamlMessage(err))
 	}
 	if len(document.Content) == 0 {
-		return Config{}, errors.New(`the file is empty: it wants "clusters:" with at least one cluster`)
+		return Config{}, errors.New(`the file is empty: want "clusters:" with at least one cluster`)
 	}
 	var config Config
-	problem := readMapping(document.Content[0], "", map[string]reader{
+	err := readMapping(document.Content[0], "", map[string]reader{
 		"features": func(n *yaml.Node, field string) error {
 			return readMapping(n, field, map[string]reader{"provider": oneOf(&config.Features.Provider, "default", "capmox")})
 		},
@@ -98,27 +100,27 @@ func ParseConfig(content []byte) (Config, error) {
 			})
 		},
 	})
-	if problem != nil {
-		return Config{}, problem
+	if err != nil {
+		return Config{}, err
 	}
 	if len(config.Clusters) == 0 {
 		return Config{}, errors.New(`clusters: found none, want at least one cluster with region, url and a token`)
 	}
-	return config, uniqueRegions(config.Clusters)
+	return config, checkUniqueRegions(config.Clusters)
 }
 
-func uniqueRegions(clusters []ClusterConfig) error {
+func checkUniqueRegions(clusters []ClusterConfig) error {
 	first := map[string]int{}
 	for i, cluster := range clusters {
 		if j, taken := first[cluster.Region]; taken {
-			return fmt.Errorf("clusters[%d].region: found %q, which clusters[%d] has already: a region names one cluster; hosts of one cluster go into its urls", i, cluster.Region, j)
+			return fmt.Errorf("clusters[%d].region: found %q, which is also the region of clusters[%d]: a region is one cluster; list all hosts of one cluster in its urls", i, cluster.Region, j)
 		}
 		first[cluster.Region] = i
 	}
 	return nil
 }
 
-// readCluster reads an entry of clusters and checks it.
+// readCluster reads and normalizes an entry of clusters.
 func readCluster(n *yaml.Node, field string) (ClusterConfig, error) {
 	var (
 		c                        ClusterConfig
@@ -156,13 +158,12 @@ func readCluster(n *yaml.Node, field string) (ClusterConfig, error) {
 			return c, fmt.Errorf("line %d: %s.%w", lineOf(n, err), field, err)
 		}
 	}
-	if err := c.complete(); err != nil {
+	if err := c.normalize(); err != nil {
 		return c, fmt.Errorf("line %d: %s.%w", lineOf(n, err), field, err)
 	}
 	return c, nil
 }
 
-// readRoot reads the login for options that no token may set.
 func readRoot(c *ClusterConfig, n *yaml.Node, field string) error {
 	c.Root = &RootLogin{Username: RootUser}
 	return readMapping(n, field, map[string]reader{
@@ -174,7 +175,7 @@ func readRoot(c *ClusterConfig, n *yaml.Node, field string) error {
 
 func (c *ClusterConfig) readCA(path string) error {
 	if c.CA != "" {
-		return errors.New("ca_file: found beside ca: give one of them")
+		return errors.New("ca_file: found together with ca: set one of them")
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {

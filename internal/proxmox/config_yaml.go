@@ -13,27 +13,26 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The cloud config is read node by node instead of into a struct, so that a
-// mistake is reported with its field (clusters[1].url) and its line, and never
-// with a value that may be a secret.
+// The cloud config is read node by node instead of into a struct, so errors contain
+// the field (clusters[1].url) and the line, but never a value that may be a secret.
 
 // reader reads the value of a field.
 type reader func(n *yaml.Node, field string) error
 
-// fieldError puts line and field before a problem.
+// fieldError returns an error that begins with line and field.
 func fieldError(n *yaml.Node, field, format string, args ...any) error {
-	where := fmt.Sprintf("line %d: ", n.Line)
+	position := fmt.Sprintf("line %d: ", n.Line)
 	if field != "" {
-		where += field + ": "
+		position += field + ": "
 	}
-	return fmt.Errorf("%s", where+fmt.Sprintf(format, args...))
+	return fmt.Errorf("%s", position+fmt.Sprintf(format, args...))
 }
 
-// readMapping reads the fields of a mapping; unknown and repeated ones are errors.
+// readMapping reads the fields of a mapping. Unknown and repeated fields are errors.
 func readMapping(n *yaml.Node, field string, readers map[string]reader) error {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {
-		return fieldError(n, field, "found %s, want fields: %s", kindOf(n), known(readers))
+		return fieldError(n, field, "found %s, want fields: %s", kindOf(n), fieldNames(readers))
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -45,13 +44,13 @@ func readMapping(n *yaml.Node, field string, readers map[string]reader) error {
 		read, ok := readers[key.Value]
 		switch {
 		case !ok:
-			return fieldError(key, name, "unknown field, known are %s", known(readers))
+			return fieldError(key, name, "unknown field, known fields: %s", fieldNames(readers))
 		case seen[key.Value]:
-			return fieldError(key, name, "found twice, want it once")
+			return fieldError(key, name, "found twice, want one")
 		}
 		seen[key.Value] = true
 		if value.Tag == "!!null" {
-			continue // "url:" with nothing behind counts as absent
+			continue // "url:" without a value
 		}
 		if err := read(value, name); err != nil {
 			return err
@@ -126,14 +125,14 @@ func oneOf(into *string, values ...string) reader {
 	}
 }
 
-// lineOf is the line of the field that a problem begins with ("url: ...",
-// "urls[1]: ..."), or where the mapping begins if it has no such field.
-func lineOf(n *yaml.Node, problem error) int {
+// lineOf returns the line of the field that an error begins with ("url: ...",
+// "urls[1]: ..."), or the first line of the mapping if it has no such field.
+func lineOf(n *yaml.Node, err error) int {
 	n = resolve(n)
-	name, _, _ := strings.Cut(problem.Error(), ":")
+	name, _, _ := strings.Cut(err.Error(), ":")
 	name, _, _ = strings.Cut(name, "[")
 	for i := 0; i < len(n.Content); i += 2 {
-		// One URL is "url" in problems, in whichever of the two fields it stands.
+		// Errors name a single URL "url", whether it is set in url or in urls.
 		if key := n.Content[i]; key.Value == name || (name == "url" && key.Value == "urls") {
 			return key.Line
 		}
@@ -158,11 +157,11 @@ func kindOf(n *yaml.Node) string {
 	return "a text"
 }
 
-func known(readers map[string]reader) string {
+func fieldNames(readers map[string]reader) string {
 	return strings.Join(slices.Sorted(maps.Keys(readers)), ", ")
 }
 
-// yamlProblem keeps the line of a syntax error and drops the library's name.
-func yamlProblem(err error) string {
+// yamlMessage returns the message of a syntax error without the library's name.
+func yamlMessage(err error) string {
 	return oneLine(strings.TrimPrefix(err.Error(), "yaml: "))
 }

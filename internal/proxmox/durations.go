@@ -8,22 +8,21 @@ import (
 	"time"
 )
 
-// Durations learns how long tasks take, by their type and by whatever else the
-// caller knows to matter (Host and storage). It is safe for concurrent use.
+// Durations estimates how long tasks take, by their type and by a key of the caller
+// (Host and storage). It is safe for concurrent use.
 type Durations struct {
 	mu   sync.Mutex
 	seen map[durationKey]bracket
 }
 
-// bracket is what is known about a duration: such tasks still ran at low and had
-// ended by high. Proxmox does not tell when a task ended, so that each look only
-// narrows it.
+// bracket is a range of durations: tasks were running at low and had ended at high.
+// Proxmox does not report when a task ended, so each poll only narrows the range.
 type bracket struct{ low, high time.Duration }
 
-// next is when to look: in the middle of what is not known, and once that is little,
-// at its end, where one look suffices.
+// next returns when to poll: in the middle of the range, or at its end if the range
+// is so small that one poll is enough.
 func (b bracket) next() time.Duration {
-	if b.high-b.low <= max(b.high/fine, finest) {
+	if b.high-b.low <= max(b.high/precision, minPrecision) {
 		return max(b.high, minExpected)
 	}
 	return max(b.low+(b.high-b.low)/2, minExpected)
@@ -31,9 +30,9 @@ func (b bracket) next() time.Duration {
 
 type durationKey struct{ kind, key string }
 
-// firstGuess is what tasks took on an idle Host with small disks: a guess that
-// is too short costs a call, one that is too long costs a node's time.
-var firstGuess = map[string]time.Duration{
+// defaultDurations are the durations of tasks on an idle Host with small disks. A
+// value that is too low costs one call, one that is too high delays the node.
+var defaultDurations = map[string]time.Duration{
 	"qmclone":   300 * time.Millisecond,
 	"qmstart":   1200 * time.Millisecond,
 	"qmstop":    1200 * time.Millisecond,
@@ -41,40 +40,42 @@ var firstGuess = map[string]time.Duration{
 	"resize":    300 * time.Millisecond,
 	"imgcopy":   200 * time.Millisecond,
 	"imgdel":    200 * time.Millisecond,
-	// A template is no node: nobody waits for it by the second.
+	// Tasks of templates delay no node.
 	"download": 5 * time.Second,
 	"qmcreate": 5 * time.Second,
 }
 
-const otherGuess = 500 * time.Millisecond
+// defaultDuration applies to all other types.
+const defaultDuration = 500 * time.Millisecond
 
 const (
-	// fine and finest are how well a duration has to be known: to a 40th, or that long.
-	fine   = 40
-	finest = 10 * time.Millisecond
-	// ageing lets the lower end go down a little with every task that had ended when
-	// it was first looked at: it may have become quicker.
-	ageing = 0.998
-	// trust is how far a task that took longer than any before moves the estimate: it
-	// may have waited for a lock for once.
-	trust       = 0.5
-	minExpected = 20 * time.Millisecond
+	// A duration is known precisely enough at a 40th of it, or at minPrecision.
+	precision    = 40
+	minPrecision = 10 * time.Millisecond
+	// decay lowers the lower end with every task that had ended at the first poll,
+	// since tasks may have become faster.
+	decay = 0.998
+	// outlierWeight is how far a task that took longer than all before moves the
+	// estimate. It may have waited for a lock, an exception.
+	outlierWeight = 0.5
+	minExpected   = 20 * time.Millisecond
 )
 
-// NewDurations knows nothing yet.
+// NewDurations returns empty Durations.
 func NewDurations() *Durations {
 	return &Durations{seen: map[durationKey]bracket{}}
 }
 
-// Expected is how long such a task probably takes. A nil *Durations guesses.
+// Expected returns how long such a task probably takes. A nil *Durations returns
+// defaults.
 func (d *Durations) Expected(kind, key string) time.Duration {
 	if known, ok := d.known(kind, key); ok {
 		return known.next()
 	}
-	if guess, ok := firstGuess[kind]; ok {
-		return guess
+	if duration, ok := defaultDurations[kind]; ok {
+		return duration
 	}
-	return otherGuess
+	return defaultDuration
 }
 
 func (d *Durations) known(kind, key string) (bracket, bool) {
@@ -87,21 +88,21 @@ func (d *Durations) known(kind, key string) (bracket, bool) {
 	return b, ok
 }
 
-// Learned is what was seen of such tasks; zero when none was.
+// Learned returns the observed duration of such tasks, or 0 if there was none.
 func (d *Durations) Learned(kind, key string) time.Duration {
 	known, _ := d.known(kind, key)
 	return known.low + (known.high-known.low)/2
 }
 
-// Forget what was seen of such tasks.
+// Reset drops the observations of such tasks.
 func (d *Durations) Reset(kind, key string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.seen, durationKey{kind, key})
 }
 
-// Observe learns from a task that looks sent at these times since its start found
-// still running, and ended. after is zero when nobody looked earlier.
+// Observe records a task that polls found running at after and ended at by, both
+// since its start. after is zero if there was no poll before by.
 func (d *Durations) Observe(kind, key string, after, by time.Duration) {
 	if d == nil {
 		return
@@ -117,20 +118,20 @@ func (d *Durations) Observe(kind, key string, after, by time.Duration) {
 	d.seen[k] = old.narrowed(after, by)
 }
 
-// narrowed is the bracket after one more task.
+// narrowed returns the bracket after one more task.
 func (b bracket) narrowed(after, by time.Duration) bracket {
 	switch {
 	case after > b.high:
-		// Slower than any before.
-		return bracket{b.high, b.high + time.Duration(trust*float64(by-b.high))}
+		// Slower than all before.
+		return bracket{b.high, b.high + time.Duration(outlierWeight*float64(by-b.high))}
 	case after == 0:
-		b.low = time.Duration(ageing * float64(b.low))
+		b.low = time.Duration(decay * float64(b.low))
 	default:
 		b.low = max(b.low, after)
 	}
 	b.high = min(b.high, by)
 	if b.low >= b.high {
-		// Quicker than any before.
+		// Faster than all before.
 		b.low = after
 	}
 	return b

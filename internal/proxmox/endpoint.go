@@ -4,7 +4,6 @@
 package proxmox
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/url"
@@ -12,18 +11,18 @@ import (
 	"strings"
 )
 
-// endpoint is an API path with its template, which is the label in metrics:
-// raw paths would make one series per VM.
+// endpoint is an API path and the template it was built from. The template is the
+// label in metrics: with raw paths each VM would be a series.
 type endpoint struct {
 	template string
 	path     string
 	query    url.Values
-	missing  string // the parameter that was given no value
+	missing  string // a parameter without a value
 }
 
 var pathParameter = regexp.MustCompile(`\{[a-z]+\}`)
 
-// at fills a path template with values, in order.
+// at returns the endpoint of a path template with its parameters replaced by values.
 func at(template string, values ...any) endpoint {
 	e := endpoint{template: template}
 	e.path = pathParameter.ReplaceAllStringFunc(template, func(parameter string) string {
@@ -37,7 +36,7 @@ func at(template string, values ...any) endpoint {
 			e.missing = parameter
 		}
 		if parameter == "{volume}" {
-			// A volume id keeps its slash: local:iso/a.iso
+			// A volume ID keeps its slash: local:iso/a.iso
 			return (&url.URL{Path: text}).EscapedPath()
 		}
 		return url.PathEscape(text)
@@ -45,8 +44,8 @@ func at(template string, values ...any) endpoint {
 	return e
 }
 
-// with adds a query parameter. Parameters of DELETE go there as well: Proxmox
-// answers 501 to a DELETE with a body.
+// with adds a query parameter, also for DELETE: Proxmox answers 501 to a DELETE with
+// a body.
 func (e endpoint) with(key, value string) endpoint {
 	query := url.Values{}
 	maps.Copy(query, e.query)
@@ -62,7 +61,7 @@ func (e endpoint) String() string {
 	return e.path + "?" + e.query.Encode()
 }
 
-// about is what "does not exist" would be about.
+// about returns the subject of the call, which "does not exist" refers to.
 func (e endpoint) about() subject {
 	switch {
 	case strings.Contains(e.template, "/qemu/{vmid}"):
@@ -73,18 +72,4 @@ func (e endpoint) about() subject {
 		return aboutPool
 	}
 	return aboutOther
-}
-
-type endpointKey struct{}
-
-// withEndpoint tells the transport below which endpoint a request is for.
-func withEndpoint(ctx context.Context, e endpoint) context.Context {
-	return context.WithValue(ctx, endpointKey{}, e)
-}
-
-func endpointOf(ctx context.Context) endpoint {
-	if e, ok := ctx.Value(endpointKey{}).(endpoint); ok {
-		return e
-	}
-	return endpoint{template: "other"}
 }

@@ -11,53 +11,53 @@ import (
 	"strings"
 )
 
-// What went wrong, as far as a caller's next step depends on it. Every error of
-// this package wraps exactly one of these, or is a *ForbiddenError or
-// *InvalidError; the text keeps Proxmox's own words.
+// Kinds of errors by the caller's next step. Every error of this package wraps
+// exactly one of these, or is a *ForbiddenError or *InvalidError. Error texts contain
+// Proxmox's own message.
 var (
-	// ErrNotFound: proof that what the call named (the guest of a VM call, the
-	// storage of a storage call, the task) is not there. Something else that is
-	// missing on the way, such as a bridge, is ErrFailed.
+	// ErrNotFound: the object of the call (the guest of a VM call, the storage of a
+	// storage call, the task) does not exist. If another object is missing, such as a
+	// bridge, the error is ErrFailed.
 	ErrNotFound = errors.New("not found")
 	// ErrExists: the VMID is taken.
 	ErrExists = errors.New("already exists")
-	// ErrLocked: a config or storage lock is held by somebody; try again later.
+	// ErrLocked: another task holds a config or storage lock; retry later.
 	ErrLocked = errors.New("locked")
-	// ErrBusy: nothing was started ("got no worker upid"); try again.
+	// ErrBusy: nothing was started ("got no worker upid"); retry.
 	ErrBusy = errors.New("busy")
-	// ErrRunning: the operation wants a stopped VM.
+	// ErrRunning: the operation requires a stopped VM.
 	ErrRunning = errors.New("running")
-	// ErrNotRunning: the operation wants a running VM.
+	// ErrNotRunning: the operation requires a running VM.
 	ErrNotRunning = errors.New("not running")
 	// ErrProtected: the VM's protection flag forbids it.
 	ErrProtected = errors.New("protected")
-	// ErrRootOnly: Proxmox reserves that option for a root@pam login.
+	// ErrRootOnly: Proxmox reserves the option for a root@pam login.
 	ErrRootOnly = errors.New("reserved for a root@pam login")
 	// ErrStorageFull: no space left for a volume.
 	ErrStorageFull = errors.New("storage full")
 	// ErrConflict: the configuration changed since it was read.
 	ErrConflict = errors.New("changed meanwhile")
-	// ErrNoQuorum: the Cluster takes no writes now.
+	// ErrNoQuorum: the Cluster has no quorum and accepts no writes.
 	ErrNoQuorum = errors.New("no quorum")
-	// ErrUnauthorized: credentials refused.
+	// ErrUnauthorized: Proxmox refused the credentials.
 	ErrUnauthorized = errors.New("credentials refused")
-	// ErrHostUnreachable: the Host does not answer; nothing was done.
+	// ErrHostUnreachable: the Host does not respond; the request had no effect.
 	ErrHostUnreachable = errors.New("host unreachable")
-	// ErrUnreachable: no URL of the Cluster answers; nothing was done.
+	// ErrUnreachable: no URL of the Cluster responds; the request had no effect.
 	ErrUnreachable = errors.New("cluster unreachable")
-	// ErrUnknownOutcome: the request may or may not have taken effect: look, do not repeat.
+	// ErrUnknownOutcome: the request may have taken effect; read the state before a retry.
 	ErrUnknownOutcome = errors.New("outcome unknown")
-	// ErrTaskCancelled: somebody ended the task.
-	ErrTaskCancelled = errors.New("task cancelled")
-	// ErrFailed: anything else; the text is Proxmox's.
+	// ErrTaskCanceled: the task was canceled by another user.
+	ErrTaskCanceled = errors.New("task canceled")
+	// ErrFailed: any other error; the text is Proxmox's.
 	ErrFailed = errors.New("failed")
 )
 
-// ForbiddenError names the privilege that the caller lacks.
+// ForbiddenError is a missing privilege of the user.
 type ForbiddenError struct {
-	Path      string // /vms/100; empty where Proxmox does not say
+	Path      string // /vms/100; empty if Proxmox does not name it
 	Privilege string // VM.Clone; alternatives are separated by "|"
-	Message   string // Proxmox's own words
+	Message   string // of Proxmox
 }
 
 func (e *ForbiddenError) Error() string {
@@ -67,7 +67,7 @@ func (e *ForbiddenError) Error() string {
 	return fmt.Sprintf("forbidden: privilege %s is missing on %s (%s)", e.Privilege, e.Path, e.Message)
 }
 
-// InvalidError names the parameters that Proxmox refused.
+// InvalidError are the parameters that Proxmox refused.
 type InvalidError struct {
 	Parameters map[string]string
 	Message    string
@@ -84,8 +84,8 @@ func (e *InvalidError) Error() string {
 	return "refused: " + strings.Join(parts, "; ")
 }
 
-// failure is one of the kinds above with the words that came along and, where
-// the network failed, what it said.
+// failure is one of the kinds above with Proxmox's message, or with the cause if the
+// network failed.
 type failure struct {
 	kind  error
 	text  string
@@ -109,9 +109,8 @@ func (e *failure) Unwrap() []error {
 	return []error{e.kind, e.cause}
 }
 
-// typed finds the error of this package in what go-proxmox and net/http wrapped
-// around it, nil where there is none; their wrapping repeats the URL and says
-// nothing new.
+// typed returns the error of this package in a chain of wrapped errors, or nil if
+// there is none.
 func typed(err error) error {
 	var (
 		failed    *failure

@@ -15,42 +15,42 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func TestErrorsKeepProxmoxsWordsAndKind(t *testing.T) {
+func TestErrors(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		answer reply
 		kind   error
 		text   string
 	}{
-		"message in the body": {
+		"message_in_the_body": {
 			answer: failed(500, "VM is locked (backup)"), kind: proxmox.ErrLocked, text: "VM is locked (backup)",
 		},
-		"reason phrase alone, as before 8.4": {
+		"reason_phrase_alone_as_before_8.4": {
 			answer: reply{status: 500, reason: "can't lock file '/var/lock/qemu-server/lock-303.conf' - got timeout", body: `{"data":null}`},
 			kind:   proxmox.ErrLocked, text: "lock-303.conf",
 		},
-		"nothing was started": {
+		"nothing_was_started": {
 			answer: failed(500, "got no worker upid - start worker failed"), kind: proxmox.ErrBusy, text: "no worker",
 		},
-		"host away: 595 with an empty body": {
+		"host_away_595_with_an_empty_body": {
 			answer: reply{status: 595, reason: "No route to host"}, kind: proxmox.ErrHostUnreachable, text: "No route to host",
 		},
-		"host broke off: 596": {
+		"host_broke_off_596": {
 			answer: reply{status: 596, reason: "Connection timed out"}, kind: proxmox.ErrUnknownOutcome, text: "Connection timed out",
 		},
-		"load balancer": {
+		"load_balancer": {
 			answer: reply{status: 504, body: "<html>"}, kind: proxmox.ErrUnknownOutcome, text: "504",
 		},
 		"credentials": {
 			answer: reply{status: 401, reason: "Authentication failed!"}, kind: proxmox.ErrUnauthorized, text: "Authentication failed!",
 		},
-		"an answer that is no JSON": {
+		"answer_that_is_no_JSON": {
 			answer: reply{status: 200, body: "<html>welcome</html>"}, kind: proxmox.ErrUnknownOutcome, text: "not a Proxmox VE API",
 		},
-		"an answer without a task": {
-			answer: data(`null`), kind: proxmox.ErrUnknownOutcome, text: "named no task",
+		"answer_without_a_task": {
+			answer: data(`null`), kind: proxmox.ErrUnknownOutcome, text: "instead of a task",
 		},
-		"a redirect": {
+		"redirect": {
 			answer: reply{status: 301, body: ""}, kind: proxmox.ErrUnreachable, text: "301",
 		},
 	} {
@@ -61,7 +61,7 @@ func TestErrorsKeepProxmoxsWordsAndKind(t *testing.T) {
 			_, err := c.CloneVM(testContext(t), proxmox.CloneRequest{Host: "pve1", TemplateID: 9001, VMID: 200})
 			g.Expect(err).To(MatchError(test.kind))
 			g.Expect(err.Error()).To(ContainSubstring(test.text))
-			g.Expect(err.Error()).To(HavePrefix("cloning template 9001 on host pve1 to VM 200, "))
+			g.Expect(err.Error()).To(HavePrefix("cloning template 9001 on host pve1 to VM 200: "))
 			g.Expect(err.Error()).NotTo(ContainSubstring("\n"))
 			g.Expect(err.Error()).NotTo(ContainSubstring(testSecret))
 			g.Expect(host.requests()).To(HaveLen(1), "a write is never repeated")
@@ -69,7 +69,7 @@ func TestErrorsKeepProxmoxsWordsAndKind(t *testing.T) {
 	}
 }
 
-func TestForbiddenNamesPathAndPrivilege(t *testing.T) {
+func TestErrorsForbidden(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c, _ := clientOf(t, always(failed(403, "Permission check failed (/vms/9001, VM.Clone)")))
@@ -80,7 +80,7 @@ func TestForbiddenNamesPathAndPrivilege(t *testing.T) {
 	g.Expect(forbidden.Privilege).To(Equal("VM.Clone"))
 }
 
-func TestInvalidNamesTheParameters(t *testing.T) {
+func TestErrorsInvalid(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c, _ := clientOf(t, always(reply{status: 400, reason: "Parameter verification failed.",
@@ -92,7 +92,7 @@ func TestInvalidNamesTheParameters(t *testing.T) {
 	g.Expect(err.Error()).To(HaveSuffix("refused: cores: value must have a minimum value of 1; tags: invalid format - invalid characters in tag"))
 }
 
-func TestReadsOfABrokenHostAreNoUnknownOutcome(t *testing.T) {
+func TestErrorsOfRead(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c, _ := clientOf(t, always(reply{status: 596, reason: "Broken pipe"}))
@@ -100,8 +100,8 @@ func TestReadsOfABrokenHostAreNoUnknownOutcome(t *testing.T) {
 	g.Expect(err).To(MatchError(proxmox.ErrHostUnreachable))
 }
 
-// A VM call that fails for a missing storage must not read as "the VM is gone".
-func TestNotFoundIsAboutWhatTheCallNamed(t *testing.T) {
+// A VM call that fails for a missing storage does not mean that the VM is missing.
+func TestErrorsNotFound(t *testing.T) {
 	t.Parallel()
 	gone := failed(500, "Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist")
 	noStorage := failed(500, "storage 'nfs' does not exist")
@@ -110,15 +110,15 @@ func TestNotFoundIsAboutWhatTheCallNamed(t *testing.T) {
 		call   func(*testing.T, proxmox.Client) error
 		kind   error
 	}{
-		"config of no VM": {gone, func(t *testing.T, c proxmox.Client) error {
+		"config_of_no_VM": {gone, func(t *testing.T, c proxmox.Client) error {
 			_, err := c.VMConfig(testContext(t), "pve1", 200)
 			return err
 		}, proxmox.ErrNotFound},
-		"destroying with a storage gone": {noStorage, func(t *testing.T, c proxmox.Client) error {
+		"destroying_with_a_storage_gone": {noStorage, func(t *testing.T, c proxmox.Client) error {
 			_, err := c.DestroyVM(testContext(t), "pve1", 200)
 			return err
 		}, proxmox.ErrFailed},
-		"listing a storage that is gone": {noStorage, func(t *testing.T, c proxmox.Client) error {
+		"listing_a_storage_that_is_gone": {noStorage, func(t *testing.T, c proxmox.Client) error {
 			_, err := c.Volumes(testContext(t), "pve1", "nfs", "iso")
 			return err
 		}, proxmox.ErrNotFound},
@@ -133,7 +133,7 @@ func TestNotFoundIsAboutWhatTheCallNamed(t *testing.T) {
 	}
 }
 
-func TestEmptyPathParametersAreRefusedBeforeTheCall(t *testing.T) {
+func TestErrorsEmptyPathParameter(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c, host := clientOf(t, always(data(`{}`)))
@@ -146,12 +146,12 @@ func TestEmptyPathParametersAreRefusedBeforeTheCall(t *testing.T) {
 	g.Expect(host.requests()).To(BeEmpty())
 }
 
-func TestSecretsShowNowhere(t *testing.T) {
+func TestSecret(t *testing.T) {
 	t.Parallel()
 	cfg := proxmox.ClusterConfig{Region: "dc1", TokenSecret: testSecret, Password: "letmein"}
 	for _, text := range formatted(cfg) {
 		if strings.Contains(text, testSecret) || strings.Contains(text, "letmein") {
-			t.Errorf("a secret shows in %s", text)
+			t.Errorf("found a secret in %s", text)
 		}
 	}
 }

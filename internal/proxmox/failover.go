@@ -11,119 +11,83 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
-	"net/url"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 )
 
-// maxAnswer bounds what is read of an answer. Resources of ten thousand guests
+// maxResponse limits the size of a response. The resources of ten thousand guests
 // are about 5 MB.
-const maxAnswer = 128 << 20
+const maxResponse = 128 << 20
 
-// failover sends a request to the URL of the Cluster that worked last, and to
-// the others when it does not answer. Every Host of a Cluster serves the whole
-// API, so they are all the same to us.
+// failover sends a request to the URL of the Cluster that worked last, and to the
+// others if that one does not respond. Every Host of a Cluster serves the whole API.
 //
-// A request that may have been read by a Host is never sent twice unless it is
-// a GET: a clone that was posted twice is two clones.
+// A request that a Host may have received is sent only once unless it is a GET: a
+// clone that is posted twice creates two VMs.
 type failover struct {
 	next    http.RoundTripper
-	bases   []*url.URL // https://host:8006/api2/json
+	urls    []string // https://host:8006/api2/json
 	current atomic.Int64
-	timeout time.Duration // of one attempt, the reading of the answer included
+	timeout time.Duration // of one attempt, including the body of the response
 	log     logr.Logger
 }
 
-// RoundTrip answers with whatever a Host said, its body already read, or with
-// an error of this package.
-func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
-	body, err := readBody(req)
-	if err != nil {
-		return nil, &failure{kind: ErrFailed, cause: fmt.Errorf("reading the request, %w", err)}
-	}
+// send returns the response of the first Host that responds, whatever its status.
+func (f *failover) send(ctx context.Context, req request, header http.Header) (response, error) {
 	start := f.current.Load()
 	var failures []error
-	for i := range int64(len(f.bases)) {
-		index := (start + i) % int64(len(f.bases))
-		resp, sent, err := f.attempt(req, body, f.bases[index])
+	for i := range int64(len(f.urls)) {
+		index := (start + i) % int64(len(f.urls))
+		resp, sent, err := f.attempt(ctx, req, header, f.urls[index])
 		if err == nil {
 			if i > 0 && f.current.CompareAndSwap(start, index) {
-				f.log.Info("switched to another URL of the cluster", "url", f.bases[index].String(), "because", errors.Join(failures...).Error())
+				f.log.Info("switched to another URL of the cluster", "url", f.urls[index], "cause", errors.Join(failures...).Error())
 			}
 			return resp, nil
 		}
-		failed := &attemptError{url: f.bases[index].String(), err: err}
-		if sent && req.Method != http.MethodGet {
-			return nil, &failure{kind: ErrUnknownOutcome, cause: failed}
+		failed := &attemptError{url: f.urls[index], err: err}
+		if sent && req.method != http.MethodGet {
+			return response{}, &failure{kind: ErrUnknownOutcome, cause: failed}
 		}
 		failures = append(failures, failed)
-		if req.Context().Err() != nil {
-			break // the caller gave up, not the Host
+		if ctx.Err() != nil {
+			break // canceled by the caller: the other URLs would fail the same way
 		}
 	}
-	return nil, &failure{kind: ErrUnreachable, cause: errors.Join(failures...)}
+	return response{}, &failure{kind: ErrUnreachable, cause: errors.Join(failures...)}
 }
 
-// attempt sends the request to one URL. sent tells whether the Host may have
-// read any of it: true from the moment that there was a connection to write to,
-// since a write that failed may still have arrived.
-func (f *failover) attempt(req *http.Request, body []byte, base *url.URL) (resp *http.Response, sent bool, err error) {
+// attempt sends the request to one URL. sent reports whether the Host may have
+// received any of it. It is true as soon as there is a connection, since a write
+// that failed may still have arrived.
+func (f *failover) attempt(ctx context.Context, req request, header http.Header, base string) (resp response, sent bool, err error) {
 	var connected atomic.Bool
-	ctx, cancel := context.WithTimeout(req.Context(), f.timeout)
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	})
-
-	attempt := req.Clone(ctx)
-	attempt.URL = rebase(req.URL, base)
-	attempt.Host = ""
-	// A length that is known from the start: Proxmox answers 501 to chunks.
-	attempt.ContentLength = int64(len(body))
-	attempt.Body, attempt.GetBody = http.NoBody, nil
-	if len(body) > 0 {
-		attempt.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-		attempt.Body = io.NopCloser(bytes.NewReader(body))
-	}
-
-	resp, err = f.next.RoundTrip(attempt)
+	// The reader's length is known, so the request is not chunked: Proxmox answers
+	// 501 to chunks.
+	attempt, err := http.NewRequestWithContext(ctx, req.method, base+req.endpoint.String(), bytes.NewReader(req.body))
 	if err != nil {
-		return nil, connected.Load(), err
+		return response{}, false, err
 	}
-	content, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	closeErr := resp.Body.Close()
-	if err = errors.Join(err, closeErr); err != nil {
-		return nil, true, fmt.Errorf("reading the answer, %w", err)
+	attempt.Header = header
+	got, err := f.next.RoundTrip(attempt)
+	if err != nil {
+		return response{}, connected.Load(), err
 	}
-	resp.Body = io.NopCloser(bytes.NewReader(content))
-	return resp, true, nil
+	body, err := io.ReadAll(io.LimitReader(got.Body, maxResponse))
+	if err = errors.Join(err, got.Body.Close()); err != nil {
+		return response{}, true, fmt.Errorf("reading the response: %w", err)
+	}
+	return newResponse(req, got, body), true, nil
 }
 
-// rebase moves a request to another URL of the Cluster. What go-proxmox made
-// starts with the first URL's prefix, and all prefixes end with the same path.
-func rebase(from, base *url.URL) *url.URL {
-	moved := *from
-	moved.Scheme, moved.Host = base.Scheme, base.Host
-	_, rest, _ := strings.Cut(from.EscapedPath(), apiPath)
-	moved.RawPath = base.EscapedPath() + rest
-	if path, err := url.PathUnescape(moved.RawPath); err == nil {
-		moved.Path = path
-	}
-	return &moved
-}
-
-func readBody(req *http.Request) ([]byte, error) {
-	if req.Body == nil || req.Body == http.NoBody {
-		return nil, nil
-	}
-	content, err := io.ReadAll(req.Body)
-	return content, errors.Join(err, req.Body.Close())
-}
-
-// attemptError says which URL failed.
+// attemptError is the failure of one URL.
 type attemptError struct {
 	url string
 	err error

@@ -20,7 +20,7 @@ import (
 
 const version = `{"version":"8.4.21","release":"8.4","repoid":"2606ac85"}`
 
-func TestFailoverSkipsAURLThatIsDown(t *testing.T) {
+func TestFailover(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	down, up := newFakeHost(t, always(data(version))), newFakeHost(t, always(data(version)))
@@ -33,14 +33,14 @@ func TestFailoverSkipsAURLThatIsDown(t *testing.T) {
 	}
 	g.Expect(up.requests()).To(HaveLen(3))
 
-	// The one that worked goes down: an error, not a hang on the first.
+	// The URL that worked goes down as well.
 	up.server.Close()
 	_, err := c.Version(testContext(t))
 	g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
 	g.Expect(err.Error()).To(And(ContainSubstring(down.server.URL), ContainSubstring(up.server.URL)))
 }
 
-func TestAWriteMovesToTheNextURLOnlyWhenNothingWasSent(t *testing.T) {
+func TestFailoverOfUnsentWrite(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	down, up := newFakeHost(t, always(data(`null`))), newFakeHost(t, always(data(`"`+testUPID+`"`)))
@@ -51,7 +51,7 @@ func TestAWriteMovesToTheNextURLOnlyWhenNothingWasSent(t *testing.T) {
 	g.Expect(up.requests()).To(HaveLen(1))
 }
 
-func TestAWriteOfUnknownOutcomeIsNeverRepeated(t *testing.T) {
+func TestFailoverOfSentWrite(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	drops, up := newFakeHost(t, always(reply{drop: true})), newFakeHost(t, always(data(`"`+testUPID+`"`)))
@@ -70,7 +70,7 @@ func TestAWriteOfUnknownOutcomeIsNeverRepeated(t *testing.T) {
 	g.Expect(up.requests()).To(BeEmpty())
 }
 
-func TestAReadThatBrokeOffIsTriedElsewhere(t *testing.T) {
+func TestFailoverOfRead(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	var asked atomic.Int32
@@ -86,56 +86,56 @@ func TestAReadThatBrokeOffIsTriedElsewhere(t *testing.T) {
 		_, err := c.Version(testContext(t))
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	g.Expect(drops.requests()).To(HaveLen(1), "the first URL is well again, but the second one works")
+	g.Expect(drops.requests()).To(HaveLen(1), "stays at the second URL although the first one works again")
 	g.Expect(up.requests()).To(HaveLen(3))
 }
 
-func TestTimeouts(t *testing.T) {
+func TestFailoverTimeout(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	slow := newFakeHost(t, always(reply{status: 200, body: `{"data":null}`, wait: time.Minute}))
 	c := newClient(t, config(slow), proxmox.Options{ResponseTimeout: 100 * time.Millisecond})
 	_, err := c.Version(testContext(t))
 	g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
-	// On a busy machine the time may be over before the request is out.
+	// On a busy machine the timeout may expire before the request is sent.
 	g.Eventually(func() error {
 		_, err := c.StopVM(testContext(t), "pve1", 200)
 		return err
 	}).WithTimeout(20 * time.Second).Should(MatchError(proxmox.ErrUnknownOutcome))
 }
 
-func TestTheCallersEndIsNotTheHostsFault(t *testing.T) {
+func TestFailoverCanceled(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	var calls atomic.Int32
-	var leave atomic.Pointer[context.CancelFunc]
+	var cancelCaller atomic.Pointer[context.CancelFunc]
 	answer := func(request) reply {
 		calls.Add(1)
-		(*leave.Load())() // the caller leaves once the Host has the request
+		(*cancelCaller.Load())() // the caller cancels when the Host has the request
 		return reply{status: 200, body: `{"data":null}`, wait: time.Minute}
 	}
 	c := newClient(t, config(newFakeHost(t, answer), newFakeHost(t, answer)), proxmox.Options{})
-	leaving := func() context.Context {
+	canceledByHost := func() context.Context {
 		ctx, cancel := context.WithCancel(testContext(t))
-		leave.Store(&cancel)
+		cancelCaller.Store(&cancel)
 		return ctx
 	}
-	_, err := c.Version(leaving())
+	_, err := c.Version(canceledByHost())
 	g.Expect(err).To(MatchError(context.Canceled))
-	g.Expect(calls.Load()).To(BeEquivalentTo(1), "the other URL is not asked for a caller who left")
+	g.Expect(calls.Load()).To(BeEquivalentTo(1), "no request to the other URL after the caller canceled")
 
-	ctx := leaving()
+	ctx := canceledByHost()
 	_, err = c.StartVM(ctx, "pve1", 200)
 	g.Expect(err).To(And(MatchError(context.Canceled), MatchError(proxmox.ErrUnknownOutcome)))
-	_, err = c.UploadISO(leaving(), "pve1", "local", "a.iso", []byte("iso"))
-	g.Expect(err).To(And(MatchError(context.Canceled), MatchError(proxmox.ErrUnknownOutcome)), "an upload ends with its context too")
+	_, err = c.UploadISO(canceledByHost(), "pve1", "local", "a.iso", []byte("iso"))
+	g.Expect(err).To(And(MatchError(context.Canceled), MatchError(proxmox.ErrUnknownOutcome)), "an upload ends with its context")
 
 	_, err = c.StartVM(ctx, "pve1", 200)
 	g.Expect(err).To(MatchError(proxmox.ErrUnreachable), "nothing was sent")
 	g.Expect(calls.Load()).To(BeEquivalentTo(3))
 }
 
-func TestFailoverUnderParallelCalls(t *testing.T) {
+func TestFailoverParallelCalls(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	first, second := newFakeHost(t, always(data(version))), newFakeHost(t, always(data(version)))
@@ -159,8 +159,8 @@ func TestFailoverUnderParallelCalls(t *testing.T) {
 	g.Expect(second.requests()).To(HaveLen(before + 1))
 }
 
-// Proxmox keeps a connection for 5 s; what we do within is one connection.
-func TestConnectionsAreReused(t *testing.T) {
+// Proxmox keeps an idle connection for 5 s.
+func TestConnectionReuse(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	var connections atomic.Int32

@@ -26,20 +26,20 @@ const (
 	testUPID    = "UPID:pve1:00003921:00053CD7:6AF90394:qmclone:9001:kubernetes@pve!karpenter:"
 )
 
-// reply is what a fake Host answers.
+// reply is the response of a fakeHost.
 type reply struct {
 	status int
 	reason string // empty = the standard one
 	body   string
-	// drop closes the connection instead of an answer.
+	// drop closes the connection without a response.
 	drop bool
-	// wait holds the answer back.
+	// wait delays the response.
 	wait time.Duration
 }
 
 func data(json string) reply { return reply{status: 200, body: `{"data":` + json + `}`} }
 
-// failed is an error answer as since 8.4: reason phrase and message.
+// failed returns an error response as sent since 8.4: reason phrase and message.
 func failed(status int, text string) reply {
 	return reply{status: status, reason: text, body: fmt.Sprintf(`{"data":null,"message":%q}`, text+"\n")}
 }
@@ -53,8 +53,8 @@ type request struct {
 
 func (r request) String() string { return strings.TrimSpace(r.method + " " + r.uri + " " + r.body) }
 
-// fakeHost is a TLS server that answers as told and remembers what it was
-// asked. It writes status lines itself: net/http has no reason phrases.
+// fakeHost is a TLS server with configurable responses that records requests. It writes
+// the status lines itself, since net/http does not support reason phrases.
 type fakeHost struct {
 	server *httptest.Server
 	mu     sync.Mutex
@@ -84,7 +84,7 @@ func (f *fakeHost) write(w http.ResponseWriter, r *http.Request, a reply) {
 	select {
 	case <-time.After(a.wait):
 	case <-r.Context().Done():
-		// The caller has left: an answer could still overtake its leaving.
+		// Otherwise the response could arrive before the client has canceled.
 		a.drop = true
 	}
 	conn, _, err := w.(http.Hijacker).Hijack()
@@ -114,12 +114,12 @@ func (f *fakeHost) ca() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.server.Certificate().Raw}))
 }
 
-// config of a Cluster whose URLs are these Hosts'.
+// config returns the config of a Cluster with these Hosts.
 func config(hosts ...*fakeHost) proxmox.ClusterConfig {
 	cfg := proxmox.ClusterConfig{Region: "dc1", TokenID: testTokenID, TokenSecret: testSecret}
 	for _, h := range hosts {
 		cfg.URLs = append(cfg.URLs, h.server.URL)
-		cfg.CA = h.ca() // httptest has one certificate for all its servers
+		cfg.CA = h.ca() // all servers of httptest have the same certificate
 	}
 	return cfg
 }
@@ -133,14 +133,14 @@ func newClient(t *testing.T, cfg proxmox.ClusterConfig, opts proxmox.Options) pr
 	return c
 }
 
-// clientOf a Cluster of one Host that answers as told.
+// clientOf returns the client of a Cluster with one Host.
 func clientOf(t *testing.T, answer func(request) reply) (proxmox.Client, *fakeHost) {
 	t.Helper()
 	host := newFakeHost(t, answer)
 	return newClient(t, config(host), proxmox.Options{}), host
 }
 
-// always gives one answer.
+// always returns the same reply to every request.
 func always(a reply) func(request) reply { return func(request) reply { return a } }
 
 func testContext(t *testing.T) context.Context {

@@ -10,25 +10,30 @@ import (
 	"slices"
 )
 
-// SetFirewall turns the VM's firewall on and makes its security-group rules
-// exactly these. Rules that are no group's stay as they are. On a running VM
-// the rules stand before the firewall does. Without rules the firewall is turned
-// off, if groups were there, and then they go: closed to all, the VM would be lost.
-func (c *client) SetFirewall(ctx context.Context, host string, vmid int, rules []SecurityGroupRule) error {
-	have, err := c.firewallRules(ctx, host, vmid)
+// SecurityGroupRule applies a firewall group to an interface of a VM.
+type SecurityGroupRule struct {
+	Group     string
+	Interface string // net0
+}
+
+// SetFirewall leaves rules that are not a group's unchanged. It sets the rules before
+// it enables the firewall, and disables the firewall before it removes the last
+// group: with a firewall that drops everything a running VM would be unreachable.
+func (c networkClient) SetFirewall(ctx context.Context, host string, vmid int, rules []SecurityGroupRule) error {
+	existing, err := c.firewallRules(ctx, host, vmid)
 	if err != nil {
 		return err
 	}
 	if len(rules) == 0 {
-		if surplus, _ := compareRules(have, nil); surplus == nil {
+		if surplus, _ := compareRules(existing, nil); surplus == nil {
 			return nil
 		}
 		if err := c.setFirewallOptions(ctx, host, vmid, parameters{"enable": "0"}); err != nil {
 			return err
 		}
 	}
-	if err := c.setGroupRules(ctx, host, vmid, have, rules); err != nil {
-		return fmt.Errorf("setting the security groups of VM %d on host %s, %w", vmid, host, err)
+	if err := c.setGroupRules(ctx, host, vmid, existing, rules); err != nil {
+		return fmt.Errorf("setting the security groups of VM %d on host %s: %w", vmid, host, err)
 	}
 	if len(rules) == 0 {
 		return nil
@@ -36,9 +41,9 @@ func (c *client) SetFirewall(ctx context.Context, host string, vmid int, rules [
 	return c.setFirewallOptions(ctx, host, vmid, parameters{"enable": "1", "policy_in": "DROP"})
 }
 
-func (c *client) setFirewallOptions(ctx context.Context, host string, vmid int, options parameters) error {
-	if err := c.put(ctx, at("/nodes/{node}/qemu/{vmid}/firewall/options", host, vmid), options, nil); err != nil {
-		return fmt.Errorf("switching the firewall of VM %d on host %s, %w", vmid, host, err)
+func (c networkClient) setFirewallOptions(ctx context.Context, host string, vmid int, options parameters) error {
+	if err := c.put(ctx, at("/nodes/{node}/qemu/{vmid}/firewall/options", host, vmid), options); err != nil {
+		return fmt.Errorf("setting the firewall options of VM %d on host %s: %w", vmid, host, err)
 	}
 	return nil
 }
@@ -52,29 +57,29 @@ type firewallRule struct {
 	Digest string  `json:"digest"`
 }
 
-// firewallTries bounds how often somebody else's edit makes us look again.
-const firewallTries = 5
+// firewallRetries limits the retries after concurrent changes by another user.
+const firewallRetries = 5
 
-// setGroupRules adds what is missing, and then takes away what is too much, one at a
-// time: positions move with every change, so that it reads again after each. The digest
-// refuses a position that somebody else moved.
-func (c *client) setGroupRules(ctx context.Context, host string, vmid int, have []firewallRule, want []SecurityGroupRule) error {
-	surplus, missing := compareRules(have, want)
+// setGroupRules adds the missing rules and then deletes the surplus ones, one at a
+// time: positions shift with every change, so it reads the rules before each delete.
+// The digest makes Proxmox refuse a position that has shifted since.
+func (c networkClient) setGroupRules(ctx context.Context, host string, vmid int, existing []firewallRule, desired []SecurityGroupRule) error {
+	surplus, missing := compareRules(existing, desired)
 	if err := c.addGroupRules(ctx, host, vmid, missing); err != nil {
 		return err
 	}
-	for tries := 0; surplus != nil; {
-		have, err := c.firewallRules(ctx, host, vmid)
+	for retries := 0; surplus != nil; {
+		existing, err := c.firewallRules(ctx, host, vmid)
 		if err != nil {
 			return err
 		}
-		if surplus, _ = compareRules(have, want); surplus == nil {
+		if surplus, _ = compareRules(existing, desired); surplus == nil {
 			return nil
 		}
 		e := at("/nodes/{node}/qemu/{vmid}/firewall/rules/{pos}", host, vmid, int(surplus.Pos)).with("digest", surplus.Digest)
-		err = c.delete(ctx, e, nil)
-		if errors.Is(err, ErrConflict) && tries < firewallTries {
-			tries++
+		err = c.remove(ctx, e, nil)
+		if errors.Is(err, ErrConflict) && retries < firewallRetries {
+			retries++
 			continue
 		}
 		if err != nil {
@@ -84,16 +89,16 @@ func (c *client) setGroupRules(ctx context.Context, host string, vmid int, have 
 	return nil
 }
 
-func (c *client) firewallRules(ctx context.Context, host string, vmid int) ([]firewallRule, error) {
-	var have []firewallRule
-	if err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/firewall/rules", host, vmid), &have); err != nil {
-		return nil, fmt.Errorf("reading the firewall rules of VM %d on host %s, %w", vmid, host, err)
+func (c networkClient) firewallRules(ctx context.Context, host string, vmid int) ([]firewallRule, error) {
+	var rules []firewallRule
+	if err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/firewall/rules", host, vmid), &rules); err != nil {
+		return nil, fmt.Errorf("reading the firewall rules of VM %d on host %s: %w", vmid, host, err)
 	}
-	return have, nil
+	return rules, nil
 }
 
-// addGroupRules adds from the last to the first: Proxmox puts a new rule on top.
-func (c *client) addGroupRules(ctx context.Context, host string, vmid int, rules []SecurityGroupRule) error {
+// addGroupRules adds the rules from last to first: Proxmox inserts a new rule at the top.
+func (c networkClient) addGroupRules(ctx context.Context, host string, vmid int, rules []SecurityGroupRule) error {
 	for _, rule := range slices.Backward(rules) {
 		body := parameters{"type": "group", "action": rule.Group, "enable": "1"}
 		if rule.Interface != "" {
@@ -106,11 +111,11 @@ func (c *client) addGroupRules(ctx context.Context, host string, vmid int, rules
 	return nil
 }
 
-// compareRules names one group rule too many (disabled ones and repetitions
-// included), and the wanted ones that are missing.
-func compareRules(have []firewallRule, want []SecurityGroupRule) (surplus *firewallRule, missing []SecurityGroupRule) {
-	missing = slices.Clone(want)
-	for _, rule := range have {
+// compareRules returns the first surplus group rule, which may also be a disabled or
+// repeated one, and the desired rules that are missing.
+func compareRules(existing []firewallRule, desired []SecurityGroupRule) (surplus *firewallRule, missing []SecurityGroupRule) {
+	missing = slices.Clone(desired)
+	for _, rule := range existing {
 		if rule.Type != "group" {
 			continue
 		}

@@ -16,16 +16,16 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// fakeFirewall behaves as a VM's firewall file: new rules go on top, a stale
-// digest is refused.
+// fakeFirewall behaves like a VM's firewall: it inserts new rules at the top and
+// refuses a stale digest.
 type fakeFirewall struct {
 	mu      sync.Mutex
 	rules   []map[string]any
 	options string
-	// log is what was done, in order.
+	// log contains the writes, in order.
 	log     []string
 	version int
-	// foreign is called once before a delete, as if somebody else edited.
+	// foreign is called once before a delete, as a change by another user.
 	foreign func(*fakeFirewall)
 }
 
@@ -83,7 +83,7 @@ func group(name, iface string, enable int) map[string]any {
 	return map[string]any{"type": "group", "action": name, "iface": iface, "enable": enable}
 }
 
-func TestSetFirewallMakesTheGroupRulesExactlyThese(t *testing.T) {
+func TestSetFirewall(t *testing.T) {
 	t.Parallel()
 	want := []proxmox.SecurityGroupRule{{Group: "k8s", Interface: "net0"}, {Group: "storage", Interface: "net1"}}
 	accept := func() map[string]any { return map[string]any{"type": "in", "action": "ACCEPT", "enable": 1} }
@@ -92,14 +92,14 @@ func TestSetFirewallMakesTheGroupRulesExactlyThese(t *testing.T) {
 		after []string
 		calls int
 	}{
-		"none there": {
+		"no_rules": {
 			after: []string{"group k8s net0", "group storage net1"}, calls: 4,
 		},
-		"all there": {
+		"all_rules": {
 			have:  []map[string]any{group("storage", "net1", 1), accept(), group("k8s", "net0", 1)},
 			after: []string{"group storage net1", "in ACCEPT ", "group k8s net0"}, calls: 2,
 		},
-		"others, repetitions and disabled ones inherited": {
+		"other_repeated_and_disabled_rules": {
 			have: []map[string]any{
 				group("old", "net0", 1), group("k8s", "net0", 1), accept(), group("k8s", "net0", 1),
 				group("storage", "net1", 0), group("k8s", "net1", 1),
@@ -120,7 +120,7 @@ func TestSetFirewallMakesTheGroupRulesExactlyThese(t *testing.T) {
 	}
 }
 
-func TestSetFirewallDeletesByIdentityWhenPositionsMove(t *testing.T) {
+func TestSetFirewallConcurrentChange(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	firewall := &fakeFirewall{
@@ -135,7 +135,7 @@ func TestSetFirewallDeletesByIdentityWhenPositionsMove(t *testing.T) {
 	g.Expect(firewall.names()).To(Equal([]string{"in ACCEPT ", "group k8s net0"}))
 }
 
-func TestANewGroupStandsBeforeTheOldOneGoes(t *testing.T) {
+func TestSetFirewallOrder(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	firewall := &fakeFirewall{rules: []map[string]any{group("old", "net0", 1)}}
@@ -145,7 +145,7 @@ func TestANewGroupStandsBeforeTheOldOneGoes(t *testing.T) {
 	g.Expect(firewall.log).To(Equal([]string{"POST rules", "DELETE rules/1", "PUT options"}))
 }
 
-func TestWithoutGroupsTheFirewallIsOffBeforeTheRulesGo(t *testing.T) {
+func TestSetFirewallWithoutGroups(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	firewall := &fakeFirewall{rules: []map[string]any{{"type": "in", "action": "ACCEPT", "enable": 1}, group("a", "net0", 1), group("b", "net0", 0)}}
@@ -155,7 +155,7 @@ func TestWithoutGroupsTheFirewallIsOffBeforeTheRulesGo(t *testing.T) {
 	g.Expect(firewall.options).To(MatchJSON(`{"enable":"0"}`))
 	g.Expect(firewall.log[0]).To(Equal("PUT options"))
 
-	// A firewall that somebody else set up is left alone.
+	// A firewall without groups, configured by another user, is not changed.
 	firewall.log = nil
 	g.Expect(c.SetFirewall(testContext(t), "pve1", 200, nil)).To(Succeed())
 	g.Expect(firewall.log).To(BeEmpty())

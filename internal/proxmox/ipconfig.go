@@ -5,35 +5,35 @@ package proxmox
 
 import (
 	"net/netip"
-	"regexp"
 	"strings"
 )
 
-// Words that stand in an ipconfigN option instead of an address.
+// Values of an ipconfigN option instead of an address.
 const (
 	IPConfigDHCP = "dhcp"
 	// IPConfigAuto is SLAAC; for IPv6 only.
 	IPConfigAuto = "auto"
-	// IPConfigManual is no address at all.
+	// IPConfigManual configures no address.
 	IPConfigManual = "manual"
 )
 
-// IPConfig is what cloud-init is told about an interface, "ipconfigN" in a VM's
-// config. Proxmox takes and keeps it on VMs without a cloud-init drive as well, so
-// that it also serves to tell others which addresses a VM has.
+// IPConfig is cloud-init's configuration of an interface, "ipconfigN" in a VM's config.
+// Proxmox also accepts it on VMs without a cloud-init drive, where it documents the
+// VM's addresses for other users of the Cluster.
 type IPConfig struct {
-	// Address4 and Address6 are in CIDR form, or one of the words above.
+	// Address4 and Address6 are in CIDR notation, or one of the values above.
 	Address4, Gateway4 string
 	Address6, Gateway6 string
 }
 
-// ParseIPConfig reads the value of an ipconfigN option.
+// ParseIPConfig parses the value of an ipconfigN option.
 func ParseIPConfig(value string) IPConfig {
 	p := ParseProperties(value)
 	return IPConfig{Address4: p.Value("ip"), Gateway4: p.Value("gw"), Address6: p.Value("ip6"), Gateway6: p.Value("gw6")}
 }
 
-// Encode writes the option. Proxmox refuses a gateway without an address.
+// Encode returns the value of the option. It omits a gateway without an address,
+// which Proxmox refuses.
 func (c IPConfig) Encode() string {
 	var p Properties
 	for _, part := range []struct{ address, gateway, key, gatewayKey string }{
@@ -50,44 +50,11 @@ func (c IPConfig) Encode() string {
 	return p.Encode()
 }
 
-// IPConfigSlot is the option that belongs to an interface: ipconfig0 to net0.
+// IPConfigSlot returns the option of an interface: ipconfig0 for net0.
 func IPConfigSlot(nic string) string { return "ipconfig" + strings.TrimPrefix(nic, "net") }
 
-var ipconfigSlot = regexp.MustCompile(`^ipconfig(\d{1,2})$`)
-
-// IPConfig of an interface ("net0").
-func (c VMConfig) IPConfig(nic string) IPConfig { return ParseIPConfig(c.Options[IPConfigSlot(nic)]) }
-
-// AgentEnabled tells whether the VM's config says that its guest runs the agent.
-func (c VMConfig) AgentEnabled() bool {
-	p := ParseProperties(c.Options["agent"])
-	if enabled, ok := p.bare(); ok {
-		return isTrue(enabled)
-	}
-	return isTrue(p.Value("enabled"))
-}
-
-// Addresses are those that the config gives to the guest: ipconfigN of a VM, netN of
-// a container. Subnets, as templates carry them for us to choose from, are none.
-func (c VMConfig) Addresses() []netip.Addr {
-	var out []netip.Addr
-	for option, value := range c.Options {
-		if !strings.Contains(value, "ip") || (!ipconfigSlot.MatchString(option) && !nicSlot.MatchString(option)) {
-			continue
-		}
-		// A container's netN has the same keys as a VM's ipconfigN, a VM's netN none of them.
-		config := ParseIPConfig(value)
-		for _, text := range []string{config.Address4, config.Address6} {
-			if prefix, err := netip.ParsePrefix(text); err == nil && !IsSubnet(prefix) {
-				out = append(out, prefix.Addr())
-			}
-		}
-	}
-	return out
-}
-
-// IsSubnet tells whether an address with its prefix names the subnet and no host in it:
+// isSubnet reports whether a prefix is a subnet and not the address of a host in it:
 // 192.168.0.0/24. Single addresses and the pairs of a point-to-point link are hosts.
-func IsSubnet(p netip.Prefix) bool {
+func isSubnet(p netip.Prefix) bool {
 	return p == p.Masked() && p.Addr().BitLen()-p.Bits() > 1
 }

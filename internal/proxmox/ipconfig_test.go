@@ -13,7 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func TestIPConfigIsReadAndWritten(t *testing.T) {
+func TestIPConfig(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]proxmox.IPConfig{
 		"":                                 {},
@@ -28,25 +28,25 @@ func TestIPConfigIsReadAndWritten(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(proxmox.IPConfig{Gateway4: "192.168.0.1", Address6: "auto"}.Encode()).To(Equal("ip6=auto"), "a gateway without an address is refused")
 	g.Expect(proxmox.IPConfigSlot("net12")).To(Equal("ipconfig12"))
-	g.Expect(proxmox.VMConfig{Options: map[string]string{"ipconfig1": "ip=dhcp"}}.IPConfig("net1")).To(Equal(proxmox.IPConfig{Address4: "dhcp"}))
+	g.Expect(proxmox.VMConfig{Options: map[string]string{"ipconfig1": "ip=dhcp"}}.Network().IPConfig("net1")).To(Equal(proxmox.IPConfig{Address4: "dhcp"}))
 }
 
-func TestAConfigTellsTheAddressesOfItsGuest(t *testing.T) {
+func TestNetworkAddresses(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	for name, row := range map[string]struct {
 		options map[string]string
 		want    []string
 	}{
-		"a VM": {map[string]string{
+		"VM": {map[string]string{
 			"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0", "ipconfig0": "ip=192.168.0.5/24,gw=192.168.0.1,ip6=fd00::5/64", "ipconfig1": "ip=dhcp,ip6=auto",
 		}, []string{"192.168.0.5", "fd00::5"}},
-		"a container":                    {map[string]string{"net0": "name=eth0,bridge=vmbr0,gw=192.168.0.1,ip=192.168.0.53/24,ip6=manual", "hostname": "dns"}, []string{"192.168.0.53"}},
-		"a subnet is no address":         {map[string]string{"ipconfig0": "ip=192.168.0.0/24,ip6=fd00::/64"}, nil},
-		"a lone host and one of a pair":  {map[string]string{"ipconfig0": "ip=192.168.0.0/32", "ipconfig1": "ip=10.0.0.4/31,ip6=fd00::/127"}, []string{"10.0.0.4", "192.168.0.0", "fd00::"}},
-		"what Proxmox would never write": {map[string]string{"ipconfig0": "ip=here,ip6=there", "ipconfigX": "ip=10.0.0.1/24", "description": "ip=10.0.0.1/24"}, nil},
+		"container":                      {map[string]string{"net0": "name=eth0,bridge=vmbr0,gw=192.168.0.1,ip=192.168.0.53/24,ip6=manual", "hostname": "dns"}, []string{"192.168.0.53"}},
+		"subnet":                         {map[string]string{"ipconfig0": "ip=192.168.0.0/24,ip6=fd00::/64"}, nil},
+		"single_host_and_point_to_point": {map[string]string{"ipconfig0": "ip=192.168.0.0/32", "ipconfig1": "ip=10.0.0.4/31,ip6=fd00::/127"}, []string{"10.0.0.4", "192.168.0.0", "fd00::"}},
+		"invalid":                        {map[string]string{"ipconfig0": "ip=here,ip6=there", "ipconfigX": "ip=10.0.0.1/24", "description": "ip=10.0.0.1/24"}, nil},
 	} {
-		found := proxmox.VMConfig{Options: row.options}.Addresses()
+		found := proxmox.VMConfig{Options: row.options}.Network().Addresses()
 		slices.SortFunc(found, netip.Addr.Compare)
 		var texts []string
 		for _, addr := range found {
@@ -56,9 +56,9 @@ func TestAConfigTellsTheAddressesOfItsGuest(t *testing.T) {
 	}
 }
 
-func TestTheAgentIsEnabledInOneOfTwoForms(t *testing.T) {
+func TestNetworkAgentEnabled(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{"": false, "1": true, "0": false, "enabled=1,fstrim_cloned_disks=1": true, "1,type=isa": true, "enabled=0": false} {
-		NewWithT(t).Expect(proxmox.VMConfig{Options: map[string]string{"agent": text}}.AgentEnabled()).To(Equal(want), text)
+		NewWithT(t).Expect(proxmox.VMConfig{Options: map[string]string{"agent": text}}.Network().AgentEnabled()).To(Equal(want), text)
 	}
 }

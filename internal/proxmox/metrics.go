@@ -5,17 +5,16 @@ package proxmox
 
 import (
 	"errors"
-	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// codeNoAnswer stands for a request that got no answer at all.
-const codeNoAnswer = 0
+// codeNoResponse is the status code of a request without a response.
+const codeNoResponse = 0
 
-// metrics count the calls of one Cluster; without vectors, nothing.
+// metrics records the calls of one Cluster. The zero value records nothing.
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -24,7 +23,7 @@ type metrics struct {
 	region   string
 }
 
-// newMetrics registers the metrics; clients of several Clusters share them.
+// newMetrics registers the metrics, which the clients of all Clusters share.
 func newMetrics(registerer prometheus.Registerer, region string) (*metrics, error) {
 	if registerer == nil {
 		return &metrics{}, nil
@@ -39,7 +38,7 @@ func newMetrics(registerer prometheus.Registerer, region string) (*metrics, erro
 	duration, err := register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "karpenter", Subsystem: "proxmox", Name: "api_request_duration_seconds",
 		Help: "Time until a request to the Proxmox VE API was answered, failover included.",
-		// A read takes milliseconds, a lock wait 10 s, the proxy gives up at 30 s.
+		// A read takes milliseconds; Proxmox waits 10 s for a lock, and its proxy 30 s for a Host.
 		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30, 60},
 	}, []string{"region", "endpoint", "method"}))
 	if err != nil {
@@ -73,29 +72,28 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 	return collector, err
 }
 
-func (m *metrics) observe(req *http.Request, code int, took time.Duration) {
+func (m *metrics) observe(req request, code int, took time.Duration) {
 	if m.requests == nil {
 		return
 	}
-	template := endpointOf(req.Context()).template
 	label := "none"
-	if code != codeNoAnswer {
+	if code != codeNoResponse {
 		label = strconv.Itoa(code)
 	}
-	m.requests.WithLabelValues(m.region, template, req.Method, label).Inc()
-	m.duration.WithLabelValues(m.region, template, req.Method).Observe(took.Seconds())
+	m.requests.WithLabelValues(m.region, req.endpoint.template, req.method, label).Inc()
+	m.duration.WithLabelValues(m.region, req.endpoint.template, req.method).Observe(took.Seconds())
 }
 
-// refusal counts an answer that only asks for patience.
-func (m *metrics) refusal(req *http.Request, err error) {
+// refusal counts responses with the errors ErrLocked and ErrBusy.
+func (m *metrics) refusal(req request, err error) {
 	if m.refused != nil && (errors.Is(err, ErrLocked) || errors.Is(err, ErrBusy)) {
-		m.refused.WithLabelValues(m.region, endpointOf(req.Context()).template).Inc()
+		m.refused.WithLabelValues(m.region, req.endpoint.template).Inc()
 	}
 }
 
-// taskEnded counts a task of ours.
-func (c *client) taskEnded(task UPID, status TaskStatus, took time.Duration) {
-	if c.metrics.tasks == nil {
+// taskEnded records a task that this client started.
+func (m *metrics) taskEnded(task UPID, status TaskStatus, took time.Duration) {
+	if m.tasks == nil {
 		return
 	}
 	result := "ok"
@@ -105,5 +103,5 @@ func (c *client) taskEnded(task UPID, status TaskStatus, took time.Duration) {
 	case err != nil:
 		result = "failed"
 	}
-	c.metrics.tasks.WithLabelValues(c.region, task.Kind(), result).Observe(took.Seconds())
+	m.tasks.WithLabelValues(m.region, task.Kind(), result).Observe(took.Seconds())
 }

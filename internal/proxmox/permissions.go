@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Permissions maps an ACL path to the privileges held there. The value tells
+// Permissions maps an ACL path to the user's privileges on it. The value reports
 // whether the privilege propagates to paths below.
 type Permissions map[string]map[string]bool
 
-// Has tells whether a privilege is held on a path: there, or by propagation from
-// the nearest path above that Proxmox lists. It lists the roots of all kinds of
-// paths, every path with an ACL, and the members of pools.
+// Has reports whether the user has a privilege on a path: directly, or by propagation
+// from the nearest listed path above. Proxmox lists the roots of all kinds of paths,
+// every path with an ACL, and the members of pools.
 func (p Permissions) Has(path, privilege string) bool {
 	at := p.Source(path)
-	propagates, held := p[at][privilege]
-	return held && (propagates || at == path)
+	propagates, ok := p[at][privilege]
+	return ok && (propagates || at == path)
 }
 
-// Source is the listed path that a path's privileges come from: itself, or the
-// nearest one above; empty where nothing is held at all.
+// Source returns the listed path that a path's privileges come from: itself, or the
+// nearest one above. It returns "" if there is none.
 func (p Permissions) Source(path string) string {
 	for at := path; at != ""; at = parent(at) {
 		if _, listed := p[at]; listed {
@@ -32,8 +32,8 @@ func (p Permissions) Source(path string) string {
 	return ""
 }
 
-// Origin is where a path's privileges were most likely granted: Proxmox also lists
-// paths that only inherit theirs.
+// Origin returns the path on which a path's privileges were most likely granted:
+// Proxmox also lists paths that only inherit theirs.
 func (p Permissions) Origin(path string) string {
 	source := p.Source(path)
 	for {
@@ -45,7 +45,7 @@ func (p Permissions) Origin(path string) string {
 	}
 }
 
-// parent is the path above; empty above the root.
+// parent returns the path above, or "" for the root.
 func parent(path string) string {
 	switch i := strings.LastIndex(path, "/"); {
 	case path == "/" || i < 0:
@@ -57,13 +57,13 @@ func parent(path string) string {
 	}
 }
 
-// HasBelow tells whether a privilege is held on a path or anywhere below it.
+// HasBelow reports whether the user has a privilege on a path or anywhere below it.
 func (p Permissions) HasBelow(path, privilege string) bool {
 	if p.Has(path, privilege) {
 		return true
 	}
 	for at, privileges := range p {
-		if _, held := privileges[privilege]; held && strings.HasPrefix(at, strings.TrimSuffix(path, "/")+"/") {
+		if _, ok := privileges[privilege]; ok && strings.HasPrefix(at, strings.TrimSuffix(path, "/")+"/") {
 			return true
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func TestPrivilegesComeFromTheNearestListedPath(t *testing.T) {
+func TestPermissions(t *testing.T) {
 	t.Parallel()
 	held := proxmox.Permissions{
 		"/":               {"Sys.Audit": true, "VM.Clone": false},
@@ -38,23 +38,23 @@ func TestPrivilegesComeFromTheNearestListedPath(t *testing.T) {
 			t.Errorf("%s on %s: found %t", c.privilege, c.path, got)
 		}
 		if got := held.Source(c.path); got != c.source {
-			t.Errorf("what is held on %s comes from %q, want %q", c.path, got, c.source)
+			t.Errorf("privileges on %s come from %q, want %q", c.path, got, c.source)
 		}
 	}
 	inherited := proxmox.Permissions{"/": {"VM.Audit": true}, "/vms": {"VM.Audit": true}, "/vms/1": {"VM.Clone": true}}
 	for path, want := range map[string]string{"/vms/2": "/", "/vms": "/", "/": "/", "/vms/1": "/vms/1", "/nodes/pve1": "/"} {
 		if got := inherited.Origin(path); got != want {
-			t.Errorf("what is held on %s was granted on %q, want %q", path, got, want)
+			t.Errorf("privileges on %s were granted on %q, want %q", path, got, want)
 		}
 	}
 	nothing := proxmox.Permissions{}
 	if origin := nothing.Origin("/vms"); origin != "" {
-		t.Errorf("found %q as the origin of nothing", origin)
+		t.Errorf("found the origin %q without any privileges", origin)
 	}
 	if nothing.Has("/vms/1", "VM.Audit") || nothing.Source("/vms/1") != "" || nothing.HasBelow("/", "VM.Audit") {
-		t.Error("who holds nothing holds something")
+		t.Error("found a privilege without any privileges")
 	}
 	if !held.HasBelow("/vms", "VM.Clone") || held.HasBelow("/pool", "VM.Clone") || !held.HasBelow("/nodes", "Sys.Audit") {
-		t.Error("what is held below a path is not found")
+		t.Error("HasBelow returned a wrong result")
 	}
 }

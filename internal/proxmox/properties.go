@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -16,13 +17,13 @@ type Property struct {
 	Bare  bool
 }
 
-// Properties is a Proxmox property string ("virtio=BC:24:11:0:0:1,bridge=vmbr0")
-// taken apart. Order and unknown keys survive: Proxmox replaces the whole string
-// on a write, so what is not sent again is lost.
+// Properties is a parsed Proxmox property string
+// ("virtio=BC:24:11:0:0:1,bridge=vmbr0"). It keeps order and unknown keys: Proxmox
+// replaces the whole string on a write, so a missing key is lost.
 type Properties []Property
 
-// ParseProperties takes a property string apart. Every string has a reading,
-// and Encode gives it back unchanged.
+// ParseProperties parses a property string. Every string is valid, and Encode returns
+// it unchanged.
 func ParseProperties(s string) Properties {
 	if s == "" {
 		return nil
@@ -40,7 +41,7 @@ func ParseProperties(s string) Properties {
 	return properties
 }
 
-// Encode writes the property string.
+// Encode returns the property string.
 func (p Properties) Encode() string {
 	var b strings.Builder
 	for i, property := range p {
@@ -56,7 +57,7 @@ func (p Properties) Encode() string {
 	return b.String()
 }
 
-// Get reads the value of a key.
+// Get returns the value of a key. It returns false if the key is absent.
 func (p Properties) Get(key string) (string, bool) {
 	for _, property := range p {
 		if !property.Bare && property.Key == key {
@@ -66,13 +67,13 @@ func (p Properties) Get(key string) (string, bool) {
 	return "", false
 }
 
-// Value reads the value of a key, empty where it is absent.
+// Value returns the value of a key, or "" if it is absent.
 func (p Properties) Value(key string) string {
 	value, _ := p.Get(key)
 	return value
 }
 
-// With returns a copy in which key has that value: in its old place, or at the end.
+// With returns a copy in which key has that value. A new key is added at the end.
 func (p Properties) With(key, value string) Properties {
 	changed := make(Properties, len(p), len(p)+1)
 	copy(changed, p)
@@ -85,7 +86,7 @@ func (p Properties) With(key, value string) Properties {
 	return append(changed, Property{Key: key, Value: value})
 }
 
-// Without returns a copy that lacks the keys.
+// Without returns a copy without the keys.
 func (p Properties) Without(keys ...string) Properties {
 	kept := make(Properties, 0, len(p))
 	for _, property := range p {
@@ -104,4 +105,67 @@ func (p Properties) bare() (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// defaultValue returns the bare part, or else the value of the property string's
+// default key.
+func (p Properties) defaultValue(key string) string {
+	if value, ok := p.bare(); ok {
+		return value
+	}
+	return p.Value(key)
+}
+
+func (p Properties) withoutBare() Properties {
+	kept := make(Properties, 0, len(p))
+	for _, property := range p {
+		if !property.Bare {
+			kept = append(kept, property)
+		}
+	}
+	return kept
+}
+
+func (p Properties) withText(key, value string) Properties {
+	if value == "" {
+		return p.Without(key)
+	}
+	return p.With(key, value)
+}
+
+func (p Properties) withNumber(key string, value int) Properties {
+	if value == 0 {
+		return p.Without(key)
+	}
+	return p.With(key, strconv.Itoa(value))
+}
+
+// withFlag keeps an explicit "off" that was read, but does not add one.
+func (p Properties) withFlag(key string, on bool) Properties {
+	if on {
+		return p.With(key, "1")
+	}
+	if _, set := p.Get(key); set {
+		return p.With(key, "0")
+	}
+	return p
+}
+
+// parseNumber parses an integer property. It returns 0 for anything else, since
+// Proxmox validates the property on each write.
+func parseNumber(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// isTrue parses a boolean as Proxmox's own parser does, which also accepts words.
+func isTrue(s string) bool {
+	switch strings.ToLower(s) {
+	case "1", "on", "yes", "true":
+		return true
+	}
+	return false
 }

@@ -11,53 +11,55 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// RootUser is the only user whom Proxmox lets set affinity, hugepages and arguments
-// of QEMU. It must be a login: the checks compare names, and a token of root has another one.
+// RootUser is the only user that may set affinity, hugepages and arguments of QEMU. It
+// must be a login: Proxmox compares the user's name, and a token of root has another.
 const RootUser = "root@pam"
 
-// RootLogin is a login of root, for what Proxmox reserves for it. Whoever has
-// the password has the Hosts, so it is asked for by itself and used for nothing else.
+// RootLogin is a login of root@pam for options that Proxmox reserves for it. The
+// password gives full access to the Hosts, so it is configured separately and used for
+// nothing else.
 type RootLogin struct {
 	Username string
 	Password Secret
-	// PasswordFile is read again for every login.
+	// PasswordFile is read for every login.
 	PasswordFile string
 }
 
-// Root does what only root may. It is as narrow as that, so that nothing else can be
-// done with that login.
+// Root sets the options that are reserved for root@pam, and nothing else.
 type Root interface {
-	// Bind sets a VM's affinity and hugepages. The VM must be stopped: on a
-	// running one the change would wait for the next start.
+	// Bind sets a VM's affinity and hugepages. The VM must be stopped: the change to a
+	// running one takes effect with the next start.
 	Bind(ctx context.Context, host string, vmid int, options RootOptions) error
-	// SetIgnitionFile lets a VM, configured as given, find a file of the Host in its firmware
-	// interface as Ignition's config; an empty path takes it back. It takes effect
-	// with the next start. Other arguments of QEMU stay.
+	// SetIgnitionFile passes a file of the Host to a VM with the given config as
+	// Ignition's config, through QEMU's fw_cfg. An empty path removes it. It takes
+	// effect with the next start and keeps other arguments of QEMU.
 	SetIgnitionFile(ctx context.Context, host string, vmid int, config VMConfig, path string) error
-	// Share lets a VM, configured as given, mount directories of the Host by plan9. It
-	// takes effect with the next start. Other arguments of QEMU stay.
+	// Share exports directories of the Host to a VM with the given config by plan9. It
+	// takes effect with the next start and keeps other arguments of QEMU.
 	Share(ctx context.Context, host string, vmid int, config VMConfig, shares []Plan9Share) error
 }
 
-// RootOptions are options of a VM that only root may set. Empty ones stay as they are.
+// RootOptions are options of a VM that only root@pam may set. Empty ones are not changed.
 type RootOptions struct {
 	Affinity  cpuset.CPUSet
 	Hugepages string
-	// Digest, where given, refuses the write if the configuration changed since.
+	// Digest, if set, makes the write fail with ErrConflict if the configuration has
+	// changed since.
 	Digest string
 }
 
-type rootClient struct{ client Client }
+type rootClient struct{ vms VMClient }
 
-// HasRoot tells whether the config has a login that may set root's options: one
-// for them alone, or the Cluster's own where that is root's.
+// HasRoot reports whether the config has a login of root@pam: a dedicated one, or the
+// Cluster's own.
 func (c *ClusterConfig) HasRoot() bool { return c.Root != nil || c.Username == RootUser }
 
-// NewRoot makes the client for root's options. It makes no call.
+// NewRoot returns the client for options that are reserved for root@pam. It makes no
+// call, and fails if the config has no such login.
 func NewRoot(cfg ClusterConfig, opts Options) (Root, error) {
 	switch {
 	case !cfg.HasRoot():
-		return nil, fmt.Errorf("configuring root's client of region %q, the cloud config has no login of %s", cfg.Region, RootUser)
+		return nil, fmt.Errorf("configuring the root client of region %q: the cloud config has no login of %s", cfg.Region, RootUser)
 	case cfg.Root == nil:
 		cfg.Root = &RootLogin{Username: cfg.Username, Password: cfg.Password}
 	}
@@ -83,11 +85,11 @@ func (r rootClient) Bind(ctx context.Context, host string, vmid int, options Roo
 	if len(set) == 0 {
 		return nil
 	}
-	return r.client.UpdateVM(ctx, host, vmid, ConfigChange{Set: set, Digest: options.Digest})
+	return r.vms.UpdateVM(ctx, host, vmid, ConfigChange{Set: set, Digest: options.Digest})
 }
 
 func (r rootClient) SetIgnitionFile(ctx context.Context, host string, vmid int, config VMConfig, path string) error {
-	args, err := config.handedOver(path)
+	args, err := argsWithIgnitionFile(config, path)
 	if err != nil {
 		return err
 	}
@@ -95,14 +97,14 @@ func (r rootClient) SetIgnitionFile(ctx context.Context, host string, vmid int, 
 }
 
 func (r rootClient) Share(ctx context.Context, host string, vmid int, config VMConfig, shares []Plan9Share) error {
-	args, err := config.sharing(shares)
+	args, err := argsWithShares(config, shares)
 	if err != nil {
 		return err
 	}
 	return r.setArgs(ctx, host, vmid, config, args)
 }
 
-// setArgs writes arguments that are not there yet.
+// setArgs sets QEMU's arguments unless they are already set.
 func (r rootClient) setArgs(ctx context.Context, host string, vmid int, config VMConfig, args string) error {
 	if args == config.Options["args"] {
 		return nil
@@ -111,16 +113,15 @@ func (r rootClient) setArgs(ctx context.Context, host string, vmid int, config V
 	if args == "" {
 		change.Set, change.Delete = nil, []string{"args"}
 	}
-	return r.client.UpdateVM(ctx, host, vmid, change)
+	return r.vms.UpdateVM(ctx, host, vmid, change)
 }
 
-// check tells what is wrong with the login.
 func (r *RootLogin) check() error {
 	switch {
 	case r.Username != RootUser:
 		return fmt.Errorf("root.username: found %q, want %s: no other user, and no token, may set affinity, hugepages and args", r.Username, RootUser)
 	case r.Password != "" && r.PasswordFile != "":
-		return errors.New("root.password_file: found beside root.password: give one of them")
+		return errors.New("root.password_file: found together with root.password: set one of them")
 	case r.Password == "" && r.PasswordFile == "":
 		return errors.New("root.password_file: missing: want the file with root's password, or password")
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-func TestRootBindsAndTheTokenMayNot(t *testing.T) {
+func TestRootBind(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		t.Run(release, func(t *testing.T) {
@@ -40,18 +40,18 @@ func TestRootBindsAndTheTokenMayNot(t *testing.T) {
 			options := proxmox.RootOptions{Affinity: cpuset.New(2, 3), Hugepages: "2"}
 			g.Expect(root.Bind(ctx, "pve1", nodeID, options)).To(MatchError(proxmox.ErrUnauthorized))
 			g.Expect(os.WriteFile(file, []byte(pvesim.RootPassword+"\n"), 0o600)).To(Succeed())
-			g.Expect(root.Bind(ctx, "pve1", nodeID, options)).To(Succeed(), "a changed password is read anew")
+			g.Expect(root.Bind(ctx, "pve1", nodeID, options)).To(Succeed(), "the changed password is read")
 
 			found, err := token.VMConfig(ctx, "pve1", nodeID)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(found.Affinity()).To(Equal(cpuset.New(2, 3)))
-			g.Expect(found.Hugepages()).To(Equal("2"))
-			g.Expect(root.Bind(ctx, "pve1", nodeID, proxmox.RootOptions{})).To(Succeed(), "nothing asked, nothing done")
+			g.Expect(found.Compute().Affinity()).To(Equal(cpuset.New(2, 3)))
+			g.Expect(found.Compute().Hugepages()).To(Equal("2"))
+			g.Expect(root.Bind(ctx, "pve1", nodeID, proxmox.RootOptions{})).To(Succeed(), "no options, no call")
 		})
 	}
 }
 
-func TestRootHandsAFileToTheFirmware(t *testing.T) {
+func TestRootSetIgnitionFile(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		t.Run(release, func(t *testing.T) {
@@ -65,11 +65,11 @@ func TestRootHandsAFileToTheFirmware(t *testing.T) {
 			root, err := proxmox.NewRoot(cfg, proxmox.Options{})
 			g.Expect(err).NotTo(HaveOccurred())
 			task, err := token.UploadISO(ctx, "pve1", "local", "x.iso", []byte("{}"))
-			g.Expect(end(ctx, token, task, err)).To(Succeed())
+			g.Expect(waitFor(ctx, token, task, err)).To(Succeed())
 			path, err := token.VolumePath(ctx, "pve1", "local:iso/x.iso")
 			g.Expect(err).NotTo(HaveOccurred())
 
-			hand := func(path string) proxmox.VMConfig {
+			setFile := func(path string) proxmox.VMConfig {
 				before, err := token.VMConfig(ctx, "pve1", nodeID)
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(root.SetIgnitionFile(ctx, "pve1", nodeID, before, path)).To(Succeed())
@@ -79,16 +79,16 @@ func TestRootHandsAFileToTheFirmware(t *testing.T) {
 			}
 			err = token.UpdateVM(ctx, "pve1", nodeID, proxmox.ConfigChange{Set: map[string]string{"args": "-foo"}})
 			g.Expect(err).To(MatchError(ContainSubstring("only root can set 'args' config")))
-			handed := hand(path)
-			g.Expect(handed.HasFirmwareFile(path)).To(BeTrue())
-			g.Expect(handed.Options["args"]).To(Equal("-fw_cfg name=opt/com.coreos/config,file=" + path + " -fw_cfg name=opt/org.flatcar-linux/config,file=" + path))
-			g.Expect(hand(path).Digest).To(Equal(handed.Digest), "what is there is not written again")
-			g.Expect(hand("").Options).NotTo(HaveKey("args"))
+			set := setFile(path)
+			g.Expect(proxmox.HasIgnitionFile(set, path)).To(BeTrue())
+			g.Expect(set.Options["args"]).To(Equal("-fw_cfg name=opt/com.coreos/config,file=" + path + " -fw_cfg name=opt/org.flatcar-linux/config,file=" + path))
+			g.Expect(setFile(path).Digest).To(Equal(set.Digest), "the same file is not written again")
+			g.Expect(setFile("").Options).NotTo(HaveKey("args"))
 		})
 	}
 }
 
-func TestACloneKeepsWhatOnlyRootMaySet(t *testing.T) {
+func TestRootOptionsAreCloned(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		t.Run(release, func(t *testing.T) {
@@ -99,13 +99,13 @@ func TestACloneKeepsWhatOnlyRootMaySet(t *testing.T) {
 			cfg := simConfig(sim)
 			cfg.TokenID, cfg.TokenSecret, cfg.Username, cfg.Password = "", "", proxmox.RootUser, pvesim.RootPassword
 			root, err := proxmox.NewRoot(cfg, proxmox.Options{})
-			g.Expect(err).NotTo(HaveOccurred(), "a Cluster that is used as root anyway needs no second login")
+			g.Expect(err).NotTo(HaveOccurred(), "a Cluster whose own login is root@pam needs no other login")
 			g.Expect(root.Bind(ctx, "pve1", 9000, proxmox.RootOptions{Affinity: cpuset.New(1), Hugepages: "1024"})).To(Succeed())
 			g.Expect(clone(ctx, token, nodeID)).To(Succeed())
 			found, err := token.VMConfig(ctx, "pve1", nodeID)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(found.Affinity()).To(Equal(cpuset.New(1)))
-			g.Expect(found.Hugepages()).To(Equal("1024"))
+			g.Expect(found.Compute().Affinity()).To(Equal(cpuset.New(1)))
+			g.Expect(found.Compute().Hugepages()).To(Equal("1024"))
 		})
 	}
 }

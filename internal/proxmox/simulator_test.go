@@ -21,7 +21,7 @@ const (
 	nodeID     = 20001
 )
 
-// simulate starts a Proxmox VE of that release with two Hosts and a client of it.
+// simulate starts a simulated Cluster of that release with two Hosts and returns its client.
 func simulate(t *testing.T, release string, changes ...func(*pvesim.Scenario)) (*pvesim.Simulator, proxmox.Client) {
 	t.Helper()
 	scenario := pvesim.DefaultScenario(2)
@@ -47,8 +47,8 @@ func simConfig(sim *pvesim.Simulator) proxmox.ClusterConfig {
 	}
 }
 
-// end waits for a task and gives its own error.
-func end(ctx context.Context, c proxmox.Client, task proxmox.UPID, err error) error {
+// waitFor waits for a task and returns its error.
+func waitFor(ctx context.Context, c proxmox.Client, task proxmox.UPID, err error) error {
 	if err != nil {
 		return err
 	}
@@ -61,10 +61,10 @@ func end(ctx context.Context, c proxmox.Client, task proxmox.UPID, err error) er
 
 func clone(ctx context.Context, c proxmox.Client, vmid int) error {
 	task, err := c.CloneVM(ctx, proxmox.CloneRequest{Host: "pve1", TemplateID: templateID, VMID: vmid, Name: "node", Description: "ours"})
-	return end(ctx, c, task, err)
+	return waitFor(ctx, c, task, err)
 }
 
-func TestTheLifeOfAVM(t *testing.T) {
+func TestSimulatorVMLifecycle(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		t.Run(release, func(t *testing.T) {
@@ -79,40 +79,40 @@ func TestTheLifeOfAVM(t *testing.T) {
 
 			g.Expect(clone(ctx, c, nodeID)).To(Succeed())
 			task, err := c.UploadISO(ctx, "pve1", "local", "boot.iso", []byte("a boot drive"))
-			g.Expect(end(ctx, c, task, err)).To(Succeed())
+			g.Expect(waitFor(ctx, c, task, err)).To(Succeed())
 			configure(ctx, g, c)
 			task, err = c.ResizeDisk(ctx, "pve1", nodeID, "scsi0", 10<<30)
-			g.Expect(end(ctx, c, task, err)).To(Succeed())
+			g.Expect(waitFor(ctx, c, task, err)).To(Succeed())
 			g.Expect(c.SetFirewall(ctx, "pve1", nodeID, []proxmox.SecurityGroupRule{{Group: "kubernetes", Interface: "net0"}})).To(Succeed())
 			task, err = c.StartVM(ctx, "pve1", nodeID)
-			g.Expect(end(ctx, c, task, err)).To(Succeed())
+			g.Expect(waitFor(ctx, c, task, err)).To(Succeed())
 
 			status, err := c.VMStatus(ctx, "pve1", nodeID)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(status.Running && status.AgentEnabled).To(BeTrue())
 			config, err := c.VMConfig(ctx, "pve1", nodeID)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect([]any{config.Name(), config.Description(), config.Cores(), config.MemoryMiB(), config.Tags()}).
+			g.Expect([]any{config.Name(), config.Description(), config.Compute().Cores(), config.Compute().MemoryMiB(), config.Tags()}).
 				To(Equal([]any{"node", "ours", 4, 8192, []string{"karpenter"}}))
 			g.Expect(config.SMBIOS().SKU).To(Equal("c1.4VCPU-8GB"))
-			disk, _ := config.BootDisk()
+			disk, _ := config.Drives().Boot()
 			g.Expect([]any{disk.Slot, disk.SizeBytes}).To(Equal([]any{"scsi0", int64(10 << 30)}))
 
 			_, err = c.DestroyVM(ctx, "pve1", nodeID)
 			g.Expect(err).To(MatchError(proxmox.ErrRunning))
-			remove(ctx, g, c)
+			deleteVM(ctx, g, c)
 			g.Expect(sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(Equal(1))
 		})
 	}
 }
 
-// configure writes what a node gets, in one call.
+// configure writes the options of a node in one call.
 func configure(ctx context.Context, g *WithT, c proxmox.Client) {
 	config, err := c.VMConfig(ctx, "pve1", nodeID)
 	g.Expect(err).NotTo(HaveOccurred())
 	smbios := config.SMBIOS()
 	smbios.SKU = "c1.4VCPU-8GB"
-	nic := config.NICs()[0]
+	nic := config.Network().NICs()[0]
 	nic.Queues, nic.Firewall = 4, true
 	change := proxmox.ConfigChange{
 		Set: map[string]string{
@@ -122,21 +122,22 @@ func configure(ctx context.Context, g *WithT, c proxmox.Client) {
 		Digest: config.Digest,
 	}
 	g.Expect(c.UpdateVM(ctx, "pve1", nodeID, change)).To(Succeed())
-	g.Expect(c.UpdateVM(ctx, "pve1", nodeID, change)).To(MatchError(proxmox.ErrConflict), "the digest is that of the config before")
+	g.Expect(c.UpdateVM(ctx, "pve1", nodeID, change)).To(MatchError(proxmox.ErrConflict), "the digest is that of the previous config")
 	after, err := c.VMConfig(ctx, "pve1", nodeID)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(after.NICs()[0].MAC).To(Equal(nic.MAC), "a NIC that is written with its MAC keeps it")
+	g.Expect(after.Network().NICs()[0].MAC).To(Equal(nic.MAC), "a NIC that is written with its MAC keeps it")
 }
 
-// remove stops and destroys the VM and its boot drive, and looks for remains.
-func remove(ctx context.Context, g *WithT, c proxmox.Client) {
+// deleteVM stops and destroys the VM, deletes its boot drive, and checks that no volume
+// is left.
+func deleteVM(ctx context.Context, g *WithT, c proxmox.Client) {
 	task, err := c.StopVM(ctx, "pve1", nodeID)
-	g.Expect(end(ctx, c, task, err)).To(Succeed())
+	g.Expect(waitFor(ctx, c, task, err)).To(Succeed())
 	task, err = c.DestroyVM(ctx, "pve1", nodeID)
-	g.Expect(end(ctx, c, task, err)).To(Succeed())
+	g.Expect(waitFor(ctx, c, task, err)).To(Succeed())
 	for range 2 {
 		task, err = c.DeleteVolume(ctx, "pve1", "local:iso/boot.iso")
-		g.Expect(end(ctx, c, task, err)).To(Succeed(), "also when it is gone already")
+		g.Expect(waitFor(ctx, c, task, err)).To(Succeed(), "also if it does not exist")
 	}
 	_, err = c.VMConfig(ctx, "pve1", nodeID)
 	g.Expect(err).To(MatchError(proxmox.ErrNotFound))
@@ -148,13 +149,13 @@ func remove(ctx context.Context, g *WithT, c proxmox.Client) {
 	g.Expect(slices.ContainsFunc(disks, func(v proxmox.Volume) bool { return v.VMID == nodeID })).To(BeFalse())
 }
 
-func TestReadingACluster(t *testing.T) {
+func TestSimulatorCluster(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := testContext(t)
 	_, c := simulate(t, "9.2")
 	var all proxmox.Resources
-	g.Eventually(func() bool { // rows have figures after the first cycle of pvestatd
+	g.Eventually(func() bool { // rows are complete after the first cycle of pvestatd
 		var err error
 		all, err = c.Resources(ctx)
 		return err == nil && len(all.Hosts) == 2 && all.Hosts[0].CPUs > 0 && len(all.Guests) == 4 &&
@@ -184,7 +185,7 @@ func TestReadingACluster(t *testing.T) {
 	g.Expect(options.AllowedTags).To(BeNil())
 }
 
-func TestErrorsOfACluster(t *testing.T) {
+func TestSimulatorErrors(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := testContext(t)
@@ -215,7 +216,7 @@ func TestErrorsOfACluster(t *testing.T) {
 	g.Expect(sim.SetConfigLock(nodeID, "backup")).To(Succeed())
 	g.Expect(set("cores", "2")).To(MatchError(proxmox.ErrLocked))
 	task, err := c.StartVM(ctx, "pve1", nodeID)
-	g.Expect(end(ctx, c, task, err)).To(MatchError(proxmox.ErrLocked), "as the task's last word")
+	g.Expect(waitFor(ctx, c, task, err)).To(MatchError(proxmox.ErrLocked), "as the task's exit status")
 	g.Expect(sim.SetConfigLock(nodeID, "")).To(Succeed())
 
 	release, err := sim.HoldVMLock(ctx, "pve1", nodeID)
@@ -234,8 +235,8 @@ func TestErrorsOfACluster(t *testing.T) {
 	g.Expect(err).To(MatchError(proxmox.ErrHostUnreachable))
 }
 
-// The effect of a write whose connection broke is there: looking shows it.
-func TestALostAnswerIsAnUnknownOutcome(t *testing.T) {
+// A write whose connection was lost has taken effect.
+func TestSimulatorLostResponse(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := testContext(t)
@@ -255,7 +256,7 @@ func TestALostAnswerIsAnUnknownOutcome(t *testing.T) {
 	g.Expect(err).To(MatchError(proxmox.ErrBusy))
 }
 
-func TestTasksOfACluster(t *testing.T) {
+func TestSimulatorTasks(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := testContext(t)
@@ -275,7 +276,7 @@ func TestTasksOfACluster(t *testing.T) {
 	g.Expect(others).To(BeEmpty())
 
 	g.Expect(c.CancelTask(ctx, task)).To(Succeed())
-	g.Expect(end(ctx, c, task, nil)).NotTo(Succeed())
+	g.Expect(waitFor(ctx, c, task, nil)).NotTo(Succeed())
 	log, err := c.TaskLog(ctx, task)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Join(log, "\n")).To(ContainSubstring("TASK ERROR"))
@@ -284,7 +285,7 @@ func TestTasksOfACluster(t *testing.T) {
 	g.Expect(running).To(BeEmpty())
 }
 
-func TestALoginAsRoot(t *testing.T) {
+func TestSimulatorRootLogin(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := testContext(t)
@@ -297,7 +298,7 @@ func TestALoginAsRoot(t *testing.T) {
 	g.Expect(sim.CountRequests("POST", "/access/ticket")).To(Equal(1))
 }
 
-func TestMaintenanceAndMappingsOfTheSimulator(t *testing.T) {
+func TestSimulatorMaintenanceAndMappings(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		g := NewWithT(t)

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// SMBIOS is what smbios1 tells the guest's firmware tables, decoded.
+// SMBIOS is the decoded value of smbios1, the identity in the guest's firmware tables.
 //
-// Proxmox replaces the whole property string on a write: read it, change fields,
-// write Encode, and the inherited fields stay.
+// Proxmox replaces the whole property string on a write. To keep inherited fields,
+// parse it, change fields and write the result of Encode.
 type SMBIOS struct {
 	UUID         string
 	Manufacturer string
@@ -21,11 +21,11 @@ type SMBIOS struct {
 	SKU          string
 	Family       string
 
-	// other keeps what this version of the provider does not know.
+	// other are properties that this version of the provider does not know.
 	other Properties
 }
 
-// fields pairs each text key with its place, in the order in which we write them.
+// fields returns the text fields in the order in which Encode writes them.
 func (s *SMBIOS) fields() []struct {
 	key   string
 	value *string
@@ -43,7 +43,7 @@ func (s *SMBIOS) fields() []struct {
 	}
 }
 
-// ParseSMBIOS reads the value of smbios1.
+// ParseSMBIOS parses the value of smbios1.
 func ParseSMBIOS(value string) SMBIOS {
 	properties := ParseProperties(value)
 	encoded := isTrue(properties.Value("base64"))
@@ -57,8 +57,8 @@ func ParseSMBIOS(value string) SMBIOS {
 	return s
 }
 
-// Encode writes the value of smbios1. Texts always go as base64: a comma or a
-// blank in them would break the property string.
+// Encode returns the value of smbios1. Texts are always encoded as base64, since a
+// comma or a blank would break the property string.
 func (s SMBIOS) Encode() string {
 	var properties Properties
 	if s.UUID != "" {
@@ -79,8 +79,8 @@ func (s SMBIOS) Encode() string {
 	return append(properties, s.other...).Encode()
 }
 
-// decodeSMBIOS keeps a text that claims to be base64 and is not: losing it
-// would lose it from the VM at the next write.
+// decodeSMBIOS returns a text unchanged if it is marked as base64 but is not valid:
+// otherwise the next write would remove it from the VM.
 func decodeSMBIOS(value string, encoded bool) string {
 	if !encoded {
 		return value

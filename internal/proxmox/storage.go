@@ -6,71 +6,94 @@ package proxmox
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
+	"mime/multipart"
 	"net/http"
 	"regexp"
 	"strings"
 	"time"
-
-	goproxmox "github.com/luthermonson/go-proxmox"
 )
 
-// isoName is what Proxmox stores under the name it was given; any other
-// character it would quietly replace.
-var isoName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*\.(iso|img)$`)
-
-// UploadISO stores an image as iso content, replacing one of that name. The
-// Host that receives the upload runs the task, and it may be another one than
-// the target: ask the UPID.
-func (c *client) UploadISO(ctx context.Context, host, storage, name string, image []byte) (UPID, error) {
-	upid, err := c.upload(ctx, at("/nodes/{node}/storage/{storage}/upload", host, storage), name, image)
-	if err != nil {
-		return "", fmt.Errorf("uploading %s to storage %s on host %s, %w", name, storage, host, err)
-	}
-	return upid, nil
+// StorageClient reads and writes the volumes of storages.
+type StorageClient interface {
+	// UploadISO stores an image as iso content and replaces one of the same name. The
+	// task runs on the Host that receives the upload, which may differ from the
+	// target: see UPID.Host.
+	UploadISO(ctx context.Context, host, storage, name string, image []byte) (UPID, error)
+	// DownloadImage starts the download of a disk image by a Host as import content.
+	// It does not replace an existing image. Proxmox writes to another name until the
+	// checksum is verified, so an existing image is complete.
+	DownloadImage(ctx context.Context, req DownloadRequest) (UPID, error)
+	// Volumes returns a storage's volumes of one content type ("iso", "images"...).
+	Volumes(ctx context.Context, host, storage, content string) ([]Volume, error)
+	// VolumePath returns a volume's path on its Host: a file, for ISO images.
+	VolumePath(ctx context.Context, host, volid string) (string, error)
+	// DeleteVolume deletes a volume; one that does not exist is not an error. The UPID
+	// is empty if Proxmox did not need a task. Proxmox does not check whether the
+	// volume is in use: a VM with a deleted ISO in a drive does not start.
+	DeleteVolume(ctx context.Context, host, volid string) (UPID, error)
 }
 
-func (c *client) upload(ctx context.Context, e endpoint, name string, image []byte) (UPID, error) {
+type storageClient struct{ *caller }
+
+// isoName matches names that Proxmox keeps. It silently replaces other characters.
+var isoName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*\.(iso|img)$`)
+
+func (c storageClient) UploadISO(ctx context.Context, host, storage, name string, image []byte) (UPID, error) {
+	req, err := newUpload(at("/nodes/{node}/storage/{storage}/upload", host, storage), name, image)
+	if err != nil {
+		return "", fmt.Errorf("uploading %s to storage %s on host %s: %w", name, storage, host, err)
+	}
+	return c.startTask(ctx, req, "uploading %s to storage %s on host %s", name, storage, host)
+}
+
+// newUpload encodes an image as multipart. Proxmox requires the fields before the file.
+func newUpload(e endpoint, name string, image []byte) (request, error) {
 	if !isoName.MatchString(name) {
-		return "", &InvalidError{Parameters: map[string]string{
+		return request{}, &InvalidError{Parameters: map[string]string{
 			"filename": fmt.Sprintf("found %q, want letters, digits, and \"_.-\", ending in .iso or .img", name),
 		}}
 	}
-	// go-proxmox's upload takes no context, so each upload has a client of its
-	// own (a few fields; connections are shared) that hands ours in.
-	api := c.goProxmox(c.http, goproxmox.WithRequestInterceptor(func(req *http.Request) error {
-		return adopt(withEndpoint(ctx, e), req)
-	}))
-	var upid UPID
-	err := c.do(ctx, e, func(context.Context) error {
-		fields := map[string]string{"content": "iso"}
-		return api.UploadReader(e.String(), fields, name, bytes.NewReader(image), int64(len(image)), &upid)
-	}, ErrUnknownOutcome)
-	upid, err = started(upid, err)
-	if f, ok := errors.AsType[*failure](err); ok && f.cause == nil {
-		// A caller who left while the answer was on its way gets what there was of it.
-		f.cause = ctx.Err()
-	}
-	return upid, err
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	// Writes to a buffer do not fail.
+	_ = form.WriteField("content", "iso")
+	file, _ := form.CreateFormFile("filename", name)
+	_, _ = file.Write(image)
+	_ = form.Close()
+	return request{method: http.MethodPost, endpoint: e, contentType: form.FormDataContentType(), body: body.Bytes()}, nil
 }
 
-// adopt gives a request another context and a body that can be sent again.
-func adopt(ctx context.Context, req *http.Request) error {
-	body, err := io.ReadAll(req.Body)
-	if err = errors.Join(err, req.Body.Close()); err != nil {
-		return err
-	}
-	adopted := req.WithContext(ctx)
-	adopted.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-	adopted.Body = io.NopCloser(bytes.NewReader(body))
-	*req = *adopted
-	return nil
+// DownloadRequest are the parameters of a download.
+type DownloadRequest struct {
+	Host    string
+	Storage string
+	// Name of the file. Its extension determines the format: qcow2, raw or vmdk.
+	Name         string
+	URL          string
+	Checksum     string // empty = not verified
+	ChecksumType string
 }
 
-// Volumes lists a storage's volumes of one content type.
-func (c *client) Volumes(ctx context.Context, host, storage, content string) ([]Volume, error) {
+func (c storageClient) DownloadImage(ctx context.Context, req DownloadRequest) (UPID, error) {
+	body := parameters{"content": "import", "filename": req.Name, "url": req.URL}
+	if req.Checksum != "" {
+		body["checksum"], body["checksum-algorithm"] = req.Checksum, req.ChecksumType
+	}
+	return c.startTask(ctx, newRequest(http.MethodPost, at("/nodes/{node}/storage/{storage}/download-url", req.Host, req.Storage), body),
+		"downloading %s to storage %s on host %s", req.URL, req.Storage, req.Host)
+}
+
+// Volume is an entry of a storage's content.
+type Volume struct {
+	ID        string // storage:iso/name.iso
+	Format    string
+	SizeBytes int64
+	VMID      int
+	Created   time.Time
+}
+
+func (c storageClient) Volumes(ctx context.Context, host, storage, content string) ([]Volume, error) {
 	var rows []struct {
 		VolID  string
 		Format string
@@ -83,7 +106,7 @@ func (c *client) Volumes(ctx context.Context, host, storage, content string) ([]
 		e = e.with("content", content)
 	}
 	if err := c.get(ctx, e, &rows); err != nil {
-		return nil, fmt.Errorf("listing %s content of storage %s on host %s, %w", content, storage, host, err)
+		return nil, fmt.Errorf("listing %s content of storage %s on host %s: %w", content, storage, host, err)
 	}
 	volumes := make([]Volume, 0, len(rows))
 	for _, row := range rows {
@@ -96,17 +119,24 @@ func (c *client) Volumes(ctx context.Context, host, storage, content string) ([]
 	return volumes, nil
 }
 
-// DeleteVolume removes a volume. Proxmox checks nothing: an ISO that is still
-// in a drive goes too, and that VM does not start again.
-func (c *client) DeleteVolume(ctx context.Context, host, volid string) (UPID, error) {
+func (c storageClient) VolumePath(ctx context.Context, host, volid string) (string, error) {
+	storage, _, _ := strings.Cut(volid, ":")
+	var volume struct{ Path string }
+	if err := c.get(ctx, at("/nodes/{node}/storage/{storage}/content/{volume}", host, storage, volid), &volume); err != nil {
+		return "", fmt.Errorf("reading the path of volume %s on host %s: %w", volid, host, err)
+	}
+	return volume.Path, nil
+}
+
+func (c storageClient) DeleteVolume(ctx context.Context, host, volid string) (UPID, error) {
 	storage, _, ok := strings.Cut(volid, ":")
 	if !ok {
 		return "", &InvalidError{Parameters: map[string]string{"volume": fmt.Sprintf("found %q, want storage:volume", volid)}}
 	}
 	var upid UPID
-	err := c.delete(ctx, at("/nodes/{node}/storage/{storage}/content/{volume}", host, storage, volid), &upid)
+	err := c.remove(ctx, at("/nodes/{node}/storage/{storage}/content/{volume}", host, storage, volid), &upid)
 	if err != nil {
-		return "", fmt.Errorf("deleting volume %s on host %s, %w", volid, host, err)
+		return "", fmt.Errorf("deleting volume %s on host %s: %w", volid, host, err)
 	}
 	return upid, nil
 }

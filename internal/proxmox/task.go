@@ -12,19 +12,58 @@ import (
 	"time"
 )
 
-// unexpectedStatus is the last word of a task whose worker died without one.
+// TaskClient reads and cancels tasks.
+type TaskClient interface {
+	// Task returns the state of a task that this client started.
+	Task(ctx context.Context, task UPID) (TaskStatus, error)
+	// TaskLog returns a task's log, which contains the cause of a failed start.
+	TaskLog(ctx context.Context, task UPID) ([]string, error)
+	// CancelTask cancels a running task. It does not report whether the task was
+	// rolled back.
+	CancelTask(ctx context.Context, task UPID) error
+	// RunningTasks returns the running tasks of one type ("qmclone") on a Host. Without
+	// Sys.Audit on the Host they are those of the same token only.
+	RunningTasks(ctx context.Context, host, kind string) ([]TaskStatus, error)
+}
+
+type taskClient struct{ *caller }
+
+// TaskStatus is the state of a task.
+type TaskStatus struct {
+	UPID    UPID
+	Type    string
+	ID      string // qmclone: the source's VMID
+	User    string
+	Started time.Time
+	Running bool
+	// Exit is the task's exit status: "OK", "WARNINGS: n" or the error.
+	Exit string
+}
+
+// unexpectedStatus is the exit status of a task whose worker died without one.
 const unexpectedStatus = "unexpected status"
 
 const exitOK = "OK"
 
 var warnings = regexp.MustCompile(`^WARNINGS: \d+$`)
 
-// Succeeded tells whether the task ended well. Warnings are in its log.
+// Succeeded reports whether the task ended without error. Warnings are in its log.
 func (s TaskStatus) Succeeded() bool {
 	return !s.Running && (s.Exit == exitOK || warnings.MatchString(s.Exit))
 }
 
-// taskError makes an error of a task's last word.
+// Ended reports whether the task has ended. It returns false for the zero value.
+func (s TaskStatus) Ended() bool { return !s.Running && s.Exit != "" }
+
+// Err returns the error of this package for the exit status, or nil if the task is
+// running or succeeded.
+func (s TaskStatus) Err() error {
+	if s.Running || s.Succeeded() {
+		return nil
+	}
+	return taskError(s)
+}
+
 func taskError(s TaskStatus) error {
 	about := aboutOther
 	switch kind := s.kind(); {
@@ -37,7 +76,7 @@ func taskError(s TaskStatus) error {
 	if text == "" {
 		text = unexpectedStatus
 	}
-	return fmt.Errorf("running task %s, %w", s.UPID, classifyText(text, about))
+	return fmt.Errorf("running task %s: %w", s.UPID, classifyText(text, about))
 }
 
 func (s TaskStatus) kind() string {
@@ -47,14 +86,13 @@ func (s TaskStatus) kind() string {
 	return s.UPID.Kind()
 }
 
-// Task reads the state of a task that this client started.
-func (c *client) Task(ctx context.Context, task UPID) (TaskStatus, error) {
+func (c taskClient) Task(ctx context.Context, task UPID) (TaskStatus, error) {
 	if err := checkUPID(task); err != nil {
 		return TaskStatus{}, err
 	}
 	var out taskRow
 	if err := c.get(ctx, at("/nodes/{node}/tasks/{upid}/status", task.Host(), task), &out); err != nil {
-		return TaskStatus{}, fmt.Errorf("reading task %s, %w", task, err)
+		return TaskStatus{}, fmt.Errorf("reading task %s: %w", task, err)
 	}
 	status := out.status()
 	status.UPID = task
@@ -63,8 +101,8 @@ func (c *client) Task(ctx context.Context, task UPID) (TaskStatus, error) {
 	return status, nil
 }
 
-// taskRow is a task as its own status and as a list shows it: the one has the
-// last word in exitstatus, the other in status.
+// taskRow is a task in its own status or in a list. The exit status is in
+// exitstatus in the former and in status in the latter.
 type taskRow struct {
 	UPID       UPID    `json:"upid"`
 	Type       string  `json:"type"`
@@ -85,27 +123,26 @@ func (r taskRow) status() TaskStatus {
 	return status
 }
 
-// TaskLog reads a task's log.
-func (c *client) TaskLog(ctx context.Context, task UPID) ([]string, error) {
+func (c taskClient) TaskLog(ctx context.Context, task UPID) ([]string, error) {
 	if err := checkUPID(task); err != nil {
 		return nil, err
 	}
 	var raw json.RawMessage
 	e := at("/nodes/{node}/tasks/{upid}/log", task.Host(), task).with("limit", "0")
 	if err := c.get(ctx, e, &raw); err != nil {
-		return nil, fmt.Errorf("reading the log of task %s, %w", task, err)
+		return nil, fmt.Errorf("reading the log of task %s: %w", task, err)
 	}
 	type line struct {
 		Text string `json:"t"`
 	}
 	var lines []line
 	if err := json.Unmarshal(raw, &lines); err != nil {
-		// An unknown task's log is one line that is not in a list.
+		// The log of an unknown task is a single line instead of a list.
 		var only line
 		if json.Unmarshal(raw, &only) == nil {
-			return nil, fmt.Errorf("reading the log of task %s, %w", task, &failure{kind: ErrNotFound, text: only.Text})
+			return nil, fmt.Errorf("reading the log of task %s: %w", task, &failure{kind: ErrNotFound, text: only.Text})
 		}
-		return nil, fmt.Errorf("reading the log of task %s, %w", task, &failure{kind: ErrFailed, text: oneLine(err.Error())})
+		return nil, fmt.Errorf("reading the log of task %s: %w", task, &failure{kind: ErrFailed, text: oneLine(err.Error())})
 	}
 	texts := make([]string, 0, len(lines))
 	for _, l := range lines {
@@ -114,31 +151,28 @@ func (c *client) TaskLog(ctx context.Context, task UPID) ([]string, error) {
 	return texts, nil
 }
 
-// CancelTask ends a running task; whether it rolled back must be looked at.
-func (c *client) CancelTask(ctx context.Context, task UPID) error {
+func (c taskClient) CancelTask(ctx context.Context, task UPID) error {
 	if err := checkUPID(task); err != nil {
 		return err
 	}
-	if err := c.delete(ctx, at("/nodes/{node}/tasks/{upid}", task.Host(), task), nil); err != nil {
-		return fmt.Errorf("cancelling task %s, %w", task, err)
+	if err := c.remove(ctx, at("/nodes/{node}/tasks/{upid}", task.Host(), task), nil); err != nil {
+		return fmt.Errorf("canceling task %s: %w", task, err)
 	}
 	return nil
 }
 
-// RunningTasks lists the tasks under way on a Host of one type. Without
-// Sys.Audit on the Host it shows only those of the same token.
-func (c *client) RunningTasks(ctx context.Context, host, kind string) ([]TaskStatus, error) {
+func (c taskClient) RunningTasks(ctx context.Context, host, kind string) ([]TaskStatus, error) {
 	e := at("/nodes/{node}/tasks", host).with("source", "active").with("limit", "1000")
 	if kind != "" {
 		e = e.with("typefilter", kind)
 	}
 	var rows []taskRow
 	if err := c.get(ctx, e, &rows); err != nil {
-		return nil, fmt.Errorf("listing running %s tasks on host %s, %w", kind, host, err)
+		return nil, fmt.Errorf("listing running %s tasks on host %s: %w", kind, host, err)
 	}
 	var running []TaskStatus
 	for _, row := range rows {
-		// The active list also holds tasks that ended a moment ago.
+		// The active list also contains tasks that ended recently.
 		if row.EndTime != 0 || row.Status != "" && row.Status != "RUNNING" {
 			continue
 		}

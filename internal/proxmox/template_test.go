@@ -14,7 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func TestTheMakingOfATemplate(t *testing.T) {
+func TestSimulatorTemplate(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		t.Run(release, func(t *testing.T) {
@@ -33,26 +33,26 @@ func TestTheMakingOfATemplate(t *testing.T) {
 
 			image := proxmox.DownloadRequest{Host: "pve1", Storage: "local", Name: "tiny.qcow2", URL: images.URL + "/tiny.qcow2"}
 			task, err := c.DownloadImage(ctx, image)
-			g.Expect(end(ctx, c, task, err)).To(Succeed())
+			g.Expect(waitFor(ctx, c, task, err)).To(Succeed())
 			task, err = c.DownloadImage(ctx, image)
-			g.Expect(end(ctx, c, task, err)).To(MatchError(proxmox.ErrExists))
+			g.Expect(waitFor(ctx, c, task, err)).To(MatchError(proxmox.ErrExists))
 
 			request := proxmox.CreateRequest{Host: "pve1", VMID: 1000, Options: map[string]string{
 				"name": "ubuntu", "description": "ours", "scsi0": "local-lvm:0,import-from=local:import/tiny.qcow2", "boot": "order=scsi0",
 				"bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m", "tpmstate0": "local-lvm:1,version=v2.0",
 			}}
 			task, err = c.CreateVM(ctx, request)
-			g.Expect(end(ctx, c, task, err)).To(Succeed())
+			g.Expect(waitFor(ctx, c, task, err)).To(Succeed())
 			_, err = c.CreateVM(ctx, request)
-			g.Expect(err).To(MatchError(proxmox.ErrExists), "the VMID is taken at once")
+			g.Expect(err).To(MatchError(proxmox.ErrExists), "the VMID is taken before the task ends")
 			task, err = c.ConvertToTemplate(ctx, "pve1", 1000)
-			g.Expect(end(ctx, c, task, err)).To(Succeed())
+			g.Expect(waitFor(ctx, c, task, err)).To(Succeed())
 
 			config, err := c.VMConfig(ctx, "pve1", 1000)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(config.IsTemplate()).To(BeTrue())
 			g.Expect(config.Description()).To(Equal("ours"))
-			disk, _ := config.BootDisk()
+			disk, _ := config.Drives().Boot()
 			g.Expect([]any{disk.VolumeID, disk.SizeBytes}).To(Equal([]any{"local-lvm:base-1000-disk-1", int64(2 << 30)}))
 		})
 	}

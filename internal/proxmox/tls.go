@@ -17,18 +17,17 @@ import (
 	"time"
 )
 
-// idleTimeout stays well under the 5 s after which Proxmox closes an idle
-// connection: a request written into a closing connection has an unknown outcome.
+// idleTimeout is below the 5 s after which Proxmox closes an idle connection: the
+// outcome of a request on a closing connection is unknown.
 const idleTimeout = 3 * time.Second
 
-// newHTTPTransport makes the connections to a Cluster.
 func newHTTPTransport(cfg ClusterConfig, opts Options) (*http.Transport, error) {
 	tlsConfig, err := tlsConfigOf(cfg)
 	if err != nil {
 		return nil, err
 	}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // Proxmox speaks no other
+	protocols.SetHTTP1(true) // Proxmox supports no other
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: opts.DialTimeout, KeepAlive: 15 * time.Second}).DialContext,
@@ -53,22 +52,22 @@ func tlsConfigOf(cfg ClusterConfig) (*tls.Config, error) {
 			}
 			pins = append(pins, pin)
 		}
-		// The pin replaces the chain and the name: the self-signed certificate of
-		// a Host names neither a public CA nor always the address we use.
+		// The fingerprint replaces the verification of chain and name: a Host's
+		// self-signed certificate has no public CA, and may lack the URL's address.
 		config.InsecureSkipVerify = true
 		config.VerifyConnection = func(state tls.ConnectionState) error { return checkPin(state, pins) }
 	case cfg.Insecure:
-		config.InsecureSkipVerify = true // the operator asked for it
+		config.InsecureSkipVerify = true // configured
 	case cfg.CA != "":
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM([]byte(cfg.CA)) {
-			return nil, errors.New("no certificate found in the CA: it wants PEM, such as the contents of /etc/pve/pve-root-ca.pem")
+			return nil, errors.New("no certificate found in the CA: want PEM, such as the contents of /etc/pve/pve-root-ca.pem")
 		}
 	}
 	return config, nil
 }
 
-// pinError says that a Host shows another certificate than the pinned one.
+// pinError is a certificate without a configured fingerprint.
 type pinError struct{ seen string }
 
 func (e *pinError) Error() string {
@@ -77,7 +76,7 @@ func (e *pinError) Error() string {
 
 func checkPin(state tls.ConnectionState, pins []string) error {
 	if len(state.PeerCertificates) == 0 {
-		return errors.New("the server shows no certificate")
+		return errors.New("the server sent no certificate")
 	}
 	seen := fingerprintOf(state.PeerCertificates[0])
 	if slices.Contains(pins, seen) {
@@ -86,26 +85,22 @@ func checkPin(state tls.ConnectionState, pins []string) error {
 	return &pinError{seen: seen}
 }
 
-// fingerprintOf writes a fingerprint as Proxmox's own tools do: AB:CD:...
+// fingerprintOf returns a fingerprint in the format of Proxmox's tools: AB:CD:...
 func fingerprintOf(certificate *x509.Certificate) string {
 	sum := sha256.Sum256(certificate.Raw)
-	parts := make([]string, len(sum))
-	for i, b := range sum {
-		parts[i] = fmt.Sprintf("%02X", b)
-	}
-	return strings.Join(parts, ":")
+	return formatFingerprint(sum[:])
 }
 
-// parseFingerprint reads a sha256 fingerprint with or without colons.
+// parseFingerprint parses a SHA-256 fingerprint with or without colons.
 func parseFingerprint(text string) (string, error) {
 	digits := strings.ReplaceAll(strings.TrimSpace(text), ":", "")
 	sum, err := hex.DecodeString(digits)
 	if err != nil || len(sum) != sha256.Size {
 		return "", fmt.Errorf("found %q, want a SHA-256 fingerprint: 32 bytes in hex, as \"pvenode cert info\" shows", text)
 	}
-	parts := make([]string, len(sum))
-	for i, b := range sum {
-		parts[i] = fmt.Sprintf("%02X", b)
-	}
-	return strings.Join(parts, ":"), nil
+	return formatFingerprint(sum), nil
+}
+
+func formatFingerprint(sum []byte) string {
+	return strings.ReplaceAll(fmt.Sprintf("% X", sum), " ", ":")
 }

@@ -9,12 +9,15 @@ import (
 	"slices"
 )
 
-// IsTransient reports whether the same call may succeed when it is retried: another
-// operation holds a lock, the Host or Cluster is unreachable, or the caller ran out of
-// time.
+var transient = []error{
+	ErrLocked, ErrBusy, ErrUnknownOutcome, ErrConflict, ErrHostUnreachable, ErrUnreachable, ErrNoQuorum,
+	ErrUnauthorized, // a token that is being rotated
+	context.Canceled, context.DeadlineExceeded,
+}
+
+// IsTransient reports whether the operation that failed with err may succeed
+// when it is retried without any other change. After ErrUnknownOutcome, read
+// the current state before retrying.
 func IsTransient(err error) bool {
-	return slices.ContainsFunc([]error{
-		ErrLocked, ErrBusy, ErrUnknownOutcome, ErrConflict, ErrHostUnreachable, ErrUnreachable, ErrNoQuorum, ErrUnauthorized,
-		context.Canceled, context.DeadlineExceeded,
-	}, func(kind error) bool { return errors.Is(err, kind) })
+	return slices.ContainsFunc(transient, func(kind error) bool { return errors.Is(err, kind) })
 }

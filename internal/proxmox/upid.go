@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// UPID names a task: UPID:host:pid:pstart:starttime:type:id:user[!token]:
+// UPID identifies a task: UPID:host:pid:pstart:starttime:type:id:user[!token]:
 //
-// The zero value stands for "Proxmox was done at once, there is no task".
+// It is empty for a call that needed no task.
 type UPID string
 
-// upidPattern is as strict as Proxmox's own parser, so that Valid tells before
-// the call what Proxmox would refuse.
+// upidPattern is as strict as Proxmox's own parser.
 var upidPattern = regexp.MustCompile(
 	`^UPID:([a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?):([0-9A-Fa-f]{8}):([0-9A-Fa-f]{8,9}):([0-9A-Fa-f]{8}):([^:\s]+):([^:\s]*):([^:\s]+):$`)
 
@@ -31,22 +30,24 @@ const (
 	upidUser
 )
 
-// Valid tells whether Proxmox would accept this UPID.
+// Valid reports whether Proxmox accepts the UPID.
 func (u UPID) Valid() bool { return upidPattern.MatchString(string(u)) }
 
-// Host is where the task runs, and the only place where it can be read.
+// Host returns the Host that runs the task and serves its status.
 func (u UPID) Host() string { return u.field(upidHost) }
 
-// Kind is the task's type: qmclone, qmstart, imgcopy...
+// Kind returns the task's type: qmclone, qmstart, imgcopy...
 func (u UPID) Kind() string { return u.field(upidKind) }
 
-// ID is what the task is about, mostly a VMID. A qmclone names the SOURCE.
+// ID returns the ID of the task's object, usually a VMID. For qmclone it is the
+// source's.
 func (u UPID) ID() string { return u.field(upidID) }
 
-// User is who started it: user@realm or user@realm!token.
+// User returns the user who started the task: user@realm or user@realm!token.
 func (u UPID) User() string { return u.field(upidUser) }
 
-// Started is the Host's clock at the start; zero for an invalid UPID.
+// Started returns the start time by the Host's clock, or the zero time if the UPID is
+// invalid.
 func (u UPID) Started() time.Time {
 	seconds, err := strconv.ParseInt(u.field(upidStarted), 16, 64)
 	if err != nil {

@@ -8,66 +8,65 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// VMConfig reads the configuration in force on that Host: without current=1
-// Proxmox shows a running VM with changes that wait for its next start.
-func (c *client) VMConfig(ctx context.Context, host string, vmid int) (VMConfig, error) {
-	var config VMConfig
-	e := at("/nodes/{node}/qemu/{vmid}/config", host, vmid).with("current", "1")
-	err := c.get(ctx, e, &config)
-	if _, forbidden := errors.AsType[*ForbiddenError](err); forbidden {
-		err = c.proveAbsent(ctx, vmid, err)
-	}
-	if err != nil {
-		return VMConfig{}, fmt.Errorf("reading the config of VM %d on host %s, %w", vmid, host, err)
-	}
-	return config, nil
+// VMClient creates, changes and deletes VMs and templates.
+type VMClient interface {
+	// CloneVM starts the clone of a template. Proxmox accepts two clones to one VMID;
+	// the second task fails.
+	CloneVM(ctx context.Context, req CloneRequest) (UPID, error)
+	// CreateVM starts the creation of a VM. Unlike a clone it reserves the VMID before
+	// it returns, and returns ErrExists if the VMID is taken. All other options,
+	// including the notes, are written when the task ends.
+	CreateVM(ctx context.Context, req CreateRequest) (UPID, error)
+	// UpdateVM writes configuration synchronously: all of it or nothing. It makes no
+	// call for an empty change, which Proxmox would refuse.
+	UpdateVM(ctx context.Context, host string, vmid int, change ConfigChange) error
+	// ResizeDisk grows a disk to an absolute size, rounded up to a MiB.
+	ResizeDisk(ctx context.Context, host string, vmid int, disk string, bytes int64) (UPID, error)
+	// StartVM starts the VM. For a VM managed by HA the task only notifies the HA manager.
+	StartVM(ctx context.Context, host string, vmid int) (UPID, error)
+	// StopVM powers the VM off. It aborts a shutdown in progress.
+	StopVM(ctx context.Context, host string, vmid int) (UPID, error)
+	// ShutdownVM requests the guest to power off, and powers it off after the
+	// timeout. The task runs until the guest is off.
+	ShutdownVM(ctx context.Context, host string, vmid int, timeout time.Duration) (UPID, error)
+	// ResetVM resets the VM without the guest's cooperation.
+	ResetVM(ctx context.Context, host string, vmid int) (UPID, error)
+	// ConvertToTemplate converts a stopped VM to a template. It cannot be undone.
+	ConvertToTemplate(ctx context.Context, host string, vmid int) (UPID, error)
+	// DestroyVM deletes a stopped VM with the volumes that it references, and
+	// purges it from HA, replication and backup jobs.
+	DestroyVM(ctx context.Context, host string, vmid int) (UPID, error)
+	// MoveToPool moves a VM from one resource pool to another. An empty pool removes
+	// it from the first.
+	MoveToPool(ctx context.Context, vmid int, from, pool string) error
 }
 
-// proveAbsent tells a VM that does not exist from one that the caller may not see.
-// A token whose rights come from a pool has none on a VMID that nobody has, so
-// Proxmox forbids where it would else say "does not exist"; whether a VMID is free
-// in the Cluster it tells everybody.
-func (c *client) proveAbsent(ctx context.Context, vmid int, forbidden error) error {
-	err := c.get(ctx, at("/cluster/nextid").with("vmid", strconv.Itoa(vmid)), nil)
-	switch {
-	case err == nil:
-		return &failure{kind: ErrNotFound, text: fmt.Sprintf("VMID %d is free in the whole cluster", vmid)}
-	case errors.Is(err, ErrExists):
-		return forbidden
-	}
-	return err
+type vmClient struct{ *caller }
+
+// CloneRequest are the parameters of a clone.
+type CloneRequest struct {
+	Host        string // of the template
+	TemplateID  int
+	VMID        int
+	Name        string
+	Description string
+	// Full copies the disks; otherwise the clone is linked to the template.
+	Full bool
+	// Storage for the copied disks, only with Full. Empty = the template's storage.
+	Storage string
+	// Target Host, if it differs from Host (shared storage only).
+	Target string
+	Pool   string
 }
 
-// VMStatus reads the live power state.
-func (c *client) VMStatus(ctx context.Context, host string, vmid int) (VMStatus, error) {
-	var out struct {
-		Status string
-		Lock   string
-		Uptime numeric
-		Agent  numeric
-		HA     struct{ Managed numeric }
-	}
-	if err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/status/current", host, vmid), &out); err != nil {
-		return VMStatus{}, fmt.Errorf("reading the status of VM %d on host %s, %w", vmid, host, err)
-	}
-	return VMStatus{
-		Running:       out.Status == "running",
-		Status:        out.Status,
-		Lock:          out.Lock,
-		UptimeSeconds: out.Uptime.whole(),
-		HAManaged:     out.HA.Managed.isSet(),
-		AgentEnabled:  out.Agent.isSet(),
-	}, nil
-}
-
-// CloneVM starts the clone of a template.
-func (c *client) CloneVM(ctx context.Context, req CloneRequest) (UPID, error) {
+func (c vmClient) CloneVM(ctx context.Context, req CloneRequest) (UPID, error) {
 	body := parameters{"newid": strconv.Itoa(req.VMID), "full": "0"}
 	if req.Full {
 		body["full"] = "1"
@@ -83,17 +82,40 @@ func (c *client) CloneVM(ctx context.Context, req CloneRequest) (UPID, error) {
 			body[key] = value
 		}
 	}
-	var upid UPID
-	err := c.post(ctx, at("/nodes/{node}/qemu/{vmid}/clone", req.Host, req.TemplateID), body, &upid)
-	if upid, err = started(upid, err); err != nil {
-		return "", fmt.Errorf("cloning template %d on host %s to VM %d, %w", req.TemplateID, req.Host, req.VMID, err)
-	}
-	return upid, nil
+	return c.startTask(ctx, newRequest(http.MethodPost, at("/nodes/{node}/qemu/{vmid}/clone", req.Host, req.TemplateID), body),
+		"cloning template %d on host %s to VM %d", req.TemplateID, req.Host, req.VMID)
 }
 
-// UpdateVM writes configuration synchronously: all of it or nothing. A change
-// of nothing is no call: Proxmox would refuse it.
-func (c *client) UpdateVM(ctx context.Context, host string, vmid int, change ConfigChange) error {
+// CreateRequest are the parameters of a new VM.
+type CreateRequest struct {
+	Host string
+	VMID int
+	Pool string
+	// Options of the configuration. "storage:0,import-from=volume" creates a disk from
+	// an image.
+	Options map[string]string
+}
+
+func (c vmClient) CreateVM(ctx context.Context, req CreateRequest) (UPID, error) {
+	body := parameters{}
+	maps.Copy(body, req.Options)
+	body["vmid"] = strconv.Itoa(req.VMID)
+	if req.Pool != "" {
+		body["pool"] = req.Pool
+	}
+	return c.startTask(ctx, newRequest(http.MethodPost, at("/nodes/{node}/qemu", req.Host), body), "creating VM %d on host %s", req.VMID, req.Host)
+}
+
+// ConfigChange is one configuration write: options to set and options to remove.
+type ConfigChange struct {
+	Set    map[string]string
+	Delete []string
+	// Digest, if set, makes the write fail with ErrConflict if the configuration has
+	// changed since.
+	Digest string
+}
+
+func (c vmClient) UpdateVM(ctx context.Context, host string, vmid int, change ConfigChange) error {
 	if len(change.Set) == 0 && len(change.Delete) == 0 {
 		return nil
 	}
@@ -105,70 +127,67 @@ func (c *client) UpdateVM(ctx context.Context, host string, vmid int, change Con
 	if change.Digest != "" {
 		body["digest"] = change.Digest
 	}
-	if err := c.put(ctx, at("/nodes/{node}/qemu/{vmid}/config", host, vmid), body, nil); err != nil {
-		return fmt.Errorf("configuring VM %d on host %s, %w", vmid, host, err)
+	if err := c.put(ctx, at("/nodes/{node}/qemu/{vmid}/config", host, vmid), body); err != nil {
+		return fmt.Errorf("configuring VM %d on host %s: %w", vmid, host, err)
 	}
 	return nil
 }
 
 const mebibyte = 1 << 20
 
-// ResizeDisk grows a disk to an absolute size, rounded up to a MiB.
-func (c *client) ResizeDisk(ctx context.Context, host string, vmid int, disk string, bytes int64) (UPID, error) {
+func (c vmClient) ResizeDisk(ctx context.Context, host string, vmid int, disk string, bytes int64) (UPID, error) {
 	size := strconv.FormatInt((bytes+mebibyte-1)/mebibyte, 10) + "M"
-	var upid UPID
-	err := c.put(ctx, at("/nodes/{node}/qemu/{vmid}/resize", host, vmid), parameters{"disk": disk, "size": size}, &upid)
-	if upid, err = started(upid, err); err != nil {
-		return "", fmt.Errorf("resizing %s of VM %d on host %s to %s, %w", disk, vmid, host, size, err)
-	}
-	return upid, nil
+	return c.startTask(ctx, newRequest(http.MethodPut, at("/nodes/{node}/qemu/{vmid}/resize", host, vmid), parameters{"disk": disk, "size": size}),
+		"resizing %s of VM %d on host %s to %s", disk, vmid, host, size)
 }
 
-// StartVM powers the VM on. For a VM under HA the task only asks the HA manager.
-func (c *client) StartVM(ctx context.Context, host string, vmid int) (UPID, error) {
+func (c vmClient) StartVM(ctx context.Context, host string, vmid int) (UPID, error) {
 	return c.power(ctx, "starting", at("/nodes/{node}/qemu/{vmid}/status/start", host, vmid), nil, host, vmid)
 }
 
-// StopVM cuts the power. A shutdown under way holds the VM's lock for its whole
-// wait, so without overrule-shutdown the stop would fail after 10 s.
-func (c *client) StopVM(ctx context.Context, host string, vmid int) (UPID, error) {
+// StopVM sets overrule-shutdown: a shutdown in progress holds the VM's lock until its
+// timeout, and without it the stop would fail after 10 s.
+func (c vmClient) StopVM(ctx context.Context, host string, vmid int) (UPID, error) {
 	body := parameters{"overrule-shutdown": "1"}
 	return c.power(ctx, "stopping", at("/nodes/{node}/qemu/{vmid}/status/stop", host, vmid), body, host, vmid)
 }
 
-// ShutdownVM asks the guest to power off, and cuts the power after the timeout.
-func (c *client) ShutdownVM(ctx context.Context, host string, vmid int, timeout time.Duration) (UPID, error) {
+func (c vmClient) ShutdownVM(ctx context.Context, host string, vmid int, timeout time.Duration) (UPID, error) {
 	body := parameters{"forceStop": "1", "timeout": strconv.Itoa(int(timeout.Seconds()))}
 	return c.power(ctx, "shutting down", at("/nodes/{node}/qemu/{vmid}/status/shutdown", host, vmid), body, host, vmid)
 }
 
-// RebootVM asks the guest to restart.
-func (c *client) RebootVM(ctx context.Context, host string, vmid int) (UPID, error) {
-	return c.power(ctx, "rebooting", at("/nodes/{node}/qemu/{vmid}/status/reboot", host, vmid), nil, host, vmid)
-}
-
-// ResetVM presses the reset button.
-func (c *client) ResetVM(ctx context.Context, host string, vmid int) (UPID, error) {
+func (c vmClient) ResetVM(ctx context.Context, host string, vmid int) (UPID, error) {
 	return c.power(ctx, "resetting", at("/nodes/{node}/qemu/{vmid}/status/reset", host, vmid), nil, host, vmid)
 }
 
-func (c *client) power(ctx context.Context, verbing string, e endpoint, body parameters, host string, vmid int) (UPID, error) {
-	var upid UPID
-	err := c.post(ctx, e, body, &upid)
-	if upid, err = started(upid, err); err != nil {
-		return "", fmt.Errorf("%s VM %d on host %s, %w", verbing, vmid, host, err)
-	}
-	return upid, nil
+func (c vmClient) power(ctx context.Context, verb string, e endpoint, body parameters, host string, vmid int) (UPID, error) {
+	return c.startTask(ctx, newRequest(http.MethodPost, e, body), "%s VM %d on host %s", verb, vmid, host)
 }
 
-// DestroyVM removes a stopped VM. destroy-unreferenced-disks stays off: other
-// owners' volumes can carry our VMID, and the scan touches every storage.
-func (c *client) DestroyVM(ctx context.Context, host string, vmid int) (UPID, error) {
+func (c vmClient) ConvertToTemplate(ctx context.Context, host string, vmid int) (UPID, error) {
+	return c.startTask(ctx, newRequest(http.MethodPost, at("/nodes/{node}/qemu/{vmid}/template", host, vmid), nil),
+		"converting VM %d on host %s to a template", vmid, host)
+}
+
+// DestroyVM disables destroy-unreferenced-disks: volumes of other owners can have
+// the same VMID in their name, and Proxmox would scan every storage.
+func (c vmClient) DestroyVM(ctx context.Context, host string, vmid int) (UPID, error) {
 	e := at("/nodes/{node}/qemu/{vmid}", host, vmid).with("purge", "1").with("destroy-unreferenced-disks", "0")
-	var upid UPID
-	err := c.delete(ctx, e, &upid)
-	if upid, err = started(upid, err); err != nil {
-		return "", fmt.Errorf("destroying VM %d on host %s, %w", vmid, host, err)
+	return c.startTask(ctx, newRequest(http.MethodDelete, e, nil), "destroying VM %d on host %s", vmid, host)
+}
+
+func (c vmClient) MoveToPool(ctx context.Context, vmid int, from, pool string) error {
+	body := parameters{"poolid": pool, "vms": strconv.Itoa(vmid), "allow-move": "1"}
+	if pool == "" {
+		body = parameters{"poolid": from, "vms": strconv.Itoa(vmid), "delete": "1"}
 	}
-	return upid, nil
+	err := c.put(ctx, at("/pools"), body)
+	if pool == "" && errors.Is(err, ErrNotFound) {
+		return nil // already removed
+	}
+	if err != nil {
+		return fmt.Errorf("moving VM %d from pool %q to %q: %w", vmid, from, pool, err)
+	}
+	return nil
 }

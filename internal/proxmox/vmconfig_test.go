@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// A config as 8.4 gives it: numbers, texts, a boolean.
+// A config of 8.4 with numbers, texts and a boolean.
 const nodeConfig = `{
 	"agent": "enabled=1", "boot": "order=ide2;scsi0;net0", "cores": 4, "cpulimit": "1", "description": "ours",
 	"digest": "da39a3ee", "ide0": "none,media=cdrom", "ide2": "local:9000/vm-9000-cloudinit.qcow2,media=cdrom,size=4M",
@@ -37,7 +37,7 @@ func readConfig(t *testing.T, text string) proxmox.VMConfig {
 	return c
 }
 
-func TestVMConfigReadsEveryJSONType(t *testing.T) {
+func TestVMConfig(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c := readConfig(t, nodeConfig)
@@ -50,19 +50,19 @@ func TestVMConfigReadsEveryJSONType(t *testing.T) {
 	g.Expect(c.Tags()).To(Equal([]string{"karpenter", "zone-a"}))
 	g.Expect(c.IsTemplate()).To(BeTrue())
 	g.Expect(c.Protected()).To(BeFalse())
-	g.Expect([]int{c.Cores(), c.Sockets(), c.MemoryMiB()}).To(Equal([]int{4, 1, 8192}))
+	g.Expect([]int{c.Compute().Cores(), c.Compute().Sockets(), c.Compute().MemoryMiB()}).To(Equal([]int{4, 1, 8192}))
 
 	empty := readConfig(t, `{}`)
-	g.Expect([]int{empty.Cores(), empty.Sockets(), empty.MemoryMiB()}).To(Equal([]int{1, 1, 512}), "Proxmox's defaults")
-	g.Expect(readConfig(t, `{"memory":2048}`).MemoryMiB()).To(Equal(2048), "a number before 8.1")
-	g.Expect(readConfig(t, `{"memory":"current=4096"}`).MemoryMiB()).To(Equal(4096))
+	g.Expect([]int{empty.Compute().Cores(), empty.Compute().Sockets(), empty.Compute().MemoryMiB()}).To(Equal([]int{1, 1, 512}), "Proxmox's defaults")
+	g.Expect(readConfig(t, `{"memory":2048}`).Compute().MemoryMiB()).To(Equal(2048), "a number before 8.1")
+	g.Expect(readConfig(t, `{"memory":"current=4096"}`).Compute().MemoryMiB()).To(Equal(4096))
 	g.Expect(json.Unmarshal([]byte(`"x"`), &empty)).NotTo(Succeed())
 }
 
-func TestNICsKeepWhatTheyDoNotKnow(t *testing.T) {
+func TestNIC(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	nics := readConfig(t, nodeConfig).NICs()
+	nics := readConfig(t, nodeConfig).Network().NICs()
 	g.Expect(nics).To(HaveLen(3))
 	g.Expect([]string{nics[0].Slot, nics[1].Slot, nics[2].Slot}).To(Equal([]string{"net0", "net1", "net10"}))
 
@@ -93,22 +93,22 @@ func TestDrives(t *testing.T) {
 	g := NewWithT(t)
 	c := readConfig(t, nodeConfig)
 	var slots []string
-	for _, d := range c.Drives() {
+	for _, d := range c.Drives().All() {
 		slots = append(slots, d.Slot)
 		g.Expect(d.Encode()).To(Equal(c.Options[d.Slot]))
 	}
 	g.Expect(slots).To(Equal([]string{"ide0", "ide2", "scsi0", "scsi2", "scsi10"}), "no EFI, TPM or unused volumes")
 
-	empty, _ := c.Drive("ide0")
+	empty, _ := c.Drives().Find("ide0")
 	g.Expect(empty.IsCDROM).To(BeTrue())
 	g.Expect(empty.Storage).To(BeEmpty())
-	cloudInit, _ := c.Drive("ide2")
+	cloudInit, _ := c.Drives().Find("ide2")
 	g.Expect(cloudInit.IsCDROM && cloudInit.IsCloudInit).To(BeTrue())
-	big, _ := c.Drive("scsi10")
+	big, _ := c.Drives().Find("scsi10")
 	g.Expect(big.SizeBytes).To(BeEquivalentTo(1 << 40))
-	odd, _ := c.Drive("scsi2")
+	odd, _ := c.Drives().Find("scsi2")
 	g.Expect(odd.SizeBytes).To(BeEquivalentTo(3 << 29))
-	_, ok := c.Drive("efidisk0")
+	_, ok := c.Drives().Find("efidisk0")
 	g.Expect(ok).To(BeFalse())
 
 	for volume, want := range map[string]bool{
@@ -120,25 +120,25 @@ func TestDrives(t *testing.T) {
 	g.Expect(proxmox.ParseDrive("scsi0", "file=local:100/a.raw,size=1G").VolumeID).To(Equal("local:100/a.raw"))
 }
 
-func TestBootDisk(t *testing.T) {
+func TestDrivesBoot(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ config, want string }{
-		"first disk of the order": {nodeConfig, "scsi0"},
-		"order wins over slots":   {`{"boot":"order=scsi1;scsi0","scsi0":"l:a","scsi1":"l:b"}`, "scsi1"},
-		"order names what is not": {`{"boot":"order=scsi7","scsi0":"l:a"}`, "scsi0"},
+		"first_disk_of_the_order": {nodeConfig, "scsi0"},
+		"order_wins_over_slots":   {`{"boot":"order=scsi1;scsi0","scsi0":"l:a","scsi1":"l:b"}`, "scsi1"},
+		"order_with_missing_slot": {`{"boot":"order=scsi7","scsi0":"l:a"}`, "scsi0"},
 		"legacy":                  {`{"boot":"c","bootdisk":"sata1","sata0":"l:a","sata1":"l:b"}`, "sata1"},
-		"no order: virtio first":  {`{"scsi0":"l:a","virtio0":"l:b"}`, "virtio0"},
-		"ide last":                {`{"ide0":"l:a"}`, "ide0"},
-		"only a CD":               {`{"boot":"order=ide0","ide0":"none,media=cdrom"}`, ""},
+		"no_order_virtio_first":   {`{"scsi0":"l:a","virtio0":"l:b"}`, "virtio0"},
+		"ide_last":                {`{"ide0":"l:a"}`, "ide0"},
+		"only_a_CD":               {`{"boot":"order=ide0","ide0":"none,media=cdrom"}`, ""},
 	} {
-		disk, ok := readConfig(t, test.config).BootDisk()
+		disk, ok := readConfig(t, test.config).Drives().Boot()
 		if disk.Slot != test.want || ok != (test.want != "") {
 			t.Errorf("%s: found %q, want %q", name, disk.Slot, test.want)
 		}
 	}
 }
 
-func TestSMBIOSMergeKeepsInheritedFields(t *testing.T) {
+func TestSMBIOS(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	s := readConfig(t, nodeConfig).SMBIOS()
@@ -153,7 +153,7 @@ func TestSMBIOSMergeKeepsInheritedFields(t *testing.T) {
 
 	plain := proxmox.ParseSMBIOS("uuid=1,serial=plain,future=x")
 	g.Expect(plain.Serial).To(Equal("plain"))
-	g.Expect(plain.Encode()).To(Equal("uuid=1,serial=cGxhaW4=,base64=1,future=x"), "what is not known stays")
+	g.Expect(plain.Encode()).To(Equal("uuid=1,serial=cGxhaW4=,base64=1,future=x"), "unknown properties are kept")
 	g.Expect(proxmox.ParseSMBIOS("").Encode()).To(BeEmpty())
 	g.Expect(proxmox.ParseSMBIOS("serial=$$$,base64=1").Serial).To(Equal("$$$"))
 }
@@ -236,9 +236,9 @@ func FuzzVMConfig(f *testing.F) {
 		if json.Unmarshal([]byte(text), &c) != nil {
 			return
 		}
-		_, _ = c.BootDisk()
+		_, _ = c.Drives().Boot()
 		_ = c.SMBIOS()
-		if !reflect.DeepEqual(c.NICs(), c.NICs()) || !reflect.DeepEqual(c.Drives(), c.Drives()) {
+		if !reflect.DeepEqual(c.Network().NICs(), c.Network().NICs()) || !reflect.DeepEqual(c.Drives().All(), c.Drives().All()) {
 			t.Error("two readings differ")
 		}
 	})

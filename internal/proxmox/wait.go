@@ -13,38 +13,39 @@ import (
 )
 
 const (
-	// maxBlind bounds the time between two looks, however long the task is
-	// expected to take: a task that fails at once must not hide.
-	maxBlind = 10 * time.Second
-	// After the expected end the looks come in growing steps, which begin smaller
-	// where the duration is known.
+	// maxInterval limits the time between two polls, however long the task is
+	// expected to take, so a task that fails early is noticed.
+	maxInterval = 10 * time.Second
+	// After the expected end the intervals grow. They start smaller if the duration
+	// is known.
 	firstStep = 100 * time.Millisecond
 	smallStep = 30 * time.Millisecond
 	maxStep   = 2 * time.Second
-	// badLookPause follows a look that found nobody.
-	badLookPause = time.Second
+	// failedPollDelay follows a poll that failed.
+	failedPollDelay = time.Second
 )
 
-// WaitOptions steer WaitTask. The zero value works.
+// WaitOptions are the options of WaitTask. The zero value is valid.
 type WaitOptions struct {
-	// Durations to look up and to teach; nil = only guesses.
+	// Durations provides the expected duration and records the observed one; nil =
+	// defaults only.
 	Durations *Durations
-	// Key of what decides about the duration beside the task's type, such as
-	// "region/host/storage".
+	// Key identifies tasks of similar duration, in addition to the task's type, such
+	// as "region/host/storage".
 	Key   string
 	Clock clock.Clock
 }
 
-// WaitTask waits until a task has ended, well or not: see TaskStatus.Err. The
-// error is about the waiting: the context ended, or the task cannot be read. A
-// Host that does not answer ends nothing, since its tasks go on without us.
+// WaitTask waits until a task has ended. See TaskStatus.Err for its result. WaitTask
+// returns an error if the context ends or the task cannot be read. It keeps waiting
+// while the Host is unreachable, since the Host's tasks continue.
 //
-// The empty UPID of a call that was done at once has ended well.
+// An empty UPID is that of a call that needed no task and has succeeded.
 //
-// It looks when the task has probably ended instead of every second.
-func WaitTask(ctx context.Context, client Client, task UPID, opts WaitOptions) (TaskStatus, error) {
+// WaitTask polls when the task has probably ended instead of every second.
+func WaitTask(ctx context.Context, client TaskClient, task UPID, opts WaitOptions) (TaskStatus, error) {
 	if task == "" {
-		return TaskStatus{Exit: exitOK}, nil // Proxmox was done at once
+		return TaskStatus{Exit: exitOK}, nil
 	}
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
@@ -52,22 +53,26 @@ func WaitTask(ctx context.Context, client Client, task UPID, opts WaitOptions) (
 	w := &taskWait{client: client, task: task, WaitOptions: opts, began: opts.Clock.Now()}
 	status, err := w.run(ctx)
 	if err != nil {
-		return status, fmt.Errorf("waiting for task %s, %w", task, err)
+		return status, fmt.Errorf("waiting for task %s: %w", task, err)
 	}
-	if counts, ok := client.(interface {
+	if recorder, ok := client.(interface {
 		taskEnded(UPID, TaskStatus, time.Duration)
 	}); ok {
-		counts.taskEnded(task, status, opts.Clock.Since(w.began))
+		recorder.taskEnded(task, status, opts.Clock.Since(w.began))
 	}
 	return status, nil
 }
 
+func (c taskClient) taskEnded(task UPID, status TaskStatus, took time.Duration) {
+	c.metrics.taskEnded(task, status, took)
+}
+
 type taskWait struct {
 	WaitOptions
-	client Client
+	client TaskClient
 	task   UPID
 	began  time.Time
-	// lastRunning is when the last look was sent that saw the task running, since began.
+	// lastRunning is when the last poll was sent that found the task running, since began.
 	lastRunning time.Duration
 }
 
@@ -75,32 +80,33 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 	expected := w.Durations.Expected(w.task.Kind(), w.Key)
 	step, latest := max(firstStep, expected/10), expected
 	if known, ok := w.Durations.known(w.task.Kind(), w.Key); ok {
-		step, latest = max(smallStep, expected/fine), known.high
+		step, latest = max(smallStep, expected/precision), known.high
 	}
-	pause := min(expected, maxBlind)
+	delay := min(expected, maxInterval)
 	confirmed := false
-	var badLook error
+	var pollErr error
 	for {
-		if err := w.sleep(ctx, pause); err != nil {
-			return TaskStatus{}, gaveUp(err, badLook)
+		if err := w.sleep(ctx, delay); err != nil {
+			return TaskStatus{}, contextError(err, pollErr)
 		}
-		// A look counts from when it was sent: that is what can be chosen the next time,
-		// and its answer, which may take as long as a short task, tells of then.
+		// The time of a poll is when it was sent: only that can be chosen for the next
+		// task, and the response, which can take as long as a short task, shows the
+		// state at that time.
 		sent := w.Clock.Since(w.began)
 		status, err := w.client.Task(ctx, w.task)
 		elapsed := w.Clock.Since(w.began)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return TaskStatus{}, gaveUp(ctx.Err(), err)
-		case err != nil && passes(err):
-			badLook, pause = err, badLookPause
+			return TaskStatus{}, contextError(ctx.Err(), err)
+		case IsTransient(err) || errors.Is(err, ErrFailed): // not about the task itself
+			pollErr, delay = err, failedPollDelay
 			continue
 		case err != nil:
 			return TaskStatus{}, err
 		case !status.Running && status.Exit == unexpectedStatus && !confirmed:
-			// Between the worker's end and its last line in the log this shows
-			// for a moment.
-			confirmed, pause = true, firstStep
+			// Proxmox reports this status for a moment after the worker's end, before the
+			// last line of its log is written.
+			confirmed, delay = true, firstStep
 			continue
 		case !status.Running:
 			w.Durations.Observe(w.task.Kind(), w.Key, w.lastRunning, sent)
@@ -108,30 +114,30 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		}
 		w.lastRunning = sent
 		if left := expected - elapsed; left > 0 {
-			pause = min(left, maxBlind)
+			delay = min(left, maxInterval)
 			continue
 		}
 		if left := latest - elapsed; left > 0 {
-			pause = min(max(left, smallStep), maxBlind)
+			delay = min(max(left, smallStep), maxInterval)
 			continue
 		}
-		// A task that waits for its turn can take several times as long as expected:
-		// never look more than a tenth too late.
-		pause = min(step, max(firstStep, elapsed/10), max(maxStep, expected/10), maxBlind)
+		// A task that waits for a lock can take several times as long as expected:
+		// never poll more than a tenth too late.
+		delay = min(step, max(firstStep, elapsed/10), max(maxStep, expected/10), maxInterval)
 		step = step * 3 / 2
 	}
 }
 
-// gaveUp is the context's end, with the last look where that failed.
-func gaveUp(err, badLook error) error {
-	if badLook == nil {
+// contextError returns the context's error together with the error of the last poll.
+func contextError(err, pollErr error) error {
+	if pollErr == nil {
 		return err
 	}
-	return fmt.Errorf("%w, after %w", err, badLook)
+	return fmt.Errorf("%w, last poll: %w", err, pollErr)
 }
 
-func (w *taskWait) sleep(ctx context.Context, pause time.Duration) error {
-	timer := w.Clock.NewTimer(pause)
+func (w *taskWait) sleep(ctx context.Context, delay time.Duration) error {
+	timer := w.Clock.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-timer.C():
@@ -139,17 +145,4 @@ func (w *taskWait) sleep(ctx context.Context, pause time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// passes tells whether a look failed in a way that says nothing about the task.
-func passes(err error) bool {
-	for _, kind := range []error{
-		ErrHostUnreachable, ErrUnreachable, ErrUnknownOutcome, ErrBusy, ErrLocked, ErrNoQuorum, ErrFailed,
-		ErrUnauthorized, // a token that is being replaced
-	} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return false
 }

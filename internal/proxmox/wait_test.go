@@ -17,7 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// leapClock makes every timer fire at once, with the time it asked for gone by.
+// leapClock advances by the duration of every new timer, so timers fire immediately.
 type leapClock struct{ *testclock.FakeClock }
 
 func newLeapClock() leapClock { return leapClock{testclock.NewFakeClock(time.Unix(1e9, 0))} }
@@ -28,31 +28,31 @@ func (c leapClock) NewTimer(d time.Duration) clock.Timer {
 	return timer
 }
 
-// taskHost runs one task that takes a while, and notes when it was looked at.
+// taskHost runs one task and records when it was polled.
 type taskHost struct {
-	proxmox.Client
+	proxmox.TaskClient
 	clock leapClock
 	began time.Time
 	takes time.Duration
-	// answers is how long a look's answer is under way.
-	answers time.Duration
+	// latency is the response time of a poll.
+	latency time.Duration
 	exit    string
-	looks   []time.Duration
-	// fail gives the error of the nth look, or nil.
+	polls   []time.Duration
+	// fail returns the error of the nth poll, or nil.
 	fail func(n int) error
-	// unflushed shows "unexpected status" for the first look after the end.
+	// unflushed makes the first poll after the end return "unexpected status".
 	unflushed bool
 }
 
 func (h *taskHost) Task(ctx context.Context, task proxmox.UPID) (proxmox.TaskStatus, error) {
 	elapsed := h.clock.Since(h.began)
-	defer h.clock.Step(h.answers)
-	h.looks = append(h.looks, elapsed)
+	defer h.clock.Step(h.latency)
+	h.polls = append(h.polls, elapsed)
 	if ctx.Err() != nil {
 		return proxmox.TaskStatus{}, ctx.Err()
 	}
 	if h.fail != nil {
-		if err := h.fail(len(h.looks)); err != nil {
+		if err := h.fail(len(h.polls)); err != nil {
 			return proxmox.TaskStatus{}, err
 		}
 	}
@@ -72,11 +72,11 @@ func newTaskHost(takes time.Duration) *taskHost {
 }
 
 func (h *taskHost) wait(ctx context.Context, durations *proxmox.Durations) (proxmox.TaskStatus, error) {
-	h.began, h.looks = h.clock.Now(), nil
+	h.began, h.polls = h.clock.Now(), nil
 	return proxmox.WaitTask(ctx, h, testUPID, proxmox.WaitOptions{Durations: durations, Key: "pve1/local-lvm", Clock: h.clock})
 }
 
-func TestWaitLearnsWhenToLook(t *testing.T) {
+func TestWaitTask(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{100 * time.Millisecond, 700 * time.Millisecond, 4 * time.Second, time.Minute} {
 		t.Run(takes.String(), func(t *testing.T) {
@@ -87,62 +87,62 @@ func TestWaitLearnsWhenToLook(t *testing.T) {
 				_, err := host.wait(t.Context(), durations)
 				g.Expect(err).NotTo(HaveOccurred())
 			}
-			looks, late := 0, time.Duration(0)
+			polls, late := 0, time.Duration(0)
 			const rounds = 40
 			for range rounds {
 				_, err := host.wait(t.Context(), durations)
 				g.Expect(err).NotTo(HaveOccurred())
-				looks += len(host.looks)
-				late += host.looks[len(host.looks)-1] - takes
+				polls += len(host.polls)
+				late += host.polls[len(host.polls)-1] - takes
 			}
-			blind := int(takes / (10 * time.Second)) // looks that bound the wait for a failure
-			g.Expect(looks).To(BeNumerically("<=", rounds*(1+blind)+rounds/4), "looks")
+			blind := int(takes / (10 * time.Second)) // polls to notice an early failure
+			g.Expect(polls).To(BeNumerically("<=", rounds*(1+blind)+rounds/4), "polls")
 			g.Expect(late/rounds).To(BeNumerically("<=", max(takes/20, 20*time.Millisecond)), "noticed late")
 		})
 	}
 }
 
-// Where a look takes about as long as the task itself, its own time must not be taken
-// for the task's: the next look would come that much later, and so on.
-func TestWaitDoesNotLearnTheTimeOfItsLooks(t *testing.T) {
+// If a response takes about as long as the task itself, its latency must not count as
+// the task's duration: each poll would be later than the one before.
+func TestWaitTaskSlowResponses(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host, durations := newTaskHost(150*time.Millisecond), proxmox.NewDurations()
-	host.answers = 100 * time.Millisecond
+	host.latency = 100 * time.Millisecond
 	late := time.Duration(0)
 	const rounds = 40
 	for i := range 2 * rounds {
 		_, err := host.wait(t.Context(), durations)
 		g.Expect(err).NotTo(HaveOccurred())
 		if i >= rounds {
-			late += host.looks[len(host.looks)-1] - host.takes
+			late += host.polls[len(host.polls)-1] - host.takes
 		}
 	}
-	g.Expect(late/rounds).To(BeNumerically("<=", 20*time.Millisecond), "looked late")
+	g.Expect(late/rounds).To(BeNumerically("<=", 20*time.Millisecond), "noticed late")
 }
 
-// Tasks of one kind never take exactly as long as the last one.
-func TestWaitBearsWithVariety(t *testing.T) {
+// The durations of tasks of one type vary.
+func TestWaitTaskVaryingDurations(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	random := rand.New(rand.NewPCG(1, 1))
 	host, durations := newTaskHost(0), proxmox.NewDurations()
-	looks, late, total := 0, time.Duration(0), time.Duration(0)
+	polls, late, total := 0, time.Duration(0), time.Duration(0)
 	const rounds = 400
 	for range rounds {
 		host.takes = time.Second + time.Duration(random.Int64N(int64(200*time.Millisecond)))
 		_, err := host.wait(t.Context(), durations)
 		g.Expect(err).NotTo(HaveOccurred())
-		looks += len(host.looks)
-		late += host.looks[len(host.looks)-1] - host.takes
+		polls += len(host.polls)
+		late += host.polls[len(host.polls)-1] - host.takes
 		total += host.takes
 	}
-	g.Expect(looks).To(BeNumerically("<=", rounds*2), "looks")
+	g.Expect(polls).To(BeNumerically("<=", rounds*2), "polls")
 	g.Expect(late).To(BeNumerically("<=", total/10), "noticed late")
 }
 
-// One task that had to wait for a lock must not make the next ones wait as long.
-func TestWaitForgivesAnException(t *testing.T) {
+// A task that waited for a lock must not delay the polls of the next ones.
+func TestWaitTaskOutlier(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host, durations := newTaskHost(time.Second), proxmox.NewDurations()
@@ -158,13 +158,13 @@ func TestWaitForgivesAnException(t *testing.T) {
 	for range 8 {
 		_, err := host.wait(t.Context(), durations)
 		g.Expect(err).NotTo(HaveOccurred())
-		late = append(late, host.looks[len(host.looks)-1]-host.takes)
+		late = append(late, host.polls[len(host.polls)-1]-host.takes)
 	}
 	g.Expect(late[0]).To(BeNumerically("<", 4*time.Second))
 	g.Expect(late[7]).To(BeNumerically("<", 100*time.Millisecond), "%v", late)
 }
 
-func TestWaitKeepsKeysApart(t *testing.T) {
+func TestWaitTaskKeys(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	durations := proxmox.NewDurations()
@@ -178,7 +178,7 @@ func TestWaitKeepsKeysApart(t *testing.T) {
 	g.Expect(durations.Expected("qmstart", "pve1/local-lvm")).To(BeNumerically("<", 2*time.Second))
 }
 
-func TestWaitForWhatWasDoneAtOnce(t *testing.T) {
+func TestWaitTaskEmptyUPID(t *testing.T) {
 	t.Parallel()
 	status, err := proxmox.WaitTask(t.Context(), &taskHost{}, "", proxmox.WaitOptions{})
 	if err != nil || !status.Succeeded() {
@@ -186,8 +186,8 @@ func TestWaitForWhatWasDoneAtOnce(t *testing.T) {
 	}
 }
 
-// A task that is expected to take minutes but fails at once is noticed.
-func TestWaitNeverLooksAwayForLong(t *testing.T) {
+// A task that fails early is noticed although it was expected to take minutes.
+func TestWaitTaskEarlyFailure(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	durations := proxmox.NewDurations()
@@ -199,18 +199,18 @@ func TestWaitNeverLooksAwayForLong(t *testing.T) {
 	status, err := host.wait(t.Context(), durations)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(status.Err()).To(MatchError(proxmox.ErrStorageFull))
-	g.Expect(host.looks).To(HaveLen(1))
-	g.Expect(host.looks[0]).To(BeNumerically("<=", 10*time.Second))
+	g.Expect(host.polls).To(HaveLen(1))
+	g.Expect(host.polls[0]).To(BeNumerically("<=", 10*time.Second))
 }
 
-func TestWaitOutlastsAHostThatDoesNotAnswer(t *testing.T) {
+func TestWaitTaskUnreachableHost(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newTaskHost(5 * time.Second)
-	passing := []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrUnknownOutcome}
+	transient := []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrUnknownOutcome}
 	host.fail = func(n int) error {
-		if n <= len(passing) {
-			return fmt.Errorf("reading the task, %w", passing[n-1])
+		if n <= len(transient) {
+			return fmt.Errorf("reading the task: %w", transient[n-1])
 		}
 		return nil
 	}
@@ -219,17 +219,17 @@ func TestWaitOutlastsAHostThatDoesNotAnswer(t *testing.T) {
 	g.Expect(status.Succeeded()).To(BeTrue())
 }
 
-func TestWaitEndsWhenTheTaskCannotBeRead(t *testing.T) {
+func TestWaitTaskNotFound(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newTaskHost(5 * time.Second)
 	host.fail = func(int) error { return proxmox.ErrNotFound }
 	_, err := host.wait(t.Context(), nil)
 	g.Expect(err).To(MatchError(proxmox.ErrNotFound))
-	g.Expect(host.looks).To(HaveLen(1))
+	g.Expect(host.polls).To(HaveLen(1))
 }
 
-func TestWaitEndsWithItsContext(t *testing.T) {
+func TestWaitTaskCanceled(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newTaskHost(time.Hour)
@@ -242,11 +242,11 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	}
 	_, err := host.wait(ctx, nil)
 	g.Expect(err).To(And(MatchError(context.Canceled), MatchError(proxmox.ErrHostUnreachable)))
-	g.Expect(len(host.looks)).To(BeNumerically("<=", 4))
+	g.Expect(len(host.polls)).To(BeNumerically("<=", 4))
 }
 
-// Between the worker's end and its last line "unexpected status" shows.
-func TestWaitDoesNotBelieveAnUnexpectedStatusAtOnce(t *testing.T) {
+// Proxmox returns "unexpected status" between the worker's end and its last log line.
+func TestWaitTaskUnexpectedStatus(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newTaskHost(time.Second)

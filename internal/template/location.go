@@ -87,7 +87,7 @@ func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Exist
 }
 
 func storageOf(e Existing) string {
-	disk, _ := e.Config.BootDisk()
+	disk, _ := e.Config.Drives().Boot()
 	return disk.Storage
 }
 

@@ -100,7 +100,7 @@ func notes(desired Desired, mark ownership.Mark) string {
 // newConfigChange returns the change from a configuration to the desired one.
 func newConfigChange(desired Desired, location Location, config proxmox.VMConfig, mark ownership.Mark) proxmox.ConfigChange {
 	c := proxmox.ConfigChange{Set: inPlaceOptions(desired, location), Digest: config.Digest}
-	if drive, ok := config.Drive(cloudInitSlot); ok && drive.IsCloudInit && desired.CloudInit {
+	if drive, ok := config.Drives().Find(cloudInitSlot); ok && drive.IsCloudInit && desired.CloudInit {
 		delete(c.Set, cloudInitSlot) // setting it again would recreate the drive
 	}
 	for option := range config.Options {

@@ -131,8 +131,8 @@ func (w *World) amissGuests(want map[int]*karpv1.NodeClaim) (amiss []string) {
 			amiss = append(amiss, fmt.Sprintf("VM %d is not that of claim %s", row.VMID, claim.Name))
 		case !grown(cfg):
 			amiss = append(amiss, fmt.Sprintf("the disk of VM %d of claim %s was never grown", row.VMID, claim.Name))
-		case w.addresses != nil && !slices.Equal(cfg.Addresses(), addressesOf(claim)):
-			amiss = append(amiss, fmt.Sprintf("VM %d of claim %s has the addresses %v, want %v", row.VMID, claim.Name, cfg.Addresses(), addressesOf(claim)))
+		case w.addresses != nil && !slices.Equal(cfg.Network().Addresses(), addressesOf(claim)):
+			amiss = append(amiss, fmt.Sprintf("VM %d of claim %s has the addresses %v, want %v", row.VMID, claim.Name, cfg.Network().Addresses(), addressesOf(claim)))
 		case row.Status != "running":
 			amiss = append(amiss, fmt.Sprintf("VM %d of claim %s is %s", row.VMID, claim.Name, row.Status))
 		}
@@ -167,7 +167,7 @@ func (w *World) amissFirewall(want map[int]*karpv1.NodeClaim) (amiss []string) {
 
 // grown tells whether the boot disk has the size that the class asks for.
 func grown(cfg proxmox.VMConfig) bool {
-	disk, ok := cfg.BootDisk()
+	disk, ok := cfg.Drives().Boot()
 	return ok && disk.SizeBytes >= diskBytes
 }
 

@@ -40,7 +40,7 @@ func TestWhatAGuestNeededToJoinIsTakenBackWhenItsNodeIsInitialized(t *testing.T)
 	w.Expect(w.Tokens()).To(BeEmpty())
 	cfg, err := w.Clients[testenv.Region].VMConfig(t.Context(), "pve1", w.Intent(claim).VMID)
 	w.Expect(err).NotTo(HaveOccurred())
-	for _, drive := range cfg.Drives() {
+	for _, drive := range cfg.Drives().All() {
 		w.Expect(drive.VolumeID).NotTo(ContainSubstring(".iso"), "the VM would not start without the file")
 	}
 	w.Expect(w.Running(claim)).To(BeTrue())

@@ -42,7 +42,7 @@ func TestAChangeOfTagsAndSecurityGroupsReachesRunningVMs(t *testing.T) {
 	class := w.Class()
 	claim := running(w, class)
 	before := config(w, claim)
-	w.Expect(before.NICs()[0].Firewall).To(BeFalse())
+	w.Expect(before.Network().NICs()[0].Firewall).To(BeFalse())
 
 	testenv.Reread(w, class).Spec.Tags = []string{"Web", "karpenter"}
 	class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}}
@@ -52,9 +52,9 @@ func TestAChangeOfTagsAndSecurityGroupsReachesRunningVMs(t *testing.T) {
 	}).WithTimeout(10 * time.Second).Should(Equal(class.InPlaceHash()))
 	after := config(w, claim)
 	w.Expect(after.Tags()).To(ConsistOf("karpenter", "web"))
-	w.Expect(after.NICs()[0].Firewall).To(BeTrue())
-	w.Expect(after.NICs()[0].MAC).To(Equal(before.NICs()[0].MAC))
-	w.Expect(after.Cores()).To(Equal(before.Cores()))
+	w.Expect(after.Network().NICs()[0].Firewall).To(BeTrue())
+	w.Expect(after.Network().NICs()[0].MAC).To(Equal(before.Network().NICs()[0].MAC))
+	w.Expect(after.Compute().Cores()).To(Equal(before.Compute().Cores()))
 	w.Expect(w.Running(claim)).To(BeTrue())
 	w.Expect(w.Events.About(claim)).To(BeEmpty())
 }
@@ -151,7 +151,7 @@ func TestAChangeThatProxmoxRefusesIsToldAndTriedAgain(t *testing.T) {
 	w.Expect(w.Events.Messages("InPlaceUpdateFailed")).To(ConsistOf(ContainSubstring("net7")))
 	w.Expect(testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
 	w.Expect(change(v1alpha1.SecurityGroup{Name: "kubernetes", Interface: "net0"})).To(Succeed())
-	w.Expect(config(w, claim).NICs()[0].Firewall).To(BeTrue())
+	w.Expect(config(w, claim).Network().NICs()[0].Firewall).To(BeTrue())
 }
 
 func TestAClassThatIsGoneChangesNothing(t *testing.T) {

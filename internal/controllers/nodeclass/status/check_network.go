@@ -27,7 +27,7 @@ func checkNetwork(z zone) *problem {
 	if z.config == nil || bridges == nil {
 		return nil
 	}
-	for _, nic := range z.config.NICs() {
+	for _, nic := range z.config.Network().NICs() {
 		if nic.Bridge == "" {
 			continue
 		}

@@ -56,7 +56,7 @@ func requiredShares(z zone) []share {
 		out = append(out, share{s.Mapping, fmt.Sprintf("spec.shares[%d].mapping", n), s.Plan9()})
 	}
 	if z.config != nil {
-		for _, mapping := range z.config.SharedDirectories() {
+		for _, mapping := range z.config.HostDevices().Directories() {
 			out = append(out, share{mapping, fmt.Sprintf("virtiofs of template %d", z.template.VMID), false})
 		}
 	}

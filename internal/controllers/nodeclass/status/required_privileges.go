@@ -58,7 +58,7 @@ func vmPrivileges(z zone) []requiredPrivilege {
 	if len(spec.Tags) > 0 || (z.config != nil && z.config.Protected()) {
 		required = append(required, "VM.Config.Options")
 	}
-	if len(spec.SecurityGroups) > 0 || (z.config != nil && len(z.config.NICs()) > 0) {
+	if len(spec.SecurityGroups) > 0 || (z.config != nil && len(z.config.Network().NICs()) > 0) {
 		required = append(required, "VM.Config.Network")
 	}
 	required = append(required, bootDrivePrivileges(z)...)
@@ -82,14 +82,14 @@ func bootDrivePrivileges(z zone) (required []string) {
 	if z.config == nil {
 		return required
 	}
-	_, has := z.config.CloudInitDrive()
+	_, has := z.config.Drives().CloudInit()
 	switch {
 	case options.CDROM() && has:
 		// Removing the template's drive requires VM.Config.Cloudinit.
 		return append(required, "VM.Config.Cloudinit")
 	case options.ProxmoxDrive() && !has:
 		return append(required, "VM.Config.Cloudinit", "VM.Config.CDROM")
-	case options.ProxmoxDrive() && len(z.config.NICs()) == 0:
+	case options.ProxmoxDrive() && len(z.config.Network().NICs()) == 0:
 		// With interfaces, VM.Config.Network allows setting the options too.
 		return append(required, "VM.Config.Cloudinit")
 	}
@@ -103,7 +103,7 @@ func diskPrivileges(z zone) []requiredPrivilege {
 	if storage := z.class.Spec.BootDevice.Storage; storage != "" {
 		names = append(names, storage)
 	} else if z.config != nil {
-		for _, drive := range z.config.Drives() {
+		for _, drive := range z.config.Drives().All() {
 			if !drive.IsCDROM && !drive.IsCloudInit && drive.Storage != "" {
 				names = append(names, drive.Storage)
 			}
@@ -171,7 +171,7 @@ func devicePrivileges(z zone) []requiredPrivilege {
 	if z.config == nil {
 		return out
 	}
-	for _, nic := range z.config.NICs() {
+	for _, nic := range z.config.Network().NICs() {
 		if path, ok := bridgePath(z, nic); ok {
 			out = append(out, requiredPrivilege{path: path, privilege: "SDN.Use"})
 		}

@@ -96,7 +96,7 @@ func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 func (c *Checker) evaluateCloneTime(z zone) (tooSlow, warning string) {
 	storage := z.class.Spec.BootDevice.Storage
 	if storage == "" && z.config != nil {
-		if disk, ok := z.config.BootDisk(); ok {
+		if disk, ok := z.config.Drives().Boot(); ok {
 			storage = disk.Storage
 		}
 	}

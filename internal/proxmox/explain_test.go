@@ -33,12 +33,12 @@ func checkMessage(t *testing.T, cfg proxmox.ClusterConfig) string {
 	return err.Error()
 }
 
-func TestCheckPassesOnAWorkingCluster(t *testing.T) {
+func TestCheck(t *testing.T) {
 	t.Parallel()
 	NewWithT(t).Expect(checkMessage(t, config(newFakeHost(t, always(data(version)))))).To(BeEmpty())
 }
 
-func TestCheckTellsAnUntrustedCertificateAndHowToTrustIt(t *testing.T) {
+func TestCheckUntrustedCertificate(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newFakeHost(t, always(data(version)))
@@ -59,7 +59,7 @@ func TestCheckTellsAnUntrustedCertificateAndHowToTrustIt(t *testing.T) {
 	g.Expect(checkMessage(t, cfg)).To(BeEmpty())
 }
 
-func TestCheckTellsWrongCredentials(t *testing.T) {
+func TestCheckWrongCredentials(t *testing.T) {
 	t.Parallel()
 	host := newFakeHost(t, always(reply{status: 401, reason: "Authentication failed!"}))
 	NewWithT(t).Expect(checkMessage(t, config(host))).To(And(
@@ -67,7 +67,7 @@ func TestCheckTellsWrongCredentials(t *testing.T) {
 	))
 }
 
-func TestCheckTellsAnotherServer(t *testing.T) {
+func TestCheckNotProxmox(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []reply{
 		{status: 404, body: "<html>nginx</html>"},
@@ -82,16 +82,16 @@ func TestCheckTellsAnotherServer(t *testing.T) {
 	}
 }
 
-func TestCheckTellsAPortThatSpeaksNoTLS(t *testing.T) {
+func TestCheckPlainHTTP(t *testing.T) {
 	t.Parallel()
 	plain := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plain.Close)
 	cfg := config(newFakeHost(t, always(data(version))))
 	cfg.URLs = []string{strings.Replace(plain.URL, "http://", "https://", 1)}
-	NewWithT(t).Expect(checkMessage(t, cfg)).To(ContainSubstring("does not speak TLS"))
+	NewWithT(t).Expect(checkMessage(t, cfg)).To(ContainSubstring("does not use TLS"))
 }
 
-func TestCheckTellsAClusterThatIsDown(t *testing.T) {
+func TestCheckUnreachable(t *testing.T) {
 	t.Parallel()
 	host := newFakeHost(t, always(data(version)))
 	cfg := config(host)
@@ -101,7 +101,7 @@ func TestCheckTellsAClusterThatIsDown(t *testing.T) {
 	))
 }
 
-func TestOldTLSIsRefused(t *testing.T) {
+func TestCheckOldTLS(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	host := newFakeHost(t, always(data(version)))

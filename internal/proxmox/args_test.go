@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-func TestOtherArgumentsOfQEMUStay(t *testing.T) {
+func TestSetIgnitionFile(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	const own = "-virtfs local,path=/tank/a,,b,mount_tag=a -smbios 'type=0,vendor=A B'"
@@ -36,7 +36,7 @@ func TestOtherArgumentsOfQEMUStay(t *testing.T) {
 	}
 }
 
-func TestSharesByPlan9StandBesideOtherArguments(t *testing.T) {
+func TestShare(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	const own = "-virtfs local,path=/tank/a,mount_tag=a,id=fs0 -no-hpet"
@@ -49,7 +49,7 @@ func TestSharesByPlan9StandBesideOtherArguments(t *testing.T) {
 		" -virtfs local,id=karpenter-sets,path=/tank/sets-1,mount_tag=sets,security_model=mapped-xattr"))
 	g.Expect(recorder.change.Digest).To(Equal("d"))
 
-	// A launch that is taken up again writes nothing twice, and firmware keeps clear of it.
+	// Writing the same shares again is a no-op, and Ignition's file does not change them.
 	config.Options["args"] = recorder.change.Set["args"]
 	recorder.change = ConfigChange{}
 	g.Expect(root.Share(t.Context(), "pve1", 1, config, []Plan9Share{{"data", "/tank/data"}, {"sets", "/tank/sets-1"}})).To(Succeed())
@@ -65,9 +65,9 @@ func TestSharesByPlan9StandBesideOtherArguments(t *testing.T) {
 	}
 }
 
-// lastWrite keeps what was asked of it.
+// lastWrite records the last change.
 type lastWrite struct {
-	Client
+	VMClient
 	change ConfigChange
 }
 

@@ -1,0 +1,127 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// caller sends API calls to one Cluster. It adds credentials, decodes responses,
+// turns failed responses into errors of this package, and records metrics.
+type caller struct {
+	hosts   *failover
+	auth    authorizer // nil for the login itself
+	metrics *metrics
+}
+
+// request is one API call.
+type request struct {
+	method      string
+	endpoint    endpoint
+	contentType string
+	body        []byte
+}
+
+// parameters is the body of a write. All values are sent as text: Proxmox accepts
+// "1" for a number and for a boolean.
+type parameters map[string]string
+
+func newRequest(method string, e endpoint, body parameters) request {
+	if len(body) == 0 {
+		return request{method: method, endpoint: e} // Proxmox refuses an empty JSON body
+	}
+	encoded, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // strings always marshal
+	}
+	return request{method: method, endpoint: e, contentType: "application/json", body: encoded}
+}
+
+func (c *caller) get(ctx context.Context, e endpoint, out any) error {
+	return c.call(ctx, newRequest(http.MethodGet, e, nil), out)
+}
+
+func (c *caller) post(ctx context.Context, e endpoint, body parameters, out any) error {
+	return c.call(ctx, newRequest(http.MethodPost, e, body), out)
+}
+
+func (c *caller) put(ctx context.Context, e endpoint, body parameters) error {
+	return c.call(ctx, newRequest(http.MethodPut, e, body), nil)
+}
+
+func (c *caller) remove(ctx context.Context, e endpoint, out any) error {
+	return c.call(ctx, newRequest(http.MethodDelete, e, nil), out)
+}
+
+// startTask makes a call that starts a task and returns the task's UPID. The format
+// describes the call in errors.
+func (c *caller) startTask(ctx context.Context, req request, format string, args ...any) (UPID, error) {
+	var upid UPID
+	err := c.call(ctx, req, &upid)
+	if err == nil && !upid.Valid() {
+		err = &failure{kind: ErrUnknownOutcome, text: fmt.Sprintf("Proxmox returned %q instead of a task", string(upid))}
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
+	}
+	return upid, nil
+}
+
+// call makes an API call and decodes the response's data into out, unless out is nil.
+func (c *caller) call(ctx context.Context, req request, out any) error {
+	if missing := req.endpoint.missing; missing != "" {
+		return &InvalidError{Parameters: map[string]string{missing: "empty"}, Message: "the path parameter " + missing + " is empty"}
+	}
+	data, err := c.send(ctx, req)
+	if err != nil || out == nil {
+		return err
+	}
+	if err := json.Unmarshal(data, &out); err != nil {
+		return &failure{kind: brokenKind(req.method, ErrFailed), text: "decoding the response: " + oneLine(err.Error())}
+	}
+	return nil
+}
+
+func (c *caller) send(ctx context.Context, req request) (json.RawMessage, error) {
+	begin := time.Now()
+	code := codeNoResponse
+	defer func() { c.metrics.observe(req, code, time.Since(begin)) }()
+
+	resp, used, err := c.sendAuthorized(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.status == http.StatusUnauthorized && c.auth != nil && c.auth.renew(ctx, used) {
+		// Proxmox sends 401 before it takes any action, so any method may be repeated.
+		if resp, _, err = c.sendAuthorized(ctx, req); err != nil {
+			return nil, err
+		}
+	}
+	code = resp.status
+	data, err := resp.data()
+	if err != nil {
+		c.metrics.refusal(req, err)
+	}
+	return data, err
+}
+
+func (c *caller) sendAuthorized(ctx context.Context, req request) (response, credential, error) {
+	header := http.Header{"User-Agent": {userAgent}, "Accept": {"application/json"}}
+	if req.contentType != "" {
+		header.Set("Content-Type", req.contentType)
+	}
+	var used credential
+	if c.auth != nil {
+		var err error
+		if used, err = c.auth.authorize(ctx, header); err != nil {
+			return response{}, credential{}, err
+		}
+	}
+	resp, err := c.hosts.send(ctx, req, header)
+	return resp, used, err
+}

@@ -1,0 +1,141 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// GuestClient reads single guests.
+type GuestClient interface {
+	// VMConfig returns the configuration in force (current=1) on that Host. It
+	// returns ErrNotFound only if no such VM is on that Host. Two calls if the user
+	// may not see the VMID.
+	VMConfig(ctx context.Context, host string, vmid int) (VMConfig, error)
+	// ContainerConfig returns a container's configuration in the form of a VM's.
+	ContainerConfig(ctx context.Context, host string, vmid int) (VMConfig, error)
+	// GuestAddresses returns the addresses that a VM's guest agent reports, except
+	// loopback and link-local ones. If the agent does not respond, the call blocks
+	// one of the Host's few workers for three seconds: call it rarely.
+	GuestAddresses(ctx context.Context, host string, vmid int) ([]netip.Addr, error)
+	// VMStatus returns the live power state.
+	VMStatus(ctx context.Context, host string, vmid int) (VMStatus, error)
+}
+
+type guestClient struct{ *caller }
+
+// VMConfig sets current=1, without which Proxmox returns a running VM's pending
+// changes as if they were in force.
+func (c guestClient) VMConfig(ctx context.Context, host string, vmid int) (VMConfig, error) {
+	var config VMConfig
+	e := at("/nodes/{node}/qemu/{vmid}/config", host, vmid).with("current", "1")
+	err := c.get(ctx, e, &config)
+	if _, forbidden := errors.AsType[*ForbiddenError](err); forbidden {
+		err = c.confirmAbsent(ctx, vmid, err)
+	}
+	if err != nil {
+		return VMConfig{}, fmt.Errorf("reading the config of VM %d on host %s: %w", vmid, host, err)
+	}
+	return config, nil
+}
+
+// confirmAbsent returns ErrNotFound if the VMID is free, or else the given error. A
+// token with privileges on a pool has none on an unused VMID, so Proxmox returns 403
+// instead of "does not exist". Any user may check whether a VMID is free.
+func (c guestClient) confirmAbsent(ctx context.Context, vmid int, forbidden error) error {
+	err := c.get(ctx, at("/cluster/nextid").with("vmid", strconv.Itoa(vmid)), nil)
+	switch {
+	case err == nil:
+		return &failure{kind: ErrNotFound, text: fmt.Sprintf("VMID %d is free in the whole cluster", vmid)}
+	case errors.Is(err, ErrExists):
+		return forbidden
+	}
+	return err
+}
+
+func (c guestClient) ContainerConfig(ctx context.Context, host string, vmid int) (VMConfig, error) {
+	var config VMConfig
+	if err := c.get(ctx, at("/nodes/{node}/lxc/{vmid}/config", host, vmid), &config); err != nil {
+		return VMConfig{}, fmt.Errorf("reading the config of container %d on host %s: %w", vmid, host, err)
+	}
+	return config, nil
+}
+
+// VMStatus is a VM's live state.
+type VMStatus struct {
+	Running       bool
+	Status        string // running, stopped
+	Lock          string
+	UptimeSeconds int64
+	HAManaged     bool
+	AgentEnabled  bool
+}
+
+func (c guestClient) VMStatus(ctx context.Context, host string, vmid int) (VMStatus, error) {
+	var out struct {
+		Status string
+		Lock   string
+		Uptime numeric
+		Agent  numeric
+		HA     struct{ Managed numeric }
+	}
+	if err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/status/current", host, vmid), &out); err != nil {
+		return VMStatus{}, fmt.Errorf("reading the status of VM %d on host %s: %w", vmid, host, err)
+	}
+	return VMStatus{
+		Running:       out.Status == "running",
+		Status:        out.Status,
+		Lock:          out.Lock,
+		UptimeSeconds: out.Uptime.whole(),
+		HAManaged:     out.HA.Managed.isSet(),
+		AgentEnabled:  out.Agent.isSet(),
+	}, nil
+}
+
+func (c guestClient) GuestAddresses(ctx context.Context, host string, vmid int) ([]netip.Addr, error) {
+	var out struct {
+		Result agentInterfaces `json:"result"`
+	}
+	if err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces", host, vmid), &out); err != nil {
+		return nil, fmt.Errorf("querying the guest agent of VM %d on host %s: %w", vmid, host, err)
+	}
+	return out.Result.addresses(), nil
+}
+
+// agentInterfaces are the network interfaces that a guest agent reports.
+type agentInterfaces []struct {
+	Addresses []struct {
+		Address string `json:"ip-address"`
+	} `json:"ip-addresses"`
+}
+
+// UnmarshalJSON decodes an error of the agent, which is an object instead of a
+// list, as no interfaces.
+func (a *agentInterfaces) UnmarshalJSON(data []byte) error {
+	type plain agentInterfaces
+	if len(data) > 0 && data[0] != '[' {
+		*a = nil
+		return nil
+	}
+	return json.Unmarshal(data, (*plain)(a))
+}
+
+func (a agentInterfaces) addresses() []netip.Addr {
+	var out []netip.Addr
+	for _, nic := range a {
+		for _, entry := range nic.Addresses {
+			addr, err := netip.ParseAddr(entry.Address)
+			if err != nil || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
+				continue
+			}
+			out = append(out, addr.Unmap().WithZone(""))
+		}
+	}
+	return out
+}

@@ -1,0 +1,34 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// numeric decodes numbers and booleans, also if they are quoted as in some releases.
+type numeric float64
+
+func (n *numeric) UnmarshalJSON(data []byte) error {
+	text := strings.Trim(string(data), `"`)
+	switch text {
+	case "null", "", "false":
+		*n = 0
+		return nil
+	case "true":
+		*n = 1
+		return nil
+	}
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return fmt.Errorf("found %s, want a number", data)
+	}
+	*n = numeric(value)
+	return nil
+}
+
+func (n numeric) whole() int64 { return int64(n) }
+func (n numeric) isSet() bool  { return n != 0 }
