@@ -9,6 +9,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
@@ -21,11 +22,10 @@ const (
 	flapWindow = 5 * time.Minute
 	// flapLimit is how many losses within the window are reported without backoff.
 	flapLimit = 2
-	// flapBackoff is how long an offering stays unavailable after the next loss. It
-	// doubles with each further loss, up to flapMaxBackoff.
-	flapBackoff    = 30 * time.Second
-	flapMaxBackoff = 5 * time.Minute
 )
+
+// flapBackoff is how long an offering stays unavailable after the next losses.
+var flapBackoff = backoff.Exponential{Initial: 30 * time.Second, Max: 5 * time.Minute}
 
 // offeringKey identifies an offering of a list.
 type offeringKey struct {
@@ -44,7 +44,7 @@ func (f lossHistory) availableAt() time.Time {
 	if f.count <= flapLimit {
 		return f.last
 	}
-	return f.last.Add(min(flapBackoff<<min(f.count-flapLimit-1, 10), flapMaxBackoff))
+	return f.last.Add(flapBackoff.Delay(f.count - flapLimit - 1))
 }
 
 // reason returns why an offering that fits is unavailable; empty if it is available.

@@ -64,7 +64,9 @@ func (u *unavailableOfferings) removeClass(nodeClass string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	before := len(u.entries)
-	maps.DeleteFunc(u.entries, func(offering Offerings, _ unavailableEntry) bool { return offering.NodeClass == nodeClass && nodeClass != "" })
+	maps.DeleteFunc(u.entries, func(offering Offerings, _ unavailableEntry) bool {
+		return offering.NodeClass == nodeClass && nodeClass != ""
+	})
 	if len(u.entries) != before {
 		u.recordChange()
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -23,11 +24,12 @@ const (
 	// more time, because the first Snapshot waits for all configurations.
 	readTimeout      = 5 * time.Second
 	firstReadTimeout = 15 * time.Second
-	// retryDelay and maxRetryDelay limit the backoff for a configuration that cannot be
-	// read.
-	retryDelay    = 10 * time.Second
+	// maxRetryDelay limits the backoff for what cannot be read.
 	maxRetryDelay = 10 * time.Minute
 )
+
+// configRetry is the backoff for a configuration that cannot be read.
+var configRetry = backoff.Exponential{Initial: 10 * time.Second, Max: maxRetryDelay}
 
 // configCache caches the configurations of all VMs and templates in a Cluster. Those of
 // other users are needed for their PCI devices and CPUs.
@@ -217,6 +219,6 @@ func (d *configEntry) store(config proxmox.VMConfig, err error, now time.Time) b
 // scheduleRetry sets the time of the next try with exponential backoff.
 func (d *configEntry) scheduleRetry(now time.Time) {
 	d.due = true
-	d.retryAt = now.Add(min(retryDelay<<min(d.failures, 10), maxRetryDelay))
+	d.retryAt = now.Add(configRetry.Delay(d.failures))
 	d.failures++
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -72,11 +73,10 @@ func (f Fact) isOnDemand() bool {
 	return f.kind == "pool" || f.kind == "snippets" || f == FactDirectories
 }
 
+// factRetry is the backoff for a Fact that cannot be read.
+var factRetry = backoff.Exponential{Initial: time.Minute, Max: time.Hour}
+
 const (
-	// factRetryDelay and maxFactRetryDelay limit the backoff for a Fact that cannot be
-	// read.
-	factRetryDelay    = time.Minute
-	maxFactRetryDelay = time.Hour
 	// minFactAge is the age below which an invalidated Fact is not read again.
 	minFactAge = 30 * time.Second
 	// permissionsWeight multiplies the age of our privileges, so they are read more often
@@ -156,7 +156,7 @@ func (s *factState) isDue(now time.Time) bool {
 	}
 	age := now.Sub(s.at)
 	if s.failures > 0 {
-		return age >= min(factRetryDelay<<min(s.failures-1, 10), maxFactRetryDelay)
+		return age >= factRetry.Delay(s.failures-1)
 	}
 	return s.invalidated && age >= minFactAge
 }

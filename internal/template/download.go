@@ -25,7 +25,7 @@ func (r *hostReconciler) ensureImage(ctx context.Context, location Location) (st
 	}
 	hosts := r.hostsSharing(location.Images)
 	r.tracker.setStep(r.HostKey, "waiting for the image")
-	release, err := r.images.acquire(ctx, fmt.Sprintf("%s/%s/%s/%s", r.Region, hosts[0], location.Images, image.Key))
+	release, err := r.images.Acquire(ctx, fmt.Sprintf("%s/%s/%s/%s", r.Region, hosts[0], location.Images, image.Key))
 	if err != nil {
 		return "", err
 	}

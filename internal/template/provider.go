@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/keyed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -59,7 +60,7 @@ type Provider struct {
 	settings    Settings
 
 	tracker   *tracker
-	images    *keyedLock
+	images    *keyed.Semaphore[string]
 	vmids     *vmidAllocator
 	durations *proxmox.Durations
 }
@@ -68,7 +69,7 @@ type Provider struct {
 func NewProvider(deps Deps) *Provider {
 	return &Provider{
 		clients: deps.Clients, inventory: deps.Inventory, clock: deps.Clock, kubeCluster: deps.KubeCluster, settings: deps.Settings,
-		tracker: newTracker(), images: newKeyedLock(), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock), durations: proxmox.NewDurations(),
+		tracker: newTracker(), images: keyed.NewSemaphore[string](1), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock), durations: proxmox.NewDurations(),
 	}
 }
 

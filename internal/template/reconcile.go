@@ -75,7 +75,7 @@ func (r *hostReconciler) reconcile(ctx context.Context) (time.Duration, error) {
 			return 0, context.Cause(ctx)
 		}
 		r.setWarning(err.Error())
-		removeAfter = maxTransientBackoff
+		removeAfter = transientBackoff.Max
 	}
 	return soonest(after, removeAfter), nil
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 )
 
 // HostKey identifies one ProxmoxTemplate on one Host.
@@ -134,26 +135,25 @@ func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (cont
 	}
 }
 
-// Bounds of the backoff after a failure.
-const (
-	transientBackoff    = 2 * time.Second
-	maxTransientBackoff = 30 * time.Second
-	failureBackoff      = 10 * time.Second
-	maxFailureBackoff   = 5 * time.Minute
+// Backoff after a failure.
+var (
+	transientBackoff = backoff.Exponential{Initial: 2 * time.Second, Max: 30 * time.Second}
+	failureBackoff   = backoff.Exponential{Initial: 10 * time.Second, Max: 5 * time.Minute}
 )
 
 // recordFailure records why a run failed and returns the backoff before the next one.
 func (t *tracker) recordFailure(key HostKey, now time.Time, text string, transient bool) time.Duration {
-	backoff, limit := failureBackoff, maxFailureBackoff
+	retry := failureBackoff
 	if transient {
-		backoff, limit = transientBackoff, maxTransientBackoff
+		retry = transientBackoff
 	}
+	var delay time.Duration
 	t.update(key, func(s *hostState) {
-		backoff = min(backoff<<min(s.failures, 10), limit)
+		delay = retry.Delay(s.failures)
 		s.failures++
-		s.failure, s.retryAt = text, now.Add(backoff)
+		s.failure, s.retryAt = text, now.Add(delay)
 	})
-	return backoff
+	return delay
 }
 
 func (t *tracker) recordSuccess(key HostKey) {
