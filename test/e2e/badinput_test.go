@@ -177,7 +177,7 @@ func (w *world) startupErrors(t *testing.T, region string) []string {
 	for line := range strings.Lines(string(content)) {
 		var entry struct{ Level, Region, Error, Message string }
 		if json.Unmarshal([]byte(line), &entry) == nil && entry.Region == region && entry.Level == "ERROR" &&
-			strings.HasPrefix(entry.Message, "the Proxmox cluster cannot be used") {
+			strings.HasPrefix(entry.Message, "connecting to the Proxmox cluster failed") {
 			out = append(out, line)
 		}
 	}
