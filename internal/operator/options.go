@@ -102,7 +102,7 @@ func (o Option) ChartValue() string {
 
 // OptionTable returns the settings of the Proxmox provider. It is the only place that
 // defines their defaults.
-func OptionTable() []Option {
+func OptionTable() []Option { //nolint:funlen // a table
 	return []Option{
 		{"cloud-config", CloudConfigVariable, "", "Path of the cloud config, which lists the Proxmox clusters and their credentials. Required.",
 			text(func(o *Options) *string { return &o.CloudConfig })},

@@ -262,7 +262,7 @@ func TestLoadFiles(t *testing.T) {
 		want []string
 	}{
 		"cloud_config_missing":        {[]string{"--cloud-config", "/nowhere/cloud.yaml"}, []string{"/nowhere/cloud.yaml", "does not exist"}},
-		"cloud_config_invalid":        {[]string{"--cloud-config", file(t, "cloud.yaml", strings.Replace(cloudConfig, "url:", "adress:", 1))}, []string{"clusters[0].adress", "unknown field"}},
+		"cloud_config_invalid":        {[]string{"--cloud-config", file(t, "cloud.yaml", strings.Replace(cloudConfig, "url:", "uri:", 1))}, []string{"clusters[0].uri", "unknown field"}},
 		"node_settings_missing":       {[]string{"--cloud-config", good, "--node-setting-file", "/nowhere/hosts.json"}, []string{"/nowhere/hosts.json"}},
 		"node_settings_invalid":       {[]string{"--cloud-config", good, "--node-setting-file", file(t, "hosts.json", "{")}, []string{"hosts.json"}},
 		"instance_types_missing":      {[]string{"--cloud-config", good, "--instance-types-file", "/nowhere/types.json"}, []string{"/nowhere/types.json"}},
