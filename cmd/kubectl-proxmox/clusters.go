@@ -16,6 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -112,7 +113,10 @@ func (c *clusters) hosts(ctx context.Context) ([]inventory.HostState, error) {
 // instances returns the provider of a Kubernetes cluster's VMs with the controller's
 // default settings.
 func (v *view) instances(kube client.Client, boot instance.BootSource, kubeCluster string) (*instance.Provider, error) {
-	types, err := instancetype.New(instancetype.Deps{Inventory: v.inventory, Catalog: instancetype.DefaultCatalog(), Clock: clock.RealClock{}})
+	defaults := operator.DefaultOptions()
+	types, err := instancetype.New(instancetype.Deps{
+		Inventory: v.inventory, Catalog: instancetype.DefaultCatalog(), Pricing: defaults.Pricing(), Clock: clock.RealClock{},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +126,6 @@ func (v *view) instances(kube client.Client, boot instance.BootSource, kubeClust
 	}
 	return instance.NewProvider(instance.Deps{
 		Clients: clients, Inventory: v.inventory, Types: types, Kube: kube, Boot: boot,
-		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: instance.DefaultSettings(),
+		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: defaults.InstanceSettings(),
 	}), nil
 }
