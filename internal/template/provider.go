@@ -39,17 +39,6 @@ type Settings struct {
 	Grace time.Duration
 }
 
-// DefaultSettings are the documented defaults. 9999 is what the Proxmox CSI driver
-// names its volumes after.
-func DefaultSettings() Settings {
-	return Settings{
-		VMIDs:       placement.Range{From: 1000, To: 19999, Exclude: []int{9999}},
-		Builds:      16,
-		TaskTimeout: 10 * time.Minute,
-		Grace:       time.Minute,
-	}
-}
-
 // Provider makes, changes and removes Templates.
 type Provider struct {
 	Deps
