@@ -181,7 +181,7 @@ func (w *world) process(options ...func(*setup)) *process {
 		w.t.Cleanup(func() { cancel(); <-stopped })
 	}
 	w.Expect(inv.RefreshAll(w.t.Context())).To(Succeed())
-	types, err := instancetype.New(instancetype.Deps{Inventory: inv, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(s.roots))}})
+	types, err := instancetype.New(instancetype.Deps{Inventory: inv, Pricing: instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(s.roots))}})
 	w.Expect(err).NotTo(HaveOccurred())
 	settings := instance.Settings{
 		VMIDs: placement.Range{From: 20000, To: 99999}, CloneSlots: 4,

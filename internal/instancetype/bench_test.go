@@ -37,7 +37,7 @@ func bigProvider(b *testing.B) (*instancetype.Provider, *viewer, []*v1alpha1.Pro
 	if err != nil {
 		b.Fatal(err)
 	}
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Catalog: catalogue})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalogue})
 	if err != nil {
 		b.Fatal(err)
 	}

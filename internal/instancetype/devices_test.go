@@ -37,7 +37,7 @@ func gpuProvider(t *testing.T) (*instancetype.Provider, *viewer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Catalog: catalogue, Devices: devices})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalogue, Devices: devices})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,11 +11,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 )
 
-// DefaultVMMemoryOverhead is the share of a VM's memory that its firmware and
-// kernel keep, so that the Node reports less. Karpenter refuses a Node that has
-// less than 90 % of what its claim says.
-const DefaultVMMemoryOverhead = 0.075
-
 const (
 	// fileSystemShare is what a Node sees of its boot disk: partitions for boot
 	// and firmware, and the file system's own tables, take the rest.

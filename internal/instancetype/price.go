@@ -3,31 +3,14 @@
 
 package instancetype
 
-// The default prices. They have no currency: Karpenter only compares them.
-const (
-	DefaultPricePerVCPU = 0.025
-	DefaultPricePerGB   = 0.001 // of memory, decimal
-	// Each Node costs something by itself (kubelet, daemons, an address), so of
-	// two equal choices fewer, larger Nodes are cheaper.
-	DefaultPricePerNode = 0.005
-	// A device costs more than any size without one: pods that need none must not
-	// take it from those that do.
-	DefaultPricePerDevice = 1.0
-)
-
-// Pricing is the cost model of a Node: the sum of its parts, times the factor of
-// the Host (inventory.HostSettings). Prices that are all zero would keep Karpenter
-// from ever consolidating, so the zero value means the defaults.
+// Pricing is the cost model of a Node: the sum of its parts, times the price factor of
+// the Host (inventory.HostSettings). Prices have no currency: Karpenter only compares
+// them. If all prices are zero, Karpenter never consolidates.
 type Pricing struct {
 	PerVCPU   float64
 	PerGB     float64
 	PerNode   float64
 	PerDevice float64
-}
-
-// DefaultPricing is the cost model without settings.
-func DefaultPricing() Pricing {
-	return Pricing{PerVCPU: DefaultPricePerVCPU, PerGB: DefaultPricePerGB, PerNode: DefaultPricePerNode, PerDevice: DefaultPricePerDevice}
 }
 
 // Price of a Node of that type, with so many devices, on a Host of factor one.

@@ -45,8 +45,9 @@ type Deps struct {
 	VolumeLimits map[string]int
 	// CPULayouts say how VMs lie on their Hosts.
 	CPULayouts CPULayouts
-	// VMMemoryOverhead is the share of a VM's memory that the Node does not see,
-	// see DefaultVMMemoryOverhead.
+	// VMMemoryOverhead is the fraction of a VM's memory that firmware and kernel use, so
+	// the Node does not report it. Karpenter rejects a Node with less than 90 % of its
+	// claim's capacity.
 	VMMemoryOverhead float64
 	Clock            clock.Clock
 	// Registerer takes the metrics; nil for none.
@@ -86,14 +87,10 @@ func New(deps Deps) (*Provider, error) {
 		return nil, errors.New("making the instance types, there is no inventory")
 	}
 	if deps.VMMemoryOverhead < 0 || deps.VMMemoryOverhead >= 1 {
-		return nil, fmt.Errorf("making the instance types, found a VM memory overhead of %g, want a share from 0 to below 1, such as %g",
-			deps.VMMemoryOverhead, DefaultVMMemoryOverhead)
+		return nil, fmt.Errorf("making the instance types, found a VM memory overhead of %g, want a share from 0 to below 1, such as 0.075", deps.VMMemoryOverhead)
 	}
 	if len(deps.Catalog.types) == 0 {
 		deps.Catalog = DefaultCatalog()
-	}
-	if deps.Pricing == (Pricing{}) {
-		deps.Pricing = DefaultPricing()
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}

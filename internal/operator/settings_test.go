@@ -221,6 +221,18 @@ func TestVMIDsExcludeCSI(t *testing.T) {
 	g.Expect(operator.DefaultOptions().TemplateSettings().VMIDs.Exclude).To(ConsistOf(9999))
 }
 
+// Fewer, larger nodes are cheaper than more, smaller ones.
+func TestDefaultPricing(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	prices, catalog := operator.DefaultOptions().Pricing(), instancetype.DefaultCatalog()
+	small, ok := catalog.Get("s1.2VCPU-8GB")
+	g.Expect(ok).To(BeTrue())
+	large, ok := catalog.Get("s1.4VCPU-16GB")
+	g.Expect(ok).To(BeTrue())
+	g.Expect(2 * prices.Price(small, 0)).To(BeNumerically(">", prices.Price(large, 0)))
+}
+
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	NewWithT(t).Expect(operator.Version()).To(MatchRegexp(`^karpenter-provider-proxmox \S+ \(Karpenter \S+, go1\.\S+\)$`))

@@ -166,7 +166,7 @@ func (w *Env) providers(kubeCluster string) (*inventory.Inventory, *instancetype
 	if !s.unread {
 		w.Expect(inv.RefreshAll(w.T.Context())).To(gomega.Succeed())
 	}
-	types, err := instancetype.New(instancetype.Deps{Inventory: inv, Clock: w.Clock})
+	types, err := instancetype.New(instancetype.Deps{Inventory: inv, Pricing: instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}, Clock: w.Clock})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	settings := instance.Settings{
 		VMIDs: placement.Range{From: 20000, To: 99999}, CloneSlots: 4,

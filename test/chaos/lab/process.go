@@ -102,7 +102,7 @@ func (w *World) Process(start Start) *Process {
 	}
 	// A process that starts while nobody answers goes on without a view.
 	_ = p.Refresh()
-	instanceTypes, err := instancetype.New(instancetype.Deps{Inventory: inv, Clock: w.Clock})
+	instanceTypes, err := instancetype.New(instancetype.Deps{Inventory: inv, Pricing: operator.DefaultOptions().Pricing(), Clock: w.Clock})
 	must(w.t, err)
 	defaults := operator.DefaultOptions()
 	s := defaults.InstanceSettings()
