@@ -1,13 +1,13 @@
 # karpenter-provider-proxmox. Run "make help" for the targets.
-# Needed: Go (any 1.21+, it fetches the one below), make, gcc (for -race), git, and a Go module proxy. Nothing else.
+# Requirements: Go 1.21 or newer (it downloads the version below), make, gcc (for -race), git and a Go module proxy.
 
 SHELL := /bin/bash -o pipefail
 .DEFAULT_GOAL := help
 
-# The toolchain is named here as well as in go.mod: where the environment says GOTOOLCHAIN=local, go.mod alone is not obeyed.
+# The toolchain is set here as well as in go.mod, because an environment with GOTOOLCHAIN=local overrides go.mod.
 export GOTOOLCHAIN := go1.26.10
 export GOFLAGS := -buildvcs=false
-# Tests wait for conditions; on a busy machine gomega's own second is not enough for any.
+# On a busy machine gomega's default timeout of one second is too short.
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 60s
 
 CACHE := $(CURDIR)/.cache
@@ -17,19 +17,19 @@ CONTROLLER := $(BIN)/controller
 DEMO := $(BIN)/demo
 E2E = KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim go test -race -count=1
 ifdef E2E_PROXMOX_CONFIG
-# Tests run in the directory of their package.
+# Tests run in the directory of their package, so the path must be absolute.
 override E2E_PROXMOX_CONFIG := $(abspath $(E2E_PROXMOX_CONFIG))
 export E2E_PROXMOX_CONFIG
 endif
-# envtest's API server is the one in kubeplane, under the names that it looks for.
+# Links to kubeplane with the file names that envtest expects.
 ENVTEST := $(CACHE)/envtest
 
-# Everything but tests with the race detector is compiled in the way of the released binary, so that it is compiled once.
+# Flags of the released binary, for everything except tests with the race detector, so the build cache is shared.
 PLAIN := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath'
 IMAGE ?= ghcr.io/karpenter-proxmox/karpenter-provider-proxmox
 CRANE := github.com/google/go-containerregistry/cmd/crane@v0.22.1
 VERSION ?= dev
-# The time of the source is that of everything in the image.
+# All files in the image have the time of the source.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
@@ -38,16 +38,16 @@ HELM_DOCS := $(BIN)/helm-docs
 CHARTS ?= oci://ghcr.io/karpenter-proxmox/charts
 CHART := charts/karpenter-provider-proxmox
 CHART_CRDS := $(CHART)/crds
-# The same CRDs as a chart of their own, which helm upgrades.
+# A separate chart of the CRDs, which Helm upgrades.
 CRD_CHART := charts/karpenter-provider-proxmox-crd
-# What "make generate" writes and "make verify" compares.
+# Files that "make generate" writes and "make verify" compares.
 GENERATED := api/v1alpha1/zz_generated.deepcopy.go api/crds docs/reference \
 	$(CHART_CRDS) $(CRD_CHART)/templates $(CHART)/templates/_settings.tpl $(CHART)/values.schema.json $(CHART)/README.md
 
 GOVULNCHECK := v1.9.0
 
-# say tells what a long step does and what to expect, so that nobody stares at a silent terminal.
-say = @printf '\033[1m==> %s\033[0m\n' $(1)
+# log prints what a long step does and how long it takes.
+log = @printf '\033[1m==> %s\033[0m\n' $(1)
 
 ##@ General
 
@@ -58,74 +58,74 @@ help: ## Show the targets
 		/^[a-z0-9-]+:.*## / {printf "  \033[36m%-15s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(KUBEPLANE) controller $(DEMO) ## Show a tour: pods become VMs on a simulated Proxmox VE, and go again
+demo: $(KUBEPLANE) controller $(DEMO) ## Run the demo: Karpenter creates and deletes VMs on a simulated Proxmox VE
 	@$(DEMO) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER)
 
 .PHONY: playground
-playground: $(KUBEPLANE) controller $(DEMO) ## Bring the demo's world up and leave it running for you
+playground: $(KUBEPLANE) controller $(DEMO) ## Start the demo's environment and keep it running
 	@$(DEMO) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER) --playground
 
 .PHONY: clean
-clean: ## Remove everything that was built (Go's own cache stays)
+clean: ## Delete everything that was built, except for Go's own cache
 	rm -rf $(CACHE)
 
 ##@ Tests
 
 .PHONY: test
-test: vet lint verify unit recipes kubeplane-test e2e reproducible ## Everything that CI checks
+test: vet lint verify unit recipes kubeplane-test e2e reproducible ## Run all checks of CI
 
 .PHONY: unit
-unit: $(ENVTEST)/kube-apiserver $(HELM) ## Tests beside the code, with the race detector and a real API server
-	$(call say,"testing the packages with the race detector (first time: 5-10 minutes of compiling; then about 5 minutes)")
+unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
+	$(call log,"testing the packages with the race detector (first time: 5-10 minutes of compiling; then about 5 minutes)")
 	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
 		go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
 
 .PHONY: recipes
-recipes: ## Check the rendered recipes with cloud-init's schemas and Talos' own loader
-	$(call say,"checking the recipes with their readers' own parsers (first time: a minute or two of compiling)")
+recipes: ## Check the rendered recipes with cloud-init's schemas and the loader of Talos
+	$(call log,"checking the recipes with the parsers of cloud-init and Talos (first time: 1-2 minutes of compiling)")
 	cd examples/verify && go vet ./... && go test -shuffle=on ./...
 
 .PHONY: kubeplane-test
-kubeplane-test: $(KUBEPLANE) ## Tests of the Kubernetes control plane binary
-	$(call say,"testing kubeplane (about 30 seconds)")
+kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
+	$(call log,"testing kubeplane (about 30 seconds)")
 	cd kubeplane && CGO_ENABLED=0 KUBEPLANE=$(KUBEPLANE) go test -trimpath -shuffle=on -timeout 10m ./internal/...
 
 .PHONY: e2e
-e2e: $(KUBEPLANE) $(HELM) controller pvesim ## Tests of the whole, with simulated Proxmox; E2E_PROXMOX_CONFIG=file: with your own (docs/e2e.md)
+e2e: $(KUBEPLANE) $(HELM) controller pvesim ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own (docs/e2e.md)
 ifdef E2E_PROXMOX_CONFIG
-	$(call say,"testing end to end against the Proxmox of $(E2E_PROXMOX_CONFIG) (its VMs set the pace)")
+	$(call log,"testing end to end with the Proxmox of $(E2E_PROXMOX_CONFIG) (the duration depends on its VMs)")
 	$(E2E) -v -timeout 4h ./test/e2e | grep -v -e '^=== '
 else
-	$(call say,"testing end to end (a few minutes)")
+	$(call log,"testing end to end (a few minutes)")
 	$(E2E) -timeout 30m ./test/e2e/...
 endif
 
 .PHONY: e2e-clean
-e2e-clean: ## Remove from your own Proxmox what end-to-end tests left that were killed; E2E_CLUSTER_ID=id: of that run, too
+e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; E2E_CLUSTER_ID=id includes those of that run
 	@: $${E2E_PROXMOX_CONFIG:?e2e-clean needs E2E_PROXMOX_CONFIG=file, the description of your Proxmox}
 	go test -v -count=1 -run '^$$' ./test/e2e
 
 .PHONY: chaos
-chaos: ## Break launches and deletes in every way, then at random; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
-	$(call say,"every fault at every call and then random rounds (about 20 minutes; most of it waits)")
+chaos: ## Inject every fault into launches and deletions, then random faults; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
+	$(call log,"injecting every fault at every call, then random rounds (about 20 minutes, mostly waiting)")
 	CHAOS=long go test -v -count=1 -parallel 8 -timeout 90m ./test/chaos \
 		| grep -v -e '^=== ' -e '^    --- PASS'
 
 .PHONY: bench
-bench: ## Measure launches against the simulator's lock and latency model, and run the benchmarks
-	$(call say,"measuring launches and bursts and plans against test/perf/ranges.yaml (about 12 minutes; most of it waits) and running benchmarks")
+bench: ## Measure launches with the simulator's lock and latency model, and run the benchmarks
+	$(call log,"comparing launches with test/perf/ranges.yaml and running benchmarks (about 12 minutes, mostly waiting)")
 	PERF=long go test -v -count=1 -timeout 30m ./test/perf | grep -v -e '^=== '
 	go test -run '^$$' -bench . -benchmem ./internal/... ./pvesim/...
 
 ##@ Code
 
 .PHONY: generate
-generate: $(HELM_DOCS) ## Write deep copies, CRDs, the chart's copy of them and the reference pages
+generate: $(HELM_DOCS) ## Generate deep copies, CRDs, the charts' copies of them, the chart's settings and the reference pages
 	@$(call generate-into,.)
 
 .PHONY: verify
 verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, without changing anything
-	$(call say,"verifying go.mod and generated files (seconds; first time a minute to build controller-gen)")
+	$(call log,"verifying go.mod and generated files (seconds; first time a minute to build controller-gen)")
 	@go mod tidy -diff || { echo 'verify: go.mod or go.sum is stale: run "go mod tidy"' >&2; exit 1; }
 	@cd examples/verify && go mod tidy -diff || { echo 'verify: examples/verify/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@cd kubeplane && go mod tidy -diff || { echo 'verify: kubeplane/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
@@ -137,24 +137,24 @@ verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, wi
 	if [ -n "$$stale" ]; then echo "verify: generated files are stale:$$stale: run \"make generate\"" >&2; exit 1; fi
 
 .PHONY: lint
-lint: ## Lint, import directions included
-	$(call say,"linting (first time: 2-5 minutes to build golangci-lint and its cache; then seconds)")
+lint: ## Run the linters, including the import rules
+	$(call log,"linting (first time: 2-5 minutes to build golangci-lint and its cache; then seconds)")
 	$(PLAIN) $(TOOL) golangci-lint run --allow-serial-runners ./...
-	@# With the flags of its build, or all of Kubernetes would be compiled once more.
+	@# The flags of kubeplane's build avoid compiling all of Kubernetes a second time.
 	cd kubeplane && CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath' $(TOOL) golangci-lint run --allow-serial-runners ./internal/...
 
 .PHONY: vulncheck
-vulncheck: ## Look for known vulnerabilities in what is used (asks vuln.go.dev)
-	$(call say,"looking for known vulnerabilities (needs vuln.go.dev; about a minute)")
+vulncheck: ## Check the dependencies for known vulnerabilities (needs vuln.go.dev)
+	$(call log,"checking for known vulnerabilities (needs vuln.go.dev; about a minute)")
 	go run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./...
 
 .PHONY: fix
-fix: ## Let the linters correct what they can: formatting, imports, old idioms
+fix: ## Apply the fixes of the linters: formatting, imports, outdated idioms
 	$(TOOL) golangci-lint run --allow-serial-runners --fix ./...
 
 .PHONY: vet
-vet: ## go vet
-	$(call say,"vetting (first time: a few minutes of compiling; then seconds)")
+vet: ## Run go vet
+	$(call log,"vetting (first time: a few minutes of compiling; then seconds)")
 	$(PLAIN) go vet ./...
 
 ##@ Binaries
@@ -164,7 +164,7 @@ controller: ## Build the controller into .cache/bin
 	$(PLAIN) go build -o $(CONTROLLER) ./cmd/controller
 
 .PHONY: plugin
-plugin: ## Build the kubectl plugin into .cache/bin: put it into your PATH and call "kubectl proxmox"
+plugin: ## Build the kubectl plugin into .cache/bin; add it to your PATH and run "kubectl proxmox"
 	$(PLAIN) go build -o $(BIN)/kubectl-proxmox ./cmd/kubectl-proxmox
 
 .PHONY: pvesim
@@ -172,8 +172,8 @@ pvesim: ## Build the Proxmox VE simulator into .cache/bin
 	$(PLAIN) go build -o $(BIN)/pvesim ./cmd/pvesim
 
 .PHONY: image
-image: ## Build the image as VERSION into .cache/image, as an OCI layout; needs no container tools. ARCH=amd64 builds one only
-	$(call say,"building the image (first time: a few minutes of compiling for each architecture; then half a minute)")
+image: ## Build the image as VERSION into .cache/image, as an OCI layout, without container tools; ARCH=amd64 builds only one
+	$(call log,"building the image (first time: a few minutes of compiling for each architecture; then 30 seconds)")
 	$(PLAIN) go run ./hack/image --out $(CACHE)/image --version $(VERSION) $(if $(ARCH),--arch $(ARCH))
 
 .PHONY: image-push
@@ -182,8 +182,8 @@ image-push: image ## Push the image as VERSION to the registry IMAGE
 	go run $(CRANE) push $(CACHE)/image $(IMAGE):$(VERSION)
 
 .PHONY: reproducible
-reproducible: ## Build the image in two places and compare every byte; it must be static, too
-	$(call say,"building the image in two places (half a minute)")
+reproducible: ## Build the image in two directories and compare every byte
+	$(call log,"building the image in two directories (30 seconds)")
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && mkdir "$$dir/source" && \
 	tar --exclude=./.cache --exclude=./.git -cf - . | tar -xf - -C "$$dir/source" && arch=$$(go env GOARCH) && \
 	$(PLAIN) go run ./hack/image --arch $$arch --out "$$dir/one" && \
@@ -196,7 +196,7 @@ charts-push: $(HELM) ## Package both charts as VERSION and push them to the regi
 	@for chart in $(CHART) $(CRD_CHART); do $(HELM) package $$chart --app-version $(VERSION) --destination $(CACHE)/charts; done
 	@for package in $(CACHE)/charts/*.tgz; do $(HELM) push $$package $(CHARTS); done
 
-# Always asked, rarely built: go knows better than make what a binary depends on.
+# Phony because go, not make, tracks the dependencies of the binary.
 .PHONY: $(DEMO)
 $(DEMO):
 	$(PLAIN) go build -o $@ ./cmd/demo
@@ -205,7 +205,7 @@ $(DEMO):
 kubeplane: $(KUBEPLANE) ## Build the Kubernetes control plane into .cache/bin
 
 $(KUBEPLANE): $(shell find kubeplane -name '*.go' ! -name '*_test.go') kubeplane/go.mod kubeplane/go.sum
-	$(call say,"building the Kubernetes control plane (first time: 6–9 minutes on 2 cores; cached afterwards)")
+	$(call log,"building the Kubernetes control plane (first time: 6–9 minutes on 2 cores; cached afterwards)")
 	@mkdir -p $(@D)
 	@cd kubeplane && flags= && \
 	version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && minor=$${version#v1.} && minor=$${minor%%.*} && \
@@ -216,9 +216,9 @@ $(KUBEPLANE): $(shell find kubeplane -name '*.go' ! -name '*_test.go') kubeplane
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w$$flags" -o $@ .
 	@touch $@
 
-# Without these flags helm takes the Kubernetes of its clients for 1.20.
+# Without these flags helm assumes Kubernetes 1.20.
 $(HELM): go.helm.mod go.helm.sum
-	$(call say,"building helm (first time: 2–3 minutes)")
+	$(call log,"building helm (first time: 2–3 minutes)")
 	@mkdir -p $(@D)
 	@go build -modfile=go.helm.mod -trimpath -o $@ \
 		-ldflags '-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36' helm.sh/helm/v3/cmd/helm
@@ -232,7 +232,7 @@ $(HELM_DOCS): go.helm.mod go.helm.sum
 $(ENVTEST)/kube-apiserver: $(KUBEPLANE)
 	@$(KUBEPLANE) link $(ENVTEST) > /dev/null
 
-# generate-into writes all generated files below a directory.
+# generate-into writes all generated files to a directory.
 define generate-into
 mkdir -p $(1)/api/v1alpha1 && \
 $(TOOL) controller-gen object:headerFile=hack/header.go.txt crd paths=./api/v1alpha1 \

@@ -20,7 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// TestAPIServer holds the CRDs against a real API server. One server serves all cases: starting it takes seconds.
+// TestAPIServer checks the CRDs with a real API server. All cases share one server because starting it takes seconds.
 func TestAPIServer(t *testing.T) {
 	t.Parallel()
 
@@ -55,9 +55,9 @@ func TestAPIServer(t *testing.T) {
 	t.Run("defaults", func(t *testing.T) { t.Parallel(); checkDefaults(t, api) })
 	t.Run("hashes", func(t *testing.T) { t.Parallel(); checkHashes(t, api) })
 	t.Run("status", func(t *testing.T) { t.Parallel(); checkStatus(t, api) })
-	t.Run("flags in both forms", func(t *testing.T) { t.Parallel(); checkFlags(t, api) })
-	t.Run("manifests in circulation", func(t *testing.T) { t.Parallel(); checkManifestsInCirculation(t, api) })
-	t.Run("restricted labels", func(t *testing.T) { t.Parallel(); checkRestrictedLabels(t, api) })
+	t.Run("flags_as_list_and_string", func(t *testing.T) { t.Parallel(); checkFlags(t, api) })
+	t.Run("upstream_manifests", func(t *testing.T) { t.Parallel(); checkUpstreamManifests(t, api) })
+	t.Run("restricted_labels", func(t *testing.T) { t.Parallel(); checkRestrictedLabels(t, api) })
 	t.Run("names", func(t *testing.T) { t.Parallel(); checkNames(t, config) })
 	t.Run("columns", func(t *testing.T) { t.Parallel(); checkColumns(t, config) })
 }
@@ -66,7 +66,7 @@ func startAPIServer(t *testing.T) *rest.Config {
 	t.Helper()
 
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Skip("KUBEBUILDER_ASSETS is not set: no API server, so NOTHING about the CRDs is checked here. Run \"make unit\".")
+		t.Skip("KUBEBUILDER_ASSETS is not set, so there is no API server to check the CRDs with: run \"make unit\"")
 	}
 
 	definitions, err := crds.All()
@@ -78,12 +78,12 @@ func startAPIServer(t *testing.T) *rest.Config {
 
 	config, err := server.Start()
 	if err != nil {
-		t.Fatalf("starting the API server, %v", err)
+		t.Fatalf("starting the API server: %v", err)
 	}
 
 	t.Cleanup(func() {
 		if err := server.Stop(); err != nil {
-			t.Errorf("stopping the API server, %v", err)
+			t.Errorf("stopping the API server: %v", err)
 		}
 	})
 
@@ -92,11 +92,11 @@ func startAPIServer(t *testing.T) *rest.Config {
 	return config
 }
 
-// admissionCase is the spec of an object, and what the API server must say about it.
+// admissionCase is the spec of an object and the expected result of creating it.
 type admissionCase struct {
 	name string
 	spec string
-	// refusal is part of the message that refuses the object. Empty means that it must be accepted.
+	// refusal is part of the expected error. If it is empty, the API server must accept the object.
 	refusal string
 }
 

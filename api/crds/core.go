@@ -18,8 +18,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// Core returns Karpenter's own CustomResourceDefinitions as YAML, by file name. Where Karpenter restricts labels of its own
-// domain, ours is restricted as well: a label that nothing sets would keep pods pending without a word.
+// Core returns Karpenter's CustomResourceDefinitions as YAML, by file name. Where Karpenter restricts labels of its own
+// domain, Core adds a rule that restricts those of this provider: pods that select an unknown label would stay pending
+// without an error. It fails if Karpenter's CRDs contain no such rule.
 func Core() (map[string][]byte, error) {
 	out := map[string][]byte{
 		"karpenter.sh_nodepools.yaml":               karpapis.NodePoolCRD,
@@ -31,7 +32,7 @@ func Core() (map[string][]byte, error) {
 	for name, content := range out {
 		var tree map[string]any
 		if err := yaml.Unmarshal(content, &tree); err != nil {
-			return nil, fmt.Errorf("decoding Karpenter's %s, %w", name, err)
+			return nil, fmt.Errorf("decoding Karpenter's %s: %w", name, err)
 		}
 		added := restrictLabels(tree)
 		if added == 0 {
@@ -40,22 +41,22 @@ func Core() (map[string][]byte, error) {
 		restricted += added
 		content, err := yaml.Marshal(tree)
 		if err != nil {
-			return nil, fmt.Errorf("encoding Karpenter's %s, %w", name, err)
+			return nil, fmt.Errorf("encoding Karpenter's %s: %w", name, err)
 		}
 		out[name] = append([]byte("---\n"), content...)
 	}
 	if restricted == 0 {
-		return nil, fmt.Errorf("restricting labels of %s, Karpenter's CRDs have no rule %q to go by", v1alpha1.Group, coreMessage)
+		return nil, fmt.Errorf("restricting labels of %s: Karpenter's CRDs contain no rule %q", v1alpha1.Group, coreMessage)
 	}
 	return out, nil
 }
 
 const coreMessage = `label domain "` + karpapis.Group + `" is restricted`
 
-// listInRule is the list of permitted labels in a CEL rule.
+// listInRule matches the list of permitted labels in a CEL rule.
 var listInRule = regexp.MustCompile(`\[[^\]^]*\]`)
 
-// restrictLabels puts beside every rule for Karpenter's label domain one for ours, and counts them.
+// restrictLabels adds to every rule for Karpenter's label domain one for this provider's, and returns their number.
 func restrictLabels(tree any) int {
 	added := 0
 	switch tree := tree.(type) {
@@ -77,7 +78,7 @@ func restrictLabels(tree any) int {
 	return added
 }
 
-// ownRule is Karpenter's rule with our domain and labels; nil where there is none.
+// ownRule returns a copy of Karpenter's rule with the domain and labels of this provider, or nil if there is no such rule.
 func ownRule(rules []any) map[string]any {
 	for _, item := range rules {
 		rule, _ := item.(map[string]any)

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/crds"
 )
 
-func TestAllHoldsOursAndKarpenters(t *testing.T) {
+func TestAll(t *testing.T) {
 	t.Parallel()
 
 	all, err := crds.All()
@@ -38,12 +38,12 @@ func TestAllHoldsOursAndKarpenters(t *testing.T) {
 		"capacitybuffers.autoscaling.x-k8s.io",
 	} {
 		if !names[name] {
-			t.Errorf("All() lacks %s, it has %v", name, names)
+			t.Errorf("All() does not return %s, but %v", name, names)
 		}
 	}
 }
 
-func TestChartsShipTheSame(t *testing.T) {
+func TestAllMatchesCharts(t *testing.T) {
 	t.Parallel()
 
 	all, err := crds.All()
@@ -71,7 +71,7 @@ func TestChartsShipTheSame(t *testing.T) {
 			}
 
 			if crd.Annotations["helm.sh/resource-policy"] != "keep" {
-				t.Errorf("%s goes when the release goes, and every VM with it", file)
+				t.Errorf("%s lacks helm.sh/resource-policy: keep: helm uninstall would delete the CRD and all VMs", file)
 			}
 
 			shipped[crd.Name] = crd
@@ -83,7 +83,7 @@ func TestChartsShipTheSame(t *testing.T) {
 
 		for _, crd := range all {
 			if got := shipped[crd.Name]; got == nil || !equality.Semantic.DeepEqual(got.Spec, crd.Spec) {
-				t.Errorf("%s: %s is not what All() says: run make generate", dir, crd.Name)
+				t.Errorf("%s: %s differs from All(): run make generate", dir, crd.Name)
 			}
 		}
 	}

@@ -16,10 +16,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// checkHashes holds the hashes of fixed objects against those in their annotations, as an earlier release wrote them. The
-// API server fills in defaults first: a new field with a default changes every stored object, and with it its hash. A hash
-// that changes under the same version replaces every Node of every user. So a file of the current version is never edited;
-// whoever must change a hash raises HashVersion and adds files.
+// checkHashes compares the hashes of fixed objects with those in their annotations, which an earlier release wrote. The API
+// server sets defaults first: a new field with a default changes every stored object and its hash. A hash that changes under
+// the same version replaces every Node of every user. So never edit a file of the current version: to change a hash,
+// increment HashVersion and add files.
 func checkHashes(t *testing.T, api client.Client) {
 	t.Helper()
 
@@ -44,7 +44,7 @@ func checkHashes(t *testing.T, api client.Client) {
 		want := manifest.GetAnnotations()
 
 		if err := api.Create(t.Context(), manifest, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
-			t.Errorf("%s: what was taken once is refused: %v", file, err)
+			t.Errorf("%s: the API server no longer accepts it: %v", file, err)
 
 			continue
 		}
@@ -58,19 +58,19 @@ func checkHashes(t *testing.T, api client.Client) {
 
 		for key, hash := range got {
 			if want[key] != hash {
-				t.Errorf("%s: %s is %s, was %s: every node of this class would be replaced; if the change is meant, raise HashVersion", file, key, hash, want[key])
+				t.Errorf("%s: %s is %s, was %s: every node of this class would be replaced; if the change is intended, increment HashVersion", file, key, hash, want[key])
 			}
 		}
 	}
 
 	for _, kind := range []string{v1alpha1.ProxmoxNodeClassKind, v1alpha1.ProxmoxTemplateKind, v1alpha1.ProxmoxUnmanagedTemplateKind} {
 		if !compared[kind] {
-			t.Errorf("no file has a %s with hashes of version %s", kind, v1alpha1.HashVersion)
+			t.Errorf("no file contains a %s with hashes of version %s", kind, v1alpha1.HashVersion)
 		}
 	}
 }
 
-// hashesOf names the annotation of an object's hash version, and its hashes by their annotations.
+// hashesOf returns the annotation key of an object's hash version, and its hashes by annotation key.
 func hashesOf(t *testing.T, o *unstructured.Unstructured) (version string, hashes map[string]string) {
 	t.Helper()
 

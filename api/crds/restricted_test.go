@@ -14,7 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// checkRestrictedLabels lets NodePools ask for labels of ours that exist, and for no others.
+// checkRestrictedLabels checks that NodePools can require the existing labels of this provider's domain and no others.
 func checkRestrictedLabels(t *testing.T, api client.Client) {
 	t.Helper()
 
@@ -43,7 +43,7 @@ func checkRestrictedLabels(t *testing.T, api client.Client) {
 		"label":       pool("label", v1alpha1.LabelInstanceFamily, v1alpha1.Group+"/mine"),
 	} {
 		if err := api.Create(t.Context(), p); err == nil || !strings.Contains(err.Error(), refused) {
-			t.Errorf("a %s that nothing sets gives %v, want %q", name, err, refused)
+			t.Errorf("unknown %s: got error %v, want %q", name, err, refused)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// checkDefaults creates what a Go program would, with the unset fields unset, and reads what the API server made of it.
+// checkDefaults creates objects with unset fields, as a Go program would, and checks the defaults that the API server sets.
 func checkDefaults(t *testing.T, api client.Client) {
 	t.Helper()
 
@@ -82,7 +82,7 @@ func checkStatus(t *testing.T, api client.Client) {
 
 	class.StatusConditions().SetFalse(v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, "no such template")
 	class.Status.SelectedZones = []string{"Region-1/pve1/9000"}
-	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "Region-1/pve2", Reason: "template talos is not there"}}
+	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "Region-1/pve2", Reason: "template talos does not exist"}}
 
 	if err := api.Status().Update(t.Context(), class); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func checkStatus(t *testing.T, api client.Client) {
 	}
 
 	if stored.Generation != 1 {
-		t.Errorf("a change of the status made generation %d, want 1: it must not look like a change of the spec", stored.Generation)
+		t.Errorf("generation is %d after a status update, want 1", stored.Generation)
 	}
 }
 
@@ -117,7 +117,7 @@ func checkFlags(t *testing.T, api client.Client) {
 		written.SetName(name)
 
 		if err := api.Create(t.Context(), written); err != nil {
-			t.Errorf("flags %s are refused: %v", flags, err)
+			t.Errorf("flags %s are rejected: %v", flags, err)
 
 			continue
 		}
@@ -163,11 +163,11 @@ func checkNames(t *testing.T, config *rest.Config) {
 	}
 
 	if len(shortNames) > 0 {
-		t.Errorf("not served at all: %v", shortNames)
+		t.Errorf("not served: %v", shortNames)
 	}
 }
 
-// checkColumns asks for a table as kubectl get does.
+// checkColumns requests a table, as kubectl get does.
 func checkColumns(t *testing.T, config *rest.Config) {
 	t.Helper()
 

@@ -12,11 +12,11 @@ import (
 
 // CPUFlags is a list of CPU flags, each with its sign: "+aes", "-pcid".
 //
-// Manifests in circulation write it as a list and as one string, and both are accepted. No marker can say that in the
-// schema, so hack/crds does.
+// Existing manifests write it as a list or as one string, and both are accepted. No marker can express that in the schema,
+// so hack/crds adds it.
 type CPUFlags []string
 
-// UnmarshalJSON reads a list of strings, or one string with flags between semicolons, commas or spaces.
+// UnmarshalJSON decodes a list of strings, or one string of flags that are separated by semicolons, commas or spaces.
 func (f *CPUFlags) UnmarshalJSON(data []byte) error {
 	var list []string
 	if err := json.Unmarshal(data, &list); err == nil {
@@ -27,7 +27,7 @@ func (f *CPUFlags) UnmarshalJSON(data []byte) error {
 
 	var scalar string
 	if err := json.Unmarshal(data, &scalar); err != nil {
-		return fmt.Errorf("decoding CPU flags %s (want a list like [\"+aes\"] or a string like \"+aes;-pcid\"), %w", data, err)
+		return fmt.Errorf("decoding CPU flags %s (want a list like [\"+aes\"] or a string like \"+aes;-pcid\"): %w", data, err)
 	}
 
 	*f = strings.FieldsFunc(scalar, func(r rune) bool {

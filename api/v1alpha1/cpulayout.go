@@ -3,29 +3,29 @@
 
 package v1alpha1
 
-// NUMAPolicy says how a VM's memory is tied to the cells of its Host.
+// NUMAPolicy defines how a VM's memory is bound to the NUMA cells of its Host.
 // +kubebuilder:validation:Enum=None;Bind
 type NUMAPolicy string
 
 const (
-	// NUMANone leaves memory to the Host's kernel.
+	// NUMANone lets the Host's kernel place the memory.
 	NUMANone NUMAPolicy = "None"
-	// NUMABind gives the guest cells that match cells of the Host.
+	// NUMABind gives the guest NUMA cells that match cells of the Host.
 	NUMABind NUMAPolicy = "Bind"
 )
 
-// PinningPolicy says how a VM's vCPUs are tied to CPUs of its Host.
+// PinningPolicy defines how a VM's vCPUs are bound to CPUs of its Host.
 // +kubebuilder:validation:Enum=None;Exclusive
 type PinningPolicy string
 
 const (
-	// PinningNone lets vCPUs float over all CPUs of the Host.
+	// PinningNone lets vCPUs run on all CPUs of the Host.
 	PinningNone PinningPolicy = "None"
-	// PinningExclusive gives the VM whole cores that no other pinned VM gets.
+	// PinningExclusive gives the VM whole cores that no other pinned VM uses.
 	PinningExclusive PinningPolicy = "Exclusive"
 )
 
-// HugepageSize is a size of memory pages.
+// HugepageSize is the size of hugepages.
 // +kubebuilder:validation:Enum="2Mi";"1Gi"
 type HugepageSize string
 
@@ -36,7 +36,7 @@ const (
 	Hugepages1Gi HugepageSize = "1Gi"
 )
 
-// MiB is the size of a page; 0 where none is asked for.
+// MiB returns the page size in MiB, or 0 if no hugepages are requested.
 func (s HugepageSize) MiB() int {
 	switch s {
 	case Hugepages2Mi:
@@ -47,32 +47,34 @@ func (s HugepageSize) MiB() int {
 	return 0
 }
 
-// CPULayout says how vCPUs and memory lie on the Host's cores and NUMA cells.
+// CPULayout defines how vCPUs and memory are placed on the Host's cores and NUMA cells.
 // +kubebuilder:validation:MinProperties=1
-// +kubebuilder:validation:XValidation:rule="!has(self.numa) || self.numa != 'None' || !has(self.pinning) || self.pinning != 'Exclusive'",message="pinning Exclusive needs numa Bind: leave numa out, or set it to Bind"
-// +kubebuilder:validation:XValidation:rule="!has(self.numa) || self.numa != 'None' || !has(self.hugepages)",message="hugepages need numa Bind: leave numa out, or set it to Bind"
+// +kubebuilder:validation:XValidation:rule="!has(self.numa) || self.numa != 'None' || !has(self.pinning) || self.pinning != 'Exclusive'",message="pinning Exclusive needs numa Bind: remove numa or set it to Bind"
+// +kubebuilder:validation:XValidation:rule="!has(self.numa) || self.numa != 'None' || !has(self.hugepages)",message="hugepages need numa Bind: remove numa or set it to Bind"
 type CPULayout struct {
-	// numa is None, or Bind: the guest sees NUMA cells that match cells of the host, and its memory comes from those. A VM
-	// that fits into one cell gets one; else it is split evenly over as few as possible. An API token suffices for that.
-	// Left out it is Bind with pinning or hugepages, else None. vCPUs float over the host's CPUs unless they are pinned.
+	// numa is None or Bind. With Bind the guest sees NUMA cells that match cells of the host, and its memory is allocated
+	// from those. A VM that fits into one cell uses one; otherwise it is split evenly over as few cells as possible. An API
+	// token is sufficient for Bind. The default is Bind if pinning or hugepages is set, otherwise None. vCPUs run on all
+	// CPUs of the host unless they are pinned.
 	// +optional
 	NUMA NUMAPolicy `json:"numa,omitempty"`
 
-	// pinning is None, or Exclusive: the VM gets whole cores (all threads of them) that no other pinned VM gets. Proxmox
-	// reserves that for root: it takes slot templates, a hookscript in the template, or a root login in the cloud config.
+	// pinning is None or Exclusive. With Exclusive the VM gets whole cores (all their threads) that no other pinned VM uses.
+	// Proxmox allows only root to pin: use slot templates, a hookscript in the template, or a root login in the cloud config.
+	// The default is None.
 	// +optional
 	Pinning PinningPolicy `json:"pinning,omitempty"`
 
-	// hugepages is the size of the pages that the VM's memory is made of on the host: 2Mi or 1Gi. Proxmox reserves that
-	// for root: it takes templates that have the option set, or a root login in the cloud config.
+	// hugepages is the size of the host's pages that back the VM's memory: 2Mi or 1Gi. Proxmox allows only root to set
+	// this: use templates that have the option set, or a root login in the cloud config. The default is no hugepages.
 	// +optional
 	Hugepages HugepageSize `json:"hugepages,omitempty"`
 }
 
-// Bound tells whether the guest's cells match the Host's.
+// Bound reports whether the guest's NUMA cells are bound to cells of the Host.
 func (l CPULayout) Bound() bool {
 	return l.NUMA == NUMABind || l.Exclusive() || l.Hugepages != ""
 }
 
-// Exclusive tells whether the VM gets cores of its own.
+// Exclusive reports whether the VM gets cores that no other pinned VM uses.
 func (l CPULayout) Exclusive() bool { return l.Pinning == PinningExclusive }

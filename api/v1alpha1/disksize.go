@@ -12,12 +12,12 @@ import (
 
 // DiskSize is the size of a disk as a whole number of G, T (powers of 1000) or Gi, Ti (powers of 1024).
 //
-// It is a string and not a resource.Quantity, because a Quantity keeps its value in fields that a hash does not see.
+// It is a string and not a resource.Quantity because a Quantity keeps its value in unexported fields, which are not hashed.
 // +kubebuilder:validation:MaxLength=8
 // +kubebuilder:validation:Pattern=`^\d+(T|G|Ti|Gi)$`
 type DiskSize string
 
-// Bytes returns the size in bytes. An empty size is 0: no wish.
+// Bytes returns the size in bytes, or 0 if the size is empty. It fails on any other format and on overflow.
 func (s DiskSize) Bytes() (int64, error) {
 	if s == "" {
 		return 0, nil
@@ -35,9 +35,9 @@ func (s DiskSize) Bytes() (int64, error) {
 		}
 
 		if count, err := strconv.ParseUint(digits, 10, 64); err == nil && count <= math.MaxInt64/unit.bytes {
-			return int64(count * unit.bytes), nil //nolint:gosec // the line above keeps it in range
+			return int64(count * unit.bytes), nil //nolint:gosec // the condition above keeps it in range
 		}
 	}
 
-	return 0, fmt.Errorf("parsing disk size %q, want a number of G, T, Gi or Ti, like 30G", string(s))
+	return 0, fmt.Errorf("parsing disk size %q: want a number of G, T, Gi or Ti, like 30G", string(s))
 }

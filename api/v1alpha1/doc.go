@@ -1,14 +1,14 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 holds the custom resources of the Proxmox VE provider for Karpenter: ProxmoxNodeClass says how the VMs of
-// a NodePool are made, ProxmoxTemplate and ProxmoxUnmanagedTemplate say what they are cloned from.
+// Package v1alpha1 contains the custom resources of the Proxmox VE provider for Karpenter: ProxmoxNodeClass defines how the
+// VMs of a NodePool are created, ProxmoxTemplate and ProxmoxUnmanagedTemplate define what they are cloned from.
 //
-// The package is meant to be imported by other programs. Beside the types it holds only what every reader of these objects
-// needs in the same way: label and annotation keys, provider IDs, zone strings and the hashes that decide on drift.
+// Other programs may import the package. Besides the types it contains only what every reader of these objects needs: label
+// and annotation keys, provider IDs, zone strings and the hashes that detect drift.
 //
-// Group, kinds and fields are those of the existing karpenter-provider-proxmox, so that its manifests keep working. Fields that
-// it does not know are marked as additions in their comments.
+// Group, kinds and fields are those of the existing karpenter-provider-proxmox, so its manifests keep working. Comments mark
+// the fields that this provider adds.
 //
 // +kubebuilder:object:generate=true
 // +groupName=karpenter.proxmox.sinextra.dev

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-func TestDiskSizeInBytes(t *testing.T) {
+func TestDiskSizeBytes(t *testing.T) {
 	t.Parallel()
 
 	for size, want := range map[v1alpha1.DiskSize]int64{
@@ -34,12 +34,12 @@ func TestDiskSizeInBytes(t *testing.T) {
 
 	for _, size := range []v1alpha1.DiskSize{"G", "30X", "-30G", "large", "99999999999Ti"} {
 		if got, err := size.Bytes(); err == nil || !strings.Contains(err.Error(), string(size)) {
-			t.Errorf("%q is %d bytes, error %v; want an error that names it", size, got, err)
+			t.Errorf("%q is %d bytes, error %v; want an error that contains the size", size, got, err)
 		}
 	}
 }
 
-func TestCPUFlagsAreAListOrOneString(t *testing.T) {
+func TestCPUFlagsUnmarshalJSON(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string][]string{
@@ -87,7 +87,7 @@ func FuzzCPUFlags(f *testing.F) {
 	})
 }
 
-func TestKarpenterKnowsOurLabels(t *testing.T) {
+func TestWellKnownLabels(t *testing.T) {
 	t.Parallel()
 
 	for _, label := range []string{
@@ -103,8 +103,9 @@ func TestKarpenterKnowsOurLabels(t *testing.T) {
 	}
 }
 
-// An object that is made in Go must leave unset structs to the API server's defaults, whoever encodes it.
-func TestUnsetStructsAreNotWritten(t *testing.T) {
+// An object that is created in Go must not set unset structs, or the API server's defaults would not apply, regardless of
+// the encoder.
+func TestMarshalOmitsUnsetStructs(t *testing.T) {
 	t.Parallel()
 
 	converted, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&v1alpha1.ProxmoxNodeClass{})
@@ -113,7 +114,7 @@ func TestUnsetStructsAreNotWritten(t *testing.T) {
 	}
 
 	if len(converted) != 0 {
-		t.Errorf("an empty class is converted to %v, want nothing", converted)
+		t.Errorf("an empty class is converted to %v, want an empty map", converted)
 	}
 
 	written, err := json.Marshal(&v1alpha1.ProxmoxTemplate{})
@@ -126,7 +127,7 @@ func TestUnsetStructsAreNotWritten(t *testing.T) {
 	}
 }
 
-func TestReadyFollowsFromTheOtherConditions(t *testing.T) {
+func TestStatusConditionsReady(t *testing.T) {
 	t.Parallel()
 
 	class := nodeClass()

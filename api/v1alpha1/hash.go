@@ -9,21 +9,22 @@ import (
 	"github.com/mitchellh/hashstructure/v2"
 )
 
-// HashVersion is the version of all hashes in this package. Hashes of different versions are never compared: the provider
-// then writes the new hash to the Claims instead of calling them drifted. Raise it whenever a release would hash an
-// unchanged object differently.
+// HashVersion is the version of all hashes in this package. Hashes of different versions are never compared: if the versions
+// differ, the provider writes the new hash to the Claims and does not report drift. Increment it whenever a release hashes
+// an unchanged object differently.
 //
-// It starts at v2 because v1 belongs to the provider that defined these kinds. Clusters that move from there hold its hashes,
-// which ours would not equal, and every one of their Nodes would drift at once.
+// It starts at v2 because v1 belongs to the provider that defined these kinds. Clusters that migrate from it store its
+// hashes, which differ from ours; with the same version all their Nodes would drift.
 const HashVersion = "v2"
 
-// Hash covers the fields whose change replaces the Nodes of this class. Tags, security groups and resource pool are not
-// among them, nor is what counts for new VMs only: placement strategy, metadata options, network and hook scripts.
+// Hash returns a hash of the fields whose change replaces the Nodes of this class. It excludes the fields that are updated
+// in place (tags, security groups and resource pool) and those that apply to new VMs only (placement strategy, metadata
+// options, network and hook scripts).
 func (in *ProxmoxNodeClass) Hash() string {
 	return hashOf(in.Spec)
 }
 
-// InPlaceHash covers the fields whose change is written to running VMs: tags, security groups and resource pool.
+// InPlaceHash returns a hash of the fields whose change is written to running VMs: tags, security groups and resource pool.
 func (in *ProxmoxNodeClass) InPlaceHash() string {
 	return hashOf(struct {
 		Tags           []string
@@ -32,13 +33,13 @@ func (in *ProxmoxNodeClass) InPlaceHash() string {
 	}{in.Spec.Tags, in.Spec.SecurityGroups, in.Spec.ResourcePool})
 }
 
-// Hash covers the fields whose change makes a new Template: source image, storages, firmware and TPM.
+// Hash returns a hash of the fields whose change creates a new Template: source image, storages, firmware and TPM.
 func (in *ProxmoxTemplate) Hash() string {
 	return hashOf(in.Spec)
 }
 
-// InPlaceHash covers the fields whose change is written to the existing Template: all that Hash leaves out, apart from the
-// region, which only says where Templates are.
+// InPlaceHash returns a hash of the fields whose change is written to the existing Template: all that Hash excludes, except
+// for the region, which only selects where Templates are created.
 func (in *ProxmoxTemplate) InPlaceHash() string {
 	spec := in.Spec
 
@@ -59,7 +60,7 @@ func (in *ProxmoxTemplate) InPlaceHash() string {
 	})
 }
 
-// Hash covers everything that says which Proxmox templates are meant.
+// Hash returns a hash of the whole spec: every field selects Proxmox templates.
 func (in *ProxmoxUnmanagedTemplate) Hash() string {
 	return hashOf(in.Spec)
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// effect says what a change of a field does to the two hashes of its object.
+// effect is the effect of a field's change on the two hashes of its object.
 type effect int
 
 const (
-	replaces effect = iota // changes Hash: what exists is replaced
-	updates                // changes InPlaceHash: what exists is updated
-	neither                // changes nothing that exists
+	replaces effect = iota // changes Hash: existing VMs or templates are replaced
+	updates                // changes InPlaceHash: existing VMs or templates are updated
+	neither                // changes neither hash: only new VMs are affected
 )
 
 type hasher interface {
@@ -39,13 +39,13 @@ func (e effect) check(t *testing.T, field string, before, after hasher) {
 	}
 }
 
-// checkCovers fails when a field of the spec has no row in the table, so that nobody adds one without a decision.
+// checkCovers fails if a field of the spec has no row in the table: the effect of each new field must be decided.
 func checkCovers[Row any](t *testing.T, spec any, table map[string]Row) {
 	t.Helper()
 
 	for field := range reflect.TypeOf(spec).Fields() {
 		if _, ok := table[field.Name]; !ok {
-			t.Errorf("spec has a field %s that this table does not know: decide what its change does", field.Name)
+			t.Errorf("the table has no row for the field %s of the spec: add the effect of its change", field.Name)
 		}
 	}
 }
@@ -67,7 +67,7 @@ func nodeClass() *v1alpha1.ProxmoxNodeClass {
 	}}
 }
 
-func TestNodeClassHashesCoverTheirFields(t *testing.T) {
+func TestNodeClassHash(t *testing.T) {
 	t.Parallel()
 
 	type row struct {
@@ -114,7 +114,7 @@ func TestNodeClassHashesCoverTheirFields(t *testing.T) {
 	}
 }
 
-func TestHashesIgnoreOrderAndStatus(t *testing.T) {
+func TestHashIgnoresOrderAndStatus(t *testing.T) {
 	t.Parallel()
 
 	before, after := nodeClass(), nodeClass()
@@ -126,8 +126,8 @@ func TestHashesIgnoreOrderAndStatus(t *testing.T) {
 	neither.check(t, "order, status and metadata", before, after)
 }
 
-// A stored hash must stay equal over releases, or every Node of every user drifts at the upgrade.
-func TestHashesAreStableOverReleases(t *testing.T) {
+// A stored hash must not change between releases, or every Node of every user drifts at the upgrade.
+func TestHashStability(t *testing.T) {
 	t.Parallel()
 
 	template := managedTemplate()
@@ -143,7 +143,7 @@ func TestHashesAreStableOverReleases(t *testing.T) {
 		"UnmanagedTemplate.Hash": {unmanaged.Hash(), "6391812626355111001"},
 	} {
 		if got, want := pair[0], pair[1]; got != want {
-			t.Errorf("%s = %s, want %s as in earlier releases: raise HashVersion if the change is meant", name, got, want)
+			t.Errorf("%s = %s, want %s as in earlier releases: increment HashVersion if the change is intended", name, got, want)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func managedTemplate() *v1alpha1.ProxmoxTemplate {
 	}}
 }
 
-func TestTemplateHashesCoverTheirFields(t *testing.T) {
+func TestTemplateHash(t *testing.T) {
 	t.Parallel()
 
 	type row struct {

@@ -7,13 +7,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KubeletConfiguration holds the settings of the kubelet that a NodeClass may tune. Names and meaning are the kubelet's own.
+// KubeletConfiguration contains the kubelet settings that a NodeClass can change. Names and meaning are those of the kubelet.
 //
-// Durations carry a pattern although their type would refuse bad text as well: a value that passes the API server but does
-// not decode would stop every watch on NodeClasses, not only this one object.
+// Durations have a pattern although their Go type rejects invalid text as well: a value that the API server accepts but that
+// does not decode would break every watch on NodeClasses, not only this object.
 // +kubebuilder:validation:XValidation:rule="!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",message="imageGCHighThresholdPercent must be greater than imageGCLowThresholdPercent"
 type KubeletConfiguration struct {
-	// cpuManagerPolicy is none or static.
+	// cpuManagerPolicy is none or static. The default is the kubelet's.
 	// +kubebuilder:validation:Enum=none;static
 	// +optional
 	CPUManagerPolicy string `json:"cpuManagerPolicy,omitempty"`
@@ -22,7 +22,7 @@ type KubeletConfiguration struct {
 	// +optional
 	CPUCFSQuota *bool `json:"cpuCFSQuota,omitempty"`
 
-	// cpuCFSQuotaPeriod is the period of that enforcement, for example 100ms.
+	// cpuCFSQuotaPeriod is the CFS quota period, for example 100ms.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	// +optional
@@ -38,13 +38,13 @@ type KubeletConfiguration struct {
 	// +optional
 	TopologyManagerScope string `json:"topologyManagerScope,omitempty"`
 
-	// imageGCHighThresholdPercent is the disk usage above which images are always collected.
+	// imageGCHighThresholdPercent is the disk usage in percent above which unused images are always deleted.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	ImageGCHighThresholdPercent *int32 `json:"imageGCHighThresholdPercent,omitempty"`
 
-	// imageGCLowThresholdPercent is the disk usage that the collection of images aims for.
+	// imageGCLowThresholdPercent is the disk usage in percent below which no images are deleted.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	// +optional
@@ -56,22 +56,22 @@ type KubeletConfiguration struct {
 	// +optional
 	ShutdownGracePeriod *metav1.Duration `json:"shutdownGracePeriod,omitempty"`
 
-	// allowedUnsafeSysctls are sysctls or patterns of them (ending in *) that pods may set.
+	// allowedUnsafeSysctls are sysctls, or patterns of sysctls that end in *, that pods may set.
 	// +optional
 	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls,omitempty"`
 
-	// clusterDNS are the addresses of the cluster's DNS server. Left empty, the templates decide.
+	// clusterDNS are the addresses of the cluster's DNS server. If empty, the boot data templates set them.
 	// +kubebuilder:validation:MaxItems=3
 	// +optional
 	ClusterDNS []string `json:"clusterDNS,omitempty"`
 
-	// maxPods is the largest number of pods on the node.
+	// maxPods is the maximum number of pods on the node, from 10 to 250.
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=250
 	// +optional
 	MaxPods *int32 `json:"maxPods,omitempty"`
 
-	// failSwapOn makes the kubelet refuse to start when swap is on.
+	// failSwapOn prevents the kubelet from starting when swap is enabled.
 	// +optional
 	FailSwapOn *bool `json:"failSwapOn,omitempty"`
 }

@@ -15,78 +15,78 @@ const (
 	LabelInstanceCPU = Group + "/instance-cpu"
 	// LabelInstanceMemory is the memory of the VM in MiB. Requirements may compare it with Gt and Lt.
 	LabelInstanceMemory = Group + "/instance-memory"
-	// LabelInstanceCPUType is the CPU type that the VM shows to its guest, for example "x86-64-v2-AES".
+	// LabelInstanceCPUType is the CPU type that the guest sees, for example "x86-64-v2-AES".
 	LabelInstanceCPUType = Group + "/instance-cpu-type"
 	// LabelInstanceImageID is the ID of the image or Template that the VM was cloned from.
 	LabelInstanceImageID = Group + "/instance-image-id"
-	// LabelNodeClass is the name of the ProxmoxNodeClass. Karpenter itself derives the key from the kind and sets it.
+	// LabelNodeClass is the name of the ProxmoxNodeClass. Karpenter derives the key from the kind and sets the label.
 	LabelNodeClass = Group + "/proxmoxnodeclass"
 )
 
 // LabelBootstrapToken marks the Secrets of the join tokens that this provider issued, with the value "true".
 const LabelBootstrapToken = Group + "/bootstrap-token"
 
-// Annotations that carry hashes. A Claim holds the value of its NodeClass or Template at launch; a difference is drift,
-// but only between hashes of the same version.
+// Annotations that store hashes. A Claim stores the value of its NodeClass or Template at launch. A different value of the
+// same hash version is drift.
 const (
 	// AnnotationNodeClassHash is the hash of the fields whose change replaces a Node.
 	AnnotationNodeClassHash = Group + "/proxmoxnodeclass-hash"
-	// AnnotationNodeClassHashVersion is the HashVersion that AnnotationNodeClassHash was made with.
+	// AnnotationNodeClassHashVersion is the HashVersion of AnnotationNodeClassHash.
 	AnnotationNodeClassHashVersion = Group + "/proxmoxnodeclass-hash-version"
 	// AnnotationInPlaceUpdateHash is, on a Claim, the hash of the fields that were last written to its running VM.
 	AnnotationInPlaceUpdateHash = Group + "/proxmoxnodeinplaceupdate-hash"
-	// AnnotationTemplateHash is the hash of the fields whose change makes a new Template.
+	// AnnotationTemplateHash is the hash of the fields whose change creates a new Template.
 	AnnotationTemplateHash = Group + "/proxmoxtemplate-hash"
-	// AnnotationTemplateHashVersion is the HashVersion that AnnotationTemplateHash was made with.
+	// AnnotationTemplateHashVersion is the HashVersion of AnnotationTemplateHash.
 	AnnotationTemplateHashVersion = Group + "/proxmoxtemplate-hash-version"
 	// AnnotationTemplateInPlaceUpdateHash is the hash of the fields that were last written to the existing Template.
 	AnnotationTemplateInPlaceUpdateHash = Group + "/proxmoxtemplateinplaceupdate-hash"
 )
 
-// Annotations of a Claim that record what its VM was given.
+// Annotations of a Claim that record the state of its VM.
 const (
-	// AnnotationResourcePool is the Proxmox resource pool that the VM was put into.
+	// AnnotationResourcePool is the Proxmox resource pool that the VM was added to.
 	AnnotationResourcePool = Group + "/proxmoxnodeclass-pool"
-	// AnnotationBootDataStatus is BootDataInitialized once the guest has read its boot data and the ISO is gone.
+	// AnnotationBootDataStatus is BootDataInitialized once the guest has read its boot data and the ISO is deleted.
 	AnnotationBootDataStatus = Group + "/proxmoxcloudinit-status"
 	// AnnotationBootDataToken is the ID (never the secret) of the join token in the boot data.
 	AnnotationBootDataToken = Group + "/proxmoxcloudinit-token"
 
-	// AnnotationHost is the Host that the VM was migrated to, when it is no longer on the one that its zone label names.
+	// AnnotationHost is the Host that the VM was migrated to. It is set if the VM is no longer on the Host of its zone label.
 	AnnotationHost = Group + "/host"
-	// AnnotationHostSince is the time (RFC 3339) when the VM was first seen there.
+	// AnnotationHostSince is the time (RFC 3339) when the VM was first observed on AnnotationHost.
 	AnnotationHostSince = Group + "/host-since"
-	// AnnotationRebootOperation is the last reboot that Karpenter asked for, so that its retries restart the VM once.
+	// AnnotationRebootOperation is the last reboot that Karpenter requested. Retries of it restart the VM only once.
 	AnnotationRebootOperation = Group + "/reboot-operation"
 
 	// BootDataInitialized is the final value of AnnotationBootDataStatus.
 	BootDataInitialized = "Initialized"
 )
 
-// Annotations of a Claim that make its launch resumable. Karpenter's own patches of a Claim rewrite the whole list of
-// conditions, but never these keys, so they survive a crash of the controller at any point.
+// Annotations of a Claim that make its launch resumable. Karpenter's patches of a Claim replace the whole list of conditions
+// but never these keys, so the annotations survive a controller crash at any point.
 const (
-	// AnnotationLaunchIntent is written before anything happens in Proxmox. It holds, as JSON, the Cluster, Host and VMID
-	// that the VM will have and the Template that it is cloned from. A controller that finds it adopts that VMID or gives
-	// it up, and never tries another one.
+	// AnnotationLaunchIntent is the launch plan as JSON: Cluster, Host and VMID of the VM and the Template that it is cloned
+	// from. It is written before the first change in Proxmox. A controller that finds it adopts that VMID or abandons it,
+	// and never tries another one.
 	AnnotationLaunchIntent = Group + "/launch-intent"
 	// AnnotationLaunchTask is the UPID of the clone task, written as soon as Proxmox has accepted the clone.
 	AnnotationLaunchTask = Group + "/launch-task"
-	// AnnotationLaunchProgress holds, as JSON, the launch step that was reached and when each step ended.
+	// AnnotationLaunchProgress is the current launch step and the time when each step ended, as JSON.
 	AnnotationLaunchProgress = Group + "/launch-progress"
-	// AnnotationLaunchCompleted is the time (RFC 3339) when the VM was seen running. With it the launch is over.
+	// AnnotationLaunchCompleted is the time (RFC 3339) when the VM was observed running. It marks the launch as completed.
 	AnnotationLaunchCompleted = Group + "/launch-completed"
 )
 
-// AnnotationAdopt is set on a Claim by an admin, to hand its VM over that another controller made. The value is the VM's
-// SMBIOS UUID, which the Claim's Node shows as its system UUID. It stays as the record of whose word it was.
+// AnnotationAdopt is set on a Claim by an administrator to transfer a VM that another controller created. The value is the
+// VM's SMBIOS UUID, which the Claim's Node reports as its system UUID. The annotation is kept as a record of the opt-in.
 const AnnotationAdopt = Group + "/adopt"
 
-// TerminationFinalizer keeps an object until what was made for it in Proxmox is gone, or until nothing uses it any more.
+// TerminationFinalizer keeps an object until its resources in Proxmox are deleted, or until it is no longer in use.
 const TerminationFinalizer = Group + "/termination"
 
-// Karpenter knows labels only through these two package variables. Both must be complete before the first Requirement is
-// parsed, which no constructor could promise, hence an init function.
+// Karpenter reads known labels from these two package variables. Both must be complete before the first Requirement is
+// parsed, which only an init function guarantees.
 func init() {
 	karpv1.RestrictedLabelDomains.Insert(Group)
 	karpv1.WellKnownLabels.Insert(

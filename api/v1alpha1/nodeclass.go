@@ -7,27 +7,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ProxmoxNodeClass says how the VMs of a NodePool are made: from which Template, on which storage, with which boot data.
+// ProxmoxNodeClass defines how the VMs of a NodePool are created: template, storage, network and boot data.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=proxmoxnodeclasses,scope=Cluster,categories=karpenter,shortName=pnc
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Zones",type="string",JSONPath=".status.resources.zones",description="Number of hosts where VMs of this class can be created"
 // +kubebuilder:printcolumn:name="Balance",type="string",JSONPath=".spec.placementStrategy.zoneBalance",description="How VMs are spread over hosts"
 // +kubebuilder:printcolumn:name="Template",type="string",JSONPath=".spec.instanceTemplateRef.name",description="Template that VMs are cloned from"
-// +kubebuilder:printcolumn:name="Metadata",type="string",JSONPath=".spec.metadataOptions.type",description="How boot data reaches the VM"
-// +kubebuilder:printcolumn:name="Disk",type="string",JSONPath=".spec.bootDevice.size",description="Smallest size of the boot disk"
+// +kubebuilder:printcolumn:name="Metadata",type="string",JSONPath=".spec.metadataOptions.type",description="How boot data is passed to the VM"
+// +kubebuilder:printcolumn:name="Disk",type="string",JSONPath=".spec.bootDevice.size",description="Minimum size of the boot disk"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].status",description="Whether VMs of this class can be created"
-// +kubebuilder:printcolumn:name="Why",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Why",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="Why the class is not ready"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 type ProxmoxNodeClass struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec says how VMs are made.
+	// spec defines how VMs are created.
 	// +required
 	Spec ProxmoxNodeClassSpec `json:"spec,omitzero"`
-	// status says where VMs can be made, and why not elsewhere.
+	// status reports the hosts where VMs can be created, and why other hosts cannot be used.
 	// +optional
 	Status ProxmoxNodeClassStatus `json:"status,omitzero"`
 }
@@ -41,19 +41,19 @@ type ProxmoxNodeClassList struct {
 	Items []ProxmoxNodeClass `json:"items"`
 }
 
-// ProxmoxNodeClassSpec says how VMs are made. A change of a field replaces the Nodes of the class (drift), unless the field's
-// comment says otherwise.
-// +kubebuilder:validation:XValidation:rule="!has(self.placementStrategy) || !has(self.placementStrategy.poolAffinity) || self.placementStrategy.poolAffinity != 'SameCell' || (has(self.cpu) && (has(self.cpu.hugepages) || (has(self.cpu.numa) && self.cpu.numa == 'Bind') || (has(self.cpu.pinning) && self.cpu.pinning == 'Exclusive')))",message="poolAffinity SameCell needs VMs that are bound to cells: set cpu.numa to Bind"
-// +kubebuilder:validation:XValidation:rule="!has(self.network) || !has(self.metadataOptions) || !has(self.metadataOptions.cloudInit) || !has(self.metadataOptions.cloudInit.snippets) || !has(self.metadataOptions.cloudInit.snippets.network)",message="metadataOptions.cloudInit.snippets.network takes the place of what network says: remove one of them"
+// ProxmoxNodeClassSpec defines how VMs are created. A change of a field replaces the nodes of the class (drift), unless the
+// field's description states otherwise.
+// +kubebuilder:validation:XValidation:rule="!has(self.placementStrategy) || !has(self.placementStrategy.poolAffinity) || self.placementStrategy.poolAffinity != 'SameCell' || (has(self.cpu) && (has(self.cpu.hugepages) || (has(self.cpu.numa) && self.cpu.numa == 'Bind') || (has(self.cpu.pinning) && self.cpu.pinning == 'Exclusive')))",message="poolAffinity SameCell needs VMs that are bound to NUMA cells: set cpu.numa to Bind"
+// +kubebuilder:validation:XValidation:rule="!has(self.network) || !has(self.metadataOptions) || !has(self.metadataOptions.cloudInit) || !has(self.metadataOptions.cloudInit.snippets) || !has(self.metadataOptions.cloudInit.snippets.network)",message="metadataOptions.cloudInit.snippets.network replaces the settings of network: remove one of them"
 type ProxmoxNodeClassSpec struct {
-	// region is the Proxmox cluster that VMs are created in, as named in the controller's configuration.
-	// Empty means every configured cluster.
+	// region is the Proxmox cluster that VMs are created in, by its name in the cloud config. If empty, all configured
+	// clusters are used.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	Region string `json:"region,omitempty"`
 
-	// placementStrategy says how VMs are spread over the hosts that can take them.
-	// A change applies to new VMs only.
+	// placementStrategy defines how VMs are distributed over the hosts with sufficient capacity. A change applies to new VMs
+	// only.
 	// +kubebuilder:default={zoneBalance: Balanced}
 	// +optional
 	PlacementStrategy PlacementStrategy `json:"placementStrategy,omitzero" hash:"ignore"`
@@ -62,145 +62,146 @@ type ProxmoxNodeClassSpec struct {
 	// +required
 	InstanceTemplateRef InstanceTemplateReference `json:"instanceTemplateRef,omitzero"`
 
-	// kubeletConfiguration tunes the kubelet. It reaches the guest through the boot data templates.
+	// kubeletConfiguration contains settings of the kubelet. The boot data templates pass them to the guest.
 	// +optional
 	KubeletConfiguration *KubeletConfiguration `json:"kubeletConfiguration,omitempty"`
 
-	// cpu says how vCPUs and memory lie on the cores and NUMA cells of the host. Left out, the controller's setting
-	// node-policy decides. This field is an addition of this provider.
+	// cpu defines how vCPUs and memory are placed on the cores and NUMA cells of the host. If empty, the controller's setting
+	// node-policy applies. This field is an addition of this provider.
 	// +optional
 	CPU *CPULayout `json:"cpu,omitempty"`
 
-	// bootDevice is the disk that the VM boots from.
+	// bootDevice is the disk that the VM boots from. The default size is 30G.
 	// +kubebuilder:default={size: "30G"}
 	// +optional
 	BootDevice BootDevice `json:"bootDevice,omitzero"`
 
-	// tags are the Proxmox tags of the VM. A change is written to running VMs and replaces nothing.
+	// tags are the Proxmox tags of the VM. A change updates running VMs in place.
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:MaxLength=124
 	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9_][a-zA-Z0-9_+.-]*$`
 	// +optional
 	Tags []string `json:"tags,omitempty" hash:"ignore"`
 
-	// metadataOptions say how boot data (cloud-init or Ignition) reaches the VM. A change applies to new VMs only.
+	// metadataOptions define how boot data (cloud-init or Ignition) is passed to the VM. A change applies to new VMs only.
 	// +kubebuilder:default={type: none}
 	// +optional
 	MetadataOptions MetadataOptions `json:"metadataOptions,omitzero" hash:"ignore"`
 
-	// network says how the interfaces of the VM get their addresses. A change applies to new VMs only.
-	// This field is an addition of this provider.
+	// network defines how the interfaces of the VM get their addresses. A change applies to new VMs only. This field is an
+	// addition of this provider.
 	// +optional
 	Network *Network `json:"network,omitempty" hash:"ignore"`
 
-	// securityGroups are the Proxmox firewall security groups of the VM. A change is written to running VMs and replaces nothing.
+	// securityGroups are the Proxmox firewall security groups of the VM. A change updates running VMs in place.
 	// +kubebuilder:validation:MaxItems=10
 	// +optional
 	SecurityGroups []SecurityGroup `json:"securityGroups,omitempty" hash:"ignore"`
 
-	// resourcePool is the Proxmox resource pool of the VM. A change is written to running VMs and replaces nothing.
+	// resourcePool is the Proxmox resource pool of the VM. A change updates running VMs in place.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9._-]*(/[a-zA-Z0-9][a-zA-Z0-9._-]*){0,2}$`
 	// +optional
 	ResourcePool string `json:"resourcePool,omitempty" hash:"ignore"`
 
-	// shares are directories of the host that the guest can mount, by Proxmox's directory mappings (virtiofs, Proxmox VE
-	// 8.4 and newer). The boot data templates see them as .Shares. This field is an addition of this provider.
+	// shares are directories of the host that the guest can mount, by Proxmox directory mappings (virtiofs, Proxmox VE 8.4 and
+	// newer). They are available in the boot data templates as .Shares. This field is an addition of this provider.
 	// +kubebuilder:validation:MaxItems=10
 	// +listType=map
 	// +listMapKey=mapping
 	// +optional
 	Shares []Share `json:"shares,omitempty"`
 
-	// hookScripts are scripts that run on the host when the VM starts or stops, in this order, by their names in the
-	// host's /etc/pve-hook.d. The template must have pve-hook as its hookscript. A change applies to new VMs only.
-	// This field is an addition of this provider.
+	// hookScripts are scripts that run on the host when the VM starts or stops, in this order. Each is the name of a file in
+	// the host's /etc/pve-hook.d. The template must have pve-hook as its hookscript. A change applies to new VMs only. This
+	// field is an addition of this provider.
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`
 	// +optional
 	HookScripts []string `json:"hookScripts,omitempty" hash:"ignore"`
 }
 
-// ShareType is a way to share a directory of the Host.
+// ShareType is a method to share a directory of the Host with a guest.
 // +kubebuilder:validation:Enum=virtiofs;plan9
 type ShareType string
 
 const (
-	// ShareTypeVirtioFS is the way that Proxmox knows.
+	// ShareTypeVirtioFS is the method that Proxmox supports natively.
 	ShareTypeVirtioFS ShareType = "virtiofs"
-	// ShareTypePlan9 needs arguments of QEMU, and so a root login.
+	// ShareTypePlan9 needs QEMU arguments and therefore a root login.
 	ShareTypePlan9 ShareType = "plan9"
 )
 
 // Share is a directory of the Host that the guest can mount.
 // +kubebuilder:validation:XValidation:rule="!has(self.cache) || !has(self.type) || self.type == 'virtiofs'",message="cache is only used with type virtiofs: remove it, or set type to virtiofs"
 type Share struct {
-	// type is virtiofs, or plan9 for guests that lack it. plan9 needs a root login in the cloud config: it takes arguments
-	// of QEMU, which no token may set. Left out, it is virtiofs.
+	// type is virtiofs, or plan9 for guests without virtiofs support. plan9 needs a root login in the cloud config because
+	// no API token may set QEMU arguments. The default is virtiofs.
 	// +optional
 	Type ShareType `json:"type,omitempty"`
 
-	// mapping is the ID of a directory mapping (Datacenter, Resource Mappings). The guest mounts it by this name.
+	// mapping is the ID of a directory mapping (Datacenter, Resource Mappings). It is also the mount tag in the guest.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z][a-zA-Z0-9_-]+$`
 	// +required
 	Mapping string `json:"mapping,omitempty"`
 
-	// mountPath is where the boot data templates mount it in the guest. Empty means: they leave it alone.
+	// mountPath is the directory in the guest where the boot data templates mount the share. If empty, they do not mount it.
 	// +kubebuilder:validation:Pattern=`^/[^\s]*$`
 	// +optional
 	MountPath string `json:"mountPath,omitempty"`
 
-	// cache says what the guest keeps in memory: auto, always, metadata or never.
+	// cache is the cache policy of virtiofs: auto, always, metadata or never. The default is Proxmox's.
 	// +kubebuilder:validation:Enum=auto;always;metadata;never
 	// +optional
 	Cache string `json:"cache,omitempty"`
 }
 
-// Plan9 tells whether it is shared by arguments of QEMU.
+// Plan9 reports whether the directory is shared with type plan9.
 func (s Share) Plan9() bool { return s.Type == ShareTypePlan9 }
 
-// ZoneBalance is a way to choose among the Hosts that can take a VM.
+// ZoneBalance is a preference among the Hosts with sufficient capacity for a VM.
 // +kubebuilder:validation:Enum=Balanced;AvailabilityFirst;Packed
 type ZoneBalance string
 
 const (
-	// ZoneBalanceBalanced prefers the Host with the most room.
+	// ZoneBalanceBalanced prefers the Host with the most free capacity.
 	ZoneBalanceBalanced ZoneBalance = "Balanced"
 	// ZoneBalanceAvailabilityFirst prefers the Host with the fewest VMs of the NodePool.
 	ZoneBalanceAvailabilityFirst ZoneBalance = "AvailabilityFirst"
-	// ZoneBalancePacked prefers the fullest Host that can still take the VM.
+	// ZoneBalancePacked prefers the Host with the least free capacity that is sufficient for the VM.
 	ZoneBalancePacked ZoneBalance = "Packed"
 )
 
-// PoolAffinity is a rule about the Hosts of one NodePool's VMs.
+// PoolAffinity restricts the Hosts of the VMs of one NodePool.
 // +kubebuilder:validation:Enum=None;SameHost;SameCell;SeparateHosts
 type PoolAffinity string
 
 const (
-	// PoolAffinityNone leaves the choice to ZoneBalance.
+	// PoolAffinityNone sets no restriction.
 	PoolAffinityNone PoolAffinity = "None"
 	// PoolAffinitySameHost keeps all VMs of a NodePool on one Host.
 	PoolAffinitySameHost PoolAffinity = "SameHost"
 	// PoolAffinitySameCell keeps all VMs of a NodePool in one NUMA cell of one Host.
 	PoolAffinitySameCell PoolAffinity = "SameCell"
-	// PoolAffinitySeparateHosts never puts two VMs of a NodePool on one Host.
+	// PoolAffinitySeparateHosts places at most one VM of a NodePool on each Host.
 	PoolAffinitySeparateHosts PoolAffinity = "SeparateHosts"
 )
 
-// PlacementStrategy says how VMs are spread over Hosts.
+// PlacementStrategy defines how VMs are distributed over Hosts.
 type PlacementStrategy struct {
-	// zoneBalance is Balanced (prefer the host with the most room), AvailabilityFirst (prefer the host with the fewest VMs of
-	// the NodePool) or Packed (prefer the fullest host that can take the VM, so that others stay empty). Packed is an addition
-	// of this provider.
+	// zoneBalance is Balanced (prefer the host with the most free capacity), AvailabilityFirst (prefer the host with the
+	// fewest VMs of the NodePool) or Packed (prefer the host with the least free capacity that is sufficient, so other hosts
+	// stay empty). The default is Balanced. Packed is an addition of this provider.
 	// +kubebuilder:default=Balanced
 	// +optional
 	ZoneBalance ZoneBalance `json:"zoneBalance,omitempty"`
 
-	// poolAffinity is a rule about all VMs of one NodePool, which zoneBalance cannot break: SameHost keeps them on one host,
-	// so that their traffic never leaves it; SameCell even in one NUMA cell of it (it needs spec.cpu); SeparateHosts puts at most one of them on each host. A VM that the rule has no
-	// host for is not made. This field is an addition of this provider.
+	// poolAffinity restricts the hosts of all VMs of one NodePool and takes precedence over zoneBalance. SameHost keeps them
+	// on one host, so their traffic stays on it. SameCell keeps them in one NUMA cell of one host and needs spec.cpu.
+	// SeparateHosts places at most one of them on each host. If no host satisfies the rule, no VM is created. The default is
+	// None. This field is an addition of this provider.
 	// +kubebuilder:default=None
 	// +optional
 	PoolAffinity PoolAffinity `json:"poolAffinity,omitempty"`
@@ -208,12 +209,12 @@ type PlacementStrategy struct {
 
 // InstanceTemplateReference names a ProxmoxTemplate or a ProxmoxUnmanagedTemplate.
 type InstanceTemplateReference struct {
-	// kind is ProxmoxTemplate (made by this provider from an image) or ProxmoxUnmanagedTemplate (made by you).
+	// kind is ProxmoxTemplate (the provider creates it from an image) or ProxmoxUnmanagedTemplate (you create it).
 	// +kubebuilder:validation:Enum=ProxmoxTemplate;ProxmoxUnmanagedTemplate
 	// +required
 	Kind string `json:"kind,omitempty"`
 
-	// name is the name of that object.
+	// name is the name of the ProxmoxTemplate or ProxmoxUnmanagedTemplate.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name,omitempty"`
@@ -221,19 +222,20 @@ type InstanceTemplateReference struct {
 
 // BootDevice is the disk that a VM boots from.
 type BootDevice struct {
-	// size is the smallest size of the disk, for example 30G or 30Gi. The disk grows to this size or to the
-	// ephemeral storage of the instance type, whichever is larger.
+	// size is the minimum size of the disk, for example 30G or 30Gi. The disk is resized to this size or to the ephemeral
+	// storage of the instance type, whichever is larger.
 	// +optional
 	Size DiskSize `json:"size,omitempty"`
 
-	// storage is the Proxmox storage that the disk is created on. Empty means the storage of the template.
+	// storage is the Proxmox storage that the disk is created on. If empty, the storage of the template is used.
 	// +kubebuilder:validation:MaxLength=30
 	// +optional
 	Storage string `json:"storage,omitempty"`
 
-	// fullClone copies the disk of the template. Otherwise the disk is linked to the template's where the storage can do
-	// that, which takes a moment instead of minutes, but ties the template to the VM's life. A copy is made in any case
-	// where the storage cannot link, or is another one than the template's. This field is an addition of this provider.
+	// fullClone copies the disk of the template. Otherwise the provider creates a linked clone if the storage supports it,
+	// which takes seconds instead of minutes, but the template cannot be deleted before the VM. The disk is always copied if
+	// the storage does not support linked clones or differs from the template's. The default is false. This field is an
+	// addition of this provider.
 	// +optional
 	FullClone bool `json:"fullClone,omitempty"`
 }
@@ -241,12 +243,12 @@ type BootDevice struct {
 // SecretReference names a Secret.
 // +structType=atomic
 type SecretReference struct {
-	// name of the Secret.
+	// name is the name of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name,omitempty"`
 
-	// namespace of the Secret.
+	// namespace is the namespace of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Namespace string `json:"namespace,omitempty"`
@@ -254,13 +256,13 @@ type SecretReference struct {
 
 // SecurityGroup is a Proxmox firewall security group on one interface of a VM.
 type SecurityGroup struct {
-	// name of the security group.
+	// name is the name of the security group.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=30
 	// +required
 	Name string `json:"name,omitempty"`
 
-	// interface of the VM that the group applies to, for example net0.
+	// interface is the interface of the VM that the group applies to. The default is net0.
 	// +kubebuilder:default=net0
 	// +kubebuilder:validation:Pattern=`^net[0-9]+$`
 	// +optional

@@ -10,15 +10,15 @@ import (
 
 // Conditions of a ProxmoxNodeClass. Ready is true when all of them are.
 const (
-	// ConditionInstanceTemplateReady is true when the Template exists on at least one Host that can take VMs.
+	// ConditionInstanceTemplateReady is true when the Template exists on at least one usable Host.
 	ConditionInstanceTemplateReady = "InstanceTemplateReady"
 	// ConditionInstanceMetadataOptionsReady is true when the Secrets of metadataOptions exist and their templates parse.
 	ConditionInstanceMetadataOptionsReady = "InstanceMetadataOptionsReady"
-	// ConditionClustersReachable is true when at least one Cluster of the class answers and takes our credentials.
+	// ConditionClustersReachable is true when at least one Cluster of the class responds and accepts the credentials.
 	ConditionClustersReachable = "ClustersReachable"
-	// ConditionPrivilegesSufficient is true when the credentials allow on at least one Host all that the life of a VM takes.
+	// ConditionPrivilegesSufficient is true when the credentials have all required privileges on at least one Host.
 	ConditionPrivilegesSufficient = "PrivilegesSufficient"
-	// ConditionStorageReady is true when a Host with the Template has storages for disk and boot drive.
+	// ConditionStorageReady is true when a Host with the Template has storages for the disk and the boot drive.
 	ConditionStorageReady = "StorageReady"
 	// ConditionNetworkReady is true when such a Host has the bridges and VLANs of the Template's interfaces.
 	ConditionNetworkReady = "NetworkReady"
@@ -26,104 +26,105 @@ const (
 	ConditionSharesReady = "SharesReady"
 	// ConditionSecurityGroupsReady is true when the security groups exist.
 	ConditionSecurityGroupsReady = "SecurityGroupsReady"
-	// ConditionTagsAllowed is true when the Cluster lets us write the tags.
+	// ConditionTagsAllowed is true when the Cluster permits the tags.
 	ConditionTagsAllowed = "TagsAllowed"
 	// ConditionResourcePoolReady is true when the resource pool exists.
 	ConditionResourcePoolReady = "ResourcePoolReady"
-	// ConditionCPULayoutReady is true when at least one Host can lay VMs out as the class asks: NUMA cells, cores, hugepages.
+	// ConditionCPULayoutReady is true when at least one Host supports spec.cpu: NUMA cells, cores, hugepages.
 	ConditionCPULayoutReady = "CPULayoutReady"
 )
 
-// ConditionLaunchesHealthy is false while launches of the class keep failing, or clones take almost longer than Karpenter
-// waits for a Node. It has no part in Ready.
+// ConditionLaunchesHealthy is false while launches of the class keep failing, or while clones take nearly as long as
+// Karpenter's timeout for a Node. It does not affect Ready.
 const ConditionLaunchesHealthy = "LaunchesHealthy"
 
-// ConditionAddressesAvailable is false while an address pool of the class has nothing left to give. It has no part in Ready:
-// addresses come back. Classes without pools do not have it.
+// ConditionAddressesAvailable is false while an address pool of the class is exhausted. It does not affect Ready because
+// addresses are released over time. It is not set on classes without address pools.
 const ConditionAddressesAvailable = "AddressesAvailable"
 
-// ReasonPoolExhausted says that all addresses of a pool are taken.
+// ReasonPoolExhausted means that all addresses of an address pool are in use.
 const ReasonPoolExhausted = "PoolExhausted"
 
-// ConditionAddressPoolsConsistent is false while another class has a pool on the same network whose subnet overlaps and is another
-// one. It has no part in Ready: no address is given twice. Classes without pools do not have it.
+// ConditionAddressPoolsConsistent is false while another class has an address pool on the same network with an overlapping,
+// different subnet. It does not affect Ready because no address is assigned twice. It is not set on classes without address
+// pools.
 const ConditionAddressPoolsConsistent = "AddressPoolsConsistent"
 
-// ReasonSubnetsOverlap says that two pools disagree about the prefix of their network.
+// ReasonSubnetsOverlap means that two address pools define different prefixes for one network.
 const ReasonSubnetsOverlap = "SubnetsOverlap"
 
-// ConditionCapacityAvailable is false while no Host can take even the smallest VM of the class; its message says why, Host by
-// Host. It has no part in Ready: room comes and goes.
+// ConditionCapacityAvailable is false while no Host has capacity for the smallest VM of the class. Its message lists the
+// reason of each Host. It does not affect Ready because capacity changes all the time.
 const ConditionCapacityAvailable = "CapacityAvailable"
 
-// Reasons of conditions that other programs may know from before.
+// Reasons of conditions that upstream uses as well.
 const (
-	// ReasonTemplatesNotFound says that no Host has the Template.
+	// ReasonTemplatesNotFound means that no Host has the Template.
 	ReasonTemplatesNotFound = "TemplatesNotFound"
-	// ReasonMetadataOptionsNotFound says that a Secret of metadataOptions does not exist or lacks a key.
+	// ReasonMetadataOptionsNotFound means that a Secret of metadataOptions does not exist or lacks a key.
 	ReasonMetadataOptionsNotFound = "MetadataOptionsNotFound"
-	// ReasonNoHostCanBind says that no Host can lay VMs out as spec.cpu asks.
-	ReasonNoHostCanBind = "NoHostCanBind"
 )
 
 // Reasons of the other conditions when they are false.
 const (
-	// ReasonPrivilegesMissing says that the credentials lack privileges; the message names them by path.
+	// ReasonPrivilegesMissing means that the credentials lack privileges. The message lists them by path.
 	ReasonPrivilegesMissing = "PrivilegesMissing"
-	// ReasonStorageUnsuitable says that a storage is not there, or does not take what it must.
+	// ReasonStorageUnsuitable means that a storage does not exist or lacks a content type.
 	ReasonStorageUnsuitable = "StorageUnsuitable"
-	// ReasonBridgesNotFound says that a bridge is not there, or does not carry a VLAN.
+	// ReasonBridgesNotFound means that a bridge does not exist or does not carry a VLAN.
 	ReasonBridgesNotFound = "BridgesNotFound"
-	// ReasonNetworkInvalid says that spec.network, or ipconfigN of the Template, has a bad address pool or interface.
+	// ReasonNetworkInvalid means that spec.network or ipconfigN of the Template has an invalid address pool or interface.
 	ReasonNetworkInvalid = "NetworkInvalid"
-	// ReasonDirectoriesNotFound says that a directory mapping is not there, or not on the Host.
+	// ReasonDirectoriesNotFound means that a directory mapping does not exist, or not on the Host.
 	ReasonDirectoriesNotFound = "DirectoriesNotFound"
-	// ReasonSecurityGroupsNotFound says that a security group does not exist.
+	// ReasonSecurityGroupsNotFound means that a security group does not exist.
 	ReasonSecurityGroupsNotFound = "SecurityGroupsNotFound"
-	// ReasonTagsForbidden says that the Cluster does not let us write a tag.
+	// ReasonTagsForbidden means that the Cluster does not permit a tag.
 	ReasonTagsForbidden = "TagsForbidden"
-	// ReasonResourcePoolNotFound says that the resource pool does not exist.
+	// ReasonNoHostCanBind means that no Host supports spec.cpu.
+	ReasonNoHostCanBind = "NoHostCanBind"
+	// ReasonResourcePoolNotFound means that the resource pool does not exist.
 	ReasonResourcePoolNotFound = "ResourcePoolNotFound"
 )
 
 // ResourceZones is the key of status.resources that counts the usable zones (Hosts).
 const ResourceZones corev1.ResourceName = "zones"
 
-// ProxmoxNodeClassStatus is what the provider found out.
+// ProxmoxNodeClassStatus is the observed state of a ProxmoxNodeClass.
 type ProxmoxNodeClassStatus struct {
-	// conditions of this class. Ready is the sum of the others.
+	// conditions are the conditions of this class. Ready summarizes the others.
 	// +optional
 	Conditions []status.Condition `json:"conditions,omitempty"`
 
-	// resources counts what the class can use; the key zones is the number of selected zones.
+	// resources counts the resources of the class. The key zones is the number of selectedZones.
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 
-	// selectedZones are the hosts where VMs of this class can be created, each with the VMID of its template, in the form
+	// selectedZones are the hosts where VMs of this class can be created, each with the VMID of its template, in the format
 	// <region>/<host>/<vmid>.
 	// +optional
 	SelectedZones []string `json:"selectedZones,omitempty"`
 
-	// unusableZones are the known hosts where VMs of this class cannot be created, and why.
-	// This field is an addition of this provider.
+	// unusableZones are the hosts where VMs of this class cannot be created, and the reasons. This field is an addition of
+	// this provider.
 	// +listType=map
 	// +listMapKey=zone
 	// +optional
 	UnusableZones []UnusableZone `json:"unusableZones,omitempty"`
 }
 
-// UnusableZone is a Host that a NodeClass leaves out.
+// UnusableZone is a Host that a NodeClass cannot use.
 type UnusableZone struct {
-	// zone is the host in the form <region>/<host>.
+	// zone is the host in the format <region>/<host>.
 	// +required
 	Zone string `json:"zone,omitempty"`
 
-	// reason says in words why the host is left out.
+	// reason describes why the host cannot be used.
 	// +required
 	Reason string `json:"reason,omitempty"`
 }
 
-// StatusConditions gives access to the conditions; Ready follows from the others.
+// StatusConditions returns the set of conditions, in which Ready is derived from the others.
 func (in *ProxmoxNodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
 	return status.NewReadyConditions(
 		ConditionClustersReachable,

@@ -13,50 +13,50 @@ import (
 
 const providerIDPrefix = "proxmox://"
 
-// Proxmox accepts VMIDs in this range only.
+// The range of VMIDs that Proxmox accepts.
 const (
 	MinVMID = 100
 	MaxVMID = 999_999_999
 )
 
-// ProviderID names a VM in spec.providerID of its Node: proxmox://<region>/<vmid>. The Proxmox cloud controller manager
-// uses the same form. It holds no Host, so it stays true when the VM migrates.
+// ProviderID identifies a VM in spec.providerID of its Node: proxmox://<region>/<vmid>. The Proxmox cloud controller manager
+// uses the same format. It does not contain the Host, so it stays valid when the VM migrates.
 type ProviderID struct {
 	Region string
 	VMID   int
 }
 
-// String returns the form that Kubernetes stores.
+// String returns the ID in the format of spec.providerID.
 func (id ProviderID) String() string {
 	return providerIDPrefix + id.Region + "/" + strconv.Itoa(id.VMID)
 }
 
-// ParseProviderID reads the form that String writes, and nothing else: a provider ID that is read leniently could name
-// somebody else's VM.
+// ParseProviderID parses the format that String returns. It fails on any deviation, because a leniently parsed provider ID
+// could identify another VM.
 func ParseProviderID(text string) (ProviderID, error) {
 	rest, ok := strings.CutPrefix(text, providerIDPrefix)
 	if !ok {
-		return ProviderID{}, fmt.Errorf("parsing provider ID %q, want proxmox://<region>/<vmid>", text)
+		return ProviderID{}, fmt.Errorf("parsing provider ID %q: want proxmox://<region>/<vmid>", text)
 	}
 
 	region, number, ok := strings.Cut(rest, "/")
 	if !ok {
-		return ProviderID{}, fmt.Errorf("parsing provider ID %q, want proxmox://<region>/<vmid>", text)
+		return ProviderID{}, fmt.Errorf("parsing provider ID %q: want proxmox://<region>/<vmid>", text)
 	}
 
 	if err := checkRegion(region); err != nil {
-		return ProviderID{}, fmt.Errorf("parsing provider ID %q, %w", text, err)
+		return ProviderID{}, fmt.Errorf("parsing provider ID %q: %w", text, err)
 	}
 
 	vmid, err := parseVMID(number)
 	if err != nil {
-		return ProviderID{}, fmt.Errorf("parsing provider ID %q, %w", text, err)
+		return ProviderID{}, fmt.Errorf("parsing provider ID %q: %w", text, err)
 	}
 
 	return ProviderID{Region: region, VMID: vmid}, nil
 }
 
-// checkRegion refuses what could not be a region: it becomes the value of the label topology.kubernetes.io/region.
+// checkRegion returns an error if the region cannot be the value of the label topology.kubernetes.io/region.
 func checkRegion(region string) error {
 	if region == "" {
 		return fmt.Errorf("region is empty")
@@ -69,7 +69,7 @@ func checkRegion(region string) error {
 	return nil
 }
 
-// parseVMID refuses signs, leading zeros and spaces, which strconv or Proxmox would take.
+// parseVMID parses a VMID. It rejects signs, leading zeros and spaces, which strconv or Proxmox would accept.
 func parseVMID(text string) (int, error) {
 	vmid, err := strconv.Atoi(text)
 	if err != nil || strconv.Itoa(vmid) != text {

@@ -23,7 +23,7 @@ func TestParseProviderID(t *testing.T) {
 	}
 }
 
-func TestParseProviderIDRefusesWhatItDidNotWrite(t *testing.T) {
+func TestParseProviderIDInvalid(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]string{
@@ -48,7 +48,7 @@ func TestParseProviderIDRefusesWhatItDidNotWrite(t *testing.T) {
 		if err == nil {
 			t.Errorf("ParseProviderID(%q) = %+v, want an error", text, id)
 		} else if !strings.Contains(err.Error(), want) {
-			t.Errorf("ParseProviderID(%q): %q does not say %q", text, err, want)
+			t.Errorf("ParseProviderID(%q): error %q does not contain %q", text, err, want)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestParseTemplateZone(t *testing.T) {
 		"region/host/abc": `VMID "abc" is not a plain number`,
 	} {
 		if _, err := v1alpha1.ParseTemplateZone(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("ParseTemplateZone(%q): error %v does not say %q", text, err, want)
+			t.Errorf("ParseTemplateZone(%q): error %v does not contain %q", text, err, want)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 // Group is the API group of this package's kinds, and the domain of all labels and annotations.
 const Group = "karpenter.proxmox.sinextra.dev"
 
-// Kinds that a NodePool's nodeClassRef or a NodeClass's instanceTemplateRef names.
+// Kinds that a NodePool's nodeClassRef or a NodeClass's instanceTemplateRef refers to.
 const (
 	ProxmoxNodeClassKind         = "ProxmoxNodeClass"
 	ProxmoxTemplateKind          = "ProxmoxTemplate"

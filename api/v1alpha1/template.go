@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ProxmoxTemplate is a Proxmox template that the provider makes from an image and keeps up to date on every Host.
+// ProxmoxTemplate is a Proxmox template that the provider creates from an image and keeps up to date on every host.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=proxmoxtemplates,scope=Cluster,categories=karpenter,shortName=pt
 // +kubebuilder:subresource:status
@@ -19,17 +19,17 @@ import (
 // +kubebuilder:printcolumn:name="CPU",type="string",JSONPath=".spec.cpu.type",description="CPU type"
 // +kubebuilder:printcolumn:name="VGA",type="string",JSONPath=".spec.vga.type",description="Display type"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].status",description="Whether at least one host has the template"
-// +kubebuilder:printcolumn:name="Why",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Why",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="Why the template is not ready"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 type ProxmoxTemplate struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec says what the template is made of.
+	// spec defines the image and the hardware of the template.
 	// +required
 	Spec ProxmoxTemplateSpec `json:"spec,omitzero"`
-	// status says where the template is.
+	// status reports the hosts that have the template.
 	// +optional
 	Status ProxmoxTemplateStatus `json:"status,omitzero"`
 }
@@ -43,10 +43,10 @@ type ProxmoxTemplateList struct {
 	Items []ProxmoxTemplate `json:"items"`
 }
 
-// ProxmoxTemplateSpec says what a Template is made of. Image, storages, firmware and TPM make a new template when they change; every other
-// field is written to the existing one.
+// ProxmoxTemplateSpec defines the image and the hardware of a template. A change of image, storages, firmware or TPM creates
+// a new template. A change of another field updates the existing template.
 type ProxmoxTemplateSpec struct {
-	// region limits the template to one Proxmox cluster. Empty means every configured cluster.
+	// region limits the template to one Proxmox cluster. If empty, it is created in all configured clusters.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	Region string `json:"region,omitempty" hash:"ignore"`
@@ -56,29 +56,29 @@ type ProxmoxTemplateSpec struct {
 	// +optional
 	Description string `json:"description,omitempty" hash:"ignore"`
 
-	// sourceImage is the image that the template's disk is made from.
+	// sourceImage is the image that the template's disk is created from.
 	// +required
 	SourceImage SourceImage `json:"sourceImage,omitzero"`
 
-	// storageIDs are the Proxmox storages to use: the first with content type import takes the downloaded image, the
-	// first with content type images takes the template.
+	// storageIDs are the Proxmox storages to use. The first with content type import stores the downloaded image, the first
+	// with content type images stores the template.
 	// +kubebuilder:validation:MinItems=1
 	// +required
 	StorageIDs []string `json:"storageIDs,omitempty"`
 
-	// machine is the machine type: pc or q35.
+	// machine is the machine type: pc or q35. The default is q35.
 	// +kubebuilder:default=q35
 	// +kubebuilder:validation:Enum=pc;q35
 	// +optional
 	Machine string `json:"machine,omitempty" hash:"ignore"`
 
-	// bios is the firmware: seabios or ovmf (UEFI).
+	// bios is the firmware: seabios or ovmf (UEFI). The default is seabios.
 	// +kubebuilder:default=seabios
 	// +kubebuilder:validation:Enum=seabios;ovmf
 	// +optional
 	BIOS string `json:"bios,omitempty"`
 
-	// tpm adds a TPM device.
+	// tpm adds a TPM device. The default is no TPM.
 	// +optional
 	TPM *TPM `json:"tpm,omitempty"`
 
@@ -95,14 +95,14 @@ type ProxmoxTemplateSpec struct {
 	// +optional
 	VGA *VGA `json:"vga,omitempty" hash:"ignore"`
 
-	// network are the interfaces of the VM.
+	// network lists the interfaces of the VM.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=6
 	// +kubebuilder:validation:XValidation:rule="self.all(x, !has(x.name) || self.exists_one(y, has(y.name) && y.name == x.name))",message="two interfaces have the same name: give each its own, like net0 and net1"
 	// +required
 	Network []NetworkInterface `json:"network,omitempty" hash:"ignore"`
 
-	// pciDevices are host devices that the VM gets.
+	// pciDevices are PCI devices of the host that are passed through to the VM.
 	// +kubebuilder:validation:MaxItems=6
 	// +optional
 	PCIDevices []PCIDevice `json:"pciDevices,omitempty" hash:"ignore"`
@@ -120,43 +120,43 @@ type ProxmoxTemplateSpec struct {
 	// +optional
 	ResourcePool string `json:"resourcePool,omitempty" hash:"ignore"`
 
-	// onBoot makes VMs of this template start when their host does.
+	// onBoot starts VMs of this template when their host boots. The default is Proxmox's: they are not started.
 	// +optional
 	OnBoot *bool `json:"onBoot,omitempty" hash:"ignore"`
 }
 
 // SourceImage is a disk image that Proxmox downloads.
 // +kubebuilder:validation:XValidation:rule="has(self.checksum) == has(self.checksumType)",message="checksum and checksumType belong together: set both or neither"
-// +kubebuilder:validation:XValidation:rule="!has(self.checksum) || !has(self.checksumType) || self.checksum.matches('^<.*>$') || (self.checksum.matches('^[0-9a-fA-F]+$') && size(self.checksum) == {'md5': 32, 'sha1': 40, 'sha224': 56, 'sha256': 64, 'sha384': 96, 'sha512': 128}[self.checksumType])",message="checksum must be the hexadecimal digits that checksumType has, without prefix: md5 32, sha1 40, sha224 56, sha256 64, sha384 96, sha512 128"
+// +kubebuilder:validation:XValidation:rule="!has(self.checksum) || !has(self.checksumType) || self.checksum.matches('^<.*>$') || (self.checksum.matches('^[0-9a-fA-F]+$') && size(self.checksum) == {'md5': 32, 'sha1': 40, 'sha224': 56, 'sha256': 64, 'sha384': 96, 'sha512': 128}[self.checksumType])",message="checksum must have as many hexadecimal digits as checksumType requires, without a prefix: md5 32, sha1 40, sha224 56, sha256 64, sha384 96, sha512 128"
 type SourceImage struct {
-	// url of the image, http or https.
+	// url is the http or https URL of the image.
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != '' && !self.matches('[[:space:]]')",message="url must be an http or https URL, like https://cloud-images.ubuntu.com/noble/current/noble-server-cloudimg-amd64.img"
 	// +required
 	URL string `json:"url,omitempty"`
 
-	// imageName is the name of the downloaded file, to which the provider adds a hash of the URL. Its extension tells
-	// Proxmox the format. Empty means the last part of the URL.
+	// imageName is the name of the downloaded file, to which the provider adds a hash of the URL. Proxmox derives the image
+	// format from its extension. The default is the last part of the URL.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9_.-]*[.][A-Za-z0-9]+$')",message="imageName must be a plain file name with an extension that tells the format, like ubuntu-amd64.qcow2"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9_.-]*[.][A-Za-z0-9]+$')",message="imageName must be a plain file name with an extension that identifies the format, like ubuntu-amd64.qcow2"
 	// +optional
 	ImageName string `json:"imageName,omitempty"`
 
-	// checksum that Proxmox verifies after the download, in hexadecimal digits. A placeholder like <checksum>, as the
-	// documentation shows it, is stored, but nothing is downloaded until it is filled in: the condition says so.
+	// checksum is verified by Proxmox after the download, in hexadecimal digits. A placeholder like <checksum>, as in the
+	// documentation, is accepted, but nothing is downloaded until you replace it. The condition reports this.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	Checksum string `json:"checksum,omitempty"`
 
-	// checksumType is the algorithm of the checksum.
+	// checksumType is the algorithm of the checksum: md5, sha1, sha224, sha256, sha384 or sha512.
 	// +kubebuilder:validation:Enum=md5;sha1;sha224;sha256;sha384;sha512
 	// +optional
 	ChecksumType string `json:"checksumType,omitempty"`
 }
 
-// Problem says what keeps the image from being downloaded although the API server took it; empty when nothing does.
+// Problem returns why the image cannot be downloaded although the API server accepted it, or "" if it can.
 func (s SourceImage) Problem() string {
 	if !strings.HasPrefix(s.Checksum, "<") {
 		return ""

@@ -5,7 +5,7 @@ package v1alpha1
 
 // TPM is a virtual TPM device.
 type TPM struct {
-	// version is v1.2 or v2.0.
+	// version is the TPM version: v1.2 or v2.0. The default is v2.0.
 	// +kubebuilder:default="v2.0"
 	// +kubebuilder:validation:Enum=v1.2;v2.0
 	// +optional
@@ -14,12 +14,12 @@ type TPM struct {
 
 // Agent configures the QEMU guest agent.
 type Agent struct {
-	// enabled tells Proxmox that the guest runs the agent.
+	// enabled makes Proxmox expect the agent in the guest. The default is false.
 	// +kubebuilder:default=false
 	// +optional
 	Enabled bool `json:"enabled"`
 
-	// type is the device that the agent listens on: virtio or isa.
+	// type is the device that the agent listens on: virtio or isa. The default is virtio.
 	// +kubebuilder:default=virtio
 	// +kubebuilder:validation:Enum=virtio;isa
 	// +optional
@@ -29,33 +29,34 @@ type Agent struct {
 	// +optional
 	FSFreezeOnBackup *bool `json:"fsFreezeOnBackup,omitempty"`
 
-	// fsTrimClonedDisks runs fstrim in the guest after its disk was moved or cloned.
+	// fsTrimClonedDisks runs fstrim in the guest after its disk is moved or cloned.
 	// +optional
 	FSTrimClonedDisks *bool `json:"fsTrimClonedDisks,omitempty"`
 }
 
 // CPU configures the virtual CPU.
 type CPU struct {
-	// type is the CPU model that the guest sees.
+	// type is the CPU model that the guest sees. The default is x86-64-v2-AES.
 	// +kubebuilder:default="x86-64-v2-AES"
 	// +kubebuilder:validation:Enum=host;kvm64;x86-64-v2;x86-64-v2-AES;x86-64-v3;x86-64-v4
 	// +optional
 	Type string `json:"type,omitempty"`
 
-	// flags switch single features on (+) or off (-), as a list or as one string: [+aes, -pcid] or "+aes;-pcid".
+	// flags enable (+) or disable (-) CPU features, as a list or as one string: [+aes, -pcid] or "+aes;-pcid".
 	// +optional
 	Flags CPUFlags `json:"flags,omitempty"`
 }
 
 // VGA configures the display.
 type VGA struct {
-	// type is the display device. With serial0 the VM gets a serial console instead of a screen.
+	// type is the display device: none, serial0, std or vmware. serial0 replaces the display with a serial console. The
+	// default is std.
 	// +kubebuilder:default=std
 	// +kubebuilder:validation:Enum=none;serial0;std;vmware
 	// +optional
 	Type string `json:"type,omitempty"`
 
-	// memory of the display in MiB.
+	// memory is the memory of the display in MiB, from 4 to 512.
 	// +kubebuilder:validation:Minimum=4
 	// +kubebuilder:validation:Maximum=512
 	// +optional
@@ -64,51 +65,52 @@ type VGA struct {
 
 // NetworkInterface is one interface of the VM.
 type NetworkInterface struct {
-	// name of the interface in Proxmox, for example net0. Empty means net and the position in the list, from 0.
+	// name is the name of the interface in Proxmox, for example net0. The default is net with the position in the list,
+	// counted from 0.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:Pattern=`^net[0-9]+$`
 	// +optional
 	Name string `json:"name,omitempty"`
 
-	// bridge that the interface is attached to: a bridge of the host, like vmbr0, or a VNet of the SDN.
+	// bridge is the network that the interface is attached to: a bridge of the host, like vmbr0, or a VNet of the SDN.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +required
 	Bridge string `json:"bridge,omitempty"`
 
-	// model of the network card.
+	// model is the model of the network card: e1000, e1000e, rtl8139, virtio or vmxnet3. The default is virtio.
 	// +kubebuilder:default=virtio
 	// +kubebuilder:validation:Enum=e1000;e1000e;rtl8139;virtio;vmxnet3
 	// +optional
 	Model string `json:"model,omitempty"`
 
-	// mtu of the interface. 1 means the MTU of the bridge.
+	// mtu is the MTU of the interface, from 576 to 65520. 1 means the MTU of the bridge. The default is 1500.
 	// +kubebuilder:default=1500
-	// +kubebuilder:validation:XValidation:rule="self == 1 || (self >= 576 && self <= 65520)",message="mtu must be 1 (that of the bridge) or from 576 to 65520"
+	// +kubebuilder:validation:XValidation:rule="self == 1 || (self >= 576 && self <= 65520)",message="mtu must be 1 (the MTU of the bridge) or from 576 to 65520"
 	// +optional
 	MTU uint16 `json:"mtu,omitempty"`
 
-	// vlan is the tag of the packets on this interface.
+	// vlan is the VLAN tag of this interface, from 1 to 4094.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4094
 	// +optional
 	VLAN uint16 `json:"vlan,omitempty"`
 
-	// firewall puts the interface behind the Proxmox firewall.
+	// firewall enables the Proxmox firewall on this interface.
 	// +optional
 	Firewall *bool `json:"firewall,omitempty"`
 
-	// address4 is a subnet like 192.168.0.0/24: then every VM gets an own address of it. It may also be one IPv4 address with
-	// its prefix, or dhcp.
+	// address4 is a subnet like 192.168.0.0/24, from which every VM gets its own address, one IPv4 address with its prefix,
+	// or dhcp.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(dhcp|manual|[0-9]{1,3}([.][0-9]{1,3}){3}/[0-9]{1,2})$')",message="address4 must be an IPv4 address or subnet with its prefix, like 192.168.0.0/24, or dhcp"
 	// +optional
 	Address4 string `json:"address4,omitempty"`
 
-	// address6 is a subnet like fd00::/64: then every VM gets an own address of it. It may also be one IPv6 address with its
-	// prefix, dhcp, or auto (from the router's advertisements).
+	// address6 is a subnet like fd00::/64, from which every VM gets its own address, one IPv6 address with its prefix, dhcp,
+	// or auto (from router advertisements).
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(dhcp|auto|manual|[0-9a-fA-F.]*:[0-9a-fA-F:.]*/[0-9]{1,3})$')",message="address6 must be an IPv6 address or subnet with its prefix, like fd00::/64, or dhcp, or auto"
@@ -138,14 +140,14 @@ type NetworkInterface struct {
 	DNSServers []string `json:"dnsServers,omitempty"`
 }
 
-// PCIDevice is a host device that the VM gets, by the name of a Proxmox resource mapping.
+// PCIDevice is a PCI device of the host that is passed through to the VM.
 type PCIDevice struct {
 	// mapping is the name of the Proxmox resource mapping.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Mapping string `json:"mapping,omitempty"`
 
-	// mdev is the type of mediated device, for devices that are shared.
+	// mdev is the type of the mediated device, for devices that several VMs share.
 	// +optional
 	MDev string `json:"mdev,omitempty"`
 
@@ -153,7 +155,7 @@ type PCIDevice struct {
 	// +optional
 	PCIe *bool `json:"pcie,omitempty"`
 
-	// xvga makes the device the first display.
+	// xvga makes the device the primary display.
 	// +optional
 	XVGA *bool `json:"xvga,omitempty"`
 }

@@ -8,48 +8,49 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ConditionTemplateReady is the condition of both kinds of template: at least one Host has it. Ready follows from it.
+// ConditionTemplateReady is a condition of both kinds of templates. It is true when at least one Host has the Template. Ready
+// is derived from it.
 const ConditionTemplateReady = "ProxmoxVirtualMachineTemplateReady"
 
-// ConditionTemplateUpToDate is a condition of ProxmoxTemplates: every Host has what the spec asks for. It is no part of Ready:
-// a Host that lacks the Template, or still has that of an older generation, does not keep VMs from the others. Its message tells
-// how far each Host is, or what to mend there.
+// ConditionTemplateUpToDate is a condition of ProxmoxTemplates. It is true when every Host has the Template of the current
+// spec. It does not affect Ready because a Host without it, or with that of an older generation, does not block the other
+// Hosts. Its message lists the progress of each Host, or what to fix on it.
 const ConditionTemplateUpToDate = "UpToDate"
 
-// Reasons of ConditionTemplateReady that other programs may know from before, beside ReasonTemplatesNotFound.
+// Reasons of ConditionTemplateReady, besides ReasonTemplatesNotFound.
 const (
-	// ReasonTemplateValidation says that a Proxmox template was found but cannot be used.
+	// ReasonTemplateValidation means that a Proxmox template was found but cannot be used.
 	ReasonTemplateValidation = "TemplateValidation"
-	// ReasonTemplateResolutionError says that the Template could not be made or looked up.
+	// ReasonTemplateResolutionError means that the Template could not be created or found.
 	ReasonTemplateResolutionError = "NodeTemplateClassResolutionError"
-	// ReasonTemplateBuilding says that Templates are being made.
+	// ReasonTemplateBuilding means that Templates are being created.
 	ReasonTemplateBuilding = "Building"
 )
 
-// ProxmoxTemplateStatus is what the provider made.
+// ProxmoxTemplateStatus is the observed state of a ProxmoxTemplate.
 type ProxmoxTemplateStatus struct {
-	// conditions of this template. Ready is the sum of the others.
+	// conditions are the conditions of this template. Ready summarizes the others.
 	// +optional
 	Conditions []status.Condition `json:"conditions,omitempty"`
 
-	// resources counts what is there; the key zones is the number of hosts that have the template.
+	// resources counts the resources of the template. The key zones is the number of hosts that have the template.
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 
-	// zones are the hosts that VMs can be cloned on, each with the VMID of the template that serves it, in the form
-	// <region>/<host>/<vmid>. A template on shared storage serves every host that has the storage.
+	// zones are the hosts on which VMs can be cloned, each with the VMID of its template, in the format
+	// <region>/<host>/<vmid>. A template on shared storage is used by every host that has the storage.
 	// +optional
 	Zones []string `json:"zones,omitempty"`
 
-	// imageID is the file name of the image that the template was made from.
+	// imageID is the file name of the image that the template was created from.
 	// +optional
 	ImageID string `json:"imageID,omitempty"`
 }
 
-// ProxmoxUnmanagedTemplateStatus is what the provider found. It is the same as that of a ProxmoxTemplate.
+// ProxmoxUnmanagedTemplateStatus is the observed state of a ProxmoxUnmanagedTemplate.
 type ProxmoxUnmanagedTemplateStatus = ProxmoxTemplateStatus
 
-// StatusConditions gives access to the conditions; Ready follows from the others.
+// StatusConditions returns the set of conditions, in which Ready is derived from the others.
 func (in *ProxmoxTemplate) StatusConditions(opts ...status.ForOption) status.ConditionSet {
 	return status.NewReadyConditions(ConditionTemplateReady).For(in, opts...)
 }
@@ -64,7 +65,7 @@ func (in *ProxmoxTemplate) SetConditions(conditions []status.Condition) {
 	in.Status.Conditions = conditions
 }
 
-// StatusConditions gives access to the conditions; Ready follows from the others.
+// StatusConditions returns the set of conditions, in which Ready is derived from the others.
 func (in *ProxmoxUnmanagedTemplate) StatusConditions(opts ...status.ForOption) status.ConditionSet {
 	return status.NewReadyConditions(ConditionTemplateReady).For(in, opts...)
 }

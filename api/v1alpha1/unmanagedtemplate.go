@@ -7,24 +7,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ProxmoxUnmanagedTemplate finds Proxmox templates that somebody else made, by name, by tags or by both.
+// ProxmoxUnmanagedTemplate selects existing Proxmox templates, which the provider does not manage, by name, tags or both.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=proxmoxunmanagedtemplates,scope=Cluster,categories=karpenter,shortName=put
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Zones",type="string",JSONPath=".status.resources.zones",description="Number of hosts that have the template"
 // +kubebuilder:printcolumn:name="Name",type="string",JSONPath=".spec.templateName",description="Name of the Proxmox template"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].status",description="Whether at least one host has the template"
-// +kubebuilder:printcolumn:name="Why",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Why",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="Why the template is not ready"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 type ProxmoxUnmanagedTemplate struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec says which templates are meant.
+	// spec selects the Proxmox templates.
 	// +required
 	Spec ProxmoxUnmanagedTemplateSpec `json:"spec,omitzero"`
-	// status says where they are.
+	// status reports the hosts that have the templates.
 	// +optional
 	Status ProxmoxUnmanagedTemplateStatus `json:"status,omitzero"`
 }
@@ -38,10 +38,10 @@ type ProxmoxUnmanagedTemplateList struct {
 	Items []ProxmoxUnmanagedTemplate `json:"items"`
 }
 
-// ProxmoxUnmanagedTemplateSpec says which Proxmox templates are meant. All criteria that are set must match.
+// ProxmoxUnmanagedTemplateSpec selects Proxmox templates. All criteria that are set must match.
 // +kubebuilder:validation:XValidation:rule="has(self.templateName) || has(self.tags)",message="set templateName, tags or both: without either no template can be found"
 type ProxmoxUnmanagedTemplateSpec struct {
-	// region limits the search to one Proxmox cluster. Empty means every configured cluster.
+	// region limits the search to one Proxmox cluster. If empty, all configured clusters are searched.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	Region string `json:"region,omitempty"`
@@ -51,7 +51,7 @@ type ProxmoxUnmanagedTemplateSpec struct {
 	// +optional
 	TemplateName string `json:"templateName,omitempty"`
 
-	// tags that a Proxmox template must have, all of them.
+	// tags are the tags that a Proxmox template must have. All of them must match.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:MaxLength=124

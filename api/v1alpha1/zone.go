@@ -11,42 +11,42 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// TemplateZone is one entry of a status's zones or selectedZones: a Template on a Host.
+// TemplateZone is an entry of zones or selectedZones in a status: a Template on a Host.
 type TemplateZone struct {
 	Region string
 	Host   string
 	VMID   int
 }
 
-// String returns the form of the status: <region>/<host>/<vmid>.
+// String returns the zone in the format of the status: <region>/<host>/<vmid>.
 func (z TemplateZone) String() string {
 	return z.Zone() + "/" + strconv.Itoa(z.VMID)
 }
 
-// Zone returns the Host without the Template, in the form of unusableZones: <region>/<host>.
+// Zone returns the Host without the Template, in the format of unusableZones: <region>/<host>.
 func (z TemplateZone) Zone() string {
 	return z.Region + "/" + z.Host
 }
 
-// ParseTemplateZone reads the form that String writes.
+// ParseTemplateZone parses the format that String returns.
 func ParseTemplateZone(text string) (TemplateZone, error) {
 	parts := strings.Split(text, "/")
 	if len(parts) != 3 {
-		return TemplateZone{}, fmt.Errorf("parsing zone %q, want <region>/<host>/<vmid>", text)
+		return TemplateZone{}, fmt.Errorf("parsing zone %q: want <region>/<host>/<vmid>", text)
 	}
 
 	if err := checkRegion(parts[0]); err != nil {
-		return TemplateZone{}, fmt.Errorf("parsing zone %q, %w", text, err)
+		return TemplateZone{}, fmt.Errorf("parsing zone %q: %w", text, err)
 	}
 
 	// A Proxmox host name is a DNS label.
 	if problems := validation.IsDNS1123Label(strings.ToLower(parts[1])); len(problems) > 0 {
-		return TemplateZone{}, fmt.Errorf("parsing zone %q, host %q: %s", text, parts[1], strings.Join(problems, "; "))
+		return TemplateZone{}, fmt.Errorf("parsing zone %q: host %q: %s", text, parts[1], strings.Join(problems, "; "))
 	}
 
 	vmid, err := parseVMID(parts[2])
 	if err != nil {
-		return TemplateZone{}, fmt.Errorf("parsing zone %q, %w", text, err)
+		return TemplateZone{}, fmt.Errorf("parsing zone %q: %w", text, err)
 	}
 
 	return TemplateZone{Region: parts[0], Host: parts[1], VMID: vmid}, nil

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command controller is Karpenter for Proxmox VE.
+// Command controller runs Karpenter with the Proxmox VE provider.
 package main
 
 import (
@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"os"
 
-	// The image has no certificates of public authorities; these stand in, where a Proxmox has one of theirs. Those of
-	// a system that has some go first.
+	// The image contains no CA certificates. These are used for a Proxmox with a certificate of a public CA, unless the
+	// system has its own.
 	_ "golang.org/x/crypto/x509roots/fallback"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -46,7 +46,7 @@ func run(settings operator.Settings) error {
 	cloudProvider := overlay.Decorate(undecorated, op.GetClient(), op.InstanceTypeStore)
 	matcher, err := health.NewRepairPolicyMatcher(ctx, cloudProvider)
 	if err != nil {
-		return fmt.Errorf("checking the repair policies, %w", err)
+		return fmt.Errorf("matching the repair policies: %w", err)
 	}
 	cluster := state.NewCluster(op.Clock, op.GetClient(), cloudProvider, state.WithRepairPolicyMatcher(matcher))
 	op.WithControllers(ctx, corecontrollers.NewControllers(ctx, op.Manager, op.Clock, op.GetClient(), op.EventRecorder,
@@ -56,7 +56,7 @@ func run(settings operator.Settings) error {
 	return nil
 }
 
-// stopOnSignal ends the manager on SIGTERM, so that the leader's lease is given up.
+// stopOnSignal returns a context that is canceled on SIGTERM, so the manager stops and releases the leader's lease.
 func stopOnSignal(ctx context.Context) context.Context {
 	signals := ctrl.SetupSignalHandler()
 	ctx, cancel := context.WithCancel(ctx)

@@ -9,17 +9,16 @@ import (
 	"testing"
 )
 
-// TestPublicCertificatesAreTrustedWithoutASystem: the image has no files of certificates, and a Proxmox may have one of a
-// public authority.
-func TestPublicCertificatesAreTrustedWithoutASystem(t *testing.T) {
-	nowhere := t.TempDir()
-	t.Setenv("SSL_CERT_FILE", filepath.Join(nowhere, "absent"))
-	t.Setenv("SSL_CERT_DIR", nowhere)
+// The image contains no CA certificates, and a Proxmox may have a certificate of a public CA.
+func TestFallbackRootCertificates(t *testing.T) {
+	empty := t.TempDir()
+	t.Setenv("SSL_CERT_FILE", filepath.Join(empty, "absent"))
+	t.Setenv("SSL_CERT_DIR", empty)
 	roots, err := x509.SystemCertPool()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if roots.Equal(x509.NewCertPool()) {
-		t.Error("no authority is trusted")
+		t.Error("no CA is trusted")
 	}
 }

@@ -16,18 +16,19 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// clusters are the Proxmox clusters that the user's files name, as the controller
-// is given them.
+// clusters are the files that list the Proxmox clusters, in the formats of the
+// controller and of its chart.
 type clusters struct{ cloudConfig, values, nodeSettings string }
 
 func (c *clusters) flags(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringVar(&c.cloudConfig, "cloud-config", "", "path of the cloud config: the Proxmox clusters and their credentials")
-	flags.StringVar(&c.values, "values", "", "path of the chart's values instead, with the same under config")
-	flags.StringVar(&c.nodeSettings, "node-setting-file", "", "path of the file with reserves and overcommit ratios of the hosts")
+	flags.StringVar(&c.values, "values", "", "path of the chart's values, with the Proxmox clusters below config")
+	flags.StringVar(&c.nodeSettings, "node-setting-file", "", "path of the file with reserved resources and overcommit ratios of the hosts")
 	command.MarkFlagsOneRequired("cloud-config", "values")
 	command.MarkFlagsMutuallyExclusive("cloud-config", "values")
 }
@@ -38,26 +39,26 @@ func (c *clusters) config() (proxmox.Config, error) {
 	}
 	content, err := os.ReadFile(c.values)
 	if err != nil {
-		return proxmox.Config{}, fmt.Errorf("reading the chart's values, %w", err)
+		return proxmox.Config{}, fmt.Errorf("reading the chart's values: %w", err)
 	}
 	var values struct {
 		Config map[string]any `json:"config"`
 	}
 	if err := yaml.Unmarshal(content, &values); err != nil {
-		return proxmox.Config{}, fmt.Errorf("reading the chart's values %s, %w", c.values, err)
+		return proxmox.Config{}, fmt.Errorf("parsing the chart's values %s: %w", c.values, err)
 	}
 	if content, err = yaml.Marshal(values.Config); err != nil {
-		return proxmox.Config{}, fmt.Errorf("reading the chart's values %s, %w", c.values, err)
+		return proxmox.Config{}, fmt.Errorf("reading the chart's values %s: %w", c.values, err)
 	}
 	config, err := proxmox.ParseConfig(content)
 	if err != nil {
-		return config, fmt.Errorf("reading config of the chart's values %s, %w", c.values, err)
+		return config, fmt.Errorf("parsing config of the chart's values %s: %w", c.values, err)
 	}
 	return config, nil
 }
 
-// view is what the controller would know of the clusters. It asks nobody before a
-// refresh of its inventory.
+// view is the state of the clusters as the controller sees it. It is empty until its
+// inventory is refreshed.
 type view struct {
 	clients   []proxmox.Client
 	inventory *inventory.Inventory
@@ -86,7 +87,7 @@ func (c *clusters) open() (*view, error) {
 	return v, err
 }
 
-// read opens the clusters and reads each once; all of them must answer.
+// read polls each cluster once. It fails if one does not respond.
 func (c *clusters) read(ctx context.Context) (*view, error) {
 	v, err := c.open()
 	if err != nil {
@@ -100,7 +101,7 @@ func (c *clusters) read(ctx context.Context) (*view, error) {
 	return v, v.inventory.RefreshAll(ctx)
 }
 
-// hosts reads every cluster once, as the controller counts it.
+// hosts returns the hosts of all clusters with their free capacity.
 func (c *clusters) hosts(ctx context.Context) ([]inventory.HostState, error) {
 	v, err := c.read(ctx)
 	if err != nil {
@@ -109,9 +110,13 @@ func (c *clusters) hosts(ctx context.Context) ([]inventory.HostState, error) {
 	return v.inventory.View().Hosts(), nil
 }
 
-// instances are the VMs of a Kubernetes cluster, with the controller's own defaults.
+// instances returns the provider of a Kubernetes cluster's VMs with the controller's
+// default settings.
 func (v *view) instances(kube client.Client, boot instance.BootSource, kubeCluster string) (*instance.Provider, error) {
-	types, err := instancetype.New(instancetype.Deps{Inventory: v.inventory, Catalog: instancetype.DefaultCatalog(), Clock: clock.RealClock{}})
+	defaults := operator.DefaultOptions()
+	types, err := instancetype.New(instancetype.Deps{
+		Inventory: v.inventory, Catalog: instancetype.DefaultCatalog(), Pricing: defaults.Pricing(), Clock: clock.RealClock{},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -121,6 +126,6 @@ func (v *view) instances(kube client.Client, boot instance.BootSource, kubeClust
 	}
 	return instance.NewProvider(instance.Deps{
 		Clients: clients, Inventory: v.inventory, Types: types, Kube: kube, Boot: boot,
-		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: instance.DefaultSettings(),
+		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: defaults.InstanceSettings(),
 	}), nil
 }

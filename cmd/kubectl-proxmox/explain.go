@@ -22,8 +22,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// explain gathers what the API objects say about something that does not get on: the
-// controller has written all of it down, in several places.
+// explain prints the conditions and events of the objects that a pod or NodeClaim
+// depends on.
 type explain struct {
 	kube client.Client
 	out  io.Writer
@@ -33,7 +33,7 @@ func newExplain(cluster *kubeCluster) *cobra.Command {
 	namespace := metav1.NamespaceDefault
 	command := &cobra.Command{
 		Use:   "explain pod/NAME | nodeclaim/NAME | nodepool/NAME | nodeclass/NAME",
-		Short: "Tell why a pod, claim, pool or class does not get a VM",
+		Short: "Show why a pod, NodeClaim, NodePool or NodeClass gets no VM",
 		Example: `  kubectl proxmox explain pod/web-7d4b9c-x2x8k -n shop
   kubectl proxmox explain nodeclaim/default-kn52t
   kubectl proxmox explain nodeclass/default`,
@@ -62,24 +62,24 @@ func newExplain(cluster *kubeCluster) *cobra.Command {
 	return command
 }
 
-// nominated is how Karpenter tells a pod which claim is made for it.
+// nominated matches the NodeClaim in Karpenter's event Nominated of a pod.
 var nominated = regexp.MustCompile(`nodeclaim/([a-z0-9.-]+)`)
 
 func (e *explain) pod(ctx context.Context, key client.ObjectKey) error {
 	pod := &corev1.Pod{}
 	if err := e.kube.Get(ctx, key, pod); err != nil {
-		return fmt.Errorf("reading pod %s, %w", key, err)
+		return fmt.Errorf("reading pod %s: %w", key, err)
 	}
 	if pod.Spec.NodeName != "" {
-		e.say(0, "pod %s has a node: %s", key, pod.Spec.NodeName)
+		e.printf(0, "pod %s is scheduled on node %s", key, pod.Spec.NodeName)
 		return nil
 	}
-	e.say(0, "pod %s waits for a node", key)
-	told, err := e.events(ctx, pod)
+	e.printf(0, "pod %s is waiting for a node", key)
+	events, err := e.events(ctx, pod)
 	if err != nil {
 		return err
 	}
-	for _, event := range slices.Backward(told) {
+	for _, event := range slices.Backward(events) {
 		match := nominated.FindStringSubmatch(event.Message)
 		if event.Reason != "Nominated" || match == nil {
 			continue
@@ -91,10 +91,10 @@ func (e *explain) pod(ctx context.Context, key client.ObjectKey) error {
 	}
 	pools := &karpv1.NodePoolList{}
 	if err := e.kube.List(ctx, pools); err != nil {
-		return fmt.Errorf("listing nodepools, %w", err)
+		return fmt.Errorf("listing nodepools: %w", err)
 	}
 	if len(pools.Items) == 0 {
-		e.say(0, "there is no nodepool: nothing may be made for any pod")
+		e.printf(0, "there is no nodepool: Karpenter cannot create a node for any pod")
 	}
 	for _, pool := range pools.Items {
 		if err := e.pool(ctx, pool.Name); err != nil {
@@ -107,15 +107,15 @@ func (e *explain) pod(ctx context.Context, key client.ObjectKey) error {
 func (e *explain) claim(ctx context.Context, name string) error {
 	claim := &karpv1.NodeClaim{}
 	if err := e.kube.Get(ctx, client.ObjectKey{Name: name}, claim); err != nil {
-		return fmt.Errorf("reading nodeclaim %s, %w", name, err)
+		return fmt.Errorf("reading nodeclaim %s: %w", name, err)
 	}
 	where := ""
 	if intent, ok, err := instance.ReadIntent(claim); err == nil && ok {
 		where = fmt.Sprintf(", VM %d on host %s of region %s", intent.VMID, intent.Host, intent.Region)
 	}
-	e.say(0, "nodeclaim %s%s", name, where)
+	e.printf(0, "nodeclaim %s%s", name, where)
 	if !claim.DeletionTimestamp.IsZero() {
-		e.say(1, "is being deleted since %s", claim.DeletionTimestamp.UTC().Format("15:04:05 MST"))
+		e.printf(1, "is being deleted since %s", claim.DeletionTimestamp.UTC().Format("15:04:05 MST"))
 	}
 	e.conditions(claim.StatusConditions().List())
 	_, err := e.events(ctx, claim)
@@ -125,11 +125,11 @@ func (e *explain) claim(ctx context.Context, name string) error {
 func (e *explain) pool(ctx context.Context, name string) error {
 	pool := &karpv1.NodePool{}
 	if err := e.kube.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
-		return fmt.Errorf("reading nodepool %s, %w", name, err)
+		return fmt.Errorf("reading nodepool %s: %w", name, err)
 	}
-	e.say(0, "nodepool %s", name)
+	e.printf(0, "nodepool %s", name)
 	if err := pool.Spec.Limits.ExceededBy(pool.Status.Resources); err != nil {
-		e.say(1, "%v", err)
+		e.printf(1, "%v", err)
 	}
 	e.conditions(pool.StatusConditions().List())
 	ref := pool.Spec.Template.Spec.NodeClassRef
@@ -142,27 +142,29 @@ func (e *explain) pool(ctx context.Context, name string) error {
 func (e *explain) class(ctx context.Context, name string) error {
 	class := &v1alpha1.ProxmoxNodeClass{}
 	if err := e.kube.Get(ctx, client.ObjectKey{Name: name}, class); err != nil {
-		return fmt.Errorf("reading proxmoxnodeclass %s, %w", name, err)
+		return fmt.Errorf("reading proxmoxnodeclass %s: %w", name, err)
 	}
-	e.say(0, "proxmoxnodeclass %s, hosts where VMs can be made: %d", name, len(class.Status.SelectedZones))
+	e.printf(0, "proxmoxnodeclass %s, usable hosts: %d", name, len(class.Status.SelectedZones))
 	e.conditions(class.StatusConditions().List())
 	for _, zone := range class.Status.UnusableZones {
-		e.say(1, "%s is left out: %s", zone.Zone, zone.Reason)
+		e.printf(1, "%s is not usable: %s", zone.Zone, zone.Reason)
 	}
 	return nil
 }
 
-// conditions shows those that are not as they should be. Ready only repeats others.
+// conditions prints the conditions that should be true and are not, without Ready,
+// which only summarizes them.
 func (e *explain) conditions(all []status.Condition) {
 	for _, c := range all {
-		if c.Type != status.ConditionReady && !c.IsTrue() && slices.Contains(hopeful, c.Type) {
-			e.say(1, "%s is %s: %s", c.Type, c.Status, c.Message)
+		if c.Type != status.ConditionReady && !c.IsTrue() && slices.Contains(positiveConditions, c.Type) {
+			e.printf(1, "%s is %s: %s", c.Type, c.Status, c.Message)
 		}
 	}
 }
 
-// hopeful are the conditions that should be true; others, such as Drifted, should not.
-var hopeful = append([]string{
+// positiveConditions are the conditions that are true in the normal state. Others, such
+// as Drifted, are not.
+var positiveConditions = append([]string{
 	karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized,
 	karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, karpv1.ConditionTypeNodeRegistrationHealthy,
 	v1alpha1.ConditionLaunchesHealthy, v1alpha1.ConditionCapacityAvailable, v1alpha1.ConditionAddressesAvailable, v1alpha1.ConditionAddressPoolsConsistent,
@@ -176,11 +178,12 @@ func classConditions() []string {
 	return types
 }
 
-// events shows what was told of an object: warnings, and how far it got.
+// events prints the warnings and progress events of an object and returns all its
+// events, the oldest first.
 func (e *explain) events(ctx context.Context, object client.Object) ([]corev1.Event, error) {
 	list := &corev1.EventList{}
 	if err := e.kube.List(ctx, list, client.MatchingFields{"involvedObject.uid": string(object.GetUID())}); err != nil {
-		return nil, fmt.Errorf("listing events of %s, %w", object.GetName(), err)
+		return nil, fmt.Errorf("listing events of %s: %w", object.GetName(), err)
 	}
 	at := func(event corev1.Event) metav1.Time {
 		if event.LastTimestamp.IsZero() {
@@ -191,12 +194,12 @@ func (e *explain) events(ctx context.Context, object client.Object) ([]corev1.Ev
 	slices.SortFunc(list.Items, func(a, b corev1.Event) int { return at(a).Compare(at(b).Time) })
 	for _, event := range list.Items {
 		if event.Type == corev1.EventTypeWarning || strings.HasPrefix(event.Reason, "VM") || event.Reason == "Nominated" {
-			e.say(1, "%s %s: %s", at(event).UTC().Format("15:04:05"), event.Reason, event.Message)
+			e.printf(1, "%s %s: %s", at(event).UTC().Format("15:04:05"), event.Reason, event.Message)
 		}
 	}
 	return list.Items, nil
 }
 
-func (e *explain) say(depth int, format string, args ...any) {
+func (e *explain) printf(depth int, format string, args ...any) {
 	fmt.Fprintln(e.out, strings.Repeat("  ", depth)+fmt.Sprintf(format, args...))
 }

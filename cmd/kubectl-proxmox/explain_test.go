@@ -21,20 +21,20 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
 
-// told is an event about an object.
-func told(w *testenv.Env, about client.Object, kind, eventType, reason, message string) {
+// createEvent creates an event of an object.
+func createEvent(w *testenv.Env, object client.Object, kind, eventType, reason, message string) {
 	event := &corev1.Event{
-		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about.GetName(), Namespace: about.GetNamespace(), UID: about.GetUID()},
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID()},
 		Type:           eventType, Reason: reason, Message: message, LastTimestamp: metav1.Now(),
 	}
-	event.GenerateName, event.Namespace = "told-", "default"
-	if about.GetNamespace() != "" {
-		event.Namespace = about.GetNamespace()
+	event.GenerateName, event.Namespace = "event-", "default"
+	if object.GetNamespace() != "" {
+		event.Namespace = object.GetNamespace()
 	}
 	w.Create(event)
 }
 
-func TestExplainGathersWhatTheObjectsSay(t *testing.T) {
+func TestExplain(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -42,32 +42,32 @@ func TestExplainGathersWhatTheObjectsSay(t *testing.T) {
 	claim := w.Launched("a", class)
 	claim.StatusConditions().SetUnknownWithReason(karpv1.ConditionTypeRegistered, "NodeNotFound", "Node not registered with cluster")
 	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
-	told(w, claim, "NodeClaim", corev1.EventTypeWarning, "NodeNotJoined", "VM 1 runs and no node has joined")
-	told(w, claim, "NodeClaim", corev1.EventTypeNormal, "DisruptionBlocked", "is not worth a word")
+	createEvent(w, claim, "NodeClaim", corev1.EventTypeWarning, "NodeNotJoined", "VM 1 runs and no node has joined")
+	createEvent(w, claim, "NodeClaim", corev1.EventTypeNormal, "DisruptionBlocked", "is not shown")
 	class = testenv.Reread(w, class)
-	class.StatusConditions().SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", "no Host fits even the smallest: pve1: 1 CPUs free, 2 requested")
+	class.StatusConditions().SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", "insufficient capacity for the smallest VM: pve1: 1 CPUs free, 2 required")
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve2", Reason: "bridge \"vmbr0\" is not on this host"}}
 	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	pod.Name, pod.Namespace = "web", w.Name
 	w.Create(pod)
-	told(w, pod, "Pod", corev1.EventTypeNormal, "Nominated", "Pod should schedule on: nodeclaim/"+claim.Name)
-	told(w, pod, "Pod", corev1.EventTypeWarning, "NoHostFits", "No node can be created for this pod")
+	createEvent(w, pod, "Pod", corev1.EventTypeNormal, "Nominated", "Pod should schedule on: nodeclaim/"+claim.Name)
+	createEvent(w, pod, "Pod", corev1.EventTypeWarning, "NoHostFits", "No node can be created for this pod now")
 
 	var out bytes.Buffer
 	e := &explain{kube: w.Kube, out: &out}
 	w.Expect(e.pod(t.Context(), client.ObjectKeyFromObject(pod))).To(Succeed())
 	w.Expect(out.String()).To(And(
-		ContainSubstring("pod "+w.Name+"/web waits for a node\n"),
-		ContainSubstring("NoHostFits: No node can be created for this pod\n"),
+		ContainSubstring("pod "+w.Name+"/web is waiting for a node\n"),
+		ContainSubstring("NoHostFits: No node can be created for this pod now\n"),
 		ContainSubstring(fmt.Sprintf("nodeclaim %s, VM %d on host pve1 of region region-1\n", claim.Name, w.Intent(claim).VMID)),
 		ContainSubstring("  Registered is Unknown: Node not registered with cluster\n"),
 		ContainSubstring("NodeNotJoined: VM 1 runs and no node has joined\n"),
 		ContainSubstring("nodepool "+pool.Name+"\n"),
-		ContainSubstring("proxmoxnodeclass "+class.Name+", hosts where VMs can be made: 1\n"),
-		ContainSubstring("  CapacityAvailable is False: no Host fits even the smallest: pve1: 1 CPUs free, 2 requested\n"),
-		ContainSubstring("  region-1/pve2 is left out: bridge \"vmbr0\" is not on this host\n"),
-		Not(ContainSubstring("not worth a word")),
+		ContainSubstring("proxmoxnodeclass "+class.Name+", usable hosts: 1\n"),
+		ContainSubstring("  CapacityAvailable is False: insufficient capacity for the smallest VM: pve1: 1 CPUs free, 2 required\n"),
+		ContainSubstring("  region-1/pve2 is not usable: bridge \"vmbr0\" is not on this host\n"),
+		Not(ContainSubstring("is not shown")),
 	))
 	w.Expect(e.claim(t.Context(), "absent")).To(MatchError(ContainSubstring("reading nodeclaim absent")))
 }

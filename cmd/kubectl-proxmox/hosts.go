@@ -17,7 +17,7 @@ func newHosts() *cobra.Command {
 	from := &clusters{}
 	command := &cobra.Command{
 		Use:   "hosts",
-		Short: "Show what the hosts have and have left, as the controller counts it",
+		Short: "Show the total and free capacity of the hosts, as the controller calculates it",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			hosts, err := from.hosts(command.Context())
@@ -25,7 +25,7 @@ func newHosts() *cobra.Command {
 				return err
 			}
 			out := tabwriter.NewWriter(command.OutOrStdout(), 0, 0, 3, ' ', 0)
-			_, _ = fmt.Fprintln(out, "REGION\tHOST\tCPUS\tFREE\tMEMORY\tFREE\tTAKES NO VM BECAUSE")
+			_, _ = fmt.Fprintln(out, "REGION\tHOST\tCPUS\tFREE\tMEMORY\tFREE\tUNUSABLE BECAUSE")
 			for _, host := range hosts {
 				_, _ = fmt.Fprintf(out, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", host.Region, host.Name,
 					host.Allocatable.CPUs, host.Free.CPUs, gib(host.Allocatable.MemoryBytes), gib(host.Free.MemoryBytes), host.Unusable)

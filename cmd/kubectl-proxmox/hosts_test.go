@@ -11,13 +11,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 )
 
-func TestHostsAndTheTypesThatFitThem(t *testing.T) {
+func TestHostsAndInstanceTypes(t *testing.T) {
 	t.Parallel()
-	_, dir := simulated(t, nil)
+	_, dir := startSimulator(t, nil)
 	config := filepath.Join(dir, "config.yaml")
 	hosts, err := run(t, "hosts", "--cloud-config", config)
 	if err != nil || !strings.Contains(hosts, "pve1") || !strings.Contains(hosts, "pve2") || !strings.Contains(hosts, "GiB") {
-		t.Errorf("found %v:\n%s", err, hosts)
+		t.Errorf("hosts: %v\n%s", err, hosts)
 	}
 	types, err := run(t, "instance-types", "--cloud-config", config)
 	if err != nil {
@@ -25,9 +25,9 @@ func TestHostsAndTheTypesThatFitThem(t *testing.T) {
 	}
 	file := write(t, dir, "types.json", types)
 	if _, err := instancetype.Load(file); err != nil {
-		t.Errorf("the controller does not read what was written: %v\n%s", err, types)
+		t.Errorf("the controller cannot load the file: %v\n%s", err, types)
 	}
 	if _, err := run(t, "hosts", "--cloud-config", filepath.Join(dir, "absent")); err == nil || !strings.Contains(err.Error(), "does not exist") {
-		t.Errorf("a missing file gives %v", err)
+		t.Errorf("missing file: got error %v", err)
 	}
 }

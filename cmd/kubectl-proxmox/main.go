@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-proxmox is a plugin of kubectl for people who run Karpenter on
-// Proxmox VE: put it into the PATH and call "kubectl proxmox".
+// Command kubectl-proxmox is a kubectl plugin for administrators of Karpenter on
+// Proxmox VE. To use it, add it to the PATH and run "kubectl proxmox".
 package main
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// Karpenter's objects are known by being imported, ours from here on: whoever adds to
-// the scheme later races with those who read it.
+// Importing Karpenter adds its kinds to the scheme. An init function adds those of the
+// provider, because a later write would race with readers of the scheme.
 func init() { _ = v1alpha1.AddToScheme(scheme.Scheme) }
 
 func main() {
@@ -35,24 +35,24 @@ func main() {
 	}
 }
 
-// newRoot makes the command with all that are below it.
+// newRoot returns the command with all subcommands.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kubectl-proxmox",
-		Short:         "Look into Karpenter on Proxmox VE",
+		Short:         "Inspect Karpenter on Proxmox VE",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl proxmox"},
 	}
 	cluster := &kubeCluster{}
 	flags := root.PersistentFlags()
-	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "path of the kubeconfig; KUBECONFIG or ~/.kube/config when absent")
-	flags.StringVar(&cluster.context, "context", "", "context of the kubeconfig; the current one when absent")
+	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "path of the kubeconfig (default KUBECONFIG or ~/.kube/config)")
+	flags.StringVar(&cluster.context, "context", "", "context of the kubeconfig (default the current context)")
 	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newRender(cluster), newHosts(), newInstanceTypes())
 	return root
 }
 
-// kubeCluster is the Kubernetes cluster that the user's kubeconfig names.
+// kubeCluster is the Kubernetes cluster of the user's kubeconfig.
 type kubeCluster struct{ kubeconfig, context string }
 
 func (k *kubeCluster) config() (*rest.Config, error) {
@@ -61,12 +61,12 @@ func (k *kubeCluster) config() (*rest.Config, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: k.context}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig, %w", err)
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	return config, nil
 }
 
-// connect makes a client, and asks the API server for its version.
+// connect returns a client and the version of the API server.
 func (k *kubeCluster) connect() (client.Client, string, error) {
 	config, err := k.config()
 	if err != nil {
@@ -74,15 +74,15 @@ func (k *kubeCluster) connect() (client.Client, string, error) {
 	}
 	kube, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
-		return nil, "", fmt.Errorf("making the Kubernetes client, %w", err)
+		return nil, "", fmt.Errorf("creating the Kubernetes client: %w", err)
 	}
-	asked, err := discovery.NewDiscoveryClientForConfig(config)
+	server, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return nil, "", fmt.Errorf("making the discovery client, %w", err)
+		return nil, "", fmt.Errorf("creating the discovery client: %w", err)
 	}
-	version, err := asked.ServerVersion()
+	version, err := server.ServerVersion()
 	if err != nil {
-		return nil, "", fmt.Errorf("reading the API server's version, %w", err)
+		return nil, "", fmt.Errorf("reading the API server's version: %w", err)
 	}
 	return kube, version.GitVersion, nil
 }

@@ -28,15 +28,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// sampleCA stands in for the cluster's certificate authority.
+// sampleCA replaces the cluster's certificate authority in rendered boot data.
 const sampleCA = "-----BEGIN CERTIFICATE-----\nMIIBsample\n-----END CERTIFICATE-----\n"
 
-// manifests are objects from files, in place of a cluster.
+// manifests is a client.Reader of objects in files.
 type manifests struct{ objects []client.Object }
 
 var _ client.Reader = (*manifests)(nil)
 
-// readManifests reads files, and the YAML files of directories.
+// readManifests reads files and the YAML files of directories.
 func readManifests(paths []string, systemNamespace string) (*manifests, error) {
 	ca := &corev1.ConfigMap{Data: map[string]string{"ca.crt": sampleCA}}
 	ca.Namespace, ca.Name = systemNamespace, "kube-root-ca.crt"
@@ -45,24 +45,24 @@ func readManifests(paths []string, systemNamespace string) (*manifests, error) {
 		files := []string{path}
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			if files, err = filepath.Glob(filepath.Join(path, "*.yaml")); err != nil {
-				return nil, fmt.Errorf("looking into %s, %w", path, err)
+				return nil, fmt.Errorf("listing %s: %w", path, err)
 			}
 		}
 		for _, file := range files {
-			content, err := os.ReadFile(file) //nolint:gosec // the user names what the user may read
+			content, err := os.ReadFile(file) //nolint:gosec // the path is a command line argument
 			if err == nil {
 				err = m.add(content)
 			}
 			if err != nil {
-				return nil, fmt.Errorf("reading %s, %w", file, err)
+				return nil, fmt.Errorf("reading %s: %w", file, err)
 			}
 		}
 	}
 	return m, nil
 }
 
-// add takes the objects of a file. Kinds that are not known are passed over: people
-// keep all sorts of things beside each other.
+// add adds the objects of a file. It skips unknown kinds, because files may contain
+// other objects as well.
 func (m *manifests) add(content []byte) error {
 	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
@@ -90,7 +90,7 @@ func (m *manifests) add(content []byte) error {
 	}
 }
 
-// storeStrings does what the API server does with stringData.
+// storeStrings copies stringData to data, as the API server does.
 func storeStrings(secret *corev1.Secret) {
 	if secret.Data == nil {
 		secret.Data = map[string][]byte{}
@@ -100,7 +100,7 @@ func storeStrings(secret *corev1.Secret) {
 	}
 }
 
-// classes are the names of all NodeClasses.
+// classes returns the sorted names of all NodeClasses.
 func (m *manifests) classes() []string {
 	var names []string
 	for _, o := range m.objects {
@@ -112,7 +112,7 @@ func (m *manifests) classes() []string {
 	return names
 }
 
-// Get finds an object of the same type by its name.
+// Get implements client.Reader.
 func (m *manifests) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	for _, o := range m.objects {
 		if reflect.TypeOf(o) == reflect.TypeOf(into) && client.ObjectKeyFromObject(o) == key {
@@ -124,7 +124,7 @@ func (m *manifests) Get(_ context.Context, key client.ObjectKey, into client.Obj
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "manifest of kind " + kind}, key.String())
 }
 
-// List finds all objects of a list's type.
+// List implements client.Reader. It ignores the options.
 func (m *manifests) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
 	items, err := meta.GetItemsPtr(into)
 	if err != nil {

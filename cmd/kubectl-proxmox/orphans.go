@@ -21,11 +21,12 @@ func newOrphans(cluster *kubeCluster) *cobra.Command {
 	from := &clusters{}
 	command := &cobra.Command{
 		Use:   "orphans",
-		Short: "Show what the collector takes for left behind, and how to remove it by hand",
-		Long: `Show VMs, boot drives, join tokens and nodes of this Kubernetes cluster whose NodeClaim
-is gone. The controller removes them by itself after a minute, unless --orphan-policy
-is report, or so many look orphaned at once that something else must be wrong. Nothing
-is removed here.`,
+		Short: "Show orphaned objects and the commands to delete them",
+		Long: `Show VMs, boot drives, join tokens and nodes of this Kubernetes cluster without a NodeClaim.
+
+The controller deletes them after a minute (--orphan-grace), unless --orphan-policy is
+report or the fraction of orphaned VMs exceeds --orphan-deletion-max-fraction. This
+command deletes nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			kube, _, err := cluster.connect()
@@ -34,7 +35,7 @@ is removed here.`,
 			}
 			system := &corev1.Namespace{}
 			if err := kube.Get(command.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
-				return fmt.Errorf("reading the UID of namespace %s, by which VMs of this cluster are told from others', %w", metav1.NamespaceSystem, err)
+				return fmt.Errorf("reading the UID of namespace %s, which identifies the VMs of this cluster: %w", metav1.NamespaceSystem, err)
 			}
 			view, err := from.read(command.Context())
 			if err != nil {
@@ -51,11 +52,11 @@ is removed here.`,
 				return err
 			}
 			if len(orphans) == 0 {
-				_, err = fmt.Fprintln(command.OutOrStdout(), "nothing was left behind")
+				_, err = fmt.Fprintln(command.OutOrStdout(), "no orphans found")
 				return err
 			}
 			out := tabwriter.NewWriter(command.OutOrStdout(), 0, 0, 3, ' ', 0)
-			_, _ = fmt.Fprintln(out, "KIND\tNAME\tWHERE\tTO REMOVE IT BY HAND")
+			_, _ = fmt.Fprintln(out, "KIND\tNAME\tWHERE\tCOMMAND TO DELETE IT")
 			for _, o := range orphans {
 				_, _ = fmt.Fprintf(out, "%s\t%s\t%s\t%s\n", o.Kind, o.Name, o.Where, o.Command)
 			}

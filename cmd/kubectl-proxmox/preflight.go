@@ -22,7 +22,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
-// preflight makes the controller's own checks before there is a controller.
+// preflight runs the controller's checks without a controller.
 type preflight struct {
 	from      *clusters
 	manifests []string
@@ -31,7 +31,7 @@ type preflight struct {
 
 	view *view
 	out  io.Writer
-	// failed counts what has to be mended.
+	// failed is the number of failed checks.
 	failed int
 }
 
@@ -42,11 +42,11 @@ func newPreflight() *cobra.Command {
 		Short: "Check Proxmox clusters and manifests before anything is installed",
 		Long: `Check Proxmox clusters and manifests before anything is installed.
 
-Are the clusters reached, is their certificate trusted, is the token taken, has it
-the privileges? With -f also, for the ProxmoxNodeClasses in the manifests: template,
-storages, bridges, security groups, tags, pool, boot data, room, host by host. The
-checks are the controller's own. Nothing is changed, neither in Proxmox nor in
-Kubernetes, which is not even asked.`,
+Checks that each cluster is reachable, that its certificate is trusted and that the
+token is valid and has the required privileges. With -f it also checks, for each
+ProxmoxNodeClass in the manifests and each host: template, storages, bridges, security
+groups, tags, resource pool, boot data and capacity. The checks are the same as the
+controller's. Nothing is changed in Proxmox, and no Kubernetes cluster is needed.`,
 		Example: `  # before helm
   kubectl proxmox preflight --values values.yaml
 
@@ -84,12 +84,12 @@ func (p *preflight) run(ctx context.Context) error {
 		}
 	}
 	if p.failed > 0 {
-		return fmt.Errorf("see the lines with FAIL: %d", p.failed)
+		return fmt.Errorf("%d checks failed, see the lines with FAIL", p.failed)
 	}
 	return nil
 }
 
-// clusters reads each, and tells whether any can be used.
+// clusters polls each cluster and reports whether at least one is usable.
 func (p *preflight) clusters(ctx context.Context) bool {
 	usable := 0
 	for _, client := range p.view.clients {
@@ -107,7 +107,7 @@ func (p *preflight) clusters(ctx context.Context) bool {
 	}
 	for _, host := range p.view.inventory.View().Hosts() {
 		if host.Unusable != "" {
-			p.fail("host %s/%s takes no VM: %s", host.Region, host.Name, host.Unusable)
+			p.fail("host %s/%s is not usable: %s", host.Region, host.Name, host.Unusable)
 			continue
 		}
 		p.ok("host %s/%s: %d of %d CPUs and %s of %s memory are free", host.Region, host.Name,
@@ -116,7 +116,8 @@ func (p *preflight) clusters(ctx context.Context) bool {
 	return usable > 0
 }
 
-// classes checks the NodeClasses of the manifests; without any, what every class needs.
+// classes checks the NodeClasses of the manifests. If there are none, it checks the
+// privileges that every NodeClass needs.
 func (p *preflight) classes(ctx context.Context, checker *nodeclassstatus.Checker, objects *manifests) error {
 	planned := p.templates(objects)
 	found := false
@@ -126,34 +127,35 @@ func (p *preflight) classes(ctx context.Context, checker *nodeclassstatus.Checke
 			continue
 		}
 		found = true
-		if err := p.look(ctx, checker, class); err != nil {
+		if err := p.check(ctx, checker, class); err != nil {
 			return err
 		}
 		fmt.Fprintf(p.out, "\nProxmoxNodeClass %s\n", class.Name)
-		p.tell(class, planned[class.Spec.InstanceTemplateRef.Name] && class.Spec.InstanceTemplateRef.Kind == v1alpha1.ProxmoxTemplateKind)
+		p.printClass(class, planned[class.Spec.InstanceTemplateRef.Name] && class.Spec.InstanceTemplateRef.Kind == v1alpha1.ProxmoxTemplateKind)
 	}
 	if found {
 		return nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{MetadataOptions: v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCDROM}}}
-	if err := p.look(ctx, checker, class); err != nil {
+	if err := p.check(ctx, checker, class); err != nil {
 		return err
 	}
 	p.condition(*class.StatusConditions().Get(v1alpha1.ConditionPrivilegesSufficient))
 	return nil
 }
 
-// look checks twice: what the first look rests on is read again in between.
-func (p *preflight) look(ctx context.Context, checker *nodeclassstatus.Checker, class *v1alpha1.ProxmoxNodeClass) error {
+// check checks a class twice, with a refresh in between: the first check determines
+// which additional data the inventory reads.
+func (p *preflight) check(ctx context.Context, checker *nodeclassstatus.Checker, class *v1alpha1.ProxmoxNodeClass) error {
 	if err := checker.Check(ctx, class); err != nil {
 		return err
 	}
-	_ = p.view.inventory.RefreshAll(ctx) // a cluster that does not answer was told
+	_ = p.view.inventory.RefreshAll(ctx) // clusters has already printed unreachable ones
 	return checker.Check(ctx, class)
 }
 
-// templates looks for those that are there, and whether the others can be made; it
-// gives the names of the latter.
+// templates resolves the unmanaged templates and checks whether the managed ones can be
+// created. It returns the names of those that can.
 func (p *preflight) templates(objects *manifests) map[string]bool {
 	planned := map[string]bool{}
 	for _, object := range objects.objects {
@@ -161,41 +163,42 @@ func (p *preflight) templates(objects *manifests) map[string]bool {
 		case *v1alpha1.ProxmoxUnmanagedTemplate:
 			unmanagedstatus.Resolve(p.view.inventory, t)
 		case *v1alpha1.ProxmoxTemplate:
-			planned[t.Name] = p.places(t, p.view.inventory.View())
+			planned[t.Name] = p.locations(t, p.view.inventory.View())
 		}
 	}
 	return planned
 }
 
-// places tells where a template can be made.
-func (p *preflight) places(t *v1alpha1.ProxmoxTemplate, view inventory.View) (possible bool) {
+// locations prints the hosts on which a template can be created and reports whether
+// there is one.
+func (p *preflight) locations(t *v1alpha1.ProxmoxTemplate, view inventory.View) (possible bool) {
 	fmt.Fprintf(p.out, "\nProxmoxTemplate %s\n", t.Name)
-	for _, place := range template.Locations(view, template.NewDesired(t, nil), nil) {
-		if place.Problem != "" {
-			p.fail("host %s/%s: %s", place.Region, place.Host, place.Problem)
+	for _, location := range template.Locations(view, template.NewDesired(t, nil), nil) {
+		if location.Problem != "" {
+			p.fail("host %s/%s: %s", location.Region, location.Host, location.Problem)
 			continue
 		}
 		possible = true
-		p.ok("host %s/%s: the image goes to %s, the template to %s", place.Region, place.Host, place.Images, place.Storage)
+		p.ok("host %s/%s: storage %s for the image, storage %s for the template", location.Region, location.Host, location.Images, location.Storage)
 	}
 	return possible
 }
 
-// tell shows the conditions of a class. What waits for a template that is yet to be
-// made is no failure.
-func (p *preflight) tell(class *v1alpha1.ProxmoxNodeClass, templatePlanned bool) {
+// printClass prints the conditions and unusable hosts of a class. A missing template that
+// can be created is not a failure.
+func (p *preflight) printClass(class *v1alpha1.ProxmoxNodeClass, templatePlanned bool) {
 	for _, condition := range class.StatusConditions().List() {
 		switch {
 		case condition.Type == status.ConditionReady:
 		case condition.Type == v1alpha1.ConditionInstanceTemplateReady && condition.IsFalse() && templatePlanned:
-			p.say("later", "%s: %s", condition.Type, condition.Message)
+			p.printf("later", "%s: %s", condition.Type, condition.Message)
 		default:
 			p.condition(condition)
 		}
 	}
 	for _, zone := range class.Status.UnusableZones {
 		if len(class.Status.SelectedZones) > 0 {
-			p.say("note", "%s is left out: %s", zone.Zone, zone.Reason)
+			p.printf("note", "%s is not usable: %s", zone.Zone, zone.Reason)
 		}
 	}
 }
@@ -211,17 +214,17 @@ func (p *preflight) condition(condition status.Condition) {
 	case condition.IsFalse():
 		p.fail("%s", text)
 	default:
-		p.say("later", "%s", text)
+		p.printf("later", "%s", text)
 	}
 }
 
-func (p *preflight) ok(format string, args ...any) { p.say("ok", format, args...) }
+func (p *preflight) ok(format string, args ...any) { p.printf("ok", format, args...) }
 
 func (p *preflight) fail(format string, args ...any) {
 	p.failed++
-	p.say("FAIL", format, args...)
+	p.printf("FAIL", format, args...)
 }
 
-func (p *preflight) say(verdict, format string, args ...any) {
-	fmt.Fprintf(p.out, "%-5s  %s\n", verdict, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " "))
+func (p *preflight) printf(result, format string, args ...any) {
+	fmt.Fprintf(p.out, "%-5s  %s\n", result, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " "))
 }

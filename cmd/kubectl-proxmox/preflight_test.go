@@ -15,9 +15,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// simulated is a Proxmox cluster of two hosts, and a directory with a cloud config and
-// values of the chart that lead there.
-func simulated(t *testing.T, change func(*pvesim.Scenario)) (*pvesim.Simulator, string) {
+// startSimulator starts a Proxmox cluster of two hosts. It returns the simulator and a
+// directory with a cloud config and chart values for it.
+func startSimulator(t *testing.T, change func(*pvesim.Scenario)) (*pvesim.Simulator, string) {
 	t.Helper()
 	scenario := pvesim.DefaultScenario(2)
 	if change != nil {
@@ -49,7 +49,7 @@ func write(t *testing.T, dir, name, content string) string {
 	return path
 }
 
-// run calls the plugin.
+// run runs the plugin and returns its output.
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -60,8 +60,8 @@ func run(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// lacking takes a privilege away.
-func lacking(privilege string) func(*pvesim.Scenario) {
+// withoutPrivilege removes a privilege of the token.
+func withoutPrivilege(privilege string) func(*pvesim.Scenario) {
 	return func(s *pvesim.Scenario) {
 		s.Roles[0].Privileges = slices.DeleteFunc(s.Roles[0].Privileges, func(p string) bool { return p == privilege })
 	}
@@ -82,7 +82,7 @@ spec:
   metadataOptions: {type: none}
 `
 
-func TestPreflightMakesTheControllersChecksAndChangesNothing(t *testing.T) {
+func TestPreflight(t *testing.T) {
 	t.Parallel()
 	example := []string{"-f", "../../examples/kubeadm"}
 	for name, test := range map[string]struct {
@@ -92,42 +92,42 @@ func TestPreflightMakesTheControllersChecksAndChangesNothing(t *testing.T) {
 		want     []string
 		fails    bool
 	}{
-		"a cluster alone":  {want: []string{"ok     region home: Proxmox VE 8.4", "ok     host home/pve2: 14 of 16 CPUs", "ok     PrivilegesSufficient"}},
-		"with the example": {args: example, want: []string{"ProxmoxNodeClass kubeadm", "ok     InstanceTemplateReady", "ok     NetworkReady", "ok     InstanceMetadataOptionsReady"}},
-		"a privilege of every class": {scenario: lacking("VM.Allocate"), fails: true,
+		"cluster_only":     {want: []string{"ok     region home: Proxmox VE 8.4", "ok     host home/pve2: 14 of 16 CPUs", "ok     PrivilegesSufficient"}},
+		"example_manifest": {args: example, want: []string{"ProxmoxNodeClass kubeadm", "ok     InstanceTemplateReady", "ok     NetworkReady", "ok     InstanceMetadataOptionsReady"}},
+		"missing_privilege_of_every_class": {scenario: withoutPrivilege("VM.Allocate"), fails: true,
 			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Allocate on /vms; run: pveum role modify"}},
-		"a privilege of this class": {scenario: lacking("VM.Clone"), args: example, fails: true,
+		"missing_privilege_of_one_class": {scenario: withoutPrivilege("VM.Clone"), args: example, fails: true,
 			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Clone on /vms/9000", "later  StorageReady"}},
-		"one host of two": {scenario: func(s *pvesim.Scenario) { s.Hosts[1].Bridges[0].Name = "vmbr7" }, args: example,
-			want: []string{"ok     NetworkReady", `note   home/pve2 is left out: bridge "vmbr0" of the template's net0 is not on this host, which has vmbr7`}},
-		"a template to be made": {manifest: managed,
-			want: []string{"ok     host home/pve1: the image goes to local, the template to local", `later  InstanceTemplateReady: ProxmoxTemplate "new" is on no host yet`}},
-		"a template that cannot be made": {manifest: managed, fails: true,
+		"one_of_two_hosts_unusable": {scenario: func(s *pvesim.Scenario) { s.Hosts[1].Bridges[0].Name = "vmbr7" }, args: example,
+			want: []string{"ok     NetworkReady", `note   home/pve2 is not usable: bridge "vmbr0" of the template's net0 is not on this host, which has vmbr7`}},
+		"template_can_be_created": {manifest: managed,
+			want: []string{"ok     host home/pve1: storage local for the image, storage local for the template", `later  InstanceTemplateReady: ProxmoxTemplate "new" is on no host yet`}},
+		"template_cannot_be_created": {manifest: managed, fails: true,
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso"} },
 			want:     []string{"FAIL   host home/pve1: no storage of spec.storageIDs takes import content", "run: pvesm set local --content import,iso", "FAIL   InstanceTemplateReady"}},
-		"a class without its template": {manifest: strings.Replace(managed, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1), fails: true,
+		"template_not_found": {manifest: strings.Replace(managed, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1), fails: true,
 			want: []string{`FAIL   InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist`}},
-		"a token that is gone": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Secret = "another" }, fails: true, want: []string{"FAIL   checking region \"home\"", "refuses our credentials"}},
+		"invalid_token": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Secret = "another" }, fails: true, want: []string{"FAIL   checking region \"home\"", "refuses our credentials"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sim, dir := simulated(t, test.scenario)
+			sim, dir := startSimulator(t, test.scenario)
 			args := append([]string{"preflight", "--values", filepath.Join(dir, "values.yaml")}, test.args...)
 			if test.manifest != "" {
 				args = append(args, "-f", write(t, dir, "manifest.yaml", test.manifest))
 			}
 			out, err := run(t, args...)
 			if (err != nil) != test.fails {
-				t.Errorf("ended with %v", err)
+				t.Errorf("got error %v", err)
 			}
 			for _, want := range test.want {
 				if !strings.Contains(out, want) {
-					t.Errorf("does not say %q", want)
+					t.Errorf("the output does not contain %q", want)
 				}
 			}
 			for _, request := range sim.Requests() {
 				if request.Method != "GET" {
-					t.Errorf("asked %s %s", request.Method, request.Path)
+					t.Errorf("sent %s %s", request.Method, request.Path)
 				}
 			}
 			if t.Failed() {
@@ -137,9 +137,9 @@ func TestPreflightMakesTheControllersChecksAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestPreflightNamesWhatIsWrongInTheFiles(t *testing.T) {
+func TestPreflightInvalidFiles(t *testing.T) {
 	t.Parallel()
-	_, dir := simulated(t, nil)
+	_, dir := startSimulator(t, nil)
 	for want, args := range map[string][]string{
 		"cloud-config values":                {"preflight"},
 		"token_secre: unknown field":         {"preflight", "--values", write(t, dir, "typo.yaml", "config: {clusters: [{region: a, token_secre: b}]}")},
@@ -148,7 +148,7 @@ func TestPreflightNamesWhatIsWrongInTheFiles(t *testing.T) {
 		`unknown field "spec.instanceTempl"`: {"preflight", "--values", filepath.Join(dir, "values.yaml"), "-f", write(t, dir, "class.yaml", strings.Replace(managed, "instanceTemplateRef", "instanceTempl", 1))},
 	} {
 		if out, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: found %v, want %q\n%s", args, err, want, out)
+			t.Errorf("%v: got error %v, want %q\n%s", args, err, want, out)
 		}
 	}
 }

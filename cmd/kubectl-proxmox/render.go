@@ -20,7 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// render shows what a VM would find on its boot drive.
+// render prints the boot data of a NodeClass.
 type render struct {
 	cluster   *kubeCluster
 	manifests []string
@@ -39,9 +39,9 @@ func newRender(cluster *kubeCluster) *cobra.Command {
 		Short: "Show the boot data that a node would get",
 		Long: `Show the boot data that a node of a ProxmoxNodeClass would get.
 
-Templates and values are read from the cluster, or with -f from manifests, without
-any cluster. The join token is a sample: none is issued. Everything else is shown
-as it is, the values of valuesRef included: take care where you paste it.`,
+Templates and values are read from the cluster, or with -f from manifests without a
+cluster. The join token is a sample: no token is created. Everything else is shown
+unchanged, including the values of valuesRef: treat the output as a secret.`,
 		Example: `  # what a node of this class would get
   kubectl proxmox render default
 
@@ -57,11 +57,11 @@ as it is, the values of valuesRef included: take care where you paste it.`,
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVarP(&r.manifests, "filename", "f", nil, "manifests to read instead of a cluster: files, or directories of YAML files")
-	flags.StringVar(&r.claim, "nodeclaim", "", "render for this NodeClaim instead of an imaginary one")
-	flags.StringVar(&r.file, "file", "", "show one file only: user-data, meta-data, network-config or vendor-data")
-	flags.StringVarP(&r.directory, "output-dir", "o", "", "write the files into this directory instead of showing them")
-	flags.StringVar(&r.iso, "iso", "", "write the drive's image to this file instead of showing the files")
-	flags.StringVar(&r.version, "kubernetes-version", "v1.36.3", "version of Kubernetes, with -f")
+	flags.StringVar(&r.claim, "nodeclaim", "", "render for this NodeClaim instead of a sample")
+	flags.StringVar(&r.file, "file", "", "show only one file: user-data, meta-data, network-config or vendor-data")
+	flags.StringVarP(&r.directory, "output-dir", "o", "", "write the files to this directory instead of showing them")
+	flags.StringVar(&r.iso, "iso", "", "write the ISO image to this file instead of showing the files")
+	flags.StringVar(&r.version, "kubernetes-version", "v1.36.3", "Kubernetes version that boot data is rendered for, with -f")
 	flags.StringVar(&r.namespace, "system-namespace", "kube-system", "namespace of the ConfigMap kube-root-ca.crt that the controller reads")
 	return cmd
 }
@@ -80,7 +80,7 @@ func (r *render) run(ctx context.Context, args []string, out, notes io.Writer) e
 		return err
 	}
 	if class.Spec.MetadataOptions.ProxmoxDrive() {
-		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: Proxmox makes the boot data; see it on the host of a VM with: qm cloudinit dump VMID user",
+		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: Proxmox generates the boot data; to show it, run on the host of a VM: qm cloudinit dump VMID user",
 			class.Name, class.Spec.MetadataOptions.Type)
 	}
 	if !class.Spec.MetadataOptions.Rendered() {
@@ -88,19 +88,19 @@ func (r *render) run(ctx context.Context, args []string, out, notes io.Writer) e
 	}
 	files, err := instance.BootSource{Reader: reader, Namespace: r.namespace, Version: version}.Preview(ctx, class, claim)
 	if err != nil {
-		return fmt.Errorf("proxmoxnodeclass %s, %w", class.Name, err)
+		return fmt.Errorf("proxmoxnodeclass %s: %w", class.Name, err)
 	}
 	if class.Spec.MetadataOptions.Firmware() {
 		if r.iso != "" {
-			return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: there is no drive, leave --iso out", class.Name, class.Spec.MetadataOptions.Type)
+			return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: there is no boot drive, remove --iso", class.Name, class.Spec.MetadataOptions.Type)
 		}
-		files = bootdata.Files{UserData: files.UserData} // all that is handed over
+		files = bootdata.Files{UserData: files.UserData} // fwcfg passes no other file
 	}
 	fmt.Fprintf(notes, "# proxmoxnodeclass %s, user-data is %s; the join token is a sample\n", class.Name, bootdata.FormatOf(files.UserData))
 	return r.write(files, out)
 }
 
-// source is where objects are read from.
+// source returns the reader of the objects and the Kubernetes version.
 func (r *render) source() (client.Reader, string, error) {
 	if len(r.manifests) == 0 {
 		return r.cluster.connect()
@@ -115,12 +115,13 @@ func (r *render) nodeClaim(ctx context.Context, reader client.Reader) (*karpv1.N
 	}
 	claim := &karpv1.NodeClaim{}
 	if err := reader.Get(ctx, client.ObjectKey{Name: r.claim}, claim); err != nil {
-		return nil, fmt.Errorf("reading nodeclaim %s, %w", r.claim, err)
+		return nil, fmt.Errorf("reading nodeclaim %s: %w", r.claim, err)
 	}
 	return claim, nil
 }
 
-// nodeClass is the one that was named, that of the claim, or the only one there is.
+// nodeClass returns the NodeClass of the arguments, of the claim, or the only one in the
+// manifests.
 func (r *render) nodeClass(ctx context.Context, reader client.Reader, args []string, claim *karpv1.NodeClaim) (*v1alpha1.ProxmoxNodeClass, error) {
 	name := ""
 	switch m, offline := reader.(*manifests); {
@@ -131,19 +132,19 @@ func (r *render) nodeClass(ctx context.Context, reader client.Reader, args []str
 	case offline && len(m.classes()) == 1:
 		name = m.classes()[0]
 	case offline:
-		return nil, fmt.Errorf("name a proxmoxnodeclass: the manifests have %d", len(m.classes()))
+		return nil, fmt.Errorf("specify a proxmoxnodeclass: the manifests contain %d", len(m.classes()))
 	default:
-		return nil, errors.New("name a proxmoxnodeclass, or a claim with --nodeclaim")
+		return nil, errors.New("specify a proxmoxnodeclass, or a NodeClaim with --nodeclaim")
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
 	if err := reader.Get(ctx, client.ObjectKey{Name: name}, class); err != nil {
-		return nil, fmt.Errorf("reading proxmoxnodeclass %s, %w", name, err)
+		return nil, fmt.Errorf("reading proxmoxnodeclass %s: %w", name, err)
 	}
 	return class, nil
 }
 
-// named is a file of the drive.
-type named struct {
+// bootFile is a file of the boot drive.
+type bootFile struct {
 	name    string
 	content []byte
 }
@@ -157,7 +158,7 @@ func (r *render) write(files bootdata.Files, out io.Writer) error {
 		return os.WriteFile(r.iso, image, 0o600)
 	}
 	known := false
-	for _, f := range []named{
+	for _, f := range []bootFile{
 		{bootdata.UserDataFile, files.UserData}, {bootdata.MetaDataFile, files.MetaData},
 		{bootdata.NetworkConfigFile, files.NetworkConfig}, {bootdata.VendorDataFile, files.VendorData},
 	} {
@@ -166,7 +167,7 @@ func (r *render) write(files bootdata.Files, out io.Writer) error {
 		}
 		known = true
 		if err := r.writeFile(f, out); err != nil {
-			return fmt.Errorf("writing %s, %w", f.name, err)
+			return fmt.Errorf("writing %s: %w", f.name, err)
 		}
 	}
 	if !known {
@@ -175,7 +176,7 @@ func (r *render) write(files bootdata.Files, out io.Writer) error {
 	return nil
 }
 
-func (r *render) writeFile(f named, out io.Writer) error {
+func (r *render) writeFile(f bootFile, out io.Writer) error {
 	switch {
 	case len(f.content) == 0:
 		return nil

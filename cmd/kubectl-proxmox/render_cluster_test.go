@@ -17,7 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// kubeconfig is a user's file that leads to the world's API server.
+// kubeconfig returns the path of a kubeconfig for the test environment's API server.
 func kubeconfig(w *testenv.Env) string {
 	w.T.Helper()
 	config := clientcmdapi.NewConfig()
@@ -30,8 +30,8 @@ func kubeconfig(w *testenv.Env) string {
 	return path
 }
 
-// Templates, values and the node's own figures are those of the cluster.
-func TestRenderReadsTheCluster(t *testing.T) {
+// Templates, values and the data of the node come from the cluster.
+func TestRenderFromCluster(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	templates := testenv.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
@@ -57,16 +57,16 @@ func TestRenderReadsTheCluster(t *testing.T) {
 	id := v1alpha1.ProviderID{Region: testenv.Region, VMID: w.Intent(claim).VMID}
 	w.Expect(out).To(And(
 		ContainSubstring("hostname: "+claim.Name+"\n"), ContainSubstring("instance-id: "+string(claim.UID)+"\n"),
-		ContainSubstring("provider-id: "+id.String()+"\n"), ContainSubstring(`"10.0.0.5/24"`)), "what this very node gets")
+		ContainSubstring("provider-id: "+id.String()+"\n"), ContainSubstring(`"10.0.0.5/24"`)), "the boot data of this node")
 
 	tokens := &corev1.SecretList{}
 	w.Expect(w.Kube.List(t.Context(), tokens)).To(Succeed())
 	for _, secret := range tokens.Items {
-		w.Expect(secret.Type).NotTo(Equal(corev1.SecretType("bootstrap.kubernetes.io/token")), "no token is issued by looking")
+		w.Expect(secret.Type).NotTo(Equal(corev1.SecretType("bootstrap.kubernetes.io/token")), "render must not create a token")
 	}
 
 	_, _, err = call(t, append([]string{"render", w.Named("absent")}, at...)...)
 	w.Expect(err).To(MatchError(ContainSubstring("reading proxmoxnodeclass " + w.Named("absent"))))
 	_, _, err = call(t, append([]string{"render"}, at...)...)
-	w.Expect(err).To(MatchError("name a proxmoxnodeclass, or a claim with --nodeclaim"))
+	w.Expect(err).To(MatchError("specify a proxmoxnodeclass, or a NodeClaim with --nodeclaim"))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 )
 
-// call runs the plugin as a user would.
+// call runs the plugin and returns its standard output and standard error.
 func call(t *testing.T, args ...string) (out, notes string, err error) {
 	t.Helper()
 	root := newRoot()
@@ -29,7 +29,7 @@ func call(t *testing.T, args ...string) (out, notes string, err error) {
 
 func example(name string) string { return filepath.Join("..", "..", "examples", name) }
 
-func TestRenderShowsEveryRecipe(t *testing.T) {
+func TestRenderExamples(t *testing.T) {
 	formats := map[string]string{"talos": "Talos", "flatcar": "Ignition", "fedora-coreos": "Ignition"}
 	for _, recipe := range examples.Recipes() {
 		g := NewWithT(t)
@@ -45,7 +45,7 @@ func TestRenderShowsEveryRecipe(t *testing.T) {
 	}
 }
 
-func TestRenderWritesFilesThatOthersCannotRead(t *testing.T) {
+func TestRenderFilePermissions(t *testing.T) {
 	g := NewWithT(t)
 	dir := filepath.Join(t.TempDir(), "out")
 	out, _, err := call(t, "render", "kubeadm", "-f", example("kubeadm"), "-o", dir)
@@ -67,7 +67,7 @@ func TestRenderWritesFilesThatOthersCannotRead(t *testing.T) {
 	g.Expect(one).To(HavePrefix("instance-id:"))
 }
 
-func TestRenderSaysWhatIsWrong(t *testing.T) {
+func TestRenderInvalid(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, content string) string {
 		path := filepath.Join(dir, name)
@@ -84,27 +84,27 @@ func TestRenderSaysWhatIsWrong(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no class":         {[]string{"-f", write("none.yaml", secret)}, "name a proxmoxnodeclass: the manifests have 0"},
-		"unknown class":    {[]string{"x", "-f", write("some.yaml", class(refers))}, `reading proxmoxnodeclass x`},
-		"no drive":         {[]string{"-f", write("off.yaml", class("{type: none}"))}, `proxmoxnodeclass c has metadataOptions.type "none": its VMs get no boot drive`},
-		"Proxmox's drive":  {[]string{"-f", write("own.yaml", class("{type: cloudinit}"))}, `proxmoxnodeclass c has metadataOptions.type "cloudinit": Proxmox makes the boot data`},
-		"no ISO":           {[]string{"-f", write("fw.yaml", class(strings.Replace(refers, "cdrom", "fwcfg", 1))+"---\n"+ignition), "--iso", filepath.Join(dir, "x.iso")}, "there is no drive, leave --iso out"},
-		"no secret":        {[]string{"-f", write("nosecret.yaml", class(refers))}, "reading secret ns/s of spec.metadataOptions.templatesRef"},
-		"a bad template":   {[]string{"-f", write("bad.yaml", class(refers)+"---\n"+secret)}, `rendering secret ns/s of spec.metadataOptions.templatesRef, user-data: line 2, column 13: missing key "b"; valuesRef has no keys`},
-		"an unknown field": {[]string{"-f", write("typo.yaml", class("{typ: cdrom}"))}, `unknown field "spec.metadataOptions.typ"`},
-		"an unknown file":  {[]string{"-f", example("k3s"), "--file", "userdata"}, `--file is "userdata": want user-data, meta-data, network-config or vendor-data`},
-		"no such path":     {[]string{"-f", filepath.Join(dir, "absent")}, "no such file or directory"},
-		"no claim":         {[]string{"-f", example("k3s"), "--nodeclaim", "x"}, "reading nodeclaim x"},
+		"no_class":         {[]string{"-f", write("none.yaml", secret)}, "specify a proxmoxnodeclass: the manifests contain 0"},
+		"unknown_class":    {[]string{"x", "-f", write("some.yaml", class(refers))}, `reading proxmoxnodeclass x`},
+		"no_drive":         {[]string{"-f", write("off.yaml", class("{type: none}"))}, `proxmoxnodeclass c has metadataOptions.type "none": its VMs get no boot drive`},
+		"cloudinit_drive":  {[]string{"-f", write("own.yaml", class("{type: cloudinit}"))}, `proxmoxnodeclass c has metadataOptions.type "cloudinit": Proxmox generates the boot data`},
+		"ISO_with_fwcfg":   {[]string{"-f", write("fw.yaml", class(strings.Replace(refers, "cdrom", "fwcfg", 1))+"---\n"+ignition), "--iso", filepath.Join(dir, "x.iso")}, "there is no boot drive, remove --iso"},
+		"no_secret":        {[]string{"-f", write("nosecret.yaml", class(refers))}, "reading secret ns/s of spec.metadataOptions.templatesRef"},
+		"invalid_template": {[]string{"-f", write("bad.yaml", class(refers)+"---\n"+secret)}, `rendering secret ns/s of spec.metadataOptions.templatesRef, user-data: line 2, column 13: missing key "b"; valuesRef has no keys`},
+		"unknown_field":    {[]string{"-f", write("typo.yaml", class("{typ: cdrom}"))}, `unknown field "spec.metadataOptions.typ"`},
+		"unknown_file":     {[]string{"-f", example("k3s"), "--file", "userdata"}, `--file is "userdata": want user-data, meta-data, network-config or vendor-data`},
+		"path_not_found":   {[]string{"-f", filepath.Join(dir, "absent")}, "no such file or directory"},
+		"claim_not_found":  {[]string{"-f", example("k3s"), "--nodeclaim", "x"}, "reading nodeclaim x"},
 	} {
 		_, _, err := call(t, append([]string{"render"}, test.args...)...)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)), name)
 	}
 	out, _, err := call(t, "render", "-f", filepath.Join(dir, "fw.yaml"))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	NewWithT(t).Expect(out).To(And(HavePrefix("==> user-data <=="), Not(ContainSubstring("network-config"))), "Ignition is all that is handed over")
+	NewWithT(t).Expect(out).To(And(HavePrefix("==> user-data <=="), Not(ContainSubstring("network-config"))), "fwcfg passes only user-data")
 }
 
-func TestHelpNamesTheCommands(t *testing.T) {
+func TestHelp(t *testing.T) {
 	out, _, err := call(t, "--help")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	NewWithT(t).Expect(out).To(And(ContainSubstring("kubectl proxmox"), ContainSubstring("render")))

@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Crds finishes the CustomResourceDefinitions that controller-gen wrote and puts them where the chart wants them, together
-// with Karpenter's own. It is a step of "make generate":
+// Command crds completes the CustomResourceDefinitions that controller-gen generated and writes them, together with
+// Karpenter's own, to the charts. It is a step of "make generate":
 //
 //	crds api/crds charts/karpenter-provider-proxmox/crds charts/karpenter-provider-proxmox-crd/templates
 package main
@@ -36,11 +36,11 @@ func main() {
 func run(generatedDir string, chartDirs ...string) error {
 	paths, err := filepath.Glob(filepath.Join(generatedDir, "*.yaml"))
 	if err != nil {
-		return fmt.Errorf("listing %s, %w", generatedDir, err)
+		return fmt.Errorf("listing %s: %w", generatedDir, err)
 	}
 
 	if len(paths) == 0 {
-		return fmt.Errorf("listing %s, no CRDs there: run controller-gen first", generatedDir)
+		return fmt.Errorf("listing %s: no CRDs found, run controller-gen first", generatedDir)
 	}
 
 	chart, err := crds.Core()
@@ -49,7 +49,7 @@ func run(generatedDir string, chartDirs ...string) error {
 	}
 
 	for _, path := range paths {
-		data, err := finish(path)
+		data, err := complete(path)
 		if err != nil {
 			return err
 		}
@@ -58,13 +58,13 @@ func run(generatedDir string, chartDirs ...string) error {
 	}
 
 	for name := range chart {
-		if chart[name], err = keep(chart[name]); err != nil {
-			return fmt.Errorf("marking %s, %w", name, err)
+		if chart[name], err = annotateKeep(chart[name]); err != nil {
+			return fmt.Errorf("annotating %s: %w", name, err)
 		}
 	}
 
 	for _, dir := range chartDirs {
-		if err := fillChart(dir, chart); err != nil {
+		if err := syncChart(dir, chart); err != nil {
 			return err
 		}
 	}
@@ -72,8 +72,9 @@ func run(generatedDir string, chartDirs ...string) error {
 	return nil
 }
 
-// keep tells helm to leave the CRD when the release goes: with it would go every object of its kind, and their VMs.
-func keep(data []byte) ([]byte, error) {
+// annotateKeep adds the annotation that makes helm keep the CRD when the release is uninstalled. Deleting the CRD would
+// delete every object of its kind, and their VMs.
+func annotateKeep(data []byte) ([]byte, error) {
 	crd := map[string]any{}
 	if err := yaml.Unmarshal(data, &crd); err != nil {
 		return nil, err
@@ -96,48 +97,48 @@ func keep(data []byte) ([]byte, error) {
 	return append([]byte("---\n"), data...), err
 }
 
-// finish rewrites one generated file in place with what markers cannot say, and returns its content.
-func finish(path string) ([]byte, error) {
+// complete rewrites a generated file in place with what markers cannot express, and returns its content.
+func complete(path string) ([]byte, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the generated CRD, %w", err)
+		return nil, fmt.Errorf("reading the generated CRD: %w", err)
 	}
 
 	crd := map[string]any{}
 	if err := yaml.Unmarshal(data, &crd); err != nil {
-		return nil, fmt.Errorf("decoding %s, %w", path, err)
+		return nil, fmt.Errorf("decoding %s: %w", path, err)
 	}
 
 	if strings.HasSuffix(path, "_proxmoxtemplates.yaml") {
-		if err := admitScalarFlags(crd); err != nil {
-			return nil, fmt.Errorf("finishing %s, %w", path, err)
+		if err := allowScalarFlags(crd); err != nil {
+			return nil, fmt.Errorf("completing %s: %w", path, err)
 		}
 	}
 
 	data, err = yaml.Marshal(crd)
 	if err != nil {
-		return nil, fmt.Errorf("encoding %s, %w", path, err)
+		return nil, fmt.Errorf("encoding %s: %w", path, err)
 	}
 
-	// What the API server would not understand must fail here and not in a user's cluster.
+	// An invalid CRD must fail here and not in a user's cluster.
 	if err := yaml.UnmarshalStrict(data, &apiextensionsv1.CustomResourceDefinition{}); err != nil {
-		return nil, fmt.Errorf("checking %s, %w", path, err)
+		return nil, fmt.Errorf("validating %s: %w", path, err)
 	}
 
 	data = append([]byte("---\n"), data...)
 	if err := os.WriteFile(path, data, 0o644); err != nil {
-		return nil, fmt.Errorf("writing the CRD, %w", err)
+		return nil, fmt.Errorf("writing the CRD: %w", err)
 	}
 
 	return data, nil
 }
 
-// admitScalarFlags lets spec.cpu.flags be a list of strings or one string.
+// allowScalarFlags allows spec.cpu.flags to be a list of strings or one string.
 //
-// A structural schema cannot name two types, and CEL cannot see a field without one. So the field gets no type, and value
-// validations that only the wanted types can pass: they do not apply to other types than their own, a number cannot be
-// below and above 0 and an object cannot be empty and not empty at once, and "not" excludes the booleans.
-func admitScalarFlags(crd map[string]any) error {
+// A structural schema cannot have two types, and CEL cannot access a field without a type. So the field gets no type but
+// validations that only the desired types pass. A validation applies to its own type only: no number is at most 0 and at least 1,
+// no object is both empty and not empty, and "not" excludes the booleans.
+func allowScalarFlags(crd map[string]any) error {
 	const flag = `[+-][a-zA-Z0-9_.-]+`
 
 	cpu, err := descend(crd, "spec", "versions", 0, "schema", "openAPIV3Schema", "properties", "spec", "properties",
@@ -171,9 +172,9 @@ func admitScalarFlags(crd map[string]any) error {
 	return nil
 }
 
-// descend follows keys and indexes down to a map.
-func descend(from any, steps ...any) (map[string]any, error) {
-	at := from
+// descend returns the map at a path of keys and indexes.
+func descend(root any, steps ...any) (map[string]any, error) {
+	at := root
 
 	for i, step := range steps {
 		var ok bool
@@ -194,33 +195,33 @@ func descend(from any, steps ...any) (map[string]any, error) {
 		}
 
 		if !ok {
-			return nil, fmt.Errorf("finding %v, nothing at %v", steps, steps[:i+1])
+			return nil, fmt.Errorf("finding %v: %v does not exist", steps, steps[:i+1])
 		}
 	}
 
 	object, ok := at.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("finding %v, it is no object", steps)
+		return nil, fmt.Errorf("finding %v: it is not an object", steps)
 	}
 
 	return object, nil
 }
 
-// fillChart makes the directory hold exactly these files, and leaves those alone that are right already.
-func fillChart(dir string, files map[string][]byte) error {
+// syncChart writes the files to the directory and deletes its other YAML files. It does not rewrite unchanged files.
+func syncChart(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("making the chart's directory, %w", err)
+		return fmt.Errorf("creating the chart's directory: %w", err)
 	}
 
 	present, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
-		return fmt.Errorf("listing %s, %w", dir, err)
+		return fmt.Errorf("listing %s: %w", dir, err)
 	}
 
 	for _, path := range present {
-		if _, wanted := files[filepath.Base(path)]; !wanted {
+		if _, ok := files[filepath.Base(path)]; !ok {
 			if err := os.Remove(path); err != nil {
-				return fmt.Errorf("removing a CRD that is no more, %w", err)
+				return fmt.Errorf("deleting a stale CRD: %w", err)
 			}
 		}
 	}
@@ -237,7 +238,7 @@ func fillChart(dir string, files map[string][]byte) error {
 	}
 
 	if err := errors.Join(problems...); err != nil {
-		return fmt.Errorf("writing the chart's CRDs, %w", err)
+		return fmt.Errorf("writing the chart's CRDs: %w", err)
 	}
 
 	return nil

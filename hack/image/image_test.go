@@ -23,7 +23,7 @@ import (
 
 var samples = []platform{{"amd64", []byte("a binary"), []byte("a bill")}, {"arm64", []byte("another"), []byte("another bill")}}
 
-func made(t *testing.T) string {
+func writeImage(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "image")
 	if _, err := write(dir, "v1.2.3", time.Unix(1700000000, 0).UTC(), samples); err != nil {
@@ -32,14 +32,14 @@ func made(t *testing.T) string {
 	return dir
 }
 
-// descriptor is what refers to a blob.
+// descriptor refers to a blob.
 type descriptor struct {
 	MediaType, Digest string
 	Size              int
 	Platform          struct{ OS, Architecture string }
 }
 
-// blob reads what a descriptor refers to, and checks that it is that.
+// blob reads the blob of a descriptor and checks its digest and size.
 func blob(t *testing.T, dir string, d descriptor) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, "blobs", strings.Replace(d.Digest, ":", "/", 1)))
@@ -61,7 +61,7 @@ func decode[T any](t *testing.T, content []byte) T {
 	return into
 }
 
-func TestTheImageHasOneBinaryAndANamelessUser(t *testing.T) {
+func TestImage(t *testing.T) {
 	t.Parallel()
 	type index struct{ Manifests []descriptor }
 	type manifest struct {
@@ -78,7 +78,7 @@ func TestTheImageHasOneBinaryAndANamelessUser(t *testing.T) {
 			DiffIDs []string `json:"diff_ids"`
 		}
 	}
-	dir := made(t)
+	dir := writeImage(t)
 	top, err := os.ReadFile(filepath.Join(dir, "index.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestTheImageHasOneBinaryAndANamelessUser(t *testing.T) {
 		if c.Config.User != "65532:65532" || !slices.Equal(c.Config.Entrypoint, []string{"/controller"}) || len(m.Layers) != 1 {
 			t.Errorf("found the configuration %+v, %d layers", c.Config, len(m.Layers))
 		}
-		content, files := unpacked(t, blob(t, dir, m.Layers[0]))
+		content, files := unpack(t, blob(t, dir, m.Layers[0]))
 		if !slices.Equal(c.RootFS.DiffIDs, []string{digestOf(content)}) {
 			t.Errorf("the configuration names the layer %v, it is %s", c.RootFS.DiffIDs, digestOf(content))
 		}
@@ -107,7 +107,7 @@ func TestTheImageHasOneBinaryAndANamelessUser(t *testing.T) {
 	}
 }
 
-func unpacked(t *testing.T, layer []byte) (content []byte, files map[string]string) {
+func unpack(t *testing.T, layer []byte) (content []byte, files map[string]string) {
 	t.Helper()
 	unzipped, err := gzip.NewReader(bytes.NewReader(layer))
 	if err != nil {
@@ -117,7 +117,7 @@ func unpacked(t *testing.T, layer []byte) (content []byte, files map[string]stri
 		t.Fatal(err)
 	}
 	if len(content)%512 != 0 || !bytes.HasSuffix(content, make([]byte, 1024)) {
-		t.Error("the archive has no end, which not every reader forgives")
+		t.Error("the archive has no end, which some readers reject")
 	}
 	files = map[string]string{}
 	for archive := tar.NewReader(bytes.NewReader(content)); ; {
@@ -139,15 +139,15 @@ func unpacked(t *testing.T, layer []byte) (content []byte, files map[string]stri
 	}
 }
 
-func TestTheSameSourceGivesTheSameImage(t *testing.T) {
+func TestImageIsReproducible(t *testing.T) {
 	t.Parallel()
-	a, b := contents(t, made(t)), contents(t, made(t))
+	a, b := contents(t, writeImage(t)), contents(t, writeImage(t))
 	if len(a) < 8 || !maps.Equal(a, b) {
 		t.Errorf("found %v and %v", slices.Sorted(maps.Keys(a)), slices.Sorted(maps.Keys(b)))
 	}
 }
 
-// contents of all files of a directory.
+// contents returns the contents of all files of a directory.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -165,9 +165,9 @@ func contents(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-func TestTheBillOfMaterialsListsWhatGoStamped(t *testing.T) {
+func TestBillOfMaterials(t *testing.T) {
 	t.Parallel()
-	// This test is a binary, too.
+	// The test itself is a Go binary.
 	own, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -185,13 +185,13 @@ func TestTheBillOfMaterialsListsWhatGoStamped(t *testing.T) {
 	}
 }
 
-func TestABinaryThatNeedsALinkerIsRefused(t *testing.T) {
+func TestCheckStatic(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("SKIPPED: there is no bash to look at")
+		t.Skip("bash is not installed")
 	}
-	if err := static(bash); err == nil || !strings.Contains(err.Error(), "dynamic linker") {
+	if err := checkStatic(bash); err == nil || !strings.Contains(err.Error(), "dynamic linker") {
 		t.Errorf("%s: found %v", bash, err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// nonroot is the user of the chart's security context. It has no name and no home.
+// nonroot is the user of the chart's security context. It has no name and no home directory.
 const nonroot = "65532:65532"
 
 // The media types of https://github.com/opencontainers/image-spec.
@@ -35,17 +35,17 @@ type platform struct {
 
 type object map[string]any
 
-// layout writes blobs under their digests.
+// layout is the directory of an OCI image layout.
 type layout struct{ dir string }
 
-// write writes the image into a directory, and gives the digest by which it can be pulled.
+// write writes the image into a directory and returns its digest.
 func write(dir, version string, created time.Time, platforms []platform) (digest string, err error) {
 	if err := os.RemoveAll(dir); err != nil {
-		return "", fmt.Errorf("clearing %s, %w", dir, err)
+		return "", fmt.Errorf("emptying %s: %w", dir, err)
 	}
 	l := layout{dir}
 	if err := os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o755); err != nil {
-		return "", fmt.Errorf("making %s, %w", dir, err)
+		return "", fmt.Errorf("creating %s: %w", dir, err)
 	}
 	labels := object{
 		"org.opencontainers.image.title":    "karpenter-provider-proxmox",
@@ -79,18 +79,18 @@ func write(dir, version string, created time.Time, platforms []platform) (digest
 func (l layout) platform(p platform, created time.Time, labels object) (object, error) {
 	content, err := archive(p, created)
 	if err != nil {
-		return nil, fmt.Errorf("packing the layer, %w", err)
+		return nil, fmt.Errorf("packing the layer: %w", err)
 	}
 	var packed bytes.Buffer
 	zipper, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
 	if err != nil {
-		return nil, fmt.Errorf("packing the layer, %w", err)
+		return nil, fmt.Errorf("packing the layer: %w", err)
 	}
 	if _, err := zipper.Write(content); err != nil {
-		return nil, fmt.Errorf("packing the layer, %w", err)
+		return nil, fmt.Errorf("packing the layer: %w", err)
 	}
 	if err := zipper.Close(); err != nil {
-		return nil, fmt.Errorf("packing the layer, %w", err)
+		return nil, fmt.Errorf("packing the layer: %w", err)
 	}
 	layer, err := l.blob(typeLayer, packed.Bytes())
 	if err != nil {
@@ -108,7 +108,7 @@ func (l layout) platform(p platform, created time.Time, labels object) (object, 
 	return l.encode(typeManifest, object{"schemaVersion": 2, "mediaType": typeManifest, "config": config, "layers": []object{layer}, "annotations": labels})
 }
 
-// archive is the file system: root's files, which the user can read and run and not change.
+// archive returns a tar archive of the image's files. They belong to root, so the container's user cannot change them.
 func archive(p platform, created time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -128,26 +128,26 @@ func archive(p platform, created time.Time) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if err := w.Close(); err != nil { // it writes the end, so first
+	if err := w.Close(); err != nil { // writes the end of the archive
 		return nil, err
 	}
 	return out.Bytes(), nil
 }
 
 func (l layout) encode(mediaType string, what object) (object, error) {
-	content, err := json.Marshal(what) // maps come in the order of their keys
+	content, err := json.Marshal(what) // sorts the keys of maps
 	if err != nil {
-		return nil, fmt.Errorf("encoding %s, %w", mediaType, err)
+		return nil, fmt.Errorf("encoding %s: %w", mediaType, err)
 	}
 	return l.blob(mediaType, content)
 }
 
-// blob writes content under its digest, and gives what refers to it.
+// blob writes content to a file that is named after its digest, and returns the descriptor.
 func (l layout) blob(mediaType string, content []byte) (object, error) {
 	digest := digestOf(content)
 	path := filepath.Join(l.dir, "blobs", "sha256", digest[len("sha256:"):])
 	if err := os.WriteFile(path, content, 0o644); err != nil {
-		return nil, fmt.Errorf("writing %s, %w", path, err)
+		return nil, fmt.Errorf("writing %s: %w", path, err)
 	}
 	return object{"mediaType": mediaType, "digest": digest, "size": len(content)}, nil
 }
@@ -158,7 +158,7 @@ func (l layout) file(name string, what object) error {
 		err = os.WriteFile(filepath.Join(l.dir, name), content, 0o644)
 	}
 	if err != nil {
-		return fmt.Errorf("writing %s, %w", name, err)
+		return fmt.Errorf("writing %s: %w", name, err)
 	}
 	return nil
 }

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command image builds the controller's image, from nothing: one static binary, its bill of materials, no distribution, no
-// shell, no user but a nameless one. It needs Go and no container tools, and writes an OCI image layout, which
-// "crane push", podman and skopeo take. The same source gives the same bytes wherever it is built.
+// Command image builds the controller's image: one static binary and its bill of materials, without a distribution or a
+// shell. It needs Go and no container tools. It writes an OCI image layout, which "crane push", podman and skopeo accept.
+// The image is reproducible: the same source results in the same bytes.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 
 func main() {
 	out := flag.String("out", ".cache/image", "directory of the image layout; its content is replaced")
-	version := flag.String("version", "dev", "version that the binary tells")
+	version := flag.String("version", "dev", "version that the binary reports")
 	arches := flag.String("arch", "amd64,arm64", "architectures, separated by commas")
 	flag.Parse()
 	if err := run(*out, *version, strings.Split(*arches, ",")); err != nil {
@@ -37,7 +37,7 @@ func run(out, version string, arches []string) error {
 	}
 	work, err := os.MkdirTemp("", "image-")
 	if err != nil {
-		return fmt.Errorf("making a directory, %w", err)
+		return fmt.Errorf("creating a temporary directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(work) }()
 	var platforms []platform
@@ -51,7 +51,7 @@ func run(out, version string, arches []string) error {
 			return err
 		}
 		if p.binary, err = os.ReadFile(path); err != nil {
-			return fmt.Errorf("reading the binary, %w", err)
+			return fmt.Errorf("reading the binary: %w", err)
 		}
 		platforms = append(platforms, p)
 	}
@@ -63,7 +63,7 @@ func run(out, version string, arches []string) error {
 	return nil
 }
 
-// sourceDate is the time that everything in the image has: that of the source, so that it does not tell when it was built.
+// sourceDate returns the time of all files in the image: the time of the source and not of the build.
 // https://reproducible-builds.org/specs/source-date-epoch/
 func sourceDate() (time.Time, error) {
 	value := os.Getenv("SOURCE_DATE_EPOCH")
@@ -77,28 +77,28 @@ func sourceDate() (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-// build makes the binary as releases have it. -trimpath and no VCS stamp: neither where it is built nor what else lies there shows.
+// build builds the binary of a release. Because of -trimpath and -buildvcs=false it does not depend on the directory.
 func build(path, arch, version string) error {
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path,
 		"-ldflags", "-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version="+version, "./cmd/controller")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("building the controller for %s, %w", arch, err)
+		return fmt.Errorf("building the controller for %s: %w", arch, err)
 	}
-	return static(path)
+	return checkStatic(path)
 }
 
-// static makes sure that a binary needs nothing around it: an image from nothing has no dynamic linker.
-func static(path string) error {
+// checkStatic returns an error if a binary needs a dynamic linker, which the image does not contain.
+func checkStatic(path string) error {
 	binary, err := elf.Open(path)
 	if err != nil {
-		return fmt.Errorf("reading the binary, %w", err)
+		return fmt.Errorf("reading the binary: %w", err)
 	}
 	defer func() { _ = binary.Close() }()
 	for _, program := range binary.Progs {
 		if program.Type == elf.PT_INTERP {
-			return errors.New("the binary is not static: it asks for a dynamic linker")
+			return errors.New("the binary is not static: it needs a dynamic linker")
 		}
 	}
 	return nil

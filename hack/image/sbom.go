@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// billOfMaterials lists what a binary is made of, as Go has stamped it: SPDX 2.3, as scanners read it.
+// billOfMaterials returns the modules of a binary from Go's build info, as SPDX 2.3.
 func billOfMaterials(binary, version string, created time.Time) ([]byte, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
-		return nil, fmt.Errorf("reading what the binary is made of, %w", err)
+		return nil, fmt.Errorf("reading the build info of the binary: %w", err)
 	}
 	const own = "SPDXRef-controller"
 	packages := []object{component(own, info.Main.Path, version)}
@@ -39,7 +39,7 @@ func billOfMaterials(binary, version string, created time.Time) ([]byte, error) 
 		"relationships":     relations,
 	}, "", " ")
 	if err != nil {
-		return nil, fmt.Errorf("encoding the bill of materials, %w", err)
+		return nil, fmt.Errorf("encoding the bill of materials: %w", err)
 	}
 	return append(content, '\n'), nil
 }

@@ -36,11 +36,6 @@ type RepairTolerations struct {
 	Drain time.Duration
 }
 
-// DefaultRepairTolerations is the documented default.
-func DefaultRepairTolerations() RepairTolerations {
-	return RepairTolerations{Unready: 15 * time.Minute, Requested: time.Minute, Drain: 5 * time.Minute}
-}
-
 // RepairPolicies say when a Node is beyond hope and what to do. Exactly one, the
 // fallback, has no reason pattern.
 func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy {

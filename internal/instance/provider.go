@@ -66,24 +66,6 @@ type Settings struct {
 	SlowClone, TooSlowClone time.Duration
 }
 
-// csiVMID is what the Proxmox CSI driver names its volumes after.
-const csiVMID = 9999
-
-// DefaultSettings are the documented defaults.
-func DefaultSettings() Settings {
-	return Settings{
-		VMIDs:                 placement.Range{From: 20000, To: 99999, Exclude: []int{csiVMID}},
-		CloneSlots:            4,
-		TaskTimeout:           10 * time.Minute,
-		LaunchRetryTimeout:    5 * time.Minute,
-		StaticCapacityTimeout: 5 * time.Minute,
-		OperationTimeout:      15 * time.Second,
-		HostRemovedAfter:      10 * time.Minute,
-		SlowClone:             5 * time.Minute,
-		TooSlowClone:          10 * time.Minute,
-	}
-}
-
 // Provider launches, finds and removes VMs.
 type Provider struct {
 	Deps

@@ -35,6 +35,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -180,11 +181,13 @@ func (w *world) process(options ...func(*setup)) *process {
 		w.t.Cleanup(func() { cancel(); <-stopped })
 	}
 	w.Expect(inv.RefreshAll(w.t.Context())).To(Succeed())
-	types, err := instancetype.New(instancetype.Deps{Inventory: inv, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(s.roots))}})
+	types, err := instancetype.New(instancetype.Deps{Inventory: inv, Pricing: instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(s.roots))}})
 	w.Expect(err).NotTo(HaveOccurred())
-	settings := instance.DefaultSettings()
-	settings.TaskTimeout = 20 * time.Second
-	settings.LaunchRetryTimeout = 20 * time.Second
+	settings := instance.Settings{
+		VMIDs: placement.Range{From: 20000, To: 99999}, CloneSlots: 4,
+		TaskTimeout: 20 * time.Second, LaunchRetryTimeout: 20 * time.Second, StaticCapacityTimeout: 5 * time.Minute,
+		OperationTimeout: 15 * time.Second, HostRemovedAfter: 10 * time.Minute, SlowClone: 5 * time.Minute, TooSlowClone: 10 * time.Minute,
+	}
 	return &process{inventory: inv, Provider: instance.NewProvider(instance.Deps{
 		Clients: map[string]proxmox.Client{region: c}, Roots: s.roots, Inventory: inv, Types: types, Kube: s.kube,
 		Boot:  instance.BootSource{Reader: w.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: w.kube}},

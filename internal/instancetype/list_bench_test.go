@@ -37,7 +37,7 @@ func newBigProvider(b *testing.B) (*instancetype.Provider, *viewer, []*v1alpha1.
 	if err != nil {
 		b.Fatal(err)
 	}
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Catalog: catalog})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalog})
 	if err != nil {
 		b.Fatal(err)
 	}

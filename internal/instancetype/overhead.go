@@ -11,11 +11,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 )
 
-// DefaultVMMemoryOverhead is the share of a VM's memory that firmware and kernel use, so
-// the Node reports less. Karpenter rejects a Node with less than 90 % of its claim's
-// capacity.
-const DefaultVMMemoryOverhead = 0.075
-
 const (
 	// fileSystemShare is the share of the boot disk that the Node reports. Boot and
 	// firmware partitions and file system metadata use the rest.

@@ -96,7 +96,7 @@ func TestOverheadFromFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := instancetype.New(instancetype.Deps{Inventory: newViewer(), Catalog: catalog})
+	p, err := instancetype.New(instancetype.Deps{Inventory: newViewer(), Pricing: pricing(), Catalog: catalog})
 	if err != nil {
 		t.Fatal(err)
 	}

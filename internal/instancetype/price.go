@@ -5,31 +5,14 @@ package instancetype
 
 import "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 
-// Default prices. They have no currency: Karpenter only compares them.
-const (
-	DefaultPricePerVCPU = 0.025
-	DefaultPricePerGB   = 0.001 // of memory, decimal
-	// Each Node has a fixed cost (kubelet, daemons, an address), so fewer, larger Nodes
-	// are cheaper than more, smaller ones.
-	DefaultPricePerNode = 0.005
-	// A device costs more than any size without one, so pods that need none do not use
-	// it.
-	DefaultPricePerDevice = 1.0
-)
-
 // Pricing is the cost model of a Node: the sum of its parts, times the price factor of
-// the Host (inventory.HostSettings). If all prices were zero, Karpenter would never
-// consolidate, so the zero value means the defaults.
+// the Host (inventory.HostSettings). Prices have no currency: Karpenter only compares
+// them. If all prices are zero, Karpenter never consolidates.
 type Pricing struct {
 	PerVCPU   float64
 	PerGB     float64
 	PerNode   float64
 	PerDevice float64
-}
-
-// DefaultPricing returns the default prices.
-func DefaultPricing() Pricing {
-	return Pricing{PerVCPU: DefaultPricePerVCPU, PerGB: DefaultPricePerGB, PerNode: DefaultPricePerNode, PerDevice: DefaultPricePerDevice}
 }
 
 // Price returns the price of a Node of the type with that many devices, on a Host with

@@ -90,7 +90,7 @@ func TestPriceFavorsLargerNodes(t *testing.T) {
 		if !ok {
 			t.Fatalf("no type %s", name)
 		}
-		return instancetype.DefaultPricing().Price(typ, 0)
+		return pricing().Price(typ, 0)
 	}
 	if got, want := price("t1.2VCPU-6GB"), 0.025*2+0.001*6.442450944+0.005; got < want-1e-12 || got > want+1e-12 {
 		t.Errorf("t1.2VCPU-6GB costs %g, want %g", got, want)

@@ -34,7 +34,6 @@ type Deps struct {
 	Inventory Viewer
 	// Catalog defaults to DefaultCatalog.
 	Catalog Catalog
-	// Pricing defaults to DefaultPricing.
 	Pricing Pricing
 	// Devices are the PCI mappings of extended resources.
 	Devices Devices
@@ -42,8 +41,9 @@ type Deps struct {
 	// driver reports it.
 	VolumeLimits map[string]int
 	CPULayouts   CPULayouts
-	// VMMemoryOverhead is the share of a VM's memory that the Node does not report, see
-	// DefaultVMMemoryOverhead.
+	// VMMemoryOverhead is the fraction of a VM's memory that firmware and kernel use, so
+	// the Node does not report it. Karpenter rejects a Node with less than 90 % of its
+	// claim's capacity.
 	VMMemoryOverhead float64
 	Clock            clock.Clock
 	// Registerer registers the metrics; nil disables them.
@@ -66,14 +66,10 @@ func New(deps Deps) (*Provider, error) {
 		return nil, errors.New("creating instance type provider: no inventory")
 	}
 	if deps.VMMemoryOverhead < 0 || deps.VMMemoryOverhead >= 1 {
-		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a share of at least 0 and below 1, such as %g",
-			deps.VMMemoryOverhead, DefaultVMMemoryOverhead)
+		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a share of at least 0 and below 1, such as 0.075", deps.VMMemoryOverhead)
 	}
 	if len(deps.Catalog.types) == 0 {
 		deps.Catalog = DefaultCatalog()
-	}
-	if deps.Pricing == (Pricing{}) {
-		deps.Pricing = DefaultPricing()
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}

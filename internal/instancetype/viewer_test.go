@@ -105,7 +105,7 @@ func newNodeClassWithAllHosts() *v1alpha1.ProxmoxNodeClass {
 func newProvider(t testing.TB, v instancetype.Viewer) (*instancetype.Provider, *testclock.FakeClock) {
 	t.Helper()
 	clock := testclock.NewFakeClock(start)
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, VMMemoryOverhead: instancetype.DefaultVMMemoryOverhead, Clock: clock})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), VMMemoryOverhead: 0.075, Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,3 +134,7 @@ func availability(it *cloudprovider.InstanceType) map[string]bool {
 }
 
 func zone(region, host string) placement.Zone { return placement.Zone{Region: region, Host: host} }
+
+func pricing() instancetype.Pricing {
+	return instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}
+}

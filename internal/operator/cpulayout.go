@@ -8,9 +8,6 @@ import (
 	"maps"
 	"slices"
 
-	"sigs.k8s.io/controller-runtime/pkg/log"
-	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -22,18 +19,15 @@ const (
 	nodePolicyStatic = "static"
 )
 
-// connectRoots makes a client for each Cluster whose config has a login of root, for
-// the options that no token may set.
-func connectRoots(ctx context.Context, settings Settings) (map[string]proxmox.Root, error) {
+// newRoots returns a root client of each Cluster whose config contains a root login,
+// for the options that no API token may set.
+func newRoots(ctx context.Context, settings Settings) (map[string]proxmox.Root, error) {
 	roots := map[string]proxmox.Root{}
 	for _, cluster := range settings.Cloud.Clusters {
 		if !cluster.HasRoot() {
 			continue
 		}
-		root, err := proxmox.NewRoot(cluster, proxmox.Options{
-			DialTimeout: settings.Options.DialTimeout, ResponseTimeout: settings.Options.ResponseTimeout,
-			Registerer: crmetrics.Registry, Log: log.FromContext(ctx).WithName("proxmox"),
-		})
+		root, err := proxmox.NewRoot(cluster, clientOptions(ctx, settings))
 		if err != nil {
 			return nil, err
 		}
@@ -42,7 +36,7 @@ func connectRoots(ctx context.Context, settings Settings) (map[string]proxmox.Ro
 	return roots, nil
 }
 
-// cpuLayouts says how VMs lie on Hosts where their NodeClass does not.
+// cpuLayouts returns the CPU layout of NodeClasses that do not set spec.cpu.
 func cpuLayouts(policy string, roots map[string]proxmox.Root) instancetype.CPULayouts {
 	layouts := instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(roots))}
 	if policy == nodePolicyStatic {

@@ -11,11 +11,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// The policy is for NodeClasses that say nothing about it.
-func TestNodePolicyDecidesForSilentClasses(t *testing.T) {
+// The policy applies to NodeClasses without spec.cpu.
+func TestNodePolicy(t *testing.T) {
 	t.Parallel()
-	silent, floating, bound := &v1alpha1.ProxmoxNodeClass{}, &v1alpha1.ProxmoxNodeClass{}, &v1alpha1.ProxmoxNodeClass{}
-	floating.Spec.CPU = &v1alpha1.CPULayout{}
+	unset, unbound, bound := &v1alpha1.ProxmoxNodeClass{}, &v1alpha1.ProxmoxNodeClass{}, &v1alpha1.ProxmoxNodeClass{}
+	unbound.Spec.CPU = &v1alpha1.CPULayout{}
 	bound.Spec.CPU = &v1alpha1.CPULayout{NUMA: v1alpha1.NUMABind}
 	for policy, want := range map[string][]bool{
 		nodePolicySimple: {false, false, true},
@@ -29,9 +29,9 @@ func TestNodePolicyDecidesForSilentClasses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for n, class := range []*v1alpha1.ProxmoxNodeClass{silent, floating, bound} {
+		for n, class := range []*v1alpha1.ProxmoxNodeClass{unset, unbound, bound} {
 			if got := types.IsBound(class); got != want[n] {
-				t.Errorf("with node-policy %s a class with spec.cpu %+v is bound: %v, want %v", policy, class.Spec.CPU, got, want[n])
+				t.Errorf("node-policy %s, spec.cpu %+v: IsBound() = %v, want %v", policy, class.Spec.CPU, got, want[n])
 			}
 		}
 	}

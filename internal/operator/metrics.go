@@ -15,8 +15,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// DescribeMetrics registers all that the provider measures, without anything
-// that would be measured: the reference page is made from it.
+// DescribeMetrics registers all metrics of the provider without any components. The
+// reference page is generated from it.
 func DescribeMetrics(registerer prometheus.Registerer) error {
 	_, err := proxmox.New(proxmox.ClusterConfig{
 		Region: "docs", URLs: []string{"https://docs.invalid:8006"}, TokenID: "docs@pve!docs", TokenSecret: "none",

@@ -1,8 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package operator builds everything once: settings, clients, providers,
-// controllers.
+// Package operator reads the settings and creates the clients, providers and
+// controllers of the Proxmox provider. OptionTable lists the settings, Load reads them
+// and New creates the Operator.
 package operator
 
 import (
@@ -57,11 +58,11 @@ import (
 
 func init() { _ = v1alpha1.AddToScheme(scheme.Scheme) }
 
-// firstContact bounds how long the start waits for the Clusters: one that is down
-// must not keep the others from work.
-const firstContact = 15 * time.Second
+// connectTimeout limits how long startup waits for the Clusters, so an unreachable one
+// does not block the others.
+const connectTimeout = 15 * time.Second
 
-// Operator is Karpenter's operator with ours on top.
+// Operator is Karpenter's operator with the components of the Proxmox provider.
 type Operator struct {
 	*coreoperator.Operator
 	Inventory     *inventory.Inventory
@@ -74,83 +75,102 @@ type Operator struct {
 	settings Settings
 }
 
-// New builds the Operator. A Cluster that does not answer is reported and tried
-// again for ever; it does not keep the controller from starting.
+// New returns an Operator with all components. A Cluster that does not respond is
+// logged and retried; it does not prevent the start. New fails if the Kubernetes API
+// server cannot be read or a setting is invalid.
 func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*Operator, error) {
 	o := &Operator{Operator: core, settings: settings}
 	var err error
 	if o.uncached, err = client.New(core.GetConfig(), client.Options{Scheme: core.GetScheme(), Mapper: core.GetRESTMapper()}); err != nil {
-		return nil, fmt.Errorf("making the Kubernetes client, %w", err)
+		return nil, fmt.Errorf("creating the Kubernetes client: %w", err)
 	}
-	kubeCluster, err := kubeClusterID(ctx, o.uncached)
+	kube, err := readKubeCluster(ctx, o.uncached, core.GetConfig())
 	if err != nil {
 		return nil, err
 	}
-	version, err := serverVersion(core.GetConfig())
+	clients, err := newClients(ctx, settings)
 	if err != nil {
 		return nil, err
 	}
-	clients, err := connect(ctx, settings)
+	roots, err := newRoots(ctx, settings)
 	if err != nil {
 		return nil, err
 	}
-	opts := settings.Options
-	o.Inventory, err = inventory.New(clients, inventory.Options{
-		Interval: opts.PollInterval, DetailRange: inventory.VMIDRange{From: opts.VMIDFrom, To: opts.VMIDTo},
-		Settings: settings.Hosts, Clock: core.Clock,
-		Log: log.FromContext(ctx).WithName("inventory"), Registerer: crmetrics.Registry,
-	})
-	if err != nil {
+	if err := o.addInventory(ctx, clients); err != nil {
 		return nil, err
 	}
-	o.greet(ctx, clients)
-	roots, err := connectRoots(ctx, settings)
-	if err != nil {
+	o.connect(ctx, clients)
+	if err := o.addProviders(byRegion(clients), roots, kube); err != nil {
 		return nil, err
 	}
-	o.Types, err = instancetype.New(instancetype.Deps{
-		Inventory: o.Inventory, Catalog: settings.Catalog, Clock: core.Clock,
-		VMMemoryOverhead: opts.VMMemoryOverheadPercent, Pricing: opts.Pricing, Devices: opts.PCIResources,
-		VolumeLimits: opts.VolumeLimits, CPULayouts: cpuLayouts(opts.NodePolicy, roots), Registerer: crmetrics.Registry,
-	})
-	if err != nil {
-		return nil, err
-	}
-	o.Instances = instance.NewProvider(instance.Deps{
-		Clients: byRegion(clients), Roots: roots, Inventory: o.Inventory, Types: o.Types, Kube: core.GetClient(),
-		Boot: instance.BootSource{
-			Reader: o.uncached, Namespace: opts.SystemNamespace, Version: version,
-			Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: core.Clock},
-		},
-		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: opts.Instances(), Metrics: instance.NewMetrics(crmetrics.Registry),
-	})
-	o.Templates = template.NewProvider(template.Deps{
-		Clients: byRegion(clients), Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: opts.Templates(),
-	})
-	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
-		Kube: core.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: core.EventRecorder, Overlays: core.InstanceTypeStore,
-		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, Repair: opts.Repair,
-	})
 	if err := instance.RegisterAddressPoolMetrics(crmetrics.Registry, core.GetClient(), o.Inventory); err != nil {
-		return nil, fmt.Errorf("registering the metrics of address pools, %w", err)
+		return nil, fmt.Errorf("registering the metrics of address pools: %w", err)
 	}
-	if err := core.Add(o.Inventory); err != nil {
-		return nil, fmt.Errorf("adding the inventory, %w", err)
-	}
-	if opts.NodeSettingFile != "" {
-		if err := core.Add(inventory.WatchSettings(o.Inventory, opts.NodeSettingFile)); err != nil {
-			return nil, fmt.Errorf("watching the host settings, %w", err)
-		}
-	}
-	if err := core.AddReadyzCheck("proxmox", o.answered); err != nil {
-		return nil, fmt.Errorf("adding the readiness check, %w", err)
+	if err := core.AddReadyzCheck("proxmox", o.checkReady); err != nil {
+		return nil, fmt.Errorf("adding the readiness check: %w", err)
 	}
 	return o, nil
 }
 
-// answered is nil when at least one Cluster answers: without any the controller
-// lives, but can do nothing.
-func (o *Operator) answered(*http.Request) error {
+// addInventory creates the inventory and adds it, and the watch of its settings file,
+// to the manager.
+func (o *Operator) addInventory(ctx context.Context, clients []proxmox.Client) error {
+	opts := o.settings.Options
+	var err error
+	o.Inventory, err = inventory.New(clients, inventory.Options{
+		Interval: opts.ProxmoxPollInterval, DetailRange: inventory.VMIDRange{From: opts.ProxmoxVMID, To: opts.ProxmoxVMIDMax},
+		Settings: o.settings.Hosts, Clock: o.Clock,
+		Log: log.FromContext(ctx).WithName("inventory"), Registerer: crmetrics.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	if err := o.Add(o.Inventory); err != nil {
+		return fmt.Errorf("adding the inventory: %w", err)
+	}
+	if opts.NodeSettingFile == "" {
+		return nil
+	}
+	if err := o.Add(inventory.WatchSettings(o.Inventory, opts.NodeSettingFile)); err != nil {
+		return fmt.Errorf("watching the host settings: %w", err)
+	}
+	return nil
+}
+
+// addProviders creates the providers of instance types, VMs and templates and
+// Karpenter's cloud provider.
+func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[string]proxmox.Root, kube kubeCluster) error {
+	opts := o.settings.Options
+	var err error
+	o.Types, err = instancetype.New(instancetype.Deps{
+		Inventory: o.Inventory, Catalog: o.settings.Catalog, Clock: o.Clock,
+		VMMemoryOverhead: opts.VMMemoryOverheadPercent, Pricing: opts.Pricing(), Devices: opts.PCIResources,
+		VolumeLimits: opts.VolumeAttachmentLimits, CPULayouts: cpuLayouts(opts.NodePolicy, roots), Registerer: crmetrics.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	o.Instances = instance.NewProvider(instance.Deps{
+		Clients: clients, Roots: roots, Inventory: o.Inventory, Types: o.Types, Kube: o.GetClient(),
+		Boot: instance.BootSource{
+			Reader: o.uncached, Namespace: opts.SystemNamespace, Version: kube.version,
+			Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: o.Clock},
+		},
+		Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.InstanceSettings(), Metrics: instance.NewMetrics(crmetrics.Registry),
+	})
+	o.Templates = template.NewProvider(template.Deps{
+		Clients: clients, Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.TemplateSettings(),
+	})
+	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
+		Kube: o.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: o.EventRecorder, Overlays: o.InstanceTypeStore,
+		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, Repair: opts.RepairTolerations(),
+	})
+	return nil
+}
+
+// checkReady returns an error if no Cluster responds: the controller can do nothing
+// then.
+func (o *Operator) checkReady(*http.Request) error {
 	view := o.Inventory.View()
 	for _, region := range o.Inventory.Regions() {
 		if view.Snapshots[region] != nil && view.Failures[region] == nil {
@@ -160,7 +180,7 @@ func (o *Operator) answered(*http.Request) error {
 	return fmt.Errorf("none of the Proxmox clusters answers: %s", strings.Join(o.Inventory.Regions(), ", "))
 }
 
-// Controllers are ours, beside core's.
+// Controllers returns the controllers of the Proxmox provider, without Karpenter's.
 func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 	kube, opts := o.GetClient(), o.settings.Options
 	return []controller.Controller{
@@ -176,7 +196,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		templatetermination.NewUnmanaged(kube, o.EventRecorder),
 		launch.NewController(launch.Deps{
 			Kube: kube, Instances: o.Instances, Types: o.Types, Recorder: o.EventRecorder, Pods: cluster.PodsMappedToNodeClaim,
-			FailureBackoff: opts.FailureBackoff,
+			FailureBackoff: opts.FailureBackoff(),
 		}),
 		bootstrapcleanup.NewController(o.Instances),
 		adoption.NewController(o.Instances, o.EventRecorder),
@@ -186,26 +206,23 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		explain.NewController(kube, o.Instances, o.EventRecorder, cluster),
 		inplace.NewController(kube, o.Instances, o.EventRecorder),
 		vmhealth.NewController(vmhealth.Deps{
-			Kube: kube, Instances: o.Instances, Recorder: o.EventRecorder, Interval: opts.PollInterval, Restarts: opts.Restarts,
+			Kube: kube, Instances: o.Instances, Recorder: o.EventRecorder, Interval: opts.ProxmoxPollInterval, Restarts: opts.RestartPolicy(),
 		}),
 		garbagecollection.NewController(garbagecollection.Deps{
 			Kube: kube, Reader: o.uncached, Instances: o.Instances, Recorder: o.EventRecorder, Registerer: crmetrics.Registry,
-			Rules: opts.Orphans, Interval: opts.PollInterval,
+			Rules: opts.OrphanRules(), Interval: opts.ProxmoxPollInterval,
 		}),
-		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg takes the older recorder
-		status.NewController[*v1alpha1.ProxmoxTemplate](kube, o.GetEventRecorderFor("karpenter")),          //nolint:staticcheck // operatorpkg takes the older recorder
-		status.NewController[*v1alpha1.ProxmoxUnmanagedTemplate](kube, o.GetEventRecorderFor("karpenter")), //nolint:staticcheck // operatorpkg takes the older recorder
+		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg requires the deprecated recorder
+		status.NewController[*v1alpha1.ProxmoxTemplate](kube, o.GetEventRecorderFor("karpenter")),          //nolint:staticcheck // operatorpkg requires the deprecated recorder
+		status.NewController[*v1alpha1.ProxmoxUnmanagedTemplate](kube, o.GetEventRecorderFor("karpenter")), //nolint:staticcheck // operatorpkg requires the deprecated recorder
 	}
 }
 
-// connect makes a client per Cluster.
-func connect(ctx context.Context, settings Settings) ([]proxmox.Client, error) {
+// newClients returns a client of each Cluster.
+func newClients(ctx context.Context, settings Settings) ([]proxmox.Client, error) {
 	clients := make([]proxmox.Client, 0, len(settings.Cloud.Clusters))
 	for _, cluster := range settings.Cloud.Clusters {
-		c, err := proxmox.New(cluster, proxmox.Options{
-			DialTimeout: settings.Options.DialTimeout, ResponseTimeout: settings.Options.ResponseTimeout,
-			Registerer: crmetrics.Registry, Log: log.FromContext(ctx).WithName("proxmox"),
-		})
+		c, err := proxmox.New(cluster, clientOptions(ctx, settings))
 		if err != nil {
 			return nil, err
 		}
@@ -214,24 +231,30 @@ func connect(ctx context.Context, settings Settings) ([]proxmox.Client, error) {
 	return clients, nil
 }
 
-// greet reads every Cluster once, so that controllers begin with a view instead of
-// complaints that there is none, and says in one line each which of them cannot be
-// used and how to mend it.
-func (o *Operator) greet(ctx context.Context, clients []proxmox.Client) {
-	ctx, cancel := context.WithTimeout(ctx, firstContact)
+func clientOptions(ctx context.Context, settings Settings) proxmox.Options {
+	return proxmox.Options{
+		DialTimeout: settings.Options.ProxmoxDialTimeout, ResponseTimeout: settings.Options.ProxmoxResponseTimeout,
+		Registerer: crmetrics.Registry, Log: log.FromContext(ctx).WithName("proxmox"),
+	}
+}
+
+// connect polls every Cluster once, so controllers start with a Snapshot, and logs for
+// each unusable Cluster the cause and the fix.
+func (o *Operator) connect(ctx context.Context, clients []proxmox.Client) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	var greeting sync.WaitGroup
+	var connecting sync.WaitGroup
 	for _, c := range clients {
-		greeting.Go(func() {
+		connecting.Go(func() {
 			if err := proxmox.Check(ctx, c); err != nil {
-				log.FromContext(ctx).Error(err, "the Proxmox cluster cannot be used yet; it will be tried again",
+				log.FromContext(ctx).Error(err, "connecting to the Proxmox cluster failed, retrying",
 					"region", c.Region(), "cloud-config", o.settings.Options.CloudConfig)
 				return
 			}
-			_ = o.Inventory.Refresh(ctx, c.Region()) // the inventory tells how it went
+			_ = o.Inventory.Refresh(ctx, c.Region()) // the inventory logs its result
 		})
 	}
-	greeting.Wait()
+	connecting.Wait()
 }
 
 func byRegion(clients []proxmox.Client) map[string]proxmox.Client {
@@ -242,23 +265,22 @@ func byRegion(clients []proxmox.Client) map[string]proxmox.Client {
 	return out
 }
 
-// kubeClusterID tells this Kubernetes cluster from others on the same Proxmox.
-func kubeClusterID(ctx context.Context, kube client.Reader) (string, error) {
+// kubeCluster is the Kubernetes cluster: the UID of its namespace kube-system, which
+// identifies its VMs, and the version of its API server.
+type kubeCluster struct{ id, version string }
+
+func readKubeCluster(ctx context.Context, kube client.Reader, config *rest.Config) (kubeCluster, error) {
 	namespace := &corev1.Namespace{}
 	if err := kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
-		return "", fmt.Errorf("reading the UID of namespace %s, by which VMs of this cluster are told from others', %w", metav1.NamespaceSystem, err)
+		return kubeCluster{}, fmt.Errorf("reading the UID of namespace %s, which identifies the VMs of this cluster: %w", metav1.NamespaceSystem, err)
 	}
-	return string(namespace.UID), nil
-}
-
-func serverVersion(config *rest.Config) (string, error) {
 	c, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return "", fmt.Errorf("making the discovery client, %w", err)
+		return kubeCluster{}, fmt.Errorf("creating the discovery client: %w", err)
 	}
 	info, err := c.Discovery().ServerVersion()
 	if err != nil {
-		return "", fmt.Errorf("reading the API server's version, %w", err)
+		return kubeCluster{}, fmt.Errorf("reading the API server's version: %w", err)
 	}
-	return info.GitVersion, nil
+	return kubeCluster{id: string(namespace.UID), version: info.GitVersion}, nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Settings is all that flags, environment and files say.
+// Settings are the contents of flags, environment and configuration files.
 type Settings struct {
 	Options *Options
 	Cloud   proxmox.Config
@@ -25,8 +25,8 @@ type Settings struct {
 	Hosts   inventory.Settings
 }
 
-// Load reads everything that can be wrong before anything runs. Karpenter's own
-// start panics on a bad flag; an error from here is one line for a person.
+// Load reads all flags, variables and files before anything starts. It returns an
+// error of one line; Karpenter's own start panics on an invalid flag.
 func Load(args []string) (Settings, error) {
 	opts, err := parse(args)
 	if err != nil {
@@ -55,8 +55,8 @@ func Load(args []string) (Settings, error) {
 func parse(args []string) (*Options, error) {
 	fs := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("karpenter-provider-proxmox", flag.ContinueOnError)}
 	fs.SetOutput(io.Discard)
-	ours := &Options{}
-	injectables := []coreoptions.Injectable{&coreoptions.Options{}, ours}
+	options := &Options{}
+	injectables := []coreoptions.Injectable{&coreoptions.Options{}, options}
 	for _, injectable := range injectables {
 		injectable.AddFlags(fs)
 	}
@@ -72,11 +72,11 @@ func parse(args []string) (*Options, error) {
 	}
 	for _, injectable := range injectables {
 		if err := injectable.Parse(fs, args...); err != nil {
-			return nil, fmt.Errorf("reading flags and environment, %w; --help lists them", err)
+			return nil, fmt.Errorf("reading flags and environment: %w; --help lists them", err)
 		}
 	}
 	if rest := fs.Args(); len(rest) > 0 {
-		return nil, fmt.Errorf("reading flags, %q is no flag; --help lists them", rest[0])
+		return nil, fmt.Errorf("reading flags: %q is not a flag; --help lists them", rest[0])
 	}
-	return ours, nil
+	return options, nil
 }

@@ -13,8 +13,8 @@ import (
 
 const coreModule = "sigs.k8s.io/karpenter"
 
-// Version says what this binary is: the provider's own version, as the release build
-// sets it or else as Go stamped it, and that of the Karpenter inside.
+// Version returns the version of the provider, which the release build or Go's build
+// info sets, and the versions of the embedded Karpenter and of Go.
 func Version() string {
 	own, core := coreoperator.Version, "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {

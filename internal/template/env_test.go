@@ -18,6 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -83,9 +84,9 @@ func (e *env) processOf(kubeCluster string) *process {
 	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{Interval: 100 * time.Millisecond})
 	e.Expect(err).NotTo(HaveOccurred())
 	e.Expect(inv.RefreshAll(e.t.Context())).To(Succeed())
-	settings := template.DefaultSettings()
-	settings.TaskTimeout = 20 * time.Second
-	settings.Grace = 0
+	settings := template.Settings{
+		VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: 20 * time.Second, Grace: 0,
+	}
 	deps := template.Deps{
 		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Clock: &testenv.Clock{}, KubeCluster: kubeCluster, Settings: settings,
 	}

@@ -40,17 +40,6 @@ type Settings struct {
 	Grace time.Duration
 }
 
-// DefaultSettings returns the documented defaults. VMID 9999 is excluded because the
-// Proxmox CSI driver uses it in its volume names.
-func DefaultSettings() Settings {
-	return Settings{
-		VMIDs:       placement.Range{From: 1000, To: 19999, Exclude: []int{9999}},
-		Builds:      16,
-		TaskTimeout: 10 * time.Minute,
-		Grace:       time.Minute,
-	}
-}
-
 // Provider creates, updates and removes Templates.
 type Provider struct {
 	clients     map[string]proxmox.Client

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
@@ -61,9 +62,9 @@ func (i *Images) Fetched(path string) int {
 
 // Templates is the provider of managed templates, as hurried as the rest.
 func (w *Env) Templates() *template.Provider {
-	settings := template.DefaultSettings()
-	settings.TaskTimeout = 20 * time.Second
-	settings.Grace = time.Second
+	settings := template.Settings{
+		VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: 20 * time.Second, Grace: time.Second,
+	}
 	return template.NewProvider(template.Deps{
 		Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.kubeCluster, Settings: settings,
 	})

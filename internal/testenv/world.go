@@ -20,6 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -165,11 +166,13 @@ func (w *Env) providers(kubeCluster string) (*inventory.Inventory, *instancetype
 	if !s.unread {
 		w.Expect(inv.RefreshAll(w.T.Context())).To(gomega.Succeed())
 	}
-	types, err := instancetype.New(instancetype.Deps{Inventory: inv, Clock: w.Clock})
+	types, err := instancetype.New(instancetype.Deps{Inventory: inv, Pricing: instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}, Clock: w.Clock})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
-	settings := instance.DefaultSettings()
-	settings.TaskTimeout = 20 * time.Second
-	settings.LaunchRetryTimeout = time.Minute
+	settings := instance.Settings{
+		VMIDs: placement.Range{From: 20000, To: 99999}, CloneSlots: 4,
+		TaskTimeout: 20 * time.Second, LaunchRetryTimeout: time.Minute, StaticCapacityTimeout: 5 * time.Minute,
+		OperationTimeout: 15 * time.Second, HostRemovedAfter: 10 * time.Minute, SlowClone: 5 * time.Minute, TooSlowClone: 10 * time.Minute,
+	}
 	for _, change := range s.settings {
 		change(&settings)
 	}

@@ -21,7 +21,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"config: {clusters: [{url: 'https://a'}]}":            "at '/config/clusters/0': missing property 'region'",
 		"config: {clusters: [{region: a, url: 'pve1:8006'}]}": "at '/config/clusters/0/url': 'pve1:8006' does not match pattern",
 		"replicas: 2":                     "additional properties 'replicas' not allowed",
-		"serviceAccount: {create: false}": "serviceAccount.create is false: give serviceAccount.name",
+		"serviceAccount: {create: false}": "serviceAccount.create is false: set serviceAccount.name",
 		"customResources: {nodeTemplate: {default: {kind: ProxmoxImage}}}": "value must be one of 'ProxmoxUnmanagedTemplate', 'ProxmoxTemplate'",
 		"configFile: config.yaml": "at '/configFile': 'config.yaml' does not match pattern",
 	} {

@@ -83,7 +83,7 @@ func (w *world) changedConfig(t *testing.T, cluster harness.Cluster) {
 		if !w.controller.Running() {
 			t.Fatal(w.controller.Ended())
 		}
-		if !strings.Contains(w.logOf(t), "a changed file cannot be used") {
+		if !strings.Contains(w.logOf(t), "changed configuration file is invalid") {
 			return errors.New("the log does not tell")
 		}
 		return nil
@@ -95,7 +95,7 @@ func (w *world) changedConfig(t *testing.T, cluster harness.Cluster) {
 	case <-time.After(patience()):
 		t.Fatal("a changed cloud config was not noticed")
 	}
-	if log := w.logOf(t); !strings.Contains(log, "ending to be started again with it") || strings.Contains(log, "panic") {
+	if log := w.logOf(t); !strings.Contains(log, "configuration file changed, exiting to reload") || strings.Contains(log, "panic") {
 		t.Errorf("the controller ended otherwise: %v", w.controller.Ended())
 	}
 	must(t, w.controller.Start(t.Context()))

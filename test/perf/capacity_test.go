@@ -17,6 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -62,7 +63,7 @@ func largeFleet(t *testing.T) (*hundred, *instancetype.Provider, []*v1alpha1.Pro
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider, err := instancetype.New(instancetype.Deps{Inventory: h, Catalog: catalogue})
+	provider, err := instancetype.New(instancetype.Deps{Inventory: h, Pricing: operator.DefaultOptions().Pricing(), Catalog: catalogue})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,11 +29,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "karpenter.fullname" .) .Values.serviceAccount.name }}
 {{- else }}
-{{- required "serviceAccount.create is false: give serviceAccount.name" .Values.serviceAccount.name }}
+{{- required "serviceAccount.create is false: set serviceAccount.name" .Values.serviceAccount.name }}
 {{- end }}
 {{- end }}
 
-{{/* The Secret with the Proxmox clusters: named, made from config, or made by hand as the README says. */}}
+{{/* The Secret with the Proxmox clusters: existingConfigSecret, created from config, or created by the user. */}}
 {{- define "karpenter.configSecret" -}}
 {{- if .Values.existingConfigSecret }}
 {{- .Values.existingConfigSecret }}

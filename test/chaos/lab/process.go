@@ -24,6 +24,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -101,9 +102,10 @@ func (w *World) Process(start Start) *Process {
 	}
 	// A process that starts while nobody answers goes on without a view.
 	_ = p.Refresh()
-	instanceTypes, err := instancetype.New(instancetype.Deps{Inventory: inv, Clock: w.Clock})
+	instanceTypes, err := instancetype.New(instancetype.Deps{Inventory: inv, Pricing: operator.DefaultOptions().Pricing(), Clock: w.Clock})
 	must(w.t, err)
-	s := instance.DefaultSettings()
+	defaults := operator.DefaultOptions()
+	s := defaults.InstanceSettings()
 	s.VMIDs.From, s.VMIDs.To = FirstVMID, LastVMID
 	// These two are waited for in real time.
 	s.TaskTimeout = max(w.Clock.Real(s.TaskTimeout), 10*time.Second)
@@ -118,13 +120,13 @@ func (w *World) Process(start Start) *Process {
 	})
 	p.launch = launch.NewController(launch.Deps{
 		Kube: p.kube, Instances: p.Provider, Types: instanceTypes, Recorder: silence{},
-		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: launch.DefaultFailureBackoff(),
+		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: defaults.FailureBackoff(),
 	})
 	p.handover = bootstrapcleanup.NewController(p.Provider)
 	p.presence = vmhealth.NewController(vmhealth.Deps{
-		Kube: p.kube, Instances: p.Provider, Recorder: silence{}, Interval: pollInterval, Restarts: vmhealth.DefaultRestartPolicy(),
+		Kube: p.kube, Instances: p.Provider, Recorder: silence{}, Interval: pollInterval, Restarts: defaults.RestartPolicy(),
 	})
-	rules := garbagecollection.DefaultRules()
+	rules := defaults.OrphanRules()
 	rules.GracePeriod = orphanGrace
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
 		Kube: p.kube, Reader: p.kube, Instances: p.Provider, Recorder: silence{},

@@ -54,11 +54,6 @@ type Rules struct {
 	MaxFraction float64
 }
 
-// DefaultRules are the documented defaults.
-func DefaultRules() Rules {
-	return Rules{Policy: PolicyRemove, GracePeriod: time.Minute, SweepInterval: 5 * time.Minute, MaxFraction: 0.5}
-}
-
 // Deps of the Controller.
 type Deps struct {
 	Kube client.Client

@@ -33,7 +33,7 @@ type collector struct {
 }
 
 func collect(w *testenv.Env, policy garbagecollection.Policy) *collector {
-	registry, rules := prometheus.NewRegistry(), garbagecollection.DefaultRules()
+	registry, rules := prometheus.NewRegistry(), garbagecollection.Rules{SweepInterval: 5 * time.Minute, MaxFraction: 0.5}
 	rules.Policy, rules.GracePeriod = policy, grace
 	return &collector{Env: w, registry: registry, Controller: garbagecollection.NewController(garbagecollection.Deps{
 		Kube: w.Kube, Reader: w.Kube, Instances: w.Instances, Recorder: w.Events,

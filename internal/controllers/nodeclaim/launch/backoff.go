@@ -17,11 +17,6 @@ type FailureBackoff struct {
 	Initial, Max time.Duration
 }
 
-// DefaultFailureBackoff is the documented default.
-func DefaultFailureBackoff() FailureBackoff {
-	return FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute}
-}
-
 // backoff lengthens the avoidance of offerings while launches of a pool keep
 // failing for one cause: a VM that cannot start must not be cloned again and again.
 type backoff struct {

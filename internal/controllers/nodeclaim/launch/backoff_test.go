@@ -21,7 +21,7 @@ func TestAvoidanceGrowsWhileACauseGoesOn(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	clock := clocktesting.NewFakeClock(time.Now())
-	b := newBackoff(clock, DefaultFailureBackoff())
+	b := newBackoff(clock, FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute})
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(3 * time.Minute))
 	clock.Step(time.Minute)
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(2*time.Minute), "it was under way when the first one failed")

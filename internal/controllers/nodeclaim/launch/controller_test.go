@@ -26,7 +26,7 @@ import (
 func controller(w *testenv.Env, pods ...types.NamespacedName) *launch.Controller {
 	return launch.NewController(launch.Deps{
 		Kube: w.Kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events,
-		Pods: func(string) []types.NamespacedName { return pods }, FailureBackoff: launch.DefaultFailureBackoff(),
+		Pods: func(string) []types.NamespacedName { return pods }, FailureBackoff: launch.FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute},
 	})
 }
 
@@ -65,7 +65,7 @@ func TestAPlannedClaimIsLaunched(t *testing.T) {
 	class := w.Class()
 	w.Manage(func(kube client.Client) testenv.Registrar {
 		return launch.NewController(launch.Deps{Kube: kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events,
-			Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: launch.DefaultFailureBackoff()})
+			Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: launch.FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute}})
 	})
 	claim := w.Planned("a", class)
 	w.Eventually(func() string {

@@ -18,7 +18,7 @@ import (
 
 func controller(w *testenv.Env) *vmhealth.Controller {
 	return vmhealth.NewController(vmhealth.Deps{
-		Kube: w.Kube, Instances: w.Instances, Recorder: w.Events, Interval: time.Second, Restarts: vmhealth.DefaultRestartPolicy(),
+		Kube: w.Kube, Instances: w.Instances, Recorder: w.Events, Interval: time.Second, Restarts: vmhealth.RestartPolicy{Backoff: time.Minute, Limit: 4},
 	})
 }
 

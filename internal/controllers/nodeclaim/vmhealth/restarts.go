@@ -19,9 +19,6 @@ type RestartPolicy struct {
 	Limit int
 }
 
-// DefaultRestartPolicy is the documented default.
-func DefaultRestartPolicy() RestartPolicy { return RestartPolicy{Backoff: time.Minute, Limit: 4} }
-
 // quiet is how long a VM must have run for its restarts to be forgotten: twice as
 // long as all pauses together.
 func (p RestartPolicy) quiet() time.Duration { return 2 * (p.Backoff<<p.Limit - p.Backoff) }

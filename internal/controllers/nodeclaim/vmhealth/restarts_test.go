@@ -15,7 +15,7 @@ func TestAVMThatKeepsStoppingIsRestartedWithPausesAndThenReplaced(t *testing.T) 
 	t.Parallel()
 	g := NewWithT(t)
 	clock := clocktesting.NewFakeClock(time.Now())
-	r := newRestarts(clock, DefaultRestartPolicy())
+	r := newRestarts(clock, RestartPolicy{Backoff: time.Minute, Limit: 4})
 	for _, pause := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute} {
 		g.Expect(r.judge("vm")).To(Equal(restart))
 		g.Expect(r.judge("vm")).To(Equal(wait))
@@ -29,7 +29,7 @@ func TestAVMThatKeepsStoppingIsRestartedWithPausesAndThenReplaced(t *testing.T) 
 func TestARestartThatWasNoneDoesNotCount(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	r := newRestarts(clocktesting.NewFakeClock(time.Now()), DefaultRestartPolicy())
+	r := newRestarts(clocktesting.NewFakeClock(time.Now()), RestartPolicy{Backoff: time.Minute, Limit: 4})
 	for range 10 {
 		g.Expect(r.judge("vm")).To(Equal(restart))
 		r.unneeded("vm")
@@ -40,7 +40,7 @@ func TestAQuietSpellForgetsRestarts(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	clock := clocktesting.NewFakeClock(time.Now())
-	r := newRestarts(clock, DefaultRestartPolicy())
+	r := newRestarts(clock, RestartPolicy{Backoff: time.Minute, Limit: 4})
 	for range 10 {
 		g.Expect(r.judge("vm")).To(Equal(restart))
 		clock.Step(31 * time.Minute)

@@ -19,11 +19,11 @@ const (
 	oneType    = `[{"name": "small", "capacity": {"cpu": "1", "memory": "1Gi", "pods": "10", "ephemeral-storage": "10G"}}]`
 )
 
-func TestAChangedFileEndsTheControllerUnlessItCannotBeUsed(t *testing.T) {
+func TestStopOnChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ file, bad, good string }{
-		"cloud config":   {"cloud.yaml", "clusters: [{region: a}]", oneCluster + "# renewed\n"},
-		"instance types": {"types.json", `[{"name": "small"`, oneType + "\n"},
+		"cloud_config":   {"cloud.yaml", "clusters: [{region: a}]", oneCluster + "# renewed\n"},
+		"instance_types": {"types.json", `[{"name": "small"`, oneType + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -41,9 +41,9 @@ func TestAChangedFileEndsTheControllerUnlessItCannotBeUsed(t *testing.T) {
 			ctx := operator.StopOnChange(t.Context(), settings, time.Millisecond)
 			g.Consistently(ctx.Err).WithTimeout(50 * time.Millisecond).ShouldNot(HaveOccurred())
 			replace(c.file, c.bad)
-			g.Consistently(ctx.Err).WithTimeout(50*time.Millisecond).ShouldNot(HaveOccurred(), "a typo takes nothing down")
+			g.Consistently(ctx.Err).WithTimeout(50*time.Millisecond).ShouldNot(HaveOccurred(), "an invalid file must not stop the controller")
 			g.Expect(os.Remove(filepath.Join(dir, c.file))).To(Succeed())
-			g.Consistently(ctx.Err).WithTimeout(50*time.Millisecond).ShouldNot(HaveOccurred(), "nor does a file that is gone")
+			g.Consistently(ctx.Err).WithTimeout(50*time.Millisecond).ShouldNot(HaveOccurred(), "a deleted file must not stop the controller")
 			replace(c.file, c.good)
 			g.Eventually(ctx.Done()).WithTimeout(10 * time.Second).Should(BeClosed())
 		})

@@ -23,21 +23,21 @@ import (
 
 var (
 	yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
-	// chartSpec finds rows like | customResources.nodeClass.default.spec | object | `{...}` | in a chart's table of values.
+	// chartSpec matches rows like | customResources.nodeClass.default.spec | object | `{...}` | in a chart's table of values.
 	chartSpec = regexp.MustCompile("(?m)^\\| customResources\\.(\\w+)\\.default\\.spec \\| object \\| `(.*?)` \\|")
 )
 
-// chartKinds are the objects that a chart makes of its values.
+// chartKinds are the objects that a chart creates from its values.
 var chartKinds = map[string]struct{ apiVersion, kind string }{
 	"nodeClass":    {v1alpha1.SchemeGroupVersion.String(), v1alpha1.ProxmoxNodeClassKind},
 	"nodeTemplate": {v1alpha1.SchemeGroupVersion.String(), v1alpha1.ProxmoxUnmanagedTemplateKind},
 	"nodePools":    {"karpenter.sh/v1", "NodePool"},
 }
 
-// checkManifestsInCirculation applies what the documents of the product that these kinds come from show. They are in their
-// users' hands: each manifest must be taken as it stands, and what is stored must decode.
-// SEEDS_DIR names the directory that holds the documents.
-func checkManifestsInCirculation(t *testing.T, api client.Client) {
+// checkUpstreamManifests applies the manifests in the documentation of the upstream provider, which defined these kinds.
+// Users have copied them: the API server must accept each manifest unchanged, and the stored object must decode.
+// SEEDS_DIR is the directory of the documents.
+func checkUpstreamManifests(t *testing.T, api client.Client) {
 	t.Helper()
 
 	applied := map[string]int{}
@@ -64,7 +64,7 @@ func checkManifestsInCirculation(t *testing.T, api client.Client) {
 		"chart nodeClass", "chart nodePools", "chart nodeTemplate",
 	} {
 		if applied[kind] == 0 {
-			t.Errorf("the documents show no %s: the test has lost its input", kind)
+			t.Errorf("the documents contain no %s: the test lacks its input", kind)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func documents(t *testing.T) map[string][]byte {
 	}
 
 	if len(out) == 0 {
-		t.Skipf("no documents in %s: set SEEDS_DIR to the directory with the original documents", dir)
+		t.Skipf("no documents in %s: set SEEDS_DIR to the directory with the upstream documents", dir)
 	}
 
 	return out
@@ -104,14 +104,14 @@ func fromChart(t *testing.T, values string, spec []byte) *unstructured.Unstructu
 	fields := map[string]any{}
 
 	if err := json.Unmarshal(spec, &fields); err != nil || !known {
-		t.Fatalf("the spec of %s is unknown or no JSON: %v", values, err)
+		t.Fatalf("the spec of %s is unknown or not JSON: %v", values, err)
 	}
 
 	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": kind.apiVersion, "kind": kind.kind, "spec": fields}}
 	out.SetName("chart")
 
 	if kind.kind == "NodePool" {
-		// Karpenter's own CRD demands the list, which the values of the chart leave out: a chart has to add it.
+		// Karpenter's CRD requires the list, which the values of the chart omit: the chart's template adds it.
 		if err := unstructured.SetNestedSlice(out.Object, []any{}, "spec", "template", "spec", "requirements"); err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +120,7 @@ func fromChart(t *testing.T, values string, spec []byte) *unstructured.Unstructu
 	return out
 }
 
-// apply does what "kubectl apply --server-side --validate=strict" does, and reads back what was stored.
+// apply does the same as "kubectl apply --server-side --validate=strict" and decodes the stored object.
 func apply(t *testing.T, api client.Client, where string, manifest *unstructured.Unstructured) {
 	t.Helper()
 

@@ -1,0 +1,72 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+)
+
+// csiVMID is the VMID in the names of the Proxmox CSI driver's volumes. No VM and no
+// template may have it: destroying it could delete these volumes.
+const csiVMID = 9999
+
+// InstanceSettings returns the settings of the instance provider.
+func (o *Options) InstanceSettings() instance.Settings {
+	return instance.Settings{
+		VMIDs:                 placement.Range{From: o.ProxmoxVMID, To: o.ProxmoxVMIDMax, Exclude: []int{csiVMID}},
+		CloneSlots:            o.ProxmoxCloneSlots,
+		TaskTimeout:           o.ProxmoxTaskTimeout,
+		LaunchRetryTimeout:    o.LaunchRetryTimeout,
+		StaticCapacityTimeout: o.StaticCapacityTimeout,
+		OperationTimeout:      o.OperationTimeout,
+		ShutdownTimeout:       o.ShutdownTimeout,
+		HostRemovedAfter:      o.HostRemovedAfter,
+		SlowClone:             o.CloneSlowAfter,
+		TooSlowClone:          o.CloneRefuseAfter,
+	}
+}
+
+// TemplateSettings returns the settings of the template provider.
+func (o *Options) TemplateSettings() template.Settings {
+	return template.Settings{
+		VMIDs:       placement.Range{From: o.ProxmoxTemplateVMID, To: o.ProxmoxTemplateVMIDMax, Exclude: []int{csiVMID}},
+		Builds:      o.TemplateBuilds,
+		TaskTimeout: o.ProxmoxTaskTimeout,
+		Grace:       o.TemplateGrace,
+	}
+}
+
+// Pricing returns the prices that offerings are calculated from.
+func (o *Options) Pricing() instancetype.Pricing {
+	return instancetype.Pricing{PerVCPU: o.PricePerVCPU, PerGB: o.PricePerGB, PerNode: o.PricePerNode, PerDevice: o.PricePerDevice}
+}
+
+// FailureBackoff returns the backoff of offerings after failed launches.
+func (o *Options) FailureBackoff() launch.FailureBackoff {
+	return launch.FailureBackoff{Initial: o.LaunchFailureBackoff, Max: o.LaunchFailureBackoffMax}
+}
+
+// RestartPolicy returns the limits for starting stopped VMs.
+func (o *Options) RestartPolicy() vmhealth.RestartPolicy {
+	return vmhealth.RestartPolicy{Backoff: o.RestartBackoff, Limit: o.RestartLimit}
+}
+
+// RepairTolerations returns the delays of node repair.
+func (o *Options) RepairTolerations() cloudprovider.RepairTolerations {
+	return cloudprovider.RepairTolerations{Unready: o.RepairUnreadyToleration, Requested: o.RepairRequestToleration, Drain: o.RepairDrainTimeout}
+}
+
+// OrphanRules returns the rules of garbage collection.
+func (o *Options) OrphanRules() garbagecollection.Rules {
+	return garbagecollection.Rules{
+		Policy: o.OrphanPolicy, GracePeriod: o.OrphanGrace, SweepInterval: o.OrphanSweepInterval, MaxFraction: o.OrphanDeletionMaxFraction,
+	}
+}
