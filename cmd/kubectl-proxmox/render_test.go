@@ -90,7 +90,7 @@ func TestRenderSaysWhatIsWrong(t *testing.T) {
 		"Proxmox's drive":  {[]string{"-f", write("own.yaml", class("{type: cloudinit}"))}, `proxmoxnodeclass c has metadataOptions.type "cloudinit": Proxmox makes the boot data`},
 		"no ISO":           {[]string{"-f", write("fw.yaml", class(strings.Replace(refers, "cdrom", "fwcfg", 1))+"---\n"+ignition), "--iso", filepath.Join(dir, "x.iso")}, "there is no drive, leave --iso out"},
 		"no secret":        {[]string{"-f", write("nosecret.yaml", class(refers))}, "reading secret ns/s of spec.metadataOptions.templatesRef"},
-		"a bad template":   {[]string{"-f", write("bad.yaml", class(refers)+"---\n"+secret)}, `rendering secret ns/s of spec.metadataOptions.templatesRef, user-data: line 2, column 13: missing key "b"; valuesRef has no keys`},
+		"a bad template":   {[]string{"-f", write("bad.yaml", class(refers)+"---\n"+secret)}, `rendering secret ns/s of spec.metadataOptions.templatesRef: user-data: line 2, column 13: missing key "b"; valuesRef has no keys`},
 		"an unknown field": {[]string{"-f", write("typo.yaml", class("{typ: cdrom}"))}, `unknown field "spec.metadataOptions.typ"`},
 		"an unknown file":  {[]string{"-f", example("k3s"), "--file", "userdata"}, `--file is "userdata": want user-data, meta-data, network-config or vendor-data`},
 		"no such path":     {[]string{"-f", filepath.Join(dir, "absent")}, "no such file or directory"},

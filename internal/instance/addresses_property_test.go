@@ -110,11 +110,11 @@ func TestAThousandRequestsOverThreePools(t *testing.T) {
 	w.Expect(w.kube.List(t.Context(), claims)).To(Succeed())
 	for i := range claims.Items {
 		w.Expect(w.kube.Delete(t.Context(), &claims.Items[i])).To(Succeed())
-		p.ReleaseClaim(string(claims.Items[i].UID))
+		p.Planner.Release(string(claims.Items[i].UID))
 	}
 	for i := range 121 {
 		claim := w.claim(fmt.Sprintf("again-%d", i))
-		_, err := p.Plan(t.Context(), claim, classes[0], nil)
+		_, err := p.Planner.Plan(t.Context(), claim, classes[0], nil)
 		if i < 120 {
 			w.Expect(err).NotTo(HaveOccurred(), "address %d of 120 was lost", i+1)
 			continue
@@ -133,7 +133,7 @@ func (w *world) planAll(p *process, claims []*karpv1.NodeClaim, classes []*v1alp
 		all.Go(func() {
 			number, err := strconv.Atoi(strings.TrimPrefix(claim.Name, "c-"))
 			if err == nil {
-				_, err = p.Plan(w.t.Context(), claim, classes[number%len(classes)], nil)
+				_, err = p.Planner.Plan(w.t.Context(), claim, classes[number%len(classes)], nil)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -192,7 +192,7 @@ func (w *world) dropSome(p *process, random *rand.Rand, waiting []*karpv1.NodeCl
 		}
 		w.Expect(w.kube.Delete(w.t.Context(), &claims.Items[i])).To(Succeed())
 		if random.IntN(2) == 0 {
-			p.ReleaseClaim(string(claims.Items[i].UID))
+			p.Planner.Release(string(claims.Items[i].UID))
 		}
 	}
 }

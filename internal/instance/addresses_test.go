@@ -43,7 +43,7 @@ func (w *world) addressOf(claim *karpv1.NodeClaim) netip.Addr {
 func (w *world) plan(p *process, name string) error {
 	w.t.Helper()
 	claim := w.claim(name)
-	_, err := p.Plan(w.t.Context(), claim, w.class, nil)
+	_, err := p.Planner.Plan(w.t.Context(), claim, w.class, nil)
 	if err != nil {
 		w.Expect(w.kube.Delete(w.t.Context(), claim)).To(Succeed())
 	}
@@ -96,7 +96,7 @@ func TestTheAddressOutlivesTheProcess(t *testing.T) {
 	w.Expect(others).NotTo(ContainElement(w.addressOf(promised)))
 	w.Expect(w.plan(next, "default-d")).To(MatchError(ContainSubstring("all 3 addresses")))
 
-	w.Expect(next.Launch(t.Context(), promised, w.class)).To(Succeed())
+	w.Expect(next.Launcher.Launch(t.Context(), promised, w.class)).To(Succeed())
 	in, _, err := instance.ReadIntent(w.reread(promised))
 	w.Expect(err).NotTo(HaveOccurred())
 	cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
@@ -156,7 +156,7 @@ func TestAVMDoesNotStartWithSomebodyElsesAddress(t *testing.T) {
 	w.foreign = w.guestsOfOthers()
 	second := w.process() // its view is fresh
 	w.Eventually(func(g Gomega) {
-		err := second.Launch(t.Context(), claim, w.class)
+		err := second.Launcher.Launch(t.Context(), claim, w.class)
 		g.Expect(err).To(MatchError(ContainSubstring("was taken meanwhile by VM 101 in region region-1")))
 	}).WithTimeout(30 * time.Second).Should(Succeed())
 	w.deleted(second, w.reread(claim))
@@ -171,15 +171,15 @@ func TestAParkedClaimWaitsForAnAddress(t *testing.T) {
 	first := w.launched(p, "default-a")
 	w.Expect(w.addressOf(first).String()).To(Equal("10.0.0.5"), "the address of one host is for one VM")
 	waiting := w.claim("default-waiting")
-	in, err := p.Park(t.Context(), waiting, w.class, nil)
+	in, err := p.Planner.Park(t.Context(), waiting, w.class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(in.Network).To(Equal(network.Assignment{}), "it holds no address")
 	waiting = w.reread(waiting)
 	waiting.Status.ProviderID = in.ProviderID()
 	w.Expect(w.kube.Status().Update(t.Context(), waiting)).To(Succeed())
-	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(MatchError(instance.ErrParked))
+	w.Expect(p.Launcher.Launch(t.Context(), waiting, w.class)).To(MatchError(instance.ErrParked))
 	w.deleted(p, first)
-	w.Eventually(func() error { return p.Launch(t.Context(), waiting, w.class) }).WithTimeout(30 * time.Second).Should(Succeed())
+	w.Eventually(func() error { return p.Launcher.Launch(t.Context(), waiting, w.class) }).WithTimeout(30 * time.Second).Should(Succeed())
 	w.Expect(w.addressOf(w.reread(waiting)).String()).To(Equal("10.0.0.5"))
 }
 
@@ -204,7 +204,7 @@ func TestPoolsOfTwoClassesGiveNothingTwice(t *testing.T) {
 	for i := range claims {
 		claim := w.claim(fmt.Sprintf("default-%d", i))
 		all.Go(func() {
-			if _, err := p.Plan(t.Context(), claim, classes[i%2], nil); err == nil {
+			if _, err := p.Planner.Plan(t.Context(), claim, classes[i%2], nil); err == nil {
 				claims[i] = claim
 			} else if !strings.Contains(err.Error(), "are taken") {
 				t.Errorf("claim %s: %v", claim.Name, err)

@@ -69,7 +69,7 @@ func (w *world) sized(p *process, name, instanceType string) (*karpv1.NodeClaim,
 	claim := w.claim(name)
 	claim.Spec.Requirements[0].Values = []string{instanceType}
 	w.Expect(w.kube.Update(w.t.Context(), claim)).To(Succeed())
-	in, err := p.Plan(w.t.Context(), claim, w.class, nil)
+	in, err := p.Planner.Plan(w.t.Context(), claim, w.class, nil)
 	if err != nil {
 		return claim, in, err
 	}
@@ -84,7 +84,7 @@ func (w *world) runs(p *process, name, instanceType string) (*karpv1.NodeClaim, 
 	w.t.Helper()
 	claim, in, err := w.sized(p, name, instanceType)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(p.Launch(w.t.Context(), claim, w.class)).To(Succeed())
+	w.Expect(p.Launcher.Launch(w.t.Context(), claim, w.class)).To(Succeed())
 	cfg, err := w.client().VMConfig(w.t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	return w.reread(claim), cfg
@@ -142,7 +142,7 @@ func TestSlotTemplatesPinOneVMEach(t *testing.T) {
 		in, _, err := instance.ReadIntent(first)
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(in.TemplateID).To(Equal(9101))
-		image, known := p.CurrentImage(first, w.class)
+		image, known := p.VMs.CurrentImage(first, w.class)
 		w.Expect(known && image == in.ImageID).To(BeTrue(), "a VM in a slot has not drifted to the class's own template")
 
 		_, _, err = w.sized(p, "three", "t1.2VCPU-6GB")
@@ -176,7 +176,7 @@ func TestARootLoginPins(t *testing.T) {
 		next := w.process(numbered, w.asRoot)
 		_, three := w.runs(next, "three", "t1.2VCPU-6GB")
 		w.Expect(three.Affinity().Intersection(cpuset.New(4, 5, 6, 7)).IsEmpty()).To(BeTrue(), "cores that were promised before a restart stay promised: %s", three.Affinity())
-		w.Expect(next.Launch(t.Context(), planned, w.class)).To(Succeed())
+		w.Expect(next.Launcher.Launch(t.Context(), planned, w.class)).To(Succeed())
 		cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(cfg.Affinity().String()).To(Equal("6-7"))
@@ -185,7 +185,7 @@ func TestARootLoginPins(t *testing.T) {
 		late, _, err := w.sized(next, "late", "t1.2VCPU-6GB")
 		w.Expect(err).NotTo(HaveOccurred())
 		var final *instance.LaunchError
-		w.Expect(w.process(numbered).Launch(t.Context(), late, w.class)).To(And(
+		w.Expect(w.process(numbered).Launcher.Launch(t.Context(), late, w.class)).To(And(
 			BeAssignableToTypeOf(final), MatchError(ContainSubstring("no root login in the cloud config"))))
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -105,7 +106,7 @@ func TestProxmoxMakesTheBootDataOfItsOwnDrive(t *testing.T) {
 	// Nothing of ours is to be taken back: no ISO, no token. The drive stays.
 	w.expectNoBootDrives()
 	w.expectNoTokens()
-	w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+	w.Expect(p.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	_, has := w.configOf(in).CloudInitDrive()
 	w.Expect(has).To(BeTrue())
 	w.deleted(p, claim)
@@ -198,7 +199,7 @@ func TestWhatIsWrongWithCloudInitIsFoundBeforehand(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			w.ownDrive(c.options(w))
-			err := w.process(frozen).CheckBootData(t.Context(), w.class)
+			err := w.process(frozen).checkBootData(t.Context(), w.class)
 			w.Expect(err).To(MatchError(And(ContainSubstring(c.want), Not(ContainSubstring("c2VjcmV0")))))
 		})
 	}
@@ -213,10 +214,10 @@ func TestASnippetOfTheTemplateDoesNotOverruleTheClassUnseen(t *testing.T) {
 	}}
 	class := &v1alpha1.ProxmoxNodeClass{}
 	class.Spec.MetadataOptions.Type = v1alpha1.MetadataTypeCloudInit
-	g.Expect(instance.CheckTemplate(template, class)).To(Succeed())
+	g.Expect(vmconfig.CheckTemplate(template, class)).To(Succeed())
 	class.Spec.Network = &v1alpha1.Network{}
-	g.Expect(instance.CheckTemplate(template, class)).To(MatchError(HavePrefix("its cicustom has network=local:snippets/n.yaml, in place of the addresses of spec.network; remove it")))
+	g.Expect(vmconfig.CheckTemplate(template, class)).To(MatchError(HavePrefix("its cicustom has network=local:snippets/n.yaml, in place of the addresses of spec.network; remove it")))
 	class.Spec.Network = nil
 	class.Spec.MetadataOptions.CloudInit = &v1alpha1.CloudInit{SSHKeysRef: &v1alpha1.SecretReference{Namespace: "a", Name: "b"}}
-	g.Expect(instance.CheckTemplate(template, class)).To(MatchError(HavePrefix("its cicustom has user=local:snippets/u.yaml, in place of the user-data that spec.metadataOptions.cloudInit is for; remove it")))
+	g.Expect(vmconfig.CheckTemplate(template, class)).To(MatchError(HavePrefix("its cicustom has user=local:snippets/u.yaml, in place of the user-data that spec.metadataOptions.cloudInit is for; remove it")))
 }

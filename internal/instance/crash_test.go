@@ -53,7 +53,7 @@ func TestALaunchSurvivesDeathAtEveryCall(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.process(frozen)
 	claim := w.planned(p, "recorded")
-	calls := w.callsOf(func() { w.Expect(p.Launch(t.Context(), claim, w.class)).To(Succeed()) })
+	calls := w.callsOf(func() { w.Expect(p.Launcher.Launch(t.Context(), claim, w.class)).To(Succeed()) })
 	moments(calls, func(name string, n int, after bool) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -62,11 +62,11 @@ func TestALaunchSurvivesDeathAtEveryCall(t *testing.T) {
 			claim := w.planned(dying, "pool-abc")
 			intent, _, err := instance.ReadIntent(claim)
 			w.Expect(err).NotTo(HaveOccurred())
-			err = dying.Launch(testenv.DieAt(w.t, w.sim, n, after), claim, w.class)
+			err = dying.Launcher.Launch(testenv.DieAt(w.t, w.sim, n, after), claim, w.class)
 			w.expectDeath(err != nil)
 
 			next := w.process()
-			w.Eventually(func() error { return next.Launch(t.Context(), w.reread(claim), w.class) }).
+			w.Eventually(func() error { return next.Launcher.Launch(t.Context(), w.reread(claim), w.class) }).
 				WithTimeout(30 * time.Second).WithPolling(100 * time.Millisecond).Should(Succeed())
 			w.Expect(w.ours()).To(ConsistOf(HaveField("VMID", intent.VMID)))
 			status, err := w.client().VMStatus(t.Context(), intent.Host, intent.VMID)
@@ -89,14 +89,14 @@ func TestALaunchThatDiedIsDeletedWithoutATrace(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.process(frozen)
 	claim := w.planned(p, "recorded")
-	calls := w.callsOf(func() { w.Expect(p.Launch(t.Context(), claim, w.class)).To(Succeed()) })
+	calls := w.callsOf(func() { w.Expect(p.Launcher.Launch(t.Context(), claim, w.class)).To(Succeed()) })
 	moments(calls, func(name string, n int, after bool) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			dying := w.process(frozen)
 			claim := w.planned(dying, "pool-abc")
-			err := dying.Launch(testenv.DieAt(w.t, w.sim, n, after), claim, w.class)
+			err := dying.Launcher.Launch(testenv.DieAt(w.t, w.sim, n, after), claim, w.class)
 			w.expectDeath(err != nil)
 			w.deleted(w.process(), w.reread(claim))
 			w.expectNothingLeft()
@@ -117,7 +117,7 @@ func TestADeleteSurvivesDeathAtEveryCall(t *testing.T) {
 			w := newWorld(t, 1)
 			dying := w.process(frozen)
 			claim := w.launched(dying, "pool-abc")
-			gone, err := dying.Delete(testenv.DieAt(w.t, w.sim, n, after), claim)
+			gone, err := dying.Deleter.Delete(testenv.DieAt(w.t, w.sim, n, after), claim)
 			w.expectDeath(!gone || err != nil)
 			w.deleted(w.process(), w.reread(claim))
 			w.expectNothingLeft()
@@ -134,7 +134,7 @@ func TestALaunchAndADeleteAskLittle(t *testing.T) {
 	// The first launch teaches how long tasks take here.
 	w.deleted(p, w.launched(p, "teacher"))
 	claim := w.planned(p, "pool-abc")
-	launch := w.callsOf(func() { w.Expect(p.Launch(t.Context(), claim, w.class)).To(Succeed()) })
+	launch := w.callsOf(func() { w.Expect(p.Launcher.Launch(t.Context(), claim, w.class)).To(Succeed()) })
 	w.Expect(len(launch)).To(BeNumerically("<=", 14), "%v", names(launch))
 	claim = w.reread(claim)
 	w.Expect(p.inventory.Refresh(t.Context(), region)).To(Succeed())

@@ -43,7 +43,7 @@ func TestIgnitionIsHandedToTheFirmwareAndTakenBack(t *testing.T) {
 		w := newWorld(t, 1, func(s *pvesim.Scenario) { s.Version = release }, templatesWith(map[string]string{"args": inherited}))
 		w.ignited(butane)
 		p := w.process(w.asRoot)
-		w.Expect(p.CheckBootData(t.Context(), w.class)).To(Succeed())
+		w.Expect(p.checkBootData(t.Context(), w.class)).To(Succeed())
 		claim := w.launched(p, "fw")
 		in, _, err := instance.ReadIntent(claim)
 		w.Expect(err).NotTo(HaveOccurred())
@@ -61,7 +61,7 @@ func TestIgnitionIsHandedToTheFirmwareAndTakenBack(t *testing.T) {
 		}
 
 		// Once it has joined, file and token go, and the VM starts without them.
-		w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+		w.Expect(p.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 		w.expectNoBootDrives()
 		w.expectNoTokens()
 		c := w.client()
@@ -98,11 +98,11 @@ func TestALaunchWithoutItsRootLoginEnds(t *testing.T) {
 	before := w.process(w.asRoot)
 	claim, joined := w.planned(before, "fw"), w.launched(before, "joined")
 	after := w.process()
-	err := after.Launch(t.Context(), claim, w.class)
+	err := after.Launcher.Launch(t.Context(), claim, w.class)
 	w.Expect(err).To(And(BeAssignableToTypeOf(&instance.LaunchError{}), MatchError(ContainSubstring("region "+region+": the cloud config has no login of root"))))
 
 	// A VM that names its file must keep it, or it would not start again; its token goes.
-	err = after.CleanupBootDrive(t.Context(), w.reread(joined))
+	err = after.Deleter.CleanupBootDrive(t.Context(), w.reread(joined))
 	w.Expect(err).To(MatchError(ContainSubstring("the cloud config has no login of root")))
 	volumes, err := w.client().Volumes(t.Context(), "pve1", "local", "iso")
 	w.Expect(err).NotTo(HaveOccurred())
@@ -120,6 +120,6 @@ func TestOnlyIgnitionGoesThroughTheFirmware(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	w.ignited("#cloud-config\nhostname: a\n")
-	w.Expect(w.process(frozen, w.asRoot).CheckBootData(t.Context(), w.class)).To(MatchError(
+	w.Expect(w.process(frozen, w.asRoot).checkBootData(t.Context(), w.class)).To(MatchError(
 		"user-data is cloud-config, but spec.metadataOptions.type fwcfg is for Ignition: write it in Butane or Ignition, or set type to cdrom"))
 }

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 )
 
 // forbidding is an API server that lets nobody read Secrets.
@@ -27,7 +27,7 @@ func TestASecretInANamespaceThatMayNotBeReadNamesTheChartsValue(t *testing.T) {
 	t.Parallel()
 	class := &v1alpha1.ProxmoxNodeClass{}
 	class.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCDROM, TemplatesRef: &v1alpha1.SecretReference{Namespace: "team", Name: "templates"}}
-	_, err := instance.BootSource{Reader: forbidding{}, Namespace: "kube-system"}.Preview(t.Context(), class, nil)
+	_, err := boot.Source{Reader: forbidding{}, Namespace: "kube-system"}.Preview(t.Context(), class, nil)
 	NewWithT(t).Expect(err).To(MatchError(And(
 		ContainSubstring("secret team/templates of spec.metadataOptions.templatesRef"), ContainSubstring("add team to bootDataNamespaces of the chart"),
 	)))

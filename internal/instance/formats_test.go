@@ -58,11 +58,11 @@ func TestAClaimOfAnEarlierReleaseMeansWhatItMeant(t *testing.T) {
 	g.Expect(in.ProviderID()).To(Equal(claim.Status.ProviderID))
 	g.Expect(in.Reservation(claim)).To(And(
 		HaveField("ClaimUID", "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11"), HaveField("VMID", 20123), HaveField("Amount.CPUs", 2), HaveField("DiskBytes", int64(30000000000))))
-	g.Expect(poolOf(claim)).To(Equal("karpenter"))
-	g.Expect(newMemory().task(claim)).To(Equal(proxmox.UPID("UPID:pve1:0001A2B3:0C4D5E6F:69573015:qmclone:9000:karpenter@pve!karpenter:")))
-	progress := readProgress(claim)
+	g.Expect(resourcePool(claim)).To(Equal("karpenter"))
+	g.Expect(NewLaunchTracker().CloneTask(claim)).To(Equal(proxmox.UPID("UPID:pve1:0001A2B3:0C4D5E6F:69573015:qmclone:9000:karpenter@pve!karpenter:")))
+	progress := ReadProgress(claim)
 	g.Expect(progress.Phase).To(Equal(PhaseStarted))
-	g.Expect(progress.encode()).To(MatchJSON(claim.Annotations[v1alpha1.AnnotationLaunchProgress]))
+	g.Expect(progress.Encode()).To(MatchJSON(claim.Annotations[v1alpha1.AnnotationLaunchProgress]))
 	since, moved := MigratedSince(claim)
 	g.Expect(moved).To(BeTrue())
 	g.Expect(since).To(Equal(time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)))
@@ -106,5 +106,5 @@ func TestProgressThatCannotBeReadBeginsAnew(t *testing.T) {
 	t.Parallel()
 	claim := intending("")
 	claim.Annotations[v1alpha1.AnnotationLaunchProgress] = `{"phase":["Later"],"timeline":7}`
-	NewWithT(t).Expect(readProgress(claim).Phase).To(Equal(PhasePlanned))
+	NewWithT(t).Expect(ReadProgress(claim).Phase).To(Equal(PhasePlanned))
 }

@@ -43,9 +43,9 @@ func TestAClaimBecomesARunningVMAndGoesWithoutATrace(t *testing.T) {
 	w.Expect(status.Running).To(BeTrue())
 
 	w.Expect(p.inventory.Refresh(t.Context(), region)).To(Succeed())
-	w.Eventually(p.List).WithTimeout(5 * time.Second).Should(ConsistOf(HaveField("VMID", in.VMID)))
+	w.Eventually(p.VMs.List).WithTimeout(5 * time.Second).Should(ConsistOf(HaveField("VMID", in.VMID)))
 
-	w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+	w.Expect(p.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	w.expectNoBootDrives()
 	w.expectNoTokens()
 
@@ -68,7 +68,7 @@ func TestADeleteInTheMiddleOfALaunchWins(t *testing.T) {
 	p := w.process()
 	claim := w.planned(p, "pool-abc")
 	launched := make(chan error, 1)
-	go func() { launched <- p.Launch(t.Context(), claim, w.class) }()
+	go func() { launched <- p.Launcher.Launch(t.Context(), claim, w.class) }()
 	w.Eventually(w.ours).WithTimeout(10 * time.Second).WithPolling(5 * time.Millisecond).ShouldNot(BeEmpty())
 	w.deleted(p, claim)
 	w.Expect(<-launched).To(MatchError(instance.ErrClaimBusy))
@@ -83,7 +83,7 @@ func TestSomebodyElsesVMOnOurVMIDIsLeftAlone(t *testing.T) {
 	in := w.intentOf(claim)
 	// Somebody is quicker with the same VMID.
 	w.cloneByHand(in.Host, in.VMID, "theirs")
-	err := p.Launch(t.Context(), claim, w.class)
+	err := p.Launcher.Launch(t.Context(), claim, w.class)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
 	w.Expect(final.Reason).To(Equal(instance.ReasonVMIDTaken))
@@ -112,7 +112,7 @@ func TestACopyOfOurVMIsNotOurs(t *testing.T) {
 	}})).To(Succeed())
 	w.Expect(p.inventory.Refresh(t.Context(), region)).To(Succeed())
 	w.Consistently(func() []instance.VM {
-		vms, err := p.List()
+		vms, err := p.VMs.List()
 		w.Expect(err).NotTo(HaveOccurred())
 		return vms
 	}).WithTimeout(500 * time.Millisecond).ShouldNot(ContainElement(HaveField("VMID", 30000)))
@@ -128,9 +128,9 @@ func TestAnotherKubernetesClustersVMsAreInvisible(t *testing.T) {
 	claim := w.launched(mine, "pool-abc")
 	w.Expect(theirs.inventory.Refresh(t.Context(), region)).To(Succeed())
 	w.Eventually(func() error { return mine.inventory.Refresh(t.Context(), region) }).Should(Succeed())
-	w.Eventually(mine.List).WithTimeout(5 * time.Second).Should(HaveLen(1))
-	w.Expect(theirs.List()).To(BeEmpty())
-	gone, err := theirs.Delete(t.Context(), claim)
+	w.Eventually(mine.VMs.List).WithTimeout(5 * time.Second).Should(HaveLen(1))
+	w.Expect(theirs.VMs.List()).To(BeEmpty())
+	gone, err := theirs.Deleter.Delete(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(gone).To(BeTrue(), "for them it does not exist")
 	w.Expect(w.ours()).To(HaveLen(1), "and it is still there")
@@ -144,7 +144,7 @@ func TestAProtectedVMIsNotRemovedAgainstItsAdminsWill(t *testing.T) {
 	in := w.intentOf(claim)
 	c := w.client()
 	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"protection": "1"}})).To(Succeed())
-	_, err := p.Delete(t.Context(), claim)
+	_, err := p.Deleter.Delete(t.Context(), claim)
 	var blocked *instance.BlockedError
 	w.Expect(errors.As(err, &blocked)).To(BeTrue(), "%v", err)
 	w.Expect(blocked.Message).To(ContainSubstring("--protection 0"))
@@ -166,7 +166,7 @@ func TestAStartThatCannotSucceedSaysWhy(t *testing.T) {
 	})
 	p := w.process()
 	claim := w.planned(p, "pool-abc")
-	err := p.Launch(t.Context(), claim, w.class)
+	err := p.Launcher.Launch(t.Context(), claim, w.class)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
 	w.Expect(final.Reason).To(Equal(instance.ReasonStart))
@@ -182,7 +182,7 @@ func TestABurstFitsOrIsRefusedWithReasons(t *testing.T) {
 	launched := 0
 	var refusal error
 	for i := range 40 {
-		_, err := p.Plan(t.Context(), w.claim(fmt.Sprintf("pool-%d", i)), w.class, nil)
+		_, err := p.Planner.Plan(t.Context(), w.claim(fmt.Sprintf("pool-%d", i)), w.class, nil)
 		if err != nil {
 			refusal = err
 			break
@@ -243,11 +243,11 @@ func TestADiskThatDoesNotGrowWhileItsVMStartsIsGrownAfterwards(t *testing.T) {
 			w.Expect(err).NotTo(HaveOccurred())
 			claim := w.planned(p, "pool-abc")
 			for try := 1; try < c.tries; try++ {
-				err := p.Launch(t.Context(), claim, w.class)
+				err := p.Launcher.Launch(t.Context(), claim, w.class)
 				w.Expect(err).To(MatchError(proxmox.ErrLocked))
 				w.Expect(err).NotTo(BeAssignableToTypeOf(&instance.LaunchError{}))
 			}
-			w.Expect(p.Launch(t.Context(), claim, w.class)).To(Succeed())
+			w.Expect(p.Launcher.Launch(t.Context(), claim, w.class)).To(Succeed())
 			w.Expect(w.sim.Faults()[0].Hits).To(Equal(1))
 			in := w.intentOf(claim)
 			cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
@@ -265,24 +265,21 @@ func TestADiskThatDoesNotGrowWhileItsVMStartsIsGrownAfterwards(t *testing.T) {
 func TestACloneThatTakesTooLongIsRefusedNextTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	p := w.process()
-	p.Settings.TaskTimeout = 300 * time.Millisecond
+	p := w.process(with(func(s *instance.Settings) { s.TaskTimeout, s.TooSlowClone = 300*time.Millisecond, 300*time.Millisecond }))
 	claim := w.planned(p, "pool-abc")
 	_, err := w.sim.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
 	w.Expect(err).NotTo(HaveOccurred())
-	err = p.Launch(t.Context(), claim, w.class)
+	err = p.Launcher.Launch(t.Context(), claim, w.class)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
 	w.Expect(final.Reason).To(Equal(instance.ReasonSlowClone))
-	w.Expect(p.CloneTime(region, "pve1", "local-lvm")).To(BeNumerically(">", 300*time.Millisecond))
-	p.Settings.TaskTimeout = 20 * time.Second
+	w.Expect(p.CloneTimes.Get(region, "pve1", "local-lvm")).To(BeNumerically(">", 300*time.Millisecond))
 	w.deleted(p, w.reread(claim))
 	w.expectNothingLeft()
 
-	p.Settings.TooSlowClone = 300 * time.Millisecond
-	refusal, warning := p.EvaluateCloneTime(region, "pve1", "local-lvm")
+	refusal, warning := p.CloneTimes.Evaluate(region, "pve1", "local-lvm")
 	w.Expect(refusal).To(ContainSubstring("a clone takes about"))
 	w.Expect(warning).To(BeEmpty())
-	refusal, warning = p.EvaluateCloneTime(region, "pve1", "another")
+	refusal, warning = p.CloneTimes.Evaluate(region, "pve1", "another")
 	w.Expect(refusal+warning).To(BeEmpty(), "nobody knows")
 }

@@ -42,7 +42,7 @@ func TestALookThatFailsDoesNotEndAClone(t *testing.T) {
 			claim := w.planned(p, "pool-abc")
 			answer.Method, answer.Path, answer.Count = "GET", "/nodes/*/tasks/*qmclone*/status", 1
 			w.fault(answer)
-			w.Expect(p.Launch(t.Context(), claim, w.class)).To(Succeed())
+			w.Expect(p.Launcher.Launch(t.Context(), claim, w.class)).To(Succeed())
 			w.Expect(w.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(Equal(1))
 		})
 	}
@@ -58,9 +58,9 @@ func TestACloneThatMayNotBeLookedAtIsNotTakenForDead(t *testing.T) {
 	claim := w.planned(p, "pool-abc")
 	w.fault(pvesim.Fault{Method: "GET", Path: "/nodes/*/tasks/*qmclone*/status", Status: 403, Message: "Permission check failed", Count: 1})
 	var final *instance.LaunchError
-	w.Expect(errors.As(p.Launch(t.Context(), claim, w.class), &final)).To(BeTrue())
+	w.Expect(errors.As(p.Launcher.Launch(t.Context(), claim, w.class), &final)).To(BeTrue())
 	w.Expect(final.Reason).To(Equal(instance.ReasonPermission))
-	_, err := p.Delete(t.Context(), w.reread(claim))
+	_, err := p.Deleter.Delete(t.Context(), w.reread(claim))
 	w.Expect(err).NotTo(HaveOccurred(), "the clone may be at work, and is waited for")
 	w.deleted(p, w.reread(claim))
 	w.expectNothingLeft()
@@ -70,18 +70,17 @@ func TestACloneThatMayNotBeLookedAtIsNotTakenForDead(t *testing.T) {
 func TestPatienceBeginsAnewWithEveryStepForward(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	p := w.process()
-	p.Settings.LaunchRetryTimeout = time.Second
+	p := w.process(with(func(s *instance.Settings) { s.LaunchRetryTimeout = time.Second }))
 	claim := w.planned(p, "pool-abc")
 	w.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 1, Status: 500, Message: "got no worker upid - start worker failed"})
 	w.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(75 * time.Second), Count: 1}) // 1.5 s here
 	w.fault(pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 1, Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-1.conf' - got timeout"})
-	w.Expect(p.Launch(t.Context(), claim, w.class)).To(MatchError(proxmox.ErrBusy))
-	err := p.Launch(t.Context(), w.reread(claim), w.class)
+	w.Expect(p.Launcher.Launch(t.Context(), claim, w.class)).To(MatchError(proxmox.ErrBusy))
+	err := p.Launcher.Launch(t.Context(), w.reread(claim), w.class)
 	w.Expect(err).To(MatchError(proxmox.ErrLocked))
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeFalse(), "it has only just begun: %v", err)
-	w.Expect(p.Launch(t.Context(), w.reread(claim), w.class)).To(Succeed())
+	w.Expect(p.Launcher.Launch(t.Context(), w.reread(claim), w.class)).To(Succeed())
 }
 
 func TestAnAcceptedResetIsNotAskedForAgain(t *testing.T) {
@@ -90,14 +89,14 @@ func TestAnAcceptedResetIsNotAskedForAgain(t *testing.T) {
 	p := w.process()
 	claim := w.launched(p, "pool-abc")
 	w.fault(pvesim.Fault{Method: "GET", Path: "/nodes/*/tasks/*qmreset*/status", Status: 403, Message: "Permission check failed", Count: 1})
-	w.Expect(p.Reboot(t.Context(), claim, "op-1")).To(Succeed())
-	w.Expect(p.Reboot(t.Context(), w.reread(claim), "op-1")).To(Succeed())
+	w.Expect(p.Power.Reboot(t.Context(), claim, "op-1")).To(Succeed())
+	w.Expect(p.Power.Reboot(t.Context(), w.reread(claim), "op-1")).To(Succeed())
 	resets := func() int { return w.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/reset") }
 	w.Expect(resets()).To(Equal(1))
 
 	w.fault(pvesim.Fault{Task: "qmreset", Fail: "VM is locked", Count: 1})
-	w.Expect(p.Reboot(t.Context(), w.reread(claim), "op-2")).To(MatchError(ContainSubstring("locked")))
-	w.Expect(p.Reboot(t.Context(), w.reread(claim), "op-2")).To(Succeed(), "one that failed is tried again")
+	w.Expect(p.Power.Reboot(t.Context(), w.reread(claim), "op-2")).To(MatchError(ContainSubstring("locked")))
+	w.Expect(p.Power.Reboot(t.Context(), w.reread(claim), "op-2")).To(Succeed(), "one that failed is tried again")
 	w.Expect(resets()).To(Equal(3))
 }
 
@@ -105,18 +104,18 @@ func TestAnAcceptedResetIsNotAskedForAgain(t *testing.T) {
 func TestDeletesDoNotWaitForClones(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	p := w.process()
-	p.Settings.TaskTimeout = time.Hour
+	p := w.process(with(func(s *instance.Settings) { s.TaskTimeout = time.Hour }))
+	slots := instance.DefaultSettings().CloneSlots
 	going := w.launched(p, "pool-going")
 	w.fault(pvesim.Fault{Task: "qmclone", Hang: true})
 	ctx, end := context.WithCancel(t.Context())
 	var launches sync.WaitGroup
-	for n := range p.Settings.CloneSlots + 1 {
+	for n := range slots + 1 {
 		claim := w.planned(p, fmt.Sprintf("pool-%d", n))
-		launches.Go(func() { _ = p.Launch(ctx, claim, w.class) })
+		launches.Go(func() { _ = p.Launcher.Launch(ctx, claim, w.class) })
 	}
 	// The first was the one that goes.
-	w.Eventually(func() int { return w.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone") }).Should(Equal(1 + p.Settings.CloneSlots))
+	w.Eventually(func() int { return w.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone") }).Should(Equal(1 + slots))
 	w.deleted(p, going)
 	end()
 	launches.Wait()
@@ -132,7 +131,7 @@ func TestAVMThatMovesWhileItIsLookedForIsFound(t *testing.T) {
 	w.Expect(p.inventory.RefreshAll(t.Context())).To(Succeed())
 	w.fault(pvesim.Fault{Method: "GET", Path: fmt.Sprintf("/nodes/%s/qemu/%d/config", in.Host, in.VMID), Count: 1, Status: 500,
 		Message: fmt.Sprintf("Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", in.Host, in.VMID)})
-	vm, err := p.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+	vm, err := p.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(vm.VMID).To(Equal(in.VMID))
 }
@@ -165,6 +164,6 @@ func TestARuleUnderWayIsWaitedFor(t *testing.T) {
 	claim := w.planned(p, "pool-abc")
 	w.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/firewall/rules", Delay: pvesim.Duration(20 * time.Second), Count: 1})
 	w.fault(pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 1, Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-1.conf' - got timeout"})
-	w.Expect(p.Launch(t.Context(), claim, w.class)).To(MatchError(proxmox.ErrLocked))
+	w.Expect(p.Launcher.Launch(t.Context(), claim, w.class)).To(MatchError(proxmox.ErrLocked))
 	w.Expect(w.sim.FirewallGroups()[w.intentOf(claim).VMID]).To(HaveLen(1))
 }

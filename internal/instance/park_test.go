@@ -22,7 +22,7 @@ import (
 // parked is a claim that core goes on with although it waits for room.
 func (w *world) parked(p *process, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, instance.Intent) {
 	w.t.Helper()
-	in, err := p.Park(w.t.Context(), claim, w.class, nil)
+	in, err := p.Planner.Park(w.t.Context(), claim, w.class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
 	claim = w.reread(claim)
 	claim.Status.ProviderID = in.ProviderID()
@@ -55,21 +55,21 @@ func TestAParkedClaimIsLaunchedWhenRoomComes(t *testing.T) {
 		full = append(full, name)
 	}
 	waiting := w.claim("pool-waiting")
-	_, err := p.Plan(t.Context(), waiting, w.class, nil)
+	_, err := p.Planner.Plan(t.Context(), waiting, w.class, nil)
 	var noRoom *instance.InsufficientCapacityError
 	w.Expect(errors.As(err, &noRoom)).To(BeTrue(), "%v", err)
 	waiting, in := w.parked(p, waiting)
-	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(MatchError(instance.ErrParked))
+	w.Expect(p.Launcher.Launch(t.Context(), waiting, w.class)).To(MatchError(instance.ErrParked))
 	w.Expect(w.ours()).To(BeEmpty(), "nothing was asked of Proxmox")
 
 	// A restarted controller knows that the claim is parked and takes no capacity for it.
 	next := w.process()
 	for _, name := range full[1:] {
 		claim := w.claimNamed(name)
-		_, err := next.Plan(t.Context(), claim, w.class, nil)
+		_, err := next.Planner.Plan(t.Context(), claim, w.class, nil)
 		w.Expect(err).NotTo(HaveOccurred())
 	}
-	w.Expect(next.Launch(t.Context(), waiting, w.class)).To(Succeed(), "the first claim is not known to this one, so there is room")
+	w.Expect(next.Launcher.Launch(t.Context(), waiting, w.class)).To(Succeed(), "the first claim is not known to this one, so there is room")
 	launched := w.reread(waiting)
 	after, _, err := instance.ReadIntent(launched)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -81,18 +81,17 @@ func TestAParkedClaimIsLaunchedWhenRoomComes(t *testing.T) {
 func TestAParkedClaimGivesUpInTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	p := w.process()
-	p.Settings.StaticCapacityTimeout = time.Nanosecond
+	p := w.process(with(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
 	for i := range 7 {
 		w.planned(p, fmt.Sprintf("pool-%d", i))
 	}
 	waiting, _ := w.parked(p, w.claim("pool-waiting"))
-	err := p.Launch(t.Context(), waiting, w.class)
+	err := p.Launcher.Launch(t.Context(), waiting, w.class)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
 	w.Expect(final.Reason).To(Equal(instance.ReasonInsufficientCapacity))
 	w.Expect(final.Error()).To(ContainSubstring("CPU"))
-	gone, err := p.Delete(t.Context(), waiting)
+	gone, err := p.Deleter.Delete(t.Context(), waiting)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(gone).To(BeTrue())
 }
@@ -108,12 +107,12 @@ func TestAStaticPoolWaitsForAHostThatItsClassCannotUse(t *testing.T) {
 	waiting, in := w.parked(p, w.onlyOn("pve1", "pool-waiting"))
 	w.Expect(in.Host).To(Equal("pve1"))
 	w.Expect(in.InstanceType).To(Equal("t1.2VCPU-6GB"))
-	err := p.Launch(t.Context(), waiting, w.class)
+	err := p.Launcher.Launch(t.Context(), waiting, w.class)
 	w.Expect(err).To(MatchError(instance.ErrParked))
 	w.Expect(err).To(MatchError(ContainSubstring("bridge vmbr7")), "the class knows why")
 
 	w.class.Status.SelectedZones, w.class.Status.UnusableZones = selected, nil
-	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(Succeed())
+	w.Expect(p.Launcher.Launch(t.Context(), waiting, w.class)).To(Succeed())
 	launched := w.reread(waiting)
 	w.Expect(w.intentOf(launched)).To(And(HaveField("VMID", in.VMID), HaveField("TemplateID", 9000), HaveField("Storage", Not(BeEmpty()))))
 	w.deleted(p, launched)
@@ -128,10 +127,10 @@ func TestAStaticPoolWaitsForWhatNothingMeets(t *testing.T) {
 	p := w.process()
 	waiting, in := w.parked(p, w.onlyOn("pve-typo", "pool-waiting"))
 	w.Expect(in.InstanceType).To(BeEmpty())
-	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(MatchError(And(ContainSubstring("zone In [pve-typo]"), ContainSubstring(instance.ErrParked.Error()))))
-	w.Expect(w.process().Launch(t.Context(), waiting, w.class)).To(MatchError(instance.ErrParked), "also after a restart")
-	p.Settings.StaticCapacityTimeout = time.Nanosecond
-	w.Expect(p.Launch(t.Context(), waiting, w.class)).To(haveReason(instance.ReasonInsufficientCapacity))
+	w.Expect(p.Launcher.Launch(t.Context(), waiting, w.class)).To(MatchError(And(ContainSubstring("zone In [pve-typo]"), ContainSubstring(instance.ErrParked.Error()))))
+	w.Expect(w.process().Launcher.Launch(t.Context(), waiting, w.class)).To(MatchError(instance.ErrParked), "also after a restart")
+	late := w.process(with(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
+	w.Expect(late.Launcher.Launch(t.Context(), waiting, w.class)).To(haveReason(instance.ReasonInsufficientCapacity))
 	w.deleted(p, waiting)
 	w.expectNothingLeft()
 }
@@ -150,15 +149,14 @@ func TestAParkedClaimWaitsForWhateverIsLacking(t *testing.T) {
 			waiting, in := w.parked(p, w.claim("pool-waiting"))
 			whole := w.class.DeepCopy()
 			take(w.class)
-			err := p.Launch(t.Context(), waiting, w.class)
+			err := p.Launcher.Launch(t.Context(), waiting, w.class)
 			w.Expect(err).To(MatchError(instance.ErrParked))
 			w.Expect(p.inventory.View().IsVMIDTaken(region, in.VMID)).To(BeTrue(), "it keeps its VMID")
 
-			late := w.process()
-			late.Settings.StaticCapacityTimeout = time.Nanosecond
-			w.Expect(late.Launch(t.Context(), waiting, w.class)).To(haveReason(instance.ReasonInsufficientCapacity))
+			late := w.process(with(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
+			w.Expect(late.Launcher.Launch(t.Context(), waiting, w.class)).To(haveReason(instance.ReasonInsufficientCapacity))
 
-			w.Expect(p.Launch(t.Context(), waiting, whole)).To(Succeed())
+			w.Expect(p.Launcher.Launch(t.Context(), waiting, whole)).To(Succeed())
 			w.deleted(p, w.reread(waiting))
 		})
 	}
@@ -174,7 +172,7 @@ func TestAParkedClaimWhoseVMIDIsTakenIsGivenUp(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(task).NotTo(BeEmpty())
 	late := w.process()
-	w.Eventually(func() error { return late.Launch(t.Context(), waiting, w.class) }).WithTimeout(30 * time.Second).
+	w.Eventually(func() error { return late.Launcher.Launch(t.Context(), waiting, w.class) }).WithTimeout(30 * time.Second).
 		Should(haveReason(instance.ReasonVMIDTaken))
 }
 

@@ -35,8 +35,8 @@ func TestAVMWhoseNotesWereReplacedIsNeitherGoneNorDestroyed(t *testing.T) {
 		guest, ok := p.inventory.View().Guest(in.Region, in.VMID)
 		return ok && guest.Config != nil
 	}).WithTimeout(10 * time.Second).Should(BeTrue())
-	w.Expect(p.MayExist(claim)).To(BeTrue())
-	_, err = p.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+	w.Expect(p.VMs.MayExist(claim)).To(BeTrue())
+	_, err = p.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).To(HaveOccurred())
 	w.Expect(errors.Is(err, proxmox.ErrNotFound)).To(BeFalse(), "%v", err)
 	w.blockedAs(p, claim, instance.BlockedMarkLost)
@@ -45,7 +45,7 @@ func TestAVMWhoseNotesWereReplacedIsNeitherGoneNorDestroyed(t *testing.T) {
 	w.Expect(status.Running).To(BeTrue())
 
 	// The message says what to put back.
-	_, err = p.Delete(t.Context(), claim)
+	_, err = p.Deleter.Delete(t.Context(), claim)
 	w.Expect(err.Error()).To(ContainSubstring("<!-- karpenter.proxmox.sinextra.dev {"))
 	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": before.Description()}})).To(Succeed())
 	w.deleted(p, claim)
@@ -83,7 +83,7 @@ func TestAHiddenVMOfSomebodyElseHoldsNoClaim(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 
 	next := w.process()
-	err = next.Launch(t.Context(), claim, w.class)
+	err = next.Launcher.Launch(t.Context(), claim, w.class)
 	final, ok := errors.AsType[*instance.LaunchError](err)
 	w.Expect(ok).To(BeTrue(), "%v", err)
 	w.Expect(final.Reason).To(Equal(instance.ReasonVMIDTaken), "%v", err)
@@ -103,11 +103,11 @@ func TestAVMThatTheTokenCannotSeeIsNotGone(t *testing.T) {
 	claim := w.launched(p, "pool-abc")
 	in := w.intentOf(claim)
 	w.Expect(admin.MoveToPool(t.Context(), in.VMID, pvesim.PoolID, "")).To(Succeed())
-	_, err := p.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+	_, err := p.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).To(HaveOccurred())
 	w.Expect(errors.Is(err, proxmox.ErrNotFound)).To(BeFalse(), "%v", err)
 	w.Eventually(func() string {
-		gone, err := p.Delete(t.Context(), claim)
+		gone, err := p.Deleter.Delete(t.Context(), claim)
 		w.Expect(gone).To(BeFalse())
 		if blocked, ok := errors.AsType[*instance.BlockedError](err); ok {
 			return blocked.Reason
@@ -136,7 +136,7 @@ func TestADeleteDoesNotAskTheHostThatTheVMHasLeft(t *testing.T) {
 	p := w.process()
 	claim := w.launched(p, "pool-abc")
 	in := w.intentOf(claim)
-	w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+	w.Expect(p.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	claim = w.reread(claim)
 	other := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
 	w.Expect(w.sim.MigrateGuest(in.VMID, other)).To(Succeed())
@@ -144,10 +144,10 @@ func TestADeleteDoesNotAskTheHostThatTheVMHasLeft(t *testing.T) {
 		guest, ok := p.inventory.View().Guest(in.Region, in.VMID)
 		return ok && guest.Host == other
 	}).WithTimeout(10 * time.Second).Should(BeTrue())
-	vm, err := p.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+	vm, err := p.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(vm.Host).To(Equal(other), "a migrated VM is found where it is")
-	moved, err := p.RecordHost(t.Context(), claim, vm)
+	moved, err := p.VMs.RecordHost(t.Context(), claim, vm)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(moved).To(BeTrue())
 	_, since := instance.MigratedSince(w.reread(claim))
@@ -165,13 +165,13 @@ func TestAStaticPoolWaitsWhileItsHostsAreAvoided(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.process()
-	p.Types.MarkUnavailable(instancetype.Offerings{Zone: placement.Zone{Region: region, Host: "pve1"}}, "no bridge", time.Hour)
+	p.types.MarkUnavailable(instancetype.Offerings{Zone: placement.Zone{Region: region, Host: "pve1"}}, "no bridge", time.Hour)
 	claim := w.claim("pool-abc")
-	_, err := p.Plan(t.Context(), claim, w.class, nil)
+	_, err := p.Planner.Plan(t.Context(), claim, w.class, nil)
 	w.Expect(err).To(HaveOccurred())
-	_, err = p.Park(t.Context(), claim, w.class, nil)
+	_, err = p.Planner.Park(t.Context(), claim, w.class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
-	err = p.Launch(t.Context(), w.reread(claim), w.class)
+	err = p.Launcher.Launch(t.Context(), w.reread(claim), w.class)
 	w.Expect(err).To(MatchError(instance.ErrParked))
 	w.Expect(err.Error()).To(ContainSubstring("no bridge"))
 }
@@ -184,9 +184,9 @@ func TestARestartRemembersThePoolsVMs(t *testing.T) {
 	claim := w.launched(p, "pool-abc")
 	in := w.intentOf(claim)
 	next := w.process()
-	next.RestoreReservation(claim)
+	next.Planner.RestoreReservation(claim)
 	w.Expect(next.inventory.View().NodePoolVMs(in.Region, in.Host, "pool")).To(Equal(1))
-	next.ReleaseClaim(string(claim.UID))
+	next.Planner.Release(string(claim.UID))
 	w.Expect(next.inventory.View().NodePoolVMs(in.Region, in.Host, "pool")).To(BeZero())
 	w.deleted(p, claim)
 }
@@ -195,13 +195,12 @@ func TestARestartRemembersThePoolsVMs(t *testing.T) {
 func TestARegionWithoutVMIDsIsNotOffered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	p := w.process()
-	p.Settings.VMIDs = placement.Range{From: 20000, To: 20001}
+	p := w.process(with(func(s *instance.Settings) { s.VMIDs = placement.Range{From: 20000, To: 20001} }))
 	w.planned(p, "pool-a")
 	w.planned(p, "pool-b")
-	_, err := p.Plan(t.Context(), w.claim("pool-c"), w.class, nil)
+	_, err := p.Planner.Plan(t.Context(), w.claim("pool-c"), w.class, nil)
 	w.Expect(err).To(MatchError(placement.ErrRangeFull))
-	for _, it := range p.Types.List(w.class) {
+	for _, it := range p.types.List(w.class) {
 		w.Expect(it.Offerings.Available()).To(BeEmpty(), it.Name)
 	}
 }

@@ -29,10 +29,10 @@ func TestEveryDocumentedRoleSuffices(t *testing.T) {
 				}
 				p := w.process()
 				claim := w.launched(p, "pool-abc")
-				w.Eventually(p.List).WithTimeout(5 * time.Second).Should(HaveLen(1))
-				w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+				w.Eventually(p.VMs.List).WithTimeout(5 * time.Second).Should(HaveLen(1))
+				w.Expect(p.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 				w.Expect(w.sim.PowerOffGuest(w.intentOf(claim).VMID)).To(Succeed())
-				w.Eventually(func() (bool, error) { return p.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())
+				w.Eventually(func() (bool, error) { return p.Power.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())
 				w.deleted(p, w.reread(claim))
 
 				// Deleting again finds nothing and says so.
@@ -40,7 +40,7 @@ func TestEveryDocumentedRoleSuffices(t *testing.T) {
 				// A launch that another process began is taken up.
 				second := w.planned(p, "pool-def")
 				next := w.process()
-				w.Eventually(func() error { return next.Launch(t.Context(), second, w.class) }).WithTimeout(20 * time.Second).Should(Succeed())
+				w.Eventually(func() error { return next.Launcher.Launch(t.Context(), second, w.class) }).WithTimeout(20 * time.Second).Should(Succeed())
 				w.deleted(next, w.reread(second))
 				w.Expect(w.ours()).To(BeEmpty())
 				w.expectNoTokens()

@@ -45,7 +45,7 @@ func TestAVMThatCannotHaveItsShareIsGivenUpWithTheReason(t *testing.T) {
 	w.class.Spec.Shares = []v1alpha1.Share{{Mapping: "data"}}
 	p := w.process()
 	claim := w.planned(p, "default-a")
-	err := p.Launch(t.Context(), claim, w.class)
+	err := p.Launcher.Launch(t.Context(), claim, w.class)
 	w.Expect(err).To(MatchError(ContainSubstring("directory mapping invalid: 'data' has no path on node 'pve1'")))
 	w.Expect(err).To(BeAssignableToTypeOf(&instance.LaunchError{}))
 	w.deleted(p, w.reread(claim))
@@ -57,8 +57,8 @@ func TestAVMSharesByPlan9WithARootLogin(t *testing.T) {
 	const inherited = "-no-hpet"
 	w := newWorld(t, 1, mapped("pve1"), templatesWith(map[string]string{"args": inherited}))
 	w.class.Spec.Shares = []v1alpha1.Share{{Mapping: "data", Type: v1alpha1.ShareTypePlan9, MountPath: "/mnt/data"}}
-	w.Expect(w.process().Launch(t.Context(), w.planned(w.process(), "without"), w.class)).
-		To(MatchError(ContainSubstring("by plan9, region " + region + ": the cloud config has no login of root")))
+	w.Expect(w.process().Launcher.Launch(t.Context(), w.planned(w.process(), "without"), w.class)).
+		To(MatchError(ContainSubstring("by plan9: region " + region + ": the cloud config has no login of root")))
 
 	p := w.process(w.asRoot)
 	claim := w.launched(p, "with")

@@ -31,7 +31,7 @@ func (w *world) intentOf(claim *karpv1.NodeClaim) instance.Intent {
 // blockedAs expects that a delete waits, and why.
 func (w *world) blockedAs(p *process, claim *karpv1.NodeClaim, reason string) {
 	w.t.Helper()
-	gone, err := p.Delete(w.t.Context(), claim)
+	gone, err := p.Deleter.Delete(w.t.Context(), claim)
 	var blocked *instance.BlockedError
 	w.Expect(errors.As(err, &blocked)).To(BeTrue(), "%v", err)
 	w.Expect(blocked.Reason).To(Equal(reason), blocked.Message)
@@ -68,8 +68,7 @@ func TestADeleteWaitsForABackup(t *testing.T) {
 func TestAGuestMayShutDownBeforeItGoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	p := w.process()
-	p.Settings.ShutdownTimeout = time.Minute
+	p := w.process(with(func(s *instance.Settings) { s.ShutdownTimeout = time.Minute }))
 	claim := w.launched(p, "pool-abc")
 	w.sim.ResetRequests()
 	w.deleted(p, claim)
@@ -116,7 +115,7 @@ func TestPassingTroublesDoNotEndALaunch(t *testing.T) {
 			w.Expect(err).NotTo(HaveOccurred())
 			// As the launch controller does: call again, unless it is final.
 			w.Eventually(func() error {
-				err := p.Launch(t.Context(), w.reread(claim), w.class)
+				err := p.Launcher.Launch(t.Context(), w.reread(claim), w.class)
 				if final, ok := errors.AsType[*instance.LaunchError](err); ok {
 					return StopTrying(fmt.Sprintf("final: %s", final.Reason)).Wrap(err)
 				}
@@ -153,7 +152,7 @@ func TestFinalTroublesEndALaunchWithTheirReason(t *testing.T) {
 			claim := w.planned(p, "pool-abc")
 			_, err := w.sim.AddFault(test.fault)
 			w.Expect(err).NotTo(HaveOccurred())
-			err = p.Launch(t.Context(), claim, w.class)
+			err = p.Launcher.Launch(t.Context(), claim, w.class)
 			var final *instance.LaunchError
 			w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
 			w.Expect(final.Reason).To(Equal(test.reason), final.Error())
@@ -175,13 +174,13 @@ func TestAVMFollowsItsClassInPlace(t *testing.T) {
 	in := w.intentOf(claim)
 	w.class.Spec.Tags = []string{"Web", "k8s"}
 	w.class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "web", Interface: "net0"}}
-	w.Expect(p.UpdateInPlace(t.Context(), claim, w.class)).To(Succeed())
+	w.Expect(p.Updater.UpdateInPlace(t.Context(), claim, w.class)).To(Succeed())
 	cfg, err := w.client().VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(cfg.Tags()).To(ConsistOf("k8s", "web"))
 	w.Expect(cfg.NICs()[0].Firewall).To(BeTrue())
 	w.Expect(w.reread(claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, w.class.InPlaceHash()))
-	owns, why := p.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+	owns, why := p.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(why).NotTo(HaveOccurred())
 	w.Expect(owns.ClaimUID).To(Equal(string(claim.UID)), "it is still ours")
 	w.deleted(p, claim)
@@ -194,8 +193,8 @@ func TestAnOrphanGoesWithAllThatItHas(t *testing.T) {
 	claim := w.launched(p, "pool-abc")
 	w.Expect(w.kube.Delete(t.Context(), claim)).To(Succeed())
 	var vms []instance.VM
-	w.Eventually(func() []instance.VM { vms, _ = p.List(); return vms }).WithTimeout(5 * time.Second).Should(HaveLen(1))
-	w.Eventually(func() (bool, error) { return p.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
+	w.Eventually(func() []instance.VM { vms, _ = p.VMs.List(); return vms }).WithTimeout(5 * time.Second).Should(HaveLen(1))
+	w.Eventually(func() (bool, error) { return p.Deleter.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
 	w.expectNothingLeft()
 }
 
@@ -204,12 +203,12 @@ func TestAnOrphanWithoutBootDriveIsReadOnce(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.process(frozen)
 	claim := w.launched(p, "pool-abc")
-	w.Expect(p.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+	w.Expect(p.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	w.Expect(p.inventory.RefreshAll(t.Context())).To(Succeed())
-	vms, err := p.List()
+	vms, err := p.VMs.List()
 	w.Expect(err).NotTo(HaveOccurred())
 	w.sim.ResetRequests()
-	w.Eventually(func() (bool, error) { return p.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
+	w.Eventually(func() (bool, error) { return p.Deleter.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
 	w.Expect(w.sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(1))
 	w.expectNothingLeft()
 }
@@ -219,10 +218,10 @@ func TestBootDrivesOfThisKubernetesClusterAreFound(t *testing.T) {
 	w := newWorld(t, 2)
 	p := w.process()
 	claim := w.launched(p, "pool-abc")
-	drives, err := p.BootDrives(t.Context())
+	drives, err := p.Deleter.ListBootDrives(t.Context())
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(drives).To(ConsistOf(HaveField("ClaimUID", string(claim.UID))))
-	others, err := w.process(inCluster("ffffffff-0000-4000-8000-000000000002")).BootDrives(t.Context())
+	others, err := w.process(inCluster("ffffffff-0000-4000-8000-000000000002")).Deleter.ListBootDrives(t.Context())
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(others).To(BeEmpty())
 	w.deleted(p, claim)
@@ -233,15 +232,15 @@ func TestAStoppedVMIsStartedAndARebootHappensOnce(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.process()
 	claim := w.launched(p, "pool-abc")
-	started, err := p.PowerOn(t.Context(), claim)
+	started, err := p.Power.PowerOn(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(started).To(BeFalse(), "it runs already")
 	w.Expect(w.sim.PowerOffGuest(w.intentOf(claim).VMID)).To(Succeed())
-	w.Eventually(func() (bool, error) { return p.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())
+	w.Eventually(func() (bool, error) { return p.Power.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())
 
 	w.sim.ResetRequests()
-	w.Expect(p.Reboot(t.Context(), claim, "op-1")).To(Succeed())
-	w.Expect(p.Reboot(t.Context(), w.reread(claim), "op-1")).To(Succeed())
+	w.Expect(p.Power.Reboot(t.Context(), claim, "op-1")).To(Succeed())
+	w.Expect(p.Power.Reboot(t.Context(), w.reread(claim), "op-1")).To(Succeed())
 	w.Expect(w.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/reset")).To(Equal(1))
 	w.deleted(p, w.reread(claim))
 }
@@ -253,19 +252,19 @@ func TestAVMThatIsGoneIsGoneOnlyWithProof(t *testing.T) {
 	claim := w.launched(p, "pool-abc")
 	in := w.intentOf(claim)
 	id := v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID}
-	_, err := p.Get(t.Context(), id)
+	_, err := p.VMs.Get(t.Context(), id)
 	w.Expect(err).NotTo(HaveOccurred())
 	// A Cluster that does not answer proves nothing.
 	_, err = w.sim.AddFault(pvesim.Fault{Path: "/cluster/resources", Status: 596, Message: "Connection timed out"})
 	w.Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, err = p.Get(ctx, id)
+	_, err = p.VMs.Get(ctx, id)
 	w.Expect(err).To(HaveOccurred())
 	w.Expect(errors.Is(err, proxmox.ErrNotFound)).To(BeFalse(), "%v", err)
 	w.sim.ClearFaults()
 	w.deleted(p, claim)
-	_, err = p.Get(t.Context(), id)
+	_, err = p.VMs.Get(t.Context(), id)
 	w.Expect(err).To(MatchError(proxmox.ErrNotFound))
 }
 
@@ -295,7 +294,7 @@ func TestADeleteNamesTheWayOutOfADeadLock(t *testing.T) {
 			vmid := w.intentOf(claim).VMID
 			w.Expect(w.sim.SetConfigLock(vmid, lock)).To(Succeed())
 			w.blockedAs(p, claim, instance.BlockedLocked)
-			_, err := p.Delete(t.Context(), claim)
+			_, err := p.Deleter.Delete(t.Context(), claim)
 			w.Expect(err).To(MatchError(And(ContainSubstring(command), ContainSubstring(fmt.Sprint(vmid)))))
 			w.Expect(w.sim.SetConfigLock(vmid, "")).To(Succeed())
 			w.deleted(p, claim)
@@ -371,9 +370,9 @@ func TestAnInterfaceLeavesTheFirewallWithItsLastGroup(t *testing.T) {
 	}
 	w.Expect(firewalled()).To(Equal(map[string]bool{"net0": true, "net1": true, "net2": true}))
 	w.class.Spec.SecurityGroups = w.class.Spec.SecurityGroups[:1]
-	w.Expect(p.UpdateInPlace(t.Context(), claim, w.class)).To(Succeed())
+	w.Expect(p.Updater.UpdateInPlace(t.Context(), claim, w.class)).To(Succeed())
 	w.Expect(firewalled()).To(Equal(map[string]bool{"net0": true, "net1": false, "net2": true}), "net2 is so by its template")
 	w.class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "web", Interface: "net1"}}
-	w.Expect(p.UpdateInPlace(t.Context(), claim, w.class)).To(Succeed())
+	w.Expect(p.Updater.UpdateInPlace(t.Context(), claim, w.class)).To(Succeed())
 	w.Expect(firewalled()).To(Equal(map[string]bool{"net0": false, "net1": true, "net2": true}))
 }

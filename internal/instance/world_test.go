@@ -33,6 +33,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -127,8 +129,19 @@ func newWorld(t *testing.T, hosts int, change ...func(*pvesim.Scenario)) *world 
 
 // process is one run of the controller: what it knows dies with it.
 type process struct {
-	*instance.Provider
+	*operations.Operations
 	inventory *inventory.Inventory
+	types     *instancetype.Provider
+	boot      boot.Source
+}
+
+func (p *process) checkBootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+	return p.boot.Check(ctx, p.inventory.View(), class)
+}
+
+// with changes the settings of a process.
+func with(change func(*instance.Settings)) func(*setup) {
+	return func(s *setup) { s.settings = append(s.settings, change) }
 }
 
 // frozen is a process whose view is read once: what it then asks of Proxmox is
@@ -152,6 +165,7 @@ type setup struct {
 	clock       clock.WithTicker
 	hosts       inventory.Settings
 	roots       map[string]proxmox.Root
+	settings    []func(*instance.Settings)
 }
 
 // hurried waits as much shorter as the simulator is faster.
@@ -185,10 +199,13 @@ func (w *world) process(options ...func(*setup)) *process {
 	settings := instance.DefaultSettings()
 	settings.TaskTimeout = 20 * time.Second
 	settings.LaunchRetryTimeout = 20 * time.Second
-	return &process{inventory: inv, Provider: instance.NewProvider(instance.Deps{
+	for _, change := range s.settings {
+		change(&settings)
+	}
+	source := boot.Source{Reader: w.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: w.kube}}
+	return &process{inventory: inv, types: types, boot: source, Operations: operations.New(operations.Deps{
 		Clients: map[string]proxmox.Client{region: c}, Roots: s.roots, Inventory: inv, Types: types, Kube: s.kube,
-		Boot:  instance.BootSource{Reader: w.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: w.kube}},
-		Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
+		Boot: source, Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
 	})}
 }
 
@@ -222,7 +239,7 @@ func (w *world) claim(name string) *karpv1.NodeClaim {
 func (w *world) planned(p *process, name string) *karpv1.NodeClaim {
 	w.t.Helper()
 	claim := w.claim(name)
-	in, err := p.Plan(w.t.Context(), claim, w.class, nil)
+	in, err := p.Planner.Plan(w.t.Context(), claim, w.class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
 	claim = w.reread(claim)
 	claim.Status.ProviderID = in.ProviderID()
@@ -233,7 +250,7 @@ func (w *world) planned(p *process, name string) *karpv1.NodeClaim {
 func (w *world) launched(p *process, name string) *karpv1.NodeClaim {
 	w.t.Helper()
 	claim := w.planned(p, name)
-	w.Expect(p.Launch(w.t.Context(), claim, w.class)).To(Succeed())
+	w.Expect(p.Launcher.Launch(w.t.Context(), claim, w.class)).To(Succeed())
 	return w.reread(claim)
 }
 
@@ -253,7 +270,7 @@ func (w *world) claimNamed(name string) *karpv1.NodeClaim {
 func (w *world) deleted(p *process, claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	w.Eventually(func(g Gomega) {
-		gone, err := p.Delete(w.t.Context(), claim)
+		gone, err := p.Deleter.Delete(w.t.Context(), claim)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(gone).To(BeTrue())
 	}).WithTimeout(30 * time.Second).WithPolling(100 * time.Millisecond).Should(Succeed())

@@ -146,7 +146,7 @@ func (w *Env) Claim(name string, class *v1alpha1.ProxmoxNodeClass, changes ...fu
 func (w *Env) Planned(name string, class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Claim(name, class, changes...)
-	in, err := w.Instances.Plan(w.T.Context(), claim, class, nil)
+	in, err := w.Instances.Planner.Plan(w.T.Context(), claim, class, nil)
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	Reread(w, claim)
 	claim.Status.ProviderID, claim.Status.ImageID = in.ProviderID(), in.ImageID
@@ -158,11 +158,11 @@ func (w *Env) Planned(name string, class *v1alpha1.ProxmoxNodeClass, changes ...
 func (w *Env) Launched(name string, class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Planned(name, class, changes...)
-	w.Expect(w.Instances.Launch(w.T.Context(), claim, class)).To(gomega.Succeed())
+	w.Expect(w.Instances.Launcher.Launch(w.T.Context(), claim, class)).To(gomega.Succeed())
 	Reread(w, claim)
 	w.Eventually(func() bool {
 		w.Refresh()
-		vms, err := w.Instances.List()
+		vms, err := w.Instances.VMs.List()
 		w.Expect(err).NotTo(gomega.HaveOccurred())
 		for _, vm := range vms {
 			if vm.ClaimUID == string(claim.UID) && vm.Status == "running" {
@@ -274,11 +274,11 @@ func (w *Env) BootDrives(host string) []string {
 // Tokens are the names of the claims that have a join token.
 func (w *Env) Tokens() []string {
 	w.T.Helper()
-	tokens, err := w.Instances.ListTokens(w.T.Context())
+	tokens, err := w.Boot.Tokens.ListOwned(w.T.Context())
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	var out []string
-	for _, name := range tokens {
-		out = append(out, name)
+	for _, token := range tokens {
+		out = append(out, token.Claim.Name)
 	}
 	return out
 }

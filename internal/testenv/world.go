@@ -18,6 +18,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -44,14 +46,22 @@ type Env struct {
 	// Sim is the Cluster of Region, OtherSim that of Other.
 	Sim, OtherSim *pvesim.Simulator
 	Clients       map[string]proxmox.Client
-	Inventory     *inventory.Inventory
-	Types         *instancetype.Provider
-	Instances     *instance.Provider
-	Clock         *Clock
-	Events        *Recorder
+	// Roots are given to the processes that start after they were set.
+	Roots map[string]proxmox.Root
+	*Process
+	Clock  *Clock
+	Events *Recorder
 
 	kubeCluster string
 	setup       setup
+}
+
+// Process is one run of the controller: what it knows is lost with it.
+type Process struct {
+	Inventory *inventory.Inventory
+	Types     *instancetype.Provider
+	Boot      boot.Source
+	Instances *operations.Operations
 }
 
 type setup struct {
@@ -59,6 +69,7 @@ type setup struct {
 	scenario          []func(*pvesim.Scenario)
 	unread, still     bool
 	settings          []func(*instance.Settings)
+	metrics           instance.Metrics
 }
 
 // Option changes a world before it begins.
@@ -86,6 +97,9 @@ func Settings(change func(*instance.Settings)) Option {
 	return func(s *setup) { s.settings = append(s.settings, change) }
 }
 
+// Metrics are those of the instance operations.
+func Metrics(m instance.Metrics) Option { return func(s *setup) { s.metrics = m } }
+
 // New makes a world. It ends with the test.
 func New(t *testing.T, options ...Option) *Env {
 	t.Helper()
@@ -107,15 +121,14 @@ func New(t *testing.T, options ...Option) *Env {
 		w.OtherSim = w.simulate(w.setup.otherHosts)
 		w.Clients[Other] = w.Connect(w.OtherSim, Other)
 	}
-	w.Inventory, w.Types, w.Instances = w.providers(w.kubeCluster)
+	w.Process = w.startProcess(w.kubeCluster)
 	return w
 }
 
 // Neighbour is the provider of another Kubernetes cluster on the same Proxmox.
-func (w *Env) Neighbor() *instance.Provider {
+func (w *Env) Neighbor() *Process {
 	w.T.Helper()
-	_, _, instances := w.providers(uuid.NewString())
-	return instances
+	return w.startProcess(uuid.NewString())
 }
 
 // Restart is a restart of the controller: what it knew is gone. Without a look, the
@@ -123,7 +136,7 @@ func (w *Env) Neighbor() *instance.Provider {
 func (w *Env) Restart(look bool) {
 	w.T.Helper()
 	w.setup.unread, w.setup.still = !look, w.setup.still || !look
-	w.Inventory, w.Types, w.Instances = w.providers(w.kubeCluster)
+	w.Process = w.startProcess(w.kubeCluster)
 }
 
 func (w *Env) simulate(hosts int, changes ...func(*pvesim.Scenario)) *pvesim.Simulator {
@@ -150,7 +163,7 @@ func (w *Env) Connect(sim *pvesim.Simulator, region string) proxmox.Client {
 	return c
 }
 
-func (w *Env) providers(kubeCluster string) (*inventory.Inventory, *instancetype.Provider, *instance.Provider) {
+func (w *Env) startProcess(kubeCluster string) *Process {
 	w.T.Helper()
 	s := w.setup
 	clients := make([]proxmox.Client, 0, len(w.Clients))
@@ -173,11 +186,11 @@ func (w *Env) providers(kubeCluster string) (*inventory.Inventory, *instancetype
 	for _, change := range s.settings {
 		change(&settings)
 	}
-	return inv, types, instance.NewProvider(instance.Deps{
-		Clients: w.Clients, Inventory: inv, Types: types, Kube: w.Kube,
-		Boot:  instance.BootSource{Reader: w.Kube, Namespace: w.Name, Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: w.Kube}},
-		Clock: w.Clock, KubeCluster: kubeCluster, Settings: settings,
-	})
+	source := boot.Source{Reader: w.Kube, Namespace: w.Name, Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: w.Kube}}
+	return &Process{Inventory: inv, Types: types, Boot: source, Instances: operations.New(operations.Deps{
+		Clients: w.Clients, Roots: w.Roots, Inventory: inv, Types: types, Kube: w.Kube, Boot: source,
+		Clock: w.Clock, KubeCluster: kubeCluster, Settings: settings, Metrics: s.metrics,
+	})}
 }
 
 // run something until the test ends, and wait for its end.

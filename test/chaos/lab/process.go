@@ -22,6 +22,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -36,7 +38,7 @@ const (
 
 // Process is one run of the controller: what it knows dies with it.
 type Process struct {
-	*instance.Provider
+	instances *operations.Operations
 	world     *World
 	inventory *inventory.Inventory
 	quiet     bool
@@ -111,24 +113,25 @@ func (w *World) Process(start Start) *Process {
 	if start.Settings != nil {
 		start.Settings(&s)
 	}
-	p.Provider = instance.NewProvider(instance.Deps{
-		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Types: instanceTypes, Kube: p.kube,
-		Boot:  instance.BootSource{Reader: p.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: p.kube}},
+	source := boot.Source{Reader: p.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: p.kube}}
+	p.instances = operations.New(operations.Deps{
+		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Types: instanceTypes, Kube: p.kube, Boot: source,
 		Clock: w.Clock, KubeCluster: kubeCluster, Settings: s,
 	})
 	p.launch = launch.NewController(launch.Deps{
-		Kube: p.kube, Instances: p.Provider, Types: instanceTypes, Recorder: silence{},
+		Kube: p.kube, Launcher: p.instances.Launcher, Health: p.instances.Health, Types: instanceTypes, Recorder: silence{}, Clock: w.Clock,
 		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: launch.DefaultFailureBackoff(),
 	})
-	p.handover = bootstrapcleanup.NewController(p.Provider)
+	p.handover = bootstrapcleanup.NewController(p.instances.Deleter)
 	p.presence = vmhealth.NewController(vmhealth.Deps{
-		Kube: p.kube, Instances: p.Provider, Recorder: silence{}, Interval: pollInterval, Restarts: vmhealth.DefaultRestartPolicy(),
+		Kube: p.kube, VMs: p.instances.VMs, Power: p.instances.Power, Planner: p.instances.Planner, Recorder: silence{}, Clock: w.Clock,
+		Interval: pollInterval, Timeout: s.OperationTimeout, Restarts: vmhealth.DefaultRestartPolicy(),
 	})
 	rules := garbagecollection.DefaultRules()
 	rules.GracePeriod = orphanGrace
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
-		Kube: p.kube, Reader: p.kube, Instances: p.Provider, Recorder: silence{},
-		Rules: rules, Interval: pollInterval,
+		Kube: p.kube, Reader: p.kube, VMs: p.instances.VMs, Deleter: p.instances.Deleter, Planner: p.instances.Planner, Inventory: inv,
+		Tokens: source.Tokens, Recorder: silence{}, Clock: w.Clock, Rules: rules, Interval: pollInterval,
 	})
 	return p
 }

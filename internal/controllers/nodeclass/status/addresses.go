@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	addressing "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -17,7 +18,7 @@ import (
 // are, which come back, and none is given twice.
 func (c *Checker) addresses(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	conditions := class.StatusConditions()
-	pooled, empty := c.instances.AddressPoolState(class)
+	pooled, empty := plan.AddressPoolState(c.inventory, class)
 	switch {
 	case !pooled:
 		_ = conditions.Clear(v1alpha1.ConditionAddressesAvailable)
@@ -32,7 +33,7 @@ func (c *Checker) addresses(ctx context.Context, class *v1alpha1.ProxmoxNodeClas
 	if err := c.reader.List(ctx, others); err != nil {
 		return fmt.Errorf("listing nodeclasses for their address pools, %w", err)
 	}
-	if text := c.instances.AddressPoolConflict(class, others.Items); text != "" {
+	if text := plan.AddressPoolConflict(c.inventory.View(), class, others.Items); text != "" {
 		conditions.SetFalse(v1alpha1.ConditionAddressPoolsConsistent, v1alpha1.ReasonSubnetsOverlap, text)
 	} else {
 		conditions.SetTrue(v1alpha1.ConditionAddressPoolsConsistent)

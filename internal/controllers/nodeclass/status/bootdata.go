@@ -41,11 +41,11 @@ func (c *Checker) render(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) 
 	c.mu.Lock()
 	last, ok := c.rendered[class.Name]
 	c.mu.Unlock()
-	now := c.instances.Clock.Now()
+	now := c.deps.Clock.Now()
 	if ok && last.uid == class.UID && last.generation == class.Generation && last.err == nil && now.Sub(last.at) < recheck/2 {
 		return nil
 	}
-	err := c.instances.CheckBootData(ctx, class)
+	err := c.deps.Boot.Check(ctx, c.inventory.View(), class)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rendered[class.Name] = rendering{uid: class.UID, generation: class.Generation, at: now, err: err}

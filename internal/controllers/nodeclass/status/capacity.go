@@ -15,7 +15,7 @@ func (c *Checker) room(class *v1alpha1.ProxmoxNodeClass) {
 		_ = conditions.Clear(v1alpha1.ConditionCapacityAvailable) // that is the template's matter
 		return
 	}
-	if full := c.instances.Types.CheckCapacity(class); full != nil {
+	if full := c.deps.Types.CheckCapacity(class); full != nil {
 		conditions.SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", full.Error())
 		return
 	}

@@ -9,16 +9,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // cloudInit looks whether the Host has what Proxmox makes the VM's cloud-init drive of,
 // and on. Proxmox takes any snippet's name, and the VM then fails to start.
 func cloudInit(z zone) *finding {
 	if z.config != nil {
-		storage, added := instance.CloudInitStorage(z.class, *z.config)
+		storage, added := vmconfig.CloudInitStorage(z.class, *z.config)
 		row, ok := z.row(storage)
 		content := strings.Join(row.Content, ",")
 		switch {
@@ -30,7 +30,7 @@ func cloudInit(z zone) *finding {
 				"or run: pvesm set %s --content images,%s", storage, content, storage, content)
 		}
 	}
-	snippets := instance.SnippetsOf(z.class, z.config)
+	snippets := vmconfig.Snippets(z.class, z.config)
 	for _, kind := range slices.Sorted(maps.Keys(snippets)) {
 		if f := snippet(z, kind, snippets[kind]); f != nil {
 			return f
@@ -75,7 +75,7 @@ func (z zone) row(storage string) (proxmox.StorageRow, bool) {
 // snippetFacts are the lists of snippets that the verdict on a zone's storages rests on.
 func snippetFacts(z zone) []inventory.Fact {
 	var out []inventory.Fact
-	for _, volume := range instance.SnippetsOf(z.class, z.config) {
+	for _, volume := range vmconfig.Snippets(z.class, z.config) {
 		storage, _, _ := strings.Cut(volume, ":")
 		out = append(out, inventory.FactSnippets(inventory.StorageKey{Host: z.host, Storage: storage}))
 	}

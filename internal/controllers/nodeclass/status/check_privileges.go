@@ -8,8 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // need is a privilege that the life of a VM takes.
@@ -144,7 +145,7 @@ func diskNeeds(z zone) []need {
 		}
 	}
 	if z.config != nil {
-		if storage, added := instance.CloudInitStorage(z.class, *z.config); added {
+		if storage, added := vmconfig.CloudInitStorage(z.class, *z.config); added {
 			names = append(names, storage)
 		}
 	}
@@ -164,7 +165,7 @@ func isoNeeds(z zone) []need {
 	name := z.class.Spec.MetadataOptions.Storage
 	if name == "" {
 		var err error
-		if name, err = instance.ISOStorage(z.snapshot, z.host, ""); err != nil {
+		if name, err = plan.ISOStorage(z.snapshot, z.host, ""); err != nil {
 			return unseenStorages(z.facts().Permissions)
 		}
 	}

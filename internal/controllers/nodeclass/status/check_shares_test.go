@@ -80,7 +80,7 @@ func TestPlan9NeedsALoginOfRootAndAPlainPath(t *testing.T) {
 	w.Expect(message(class, v1alpha1.ConditionPrivilegesSufficient)).To(Equal("region-1: spec.shares[0].type plan9 sets arguments of QEMU, and Proxmox lets only " +
 		"a login of root@pam do that; give this region a root login in the cloud config (docs/shares.md), or use type virtiofs"))
 
-	w.Instances.Roots = map[string]proxmox.Root{testenv.Region: nil}
+	w.Roots = map[string]proxmox.Root{testenv.Region: nil}
 	checked(w, class) // mappings are looked up once somebody asks
 	w.Refresh()
 	class = checked(w, class)

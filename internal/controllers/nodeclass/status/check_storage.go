@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -25,7 +25,7 @@ func storages(z zone) *finding {
 		}
 	}
 	if z.class.Spec.MetadataOptions.Rendered() {
-		if _, err := instance.ISOStorage(z.snapshot, z.host, z.class.Spec.MetadataOptions.Storage); err != nil {
+		if _, err := plan.ISOStorage(z.snapshot, z.host, z.class.Spec.MetadataOptions.Storage); err != nil {
 			return z.onHost("%v", err)
 		}
 	}

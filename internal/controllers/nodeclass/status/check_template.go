@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // templateSource is what the template object of a class says.
@@ -33,7 +33,7 @@ func template(z zone) *finding {
 	case z.config == nil:
 		return nil // not read yet; it was found, so that it is there
 	}
-	if err := instance.CheckTemplate(*z.config, z.class); err != nil {
+	if err := vmconfig.CheckTemplate(*z.config, z.class); err != nil {
 		return z.onHost("template %d cannot be used: %v", z.template.VMID, err)
 	}
 	return nil

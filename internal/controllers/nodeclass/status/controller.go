@@ -21,8 +21,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // recheck is how often Secrets are looked at again: they are not watched, since
@@ -40,8 +38,8 @@ type Controller struct {
 }
 
 // NewController makes the Controller.
-func NewController(kube client.Client, inv *inventory.Inventory, instances *instance.Provider) *Controller {
-	return &Controller{Checker: NewChecker(kube, inv, instances), kube: kube}
+func NewController(kube client.Client, deps Deps) *Controller {
+	return &Controller{Checker: NewChecker(kube, deps), kube: kube}
 }
 
 // Register the Controller.

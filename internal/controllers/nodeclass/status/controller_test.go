@@ -34,10 +34,17 @@ func found(w *testenv.Env, zones ...string) {
 	w.Expect(w.Kube.Status().Update(w.T.Context(), template)).To(Succeed())
 }
 
+func statusDeps(w *testenv.Env) status.Deps {
+	return status.Deps{
+		Inventory: w.Inventory, Types: w.Types, Roots: w.Roots, Boot: w.Boot,
+		Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
+	}
+}
+
 // checked reconciles a class once and gives it as the API server then has it.
 func checked(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
-	controller := status.NewController(w.Kube, w.Inventory, w.Instances)
+	controller := status.NewController(w.Kube, statusDeps(w))
 	_, err := controller.Reconcile(w.T.Context(), testenv.Reread(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
 	return testenv.Reread(w, class)
@@ -156,7 +163,7 @@ func TestLaunchesThatKeepFailingAreToldAndDoNotStopTheClass(t *testing.T) {
 	class := checked(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)).To(Or(BeNil(), HaveField("Status", Equal(metav1.ConditionUnknown))), "nothing was launched yet")
 	for range 3 {
-		w.Instances.LaunchFailed(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
+		w.Instances.Health.Failed(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
 	}
 	checked(w, class)
 	got := class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)
@@ -289,7 +296,7 @@ func TestUnderAManagerAClassIsReadySoonAndThenLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2))
 	w.Manage(func(kube client.Client) testenv.Registrar {
-		return status.NewController(kube, w.Inventory, w.Instances)
+		return status.NewController(kube, statusDeps(w))
 	})
 	class := w.NewClass()
 	// The template comes later: its coming must wake the class.

@@ -32,7 +32,7 @@ func TestIgnitionForTheFirmwareNeedsALoginOfRoot(t *testing.T) {
 		"give this region a root login in the cloud config (docs/boot-data.md), or take an image whose Ignition has the platform proxmoxve, and type cdrom"))
 	w.Expect(class.Status.SelectedZones).To(BeEmpty(), "nothing is cloned in vain")
 
-	w.Instances.Roots = map[string]proxmox.Root{testenv.Region: nil} // that there is one is enough to know
+	w.Roots = map[string]proxmox.Root{testenv.Region: nil} // that there is one is enough to know
 	class = checked(w, class)
 	ready := class.StatusConditions().Root()
 	w.Expect(ready.IsTrue()).To(BeTrue(), ready.Message)

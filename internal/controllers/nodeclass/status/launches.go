@@ -12,7 +12,7 @@ import (
 // fail is still worth a try on the hosts that are left.
 func (c *Checker) launches(class *v1alpha1.ProxmoxNodeClass, zones []zone) {
 	conditions := class.StatusConditions()
-	known, failing, reason, message := c.instances.LaunchHealth(class.Name)
+	known, failing, reason, message := c.deps.Health.Get(class.Name)
 	if failing {
 		conditions.SetFalse(v1alpha1.ConditionLaunchesHealthy, reason, message)
 		// Something may have changed that we believe to be good.

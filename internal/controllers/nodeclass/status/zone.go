@@ -77,13 +77,14 @@ func (c *Checker) zones(class *v1alpha1.ProxmoxNodeClass, view inventory.View, s
 			unread = append(unread, region)
 			continue
 		}
+		_, hasRoot := c.deps.Roots[region]
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, root: c.instances.HasRoot(region), before: selected[region+"/"+host]}
+			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, root: hasRoot, before: selected[region+"/"+host]}
 			if template, ok := source.zones[z.String()]; ok {
 				z.template = &template
 				z.config = snapshot.Guests[template.VMID].Config
 				z.tooSlow, z.almostTooSlow = c.cloneVerdict(z)
-				z.unboundable = c.instances.Types.UnsupportedReason(view, class, template)
+				z.unboundable = c.deps.Types.UnsupportedReason(view, class, template)
 			}
 			zones = append(zones, z)
 		}
@@ -99,5 +100,5 @@ func (c *Checker) cloneVerdict(z zone) (refusal, warning string) {
 			storage = disk.Storage
 		}
 	}
-	return c.instances.EvaluateCloneTime(z.region, z.host, storage)
+	return c.deps.CloneTimes.Evaluate(z.region, z.host, storage)
 }

@@ -30,6 +30,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
 
 const (
@@ -52,14 +53,14 @@ type Decisions interface {
 // Controller explains.
 type Controller struct {
 	kube      client.Client
-	instances *instance.Provider
+	planner   *plan.Planner
 	recorder  events.Recorder
 	decisions Decisions
 }
 
 // NewController makes the Controller.
-func NewController(kube client.Client, instances *instance.Provider, recorder events.Recorder, decisions Decisions) *Controller {
-	return &Controller{kube: kube, instances: instances, recorder: recorder, decisions: decisions}
+func NewController(kube client.Client, planner *plan.Planner, recorder events.Recorder, decisions Decisions) *Controller {
+	return &Controller{kube: kube, planner: planner, recorder: recorder, decisions: decisions}
 }
 
 // waiting tells whether a pod waits for a Node.
@@ -121,7 +122,7 @@ func (c *Controller) lacks(ctx context.Context, pod *corev1.Pod, pool *karpv1.No
 	if ready := class.StatusConditions().Get(status.ConditionReady); !ready.IsTrue() {
 		return fmt.Sprintf("nodeclass %s is not ready: %s", class.Name, ready.Message), nil
 	}
-	err := c.instances.CheckCapacity(claim, class)
+	err := c.planner.CheckCapacity(claim, class)
 	if noRoom, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
 		return noRoom.Error(), nil
 	}
