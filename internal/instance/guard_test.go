@@ -13,7 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-func TestDeleteEndsALaunchAndThenHasTheClaim(t *testing.T) {
+func TestGuardDeleteCancelsLaunch(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	guard := NewGuard()
@@ -34,7 +34,7 @@ func TestDeleteEndsALaunchAndThenHasTheClaim(t *testing.T) {
 	g.Expect(guard.entries).To(BeEmpty(), "nothing is kept of claims that nobody holds")
 }
 
-func TestDeleteWaitsNoLongerThanItsContext(t *testing.T) {
+func TestGuardAcquireDeleteTimeout(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	guard := NewGuard()
@@ -48,7 +48,7 @@ func TestDeleteWaitsNoLongerThanItsContext(t *testing.T) {
 	g.Expect(guard.entries).To(BeEmpty())
 }
 
-func TestOneLaunchPerClaim(t *testing.T) {
+func TestGuardAcquireLaunchExclusive(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	guard := NewGuard()
@@ -75,7 +75,7 @@ func TestOneLaunchPerClaim(t *testing.T) {
 	g.Expect(most).To(Equal(1))
 }
 
-func TestSlotsBoundWhatRunsOnAStorage(t *testing.T) {
+func TestSlots(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	s := newSlots(1)

@@ -23,7 +23,7 @@ func described(id Identity) proxmox.VMConfig {
 	}}
 }
 
-func TestAVMIsOursOnlyWhenEverythingMatches(t *testing.T) {
+func TestIdentityOwns(t *testing.T) {
 	t.Parallel()
 	configured := described(me)
 	configured.Options["smbios1"] = proxmox.SMBIOS{UUID: strings.ToUpper(me.ClaimUID), Serial: vmconfig.SMBIOSSerial("default-abc", me.VMID), SKU: "t1"}.Encode()
@@ -60,7 +60,7 @@ func TestAVMIsOursOnlyWhenEverythingMatches(t *testing.T) {
 	}
 }
 
-func TestTheNotesAreReadable(t *testing.T) {
+func TestDescription(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	text := described(me).Description()
@@ -68,7 +68,7 @@ func TestTheNotesAreReadable(t *testing.T) {
 	g.Expect(len(text)).To(BeNumerically("<", 8192), "Proxmox refuses longer notes")
 }
 
-func FuzzReadIdentityNeverPanics(f *testing.F) {
+func FuzzReadIdentity(f *testing.F) {
 	f.Add(described(me).Description())
 	f.Add("<!-- karpenter.proxmox.sinextra.dev {} -->")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -28,17 +28,17 @@ func ubuntuClone() proxmox.VMConfig {
 	}}
 }
 
-func wanted() Desired {
+func desired() Desired {
 	return Desired{
 		Name: "default-abc", VMID: 20001, UUID: claimUID, InstanceType: "t1.2VCPU-6GB", Cores: 2, MemoryMiB: 6144, Tags: []string{"k8s", "karpenter"},
 		MACs: map[string]string{"net0": "BC:24:11:00:00:01", "net1": "BC:24:11:00:00:02"}, ISO: "local:iso/x.iso",
 	}
 }
 
-func TestOneWriteMakesTheVM(t *testing.T) {
+func TestChange(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	change, err := Change(ubuntuClone(), wanted())
+	change, err := Change(ubuntuClone(), desired())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(change.Digest).To(Equal("d1"))
 	g.Expect(change.Set).To(HaveKeyWithValue("cores", "2"))
@@ -68,7 +68,7 @@ func TestOneWriteMakesTheVM(t *testing.T) {
 	g.Expect(change.Delete).To(BeEmpty(), "the cloud-init drive is overwritten, not deleted beside")
 }
 
-func TestConfigureFitsTheTemplate(t *testing.T) {
+func TestChangeByTemplate(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(*proxmox.VMConfig, *Desired)
@@ -142,7 +142,7 @@ func TestConfigureFitsTheTemplate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg, want := ubuntuClone(), wanted()
+			cfg, want := ubuntuClone(), desired()
 			test.change(&cfg, &want)
 			change, err := Change(cfg, want)
 			test.expect(NewWithT(t), change, err)
@@ -150,10 +150,10 @@ func TestConfigureFitsTheTemplate(t *testing.T) {
 	}
 }
 
-func TestDevicesThatTheTemplateLacksAreAdded(t *testing.T) {
+func TestChangeDevices(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	clone, want := ubuntuClone(), wanted()
+	clone, want := ubuntuClone(), desired()
 	clone.Options["hostpci1"] = "mapping=nic,pcie=1"
 	want.Devices = []string{"gpu", "gpu", "nic"}
 	change, err := Change(clone, want)
@@ -170,10 +170,10 @@ func TestDevicesThatTheTemplateLacksAreAdded(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("PCI slots for devices of gpu")))
 }
 
-func TestQueuesAreBounded(t *testing.T) {
+func TestChangeQueues(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	want := wanted()
+	want := desired()
 	want.Cores = 128
 	change, err := Change(ubuntuClone(), want)
 	g.Expect(err).NotTo(HaveOccurred())

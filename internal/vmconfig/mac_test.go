@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-func TestMACsFollowTheClaimAndThePrefix(t *testing.T) {
+func TestDeriveMAC(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	free := func(string) bool { return false }
@@ -26,7 +26,7 @@ func TestMACsFollowTheClaimAndThePrefix(t *testing.T) {
 	}
 }
 
-func TestATakenMACIsPassedOver(t *testing.T) {
+func TestDeriveMACTaken(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	seen := map[string]bool{}

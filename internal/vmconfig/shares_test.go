@@ -11,10 +11,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-func TestSharesGoIntoFreeSlots(t *testing.T) {
+func TestChangeShares(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	cfg, want := ubuntuClone(), wanted()
+	cfg, want := ubuntuClone(), desired()
 	cfg.Options["virtiofs1"] = "dirid=inherited"
 	want.Shares = []v1alpha1.Share{{Mapping: "data"}, {Mapping: "cache", Cache: "never"}}
 	change, err := Change(cfg, want)
@@ -29,10 +29,10 @@ func TestSharesGoIntoFreeSlots(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("share more has no virtiofs slot left")))
 }
 
-func TestHookScriptsNeedAHookscript(t *testing.T) {
+func TestChangeHookScripts(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	cfg, want := ubuntuClone(), wanted()
+	cfg, want := ubuntuClone(), desired()
 	want.HookScripts = []string{"announce"}
 	_, err := Change(cfg, want)
 	g.Expect(err).To(MatchError(And(ContainSubstring("spec.hookScripts names announce"), ContainSubstring("--hookscript local:snippets/pve-hook"))))

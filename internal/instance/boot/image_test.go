@@ -16,7 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
-func TestTheKubeletFollowsExclusiveCores(t *testing.T) {
+func TestWithPinning(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	overhead := cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}

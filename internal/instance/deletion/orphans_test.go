@@ -1,44 +1,55 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package deletion
+package deletion_test
 
 import (
-	"fmt"
 	"testing"
+	"time"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// A look costs the same on a hundred Hosts as on four, and none is forgotten, however
-// many regions there are.
-func TestStoragesTakeTurns(t *testing.T) {
+func TestDeleteOrphan(t *testing.T) {
 	t.Parallel()
-	keys := func() (out []inventory.StorageKey) {
-		for i := range 10 {
-			out = append(out, inventory.StorageKey{Host: fmt.Sprintf("pve%d", i), Storage: "local"})
-		}
-		return out
-	}
-	var l storageSweeps
-	for _, region := range []string{"east", "west"} {
-		if all := l.next(region, keys(), false); len(all) != 10 {
-			t.Errorf("the first look at %s sees %d storages, want all", region, len(all))
-		}
-	}
-	seen := map[inventory.StorageKey]int{}
-	for range 20 {
-		l.next("west", keys(), true)
-		for _, key := range l.next("east", keys(), true) {
-			seen[key]++
-		}
-		if turn := l.next("east", keys(), false); len(turn) != 0 {
-			t.Errorf("without a call to spare %v are looked at", turn)
-		}
-	}
-	for _, key := range keys() {
-		if seen[key] != 2 {
-			t.Errorf("%s was seen %d times in twenty looks, want 2", key.Host, seen[key])
-		}
-	}
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
+	var vms []instance.VM
+	w.Eventually(func() []instance.VM { vms, _ = p.Instances.VMs.List(); return vms }).WithTimeout(5 * time.Second).Should(HaveLen(1))
+	w.Eventually(func() (bool, error) { return p.Instances.Deleter.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
+	w.ExpectNoOrphans()
+}
+
+func TestDeleteOrphanWithoutBootDrive(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess(testenv.Still())
+	claim := p.Launched("pool-abc", w.NodeClass)
+	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+	w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
+	vms, err := p.Instances.VMs.List()
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Sim.ResetRequests()
+	w.Eventually(func() (bool, error) { return p.Instances.Deleter.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
+	w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(1))
+	w.ExpectNoOrphans()
+}
+
+func TestListBootDrives(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	drives, err := p.Instances.Deleter.ListBootDrives(t.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(drives).To(ConsistOf(HaveField("ClaimUID", string(claim.UID))))
+	others, err := w.StartProcess(testenv.KubeCluster("ffffffff-0000-4000-8000-000000000002")).Instances.Deleter.ListBootDrives(t.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(others).To(BeEmpty())
+	p.Delete(claim)
 }

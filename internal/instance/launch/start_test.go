@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-func TestTheCauseOfAFailedStartIsFound(t *testing.T) {
+func TestCauseFromLog(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		log  []string

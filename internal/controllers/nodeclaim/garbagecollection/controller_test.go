@@ -140,11 +140,7 @@ func TestAnotherKubernetesClustersVMsAndDrivesAreNotOurs(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
-	theirs := *w
-	theirs.Process = w.Neighbor()
-	claim := theirs.Planned("theirs", class)
-	w.Expect(theirs.Instances.Launcher.Launch(t.Context(), claim, class)).To(Succeed())
-	orphaned(w, claim)
+	orphaned(w, w.Neighbor().Launched("theirs", class))
 	c := collect(w, garbagecollection.PolicyRemove)
 	c.look()
 	w.Clock.Advance(10 * time.Minute)

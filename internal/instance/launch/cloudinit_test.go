@@ -1,12 +1,11 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package instance_test
+package launch_test
 
 import (
 	"net/url"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -25,13 +24,13 @@ const (
 )
 
 // ownDrive makes the world's class one whose boot data Proxmox makes.
-func (w *world) ownDrive(options *v1alpha1.CloudInit) {
-	w.class.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCloudInit, CloudInit: options}
+func useCloudInit(w *testenv.Env, options *v1alpha1.CloudInit) {
+	w.NodeClass.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCloudInit, CloudInit: options}
 }
 
-func (w *world) keysSecret(content string) *v1alpha1.SecretReference {
-	w.t.Helper()
-	w.Expect(w.kube.Create(w.t.Context(), &corev1.Secret{
+func createKeysSecret(w *testenv.Env, content string) *v1alpha1.SecretReference {
+	w.T.Helper()
+	w.Expect(w.Kube.Create(w.T.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "keys"}, Data: map[string][]byte{"authorized_keys": []byte(content)},
 	})).To(Succeed())
 	return &v1alpha1.SecretReference{Namespace: "kube-system", Name: "keys"}
@@ -54,40 +53,25 @@ func templatesWith(options map[string]string) func(*pvesim.Scenario) {
 	}
 }
 
-func (w *world) configOf(in instance.Intent) proxmox.VMConfig {
-	w.t.Helper()
-	cfg, err := w.client().VMConfig(w.t.Context(), in.Host, in.VMID)
-	w.Expect(err).NotTo(HaveOccurred())
-	return cfg
-}
-
-// drive is what the VM booted from. A VM that was started takes a moment to look.
-func (w *world) drive(in instance.Intent) string {
-	w.t.Helper()
-	var image any
-	w.Eventually(func() (ok bool) { image, ok = w.booted.Load(in.VMID); return ok }).WithTimeout(30 * time.Second).Should(BeTrue())
-	return string(image.([]byte))
-}
-
-func TestProxmoxMakesTheBootDataOfItsOwnDrive(t *testing.T) {
+func TestLaunchCloudInitDrive(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, func(s *pvesim.Scenario) {
+	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Files = []pvesim.File{{Storage: "local", Name: "snippets/worker.yaml", Text: "#cloud-config\n# of the vendor\n"}}
-	})
-	w.ownDrive(&v1alpha1.CloudInit{
-		User: "ops", SSHKeys: []string{inlineKey}, SSHKeysRef: w.keysSecret("# ours\n\n" + secretKey + "\n"),
+	}))
+	useCloudInit(w, &v1alpha1.CloudInit{
+		User: "ops", SSHKeys: []string{inlineKey}, SSHKeysRef: createKeysSecret(w, "# ours\n\n"+secretKey+"\n"),
 		Snippets: &v1alpha1.Snippets{Vendor: "local:snippets/worker.yaml"},
 	})
-	w.class.Spec.Network = &v1alpha1.Network{
+	w.NodeClass.Spec.Network = &v1alpha1.Network{
 		Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &v1alpha1.AddressSource{CIDR: "10.1.2.0/24", Ranges: []string{"10.1.2.7"}, Gateway: "10.1.2.1"}}},
 		DNSServers: []string{"10.1.2.53"}, SearchDomains: []string{"example.com"},
 	}
-	p := w.process()
-	claim := w.launched(p, "own")
+	p := w.StartProcess()
+	claim := p.Launched("own", w.NodeClass)
 	in, _, err := instance.ReadIntent(claim)
 	w.Expect(err).NotTo(HaveOccurred())
 
-	cfg := w.configOf(in)
+	cfg := w.VMConfig(in)
 	keys, err := url.PathUnescape(cfg.Options["sshkeys"])
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(keys).To(Equal(inlineKey + "\n" + secretKey))
@@ -97,23 +81,23 @@ func TestProxmoxMakesTheBootDataOfItsOwnDrive(t *testing.T) {
 	} {
 		w.Expect(cfg.Options).To(HaveKeyWithValue(option, want))
 	}
-	image := w.drive(in)
+	image := w.BootedDrive(in.VMID)
 	for _, text := range []string{"hostname: own", "user: ops", "secret+1@x", "# of the vendor", "address: '10.1.2.7'", "'10.1.2.53'"} {
 		w.Expect(image).To(ContainSubstring(text), "the guest reads it from its drive")
 	}
 	w.Expect(image).NotTo(ContainSubstring("package_upgrade"))
 
 	// Nothing of ours is to be taken back: no ISO, no token. The drive stays.
-	w.expectNoBootDrives()
-	w.expectNoTokens()
-	w.Expect(p.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
-	_, has := w.configOf(in).CloudInitDrive()
+	w.ExpectNoBootDrives()
+	w.ExpectNoTokens()
+	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+	_, has := w.VMConfig(in).CloudInitDrive()
 	w.Expect(has).To(BeTrue())
-	w.deleted(p, claim)
-	w.expectNothingLeft()
+	p.Delete(claim)
+	w.ExpectNoOrphans()
 }
 
-func TestATemplateWithoutCloudInitDriveIsNoObstacle(t *testing.T) {
+func TestLaunchAddsCloudInitDrive(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		template map[string]string
@@ -128,96 +112,79 @@ func TestATemplateWithoutCloudInitDriveIsNoObstacle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, 1, templatesWith(c.template))
-			w.ownDrive(c.options)
-			p := w.process()
-			claim := w.launched(p, "own")
+			w := testenv.NewFake(t, testenv.Scenario(templatesWith(c.template)))
+			useCloudInit(w, c.options)
+			p := w.StartProcess()
+			claim := p.Launched("own", w.NodeClass)
 			in, _, err := instance.ReadIntent(claim)
 			w.Expect(err).NotTo(HaveOccurred())
-			cfg := w.configOf(in)
+			cfg := w.VMConfig(in)
 			drive, ok := cfg.CloudInitDrive()
 			w.Expect(ok).To(BeTrue())
 			w.Expect(drive).To(And(HaveField("Slot", c.slot), HaveField("Storage", c.storage)))
 			w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig0", "ip=dhcp"), "else the drive has no word about the interface")
-			w.Expect(w.drive(in)).To(And(ContainSubstring("hostname: own"), ContainSubstring("type: dhcp4")))
-			w.deleted(p, claim)
-			w.expectNothingLeft()
+			w.Expect(w.BootedDrive(in.VMID)).To(And(ContainSubstring("hostname: own"), ContainSubstring("type: dhcp4")))
+			p.Delete(claim)
+			w.ExpectNoOrphans()
 		})
 	}
 }
 
-func TestWhatTheClassLeavesOutIsTheTemplates(t *testing.T) {
+func TestLaunchInheritsCloudInit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, templatesWith(map[string]string{
+	w := testenv.NewFake(t, testenv.Scenario(templatesWith(map[string]string{
 		"ciuser": "admin", "sshkeys": proxmox.EncodeSSHKeys([]string{inlineKey}), "cicustom": "vendor=local:snippets/theirs.yaml", "ciupgrade": "0",
 	}), func(s *pvesim.Scenario) {
 		s.Files = []pvesim.File{{Storage: "local", Name: "snippets/theirs.yaml", Text: "#"}, {Storage: "local", Name: "snippets/meta.yaml", Text: "#"}}
-	})
+	}))
 	upgrade := true
-	w.ownDrive(&v1alpha1.CloudInit{PackageUpgrade: &upgrade, Snippets: &v1alpha1.Snippets{Meta: "local:snippets/meta.yaml"}})
-	in, _, err := instance.ReadIntent(w.launched(w.process(), "own"))
+	useCloudInit(w, &v1alpha1.CloudInit{PackageUpgrade: &upgrade, Snippets: &v1alpha1.Snippets{Meta: "local:snippets/meta.yaml"}})
+	in, _, err := instance.ReadIntent(w.StartProcess().Launched("own", w.NodeClass))
 	w.Expect(err).NotTo(HaveOccurred())
-	options := w.configOf(in).Options
+	options := w.VMConfig(in).Options
 	w.Expect(options).To(And(
 		HaveKeyWithValue("ciuser", "admin"), HaveKeyWithValue("sshkeys", proxmox.EncodeSSHKeys([]string{inlineKey})),
 		HaveKeyWithValue("cicustom", "meta=local:snippets/meta.yaml,vendor=local:snippets/theirs.yaml"), HaveKeyWithValue("ciupgrade", "1"),
 	))
 }
 
-func TestWhatIsWrongWithCloudInitIsFoundBeforehand(t *testing.T) {
+func TestCheckCloudInit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		options func(*world) *v1alpha1.CloudInit
+		options func(*testenv.Env) *v1alpha1.CloudInit
 		want    string
 	}{
 		"a key that was cut": {
-			func(*world) *v1alpha1.CloudInit {
+			func(*testenv.Env) *v1alpha1.CloudInit {
 				return &v1alpha1.CloudInit{SSHKeys: []string{inlineKey, "ssh-ed25519 AAAAC3NzaC1l me"}}
 			},
 			"reading spec.metadataOptions.cloudInit.sshKeys[1]: the key is not whole",
 		},
 		"no such secret": {
-			func(*world) *v1alpha1.CloudInit {
+			func(*testenv.Env) *v1alpha1.CloudInit {
 				return &v1alpha1.CloudInit{SSHKeysRef: &v1alpha1.SecretReference{Namespace: "kube-system", Name: "none"}}
 			},
 			"reading secret kube-system/none of spec.metadataOptions.cloudInit.sshKeysRef",
 		},
 		"a secret of another kind": {
-			func(*world) *v1alpha1.CloudInit {
+			func(*testenv.Env) *v1alpha1.CloudInit {
 				return &v1alpha1.CloudInit{SSHKeysRef: &v1alpha1.SecretReference{Namespace: "kube-system", Name: "templates"}}
 			},
 			"it has no key authorized_keys",
 		},
 		"a private key": {
-			func(w *world) *v1alpha1.CloudInit {
-				return &v1alpha1.CloudInit{SSHKeysRef: w.keysSecret("# mine\n-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n")}
+			func(w *testenv.Env) *v1alpha1.CloudInit {
+				return &v1alpha1.CloudInit{SSHKeysRef: createKeysSecret(w, "# mine\n-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n")}
 			},
 			"authorized_keys, line 2: no public key is found",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, 1)
-			w.ownDrive(c.options(w))
-			err := w.process(frozen).checkBootData(t.Context(), w.class)
+			w := testenv.NewFake(t)
+			useCloudInit(w, c.options(w))
+			err := w.StartProcess(testenv.Still()).CheckBootData(w.NodeClass)
 			w.Expect(err).To(MatchError(And(ContainSubstring(c.want), Not(ContainSubstring("c2VjcmV0")))))
 		})
 	}
-}
-
-func TestASnippetOfTheTemplateDoesNotOverruleTheClassUnseen(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	template := proxmox.VMConfig{Options: map[string]string{
-		"scsi0": "local-lvm:base-9000-disk-0,size=3G", "boot": "order=scsi0", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0",
-		"cicustom": "network=local:snippets/n.yaml,user=local:snippets/u.yaml",
-	}}
-	class := &v1alpha1.ProxmoxNodeClass{}
-	class.Spec.MetadataOptions.Type = v1alpha1.MetadataTypeCloudInit
-	g.Expect(vmconfig.CheckTemplate(template, class)).To(Succeed())
-	class.Spec.Network = &v1alpha1.Network{}
-	g.Expect(vmconfig.CheckTemplate(template, class)).To(MatchError(HavePrefix("its cicustom has network=local:snippets/n.yaml, in place of the addresses of spec.network; remove it")))
-	class.Spec.Network = nil
-	class.Spec.MetadataOptions.CloudInit = &v1alpha1.CloudInit{SSHKeysRef: &v1alpha1.SecretReference{Namespace: "a", Name: "b"}}
-	g.Expect(vmconfig.CheckTemplate(template, class)).To(MatchError(HavePrefix("its cicustom has user=local:snippets/u.yaml, in place of the user-data that spec.metadataOptions.cloudInit is for; remove it")))
 }

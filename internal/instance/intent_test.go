@@ -19,13 +19,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func intending(raw string) *karpv1.NodeClaim {
+func claimWithIntent(raw string) *karpv1.NodeClaim {
 	return &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "default-abc", Annotations: map[string]string{v1alpha1.AnnotationLaunchIntent: raw}}}
 }
 
 // The files are what releases have written on people's claims. A file is never edited:
 // a new format gets a file of its own, and the old ones stay readable.
-func TestIntentsOfEveryReleaseAreReadInFull(t *testing.T) {
+func TestReadIntentOfAllReleases(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/formats/intent-*.json")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -36,7 +36,7 @@ func TestIntentsOfEveryReleaseAreReadInFull(t *testing.T) {
 			g := NewWithT(t)
 			raw, err := os.ReadFile(file)
 			g.Expect(err).NotTo(HaveOccurred())
-			in, ok, err := ReadIntent(intending(string(raw)))
+			in, ok, err := ReadIntent(claimWithIntent(string(raw)))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(ok).To(BeTrue())
 			g.Expect(in.Encode()).To(MatchJSON(raw), "a field was lost or renamed, or a new one is not omitted when empty")
@@ -44,7 +44,7 @@ func TestIntentsOfEveryReleaseAreReadInFull(t *testing.T) {
 	}
 }
 
-func TestAClaimOfAnEarlierReleaseMeansWhatItMeant(t *testing.T) {
+func TestReadClaimOfOlderRelease(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	raw, err := os.ReadFile("testdata/formats/claim-v1.yaml")
@@ -72,7 +72,7 @@ func TestAClaimOfAnEarlierReleaseMeansWhatItMeant(t *testing.T) {
 	g.Expect(claim.Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationBootDataStatus, v1alpha1.BootDataInitialized))
 }
 
-func TestWhatCannotBeReadIsTold(t *testing.T) {
+func TestReadIntentErrors(t *testing.T) {
 	t.Parallel()
 	const placed = `"region":"r","host":"h","vmid":20001`
 	for name, c := range map[string]struct {
@@ -90,7 +90,7 @@ func TestWhatCannotBeReadIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
-			in, _, err := ReadIntent(intending(c.raw))
+			in, _, err := ReadIntent(claimWithIntent(c.raw))
 			g.Expect(err).To(MatchError(And(ContainSubstring(c.says), ContainSubstring("launch-intent of nodeclaim default-abc"))))
 			if c.newer {
 				g.Expect(err).To(MatchError(ErrNewerVersion))
@@ -102,9 +102,9 @@ func TestWhatCannotBeReadIsTold(t *testing.T) {
 	}
 }
 
-func TestProgressThatCannotBeReadBeginsAnew(t *testing.T) {
+func TestReadInvalidProgress(t *testing.T) {
 	t.Parallel()
-	claim := intending("")
+	claim := claimWithIntent("")
 	claim.Annotations[v1alpha1.AnnotationLaunchProgress] = `{"phase":["Later"],"timeline":7}`
 	NewWithT(t).Expect(ReadProgress(claim).Phase).To(Equal(PhasePlanned))
 }

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package instance_test
+package plan_test
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -65,13 +66,13 @@ func roomy(s *pvesim.Scenario) {
 // A thousand requests at once over three pools, while the API server refuses some of
 // the writes, Claims go, and the controller dies in the middle again and again: no
 // address is had twice, none is lost, and who gets none is told why.
-func TestAThousandRequestsOverThreePools(t *testing.T) {
+func TestPlanAddressesConcurrently(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, roomy)
+	w := testenv.NewFake(t, testenv.Scenario(roomy))
 	random := rand.New(rand.NewPCG(7, 7))
 	classes := make([]*v1alpha1.ProxmoxNodeClass, len(propertyPools))
 	for n, source := range propertyPools {
-		classes[n] = w.class.DeepCopy()
+		classes[n] = w.NodeClass.DeepCopy()
 		classes[n].Name = fmt.Sprintf("class-%d", n)
 		addresses := v1alpha1.InterfaceAddresses{Name: "net0", Address4: &source}
 		if strings.Contains(source.CIDR, ":") {
@@ -83,21 +84,21 @@ func TestAThousandRequestsOverThreePools(t *testing.T) {
 	const requests = 1000
 	waiting := make([]*karpv1.NodeClaim, requests)
 	for i := range waiting {
-		waiting[i] = w.claim(fmt.Sprintf("c-%d", i))
+		waiting[i] = w.Claim(fmt.Sprintf("c-%d", i), w.NodeClass)
 	}
 	refused, restarts := 0, 0
 	for len(waiting) > 0 {
 		// Of the processes each dies in the middle, but for the last.
-		api := &flaky{Client: w.kube, random: random, writes: 50 + random.IntN(50)}
+		api := &flaky{Client: w.Kube, random: random, writes: 50 + random.IntN(50)}
 		if restarts >= 6 {
 			api.writes = requests * requests
 		}
-		p := w.process(frozen, reading(api))
+		p := w.StartProcess(testenv.Still(), testenv.Kube(api))
 		var exhausted int
-		waiting, exhausted = w.planAll(p, waiting, classes)
+		waiting, exhausted = planAll(w, p, waiting, classes)
 		refused += exhausted
-		w.expectNoAddressTwice()
-		w.dropSome(p, random, waiting)
+		expectUniqueAddresses(w)
+		deleteSome(w, p, random, waiting)
 		restarts++
 	}
 	t.Logf("%d processes, %d requests found no address", restarts, refused)
@@ -105,16 +106,16 @@ func TestAThousandRequestsOverThreePools(t *testing.T) {
 	w.Expect(refused).To(BeNumerically(">", 50), "the small pools are too small")
 
 	// Everything goes: everything comes back.
-	p := w.process(frozen)
+	p := w.StartProcess(testenv.Still())
 	claims := &karpv1.NodeClaimList{}
-	w.Expect(w.kube.List(t.Context(), claims)).To(Succeed())
+	w.Expect(w.Kube.List(t.Context(), claims)).To(Succeed())
 	for i := range claims.Items {
-		w.Expect(w.kube.Delete(t.Context(), &claims.Items[i])).To(Succeed())
-		p.Planner.Release(string(claims.Items[i].UID))
+		w.Expect(w.Kube.Delete(t.Context(), &claims.Items[i])).To(Succeed())
+		p.Instances.Planner.Release(string(claims.Items[i].UID))
 	}
 	for i := range 121 {
-		claim := w.claim(fmt.Sprintf("again-%d", i))
-		_, err := p.Planner.Plan(t.Context(), claim, classes[0], nil)
+		claim := w.Claim(fmt.Sprintf("again-%d", i), w.NodeClass)
+		_, err := p.Instances.Planner.Plan(t.Context(), claim, classes[0], nil)
 		if i < 120 {
 			w.Expect(err).NotTo(HaveOccurred(), "address %d of 120 was lost", i+1)
 			continue
@@ -125,15 +126,15 @@ func TestAThousandRequestsOverThreePools(t *testing.T) {
 
 // planAll asks for all of the claims at the same time, and gives those that have to ask
 // again. Who finds no address goes, as core has it.
-func (w *world) planAll(p *process, claims []*karpv1.NodeClaim, classes []*v1alpha1.ProxmoxNodeClass) (again []*karpv1.NodeClaim, exhausted int) {
-	w.t.Helper()
+func planAll(w *testenv.Env, p *testenv.Process, claims []*karpv1.NodeClaim, classes []*v1alpha1.ProxmoxNodeClass) (again []*karpv1.NodeClaim, exhausted int) {
+	w.T.Helper()
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	for _, claim := range claims {
 		all.Go(func() {
 			number, err := strconv.Atoi(strings.TrimPrefix(claim.Name, "c-"))
 			if err == nil {
-				_, err = p.Planner.Plan(w.t.Context(), claim, classes[number%len(classes)], nil)
+				_, err = p.Instances.Planner.Plan(w.T.Context(), claim, classes[number%len(classes)], nil)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -143,11 +144,11 @@ func (w *world) planAll(p *process, claims []*karpv1.NodeClaim, classes []*v1alp
 				again = append(again, claim)
 			case strings.Contains(err.Error(), "are taken"):
 				exhausted++
-				err = w.kube.Delete(w.t.Context(), claim)
+				err = w.Kube.Delete(w.T.Context(), claim)
 				fallthrough
 			default:
 				if err != nil {
-					w.t.Errorf("claim %s: %v", claim.Name, err)
+					w.T.Errorf("claim %s: %v", claim.Name, err)
 				}
 			}
 		})
@@ -157,10 +158,10 @@ func (w *world) planAll(p *process, claims []*karpv1.NodeClaim, classes []*v1alp
 }
 
 // expectNoAddressTwice looks at what stands on the claims, which is all that counts.
-func (w *world) expectNoAddressTwice() {
-	w.t.Helper()
+func expectUniqueAddresses(w *testenv.Env) {
+	w.T.Helper()
 	claims := &karpv1.NodeClaimList{}
-	w.Expect(w.kube.List(w.t.Context(), claims)).To(Succeed())
+	w.Expect(w.Kube.List(w.T.Context(), claims)).To(Succeed())
 	owners := map[netip.Addr]string{}
 	for i := range claims.Items {
 		in, ok, err := instance.ReadIntent(&claims.Items[i])
@@ -178,21 +179,21 @@ func (w *world) expectNoAddressTwice() {
 
 // dropSome lets a third of the claims go that have an address, as core does with those
 // without a VM: some while the controller watches, some while it is down.
-func (w *world) dropSome(p *process, random *rand.Rand, waiting []*karpv1.NodeClaim) {
-	w.t.Helper()
+func deleteSome(w *testenv.Env, p *testenv.Process, random *rand.Rand, waiting []*karpv1.NodeClaim) {
+	w.T.Helper()
 	asks := map[string]bool{}
 	for _, claim := range waiting {
 		asks[claim.Name] = true
 	}
 	claims := &karpv1.NodeClaimList{}
-	w.Expect(w.kube.List(w.t.Context(), claims)).To(Succeed())
+	w.Expect(w.Kube.List(w.T.Context(), claims)).To(Succeed())
 	for i := range claims.Items {
 		if asks[claims.Items[i].Name] || random.IntN(3) > 0 {
 			continue
 		}
-		w.Expect(w.kube.Delete(w.t.Context(), &claims.Items[i])).To(Succeed())
+		w.Expect(w.Kube.Delete(w.T.Context(), &claims.Items[i])).To(Succeed())
 		if random.IntN(2) == 0 {
-			p.Planner.Release(string(claims.Items[i].UID))
+			p.Instances.Planner.Release(string(claims.Items[i].UID))
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 // Images is a web server with disk images, all of the same size.
 type Images struct {
-	// URL of the server; below it /name.qcow2, whatever the name. /missing is not there.
+	// URL of the server. It serves /NAME.qcow2 for any name but missing.
 	URL string
 
 	mu      sync.Mutex
@@ -29,10 +29,10 @@ type Images struct {
 // ImageDisk is the size of the disk in an image.
 const ImageDisk = 2 << 30
 
-// ServeImages starts a web server with images of that size. It ends with the test.
+// ServeImages starts a web server with images of the given size. It ends with the test.
 func ServeImages(t *testing.T, bytes int) *Images {
 	t.Helper()
-	// The head of a qcow2 file says how large the disk in it is.
+	// The header of a qcow2 file contains the size of its disk.
 	image := make([]byte, bytes)
 	copy(image, "QFI\xfb\x00\x00\x00\x03")
 	binary.BigEndian.PutUint64(image[24:], ImageDisk)
@@ -52,24 +52,24 @@ func ServeImages(t *testing.T, bytes int) *Images {
 	return images
 }
 
-// Fetched is how many bytes of an image were sent.
+// Fetched returns how many bytes of an image were sent.
 func (i *Images) Fetched(path string) int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.fetched[path]
 }
 
-// Templates is the provider of managed templates, as hurried as the rest.
+// Templates returns a provider of managed templates.
 func (w *Env) Templates() *template.Provider {
 	settings := template.DefaultSettings()
 	settings.TaskTimeout = 20 * time.Second
 	settings.Grace = time.Second
 	return template.NewProvider(template.Deps{
-		Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.kubeCluster, Settings: settings,
+		Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.KubeCluster, Settings: settings,
 	})
 }
 
-// ManagedTemplate makes a ProxmoxTemplate of an image.
+// ManagedTemplate creates a ProxmoxTemplate of an image.
 func (w *Env) ManagedTemplate(url string, changes ...func(*v1alpha1.ProxmoxTemplate)) *v1alpha1.ProxmoxTemplate {
 	w.T.Helper()
 	t := &v1alpha1.ProxmoxTemplate{

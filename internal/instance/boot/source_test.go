@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package instance_test
+package boot_test
 
 import (
 	"context"
@@ -23,7 +23,7 @@ func (forbidding) Get(_ context.Context, key client.ObjectKey, _ client.Object, 
 	return apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, key.Name, nil)
 }
 
-func TestASecretInANamespaceThatMayNotBeReadNamesTheChartsValue(t *testing.T) {
+func TestPreviewForbiddenSecret(t *testing.T) {
 	t.Parallel()
 	class := &v1alpha1.ProxmoxNodeClass{}
 	class.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCDROM, TemplatesRef: &v1alpha1.SecretReference{Namespace: "team", Name: "templates"}}
