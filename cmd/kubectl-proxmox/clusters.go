@@ -13,7 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
@@ -110,22 +111,22 @@ func (c *clusters) hosts(ctx context.Context) ([]inventory.HostState, error) {
 	return v.inventory.View().Hosts(), nil
 }
 
-// instances returns the provider of a Kubernetes cluster's VMs with the controller's
-// default settings.
-func (v *view) instances(kube client.Client, boot instance.BootSource, kubeCluster string) (*instance.Provider, error) {
+// operations returns the operations on the VMs of a Kubernetes cluster, with the
+// controller's default settings.
+func (v *view) operations(kube client.Client, source boot.Source, kubeCluster string) (*operations.Operations, *instancetype.Provider, error) {
 	defaults := operator.DefaultOptions()
 	types, err := instancetype.New(instancetype.Deps{
 		Inventory: v.inventory, Catalog: instancetype.DefaultCatalog(), Pricing: defaults.Pricing(), Clock: clock.RealClock{},
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	clients := map[string]proxmox.Client{}
 	for _, c := range v.clients {
 		clients[c.Region()] = c
 	}
-	return instance.NewProvider(instance.Deps{
-		Clients: clients, Inventory: v.inventory, Types: types, Kube: kube, Boot: boot,
+	return operations.New(operations.Deps{
+		Clients: clients, Inventory: v.inventory, Types: types, Kube: kube, Boot: source,
 		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: defaults.InstanceSettings(),
-	}), nil
+	}), types, nil
 }

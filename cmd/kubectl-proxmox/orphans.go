@@ -10,11 +10,12 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 )
 
 func newOrphans(cluster *kubeCluster) *cobra.Command {
@@ -41,12 +42,14 @@ command deletes nothing.`,
 			if err != nil {
 				return err
 			}
-			boot := instance.BootSource{Reader: kube, Tokens: &bootdata.Tokens{Client: kube}}
-			instances, err := view.instances(kube, boot, string(system.UID))
+			tokens := &bootdata.Tokens{Client: kube}
+			vms, _, err := view.operations(kube, boot.Source{Reader: kube, Tokens: tokens}, string(system.UID))
 			if err != nil {
 				return err
 			}
-			collector := garbagecollection.NewController(garbagecollection.Deps{Kube: kube, Reader: kube, Instances: instances})
+			collector := garbagecollection.NewController(garbagecollection.Deps{
+				Kube: kube, Reader: kube, VMs: vms.VMs, Deleter: vms.Deleter, Planner: vms.Planner, Inventory: view.inventory, Tokens: tokens, Clock: clock.RealClock{},
+			})
 			orphans, err := collector.Find(command.Context())
 			if err != nil {
 				return err

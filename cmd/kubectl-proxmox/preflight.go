@@ -12,11 +12,12 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
 	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
@@ -74,11 +75,14 @@ func (p *preflight) run(ctx context.Context) error {
 		return err
 	}
 	if p.clusters(ctx) {
-		instances, err := p.view.instances(nil, instance.BootSource{Reader: objects, Namespace: p.namespace, Version: p.version}, "")
+		source := boot.Source{Reader: objects, Namespace: p.namespace, Version: p.version}
+		vms, types, err := p.view.operations(nil, source, "")
 		if err != nil {
 			return err
 		}
-		checker := nodeclassstatus.NewChecker(objects, p.view.inventory, instances)
+		checker := nodeclassstatus.NewChecker(objects, nodeclassstatus.Deps{
+			Inventory: p.view.inventory, Types: types, Boot: source, Health: vms.Health, CloneTimes: vms.CloneTimes, Clock: clock.RealClock{},
+		})
 		if err := p.classes(ctx, checker, objects); err != nil {
 			return err
 		}

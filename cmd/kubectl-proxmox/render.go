@@ -17,7 +17,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 )
 
 // render prints the boot data of a NodeClass.
@@ -86,7 +86,7 @@ func (r *render) run(ctx context.Context, args []string, out, notes io.Writer) e
 	if !class.Spec.MetadataOptions.Rendered() {
 		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: its VMs get no boot drive", class.Name, class.Spec.MetadataOptions.Type)
 	}
-	files, err := instance.BootSource{Reader: reader, Namespace: r.namespace, Version: version}.Preview(ctx, class, claim)
+	files, err := boot.Source{Reader: reader, Namespace: r.namespace, Version: version}.Preview(ctx, class, claim)
 	if err != nil {
 		return fmt.Errorf("proxmoxnodeclass %s: %w", class.Name, err)
 	}

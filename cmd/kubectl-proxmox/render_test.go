@@ -90,7 +90,7 @@ func TestRenderInvalid(t *testing.T) {
 		"cloudinit_drive":  {[]string{"-f", write("own.yaml", class("{type: cloudinit}"))}, `proxmoxnodeclass c has metadataOptions.type "cloudinit": Proxmox generates the boot data`},
 		"ISO_with_fwcfg":   {[]string{"-f", write("fw.yaml", class(strings.Replace(refers, "cdrom", "fwcfg", 1))+"---\n"+ignition), "--iso", filepath.Join(dir, "x.iso")}, "there is no boot drive, remove --iso"},
 		"no_secret":        {[]string{"-f", write("nosecret.yaml", class(refers))}, "reading secret ns/s of spec.metadataOptions.templatesRef"},
-		"invalid_template": {[]string{"-f", write("bad.yaml", class(refers)+"---\n"+secret)}, `rendering secret ns/s of spec.metadataOptions.templatesRef, user-data: line 2, column 13: missing key "b"; valuesRef has no keys`},
+		"invalid_template": {[]string{"-f", write("bad.yaml", class(refers)+"---\n"+secret)}, `rendering secret ns/s of spec.metadataOptions.templatesRef: user-data: line 2, column 13: missing key "b"; valuesRef has no keys`},
 		"unknown_field":    {[]string{"-f", write("typo.yaml", class("{typ: cdrom}"))}, `unknown field "spec.metadataOptions.typ"`},
 		"unknown_file":     {[]string{"-f", example("k3s"), "--file", "userdata"}, `--file is "userdata": want user-data, meta-data, network-config or vendor-data`},
 		"path_not_found":   {[]string{"-f", filepath.Join(dir, "absent")}, "no such file or directory"},

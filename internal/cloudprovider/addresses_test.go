@@ -18,6 +18,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -47,9 +48,9 @@ func TestAClassWithPoolsIsOfferedOnceAddressesAreKnown(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(available(types)).To(BeZero())
 	w.Expect(w.Types.UnavailableReasons(class, testenv.InstanceType)).To(HaveKeyWithValue(
-		placement.Zone{Region: testenv.Region, Host: "pve2"}, "the addresses of the guests in region "+testenv.Region+" are still being read"))
+		placement.Zone{Region: testenv.Region, Host: "pve2"}, "which addresses the guests of region "+testenv.Region+" have is still being read"))
 
-	w.Instances.AddressPoolState(class) // as the class's status does
+	plan.AddressPoolState(w.Inventory, class) // as the class's status does
 	w.Refresh()
 	types, err = p.GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -63,14 +64,13 @@ func TestAClassWithPoolsIsOfferedOnceAddressesAreKnown(t *testing.T) {
 
 func TestAnEmptyPoolIsNoCapacityUntilAnAddressComesBack(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(2))
+	metrics := prometheus.NewRegistry()
+	w := testenv.New(t, testenv.Hosts(2), testenv.Metrics(instance.NewMetrics(metrics)))
 	class := w.Class(twoAddresses)
 	pool := w.Pool(class)
-	metrics := prometheus.NewRegistry()
-	w.Instances.Metrics = instance.NewMetrics(metrics)
-	w.Expect(instance.RegisterAddressPoolMetrics(metrics, w.Kube, w.Inventory)).To(Succeed())
+	w.Expect(plan.RegisterAddressPoolMetrics(metrics, w.Kube, w.Inventory)).To(Succeed())
 	p := provider(w)
-	pooled, _ := w.Instances.AddressPoolState(class) // as the class's status does
+	pooled, _ := plan.AddressPoolState(w.Inventory, class) // as the class's status does
 	w.Expect(pooled).To(BeTrue())
 	w.Refresh()
 	types, err := p.GetInstanceTypes(t.Context(), pool)
@@ -93,15 +93,15 @@ func TestAnEmptyPoolIsNoCapacityUntilAnAddressComesBack(t *testing.T) {
 	w.Expect(w.Types.UnavailableReasons(class, testenv.InstanceType)).To(HaveKeyWithValue(
 		placement.Zone{Region: testenv.Region, Host: "pve2"}, ContainSubstring(reason)))
 	w.Expect(testutil.GatherAndCompare(metrics, strings.NewReader(fmt.Sprintf(`
-# HELP karpenter_proxmox_address_pool_size Addresses that a pool of a NodeClass may give.
+# HELP karpenter_proxmox_address_pool_size Addresses of a pool of a NodeClass.
 # TYPE karpenter_proxmox_address_pool_size gauge
 karpenter_proxmox_address_pool_size{interface="net0",nodeclass=%q,pool="10.0.0.0/24"} 2
-# HELP karpenter_proxmox_address_pool_used Addresses of a pool of a NodeClass that somebody has or was promised.
+# HELP karpenter_proxmox_address_pool_used Addresses of a pool of a NodeClass that are in use or reserved.
 # TYPE karpenter_proxmox_address_pool_used gauge
 karpenter_proxmox_address_pool_used{interface="net0",nodeclass=%q,pool="10.0.0.0/24"} 2
 `, class.Name, class.Name)), "karpenter_proxmox_address_pool_size", "karpenter_proxmox_address_pool_used")).To(Succeed())
 
-	w.Instances.ReleaseClaim(string(claims[0].UID))
+	w.Instances.Planner.Release(string(claims[0].UID))
 	types, err = p.GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(available(types)).To(BeNumerically(">", 0), "an address came back")
@@ -111,10 +111,9 @@ karpenter_proxmox_address_pool_used{interface="net0",nodeclass=%q,pool="10.0.0.0
 // launch finds out, and counts it.
 func TestALaunchThatFindsNoAddressIsCounted(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
-	class := w.Class(twoAddresses)
 	metrics := prometheus.NewRegistry()
-	w.Instances.Metrics = instance.NewMetrics(metrics)
+	w := testenv.New(t, testenv.Still(), testenv.Metrics(instance.NewMetrics(metrics)))
+	class := w.Class(twoAddresses)
 	metal := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("metal")}}
 	w.Create(metal)
 	metal.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.5"}, {Type: corev1.NodeExternalIP, Address: "10.0.0.6"}}

@@ -15,16 +15,17 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
-// filledClaim is the answer to Create: core copies labels, annotations,
+// plannedClaim returns the result of Create: core copies labels, annotations,
 // providerID, image, capacity and allocatable from it.
-func (c *CloudProvider) filledClaim(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (*karpv1.NodeClaim, error) {
+func (c *CloudProvider) plannedClaim(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (*karpv1.NodeClaim, error) {
 	out := &karpv1.NodeClaim{}
 	out.Name = claim.Name
 	if !in.IsUnplaceable() {
-		if err := c.describe(out, claim, class, in); err != nil {
+		if err := c.setNodeProperties(out, claim, class, in); err != nil {
 			return nil, err
 		}
 	}
@@ -39,18 +40,18 @@ func (c *CloudProvider) filledClaim(claim *karpv1.NodeClaim, class *v1alpha1.Pro
 	return out, nil
 }
 
-// describe tells what Node the Claim will become.
-func (c *CloudProvider) describe(out, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
-	out.Labels = c.types.Labels(class, in.InstanceType, placement.Zone{Region: in.Region, Host: in.Host})
+// setNodeProperties sets labels and resources of the Node that the Claim will become.
+func (c *CloudProvider) setNodeProperties(out, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
+	out.Labels = c.deps.Types.Labels(class, in.InstanceType, placement.Zone{Region: in.Region, Host: in.Host})
 	if out.Labels == nil {
-		// The type has left the catalogue since the plan was made.
+		// The type was removed from the catalog since the VM was planned.
 		out.Labels = map[string]string{
 			corev1.LabelInstanceTypeStable: in.InstanceType, corev1.LabelTopologyRegion: in.Region, corev1.LabelTopologyZone: in.Host,
 		}
 	}
 	out.Labels[karpv1.CapacityTypeLabelKey] = in.CapacityType
-	if it, ok := c.types.Get(class, in.InstanceType); ok {
-		if overlay := c.overlayFor(claim); overlay != nil {
+	if it, ok := c.deps.Types.Get(class, in.InstanceType); ok {
+		if overlay := c.overlay(claim); overlay != nil {
 			overlaid, err := overlay([]*cloudprovider.InstanceType{it})
 			if err != nil {
 				return err
@@ -63,17 +64,17 @@ func (c *CloudProvider) describe(out, claim *karpv1.NodeClaim, class *v1alpha1.P
 	return nil
 }
 
-// withoutAssumedSpot takes core's own assumption out of a Claim. When core replaces a
-// Node by a cheaper one, and the pool does not say which capacity type it wants, core
-// assumes that spot is what will be cheaper and asks for it alone. We offer no spot;
-// the sizes it lists are cheaper as they are.
+// withoutAssumedSpot removes a requirement that core adds. When core replaces a Node by a
+// cheaper one, and the NodePool does not restrict the capacity type, core assumes that
+// only spot is cheaper and requests only spot. This provider offers no spot; the sizes
+// that core lists are cheaper anyway.
 func withoutAssumedSpot(claim *karpv1.NodeClaim, pool *karpv1.NodePool) *karpv1.NodeClaim {
 	if pool == nil {
 		return claim
 	}
-	asked := scheduling.NewNodeSelectorRequirementsWithMinValues(pool.Spec.Template.Spec.Requirements...)
-	wanted := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
-	if wanted.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) || !asked.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) {
+	allowed := scheduling.NewNodeSelectorRequirementsWithMinValues(pool.Spec.Template.Spec.Requirements...)
+	requested := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
+	if requested.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) || !allowed.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) {
 		return claim
 	}
 	out := claim.DeepCopy()
@@ -83,27 +84,27 @@ func withoutAssumedSpot(claim *karpv1.NodeClaim, pool *karpv1.NodePool) *karpv1.
 	return out
 }
 
-// overlayFor applies the NodeOverlays of the Claim's pool, so that what we launch and
-// answer is what core planned with.
-func (c *CloudProvider) overlayFor(claim *karpv1.NodeClaim) instance.Overlay {
+// overlay returns a function that applies the NodeOverlays of the Claim's NodePool, so
+// the planned VM is the one that core scheduled for.
+func (c *CloudProvider) overlay(claim *karpv1.NodeClaim) plan.Overlay {
 	pool, ok := claim.Labels[karpv1.NodePoolLabelKey]
 	if !ok {
 		return nil
 	}
 	return func(its []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
-		overlaid, err := c.overlays.ApplyAll(pool, its)
+		overlaid, err := c.deps.Overlays.ApplyAll(pool, its)
 		if cloudprovider.IsUnevaluatedNodePoolError(err) {
 			return its, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("applying node overlays, %w", err)
+			return nil, fmt.Errorf("applying node overlays: %w", err)
 		}
 		return overlaid, nil
 	}
 }
 
-// claimOf is a VM as Karpenter wants to see it.
-func claimOf(vm instance.VM) *karpv1.NodeClaim {
+// vmClaim returns a VM as a NodeClaim.
+func vmClaim(vm instance.VM) *karpv1.NodeClaim {
 	out := &karpv1.NodeClaim{}
 	out.Name = vm.Name
 	out.UID = types.UID(vm.ClaimUID)

@@ -22,7 +22,8 @@ import (
 // provider is the adapter on a world's parts.
 func provider(w *testenv.Env, changes ...func(*cloudprovider.Deps)) *cloudprovider.CloudProvider {
 	deps := cloudprovider.Deps{
-		Kube: w.Kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events, Overlays: nodeoverlay.NewInstanceTypeStore(),
+		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter, Power: w.Instances.Power,
+		Types: w.Types, Recorder: w.Events, Clock: w.Clock, Overlays: nodeoverlay.NewInstanceTypeStore(),
 	}
 	for _, change := range changes {
 		change(&deps)

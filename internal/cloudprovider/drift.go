@@ -16,63 +16,63 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// Why a Claim drifts.
+// Reasons of drift.
 const (
-	// NodeClassDrift: a field of the NodeClass changed that a running VM cannot follow.
+	// NodeClassDrift: a field of the NodeClass changed that cannot be updated in place.
 	NodeClassDrift cloudprovider.DriftReason = "NodeClassDrift"
-	// ImageDrift: the Template on the Claim's Host is another one now.
+	// ImageDrift: the Claim's Host has another Template now.
 	ImageDrift cloudprovider.DriftReason = "ImageDrift"
-	// HostChanged: the VM was migrated, and its zone label is wrong.
+	// HostChanged: the VM was migrated, so its zone label is wrong.
 	HostChanged cloudprovider.DriftReason = "HostChanged"
-	// HostInMaintenance, HostOffline, HostExcluded: the VM's Host takes no VMs any more.
+	// HostInMaintenance, HostOffline, HostExcluded: the VM's Host is out of service.
 	HostInMaintenance cloudprovider.DriftReason = "HostInMaintenance"
 	HostOffline       cloudprovider.DriftReason = "HostOffline"
 	HostExcluded      cloudprovider.DriftReason = "HostExcluded"
 )
 
-// IsDrifted compares what a Claim was made from with what it would be made from now.
+// IsDrifted compares what a Claim was created from with what it would be created from
+// now. It returns the reason of the drift, or none.
 func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
-	class, err := c.class(ctx, claim.Spec.NodeClassRef.Name)
+	class, err := c.nodeClass(ctx, claim.Spec.NodeClassRef.Name)
 	if apierrors.IsNotFound(err) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("resolving the nodeclass, %w", err)
+		return "", fmt.Errorf("resolving the nodeclass: %w", err)
 	}
 	if instance.LaunchedByOther(claim) {
-		// Its VM would stay when its Node is replaced: first somebody has to hand it over.
+		// A replacement would not delete its VM, which must be adopted first.
 		return "", nil
 	}
-	made, current := claim.Annotations[v1alpha1.AnnotationNodeClassHash], class.Hash()
-	// Hashes of two versions cannot be compared: a new release must not replace
-	// every Node.
-	if claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] == v1alpha1.HashVersion && made != "" && made != current {
+	created, current := claim.Annotations[v1alpha1.AnnotationNodeClassHash], class.Hash()
+	// Hashes of two versions are not comparable: a new release must not replace every Node.
+	if claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] == v1alpha1.HashVersion && created != "" && created != current {
 		return NodeClassDrift, nil
 	}
-	image, known := c.instances.CurrentImage(claim, class)
+	image, known := c.deps.VMs.CurrentImage(claim, class)
 	if known && claim.Status.ImageID != "" && claim.Status.ImageID != image {
 		return ImageDrift, nil
 	}
-	if since, moved := instance.MigratedSince(claim); moved && c.migratedDriftAfter > 0 && c.instances.Clock.Since(since) > c.migratedDriftAfter {
+	if since, moved := instance.MigratedSince(claim); moved && c.deps.MigratedDriftAfter > 0 && c.deps.Clock.Since(since) > c.deps.MigratedDriftAfter {
 		return HostChanged, nil
 	}
 	return c.hostDrift(claim), nil
 }
 
-// hostDrift empties Hosts that an admin takes out of service, and those that do not
-// come back: within the pool's disruption budgets, unlike a repair.
+// hostDrift returns the reason to replace Nodes on a Host that an administrator took out
+// of service, or that stays offline. Unlike a repair, drift respects disruption budgets.
 func (c *CloudProvider) hostDrift(claim *karpv1.NodeClaim) cloudprovider.DriftReason {
-	if c.hostDriftAfter == 0 {
+	if c.deps.HostDriftAfter == 0 {
 		return ""
 	}
-	host, ok := c.instances.HostOf(claim)
+	host, ok := c.deps.VMs.HostOf(claim)
 	if !ok {
 		return ""
 	}
 	if host.OutOfService == inventory.Excluded {
 		return HostExcluded
 	}
-	if host.OutOfServiceSince.IsZero() || c.instances.Clock.Since(host.OutOfServiceSince) < c.hostDriftAfter {
+	if host.OutOfServiceSince.IsZero() || c.deps.Clock.Since(host.OutOfServiceSince) < c.deps.HostDriftAfter {
 		return ""
 	}
 	if host.OutOfService == inventory.InMaintenance {

@@ -109,10 +109,10 @@ func TestAMigratedVMDriftsAfterAWhileIfAsked(t *testing.T) {
 	target := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
 	w.Expect(w.Sim.MigrateGuest(in.VMID, target)).To(Succeed())
 	w.Refresh()
-	vms, err := w.Instances.List()
+	vms, err := w.Instances.VMs.List()
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(vms).To(HaveLen(1), "a migrated VM is still found")
-	moved, err := w.Instances.RecordHost(t.Context(), claim, vms[0])
+	moved, err := w.Instances.VMs.RecordHost(t.Context(), claim, vms[0])
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(moved).To(BeTrue())
 

@@ -11,8 +11,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// removalBlocked says what keeps a VM from being removed.
-func removalBlocked(claim *karpv1.NodeClaim, blocked *instance.BlockedError) events.Event {
+// deletionBlocked reports what prevents the deletion of a VM.
+func deletionBlocked(claim *karpv1.NodeClaim, blocked *instance.BlockedError) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,
@@ -22,13 +22,13 @@ func removalBlocked(claim *karpv1.NodeClaim, blocked *instance.BlockedError) eve
 	}
 }
 
-// waitingForRoom says why a Claim of a static pool does not become a VM yet.
-func waitingForRoom(claim *karpv1.NodeClaim, why error) events.Event {
+// waitingForCapacity reports why the VM of a Claim of a static NodePool is not launched yet.
+func waitingForCapacity(claim *karpv1.NodeClaim, cause error) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,
 		Reason:         "WaitingForCapacity",
-		Message:        why.Error(),
+		Message:        cause.Error(),
 		DedupeValues:   []string{string(claim.UID)},
 	}
 }

@@ -16,57 +16,57 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Conditions that anything which watches Nodes, such as node-problem-detector, may
-// set to have one repaired.
+// Node conditions that monitoring, such as node-problem-detector, may set to request a
+// repair.
 const (
-	// ConditionGuestUnhealthy asks for a replacement.
+	// ConditionGuestUnhealthy requests a replacement.
 	ConditionGuestUnhealthy corev1.NodeConditionType = "ProxmoxGuestUnhealthy"
-	// ConditionRebootRequired asks for a restart.
+	// ConditionRebootRequired requests a reboot.
 	ConditionRebootRequired corev1.NodeConditionType = "ProxmoxRebootRequired"
 )
 
-// RepairTolerations is how long a sick Node is put up with.
+// RepairTolerations are the delays before an unhealthy Node is repaired.
 type RepairTolerations struct {
-	// Unready is how long a Node may be silent or not ready.
+	// Unready is how long a Node may be not ready, or its status unknown.
 	Unready time.Duration
-	// Asked is how long a request must stand: long enough not to act on a condition
-	// that flickers.
+	// Requested is how long a condition that requests a repair must be set, so a
+	// flapping condition has no effect.
 	Requested time.Duration
-	// Drain bounds the drain of a Node whose repair was asked for.
+	// Drain limits the drain of a Node whose repair was requested.
 	Drain time.Duration
 }
 
-// RepairPolicies say when a Node is beyond hope and what to do. Exactly one, the
-// fallback, has no reason pattern.
+// RepairPolicies returns which Node conditions lead to a repair, after which delay.
+// Exactly one policy, the fallback, must have no reason pattern.
 func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy {
 	return []cloudprovider.RepairPolicy{
 		{
 			ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse,
-			TolerationDuration: c.repair.Unready, Action: cloudprovider.ReplaceNode,
+			TolerationDuration: c.deps.Repair.Unready, Action: cloudprovider.ReplaceNode,
 		},
 		{
 			ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionUnknown, ReasonRegex: ".*",
-			TolerationDuration: c.repair.Unready, Action: cloudprovider.ReplaceNode,
+			TolerationDuration: c.deps.Repair.Unready, Action: cloudprovider.ReplaceNode,
 		},
 		{
 			ConditionType: ConditionGuestUnhealthy, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
-			TolerationDuration: c.repair.Requested, TerminationGracePeriod: new(c.repair.Drain), Action: cloudprovider.ReplaceNode,
+			TolerationDuration: c.deps.Repair.Requested, TerminationGracePeriod: new(c.deps.Repair.Drain), Action: cloudprovider.ReplaceNode,
 		},
 		{
 			ConditionType: ConditionRebootRequired, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
-			TolerationDuration: c.repair.Requested, TerminationGracePeriod: new(c.repair.Drain), Action: cloudprovider.RebootNode,
+			TolerationDuration: c.deps.Repair.Requested, TerminationGracePeriod: new(c.deps.Repair.Drain), Action: cloudprovider.RebootNode,
 		},
 	}
 }
 
-// Reboot restarts a Claim's VM once per operation.
+// Reboot resets a Claim's VM once per operation.
 func (c *CloudProvider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operationID string) error {
-	err := c.instances.Reboot(ctx, claim, operationID)
+	err := c.deps.Power.Reboot(ctx, claim, operationID)
 	if errors.Is(err, proxmox.ErrNotFound) {
 		return cloudprovider.NewNodeClaimNotFoundError(err)
 	}
 	if err != nil {
-		return fmt.Errorf("rebooting the VM, %w", err)
+		return fmt.Errorf("rebooting the VM: %w", err)
 	}
 	return nil
 }

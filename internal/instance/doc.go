@@ -1,11 +1,42 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instance is the life of a VM: launched once, found always, deleted
-// safely, whatever happens in between.
+// Package instance holds what the operations on VMs share: how a VM is identified and
+// found (Identity, VM, Provider), what was planned for it (Intent), and the state of a
+// Claim. The operations are in subpackages, in the order of a VM's life:
 //
-// A launch is a sequence that can be taken up at any point, by any process. The
-// intent is written on the Claim before the first call to Proxmox; each step
-// then looks at what is true and does what is missing. Nothing is stopped,
-// changed or destroyed before its identity was read back and matched.
+//   - plan: Planner chooses size, Host, VMID and addresses, and writes the Intent.
+//   - launch: Launcher clones, configures and starts the VM.
+//   - deletion: Deleter verifies ownership, stops and destroys the VM, and deletes its
+//     boot drive and join token.
+//   - boot: Source renders boot data.
+//   - operations: New wires them.
+//
+// Small operations on a running VM are here: Power, Updater (in-place changes) and
+// Adopter.
+//
+// A launch can be resumed at any point by any process: the Intent is written to the
+// Claim before the first request to Proxmox, and each step reads what exists and does
+// what is missing. No VM is stopped, changed or destroyed before its identity was read
+// and verified.
+//
+// # State of a Claim
+//
+// What must survive a restart is stored on the Claim; the rest is a cache or a lock of
+// this process.
+//
+//   - Annotations of the Claim: the Intent (launch-intent), the task of its clone
+//     (launch-task), the timeline (launch-progress), the end of the launch
+//     (launch-completed), whether the boot drive was deleted (boot-data-status), the
+//     Host after a migration. The cached Claim lags behind our writes.
+//   - Ledger (inventory.Inventory): the Reservation of capacity, VMID and addresses
+//     until a Snapshot shows the VM. It is derived from the Intent and restored from it
+//     after a restart. Callbacks that run under its lock have the type
+//     plan.DecideUnderLock; they must not block.
+//   - LaunchTracker: what this process knows about a launch before the cached Claim
+//     shows it. It saves requests; a process without an entry reads Proxmox instead.
+//   - Guard: serializes launch, update and delete of a Claim; delete wins.
+//
+// The launch controller also keeps the Claims that it deleted until its cache shows
+// the deletion. Deleter and Planner.Release remove reservation and tracker entry.
 package instance

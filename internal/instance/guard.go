@@ -9,44 +9,46 @@ import (
 	"sync"
 )
 
-// errDeleteWins ends a launch whose Claim is being deleted.
-var errDeleteWins = errors.New("the claim is being deleted")
+// ErrDeleteWins is the cause that ends a launch whose Claim is being deleted.
+var ErrDeleteWins = errors.New("the claim is being deleted")
 
-// guard serialises launch and delete per Claim; delete wins.
-type guard struct {
+// Guard is a lock per Claim. A delete ends a launch that holds the lock.
+type Guard struct {
 	mu      sync.Mutex
 	entries map[string]*guardEntry
 }
 
 type guardEntry struct {
 	users    int
-	turn     chan struct{} // holds one token
+	held     chan struct{} // has one element while the lock is held
 	cancel   context.CancelCauseFunc
 	deleting bool
 }
 
-func newGuard() *guard { return &guard{entries: map[string]*guardEntry{}} }
+// NewGuard returns a Guard.
+func NewGuard() *Guard { return &Guard{entries: map[string]*guardEntry{}} }
 
-func (g *guard) join(uid string) *guardEntry {
+func (g *Guard) join(uid string) *guardEntry {
 	e, ok := g.entries[uid]
 	if !ok {
-		e = &guardEntry{turn: make(chan struct{}, 1)}
+		e = &guardEntry{held: make(chan struct{}, 1)}
 		g.entries[uid] = e
 	}
 	e.users++
 	return e
 }
 
-func (g *guard) leave(uid string, e *guardEntry) {
+func (g *Guard) leave(uid string, e *guardEntry) {
 	e.users--
 	if e.users == 0 {
 		delete(g.entries, uid)
 	}
 }
 
-// launch takes the Claim for launching. The context ends with errDeleteWins when
-// a delete comes. False when another launch or a delete has it.
-func (g *guard) launch(ctx context.Context, uid string) (context.Context, func(), bool) {
+// AcquireLaunch locks a Claim for a launch or a change of its VM, without waiting: it
+// returns false while another launch or a delete has the lock. A delete cancels the
+// returned context with ErrDeleteWins.
+func (g *Guard) AcquireLaunch(ctx context.Context, uid string) (_ context.Context, release func(), ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e := g.join(uid)
@@ -55,7 +57,7 @@ func (g *guard) launch(ctx context.Context, uid string) (context.Context, func()
 		return nil, nil, false
 	}
 	select {
-	case e.turn <- struct{}{}:
+	case e.held <- struct{}{}:
 	default:
 		g.leave(uid, e)
 		return nil, nil, false
@@ -67,34 +69,34 @@ func (g *guard) launch(ctx context.Context, uid string) (context.Context, func()
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		e.cancel = nil
-		<-e.turn
+		<-e.held
 		g.leave(uid, e)
 	}, true
 }
 
-// delete takes the Claim for deleting: a launch under way is told to end, and
-// waited for. False when ctx ended first.
-func (g *guard) delete(ctx context.Context, uid string) (func(), bool) {
+// AcquireDelete locks a Claim for a delete. It cancels a launch in progress and waits
+// for its end. It returns false if ctx ends first.
+func (g *Guard) AcquireDelete(ctx context.Context, uid string) (release func(), ok bool) {
 	g.mu.Lock()
 	e := g.join(uid)
 	e.deleting = true
 	if e.cancel != nil {
-		e.cancel(errDeleteWins)
+		e.cancel(ErrDeleteWins)
 	}
 	g.mu.Unlock()
-	release := func(took bool) {
+	leave := func(acquired bool) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if took {
-			<-e.turn
+		if acquired {
+			<-e.held
 		}
 		g.leave(uid, e)
 	}
 	select {
-	case e.turn <- struct{}{}:
-		return func() { release(true) }, true
+	case e.held <- struct{}{}:
+		return func() { leave(true) }, true
 	case <-ctx.Done():
-		release(false)
+		leave(false)
 		return nil, false
 	}
 }

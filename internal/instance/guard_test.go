@@ -13,11 +13,11 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-func TestDeleteEndsALaunchAndThenHasTheClaim(t *testing.T) {
+func TestGuardDeleteCancelsLaunch(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	guard := newGuard()
-	ctx, release, ok := guard.launch(t.Context(), "uid")
+	guard := NewGuard()
+	ctx, release, ok := guard.AcquireLaunch(t.Context(), "uid")
 	g.Expect(ok).To(BeTrue())
 	ended := make(chan error, 1)
 	go func() {
@@ -25,39 +25,39 @@ func TestDeleteEndsALaunchAndThenHasTheClaim(t *testing.T) {
 		ended <- context.Cause(ctx)
 		release()
 	}()
-	done, ok := guard.delete(t.Context(), "uid")
+	done, ok := guard.AcquireDelete(t.Context(), "uid")
 	g.Expect(ok).To(BeTrue())
-	g.Expect(<-ended).To(MatchError(errDeleteWins))
-	_, _, ok = guard.launch(t.Context(), "uid")
+	g.Expect(<-ended).To(MatchError(ErrDeleteWins))
+	_, _, ok = guard.AcquireLaunch(t.Context(), "uid")
 	g.Expect(ok).To(BeFalse(), "nothing is launched while a delete has the claim")
 	done()
 	g.Expect(guard.entries).To(BeEmpty(), "nothing is kept of claims that nobody holds")
 }
 
-func TestDeleteWaitsNoLongerThanItsContext(t *testing.T) {
+func TestGuardAcquireDeleteTimeout(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	guard := newGuard()
-	_, release, ok := guard.launch(t.Context(), "uid")
+	guard := NewGuard()
+	_, release, ok := guard.AcquireLaunch(t.Context(), "uid")
 	g.Expect(ok).To(BeTrue())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	_, ok = guard.delete(ctx, "uid")
+	_, ok = guard.AcquireDelete(ctx, "uid")
 	g.Expect(ok).To(BeFalse())
 	release()
 	g.Expect(guard.entries).To(BeEmpty())
 }
 
-func TestOneLaunchPerClaim(t *testing.T) {
+func TestGuardAcquireLaunchExclusive(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	guard := newGuard()
+	guard := NewGuard()
 	var mu sync.Mutex
 	holders, most := 0, 0
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			_, release, ok := guard.launch(t.Context(), "uid")
+			_, release, ok := guard.AcquireLaunch(t.Context(), "uid")
 			if !ok {
 				return
 			}
@@ -75,7 +75,7 @@ func TestOneLaunchPerClaim(t *testing.T) {
 	g.Expect(most).To(Equal(1))
 }
 
-func TestSlotsBoundWhatRunsOnAStorage(t *testing.T) {
+func TestSlots(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	s := newSlots(1)

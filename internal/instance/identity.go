@@ -13,46 +13,46 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
-// Identity says whose a VM is. All of it must match before the VM is touched.
-// A copy keeps the description but gets another VMID, and so does a restored
-// backup: neither is ours, and that is right.
+// Identity identifies the VM of a Claim. All of it must match before the VM is
+// changed. A copy or a restored backup keeps the notes but has another VMID, so it
+// does not match.
 type Identity struct {
-	// Region is implied by the Cluster that was asked; it is not in the block.
+	// Region is that of the Cluster; it is not in the ownership mark.
 	Region string
 	VMID   int
-	// ClaimUID is also the VM's SMBIOS UUID, so that the guest's product UUID is
-	// the Claim.
+	// ClaimUID is also the VM's SMBIOS UUID, so the guest can read it as its product UUID.
 	ClaimUID string
 	// KubeCluster is the UID of the kube-system namespace.
 	KubeCluster string
-	// UUID is the VM's SMBIOS UUID where that is not the Claim's: another controller
-	// made the VM, and it was adopted.
+	// UUID is the VM's SMBIOS UUID if it is not the Claim's: another controller
+	// created the VM, and it was adopted.
 	UUID string
 }
 
-// uuid is the SMBIOS UUID that the VM must have.
-func (id Identity) uuid() string { return cmp.Or(id.UUID, id.ClaimUID) }
-
-// identityOf is what the VM of a Claim must say of itself.
-func (p *Provider) identityOf(at v1alpha1.ProviderID, claim *karpv1.NodeClaim) Identity {
-	id := Identity{Region: at.Region, VMID: at.VMID, ClaimUID: string(claim.UID), KubeCluster: p.KubeCluster}
-	if adopted(claim) {
+// NewIdentity returns the identity of a Claim's VM.
+func NewIdentity(kubeCluster string, at v1alpha1.ProviderID, claim *karpv1.NodeClaim) Identity {
+	id := Identity{Region: at.Region, VMID: at.VMID, ClaimUID: string(claim.UID), KubeCluster: kubeCluster}
+	if isAdopted(claim) {
 		id.UUID = strings.ToLower(claim.Annotations[v1alpha1.AnnotationAdopt])
 	}
 	return id
 }
 
-// Notes are the words for people above the machine block.
+// uuid returns the SMBIOS UUID that the VM must have.
+func (id Identity) uuid() string { return cmp.Or(id.UUID, id.ClaimUID) }
+
+// Notes are the part of a VM's notes for users, above the ownership mark.
 type Notes struct {
 	Claim, NodePool, NodeClass, InstanceType, CapacityType string
 }
 
-// Description is what the clone call writes into the VM's notes.
-func Description(id Identity, n Notes, b *Binding, hooks []string) string {
-	mark := id.markFor(n.Claim)
-	mark.Hooks = hooks
+// Description returns the VM's notes: those for users, and the ownership mark.
+func Description(id Identity, n Notes, b *Binding, hookScripts []string) string {
+	mark := id.newMark(n.Claim)
+	mark.Hooks = hookScripts
 	if b != nil {
 		mark.CPUs, mark.Pin = b.CPUs, b.Pin
 	}
@@ -60,12 +60,15 @@ func Description(id Identity, n Notes, b *Binding, hooks []string) string {
 		n.NodeClass, n.CapacityType, n.NodePool, n.Claim, n.InstanceType))
 }
 
-func (id Identity) markFor(claim string) ownership.Mark {
+func (id Identity) newMark(claim string) ownership.Mark {
 	return ownership.Mark{VMID: id.VMID, ClaimUID: id.ClaimUID, KubeCluster: id.KubeCluster, Name: claim, UUID: id.UUID}
 }
 
-// ReadIdentity finds who a VM says it belongs to. VMs without a mark, and
-// Templates, belong to no Claim.
+// MarkComment returns the ownership mark as a line that a user can add to the notes.
+func (id Identity) MarkComment() string { return id.newMark("").Comment() }
+
+// ReadIdentity returns the identity in a VM's ownership mark; false if it has none.
+// Templates belong to no Claim.
 func ReadIdentity(region string, cfg proxmox.VMConfig) (Identity, bool) {
 	m, ok := ownership.Read(cfg.Description())
 	if !ok || m.ClaimUID == "" {
@@ -74,55 +77,58 @@ func ReadIdentity(region string, cfg proxmox.VMConfig) (Identity, bool) {
 	return Identity{Region: region, VMID: m.VMID, ClaimUID: m.ClaimUID, KubeCluster: m.KubeCluster, UUID: m.UUID}, true
 }
 
-// Owns tells whether the configuration read under this identity's VMID is the
-// very VM that was made for it, and if not, why. A clone carries the block
-// before it carries our SMBIOS fields, so the UUID is held against the Claim
-// only once they were written.
-func (id Identity) Owns(cfg proxmox.VMConfig) (bool, string) {
-	got, ok := ReadIdentity(id.Region, cfg)
+// Owns reports whether the configuration is that of the VM with this identity, and if
+// not, why. A clone has the mark before it has our SMBIOS fields, so the UUID is
+// compared only after they were written.
+func (id Identity) Owns(cfg proxmox.VMConfig) (owns bool, why string) {
+	found, ok := ReadIdentity(id.Region, cfg)
 	switch {
 	case !ok:
-		return false, "its notes carry no ownership mark of ours"
-	case got.VMID != id.VMID:
-		return false, fmt.Sprintf("its ownership mark was made for VM %d: it is a copy or a restored backup", got.VMID)
-	case got.KubeCluster != id.KubeCluster:
+		return false, "its notes have no ownership mark of ours"
+	case found.VMID != id.VMID:
+		return false, fmt.Sprintf("its ownership mark was written for VM %d: it is a copy or a restored backup", found.VMID)
+	case found.KubeCluster != id.KubeCluster:
 		return false, "it belongs to another Kubernetes cluster"
-	case got.ClaimUID != id.ClaimUID:
+	case found.ClaimUID != id.ClaimUID:
 		return false, "it belongs to another claim"
 	case id.HasNewerMark(cfg):
 		return false, "a newer controller wrote its ownership mark, which this one cannot read in full"
-	case (Configured(cfg) || got.UUID != "") && !strings.EqualFold(cfg.SMBIOS().UUID, got.uuid()):
-		return false, "its SMBIOS UUID is not the one that its ownership mark was made for"
+	case (vmconfig.IsConfigured(cfg) || found.UUID != "") && !strings.EqualFold(cfg.SMBIOS().UUID, found.uuid()):
+		return false, "its SMBIOS UUID is not the one that its ownership mark was written for"
 	}
 	return true, ""
 }
 
-// HasNewerMark tells whether the VM is this one, by a mark that a newer controller wrote.
-// It is neither touched nor forgotten.
+// HasNewerMark reports whether the VM has this identity in a mark that a newer
+// controller wrote. Such a VM exists, but it is not changed.
 func (id Identity) HasNewerMark(cfg proxmox.VMConfig) bool {
 	m, ok := ownership.Read(cfg.Description())
 	return ok && m.Newer() && m.VMID == id.VMID && m.ClaimUID == id.ClaimUID && m.KubeCluster == id.KubeCluster
 }
 
-// HasLostMark tells whether the configuration is this VM's although its notes no longer
-// say so: somebody replaced them. UUID and serial are ours alone, so it is not
-// somebody else's; but what does not carry the mark is not destroyed.
+// HasLostMark reports whether the VM has the UUID and serial of this identity although
+// its notes were replaced. A VM without the mark is not destroyed.
 func (id Identity) HasLostMark(cfg proxmox.VMConfig) bool {
-	if _, marked := ReadIdentity(id.Region, cfg); marked || !Configured(cfg) {
+	if _, marked := ReadIdentity(id.Region, cfg); marked || !vmconfig.IsConfigured(cfg) {
 		return false
 	}
 	bios := cfg.SMBIOS()
 	return strings.EqualFold(bios.UUID, id.uuid()) && strings.HasSuffix(bios.Serial, fmt.Sprintf(";i=%d", id.VMID))
 }
 
-// mark is the mark by itself, for a person to put back.
-func (id Identity) mark() string { return id.markFor("").Comment() }
-
-// Configured tells whether our one configuration write has happened: it is
-// atomic, so our SMBIOS serial stands for all of it.
-func Configured(cfg proxmox.VMConfig) bool {
-	return strings.HasPrefix(cfg.SMBIOS().Serial, "h=") && strings.Contains(cfg.SMBIOS().Serial, ";i=")
+// BootDriveName returns the file name of a Claim's boot drive. It contains the
+// Kubernetes cluster and the Claim, so an orphan can be recognized.
+func (id Identity) BootDriveName() string {
+	return fmt.Sprintf("karpenter-%s-%s.iso", ShortClusterID(id.KubeCluster), id.ClaimUID)
 }
 
-// smbiosSerial is what Proxmox's cloud controller manager and boot templates read.
-func smbiosSerial(name string, vmid int) string { return fmt.Sprintf("h=%s;i=%d", name, vmid) }
+// BootDriveVolume returns the volume of a Claim's boot drive on a storage.
+func (id Identity) BootDriveVolume(storage string) string {
+	return storage + ":iso/" + id.BootDriveName()
+}
+
+// ShortClusterID returns enough of a Kubernetes cluster's UID to distinguish a few clusters.
+func ShortClusterID(uid string) string {
+	head, _, _ := strings.Cut(uid, "-")
+	return head
+}

@@ -4,12 +4,15 @@
 package instance
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 var me = Identity{Region: "r1", VMID: 20001, ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11", KubeCluster: "7c0e0a53-0000-4000-8000-000000000001"}
@@ -20,12 +23,12 @@ func described(id Identity) proxmox.VMConfig {
 	}}
 }
 
-func TestAVMIsOursOnlyWhenEverythingMatches(t *testing.T) {
+func TestIdentityOwns(t *testing.T) {
 	t.Parallel()
 	configured := described(me)
-	configured.Options["smbios1"] = proxmox.SMBIOS{UUID: strings.ToUpper(me.ClaimUID), Serial: smbiosSerial("default-abc", me.VMID), SKU: "t1"}.Encode()
+	configured.Options["smbios1"] = proxmox.SMBIOS{UUID: strings.ToUpper(me.ClaimUID), Serial: vmconfig.SMBIOSSerial("default-abc", me.VMID), SKU: "t1"}.Encode()
 	otherUUID := described(me)
-	otherUUID.Options["smbios1"] = proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000", Serial: smbiosSerial("default-abc", me.VMID)}.Encode()
+	otherUUID.Options["smbios1"] = proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000", Serial: vmconfig.SMBIOSSerial("default-abc", me.VMID)}.Encode()
 	withWordsAround := described(me)
 	withWordsAround.Options["description"] = "do not touch before friday\n" + withWordsAround.Options["description"] + "\n\n-- ops"
 	twice := described(me)
@@ -57,7 +60,7 @@ func TestAVMIsOursOnlyWhenEverythingMatches(t *testing.T) {
 	}
 }
 
-func TestTheNotesAreReadable(t *testing.T) {
+func TestDescription(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	text := described(me).Description()
@@ -65,7 +68,7 @@ func TestTheNotesAreReadable(t *testing.T) {
 	g.Expect(len(text)).To(BeNumerically("<", 8192), "Proxmox refuses longer notes")
 }
 
-func FuzzReadIdentityNeverPanics(f *testing.F) {
+func FuzzReadIdentity(f *testing.F) {
 	f.Add(described(me).Description())
 	f.Add("<!-- karpenter.proxmox.sinextra.dev {} -->")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -74,4 +77,27 @@ func FuzzReadIdentityNeverPanics(f *testing.F) {
 			t.Fatalf("an identity without a claim was read from %q", text)
 		}
 	})
+}
+
+func TestIdentityOfConfiguredVM(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	clone := described(me)
+	clone.Options["scsi0"], clone.Options["boot"] = "local-lvm:vm-20001-disk-0,size=3G", "order=scsi0"
+	clone.Options["smbios1"] = "uuid=e536baad-cf78-4543-9034-60295eed2b22,manufacturer=QUNNRQ==,base64=1"
+	g.Expect(vmconfig.IsConfigured(clone)).To(BeFalse())
+	change, err := vmconfig.Change(clone, vmconfig.Desired{Name: "default-abc", VMID: me.VMID, UUID: me.ClaimUID, Cores: 2, MemoryMiB: 6144})
+	g.Expect(err).NotTo(HaveOccurred())
+	maps.Copy(clone.Options, change.Set)
+	g.Expect(vmconfig.IsConfigured(clone)).To(BeTrue())
+	owns, why := me.Owns(clone)
+	g.Expect(owns).To(BeTrue(), why)
+}
+
+func TestDescriptionHookScripts(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	mark, ok := ownership.Read(Description(me, Notes{Claim: "default-abc"}, nil, []string{"announce"}))
+	g.Expect(ok).To(BeTrue())
+	g.Expect(mark.Hooks).To(Equal([]string{"announce"}))
 }

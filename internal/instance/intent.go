@@ -9,21 +9,24 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/utils/cpuset"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
-// Intent is what a launch decided, written on the Claim before anything is done,
-// so that a restarted controller carries on instead of starting another VM. It
-// holds the decision and not its inputs: a changed catalogue or NodeClass does
-// not change a VM that is half made.
+// Intent is the plan of a launch, written to the Claim before the first request to
+// Proxmox, so a restarted controller resumes the launch instead of starting another
+// VM. It contains the decision and not its inputs: a changed catalog or NodeClass does
+// not change a launch in progress.
 //
-// Fields may be added within a version as long as a controller that ignores them, as
-// after a downgrade, still makes the same VM. Anything else is another version. Region,
-// Host and VMID are in all of them, past and future.
+// Fields may be added within a version if a controller that ignores them, such as after
+// a downgrade, still creates the same VM. Anything else needs another version. Region,
+// Host and VMID are in all versions.
 type Intent struct {
 	Version      int    `json:"v"`
 	Region       string `json:"region"`
@@ -42,27 +45,26 @@ type Intent struct {
 	Full    bool   `json:"full,omitempty"`
 	Storage string `json:"storage"`
 	Pool    string `json:"pool,omitempty"`
-	// ISOStorage takes the boot drive; empty = the VM gets none.
+	// ISOStorage is the storage of the boot drive; empty if the VM has none.
 	ISOStorage string `json:"isoStorage,omitempty"`
-	// Firmware: what is put there is no drive but Ignition, for QEMU to hand over.
+	// Firmware: the file there is not a drive but Ignition, passed by QEMU's fw_cfg.
 	Firmware bool `json:"firmware,omitempty"`
-	// MACs by interface, fixed now so that the boot drive can be made while the
-	// clone is still running.
+	// MACs by interface, chosen now so the boot drive can be made during the clone.
 	MACs map[string]string `json:"macs,omitempty"`
-	// Network is how the interfaces get their addresses, and which they were given.
+	// Network holds the addresses of the interfaces.
 	Network network.Assignment `json:"network,omitzero"`
-	// Devices are PCI mappings that the VM gets a device of, its Template's included.
+	// Devices are PCI mappings, including those of the Template.
 	Devices []string  `json:"devices,omitempty"`
 	Time    time.Time `json:"time"`
-	// Binding to cells and cores of the Host; nil where the VM floats.
+	// Binding to cells and cores of the Host; nil if the VM is not bound.
 	Binding *Binding `json:"binding,omitempty"`
-	// Parked intents hold a VMID but no capacity: they wait for room.
+	// Parked intents reserve a VMID but no capacity: they wait for it.
 	Parked bool `json:"parked,omitempty"`
 }
 
 const intentVersion = 1
 
-// Encode gives the annotation's value.
+// Encode returns the annotation's value.
 func (in Intent) Encode() string {
 	in.Version = intentVersion
 	raw, err := json.Marshal(in)
@@ -73,35 +75,30 @@ func (in Intent) Encode() string {
 	return string(raw)
 }
 
-// ErrNewerVersion says that a newer controller has written something that this one cannot
-// read. To guess could make a second VM, or lose one: it is left as it is, and looked
-// at again.
-var ErrNewerVersion = errors.New("a newer controller wrote it than this one; run that release again, or a later one")
-
-// place is the part of an intent that every version can read.
-type place struct {
+// location is the part of an intent that is in every version.
+type location struct {
 	Version int    `json:"v"`
 	Region  string `json:"region"`
 	Host    string `json:"host"`
 	VMID    int    `json:"vmid"`
 }
 
-// ReadIntent reads a Claim's intent; false when it has none. With ErrNewerVersion it tells
-// the place and no more.
+// ReadIntent returns a Claim's intent; false if it has none. With ErrNewerVersion it
+// returns only Region, Host and VMID.
 func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	raw, ok := claim.Annotations[v1alpha1.AnnotationLaunchIntent]
 	if !ok {
 		return Intent{}, false, nil
 	}
 	failed := func(err error) error {
-		return fmt.Errorf("reading annotation %s of nodeclaim %s, %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
+		return fmt.Errorf("reading annotation %s of nodeclaim %s: %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
 	}
-	var at place
+	var at location
 	if err := json.Unmarshal([]byte(raw), &at); err != nil {
 		return Intent{}, false, failed(err)
 	}
 	if at.Version < 1 || at.Region == "" || at.Host == "" || at.VMID == 0 {
-		return Intent{}, false, failed(fmt.Errorf("found version %d with region %q, host %q, VM %d; version %d with all of them is what this controller writes",
+		return Intent{}, false, failed(fmt.Errorf("found version %d with region %q, host %q, VM %d; this controller writes version %d with all of them",
 			at.Version, at.Region, at.Host, at.VMID, intentVersion))
 	}
 	if at.Version > intentVersion {
@@ -115,8 +112,9 @@ func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	return in, true, nil
 }
 
-// readPlace reads what any version of an intent tells: region, Host and VMID.
-func readPlace(claim *karpv1.NodeClaim) (Intent, bool, error) {
+// ReadLocation returns a Claim's intent of any version; of a newer one only Region,
+// Host and VMID.
+func ReadLocation(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	in, ok, err := ReadIntent(claim)
 	if errors.Is(err, ErrNewerVersion) {
 		err = nil
@@ -124,16 +122,19 @@ func readPlace(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	return in, ok, err
 }
 
-// Nowhere tells that nothing meets what the Claim asks for: it is parked without a size,
-// and its place is only where its VMID is held.
+// IsUnplaceable reports whether no offering meets the Claim's requirements: it is parked
+// without a size, and its Host only reserves the VMID.
 func (in Intent) IsUnplaceable() bool { return in.Parked && in.InstanceType == "" }
 
-// ProviderID of the VM that the intent will make.
-func (in Intent) ProviderID() string {
-	return v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID}.String()
+// ID returns region and VMID of the VM.
+func (in Intent) ID() v1alpha1.ProviderID {
+	return v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID}
 }
 
-// Reservation is the intent's share of the ledger.
+// ProviderID returns the provider ID of the VM.
+func (in Intent) ProviderID() string { return in.ID().String() }
+
+// Reservation returns what the intent reserves in the ledger.
 func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 	r := inventory.Reservation{
 		ClaimUID: string(claim.UID),
@@ -145,7 +146,54 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}
 		r.DiskBytes = in.DiskBytes
 		r.Devices = in.Devices
-		r.Binding = in.Binding.reserved()
+		r.Binding = in.Binding.reservation()
 	}
 	return r
+}
+
+// Binding is the part of an intent that binds its VM to cells and cores of the Host.
+type Binding struct {
+	// Cells of the Host, in the order of the guest's.
+	Cells []vmconfig.Cell `json:"cells"`
+	// CPUs of the Host that only this VM uses ("2-3,34-35"); empty if its vCPUs are not pinned.
+	CPUs string `json:"cpus,omitempty"`
+	// Pin is the Host's CPU of each vCPU.
+	Pin []int `json:"pin,omitempty"`
+	// Method of pinning.
+	Method placement.PinningMethod `json:"way,omitempty"`
+	// Hugepages is the option that root sets; empty if none.
+	Hugepages string `json:"hugepages,omitempty"`
+}
+
+// NewBinding returns the binding of a placement; nil if the VM is not bound.
+func NewBinding(b *placement.Binding) *Binding {
+	if b == nil {
+		return nil
+	}
+	out := &Binding{CPUs: b.CPUs.String(), Pin: b.Pin, Method: b.Method, Hugepages: b.Hugepages}
+	for _, cell := range b.Cells {
+		out.Cells = append(out.Cells, vmconfig.Cell{HostCell: cell.ID, VCPUs: cell.VCPUs, MemoryMiB: cell.MemoryMiB})
+	}
+	return out
+}
+
+// CPUSet returns the CPUs of the Host that only this VM uses.
+func (b *Binding) CPUSet() cpuset.CPUSet {
+	set, err := cpuset.Parse(b.CPUs)
+	if err != nil {
+		return cpuset.New()
+	}
+	return set
+}
+
+// reservation returns what the binding reserves in the ledger.
+func (b *Binding) reservation() *inventory.Binding {
+	if b == nil {
+		return nil
+	}
+	out := &inventory.Binding{CPUs: b.CPUSet()}
+	for _, cell := range b.Cells {
+		out.Cells = append(out.Cells, inventory.BoundCell{ID: cell.HostCell, VCPUs: cell.VCPUs, MemoryMiB: cell.MemoryMiB})
+	}
+	return out
 }

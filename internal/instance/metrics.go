@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics tell how launches go. The zero value counts nothing.
+// Metrics of launches. The zero value records nothing.
 type Metrics struct {
 	phases    *prometheus.HistogramVec
 	exhausted *prometheus.CounterVec
@@ -27,13 +27,15 @@ func NewMetrics(registerer prometheus.Registerer) Metrics {
 	return m
 }
 
-func (m Metrics) poolExhausted(nodeClass, pool string) {
+// AddressPoolExhausted counts a VM that got no address.
+func (m Metrics) AddressPoolExhausted(nodeClass, pool string) {
 	if m.exhausted != nil {
 		m.exhausted.WithLabelValues(nodeClass, pool).Inc()
 	}
 }
 
-func (m Metrics) launched(p Progress) {
+// Launched records the timeline of a launch.
+func (m Metrics) Launched(p Progress) {
 	if m.phases == nil {
 		return
 	}

@@ -14,11 +14,20 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Reboot restarts a Claim's VM, once per operation. It presses the reset button:
-// core reboots Nodes that are sick, and a guest that hangs would let a polite
-// request run into its time-out. What Proxmox has accepted counts as done, unless it
-// turns out soon that it failed: to ask again would reset a guest that boots.
-func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operation string) error {
+// Power restarts and starts VMs.
+type Power struct {
+	deps Deps
+	vms  *Provider
+}
+
+// NewPower returns a Power.
+func NewPower(deps Deps, vms *Provider) *Power { return &Power{deps, vms} }
+
+// Reboot resets a Claim's VM, once per operation. It does not ask the guest: core
+// reboots unhealthy Nodes, and a guest that hangs would not answer. A request that
+// Proxmox accepted counts as done unless its task fails soon: repeating it would reset
+// a guest that boots.
+func (p *Power) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operation string) error {
 	if claim.Annotations[v1alpha1.AnnotationRebootOperation] == operation {
 		return nil
 	}
@@ -26,78 +35,64 @@ func (p *Provider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operatio
 	if err != nil {
 		return fmt.Errorf("%w: %w", proxmox.ErrNotFound, err)
 	}
-	vm, err := p.ownedBy(ctx, id, claim)
+	vm, err := p.vms.getOwned(ctx, id, claim)
 	if err != nil {
 		return err
 	}
-	task, err := p.Clients[vm.Region].ResetVM(ctx, vm.Host, vm.VMID)
+	client := p.deps.Clients[vm.Region]
+	task, err := client.ResetVM(ctx, vm.Host, vm.VMID)
 	if err != nil {
 		return err
 	}
-	if err := annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: operation}); err != nil {
+	if err := Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: operation}); err != nil {
 		return err
 	}
-	soon, cancel := context.WithTimeout(ctx, p.Settings.OperationTimeout)
+	soon, cancel := context.WithTimeout(ctx, p.deps.Settings.OperationTimeout)
 	defer cancel()
-	status, err := p.wait(soon, p.Clients[vm.Region], task, durationKey(vm.Region, vm.Host, ""))
+	status, err := p.deps.Tasks.Wait(soon, client, task, DurationKey(vm.Region, vm.Host, ""))
 	if err == nil || !status.Ended() {
 		return nil
 	}
-	err = fmt.Errorf("resetting VM %d on host %s, %w", vm.VMID, vm.Host, err)
-	return errors.Join(err, annotate(ctx, p.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: ""}))
+	err = fmt.Errorf("resetting VM %d on host %s: %w", vm.VMID, vm.Host, err)
+	return errors.Join(err, Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: ""}))
 }
 
-// PowerOn starts a Claim's VM that was found stopped, as a Host's reboot leaves
-// it. False when it turned out to need no start.
-func (p *Provider) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
+// PowerOn starts a Claim's VM that is stopped, for example after its Host rebooted. It
+// returns false if the VM needed no start.
+func (p *Power) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
 	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
 		return false, err
 	}
-	ctx, release, ok := p.guard.launch(ctx, string(claim.UID))
+	ctx, release, ok := p.deps.Guard.AcquireLaunch(ctx, string(claim.UID))
 	if !ok {
 		return false, nil
 	}
 	defer release()
-	vm, err := p.ownedBy(ctx, id, claim)
+	vm, err := p.vms.getOwned(ctx, id, claim)
 	if err != nil {
 		return false, err
 	}
-	client := p.Clients[vm.Region]
+	client := p.deps.Clients[vm.Region]
 	state, err := client.VMStatus(ctx, vm.Host, vm.VMID)
 	if err != nil {
 		return false, err
 	}
 	if state.Running || state.Lock != "" {
-		// The poll lags behind, or somebody is at work on it.
+		// The Snapshot is outdated, or another task works on the VM.
 		return false, nil
 	}
 	task, err := client.StartVM(ctx, vm.Host, vm.VMID)
 	if err != nil {
 		return false, err
 	}
-	_, err = p.wait(ctx, client, task, durationKey(vm.Region, vm.Host, ""))
+	_, err = p.deps.Tasks.Wait(ctx, client, task, DurationKey(vm.Region, vm.Host, ""))
 	if errors.Is(err, context.DeadlineExceeded) {
-		// Proxmox is at it; the next look tells how it ended.
+		// The task continues; the next poll shows its result.
 		return true, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("starting VM %d on host %s, %w", vm.VMID, vm.Host, err)
+		return false, fmt.Errorf("starting VM %d on host %s: %w", vm.VMID, vm.Host, err)
 	}
 	return true, nil
-}
-
-// ownedBy finds the VM and makes sure that it is this Claim's.
-func (p *Provider) ownedBy(ctx context.Context, id v1alpha1.ProviderID, claim *karpv1.NodeClaim) (VM, error) {
-	vm, err := p.Get(ctx, id)
-	if err != nil {
-		return VM{}, err
-	}
-	if vm.ClaimUID != string(claim.UID) {
-		return VM{}, fmt.Errorf("VM %d in region %s belongs to another claim: %w", id.VMID, id.Region, proxmox.ErrNotFound)
-	}
-	if vm.newer {
-		return VM{}, fmt.Errorf("reading the ownership mark of VM %d on host %s, %w", id.VMID, vm.Host, ErrNewerVersion)
-	}
-	return vm, nil
 }

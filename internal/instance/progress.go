@@ -15,7 +15,7 @@ import (
 // Phase is a step of a launch, as shown on the Claim.
 type Phase string
 
-// The phases in their order; the boot drive is made beside the clone.
+// The phases in their order; the boot drive is made in parallel with the clone.
 const (
 	PhasePlanned    Phase = "Planned"
 	PhaseCloning    Phase = "Cloning"
@@ -25,9 +25,9 @@ const (
 	PhaseStarted    Phase = "Started"
 )
 
-// Progress is the timeline of a launch: when each phase was reached, counted
-// from the intent. It lives in an annotation, because core rewrites the whole
-// list of a Claim's conditions.
+// Progress is the timeline of a launch: when each phase was reached, relative to the
+// intent. It is stored in an annotation, because core rewrites the whole list of a
+// Claim's conditions.
 type Progress struct {
 	Phase    Phase             `json:"phase"`
 	Timeline map[Phase]seconds `json:"timeline"`
@@ -39,18 +39,19 @@ func (s seconds) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float64(time.Duration(float64(s)*float64(time.Second)).Round(10*time.Millisecond)) / float64(time.Second))
 }
 
-// readProgress goes on with what an earlier run, or another process, has reached.
-func readProgress(claim *karpv1.NodeClaim) Progress {
+// ReadProgress returns the progress of a Claim's launch; if it cannot be read, that of
+// a launch that was only planned.
+func ReadProgress(claim *karpv1.NodeClaim) Progress {
 	var p Progress
 	if err := json.Unmarshal([]byte(claim.Annotations[v1alpha1.AnnotationLaunchProgress]), &p); err != nil || p.Timeline == nil {
 		p = Progress{}
-		p.reach(PhasePlanned, 0)
+		p.Reach(PhasePlanned, 0)
 	}
 	return p
 }
 
-// reach notes a phase, and tells whether it is reached for the first time.
-func (p *Progress) reach(phase Phase, since time.Duration) bool {
+// Reach records a phase, and reports whether it is reached for the first time.
+func (p *Progress) Reach(phase Phase, since time.Duration) bool {
 	if p.Timeline == nil {
 		p.Timeline = map[Phase]seconds{}
 	}
@@ -60,7 +61,8 @@ func (p *Progress) reach(phase Phase, since time.Duration) bool {
 	return !before
 }
 
-func (p *Progress) encode() string {
+// Encode returns the annotation's value.
+func (p *Progress) Encode() string {
 	raw, err := json.Marshal(p)
 	if err != nil {
 		// Strings and numbers always marshal.

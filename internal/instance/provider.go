@@ -5,148 +5,212 @@ package instance
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
-// Deps is what the life of a VM needs around it.
-type Deps struct {
-	// Clients by region.
-	Clients map[string]proxmox.Client
-	// Roots by region do what no token may; most regions have none.
-	Roots     map[string]proxmox.Root
-	Inventory *inventory.Inventory
-	Types     *instancetype.Provider
-	Kube      client.Client
-	// Boot reads what boot data is made of: secrets, the cluster's CA, tokens.
-	Boot  BootSource
-	Clock clock.WithTicker
-	// KubeCluster is the UID of the kube-system namespace.
-	KubeCluster string
-	Settings    Settings
-	Metrics     Metrics
-}
+// Provider finds the VMs of this Kubernetes cluster.
+type Provider struct{ deps Deps }
 
-// Settings are the limits that an operator may change.
-type Settings struct {
-	// VMIDs is the range that our VMs' ids come from.
-	VMIDs placement.Range
-	// CloneSlots bounds clones and destroys at once per storage: on one Host, or
-	// in the whole Cluster where the storage is shared.
-	CloneSlots int
-	// TaskTimeout bounds the wait for one Proxmox task.
-	TaskTimeout time.Duration
-	// LaunchRetryTimeout is how long a launch is tried against passing troubles.
-	LaunchRetryTimeout time.Duration
-	// StaticCapacityTimeout is how long a claim of a static pool waits for room before it
-	// is given up and made anew.
-	StaticCapacityTimeout time.Duration
-	// OperationTimeout bounds how long one attempt to remove or to restart a VM
-	// waits for Proxmox, which goes on without us: the next attempt finds its work.
-	OperationTimeout time.Duration
-	// ShutdownTimeout is how long a guest may take to shut down before its power
-	// is cut; 0 cuts it at once.
-	ShutdownTimeout time.Duration
-	// HostRemovedAfter is how long a Host that has left its Cluster is waited for
-	// before its VMs count as gone with it.
-	HostRemovedAfter time.Duration
-	// SlowClone is worth a warning, TooSlowClone a refusal.
-	SlowClone, TooSlowClone time.Duration
-}
+// NewProvider returns a Provider.
+func NewProvider(deps Deps) *Provider { return &Provider{deps} }
 
-// Provider launches, finds and removes VMs.
-type Provider struct {
-	Deps
-	guard     *guard
-	slots     *slots
-	memory    *memory
-	health    *health
-	durations *proxmox.Durations
-	recall    recall
-	lookedAt  looks
-}
-
-// NewProvider makes the Provider.
-func NewProvider(deps Deps) *Provider {
-	return &Provider{
-		Deps:      deps,
-		guard:     newGuard(),
-		slots:     newSlots(deps.Settings.CloneSlots),
-		memory:    newMemory(),
-		health:    newHealth(),
-		durations: proxmox.NewDurations(),
+// List returns all VMs of this Kubernetes cluster. It reads VMs, never Nodes. If a
+// Cluster is unreachable, its VMs are those of the last Snapshot. If a Cluster was never
+// polled, List returns ErrNotPolled: VMs missing in a list count as deleted.
+func (p *Provider) List() ([]VM, error) {
+	view := p.deps.Inventory.View()
+	var out []VM
+	for region := range p.deps.Clients {
+		snapshot, ok := view.Snapshots[region]
+		if !ok {
+			return nil, fmt.Errorf("listing VMs of region %s: %w", region, errors.Join(ErrNotPolled, view.Failures[region]))
+		}
+		for _, guest := range snapshot.Guests {
+			if vm, ok := newVM(p.deps.KubeCluster, snapshot, guest); ok {
+				out = append(out, vm)
+			}
+		}
 	}
+	slices.SortFunc(out, func(a, b VM) int { return strings.Compare(a.ProviderID(), b.ProviderID()) })
+	return out, nil
 }
 
-// client of a region. A region that left the cloud config is no proof that its
-// VMs are gone.
-func (p *Provider) client(region string) (proxmox.Client, error) {
-	c, ok := p.Clients[region]
+// Get reads one VM. It returns proxmox.ErrNotFound only if the Cluster confirmed that
+// the VM does not exist, or that the VMID is used by another guest.
+func (p *Provider) Get(ctx context.Context, id v1alpha1.ProviderID) (VM, error) {
+	vm, err := p.read(ctx, id)
+	if errors.Is(err, errMoved) {
+		vm, err = p.read(ctx, id)
+	}
+	return vm, err
+}
+
+// errMoved means that a VM is not on the Host that the list showed: it was migrated or
+// deleted in between.
+var errMoved = errors.New("it is no longer on the host that it was listed on")
+
+func (p *Provider) read(ctx context.Context, id v1alpha1.ProviderID) (VM, error) {
+	client, err := p.deps.Clients.Get(id.Region)
+	if err != nil {
+		return VM{}, err
+	}
+	if err := p.deps.Inventory.Refresh(ctx, id.Region); err != nil {
+		return VM{}, fmt.Errorf("reading VM %d in region %s: %w", id.VMID, id.Region, err)
+	}
+	snapshot, ok := p.deps.Inventory.View().Snapshots[id.Region]
 	if !ok {
-		return nil, fmt.Errorf("region %q is not in the cloud config: add it again, or remove what is left there by hand", region)
+		return VM{}, fmt.Errorf("reading VM %d in region %s: %w", id.VMID, id.Region, ErrNotPolled)
 	}
-	return c, nil
-}
-
-func (p *Provider) identity(in Intent, claim *karpv1.NodeClaim) Identity {
-	return p.identityOf(v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID}, claim)
-}
-
-// wait for a task's end; the error is the task's own.
-func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) (proxmox.TaskStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.Settings.TaskTimeout)
-	defer cancel()
-	status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Durations: p.durations, Key: key, Clock: p.Clock})
+	guest, ok := snapshot.Guests[id.VMID]
+	if !ok {
+		return VM{}, fmt.Errorf("VM %d in region %s: %w", id.VMID, id.Region, ConfirmAbsent(ctx, client, snapshot, id.VMID))
+	}
+	cfg, err := client.VMConfig(ctx, guest.Host, id.VMID)
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return VM{}, fmt.Errorf("reading VM %d on host %s: %w", id.VMID, guest.Host, errMoved)
+	}
 	if err != nil {
-		return status, err
+		return VM{}, err
 	}
-	return status, status.Err()
-}
-
-func (l *launch) wait(ctx context.Context, task proxmox.UPID) error {
-	_, err := l.Provider.wait(ctx, l.client, task, durationKey(l.intent.Region, l.intent.Host, l.intent.Storage))
-	return err
-}
-
-func (l *launch) pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-l.Clock.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	guest.Config = &cfg
+	vm, ok := newVM(p.deps.KubeCluster, snapshot, guest)
+	if !ok && vmconfig.IsConfigured(cfg) && (Identity{Region: id.Region, VMID: id.VMID, ClaimUID: strings.ToLower(cfg.SMBIOS().UUID)}).HasLostMark(cfg) {
+		return VM{}, fmt.Errorf("VM %d on host %s has the SMBIOS fields of a node, but no ownership mark: another controller created it, or its notes have lost the mark", id.VMID, guest.Host)
 	}
+	if !ok {
+		return VM{}, fmt.Errorf("VM %d in region %s is not ours: %w", id.VMID, id.Region, proxmox.ErrNotFound)
+	}
+	return vm, nil
 }
 
-// annotate patches our keys onto the Claim; core's own patches leave them alone.
-func (l *launch) annotate(ctx context.Context, values map[string]string) error {
-	return annotate(ctx, l.Kube, l.claim, values)
+// ConfirmAbsent reads the configuration of a VM that no list shows, and returns
+// proxmox.ErrNotFound if it does not exist. Proxmox omits VMs that the token may not
+// read from lists without an error; a direct request returns one.
+func ConfirmAbsent(ctx context.Context, client proxmox.Client, snapshot *inventory.Snapshot, vmid int) error {
+	for name, host := range snapshot.Hosts {
+		if !host.Online {
+			continue
+		}
+		_, err := client.VMConfig(ctx, name, vmid)
+		if err == nil {
+			return errors.New("it was created a moment ago")
+		}
+		return err
+	}
+	return errors.New("no host is online to read it from")
 }
 
-// annotate sends our keys and nothing else, however old our view of the Claim is.
-// The UID refuses a Claim of the same name that was made since.
-func annotate(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, values map[string]string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": values}})
+// getOwned reads a Claim's VM. It returns proxmox.ErrNotFound if the VM belongs to
+// another Claim, and ErrNewerVersion if it must not be changed.
+func (p *Provider) getOwned(ctx context.Context, id v1alpha1.ProviderID, claim *karpv1.NodeClaim) (VM, error) {
+	vm, err := p.Get(ctx, id)
 	if err != nil {
-		return fmt.Errorf("annotating nodeclaim %s, %w", claim.Name, err)
+		return VM{}, err
 	}
-	target := &karpv1.NodeClaim{}
-	target.Name = claim.Name
-	if err := kube.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("annotating nodeclaim %s, %w", claim.Name, err)
+	if vm.ClaimUID != string(claim.UID) {
+		return VM{}, fmt.Errorf("VM %d in region %s belongs to another claim: %w", id.VMID, id.Region, proxmox.ErrNotFound)
 	}
-	return nil
+	if vm.hasNewerMark {
+		return VM{}, fmt.Errorf("reading the ownership mark of VM %d on host %s: %w", id.VMID, vm.Host, ErrNewerVersion)
+	}
+	return vm, nil
 }
 
-func nodePoolOf(claim *karpv1.NodeClaim) string { return claim.Labels[karpv1.NodePoolLabelKey] }
+// MayExist reports whether a Claim's VM could exist although no Snapshot shows it as
+// ours: it is being launched, its configuration was not read yet, or its Cluster is
+// unreachable.
+func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return false
+	}
+	view := p.deps.Inventory.View()
+	guest, listed := view.Guest(id.Region, id.VMID)
+	snapshot := view.Snapshots[id.Region]
+	completed, launched := claim.Annotations[v1alpha1.AnnotationLaunchCompleted]
+	switch {
+	case snapshot == nil || view.Failures[id.Region] != nil:
+		return true
+	case listed && (guest.Config == nil || NewIdentity(p.deps.KubeCluster, id, claim).HasLostMark(*guest.Config) || isUnadopted(claim, id.VMID, *guest.Config)):
+		return true
+	case !launched:
+		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] != ""
+	}
+	// A Snapshot that is older than the VM does not show it.
+	at, err := time.Parse(time.RFC3339, completed)
+	return err == nil && !snapshot.Taken.After(at.Add(time.Second))
+}
+
+// RecordHost records on a Claim where its VM was migrated to, and when. It reports
+// whether the Host changed.
+func (p *Provider) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, vm VM) (bool, error) {
+	in, ok, err := ReadLocation(claim)
+	if err != nil || !ok {
+		return false, err
+	}
+	recorded, ok := claim.Annotations[v1alpha1.AnnotationHost]
+	if !ok {
+		recorded = in.Host
+	}
+	if recorded == vm.Host {
+		return false, nil
+	}
+	return true, Annotate(ctx, p.deps.Kube, claim, map[string]string{
+		v1alpha1.AnnotationHost:      vm.Host,
+		v1alpha1.AnnotationHostSince: p.deps.Clock.Now().UTC().Format(time.RFC3339),
+	})
+}
+
+// MigratedSince returns since when a Claim's VM is on another Host than its zone label
+// shows; false if it is not.
+func MigratedSince(claim *karpv1.NodeClaim) (time.Time, bool) {
+	in, ok, err := ReadLocation(claim)
+	host, moved := claim.Annotations[v1alpha1.AnnotationHost]
+	if err != nil || !ok || !moved || host == in.Host {
+		return time.Time{}, false
+	}
+	since, err := time.Parse(time.RFC3339, claim.Annotations[v1alpha1.AnnotationHostSince])
+	return since, err == nil
+}
+
+// CurrentImage returns the image that a Claim's VM would be cloned from now on its
+// Host; false if the class has no Template there, or the VM was adopted.
+func (p *Provider) CurrentImage(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (string, bool) {
+	in, ok, err := ReadIntent(claim)
+	if err != nil || !ok || in.TemplateID == 0 {
+		return "", false
+	}
+	template, err := currentTemplate(p.deps.Inventory.View(), class, in)
+	if err != nil {
+		return "", false
+	}
+	if mark, ok := ownership.Read(template.Config.Description()); ok && mark.Newer() {
+		return "", false
+	}
+	return ownership.ImageID(template.VMID, *template.Config), true
+}
+
+// HostOf returns the Host that a Claim's VM is on, or will be.
+func (p *Provider) HostOf(claim *karpv1.NodeClaim) (inventory.HostState, bool) {
+	in, ok, err := ReadLocation(claim)
+	if err != nil || !ok {
+		return inventory.HostState{}, false
+	}
+	view := p.deps.Inventory.View()
+	if guest, visible := view.Guest(in.Region, in.VMID); visible {
+		in.Host = guest.Host // it may have been migrated
+	}
+	return view.Host(in.Region, in.Host)
+}

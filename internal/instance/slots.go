@@ -10,14 +10,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// slotKey is what parallel clones contend for: a storage on a Host, or a shared
-// storage in the whole Cluster (Host empty), since its lock is cluster-wide. Destroys
-// have slots of their own: they are over in a moment, and would wait for clones that
-// take minutes.
+// slotKey is what parallel tasks contend for: a storage on a Host, or a shared storage
+// in the whole Cluster (Host empty), since its lock is cluster-wide. Destroys have
+// separate slots: they take seconds and would wait for clones that take minutes.
 type slotKey struct{ kind, region, host, storage string }
 
-// slotOf names what a kind of work on a storage contends for.
-func slotOf(view inventory.View, kind, region, host, storage string) slotKey {
+func newSlotKey(view inventory.View, kind, region, host, storage string) slotKey {
 	key := slotKey{kind: kind, region: region, host: host, storage: storage}
 	if state, ok := view.Storage(region, host, storage); ok && state.Shared {
 		key.host = ""
@@ -25,9 +23,9 @@ func slotOf(view inventory.View, kind, region, host, storage string) slotKey {
 	return key
 }
 
-// slots bounds how many clones and destroys run at once on a storage. Proxmox
-// gives up on a storage lock after ten seconds, without a queue, so waiting
-// here is faster than contending there.
+// slots limits how many tasks of a type run in parallel on a storage. Proxmox fails a
+// request that waits more than ten seconds for a storage lock and has no queue, so
+// waiting here is faster than contending there.
 type slots struct {
 	limit int
 	mu    sync.Mutex
@@ -38,7 +36,7 @@ func newSlots(limit int) *slots {
 	return &slots{limit: limit, byKey: map[slotKey]chan struct{}{}}
 }
 
-// acquire waits for a slot; the returned function gives it back.
+// acquire waits for a slot. The returned function releases it.
 func (s *slots) acquire(ctx context.Context, key slotKey) (func(), error) {
 	s.mu.Lock()
 	queue, ok := s.byKey[key]

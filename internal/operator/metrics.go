@@ -10,6 +10,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -24,7 +25,7 @@ func DescribeMetrics(registerer prometheus.Registerer) error {
 	inv, err2 := inventory.New(nil, inventory.Options{Registerer: registerer})
 	_, err3 := instancetype.New(instancetype.Deps{Inventory: inv, Registerer: registerer})
 	instance.NewMetrics(registerer)
-	err4 := instance.RegisterAddressPoolMetrics(registerer, nil, inv)
-	garbagecollection.NewController(garbagecollection.Deps{Registerer: registerer, Instances: &instance.Provider{}})
+	err4 := plan.RegisterAddressPoolMetrics(registerer, nil, inv)
+	garbagecollection.NewController(garbagecollection.Deps{Registerer: registerer})
 	return errors.Join(err, err2, err3, err4)
 }

@@ -50,6 +50,9 @@ import (
 	templatetermination "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	unmanagedtemplatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -67,12 +70,14 @@ type Operator struct {
 	*coreoperator.Operator
 	Inventory     *inventory.Inventory
 	Types         *instancetype.Provider
-	Instances     *instance.Provider
+	Instances     *operations.Operations
 	Templates     *template.Provider
 	CloudProvider *cloudprovider.CloudProvider
 
 	uncached client.Client
 	settings Settings
+	roots    instance.Roots
+	boot     boot.Source
 }
 
 // New returns an Operator with all components. A Cluster that does not respond is
@@ -103,7 +108,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	if err := o.addProviders(byRegion(clients), roots, kube); err != nil {
 		return nil, err
 	}
-	if err := instance.RegisterAddressPoolMetrics(crmetrics.Registry, core.GetClient(), o.Inventory); err != nil {
+	if err := plan.RegisterAddressPoolMetrics(crmetrics.Registry, core.GetClient(), o.Inventory); err != nil {
 		return nil, fmt.Errorf("registering the metrics of address pools: %w", err)
 	}
 	if err := core.AddReadyzCheck("proxmox", o.checkReady); err != nil {
@@ -150,19 +155,21 @@ func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[str
 	if err != nil {
 		return err
 	}
-	o.Instances = instance.NewProvider(instance.Deps{
-		Clients: clients, Roots: roots, Inventory: o.Inventory, Types: o.Types, Kube: o.GetClient(),
-		Boot: instance.BootSource{
-			Reader: o.uncached, Namespace: opts.SystemNamespace, Version: kube.version,
-			Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: o.Clock},
-		},
+	o.roots = roots
+	o.boot = boot.Source{
+		Reader: o.uncached, Namespace: opts.SystemNamespace, Version: kube.version,
+		Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: o.Clock},
+	}
+	o.Instances = operations.New(operations.Deps{
+		Clients: clients, Roots: roots, Inventory: o.Inventory, Types: o.Types, Kube: o.GetClient(), Boot: o.boot,
 		Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.InstanceSettings(), Metrics: instance.NewMetrics(crmetrics.Registry),
 	})
 	o.Templates = template.NewProvider(template.Deps{
 		Clients: clients, Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.TemplateSettings(),
 	})
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
-		Kube: o.GetClient(), Instances: o.Instances, Types: o.Types, Recorder: o.EventRecorder, Overlays: o.InstanceTypeStore,
+		Kube: o.GetClient(), VMs: o.Instances.VMs, Planner: o.Instances.Planner, Deleter: o.Instances.Deleter, Power: o.Instances.Power,
+		Types: o.Types, Recorder: o.EventRecorder, Overlays: o.InstanceTypeStore, Clock: clock.RealClock{},
 		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, Repair: opts.RepairTolerations(),
 	})
 	return nil
@@ -185,7 +192,10 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 	kube, opts := o.GetClient(), o.settings.Options
 	return []controller.Controller{
 		nodeclasshash.NewController(kube),
-		nodeclassstatus.NewController(kube, o.Inventory, o.Instances),
+		nodeclassstatus.NewController(kube, nodeclassstatus.Deps{
+			Inventory: o.Inventory, Types: o.Types, Roots: o.roots, Boot: o.boot,
+			Health: o.Instances.Health, CloneTimes: o.Instances.CloneTimes, Clock: clock.RealClock{},
+		}),
 		termination.NewController(kube, o.EventRecorder),
 		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
 		templatebuild.NewController(kube, o.Templates),
@@ -195,21 +205,23 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		templatetermination.NewManaged(kube, o.Templates, o.EventRecorder),
 		templatetermination.NewUnmanaged(kube, o.EventRecorder),
 		launch.NewController(launch.Deps{
-			Kube: kube, Instances: o.Instances, Types: o.Types, Recorder: o.EventRecorder, Pods: cluster.PodsMappedToNodeClaim,
-			FailureBackoff: opts.FailureBackoff(),
+			Kube: kube, Launcher: o.Instances.Launcher, Health: o.Instances.Health, Types: o.Types, Recorder: o.EventRecorder,
+			Pods: cluster.PodsMappedToNodeClaim, Clock: clock.RealClock{}, FailureBackoff: opts.FailureBackoff(),
 		}),
-		bootstrapcleanup.NewController(o.Instances),
-		adoption.NewController(o.Instances, o.EventRecorder),
+		bootstrapcleanup.NewController(o.Instances.Deleter),
+		adoption.NewController(o.Instances.Adopter, o.EventRecorder),
 		capacity.NewController(o.Inventory, cluster),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
-		drift.NewController(kube, o.Instances, o.EventRecorder),
-		explain.NewController(kube, o.Instances, o.EventRecorder, cluster),
-		inplace.NewController(kube, o.Instances, o.EventRecorder),
+		drift.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}),
+		explain.NewController(kube, o.Instances.Planner, o.EventRecorder, cluster),
+		inplace.NewController(kube, o.Instances.Updater, o.EventRecorder),
 		vmhealth.NewController(vmhealth.Deps{
-			Kube: kube, Instances: o.Instances, Recorder: o.EventRecorder, Interval: opts.ProxmoxPollInterval, Restarts: opts.RestartPolicy(),
+			Kube: kube, VMs: o.Instances.VMs, Power: o.Instances.Power, Planner: o.Instances.Planner, Recorder: o.EventRecorder, Clock: clock.RealClock{},
+			Interval: opts.ProxmoxPollInterval, Timeout: opts.OperationTimeout, Restarts: opts.RestartPolicy(),
 		}),
 		garbagecollection.NewController(garbagecollection.Deps{
-			Kube: kube, Reader: o.uncached, Instances: o.Instances, Recorder: o.EventRecorder, Registerer: crmetrics.Registry,
+			Kube: kube, Reader: o.uncached, VMs: o.Instances.VMs, Deleter: o.Instances.Deleter, Planner: o.Instances.Planner, Inventory: o.Inventory,
+			Tokens: o.boot.Tokens, Recorder: o.EventRecorder, Clock: clock.RealClock{}, Registerer: crmetrics.Registry,
 			Rules: opts.OrphanRules(), Interval: opts.ProxmoxPollInterval,
 		}),
 		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg requires the deprecated recorder

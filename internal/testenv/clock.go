@@ -13,39 +13,39 @@ import (
 // Speed is how much faster than real time Proxmox and all waits are.
 const Speed = 50
 
-// Clock waits as much shorter as the simulator is faster, and can be set forward.
+// Clock shortens waits by Speed, and can be advanced.
 type Clock struct {
 	clock.RealClock
 	ahead atomic.Int64
 }
 
-// Advance sets the clock forward.
+// Advance advances the clock.
 func (c *Clock) Advance(d time.Duration) { c.ahead.Add(int64(d)) }
 
-// Now is the real time plus all advances.
+// Now returns the real time plus all advances.
 func (c *Clock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
 
-// Since counts from Now.
+// Since returns the time since t, relative to Now.
 func (c *Clock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// After is hurried.
+// After waits for the shortened duration.
 func (c *Clock) After(d time.Duration) <-chan time.Time { return time.After(d / Speed) }
 
-// NewTimer is hurried.
+// NewTimer returns a timer of the shortened duration.
 func (c *Clock) NewTimer(d time.Duration) clock.Timer { return c.RealClock.NewTimer(d / Speed) }
 
-// Sleep is hurried.
+// Sleep sleeps for the shortened duration.
 func (c *Clock) Sleep(d time.Duration) { time.Sleep(d / Speed) }
 
-// calendar has the time of a Clock, and waits in real time: what polls on it is not
-// hurried.
-type calendar struct {
+// unscaledClock has the time of a Clock and waits in real time: polling is not
+// accelerated.
+type unscaledClock struct {
 	clock.RealClock
 	of *Clock
 }
 
-// Now is the Clock's.
-func (c calendar) Now() time.Time { return c.of.Now() }
+// Now returns the time of the Clock.
+func (c unscaledClock) Now() time.Time { return c.of.Now() }
 
-// Since counts from Now.
-func (c calendar) Since(t time.Time) time.Duration { return c.of.Since(t) }
+// Since returns the time since t, relative to Now.
+func (c unscaledClock) Since(t time.Time) time.Duration { return c.of.Since(t) }

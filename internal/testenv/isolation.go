@@ -16,56 +16,56 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// worldLabel marks whose an object is: worlds share an API server, and most objects
+// envLabel marks the objects of an Env: all Envs share an API server, and most objects
 // have no namespace.
-const worldLabel = "testenv"
+const envLabel = "testenv"
 
-// isolated is a client that sees and makes the objects of one world only.
-func isolated(inner client.WithWatch, world string) client.WithWatch {
+// isolated returns a client that lists and creates only objects of one Env.
+func isolated(inner client.WithWatch, env string) client.WithWatch {
 	return interceptor.NewClient(inner, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			labels := o.GetLabels()
 			if labels == nil {
 				labels = map[string]string{}
 			}
-			labels[worldLabel] = world
+			labels[envLabel] = env
 			o.SetLabels(labels)
 			return c.Create(ctx, o, options...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			all := &client.ListOptions{}
 			all.ApplyOptions(options)
-			client.MatchingLabels{worldLabel: world}.ApplyToList(all)
-			wanted := ownIndex(list, all)
+			client.MatchingLabels{envLabel: env}.ApplyToList(all)
+			selector := takeIndexedFields(list, all)
 			if err := c.List(ctx, list, all); err != nil {
 				return err
 			}
-			return keep(list, wanted)
+			return filter(list, selector)
 		},
 	})
 }
 
-// ownIndex takes a field selector out of the options that only the cache of a
-// manager can serve, through the indexes that Karpenter's operator makes. What the
-// API server selects by itself stays.
-func ownIndex(list client.ObjectList, options *client.ListOptions) fields.Selector {
+// takeIndexedFields removes a field selector from the options that only the cache of a
+// manager supports, by the indexes of Karpenter's operator. Selectors that the API
+// server supports stay.
+func takeIndexedFields(list client.ObjectList, options *client.ListOptions) fields.Selector {
 	switch list.(type) {
 	case *karpv1.NodeClaimList, *karpv1.NodePoolList, *corev1.NodeList:
-		wanted := options.FieldSelector
+		selector := options.FieldSelector
 		options.FieldSelector = nil
-		return wanted
+		return selector
 	}
 	return nil
 }
 
-func keep(list client.ObjectList, wanted fields.Selector) error {
-	if wanted == nil {
+func filter(list client.ObjectList, selector fields.Selector) error {
+	if selector == nil {
 		return nil
 	}
 	var kept []runtime.Object
 	err := meta.EachListItem(list, func(o runtime.Object) error {
-		set, err := indexed(o)
-		if err == nil && wanted.Matches(set) {
+		set, err := indexedFields(o)
+		if err == nil && selector.Matches(set) {
 			kept = append(kept, o)
 		}
 		return err
@@ -76,7 +76,7 @@ func keep(list client.ObjectList, wanted fields.Selector) error {
 	return meta.SetList(list, kept)
 }
 
-func indexed(o runtime.Object) (fields.Set, error) {
+func indexedFields(o runtime.Object) (fields.Set, error) {
 	switch o := o.(type) {
 	case *karpv1.NodeClaim:
 		return fields.Set{

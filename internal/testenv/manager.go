@@ -18,19 +18,19 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// Registrar is a controller.
+// Registrar registers a controller.
 type Registrar interface {
 	Register(context.Context, manager.Manager) error
 }
 
-// Manage runs controllers under a manager whose cache holds this world's objects
-// only, as the controller binary would. They are made with its client.
+// Manage runs controllers under a manager whose cache has only the objects of this Env.
+// They are created with the manager's client.
 func (w *Env) Manage(makers ...func(kube client.Client) Registrar) {
 	w.T.Helper()
 	m, err := ctrl.NewManager(w.Config, ctrl.Options{
 		Scheme:     scheme.Scheme,
 		Metrics:    server.Options{BindAddress: "0"},
-		Cache:      cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{worldLabel: w.Name})},
+		Cache:      cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{envLabel: w.Name})},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	w.Expect(err).NotTo(gomega.HaveOccurred())

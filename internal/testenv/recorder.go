@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 )
 
-// Recorder remembers events.
+// Recorder records events.
 type Recorder struct {
 	mu     sync.Mutex
 	events []events.Event
@@ -19,14 +19,14 @@ type Recorder struct {
 
 var _ events.Recorder = (*Recorder)(nil)
 
-// Publish remembers.
+// Publish records events.
 func (r *Recorder) Publish(published ...events.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, published...)
 }
 
-// Messages of all events with a reason.
+// Messages returns the messages of all events with a reason.
 func (r *Recorder) Messages(reason string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,7 +39,7 @@ func (r *Recorder) Messages(reason string) []string {
 	return out
 }
 
-// About are the reasons of all events about an object, in order.
+// About returns the reasons of all events on an object, in order.
 func (r *Recorder) About(o client.Object) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,10 +1,10 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testenv is what tests of controllers and cloud provider stand on: a
-// real Kubernetes API server with our CRDs and Karpenter's, shared by the tests of
-// one binary, and for each test its own simulated Proxmox, inventory and
-// providers. It is imported by tests only.
+// Package testenv is the environment of tests. Env has a simulated Proxmox, an inventory
+// and the operations on VMs of one test, and either objects in a real Kubernetes API
+// server, shared by the tests of one binary (New), or a fake API (NewFake). Its methods
+// create test objects. Only tests import it.
 package testenv
 
 import (
@@ -26,16 +26,16 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// Karpenter finds the kind of a NodeClass through the scheme of client-go.
+// Karpenter finds the kind of a NodeClass in the scheme of client-go.
 func init() {
 	_ = v1alpha1.AddToScheme(scheme.Scheme)
-	// Whoever waits for a controller here waits for an API server on a busy machine.
+	// Controllers wait for an API server on a busy machine.
 	gomega.SetDefaultEventuallyTimeout(time.Minute)
 }
 
-var errNoAssets = errors.New("KUBEBUILDER_ASSETS is not set: no API server, so NOTHING is checked here. Run \"make unit\"")
+var errNoAssets = errors.New("KUBEBUILDER_ASSETS is not set: there is no API server, so this is skipped; run \"make unit\"")
 
-// shared starts when the first test asks for it: a run that asks for none is quick.
+// shared is the API server; it starts with the first test that needs it.
 var shared struct {
 	once   sync.Once
 	env    *envtest.Environment
@@ -43,8 +43,7 @@ var shared struct {
 	err    error
 }
 
-// Run runs a package's tests and stops the API server that they shared. TestMain
-// calls it.
+// Run runs a package's tests and stops the shared API server. TestMain calls it.
 func Run(m *testing.M) int {
 	log.SetLogger(logr.Discard())
 	code := m.Run()
@@ -56,7 +55,7 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// APIServer gives the shared API server, or skips the test loudly where there is none.
+// APIServer returns the shared API server. Without KUBEBUILDER_ASSETS it skips the test.
 func APIServer(t *testing.T) *rest.Config {
 	t.Helper()
 	shared.once.Do(func() { shared.config, shared.err = startServer() })
@@ -78,11 +77,11 @@ func startServer() (*rest.Config, error) {
 		return nil, err
 	}
 	env := &envtest.Environment{CRDs: definitions, ErrorIfCRDPathMissing: true}
-	// Workloads' service accounts are made by a controller that does not run here.
+	// Service accounts are created by a controller that does not run here.
 	env.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "ServiceAccount")
 	config, err := env.Start()
 	if err != nil {
-		return nil, fmt.Errorf("starting the API server, %w", err)
+		return nil, fmt.Errorf("starting the API server: %w", err)
 	}
 	shared.env = env
 	config.QPS, config.Burst = 1000, 2000

@@ -146,7 +146,7 @@ func (p *Process) start(controller string, claim *karpv1.NodeClaim, do func(cont
 
 // create does what core does with the answer of Create.
 func (p *Process) create(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	in, err := p.Plan(ctx, claim, p.classOf(ctx, claim), nil)
+	in, err := p.instances.Planner.Plan(ctx, claim, p.classOf(ctx, claim), nil)
 	if _, noRoom := errors.AsType[*instance.InsufficientCapacityError](err); noRoom {
 		return reconcile.Result{}, client.IgnoreNotFound(p.kube.Delete(ctx, claim))
 	}
@@ -181,7 +181,7 @@ func (p *Process) handOver(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 // far as core knows.
 func (p *Process) terminate(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
 	if claim.Status.ProviderID != "" {
-		gone, err := p.Delete(ctx, claim)
+		gone, err := p.instances.Deleter.Delete(ctx, claim)
 		if err != nil {
 			return reconcile.Result{}, err
 		}

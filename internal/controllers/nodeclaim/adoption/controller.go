@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package adoption takes over VMs that another controller made, on an admin's explicit
-// word, and says of the others how that is done. It never guesses: a VM that nobody
-// hands over is left alone, and its Claim is kept.
+// Package adoption adopts VMs that another controller created if an administrator
+// annotates their Claim, and explains how to do that for the others. A VM without the
+// annotation is not changed, and its Claim is kept.
 package adoption
 
 import (
@@ -28,70 +28,72 @@ import (
 )
 
 const (
-	// pause between two looks at a Claim that nobody hands over, or whose VM does not fit.
-	pause = time.Minute
-	// reminder is how often the same is said about the same Claim.
-	reminder = 15 * time.Minute
+	// retryInterval is how often a Claim without the annotation, or with a VM that does
+	// not match, is checked.
+	retryInterval = time.Minute
+	// eventInterval is how often the same event is repeated.
+	eventInterval = 15 * time.Minute
 )
 
-// Controller adopts.
+// Controller adopts VMs.
 type Controller struct {
-	instances *instance.Provider
-	recorder  events.Recorder
+	adopter  *instance.Adopter
+	recorder events.Recorder
 }
 
-// NewController makes the Controller.
-func NewController(instances *instance.Provider, recorder events.Recorder) *Controller {
-	return &Controller{instances: instances, recorder: recorder}
+// NewController returns a Controller.
+func NewController(adopter *instance.Adopter, recorder events.Recorder) *Controller {
+	return &Controller{adopter: adopter, recorder: recorder}
 }
 
-// elsewhere tells whether another controller launched a Claim of ours. Claims that are
-// going count: only an adopted VM goes with its Claim.
-func elsewhere(o client.Object) bool {
+// isLaunchedByOther reports whether another controller launched a Claim of our
+// NodeClasses. Claims that are being deleted are included: only an adopted VM is deleted
+// with its Claim.
+func isLaunchedByOther(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	return ok && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group && instance.LaunchedByOther(claim)
 }
 
-// Register the Controller.
+// Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclaim.adoption.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(elsewhere))).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isLaunchedByOther))).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile adopts the VM of one Claim, if that was asked for.
+// Reconcile adopts the VM of a Claim with the annotation.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !elsewhere(claim) {
+	if !isLaunchedByOther(claim) {
 		return reconcile.Result{}, nil
 	}
 	if claim.Annotations[v1alpha1.AnnotationAdopt] == "" {
-		if todo := c.instances.UnadoptedMessage(claim); todo != "" {
-			c.recorder.Publish(event(claim, corev1.EventTypeWarning, instance.BlockedNotAdopted, todo))
+		if message := c.adopter.Message(claim); message != "" {
+			c.recorder.Publish(event(claim, corev1.EventTypeWarning, instance.BlockedNotAdopted, message))
 		}
-		return reconcile.Result{RequeueAfter: pause}, nil
+		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	}
-	err := c.instances.Adopt(ctx, claim)
+	err := c.adopter.Adopt(ctx, claim)
 	_, refused := errors.AsType[*instance.AdoptionError](err)
 	switch {
 	case errors.Is(err, instance.ErrClaimBusy):
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	case refused:
-		log.FromContext(ctx).Error(err, "leaving a VM alone that was to be adopted")
+		log.FromContext(ctx).Error(err, "adoption refused")
 		c.recorder.Publish(event(claim, corev1.EventTypeWarning, "AdoptionRefused", err.Error()))
-		return reconcile.Result{RequeueAfter: pause}, nil
+		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("adopting the VM of nodeclaim %s, %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("adopting the VM of nodeclaim %s: %w", claim.Name, err)
 	}
-	log.FromContext(ctx).Info("adopted a VM that another controller made", "provider-id", claim.Status.ProviderID)
+	log.FromContext(ctx).Info("adopted VM of another controller", "provider-id", claim.Status.ProviderID)
 	c.recorder.Publish(event(claim, corev1.EventTypeNormal, "VMAdopted",
-		fmt.Sprintf("%s carries our ownership mark now, and is removed with its claim", claim.Status.ProviderID)))
+		fmt.Sprintf("%s has our ownership mark now and is deleted with its claim", claim.Status.ProviderID)))
 	return reconcile.Result{}, nil
 }
 
 func event(claim *karpv1.NodeClaim, kind, reason, message string) events.Event {
 	return events.Event{
 		InvolvedObject: claim, Type: kind, Reason: reason, Message: message,
-		DedupeValues: []string{string(claim.UID), reason, message}, DedupeTimeout: reminder,
+		DedupeValues: []string{string(claim.UID), reason, message}, DedupeTimeout: eventInterval,
 	}
 }

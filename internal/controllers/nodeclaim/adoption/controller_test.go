@@ -119,7 +119,7 @@ func (i *inherited) runs() bool {
 // reconcile looks at the claim once.
 func (i *inherited) reconcile() reconcile.Result {
 	i.T.Helper()
-	result, err := adoption.NewController(i.Instances, i.Events).Reconcile(i.T.Context(), testenv.Reread(i.Env, i.claim))
+	result, err := adoption.NewController(i.Instances.Adopter, i.Events).Reconcile(i.T.Context(), testenv.Reread(i.Env, i.claim))
 	i.Expect(err).NotTo(HaveOccurred())
 	testenv.Reread(i.Env, i.claim)
 	return result
@@ -134,19 +134,19 @@ func (i *inherited) handOver(value string) {
 func (i *inherited) kept() bool {
 	i.T.Helper()
 	i.Refresh()
-	vms, err := i.Instances.List()
+	vms, err := i.Instances.VMs.List()
 	i.Expect(err).NotTo(HaveOccurred())
-	return slices.ContainsFunc(vms, func(vm instance.VM) bool { return vm.ClaimUID == string(i.claim.UID) }) || i.Instances.MayExist(i.claim)
+	return slices.ContainsFunc(vms, func(vm instance.VM) bool { return vm.ClaimUID == string(i.claim.UID) }) || i.Instances.VMs.MayExist(i.claim)
 }
 
 func (i *inherited) get() (instance.VM, error) {
-	return i.Instances.Get(i.T.Context(), v1alpha1.ProviderID{Region: testenv.Region, VMID: vmid})
+	return i.Instances.VMs.Get(i.T.Context(), v1alpha1.ProviderID{Region: testenv.Region, VMID: vmid})
 }
 
 // blocked expects that a removal waits, and gives what it waits for.
 func (i *inherited) blocked(reason string) string {
 	i.T.Helper()
-	gone, err := i.Instances.Delete(i.T.Context(), testenv.Reread(i.Env, i.claim))
+	gone, err := i.Instances.Deleter.Delete(i.T.Context(), testenv.Reread(i.Env, i.claim))
 	i.Expect(gone).To(BeFalse())
 	blocked, ok := errors.AsType[*instance.BlockedError](err)
 	i.Expect(ok).To(BeTrue(), "%v", err)
@@ -157,7 +157,7 @@ func (i *inherited) blocked(reason string) string {
 // removed calls Delete as core does until nothing is left.
 func (i *inherited) removed() {
 	i.T.Helper()
-	i.Eventually(func() (bool, error) { return i.Instances.Delete(i.T.Context(), i.claim) }).
+	i.Eventually(func() (bool, error) { return i.Instances.Deleter.Delete(i.T.Context(), i.claim) }).
 		WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(BeTrue())
 }
 
@@ -170,7 +170,7 @@ func TestAVMThatNobodyHandsOverIsNeitherTouchedNorForgotten(t *testing.T) {
 	i.Expect(i.Events.Messages(instance.BlockedNotAdopted)).To(ConsistOf(ContainSubstring(howTo)))
 	i.Expect(i.kept()).To(BeTrue())
 	_, err := i.get()
-	i.Expect(err).To(MatchError(ContainSubstring("another controller made it")))
+	i.Expect(err).To(MatchError(ContainSubstring("another controller created it")))
 	i.Expect(err).NotTo(MatchError(proxmox.ErrNotFound), "core would not drain its node")
 
 	i.Expect(i.Kube.Delete(t.Context(), i.claim)).To(Succeed())
@@ -231,9 +231,9 @@ func TestAVMThatIsHandedOverIsOurs(t *testing.T) {
 	got, err := i.get()
 	i.Expect(err).NotTo(HaveOccurred())
 	i.Expect(got.ClaimUID).To(Equal(string(i.claim.UID)))
-	_, known := i.Instances.CurrentImage(i.claim, i.class)
+	_, known := i.Instances.VMs.CurrentImage(i.claim, i.class)
 	i.Expect(known).To(BeFalse(), "nobody knows its image, so that it does not drift")
-	i.Expect(i.Instances.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed(), "it follows its class from now on")
+	i.Expect(i.Instances.Updater.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed(), "it follows its class from now on")
 	i.Expect(i.config().Tags()).To(Equal([]string{"karpenter"}))
 
 	// A controller that died between mark and claim finds the mark.
@@ -317,7 +317,7 @@ func TestTheWordChangesNothingForAVMOfOurs(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	mark, _ := ownership.Read(cfg.Description())
 	w.Expect(mark).To(And(HaveField("ClaimUID", string(claim.UID)), HaveField("UUID", "")))
-	w.Eventually(func() (bool, error) { return w.Instances.Delete(t.Context(), claim) }).
+	w.Eventually(func() (bool, error) { return w.Instances.Deleter.Delete(t.Context(), claim) }).
 		WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(BeTrue())
 	w.Expect(w.VMs()).To(BeEmpty())
 }
@@ -330,7 +330,7 @@ func TestClaimsOfOursAndOfOthersAreNotLookedAt(t *testing.T) {
 	w.Annotate(ours, map[string]string{v1alpha1.AnnotationAdopt: uuid})
 	w.Sim.ResetRequests()
 	for _, claim := range []*karpv1.NodeClaim{ours, fresh} {
-		result, err := adoption.NewController(w.Instances, w.Events).Reconcile(t.Context(), claim)
+		result, err := adoption.NewController(w.Instances.Adopter, w.Events).Reconcile(t.Context(), claim)
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(result).To(BeZero())
 	}

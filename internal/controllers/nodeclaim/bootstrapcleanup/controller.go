@@ -1,8 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bootstrapcleanup takes back what a guest needed only to join: once its Node is
-// initialized, the boot drive is detached and deleted and the join token revoked.
+// Package bootstrapcleanup deletes what a guest needed only to join: once its Node is
+// initialized, the boot drive is detached and deleted, and the join token is revoked.
 package bootstrapcleanup
 
 import (
@@ -23,26 +23,26 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// busyPause is how soon a Claim is tried again that somebody else has.
-const busyPause = 500 * time.Millisecond
+const (
+	// busyRetryInterval is the delay after another operation on the Claim.
+	busyRetryInterval = 500 * time.Millisecond
+	// unreachableRetryInterval is the delay after an unreachable Host.
+	unreachableRetryInterval = 30 * time.Second
+)
 
-// awayPause is how often a Host that is away is asked.
-const awayPause = 30 * time.Second
+// Controller deletes boot drives and join tokens of joined guests.
+type Controller struct{ deleter *deletion.Deleter }
 
-// Controller takes boot drives back.
-type Controller struct{ instances *instance.Provider }
+// NewController returns a Controller.
+func NewController(deleter *deletion.Deleter) *Controller { return &Controller{deleter} }
 
-// NewController makes the Controller.
-func NewController(instances *instance.Provider) *Controller {
-	return &Controller{instances: instances}
-}
-
-// due tells whether a Claim's guest has joined and its boot drive is still there. It
-// reads conditions only: the object is the cache's own.
-func due(o client.Object) bool {
+// needsCleanup reports whether a Claim's guest has joined and its boot drive still
+// exists. It must not change the object, which belongs to the cache.
+func needsCleanup(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	return ok && claim.DeletionTimestamp.IsZero() &&
 		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" &&
@@ -50,30 +50,30 @@ func due(o client.Object) bool {
 		claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeInitialized).IsTrue()
 }
 
-// Register the Controller.
+// Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
-		Named("nodeclaim.handover.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(due))).
+		Named("nodeclaim.bootstrapcleanup.proxmox").
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(needsCleanup))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 50}).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile takes one Claim's boot drive and token back.
+// Reconcile deletes the boot drive and join token of a Claim.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !due(claim) {
+	if !needsCleanup(claim) {
 		return reconcile.Result{}, nil
 	}
-	err := c.instances.CleanupBootDrive(ctx, claim)
+	err := c.deleter.CleanupBootDrive(ctx, claim)
 	if errors.Is(err, instance.ErrClaimBusy) {
-		return reconcile.Result{RequeueAfter: busyPause}, nil
+		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
 	}
 	if errors.Is(err, proxmox.ErrHostUnreachable) || errors.Is(err, proxmox.ErrUnreachable) {
-		// The inventory tells that the Host is away; the drive can wait for it.
-		return reconcile.Result{RequeueAfter: awayPause}, nil
+		// The inventory reports the Host.
+		return reconcile.Result{RequeueAfter: unreachableRetryInterval}, nil
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("taking back the boot drive of nodeclaim %s, %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("deleting the boot drive of nodeclaim %s: %w", claim.Name, err)
 	}
 	return reconcile.Result{}, nil
 }

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drift tells why a drifted Node stays: core starts the replacement before
-// it lets a Node go, and a full Proxmox has no room for both. Core itself would only
-// say that the pods cannot be scheduled elsewhere.
+// Package drift reports why a drifted Node is not replaced: core starts the replacement
+// before it deletes a Node, and without capacity for both it waits. Core itself reports
+// only that the pods cannot be scheduled elsewhere.
 package drift
 
 import (
@@ -15,6 +15,7 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,55 +29,57 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
 
 const (
-	// headStart is what core gets before anything is said: it looks for drifted Nodes
-	// every ten seconds, and those that can go are gone by then.
-	headStart = time.Minute
-	// pause between two looks at a Claim.
-	pause = time.Minute
-	// reminder is how often the same is said about the same Claim.
-	reminder = 15 * time.Minute
+	// reportDelay is the time for core to replace the Node: it reconciles drifted Nodes
+	// every ten seconds.
+	reportDelay = time.Minute
+	// checkInterval is how often a Claim is checked.
+	checkInterval = time.Minute
+	// eventInterval is how often the same event is repeated.
+	eventInterval = 15 * time.Minute
 )
 
-// Controller explains drift that waits.
+// Controller reports drifted Nodes that wait for capacity.
 type Controller struct {
-	kube      client.Client
-	instances *instance.Provider
-	recorder  events.Recorder
+	kube     client.Client
+	planner  *plan.Planner
+	recorder events.Recorder
+	clock    clock.PassiveClock
 }
 
-// NewController makes the Controller.
-func NewController(kube client.Client, instances *instance.Provider, recorder events.Recorder) *Controller {
-	return &Controller{kube: kube, instances: instances, recorder: recorder}
+// NewController returns a Controller.
+func NewController(kube client.Client, planner *plan.Planner, recorder events.Recorder, c clock.PassiveClock) *Controller {
+	return &Controller{kube: kube, planner: planner, recorder: recorder, clock: c}
 }
 
-// drifted tells whether a Claim of ours is to be replaced and is still there. It reads
-// conditions only: the object is the cache's own.
-func drifted(o client.Object) bool {
+// isDrifted reports whether a Claim of our NodeClasses is drifted and not being deleted.
+// It must not change the object, which belongs to the cache.
+func isDrifted(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	return ok && claim.DeletionTimestamp.IsZero() && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group &&
 		claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeDrifted).IsTrue()
 }
 
-// Register the Controller.
+// Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclaim.drift.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(drifted))).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isDrifted))).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile says why a drifted Node stays, for as long as there is no room for its
+// Reconcile reports why a drifted Node is not replaced, while there is no capacity for its
 // replacement.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !drifted(claim) {
+	if !isDrifted(claim) {
 		return reconcile.Result{}, nil
 	}
-	since := c.instances.Clock.Since(claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).LastTransitionTime.Time)
-	if since < headStart {
-		return reconcile.Result{RequeueAfter: headStart - since}, nil
+	since := c.clock.Since(claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).LastTransitionTime.Time)
+	if since < reportDelay {
+		return reconcile.Result{RequeueAfter: reportDelay - since}, nil
 	}
 	pool, class := &karpv1.NodePool{}, &v1alpha1.ProxmoxNodeClass{}
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Labels[karpv1.NodePoolLabelKey]}, pool); err != nil {
@@ -90,19 +93,19 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, err
 	}
 	if !needed {
-		return reconcile.Result{RequeueAfter: pause}, nil
+		return reconcile.Result{RequeueAfter: checkInterval}, nil
 	}
-	err = c.instances.CheckCapacity(replacement, class)
-	if noRoom, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
-		c.recorder.Publish(waits(claim, pool, noRoom)...)
+	err = c.planner.CheckCapacity(replacement, class)
+	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
+		c.recorder.Publish(waitingForCapacity(claim, pool, insufficient)...)
 	} else if err != nil {
-		return reconcile.Result{}, fmt.Errorf("looking for room for the replacement of nodeclaim %s, %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("checking the capacity for the replacement of nodeclaim %s: %w", claim.Name, err)
 	}
-	return reconcile.Result{RequeueAfter: pause}, nil
+	return reconcile.Result{RequeueAfter: checkInterval}, nil
 }
 
-// replacement is what core would have to launch for the pods of a Node; without such
-// pods it lets the Node go without one.
+// replacement returns the Claim that core would launch for the pods of a Node; false if
+// the Node has no such pods and needs no replacement.
 func (c *Controller) replacement(ctx context.Context, claim *karpv1.NodeClaim, pool *karpv1.NodePool) (out *karpv1.NodeClaim, needed bool, err error) {
 	pods, err := nodeutils.ReschedulablePods(ctx, c.kube, claim.Status.NodeName)
 	if err != nil || len(pods) == 0 {
@@ -112,26 +115,27 @@ func (c *Controller) replacement(ctx context.Context, claim *karpv1.NodeClaim, p
 	out = &karpv1.NodeClaim{}
 	out.Name, out.Labels = claim.Name, map[string]string{karpv1.NodePoolLabelKey: pool.Name}
 	out.Spec.Requirements = pool.Spec.Template.Spec.Requirements
-	// What only some types have, devices or what an overlay adds, is for core to judge.
+	// Resources that only some types have, such as devices, are left to core.
 	out.Spec.Resources.Requests = corev1.ResourceList{
 		corev1.ResourceCPU: requests[corev1.ResourceCPU], corev1.ResourceMemory: requests[corev1.ResourceMemory], corev1.ResourcePods: requests[corev1.ResourcePods],
 	}
 	return out, true, nil
 }
 
-// waits tells it on the Claim, and once for all of them on the pool.
-func waits(claim *karpv1.NodeClaim, pool *karpv1.NodePool, why error) []events.Event {
+// waitingForCapacity returns an event on the Claim, and one on the NodePool for all its
+// Claims.
+func waitingForCapacity(claim *karpv1.NodeClaim, pool *karpv1.NodePool, cause error) []events.Event {
 	const reason = "DriftWaitingForCapacity"
 	return []events.Event{
 		{
 			InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason,
-			Message:      "Drifted, and replaced as soon as there is room for a VM that carries its pods: " + why.Error(),
-			DedupeValues: []string{string(claim.UID)}, DedupeTimeout: reminder,
+			Message:      "Drifted, and replaced as soon as there is capacity for a VM that fits its pods: " + cause.Error(),
+			DedupeValues: []string{string(claim.UID)}, DedupeTimeout: eventInterval,
 		},
 		{
 			InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: reason,
-			Message:      fmt.Sprintf("Drifted nodes are replaced as soon as there is room for a VM that carries their pods; nodeclaim %s: %s", claim.Name, why),
-			DedupeValues: []string{string(pool.UID)}, DedupeTimeout: reminder,
+			Message:      fmt.Sprintf("Drifted nodes are replaced as soon as there is capacity for a VM that fits their pods; nodeclaim %s: %s", claim.Name, cause),
+			DedupeValues: []string{string(pool.UID)}, DedupeTimeout: eventInterval,
 		},
 	}
 }

@@ -53,7 +53,7 @@ func drifting(w *testenv.Env, pods ...string) (*v1alpha1.ProxmoxNodeClass, *karp
 
 func look(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
 	w.T.Helper()
-	result, err := drift.NewController(w.Kube, w.Instances, w.Events).Reconcile(w.T.Context(), testenv.Reread(w, claim))
+	result, err := drift.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(w.T.Context(), testenv.Reread(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
@@ -75,7 +75,7 @@ func TestDriftThatWaitsForRoomSaysSoUntilThereIsSome(t *testing.T) {
 	w.Expect(w.Events.About(pool)).To(Equal([]string{waits}))
 	w.Expect(w.Events.Messages(waits)).To(HaveEach(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"))))
 
-	w.Instances.ReleaseClaim(string(other.UID))
+	w.Instances.Planner.Release(string(other.UID))
 	w.Expect(look(w, claim)).To(BeNumerically(">", 0))
 	w.Expect(w.Events.Messages(waits)).To(HaveLen(2), "there is room now")
 }
@@ -90,7 +90,7 @@ func TestDriftThatNeedsNoRoomIsQuiet(t *testing.T) {
 
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	claim.DeletionTimestamp = new(metav1.Now())
-	result, err := drift.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), claim)
+	result, err := drift.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result.RequeueAfter).To(BeZero(), "it is on its way")
 }

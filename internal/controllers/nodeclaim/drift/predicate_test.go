@@ -19,7 +19,7 @@ func TestThePredicateLeavesTheCacheAlone(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationLaunchCompleted: "2026-01-01T00:00:00Z"}},
 		Spec:       karpv1.NodeClaimSpec{NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group}},
 	}
-	if drifted(claim) || len(claim.Status.Conditions) > 0 {
+	if isDrifted(claim) || len(claim.Status.Conditions) > 0 {
 		t.Errorf("it matches, or was changed: %v", claim.Status.Conditions)
 	}
 }

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package garbagecollection removes what a Claim left behind: a controller that
-// died at the wrong moment, or a Claim that was torn out by force, must not leave
-// a VM running, an ISO lying or a token valid.
+// Package garbagecollection deletes orphans: VMs, boot drives, join tokens and Nodes whose
+// Claim does not exist, for example after a controller was killed or a Claim's finalizer
+// was removed.
 package garbagecollection
 
 import (
@@ -25,68 +25,76 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// brakeFloor is how many orphans at once are never too many.
-const brakeFloor = 3
+// minBlockedOrphans is the number of orphans that are always deleted.
+const minBlockedOrphans = 3
 
-// Policy says what happens to orphans.
+// Policy defines what happens to orphans.
 type Policy string
 
 const (
-	// Remove removes orphans after the grace period.
+	// PolicyRemove deletes orphans after the grace period.
 	PolicyRemove Policy = "remove"
-	// Report only tells about them.
+	// PolicyReport only reports them.
 	PolicyReport Policy = "report"
 )
 
-// Rules say when something is an orphan, and what becomes of it.
+// Rules define what an orphan is, and when it is deleted.
 type Rules struct {
 	Policy Policy
-	// Grace is how long something must look orphaned before it is removed.
+	// GracePeriod is how long something must be an orphan before it is deleted.
 	GracePeriod time.Duration
-	// Sweep is how often tokens are looked through. Storages take turns.
+	// SweepInterval is how often join tokens are listed.
 	SweepInterval time.Duration
-	// Brake is the share of all VMs above which none is removed: after an etcd
-	// restore, or with the wrong kubeconfig, live nodes look like orphans.
+	// MaxFraction is the fraction of all VMs above which no orphan is deleted: after an
+	// etcd restore, or with the wrong kubeconfig, live Nodes look like orphans.
 	MaxFraction float64
 }
 
-// Deps of the Controller.
+// Deps are the dependencies of the Controller.
 type Deps struct {
 	Kube client.Client
-	// Reader reads Claims past the cache, when one seems to be gone: a Claim that the
-	// cache has not seen yet would make its VM an orphan.
+	// Reader is not cached. It confirms that a Claim does not exist: the VM of a Claim
+	// that is not in the cache yet would be an orphan.
 	Reader    client.Reader
-	Instances *instance.Provider
+	VMs       *instance.Provider
+	Deleter   *deletion.Deleter
+	Planner   *plan.Planner
+	Inventory *inventory.Inventory
+	Tokens    *bootdata.Tokens
 	Recorder  events.Recorder
-	Rules
-	// Interval between two looks.
+	Clock     clock.PassiveClock
+	Rules     Rules
+	// Interval between two reconciles.
 	Interval   time.Duration
 	Registerer prometheus.Registerer
 }
 
-// Controller collects orphans.
+// Controller deletes orphans.
 type Controller struct {
-	Deps
-	clock     clock.Clock
-	metrics   *metrics
-	suspected map[string]time.Time
-	// leftoversAt is when tokens are looked through next.
-	leftoversAt time.Time
+	deps    Deps
+	metrics *metrics
+	// orphanSince is since when VMs have no Claim, by the UID of the Claim.
+	orphanSince map[string]time.Time
+	// nextSweep is when join tokens are listed next.
+	nextSweep time.Time
 }
 
-// NewController makes the Controller.
+// NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{Deps: deps, clock: deps.Instances.Clock, metrics: newMetrics(deps.Registerer), suspected: map[string]time.Time{}}
+	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: map[string]time.Time{}}
 }
 
-// Name of the controller in logs and metrics.
+// Name returns the name of the controller in logs and metrics.
 func (c *Controller) Name() string { return "nodeclaim.garbagecollection.proxmox" }
 
-// Register the Controller.
+// Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named(c.Name()).
@@ -94,42 +102,44 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(singleton.AsReconciler(c))
 }
 
-// Reconcile looks for orphans once. Proxmox is listed before Kubernetes: the
-// other way round a Claim made in between would lose its VM.
+// Reconcile deletes orphans once. It lists Proxmox before Kubernetes: otherwise a VM
+// whose Claim was created in between would be an orphan.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
-	again := reconciler.Result{RequeueAfter: c.Interval}
-	vms, err := c.Instances.List()
+	result := reconciler.Result{RequeueAfter: c.deps.Interval}
+	vms, err := c.deps.VMs.List()
 	if err != nil {
-		// A Cluster that was never read says nothing about orphans.
-		return again, nil //nolint:nilerr // the inventory reports the failure itself
+		// Without a list of all VMs, orphans are unknown.
+		return result, nil //nolint:nilerr // the inventory reports the failure itself
 	}
-	held := c.Instances.Inventory.View().Reservations
-	found := c.look(ctx)
-	if len(vms) == 0 && len(held) == 0 && found.none() {
-		return again, nil
+	reservations := c.deps.Inventory.View().Reservations
+	found := c.listResources(ctx)
+	if len(vms) == 0 && len(reservations) == 0 && found.isEmpty() {
+		return result, nil
 	}
-	claims, err := c.claims(ctx, c.Kube)
-	if err == nil && (found.swept || lacking(claims, vms, held, found)) {
-		// The cache may not have seen a Claim yet that was just made.
-		claims, err = c.claims(ctx, c.Reader)
+	claims, err := c.listClaims(ctx, c.deps.Kube)
+	if err == nil && (found.swept || hasOrphans(claims, vms, reservations, found)) {
+		// A new Claim may not be in the cache yet.
+		claims, err = c.listClaims(ctx, c.deps.Reader)
 	}
 	if err != nil {
-		return again, err
+		return result, err
 	}
-	c.reservations(vms, claims)
-	c.orphans(ctx, vms, claims)
-	c.collect(ctx, found, vms, claims)
-	return again, nil
+	c.releaseReservations(vms, claims)
+	c.deleteVMs(ctx, vms, claims)
+	for _, orphan := range c.orphanResources(ctx, found, vms, claims) {
+		c.deleteResource(ctx, orphan)
+	}
+	return result, nil
 }
 
-// lacking tells whether there is anything without its Claim.
-func lacking(claims map[string]*karpv1.NodeClaim, vms []instance.VM, held map[string]inventory.Reservation, found leftovers) bool {
+// hasOrphans reports whether anything has no Claim.
+func hasOrphans(claims map[string]*karpv1.NodeClaim, vms []instance.VM, reservations map[string]inventory.Reservation, found resources) bool {
 	for _, vm := range vms {
 		if claims[vm.ClaimUID] == nil {
 			return true
 		}
 	}
-	for uid := range held {
+	for uid := range reservations {
 		if claims[uid] == nil {
 			return true
 		}
@@ -138,14 +148,14 @@ func lacking(claims map[string]*karpv1.NodeClaim, vms []instance.VM, held map[st
 	if slices.ContainsFunc(found.nodes, func(node *corev1.Node) bool { return !claimed[node.Spec.ProviderID] }) {
 		return true
 	}
-	return slices.ContainsFunc(found.drives, func(drive instance.BootDrive) bool { return claims[drive.ClaimUID] == nil })
+	return slices.ContainsFunc(found.drives, func(drive deletion.BootDrive) bool { return claims[drive.ClaimUID] == nil })
 }
 
-// claims by UID, as a reader has them.
-func (c *Controller) claims(ctx context.Context, reader client.Reader) (map[string]*karpv1.NodeClaim, error) {
+// listClaims returns all Claims by UID.
+func (c *Controller) listClaims(ctx context.Context, reader client.Reader) (map[string]*karpv1.NodeClaim, error) {
 	list := &karpv1.NodeClaimList{}
 	if err := reader.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("listing nodeclaims, %w", err)
+		return nil, fmt.Errorf("listing nodeclaims: %w", err)
 	}
 	out := make(map[string]*karpv1.NodeClaim, len(list.Items))
 	for i := range list.Items {
@@ -154,66 +164,71 @@ func (c *Controller) claims(ctx context.Context, reader client.Reader) (map[stri
 	return out, nil
 }
 
-// orphans removes the VMs whose Claim is gone.
-func (c *Controller) orphans(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
-	orphans := c.due(vms, claims)
+// deleteVMs deletes the VMs whose Claim does not exist.
+func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
+	orphans := c.orphanVMs(vms, claims)
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(orphans)))
-	if len(orphans) > brakeFloor && float64(len(orphans)) > c.MaxFraction*float64(len(vms)) {
-		log.FromContext(ctx).Error(nil, "too many VMs look orphaned at once, removing none: was etcd restored, or is this the wrong Kubernetes cluster?",
+	if len(orphans) > minBlockedOrphans && float64(len(orphans)) > c.deps.Rules.MaxFraction*float64(len(vms)) {
+		log.FromContext(ctx).Error(nil, "too many orphaned VMs, deleting none; check whether etcd was restored or this is the wrong Kubernetes cluster",
 			"orphans", len(orphans), "vms", len(vms))
-		c.metrics.braked.Inc()
+		c.metrics.blocked.Inc()
 		return
 	}
 	for _, vm := range orphans {
 		logger := log.FromContext(ctx).WithValues("NodeClaim", klog.KRef("", vm.Name), "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
-		if c.Policy == PolicyReport {
-			logger.Info("a VM's claim is gone; not removing it, as the orphan policy says")
-			c.Recorder.Publish(orphanFound(vm))
+		if c.deps.Rules.Policy == PolicyReport {
+			logger.Info("found orphaned VM, keeping it by policy")
+			c.deps.Recorder.Publish(orphanFound(vm))
 			continue
 		}
-		gone, err := c.Instances.DeleteOrphan(log.IntoContext(ctx, logger), vm)
+		deleted, err := c.deps.Deleter.DeleteOrphan(log.IntoContext(ctx, logger), vm)
 		switch {
 		case err != nil:
-			logger.Error(err, "removing a VM whose claim is gone")
-		case gone:
-			logger.Info("removed a VM whose claim is gone")
-			c.metrics.removed.WithLabelValues(kindVM).Inc()
-			c.Recorder.Publish(orphanRemoved(vm))
+			logger.Error(err, "deleting orphaned VM failed")
+		case deleted:
+			logger.Info("deleted orphaned VM")
+			c.metrics.deleted.WithLabelValues(kindVM).Inc()
+			c.deps.Recorder.Publish(orphanDeleted(vm))
 		}
 	}
 }
 
-// reservations gives back what Claims hold that are gone.
-func (c *Controller) reservations(vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
-	withVM := map[string]bool{}
+// releaseReservations releases the reservations of Claims that do not exist.
+func (c *Controller) releaseReservations(vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
+	withVM := claimUIDs(vms)
+	for uid, reservation := range c.deps.Inventory.View().Reservations {
+		if claims[uid] == nil && !withVM[uid] && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.GracePeriod {
+			c.deps.Planner.Release(uid)
+		}
+	}
+}
+
+func claimUIDs(vms []instance.VM) map[string]bool {
+	out := map[string]bool{}
 	for _, vm := range vms {
-		withVM[vm.ClaimUID] = true
+		out[vm.ClaimUID] = true
 	}
-	for uid, reservation := range c.Instances.Inventory.View().Reservations {
-		if claims[uid] == nil && !withVM[uid] && c.clock.Since(reservation.CreatedAt) > c.GracePeriod {
-			c.Instances.ReleaseClaim(uid)
-		}
-	}
+	return out
 }
 
-// due are the VMs that have been without a Claim for the whole grace period.
-func (c *Controller) due(vms []instance.VM, claims map[string]*karpv1.NodeClaim) []instance.VM {
-	now := c.clock.Now()
-	suspected := map[string]time.Time{}
+// orphanVMs returns the VMs without a Claim for the whole grace period.
+func (c *Controller) orphanVMs(vms []instance.VM, claims map[string]*karpv1.NodeClaim) []instance.VM {
+	now := c.deps.Clock.Now()
+	orphanSince := map[string]time.Time{}
 	var out []instance.VM
 	for _, vm := range vms {
 		if claims[vm.ClaimUID] != nil {
 			continue
 		}
-		since, ok := c.suspected[vm.ClaimUID]
+		since, ok := c.orphanSince[vm.ClaimUID]
 		if !ok {
 			since = now
 		}
-		suspected[vm.ClaimUID] = since
-		if now.Sub(since) >= c.GracePeriod {
+		orphanSince[vm.ClaimUID] = since
+		if now.Sub(since) >= c.deps.Rules.GracePeriod {
 			out = append(out, vm)
 		}
 	}
-	c.suspected = suspected
+	c.orphanSince = orphanSince
 	return out
 }

@@ -18,6 +18,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -32,13 +33,18 @@ type collector struct {
 	registry *prometheus.Registry
 }
 
-func collect(w *testenv.Env, policy garbagecollection.Policy) *collector {
+func collect(w *testenv.Env, policy garbagecollection.Policy, changes ...func(*garbagecollection.Deps)) *collector {
 	registry, rules := prometheus.NewRegistry(), garbagecollection.Rules{SweepInterval: 5 * time.Minute, MaxFraction: 0.5}
 	rules.Policy, rules.GracePeriod = policy, grace
-	return &collector{Env: w, registry: registry, Controller: garbagecollection.NewController(garbagecollection.Deps{
-		Kube: w.Kube, Reader: w.Kube, Instances: w.Instances, Recorder: w.Events,
+	deps := garbagecollection.Deps{
+		Kube: w.Kube, Reader: w.Kube, VMs: w.Instances.VMs, Deleter: w.Instances.Deleter, Planner: w.Instances.Planner,
+		Inventory: w.Inventory, Tokens: w.Boot.Tokens, Recorder: w.Events, Clock: w.Clock,
 		Rules: rules, Interval: time.Second, Registerer: registry,
-	})}
+	}
+	for _, change := range changes {
+		change(&deps)
+	}
+	return &collector{Env: w, registry: registry, Controller: garbagecollection.NewController(deps)}
 }
 
 // look once, with a fresh view.
@@ -134,11 +140,7 @@ func TestAnotherKubernetesClustersVMsAndDrivesAreNotOurs(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
-	theirs := *w
-	theirs.Instances = w.Neighbor()
-	claim := theirs.Planned("theirs", class)
-	w.Expect(theirs.Instances.Launch(t.Context(), claim, class)).To(Succeed())
-	orphaned(w, claim)
+	orphaned(w, w.Neighbor().Launched("theirs", class))
 	c := collect(w, garbagecollection.PolicyRemove)
 	c.look()
 	w.Clock.Advance(10 * time.Minute)
@@ -177,7 +179,7 @@ func TestABootDriveThatCameAfterItWasTakenBackIsRemoved(t *testing.T) {
 	class := w.Class()
 	joining, joined := w.Launched("joining", class), w.Launched("joined", class)
 	drives := w.BootDrives("pve1")
-	w.Expect(w.Instances.CleanupBootDrive(t.Context(), joined)).To(Succeed())
+	w.Expect(w.Instances.Deleter.CleanupBootDrive(t.Context(), joined)).To(Succeed())
 	// An upload whose answer was lost ends only now.
 	for _, volume := range drives {
 		if name := strings.TrimPrefix(volume, "local:iso/"); strings.Contains(name, string(joined.UID)) {
@@ -247,7 +249,7 @@ func TestNothingIsRemovedWhileAClusterWasNeverRead(t *testing.T) {
 	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
 	class := w.Class()
 	claim := w.Planned("a", class)
-	w.Expect(w.Instances.Launch(t.Context(), claim, class)).To(Succeed())
+	w.Expect(w.Instances.Launcher.Launch(t.Context(), claim, class)).To(Succeed())
 	orphaned(w, claim)
 	c := collect(w, garbagecollection.PolicyRemove)
 	for range 3 {
@@ -270,7 +272,9 @@ func TestWhoAsksIsShownEverythingAndNothingIsRemoved(t *testing.T) {
 	vmid := w.Intent(running).VMID
 	w.DestroyByHand("pve1", w.Intent(destroyed).VMID)
 	w.Refresh()
-	c := garbagecollection.NewController(garbagecollection.Deps{Kube: w.Kube, Reader: w.Kube, Instances: w.Instances})
+	c := garbagecollection.NewController(garbagecollection.Deps{
+		Kube: w.Kube, Reader: w.Kube, VMs: w.Instances.VMs, Deleter: w.Instances.Deleter, Inventory: w.Inventory, Tokens: w.Boot.Tokens, Clock: w.Clock,
+	})
 	orphans, err := c.Find(t.Context())
 	w.Expect(err).NotTo(HaveOccurred())
 	var commands []string
@@ -294,9 +298,8 @@ func TestWhereNothingIsMissingTheCacheWillDo(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	live := w.Launched("live", w.Class())
-	c := collect(w, garbagecollection.PolicyRemove)
 	past := &counting{Reader: w.Kube}
-	c.Reader = past
+	c := collect(w, garbagecollection.PolicyRemove, func(d *garbagecollection.Deps) { d.Reader = past })
 	c.look() // tokens and Nodes are looked through now and then
 	before := past.lists
 	for range 3 {
@@ -323,8 +326,7 @@ func (c *counting) List(ctx context.Context, list client.ObjectList, opts ...cli
 // A VM that cannot be stopped keeps nothing else from being given back.
 func TestAStubbornOrphanHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
-	w.Instances.Settings.OperationTimeout = 200 * time.Millisecond
+	w := testenv.New(t, testenv.Still(), testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 200 * time.Millisecond }))
 	class := w.Class()
 	stubborn := orphaned(w, w.Launched("stubborn", class))
 	before := len(w.Inventory.View().Reservations)

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// What the collector removes.
+// Kinds of orphans.
 const (
 	kindVM        = "vm"
 	kindBootDrive = "boot-drive"
@@ -25,8 +25,8 @@ const (
 
 type metrics struct {
 	orphans *prometheus.GaugeVec
-	removed *prometheus.CounterVec
-	braked  prometheus.Counter
+	deleted *prometheus.CounterVec
+	blocked prometheus.Counter
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
@@ -34,25 +34,25 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		orphans: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "orphans",
-			Help: "Things on Proxmox whose claim has been gone for the grace period.",
+			Help: "Orphaned VMs: their claim has not existed for the grace period.",
 		}, []string{"kind"}),
-		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
+		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "orphans_removed_total",
-			Help: "Things that were removed because their claim was gone.",
+			Help: "Orphans that were deleted.",
 		}, []string{"kind"}),
-		braked: prometheus.NewCounter(prometheus.CounterOpts{
+		blocked: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "orphan_deletions_blocked_total",
-			Help: "Looks at which nothing was removed because too much looked orphaned at once.",
+			Help: "Reconciles in which no orphan was deleted because there were too many.",
 		}),
 	}
 	if registerer != nil {
-		registerer.MustRegister(m.orphans, m.removed, m.braked)
+		registerer.MustRegister(m.orphans, m.deleted, m.blocked)
 	}
 	return m
 }
 
-// claimOf stands for the Claim that is gone: its events can still be found by name.
-func claimOf(vm instance.VM) *karpv1.NodeClaim {
+// missingClaim returns the object of events on a Claim that does not exist.
+func missingClaim(vm instance.VM) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{}
 	claim.Name, claim.UID = vm.Name, types.UID(vm.ClaimUID)
 	return claim
@@ -60,16 +60,16 @@ func claimOf(vm instance.VM) *karpv1.NodeClaim {
 
 func orphanFound(vm instance.VM) events.Event {
 	return events.Event{
-		InvolvedObject: claimOf(vm), Type: corev1.EventTypeWarning, Reason: "OrphanedVM",
-		Message:      fmt.Sprintf("VM %d on host %s of region %s has no claim any more; to remove it, run: %s", vm.VMID, vm.Host, vm.Region, destroy(vm)),
+		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeWarning, Reason: "OrphanedVM",
+		Message:      fmt.Sprintf("VM %d on host %s of region %s has no claim any more; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, destroyCommand(vm)),
 		DedupeValues: []string{vm.ClaimUID},
 	}
 }
 
-func orphanRemoved(vm instance.VM) events.Event {
+func orphanDeleted(vm instance.VM) events.Event {
 	return events.Event{
-		InvolvedObject: claimOf(vm), Type: corev1.EventTypeNormal, Reason: "OrphanedVMDeleted",
-		Message:      fmt.Sprintf("VM %d on host %s of region %s had no claim any more and was removed", vm.VMID, vm.Host, vm.Region),
+		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeNormal, Reason: "OrphanedVMDeleted",
+		Message:      fmt.Sprintf("VM %d on host %s of region %s had no claim any more and was deleted", vm.VMID, vm.Host, vm.Region),
 		DedupeValues: []string{vm.ClaimUID},
 	}
 }

@@ -16,101 +16,96 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// leftovers is what lies around beside VMs, as it was listed.
-type leftovers struct {
-	drives []instance.BootDrive
+// resources are what can be orphaned beside VMs.
+type resources struct {
+	drives []deletion.BootDrive
+	// tokens are the names of the Claims with a join token, by UID.
 	tokens map[types.UID]string
-	// swept: tokens were listed.
+	// swept: join tokens were listed.
 	swept bool
-	// nodes are Nodes of pools that are not ready.
+	// nodes are Nodes of NodePools that are not ready.
 	nodes []*corev1.Node
 }
 
-func (l leftovers) none() bool { return len(l.drives) == 0 && len(l.nodes) == 0 && !l.swept }
+func (r resources) isEmpty() bool { return len(r.drives) == 0 && len(r.nodes) == 0 && !r.swept }
 
-// look lists leftovers: boot drives as the calls to spare allow, Nodes always, tokens now
-// and then.
-// What cannot be listed now is found the next time.
-func (c *Controller) look(ctx context.Context) (found leftovers) {
+// listResources lists boot drives as the call budget allows, Nodes always, and join
+// tokens every SweepInterval. What cannot be listed now is found the next time.
+func (c *Controller) listResources(ctx context.Context) (found resources) {
 	var err error
-	if found.drives, err = c.Instances.BootDrives(ctx); err != nil {
-		log.FromContext(ctx).Error(err, "looking for boot drives whose claim is gone")
+	if found.drives, err = c.deps.Deleter.ListBootDrives(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "listing boot drives failed")
 	}
-	// Often: Karpenter begins no work while there is a Node that it cannot place, and one
-	// without a Claim never gets the labels for that.
-	if found.nodes, err = c.unready(ctx); err != nil {
-		log.FromContext(ctx).Error(err, "looking for nodes whose claim is gone")
+	// Always: Karpenter provisions nothing while there is a Node without the labels that
+	// only a Claim sets.
+	if found.nodes, err = c.unreadyNodes(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "listing nodes failed")
 	}
-	now := c.clock.Now()
-	if now.Before(c.leftoversAt) {
+	now := c.deps.Clock.Now()
+	if now.Before(c.nextSweep) {
 		return found
 	}
-	c.leftoversAt, found.swept = now.Add(c.SweepInterval), true
-	if found.tokens, err = c.Instances.ListTokens(ctx); err != nil {
-		log.FromContext(ctx).Error(err, "looking for join tokens whose claim is gone")
+	c.nextSweep, found.swept = now.Add(c.deps.Rules.SweepInterval), true
+	tokens, err := c.deps.Tokens.ListOwned(ctx)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "listing join tokens failed")
+	}
+	found.tokens = make(map[types.UID]string, len(tokens))
+	for _, token := range tokens {
+		found.tokens[token.Claim.UID] = token.Claim.Name
 	}
 	return found
 }
 
-// collect removes the leftovers whose Claim and VM are gone.
-func (c *Controller) collect(ctx context.Context, found leftovers, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
-	for _, orphan := range c.unclaimed(ctx, found, vms, claims) {
-		c.remove(ctx, orphan)
-	}
-}
-
-// unclaimed are the leftovers whose Claim and VM are gone.
-func (c *Controller) unclaimed(ctx context.Context, found leftovers, vms []instance.VM, claims map[string]*karpv1.NodeClaim) []Orphan {
+// orphanResources returns the resources whose Claim and VM do not exist.
+func (c *Controller) orphanResources(ctx context.Context, found resources, vms []instance.VM, claims map[string]*karpv1.NodeClaim) []Orphan {
 	var out []Orphan
-	alive := func(uid string) bool { return claims[uid] != nil }
-	withVM := map[string]bool{}
-	for _, vm := range vms {
-		withVM[vm.ClaimUID] = true
-	}
+	withVM := claimUIDs(vms)
 	for _, drive := range found.drives {
-		// A boot drive of a VM goes with the VM, unless it was taken back already: an
-		// upload whose answer was lost can end after that.
-		if inUse := alive(drive.ClaimUID) || withVM[drive.ClaimUID]; inUse && !takenBack(claims[drive.ClaimUID]) ||
-			c.clock.Since(drive.Created) < c.GracePeriod {
+		// A boot drive is deleted with its VM, unless it was uploaded again after its
+		// cleanup: an upload whose response was lost can end later.
+		if inUse := claims[drive.ClaimUID] != nil || withVM[drive.ClaimUID]; inUse && !isCleanedUp(claims[drive.ClaimUID]) ||
+			c.deps.Clock.Since(drive.Created) < c.deps.Rules.GracePeriod {
 			continue
 		}
-		out = append(out, driveOrphan(drive, func() error { return c.Instances.DeleteBootDrive(ctx, drive) }))
+		out = append(out, driveOrphan(drive, func() error { return c.deps.Deleter.DeleteBootDrive(ctx, drive) }))
 	}
 	for uid, name := range found.tokens {
-		if alive(string(uid)) || withVM[string(uid)] {
-			continue
+		if claims[string(uid)] == nil && !withVM[string(uid)] {
+			out = append(out, tokenOrphan(uid, name, func() error { return c.deps.Tokens.Revoke(ctx, uid) }))
 		}
-		out = append(out, tokenOrphan(uid, name, func() error { return c.Instances.RevokeToken(ctx, uid) }))
 	}
-	return append(out, c.nodes(ctx, found.nodes, claims)...)
+	return append(out, c.orphanNodes(ctx, found.nodes, claims)...)
 }
 
-// takenBack tells whether a Claim's guest has joined and its boot drive is deleted.
-func takenBack(claim *karpv1.NodeClaim) bool {
+// isCleanedUp reports whether a Claim's guest has joined and its boot drive was deleted.
+func isCleanedUp(claim *karpv1.NodeClaim) bool {
 	return claim != nil && claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
 }
 
-// unready are the Nodes of pools that are not ready, and old enough to be.
-func (c *Controller) unready(ctx context.Context) ([]*corev1.Node, error) {
+// unreadyNodes returns the Nodes of NodePools that are not ready and older than the grace
+// period.
+func (c *Controller) unreadyNodes(ctx context.Context) ([]*corev1.Node, error) {
 	list := &corev1.NodeList{}
-	if err := c.Kube.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
+	if err := c.deps.Kube.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
 		return nil, err
 	}
 	var out []*corev1.Node
 	for i := range list.Items {
 		node := &list.Items[i]
 		if node.DeletionTimestamp.IsZero() && nodeutils.GetCondition(node, corev1.NodeReady).Status != corev1.ConditionTrue &&
-			c.clock.Since(node.CreationTimestamp.Time) >= c.GracePeriod {
+			c.deps.Clock.Since(node.CreationTimestamp.Time) >= c.deps.Rules.GracePeriod {
 			out = append(out, node)
 		}
 	}
 	return out, nil
 }
 
-// providerIDs of Claims.
+// providerIDs returns the provider IDs of Claims.
 func providerIDs(claims map[string]*karpv1.NodeClaim) map[string]bool {
 	out := make(map[string]bool, len(claims))
 	for _, claim := range claims {
@@ -119,10 +114,10 @@ func providerIDs(claims map[string]*karpv1.NodeClaim) map[string]bool {
 	return out
 }
 
-// nodes are the Nodes whose VM is proven gone and whose Claim is, too: a Claim that
-// never registered leaves its Node behind, and only a cloud controller manager
-// would take it away.
-func (c *Controller) nodes(ctx context.Context, unready []*corev1.Node, claims map[string]*karpv1.NodeClaim) []Orphan {
+// orphanNodes returns the Nodes whose Claim does not exist and whose VM is confirmed
+// deleted: the Node of a Claim that never registered is deleted only by a cloud
+// controller manager otherwise.
+func (c *Controller) orphanNodes(ctx context.Context, unready []*corev1.Node, claims map[string]*karpv1.NodeClaim) []Orphan {
 	var out []Orphan
 	claimed := providerIDs(claims)
 	for _, node := range unready {
@@ -130,25 +125,25 @@ func (c *Controller) nodes(ctx context.Context, unready []*corev1.Node, claims m
 		if err != nil || claimed[node.Spec.ProviderID] {
 			continue
 		}
-		if _, err := c.Instances.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) {
+		if _, err := c.deps.VMs.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) {
 			continue
 		}
-		out = append(out, nodeOrphan(node.Name, func() error { return client.IgnoreNotFound(c.Kube.Delete(ctx, node)) }))
+		out = append(out, nodeOrphan(node.Name, func() error { return client.IgnoreNotFound(c.deps.Kube.Delete(ctx, node)) }))
 	}
 	return out
 }
 
-// remove does it, or only says so, as the policy asks.
-func (c *Controller) remove(ctx context.Context, orphan Orphan) {
+// deleteResource deletes an orphan, or only reports it, according to the policy.
+func (c *Controller) deleteResource(ctx context.Context, orphan Orphan) {
 	log := log.FromContext(ctx).WithValues("kind", orphan.Kind, "name", orphan.Name)
-	if c.Policy == PolicyReport {
-		log.Info("found something whose claim is gone; not removing it, as the orphan policy says")
+	if c.deps.Rules.Policy == PolicyReport {
+		log.Info("found orphan, keeping it by policy")
 		return
 	}
-	if err := orphan.remove(); err != nil {
-		log.Error(err, "removing something whose claim is gone")
+	if err := orphan.delete(); err != nil {
+		log.Error(err, "deleting orphan failed")
 		return
 	}
-	log.Info("removed something whose claim is gone")
-	c.metrics.removed.WithLabelValues(orphan.Kind).Inc()
+	log.Info("deleted orphan")
+	c.metrics.deleted.WithLabelValues(orphan.Kind).Inc()
 }

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inplace writes changes of a NodeClass to running VMs that need no
+// Package inplace applies changes of a NodeClass to running VMs that need no
 // replacement: tags, security groups, resource pool.
 package inplace
 
@@ -30,37 +30,37 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// busyPause is how soon a Claim is tried again that somebody else has.
-const busyPause = time.Second
+// busyRetryInterval is the delay after another operation on the Claim.
+const busyRetryInterval = time.Second
 
 // Controller updates VMs in place.
 type Controller struct {
-	kube      client.Client
-	instances *instance.Provider
-	recorder  events.Recorder
+	kube     client.Client
+	updater  *instance.Updater
+	recorder events.Recorder
 }
 
-// NewController makes the Controller.
-func NewController(kube client.Client, instances *instance.Provider, recorder events.Recorder) *Controller {
-	return &Controller{kube: kube, instances: instances, recorder: recorder}
+// NewController returns a Controller.
+func NewController(kube client.Client, updater *instance.Updater, recorder events.Recorder) *Controller {
+	return &Controller{kube: kube, updater: updater, recorder: recorder}
 }
 
-// settled tells whether a Claim's VM can be changed: launched, and not going.
-func settled(o client.Object) bool {
+// isUpdatable reports whether a Claim's VM was launched and is not being deleted.
+func isUpdatable(o client.Object) bool {
 	return o.GetAnnotations()[v1alpha1.AnnotationLaunchCompleted] != "" && o.GetDeletionTimestamp().IsZero()
 }
 
-// Register the Controller.
+// Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclaim.inplace.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(settled))).
-		Watches(&v1alpha1.ProxmoxNodeClass{}, handler.EnqueueRequestsFromMapFunc(c.claimsOf), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isUpdatable))).
+		Watches(&v1alpha1.ProxmoxNodeClass{}, handler.EnqueueRequestsFromMapFunc(c.classClaims), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 10}).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-func (c *Controller) claimsOf(ctx context.Context, class client.Object) []reconcile.Request {
+func (c *Controller) classClaims(ctx context.Context, class client.Object) []reconcile.Request {
 	claims := &karpv1.NodeClaimList{}
 	nodeClass, ok := class.(*v1alpha1.ProxmoxNodeClass)
 	if !ok || c.kube.List(ctx, claims, nodeclaimutils.ForNodeClass(nodeClass)) != nil {
@@ -73,27 +73,27 @@ func (c *Controller) claimsOf(ctx context.Context, class client.Object) []reconc
 	return out
 }
 
-// Reconcile brings one VM up to its NodeClass.
+// Reconcile updates the VM of a Claim if its NodeClass changed.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !settled(claim) {
+	if !isUpdatable(claim) {
 		return reconcile.Result{}, nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if have, ok := claim.Annotations[v1alpha1.AnnotationInPlaceUpdateHash]; !ok || have == class.InPlaceHash() {
+	if applied, ok := claim.Annotations[v1alpha1.AnnotationInPlaceUpdateHash]; !ok || applied == class.InPlaceHash() {
 		return reconcile.Result{}, nil
 	}
-	err := c.instances.UpdateInPlace(ctx, claim, class)
+	err := c.updater.UpdateInPlace(ctx, claim, class)
 	if errors.Is(err, instance.ErrClaimBusy) {
-		return reconcile.Result{RequeueAfter: busyPause}, nil
+		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
 	}
 	if err != nil {
 		c.recorder.Publish(failed(claim, err))
-		return reconcile.Result{}, fmt.Errorf("updating the VM of nodeclaim %s in place, %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("updating the VM of nodeclaim %s in place: %w", claim.Name, err)
 	}
-	log.FromContext(ctx).Info("updated a VM in place", "provider-id", claim.Status.ProviderID)
+	log.FromContext(ctx).Info("updated VM in place", "provider-id", claim.Status.ProviderID)
 	return reconcile.Result{}, nil
 }
 

@@ -37,7 +37,7 @@ func TestAChangeOfTagsAndSecurityGroupsReachesRunningVMs(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	w.Manage(func(kube client.Client) testenv.Registrar {
-		return inplace.NewController(kube, w.Instances, w.Events)
+		return inplace.NewController(kube, w.Instances.Updater, w.Events)
 	})
 	class := w.Class()
 	claim := running(w, class)
@@ -67,7 +67,7 @@ func TestAChangeOfTheResourcePoolMovesRunningVMs(t *testing.T) {
 	}))
 	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "old" })
 	claim := running(w, class)
-	c := inplace.NewController(w.Kube, w.Instances, w.Events)
+	c := inplace.NewController(w.Kube, w.Instances.Updater, w.Events)
 	pool := func() string {
 		w.Refresh()
 		guest, ok := w.Inventory.View().Guest(testenv.Region, w.Intent(claim).VMID)
@@ -106,7 +106,7 @@ func TestAPoolThatTheTokenMayNotChangeIsTold(t *testing.T) {
 	claim := running(w, class)
 	testenv.Reread(w, class).Spec.ResourcePool = "new"
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), testenv.Reread(w, claim))
+	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), testenv.Reread(w, claim))
 	w.Expect(err).To(MatchError(ContainSubstring("Pool.Allocate")))
 	w.Expect(w.Events.Messages("InPlaceUpdateFailed")).To(ConsistOf(And(ContainSubstring("Pool.Allocate"), ContainSubstring("/pool/"))))
 	w.Expect(testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
@@ -118,7 +118,7 @@ func TestAClassThatDidNotChangeCostsNoCall(t *testing.T) {
 	class := w.Class()
 	claim := running(w, class)
 	w.Sim.ResetRequests()
-	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), claim)
+	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Sim.Requests()).To(BeEmpty())
 }
@@ -130,7 +130,7 @@ func TestALaunchUnderWayIsNotInterfered(t *testing.T) {
 	claim := w.Planned("a", class)
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: "another"})
 	w.Sim.ResetRequests()
-	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), claim)
+	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Sim.Requests()).To(BeEmpty())
 }
@@ -140,7 +140,7 @@ func TestAChangeThatProxmoxRefusesIsToldAndTriedAgain(t *testing.T) {
 	w := testenv.New(t)
 	class := w.Class()
 	claim := running(w, class)
-	c := inplace.NewController(w.Kube, w.Instances, w.Events)
+	c := inplace.NewController(w.Kube, w.Instances.Updater, w.Events)
 	change := func(group v1alpha1.SecurityGroup) error {
 		testenv.Reread(w, class).Spec.SecurityGroups = []v1alpha1.SecurityGroup{group}
 		w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
@@ -161,7 +161,7 @@ func TestAClassThatIsGoneChangesNothing(t *testing.T) {
 	claim := running(w, class)
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: "another"})
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
-	_, err := inplace.NewController(w.Kube, w.Instances, w.Events).Reconcile(t.Context(), claim)
+	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(config(w, claim).Tags()).To(ConsistOf("karpenter"))
 }

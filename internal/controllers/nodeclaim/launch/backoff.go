@@ -10,61 +10,61 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Avoidance is how long an offering is left alone after a failed launch.
+// FailureBackoff is how long an offering is not used after a failed launch.
 type FailureBackoff struct {
-	// First follows a first failure; it doubles up to Longest while a pool fails for
-	// the same cause.
+	// Initial follows the first failure; it doubles up to Max while launches of a
+	// NodePool fail for the same reason.
 	Initial, Max time.Duration
 }
 
-// backoff lengthens the avoidance of offerings while launches of a pool keep
-// failing for one cause: a VM that cannot start must not be cloned again and again.
+// backoff increases the delay while launches of a NodePool keep failing for one reason: a
+// VM that cannot start must not be cloned repeatedly.
 type backoff struct {
 	FailureBackoff
 	clock clock.Clock
 	mu    sync.Mutex
-	runs  map[backoffKey]run
+	byKey map[backoffKey]failures
 }
 
 type backoffKey struct{ pool, reason string }
 
-type run struct {
-	failures int
-	last     time.Time
-	// until is the end of the avoidance that stands: what fails before it was under
-	// way already, and is no new failure.
+type failures struct {
+	count int
+	last  time.Time
+	// until is the end of the current backoff: launches that fail before it were already
+	// in progress, and do not count.
 	until time.Time
 }
 
-func newBackoff(c clock.Clock, a FailureBackoff) *backoff {
-	return &backoff{FailureBackoff: a, clock: c, runs: map[backoffKey]run{}}
+func newBackoff(c clock.Clock, delays FailureBackoff) *backoff {
+	return &backoff{FailureBackoff: delays, clock: c, byKey: map[backoffKey]failures{}}
 }
 
-// failed counts a failure and says for how long to stay away. A quiet spell twice
-// as long as the longest avoidance begins a new run.
+// failed records a failure and returns how long to avoid the offering. The count restarts
+// after twice the longest backoff without a failure.
 func (b *backoff) failed(pool, reason string) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now, key := b.clock.Now(), backoffKey{pool, reason}
-	r := b.runs[key]
-	if now.Sub(r.last) > 2*b.Max {
-		r = run{}
+	f := b.byKey[key]
+	if now.Sub(f.last) > 2*b.Max {
+		f = failures{}
 	}
-	if now.Before(r.until) {
-		return r.until.Sub(now)
+	if now.Before(f.until) {
+		return f.until.Sub(now)
 	}
-	avoid := min(b.Initial<<min(r.failures, 10), b.Max)
-	b.runs[key] = run{failures: r.failures + 1, last: now, until: now.Add(avoid)}
-	return avoid
+	delay := min(b.Initial<<min(f.count, 10), b.Max)
+	b.byKey[key] = failures{count: f.count + 1, last: now, until: now.Add(delay)}
+	return delay
 }
 
-// succeeded ends all runs of a pool.
+// succeeded resets the backoff of a NodePool.
 func (b *backoff) succeeded(pool string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for key := range b.runs {
+	for key := range b.byKey {
 		if key.pool == pool {
-			delete(b.runs, key)
+			delete(b.byKey, key)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestAFailureSpeaksOnlyAboutWhatItConcerns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
-			what, marks := speaksAbout(claim, in, test.reason, test.cause)
+			what, marks := affectedOfferings(claim, in, test.reason, test.cause)
 			g.Expect(marks).To(Equal(test.marks))
 			g.Expect(what.NodeClass).To(Equal(test.class))
 			g.Expect(what.InstanceType).To(BeEmpty())

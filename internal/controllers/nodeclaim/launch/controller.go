@@ -1,9 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package launch carries out what Create planned: clone, boot drive,
-// configuration, start. A launch that cannot succeed ends here, with the reason
-// told and the offering avoided for a while.
+// Package launch launches the VMs that Create planned. If a launch fails for good, the
+// controller reports the reason, avoids the offering for a while, and deletes the Claim.
 package launch
 
 import (
@@ -17,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,60 +37,68 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// concurrency is generous: a launch mostly waits for Proxmox, and what Proxmox
-// can bear is bounded per storage.
-const concurrency = 500
+const (
+	// concurrency is high: a launch mostly waits for Proxmox, whose load is limited per
+	// storage.
+	concurrency = 500
+	// parkedInterval is how often a Claim that waits for capacity is checked.
+	parkedInterval = 10 * time.Second
+	// newerVersionInterval is how often a launch of a newer controller is checked.
+	newerVersionInterval = time.Minute
+	// failedRetention is longer than any cache lags.
+	failedRetention = 10 * time.Minute
+)
 
-// parkedPause is how often a Claim that waits for room is looked at.
-const parkedPause = 10 * time.Second
-
-// newerPause is how often a launch is looked at that a newer controller began.
-const newerPause = time.Minute
-
-// givenUpMemory outlasts any cache.
-const givenUpMemory = 10 * time.Minute
-
-// PodsOf names the pods that core planned for a Claim.
+// PodsOf returns the pods that core planned for a Claim.
 type PodsOf func(claim string) []types.NamespacedName
 
-// Controller launches.
+// Controller launches VMs.
 type Controller struct {
-	kube      client.Client
-	instances *instance.Provider
-	types     *instancetype.Provider
-	recorder  events.Recorder
-	pods      PodsOf
-	backoff   *backoff
-	// givenUp are Claims whose deletion the cache may not show yet: a failure counts once.
-	givenUp sync.Map
+	deps    Deps
+	backoff *backoff
+	// failed are Claims whose deletion the cache may not show yet: a failure counts once.
+	failed sync.Map
 }
 
-// Deps of the Controller.
+// Deps are the dependencies of the Controller.
 type Deps struct {
 	Kube           client.Client
-	Instances      *instance.Provider
+	Launcher       Launcher
+	Health         Health
 	Types          *instancetype.Provider
 	Recorder       events.Recorder
 	Pods           PodsOf
+	Clock          clock.Clock
 	FailureBackoff FailureBackoff
 }
 
-// NewController makes the Controller.
-func NewController(deps Deps) *Controller {
-	return &Controller{kube: deps.Kube, instances: deps.Instances, types: deps.Types, recorder: deps.Recorder, pods: deps.Pods, backoff: newBackoff(deps.Instances.Clock, deps.FailureBackoff)}
+// Launcher launches VMs.
+type Launcher interface {
+	Launch(context.Context, *karpv1.NodeClaim, *v1alpha1.ProxmoxNodeClass) error
+	Completed(*karpv1.NodeClaim) bool
 }
 
-// pending tells whether a Claim has a launch to carry on.
-func pending(o client.Object) bool {
+// Health tracks failed launches of a NodeClass.
+type Health interface {
+	Failed(class, reason string, cause error)
+}
+
+// NewController returns a Controller.
+func NewController(deps Deps) *Controller {
+	return &Controller{deps: deps, backoff: newBackoff(deps.Clock, deps.FailureBackoff)}
+}
+
+// isPending reports whether a Claim has an unfinished launch.
+func isPending(o client.Object) bool {
 	a := o.GetAnnotations()
 	return a[v1alpha1.AnnotationLaunchIntent] != "" && a[v1alpha1.AnnotationLaunchCompleted] == "" && o.GetDeletionTimestamp().IsZero()
 }
 
-// Register the Controller.
+// Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclaim.launch.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(pending))).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isPending))).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrency,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](500*time.Millisecond, 15*time.Second),
@@ -98,67 +106,64 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile carries a launch on until its VM runs.
+// Reconcile launches the VM of a Claim, or resumes its launch.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if _, over := c.givenUp.Load(claim.UID); over || !pending(claim) || c.instances.Completed(claim) {
+	if _, failed := c.failed.Load(claim.UID); failed || !isPending(claim) || c.deps.Launcher.Completed(claim) {
 		return reconcile.Result{}, nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
-	err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class)
+	err := c.deps.Kube.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class)
 	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, c.giveUp(ctx, claim, instance.ReasonInvalidIntent, fmt.Errorf("nodeclass %s is gone", claim.Spec.NodeClassRef.Name))
+		return reconcile.Result{}, c.fail(ctx, claim, instance.ReasonInvalidIntent, fmt.Errorf("nodeclass %s does not exist", claim.Spec.NodeClassRef.Name))
 	}
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	err = c.instances.Launch(ctx, claim, class)
-	if errors.Is(err, instance.ErrParked) {
-		return reconcile.Result{RequeueAfter: parkedPause}, nil
-	}
-	if errors.Is(err, instance.ErrClaimBusy) {
-		// A delete, or another run over the same Claim: either will finish it.
-		return reconcile.Result{RequeueAfter: parkedPause}, nil
+	err = c.deps.Launcher.Launch(ctx, claim, class)
+	// A busy Claim is being deleted, or launched by another reconcile.
+	if errors.Is(err, instance.ErrParked) || errors.Is(err, instance.ErrClaimBusy) {
+		return reconcile.Result{RequeueAfter: parkedInterval}, nil
 	}
 	if errors.Is(err, instance.ErrNewerVersion) {
-		// Only another release can carry it on. Giving up would remove what that one made.
-		log.FromContext(ctx).Error(err, "leaving a launch to a newer controller")
-		c.recorder.Publish(failed(claim, instance.BlockedNewerVersion, err))
-		return reconcile.Result{RequeueAfter: newerPause}, nil
+		// Only the newer release can resume it, and a failure would delete its VM.
+		log.FromContext(ctx).Error(err, "skipping launch of a newer controller")
+		c.deps.Recorder.Publish(launchFailed(claim, instance.BlockedNewerVersion, err))
+		return reconcile.Result{RequeueAfter: newerVersionInterval}, nil
 	}
 	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
-		return reconcile.Result{}, c.giveUp(ctx, claim, final.Reason, err)
+		return reconcile.Result{}, c.fail(ctx, claim, final.Reason, err)
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("launching the VM of nodeclaim %s, %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("launching the VM of nodeclaim %s: %w", claim.Name, err)
 	}
 	c.backoff.succeeded(claim.Labels[karpv1.NodePoolLabelKey])
 	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
-		c.recorder.Publish(launched(claim, in, c.instances.Clock.Since(in.Time)))
+		c.deps.Recorder.Publish(launched(claim, in, c.deps.Clock.Since(in.Time)))
 	}
 	return reconcile.Result{}, nil
 }
 
-// giveUp does what core would have done had Create failed: tell claim and pods,
-// count it, delete the Claim. The VM goes with it, through Delete.
-func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason string, cause error) error {
+// fail does what core does if Create fails: it emits events on Claim and pods, counts the
+// failure, and deletes the Claim. Delete then deletes the VM.
+func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason string, cause error) error {
 	log.FromContext(ctx).Error(cause, "launch failed", "reason", reason)
-	c.givenUp.Store(claim.UID, true)
-	time.AfterFunc(givenUpMemory, func() { c.givenUp.Delete(claim.UID) })
+	c.failed.Store(claim.UID, true)
+	time.AfterFunc(failedRetention, func() { c.failed.Delete(claim.UID) })
 	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
-		if what, ok := speaksAbout(claim, in, reason, cause); ok {
-			c.types.MarkUnavailable(what, cause.Error(), c.backoff.failed(claim.Labels[karpv1.NodePoolLabelKey], reason))
+		if offerings, ok := affectedOfferings(claim, in, reason, cause); ok {
+			c.deps.Types.MarkUnavailable(offerings, cause.Error(), c.backoff.failed(claim.Labels[karpv1.NodePoolLabelKey], reason))
 		}
 	}
-	c.instances.LaunchFailed(claim.Spec.NodeClassRef.Name, reason, cause)
-	c.recorder.Publish(failed(claim, reason, cause), lifecycle.InsufficientCapacityErrorEvent(claim, cause))
-	for _, key := range c.pods(claim.Name) {
+	c.deps.Health.Failed(claim.Spec.NodeClassRef.Name, reason, cause)
+	c.deps.Recorder.Publish(launchFailed(claim, reason, cause), lifecycle.InsufficientCapacityErrorEvent(claim, cause))
+	for _, key := range c.deps.Pods(claim.Name) {
 		pod := &corev1.Pod{}
-		if err := c.kube.Get(ctx, key, pod); err == nil && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() {
-			c.recorder.Publish(lifecycle.InsufficientCapacityErrorPodEvent(pod, claim, cause))
+		if err := c.deps.Kube.Get(ctx, key, pod); err == nil && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() {
+			c.deps.Recorder.Publish(lifecycle.InsufficientCapacityErrorPodEvent(pod, claim, cause))
 		}
 	}
-	if err := c.kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); err != nil {
-		c.givenUp.Delete(claim.UID)
+	if err := c.deps.Kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); err != nil {
+		c.failed.Delete(claim.UID)
 		return client.IgnoreNotFound(err)
 	}
 	metrics.NodeClaimsDisruptedTotal.Inc(map[string]string{
@@ -171,32 +176,32 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, reason
 	return nil
 }
 
-// speaksAbout says which offerings a failure is about. What hangs on the class's
-// template or boot data is wrong for all sizes, but only of that class; what the
-// Host lacks is wrong for everybody; a VMID that was taken, or room that did not
-// come, says nothing about the next Claim.
-func speaksAbout(claim *karpv1.NodeClaim, in instance.Intent, reason string, cause error) (instancetype.Offerings, bool) {
-	what := instancetype.Offerings{Zone: placement.Zone{Region: in.Region, Host: in.Host}}
+// affectedOfferings returns the offerings that a failure makes unavailable. An error of
+// the class's template or boot data affects all sizes of that class; an error of the
+// Host affects all classes; a taken VMID or missing capacity does not affect the next
+// Claim.
+func affectedOfferings(claim *karpv1.NodeClaim, in instance.Intent, reason string, cause error) (instancetype.Offerings, bool) {
+	affected := instancetype.Offerings{Zone: placement.Zone{Region: in.Region, Host: in.Host}}
 	switch reason {
 	case instance.ReasonVMIDTaken, instance.ReasonAddressTaken, instance.ReasonStaleLock, instance.ReasonInsufficientCapacity, instance.ReasonInvalidIntent:
-		return what, false
+		return affected, false
 	case instance.ReasonStorageFull:
-		return what, true
+		return affected, true
 	case instance.ReasonTimeout:
-		// Patience also ends over what only this class needs, such as a Secret.
-		for _, everybodys := range []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrNoQuorum, proxmox.ErrLocked, proxmox.ErrBusy} {
-			if errors.Is(cause, everybodys) {
-				return what, true
+		// The timeout can also be caused by something of this class, such as its Secret.
+		for _, hostError := range []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrNoQuorum, proxmox.ErrLocked, proxmox.ErrBusy} {
+			if errors.Is(cause, hostError) {
+				return affected, true
 			}
 		}
-		what.NodeClass = claim.Spec.NodeClassRef.Name
+		affected.NodeClass = claim.Spec.NodeClassRef.Name
 	default:
-		what.NodeClass = claim.Spec.NodeClassRef.Name
+		affected.NodeClass = claim.Spec.NodeClassRef.Name
 	}
-	return what, true
+	return affected, true
 }
 
-// launched says where a Claim's VM is to be found in Proxmox.
+// launched reports where a Claim's VM runs.
 func launched(claim *karpv1.NodeClaim, in instance.Intent, took time.Duration) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
@@ -207,7 +212,7 @@ func launched(claim *karpv1.NodeClaim, in instance.Intent, took time.Duration) e
 	}
 }
 
-func failed(claim *karpv1.NodeClaim, reason string, cause error) events.Event {
+func launchFailed(claim *karpv1.NodeClaim, reason string, cause error) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,

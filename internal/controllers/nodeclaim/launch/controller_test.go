@@ -25,7 +25,7 @@ import (
 
 func controller(w *testenv.Env, pods ...types.NamespacedName) *launch.Controller {
 	return launch.NewController(launch.Deps{
-		Kube: w.Kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events,
+		Kube: w.Kube, Launcher: w.Instances.Launcher, Health: w.Instances.Health, Types: w.Types, Recorder: w.Events, Clock: w.Clock,
 		Pods: func(string) []types.NamespacedName { return pods }, FailureBackoff: launch.FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute},
 	})
 }
@@ -64,7 +64,7 @@ func TestAPlannedClaimIsLaunched(t *testing.T) {
 	w := testenv.New(t)
 	class := w.Class()
 	w.Manage(func(kube client.Client) testenv.Registrar {
-		return launch.NewController(launch.Deps{Kube: kube, Instances: w.Instances, Types: w.Types, Recorder: w.Events,
+		return launch.NewController(launch.Deps{Kube: kube, Launcher: w.Instances.Launcher, Health: w.Instances.Health, Types: w.Types, Recorder: w.Events, Clock: w.Clock,
 			Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: launch.FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute}})
 	})
 	claim := w.Planned("a", class)
@@ -198,7 +198,7 @@ func TestPatienceWithPassingTroublesEnds(t *testing.T) {
 func parked(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Claim("a", class)
-	in, err := w.Instances.Park(w.T.Context(), claim, class, nil)
+	in, err := w.Instances.Planner.Park(w.T.Context(), claim, class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
 	testenv.Reread(w, claim)
 	claim.Status.ProviderID = in.ProviderID()
@@ -247,7 +247,7 @@ func TestAClaimWhoseClassIsGoneIsGivenUp(t *testing.T) {
 	_, err := controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Gone(claim)).To(BeTrue())
-	w.Expect(w.Events.Messages(instance.ReasonInvalidIntent)).To(ConsistOf("nodeclass " + class.Name + " is gone"))
+	w.Expect(w.Events.Messages(instance.ReasonInvalidIntent)).To(ConsistOf("nodeclass " + class.Name + " does not exist"))
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 

@@ -18,7 +18,8 @@ import (
 
 func controller(w *testenv.Env) *vmhealth.Controller {
 	return vmhealth.NewController(vmhealth.Deps{
-		Kube: w.Kube, Instances: w.Instances, Recorder: w.Events, Interval: time.Second, Restarts: vmhealth.RestartPolicy{Backoff: time.Minute, Limit: 4},
+		Kube: w.Kube, VMs: w.Instances.VMs, Power: w.Instances.Power, Planner: w.Instances.Planner, Recorder: w.Events, Clock: w.Clock,
+		Interval: time.Second, Timeout: 15 * time.Second, Restarts: vmhealth.RestartPolicy{Backoff: time.Minute, Limit: 4},
 	})
 }
 
@@ -70,7 +71,7 @@ func TestAVMThatOnlyTheViewLacksIsLookedForAgain(t *testing.T) {
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	claim := w.Planned("a", class)
-	w.Expect(w.Instances.Launch(t.Context(), claim, class)).To(Succeed())
+	w.Expect(w.Instances.Launcher.Launch(t.Context(), claim, class)).To(Succeed())
 	longAgo(w, testenv.Reread(w, claim))
 	look(w, controller(w))
 	w.Expect(w.Gone(claim)).To(BeFalse())

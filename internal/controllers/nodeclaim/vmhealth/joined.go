@@ -13,25 +13,24 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// ReasonNotJoined is told of a VM that runs and does not become a Node.
+// ReasonNotJoined is the event of a VM that runs and has not become a Node.
 const ReasonNotJoined = "NodeNotJoined"
 
-// joinPatience is enough for a guest that installs its kubelet first. Karpenter
-// replaces the Claim after a quarter of an hour, and with it the console that could
-// have told why.
-const joinPatience = 5 * time.Minute
+// joinTimeout is enough for a guest that installs its kubelet first. Karpenter replaces
+// the Claim after 15 minutes, and with it the console that shows the cause.
+const joinTimeout = 5 * time.Minute
 
-// joined looks whether a VM that runs has become a Node, and tells where to look when
-// it has not: what goes wrong inside of a guest is not to be seen from here.
-func (c *Controller) joined(claim *karpv1.NodeClaim, vm instance.VM) {
+// checkJoined reports a VM that runs and has not become a Node, and how to find the
+// cause in the guest.
+func (c *Controller) checkJoined(claim *karpv1.NodeClaim, vm instance.VM) {
 	if vm.Status != "running" || claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() {
 		return
 	}
 	since, err := time.Parse(time.RFC3339, claim.Annotations[v1alpha1.AnnotationLaunchCompleted])
-	if err != nil || c.Instances.Clock.Since(since) < joinPatience {
+	if err != nil || c.deps.Clock.Since(since) < joinTimeout {
 		return
 	}
-	c.Recorder.Publish(event(claim, ReasonNotJoined, fmt.Sprintf(
+	c.deps.Recorder.Publish(event(claim, ReasonNotJoined, fmt.Sprintf(
 		"VM %d runs on host %s since %s and no node has joined; mostly it cannot reach the API server's address in its boot data: "+
 			"see that with: kubectl proxmox render --nodeclaim %s; on its console (on %s: qm terminal %d), see: cloud-init status --long; journalctl -u kubelet",
 		vm.VMID, vm.Host, since.Format(time.TimeOnly), claim.Name, vm.Host, vm.VMID)))

@@ -10,53 +10,52 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// RestartPolicy says how often a VM that was found stopped is started again.
+// RestartPolicy limits how often a stopped VM is started.
 type RestartPolicy struct {
-	// Pause follows the first restart; it doubles with each further one.
+	// Backoff follows the first restart; it doubles with each further one.
 	Backoff time.Duration
-	// Limit is how many restarts without a quiet spell mean that the VM stops by
-	// itself.
+	// Limit is the number of restarts after which the VM is replaced.
 	Limit int
 }
 
-// quiet is how long a VM must have run for its restarts to be forgotten: twice as
-// long as all pauses together.
-func (p RestartPolicy) quiet() time.Duration { return 2 * (p.Backoff<<p.Limit - p.Backoff) }
+// resetAfter is how long a VM must run until its restarts are reset: twice the sum of all
+// backoffs.
+func (p RestartPolicy) resetAfter() time.Duration { return 2 * (p.Backoff<<p.Limit - p.Backoff) }
 
-// verdict about a VM that was found stopped.
-type verdict int
+// action for a stopped VM.
+type action int
 
 const (
-	wait verdict = iota
+	wait action = iota
 	restart
 	replace
 )
 
-// restarts remembers how often VMs were started again. A restarted controller
-// begins to count anew, which costs a few more tries and nothing else.
+// restarts counts how often VMs were started. After a restart of the controller the count
+// starts at zero, which costs only a few more starts.
 type restarts struct {
 	RestartPolicy
 	clock   clock.Clock
 	mu      sync.Mutex
-	byClaim map[string]tally
+	byClaim map[string]restartCount
 }
 
-type tally struct {
+type restartCount struct {
 	count int
 	last  time.Time
 }
 
 func newRestarts(c clock.Clock, p RestartPolicy) *restarts {
-	return &restarts{RestartPolicy: p, clock: c, byClaim: map[string]tally{}}
+	return &restarts{RestartPolicy: p, clock: c, byClaim: map[string]restartCount{}}
 }
 
-// judge says what to do with a VM that was found stopped.
-func (r *restarts) judge(uid string) verdict {
+// next returns the action for a stopped VM, and counts a restart.
+func (r *restarts) next(uid string) action {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
 	for other, t := range r.byClaim {
-		if now.Sub(t.last) > r.quiet() {
+		if now.Sub(t.last) > r.resetAfter() {
 			delete(r.byClaim, other)
 		}
 	}
@@ -68,12 +67,12 @@ func (r *restarts) judge(uid string) verdict {
 		delete(r.byClaim, uid)
 		return replace
 	}
-	r.byClaim[uid] = tally{count: t.count + 1, last: now}
+	r.byClaim[uid] = restartCount{count: t.count + 1, last: now}
 	return restart
 }
 
-// unneeded takes a restart back that turned out to be none.
-func (r *restarts) unneeded(uid string) {
+// undo reverts the count of a restart that did not happen.
+func (r *restarts) undo(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.byClaim[uid]
@@ -81,5 +80,5 @@ func (r *restarts) unneeded(uid string) {
 		delete(r.byClaim, uid)
 		return
 	}
-	r.byClaim[uid] = tally{count: t.count - 1, last: t.last}
+	r.byClaim[uid] = restartCount{count: t.count - 1, last: t.last}
 }

@@ -17,13 +17,13 @@ func TestAVMThatKeepsStoppingIsRestartedWithPausesAndThenReplaced(t *testing.T) 
 	clock := clocktesting.NewFakeClock(time.Now())
 	r := newRestarts(clock, RestartPolicy{Backoff: time.Minute, Limit: 4})
 	for _, pause := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute} {
-		g.Expect(r.judge("vm")).To(Equal(restart))
-		g.Expect(r.judge("vm")).To(Equal(wait))
+		g.Expect(r.next("vm")).To(Equal(restart))
+		g.Expect(r.next("vm")).To(Equal(wait))
 		clock.Step(pause - time.Second)
-		g.Expect(r.judge("vm")).To(Equal(wait))
+		g.Expect(r.next("vm")).To(Equal(wait))
 		clock.Step(time.Second)
 	}
-	g.Expect(r.judge("vm")).To(Equal(replace))
+	g.Expect(r.next("vm")).To(Equal(replace))
 }
 
 func TestARestartThatWasNoneDoesNotCount(t *testing.T) {
@@ -31,8 +31,8 @@ func TestARestartThatWasNoneDoesNotCount(t *testing.T) {
 	g := NewWithT(t)
 	r := newRestarts(clocktesting.NewFakeClock(time.Now()), RestartPolicy{Backoff: time.Minute, Limit: 4})
 	for range 10 {
-		g.Expect(r.judge("vm")).To(Equal(restart))
-		r.unneeded("vm")
+		g.Expect(r.next("vm")).To(Equal(restart))
+		r.undo("vm")
 	}
 }
 
@@ -42,7 +42,7 @@ func TestAQuietSpellForgetsRestarts(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	r := newRestarts(clock, RestartPolicy{Backoff: time.Minute, Limit: 4})
 	for range 10 {
-		g.Expect(r.judge("vm")).To(Equal(restart))
+		g.Expect(r.next("vm")).To(Equal(restart))
 		clock.Step(31 * time.Minute)
 	}
 }

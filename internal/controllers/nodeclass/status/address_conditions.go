@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
 
 // setAddressConditions sets AddressesAvailable and AddressPoolsConsistent. They are not
@@ -15,7 +16,7 @@ import (
 // assigned twice.
 func (c *Checker) setAddressConditions(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	conditions := class.StatusConditions()
-	pooled, exhausted := c.instances.AddressPoolState(class)
+	pooled, exhausted := plan.AddressPoolState(c.inventory, class)
 	switch {
 	case !pooled:
 		_ = conditions.Clear(v1alpha1.ConditionAddressesAvailable)
@@ -30,7 +31,7 @@ func (c *Checker) setAddressConditions(ctx context.Context, class *v1alpha1.Prox
 	if err := c.reader.List(ctx, others); err != nil {
 		return fmt.Errorf("listing NodeClasses: %w", err)
 	}
-	if text := c.instances.AddressPoolConflict(class, others.Items); text != "" {
+	if text := plan.AddressPoolConflict(c.inventory.View(), class, others.Items); text != "" {
 		conditions.SetFalse(v1alpha1.ConditionAddressPoolsConsistent, v1alpha1.ReasonSubnetsOverlap, text)
 	} else {
 		conditions.SetTrue(v1alpha1.ConditionAddressPoolsConsistent)

@@ -31,7 +31,7 @@ func TestReconcileAddressPoolExhausted(t *testing.T) {
 	w.Expect(condition.Reason).To(Equal(v1alpha1.ReasonPoolExhausted))
 	w.Expect(condition.Message).To(Equal("spec.network.interfaces[0].address4: all 1 addresses of 10.0.0.0/24 are taken"))
 	w.Expect(class.StatusConditions().Root().IsTrue()).To(BeTrue(), "%v", class.StatusConditions().Root())
-	w.Instances.ReleaseClaim(string(claim.UID))
+	w.Instances.Planner.Release(string(claim.UID))
 	w.Expect(reconcileClass(w, class).StatusConditions().Get(v1alpha1.ConditionAddressesAvailable).IsTrue()).To(BeTrue())
 
 	class.Spec.Network = nil

@@ -41,11 +41,11 @@ func (c *Checker) checkBootData(ctx context.Context, class *v1alpha1.ProxmoxNode
 	c.mu.Lock()
 	last, ok := c.bootData[class.Name]
 	c.mu.Unlock()
-	now := c.instances.Clock.Now()
+	now := c.deps.Clock.Now()
 	if ok && last.uid == class.UID && last.generation == class.Generation && last.err == nil && now.Sub(last.at) < recheckInterval/2 {
 		return nil
 	}
-	err := c.instances.CheckBootData(ctx, class)
+	err := c.deps.Boot.Check(ctx, c.inventory.View(), class)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.bootData[class.Name] = bootDataCheck{uid: class.UID, generation: class.Generation, at: now, err: err}

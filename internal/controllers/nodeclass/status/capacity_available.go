@@ -15,7 +15,7 @@ func (c *Checker) setCapacityAvailable(class *v1alpha1.ProxmoxNodeClass) {
 		_ = conditions.Clear(v1alpha1.ConditionCapacityAvailable) // other conditions report why there is no zone
 		return
 	}
-	if noFit := c.instances.Types.CheckCapacity(class); noFit != nil {
+	if noFit := c.deps.Types.CheckCapacity(class); noFit != nil {
 		conditions.SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", noFit.Error())
 		return
 	}

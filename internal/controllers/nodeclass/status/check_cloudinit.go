@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // checkCloudInit checks whether the Host has the storage and the snippets of the
@@ -18,7 +18,7 @@ import (
 // then fails to start.
 func checkCloudInit(z zone) *problem {
 	if z.config != nil {
-		storage, added := instance.CloudInitStorage(z.class, *z.config)
+		storage, added := vmconfig.CloudInitStorage(z.class, *z.config)
 		row, ok := z.storageRow(storage)
 		content := strings.Join(row.Content, ",")
 		switch {
@@ -30,7 +30,7 @@ func checkCloudInit(z zone) *problem {
 				"or run: pvesm set %s --content images,%s", storage, content, storage, content)
 		}
 	}
-	snippets := instance.SnippetsOf(z.class, z.config)
+	snippets := vmconfig.Snippets(z.class, z.config)
 	for _, kind := range slices.Sorted(maps.Keys(snippets)) {
 		if p := checkSnippet(z, kind, snippets[kind]); p != nil {
 			return p
@@ -69,7 +69,7 @@ func checkSnippet(z zone, kind, volume string) *problem {
 // snippetFacts returns the lists of snippets that checkStorage reads.
 func snippetFacts(z zone) []inventory.Fact {
 	var out []inventory.Fact
-	for _, volume := range instance.SnippetsOf(z.class, z.config) {
+	for _, volume := range vmconfig.Snippets(z.class, z.config) {
 		storage, _, _ := strings.Cut(volume, ":")
 		out = append(out, inventory.FactSnippets(inventory.StorageKey{Host: z.host, Storage: storage}))
 	}

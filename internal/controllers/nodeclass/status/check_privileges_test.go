@@ -147,21 +147,21 @@ func runVMLifecycle(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
 	ctx, cancel := context.WithTimeout(w.T.Context(), 30*time.Second)
 	defer cancel()
 	claim := w.Claim("lifecycle", class)
-	in, err := w.Instances.Plan(ctx, claim, class, nil)
+	in, err := w.Instances.Planner.Plan(ctx, claim, class, nil)
 	if err != nil {
 		return err
 	}
 	testenv.Reread(w, claim)
 	claim.Status.ProviderID = in.ProviderID()
 	w.Expect(w.Kube.Status().Update(ctx, claim)).To(Succeed())
-	if err := w.Instances.Launch(ctx, claim, class); err != nil {
+	if err := w.Instances.Launcher.Launch(ctx, claim, class); err != nil {
 		return err
 	}
-	if err := w.Instances.CleanupBootDrive(ctx, testenv.Reread(w, claim)); err != nil {
+	if err := w.Instances.Deleter.CleanupBootDrive(ctx, testenv.Reread(w, claim)); err != nil {
 		return err
 	}
 	for deleted := false; !deleted; {
-		if deleted, err = w.Instances.Delete(ctx, testenv.Reread(w, claim)); err != nil {
+		if deleted, err = w.Instances.Deleter.Delete(ctx, testenv.Reread(w, claim)); err != nil {
 			return err
 		}
 		w.Clock.Sleep(time.Second)

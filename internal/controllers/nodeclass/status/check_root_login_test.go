@@ -32,7 +32,7 @@ func TestCheckRootLoginForFirmware(t *testing.T) {
 		"add a root login for this region to the cloud config (docs/boot-data.md), or use type cdrom with an image whose Ignition supports the platform proxmoxve"))
 	w.Expect(class.Status.SelectedZones).To(BeEmpty(), "no VM is cloned")
 
-	w.Instances.Roots = map[string]proxmox.Root{testenv.Region: nil} // the checker only needs to know that one exists
+	w.Roots = map[string]proxmox.Root{testenv.Region: nil} // the checker only needs to know that one exists
 	class = reconcileClass(w, class)
 	ready := class.StatusConditions().Root()
 	w.Expect(ready.IsTrue()).To(BeTrue(), ready.Message)

@@ -80,7 +80,7 @@ func TestCheckSharesPlan9(t *testing.T) {
 	w.Expect(conditionMessage(class, v1alpha1.ConditionPrivilegesSufficient)).To(Equal("region-1: spec.shares[0].type plan9 sets QEMU arguments, which only root@pam may do; " +
 		"add a root login for this region to the cloud config (docs/shares.md), or use type virtiofs"))
 
-	w.Instances.Roots = map[string]proxmox.Root{testenv.Region: nil}
+	w.Roots = map[string]proxmox.Root{testenv.Region: nil}
 	reconcileClass(w, class) // mappings are read once a class refers to them
 	w.Refresh()
 	class = reconcileClass(w, class)

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // templateSource is the status of a NodeClass's template object.
@@ -34,7 +34,7 @@ func checkTemplate(z zone) *problem {
 	case z.config == nil:
 		return nil // listed, but not read yet
 	}
-	if err := instance.CheckTemplate(*z.config, z.class); err != nil {
+	if err := vmconfig.CheckTemplate(*z.config, z.class); err != nil {
 		return z.hostProblem("template %d cannot be used: %v", z.template.VMID, err)
 	}
 	return nil

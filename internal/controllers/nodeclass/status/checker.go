@@ -7,11 +7,15 @@ import (
 	"context"
 	"sync"
 
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/readiness"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -20,15 +24,26 @@ import (
 type Checker struct {
 	reader    client.Reader
 	inventory *inventory.Inventory
-	instances *instance.Provider
+	deps      Deps
 
 	mu       sync.Mutex
 	bootData map[string]bootDataCheck // by name of the class
 }
 
+// Deps are the dependencies of a Checker.
+type Deps struct {
+	Inventory  *inventory.Inventory
+	Types      *instancetype.Provider
+	Roots      instance.Roots
+	Boot       boot.Source
+	Health     *launch.Health
+	CloneTimes *launch.CloneTimes
+	Clock      clock.PassiveClock
+}
+
 // NewChecker returns a Checker. The reader returns the template objects of NodeClasses.
-func NewChecker(reader client.Reader, inv *inventory.Inventory, instances *instance.Provider) *Checker {
-	return &Checker{reader: reader, inventory: inv, instances: instances, bootData: map[string]bootDataCheck{}}
+func NewChecker(reader client.Reader, deps Deps) *Checker {
+	return &Checker{reader: reader, inventory: deps.Inventory, deps: deps, bootData: map[string]bootDataCheck{}}
 }
 
 // Check sets the status of a NodeClass. It returns an error if an object cannot be read.
@@ -37,7 +52,8 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 	checked := class.StatusConditions().Root().ObservedGeneration
 	changed := checked != 0 && checked != class.Generation
 	if changed {
-		c.instances.ResetFailures(class.Name)
+		c.deps.Health.Reset(class.Name)
+		c.deps.Types.ResetFailures(class.Name)
 		_ = class.StatusConditions().Clear(v1alpha1.ConditionLaunchesHealthy)
 	}
 	source, err := c.readTemplateSource(ctx, class.Spec.InstanceTemplateRef)

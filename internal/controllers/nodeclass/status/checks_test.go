@@ -249,7 +249,7 @@ func TestChecksPassAfterFix(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	setTemplateZones(w, "region-1/pve1/9000")
 	w.Manage(func(kube client.Client) testenv.Registrar {
-		return status.NewController(kube, w.Inventory, w.Instances)
+		return status.NewController(kube, statusDeps(w))
 	})
 	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "later" })
 	ready := func() string { return conditionMessage(testenv.Reread(w, class), operatorstatus.ConditionReady) }

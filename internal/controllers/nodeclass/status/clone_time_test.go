@@ -30,26 +30,26 @@ func TestReconcileSlowClones(t *testing.T) {
 		})
 	}
 	w.Launched("a", class, onFirst)
-	took := w.Instances.CloneTime(testenv.Region, "pve1", "local-lvm")
+	took := w.Instances.CloneTimes.Get(testenv.Region, "pve1", "local-lvm")
 	w.Expect(took).To(BeNumerically(">", 0))
 	launches := func() *operatorstatus.Condition {
 		return reconcileClass(w, class).StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)
 	}
 	w.Expect(launches().IsTrue()).To(BeTrue())
 
-	w.Instances.Settings.SlowClone, w.Instances.Settings.TooSlowClone = took, 2*took
+	w.Instances.CloneTimes.Slow, w.Instances.CloneTimes.TooSlow = took, 2*took
 	w.Expect(launches().IsFalse()).To(BeTrue())
 	w.Expect(launches().Reason).To(Equal(instance.ReasonSlowClone))
 	w.Expect(launches().Message).To(And(ContainSubstring("region-1/pve1"), ContainSubstring("link clones")))
 	w.Expect(class.Status.SelectedZones).To(HaveLen(2), "a warning excludes no host")
 	w.Planned("b", class, onFirst)
 
-	w.Instances.Settings.SlowClone, w.Instances.Settings.TooSlowClone = took/2, took
+	w.Instances.CloneTimes.Slow, w.Instances.CloneTimes.TooSlow = took/2, took
 	class = reconcileClass(w, class)
 	w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve2/9001"}))
 	w.Expect(class.Status.UnusableZones).To(ConsistOf(And(HaveField("Zone", "region-1/pve1"), HaveField("Reason", ContainSubstring("link clones")))))
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "there is another host")
-	_, err := w.Instances.Plan(t.Context(), w.Claim("c", class, onFirst), class, nil)
+	_, err := w.Instances.Planner.Plan(t.Context(), w.Claim("c", class, onFirst), class, nil)
 	w.Expect(err).To(MatchError(ContainSubstring("pve1")))
 	w.Expect(w.Intent(w.Planned("d", class)).Host).To(Equal("pve2"))
 

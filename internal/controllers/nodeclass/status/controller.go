@@ -22,8 +22,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // recheckInterval is how often Secrets are read again. They are not watched, since that
@@ -40,8 +38,8 @@ type Controller struct {
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, inv *inventory.Inventory, instances *instance.Provider) *Controller {
-	return &Controller{Checker: NewChecker(kube, inv, instances), kube: kube}
+func NewController(kube client.Client, deps Deps) *Controller {
+	return &Controller{Checker: NewChecker(kube, deps), kube: kube}
 }
 
 // Register registers the Controller with a manager.

@@ -50,10 +50,18 @@ func newEnvWithClass(t *testing.T, scenario func(*pvesim.Scenario), change func(
 	return w, w.NewClass(change)
 }
 
+// statusDeps returns the dependencies of the controller under test.
+func statusDeps(w *testenv.Env) status.Deps {
+	return status.Deps{
+		Inventory: w.Inventory, Types: w.Types, Roots: w.Roots, Boot: w.Boot,
+		Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
+	}
+}
+
 // reconcileClass reconciles a class once and returns it as stored in the API server.
 func reconcileClass(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
-	controller := status.NewController(w.Kube, w.Inventory, w.Instances)
+	controller := status.NewController(w.Kube, statusDeps(w))
 	_, err := controller.Reconcile(w.T.Context(), testenv.Reread(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
 	return testenv.Reread(w, class)
@@ -172,7 +180,7 @@ func TestReconcileFailingLaunches(t *testing.T) {
 	class := reconcileClass(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)).To(Or(BeNil(), HaveField("Status", Equal(metav1.ConditionUnknown))), "nothing was launched yet")
 	for range 3 {
-		w.Instances.LaunchFailed(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
+		w.Instances.Health.Failed(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
 	}
 	reconcileClass(w, class)
 	got := class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)
@@ -296,7 +304,7 @@ func TestReconcileUnderManager(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2))
 	w.Manage(func(kube client.Client) testenv.Registrar {
-		return status.NewController(kube, w.Inventory, w.Instances)
+		return status.NewController(kube, statusDeps(w))
 	})
 	class := w.NewClass()
 	// Creating the template later must trigger a reconcile of the class.

@@ -31,7 +31,7 @@ type invalidInput struct {
 func invalidUserData(userData, want string) invalidInput {
 	return invalidInput{
 		userData: userData, condition: v1alpha1.ConditionInstanceMetadataOptionsReady, reason: v1alpha1.ReasonMetadataOptionsNotFound,
-		want: "rendering secret NAME/templates of spec.metadataOptions.templatesRef, " + want,
+		want: "rendering secret NAME/templates of spec.metadataOptions.templatesRef: " + want,
 	}
 }
 
@@ -60,14 +60,14 @@ func TestReconcileInvalidInput(t *testing.T) {
 		"unknown_templates_secret": {
 			class:     func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.TemplatesRef.Name = "nowhere" },
 			condition: v1alpha1.ConditionInstanceMetadataOptionsReady, reason: v1alpha1.ReasonMetadataOptionsNotFound,
-			want: `reading secret NAME/nowhere of spec.metadataOptions.templatesRef, secrets "nowhere" not found`,
+			want: `reading secret NAME/nowhere of spec.metadataOptions.templatesRef: secrets "nowhere" not found`,
 		},
 		"unknown_values_secret": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) {
 				c.Spec.MetadataOptions.ValuesRef = &v1alpha1.SecretReference{Namespace: c.Spec.MetadataOptions.TemplatesRef.Namespace, Name: "nothing"}
 			},
 			condition: v1alpha1.ConditionInstanceMetadataOptionsReady, reason: v1alpha1.ReasonMetadataOptionsNotFound,
-			want: `reading secret NAME/nothing of spec.metadataOptions.valuesRef, secrets "nothing" not found`,
+			want: `reading secret NAME/nothing of spec.metadataOptions.valuesRef: secrets "nothing" not found`,
 		},
 		"template_syntax":          invalidUserData("#cloud-config\nhostname: {{ .Metadata.Hostname \n", `user-data: line 3: unclosed action started at user-data:2`),
 		"unknown_variable":         invalidUserData("#cloud-config\n\nhostname: {{ .Metadata.Hostnam }}\n", `user-data: line 3, column 22: Metadata has no field "Hostnam"`),

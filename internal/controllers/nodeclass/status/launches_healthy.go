@@ -12,7 +12,7 @@ import (
 // NodeClass whose launches fail on some Hosts may succeed on others.
 func (c *Checker) setLaunchesHealthy(class *v1alpha1.ProxmoxNodeClass, zones []zone) {
 	conditions := class.StatusConditions()
-	known, failing, reason, message := c.instances.LaunchHealth(class.Name)
+	known, failing, reason, message := c.deps.Health.Get(class.Name)
 	if failing {
 		conditions.SetFalse(v1alpha1.ConditionLaunchesHealthy, reason, message)
 		// A fact that passed its check may be outdated.

@@ -8,8 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // requiredPrivilege is a privilege that the lifecycle of a VM requires.
@@ -115,7 +116,7 @@ func diskPrivileges(z zone) []requiredPrivilege {
 		}
 	}
 	if z.config != nil {
-		if storage, added := instance.CloudInitStorage(z.class, *z.config); added {
+		if storage, added := vmconfig.CloudInitStorage(z.class, *z.config); added {
 			names = append(names, storage)
 		}
 	}
@@ -135,7 +136,7 @@ func isoPrivileges(z zone) []requiredPrivilege {
 	name := z.class.Spec.MetadataOptions.Storage
 	if name == "" {
 		var err error
-		if name, err = instance.ISOStorage(z.snapshot, z.host, ""); err != nil {
+		if name, err = plan.ISOStorage(z.snapshot, z.host, ""); err != nil {
 			return invisibleStoragePrivileges(z.facts().Permissions)
 		}
 	}

@@ -77,13 +77,14 @@ func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 			unread = append(unread, region)
 			continue
 		}
+		_, hasRoot := c.deps.Roots[region]
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, hasRoot: c.instances.HasRoot(region), wasSelected: selected[region+"/"+host]}
+			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, hasRoot: hasRoot, wasSelected: selected[region+"/"+host]}
 			if template, ok := source.zones[z.String()]; ok {
 				z.template = &template
 				z.config = snapshot.Guests[template.VMID].Config
 				z.cloneTooSlow, z.cloneTimeWarning = c.evaluateCloneTime(z)
-				z.unsupportedLayout = c.instances.Types.UnsupportedReason(view, class, template)
+				z.unsupportedLayout = c.deps.Types.UnsupportedReason(view, class, template)
 			}
 			zones = append(zones, z)
 		}
@@ -100,7 +101,7 @@ func (c *Checker) evaluateCloneTime(z zone) (tooSlow, warning string) {
 			storage = disk.Storage
 		}
 	}
-	return c.instances.EvaluateCloneTime(z.region, z.host, storage)
+	return c.deps.CloneTimes.Evaluate(z.region, z.host, storage)
 }
 
 // storageRow returns a storage of this Host.

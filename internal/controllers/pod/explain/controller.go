@@ -30,6 +30,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
 
 const (
@@ -53,14 +54,14 @@ type Decisions interface {
 // Controller emits events on pending pods.
 type Controller struct {
 	kube      client.Client
-	instances *instance.Provider
+	planner   *plan.Planner
 	recorder  events.Recorder
 	decisions Decisions
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, instances *instance.Provider, recorder events.Recorder, decisions Decisions) *Controller {
-	return &Controller{kube: kube, instances: instances, recorder: recorder, decisions: decisions}
+func NewController(kube client.Client, planner *plan.Planner, recorder events.Recorder, decisions Decisions) *Controller {
+	return &Controller{kube: kube, planner: planner, recorder: recorder, decisions: decisions}
 }
 
 // isWaiting reports whether a pod waits for a Node.
@@ -122,7 +123,7 @@ func (c *Controller) unavailableReason(ctx context.Context, pod *corev1.Pod, poo
 	if ready := class.StatusConditions().Get(status.ConditionReady); !ready.IsTrue() {
 		return fmt.Sprintf("nodeclass %s is not ready: %s", class.Name, ready.Message), nil
 	}
-	err := c.instances.CheckCapacity(claim, class)
+	err := c.planner.CheckCapacity(claim, class)
 	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
 		return insufficient.Error(), nil
 	}

@@ -57,7 +57,7 @@ func newWaitingPod(w *testenv.Env, cpu string, changes ...func(*corev1.Pod)) *co
 
 func reconcilePod(w *testenv.Env, pod *corev1.Pod, core decisions) time.Duration {
 	w.T.Helper()
-	result, err := explain.NewController(w.Kube, w.Instances, w.Events, core).Reconcile(w.T.Context(), testenv.Reread(w, pod))
+	result, err := explain.NewController(w.Kube, w.Instances.Planner, w.Events, core).Reconcile(w.T.Context(), testenv.Reread(w, pod))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }

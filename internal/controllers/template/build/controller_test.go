@@ -194,7 +194,7 @@ func TestDeleteTemplateInUse(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 
 	w.Eventually(func() bool {
-		gone, err := w.Instances.Delete(t.Context(), claim)
+		gone, err := w.Instances.Deleter.Delete(t.Context(), claim)
 		return gone && err == nil
 	}).WithTimeout(timeout).Should(BeTrue())
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())

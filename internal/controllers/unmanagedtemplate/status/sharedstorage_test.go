@@ -49,7 +49,9 @@ func TestLaunchFromSharedTemplate(t *testing.T) {
 	template := reconciled(w, w.Template(sharedOnly))
 	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.InstanceTemplateRef.Name = template.Name })
 	check := func() {
-		_, err := nodeclassstatus.NewController(w.Kube, w.Inventory, w.Instances).Reconcile(t.Context(), testenv.Reread(w, class))
+		_, err := nodeclassstatus.NewController(w.Kube, nodeclassstatus.Deps{
+			Inventory: w.Inventory, Types: w.Types, Boot: w.Boot, Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
+		}).Reconcile(t.Context(), testenv.Reread(w, class))
 		w.Expect(err).NotTo(HaveOccurred())
 		testenv.Reread(w, class)
 	}

@@ -1,0 +1,185 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
+)
+
+// LaunchedByOther reports whether another controller launched a Claim: this one writes
+// the intent before core gets a providerID.
+func LaunchedByOther(claim *karpv1.NodeClaim) bool {
+	return claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchIntent] == ""
+}
+
+// isAdopted reports whether a Claim's VM was adopted, or is to be. On a Claim that this
+// controller launched the annotation has no effect: a NodePool may set it on all of them.
+func isAdopted(claim *karpv1.NodeClaim) bool {
+	if claim.Annotations[v1alpha1.AnnotationAdopt] == "" {
+		return false
+	}
+	in, _, err := ReadIntent(claim)
+	return LaunchedByOther(claim) || (err == nil && in.TemplateID == 0)
+}
+
+// isUnadopted reports whether a VM belongs to a Claim that another controller launched
+// and that was not adopted. It has no mark; its name or SMBIOS serial names the Claim.
+// That is enough to keep the Claim, and not enough to destroy the VM.
+func isUnadopted(claim *karpv1.NodeClaim, vmid int, cfg proxmox.VMConfig) bool {
+	if _, marked := ReadIdentity("", cfg); marked || !LaunchedByOther(claim) || cfg.IsTemplate() {
+		return false
+	}
+	return cfg.Name() == claim.Name || cfg.SMBIOS().Serial == vmconfig.SMBIOSSerial(claim.Name, vmid)
+}
+
+// UnadoptedMessage explains how to adopt the VM of a Claim that another controller
+// launched; empty if the VM is not such a VM.
+func UnadoptedMessage(claim *karpv1.NodeClaim, vmid int, host string, cfg proxmox.VMConfig) string {
+	if !isUnadopted(claim, vmid, cfg) {
+		return ""
+	}
+	return fmt.Sprintf("another controller created VM %d on host %s, and it has no ownership mark, so it is not changed; "+
+		"to adopt it, run: kubectl annotate nodeclaim %s %s=%s; or delete it by hand", vmid, host, claim.Name, v1alpha1.AnnotationAdopt, strings.ToLower(cfg.SMBIOS().UUID))
+}
+
+// AdoptionError explains why a VM is not adopted: what was found, and what is expected.
+type AdoptionError struct{ message string }
+
+func (e *AdoptionError) Error() string { return e.message }
+
+func refusef(format string, args ...any) error { return &AdoptionError{fmt.Sprintf(format, args...)} }
+
+// Adopter adopts VMs that another controller created.
+type Adopter struct{ deps Deps }
+
+// NewAdopter returns an Adopter.
+func NewAdopter(deps Deps) *Adopter { return &Adopter{deps} }
+
+// Message explains how to adopt the VM of a Claim that another controller launched;
+// empty if the Snapshot shows no such VM.
+func (a *Adopter) Message(claim *karpv1.NodeClaim) string {
+	at, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return ""
+	}
+	guest, ok := a.deps.Inventory.View().Guest(at.Region, at.VMID)
+	if !ok || guest.Config == nil {
+		return ""
+	}
+	return UnadoptedMessage(claim, at.VMID, guest.Host, *guest.Config)
+}
+
+// Adopt adopts the VM of a Claim that another controller launched. It requires the
+// annotation with which an administrator names the VM by its SMBIOS UUID. Adopt writes
+// our ownership mark to the VM's notes, and to the Claim what a launch would have
+// written. Nothing else of the VM changes. An *AdoptionError means that the VM was not
+// changed; after a crash, the next call continues.
+func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) error {
+	at, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return refusef("the claim's providerID does not name a VM: %s", err)
+	}
+	pve, err := a.deps.Clients.Get(at.Region)
+	if err != nil {
+		return &AdoptionError{err.Error()}
+	}
+	ctx, release, ok := a.deps.Guard.AcquireLaunch(ctx, string(claim.UID))
+	if !ok {
+		return ErrClaimBusy
+	}
+	defer release()
+	if err := a.deps.Inventory.Refresh(ctx, at.Region); err != nil {
+		return fmt.Errorf("reading VM %d in region %s: %w", at.VMID, at.Region, err)
+	}
+	guest, ok := a.deps.Inventory.View().Guest(at.Region, at.VMID)
+	if !ok {
+		return refusef("region %s shows no VM %d", at.Region, at.VMID)
+	}
+	cfg, err := pve.VMConfig(ctx, guest.Host, at.VMID)
+	if err != nil {
+		return fmt.Errorf("reading VM %d on host %s: %w", at.VMID, guest.Host, err)
+	}
+	id := NewIdentity(a.deps.KubeCluster, at, claim)
+	if owns, _ := id.Owns(cfg); !owns {
+		if err := a.verify(ctx, claim, id, cfg); err != nil {
+			return err
+		}
+		change := proxmox.ConfigChange{Set: map[string]string{"description": id.newMark(claim.Name).Notes(cfg.Description())}, Digest: cfg.Digest}
+		if err := pve.UpdateVM(ctx, guest.Host, at.VMID, change); err != nil {
+			return fmt.Errorf("writing the ownership mark of VM %d on host %s: %w", at.VMID, guest.Host, err)
+		}
+	}
+	return Annotate(ctx, a.deps.Kube, claim, map[string]string{
+		v1alpha1.AnnotationLaunchIntent:    adoptedIntent(claim, at, guest, cfg).Encode(),
+		v1alpha1.AnnotationLaunchCompleted: a.deps.Clock.Now().UTC().Format(time.RFC3339),
+		// Its boot data is not ours to delete.
+		v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
+	})
+}
+
+// verify compares the annotation with the VM and the Claim's Node. All must match: the
+// VMID in the providerID, the name, the UUID, and the Node that runs in the VM.
+func (a *Adopter) verify(ctx context.Context, claim *karpv1.NodeClaim, id Identity, cfg proxmox.VMConfig) error {
+	uuid := strings.ToLower(cfg.SMBIOS().UUID)
+	_, marked := ReadIdentity(id.Region, cfg)
+	switch {
+	case cfg.IsTemplate():
+		return refusef("VM %d is a template", id.VMID)
+	case marked:
+		_, why := id.Owns(cfg)
+		return refusef("VM %d has another owner: %s", id.VMID, why)
+	case cfg.Lock() != "":
+		return fmt.Errorf("adopting VM %d: it is locked (%s): %w", id.VMID, cfg.Lock(), proxmox.ErrLocked)
+	case uuid == "" || uuid != id.UUID:
+		return refusef("annotation %s names the VM %q, and VM %d has the SMBIOS UUID %q", v1alpha1.AnnotationAdopt, id.UUID, id.VMID, uuid)
+	case cfg.Name() != claim.Name:
+		return refusef("VM %d is named %q, want the name of the claim, %q", id.VMID, cfg.Name(), claim.Name)
+	}
+	if claim.Status.NodeName == "" {
+		return nil // it never joined, so there is no Node to compare with
+	}
+	node := &corev1.Node{}
+	err := a.deps.Kube.Get(ctx, types.NamespacedName{Name: claim.Status.NodeName}, node)
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if found := node.Status.NodeInfo.SystemUUID; found != "" && !strings.EqualFold(found, uuid) {
+		return refusef("node %s reports the system UUID %s, VM %d has the SMBIOS UUID %s: the node does not run in this VM", node.Name, found, id.VMID, uuid)
+	}
+	return nil
+}
+
+// adoptedIntent returns the intent of a launch that would have created an existing VM.
+// Its Template is unknown, so it does not drift with one.
+func adoptedIntent(claim *karpv1.NodeClaim, at v1alpha1.ProviderID, guest inventory.Guest, cfg proxmox.VMConfig) Intent {
+	in := Intent{
+		Region: at.Region, Host: guest.Host, VMID: at.VMID,
+		InstanceType: claim.Labels[corev1.LabelInstanceTypeStable], CapacityType: claim.Labels[karpv1.CapacityTypeLabelKey],
+		Cores: cfg.Compute().Cores() * cfg.Compute().Sockets(), MemoryMiB: cfg.Compute().MemoryMiB(), Pool: guest.Pool, Full: true,
+		MACs: map[string]string{}, Time: claim.CreationTimestamp.UTC(),
+	}
+	if zone := claim.Labels[corev1.LabelTopologyZone]; zone != "" {
+		in.Host = zone // if it is on another Host by now, it was migrated
+	}
+	if disk, ok := cfg.Drives().Boot(); ok {
+		in.DiskBytes, in.Storage = disk.SizeBytes, disk.Storage
+	}
+	for _, nic := range cfg.Network().NICs() {
+		in.MACs[nic.Slot] = nic.MAC
+	}
+	return in
+}

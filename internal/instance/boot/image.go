@@ -1,0 +1,135 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Request describes the VM that boot data is rendered for.
+type Request struct {
+	Class    *v1alpha1.ProxmoxNodeClass
+	Claim    *karpv1.NodeClaim
+	Intent   instance.Intent
+	Overhead cloudprovider.InstanceTypeOverhead
+	// Bridges returns a bridge of the Host by name; nil if they are unknown.
+	Bridges func(name string) proxmox.Bridge
+}
+
+// Image issues a join token, renders the boot data and returns the file to upload: an
+// ISO, or Ignition for the firmware interface. A *instance.LaunchError means that the
+// templates are invalid.
+func (s Source) Image(ctx context.Context, r Request) ([]byte, error) {
+	source, err := s.templates(ctx, r.Class.Spec.MetadataOptions)
+	if err != nil {
+		return nil, err
+	}
+	rootCA, err := s.rootCA(ctx)
+	if err != nil {
+		return nil, err
+	}
+	token, err := s.Tokens.Issue(ctx, bootdata.Claim{Name: r.Claim.Name, UID: r.Claim.UID})
+	if err != nil {
+		return nil, fmt.Errorf("issuing the join token: %w", err)
+	}
+	files, err := s.render(r, source, token.Value(), rootCA)
+	if err != nil {
+		return nil, &instance.LaunchError{Reason: instance.ReasonBootData, Err: err}
+	}
+	if r.Intent.Firmware {
+		return ignition(files)
+	}
+	image, err := files.ISO()
+	if err != nil {
+		return nil, &instance.LaunchError{Reason: instance.ReasonBootData, Err: fmt.Errorf("creating the boot drive: %w", err)}
+	}
+	return image, nil
+}
+
+// ignition returns the user-data if it is Ignition, the only format that guests read
+// from the firmware interface.
+func ignition(files bootdata.Files) ([]byte, error) {
+	if format := bootdata.FormatOf(files.UserData); format != bootdata.FormatIgnition {
+		return nil, &instance.LaunchError{Reason: instance.ReasonBootData, Err: fmt.Errorf(
+			"user-data is %s, but spec.metadataOptions.type fwcfg is for Ignition: write it in Butane or Ignition, or set type to cdrom", format)}
+	}
+	return files.UserData, nil
+}
+
+// render renders the templates with all data that they can refer to.
+func (s Source) render(r Request, source templates, token, rootCA string) (bootdata.Files, error) {
+	taints := bootdata.RegistrationTaints(append(slices.Clone(r.Claim.Spec.Taints), r.Claim.Spec.StartupTaints...)...)
+	kubelet, err := bootdata.NewKubeletConfiguration(bootdata.KubeletInput{
+		ProviderID: r.Intent.ProviderID(), Taints: taints,
+		KubeReserved: r.Overhead.KubeReserved, SystemReserved: r.Overhead.SystemReserved, EvictionHard: r.Overhead.EvictionThreshold,
+		Settings: withPinning(kubeletSettings(r.Class.Spec.KubeletConfiguration), r.Intent, r.Overhead),
+	})
+	if err != nil {
+		return bootdata.Files{}, fmt.Errorf("creating the kubelet's configuration: %w", err)
+	}
+	return source.render(bootdata.Data{
+		Metadata: bootdata.Metadata{
+			Hostname: r.Claim.Name, InstanceID: strconv.Itoa(r.Intent.VMID), InstanceUUID: string(r.Claim.UID),
+			InstanceType: r.Intent.InstanceType, ProviderID: r.Intent.ProviderID(),
+			Region: r.Intent.Region, Zone: r.Intent.Host, Tags: r.Class.Spec.Tags, NodeClass: r.Class.Name,
+		},
+		Network:   guestNetwork(r.Intent, r.Bridges),
+		Resources: bootdata.Resources{CPU: int64(r.Intent.Cores), Memory: int64(r.Intent.MemoryMiB) << 20},
+		Kubernetes: bootdata.Kubernetes{
+			Version: s.Version, RootCA: rootCA, BootstrapToken: token,
+			KubeletConfiguration: kubelet, NodeLabels: r.Claim.Labels, NodeTaints: taints,
+		},
+		Shares: guestShares(r.Class.Spec.Shares),
+		Values: source.values,
+	})
+}
+
+func guestShares(shares []v1alpha1.Share) []bootdata.Share {
+	var out []bootdata.Share
+	for _, s := range shares {
+		share := bootdata.Share{Tag: s.Mapping, MountPath: s.MountPath, Type: "virtiofs", Options: "defaults"}
+		if s.Plan9() {
+			share.Type, share.Options = "9p", "trans=virtio,version=9p2000.L"
+		}
+		out = append(out, share)
+	}
+	return out
+}
+
+func kubeletSettings(k *v1alpha1.KubeletConfiguration) bootdata.KubeletSettings {
+	if k == nil {
+		return bootdata.KubeletSettings{}
+	}
+	return bootdata.KubeletSettings(*k)
+}
+
+// withPinning makes the kubelet assign whole CPUs to pods that request them if the VM
+// is pinned to cores: exclusive cores would have no effect if the kubelet shared them.
+// Settings of the NodeClass take precedence. The CPUs that stay with the system are
+// those of the overhead, rounded up by the kubelet itself: setting them would change the
+// Node's allocatable CPUs, which the scheduler already has.
+func withPinning(settings bootdata.KubeletSettings, in instance.Intent, overhead cloudprovider.InstanceTypeOverhead) bootdata.KubeletSettings {
+	reserved := !overhead.KubeReserved.Cpu().IsZero() || !overhead.SystemReserved.Cpu().IsZero()
+	if in.Binding == nil || in.Binding.CPUs == "" || !reserved {
+		return settings
+	}
+	if settings.CPUManagerPolicy == "" {
+		settings.CPUManagerPolicy = "static"
+	}
+	if settings.TopologyManagerPolicy == "" {
+		settings.TopologyManagerPolicy = "best-effort"
+	}
+	return settings
+}

@@ -1,0 +1,35 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
+)
+
+func TestWithPinning(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	overhead := cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}
+	pinned := instance.Intent{Binding: &instance.Binding{Cells: []vmconfig.Cell{{VCPUs: 2}}, CPUs: "2-3"}}
+	g.Expect(withPinning(bootdata.KubeletSettings{}, pinned, overhead)).To(And(
+		HaveField("CPUManagerPolicy", "static"), HaveField("TopologyManagerPolicy", "best-effort")))
+
+	own := bootdata.KubeletSettings{CPUManagerPolicy: "none", TopologyManagerPolicy: "restricted"}
+	g.Expect(withPinning(own, pinned, overhead)).To(Equal(own), "what the class says stands")
+
+	floating := instance.Intent{Binding: &instance.Binding{Cells: []vmconfig.Cell{{VCPUs: 2}}}}
+	g.Expect(withPinning(bootdata.KubeletSettings{}, floating, overhead)).To(Equal(bootdata.KubeletSettings{}), "bound memory alone is no core")
+	g.Expect(withPinning(bootdata.KubeletSettings{}, instance.Intent{}, overhead)).To(Equal(bootdata.KubeletSettings{}))
+	g.Expect(withPinning(bootdata.KubeletSettings{}, pinned, cloudprovider.InstanceTypeOverhead{})).To(Equal(bootdata.KubeletSettings{}),
+		"a kubelet without reserved CPUs does not start with the static policy")
+}

@@ -1,0 +1,71 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
+)
+
+// guestNetwork returns the guest's network for the boot data, in the order of the
+// interfaces.
+func guestNetwork(in instance.Intent, bridges func(name string) proxmox.Bridge) bootdata.Network {
+	out := bootdata.Network{
+		Interfaces:  make([]bootdata.Interface, 0, len(in.MACs)),
+		NameServers: in.Network.DNS, SearchDomains: in.Network.Search,
+	}
+	for _, slot := range vmconfig.SortedInterfaces(in.MACs) {
+		assigned, known := in.Network.Interfaces[slot]
+		if known && assigned.IPConfig() == (proxmox.IPConfig{}) {
+			continue // the class leaves it unconfigured
+		}
+		// An unknown interface gets DHCP, the default of bootdata.
+		nic := bootdata.Interface{
+			Name: "eth" + strings.TrimPrefix(slot, "net"), MacAddr: in.MACs[slot], MTU: assigned.MTU,
+			DHCPv4: assigned.DHCP4, DHCPv6: assigned.DHCP6, SLAAC: assigned.SLAAC,
+			Address4: prefixes(assigned.Address4), Gateway4: addrString(assigned.Gateway4),
+			Address6: prefixes(assigned.Address6), Gateway6: addrString(assigned.Gateway6),
+			OnLink4: isOnLink(assigned.Address4, assigned.Gateway4), OnLink6: isOnLink(assigned.Address6, assigned.Gateway6),
+		}
+		if bridges != nil {
+			bridge := bridges(assigned.Bridge)
+			nic.NodeAddress4, nic.NodeGateway4 = prefixString(bridge.CIDR4), addrString(bridge.Gateway4)
+			nic.NodeAddress6, nic.NodeGateway6 = prefixString(bridge.CIDR6), addrString(bridge.Gateway6)
+		}
+		out.Interfaces = append(out.Interfaces, nic)
+	}
+	return out
+}
+
+// isOnLink reports whether a gateway needs a route of its own: it is outside of the
+// subnet, and not link-local.
+func isOnLink(p netip.Prefix, gateway netip.Addr) bool {
+	return gateway.IsValid() && !p.Contains(gateway) && !gateway.IsLinkLocalUnicast()
+}
+
+func addrString(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+func prefixString(p netip.Prefix) string {
+	if !p.IsValid() {
+		return ""
+	}
+	return p.String()
+}
+
+func prefixes(p netip.Prefix) []string {
+	if !p.IsValid() {
+		return nil
+	}
+	return []string{p.String()}
+}

@@ -1,0 +1,118 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
+)
+
+// sampleToken replaces the join token in previews.
+const sampleToken = "abcdef.0123456789abcdef"
+
+// Preview renders the boot data of a NodeClass. With a Claim it is that of the Claim's
+// VM, as far as it is planned; without one, that of a sample VM. The join token is a
+// sample in either case.
+func (s Source) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) (bootdata.Files, error) {
+	intent := sampleIntent("region", "host")
+	if claim == nil {
+		claim = sampleClaim(class)
+		intent.MACs, intent.Network = sampleNetwork(class)
+	} else if planned, ok, err := instance.ReadIntent(claim); err != nil {
+		return bootdata.Files{}, err
+	} else if ok {
+		intent = planned
+	}
+	source, err := s.templates(ctx, class.Spec.MetadataOptions)
+	if err != nil {
+		return bootdata.Files{}, err
+	}
+	rootCA, err := s.rootCA(ctx)
+	if err != nil {
+		return bootdata.Files{}, err
+	}
+	return s.render(Request{
+		Class: class, Claim: claim, Intent: intent,
+		// Every instance type has reserved CPUs: some settings of the kubelet need them.
+		Overhead: cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
+	}, source, sampleToken, rootCA)
+}
+
+func sampleIntent(region, host string) instance.Intent {
+	return instance.Intent{Region: region, Host: host, VMID: v1alpha1.MinVMID, InstanceType: "sample", Cores: 1, MemoryMiB: 1024}
+}
+
+func sampleClaim(class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+	claim := &karpv1.NodeClaim{}
+	claim.Name = class.Name + "-sample"
+	claim.UID = uuid.NewUUID()
+	claim.Labels = map[string]string{karpv1.NodePoolLabelKey: "sample"}
+	return claim
+}
+
+// plannedSample returns a sample Claim with a plan, so templates are rendered with the
+// interfaces and addresses that VMs will have; nil while no Template is known.
+func plannedSample(view inventory.View, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+	for _, entry := range class.Status.SelectedZones {
+		zone, err := v1alpha1.ParseTemplateZone(entry)
+		if err != nil {
+			continue
+		}
+		template, ok := view.Guest(zone.Region, zone.VMID)
+		if !ok || template.Config == nil {
+			continue
+		}
+		layout, err := network.NewLayout(class, *template.Config)
+		if err != nil {
+			continue
+		}
+		claim, in := sampleClaim(class), sampleIntent(zone.Region, zone.Host)
+		in.MACs = map[string]string{}
+		for _, i := range layout.Interfaces {
+			in.MACs[i.Slot] = vmconfig.DeriveMAC(view.Snapshots[zone.Region].Options.MACPrefix, string(claim.UID), i.Slot, func(string) bool { return false })
+		}
+		// An exhausted AddressPool does not make the templates invalid.
+		in.Network, _ = layout.Assign(network.Request{Region: zone.Region, Host: zone.Host, Key: string(claim.UID)})
+		claim.Annotations = map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}
+		return claim
+	}
+	return nil
+}
+
+// sampleNetwork returns the interfaces of a sample VM as far as the class defines them.
+func sampleNetwork(class *v1alpha1.ProxmoxNodeClass) (map[string]string, network.Assignment) {
+	template := proxmox.VMConfig{Options: map[string]string{"net0": "virtio"}}
+	if class.Spec.Network != nil {
+		for _, i := range class.Spec.Network.Interfaces {
+			template.Options[i.Name] = "virtio"
+		}
+	}
+	for _, group := range class.Spec.SecurityGroups {
+		template.Options[group.Interface] = "virtio"
+	}
+	macs := map[string]string{}
+	for n, nic := range template.Network().NICs() {
+		macs[nic.Slot] = fmt.Sprintf("BC:24:11:00:00:%02X", n)
+	}
+	layout, err := network.NewLayout(class, template)
+	if err != nil {
+		return macs, network.Assignment{} // the class's status reports it
+	}
+	assigned, _ := layout.Assign(network.Request{Key: class.Name}) // no address is in use, so no pool is exhausted
+	return macs, assigned
+}

@@ -1,0 +1,162 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package boot renders the boot data of VMs: the files that a guest reads at its first
+// boot. Source reads what they are made of and renders them.
+package boot
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
+)
+
+// Source reads what boot data is made of: Secrets, the cluster's CA, join tokens.
+type Source struct {
+	// Reader is not cached: a cache would hold every Secret of the cluster.
+	Reader client.Reader
+	Tokens *bootdata.Tokens
+	// Namespace of the ConfigMap kube-root-ca.crt.
+	Namespace string
+	// Version of the API server.
+	Version string
+}
+
+// rootCAConfigMap is published by Kubernetes into every namespace.
+const (
+	rootCAConfigMap = "kube-root-ca.crt"
+	rootCAKey       = "ca.crt"
+	// sshKeysKey is the key of the Secret with SSH keys.
+	sshKeysKey = "authorized_keys"
+)
+
+// Check renders the boot data of a NodeClass for a sample VM, so an invalid template is
+// found before a VM needs it. If Proxmox makes the boot data, it checks the settings
+// for that.
+func (s Source) Check(ctx context.Context, view inventory.View, class *v1alpha1.ProxmoxNodeClass) error {
+	if class.Spec.MetadataOptions.ProxmoxDrive() {
+		_, err := s.CloudInit(ctx, class)
+		return err
+	}
+	files, err := s.Preview(ctx, class, plannedSample(view, class))
+	if err == nil && class.Spec.MetadataOptions.Firmware() {
+		_, err = ignition(files)
+	}
+	return err
+}
+
+// templates are the boot data templates of a NodeClass.
+type templates struct {
+	bootdata.Templates
+	values map[string]string
+	// secret that they are stored in.
+	secret string
+}
+
+// render names the Secret in errors: classes usually have different ones.
+func (t templates) render(data bootdata.Data) (bootdata.Files, error) {
+	files, err := bootdata.Render(t.Templates, data)
+	if err != nil {
+		return files, fmt.Errorf("rendering secret %s of spec.metadataOptions.templatesRef: %w", t.secret, err)
+	}
+	return files, nil
+}
+
+func (s Source) templates(ctx context.Context, options v1alpha1.MetadataOptions) (templates, error) {
+	var out templates
+	if options.TemplatesRef == nil {
+		return out, fmt.Errorf("spec.metadataOptions.templatesRef is empty: type cdrom needs the Secret with the keys user-data, meta-data and network-config")
+	}
+	secret, err := s.secret(ctx, "templatesRef", *options.TemplatesRef)
+	if err != nil {
+		return out, err
+	}
+	out.Templates, out.secret = bootdata.TemplatesFrom(secret.Data), secret.Namespace+"/"+secret.Name
+	out.values = map[string]string{}
+	if options.ValuesRef != nil {
+		if secret, err = s.secret(ctx, "valuesRef", *options.ValuesRef); err != nil {
+			return out, err
+		}
+		for key, value := range secret.Data {
+			out.values[key] = string(value)
+		}
+	}
+	return out, nil
+}
+
+func (s Source) secret(ctx context.Context, field string, ref v1alpha1.SecretReference) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	if err := s.Reader.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {
+		if apierrors.IsForbidden(err) {
+			err = fmt.Errorf("%w; to let the controller read there, add %s to bootDataNamespaces of the chart", err, ref.Namespace)
+		}
+		return nil, fmt.Errorf("reading secret %s/%s of spec.metadataOptions.%s: %w", ref.Namespace, ref.Name, field, err)
+	}
+	return secret, nil
+}
+
+func (s Source) rootCA(ctx context.Context) (string, error) {
+	bundle := &corev1.ConfigMap{}
+	key := types.NamespacedName{Namespace: s.Namespace, Name: rootCAConfigMap}
+	if err := s.Reader.Get(ctx, key, bundle); err != nil {
+		return "", fmt.Errorf("reading the cluster's CA from configmap %s: %w", key, err)
+	}
+	return bundle.Data[rootCAKey], nil
+}
+
+// CloudInit returns the cloud-init settings of a class with the SSH keys of its Secret;
+// nil if Proxmox makes no drive for it.
+func (s Source) CloudInit(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (*vmconfig.CloudInit, error) {
+	out := vmconfig.NewCloudInit(class)
+	options := class.Spec.MetadataOptions.CloudInit
+	if out == nil || options == nil {
+		return out, nil
+	}
+	for n, key := range out.SSHKeys {
+		if err := proxmox.CheckSSHKey(key); err != nil {
+			return nil, fmt.Errorf("reading spec.metadataOptions.cloudInit.sshKeys[%d]: %w", n, err)
+		}
+	}
+	if options.SSHKeysRef == nil {
+		return out, nil
+	}
+	more, err := s.sshKeys(ctx, *options.SSHKeysRef)
+	out.SSHKeys = append(slices.Clip(out.SSHKeys), more...)
+	return out, err
+}
+
+// sshKeys reads a file authorized_keys: a key per line, comments and empty lines.
+func (s Source) sshKeys(ctx context.Context, ref v1alpha1.SecretReference) ([]string, error) {
+	secret, err := s.secret(ctx, "cloudInit.sshKeysRef", ref)
+	if err != nil {
+		return nil, err
+	}
+	content, ok := secret.Data[sshKeysKey]
+	if !ok {
+		return nil, fmt.Errorf("reading secret %s/%s of spec.metadataOptions.cloudInit.sshKeysRef: it has no key %s", ref.Namespace, ref.Name, sshKeysKey)
+	}
+	var keys []string
+	for n, line := range strings.Split(string(content), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if err := proxmox.CheckSSHKey(line); err != nil {
+			return nil, fmt.Errorf("reading secret %s/%s of spec.metadataOptions.cloudInit.sshKeysRef: %s, line %d: %w", ref.Namespace, ref.Name, sshKeysKey, n+1, err)
+		}
+		keys = append(keys, line)
+	}
+	return keys, nil
+}

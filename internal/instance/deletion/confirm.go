@@ -1,0 +1,161 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deletion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// confirm reports whether the VM does not exist and no clone will still create it.
+func (a *attempt) confirm(ctx context.Context, found result, host string) (bool, error) {
+	switch found {
+	case vmDestroyed:
+		return true, nil
+	case vmAbsent:
+		// Without a Host, the VM was missing in a list that was just read.
+		if host != "" {
+			if err := a.refresh(ctx); err != nil {
+				return false, err
+			}
+		}
+		return a.confirmAbsent(ctx)
+	case vmCloning:
+		if ended, err := a.hasCloneEnded(ctx); err != nil || !ended {
+			return false, err
+		}
+		return false, a.checkStaleLock(ctx, host, instance.LockClone)
+	case vmDestroying:
+		if ended, err := a.hasDestroyEnded(ctx, host); err != nil || !ended {
+			return false, err
+		}
+		return false, a.checkStaleLock(ctx, host, instance.LockDestroyed)
+	}
+	return false, nil
+}
+
+// confirmAbsent reports whether the VM is not on any other Host either, and no clone is
+// in progress.
+func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
+	if guest, ok := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); ok {
+		cfg, err := a.client.VMConfig(ctx, guest.Host, a.id.VMID)
+		if errors.Is(err, proxmox.ErrNotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, blocked(err, unreachable(guest.Host))
+		}
+		if owns, _ := a.id.Owns(cfg); owns || a.id.HasNewerMark(cfg) || cfg.Lock() != "" {
+			return false, nil
+		}
+		// Another guest has the VMID, so ours was deleted.
+	} else if snapshot := a.deps.Inventory.View().Snapshots[a.id.Region]; snapshot != nil {
+		err := instance.ConfirmAbsent(ctx, a.client, snapshot, a.id.VMID)
+		if instance.IsNotVisible(err) {
+			return a.confirmInvisible(ctx, snapshot)
+		}
+		if !errors.Is(err, proxmox.ErrNotFound) {
+			return false, blocked(err, fmt.Sprintf("checking whether VM %d is deleted", a.id.VMID))
+		}
+	}
+	if (!a.hasIntent && !a.unreadableIntent) || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
+		return true, nil
+	}
+	return a.hasCloneEnded(ctx)
+}
+
+// confirmInvisible handles a VM that the token may not read. A token with privileges on a
+// resource pool can read its members, and a clone becomes one at its end. So if no
+// clone runs, a VM that cannot be read was not created by us, unless an administrator
+// moved it, which is unlikely for a VM that never ran.
+func (a *attempt) confirmInvisible(ctx context.Context, snapshot *inventory.Snapshot) (bool, error) {
+	if !a.hasIntent || a.intent.Pool == "" || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
+		return false, &instance.BlockedError{Reason: instance.BlockedNotVisible, Message: fmt.Sprintf(
+			"the token may not read VM %d of region %s, so it cannot be deleted: grant VM.Audit there, move the VM back to its pool, or delete it by hand", a.id.VMID, a.id.Region)}
+	}
+	if ended, err := a.hasCloneEnded(ctx); err != nil || !ended {
+		return false, err
+	}
+	if !instance.IsNotVisible(instance.ConfirmAbsent(ctx, a.client, snapshot, a.id.VMID)) {
+		return false, nil // it is ours or was deleted: the next call handles it
+	}
+	log.FromContext(ctx).Info("skipping VM that the token may not read: it has another owner, or is locked (clone) after a crash, and then root may delete it",
+		"vmid", a.id.VMID, "region", a.id.Region)
+	return true, nil
+}
+
+// hasCloneEnded reports whether no clone of an unfinished launch can still create the
+// VM. It cancels the clone of this Claim.
+func (a *attempt) hasCloneEnded(ctx context.Context) (bool, error) {
+	if a.deps.Launches.Get(string(a.claim.UID)).HasNoClone() {
+		return true, nil
+	}
+	if !a.hasIntent && !a.unreadableIntent {
+		return true, nil
+	}
+	own := a.deps.Launches.CloneTask(a.claim)
+	for _, host := range a.cloneHosts() {
+		tasks, err := a.client.RunningTasks(ctx, host, instance.TaskClone)
+		if err != nil {
+			return false, blocked(err, unreachable(host))
+		}
+		for _, task := range tasks {
+			switch {
+			case task.UPID == own:
+				// A canceled clone may or may not be rolled back: the next call checks.
+				return false, instance.IgnoreNotFound(a.client.CancelTask(ctx, task.UPID))
+			case own == "" && (a.unreadableIntent || task.ID == fmt.Sprint(a.intent.TemplateID)):
+				// It could be ours, of a controller that stopped before it recorded the task.
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// cloneHosts returns the Hosts on which the clone could run: that of the Template, or all
+// if the intent cannot be read.
+func (a *attempt) cloneHosts() []string {
+	if !a.unreadableIntent {
+		return []string{a.intent.TemplateHost}
+	}
+	snapshot := a.deps.Inventory.View().Snapshots[a.id.Region]
+	if snapshot == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(snapshot.Hosts))
+}
+
+// hasDestroyEnded reports whether no destroy of the VM runs on its Host.
+func (a *attempt) hasDestroyEnded(ctx context.Context, host string) (bool, error) {
+	tasks, err := a.client.RunningTasks(ctx, host, instance.TaskDestroy)
+	if err != nil {
+		return false, blocked(err, unreachable(host))
+	}
+	return !slices.ContainsFunc(tasks, func(task proxmox.TaskStatus) bool { return task.ID == strconv.Itoa(a.id.VMID) }), nil
+}
+
+// checkStaleLock returns a BlockedError if the VM still has the lock of a clone or
+// destroy that no longer runs: only root can remove it.
+func (a *attempt) checkStaleLock(ctx context.Context, host, lock string) error {
+	cfg, err := a.client.VMConfig(ctx, host, a.id.VMID)
+	if err != nil {
+		return blocked(instance.IgnoreNotFound(err), unreachable(host))
+	}
+	if cfg.Lock() != lock {
+		return nil
+	}
+	return &instance.BlockedError{Reason: instance.BlockedLocked, Message: instance.StaleLockMessage(a.id, host, lock)}
+}

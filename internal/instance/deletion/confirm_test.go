@@ -1,0 +1,239 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deletion_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// Somebody replaces the notes in the web interface. The VM is not destroyed without
+// its mark, and not taken for gone either.
+func TestDeleteLostMark(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	claim := w.StartProcess().Launched("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	c := w.Client()
+	before, err := c.VMConfig(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": "web server of Bob"}})).To(Succeed())
+
+	p := w.StartProcess()
+	w.Eventually(func() bool {
+		guest, ok := p.Inventory.View().Guest(in.Region, in.VMID)
+		return ok && guest.Config != nil
+	}).WithTimeout(10 * time.Second).Should(BeTrue())
+	w.Expect(p.Instances.VMs.MayExist(claim)).To(BeTrue())
+	_, err = p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+	w.Expect(err).To(HaveOccurred())
+	w.Expect(errors.Is(err, proxmox.ErrNotFound)).To(BeFalse(), "%v", err)
+	expectBlocked(w, p, claim, instance.BlockedMarkLost)
+	status, err := c.VMStatus(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(status.Running).To(BeTrue())
+
+	// The message says what to put back.
+	_, err = p.Instances.Deleter.Delete(t.Context(), claim)
+	w.Expect(err.Error()).To(ContainSubstring("<!-- karpenter.proxmox.sinextra.dev {"))
+	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": before.Description()}})).To(Succeed())
+	p.Delete(claim)
+	w.ExpectNoOrphans()
+}
+
+// inPool is a world whose token has rights on a pool only, and somebody who sees all.
+func inPool(t *testing.T) (*testenv.Env, proxmox.Client) {
+	t.Helper()
+	w := testenv.NewFake(t, testenv.Scenario(pvesim.PoolScoped, func(s *pvesim.Scenario) {
+		for i := range s.Users {
+			if s.Users[i].ID == "root@pam" {
+				s.Users[i].Tokens = []pvesim.Token{{ID: "admin", Secret: "secret"}}
+			}
+		}
+	}))
+	admin, err := proxmox.New(proxmox.ClusterConfig{
+		Region: testenv.Region, URLs: []string{w.Sim.URL()}, CA: string(w.Sim.CAPEM()), TokenID: "root@pam!admin", TokenSecret: "secret",
+	}, proxmox.Options{})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.NodeClass.Spec.ResourcePool = pvesim.PoolID
+	return w, admin
+}
+
+// Somebody else's VM takes the VMID of a launch, and the token cannot see it.
+func TestDeleteInvisibleForeignVM(t *testing.T) {
+	t.Parallel()
+	w, admin := inPool(t)
+	p := w.StartProcess()
+	claim := p.Planned("pool-abc", w.NodeClass)
+	vmid := w.Intent(claim).VMID
+	task, err := admin.CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: vmid, Name: "theirs"})
+	w.Expect(err).NotTo(HaveOccurred())
+	_, err = proxmox.WaitTask(t.Context(), admin, task, proxmox.WaitOptions{})
+	w.Expect(err).NotTo(HaveOccurred())
+
+	next := w.StartProcess()
+	err = next.Launch(claim, w.NodeClass)
+	final, ok := errors.AsType[*instance.LaunchError](err)
+	w.Expect(ok).To(BeTrue(), "%v", err)
+	w.Expect(final.Reason).To(Equal(instance.ReasonVMIDTaken), "%v", err)
+	next.Delete(w.Stored(claim))
+	w.StartProcess().Delete(w.Stored(claim))
+	theirs, err := admin.VMConfig(t.Context(), "pve1", vmid)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(theirs.Options).To(HaveKeyWithValue("name", "theirs"))
+}
+
+// A list is filtered silently by what the token may see. A VM that it no longer sees
+// is not gone.
+func TestDeleteInvisibleVM(t *testing.T) {
+	t.Parallel()
+	w, admin := inPool(t)
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	w.Expect(admin.MoveToPool(t.Context(), in.VMID, pvesim.PoolID, "")).To(Succeed())
+	_, err := p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+	w.Expect(err).To(HaveOccurred())
+	w.Expect(errors.Is(err, proxmox.ErrNotFound)).To(BeFalse(), "%v", err)
+	w.Eventually(func() string {
+		gone, err := p.Instances.Deleter.Delete(t.Context(), claim)
+		w.Expect(gone).To(BeFalse())
+		if blocked, ok := errors.AsType[*instance.BlockedError](err); ok {
+			return blocked.Reason
+		}
+		return ""
+	}).WithTimeout(10 * time.Second).Should(Equal(instance.BlockedNotVisible))
+	w.Expect(admin.MoveToPool(t.Context(), in.VMID, "", pvesim.PoolID)).To(Succeed())
+	p.Delete(claim)
+}
+
+// An annotation that cannot be read does not keep a VM from being removed.
+func TestDeleteUnreadableIntent(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	claim.Annotations[v1alpha1.AnnotationLaunchIntent] = "{"
+	p.Delete(claim)
+	w.Expect(w.VMs()).To(BeEmpty())
+}
+
+// The launch Host says nothing about a VM that was migrated and is gone.
+func TestDeleteMigratedVM(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+	claim = w.Stored(claim)
+	other := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
+	w.Expect(w.Sim.MigrateGuest(in.VMID, other)).To(Succeed())
+	w.Eventually(func() bool {
+		guest, ok := p.Inventory.View().Guest(in.Region, in.VMID)
+		return ok && guest.Host == other
+	}).WithTimeout(10 * time.Second).Should(BeTrue())
+	vm, err := p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(vm.Host).To(Equal(other), "a migrated VM is found where it is")
+	moved, err := p.Instances.VMs.RecordHost(t.Context(), claim, vm)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(moved).To(BeTrue())
+	_, since := instance.MigratedSince(w.Stored(claim))
+	w.Expect(since).To(BeTrue())
+
+	w.Expect(w.Sim.HostDown(in.Host, "refused")).To(Succeed())
+	p.Delete(claim)
+	w.StartProcess().Delete(claim)
+	w.Expect(w.VMs()).To(BeEmpty())
+}
+
+// remark replaces a VM's mark by that of a later release.
+func writeNewerMark(w *testenv.Env, claim *karpv1.NodeClaim, host string, vmid int) {
+	w.T.Helper()
+	cfg, err := w.Client().VMConfig(w.T.Context(), host, vmid)
+	w.Expect(err).NotTo(HaveOccurred())
+	mark := ownership.Mark{VMID: vmid, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}.Comment()
+	later := strings.Replace(mark, `"v":1`, `"v":2,"later":["x"]`, 1)
+	w.Expect(later).NotTo(Equal(mark))
+	w.Expect(w.Client().UpdateVM(w.T.Context(), host, vmid, proxmox.ConfigChange{Set: map[string]string{"description": later}, Digest: cfg.Digest})).To(Succeed())
+}
+
+// A claim whose intent cannot be read does not tell which template is being cloned.
+func TestDeleteUnreadableIntentDuringClone(t *testing.T) {
+	t.Parallel()
+	for name, intent := range map[string]string{"of a later release": testenv.NewerIntent, "spoilt by hand": "oops"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.NewFake(t, testenv.Hosts(2))
+			p := w.StartProcess()
+			claim := w.ClaimWithIntent("pool-abc", intent)
+			_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+			w.Expect(err).NotTo(HaveOccurred())
+			mark := ownership.Mark{VMID: 20123, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}
+			task, err := w.Client().CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: 20123, Name: claim.Name, Description: mark.Notes("")})
+			w.Expect(err).NotTo(HaveOccurred())
+			for range 3 {
+				gone, err := p.Instances.Deleter.Delete(t.Context(), claim)
+				w.Expect(err).NotTo(HaveOccurred())
+				w.Expect(gone).To(BeFalse(), "the VM is still to come")
+			}
+			// An admin ends it; had it ended by itself, the VM would say whose it is.
+			w.Expect(w.Client().CancelTask(t.Context(), task)).To(Succeed())
+			p.Delete(claim)
+			w.ExpectNoOrphans()
+		})
+	}
+}
+
+func TestDeleteNewerMark(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	claim := w.StartProcess().Launched("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	writeNewerMark(w, claim, in.Host, in.VMID)
+	p := w.StartProcess() // the downgraded one
+
+	vms, err := p.Instances.VMs.List()
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(vms).To(ConsistOf(HaveField("Identity.ClaimUID", string(claim.UID))), "core deletes the claims of what is not listed")
+	vm, err := p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(vm.ClaimUID).To(Equal(string(claim.UID)))
+
+	expectBlocked(w, p, claim, instance.BlockedNewerVersion)
+	gone, err := p.Instances.Deleter.DeleteOrphan(t.Context(), vm)
+	w.Expect(gone).To(BeFalse())
+	w.Expect(err).To(MatchError(ContainSubstring(instance.ErrNewerVersion.Error())))
+	w.Expect(p.Instances.Updater.UpdateInPlace(t.Context(), claim, w.NodeClass)).To(MatchError(instance.ErrNewerVersion))
+	w.Expect(p.Instances.Power.Reboot(t.Context(), claim, "op-1")).To(MatchError(instance.ErrNewerVersion))
+	_, err = p.Instances.Power.PowerOn(t.Context(), claim)
+	w.Expect(err).To(MatchError(instance.ErrNewerVersion))
+	// Its launch, had it not been over: the VMID is not somebody else's.
+	delete(claim.Annotations, v1alpha1.AnnotationLaunchCompleted)
+	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrNewerVersion))
+	status, err := w.Client().VMStatus(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(status.Running).To(BeTrue())
+
+	// The later release is back, and writes what both can read.
+	id := instance.Identity{Region: in.Region, VMID: in.VMID, ClaimUID: string(claim.UID), KubeCluster: w.KubeCluster}
+	w.Expect(w.Client().UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{
+		"description": instance.Description(id, instance.Notes{Claim: claim.Name}, nil, nil),
+	}})).To(Succeed())
+	p.Delete(claim)
+	w.Eventually(w.VMs).WithTimeout(10 * time.Second).Should(BeEmpty())
+}

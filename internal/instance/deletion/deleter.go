@@ -1,0 +1,194 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deletion deletes VMs. The Deleter verifies ownership, stops and destroys the
+// VM, confirms that nothing of it is left, and deletes its boot drive, join token and
+// reservation. A VM counts as deleted only when Proxmox confirmed it.
+package deletion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Deleter deletes VMs and what belongs to them.
+type Deleter struct {
+	deps   instance.Deps
+	tokens *bootdata.Tokens
+	sweeps storageSweeps
+}
+
+// New returns a Deleter.
+func New(deps instance.Deps, tokens *bootdata.Tokens) *Deleter {
+	return &Deleter{deps: deps, tokens: tokens}
+}
+
+// Delete deletes a Claim's VM and all that was created for it. It is idempotent and
+// returns within OperationTimeout: true if the VM is confirmed deleted, false if the
+// deletion is in progress and Delete must be called again. A *instance.BlockedError
+// explains what prevents the deletion. Delete ends a launch of the Claim in progress.
+func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted bool, err error) {
+	target, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return true, nil //nolint:nilerr // without a providerID of ours there is no VM
+	}
+	client, err := d.deps.Clients.Get(target.Region)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
+	defer cancel()
+	release, ok := d.deps.Guard.AcquireDelete(ctx, string(claim.UID))
+	if !ok {
+		return false, nil
+	}
+	defer release()
+
+	a := &attempt{Deleter: d, client: client, claim: claim, id: instance.NewIdentity(d.deps.KubeCluster, target, claim)}
+	if a.intent, a.hasIntent, err = instance.ReadIntent(claim); err != nil {
+		// The VM's mark identifies it, and garbage collection finds the boot drive.
+		log.FromContext(ctx).Error(err, "deleting VM without its launch intent")
+		a.hasIntent, a.unreadableIntent = false, true
+	}
+	deleted, err = a.run(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return false, nil
+	}
+	return deleted, err
+}
+
+// attempt is one attempt to delete a Claim's VM.
+type attempt struct {
+	*Deleter
+	client    proxmox.Client
+	claim     *karpv1.NodeClaim
+	id        instance.Identity
+	intent    instance.Intent
+	hasIntent bool
+	// unreadableIntent: there is an intent, but this controller cannot read it.
+	unreadableIntent bool
+}
+
+func (a *attempt) run(ctx context.Context) (bool, error) {
+	result := vmAbsent
+	host, listed, err := a.locate(ctx)
+	if err != nil {
+		return false, err
+	}
+	if listed {
+		if err := a.refuseUnadopted(ctx, host); err != nil {
+			return false, err
+		}
+		_, result, err = a.deleteVM(ctx, a.client, a.id, host)
+		if err != nil && a.isHostRemoved(ctx, host, err) {
+			log.FromContext(ctx).Info("host was removed from its cluster, and the VM with it", "vmid", a.id.VMID, "host", host)
+			return a.cleanup(ctx)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	confirmed, err := a.confirm(ctx, result, host)
+	if err != nil || !confirmed {
+		return false, err
+	}
+	if err := a.deleteBootDrive(ctx); err != nil {
+		return false, err
+	}
+	return a.cleanup(ctx)
+}
+
+// locate returns the Host of the VM: that of the last Snapshot, otherwise that of a
+// refreshed one. The Host of the intent is not used: the VM may have been migrated.
+func (a *attempt) locate(ctx context.Context) (host string, listed bool, err error) {
+	if guest, ok := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); ok {
+		return guest.Host, true, nil
+	}
+	if err := a.refresh(ctx); err != nil {
+		return "", false, err
+	}
+	guest, ok := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID)
+	return guest.Host, ok, nil
+}
+
+func (a *attempt) refresh(ctx context.Context) error {
+	return blocked(a.deps.Inventory.Refresh(ctx, a.id.Region), fmt.Sprintf("region %s is unreachable", a.id.Region))
+}
+
+// refuseUnadopted refuses to delete a VM that another controller created. It does not
+// count as deleted either: it would keep running without a Claim.
+func (a *attempt) refuseUnadopted(ctx context.Context, host string) error {
+	if !instance.LaunchedByOther(a.claim) {
+		return nil
+	}
+	cfg, err := a.client.VMConfig(ctx, host, a.id.VMID)
+	if err != nil {
+		return blocked(instance.IgnoreNotFound(err), unreachable(host))
+	}
+	if message := instance.UnadoptedMessage(a.claim, a.id.VMID, host, cfg); message != "" {
+		return &instance.BlockedError{Reason: instance.BlockedNotAdopted, Message: message}
+	}
+	return nil
+}
+
+// isHostRemoved reports whether the VM's Host was removed from its Cluster for good: the
+// Cluster is reachable and has had no such Host for HostRemovedAfter, even if it still
+// lists the guest.
+func (a *attempt) isHostRemoved(ctx context.Context, host string, err error) bool {
+	cause, ok := errors.AsType[*instance.BlockedError](err)
+	if !ok || cause.Reason != instance.BlockedHostUnreachable || a.claim.DeletionTimestamp.IsZero() ||
+		a.deps.Clock.Since(a.claim.DeletionTimestamp.Time) < a.deps.Settings.HostRemovedAfter {
+		return false
+	}
+	if a.deps.Inventory.Refresh(ctx, a.id.Region) != nil {
+		return false
+	}
+	_, member := a.deps.Inventory.View().Host(a.id.Region, host)
+	return !member
+}
+
+// deleteBootDrive deletes the boot drive unless the bootstrap cleanup did.
+func (a *attempt) deleteBootDrive(ctx context.Context) error {
+	cleaned := a.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
+	_, member := a.deps.Inventory.View().Host(a.id.Region, a.intent.Host)
+	if a.hasIntent && a.intent.ISOStorage != "" && !cleaned && member {
+		err := a.deps.Tasks.DeleteVolume(ctx, a.client, a.intent.Host, a.id.BootDriveVolume(a.intent.ISOStorage))
+		return blocked(err, unreachable(a.intent.Host))
+	}
+	return nil
+}
+
+// cleanup deletes what is not on Proxmox: join token, reservation, tracker entry.
+func (a *attempt) cleanup(ctx context.Context) (bool, error) {
+	if err := a.tokens.Revoke(ctx, a.claim.UID); err != nil {
+		return false, fmt.Errorf("deleting the join token: %w", err)
+	}
+	a.deps.Inventory.Ledger().Release(string(a.claim.UID))
+	a.deps.Launches.Evict(string(a.claim.UID))
+	return true, nil
+}
+
+func unreachable(host string) string { return fmt.Sprintf("host %s is unreachable", host) }
+
+// blocked turns an unreachable Host and a held lock into a BlockedError; other errors
+// stay as they are.
+func blocked(err error, message string) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, proxmox.ErrHostUnreachable), errors.Is(err, proxmox.ErrUnreachable), errors.Is(err, proxmox.ErrNoQuorum):
+		return &instance.BlockedError{Reason: instance.BlockedHostUnreachable, Message: message + ": " + err.Error()}
+	case errors.Is(err, proxmox.ErrLocked):
+		return &instance.BlockedError{Reason: instance.BlockedLocked, Message: err.Error()}
+	}
+	return err
+}

@@ -1,0 +1,262 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deletion_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// blockedAs expects that a delete waits, and why.
+func expectBlocked(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim, reason string) {
+	w.T.Helper()
+	gone, err := p.Instances.Deleter.Delete(w.T.Context(), claim)
+	var blocked *instance.BlockedError
+	w.Expect(errors.As(err, &blocked)).To(BeTrue(), "%v", err)
+	w.Expect(blocked.Reason).To(Equal(reason), blocked.Message)
+	w.Expect(gone).To(BeFalse())
+}
+
+func TestDeleteBeforeJoin(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	p.Delete(claim)
+	w.ExpectNoOrphans()
+}
+
+func TestDeleteDuringLaunch(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Planned("pool-abc", w.NodeClass)
+	launched := make(chan error, 1)
+	go func() { launched <- p.Launch(claim, w.NodeClass) }()
+	w.Eventually(w.VMs).WithTimeout(10 * time.Second).WithPolling(5 * time.Millisecond).ShouldNot(BeEmpty())
+	p.Delete(claim)
+	w.Expect(<-launched).To(MatchError(instance.ErrClaimBusy))
+	w.ExpectNoOrphans()
+}
+
+func TestDeleteProtectedVM(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	c := w.Client()
+	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"protection": "1"}})).To(Succeed())
+	_, err := p.Instances.Deleter.Delete(t.Context(), claim)
+	var blocked *instance.BlockedError
+	w.Expect(errors.As(err, &blocked)).To(BeTrue(), "%v", err)
+	w.Expect(blocked.Message).To(ContainSubstring("--protection 0"))
+	status, err := c.VMStatus(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(status.Running).To(BeTrue(), "it was not even stopped")
+	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"protection": "0"}})).To(Succeed())
+	p.Delete(claim)
+}
+
+// Who may not look any more cannot tell that a clone has ended: nobody is told to
+// destroy it by hand.
+func TestDeleteUnreadableCloneTask(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	w.NodeClass.Spec.BootDevice.FullClone = true
+	p := w.StartProcess()
+	claim := p.Planned("pool-abc", w.NodeClass)
+	w.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/*/tasks/*qmclone*/status", Status: 403, Message: "Permission check failed", Count: 1})
+	var final *instance.LaunchError
+	w.Expect(errors.As(p.Launch(claim, w.NodeClass), &final)).To(BeTrue())
+	w.Expect(final.Reason).To(Equal(instance.ReasonPermission))
+	_, err := p.Instances.Deleter.Delete(t.Context(), w.Stored(claim))
+	w.Expect(err).NotTo(HaveOccurred(), "the clone may be at work, and is waited for")
+	p.Delete(w.Stored(claim))
+	w.ExpectNoOrphans()
+}
+
+// Clones take minutes where disks are copied. Whoever is to go does not wait for them.
+func TestDeleteDuringClones(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.TaskTimeout = time.Hour }))
+	slots := 4
+	going := p.Launched("pool-going", w.NodeClass)
+	w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+	ctx, end := context.WithCancel(t.Context())
+	var launches sync.WaitGroup
+	for n := range slots + 1 {
+		claim := p.Planned(fmt.Sprintf("pool-%d", n), w.NodeClass)
+		launches.Go(func() { _ = p.Instances.Launcher.Launch(ctx, claim, w.NodeClass) })
+	}
+	// The first was the one that goes.
+	w.Eventually(func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone") }).Should(Equal(1 + slots))
+	p.Delete(going)
+	end()
+	launches.Wait()
+}
+
+// Proxmox destroys a VM also where it cannot free its disk, and only warns.
+func TestDeleteLeakedDisk(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	host := w.Intent(claim).Host
+	release, err := w.Sim.HoldStorageLock(t.Context(), host, "local-lvm")
+	w.Expect(err).NotTo(HaveOccurred())
+	go func() {
+		defer release()
+		// It is given back once Proxmox has given up on it.
+		w.Eventually(func() int { return w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}") }).
+			Should(BeNumerically(">", 0))
+	}()
+	p.Delete(claim)
+	w.ExpectNoOrphans()
+}
+
+func TestDeleteUnreachableHost(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	host := w.Intent(claim).Host
+	w.Expect(w.Sim.HostDown(host, "refused")).To(Succeed())
+	expectBlocked(w, p, claim, instance.BlockedHostUnreachable)
+	w.Expect(w.Sim.HostUp(host)).To(Succeed())
+	p.Delete(claim)
+	w.Eventually(w.VMs).WithTimeout(10 * time.Second).Should(BeEmpty())
+	w.ExpectNoBootDrives()
+}
+
+func TestDeleteDuringBackup(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	vmid := w.Intent(claim).VMID
+	w.Expect(w.Sim.SetConfigLock(vmid, "backup")).To(Succeed())
+	expectBlocked(w, p, claim, instance.BlockedLocked)
+	w.Expect(w.Sim.SetConfigLock(vmid, "")).To(Succeed())
+	p.Delete(claim)
+	w.ExpectNoOrphans()
+}
+
+func TestDeleteShutdown(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.ShutdownTimeout = time.Minute }))
+	claim := p.Launched("pool-abc", w.NodeClass)
+	w.Sim.ResetRequests()
+	p.Delete(claim)
+	w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/shutdown")).To(Equal(1))
+	w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/stop")).To(BeZero())
+	w.ExpectNoOrphans()
+}
+
+func TestDeleteKeepsForeignVolumes(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) {
+		// A guest whose disk is attached to our VM stands for the CSI driver's volumes.
+		s.Guests = append(s.Guests, pvesim.Guest{VMID: 9999, Name: "csi", Host: "pve1", Config: map[string]string{
+			"memory": "16", "scsi0": "local-lvm:vm-9999-pvc-1,size=1G",
+		}})
+	}))
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	c := w.Client()
+	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"scsi1": "local-lvm:vm-9999-pvc-1"}})).To(Succeed())
+	p.Delete(claim)
+	volumes, err := c.Volumes(t.Context(), "pve1", "local-lvm", "images")
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(volumes).To(ContainElement(HaveField("ID", "local-lvm:vm-9999-pvc-1")))
+}
+
+func TestDeleteRemovedHost(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	// The claim says pve7, which the Cluster does not know, and no VM of that id is anywhere.
+	in := w.Intent(claim)
+	p.Delete(claim)
+	in.Host, in.TemplateHost = "pve7", "pve7"
+	claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
+	p.Delete(claim)
+}
+
+// A clone or a destroy that died with its host leaves a lock that only root can
+// take away: the delete waits, and says with which command.
+func TestDeleteStaleLock(t *testing.T) {
+	t.Parallel()
+	for lock, command := range map[string]string{"clone": "qm unlock", "destroyed": "--skiplock"} {
+		t.Run(lock, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.NewFake(t)
+			p := w.StartProcess()
+			claim := p.Launched("pool-abc", w.NodeClass)
+			vmid := w.Intent(claim).VMID
+			w.Expect(w.Sim.SetConfigLock(vmid, lock)).To(Succeed())
+			expectBlocked(w, p, claim, instance.BlockedLocked)
+			_, err := p.Instances.Deleter.Delete(t.Context(), claim)
+			w.Expect(err).To(MatchError(And(ContainSubstring(command), ContainSubstring(fmt.Sprint(vmid)))))
+			w.Expect(w.Sim.SetConfigLock(vmid, "")).To(Succeed())
+			p.Delete(claim)
+			w.ExpectNoOrphans()
+		})
+	}
+}
+
+func TestDeleteVMUnderHA(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"8.4", "9.2"} {
+		for _, state := range []string{"started", "stopped", "disabled", "ignored"} {
+			t.Run(version+" "+state, func(t *testing.T) {
+				t.Parallel()
+				w := testenv.NewFake(t, testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) { s.Version = version }))
+				p := w.StartProcess()
+				claim := p.Launched("pool-abc", w.NodeClass)
+				vmid := w.Intent(claim).VMID
+				w.Expect(w.Sim.SetHA(vmid, state)).To(Succeed())
+				p.Delete(claim)
+				w.Expect(w.VMs()).To(BeEmpty())
+				_, left := w.Sim.HAState(vmid)
+				w.Expect(left).To(BeFalse(), "the HA entry goes with the VM")
+				w.ExpectNoTokens()
+			})
+		}
+	}
+}
+
+// HA moves a VM between two looks: what was read on its old Host is not found there.
+func TestDeleteMigratedByHA(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	p := w.StartProcess(testenv.Still())
+	claim := p.Launched("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	other := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
+	w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
+	w.Expect(w.Sim.SetHA(in.VMID, "started")).To(Succeed())
+	w.Expect(w.Sim.MigrateGuest(in.VMID, other)).To(Succeed())
+	p.Delete(claim)
+	w.Expect(w.VMs()).To(BeEmpty())
+	_, left := w.Sim.HAState(in.VMID)
+	w.Expect(left).To(BeFalse())
+}

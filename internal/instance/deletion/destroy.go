@@ -1,0 +1,203 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deletion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// result of one attempt to delete a VM.
+type result int
+
+const (
+	// vmAbsent: our VM is not on that Host; its VMID may have another owner.
+	vmAbsent result = iota
+	// vmDestroyed: this attempt destroyed it.
+	vmDestroyed
+	// vmRemaining: it still exists, or that is unknown; retry.
+	vmRemaining
+	// vmCloning: a clone still writes it.
+	vmCloning
+	// vmDestroying: a destroy is in progress.
+	vmDestroying
+)
+
+// deleteVM stops and destroys a VM after its ownership was verified. It returns the
+// configuration that it read.
+func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Identity, host string) (proxmox.VMConfig, result, error) {
+	cfg, err := c.VMConfig(ctx, host, id.VMID)
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return cfg, vmAbsent, nil
+	}
+	if err != nil {
+		return cfg, vmRemaining, blocked(err, fmt.Sprintf("%s; VM %d will be deleted when it is back", unreachable(host), id.VMID))
+	}
+	switch cfg.Lock() {
+	case "":
+	case instance.LockClone:
+		return cfg, vmCloning, nil
+	case instance.LockDestroyed:
+		return cfg, vmDestroying, nil
+	default:
+		return cfg, vmRemaining, &instance.BlockedError{Reason: instance.BlockedLocked, Message: fmt.Sprintf(
+			"VM %d on host %s is locked (%s); it will be deleted when the lock is gone", id.VMID, host, cfg.Lock())}
+	}
+	if err := checkMark(id, host, cfg); err != nil {
+		return cfg, vmRemaining, err
+	}
+	if owns, why := id.Owns(cfg); !owns {
+		log.FromContext(ctx).Info("skipping VM not owned by this cluster", "vmid", id.VMID, "host", host, "why", why)
+		return cfg, vmAbsent, nil
+	}
+	if cfg.Protected() {
+		return cfg, vmRemaining, &instance.BlockedError{Reason: instance.BlockedProtected, Message: fmt.Sprintf(
+			"VM %d on host %s is protected; to allow its deletion, run: qm set %d --protection 0", id.VMID, host, id.VMID)}
+	}
+	destroyed, err := d.destroy(ctx, c, id, host, cfg)
+	return cfg, destroyed, err
+}
+
+// checkMark returns a BlockedError if the VM is ours, but its ownership mark was lost or
+// cannot be read: such a VM is not destroyed.
+func checkMark(id instance.Identity, host string, cfg proxmox.VMConfig) error {
+	if id.HasLostMark(cfg) {
+		return &instance.BlockedError{Reason: instance.BlockedMarkLost, Message: fmt.Sprintf(
+			"the notes of VM %d on host %s have lost our ownership mark, and a VM without it is not destroyed; add this line to the notes, or delete the VM by hand: %s", id.VMID, host, id.MarkComment())}
+	}
+	if id.HasNewerMark(cfg) {
+		return &instance.BlockedError{Reason: instance.BlockedNewerVersion, Message: fmt.Sprintf(
+			"the ownership mark of VM %d on host %s cannot be read in full, so the VM is not destroyed: %s", id.VMID, host, instance.ErrNewerVersion)}
+	}
+	return nil
+}
+
+func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Identity, host string, cfg proxmox.VMConfig) (result, error) {
+	disk, _ := cfg.Drives().Boot()
+	key := instance.DurationKey(id.Region, host, disk.Storage)
+	if volumes := foreignVolumes(id, cfg); len(volumes) > 0 {
+		log.FromContext(ctx).Info("keeping attached volumes of other owners", "vmid", id.VMID, "host", host, "volumes", volumes)
+	}
+	err := d.powerOff(ctx, c, id, host, key)
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return vmAbsent, nil
+	}
+	if err != nil {
+		return vmRemaining, blocked(err, unreachable(host))
+	}
+	release, err := d.deps.Tasks.AcquireSlot(ctx, d.deps.Inventory.View(), instance.TaskDestroy, id.Region, host, disk.Storage)
+	if err != nil {
+		return vmRemaining, err
+	}
+	defer release()
+	task, err := c.DestroyVM(ctx, host, id.VMID)
+	var status proxmox.TaskStatus
+	if err == nil {
+		status, err = d.deps.Tasks.Wait(ctx, c, task, key)
+	}
+	if errors.Is(err, proxmox.ErrRunning) {
+		// It was started in between: the next call stops it again.
+		return vmRemaining, nil
+	}
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return vmAbsent, nil
+	}
+	if err != nil {
+		return vmRemaining, blocked(err, unreachable(host))
+	}
+	if strings.HasPrefix(status.Exit, "WARNINGS") {
+		d.deleteLeakedDisks(ctx, c, id, host, cfg, task)
+	}
+	log.FromContext(ctx).Info("deleted VM", "region", id.Region, "host", host, "vmid", id.VMID)
+	d.deps.Inventory.Ledger().ObserveDeleted(id.Region, id.VMID)
+	return vmDestroyed, nil
+}
+
+// powerOff stops the guest, or shuts it down within ShutdownTimeout. A shutdown that
+// takes longer than one Delete is awaited by the next.
+func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, id instance.Identity, host, key string) error {
+	task := d.deps.Launches.Get(id.ClaimUID).ShutdownTask
+	if task == "" {
+		var err error
+		if d.deps.Settings.ShutdownTimeout > 0 {
+			task, err = c.ShutdownVM(ctx, host, id.VMID, d.deps.Settings.ShutdownTimeout)
+			d.deps.Launches.SetShutdown(id.ClaimUID, task)
+		} else {
+			task, err = c.StopVM(ctx, host, id.VMID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := d.deps.Tasks.Wait(ctx, c, task, key)
+	if ctx.Err() == nil {
+		d.deps.Launches.SetShutdown(id.ClaimUID, "")
+	}
+	return err
+}
+
+// diskDeletionRetries is how often the deletion of a leaked disk is tried.
+const diskDeletionRetries = 5
+
+// deleteLeakedDisks deletes disks of the VM that Proxmox did not delete because the
+// storage's lock was held for too long. No configuration refers to them any more. Only
+// disks that the task's warning names are deleted: another VM may have the VMID by now,
+// but not that disk.
+func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id instance.Identity, host string, cfg proxmox.VMConfig, task proxmox.UPID) {
+	log := log.FromContext(ctx).WithValues("vmid", id.VMID, "host", host)
+	lines, err := c.TaskLog(ctx, task)
+	log.Info("destroyed VM with warnings", "task", task, "log", strings.Join(lines, " | "), "error", err)
+	for _, drive := range cfg.Drives().All() {
+		named := slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "'"+drive.VolumeID+"'") })
+		if !named || volumeOwner(drive) != strconv.Itoa(id.VMID) {
+			continue
+		}
+		for range diskDeletionRetries {
+			if err = d.deps.Tasks.DeleteVolume(ctx, c, host, drive.VolumeID); !proxmox.IsTransient(err) {
+				break
+			}
+			select {
+			case <-d.deps.Clock.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
+		if err != nil {
+			log.Error(err, "deleting leaked disk failed; run the command on the host as root", "volume", drive.VolumeID, "command", "pvesm free "+drive.VolumeID)
+		}
+	}
+}
+
+// foreignVolumes returns attached disks with another VMID in their name, such as those
+// of the Proxmox CSI driver. Proxmox keeps them when it destroys the VM.
+func foreignVolumes(id instance.Identity, cfg proxmox.VMConfig) []string {
+	var out []string
+	for _, drive := range cfg.Drives().All() {
+		if vmid := volumeOwner(drive); vmid != "" && vmid != strconv.Itoa(id.VMID) {
+			out = append(out, drive.VolumeID)
+		}
+	}
+	return out
+}
+
+// volumePattern matches the VMID in a volume's name: vm-100-disk-0, 100/vm-100-....
+var volumePattern = regexp.MustCompile(`(?:^|[:/])(?:vm|subvol)-(\d+)-[^/]*$`)
+
+// volumeOwner returns the VMID in a disk's name; empty if there is none.
+func volumeOwner(drive proxmox.Drive) string {
+	if found := volumePattern.FindStringSubmatch(drive.VolumeID); found != nil {
+		return found[1]
+	}
+	return ""
+}

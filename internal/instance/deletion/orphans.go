@@ -1,0 +1,150 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deletion
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// DeleteOrphan deletes a VM whose Claim does not exist, with its boot drive and join
+// token. It returns true if all of it is deleted, and false to be called again.
+func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error) {
+	client, err := d.deps.Clients.Get(vm.Region)
+	if err != nil {
+		return false, err
+	}
+	release, ok := d.deps.Guard.AcquireDelete(ctx, vm.ClaimUID)
+	if !ok {
+		return false, nil
+	}
+	defer release()
+	// A VM that cannot be deleted must not delay the others.
+	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
+	defer cancel()
+	cfg, found, err := d.deleteVM(ctx, client, vm.Identity, vm.Host)
+	if err != nil || (found != vmDestroyed && found != vmAbsent) {
+		return false, err
+	}
+	volume := vm.AttachedBootDrive()
+	if volume == "" && found == vmDestroyed {
+		// The Snapshot may be older than the boot drive.
+		vm.Config = cfg
+		volume = vm.AttachedBootDrive()
+	}
+	if volume != "" {
+		if err := d.deps.Tasks.DeleteVolume(ctx, client, vm.Host, volume); err != nil {
+			return false, err
+		}
+	}
+	d.deps.Inventory.Ledger().Release(vm.ClaimUID)
+	return true, d.tokens.Revoke(ctx, types.UID(vm.ClaimUID))
+}
+
+// BootDrive is a boot drive on a storage.
+type BootDrive struct {
+	Region, Host, Volume string
+	ClaimUID             string
+	Created              time.Time
+}
+
+var bootDrivePattern = regexp.MustCompile(`:iso/karpenter-([0-9a-f]+)-([0-9a-f-]{36})\.iso$`)
+
+// ListBootDrives lists boot drives of this Kubernetes cluster, with one request per Host
+// and storage: all storages the first time, then one storage whenever the call budget
+// allows it, so most calls send no request and return none. Storages that cannot be
+// listed now are in the error.
+func (d *Deleter) ListBootDrives(ctx context.Context) ([]BootDrive, error) {
+	var out []BootDrive
+	var errs []error
+	for region, snapshot := range d.deps.Inventory.View().Snapshots {
+		client, err := d.deps.Clients.Get(region)
+		if err != nil {
+			continue
+		}
+		budget := d.deps.Inventory.TryAcquire(region, inventory.ReadBootDrives)
+		for _, key := range d.sweeps.next(region, isoStorages(snapshot), budget) {
+			volumes, err := client.Volumes(ctx, key.Host, key.Storage, "iso")
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			for _, volume := range volumes {
+				found := bootDrivePattern.FindStringSubmatch(volume.ID)
+				if found == nil || found[1] != instance.ShortClusterID(d.deps.KubeCluster) {
+					continue
+				}
+				out = append(out, BootDrive{Region: region, Host: key.Host, Volume: volume.ID, ClaimUID: found[2], Created: volume.Created})
+			}
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// DeleteBootDrive deletes a boot drive whose Claim does not exist.
+func (d *Deleter) DeleteBootDrive(ctx context.Context, drive BootDrive) error {
+	client, err := d.deps.Clients.Get(drive.Region)
+	if err != nil {
+		return err
+	}
+	return d.deps.Tasks.DeleteVolume(ctx, client, drive.Host, drive.Volume)
+}
+
+// storageSweeps chooses which storages to list next.
+type storageSweeps struct {
+	mu    sync.Mutex
+	count int
+	// last is the count at which a storage was listed.
+	last map[string]map[inventory.StorageKey]int
+}
+
+// next returns the storages to list: all of a region the first time, then the one that
+// was not listed for the longest time, if there is budget for a request.
+func (s *storageSweeps) next(region string, keys []inventory.StorageKey, budget bool) []inventory.StorageKey {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, listed := s.last[region]
+	if !listed {
+		last = map[inventory.StorageKey]int{}
+		if s.last == nil {
+			s.last = map[string]map[inventory.StorageKey]int{}
+		}
+		s.last[region] = last
+	} else {
+		if !budget || len(keys) == 0 {
+			return nil
+		}
+		keys = []inventory.StorageKey{slices.MinFunc(keys, func(a, b inventory.StorageKey) int { return cmp.Compare(last[a], last[b]) })}
+	}
+	for _, key := range keys {
+		s.count++
+		last[key] = s.count
+	}
+	return keys
+}
+
+// isoStorages returns the storages for boot drives: local ones of each online Host,
+// shared ones once.
+func isoStorages(snapshot *inventory.Snapshot) []inventory.StorageKey {
+	var out []inventory.StorageKey
+	seen := map[string]bool{}
+	for key, row := range snapshot.Storages {
+		if !slices.Contains(row.Content, "iso") || !row.Available || !snapshot.Hosts[key.Host].Online || (row.Shared && seen[key.Storage]) {
+			continue
+		}
+		seen[key.Storage] = seen[key.Storage] || row.Shared
+		out = append(out, key)
+	}
+	return out
+}

@@ -1,0 +1,78 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Deps are the dependencies and the state of Claims that the operations share.
+type Deps struct {
+	Clients   Clients
+	Roots     Roots
+	Inventory *inventory.Inventory
+	Kube      client.Client
+	Clock     clock.WithTicker
+	// KubeCluster is the UID of the kube-system namespace.
+	KubeCluster string
+	Settings    Settings
+
+	Guard    *Guard
+	Launches *LaunchTracker
+	Tasks    *Tasks
+}
+
+// Clients of the Clusters by region.
+type Clients map[string]proxmox.Client
+
+// Get returns the client of a region. A region that was removed from the cloud config
+// does not mean that its VMs are deleted.
+func (c Clients) Get(region string) (proxmox.Client, error) {
+	client, ok := c[region]
+	if !ok {
+		return nil, fmt.Errorf("region %q is not in the cloud config: add it again, or delete its VMs by hand", region)
+	}
+	return client, nil
+}
+
+// Roots by region do what no API token may; most regions have none.
+type Roots map[string]proxmox.Root
+
+// ErrNoRoot means that an operation needs root, which the region has no login for.
+var ErrNoRoot = errors.New("the cloud config has no login of root")
+
+// Get returns the root login of a region, or ErrNoRoot.
+func (r Roots) Get(region string) (proxmox.Root, error) {
+	root, ok := r[region]
+	if !ok {
+		return nil, fmt.Errorf("region %s: %w", region, ErrNoRoot)
+	}
+	return root, nil
+}
+
+// Annotate sets annotations of a Claim and changes nothing else, however old the given
+// Claim is. It fails if the Claim was recreated with the same name.
+func Annotate(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, values map[string]string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": values}})
+	if err != nil {
+		return fmt.Errorf("annotating nodeclaim %s: %w", claim.Name, err)
+	}
+	target := &karpv1.NodeClaim{}
+	target.Name = claim.Name
+	if err := kube.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("annotating nodeclaim %s: %w", claim.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// ensureCloned returns when the VM exists, is complete and ours. Proxmox accepts two
+// clones to one VMID, and the task of one fails, so an accepted clone does not mean
+// that the VM is ours: it is if our task succeeded, or if its ownership mark matches.
+func (a *attempt) ensureCloned(ctx context.Context) error {
+	if a.fresh {
+		if err := a.clone(ctx); err != nil {
+			return err
+		}
+		a.reach(instance.PhaseCloned)
+		return nil
+	}
+	for {
+		retry, err := a.resumeClone(ctx)
+		if err != nil {
+			return err
+		}
+		if !retry {
+			a.reach(instance.PhaseCloned)
+			return nil
+		}
+		select {
+		case <-a.deps.Clock.After(clonePollInterval):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// clonePollInterval is how often a clone that another process started is checked.
+const clonePollInterval = time.Second
+
+// resumeClone reads what an earlier attempt did, and does what is missing. It returns
+// true if the clone is still in progress.
+func (a *attempt) resumeClone(ctx context.Context) (retry bool, err error) {
+	if task := a.deps.Launches.CloneTask(a.claim); task != "" {
+		// The task may still run when the configuration seems complete.
+		err := a.waitCloned(ctx, task)
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		// After a transient error, and if Proxmox no longer knows the task, the VM itself
+		// shows the result.
+		if err != nil && !proxmox.IsTransient(err) && !errors.Is(err, proxmox.ErrNotFound) {
+			return false, err
+		}
+	}
+	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
+	switch {
+	case instance.IsNotVisible(err):
+		return a.resumeInvisible(ctx)
+	case errors.Is(err, proxmox.ErrNotFound):
+		running, err := a.isCloneRunning(ctx)
+		if err != nil || running {
+			return running, err
+		}
+		return false, a.clone(ctx)
+	case err != nil:
+		return false, err
+	}
+	if cfg.Lock() == instance.LockClone {
+		return a.resumeLocked(ctx)
+	}
+	return false, a.verifyOwner(cfg)
+}
+
+// resumeInvisible handles a VM that the token may not read. A token with privileges on a
+// resource pool can read a clone once it is a member, which is at the end of the clone.
+// If no clone runs, a VM that cannot be read is not ours.
+func (a *attempt) resumeInvisible(ctx context.Context) (retry bool, err error) {
+	if running, err := a.isCloneRunning(ctx); running || err != nil {
+		return running, err
+	}
+	// The clone may have ended between the two requests.
+	_, err = a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
+	if a.intent.Pool == "" || !instance.IsNotVisible(err) {
+		return err == nil || errors.Is(err, proxmox.ErrNotFound), instance.IgnoreNotFound(err)
+	}
+	return false, failf(instance.ReasonVMIDTaken, "VM %d on host %s is not ours: it is not in pool %s", a.intent.VMID, a.intent.Host, a.intent.Pool)
+}
+
+// resumeLocked handles a configuration that a clone still writes: it waits for the
+// clone. If none runs, the lock is stale.
+func (a *attempt) resumeLocked(ctx context.Context) (retry bool, err error) {
+	running, err := a.isCloneRunning(ctx)
+	if err != nil || running {
+		return running, err
+	}
+	// The clone may have ended between the two requests.
+	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
+	if err != nil {
+		return errors.Is(err, proxmox.ErrNotFound), instance.IgnoreNotFound(err)
+	}
+	if cfg.Lock() != instance.LockClone {
+		return true, nil
+	}
+	return false, failf(instance.ReasonStaleLock, "%s", instance.StaleLockMessage(a.id, a.intent.Host, instance.LockClone))
+}
+
+// isCloneRunning reports whether a clone of our Template runs on its Host. Proxmox lists
+// a clone under the VMID of its source, so it may be that of another Claim; waiting for
+// it is cheaper than cloning twice.
+func (a *attempt) isCloneRunning(ctx context.Context) (bool, error) {
+	if a.deps.Launches.Get(string(a.claim.UID)).HasNoClone() {
+		return false, nil
+	}
+	tasks, err := a.client.RunningTasks(ctx, a.intent.TemplateHost, instance.TaskClone)
+	if err != nil {
+		return false, err
+	}
+	for _, task := range tasks {
+		if task.ID == fmt.Sprint(a.intent.TemplateID) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// clone clones the Template and waits for the end of the task.
+func (a *attempt) clone(ctx context.Context) error {
+	release, err := a.deps.Tasks.AcquireSlot(ctx, a.deps.Inventory.View(), instance.TaskClone, a.intent.Region, a.intent.Host, a.intent.Storage)
+	if err != nil {
+		return err
+	}
+	defer release()
+	uid := string(a.claim.UID)
+	a.deps.Launches.CloneRequested(uid)
+	task, err := a.client.CloneVM(ctx, a.cloneRequest())
+	if err != nil {
+		if !errors.Is(err, proxmox.ErrUnknownOutcome) && ctx.Err() == nil {
+			a.deps.Launches.CloneEnded(uid)
+		}
+		return cloneError(err)
+	}
+	a.deps.Launches.CloneStarted(uid, task)
+	a.reach(instance.PhaseCloning)
+	if err := instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{
+		v1alpha1.AnnotationLaunchTask:     string(task),
+		v1alpha1.AnnotationLaunchProgress: a.encodeProgress(),
+	}); err != nil {
+		return err
+	}
+	return a.waitCloned(ctx, task)
+}
+
+func (a *attempt) cloneRequest() proxmox.CloneRequest {
+	request := proxmox.CloneRequest{
+		Host: a.intent.TemplateHost, TemplateID: a.intent.TemplateID, VMID: a.intent.VMID, Name: a.claim.Name,
+		Description: instance.Description(a.id, instance.Notes{
+			Claim: a.claim.Name, NodePool: a.claim.Labels[karpv1.NodePoolLabelKey], NodeClass: a.class.Name,
+			InstanceType: a.intent.InstanceType, CapacityType: a.intent.CapacityType,
+		}, a.intent.Binding, a.class.Spec.HookScripts),
+		Full: a.intent.Full, Pool: a.intent.Pool,
+	}
+	if a.intent.Host != a.intent.TemplateHost {
+		request.Target = a.intent.Host
+	}
+	if a.intent.Full {
+		request.Storage = a.intent.Storage // Proxmox rejects it for linked clones
+	}
+	return request
+}
+
+// waitCloned waits for the end of a clone task, and records it. If the status cannot be
+// read, the task may still run.
+func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
+	status, err := a.wait(ctx, task)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		// The task continues; the deletion of the Claim cancels it.
+		took := a.deps.Settings.TaskTimeout
+		a.deps.Tasks.Durations.Observe(instance.TaskClone, a.durationKey(), took, took*2)
+		return failf(instance.ReasonSlowClone, "cloning template %d on host %s takes longer than %s", a.intent.TemplateID, a.intent.TemplateHost, took)
+	}
+	if !status.Ended() && !errors.Is(err, proxmox.ErrNotFound) {
+		return err
+	}
+	a.deps.Launches.CloneEnded(string(a.claim.UID))
+	if err == nil {
+		return nil
+	}
+	return cloneError(fmt.Errorf("cloning template %d on host %s to VM %d: %w", a.intent.TemplateID, a.intent.TemplateHost, a.intent.VMID, err))
+}
+
+func cloneError(err error) error {
+	switch {
+	case proxmox.IsTransient(err):
+		return err
+	case errors.Is(err, proxmox.ErrExists):
+		return &instance.LaunchError{Reason: instance.ReasonVMIDTaken, Err: err}
+	case errors.Is(err, proxmox.ErrStorageFull):
+		return &instance.LaunchError{Reason: instance.ReasonStorageFull, Err: err}
+	default:
+		return &instance.LaunchError{Reason: instance.ReasonClone, Err: err}
+	}
+}

@@ -1,0 +1,129 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
+)
+
+const (
+	// taskResize is the type of tasks that resize a disk.
+	taskResize = "resize"
+	// quickResize is far below the ten seconds that Proxmox waits for a VM's lock.
+	quickResize = 2 * time.Second
+)
+
+// resize is the resize of a disk in progress; the zero value is none.
+type resize struct {
+	slot string
+	task proxmox.UPID
+}
+
+// ensureConfigured turns the clone into the desired VM: configuration, firewall, disk.
+// If resizes are known to be quick, the resize may still run when it returns.
+func (a *attempt) ensureConfigured(ctx context.Context, cfg proxmox.VMConfig) (resizing resize, err error) {
+	// Firewall rules are a separate file without the VM's lock, so they are written in
+	// parallel. An error does not cancel the other: a rule in flight would still be added,
+	// and the next attempt would add it twice.
+	var group errgroup.Group
+	group.Go(func() error { return a.ensureFirewall(ctx) })
+	group.Go(func() (err error) {
+		if !vmconfig.IsConfigured(cfg) {
+			if cfg, err = a.configure(ctx); err != nil {
+				return err
+			}
+		}
+		if err = a.ensureRootOptions(ctx); err != nil {
+			return err
+		}
+		if resizing, err = a.startResize(ctx, cfg); err != nil || a.resizesQuickly() {
+			return err
+		}
+		err = a.waitResized(ctx, resizing)
+		resizing = resize{}
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return resize{}, err
+	}
+	a.reach(instance.PhaseConfigured)
+	return resizing, nil
+}
+
+// configure writes the configuration, and returns that of the clone as it was before.
+func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
+	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
+	if err != nil {
+		return cfg, err
+	}
+	if err := a.verifyOwner(cfg); err != nil {
+		return cfg, err
+	}
+	want := vmconfig.Desired{
+		Name: a.claim.Name, VMID: a.intent.VMID, UUID: a.id.ClaimUID, InstanceType: a.intent.InstanceType,
+		Cores: a.intent.Cores, MemoryMiB: a.intent.MemoryMiB,
+		Tags: a.class.Spec.Tags, MACs: a.intent.MACs,
+		Firewalled: vmconfig.FirewalledInterfaces(a.class), Devices: a.intent.Devices, Network: a.intent.Network,
+		Shares: a.class.Spec.Shares, HookScripts: a.class.Spec.HookScripts,
+	}
+	if a.intent.Binding != nil {
+		want.Cells = a.intent.Binding.Cells
+	}
+	if a.intent.ISOStorage != "" {
+		if !a.intent.Firmware {
+			want.ISO = a.id.BootDriveVolume(a.intent.ISOStorage)
+		}
+	} else if want.CloudInit, err = a.boot.CloudInit(ctx, a.class); err != nil {
+		// Never both: the class may have changed since the launch was planned.
+		return cfg, err
+	}
+	change, err := vmconfig.Change(cfg, want)
+	if err != nil {
+		return cfg, failf(instance.ReasonTemplate, "configuring the clone of template %d on host %s: %w", a.intent.TemplateID, a.intent.TemplateHost, err)
+	}
+	return cfg, a.client.UpdateVM(ctx, a.intent.Host, a.intent.VMID, change)
+}
+
+// startResize starts to resize the boot disk. It is separate from the configuration,
+// since a controller may stop between the two.
+func (a *attempt) startResize(ctx context.Context, cfg proxmox.VMConfig) (resize, error) {
+	disk, ok := cfg.Drives().Boot()
+	if !ok || disk.SizeBytes >= a.intent.DiskBytes {
+		return resize{}, nil
+	}
+	task, err := a.client.ResizeDisk(ctx, a.intent.Host, a.intent.VMID, disk.Slot, a.intent.DiskBytes)
+	return resize{slot: disk.Slot, task: task}, err
+}
+
+// resizesQuickly reports whether resizes on the storage are known to be so quick that
+// the start can wait for the VM's lock.
+func (a *attempt) resizesQuickly() bool {
+	took := a.deps.Tasks.Durations.Learned(taskResize, a.durationKey())
+	return took > 0 && took < quickResize
+}
+
+func (a *attempt) waitResized(ctx context.Context, r resize) error {
+	if r.task == "" {
+		return nil
+	}
+	if _, err := a.wait(ctx, r.task); err != nil {
+		return fmt.Errorf("growing disk %s of VM %d on host %s: %w", r.slot, a.intent.VMID, a.intent.Host, err)
+	}
+	return nil
+}
+
+func (a *attempt) ensureFirewall(ctx context.Context) error {
+	if len(a.class.Spec.SecurityGroups) == 0 {
+		return nil
+	}
+	return a.client.SetFirewall(ctx, a.intent.Host, a.intent.VMID, vmconfig.FirewallRules(a.class.Spec.SecurityGroups))
+}

@@ -1,0 +1,131 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// consecutiveFailures is how many failures in a row make launches of a class unhealthy.
+const consecutiveFailures = 3
+
+// Health tracks the results of the recent launches of each NodeClass.
+type Health struct {
+	mu      sync.Mutex
+	byClass map[string]failures
+}
+
+type failures struct {
+	count   int
+	reason  string
+	message string
+}
+
+// NewHealth returns a Health.
+func NewHealth() *Health { return &Health{byClass: map[string]failures{}} }
+
+// Failed records that a launch of a class failed for good.
+func (h *Health) Failed(class, reason string, cause error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.byClass[class] = failures{count: h.byClass[class].count + 1, reason: reason, message: cause.Error()}
+}
+
+// Succeeded records that a launch of a class succeeded.
+func (h *Health) Succeeded(class string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.byClass[class] = failures{}
+}
+
+// Reset discards the failures of a class, after it was changed.
+func (h *Health) Reset(class string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.byClass, class)
+}
+
+// Get returns whether launches of a class fail, with the reason and message of the last
+// failure. known is false before the first launch since the start.
+func (h *Health) Get(class string) (known, failing bool, reason, message string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f, known := h.byClass[class]
+	if f.count < consecutiveFailures {
+		return known && f.count == 0, false, "", ""
+	}
+	return true, true, f.reason, fmt.Sprintf("%d launches in a row failed, the last with: %s", f.count, f.message)
+}
+
+// slowCloneBackoff is how long slow clones make a storage unavailable.
+const slowCloneBackoff = time.Hour
+
+// CloneTimes evaluates how long clones take.
+type CloneTimes struct {
+	// Slow causes a warning, TooSlow makes a storage unavailable.
+	Slow, TooSlow time.Duration
+
+	durations *proxmox.Durations
+	clock     clock.PassiveClock
+	mu        sync.Mutex
+	// tooSlowSince by duration key.
+	tooSlowSince map[string]time.Time
+}
+
+// NewCloneTimes returns a CloneTimes.
+func NewCloneTimes(deps instance.Deps) *CloneTimes {
+	return &CloneTimes{
+		Slow: deps.Settings.SlowClone, TooSlow: deps.Settings.TooSlowClone,
+		durations: deps.Tasks.Durations, clock: deps.Clock, tooSlowSince: map[string]time.Time{},
+	}
+}
+
+// Get returns how long a clone on a storage takes, as measured; zero if none was.
+func (c *CloneTimes) Get(region, host, storage string) time.Duration {
+	return c.durations.Learned(instance.TaskClone, instance.DurationKey(region, host, storage))
+}
+
+// Evaluate compares the time of clones on a storage with core's timeouts: a refusal
+// explains why no VM can be launched there, a warning that clones are almost too slow.
+// After an hour the storage is tried again.
+func (c *CloneTimes) Evaluate(region, host, storage string) (refusal, warning string) {
+	took, key := c.Get(region, host, storage), instance.DurationKey(region, host, storage)
+	if took >= c.TooSlow && c.isBackoffOver(key) {
+		c.durations.Reset(instance.TaskClone, key)
+		took = 0
+	}
+	text := fmt.Sprintf("a clone takes about %s there, and Karpenter gives up on a replacement after 10m and on a node that has not registered after 15m; "+
+		"put the template on a storage that can link clones (LVM-thin, ZFS, Ceph RBD, or a directory with qcow2)", took.Round(time.Second))
+	switch {
+	case took >= c.TooSlow:
+		return text, ""
+	case took >= c.Slow:
+		return "", text
+	}
+	return "", ""
+}
+
+// isBackoffOver records since when clones are too slow, and reports whether the backoff
+// is over.
+func (c *CloneTimes) isBackoffOver(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since, ok := c.tooSlowSince[key]
+	if !ok {
+		c.tooSlowSince[key] = c.clock.Now()
+		return false
+	}
+	if c.clock.Since(since) < slowCloneBackoff {
+		return false
+	}
+	delete(c.tooSlowSince, key)
+	return true
+}

@@ -1,0 +1,217 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package launch creates the VM of a planned Claim. The Launcher clones the Template and
+// uploads the boot drive in parallel, writes the configuration, and starts the VM. A
+// launch can be resumed after each step.
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
+)
+
+// Launcher launches VMs.
+type Launcher struct {
+	deps    instance.Deps
+	planner Planner
+	types   *instancetype.Provider
+	boot    boot.Source
+	stats   Stats
+}
+
+// Planner plans parked Claims once there is capacity.
+type Planner interface {
+	Unpark(context.Context, *karpv1.NodeClaim, *v1alpha1.ProxmoxNodeClass, instance.Intent) (instance.Intent, error)
+}
+
+// Stats are what the Launcher records about launches.
+type Stats struct {
+	Health  *Health
+	Metrics instance.Metrics
+}
+
+// New returns a Launcher.
+func New(deps instance.Deps, planner Planner, types *instancetype.Provider, source boot.Source, stats Stats) *Launcher {
+	return &Launcher{deps: deps, planner: planner, types: types, boot: source, stats: stats}
+}
+
+// Completed reports whether this process completed the Claim's launch, even if the
+// cached Claim does not show it.
+func (l *Launcher) Completed(claim *karpv1.NodeClaim) bool {
+	return l.deps.Launches.Get(string(claim.UID)).Completed
+}
+
+// Launch resumes a Claim's launch and returns when its VM runs. It waits for Proxmox's
+// tasks. A *instance.LaunchError means that the launch failed for good,
+// instance.ErrClaimBusy that another operation on the Claim is in progress; after any
+// other error, call Launch again.
+func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
+	in, ok, err := instance.ReadIntent(claim)
+	if errors.Is(err, instance.ErrNewerVersion) {
+		return err
+	}
+	if err != nil {
+		return &instance.LaunchError{Reason: instance.ReasonInvalidIntent, Err: err}
+	}
+	if !ok || l.Completed(claim) {
+		return nil
+	}
+	client, err := l.deps.Clients.Get(in.Region)
+	if err != nil {
+		return err
+	}
+	ctx, release, ok := l.deps.Guard.AcquireLaunch(ctx, string(claim.UID))
+	if !ok {
+		return instance.ErrClaimBusy
+	}
+	defer release()
+	// After a restart the ledger is empty.
+	l.deps.Inventory.Ledger().Restore(in.Reservation(claim))
+	if in.Parked {
+		if in, err = l.planner.Unpark(ctx, claim, class, in); err != nil {
+			return err
+		}
+	}
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID))
+	a := &attempt{
+		Launcher: l, client: client, claim: claim, class: class, intent: in, id: instance.NewIdentity(l.deps.KubeCluster, in.ID(), claim),
+		fresh: l.deps.Launches.Get(string(claim.UID)).IsFresh(), log: log.FromContext(ctx), progress: instance.ReadProgress(claim),
+	}
+	if err := a.run(ctx); err != nil {
+		if errors.Is(context.Cause(ctx), instance.ErrDeleteWins) {
+			return instance.ErrClaimBusy
+		}
+		return a.classify(err)
+	}
+	return nil
+}
+
+// attempt is one run of a Claim's launch.
+type attempt struct {
+	*Launcher
+	client proxmox.Client
+	claim  *karpv1.NodeClaim
+	class  *v1alpha1.ProxmoxNodeClass
+	intent instance.Intent
+	id     instance.Identity
+	// fresh: this process planned the launch and sent no request to Proxmox, so there
+	// is nothing to read first.
+	fresh bool
+	log   logr.Logger
+
+	progressMu sync.Mutex
+	progress   instance.Progress
+}
+
+func (a *attempt) run(ctx context.Context) error {
+	cfg, err := a.readExisting(ctx)
+	if err != nil {
+		return err
+	}
+	if !vmconfig.IsConfigured(cfg) {
+		// Clone and boot drive are independent: the MACs in the boot data are those of
+		// the intent.
+		group, gctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return a.ensureCloned(gctx) })
+		group.Go(func() error { return a.ensureBootDrive(gctx) })
+		if err := group.Wait(); err != nil {
+			return err
+		}
+	}
+	resizing, err := a.ensureConfigured(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	// The start waits for the VM's lock, and so for the resize.
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.waitResized(gctx, resizing) })
+	group.Go(func() error { return a.ensureStarted(gctx) })
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	a.reach(instance.PhaseStarted)
+	if err := instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{
+		v1alpha1.AnnotationLaunchProgress:  a.encodeProgress(),
+		v1alpha1.AnnotationLaunchCompleted: a.deps.Clock.Now().UTC().Format(time.RFC3339),
+	}); err != nil {
+		return err
+	}
+	a.log.Info("launched VM", "instance-type", a.intent.InstanceType, "template", a.intent.TemplateID, "timeline", a.progress.Timeline)
+	a.deps.Launches.Completed(string(a.claim.UID))
+	a.stats.Health.Succeeded(a.class.Name)
+	a.stats.Metrics.Launched(a.progress)
+	return nil
+}
+
+// readExisting reads the VM if an earlier attempt or another process may have created
+// it. It returns an empty configuration if there is none, or if it is not complete.
+func (a *attempt) readExisting(ctx context.Context) (proxmox.VMConfig, error) {
+	if a.fresh {
+		return proxmox.VMConfig{}, nil
+	}
+	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
+	if instance.IsNotVisible(err) || errors.Is(err, proxmox.ErrNotFound) {
+		return proxmox.VMConfig{}, nil
+	}
+	if err != nil {
+		return proxmox.VMConfig{}, err
+	}
+	if owns, _ := a.id.Owns(cfg); !owns {
+		// It is still being cloned, or has another owner: ensureCloned distinguishes.
+		return proxmox.VMConfig{}, nil
+	}
+	return cfg, nil
+}
+
+// verifyOwner returns an error if the VM with our VMID was not created by this launch.
+func (a *attempt) verifyOwner(cfg proxmox.VMConfig) error {
+	owns, why := a.id.Owns(cfg)
+	switch {
+	case owns:
+		return nil
+	case a.id.HasNewerMark(cfg):
+		return fmt.Errorf("reading the ownership mark of VM %d on host %s: %w", a.intent.VMID, a.intent.Host, instance.ErrNewerVersion)
+	}
+	return failf(instance.ReasonVMIDTaken, "VM %d on host %s is not ours: %s", a.intent.VMID, a.intent.Host, why)
+}
+
+// wait waits for a task on the storage of the VM's disk.
+func (a *attempt) wait(ctx context.Context, task proxmox.UPID) (proxmox.TaskStatus, error) {
+	return a.deps.Tasks.Wait(ctx, a.client, task, a.durationKey())
+}
+
+func (a *attempt) durationKey() string {
+	return instance.DurationKey(a.intent.Region, a.intent.Host, a.intent.Storage)
+}
+
+func (a *attempt) reach(phase instance.Phase) {
+	a.progressMu.Lock()
+	defer a.progressMu.Unlock()
+	since := a.deps.Clock.Since(a.intent.Time)
+	if a.progress.Reach(phase, since) {
+		a.deps.Launches.Progressed(string(a.claim.UID))
+	}
+	a.log.V(1).Info("launch reached phase", "phase", phase, "after", since.Round(10*time.Millisecond).String())
+}
+
+func (a *attempt) encodeProgress() string {
+	a.progressMu.Lock()
+	defer a.progressMu.Unlock()
+	return a.progress.Encode()
+}

@@ -1,0 +1,293 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package launch_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+func TestLaunchAndDelete(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+
+	in := w.Intent(claim)
+	w.Expect(claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+	w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
+
+	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(cfg.Name()).To(Equal("pool-abc"))
+	w.Expect(cfg.Compute().Cores()).To(Equal(2))
+	w.Expect(cfg.Compute().MemoryMiB()).To(Equal(in.MemoryMiB))
+	w.Expect(cfg.Tags()).To(ConsistOf("karpenter"))
+	w.Expect(strings.ToLower(cfg.SMBIOS().UUID)).To(Equal(string(claim.UID)))
+	disk, _ := cfg.Drives().Boot()
+	w.Expect(disk.SizeBytes).To(BeNumerically(">=", in.DiskBytes))
+	w.Expect(cfg.Network().NICs()[0].MAC).To(Equal(in.MACs["net0"]))
+	status, err := w.Client().VMStatus(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(status.Running).To(BeTrue())
+
+	w.Expect(p.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
+	w.Eventually(p.Instances.VMs.List).WithTimeout(5 * time.Second).Should(ConsistOf(HaveField("VMID", in.VMID)))
+
+	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+	w.ExpectNoBootDrives()
+	w.ExpectNoTokens()
+
+	p.Delete(w.Stored(claim))
+	w.ExpectNoOrphans()
+}
+
+func TestLaunchVMIDTaken(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Planned("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	// Somebody is quicker with the same VMID.
+	w.CloneByHand(in.Host, in.VMID, "theirs")
+	err := p.Launch(claim, w.NodeClass)
+	var final *instance.LaunchError
+	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
+	w.Expect(final.Reason).To(Equal(instance.ReasonVMIDTaken))
+
+	p.Delete(claim)
+	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(cfg.Name()).To(Equal("theirs"))
+	w.ExpectNoBootDrives()
+	w.ExpectNoTokens()
+}
+
+func TestLaunchStartFailure(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) {
+		for i := range s.Guests {
+			if s.Guests[i].VMID == 9000 {
+				s.Guests[i].Config["net0"] = "virtio=BC:24:11:00:00:01,bridge=vmbr7"
+			}
+		}
+	}))
+	p := w.StartProcess()
+	claim := p.Planned("pool-abc", w.NodeClass)
+	err := p.Launch(claim, w.NodeClass)
+	var final *instance.LaunchError
+	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
+	w.Expect(final.Reason).To(Equal(instance.ReasonStart))
+	w.Expect(final.Error()).To(ContainSubstring("bridge 'vmbr7' does not exist"))
+	p.Delete(claim)
+	w.ExpectNoOrphans()
+}
+
+func TestLaunchFullClone(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	w.Expect(w.Intent(p.Launched("linked", w.NodeClass)).Full).To(BeFalse())
+	w.NodeClass.Spec.BootDevice.FullClone = true
+	claim := p.Launched("full", w.NodeClass)
+	in := w.Intent(claim)
+	w.Expect(in.Full).To(BeTrue())
+	w.Expect(in.Storage).To(Equal("local-lvm"))
+	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	disk, _ := cfg.Drives().Boot()
+	w.Expect(disk.VolumeID).To(HavePrefix("local-lvm:vm-"))
+	p.Delete(claim)
+}
+
+// Where disks are known to grow quickly, the VM is started meanwhile.
+func TestLaunchSlowResize(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fault pvesim.Fault
+		tries int
+	}{
+		"slow":   {pvesim.Fault{Task: "resize", Delay: pvesim.Duration(5 * time.Second), Count: 1}, 1},
+		"locked": {pvesim.Fault{Task: "resize", Fail: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout", Count: 1}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.NewFake(t)
+			p := w.StartProcess(testenv.Still())
+			p.Delete(p.Launched("teacher", w.NodeClass))
+			_, err := w.Sim.AddFault(c.fault)
+			w.Expect(err).NotTo(HaveOccurred())
+			claim := p.Planned("pool-abc", w.NodeClass)
+			for try := 1; try < c.tries; try++ {
+				err := p.Launch(claim, w.NodeClass)
+				w.Expect(err).To(MatchError(proxmox.ErrLocked))
+				w.Expect(err).NotTo(BeAssignableToTypeOf(&instance.LaunchError{}))
+			}
+			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+			w.Expect(w.Sim.Faults()[0].Hits).To(Equal(1))
+			in := w.Intent(claim)
+			cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+			w.Expect(err).NotTo(HaveOccurred())
+			disk, _ := cfg.Drives().Boot()
+			w.Expect(disk.SizeBytes).To(Equal(in.DiskBytes))
+			status, err := w.Client().VMStatus(t.Context(), in.Host, in.VMID)
+			w.Expect(err).NotTo(HaveOccurred())
+			w.Expect(status.Running).To(BeTrue())
+			p.Delete(w.Stored(claim))
+		})
+	}
+}
+
+func TestLaunchSlowClone(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.TaskTimeout, s.TooSlowClone = 300*time.Millisecond, 300*time.Millisecond }))
+	claim := p.Planned("pool-abc", w.NodeClass)
+	_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+	w.Expect(err).NotTo(HaveOccurred())
+	err = p.Launch(claim, w.NodeClass)
+	var final *instance.LaunchError
+	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
+	w.Expect(final.Reason).To(Equal(instance.ReasonSlowClone))
+	w.Expect(p.Instances.CloneTimes.Get(testenv.Region, "pve1", "local-lvm")).To(BeNumerically(">", 300*time.Millisecond))
+	p.Delete(w.Stored(claim))
+	w.ExpectNoOrphans()
+
+	refusal, warning := p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "local-lvm")
+	w.Expect(refusal).To(ContainSubstring("a clone takes about"))
+	w.Expect(warning).To(BeEmpty())
+	refusal, warning = p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "another")
+	w.Expect(refusal+warning).To(BeEmpty(), "nobody knows")
+}
+
+// A look that fails says nothing about the task: the clone goes on, and is ours.
+func TestLaunchPollingCloneFails(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]pvesim.Fault{
+		"the token is being replaced": {Status: 401, Message: "authentication failure"},
+		"quorum is lost":              {Status: 500, Message: "cluster not ready - no quorum?"},
+		"something else":              {Status: 500, Message: "it is complicated"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.NewFake(t)
+			w.NodeClass.Spec.BootDevice.FullClone = true
+			p := w.StartProcess()
+			claim := p.Planned("pool-abc", w.NodeClass)
+			answer.Method, answer.Path, answer.Count = "GET", "/nodes/*/tasks/*qmclone*/status", 1
+			w.AddFault(answer)
+			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+			w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(Equal(1))
+		})
+	}
+}
+
+// Patience is with the obstacle at hand, not with all that a launch ever met.
+func TestLaunchRetryTimeoutRestarts(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.LaunchRetryTimeout = time.Second }))
+	claim := p.Planned("pool-abc", w.NodeClass)
+	w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 1, Status: 500, Message: "got no worker upid - start worker failed"})
+	w.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(75 * time.Second), Count: 1}) // 1.5 s here
+	w.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 1, Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-1.conf' - got timeout"})
+	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(proxmox.ErrBusy))
+	err := p.Launch(w.Stored(claim), w.NodeClass)
+	w.Expect(err).To(MatchError(proxmox.ErrLocked))
+	var final *instance.LaunchError
+	w.Expect(errors.As(err, &final)).To(BeFalse(), "it has only just begun: %v", err)
+	w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
+}
+
+// What was asked for happens, whether its answer is waited for or not: a try that fails
+// elsewhere must not leave a rule under way for the next one to double.
+func TestLaunchFirewallRuleInFlight(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Planned("pool-abc", w.NodeClass)
+	w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/firewall/rules", Delay: pvesim.Duration(20 * time.Second), Count: 1})
+	w.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 1, Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-1.conf' - got timeout"})
+	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(proxmox.ErrLocked))
+	w.Expect(w.Sim.FirewallGroups()[w.Intent(claim).VMID]).To(HaveLen(1))
+}
+
+func TestLaunchTransientErrors(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]pvesim.Fault{
+		"no worker for the clone":     {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 2, Status: 500, Message: "got no worker upid - start worker failed"},
+		"a storage lock in the clone": {Task: "qmclone", Count: 1, Fail: "clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout"},
+		"a lock in the config write":  {Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 1, Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout"},
+		"a broken answer to start":    {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, DropAfter: true},
+		"596 on the upload":           {Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", Count: 1, Status: 596, Message: "Broken pipe"},
+		"no quorum for a moment":      {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 1, Status: 500, Message: "cluster not ready - no quorum?"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.NewFake(t)
+			p := w.StartProcess()
+			claim := p.Planned("pool-abc", w.NodeClass)
+			_, err := w.Sim.AddFault(fault)
+			w.Expect(err).NotTo(HaveOccurred())
+			// As the launch controller does: call again, unless it is final.
+			w.Eventually(func() error {
+				err := p.Launch(w.Stored(claim), w.NodeClass)
+				if final, ok := errors.AsType[*instance.LaunchError](err); ok {
+					return StopTrying(fmt.Sprintf("final: %s", final.Reason)).Wrap(err)
+				}
+				return err
+			}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(Succeed())
+			w.Expect(w.VMs()).To(HaveLen(1))
+			p.Delete(w.Stored(claim))
+			w.ExpectNoOrphans()
+		})
+	}
+}
+
+func TestLaunchFinalErrors(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		fault  pvesim.Fault
+		reason string
+		says   string
+	}{
+		"storage full": {
+			pvesim.Fault{Task: "qmclone", Fail: "clone failed: lvcreate 'pve/vm-1-disk-0' error: No space left on device"}, instance.ReasonStorageFull, "No space left",
+		},
+		"a privilege is missing": {
+			pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Status: 403, Message: "Permission check failed (/vms/1, VM.Config.CPU)"}, instance.ReasonPermission, "VM.Config.CPU",
+		},
+		"the template is gone": {
+			pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Status: 500, Message: "unable to find configuration file for VM 9000 on node 'pve1'"}, instance.ReasonClone, "9000",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.NewFake(t)
+			p := w.StartProcess()
+			claim := p.Planned("pool-abc", w.NodeClass)
+			_, err := w.Sim.AddFault(test.fault)
+			w.Expect(err).NotTo(HaveOccurred())
+			err = p.Launch(claim, w.NodeClass)
+			var final *instance.LaunchError
+			w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
+			w.Expect(final.Reason).To(Equal(test.reason), final.Error())
+			w.Expect(final.Error()).To(ContainSubstring(test.says))
+			w.Sim.ClearFaults()
+			p.Delete(w.Stored(claim))
+			w.ExpectNoOrphans()
+		})
+	}
+}

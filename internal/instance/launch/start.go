@@ -1,0 +1,89 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+func (a *attempt) ensureStarted(ctx context.Context) error {
+	if !a.fresh {
+		state, err := a.client.VMStatus(ctx, a.intent.Host, a.intent.VMID)
+		if err != nil {
+			return err
+		}
+		if state.Running {
+			return nil
+		}
+	}
+	if err := a.checkAddressConflict(); err != nil {
+		return err
+	}
+	task, err := a.client.StartVM(ctx, a.intent.Host, a.intent.VMID)
+	if err != nil {
+		return err
+	}
+	_, err = a.wait(ctx, task)
+	if err == nil || errors.Is(err, proxmox.ErrRunning) {
+		return nil
+	}
+	if proxmox.IsTransient(err) {
+		return fmt.Errorf("starting VM %d on host %s: %w", a.intent.VMID, a.intent.Host, err)
+	}
+	return failf(instance.ReasonStart, "starting VM %d on host %s: %s", a.intent.VMID, a.intent.Host, a.startFailure(ctx, task, err))
+}
+
+// checkAddressConflict returns an error if another guest has one of the VM's addresses
+// since they were chosen, such as one of another Kubernetes cluster.
+func (a *attempt) checkAddressConflict() error {
+	view := a.deps.Inventory.View()
+	for _, addr := range a.intent.Network.Addresses() {
+		if owner, conflict := view.Addresses().Conflict(addr, a.intent.Region, a.intent.VMID); conflict {
+			return failf(instance.ReasonAddressTaken, "address %s of VM %d was taken meanwhile by %s", addr, a.intent.VMID, owner)
+		}
+	}
+	return nil
+}
+
+// startFailure returns why a start failed. Up to PVE 8.4 the task's status is only
+// "QEMU exited with code 1", and the cause is in its log.
+func (a *attempt) startFailure(ctx context.Context, task proxmox.UPID, err error) string {
+	lines, logErr := a.client.TaskLog(ctx, task)
+	if logErr != nil {
+		return err.Error()
+	}
+	if cause := causeFromLog(lines); cause != "" {
+		return cause
+	}
+	return err.Error()
+}
+
+// causeFromLog returns the first error in the log of a failed start; those after it are
+// usually its consequences.
+func causeFromLog(lines []string) string {
+	var causes []string
+	for _, line := range lines {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "", strings.HasPrefix(line, "TASK "), strings.HasPrefix(line, "trying to acquire lock"), line == "OK":
+		case strings.HasPrefix(line, "kvm: ") && strings.Contains(line, "warning"):
+		default:
+			causes = append(causes, strings.TrimPrefix(line, "kvm: "))
+		}
+	}
+	if i := slices.IndexFunc(causes, func(line string) bool { return strings.HasPrefix(line, "start failed: QEMU exited") }); i >= 0 {
+		causes = slices.Delete(causes, i, i+1)
+	}
+	if len(causes) == 0 {
+		return ""
+	}
+	return causes[0]
+}

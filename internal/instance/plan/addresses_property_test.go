@@ -1,0 +1,199 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// flaky is an API server that refuses some of the writes, and of some others says so
+// although it made them. After its last write the process that writes is dead.
+type flaky struct {
+	client.Client
+	mu     sync.Mutex
+	random *rand.Rand
+	writes int
+}
+
+var errRefused = errors.New("refused")
+
+func (f *flaky) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	f.mu.Lock()
+	f.writes--
+	dead, dice := f.writes < 0, f.random.IntN(20)
+	f.mu.Unlock()
+	if dead || dice == 0 {
+		return errRefused
+	}
+	if err := f.Client.Patch(ctx, obj, patch, opts...); err != nil || dice != 1 {
+		return err
+	}
+	return errRefused
+}
+
+// pools of the three classes: 120, 200 and 500 addresses for a third of the requests
+// each.
+var propertyPools = []v1alpha1.AddressSource{
+	{CIDR: "10.1.0.0/24", Ranges: []string{"10.1.0.1-10.1.0.125"}, Exclude: []string{"10.1.0.10-10.1.0.13"}, Gateway: "10.1.0.1"},
+	{CIDR: "10.2.0.0/24", Ranges: []string{"10.2.0.0-10.2.0.200"}, Gateway: "10.2.0.254"},
+	{CIDR: "fd00::/64", Ranges: []string{"fd00::1-fd00::1f4"}, Gateway: "fe80::1"},
+}
+
+// roomy is a Host where addresses run out first.
+func roomy(s *pvesim.Scenario) {
+	s.Hosts[0].Cores, s.Hosts[0].Memory = 8192, 64*pvesim.TiB
+	s.Storages[1].Size = 900 * pvesim.TiB
+}
+
+// A thousand requests at once over three pools, while the API server refuses some of
+// the writes, Claims go, and the controller dies in the middle again and again: no
+// address is had twice, none is lost, and who gets none is told why.
+func TestPlanAddressesConcurrently(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Scenario(roomy))
+	random := rand.New(rand.NewPCG(7, 7))
+	classes := make([]*v1alpha1.ProxmoxNodeClass, len(propertyPools))
+	for n, source := range propertyPools {
+		classes[n] = w.NodeClass.DeepCopy()
+		classes[n].Name = fmt.Sprintf("class-%d", n)
+		addresses := v1alpha1.InterfaceAddresses{Name: "net0", Address4: &source}
+		if strings.Contains(source.CIDR, ":") {
+			addresses = v1alpha1.InterfaceAddresses{Name: "net0", Address6: &source}
+		}
+		classes[n].Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{addresses}}
+	}
+
+	const requests = 1000
+	waiting := make([]*karpv1.NodeClaim, requests)
+	for i := range waiting {
+		waiting[i] = w.Claim(fmt.Sprintf("c-%d", i), w.NodeClass)
+	}
+	refused, restarts := 0, 0
+	for len(waiting) > 0 {
+		// Of the processes each dies in the middle, but for the last.
+		api := &flaky{Client: w.Kube, random: random, writes: 50 + random.IntN(50)}
+		if restarts >= 6 {
+			api.writes = requests * requests
+		}
+		p := w.StartProcess(testenv.Still(), testenv.Kube(api))
+		var exhausted int
+		waiting, exhausted = planAll(w, p, waiting, classes)
+		refused += exhausted
+		expectUniqueAddresses(w)
+		deleteSome(w, p, random, waiting)
+		restarts++
+	}
+	t.Logf("%d processes, %d requests found no address", restarts, refused)
+	w.Expect(restarts).To(BeNumerically(">", 6), "processes died with requests under way")
+	w.Expect(refused).To(BeNumerically(">", 50), "the small pools are too small")
+
+	// Everything goes: everything comes back.
+	p := w.StartProcess(testenv.Still())
+	claims := &karpv1.NodeClaimList{}
+	w.Expect(w.Kube.List(t.Context(), claims)).To(Succeed())
+	for i := range claims.Items {
+		w.Expect(w.Kube.Delete(t.Context(), &claims.Items[i])).To(Succeed())
+		p.Instances.Planner.Release(string(claims.Items[i].UID))
+	}
+	for i := range 121 {
+		claim := w.Claim(fmt.Sprintf("again-%d", i), w.NodeClass)
+		_, err := p.Instances.Planner.Plan(t.Context(), claim, classes[0], nil)
+		if i < 120 {
+			w.Expect(err).NotTo(HaveOccurred(), "address %d of 120 was lost", i+1)
+			continue
+		}
+		w.Expect(err).To(MatchError(ContainSubstring("all 120 addresses of 10.1.0.0/24 are taken")))
+	}
+}
+
+// planAll asks for all of the claims at the same time, and gives those that have to ask
+// again. Who finds no address goes, as core has it.
+func planAll(w *testenv.Env, p *testenv.Process, claims []*karpv1.NodeClaim, classes []*v1alpha1.ProxmoxNodeClass) (again []*karpv1.NodeClaim, exhausted int) {
+	w.T.Helper()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for _, claim := range claims {
+		all.Go(func() {
+			number, err := strconv.Atoi(strings.TrimPrefix(claim.Name, "c-"))
+			if err == nil {
+				_, err = p.Instances.Planner.Plan(w.T.Context(), claim, classes[number%len(classes)], nil)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+			case errors.Is(err, errRefused):
+				again = append(again, claim)
+			case strings.Contains(err.Error(), "are taken"):
+				exhausted++
+				err = w.Kube.Delete(w.T.Context(), claim)
+				fallthrough
+			default:
+				if err != nil {
+					w.T.Errorf("claim %s: %v", claim.Name, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return again, exhausted
+}
+
+// expectNoAddressTwice looks at what stands on the claims, which is all that counts.
+func expectUniqueAddresses(w *testenv.Env) {
+	w.T.Helper()
+	claims := &karpv1.NodeClaimList{}
+	w.Expect(w.Kube.List(w.T.Context(), claims)).To(Succeed())
+	owners := map[netip.Addr]string{}
+	for i := range claims.Items {
+		in, ok, err := instance.ReadIntent(&claims.Items[i])
+		w.Expect(err).NotTo(HaveOccurred())
+		if !ok {
+			continue
+		}
+		for _, addr := range in.Network.Addresses() {
+			w.Expect(owners).NotTo(HaveKey(addr), "%s and %s have the same", claims.Items[i].Name, owners[addr])
+			owners[addr] = claims.Items[i].Name
+		}
+	}
+	w.Expect(owners).NotTo(BeEmpty())
+}
+
+// dropSome lets a third of the claims go that have an address, as core does with those
+// without a VM: some while the controller watches, some while it is down.
+func deleteSome(w *testenv.Env, p *testenv.Process, random *rand.Rand, waiting []*karpv1.NodeClaim) {
+	w.T.Helper()
+	asks := map[string]bool{}
+	for _, claim := range waiting {
+		asks[claim.Name] = true
+	}
+	claims := &karpv1.NodeClaimList{}
+	w.Expect(w.Kube.List(w.T.Context(), claims)).To(Succeed())
+	for i := range claims.Items {
+		if asks[claims.Items[i].Name] || random.IntN(3) > 0 {
+			continue
+		}
+		w.Expect(w.Kube.Delete(w.T.Context(), &claims.Items[i])).To(Succeed())
+		if random.IntN(2) == 0 {
+			p.Instances.Planner.Release(string(claims.Items[i].UID))
+		}
+	}
+}

@@ -1,0 +1,222 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// pooled gives the class's VMs addresses of a subnet.
+func setPool(w *testenv.Env, source v1alpha1.AddressSource) {
+	w.NodeClass.Spec.Network = &v1alpha1.Network{
+		Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &source}},
+		DNSServers: []string{"10.0.0.53"},
+	}
+}
+
+func address(w *testenv.Env, claim *karpv1.NodeClaim) netip.Addr {
+	w.T.Helper()
+	in, ok, err := instance.ReadIntent(claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(ok).To(BeTrue())
+	w.Expect(in.Network.Addresses()).To(HaveLen(1))
+	return in.Network.Addresses()[0]
+}
+
+func planOnce(w *testenv.Env, p *testenv.Process, name string) error {
+	w.T.Helper()
+	claim := w.Claim(name, w.NodeClass)
+	_, err := p.Instances.Planner.Plan(w.T.Context(), claim, w.NodeClass, nil)
+	if err != nil {
+		w.Expect(w.Kube.Delete(w.T.Context(), claim)).To(Succeed())
+	}
+	return err
+}
+
+func TestPlanAddress(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Hosts[0].Bridges[0].CIDR = "10.0.0.2/24" }))
+	setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Ranges: []string{"10.0.0.100-10.0.0.101"}, Gateway: "10.0.0.1"})
+	p := w.StartProcess()
+	claim := p.Launched("default-a", w.NodeClass)
+	addr := address(w, claim)
+
+	in, _, err := instance.ReadIntent(claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig0", fmt.Sprintf("ip=%s/24,gw=10.0.0.1", addr)), "others can see it")
+	w.Expect(cfg.Options).To(HaveKeyWithValue("nameserver", "10.0.0.53"))
+
+	// An ISO contains its files uncompressed.
+	w.Expect(w.BootedDrive(in.VMID)).To(And(
+		ContainSubstring(fmt.Sprintf("- %q", addr.String()+"/24")), ContainSubstring(`via: "10.0.0.1"`),
+		ContainSubstring(`addresses: ["10.0.0.53"]`), ContainSubstring("dhcp4: false")))
+
+	// The other address is left, then none.
+	second := p.Planned("default-b", w.NodeClass)
+	w.Expect(address(w, second)).NotTo(Equal(addr))
+	err = planOnce(w, p, "default-c")
+	var noRoom *instance.InsufficientCapacityError
+	w.Expect(err).To(BeAssignableToTypeOf(noRoom))
+	w.Expect(err).To(MatchError(ContainSubstring("all 2 addresses of 10.0.0.0/24 are taken")))
+
+	p.Delete(claim)
+	third := p.Planned("default-d", w.NodeClass)
+	w.Expect(address(w, third)).To(Equal(addr), "it came back")
+}
+
+func TestPlanAddressAfterRestart(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Ranges: []string{"10.0.0.100-10.0.0.102"}})
+	promised := w.StartProcess().Planned("default-promised", w.NodeClass)
+	next := w.StartProcess()
+	// Nothing of the first claim's is on Proxmox yet: only its intent tells.
+	others := []netip.Addr{address(w, next.Planned("default-b", w.NodeClass)), address(w, next.Planned("default-c", w.NodeClass))}
+	w.Expect(others).NotTo(ContainElement(address(w, promised)))
+	w.Expect(planOnce(w, next, "default-d")).To(MatchError(ContainSubstring("all 3 addresses")))
+
+	w.Expect(next.Launch(promised, w.NodeClass)).To(Succeed())
+	in, _, err := instance.ReadIntent(w.Stored(promised))
+	w.Expect(err).NotTo(HaveOccurred())
+	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(cfg.Network().Addresses()).To(ConsistOf(address(w, promised)), "a restart in the middle keeps it")
+}
+
+func TestPlanAddressSkipsOtherGuests(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) {
+		s.Hosts[0].Bridges[0].CIDR, s.Hosts[0].Bridges[0].Gateway = "10.0.0.1/28", "10.0.0.2"
+		s.Guests = append(s.Guests,
+			pvesim.Guest{VMID: 201, Name: "stopped", Host: "pve1", Config: map[string]string{"memory": "512", "ipconfig0": "ip=10.0.0.3/28"}},
+			pvesim.Guest{VMID: 202, Name: "dns", Host: "pve1", Type: "lxc", Status: "running", Config: map[string]string{
+				"memory": "512", "net0": "name=eth0,bridge=vmbr0,ip=10.0.0.4/28,gw=10.0.0.2",
+			}},
+			pvesim.Guest{VMID: 203, Name: "sdn", Host: "pve1", Config: map[string]string{"memory": "512", "net0": "virtio=BC:24:11:09:00:01,bridge=blue"}},
+		)
+		s.Zones = []pvesim.Zone{{Zone: "lab", Type: "simple", IPAM: "pve", DHCP: "dnsmasq"}}
+		s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Subnet: "10.0.0.4/30"}} // it gives 10.0.0.5
+	}))
+	w.Expect(w.Kube.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control-plane"}, Status: corev1.NodeStatus{
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.6"}, {Type: corev1.NodeHostName, Address: "control-plane"}},
+	}})).To(Succeed())
+	setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/28", Ranges: []string{"10.0.0.1-10.0.0.8"}})
+	p := w.StartProcess()
+	var got []string
+	for i := range 2 {
+		got = append(got, address(w, p.Planned(fmt.Sprintf("default-%d", i), w.NodeClass)).String())
+	}
+	w.Expect(got).To(ConsistOf("10.0.0.7", "10.0.0.8"))
+	w.Expect(planOnce(w, p, "default-none")).To(MatchError(ContainSubstring("all 8 addresses")))
+}
+
+func TestPlanAddressSharedSubnet(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/29", Gateway: "10.0.0.1"})
+	neighbour := w.StartProcess(testenv.KubeCluster("another"))
+	taken := address(w, neighbour.Launched("other-a", w.NodeClass))
+	p := w.StartProcess()
+	for i := range 4 {
+		w.Expect(address(w, p.Planned(fmt.Sprintf("default-%d", i), w.NodeClass))).NotTo(Equal(taken))
+	}
+	w.Expect(planOnce(w, p, "default-none")).To(MatchError(ContainSubstring("all 5 addresses")))
+}
+
+func TestLaunchAddressConflict(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/29"})
+	p := w.StartProcess()
+	claim := p.Planned("default-a", w.NodeClass)
+	// Somebody gives a guest of theirs the same address by hand.
+	change := proxmox.ConfigChange{Set: map[string]string{"ipconfig0": fmt.Sprintf("ip=%s/29", address(w, claim)), "name": "renamed"}}
+	w.Expect(w.Client().UpdateVM(t.Context(), "pve1", 101, change)).To(Succeed())
+	w.ResetForeignGuests()
+	second := w.StartProcess() // its view is fresh
+	w.Eventually(func(g Gomega) {
+		err := second.Launch(claim, w.NodeClass)
+		g.Expect(err).To(MatchError(ContainSubstring("was taken meanwhile by VM 101 in region region-1")))
+	}).WithTimeout(30 * time.Second).Should(Succeed())
+	second.Delete(w.Stored(claim))
+	w.ExpectNoOrphans()
+}
+
+func TestUnparkWaitsForAddress(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.5/24"})
+	p := w.StartProcess()
+	first := p.Launched("default-a", w.NodeClass)
+	w.Expect(address(w, first).String()).To(Equal("10.0.0.5"), "the address of one host is for one VM")
+	waiting := w.Claim("default-waiting", w.NodeClass)
+	in, err := p.Instances.Planner.Park(t.Context(), waiting, w.NodeClass, nil)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(in.Network).To(Equal(network.Assignment{}), "it holds no address")
+	waiting = w.Stored(waiting)
+	waiting.Status.ProviderID = in.ProviderID()
+	w.Expect(w.Kube.Status().Update(t.Context(), waiting)).To(Succeed())
+	w.Expect(p.Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked))
+	p.Delete(first)
+	w.Eventually(func() error { return p.Launch(waiting, w.NodeClass) }).WithTimeout(30 * time.Second).Should(Succeed())
+	w.Expect(address(w, w.Stored(waiting)).String()).To(Equal("10.0.0.5"))
+}
+
+// Two classes share a part of a subnet, and have a router each.
+func TestPlanAddressOverlappingPools(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Scenario(roomy))
+	p := w.StartProcess()
+	var classes []*v1alpha1.ProxmoxNodeClass
+	for name, source := range map[string]v1alpha1.AddressSource{
+		"low":  {CIDR: "10.0.0.0/28", Ranges: []string{"10.0.0.1-10.0.0.8"}, Gateway: "10.0.0.9"},
+		"high": {CIDR: "10.0.0.0/28", Ranges: []string{"10.0.0.5-10.0.0.12"}, Gateway: "10.0.0.6"},
+	} {
+		setPool(w, source)
+		class := w.NodeClass.DeepCopy()
+		class.Name, class.ResourceVersion = name, ""
+		w.Expect(w.Kube.Create(t.Context(), class)).To(Succeed())
+		classes = append(classes, class)
+	}
+	var all sync.WaitGroup
+	claims := make([]*karpv1.NodeClaim, 16)
+	for i := range claims {
+		claim := w.Claim(fmt.Sprintf("default-%d", i), w.NodeClass)
+		all.Go(func() {
+			if _, err := p.Instances.Planner.Plan(t.Context(), claim, classes[i%2], nil); err == nil {
+				claims[i] = claim
+			} else if !strings.Contains(err.Error(), "are taken") {
+				t.Errorf("claim %s: %v", claim.Name, err)
+			}
+		})
+	}
+	all.Wait()
+	var got []string
+	for _, claim := range claims {
+		if claim != nil {
+			got = append(got, address(w, w.Stored(claim)).String())
+		}
+	}
+	w.Expect(got).To(ConsistOf("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.7", "10.0.0.8", "10.0.0.10", "10.0.0.11", "10.0.0.12"),
+		"each once, and neither router")
+}

@@ -1,0 +1,158 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+// Park plans a VM for which there is no capacity now: it chooses size and Host and
+// reserves a VMID; the rest is decided when there is capacity. Claims of a static
+// NodePool are parked instead of refused: core recreates a refused one without delay.
+func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (instance.Intent, error) {
+	// Hosts that are avoided after a failure are allowed: they become available again. If
+	// the Claim has no other, so are those that the class cannot use.
+	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreUnavailable: true})
+	if err == nil && len(request.Options) == 0 {
+		request, err = p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreUnavailable: true, IgnoreBlocked: true})
+	}
+	if err != nil {
+		return instance.Intent{}, err
+	}
+	return p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
+		if len(request.Options) == 0 {
+			return p.parkUnplaceable(view, claim, class)
+		}
+		option := request.Options[0] // the cheapest size
+		zone := parkingZone(view, request)
+		in, err := p.reserveVMID(view, claim, class, zone)
+		in.InstanceType, in.CapacityType = option.InstanceType, karpv1.CapacityTypeOnDemand
+		in.Cores, in.MemoryMiB, in.DiskBytes = option.Need.CPUs, int(option.Need.MemoryBytes>>20), option.Need.DiskBytes
+		in.Storage = cmp.Or(option.Need.Storage, request.Storages[zone])
+		if template, err := instance.FindTemplate(view, class, zone); err == nil {
+			in.TemplateHost, in.TemplateID, in.ImageID = template.Host, template.VMID, ownership.ImageID(template.VMID, *template.Config)
+		}
+		return in, err
+	})
+}
+
+// parkingZone returns the Host with the fewest VMs of the NodePool, or with the most if
+// they are kept together: which Host gets capacity first is unknown.
+func parkingZone(view inventory.View, request placement.Request) placement.Zone {
+	together := request.Affinity == v1alpha1.PoolAffinitySameHost || request.Affinity == v1alpha1.PoolAffinitySameCell
+	zones := request.Options[0].Zones
+	best := zones[0]
+	for _, zone := range zones[1:] {
+		vms, bestVMs := view.NodePoolVMs(zone.Region, zone.Host, request.NodePool), view.NodePoolVMs(best.Region, best.Host, request.NodePool)
+		if vms != bestVMs && together == (vms > bestVMs) {
+			best = zone
+		}
+	}
+	return best
+}
+
+// parkUnplaceable parks a Claim whose requirements nothing meets, such as a misspelled
+// Host. It reserves only a VMID: without a size, the Claim gets no labels that its
+// NodePool excludes and no capacity that pods would wait for. It never becomes a VM, and
+// fails after the timeout.
+func (p *Planner) parkUnplaceable(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (instance.Intent, error) {
+	for _, entry := range class.Status.SelectedZones {
+		if zone, err := v1alpha1.ParseTemplateZone(entry); err == nil {
+			return p.reserveVMID(view, claim, class, placement.Zone{Region: zone.Region, Host: zone.Host})
+		}
+	}
+	return instance.Intent{}, fmt.Errorf("nodeclass %s has no host", class.Name)
+}
+
+// reserveVMID returns a parked intent that reserves a VMID and nothing else.
+func (p *Planner) reserveVMID(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, zone placement.Zone) (instance.Intent, error) {
+	vmid, err := p.pickVMID(view, zone.Region, claim)
+	return instance.Intent{
+		Region: zone.Region, Host: zone.Host, VMID: vmid, Pool: class.Spec.ResourcePool, Time: p.deps.Clock.Now().UTC(), Parked: true,
+	}, err
+}
+
+// Unpark plans a parked Claim once there is capacity on its Host. Size and zone do not
+// change: core already has them. Without capacity it returns instance.ErrParked, and a
+// *instance.LaunchError after the timeout.
+func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (instance.Intent, error) {
+	if in.IsUnplaceable() {
+		return in, p.keepParked(in, cmp.Or(p.CheckCapacity(claim, class), errors.New("nothing met the claim's requirements when it was created")))
+	}
+	zone := placement.Zone{Region: in.Region, Host: in.Host}
+	if reason := p.types.UnavailableReason(class, in.InstanceType, zone); reason != "" {
+		return in, p.keepParked(in, errors.New(reason))
+	}
+	request := p.parkedRequest(claim, class, in, zone)
+	if _, err := placement.Choose(p.deps.Inventory.View(), request); err != nil {
+		return in, p.keepParked(in, err)
+	}
+	busy, err := p.readBusyAddresses(ctx, class)
+	if err != nil {
+		return in, err
+	}
+	// Between release and record another Claim can get the capacity, but not the VMID,
+	// which is derived from this Claim.
+	p.deps.Inventory.Ledger().Release(string(claim.UID))
+	// The affinity counts only now that the Claim's own reservation is released.
+	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
+	unparked, err := p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
+		chosen, err := placement.Choose(view, request)
+		if err != nil {
+			return instance.Intent{}, err
+		}
+		planned, err := p.newIntent(view, claim, class, chosen, busy)
+		if err == nil && planned.VMID != in.VMID {
+			err = &instance.LaunchError{Reason: instance.ReasonVMIDTaken, Err: fmt.Errorf("VMID %d was taken meanwhile", in.VMID)}
+		}
+		return planned, err
+	})
+	if err == nil {
+		return unparked, nil
+	}
+	p.deps.Inventory.Ledger().Restore(in.Reservation(claim))
+	if _, final := errors.AsType[*instance.LaunchError](err); final {
+		return in, err
+	}
+	if _, insufficient := errors.AsType[*instance.InsufficientCapacityError](err); insufficient {
+		return in, p.keepParked(in, err)
+	}
+	return in, err
+}
+
+// parkedRequest requests the size and Host of a parked Claim.
+func (p *Planner) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent, zone placement.Zone) placement.Request {
+	pool := claim.Labels[karpv1.NodePoolLabelKey]
+	need, _ := p.types.Need(class, pool, in.InstanceType, zone)
+	need.CPUs, need.MemoryBytes, need.DiskBytes = in.Cores, int64(in.MemoryMiB)<<20, in.DiskBytes
+	// The storage may have been unknown when the Claim was parked.
+	need.Storage = cmp.Or(in.Storage, need.Storage)
+	return placement.Request{
+		ClaimUID: string(claim.UID), NodePool: pool, Inherited: map[placement.Zone][]string{zone: need.Inherited},
+		PinningSupport: map[placement.Zone]placement.PinningSupport{zone: need.PinningSupport},
+		Options:        []placement.Option{{InstanceType: in.InstanceType, Need: need, Zones: []placement.Zone{zone}}},
+	}
+}
+
+// keepParked returns ErrParked until the timeout. Core recreates a Claim of a static
+// NodePool without delay, so this wait is the only backoff.
+func (p *Planner) keepParked(in instance.Intent, missing error) error {
+	timeout := p.deps.Settings.StaticCapacityTimeout
+	if p.deps.Clock.Since(in.Time) > timeout {
+		return &instance.LaunchError{Reason: instance.ReasonInsufficientCapacity, Err: fmt.Errorf("no capacity within %s: %w", timeout, missing)}
+	}
+	return fmt.Errorf("%w: %w", missing, instance.ErrParked)
+}

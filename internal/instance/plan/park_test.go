@@ -1,0 +1,205 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+// parked is a claim that core goes on with although it waits for room.
+func parked(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, instance.Intent) {
+	w.T.Helper()
+	claim = p.Parked(claim, w.NodeClass)
+	return claim, w.Intent(claim)
+}
+
+// onlyOn makes a claim that may have one host.
+func claimOnHost(w *testenv.Env, host, name string) *karpv1.NodeClaim {
+	w.T.Helper()
+	claim := w.Claim(name, w.NodeClass)
+	claim.Spec.Requirements = append(claim.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
+		Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{host},
+	})
+	w.Expect(w.Kube.Update(w.T.Context(), claim)).To(Succeed())
+	return claim
+}
+
+// haveReason matches the end of a launch.
+func haveReason(reason string) types.GomegaMatcher {
+	return WithTransform(func(err error) string {
+		final, ok := errors.AsType[*instance.LaunchError](err)
+		if !ok {
+			return fmt.Sprint(err)
+		}
+		return final.Reason
+	}, Equal(reason))
+}
+
+// A static pool's claim waits for room with its VMID held, and is launched when
+// room comes.
+func TestUnparkWithCapacity(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	// One host of 16 CPUs, of which a guest has two: seven of two CPUs each.
+	var full []string
+	for i := range 7 {
+		name := fmt.Sprintf("pool-%d", i)
+		p.Planned(name, w.NodeClass)
+		full = append(full, name)
+	}
+	waiting := w.Claim("pool-waiting", w.NodeClass)
+	_, err := p.Instances.Planner.Plan(t.Context(), waiting, w.NodeClass, nil)
+	var noRoom *instance.InsufficientCapacityError
+	w.Expect(errors.As(err, &noRoom)).To(BeTrue(), "%v", err)
+	waiting, in := parked(w, p, waiting)
+	w.Expect(p.Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked))
+	w.Expect(w.VMs()).To(BeEmpty(), "nothing was asked of Proxmox")
+
+	// A restarted controller knows that the claim is parked and takes no capacity for it.
+	next := w.StartProcess()
+	for _, name := range full[1:] {
+		claim := w.Stored(&karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		_, err := next.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
+		w.Expect(err).NotTo(HaveOccurred())
+	}
+	w.Expect(next.Launch(waiting, w.NodeClass)).To(Succeed(), "the first claim is not known to this one, so there is room")
+	launched := w.Stored(waiting)
+	after, _, err := instance.ReadIntent(launched)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(after.Parked).To(BeFalse())
+	w.Expect(after.VMID).To(Equal(in.VMID))
+	next.Delete(launched)
+}
+
+func TestUnparkTimeout(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
+	for i := range 7 {
+		p.Planned(fmt.Sprintf("pool-%d", i), w.NodeClass)
+	}
+	waiting, _ := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
+	err := p.Launch(waiting, w.NodeClass)
+	var final *instance.LaunchError
+	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
+	w.Expect(final.Reason).To(Equal(instance.ReasonInsufficientCapacity))
+	w.Expect(final.Error()).To(ContainSubstring("CPU"))
+	gone, err := p.Instances.Deleter.Delete(t.Context(), waiting)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(gone).To(BeTrue())
+}
+
+// The class is Ready through another host, the pool may have this one only.
+func TestParkOnUnusableHost(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	p := w.StartProcess()
+	selected := w.NodeClass.Status.SelectedZones
+	w.NodeClass.Status.SelectedZones = selected[1:]
+	w.NodeClass.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: testenv.Region + "/pve1", Reason: "bridge vmbr7 is not there"}}
+	waiting, in := parked(w, p, claimOnHost(w, "pve1", "pool-waiting"))
+	w.Expect(in.Host).To(Equal("pve1"))
+	w.Expect(in.InstanceType).To(Equal("t1.2VCPU-6GB"))
+	err := p.Launch(waiting, w.NodeClass)
+	w.Expect(err).To(MatchError(instance.ErrParked))
+	w.Expect(err).To(MatchError(ContainSubstring("bridge vmbr7")), "the class knows why")
+
+	w.NodeClass.Status.SelectedZones, w.NodeClass.Status.UnusableZones = selected, nil
+	w.Expect(p.Launch(waiting, w.NodeClass)).To(Succeed())
+	launched := w.Stored(waiting)
+	w.Expect(w.Intent(launched)).To(And(HaveField("VMID", in.VMID), HaveField("TemplateID", 9000), HaveField("Storage", Not(BeEmpty()))))
+	p.Delete(launched)
+	w.ExpectNoOrphans()
+}
+
+// What nothing meets is not refused either: the time that the claim waits is what
+// keeps core from making it anew without a pause.
+func TestParkUnplaceable(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	waiting, in := parked(w, p, claimOnHost(w, "pve-typo", "pool-waiting"))
+	w.Expect(in.InstanceType).To(BeEmpty())
+	w.Expect(p.Launch(waiting, w.NodeClass)).To(MatchError(And(ContainSubstring("zone In [pve-typo]"), ContainSubstring(instance.ErrParked.Error()))))
+	w.Expect(w.StartProcess().Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked), "also after a restart")
+	late := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
+	w.Expect(late.Launch(waiting, w.NodeClass)).To(haveReason(instance.ReasonInsufficientCapacity))
+	p.Delete(waiting)
+	w.ExpectNoOrphans()
+}
+
+// Whatever else stands in the way once there is room is no matter of the VMID.
+func TestUnparkWaits(t *testing.T) {
+	t.Parallel()
+	for what, take := range map[string]func(*v1alpha1.ProxmoxNodeClass){
+		"takes no iso":          func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "local-lvm" },
+		"is not there any more": func(c *v1alpha1.ProxmoxNodeClass) { c.Status.SelectedZones = []string{testenv.Region + "/pve1/9999"} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.NewFake(t)
+			p := w.StartProcess()
+			waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
+			whole := w.NodeClass.DeepCopy()
+			take(w.NodeClass)
+			err := p.Launch(waiting, w.NodeClass)
+			w.Expect(err).To(MatchError(instance.ErrParked))
+			w.Expect(p.Inventory.View().IsVMIDTaken(testenv.Region, in.VMID)).To(BeTrue(), "it keeps its VMID")
+
+			late := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
+			w.Expect(late.Launch(waiting, w.NodeClass)).To(haveReason(instance.ReasonInsufficientCapacity))
+
+			w.Expect(p.Launch(waiting, whole)).To(Succeed())
+			p.Delete(w.Stored(waiting))
+		})
+	}
+}
+
+// Another VMID would be another VM to core, which knows this one.
+func TestUnparkVMIDTaken(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
+	task, err := w.Client().CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: "somebodys"})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(task).NotTo(BeEmpty())
+	late := w.StartProcess()
+	w.Eventually(func() error { return late.Launch(waiting, w.NodeClass) }).WithTimeout(30 * time.Second).
+		Should(haveReason(instance.ReasonVMIDTaken))
+}
+
+// A static pool's claim is parked also while its hosts are avoided: core would make a
+// refused one anew at once.
+func TestParkOnAvoidedHost(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	p.Types.MarkUnavailable(instancetype.Offerings{Zone: placement.Zone{Region: testenv.Region, Host: "pve1"}}, "no bridge", time.Hour)
+	claim := w.Claim("pool-abc", w.NodeClass)
+	_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
+	w.Expect(err).To(HaveOccurred())
+	_, err = p.Instances.Planner.Park(t.Context(), claim, w.NodeClass, nil)
+	w.Expect(err).NotTo(HaveOccurred())
+	err = p.Launch(w.Stored(claim), w.NodeClass)
+	w.Expect(err).To(MatchError(instance.ErrParked))
+	w.Expect(err.Error()).To(ContainSubstring("no bridge"))
+}

@@ -1,0 +1,203 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package plan decides which VM a Claim gets: its size, Host, VMID and addresses. The
+// Planner reserves them in the ledger and writes the decision, the Intent, to the
+// Claim. It sends no requests to Proxmox, except to read addresses the first time that
+// an AddressPool is used.
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+// Planner plans VMs.
+type Planner struct {
+	deps  instance.Deps
+	types *instancetype.Provider
+	// reader is not cached: the cache may not show yet what the last leader wrote.
+	reader  client.Reader
+	metrics instance.Metrics
+
+	restoreMu sync.Mutex
+	// restored: the reservations of all Claims were restored since the start.
+	restored bool
+}
+
+// New returns a Planner. The reader must not be cached.
+func New(deps instance.Deps, types *instancetype.Provider, reader client.Reader, metrics instance.Metrics) *Planner {
+	return &Planner{deps: deps, types: types, reader: reader, metrics: metrics}
+}
+
+// Overlay applies a NodePool's NodeOverlays to instance types; nil changes nothing.
+type Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
+
+// DecideUnderLock chooses a VM from a View. It runs under the ledger's lock, so it must
+// not send requests or wait.
+type DecideUnderLock func(inventory.View) (instance.Intent, error)
+
+// Plan decides which VM a Claim gets and on which Host, reserves it, and writes the
+// intent to the Claim. A Claim that has an intent keeps it. Plan returns an
+// *instance.InsufficientCapacityError if no VM that the Claim allows fits.
+func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (instance.Intent, error) {
+	in, ok, err := instance.ReadIntent(claim)
+	if err != nil {
+		return instance.Intent{}, err
+	}
+	if ok {
+		p.deps.Inventory.Ledger().Restore(in.Reservation(claim))
+		return in, nil
+	}
+	if p.types.IsBound(class) {
+		// Cores that were reserved before a restart, for a VM that does not exist yet,
+		// are recorded only on the Claim.
+		if err := p.restoreReservations(ctx); err != nil {
+			return instance.Intent{}, err
+		}
+	}
+	// First, because zones with AddressPools are offered only after the addresses were read.
+	busy, err := p.readBusyAddresses(ctx, class)
+	if err != nil {
+		return instance.Intent{}, err
+	}
+	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay})
+	if err != nil {
+		return instance.Intent{}, err
+	}
+	in, err = p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
+		chosen, err := placement.Choose(view, request)
+		if err != nil {
+			return instance.Intent{}, err
+		}
+		return p.newIntent(view, claim, class, chosen, busy)
+	})
+	p.countExhausted(class, err)
+	return in, err
+}
+
+// CheckCapacity returns an *instance.InsufficientCapacityError with the reason of each
+// Host if a Claim could not be launched now. It reserves nothing.
+func (p *Planner) CheckCapacity(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
+	request, err := p.types.Request(class, claim, instancetype.RequestOptions{})
+	if err != nil {
+		return err
+	}
+	if _, err := placement.Choose(p.deps.Inventory.View(), request); err != nil {
+		return &instance.InsufficientCapacityError{Err: err}
+	}
+	return nil
+}
+
+// RestoreReservation adds a Claim's reservation to the ledger if it is missing.
+func (p *Planner) RestoreReservation(claim *karpv1.NodeClaim) {
+	// Of a newer intent only the VMID is reserved.
+	if in, ok, err := instance.ReadLocation(claim); err == nil && ok {
+		p.deps.Inventory.Ledger().Restore(in.Reservation(claim))
+	}
+}
+
+// restoreReservations restores the reservations of all Claims, once per process: an
+// address that an earlier process assigned may be recorded only in the Claim's intent.
+func (p *Planner) restoreReservations(ctx context.Context) error {
+	p.restoreMu.Lock()
+	defer p.restoreMu.Unlock()
+	if p.restored {
+		return nil
+	}
+	claims := &karpv1.NodeClaimList{}
+	if err := p.reader.List(ctx, claims); err != nil {
+		return fmt.Errorf("listing nodeclaims to restore their reservations: %w", err)
+	}
+	for i := range claims.Items {
+		p.RestoreReservation(&claims.Items[i])
+	}
+	p.restored = true
+	return nil
+}
+
+// Release removes the reservation of a Claim that disappeared without a delete: core
+// does not call Delete if the Claim never got its providerID.
+func (p *Planner) Release(claimUID string) {
+	p.deps.Inventory.Ledger().Release(claimUID)
+	p.deps.Launches.Evict(claimUID)
+}
+
+// record reserves what was decided and writes it to the Claim.
+func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide DecideUnderLock) (instance.Intent, error) {
+	var in instance.Intent
+	_, err := p.deps.Inventory.Ledger().Reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
+		var err error
+		if in, err = decide(view); err != nil {
+			return inventory.Reservation{}, err
+		}
+		return in.Reservation(claim), nil
+	})
+	if err != nil {
+		return instance.Intent{}, &instance.InsufficientCapacityError{Err: err}
+	}
+	if in.VMID == 0 {
+		// The ledger already has a reservation of this Claim: an earlier call decided,
+		// and it is unknown whether its intent was written.
+		return p.confirmRecord(ctx, claim, fmt.Errorf("recording the plan of nodeclaim %s: it has a reservation without an intent", claim.Name))
+	}
+	if err := instance.Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}); err != nil {
+		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+			// The API server did not reject it, so it may have been written.
+			return p.confirmRecord(ctx, claim, err)
+		}
+		p.deps.Inventory.Ledger().Release(string(claim.UID))
+		return instance.Intent{}, err
+	}
+	p.deps.Launches.Planned(string(claim.UID))
+	log.FromContext(ctx).V(1).Info("planned VM", "region", in.Region, "host", in.Host, "vmid", in.VMID, "instance-type", in.InstanceType, "parked", in.Parked)
+	return in, nil
+}
+
+// confirmRecord reads whether an intent was written. If that is unknown, the
+// reservation stays: its address is recorded nowhere else.
+func (p *Planner) confirmRecord(ctx context.Context, claim *karpv1.NodeClaim, failure error) (instance.Intent, error) {
+	stored := &karpv1.NodeClaim{}
+	err := p.reader.Get(ctx, client.ObjectKeyFromObject(claim), stored)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return instance.Intent{}, failure
+	}
+	in, ok, err := instance.ReadIntent(stored)
+	if err == nil && ok && stored.UID == claim.UID {
+		return in, nil
+	}
+	p.deps.Inventory.Ledger().Release(string(claim.UID))
+	return instance.Intent{}, failure
+}
+
+// rangeFullBackoff is how long a region without free VMIDs is not offered.
+const rangeFullBackoff = time.Minute
+
+// pickVMID chooses the VMID of a Claim's VM.
+func (p *Planner) pickVMID(view inventory.View, region string, claim *karpv1.NodeClaim) (int, error) {
+	vmid, err := placement.PickVMID(view, region, string(claim.UID), p.deps.Settings.VMIDs)
+	if errors.Is(err, placement.ErrRangeFull) {
+		for _, host := range view.Hosts() {
+			if host.Region == region {
+				p.types.MarkUnavailable(instancetype.Offerings{Zone: placement.Zone{Region: host.Region, Host: host.Name}}, err.Error(), rangeFullBackoff)
+			}
+		}
+	}
+	return vmid, err
+}

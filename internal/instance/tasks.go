@@ -1,0 +1,90 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Types of Proxmox tasks.
+const (
+	TaskClone   = "qmclone"
+	TaskDestroy = "qmdestroy"
+)
+
+// Locks that Proxmox sets in a VM's configuration.
+const (
+	// LockClone: a clone still writes the configuration.
+	LockClone = "clone"
+	// LockDestroyed: the VM is being destroyed.
+	LockDestroyed = "destroyed"
+)
+
+// Tasks waits for Proxmox tasks, measures them, and limits how many run in parallel.
+type Tasks struct {
+	Durations *proxmox.Durations
+
+	timeout time.Duration
+	clock   clock.WithTicker
+	slots   *slots
+}
+
+// NewTasks returns Tasks with the limits of the settings.
+func NewTasks(settings Settings, c clock.WithTicker) *Tasks {
+	return &Tasks{Durations: proxmox.NewDurations(), timeout: settings.TaskTimeout, clock: c, slots: newSlots(settings.CloneSlots)}
+}
+
+// Wait waits for the end of a task and returns the task's error. The key identifies
+// tasks of the same expected duration.
+func (t *Tasks) Wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) (proxmox.TaskStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Durations: t.Durations, Key: key, Clock: t.clock})
+	if err != nil {
+		return status, err
+	}
+	return status, status.Err()
+}
+
+// DeleteVolume deletes a volume and waits for the end of the task. It succeeds if the
+// volume does not exist.
+func (t *Tasks) DeleteVolume(ctx context.Context, c proxmox.Client, host, volume string) error {
+	task, err := c.DeleteVolume(ctx, host, volume)
+	if err == nil && task != "" {
+		_, err = t.Wait(ctx, c, task, "imgdel")
+	}
+	if err != nil && !errors.Is(err, proxmox.ErrNotFound) {
+		return fmt.Errorf("deleting volume %s on host %s: %w", volume, host, err)
+	}
+	return nil
+}
+
+// AcquireSlot waits until a task of a type may run on a storage. The returned function
+// releases the slot.
+func (t *Tasks) AcquireSlot(ctx context.Context, view inventory.View, kind, region, host, storage string) (release func(), err error) {
+	return t.slots.acquire(ctx, newSlotKey(view, kind, region, host, storage))
+}
+
+// DurationKey returns the key of the tasks on a storage.
+func DurationKey(region, host, storage string) string { return region + "/" + host + "/" + storage }
+
+// StaleLockMessage explains how to delete a VM that a crashed task left locked: an API
+// token can neither unlock nor destroy it.
+func StaleLockMessage(id Identity, host, lock string) string {
+	command := fmt.Sprintf("qm unlock %d && qm destroy %d", id.VMID, id.VMID)
+	if lock == LockDestroyed {
+		// Its configuration does not list the disks any more.
+		command = fmt.Sprintf("qm destroy %d --skiplock 1 --destroy-unreferenced-disks 1", id.VMID)
+	}
+	return fmt.Sprintf("VM %d on host %s is locked (%s) by a task that no longer runs, probably after a crash; if nothing uses the VM, run there as root: %s",
+		id.VMID, host, lock, command)
+}

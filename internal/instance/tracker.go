@@ -1,0 +1,138 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"sync"
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// LaunchTracker caches what this process knows about launches and the cached Claims do
+// not show yet. It saves requests: without an entry, the state is read from Proxmox.
+type LaunchTracker struct {
+	mu      sync.Mutex
+	byClaim map[string]LaunchState
+}
+
+// LaunchState is what this process knows about the launch of a Claim.
+type LaunchState struct {
+	// planned: this process planned the launch.
+	planned bool
+	// cloneRequested: the clone was requested. clonePending: it may still run.
+	cloneRequested, clonePending bool
+	cloneTaskKnown               bool
+	cloneTask                    proxmox.UPID
+	// failingSince is the time of the first error since the last progress.
+	failingSince time.Time
+	// Completed: the launch ended, even if the cached Claim does not show it.
+	Completed bool
+	// ShutdownTask is the shutdown of the guest that a delete started.
+	ShutdownTask proxmox.UPID
+}
+
+// IsFresh reports whether this process planned the launch and sent no request to
+// Proxmox, so no VM exists.
+func (s LaunchState) IsFresh() bool { return s.planned && !s.cloneRequested }
+
+// HasNoClone reports whether it is certain that no clone of the Claim is in progress.
+func (s LaunchState) HasNoClone() bool { return s.planned && !s.clonePending }
+
+// NewLaunchTracker returns an empty LaunchTracker.
+func NewLaunchTracker() *LaunchTracker {
+	return &LaunchTracker{byClaim: map[string]LaunchState{}}
+}
+
+// Get returns the state of a launch; the zero value if this process knows nothing.
+func (t *LaunchTracker) Get(uid string) LaunchState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byClaim[uid]
+}
+
+func (t *LaunchTracker) update(uid string, change func(*LaunchState)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.byClaim[uid]
+	change(&s)
+	t.byClaim[uid] = s
+}
+
+// Planned records that this process planned the launch.
+func (t *LaunchTracker) Planned(uid string) {
+	t.update(uid, func(s *LaunchState) { s.planned = true })
+}
+
+// Completed records the end of the launch.
+func (t *LaunchTracker) Completed(uid string) {
+	t.update(uid, func(s *LaunchState) { *s = LaunchState{Completed: true} })
+}
+
+// CloneRequested records that a clone is about to be requested.
+func (t *LaunchTracker) CloneRequested(uid string) {
+	t.update(uid, func(s *LaunchState) { s.cloneRequested, s.clonePending = true, true })
+}
+
+// CloneStarted records the task of the clone.
+func (t *LaunchTracker) CloneStarted(uid string, task proxmox.UPID) {
+	t.update(uid, func(s *LaunchState) { s.cloneTask, s.cloneTaskKnown = task, true })
+}
+
+// CloneEnded records that the requested clone has ended, or never started.
+func (t *LaunchTracker) CloneEnded(uid string) {
+	t.update(uid, func(s *LaunchState) { s.clonePending, s.cloneTaskKnown, s.cloneTask = false, true, "" })
+}
+
+// CloneTask returns the task of a Claim's clone: the recorded one, otherwise that of
+// the annotation.
+func (t *LaunchTracker) CloneTask(claim *karpv1.NodeClaim) proxmox.UPID {
+	if s := t.Get(string(claim.UID)); s.cloneTaskKnown {
+		return s.cloneTask
+	}
+	return proxmox.UPID(claim.Annotations[v1alpha1.AnnotationLaunchTask])
+}
+
+// Failed records an error and returns the time of the first one since the last
+// progress: a launch that waited for a slot has not used up its retry timeout.
+func (t *LaunchTracker) Failed(uid string, now time.Time) (since time.Time) {
+	t.update(uid, func(s *LaunchState) {
+		if s.failingSince.IsZero() {
+			s.failingSince = now
+		}
+		since = s.failingSince
+	})
+	return since
+}
+
+// Progressed records that a launch reached another phase: the retry timeout starts
+// again with the next error.
+func (t *LaunchTracker) Progressed(uid string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s, ok := t.byClaim[uid]; ok {
+		s.failingSince = time.Time{}
+		t.byClaim[uid] = s
+	}
+}
+
+// SetShutdown records the shutdown of a guest; an empty task ends it.
+func (t *LaunchTracker) SetShutdown(uid string, task proxmox.UPID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s, ok := t.byClaim[uid]; ok || task != "" {
+		s.ShutdownTask = task
+		t.byClaim[uid] = s
+	}
+}
+
+// Evict removes the entry of a Claim.
+func (t *LaunchTracker) Evict(uid string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.byClaim, uid)
+}

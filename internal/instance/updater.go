@@ -1,0 +1,142 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
+)
+
+// Updater changes running VMs in place.
+type Updater struct {
+	deps Deps
+	vms  *Provider
+}
+
+// NewUpdater returns an Updater.
+func NewUpdater(deps Deps, vms *Provider) *Updater { return &Updater{deps, vms} }
+
+// UpdateInPlace sets the tags, security groups and resource pool of a running VM to
+// those of its NodeClass, and records that on the Claim. CPU, memory and disk are never
+// changed: core would have wrong capacities of the Node.
+func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return err
+	}
+	ctx, release, ok := u.deps.Guard.AcquireLaunch(ctx, string(claim.UID))
+	if !ok {
+		return ErrClaimBusy
+	}
+	defer release()
+	vm, err := u.vms.getOwned(ctx, id, claim)
+	if err != nil {
+		return err
+	}
+	client := u.deps.Clients[vm.Region]
+	guest, _ := u.deps.Inventory.View().Guest(vm.Region, vm.VMID)
+	if err := updateTags(ctx, client, vm, class.Spec.Tags); err != nil {
+		return err
+	}
+	if err := updateFirewall(ctx, client, vm, class.Spec.SecurityGroups, u.inheritsFirewall(claim)); err != nil {
+		return err
+	}
+	// If an administrator moved the VM to another resource pool, it stays there. Without
+	// Pool.Audit no pool is shown; then the move fails with the missing privilege.
+	if from := resourcePool(claim); (guest.Pool == from || guest.Pool == "") && from != class.Spec.ResourcePool {
+		if err := client.MoveToPool(ctx, vm.VMID, from, class.Spec.ResourcePool); err != nil {
+			return err
+		}
+	}
+	return Annotate(ctx, u.deps.Kube, claim, map[string]string{
+		v1alpha1.AnnotationInPlaceUpdateHash: class.InPlaceHash(),
+		v1alpha1.AnnotationResourcePool:      class.Spec.ResourcePool,
+	})
+}
+
+// resourcePool returns the resource pool that this controller put a Claim's VM into.
+func resourcePool(claim *karpv1.NodeClaim) string {
+	if pool, ok := claim.Annotations[v1alpha1.AnnotationResourcePool]; ok {
+		return pool
+	}
+	in, _, err := ReadIntent(claim)
+	if err != nil {
+		return ""
+	}
+	return in.Pool
+}
+
+func updateTags(ctx context.Context, client proxmox.Client, vm VM, tags []string) error {
+	desired := make([]string, 0, len(tags))
+	for _, tag := range tags {
+		desired = append(desired, strings.ToLower(tag))
+	}
+	slices.Sort(desired)
+	desired = slices.Compact(desired)
+	if slices.Equal(desired, slices.Sorted(slices.Values(vm.Config.Tags()))) {
+		return nil
+	}
+	change := proxmox.ConfigChange{Set: map[string]string{"tags": strings.Join(desired, ";")}}
+	if len(desired) == 0 {
+		change = proxmox.ConfigChange{Delete: []string{"tags"}}
+	}
+	return client.UpdateVM(ctx, vm.Host, vm.VMID, change)
+}
+
+// updateFirewall sets the rules before it puts NICs behind the firewall: without rules,
+// a NIC there is cut off. For the same reason it takes NICs that lose their last group
+// out before it removes the rules.
+func updateFirewall(ctx context.Context, client proxmox.Client, vm VM, groups []v1alpha1.SecurityGroup, inherited func(slot string) bool) error {
+	rules := vmconfig.FirewallRules(groups)
+	enable, disable := map[string]string{}, map[string]string{}
+	for _, nic := range vm.Config.Network().NICs() {
+		named := slices.ContainsFunc(rules, func(rule proxmox.SecurityGroupRule) bool { return rule.Interface == nic.Slot })
+		switch {
+		case named && !nic.Firewall:
+			nic.Firewall = true
+			enable[nic.Slot] = nic.Encode()
+		case !named && nic.Firewall && !inherited(nic.Slot):
+			nic.Firewall = false
+			disable[nic.Slot] = nic.Encode()
+		}
+	}
+	for _, rule := range rules {
+		if _, ok := vm.Config.Options[rule.Interface]; !ok {
+			return fmt.Errorf("a security group names interface %s, but VM %d has none of that name", rule.Interface, vm.VMID)
+		}
+	}
+	if len(disable) > 0 {
+		if err := client.UpdateVM(ctx, vm.Host, vm.VMID, proxmox.ConfigChange{Set: disable}); err != nil {
+			return err
+		}
+	}
+	if err := client.SetFirewall(ctx, vm.Host, vm.VMID, rules); err != nil {
+		return err
+	}
+	if len(enable) == 0 {
+		return nil
+	}
+	return client.UpdateVM(ctx, vm.Host, vm.VMID, proxmox.ConfigChange{Set: enable})
+}
+
+// inheritsFirewall returns whether an interface is behind the firewall in the Template
+// of a Claim's VM. If the Template is unknown, every interface may be.
+func (u *Updater) inheritsFirewall(claim *karpv1.NodeClaim) func(slot string) bool {
+	in, ok, err := ReadIntent(claim)
+	template, found := u.deps.Inventory.View().Guest(in.Region, in.TemplateID)
+	if err != nil || !ok || !found || template.Config == nil || !template.Config.IsTemplate() {
+		return func(string) bool { return true }
+	}
+	return func(slot string) bool {
+		return slices.ContainsFunc(template.Config.Network().NICs(), func(nic proxmox.NIC) bool { return nic.Slot == slot && nic.Firewall })
+	}
+}

@@ -1,0 +1,68 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"slices"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// VM is a VM of this Kubernetes cluster, as found on Proxmox.
+type VM struct {
+	Identity
+	Host string
+	Name string
+	// Status is the power state as of the last poll.
+	Status string
+	// HostOnline is false while its Host is offline.
+	HostOnline bool
+	// HAState is the state of its HA resource; empty if it has none.
+	HAState string
+	Config  proxmox.VMConfig
+	// hasNewerMark: a newer controller wrote its mark, so it is listed and not changed.
+	hasNewerMark bool
+}
+
+// newVM returns the VM of a guest; false if it is not a VM of the Kubernetes cluster.
+func newVM(kubeCluster string, snapshot *inventory.Snapshot, guest inventory.Guest) (VM, bool) {
+	if guest.Config == nil || guest.Template {
+		return VM{}, false
+	}
+	id, ok := ReadIdentity(snapshot.Region, *guest.Config)
+	if !ok || id.KubeCluster != kubeCluster || id.VMID != guest.VMID {
+		return VM{}, false
+	}
+	newer := id.HasNewerMark(*guest.Config)
+	if owns, _ := id.Owns(*guest.Config); !owns && !newer {
+		return VM{}, false
+	}
+	return VM{
+		Identity: id, Host: guest.Host, Name: guest.Name, hasNewerMark: newer,
+		Status:     guest.Status,
+		HostOnline: snapshot.Hosts[guest.Host].Online,
+		HAState:    guest.HAState,
+		Config:     *guest.Config,
+	}, true
+}
+
+// AttachedBootDrive returns the volume of the attached boot drive; empty if there is none.
+func (v VM) AttachedBootDrive() string {
+	drives := v.Config.Drives().All()
+	if i := slices.IndexFunc(drives, func(d proxmox.Drive) bool { return d.VolumeID == v.BootDriveVolume(d.Storage) }); i >= 0 {
+		return drives[i].VolumeID
+	}
+	return ""
+}
+
+// ProviderID returns the VM's provider ID.
+func (v VM) ProviderID() string {
+	return v1alpha1.ProviderID{Region: v.Region, VMID: v.VMID}.String()
+}
+
+// UnderHA reports whether Proxmox's HA starts and stops the VM: it does not act on
+// ignored resources.
+func (v VM) UnderHA() bool { return v.HAState != "" && v.HAState != "ignored" }

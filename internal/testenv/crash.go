@@ -1,0 +1,83 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// DieAt disconnects a process from Proxmox at its n-th request from now, before or after
+// the request has an effect, and cancels the returned context.
+func DieAt(t testing.TB, sim *pvesim.Simulator, n int, after bool) context.Context {
+	t.Helper()
+	faults := []pvesim.Fault{{Skip: n, DropBefore: true}}
+	if after {
+		// The second rule does not see the request that the first one matches.
+		faults = []pvesim.Fault{{Skip: n, Count: 1, DropAfter: true}, {Skip: n, DropBefore: true}}
+	}
+	for _, fault := range faults {
+		if _, err := sim.AddFault(fault); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for ctx.Err() == nil {
+			for _, fault := range sim.Faults() {
+				if fault.Hits > 0 {
+					return
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// RecordRequests returns the requests that a step sends to Region's Cluster.
+func (w *Env) RecordRequests(step func()) []pvesim.Request {
+	w.T.Helper()
+	w.Sim.ResetRequests()
+	step()
+	return w.Sim.Requests()
+}
+
+// CrashPoint is where a process can be killed: before or after a request.
+type CrashPoint struct {
+	// Name of a subtest.
+	Name string
+	// Request is the number of the request, from 0.
+	Request int
+	After   bool
+}
+
+// CrashPoints returns all crash points of recorded requests.
+func CrashPoints(requests []pvesim.Request) []CrashPoint {
+	var out []CrashPoint
+	for n, request := range requests {
+		out = append(out,
+			CrashPoint{fmt.Sprintf("before request %d, %s %s", n+1, request.Method, request.Template), n, false},
+			CrashPoint{fmt.Sprintf("after request %d, %s %s", n+1, request.Method, request.Template), n, true})
+	}
+	return out
+}
+
+// EndCrash reconnects Proxmox. It checks that the process was killed, unless it never
+// sent the request: the number of requests that poll a task varies.
+func (w *Env) EndCrash(killed bool) {
+	w.T.Helper()
+	for _, fault := range w.Sim.Faults() {
+		w.Expect(killed || fault.Hits == 0).To(gomega.BeTrue(), "the process continued after it was killed")
+	}
+	w.Sim.ClearFaults()
+}

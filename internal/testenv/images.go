@@ -1,0 +1,89 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package testenv
+
+import (
+	"encoding/binary"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+)
+
+// Images is a web server with disk images, all of the same size.
+type Images struct {
+	// URL of the server. It serves /NAME.qcow2 for any name but missing.
+	URL string
+
+	mu      sync.Mutex
+	fetched map[string]int
+}
+
+// ImageDisk is the size of the disk in an image.
+const ImageDisk = 2 << 30
+
+// ServeImages starts a web server with images of the given size. It ends with the test.
+func ServeImages(t *testing.T, bytes int) *Images {
+	t.Helper()
+	// The header of a qcow2 file contains the size of its disk.
+	image := make([]byte, bytes)
+	copy(image, "QFI\xfb\x00\x00\x00\x03")
+	binary.BigEndian.PutUint64(image[24:], ImageDisk)
+	images := &Images{fetched: map[string]int{}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/missing.qcow2" {
+			http.NotFound(w, r)
+			return
+		}
+		n, _ := w.Write(image)
+		images.mu.Lock()
+		defer images.mu.Unlock()
+		images.fetched[r.URL.Path] += n
+	}))
+	t.Cleanup(server.Close)
+	images.URL = server.URL
+	return images
+}
+
+// Fetched returns how many bytes of an image were sent.
+func (i *Images) Fetched(path string) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.fetched[path]
+}
+
+// Templates returns a provider of managed templates.
+func (w *Env) Templates() *template.Provider {
+	settings := template.Settings{
+		VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: 20 * time.Second, Grace: time.Second,
+	}
+	return template.NewProvider(template.Deps{
+		Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.KubeCluster, Settings: settings,
+	})
+}
+
+// ManagedTemplate creates a ProxmoxTemplate of an image.
+func (w *Env) ManagedTemplate(url string, changes ...func(*v1alpha1.ProxmoxTemplate)) *v1alpha1.ProxmoxTemplate {
+	w.T.Helper()
+	t := &v1alpha1.ProxmoxTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: w.Named("managed")},
+		Spec: v1alpha1.ProxmoxTemplateSpec{
+			SourceImage: v1alpha1.SourceImage{URL: url},
+			StorageIDs:  []string{"local", "local-lvm"},
+			Network:     []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}},
+		},
+	}
+	for _, change := range changes {
+		change(t)
+	}
+	w.Create(t)
+	return t
+}

@@ -1,0 +1,93 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package testenv
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/onsi/gomega"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+type setup struct {
+	// Of the Env.
+	hosts, otherHosts int
+	scenario          []func(*pvesim.Scenario)
+	// Of a Process.
+	unread, still bool
+	settings      []func(*instance.Settings)
+	metrics       instance.Metrics
+	hostSettings  inventory.Settings
+	kube          client.Client
+	kubeCluster   string
+	clock         clock.WithTicker
+	asRoot        bool
+}
+
+// Option configures an Env or a Process.
+type Option func(*setup)
+
+// Hosts sets the number of Hosts of Region; 1 by default.
+func Hosts(n int) Option { return func(s *setup) { s.hosts = n } }
+
+// OtherHosts adds a second Cluster with that number of Hosts.
+func OtherHosts(n int) Option { return func(s *setup) { s.otherHosts = n } }
+
+// Scenario changes Region's Cluster.
+func Scenario(changes ...func(*pvesim.Scenario)) Option {
+	return func(s *setup) { s.scenario = append(s.scenario, changes...) }
+}
+
+// Unread makes a Process whose Clusters were never polled.
+func Unread() Option { return func(s *setup) { s.unread, s.still = true, true } }
+
+// Still makes a Process that polls its Clusters once, and then only on request.
+func Still() Option { return func(s *setup) { s.still = true } }
+
+// Settings changes the settings of the operations.
+func Settings(change func(*instance.Settings)) Option {
+	return func(s *setup) { s.settings = append(s.settings, change) }
+}
+
+// Metrics sets the metrics of the operations.
+func Metrics(m instance.Metrics) Option { return func(s *setup) { s.metrics = m } }
+
+// HostSettings sets the settings of the Hosts.
+func HostSettings(settings inventory.Settings) Option {
+	return func(s *setup) { s.hostSettings = settings }
+}
+
+// Kube makes a Process that uses another client of the Kubernetes API.
+func Kube(kube client.Client) Option { return func(s *setup) { s.kube = kube } }
+
+// KubeCluster makes a Process of another Kubernetes cluster.
+func KubeCluster(id string) Option { return func(s *setup) { s.kubeCluster = id } }
+
+// RealTime makes a Process whose waits are not accelerated.
+func RealTime() Option { return func(s *setup) { s.clock = clock.RealClock{} } }
+
+// AsRoot makes a Process with a root login in addition to its token.
+func AsRoot() Option { return func(s *setup) { s.asRoot = true } }
+
+// roots returns the root logins of a Process.
+func (w *Env) roots(s setup) map[string]proxmox.Root {
+	w.T.Helper()
+	if !s.asRoot {
+		return maps.Clone(w.Roots)
+	}
+	config := clusterConfig(w.Sim, Region)
+	config.Root = &proxmox.RootLogin{Username: proxmox.RootUser, Password: pvesim.RootPassword}
+	root, err := proxmox.NewRoot(config, proxmox.Options{})
+	w.Expect(err).NotTo(gomega.HaveOccurred())
+	return map[string]proxmox.Root{Region: root}
+}
+
+func regions(roots map[string]proxmox.Root) []string { return slices.Sorted(maps.Keys(roots)) }

@@ -1,0 +1,210 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmconfig
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/utils/cpuset"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Desired is the VM that a clone is changed into.
+type Desired struct {
+	Name string
+	VMID int
+	// UUID is the SMBIOS UUID.
+	UUID         string
+	InstanceType string
+	Cores        int
+	MemoryMiB    int
+	Tags         []string
+	// MACs by interface.
+	MACs map[string]string
+	// Firewalled interfaces get the firewall bridge, the others keep the template's setting.
+	Firewalled []string
+	// ISO is the volume of the boot drive; if empty, the template's own drives stay.
+	ISO string
+	// CloudInit is what Proxmox writes to a cloud-init drive; nil if it writes none.
+	CloudInit *CloudInit
+	// Network holds the addresses of the interfaces.
+	Network network.Assignment
+	// Devices are PCI mappings, including those of the template.
+	Devices []string
+	// Cells are the guest's NUMA cells; empty if the VM is not bound to cells of its host.
+	Cells  []Cell
+	Shares []v1alpha1.Share
+	// HookScripts are listed in the notes since the clone; the template must have the hookscript that reads them.
+	HookScripts []string
+}
+
+// Cell is a NUMA cell of the guest, bound to a cell of the host.
+type Cell struct {
+	HostCell  int   `json:"cell"`
+	VCPUs     int   `json:"vcpus"`
+	MemoryMiB int64 `json:"memoryMiB"`
+}
+
+// Change returns the change that turns a clone into the desired VM. It is a single
+// write, so a VM is either an unchanged clone or complete. It fails if the template
+// lacks something that the VM needs.
+func Change(clone proxmox.VMConfig, want Desired) (proxmox.ConfigChange, error) {
+	b := &builder{clone: clone, want: want, set: map[string]string{}}
+	b.setHardware()
+	b.setSMBIOS()
+	if err := b.setNICs(); err != nil {
+		return proxmox.ConfigChange{}, err
+	}
+	b.setAddresses()
+	disk, ok := clone.Drives().Boot()
+	if !ok {
+		return proxmox.ConfigChange{}, fmt.Errorf("the template has no boot disk: its boot order %q names none, and it has none of virtio0, scsi0, sata0, ide0", strings.Join(clone.Drives().BootOrder(), ";"))
+	}
+	// The disk of a node is disposable: it is neither backed up nor replicated.
+	disk.Properties = disk.Properties.With("backup", "0").With("replicate", "0")
+	b.set[disk.Slot] = disk.Encode()
+	if err := b.addDevices(); err != nil {
+		return proxmox.ConfigChange{}, err
+	}
+	if err := b.addShares(); err != nil {
+		return proxmox.ConfigChange{}, err
+	}
+	if err := checkHookScripts(clone, want.HookScripts); err != nil {
+		return proxmox.ConfigChange{}, err
+	}
+	if want.CloudInit != nil {
+		if err := b.setCloudInit(disk); err != nil {
+			return proxmox.ConfigChange{}, err
+		}
+	}
+	if want.ISO != "" {
+		if err := b.attachISO(disk); err != nil {
+			return proxmox.ConfigChange{}, err
+		}
+	}
+	slices.Sort(b.remove)
+	return proxmox.ConfigChange{Set: b.set, Delete: b.remove, Digest: clone.Digest}, nil
+}
+
+// builder collects the options to set and to remove.
+type builder struct {
+	clone  proxmox.VMConfig
+	want   Desired
+	set    map[string]string
+	remove []string
+}
+
+func (b *builder) setHardware() {
+	b.set["cores"] = strconv.Itoa(b.want.Cores)
+	b.set["sockets"] = "1"
+	b.set["memory"] = strconv.Itoa(b.want.MemoryMiB)
+	// Kubernetes schedules with this memory: the balloon must not reclaim it.
+	b.set["balloon"] = "0"
+	if _, ok := b.clone.Options["vcpus"]; ok {
+		// An inherited vcpus would hide some of the cores.
+		b.remove = append(b.remove, "vcpus")
+	}
+	b.setCells()
+	if b.clone.Options["protection"] == "1" {
+		// A clone inherits its template's protection. On a VM, protection means that
+		// an administrator forbids its deletion.
+		b.set["protection"] = "0"
+	}
+	if len(b.want.Tags) > 0 {
+		b.set["tags"] = strings.Join(b.want.Tags, ";")
+	}
+}
+
+// setCells writes the guest's NUMA cells: one socket per cell, so what the guest sees
+// as a socket is a cell of the host. Inherited cells are removed in any case: their
+// memory does not fit, and the start would fail.
+func (b *builder) setCells() {
+	if cells := b.want.Cells; len(cells) > 0 {
+		b.set["numa"] = "1"
+		b.set["sockets"] = strconv.Itoa(len(cells))
+		b.set["cores"] = strconv.Itoa(cells[0].VCPUs)
+		first := 0
+		for n, cell := range cells {
+			vcpus := make([]int, cell.VCPUs)
+			for i := range vcpus {
+				vcpus[i] = first + i
+			}
+			first += cell.VCPUs
+			b.set["numa"+strconv.Itoa(n)] = proxmox.NUMACell{
+				CPUs: cpuset.New(vcpus...), HostCells: cpuset.New(cell.HostCell), MemoryMiB: int(cell.MemoryMiB), Policy: proxmox.PolicyBind,
+			}.Encode()
+		}
+	}
+	for _, slot := range b.clone.Compute().NUMASlots() {
+		if _, kept := b.set[slot]; !kept {
+			b.remove = append(b.remove, slot)
+		}
+	}
+}
+
+func (b *builder) setSMBIOS() {
+	// smbios1 is one property string: fields that are not sent again are lost.
+	bios := b.clone.SMBIOS()
+	bios.UUID = b.want.UUID
+	bios.SKU = b.want.InstanceType
+	bios.Serial = SMBIOSSerial(b.want.Name, b.want.VMID)
+	b.set["smbios1"] = bios.Encode()
+}
+
+// SMBIOSSerial returns the SMBIOS serial of a VM. The Proxmox cloud controller manager
+// and boot data templates read it.
+func SMBIOSSerial(name string, vmid int) string { return fmt.Sprintf("h=%s;i=%d", name, vmid) }
+
+// IsConfigured reports whether the change was applied to a VM: it is atomic, so
+// the SMBIOS serial stands for all of it.
+func IsConfigured(cfg proxmox.VMConfig) bool {
+	return strings.HasPrefix(cfg.SMBIOS().Serial, "h=") && strings.Contains(cfg.SMBIOS().Serial, ";i=")
+}
+
+// maxDevices is the number of hostpci slots.
+const maxDevices = 16
+
+// addDevices adds a device of each mapping that the template does not have.
+func (b *builder) addDevices() error {
+	missing := slices.Clone(b.want.Devices)
+	used := map[string]bool{}
+	for _, device := range b.clone.HostDevices().PCI() {
+		used[device.Slot] = true
+		if n := slices.Index(missing, device.Mapping); n >= 0 {
+			missing = slices.Delete(missing, n, n+1)
+		}
+	}
+	for n := 0; len(missing) > 0; n++ {
+		if n == maxDevices {
+			return fmt.Errorf("the template leaves too few of %d PCI slots for devices of %s", maxDevices, strings.Join(missing, ", "))
+		}
+		slot := "hostpci" + strconv.Itoa(n)
+		if used[slot] {
+			continue
+		}
+		value := "mapping=" + missing[0]
+		if strings.Contains(b.clone.Options["machine"], "q35") {
+			value += ",pcie=1" // other machine types have no PCIe slots, and the start would fail
+		}
+		b.set[slot], missing = value, missing[1:]
+	}
+	return nil
+}
+
+// CheckTemplate returns an error if VMs of a class cannot be made of a template: it
+// needs a boot disk, a slot for the boot drive, and the interfaces that the class names.
+func CheckTemplate(template proxmox.VMConfig, class *v1alpha1.ProxmoxNodeClass) error {
+	want := Desired{Cores: 1, MemoryMiB: 1024, CloudInit: NewCloudInit(class), Firewalled: FirewalledInterfaces(class)}
+	if class.Spec.MetadataOptions.CDROM() {
+		want.ISO = "storage:iso/sample.iso"
+	}
+	_, err := Change(template, want)
+	return err
+}

@@ -1,0 +1,181 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmconfig
+
+import (
+	"slices"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const claimUID = "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11"
+
+func ubuntuClone() proxmox.VMConfig {
+	return proxmox.VMConfig{Digest: "d1", Options: map[string]string{
+		"boot":    "order=scsi0;net0",
+		"cores":   "1",
+		"memory":  "512",
+		"ide2":    "local-lvm:vm-20001-cloudinit,media=cdrom",
+		"net0":    "virtio=BC:24:11:AA:BB:CC,bridge=vmbr0,firewall=1,mtu=1500,tag=7",
+		"net1":    "e1000=BC:24:11:AA:BB:CD,bridge=vmbr1",
+		"scsi0":   "local-lvm:vm-20001-disk-0,discard=on,iothread=1,size=3G",
+		"smbios1": "uuid=e536baad-cf78-4543-9034-60295eed2b22,manufacturer=QUNNRQ==,base64=1",
+		"scsihw":  "virtio-scsi-single",
+	}}
+}
+
+func desired() Desired {
+	return Desired{
+		Name: "default-abc", VMID: 20001, UUID: claimUID, InstanceType: "t1.2VCPU-6GB", Cores: 2, MemoryMiB: 6144, Tags: []string{"k8s", "karpenter"},
+		MACs: map[string]string{"net0": "BC:24:11:00:00:01", "net1": "BC:24:11:00:00:02"}, ISO: "local:iso/x.iso",
+	}
+}
+
+func TestChange(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	change, err := Change(ubuntuClone(), desired())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(change.Digest).To(Equal("d1"))
+	g.Expect(change.Set).To(HaveKeyWithValue("cores", "2"))
+	g.Expect(change.Set).To(HaveKeyWithValue("memory", "6144"))
+	g.Expect(change.Set).To(HaveKeyWithValue("balloon", "0"))
+	g.Expect(change.Set).To(HaveKeyWithValue("tags", "k8s;karpenter"))
+
+	bios := proxmox.ParseSMBIOS(change.Set["smbios1"])
+	g.Expect(bios.UUID).To(Equal(claimUID))
+	g.Expect(bios.SKU).To(Equal("t1.2VCPU-6GB"))
+	g.Expect(bios.Serial).To(Equal("h=default-abc;i=20001"))
+	g.Expect(bios.Manufacturer).To(Equal("ACME"), "inherited fields stay")
+
+	net0 := proxmox.ParseNIC("net0", change.Set["net0"])
+	g.Expect(net0).To(And(
+		HaveField("MAC", "BC:24:11:00:00:01"), HaveField("Queues", 2), HaveField("VLAN", 7),
+		HaveField("MTU", 1500), HaveField("Firewall", true), HaveField("Bridge", "vmbr0")))
+	net1 := proxmox.ParseNIC("net1", change.Set["net1"])
+	g.Expect(net1).To(And(HaveField("Model", "e1000"), HaveField("Queues", 0)), "only virtio has queues")
+
+	disk := proxmox.ParseDrive("scsi0", change.Set["scsi0"])
+	g.Expect(disk.VolumeID).To(Equal("local-lvm:vm-20001-disk-0"), "the volume must be named again")
+	g.Expect(change.Set["scsi0"]).To(And(ContainSubstring("backup=0"), ContainSubstring("replicate=0"), ContainSubstring("iothread=1")))
+
+	g.Expect(change.Set).To(HaveKeyWithValue("ide2", "local:iso/x.iso,media=cdrom"))
+	g.Expect(change.Set).To(HaveKeyWithValue("boot", "order=scsi0;net0;ide2"))
+	g.Expect(change.Delete).To(BeEmpty(), "the cloud-init drive is overwritten, not deleted beside")
+}
+
+func TestChangeByTemplate(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*proxmox.VMConfig, *Desired)
+		expect func(Gomega, proxmox.ConfigChange, error)
+	}{
+		"a cloud-init drive on SCSI goes, and the ISO takes an IDE slot": {
+			func(c *proxmox.VMConfig, _ *Desired) {
+				delete(c.Options, "ide2")
+				c.Options["scsi1"] = "local-lvm:vm-20001-cloudinit,media=cdrom"
+				c.Options["boot"] = "order=scsi0;scsi1"
+			},
+			func(g Gomega, c proxmox.ConfigChange, err error) {
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(c.Delete).To(ConsistOf("scsi1"))
+				g.Expect(c.Set).To(HaveKeyWithValue("boot", "order=scsi0;ide2"))
+			},
+		},
+		"an occupied slot is passed over": {
+			func(c *proxmox.VMConfig, _ *Desired) { c.Options["ide2"] = "local:iso/tools.iso,media=cdrom" },
+			func(g Gomega, c proxmox.ConfigChange, err error) {
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(c.Set).To(HaveKey("ide0"))
+				g.Expect(c.Set).NotTo(HaveKey("ide2"))
+			},
+		},
+		"without boot data the template's own drive stays": {
+			func(_ *proxmox.VMConfig, s *Desired) { s.ISO = "" },
+			func(g Gomega, c proxmox.ConfigChange, err error) {
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(c.Set).NotTo(Or(HaveKey("ide2"), HaveKey("boot")))
+				g.Expect(c.Delete).To(BeEmpty())
+			},
+		},
+		"queues are bounded": {
+			func(_ *proxmox.VMConfig, s *Desired) { s.Cores = 96 },
+			func(g Gomega, c proxmox.ConfigChange, err error) {
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(proxmox.ParseNIC("net0", c.Set["net0"]).Queues).To(Equal(64))
+			},
+		},
+		"inherited protection and vcpus go": {
+			func(c *proxmox.VMConfig, _ *Desired) { c.Options["protection"], c.Options["vcpus"] = "1", "1" },
+			func(g Gomega, c proxmox.ConfigChange, err error) {
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(c.Set).To(HaveKeyWithValue("protection", "0"))
+				g.Expect(c.Delete).To(ConsistOf("vcpus"))
+			},
+		},
+		"a template without a boot disk is refused": {
+			func(c *proxmox.VMConfig, _ *Desired) { delete(c.Options, "scsi0") },
+			func(g Gomega, _ proxmox.ConfigChange, err error) {
+				g.Expect(err).To(MatchError(ContainSubstring("no boot disk")))
+			},
+		},
+		"a security group on a missing interface is refused": {
+			func(_ *proxmox.VMConfig, s *Desired) { s.Firewalled = []string{"net5"} },
+			func(g Gomega, _ proxmox.ConfigChange, err error) {
+				g.Expect(err).To(MatchError(ContainSubstring("interface net5")))
+			},
+		},
+		"a security group turns the interface's firewall on": {
+			func(c *proxmox.VMConfig, s *Desired) {
+				c.Options["net0"] = "virtio=BC:24:11:AA:BB:CC,bridge=vmbr0"
+				s.Firewalled = []string{"net0"}
+			},
+			func(g Gomega, c proxmox.ConfigChange, err error) {
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(proxmox.ParseNIC("net0", c.Set["net0"]).Firewall).To(BeTrue())
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, want := ubuntuClone(), desired()
+			test.change(&cfg, &want)
+			change, err := Change(cfg, want)
+			test.expect(NewWithT(t), change, err)
+		})
+	}
+}
+
+func TestChangeDevices(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	clone, want := ubuntuClone(), desired()
+	clone.Options["hostpci1"] = "mapping=nic,pcie=1"
+	want.Devices = []string{"gpu", "gpu", "nic"}
+	change, err := Change(clone, want)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(change.Set).To(And(HaveKeyWithValue("hostpci0", "mapping=gpu"), HaveKeyWithValue("hostpci2", "mapping=gpu"), Not(HaveKey("hostpci1"))))
+
+	clone.Options["machine"] = "pc-q35-9.2"
+	change, err = Change(clone, want)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(change.Set).To(HaveKeyWithValue("hostpci0", "mapping=gpu,pcie=1"))
+
+	want.Devices = slices.Repeat([]string{"gpu"}, 16)
+	_, err = Change(clone, want)
+	g.Expect(err).To(MatchError(ContainSubstring("PCI slots for devices of gpu")))
+}
+
+func TestChangeQueues(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	want := desired()
+	want.Cores = 128
+	change, err := Change(ubuntuClone(), want)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(proxmox.ParseNIC("net0", change.Set["net0"])).To(And(HaveField("Queues", 64), HaveField("MTU", 1500)))
+}
