@@ -45,7 +45,7 @@ func consolidateAfter(ctx context.Context, kube client.Client, after string) err
 	pool.Name = poolName
 	patch := fmt.Appendf(nil, `{"spec":{"disruption":{"consolidateAfter":%q}}}`, after)
 	if err := kube.Patch(ctx, pool, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("turning consolidation on, %w", err)
+		return fmt.Errorf("turning consolidation on: %w", err)
 	}
 	return nil
 }

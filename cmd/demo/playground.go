@@ -19,7 +19,7 @@ func playground(ctx context.Context, o options, stage *Stage, report *Reporter) 
 	kubectl := o.kubeplane + " kubectl"
 	ca := filepath.Join(o.dir, "proxmox-ca.pem")
 	if err := os.WriteFile(ca, stage.Proxmox.CAPEM(), 0o600); err != nil {
-		return fmt.Errorf("writing the simulator's CA, %w", err)
+		return fmt.Errorf("writing the simulator's CA: %w", err)
 	}
 	cluster := stage.Proxmox.Cluster(region)
 	for _, l := range []line{

@@ -123,7 +123,7 @@ func (s *Stage) classReady(ctx context.Context) error {
 		}
 		select {
 		case <-s.Controller.Done():
-			return s.Controller.Ended()
+			return s.Controller.ExitError()
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for nodeclass %s to be Ready: %s", poolName, class.StatusConditions().Root().Message)
 		case <-time.After(100 * time.Millisecond):
@@ -135,9 +135,9 @@ func (s *Stage) classReady(ctx context.Context) error {
 func (s *Stage) ended(ctx context.Context) error {
 	select {
 	case <-s.Controller.Done():
-		return s.Controller.Ended()
+		return s.Controller.ExitError()
 	case <-s.Plane.Done():
-		return s.Plane.Ended()
+		return s.Plane.ExitError()
 	case <-ctx.Done():
 		return nil
 	}

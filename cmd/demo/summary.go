@@ -54,7 +54,7 @@ const settlePatience = 20 * time.Second
 
 // verify holds the end against the promises. What is wrong comes back in words.
 func (s *Stage) verify(ctx context.Context, nodes []string, summary *Summary) ([]string, error) {
-	joined, problems, err := s.Proxmox.Witness.CheckJoins(ctx, s.Plane.Client, nodes)
+	joined, problems, err := s.Proxmox.BootRecorder.CheckJoins(ctx, s.Plane.Client, nodes)
 	if err != nil {
 		return nil, err
 	}
@@ -78,11 +78,11 @@ func (s *Stage) leftovers(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		kube, err := harness.KubeLeftovers(ctx, s.Plane.Client)
+		kube, err := harness.LeakedObjects(ctx, s.Plane.Client)
 		if err != nil {
 			return nil, err
 		}
-		left := append(s.Before.Leftovers(after), kube...)
+		left := append(s.Before.Diff(after), kube...)
 		if len(left) == 0 || time.Now().After(deadline) {
 			return left, nil
 		}

@@ -90,7 +90,7 @@ const (
 func (t *Tour) scaleUp(ctx context.Context) error {
 	t.report.Headline("%d pods ask for 1 CPU each, and there is no node at all", webPods)
 	if err := t.stage.Plane.Client.Create(ctx, deployment(web, webPods)); err != nil {
-		return fmt.Errorf("creating the deployment, %w", err)
+		return fmt.Errorf("creating the deployment: %w", err)
 	}
 	took, err := t.watch.until(ctx, "all pods to run", func(w World) bool { return w.ready(web) == webPods })
 	if err != nil {
@@ -108,7 +108,7 @@ func (t *Tour) scaleUp(ctx context.Context) error {
 func (t *Tour) spread(ctx context.Context) error {
 	t.report.Headline("%d pods must spread evenly over the zones; a zone is a Proxmox host", dbPods)
 	if err := t.stage.Plane.Client.Create(ctx, spreadOverHosts(deployment(db, dbPods))); err != nil {
-		return fmt.Errorf("creating the deployment, %w", err)
+		return fmt.Errorf("creating the deployment: %w", err)
 	}
 	took, err := t.watch.until(ctx, "all pods to run", func(w World) bool { return w.ready(db) == dbPods && w.all(Ready) })
 	if err != nil {

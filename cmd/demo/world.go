@@ -99,7 +99,7 @@ type observer struct {
 func (o *observer) look(ctx context.Context) (World, error) {
 	up, err := o.api.Hosts(ctx)
 	if err != nil {
-		return World{}, fmt.Errorf("reading the hosts, %w", err)
+		return World{}, fmt.Errorf("reading the hosts: %w", err)
 	}
 	guests, err := o.guests(ctx, up)
 	if err != nil {
@@ -108,11 +108,11 @@ func (o *observer) look(ctx context.Context) (World, error) {
 	claims, nodes, pods := &karpv1.NodeClaimList{}, &corev1.NodeList{}, &corev1.PodList{}
 	for _, list := range []client.ObjectList{claims, nodes} {
 		if err := o.kube.List(ctx, list); err != nil {
-			return World{}, fmt.Errorf("reading the cluster, %w", err)
+			return World{}, fmt.Errorf("reading the cluster: %w", err)
 		}
 	}
 	if err := o.kube.List(ctx, pods, client.InNamespace(namespace)); err != nil {
-		return World{}, fmt.Errorf("reading the pods, %w", err)
+		return World{}, fmt.Errorf("reading the pods: %w", err)
 	}
 	w := World{}
 	for name, isUp := range up {
@@ -134,7 +134,7 @@ func (o *observer) look(ctx context.Context) (World, error) {
 func (o *observer) guests(ctx context.Context, up map[string]bool) (map[int]harness.Guest, error) {
 	list, err := o.api.Guests(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("reading the guests, %w", err)
+		return nil, fmt.Errorf("reading the guests: %w", err)
 	}
 	seen := map[int]harness.Guest{}
 	for _, guest := range list {

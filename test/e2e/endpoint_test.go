@@ -9,43 +9,43 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// door stands before a Proxmox cluster. While it is closed, nobody answers at
-// the address, as when pveproxy is down.
-type door struct {
+// endpoint is an address of a Proxmox cluster. While it is stopped, connections are refused,
+// as when pveproxy is down.
+type endpoint struct {
 	t       *testing.T
 	address string
-	behind  string
+	target  string
 	forward *harness.Forward
 }
 
-// newDoor makes a closed door with an address of its own.
-func newDoor(t *testing.T, proxmox *harness.Proxmox) *door {
+// newEndpoint returns a stopped endpoint of a simulated cluster.
+func newEndpoint(t *testing.T, proxmox *harness.Proxmox) *endpoint {
 	t.Helper()
-	return newDoorTo(t, proxmox.Host())
+	return newEndpointTo(t, proxmox.Host())
 }
 
-// newDoorTo makes a closed door to an address.
-func newDoorTo(t *testing.T, behind string) *door {
+// newEndpointTo returns a stopped endpoint that forwards to target.
+func newEndpointTo(t *testing.T, behind string) *endpoint {
 	t.Helper()
-	d := &door{t: t, address: "127.0.0.1:0", behind: behind}
-	d.open()
+	d := &endpoint{t: t, address: "127.0.0.1:0", target: behind}
+	d.start()
 	d.address = d.forward.Address()
-	d.close()
-	t.Cleanup(d.close)
+	d.stop()
+	t.Cleanup(d.stop)
 	return d
 }
 
-// leadsTo gives the cluster's config with the door's address.
-func (d *door) leadsTo(c harness.Cluster) harness.Cluster {
+// configure returns the cluster's configuration with the endpoint's address.
+func (d *endpoint) configure(c harness.Cluster) harness.Cluster {
 	c.URLs = []string{"https://" + d.address}
 	return c
 }
 
-func (d *door) open() {
+func (d *endpoint) start() {
 	d.t.Helper()
 	var err error
-	d.forward, err = harness.StartForward(d.t.Context(), d.address, d.behind)
+	d.forward, err = harness.StartForward(d.t.Context(), d.address, d.target)
 	must(d.t, err)
 }
 
-func (d *door) close() { d.forward.Close() }
+func (d *endpoint) stop() { d.forward.Close() }

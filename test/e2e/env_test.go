@@ -25,56 +25,56 @@ import (
 
 const (
 	// simulated is the region of a simulated cluster.
-	simulated = "home"
-	pause     = 100 * time.Millisecond
-	// labPause is for a Proxmox that has more to do than to answer us.
-	labPause = time.Second
-	// labGracePeriod suits real kubelets: they are heard every ten seconds.
+	simulated    = "home"
+	pollInterval = 100 * time.Millisecond
+	// labPollInterval reduces the load on a user's Proxmox.
+	labPollInterval = time.Second
+	// labGracePeriod suits real kubelets, which send a heartbeat every ten seconds.
 	labGracePeriod = 50 * time.Second
 )
 
-// setup says how a world differs from the usual.
+// setup is how an environment differs from the default.
 type setup struct {
 	hosts int
-	// version of Proxmox VE; the simulator's own default when empty.
+	// version is the version of Proxmox VE. Empty means the simulator's default.
 	version string
 	speed   float64
 	gpus    int
-	// scenario may change what is simulated.
+	// scenario may change the simulated cluster.
 	scenario func(*pvesim.Scenario)
-	// pollInterval is a second when zero.
+	// pollInterval is a second by default.
 	pollInterval time.Duration
 	gracePeriod  time.Duration
-	// proxmox to share with another world; a new one when nil.
+	// proxmox is shared with another environment. Nil means a new one.
 	proxmox *harness.Proxmox
-	// fresh is a Proxmox as its installer leaves it.
+	// fresh starts a Proxmox as its installer leaves it.
 	fresh bool
-	// idle leaves the controller to the test.
+	// idle does not start the controller.
 	idle bool
-	// featureGates of Karpenter: A=true,B=true.
+	// featureGates are Karpenter's: A=true,B=true.
 	featureGates string
 	args         []string
 }
 
-// world is a control plane, a Proxmox cluster and a controller.
-type world struct {
+// env is a control plane, a Proxmox cluster and a controller.
+type env struct {
 	plane *harness.Plane
-	// proxmox is nil in a lab: whatever needs it needs a simulator.
+	// proxmox is nil in a lab. Tests that use it need the simulator.
 	proxmox    *harness.Proxmox
 	controller *harness.Controller
 	kube       client.WithWatch
 	api        *harness.API
-	// secrets are all values that must not show.
+	// secrets are all values that must not leak.
 	secrets *harness.Secrets
-	// logs of the controllers that ran here.
+	// logs are the log files of the controllers that ran here.
 	logs []string
-	// cluster is what tells VMs of this Kubernetes cluster from others'.
+	// cluster is the ID of the Kubernetes cluster, which identifies its VMs.
 	cluster string
 	region  string
 	dir     string
 }
 
-// binaries skips the test, loudly, when it was not told where they are.
+// binaries returns the paths of the binaries. It skips the test if they are not set.
 func binaries(t *testing.T) (kubeplane, controller string) {
 	t.Helper()
 	kubeplane, controller = os.Getenv("KUBEPLANE"), os.Getenv("CONTROLLER")
@@ -84,107 +84,107 @@ func binaries(t *testing.T) (kubeplane, controller string) {
 	return kubeplane, controller
 }
 
-// newWorld brings a world up, and takes it down after the test.
-func newWorld(t *testing.T, s setup) *world {
+// newEnv starts an environment that ends with the test.
+func newEnv(t *testing.T, s setup) *env {
 	t.Helper()
 	kubeplane, controller := binaries(t)
-	w := &world{dir: t.TempDir(), proxmox: s.proxmox}
+	e := &env{dir: t.TempDir(), proxmox: s.proxmox}
 	ctx := t.Context()
-	plane := harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(w.dir, "kubernetes"), NodeMonitorGracePeriod: s.gracePeriod}
+	plane := harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(e.dir, "kubernetes"), NodeMonitorGracePeriod: s.gracePeriod}
 	options := harness.ControllerOptions{
-		Binary: controller, Dir: filepath.Join(w.dir, "controller"), PollInterval: cmp.Or(s.pollInterval, time.Second), FeatureGates: s.featureGates,
-		// What is secret shows at no level.
+		Binary: controller, Dir: filepath.Join(e.dir, "controller"), PollInterval: cmp.Or(s.pollInterval, time.Second), FeatureGates: s.featureGates,
+		// Secrets must not be logged at any level.
 		Args: append([]string{"--log-level", "debug"}, s.args...),
 	}
 	if lab := suite.lab; lab != nil {
 		plane.NodeAddress, plane.NodeMonitorGracePeriod = lab.NodeAddress, labGracePeriod
-		w.api, w.region = lab.API, lab.Region
+		e.api, e.region = lab.API, lab.Region
 		options.Clusters, options.Args = []harness.Cluster{lab.Cluster}, append(options.Args, lab.Args()...)
 	} else {
-		if w.proxmox == nil {
-			w.proxmox = newProxmox(t, s)
+		if e.proxmox == nil {
+			e.proxmox = newProxmox(t, s)
 		}
-		w.api, w.region = w.proxmox.API, simulated
-		options.Clusters = []harness.Cluster{w.proxmox.Cluster(w.region)}
+		e.api, e.region = e.proxmox.API, simulated
+		options.Clusters = []harness.Cluster{e.proxmox.Cluster(e.region)}
 	}
 	var err error
-	w.plane, err = harness.StartPlane(ctx, plane)
+	e.plane, err = harness.StartPlane(ctx, plane)
 	must(t, err)
-	t.Cleanup(w.plane.Stop)
-	w.kube, options.Kubeconfig = w.plane.Client, w.plane.Kubeconfig
-	must(t, harness.InstallCRDs(ctx, w.kube))
+	t.Cleanup(e.plane.Stop)
+	e.kube, options.Kubeconfig = e.plane.Client, e.plane.Kubeconfig
+	must(t, harness.InstallCRDs(ctx, e.kube))
 	system := &corev1.Namespace{}
-	must(t, w.kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system))
-	w.cluster = string(system.UID)
+	must(t, e.kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system))
+	e.cluster = string(system.UID)
 	if suite.lab != nil {
-		w.keepRecord(t)
+		e.recordRun(t)
 	}
-	w.controller, err = harness.NewController(options)
+	e.controller, err = harness.NewController(options)
 	must(t, err)
-	t.Cleanup(w.controller.Stop)
-	w.logs = []string{w.controller.Log()}
-	w.watchSecrets(t)
+	t.Cleanup(e.controller.Stop)
+	e.logs = []string{e.controller.Log()}
+	e.watchSecrets(t)
 	if !s.idle {
-		must(t, w.controller.Start(ctx))
+		must(t, e.controller.Start(ctx))
 	}
-	return w
+	return e
 }
 
-// watchSecrets notes all secrets of a world, and looks at its end whether one shows.
-func (w *world) watchSecrets(t *testing.T) {
+// watchSecrets collects all secrets of an environment and checks at its end that none leaked.
+func (e *env) watchSecrets(t *testing.T) {
 	t.Helper()
 	if suite.lab != nil {
-		return // what others do in a lab is not ours to look through
+		return // a lab contains other users' data
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var err error
-	w.secrets, err = harness.WatchSecrets(ctx, w.kube)
+	e.secrets, err = harness.WatchSecrets(ctx, e.kube)
 	must(t, err)
-	w.secrets.Add("the token of the cloud config", w.proxmox.Cluster(w.region).TokenSecret)
-	w.secrets.Add("the second token", harness.SecondTokenSecret)
+	e.secrets.Add("the token of the cloud config", e.proxmox.Cluster(e.region).TokenSecret)
+	e.secrets.Add("the second token", harness.SecondTokenSecret)
 	t.Cleanup(func() {
-		w.noSecretShows(t)
+		e.expectNoSecrets(t)
 		cancel()
 	})
 }
 
-// noSecretShows looks through logs, metrics, all objects but Secrets, and Proxmox.
-func (w *world) noSecretShows(t *testing.T) {
+// expectNoSecrets searches logs, metrics, all objects except Secrets, and Proxmox for secrets.
+func (e *env) expectNoSecrets(t *testing.T) {
 	t.Helper()
-	// The test's own context may be over.
+	// The test's context may be canceled.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
-	places := harness.Places{Plane: w.plane, Logs: w.logs, Proxmox: w.api}
-	if w.controller.Running() {
+	scope := harness.SearchScope{Plane: e.plane, Logs: e.logs, Proxmox: e.api}
+	if e.controller.Running() {
 		var err error
-		places.Metrics, err = w.controller.Metrics(ctx)
+		scope.Metrics, err = e.controller.Metrics(ctx)
 		must(t, err)
 	}
-	found, err := w.secrets.Search(ctx, places)
+	found, err := e.secrets.Search(ctx, scope)
 	must(t, err)
 	for _, line := range found {
 		t.Error(line)
 	}
 }
 
-// keepRecord notes that the world may leave something in the lab, and cleans up
-// when its controller has ended.
-func (w *world) keepRecord(t *testing.T) {
+// recordRun records that the environment may have VMs in the lab, and cleans up when its
+// controller has ended.
+func (e *env) recordRun(t *testing.T) {
 	t.Helper()
-	record, err := harness.NewRecord(suite.records, w.cluster, suite.lab.Cluster.URLs[0])
+	record, err := harness.NewRecord(suite.records, e.cluster, suite.lab.Cluster.URLs[0])
 	must(t, err)
 	t.Cleanup(func() {
-		// The test's own context is over.
-		removed, err := suite.clean(context.WithoutCancel(t.Context()), w.cluster, os.Stdout)
+		// The test's context is canceled.
+		removed, err := suite.clean(context.WithoutCancel(t.Context()), e.cluster, os.Stdout)
 		if err != nil {
-			t.Errorf("%v; the next run tries again", err)
-			must(t, record.Keep())
+			t.Errorf("%v; the next run retries", err)
+			must(t, record.Release())
 			return
 		}
 		if len(removed) > 0 && !t.Failed() {
-			t.Errorf("the test left %s", strings.Join(removed, ", "))
+			t.Errorf("the test leaked %s", strings.Join(removed, ", "))
 		}
-		must(t, record.Done())
+		must(t, record.Remove())
 	})
 }
 
@@ -212,25 +212,25 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually polls until the condition gives no error. The failure tells the
-// last one, and all that helps to understand it.
-func (w *world) eventually(t *testing.T, what string, condition func(context.Context) error) {
+// eventually polls until the condition returns nil. At the timeout it fails with the last
+// error and dumps the state.
+func (e *env) eventually(t *testing.T, what string, condition func(context.Context) error) {
 	t.Helper()
-	w.within(t, patience(), what, condition)
+	e.within(t, timeout(), what, condition)
 }
 
-func (w *world) within(t *testing.T, limit time.Duration, what string, condition func(context.Context) error) {
+func (e *env) within(t *testing.T, limit time.Duration, what string, condition func(context.Context) error) {
 	t.Helper()
 	if err := await(t.Context(), limit, condition); err != nil {
-		w.dump(t)
+		e.dump(t)
 		t.Fatalf("waiting %s for %s: %v", limit, what, err)
 	}
 }
 
 func await(ctx context.Context, limit time.Duration, condition func(context.Context) error) error {
-	deadline, pause := time.Now().Add(limit), pause
+	deadline, interval := time.Now().Add(limit), pollInterval
 	if suite.lab != nil {
-		pause = labPause
+		interval = labPollInterval
 	}
 	for {
 		err := condition(ctx)
@@ -240,20 +240,20 @@ func await(ctx context.Context, limit time.Duration, condition func(context.Cont
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pause):
+		case <-time.After(interval):
 		}
 	}
 }
 
-// dump tells what there is to know about a failure.
-func (w *world) dump(t *testing.T) {
+// dump logs the state of the environment.
+func (e *env) dump(t *testing.T) {
 	t.Helper()
-	// The test's own context may be over.
+	// The test's context may be canceled.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 	defer cancel()
-	t.Logf("controller log:\n%s", harness.Tail(w.controller.Log(), 60))
+	t.Logf("controller log:\n%s", harness.Tail(e.controller.Log(), 60))
 	claims := &karpv1.NodeClaimList{}
-	if err := w.kube.List(ctx, claims); err == nil {
+	if err := e.kube.List(ctx, claims); err == nil {
 		for _, claim := range claims.Items {
 			t.Logf("nodeclaim %s deleting=%t providerID=%s annotations=%v", claim.Name, !claim.DeletionTimestamp.IsZero(), claim.Status.ProviderID, claim.Annotations)
 			for _, c := range claim.Status.Conditions {
@@ -262,23 +262,23 @@ func (w *world) dump(t *testing.T) {
 		}
 	}
 	events := &corev1.EventList{}
-	if err := w.kube.List(ctx, events); err == nil {
+	if err := e.kube.List(ctx, events); err == nil {
 		slices.SortFunc(events.Items, func(a, b corev1.Event) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 		for _, e := range events.Items[max(0, len(events.Items)-40):] {
 			t.Logf("event %s %s/%s %s: %s", e.CreationTimestamp.Format(time.TimeOnly), e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
 		}
 	}
-	guests, err := w.api.Guests(ctx)
+	guests, err := e.api.Guests(ctx)
 	if err != nil {
 		t.Logf("guests: %v", err)
 	}
 	for _, g := range guests {
 		t.Logf("guest %d %s on %s %s lock=%v", g.VMID, g.Name, g.Host, g.Status, g.Config["lock"])
-		if w.proxmox != nil {
-			t.Logf("console:\n%s", indent(w.proxmox.Console(g.VMID)))
+		if e.proxmox != nil {
+			t.Logf("console:\n%s", indent(e.proxmox.Console(g.VMID)))
 		}
 	}
-	t.Logf("tasks:\n%s", w.api.Tasks(ctx))
+	t.Logf("tasks:\n%s", e.api.Tasks(ctx))
 }
 
 func indent(s string) string {
@@ -286,28 +286,28 @@ func indent(s string) string {
 	return "    " + strings.Join(lines[max(0, len(lines)-15):], "\n    ")
 }
 
-// holdings are all that Proxmox holds; in a lab, all that it holds of this world:
-// the rest is other people's, and theirs to change.
-func (w *world) holdings(ctx context.Context) (harness.Holdings, error) {
+// holdings returns everything that Proxmox stores. In a lab it returns only what belongs to
+// this environment, because other users may change the rest.
+func (e *env) holdings(ctx context.Context) (harness.Holdings, error) {
 	if suite.lab != nil {
-		return w.api.Remains(ctx, w.cluster)
+		return e.api.HoldingsOf(ctx, e.cluster)
 	}
-	return w.api.Holdings(ctx)
+	return e.api.Holdings(ctx)
 }
 
-// asBefore waits until neither side holds anything that it did not hold before.
-func (w *world) asBefore(t *testing.T, before harness.Holdings) {
+// expectUnchanged waits until Kubernetes and Proxmox are as before.
+func (e *env) expectUnchanged(t *testing.T, before harness.Holdings) {
 	t.Helper()
-	w.eventually(t, "both sides to be as before", func(ctx context.Context) error {
-		after, err := w.holdings(ctx)
+	e.eventually(t, "Kubernetes and Proxmox to be as before", func(ctx context.Context) error {
+		after, err := e.holdings(ctx)
 		if err != nil {
 			return err
 		}
-		left, err := harness.KubeLeftovers(ctx, w.kube)
+		left, err := harness.LeakedObjects(ctx, e.kube)
 		if err != nil {
 			return err
 		}
-		if left = append(left, before.Leftovers(after)...); len(left) > 0 {
+		if left = append(left, before.Diff(after)...); len(left) > 0 {
 			return errors.New(strings.Join(left, "; "))
 		}
 		return nil

@@ -18,75 +18,75 @@ import (
 
 const (
 	orphanGrace = 5 * time.Second
-	// orphanRounds is how many rounds, at one a second, a collector needs to
-	// remove what it takes for an orphan, and some more.
+	// orphanRounds is more than the number of rounds, at one per second, after which the
+	// garbage collector deletes an orphan.
 	orphanRounds = 12
 )
 
-// TestTwoKubernetesClusters share one Proxmox cluster, with the same names
-// everywhere, and leave each other's VMs alone.
+// TestTwoKubernetesClusters checks that two Kubernetes clusters with the same names on one
+// Proxmox cluster do not touch each other's VMs.
 func TestTwoKubernetesClusters(t *testing.T) {
 	t.Parallel()
 	binaries(t)
-	needs(t, guestsThatJoin(), room(2))
+	needs(t, guestsThatJoin(), capacity(2))
 	var proxmox *harness.Proxmox
 	if suite.lab == nil {
 		proxmox = newProxmox(t, setup{})
 	}
 	usual := setup{proxmox: proxmox, args: []string{"--orphan-grace", orphanGrace.String()}}
-	one, other := newWorld(t, usual), newWorld(t, usual)
-	a, b := one.newPool(t, "same", nil), other.newPool(t, "same", nil)
-	for _, p := range []*pool{a, b} {
-		p.run(t, 2)
+	one, other := newEnv(t, usual), newEnv(t, usual)
+	a, b := one.newNodePool(t, "same", nil), other.newNodePool(t, "same", nil)
+	for _, p := range []*nodePool{a, b} {
+		p.deployPods(t, 2)
 	}
 	var claims []*karpv1.NodeClaim
-	for _, p := range []*pool{a, b} {
-		p.podsRun(t, 2)
-		claims = append(claims, p.onlyClaim(t, "is settled", settled))
-		// By now the boot drive is gone: from here on the VM does not change.
-		p.eventually(t, "the boot drive to be taken back", func(ctx context.Context) error { return p.noBootData(ctx, claims[len(claims)-1]) })
+	for _, p := range []*nodePool{a, b} {
+		p.waitForPods(t, 2)
+		claims = append(claims, p.waitForClaim(t, "is settled", settled))
+		// After the boot drive was deleted, the VM no longer changes.
+		p.eventually(t, "the boot drive to be deleted", func(ctx context.Context) error { return p.noBootData(ctx, claims[len(claims)-1]) })
 	}
 	theirs := vmOf(t, b, claims[1])
 
-	t.Run("collecting orphans", func(t *testing.T) {
-		a.tearOut(t, claims[0])
-		a.eventually(t, "the orphan's VM to be removed", func(ctx context.Context) error { return a.noVM(ctx, claims[0]) })
+	t.Run("orphan_deletion", func(t *testing.T) {
+		a.orphan(t, claims[0])
+		a.eventually(t, "the orphaned VM to be deleted", func(ctx context.Context) error { return a.noVM(ctx, claims[0]) })
 		fromA, fromB := a.rounds(t), b.rounds(t)
-		a.eventually(t, "both collectors to pass often enough", func(context.Context) error {
+		a.eventually(t, "rounds of both garbage collectors", func(context.Context) error {
 			if n := min(a.rounds(t)-fromA, b.rounds(t)-fromB); n < orphanRounds {
-				return fmt.Errorf("one passed %.0f times", n)
+				return fmt.Errorf("%.0f rounds", n)
 			}
 			return nil
 		})
-		untouched(t, b, claims[1], theirs)
+		expectUnchangedVM(t, b, claims[1], theirs)
 	})
-	t.Run("scaling one of them down", func(t *testing.T) {
+	t.Run("scale_down_first", func(t *testing.T) {
 		a.scaleToZero(t)
-		a.eventually(t, "the one cluster's claims to be gone", func(ctx context.Context) error {
+		a.eventually(t, "the first cluster's claims to be deleted", func(ctx context.Context) error {
 			left, err := a.claims(ctx)
 			if err == nil && len(left) > 0 {
-				err = fmt.Errorf("%d are left", len(left))
+				err = fmt.Errorf("%d claims exist", len(left))
 			}
 			return err
 		})
-		untouched(t, b, claims[1], theirs)
+		expectUnchangedVM(t, b, claims[1], theirs)
 	})
-	t.Run("scaling the other down", func(t *testing.T) {
+	t.Run("scale_down_second", func(t *testing.T) {
 		b.scaleToZero(t)
-		b.nothingLeft(t, claims[1])
+		b.waitUntilGone(t, claims[1])
 	})
 }
 
-// tearOut removes a claim by force, so that nobody removes its VM.
-func (p *pool) tearOut(t *testing.T, claim *karpv1.NodeClaim) {
+// orphan deletes a NodeClaim without its finalizer, so its VM remains.
+func (p *nodePool) orphan(t *testing.T, claim *karpv1.NodeClaim) {
 	t.Helper()
-	torn := claim.DeepCopy()
+	orphaned := claim.DeepCopy()
 	must(t, p.kube.Delete(t.Context(), claim))
-	must(t, client.IgnoreNotFound(p.kube.Patch(t.Context(), torn, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))))
+	must(t, client.IgnoreNotFound(p.kube.Patch(t.Context(), orphaned, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))))
 }
 
-// noVM: nothing is left under the claim's VMID.
-func (p *pool) noVM(ctx context.Context, claim *karpv1.NodeClaim) error {
+// noVM fails if a guest has the NodeClaim's VMID.
+func (p *nodePool) noVM(ctx context.Context, claim *karpv1.NodeClaim) error {
 	vmid, err := intent(claim)
 	if err != nil {
 		return err
@@ -103,31 +103,31 @@ func (p *pool) noVM(ctx context.Context, claim *karpv1.NodeClaim) error {
 	return nil
 }
 
-// rounds that the collector of orphans made.
-func (w *world) rounds(t *testing.T) float64 {
+// rounds returns the number of the garbage collector's reconciles.
+func (e *env) rounds(t *testing.T) float64 {
 	t.Helper()
-	n, err := w.controller.Metric(t.Context(), "controller_runtime_reconcile_total", map[string]string{"controller": "nodeclaim.garbagecollection.proxmox"})
+	n, err := e.controller.Metric(t.Context(), "controller_runtime_reconcile_total", map[string]string{"controller": "nodeclaim.garbagecollection.proxmox"})
 	must(t, err)
 	return n
 }
 
-func vmOf(t *testing.T, p *pool, claim *karpv1.NodeClaim) harness.Guest {
+func vmOf(t *testing.T, p *nodePool, claim *karpv1.NodeClaim) harness.Guest {
 	t.Helper()
 	vmid, err := intent(claim)
 	must(t, err)
-	return p.foreign(t, vmid)
+	return p.guest(t, vmid)
 }
 
-// untouched: the other cluster's VM is as it was, was booted once, and its Node
-// is Ready.
-func untouched(t *testing.T, p *pool, claim *karpv1.NodeClaim, was harness.Guest) {
+// expectUnchangedVM checks that the other cluster's VM is unchanged, was booted once, and its
+// Node is ready.
+func expectUnchangedVM(t *testing.T, p *nodePool, claim *karpv1.NodeClaim, was harness.Guest) {
 	t.Helper()
 	now := vmOf(t, p, claim)
-	if left := (harness.Holdings{Guests: []harness.Guest{was}}).Leftovers(harness.Holdings{Guests: []harness.Guest{now}}); len(left) > 0 {
-		t.Errorf("the other cluster's VM was touched: %v", left)
+	if left := (harness.Holdings{Guests: []harness.Guest{was}}).Diff(harness.Holdings{Guests: []harness.Guest{now}}); len(left) > 0 {
+		t.Errorf("the other cluster's VM was changed: %v", left)
 	}
 	if p.proxmox != nil {
-		if boots := p.proxmox.Witness.BootsOf(string(claim.UID)); len(boots) != 1 {
+		if boots := p.proxmox.BootRecorder.BootsOf(string(claim.UID)); len(boots) != 1 {
 			t.Errorf("the other cluster's VM was booted %d times, want once", len(boots))
 		}
 	}

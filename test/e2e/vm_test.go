@@ -20,33 +20,33 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// TestVMs has what can be seen of VMs on any Proxmox, whether their guests join or
-// not: they come as the class says, once, and go; other people's stay.
+// TestVMs contains tests for any Proxmox, whether its guests can join or not: VMs match their
+// class, exist once and are deleted; other guests are not touched.
 func TestVMs(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, setup{hosts: 2, version: "9.2", args: []string{"--orphan-grace", orphanGrace.String()}})
-	before, err := w.holdings(t.Context())
+	e := newEnv(t, setup{hosts: 2, version: "9.2", args: []string{"--orphan-grace", orphanGrace.String()}})
+	before, err := e.holdings(t.Context())
 	must(t, err)
-	t.Run("a pending pod gets a VM as its class says, and gives it back", w.vmAsAsked)
-	t.Run("a launch outlives its controller", w.launchOutlivesController)
-	t.Run("an orphan is collected, a copy of it and other people's guests are not", w.orphanCollected)
-	t.Run("somebody else's VM on our VMID is left alone", w.vmidReused)
+	t.Run("VM_matches_class", e.vmMatchesClass)
+	t.Run("controller_killed_during_launch", e.killedDuringLaunch)
+	t.Run("orphan", e.orphanDeleted)
+	t.Run("VMID_reused", e.vmidReused)
 	if !t.Failed() {
-		w.asBefore(t, before)
+		e.expectUnchanged(t, before)
 	}
 }
 
-func (w *world) vmAsAsked(t *testing.T) {
-	p := w.newPool(t, "asked", nil)
-	p.run(t, 1)
-	claim := p.onlyClaim(t, "is launched", launched)
+func (e *env) vmMatchesClass(t *testing.T) {
+	p := e.newNodePool(t, "match", nil)
+	p.deployPods(t, 1)
+	claim := p.waitForClaim(t, "is launched", launched)
 	vms, err := p.vms(t.Context())
 	must(t, err)
 	if len(vms) != 1 {
-		t.Fatalf("there are VMs %v, want one", vmids(vms))
+		t.Fatalf("found VMs %v, want one", vmids(vms))
 	}
 	vm := vms[0]
-	if want := (v1alpha1.ProviderID{Region: w.region, VMID: vm.VMID}).String(); claim.Status.ProviderID != want {
+	if want := (v1alpha1.ProviderID{Region: e.region, VMID: vm.VMID}).String(); claim.Status.ProviderID != want {
 		t.Errorf("the provider ID of the claim is %q, want %q", claim.Status.ProviderID, want)
 	}
 	if vm.Status != "running" || vm.Name != claim.Name {
@@ -54,7 +54,7 @@ func (w *world) vmAsAsked(t *testing.T) {
 	}
 	text := func(key string) string { return fmt.Sprint(vm.Config[key]) }
 	if !strings.Contains(strings.ToLower(text("smbios1")), string(claim.UID)) {
-		t.Errorf("smbios1 of the VM is %q, want the claim's UID %s in it", text("smbios1"), claim.UID)
+		t.Errorf("smbios1 of the VM is %q, want it to contain the claim's UID %s", text("smbios1"), claim.UID)
 	}
 	if !strings.Contains(text("tags"), "karpenter") {
 		t.Errorf("tags of the VM are %q, want the class's", text("tags"))
@@ -69,17 +69,17 @@ func (w *world) vmAsAsked(t *testing.T) {
 		}
 	}
 	if size := "size=" + string(p.kit.Class.Spec.BootDevice.Size); len(disks) != 1 || !strings.Contains(disks[0], size) {
-		t.Errorf("the VM has the disks %q, want one with %s", disks, size)
+		t.Errorf("the VM has disks %q, want one with %s", disks, size)
 	}
-	p.giveBack(t, claim)
+	p.deleteClaims(t, claim)
 }
 
-// launchOutlivesController kills the controller once Proxmox shows the VM in
-// whatever state, and lets another one finish.
-func (w *world) launchOutlivesController(t *testing.T) {
-	p := w.newPool(t, "outlives", nil)
-	p.run(t, 1)
-	w.killWhen(t, func(t *testing.T, _ *world) bool {
+// killedDuringLaunch kills the controller when the VM appears in Proxmox and lets another one
+// complete the launch.
+func (e *env) killedDuringLaunch(t *testing.T) {
+	p := e.newNodePool(t, "killed", nil)
+	p.deployPods(t, 1)
+	e.killWhen(t, func(t *testing.T, _ *env) bool {
 		claims, err := p.claims(t.Context())
 		must(t, err)
 		if len(claims) == 0 || claims[0].Annotations[v1alpha1.AnnotationLaunchIntent] == "" {
@@ -87,85 +87,85 @@ func (w *world) launchOutlivesController(t *testing.T) {
 		}
 		return p.noVM(t.Context(), &claims[0]) != nil
 	})
-	was := p.onlyClaim(t, "has an intent", func(claim *karpv1.NodeClaim) error { _, err := intent(claim); return err })
+	was := p.waitForClaim(t, "has an intent", func(claim *karpv1.NodeClaim) error { _, err := intent(claim); return err })
 	want, err := intent(was)
 	must(t, err)
-	must(t, w.controller.Start(t.Context()))
-	claim := p.onlyClaim(t, "is launched", launched)
+	must(t, e.controller.Start(t.Context()))
+	claim := p.waitForClaim(t, "is launched", launched)
 	if vms, err := p.vms(t.Context()); err != nil || len(vms) != 1 || vms[0].VMID != want || claim.UID != was.UID {
 		t.Errorf("claim %s has VMs %v (%v), want claim %s with VM %d", claim.Name, vmids(vms), err, was.Name, want)
 	}
-	p.giveBack(t, claim)
+	p.deleteClaims(t, claim)
 }
 
-func (w *world) orphanCollected(t *testing.T) {
-	p := w.newPool(t, "orphan", nil)
-	p.run(t, 1)
-	claim := p.onlyClaim(t, "is launched", launched)
+func (e *env) orphanDeleted(t *testing.T) {
+	p := e.newNodePool(t, "orphan", nil)
+	p.deployPods(t, 1)
+	claim := p.waitForClaim(t, "is launched", launched)
 	vm := vmOf(t, p, claim)
-	office := w.somebodys(t, vm.Host, 0, url.Values{"name": {"office"}})
-	// What a copy has in common with the original.
-	copied := w.somebodys(t, vm.Host, 0, url.Values{"name": {"copied"}, "description": {vm.Notes()}, "smbios1": {fmt.Sprint(vm.Config["smbios1"])}})
+	office := e.createForeignGuest(t, vm.Host, 0, url.Values{"name": {"office"}})
+	// A copy has the same notes and UUID as the original.
+	copied := e.createForeignGuest(t, vm.Host, 0, url.Values{"name": {"copied"}, "description": {vm.Notes()}, "smbios1": {fmt.Sprint(vm.Config["smbios1"])}})
 
-	p.scaleToZero(t) // else Karpenter makes another one at once
-	p.tearOut(t, claim)
-	p.eventually(t, "the orphan to be removed", func(ctx context.Context) error { return p.noVM(ctx, claim) })
+	p.scaleToZero(t) // otherwise Karpenter creates another one
+	p.orphan(t, claim)
+	p.eventually(t, "the orphan to be deleted", func(ctx context.Context) error { return p.noVM(ctx, claim) })
 	from := p.rounds(t)
-	p.eventually(t, "the collector to pass often enough", func(context.Context) error {
+	p.eventually(t, "rounds of the garbage collector", func(context.Context) error {
 		if n := p.rounds(t) - from; n < orphanRounds {
-			return fmt.Errorf("it passed %.0f times", n)
+			return fmt.Errorf("%.0f rounds", n)
 		}
 		return nil
 	})
-	w.stillThere(t, office, copied)
-	p.nothingLeft(t)
+	e.expectUnchangedGuests(t, office, copied)
+	p.waitUntilGone(t)
 	for _, guest := range []harness.Guest{office, copied} {
-		must(t, w.api.Destroy(t.Context(), guest))
+		must(t, e.api.Destroy(t.Context(), guest))
 	}
 }
 
-// vmidReused: while no controller runs, the VM is removed and somebody takes its VMID.
-func (w *world) vmidReused(t *testing.T) {
-	p := w.newPool(t, "reused", nil)
-	p.run(t, 1)
-	first := p.onlyClaim(t, "is launched", launched)
+// vmidReused deletes the VM while no controller runs and creates another guest with its VMID.
+func (e *env) vmidReused(t *testing.T) {
+	p := e.newNodePool(t, "reused", nil)
+	p.deployPods(t, 1)
+	first := p.waitForClaim(t, "is launched", launched)
 	vm := vmOf(t, p, first)
-	w.controller.Stop()
-	must(t, w.api.Destroy(t.Context(), vm))
-	theirs := w.somebodys(t, vm.Host, vm.VMID, url.Values{"name": {"theirs"}})
-	must(t, w.controller.Start(t.Context()))
-	p.claimGoes(t, first)
-	second := p.onlyClaim(t, "replaces the first", launched)
-	p.giveBack(t, first, second)
-	w.stillThere(t, theirs)
-	must(t, w.api.Destroy(t.Context(), theirs))
+	e.controller.Stop()
+	must(t, e.api.Destroy(t.Context(), vm))
+	theirs := e.createForeignGuest(t, vm.Host, vm.VMID, url.Values{"name": {"foreign"}})
+	must(t, e.controller.Start(t.Context()))
+	p.waitForDeletion(t, first)
+	second := p.waitForClaim(t, "replaces the first", launched)
+	p.deleteClaims(t, first, second)
+	e.expectUnchangedGuests(t, theirs)
+	must(t, e.api.Destroy(t.Context(), theirs))
 }
 
-// somebodys makes a guest that is none of the controller's, without disk or
-// network; VMID 0 takes a free one.
-func (w *world) somebodys(t *testing.T, host string, vmid int, config url.Values) harness.Guest {
+// createForeignGuest creates a guest that does not belong to the controller, without disk or
+// network. With VMID 0 it uses a free one.
+func (e *env) createForeignGuest(t *testing.T, host string, vmid int, config url.Values) harness.Guest {
 	t.Helper()
 	if vmid == 0 {
-		vmid = w.freeVMID(t)
+		vmid = e.freeVMID(t)
 	}
 	config.Set("vmid", strconv.Itoa(vmid))
 	config.Set("memory", "128")
-	config.Set("description", config.Get("description")+"\n\n"+harness.Mark(w.cluster, vmid))
+	config.Set("description", config.Get("description")+"\n\n"+harness.TestNotes(e.cluster, vmid))
 	if suite.lab != nil && suite.lab.ResourcePool != "" {
-		config.Set("pool", suite.lab.ResourcePool) // else the token may not
+		config.Set("pool", suite.lab.ResourcePool) // otherwise the token has no permission
 	}
-	must(t, w.api.Run(t.Context(), http.MethodPost, "/nodes/"+host+"/qemu", config))
-	return w.foreign(t, vmid)
+	must(t, e.api.Run(t.Context(), http.MethodPost, "/nodes/"+host+"/qemu", config))
+	return e.guest(t, vmid)
 }
 
-// freeVMID is the highest that nobody has: the controller is unlikely to want it.
-func (w *world) freeVMID(t *testing.T) int {
+// freeVMID returns the highest unused VMID, which the controller is unlikely to choose.
+func (e *env) freeVMID(t *testing.T) int {
 	t.Helper()
 	highest := 99999
 	if suite.lab != nil {
 		highest = suite.lab.VMIDs.To
 	}
-	guests, err := w.api.Guests(t.Context())
+	guests, err := e.api.Guests(t.Context())
 	must(t, err)
 	for slices.Contains(vmids(guests), highest) {
 		highest--
@@ -173,13 +173,13 @@ func (w *world) freeVMID(t *testing.T) int {
 	return highest
 }
 
-// stillThere: guests are exactly as they were.
-func (w *world) stillThere(t *testing.T, guests ...harness.Guest) {
+// expectUnchangedGuests checks that guests are exactly as before.
+func (e *env) expectUnchangedGuests(t *testing.T, guests ...harness.Guest) {
 	t.Helper()
 	for _, was := range guests {
-		now := w.foreign(t, was.VMID)
-		if left := (harness.Holdings{Guests: []harness.Guest{was}}).Leftovers(harness.Holdings{Guests: []harness.Guest{now}}); len(left) > 0 {
-			t.Errorf("somebody else's guest was touched: %v", left)
+		now := e.guest(t, was.VMID)
+		if left := (harness.Holdings{Guests: []harness.Guest{was}}).Diff(harness.Holdings{Guests: []harness.Guest{now}}); len(left) > 0 {
+			t.Errorf("another guest was changed: %v", left)
 		}
 	}
 }
