@@ -92,7 +92,7 @@ func (r *reader) do(t *testing.T, s step) {
 	}
 }
 
-// adapt fills in the values that the page asks for, and an image URL that works without the
+// adapt fills in the values that the page requires, and an image URL that works without the
 // internet.
 func (r *reader) adapt(file string) string {
 	proxmox := r.proxmox.Cluster(r.region)

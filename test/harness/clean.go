@@ -27,9 +27,9 @@ func TestNotes(cluster string, vmid int) string {
 	return fmt.Sprintf("end-to-end test, kubernetes cluster %s, vmid %d", cluster, vmid)
 }
 
-// CreatedBy reports whether a guest was created by the controller of a Kubernetes cluster or
+// isCreatedBy reports whether a guest was created by the controller of a Kubernetes cluster or
 // by its test.
-func (g Guest) CreatedBy(cluster string) bool {
+func (g Guest) isCreatedBy(cluster string) bool {
 	return g.OwnedBy(cluster) || strings.Contains(g.Notes(), TestNotes(cluster, g.VMID))
 }
 
@@ -47,8 +47,8 @@ func (g Guest) OwnedBy(cluster string) bool {
 	return json.Unmarshal([]byte(found[0][1]), &owner) == nil && owner.Cluster == cluster && owner.VMID == g.VMID
 }
 
-// BootDriveOf reports whether a volume is a boot drive for VMs of a Kubernetes cluster.
-func (v Volume) BootDriveOf(cluster string) bool {
+// isBootDriveOf reports whether a volume is a boot drive for VMs of a Kubernetes cluster.
+func (v Volume) isBootDriveOf(cluster string) bool {
 	head, _, _ := strings.Cut(cluster, "-")
 	_, file, _ := strings.Cut(v.ID, ":iso/")
 	return head != "" && strings.HasPrefix(file, "karpenter-"+head+"-")
@@ -62,12 +62,12 @@ func (a *API) HoldingsOf(ctx context.Context, cluster string) (Holdings, error) 
 	all, err := every.Holdings(ctx)
 	var own Holdings
 	for _, guest := range all.Guests {
-		if guest.CreatedBy(cluster) {
+		if guest.isCreatedBy(cluster) {
 			own.Guests = append(own.Guests, guest)
 		}
 	}
 	for _, volume := range all.Volumes {
-		if volume.BootDriveOf(cluster) {
+		if volume.isBootDriveOf(cluster) {
 			own.Volumes = append(own.Volumes, volume)
 		}
 	}

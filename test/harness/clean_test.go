@@ -77,7 +77,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-func TestBootDriveOf(t *testing.T) {
+func TestIsBootDriveOf(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string]bool{
 		"local:iso/karpenter-0b5c7a3e-6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b2c.iso": true,
@@ -88,7 +88,7 @@ func TestBootDriveOf(t *testing.T) {
 		"local:iso/karpenter--.iso":  false,
 		"local:iso/0b5c7a3e-own.iso": false,
 	} {
-		if got := (Volume{Host: "pve1", ID: id}).BootDriveOf(ownRun); got != want {
+		if got := (Volume{Host: "pve1", ID: id}).isBootDriveOf(ownRun); got != want {
 			t.Errorf("%s: %t, want %t", id, got, want)
 		}
 	}

@@ -117,14 +117,14 @@ func decode(file string, into ...client.Object) error {
 	return nil
 }
 
-// Objects returns the kit's objects in creation order.
-func (k *Kit) Objects() []client.Object {
+// objects returns the kit's objects in creation order.
+func (k *Kit) objects() []client.Object {
 	return []client.Object{k.Templates, k.Values, k.Template, k.Class, k.Pool}
 }
 
 // Apply creates the kit's objects.
 func (k *Kit) Apply(ctx context.Context, kube client.Client) error {
-	for _, object := range k.Objects() {
+	for _, object := range k.objects() {
 		if err := kube.Create(ctx, object); err != nil {
 			return fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
 		}

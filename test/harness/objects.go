@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Objects returns the cluster's objects except Secrets as JSON by kind and name.
-func (p *Plane) Objects(ctx context.Context) (map[string]string, error) {
+// objects returns the cluster's objects except Secrets as JSON by kind and name.
+func (p *Plane) objects(ctx context.Context) (map[string]string, error) {
 	config := rest.CopyConfig(p.Config)
 	config.WarningHandler = rest.NoWarnings{} // deprecated kinds are listed too
 	discover, err := discovery.NewDiscoveryClientForConfig(config)
@@ -63,8 +63,8 @@ func (p *Plane) Objects(ctx context.Context) (map[string]string, error) {
 	return found, nil
 }
 
-// TaskLogs returns the logs of all recorded tasks of online hosts by UPID.
-func (a *API) TaskLogs(ctx context.Context) (map[string]string, error) {
+// taskLogs returns the logs of all recorded tasks of online hosts by UPID.
+func (a *API) taskLogs(ctx context.Context) (map[string]string, error) {
 	hosts, err := a.Hosts(ctx)
 	if err != nil {
 		return nil, err

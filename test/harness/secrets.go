@@ -164,7 +164,7 @@ func (p SearchScope) texts(ctx context.Context) (map[string]string, error) {
 		}
 		texts["the log "+path] = content
 	}
-	objects, err := p.Plane.Objects(ctx)
+	objects, err := p.Plane.objects(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func (p SearchScope) texts(ctx context.Context) (map[string]string, error) {
 		}
 		texts[fmt.Sprintf("VM %d (%s)", guest.VMID, guest.Name)] = string(config)
 	}
-	logs, err := p.Proxmox.TaskLogs(ctx)
+	logs, err := p.Proxmox.taskLogs(ctx)
 	maps.Copy(texts, logs)
 	return texts, err
 }

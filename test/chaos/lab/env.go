@@ -63,8 +63,6 @@ type Options struct {
 	Addresses int
 	// Scenario may change the simulated Cluster.
 	Scenario func(*pvesim.Scenario)
-	// Admin enables the simulator's admin API.
-	Admin bool
 }
 
 // Installation is a release of Proxmox VE and the permissions of our token.
@@ -135,11 +133,7 @@ func New(t testing.TB, o Options) *Env {
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
-	options := pvesim.Options{Speed: o.Speed, Seed: o.Seed}
-	if o.Admin {
-		options.AdminListen = "127.0.0.1:0"
-	}
-	sim, err := pvesim.New(scenario, options)
+	sim, err := pvesim.New(scenario, pvesim.Options{Speed: o.Speed, Seed: o.Seed})
 	must(t, err)
 	must(t, sim.Start(t.Context()))
 	t.Cleanup(sim.Close)
