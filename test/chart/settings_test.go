@@ -21,7 +21,7 @@ func TestInvalidValues(t *testing.T) {
 		"cluster_without_region": {"config: {clusters: [{url: 'https://a'}]}", "at '/config/clusters/0': missing property 'region'"},
 		"URL_without_scheme":     {"config: {clusters: [{region: a, url: 'pve1:8006'}]}", "at '/config/clusters/0/url': 'pve1:8006' does not match pattern"},
 		"unknown_value":          {"replicas: 2", "additional properties 'replicas' not allowed"},
-		"no_service_account":     {"serviceAccount: {create: false}", "serviceAccount.create is false: give serviceAccount.name"},
+		"no_service_account":     {"serviceAccount: {create: false}", "serviceAccount.create is false: set serviceAccount.name"},
 		"unknown_template_kind":  {"customResources: {nodeTemplate: {default: {kind: ProxmoxImage}}}", "value must be one of 'ProxmoxUnmanagedTemplate', 'ProxmoxTemplate'"},
 		"relative_config_file":   {"configFile: config.yaml", "at '/configFile': 'config.yaml' does not match pattern"},
 	} {

@@ -44,8 +44,8 @@ func TestBadCloudConfig(t *testing.T) {
 		"missing":          {"", []string{"does not exist", "--cloud-config"}},
 		"malformed":        {"clusters: [", []string{"bad YAML", "line 1"}},
 		"empty":            {"# nothing", []string{"clusters"}},
-		"unknown_field":    {"clusters:" + strings.Replace(goodCluster, "url:", "adress:", 1), []string{"line 3", "clusters[0].adress", "unknown field", "url"}},
-		"duplicate_region": {"clusters:" + goodCluster + goodCluster, []string{"clusters[1].region", `"home"`, "a region names one cluster"}},
+		"unknown_field":    {"clusters:" + strings.Replace(goodCluster, "url:", "uri:", 1), []string{"line 3", "clusters[0].uri", "unknown field", "url"}},
+		"duplicate_region": {"clusters:" + goodCluster + goodCluster, []string{"clusters[1].region", `"home"`, "a region is one cluster"}},
 		"plain_HTTP":       {"clusters:" + strings.Replace(goodCluster, "https:", "http:", 1), []string{"clusters[0].url", "want https://host:8006"}},
 		"no_URL":           {"clusters:" + strings.Replace(goodCluster, "https://127.0.0.1:8006", "pve1", 1), []string{"clusters[0].url", `"pve1"`, "want https://host:8006"}},
 		"invalid_token_ID": {"clusters:" + strings.Replace(goodCluster, "kubernetes@pve!karpenter", "karpenter", 1), []string{"clusters[0].token_id", "user@realm!name"}},
@@ -177,7 +177,7 @@ func (e *env) startupErrors(t *testing.T, region string) []string {
 	for line := range strings.Lines(string(content)) {
 		var entry struct{ Level, Region, Error, Message string }
 		if json.Unmarshal([]byte(line), &entry) == nil && entry.Region == region && entry.Level == "ERROR" &&
-			strings.HasPrefix(entry.Message, "the Proxmox cluster cannot be used") {
+			strings.HasPrefix(entry.Message, "connecting to the Proxmox cluster failed") {
 			out = append(out, line)
 		}
 	}

@@ -189,7 +189,7 @@ set -euo pipefail
 	}
 	if strings.HasPrefix(commands, "helm upgrade") {
 		r.runInstalled(t)
-		if log := r.logOf(t); !strings.Contains(log, "the Proxmox cluster answers") {
+		if log := r.logOf(t); !strings.Contains(log, "connected to the Proxmox cluster") {
 			t.Errorf("the log line on the page is missing:\n%s", linesWith(log, "Proxmox cluster", "error"))
 		}
 	}

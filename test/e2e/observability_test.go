@@ -94,8 +94,8 @@ func (e *env) checkClaimLog(t *testing.T, claim *karpv1.NodeClaim) {
 	}
 	next := 0
 	for _, want := range []string{
-		"created nodeclaim", "planned a VM", "launched nodeclaim", "a launch reached a phase", "launched a VM", "registered nodeclaim", "initialized nodeclaim",
-		"took back the boot drive and the join token", "removed a VM", "deleted nodeclaim",
+		"created nodeclaim", "planned VM", "launched nodeclaim", "launch reached phase", "launched VM", "registered nodeclaim", "initialized nodeclaim",
+		"deleted boot drive and join token", "deleted VM", "deleted nodeclaim",
 	} {
 		i := slices.Index(life[next:], want)
 		if i < 0 {

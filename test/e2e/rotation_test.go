@@ -83,7 +83,7 @@ func (e *env) changedConfig(t *testing.T, cluster harness.Cluster) {
 		if !e.controller.Running() {
 			t.Fatal(e.controller.ExitError())
 		}
-		if !strings.Contains(e.logOf(t), "a changed file cannot be used") {
+		if !strings.Contains(e.logOf(t), "changed configuration file is invalid") {
 			return errors.New("it is not in the log")
 		}
 		return nil
@@ -95,7 +95,7 @@ func (e *env) changedConfig(t *testing.T, cluster harness.Cluster) {
 	case <-time.After(timeout()):
 		t.Fatal("the controller did not exit after the cloud config changed")
 	}
-	if log := e.logOf(t); !strings.Contains(log, "ending to be started again with it") || strings.Contains(log, "panic") {
+	if log := e.logOf(t); !strings.Contains(log, "configuration file changed, exiting to reload") || strings.Contains(log, "panic") {
 		t.Errorf("the controller exited for another reason: %v", e.controller.ExitError())
 	}
 	must(t, e.controller.Start(t.Context()))
