@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// chosenProgram answers the upstream program that the command line asks for, nil for kubeplane itself.
+// chosenProgram returns the upstream program that the command line selects, or nil for kubeplane itself.
 // It leaves os.Args as that program expects them.
 func chosenProgram() func() int {
 	if program, ok := programs[filepath.Base(os.Args[0])]; ok {

@@ -16,7 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// deployment of pods that leave a dead node soon.
+// deployment returns a Deployment whose pods leave an unreachable node soon.
 func deployment(name string, replicas int32) *appsv1.Deployment {
 	seconds := int64(toleration)
 	d := harness.Deployment(name, replicas)
@@ -28,8 +28,8 @@ func deployment(name string, replicas int32) *appsv1.Deployment {
 	return d
 }
 
-// spreadOverHosts: a zone is a Proxmox host. Without minDomains the scheduler
-// would be content with the zones whose nodes are up first.
+// spreadOverHosts spreads the pods over zones; a zone is a Proxmox host. Without minDomains
+// the scheduler would use only the zones whose nodes are ready first.
 func spreadOverHosts(d *appsv1.Deployment) *appsv1.Deployment {
 	zones := int32(hosts)
 	d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
@@ -42,10 +42,10 @@ func spreadOverHosts(d *appsv1.Deployment) *appsv1.Deployment {
 
 func consolidateAfter(ctx context.Context, kube client.Client, after string) error {
 	pool := &karpv1.NodePool{}
-	pool.Name = poolName
+	pool.Name = nodePoolName
 	patch := fmt.Appendf(nil, `{"spec":{"disruption":{"consolidateAfter":%q}}}`, after)
 	if err := kube.Patch(ctx, pool, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("turning consolidation on, %w", err)
+		return fmt.Errorf("enabling consolidation: %w", err)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// style is how a piece of text looks; without colours it looks plain.
+// style is the style of a piece of text. It has no effect without colors.
 type style string
 
 const (
@@ -28,7 +28,7 @@ type span struct {
 	style style
 }
 
-// line is one line of the screen. All characters that are used are one cell wide.
+// line is one line of the screen. All characters in use are one cell wide.
 type line []span
 
 func text(s string) line                  { return line{{s, plain}} }
@@ -44,8 +44,8 @@ func (l line) width() int {
 	return n
 }
 
-// render gives the line in at most that many cells; zero means no limit.
-func (l line) render(width int, colours bool) string {
+// render returns the line in at most width cells; zero means no limit.
+func (l line) render(width int, colors bool) string {
 	var out strings.Builder
 	left := width
 	for _, s := range l {
@@ -57,7 +57,7 @@ func (l line) render(width int, colours bool) string {
 		if piece == "" {
 			continue
 		}
-		if colours && s.style != plain {
+		if colors && s.style != plain {
 			out.WriteString("\x1b[" + string(s.style) + "m" + piece + "\x1b[0m")
 		} else {
 			out.WriteString(piece)
@@ -66,7 +66,7 @@ func (l line) render(width int, colours bool) string {
 	return strings.TrimRight(out.String(), " ")
 }
 
-// cut shortens a text to so many cells and shows that it did.
+// cut shortens a text to so many cells and marks the cut.
 func cut(s string, cells int) string {
 	if utf8.RuneCountInString(s) <= cells {
 		return s

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows the whole product at work on one machine: a real control
-// plane, a simulated Proxmox cluster, the controller, and a tour through what
-// they do together. With --playground it leaves them running to play with.
+// Command demo shows the product on one machine: a real control plane, a simulated Proxmox
+// cluster, the controller, and a tour of what they do. With --playground they keep running for
+// you to try things out.
 package main
 
 import (
@@ -45,19 +45,19 @@ func main() {
 func parse(args []string) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
-	fs.BoolVar(&o.playground, "playground", false, "leave the world running until Ctrl-C")
+	fs.BoolVar(&o.playground, "playground", false, "keep everything running until Ctrl-C")
 	fs.StringVar(&o.kubeplane, "kubeplane", ".cache/bin/kubeplane", "path of the kubeplane binary")
 	fs.StringVar(&o.controller, "controller", ".cache/bin/controller", "path of the controller binary")
-	fs.Float64Var(&o.speed, "speed", 1, "how much faster than a real one the simulated Proxmox works")
-	fs.BoolVar(&o.keep, "keep", false, "keep the logs also when all went well")
+	fs.Float64Var(&o.speed, "speed", 1, "speed of the simulated Proxmox relative to a real one")
+	fs.BoolVar(&o.keep, "keep", false, "keep the logs if the demo succeeds")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
 	if fs.NArg() > 0 {
-		return o, fmt.Errorf("%q is no flag; --help lists them", fs.Arg(0))
+		return o, fmt.Errorf("unexpected argument %q; --help lists the flags", fs.Arg(0))
 	}
 	if o.speed <= 0 {
-		return o, fmt.Errorf("--speed is %g: it must be above zero, for example 1", o.speed)
+		return o, fmt.Errorf("--speed: found %g, want a number above zero, for example 1", o.speed)
 	}
 	var err error
 	if o.kubeplane, err = findBinary("kubeplane", o.kubeplane); err != nil {
@@ -81,22 +81,22 @@ func run(ctx context.Context, o options, screen *Screen) (err error) {
 		screen.Print(styled("  controller/controller.log, kubernetes/plane/logs, proxmox-requests.log", dim))
 	}()
 	screen.Print(styled("Starting", bold))
-	stage, err := setUp(ctx, o, func(what string) { screen.Print(styled("  "+clock(time.Since(began))+"  ", dim).and(what)) })
+	stage, err := startStage(ctx, o, func(what string) { screen.Print(styled("  "+clock(time.Since(began))+"  ", dim).and(what)) })
 	if err != nil {
 		return err
 	}
 	defer stage.Close()
 	if o.playground {
-		screen.live = false // a ticker below the instructions, which must stay readable
+		screen.live = false // print events below the instructions, which must stay readable
 		return playground(ctx, o, stage, NewReporter(screen))
 	}
 	return show(ctx, stage, screen, began)
 }
 
-// show gives the tour, the verdict and the table.
+// show runs the tour, checks the result and prints the summary.
 func show(ctx context.Context, stage *Stage, screen *Screen, began time.Time) error {
 	summary := &Summary{}
-	summary.Add("control plane, Proxmox and controller are up", time.Since(began))
+	summary.Add("control plane, Proxmox and controller started", time.Since(began))
 	screen.Print(text(""))
 	report := NewReporter(screen)
 	err := NewTour(stage, report, summary).Run(ctx)
@@ -111,18 +111,18 @@ func show(ctx context.Context, stage *Stage, screen *Screen, began time.Time) er
 	if err != nil {
 		return err
 	}
-	summary.Add("in all", time.Since(began))
+	summary.Add("total", time.Since(began))
 	screen.Print(text(""))
 	for _, l := range summary.Lines() {
 		screen.Print(l)
 	}
 	if len(problems) == 0 {
-		screen.Print(styled("All of it worked, and nothing is left behind.", green))
-		screen.Print(text("make playground leaves the same world running for you to play with."))
+		screen.Print(styled("Everything worked and was cleaned up.", green))
+		screen.Print(text("Run make playground to keep the same setup running and try things out."))
 		return nil
 	}
 	for _, problem := range problems {
 		screen.Print(styled("  ✗ "+problem, red))
 	}
-	return fmt.Errorf("%d promises were not kept", len(problems))
+	return fmt.Errorf("%d checks failed", len(problems))
 }

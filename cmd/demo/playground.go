@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 )
 
-// playground leaves the world running, tells how to play with it and what
-// happens in it.
+// playground keeps the setup running, prints how to use it, and reports events.
 func playground(ctx context.Context, o options, stage *Stage, report *Reporter) error {
 	if err := consolidateAfter(ctx, stage.Plane.Client, "15s"); err != nil {
 		return err
@@ -19,27 +18,27 @@ func playground(ctx context.Context, o options, stage *Stage, report *Reporter) 
 	kubectl := o.kubeplane + " kubectl"
 	ca := filepath.Join(o.dir, "proxmox-ca.pem")
 	if err := os.WriteFile(ca, stage.Proxmox.CAPEM(), 0o600); err != nil {
-		return fmt.Errorf("writing the simulator's CA, %w", err)
+		return fmt.Errorf("writing simulator CA: %w", err)
 	}
 	cluster := stage.Proxmox.Cluster(region)
 	for _, l := range []line{
 		text(""),
-		styled("The playground is up. In another terminal:", bold),
+		styled("The playground is running. In another terminal:", bold),
 		text(""),
 		styled("  export KUBECONFIG="+stage.Plane.Kubeconfig, cyan),
 		styled("  alias kubectl='"+kubectl+"'", cyan),
 		text(""),
-		styled("  # pods that fit nowhere: watch VMs appear", dim),
+		styled("  # create pods that need new nodes: VMs are created", dim),
 		styled("  kubectl create deployment web --image=registry.k8s.io/pause:3.10 --replicas=5", cyan),
 		styled("  kubectl set resources deployment web --requests=cpu=1", cyan),
 		styled("  kubectl get nodeclaims,nodes,pods -o wide", cyan),
 		styled("  kubectl get proxmoxnodeclass demo -o yaml", cyan),
-		styled("  # and none: watch them go", dim),
+		styled("  # scale down: VMs are deleted", dim),
 		styled("  kubectl scale deployment web --replicas=0", cyan),
 		text(""),
-		styled("  # what Proxmox sees", dim),
+		styled("  # list the VMs in Proxmox", dim),
 		styled(fmt.Sprintf("  curl -s --cacert %s -H 'Authorization: PVEAPIToken=%s=%s' '%s/cluster/resources?type=vm'", ca, cluster.TokenID, cluster.TokenSecret, cluster.URLs[0]), cyan),
-		styled("  # a host loses power, and gets it back", dim),
+		styled("  # power a host off and on", dim),
 		styled(fmt.Sprintf("  curl -X POST %s/hosts/pve2/down", stage.Proxmox.AdminURL()), cyan),
 		styled(fmt.Sprintf("  curl -X POST %s/hosts/pve2/up", stage.Proxmox.AdminURL()), cyan),
 	} {
@@ -47,13 +46,13 @@ func playground(ctx context.Context, o options, stage *Stage, report *Reporter) 
 	}
 	report.screen.Print(text(""))
 	report.screen.Print(text("Controller log: " + stage.Controller.Log()))
-	report.screen.Print(styled("Ctrl-C ends it all. Meanwhile, this happens:", bold))
+	report.screen.Print(styled("Press Ctrl-C to stop. Events:", bold))
 	report.screen.Print(text(""))
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
 	unexpected := make(chan error, 1)
 	go func() {
-		unexpected <- stage.ended(watching)
+		unexpected <- stage.waitForExit(watching)
 		cancel()
 	}()
 	NewWatch(stage, report).run(watching)

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Reporter turns what is observed into what people see: it keeps the scene,
-// finds out what changed and tells it.
+// Reporter keeps the scene, detects changes between observations and reports them.
 type Reporter struct {
 	screen *Screen
 	began  time.Time
@@ -19,24 +18,24 @@ type Reporter struct {
 	mu    sync.Mutex
 	scene Scene
 	known map[string]*history // by claim UID
-	nodes []string            // all that ever joined
+	nodes []string            // all nodes that ever joined
 }
 
-// history is what was told of a claim already.
+// history is what was reported about a claim.
 type history struct {
 	first      time.Time
 	phase      Phase
-	told       bool
+	reported   bool
 	readyAfter time.Duration
 	vm         VM
 }
 
-// NewReporter starts the clock.
+// NewReporter returns a Reporter whose clock starts now.
 func NewReporter(screen *Screen) *Reporter {
 	return &Reporter{screen: screen, began: time.Now(), known: map[string]*history{}}
 }
 
-// Event adds a line to the ticker, or prints it where there is no live view.
+// Event adds a line to the event list, or prints it if there is no live view.
 func (r *Reporter) Event(st style, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +45,7 @@ func (r *Reporter) Event(st style, format string, args ...any) {
 func (r *Reporter) event(st style, format string, args ...any) {
 	event := Event{At: time.Since(r.began), Style: st, Text: fmt.Sprintf(format, args...)}
 	r.scene.Events = append(r.scene.Events, event)
-	if extra := len(r.scene.Events) - 2*mostEvents; extra > 0 {
+	if extra := len(r.scene.Events) - 2*maxEvents; extra > 0 {
 		r.scene.Events = r.scene.Events[extra:]
 	}
 	if !r.screen.Live() {
@@ -54,7 +53,7 @@ func (r *Reporter) event(st style, format string, args ...any) {
 	}
 }
 
-// Headline says what is going on now.
+// Headline sets the headline.
 func (r *Reporter) Headline(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +63,7 @@ func (r *Reporter) Headline(format string, args ...any) {
 	}
 }
 
-// Steps are the titles of the tour.
+// Steps adds the steps of the tour.
 func (r *Reporter) Steps(titles ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +72,7 @@ func (r *Reporter) Steps(titles ...string) {
 	}
 }
 
-// Step moves a step on.
+// Step changes the state of a step.
 func (r *Reporter) Step(i int, state StepState, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,35 +83,36 @@ func (r *Reporter) Step(i int, state StepState, took time.Duration) {
 	}
 }
 
-// Observe takes in a new look at the world and redraws.
-func (r *Reporter) Observe(w World) {
+// Observe updates the scene with new state, reports changes and redraws.
+func (r *Reporter) Observe(s State) {
 	r.mu.Lock()
 	seen := map[string]bool{}
-	for i := range w.VMs {
-		seen[w.VMs[i].UID] = true
-		w.VMs[i].ReadyAfter = r.vm(w.VMs[i])
+	for i := range s.VMs {
+		seen[s.VMs[i].UID] = true
+		s.VMs[i].ReadyAfter = r.observeVM(s.VMs[i])
 	}
 	for uid, h := range r.known {
 		switch {
 		case seen[uid] || h.phase == "":
 			continue
 		case h.vm.VMID == 0:
-			// It was refused before it had a VM: there was no room, or no class.
-			r.event(dim, "claim %s got no VM and is gone; kubectl get events tells why", h.vm.Name)
+			// It was deleted before it had a VM, for example for insufficient capacity.
+			r.event(dim, "claim %s was deleted without a VM; see kubectl get events", h.vm.Name)
 		default:
-			r.event(dim, "VM %d and everything of it is gone from %s", h.vm.VMID, h.vm.Host)
+			r.event(dim, "VM %d and its volumes were deleted from %s", h.vm.VMID, h.vm.Host)
 		}
 		delete(r.known, uid)
 	}
-	r.scene.World = w
+	r.scene.State = s
 	r.scene.Elapsed = time.Since(r.began)
 	scene := r.scene
 	r.mu.Unlock()
 	r.screen.Draw(scene)
 }
 
-// vm tells what happened to a VM since the last look.
-func (r *Reporter) vm(vm VM) time.Duration {
+// observeVM reports what happened to a VM since the last observation and returns how long its
+// node took to become ready.
+func (r *Reporter) observeVM(vm VM) time.Duration {
 	if vm.UID == "" {
 		return 0
 	}
@@ -121,9 +121,9 @@ func (r *Reporter) vm(vm VM) time.Duration {
 		h = &history{first: time.Now()}
 		r.known[vm.UID] = h
 	}
-	if !h.told && vm.VMID != 0 && vm.Type != "" {
-		h.told = true
-		r.event(cyan, "Karpenter wants a %s on %s: claim %s becomes VM %d", vm.Type, vm.Host, vm.Name, vm.VMID)
+	if !h.reported && vm.VMID != 0 && vm.Type != "" {
+		h.reported = true
+		r.event(cyan, "Karpenter requests a %s on %s: claim %s becomes VM %d", vm.Type, vm.Host, vm.Name, vm.VMID)
 	}
 	h.vm = vm
 	if vm.Phase == h.phase {
@@ -132,66 +132,66 @@ func (r *Reporter) vm(vm VM) time.Duration {
 	before := h.phase
 	h.phase = vm.Phase
 	if vm.Phase == Joined || vm.Phase == Ready {
-		r.joined(vm.Name)
+		r.addJoined(vm.Name)
 	}
-	again := h.readyAfter > 0
-	if vm.Phase == Ready && !again {
+	wasReady := h.readyAfter > 0
+	if vm.Phase == Ready && !wasReady {
 		h.readyAfter = time.Since(h.first)
 	}
-	r.tell(vm, before, h.readyAfter, again)
+	r.reportPhase(vm, before, h.readyAfter, wasReady)
 	return h.readyAfter
 }
 
-// tell says what a VM's new phase means.
-func (r *Reporter) tell(vm VM, before Phase, readyAfter time.Duration, again bool) {
+// reportPhase reports a VM's new phase.
+func (r *Reporter) reportPhase(vm VM, before Phase, readyAfter time.Duration, wasReady bool) {
 	switch vm.Phase {
 	case Cloning:
 		r.event(plain, "VM %d is being cloned on %s", vm.VMID, vm.Host)
 	case Booting:
-		r.event(plain, "VM %d boots from its own ISO", vm.VMID)
+		r.event(plain, "VM %d boots from its ISO", vm.VMID)
 	case Ready:
-		if again {
+		if wasReady {
 			r.event(green, "node %s is Ready again", vm.Name)
 			break
 		}
 		r.event(green, "node %s is Ready on %s, %s after Karpenter's decision", vm.Name, vm.Host, seconds(readyAfter))
 	case NotReady:
-		if before == NoPower {
-			r.event(plain, "VM %d on %s was started again", vm.VMID, vm.Host)
+		if before == Stopped {
+			r.event(plain, "VM %d on %s was restarted", vm.VMID, vm.Host)
 			break
 		}
 		r.event(red, "node %s is NotReady", vm.Name)
-	case NoPower:
-		r.event(red, "VM %d on %s has lost power", vm.VMID, vm.Host)
-	case Leaving:
+	case Stopped:
+		r.event(red, "VM %d on %s has stopped", vm.VMID, vm.Host)
+	case Deleting:
 		why := ""
 		if vm.Why != "" {
 			why = " (" + vm.Why + ")"
 		}
 		if readyAfter == 0 && !slices.Contains(r.nodes, vm.Name) {
-			r.event(red, "claim %s is given up before it became a node%s; kubectl get events tells why", vm.Name, why)
+			r.event(red, "claim %s is deleted before it became a node%s; see kubectl get events", vm.Name, why)
 			break
 		}
-		r.event(yellow, "Karpenter gives node %s back%s", vm.Name, why)
+		r.event(yellow, "Karpenter deletes node %s%s", vm.Name, why)
 	case Planned, Prepared, Joined:
 	}
 }
 
-// joined notes a Node for the check at the end.
-func (r *Reporter) joined(name string) {
+// addJoined records a Node for the check at the end.
+func (r *Reporter) addJoined(name string) {
 	if !slices.Contains(r.nodes, name) {
 		r.nodes = append(r.nodes, name)
 	}
 }
 
-// Joined are the names of all Nodes that were seen.
+// Joined returns the names of all observed Nodes.
 func (r *Reporter) Joined() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.nodes)
 }
 
-// ReadyTimes are the times from a claim to its Ready Node, of all VMs there are.
+// ReadyTimes returns the times from a claim to its ready Node for all existing VMs.
 func (r *Reporter) ReadyTimes() []time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

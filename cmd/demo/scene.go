@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// Scene is all that the live view shows.
+// Scene is the content of the live view.
 type Scene struct {
 	Elapsed  time.Duration
 	Steps    []Step
 	Headline string
-	World    World
+	State    State
 	Events   []Event
 }
 
-// Step of the tour.
+// Step is a step of the tour.
 type Step struct {
 	Title string
 	State StepState
 	Took  time.Duration
 }
 
-// StepState is how far a step is.
+// StepState is the state of a step.
 type StepState int
 
 // States of a step.
@@ -36,7 +36,7 @@ const (
 	Failed
 )
 
-// Event is a line of the ticker.
+// Event is a line of the event list.
 type Event struct {
 	At    time.Duration
 	Style style
@@ -47,27 +47,27 @@ func (e Event) line() line {
 	return styled(clock(e.At)+"  ", dim).in(e.Style, e.Text)
 }
 
-// clock writes minutes and seconds.
+// clock formats minutes and seconds.
 func clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", int(d.Minutes()), int(d.Seconds())%60)
 }
 
-// seconds writes a duration as people say it.
+// seconds formats a duration in seconds.
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
 
 const (
-	fewestEvents = 4
-	mostEvents   = 14
+	minEvents = 4
+	maxEvents = 14
 )
 
-// Frame lays the scene out for a window. It never needs more rows than there
-// are: the ticker shrinks first, then the VMs.
+// Frame lays out the scene for a window. It never has more rows than the window: the event
+// list shrinks first, then the VMs.
 func (s Scene) Frame(width, height int) []line {
 	head := []line{s.title(width), s.progress(), text(""), styled(s.Headline, bold), text("")}
-	tail := []line{text(""), s.World.pods()}
-	room := height - 1 - len(head) - len(tail) // a row is kept for the cursor
-	events := min(max(fewestEvents, room-1-len(s.World.hosts())), mostEvents, len(s.Events))
-	hosts := fit(s.World.hosts(), room-1-events)
+	tail := []line{text(""), s.State.pods()}
+	rows := height - 1 - len(head) - len(tail) // one row for the cursor
+	events := min(max(minEvents, rows-1-len(s.State.hosts())), maxEvents, len(s.Events))
+	hosts := fit(s.State.hosts(), rows-1-events)
 	frame := append(append(head, hosts...), tail...)
 	if events > 0 {
 		frame = append(frame, text(""))
@@ -81,7 +81,7 @@ func (s Scene) Frame(width, height int) []line {
 	return frame
 }
 
-// fit leaves lines out and says how many.
+// fit omits lines and shows how many.
 func fit(lines []line, rows int) []line {
 	if len(lines) <= rows || rows < 1 {
 		return lines
@@ -121,10 +121,10 @@ func (s Scene) progress() line {
 	return l
 }
 
-// hosts lists each host with its VMs below.
-func (w World) hosts() []line {
+// hosts returns the lines of each host with its VMs.
+func (s State) hosts() []line {
 	var out []line
-	for _, host := range w.Hosts {
+	for _, host := range s.Hosts {
 		state := styled(pad(host.Name, 7), bold)
 		if host.Up {
 			state = state.in(green, "up    ")
@@ -134,9 +134,9 @@ func (w World) hosts() []line {
 		state = append(state, bar(host.UsedCPUs, host.CPUs)...)
 		out = append(out, state.in(dim, fmt.Sprintf("  %d of %d CPUs in VMs", host.UsedCPUs, host.CPUs)))
 		branch := len(out)
-		for _, vm := range w.VMs {
+		for _, vm := range s.VMs {
 			if vm.Host == host.Name {
-				out = append(out, append(text("  ├ "), w.vm(vm)...))
+				out = append(out, append(text("  ├ "), s.vm(vm)...))
 			}
 		}
 		if last := len(out) - 1; last >= branch {
@@ -146,7 +146,7 @@ func (w World) hosts() []line {
 	return out
 }
 
-// bar is a gauge of twelve cells.
+// bar returns a gauge of twelve cells.
 func bar(used, total int) line {
 	const cells = 12
 	full := 0
@@ -156,7 +156,7 @@ func bar(used, total int) line {
 	return styled(strings.Repeat("■", full), blue).in(dim, strings.Repeat("·", cells-full))
 }
 
-func (w World) vm(vm VM) line {
+func (s State) vm(vm VM) line {
 	l := text("VM ").in(bold, pad(fmt.Sprint(vm.VMID), 7)).
 		in(dim, pad(vm.Type, 15)).
 		and(" ").in(vm.Phase.style(), pad(string(vm.Phase), 11))
@@ -165,7 +165,7 @@ func (w World) vm(vm VM) line {
 	} else {
 		l = l.and(pad("", 9))
 	}
-	for _, pod := range w.Pods {
+	for _, pod := range s.Pods {
 		if pod.Node == vm.Name && vm.Name != "" {
 			l = append(l, pod.dot())
 		}
@@ -173,12 +173,12 @@ func (w World) vm(vm VM) line {
 	return l
 }
 
-func (w World) pods() line {
+func (s State) pods() line {
 	l := styled(pad("pods", 7), bold)
 	running, other := 0, 0
-	for _, pod := range w.Pods {
+	for _, pod := range s.Pods {
 		switch {
-		case pod.Leaving:
+		case pod.Deleting:
 		case pod.Ready:
 			running++
 		default:
@@ -188,8 +188,8 @@ func (w World) pods() line {
 	l = l.in(green, fmt.Sprintf("%d running", running))
 	if other > 0 {
 		l = l.in(yellow, fmt.Sprintf("   %d waiting ", other))
-		for _, pod := range w.Pods {
-			if pod.Node == "" && !pod.Leaving {
+		for _, pod := range s.Pods {
+			if pod.Node == "" && !pod.Deleting {
 				l = append(l, pod.dot())
 			}
 		}
@@ -197,10 +197,10 @@ func (w World) pods() line {
 	return l
 }
 
-// dot stands for a pod.
+// dot returns the symbol of a pod.
 func (p Pod) dot() span {
 	switch {
-	case p.Leaving:
+	case p.Deleting:
 		return span{"×", dim}
 	case p.Ready:
 		return span{"●", green}

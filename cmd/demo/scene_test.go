@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// full is a scene with more to tell than a small window can show.
+// full returns a scene that does not fit into a small window.
 func full() Scene {
 	s := Scene{
 		Elapsed: 83 * time.Second, Headline: "host pve2 loses power",
@@ -20,36 +20,36 @@ func full() Scene {
 	}
 	for h := range 3 {
 		host := fmt.Sprintf("pve%d", h+1)
-		s.World.Hosts = append(s.World.Hosts, Host{Name: host, Up: h != 1, CPUs: 16, UsedCPUs: 4 * h})
+		s.State.Hosts = append(s.State.Hosts, Host{Name: host, Up: h != 1, CPUs: 16, UsedCPUs: 4 * h})
 		for v := range 6 {
 			name := fmt.Sprintf("node-%d-%d", h, v)
-			s.World.VMs = append(s.World.VMs, VM{Host: host, VMID: 20000 + 10*h + v, Name: name, Type: "c1.4VCPU-8GB", Phase: Ready, ReadyAfter: time.Second})
-			s.World.Pods = append(s.World.Pods, Pod{App: "web", Node: name, Ready: true})
+			s.State.VMs = append(s.State.VMs, VM{Host: host, VMID: 20000 + 10*h + v, Name: name, Type: "c1.4VCPU-8GB", Phase: Ready, ReadyAfter: time.Second})
+			s.State.Pods = append(s.State.Pods, Pod{App: "web", Node: name, Ready: true})
 		}
 	}
-	s.World.Pods = append(s.World.Pods, Pod{App: "web"}, Pod{App: "web", Leaving: true, Node: "node-0-0"})
+	s.State.Pods = append(s.State.Pods, Pod{App: "web"}, Pod{App: "web", Deleting: true, Node: "node-0-0"})
 	for i := range 40 {
 		s.Events = append(s.Events, Event{At: time.Duration(i) * time.Second, Text: fmt.Sprintf("event %d %s", i, strings.Repeat("long ", 40))})
 	}
 	return s
 }
 
-func render(s Scene, width, height int, colours bool) []string {
+func render(s Scene, width, height int, colors bool) []string {
 	var out []string
 	for _, l := range s.Frame(width, height) {
-		out = append(out, l.render(width, colours))
+		out = append(out, l.render(width, colors))
 	}
 	return out
 }
 
-func TestFrameFitsItsWindow(t *testing.T) {
+func TestFrameSize(t *testing.T) {
 	t.Parallel()
 	for _, scene := range []Scene{full(), {}} {
 		for width := 20; width <= 200; width += 7 {
 			for height := 5; height <= 60; height++ {
 				lines := render(scene, width, height, false)
 				if len(lines) >= height {
-					t.Fatalf("%dx%d: the frame has %d lines, want less than the window's", width, height, len(lines))
+					t.Fatalf("%dx%d: the frame has %d lines, want fewer than the window", width, height, len(lines))
 				}
 				for _, l := range lines {
 					if n := utf8.RuneCountInString(l); n > width {
@@ -61,7 +61,7 @@ func TestFrameFitsItsWindow(t *testing.T) {
 	}
 }
 
-func TestFrameTellsWhatHappens(t *testing.T) {
+func TestFrameContent(t *testing.T) {
 	t.Parallel()
 	all := strings.Join(render(full(), 120, 60, false), "\n")
 	for _, want := range []string{
@@ -70,18 +70,18 @@ func TestFrameTellsWhatHappens(t *testing.T) {
 		"18 running", "1 waiting ○", "0:39  event 39",
 	} {
 		if !strings.Contains(all, want) {
-			t.Errorf("the frame lacks %q:\n%s", want, all)
+			t.Errorf("the frame does not contain %q:\n%s", want, all)
 		}
 	}
 	if strings.Contains(all, "\x1b") {
-		t.Error("a frame without colours has escape sequences")
+		t.Error("a frame without colors has escape sequences")
 	}
-	if coloured := strings.Join(render(full(), 120, 60, true), ""); !strings.Contains(coloured, "\x1b[31mDOWN") {
+	if colored := strings.Join(render(full(), 120, 60, true), ""); !strings.Contains(colored, "\x1b[31mDOWN") {
 		t.Error("a host that is down is not red")
 	}
 }
 
-func TestPlainScreenPrintsLinesOnly(t *testing.T) {
+func TestPlainScreen(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	report := NewReporter(&Screen{out: &out})
@@ -89,14 +89,14 @@ func TestPlainScreenPrintsLinesOnly(t *testing.T) {
 	report.Step(0, Running, 0)
 	report.Headline("%d pods wait", 6)
 	vm := VM{UID: "uid", Name: "node-a", Host: "pve1", VMID: 20001, Type: "c1.4VCPU-8GB"}
-	for _, phase := range []Phase{Planned, Cloning, Prepared, Booting, Joined, Ready, Ready, NotReady, Ready, NoPower, NotReady, Ready, Leaving} {
+	for _, phase := range []Phase{Planned, Cloning, Prepared, Booting, Joined, Ready, Ready, NotReady, Ready, Stopped, NotReady, Ready, Deleting} {
 		vm.Phase = phase
-		report.Observe(World{VMs: []VM{vm}})
+		report.Observe(State{VMs: []VM{vm}})
 	}
-	report.Observe(World{})
+	report.Observe(State{})
 	want := []string{
-		"1/1  scale up", "6 pods wait", "claim node-a becomes VM 20001", "cloned on pve1", "boots from its own ISO",
-		"node-a is Ready on pve1", "node-a is NotReady", "node-a is Ready again", "has lost power", "was started again", "node-a is Ready again", "gives node node-a back", "VM 20001 and everything of it is gone",
+		"1/1  scale up", "6 pods wait", "claim node-a becomes VM 20001", "cloned on pve1", "boots from its ISO",
+		"node-a is Ready on pve1", "node-a is NotReady", "node-a is Ready again", "has stopped", "was restarted", "node-a is Ready again", "Karpenter deletes node node-a", "VM 20001 and its volumes were deleted",
 	}
 	rest := out.String()
 	for _, w := range want {
@@ -114,7 +114,7 @@ func TestPlainScreenPrintsLinesOnly(t *testing.T) {
 	}
 }
 
-func TestLiveScreenDrawsInPlace(t *testing.T) {
+func TestLiveScreen(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	screen := &Screen{out: &out, live: true, size: func() (int, int) { return 80, 24 }}
@@ -128,11 +128,11 @@ func TestLiveScreenDrawsInPlace(t *testing.T) {
 	out.Reset()
 	screen.Close()
 	if !strings.Contains(out.String(), "\x1b[?25h") {
-		t.Error("the cursor stays hidden")
+		t.Error("the cursor is still hidden")
 	}
 }
 
-func TestSummaryAligns(t *testing.T) {
+func TestSummary(t *testing.T) {
 	t.Parallel()
 	s := &Summary{}
 	s.Add("short", 1200*time.Millisecond)

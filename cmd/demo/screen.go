@@ -13,25 +13,24 @@ import (
 	"golang.org/x/term"
 )
 
-// Screen is where the demo shows itself: a view that is redrawn in place on a
-// terminal, plain lines elsewhere.
+// Screen shows the demo: a view that is redrawn in place on a terminal, or plain lines.
 type Screen struct {
-	out     io.Writer
-	live    bool
-	colours bool
-	size    func() (width, height int)
+	out    io.Writer
+	live   bool
+	colors bool
+	size   func() (width, height int)
 
 	mu    sync.Mutex
-	drawn int // rows of the frame that stands now
+	drawn int // rows of the current frame
 	last  Scene
 }
 
-// NewScreen looks at what the output is.
+// NewScreen returns a live screen if out is a terminal.
 func NewScreen(out *os.File) *Screen {
 	fd := int(out.Fd())
 	live := term.IsTerminal(fd) && os.Getenv("TERM") != "dumb"
-	_, noColour := os.LookupEnv("NO_COLOR")
-	s := &Screen{out: out, live: live, colours: live && !noColour}
+	_, noColor := os.LookupEnv("NO_COLOR")
+	s := &Screen{out: out, live: live, colors: live && !noColor}
 	s.size = func() (int, int) {
 		width, height, err := term.GetSize(fd)
 		if err != nil || width < 20 || height < 5 {
@@ -42,10 +41,10 @@ func NewScreen(out *os.File) *Screen {
 	return s
 }
 
-// Live tells whether the view is redrawn in place.
+// Live reports whether the view is redrawn in place.
 func (s *Screen) Live() bool { return s.live }
 
-// Draw shows the scene. Without a terminal there is nothing to redraw.
+// Draw shows the scene. Without a terminal it does nothing.
 func (s *Screen) Draw(scene Scene) {
 	if !s.live {
 		return
@@ -59,21 +58,21 @@ func (s *Screen) Draw(scene Scene) {
 func (s *Screen) draw() {
 	width, height := s.size()
 	var frame strings.Builder
-	frame.WriteString("\x1b[?25l") // a cursor that jumps about is no pleasure
+	frame.WriteString("\x1b[?25l") // hide the cursor
 	if s.drawn > 0 {
 		fmt.Fprintf(&frame, "\x1b[%dA\r", s.drawn)
 	}
 	lines := s.last.Frame(width, height)
 	for _, l := range lines {
-		// Written over and not erased first, which would flicker.
-		frame.WriteString(l.render(width, s.colours) + "\x1b[K\n")
+		// Overwritten instead of erased, which would flicker.
+		frame.WriteString(l.render(width, s.colors) + "\x1b[K\n")
 	}
 	frame.WriteString("\x1b[J")
 	s.drawn = len(lines)
-	_, _ = io.WriteString(s.out, frame.String()) // nobody to tell if the terminal is gone
+	_, _ = io.WriteString(s.out, frame.String()) // nothing to do if the terminal is closed
 }
 
-// erase takes the frame away. The cursor stands below it.
+// erase returns the sequence that erases the frame. The cursor is below it.
 func (s *Screen) erase() string {
 	if s.drawn == 0 {
 		return ""
@@ -81,18 +80,18 @@ func (s *Screen) erase() string {
 	return fmt.Sprintf("\x1b[%dA\r\x1b[J", s.drawn)
 }
 
-// Print writes a line that stays, above the live view.
+// Print writes a permanent line above the live view.
 func (s *Screen) Print(l line) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, _ = io.WriteString(s.out, s.erase()+l.render(0, s.colours)+"\n")
+	_, _ = io.WriteString(s.out, s.erase()+l.render(0, s.colors)+"\n")
 	if s.drawn > 0 {
 		s.drawn = 0
 		s.draw()
 	}
 }
 
-// Close leaves the terminal as it was, without the live view.
+// Close erases the live view and restores the cursor.
 func (s *Screen) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

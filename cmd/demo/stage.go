@@ -19,38 +19,38 @@ import (
 )
 
 const (
-	region    = "home"
-	namespace = corev1.NamespaceDefault
-	poolName  = "demo"
-	hosts     = 3
+	region       = "home"
+	namespace    = corev1.NamespaceDefault
+	nodePoolName = "demo"
+	hosts        = 3
 
-	// Short times, so that the death of a host is worth watching. Production
-	// clusters wait 50 seconds and five minutes.
+	// Short times, so the demo shows a host failure quickly. The defaults are 50 seconds and
+	// five minutes.
 	heartbeat   = 2 * time.Second
 	gracePeriod = 10 * time.Second
 	toleration  = 5 // seconds
 	pollProxmox = 2 * time.Second
-	// A VM's kernel takes ten seconds or more; this is enough to see it boot.
+	// A real VM's kernel takes ten seconds or more; this is long enough to see the phase.
 	bootTime = 2 * time.Second
 
-	classPatience = 45 * time.Second
+	classTimeout = 45 * time.Second
 )
 
-// Stage is the whole world, running.
+// Stage is everything that runs: control plane, Proxmox and controller.
 type Stage struct {
 	Dir        string
 	Plane      *harness.Plane
 	Proxmox    *harness.Proxmox
 	Controller *harness.Controller
 	Kit        *harness.Kit
-	// Before is what Proxmox held when the curtain rose.
+	// Before is what Proxmox stored before the tour.
 	Before harness.Holdings
 }
 
-// setUp brings everything up; say gets a line before each part.
-func setUp(ctx context.Context, o options, say func(string)) (*Stage, error) {
+// startStage starts everything. It calls progress before each part.
+func startStage(ctx context.Context, o options, progress func(string)) (*Stage, error) {
 	s := &Stage{Dir: o.dir}
-	err := s.build(ctx, o, say)
+	err := s.build(ctx, o, progress)
 	if err != nil {
 		s.Close()
 		return nil, err
@@ -58,8 +58,8 @@ func setUp(ctx context.Context, o options, say func(string)) (*Stage, error) {
 	return s, nil
 }
 
-func (s *Stage) build(ctx context.Context, o options, say func(string)) (err error) {
-	say("a Kubernetes control plane: etcd, API server, controller manager, scheduler")
+func (s *Stage) build(ctx context.Context, o options, progress func(string)) (err error) {
+	progress("Kubernetes control plane: etcd, API server, controller manager, scheduler")
 	s.Plane, err = harness.StartPlane(ctx, harness.PlaneOptions{
 		Binary: o.kubeplane, Dir: filepath.Join(o.dir, "kubernetes"), NodeMonitorGracePeriod: gracePeriod,
 	})
@@ -69,7 +69,7 @@ func (s *Stage) build(ctx context.Context, o options, say func(string)) (err err
 	if err := harness.InstallCRDs(ctx, s.Plane.Client); err != nil {
 		return err
 	}
-	say(fmt.Sprintf("a Proxmox VE cluster of %d hosts, simulated, with other people's guests on it", hosts))
+	progress(fmt.Sprintf("simulated Proxmox VE cluster with %d hosts and some existing guests", hosts))
 	s.Proxmox, err = harness.StartProxmox(ctx, harness.ProxmoxOptions{Hosts: hosts, Speed: o.speed, Heartbeat: heartbeat, BootTime: bootTime, Admin: o.playground})
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (s *Stage) build(ctx context.Context, o options, say func(string)) (err err
 	if s.Before, err = s.Proxmox.API.Holdings(ctx); err != nil {
 		return err
 	}
-	say("the controller")
+	progress("controller")
 	s.Controller, err = harness.NewController(harness.ControllerOptions{
 		Binary: o.controller, Dir: filepath.Join(o.dir, "controller"), Kubeconfig: s.Plane.Kubeconfig,
 		Clusters: []harness.Cluster{s.Proxmox.Cluster(region)}, PollInterval: pollProxmox,
@@ -88,68 +88,68 @@ func (s *Stage) build(ctx context.Context, o options, say func(string)) (err err
 	if err := s.Controller.Start(ctx); err != nil {
 		return err
 	}
-	say("a NodeClass and a NodePool, as in examples/kubeadm")
-	if s.Kit, err = harness.NewKit(poolName, s.Plane.Server); err != nil {
+	progress("NodeClass and NodePool of examples/kubeadm")
+	if s.Kit, err = harness.NewKit(nodePoolName, s.Plane.Server); err != nil {
 		return err
 	}
-	stagePool(s.Kit.Pool)
+	adaptNodePool(s.Kit.Pool)
 	if err := s.Kit.Apply(ctx, s.Plane.Client); err != nil {
 		return err
 	}
 	return s.classReady(ctx)
 }
 
-// stagePool makes VMs small enough that there are several to watch, and keeps
-// Karpenter from tidying up before the tour says so.
-func stagePool(pool *karpv1.NodePool) {
+// adaptNodePool allows only small VMs, so there are several, and disables consolidation until
+// the last step.
+func adaptNodePool(pool *karpv1.NodePool) {
 	pool.Spec.Template.Spec.Requirements = append(pool.Spec.Template.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
 		Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn,
 		Values: []string{"c1.2VCPU-4GB", "s1.2VCPU-8GB", "c1.4VCPU-8GB", "s1.4VCPU-16GB"},
 	})
 	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("Never")
-	// The default lets go of one node in ten at a time: right for production,
-	// long to watch.
+	// The default deletes one node in ten at a time, which takes too long for a demo.
 	pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
 }
 
 func (s *Stage) classReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, classPatience)
+	ctx, cancel := context.WithTimeout(ctx, classTimeout)
 	defer cancel()
 	class := &v1alpha1.ProxmoxNodeClass{}
 	for {
-		err := s.Plane.Client.Get(ctx, client.ObjectKey{Name: poolName}, class)
+		err := s.Plane.Client.Get(ctx, client.ObjectKey{Name: nodePoolName}, class)
 		if err == nil && class.StatusConditions().Root().IsTrue() {
 			return nil
 		}
 		select {
 		case <-s.Controller.Done():
-			return s.Controller.Ended()
+			return s.Controller.ExitError()
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for nodeclass %s to be Ready: %s", poolName, class.StatusConditions().Root().Message)
+			return fmt.Errorf("waiting for nodeclass %s to be Ready: %s", nodePoolName, class.StatusConditions().Root().Message)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// ended tells when a part ends that should not.
-func (s *Stage) ended(ctx context.Context) error {
+// waitForExit returns an error if the controller or the control plane exits before the context
+// ends.
+func (s *Stage) waitForExit(ctx context.Context) error {
 	select {
 	case <-s.Controller.Done():
-		return s.Controller.Ended()
+		return s.Controller.ExitError()
 	case <-s.Plane.Done():
-		return s.Plane.Ended()
+		return s.Plane.ExitError()
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-// Close ends everything, the last first.
+// Close stops everything in reverse order.
 func (s *Stage) Close() {
 	if s.Controller != nil {
 		s.Controller.Stop()
 	}
 	if s.Proxmox != nil {
-		_ = s.Proxmox.WriteRequests(filepath.Join(s.Dir, "proxmox-requests.log")) // a log that is missing hurts nobody
+		_ = s.Proxmox.WriteRequests(filepath.Join(s.Dir, "proxmox-requests.log")) // the log is optional
 		s.Proxmox.Close()
 	}
 	if s.Plane != nil {
@@ -157,7 +157,7 @@ func (s *Stage) Close() {
 	}
 }
 
-// observer of this stage.
+// observer returns an observer of this stage.
 func (s *Stage) observer() *observer {
 	o := &observer{kube: s.Plane.Client, api: s.Proxmox.API, foreign: map[int]bool{}, cpus: s.Proxmox.CPUs()}
 	for _, guest := range s.Before.Guests {
@@ -166,10 +166,10 @@ func (s *Stage) observer() *observer {
 	return o
 }
 
-// findBinary makes a good message of a binary that was not built.
+// findBinary returns the absolute path of a binary. It fails if it was not built.
 func findBinary(flag, path string) (string, error) {
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("--%s: there is no %s; make demo builds it", flag, path)
+		return "", fmt.Errorf("--%s: %s not found; make demo builds it", flag, path)
 	}
 	return filepath.Abs(path)
 }

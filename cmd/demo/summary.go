@@ -17,27 +17,27 @@ import (
 // Summary is the table at the end.
 type Summary struct{ rows [][2]string }
 
-// Add a row with the time that something took.
+// Add adds a row with a duration.
 func (s *Summary) Add(what string, took time.Duration) { s.AddNote(what, seconds(took)) }
 
 // AddNote adds a row.
 func (s *Summary) AddNote(what, result string) { s.rows = append(s.rows, [2]string{what, result}) }
 
-// Lines of the table.
+// Lines returns the lines of the table.
 func (s *Summary) Lines() []line {
-	wide := 0
+	width := 0
 	for _, row := range s.rows {
-		wide = max(wide, utf8.RuneCountInString(row[0]))
+		width = max(width, utf8.RuneCountInString(row[0]))
 	}
-	rule := styled(strings.Repeat("─", wide+14), dim)
+	rule := styled(strings.Repeat("─", width+14), dim)
 	out := []line{rule}
 	for _, row := range s.rows {
-		out = append(out, text("  "+pad(row[0], wide)+"  ").in(bold, row[1]))
+		out = append(out, text("  "+pad(row[0], width)+"  ").in(bold, row[1]))
 	}
 	return append(out, rule)
 }
 
-// spanOf says from which to which time.
+// spanOf formats the minimum and maximum of durations.
 func spanOf(times []time.Duration) string {
 	if len(times) == 0 {
 		return "-"
@@ -49,40 +49,41 @@ func spanOf(times []time.Duration) string {
 	return low + " to " + high
 }
 
-// settlePatience: a Claim goes a moment before the last of its cleaning does.
-const settlePatience = 20 * time.Second
+// cleanupTimeout is how long the last cleanup may take after the last claim is deleted.
+const cleanupTimeout = 20 * time.Second
 
-// verify holds the end against the promises. What is wrong comes back in words.
+// verify checks the final state and returns a list of problems.
 func (s *Stage) verify(ctx context.Context, nodes []string, summary *Summary) ([]string, error) {
-	joined, problems, err := s.Proxmox.Witness.CheckJoins(ctx, s.Plane.Client, nodes)
+	joined, problems, err := s.Proxmox.BootRecorder.CheckJoins(ctx, s.Plane.Client, nodes)
 	if err != nil {
 		return nil, err
 	}
-	summary.AddNote("nodes that joined by their own CSR with the token of their own ISO", fmt.Sprintf("%d of %d", joined, len(nodes)))
-	left, err := s.leftovers(ctx)
+	summary.AddNote("nodes that joined with the token of their own ISO", fmt.Sprintf("%d of %d", joined, len(nodes)))
+	left, err := s.leaked(ctx)
 	if err != nil {
 		return nil, err
 	}
-	summary.AddNote("VMs, ISOs, volumes, nodes, claims, join tokens left, guests touched", fmt.Sprint(len(left)))
+	summary.AddNote("leaked VMs, ISOs, volumes, nodes, claims, join tokens; changed guests", fmt.Sprint(len(left)))
 	if len(nodes) == 0 {
-		problems = append(problems, "no node was ever seen")
+		problems = append(problems, "no node joined")
 	}
 	return append(problems, left...), nil
 }
 
-// leftovers of both sides, after a moment for what is on its way out.
-func (s *Stage) leftovers(ctx context.Context) ([]string, error) {
-	deadline := time.Now().Add(settlePatience)
+// leaked returns everything that still exists in Proxmox and Kubernetes, after waiting for
+// cleanups in progress.
+func (s *Stage) leaked(ctx context.Context) ([]string, error) {
+	deadline := time.Now().Add(cleanupTimeout)
 	for {
 		after, err := s.Proxmox.API.Holdings(ctx)
 		if err != nil {
 			return nil, err
 		}
-		kube, err := harness.KubeLeftovers(ctx, s.Plane.Client)
+		kube, err := harness.LeakedObjects(ctx, s.Plane.Client)
 		if err != nil {
 			return nil, err
 		}
-		left := append(s.Before.Leftovers(after), kube...)
+		left := append(s.Before.Diff(after), kube...)
 		if len(left) == 0 || time.Now().After(deadline) {
 			return left, nil
 		}

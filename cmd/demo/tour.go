@@ -13,7 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// Tour walks through what the product does, and measures it.
+// Tour runs the steps of the demo and measures them.
 type Tour struct {
 	stage   *Stage
 	report  *Reporter
@@ -21,11 +21,11 @@ type Tour struct {
 	watch   *Watch
 }
 
-// part of the tour.
+// part is a step of the tour.
 type part struct {
-	title    string
-	patience time.Duration
-	run      func(*Tour, context.Context) error
+	title   string
+	timeout time.Duration
+	run     func(*Tour, context.Context) error
 }
 
 func parts() []part {
@@ -37,7 +37,7 @@ func parts() []part {
 	}
 }
 
-// NewTour prepares the tour.
+// NewTour returns a tour.
 func NewTour(stage *Stage, report *Reporter, summary *Summary) *Tour {
 	t := &Tour{stage: stage, report: report, summary: summary, watch: NewWatch(stage, report)}
 	for _, p := range parts() {
@@ -46,7 +46,7 @@ func NewTour(stage *Stage, report *Reporter, summary *Summary) *Tour {
 	return t
 }
 
-// Run does all parts in order; the first that fails ends the tour.
+// Run runs all parts in order and stops at the first that fails.
 func (t *Tour) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -55,7 +55,7 @@ func (t *Tour) Run(ctx context.Context) error {
 	defer cancel(nil)
 	wg.Go(func() { t.watch.run(ctx) })
 	wg.Go(func() {
-		if err := t.stage.ended(ctx); err != nil {
+		if err := t.stage.waitForExit(ctx); err != nil {
 			cancel(err)
 		}
 	})
@@ -73,7 +73,7 @@ func (t *Tour) Run(ctx context.Context) error {
 }
 
 func (t *Tour) attempt(ctx context.Context, p part) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.patience, fmt.Errorf("it took longer than %s", p.patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("timeout after %s", p.timeout))
 	defer cancel()
 	return p.run(t, ctx)
 }
@@ -83,34 +83,34 @@ const (
 	webPods    = 6
 	db         = "db"
 	dbPods     = 6
-	afterwards = 2
+	fewWebPods = 2
 )
 
-// scaleUp: pods that fit nowhere become VMs.
+// scaleUp creates pods that need new nodes.
 func (t *Tour) scaleUp(ctx context.Context) error {
-	t.report.Headline("%d pods ask for 1 CPU each, and there is no node at all", webPods)
+	t.report.Headline("%d pods request 1 CPU each, and there are no nodes", webPods)
 	if err := t.stage.Plane.Client.Create(ctx, deployment(web, webPods)); err != nil {
-		return fmt.Errorf("creating the deployment, %w", err)
+		return fmt.Errorf("creating deployment: %w", err)
 	}
-	took, err := t.watch.until(ctx, "all pods to run", func(w World) bool { return w.ready(web) == webPods })
+	took, err := t.watch.until(ctx, "all pods to run", func(s State) bool { return s.ready(web) == webPods })
 	if err != nil {
 		return err
 	}
-	t.summary.Add(fmt.Sprintf("%d pending pods became %d VMs and run", webPods, len(t.watch.now().VMs)), took)
-	if _, err := t.watch.until(ctx, "all nodes to be Ready", func(w World) bool { return w.all(Ready) }); err != nil {
+	t.summary.Add(fmt.Sprintf("%d pending pods run on %d new VMs", webPods, len(t.watch.now().VMs)), took)
+	if _, err := t.watch.until(ctx, "all nodes to be Ready", func(s State) bool { return s.all(Ready) }); err != nil {
 		return err
 	}
-	t.summary.AddNote("a node was Ready after Karpenter's decision in", spanOf(t.report.ReadyTimes()))
+	t.summary.AddNote("time from Karpenter's decision to a Ready node", spanOf(t.report.ReadyTimes()))
 	return nil
 }
 
-// spread: zones are hosts.
+// spread creates pods that must be spread over hosts.
 func (t *Tour) spread(ctx context.Context) error {
 	t.report.Headline("%d pods must spread evenly over the zones; a zone is a Proxmox host", dbPods)
 	if err := t.stage.Plane.Client.Create(ctx, spreadOverHosts(deployment(db, dbPods))); err != nil {
-		return fmt.Errorf("creating the deployment, %w", err)
+		return fmt.Errorf("creating deployment: %w", err)
 	}
-	took, err := t.watch.until(ctx, "all pods to run", func(w World) bool { return w.ready(db) == dbPods && w.all(Ready) })
+	took, err := t.watch.until(ctx, "all pods to run", func(s State) bool { return s.ready(db) == dbPods && s.all(Ready) })
 	if err != nil {
 		return err
 	}
@@ -123,49 +123,50 @@ func (t *Tour) spread(ctx context.Context) error {
 			return fmt.Errorf("host %s has %d of the %d pods, want %d", host.Name, perHost[host.Name], dbPods, dbPods/hosts)
 		}
 	}
-	t.report.Event(green, "%s has its pods spread: %d on each of %d hosts", db, dbPods/hosts, hosts)
+	t.report.Event(green, "pods of %s are spread: %d on each of %d hosts", db, dbPods/hosts, hosts)
 	t.summary.Add(fmt.Sprintf("%d pods spread over %d hosts, %d on each", dbPods, hosts, dbPods/hosts), took)
 	return nil
 }
 
-// hostFails: pods come back elsewhere, the host comes back with its VMs.
+// hostFails powers a host off and on again. Its pods run elsewhere in between, and its VMs are
+// restarted.
 func (t *Tour) hostFails(ctx context.Context) error {
-	victim := t.busiest(web)
-	on := func(w World) []VM {
-		return slices.DeleteFunc(slices.Clone(w.VMs), func(vm VM) bool { return vm.Host != victim })
+	failedHost := t.busiest(web)
+	on := func(s State) []VM {
+		return slices.DeleteFunc(slices.Clone(s.VMs), func(vm VM) bool { return vm.Host != failedHost })
 	}
 	lost := len(on(t.watch.now()))
-	t.report.Headline("host %s loses power, with %d VMs on it", victim, lost)
-	t.report.Event(red, "host %s is dead", victim)
-	if err := t.stage.Proxmox.HostDown(victim, "noroute"); err != nil {
+	t.report.Headline("host %s with %d VMs loses power", failedHost, lost)
+	t.report.Event(red, "host %s is down", failedHost)
+	if err := t.stage.Proxmox.HostDown(failedHost, "noroute"); err != nil {
 		return err
 	}
-	moved, err := t.watch.until(ctx, "the pods to run on other hosts", func(w World) bool {
-		away := slices.DeleteFunc(w.of(web), func(p Pod) bool { return p.Host == victim })
-		return w.ready(web) == webPods && len(away) == webPods
+	moved, err := t.watch.until(ctx, "the pods to run on other hosts", func(s State) bool {
+		away := slices.DeleteFunc(s.of(web), func(p Pod) bool { return p.Host == failedHost })
+		return s.ready(web) == webPods && len(away) == webPods
 	})
 	if err != nil {
 		return err
 	}
 	t.report.Event(green, "all pods of %s run on other hosts", web)
-	t.summary.Add(fmt.Sprintf("host %s died: the pods of %s run elsewhere", victim, web), moved)
+	t.summary.Add(fmt.Sprintf("host %s failed: the pods of %s run on other hosts", failedHost, web), moved)
 
-	t.report.Headline("host %s returns; the pods of %s waited for it, since they must be spread", victim, db)
-	t.report.Event(green, "host %s is back, its VMs are off", victim)
-	if err := t.stage.Proxmox.HostUp(victim); err != nil {
+	t.report.Headline("host %s is back; the pods of %s waited for it because they must be spread", failedHost, db)
+	t.report.Event(green, "host %s is up, its VMs are stopped", failedHost)
+	if err := t.stage.Proxmox.HostUp(failedHost); err != nil {
 		return err
 	}
-	back, err := t.watch.until(ctx, "the host's nodes to be Ready again", func(w World) bool {
-		return len(on(w)) >= lost && w.all(Ready) && w.ready(db) == dbPods
+	back, err := t.watch.until(ctx, "the host's nodes to be Ready again", func(s State) bool {
+		return len(on(s)) >= lost && s.all(Ready) && s.ready(db) == dbPods
 	})
 	if err != nil {
 		return err
 	}
-	t.summary.Add(fmt.Sprintf("host %s returned: its %d VMs started again, nodes Ready", victim, lost), back)
+	t.summary.Add(fmt.Sprintf("host %s is back: its %d VMs were restarted, nodes Ready", failedHost, lost), back)
 	return nil
 }
 
-// busiest is the host with most pods of an app.
+// busiest returns the host with the most pods of an app.
 func (t *Tour) busiest(app string) string {
 	count := map[string]int{}
 	most := ""
@@ -178,37 +179,37 @@ func (t *Tour) busiest(app string) string {
 	return most
 }
 
-// scaleDown: first fewer pods than the VMs could hold, then none.
+// scaleDown first reduces the pods, so VMs are consolidated, then removes all.
 func (t *Tour) scaleDown(ctx context.Context) error {
 	kube := t.stage.Plane.Client
 	had := len(t.watch.now().VMs)
-	t.report.Headline("fewer pods: Karpenter moves them together and gives VMs back")
+	t.report.Headline("fewer pods: Karpenter consolidates them and deletes VMs")
 	if err := consolidateAfter(ctx, kube, "5s"); err != nil {
 		return err
 	}
-	for app, replicas := range map[string]int32{web: afterwards, db: hosts} {
+	for app, replicas := range map[string]int32{web: fewWebPods, db: hosts} {
 		if err := harness.Scale(ctx, kube, app, replicas); err != nil {
 			return err
 		}
 	}
-	took, err := t.watch.until(ctx, "consolidation to fewer VMs", func(w World) bool {
-		return len(w.VMs) <= hosts+1 && w.all(Ready) && w.ready(web) == afterwards && w.ready(db) == hosts
+	took, err := t.watch.until(ctx, "consolidation to fewer VMs", func(s State) bool {
+		return len(s.VMs) <= hosts+1 && s.all(Ready) && s.ready(web) == fewWebPods && s.ready(db) == hosts
 	})
 	if err != nil {
 		return err
 	}
 	t.summary.Add(fmt.Sprintf("consolidation: %d VMs became %d", had, len(t.watch.now().VMs)), took)
 
-	t.report.Headline("no pods any more: no VM may be left")
+	t.report.Headline("no pods: Karpenter deletes all VMs")
 	for _, app := range []string{web, db} {
 		if err := harness.Scale(ctx, kube, app, 0); err != nil {
 			return err
 		}
 	}
-	took, err = t.watch.until(ctx, "the last VM to go", func(w World) bool { return len(w.VMs) == 0 && len(w.Pods) == 0 })
+	took, err = t.watch.until(ctx, "the last VM to be deleted", func(s State) bool { return len(s.VMs) == 0 && len(s.Pods) == 0 })
 	if err != nil {
 		return err
 	}
-	t.summary.Add("scaled to zero: the last VM is gone", took)
+	t.summary.Add("scaled to zero: all VMs deleted", took)
 	return nil
 }

@@ -10,38 +10,37 @@ import (
 	"time"
 )
 
-// lookInterval is short enough to see each phase of a VM.
-const lookInterval = 300 * time.Millisecond
+// observeInterval is short enough to see each phase of a VM.
+const observeInterval = 300 * time.Millisecond
 
-// Watch looks at the world again and again, reports it, and lets others wait
-// for it to be as they want it.
+// Watch observes the state periodically, reports it, and lets callers wait for a condition.
 type Watch struct {
 	observer *observer
 	report   *Reporter
 
-	mu    sync.Mutex
-	world World
-	news  chan struct{} // closed and replaced at each look
+	mu      sync.Mutex
+	state   State
+	updated chan struct{} // closed and replaced at each observation
 }
 
-// NewWatch prepares a watch over a stage.
+// NewWatch returns a watch of a stage.
 func NewWatch(stage *Stage, report *Reporter) *Watch {
-	return &Watch{observer: stage.observer(), report: report, news: make(chan struct{})}
+	return &Watch{observer: stage.observer(), report: report, updated: make(chan struct{})}
 }
 
-// run looks until the context ends. A look that fails is left out: what is
-// broken for good shows in the steps that wait.
+// run observes until the context ends. It ignores failed observations: a permanent failure
+// ends the step that waits.
 func (w *Watch) run(ctx context.Context) {
-	tick := time.NewTicker(lookInterval)
+	tick := time.NewTicker(observeInterval)
 	defer tick.Stop()
 	for {
-		if world, err := w.observer.look(ctx); err == nil {
+		if state, err := w.observer.observe(ctx); err == nil {
 			w.mu.Lock()
-			w.world = world
-			close(w.news)
-			w.news = make(chan struct{})
+			w.state = state
+			close(w.updated)
+			w.updated = make(chan struct{})
 			w.mu.Unlock()
-			w.report.Observe(world)
+			w.report.Observe(state)
 		}
 		select {
 		case <-ctx.Done():
@@ -51,29 +50,29 @@ func (w *Watch) run(ctx context.Context) {
 	}
 }
 
-// until waits for the world to be as described, and gives the time it took.
-func (w *Watch) until(ctx context.Context, what string, is func(World) bool) (time.Duration, error) {
+// until waits for the condition and returns how long that took.
+func (w *Watch) until(ctx context.Context, what string, is func(State) bool) (time.Duration, error) {
 	began := time.Now()
-	// What was seen before this call, or is being looked at just now, may be
-	// older than what the caller just did: two looks must pass.
-	for looks := 0; ; looks++ {
+	// The last observation, and one in progress, may be older than the caller's last action,
+	// so two more are needed.
+	for observations := 0; ; observations++ {
 		w.mu.Lock()
-		world, news := w.world, w.news
+		state, updated := w.state, w.updated
 		w.mu.Unlock()
-		if looks > 1 && is(world) {
+		if observations > 1 && is(state) {
 			return time.Since(began), nil
 		}
 		select {
-		case <-news:
+		case <-updated:
 		case <-ctx.Done():
 			return 0, fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx))
 		}
 	}
 }
 
-// now is what was seen last.
-func (w *Watch) now() World {
+// now returns the last observed state.
+func (w *Watch) now() State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.world
+	return w.state
 }

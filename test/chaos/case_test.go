@@ -14,104 +14,102 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
 
-// one is a World with one Claim, brought to the eve of an act.
-type one struct {
+// testCase is an Env with one NodeClaim on which all steps before the tested one were run.
+type testCase struct {
 	t       *testing.T
-	world   *lab.World
+	env     *lab.Env
 	process *lab.Process
 	claim   string
 }
 
-// patient launches: a machine that is busy with other tests must not look like a
-// trouble that does not pass.
-func patient(s *instance.Settings) { s.LaunchRetryTimeout = time.Hour }
+// longRetries prevents launches from failing at the retry timeout on a busy machine, so only
+// faults that are not transient fail a launch.
+func longRetries(s *instance.Settings) { s.LaunchRetryTimeout = time.Hour }
 
-func newCase(t *testing.T, on lab.Installation, act string, settings func(*instance.Settings)) *one {
+func newCase(t *testing.T, on lab.Installation, step string, settings func(*instance.Settings)) *testCase {
 	t.Helper()
-	c := &one{t: t, world: lab.New(t, lab.Options{Speed: speed, Installation: on, Addresses: 1}), claim: "pool-abc"}
-	c.process = c.world.Process(lab.Start{Quiet: true, Settings: settings})
-	teach(t, c.world, c.process)
-	c.world.Claim(c.claim)
-	for _, before := range []string{lab.ActLaunch, lab.ActHandOver} {
-		if before == act {
+	c := &testCase{t: t, env: lab.New(t, lab.Options{Speed: speed, Installation: on, Addresses: 1}), claim: "pool-abc"}
+	c.process = c.env.StartProcess(lab.ProcessOptions{Quiet: true, Settings: settings})
+	warmUp(t, c.env, c.process)
+	c.env.CreateClaim(c.claim)
+	for _, before := range []string{lab.StepLaunch, lab.StepCleanup} {
+		if before == step {
 			break
 		}
-		done(t, c.process, before, c.claim)
+		mustRun(t, c.process, before, c.claim)
 	}
-	if act == lab.ActDelete {
-		c.world.Delete(c.claim)
+	if step == lab.StepDelete {
+		c.env.DeleteClaim(c.claim)
 	}
 	return c
 }
 
-// teach lets a Process learn how long tasks take, on half of the installations: it
-// then does some things at the same time that it would else do in turn.
-func teach(t *testing.T, w *lab.World, p *lab.Process) {
+// warmUp lets a Process learn how long tasks take, on half of the installations. It then runs
+// some calls in parallel that it would otherwise run in sequence.
+func warmUp(t *testing.T, env *lab.Env, p *lab.Process) {
 	t.Helper()
-	if w.Installation.Version != "9.2" {
+	if env.Installation.Version != "9.2" {
 		return
 	}
-	w.Claim("teacher")
-	done(t, p, lab.ActLaunch, "teacher")
-	w.Delete("teacher")
-	for len(w.Claims()) > 0 {
-		done(t, p, lab.ActDelete, "teacher")
+	env.CreateClaim("warmup")
+	mustRun(t, p, lab.StepLaunch, "warmup")
+	env.DeleteClaim("warmup")
+	for len(env.Claims()) > 0 {
+		mustRun(t, p, lab.StepDelete, "warmup")
 	}
 }
 
-// done has an act done before any trouble, as a controller would: what fails is tried
-// again. On a machine that is busy with other tests, ten seconds for a lock go by
-// quickly.
-func done(t *testing.T, p *lab.Process, act, claim string) {
+// mustRun runs a step without faults. Like the controller, it retries failures: on a busy
+// machine, a lock can take longer than its ten-second timeout.
+func mustRun(t *testing.T, p *lab.Process, step, claim string) {
 	t.Helper()
 	var err error
 	for range 20 {
-		if err = p.Act(act, claim); err == nil {
+		if err = p.RunStep(step, claim); err == nil {
 			return
 		}
 	}
-	t.Fatalf("the %s of %s without any trouble, %v", act, claim, err)
+	t.Fatalf("running step %s of %s without faults: %v", step, claim, err)
 }
 
-// strike installs a fault.
-func (c *one) strike(f pvesim.Fault) {
+// addFault adds a fault to the simulator.
+func (c *testCase) addFault(f pvesim.Fault) {
 	c.t.Helper()
-	if _, err := c.world.Sim.AddFault(f); err != nil {
+	if _, err := c.env.Sim.AddFault(f); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// heal ends all troubles: faults go, tasks that hang are cancelled.
-func (c *one) heal() {
+// clearFaults removes all faults and cancels tasks that hang.
+func (c *testCase) clearFaults() {
 	hung := false
-	for _, f := range c.world.Sim.Faults() {
+	for _, f := range c.env.Sim.Faults() {
 		hung = hung || f.Hang
 	}
-	c.world.Sim.ClearFaults()
+	c.env.Sim.ClearFaults()
 	if hung {
-		c.world.CancelTasks()
+		c.env.CancelTasks()
 	}
 }
 
-// killAt ends the Process when it gets to a place, before that has an effect or
-// just after.
-func (c *one) killAt(at place, after bool) {
+// killAt kills the Process at a place, before or after the call takes effect.
+func (c *testCase) killAt(at place, after bool) {
 	c.t.Helper()
 	if at.method == "" {
-		// The clone and the boot drive write at the same time.
+		// Clone and boot data write concurrently.
 		var n atomic.Int64
 		c.process.OnWrite(func(done bool) {
 			if done == after && n.Add(1) == int64(at.nth)+1 {
-				c.process.Cut()
+				c.process.Abort()
 			}
 		})
 		return
 	}
-	c.strike(at.at(pvesim.Fault{DropBefore: !after, DropAfter: after}, false))
+	c.addFault(at.inject(pvesim.Fault{DropBefore: !after, DropAfter: after}, false))
 	go func() {
 		for c.process.Context().Err() == nil {
-			if faults := c.world.Sim.Faults(); len(faults) > 0 && faults[0].Hits > 0 {
-				c.process.Cut()
+			if faults := c.env.Sim.Faults(); len(faults) > 0 && faults[0].Hits > 0 {
+				c.process.Abort()
 				return
 			}
 			time.Sleep(time.Millisecond)
@@ -119,38 +117,39 @@ func (c *one) killAt(at place, after bool) {
 	}()
 }
 
-// awaitDeath returns when nothing of the Process runs any more.
-func (c *one) awaitDeath() {
+// awaitKill waits until the Process has been killed and all its goroutines have ended.
+func (c *testCase) awaitKill() {
 	c.t.Helper()
 	select {
 	case <-c.process.Context().Done():
 	case <-time.After(30 * time.Second):
-		c.t.Fatal("the process never came to the place where it was to die")
+		c.t.Fatal("the process did not reach the place where it is killed")
 	}
 	c.process.Kill()
 }
 
-// settle waits until all is in order, then deletes the Claim, if it is still there,
-// and waits again: nothing may be left of it.
-func (c *one) settle(act string) (kept bool, took lab.Settling) {
+// settle waits until all invariants hold, then deletes the NodeClaim if it still exists and
+// waits until nothing of it remains. It reports whether the NodeClaim existed and how long the
+// first wait took.
+func (c *testCase) settle(step string) (kept bool, took lab.Convergence) {
 	c.t.Helper()
-	took = c.converge("after the trouble")
-	kept = len(c.world.Claims()) > 0
-	if act == lab.ActDelete && kept {
-		c.t.Errorf("the claim is still there")
+	took = c.converge("after the fault")
+	kept = len(c.env.Claims()) > 0
+	if step == lab.StepDelete && kept {
+		c.t.Errorf("the claim still exists")
 	}
 	if kept {
-		c.world.Delete(c.claim)
-		c.converge("after the claim's deletion")
+		c.env.DeleteClaim(c.claim)
+		c.converge("after deleting the claim")
 	}
 	return kept, took
 }
 
-func (c *one) converge(when string) lab.Settling {
+func (c *testCase) converge(when string) lab.Convergence {
 	c.t.Helper()
-	took, amiss := c.world.Converge(c.process)
-	if len(amiss) > 0 {
-		c.t.Fatalf("%s, still amiss after %s on %s:\n%s", when, took, c.world.Installation, strings.Join(amiss, "\n"))
+	took, violations := c.env.Converge(c.process)
+	if len(violations) > 0 {
+		c.t.Fatalf("%s: violations after %s on %s:\n%s", when, took, c.env.Installation, strings.Join(violations, "\n"))
 	}
 	return took
 }

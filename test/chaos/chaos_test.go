@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +19,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
 
-// plan says how much is tried: all of it with CHAOS=long, else a sample that fits
-// into a minute.
+// plan is the extent of a run: all cases with CHAOS=long, otherwise a sample that takes about
+// a minute.
 type plan struct {
 	long   bool
 	seed   uint64
@@ -50,44 +51,44 @@ func newPlan(t *testing.T) plan {
 	return p
 }
 
-// some is how many of a long list the short form tries.
-func (p plan) some(short int) int {
+// sampleSize returns short in a short run and 0, which means all, in a long one.
+func (p plan) sampleSize(short int) int {
 	if p.long {
 		return 0
 	}
 	return short
 }
 
-// turn tells whether a case is tried on the n-th installation. Each case is tried on
-// one of them, and each place and each trouble on all; four seeds in a row try
-// everything everywhere.
-func (p plan) turn(n, item int) bool { return (uint64(n)+uint64(item)+p.seed)%4 == 0 }
+// includes reports whether a case is run on the n-th installation. Each case runs on one of
+// them, and each place and each fault on all. Four consecutive seeds run all cases on all
+// installations.
+func (p plan) includes(n, item int) bool { return (uint64(n)+uint64(item)+p.seed)%4 == 0 }
 
 func (p plan) random(stream uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(p.seed, stream))
 }
 
-// forGood is how long a trouble lasts that does not go away by itself, in simulated
-// time. In the long form a launch runs out of patience meanwhile.
-func (p plan) forGood() time.Duration {
+// persistentDuration returns how long a persistent fault lasts in simulated time. In a long
+// run it exceeds the launch retry timeout.
+func (p plan) persistentDuration() time.Duration {
 	if p.long {
 		return 6 * time.Minute
 	}
 	return time.Minute
 }
 
-// tally counts what was tried.
+// tally counts the cases.
 type tally struct {
 	mu      sync.Mutex
-	tried   map[string]map[string]int // place, trouble
+	tried   map[string]map[string]int // place, fault
 	on      map[lab.Installation]int
 	kept    int
 	gone    int
-	slowest lab.Settling
+	slowest lab.Convergence
 	which   string
 }
 
-func (y *tally) add(on lab.Installation, where, what string, kept bool, took lab.Settling) {
+func (y *tally) add(on lab.Installation, where, what string, kept bool, took lab.Convergence) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.tried == nil {
@@ -113,7 +114,7 @@ func (y *tally) report(t *testing.T, p plan) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	total := 0
-	places := map[string][]string{} // by what was tried there
+	places := map[string][]string{} // by faults
 	for where, tried := range y.tried {
 		what := make([]string, 0, len(tried))
 		for name, n := range tried {
@@ -130,130 +131,140 @@ func (y *tally) report(t *testing.T, p plan) {
 			t.Logf("%s\n  at each of\n    %s", what, strings.Join(where, "\n    "))
 		}
 	}
-	t.Logf("%d cases at %d places; the claim stayed in %d and went in %d; slowest to converge: %s (%s); by installation: %v",
+	t.Logf("%d cases at %d places; the claim was kept in %d and deleted in %d; slowest to converge: %s (%s); by installation: %v",
 		total, len(y.tried), y.kept, y.gone, y.slowest, y.which, y.on)
 }
 
-// TestEveryTroubleAtEveryCall answers each call of a VM's life with each error, and
-// lets each of its tasks end badly, once and for good.
-func TestEveryTroubleAtEveryCall(t *testing.T) {
+// faultCase is a failure at one place of a VM's lifecycle.
+type faultCase struct {
+	on lab.Installation
+	place
+	failure
+	persistent bool
+}
+
+// faultCases returns the cases of all installations.
+func faultCases(t *testing.T, p plan) []faultCase {
+	t.Helper()
+	var cases []faultCase
+	for n, on := range lab.Installations() {
+		calls, tasks, _ := recordPlaces(t, on)
+		add := func(places []place, failures []failure) {
+			for i, persistent := range []bool{false, true} {
+				for j, place := range places {
+					for k, failure := range failures {
+						if p.includes(n, i+j+k) {
+							cases = append(cases, faultCase{on, place, failure, persistent})
+						}
+					}
+				}
+			}
+		}
+		add(calls, callFailures)
+		add(tasks, taskFailures)
+	}
+	return cases
+}
+
+// TestFaultAtEveryCall fails each call of a VM's lifecycle with each error and each of
+// its tasks in each way, once and persistently.
+func TestFaultAtEveryCall(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
-	type strike struct {
-		on lab.Installation
-		place
-		trouble
-		forGood bool
-	}
-	var strikes []strike
-	for n, on := range lab.Installations() {
-		calls, tasks, _ := record(t, on)
-		for i, forGood := range []bool{false, true} {
-			for j, call := range calls {
-				for k, trouble := range callTroubles {
-					if p.turn(n, i+j+k) {
-						strikes = append(strikes, strike{on, call, trouble, forGood})
-					}
-				}
-			}
-			for j, task := range tasks {
-				for k, trouble := range taskTroubles {
-					if p.turn(n, i+j+k) {
-						strikes = append(strikes, strike{on, task, trouble, forGood})
-					}
-				}
-			}
-		}
-	}
+	cases := faultCases(t, p)
 	var counted tally
 	t.Cleanup(func() { counted.report(t, p) })
-	for _, s := range sample(p.random(1), strikes, p.some(24)) {
+	for _, f := range sample(p.random(1), cases, p.sampleSize(24)) {
 		how := "once"
-		if s.forGood {
-			how = "for good"
+		settings := longRetries
+		if f.persistent {
+			how, settings = "persistently", nil
 		}
-		t.Run(fmt.Sprintf("%s: %s: %s %s", s.on, s.place, s.name, how), func(t *testing.T) {
+		t.Run(subtestName(f.on, f.place, f.name, how), func(t *testing.T) {
 			t.Parallel()
-			settings := patient
-			if s.forGood {
-				settings = nil
+			c := newCase(t, f.on, f.step, settings)
+			c.addFault(f.inject(f.fault, f.persistent))
+			if f.fault.Hang {
+				// An admin cancels the task after a while.
+				time.AfterFunc(c.env.Clock.Real(20*time.Second), c.env.CancelTasks)
 			}
-			c := newCase(t, s.on, s.act, settings)
-			c.strike(s.at(s.fault, s.forGood))
-			if s.fault.Hang {
-				// Somebody sees it, after a while.
-				time.AfterFunc(c.world.Clock.Real(20*time.Second), c.world.CancelTasks)
-			}
-			_ = c.process.Act(s.act, c.claim) // what it says does not matter, what it leaves does
+			_ = c.process.RunStep(f.step, c.claim) // only the resulting state matters
 			c.process.Run()
-			if s.forGood {
-				c.world.Clock.Sleep(p.forGood())
+			if f.persistent {
+				c.env.Clock.Sleep(p.persistentDuration())
 			}
-			c.heal()
-			kept, took := c.settle(s.act)
-			if s.passing && !s.forGood && s.act != lab.ActDelete && !kept {
-				t.Errorf("the claim was given up for a trouble that passes")
+			c.clearFaults()
+			kept, took := c.settle(f.step)
+			if f.transient && !f.persistent && f.step != lab.StepDelete && !kept {
+				t.Errorf("the claim was deleted because of a transient fault")
 			}
-			counted.add(s.on, s.place.String(), s.name+" "+how, kept, took)
+			counted.add(f.on, f.place.String(), f.name+" "+how, kept, took)
 		})
 	}
 }
 
-// TestDeathAtEveryMoment kills the controller before and after each call of a VM's
-// life and each write to the Kubernetes API. The next one carries on, or the Claim
-// was deleted meanwhile.
-func TestDeathAtEveryMoment(t *testing.T) {
+var notInName = regexp.MustCompile(`[^A-Za-z0-9.]+`)
+
+// subtestName joins the parts with underscores, so the name can be passed to -run.
+func subtestName(parts ...any) string {
+	return strings.Trim(notInName.ReplaceAllString(fmt.Sprintln(parts...), "_"), "_")
+}
+
+// TestKillAtEveryCall kills the controller before and after each call of a VM's lifecycle and
+// each write to the Kubernetes API. Then another controller takes over. In some cases, the
+// NodeClaim is deleted in between.
+func TestKillAtEveryCall(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
-	type death struct {
+	type killCase struct {
 		on lab.Installation
 		place
 		after, deleted bool
 	}
-	var deaths []death
+	var cases []killCase
 	for n, on := range lab.Installations() {
-		calls, _, writes := record(t, on)
+		calls, _, writes := recordPlaces(t, on)
 		for j, place := range append(calls, writes...) {
-			for k, when := range []death{{}, {after: true}, {deleted: true}, {after: true, deleted: true}} {
-				if p.turn(n, j+k) && (!when.deleted || place.act != lab.ActDelete) {
+			for k, when := range []killCase{{}, {after: true}, {deleted: true}, {after: true, deleted: true}} {
+				if p.includes(n, j+k) && (!when.deleted || place.step != lab.StepDelete) {
 					when.on, when.place = on, place
-					deaths = append(deaths, when)
+					cases = append(cases, when)
 				}
 			}
 		}
 	}
 	var counted tally
 	t.Cleanup(func() { counted.report(t, p) })
-	for _, d := range sample(p.random(2), deaths, p.some(16)) {
+	for _, d := range sample(p.random(2), cases, p.sampleSize(16)) {
 		what := "killed before"
 		if d.after {
 			what = "killed after"
 		}
 		if d.deleted {
-			what += ", claim deleted meanwhile"
+			what += ", claim deleted"
 		}
-		t.Run(fmt.Sprintf("%s: %s: %s", d.on, d.place, what), func(t *testing.T) {
+		t.Run(subtestName(d.on, d.place, what), func(t *testing.T) {
 			t.Parallel()
-			c := newCase(t, d.on, d.act, patient)
+			c := newCase(t, d.on, d.step, longRetries)
 			c.killAt(d.place, d.after)
-			_ = c.process.Act(d.act, c.claim)
+			_ = c.process.RunStep(d.step, c.claim)
 			if d.method == http.MethodGet {
-				// How often a task is looked at varies: who did not come to that look dies
-				// at the end of its act.
-				c.process.Cut()
+				// The number of task polls varies. If this poll did not happen, the process is
+				// killed at the end of the step.
+				c.process.Abort()
 			}
-			c.awaitDeath()
-			c.heal()
-			act := d.act
+			c.awaitKill()
+			c.clearFaults()
+			step := d.step
 			if d.deleted {
-				c.world.Delete(c.claim)
-				act = lab.ActDelete
+				c.env.DeleteClaim(c.claim)
+				step = lab.StepDelete
 			}
-			c.process = c.world.Process(lab.Start{Settings: patient})
+			c.process = c.env.StartProcess(lab.ProcessOptions{Settings: longRetries})
 			c.process.Run()
-			kept, took := c.settle(act)
-			if act != lab.ActDelete && !kept {
-				t.Errorf("the claim was given up")
+			kept, took := c.settle(step)
+			if step != lab.StepDelete && !kept {
+				t.Errorf("the claim was deleted")
 			}
 			counted.add(d.on, d.place.String(), what, kept, took)
 		})

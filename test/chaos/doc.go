@@ -1,11 +1,11 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chaos breaks launches, hand-overs and deletes in every way that we can
-// think of, and then in random ways, and looks at what is left: exactly one VM or
-// none, as the Claim says, and nothing else.
+// Package chaos injects faults into launches, bootstrap cleanups and deletes, first
+// systematically and then at random. Afterwards it checks the invariants: exactly one VM or
+// none, according to the NodeClaim, and nothing leaked.
 //
-// "go test" runs a sample with a fixed seed in under a minute. "make chaos" runs
-// everything: every call that a recording finds, times every fault. CHAOS_SEED
-// repeats a run, CHAOS_ROUNDS says how many random rounds there are.
+// "go test" runs a sample with a fixed seed in under a minute. "make chaos" runs everything:
+// every recorded call with every fault. CHAOS_SEED repeats a run; CHAOS_ROUNDS sets the number
+// of random rounds.
 package chaos

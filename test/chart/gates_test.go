@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 )
 
-// gatesOf are the gates that Karpenter reads from what the chart renders.
+// gatesOf returns the feature gates that Karpenter parses from the rendered chart.
 func gatesOf(t *testing.T, values string) options.FeatureGates {
 	t.Helper()
 	rendered, err := render(t, values)
@@ -26,19 +26,19 @@ func gatesOf(t *testing.T, values string) options.FeatureGates {
 	return gates
 }
 
-// TestEveryFeatureGateReachesKarpenter goes through the gates that Karpenter has, so that one of a later release
-// cannot be forgotten: each is what the chart's value says, and changes no other.
-func TestEveryFeatureGateReachesKarpenter(t *testing.T) {
+// TestFeatureGates iterates over Karpenter's feature gates, so it covers those of later
+// releases. Each must be what the chart's value sets, and no other may change.
+func TestFeatureGates(t *testing.T) {
 	t.Parallel()
 	var defaults map[string]bool
 	t.Run("defaults", func(t *testing.T) {
 		defaults = switches(gatesOf(t, ""))
 		if want := switches(options.DefaultFeatureGates()); !reflect.DeepEqual(defaults, want) {
-			t.Errorf("the chart's gates are %v, want Karpenter's own defaults %v", defaults, want)
+			t.Errorf("the chart's gates are %v, want Karpenter's defaults %v", defaults, want)
 		}
 	})
 	if len(defaults) < 9 {
-		t.Fatalf("found only %d gates", len(defaults))
+		t.Fatalf("found %d gates, want at least 9", len(defaults))
 	}
 	for gate, byDefault := range defaults {
 		t.Run(gate, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestEveryFeatureGateReachesKarpenter(t *testing.T) {
 	}
 }
 
-// switches are the gates by name.
+// switches returns the gates by name.
 func switches(gates options.FeatureGates) map[string]bool {
 	out := map[string]bool{}
 	value := reflect.ValueOf(gates)

@@ -31,10 +31,10 @@ func helm(t *testing.T, values string, args ...string) (stdout string, err error
 	t.Helper()
 	binary := os.Getenv("HELM")
 	if binary == "" {
-		t.Skip("HELM names no helm binary: run this with make unit")
+		t.Skip("HELM is not set: run this with make unit")
 	}
 	cmd := exec.CommandContext(t.Context(), binary, args...)
-	// A user's own repositories and plugins are none of our business.
+	// Ignore the user's repositories and plugins.
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
 	cmd.Stdin = strings.NewReader(values)
@@ -46,7 +46,7 @@ func helm(t *testing.T, values string, args ...string) (stdout string, err error
 	return out.String(), nil
 }
 
-// objects are what the chart renders.
+// objects are the rendered objects.
 type objects []*unstructured.Unstructured
 
 // render renders the chart.
@@ -70,7 +70,7 @@ func decode(t *testing.T, manifests string) objects {
 			return all
 		}
 		if err != nil {
-			t.Fatalf("the chart renders bad YAML: %v", err)
+			t.Fatalf("the chart renders invalid YAML: %v", err)
 		}
 		if len(object.Object) > 0 {
 			all = append(all, object)
@@ -78,7 +78,8 @@ func decode(t *testing.T, manifests string) objects {
 	}
 }
 
-// read is what a JSONPath finds in the objects of a kind, one per line; empty where there is none.
+// read returns what a JSONPath selects in the objects of a kind, one per line. It is empty if
+// there is none.
 func (o objects) read(t *testing.T, kind, path string) string {
 	t.Helper()
 	parser := jsonpath.New(kind).AllowMissingKeys(true)
@@ -99,12 +100,13 @@ func (o objects) read(t *testing.T, kind, path string) string {
 	return strings.Join(found, "\n")
 }
 
-// shared is a document that the values must stand up to; tests that want it say so where it is absent.
+// shared returns a document that the chart must be compatible with. It skips the test if the
+// document is missing.
 func shared(t *testing.T, pattern string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join("../../../shared", pattern))
 	if err != nil || len(found) != 1 {
-		t.Skipf("../shared/%s is not beside the repository", pattern)
+		t.Skipf("../shared/%s not found", pattern)
 	}
 	content, err := os.ReadFile(found[0])
 	if err != nil {

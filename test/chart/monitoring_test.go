@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// query is what a panel or an alert asks Prometheus; shown is what names labels beside it.
+// query is a Prometheus query of a panel or an alert. shown is text that refers to labels.
 type query struct{ where, expr, shown string }
 
-// queries are all of the dashboard and of the alerts, as the chart renders them.
+// queries returns all queries of the dashboard and the alerts.
 func queries(t *testing.T) []query {
 	t.Helper()
 	rendered, err := render(t, "metrics: {dashboard: {enabled: true}, alerts: {enabled: true}}")
@@ -60,7 +60,7 @@ func panels(t *testing.T, configMap []byte) (found []query) {
 		}
 	}
 	if dashboard.UID == "" || len(found) < 10 {
-		t.Errorf("found a dashboard %q with %d queries", dashboard.UID, len(found))
+		t.Errorf("found dashboard %q with %d queries, want at least 10", dashboard.UID, len(found))
 	}
 	return found
 }
@@ -83,18 +83,18 @@ func alerts(t *testing.T, rule []byte) (found []query) {
 	for _, group := range object.Spec.Groups {
 		for _, r := range group.Rules {
 			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
-				t.Errorf("alert %s lacks a severity, a summary or a description: %v", r.Alert, r)
+				t.Errorf("alert %s has no severity, summary or description: %v", r.Alert, r)
 			}
 			found = append(found, query{"alert " + r.Alert, r.Expr, r.Annotations["summary"] + r.Annotations["description"]})
 		}
 	}
 	if len(found) < 5 {
-		t.Errorf("found %d alerts", len(found))
+		t.Errorf("found %d alerts, want at least 5", len(found))
 	}
 	return found
 }
 
-// metricsReference are the documented metrics with their labels.
+// metricsReference returns the documented metrics with their labels.
 func metricsReference(t *testing.T) map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/reference/metrics.md")
@@ -112,8 +112,9 @@ func metricsReference(t *testing.T) map[string][]string {
 	return known
 }
 
-// TestDashboardAndAlertsAskForWhatThereIs: a metric or label that was renamed would leave a panel empty and an alert mute.
-func TestDashboardAndAlertsAskForWhatThereIs(t *testing.T) {
+// TestDashboardAndAlertMetrics checks that all metrics and labels in queries exist. With a
+// renamed one, a panel would be empty and an alert would never fire.
+func TestDashboardAndAlertMetrics(t *testing.T) {
 	t.Parallel()
 	known := metricsReference(t)
 	metric := regexp.MustCompile(`(karpenter_proxmox_[a-z_]+)(?:\{([^}]*)\})?`)
@@ -124,7 +125,7 @@ func TestDashboardAndAlertsAskForWhatThereIs(t *testing.T) {
 		labels := []string{"le"}
 		found := metric.FindAllStringSubmatch(q.expr, -1)
 		if len(found) == 0 {
-			t.Errorf("%s: %q asks for no metric of ours", q.where, q.expr)
+			t.Errorf("%s: %q uses none of our metrics", q.where, q.expr)
 		}
 		for _, match := range found {
 			name := match[1]
@@ -133,7 +134,7 @@ func TestDashboardAndAlertsAskForWhatThereIs(t *testing.T) {
 			}
 			own, ok := known[name]
 			if !ok {
-				t.Errorf("%s: there is no metric %s", q.where, name)
+				t.Errorf("%s: metric %s does not exist", q.where, name)
 			}
 			labels = append(labels, own...)
 			for _, selected := range label.FindAllStringSubmatch(match[2], -1) {

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// effect is what a value does to what is rendered.
+// effect is the effect of a value on the rendered objects.
 type effect struct {
-	// value is the key that is shown to work; values set it.
+	// value is the tested key; values set it.
 	value, values string
-	// kind and path (JSONPath) say where to look.
+	// kind and path (JSONPath) select the field to check.
 	kind, path string
 	want       string
 }
@@ -23,7 +23,7 @@ const (
 	podSpec   = `{.spec.template.spec`
 )
 
-// environment is the path of a variable of the controller.
+// environment returns the path of an environment variable of the controller.
 func environment(name string) string { return container + `.env[?(@.name=="` + name + `")].value}` }
 
 func effects() []effect {
@@ -104,24 +104,25 @@ func effects() []effect {
 	}
 }
 
-func TestEveryValueHasItsEffect(t *testing.T) {
+func TestValues(t *testing.T) {
 	t.Parallel()
 	for _, e := range effects() {
-		t.Run(e.value+" in "+e.kind, func(t *testing.T) {
+		t.Run(e.value+"_in_"+e.kind, func(t *testing.T) {
 			t.Parallel()
 			rendered, err := render(t, e.values)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if found := strings.TrimSpace(rendered.read(t, e.kind, e.path)); found != e.want {
-				t.Errorf("%s makes %s of %s %q, want %q", e.values, e.path, e.kind, found, e.want)
+				t.Errorf("%s sets %s of %s to %q, want %q", e.values, e.path, e.kind, found, e.want)
 			}
 		})
 	}
 }
 
-// TestAChangedConfigRollsOut: pods with another template are made anew.
-func TestAChangedConfigRollsOut(t *testing.T) {
+// TestConfigChecksum checks that a changed config changes the pod template, so the Deployment
+// rolls out.
+func TestConfigChecksum(t *testing.T) {
 	t.Parallel()
 	annotation := func(values string) string {
 		t.Helper()
@@ -134,15 +135,16 @@ func TestAChangedConfigRollsOut(t *testing.T) {
 	const values = "config: {clusters: [{region: a, url: 'https://a'}]}"
 	before := annotation(values)
 	if before == "" || annotation(values+"\nreplicaCount: 3") != before {
-		t.Errorf("the pods carry %q as the checksum of the config, want one that only the config changes", before)
+		t.Errorf("the checksum annotation is %q, want one that changes only with the config", before)
 	}
 	if annotation(strings.Replace(values, "https://a", "https://b", 1)) == before {
-		t.Error("another config leaves the pods as they are")
+		t.Error("a changed config does not change the checksum")
 	}
 }
 
-// TestNoValueIsLeftOut holds the table above against the values that people have in their files.
-func TestNoValueIsLeftOut(t *testing.T) {
+// TestValuesComplete checks that the table above covers all values of the compatibility
+// document.
+func TestValuesComplete(t *testing.T) {
 	t.Parallel()
 	shown := map[string]bool{}
 	for _, e := range effects() {
@@ -150,7 +152,7 @@ func TestNoValueIsLeftOut(t *testing.T) {
 	}
 	rows := regexp.MustCompile(`(?m)^\| ([a-z][a-zA-Z.]+) \| \w+ \|`).FindAllStringSubmatch(shared(t, "seeds/001_*.txt"), -1)
 	if len(rows) < 40 {
-		t.Fatalf("found only %d values in the document", len(rows))
+		t.Fatalf("found %d values in the document, want at least 40", len(rows))
 	}
 	for _, row := range rows {
 		value := row[1]
@@ -158,13 +160,13 @@ func TestNoValueIsLeftOut(t *testing.T) {
 			value = "settings.featureGates"
 		}
 		if !shown[value] {
-			t.Errorf("no test shows what %s does", row[1])
+			t.Errorf("no test covers %s", row[1])
 		}
 	}
 }
 
-// TestTheDocumentsValuesRender: the values file that people were told to write.
-func TestTheDocumentsValuesRender(t *testing.T) {
+// TestDocumentedValues renders the values file of the compatibility document.
+func TestDocumentedValues(t *testing.T) {
 	t.Parallel()
 	block := regexp.MustCompile("(?s)```yaml\n# karpenter-provider-proxmox.yaml\n(.*?)```").FindStringSubmatch(shared(t, "seeds/001_*.txt"))
 	if block == nil {

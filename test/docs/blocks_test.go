@@ -19,14 +19,14 @@ const root = "../.."
 type block struct {
 	file string
 	line int
-	// kind is what stands behind the opening fence.
+	// kind is the text after the opening fence.
 	kind    string
 	content string
 }
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.file, b.line) }
 
-// documents are all Markdown files of the repository.
+// documents returns all Markdown files of the repository.
 func documents(t *testing.T) []string {
 	t.Helper()
 	var files []string
@@ -42,12 +42,12 @@ func documents(t *testing.T) []string {
 		return nil
 	})
 	if err != nil || len(files) < 5 {
-		t.Fatalf("found the documents %v: %v", files, err)
+		t.Fatalf("found documents %v: %v", files, err)
 	}
 	return files
 }
 
-// blocks of all documents whose kind is one of these.
+// blocks returns the blocks of the given kinds in all documents.
 func blocks(t *testing.T, kinds ...string) []block {
 	t.Helper()
 	var found []block
@@ -87,8 +87,9 @@ func blocksOf(t *testing.T, file string) []block {
 	return found
 }
 
-// TestEveryBlockIsChecked: a block of a kind that nothing looks at could say anything.
-func TestEveryBlockIsChecked(t *testing.T) {
+// TestBlockKinds checks that every block has a known kind, because blocks of other kinds are
+// not tested.
+func TestBlockKinds(t *testing.T) {
 	t.Parallel()
 	known := []string{
 		"yaml", "yaml values", "yaml cloud-config", "yaml scenario", "yaml part", "json instance-types", "json node-settings",

@@ -16,7 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 )
 
-// TestCommandsParse has bash read every command, and looks up what they name.
+// TestCommandsParse parses every command with bash and checks the names of make targets.
 func TestCommandsParse(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
@@ -38,7 +38,7 @@ func TestCommandsParse(t *testing.T) {
 	}
 }
 
-// TestSettingsExist: a flag or chart value that a document names is one.
+// TestSettingsExist checks that the chart values named in documents exist.
 func TestSettingsExist(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
@@ -56,18 +56,17 @@ func TestSettingsExist(t *testing.T) {
 		}
 		for _, match := range named.FindAllSubmatch(content, -1) {
 			if !known[string(match[1])] {
-				t.Errorf("%s names %s, which the chart does not have", file, match[1])
+				t.Errorf("%s names %s, which does not exist in the chart", file, match[1])
 			}
 		}
 	}
 }
 
-// ours are files of this repository that documents name by their address in the web.
-var ours = regexp.MustCompile(`https://(?:raw\.githubusercontent\.com/karpenter-proxmox/karpenter-provider-proxmox/main|github\.com/karpenter-proxmox/karpenter-provider-proxmox/(?:blob|tree)/main)/([^\s#)"` + "`" + `]+)`)
+// repositoryURL matches web addresses of files of this repository.
+var repositoryURL = regexp.MustCompile(`https://(?:raw\.githubusercontent\.com/karpenter-proxmox/karpenter-provider-proxmox/main|github\.com/karpenter-proxmox/karpenter-provider-proxmox/(?:blob|tree)/main)/([^\s#)"` + "`" + `]+)`)
 
-// TestLinksLeadSomewhere follows the links between documents, to their headings, and
-// to files of this repository.
-func TestLinksLeadSomewhere(t *testing.T) {
+// TestLinks checks the links between documents, to headings, and to files of this repository.
+func TestLinks(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
 	for _, file := range documents(t) {
@@ -75,7 +74,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, match := range ours.FindAllSubmatch(content, -1) {
+		for _, match := range repositoryURL.FindAllSubmatch(content, -1) {
 			if _, err := os.Stat(filepath.Join(root, string(match[1]))); err != nil {
 				t.Errorf("%s names %s: %v", file, match[0], err)
 			}
@@ -83,7 +82,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		for _, match := range link.FindAllSubmatch(content, -1) {
 			to, heading := string(match[1]), strings.TrimPrefix(string(match[2]), "#")
 			if strings.Contains(to, ":") {
-				continue // elsewhere in the world
+				continue // external link
 			}
 			target := file
 			if to != "" {
@@ -94,13 +93,13 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				continue
 			}
 			if heading != "" && !slices.Contains(headings(t, target), heading) {
-				t.Errorf("%s links to the heading %s of %s, which has none such", file, heading, target)
+				t.Errorf("%s links to heading %s of %s, which does not exist", file, heading, target)
 			}
 		}
 	}
 }
 
-// headings of a document, as links name them.
+// headings returns the anchors of a document's headings.
 func headings(t *testing.T, file string) []string {
 	t.Helper()
 	content, err := os.ReadFile(file)

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docs tests what the documents say: manifests are taken by a real API server, values by the chart, configuration
-// files by the code that reads them; commands parse and name things that exist; links lead somewhere. A code block says in
-// its first line what it is:
+// Package docs tests the documents: an API server accepts the manifests, the chart accepts the
+// values, the product's code accepts the configuration files, commands parse and name things
+// that exist, and links work. A code block declares its kind in its first line:
 //
 //	```yaml                 manifests (each with apiVersion and kind)
 //	```yaml values          values of the chart
@@ -13,5 +13,5 @@
 //	```json instance-types  a file for --instance-types-file
 //	```json node-settings   a file for --node-setting-file
 //	```shell                commands
-//	```text, ```console     what a screen shows
+//	```text, ```console     terminal output
 package docs

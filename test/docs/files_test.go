@@ -23,8 +23,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// TestConfigurationFilesAreRead hands each to the code that reads it in the controller.
-func TestConfigurationFilesAreRead(t *testing.T) {
+// TestConfigurationFiles loads each configuration file with the code that reads it in the
+// product.
+func TestConfigurationFiles(t *testing.T) {
 	t.Parallel()
 	for kind, read := range map[string]func(path string) error{
 		"yaml cloud-config":   func(path string) error { _, err := proxmox.LoadConfig(path); return err },
@@ -33,7 +34,7 @@ func TestConfigurationFilesAreRead(t *testing.T) {
 		"json node-settings":  func(path string) error { _, err := inventory.LoadSettings(path); return err },
 	} {
 		for _, b := range blocks(t, kind) {
-			if err := read(write(t, b.content)); err != nil && !namesAFileOfTheReader(err) {
+			if err := read(write(t, b.content)); err != nil && !isMissingFile(err) {
 				t.Errorf("%s: %v", b, err)
 			}
 		}
@@ -49,8 +50,9 @@ func write(t *testing.T, content string) string {
 	return path
 }
 
-// namesAFileOfTheReader: a document may name /etc/proxmox/token, which is not here.
-func namesAFileOfTheReader(err error) bool {
+// isMissingFile reports whether a configuration names a file of the reader, such as
+// /etc/proxmox/token.
+func isMissingFile(err error) bool {
 	return strings.Contains(err.Error(), "_file") && strings.Contains(err.Error(), "no such file")
 }
 
@@ -58,7 +60,7 @@ func TestValuesRender(t *testing.T) {
 	t.Parallel()
 	helm := os.Getenv("HELM")
 	if helm == "" {
-		t.Skip("HELM names no helm binary: run this with make unit")
+		t.Skip("HELM is not set: run this with make unit")
 	}
 	for _, b := range blocks(t, "yaml values") {
 		cmd := exec.CommandContext(t.Context(), helm, "template", "docs", filepath.Join(root, "charts/karpenter-provider-proxmox"), "-f", "-")
@@ -69,8 +71,9 @@ func TestValuesRender(t *testing.T) {
 	}
 }
 
-// TestValuesHaveACloudConfig that the controller reads: the chart passes it on as it is.
-func TestValuesHaveACloudConfig(t *testing.T) {
+// TestValuesCloudConfig checks that the controller accepts the cloud config in chart values,
+// which the chart passes on unchanged.
+func TestValuesCloudConfig(t *testing.T) {
 	t.Parallel()
 	certificate := regexp.MustCompile(`(?s)-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----`)
 	found := 0
@@ -87,19 +90,19 @@ func TestValuesHaveACloudConfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Documents show where a certificate goes, not one.
-		whole := strings.ReplaceAll(string(aCertificate(t)), "\n", `\n`)
+		// Documents contain a placeholder instead of a certificate.
+		whole := strings.ReplaceAll(string(newCertificate(t)), "\n", `\n`)
 		content := certificate.ReplaceAllString(string(config), whole)
-		if _, err := proxmox.LoadConfig(write(t, content)); err != nil && !namesAFileOfTheReader(err) {
+		if _, err := proxmox.LoadConfig(write(t, content)); err != nil && !isMissingFile(err) {
 			t.Errorf("%s: %v", b, err)
 		}
 	}
 	if found < 2 {
-		t.Errorf("found %d blocks with Proxmox clusters", found)
+		t.Errorf("found %d blocks with Proxmox clusters, want at least 2", found)
 	}
 }
 
-func aCertificate(t *testing.T) []byte {
+func newCertificate(t *testing.T) []byte {
 	t.Helper()
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)

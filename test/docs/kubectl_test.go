@@ -16,8 +16,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// commandLines are the commands of all shell and console blocks and of the chart's
-// notes, lines that go on put together, comments and prompts taken off.
+// commandLines returns the commands of all shell and console blocks and of the chart's notes,
+// with continued lines joined and comments and prompts removed.
 func commandLines(t *testing.T) map[string][]string {
 	t.Helper()
 	lines := map[string][]string{}
@@ -38,9 +38,9 @@ func commandLines(t *testing.T) map[string][]string {
 	return lines
 }
 
-// TestKubectlCommandsNameWhatIsThere: kinds are served by an API server with our CRDs,
-// and kubectl takes the flags together.
-func TestKubectlCommandsNameWhatIsThere(t *testing.T) {
+// TestKubectlCommands checks that the kinds in kubectl commands exist and that the flags can
+// be combined.
+func TestKubectlCommands(t *testing.T) {
 	t.Parallel()
 	kinds := servedKinds(t)
 	command := regexp.MustCompile(`^kubectl(?: -n \S+)? (get|describe|delete|annotate|label|edit|wait|patch) (.+)$`)
@@ -56,23 +56,23 @@ func TestKubectlCommandsNameWhatIsThere(t *testing.T) {
 			if len(words) == 0 || strings.HasPrefix(match[2], "-f ") {
 				continue
 			}
-			asked := strings.Split(words[0], ",")
-			if strings.Contains(line, " -w") && len(asked) > 1 {
-				t.Errorf("%s: %q: kubectl watches one kind only", where, line)
+			resources := strings.Split(words[0], ",")
+			if strings.Contains(line, " -w") && len(resources) > 1 {
+				t.Errorf("%s: %q: kubectl can watch only one kind", where, line)
 			}
-			for _, kind := range asked {
+			for _, kind := range resources {
 				if kind, _, _ = strings.Cut(kind, "/"); !kinds[kind] && !strings.Contains(kind, "$") {
-					t.Errorf("%s: %q: no API server has a %q", where, line, kind)
+					t.Errorf("%s: %q: kind %q does not exist", where, line, kind)
 				}
 			}
 		}
 	}
 	if found < 10 {
-		t.Errorf("found %d commands of kubectl", found)
+		t.Errorf("found %d kubectl commands, want at least 10", found)
 	}
 }
 
-// servedKinds are all names that kubectl takes for kinds.
+// servedKinds returns all names that kubectl accepts for kinds.
 func servedKinds(t *testing.T) map[string]bool {
 	t.Helper()
 	client, err := discovery.NewDiscoveryClientForConfig(testenv.APIServer(t))
@@ -94,9 +94,8 @@ func servedKinds(t *testing.T) map[string]bool {
 	return kinds
 }
 
-// TestRolesAreTheSameEverywhere: who copies a role from one page must not get less
-// than from another.
-func TestRolesAreTheSameEverywhere(t *testing.T) {
+// TestRolesConsistent checks that all pages grant a role the same privileges.
+func TestRolesConsistent(t *testing.T) {
 	t.Parallel()
 	role := regexp.MustCompile(`^pveum role add (\S+) -privs "(.+)"$`)
 	first := map[string][2]string{}
@@ -113,6 +112,6 @@ func TestRolesAreTheSameEverywhere(t *testing.T) {
 		}
 	}
 	if first["Karpenter"] == [2]string{} {
-		t.Errorf("found the roles %v", first)
+		t.Errorf("found roles %v, want Karpenter among them", first)
 	}
 }

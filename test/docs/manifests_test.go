@@ -21,7 +21,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// TestManifestsApply lets a real API server judge every manifest of the documents and of the examples, without storing it.
+// TestManifestsApply sends every manifest of documents and examples to a real API server as a
+// dry run.
 func TestManifestsApply(t *testing.T) {
 	t.Parallel()
 	api, err := client.New(testenv.APIServer(t), client.Options{})
@@ -34,7 +35,7 @@ func TestManifestsApply(t *testing.T) {
 			t.Parallel()
 			for _, object := range decode(t, b) {
 				if object.GetAPIVersion() == "" || object.GetKind() == "" {
-					t.Errorf("a document has no apiVersion and kind: complete it, or say what the block is (see doc.go)")
+					t.Errorf("a document has no apiVersion or kind: complete it, or declare the kind of the block (see doc.go)")
 					continue
 				}
 				if err := api.Create(t.Context(), object); err != nil {
@@ -45,7 +46,7 @@ func TestManifestsApply(t *testing.T) {
 	}
 }
 
-// TestPartsParse: parts of manifests are YAML at least.
+// TestPartsParse checks that parts of manifests are valid YAML.
 func TestPartsParse(t *testing.T) {
 	t.Parallel()
 	for _, b := range blocks(t, "yaml part") {
@@ -55,7 +56,7 @@ func TestPartsParse(t *testing.T) {
 	}
 }
 
-// exampleFiles are the YAML files below examples.
+// exampleFiles returns the YAML files below examples.
 func exampleFiles(t *testing.T) []block {
 	t.Helper()
 	var found []block
@@ -96,7 +97,7 @@ func decode(t *testing.T, b block) []*unstructured.Unstructured {
 	}
 }
 
-// namespaceOf is where kubectl would put an object that names no namespace.
+// namespaceOf returns the namespace that kubectl would use for an object without one.
 func namespaceOf(kind string) string {
 	switch kind {
 	case "Deployment", "Pod", "Secret", "ConfigMap", "Service", "ServiceAccount", "DaemonSet", "StatefulSet", "PodDisruptionBudget":

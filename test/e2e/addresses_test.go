@@ -27,12 +27,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// The pool has five addresses, of which other people's guests have three: one tells it
-// only to who asks its agent. What is left is for two nodes.
+// The address pool has five addresses. Other guests use three of them, one of which only the
+// guest agent reports, so two nodes can have an address.
 var (
 	pool4 = v1alpha1.AddressSource{CIDR: "172.16.0.0/12", Ranges: []string{"172.16.0.1-172.16.0.5"}, Gateway: "172.16.255.254"}
 	pool6 = v1alpha1.AddressSource{CIDR: "fd77::/64", Ranges: []string{"fd77::1-fd77::9"}, Gateway: "fe80::1"}
-	left4 = []string{"172.16.0.4", "172.16.0.5"}
+	free4 = []string{"172.16.0.4", "172.16.0.5"}
 )
 
 const (
@@ -40,10 +40,11 @@ const (
 	fullPool4 = "all 5 addresses of 172.16.0.0/12 are taken"
 )
 
-func neighbourhood(s *pvesim.Scenario) {
+func withForeignGuests(s *pvesim.Scenario) {
 	s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.Config["template"] == "" })
 	s.Guests = append(s.Guests,
-		// The first guest that asks the simulated DHCP server gets 172.16.0.1.
+		// The first guest that requests an address from the simulated DHCP server gets
+		// 172.16.0.1.
 		pvesim.Guest{VMID: 201, Name: "agent", Host: "pve1", Status: "running", Uptime: pvesim.Duration(time.Hour), Config: map[string]string{
 			"memory": "512", "agent": "1", "net0": "virtio=BC:24:11:02:00:01,bridge=vmbr0",
 		}},
@@ -53,7 +54,7 @@ func neighbourhood(s *pvesim.Scenario) {
 		}},
 	)
 	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "VM.GuestAgent.Audit")
-	// A network where Proxmox itself gives addresses, and a template on it.
+	// A network where Proxmox assigns addresses, and a template on it.
 	s.Zones = []pvesim.Zone{{Zone: "lab", Type: "simple", IPAM: "pve", DHCP: "dnsmasq"}}
 	s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Subnet: "10.9.0.0/24", Gateway: "10.9.0.1"}}
 	blue := s.Guests[0]
@@ -63,74 +64,74 @@ func neighbourhood(s *pvesim.Scenario) {
 	s.Guests = append(s.Guests, blue)
 }
 
-// TestAddresses: nodes get addresses of their own, nobody else's, and give them back.
+// TestAddresses checks that nodes get unused addresses of a pool and release them.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
-	needs(t, simulator("it has guests with addresses of their own, and breaks a clone"))
-	w := newWorld(t, setup{hosts: 2, version: "9.2", scenario: neighbourhood})
-	before, err := w.holdings(t.Context())
+	needs(t, simulator("it has other guests with addresses and fails a clone"))
+	e := newEnv(t, setup{hosts: 2, version: "9.2", scenario: withForeignGuests})
+	before, err := e.holdings(t.Context())
 	must(t, err)
-	t.Run("of Proxmox's own IPAM", w.sdnNode)
-	t.Run("of a pool", w.pooledNodes)
+	t.Run("proxmox_IPAM", e.sdnNode)
+	t.Run("address_pool", e.pooledNodes)
 	if !t.Failed() {
-		w.asBefore(t, before)
+		e.expectUnchanged(t, before)
 	}
 }
 
-func (w *world) pooledNodes(t *testing.T) {
-	p := w.newPool(t, "pooled", func(kit *harness.Kit) {
+func (e *env) pooledNodes(t *testing.T) {
+	p := e.newNodePool(t, "pooled", func(kit *harness.Kit) {
 		kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &pool4, Address6: &pool6}}}
 	})
 
 	p.deploy(t, 3, onePerNode)
-	first := p.addressed(t)
-	p.isExhausted(t)
+	first := p.waitForAddresses(t)
+	p.expectExhausted(t)
 
-	// A node that goes makes room for another one; so does a launch that fails.
-	_, err := w.proxmox.AddFault(pvesim.Fault{Task: "qmclone", Count: 1, Fail: "something that nobody has seen before"})
+	// A deleted node and a failed launch release their addresses.
+	_, err := e.proxmox.AddFault(pvesim.Fault{Task: "qmclone", Count: 1, Fail: "some unknown error"})
 	must(t, err)
-	must(t, w.kube.Delete(t.Context(), &first[0]))
-	p.claimGoes(t, &first[0])
-	p.addressed(t)
-	if faults := w.proxmox.Faults(); faults[0].Hits != 1 {
-		t.Errorf("%d launches were broken, want 1", faults[0].Hits)
+	must(t, e.kube.Delete(t.Context(), &first[0]))
+	p.waitForDeletion(t, &first[0])
+	p.waitForAddresses(t)
+	if faults := e.proxmox.Faults(); faults[0].Hits != 1 {
+		t.Errorf("%d launches failed, want 1", faults[0].Hits)
 	}
 
-	p.giveBackAll(t)
-	p.addressesAre(t, metav1.ConditionTrue)
+	p.deleteAllClaims(t)
+	p.waitForAddressesAvailable(t, metav1.ConditionTrue)
 }
 
-// sdnNode: on a virtual network with an IPAM a node has the address that Proxmox gave
-// its VM, and Proxmox has it back when the VM is gone.
-func (w *world) sdnNode(t *testing.T) {
-	p := w.newPool(t, "blue", func(kit *harness.Kit) { kit.Template.Spec.TemplateName = "blue" })
-	p.run(t, 1)
-	p.podsRun(t, 1)
-	claim := p.onlyClaim(t, "is settled", settled)
+// sdnNode checks that a node on a virtual network with IPAM has the address that Proxmox
+// assigned to its VM, and that Proxmox releases it when the VM is deleted.
+func (e *env) sdnNode(t *testing.T) {
+	p := e.newNodePool(t, "blue", func(kit *harness.Kit) { kit.Template.Spec.TemplateName = "blue" })
+	p.deployPods(t, 1)
+	p.waitForPods(t, 1)
+	claim := p.waitForClaim(t, "is settled", settled)
 	vm := vmOf(t, p, claim)
-	given := w.givenBySDN(t, vm.VMID)
+	assigned := e.sdnAddresses(t, vm.VMID)
 	node, err := p.node(t.Context(), claim)
 	must(t, err)
-	if got := node.Status.Addresses[0].Address; len(given) != 1 || got != given[0] || !strings.HasPrefix(got, "10.9.0.") {
-		t.Errorf("the node has the address %s, and Proxmox gave its VM %v", got, given)
+	if got := node.Status.Addresses[0].Address; len(assigned) != 1 || got != assigned[0] || !strings.HasPrefix(got, "10.9.0.") {
+		t.Errorf("the node has address %s, but Proxmox assigned %v to its VM", got, assigned)
 	}
-	p.giveBack(t, claim)
-	if given := w.givenBySDN(t, vm.VMID); len(given) != 0 {
-		t.Errorf("Proxmox still keeps %v for VM %d", given, vm.VMID)
+	p.deleteClaims(t, claim)
+	if assigned := e.sdnAddresses(t, vm.VMID); len(assigned) != 0 {
+		t.Errorf("Proxmox still reserves %v for VM %d", assigned, vm.VMID)
 	}
 }
 
-// givenBySDN are the addresses that Proxmox's own IPAM has for a VM.
-func (w *world) givenBySDN(t *testing.T, vmid int) (given []string) {
+// sdnAddresses returns the addresses that Proxmox's IPAM assigned to a VM.
+func (e *env) sdnAddresses(t *testing.T, vmid int) (assigned []string) {
 	t.Helper()
 	var rows []struct{ IP, VMID string }
-	must(t, w.api.Call(t.Context(), http.MethodGet, "/cluster/sdn/ipams/pve/status", nil, &rows))
+	must(t, e.api.Call(t.Context(), http.MethodGet, "/cluster/sdn/ipams/pve/status", nil, &rows))
 	for _, row := range rows {
 		if row.VMID == strconv.Itoa(vmid) {
-			given = append(given, row.IP)
+			assigned = append(assigned, row.IP)
 		}
 	}
-	return given
+	return assigned
 }
 
 func onePerNode(d *appsv1.Deployment) {
@@ -139,12 +140,12 @@ func onePerNode(d *appsv1.Deployment) {
 	}}
 }
 
-// addressed waits for as many settled nodes as there are addresses: each has one of its
-// own of both pools, as its guest sees it, its kubelet tells it and its VM shows it to
-// others.
-func (p *pool) addressed(t *testing.T) []karpv1.NodeClaim {
+// waitForAddresses waits until there are as many settled nodes as unused addresses. Each must
+// have its own address of both pools, consistently in its guest, its Node and its VM's
+// configuration.
+func (p *nodePool) waitForAddresses(t *testing.T) []karpv1.NodeClaim {
 	t.Helper()
-	want := len(left4)
+	want := len(free4)
 	var nodes []karpv1.NodeClaim
 	p.eventually(t, fmt.Sprintf("%d settled nodes", want), func(ctx context.Context) error {
 		claims, err := p.claims(ctx)
@@ -170,22 +171,22 @@ func (p *pool) addressed(t *testing.T) []karpv1.NodeClaim {
 				got4 = append(got4, a.Address)
 			}
 			if !slices.Contains(seen, a.Address) || !strings.Contains(fmt.Sprint(vm.Config["ipconfig0"]), "="+a.Address+"/") {
-				t.Errorf("node %s says that it has %s; its guest has %v, its VM %v", node.Name, a.Address, seen, vm.Config["ipconfig0"])
+				t.Errorf("node %s has address %s; its guest has %v, its VM %v", node.Name, a.Address, seen, vm.Config["ipconfig0"])
 			}
 		}
 	}
-	if slices.Sort(got4); !slices.Equal(got4, left4) {
-		t.Errorf("the nodes have the IPv4 addresses %v, want %v", got4, left4)
+	if slices.Sort(got4); !slices.Equal(got4, free4) {
+		t.Errorf("the nodes have IPv4 addresses %v, want %v", got4, free4)
 	}
 	slices.Sort(got6)
 	if len(got6) != want || len(slices.Compact(got6)) != want || slices.Contains(got6, taken6) {
-		t.Errorf("the nodes have the IPv6 addresses %v, want %d that differ, without %s", got6, want, taken6)
+		t.Errorf("the nodes have IPv6 addresses %v, want %d different ones without %s", got6, want, taken6)
 	}
 	return nodes
 }
 
-// guestAddresses asks the agent of a VM.
-func (p *pool) guestAddresses(t *testing.T, vm harness.Guest) []string {
+// guestAddresses returns the addresses that a VM's guest agent reports.
+func (p *nodePool) guestAddresses(t *testing.T, vm harness.Guest) []string {
 	t.Helper()
 	var answer struct {
 		Result []struct {
@@ -204,14 +205,14 @@ func (p *pool) guestAddresses(t *testing.T, vm harness.Guest) []string {
 	return out
 }
 
-// isExhausted: a pod that needs one address more is told, and so is whoever looks at
-// the class or the metrics.
-func (p *pool) isExhausted(t *testing.T) {
+// expectExhausted checks that an exhausted pool is reported on the NodeClass, in an event and
+// in the metrics.
+func (p *nodePool) expectExhausted(t *testing.T) {
 	t.Helper()
-	if message := p.addressesAre(t, metav1.ConditionFalse); !strings.Contains(message, fullPool4) {
-		t.Errorf("the condition says %q, want %q in it", message, fullPool4)
+	if message := p.waitForAddressesAvailable(t, metav1.ConditionFalse); !strings.Contains(message, fullPool4) {
+		t.Errorf("the condition's message is %q, want it to contain %q", message, fullPool4)
 	}
-	p.eventually(t, "an event that says why a launch found no address", func(ctx context.Context) error {
+	p.eventually(t, "an event about the exhausted pool", func(ctx context.Context) error {
 		events := &corev1.EventList{}
 		if err := p.kube.List(ctx, events); err != nil {
 			return err
@@ -227,13 +228,13 @@ func (p *pool) isExhausted(t *testing.T) {
 	for name, want := range map[string]float64{"size": 5, "used": 5, "exhausted_total": 1} {
 		name = "karpenter_proxmox_address_pool_" + name
 		if got, err := p.controller.Metric(t.Context(), name, labels); err != nil || got < want {
-			t.Errorf("metric %s is %v (%v), want %v at least", name, got, err, want)
+			t.Errorf("metric %s is %v (%v), want at least %v", name, got, err, want)
 		}
 	}
 }
 
-// addressesAre waits for the condition of the class and gives its message.
-func (p *pool) addressesAre(t *testing.T, want metav1.ConditionStatus) (message string) {
+// waitForAddressesAvailable waits for the NodeClass condition and returns its message.
+func (p *nodePool) waitForAddressesAvailable(t *testing.T, want metav1.ConditionStatus) (message string) {
 	t.Helper()
 	p.eventually(t, fmt.Sprintf("AddressesAvailable to be %s", want), func(ctx context.Context) error {
 		class := &v1alpha1.ProxmoxNodeClass{}
@@ -248,15 +249,4 @@ func (p *pool) addressesAre(t *testing.T, want metav1.ConditionStatus) (message 
 		return nil
 	})
 	return message
-}
-
-func (p *pool) giveBackAll(t *testing.T) {
-	t.Helper()
-	claims, err := p.claims(t.Context())
-	must(t, err)
-	all := make([]*karpv1.NodeClaim, 0, len(claims))
-	for i := range claims {
-		all = append(all, &claims[i])
-	}
-	p.giveBack(t, all...)
 }

@@ -17,13 +17,13 @@ import (
 	"time"
 )
 
-// authority is a CA and a certificate of it for this machine.
+// authority is a CA with a certificate for this machine.
 type authority struct {
 	ca   string
 	leaf tls.Certificate
 }
 
-// newAuthority makes a CA that nobody else has heard of.
+// newAuthority returns a new CA that nothing trusts.
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	caKey, leafKey := newKey(t), newKey(t)

@@ -12,15 +12,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// withCloudController: kubelets leave provider ID and labels to the Proxmox cloud
-// controller manager, whose view of a VM must be ours. All other tests do without.
-func (w *world) withCloudController(t *testing.T) {
-	manager := &harness.CloudController{Kube: w.kube, API: w.api, Region: w.region}
+// cloudController checks nodes whose kubelets leave provider ID and labels to the Proxmox
+// cloud controller manager. All other tests run without it.
+func (e *env) cloudController(t *testing.T) {
+	manager := &harness.CloudController{Kube: e.kube, API: e.api, Region: e.region}
 	go manager.Run(t.Context())
-	p := w.newPool(t, "cloud", func(kit *harness.Kit) { kit.Values.StringData["cloudProvider"] = "external" })
-	p.run(t, 1)
-	p.podsRun(t, 1)
-	claim := p.onlyClaim(t, "is settled", settled)
+	p := e.newNodePool(t, "cloud", func(kit *harness.Kit) { kit.Values.StringData["cloudProvider"] = "external" })
+	p.deployPods(t, 1)
+	p.waitForPods(t, 1)
+	claim := p.waitForClaim(t, "is settled", settled)
 	node, err := p.node(t.Context(), claim)
 	must(t, err)
 	if node.Spec.ProviderID != claim.Status.ProviderID {
@@ -32,7 +32,7 @@ func (w *world) withCloudController(t *testing.T) {
 		}
 	}
 	if len(node.Spec.Taints) > 0 {
-		t.Errorf("the node has the taints %v left", node.Spec.Taints)
+		t.Errorf("the node still has taints %v", node.Spec.Taints)
 	}
-	p.giveBack(t, claim)
+	p.deleteClaims(t, claim)
 }

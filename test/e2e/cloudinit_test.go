@@ -19,15 +19,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// placeSnippet does what the example tells an operator to do: a join token for all
-// VMs, in a snippet on each host.
-func (w *world) placeSnippet(t *testing.T) {
+// placeSnippet follows the example: it creates a join token for all VMs and writes it into a
+// snippet on each host.
+func (e *env) placeSnippet(t *testing.T) {
 	t.Helper()
-	if w.proxmox == nil {
-		return // a lab's hosts are not ours to write to
+	if e.proxmox == nil {
+		return // the tests do not write to a lab's hosts
 	}
 	const id, secret = "static", "0123456789abcdef"
-	must(t, w.kube.Create(t.Context(), &corev1.Secret{
+	must(t, e.kube.Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + id}, Type: corev1.SecretTypeBootstrapToken,
 		StringData: map[string]string{
 			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
@@ -35,40 +35,40 @@ func (w *world) placeSnippet(t *testing.T) {
 		},
 	}))
 	authority := &corev1.ConfigMap{}
-	w.eventually(t, "the cluster's CA", func(ctx context.Context) error {
-		return w.kube.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "kube-root-ca.crt"}, authority)
+	e.eventually(t, "the cluster's CA", func(ctx context.Context) error {
+		return e.kube.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "kube-root-ca.crt"}, authority)
 	})
 	snippet, err := examples.Files.ReadFile("proxmox-cloud-init/worker.cfg")
 	must(t, err)
-	w.proxmox.PutFile(pvesim.File{Storage: "local", Name: "snippets/worker.cfg", Text: strings.NewReplacer(
+	e.proxmox.PutFile(pvesim.File{Storage: "local", Name: "snippets/worker.cfg", Text: strings.NewReplacer(
 		"CA_CERTIFICATE", base64.StdEncoding.EncodeToString([]byte(authority.Data["ca.crt"])),
-		"API_SERVER", w.plane.Server, "JOIN_TOKEN", id+"."+secret, "REGION", w.region,
+		"API_SERVER", e.plane.Server, "JOIN_TOKEN", id+"."+secret, "REGION", e.region,
 	).Replace(string(snippet))})
 }
 
-// proxmoxDrive: boot data by Proxmox, as in the example; the VM knows by its serial
-// number who it is.
-func (w *world) proxmoxDrive(t *testing.T) {
+// proxmoxDrive checks boot data by Proxmox, as in the example. The VM is identified by its
+// serial number.
+func (e *env) proxmoxDrive(t *testing.T) {
 	needs(t, simulator("it writes files on the hosts"))
 	class, err := harness.ProxmoxCloudInitClass()
 	must(t, err)
-	p := w.newPool(t, "own-drive", func(kit *harness.Kit) { kit.Class.Spec.MetadataOptions = class.Spec.MetadataOptions })
-	p.run(t, 1)
-	p.podsRun(t, 1)
-	claim := p.onlyClaim(t, "is settled", settled)
+	p := e.newNodePool(t, "own-drive", func(kit *harness.Kit) { kit.Class.Spec.MetadataOptions = class.Spec.MetadataOptions })
+	p.deployPods(t, 1)
+	p.waitForPods(t, 1)
+	claim := p.waitForClaim(t, "is settled", settled)
 	node, err := p.node(t.Context(), claim)
 	must(t, err)
 	if node.Spec.ProviderID != claim.Status.ProviderID {
 		t.Errorf("provider ID of the node is %q, want the claim's %q", node.Spec.ProviderID, claim.Status.ProviderID)
 	}
 	if node.Labels[karpv1.NodePoolLabelKey] != p.name || len(node.Spec.Taints) > 0 {
-		t.Errorf("the node has the labels %v and the taints %v", node.Labels, node.Spec.Taints)
+		t.Errorf("the node has labels %v and taints %v", node.Labels, node.Spec.Taints)
 	}
 	vms, err := p.vms(t.Context())
 	must(t, err)
 	if drive, _ := vms[0].Config["ide2"].(string); !strings.Contains(drive, "cloudinit") || vms[0].Config["ciuser"] != "ops" {
-		t.Errorf("the VM has the drive %q and the user %v", drive, vms[0].Config["ciuser"])
+		t.Errorf("the VM has drive %q and user %v", drive, vms[0].Config["ciuser"])
 	}
 	must(t, p.noBootData(t.Context(), claim))
-	p.giveBack(t, claim)
+	p.deleteClaims(t, claim)
 }

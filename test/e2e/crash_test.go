@@ -19,104 +19,103 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// TestKilledInTheMiddleOfALaunch kills the controller as kill -9 does, at each
-// step of a launch. Its successor must end with exactly one VM: the one that the
-// claim's intent names.
-func TestKilledInTheMiddleOfALaunch(t *testing.T) {
+// TestKillDuringLaunch kills the controller with SIGKILL at each step of a launch. After a
+// restart there must be exactly one VM: the one in the NodeClaim's intent.
+func TestKillDuringLaunch(t *testing.T) {
 	t.Parallel()
-	needs(t, simulator("it holds Proxmox still at the moment of each crash; TestVMs has a crash for any Proxmox"))
-	w := newWorld(t, setup{hosts: 1, speed: 1})
-	before, err := w.holdings(t.Context())
+	needs(t, simulator("it delays tasks at each step; TestVMs has a crash for any Proxmox"))
+	e := newEnv(t, setup{hosts: 1, speed: 1})
+	before, err := e.holdings(t.Context())
 	must(t, err)
 	for _, moment := range []struct {
 		name  string
 		fault pvesim.Fault
-		is    func(*testing.T, *world) bool
+		is    func(*testing.T, *env) bool
 	}{
-		// The answer to the clone never reaches the controller.
-		{"clone-unanswered", pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", DropAfter: true, Count: 1}, asked("POST /nodes/{node}/qemu/{vmid}/clone")},
-		{"clone-accepted", pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(2 * time.Second), Count: 1}, asked("POST /nodes/{node}/qemu/{vmid}/clone")},
+		// The response to the clone request is lost.
+		{"clone-unanswered", pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", DropAfter: true, Count: 1}, requested("POST /nodes/{node}/qemu/{vmid}/clone")},
+		{"clone-accepted", pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(2 * time.Second), Count: 1}, requested("POST /nodes/{node}/qemu/{vmid}/clone")},
 		{"cloning", pvesim.Fault{}, cloneLocked},
-		{"uploaded", pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(2 * time.Second), Count: 1}, asked("POST /nodes/{node}/storage/{storage}/upload")},
+		{"uploaded", pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(2 * time.Second), Count: 1}, requested("POST /nodes/{node}/storage/{storage}/upload")},
 		{"configured", pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(2 * time.Second), Count: 1}, configured},
-		{"started", pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(2 * time.Second), Count: 1}, asked("POST /nodes/{node}/qemu/{vmid}/status/start")},
+		{"started", pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(2 * time.Second), Count: 1}, requested("POST /nodes/{node}/qemu/{vmid}/status/start")},
 	} {
-		t.Run(moment.name, func(t *testing.T) {
-			w.proxmox.ResetRequests()
+		t.Run(strings.ReplaceAll(moment.name, "-", "_"), func(t *testing.T) {
+			e.proxmox.ResetRequests()
 			if moment.fault != (pvesim.Fault{}) {
-				id, err := w.proxmox.AddFault(moment.fault)
+				id, err := e.proxmox.AddFault(moment.fault)
 				must(t, err)
-				defer w.proxmox.RemoveFault(id)
+				defer e.proxmox.RemoveFault(id)
 			}
-			p := w.newPool(t, moment.name, func(kit *harness.Kit) {
-				// A linked clone may be over between two looks of a busy machine.
+			p := e.newNodePool(t, moment.name, func(kit *harness.Kit) {
+				// A linked clone may end between two polls on a busy machine.
 				kit.Class.Spec.BootDevice.FullClone = moment.name == "cloning"
 			})
-			p.run(t, 1)
-			w.killWhen(t, moment.is)
-			claim := p.onlyClaim(t, "has an intent", func(claim *karpv1.NodeClaim) error { _, err := intent(claim); return err })
+			p.deployPods(t, 1)
+			e.killWhen(t, moment.is)
+			claim := p.waitForClaim(t, "has an intent", func(claim *karpv1.NodeClaim) error { _, err := intent(claim); return err })
 			want, err := intent(claim)
 			must(t, err)
 			if claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
-				t.Fatal("the controller was killed too late: the launch is over")
+				t.Fatal("the controller was killed too late: the launch is completed")
 			}
 
-			must(t, w.controller.Start(t.Context()))
-			p.podsRun(t, 1)
-			after := p.onlyClaim(t, "is settled", settled)
+			must(t, e.controller.Start(t.Context()))
+			p.waitForPods(t, 1)
+			after := p.waitForClaim(t, "is settled", settled)
 			if after.UID != claim.UID {
 				t.Errorf("the claim was replaced by %s", after.Name)
 			}
 			vms, err := p.vms(t.Context())
 			must(t, err)
 			if len(vms) != 1 || vms[0].VMID != want {
-				w.dump(t)
+				e.dump(t)
 				t.Errorf("the claim has VMs %v, want exactly %d", vmids(vms), want)
 			}
-			if boots := w.proxmox.Witness.BootsOf(string(claim.UID)); len(boots) != 1 {
+			if boots := e.proxmox.BootRecorder.BootsOf(string(claim.UID)); len(boots) != 1 {
 				t.Errorf("the VM was booted %d times, want once: %v", len(boots), boots)
 			}
-			p.giveBack(t, claim)
+			p.deleteClaims(t, claim)
 		})
 	}
-	w.asBefore(t, before)
+	e.expectUnchanged(t, before)
 }
 
-// killWhen kills the controller the moment that something is so. It looks as
-// often as it can: the moments are short.
-func (w *world) killWhen(t *testing.T, is func(*testing.T, *world) bool) {
+// killWhen kills the controller as soon as the condition is true. It polls without delay
+// because the steps are short.
+func (e *env) killWhen(t *testing.T, is func(*testing.T, *env) bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience())
-	for !is(t, w) {
+	deadline := time.Now().Add(timeout())
+	for !is(t, e) {
 		if time.Now().After(deadline) {
-			w.dump(t)
-			t.Fatal("the moment to kill the controller never came")
+			e.dump(t)
+			t.Fatal("the condition to kill the controller was not met")
 		}
 		time.Sleep(time.Millisecond)
 	}
-	w.controller.Kill()
+	e.controller.Kill()
 }
 
-// asked: Proxmox has answered a request.
-func asked(request string) func(*testing.T, *world) bool {
-	return func(_ *testing.T, w *world) bool { return w.proxmox.RequestCounts()[request] > 0 }
+// requested returns a condition: Proxmox has answered a request.
+func requested(request string) func(*testing.T, *env) bool {
+	return func(_ *testing.T, e *env) bool { return e.proxmox.RequestCounts()[request] > 0 }
 }
 
-func cloneLocked(t *testing.T, w *world) bool {
-	return w.anyVM(t, func(g harness.Guest) bool { return g.Config["lock"] == "clone" })
+func cloneLocked(t *testing.T, e *env) bool {
+	return e.anyVM(t, func(g harness.Guest) bool { return g.Config["lock"] == "clone" })
 }
 
-// configured: our one write has happened, the VM has its claim's UUID.
-func configured(t *testing.T, w *world) bool {
-	return w.anyVM(t, func(g harness.Guest) bool {
+// configured reports whether the VM has its NodeClaim's UUID and is not started.
+func configured(t *testing.T, e *env) bool {
+	return e.anyVM(t, func(g harness.Guest) bool {
 		smbios, _ := g.Config["smbios1"].(string)
 		return strings.Contains(smbios, "serial=") && g.Status == "stopped"
 	})
 }
 
-func (w *world) anyVM(t *testing.T, is func(harness.Guest) bool) bool {
+func (e *env) anyVM(t *testing.T, is func(harness.Guest) bool) bool {
 	t.Helper()
-	guests, err := w.api.Guests(t.Context())
+	guests, err := e.api.Guests(t.Context())
 	must(t, err)
 	for _, guest := range guests {
 		if guest.VMID >= 20000 && is(guest) {
@@ -126,11 +125,11 @@ func (w *world) anyVM(t *testing.T, is func(harness.Guest) bool) bool {
 	return false
 }
 
-// intent reads the VMID that a claim was promised.
+// intent returns the VMID in a NodeClaim's intent.
 func intent(claim *karpv1.NodeClaim) (int, error) {
 	var in struct{ VMID int }
 	if err := json.Unmarshal([]byte(claim.Annotations[v1alpha1.AnnotationLaunchIntent]), &in); err != nil {
-		return 0, fmt.Errorf("reading the intent of claim %s, %w", claim.Name, err)
+		return 0, fmt.Errorf("reading intent of claim %s: %w", claim.Name, err)
 	}
 	return in.VMID, nil
 }
@@ -143,51 +142,51 @@ func vmids(vms []harness.Guest) []int {
 	return out
 }
 
-// TestControllerAway has what happens while no controller runs.
+// TestControllerAway covers changes while no controller runs.
 func TestControllerAway(t *testing.T) {
 	t.Parallel()
 	needs(t, guestsThatJoin())
-	w := newWorld(t, setup{gracePeriod: 8 * time.Second})
-	p := w.newPool(t, "away", nil)
-	p.run(t, 1)
-	p.podsRun(t, 1)
-	claim := p.onlyClaim(t, "is settled", settled)
+	e := newEnv(t, setup{gracePeriod: 8 * time.Second})
+	p := e.newNodePool(t, "away", nil)
+	p.deployPods(t, 1)
+	p.waitForPods(t, 1)
+	claim := p.waitForClaim(t, "is settled", settled)
 	vms, err := p.vms(t.Context())
 	must(t, err)
 
-	t.Run("a rebooted VM keeps its node and changes its boot ID", func(t *testing.T) {
+	t.Run("VM_rebooted", func(t *testing.T) {
 		was, err := p.node(t.Context(), claim)
 		must(t, err)
-		must(t, w.api.Reboot(t.Context(), vms[0]))
-		p.bootedAgain(t, claim, was)
+		must(t, e.api.Reboot(t.Context(), vms[0]))
+		p.waitForReboot(t, claim, was)
 	})
-	t.Run("a stopped VM's node is NotReady until the controller is back", func(t *testing.T) {
+	t.Run("VM_stopped", func(t *testing.T) {
 		was, err := p.node(t.Context(), claim)
 		must(t, err)
-		w.controller.Stop()
-		must(t, w.api.Stop(t.Context(), vms[0]))
-		w.eventually(t, "the node to be NotReady", func(ctx context.Context) error {
+		e.controller.Stop()
+		must(t, e.api.Stop(t.Context(), vms[0]))
+		e.eventually(t, "the node to be NotReady", func(ctx context.Context) error {
 			node, err := p.node(ctx, claim)
 			if err == nil && harness.NodeReady(node) {
 				err = errors.New("it is Ready")
 			}
 			return err
 		})
-		must(t, w.controller.Start(t.Context()))
-		p.bootedAgain(t, claim, was)
+		must(t, e.controller.Start(t.Context()))
+		p.waitForReboot(t, claim, was)
 	})
-	p.giveBack(t, claim)
+	p.deleteClaims(t, claim)
 }
 
-func (w *world) foreign(t *testing.T, vmid int) harness.Guest {
+func (e *env) guest(t *testing.T, vmid int) harness.Guest {
 	t.Helper()
-	guests, err := w.api.Guests(t.Context())
+	guests, err := e.api.Guests(t.Context())
 	must(t, err)
 	for _, guest := range guests {
 		if guest.VMID == vmid {
 			return guest
 		}
 	}
-	t.Fatalf("there is no VM %d", vmid)
+	t.Fatalf("VM %d not found", vmid)
 	return harness.Guest{}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// TestDevices: pods that want a GPU get a VM with one, each its own, on the host
-// that has them; when all are taken, the next pod is told.
+// TestDevices checks that each pod that requests a GPU gets a VM with its own GPU on the host
+// that has them, and that a pod gets an event when all GPUs are in use.
 func TestDevices(t *testing.T) {
 	t.Parallel()
 	needs(t, simulator("it has GPUs"))
-	w := newWorld(t, setup{hosts: 2, gpus: 2, args: []string{"--pci-resources", harness.GPUMapping + "=" + harness.GPUResource}})
-	p := w.newPool(t, "devices", nil)
+	e := newEnv(t, setup{hosts: 2, gpus: 2, args: []string{"--pci-resources", harness.GPUMapping + "=" + harness.GPUResource}})
+	p := e.newNodePool(t, "devices", nil)
 	p.deploy(t, 3, func(d *appsv1.Deployment) {
 		gpu := corev1.ResourceList{harness.GPUResource: resource.MustParse("1")}
 		resources := &d.Spec.Template.Spec.Containers[0].Resources
@@ -49,27 +49,28 @@ func TestDevices(t *testing.T) {
 	must(t, err)
 	for _, vm := range vms {
 		if device, _ := vm.Config["hostpci0"].(string); !strings.Contains(device, "mapping="+harness.GPUMapping) || vm.Host != "pve1" {
-			t.Errorf("VM %d on %s has the device %q, want one of the mapping %s on pve1", vm.VMID, vm.Host, device, harness.GPUMapping)
+			t.Errorf("VM %d on %s has device %q, want one of the mapping %s on pve1", vm.VMID, vm.Host, device, harness.GPUMapping)
 		}
 	}
 	if len(vms) != 2 {
 		t.Errorf("there are %d VMs for two GPUs", len(vms))
 	}
-	if message := p.hasEvent(t, waiting, "NoHostFits"); !strings.Contains(message, "pve1") || !strings.Contains(message, "pve2") {
-		t.Errorf("the pod without a GPU is told %q", message)
+	if message := p.waitForEvent(t, waiting, "NoHostFits"); !strings.Contains(message, "pve1") || !strings.Contains(message, "pve2") {
+		t.Errorf("the event of the pod without a GPU is %q", message)
 	}
-	p.giveAllBack(t)
+	p.deleteAllClaims(t)
 }
 
-// TestIdleCost: who does nothing asks Proxmox little, whatever runs there.
-func TestIdleCost(t *testing.T) {
+// TestIdleRequests checks that an idle controller sends few requests, regardless of the number
+// of VMs.
+func TestIdleRequests(t *testing.T) {
 	t.Parallel()
-	needs(t, simulator("it counts the requests of all"))
+	needs(t, simulator("it counts requests"))
 	const budget, window, settling = 8, time.Minute, time.Minute
-	w := newWorld(t, setup{hosts: 10, pollInterval: 10 * time.Second})
-	p := w.newPool(t, "idle", nil)
-	p.run(t, 3)
-	p.podsRun(t, 3)
+	e := newEnv(t, setup{hosts: 10, pollInterval: 10 * time.Second})
+	p := e.newNodePool(t, "idle", nil)
+	p.deployPods(t, 3)
+	p.waitForPods(t, 3)
 	p.eventually(t, "all claims to be settled", func(ctx context.Context) error {
 		claims, err := p.claims(ctx)
 		for i := range claims {
@@ -79,16 +80,16 @@ func TestIdleCost(t *testing.T) {
 		}
 		return err
 	})
-	// What changed just now is looked at once more. Then every minute is like the other,
-	// wherever it is thought to begin.
+	// Recent changes are read once more. After that, every minute has the same number of
+	// requests.
 	from := time.Now().Add(settling)
-	p.within(t, settling+2*window+time.Minute, "some minutes of rest", func(context.Context) error {
+	p.within(t, settling+2*window+time.Minute, "the idle time to pass", func(context.Context) error {
 		if left := time.Until(from.Add(2 * window)); left > 0 {
-			return fmt.Errorf("another %s of it", left)
+			return fmt.Errorf("%s remaining", left)
 		}
 		return nil
 	})
-	requests := w.proxmox.Requests()
+	requests := e.proxmox.Requests()
 	for n, first := range requests {
 		var minute []string
 		for _, request := range requests[n:] {
@@ -100,5 +101,5 @@ func TestIdleCost(t *testing.T) {
 			t.Fatalf("there were %d requests in the minute from %s, want at most %d: %s", len(minute), first.Time, budget, strings.Join(minute, ", "))
 		}
 	}
-	p.giveAllBack(t)
+	p.deleteAllClaims(t)
 }

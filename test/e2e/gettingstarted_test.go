@@ -14,25 +14,21 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestGettingStarted follows docs/getting-started.md to the letter: its files are
-// written under the names that it gives them, its commands are run, in its order, by a
-// shell. A reader has a Proxmox as its installer leaves it, and changes in the files
-// what the page asks for: address, secret, certificate.
+// TestGettingStarted follows docs/getting-started.md: it writes its files under their names
+// and runs its commands in order in a shell, on a Proxmox as its installer leaves it. In the
+// files it replaces only what the page asks the reader to replace: address, secret and
+// certificate.
 func TestGettingStarted(t *testing.T) {
 	t.Parallel()
-	needs(t, simulator("it begins with a Proxmox that nobody has touched"))
+	needs(t, simulator("it starts with a newly installed Proxmox"))
 	if os.Getenv("HELM") == "" {
 		t.Skip("SKIPPED: HELM must name the helm binary; make e2e builds it and sets it")
 	}
-	r := &reader{world: newWorld(t, setup{idle: true, hosts: 1, fresh: true, version: "9.2", speed: 20}), images: imageServer(t), home: t.TempDir()}
-	// A kubeplane lets Nodes join by itself; here that is the chart's part.
-	for _, name := range []string{"kubeplane:node-bootstrapper", "kubeplane:node-autoapprove-bootstrap"} {
-		must(t, r.kube.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	}
+	r := &reader{env: newEnv(t, setup{idle: true, hosts: 1, fresh: true, version: "9.2", speed: 20}), images: imageServer(t), home: t.TempDir()}
+	r.removeJoinPermissions(t)
 	// kubeadm installs it.
 	must(t, r.kube.Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-dns"},
@@ -43,19 +39,19 @@ func TestGettingStarted(t *testing.T) {
 	for _, step := range readSteps(t, "../../docs/getting-started.md") {
 		r.do(t, step)
 	}
-	r.asBefore(t, before)
+	r.expectUnchanged(t, before)
 }
 
-// reader is somebody who follows the page.
+// reader follows the page.
 type reader struct {
-	*world
-	// home is where files are written and commands are run.
+	*env
+	// home is the working directory of the commands.
 	home, images string
-	// secret of the token, as Proxmox showed it.
+	// secret is the token's secret as Proxmox returned it.
 	secret string
 }
 
-// step is a code block of the page; file is the name that the text before gives it.
+// step is a code block of the page. file is the name in the text before it.
 type step struct{ kind, file, content string }
 
 func readSteps(t *testing.T, page string) []step {
@@ -74,7 +70,7 @@ func readSteps(t *testing.T, page string) []step {
 		steps = append(steps, s)
 	}
 	if len(steps) < 15 {
-		t.Fatalf("found %d code blocks on the page", len(steps))
+		t.Fatalf("found %d code blocks, want at least 15", len(steps))
 	}
 	return steps
 }
@@ -84,7 +80,7 @@ func (r *reader) do(t *testing.T, s step) {
 	switch s.kind {
 	case "yaml":
 		if s.file == "" {
-			t.Fatalf("the page does not say under which name to write this file:\n%s", s.content)
+			t.Fatalf("the page does not name this file:\n%s", s.content)
 		}
 		must(t, os.WriteFile(filepath.Join(r.home, s.file), []byte(r.adapt(s.content)), 0o600))
 	case "shell":
@@ -96,8 +92,8 @@ func (r *reader) do(t *testing.T, s step) {
 	}
 }
 
-// adapt puts in what the page tells the reader to put in, and where an image is that
-// can be had without the internet.
+// adapt fills in the values that the page requires, and an image URL that works without the
+// internet.
 func (r *reader) adapt(file string) string {
 	proxmox := r.proxmox.Cluster(r.region)
 	certificate := regexp.MustCompile(`(?s)( +)-----BEGIN CERTIFICATE-----.*-----END CERTIFICATE-----`)
@@ -113,8 +109,8 @@ func (r *reader) adapt(file string) string {
 	).Replace(file)
 }
 
-// onProxmox runs commands of a Proxmox host: a shell takes them apart, and the API
-// does what they do.
+// onProxmox runs the commands of a Proxmox host: a shell parses them, and the API executes
+// them.
 func (r *reader) onProxmox(t *testing.T, commands string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euc", `show() { printf '%s\037' "$@"; echo; }; pveum() { show pveum "$@"; }; pvesm() { show pvesm "$@"; }`+"\n"+commands)
@@ -125,7 +121,7 @@ func (r *reader) onProxmox(t *testing.T, commands string) {
 	}
 }
 
-// command is one of Proxmox's, by what it is called with.
+// command executes one Proxmox command through the API.
 func (r *reader) command(t *testing.T, words []string) {
 	t.Helper()
 	var names []string
@@ -157,12 +153,12 @@ func (r *reader) command(t *testing.T, words []string) {
 	case strings.HasPrefix(verb, "pvesm set "):
 		call("PUT", "/storage/"+names[2], options, nil)
 	default:
-		t.Fatalf("this test does not know the command %q", strings.Join(words, " "))
+		t.Fatalf("unknown command %q", strings.Join(words, " "))
 	}
 }
 
-// onMachine runs commands where kubectl and helm are. The chart is that of this
-// repository; the pod of the controller, which nothing here could run, is the binary.
+// onMachine runs the commands for kubectl and helm with this repository's chart. The
+// controller runs as a process, because nothing here can run its pod.
 func (r *reader) onMachine(t *testing.T, commands string) {
 	t.Helper()
 	kubeplane, _ := binaries(t)
@@ -194,7 +190,7 @@ set -euo pipefail
 	if strings.HasPrefix(commands, "helm upgrade") {
 		r.runInstalled(t)
 		if log := r.logOf(t); !strings.Contains(log, "connected to the Proxmox cluster") {
-			t.Errorf("the page looks for another line in the log:\n%s", linesWith(log, "Proxmox cluster", "error"))
+			t.Errorf("the log line on the page is missing:\n%s", linesWith(log, "Proxmox cluster", "error"))
 		}
 	}
 }

@@ -24,92 +24,111 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// rootPassword is like nothing else that a text could show.
+// rootPassword is unique, so it can be searched for.
 const rootPassword = "correct-horse-battery-staple"
 
 const releaseName = "karpenter-provider-proxmox"
 
-// TestInstalledWithHelm: what the chart installs suffices, rights included, for
-// a Node to come and go; an upgrade keeps it; and no secret shows anywhere.
-func TestInstalledWithHelm(t *testing.T) {
+// TestHelmInstall checks that the chart's installation is sufficient, including its
+// permissions, to create and delete a Node, that an upgrade keeps the Node, and that no secret
+// leaks.
+func TestHelmInstall(t *testing.T) {
 	t.Parallel()
-	needs(t, simulator("it installs the release again and again"))
-	w := newWorld(t, setup{idle: true, hosts: 2, scenario: func(s *pvesim.Scenario) {
+	needs(t, simulator("it installs the release several times"))
+	e := newEnv(t, setup{idle: true, hosts: 2, scenario: func(s *pvesim.Scenario) {
 		i := slices.IndexFunc(s.Users, func(u pvesim.User) bool { return u.ID == "root@pam" })
 		s.Users[i].Password = rootPassword
 	}})
-	// A kubeplane lets Nodes join by itself; here that is the chart's part.
-	for _, name := range []string{"kubeplane:node-bootstrapper", "kubeplane:node-autoapprove-bootstrap"} {
-		must(t, w.kube.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	}
-	// All kinds of secrets at once: a token, root's login, values and templates of boot data.
-	cluster := w.proxmox.Cluster(w.region)
-	cluster.Root = &harness.RootLogin{Username: "root@pam", Password: rootPassword}
-	w.secrets.Add("the password of root", rootPassword)
-	// The values file that people were told to write, with this Proxmox in it.
-	values := map[string]any{
-		"logVerbosityLevel": "debug", "config": map[string]any{"clusters": []harness.Cluster{cluster}},
-		"nodeSelector": map[string]any{"node-role.kubernetes.io/control-plane": ""},
-		"tolerations":  []any{map[string]any{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}},
-	}
-	w.helm(t, values)
-	w.runInstalled(t)
-	p := w.newPool(t, "installed", func(kit *harness.Kit) {
+	e.removeJoinPermissions(t)
+	values := e.chartValues()
+	e.helm(t, values)
+	e.runInstalled(t)
+	p := e.newNodePool(t, "installed", func(kit *harness.Kit) {
 		kit.Values.StringData["sshAuthorizedKeys"] = "ssh-ed25519 AAAA-a-value-of-a-secret-" + t.Name()
 		kit.Values.StringData["unused"] = "a value that no template uses, " + t.Name()
-		// Root is asked for what no token may do.
+		// Pinning needs root's login, because Proxmox does not allow it with a token.
 		kit.Class.Spec.CPU = &v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}
 	})
-	p.run(t, 1)
-	p.podsRun(t, 1)
-	claim := p.onlyClaim(t, "is settled", settled)
-	launching, err := w.controller.MetricNames(t.Context())
+	p.deployPods(t, 1)
+	p.waitForPods(t, 1)
+	claim := p.waitForClaim(t, "is settled", settled)
+	launching, err := e.controller.MetricNames(t.Context())
 	must(t, err)
 
 	values["replicaCount"] = 2
 	values["settings"] = map[string]any{"proxmoxPollInterval": "1s", "featureGates": map[string]any{"nodeRepair": true}}
 	values["metrics"] = map[string]any{"enabled": true}
-	w.helm(t, values)
-	w.controller.Stop()
-	w.runInstalled(t)
-	t.Run("an upgrade keeps the Node", func(t *testing.T) {
-		still := p.onlyClaim(t, "is the same", func(found *karpv1.NodeClaim) error {
-			if found.UID != claim.UID {
-				return fmt.Errorf("it is %s, was %s", found.Name, claim.Name)
-			}
-			return settled(found)
-		})
-		if still.Status.ProviderID != claim.Status.ProviderID {
-			t.Errorf("the Node became %s, was %s", still.Status.ProviderID, claim.Status.ProviderID)
-		}
+	e.helm(t, values)
+	e.controller.Stop()
+	e.runInstalled(t)
+	t.Run("upgrade_keeps_node", func(t *testing.T) { p.expectSameClaim(t, claim) })
+	// Before the claim is deleted, so its objects are searched too.
+	t.Run("no_secrets_leaked", func(t *testing.T) {
+		e.expectNoSecrets(t)
+		e.expectSearchedFor(t, "the token of the cloud config", "the password of root", "token-secret", "installed-values/sshAuthorizedKeys",
+			"installed-values/unused", "installed-templates/user-data", releaseName+"/config.yaml")
 	})
-	// Before all is gone: objects of the claim must not carry secrets either.
-	t.Run("no secret shows", func(t *testing.T) {
-		w.noSecretShows(t)
-		for _, what := range []string{
-			"the token of the cloud config", "the password of root", "token-secret", "installed-values/sshAuthorizedKeys", "installed-values/unused", "installed-templates/user-data",
-			releaseName + "/config.yaml",
-		} {
-			if !slices.ContainsFunc(w.secrets.Known(), func(known string) bool { return strings.HasSuffix(known, what) }) {
-				t.Errorf("%s was not looked for, only %q", what, w.secrets.Known())
-			}
-		}
-	})
-	p.giveBack(t, claim)
-	t.Run("no secret shows afterwards", w.noSecretShows)
-	t.Run("the reference page names the metrics", func(t *testing.T) {
-		removing, err := w.controller.MetricNames(t.Context())
+	p.deleteClaims(t, claim)
+	t.Run("no_secrets_leaked_after_delete", e.expectNoSecrets)
+	t.Run("metrics_reference", func(t *testing.T) {
+		removing, err := e.controller.MetricNames(t.Context())
 		must(t, err)
-		metricsAreOnThePage(t, slices.Concat(launching, removing))
+		checkMetricsReference(t, slices.Concat(launching, removing))
 	})
-	t.Run("the log follows the claim by one key", func(t *testing.T) { w.logFollows(t, claim) })
-	if log := w.logOf(t); strings.Contains(log, "forbidden") || strings.Contains(log, "cannot list") {
-		t.Errorf("the chart's rights do not suffice:\n%s", linesWith(log, "forbidden", "cannot list"))
+	t.Run("log_key", func(t *testing.T) { e.checkClaimLog(t, claim) })
+	if log := e.logOf(t); strings.Contains(log, "forbidden") || strings.Contains(log, "cannot list") {
+		t.Errorf("the chart's permissions are insufficient:\n%s", linesWith(log, "forbidden", "cannot list"))
 	}
 }
 
-// helm installs or upgrades the chart, with these values.
-func (w *world) helm(t *testing.T, values map[string]any) {
+// removeJoinPermissions removes the permissions with which a kubeplane lets Nodes join, so
+// those of the chart are tested.
+func (e *env) removeJoinPermissions(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"kubeplane:node-bootstrapper", "kubeplane:node-autoapprove-bootstrap"} {
+		must(t, e.kube.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	}
+}
+
+// chartValues returns the values file of the documentation for this Proxmox. It includes
+// all kinds of secrets: a token and root's login; boot data has values and templates.
+func (e *env) chartValues() map[string]any {
+	cluster := e.proxmox.Cluster(e.region)
+	cluster.Root = &harness.RootLogin{Username: "root@pam", Password: rootPassword}
+	e.secrets.Add("the password of root", rootPassword)
+	return map[string]any{
+		"logVerbosityLevel": "debug", "config": map[string]any{"clusters": []harness.Cluster{cluster}},
+		"nodeSelector": map[string]any{"node-role.kubernetes.io/control-plane": ""},
+		"tolerations":  []any{map[string]any{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}},
+	}
+}
+
+// expectSameClaim checks that the NodePool's only NodeClaim is the given one with the same VM.
+func (p *nodePool) expectSameClaim(t *testing.T, want *karpv1.NodeClaim) {
+	t.Helper()
+	got := p.waitForClaim(t, "is the same", func(found *karpv1.NodeClaim) error {
+		if found.UID != want.UID {
+			return fmt.Errorf("it is %s, want %s", found.Name, want.Name)
+		}
+		return settled(found)
+	})
+	if got.Status.ProviderID != want.Status.ProviderID {
+		t.Errorf("the node's provider ID is %s, want %s", got.Status.ProviderID, want.Status.ProviderID)
+	}
+}
+
+// expectSearchedFor checks that expectNoSecrets knows the secrets with these suffixes.
+func (e *env) expectSearchedFor(t *testing.T, suffixes ...string) {
+	t.Helper()
+	for _, suffix := range suffixes {
+		if !slices.ContainsFunc(e.secrets.Names(), func(name string) bool { return strings.HasSuffix(name, suffix) }) {
+			t.Errorf("%s was not searched for, only %q", suffix, e.secrets.Names())
+		}
+	}
+}
+
+// helm installs or upgrades the chart with the given values.
+func (e *env) helm(t *testing.T, values map[string]any) {
 	t.Helper()
 	binary := os.Getenv("HELM")
 	if binary == "" {
@@ -120,29 +139,29 @@ func (w *world) helm(t *testing.T, values map[string]any) {
 	cmd := exec.CommandContext(t.Context(), binary, "upgrade", "--install", releaseName, "../../charts/karpenter-provider-proxmox",
 		"--namespace", metav1.NamespaceSystem, "--skip-crds", "--values", "-")
 	home := t.TempDir()
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.plane.Kubeconfig, "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+e.plane.Kubeconfig, "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
 	cmd.Stdin = bytes.NewReader(content)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("helm: %v\n%s", err, out)
 	}
 }
 
-// runInstalled starts the controller as the Deployment says.
-func (w *world) runInstalled(t *testing.T) {
+// runInstalled starts the controller as the Deployment specifies.
+func (e *env) runInstalled(t *testing.T) {
 	t.Helper()
 	_, binary := binaries(t)
 	var err error
-	w.controller, err = harness.Installed(t.Context(), w.plane, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: releaseName},
-		harness.ControllerOptions{Binary: binary, Dir: filepath.Join(w.dir, "installed")})
+	e.controller, err = harness.NewInstalledController(t.Context(), e.plane, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: releaseName},
+		harness.ControllerOptions{Binary: binary, Dir: filepath.Join(e.dir, "installed")})
 	must(t, err)
-	w.logs = append(w.logs, w.controller.Log())
-	t.Cleanup(w.controller.Stop)
-	must(t, w.controller.Start(t.Context()))
+	e.logs = append(e.logs, e.controller.Log())
+	t.Cleanup(e.controller.Stop)
+	must(t, e.controller.Start(t.Context()))
 }
 
-func (w *world) logOf(t *testing.T) string {
+func (e *env) logOf(t *testing.T) string {
 	t.Helper()
-	content, err := os.ReadFile(w.controller.Log())
+	content, err := os.ReadFile(e.controller.Log())
 	must(t, err)
 	return string(content)
 }

@@ -19,14 +19,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// suite is what the tests of a process share: which Proxmox they run against, and
-// what of them could not be run there. Go gives tests no other place for it.
+// suite is the state shared by all tests of the process: the Proxmox that they run against and
+// the tests that it did not allow. TestMain cannot pass it otherwise.
 var suite run
 
 type run struct {
-	// lab is a Proxmox of somebody's own; nil means simulators.
+	// lab is a user's own Proxmox; nil means simulators.
 	lab *harness.Lab
-	// records is the directory with the records of runs against labs.
+	// records is the directory of the records of runs against labs.
 	records string
 
 	mu     sync.Mutex
@@ -35,21 +35,21 @@ type run struct {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// More tests at once than there are CPUs: they mostly wait.
+	// More tests in parallel than CPUs: they mostly wait.
 	parallel := 8
 	if config := os.Getenv("E2E_PROXMOX_CONFIG"); config != "" {
-		if err := suite.enter(context.Background(), config, os.Stdout); err != nil {
+		if err := suite.openLab(context.Background(), config, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "e2e:", err)
 			os.Exit(1)
 		}
-		// A lab has room for a few VMs only.
+		// A lab has capacity for a few VMs only.
 		parallel = 1
 	}
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
+	isSet := false
+	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == "test.parallel" })
+	if !isSet {
 		if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
-			panic(err) // the testing package has had this flag for ever
+			panic(err) // the flag always exists
 		}
 	}
 	code := m.Run()
@@ -57,8 +57,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// enter opens the lab and cleans up after runs that could not do it themselves.
-func (r *run) enter(ctx context.Context, config string, out io.Writer) error {
+// openLab opens the lab and cleans up after runs that were killed.
+func (r *run) openLab(ctx context.Context, config string, out io.Writer) error {
 	lab, err := harness.LoadLab(config)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (r *run) enter(ctx context.Context, config string, out io.Writer) error {
 	if r.records == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {
-			return fmt.Errorf("finding a place for the records of runs: set E2E_STATE_DIR, %w", err)
+			return fmt.Errorf("finding a directory for records of runs: set E2E_STATE_DIR: %w", err)
 		}
 		r.records = filepath.Join(cache, "karpenter-provider-proxmox-e2e")
 	}
@@ -80,34 +80,34 @@ func (r *run) enter(ctx context.Context, config string, out io.Writer) error {
 			return err
 		}
 	}
-	abandoned, err := harness.Abandoned(r.records, lab.Cluster.URLs[0])
+	stale, err := harness.StaleRecords(r.records, lab.Cluster.URLs[0])
 	if err != nil {
 		return err
 	}
-	for _, record := range abandoned {
+	for _, record := range stale {
 		if _, err := r.clean(ctx, record.Cluster, out); err != nil {
 			return err
 		}
-		if err := record.Done(); err != nil {
+		if err := record.Remove(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// clean removes what a Kubernetes cluster left in the lab.
+// clean deletes everything of a Kubernetes cluster in the lab.
 func (r *run) clean(ctx context.Context, cluster string, out io.Writer) (removed []string, err error) {
 	removed, err = r.lab.API.Clean(ctx, cluster)
 	for _, what := range removed {
-		fmt.Fprintf(out, "removed %s, left by Kubernetes cluster %s\n", what, cluster)
+		fmt.Fprintf(out, "deleted %s of Kubernetes cluster %s\n", what, cluster)
 	}
 	if err != nil {
-		return removed, fmt.Errorf("cleaning up after Kubernetes cluster %s, %w", cluster, err)
+		return removed, fmt.Errorf("cleaning up after Kubernetes cluster %s: %w", cluster, err)
 	}
 	return removed, nil
 }
 
-// report tells, in one place, which tests the lab did not allow.
+// report lists the tests that the lab did not allow.
 func (r *run) report(out io.Writer) {
 	if r.lab == nil || len(r.notRun) == 0 {
 		return
@@ -119,22 +119,22 @@ func (r *run) report(out io.Writer) {
 	}
 }
 
-// patience is for what takes seconds on an idle machine; a real guest takes minutes
+// timeout is for operations that take seconds on an idle machine. A real guest takes minutes
 // to boot.
-func patience() time.Duration {
+func timeout() time.Duration {
 	if suite.lab != nil {
-		return suite.lab.Patience.Duration
+		return suite.lab.Timeout.Duration
 	}
 	return 90 * time.Second
 }
 
-// need is something that not every Proxmox has.
+// need is a property that not every Proxmox has.
 type need struct {
 	what string
 	met  func(*harness.Lab) bool
 }
 
-// The needs of tests.
+// simulator is the need of tests that run only against the simulator.
 func simulator(why string) need {
 	return need{"the simulator: " + why, func(*harness.Lab) bool { return false }}
 }
@@ -143,16 +143,15 @@ func guestsThatJoin() need {
 	return need{"VMs that reach this machine: set nodeAddress", func(l *harness.Lab) bool { return l.NodeAddress != "" }}
 }
 
-func room(vms int) need {
-	return need{fmt.Sprintf("room for %d VMs at once: set maxVMs", vms), func(l *harness.Lab) bool { return l.MaxVMs >= vms }}
+func capacity(vms int) need {
+	return need{fmt.Sprintf("capacity for %d VMs: set maxVMs", vms), func(l *harness.Lab) bool { return l.MaxVMs >= vms }}
 }
 
 func hosts(n int) need {
-	return need{fmt.Sprintf("the template on %d hosts that are up", n), func(l *harness.Lab) bool { return len(l.Hosts) >= n }}
+	return need{fmt.Sprintf("the template on %d online hosts", n), func(l *harness.Lab) bool { return len(l.Hosts) >= n }}
 }
 
-// needs ends a test, and says why, where the Proxmox at hand lacks something. A
-// simulator lacks nothing.
+// needs skips the test with a reason if the lab does not meet a need. A simulator meets all.
 func needs(t *testing.T, wants ...need) {
 	t.Helper()
 	for _, want := range wants {

@@ -20,43 +20,43 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// spreadOverHosts: pods that must be spread over zones come to VMs on as many Hosts.
-func (w *world) spreadOverHosts(t *testing.T) {
+// spreadOverHosts checks that pods that must be spread over zones get VMs on as many hosts.
+func (e *env) spreadOverHosts(t *testing.T) {
 	needs(t, guestsThatJoin(), hosts(2))
 	if suite.lab != nil {
-		needs(t, room(len(suite.lab.Hosts)))
+		needs(t, capacity(len(suite.lab.Hosts)))
 	}
-	up := w.usableHosts(t)
-	p := w.newPool(t, "spread", nil)
+	up := e.usableHosts(t)
+	p := e.newNodePool(t, "spread", nil)
 	p.deploy(t, int32(len(up)), func(d *appsv1.Deployment) {
 		d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 			MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: d.Spec.Selector,
 		}}
 	})
-	p.podsRun(t, len(up))
+	p.waitForPods(t, len(up))
 	if got := p.hostsOfPods(t); len(got) != len(up) || slices.Max(slices.Collect(maps.Values(got))) != 1 {
-		t.Errorf("there are pods on VMs of hosts %v, want one on each of %v", got, up)
+		t.Errorf("pods are on VMs of hosts %v, want one on each of %v", got, up)
 	}
-	p.giveAllBack(t)
+	p.deleteAllClaims(t)
 }
 
-// usableHosts can take VMs.
-func (w *world) usableHosts(t *testing.T) []string {
+// usableHosts returns the hosts that can have VMs.
+func (e *env) usableHosts(t *testing.T) []string {
 	t.Helper()
 	if suite.lab != nil {
 		return suite.lab.Hosts
 	}
-	all, err := w.api.Hosts(t.Context())
+	all, err := e.api.Hosts(t.Context())
 	must(t, err)
 	return slices.Sorted(maps.Keys(all))
 }
 
-// requirementsHold: whatever a pod requires of its Node by labels, the VM has.
-func (w *world) requirementsHold(t *testing.T) {
+// podRequirements checks that the VM matches the node labels that a pod requires.
+func (e *env) podRequirements(t *testing.T) {
 	needs(t, guestsThatJoin(), hosts(2))
-	names := w.usableHosts(t)
+	names := e.usableHosts(t)
 	last := names[len(names)-1]
-	p := w.newPool(t, "required", nil)
+	p := e.newNodePool(t, "required", nil)
 	p.deploy(t, 1, func(d *appsv1.Deployment) {
 		requireNode(d,
 			corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpNotIn, Values: names[:len(names)-1]},
@@ -66,8 +66,8 @@ func (w *world) requirementsHold(t *testing.T) {
 			corev1.NodeSelectorRequirement{Key: v1alpha1.LabelInstanceMemory, Operator: corev1.NodeSelectorOpLt, Values: []string{"16384"}},
 		)
 	})
-	p.podsRun(t, 1)
-	claim := p.onlyClaim(t, "is settled", settled)
+	p.waitForPods(t, 1)
+	claim := p.waitForClaim(t, "is settled", settled)
 	node, err := p.node(t.Context(), claim)
 	must(t, err)
 	vm := vmOf(t, p, claim)
@@ -78,34 +78,35 @@ func (w *world) requirementsHold(t *testing.T) {
 	if node.Labels[v1alpha1.LabelInstanceCPU] != cores || node.Labels[v1alpha1.LabelInstanceMemory] != memory {
 		t.Errorf("the node's labels are %v, want its VM's %s cores and %s MiB among them", node.Labels, cores, memory)
 	}
-	p.giveBack(t, claim)
+	p.deleteClaims(t, claim)
 }
 
-// fitsNowhere: a pod for which no Host has room is told why, Host by Host.
-func (w *world) fitsNowhere(t *testing.T) {
-	needs(t, simulator("it knows how large the hosts are"))
-	p := w.newPool(t, "nowhere", nil)
+// noHostFits checks that a pod without sufficient capacity on any host gets an event with a
+// reason per host.
+func (e *env) noHostFits(t *testing.T) {
+	needs(t, simulator("it knows the size of the hosts"))
+	p := e.newNodePool(t, "nowhere", nil)
 	p.deploy(t, 1, func(d *appsv1.Deployment) {
-		// Somebody else has two of the sixteen cores of each host.
+		// Another guest uses two of the sixteen cores of each host.
 		d.Spec.Template.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("15")
 	})
 	var pods []corev1.Pod
-	p.eventually(t, "the pod to be there", func(ctx context.Context) (err error) {
+	p.eventually(t, "the pod to exist", func(ctx context.Context) (err error) {
 		if pods, err = harness.Pods(ctx, p.kube, p.name); err == nil && len(pods) != 1 {
 			err = fmt.Errorf("there are %d", len(pods))
 		}
 		return err
 	})
-	message := p.hasEvent(t, pods[0].Name, "NoHostFits")
-	for _, want := range append(w.usableHosts(t), "nodepool "+p.name, "CPU") {
+	message := p.waitForEvent(t, pods[0].Name, "NoHostFits")
+	for _, want := range append(e.usableHosts(t), "nodepool "+p.name, "CPU") {
 		if !strings.Contains(message, want) {
-			t.Errorf("the pod's event does not tell about %s: %s", want, message)
+			t.Errorf("the pod's event does not contain %s: %s", want, message)
 		}
 	}
-	p.giveBack(t)
+	p.deleteClaims(t)
 }
 
-// requireNode makes the pods of a deployment require something of their Node.
+// requireNode adds node affinity to the pods of a Deployment.
 func requireNode(d *appsv1.Deployment, requirements ...corev1.NodeSelectorRequirement) {
 	d.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
@@ -114,8 +115,8 @@ func requireNode(d *appsv1.Deployment, requirements ...corev1.NodeSelectorRequir
 	}}
 }
 
-// hostsOfPods counts the pods of the pool's deployment by the Host that their VM is on.
-func (p *pool) hostsOfPods(t *testing.T) map[string]int {
+// hostsOfPods counts the pods of the Deployment by the host of their VM.
+func (p *nodePool) hostsOfPods(t *testing.T) map[string]int {
 	t.Helper()
 	vms, err := p.vms(t.Context())
 	must(t, err)
@@ -132,8 +133,8 @@ func (p *pool) hostsOfPods(t *testing.T) map[string]int {
 	return out
 }
 
-// giveAllBack gives back whatever claims the pool has.
-func (p *pool) giveAllBack(t *testing.T) {
+// deleteAllClaims deletes all NodeClaims of the NodePool.
+func (p *nodePool) deleteAllClaims(t *testing.T) {
 	t.Helper()
 	claims, err := p.claims(t.Context())
 	must(t, err)
@@ -141,5 +142,5 @@ func (p *pool) giveAllBack(t *testing.T) {
 	for i := range claims {
 		all = append(all, &claims[i])
 	}
-	p.giveBack(t, all...)
+	p.deleteClaims(t, all...)
 }

@@ -21,22 +21,22 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// TestStaticPools: NodePools with a fixed number of Nodes, whatever pods ask for.
+// TestStaticPools covers NodePools with a fixed number of Nodes.
 func TestStaticPools(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, setup{hosts: 4, featureGates: "StaticCapacity=true"})
+	e := newEnv(t, setup{hosts: 4, featureGates: "StaticCapacity=true"})
 	t.Run("shared", func(t *testing.T) {
-		t.Run("a pool has as many nodes as it says", func(t *testing.T) { t.Parallel(); w.fixedNumber(t) })
-		t.Run("a pool that is larger than Proxmox waits for room", func(t *testing.T) { t.Parallel(); w.tooManyReplicas(t) })
+		t.Run("replicas", func(t *testing.T) { t.Parallel(); e.staticReplicas(t) })
+		t.Run("insufficient_capacity", func(t *testing.T) { t.Parallel(); e.insufficientCapacity(t) })
 	})
 }
 
-func (w *world) fixedNumber(t *testing.T) {
-	needs(t, guestsThatJoin(), room(6))
-	p := w.newStaticPool(t, "fixed", "c1.1VCPU-2GB", 3)
-	p.nodes(t, 3)
-	p.replicas(t, 5)
-	claims := p.nodes(t, 5)
+func (e *env) staticReplicas(t *testing.T) {
+	needs(t, guestsThatJoin(), capacity(6))
+	p := e.newStaticNodePool(t, "fixed", "c1.1VCPU-2GB", 3)
+	p.waitForNodes(t, 3)
+	p.setReplicas(t, 5)
+	claims := p.waitForNodes(t, 5)
 
 	vms, err := p.vms(t.Context())
 	must(t, err)
@@ -44,78 +44,78 @@ func (w *world) fixedNumber(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("claim %s has no VM among %v", claims[0].Name, vmids(vms))
 	}
-	must(t, w.api.Destroy(t.Context(), vms[i]))
-	p.claimGoes(t, &claims[0])
-	p.nodes(t, 5)
+	must(t, e.api.Destroy(t.Context(), vms[i]))
+	p.waitForDeletion(t, &claims[0])
+	p.waitForNodes(t, 5)
 
-	p.replicas(t, 1)
-	p.nodes(t, 1)
-	p.replicas(t, 0)
-	p.nodes(t, 0)
-	p.nothingLeft(t)
+	p.setReplicas(t, 1)
+	p.waitForNodes(t, 1)
+	p.setReplicas(t, 0)
+	p.waitForNodes(t, 0)
+	p.waitUntilGone(t)
 }
 
-// tooManyReplicas asks for ten large VMs where each of the four Hosts has room
-// for one. Core makes a claim that was refused anew at once, without any pause.
-func (w *world) tooManyReplicas(t *testing.T) {
-	needs(t, simulator("it knows how much room there is"))
-	const replicas, room = 10, 4
-	made := w.countClaims(t, "toomany")
-	p := w.newStaticPool(t, "toomany", "c1.8VCPU-16GB", replicas)
-	waiting := p.initialized(t, replicas, room)
+// insufficientCapacity requests ten large VMs where each of the four hosts has capacity for
+// one. Core recreates a failed claim immediately, without backoff.
+func (e *env) insufficientCapacity(t *testing.T) {
+	needs(t, simulator("it knows the capacity of the hosts"))
+	const replicas, fitting = 10, 4
+	created := e.countClaims(t, "toomany")
+	p := e.newStaticNodePool(t, "toomany", "c1.8VCPU-16GB", replicas)
+	waiting := p.waitForInitialized(t, replicas, fitting)
 	for _, claim := range waiting {
-		message := p.hasEvent(t, claim, "WaitingForCapacity")
+		message := p.waitForEvent(t, claim, "WaitingForCapacity")
 		for _, host := range []string{"pve1", "pve2", "pve3", "pve4", "CPU"} {
 			if !strings.Contains(message, host) {
-				t.Errorf("the event of claim %s does not tell about %s: %s", claim, host, message)
+				t.Errorf("the event of claim %s does not contain %s: %s", claim, host, message)
 			}
 		}
 	}
-	// The pods that come now run on the four, so that scaling down takes the others.
-	p.run(t, room)
-	p.podsRun(t, room)
+	// These pods run on the four nodes, so scaling down removes the other claims.
+	p.deployPods(t, fitting)
+	p.waitForPods(t, fitting)
 
-	before, window := made(), 15*time.Second
-	time.Sleep(window) // a loop would make hundreds meanwhile
-	if after := made(); after-before > replicas-room {
-		t.Errorf("%d claims were made within %s for %d that wait, want at most one each", after-before, window, replicas-room)
+	before, window := created(), 15*time.Second
+	time.Sleep(window) // a loop would create hundreds
+	if after := created(); after-before > replicas-fitting {
+		t.Errorf("%d claims were created within %s for %d that wait, want at most one each", after-before, window, replicas-fitting)
 	}
-	if total := made(); total > 2*replicas {
-		t.Errorf("%d claims were made for %d replicas", total, replicas)
+	if total := created(); total > 2*replicas {
+		t.Errorf("%d claims were created for %d replicas", total, replicas)
 	}
-	if vms, err := p.vms(t.Context()); err != nil || len(vms) != room {
-		t.Errorf("there are VMs %v (%v), want %d", vmids(vms), err, room)
+	if vms, err := p.vms(t.Context()); err != nil || len(vms) != fitting {
+		t.Errorf("there are VMs %v (%v), want %d", vmids(vms), err, fitting)
 	}
 
-	p.replicas(t, room)
-	p.nodes(t, room)
-	p.podsRun(t, room)
+	p.setReplicas(t, fitting)
+	p.waitForNodes(t, fitting)
+	p.waitForPods(t, fitting)
 	p.scaleToZero(t)
-	p.replicas(t, 0)
-	p.nodes(t, 0)
-	p.nothingLeft(t)
+	p.setReplicas(t, 0)
+	p.waitForNodes(t, 0)
+	p.waitUntilGone(t)
 }
 
-// newStaticPool makes a pool with a fixed number of Nodes of one size.
-func (w *world) newStaticPool(t *testing.T, name, instanceType string, replicas int64) *pool {
+// newStaticNodePool creates a NodePool with a fixed number of Nodes of one instance type.
+func (e *env) newStaticNodePool(t *testing.T, name, instanceType string, replicas int64) *nodePool {
 	t.Helper()
-	return w.newPool(t, name, func(kit *harness.Kit) {
+	return e.newNodePool(t, name, func(kit *harness.Kit) {
 		kit.Pool.Spec.Replicas = &replicas
-		kit.Pool.Spec.Limits = nil // what a static pool may use is its replicas
+		kit.Pool.Spec.Limits = nil // static NodePools are limited by their replicas
 		kit.Pool.Spec.Template.Spec.Requirements = append(kit.Pool.Spec.Template.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
 			Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{instanceType},
 		})
 	})
 }
 
-func (p *pool) replicas(t *testing.T, n int64) {
+func (p *nodePool) setReplicas(t *testing.T, n int64) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)
 	must(t, p.kube.Patch(t.Context(), &karpv1.NodePool{ObjectMeta: p.kit.Pool.ObjectMeta}, client.RawPatch(types.MergePatchType, patch)))
 }
 
-// nodes waits for exactly so many claims, all of them settled.
-func (p *pool) nodes(t *testing.T, want int) []karpv1.NodeClaim {
+// waitForNodes waits for exactly so many NodeClaims, all of them settled.
+func (p *nodePool) waitForNodes(t *testing.T, want int) []karpv1.NodeClaim {
 	t.Helper()
 	var claims []karpv1.NodeClaim
 	p.eventually(t, fmt.Sprintf("%d nodes of %s", want, p.name), func(ctx context.Context) (err error) {
@@ -135,9 +135,9 @@ func (p *pool) nodes(t *testing.T, want int) []karpv1.NodeClaim {
 	return claims
 }
 
-// initialized waits for so many claims of which some are initialized, and names
-// the others.
-func (p *pool) initialized(t *testing.T, all, want int) (others []string) {
+// waitForInitialized waits for so many NodeClaims of which some are settled, and returns the
+// names of the others.
+func (p *nodePool) waitForInitialized(t *testing.T, all, want int) (others []string) {
 	t.Helper()
 	p.eventually(t, fmt.Sprintf("%d claims of %s, %d with nodes", all, p.name, want), func(ctx context.Context) error {
 		claims, err := p.claims(ctx)
@@ -151,31 +151,32 @@ func (p *pool) initialized(t *testing.T, all, want int) (others []string) {
 			}
 		}
 		if len(claims) != all || len(others) != all-want {
-			return fmt.Errorf("there are %d claims, %d without a node", len(claims), len(others))
+			return fmt.Errorf("found %d claims, %d without a node", len(claims), len(others))
 		}
 		return nil
 	})
 	return others
 }
 
-// claimGoes waits until a claim is no more.
-func (p *pool) claimGoes(t *testing.T, claim *karpv1.NodeClaim) {
+// waitForDeletion waits until a NodeClaim is deleted.
+func (p *nodePool) waitForDeletion(t *testing.T, claim *karpv1.NodeClaim) {
 	t.Helper()
-	// A VM that is missing while its claim is young is given two minutes to show up.
-	p.within(t, 2*time.Minute+patience(), "claim "+claim.Name+" to go", func(ctx context.Context) error {
+	// The controller waits two minutes before it considers the VM of a new claim missing.
+	p.within(t, 2*time.Minute+timeout(), "claim "+claim.Name+" to be deleted", func(ctx context.Context) error {
 		now := &karpv1.NodeClaim{}
 		err := p.kube.Get(ctx, client.ObjectKeyFromObject(claim), now)
 		if err == nil {
-			err = fmt.Errorf("it is still there, deleting since %v", now.DeletionTimestamp)
+			err = fmt.Errorf("it still exists, deleted at %v", now.DeletionTimestamp)
 		}
 		return client.IgnoreNotFound(err)
 	})
 }
 
-// countClaims tells how many claims of a pool were ever made, from now on.
-func (w *world) countClaims(t *testing.T, pool string) func() int {
+// countClaims returns a function that returns how many NodeClaims of a NodePool were created
+// since this call.
+func (e *env) countClaims(t *testing.T, pool string) func() int {
 	t.Helper()
-	watcher, err := w.kube.Watch(t.Context(), &karpv1.NodeClaimList{}, client.MatchingLabels{karpv1.NodePoolLabelKey: pool})
+	watcher, err := e.kube.Watch(t.Context(), &karpv1.NodeClaimList{}, client.MatchingLabels{karpv1.NodePoolLabelKey: pool})
 	must(t, err)
 	t.Cleanup(watcher.Stop)
 	var mu sync.Mutex

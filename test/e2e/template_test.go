@@ -25,28 +25,20 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// TestImageChange: nodes are made from a ProxmoxTemplate, and its image changes while
-// they run. There is always a template to clone from, nodes are replaced one after the
-// other as the budget says, and in the end Proxmox holds as much as before.
+// TestImageChange changes the image of a ProxmoxTemplate while nodes run. There must always be
+// a template to clone from, nodes must be replaced one after the other according to the
+// budget, and in the end Proxmox must store as much as before.
 func TestImageChange(t *testing.T) {
 	t.Parallel()
-	needs(t, simulator("it can download from this process"), guestsThatJoin())
-	w := newWorld(t, setup{args: []string{"--template-grace=2s"}})
-	before, err := w.holdings(t.Context())
+	needs(t, simulator("it can download images from this process"), guestsThatJoin())
+	e := newEnv(t, setup{args: []string{"--template-grace=2s"}})
+	before, err := e.holdings(t.Context())
 	must(t, err)
 	images := imageServer(t)
-	template := &v1alpha1.ProxmoxTemplate{
-		ObjectMeta: metav1.ObjectMeta{Name: "managed"},
-		Spec: v1alpha1.ProxmoxTemplateSpec{
-			SourceImage: v1alpha1.SourceImage{URL: images + "/noble-1.img"},
-			StorageIDs:  []string{"local", "local-lvm"},
-			Network:     []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}},
-			Agent:       &v1alpha1.Agent{Enabled: true},
-		},
-	}
-	must(t, w.kube.Create(t.Context(), template))
+	template := newTemplate(images + "/noble-1.img")
+	must(t, e.kube.Create(t.Context(), template))
 	const nodes = 3
-	p := w.newPool(t, "managed", func(kit *harness.Kit) {
+	p := e.newNodePool(t, "managed", func(kit *harness.Kit) {
 		kit.Class.Spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: template.Name}
 		kit.Pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "1"}}
 		kit.Pool.Spec.Template.Spec.Requirements = append(kit.Pool.Spec.Template.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
@@ -56,38 +48,50 @@ func TestImageChange(t *testing.T) {
 	d := harness.Deployment(p.name, nodes)
 	d.Spec.Template.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: p.name}
 	d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1200m")} // one per node
-	must(t, w.kube.Create(t.Context(), d))
-	p.podsRun(t, nodes)
-	first := p.imageOfAll(t, nodes, "")
-	atFirst, err := w.held(t.Context())
+	must(t, e.kube.Create(t.Context(), d))
+	p.waitForPods(t, nodes)
+	first := p.waitForImage(t, nodes, "")
+	initial, err := e.usage(t.Context())
 	must(t, err)
 
-	watched := p.watchChange(t, nodes)
-	must(t, w.kube.Get(t.Context(), client.ObjectKeyFromObject(template), template))
+	stopMonitor := p.monitorRollout(t, nodes)
+	must(t, e.kube.Get(t.Context(), client.ObjectKeyFromObject(template), template))
 	template.Spec.SourceImage.URL = images + "/noble-2.img"
-	must(t, w.kube.Update(t.Context(), template))
-	p.imageOfAll(t, nodes, first)
-	p.podsRun(t, nodes)
-	w.eventually(t, "the old generation to go", func(ctx context.Context) error {
-		after, err := w.held(ctx)
-		if err == nil && after != atFirst {
-			err = fmt.Errorf("there are %+v, want %+v", after, atFirst)
+	must(t, e.kube.Update(t.Context(), template))
+	p.waitForImage(t, nodes, first)
+	p.waitForPods(t, nodes)
+	e.eventually(t, "the old generation to be deleted", func(ctx context.Context) error {
+		after, err := e.usage(ctx)
+		if err == nil && after != initial {
+			err = fmt.Errorf("usage is %+v, want %+v", after, initial)
 		}
 		return err
 	})
-	watched()
+	stopMonitor()
 
 	p.scaleToZero(t)
-	p.nothingLeft(t)
-	must(t, w.kube.Delete(t.Context(), p.kit.Pool))
-	must(t, w.kube.Delete(t.Context(), template))
-	w.asBefore(t, before)
-	w.eventually(t, "the template to be gone", func(ctx context.Context) error {
-		if err := w.kube.Get(ctx, client.ObjectKeyFromObject(template), template); client.IgnoreNotFound(err) != nil || err == nil {
-			return fmt.Errorf("it is still there: %w", err)
+	p.waitUntilGone(t)
+	must(t, e.kube.Delete(t.Context(), p.kit.Pool))
+	must(t, e.kube.Delete(t.Context(), template))
+	e.expectUnchanged(t, before)
+	e.eventually(t, "the template to be deleted", func(ctx context.Context) error {
+		if err := e.kube.Get(ctx, client.ObjectKeyFromObject(template), template); client.IgnoreNotFound(err) != nil || err == nil {
+			return fmt.Errorf("it still exists: %w", err)
 		}
 		return nil
 	})
+}
+
+func newTemplate(imageURL string) *v1alpha1.ProxmoxTemplate {
+	return &v1alpha1.ProxmoxTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: "managed"},
+		Spec: v1alpha1.ProxmoxTemplateSpec{
+			SourceImage: v1alpha1.SourceImage{URL: imageURL},
+			StorageIDs:  []string{"local", "local-lvm"},
+			Network:     []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}},
+			Agent:       &v1alpha1.Agent{Enabled: true},
+		},
+	}
 }
 
 // imageServer serves a disk image under any name.
@@ -96,16 +100,17 @@ func imageServer(t *testing.T) string {
 	image := make([]byte, 256<<10)
 	copy(image, "QFI\xfb\x00\x00\x00\x03")
 	binary.BigEndian.PutUint64(image[24:], 2<<30)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(image) }))
+	server := httptest.NewServer(http.HandlerFunc(func(r http.ResponseWriter, _ *http.Request) { _, _ = r.Write(image) }))
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-// imageOfAll waits until all nodes run from one image, another one than before.
-func (p *pool) imageOfAll(t *testing.T, nodes int, before string) string {
+// waitForImage waits until all nodes run from the same image, different from before, and
+// returns it.
+func (p *nodePool) waitForImage(t *testing.T, nodes int, before string) string {
 	t.Helper()
 	var image string
-	p.within(t, 2*patience(), fmt.Sprintf("%d nodes of one image", nodes), func(ctx context.Context) error {
+	p.within(t, 2*timeout(), fmt.Sprintf("%d nodes of one image", nodes), func(ctx context.Context) error {
 		claims, err := p.claims(ctx)
 		if err != nil {
 			return err
@@ -116,7 +121,7 @@ func (p *pool) imageOfAll(t *testing.T, nodes int, before string) string {
 		image = claims[0].Status.ImageID
 		for i := range claims {
 			if claims[i].Status.ImageID != image || image == before || image == "" {
-				return fmt.Errorf("claim %s runs image %q", claims[i].Name, claims[i].Status.ImageID)
+				return fmt.Errorf("claim %s has image %q", claims[i].Name, claims[i].Status.ImageID)
 			}
 			if err := settled(&claims[i]); err != nil {
 				return err
@@ -127,24 +132,24 @@ func (p *pool) imageOfAll(t *testing.T, nodes int, before string) string {
 	return image
 }
 
-// held is what Proxmox holds: templates of ours, images, and what its storages say is used.
-type held struct {
+// usage is what Proxmox stores: our templates, images, and the used bytes of all storages.
+type usage struct {
 	templates, images int
 	used              int64
 }
 
-func (w *world) held(ctx context.Context) (held, error) {
-	var out held
-	guests, err := w.api.Guests(ctx)
+func (e *env) usage(ctx context.Context) (usage, error) {
+	var out usage
+	guests, err := e.api.Guests(ctx)
 	if err != nil {
 		return out, err
 	}
 	for _, guest := range guests {
-		if guest.Template && strings.Contains(guest.Notes(), w.cluster) {
+		if guest.Template && strings.Contains(guest.Notes(), e.cluster) {
 			out.templates++
 		}
 	}
-	volumes, err := w.api.Volumes(ctx)
+	volumes, err := e.api.Volumes(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -153,10 +158,10 @@ func (w *world) held(ctx context.Context) (held, error) {
 			out.images++
 		}
 	}
-	hosts, err := w.api.Hosts(ctx)
+	hosts, err := e.api.Hosts(ctx)
 	for host := range hosts {
 		var rows []struct{ Used int64 }
-		if err := w.api.Call(ctx, http.MethodGet, "/nodes/"+host+"/storage", nil, &rows); err != nil {
+		if err := e.api.Call(ctx, http.MethodGet, "/nodes/"+host+"/storage", nil, &rows); err != nil {
 			return out, err
 		}
 		for _, row := range rows {
@@ -166,28 +171,28 @@ func (w *world) held(ctx context.Context) (held, error) {
 	return out, err
 }
 
-// watchChange holds the moments of a change against what was promised: the class is
-// ready on every host all the time, and never more than one node is taken at once.
-func (p *pool) watchChange(t *testing.T, nodes int) (stop func()) {
+// monitorRollout checks during a rollout that the class is ready on every host and that at
+// most one node is being deleted.
+func (p *nodePool) monitorRollout(t *testing.T, nodes int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	var watching sync.WaitGroup
-	watching.Go(func() {
+	var monitor sync.WaitGroup
+	monitor.Go(func() {
 		for ctx.Err() == nil {
 			class := &v1alpha1.ProxmoxNodeClass{}
 			err := p.kube.Get(ctx, client.ObjectKey{Name: p.kit.Class.Name}, class)
 			if err == nil && (!class.StatusConditions().Root().IsTrue() || len(class.Status.SelectedZones) != 3) {
-				t.Errorf("there was a moment when the class had zones %v: %s", class.Status.SelectedZones, class.StatusConditions().Root().Message)
+				t.Errorf("the class had zones %v: %s", class.Status.SelectedZones, class.StatusConditions().Root().Message)
 				return
 			}
 			claims, err := p.claims(ctx)
 			going := slices.DeleteFunc(claims, func(c karpv1.NodeClaim) bool { return c.DeletionTimestamp.IsZero() })
 			if err == nil && (len(going) > 1 || len(claims) > nodes+2) {
-				t.Errorf("%d of %d nodes were taken at once, the budget is 1", len(going), len(claims))
+				t.Errorf("%d of %d nodes were being deleted, the budget is 1", len(going), len(claims))
 				return
 			}
-			time.Sleep(pause / 2)
+			time.Sleep(pollInterval / 2)
 		}
 	})
-	return func() { cancel(); watching.Wait() }
+	return func() { cancel(); monitor.Wait() }
 }

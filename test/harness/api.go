@@ -17,27 +17,27 @@ import (
 	"time"
 )
 
-// API is a small client of its own for the Proxmox API: what the controller did
-// is not judged by the controller's own code.
+// API is a small Proxmox API client. It is independent of the controller's client, so tests do
+// not check the controller with its own code.
 type API struct {
 	base string
 	http *http.Client
-	// login goes into every request.
+	// login is added to every request.
 	login http.Header
-	// vmids bound the guests whose configuration is read, where a cluster holds many
-	// that do not concern us.
+	// vmids selects the guests whose configuration is read. A user's cluster may have many
+	// unrelated guests.
 	vmids func(vmid int) bool
 }
 
-// NewAPI makes a client for an entry of the cloud config. Of several URLs it uses
-// the first.
+// NewAPI returns a client for a cloud config entry. It uses the first of several URLs. It
+// fails without a URL or with an invalid CA.
 func NewAPI(c Cluster) (*API, error) {
-	trust, err := c.trust()
+	trust, err := c.tlsConfig()
 	if err != nil {
 		return nil, err
 	}
 	if len(c.URLs) == 0 {
-		return nil, errors.New("making a Proxmox client, there is no URL")
+		return nil, errors.New("creating Proxmox client: no URL")
 	}
 	a := &API{
 		base:  strings.TrimSuffix(c.URLs[0], "/"),
@@ -45,8 +45,8 @@ func NewAPI(c Cluster) (*API, error) {
 		vmids: func(int) bool { return true },
 		http: &http.Client{
 			Timeout: 30 * time.Second,
-			// Shorter than pveproxy's own five seconds, so that no request meets a
-			// connection that is just being closed.
+			// pveproxy closes idle connections after five seconds. A shorter timeout avoids
+			// sending a request on a connection that is being closed.
 			Transport: &http.Transport{TLSClientConfig: trust, IdleConnTimeout: 2 * time.Second},
 		},
 	}
@@ -56,7 +56,7 @@ func NewAPI(c Cluster) (*API, error) {
 	return a, nil
 }
 
-// APIError is an answer that is none.
+// APIError is a response with a status other than 200.
 type APIError struct {
 	Status int
 	Reason string
@@ -64,7 +64,8 @@ type APIError struct {
 
 func (e *APIError) Error() string { return e.Reason }
 
-// Call makes one request and decodes the data of its answer, if into is not nil.
+// Call sends one request and decodes the data of the response into into, unless it is nil. It
+// returns an APIError for a status other than 200.
 func (a *API) Call(ctx context.Context, method, path string, params url.Values, into any) error {
 	var body io.Reader
 	if method == http.MethodGet || method == http.MethodDelete {
@@ -99,12 +100,13 @@ func (a *API) Call(ctx context.Context, method, path string, params url.Values, 
 	}
 	answer := struct{ Data any }{into}
 	if err := json.Unmarshal(content, &answer); err != nil {
-		return fmt.Errorf("reading the answer to %s %s, %w", method, path, err)
+		return fmt.Errorf("decoding response to %s %s: %w", method, path, err)
 	}
 	return nil
 }
 
-// Run makes a request that starts a task, and waits for the task's end.
+// Run sends a request that starts a task and waits until the task ends. It fails if the task
+// fails.
 func (a *API) Run(ctx context.Context, method, path string, params url.Values) error {
 	var upid string
 	if err := a.Call(ctx, method, path, params, &upid); err != nil {
@@ -112,7 +114,7 @@ func (a *API) Run(ctx context.Context, method, path string, params url.Values) e
 	}
 	host, ok := taskHost(upid)
 	if !ok {
-		return fmt.Errorf("%s %s started no task but answered %q", method, path, upid)
+		return fmt.Errorf("%s %s returned %q, want a task ID", method, path, upid)
 	}
 	for {
 		var status struct{ Status, Exitstatus string }
@@ -133,7 +135,7 @@ func (a *API) Run(ctx context.Context, method, path string, params url.Values) e
 	}
 }
 
-// taskHost is the second field of UPID:host:...
+// taskHost returns the second field of UPID:host:...
 func taskHost(upid string) (string, bool) {
 	fields := strings.Split(upid, ":")
 	if len(fields) < 8 || fields[0] != "UPID" {
@@ -142,8 +144,7 @@ func taskHost(upid string) (string, bool) {
 	return fields[1], true
 }
 
-// Guest is a VM as its host tells it now, without the delay of the cluster's
-// own overview.
+// Guest is a VM as its host reports it, which is more current than /cluster/resources.
 type Guest struct {
 	Host     string
 	VMID     int
@@ -153,13 +154,13 @@ type Guest struct {
 	Config   map[string]any
 }
 
-// Notes of the VM.
+// Notes returns the VM's notes.
 func (g Guest) Notes() string {
 	text, _ := g.Config["description"].(string)
 	return text
 }
 
-// Hosts of the cluster by name, true for those that are up.
+// Hosts returns the cluster's hosts by name; the value is true for hosts that are online.
 func (a *API) Hosts(ctx context.Context) (map[string]bool, error) {
 	var rows []struct{ Node, Status string }
 	if err := a.Call(ctx, http.MethodGet, "/nodes", nil, &rows); err != nil {
@@ -172,7 +173,7 @@ func (a *API) Hosts(ctx context.Context) (map[string]bool, error) {
 	return hosts, nil
 }
 
-// Guests of all hosts that are up, with their configurations.
+// Guests returns the guests of all online hosts with their configurations.
 func (a *API) Guests(ctx context.Context) ([]Guest, error) {
 	hosts, err := a.Hosts(ctx)
 	if err != nil {
@@ -198,7 +199,7 @@ func (a *API) Guests(ctx context.Context) ([]Guest, error) {
 			}
 			guest := Guest{Host: host, VMID: row.VMID, Name: row.Name, Status: row.Status, Template: row.Template == 1}
 			err := a.Call(ctx, http.MethodGet, fmt.Sprintf("/nodes/%s/qemu/%d/config", host, row.VMID), url.Values{"current": {"1"}}, &guest.Config)
-			if err != nil && !isGone(err) {
+			if err != nil && !isNotFound(err) {
 				return nil, err
 			}
 			out = append(out, guest)
@@ -207,8 +208,9 @@ func (a *API) Guests(ctx context.Context) ([]Guest, error) {
 	return out, nil
 }
 
-// isGone: between the list and the look a VM may have been destroyed.
-func isGone(err error) bool {
+// isNotFound reports whether a request failed because the VM or volume does not exist, for
+// example because it was deleted after it was listed.
+func isNotFound(err error) bool {
 	var failed *APIError
 	return errors.As(err, &failed) && strings.Contains(failed.Reason, "does not exist")
 }
@@ -216,7 +218,7 @@ func isGone(err error) bool {
 // Volume is a disk or an image on a storage.
 type Volume struct{ Host, ID string }
 
-// Volumes of all storages of all hosts that are up.
+// Volumes returns the volumes of all active storages of all online hosts.
 func (a *API) Volumes(ctx context.Context) ([]Volume, error) {
 	hosts, err := a.Hosts(ctx)
 	if err != nil {
@@ -237,7 +239,7 @@ func (a *API) Volumes(ctx context.Context) ([]Volume, error) {
 		for _, storage := range storages {
 			var rows []struct{ Volid string }
 			if storage.Enabled == 0 || storage.Active == 0 {
-				continue // its content cannot be told, nor changed
+				continue // Proxmox cannot list its content
 			}
 			if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/storage/"+storage.Storage+"/content", nil, &rows); err != nil {
 				return nil, err

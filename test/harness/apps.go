@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// appNamespace is where deployments go.
+// appNamespace is the namespace of the Deployments.
 const appNamespace = metav1.NamespaceDefault
 
-// Deployment of pods that want one CPU each and go without a long goodbye. The
-// label app has its name.
+// Deployment returns a Deployment whose pods request one CPU each and have no termination
+// grace period. Its pods have the label app with its name.
 func Deployment(name string, replicas int32) *appsv1.Deployment {
 	labels := map[string]string{"app": name}
 	noGrace := int64(0)
@@ -40,22 +40,22 @@ func Deployment(name string, replicas int32) *appsv1.Deployment {
 	return d
 }
 
-// Scale changes the replicas of a deployment.
+// Scale changes the replicas of a Deployment.
 func Scale(ctx context.Context, kube client.Client, name string, replicas int32) error {
 	d := &appsv1.Deployment{}
 	d.Name, d.Namespace = name, appNamespace
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
 	if err := kube.Patch(ctx, d, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("scaling %s, %w", name, err)
+		return fmt.Errorf("scaling %s: %w", name, err)
 	}
 	return nil
 }
 
-// Pods of a deployment that are to stay.
+// Pods returns the pods of a Deployment that are not being deleted.
 func Pods(ctx context.Context, kube client.Client, name string) ([]corev1.Pod, error) {
 	list := &corev1.PodList{}
 	if err := kube.List(ctx, list, client.InNamespace(appNamespace), client.MatchingLabels{"app": name}); err != nil {
-		return nil, fmt.Errorf("listing the pods of %s, %w", name, err)
+		return nil, fmt.Errorf("listing pods of %s: %w", name, err)
 	}
 	var out []corev1.Pod
 	for _, pod := range list.Items {
@@ -66,7 +66,7 @@ func Pods(ctx context.Context, kube client.Client, name string) ([]corev1.Pod, e
 	return out, nil
 }
 
-// PodReady tells whether a pod serves.
+// PodReady reports whether a pod is ready.
 func PodReady(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -76,7 +76,7 @@ func PodReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// NodeReady tells whether a Node's kubelet says that all is well, and is heard.
+// NodeReady reports whether a Node is ready.
 func NodeReady(node *corev1.Node) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {

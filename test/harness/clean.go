@@ -15,26 +15,26 @@ import (
 	"time"
 )
 
-// clonesPatience is how long a clone that a killed controller began may take.
-const clonesPatience = 10 * time.Minute
+// cloneTimeout limits how long Clean waits for the clones of a killed controller.
+const cloneTimeout = 10 * time.Minute
 
-// ownerPattern finds the block that the controller writes into the notes of VMs.
+// ownerPattern matches the ownership mark that the controller writes into a VM's notes.
 var ownerPattern = regexp.MustCompile(`<!-- karpenter\.proxmox\.sinextra\.dev (\{[^\n]*\}) -->`)
 
-// Mark goes into the notes of guests that a test makes by hand, so that they are
-// found as its own. It is not what the controller looks for.
-func Mark(cluster string, vmid int) string {
+// TestNotes returns the notes of a guest that a test creates itself, so Clean finds it. The
+// controller does not recognize them as an ownership mark.
+func TestNotes(cluster string, vmid int) string {
 	return fmt.Sprintf("end-to-end test, kubernetes cluster %s, vmid %d", cluster, vmid)
 }
 
-// MadeBy tells whether a guest was made by a Kubernetes cluster, or beside it by
-// its test.
-func (g Guest) MadeBy(cluster string) bool {
-	return g.OwnedBy(cluster) || strings.Contains(g.Notes(), Mark(cluster, g.VMID))
+// isCreatedBy reports whether a guest was created by the controller of a Kubernetes cluster or
+// by its test.
+func (g Guest) isCreatedBy(cluster string) bool {
+	return g.OwnedBy(cluster) || strings.Contains(g.Notes(), TestNotes(cluster, g.VMID))
 }
 
-// OwnedBy tells whether a guest is a Kubernetes cluster's VM. The VMID belongs to
-// the mark: a copy that somebody made is somebody's.
+// OwnedBy reports whether a guest is a Kubernetes cluster's VM. The ownership mark includes
+// the VMID, so a copy of a VM is not owned.
 func (g Guest) OwnedBy(cluster string) bool {
 	found := ownerPattern.FindAllStringSubmatch(g.Notes(), -1)
 	if len(found) != 1 {
@@ -47,50 +47,50 @@ func (g Guest) OwnedBy(cluster string) bool {
 	return json.Unmarshal([]byte(found[0][1]), &owner) == nil && owner.Cluster == cluster && owner.VMID == g.VMID
 }
 
-// BootDriveOf tells whether a volume is a boot drive for VMs of a Kubernetes cluster.
-func (v Volume) BootDriveOf(cluster string) bool {
+// isBootDriveOf reports whether a volume is a boot drive for VMs of a Kubernetes cluster.
+func (v Volume) isBootDriveOf(cluster string) bool {
 	head, _, _ := strings.Cut(cluster, "-")
 	_, file, _ := strings.Cut(v.ID, ":iso/")
 	return head != "" && strings.HasPrefix(file, "karpenter-"+head+"-")
 }
 
-// Remains are what Proxmox holds of a Kubernetes cluster, by what it says of itself:
-// never by name or VMID.
-func (a *API) Remains(ctx context.Context, cluster string) (Holdings, error) {
+// HoldingsOf returns the guests and boot drives that belong to a Kubernetes cluster according
+// to their notes and file names. It ignores guest names and VMID ranges.
+func (a *API) HoldingsOf(ctx context.Context, cluster string) (Holdings, error) {
 	every := *a
 	every.vmids = func(int) bool { return true }
 	all, err := every.Holdings(ctx)
 	var own Holdings
 	for _, guest := range all.Guests {
-		if guest.MadeBy(cluster) {
+		if guest.isCreatedBy(cluster) {
 			own.Guests = append(own.Guests, guest)
 		}
 	}
 	for _, volume := range all.Volumes {
-		if volume.BootDriveOf(cluster) {
+		if volume.isBootDriveOf(cluster) {
 			own.Volumes = append(own.Volumes, volume)
 		}
 	}
 	return own, err
 }
 
-// Clean removes what Proxmox holds of a Kubernetes cluster whose controller is gone,
-// and says what it was.
+// Clean deletes the guests and boot drives of a Kubernetes cluster whose controller has ended
+// and returns a description of each. It fails without a cluster ID.
 func (a *API) Clean(ctx context.Context, cluster string) (removed []string, err error) {
 	if cluster == "" {
-		return nil, errors.New("cleaning up after a run, its Kubernetes cluster has no id")
+		return nil, errors.New("cleaning up: no Kubernetes cluster ID")
 	}
-	if err := a.clonesEnd(ctx); err != nil {
+	if err := a.waitForClones(ctx); err != nil {
 		return nil, err
 	}
-	own, err := a.Remains(ctx, cluster)
+	own, err := a.HoldingsOf(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
 	var problems []error
 	for _, guest := range own.Guests {
 		if err := a.Destroy(ctx, guest); err != nil {
-			problems = append(problems, fmt.Errorf("removing VM %d from host %s, %w", guest.VMID, guest.Host, err))
+			problems = append(problems, fmt.Errorf("deleting VM %d on host %s: %w", guest.VMID, guest.Host, err))
 			continue
 		}
 		removed = append(removed, fmt.Sprintf("VM %d (%s) on host %s", guest.VMID, guest.Name, guest.Host))
@@ -98,8 +98,8 @@ func (a *API) Clean(ctx context.Context, cluster string) (removed []string, err 
 	for _, volume := range own.Volumes {
 		storage, _, _ := strings.Cut(volume.ID, ":")
 		err := a.Run(ctx, http.MethodDelete, "/nodes/"+volume.Host+"/storage/"+storage+"/content/"+url.PathEscape(volume.ID), nil)
-		if err != nil && !isGone(err) { // a shared storage shows it once per host
-			problems = append(problems, fmt.Errorf("removing volume %s from host %s, %w", volume.ID, volume.Host, err))
+		if err != nil && !isNotFound(err) { // a shared storage lists it once per host
+			problems = append(problems, fmt.Errorf("deleting volume %s on host %s: %w", volume.ID, volume.Host, err))
 			continue
 		}
 		removed = append(removed, fmt.Sprintf("boot drive %s on host %s", volume.ID, volume.Host))
@@ -107,9 +107,10 @@ func (a *API) Clean(ctx context.Context, cluster string) (removed []string, err 
 	return removed, errors.Join(problems...)
 }
 
-// clonesEnd waits for clones under way: until its end, a clone does not say whose it is.
-func (a *API) clonesEnd(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, clonesPatience)
+// waitForClones waits for clones in progress. Until a clone ends, its notes do not identify
+// its owner.
+func (a *API) waitForClones(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cloneTimeout)
 	defer cancel()
 	hosts, err := a.Hosts(ctx)
 	if err != nil {
@@ -120,14 +121,14 @@ func (a *API) clonesEnd(ctx context.Context) error {
 			var running []struct{ UPID string }
 			err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/tasks", url.Values{"source": {"active"}, "typefilter": {"qmclone"}}, &running)
 			if err != nil {
-				return fmt.Errorf("listing the tasks of host %s, %w", host, err)
+				return fmt.Errorf("listing tasks of host %s: %w", host, err)
 			}
 			if len(running) == 0 {
 				break
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("waiting for the clone %s to end, %w", running[0].UPID, ctx.Err())
+				return fmt.Errorf("waiting for clone %s: %w", running[0].UPID, ctx.Err())
 			case <-time.After(time.Second):
 			}
 		}

@@ -25,9 +25,9 @@ func notes(cluster string, vmid int) string {
 	return fmt.Sprintf("Karpenter managed instance\n\n<!-- karpenter.proxmox.sinextra.dev {\"v\":1,\"vmid\":%d,\"claim\":\"c\",\"cluster\":%q} -->\n", vmid, cluster)
 }
 
-// TestCleaningUpGoesByIdentity: among guests with telling names in the same range of
-// VMIDs, only those of the run go.
-func TestCleaningUpGoesByIdentity(t *testing.T) {
+// TestClean creates guests with the same name in the same VMID range and checks that only
+// those of the run are deleted.
+func TestClean(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
 		t.Run(version, func(t *testing.T) {
@@ -49,35 +49,35 @@ func TestCleaningUpGoesByIdentity(t *testing.T) {
 			add(20001, notes(otherRun, 20001))
 			add(20002, notes(ownRun, 20009)) // a copy
 			add(20003, notes(ownRun, 20003)+notes(ownRun, 20003))
-			add(20004, Mark(otherRun, 20004))
+			add(20004, TestNotes(otherRun, 20004))
 			before, err := p.API.Holdings(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			add(20010, notes(ownRun, 20010))
-			add(20011, Mark(ownRun, 20011))
+			add(20011, TestNotes(ownRun, 20011))
 			if err := p.API.Run(t.Context(), http.MethodPost, "/nodes/pve1/qemu/20010/status/start", nil); err != nil {
 				t.Fatal(err)
 			}
 			removed, err := p.API.Clean(t.Context(), ownRun)
 			if err != nil || len(removed) != 2 {
-				t.Errorf("removed %q (%v), want two VMs", removed, err)
+				t.Errorf("deleted %q (%v), want two VMs", removed, err)
 			}
 			after, err := p.API.Holdings(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if left := before.Leftovers(after); len(left) > 0 {
-				t.Errorf("not as before: %q", left)
+			if left := before.Diff(after); len(left) > 0 {
+				t.Errorf("changed: %q", left)
 			}
 			if _, err := p.API.Clean(t.Context(), ""); err == nil {
-				t.Error("a run without an id was cleaned up after")
+				t.Error("cleaned up without a cluster ID")
 			}
 		})
 	}
 }
 
-func TestBootDrivesAreKnownByTheirRun(t *testing.T) {
+func TestIsBootDriveOf(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string]bool{
 		"local:iso/karpenter-0b5c7a3e-6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b2c.iso": true,
@@ -88,43 +88,43 @@ func TestBootDrivesAreKnownByTheirRun(t *testing.T) {
 		"local:iso/karpenter--.iso":  false,
 		"local:iso/0b5c7a3e-own.iso": false,
 	} {
-		if got := (Volume{Host: "pve1", ID: id}).BootDriveOf(ownRun); got != want {
+		if got := (Volume{Host: "pve1", ID: id}).isBootDriveOf(ownRun); got != want {
 			t.Errorf("%s: %t, want %t", id, got, want)
 		}
 	}
 }
 
-func TestRecordsOfLivingRunsAreLeftAlone(t *testing.T) {
+func TestStaleRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "runs")
-	for cluster, lab := range map[string]string{"living": "https://a", "dead": "https://a", "elsewhere": "https://b"} {
+	for cluster, lab := range map[string]string{"running": "https://a", "ended": "https://a", "other_lab": "https://b"} {
 		record, err := NewRecord(dir, cluster, lab)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cluster == "living" {
-			t.Cleanup(func() { _ = record.Keep() })
-		} else if err := record.Keep(); err != nil {
+		if cluster == "running" {
+			t.Cleanup(func() { _ = record.Release() })
+		} else if err := record.Release(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	abandoned, err := Abandoned(dir, "https://a")
-	if err != nil || len(abandoned) != 1 || abandoned[0].Cluster != "dead" {
-		t.Fatalf("abandoned are %v (%v), want the dead one", abandoned, err)
+	stale, err := StaleRecords(dir, "https://a")
+	if err != nil || len(stale) != 1 || stale[0].Cluster != "ended" {
+		t.Fatalf("stale records are %v (%v), want the ended run", stale, err)
 	}
-	if again, err := Abandoned(dir, "https://a"); err != nil || len(again) != 0 {
-		t.Errorf("abandoned are %v (%v) although somebody is at it", again, err)
+	if again, err := StaleRecords(dir, "https://a"); err != nil || len(again) != 0 {
+		t.Errorf("stale records are %v (%v), want none while they are locked", again, err)
 	}
-	if err := abandoned[0].Done(); err != nil {
+	if err := stale[0].Remove(); err != nil {
 		t.Fatal(err)
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || len(left) != 2 || slices.ContainsFunc(left, func(name string) bool { return filepath.Base(name) == "dead" }) {
-		t.Errorf("records %q are left (%v)", left, err)
+	if err != nil || len(left) != 2 || slices.ContainsFunc(left, func(name string) bool { return filepath.Base(name) == "ended" }) {
+		t.Errorf("records are %q (%v), want those of the running run and the other lab", left, err)
 	}
 }
 
-func TestLabsAreReadStrictly(t *testing.T) {
+func TestLoadLab(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cloud := "clusters: [{region: home, url: https://127.0.0.1:8006, token_id: " + pvesim.DefaultTokenID + ", token_secret: " + pvesim.DefaultTokenSecret + "}]"
@@ -132,28 +132,28 @@ func TestLabsAreReadStrictly(t *testing.T) {
 		t.Fatal(err)
 	}
 	const good = "cloudConfig: cloud.yaml\ntemplate: {name: ubuntu}\nvmids: {from: 20000, to: 20999}\n"
-	for name, c := range map[string]struct{ content, says string }{
-		"good":               {good, ""},
-		"no cloud config":    {"template: {name: ubuntu}\nvmids: {from: 20000, to: 20999}\n", "cloudConfig"},
-		"missing file":       {strings.Replace(good, "cloud.yaml", "else.yaml", 1), "else.yaml"},
-		"unknown field":      {good + "storrage: local\n", "storrage"},
-		"no template":        {"cloudConfig: cloud.yaml\nvmids: {from: 20000, to: 20999}\n", "template"},
-		"few VMIDs":          {strings.Replace(good, "20999", "20010", 1), "20010"},
-		"unknown region":     {good + "region: work\n", `"work"`},
-		"a name, no address": {good + "nodeAddress: laptop\n", `"laptop"`},
+	for name, c := range map[string]struct{ content, want string }{
+		"good":                {good, ""},
+		"no_cloud_config":     {"template: {name: ubuntu}\nvmids: {from: 20000, to: 20999}\n", "cloudConfig"},
+		"missing_file":        {strings.Replace(good, "cloud.yaml", "else.yaml", 1), "else.yaml"},
+		"unknown_field":       {good + "storrage: local\n", "storrage"},
+		"no_template":         {"cloudConfig: cloud.yaml\nvmids: {from: 20000, to: 20999}\n", "template"},
+		"few_VMIDs":           {strings.Replace(good, "20999", "20010", 1), "20010"},
+		"unknown_region":      {good + "region: work\n", `"work"`},
+		"hostname_as_address": {good + "nodeAddress: laptop\n", `"laptop"`},
 	} {
-		file := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
+		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, []byte(c.content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		lab, err := LoadLab(file)
 		switch {
-		case c.says == "" && (err != nil || lab.Region != "home" || lab.API == nil):
+		case c.want == "" && (err != nil || lab.Region != "home" || lab.API == nil):
 			t.Errorf("%s: %v", name, err)
-		case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), file)):
-			t.Errorf("%s: the error is %v, want %s and the file in it", name, err, c.says)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), file)):
+			t.Errorf("%s: error %v, want it to contain %s and the file", name, err, c.want)
 		case err != nil && strings.Contains(err.Error(), pvesim.DefaultTokenSecret):
-			t.Errorf("%s: the error has the secret in it", name)
+			t.Errorf("%s: the error contains the secret", name)
 		}
 	}
 }

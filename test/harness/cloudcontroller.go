@@ -18,16 +18,15 @@ import (
 // uninitialized is the taint of a kubelet that waits for a cloud controller manager.
 const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 
-// CloudController does to Nodes what the Proxmox cloud controller manager does: it
-// finds a Node's VM by its UUID, writes down where and what it is, over what anybody
-// else wrote, and takes the taint off.
+// CloudController imitates the Proxmox cloud controller manager: it finds a Node's VM by UUID,
+// sets provider ID and labels, overwriting existing labels, and removes the taint.
 type CloudController struct {
 	Kube   client.Client
 	API    *API
 	Region string
 }
 
-// Run works until the context ends. What goes wrong is tried again.
+// Run initializes Nodes until the context ends. It retries failures.
 func (c *CloudController) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		nodes := &corev1.NodeList{}
@@ -61,7 +60,7 @@ func (c *CloudController) initialize(ctx context.Context, node *corev1.Node) err
 		}
 		sku, err := base64.StdEncoding.DecodeString(hardware["sku"])
 		if err != nil {
-			return fmt.Errorf("reading the SKU of VM %d, %w", vm.VMID, err)
+			return fmt.Errorf("decoding SKU of VM %d: %w", vm.VMID, err)
 		}
 		changed := node.DeepCopy()
 		if changed.Spec.ProviderID == "" {
@@ -76,7 +75,7 @@ func (c *CloudController) initialize(ctx context.Context, node *corev1.Node) err
 	return fmt.Errorf("no VM has the UUID %s", node.Status.NodeInfo.SystemUUID)
 }
 
-// smbios are the fields of a VM's smbios1.
+// smbios returns the fields of a VM's smbios1 option.
 func smbios(vm Guest) map[string]string {
 	text, _ := vm.Config["smbios1"].(string)
 	fields := map[string]string{}

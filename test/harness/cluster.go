@@ -23,21 +23,22 @@ type Cluster struct {
 	Insecure    bool     `json:"insecure,omitempty"`
 	TokenID     string   `json:"token_id,omitempty"`
 	TokenSecret string   `json:"token_secret,omitempty"`
-	// TokenIDFile and TokenSecretFile hold what can change while the controller runs.
+	// TokenIDFile and TokenSecretFile are paths of files that may change while the controller
+	// runs.
 	TokenIDFile     string `json:"token_id_file,omitempty"`
 	TokenSecretFile string `json:"token_secret_file,omitempty"`
-	// Root is for what no token may do.
+	// Root is used for operations that Proxmox does not allow with a token.
 	Root *RootLogin `json:"root,omitempty"`
 }
 
-// RootLogin is the login of root in the cloud config.
+// RootLogin is the root login in the cloud config.
 type RootLogin struct {
 	Username string `json:"username"`
 	Password string `json:"password"`
 }
 
-// trust is how the certificates of the cluster's hosts are checked.
-func (c Cluster) trust() (*tls.Config, error) {
+// tlsConfig returns how the certificates of the cluster's hosts are verified.
+func (c Cluster) tlsConfig() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	switch {
 	case c.Insecure:
@@ -48,14 +49,14 @@ func (c Cluster) trust() (*tls.Config, error) {
 		config.VerifyConnection = func(state tls.ConnectionState) error {
 			sum := sha256.Sum256(state.PeerCertificates[0].Raw)
 			if !slices.Contains(known, hex.EncodeToString(sum[:])) {
-				return errors.New("the certificate has another fingerprint than the cloud config")
+				return errors.New("certificate fingerprint differs from the cloud config")
 			}
 			return nil
 		}
 	case c.CA != "":
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM([]byte(c.CA)) {
-			return nil, errors.New("making a Proxmox client, the CA has no certificate")
+			return nil, errors.New("creating Proxmox client: the CA has no certificate")
 		}
 	}
 	return config, nil

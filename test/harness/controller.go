@@ -26,72 +26,73 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const controllerPatience = time.Minute
+const controllerStartTimeout = time.Minute
 
-// ControllerOptions say how to run the controller.
+// ControllerOptions configure the controller process.
 type ControllerOptions struct {
 	// Binary is the path of the controller.
 	Binary string
-	// Dir takes the cloud config and the log.
+	// Dir is the directory of the cloud config and the log.
 	Dir        string
 	Kubeconfig string
 	Clusters   []Cluster
-	// PollInterval is how often Proxmox is read; the controller's own default
-	// when zero.
+	// PollInterval is how often the controller polls Proxmox. Zero means the controller's
+	// default.
 	PollInterval time.Duration
-	// LeaderElection is off by default: a successor of a killed controller would
-	// wait for the lease to run out.
+	// LeaderElection is off by default: a restarted controller would have to wait until the
+	// lease of the killed one expires.
 	LeaderElection bool
 	FeatureGates   string
-	// Args are further flags.
+	// Args are additional flags.
 	Args []string
 }
 
-// Controller is the controller binary, which can be killed and started again.
+// Controller is a process of the controller binary that can be killed and restarted.
 type Controller struct {
 	options ControllerOptions
 	log     string
 	health  string
 	metrics string
 	process *process
-	// exact replaces the harness' own idea of how to run the controller.
-	exact *exact
+	// override replaces the default flags and environment if it is set.
+	override *commandLine
 }
 
-// NewController writes the cloud config; Start starts.
+// NewController writes the cloud config and returns a controller that is not started yet.
 func NewController(o ControllerOptions) (*Controller, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the controller's directory, %w", err)
+		return nil, fmt.Errorf("creating controller directory: %w", err)
 	}
 	c := &Controller{options: o, log: filepath.Join(o.Dir, "controller.log")}
 	return c, c.Configure(o.Clusters...)
 }
 
-// Configure writes another cloud config, for the next start.
+// Configure writes a new cloud config, which takes effect at the next start.
 func (c *Controller) Configure(clusters ...Cluster) error {
 	content, err := yaml.Marshal(map[string]any{"clusters": clusters})
 	if err != nil {
-		return fmt.Errorf("encoding the cloud config, %w", err)
+		return fmt.Errorf("encoding cloud config: %w", err)
 	}
 	if err := os.WriteFile(c.CloudConfig(), content, 0o600); err != nil {
-		return fmt.Errorf("writing the cloud config, %w", err)
+		return fmt.Errorf("writing cloud config: %w", err)
 	}
 	return nil
 }
 
-// CloudConfig is the path of the file that lists the Proxmox clusters.
+// CloudConfig returns the path of the cloud config.
 func (c *Controller) CloudConfig() string { return filepath.Join(c.options.Dir, "cloud-config.yaml") }
 
-// Log is the path of the log; a restart appends to it.
+// Log returns the path of the log. A restart appends to it.
 func (c *Controller) Log() string { return c.log }
 
-// PID of the running controller.
+// PID returns the process ID of the running controller.
 func (c *Controller) PID() int { return c.process.pid() }
 
-// Running tells whether the process lives.
+// Running reports whether the process is running.
 func (c *Controller) Running() bool { return c.process != nil && c.process.running() }
 
-// Start starts the controller and returns when it is ready.
+// Start starts the controller and returns when it is ready. It fails if the process ends or is
+// not ready in time.
 func (c *Controller) Start(ctx context.Context) error {
 	ports, err := freePorts(2)
 	if err != nil {
@@ -102,15 +103,15 @@ func (c *Controller) Start(ctx context.Context) error {
 	if c.process, err = startProcess("controller", c.log, c.command(ports)); err != nil {
 		return err
 	}
-	if err := until(ctx, controllerPatience, c.process, c.ready); err != nil {
+	if err := until(ctx, controllerStartTimeout, c.process, c.ready); err != nil {
 		c.process.kill()
-		return fmt.Errorf("starting the controller, %w", err)
+		return fmt.Errorf("starting controller: %w", err)
 	}
 	return nil
 }
 
-// Run lets the controller run until it ends by itself or the context does, and
-// gives what it wrote. It is for controllers that are expected to refuse.
+// Run runs the controller until it exits or the context ends, and returns its output and exit
+// code. Use it for controllers that are expected to refuse their configuration.
 func (c *Controller) Run(ctx context.Context) (output string, exit int, err error) {
 	ports, err := freePorts(2)
 	if err != nil {
@@ -123,7 +124,7 @@ func (c *Controller) Run(ctx context.Context) (output string, exit int, err erro
 	case <-c.process.done:
 	case <-ctx.Done():
 		c.process.kill()
-		return Tail(c.log, 50), 0, fmt.Errorf("waiting for the controller to end, %w", ctx.Err())
+		return Tail(c.log, 50), 0, fmt.Errorf("waiting for controller to exit: %w", ctx.Err())
 	}
 	content, err := os.ReadFile(c.log)
 	return string(content), c.process.cmd.ProcessState.ExitCode(), err
@@ -131,9 +132,9 @@ func (c *Controller) Run(ctx context.Context) (output string, exit int, err erro
 
 func (c *Controller) command(ports []int) *exec.Cmd {
 	probes := []string{"--health-probe-port", strconv.Itoa(ports[0]), "--metrics-port", strconv.Itoa(ports[1])}
-	if c.exact != nil {
-		cmd := exec.Command(c.options.Binary, slices.Concat(c.exact.args, probes)...)
-		cmd.Env = append(c.exact.env, "KUBECONFIG="+c.options.Kubeconfig)
+	if c.override != nil {
+		cmd := exec.Command(c.options.Binary, slices.Concat(c.override.args, probes)...)
+		cmd.Env = append(c.override.env, "KUBECONFIG="+c.options.Kubeconfig)
 		return cmd
 	}
 	args := []string{
@@ -157,33 +158,33 @@ func (c *Controller) ready(ctx context.Context) error {
 	return err
 }
 
-// Kill ends the controller as kill -9 does.
+// Kill sends SIGKILL and waits until the controller has ended.
 func (c *Controller) Kill() {
 	if c.process != nil {
 		c.process.kill()
 	}
 }
 
-// Stop ends the controller as Kubernetes does.
+// Stop sends SIGTERM, as Kubernetes does, and SIGKILL after a grace period.
 func (c *Controller) Stop() {
 	if c.process != nil {
 		c.process.stop(15 * time.Second)
 	}
 }
 
-// Done is closed when the controller has ended.
+// Done returns a channel that is closed when the controller has ended.
 func (c *Controller) Done() <-chan struct{} { return c.process.done }
 
-// Ended explains an end that nobody asked for.
-func (c *Controller) Ended() error { return c.process.ended() }
+// ExitError describes how the controller ended, with the end of its log.
+func (c *Controller) ExitError() error { return c.process.exitError() }
 
-// Metrics is all that the controller measures, as text.
+// Metrics returns the controller's metrics in text format.
 func (c *Controller) Metrics(ctx context.Context) (string, error) {
 	content, err := fetch(ctx, c.metrics+"/metrics")
 	return string(content), err
 }
 
-// MetricNames are the names of all that the controller measures.
+// MetricNames returns the names of the controller's metrics.
 func (c *Controller) MetricNames(ctx context.Context) ([]string, error) {
 	families, err := c.families(ctx)
 	return slices.Sorted(maps.Keys(families)), err
@@ -197,13 +198,13 @@ func (c *Controller) families(ctx context.Context) (map[string]*dto.MetricFamily
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(content))
 	if err != nil {
-		return nil, fmt.Errorf("reading the controller's metrics, %w", err)
+		return nil, fmt.Errorf("parsing controller metrics: %w", err)
 	}
 	return families, nil
 }
 
-// Metric sums the series of a counter or gauge whose labels include the given
-// ones. A metric that does not exist is an error.
+// Metric returns the sum of a counter's or gauge's series whose labels include the given ones.
+// It fails if the metric does not exist.
 func (c *Controller) Metric(ctx context.Context, name string, labels map[string]string) (float64, error) {
 	families, err := c.families(ctx)
 	if err != nil {
@@ -211,7 +212,7 @@ func (c *Controller) Metric(ctx context.Context, name string, labels map[string]
 	}
 	family, ok := families[name]
 	if !ok {
-		return 0, fmt.Errorf("the controller has no metric %s", name)
+		return 0, fmt.Errorf("controller has no metric %s", name)
 	}
 	sum := 0.0
 	for _, series := range family.Metric {
@@ -240,24 +241,23 @@ func fetch(ctx context.Context, url string) ([]byte, error) {
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s: %s", url, response.Status, strings.TrimSpace(string(body)))
+		err = fmt.Errorf("%s returned %s: %s", url, response.Status, strings.TrimSpace(string(body)))
 	}
 	return body, err
 }
 
-// freePorts finds ports that nobody uses. They are all held at once, so that
-// they differ.
+// freePorts returns n different unused ports. All are held until it returns, so they differ.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			return nil, fmt.Errorf("finding a free port, %w", err)
+			return nil, fmt.Errorf("finding a free port: %w", err)
 		}
 		defer listener.Close()
 		address, ok := listener.Addr().(*net.TCPAddr)
 		if !ok {
-			return nil, errors.New("finding a free port, a TCP listener has no TCP address")
+			return nil, errors.New("finding a free port: TCP listener has no TCP address")
 		}
 		ports = append(ports, address.Port)
 	}

@@ -11,21 +11,21 @@ import (
 	"sync"
 )
 
-// Forward passes connections on to another address until it is closed.
+// Forward forwards TCP connections to another address until it is closed.
 type Forward struct {
 	listener net.Listener
 	target   string
 
-	mu      sync.Mutex
-	closed  bool
-	through []net.Conn
+	mu     sync.Mutex
+	closed bool
+	conns  []net.Conn
 }
 
-// StartForward listens on an address, which may have port 0.
+// StartForward listens on an address, which may have port 0, and forwards to target.
 func StartForward(ctx context.Context, listen, target string) (*Forward, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
-		return nil, fmt.Errorf("listening on %s to forward to %s, %w", listen, target, err)
+		return nil, fmt.Errorf("listening on %s to forward to %s: %w", listen, target, err)
 	}
 	f := &Forward{listener: listener, target: target}
 	go func() {
@@ -40,7 +40,7 @@ func StartForward(ctx context.Context, listen, target string) (*Forward, error) 
 	return f, nil
 }
 
-// Address that it listens on.
+// Address returns the address that it listens on.
 func (f *Forward) Address() string { return f.listener.Addr().String() }
 
 func (f *Forward) pass(in net.Conn) {
@@ -50,7 +50,7 @@ func (f *Forward) pass(in net.Conn) {
 		return
 	}
 	f.mu.Lock()
-	f.through = append(f.through, in, out)
+	f.conns = append(f.conns, in, out)
 	closed := f.closed
 	f.mu.Unlock()
 	if closed {
@@ -62,14 +62,14 @@ func (f *Forward) pass(in net.Conn) {
 	_ = in.Close()
 }
 
-// Close ends it, with all that goes through it.
+// Close stops listening and closes all connections.
 func (f *Forward) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
 	_ = f.listener.Close()
-	for _, conn := range f.through {
+	for _, conn := range f.conns {
 		_ = conn.Close()
 	}
-	f.through = nil
+	f.conns = nil
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-func TestLeftoversAreToldInWords(t *testing.T) {
+func TestHoldingsDiff(t *testing.T) {
 	t.Parallel()
 	office := Guest{Host: "pve1", VMID: 101, Name: "office", Status: "running", Config: map[string]any{"cores": 2.0}}
 	disk := Volume{"pve1", "local-lvm:vm-101-disk-0"}
@@ -39,22 +39,22 @@ func TestLeftoversAreToldInWords(t *testing.T) {
 		after Holdings
 		want  []string
 	}{
-		"nothing changed": {before, nil},
-		"a VM is left": {
+		"no_change": {before, nil},
+		"VM_leaked": {
 			Holdings{Guests: []Guest{office, {Host: "pve2", VMID: 20001, Name: "node", Status: "stopped"}}, Volumes: []Volume{disk, {"pve2", "local:iso/x.iso"}}},
-			[]string{"VM 20001 (node, stopped) is left on host pve2", "volume local:iso/x.iso is left on host pve2"},
+			[]string{"VM 20001 (node, stopped) leaked on host pve2", "volume local:iso/x.iso leaked on host pve2"},
 		},
-		"a guest is gone": {Holdings{}, []string{"guest 101 (office) is gone from host pve1", "volume local-lvm:vm-101-disk-0 is gone from host pve1"}},
-		"a guest stopped": {change(func(g *Guest) { g.Status = "stopped" }), []string{"guest 101 (office) on host pve1 was touched: it was running and is stopped"}},
-		"a guest changed": {change(func(g *Guest) { g.Config = map[string]any{"cores": 4.0} }), []string{"guest 101 (office) on host pve1 was touched: option cores was 2 and is 4"}},
+		"guest_gone":    {Holdings{}, []string{"guest 101 (office) is gone from host pve1", "volume local-lvm:vm-101-disk-0 is gone from host pve1"}},
+		"guest_stopped": {change(func(g *Guest) { g.Status = "stopped" }), []string{"guest 101 (office) on host pve1 changed: it was running and is stopped"}},
+		"guest_changed": {change(func(g *Guest) { g.Config = map[string]any{"cores": 4.0} }), []string{"guest 101 (office) on host pve1 changed: option cores was 2 and is 4"}},
 	} {
-		if got := before.Leftovers(c.after); !slices.Equal(got, c.want) {
-			t.Errorf("%s: leftovers are %q, want %q", name, got, c.want)
+		if got := before.Diff(c.after); !slices.Equal(got, c.want) {
+			t.Errorf("%s: differences are %q, want %q", name, got, c.want)
 		}
 	}
 }
 
-// request is a certificate request of a Node by a bootstrap user.
+// request returns a Node's certificate request by a bootstrap user.
 func request(t *testing.T, name, node, user string) client.Object {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -73,10 +73,10 @@ func request(t *testing.T, name, node, user string) client.Object {
 	return csr
 }
 
-func TestJoinsAreHeldAgainstTheISO(t *testing.T) {
+func TestCheckJoins(t *testing.T) {
 	t.Parallel()
-	w := NewWitness(pvesim.CooperativeGuests{})
-	// The second boot of a has no CD any more.
+	w := NewBootRecorder(pvesim.CooperativeGuests{})
+	// At its second boot, guest a has no CD.
 	w.boots = []Boot{{Name: "a", TokenID: "aaaaaa"}, {Name: "b", TokenID: "bbbbbb"}, {Name: "a"}}
 	own := request(t, "1", "system:node:a", "system:bootstrap:aaaaaa")
 	for name, c := range map[string]struct {
@@ -84,13 +84,13 @@ func TestJoinsAreHeldAgainstTheISO(t *testing.T) {
 		joined   int
 		problem  string
 	}{
-		"its own token":     {[]client.Object{own}, 1, ""},
-		"a neighbour's":     {[]client.Object{request(t, "1", "system:node:a", "system:bootstrap:bbbbbb")}, 1, "asked for by system:bootstrap:bbbbbb"},
-		"an administrator":  {[]client.Object{request(t, "1", "system:node:a", "admin")}, 1, "asked for by admin"},
-		"no request":        {nil, 0, "made 0 certificate requests"},
-		"two requests":      {[]client.Object{own, request(t, "2", "system:node:a", "system:bootstrap:aaaaaa")}, 0, "made 2 certificate requests"},
-		"an unknown node":   {[]client.Object{own, request(t, "2", "system:node:x", "system:bootstrap:aaaaaa")}, 1, "the certificate of node x"},
-		"not a node at all": {[]client.Object{own, request(t, "2", "admin", "system:bootstrap:aaaaaa")}, 1, "which is no node"},
+		"own_token":             {[]client.Object{own}, 1, ""},
+		"token_of_another_node": {[]client.Object{request(t, "1", "system:node:a", "system:bootstrap:bbbbbb")}, 1, "requested by system:bootstrap:bbbbbb"},
+		"administrator":         {[]client.Object{request(t, "1", "system:node:a", "admin")}, 1, "requested by admin"},
+		"no_request":            {nil, 0, "made 0 certificate requests"},
+		"two_requests":          {[]client.Object{own, request(t, "2", "system:node:a", "system:bootstrap:aaaaaa")}, 0, "made 2 certificate requests"},
+		"unknown_node":          {[]client.Object{own, request(t, "2", "system:node:x", "system:bootstrap:aaaaaa")}, 1, "the certificate of node x"},
+		"not_a_node":            {[]client.Object{own, request(t, "2", "admin", "system:bootstrap:aaaaaa")}, 1, "not a node"},
 	} {
 		kube := fake.NewClientBuilder().WithObjects(c.requests...).Build()
 		joined, problems, err := w.CheckJoins(t.Context(), kube, []string{"a"})
@@ -100,7 +100,7 @@ func TestJoinsAreHeldAgainstTheISO(t *testing.T) {
 	}
 }
 
-func TestKitIsTheExampleUnderAnotherName(t *testing.T) {
+func TestNewKit(t *testing.T) {
 	t.Parallel()
 	kit, err := NewKit("blue", "https://192.0.2.1:6443")
 	if err != nil {
@@ -112,28 +112,28 @@ func TestKitIsTheExampleUnderAnotherName(t *testing.T) {
 		t.Error("the objects do not refer to each other")
 	}
 	if kit.Values.StringData["apiServer"] != "https://192.0.2.1:6443" || kit.Templates.StringData["user-data"] == "" {
-		t.Error("the secrets are not filled")
+		t.Error("the secrets are empty")
 	}
 }
 
-func TestProcessTellsHowItEnded(t *testing.T) {
+func TestProcessExitError(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
-	p, err := startProcess("tool", log, exec.Command("sh", "-c", "echo last words >&2; exit 3"))
+	p, err := startProcess("tool", log, exec.Command("sh", "-c", "echo last line >&2; exit 3"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err = until(ctx, time.Minute, p, func(context.Context) error { return context.DeadlineExceeded })
-	for _, want := range []string{"tool ended by itself", "exit status 3", "last words", log} {
+	for _, want := range []string{"tool exited", "exit status 3", "last line", log} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error lacks %q: %v", want, err)
+			t.Errorf("error %[2]v, want it to contain %[1]q", want, err)
 		}
 	}
 }
 
-func TestStopInsists(t *testing.T) {
+func TestProcessStopKills(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
 	p, err := startProcess("stubborn", log, exec.Command("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"))
@@ -151,6 +151,6 @@ func TestStopInsists(t *testing.T) {
 	}
 	p.stop(200 * time.Millisecond)
 	if p.running() {
-		t.Error("it still runs")
+		t.Error("process is still running")
 	}
 }

@@ -25,8 +25,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 )
 
-// InstallCRDs installs Karpenter's and our custom resources, and returns when
-// the API server serves them.
+// InstallCRDs installs Karpenter's and our CRDs and returns when the API server serves them.
 func InstallCRDs(ctx context.Context, kube client.Client) error {
 	all, err := crds.All()
 	if err != nil {
@@ -34,7 +33,7 @@ func InstallCRDs(ctx context.Context, kube client.Client) error {
 	}
 	for _, crd := range all {
 		if err := kube.Create(ctx, crd); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("creating CRD %s, %w", crd.Name, err)
+			return fmt.Errorf("creating CRD %s: %w", crd.Name, err)
 		}
 	}
 	for _, crd := range all {
@@ -50,14 +49,14 @@ func InstallCRDs(ctx context.Context, kube client.Client) error {
 			return false, nil
 		})
 		if err != nil {
-			return fmt.Errorf("waiting for CRD %s, %w", crd.Name, err)
+			return fmt.Errorf("waiting for CRD %s: %w", crd.Name, err)
 		}
 	}
 	return nil
 }
 
-// Kit is all that a user applies to get Nodes: the example of the repository,
-// under a name of its own, so that several stand beside each other.
+// Kit is the set of objects that a user applies to get Nodes: the repository's kubeadm
+// example. Its objects have a name of their own, so several kits can coexist.
 type Kit struct {
 	Templates, Values *corev1.Secret
 	Template          *v1alpha1.ProxmoxUnmanagedTemplate
@@ -65,7 +64,7 @@ type Kit struct {
 	Pool              *karpv1.NodePool
 }
 
-// NewKit reads examples/kubeadm. The caller may change it before Apply.
+// NewKit reads examples/kubeadm. The caller may change the objects before Apply.
 func NewKit(name, apiServer string) (*Kit, error) {
 	k := &Kit{
 		Templates: &corev1.Secret{}, Values: &corev1.Secret{},
@@ -96,38 +95,38 @@ func ProxmoxCloudInitClass() (*v1alpha1.ProxmoxNodeClass, error) {
 	return class, decode("proxmox-cloud-init/nodeclass.yaml", &v1alpha1.ProxmoxUnmanagedTemplate{}, class)
 }
 
-// decode reads the documents of an example file, in their order, strictly.
+// decode strictly decodes the documents of an example file in order.
 func decode(file string, into ...client.Object) error {
 	content, err := examples.Files.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("reading the example, %w", err)
+		return fmt.Errorf("reading example: %w", err)
 	}
 	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	for _, object := range into {
 		document, err := documents.Read()
 		if err != nil {
-			return fmt.Errorf("reading example %s, %w", file, err)
+			return fmt.Errorf("reading example %s: %w", file, err)
 		}
 		if err := yaml.UnmarshalStrict(document, object); err != nil {
-			return fmt.Errorf("reading example %s, %w", file, err)
+			return fmt.Errorf("reading example %s: %w", file, err)
 		}
 	}
 	if _, err := documents.Read(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("reading example %s: it has more than the %d objects that the harness knows of", file, len(into))
+		return fmt.Errorf("reading example %s: found more than the expected %d objects", file, len(into))
 	}
 	return nil
 }
 
-// Objects of the kit, in the order in which they can be created.
-func (k *Kit) Objects() []client.Object {
+// objects returns the kit's objects in creation order.
+func (k *Kit) objects() []client.Object {
 	return []client.Object{k.Templates, k.Values, k.Template, k.Class, k.Pool}
 }
 
-// Apply creates the kit.
+// Apply creates the kit's objects.
 func (k *Kit) Apply(ctx context.Context, kube client.Client) error {
-	for _, object := range k.Objects() {
+	for _, object := range k.objects() {
 		if err := kube.Create(ctx, object); err != nil {
-			return fmt.Errorf("creating %T %s, %w", object, object.GetName(), err)
+			return fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
 		}
 	}
 	return nil

@@ -19,37 +19,37 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// Boot is one power-on of a VM, as seen from beside it.
+// Boot is one start of a VM as the simulator sees it.
 type Boot struct {
 	Host string
 	VMID int
 	Name string
 	UUID string
-	// BootID is another one after each boot.
+	// BootID changes with every boot.
 	BootID string
-	// TokenID is the public half of the join token on the CD in its drive; empty
+	// TokenID is the public part of the join token on the CD in the VM's drive. It is empty
 	// without a CD.
 	TokenID string
 }
 
-// Witness stands between the simulator and its guests and notes what each VM
-// has in its drives when it gets power.
-type Witness struct {
+// BootRecorder is a guest runtime that records what each VM has in its drives when it starts,
+// and passes the boot on to the actual runtime.
+type BootRecorder struct {
 	guests pvesim.GuestRuntime
 
 	mu    sync.Mutex
 	boots []Boot
 }
 
-// NewWitness watches the guests of a runtime.
-func NewWitness(guests pvesim.GuestRuntime) *Witness { return &Witness{guests: guests} }
+// NewBootRecorder returns a recorder that passes boots on to guests.
+func NewBootRecorder(guests pvesim.GuestRuntime) *BootRecorder { return &BootRecorder{guests: guests} }
 
-// tokenPattern finds a join token in the boot data: files lie in an ISO as they
-// are, in one piece.
+// tokenPattern finds a join token in the boot data. An ISO stores files uncompressed and
+// contiguously.
 var tokenPattern = regexp.MustCompile(`token: "?([a-z0-9]{6})\.[a-z0-9]{16}\b`)
 
 // Boot implements pvesim.GuestRuntime.
-func (w *Witness) Boot(ctx context.Context, m *pvesim.Machine) {
+func (w *BootRecorder) Boot(ctx context.Context, m *pvesim.Machine) {
 	boot := Boot{Host: m.Host, VMID: m.VMID, Name: m.Name, UUID: m.UUID, BootID: m.BootID}
 	for _, cd := range m.CDROMs() {
 		if found := tokenPattern.FindSubmatch(cd.Image); found != nil {
@@ -62,15 +62,15 @@ func (w *Witness) Boot(ctx context.Context, m *pvesim.Machine) {
 	w.guests.Boot(ctx, m)
 }
 
-// Boots so far, in their order.
-func (w *Witness) Boots() []Boot {
+// Boots returns all boots in order.
+func (w *BootRecorder) Boots() []Boot {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.boots)
 }
 
-// BootsOf a VM, by the UUID that it has from its claim.
-func (w *Witness) BootsOf(uuid string) []Boot {
+// BootsOf returns the boots of the VM with the given UUID, which is its NodeClaim's UID.
+func (w *BootRecorder) BootsOf(uuid string) []Boot {
 	return slices.DeleteFunc(w.Boots(), func(b Boot) bool { return !strings.EqualFold(b.UUID, uuid) })
 }
 
@@ -79,14 +79,13 @@ const (
 	nodeUser      = "system:node:"
 )
 
-// CheckJoins holds every Node name against the certificate requests: each must
-// have joined by exactly one request of its own, made with the token from the
-// ISO in its own drive, and no request may come from elsewhere. It gives the
-// number of Nodes that did, and what is wrong in words.
-func (w *Witness) CheckJoins(ctx context.Context, kube client.Client, nodes []string) (joined int, problems []string, err error) {
+// CheckJoins compares the Node names with the certificate requests: each Node must have made
+// exactly one request, with the token from the ISO in its own drive, and no other requests may
+// exist. It returns the number of Nodes that did so and a list of problems.
+func (w *BootRecorder) CheckJoins(ctx context.Context, kube client.Client, nodes []string) (joined int, problems []string, err error) {
 	requests := &certificatesv1.CertificateSigningRequestList{}
 	if err := kube.List(ctx, requests); err != nil {
-		return 0, nil, fmt.Errorf("listing certificate requests, %w", err)
+		return 0, nil, fmt.Errorf("listing certificate requests: %w", err)
 	}
 	tokens := map[string]string{} // of the first boot, by name
 	for _, boot := range w.Boots() {
@@ -106,7 +105,7 @@ func (w *Witness) CheckJoins(ctx context.Context, kube client.Client, nodes []st
 		}
 		made[node]++
 		if want := bootstrapUser + tokens[node]; request.Spec.Username != want {
-			problems = append(problems, fmt.Sprintf("the certificate of node %s was asked for by %s, but the token on its own ISO is %s", node, request.Spec.Username, want))
+			problems = append(problems, fmt.Sprintf("the certificate of node %s was requested by %s, but the token on its own ISO is %s", node, request.Spec.Username, want))
 		}
 	}
 	for _, node := range nodes {
@@ -119,11 +118,11 @@ func (w *Witness) CheckJoins(ctx context.Context, kube client.Client, nodes []st
 	return joined, problems, nil
 }
 
-// requestedNode is whom a certificate request is for.
+// requestedNode returns the Node that a certificate request is for.
 func requestedNode(request certificatesv1.CertificateSigningRequest) (string, error) {
 	block, _ := pem.Decode(request.Spec.Request)
 	if block == nil {
-		return "", fmt.Errorf("certificate request %s holds no PEM", request.Name)
+		return "", fmt.Errorf("certificate request %s contains no PEM block", request.Name)
 	}
 	content, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
@@ -131,7 +130,7 @@ func requestedNode(request certificatesv1.CertificateSigningRequest) (string, er
 	}
 	name, ok := strings.CutPrefix(content.Subject.CommonName, nodeUser)
 	if !ok {
-		return "", fmt.Errorf("certificate request %s is for %q, which is no node", request.Name, content.Subject.CommonName)
+		return "", fmt.Errorf("certificate request %s is for %q, which is not a node", request.Name, content.Subject.CommonName)
 	}
 	return name, nil
 }

@@ -17,28 +17,28 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// Holdings is all that a Proxmox cluster holds at one moment.
+// Holdings are the guests and volumes of a Proxmox cluster at one moment.
 type Holdings struct {
 	Guests  []Guest
 	Volumes []Volume
 }
 
-// Holdings reads everything, from every host.
+// Holdings reads the guests and volumes of all online hosts.
 func (a *API) Holdings(ctx context.Context) (Holdings, error) {
 	var h Holdings
 	var err error
 	if h.Guests, err = a.Guests(ctx); err != nil {
-		return h, fmt.Errorf("listing what Proxmox holds, %w", err)
+		return h, fmt.Errorf("listing holdings: %w", err)
 	}
 	if h.Volumes, err = a.Volumes(ctx); err != nil {
-		return h, fmt.Errorf("listing what Proxmox holds, %w", err)
+		return h, fmt.Errorf("listing holdings: %w", err)
 	}
 	return h, nil
 }
 
-// Leftovers says in words in what Proxmox differs from what it held before:
-// what was added and not removed, and which guests were touched.
-func (before Holdings) Leftovers(after Holdings) []string {
+// Diff describes how after differs from before: leaked VMs and volumes, changed guests, and
+// guests and volumes that are gone.
+func (before Holdings) Diff(after Holdings) []string {
 	var out []string
 	index := map[int]Guest{}
 	for _, guest := range before.Guests {
@@ -49,9 +49,9 @@ func (before Holdings) Leftovers(after Holdings) []string {
 		delete(index, guest.VMID)
 		switch {
 		case !known:
-			out = append(out, fmt.Sprintf("VM %d (%s, %s) is left on host %s", guest.VMID, guest.Name, guest.Status, guest.Host))
+			out = append(out, fmt.Sprintf("VM %d (%s, %s) leaked on host %s", guest.VMID, guest.Name, guest.Status, guest.Host))
 		case !reflect.DeepEqual(was, guest):
-			out = append(out, fmt.Sprintf("guest %d (%s) on host %s was touched: %s", guest.VMID, was.Name, was.Host, difference(was, guest)))
+			out = append(out, fmt.Sprintf("guest %d (%s) on host %s changed: %s", guest.VMID, was.Name, was.Host, difference(was, guest)))
 		}
 	}
 	for _, guest := range index {
@@ -59,7 +59,7 @@ func (before Holdings) Leftovers(after Holdings) []string {
 	}
 	for _, volume := range after.Volumes {
 		if !slices.Contains(before.Volumes, volume) {
-			out = append(out, fmt.Sprintf("volume %s is left on host %s", volume.ID, volume.Host))
+			out = append(out, fmt.Sprintf("volume %s leaked on host %s", volume.ID, volume.Host))
 		}
 	}
 	for _, volume := range before.Volumes {
@@ -86,38 +86,39 @@ func difference(a, b Guest) string {
 	return "an option was removed"
 }
 
-// KubeLeftovers says in words what of Nodes a Kubernetes cluster still holds.
-func KubeLeftovers(ctx context.Context, kube client.Client) ([]string, error) {
+// LeakedObjects describes the NodeClaims, Nodes and join tokens that a Kubernetes cluster
+// still has.
+func LeakedObjects(ctx context.Context, kube client.Client) ([]string, error) {
 	var out []string
 	claims := &karpv1.NodeClaimList{}
 	if err := kube.List(ctx, claims); err != nil {
-		return nil, fmt.Errorf("listing nodeclaims, %w", err)
+		return nil, fmt.Errorf("listing nodeclaims: %w", err)
 	}
 	for _, claim := range claims.Items {
-		out = append(out, "nodeclaim "+claim.Name+" is left")
+		out = append(out, "nodeclaim "+claim.Name+" leaked")
 	}
 	nodes := &corev1.NodeList{}
 	if err := kube.List(ctx, nodes); err != nil {
-		return nil, fmt.Errorf("listing nodes, %w", err)
+		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	for _, node := range nodes.Items {
-		out = append(out, "node "+node.Name+" is left")
+		out = append(out, "node "+node.Name+" leaked")
 	}
 	tokens, err := JoinTokens(ctx, kube)
 	if err != nil {
 		return nil, err
 	}
 	for _, token := range tokens {
-		out = append(out, "join token secret "+token.Name+" is left")
+		out = append(out, "join token secret "+token.Name+" leaked")
 	}
 	return out, nil
 }
 
-// JoinTokens lists the Secrets of join tokens that the controller made.
+// JoinTokens returns the Secrets of join tokens that the controller created.
 func JoinTokens(ctx context.Context, kube client.Client) ([]corev1.Secret, error) {
 	tokens := &corev1.SecretList{}
 	if err := kube.List(ctx, tokens, client.InNamespace(metav1.NamespaceSystem), client.HasLabels{v1alpha1.LabelBootstrapToken}); err != nil {
-		return nil, fmt.Errorf("listing join tokens, %w", err)
+		return nil, fmt.Errorf("listing join tokens: %w", err)
 	}
 	return tokens.Items, nil
 }

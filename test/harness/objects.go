@@ -21,17 +21,17 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Objects of the cluster but Secrets, as text, by kind and name.
-func (p *Plane) Objects(ctx context.Context) (map[string]string, error) {
+// objects returns the cluster's objects except Secrets as JSON by kind and name.
+func (p *Plane) objects(ctx context.Context) (map[string]string, error) {
 	config := rest.CopyConfig(p.Config)
-	config.WarningHandler = rest.NoWarnings{} // of deprecated kinds, which are looked through as well
+	config.WarningHandler = rest.NoWarnings{} // deprecated kinds are listed too
 	discover, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, err
 	}
 	lists, err := discover.ServerPreferredResources()
 	if err != nil {
-		return nil, fmt.Errorf("discovering kinds, %w", err)
+		return nil, fmt.Errorf("discovering API resources: %w", err)
 	}
 	api, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -49,7 +49,7 @@ func (p *Plane) Objects(ctx context.Context) (map[string]string, error) {
 			}
 			objects, err := api.Resource(group.WithResource(resource.Name)).List(ctx, metav1.ListOptions{})
 			if err != nil {
-				return nil, fmt.Errorf("listing %s, %w", resource.Name, err)
+				return nil, fmt.Errorf("listing %s: %w", resource.Name, err)
 			}
 			for _, object := range objects.Items {
 				text, err := object.MarshalJSON()
@@ -63,8 +63,8 @@ func (p *Plane) Objects(ctx context.Context) (map[string]string, error) {
 	return found, nil
 }
 
-// TaskLogs are the logs of all tasks that hosts which are up remember, by UPID.
-func (a *API) TaskLogs(ctx context.Context) (map[string]string, error) {
+// taskLogs returns the logs of all recorded tasks of online hosts by UPID.
+func (a *API) taskLogs(ctx context.Context) (map[string]string, error) {
 	hosts, err := a.Hosts(ctx)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (a *API) TaskLogs(ctx context.Context) (map[string]string, error) {
 	return logs, nil
 }
 
-func readIfThere(path string) (string, error) {
+func readIfExists(path string) (string, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil

@@ -30,21 +30,21 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// planePatience is far above the five seconds that a start takes: machines that
-// run tests are busy ones.
-const planePatience = 2 * time.Minute
+// planeStartTimeout is much longer than the usual five seconds, because machines that run
+// tests are busy.
+const planeStartTimeout = 2 * time.Minute
 
-// PlaneOptions say which control plane to start.
+// PlaneOptions configure the control plane.
 type PlaneOptions struct {
 	// Binary is the path of kubeplane.
 	Binary string
-	// Dir takes its files and logs; it must be new or empty.
+	// Dir is the directory of its files and logs. It must be new or empty.
 	Dir string
-	// NodeMonitorGracePeriod is how long a Node may be silent; kubeplane's own
-	// default when zero.
+	// NodeMonitorGracePeriod is how long a Node may miss heartbeats. Zero means kubeplane's
+	// default.
 	NodeMonitorGracePeriod time.Duration
-	// NodeAddress is an IP address of this machine that Nodes reach the API server
-	// at; it is on loopback alone when empty.
+	// NodeAddress is an IP address of this machine at which Nodes reach the API server. If it
+	// is empty, the API server is reachable on loopback only.
 	NodeAddress string
 }
 
@@ -57,17 +57,18 @@ type Plane struct {
 	// Dir has the logs of the components in its logs directory.
 	Dir    string
 	Config *rest.Config
-	// Client reads past any cache and knows every type that we use.
+	// Client reads without a cache and knows every type that we use.
 	Client client.WithWatch
 
 	process *process
 	forward *Forward
 }
 
-// StartPlane returns when pods can be created, scheduled and controlled.
+// StartPlane starts a control plane and returns when pods can be created, scheduled and
+// controlled.
 func StartPlane(ctx context.Context, o PlaneOptions) (*Plane, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the plane's directory, %w", err)
+		return nil, fmt.Errorf("creating control plane directory: %w", err)
 	}
 	ready := filepath.Join(o.Dir, "ready.json")
 	args := []string{"up", "--dir", filepath.Join(o.Dir, "plane"), "--ready-file", ready, "--exit-with-parent"}
@@ -82,10 +83,10 @@ func StartPlane(ctx context.Context, o PlaneOptions) (*Plane, error) {
 		return nil, err
 	}
 	plane := &Plane{process: p}
-	err = until(ctx, planePatience, p, func(context.Context) error { return plane.read(ready) })
+	err = until(ctx, planeStartTimeout, p, func(context.Context) error { return plane.read(ready) })
 	if err != nil {
 		plane.Stop()
-		return nil, fmt.Errorf("bringing the control plane up, %w", err)
+		return nil, fmt.Errorf("starting control plane: %w", err)
 	}
 	if o.NodeAddress != "" {
 		plane.forward, err = StartForward(ctx, net.JoinHostPort(o.NodeAddress, "0"), strings.TrimPrefix(plane.Server, "https://"))
@@ -98,24 +99,24 @@ func StartPlane(ctx context.Context, o PlaneOptions) (*Plane, error) {
 	return plane, nil
 }
 
-// read takes over what kubeplane's ready file says.
+// read reads kubeplane's ready file.
 func (p *Plane) read(file string) error {
 	content, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("it is not ready yet")
+		return errors.New("not ready yet")
 	}
 	if err != nil {
 		return err
 	}
 	var report struct{ Kubeconfig, Server, Dir string }
 	if err := json.Unmarshal(content, &report); err != nil {
-		return fmt.Errorf("reading %s, %w", file, err)
+		return fmt.Errorf("reading %s: %w", file, err)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", report.Kubeconfig)
 	if err != nil {
 		return err
 	}
-	config.QPS = -1 // tests and demo pace themselves
+	config.QPS = -1 // no client-side rate limit
 	scheme, err := Scheme()
 	if err != nil {
 		return err
@@ -135,19 +136,19 @@ func (p *Plane) Stop() {
 	p.process.stop(10 * time.Second)
 }
 
-// Done is closed when the control plane has ended.
+// Done returns a channel that is closed when the control plane has ended.
 func (p *Plane) Done() <-chan struct{} { return p.process.done }
 
-// Ended explains an end that nobody asked for.
-func (p *Plane) Ended() error { return p.process.ended() }
+// ExitError describes how the control plane ended, with the end of its log.
+func (p *Plane) ExitError() error { return p.process.exitError() }
 
-// Scheme has Kubernetes' own types, Karpenter's and ours. It is a new one each
-// time: client-go's own is shared by all, and must not change while others read.
+// Scheme returns a new scheme with Kubernetes', Karpenter's and our types. It does not change
+// client-go's scheme, which is shared and may be read concurrently.
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("making the scheme, %w", err)
+			return nil, fmt.Errorf("building scheme: %w", err)
 		}
 	}
 	karpenter := schema.GroupVersion{Group: karpapis.Group, Version: "v1"}
@@ -156,23 +157,23 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// until polls a condition while the process lives. It tells the last answer when
-// the time is over.
-func until(ctx context.Context, patience time.Duration, p *process, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// until polls check while the process is running. At the timeout it returns the last error of
+// check with the end of the log.
+func until(ctx context.Context, timeout time.Duration, p *process, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := ask(ctx)
+		err := check(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-p.done:
-			return p.ended()
+			return p.exitError()
 		case <-ctx.Done():
-			return fmt.Errorf("%w after %s: %w; the end of %s:\n%s", ctx.Err(), patience, err, p.log, Tail(p.log, 15))
+			return fmt.Errorf("%w after %s: %w; the end of %s:\n%s", ctx.Err(), timeout, err, p.log, Tail(p.log, 15))
 		case <-tick.C:
 		}
 	}

@@ -27,12 +27,12 @@ func (a *API) Tasks(ctx context.Context) string {
 	return out.String()
 }
 
-// power presses one of the buttons of a VM.
+// power runs a power command of a VM, such as stop or reboot.
 func (a *API) power(ctx context.Context, guest Guest, verb string, params url.Values) error {
 	return a.Run(ctx, http.MethodPost, fmt.Sprintf("/nodes/%s/qemu/%d/status/%s", guest.Host, guest.VMID, verb), params)
 }
 
-// Stop cuts a VM's power.
+// Stop stops a VM without shutting it down.
 func (a *API) Stop(ctx context.Context, guest Guest) error {
 	return a.power(ctx, guest, "stop", nil)
 }
@@ -42,7 +42,7 @@ func (a *API) Reboot(ctx context.Context, guest Guest) error {
 	return a.power(ctx, guest, "reboot", url.Values{"timeout": {"30"}})
 }
 
-// Destroy removes a VM, as somebody at the console would.
+// Destroy stops and destroys a VM with purge, without checking who owns it.
 func (a *API) Destroy(ctx context.Context, guest Guest) error {
 	if guest.Status == "running" {
 		if err := a.Stop(ctx, guest); err != nil {

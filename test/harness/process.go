@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// process is a child that dies with us and writes to a log file.
+// process is a child process that ends with this process and writes to a log file.
 type process struct {
 	name string
 	log  string
@@ -25,16 +25,16 @@ type process struct {
 	err  error // of Wait; read after done
 }
 
-// startProcess runs a command. Linux ties the parent-death signal to the OS
-// thread that forked, and Go ends idle threads at will, so one thread is kept
-// for as long as the child lives.
+// startProcess runs a command. Linux ties the parent-death signal to the OS thread that
+// forked, and Go ends idle threads, so one thread is locked as long as the child runs.
 func startProcess(name, log string, cmd *exec.Cmd) (*process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("opening the log of %s, %w", name, err)
+		return nil, fmt.Errorf("opening log of %s: %w", name, err)
 	}
 	cmd.Stdout, cmd.Stderr = file, file
-	// A group of its own: Ctrl-C is for us, we end the children in order.
+	// The child has its own process group, so Ctrl-C reaches only this process, which ends the
+	// children in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	p := &process{name: name, log: log, cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
@@ -50,7 +50,7 @@ func startProcess(name, log string, cmd *exec.Cmd) (*process, error) {
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("starting %s, %w", name, err)
+		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	return p, nil
 }
@@ -66,47 +66,47 @@ func (p *process) running() bool {
 	}
 }
 
-// kill ends the process at once, as a power cut would.
+// kill sends SIGKILL and waits until the process has ended.
 func (p *process) kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// stop asks the process to end, and insists after a while.
-func (p *process) stop(patience time.Duration) {
+// stop sends SIGTERM, and SIGKILL if the process has not ended after the grace period.
+func (p *process) stop(grace time.Duration) {
 	p.signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
-	case <-time.After(patience):
+	case <-time.After(grace):
 		p.kill()
 	}
 }
 
 func (p *process) signal(s syscall.Signal) {
 	if p.running() {
-		_ = syscall.Kill(p.pid(), s) // it may just have ended, which is as well
+		_ = syscall.Kill(p.pid(), s) // an error means that it has already ended
 	}
 }
 
-// ended explains an end that nobody asked for.
-func (p *process) ended() error {
+// exitError describes how the process ended, with the end of its log.
+func (p *process) exitError() error {
 	how := "exit status 0"
 	if exit, failed := errors.AsType[*exec.ExitError](p.err); failed {
 		how = exit.String()
 	}
-	return fmt.Errorf("%s ended by itself (%s); the end of %s:\n%s", p.name, how, p.log, Tail(p.log, 15))
+	return fmt.Errorf("%s exited (%s); the end of %s:\n%s", p.name, how, p.log, Tail(p.log, 15))
 }
 
-// Tail gives the last lines of a file, for messages.
+// Tail returns the last lines of a file, for messages.
 func Tail(path string, lines int) string {
-	const most = 256 << 10
+	const maxSize = 256 << 10
 	file, err := os.Open(path)
 	if err != nil {
 		return err.Error()
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > most {
-		if _, err := file.Seek(-most, io.SeekEnd); err != nil {
+	if info, err := file.Stat(); err == nil && info.Size() > maxSize {
+		if _, err := file.Seek(-maxSize, io.SeekEnd); err != nil {
 			return err.Error()
 		}
 	}

@@ -14,62 +14,64 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/guest"
 )
 
-// ProxmoxOptions say which Proxmox cluster to simulate.
+// ProxmoxOptions configure the simulated Proxmox cluster.
 type ProxmoxOptions struct {
-	// Hosts is their number: pve1, pve2, ...
+	// Hosts is the number of hosts: pve1, pve2, ...
 	Hosts int
-	// Version of Proxmox VE: 8.4 (when empty) or 9.2.
+	// Version is the version of Proxmox VE: 8.4 (default) or 9.2.
 	Version string
-	// Speed is how much faster than a real one it works; 1 when zero.
+	// Speed is a factor by which it is faster than a real cluster. Zero means 1.
 	Speed float64
-	// Heartbeat of the kubelets in the VMs; 10 s, as real ones, when zero.
+	// Heartbeat is the heartbeat interval of the kubelets in the VMs. Zero means 10 s, as in
+	// real kubelets.
 	Heartbeat time.Duration
 	// BootTime is how long a VM's firmware and kernel take.
 	BootTime time.Duration
 	// GPUs is the number of devices of the mapping "gpu" on the first host.
 	GPUs int
-	// Admin opens the simulator's own door, for people.
+	// Admin enables the simulator's admin API for interactive use.
 	Admin bool
-	// Fresh is a cluster as Proxmox's installer leaves it: no guests, no users but
-	// root, whose token the harness uses then.
+	// Fresh starts a cluster as Proxmox's installer leaves it: no guests and no users except
+	// root, whose token the harness then uses.
 	Fresh bool
 	// Scenario may change the cluster before it starts.
 	Scenario func(*pvesim.Scenario)
 }
 
-// Proxmox is a simulated cluster in this process. Its VMs boot from their ISO
-// and join the Kubernetes cluster that they find there.
+// Proxmox is a simulated cluster in this process. Its VMs boot from their ISO and join the
+// Kubernetes cluster named in it.
 type Proxmox struct {
 	*pvesim.Simulator
-	// API asks it over HTTPS, as anybody could.
+	// API is a client of the cluster over HTTPS.
 	API *API
-	// Witness knows what each VM had in its drives when it booted.
-	Witness *Witness
+	// BootRecorder records what each VM had in its drives when it booted.
+	BootRecorder *BootRecorder
 
 	scenario *pvesim.Scenario
 	runtime  *guest.Runtime
-	// tokenID and tokenSecret of the cloud config.
+	// tokenID and tokenSecret are the token in the cloud config.
 	tokenID, tokenSecret string
 }
 
-// The controller's user has a second token, for those who rotate.
+// SecondTokenID and SecondTokenSecret are a second token of the controller's user, for token
+// rotation.
 const (
 	SecondTokenID     = "kubernetes@pve!second"
 	SecondTokenSecret = "22222222-3333-4444-5555-666666666666"
 )
 
-// GPUMapping is the mapping of the simulated GPUs, GPUResource what a device plugin
-// makes of them.
+// GPUMapping is the mapping of the simulated GPUs. GPUResource is the resource that their
+// device plugin registers.
 const (
 	GPUMapping  = "gpu"
 	GPUResource = "nvidia.com/gpu"
 )
 
-// StartProxmox starts the cluster.
+// StartProxmox starts the simulated cluster.
 func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	p := &Proxmox{scenario: pvesim.DefaultScenario(o.Hosts), tokenID: pvesim.DefaultTokenID, tokenSecret: pvesim.DefaultTokenSecret}
 	if o.Fresh {
-		p.freshen()
+		p.makeFresh()
 	}
 	if o.Version != "" {
 		p.scenario.Version = o.Version
@@ -96,8 +98,8 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	p.runtime = guest.NewRuntime(guest.Options{
 		DevicePlugins:     map[string]string{GPUMapping: GPUResource},
 		HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime})
-	p.Witness = NewWitness(p.runtime)
-	options := pvesim.Options{Speed: max(o.Speed, 0), Guests: p.Witness}
+	p.BootRecorder = NewBootRecorder(p.runtime)
+	options := pvesim.Options{Speed: max(o.Speed, 0), Guests: p.BootRecorder}
 	if options.Speed == 0 {
 		options.Speed = 1
 	}
@@ -108,7 +110,7 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	if p.Simulator, err = pvesim.New(p.scenario, options); err != nil {
 		return nil, err
 	}
-	// It ends with Close alone: guests still have to be asked after ctx ended.
+	// Only Close ends it: cleanup still needs the API after ctx ended.
 	if err := p.Start(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
@@ -119,7 +121,7 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	return p, nil
 }
 
-// Cluster is the entry of the cloud config that leads here.
+// Cluster returns the cloud config entry of this cluster.
 func (p *Proxmox) Cluster(region string) Cluster {
 	return Cluster{
 		Region: region, URLs: []string{p.URL()}, CA: string(p.CAPEM()),
@@ -127,8 +129,8 @@ func (p *Proxmox) Cluster(region string) Cluster {
 	}
 }
 
-// freshen takes away what nobody has after an installation.
-func (p *Proxmox) freshen() {
+// makeFresh removes what does not exist after an installation.
+func (p *Proxmox) makeFresh() {
 	s := p.scenario
 	s.Guests, s.Roles, s.ACLs, s.SecurityGroups = nil, nil, nil, nil
 	s.Storages[0].Content = []string{"iso", "vztmpl", "backup"}
@@ -136,7 +138,7 @@ func (p *Proxmox) freshen() {
 	s.Users = []pvesim.User{{ID: "root@pam", Tokens: []pvesim.Token{{ID: "harness", Secret: p.tokenSecret}}}}
 }
 
-// CPUs of the hosts.
+// CPUs returns the number of CPUs of each host.
 func (p *Proxmox) CPUs() map[string]int {
 	cpus := map[string]int{}
 	for _, host := range p.scenario.Hosts {
@@ -145,17 +147,17 @@ func (p *Proxmox) CPUs() map[string]int {
 	return cpus
 }
 
-// Console is what a VM wrote to its serial console.
+// Console returns what a VM wrote to its serial console.
 func (p *Proxmox) Console(vmid int) string { return p.runtime.Console(vmid) }
 
-// WriteRequests writes every request that the cluster answered, one a line.
+// WriteRequests writes every request that the cluster answered to a file, one per line.
 func (p *Proxmox) WriteRequests(file string) error {
 	var out strings.Builder
 	for _, r := range p.Requests() {
 		fmt.Fprintf(&out, "%s %6dms %3d %-6s %s\n", r.Time.Format("15:04:05.000"), r.Took.Milliseconds(), r.Status, r.Method, r.Path)
 	}
 	if err := os.WriteFile(file, []byte(out.String()), 0o600); err != nil {
-		return fmt.Errorf("writing the record of requests, %w", err)
+		return fmt.Errorf("writing requests: %w", err)
 	}
 	return nil
 }

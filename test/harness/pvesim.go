@@ -16,9 +16,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// Server is a simulated Proxmox cluster in a process of its own: nothing of it can
-// be reached but its API.
-type Server struct {
+// PVESim is a simulated Proxmox cluster in its own process. Only its API is reachable.
+type PVESim struct {
 	Cluster Cluster
 	API     *API
 
@@ -27,16 +26,16 @@ type Server struct {
 
 var announcedURL = regexp.MustCompile(`(?m)^API: +(https://\S+) `)
 
-// StartServer runs the pvesim binary with the default cluster of a version. Flags
-// are further ones.
-func StartServer(ctx context.Context, binary, dir, version string, flags ...string) (*Server, error) {
+// StartPVESim runs the pvesim binary with the default cluster of a Proxmox VE version and
+// additional flags.
+func StartPVESim(ctx context.Context, binary, dir, version string, flags ...string) (*PVESim, error) {
 	ca, log := filepath.Join(dir, "pvesim-ca.pem"), filepath.Join(dir, "pvesim.log")
 	args := append([]string{"--listen", "127.0.0.1:0", "--admin-listen", "", "--ca-out", ca, "--pve-version", version}, flags...)
 	p, err := startProcess("pvesim", log, exec.Command(binary, args...))
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{process: p}
+	s := &PVESim{process: p}
 	err = until(ctx, time.Minute, p, func(context.Context) error {
 		content, err := os.ReadFile(log)
 		if err != nil {
@@ -44,7 +43,7 @@ func StartServer(ctx context.Context, binary, dir, version string, flags ...stri
 		}
 		found := announcedURL.FindSubmatch(content)
 		if found == nil {
-			return errors.New("it does not serve yet")
+			return errors.New("not serving yet")
 		}
 		certificate, err := os.ReadFile(ca)
 		if err != nil {
@@ -61,10 +60,10 @@ func StartServer(ctx context.Context, binary, dir, version string, flags ...stri
 	}
 	if err != nil {
 		s.Stop()
-		return nil, fmt.Errorf("starting pvesim, %w", err)
+		return nil, fmt.Errorf("starting pvesim: %w", err)
 	}
 	return s, nil
 }
 
-// Stop ends the cluster.
-func (s *Server) Stop() { s.process.stop(10 * time.Second) }
+// Stop ends the process.
+func (s *PVESim) Stop() { s.process.stop(10 * time.Second) }

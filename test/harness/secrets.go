@@ -19,20 +19,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Secrets are values that may show nowhere but where they belong: in the Secrets and
-// files that hold them, and on the boot drive of the one VM that is to read them.
+// Secrets are values that may appear only in the Secrets and files that store them, and on the
+// boot drive of the VM that needs them.
 type Secrets struct {
 	mu sync.Mutex
-	// values, with what they are.
+	// values maps a secret value to its description.
 	values map[string]string
 }
 
-// WatchSecrets notes the values of every Secret that there ever is until the context
-// ends, join tokens that live for seconds included.
+// WatchSecrets collects the values of all Secrets until the context ends, including join
+// tokens that exist for seconds.
 func WatchSecrets(ctx context.Context, kube client.WithWatch) (*Secrets, error) {
 	watch, err := kube.Watch(ctx, &corev1.SecretList{})
 	if err != nil {
-		return nil, fmt.Errorf("watching secrets, %w", err)
+		return nil, fmt.Errorf("watching secrets: %w", err)
 	}
 	s := &Secrets{values: map[string]string{}}
 	go func() {
@@ -42,43 +42,42 @@ func WatchSecrets(ctx context.Context, kube client.WithWatch) (*Secrets, error) 
 	go func() {
 		for event := range watch.ResultChan() {
 			if secret, ok := event.Object.(*corev1.Secret); ok {
-				s.note(secret)
+				s.addSecret(secret)
 			}
 		}
 	}()
 	return s, nil
 }
 
-// public are the keys of Secrets whose values are no secrets.
-var public = map[string]string{
-	"apiServer":         "every Node shows where it reaches the API server",
-	"clusterDNS":        "every Node's kubelet shows it",
-	"clusterDomain":     "every Node's kubelet shows it",
-	"cloudProvider":     "every Node's kubelet shows it",
+// publicKeys are the keys of Secrets whose values are not secret, with the reason.
+var publicKeys = map[string]string{
+	"apiServer":         "part of every Node's configuration",
+	"clusterDNS":        "part of every kubelet's configuration",
+	"clusterDomain":     "part of every kubelet's configuration",
+	"cloudProvider":     "part of every kubelet's configuration",
 	"installKubernetes": "a version",
 	"ca.crt":            "certificates are public",
 	"namespace":         "names are public",
 }
 
-// note takes over what is secret of a Secret: its values, and of a join token the half
-// that is not its name.
-func (s *Secrets) note(secret *corev1.Secret) {
+// addSecret adds the secret values of a Secret. The ID of a join token is not secret.
+func (s *Secrets) addSecret(secret *corev1.Secret) {
 	for key, value := range secret.Data {
 		if secret.Type == corev1.SecretTypeBootstrapToken && key != "token-secret" {
 			continue
 		}
-		if _, ok := public[key]; !ok {
+		if _, ok := publicKeys[key]; !ok {
 			s.Add(secret.Name+"/"+key, string(value))
 		}
 	}
 }
 
-// shortest is the length from which a value cannot stand in a text by chance.
-const shortest = 12
+// minLength is the length of the shortest value that does not occur in text by chance.
+const minLength = 12
 
-// Add a value that is in no Secret.
+// Add adds a value that is in no Secret. It ignores values shorter than minLength.
 func (s *Secrets) Add(what, value string) {
-	if value = strings.TrimSpace(value); len(value) < shortest {
+	if value = strings.TrimSpace(value); len(value) < minLength {
 		return
 	}
 	s.mu.Lock()
@@ -86,24 +85,25 @@ func (s *Secrets) Add(what, value string) {
 	s.values[value] = what
 }
 
-// Known are what values are looked for, in words.
-func (s *Secrets) Known() []string {
+// Names returns the descriptions of all values.
+func (s *Secrets) Names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Values(s.values))
 }
 
-// never are texts that are secret whatever their value.
-var never = map[string]*regexp.Regexp{
+// secretPatterns match text that is secret regardless of its value.
+var secretPatterns = map[string]*regexp.Regexp{
 	"a login ticket of Proxmox": regexp.MustCompile(`PVE:[^\s":]+@[a-z]+:[0-9A-F]{8}::`),
 	"the header of a token":     regexp.MustCompile(`PVEAPIToken[= ]`),
 	"a private key":             regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----`),
 }
 
-// In says which secrets a text shows, in whatever form logs and objects write them.
-func (s *Secrets) In(where, text string) []string {
+// FindIn returns a description of each secret in a text, in any of the encodings used in logs
+// and objects.
+func (s *Secrets) FindIn(where, text string) []string {
 	var found []string
-	for what, pattern := range never {
+	for what, pattern := range secretPatterns {
 		if pattern.MatchString(text) {
 			found = append(found, fmt.Sprintf("%s shows %s", where, what))
 		}
@@ -111,14 +111,14 @@ func (s *Secrets) In(where, text string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for value, what := range s.values {
-		if slices.ContainsFunc(forms(value), func(form string) bool { return strings.Contains(text, form) }) {
+		if slices.ContainsFunc(encodings(value), func(form string) bool { return strings.Contains(text, form) }) {
 			found = append(found, fmt.Sprintf("%s shows the value of %s", where, what))
 		}
 	}
 	return found
 }
 
-func forms(value string) []string {
+func encodings(value string) []string {
 	quoted, err := json.Marshal(value)
 	if err != nil {
 		quoted = []byte(`""`)
@@ -129,43 +129,42 @@ func forms(value string) []string {
 	}
 }
 
-// Places are where secrets are looked for.
-type Places struct {
+// SearchScope is where secrets are searched for.
+type SearchScope struct {
 	Plane *Plane
-	// Logs of the controller, by path.
+	// Logs are the paths of the controller's logs.
 	Logs []string
-	// Metrics of the controller, if it runs.
+	// Metrics are the controller's metrics, if it runs.
 	Metrics string
-	// Proxmox is looked through as somebody sees it who may look at everything there.
+	// Proxmox is a client that may read everything.
 	Proxmox *API
 }
 
-// Search looks through all places: logs, metrics, all objects of Kubernetes but
-// Secrets, events included, and on Proxmox the configurations of VMs, notes included,
-// and the logs of all tasks.
-func (s *Secrets) Search(ctx context.Context, places Places) ([]string, error) {
-	texts, err := places.texts(ctx)
+// Search searches logs, metrics, all Kubernetes objects except Secrets, VM configurations
+// including notes, and all task logs, and returns a description of each secret found.
+func (s *Secrets) Search(ctx context.Context, scope SearchScope) ([]string, error) {
+	texts, err := scope.texts(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("collecting what could show a secret, %w", err)
+		return nil, fmt.Errorf("collecting texts to search for secrets: %w", err)
 	}
 	var found []string
 	for where, text := range texts {
-		found = append(found, s.In(where, text)...)
+		found = append(found, s.FindIn(where, text)...)
 	}
 	slices.Sort(found)
 	return found, nil
 }
 
-func (p Places) texts(ctx context.Context) (map[string]string, error) {
+func (p SearchScope) texts(ctx context.Context) (map[string]string, error) {
 	texts := map[string]string{"the metrics": p.Metrics}
 	for _, path := range p.Logs {
-		content, err := readIfThere(path)
+		content, err := readIfExists(path)
 		if err != nil {
 			return nil, err
 		}
 		texts["the log "+path] = content
 	}
-	objects, err := p.Plane.Objects(ctx)
+	objects, err := p.Plane.objects(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +183,7 @@ func (p Places) texts(ctx context.Context) (map[string]string, error) {
 		}
 		texts[fmt.Sprintf("VM %d (%s)", guest.VMID, guest.Name)] = string(config)
 	}
-	logs, err := p.Proxmox.TaskLogs(ctx)
+	logs, err := p.Proxmox.taskLogs(ctx)
 	maps.Copy(texts, logs)
 	return texts, err
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
 
-// The lock model: volumes are made and freed one after the other on each storage
-// of a Host. These are the simulator's figures of the profile nvme-lvmthin.
+// The lock model: on each storage of a host, volumes are created and freed one after the
+// other. These are the simulator's durations of the profile nvme-lvmthin.
 const (
 	linkDisk      = 180 * time.Millisecond
 	makeCloudInit = 120 * time.Millisecond
@@ -22,20 +22,20 @@ const (
 	startVM       = 900 * time.Millisecond
 )
 
-// atBest is what the locks of one Host allow for n VMs: its storage never idles, and
+// lockModelTime returns the minimum time for n VMs on one host: its storage is never idle, and
 // the last VM still has to start.
-func atBest(n int) time.Duration {
+func lockModelTime(n int) time.Duration {
 	return time.Duration(n)*(linkDisk+makeCloudInit+growDisk) + startVM
 }
 
-// roomy Hosts take ten VMs each.
-func roomy(s *pvesim.Scenario) {
+// largeHosts gives each host capacity for ten VMs.
+func largeHosts(s *pvesim.Scenario) {
 	for i := range s.Hosts {
 		s.Hosts[i].Cores, s.Hosts[i].Memory = 64, 256*pvesim.GiB
 	}
 }
 
-// TestBurst launches ten Claims per Host at once.
+// TestBurst launches ten NodeClaims per host at the same time.
 func TestBurst(t *testing.T) {
 	const perHost = 10
 	hosts := repeats(2, 10)
@@ -47,42 +47,42 @@ func TestBurst(t *testing.T) {
 			break
 		}
 	}
-	timed(t, "burst over lock model", judge(ratios))
+	checkTime(t, "burst over lock model", representative(ratios))
 }
 
 func burst(t *testing.T, hosts, perHost int) float64 {
 	t.Helper()
-	w := lab.New(t, lab.Options{Hosts: hosts, Speed: unhurried(), Scenario: roomy})
-	p := w.Process(lab.Start{Quiet: true})
+	env := lab.New(t, lab.Options{Hosts: hosts, Speed: slowSpeed(), Scenario: largeHosts})
+	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
 	var launches sync.WaitGroup
 	began := time.Now()
 	for i := range hosts * perHost {
 		name := fmt.Sprintf("pool-%d", i)
-		w.Claim(name)
+		env.CreateClaim(name)
 		launches.Go(func() {
-			// As the controller: what passes is tried again.
+			// Transient errors are retried, as by the controller.
 			for try := range 20 {
-				err := p.Act(lab.ActLaunch, name)
+				err := p.RunStep(lab.StepLaunch, name)
 				if err == nil {
 					return
 				}
-				t.Logf("%s, try %d: %v", name, try, err)
+				t.Logf("%s, attempt %d: %v", name, try, err)
 				time.Sleep(500 * time.Millisecond)
 			}
-			t.Errorf("%s was never launched", name)
+			t.Errorf("%s was not launched", name)
 		})
 	}
 	launches.Wait()
-	took := w.Clock.Simulated(time.Since(began))
+	took := env.Clock.Simulated(time.Since(began))
 	perHostMost := 0
-	for _, host := range w.Hosts {
+	for _, host := range env.Hosts {
 		perHostMost = max(perHostMost, p.View().NodePoolVMs(lab.Region, host, "default"))
 	}
-	if left := len(w.Claims()); left != hosts*perHost {
+	if left := len(env.Claims()); left != hosts*perHost {
 		t.Errorf("%d claims of %d failed", hosts*perHost-left, hosts*perHost)
 	}
-	best := atBest(perHost)
-	t.Logf("%d claims on %d hosts: %s; the locks allow %s at best; at most %d on one host", hosts*perHost, hosts,
+	best := lockModelTime(perHost)
+	t.Logf("%d claims on %d hosts: %s; lock model %s; at most %d on one host", hosts*perHost, hosts,
 		took.Round(time.Millisecond), best.Round(time.Millisecond), perHostMost)
 	return took.Seconds() / best.Seconds()
 }

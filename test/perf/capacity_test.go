@@ -24,27 +24,27 @@ import (
 
 const gib = int64(1) << 30
 
-// hundred is a Cluster of 100 Hosts whose view a test may publish anew.
-type hundred struct {
+// fleet is a Cluster of 100 hosts whose view a test can update.
+type fleet struct {
 	resources  proxmox.Resources
 	configs    map[int]*proxmox.VMConfig
 	generation uint64
 	view       inventory.View
 }
 
-func (h *hundred) View() inventory.View { return h.view }
+func (h *fleet) View() inventory.View { return h.view }
 
-func (h *hundred) publish() {
+func (h *fleet) publish() {
 	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Resources: h.resources, Configs: h.configs}, nil, inventory.VMIDRange{})
 	h.generation++
 	h.view = inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{})
 	h.view.Generation = h.generation
 }
 
-// largeFleet is 100 Hosts, 60 instance types and 5 NodeClasses.
-func largeFleet(t *testing.T) (*hundred, *instancetype.Provider, []*v1alpha1.ProxmoxNodeClass) {
+// newFleet returns 100 hosts, 60 instance types and 5 NodeClasses.
+func newFleet(t *testing.T) (*fleet, *instancetype.Provider, []*v1alpha1.ProxmoxNodeClass) {
 	t.Helper()
-	h := &hundred{configs: map[int]*proxmox.VMConfig{}}
+	h := &fleet{configs: map[int]*proxmox.VMConfig{}}
 	var zones []string
 	for n := range 100 {
 		name, vmid := fmt.Sprint("pve", n), 900+n
@@ -59,11 +59,11 @@ func largeFleet(t *testing.T) (*hundred, *instancetype.Provider, []*v1alpha1.Pro
 	for n := range 60 {
 		types = append(types, instancetype.Type{Name: fmt.Sprint("t", n), Family: "t", CPUs: 1 + n, MemoryBytes: int64(1+n) * 4 * gib, Pods: 110, EphemeralBytes: 30 * gib})
 	}
-	catalogue, err := instancetype.NewCatalog(types)
+	catalog, err := instancetype.NewCatalog(types)
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider, err := instancetype.New(instancetype.Deps{Inventory: h, Pricing: operator.DefaultOptions().Pricing(), Catalog: catalogue})
+	provider, err := instancetype.New(instancetype.Deps{Inventory: h, Pricing: operator.DefaultOptions().Pricing(), Catalog: catalog})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,15 +77,15 @@ func largeFleet(t *testing.T) (*hundred, *instancetype.Provider, []*v1alpha1.Pro
 	return h, provider, classes
 }
 
-// best is the shortest of several runs, in milliseconds of a machine on which the
-// calibration takes as long as on the one that the ranges were made on. Other work
-// and slower machines make both longer.
-func best(runs int, before, f func()) float64 {
-	shortest, yard := time.Hour, time.Hour
+// fastest returns the shortest of several runs in milliseconds, scaled to the speed of the
+// machine on which the ranges were measured. Load and slower machines lengthen both the run
+// and the calibration.
+func fastest(runs int, before, f func()) float64 {
+	shortest, calibrated := time.Hour, time.Hour
 	for range runs {
 		began := time.Now()
 		calibrate()
-		yard = min(yard, time.Since(began))
+		calibrated = min(calibrated, time.Since(began))
 		if before != nil {
 			before()
 		}
@@ -93,10 +93,10 @@ func best(runs int, before, f func()) float64 {
 		f()
 		shortest = min(shortest, time.Since(began))
 	}
-	return shortest.Seconds() * 1000 * calibration.Seconds() / yard.Seconds()
+	return shortest.Seconds() * 1000 * calibration.Seconds() / calibrated.Seconds()
 }
 
-// calibration is what calibrate takes on the machine that the ranges were made on.
+// calibration is the duration of calibrate on the machine on which the ranges were measured.
 const calibration = 2 * time.Millisecond
 
 func calibrate() {
@@ -108,19 +108,19 @@ func calibrate() {
 	}
 }
 
-// TestLargeFleets holds the figures of 100 Hosts, 60 types and 5 NodeClasses.
-func TestLargeFleets(t *testing.T) {
-	h, provider, classes := largeFleet(t)
+// TestLargeFleet measures 100 hosts, 60 instance types and 5 NodeClasses.
+func TestLargeFleet(t *testing.T) {
+	h, provider, classes := newFleet(t)
 	all := func() {
 		for _, class := range classes {
 			provider.List(class, "")
 		}
 	}
 	all()
-	count(t, "allocations of an unchanged list", testing.AllocsPerRun(100, all))
-	timed(t, "unchanged list, ms", best(20, nil, all)/float64(len(classes)))
+	checkCount(t, "allocations of an unchanged list", testing.AllocsPerRun(100, all))
+	checkTime(t, "unchanged list, ms", fastest(20, nil, all)/float64(len(classes)))
 	online := true
-	timed(t, "full refresh of all lists, ms", best(10, func() {
+	checkTime(t, "full refresh of all lists, ms", fastest(10, func() {
 		online = !online
 		h.resources.Hosts[0].Online = online
 		h.publish()
@@ -132,7 +132,7 @@ func TestLargeFleets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	timed(t, "choose a place, ms", best(20, nil, func() {
+	checkTime(t, "choose a place, ms", fastest(20, nil, func() {
 		if _, err := placement.Choose(h.View(), request); err != nil {
 			t.Error(err)
 		}
@@ -140,9 +140,9 @@ func TestLargeFleets(t *testing.T) {
 	for n := range request.Options {
 		request.Options[n].Need.CPUs += 100
 	}
-	timed(t, "choose where nothing fits, ms", best(20, nil, func() {
+	checkTime(t, "choose where nothing fits, ms", fastest(20, nil, func() {
 		if _, err := placement.Choose(h.View(), request); err == nil {
-			t.Error("something fits")
+			t.Error("an option fits")
 		}
 	}))
 }

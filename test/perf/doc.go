@@ -1,12 +1,11 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package perf measures launches against the simulator's lock and latency model:
-// calls per node, time against the critical path of Proxmox's own tasks, bursts
-// against what the locks allow at best, and how fast Create answers when Proxmox is
-// slow. Figures are counts and ratios within one run, so that they mean the same on
-// any machine; ranges.yaml says what each may be at most.
+// Package perf measures launches against the simulator's lock and latency model: calls per
+// node, time relative to the critical path of Proxmox's own tasks, bursts relative to the lock
+// model, and how fast Create returns when Proxmox is slow. Figures are counts and ratios
+// within one run, so they are comparable between machines. ranges.yaml lists their maximums.
 //
-// "go test" measures a small part, and takes the best of a few tries: other work on
-// the machine only ever slows things down. "make bench" measures all of it.
+// "go test" measures a small part and uses the best of a few attempts, because load on the
+// machine only slows it down. "make bench" measures everything.
 package perf

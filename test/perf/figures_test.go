@@ -16,10 +16,10 @@ import (
 //go:embed ranges.yaml
 var rangesFile []byte
 
-// long tells whether all is measured.
+// long reports whether everything is measured.
 func long() bool { return os.Getenv("PERF") == "long" }
 
-// repeats is how often something is measured.
+// repeats returns the number of measurements.
 func repeats(short, all int) int {
 	if long() {
 		return all
@@ -27,12 +27,12 @@ func repeats(short, all int) int {
 	return short
 }
 
-// limit of a figure.
+// limit returns the maximum of a figure.
 func limit(t *testing.T, name string) float64 {
 	t.Helper()
 	ranges := map[string]float64{}
 	if err := yaml.Unmarshal(rangesFile, &ranges); err != nil {
-		t.Fatalf("reading ranges.yaml, %v", err)
+		t.Fatalf("reading ranges.yaml: %v", err)
 	}
 	most, ok := ranges[name]
 	if !ok {
@@ -41,30 +41,30 @@ func limit(t *testing.T, name string) float64 {
 	return most
 }
 
-// count prints a count beside its range, and fails when it left that.
-func count(t *testing.T, name string, value float64) {
+// checkCount logs a count and its limit and fails if it exceeds the limit.
+func checkCount(t *testing.T, name string, value float64) {
 	t.Helper()
-	within(t, name, value, limit(t, name))
+	checkLimit(t, name, value, limit(t, name))
 }
 
-// timed does the same for something that was measured in time. A sample beside
-// other tests shows only gross regressions, so that it has some slack.
-func timed(t *testing.T, name string, value float64) {
+// checkTime does the same for a duration. A short run beside other tests only detects large
+// regressions, so its limit is higher.
+func checkTime(t *testing.T, name string, value float64) {
 	t.Helper()
 	most := limit(t, name)
 	switch {
 	case raceDetector:
-		t.Logf("%-52s %8.3f  (not judged with the race detector on)", name, value)
+		t.Logf("%-52s %8.3f  (not checked with the race detector)", name, value)
 		return
 	case !long():
 		most *= slack
 	}
-	within(t, name, value, most)
+	checkLimit(t, name, value, most)
 }
 
 const slack = 1.5
 
-func within(t *testing.T, name string, value, most float64) {
+func checkLimit(t *testing.T, name string, value, most float64) {
 	t.Helper()
 	t.Logf("%-52s %8.3f  (at most %g)", name, value, most)
 	if value > most {
@@ -72,9 +72,9 @@ func within(t *testing.T, name string, value, most float64) {
 	}
 }
 
-// judge is the value that counts: the median of all when everything is measured,
-// the best when only a sample is, since other work on the machine disturbs that.
-func judge(values []float64) float64 {
+// representative returns the median in a long run. In a short run it returns the best value,
+// because load on the machine affects the median.
+func representative(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	if long() {
 		return sorted[len(sorted)/2]

@@ -14,37 +14,38 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
 
-// lessons is how many launches teach how long tasks take.
-const lessons = 8
+// warmupLaunches is the number of launches after which the controller knows how long tasks
+// take.
+const warmupLaunches = 8
 
-// unhurried is slower than real time: what a busy machine adds to each call counts for
-// less. When everything is measured, it hardly counts at all.
-func unhurried() float64 {
+// slowSpeed is slower than real time, which reduces the effect of load on the result, more so
+// in a long run.
+func slowSpeed() float64 {
 	if long() {
 		return 0.15
 	}
 	return 0.5
 }
 
-// launched launches a Claim and says how long that took, in real time.
-func launched(t *testing.T, w *lab.World, p *lab.Process, name string) time.Duration {
+// launch launches a NodeClaim and returns how long that took in real time.
+func launch(t *testing.T, env *lab.Env, p *lab.Process, name string) time.Duration {
 	t.Helper()
-	w.Claim(name)
+	env.CreateClaim(name)
 	began := time.Now()
-	if err := p.Act(lab.ActLaunch, name); err != nil {
-		t.Fatalf("launching %s, %v", name, err)
+	if err := p.RunStep(lab.StepLaunch, name); err != nil {
+		t.Fatalf("launching %s: %v", name, err)
 	}
 	return time.Since(began)
 }
 
-func deleted(t *testing.T, w *lab.World, p *lab.Process, name string) {
+func deleteClaim(t *testing.T, env *lab.Env, p *lab.Process, name string) {
 	t.Helper()
-	w.Delete(name)
+	env.DeleteClaim(name)
 	for range 100 {
-		if err := p.Act(lab.ActDelete, name); err != nil {
-			t.Fatalf("deleting %s, %v", name, err)
+		if err := p.RunStep(lab.StepDelete, name); err != nil {
+			t.Fatalf("deleting %s: %v", name, err)
 		}
-		if len(w.Claims()) == 0 {
+		if len(env.Claims()) == 0 {
 			return
 		}
 	}
@@ -53,30 +54,30 @@ func deleted(t *testing.T, w *lab.World, p *lab.Process, name string) {
 
 func TestCallsPerNode(t *testing.T) {
 	t.Parallel()
-	w := lab.New(t, lab.Options{Speed: 5})
-	p := w.Process(lab.Start{Quiet: true})
+	env := lab.New(t, lab.Options{Speed: 5})
+	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
 	var launches, deletes []float64
-	for i := range lessons + repeats(3, 7) {
+	for i := range warmupLaunches + repeats(3, 7) {
 		name := fmt.Sprintf("pool-%d", i)
-		w.Sim.ResetRequests()
-		launched(t, w, p, name)
-		launch := len(w.Sim.Requests())
-		// By then a poll has seen it.
+		env.Sim.ResetRequests()
+		launch(t, env, p, name)
+		calls := len(env.Sim.Requests())
+		// In production, a poll has seen the VM by the time it is deleted.
 		if err := p.Refresh(); err != nil {
 			t.Fatal(err)
 		}
-		w.Sim.ResetRequests()
-		deleted(t, w, p, name)
-		if i >= lessons {
-			launches, deletes = append(launches, float64(launch)), append(deletes, float64(len(w.Sim.Requests())))
+		env.Sim.ResetRequests()
+		deleteClaim(t, env, p, name)
+		if i >= warmupLaunches {
+			launches, deletes = append(launches, float64(calls)), append(deletes, float64(len(env.Sim.Requests())))
 		}
 	}
-	count(t, "calls per launch", judge(launches))
-	count(t, "calls per delete", judge(deletes))
+	checkCount(t, "calls per launch", representative(launches))
+	checkCount(t, "calls per delete", representative(deletes))
 }
 
-// on moves the disks of all guests to a storage of that type and profile.
-func on(kind, profile string) func(*pvesim.Scenario) {
+// withStorage moves the disks of all guests to a storage of that type and latency profile.
+func withStorage(kind, profile string) func(*pvesim.Scenario) {
 	return func(s *pvesim.Scenario) {
 		s.Latency = map[string]string{kind: profile}
 		disk := &s.Storages[1]
@@ -100,8 +101,8 @@ func on(kind, profile string) func(*pvesim.Scenario) {
 	}
 }
 
-// TestLaunchTime compares the time from a Claim to its started VM with what
-// Proxmox's own tasks take, on storages of each kind.
+// TestLaunchTime compares the time from a NodeClaim to its started VM with the duration of
+// Proxmox's own tasks for each type of storage.
 func TestLaunchTime(t *testing.T) {
 	for profile, kind := range map[string]string{"nvme-lvmthin": "lvmthin", "zfs": "zfspool", "ceph": "rbd", "hdd-dir": "dir", "ssd-dir": "dir"} {
 		if profile != "nvme-lvmthin" && !long() {
@@ -109,19 +110,19 @@ func TestLaunchTime(t *testing.T) {
 		}
 		t.Run(profile, func(t *testing.T) {
 			t.Parallel() // they mostly wait
-			w := lab.New(t, lab.Options{Speed: unhurried(), Scenario: on(kind, profile)})
+			env := lab.New(t, lab.Options{Speed: slowSpeed(), Scenario: withStorage(kind, profile)})
 			var o *observer
-			p := w.Process(lab.Start{Quiet: true, Client: func(c proxmox.Client) proxmox.Client { o = observe(c); return o }})
+			p := env.StartProcess(lab.ProcessOptions{Quiet: true, Client: func(c proxmox.Client) proxmox.Client { o = observe(c); return o }})
 			name := "launch over critical path, " + profile
 			var ratios []float64
-			for i := range lessons + repeats(4, 5) {
+			for i := range warmupLaunches + repeats(4, 5) {
 				claim := fmt.Sprintf("pool-%d", i)
-				took := launched(t, w, p, claim)
+				took := launch(t, env, p, claim)
 				path := o.criticalPath()
 				ratio := took.Seconds() / path.Seconds()
 				t.Logf("after %2d launches: %s, critical path %s, ratio %.3f", i, took.Round(time.Millisecond), path.Round(time.Millisecond), ratio)
-				deleted(t, w, p, claim)
-				if i < lessons {
+				deleteClaim(t, env, p, claim)
+				if i < warmupLaunches {
 					continue
 				}
 				ratios = append(ratios, ratio)
@@ -129,7 +130,7 @@ func TestLaunchTime(t *testing.T) {
 					break
 				}
 			}
-			timed(t, name, judge(ratios))
+			checkTime(t, name, representative(ratios))
 		})
 	}
 }

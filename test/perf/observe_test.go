@@ -11,11 +11,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// glance is how often the observer looks at a task.
-const glance = 5 * time.Millisecond
+// taskPollInterval is how often the observer polls a task.
+const taskPollInterval = 5 * time.Millisecond
 
-// observer stands between the product and Proxmox and watches how long the tasks
-// themselves take, whenever the product gets to know.
+// observer is a Proxmox client that measures how long tasks take, independent of when the
+// controller notices their end.
 type observer struct {
 	proxmox.Client
 	watching sync.WaitGroup
@@ -23,7 +23,7 @@ type observer struct {
 	tasks    map[string]span
 }
 
-// span is the time between the answer that named a task and its end.
+// span is the time between the response that named a task and its end.
 type span struct{ began, ended time.Time }
 
 func (s span) took() time.Duration { return s.ended.Sub(s.began) }
@@ -32,8 +32,8 @@ func observe(c proxmox.Client) *observer {
 	return &observer{Client: c, tasks: map[string]span{}}
 }
 
-// watch a task from the moment that Proxmox has named it: the time before is the
-// call's, and counts against us.
+// watch measures a task from the moment Proxmox returned its ID. The time before belongs to
+// the call and counts as the controller's.
 func (o *observer) watch(task proxmox.UPID, err error) (proxmox.UPID, error) {
 	if err != nil {
 		return task, err
@@ -45,7 +45,7 @@ func (o *observer) watch(task proxmox.UPID, err error) (proxmox.UPID, error) {
 			if err == nil && !status.Running {
 				break
 			}
-			time.Sleep(glance)
+			time.Sleep(taskPollInterval)
 		}
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -54,9 +54,9 @@ func (o *observer) watch(task proxmox.UPID, err error) (proxmox.UPID, error) {
 	return task, nil
 }
 
-// criticalPath is the least that Proxmox's tasks allow: the boot drive is uploaded
-// while the clone runs, the rest follows one after the other. A start that was asked
-// for while the disk still grew has waited for that, which counts once.
+// criticalPath returns the minimum time that Proxmox's tasks allow: the boot drive is uploaded
+// during the clone, and the rest follows in sequence. A start that was requested while the
+// disk was still being resized has waited for it; that time counts once.
 func (o *observer) criticalPath() time.Duration {
 	o.watching.Wait()
 	o.mu.Lock()

@@ -5,5 +5,5 @@
 
 package perf_test
 
-// raceDetector is off: times mean something.
+// raceDetector is off, so times are checked.
 const raceDetector = false

@@ -5,5 +5,5 @@
 
 package perf_test
 
-// raceDetector makes everything several times slower, unevenly.
+// raceDetector slows everything down unevenly, so times are not checked.
 const raceDetector = true

@@ -22,7 +22,7 @@ import (
 type Binary struct {
 	// Programs are the names under which the binary acts as another program.
 	Programs []string
-	// CheckFeatureGates says what is wrong with a value of --feature-gates. Only the binary knows the gates.
+	// CheckFeatureGates returns an error for an invalid value of --feature-gates. Only the binary knows the gates.
 	CheckFeatureGates func(string) error
 	// Version is the version of Kubernetes inside.
 	Version string
@@ -131,13 +131,13 @@ func completeFile(flag string, path *string) error {
 	}
 	absolute, err := filepath.Abs(*path)
 	if err != nil {
-		return fmt.Errorf("resolving %s, %w", flag, err)
+		return fmt.Errorf("resolving %s: %w", flag, err)
 	}
 	if info, err := os.Stat(filepath.Dir(absolute)); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s is %s, but %s is not a directory; make it first", flag, *path, filepath.Dir(absolute))
 	}
 	if err := os.Remove(absolute); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("removing what an earlier kubeplane left at %s, %w", flag, err)
+		return fmt.Errorf("removing what an earlier kubeplane left at %s: %w", flag, err)
 	}
 	*path = absolute
 	return nil

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestBadCommandLinesAreExplained(t *testing.T) {
+func TestCommandLineInvalid(t *testing.T) {
 	t.Parallel()
 	foreign := t.TempDir()
 	if err := os.WriteFile(filepath.Join(foreign, "precious"), nil, 0o600); err != nil {
@@ -48,7 +48,7 @@ func TestBadCommandLinesAreExplained(t *testing.T) {
 	}
 }
 
-func TestFlagsOfKubernetesAreNotOurs(t *testing.T) {
+func TestCommandLineKubernetesFlags(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command(binary(t), "--version").CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "kubeplane version v1.36.") {
@@ -63,7 +63,7 @@ func TestFlagsOfKubernetesAreNotOurs(t *testing.T) {
 	}
 }
 
-func TestLinkMakesEveryProgram(t *testing.T) {
+func TestLink(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "assets")
 	for range 2 { // the second time over its own links
@@ -90,7 +90,7 @@ func TestLinkMakesEveryProgram(t *testing.T) {
 	}
 }
 
-func TestLinkSparesFilesOfOthers(t *testing.T) {
+func TestLinkKeepsOtherFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "etcd"), []byte("mine"), 0o600); err != nil {

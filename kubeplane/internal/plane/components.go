@@ -13,7 +13,7 @@ const (
 	scheduler         = "kube-scheduler"
 )
 
-// component is one program of the plane: how to call it, and where it says that it is ready.
+// component is one program of the plane: its command line and its readiness endpoint.
 type component struct {
 	name  string
 	args  []string

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-func TestAKilledPlaneLeavesNoProcess(t *testing.T) {
+func TestKill(t *testing.T) {
 	t.Parallel()
 	r := up(t)
 	r.signal(t, syscall.SIGKILL)
 	r.expectNothingLeft(t)
 }
 
-func TestAPlaneEndsWithItsParent(t *testing.T) {
+func TestExitWithParent(t *testing.T) {
 	t.Parallel()
 	// The shell must stay the parent, so it may not exec the plane.
 	r := launch(t, nil, []string{"sh", "-c", `"$@" & wait`, "sh"})
@@ -32,7 +32,7 @@ func TestAPlaneEndsWithItsParent(t *testing.T) {
 	expectNoFile(t, r.Dir)
 }
 
-func TestAPlaneEndsWhenItsStandardInputCloses(t *testing.T) {
+func TestExitWithStandardInput(t *testing.T) {
 	t.Parallel()
 	stdin, closing := io.Pipe()
 	r := launch(t, stdin, nil)
@@ -46,7 +46,7 @@ func TestAPlaneEndsWhenItsStandardInputCloses(t *testing.T) {
 	r.expectNothingLeft(t)
 }
 
-func TestAPlaneEndsWithAnyOfItsComponents(t *testing.T) {
+func TestExitWithComponent(t *testing.T) {
 	t.Parallel()
 	r := up(t)
 	if err := syscall.Kill(r.PIDs["kube-scheduler"], syscall.SIGKILL); err != nil {
@@ -65,7 +65,7 @@ func TestAPlaneEndsWithAnyOfItsComponents(t *testing.T) {
 	}
 }
 
-func TestAComponentThatCannotStartIsQuoted(t *testing.T) {
+func TestUpComponentFails(t *testing.T) {
 	t.Parallel()
 	r := launch(t, nil, nil, "--runtime-config", "no/such=true")
 	select {

@@ -50,11 +50,11 @@ func runWithBinary(m *testing.M) int {
 	return m.Run()
 }
 
-// build makes the binary as README.md says, and lets KUBEPLANE name it.
+// build builds the binary as README.md describes, unless KUBEPLANE names one.
 func build(path string) error {
 	version, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
 	if err != nil {
-		return fmt.Errorf("asking for the version of Kubernetes, %w", err)
+		return fmt.Errorf("reading the version of Kubernetes: %w", err)
 	}
 	v := strings.TrimSpace(string(version))
 	parts := strings.Split(strings.TrimPrefix(v, "v"), ".")
@@ -66,7 +66,7 @@ func build(path string) error {
 	c := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", flags, "-o", path, "../..")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("building kubeplane, %w: %s", err, out)
+		return fmt.Errorf("building kubeplane: %w: %s", err, out)
 	}
 	return os.Setenv("KUBEPLANE", path)
 }
@@ -116,7 +116,7 @@ func launch(t *testing.T, stdin io.Reader, wrapper []string, args ...string) *ru
 		_ = r.cmd.Process.Signal(syscall.SIGTERM)
 		<-r.done
 		if t.Failed() {
-			t.Logf("kubeplane said:\n%s", r.stderr)
+			t.Logf("kubeplane printed:\n%s", r.stderr)
 		}
 	})
 	return r
@@ -197,7 +197,7 @@ func (r *running) expectNothingLeft(t *testing.T) {
 	})
 }
 
-// alive does not count a zombie: it has ended, and it is not kubeplane's fault if nobody collects it.
+// alive does not count a zombie: the process has ended, and waiting for it is its parent's task.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

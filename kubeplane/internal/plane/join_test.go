@@ -47,7 +47,7 @@ func withToken(t *testing.T, r *running, id, group string) kubernetes.Interface 
 	})
 }
 
-// requestFor is what a kubelet asks for at its first start.
+// requestFor returns the certificate request of a kubelet's first start.
 func requestFor(t *testing.T, node string) (request *certificatesv1.CertificateSigningRequest, keyPEM []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -121,7 +121,7 @@ func expectOtherGroupRefused(t *testing.T, r *running) {
 		case apierrors.IsForbidden(err):
 			return nil
 		case err == nil:
-			t.Fatal("a token of another group may ask for a certificate")
+			t.Fatal("a token of another group may request a certificate")
 		}
 		return err
 	})

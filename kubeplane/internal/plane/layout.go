@@ -14,7 +14,7 @@ import (
 // lockFile marks a directory as kubeplane's and is locked while a plane lives in it.
 const lockFile = "kubeplane.lock"
 
-// layout says where in a plane's directory things are.
+// layout is the structure of a plane's directory.
 type layout string
 
 func (l layout) path(elements ...string) string {
@@ -51,7 +51,7 @@ func openHome(dir string) (*home, error) {
 		err = os.MkdirAll(dir, 0o700)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("making the plane's directory, %w", err)
+		return nil, fmt.Errorf("creating the plane's directory: %w", err)
 	}
 	if err := refuseForeign(dir); err != nil {
 		return nil, err
@@ -62,16 +62,16 @@ func openHome(dir string) (*home, error) {
 	}
 	h := &home{layout: layout(dir), lock: lock, temporary: temporary}
 	if err := errors.Join(h.clear(), os.MkdirAll(h.logs(), 0o700)); err != nil {
-		return nil, errors.Join(fmt.Errorf("preparing the plane's directory, %w", err), h.close(false))
+		return nil, errors.Join(fmt.Errorf("preparing the plane's directory: %w", err), h.close(false))
 	}
 	return h, nil
 }
 
-// refuseForeign keeps `--dir /etc/kubernetes` from costing somebody a cluster.
+// refuseForeign rejects a directory that holds other files, such as /etc/kubernetes.
 func refuseForeign(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("reading the plane's directory, %w", err)
+		return fmt.Errorf("reading the plane's directory: %w", err)
 	}
 	if len(entries) == 0 {
 		return nil
@@ -87,7 +87,7 @@ func refuseForeign(dir string) error {
 func lockDirectory(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("opening the lock of the plane's directory, %w", err)
+		return nil, fmt.Errorf("opening the lock of the plane's directory: %w", err)
 	}
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -115,7 +115,7 @@ func (h *home) clear() error {
 	return nil
 }
 
-// close gives the directory back. A temporary one is removed unless keep says that somebody wants to read it.
+// close releases the directory. A temporary one is removed unless keep is set.
 func (h *home) close(keep bool) error {
 	var err error
 	if h.temporary && !keep {

@@ -22,7 +22,7 @@ func newLinkCommand(b Binary) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			dir, err := filepath.Abs(args[0])
 			if err != nil {
-				return fmt.Errorf("resolving %s, %w", args[0], err)
+				return fmt.Errorf("resolving %s: %w", args[0], err)
 			}
 			if err := link(dir, b.Programs); err != nil {
 				return err
@@ -36,10 +36,10 @@ func newLinkCommand(b Binary) *cobra.Command {
 func link(dir string, names []string) error {
 	executable, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("finding this binary, %w", err)
+		return fmt.Errorf("finding this binary: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return fmt.Errorf("making the directory for links, %w", err)
+		return fmt.Errorf("creating the directory for links: %w", err)
 	}
 	for _, name := range names {
 		if err := replaceLink(executable, filepath.Join(dir, name)); err != nil {
@@ -49,17 +49,17 @@ func link(dir string, names []string) error {
 	return nil
 }
 
-// replaceLink renames a new link over the old one, so that whoever runs the program meanwhile always finds it.
+// replaceLink renames a new link over the old one, so a concurrent start of the program always finds it.
 func replaceLink(target, name string) error {
 	if info, err := os.Lstat(name); err == nil && info.Mode()&os.ModeSymlink == 0 {
 		return fmt.Errorf("%s exists and is not a link; remove it or name another directory", name)
 	}
 	fresh := fmt.Sprintf("%s.%d", name, os.Getpid())
 	if err := os.Symlink(target, fresh); err != nil {
-		return fmt.Errorf("making the link %s, %w", name, err)
+		return fmt.Errorf("creating the link %s: %w", name, err)
 	}
 	if err := os.Rename(fresh, name); err != nil {
-		return errors.Join(fmt.Errorf("making the link %s, %w", name, err), os.Remove(fresh))
+		return errors.Join(fmt.Errorf("creating the link %s: %w", name, err), os.Remove(fresh))
 	}
 	return nil
 }

@@ -25,9 +25,9 @@ func endWithParent(stop context.CancelCauseFunc) error {
 	parent := os.Getppid()
 	pidfd, err := unix.PidfdOpen(parent, 0)
 	if err != nil {
-		return fmt.Errorf("watching the parent process %d, %w", parent, err)
+		return fmt.Errorf("watching the parent process %d: %w", parent, err)
 	}
-	if os.Getppid() != parent { // it ended in between, and its number may be somebody else's already
+	if os.Getppid() != parent { // it ended in between, and its PID may be reused already
 		stop(errParentEnded)
 	}
 	go func() {
@@ -41,7 +41,7 @@ func endWithParent(stop context.CancelCauseFunc) error {
 			}
 		}
 	}()
-	// Only a pipe means something by its end: /dev/null, which most callers pass on, is at its end from the start.
+	// Only the end of a pipe is meaningful: /dev/null, which most callers pass on, is always at its end.
 	if info, err := os.Stdin.Stat(); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
 		go func() {
 			_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it just as well

@@ -39,10 +39,10 @@ func newAuthority(dir, name string) (authority, error) {
 	}
 	cert, key, err := pkiutil.NewCertificateAuthority(&config)
 	if err != nil {
-		return authority{}, fmt.Errorf("making the certificate authority %s, %w", name, err)
+		return authority{}, fmt.Errorf("creating the certificate authority %s: %w", name, err)
 	}
 	if err := pkiutil.WriteCertAndKey(dir, name, cert, key); err != nil {
-		return authority{}, fmt.Errorf("writing the certificate authority %s, %w", name, err)
+		return authority{}, fmt.Errorf("writing the certificate authority %s: %w", name, err)
 	}
 	return authority{cert: cert, key: key}, nil
 }
@@ -51,7 +51,7 @@ func (a authority) sign(subject certutil.Config) (*x509.Certificate, crypto.Sign
 	config := pkiutil.CertConfig{Config: subject, EncryptionAlgorithm: keyAlgorithm}
 	cert, key, err := pkiutil.NewCertAndKey(a.cert, a.key, &config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("signing the certificate of %s, %w", subject.CommonName, err)
+		return nil, nil, fmt.Errorf("signing the certificate of %s: %w", subject.CommonName, err)
 	}
 	return cert, key, nil
 }
@@ -63,7 +63,7 @@ func (a authority) signFiles(dir, name string, subject certutil.Config) error {
 		return err
 	}
 	if err := pkiutil.WriteCertAndKey(dir, name, cert, key); err != nil {
-		return fmt.Errorf("writing the certificate %s, %w", name, err)
+		return fmt.Errorf("writing the certificate %s: %w", name, err)
 	}
 	return nil
 }
@@ -76,12 +76,12 @@ func (a authority) signKubeconfig(file, server, user string, groups ...string) e
 	}
 	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
-		return fmt.Errorf("encoding the key of %s, %w", user, err)
+		return fmt.Errorf("encoding the key of %s: %w", user, err)
 	}
 	config := kubeconfig.CreateWithCerts(server, "kubeplane", user,
 		pkiutil.EncodeCertPEM(a.cert), keyPEM, pkiutil.EncodeCertPEM(cert))
 	if err := kubeconfig.WriteToDisk(file, config); err != nil {
-		return fmt.Errorf("writing the kubeconfig of %s, %w", user, err)
+		return fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
 	}
 	return nil
 }
@@ -127,13 +127,13 @@ func writeCredentials(l layout, server string, serverIPs []net.IP) error {
 func writeServiceAccountKey(dir string) error {
 	key, err := pkiutil.NewPrivateKey(keyAlgorithm)
 	if err != nil {
-		return fmt.Errorf("making the service account key, %w", err)
+		return fmt.Errorf("creating the service account key: %w", err)
 	}
 	if err := pkiutil.WriteKey(dir, "sa", key); err != nil {
-		return fmt.Errorf("writing the service account key, %w", err)
+		return fmt.Errorf("writing the service account key: %w", err)
 	}
 	if err := pkiutil.WritePublicKey(dir, "sa", key.Public()); err != nil {
-		return fmt.Errorf("writing the service account's public key, %w", err)
+		return fmt.Errorf("writing the service account's public key: %w", err)
 	}
 	return nil
 }

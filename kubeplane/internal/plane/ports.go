@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// port is a TCP port on loopback that nobody else can be given while it is held.
+// port is a TCP port on loopback that no other process can get while it is held.
 //
 // To pick a free port and close it again would leave a gap in which a plane that starts at the same moment, or
 // any outgoing connection, may be given the same one. So the socket stays bound, never listening, and the
 // component binds beside it with SO_REUSEPORT, which etcd and Kubernetes have flags for. The kernel hands out
-// only ports that nobody has bound, sharing or not, so no two planes collide and nothing needs a second try.
+// only unbound ports, so no two planes collide and no retry is needed.
 type port struct {
 	number int
 	socket int
@@ -26,11 +26,11 @@ func reservePort() (port, error) {
 	// Close-on-exec matters: an inherited copy would hold the port beyond our end.
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return port{}, fmt.Errorf("opening a socket, %w", err)
+		return port{}, fmt.Errorf("opening a socket: %w", err)
 	}
 	number, err := bindToLoopback(socket)
 	if err != nil {
-		return port{}, errors.Join(fmt.Errorf("reserving a port on 127.0.0.1, %w", err), unix.Close(socket))
+		return port{}, errors.Join(fmt.Errorf("reserving a port on 127.0.0.1: %w", err), unix.Close(socket))
 	}
 	return port{number: number, socket: socket}, nil
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAReservedPortIsOursAlone(t *testing.T) {
+func TestReservePort(t *testing.T) {
 	t.Parallel()
 	seen := map[int]bool{}
 	for range 500 {

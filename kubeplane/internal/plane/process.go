@@ -28,11 +28,11 @@ type process struct {
 func startProcess(c component, l layout, ended func(*process, error)) (*process, error) {
 	executable, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("finding this binary, %w", err)
+		return nil, fmt.Errorf("finding this binary: %w", err)
 	}
 	log, err := os.OpenFile(l.log(c.name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("opening the log of %s, %w", c.name, err)
+		return nil, fmt.Errorf("opening the log of %s: %w", c.name, err)
 	}
 	defer func() { _ = log.Close() }() // the child has its own copy
 	p := &process{name: c.name, log: log.Name(), done: make(chan struct{})}
@@ -49,7 +49,7 @@ func startProcess(c component, l layout, ended func(*process, error)) (*process,
 		},
 	}
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s, %w", c.name, err)
+		return nil, fmt.Errorf("starting %s: %w", c.name, err)
 	}
 	go func() {
 		err := p.cmd.Wait()
@@ -74,13 +74,13 @@ func withoutEtcdSettings(environment []string) []string {
 func (p *process) kill() error {
 	err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	if err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("ending %s, %w", p.name, err)
+		return fmt.Errorf("stopping %s: %w", p.name, err)
 	}
 	<-p.done
 	return nil
 }
 
-// diedError says that a component ended although nobody wanted it to, with its last words.
+// diedError reports that a component exited unexpectedly, with its last log lines.
 type diedError struct {
 	name  string
 	cause error
@@ -115,18 +115,18 @@ func (p *process) died(cause error) error {
 func tailOf(file string, lines int) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return "", fmt.Errorf("reading the log, %w", err)
+		return "", fmt.Errorf("reading the log: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	const most = 16 << 10
 	if info, err := f.Stat(); err == nil && info.Size() > most {
 		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
-			return "", fmt.Errorf("reading the log, %w", err)
+			return "", fmt.Errorf("reading the log: %w", err)
 		}
 	}
 	content, err := io.ReadAll(f)
 	if err != nil {
-		return "", fmt.Errorf("reading the log, %w", err)
+		return "", fmt.Errorf("reading the log: %w", err)
 	}
 	all := bytes.Split(bytes.TrimSpace(content), []byte("\n"))
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n"))), nil

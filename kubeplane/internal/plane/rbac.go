@@ -16,7 +16,7 @@ import (
 const bootstrapGroup = "system:bootstrappers:karpenter:proxmox"
 
 // bindings give Nodes what kubeadm would give them: to join with a token, to renew their certificate, and to be
-// asked for logs. Their roles come with Kubernetes.
+// queried for logs. Kubernetes defines the roles.
 var bindings = []struct {
 	name, role, kind, subject string
 }{
@@ -36,7 +36,7 @@ func bindRoles(ctx context.Context, client kubernetes.Interface) error {
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: b.kind, Name: b.subject}},
 		}
 		if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-			return fmt.Errorf("creating the ClusterRoleBinding %s, %w", b.name, err)
+			return fmt.Errorf("creating the ClusterRoleBinding %s: %w", b.name, err)
 		}
 	}
 	return nil

@@ -21,7 +21,7 @@ import (
 
 const pollInterval = 50 * time.Millisecond
 
-// poll asks until the answer is nil. When ctx ends first, it tells the last answer and why the wait ended.
+// poll calls until the result is nil. When ctx ends first, it returns the last error and why the wait ended.
 func poll(ctx context.Context, what string, ask func(context.Context) error) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -32,13 +32,13 @@ func poll(ctx context.Context, what string, ask func(context.Context) error) err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s, %w (last seen: %w)", what, context.Cause(ctx), err)
+			return fmt.Errorf("waiting for %s: %w (last error: %w)", what, context.Cause(ctx), err)
 		case <-ticker.C:
 		}
 	}
 }
 
-// healthy asks as the administrator: until its roles exist, the API server would tell anybody else only "forbidden".
+// healthy authenticates as the administrator: until its roles exist, the API server answers others with "forbidden".
 func healthy(client *http.Client, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -101,14 +101,14 @@ type Report struct {
 func (r Report) write(file string) error {
 	content, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
-		return fmt.Errorf("encoding the ready file, %w", err)
+		return fmt.Errorf("encoding the ready file: %w", err)
 	}
 	partial := fmt.Sprintf("%s.%d", file, os.Getpid())
 	if err := os.WriteFile(partial, append(content, '\n'), 0o600); err != nil {
-		return fmt.Errorf("writing the ready file, %w", err)
+		return fmt.Errorf("writing the ready file: %w", err)
 	}
 	if err := os.Rename(partial, file); err != nil {
-		return fmt.Errorf("writing the ready file, %w", err)
+		return fmt.Errorf("writing the ready file: %w", err)
 	}
 	return nil
 }

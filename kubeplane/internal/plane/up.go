@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plane brings up a Kubernetes control plane on this machine and keeps it until it is told to stop.
+// Package plane runs a Kubernetes control plane on this machine until it is stopped.
 //
 // A plane is four child processes of the one binary that this package is linked into: etcd, kube-apiserver,
 // kube-controller-manager and kube-scheduler. Processes, not goroutines: Kubernetes keeps much state in globals, and
@@ -28,7 +28,7 @@ import (
 // startTimeout is far above the five seconds that a start takes: machines that run tests are busy ones.
 const startTimeout = 2 * time.Minute
 
-// Options are what the user can say about a plane.
+// Options configure a plane.
 type Options struct {
 	// Dir is where everything lives. Empty: a temporary directory, removed at the end unless Keep.
 	Dir  string
@@ -37,7 +37,7 @@ type Options struct {
 	NodeMonitorGracePeriod time.Duration
 	// FeatureGates go to all three Kubernetes components: A=true,B=false.
 	FeatureGates string
-	// RuntimeConfig says which API versions are served; gates of alpha and beta APIs need theirs: api/beta=true.
+	// RuntimeConfig selects the served API versions; feature gates of alpha and beta APIs need theirs: api/beta=true.
 	RuntimeConfig string
 	// Audit records every request in logs/audit.log.
 	Audit bool
@@ -61,7 +61,7 @@ type plane struct {
 	began     time.Time
 }
 
-// Up brings a plane up, says on out how to reach it, and blocks until ctx ends (nil) or a component does (an error).
+// Up starts a plane, prints to out how to reach it, and blocks until ctx ends (nil) or a component exits (an error).
 func Up(ctx context.Context, o Options, out, progress io.Writer) (err error) {
 	// The children die with the thread that forked them: this one, which therefore must stay ours.
 	runtime.LockOSThread()
@@ -97,23 +97,23 @@ func Up(ctx context.Context, o Options, out, progress io.Writer) (err error) {
 	case isDeath(cause):
 		return cause // and not what became of it elsewhere
 	case err == nil:
-		p.say("stopping: %v", cause)
+		p.printf("stopping: %v", cause)
 	}
 	return err
 }
 
-func (p *plane) say(format string, args ...any) {
+func (p *plane) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.progress, "kubeplane: %4.1fs %s\n", time.Since(p.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // bringUp returns when a pod can be created, scheduled and controlled.
 func (p *plane) bringUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("gave up after %s", startTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("timed out after %s", startTimeout))
 	defer cancel()
 	if err := p.writeFiles(); err != nil {
 		return err
 	}
-	p.say("credentials and logs are in %s", p.home.path())
+	p.printf("credentials and logs are in %s", p.home.path())
 	health, client, err := p.clients()
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (p *plane) bringUp(ctx context.Context) error {
 			return err
 		}
 	}
-	// Only now: the controller manager gives up if the API server is not there within ten seconds.
+	// Only now: the controller manager exits if the API server does not respond within ten seconds.
 	manager := controllerManagerComponent(p.home.layout, p.ports, p.Options)
 	binder := schedulerComponent(p.home.layout, p.ports, p.Options)
 	if err := p.start(manager, binder); err != nil {
@@ -155,7 +155,7 @@ func (p *plane) writeFiles() error {
 	}
 	const everyRequest = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"
 	if err := os.WriteFile(p.home.auditPolicy(), []byte(everyRequest), 0o600); err != nil {
-		return fmt.Errorf("writing the audit policy, %w", err)
+		return fmt.Errorf("writing the audit policy: %w", err)
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func (p *plane) start(components ...component) error {
 func (p *plane) await(ctx context.Context, what string, ask func(context.Context) error) error {
 	err := poll(ctx, what, ask)
 	if err == nil {
-		p.say("%s is ready", what)
+		p.printf("%s is ready", what)
 	}
 	return err
 }
@@ -183,32 +183,32 @@ func (p *plane) await(ctx context.Context, what string, ask func(context.Context
 func (p *plane) clients() (*http.Client, kubernetes.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", p.home.adminKubeconfig())
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the administrator's kubeconfig, %w", err)
+		return nil, nil, fmt.Errorf("reading the administrator's kubeconfig: %w", err)
 	}
 	config.Timeout = 5 * time.Second
 	config.QPS = -1 // polls are paced by themselves
 	plain, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making an HTTP client, %w", err)
+		return nil, nil, fmt.Errorf("creating an HTTP client: %w", err)
 	}
 	client, err := kubernetes.NewForConfigAndClient(config, plain)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making a Kubernetes client, %w", err)
+		return nil, nil, fmt.Errorf("creating a Kubernetes client: %w", err)
 	}
 	return plain, client, nil
 }
 
-// announce tells people and programs that the plane is ready.
+// announce reports that the plane is ready, as text and as a file.
 func (p *plane) announce(out io.Writer) error {
 	kubeconfig := p.home.adminKubeconfig()
 	if p.KubeconfigOut != "" {
 		content, err := os.ReadFile(kubeconfig)
 		if err != nil {
-			return fmt.Errorf("reading the administrator's kubeconfig, %w", err)
+			return fmt.Errorf("reading the administrator's kubeconfig: %w", err)
 		}
 		kubeconfig = p.KubeconfigOut
 		if err := os.WriteFile(kubeconfig, content, 0o600); err != nil {
-			return fmt.Errorf("writing --kubeconfig-out, %w", err)
+			return fmt.Errorf("writing --kubeconfig-out: %w", err)
 		}
 	}
 	if p.ReadyFile != "" {
@@ -216,9 +216,9 @@ func (p *plane) announce(out io.Writer) error {
 			return err
 		}
 	}
-	p.say("the plane is ready at %s", p.ports.apiServer.url("https"))
+	p.printf("the plane is ready at %s", p.ports.apiServer.url("https"))
 	if _, err := fmt.Fprintf(out, "export KUBECONFIG=%s\n", kubeconfig); err != nil {
-		return fmt.Errorf("printing the kubeconfig's path, %w", err)
+		return fmt.Errorf("printing the kubeconfig's path: %w", err)
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (p *plane) report(kubeconfig string) Report {
 	}
 }
 
-// down ends what was started, last first, so that no component dies for want of another and fills its log with it.
+// down stops the components in reverse order, so none fails because another is missing.
 func (p *plane) down(stop context.CancelCauseFunc) error {
 	stop(nil) // from here on an ended child is no news
 	var err error

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestUpServesAWholeControlPlane(t *testing.T) {
+func TestUp(t *testing.T) {
 	t.Parallel()
 	kubeconfig := filepath.Join(t.TempDir(), "config")
 	r := up(t, "--audit", "--kubeconfig-out", kubeconfig, "--feature-gates", "InPlacePodVerticalScaling=true", "--server-ip", "192.0.2.7")
@@ -46,7 +46,7 @@ func TestUpServesAWholeControlPlane(t *testing.T) {
 	}
 }
 
-func TestTwoPlanesStartAtOnce(t *testing.T) {
+func TestUpConcurrently(t *testing.T) {
 	t.Parallel()
 	first, second := launch(t, nil, nil), launch(t, nil, nil)
 	first.awaitReady(t)
@@ -64,7 +64,7 @@ func TestTwoPlanesStartAtOnce(t *testing.T) {
 	}
 }
 
-func TestANamedDirectoryIsKeptAndHeldByOnePlane(t *testing.T) {
+func TestUpNamedDirectory(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "plane")
 	r := up(t, "--dir", dir, "--quiet")

@@ -9,33 +9,32 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Clock is simulated time: it passes as much faster as the simulator works, so
-// that the product's patience, back-off and grace periods keep the proportions
-// that they have in real life.
+// Clock is simulated time. It runs as much faster than real time as the simulator, so
+// timeouts, backoffs and grace periods keep their proportions.
 type Clock struct {
 	clock.RealClock
 	began time.Time
 	speed float64
 }
 
-// NewClock starts now.
+// NewClock returns a clock that starts at the current time.
 func NewClock(speed float64) *Clock { return &Clock{began: time.Now(), speed: speed} }
 
-// Now is the simulated time.
-func (c *Clock) Now() time.Time { return c.began.Add(c.ahead() + time.Since(c.began)) }
+// Now returns the simulated time.
+func (c *Clock) Now() time.Time { return c.began.Add(c.skew() + time.Since(c.began)) }
 
-// ahead is how far simulated time has run away from the real one.
-func (c *Clock) ahead() time.Duration {
+// skew returns how far simulated time is ahead of real time.
+func (c *Clock) skew() time.Duration {
 	return time.Duration(float64(time.Since(c.began)) * (c.speed - 1))
 }
 
-// Since is simulated, too.
+// Since returns the simulated time since t.
 func (c *Clock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// Real is how long a simulated duration takes.
+// Real returns how long a simulated duration takes.
 func (c *Clock) Real(d time.Duration) time.Duration { return time.Duration(float64(d) / c.speed) }
 
-// Simulated is how much simulated time passes in a real duration.
+// Simulated returns how much simulated time passes in a real duration.
 func (c *Clock) Simulated(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * c.speed)
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
@@ -35,169 +37,170 @@ const (
 	orphanGrace  = time.Minute
 )
 
-// Process is one run of the controller: what it knows dies with it.
+// Process is one run of the controller. Its in-memory state is lost when it is killed.
 type Process struct {
-	*instance.Provider
-	world     *World
+	instances *operations.Operations
+	env       *Env
 	inventory *inventory.Inventory
 	quiet     bool
 	kube      client.Client
 	launch    *launch.Controller
-	handover  *bootstrapcleanup.Controller
-	presence  *vmhealth.Controller
+	cleanup   *bootstrapcleanup.Controller
+	health    *vmhealth.Controller
 	collector *garbagecollection.Controller
 
-	ctx  context.Context
-	die  context.CancelFunc
-	dead atomic.Bool
-	work sync.WaitGroup
-	// onWrite is asked before and after each write to the Kubernetes API.
+	ctx    context.Context
+	cancel context.CancelFunc
+	killed atomic.Bool
+	work   sync.WaitGroup
+	// onWrite is called before and after each write to the Kubernetes API.
 	onWrite atomic.Pointer[func(after bool)]
 
 	mu sync.Mutex
-	// busy and notBefore are by controller and Claim.
+	// busy, notBefore, failures and last are by controller and NodeClaim.
 	busy      map[job]bool
 	notBefore map[job]time.Time
 	failures  map[job]int
 	last      map[job]error
-	// rounds counts how often presence and the collector have looked at everything.
-	presenceRounds, collectorRounds atomic.Int64
+	// healthRounds and collectorRounds count the completed reconciles.
+	healthRounds, collectorRounds atomic.Int64
 }
 
-// Start says how a Process starts. The zero value is as in real life.
-type Start struct {
-	// Quiet polls only once before Run, so that calls can be counted.
+// ProcessOptions configure a Process. The zero value behaves as in production.
+type ProcessOptions struct {
+	// Quiet polls only once before Run, so calls can be counted.
 	Quiet bool
 	// Settings may change the defaults.
 	Settings func(*instance.Settings)
-	// Client may put something between the Process and Proxmox.
+	// Client may wrap the Proxmox client.
 	Client func(proxmox.Client) proxmox.Client
 }
 
-// errDead is what a dead Process gets from the Kubernetes API.
-var errDead = errors.New("the process is dead")
+// errKilled is what a killed Process gets from the Kubernetes API.
+var errKilled = errors.New("the process was killed")
 
-// Process starts one anew: its view is fresh, its memory empty. Nothing happens to
-// Claims before Run.
-func (w *World) Process(start Start) *Process {
-	w.t.Helper()
-	p := &Process{world: w, quiet: start.Quiet, busy: map[job]bool{}, notBefore: map[job]time.Time{}, failures: map[job]int{}, last: map[job]error{}}
-	p.ctx, p.die = context.WithCancel(w.t.Context())
-	w.t.Cleanup(p.Kill)
-	p.kube = p.mortal(w.Kube)
-	c := w.client(pvesim.DefaultTokenID, max(w.Clock.Real(45*time.Second), ResponseTimeout))
-	if start.Client != nil {
-		c = start.Client(c)
+// StartProcess starts a Process with a new snapshot and empty state. It does not act on
+// NodeClaims before Run.
+func (e *Env) StartProcess(o ProcessOptions) *Process {
+	e.t.Helper()
+	p := &Process{env: e, quiet: o.Quiet, busy: map[job]bool{}, notBefore: map[job]time.Time{}, failures: map[job]int{}, last: map[job]error{}}
+	p.ctx, p.cancel = context.WithCancel(e.t.Context())
+	e.t.Cleanup(p.Kill)
+	p.kube = p.interruptible(e.Kube)
+	c := e.client(pvesim.DefaultTokenID, max(e.Clock.Real(45*time.Second), ResponseTimeout))
+	if o.Client != nil {
+		c = o.Client(c)
 	}
 	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{
-		Interval: pollInterval, DetailRange: inventory.VMIDRange{From: FirstVMID, To: LastVMID}, Clock: w.Clock,
+		Interval: pollInterval, DetailRange: inventory.VMIDRange{From: FirstVMID, To: LastVMID}, Clock: e.Clock,
 	})
-	must(w.t, err)
+	must(e.t, err)
 	p.inventory = inv
-	if w.addresses != nil {
+	if e.addresses != nil {
 		inv.WatchAddresses() // as the class's status controller does
 	}
-	if !start.Quiet {
+	if !o.Quiet {
 		p.work.Go(func() { _ = inv.Start(p.ctx) })
 	}
-	// A process that starts while nobody answers goes on without a view.
+	// A process that starts while Proxmox is unreachable continues without a snapshot.
 	_ = p.Refresh()
-	instanceTypes, err := instancetype.New(instancetype.Deps{Inventory: inv, Pricing: operator.DefaultOptions().Pricing(), Clock: w.Clock})
-	must(w.t, err)
+	instanceTypes, err := instancetype.New(instancetype.Deps{Inventory: inv, Pricing: operator.DefaultOptions().Pricing(), Clock: e.Clock})
+	must(e.t, err)
 	defaults := operator.DefaultOptions()
 	s := defaults.InstanceSettings()
 	s.VMIDs.From, s.VMIDs.To = FirstVMID, LastVMID
-	// These two are waited for in real time.
-	s.TaskTimeout = max(w.Clock.Real(s.TaskTimeout), 10*time.Second)
-	s.OperationTimeout = max(w.Clock.Real(s.OperationTimeout), 5*time.Second)
-	if start.Settings != nil {
-		start.Settings(&s)
+	// These two use real time.
+	s.TaskTimeout = max(e.Clock.Real(s.TaskTimeout), 10*time.Second)
+	s.OperationTimeout = max(e.Clock.Real(s.OperationTimeout), 5*time.Second)
+	if o.Settings != nil {
+		o.Settings(&s)
 	}
-	p.Provider = instance.NewProvider(instance.Deps{
-		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Types: instanceTypes, Kube: p.kube,
-		Boot:  instance.BootSource{Reader: p.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: p.kube}},
-		Clock: w.Clock, KubeCluster: kubeCluster, Settings: s,
+	source := boot.Source{Reader: p.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: p.kube}}
+	p.instances = operations.New(operations.Deps{
+		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Types: instanceTypes, Kube: p.kube, Boot: source,
+		Clock: e.Clock, KubeCluster: kubeCluster, Settings: s,
 	})
 	p.launch = launch.NewController(launch.Deps{
-		Kube: p.kube, Instances: p.Provider, Types: instanceTypes, Recorder: silence{},
+		Kube: p.kube, Launcher: p.instances.Launcher, Health: p.instances.Health, Types: instanceTypes, Recorder: discardRecorder{}, Clock: e.Clock,
 		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: defaults.FailureBackoff(),
 	})
-	p.handover = bootstrapcleanup.NewController(p.Provider)
-	p.presence = vmhealth.NewController(vmhealth.Deps{
-		Kube: p.kube, Instances: p.Provider, Recorder: silence{}, Interval: pollInterval, Restarts: defaults.RestartPolicy(),
+	p.cleanup = bootstrapcleanup.NewController(p.instances.Deleter)
+	p.health = vmhealth.NewController(vmhealth.Deps{
+		Kube: p.kube, VMs: p.instances.VMs, Power: p.instances.Power, Planner: p.instances.Planner, Recorder: discardRecorder{}, Clock: e.Clock,
+		Interval: pollInterval, Timeout: s.OperationTimeout, Restarts: defaults.RestartPolicy(),
 	})
 	rules := defaults.OrphanRules()
 	rules.GracePeriod = orphanGrace
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
-		Kube: p.kube, Reader: p.kube, Instances: p.Provider, Recorder: silence{},
-		Rules: rules, Interval: pollInterval,
+		Kube: p.kube, Reader: p.kube, VMs: p.instances.VMs, Deleter: p.instances.Deleter, Planner: p.instances.Planner, Inventory: inv,
+		Tokens: source.Tokens, Recorder: discardRecorder{}, Clock: e.Clock, Rules: rules, Interval: pollInterval,
 	})
 	return p
 }
 
-// Rounds is how often all of the Process's periodic work was done.
-func (p *Process) Rounds() int { return int(min(p.presenceRounds.Load(), p.collectorRounds.Load())) }
+// Rounds returns how often all of the Process's periodic work was done.
+func (p *Process) Rounds() int { return int(min(p.healthRounds.Load(), p.collectorRounds.Load())) }
 
-// Refresh reads the Cluster now.
+// Refresh polls the Cluster.
 func (p *Process) Refresh() error { return p.inventory.RefreshAll(p.ctx) }
 
-// View is what the Process knows of the Cluster.
+// View returns the Process's view of the Cluster.
 func (p *Process) View() inventory.View { return p.inventory.View() }
 
-// Last is what the controllers said when they last worked on a Claim.
-func (p *Process) Last(claim types.UID) (said string) {
+// LastErrors returns the last result of each controller for a NodeClaim.
+func (p *Process) LastErrors(claim types.UID) (text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for j, err := range p.last {
 		if j.claim == claim {
-			said += fmt.Sprintf("; %s: %v", j.controller, err)
+			text += fmt.Sprintf("; %s: %v", j.controller, err)
 		}
 	}
-	return said
+	return text
 }
 
-// Context ends when the Process dies.
+// Context returns a context that ends when the Process is killed.
 func (p *Process) Context() context.Context { return p.ctx }
 
-// Cut ends the Process at once, from any of its own calls: what it still asks of
-// anybody fails. Kill waits for the rest.
-func (p *Process) Cut() {
-	p.dead.Store(true)
-	p.die()
+// Abort ends the Process without waiting. It can be called from the Process's own calls; its
+// further calls fail. Kill waits for its goroutines.
+func (p *Process) Abort() {
+	p.killed.Store(true)
+	p.cancel()
 }
 
-// Kill ends the Process as kill -9 does, and returns when nothing of it runs.
+// Kill ends the Process as kill -9 does and returns when all its goroutines have ended.
 func (p *Process) Kill() {
-	p.Cut()
+	p.Abort()
 	p.work.Wait()
 }
 
-// OnWrite hooks into writes to the Kubernetes API.
+// OnWrite sets a hook for writes to the Kubernetes API.
 func (p *Process) OnWrite(hook func(after bool)) { p.onWrite.Store(&hook) }
 
-// write does one write, unless the Process dies before it; when it dies after it,
-// the effect stays and the answer is lost.
+// write runs one write unless the Process is killed before it. If it is killed after it, the
+// write takes effect and the response is lost.
 func (p *Process) write(do func() error) error {
 	hook := p.onWrite.Load()
 	if hook != nil {
 		(*hook)(false)
 	}
-	if p.dead.Load() {
-		return errDead
+	if p.killed.Load() {
+		return errKilled
 	}
 	err := do()
 	if hook != nil {
 		(*hook)(true)
 	}
-	if p.dead.Load() {
-		return errDead
+	if p.killed.Load() {
+		return errKilled
 	}
 	return err
 }
 
-// mortal is the Kubernetes API as the Process reaches it: not at all once it is
-// dead. The fake client knows nothing of contexts.
-func (p *Process) mortal(kube client.WithWatch) client.Client {
+// interruptible returns a client that fails once the Process is killed. The fake client
+// ignores contexts.
+func (p *Process) interruptible(kube client.WithWatch) client.Client {
 	return interceptor.NewClient(kube, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			return p.write(func() error { return c.Create(ctx, o, opts...) })
@@ -217,7 +220,7 @@ func (p *Process) mortal(kube client.WithWatch) client.Client {
 	})
 }
 
-// silence takes events that nobody reads.
-type silence struct{}
+// discardRecorder discards events.
+type discardRecorder struct{}
 
-func (silence) Publish(...events.Event) {}
+func (discardRecorder) Publish(...events.Event) {}

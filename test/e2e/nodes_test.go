@@ -19,48 +19,48 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// TestNodes has what needs no world of its own. Each test has its own NodePool;
-// afterwards Proxmox must be as it was before.
+// TestNodes contains tests that share an environment. Each has its own NodePool. Afterwards
+// Proxmox must be as before.
 func TestNodes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, setup{})
-	w.placeSnippet(t)
-	before, err := w.holdings(t.Context())
+	e := newEnv(t, setup{})
+	e.placeSnippet(t)
+	before, err := e.holdings(t.Context())
 	must(t, err)
 	t.Run("shared", func(t *testing.T) {
-		t.Run("pending pods become nodes and go again", func(t *testing.T) { t.Parallel(); w.podsBecomeNodes(t) })
-		t.Run("a node without the cluster's CA does not join", func(t *testing.T) {
+		t.Run("scale_up_and_down", func(t *testing.T) { t.Parallel(); e.scaleUpAndDown(t) })
+		t.Run("wrong_CA", func(t *testing.T) {
 			t.Parallel()
-			w.wrongBootData(t, "wrong-ca", ".Kubernetes.RootCA", newAuthority(t).ca, "certificate")
+			e.wrongBootData(t, "wrong-ca", ".Kubernetes.RootCA", newAuthority(t).ca, "certificate")
 		})
-		t.Run("a node with a wrong token does not join", func(t *testing.T) {
+		t.Run("wrong_token", func(t *testing.T) {
 			t.Parallel()
-			w.wrongBootData(t, "wrong-token", ".Kubernetes.BootstrapToken", "abcdef.0123456789abcdef", "nauthorized")
+			e.wrongBootData(t, "wrong-token", ".Kubernetes.BootstrapToken", "abcdef.0123456789abcdef", "nauthorized")
 		})
-		t.Run("pods are spread over hosts", func(t *testing.T) { t.Parallel(); w.spreadOverHosts(t) })
-		t.Run("a node is where and as large as its pod requires", func(t *testing.T) { t.Parallel(); w.requirementsHold(t) })
-		t.Run("a pod that fits nowhere is told why, host by host", func(t *testing.T) { t.Parallel(); w.fitsNowhere(t) })
-		t.Run("a VM that was removed by hand is replaced", func(t *testing.T) { t.Parallel(); w.removedByHand(t) })
-		t.Run("a VM that was stopped is started again", func(t *testing.T) { t.Parallel(); w.stoppedByHand(t) })
-		t.Run("a VM boots from the cloud-init drive of Proxmox", func(t *testing.T) { t.Parallel(); w.proxmoxDrive(t) })
-		t.Run("the cloud controller manager agrees", func(t *testing.T) { t.Parallel(); w.withCloudController(t) })
+		t.Run("spread_over_hosts", func(t *testing.T) { t.Parallel(); e.spreadOverHosts(t) })
+		t.Run("pod_requirements", func(t *testing.T) { t.Parallel(); e.podRequirements(t) })
+		t.Run("no_host_fits", func(t *testing.T) { t.Parallel(); e.noHostFits(t) })
+		t.Run("VM_deleted_by_hand", func(t *testing.T) { t.Parallel(); e.deletedByHand(t) })
+		t.Run("VM_stopped_by_hand", func(t *testing.T) { t.Parallel(); e.stoppedByHand(t) })
+		t.Run("proxmox_cloud_init", func(t *testing.T) { t.Parallel(); e.proxmoxDrive(t) })
+		t.Run("cloud_controller_manager", func(t *testing.T) { t.Parallel(); e.cloudController(t) })
 	})
 	if t.Failed() {
 		return
 	}
-	w.asBefore(t, before)
+	e.expectUnchanged(t, before)
 }
 
-func (w *world) podsBecomeNodes(t *testing.T) {
+func (e *env) scaleUpAndDown(t *testing.T) {
 	needs(t, guestsThatJoin())
 	taint := corev1.Taint{Key: "dedicated", Value: "blue", Effect: corev1.TaintEffectNoSchedule}
-	p := w.newPool(t, "blue", func(kit *harness.Kit) {
+	p := e.newNodePool(t, "blue", func(kit *harness.Kit) {
 		kit.Pool.Spec.Template.Labels = map[string]string{"team": "blue"}
 		kit.Pool.Spec.Template.Spec.Taints = []corev1.Taint{taint}
 	})
-	p.run(t, 3)
-	p.podsRun(t, 3)
-	claim := p.onlyClaim(t, "is settled", settled)
+	p.deployPods(t, 3)
+	p.waitForPods(t, 3)
+	claim := p.waitForClaim(t, "is settled", settled)
 	node, err := p.node(t.Context(), claim)
 	must(t, err)
 	vms, err := p.vms(t.Context())
@@ -70,7 +70,7 @@ func (w *world) podsBecomeNodes(t *testing.T) {
 	}
 	vm := vms[0]
 
-	wantID := v1alpha1.ProviderID{Region: w.region, VMID: vm.VMID}.String()
+	wantID := v1alpha1.ProviderID{Region: e.region, VMID: vm.VMID}.String()
 	if node.Spec.ProviderID != wantID || claim.Status.ProviderID != wantID {
 		t.Errorf("provider ID of the node is %q and of its claim %q, want %q", node.Spec.ProviderID, claim.Status.ProviderID, wantID)
 	}
@@ -78,7 +78,7 @@ func (w *world) podsBecomeNodes(t *testing.T) {
 		t.Errorf("the node's system UUID is %s, want the claim's UID %s", node.Status.NodeInfo.SystemUUID, claim.UID)
 	}
 	for key, want := range map[string]string{
-		"team": "blue", corev1.LabelTopologyZone: vm.Host, corev1.LabelTopologyRegion: w.region,
+		"team": "blue", corev1.LabelTopologyZone: vm.Host, corev1.LabelTopologyRegion: e.region,
 		karpv1.NodePoolLabelKey: p.name, corev1.LabelInstanceTypeStable: claim.Labels[corev1.LabelInstanceTypeStable],
 		karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand,
 	} {
@@ -95,21 +95,22 @@ func (w *world) podsBecomeNodes(t *testing.T) {
 	if got, _ := vm.Config["tags"].(string); !strings.Contains(got, "karpenter") {
 		t.Errorf("tags of the VM are %q, want the class's", got)
 	}
-	if w.proxmox != nil {
-		if joined, problems, err := w.proxmox.Witness.CheckJoins(t.Context(), w.kube, []string{node.Name}); err != nil || joined != 1 {
-			t.Errorf("the node did not join by its own request with its own token: %v %v", problems, err)
+	if e.proxmox != nil {
+		if joined, problems, err := e.proxmox.BootRecorder.CheckJoins(t.Context(), e.kube, []string{node.Name}); err != nil || joined != 1 {
+			t.Errorf("the node did not join with its own token: %v %v", problems, err)
 		}
 	}
-	p.bootDriveTakenBack(t, claim, vm)
+	p.waitForBootDriveCleanup(t, claim, vm)
 
 	p.scaleToZero(t)
-	p.nothingLeft(t, claim)
+	p.waitUntilGone(t, claim)
 }
 
-// bootDriveTakenBack: once the Node is initialized nothing secret is left.
-func (p *pool) bootDriveTakenBack(t *testing.T, claim *karpv1.NodeClaim, vm harness.Guest) {
+// waitForBootDriveCleanup waits until an initialized Node's VM has no boot drive and no boot
+// data exists.
+func (p *nodePool) waitForBootDriveCleanup(t *testing.T, claim *karpv1.NodeClaim, vm harness.Guest) {
 	t.Helper()
-	p.eventually(t, "the boot drive to be taken back", func(ctx context.Context) error {
+	p.eventually(t, "the boot drive to be deleted", func(ctx context.Context) error {
 		vms, err := p.vms(ctx)
 		if err != nil {
 			return err
@@ -127,10 +128,10 @@ func (p *pool) bootDriveTakenBack(t *testing.T, claim *karpv1.NodeClaim, vm harn
 	})
 }
 
-// wrongBootData: a guest joins with what its ISO says, or not at all.
-func (w *world) wrongBootData(t *testing.T, name, field, value, complaint string) {
-	needs(t, simulator("it reads the console of a guest"))
-	p := w.newPool(t, name, func(kit *harness.Kit) {
+// wrongBootData checks that a guest with wrong boot data does not join.
+func (e *env) wrongBootData(t *testing.T, name, field, value, complaint string) {
+	needs(t, simulator("it reads guest consoles"))
+	p := e.newNodePool(t, name, func(kit *harness.Kit) {
 		right := kit.Templates.StringData["user-data"]
 		wrong := strings.ReplaceAll(right, field, ".Values.wrong")
 		if wrong == right {
@@ -139,13 +140,13 @@ func (w *world) wrongBootData(t *testing.T, name, field, value, complaint string
 		kit.Templates.StringData["user-data"] = wrong
 		kit.Values.StringData["wrong"] = value
 	})
-	p.run(t, 1)
-	claim := p.onlyClaim(t, "has a VM whose kubelet was refused", func(claim *karpv1.NodeClaim) error {
+	p.deployPods(t, 1)
+	claim := p.waitForClaim(t, "has a VM whose kubelet was refused", func(claim *karpv1.NodeClaim) error {
 		id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 		if err != nil {
 			return err
 		}
-		if console := w.proxmox.Console(id.VMID); !strings.Contains(console, complaint) {
+		if console := e.proxmox.Console(id.VMID); !strings.Contains(console, complaint) {
 			return fmt.Errorf("the console has no %q:\n%s", complaint, console)
 		}
 		return nil
@@ -155,50 +156,50 @@ func (w *world) wrongBootData(t *testing.T, name, field, value, complaint string
 	}
 	registered := claim.StatusConditions().Get(karpv1.ConditionTypeRegistered)
 	if registered.IsTrue() || registered.Message == "" {
-		t.Errorf("the claim's condition Registered is %s with message %q, want it to say that no node joined", registered.Status, registered.Message)
+		t.Errorf("the claim's condition Registered is %s with message %q, want one about the missing node", registered.Status, registered.Message)
 	}
-	p.giveBack(t, claim)
+	p.deleteClaims(t, claim)
 }
 
-func (w *world) removedByHand(t *testing.T) {
+func (e *env) deletedByHand(t *testing.T) {
 	needs(t, guestsThatJoin())
-	p := w.newPool(t, "removed", nil)
-	p.run(t, 1)
-	p.podsRun(t, 1)
-	first := p.onlyClaim(t, "is settled", settled)
+	p := e.newNodePool(t, "removed", nil)
+	p.deployPods(t, 1)
+	p.waitForPods(t, 1)
+	first := p.waitForClaim(t, "is settled", settled)
 	vms, err := p.vms(t.Context())
 	must(t, err)
-	must(t, w.api.Destroy(t.Context(), vms[0]))
-	second := p.replacement(t, first)
-	p.podsRun(t, 1)
-	p.giveBack(t, first, second)
+	must(t, e.api.Destroy(t.Context(), vms[0]))
+	second := p.waitForReplacement(t, first)
+	p.waitForPods(t, 1)
+	p.deleteClaims(t, first, second)
 }
 
-// replacement waits for another claim.
-func (p *pool) replacement(t *testing.T, first *karpv1.NodeClaim) *karpv1.NodeClaim {
+// waitForReplacement waits until the first NodeClaim is deleted and returns its replacement.
+func (p *nodePool) waitForReplacement(t *testing.T, first *karpv1.NodeClaim) *karpv1.NodeClaim {
 	t.Helper()
-	p.claimGoes(t, first)
-	return p.onlyClaim(t, "replaces the first", settled)
+	p.waitForDeletion(t, first)
+	return p.waitForClaim(t, "replaces the first", settled)
 }
 
-func (w *world) stoppedByHand(t *testing.T) {
+func (e *env) stoppedByHand(t *testing.T) {
 	needs(t, guestsThatJoin())
-	p := w.newPool(t, "stopped", nil)
-	p.run(t, 1)
-	p.podsRun(t, 1)
-	claim := p.onlyClaim(t, "is settled", settled)
+	p := e.newNodePool(t, "stopped", nil)
+	p.deployPods(t, 1)
+	p.waitForPods(t, 1)
+	claim := p.waitForClaim(t, "is settled", settled)
 	was, err := p.node(t.Context(), claim)
 	must(t, err)
 	vms, err := p.vms(t.Context())
 	must(t, err)
-	must(t, w.api.Stop(t.Context(), vms[0]))
-	p.bootedAgain(t, claim, was)
-	p.hasEvent(t, claim.Name, "VMRestarted")
-	p.giveBack(t, claim)
+	must(t, e.api.Stop(t.Context(), vms[0]))
+	p.waitForReboot(t, claim, was)
+	p.waitForEvent(t, claim.Name, "VMRestarted")
+	p.deleteClaims(t, claim)
 }
 
-// bootedAgain: the same Node is Ready, after another boot.
-func (p *pool) bootedAgain(t *testing.T, claim *karpv1.NodeClaim, was *corev1.Node) {
+// waitForReboot waits until the same Node is ready after another boot.
+func (p *nodePool) waitForReboot(t *testing.T, claim *karpv1.NodeClaim, was *corev1.Node) {
 	t.Helper()
 	p.eventually(t, "node "+was.Name+" to be Ready after another boot", func(ctx context.Context) error {
 		node, err := p.node(ctx, claim)
@@ -206,7 +207,7 @@ func (p *pool) bootedAgain(t *testing.T, claim *karpv1.NodeClaim, was *corev1.No
 		case err != nil:
 			return err
 		case node.UID != was.UID:
-			return fmt.Errorf("it is another node object")
+			return fmt.Errorf("the Node was recreated")
 		case node.Status.NodeInfo.BootID == was.Status.NodeInfo.BootID:
 			return fmt.Errorf("its boot ID is still %s", was.Status.NodeInfo.BootID)
 		case !harness.NodeReady(node):
@@ -216,12 +217,12 @@ func (p *pool) bootedAgain(t *testing.T, claim *karpv1.NodeClaim, was *corev1.No
 	})
 }
 
-// hasEvent waits for an event about an object and gives its message.
-func (w *world) hasEvent(t *testing.T, object, reason string) (message string) {
+// waitForEvent waits for an event about an object and returns its message.
+func (e *env) waitForEvent(t *testing.T, object, reason string) (message string) {
 	t.Helper()
-	w.eventually(t, "event "+reason+" of "+object, func(ctx context.Context) error {
+	e.eventually(t, "event "+reason+" of "+object, func(ctx context.Context) error {
 		events := &corev1.EventList{}
-		if err := w.kube.List(ctx, events); err != nil {
+		if err := e.kube.List(ctx, events); err != nil {
 			return err
 		}
 		for _, e := range events.Items {
@@ -230,7 +231,7 @@ func (w *world) hasEvent(t *testing.T, object, reason string) (message string) {
 				return nil
 			}
 		}
-		return fmt.Errorf("there is none among %d", len(events.Items))
+		return fmt.Errorf("not found among %d events", len(events.Items))
 	})
 	return message
 }

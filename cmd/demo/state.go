@@ -18,8 +18,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// World is what is true at one moment, on both sides.
-type World struct {
+// State is the state of Kubernetes and Proxmox at one moment.
+type State struct {
 	Hosts []Host
 	VMs   []VM
 	Pods  []Pod
@@ -32,26 +32,24 @@ type Host struct {
 	CPUs, UsedCPUs int
 }
 
-// VM is a claim and what became of it.
+// VM is a claim and its VM.
 type VM struct {
 	Host string
 	VMID int
-	// Name of the claim and of its Node.
+	// Name is the name of the claim and its Node.
 	Name, UID string
 	Type      string
 	Phase     Phase
-	// Exists on Proxmox.
-	Exists bool
-	// Why Karpenter removes it.
+	// Why is the reason for its disruption.
 	Why string
-	// Since the claim until its Node was first Ready; zero before.
+	// ReadyAfter is the time from the claim to its first ready Node; zero before.
 	ReadyAfter time.Duration
 }
 
-// Phase is how far a VM is.
+// Phase is the phase of a VM.
 type Phase string
 
-// Phases of a VM, in the order of its life.
+// Phases of a VM in order.
 const (
 	Planned  Phase = "planned"
 	Cloning  Phase = "cloning"
@@ -60,61 +58,61 @@ const (
 	Joined   Phase = "joined"
 	Ready    Phase = "Ready"
 	NotReady Phase = "NotReady"
-	NoPower  Phase = "no power"
-	Leaving  Phase = "leaving"
+	Stopped  Phase = "stopped"
+	Deleting Phase = "deleting"
 )
 
 func (p Phase) style() style {
 	switch p {
 	case Ready:
 		return green
-	case NotReady, NoPower:
+	case NotReady, Stopped:
 		return red
-	case Leaving:
+	case Deleting:
 		return dim
 	case Planned, Cloning, Prepared, Booting, Joined:
 	}
 	return yellow
 }
 
-// Pod of one of the demo's deployments.
+// Pod is a pod of one of the demo's Deployments.
 type Pod struct {
 	App, Name, Node, Host string
-	Ready, Leaving        bool
+	Ready, Deleting       bool
 }
 
-// observer reads both sides.
+// observer reads the state of Kubernetes and Proxmox.
 type observer struct {
 	kube client.Client
 	api  *harness.API
-	// foreign are the guests that were there before us.
+	// foreign are the guests that existed before the demo.
 	foreign map[int]bool
-	// cpus of the hosts.
+	// cpus is the number of CPUs of each host.
 	cpus map[string]int
-	// lastSeen keeps the guests of a host that does not answer.
+	// lastSeen holds the guests of hosts that are offline.
 	lastSeen map[int]harness.Guest
 }
 
-// look reads the world as it is now.
-func (o *observer) look(ctx context.Context) (World, error) {
+// observe reads the current state.
+func (o *observer) observe(ctx context.Context) (State, error) {
 	up, err := o.api.Hosts(ctx)
 	if err != nil {
-		return World{}, fmt.Errorf("reading the hosts, %w", err)
+		return State{}, fmt.Errorf("listing hosts: %w", err)
 	}
 	guests, err := o.guests(ctx, up)
 	if err != nil {
-		return World{}, err
+		return State{}, err
 	}
 	claims, nodes, pods := &karpv1.NodeClaimList{}, &corev1.NodeList{}, &corev1.PodList{}
 	for _, list := range []client.ObjectList{claims, nodes} {
 		if err := o.kube.List(ctx, list); err != nil {
-			return World{}, fmt.Errorf("reading the cluster, %w", err)
+			return State{}, fmt.Errorf("listing objects: %w", err)
 		}
 	}
 	if err := o.kube.List(ctx, pods, client.InNamespace(namespace)); err != nil {
-		return World{}, fmt.Errorf("reading the pods, %w", err)
+		return State{}, fmt.Errorf("listing pods: %w", err)
 	}
-	w := World{}
+	s := State{}
 	for name, isUp := range up {
 		host := Host{Name: name, Up: isUp, CPUs: o.cpus[name]}
 		for _, guest := range guests {
@@ -122,19 +120,19 @@ func (o *observer) look(ctx context.Context) (World, error) {
 				host.UsedCPUs += cores(guest)
 			}
 		}
-		w.Hosts = append(w.Hosts, host)
+		s.Hosts = append(s.Hosts, host)
 	}
-	slices.SortFunc(w.Hosts, func(a, b Host) int { return cmp.Compare(a.Name, b.Name) })
-	w.VMs = vms(claims.Items, nodes.Items, guests, o.foreign, up)
-	w.Pods = demoPods(pods.Items, w.VMs)
-	return w, nil
+	slices.SortFunc(s.Hosts, func(a, b Host) int { return cmp.Compare(a.Name, b.Name) })
+	s.VMs = vms(claims.Items, nodes.Items, guests, o.foreign, up)
+	s.Pods = demoPods(pods.Items, s.VMs)
+	return s, nil
 }
 
-// guests remembers those of a host that is away: they are still on its disks.
+// guests returns all guests, including the last known ones of offline hosts.
 func (o *observer) guests(ctx context.Context, up map[string]bool) (map[int]harness.Guest, error) {
 	list, err := o.api.Guests(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("reading the guests, %w", err)
+		return nil, fmt.Errorf("listing guests: %w", err)
 	}
 	seen := map[int]harness.Guest{}
 	for _, guest := range list {
@@ -160,7 +158,7 @@ func cores(guest harness.Guest) int {
 	return n
 }
 
-// vms joins claims, guests and Nodes.
+// vms combines claims, guests and Nodes.
 func vms(claims []karpv1.NodeClaim, nodes []corev1.Node, guests map[int]harness.Guest, foreign map[int]bool, up map[string]bool) []VM {
 	byName := map[string]*corev1.Node{}
 	for i := range nodes {
@@ -175,9 +173,7 @@ func vms(claims []karpv1.NodeClaim, nodes []corev1.Node, guests map[int]harness.
 			vm.VMID = id.VMID
 			claimed[id.VMID] = true
 		}
-		guest, exists := guests[vm.VMID]
-		vm.Exists = exists
-		vm.Phase = phase(claim, byName[claim.Name], guest, up[vm.Host])
+		vm.Phase = phase(claim, byName[claim.Name], guests[vm.VMID], up[vm.Host])
 		if condition := claim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); condition.IsTrue() {
 			vm.Why = condition.Reason
 		}
@@ -185,7 +181,7 @@ func vms(claims []karpv1.NodeClaim, nodes []corev1.Node, guests map[int]harness.
 	}
 	for vmid, guest := range guests {
 		if !foreign[vmid] && !claimed[vmid] {
-			out = append(out, VM{VMID: vmid, Host: guest.Host, Name: guest.Name, Phase: Leaving, Exists: true})
+			out = append(out, VM{VMID: vmid, Host: guest.Host, Name: guest.Name, Phase: Deleting})
 		}
 	}
 	slices.SortFunc(out, func(a, b VM) int { return cmp.Or(cmp.Compare(a.Host, b.Host), a.VMID-b.VMID) })
@@ -196,15 +192,15 @@ func phase(claim *karpv1.NodeClaim, node *corev1.Node, guest harness.Guest, host
 	lock, _ := guest.Config["lock"].(string)
 	switch {
 	case !claim.DeletionTimestamp.IsZero():
-		return Leaving
+		return Deleting
 	case !hostUp && guest.VMID != 0:
-		return NoPower
+		return Stopped
 	case guest.VMID == 0:
 		return Planned
 	case lock == "clone":
 		return Cloning
 	case guest.Status != "running" && claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "":
-		return NoPower
+		return Stopped
 	case guest.Status != "running":
 		return Prepared
 	case node == nil:
@@ -228,23 +224,23 @@ func demoPods(pods []corev1.Pod, vms []VM) []Pod {
 	for _, pod := range pods {
 		out = append(out, Pod{
 			App: pod.Labels["app"], Name: pod.Name, Node: pod.Spec.NodeName, Host: hosts[pod.Spec.NodeName],
-			Leaving: !pod.DeletionTimestamp.IsZero(),
-			Ready:   harness.PodReady(&pod),
+			Deleting: !pod.DeletionTimestamp.IsZero(),
+			Ready:    harness.PodReady(&pod),
 		})
 	}
 	slices.SortFunc(out, func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
-// of are the pods of one deployment that are to stay.
-func (w World) of(app string) []Pod {
-	return slices.DeleteFunc(slices.Clone(w.Pods), func(p Pod) bool { return p.App != app || p.Leaving })
+// of returns the pods of a Deployment that are not being deleted.
+func (s State) of(app string) []Pod {
+	return slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return p.App != app || p.Deleting })
 }
 
-// ready counts an app's pods that run.
-func (w World) ready(app string) int {
+// ready returns the number of an app's ready pods.
+func (s State) ready(app string) int {
 	n := 0
-	for _, pod := range w.of(app) {
+	for _, pod := range s.of(app) {
 		if pod.Ready {
 			n++
 		}
@@ -252,7 +248,7 @@ func (w World) ready(app string) int {
 	return n
 }
 
-// all tells whether every VM is in one of the phases.
-func (w World) all(phases ...Phase) bool {
-	return !slices.ContainsFunc(w.VMs, func(vm VM) bool { return !slices.Contains(phases, vm.Phase) })
+// all reports whether every VM is in one of the phases.
+func (s State) all(phases ...Phase) bool {
+	return !slices.ContainsFunc(s.VMs, func(vm VM) bool { return !slices.Contains(phases, vm.Phase) })
 }

@@ -32,47 +32,44 @@ import (
 )
 
 const (
-	// Region is the simulated Cluster's.
+	// Region is the region of the simulated Cluster.
 	Region      = "region-1"
 	kubeCluster = "0f0f0f0f-0000-4000-8000-000000000001"
-	// FirstVMID is where our range begins: whatever has a VMID in it is ours, or a
-	// stranger that the test knows of.
+	// FirstVMID is the first VMID of our range. A guest in the range is ours or was created
+	// with CreateForeignVM.
 	FirstVMID = 20000
-	// LastVMID is where it ends.
+	// LastVMID is the last VMID of our range.
 	LastVMID = 99999
-	// instanceType is small enough for seven on a Host.
+	// instanceType is small enough for seven on a host.
 	instanceType = "t1.2VCPU-6GB"
-	// diskSize is more than the Template's.
+	// diskSize is larger than the template's disk.
 	diskSize, diskBytes = "30G", 30 << 30
 	securityGroup       = "kubernetes"
 )
 
-// What the controllers log about troubles that were made on purpose would drown
-// what the tests say.
+// The controllers' logs about injected faults would hide the test output.
 func init() { log.SetLogger(logr.Discard()) }
 
-// Options of a World.
+// Options configure an Env.
 type Options struct {
-	// Hosts, 1 by default.
+	// Hosts is the number of hosts, 1 by default.
 	Hosts int
-	// Speed of simulated time, 50 by default.
+	// Speed is the speed of simulated time, 50 by default.
 	Speed float64
 	Seed  uint64
-	// Installation is how Proxmox is set up, the first one by default.
+	// Installation is how Proxmox is set up, the first of Installations by default.
 	Installation Installation
-	// Addresses is how many the pool of the class has; without any, VMs use DHCP.
+	// Addresses is the size of the class's address pool. With 0, VMs use DHCP.
 	Addresses int
 	// Scenario may change the simulated Cluster.
 	Scenario func(*pvesim.Scenario)
-	// Admin opens the simulator's own status page, see Tasks.
-	Admin bool
 }
 
-// Installation is a release of Proxmox VE and what our token may do there.
+// Installation is a release of Proxmox VE and the permissions of our token.
 type Installation struct {
 	Version string
-	// PoolScoped tokens have rights on a pool and what it needs, instead of the whole
-	// Cluster.
+	// PoolScoped tokens have permissions on a resource pool and what it needs, instead of the
+	// whole Cluster.
 	PoolScoped bool
 }
 
@@ -83,38 +80,38 @@ func (i Installation) String() string {
 	return i.Version + ", documented role"
 }
 
-// Installations are those that we promise to work on.
+// Installations returns the supported installations.
 func Installations() []Installation {
 	return []Installation{{"8.4", false}, {"9.2", false}, {"8.4", true}, {"9.2", true}}
 }
 
-// World is the simulated Proxmox and the Kubernetes API.
-type World struct {
+// Env is the simulated Proxmox and the Kubernetes API.
+type Env struct {
 	t     testing.TB
 	Sim   *pvesim.Simulator
 	Clock *Clock
-	// Kube has no control plane behind it: what core does to Claims, a Process does.
+	// Kube has no control plane. A Process does what core does to NodeClaims.
 	Kube  client.WithWatch
 	Class *v1alpha1.ProxmoxNodeClass
 	Hosts []string
-	// admin looks after the World; no Process uses its connections.
+	// admin is a separate connection for checks. No Process uses it.
 	admin proxmox.Client
 	// Installation is how Proxmox is set up.
 	Installation Installation
-	// pool that our VMs are made in, if any.
-	pool string
-	// addresses that our VMs are given, if any.
+	// resourcePool is the resource pool of our VMs, if any.
+	resourcePool string
+	// addresses is the address pool of our VMs, if any.
 	addresses *v1alpha1.AddressSource
 
 	mu sync.Mutex
-	// strangers is what the guests of others looked like when they appeared.
-	strangers map[int]string
-	// stolen are addresses of Claims that others have taken.
-	stolen []netip.Addr
+	// foreignGuests holds the recorded state of other users' guests by VMID.
+	foreignGuests map[int]string
+	// takenAddresses are addresses of NodeClaims that other users have taken.
+	takenAddresses []netip.Addr
 }
 
-// New makes a World that ends with the test.
-func New(t testing.TB, o Options) *World {
+// New returns an Env that ends with the test.
+func New(t testing.TB, o Options) *Env {
 	t.Helper()
 	if o.Hosts == 0 {
 		o.Hosts = 1
@@ -130,53 +127,49 @@ func New(t testing.TB, o Options) *World {
 	if o.Installation.PoolScoped {
 		pvesim.PoolScoped(scenario)
 	}
-	// Whoever looks after the World must see all of it.
+	// The checks need to read everything.
 	scenario.Users = append(scenario.Users, pvesim.User{ID: "lab@pve", Tokens: []pvesim.Token{{ID: "lab", Secret: pvesim.DefaultTokenSecret}}})
 	scenario.ACLs = append(scenario.ACLs, pvesim.ACL{Path: "/", Role: "Administrator", User: "lab@pve"})
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
-	options := pvesim.Options{Speed: o.Speed, Seed: o.Seed}
-	if o.Admin {
-		options.AdminListen = "127.0.0.1:0"
-	}
-	sim, err := pvesim.New(scenario, options)
+	sim, err := pvesim.New(scenario, pvesim.Options{Speed: o.Speed, Seed: o.Seed})
 	must(t, err)
 	must(t, sim.Start(t.Context()))
 	t.Cleanup(sim.Close)
 
-	w := &World{t: t, Sim: sim, Installation: o.Installation, Clock: NewClock(o.Speed), strangers: map[int]string{}}
-	w.Kube = newKube(t)
-	w.admin = w.client("lab@pve!lab", 0)
+	e := &Env{t: t, Sim: sim, Installation: o.Installation, Clock: NewClock(o.Speed), foreignGuests: map[int]string{}}
+	e.Kube = newKube(t)
+	e.admin = e.client("lab@pve!lab", 0)
 	if o.Installation.PoolScoped {
-		w.pool = pvesim.PoolID
+		e.resourcePool = pvesim.PoolID
 	}
 	if o.Addresses > 0 {
-		w.addresses = &v1alpha1.AddressSource{CIDR: "10.20.0.0/16", Ranges: []string{fmt.Sprintf("10.20.1.1-10.20.1.%d", o.Addresses)}, Gateway: "10.20.0.1"}
+		e.addresses = &v1alpha1.AddressSource{CIDR: "10.20.0.0/16", Ranges: []string{fmt.Sprintf("10.20.1.1-10.20.1.%d", o.Addresses)}, Gateway: "10.20.0.1"}
 	}
-	w.Class = w.NewClass("default")
+	e.Class = e.NewClass("default")
 	for _, host := range scenario.Hosts {
-		w.Hosts = append(w.Hosts, host.Name)
+		e.Hosts = append(e.Hosts, host.Name)
 	}
-	for i, host := range w.Hosts {
-		w.Class.Status.SelectedZones = append(w.Class.Status.SelectedZones, fmt.Sprintf("%s/%s/%d", Region, host, 9000+i))
+	for i, host := range e.Hosts {
+		e.Class.Status.SelectedZones = append(e.Class.Status.SelectedZones, fmt.Sprintf("%s/%s/%d", Region, host, 9000+i))
 	}
-	must(t, w.Kube.Create(t.Context(), w.Class.DeepCopy()))
-	w.keepTime()
-	must(t, w.rememberAll())
-	return w
+	must(t, e.Kube.Create(t.Context(), e.Class.DeepCopy()))
+	e.syncHostClocks()
+	must(t, e.recordGuests())
+	return e
 }
 
-// rememberAll takes the guests' portraits before anything happens. On a busy machine a
-// call of the lab's own may time out.
-func (w *World) rememberAll() (err error) {
+// recordGuests records the existing guests as foreign. It retries, because calls may time out
+// on a busy machine.
+func (e *Env) recordGuests() (err error) {
 	for range 20 {
 		var resources proxmox.Resources
-		if resources, err = w.admin.Resources(w.t.Context()); err != nil {
+		if resources, err = e.admin.Resources(e.t.Context()); err != nil {
 			continue
 		}
 		for _, row := range resources.Guests {
-			err = errors.Join(err, w.remember(row))
+			err = errors.Join(err, e.recordForeign(row))
 		}
 		if err == nil {
 			return nil
@@ -185,19 +178,19 @@ func (w *World) rememberAll() (err error) {
 	return err
 }
 
-// keepTime lets the Hosts' clocks follow simulated time: the collector compares
-// a volume's age with its own clock.
-func (w *World) keepTime() {
-	ctx, cancel := context.WithCancel(w.t.Context())
+// syncHostClocks sets the hosts' clocks to simulated time: the garbage collector compares a
+// volume's age with its own clock.
+func (e *Env) syncHostClocks() {
+	ctx, cancel := context.WithCancel(e.t.Context())
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		for ctx.Err() == nil {
-			w.Sim.SetClockSkew(w.Clock.ahead())
+			e.Sim.SetClockSkew(e.Clock.skew())
 			time.Sleep(5 * time.Millisecond)
 		}
 	}()
-	w.t.Cleanup(func() { cancel(); <-stopped })
+	e.t.Cleanup(func() { cancel(); <-stopped })
 }
 
 func newKube(t testing.TB) client.WithWatch {
@@ -216,12 +209,12 @@ func newKube(t testing.TB) client.WithWatch {
 	).Build()
 }
 
-// NewClass is a NodeClass with all that a launch can have: a boot drive, a
-// security group, a disk that must grow.
-func (w *World) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
+// NewClass returns a NodeClass that uses all parts of a launch: a boot drive, a security
+// group, a disk that must grow.
+func (e *Env) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 	var network *v1alpha1.Network
-	if w.addresses != nil {
-		network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: w.addresses}}}
+	if e.addresses != nil {
+		network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: e.addresses}}}
 	}
 	return &v1alpha1.ProxmoxNodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -233,18 +226,18 @@ func (w *World) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 			},
 			SecurityGroups: []v1alpha1.SecurityGroup{{Name: securityGroup, Interface: "net0"}},
 			Tags:           []string{"karpenter"},
-			ResourcePool:   w.pool,
+			ResourcePool:   e.resourcePool,
 			Network:        network,
 		},
 	}
 }
 
-// Claim makes a Claim of the default class as core would.
-func (w *World) Claim(name string) *karpv1.NodeClaim { return w.ClaimOf(w.Class.Name, name) }
+// CreateClaim creates a NodeClaim of the default class, as core would.
+func (e *Env) CreateClaim(name string) *karpv1.NodeClaim { return e.CreateClaimOf(e.Class.Name, name) }
 
-// ClaimOf makes a Claim of a class, in a pool of the same name.
-func (w *World) ClaimOf(class, name string) *karpv1.NodeClaim {
-	w.t.Helper()
+// CreateClaimOf creates a NodeClaim of a class in a NodePool of the same name.
+func (e *Env) CreateClaimOf(class, name string) *karpv1.NodeClaim {
+	e.t.Helper()
 	claim := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: types.UID(uuid.NewString()),
@@ -258,39 +251,39 @@ func (w *World) ClaimOf(class, name string) *karpv1.NodeClaim {
 			}},
 		},
 	}
-	must(w.t, w.Kube.Create(w.t.Context(), claim))
+	must(e.t, e.Kube.Create(e.t.Context(), claim))
 	return claim
 }
 
-// Claims lists them as the API has them now.
-func (w *World) Claims() []karpv1.NodeClaim {
+// Claims returns all NodeClaims.
+func (e *Env) Claims() []karpv1.NodeClaim {
 	list := &karpv1.NodeClaimList{}
-	if err := w.Kube.List(context.Background(), list); err != nil {
-		w.t.Errorf("listing the claims, %v", err)
+	if err := e.Kube.List(context.Background(), list); err != nil {
+		e.t.Errorf("listing claims: %v", err)
 	}
 	return list.Items
 }
 
-// Delete begins a Claim's deletion, as kubectl or core does.
-func (w *World) Delete(name string) {
-	w.t.Helper()
+// DeleteClaim deletes a NodeClaim, as kubectl or core does. Its finalizer remains.
+func (e *Env) DeleteClaim(name string) {
+	e.t.Helper()
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	must(w.t, client.IgnoreNotFound(w.Kube.Delete(w.t.Context(), claim)))
+	must(e.t, client.IgnoreNotFound(e.Kube.Delete(e.t.Context(), claim)))
 }
 
-// client speaks to the simulator with a token and connections of its own.
-func (w *World) client(token string, timeout time.Duration) proxmox.Client {
-	w.t.Helper()
+// client returns a client of the simulator with its own token and connections.
+func (e *Env) client(token string, timeout time.Duration) proxmox.Client {
+	e.t.Helper()
 	c, err := proxmox.New(proxmox.ClusterConfig{
-		Region: Region, URLs: []string{w.Sim.URL()}, CA: string(w.Sim.CAPEM()),
+		Region: Region, URLs: []string{e.Sim.URL()}, CA: string(e.Sim.CAPEM()),
 		TokenID: token, TokenSecret: pvesim.DefaultTokenSecret,
 	}, proxmox.Options{ResponseTimeout: timeout})
-	must(w.t, err)
+	must(e.t, err)
 	return c
 }
 
-// ResponseTimeout is the least that a Process waits for a call, in real time: in
-// proportion it would be shorter than what a busy machine takes.
+// ResponseTimeout is the minimum real time that a Process waits for a response. The
+// proportional timeout would be too short for a busy machine.
 const ResponseTimeout = 2 * time.Second
 
 func must(t testing.TB, err error) {

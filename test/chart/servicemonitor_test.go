@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// TestTheServiceMonitorLeadsToTheController follows it as Prometheus does: by labels to the Service, by the name of
-// the port to the pods' port, where the controller listens. Its CRD is the Prometheus operator's; what it knows of the
-// fields that are used here stands below.
-func TestTheServiceMonitorLeadsToTheController(t *testing.T) {
+// TestServiceMonitor follows the ServiceMonitor as Prometheus does: by labels to the Service,
+// and by port name to the port of the pods. Its CRD belongs to the Prometheus operator, so the
+// test checks the field names itself.
+func TestServiceMonitor(t *testing.T) {
 	t.Parallel()
 	rendered, err := render(t, "metrics: {enabled: true, type: serviceMonitor, port: 9090, serviceMonitorLabels: {release: prom}}")
 	if err != nil {
@@ -21,20 +21,20 @@ func TestTheServiceMonitorLeadsToTheController(t *testing.T) {
 	}
 	monitor, service, deployment := rendered.only(t, "ServiceMonitor"), rendered.only(t, "Service"), rendered.only(t, "Deployment")
 	if monitor.GetAPIVersion() != "monitoring.coreos.com/v1" {
-		t.Errorf("the ServiceMonitor is of %s", monitor.GetAPIVersion())
+		t.Errorf("the ServiceMonitor has API version %s", monitor.GetAPIVersion())
 	}
 	spec, _, err := unstructured.NestedMap(monitor.Object, "spec")
 	check(t, err)
 	known := map[string]bool{"selector": true, "endpoints": true, "namespaceSelector": true, "jobLabel": true}
 	for key := range spec {
 		if !known[key] {
-			t.Errorf("the ServiceMonitor has a field spec.%s that this test does not know", key)
+			t.Errorf("the ServiceMonitor has an unknown field spec.%s", key)
 		}
 	}
-	wanted, _, err := unstructured.NestedStringMap(spec, "selector", "matchLabels")
+	matchLabels, _, err := unstructured.NestedStringMap(spec, "selector", "matchLabels")
 	check(t, err)
-	if len(wanted) == 0 || !labels.SelectorFromSet(wanted).Matches(labels.Set(service.GetLabels())) || monitor.GetNamespace() != service.GetNamespace() {
-		t.Errorf("the ServiceMonitor selects %v in %s, the Service has %v in %s", wanted, monitor.GetNamespace(), service.GetLabels(), service.GetNamespace())
+	if len(matchLabels) == 0 || !labels.SelectorFromSet(matchLabels).Matches(labels.Set(service.GetLabels())) || monitor.GetNamespace() != service.GetNamespace() {
+		t.Errorf("the ServiceMonitor selects %v in %s, the Service has %v in %s", matchLabels, monitor.GetNamespace(), service.GetLabels(), service.GetNamespace())
 	}
 	selected, _, err := unstructured.NestedStringMap(service.Object, "spec", "selector")
 	check(t, err)
@@ -47,7 +47,7 @@ func TestTheServiceMonitorLeadsToTheController(t *testing.T) {
 	target := rendered.read(t, "Service", `{.spec.ports[?(@.name=="`+port+`")].targetPort}`)
 	number := rendered.read(t, "Deployment", container+`.ports[?(@.name=="`+target+`")].containerPort}`)
 	if number != "9090" || rendered.read(t, "ServiceMonitor", "{.spec.endpoints[0].path}") != "/metrics" {
-		t.Errorf("port %q of the ServiceMonitor leads over %q of the Service to %q of the pods, want 9090", port, target, number)
+		t.Errorf("port %q of the ServiceMonitor is %q of the Service and %q of the pods, want 9090", port, target, number)
 	}
 }
 
@@ -60,7 +60,7 @@ func (o objects) only(t *testing.T, kind string) *unstructured.Unstructured {
 		}
 	}
 	if len(found) != 1 {
-		t.Fatalf("the chart renders %d objects of kind %s, want one", len(found), kind)
+		t.Fatalf("the chart renders %d objects of kind %s, want 1", len(found), kind)
 	}
 	return found[0]
 }

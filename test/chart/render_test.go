@@ -15,8 +15,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
 
-// TestAllThatIsRenderedApplies lets a real API server judge everything that the chart can render, without storing it.
-func TestAllThatIsRenderedApplies(t *testing.T) {
+// TestRenderedObjectsApply sends everything that the chart can render to a real API server as
+// a dry run.
+func TestRenderedObjectsApply(t *testing.T) {
 	t.Parallel()
 	rendered, err := render(t, `
 replicaCount: 2

@@ -19,17 +19,17 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// pool is a kit of a test's own, with a deployment that only runs there.
-type pool struct {
-	*world
+// nodePool is a kit with a Deployment that runs only on its Nodes.
+type nodePool struct {
+	*env
 	name string
 	kit  *harness.Kit
 }
 
-// newPool prepares a kit; change may bend it before it is applied.
-func (w *world) newPool(t *testing.T, name string, change func(*harness.Kit)) *pool {
+// newNodePool creates a kit. change may modify it first.
+func (e *env) newNodePool(t *testing.T, name string, change func(*harness.Kit)) *nodePool {
 	t.Helper()
-	kit, err := harness.NewKit(name, w.plane.Server)
+	kit, err := harness.NewKit(name, e.plane.Server)
 	must(t, err)
 	if suite.lab != nil {
 		suite.lab.Adapt(kit)
@@ -39,18 +39,18 @@ func (w *world) newPool(t *testing.T, name string, change func(*harness.Kit)) *p
 	if change != nil {
 		change(kit)
 	}
-	must(t, kit.Apply(t.Context(), w.kube))
-	return &pool{world: w, name: name, kit: kit}
+	must(t, kit.Apply(t.Context(), e.kube))
+	return &nodePool{env: e, name: name, kit: kit}
 }
 
-// run deploys pods that only this pool's Nodes can take.
-func (p *pool) run(t *testing.T, replicas int32) {
+// deployPods deploys pods that run only on this NodePool's Nodes.
+func (p *nodePool) deployPods(t *testing.T, replicas int32) {
 	t.Helper()
 	p.deploy(t, replicas, nil)
 }
 
-// deploy is run with pods of another kind.
-func (p *pool) deploy(t *testing.T, replicas int32, change func(*appsv1.Deployment)) {
+// deploy deploys pods that change may modify.
+func (p *nodePool) deploy(t *testing.T, replicas int32, change func(*appsv1.Deployment)) {
 	t.Helper()
 	d := harness.Deployment(p.name, replicas)
 	d.Spec.Template.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: p.name}
@@ -65,21 +65,21 @@ func (p *pool) deploy(t *testing.T, replicas int32, change func(*appsv1.Deployme
 	must(t, p.kube.Create(t.Context(), d))
 }
 
-// scaleToZero takes all pods away.
-func (p *pool) scaleToZero(t *testing.T) {
+// scaleToZero removes all pods.
+func (p *nodePool) scaleToZero(t *testing.T) {
 	t.Helper()
 	must(t, harness.Scale(t.Context(), p.kube, p.name, 0))
 }
 
-// claims of the pool.
-func (p *pool) claims(ctx context.Context) ([]karpv1.NodeClaim, error) {
+// claims returns the NodePool's NodeClaims.
+func (p *nodePool) claims(ctx context.Context) ([]karpv1.NodeClaim, error) {
 	list := &karpv1.NodeClaimList{}
 	err := p.kube.List(ctx, list, client.MatchingLabels{karpv1.NodePoolLabelKey: p.name})
 	return list.Items, err
 }
 
-// podsRun waits for all pods of the pool's deployment.
-func (p *pool) podsRun(t *testing.T, want int) {
+// waitForPods waits until all pods of the Deployment are ready.
+func (p *nodePool) waitForPods(t *testing.T, want int) {
 	t.Helper()
 	p.eventually(t, fmt.Sprintf("%d running pods of %s", want, p.name), func(ctx context.Context) error {
 		pods, err := harness.Pods(ctx, p.kube, p.name)
@@ -93,14 +93,14 @@ func (p *pool) podsRun(t *testing.T, want int) {
 			}
 		}
 		if ready != want || len(pods) != want {
-			return fmt.Errorf("%d of %d pods run, want %d", ready, len(pods), want)
+			return fmt.Errorf("%d of %d pods are ready, want %d", ready, len(pods), want)
 		}
 		return nil
 	})
 }
 
-// onlyClaim waits for the pool to have exactly one claim that is as wanted.
-func (p *pool) onlyClaim(t *testing.T, what string, is func(*karpv1.NodeClaim) error) *karpv1.NodeClaim {
+// waitForClaim waits until the NodePool has exactly one NodeClaim that meets the condition.
+func (p *nodePool) waitForClaim(t *testing.T, what string, is func(*karpv1.NodeClaim) error) *karpv1.NodeClaim {
 	t.Helper()
 	var found *karpv1.NodeClaim
 	p.eventually(t, "a claim of "+p.name+" that "+what, func(ctx context.Context) error {
@@ -117,16 +117,16 @@ func (p *pool) onlyClaim(t *testing.T, what string, is func(*karpv1.NodeClaim) e
 	return found
 }
 
-// launched: the VM runs, and the launch is over.
+// launched returns an error unless the launch is completed.
 func launched(claim *karpv1.NodeClaim) error {
 	if claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
-		return fmt.Errorf("the launch of claim %s goes on: %s", claim.Name, claim.Annotations[v1alpha1.AnnotationLaunchProgress])
+		return fmt.Errorf("claim %s is being launched: %s", claim.Name, claim.Annotations[v1alpha1.AnnotationLaunchProgress])
 	}
 	return nil
 }
 
-// settled: the Node is initialized, the launch is over and the boot drive was
-// taken back, so that from here on the controller leaves the VM alone.
+// settled returns an error unless the Node is initialized, the launch is completed and the
+// boot drive was deleted. After that, the controller does not change the VM.
 func settled(claim *karpv1.NodeClaim) error {
 	if c := claim.StatusConditions().Get(karpv1.ConditionTypeInitialized); !c.IsTrue() {
 		return fmt.Errorf("claim %s is not initialized: %s", claim.Name, c.Message)
@@ -139,53 +139,53 @@ func settled(claim *karpv1.NodeClaim) error {
 	return nil
 }
 
-// node of a claim.
-func (p *pool) node(ctx context.Context, claim *karpv1.NodeClaim) (*corev1.Node, error) {
+// node returns a NodeClaim's Node.
+func (p *nodePool) node(ctx context.Context, claim *karpv1.NodeClaim) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	return node, p.kube.Get(ctx, client.ObjectKey{Name: claim.Name}, node)
 }
 
-// vms of the pool.
-func (p *pool) vms(ctx context.Context) ([]harness.Guest, error) {
+// vms returns the NodePool's VMs.
+func (p *nodePool) vms(ctx context.Context) ([]harness.Guest, error) {
 	guests, err := p.api.Guests(ctx)
 	return slices.DeleteFunc(guests, func(g harness.Guest) bool {
 		return !g.OwnedBy(p.cluster) || !strings.Contains(g.Notes(), "nodepool="+p.name+",")
 	}), err
 }
 
-// giveBack deletes claims without waiting for consolidation to find them empty.
-func (p *pool) giveBack(t *testing.T, claims ...*karpv1.NodeClaim) {
+// deleteClaims deletes NodeClaims without waiting for consolidation.
+func (p *nodePool) deleteClaims(t *testing.T, claims ...*karpv1.NodeClaim) {
 	t.Helper()
-	p.scaleToZero(t) // else Karpenter makes another one at once
+	p.scaleToZero(t) // otherwise Karpenter creates another one
 	for _, claim := range claims {
 		must(t, client.IgnoreNotFound(p.kube.Delete(t.Context(), claim)))
 	}
-	p.nothingLeft(t, claims...)
+	p.waitUntilGone(t, claims...)
 }
 
-// nothingLeft waits until nothing of the claims is left on either side.
-func (p *pool) nothingLeft(t *testing.T, claims ...*karpv1.NodeClaim) {
+// waitUntilGone waits until nothing of the NodeClaims remains in Kubernetes and Proxmox.
+func (p *nodePool) waitUntilGone(t *testing.T, claims ...*karpv1.NodeClaim) {
 	t.Helper()
-	p.eventually(t, "nothing of "+p.name+" to be left", func(ctx context.Context) error {
+	p.eventually(t, "everything of "+p.name+" to be deleted", func(ctx context.Context) error {
 		left, err := p.claims(ctx)
 		if err != nil || len(left) > 0 {
-			return fmt.Errorf("%d claims are left (%w)", len(left), err)
+			return fmt.Errorf("%d claims exist (%w)", len(left), err)
 		}
 		vms, err := p.vms(ctx)
 		if err != nil || len(vms) > 0 {
-			return fmt.Errorf("%d VMs are left (%w)", len(vms), err)
+			return fmt.Errorf("%d VMs exist (%w)", len(vms), err)
 		}
 		for _, claim := range claims {
 			if _, err := p.node(ctx, claim); client.IgnoreNotFound(err) != nil || err == nil {
-				return fmt.Errorf("node %s is left (%w)", claim.Name, err)
+				return fmt.Errorf("node %s exists (%w)", claim.Name, err)
 			}
 		}
 		return p.noBootData(ctx, claims...)
 	})
 }
 
-// noBootData: neither ISO nor disk nor join token of the claims is there.
-func (p *pool) noBootData(ctx context.Context, claims ...*karpv1.NodeClaim) error {
+// noBootData returns an error if an ISO, disk or join token of the NodeClaims exists.
+func (p *nodePool) noBootData(ctx context.Context, claims ...*karpv1.NodeClaim) error {
 	volumes, err := p.api.Volumes(ctx)
 	if err != nil {
 		return err
@@ -197,12 +197,12 @@ func (p *pool) noBootData(ctx context.Context, claims ...*karpv1.NodeClaim) erro
 	for _, claim := range claims {
 		for _, volume := range volumes {
 			if strings.Contains(volume.ID, string(claim.UID)) {
-				return fmt.Errorf("volume %s is left on host %s", volume.ID, volume.Host)
+				return fmt.Errorf("volume %s exists on host %s", volume.ID, volume.Host)
 			}
 		}
 		for _, token := range tokens {
 			if strings.Contains(fmt.Sprint(token.Labels), string(claim.UID)) {
-				return fmt.Errorf("join token %s is left", token.Name)
+				return fmt.Errorf("join token %s exists", token.Name)
 			}
 		}
 	}

@@ -14,19 +14,19 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// unmeasured are metrics that do not show after a launch and a removal without any
-// trouble, with the reason.
-var unmeasured = map[string]string{
+// absentMetrics are metrics that do not exist after a launch and a delete without failures,
+// with the reason.
+var absentMetrics = map[string]string{
 	"karpenter_proxmox_address_pool_exhausted_total": "there is no address pool",
 	"karpenter_proxmox_address_pool_size":            "there is no address pool",
 	"karpenter_proxmox_address_pool_used":            "there is no address pool",
-	"karpenter_proxmox_api_locked_total":             "no lock was met",
+	"karpenter_proxmox_api_locked_total":             "there was no lock conflict",
 	"karpenter_proxmox_orphans_removed_total":        "nothing was orphaned",
 }
 
-// metricsAreOnThePage holds what controllers measured that have done their work against
-// the reference page, both ways.
-func metricsAreOnThePage(t *testing.T, names []string) {
+// checkMetricsReference compares the controller's metrics with the reference page, in both
+// directions.
+func checkMetricsReference(t *testing.T, names []string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/reference/metrics.md")
 	must(t, err)
@@ -35,25 +35,25 @@ func metricsAreOnThePage(t *testing.T, names []string) {
 		listed = append(listed, string(row[1]))
 	}
 	if len(listed) < 10 {
-		t.Fatalf("found only %d metrics on the page", len(listed))
+		t.Fatalf("found %d metrics on the page, want at least 10", len(listed))
 	}
 	for _, name := range names {
 		if strings.HasPrefix(name, "karpenter_proxmox_") && !slices.Contains(listed, name) {
-			t.Errorf("the controller measures %s, which the page does not list: operator.DescribeMetrics must register it, too", name)
+			t.Errorf("metric %s is not on the page: register it in operator.DescribeMetrics", name)
 		}
 	}
 	for _, name := range listed {
-		reason, excused := unmeasured[name]
+		reason, absent := absentMetrics[name]
 		switch measured := slices.Contains(names, name); {
-		case !measured && !excused:
-			t.Errorf("the page lists %s, which the controller does not measure", name)
-		case measured && excused:
-			t.Logf("%s was measured after all, although %s", name, reason)
+		case !measured && !absent:
+			t.Errorf("the page lists %s, which the controller does not export", name)
+		case measured && absent:
+			t.Logf("metric %s exists, expected it not to: %s", name, reason)
 		}
 	}
 }
 
-// logLine is a line of the controller's log, as far as it tells whom it is about.
+// logLine holds the fields of a log line that identify its object.
 type logLine struct {
 	Message   string `json:"message"`
 	Logger    string `json:"logger"`
@@ -65,11 +65,11 @@ type logLine struct {
 	} `json:"Node"`
 }
 
-// logFollows expects the whole life of a claim under one key, and nothing about the
-// claim without that key.
-func (w *world) logFollows(t *testing.T, claim *karpv1.NodeClaim) {
+// checkClaimLog checks that the lifecycle of a NodeClaim is logged under one key, and that
+// every line about the NodeClaim has this key.
+func (e *env) checkClaimLog(t *testing.T, claim *karpv1.NodeClaim) {
 	var life []string
-	for _, path := range w.logs {
+	for _, path := range e.logs {
 		content, err := os.ReadFile(path)
 		if os.IsNotExist(err) {
 			continue
@@ -81,14 +81,14 @@ func (w *world) logFollows(t *testing.T, claim *karpv1.NodeClaim) {
 			}
 			var line logLine
 			if err := json.Unmarshal([]byte(text), &line); err != nil {
-				t.Errorf("%v: the line is no object, or its NodeClaim or Node has no name: %s", err, text)
+				t.Errorf("%v: the line is not an object, or its NodeClaim or Node has no name: %s", err, text)
 				continue
 			}
 			switch about := strings.Contains(text, claim.Name) || strings.Contains(text, string(claim.UID)) || strings.Contains(text, claim.Status.ProviderID); {
 			case line.NodeClaim.Name == claim.Name:
 				life = append(life, line.Message)
-			case about && !keyless(line):
-				t.Errorf("a line is about the claim and does not carry its key: %s", text)
+			case about && !hasOtherKey(line):
+				t.Errorf("a line about the claim does not have its key: %s", text)
 			}
 		}
 	}
@@ -99,14 +99,14 @@ func (w *world) logFollows(t *testing.T, claim *karpv1.NodeClaim) {
 	} {
 		i := slices.Index(life[next:], want)
 		if i < 0 {
-			t.Fatalf("the life of the claim lacks %q after %q: %q", want, life[:next], life[next:])
+			t.Fatalf("the claim's log has no %q after %q: %q", want, life[:next], life[next:])
 		}
 		next += i
 	}
 }
 
-// keyless are lines of Karpenter about several claims, or about the Node, which has the
-// name of its claim.
-func keyless(line logLine) bool {
+// hasOtherKey reports whether a line is one of Karpenter's about several claims, or about the
+// Node, which has the name of its claim.
+func hasOtherKey(line logLine) bool {
 	return line.Node.Name != "" || strings.HasPrefix(line.Logger, "controller-runtime")
 }

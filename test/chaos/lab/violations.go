@@ -1,0 +1,307 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// MaxRounds is the number of rounds of periodic work after the last fault within which all
+// invariants must hold. A round takes ten simulated seconds: MaxRounds corresponds to the 15
+// minutes in which Karpenter expects a NodeClaim to register, doubled because some timeouts
+// are longer here than in production. Rounds measure work, not time, so a busy machine needs
+// no more of them.
+const MaxRounds = 2 * int(15*time.Minute/pollInterval)
+
+// Convergence is how long it took until all invariants held.
+type Convergence struct {
+	Rounds int
+	// Simulated time depends on the load of the machine.
+	Simulated time.Duration
+}
+
+func (s Convergence) String() string {
+	return fmt.Sprintf("%d rounds (%s simulated)", s.Rounds, s.Simulated.Round(time.Second))
+}
+
+// Converge waits until all invariants hold and returns how long that took, or the violations
+// that remain after MaxRounds.
+func (e *Env) Converge(p *Process) (Convergence, []string) {
+	began, first := e.Clock.Now(), p.Rounds()
+	for {
+		violations := e.Violations(p)
+		took := Convergence{Rounds: p.Rounds() - first, Simulated: e.Clock.Since(began)}
+		if len(violations) == 0 || took.Rounds > MaxRounds || p.ctx.Err() != nil {
+			return took, violations
+		}
+		e.deleteLockedVMs()
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Violations returns everything that does not match the NodeClaims: VMs too many or too few,
+// volumes, boot drives, tokens, reservations or addresses without a NodeClaim, and changed
+// guests of other users.
+func (e *Env) Violations(p *Process) []string {
+	ctx := context.Background()
+	var violations []string
+	add := func(format string, args ...any) { violations = append(violations, fmt.Sprintf(format, args...)) }
+	want, uids := map[int]*karpv1.NodeClaim{}, map[string]*karpv1.NodeClaim{}
+	for _, claim := range e.Claims() {
+		if !claim.DeletionTimestamp.IsZero() {
+			add("claim %s (%s) is still being deleted%s", claim.Name, claim.Status.ProviderID, p.LastErrors(claim.UID))
+			continue
+		}
+		in, ok, err := instance.ReadIntent(&claim)
+		if err != nil || !ok || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
+			add("claim %s is not launched: %v %s%s", claim.Name, err, claim.Annotations[v1alpha1.AnnotationLaunchProgress], p.LastErrors(claim.UID))
+			continue
+		}
+		if claim.Annotations[v1alpha1.AnnotationBootDataStatus] != v1alpha1.BootDataInitialized {
+			add("claim %s still has its boot drive%s", claim.Name, p.LastErrors(claim.UID))
+		}
+		want[in.VMID], uids[string(claim.UID)] = &claim, &claim
+	}
+	if len(violations) > 0 {
+		for _, row := range e.guests() {
+			if row.VMID >= FirstVMID && row.Lock != "" {
+				add("VM %d on host %s is locked (%s)", row.VMID, row.Host, row.Lock)
+			}
+		}
+		return violations // further violations would only be consequences
+	}
+	violations = append(violations, e.guestViolations(want)...)
+	violations = append(violations, e.volumeViolations(ctx, want)...)
+	secrets := &corev1.SecretList{}
+	if err := e.Kube.List(ctx, secrets, client.HasLabels{bootdata.TokenLabel}); err != nil {
+		add("listing tokens: %v", err)
+	}
+	for _, secret := range secrets.Items {
+		add("token %s leaked", secret.Name)
+	}
+	violations = append(violations, e.firewallViolations(want)...)
+	violations = append(violations, e.addressViolations(p, want)...)
+	for uid, r := range p.View().Reservations {
+		if uids[uid] == nil {
+			add("reservation of VM %d for claim %s leaked", r.VMID, uid)
+		}
+	}
+	return violations
+}
+
+// guestViolations compares the existing guests with the expected ones.
+func (e *Env) guestViolations(want map[int]*karpv1.NodeClaim) (violations []string) {
+	foreign := e.foreign()
+	found := map[int]bool{}
+	for _, row := range e.guests() {
+		if before, ok := foreign[row.VMID]; ok {
+			delete(foreign, row.VMID)
+			if after, err := e.guestState(row); err != nil || after != before {
+				violations = append(violations, fmt.Sprintf("another user's guest %d was changed:\nbefore %s\nafter %s (%v)", row.VMID, before, after, err))
+			}
+			continue
+		}
+		claim := want[row.VMID]
+		if claim == nil {
+			violations = append(violations, fmt.Sprintf("VM %d (%s, %s, lock %q) on host %s leaked", row.VMID, row.Name, row.Status, row.Lock, row.Host))
+			continue
+		}
+		found[row.VMID] = true
+		cfg, err := e.admin.VMConfig(context.Background(), row.Host, row.VMID)
+		switch {
+		case err != nil:
+			violations = append(violations, fmt.Sprintf("reading VM %d: %v", row.VMID, err))
+		case !strings.EqualFold(cfg.SMBIOS().UUID, string(claim.UID)):
+			violations = append(violations, fmt.Sprintf("VM %d does not belong to claim %s", row.VMID, claim.Name))
+		case !hasGrownDisk(cfg):
+			violations = append(violations, fmt.Sprintf("disk of VM %d of claim %s was not resized", row.VMID, claim.Name))
+		case e.addresses != nil && !slices.Equal(cfg.Network().Addresses(), addressesOf(claim)):
+			violations = append(violations, fmt.Sprintf("VM %d of claim %s has addresses %v, want %v", row.VMID, claim.Name, cfg.Network().Addresses(), addressesOf(claim)))
+		case row.Status != "running":
+			violations = append(violations, fmt.Sprintf("VM %d of claim %s is %s", row.VMID, claim.Name, row.Status))
+		}
+	}
+	for vmid, claim := range want {
+		if !found[vmid] {
+			violations = append(violations, fmt.Sprintf("VM %d of claim %s is missing", vmid, claim.Name))
+		}
+	}
+	for vmid := range foreign {
+		violations = append(violations, fmt.Sprintf("another user's guest %d is gone", vmid))
+	}
+	return violations
+}
+
+// firewallViolations returns firewall rules of deleted VMs and VMs whose rules are not exactly
+// the expected ones.
+func (e *Env) firewallViolations(want map[int]*karpv1.NodeClaim) (violations []string) {
+	groups := e.Sim.FirewallGroups()
+	for vmid := range groups {
+		if _, foreign := e.foreign()[vmid]; !foreign && want[vmid] == nil && vmid >= FirstVMID {
+			violations = append(violations, fmt.Sprintf("firewall rules of VM %d leaked", vmid))
+		}
+	}
+	for vmid, claim := range want {
+		if !slices.Equal(groups[vmid], []string{securityGroup}) {
+			violations = append(violations, fmt.Sprintf("VM %d of claim %s has security groups %v", vmid, claim.Name, groups[vmid]))
+		}
+	}
+	return violations
+}
+
+// hasGrownDisk reports whether the boot disk has the size that the class requests.
+func hasGrownDisk(cfg proxmox.VMConfig) bool {
+	disk, ok := cfg.Drives().Boot()
+	return ok && disk.SizeBytes >= diskBytes
+}
+
+// volumeViolations returns leaked disks and boot drives.
+func (e *Env) volumeViolations(ctx context.Context, want map[int]*karpv1.NodeClaim) (violations []string) {
+	foreignGuests, c := e.foreign(), e.admin
+	for _, host := range e.Hosts {
+		for storage, content := range map[string]string{"local-lvm": "images", "local": "iso"} {
+			volumes, err := c.Volumes(ctx, host, storage, content)
+			if err != nil {
+				violations = append(violations, fmt.Sprintf("listing storage %s of host %s: %v", storage, host, err))
+			}
+			for _, volume := range volumes {
+				_, foreign := foreignGuests[volume.VMID]
+				if strings.Contains(volume.ID, "karpenter-") || (volume.VMID >= FirstVMID && want[volume.VMID] == nil && !foreign) {
+					violations = append(violations, fmt.Sprintf("volume %s on host %s leaked", volume.ID, host))
+				}
+			}
+		}
+	}
+	return violations
+}
+
+// deleteLockedVMs does what the controller asks an admin to do: a clone or destroy that was
+// interrupted by a host failure leaves a locked configuration, which only root may unlock.
+func (e *Env) deleteLockedVMs() {
+	ctx := context.Background()
+	for _, row := range e.guests() {
+		if _, foreign := e.foreign()[row.VMID]; foreign || row.VMID < FirstVMID || !e.hasStaleLock(row) || e.Sim.SetConfigLock(row.VMID, "") != nil {
+			continue
+		}
+		e.t.Logf("destroying VM %d on host %s as root: stale lock %q", row.VMID, row.Host, row.Lock)
+		task, err := e.admin.DestroyVM(ctx, row.Host, row.VMID)
+		if err == nil {
+			_, err = proxmox.WaitTask(ctx, e.admin, task, proxmox.WaitOptions{Clock: e.Clock})
+		}
+		volumes, listErr := e.admin.Volumes(ctx, row.Host, "local-lvm", "images")
+		if err != nil || listErr != nil {
+			e.t.Errorf("destroying VM %d as root: %v %v", row.VMID, err, listErr)
+		}
+		for _, volume := range volumes {
+			if volume.VMID == row.VMID {
+				_, _ = e.admin.DeleteVolume(ctx, row.Host, volume.ID) // Violations reports a volume that remains
+			}
+		}
+	}
+}
+
+// hasStaleLock reports whether a guest is locked by a clone or destroy that is no longer
+// running.
+func (e *Env) hasStaleLock(row proxmox.GuestRow) bool {
+	kind, ok := map[string]string{"clone": "qmclone", "destroyed": "qmdestroy"}[row.Lock]
+	if !ok {
+		return false
+	}
+	tasks, err := e.admin.RunningTasks(context.Background(), row.Host, kind)
+	if err != nil || len(tasks) > 0 {
+		return false
+	}
+	cfg, err := e.admin.VMConfig(context.Background(), row.Host, row.VMID)
+	return err == nil && cfg.Lock() == row.Lock
+}
+
+// CreateForeignVM clones a VM of another user with the given VMID from the template of a host.
+// It reports whether that succeeded; it fails if the VMID exists.
+func (e *Env) CreateForeignVM(host string, vmid int) bool {
+	ctx, c := context.Background(), e.admin
+	template := 9000 + slices.Index(e.Hosts, host)
+	task, err := c.CloneVM(ctx, proxmox.CloneRequest{Host: host, TemplateID: template, VMID: vmid, Name: "foreign"})
+	if err != nil {
+		return false
+	}
+	status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Clock: e.Clock})
+	if err != nil || status.Err() != nil {
+		return false
+	}
+	for _, row := range e.guests() {
+		if row.VMID == vmid {
+			return e.recordForeign(row) == nil
+		}
+	}
+	return false
+}
+
+func (e *Env) foreign() map[int]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.foreignGuests)
+}
+
+// recordForeign records the current state of another user's guest.
+func (e *Env) recordForeign(row proxmox.GuestRow) error {
+	state, err := e.guestState(row)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.foreignGuests[row.VMID] = state
+	return nil
+}
+
+// guestState returns a guest's power state and configuration.
+func (e *Env) guestState(row proxmox.GuestRow) (string, error) {
+	cfg, err := e.admin.VMConfig(context.Background(), row.Host, row.VMID)
+	if err != nil {
+		return "", err
+	}
+	raw, err := json.Marshal(cfg.Options)
+	if err != nil {
+		return "", err
+	}
+	status, err := e.admin.VMStatus(context.Background(), row.Host, row.VMID)
+	return status.Status + " " + string(raw), err
+}
+
+func (e *Env) guests() []proxmox.GuestRow {
+	resources, err := e.admin.Resources(context.Background())
+	if err != nil {
+		e.t.Logf("listing guests: %v", err)
+	}
+	return resources.Guests
+}
+
+// CancelTasks cancels every running task, as an admin does with tasks that hang.
+func (e *Env) CancelTasks() {
+	ctx := context.Background()
+	for _, host := range e.Hosts {
+		tasks, err := e.admin.RunningTasks(ctx, host, "")
+		if err != nil {
+			continue // the host is offline and its tasks have ended
+		}
+		for _, task := range tasks {
+			_ = e.admin.CancelTask(ctx, task.UPID) // it may already have ended
+		}
+	}
+}

@@ -1,0 +1,253 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
+)
+
+const (
+	// burst leaves capacity for one VM on three hosts.
+	burst = 20
+	// disturbanceCount is the number of disturbances per round.
+	disturbanceCount = 40
+)
+
+// TestRandomFaults launches a burst while calls and tasks fail at random, hosts lose power,
+// quorum is lost, controllers are killed, NodeClaims are deleted, and other users take our
+// VMIDs and addresses. Afterwards all invariants must hold within MaxRounds.
+func TestRandomFaults(t *testing.T) {
+	t.Parallel()
+	p := newPlan(t)
+	// Each round has twenty claims. More rounds in parallel would cause timeouts.
+	slots := make(chan struct{}, 2)
+	for i := range p.rounds {
+		seed := p.seed + uint64(i)
+		t.Run(fmt.Sprintf("CHAOS_SEED=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			slots <- struct{}{}
+			t.Cleanup(func() { <-slots })
+			newRound(t, seed).run()
+		})
+	}
+}
+
+type round struct {
+	t            *testing.T
+	rand         *rand.Rand
+	env          *lab.Env
+	process      *lab.Process
+	calls, tasks []place
+	down         map[string]bool
+	noQuorum     bool
+	done         map[string]int
+}
+
+func newRound(t *testing.T, seed uint64) *round {
+	t.Helper()
+	on := lab.Installations()[seed%4]
+	calls, tasks, _ := recordPlaces(t, on)
+	r := &round{
+		t: t, rand: rand.New(rand.NewPCG(seed, 3)),
+		env:   lab.New(t, lab.Options{Hosts: 3, Speed: speed, Seed: seed, Installation: on, Addresses: burst}),
+		calls: calls, tasks: tasks, down: map[string]bool{}, done: map[string]int{},
+	}
+	r.process = r.env.StartProcess(lab.ProcessOptions{})
+	return r
+}
+
+func (r *round) run() {
+	r.t.Helper()
+	for i := range burst {
+		r.env.CreateClaim(fmt.Sprintf("pool-%d", i))
+	}
+	// Some are planned before the others, so another user can take the VMID of one.
+	for i := range 3 {
+		if err := r.process.RunStep(lab.StepPlan, fmt.Sprintf("pool-%d", i)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	if r.createForeignVM() {
+		r.done["foreign VMs"]++
+	}
+	r.addRandomFaults()
+	r.process.Run()
+	for range disturbanceCount {
+		r.env.Clock.Sleep(time.Duration(2+r.rand.IntN(10)) * time.Second)
+		r.disturb()
+	}
+	r.stopDisturbing()
+	took, violations := r.env.Converge(r.process)
+	left := len(r.env.Claims())
+	r.expectConverged("after the disturbances", took, violations)
+	for _, claim := range r.env.Claims() {
+		r.env.DeleteClaim(claim.Name)
+	}
+	emptied, violations := r.env.Converge(r.process)
+	r.expectConverged("after deleting all claims", emptied, violations)
+	r.t.Logf("%s: %v; %d of %d claims kept; converged after %s, empty after %s more",
+		r.env.Installation, r.done, left, burst, took, emptied)
+}
+
+func (r *round) expectConverged(when string, took lab.Convergence, violations []string) {
+	r.t.Helper()
+	if len(violations) > 0 {
+		r.t.Fatalf("%s, with %v: violations after %s on %s:\n%s", when, r.done, took, r.env.Installation, strings.Join(violations, "\n"))
+	}
+}
+
+// addRandomFaults replaces all faults with a few random ones. Failures that end a launch are
+// rarer, otherwise no claim would succeed.
+func (r *round) addRandomFaults() {
+	r.env.Sim.ClearFaults()
+	for range 6 {
+		call, failure := pick(r.rand, r.calls), pick(r.rand, callFailures)
+		r.addFault(call, failure)
+	}
+	for range 2 {
+		r.addFault(pick(r.rand, r.tasks), pick(r.rand, taskFailures))
+	}
+}
+
+func (r *round) addFault(at place, failure failure) {
+	f := failure.fault
+	f.Method, f.Path, f.Task = at.method, at.template, at.task
+	f.Probability = 0.02
+	if failure.transient {
+		f.Probability = 0.2
+	}
+	if _, err := r.env.Sim.AddFault(f); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// disturb runs one random disturbance.
+func (r *round) disturb() {
+	disturbances := map[string]func() bool{
+		"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
+		"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress, "guests powered off": r.powerOff, "tasks canceled": r.cancel, "new faults": r.replaceFaults,
+	}
+	name := pick(r.rand, slices.Sorted(maps.Keys(disturbances)))
+	if disturbances[name]() {
+		r.done[name]++
+	}
+}
+
+func (r *round) kill() bool {
+	r.process.Kill()
+	r.process = r.env.StartProcess(lab.ProcessOptions{})
+	r.process.Run()
+	return true
+}
+
+func (r *round) toggleHost() bool {
+	host := pick(r.rand, r.env.Hosts)
+	if r.down[host] {
+		delete(r.down, host)
+		return r.env.Sim.HostUp(host) == nil
+	}
+	// One at a time: the last of three hosts has no quorum.
+	if len(r.down) > 0 {
+		return false
+	}
+	r.down[host] = true
+	return r.env.Sim.HostDown(host, pick(r.rand, []string{"refused", "noroute", "timeout"})) == nil
+}
+
+func (r *round) toggleQuorum() bool {
+	r.noQuorum = !r.noQuorum
+	r.env.Sim.SetQuorum(!r.noQuorum)
+	return true
+}
+
+func (r *round) deleteOne() bool {
+	claims := r.env.Claims()
+	if len(claims) == 0 {
+		return false
+	}
+	r.env.DeleteClaim(pick(r.rand, claims).Name)
+	return true
+}
+
+// launching returns a random NodeClaim that is being launched on an online host.
+func (r *round) launching() (claim karpv1.NodeClaim, in instance.Intent, found bool) {
+	claims := slices.DeleteFunc(r.env.Claims(), func(claim karpv1.NodeClaim) bool {
+		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] == "" || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
+	})
+	if len(claims) == 0 || r.noQuorum {
+		return claim, in, false
+	}
+	claim = pick(r.rand, claims)
+	in, ok, err := instance.ReadIntent(&claim)
+	return claim, in, err == nil && ok && !r.down[in.Host]
+}
+
+// takeAddress gives another user's guest the address of one of our claims.
+func (r *round) takeAddress() bool {
+	claim, in, ok := r.launching()
+	if !ok {
+		return false
+	}
+	r.env.Sim.ClearFaults()
+	defer r.addRandomFaults()
+	return r.env.TakeAddress(in.Host, &claim)
+}
+
+// createForeignVM creates a VM with the VMID of one of our claims, if it does not exist yet.
+func (r *round) createForeignVM() bool {
+	_, in, ok := r.launching()
+	if !ok {
+		return false
+	}
+	// The other user's calls are not under test.
+	r.env.Sim.ClearFaults()
+	defer r.addRandomFaults()
+	return r.env.CreateForeignVM(in.Host, in.VMID)
+}
+
+func (r *round) powerOff() bool {
+	claims := r.env.Claims()
+	if len(claims) == 0 {
+		return false
+	}
+	claim := pick(r.rand, claims)
+	in, ok, err := instance.ReadIntent(&claim)
+	return err == nil && ok && r.env.Sim.PowerOffGuest(in.VMID) == nil
+}
+
+func (r *round) cancel() bool {
+	r.env.CancelTasks()
+	return true
+}
+
+func (r *round) replaceFaults() bool {
+	r.addRandomFaults()
+	return true
+}
+
+// stopDisturbing ends all faults and outages.
+func (r *round) stopDisturbing() {
+	r.env.Sim.ClearFaults()
+	r.env.Sim.SetQuorum(true)
+	for host := range r.down {
+		if err := r.env.Sim.HostUp(host); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	r.env.CancelTasks()
+}
+
+func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }

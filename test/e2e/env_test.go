@@ -1,0 +1,315 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+const (
+	// simulated is the region of a simulated cluster.
+	simulated    = "home"
+	pollInterval = 100 * time.Millisecond
+	// labPollInterval reduces the load on a user's Proxmox.
+	labPollInterval = time.Second
+	// labGracePeriod suits real kubelets, which send a heartbeat every ten seconds.
+	labGracePeriod = 50 * time.Second
+)
+
+// setup is how an environment differs from the default.
+type setup struct {
+	hosts int
+	// version is the version of Proxmox VE. Empty means the simulator's default.
+	version string
+	speed   float64
+	gpus    int
+	// scenario may change the simulated cluster.
+	scenario func(*pvesim.Scenario)
+	// pollInterval is a second by default.
+	pollInterval time.Duration
+	gracePeriod  time.Duration
+	// proxmox is shared with another environment. Nil means a new one.
+	proxmox *harness.Proxmox
+	// fresh starts a Proxmox as its installer leaves it.
+	fresh bool
+	// idle does not start the controller.
+	idle bool
+	// featureGates are Karpenter's: A=true,B=true.
+	featureGates string
+	args         []string
+}
+
+// env is a control plane, a Proxmox cluster and a controller.
+type env struct {
+	plane *harness.Plane
+	// proxmox is nil in a lab. Tests that use it need the simulator.
+	proxmox    *harness.Proxmox
+	controller *harness.Controller
+	kube       client.WithWatch
+	api        *harness.API
+	// secrets are all values that must not leak.
+	secrets *harness.Secrets
+	// logs are the log files of the controllers that ran here.
+	logs []string
+	// cluster is the ID of the Kubernetes cluster, which identifies its VMs.
+	cluster string
+	region  string
+	dir     string
+}
+
+// binaries returns the paths of the binaries. It skips the test if they are not set.
+func binaries(t *testing.T) (kubeplane, controller string) {
+	t.Helper()
+	kubeplane, controller = os.Getenv("KUBEPLANE"), os.Getenv("CONTROLLER")
+	if kubeplane == "" || controller == "" {
+		t.Skip("SKIPPED: KUBEPLANE and CONTROLLER must name the binaries; make e2e builds them and sets both")
+	}
+	return kubeplane, controller
+}
+
+// newEnv starts an environment that ends with the test.
+func newEnv(t *testing.T, s setup) *env {
+	t.Helper()
+	kubeplane, controller := binaries(t)
+	e := &env{dir: t.TempDir(), proxmox: s.proxmox}
+	ctx := t.Context()
+	plane := harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(e.dir, "kubernetes"), NodeMonitorGracePeriod: s.gracePeriod}
+	options := harness.ControllerOptions{
+		Binary: controller, Dir: filepath.Join(e.dir, "controller"), PollInterval: cmp.Or(s.pollInterval, time.Second), FeatureGates: s.featureGates,
+		// Secrets must not be logged at any level.
+		Args: append([]string{"--log-level", "debug"}, s.args...),
+	}
+	if lab := suite.lab; lab != nil {
+		plane.NodeAddress, plane.NodeMonitorGracePeriod = lab.NodeAddress, labGracePeriod
+		e.api, e.region = lab.API, lab.Region
+		options.Clusters, options.Args = []harness.Cluster{lab.Cluster}, append(options.Args, lab.Args()...)
+	} else {
+		if e.proxmox == nil {
+			e.proxmox = newProxmox(t, s)
+		}
+		e.api, e.region = e.proxmox.API, simulated
+		options.Clusters = []harness.Cluster{e.proxmox.Cluster(e.region)}
+	}
+	var err error
+	e.plane, err = harness.StartPlane(ctx, plane)
+	must(t, err)
+	t.Cleanup(e.plane.Stop)
+	e.kube, options.Kubeconfig = e.plane.Client, e.plane.Kubeconfig
+	must(t, harness.InstallCRDs(ctx, e.kube))
+	system := &corev1.Namespace{}
+	must(t, e.kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system))
+	e.cluster = string(system.UID)
+	if suite.lab != nil {
+		e.recordRun(t)
+	}
+	e.controller, err = harness.NewController(options)
+	must(t, err)
+	t.Cleanup(e.controller.Stop)
+	e.logs = []string{e.controller.Log()}
+	e.watchSecrets(t)
+	if !s.idle {
+		must(t, e.controller.Start(ctx))
+	}
+	return e
+}
+
+// watchSecrets collects all secrets of an environment and checks at its end that none leaked.
+func (e *env) watchSecrets(t *testing.T) {
+	t.Helper()
+	if suite.lab != nil {
+		return // a lab contains other users' data
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var err error
+	e.secrets, err = harness.WatchSecrets(ctx, e.kube)
+	must(t, err)
+	e.secrets.Add("the token of the cloud config", e.proxmox.Cluster(e.region).TokenSecret)
+	e.secrets.Add("the second token", harness.SecondTokenSecret)
+	t.Cleanup(func() {
+		e.expectNoSecrets(t)
+		cancel()
+	})
+}
+
+// expectNoSecrets searches logs, metrics, all objects except Secrets, and Proxmox for secrets.
+func (e *env) expectNoSecrets(t *testing.T) {
+	t.Helper()
+	// The test's context may be canceled.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	scope := harness.SearchScope{Plane: e.plane, Logs: e.logs, Proxmox: e.api}
+	if e.controller.Running() {
+		var err error
+		scope.Metrics, err = e.controller.Metrics(ctx)
+		must(t, err)
+	}
+	found, err := e.secrets.Search(ctx, scope)
+	must(t, err)
+	for _, line := range found {
+		t.Error(line)
+	}
+}
+
+// recordRun records that the environment may have VMs in the lab, and cleans up when its
+// controller has ended.
+func (e *env) recordRun(t *testing.T) {
+	t.Helper()
+	record, err := harness.NewRecord(suite.records, e.cluster, suite.lab.Cluster.URLs[0])
+	must(t, err)
+	t.Cleanup(func() {
+		// The test's context is canceled.
+		removed, err := suite.clean(context.WithoutCancel(t.Context()), e.cluster, os.Stdout)
+		if err != nil {
+			t.Errorf("%v; the next run retries", err)
+			must(t, record.Release())
+			return
+		}
+		if len(removed) > 0 && !t.Failed() {
+			t.Errorf("the test leaked %s", strings.Join(removed, ", "))
+		}
+		must(t, record.Remove())
+	})
+}
+
+func newProxmox(t *testing.T, s setup) *harness.Proxmox {
+	t.Helper()
+	hosts, speed := s.hosts, s.speed
+	if hosts == 0 {
+		hosts = 3
+	}
+	if speed == 0 {
+		speed = 5
+	}
+	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{
+		Hosts: hosts, Version: s.version, Speed: speed, GPUs: s.gpus, Fresh: s.fresh, Heartbeat: 2 * time.Second, Scenario: s.scenario,
+	})
+	must(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually polls until the condition returns nil. At the timeout it fails with the last
+// error and dumps the state.
+func (e *env) eventually(t *testing.T, what string, condition func(context.Context) error) {
+	t.Helper()
+	e.within(t, timeout(), what, condition)
+}
+
+func (e *env) within(t *testing.T, limit time.Duration, what string, condition func(context.Context) error) {
+	t.Helper()
+	if err := await(t.Context(), limit, condition); err != nil {
+		e.dump(t)
+		t.Fatalf("waiting %s for %s: %v", limit, what, err)
+	}
+}
+
+func await(ctx context.Context, limit time.Duration, condition func(context.Context) error) error {
+	deadline, interval := time.Now().Add(limit), pollInterval
+	if suite.lab != nil {
+		interval = labPollInterval
+	}
+	for {
+		err := condition(ctx)
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(interval):
+		}
+	}
+}
+
+// dump logs the state of the environment.
+func (e *env) dump(t *testing.T) {
+	t.Helper()
+	// The test's context may be canceled.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+	defer cancel()
+	t.Logf("controller log:\n%s", harness.Tail(e.controller.Log(), 60))
+	claims := &karpv1.NodeClaimList{}
+	if err := e.kube.List(ctx, claims); err == nil {
+		for _, claim := range claims.Items {
+			t.Logf("nodeclaim %s deleting=%t providerID=%s annotations=%v", claim.Name, !claim.DeletionTimestamp.IsZero(), claim.Status.ProviderID, claim.Annotations)
+			for _, c := range claim.Status.Conditions {
+				t.Logf("  %s=%s %s %s", c.Type, c.Status, c.Reason, c.Message)
+			}
+		}
+	}
+	events := &corev1.EventList{}
+	if err := e.kube.List(ctx, events); err == nil {
+		slices.SortFunc(events.Items, func(a, b corev1.Event) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+		for _, e := range events.Items[max(0, len(events.Items)-40):] {
+			t.Logf("event %s %s/%s %s: %s", e.CreationTimestamp.Format(time.TimeOnly), e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
+		}
+	}
+	guests, err := e.api.Guests(ctx)
+	if err != nil {
+		t.Logf("guests: %v", err)
+	}
+	for _, g := range guests {
+		t.Logf("guest %d %s on %s %s lock=%v", g.VMID, g.Name, g.Host, g.Status, g.Config["lock"])
+		if e.proxmox != nil {
+			t.Logf("console:\n%s", indent(e.proxmox.Console(g.VMID)))
+		}
+	}
+	t.Logf("tasks:\n%s", e.api.Tasks(ctx))
+}
+
+func indent(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return "    " + strings.Join(lines[max(0, len(lines)-15):], "\n    ")
+}
+
+// holdings returns everything that Proxmox stores. In a lab it returns only what belongs to
+// this environment, because other users may change the rest.
+func (e *env) holdings(ctx context.Context) (harness.Holdings, error) {
+	if suite.lab != nil {
+		return e.api.HoldingsOf(ctx, e.cluster)
+	}
+	return e.api.Holdings(ctx)
+}
+
+// expectUnchanged waits until Kubernetes and Proxmox are as before.
+func (e *env) expectUnchanged(t *testing.T, before harness.Holdings) {
+	t.Helper()
+	e.eventually(t, "Kubernetes and Proxmox to be as before", func(ctx context.Context) error {
+		after, err := e.holdings(ctx)
+		if err != nil {
+			return err
+		}
+		left, err := harness.LeakedObjects(ctx, e.kube)
+		if err != nil {
+			return err
+		}
+		if left = append(left, before.Diff(after)...); len(left) > 0 {
+			return errors.New(strings.Join(left, "; "))
+		}
+		return nil
+	})
+}
