@@ -48,7 +48,7 @@ func TestAClassWithPoolsIsOfferedOnceAddressesAreKnown(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(available(types)).To(BeZero())
 	w.Expect(w.Types.UnavailableReasons(class, testenv.InstanceType)).To(HaveKeyWithValue(
-		placement.Zone{Region: testenv.Region, Host: "pve2"}, "which addresses the guests of region "+testenv.Region+" have is still being read"))
+		placement.Zone{Region: testenv.Region, Host: "pve2"}, "the addresses of the guests in region "+testenv.Region+" are still being read"))
 
 	plan.AddressPoolState(w.Inventory, class) // as the class's status does
 	w.Refresh()

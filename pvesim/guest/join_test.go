@@ -316,7 +316,7 @@ func testWrongBootData(t *testing.T, p plane) {
 		userData string
 		want     string
 	}{
-		"badtoken": {userData(p, "badtoken", "aaaaaa.0123456789abcdef", ""), "cannot request a certificate, cannot create certificate signing request: Unauthorized"},
+		"badtoken": {userData(p, "badtoken", "aaaaaa.0123456789abcdef", ""), "cannot request a certificate: cannot create certificate signing request: Unauthorized"},
 		"noca":     {userData(noCA, "noca", "aaaaaa.0123456789abcdef", ""), "holds no certificate"},
 		"badca":    {userData(otherCA, "badca", "aaaaaa.0123456789abcdef", ""), "certificate signed by unknown authority"},
 		"badfile":  {userData(p, "badfile", "aaaaaa.0123456789abcdef", "shutdownGracePeriod: {duration: 30s}"), "failed to load kubelet config file"},

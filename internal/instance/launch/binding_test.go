@@ -113,7 +113,7 @@ func TestLaunchNUMABinding(t *testing.T) {
 			HaveKeyWithValue("numa1", "cpus=4-7,hostnodes=1,memory=12288,policy=bind")))
 
 		_, _, err := planSized(w, p, "full", "t1.4VCPU-12GB")
-		w.Expect(err).To(MatchError(ContainSubstring("pve1: cell 0: 1 CPUs free, 4 wanted; cell 1: 3 CPUs free, 4 wanted")))
+		w.Expect(err).To(MatchError(ContainSubstring("pve1: cell 0: 1 CPUs free, 4 requested; cell 1: 3 CPUs free, 4 requested")))
 		p.Delete(claim)
 		_, _, err = planSized(w, p, "room", "t1.4VCPU-12GB")
 		w.Expect(err).NotTo(HaveOccurred(), "what a deleted VM had is free again")

@@ -91,7 +91,7 @@ func TestCheckCloudInit(t *testing.T) {
 			},
 			class: proxmoxDrive(&v1alpha1.CloudInit{User: "ops"}), condition: v1alpha1.ConditionInstanceTemplateReady,
 			want: "region-1/pve1: template 9000 cannot be used: its cicustom has user=local:snippets/worker.yaml, in place of the user-data that spec.metadataOptions.cloudInit is for; " +
-				"remove it from the template (qm set TEMPLATE --delete cicustom), or from the class what it stands for",
+				"remove it from the template (qm set TEMPLATE --delete cicustom), or remove the setting from the class",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
