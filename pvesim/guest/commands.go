@@ -58,7 +58,7 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 	return unitEffect{}
 }
 
-// isTextOption recognises a shell's -c, also among others: -ec.
+// isTextOption recognizes a shell's -c, also among others: -ec.
 func isTextOption(word string) bool {
 	return strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") && strings.HasSuffix(word, "c")
 }

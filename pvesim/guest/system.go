@@ -19,7 +19,7 @@ const (
 	talosService service = "talos"
 )
 
-// serviceOf recognises a unit by its name.
+// serviceOf recognizes a unit by its name.
 func serviceOf(unit string) (service, bool) {
 	switch s := service(strings.TrimSuffix(unit, ".service")); s {
 	case kubeletService, k3sService, rke2Service:

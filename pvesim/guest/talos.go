@@ -67,7 +67,7 @@ type talosInterface struct {
 
 var talosStart = regexp.MustCompile(`(?m)^(machine:|version:\s*["']?v1alpha1\b|apiVersion:\s*["']?v1alpha1\b)`)
 
-// isTalos recognises a machine config. Talos passes over #cloud-config.
+// isTalos recognizes a machine config. Talos passes over #cloud-config.
 func isTalos(userData []byte) bool {
 	return !bytes.HasPrefix(userData, []byte("#")) && talosStart.Match(userData)
 }
