@@ -122,8 +122,7 @@ func (v *view) operations(kube client.Client, source boot.Source, kubeCluster st
 	for _, c := range v.clients {
 		clients[c.Region()] = c
 	}
-	return operations.New(operations.Deps{
-		Clients: clients, Inventory: v.inventory, Types: types, Kube: kube, Boot: source,
-		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: instance.DefaultSettings(),
-	}), types, nil
+	return operations.New(instance.Deps{
+		Clients: clients, Inventory: v.inventory, Kube: kube, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: instance.DefaultSettings(),
+	}, types, source, instance.Metrics{}), types, nil
 }

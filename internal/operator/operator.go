@@ -126,10 +126,10 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 		Reader: o.uncached, Namespace: opts.SystemNamespace, Version: version,
 		Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: core.Clock},
 	}
-	o.Instances = operations.New(operations.Deps{
-		Clients: byRegion(clients), Roots: roots, Inventory: o.Inventory, Types: o.Types, Kube: core.GetClient(), Boot: o.boot,
-		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: opts.Instances(), Metrics: instance.NewMetrics(crmetrics.Registry),
-	})
+	o.Instances = operations.New(instance.Deps{
+		Clients: byRegion(clients), Roots: roots, Inventory: o.Inventory, Kube: core.GetClient(),
+		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: opts.Instances(),
+	}, o.Types, o.boot, instance.NewMetrics(crmetrics.Registry))
 	o.Templates = template.NewProvider(template.Deps{
 		Clients: byRegion(clients), Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: opts.Templates(),
 	})

@@ -114,10 +114,9 @@ func (w *World) Process(start Start) *Process {
 		start.Settings(&s)
 	}
 	source := boot.Source{Reader: p.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: p.kube}}
-	p.instances = operations.New(operations.Deps{
-		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Types: instanceTypes, Kube: p.kube, Boot: source,
-		Clock: w.Clock, KubeCluster: kubeCluster, Settings: s,
-	})
+	p.instances = operations.New(instance.Deps{
+		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Kube: p.kube, Clock: w.Clock, KubeCluster: kubeCluster, Settings: s,
+	}, instanceTypes, source, instance.Metrics{})
 	p.launch = launch.NewController(launch.Deps{
 		Kube: p.kube, Launcher: p.instances.Launcher, Health: p.instances.Health, Types: instanceTypes, Recorder: silence{}, Clock: w.Clock,
 		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: launch.DefaultFailureBackoff(),
