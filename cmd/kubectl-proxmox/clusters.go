@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
@@ -125,8 +126,7 @@ func (v *view) operations(kube client.Client, source boot.Source, kubeCluster st
 	for _, c := range v.clients {
 		clients[c.Region()] = c
 	}
-	return operations.New(operations.Deps{
-		Clients: clients, Inventory: v.inventory, Types: types, Kube: kube, Boot: source,
-		Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: defaults.InstanceSettings(),
-	}), types, nil
+	return operations.New(instance.Deps{
+		Clients: clients, Inventory: v.inventory, Kube: kube, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: defaults.InstanceSettings(),
+	}, types, source, instance.Metrics{}), types, nil
 }

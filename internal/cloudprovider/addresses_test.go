@@ -29,7 +29,7 @@ func twoAddresses(c *v1alpha1.ProxmoxNodeClass) {
 	}}}
 }
 
-// available counts the offerings of a class that core may use.
+// available returns the number of available offerings.
 func available(types []*corecloudprovider.InstanceType) (n int) {
 	for _, it := range types {
 		n += len(it.Offerings.Available())
@@ -37,9 +37,9 @@ func available(types []*corecloudprovider.InstanceType) (n int) {
 	return n
 }
 
-// After a start it takes a while until it is known who has which address. Claims that
-// core makes meanwhile could only be refused, one after the other.
-func TestAClassWithPoolsIsOfferedOnceAddressesAreKnown(t *testing.T) {
+// After a start the addresses in use are not known yet. Claims that core creates before
+// would be refused.
+func TestGetInstanceTypesBeforeAddressesAreKnown(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2), testenv.Still())
 	class := w.Class(twoAddresses)
@@ -50,19 +50,19 @@ func TestAClassWithPoolsIsOfferedOnceAddressesAreKnown(t *testing.T) {
 	w.Expect(w.Types.UnavailableReasons(class, testenv.InstanceType)).To(HaveKeyWithValue(
 		placement.Zone{Region: testenv.Region, Host: "pve2"}, "the addresses of the guests in region "+testenv.Region+" are still being read"))
 
-	plan.AddressPoolState(w.Inventory, class) // as the class's status does
+	plan.AddressPoolState(w.Inventory, class) // like the status controller
 	w.Refresh()
 	types, err = p.GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(available(types)).To(BeNumerically(">", 0))
 
-	// A claim from before the restart need not wait for another look.
+	// A claim does not wait for the next poll after a restart.
 	w.Restart(true)
 	_, err = provider(w).Create(t.Context(), w.Claim("a", class))
 	w.Expect(err).NotTo(HaveOccurred(), "the first launch reads them itself")
 }
 
-func TestAnEmptyPoolIsNoCapacityUntilAnAddressComesBack(t *testing.T) {
+func TestCreateAddressPoolExhausted(t *testing.T) {
 	t.Parallel()
 	metrics := prometheus.NewRegistry()
 	w := testenv.New(t, testenv.Hosts(2), testenv.Metrics(instance.NewMetrics(metrics)))
@@ -70,7 +70,7 @@ func TestAnEmptyPoolIsNoCapacityUntilAnAddressComesBack(t *testing.T) {
 	pool := w.Pool(class)
 	w.Expect(plan.RegisterAddressPoolMetrics(metrics, w.Kube, w.Inventory)).To(Succeed())
 	p := provider(w)
-	pooled, _ := plan.AddressPoolState(w.Inventory, class) // as the class's status does
+	pooled, _ := plan.AddressPoolState(w.Inventory, class) // like the status controller
 	w.Expect(pooled).To(BeTrue())
 	w.Refresh()
 	types, err := p.GetInstanceTypes(t.Context(), pool)
@@ -89,7 +89,7 @@ func TestAnEmptyPoolIsNoCapacityUntilAnAddressComesBack(t *testing.T) {
 
 	types, err = p.GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(available(types)).To(BeZero(), "offerings that cannot be had are not offered")
+	w.Expect(available(types)).To(BeZero(), "unavailable without an address")
 	w.Expect(w.Types.UnavailableReasons(class, testenv.InstanceType)).To(HaveKeyWithValue(
 		placement.Zone{Region: testenv.Region, Host: "pve2"}, ContainSubstring(reason)))
 	w.Expect(testutil.GatherAndCompare(metrics, strings.NewReader(fmt.Sprintf(`
@@ -104,12 +104,11 @@ karpenter_proxmox_address_pool_used{interface="net0",nodeclass=%q,pool="10.0.0.0
 	w.Instances.Planner.Release(string(claims[0].UID))
 	types, err = p.GetInstanceTypes(t.Context(), pool)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(available(types)).To(BeNumerically(">", 0), "an address came back")
+	w.Expect(available(types)).To(BeNumerically(">", 0), "an address was released")
 }
 
-// The pool looks free, but a Node that is no VM of ours has the last address: only the
-// launch finds out, and counts it.
-func TestALaunchThatFindsNoAddressIsCounted(t *testing.T) {
+// A Node that is not a VM of ours has the last address: only Create finds out, and counts it.
+func TestCreateCountsExhaustedPool(t *testing.T) {
 	t.Parallel()
 	metrics := prometheus.NewRegistry()
 	w := testenv.New(t, testenv.Still(), testenv.Metrics(instance.NewMetrics(metrics)))

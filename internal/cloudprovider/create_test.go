@@ -19,7 +19,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// provider is the adapter on a world's parts.
+// provider returns a CloudProvider of an Env.
 func provider(w *testenv.Env, changes ...func(*cloudprovider.Deps)) *cloudprovider.CloudProvider {
 	deps := cloudprovider.Deps{
 		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter, Power: w.Instances.Power,
@@ -31,14 +31,14 @@ func provider(w *testenv.Env, changes ...func(*cloudprovider.Deps)) *cloudprovid
 	return cloudprovider.New(deps)
 }
 
-// full is a Proxmox without a CPU to spare.
+// full is a scenario without free CPUs.
 func full(s *pvesim.Scenario) {
 	for i := range s.Hosts {
 		s.Hosts[i].Cores = 2
 	}
 }
 
-func TestCreateAnswersWithAllThatCoreCopies(t *testing.T) {
+func TestCreate(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -72,11 +72,11 @@ func TestCreateAnswersWithAllThatCoreCopies(t *testing.T) {
 		w.Expect(allocatable.Sign()).To(BeNumerically(">", 0), string(name))
 		w.Expect(allocatable.Cmp(capacity)).To(BeNumerically("<=", 0), string(name))
 	}
-	w.Expect(w.Sim.Requests()).To(BeEmpty(), "the answer waits for no Proxmox")
+	w.Expect(w.Sim.Requests()).To(BeEmpty(), "no requests to Proxmox")
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 
-func TestCreateTwiceIsOneVM(t *testing.T) {
+func TestCreateTwice(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
 	claim := w.Claim("a", w.Class())
@@ -87,16 +87,16 @@ func TestCreateTwiceIsOneVM(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(second.Status.ProviderID).To(Equal(first.Status.ProviderID))
 	after, _ := w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
-	w.Expect(after.Free).To(Equal(before.Free), "capacity is reserved once")
+	w.Expect(after.Free).To(Equal(before.Free), "reserved once")
 
-	// Core asks again after a restart: the ledger is empty, the claim is not.
+	// After a restart the ledger is empty, and the claim has an intent.
 	w.Restart(true)
 	third, err := provider(w).Create(t.Context(), testenv.Reread(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(third.Status.ProviderID).To(Equal(first.Status.ProviderID))
 }
 
-func TestCreateIsGatedByTheClass(t *testing.T) {
+func TestCreateNodeClassNotReady(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	cp := provider(w)
@@ -123,7 +123,7 @@ func TestCreateIsGatedByTheClass(t *testing.T) {
 
 	w.MarkReady(class)
 	_, err := cp.Create(t.Context(), w.Claim("b", class))
-	w.Expect(err).NotTo(HaveOccurred(), "a class that was checked opens the gate")
+	w.Expect(err).NotTo(HaveOccurred(), "the class is ready")
 
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 	refused("is being deleted")
@@ -135,7 +135,7 @@ func TestCreateIsGatedByTheClass(t *testing.T) {
 	w.Expect(err.Error()).To(ContainSubstring(class.Name))
 }
 
-func TestAPlanStandsWhateverBecomesOfItsClass(t *testing.T) {
+func TestCreatePlannedClaimOfUnreadyNodeClass(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	cp, class := provider(w), w.Class()
@@ -145,11 +145,11 @@ func TestAPlanStandsWhateverBecomesOfItsClass(t *testing.T) {
 	class.StatusConditions().SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", "down")
 	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
 	again, err := cp.Create(t.Context(), testenv.Reread(w, claim))
-	w.Expect(err).NotTo(HaveOccurred(), "a launch under way would lose its owner")
+	w.Expect(err).NotTo(HaveOccurred(), "a launch in progress would lose its owner")
 	w.Expect(again.Status.ProviderID).To(Equal(first.Status.ProviderID))
 }
 
-func TestNoRoomNamesTheHostsAndWhatTheyLack(t *testing.T) {
+func TestCreateInsufficientCapacity(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(full))
 	class := w.Class()
@@ -161,7 +161,7 @@ func TestNoRoomNamesTheHostsAndWhatTheyLack(t *testing.T) {
 	w.Expect(testenv.Reread(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
 }
 
-func TestAClaimOfAStaticPoolWaitsForRoomInsteadOfBeingMadeAnew(t *testing.T) {
+func TestCreateStaticNodePoolWaits(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.Scenario(full))
 	class := w.Class()
@@ -169,7 +169,7 @@ func TestAClaimOfAStaticPoolWaitsForRoomInsteadOfBeingMadeAnew(t *testing.T) {
 	claim := w.Claim("a", class)
 	filled, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(filled.Status.ProviderID).NotTo(BeEmpty(), "core goes on with the other pools")
+	w.Expect(filled.Status.ProviderID).NotTo(BeEmpty(), "core continues with the other NodePools")
 	w.Expect(w.Intent(testenv.Reread(w, claim)).Parked).To(BeTrue())
 	w.Expect(w.Events.Messages("WaitingForCapacity")).To(ConsistOf(And(ContainSubstring("pve1"), ContainSubstring("CPU"))))
 	again, err := provider(w).Create(t.Context(), claim)
@@ -177,16 +177,15 @@ func TestAClaimOfAStaticPoolWaitsForRoomInsteadOfBeingMadeAnew(t *testing.T) {
 	w.Expect(again.Status.ProviderID).To(Equal(filled.Status.ProviderID))
 }
 
-// Core makes a refused claim of a static pool anew at once: whatever the reason is, it
-// must be an answer that lasts.
-func TestAClaimOfAStaticPoolIsNotRefused(t *testing.T) {
+// Core recreates a refused claim of a static NodePool without delay, so none is refused.
+func TestCreateStaticNodePoolUnplaceable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		key, value, why string
 	}{
-		"its only host is unusable": {corev1.LabelTopologyZone, "pve1", "no iso storage"},
-		"nothing meets it":          {karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot, "no instance type has karpenter.sh/capacity-type In [spot]"},
-		"no host has that name":     {corev1.LabelTopologyZone, "pve-typo", "pve-typo"},
+		"unusable_host": {corev1.LabelTopologyZone, "pve1", "no iso storage"},
+		"no_offering":   {karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot, "no instance type has karpenter.sh/capacity-type In [spot]"},
+		"unknown_host":  {corev1.LabelTopologyZone, "pve-typo", "pve-typo"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -206,8 +205,8 @@ func TestAClaimOfAStaticPoolIsNotRefused(t *testing.T) {
 			w.Expect(filled.Status.ProviderID).NotTo(BeEmpty())
 			w.Expect(w.Events.Messages("WaitingForCapacity")).To(ConsistOf(ContainSubstring(c.why)))
 			if in := w.Intent(testenv.Reread(w, claim)); in.InstanceType == "" {
-				w.Expect(filled.Labels).To(BeEmpty(), "it says nothing that its pool denies")
-				w.Expect(filled.Status.Capacity).To(BeEmpty(), "no pod waits for it")
+				w.Expect(filled.Labels).To(BeEmpty(), "no label that its NodePool excludes")
+				w.Expect(filled.Status.Capacity).To(BeEmpty(), "no capacity that pods would wait for")
 			} else {
 				w.Expect(filled.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, "pve1"))
 			}
@@ -232,7 +231,7 @@ func TestGetInstanceTypes(t *testing.T) {
 	w.Expect(types).To(BeNil())
 }
 
-func TestWhatCoreMustKnowOfUs(t *testing.T) {
+func TestNameAndNodeClasses(t *testing.T) {
 	t.Parallel()
 	cp := cloudprovider.New(cloudprovider.Deps{})
 	NewWithT(t).Expect(cp.Name()).To(Equal("proxmox"))

@@ -21,8 +21,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// made is a claim as core stores it after Create.
-func made(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+// created returns a claim as core stores it after Create.
+func created(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Claim("a", class)
 	filled, err := provider(w).Create(w.T.Context(), claim)
@@ -40,11 +40,11 @@ func drift(w *testenv.Env, cp *cloudprovider.CloudProvider, claim *karpv1.NodeCl
 	return reason
 }
 
-func TestAChangedClassDriftsItsNodes(t *testing.T) {
+func TestIsDriftedNodeClass(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	cp, class := provider(w), w.Class()
-	claim := made(w, class)
+	claim := created(w, class)
 	w.Expect(drift(w, cp, claim)).To(BeEmpty())
 
 	testenv.Reread(w, class).Spec.Tags = []string{"another"}
@@ -59,10 +59,10 @@ func TestAChangedClassDriftsItsNodes(t *testing.T) {
 	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "hashes of two versions cannot be compared")
 
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
-	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a missing class says nothing")
+	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "without a class there is no drift")
 }
 
-func TestANewTemplateDriftsTheNodesOfItsHost(t *testing.T) {
+func TestIsDriftedImage(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
 		for _, host := range []string{"pve1", "pve2"} {
@@ -73,7 +73,7 @@ func TestANewTemplateDriftsTheNodesOfItsHost(t *testing.T) {
 		}
 	}))
 	cp, class := provider(w), w.Class()
-	claim := made(w, class)
+	claim := created(w, class)
 	host := w.Intent(claim).Host
 	var mine, theirs string
 	for vmid, guest := range w.Inventory.View().Snapshots[testenv.Region].Guests {
@@ -96,10 +96,10 @@ func TestANewTemplateDriftsTheNodesOfItsHost(t *testing.T) {
 	replace(mine, theirs)
 	w.Expect(drift(w, cp, claim)).To(Equal(cloudprovider.ImageDrift))
 	replace(theirs)
-	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a host that lost its template says nothing about what runs there")
+	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "without a template there is no drift")
 }
 
-func TestAMigratedVMDriftsAfterAWhileIfAsked(t *testing.T) {
+func TestIsDriftedHostChanged(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2))
 	asked := provider(w, func(d *cloudprovider.Deps) { d.MigratedDriftAfter = 10 * time.Minute })
@@ -122,7 +122,7 @@ func TestAMigratedVMDriftsAfterAWhileIfAsked(t *testing.T) {
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 }
 
-func TestNodesOfAHostThatIsTakenAwayDriftIfAsked(t *testing.T) {
+func TestIsDriftedHostOutOfService(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
 	asked := provider(w, func(d *cloudprovider.Deps) { d.HostDriftAfter = 10 * time.Minute })
@@ -145,11 +145,11 @@ func TestNodesOfAHostThatIsTakenAwayDriftIfAsked(t *testing.T) {
 	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"excluded": true}}}`))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Inventory.SetSettings(settings)
-	w.Expect(drift(w, asked, claim)).To(Equal(cloudprovider.HostExcluded), "that is meant, and needs no time to settle")
+	w.Expect(drift(w, asked, claim)).To(Equal(cloudprovider.HostExcluded), "an exclusion is intended, so there is no delay")
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 }
 
-func TestRepairPoliciesAreAcceptedByCore(t *testing.T) {
+func TestRepairPolicies(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := coreoptions.ToContext(t.Context(), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{NodeRepair: true}})
@@ -167,8 +167,8 @@ func TestRepairPoliciesAreAcceptedByCore(t *testing.T) {
 	g.Expect(sick).To(And(HaveKey(corev1.ConditionFalse), HaveKey(corev1.ConditionUnknown)))
 }
 
-// Replacing the Node would leave its VM behind: somebody has to hand it over first.
-func TestAClaimOfAnotherControllerDoesNotDrift(t *testing.T) {
+// A replacement would orphan its VM, which must be adopted first.
+func TestIsDriftedClaimOfOtherController(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	claim := w.Claim("a", w.Class(), func(c *karpv1.NodeClaim) {
@@ -182,5 +182,5 @@ func TestAClaimOfAnotherControllerDoesNotDrift(t *testing.T) {
 	claim.Status.ProviderID = "proxmox://region-1/20000"
 	reason, err = provider(w).IsDrifted(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(reason).To(Equal(cloudprovider.NodeClassDrift), "once it is ours")
+	w.Expect(reason).To(Equal(cloudprovider.NodeClassDrift), "after its adoption")
 }

@@ -30,13 +30,13 @@ func providerIDs(w *testenv.Env) []string {
 	return out
 }
 
-func TestListShowsVMsAndLaunchesUnderWayNeverNodes(t *testing.T) {
+func TestList(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2))
 	class := w.Class()
 	running, launching := w.Launched("running", class), w.Planned("launching", class)
 	w.Claim("unplanned", class)
-	// A Node is no proof of a VM.
+	// A Node without a VM is not listed.
 	w.Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("ghost")}, Spec: corev1.NodeSpec{ProviderID: "proxmox://region-1/20999"}})
 	w.Expect(providerIDs(w)).To(ConsistOf(running.Status.ProviderID, launching.Status.ProviderID))
 
@@ -50,13 +50,13 @@ func TestListShowsVMsAndLaunchesUnderWayNeverNodes(t *testing.T) {
 		}
 	}
 
-	// An outage makes no list shorter: core would delete what is missing.
+	// During an outage all VMs are listed: core would delete missing ones.
 	w.Cut()
 	w.Eventually(func() error { return w.Inventory.View().Failures[testenv.Region] }).WithTimeout(5 * time.Second).Should(HaveOccurred())
 	w.Expect(providerIDs(w)).To(ConsistOf(running.Status.ProviderID, launching.Status.ProviderID))
 }
 
-func TestListIsAnErrorBeforeTheFirstLook(t *testing.T) {
+func TestListNotPolled(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Unread(), testenv.OtherHosts(1))
 	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
@@ -65,7 +65,7 @@ func TestListIsAnErrorBeforeTheFirstLook(t *testing.T) {
 	w.Expect(err.Error()).To(ContainSubstring(testenv.Other), "the region is named")
 }
 
-func TestGetNeedsProofToSayNotFound(t *testing.T) {
+func TestGetNotFound(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	cp := provider(w)
@@ -74,29 +74,29 @@ func TestGetNeedsProofToSayNotFound(t *testing.T) {
 		w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%q: %v", foreign, err)
 	}
 	_, err := cp.Get(t.Context(), "proxmox://region-1/101")
-	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "somebody else's guest is not ours: %v", err)
+	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "a foreign guest: %v", err)
 	_, err = cp.Get(t.Context(), "proxmox://region-that-left/20001")
 	w.Expect(err).To(HaveOccurred())
-	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeFalse(), "a region that left the config is no proof: %v", err)
+	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeFalse(), "a region that is not in the config: %v", err)
 
 	claim := w.Launched("a", w.Class())
 	got, err := cp.Get(t.Context(), claim.Status.ProviderID)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(got.UID).To(Equal(claim.UID))
 
-	mend := w.Cut()
+	reconnect := w.Cut()
 	_, err = cp.Get(t.Context(), claim.Status.ProviderID)
 	w.Expect(err).To(HaveOccurred())
-	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeFalse(), "an outage is no proof: %v", err)
-	mend()
+	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeFalse(), "an outage: %v", err)
+	reconnect()
 
 	w.DestroyByHand("pve1", w.Intent(claim).VMID)
 	_, err = cp.Get(t.Context(), claim.Status.ProviderID)
 	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%v", err)
 }
 
-// removed calls Delete as core does, until it says that nothing is left.
-func removed(ctx context.Context, w *testenv.Env, claim *karpv1.NodeClaim) {
+// deleteVM calls Delete like core until the VM is deleted.
+func deleteVM(ctx context.Context, w *testenv.Env, claim *karpv1.NodeClaim) {
 	w.T.Helper()
 	cp := provider(w)
 	w.Eventually(func() bool {
@@ -108,19 +108,19 @@ func removed(ctx context.Context, w *testenv.Env, claim *karpv1.NodeClaim) {
 	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(BeTrue())
 }
 
-func TestDeleteEndsWithNotFound(t *testing.T) {
+func TestDelete(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	claim := w.Launched("a", w.Class())
 	w.Expect(w.Tokens()).NotTo(BeEmpty())
-	removed(t.Context(), w, claim)
+	deleteVM(t.Context(), w, claim)
 	w.Expect(w.VMs()).To(BeEmpty())
 	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
 	w.Expect(w.Tokens()).To(BeEmpty())
-	removed(t.Context(), w, claim)
+	deleteVM(t.Context(), w, claim)
 }
 
-func TestDeleteOfSomethingThatWasNeverOursIsNotFound(t *testing.T) {
+func TestDeleteForeignVM(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	claim := w.Claim("a", w.Class())
@@ -130,10 +130,10 @@ func TestDeleteOfSomethingThatWasNeverOursIsNotFound(t *testing.T) {
 	}
 	state, err := w.Clients[testenv.Region].VMStatus(t.Context(), "pve1", 101)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(state.Running).To(BeTrue(), "the guest of somebody else runs on")
+	w.Expect(state.Running).To(BeTrue(), "the foreign guest still runs")
 }
 
-func TestAVetoIsToldAndWaitedFor(t *testing.T) {
+func TestDeleteProtectedVM(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	claim := w.Launched("a", w.Class())
@@ -142,14 +142,14 @@ func TestAVetoIsToldAndWaitedFor(t *testing.T) {
 			proxmox.ConfigChange{Set: map[string]string{"protection": value}})).To(Succeed())
 	}
 	protect("1")
-	w.Expect(provider(w).Delete(t.Context(), claim)).To(Succeed(), "under way")
+	w.Expect(provider(w).Delete(t.Context(), claim)).To(Succeed(), "in progress")
 	w.Expect(w.Events.Messages(instance.BlockedProtected)).To(ConsistOf(ContainSubstring("--protection 0")))
 	w.Expect(w.VMs()).To(HaveLen(1))
 	protect("0")
-	removed(t.Context(), w, claim)
+	deleteVM(t.Context(), w, claim)
 }
 
-func TestRebootPressesTheButtonOncePerOperation(t *testing.T) {
+func TestReboot(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	cp := provider(w)

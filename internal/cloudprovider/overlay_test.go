@@ -20,7 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func TestCreateHonoursWhatNodeOverlaysSay(t *testing.T) {
+func TestCreateWithNodeOverlays(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -36,7 +36,7 @@ func TestCreateHonoursWhatNodeOverlaysSay(t *testing.T) {
 	cp := provider(w, func(d *cloudprovider.Deps) { d.Overlays = store })
 	either := func(c *karpv1.NodeClaim) { c.Spec.Requirements[0].Values = []string{testenv.InstanceType, bigger} }
 	plain, err := cp.Create(t.Context(), w.Claim("plain", class, either))
-	w.Expect(err).NotTo(HaveOccurred(), "a pool whose overlays were not evaluated yet is no trouble")
+	w.Expect(err).NotTo(HaveOccurred(), "NodeOverlays that were not evaluated yet are ignored")
 	w.Expect(plain.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, testenv.InstanceType))
 
 	w.Create(&corev1alpha1.NodeOverlay{
@@ -44,13 +44,13 @@ func TestCreateHonoursWhatNodeOverlaysSay(t *testing.T) {
 		Spec: corev1alpha1.NodeOverlaySpec{
 			Requirements: []corev1alpha1.NodeSelectorRequirement{{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{bigger}}},
 			Price:        new("0.000001"),
-			Capacity:     corev1.ResourceList{"example.com/licence": resource.MustParse("1")},
+			Capacity:     corev1.ResourceList{"example.com/license": resource.MustParse("1")},
 		},
 	})
 	_, err = nodeoverlay.NewController(w.Clock, w.Kube, cp, store, state.NewCluster(w.Clock, w.Kube, cp)).Reconcile(t.Context(), reconcile.Request{})
 	w.Expect(err).NotTo(HaveOccurred())
 	filled, err := cp.Create(t.Context(), w.Claim("overlaid", class, either))
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(filled.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, bigger), "core planned with its price")
-	w.Expect(filled.Status.Capacity).To(HaveKey(corev1.ResourceName("example.com/licence")), "and with its capacity")
+	w.Expect(filled.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, bigger), "price of the overlay")
+	w.Expect(filled.Status.Capacity).To(HaveKey(corev1.ResourceName("example.com/license")), "capacity of the overlay")
 }

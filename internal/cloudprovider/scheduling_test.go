@@ -24,7 +24,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// karpenter is core's own scheduler and lifecycle on top of the adapter.
+// karpenter runs core's scheduler and lifecycle with the CloudProvider.
 type karpenter struct {
 	*testenv.Env
 	ctx         context.Context
@@ -48,7 +48,7 @@ func newKarpenter(t *testing.T, options ...testenv.Option) *karpenter {
 	}
 }
 
-// readyPool is a NodePool that core has checked.
+// readyPool creates a NodePool that is Ready.
 func (k *karpenter) readyPool() {
 	k.T.Helper()
 	pool := k.Pool(k.Class(), func(p *karpv1.NodePool) {
@@ -60,7 +60,7 @@ func (k *karpenter) readyPool() {
 	k.Expect(pool.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
 }
 
-// pending makes a pod that the Kubernetes scheduler found no room for.
+// pending creates a pod that the Kubernetes scheduler could not schedule.
 func (k *karpenter) pending(name, cpu string) {
 	k.T.Helper()
 	labels := map[string]string{"app": "web"}
@@ -81,7 +81,7 @@ func (k *karpenter) pending(name, cpu string) {
 	k.Expect(k.Kube.Status().Update(k.ctx, pod)).To(Succeed())
 }
 
-func TestPendingPodsSpreadOverZonesBecomeVMsOnSeveralHosts(t *testing.T) {
+func TestScheduleTopologySpread(t *testing.T) {
 	t.Parallel()
 	k := newKarpenter(t, testenv.Hosts(3))
 	k.readyPool()
@@ -98,7 +98,7 @@ func TestPendingPodsSpreadOverZonesBecomeVMsOnSeveralHosts(t *testing.T) {
 	hosts := map[string]bool{}
 	for _, name := range names {
 		claim := testenv.Reread(k.Env, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		// The first time adds core's finalizer, the second launches.
+		// The first reconcile adds core's finalizer, the second launches.
 		for range 2 {
 			_, err := k.lifecycle.Reconcile(k.ctx, claim)
 			k.Expect(err).NotTo(HaveOccurred())
@@ -114,7 +114,7 @@ func TestPendingPodsSpreadOverZonesBecomeVMsOnSeveralHosts(t *testing.T) {
 	k.Expect(hosts).To(HaveLen(3), "one VM on each host")
 }
 
-func TestAPodThatNoHostCanTakeMakesNoClaim(t *testing.T) {
+func TestScheduleInsufficientCapacity(t *testing.T) {
 	t.Parallel()
 	k := newKarpenter(t, testenv.Still())
 	k.readyPool()

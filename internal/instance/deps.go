@@ -29,6 +29,7 @@ type Deps struct {
 	KubeCluster string
 	Settings    Settings
 
+	// State of Claims and tasks of this process, set by operations.New.
 	Guard    *Guard
 	Launches *LaunchTracker
 	Tasks    *Tasks

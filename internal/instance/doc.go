@@ -32,7 +32,7 @@
 //   - Ledger (inventory.Inventory): the Reservation of capacity, VMID and addresses
 //     until a Snapshot shows the VM. It is derived from the Intent and restored from it
 //     after a restart. Callbacks that run under its lock have the type
-//     plan.DecideUnderLock; they must not block.
+//     plan.decideUnderLock; they must not block.
 //   - LaunchTracker: what this process knows about a launch before the cached Claim
 //     shows it. It saves requests; a process without an entry reads Proxmox instead.
 //   - Guard: serializes launch, update and delete of a Claim; delete wins.

@@ -29,9 +29,9 @@ func TestGuardDeleteCancelsLaunch(t *testing.T) {
 	g.Expect(ok).To(BeTrue())
 	g.Expect(<-ended).To(MatchError(ErrDeleteWins))
 	_, _, ok = guard.AcquireLaunch(t.Context(), "uid")
-	g.Expect(ok).To(BeFalse(), "nothing is launched while a delete has the claim")
+	g.Expect(ok).To(BeFalse(), "no launch while a delete holds the claim")
 	done()
-	g.Expect(guard.entries).To(BeEmpty(), "nothing is kept of claims that nobody holds")
+	g.Expect(guard.entries).To(BeEmpty(), "entries of released claims are removed")
 }
 
 func TestGuardAcquireDeleteTimeout(t *testing.T) {
@@ -80,7 +80,7 @@ func TestSlots(t *testing.T) {
 	g := NewWithT(t)
 	s := newSlots(1)
 	key := slotKey{region: "r", host: "h", storage: "s"}
-	give, err := s.acquire(t.Context(), key)
+	release, err := s.acquire(t.Context(), key)
 	g.Expect(err).NotTo(HaveOccurred())
 	other, err := s.acquire(t.Context(), slotKey{region: "r", host: "other", storage: "s"})
 	g.Expect(err).NotTo(HaveOccurred(), "another host's storage is free")
@@ -89,7 +89,7 @@ func TestSlots(t *testing.T) {
 	defer cancel()
 	_, err = s.acquire(ctx, key)
 	g.Expect(errors.Is(err, context.DeadlineExceeded)).To(BeTrue())
-	give()
+	release()
 	_, err = s.acquire(t.Context(), key)
 	g.Expect(err).NotTo(HaveOccurred())
 }

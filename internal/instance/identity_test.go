@@ -29,8 +29,8 @@ func TestIdentityOwns(t *testing.T) {
 	configured.Options["smbios1"] = proxmox.SMBIOS{UUID: strings.ToUpper(me.ClaimUID), Serial: vmconfig.SMBIOSSerial("default-abc", me.VMID), SKU: "t1"}.Encode()
 	otherUUID := described(me)
 	otherUUID.Options["smbios1"] = proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000", Serial: vmconfig.SMBIOSSerial("default-abc", me.VMID)}.Encode()
-	withWordsAround := described(me)
-	withWordsAround.Options["description"] = "do not touch before friday\n" + withWordsAround.Options["description"] + "\n\n-- ops"
+	edited := described(me)
+	edited.Options["description"] = "do not touch before friday\n" + edited.Options["description"] + "\n\n-- ops"
 	twice := described(me)
 	twice.Options["description"] += twice.Options["description"]
 
@@ -39,16 +39,16 @@ func TestIdentityOwns(t *testing.T) {
 		owns bool
 		why  string
 	}{
-		"a fresh clone":                 {described(me), true, ""},
-		"a configured VM":               {configured, true, ""},
-		"notes that people wrote in":    {withWordsAround, true, ""},
-		"somebody's VM":                 {proxmox.VMConfig{Options: map[string]string{"description": "mine"}}, false, "no ownership mark"},
-		"a copy or restored backup":     {described(Identity{VMID: 20002, ClaimUID: me.ClaimUID, KubeCluster: me.KubeCluster}), false, "a copy or a restored backup"},
-		"another claim's":               {described(Identity{VMID: me.VMID, ClaimUID: "other", KubeCluster: me.KubeCluster}), false, "another claim"},
-		"another Kubernetes cluster's":  {described(Identity{VMID: me.VMID, ClaimUID: me.ClaimUID, KubeCluster: "other"}), false, "another Kubernetes cluster"},
-		"configured with another UUID":  {otherUUID, false, "SMBIOS UUID"},
-		"notes pasted together":         {twice, false, "no ownership mark"},
-		"a mark that cannot be decoded": {proxmox.VMConfig{Options: map[string]string{"description": "<!-- karpenter.proxmox.sinextra.dev {oops} -->"}}, false, "no ownership mark"},
+		"fresh_clone":                {described(me), true, ""},
+		"configured":                 {configured, true, ""},
+		"edited_notes":               {edited, true, ""},
+		"no_mark":                    {proxmox.VMConfig{Options: map[string]string{"description": "mine"}}, false, "no ownership mark"},
+		"copy_or_restored_backup":    {described(Identity{VMID: 20002, ClaimUID: me.ClaimUID, KubeCluster: me.KubeCluster}), false, "a copy or a restored backup"},
+		"other_claim":                {described(Identity{VMID: me.VMID, ClaimUID: "other", KubeCluster: me.KubeCluster}), false, "another claim"},
+		"other_kubernetes_cluster":   {described(Identity{VMID: me.VMID, ClaimUID: me.ClaimUID, KubeCluster: "other"}), false, "another Kubernetes cluster"},
+		"configured_with_other_UUID": {otherUUID, false, "SMBIOS UUID"},
+		"two_marks":                  {twice, false, "no ownership mark"},
+		"invalid_mark":               {proxmox.VMConfig{Options: map[string]string{"description": "<!-- karpenter.proxmox.sinextra.dev {oops} -->"}}, false, "no ownership mark"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

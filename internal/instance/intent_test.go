@@ -23,8 +23,8 @@ func claimWithIntent(raw string) *karpv1.NodeClaim {
 	return &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "default-abc", Annotations: map[string]string{v1alpha1.AnnotationLaunchIntent: raw}}}
 }
 
-// The files are what releases have written on people's claims. A file is never edited:
-// a new format gets a file of its own, and the old ones stay readable.
+// The files are intents of all releases. They are never edited: a new format gets a new
+// file, and the old ones stay readable.
 func TestReadIntentOfAllReleases(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/formats/intent-*.json")
@@ -74,27 +74,27 @@ func TestReadClaimOfOlderRelease(t *testing.T) {
 
 func TestReadIntentErrors(t *testing.T) {
 	t.Parallel()
-	const placed = `"region":"r","host":"h","vmid":20001`
+	const location = `"region":"r","host":"h","vmid":20001`
 	for name, c := range map[string]struct {
 		raw   string
 		newer bool
-		says  string
+		want  string
 	}{
-		"a later version":         {`{"v":2,` + placed + `,"cores":{"count":2}}`, true, "found version 2, this controller reads version 1: a newer controller wrote it"},
-		"no version":              {`{` + placed + `}`, false, "found version 0"},
-		"no place":                {`{"v":1,"region":"r","host":"h"}`, false, "VM 0"},
-		"a later one, no place":   {`{"v":2,"region":"r"}`, false, `host ""`},
-		"a field of another kind": {`{"v":1,` + placed + `,"cores":{"count":2}}`, false, "cores"},
-		"no JSON":                 {`yes`, false, "invalid character"},
+		"newer_version":                  {`{"v":2,` + location + `,"cores":{"count":2}}`, true, "found version 2, this controller reads version 1: a newer controller wrote it"},
+		"no_version":                     {`{` + location + `}`, false, "found version 0"},
+		"no_location":                    {`{"v":1,"region":"r","host":"h"}`, false, "VM 0"},
+		"newer_version_without_location": {`{"v":2,"region":"r"}`, false, `host ""`},
+		"other_field_type":               {`{"v":1,` + location + `,"cores":{"count":2}}`, false, "cores"},
+		"no_JSON":                        {`yes`, false, "invalid character"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
 			in, _, err := ReadIntent(claimWithIntent(c.raw))
-			g.Expect(err).To(MatchError(And(ContainSubstring(c.says), ContainSubstring("launch-intent of nodeclaim default-abc"))))
+			g.Expect(err).To(MatchError(And(ContainSubstring(c.want), ContainSubstring("launch-intent of nodeclaim default-abc"))))
 			if c.newer {
 				g.Expect(err).To(MatchError(ErrNewerVersion))
-				g.Expect(fmt.Sprint(in.Region, in.Host, in.VMID)).To(Equal("rh20001"), "the place is in every version")
+				g.Expect(fmt.Sprint(in.Region, in.Host, in.VMID)).To(Equal("rh20001"), "the location is in every version")
 			} else {
 				g.Expect(err).NotTo(MatchError(ErrNewerVersion))
 			}

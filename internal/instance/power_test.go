@@ -26,7 +26,7 @@ func TestRebootAccepted(t *testing.T) {
 
 	w.AddFault(pvesim.Fault{Task: "qmreset", Fail: "VM is locked", Count: 1})
 	w.Expect(p.Instances.Power.Reboot(t.Context(), w.Stored(claim), "op-2")).To(MatchError(ContainSubstring("locked")))
-	w.Expect(p.Instances.Power.Reboot(t.Context(), w.Stored(claim), "op-2")).To(Succeed(), "one that failed is tried again")
+	w.Expect(p.Instances.Power.Reboot(t.Context(), w.Stored(claim), "op-2")).To(Succeed(), "a failed reset is retried")
 	w.Expect(resets()).To(Equal(3))
 }
 
@@ -37,7 +37,7 @@ func TestPowerOnAndReboot(t *testing.T) {
 	claim := p.Launched("pool-abc", w.NodeClass)
 	started, err := p.Instances.Power.PowerOn(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(started).To(BeFalse(), "it runs already")
+	w.Expect(started).To(BeFalse(), "it already runs")
 	w.Expect(w.Sim.PowerOffGuest(w.Intent(claim).VMID)).To(Succeed())
 	w.Eventually(func() (bool, error) { return p.Instances.Power.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())
 

@@ -41,25 +41,25 @@ func TestListIgnoresCopies(t *testing.T) {
 	}).WithTimeout(500 * time.Millisecond).ShouldNot(ContainElement(HaveField("VMID", 30000)))
 	p.Delete(claim)
 	_, err = c.VMConfig(t.Context(), in.Host, 30000)
-	w.Expect(err).NotTo(HaveOccurred(), "the copy is still there")
+	w.Expect(err).NotTo(HaveOccurred(), "the copy still exists")
 }
 
 func TestListOtherKubernetesCluster(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
-	mine, theirs := w.StartProcess(), w.StartProcess(testenv.KubeCluster("another-kubernetes-cluster"))
-	claim := mine.Launched("pool-abc", w.NodeClass)
-	w.Expect(theirs.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
-	w.Eventually(func() error { return mine.Inventory.Refresh(t.Context(), testenv.Region) }).Should(Succeed())
-	w.Eventually(mine.Instances.VMs.List).WithTimeout(5 * time.Second).Should(HaveLen(1))
-	w.Expect(theirs.Instances.VMs.List()).To(BeEmpty())
-	gone, err := theirs.Instances.Deleter.Delete(t.Context(), claim)
+	own, other := w.StartProcess(), w.StartProcess(testenv.KubeCluster("another-kubernetes-cluster"))
+	claim := own.Launched("pool-abc", w.NodeClass)
+	w.Expect(other.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
+	w.Eventually(func() error { return own.Inventory.Refresh(t.Context(), testenv.Region) }).Should(Succeed())
+	w.Eventually(own.Instances.VMs.List).WithTimeout(5 * time.Second).Should(HaveLen(1))
+	w.Expect(other.Instances.VMs.List()).To(BeEmpty())
+	deleted, err := other.Instances.Deleter.Delete(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(gone).To(BeTrue(), "for them it does not exist")
-	w.Expect(w.VMs()).To(HaveLen(1), "and it is still there")
+	w.Expect(deleted).To(BeTrue(), "for them it does not exist")
+	w.Expect(w.VMs()).To(HaveLen(1), "it still exists")
 }
 
-// A VM may move between the list and the look at its configuration.
+// The VM is migrated after it was listed and before its configuration is read.
 func TestGetMigratedVM(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Hosts(2))
@@ -83,7 +83,7 @@ func TestGetUnreachableCluster(t *testing.T) {
 	id := v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID}
 	_, err := p.Instances.VMs.Get(t.Context(), id)
 	w.Expect(err).NotTo(HaveOccurred())
-	// A Cluster that does not answer proves nothing.
+	// An unreachable Cluster does not mean that the VM is deleted.
 	_, err = w.Sim.AddFault(pvesim.Fault{Path: "/cluster/resources", Status: 596, Message: "Connection timed out"})
 	w.Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

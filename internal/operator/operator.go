@@ -160,10 +160,10 @@ func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[str
 		Reader: o.uncached, Namespace: opts.SystemNamespace, Version: kube.version,
 		Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: o.Clock},
 	}
-	o.Instances = operations.New(operations.Deps{
-		Clients: clients, Roots: roots, Inventory: o.Inventory, Types: o.Types, Kube: o.GetClient(), Boot: o.boot,
-		Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.InstanceSettings(), Metrics: instance.NewMetrics(crmetrics.Registry),
-	})
+	o.Instances = operations.New(instance.Deps{
+		Clients: clients, Roots: roots, Inventory: o.Inventory, Kube: o.GetClient(),
+		Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.InstanceSettings(),
+	}, o.Types, o.boot, instance.NewMetrics(crmetrics.Registry))
 	o.Templates = template.NewProvider(template.Deps{
 		Clients: clients, Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.TemplateSettings(),
 	})

@@ -72,10 +72,9 @@ func (w *Env) StartProcess(options ...Option) *Process {
 		change(&settings)
 	}
 	source := boot.Source{Reader: w.Kube, Namespace: w.Name, Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: w.Kube}}
-	return &Process{env: w, Inventory: inv, Types: types, Boot: source, Instances: operations.New(operations.Deps{
-		Clients: w.Clients, Roots: roots, Inventory: inv, Types: types, Kube: s.kube, Boot: source,
-		Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings, Metrics: s.metrics,
-	})}
+	return &Process{env: w, Inventory: inv, Types: types, Boot: source, Instances: operations.New(instance.Deps{
+		Clients: w.Clients, Roots: roots, Inventory: inv, Kube: s.kube, Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
+	}, types, source, s.metrics)}
 }
 
 // Neighbor starts a process of another Kubernetes cluster on the same Proxmox.

@@ -162,8 +162,8 @@ func (b *builder) setSMBIOS() {
 // and boot data templates read it.
 func SMBIOSSerial(name string, vmid int) string { return fmt.Sprintf("h=%s;i=%d", name, vmid) }
 
-// IsConfigured reports whether the change was applied to a VM: it is atomic, so
-// the SMBIOS serial stands for all of it.
+// IsConfigured reports whether the change was applied to a VM: it is one write, so
+// the SMBIOS serial is sufficient.
 func IsConfigured(cfg proxmox.VMConfig) bool {
 	return strings.HasPrefix(cfg.SMBIOS().Serial, "h=") && strings.Contains(cfg.SMBIOS().Serial, ";i=")
 }

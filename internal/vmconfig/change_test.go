@@ -60,12 +60,12 @@ func TestChange(t *testing.T) {
 	g.Expect(net1).To(And(HaveField("Model", "e1000"), HaveField("Queues", 0)), "only virtio has queues")
 
 	disk := proxmox.ParseDrive("scsi0", change.Set["scsi0"])
-	g.Expect(disk.VolumeID).To(Equal("local-lvm:vm-20001-disk-0"), "the volume must be named again")
+	g.Expect(disk.VolumeID).To(Equal("local-lvm:vm-20001-disk-0"), "the volume must be sent again")
 	g.Expect(change.Set["scsi0"]).To(And(ContainSubstring("backup=0"), ContainSubstring("replicate=0"), ContainSubstring("iothread=1")))
 
 	g.Expect(change.Set).To(HaveKeyWithValue("ide2", "local:iso/x.iso,media=cdrom"))
 	g.Expect(change.Set).To(HaveKeyWithValue("boot", "order=scsi0;net0;ide2"))
-	g.Expect(change.Delete).To(BeEmpty(), "the cloud-init drive is overwritten, not deleted beside")
+	g.Expect(change.Delete).To(BeEmpty(), "the cloud-init drive is replaced, not deleted")
 }
 
 func TestChangeByTemplate(t *testing.T) {
@@ -74,7 +74,7 @@ func TestChangeByTemplate(t *testing.T) {
 		change func(*proxmox.VMConfig, *Desired)
 		expect func(Gomega, proxmox.ConfigChange, error)
 	}{
-		"a cloud-init drive on SCSI goes, and the ISO takes an IDE slot": {
+		"cloud_init_drive_on_SCSI_replaced_by_IDE": {
 			func(c *proxmox.VMConfig, _ *Desired) {
 				delete(c.Options, "ide2")
 				c.Options["scsi1"] = "local-lvm:vm-20001-cloudinit,media=cdrom"
@@ -86,7 +86,7 @@ func TestChangeByTemplate(t *testing.T) {
 				g.Expect(c.Set).To(HaveKeyWithValue("boot", "order=scsi0;ide2"))
 			},
 		},
-		"an occupied slot is passed over": {
+		"occupied_slot": {
 			func(c *proxmox.VMConfig, _ *Desired) { c.Options["ide2"] = "local:iso/tools.iso,media=cdrom" },
 			func(g Gomega, c proxmox.ConfigChange, err error) {
 				g.Expect(err).NotTo(HaveOccurred())
@@ -94,7 +94,7 @@ func TestChangeByTemplate(t *testing.T) {
 				g.Expect(c.Set).NotTo(HaveKey("ide2"))
 			},
 		},
-		"without boot data the template's own drive stays": {
+		"without_boot_data": {
 			func(_ *proxmox.VMConfig, s *Desired) { s.ISO = "" },
 			func(g Gomega, c proxmox.ConfigChange, err error) {
 				g.Expect(err).NotTo(HaveOccurred())
@@ -102,14 +102,14 @@ func TestChangeByTemplate(t *testing.T) {
 				g.Expect(c.Delete).To(BeEmpty())
 			},
 		},
-		"queues are bounded": {
+		"queues_limit": {
 			func(_ *proxmox.VMConfig, s *Desired) { s.Cores = 96 },
 			func(g Gomega, c proxmox.ConfigChange, err error) {
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(proxmox.ParseNIC("net0", c.Set["net0"]).Queues).To(Equal(64))
 			},
 		},
-		"inherited protection and vcpus go": {
+		"inherited_protection_and_vcpus": {
 			func(c *proxmox.VMConfig, _ *Desired) { c.Options["protection"], c.Options["vcpus"] = "1", "1" },
 			func(g Gomega, c proxmox.ConfigChange, err error) {
 				g.Expect(err).NotTo(HaveOccurred())
@@ -117,19 +117,19 @@ func TestChangeByTemplate(t *testing.T) {
 				g.Expect(c.Delete).To(ConsistOf("vcpus"))
 			},
 		},
-		"a template without a boot disk is refused": {
+		"no_boot_disk": {
 			func(c *proxmox.VMConfig, _ *Desired) { delete(c.Options, "scsi0") },
 			func(g Gomega, _ proxmox.ConfigChange, err error) {
 				g.Expect(err).To(MatchError(ContainSubstring("no boot disk")))
 			},
 		},
-		"a security group on a missing interface is refused": {
+		"security_group_on_missing_interface": {
 			func(_ *proxmox.VMConfig, s *Desired) { s.Firewalled = []string{"net5"} },
 			func(g Gomega, _ proxmox.ConfigChange, err error) {
 				g.Expect(err).To(MatchError(ContainSubstring("interface net5")))
 			},
 		},
-		"a security group turns the interface's firewall on": {
+		"security_group_enables_firewall": {
 			func(c *proxmox.VMConfig, s *Desired) {
 				c.Options["net0"] = "virtio=BC:24:11:AA:BB:CC,bridge=vmbr0"
 				s.Firewalled = []string{"net0"}

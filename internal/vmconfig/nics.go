@@ -76,18 +76,3 @@ func FirewalledInterfaces(class *v1alpha1.ProxmoxNodeClass) []string {
 	}
 	return out
 }
-
-// SortedInterfaces returns the keys of a map by interface in numerical order: net0, net2, net10.
-func SortedInterfaces(byInterface map[string]string) []string {
-	out := make([]string, 0, len(byInterface))
-	for slot := range byInterface {
-		out = append(out, slot)
-	}
-	slices.SortFunc(out, func(a, b string) int {
-		if len(a) != len(b) {
-			return len(a) - len(b)
-		}
-		return strings.Compare(a, b)
-	})
-	return out
-}

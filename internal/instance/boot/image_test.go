@@ -25,10 +25,10 @@ func TestWithPinning(t *testing.T) {
 		HaveField("CPUManagerPolicy", "static"), HaveField("TopologyManagerPolicy", "best-effort")))
 
 	own := bootdata.KubeletSettings{CPUManagerPolicy: "none", TopologyManagerPolicy: "restricted"}
-	g.Expect(withPinning(own, pinned, overhead)).To(Equal(own), "what the class says stands")
+	g.Expect(withPinning(own, pinned, overhead)).To(Equal(own), "the settings of the class take precedence")
 
 	floating := instance.Intent{Binding: &instance.Binding{Cells: []vmconfig.Cell{{VCPUs: 2}}}}
-	g.Expect(withPinning(bootdata.KubeletSettings{}, floating, overhead)).To(Equal(bootdata.KubeletSettings{}), "bound memory alone is no core")
+	g.Expect(withPinning(bootdata.KubeletSettings{}, floating, overhead)).To(Equal(bootdata.KubeletSettings{}), "bound memory without pinned cores")
 	g.Expect(withPinning(bootdata.KubeletSettings{}, instance.Intent{}, overhead)).To(Equal(bootdata.KubeletSettings{}))
 	g.Expect(withPinning(bootdata.KubeletSettings{}, pinned, cloudprovider.InstanceTypeOverhead{})).To(Equal(bootdata.KubeletSettings{}),
 		"a kubelet without reserved CPUs does not start with the static policy")

@@ -4,13 +4,15 @@
 package boot
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // guestNetwork returns the guest's network for the boot data, in the order of the
@@ -20,7 +22,7 @@ func guestNetwork(in instance.Intent, bridges func(name string) proxmox.Bridge) 
 		Interfaces:  make([]bootdata.Interface, 0, len(in.MACs)),
 		NameServers: in.Network.DNS, SearchDomains: in.Network.Search,
 	}
-	for _, slot := range vmconfig.SortedInterfaces(in.MACs) {
+	for _, slot := range sortedInterfaces(in.MACs) {
 		assigned, known := in.Network.Interfaces[slot]
 		if known && assigned.IPConfig() == (proxmox.IPConfig{}) {
 			continue // the class leaves it unconfigured
@@ -68,4 +70,11 @@ func prefixes(p netip.Prefix) []string {
 		return nil
 	}
 	return []string{p.String()}
+}
+
+// sortedInterfaces returns the interfaces in numerical order: net0, net2, net10.
+func sortedInterfaces(macs map[string]string) []string {
+	return slices.SortedFunc(maps.Keys(macs), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+	})
 }

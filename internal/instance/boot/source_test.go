@@ -16,7 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 )
 
-// forbidding is an API server that lets nobody read Secrets.
+// forbidding is an API server that forbids to read Secrets.
 type forbidding struct{ client.Reader }
 
 func (forbidding) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {

@@ -91,8 +91,8 @@ func (a *attempt) confirmInvisible(ctx context.Context, snapshot *inventory.Snap
 	if !instance.IsNotVisible(instance.ConfirmAbsent(ctx, a.client, snapshot, a.id.VMID)) {
 		return false, nil // it is ours or was deleted: the next call handles it
 	}
-	log.FromContext(ctx).Info("skipping VM that the token may not read: it has another owner, or is locked (clone) after a crash, and then root may delete it",
-		"vmid", a.id.VMID, "region", a.id.Region)
+	log.FromContext(ctx).Info("skipping VM that the token may not read", "vmid", a.id.VMID, "region", a.id.Region,
+		"hint", "it has another owner; if it is locked (clone) after a crash, delete it as root")
 	return true, nil
 }
 

@@ -20,8 +20,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// Somebody replaces the notes in the web interface. The VM is not destroyed without
-// its mark, and not taken for gone either.
+// A user replaces the notes in the web interface. Without its mark the VM is not
+// destroyed, and does not count as deleted.
 func TestDeleteLostMark(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
@@ -30,7 +30,7 @@ func TestDeleteLostMark(t *testing.T) {
 	c := w.Client()
 	before, err := c.VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": "web server of Bob"}})).To(Succeed())
+	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": "web server"}})).To(Succeed())
 
 	p := w.StartProcess()
 	w.Eventually(func() bool {
@@ -46,7 +46,7 @@ func TestDeleteLostMark(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(status.Running).To(BeTrue())
 
-	// The message says what to put back.
+	// The message contains the line to add.
 	_, err = p.Instances.Deleter.Delete(t.Context(), claim)
 	w.Expect(err.Error()).To(ContainSubstring("<!-- karpenter.proxmox.sinextra.dev {"))
 	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": before.Description()}})).To(Succeed())
@@ -54,8 +54,9 @@ func TestDeleteLostMark(t *testing.T) {
 	w.ExpectNoOrphans()
 }
 
-// inPool is a world whose token has rights on a pool only, and somebody who sees all.
-func inPool(t *testing.T) (*testenv.Env, proxmox.Client) {
+// newPoolEnv returns an Env whose token has privileges on a resource pool only, and the
+// client of an administrator.
+func newPoolEnv(t *testing.T) (*testenv.Env, proxmox.Client) {
 	t.Helper()
 	w := testenv.NewFake(t, testenv.Scenario(pvesim.PoolScoped, func(s *pvesim.Scenario) {
 		for i := range s.Users {
@@ -72,10 +73,10 @@ func inPool(t *testing.T) (*testenv.Env, proxmox.Client) {
 	return w, admin
 }
 
-// Somebody else's VM takes the VMID of a launch, and the token cannot see it.
+// Another VM gets the VMID of a launch, and the token cannot read it.
 func TestDeleteInvisibleForeignVM(t *testing.T) {
 	t.Parallel()
-	w, admin := inPool(t)
+	w, admin := newPoolEnv(t)
 	p := w.StartProcess()
 	claim := p.Planned("pool-abc", w.NodeClass)
 	vmid := w.Intent(claim).VMID
@@ -91,16 +92,15 @@ func TestDeleteInvisibleForeignVM(t *testing.T) {
 	w.Expect(final.Reason).To(Equal(instance.ReasonVMIDTaken), "%v", err)
 	next.Delete(w.Stored(claim))
 	w.StartProcess().Delete(w.Stored(claim))
-	theirs, err := admin.VMConfig(t.Context(), "pve1", vmid)
+	foreign, err := admin.VMConfig(t.Context(), "pve1", vmid)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(theirs.Options).To(HaveKeyWithValue("name", "theirs"))
+	w.Expect(foreign.Options).To(HaveKeyWithValue("name", "theirs"))
 }
 
-// A list is filtered silently by what the token may see. A VM that it no longer sees
-// is not gone.
+// Lists omit VMs that the token may not read. Such a VM is not deleted.
 func TestDeleteInvisibleVM(t *testing.T) {
 	t.Parallel()
-	w, admin := inPool(t)
+	w, admin := newPoolEnv(t)
 	p := w.StartProcess()
 	claim := p.Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
@@ -109,8 +109,8 @@ func TestDeleteInvisibleVM(t *testing.T) {
 	w.Expect(err).To(HaveOccurred())
 	w.Expect(errors.Is(err, proxmox.ErrNotFound)).To(BeFalse(), "%v", err)
 	w.Eventually(func() string {
-		gone, err := p.Instances.Deleter.Delete(t.Context(), claim)
-		w.Expect(gone).To(BeFalse())
+		deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
+		w.Expect(deleted).To(BeFalse())
 		if blocked, ok := errors.AsType[*instance.BlockedError](err); ok {
 			return blocked.Reason
 		}
@@ -120,7 +120,6 @@ func TestDeleteInvisibleVM(t *testing.T) {
 	p.Delete(claim)
 }
 
-// An annotation that cannot be read does not keep a VM from being removed.
 func TestDeleteUnreadableIntent(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
@@ -131,7 +130,7 @@ func TestDeleteUnreadableIntent(t *testing.T) {
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 
-// The launch Host says nothing about a VM that was migrated and is gone.
+// The Host of the launch is offline, but the VM was migrated and deleted.
 func TestDeleteMigratedVM(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Hosts(2))
@@ -148,7 +147,7 @@ func TestDeleteMigratedVM(t *testing.T) {
 	}).WithTimeout(10 * time.Second).Should(BeTrue())
 	vm, err := p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(vm.Host).To(Equal(other), "a migrated VM is found where it is")
+	w.Expect(vm.Host).To(Equal(other), "the VM is found on its new host")
 	moved, err := p.Instances.VMs.RecordHost(t.Context(), claim, vm)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(moved).To(BeTrue())
@@ -161,21 +160,21 @@ func TestDeleteMigratedVM(t *testing.T) {
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 
-// remark replaces a VM's mark by that of a later release.
+// writeNewerMark replaces a VM's mark by that of a newer release.
 func writeNewerMark(w *testenv.Env, claim *karpv1.NodeClaim, host string, vmid int) {
 	w.T.Helper()
 	cfg, err := w.Client().VMConfig(w.T.Context(), host, vmid)
 	w.Expect(err).NotTo(HaveOccurred())
 	mark := ownership.Mark{VMID: vmid, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}.Comment()
-	later := strings.Replace(mark, `"v":1`, `"v":2,"later":["x"]`, 1)
-	w.Expect(later).NotTo(Equal(mark))
-	w.Expect(w.Client().UpdateVM(w.T.Context(), host, vmid, proxmox.ConfigChange{Set: map[string]string{"description": later}, Digest: cfg.Digest})).To(Succeed())
+	newer := strings.Replace(mark, `"v":1`, `"v":2,"later":["x"]`, 1)
+	w.Expect(newer).NotTo(Equal(mark))
+	w.Expect(w.Client().UpdateVM(w.T.Context(), host, vmid, proxmox.ConfigChange{Set: map[string]string{"description": newer}, Digest: cfg.Digest})).To(Succeed())
 }
 
-// A claim whose intent cannot be read does not tell which template is being cloned.
+// Without a readable intent the template is unknown, so Delete waits for all clones.
 func TestDeleteUnreadableIntentDuringClone(t *testing.T) {
 	t.Parallel()
-	for name, intent := range map[string]string{"of a later release": testenv.NewerIntent, "spoilt by hand": "oops"} {
+	for name, intent := range map[string]string{"newer_release": testenv.NewerIntent, "invalid": "oops"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t, testenv.Hosts(2))
@@ -187,11 +186,11 @@ func TestDeleteUnreadableIntentDuringClone(t *testing.T) {
 			task, err := w.Client().CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: 20123, Name: claim.Name, Description: mark.Notes("")})
 			w.Expect(err).NotTo(HaveOccurred())
 			for range 3 {
-				gone, err := p.Instances.Deleter.Delete(t.Context(), claim)
+				deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
 				w.Expect(err).NotTo(HaveOccurred())
-				w.Expect(gone).To(BeFalse(), "the VM is still to come")
+				w.Expect(deleted).To(BeFalse(), "the VM does not exist yet")
 			}
-			// An admin ends it; had it ended by itself, the VM would say whose it is.
+			// An administrator cancels it. Otherwise the mark of the VM would identify it.
 			w.Expect(w.Client().CancelTask(t.Context(), task)).To(Succeed())
 			p.Delete(claim)
 			w.ExpectNoOrphans()
@@ -205,31 +204,31 @@ func TestDeleteNewerMark(t *testing.T) {
 	claim := w.StartProcess().Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
 	writeNewerMark(w, claim, in.Host, in.VMID)
-	p := w.StartProcess() // the downgraded one
+	p := w.StartProcess() // after a downgrade
 
 	vms, err := p.Instances.VMs.List()
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(vms).To(ConsistOf(HaveField("Identity.ClaimUID", string(claim.UID))), "core deletes the claims of what is not listed")
+	w.Expect(vms).To(ConsistOf(HaveField("Identity.ClaimUID", string(claim.UID))), "core deletes claims that are not listed")
 	vm, err := p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(vm.ClaimUID).To(Equal(string(claim.UID)))
 
 	expectBlocked(w, p, claim, instance.BlockedNewerVersion)
-	gone, err := p.Instances.Deleter.DeleteOrphan(t.Context(), vm)
-	w.Expect(gone).To(BeFalse())
+	deleted, err := p.Instances.Deleter.DeleteOrphan(t.Context(), vm)
+	w.Expect(deleted).To(BeFalse())
 	w.Expect(err).To(MatchError(ContainSubstring(instance.ErrNewerVersion.Error())))
 	w.Expect(p.Instances.Updater.UpdateInPlace(t.Context(), claim, w.NodeClass)).To(MatchError(instance.ErrNewerVersion))
 	w.Expect(p.Instances.Power.Reboot(t.Context(), claim, "op-1")).To(MatchError(instance.ErrNewerVersion))
 	_, err = p.Instances.Power.PowerOn(t.Context(), claim)
 	w.Expect(err).To(MatchError(instance.ErrNewerVersion))
-	// Its launch, had it not been over: the VMID is not somebody else's.
+	// An unfinished launch does not report the VMID as taken.
 	delete(claim.Annotations, v1alpha1.AnnotationLaunchCompleted)
 	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrNewerVersion))
 	status, err := w.Client().VMStatus(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(status.Running).To(BeTrue())
 
-	// The later release is back, and writes what both can read.
+	// After an upgrade the mark is readable again.
 	id := instance.Identity{Region: in.Region, VMID: in.VMID, ClaimUID: string(claim.UID), KubeCluster: w.KubeCluster}
 	w.Expect(w.Client().UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{
 		"description": instance.Description(id, instance.Notes{Claim: claim.Name}, nil, nil),

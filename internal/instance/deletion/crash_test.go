@@ -11,20 +11,20 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// A claim that is deleted after its controller died in the launch leaves nothing.
+// The controller is killed during the launch, and the claim is deleted.
 func TestDeleteAfterLaunchCrash(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Still())
 	claim := p.Planned("recorded", w.NodeClass)
-	calls := w.RecordRequests(func() { w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed()) })
-	for _, point := range testenv.CrashPoints(calls) {
+	requests := w.RecordRequests(func() { w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed()) })
+	for _, point := range testenv.CrashPoints(requests) {
 		t.Run(point.Name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t)
-			dying := w.StartProcess(testenv.Still())
-			claim := dying.Planned("pool-abc", w.NodeClass)
-			err := dying.Instances.Launcher.Launch(testenv.DieAt(w.T, w.Sim, point.Request, point.After), claim, w.NodeClass)
+			killed := w.StartProcess(testenv.Still())
+			claim := killed.Planned("pool-abc", w.NodeClass)
+			err := killed.Instances.Launcher.Launch(testenv.DieAt(w.T, w.Sim, point.Request, point.After), claim, w.NodeClass)
 			w.EndCrash(err != nil)
 			w.StartProcess().Delete(w.Stored(claim))
 			w.ExpectNoOrphans()
@@ -32,21 +32,21 @@ func TestDeleteAfterLaunchCrash(t *testing.T) {
 	}
 }
 
-// A delete that dies at any call is finished by the next controller.
+// The next controller completes a delete that was killed.
 func TestDeleteCrash(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Still())
 	claim := p.Launched("recorded", w.NodeClass)
-	calls := w.RecordRequests(func() { p.Delete(claim) })
-	for _, point := range testenv.CrashPoints(calls) {
+	requests := w.RecordRequests(func() { p.Delete(claim) })
+	for _, point := range testenv.CrashPoints(requests) {
 		t.Run(point.Name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t)
-			dying := w.StartProcess(testenv.Still())
-			claim := dying.Launched("pool-abc", w.NodeClass)
-			gone, err := dying.Instances.Deleter.Delete(testenv.DieAt(w.T, w.Sim, point.Request, point.After), claim)
-			w.EndCrash(!gone || err != nil)
+			killed := w.StartProcess(testenv.Still())
+			claim := killed.Launched("pool-abc", w.NodeClass)
+			deleted, err := killed.Instances.Deleter.Delete(testenv.DieAt(w.T, w.Sim, point.Request, point.After), claim)
+			w.EndCrash(!deleted || err != nil)
 			w.StartProcess().Delete(w.Stored(claim))
 			w.ExpectNoOrphans()
 		})

@@ -21,14 +21,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// blockedAs expects that a delete waits, and why.
+// expectBlocked checks that a delete is blocked.
 func expectBlocked(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim, reason string) {
 	w.T.Helper()
-	gone, err := p.Instances.Deleter.Delete(w.T.Context(), claim)
+	deleted, err := p.Instances.Deleter.Delete(w.T.Context(), claim)
 	var blocked *instance.BlockedError
 	w.Expect(errors.As(err, &blocked)).To(BeTrue(), "%v", err)
 	w.Expect(blocked.Reason).To(Equal(reason), blocked.Message)
-	w.Expect(gone).To(BeFalse())
+	w.Expect(deleted).To(BeFalse())
 }
 
 func TestDeleteBeforeJoin(t *testing.T) {
@@ -67,13 +67,12 @@ func TestDeleteProtectedVM(t *testing.T) {
 	w.Expect(blocked.Message).To(ContainSubstring("--protection 0"))
 	status, err := c.VMStatus(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(status.Running).To(BeTrue(), "it was not even stopped")
+	w.Expect(status.Running).To(BeTrue(), "it was not stopped")
 	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"protection": "0"}})).To(Succeed())
 	p.Delete(claim)
 }
 
-// Who may not look any more cannot tell that a clone has ended: nobody is told to
-// destroy it by hand.
+// If the task cannot be read, the clone may still run: the lock is not reported as stale.
 func TestDeleteUnreadableCloneTask(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
@@ -85,18 +84,18 @@ func TestDeleteUnreadableCloneTask(t *testing.T) {
 	w.Expect(errors.As(p.Launch(claim, w.NodeClass), &final)).To(BeTrue())
 	w.Expect(final.Reason).To(Equal(instance.ReasonPermission))
 	_, err := p.Instances.Deleter.Delete(t.Context(), w.Stored(claim))
-	w.Expect(err).NotTo(HaveOccurred(), "the clone may be at work, and is waited for")
+	w.Expect(err).NotTo(HaveOccurred(), "the clone may still run")
 	p.Delete(w.Stored(claim))
 	w.ExpectNoOrphans()
 }
 
-// Clones take minutes where disks are copied. Whoever is to go does not wait for them.
+// Full clones take minutes. Deletes have their own slots.
 func TestDeleteDuringClones(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.TaskTimeout = time.Hour }))
 	slots := 4
-	going := p.Launched("pool-going", w.NodeClass)
+	deleted := p.Launched("pool-deleted", w.NodeClass)
 	w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
 	ctx, end := context.WithCancel(t.Context())
 	var launches sync.WaitGroup
@@ -104,14 +103,14 @@ func TestDeleteDuringClones(t *testing.T) {
 		claim := p.Planned(fmt.Sprintf("pool-%d", n), w.NodeClass)
 		launches.Go(func() { _ = p.Instances.Launcher.Launch(ctx, claim, w.NodeClass) })
 	}
-	// The first was the one that goes.
+	// One clone was that of the deleted VM.
 	w.Eventually(func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone") }).Should(Equal(1 + slots))
-	p.Delete(going)
+	p.Delete(deleted)
 	end()
 	launches.Wait()
 }
 
-// Proxmox destroys a VM also where it cannot free its disk, and only warns.
+// If Proxmox cannot delete a disk, it destroys the VM with a warning.
 func TestDeleteLeakedDisk(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
@@ -122,7 +121,7 @@ func TestDeleteLeakedDisk(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	go func() {
 		defer release()
-		// It is given back once Proxmox has given up on it.
+		// The lock is released after Proxmox timed out.
 		w.Eventually(func() int { return w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}") }).
 			Should(BeNumerically(">", 0))
 	}()
@@ -172,7 +171,7 @@ func TestDeleteShutdown(t *testing.T) {
 func TestDeleteKeepsForeignVolumes(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) {
-		// A guest whose disk is attached to our VM stands for the CSI driver's volumes.
+		// The disk of this guest, attached to our VM, is like a volume of the CSI driver.
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: 9999, Name: "csi", Host: "pve1", Config: map[string]string{
 			"memory": "16", "scsi0": "local-lvm:vm-9999-pvc-1,size=1G",
 		}})
@@ -193,7 +192,7 @@ func TestDeleteRemovedHost(t *testing.T) {
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
 	claim := p.Launched("pool-abc", w.NodeClass)
-	// The claim says pve7, which the Cluster does not know, and no VM of that id is anywhere.
+	// The intent has a Host that the Cluster does not have, and the VM does not exist.
 	in := w.Intent(claim)
 	p.Delete(claim)
 	in.Host, in.TemplateHost = "pve7", "pve7"
@@ -201,8 +200,8 @@ func TestDeleteRemovedHost(t *testing.T) {
 	p.Delete(claim)
 }
 
-// A clone or a destroy that died with its host leaves a lock that only root can
-// take away: the delete waits, and says with which command.
+// A clone or destroy that was killed leaves a lock that only root can remove. The error
+// contains the command.
 func TestDeleteStaleLock(t *testing.T) {
 	t.Parallel()
 	for lock, command := range map[string]string{"clone": "qm unlock", "destroyed": "--skiplock"} {
@@ -227,7 +226,7 @@ func TestDeleteVMUnderHA(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
 		for _, state := range []string{"started", "stopped", "disabled", "ignored"} {
-			t.Run(version+" "+state, func(t *testing.T) {
+			t.Run(version+"_"+state, func(t *testing.T) {
 				t.Parallel()
 				w := testenv.NewFake(t, testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) { s.Version = version }))
 				p := w.StartProcess()
@@ -237,14 +236,14 @@ func TestDeleteVMUnderHA(t *testing.T) {
 				p.Delete(claim)
 				w.Expect(w.VMs()).To(BeEmpty())
 				_, left := w.Sim.HAState(vmid)
-				w.Expect(left).To(BeFalse(), "the HA entry goes with the VM")
+				w.Expect(left).To(BeFalse(), "the HA resource is deleted with the VM")
 				w.ExpectNoTokens()
 			})
 		}
 	}
 }
 
-// HA moves a VM between two looks: what was read on its old Host is not found there.
+// HA migrates the VM after it was listed.
 func TestDeleteMigratedByHA(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Hosts(2))

@@ -59,7 +59,7 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 		return cfg, vmRemaining, err
 	}
 	if owns, why := id.Owns(cfg); !owns {
-		log.FromContext(ctx).Info("skipping VM not owned by this cluster", "vmid", id.VMID, "host", host, "why", why)
+		log.FromContext(ctx).Info("skipping VM not owned by this cluster", "vmid", id.VMID, "host", host, "reason", why)
 		return cfg, vmAbsent, nil
 	}
 	if cfg.Protected() {

@@ -10,8 +10,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// A look costs the same on a hundred Hosts as on four, and none is forgotten, however
-// many regions there are.
+// The number of requests does not depend on the number of Hosts, and all storages are
+// listed in all regions.
 func TestStorageSweeps(t *testing.T) {
 	t.Parallel()
 	keys := func() (out []inventory.StorageKey) {
@@ -20,25 +20,25 @@ func TestStorageSweeps(t *testing.T) {
 		}
 		return out
 	}
-	var l storageSweeps
+	var sweeps storageSweeps
 	for _, region := range []string{"east", "west"} {
-		if all := l.next(region, keys(), false); len(all) != 10 {
-			t.Errorf("the first look at %s sees %d storages, want all", region, len(all))
+		if all := sweeps.next(region, keys(), false); len(all) != 10 {
+			t.Errorf("first sweep of %s: %d storages, want all", region, len(all))
 		}
 	}
 	seen := map[inventory.StorageKey]int{}
 	for range 20 {
-		l.next("west", keys(), true)
-		for _, key := range l.next("east", keys(), true) {
+		sweeps.next("west", keys(), true)
+		for _, key := range sweeps.next("east", keys(), true) {
 			seen[key]++
 		}
-		if turn := l.next("east", keys(), false); len(turn) != 0 {
-			t.Errorf("without a call to spare %v are looked at", turn)
+		if got := sweeps.next("east", keys(), false); len(got) != 0 {
+			t.Errorf("sweep without budget: %v", got)
 		}
 	}
 	for _, key := range keys() {
 		if seen[key] != 2 {
-			t.Errorf("%s was seen %d times in twenty looks, want 2", key.Host, seen[key])
+			t.Errorf("%s was listed %d times in 20 sweeps, want 2", key.Host, seen[key])
 		}
 	}
 }

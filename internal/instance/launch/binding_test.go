@@ -21,8 +21,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// onBoth runs a test against both releases.
-func onBoth(t *testing.T, test func(t *testing.T, release string)) {
+// testReleases runs a test with all releases of Proxmox VE.
+func testReleases(t *testing.T, test func(t *testing.T, release string)) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		t.Run(release, func(t *testing.T) {
@@ -32,8 +32,8 @@ func onBoth(t *testing.T, test func(t *testing.T, release string)) {
 	}
 }
 
-// newNUMAEnv is one host with two sockets of eight cores, and a class whose VMs lie
-// there as the layout says. Somebody's guest with two vCPUs floats over both.
+// newNUMAEnv returns an Env with one Host with two sockets of eight cores, and a class
+// with the layout. A foreign guest with two vCPUs is not bound.
 func newNUMAEnv(t *testing.T, release string, layout v1alpha1.CPULayout, change ...func(*pvesim.Scenario)) *testenv.Env {
 	t.Helper()
 	w := testenv.NewFake(t, testenv.Scenario(change...), testenv.Scenario(func(s *pvesim.Scenario) {
@@ -53,7 +53,7 @@ func numberedCPUs() testenv.Option {
 	return testenv.HostSettings(hosts)
 }
 
-// sized is a claim of an instance type.
+// planSized plans a claim of an instance type.
 func planSized(w *testenv.Env, p *testenv.Process, name, instanceType string) (*karpv1.NodeClaim, instance.Intent, error) {
 	w.T.Helper()
 	claim := w.Claim(name, w.NodeClass)
@@ -69,7 +69,7 @@ func planSized(w *testenv.Env, p *testenv.Process, name, instanceType string) (*
 	return w.Stored(claim), in, nil
 }
 
-// runs launches a claim of an instance type and reads its VM's configuration.
+// launchSized launches a claim of an instance type and returns its VM's configuration.
 func launchSized(w *testenv.Env, p *testenv.Process, name, instanceType string) (*karpv1.NodeClaim, proxmox.VMConfig) {
 	w.T.Helper()
 	claim, in, err := planSized(w, p, name, instanceType)
@@ -80,8 +80,8 @@ func launchSized(w *testenv.Env, p *testenv.Process, name, instanceType string) 
 	return w.Stored(claim), cfg
 }
 
-// slot is a copy of the template that root has given an affinity.
-func slot(vmid int, affinity string) func(*pvesim.Scenario) {
+// slotTemplate adds a copy of the template with an affinity.
+func slotTemplate(vmid int, affinity string) func(*pvesim.Scenario) {
 	return func(s *pvesim.Scenario) {
 		config := maps.Clone(s.Guests[0].Config)
 		config["affinity"], config["tags"] = affinity, "karpenter-slot-ubuntu"
@@ -91,11 +91,11 @@ func slot(vmid int, affinity string) func(*pvesim.Scenario) {
 	}
 }
 
-// A plain token is enough to bind memory: the guest's cells are the host's.
+// Memory can be bound with a token.
 func TestLaunchNUMABinding(t *testing.T) {
-	onBoth(t, func(t *testing.T, release string) {
+	testReleases(t, func(t *testing.T, release string) {
 		w := newNUMAEnv(t, release, v1alpha1.CPULayout{NUMA: v1alpha1.NUMABind}, func(s *pvesim.Scenario) {
-			// What a template brings is another VM's, and would keep this one from starting.
+			// Cells of the template would make the start fail.
 			s.Guests[0].Config["numa"], s.Guests[0].Config["numa3"] = "1", "cpus=0-1,hostnodes=0,memory=2048,policy=bind"
 		})
 		p := w.StartProcess()
@@ -105,7 +105,7 @@ func TestLaunchNUMABinding(t *testing.T) {
 			HaveKeyWithValue("numa0", MatchRegexp(`^cpus=0-1,hostnodes=[01],memory=6144,policy=bind$`)),
 			Not(HaveKey("numa1")), Not(HaveKey("numa3")), Not(HaveKey("affinity"))))
 
-		// The floating guest takes a share of both cells: eight are more than either has.
+		// The unbound guest uses both cells, so neither has eight free CPUs.
 		claim, large := launchSized(w, p, "large", "t1.8VCPU-24GB")
 		w.Expect(large.Options).To(And(
 			HaveKeyWithValue("sockets", "2"), HaveKeyWithValue("cores", "4"), HaveKeyWithValue("memory", "24576"),
@@ -115,30 +115,30 @@ func TestLaunchNUMABinding(t *testing.T) {
 		_, _, err := planSized(w, p, "full", "t1.4VCPU-12GB")
 		w.Expect(err).To(MatchError(ContainSubstring("pve1: cell 0: 1 CPUs free, 4 requested; cell 1: 3 CPUs free, 4 requested")))
 		p.Delete(claim)
-		_, _, err = planSized(w, p, "room", "t1.4VCPU-12GB")
-		w.Expect(err).NotTo(HaveOccurred(), "what a deleted VM had is free again")
+		_, _, err = planSized(w, p, "fits", "t1.4VCPU-12GB")
+		w.Expect(err).NotTo(HaveOccurred(), "the CPUs of a deleted VM are free")
 	})
 }
 
-// Slots that root made once pin with a plain token: the clone keeps the affinity.
+// With slot templates a token can pin: the clone inherits the affinity.
 func TestLaunchPinningBySlot(t *testing.T) {
-	onBoth(t, func(t *testing.T, release string) {
-		w := newNUMAEnv(t, release, v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}, slot(9101, "4-5"), slot(9102, "8-9"))
+	testReleases(t, func(t *testing.T, release string) {
+		w := newNUMAEnv(t, release, v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}, slotTemplate(9101, "4-5"), slotTemplate(9102, "8-9"))
 		p := w.StartProcess()
 		first, one := launchSized(w, p, "one", "t1.2VCPU-6GB")
 		_, two := launchSized(w, p, "two", "t1.2VCPU-6GB")
 		w.Expect([]string{one.Options["affinity"], two.Options["affinity"]}).To(ConsistOf("4-5", "8-9"))
-		w.Expect(one.Options).To(HaveKeyWithValue("numa0", "cpus=0-1,hostnodes=0,memory=6144,policy=bind"), "memory beside the cores")
+		w.Expect(one.Options).To(HaveKeyWithValue("numa0", "cpus=0-1,hostnodes=0,memory=6144,policy=bind"), "memory of the same cell")
 		in, _, err := instance.ReadIntent(first)
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(in.TemplateID).To(Equal(9101))
 		image, known := p.Instances.VMs.CurrentImage(first, w.NodeClass)
-		w.Expect(known && image == in.ImageID).To(BeTrue(), "a VM in a slot has not drifted to the class's own template")
+		w.Expect(known && image == in.ImageID).To(BeTrue(), "a VM in a slot does not drift to the template of the class")
 
 		_, _, err = planSized(w, p, "three", "t1.2VCPU-6GB")
 		w.Expect(err).To(MatchError(ContainSubstring("pve1: 2 slots with 2 CPUs or more, all in use")))
 		_, _, err = planSized(w, w.StartProcess(), "restarted", "t1.2VCPU-6GB")
-		w.Expect(err).To(MatchError(ContainSubstring("all in use")), "a restart frees nothing")
+		w.Expect(err).To(MatchError(ContainSubstring("all in use")), "slots stay in use after a restart")
 
 		p.Delete(first)
 		_, again := launchSized(w, p, "again", "t1.2VCPU-6GB")
@@ -146,16 +146,16 @@ func TestLaunchPinningBySlot(t *testing.T) {
 	})
 }
 
-// With a root login the controller picks whole cores itself, and root does that alone.
+// With a root login the controller chooses whole cores, and root sets them.
 func TestLaunchPinningByRoot(t *testing.T) {
-	onBoth(t, func(t *testing.T, release string) {
+	testReleases(t, func(t *testing.T, release string) {
 		w := newNUMAEnv(t, release, v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive, Hugepages: v1alpha1.Hugepages1Gi}, func(s *pvesim.Scenario) {
 			s.Guests[1].Config["affinity"] = "0-3"
 		})
 		p := w.StartProcess(numberedCPUs(), testenv.AsRoot())
 		_, one := launchSized(w, p, "one", "t1.2VCPU-6GB")
 		w.Expect(one.Options).To(And(HaveKeyWithValue("hugepages", "1024"), HaveKeyWithValue("numa", "1")))
-		w.Expect(one.Compute().Affinity()).To(Equal(cpuset.New(4, 5)), "the cores of somebody's pinned guest are not ours")
+		w.Expect(one.Compute().Affinity()).To(Equal(cpuset.New(4, 5)), "the cores of a pinned foreign guest are not used")
 		mark, ok := ownership.Read(one.Description())
 		w.Expect(ok).To(BeTrue())
 		w.Expect(mark).To(And(HaveField("CPUs", "4-5"), HaveField("Pin", []int{4, 5})))
@@ -165,13 +165,13 @@ func TestLaunchPinningByRoot(t *testing.T) {
 		w.Expect(in.Binding.CPUs).To(Equal("6-7"))
 		next := w.StartProcess(numberedCPUs(), testenv.AsRoot())
 		_, three := launchSized(w, next, "three", "t1.2VCPU-6GB")
-		w.Expect(three.Compute().Affinity().Intersection(cpuset.New(4, 5, 6, 7)).IsEmpty()).To(BeTrue(), "cores that were promised before a restart stay promised: %s", three.Compute().Affinity())
+		w.Expect(three.Compute().Affinity().Intersection(cpuset.New(4, 5, 6, 7)).IsEmpty()).To(BeTrue(), "cores that were reserved before a restart stay reserved: %s", three.Compute().Affinity())
 		w.Expect(next.Launch(planned, w.NodeClass)).To(Succeed())
 		cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(cfg.Compute().Affinity().String()).To(Equal("6-7"))
 
-		// Without the login a launch that was planned with it ends, and says why.
+		// Without the login, a launch that was planned with it fails.
 		late, _, err := planSized(w, next, "late", "t1.2VCPU-6GB")
 		w.Expect(err).NotTo(HaveOccurred())
 		var final *instance.LaunchError
@@ -180,7 +180,7 @@ func TestLaunchPinningByRoot(t *testing.T) {
 	})
 }
 
-// A hookscript in the template pins by the notes, which also keep the cores.
+// A hookscript of the template pins the VM by its notes, which also reserve the cores.
 func TestLaunchPinningByHookscript(t *testing.T) {
 	t.Parallel()
 	w := newNUMAEnv(t, "9.2", v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}, func(s *pvesim.Scenario) {
@@ -217,7 +217,7 @@ func TestPlanPinningUnsupported(t *testing.T) {
 		ContainSubstring("the tag karpenter-slot-ubuntu"), ContainSubstring("a hookscript named pve-hook"), ContainSubstring("a root login in the cloud config"))))
 	w.Expect(w.VMs()).To(BeEmpty())
 
-	unnumbered := w.StartProcess(testenv.AsRoot())
-	_, _, err = planSized(w, unnumbered, "two", "t1.2VCPU-6GB")
+	withoutCells := w.StartProcess(testenv.AsRoot())
+	_, _, err = planSized(w, withoutCells, "two", "t1.2VCPU-6GB")
 	w.Expect(err).To(MatchError(ContainSubstring("lscpu -e=CPU,CORE,NODE")), "cores are not guessed")
 }

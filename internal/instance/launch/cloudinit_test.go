@@ -23,7 +23,7 @@ const (
 	secretKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGniXftUOUzZmSn/WDg2LyXlhoHA4nM/MpPjaSVjahNo secret+1@x"
 )
 
-// ownDrive makes the world's class one whose boot data Proxmox makes.
+// useCloudInit changes the class to boot data that Proxmox makes.
 func useCloudInit(w *testenv.Env, options *v1alpha1.CloudInit) {
 	w.NodeClass.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCloudInit, CloudInit: options}
 }
@@ -67,7 +67,7 @@ func TestLaunchCloudInitDrive(t *testing.T) {
 		DNSServers: []string{"10.1.2.53"}, SearchDomains: []string{"example.com"},
 	}
 	p := w.StartProcess()
-	claim := p.Launched("own", w.NodeClass)
+	claim := p.Launched("pool-abc", w.NodeClass)
 	in, _, err := instance.ReadIntent(claim)
 	w.Expect(err).NotTo(HaveOccurred())
 
@@ -82,12 +82,12 @@ func TestLaunchCloudInitDrive(t *testing.T) {
 		w.Expect(cfg.Options).To(HaveKeyWithValue(option, want))
 	}
 	image := w.BootedDrive(in.VMID)
-	for _, text := range []string{"hostname: own", "user: ops", "secret+1@x", "# of the vendor", "address: '10.1.2.7'", "'10.1.2.53'"} {
+	for _, text := range []string{"hostname: pool-abc", "user: ops", "secret+1@x", "# of the vendor", "address: '10.1.2.7'", "'10.1.2.53'"} {
 		w.Expect(image).To(ContainSubstring(text), "the guest reads it from its drive")
 	}
 	w.Expect(image).NotTo(ContainSubstring("package_upgrade"))
 
-	// Nothing of ours is to be taken back: no ISO, no token. The drive stays.
+	// There is no ISO and no token to delete. The drive stays.
 	w.ExpectNoBootDrives()
 	w.ExpectNoTokens()
 	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
@@ -105,25 +105,25 @@ func TestLaunchAddsCloudInitDrive(t *testing.T) {
 		slot     string
 		storage  string
 	}{
-		"beside the disk":             {map[string]string{"ide2": ""}, nil, "ide2", "local-lvm"},
-		"where the class says":        {map[string]string{"ide2": ""}, &v1alpha1.CloudInit{Storage: "local"}, "ide2", "local"},
-		"in a slot that is free":      {map[string]string{"ide2": "none,media=cdrom"}, nil, "ide0", "local-lvm"},
-		"the template has one itself": {nil, &v1alpha1.CloudInit{Storage: "local"}, "ide2", "local-lvm"},
+		"storage_of_the_disk":  {map[string]string{"ide2": ""}, nil, "ide2", "local-lvm"},
+		"storage_of_the_class": {map[string]string{"ide2": ""}, &v1alpha1.CloudInit{Storage: "local"}, "ide2", "local"},
+		"free_slot":            {map[string]string{"ide2": "none,media=cdrom"}, nil, "ide0", "local-lvm"},
+		"inherited_drive":      {nil, &v1alpha1.CloudInit{Storage: "local"}, "ide2", "local-lvm"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t, testenv.Scenario(templatesWith(c.template)))
 			useCloudInit(w, c.options)
 			p := w.StartProcess()
-			claim := p.Launched("own", w.NodeClass)
+			claim := p.Launched("pool-abc", w.NodeClass)
 			in, _, err := instance.ReadIntent(claim)
 			w.Expect(err).NotTo(HaveOccurred())
 			cfg := w.VMConfig(in)
 			drive, ok := cfg.Drives().CloudInit()
 			w.Expect(ok).To(BeTrue())
 			w.Expect(drive).To(And(HaveField("Slot", c.slot), HaveField("Storage", c.storage)))
-			w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig0", "ip=dhcp"), "else the drive has no word about the interface")
-			w.Expect(w.BootedDrive(in.VMID)).To(And(ContainSubstring("hostname: own"), ContainSubstring("type: dhcp4")))
+			w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig0", "ip=dhcp"), "otherwise the drive would not configure the interface")
+			w.Expect(w.BootedDrive(in.VMID)).To(And(ContainSubstring("hostname: pool-abc"), ContainSubstring("type: dhcp4")))
 			p.Delete(claim)
 			w.ExpectNoOrphans()
 		})
@@ -133,18 +133,18 @@ func TestLaunchAddsCloudInitDrive(t *testing.T) {
 func TestLaunchInheritsCloudInit(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Scenario(templatesWith(map[string]string{
-		"ciuser": "admin", "sshkeys": proxmox.EncodeSSHKeys([]string{inlineKey}), "cicustom": "vendor=local:snippets/theirs.yaml", "ciupgrade": "0",
+		"ciuser": "admin", "sshkeys": proxmox.EncodeSSHKeys([]string{inlineKey}), "cicustom": "vendor=local:snippets/inherited.yaml", "ciupgrade": "0",
 	}), func(s *pvesim.Scenario) {
-		s.Files = []pvesim.File{{Storage: "local", Name: "snippets/theirs.yaml", Text: "#"}, {Storage: "local", Name: "snippets/meta.yaml", Text: "#"}}
+		s.Files = []pvesim.File{{Storage: "local", Name: "snippets/inherited.yaml", Text: "#"}, {Storage: "local", Name: "snippets/meta.yaml", Text: "#"}}
 	}))
 	upgrade := true
 	useCloudInit(w, &v1alpha1.CloudInit{PackageUpgrade: &upgrade, Snippets: &v1alpha1.Snippets{Meta: "local:snippets/meta.yaml"}})
-	in, _, err := instance.ReadIntent(w.StartProcess().Launched("own", w.NodeClass))
+	in, _, err := instance.ReadIntent(w.StartProcess().Launched("pool-abc", w.NodeClass))
 	w.Expect(err).NotTo(HaveOccurred())
 	options := w.VMConfig(in).Options
 	w.Expect(options).To(And(
 		HaveKeyWithValue("ciuser", "admin"), HaveKeyWithValue("sshkeys", proxmox.EncodeSSHKeys([]string{inlineKey})),
-		HaveKeyWithValue("cicustom", "meta=local:snippets/meta.yaml,vendor=local:snippets/theirs.yaml"), HaveKeyWithValue("ciupgrade", "1"),
+		HaveKeyWithValue("cicustom", "meta=local:snippets/meta.yaml,vendor=local:snippets/inherited.yaml"), HaveKeyWithValue("ciupgrade", "1"),
 	))
 }
 
@@ -154,25 +154,25 @@ func TestCheckCloudInit(t *testing.T) {
 		options func(*testenv.Env) *v1alpha1.CloudInit
 		want    string
 	}{
-		"a key that was cut": {
+		"truncated_key": {
 			func(*testenv.Env) *v1alpha1.CloudInit {
 				return &v1alpha1.CloudInit{SSHKeys: []string{inlineKey, "ssh-ed25519 AAAAC3NzaC1l me"}}
 			},
 			"reading spec.metadataOptions.cloudInit.sshKeys[1]: the key is not whole",
 		},
-		"no such secret": {
+		"missing_secret": {
 			func(*testenv.Env) *v1alpha1.CloudInit {
 				return &v1alpha1.CloudInit{SSHKeysRef: &v1alpha1.SecretReference{Namespace: "kube-system", Name: "none"}}
 			},
 			"reading secret kube-system/none of spec.metadataOptions.cloudInit.sshKeysRef",
 		},
-		"a secret of another kind": {
+		"other_secret": {
 			func(*testenv.Env) *v1alpha1.CloudInit {
 				return &v1alpha1.CloudInit{SSHKeysRef: &v1alpha1.SecretReference{Namespace: "kube-system", Name: "templates"}}
 			},
 			"it has no key authorized_keys",
 		},
-		"a private key": {
+		"private_key": {
 			func(w *testenv.Env) *v1alpha1.CloudInit {
 				return &v1alpha1.CloudInit{SSHKeysRef: createKeysSecret(w, "# mine\n-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n")}
 			},

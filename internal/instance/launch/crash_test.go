@@ -14,23 +14,23 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// Whatever the moment at which the controller dies in a launch, the next one
-// ends with exactly one VM: the one that the intent names.
+// Whenever the controller is killed during a launch, the next one completes it with
+// exactly one VM: that of the intent.
 func TestLaunchCrash(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Still())
 	claim := p.Planned("recorded", w.NodeClass)
-	calls := w.RecordRequests(func() { w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed()) })
-	for _, point := range testenv.CrashPoints(calls) {
+	requests := w.RecordRequests(func() { w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed()) })
+	for _, point := range testenv.CrashPoints(requests) {
 		t.Run(point.Name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t)
-			dying := w.StartProcess(testenv.Still())
-			claim := dying.Planned("pool-abc", w.NodeClass)
+			killed := w.StartProcess(testenv.Still())
+			claim := killed.Planned("pool-abc", w.NodeClass)
 			intent, _, err := instance.ReadIntent(claim)
 			w.Expect(err).NotTo(HaveOccurred())
-			err = dying.Instances.Launcher.Launch(testenv.DieAt(w.T, w.Sim, point.Request, point.After), claim, w.NodeClass)
+			err = killed.Instances.Launcher.Launch(testenv.DieAt(w.T, w.Sim, point.Request, point.After), claim, w.NodeClass)
 			w.EndCrash(err != nil)
 
 			next := w.StartProcess()
@@ -43,7 +43,7 @@ func TestLaunchCrash(t *testing.T) {
 			cfg, err := w.Client().VMConfig(t.Context(), intent.Host, intent.VMID)
 			w.Expect(err).NotTo(HaveOccurred())
 			disk, _ := cfg.Drives().Boot()
-			w.Expect(disk.SizeBytes).To(BeNumerically(">=", intent.DiskBytes), "the disk was grown")
+			w.Expect(disk.SizeBytes).To(BeNumerically(">=", intent.DiskBytes), "the disk was resized")
 			w.Expect(cfg.Compute().Cores()).To(Equal(intent.Cores))
 			next.Delete(w.Stored(claim))
 			w.ExpectNoOrphans()
@@ -51,27 +51,27 @@ func TestLaunchCrash(t *testing.T) {
 	}
 }
 
-// The figures to beat: one node, linked clone, boot drive, one security group,
-// disk resized.
+// The limits for one node with a linked clone, a boot drive, one security group and a
+// resized disk.
 func TestLaunchAndDeleteRequests(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Still(), testenv.RealTime())
-	// The first launch teaches how long tasks take here.
-	p.Delete(p.Launched("teacher", w.NodeClass))
+	// The first launch measures how long tasks take.
+	p.Delete(p.Launched("measured", w.NodeClass))
 	claim := p.Planned("pool-abc", w.NodeClass)
 	launch := w.RecordRequests(func() { w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed()) })
 	w.Expect(len(launch)).To(BeNumerically("<=", 14), "%v", names(launch))
 	claim = w.Stored(claim)
 	w.Expect(p.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
-	removal := w.RecordRequests(func() { p.Delete(claim) })
-	w.Expect(len(removal)).To(BeNumerically("<=", 8), "%v", names(removal))
+	deletion := w.RecordRequests(func() { p.Delete(claim) })
+	w.Expect(len(deletion)).To(BeNumerically("<=", 8), "%v", names(deletion))
 }
 
-func names(calls []pvesim.Request) []string {
-	out := make([]string, 0, len(calls))
-	for _, call := range calls {
-		out = append(out, call.Method+" "+call.Template)
+func names(requests []pvesim.Request) []string {
+	out := make([]string, 0, len(requests))
+	for _, request := range requests {
+		out = append(out, request.Method+" "+request.Template)
 	}
 	return out
 }

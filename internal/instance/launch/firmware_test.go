@@ -28,7 +28,7 @@ storage:
       contents: {inline: "{{ .Metadata.Hostname }}"}
 `
 
-// ignited makes the world's class one that hands Ignition to the firmware.
+// useFirmware changes the class to Ignition by firmware.
 func useFirmware(w *testenv.Env, userData string) {
 	w.T.Helper()
 	w.NodeClass.Spec.MetadataOptions.Type = v1alpha1.MetadataTypeFirmware
@@ -39,7 +39,7 @@ func useFirmware(w *testenv.Env, userData string) {
 }
 
 func TestLaunchIgnitionByFirmware(t *testing.T) {
-	onBoth(t, func(t *testing.T, release string) {
+	testReleases(t, func(t *testing.T, release string) {
 		const inherited = "-no-hpet"
 		w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Version = release }, templatesWith(map[string]string{"args": inherited})))
 		useFirmware(w, butane)
@@ -55,12 +55,12 @@ func TestLaunchIgnitionByFirmware(t *testing.T) {
 		}
 		cfg := w.VMConfig(in)
 		w.Expect(cfg.Options["args"]).To(HavePrefix(inherited + " -fw_cfg "))
-		w.Expect(cfg.Options["args"]).NotTo(ContainSubstring("ignition"), "arguments are for many to read")
+		w.Expect(cfg.Options["args"]).NotTo(ContainSubstring("ignition"), "many users may read the arguments")
 		for _, drive := range cfg.Drives().All() {
-			w.Expect(drive.VolumeID).NotTo(ContainSubstring(".iso"), "it is no drive")
+			w.Expect(drive.VolumeID).NotTo(ContainSubstring(".iso"), "it is not a drive")
 		}
 
-		// Once it has joined, file and token go, and the VM starts without them.
+		// After the cleanup the VM starts without the file.
 		w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 		w.ExpectNoBootDrives()
 		w.ExpectNoTokens()
@@ -101,7 +101,7 @@ func TestLaunchWithoutRootLogin(t *testing.T) {
 	err := after.Launch(claim, w.NodeClass)
 	w.Expect(err).To(And(BeAssignableToTypeOf(&instance.LaunchError{}), MatchError(ContainSubstring("region "+testenv.Region+": the cloud config has no login of root"))))
 
-	// A VM that names its file must keep it, or it would not start again; its token goes.
+	// The file stays, since the VM would not start without it; the token is deleted.
 	err = after.Instances.Deleter.CleanupBootDrive(t.Context(), w.Stored(joined))
 	w.Expect(err).To(MatchError(ContainSubstring("the cloud config has no login of root")))
 	volumes, err := w.Client().Volumes(t.Context(), "pve1", "local", "iso")

@@ -60,8 +60,8 @@ func TestLaunchVMIDTaken(t *testing.T) {
 	p := w.StartProcess()
 	claim := p.Planned("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
-	// Somebody is quicker with the same VMID.
-	w.CloneByHand(in.Host, in.VMID, "theirs")
+	// Another VM gets the VMID first.
+	w.CloneByHand(in.Host, in.VMID, "foreign")
 	err := p.Launch(claim, w.NodeClass)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
@@ -70,7 +70,7 @@ func TestLaunchVMIDTaken(t *testing.T) {
 	p.Delete(claim)
 	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(cfg.Name()).To(Equal("theirs"))
+	w.Expect(cfg.Name()).To(Equal("foreign"))
 	w.ExpectNoBootDrives()
 	w.ExpectNoTokens()
 }
@@ -112,12 +112,12 @@ func TestLaunchFullClone(t *testing.T) {
 	p.Delete(claim)
 }
 
-// Where disks are known to grow quickly, the VM is started meanwhile.
+// If resizes are known to be quick, the VM is started in parallel.
 func TestLaunchSlowResize(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		fault pvesim.Fault
-		tries int
+		fault    pvesim.Fault
+		attempts int
 	}{
 		"slow":   {pvesim.Fault{Task: "resize", Delay: pvesim.Duration(5 * time.Second), Count: 1}, 1},
 		"locked": {pvesim.Fault{Task: "resize", Fail: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout", Count: 1}, 2},
@@ -126,11 +126,11 @@ func TestLaunchSlowResize(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t)
 			p := w.StartProcess(testenv.Still())
-			p.Delete(p.Launched("teacher", w.NodeClass))
+			p.Delete(p.Launched("measured", w.NodeClass))
 			_, err := w.Sim.AddFault(c.fault)
 			w.Expect(err).NotTo(HaveOccurred())
 			claim := p.Planned("pool-abc", w.NodeClass)
-			for try := 1; try < c.tries; try++ {
+			for attempt := 1; attempt < c.attempts; attempt++ {
 				err := p.Launch(claim, w.NodeClass)
 				w.Expect(err).To(MatchError(proxmox.ErrLocked))
 				w.Expect(err).NotTo(BeAssignableToTypeOf(&instance.LaunchError{}))
@@ -169,16 +169,16 @@ func TestLaunchSlowClone(t *testing.T) {
 	w.Expect(refusal).To(ContainSubstring("a clone takes about"))
 	w.Expect(warning).To(BeEmpty())
 	refusal, warning = p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "another")
-	w.Expect(refusal+warning).To(BeEmpty(), "nobody knows")
+	w.Expect(refusal+warning).To(BeEmpty(), "not measured")
 }
 
-// A look that fails says nothing about the task: the clone goes on, and is ours.
+// If the status of the task cannot be read, the clone continues.
 func TestLaunchPollingCloneFails(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]pvesim.Fault{
-		"the token is being replaced": {Status: 401, Message: "authentication failure"},
-		"quorum is lost":              {Status: 500, Message: "cluster not ready - no quorum?"},
-		"something else":              {Status: 500, Message: "it is complicated"},
+		"token_replaced": {Status: 401, Message: "authentication failure"},
+		"no_quorum":      {Status: 500, Message: "cluster not ready - no quorum?"},
+		"other_error":    {Status: 500, Message: "internal error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -194,25 +194,25 @@ func TestLaunchPollingCloneFails(t *testing.T) {
 	}
 }
 
-// Patience is with the obstacle at hand, not with all that a launch ever met.
+// The retry timeout restarts with each phase.
 func TestLaunchRetryTimeoutRestarts(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.LaunchRetryTimeout = time.Second }))
 	claim := p.Planned("pool-abc", w.NodeClass)
 	w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 1, Status: 500, Message: "got no worker upid - start worker failed"})
-	w.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(75 * time.Second), Count: 1}) // 1.5 s here
+	w.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(75 * time.Second), Count: 1}) // 1.5 s real time
 	w.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 1, Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-1.conf' - got timeout"})
 	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(proxmox.ErrBusy))
 	err := p.Launch(w.Stored(claim), w.NodeClass)
 	w.Expect(err).To(MatchError(proxmox.ErrLocked))
 	var final *instance.LaunchError
-	w.Expect(errors.As(err, &final)).To(BeFalse(), "it has only just begun: %v", err)
+	w.Expect(errors.As(err, &final)).To(BeFalse(), "the timeout restarted: %v", err)
 	w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
 }
 
-// What was asked for happens, whether its answer is waited for or not: a try that fails
-// elsewhere must not leave a rule under way for the next one to double.
+// A request in flight has an effect even if it is canceled: an attempt that fails must
+// wait for it, or the next one would add the rule twice.
 func TestLaunchFirewallRuleInFlight(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
@@ -227,12 +227,12 @@ func TestLaunchFirewallRuleInFlight(t *testing.T) {
 func TestLaunchTransientErrors(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
-		"no worker for the clone":     {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 2, Status: 500, Message: "got no worker upid - start worker failed"},
-		"a storage lock in the clone": {Task: "qmclone", Count: 1, Fail: "clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout"},
-		"a lock in the config write":  {Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 1, Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout"},
-		"a broken answer to start":    {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, DropAfter: true},
-		"596 on the upload":           {Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", Count: 1, Status: 596, Message: "Broken pipe"},
-		"no quorum for a moment":      {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 1, Status: 500, Message: "cluster not ready - no quorum?"},
+		"no_worker_for_clone":       {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 2, Status: 500, Message: "got no worker upid - start worker failed"},
+		"storage_lock_during_clone": {Task: "qmclone", Count: 1, Fail: "clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout"},
+		"lock_during_config_write":  {Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 1, Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout"},
+		"lost_response_to_start":    {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, DropAfter: true},
+		"status_596_for_upload":     {Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", Count: 1, Status: 596, Message: "Broken pipe"},
+		"temporarily_no_quorum":     {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 1, Status: 500, Message: "cluster not ready - no quorum?"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -241,7 +241,7 @@ func TestLaunchTransientErrors(t *testing.T) {
 			claim := p.Planned("pool-abc", w.NodeClass)
 			_, err := w.Sim.AddFault(fault)
 			w.Expect(err).NotTo(HaveOccurred())
-			// As the launch controller does: call again, unless it is final.
+			// Like the launch controller: retry unless the error is final.
 			w.Eventually(func() error {
 				err := p.Launch(w.Stored(claim), w.NodeClass)
 				if final, ok := errors.AsType[*instance.LaunchError](err); ok {
@@ -261,15 +261,15 @@ func TestLaunchFinalErrors(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault  pvesim.Fault
 		reason string
-		says   string
+		want   string
 	}{
-		"storage full": {
+		"storage_full": {
 			pvesim.Fault{Task: "qmclone", Fail: "clone failed: lvcreate 'pve/vm-1-disk-0' error: No space left on device"}, instance.ReasonStorageFull, "No space left",
 		},
-		"a privilege is missing": {
+		"missing_privilege": {
 			pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Status: 403, Message: "Permission check failed (/vms/1, VM.Config.CPU)"}, instance.ReasonPermission, "VM.Config.CPU",
 		},
-		"the template is gone": {
+		"missing_template": {
 			pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Status: 500, Message: "unable to find configuration file for VM 9000 on node 'pve1'"}, instance.ReasonClone, "9000",
 		},
 	} {
@@ -284,7 +284,7 @@ func TestLaunchFinalErrors(t *testing.T) {
 			var final *instance.LaunchError
 			w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
 			w.Expect(final.Reason).To(Equal(test.reason), final.Error())
-			w.Expect(final.Error()).To(ContainSubstring(test.says))
+			w.Expect(final.Error()).To(ContainSubstring(test.want))
 			w.Sim.ClearFaults()
 			p.Delete(w.Stored(claim))
 			w.ExpectNoOrphans()

@@ -13,19 +13,18 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// wholeCluster is the documented role on "/", as the default scenario has it.
-func wholeCluster(*pvesim.Scenario) {}
+// clusterScoped is the documented role on "/", the default of the scenario.
+func clusterScoped(*pvesim.Scenario) {}
 
-// The whole life of a VM under exactly the documented privileges, on both releases
-// of Proxmox VE.
+// All operations work with exactly the documented privileges.
 func TestDocumentedRoles(t *testing.T) {
 	t.Parallel()
-	for name, role := range map[string]func(*pvesim.Scenario){"on the whole cluster": wholeCluster, "on a pool": pvesim.PoolScoped} {
+	for name, role := range map[string]func(*pvesim.Scenario){"cluster": clusterScoped, "pool": pvesim.PoolScoped} {
 		for _, version := range []string{"8.4", "9.2"} {
-			t.Run(name+", "+version, func(t *testing.T) {
+			t.Run(name+"_"+version, func(t *testing.T) {
 				t.Parallel()
 				w := testenv.NewFake(t, testenv.Hosts(2), testenv.Scenario(role, func(s *pvesim.Scenario) { s.Version = version }))
-				if name == "on a pool" {
+				if name == "pool" {
 					w.NodeClass.Spec.ResourcePool = pvesim.PoolID
 				}
 				p := w.StartProcess()
@@ -36,9 +35,9 @@ func TestDocumentedRoles(t *testing.T) {
 				w.Eventually(func() (bool, error) { return p.Instances.Power.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())
 				p.Delete(w.Stored(claim))
 
-				// Deleting again finds nothing and says so.
+				// Delete is idempotent.
 				p.Delete(w.Stored(claim))
-				// A launch that another process began is taken up.
+				// Another process resumes a launch.
 				second := p.Planned("pool-def", w.NodeClass)
 				next := w.StartProcess()
 				w.Eventually(func() error { return next.Launch(second, w.NodeClass) }).WithTimeout(20 * time.Second).Should(Succeed())

@@ -39,7 +39,7 @@ func TestLaunchShares(t *testing.T) {
 	w.ExpectNoOrphans()
 }
 
-// The preflight looks for it; the mapping may go after it.
+// The class is checked for it, but the mapping can be deleted later.
 func TestLaunchShareWithoutDirectory(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Scenario(mapped("pve7")))

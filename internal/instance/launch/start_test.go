@@ -15,10 +15,10 @@ func TestCauseFromLog(t *testing.T) {
 		log  []string
 		want string
 	}{
-		"8.4 hides it above its last word": {[]string{"bridge 'vmbr7' does not exist", "kvm: network script failed", "TASK ERROR: start failed: QEMU exited with code 1"}, "bridge 'vmbr7' does not exist"},
-		"warnings are not causes":          {[]string{"kvm: -vga: warning: something old", "host NUMA node7 doesn't exist", "TASK ERROR: x"}, "host NUMA node7 doesn't exist"},
-		"locks are not causes":             {[]string{"trying to acquire lock...", "OK", "no such snippet", "TASK ERROR: no such snippet"}, "no such snippet"},
-		"nothing said":                     {[]string{"TASK ERROR: start failed: QEMU exited with code 1"}, ""},
+		"cause_before_last_line": {[]string{"bridge 'vmbr7' does not exist", "kvm: network script failed", "TASK ERROR: start failed: QEMU exited with code 1"}, "bridge 'vmbr7' does not exist"},
+		"warning_before_cause":   {[]string{"kvm: -vga: warning: something old", "host NUMA node7 doesn't exist", "TASK ERROR: x"}, "host NUMA node7 doesn't exist"},
+		"lock_before_cause":      {[]string{"trying to acquire lock...", "OK", "no such snippet", "TASK ERROR: no such snippet"}, "no such snippet"},
+		"no_cause":               {[]string{"TASK ERROR: start failed: QEMU exited with code 1"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

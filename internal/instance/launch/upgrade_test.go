@@ -25,9 +25,9 @@ func olderIntent(w *testenv.Env) string {
 func TestLaunchOlderIntent(t *testing.T) {
 	t.Parallel()
 	for name, intent := range map[string]func(string) string{
-		"as it was written": func(s string) string { return s },
-		// After a downgrade: a later release added a field that may be ignored.
-		"with a field more": func(s string) string { return strings.Replace(s, `"v": 1,`, `"v": 1, "later": {"a": ["b"]},`, 1) },
+		"unchanged": func(s string) string { return s },
+		// After a downgrade: a newer release added a field that can be ignored.
+		"with_additional_field": func(s string) string { return strings.Replace(s, `"v": 1,`, `"v": 1, "later": {"a": ["b"]},`, 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -36,7 +36,7 @@ func TestLaunchOlderIntent(t *testing.T) {
 			claim := w.ClaimWithIntent("pool-abc", intent(olderIntent(w)))
 			planned, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
 			w.Expect(err).NotTo(HaveOccurred())
-			w.Expect(planned.VMID).To(Equal(20123), "a plan stands, whoever made it")
+			w.Expect(planned.VMID).To(Equal(20123), "an existing plan is kept")
 			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
 			w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", 20123)))
 			p.Delete(w.Stored(claim))
@@ -56,13 +56,13 @@ func TestLaunchNewerIntent(t *testing.T) {
 	w.Expect(err).To(MatchError(instance.ErrNewerVersion), "another VMID would be a second VM")
 	err = p.Launch(claim, w.NodeClass)
 	w.Expect(err).To(MatchError(instance.ErrNewerVersion))
-	w.Expect(err).NotTo(BeAssignableToTypeOf(&instance.LaunchError{}), "to give up would remove what the later release made")
+	w.Expect(err).NotTo(BeAssignableToTypeOf(&instance.LaunchError{}), "a failure would delete the VM of the newer release")
 	for _, call := range w.Sim.Requests() {
 		w.Expect(call.Method).To(Equal("GET"), call.Path)
 	}
 	w.Expect(w.Stored(claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationLaunchIntent, testenv.NewerIntent))
 	w.Expect(p.Instances.VMs.MayExist(claim)).To(BeTrue())
-	w.Expect(p.Inventory.View().Reservations).To(HaveKeyWithValue(string(claim.UID), HaveField("VMID", 20123)), "nobody else gets its VMID")
+	w.Expect(p.Inventory.View().Reservations).To(HaveKeyWithValue(string(claim.UID), HaveField("VMID", 20123)), "its VMID is reserved")
 
 	p.Delete(claim)
 	w.ExpectNoOrphans()

@@ -5,32 +5,13 @@
 package operations
 
 import (
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
-
-// Deps are the dependencies of the operations.
-type Deps struct {
-	Clients   instance.Clients
-	Roots     instance.Roots
-	Inventory *inventory.Inventory
-	Types     *instancetype.Provider
-	Kube      client.Client
-	Boot      boot.Source
-	Clock     clock.WithTicker
-	// KubeCluster is the UID of the kube-system namespace.
-	KubeCluster string
-	Settings    instance.Settings
-	Metrics     instance.Metrics
-}
 
 // Operations are the operations on VMs. Users take the one that they need.
 type Operations struct {
@@ -45,22 +26,18 @@ type Operations struct {
 	Adopter    *instance.Adopter
 }
 
-// New returns the operations with a new state of Claims.
-func New(deps Deps) *Operations {
-	shared := instance.Deps{
-		Clients: deps.Clients, Roots: deps.Roots, Inventory: deps.Inventory, Kube: deps.Kube,
-		Clock: deps.Clock, KubeCluster: deps.KubeCluster, Settings: deps.Settings,
-		Guard: instance.NewGuard(), Launches: instance.NewLaunchTracker(), Tasks: instance.NewTasks(deps.Settings, deps.Clock),
-	}
+// New returns the operations. It adds a new state of Claims to the dependencies.
+func New(deps instance.Deps, types *instancetype.Provider, source boot.Source, metrics instance.Metrics) *Operations {
+	deps.Guard, deps.Launches, deps.Tasks = instance.NewGuard(), instance.NewLaunchTracker(), instance.NewTasks(deps.Settings, deps.Clock)
 	o := &Operations{
-		VMs:        instance.NewProvider(shared),
-		Planner:    plan.New(shared, deps.Types, deps.Boot.Reader, deps.Metrics),
+		VMs:        instance.NewProvider(deps),
+		Planner:    plan.New(deps, types, source.Reader, metrics),
 		Health:     launch.NewHealth(),
-		CloneTimes: launch.NewCloneTimes(shared),
-		Deleter:    deletion.New(shared, deps.Boot.Tokens),
-		Adopter:    instance.NewAdopter(shared),
+		CloneTimes: launch.NewCloneTimes(deps),
+		Deleter:    deletion.New(deps, source.Tokens),
+		Adopter:    instance.NewAdopter(deps),
 	}
-	o.Launcher = launch.New(shared, o.Planner, deps.Types, deps.Boot, launch.Stats{Health: o.Health, Metrics: deps.Metrics})
-	o.Power, o.Updater = instance.NewPower(shared, o.VMs), instance.NewUpdater(shared, o.VMs)
+	o.Launcher = launch.New(deps, o.Planner, types, source, launch.Stats{Health: o.Health, Metrics: metrics})
+	o.Power, o.Updater = instance.NewPower(deps, o.VMs), instance.NewUpdater(deps, o.VMs)
 	return o
 }

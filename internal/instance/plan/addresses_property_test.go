@@ -24,8 +24,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// flaky is an API server that refuses some of the writes, and of some others says so
-// although it made them. After its last write the process that writes is dead.
+// flaky is an API server that fails some writes, and returns an error for others that
+// succeed. After its last write all fail, as if the process were killed.
 type flaky struct {
 	client.Client
 	mu     sync.Mutex
@@ -38,9 +38,9 @@ var errRefused = errors.New("refused")
 func (f *flaky) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 	f.mu.Lock()
 	f.writes--
-	dead, dice := f.writes < 0, f.random.IntN(20)
+	killed, dice := f.writes < 0, f.random.IntN(20)
 	f.mu.Unlock()
-	if dead || dice == 0 {
+	if killed || dice == 0 {
 		return errRefused
 	}
 	if err := f.Client.Patch(ctx, obj, patch, opts...); err != nil || dice != 1 {
@@ -49,26 +49,26 @@ func (f *flaky) Patch(ctx context.Context, obj client.Object, patch client.Patch
 	return errRefused
 }
 
-// pools of the three classes: 120, 200 and 500 addresses for a third of the requests
-// each.
+// propertyPools of three classes have 120, 200 and 500 addresses for a third of the
+// requests each.
 var propertyPools = []v1alpha1.AddressSource{
 	{CIDR: "10.1.0.0/24", Ranges: []string{"10.1.0.1-10.1.0.125"}, Exclude: []string{"10.1.0.10-10.1.0.13"}, Gateway: "10.1.0.1"},
 	{CIDR: "10.2.0.0/24", Ranges: []string{"10.2.0.0-10.2.0.200"}, Gateway: "10.2.0.254"},
 	{CIDR: "fd00::/64", Ranges: []string{"fd00::1-fd00::1f4"}, Gateway: "fe80::1"},
 }
 
-// roomy is a Host where addresses run out first.
-func roomy(s *pvesim.Scenario) {
+// largeHost is a Host with more capacity than addresses.
+func largeHost(s *pvesim.Scenario) {
 	s.Hosts[0].Cores, s.Hosts[0].Memory = 8192, 64*pvesim.TiB
 	s.Storages[1].Size = 900 * pvesim.TiB
 }
 
-// A thousand requests at once over three pools, while the API server refuses some of
-// the writes, Claims go, and the controller dies in the middle again and again: no
-// address is had twice, none is lost, and who gets none is told why.
+// A thousand concurrent requests with three pools, while the API server fails writes,
+// Claims are deleted and the controller is killed repeatedly: no address is assigned
+// twice, none is lost, and errors name the exhausted pool.
 func TestPlanAddressesConcurrently(t *testing.T) {
 	t.Parallel()
-	w := testenv.NewFake(t, testenv.Scenario(roomy))
+	w := testenv.NewFake(t, testenv.Scenario(largeHost))
 	random := rand.New(rand.NewPCG(7, 7))
 	classes := make([]*v1alpha1.ProxmoxNodeClass, len(propertyPools))
 	for n, source := range propertyPools {
@@ -88,7 +88,7 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 	}
 	refused, restarts := 0, 0
 	for len(waiting) > 0 {
-		// Of the processes each dies in the middle, but for the last.
+		// All processes but the last are killed.
 		api := &flaky{Client: w.Kube, random: random, writes: 50 + random.IntN(50)}
 		if restarts >= 6 {
 			api.writes = requests * requests
@@ -101,11 +101,11 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 		deleteSome(w, p, random, waiting)
 		restarts++
 	}
-	t.Logf("%d processes, %d requests found no address", restarts, refused)
-	w.Expect(restarts).To(BeNumerically(">", 6), "processes died with requests under way")
-	w.Expect(refused).To(BeNumerically(">", 50), "the small pools are too small")
+	t.Logf("%d processes, %d requests without an address", restarts, refused)
+	w.Expect(restarts).To(BeNumerically(">", 6), "processes were killed with requests in progress")
+	w.Expect(refused).To(BeNumerically(">", 50), "the small pools were exhausted")
 
-	// Everything goes: everything comes back.
+	// All addresses are released with the claims.
 	p := w.StartProcess(testenv.Still())
 	claims := &karpv1.NodeClaimList{}
 	w.Expect(w.Kube.List(t.Context(), claims)).To(Succeed())
@@ -114,7 +114,7 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 		p.Instances.Planner.Release(string(claims.Items[i].UID))
 	}
 	for i := range 121 {
-		claim := w.Claim(fmt.Sprintf("again-%d", i), w.NodeClass)
+		claim := w.Claim(fmt.Sprintf("second-%d", i), w.NodeClass)
 		_, err := p.Instances.Planner.Plan(t.Context(), claim, classes[0], nil)
 		if i < 120 {
 			w.Expect(err).NotTo(HaveOccurred(), "address %d of 120 was lost", i+1)
@@ -124,9 +124,9 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 	}
 }
 
-// planAll asks for all of the claims at the same time, and gives those that have to ask
-// again. Who finds no address goes, as core has it.
-func planAll(w *testenv.Env, p *testenv.Process, claims []*karpv1.NodeClaim, classes []*v1alpha1.ProxmoxNodeClass) (again []*karpv1.NodeClaim, exhausted int) {
+// planAll plans all claims concurrently, and returns those to retry. Claims without an
+// address are deleted, as by core.
+func planAll(w *testenv.Env, p *testenv.Process, claims []*karpv1.NodeClaim, classes []*v1alpha1.ProxmoxNodeClass) (retry []*karpv1.NodeClaim, exhausted int) {
 	w.T.Helper()
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -141,7 +141,7 @@ func planAll(w *testenv.Env, p *testenv.Process, claims []*karpv1.NodeClaim, cla
 			switch {
 			case err == nil:
 			case errors.Is(err, errRefused):
-				again = append(again, claim)
+				retry = append(retry, claim)
 			case strings.Contains(err.Error(), "are taken"):
 				exhausted++
 				err = w.Kube.Delete(w.T.Context(), claim)
@@ -154,10 +154,10 @@ func planAll(w *testenv.Env, p *testenv.Process, claims []*karpv1.NodeClaim, cla
 		})
 	}
 	all.Wait()
-	return again, exhausted
+	return retry, exhausted
 }
 
-// expectNoAddressTwice looks at what stands on the claims, which is all that counts.
+// expectUniqueAddresses checks that no two claims have the same address.
 func expectUniqueAddresses(w *testenv.Env) {
 	w.T.Helper()
 	claims := &karpv1.NodeClaimList{}
@@ -177,18 +177,18 @@ func expectUniqueAddresses(w *testenv.Env) {
 	w.Expect(owners).NotTo(BeEmpty())
 }
 
-// dropSome lets a third of the claims go that have an address, as core does with those
-// without a VM: some while the controller watches, some while it is down.
+// deleteSome deletes a third of the claims with an address, some of them without the
+// controller.
 func deleteSome(w *testenv.Env, p *testenv.Process, random *rand.Rand, waiting []*karpv1.NodeClaim) {
 	w.T.Helper()
-	asks := map[string]bool{}
+	pending := map[string]bool{}
 	for _, claim := range waiting {
-		asks[claim.Name] = true
+		pending[claim.Name] = true
 	}
 	claims := &karpv1.NodeClaimList{}
 	w.Expect(w.Kube.List(w.T.Context(), claims)).To(Succeed())
 	for i := range claims.Items {
-		if asks[claims.Items[i].Name] || random.IntN(3) > 0 {
+		if pending[claims.Items[i].Name] || random.IntN(3) > 0 {
 			continue
 		}
 		w.Expect(w.Kube.Delete(w.T.Context(), &claims.Items[i])).To(Succeed())

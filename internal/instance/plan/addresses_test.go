@@ -24,7 +24,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// pooled gives the class's VMs addresses of a subnet.
+// setPool adds an address pool to the class.
 func setPool(w *testenv.Env, source v1alpha1.AddressSource) {
 	w.NodeClass.Spec.Network = &v1alpha1.Network{
 		Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &source}},
@@ -63,7 +63,7 @@ func TestPlanAddress(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig0", fmt.Sprintf("ip=%s/24,gw=10.0.0.1", addr)), "others can see it")
+	w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig0", fmt.Sprintf("ip=%s/24,gw=10.0.0.1", addr)), "it is visible to other clients")
 	w.Expect(cfg.Options).To(HaveKeyWithValue("nameserver", "10.0.0.53"))
 
 	// An ISO contains its files uncompressed.
@@ -71,36 +71,36 @@ func TestPlanAddress(t *testing.T) {
 		ContainSubstring(fmt.Sprintf("- %q", addr.String()+"/24")), ContainSubstring(`via: "10.0.0.1"`),
 		ContainSubstring(`addresses: ["10.0.0.53"]`), ContainSubstring("dhcp4: false")))
 
-	// The other address is left, then none.
+	// The pool has two addresses.
 	second := p.Planned("default-b", w.NodeClass)
 	w.Expect(address(w, second)).NotTo(Equal(addr))
 	err = planOnce(w, p, "default-c")
-	var noRoom *instance.InsufficientCapacityError
-	w.Expect(err).To(BeAssignableToTypeOf(noRoom))
+	var insufficient *instance.InsufficientCapacityError
+	w.Expect(err).To(BeAssignableToTypeOf(insufficient))
 	w.Expect(err).To(MatchError(ContainSubstring("all 2 addresses of 10.0.0.0/24 are taken")))
 
 	p.Delete(claim)
 	third := p.Planned("default-d", w.NodeClass)
-	w.Expect(address(w, third)).To(Equal(addr), "it came back")
+	w.Expect(address(w, third)).To(Equal(addr), "it was released")
 }
 
 func TestPlanAddressAfterRestart(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Ranges: []string{"10.0.0.100-10.0.0.102"}})
-	promised := w.StartProcess().Planned("default-promised", w.NodeClass)
+	planned := w.StartProcess().Planned("default-planned", w.NodeClass)
 	next := w.StartProcess()
-	// Nothing of the first claim's is on Proxmox yet: only its intent tells.
+	// The VM of the first claim does not exist: the address is only in the intent.
 	others := []netip.Addr{address(w, next.Planned("default-b", w.NodeClass)), address(w, next.Planned("default-c", w.NodeClass))}
-	w.Expect(others).NotTo(ContainElement(address(w, promised)))
+	w.Expect(others).NotTo(ContainElement(address(w, planned)))
 	w.Expect(planOnce(w, next, "default-d")).To(MatchError(ContainSubstring("all 3 addresses")))
 
-	w.Expect(next.Launch(promised, w.NodeClass)).To(Succeed())
-	in, _, err := instance.ReadIntent(w.Stored(promised))
+	w.Expect(next.Launch(planned, w.NodeClass)).To(Succeed())
+	in, _, err := instance.ReadIntent(w.Stored(planned))
 	w.Expect(err).NotTo(HaveOccurred())
 	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(cfg.Network().Addresses()).To(ConsistOf(address(w, promised)), "a restart in the middle keeps it")
+	w.Expect(cfg.Network().Addresses()).To(ConsistOf(address(w, planned)), "it is kept after a restart")
 }
 
 func TestPlanAddressSkipsOtherGuests(t *testing.T) {
@@ -115,7 +115,7 @@ func TestPlanAddressSkipsOtherGuests(t *testing.T) {
 			pvesim.Guest{VMID: 203, Name: "sdn", Host: "pve1", Config: map[string]string{"memory": "512", "net0": "virtio=BC:24:11:09:00:01,bridge=blue"}},
 		)
 		s.Zones = []pvesim.Zone{{Zone: "lab", Type: "simple", IPAM: "pve", DHCP: "dnsmasq"}}
-		s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Subnet: "10.0.0.4/30"}} // it gives 10.0.0.5
+		s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Subnet: "10.0.0.4/30"}} // its DHCP assigns 10.0.0.5
 	}))
 	w.Expect(w.Kube.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control-plane"}, Status: corev1.NodeStatus{
 		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.6"}, {Type: corev1.NodeHostName, Address: "control-plane"}},
@@ -134,8 +134,8 @@ func TestPlanAddressSharedSubnet(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/29", Gateway: "10.0.0.1"})
-	neighbour := w.StartProcess(testenv.KubeCluster("another"))
-	taken := address(w, neighbour.Launched("other-a", w.NodeClass))
+	neighbor := w.StartProcess(testenv.KubeCluster("another"))
+	taken := address(w, neighbor.Launched("other-a", w.NodeClass))
 	p := w.StartProcess()
 	for i := range 4 {
 		w.Expect(address(w, p.Planned(fmt.Sprintf("default-%d", i), w.NodeClass))).NotTo(Equal(taken))
@@ -149,11 +149,11 @@ func TestLaunchAddressConflict(t *testing.T) {
 	setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/29"})
 	p := w.StartProcess()
 	claim := p.Planned("default-a", w.NodeClass)
-	// Somebody gives a guest of theirs the same address by hand.
+	// An administrator sets the same address for another guest.
 	change := proxmox.ConfigChange{Set: map[string]string{"ipconfig0": fmt.Sprintf("ip=%s/29", address(w, claim)), "name": "renamed"}}
 	w.Expect(w.Client().UpdateVM(t.Context(), "pve1", 101, change)).To(Succeed())
 	w.ResetForeignGuests()
-	second := w.StartProcess() // its view is fresh
+	second := w.StartProcess() // with a new Snapshot
 	w.Eventually(func(g Gomega) {
 		err := second.Launch(claim, w.NodeClass)
 		g.Expect(err).To(MatchError(ContainSubstring("was taken meanwhile by VM 101 in region region-1")))
@@ -168,11 +168,11 @@ func TestUnparkWaitsForAddress(t *testing.T) {
 	setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.5/24"})
 	p := w.StartProcess()
 	first := p.Launched("default-a", w.NodeClass)
-	w.Expect(address(w, first).String()).To(Equal("10.0.0.5"), "the address of one host is for one VM")
+	w.Expect(address(w, first).String()).To(Equal("10.0.0.5"), "a single address is a pool")
 	waiting := w.Claim("default-waiting", w.NodeClass)
 	in, err := p.Instances.Planner.Park(t.Context(), waiting, w.NodeClass, nil)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(in.Network).To(Equal(network.Assignment{}), "it holds no address")
+	w.Expect(in.Network).To(Equal(network.Assignment{}), "it reserves no address")
 	waiting = w.Stored(waiting)
 	waiting.Status.ProviderID = in.ProviderID()
 	w.Expect(w.Kube.Status().Update(t.Context(), waiting)).To(Succeed())
@@ -182,10 +182,10 @@ func TestUnparkWaitsForAddress(t *testing.T) {
 	w.Expect(address(w, w.Stored(waiting)).String()).To(Equal("10.0.0.5"))
 }
 
-// Two classes share a part of a subnet, and have a router each.
+// Two classes have overlapping pools with different gateways.
 func TestPlanAddressOverlappingPools(t *testing.T) {
 	t.Parallel()
-	w := testenv.NewFake(t, testenv.Scenario(roomy))
+	w := testenv.NewFake(t, testenv.Scenario(largeHost))
 	p := w.StartProcess()
 	var classes []*v1alpha1.ProxmoxNodeClass
 	for name, source := range map[string]v1alpha1.AddressSource{
@@ -218,5 +218,5 @@ func TestPlanAddressOverlappingPools(t *testing.T) {
 		}
 	}
 	w.Expect(got).To(ConsistOf("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.7", "10.0.0.8", "10.0.0.10", "10.0.0.11", "10.0.0.12"),
-		"each once, and neither router")
+		"each once, and no gateway")
 }

@@ -23,14 +23,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// parked is a claim that core goes on with although it waits for room.
+// parked returns a claim that waits for capacity, and its intent.
 func parked(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, instance.Intent) {
 	w.T.Helper()
 	claim = p.Parked(claim, w.NodeClass)
 	return claim, w.Intent(claim)
 }
 
-// onlyOn makes a claim that may have one host.
+// claimOnHost returns a claim that requires a Host.
 func claimOnHost(w *testenv.Env, host, name string) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Claim(name, w.NodeClass)
@@ -41,7 +41,7 @@ func claimOnHost(w *testenv.Env, host, name string) *karpv1.NodeClaim {
 	return claim
 }
 
-// haveReason matches the end of a launch.
+// haveReason matches a *instance.LaunchError.
 func haveReason(reason string) types.GomegaMatcher {
 	return WithTransform(func(err error) string {
 		final, ok := errors.AsType[*instance.LaunchError](err)
@@ -52,13 +52,13 @@ func haveReason(reason string) types.GomegaMatcher {
 	}, Equal(reason))
 }
 
-// A static pool's claim waits for room with its VMID held, and is launched when
-// room comes.
+// A claim of a static NodePool waits with a reserved VMID, and is launched when there is
+// capacity.
 func TestUnparkWithCapacity(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
-	// One host of 16 CPUs, of which a guest has two: seven of two CPUs each.
+	// One host with 16 CPUs, of which a guest has two: seven VMs with two CPUs fit.
 	var full []string
 	for i := range 7 {
 		name := fmt.Sprintf("pool-%d", i)
@@ -67,20 +67,20 @@ func TestUnparkWithCapacity(t *testing.T) {
 	}
 	waiting := w.Claim("pool-waiting", w.NodeClass)
 	_, err := p.Instances.Planner.Plan(t.Context(), waiting, w.NodeClass, nil)
-	var noRoom *instance.InsufficientCapacityError
-	w.Expect(errors.As(err, &noRoom)).To(BeTrue(), "%v", err)
+	var insufficient *instance.InsufficientCapacityError
+	w.Expect(errors.As(err, &insufficient)).To(BeTrue(), "%v", err)
 	waiting, in := parked(w, p, waiting)
 	w.Expect(p.Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked))
-	w.Expect(w.VMs()).To(BeEmpty(), "nothing was asked of Proxmox")
+	w.Expect(w.VMs()).To(BeEmpty(), "no request to Proxmox")
 
-	// A restarted controller knows that the claim is parked and takes no capacity for it.
+	// A restarted controller reserves no capacity for a parked claim.
 	next := w.StartProcess()
 	for _, name := range full[1:] {
 		claim := w.Stored(&karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		_, err := next.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
 		w.Expect(err).NotTo(HaveOccurred())
 	}
-	w.Expect(next.Launch(waiting, w.NodeClass)).To(Succeed(), "the first claim is not known to this one, so there is room")
+	w.Expect(next.Launch(waiting, w.NodeClass)).To(Succeed(), "the first claim is not known to this process, so there is capacity")
 	launched := w.Stored(waiting)
 	after, _, err := instance.ReadIntent(launched)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -102,12 +102,12 @@ func TestUnparkTimeout(t *testing.T) {
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
 	w.Expect(final.Reason).To(Equal(instance.ReasonInsufficientCapacity))
 	w.Expect(final.Error()).To(ContainSubstring("CPU"))
-	gone, err := p.Instances.Deleter.Delete(t.Context(), waiting)
+	deleted, err := p.Instances.Deleter.Delete(t.Context(), waiting)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(gone).To(BeTrue())
+	w.Expect(deleted).To(BeTrue())
 }
 
-// The class is Ready through another host, the pool may have this one only.
+// The class is Ready on another host, which the NodePool does not allow.
 func TestParkOnUnusableHost(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Hosts(2))
@@ -120,7 +120,7 @@ func TestParkOnUnusableHost(t *testing.T) {
 	w.Expect(in.InstanceType).To(Equal("t1.2VCPU-6GB"))
 	err := p.Launch(waiting, w.NodeClass)
 	w.Expect(err).To(MatchError(instance.ErrParked))
-	w.Expect(err).To(MatchError(ContainSubstring("bridge vmbr7")), "the class knows why")
+	w.Expect(err).To(MatchError(ContainSubstring("bridge vmbr7")), "the reason in the status of the class")
 
 	w.NodeClass.Status.SelectedZones, w.NodeClass.Status.UnusableZones = selected, nil
 	w.Expect(p.Launch(waiting, w.NodeClass)).To(Succeed())
@@ -130,8 +130,8 @@ func TestParkOnUnusableHost(t *testing.T) {
 	w.ExpectNoOrphans()
 }
 
-// What nothing meets is not refused either: the time that the claim waits is what
-// keeps core from making it anew without a pause.
+// Claims that nothing meets are parked as well: otherwise core would recreate them
+// without delay.
 func TestParkUnplaceable(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
@@ -146,20 +146,20 @@ func TestParkUnplaceable(t *testing.T) {
 	w.ExpectNoOrphans()
 }
 
-// Whatever else stands in the way once there is room is no matter of the VMID.
+// A claim stays parked for other reasons, too.
 func TestUnparkWaits(t *testing.T) {
 	t.Parallel()
-	for what, take := range map[string]func(*v1alpha1.ProxmoxNodeClass){
-		"takes no iso":          func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "local-lvm" },
-		"is not there any more": func(c *v1alpha1.ProxmoxNodeClass) { c.Status.SelectedZones = []string{testenv.Region + "/pve1/9999"} },
+	for name, change := range map[string]func(*v1alpha1.ProxmoxNodeClass){
+		"no_ISO_storage":   func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "local-lvm" },
+		"missing_template": func(c *v1alpha1.ProxmoxNodeClass) { c.Status.SelectedZones = []string{testenv.Region + "/pve1/9999"} },
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t)
 			p := w.StartProcess()
 			waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
-			whole := w.NodeClass.DeepCopy()
-			take(w.NodeClass)
+			original := w.NodeClass.DeepCopy()
+			change(w.NodeClass)
 			err := p.Launch(waiting, w.NodeClass)
 			w.Expect(err).To(MatchError(instance.ErrParked))
 			w.Expect(p.Inventory.View().IsVMIDTaken(testenv.Region, in.VMID)).To(BeTrue(), "it keeps its VMID")
@@ -167,19 +167,19 @@ func TestUnparkWaits(t *testing.T) {
 			late := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
 			w.Expect(late.Launch(waiting, w.NodeClass)).To(haveReason(instance.ReasonInsufficientCapacity))
 
-			w.Expect(p.Launch(waiting, whole)).To(Succeed())
+			w.Expect(p.Launch(waiting, original)).To(Succeed())
 			p.Delete(w.Stored(waiting))
 		})
 	}
 }
 
-// Another VMID would be another VM to core, which knows this one.
+// The providerID is known to core, so the VMID cannot change.
 func TestUnparkVMIDTaken(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
 	waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
-	task, err := w.Client().CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: "somebodys"})
+	task, err := w.Client().CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: "foreign"})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(task).NotTo(BeEmpty())
 	late := w.StartProcess()
@@ -187,8 +187,7 @@ func TestUnparkVMIDTaken(t *testing.T) {
 		Should(haveReason(instance.ReasonVMIDTaken))
 }
 
-// A static pool's claim is parked also while its hosts are avoided: core would make a
-// refused one anew at once.
+// Claims of a static NodePool are parked while their hosts are avoided after a failure.
 func TestParkOnAvoidedHost(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)

@@ -49,9 +49,9 @@ func New(deps instance.Deps, types *instancetype.Provider, reader client.Reader,
 // Overlay applies a NodePool's NodeOverlays to instance types; nil changes nothing.
 type Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
 
-// DecideUnderLock chooses a VM from a View. It runs under the ledger's lock, so it must
+// decideUnderLock chooses a VM from a View. It runs under the ledger's lock, so it must
 // not send requests or wait.
-type DecideUnderLock func(inventory.View) (instance.Intent, error)
+type decideUnderLock func(inventory.View) (instance.Intent, error)
 
 // Plan decides which VM a Claim gets and on which Host, reserves it, and writes the
 // intent to the Claim. A Claim that has an intent keeps it. Plan returns an
@@ -140,7 +140,7 @@ func (p *Planner) Release(claimUID string) {
 }
 
 // record reserves what was decided and writes it to the Claim.
-func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide DecideUnderLock) (instance.Intent, error) {
+func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide decideUnderLock) (instance.Intent, error) {
 	var in instance.Intent
 	_, err := p.deps.Inventory.Ledger().Reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
 		var err error

@@ -29,14 +29,14 @@ func TestPlanInsufficientCapacity(t *testing.T) {
 		}
 		launched++
 	}
-	// Two hosts of 16 CPUs, of which a guest has two each.
+	// Two hosts with 16 CPUs, of which a guest has two each.
 	w.Expect(launched).To(Equal(14))
-	var noRoom *instance.InsufficientCapacityError
-	w.Expect(errors.As(refusal, &noRoom)).To(BeTrue())
+	var insufficient *instance.InsufficientCapacityError
+	w.Expect(errors.As(refusal, &insufficient)).To(BeTrue())
 	w.Expect(refusal.Error()).To(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU")))
 }
 
-// A pool's VMs count after a restart as before it.
+// The VMs of a NodePool are counted after a restart.
 func TestRestoreReservation(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
@@ -51,7 +51,7 @@ func TestRestoreReservation(t *testing.T) {
 	p.Delete(claim)
 }
 
-// Without free VMIDs a testenv.Region has no room, and is not offered for a while.
+// A region without free VMIDs is not offered for a while.
 func TestPlanNoFreeVMID(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Hosts(2))

@@ -116,10 +116,9 @@ func (e *Env) StartProcess(o ProcessOptions) *Process {
 		o.Settings(&s)
 	}
 	source := boot.Source{Reader: p.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: p.kube}}
-	p.instances = operations.New(operations.Deps{
-		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Types: instanceTypes, Kube: p.kube, Boot: source,
-		Clock: e.Clock, KubeCluster: kubeCluster, Settings: s,
-	})
+	p.instances = operations.New(instance.Deps{
+		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Kube: p.kube, Clock: e.Clock, KubeCluster: kubeCluster, Settings: s,
+	}, instanceTypes, source, instance.Metrics{})
 	p.launch = launch.NewController(launch.Deps{
 		Kube: p.kube, Launcher: p.instances.Launcher, Health: p.instances.Health, Types: instanceTypes, Recorder: discardRecorder{}, Clock: e.Clock,
 		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: defaults.FailureBackoff(),

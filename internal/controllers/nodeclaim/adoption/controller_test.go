@@ -32,9 +32,9 @@ const (
 	uuid = "6b0f5f52-5c1a-4a57-9d0b-0c7a3c1f9e55"
 )
 
-// inherited is a world in which sergelogvinov/karpenter-provider-proxmox has made a VM,
-// as far as that one goes: the VM's name and serial name the claim, its UUID is its
-// own, its notes carry no mark, and the claim has hashes of another version.
+// inherited is an Env with a VM of sergelogvinov/karpenter-provider-proxmox: the VM's
+// name and serial are those of the claim, its UUID is not, its notes have no mark, and
+// the claim has hashes of another version.
 type inherited struct {
 	*testenv.Env
 	class *v1alpha1.ProxmoxNodeClass
@@ -58,7 +58,7 @@ func inherit(t *testing.T) *inherited {
 			v1alpha1.AnnotationInPlaceUpdateHash: "2", v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
 		}
 	})
-	t.Cleanup(func() { i.letGo() })
+	t.Cleanup(func() { i.removeFinalizer() })
 	i.claim.Status.ProviderID, i.claim.Status.ImageID, i.claim.Status.NodeName = node.Spec.ProviderID, "1000-1a2b3c", node.Name
 	w.Expect(w.Kube.Status().Update(t.Context(), i.claim)).To(Succeed())
 	c := w.Clients[testenv.Region]
@@ -73,8 +73,8 @@ func inherit(t *testing.T) *inherited {
 	return i
 }
 
-// letGo takes core's finalizer away, which nobody else would.
-func (i *inherited) letGo() {
+// removeFinalizer removes core's finalizer.
+func (i *inherited) removeFinalizer() {
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 	_ = i.Kube.Patch(i.T.Context(), i.claim.DeepCopy(), patch)
 }
@@ -92,7 +92,7 @@ func (i *inherited) set(key, value string) {
 	i.Expect(i.Clients[testenv.Region].UpdateVM(i.T.Context(), "pve1", vmid, proxmox.ConfigChange{Set: map[string]string{key: value}})).To(Succeed())
 }
 
-// replaceBIOS makes another machine of the VM: the change waits for a new start.
+// replaceBIOS changes the SMBIOS fields, which applies with the next start.
 func (i *inherited) replaceBIOS(bios proxmox.SMBIOS) {
 	i.T.Helper()
 	c := i.Clients[testenv.Region]
@@ -116,7 +116,7 @@ func (i *inherited) runs() bool {
 	return state.Running
 }
 
-// reconcile looks at the claim once.
+// reconcile reconciles the claim once.
 func (i *inherited) reconcile() reconcile.Result {
 	i.T.Helper()
 	result, err := adoption.NewController(i.Instances.Adopter, i.Events).Reconcile(i.T.Context(), testenv.Reread(i.Env, i.claim))
@@ -125,12 +125,12 @@ func (i *inherited) reconcile() reconcile.Result {
 	return result
 }
 
-func (i *inherited) handOver(value string) {
+func (i *inherited) annotate(value string) {
 	i.T.Helper()
 	i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationAdopt: value})
 }
 
-// kept tells whether core hears of the VM: it deletes the claims of what is not listed.
+// kept reports whether the VM is listed or may exist: core deletes claims that are not listed.
 func (i *inherited) kept() bool {
 	i.T.Helper()
 	i.Refresh()
@@ -143,25 +143,25 @@ func (i *inherited) get() (instance.VM, error) {
 	return i.Instances.VMs.Get(i.T.Context(), v1alpha1.ProviderID{Region: testenv.Region, VMID: vmid})
 }
 
-// blocked expects that a removal waits, and gives what it waits for.
+// blocked checks that a delete is blocked, and returns the message.
 func (i *inherited) blocked(reason string) string {
 	i.T.Helper()
-	gone, err := i.Instances.Deleter.Delete(i.T.Context(), testenv.Reread(i.Env, i.claim))
-	i.Expect(gone).To(BeFalse())
+	deleted, err := i.Instances.Deleter.Delete(i.T.Context(), testenv.Reread(i.Env, i.claim))
+	i.Expect(deleted).To(BeFalse())
 	blocked, ok := errors.AsType[*instance.BlockedError](err)
 	i.Expect(ok).To(BeTrue(), "%v", err)
 	i.Expect(blocked.Reason).To(Equal(reason))
 	return blocked.Message
 }
 
-// removed calls Delete as core does until nothing is left.
-func (i *inherited) removed() {
+// delete calls Delete like core until the VM is deleted.
+func (i *inherited) deleteVM() {
 	i.T.Helper()
 	i.Eventually(func() (bool, error) { return i.Instances.Deleter.Delete(i.T.Context(), i.claim) }).
 		WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(BeTrue())
 }
 
-func TestAVMThatNobodyHandsOverIsNeitherTouchedNorForgotten(t *testing.T) {
+func TestUnadoptedVM(t *testing.T) {
 	t.Parallel()
 	i := inherit(t)
 	before := i.config().Options
@@ -180,49 +180,49 @@ func TestAVMThatNobodyHandsOverIsNeitherTouchedNorForgotten(t *testing.T) {
 	i.Expect(i.runs()).To(BeTrue())
 	i.Expect(i.config().Options).To(Equal(before))
 
-	// Either way out: handed over while it is going, it goes.
-	i.handOver(uuid)
+	// Adopted while its claim is being deleted, the VM is deleted.
+	i.annotate(uuid)
 	i.reconcile()
-	i.removed()
+	i.deleteVM()
 	i.Expect(i.VMs()).To(BeEmpty())
 }
 
-func TestAVMThatIsGoneOrSomebodyElsesKeepsNoClaim(t *testing.T) {
+func TestDeleteClaimWithoutVM(t *testing.T) {
 	t.Parallel()
-	t.Run("removed by hand", func(t *testing.T) {
+	t.Run("deleted_by_hand", func(t *testing.T) {
 		t.Parallel()
 		i := inherit(t)
 		i.DestroyByHand("pve1", vmid)
 		i.Expect(i.kept()).To(BeFalse())
-		i.removed()
+		i.deleteVM()
 	})
-	t.Run("its VMID was given to another guest", func(t *testing.T) {
+	t.Run("VMID_of_other_guest", func(t *testing.T) {
 		t.Parallel()
 		i := inherit(t)
 		i.set("name", "database")
 		i.replaceBIOS(proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000"})
 		i.Expect(i.kept()).To(BeFalse())
-		i.removed()
+		i.deleteVM()
 		i.Expect(i.runs()).To(BeTrue())
 	})
 }
 
-func TestAVMThatIsHandedOverIsOurs(t *testing.T) {
+func TestAdopt(t *testing.T) {
 	t.Parallel()
 	i := inherit(t)
 	before := maps.Clone(i.config().Options)
-	i.handOver(strings.ToUpper(uuid))
+	i.annotate(strings.ToUpper(uuid))
 	i.reconcile()
 	i.Expect(i.Events.About(i.claim)).To(Equal([]string{"VMAdopted"}))
 
 	after := i.config().Options
-	i.Expect(after["description"]).To(HavePrefix(before["description"]), "what people wrote stays")
+	i.Expect(after["description"]).To(HavePrefix(before["description"]), "the notes of users stay")
 	mark, ok := ownership.Read(after["description"])
 	i.Expect(ok).To(BeTrue())
 	i.Expect(mark).To(And(HaveField("VMID", vmid), HaveField("ClaimUID", string(i.claim.UID)), HaveField("UUID", uuid)))
 	delete(before, "description")
 	delete(after, "description")
-	i.Expect(after).To(Equal(before), "a running VM is changed in nothing else")
+	i.Expect(after).To(Equal(before), "nothing else of a running VM changes")
 
 	in := i.Intent(i.claim)
 	i.Expect(in).To(And(HaveField("VMID", vmid), HaveField("Host", "pve1"), HaveField("InstanceType", testenv.InstanceType), HaveField("Cores", 2), HaveField("Storage", "local-lvm")))
@@ -232,65 +232,65 @@ func TestAVMThatIsHandedOverIsOurs(t *testing.T) {
 	i.Expect(err).NotTo(HaveOccurred())
 	i.Expect(got.ClaimUID).To(Equal(string(i.claim.UID)))
 	_, known := i.Instances.VMs.CurrentImage(i.claim, i.class)
-	i.Expect(known).To(BeFalse(), "nobody knows its image, so that it does not drift")
-	i.Expect(i.Instances.Updater.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed(), "it follows its class from now on")
+	i.Expect(known).To(BeFalse(), "its image is unknown, so it does not drift")
+	i.Expect(i.Instances.Updater.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed(), "it is updated with its class")
 	i.Expect(i.config().Tags()).To(Equal([]string{"karpenter"}))
 
-	// A controller that died between mark and claim finds the mark.
+	// A controller that was killed after it wrote the mark resumes.
 	i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationLaunchIntent: "", v1alpha1.AnnotationLaunchCompleted: ""})
 	i.reconcile()
 	i.Expect(i.Intent(i.claim)).To(Equal(in))
 	i.Expect(strings.Count(i.config().Description(), `"claim"`)).To(Equal(1))
-	i.Expect(i.reconcile()).To(BeZero(), "once is enough")
+	i.Expect(i.reconcile()).To(BeZero(), "adopted once")
 
-	i.removed()
+	i.deleteVM()
 	i.Expect(i.VMs()).To(BeEmpty())
 }
 
-func TestTheMarkOfAnAdoptedVMIsMissedWhenItIsLost(t *testing.T) {
+func TestAdoptedVMLostMark(t *testing.T) {
 	t.Parallel()
 	i := inherit(t)
-	i.handOver(uuid)
+	i.annotate(uuid)
 	i.reconcile()
 	mark := i.config().Description()
 	i.set("description", "cleaned up")
 	i.Expect(i.kept()).To(BeTrue())
-	i.Expect(i.blocked(instance.BlockedMarkLost)).To(ContainSubstring(uuid), "the line to put back is complete")
+	i.Expect(i.blocked(instance.BlockedMarkLost)).To(ContainSubstring(uuid), "the line to add is complete")
 	i.Expect(i.runs()).To(BeTrue())
 	i.set("description", mark)
 	i.replaceBIOS(proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000"})
 	_, err := i.get()
-	i.Expect(err).To(MatchError(proxmox.ErrNotFound), "the mark counts for the UUID that it was made for alone")
+	i.Expect(err).To(MatchError(proxmox.ErrNotFound), "the mark is valid only for its UUID")
 }
 
-func TestWhatDoesNotFitIsNotAdopted(t *testing.T) {
+func TestAdoptRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		spoil func(*inherited)
-		value string
-		says  string
+		change func(*inherited)
+		value  string
+		want   string
 	}{
-		"another UUID":     {value: "00000000-0000-4000-8000-000000000000", says: "VM 20000 has the SMBIOS UUID \"" + uuid},
-		"no UUID":          {value: "true", says: `names the VM "true"`},
-		"another name":     {spoil: func(i *inherited) { i.set("name", "database") }, value: uuid, says: `VM 20000 is named "database"`},
-		"no VM":            {spoil: func(i *inherited) { i.DestroyByHand("pve1", vmid) }, value: uuid, says: "shows no VM 20000"},
-		"another region":   {spoil: func(i *inherited) { i.claim.Status.ProviderID = "proxmox://elsewhere/20000" }, value: uuid, says: `region "elsewhere" is not in the cloud config`},
-		"a node elsewhere": {spoil: func(i *inherited) { i.reportUUID("11111111-0000-4000-8000-000000000000") }, value: uuid, says: "the node does not run in this VM"},
-		"another Kubernetes cluster's": {spoil: func(i *inherited) {
+		"other_UUID":       {value: "00000000-0000-4000-8000-000000000000", want: "VM 20000 has the SMBIOS UUID \"" + uuid},
+		"no_UUID":          {value: "true", want: `names the VM "true"`},
+		"other_name":       {change: func(i *inherited) { i.set("name", "database") }, value: uuid, want: `VM 20000 is named "database"`},
+		"no_VM":            {change: func(i *inherited) { i.DestroyByHand("pve1", vmid) }, value: uuid, want: "shows no VM 20000"},
+		"other_region":     {change: func(i *inherited) { i.claim.Status.ProviderID = "proxmox://elsewhere/20000" }, value: uuid, want: `region "elsewhere" is not in the cloud config`},
+		"node_of_other_VM": {change: func(i *inherited) { i.reportUUID("11111111-0000-4000-8000-000000000000") }, value: uuid, want: "the node does not run in this VM"},
+		"other_kubernetes_cluster": {change: func(i *inherited) {
 			i.set("description", ownership.Mark{VMID: vmid, KubeCluster: "another", ClaimUID: string(i.claim.UID)}.Notes(""))
-		}, value: uuid, says: "belongs to another Kubernetes cluster"},
+		}, value: uuid, want: "belongs to another Kubernetes cluster"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			i := inherit(t)
-			if c.spoil != nil {
-				c.spoil(i)
+			if c.change != nil {
+				c.change(i)
 				i.Expect(i.Kube.Status().Update(t.Context(), i.claim)).To(Succeed())
 			}
-			i.handOver(c.value)
+			i.annotate(c.value)
 			i.Sim.ResetRequests()
-			i.Expect(i.reconcile().RequeueAfter).To(BeNumerically(">", 0), "it is looked at again")
-			i.Expect(i.Events.Messages("AdoptionRefused")).To(ConsistOf(ContainSubstring(c.says)))
+			i.Expect(i.reconcile().RequeueAfter).To(BeNumerically(">", 0), "it is retried")
+			i.Expect(i.Events.Messages("AdoptionRefused")).To(ConsistOf(ContainSubstring(c.want)))
 			i.Expect(i.claim.Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
 			for _, call := range i.Sim.Requests() {
 				i.Expect(call.Method).To(Equal("GET"), call.Path)
@@ -308,8 +308,8 @@ func (i *inherited) reportUUID(value string) {
 	i.Expect(i.Kube.Status().Update(i.T.Context(), node)).To(Succeed())
 }
 
-// A NodePool may put the annotation on claims of our own, where it means nothing.
-func TestTheWordChangesNothingForAVMOfOurs(t *testing.T) {
+// A NodePool may set the annotation on claims of this controller, where it has no effect.
+func TestAdoptAnnotationOnOwnClaim(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	claim := w.Launched("ours", w.Class(), func(c *karpv1.NodeClaim) { c.Annotations = map[string]string{v1alpha1.AnnotationAdopt: uuid} })
@@ -322,7 +322,7 @@ func TestTheWordChangesNothingForAVMOfOurs(t *testing.T) {
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 
-func TestClaimsOfOursAndOfOthersAreNotLookedAt(t *testing.T) {
+func TestReconcileIgnoresOtherClaims(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()

@@ -17,14 +17,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// initialized is what core writes when the Node has joined and is whole.
+// initialized sets the condition that core sets when the Node is initialized.
 func initialized(w *testenv.Env, claim *karpv1.NodeClaim) {
 	w.T.Helper()
 	claim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
 	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
 }
 
-func TestWhatAGuestNeededToJoinIsTakenBackWhenItsNodeIsInitialized(t *testing.T) {
+func TestCleanup(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	w.Manage(func(client.Client) testenv.Registrar { return bootstrapcleanup.NewController(w.Instances.Deleter) })
@@ -48,10 +48,10 @@ func TestWhatAGuestNeededToJoinIsTakenBackWhenItsNodeIsInitialized(t *testing.T)
 	w.Sim.ResetRequests()
 	_, err = bootstrapcleanup.NewController(w.Instances.Deleter).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}")).To(BeZero(), "once is enough")
+	w.Expect(w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}")).To(BeZero(), "cleaned up once")
 }
 
-func TestAClaimThatSomebodyElseHasIsTakenLater(t *testing.T) {
+func TestCleanupBusyClaim(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	claim := w.Launched("a", w.Class())
@@ -76,23 +76,23 @@ func TestAClaimThatSomebodyElseHasIsTakenLater(t *testing.T) {
 	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
 }
 
-func TestAHostThatIsAwayIsWaitedFor(t *testing.T) {
+func TestCleanupUnreachableHost(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	claim := w.Launched("a", w.Class())
 	initialized(w, claim)
-	mend := w.Cut()
+	reconnect := w.Cut()
 	c := bootstrapcleanup.NewController(w.Instances.Deleter)
 	result, err := c.Reconcile(t.Context(), claim)
-	w.Expect(err).NotTo(HaveOccurred(), "the inventory tells it already")
+	w.Expect(err).NotTo(HaveOccurred(), "the inventory reports it")
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
-	mend()
+	reconnect()
 	_, err = c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Tokens()).To(BeEmpty())
 }
 
-func TestATroubleOfProxmoxIsAnErrorAndTriedAgain(t *testing.T) {
+func TestCleanupRetry(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	claim := w.Launched("a", w.Class())

@@ -12,8 +12,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// What a predicate sees is the cache's own object, which others read at the same time.
-func TestThePredicateLeavesTheCacheAlone(t *testing.T) {
+// Predicates get the object of the cache, which is read concurrently.
+func TestPredicateDoesNotChangeObject(t *testing.T) {
 	t.Parallel()
 	claim := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationLaunchCompleted: "2026-01-01T00:00:00Z"}},

@@ -21,7 +21,7 @@ import (
 
 const waits = "DriftWaitingForCapacity"
 
-// cores gives every Host that many: a VM of the tests takes two, and two are kept for the Host.
+// cores sets the cores of every Host: a VM has two, and two are reserved for the Host.
 func cores(n int) testenv.Option {
 	return testenv.Scenario(func(s *pvesim.Scenario) {
 		for i := range s.Hosts {
@@ -30,7 +30,7 @@ func cores(n int) testenv.Option {
 	})
 }
 
-// drifting is a claim that core has found to be drifted, with a pod on its Node.
+// drifting returns a claim that is drifted, with pods on its Node.
 func drifting(w *testenv.Env, pods ...string) (*v1alpha1.ProxmoxNodeClass, *karpv1.NodeClaim) {
 	w.T.Helper()
 	class := w.Class()
@@ -51,46 +51,46 @@ func drifting(w *testenv.Env, pods ...string) (*v1alpha1.ProxmoxNodeClass, *karp
 	return class, claim
 }
 
-func look(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
+func reconcile(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
 	w.T.Helper()
 	result, err := drift.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(w.T.Context(), testenv.Reread(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
 
-func TestDriftThatWaitsForRoomSaysSoUntilThereIsSome(t *testing.T) {
+func TestReconcileInsufficientCapacity(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), cores(4))
 	class, claim := drifting(w, "app")
 	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: w.Named("pool")}}
 	testenv.Reread(w, pool)
-	// Somebody has what is left.
+	// Another claim has the remaining capacity.
 	other := w.Planned("other", class)
 
-	w.Expect(look(w, claim)).To(BeNumerically("~", time.Minute, 10*time.Second))
-	w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "core has not had its chance yet")
+	w.Expect(reconcile(w, claim)).To(BeNumerically("~", time.Minute, 10*time.Second))
+	w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "core has not had time to replace it")
 	w.Clock.Advance(2 * time.Minute)
-	w.Expect(look(w, claim)).To(BeNumerically(">", 0), "looked at again")
+	w.Expect(reconcile(w, claim)).To(BeNumerically(">", 0), "checked again")
 	w.Expect(w.Events.About(claim)).To(Equal([]string{waits}))
 	w.Expect(w.Events.About(pool)).To(Equal([]string{waits}))
 	w.Expect(w.Events.Messages(waits)).To(HaveEach(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"))))
 
 	w.Instances.Planner.Release(string(other.UID))
-	w.Expect(look(w, claim)).To(BeNumerically(">", 0))
-	w.Expect(w.Events.Messages(waits)).To(HaveLen(2), "there is room now")
+	w.Expect(reconcile(w, claim)).To(BeNumerically(">", 0))
+	w.Expect(w.Events.Messages(waits)).To(HaveLen(2), "there is capacity now")
 }
 
-func TestDriftThatNeedsNoRoomIsQuiet(t *testing.T) {
+func TestReconcileWithoutEvent(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), cores(4))
 	_, claim := drifting(w)
 	w.Clock.Advance(2 * time.Minute)
-	w.Expect(look(w, claim)).To(BeNumerically(">", 0))
-	w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "an empty Node goes without a replacement")
+	w.Expect(reconcile(w, claim)).To(BeNumerically(">", 0))
+	w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "an empty Node needs no replacement")
 
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	claim.DeletionTimestamp = new(metav1.Now())
 	result, err := drift.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(result.RequeueAfter).To(BeZero(), "it is on its way")
+	w.Expect(result.RequeueAfter).To(BeZero(), "it is being deleted")
 }

@@ -53,7 +53,7 @@ type Rules struct {
 	// SweepInterval is how often join tokens are listed.
 	SweepInterval time.Duration
 	// MaxFraction is the fraction of all VMs above which no orphan is deleted: after an
-	// etcd restore, or with the wrong kubeconfig, live Nodes look like orphans.
+	// etcd restore, or with the wrong kubeconfig, live Nodes have no Claim.
 	MaxFraction float64
 }
 

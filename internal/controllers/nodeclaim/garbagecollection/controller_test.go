@@ -26,14 +26,14 @@ import (
 
 const grace = time.Minute
 
-// collector is the controller and what it counted.
+// collector is the controller with its metrics.
 type collector struct {
 	*testenv.Env
 	*garbagecollection.Controller
 	registry *prometheus.Registry
 }
 
-func collect(w *testenv.Env, policy garbagecollection.Policy, changes ...func(*garbagecollection.Deps)) *collector {
+func newCollector(w *testenv.Env, policy garbagecollection.Policy, changes ...func(*garbagecollection.Deps)) *collector {
 	registry, rules := prometheus.NewRegistry(), garbagecollection.Rules{SweepInterval: 5 * time.Minute, MaxFraction: 0.5}
 	rules.Policy, rules.GracePeriod = policy, grace
 	deps := garbagecollection.Deps{
@@ -47,8 +47,8 @@ func collect(w *testenv.Env, policy garbagecollection.Policy, changes ...func(*g
 	return &collector{Env: w, registry: registry, Controller: garbagecollection.NewController(deps)}
 }
 
-// look once, with a fresh view.
-func (c *collector) look() {
+// run reconciles once, with a new Snapshot.
+func (c *collector) run() {
 	c.T.Helper()
 	c.Env.Refresh()
 	result, err := c.Reconcile(c.T.Context())
@@ -56,7 +56,7 @@ func (c *collector) look() {
 	c.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
 }
 
-// count gives a metric; kind may be empty.
+// count returns the value of a metric; kind may be empty.
 func (c *collector) count(name, kind string) float64 {
 	c.T.Helper()
 	families, err := c.registry.Gather()
@@ -74,7 +74,7 @@ func (c *collector) count(name, kind string) float64 {
 	return 0
 }
 
-// orphaned is a VM whose claim was torn out.
+// orphaned deletes a claim without its finalizer.
 func orphaned(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
 	w.Expect(w.Kube.Delete(w.T.Context(), claim)).To(Succeed())
@@ -82,17 +82,17 @@ func orphaned(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	return claim
 }
 
-func TestAVMWithoutItsClaimIsRemovedAfterTheGracePeriod(t *testing.T) {
+func TestDeleteOrphanedVM(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	live, orphan := w.Launched("live", class), orphaned(w, w.Launched("orphan", class))
-	c := collect(w, garbagecollection.PolicyRemove)
-	c.look()
-	w.Expect(w.VMs()).To(HaveLen(2), "it may be a mistake of the moment")
+	c := newCollector(w, garbagecollection.PolicyRemove)
+	c.run()
+	w.Expect(w.VMs()).To(HaveLen(2), "within the grace period")
 
 	w.Clock.Advance(grace + time.Second)
-	w.Eventually(func() int { c.look(); return len(w.VMs()) }).WithTimeout(10 * time.Second).Should(Equal(1))
+	w.Eventually(func() int { c.run(); return len(w.VMs()) }).WithTimeout(10 * time.Second).Should(Equal(1))
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(live).VMID)))
 	w.Expect(w.Events.About(orphan)).To(Equal([]string{"OrphanedVMDeleted"}))
 	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
@@ -101,14 +101,14 @@ func TestAVMWithoutItsClaimIsRemovedAfterTheGracePeriod(t *testing.T) {
 	w.Expect(w.Gone(live)).To(BeFalse())
 }
 
-func TestReportOnlyTellsAndLeaves(t *testing.T) {
+func TestPolicyReport(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	orphan := orphaned(w, w.Launched("orphan", w.Class()))
-	c := collect(w, garbagecollection.PolicyReport)
-	c.look()
+	c := newCollector(w, garbagecollection.PolicyReport)
+	c.run()
 	w.Clock.Advance(10 * time.Minute)
-	c.look()
+	c.run()
 	w.Expect(w.VMs()).To(HaveLen(1))
 	w.Expect(w.Tokens()).To(HaveLen(1))
 	w.Expect(w.Events.Messages("OrphanedVM")).To(ContainElement(ContainSubstring("qm destroy")))
@@ -117,7 +117,7 @@ func TestReportOnlyTellsAndLeaves(t *testing.T) {
 	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "vm")).To(BeZero())
 }
 
-func TestTooManyOrphansAtOnceAreNotBelieved(t *testing.T) {
+func TestMaxFraction(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -125,34 +125,34 @@ func TestTooManyOrphansAtOnceAreNotBelieved(t *testing.T) {
 		orphaned(w, w.Launched(name, class))
 	}
 	w.Launched("live", class)
-	c := collect(w, garbagecollection.PolicyRemove)
-	c.look()
+	c := newCollector(w, garbagecollection.PolicyRemove)
+	c.run()
 	w.Clock.Advance(grace + time.Second)
-	c.look()
-	c.look()
+	c.run()
+	c.run()
 	w.Expect(w.VMs()).To(HaveLen(5))
 	w.Expect(c.count("karpenter_proxmox_orphan_deletions_blocked_total", "")).To(BeNumerically(">=", 1))
 	w.Expect(c.count("karpenter_proxmox_orphans", "vm")).To(BeEquivalentTo(4))
-	w.Expect(w.Tokens()).To(HaveLen(5), "what belongs to those VMs stays, too")
+	w.Expect(w.Tokens()).To(HaveLen(5), "their boot drives and tokens stay")
 }
 
-func TestAnotherKubernetesClustersVMsAndDrivesAreNotOurs(t *testing.T) {
+func TestOtherKubernetesCluster(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	orphaned(w, w.Neighbor().Launched("theirs", class))
-	c := collect(w, garbagecollection.PolicyRemove)
-	c.look()
+	c := newCollector(w, garbagecollection.PolicyRemove)
+	c.run()
 	w.Clock.Advance(10 * time.Minute)
-	c.look()
+	c.run()
 	w.Clock.Advance(10 * time.Minute)
-	c.look()
+	c.run()
 	w.Expect(w.VMs()).To(HaveLen(1))
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
 	w.Expect(c.count("karpenter_proxmox_orphans", "vm")).To(BeZero())
 }
 
-func TestABootDriveAndATokenWithoutClaimAndVMAreRemoved(t *testing.T) {
+func TestDeleteOrphanedBootDriveAndToken(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -160,12 +160,12 @@ func TestABootDriveAndATokenWithoutClaimAndVMAreRemoved(t *testing.T) {
 	w.DestroyByHand("pve1", w.Intent(gone).VMID)
 	orphaned(w, gone)
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(2))
-	c := collect(w, garbagecollection.PolicyRemove)
-	c.look()
+	c := newCollector(w, garbagecollection.PolicyRemove)
+	c.run()
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(2), "it is younger than the grace period")
-	for range 10 * 6 { // storages take turns
+	for range 10 * 6 { // one storage per sweep
 		w.Clock.Advance(10 * time.Second)
-		c.look()
+		c.run()
 	}
 	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(live.UID))))
 	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
@@ -173,14 +173,14 @@ func TestABootDriveAndATokenWithoutClaimAndVMAreRemoved(t *testing.T) {
 	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "join-token")).To(BeEquivalentTo(1))
 }
 
-func TestABootDriveThatCameAfterItWasTakenBackIsRemoved(t *testing.T) {
+func TestDeleteBootDriveAfterCleanup(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	joining, joined := w.Launched("joining", class), w.Launched("joined", class)
 	drives := w.BootDrives("pve1")
 	w.Expect(w.Instances.Deleter.CleanupBootDrive(t.Context(), joined)).To(Succeed())
-	// An upload whose answer was lost ends only now.
+	// An upload whose response was lost ends only now.
 	for _, volume := range drives {
 		if name := strings.TrimPrefix(volume, "local:iso/"); strings.Contains(name, string(joined.UID)) {
 			task, err := w.Clients[testenv.Region].UploadISO(t.Context(), "pve1", "local", name, []byte("late"))
@@ -191,11 +191,11 @@ func TestABootDriveThatCameAfterItWasTakenBackIsRemoved(t *testing.T) {
 	}
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(2))
 	w.Clock.Advance(10 * time.Minute)
-	collect(w, garbagecollection.PolicyRemove).look()
-	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(joining.UID))), "whoever still joins needs its own")
+	newCollector(w, garbagecollection.PolicyRemove).run()
+	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(joining.UID))), "boot drives of unjoined guests stay")
 }
 
-func TestWhatAClaimHeldIsGivenBackWhenItIsGone(t *testing.T) {
+func TestReleaseReservation(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -203,15 +203,15 @@ func TestWhatAClaimHeldIsGivenBackWhenItIsGone(t *testing.T) {
 	before := free()
 	live, gone := w.Planned("live", class), w.Planned("gone", class)
 	orphaned(w, gone)
-	c := collect(w, garbagecollection.PolicyRemove)
-	c.look()
+	c := newCollector(w, garbagecollection.PolicyRemove)
+	c.run()
 	w.Expect(free()).To(Equal(before - 4))
 	w.Clock.Advance(grace + time.Second)
-	c.look()
-	w.Expect(free()).To(Equal(before-2), "only %s holds room", live.Name)
+	c.run()
+	w.Expect(free()).To(Equal(before-2), "only %s has a reservation", live.Name)
 }
 
-func TestANodeIsRemovedWhenItsVMIsProvenGone(t *testing.T) {
+func TestDeleteOrphanedNode(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -226,24 +226,24 @@ func TestANodeIsRemovedWhenItsVMIsProvenGone(t *testing.T) {
 	pool := func() map[string]string { return map[string]string{karpv1.NodePoolLabelKey: "pool"} }
 	ghost := node("ghost", "proxmox://region-1/20001", corev1.ConditionUnknown, pool())
 	kept := map[string]*corev1.Node{
-		"its VM and claim are there":   node("live", live.Status.ProviderID, corev1.ConditionFalse, pool()),
-		"it is alive, whatever we see": node("ready", "proxmox://region-1/20002", corev1.ConditionTrue, pool()),
-		"no pool made it":              node("static", "proxmox://region-1/20003", corev1.ConditionUnknown, nil),
-		"it is of another cloud":       node("aws", "aws:///eu-west-1a/i-0123", corev1.ConditionUnknown, pool()),
-		"its region is not ours":       node("region", "proxmox://region-9/20004", corev1.ConditionUnknown, pool()),
+		"VM and claim exist": node("live", live.Status.ProviderID, corev1.ConditionFalse, pool()),
+		"ready":              node("ready", "proxmox://region-1/20002", corev1.ConditionTrue, pool()),
+		"no NodePool":        node("static", "proxmox://region-1/20003", corev1.ConditionUnknown, nil),
+		"other cloud":        node("aws", "aws:///eu-west-1a/i-0123", corev1.ConditionUnknown, pool()),
+		"other region":       node("region", "proxmox://region-9/20004", corev1.ConditionUnknown, pool()),
 	}
-	c := collect(w, garbagecollection.PolicyRemove)
-	c.look()
+	c := newCollector(w, garbagecollection.PolicyRemove)
+	c.run()
 	w.Expect(w.Gone(ghost)).To(BeFalse(), "it is younger than the grace period")
-	w.Clock.Advance(2 * time.Minute) // less than a sweep: core waits for it
-	c.look()
+	w.Clock.Advance(2 * time.Minute) // shorter than SweepInterval
+	c.run()
 	w.Expect(w.Gone(ghost)).To(BeTrue())
 	for why, n := range kept {
 		w.Expect(w.Gone(n)).To(BeFalse(), why)
 	}
 }
 
-func TestNothingIsRemovedWhileAClusterWasNeverRead(t *testing.T) {
+func TestNotPolled(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Unread(), testenv.OtherHosts(1))
 	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
@@ -251,7 +251,7 @@ func TestNothingIsRemovedWhileAClusterWasNeverRead(t *testing.T) {
 	claim := w.Planned("a", class)
 	w.Expect(w.Instances.Launcher.Launch(t.Context(), claim, class)).To(Succeed())
 	orphaned(w, claim)
-	c := collect(w, garbagecollection.PolicyRemove)
+	c := newCollector(w, garbagecollection.PolicyRemove)
 	for range 3 {
 		w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
 		_, err := c.Reconcile(t.Context())
@@ -263,7 +263,7 @@ func TestNothingIsRemovedWhileAClusterWasNeverRead(t *testing.T) {
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
 }
 
-func TestWhoAsksIsShownEverythingAndNothingIsRemoved(t *testing.T) {
+func TestFind(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -287,30 +287,30 @@ func TestWhoAsksIsShownEverythingAndNothingIsRemoved(t *testing.T) {
 		fmt.Sprintf("vm region-1/pve1 qm stop %d && qm destroy %d --purge", vmid, vmid),
 		MatchRegexp("^boot-drive region-1/pve1 pvesm free local:iso/karpenter-[0-9a-f]+-%s.iso$", destroyed.UID),
 		fmt.Sprintf("join-token kubernetes kubectl -n kube-system delete secrets -l karpenter.proxmox.sinextra.dev/nodeclaim-uid=%s", destroyed.UID),
-	), "the drive and the token of a VM go with it")
+	), "boot drive and token are deleted with the VM")
 	w.Expect(w.VMs()).To(HaveLen(2))
 	w.Expect(w.Tokens()).To(HaveLen(3))
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(3))
 }
 
-// To list all Claims past the cache is dear, and nearly always for nothing.
-func TestWhereNothingIsMissingTheCacheWillDo(t *testing.T) {
+// Uncached lists of all Claims are expensive and rarely needed.
+func TestUncachedReads(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	live := w.Launched("live", w.Class())
-	past := &counting{Reader: w.Kube}
-	c := collect(w, garbagecollection.PolicyRemove, func(d *garbagecollection.Deps) { d.Reader = past })
-	c.look() // tokens and Nodes are looked through now and then
-	before := past.lists
+	uncached := &counting{Reader: w.Kube}
+	c := newCollector(w, garbagecollection.PolicyRemove, func(d *garbagecollection.Deps) { d.Reader = uncached })
+	c.run() // the first sweep lists uncached
+	before := uncached.lists
 	for range 3 {
 		w.Clock.Advance(10 * time.Second)
-		c.look()
+		c.run()
 	}
-	w.Expect(past.lists).To(Equal(before))
+	w.Expect(uncached.lists).To(Equal(before))
 	orphaned(w, live)
 	w.Clock.Advance(10 * time.Second)
-	c.look()
-	w.Expect(past.lists).To(BeNumerically(">", before), "an orphan needs proof")
+	c.run()
+	w.Expect(uncached.lists).To(BeNumerically(">", before), "an orphan is confirmed")
 }
 
 type counting struct {
@@ -323,20 +323,20 @@ func (c *counting) List(ctx context.Context, list client.ObjectList, opts ...cli
 	return c.Reader.List(ctx, list, opts...)
 }
 
-// A VM that cannot be stopped keeps nothing else from being given back.
-func TestAStubbornOrphanHoldsNobodyUp(t *testing.T) {
+// A VM that cannot be stopped does not block the release of reservations.
+func TestOrphanThatCannotBeStopped(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still(), testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 200 * time.Millisecond }))
 	class := w.Class()
-	stubborn := orphaned(w, w.Launched("stubborn", class))
+	hanging := orphaned(w, w.Launched("hanging", class))
 	before := len(w.Inventory.View().Reservations)
 	orphaned(w, w.Planned("gone", class))
 	_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmstop", Hang: true})
 	w.Expect(err).NotTo(HaveOccurred())
-	c := collect(w, garbagecollection.PolicyRemove)
-	c.look()
+	c := newCollector(w, garbagecollection.PolicyRemove)
+	c.run()
 	w.Clock.Advance(grace + time.Second)
-	c.look() // comes back, although the stop does not
+	c.run() // returns although the stop hangs
 	w.Expect(w.Inventory.View().Reservations).To(HaveLen(before))
-	w.Expect(w.Events.About(stubborn)).To(BeEmpty())
+	w.Expect(w.Events.About(hanging)).To(BeEmpty())
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// running is a claim as core stores it, with the hash that Create answered.
+// running returns a claim as core stores it, with the hash of Create.
 func running(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	w.T.Helper()
 	return w.Launched("a", class, func(c *karpv1.NodeClaim) {
@@ -33,7 +33,7 @@ func config(w *testenv.Env, claim *karpv1.NodeClaim) proxmox.VMConfig {
 	return cfg
 }
 
-func TestAChangeOfTagsAndSecurityGroupsReachesRunningVMs(t *testing.T) {
+func TestUpdateTagsAndSecurityGroups(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	w.Manage(func(kube client.Client) testenv.Registrar {
@@ -59,7 +59,7 @@ func TestAChangeOfTagsAndSecurityGroupsReachesRunningVMs(t *testing.T) {
 	w.Expect(w.Events.About(claim)).To(BeEmpty())
 }
 
-func TestAChangeOfTheResourcePoolMovesRunningVMs(t *testing.T) {
+func TestUpdateResourcePool(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Pools = append(s.Pools, pvesim.Pool{ID: "old"}, pvesim.Pool{ID: "new"}, pvesim.Pool{ID: "admins"})
@@ -93,11 +93,11 @@ func TestAChangeOfTheResourcePoolMovesRunningVMs(t *testing.T) {
 	w.Expect(w.Clients[testenv.Region].MoveToPool(t.Context(), w.Intent(claim).VMID, "old", "admins")).To(Succeed())
 	w.Refresh()
 	change("new")
-	w.Expect(pool()).To(Equal("admins"), "where an admin put it, it stays")
+	w.Expect(pool()).To(Equal("admins"), "it stays where an administrator moved it")
 	w.Expect(w.Events.About(claim)).To(BeEmpty())
 }
 
-func TestAPoolThatTheTokenMayNotChangeIsTold(t *testing.T) {
+func TestUpdateResourcePoolForbidden(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Pools = append(s.Pools, pvesim.Pool{ID: "old"}, pvesim.Pool{ID: "new"})
@@ -112,7 +112,7 @@ func TestAPoolThatTheTokenMayNotChangeIsTold(t *testing.T) {
 	w.Expect(testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
 }
 
-func TestAClassThatDidNotChangeCostsNoCall(t *testing.T) {
+func TestUpdateUnchangedNodeClass(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -123,7 +123,7 @@ func TestAClassThatDidNotChangeCostsNoCall(t *testing.T) {
 	w.Expect(w.Sim.Requests()).To(BeEmpty())
 }
 
-func TestALaunchUnderWayIsNotInterfered(t *testing.T) {
+func TestUpdateDuringLaunch(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -135,7 +135,7 @@ func TestALaunchUnderWayIsNotInterfered(t *testing.T) {
 	w.Expect(w.Sim.Requests()).To(BeEmpty())
 }
 
-func TestAChangeThatProxmoxRefusesIsToldAndTriedAgain(t *testing.T) {
+func TestUpdateRetry(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	class := w.Class()
@@ -154,7 +154,7 @@ func TestAChangeThatProxmoxRefusesIsToldAndTriedAgain(t *testing.T) {
 	w.Expect(config(w, claim).Network().NICs()[0].Firewall).To(BeTrue())
 }
 
-func TestAClassThatIsGoneChangesNothing(t *testing.T) {
+func TestUpdateMissingNodeClass(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	class := w.Class()

@@ -17,30 +17,30 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func TestAvoidanceGrowsWhileACauseGoesOn(t *testing.T) {
+func TestBackoff(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	clock := clocktesting.NewFakeClock(time.Now())
 	b := newBackoff(clock, FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute})
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(3 * time.Minute))
 	clock.Step(time.Minute)
-	g.Expect(b.failed("pool", "StartFailed")).To(Equal(2*time.Minute), "it was under way when the first one failed")
+	g.Expect(b.failed("pool", "StartFailed")).To(Equal(2*time.Minute), "it was in progress when the first one failed")
 	clock.Step(2 * time.Minute)
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(6 * time.Minute))
-	g.Expect(b.failed("pool", "CloneFailed")).To(Equal(3*time.Minute), "another cause")
-	g.Expect(b.failed("other", "StartFailed")).To(Equal(3*time.Minute), "another pool")
+	g.Expect(b.failed("pool", "CloneFailed")).To(Equal(3*time.Minute), "other reason")
+	g.Expect(b.failed("other", "StartFailed")).To(Equal(3*time.Minute), "other NodePool")
 	for range 10 {
 		clock.Step(30 * time.Minute)
 		g.Expect(b.failed("pool", "StartFailed")).To(BeNumerically("<=", 30*time.Minute))
 	}
-	g.Expect(b.failed("other", "StartFailed")).To(Equal(3*time.Minute), "a quiet spell ended its run")
+	g.Expect(b.failed("other", "StartFailed")).To(Equal(3*time.Minute), "reset after twice the longest backoff")
 	clock.Step(3 * time.Minute)
 	b.succeeded("pool")
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(3 * time.Minute))
-	g.Expect(b.failed("other", "StartFailed")).To(Equal(6*time.Minute), "one pool's success says nothing about another")
+	g.Expect(b.failed("other", "StartFailed")).To(Equal(6*time.Minute), "other NodePools are not reset")
 }
 
-func TestAFailureSpeaksOnlyAboutWhatItConcerns(t *testing.T) {
+func TestAffectedOfferings(t *testing.T) {
 	t.Parallel()
 	claim := &karpv1.NodeClaim{Spec: karpv1.NodeClaimSpec{NodeClassRef: &karpv1.NodeClassReference{Name: "class"}}}
 	in := instance.Intent{Region: "r", Host: "h", InstanceType: "t"}
@@ -50,14 +50,14 @@ func TestAFailureSpeaksOnlyAboutWhatItConcerns(t *testing.T) {
 		marks  bool
 		class  string
 	}{
-		"a start that fails":           {instance.ReasonStart, nil, true, "class"},
-		"a template that is no good":   {instance.ReasonTemplate, nil, true, "class"},
-		"boot data that do not render": {instance.ReasonBootData, nil, true, "class"},
-		"a full storage":               {instance.ReasonStorageFull, nil, true, ""},
-		"a host that stays away":       {instance.ReasonTimeout, proxmox.ErrHostUnreachable, true, ""},
-		"a secret that stays away":     {instance.ReasonTimeout, errors.New("secret not found"), true, "class"},
-		"a VMID that was taken":        {instance.ReasonVMIDTaken, nil, false, ""},
-		"room that did not come":       {instance.ReasonInsufficientCapacity, nil, false, ""},
+		"start_failure":         {instance.ReasonStart, nil, true, "class"},
+		"unusable_template":     {instance.ReasonTemplate, nil, true, "class"},
+		"invalid_boot_data":     {instance.ReasonBootData, nil, true, "class"},
+		"storage_full":          {instance.ReasonStorageFull, nil, true, ""},
+		"unreachable_host":      {instance.ReasonTimeout, proxmox.ErrHostUnreachable, true, ""},
+		"missing_secret":        {instance.ReasonTimeout, errors.New("secret not found"), true, "class"},
+		"VMID_taken":            {instance.ReasonVMIDTaken, nil, false, ""},
+		"insufficient_capacity": {instance.ReasonInsufficientCapacity, nil, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

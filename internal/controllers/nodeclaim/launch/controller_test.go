@@ -30,7 +30,7 @@ func controller(w *testenv.Env, pods ...types.NamespacedName) *launch.Controller
 	})
 }
 
-// offered tells whether claims of a class may go to a Host.
+// offered reports whether a Host is available for claims of a class.
 func offered(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass, host string) bool {
 	w.T.Helper()
 	for _, it := range w.Types.List(class, "") {
@@ -47,7 +47,7 @@ func offered(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass, host string) bool
 	return false
 }
 
-// unstartable is a Proxmox whose templates name a bridge that no Host has.
+// unstartable is a scenario whose templates have a bridge that no Host has.
 func unstartable(s *pvesim.Scenario) {
 	for i := range s.Guests {
 		if s.Guests[i].VMID >= 9000 {
@@ -56,10 +56,10 @@ func unstartable(s *pvesim.Scenario) {
 	}
 }
 
-// full is a Proxmox without a CPU to spare while guest 101 is there.
+// full is a scenario without free CPUs while guest 101 exists.
 func full(s *pvesim.Scenario) { s.Hosts[0].Cores = 2 }
 
-func TestAPlannedClaimIsLaunched(t *testing.T) {
+func TestLaunch(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	class := w.Class()
@@ -78,7 +78,7 @@ func TestAPlannedClaimIsLaunched(t *testing.T) {
 	w.Expect(w.Events.Messages("VMLaunched")).To(ConsistOf(HavePrefix(fmt.Sprintf("Launched VM %d on host pve1 of region region-1 in ", w.Intent(claim).VMID))))
 }
 
-func TestAClaimThatIsDoneOrNotYetPlannedOrGoingIsLeftAlone(t *testing.T) {
+func TestReconcileNotPending(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -94,7 +94,7 @@ func TestAClaimThatIsDoneOrNotYetPlannedOrGoingIsLeftAlone(t *testing.T) {
 	w.Expect(w.Sim.Requests()).To(BeEmpty())
 }
 
-func TestALaunchThatCannotSucceedEndsAsCoreWouldEndIt(t *testing.T) {
+func TestLaunchFailed(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2), testenv.Scenario(unstartable))
 	class := w.Class()
@@ -108,29 +108,29 @@ func TestALaunchThatCannotSucceedEndsAsCoreWouldEndIt(t *testing.T) {
 	claim := w.Planned("a", class)
 	host := w.Intent(claim).Host
 	_, err := c.Reconcile(t.Context(), claim)
-	w.Expect(err).NotTo(HaveOccurred(), "it is not tried again")
+	w.Expect(err).NotTo(HaveOccurred(), "it is not retried")
 
 	w.Expect(w.Gone(claim)).To(BeTrue())
 	w.Expect(w.Events.About(claim)).To(Equal([]string{instance.ReasonStart, events.InsufficientCapacityError}))
 	w.Expect(w.Events.Messages(instance.ReasonStart)).To(ConsistOf(ContainSubstring("bridge 'vmbr7' does not exist")))
 	w.Expect(w.Events.About(pod)).To(Equal([]string{events.InsufficientCapacityError}))
 	w.Expect(offered(w, class, host)).To(BeFalse())
-	w.Expect(offered(w, other, host)).To(BeTrue(), "the template of a class says nothing about other classes")
-	w.Expect(offered(w, class, map[string]string{"pve1": "pve2", "pve2": "pve1"}[host])).To(BeTrue(), "nor about other hosts")
+	w.Expect(offered(w, other, host)).To(BeTrue(), "other classes are not affected")
+	w.Expect(offered(w, class, map[string]string{"pve1": "pve2", "pve2": "pve1"}[host])).To(BeTrue(), "other hosts are not affected")
 
 	w.Clock.Advance(3*time.Minute + time.Second)
-	w.Expect(offered(w, class, host)).To(BeTrue(), "it is tried again after a while")
+	w.Expect(offered(w, class, host)).To(BeTrue(), "retried after the backoff")
 	again := w.Planned("b", class)
 	_, err = c.Reconcile(t.Context(), again)
 	w.Expect(err).NotTo(HaveOccurred())
 	host = w.Intent(again).Host
 	w.Clock.Advance(3*time.Minute + time.Second)
-	w.Expect(offered(w, class, host)).To(BeFalse(), "and after a longer while when it goes on")
+	w.Expect(offered(w, class, host)).To(BeFalse(), "with a longer backoff after another failure")
 	w.Clock.Advance(3 * time.Minute)
 	w.Expect(offered(w, class, host)).To(BeTrue())
 }
 
-func TestAFullStorageConcernsEveryClass(t *testing.T) {
+func TestLaunchStorageFull(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	class := w.Class()
@@ -145,14 +145,14 @@ func TestAFullStorageConcernsEveryClass(t *testing.T) {
 	w.Expect(offered(w, other, "pve1")).To(BeFalse())
 }
 
-func TestPassingTroublesAreTriedAgain(t *testing.T) {
+func TestLaunchTransientErrors(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
-		"host away":       {Method: "POST", Path: "/nodes/*/qemu/*/clone", Status: 595, Message: "No route to host", Count: 2},
-		"no worker":       {Method: "POST", Path: "/nodes/*/qemu/*/clone", Status: 500, Message: "got no worker upid - start worker failed", Count: 2},
-		"clone locked":    {Task: "qmclone", Fail: "can't lock file '/var/lock/qemu-server/lock-9000.conf' - got timeout", Count: 2},
-		"answer lost":     {Method: "POST", Path: "/nodes/*/qemu/*/clone", DropAfter: true, Count: 1},
-		"config conflict": {Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout", Count: 1},
+		"unreachable_host": {Method: "POST", Path: "/nodes/*/qemu/*/clone", Status: 595, Message: "No route to host", Count: 2},
+		"no_worker":        {Method: "POST", Path: "/nodes/*/qemu/*/clone", Status: 500, Message: "got no worker upid - start worker failed", Count: 2},
+		"clone_locked":     {Task: "qmclone", Fail: "can't lock file '/var/lock/qemu-server/lock-9000.conf' - got timeout", Count: 2},
+		"lost_response":    {Method: "POST", Path: "/nodes/*/qemu/*/clone", DropAfter: true, Count: 1},
+		"config_conflict":  {Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout", Count: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -175,7 +175,7 @@ func TestPassingTroublesAreTriedAgain(t *testing.T) {
 	}
 }
 
-func TestPatienceWithPassingTroublesEnds(t *testing.T) {
+func TestLaunchRetryTimeout(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	class := w.Class()
@@ -184,7 +184,7 @@ func TestPatienceWithPassingTroublesEnds(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	c := controller(w)
 	_, err = c.Reconcile(t.Context(), claim)
-	w.Expect(err).To(HaveOccurred(), "tried again")
+	w.Expect(err).To(HaveOccurred(), "retried")
 	w.Expect(w.Gone(claim)).To(BeFalse())
 	w.Clock.Advance(2 * time.Minute)
 	_, err = c.Reconcile(t.Context(), claim)
@@ -194,7 +194,7 @@ func TestPatienceWithPassingTroublesEnds(t *testing.T) {
 	w.Expect(offered(w, class, "pve1")).To(BeFalse())
 }
 
-// parked is a claim of a static pool for which there is no room.
+// parked returns a claim of a static NodePool that waits for capacity.
 func parked(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Claim("a", class)
@@ -206,7 +206,7 @@ func parked(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim 
 	return claim
 }
 
-func TestAParkedClaimIsLaunchedWhenThereIsRoom(t *testing.T) {
+func TestLaunchParkedClaim(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Scenario(full))
 	claim := parked(w, w.Class())
@@ -226,7 +226,7 @@ func TestAParkedClaimIsLaunchedWhenThereIsRoom(t *testing.T) {
 	w.Expect(w.Intent(claim).ProviderID()).To(Equal(claim.Status.ProviderID), "core knows its providerID already")
 }
 
-func TestAParkedClaimDoesNotWaitForEver(t *testing.T) {
+func TestParkedClaimTimeout(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Scenario(full))
 	class := w.Class()
@@ -238,7 +238,7 @@ func TestAParkedClaimDoesNotWaitForEver(t *testing.T) {
 	w.Expect(w.Events.Messages(instance.ReasonInsufficientCapacity)).To(ConsistOf(ContainSubstring("CPU")))
 }
 
-func TestAClaimWhoseClassIsGoneIsGivenUp(t *testing.T) {
+func TestLaunchMissingNodeClass(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
@@ -251,14 +251,14 @@ func TestAClaimWhoseClassIsGoneIsGivenUp(t *testing.T) {
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 
-func TestALaunchOfANewerControllerIsToldAndLeftToIt(t *testing.T) {
+func TestLaunchNewerIntent(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	claim := w.Planned("a", w.Class())
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: `{"v":2,"region":"region-1","host":"pve1","vmid":20001}`})
 	result, err := controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "it is looked at again")
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "it is checked again")
 	w.Expect(w.Gone(claim)).To(BeFalse())
 	w.Expect(w.VMs()).To(BeEmpty())
 	w.Expect(w.Events.Messages(instance.BlockedNewerVersion)).To(ConsistOf(ContainSubstring("found version 2, this controller reads version 1")))

@@ -23,16 +23,15 @@ func controller(w *testenv.Env) *vmhealth.Controller {
 	})
 }
 
-func look(w *testenv.Env, c *vmhealth.Controller) {
+func reconcile(w *testenv.Env, c *vmhealth.Controller) {
 	w.T.Helper()
 	result, err := c.Reconcile(w.T.Context())
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
 }
 
-// longAgo is a claim that was launched before any look at Proxmox, and whose node has
-// joined.
-func longAgo(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
+// registered returns a claim that was launched an hour ago and whose Node is registered.
+func registered(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim = unjoined(w, claim)
 	claim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
@@ -40,74 +39,74 @@ func longAgo(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	return claim
 }
 
-// unjoined is a claim that was launched long ago and has no node.
+// unjoined returns a claim that was launched an hour ago and has no Node.
 func unjoined(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)})
 	return testenv.Reread(w, claim)
 }
 
-func TestTheClaimOfAVanishedVMIsDeleted(t *testing.T) {
+func TestVMNotFound(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
-	victim, bystander, launching := longAgo(w, w.Launched("victim", class)), longAgo(w, w.Launched("bystander", class)), w.Planned("launching", class)
+	victim, bystander, launching := registered(w, w.Launched("victim", class)), registered(w, w.Launched("bystander", class)), w.Planned("launching", class)
 	c := controller(w)
-	look(w, c)
+	reconcile(w, c)
 	w.Expect(w.Gone(victim)).To(BeFalse())
 
 	w.DestroyByHand("pve1", w.Intent(victim).VMID)
 	w.Refresh()
-	look(w, c)
+	reconcile(w, c)
 	w.Expect(w.Gone(victim)).To(BeTrue())
 	w.Expect(w.Gone(bystander)).To(BeFalse())
-	w.Expect(w.Gone(launching)).To(BeFalse(), "its VM is still to come")
+	w.Expect(w.Gone(launching)).To(BeFalse(), "its VM does not exist yet")
 	w.Expect(w.Events.About(victim)).To(Equal([]string{"VMNotFound"}))
 	w.Expect(w.Events.About(bystander)).To(BeEmpty())
 }
 
-func TestAVMThatOnlyTheViewLacksIsLookedForAgain(t *testing.T) {
+func TestVMMissingInSnapshot(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
 	claim := w.Planned("a", class)
 	w.Expect(w.Instances.Launcher.Launch(t.Context(), claim, class)).To(Succeed())
-	longAgo(w, testenv.Reread(w, claim))
-	look(w, controller(w))
+	registered(w, testenv.Reread(w, claim))
+	reconcile(w, controller(w))
 	w.Expect(w.Gone(claim)).To(BeFalse())
 	w.Expect(w.Events.About(claim)).To(BeEmpty())
 }
 
-func TestAnOutageIsNoProofThatAVMIsGone(t *testing.T) {
+func TestOutage(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
-	claim := longAgo(w, w.Launched("a", w.Class()))
+	claim := registered(w, w.Launched("a", w.Class()))
 	w.DestroyByHand("pve1", w.Intent(claim).VMID)
 	w.Refresh()
-	mend := w.Cut()
-	look(w, controller(w))
-	w.Expect(w.Gone(claim)).To(BeFalse(), "the second look got no answer")
+	reconnect := w.Cut()
+	reconcile(w, controller(w))
+	w.Expect(w.Gone(claim)).To(BeFalse(), "the second request failed")
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
-	look(w, controller(w))
+	reconcile(w, controller(w))
 	w.Expect(w.Gone(claim)).To(BeFalse())
-	mend()
+	reconnect()
 	w.Refresh()
-	look(w, controller(w))
+	reconcile(w, controller(w))
 	w.Expect(w.Gone(claim)).To(BeTrue())
 }
 
-func TestNothingIsSaidBeforeTheFirstLook(t *testing.T) {
+func TestNotPolled(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Unread())
 	claim := w.Claim("a", w.NewClass())
 	claim.Status.ProviderID = "proxmox://region-1/20001"
 	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
-	longAgo(w, claim)
-	look(w, controller(w))
+	registered(w, claim)
+	reconcile(w, controller(w))
 	w.Expect(w.Gone(claim)).To(BeFalse())
 }
 
-func TestAStoppedVMIsStartedAgainAndReplacedWhenItKeepsStopping(t *testing.T) {
+func TestRestartStoppedVM(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	claim := w.Launched("a", w.Class())
@@ -115,66 +114,66 @@ func TestAStoppedVMIsStartedAgainAndReplacedWhenItKeepsStopping(t *testing.T) {
 	pause := time.Minute
 	w.PowerOff(claim)
 	for i := range 4 {
-		look(w, c)
+		reconcile(w, c)
 		w.Expect(w.Running(claim)).To(BeTrue(), "start %d", i+1)
 		w.PowerOff(claim)
-		look(w, c)
-		w.Expect(w.Running(claim)).To(BeFalse(), "not at once again")
+		reconcile(w, c)
+		w.Expect(w.Running(claim)).To(BeFalse(), "not without backoff")
 		w.Clock.Advance(pause + time.Second)
 		pause *= 2
 	}
 	w.Expect(w.Events.Messages("VMRestarted")).To(HaveLen(4))
 	w.Expect(w.Gone(claim)).To(BeFalse())
-	look(w, c)
+	reconcile(w, c)
 	w.Expect(w.Gone(claim)).To(BeTrue())
 	w.Expect(w.Events.Messages("VMCrashLooping")).To(HaveLen(1))
 }
 
-func TestAVMThatCannotBeStartedIsTold(t *testing.T) {
+func TestRestartFailed(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	claim := w.Launched("a", w.Class())
 	w.PowerOff(claim)
-	mend := w.Cut()
-	look(w, controller(w))
+	reconnect := w.Cut()
+	reconcile(w, controller(w))
 	w.Expect(w.Events.Messages("VMRestartFailed")).To(HaveLen(1))
 	w.Expect(w.Gone(claim)).To(BeFalse())
-	mend()
+	reconnect()
 }
 
-func TestAVMOnAHostThatIsAwayIsWaitedFor(t *testing.T) {
+func TestHostOffline(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2), testenv.Still())
 	class := w.Class()
-	claim := longAgo(w, w.Launched("a", class))
+	claim := registered(w, w.Launched("a", class))
 	host := w.Intent(claim).Host
 	if host == w.Sim.Host() {
-		claim = longAgo(w, w.Launched("b", class, func(c *karpv1.NodeClaim) { c.Labels["spread"] = "1" }))
+		claim = registered(w, w.Launched("b", class, func(c *karpv1.NodeClaim) { c.Labels["spread"] = "1" }))
 		host = w.Intent(claim).Host
 	}
-	w.Expect(host).NotTo(Equal(w.Sim.Host()), "the API answers from another host")
+	w.Expect(host).NotTo(Equal(w.Sim.Host()), "another host serves the API")
 	w.Expect(w.Sim.HostDown(host, "noroute")).To(Succeed())
 	w.Eventually(func() bool {
 		w.Refresh()
 		return w.Inventory.View().Snapshots[testenv.Region].Hosts[host].Online
 	}).WithTimeout(10 * time.Second).Should(BeFalse())
 	c := controller(w)
-	look(w, c)
+	reconcile(w, c)
 	w.Expect(w.Gone(claim)).To(BeFalse())
 	w.Expect(w.Events.About(claim)).To(BeEmpty())
 
-	// Its guests are down when it comes back; they are started then.
+	// Its guests are stopped when it is back, and are started.
 	w.Expect(w.Sim.HostUp(host)).To(Succeed())
 	w.Eventually(func() []string {
 		w.Refresh()
-		look(w, c)
+		reconcile(w, c)
 		return w.Events.About(claim)
 	}).WithTimeout(10 * time.Second).Should(ContainElement("VMRestarted"))
 	w.Expect(w.Running(claim)).To(BeTrue())
 	w.Expect(w.Gone(claim)).To(BeFalse())
 }
 
-func TestAMigratedVMIsFollowed(t *testing.T) {
+func TestMigratedVM(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2), testenv.Still())
 	claim := w.Launched("a", w.Class())
@@ -183,18 +182,18 @@ func TestAMigratedVMIsFollowed(t *testing.T) {
 	w.Expect(w.Sim.MigrateGuest(in.VMID, target)).To(Succeed())
 	w.Refresh()
 	c := controller(w)
-	look(w, c)
-	look(w, c)
+	reconcile(w, c)
+	reconcile(w, c)
 	w.Expect(testenv.Reread(w, claim).Annotations).To(And(
 		HaveKeyWithValue(v1alpha1.AnnotationHost, target), HaveKey(v1alpha1.AnnotationHostSince)))
-	w.Expect(w.Events.About(claim)).To(Equal([]string{"VMMigrated"}), "told once")
+	w.Expect(w.Events.About(claim)).To(Equal([]string{"VMMigrated"}), "reported once")
 	w.Expect(w.Sim.MigrateGuest(in.VMID, in.Host)).To(Succeed())
 	w.Refresh()
-	look(w, c)
+	reconcile(w, c)
 	w.Expect(testenv.Reread(w, claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationHost, in.Host))
 }
 
-func TestAVMUnderHAIsLeftToHA(t *testing.T) {
+func TestVMUnderHA(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	claim := w.Launched("a", w.Class())
@@ -209,36 +208,36 @@ func TestAVMUnderHAIsLeftToHA(t *testing.T) {
 
 	w.Expect(w.Sim.SetHA(vmid, "stopped")).To(Succeed())
 	w.Eventually(status).WithTimeout(20 * time.Second).Should(Equal("stopped"))
-	look(w, c)
-	look(w, c)
-	w.Expect(started()).To(Equal(before), "an admin wants it stopped")
+	reconcile(w, c)
+	reconcile(w, c)
+	w.Expect(started()).To(Equal(before), "stopped by an administrator")
 	w.Expect(w.Events.Messages("VMStoppedByHA")).To(HaveEach(ContainSubstring("ha-manager set vm:")))
 	w.Expect(w.Events.About(claim)).NotTo(ContainElement("VMRestarted"))
 
 	w.Expect(w.Sim.SetHA(vmid, "started")).To(Succeed())
-	w.Eventually(func() string { look(w, c); return status() }).WithTimeout(20 * time.Second).Should(Equal("running"))
+	w.Eventually(func() string { reconcile(w, c); return status() }).WithTimeout(20 * time.Second).Should(Equal("running"))
 	w.Expect(started()).To(Equal(before), "HA has started it")
 	w.Expect(w.Gone(claim)).To(BeFalse())
 
 	w.Expect(w.Sim.SetHA(vmid, "ignored")).To(Succeed())
 	w.PowerOff(claim)
-	look(w, c)
-	w.Expect(w.Running(claim)).To(BeTrue(), "HA does not look after it")
+	reconcile(w, c)
+	w.Expect(w.Running(claim)).To(BeTrue(), "HA ignores it")
 	w.Expect(started()).To(Equal(before + 1))
 }
 
-func TestAVMThatRunsAndDoesNotJoinIsToldWithWhereToLook(t *testing.T) {
+func TestNodeNotJoined(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Still())
 	class := w.Class()
-	young, late, joined := w.Launched("young", class), unjoined(w, w.Launched("late", class)), longAgo(w, w.Launched("joined", class))
+	young, late, joined := w.Launched("young", class), unjoined(w, w.Launched("late", class)), registered(w, w.Launched("joined", class))
 	w.Refresh()
-	look(w, controller(w))
+	reconcile(w, controller(w))
 	w.Expect(w.Events.Messages(vmhealth.ReasonNotJoined)).To(HaveExactElements(And(
 		ContainSubstring(fmt.Sprintf("VM %d runs on host pve1", w.Intent(late).VMID)),
 		ContainSubstring("kubectl proxmox render --nodeclaim "+late.Name),
 		ContainSubstring(fmt.Sprintf("qm terminal %d", w.Intent(late).VMID)),
-	)), "of the one that had time, and only of it")
+	)), "only of the one after the timeout")
 	w.Expect(w.Events.About(young)).To(BeEmpty())
 	w.Expect(w.Events.About(joined)).To(BeEmpty())
 }

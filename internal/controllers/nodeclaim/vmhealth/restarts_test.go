@@ -11,7 +11,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-func TestAVMThatKeepsStoppingIsRestartedWithPausesAndThenReplaced(t *testing.T) {
+func TestRestarts(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	clock := clocktesting.NewFakeClock(time.Now())
@@ -26,7 +26,7 @@ func TestAVMThatKeepsStoppingIsRestartedWithPausesAndThenReplaced(t *testing.T) 
 	g.Expect(r.next("vm")).To(Equal(replace))
 }
 
-func TestARestartThatWasNoneDoesNotCount(t *testing.T) {
+func TestRestartsUndo(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	r := newRestarts(clocktesting.NewFakeClock(time.Now()), RestartPolicy{Backoff: time.Minute, Limit: 4})
@@ -36,7 +36,7 @@ func TestARestartThatWasNoneDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestAQuietSpellForgetsRestarts(t *testing.T) {
+func TestRestartsReset(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	clock := clocktesting.NewFakeClock(time.Now())
