@@ -36,7 +36,7 @@ func told(w *testenv.Env, about client.Object, kind, eventType, reason, message 
 
 func TestExplainGathersWhatTheObjectsSay(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	pool := w.Pool(class)
 	claim := w.Launched("a", class)
@@ -44,7 +44,7 @@ func TestExplainGathersWhatTheObjectsSay(t *testing.T) {
 	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
 	told(w, claim, "NodeClaim", corev1.EventTypeWarning, "NodeNotJoined", "VM 1 runs and no node has joined")
 	told(w, claim, "NodeClaim", corev1.EventTypeNormal, "DisruptionBlocked", "is not worth a word")
-	class = testenv.Reread(w, class)
+	class = testenv.Reload(w, class)
 	class.StatusConditions().SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", "no Host fits even the smallest: pve1: 1 CPUs free, 2 wanted")
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve2", Reason: "bridge \"vmbr0\" is not on this host"}}
 	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())

@@ -70,7 +70,7 @@ func TestTheMakingSurvivesDeathAtEveryCall(t *testing.T) {
 	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
 		w := newWorld(t, 1, withEverything("8.4"))
 		full(w)
-		_ = w.process().tend(testenv.DieAt(w.t, w.sim, n, after), "pve1")
+		_ = w.process().tend(testenv.KillAtRequest(w.t, w.sim, n, after), "pve1")
 		w.sim.ClearFaults()
 		next := w.process()
 		zone := next.tended().Zones[0]
@@ -95,7 +95,7 @@ func TestAMakingThatDiedLeavesNothingWhenItIsNotWantedAnyMore(t *testing.T) {
 	everyDeath(t, calls, at, func(t *testing.T, n int, after bool) {
 		w := newWorld(t, 1, withEverything("8.4"))
 		full(w)
-		_ = w.process().tend(testenv.DieAt(w.t, w.sim, n, after), "pve1")
+		_ = w.process().tend(testenv.KillAtRequest(w.t, w.sim, n, after), "pve1")
 		w.sim.ClearFaults()
 		if n%2 == 0 {
 			w.process().removed()
@@ -132,7 +132,7 @@ func TestARemovalSurvivesDeathAtEveryCall(t *testing.T) {
 		dying := w.process()
 		dying.tended()
 		change(w)
-		ctx := testenv.DieAt(w.t, w.sim, n, after)
+		ctx := testenv.KillAtRequest(w.t, w.sim, n, after)
 		for ctx.Err() == nil {
 			_ = dying.tend(ctx, "pve1")
 			_ = dying.Inventory.RefreshAll(ctx)

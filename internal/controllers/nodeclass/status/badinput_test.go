@@ -128,14 +128,14 @@ func TestEveryBadInputIsToldByTheClass(t *testing.T) {
 // isTold: by one condition and by Ready, and by no other.
 func (c badInput) isTold(t *testing.T) {
 	t.Helper()
-	options := []testenv.Option{testenv.Still()}
+	options := []testenv.Option{testenv.NoPolling()}
 	if c.scenario != nil {
 		options = append(options, testenv.Scenario(c.scenario))
 	}
 	w := testenv.New(t, options...)
 	found(w, "region-1/pve1/9000")
 	if c.userData != "" {
-		secret := testenv.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
+		secret := testenv.Reload(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
 		secret.Data = map[string][]byte{"user-data": []byte(c.userData)}
 		w.Expect(w.Kube.Update(t.Context(), secret)).To(Succeed())
 	}

@@ -33,7 +33,7 @@ func sharing(mappings ...string) func(*v1alpha1.ProxmoxNodeClass) {
 
 func TestHostsWithoutTheDirectoryAreLeftOut(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(3), testenv.Scenario(directories(
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(3), testenv.Scenario(directories(
 		pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve2,path=/tank/data"}})))
 	found(w, "region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002")
 	class := checked(w, w.NewClass(sharing("data")))
@@ -60,7 +60,7 @@ func TestHostsWithoutTheDirectoryAreLeftOut(t *testing.T) {
 
 func TestADirectoryThatWasMappedIsNoticed(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Scenario(directories()))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(directories()))
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass(sharing("data")))
 	w.Refresh()
@@ -73,7 +73,7 @@ func TestADirectoryThatWasMappedIsNoticed(t *testing.T) {
 
 func TestPlan9NeedsALoginOfRootAndAPlainPath(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(directories(
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(directories(
 		pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank/data", "node=pve2,path=/tank/my data"}})))
 	found(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	class := checked(w, w.NewClass(sharing("data"), func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Shares[0].Type = v1alpha1.ShareTypePlan9 }))

@@ -96,7 +96,7 @@ func TestWhatACloudInitDriveLacksIsTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testenv.Option{testenv.Still()}
+			options := []testenv.Option{testenv.NoPolling()}
 			if c.scenario != nil {
 				options = append(options, testenv.Scenario(c.scenario))
 			}
@@ -118,7 +118,7 @@ func TestWhatACloudInitDriveLacksIsTold(t *testing.T) {
 
 func TestASnippetOnOneHostServesThatHostAlone(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
 		worker(s)
 		s.Files[0].Host = "pve2"
 	}))

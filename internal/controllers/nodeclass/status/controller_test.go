@@ -45,9 +45,9 @@ func statusDeps(w *testenv.Env) status.Deps {
 func checked(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
 	controller := status.NewController(w.Kube, statusDeps(w))
-	_, err := controller.Reconcile(w.T.Context(), testenv.Reread(w, class))
+	_, err := controller.Reconcile(w.T.Context(), testenv.Reload(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
-	return testenv.Reread(w, class)
+	return testenv.Reload(w, class)
 }
 
 func message(class *v1alpha1.ProxmoxNodeClass, condition string) string {
@@ -59,7 +59,7 @@ func message(class *v1alpha1.ProxmoxNodeClass, condition string) string {
 
 func TestAClassThatCanBeUsedIsReady(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(3), testenv.Still())
+	w := testenv.New(t, testenv.Hosts(3), testenv.NoPolling())
 	found(w, "region-1/pve1/9000", "region-1/pve3/9002")
 	class := checked(w, w.NewClass())
 
@@ -76,7 +76,7 @@ func TestAClassThatCanBeUsedIsReady(t *testing.T) {
 
 func TestAnUnknownRegionNamesTheKnownOnes(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
+	w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1))
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Region = "mars" }))
 
@@ -90,18 +90,18 @@ func TestAnUnknownRegionNamesTheKnownOnes(t *testing.T) {
 
 func TestARegionLimitsTheZones(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
+	w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1))
 	found(w, "region-1/pve1/9000", "region-2/pve1/9000")
 	both := checked(w, w.NewClass())
 	w.Expect(both.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9000", "region-2/pve1/9000"}))
-	one := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name, c.Spec.Region = w.Named("one"), testenv.Other }))
+	one := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name, c.Spec.Region = w.Named("one"), testenv.OtherRegion }))
 	w.Expect(one.Status.SelectedZones).To(Equal([]string{"region-2/pve1/9000"}))
 	w.Expect(one.Status.UnusableZones).To(BeEmpty(), "hosts of other regions are none of its business")
 }
 
 func TestNothingIsSaidAboutAClusterThatWasNeverRead(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread())
+	w := testenv.New(t, testenv.NeverPolled())
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass())
 	for _, condition := range []string{v1alpha1.ConditionClustersReachable, v1alpha1.ConditionInstanceTemplateReady} {
@@ -114,10 +114,10 @@ func TestNothingIsSaidAboutAClusterThatWasNeverRead(t *testing.T) {
 
 func TestAClusterThatIsDownMakesTheClassNotReadyAndKeepsItsZones(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass())
-	mend := w.Cut()
+	mend := w.Disconnect()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
 	checked(w, class)
 	reachable := class.StatusConditions().Get(v1alpha1.ConditionClustersReachable)
@@ -133,9 +133,9 @@ func TestAClusterThatIsDownMakesTheClassNotReadyAndKeepsItsZones(t *testing.T) {
 
 func TestOneOfTwoClustersDownIsToldButDoesNotStopTheOther(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
+	w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1))
 	found(w, "region-1/pve1/9000", "region-2/pve1/9000")
-	w.Cut()
+	w.Disconnect()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
 	class := checked(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
@@ -145,7 +145,7 @@ func TestOneOfTwoClustersDownIsToldButDoesNotStopTheOther(t *testing.T) {
 
 func TestARestartForgetsNothingThatWasKnown(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass())
 	before := class.DeepCopy()
@@ -203,7 +203,7 @@ func TestTheTemplateIsMissedInWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.New(t, testenv.Still())
+			w := testenv.New(t, testenv.NoPolling())
 			c.prepare(w)
 			changes := []func(*v1alpha1.ProxmoxNodeClass){}
 			if c.class != nil {
@@ -259,7 +259,7 @@ func TestAHostThatLacksAStorageIsLeftOutWithTheRemedy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := []testenv.Option{testenv.Still()}
+			options := []testenv.Option{testenv.NoPolling()}
 			if c.scenario != nil {
 				options = append(options, testenv.Scenario(c.scenario))
 			}
@@ -284,7 +284,7 @@ func TestAHostThatLacksAStorageIsLeftOutWithTheRemedy(t *testing.T) {
 
 func TestAClassWithoutBootDriveNeedsNoISOStorage(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} }))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} }))
 	found(w, "region-1/pve1/9000")
 	class := checked(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
 		c.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
@@ -295,29 +295,29 @@ func TestAClassWithoutBootDriveNeedsNoISOStorage(t *testing.T) {
 func TestUnderAManagerAClassIsReadySoonAndThenLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2))
-	w.Manage(func(kube client.Client) testenv.Registrar {
+	w.StartManager(func(kube client.Client) testenv.Registrar {
 		return status.NewController(kube, statusDeps(w))
 	})
 	class := w.NewClass()
 	// The template comes later: its coming must wake the class.
 	w.Eventually(func() string {
-		return message(testenv.Reread(w, class), v1alpha1.ConditionInstanceTemplateReady)
+		return message(testenv.Reload(w, class), v1alpha1.ConditionInstanceTemplateReady)
 	}).WithTimeout(5 * time.Second).Should(ContainSubstring("does not exist"))
 	found(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	ready := func() bool {
-		return testenv.Reread(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()
+		return testenv.Reload(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()
 	}
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeTrue())
 
 	// The inventory polls ten times a second: none of that may write the status.
 	settled := class.ResourceVersion
-	w.Consistently(func() string { return testenv.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(settled))
+	w.Consistently(func() string { return testenv.Reload(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(settled))
 
 	// A change of the Cluster is noticed without anybody touching the class.
-	mend := w.Cut()
+	mend := w.Disconnect()
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeFalse())
 	down := class.ResourceVersion
-	w.Consistently(func() string { return testenv.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(down), "a long outage is told once")
+	w.Consistently(func() string { return testenv.Reload(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(down), "a long outage is told once")
 	mend()
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeTrue())
 }

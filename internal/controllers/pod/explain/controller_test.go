@@ -57,14 +57,14 @@ func waitingPod(w *testenv.Env, cpu string, changes ...func(*corev1.Pod)) *corev
 
 func look(w *testenv.Env, pod *corev1.Pod, core decisions) time.Duration {
 	w.T.Helper()
-	result, err := explain.NewController(w.Kube, w.Instances.Planner, w.Events, core).Reconcile(w.T.Context(), testenv.Reread(w, pod))
+	result, err := explain.NewController(w.Kube, w.Instances.Planner, w.Events, core).Reconcile(w.T.Context(), testenv.Reload(w, pod))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
 
 func TestAPodThatFitsNowhereIsToldWhyHostByHost(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 	w.Pool(w.Class(), anySize)
 	pod := waitingPod(w, "15") // 16 cores are large enough, but somebody has two of them
 
@@ -74,7 +74,7 @@ func TestAPodThatFitsNowhereIsToldWhyHostByHost(t *testing.T) {
 	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty(), "a Node is on its way")
 
 	w.Expect(look(w, pod, refused)).To(BeNumerically(">", 0), "looked at again")
-	w.Expect(w.Events.About(pod)).To(Equal([]string{noHostFits}))
+	w.Expect(w.Events.Reasons(pod)).To(Equal([]string{noHostFits}))
 	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
 		ContainSubstring("nodepool "+w.Named("pool")), ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"),
 	)))
@@ -82,7 +82,7 @@ func TestAPodThatFitsNowhereIsToldWhyHostByHost(t *testing.T) {
 
 func TestAPodThatIsLargerThanAnySizeIsToldSo(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	w.Pool(w.Class(), anySize)
 	look(w, waitingPod(w, "100"), refused)
 	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
@@ -106,7 +106,7 @@ func TestNothingIsSaidWhereItIsNotRoomThatLacks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.New(t, testenv.Still())
+			w := testenv.New(t, testenv.NoPolling())
 			w.Pool(w.Class(), anySize, func(p *karpv1.NodePool) {
 				if test.pool != nil {
 					test.pool(p)
@@ -125,7 +125,7 @@ func TestNothingIsSaidWhereItIsNotRoomThatLacks(t *testing.T) {
 
 func TestAPodThatHasItsNodeIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	w.Pool(w.Class(), anySize)
 	pod := waitingPod(w, "15", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
 	w.Expect(look(w, pod, refused)).To(BeZero())

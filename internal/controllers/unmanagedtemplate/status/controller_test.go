@@ -45,9 +45,9 @@ func another(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
 
 func looked(w *testenv.Env, template *v1alpha1.ProxmoxUnmanagedTemplate) *v1alpha1.ProxmoxUnmanagedTemplate {
 	w.T.Helper()
-	_, err := status.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testenv.Reread(w, template))
+	_, err := status.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testenv.Reload(w, template))
 	w.Expect(err).NotTo(HaveOccurred())
-	return testenv.Reread(w, template)
+	return testenv.Reload(w, template)
 }
 
 func TestTemplatesAreFoundOnEveryHost(t *testing.T) {
@@ -57,14 +57,14 @@ func TestTemplatesAreFoundOnEveryHost(t *testing.T) {
 		want []string
 	}{
 		"by name":             {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"}, []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-2/pve1/9000"}},
-		"by name in a region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.Other}, []string{"region-2/pve1/9000"}},
+		"by name in a region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.OtherRegion}, []string{"region-2/pve1/9000"}},
 		"by one tag":          {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"K8S"}}, []string{"region-1/pve1/9000", "region-1/pve2/9001"}},
 		"by all tags":         {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"k8s", "lts"}}, []string{"region-1/pve2/9001"}},
 		"by name and tags":    {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"lts"}}, []string{"region-1/pve2/9001"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.OtherHosts(1), testenv.Scenario(func(s *pvesim.Scenario) {
+			w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.OtherHosts(1), testenv.Scenario(func(s *pvesim.Scenario) {
 				guest(s, 9000, func(g *pvesim.Guest) { g.Config["tags"] = "k8s" })
 				guest(s, 9001, func(g *pvesim.Guest) { g.Config["tags"] = "k8s;lts" })
 				// A VM with the right tags and name is no template.
@@ -83,7 +83,7 @@ func TestTemplatesAreFoundOnEveryHost(t *testing.T) {
 
 func TestTheNewestOfSeveralTemplatesIsTakenAndThatIsTold(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
 		guest(s, 9000, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1700000000" })
 		another(s, 9100, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1800000000" })
 		another(s, 9200, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1750000000" })
@@ -107,7 +107,7 @@ func TestAMissingTemplateSaysWhatWasLookedForAndWhere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
+			w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1))
 			template := looked(w, w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec }))
 			got := template.StatusConditions().Get(v1alpha1.ConditionTemplateReady)
 			w.Expect(got.IsFalse()).To(BeTrue())
@@ -121,15 +121,15 @@ func TestAMissingTemplateSaysWhatWasLookedForAndWhere(t *testing.T) {
 
 func TestNothingIsMissingInAClusterThatWasNeverRead(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread())
+	w := testenv.New(t, testenv.NeverPolled())
 	template := looked(w, w.Template())
 	w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).IsUnknown()).To(BeTrue())
 }
 
 func TestAClusterThatWasNeverReadHidesNothingOfTheOther(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread(), testenv.OtherHosts(1))
-	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Other)).To(Succeed())
+	w := testenv.New(t, testenv.NeverPolled(), testenv.OtherHosts(1))
+	w.Expect(w.Inventory.Refresh(t.Context(), testenv.OtherRegion)).To(Succeed())
 	template := looked(w, w.Template())
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-2/pve1/9000"}))
 	w.Expect(template.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
@@ -137,16 +137,16 @@ func TestAClusterThatWasNeverReadHidesNothingOfTheOther(t *testing.T) {
 
 func TestAnOutageForgetsNoTemplate(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	template := looked(w, w.Template())
-	w.Cut()
+	w.Disconnect()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
 	w.Expect(looked(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
 }
 
 func TestARestartForgetsNoTemplate(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	template := looked(w, w.Template())
 	w.Restart(false)
 	w.Expect(looked(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
@@ -156,14 +156,14 @@ func TestARestartForgetsNoTemplate(t *testing.T) {
 func TestUnderAManagerATemplateThatComesLaterIsNoticed(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
-	w.Manage(func(kube client.Client) testenv.Registrar { return status.NewController(kube, w.Inventory, w.Events) })
+	w.StartManager(func(kube client.Client) testenv.Registrar { return status.NewController(kube, w.Inventory, w.Events) })
 	template := w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec.TemplateName = "copy" })
 	ready := func() string {
-		return string(testenv.Reread(w, template).StatusConditions().Get(operatorstatus.ConditionReady).GetStatus())
+		return string(testenv.Reload(w, template).StatusConditions().Get(operatorstatus.ConditionReady).GetStatus())
 	}
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(Equal("False"))
 	settled := template.ResourceVersion
-	w.Consistently(func() string { return testenv.Reread(w, template).ResourceVersion }).WithTimeout(500 * time.Millisecond).Should(Equal(settled))
+	w.Consistently(func() string { return testenv.Reload(w, template).ResourceVersion }).WithTimeout(500 * time.Millisecond).Should(Equal(settled))
 	w.Expect(w.Clients[testenv.Region].UpdateVM(t.Context(), "pve1", 9000, proxmox.ConfigChange{Set: map[string]string{"name": "copy"}})).To(Succeed())
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(Equal("True"))
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
