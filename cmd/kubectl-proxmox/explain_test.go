@@ -36,7 +36,7 @@ func createEvent(w *testenv.Env, object client.Object, kind, eventType, reason, 
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	pool := w.Pool(class)
 	claim := w.Launched("a", class)
@@ -44,7 +44,7 @@ func TestExplain(t *testing.T) {
 	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
 	createEvent(w, claim, "NodeClaim", corev1.EventTypeWarning, "NodeNotJoined", "VM 1 runs and no node has joined")
 	createEvent(w, claim, "NodeClaim", corev1.EventTypeNormal, "DisruptionBlocked", "is not shown")
-	class = testenv.Reread(w, class)
+	class = testenv.Reload(w, class)
 	class.StatusConditions().SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", "insufficient capacity for the smallest VM: pve1: 1 CPUs free, 2 required")
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve2", Reason: "bridge \"vmbr0\" is not on this host"}}
 	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())

@@ -33,8 +33,8 @@ func kubeconfig(w *testenv.Env) string {
 // Templates, values and the data of the node come from the cluster.
 func TestRenderFromCluster(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
-	templates := testenv.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
+	w := testenv.New(t, testenv.NoPolling())
+	templates := testenv.Reload(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
 	templates.Data["user-data"] = []byte("#cloud-config\nhostname: {{ .Metadata.Hostname }}\nserver: {{ .Values.apiServer }}\nca: {{ .Kubernetes.RootCA }}\n" +
 		"token: {{ .Kubernetes.BootstrapToken }}\n")
 	templates.Data["meta-data"] = []byte("instance-id: {{ .InstanceUUID }}\nprovider-id: {{ .ProviderID }}\n")

@@ -41,7 +41,7 @@ func available(types []*corecloudprovider.InstanceType) (n int) {
 // would be refused.
 func TestGetInstanceTypesBeforeAddressesAreKnown(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(2), testenv.Still())
+	w := testenv.New(t, testenv.Hosts(2), testenv.NoPolling())
 	class := w.Class(twoAddresses)
 	pool, p := w.Pool(class), provider(w)
 	types, err := p.GetInstanceTypes(t.Context(), pool)
@@ -111,7 +111,7 @@ karpenter_proxmox_address_pool_used{interface="net0",nodeclass=%q,pool="10.0.0.0
 func TestCreateCountsExhaustedPool(t *testing.T) {
 	t.Parallel()
 	metrics := prometheus.NewRegistry()
-	w := testenv.New(t, testenv.Still(), testenv.Metrics(instance.NewMetrics(metrics)))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Metrics(instance.NewMetrics(metrics)))
 	class := w.Class(twoAddresses)
 	metal := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("metal")}}
 	w.Create(metal)

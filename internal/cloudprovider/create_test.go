@@ -40,14 +40,14 @@ func full(s *pvesim.Scenario) {
 
 func TestCreate(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	claim := w.Claim("a", class)
 	w.Sim.ResetRequests()
 	filled, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 
-	in := w.Intent(testenv.Reread(w, claim))
+	in := w.Intent(testenv.Reload(w, claim))
 	w.Expect(filled.Name).To(Equal(claim.Name))
 	w.Expect(filled.Status.ProviderID).To(Equal(in.ProviderID()))
 	w.Expect(filled.Status.ImageID).To(And(Equal(in.ImageID), Not(BeEmpty())))
@@ -78,12 +78,12 @@ func TestCreate(t *testing.T) {
 
 func TestCreateTwice(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 	claim := w.Claim("a", w.Class())
 	first, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	before, _ := w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
-	second, err := provider(w).Create(t.Context(), testenv.Reread(w, claim))
+	second, err := provider(w).Create(t.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(second.Status.ProviderID).To(Equal(first.Status.ProviderID))
 	after, _ := w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
@@ -91,14 +91,14 @@ func TestCreateTwice(t *testing.T) {
 
 	// After a restart the ledger is empty, and the claim has an intent.
 	w.Restart(true)
-	third, err := provider(w).Create(t.Context(), testenv.Reread(w, claim))
+	third, err := provider(w).Create(t.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(third.Status.ProviderID).To(Equal(first.Status.ProviderID))
 }
 
 func TestCreateNodeClassNotReady(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	cp := provider(w)
 	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Finalizers = []string{"example.com/hold"} })
 	claim := w.Claim("a", class)
@@ -107,7 +107,7 @@ func TestCreateNodeClassNotReady(t *testing.T) {
 		_, err := cp.Create(t.Context(), claim)
 		w.Expect(corecloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
 		w.Expect(err.Error()).To(ContainSubstring(part))
-		w.Expect(testenv.Reread(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
+		w.Expect(testenv.Reload(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
 	}
 	refused("was not checked yet")
 
@@ -128,7 +128,7 @@ func TestCreateNodeClassNotReady(t *testing.T) {
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 	refused("is being deleted")
 
-	testenv.Reread(w, class).Finalizers = nil
+	testenv.Reload(w, class).Finalizers = nil
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 	_, err = cp.Create(t.Context(), claim)
 	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
@@ -137,40 +137,40 @@ func TestCreateNodeClassNotReady(t *testing.T) {
 
 func TestCreatePlannedClaimOfUnreadyNodeClass(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	cp, class := provider(w), w.Class()
 	claim := w.Claim("a", class)
 	first, err := cp.Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	class.StatusConditions().SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", "down")
 	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
-	again, err := cp.Create(t.Context(), testenv.Reread(w, claim))
+	again, err := cp.Create(t.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred(), "a launch in progress would lose its owner")
 	w.Expect(again.Status.ProviderID).To(Equal(first.Status.ProviderID))
 }
 
 func TestCreateInsufficientCapacity(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(full))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(full))
 	class := w.Class()
 	w.Pool(class)
 	claim := w.Claim("a", class)
 	_, err := provider(w).Create(t.Context(), claim)
 	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
 	w.Expect(err.Error()).To(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU")))
-	w.Expect(testenv.Reread(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
+	w.Expect(testenv.Reload(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
 }
 
 func TestCreateStaticNodePoolWaits(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Scenario(full))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(full))
 	class := w.Class()
 	w.Pool(class, func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(3)) })
 	claim := w.Claim("a", class)
 	filled, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(filled.Status.ProviderID).NotTo(BeEmpty(), "core continues with the other NodePools")
-	w.Expect(w.Intent(testenv.Reread(w, claim)).Parked).To(BeTrue())
+	w.Expect(w.Intent(testenv.Reload(w, claim)).Parked).To(BeTrue())
 	w.Expect(w.Events.Messages("WaitingForCapacity")).To(ConsistOf(And(ContainSubstring("pve1"), ContainSubstring("CPU"))))
 	again, err := provider(w).Create(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -189,7 +189,7 @@ func TestCreateStaticNodePoolUnplaceable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
+			w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 			class := w.Class()
 			class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: strings.Join(strings.Split(class.Status.SelectedZones[0], "/")[:2], "/"), Reason: "no iso storage"}}
 			class.Status.SelectedZones = class.Status.SelectedZones[1:]
@@ -204,7 +204,7 @@ func TestCreateStaticNodePoolUnplaceable(t *testing.T) {
 			w.Expect(err).NotTo(HaveOccurred())
 			w.Expect(filled.Status.ProviderID).NotTo(BeEmpty())
 			w.Expect(w.Events.Messages("WaitingForCapacity")).To(ConsistOf(ContainSubstring(c.why)))
-			if in := w.Intent(testenv.Reread(w, claim)); in.InstanceType == "" {
+			if in := w.Intent(testenv.Reload(w, claim)); in.InstanceType == "" {
 				w.Expect(filled.Labels).To(BeEmpty(), "no label that its NodePool excludes")
 				w.Expect(filled.Status.Capacity).To(BeEmpty(), "no capacity that pods would wait for")
 			} else {
@@ -216,7 +216,7 @@ func TestCreateStaticNodePoolUnplaceable(t *testing.T) {
 
 func TestGetInstanceTypes(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 	class := w.Class()
 	pool := w.Pool(class)
 	types, err := provider(w).GetInstanceTypes(t.Context(), pool)

@@ -27,7 +27,7 @@ func created(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim
 	claim := w.Claim("a", class)
 	filled, err := provider(w).Create(w.T.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Annotate(testenv.Reread(w, claim), filled.Annotations)
+	w.Annotate(testenv.Reload(w, claim), filled.Annotations)
 	claim.Status.ProviderID, claim.Status.ImageID = filled.Status.ProviderID, filled.Status.ImageID
 	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
 	return claim
@@ -35,19 +35,19 @@ func created(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim
 
 func drift(w *testenv.Env, cp *cloudprovider.CloudProvider, claim *karpv1.NodeClaim) corecloudprovider.DriftReason {
 	w.T.Helper()
-	reason, err := cp.IsDrifted(w.T.Context(), testenv.Reread(w, claim))
+	reason, err := cp.IsDrifted(w.T.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	return reason
 }
 
 func TestIsDriftedNodeClass(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	cp, class := provider(w), w.Class()
 	claim := created(w, class)
 	w.Expect(drift(w, cp, claim)).To(BeEmpty())
 
-	testenv.Reread(w, class).Spec.Tags = []string{"another"}
+	testenv.Reload(w, class).Spec.Tags = []string{"another"}
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "tags are written in place")
 
@@ -64,7 +64,7 @@ func TestIsDriftedNodeClass(t *testing.T) {
 
 func TestIsDriftedImage(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
 		for _, host := range []string{"pve1", "pve2"} {
 			s.Guests = append(s.Guests, pvesim.Guest{VMID: 9100 + len(s.Guests), Name: "ubuntu-2", Host: host, Config: map[string]string{
 				"template": "1", "memory": "2048", "cores": "2", "boot": "order=scsi0", "net0": "virtio=BC:24:11:99:00:01,bridge=vmbr0",
@@ -87,7 +87,7 @@ func TestIsDriftedImage(t *testing.T) {
 		}
 	}
 	replace := func(zones ...string) {
-		testenv.Reread(w, class).Status.SelectedZones = zones
+		testenv.Reload(w, class).Status.SelectedZones = zones
 		w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
 	}
 	old := v1alpha1.TemplateZone{Region: testenv.Region, Host: host, VMID: w.Intent(claim).TemplateID}.String()
@@ -170,7 +170,7 @@ func TestRepairPolicies(t *testing.T) {
 // A replacement would orphan its VM, which must be adopted first.
 func TestIsDriftedClaimOfOtherController(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	claim := w.Claim("a", w.Class(), func(c *karpv1.NodeClaim) {
 		c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: v1alpha1.HashVersion}
 	})

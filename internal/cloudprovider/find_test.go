@@ -51,18 +51,18 @@ func TestList(t *testing.T) {
 	}
 
 	// During an outage all VMs are listed: core would delete missing ones.
-	w.Cut()
+	w.Disconnect()
 	w.Eventually(func() error { return w.Inventory.View().Failures[testenv.Region] }).WithTimeout(5 * time.Second).Should(HaveOccurred())
 	w.Expect(providerIDs(w)).To(ConsistOf(running.Status.ProviderID, launching.Status.ProviderID))
 }
 
 func TestListNotPolled(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread(), testenv.OtherHosts(1))
+	w := testenv.New(t, testenv.NeverPolled(), testenv.OtherHosts(1))
 	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
 	_, err := provider(w).List(t.Context())
 	w.Expect(err).To(MatchError(instance.ErrNotPolled))
-	w.Expect(err.Error()).To(ContainSubstring(testenv.Other), "the region is named")
+	w.Expect(err.Error()).To(ContainSubstring(testenv.OtherRegion), "the region is named")
 }
 
 func TestGetNotFound(t *testing.T) {
@@ -84,7 +84,7 @@ func TestGetNotFound(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(got.UID).To(Equal(claim.UID))
 
-	reconnect := w.Cut()
+	reconnect := w.Disconnect()
 	_, err = cp.Get(t.Context(), claim.Status.ProviderID)
 	w.Expect(err).To(HaveOccurred())
 	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeFalse(), "an outage: %v", err)
@@ -122,7 +122,7 @@ func TestDelete(t *testing.T) {
 
 func TestDeleteForeignVM(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	claim := w.Claim("a", w.Class())
 	for _, foreign := range []string{"aws:///eu-west-1a/i-0123", "proxmox://region-1/101"} {
 		claim.Status.ProviderID = foreign
@@ -156,7 +156,7 @@ func TestReboot(t *testing.T) {
 	claim := w.Launched("a", w.Class())
 	resets := func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/reset") }
 	w.Expect(cp.Reboot(t.Context(), claim, "op-1")).To(Succeed())
-	w.Expect(cp.Reboot(t.Context(), testenv.Reread(w, claim), "op-1")).To(Succeed())
+	w.Expect(cp.Reboot(t.Context(), testenv.Reload(w, claim), "op-1")).To(Succeed())
 	w.Expect(resets()).To(Equal(1))
 	w.Expect(cp.Reboot(t.Context(), claim, "op-2")).To(Succeed())
 	w.Expect(resets()).To(Equal(2))

@@ -22,7 +22,7 @@ import (
 
 func TestCreateWithNodeOverlays(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	w.Pool(class)
 	bigger := ""

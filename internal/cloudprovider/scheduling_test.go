@@ -97,12 +97,12 @@ func TestScheduleTopologySpread(t *testing.T) {
 
 	hosts := map[string]bool{}
 	for _, name := range names {
-		claim := testenv.Reread(k.Env, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		claim := testenv.Reload(k.Env, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		// The first reconcile adds core's finalizer, the second launches.
 		for range 2 {
 			_, err := k.lifecycle.Reconcile(k.ctx, claim)
 			k.Expect(err).NotTo(HaveOccurred())
-			testenv.Reread(k.Env, claim)
+			testenv.Reload(k.Env, claim)
 		}
 		k.Expect(claim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
 		in := k.Intent(claim)
@@ -116,7 +116,7 @@ func TestScheduleTopologySpread(t *testing.T) {
 
 func TestScheduleInsufficientCapacity(t *testing.T) {
 	t.Parallel()
-	k := newKarpenter(t, testenv.Still())
+	k := newKarpenter(t, testenv.NoPolling())
 	k.readyPool()
 	k.pending("huge", "100")
 	results, err := k.provisioner.Schedule(k.ctx)

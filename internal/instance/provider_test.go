@@ -63,7 +63,7 @@ func TestListOtherKubernetesCluster(t *testing.T) {
 func TestGetMigratedVM(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Hosts(2))
-	p := w.StartProcess(testenv.Still())
+	p := w.StartProcess(testenv.NoPolling())
 	claim := p.Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
 	w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())

@@ -69,7 +69,7 @@ func TestBuildCrash(t *testing.T) {
 	atEveryCall(t, calls, at, func(t *testing.T, n int, after bool) {
 		e := newEnv(t, 1, withAllResources("8.4"))
 		withTagsAndPool(e)
-		_ = e.process().reconcile(testenv.DieAt(e.t, e.sim, n, after), "pve1")
+		_ = e.process().reconcile(testenv.KillAtRequest(e.t, e.sim, n, after), "pve1")
 		e.sim.ClearFaults()
 		next := e.process()
 		zone := next.reconcileUntilComplete().Zones[0]
@@ -93,7 +93,7 @@ func TestBuildCrashThenSuperseded(t *testing.T) {
 	atEveryCall(t, calls, at, func(t *testing.T, n int, after bool) {
 		e := newEnv(t, 1, withAllResources("8.4"))
 		withTagsAndPool(e)
-		_ = e.process().reconcile(testenv.DieAt(e.t, e.sim, n, after), "pve1")
+		_ = e.process().reconcile(testenv.KillAtRequest(e.t, e.sim, n, after), "pve1")
 		e.sim.ClearFaults()
 		if n%2 == 0 {
 			e.process().deleteUntilGone()
@@ -129,7 +129,7 @@ func TestReplaceImageCrash(t *testing.T) {
 		crashing := e.process()
 		crashing.reconcileUntilComplete()
 		change(e)
-		ctx := testenv.DieAt(e.t, e.sim, n, after)
+		ctx := testenv.KillAtRequest(e.t, e.sim, n, after)
 		for ctx.Err() == nil {
 			_ = crashing.reconcile(ctx, "pve1")
 			_ = crashing.Inventory().RefreshAll(ctx)

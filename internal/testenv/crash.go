@@ -14,9 +14,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// DieAt disconnects a process from Proxmox at its n-th request from now, before or after
+// KillAtRequest disconnects a process from Proxmox at its n-th request from now, before or after
 // the request has an effect, and cancels the returned context.
-func DieAt(t testing.TB, sim *pvesim.Simulator, n int, after bool) context.Context {
+func KillAtRequest(t testing.TB, sim *pvesim.Simulator, n int, after bool) context.Context {
 	t.Helper()
 	faults := []pvesim.Fault{{Skip: n, DropBefore: true}}
 	if after {

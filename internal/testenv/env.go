@@ -24,8 +24,8 @@ import (
 // Regions of the simulated Clusters.
 const (
 	Region = "region-1"
-	// Other is the second Cluster of an Env with OtherHosts.
-	Other = "region-2"
+	// OtherRegion is the second Cluster of an Env with OtherHosts.
+	OtherRegion = "region-2"
 )
 
 // Env is one test's simulated Proxmox, its objects in the Kubernetes API, and a process
@@ -40,7 +40,7 @@ type Env struct {
 	// Kube reads and writes the objects of this Env, and is not cached.
 	Kube   client.Client
 	Config *rest.Config
-	// Sim is the Cluster of Region, OtherSim that of Other.
+	// Sim is the Cluster of Region, OtherSim that of OtherRegion.
 	Sim, OtherSim *pvesim.Simulator
 	Clients       map[string]proxmox.Client
 	// Roots are the root logins that tests pass to controllers.
@@ -93,7 +93,7 @@ func (w *Env) connect() {
 	w.Clients[Region] = w.Connect(w.Sim, Region)
 	if w.setup.otherHosts > 0 {
 		w.OtherSim = w.simulate(w.setup.otherHosts)
-		w.Clients[Other] = w.Connect(w.OtherSim, Other)
+		w.Clients[OtherRegion] = w.Connect(w.OtherSim, OtherRegion)
 	}
 }
 

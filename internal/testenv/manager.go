@@ -23,9 +23,9 @@ type Registrar interface {
 	Register(context.Context, manager.Manager) error
 }
 
-// Manage runs controllers under a manager whose cache has only the objects of this Env.
+// StartManager runs controllers under a manager whose cache has only the objects of this Env.
 // They are created with the manager's client.
-func (w *Env) Manage(makers ...func(kube client.Client) Registrar) {
+func (w *Env) StartManager(makers ...func(kube client.Client) Registrar) {
 	w.T.Helper()
 	m, err := ctrl.NewManager(w.Config, ctrl.Options{
 		Scheme:     scheme.Scheme,

@@ -173,8 +173,8 @@ func (w *Env) Intent(claim *karpv1.NodeClaim) instance.Intent {
 	return in
 }
 
-// Reread updates an object to what is stored in the API.
-func Reread[T client.Object](w *Env, o T) T {
+// Reload updates an object to what is stored in the API.
+func Reload[T client.Object](w *Env, o T) T {
 	w.T.Helper()
 	key := client.ObjectKeyFromObject(o)
 	// Get does not reset fields that were removed.
@@ -187,11 +187,11 @@ func Reread[T client.Object](w *Env, o T) T {
 // Stored returns a copy of a claim as it is stored in the API.
 func (w *Env) Stored(claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
-	return Reread(w, claim.DeepCopy())
+	return Reload(w, claim.DeepCopy())
 }
 
-// Gone reports whether an object was deleted from the API.
-func (w *Env) Gone(o client.Object) bool {
+// IsDeleted reports whether an object was deleted from the API.
+func (w *Env) IsDeleted(o client.Object) bool {
 	w.T.Helper()
 	stored, ok := o.DeepCopyObject().(client.Object)
 	w.Expect(ok).To(gomega.BeTrue())

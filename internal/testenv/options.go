@@ -22,14 +22,14 @@ type setup struct {
 	hosts, otherHosts int
 	scenario          []func(*pvesim.Scenario)
 	// Of a Process.
-	unread, still bool
-	settings      []func(*instance.Settings)
-	metrics       instance.Metrics
-	hostSettings  inventory.Settings
-	kube          client.Client
-	kubeCluster   string
-	clock         clock.WithTicker
-	asRoot        bool
+	neverPolled, noPolling bool
+	settings               []func(*instance.Settings)
+	metrics                instance.Metrics
+	hostSettings           inventory.Settings
+	kube                   client.Client
+	kubeCluster            string
+	clock                  clock.WithTicker
+	asRoot                 bool
 }
 
 // Option configures an Env or a Process.
@@ -46,11 +46,11 @@ func Scenario(changes ...func(*pvesim.Scenario)) Option {
 	return func(s *setup) { s.scenario = append(s.scenario, changes...) }
 }
 
-// Unread makes a Process whose Clusters were never polled.
-func Unread() Option { return func(s *setup) { s.unread, s.still = true, true } }
+// NeverPolled makes a Process whose Clusters were never polled.
+func NeverPolled() Option { return func(s *setup) { s.neverPolled, s.noPolling = true, true } }
 
-// Still makes a Process that polls its Clusters once, and then only on request.
-func Still() Option { return func(s *setup) { s.still = true } }
+// NoPolling makes a Process that polls its Clusters once, and then only on request.
+func NoPolling() Option { return func(s *setup) { s.noPolling = true } }
 
 // Settings changes the settings of the operations.
 func Settings(change func(*instance.Settings)) Option {

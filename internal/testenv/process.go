@@ -54,10 +54,10 @@ func (w *Env) StartProcess(options ...Option) *Process {
 		Clock: unscaledClock{of: w.Clock}, Interval: 100 * time.Millisecond, DetailRange: inventory.VMIDRange{From: 20000, To: 99999}, Settings: s.hostSettings,
 	})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
-	if !s.still {
+	if !s.noPolling {
 		w.run(inv.Start)
 	}
-	if !s.unread {
+	if !s.neverPolled {
 		w.Expect(inv.RefreshAll(w.T.Context())).To(gomega.Succeed())
 	}
 	roots := w.roots(s)
@@ -87,7 +87,7 @@ func (w *Env) Neighbor() *Process {
 // unreachable for the new one.
 func (w *Env) Restart(poll bool) {
 	w.T.Helper()
-	w.setup.unread, w.setup.still = !poll, w.setup.still || !poll
+	w.setup.neverPolled, w.setup.noPolling = !poll, w.setup.noPolling || !poll
 	w.Process = w.StartProcess()
 }
 
@@ -117,7 +117,7 @@ func (p *Process) Parked(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeCla
 // setPlanned does what core does with the result of Create.
 func (w *Env) setPlanned(claim *karpv1.NodeClaim, in instance.Intent) *karpv1.NodeClaim {
 	w.T.Helper()
-	Reread(w, claim)
+	Reload(w, claim)
 	claim.Status.ProviderID, claim.Status.ImageID = in.ProviderID(), in.ImageID
 	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(gomega.Succeed())
 	return claim
@@ -128,7 +128,7 @@ func (p *Process) Launched(name string, class *v1alpha1.ProxmoxNodeClass, change
 	p.env.T.Helper()
 	claim := p.Planned(name, class, changes...)
 	p.env.Expect(p.Instances.Launcher.Launch(p.env.T.Context(), claim, class)).To(gomega.Succeed())
-	return Reread(p.env, claim)
+	return Reload(p.env, claim)
 }
 
 // Launched returns a claim whose VM runs and is in the Snapshot.

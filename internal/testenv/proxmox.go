@@ -133,8 +133,8 @@ func (w *Env) AddFault(fault pvesim.Fault) {
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 }
 
-// Cut makes every request to Region's Cluster fail until the returned function is called.
-func (w *Env) Cut() (reconnect func()) {
+// Disconnect makes every request to Region's Cluster fail until the returned function is called.
+func (w *Env) Disconnect() (reconnect func()) {
 	w.T.Helper()
 	id, err := w.Sim.AddFault(pvesim.Fault{Status: 595, Message: "No route to host"})
 	w.Expect(err).NotTo(gomega.HaveOccurred())

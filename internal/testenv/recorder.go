@@ -39,8 +39,8 @@ func (r *Recorder) Messages(reason string) []string {
 	return out
 }
 
-// About returns the reasons of all events on an object, in order.
-func (r *Recorder) About(o client.Object) []string {
+// Reasons returns the reasons of all events on an object, in order.
+func (r *Recorder) Reasons(o client.Object) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []string

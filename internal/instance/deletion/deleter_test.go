@@ -247,7 +247,7 @@ func TestDeleteVMUnderHA(t *testing.T) {
 func TestDeleteMigratedByHA(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Hosts(2))
-	p := w.StartProcess(testenv.Still())
+	p := w.StartProcess(testenv.NoPolling())
 	claim := p.Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
 	other := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]

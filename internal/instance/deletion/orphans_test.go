@@ -28,7 +28,7 @@ func TestDeleteOrphan(t *testing.T) {
 func TestDeleteOrphanWithoutBootDrive(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
-	p := w.StartProcess(testenv.Still())
+	p := w.StartProcess(testenv.NoPolling())
 	claim := p.Launched("pool-abc", w.NodeClass)
 	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())

@@ -183,7 +183,7 @@ func TestCheckCloudInit(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t)
 			useCloudInit(w, c.options(w))
-			err := w.StartProcess(testenv.Still()).CheckBootData(w.NodeClass)
+			err := w.StartProcess(testenv.NoPolling()).CheckBootData(w.NodeClass)
 			w.Expect(err).To(MatchError(And(ContainSubstring(c.want), Not(ContainSubstring("c2VjcmV0")))))
 		})
 	}

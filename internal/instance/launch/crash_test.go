@@ -19,18 +19,18 @@ import (
 func TestLaunchCrash(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
-	p := w.StartProcess(testenv.Still())
+	p := w.StartProcess(testenv.NoPolling())
 	claim := p.Planned("recorded", w.NodeClass)
 	requests := w.RecordRequests(func() { w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed()) })
 	for _, point := range testenv.CrashPoints(requests) {
 		t.Run(point.Name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t)
-			killed := w.StartProcess(testenv.Still())
+			killed := w.StartProcess(testenv.NoPolling())
 			claim := killed.Planned("pool-abc", w.NodeClass)
 			intent, _, err := instance.ReadIntent(claim)
 			w.Expect(err).NotTo(HaveOccurred())
-			err = killed.Instances.Launcher.Launch(testenv.DieAt(w.T, w.Sim, point.Request, point.After), claim, w.NodeClass)
+			err = killed.Instances.Launcher.Launch(testenv.KillAtRequest(w.T, w.Sim, point.Request, point.After), claim, w.NodeClass)
 			w.EndCrash(err != nil)
 
 			next := w.StartProcess()
@@ -56,7 +56,7 @@ func TestLaunchCrash(t *testing.T) {
 func TestLaunchAndDeleteRequests(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
-	p := w.StartProcess(testenv.Still(), testenv.RealTime())
+	p := w.StartProcess(testenv.NoPolling(), testenv.RealTime())
 	// The first launch measures how long tasks take.
 	p.Delete(p.Launched("measured", w.NodeClass))
 	claim := p.Planned("pool-abc", w.NodeClass)

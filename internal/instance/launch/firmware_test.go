@@ -120,6 +120,6 @@ func TestCheckFirmwareFormat(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	useFirmware(w, "#cloud-config\nhostname: a\n")
-	w.Expect(w.StartProcess(testenv.Still(), testenv.AsRoot()).CheckBootData(w.NodeClass)).To(MatchError(
+	w.Expect(w.StartProcess(testenv.NoPolling(), testenv.AsRoot()).CheckBootData(w.NodeClass)).To(MatchError(
 		"user-data is cloud-config, but spec.metadataOptions.type fwcfg is for Ignition: write it in Butane or Ignition, or set type to cdrom"))
 }

@@ -125,7 +125,7 @@ func TestLaunchSlowResize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t)
-			p := w.StartProcess(testenv.Still())
+			p := w.StartProcess(testenv.NoPolling())
 			p.Delete(p.Launched("measured", w.NodeClass))
 			_, err := w.Sim.AddFault(c.fault)
 			w.Expect(err).NotTo(HaveOccurred())

@@ -93,7 +93,7 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 		if restarts >= 6 {
 			api.writes = requests * requests
 		}
-		p := w.StartProcess(testenv.Still(), testenv.Kube(api))
+		p := w.StartProcess(testenv.NoPolling(), testenv.Kube(api))
 		var exhausted int
 		waiting, exhausted = planAll(w, p, waiting, classes)
 		refused += exhausted
@@ -106,7 +106,7 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 	w.Expect(refused).To(BeNumerically(">", 50), "the small pools were exhausted")
 
 	// All addresses are released with the claims.
-	p := w.StartProcess(testenv.Still())
+	p := w.StartProcess(testenv.NoPolling())
 	claims := &karpv1.NodeClaimList{}
 	w.Expect(w.Kube.List(t.Context(), claims)).To(Succeed())
 	for i := range claims.Items {

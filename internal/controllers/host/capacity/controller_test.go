@@ -24,7 +24,7 @@ func (m *consolidationCounter) MarkUnconsolidated() time.Time { m.Add(1); return
 
 func TestStartTriggersConsolidation(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: 500, Name: "database", Host: "pve1", Status: "running", Config: map[string]string{"cores": "4", "memory": "8192"}})
 	}))
 	m := &consolidationCounter{}

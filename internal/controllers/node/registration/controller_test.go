@@ -81,8 +81,8 @@ func TestReconcileProblems(t *testing.T) {
 			for _, want := range test.want {
 				w.Expect(w.Events.Messages(registration.ReasonInvalid)).To(HaveEach(ContainSubstring(want)))
 			}
-			w.Expect(w.Events.About(claim)).To(Equal([]string{registration.ReasonInvalid}))
-			w.Expect(w.Events.About(class)).To(Equal([]string{registration.ReasonInvalid}), "the NodeClass refers to the boot data")
+			w.Expect(w.Events.Reasons(claim)).To(Equal([]string{registration.ReasonInvalid}))
+			w.Expect(w.Events.Reasons(class)).To(Equal([]string{registration.ReasonInvalid}), "the NodeClass refers to the boot data")
 		})
 	}
 }
@@ -90,7 +90,7 @@ func TestReconcileProblems(t *testing.T) {
 func TestReconcileUntilInitialized(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
-	w.Manage(func(kube client.Client) testenv.Registrar { return registration.NewController(kube, w.Events, w.Clock) })
+	w.StartManager(func(kube client.Client) testenv.Registrar { return registration.NewController(kube, w.Events, w.Clock) })
 	claim := newClaim(w, w.Class())
 	node := newNode(claim)
 	node.Spec.ProviderID = ""
@@ -122,7 +122,7 @@ func TestReconcileCloudControllerManager(t *testing.T) {
 	result, err := c.Reconcile(t.Context(), node)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result.RequeueAfter).To(BeNumerically("~", 3*time.Minute, time.Minute), "the timeout has not passed")
-	w.Expect(w.Events.About(claim)).To(BeEmpty())
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 
 	initialized := node.DeepCopy()
 	initialized.Spec = corev1.NodeSpec{ProviderID: claim.Status.ProviderID, Taints: []corev1.Taint{karpv1.UnregisteredNoExecuteTaint}}
@@ -130,13 +130,13 @@ func TestReconcileCloudControllerManager(t *testing.T) {
 	result, err = c.Reconcile(t.Context(), initialized)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result.RequeueAfter).To(BeZero())
-	w.Expect(w.Events.About(claim)).To(BeEmpty())
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 
 	w.Clock.Advance(4 * time.Minute)
 	_, err = c.Reconcile(t.Context(), node)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.Events.About(claim)).To(Equal([]string{registration.ReasonCloudProviderMissing}))
-	w.Expect(w.Events.About(class)).To(Equal([]string{registration.ReasonCloudProviderMissing}))
+	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{registration.ReasonCloudProviderMissing}))
+	w.Expect(w.Events.Reasons(class)).To(Equal([]string{registration.ReasonCloudProviderMissing}))
 	w.Expect(w.Events.Messages(registration.ReasonCloudProviderMissing)).To(HaveEach(And(
 		ContainSubstring("--cloud-provider=external"), ContainSubstring("install the Proxmox one, or remove the flag"))))
 }

@@ -119,9 +119,9 @@ func (i *inherited) runs() bool {
 // reconcile reconciles the claim once.
 func (i *inherited) reconcile() reconcile.Result {
 	i.T.Helper()
-	result, err := adoption.NewController(i.Instances.Adopter, i.Events).Reconcile(i.T.Context(), testenv.Reread(i.Env, i.claim))
+	result, err := adoption.NewController(i.Instances.Adopter, i.Events).Reconcile(i.T.Context(), testenv.Reload(i.Env, i.claim))
 	i.Expect(err).NotTo(HaveOccurred())
-	testenv.Reread(i.Env, i.claim)
+	testenv.Reload(i.Env, i.claim)
 	return result
 }
 
@@ -146,7 +146,7 @@ func (i *inherited) get() (instance.VM, error) {
 // blocked checks that a delete is blocked, and returns the message.
 func (i *inherited) blocked(reason string) string {
 	i.T.Helper()
-	deleted, err := i.Instances.Deleter.Delete(i.T.Context(), testenv.Reread(i.Env, i.claim))
+	deleted, err := i.Instances.Deleter.Delete(i.T.Context(), testenv.Reload(i.Env, i.claim))
 	i.Expect(deleted).To(BeFalse())
 	blocked, ok := errors.AsType[*instance.BlockedError](err)
 	i.Expect(ok).To(BeTrue(), "%v", err)
@@ -213,7 +213,7 @@ func TestAdopt(t *testing.T) {
 	before := maps.Clone(i.config().Options)
 	i.annotate(strings.ToUpper(uuid))
 	i.reconcile()
-	i.Expect(i.Events.About(i.claim)).To(Equal([]string{"VMAdopted"}))
+	i.Expect(i.Events.Reasons(i.claim)).To(Equal([]string{"VMAdopted"}))
 
 	after := i.config().Options
 	i.Expect(after["description"]).To(HavePrefix(before["description"]), "the notes of users stay")
@@ -303,7 +303,7 @@ func (i *inherited) reportUUID(value string) {
 	i.T.Helper()
 	node := &corev1.Node{}
 	node.Name = i.claim.Status.NodeName
-	testenv.Reread(i.Env, node)
+	testenv.Reload(i.Env, node)
 	node.Status.NodeInfo.SystemUUID = value
 	i.Expect(i.Kube.Status().Update(i.T.Context(), node)).To(Succeed())
 }
@@ -324,7 +324,7 @@ func TestAdoptAnnotationOnOwnClaim(t *testing.T) {
 
 func TestReconcileIgnoresOtherClaims(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	ours, fresh := w.Planned("ours", class), w.Claim("fresh", class)
 	w.Annotate(ours, map[string]string{v1alpha1.AnnotationAdopt: uuid})

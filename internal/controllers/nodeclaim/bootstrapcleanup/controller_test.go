@@ -27,14 +27,14 @@ func initialized(w *testenv.Env, claim *karpv1.NodeClaim) {
 func TestCleanup(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
-	w.Manage(func(client.Client) testenv.Registrar { return bootstrapcleanup.NewController(w.Instances.Deleter) })
+	w.StartManager(func(client.Client) testenv.Registrar { return bootstrapcleanup.NewController(w.Instances.Deleter) })
 	claim := w.Launched("a", w.Class())
 	w.Consistently(w.Tokens).WithTimeout(300*time.Millisecond).Should(HaveLen(1), "the guest still needs it")
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
 
 	initialized(w, claim)
 	w.Eventually(func() string {
-		return testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationBootDataStatus]
+		return testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationBootDataStatus]
 	}).WithTimeout(10 * time.Second).Should(Equal(v1alpha1.BootDataInitialized))
 	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
 	w.Expect(w.Tokens()).To(BeEmpty())
@@ -81,7 +81,7 @@ func TestCleanupUnreachableHost(t *testing.T) {
 	w := testenv.New(t)
 	claim := w.Launched("a", w.Class())
 	initialized(w, claim)
-	reconnect := w.Cut()
+	reconnect := w.Disconnect()
 	c := bootstrapcleanup.NewController(w.Instances.Deleter)
 	result, err := c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred(), "the inventory reports it")

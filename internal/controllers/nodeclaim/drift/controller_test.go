@@ -53,17 +53,17 @@ func drifting(w *testenv.Env, pods ...string) (*v1alpha1.ProxmoxNodeClass, *karp
 
 func reconcile(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
 	w.T.Helper()
-	result, err := drift.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(w.T.Context(), testenv.Reread(w, claim))
+	result, err := drift.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(w.T.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
 
 func TestReconcileInsufficientCapacity(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), cores(4))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), cores(4))
 	class, claim := drifting(w, "app")
 	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: w.Named("pool")}}
-	testenv.Reread(w, pool)
+	testenv.Reload(w, pool)
 	// Another claim has the remaining capacity.
 	other := w.Planned("other", class)
 
@@ -71,8 +71,8 @@ func TestReconcileInsufficientCapacity(t *testing.T) {
 	w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "core has not had time to replace it")
 	w.Clock.Advance(2 * time.Minute)
 	w.Expect(reconcile(w, claim)).To(BeNumerically(">", 0), "checked again")
-	w.Expect(w.Events.About(claim)).To(Equal([]string{waits}))
-	w.Expect(w.Events.About(pool)).To(Equal([]string{waits}))
+	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{waits}))
+	w.Expect(w.Events.Reasons(pool)).To(Equal([]string{waits}))
 	w.Expect(w.Events.Messages(waits)).To(HaveEach(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"))))
 
 	w.Instances.Planner.Release(string(other.UID))
@@ -82,7 +82,7 @@ func TestReconcileInsufficientCapacity(t *testing.T) {
 
 func TestReconcileWithoutEvent(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), cores(4))
+	w := testenv.New(t, testenv.NoPolling(), cores(4))
 	_, claim := drifting(w)
 	w.Clock.Advance(2 * time.Minute)
 	w.Expect(reconcile(w, claim)).To(BeNumerically(">", 0))

@@ -78,13 +78,13 @@ func (c *collector) count(name, kind string) float64 {
 func orphaned(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
 	w.Expect(w.Kube.Delete(w.T.Context(), claim)).To(Succeed())
-	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.IsDeleted(claim)).To(BeTrue())
 	return claim
 }
 
 func TestDeleteOrphanedVM(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	live, orphan := w.Launched("live", class), orphaned(w, w.Launched("orphan", class))
 	c := newCollector(w, garbagecollection.PolicyRemove)
@@ -94,16 +94,16 @@ func TestDeleteOrphanedVM(t *testing.T) {
 	w.Clock.Advance(grace + time.Second)
 	w.Eventually(func() int { c.run(); return len(w.VMs()) }).WithTimeout(10 * time.Second).Should(Equal(1))
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(live).VMID)))
-	w.Expect(w.Events.About(orphan)).To(Equal([]string{"OrphanedVMDeleted"}))
+	w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{"OrphanedVMDeleted"}))
 	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
 	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(live.UID))))
 	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "vm")).To(BeEquivalentTo(1))
-	w.Expect(w.Gone(live)).To(BeFalse())
+	w.Expect(w.IsDeleted(live)).To(BeFalse())
 }
 
 func TestPolicyReport(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	orphan := orphaned(w, w.Launched("orphan", w.Class()))
 	c := newCollector(w, garbagecollection.PolicyReport)
 	c.run()
@@ -112,14 +112,14 @@ func TestPolicyReport(t *testing.T) {
 	w.Expect(w.VMs()).To(HaveLen(1))
 	w.Expect(w.Tokens()).To(HaveLen(1))
 	w.Expect(w.Events.Messages("OrphanedVM")).To(ContainElement(ContainSubstring("qm destroy")))
-	w.Expect(w.Events.About(orphan)).To(ContainElement("OrphanedVM"))
+	w.Expect(w.Events.Reasons(orphan)).To(ContainElement("OrphanedVM"))
 	w.Expect(c.count("karpenter_proxmox_orphans", "vm")).To(BeEquivalentTo(1))
 	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "vm")).To(BeZero())
 }
 
 func TestMaxFraction(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	for _, name := range []string{"a", "b", "c", "d"} {
 		orphaned(w, w.Launched(name, class))
@@ -138,7 +138,7 @@ func TestMaxFraction(t *testing.T) {
 
 func TestOtherKubernetesCluster(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	orphaned(w, w.Neighbor().Launched("theirs", class))
 	c := newCollector(w, garbagecollection.PolicyRemove)
@@ -154,7 +154,7 @@ func TestOtherKubernetesCluster(t *testing.T) {
 
 func TestDeleteOrphanedBootDriveAndToken(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	live, gone := w.Launched("live", class), w.Launched("gone", class)
 	w.DestroyByHand("pve1", w.Intent(gone).VMID)
@@ -175,7 +175,7 @@ func TestDeleteOrphanedBootDriveAndToken(t *testing.T) {
 
 func TestDeleteBootDriveAfterCleanup(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	joining, joined := w.Launched("joining", class), w.Launched("joined", class)
 	drives := w.BootDrives("pve1")
@@ -197,7 +197,7 @@ func TestDeleteBootDriveAfterCleanup(t *testing.T) {
 
 func TestReleaseReservation(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	free := func() int { host, _ := w.Inventory.View().Host(testenv.Region, "pve1"); return host.Free.CPUs }
 	before := free()
@@ -213,7 +213,7 @@ func TestReleaseReservation(t *testing.T) {
 
 func TestDeleteOrphanedNode(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	live := w.Launched("live", class)
 	node := func(name, providerID string, ready corev1.ConditionStatus, labels map[string]string) *corev1.Node {
@@ -234,18 +234,18 @@ func TestDeleteOrphanedNode(t *testing.T) {
 	}
 	c := newCollector(w, garbagecollection.PolicyRemove)
 	c.run()
-	w.Expect(w.Gone(ghost)).To(BeFalse(), "it is younger than the grace period")
+	w.Expect(w.IsDeleted(ghost)).To(BeFalse(), "it is younger than the grace period")
 	w.Clock.Advance(2 * time.Minute) // shorter than SweepInterval
 	c.run()
-	w.Expect(w.Gone(ghost)).To(BeTrue())
+	w.Expect(w.IsDeleted(ghost)).To(BeTrue())
 	for why, n := range kept {
-		w.Expect(w.Gone(n)).To(BeFalse(), why)
+		w.Expect(w.IsDeleted(n)).To(BeFalse(), why)
 	}
 }
 
 func TestNotPolled(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread(), testenv.OtherHosts(1))
+	w := testenv.New(t, testenv.NeverPolled(), testenv.OtherHosts(1))
 	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
 	class := w.Class()
 	claim := w.Planned("a", class)
@@ -265,7 +265,7 @@ func TestNotPolled(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	w.Launched("live", class)
 	running, destroyed := orphaned(w, w.Launched("running", class)), orphaned(w, w.Launched("destroyed", class))
@@ -296,7 +296,7 @@ func TestFind(t *testing.T) {
 // Uncached lists of all Claims are expensive and rarely needed.
 func TestUncachedReads(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	live := w.Launched("live", w.Class())
 	uncached := &counting{Reader: w.Kube}
 	c := newCollector(w, garbagecollection.PolicyRemove, func(d *garbagecollection.Deps) { d.Reader = uncached })
@@ -326,7 +326,7 @@ func (c *counting) List(ctx context.Context, list client.ObjectList, opts ...cli
 // A VM that cannot be stopped does not block the release of reservations.
 func TestOrphanThatCannotBeStopped(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 200 * time.Millisecond }))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 200 * time.Millisecond }))
 	class := w.Class()
 	hanging := orphaned(w, w.Launched("hanging", class))
 	before := len(w.Inventory.View().Reservations)
@@ -338,5 +338,5 @@ func TestOrphanThatCannotBeStopped(t *testing.T) {
 	w.Clock.Advance(grace + time.Second)
 	c.run() // returns although the stop hangs
 	w.Expect(w.Inventory.View().Reservations).To(HaveLen(before))
-	w.Expect(w.Events.About(hanging)).To(BeEmpty())
+	w.Expect(w.Events.Reasons(hanging)).To(BeEmpty())
 }

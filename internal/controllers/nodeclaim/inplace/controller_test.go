@@ -36,7 +36,7 @@ func config(w *testenv.Env, claim *karpv1.NodeClaim) proxmox.VMConfig {
 func TestUpdateTagsAndSecurityGroups(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
-	w.Manage(func(kube client.Client) testenv.Registrar {
+	w.StartManager(func(kube client.Client) testenv.Registrar {
 		return inplace.NewController(kube, w.Instances.Updater, w.Events)
 	})
 	class := w.Class()
@@ -44,11 +44,11 @@ func TestUpdateTagsAndSecurityGroups(t *testing.T) {
 	before := config(w, claim)
 	w.Expect(before.Network().NICs()[0].Firewall).To(BeFalse())
 
-	testenv.Reread(w, class).Spec.Tags = []string{"Web", "karpenter"}
+	testenv.Reload(w, class).Spec.Tags = []string{"Web", "karpenter"}
 	class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}}
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 	w.Eventually(func() string {
-		return testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]
+		return testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]
 	}).WithTimeout(10 * time.Second).Should(Equal(class.InPlaceHash()))
 	after := config(w, claim)
 	w.Expect(after.Tags()).To(ConsistOf("karpenter", "web"))
@@ -56,7 +56,7 @@ func TestUpdateTagsAndSecurityGroups(t *testing.T) {
 	w.Expect(after.Network().NICs()[0].MAC).To(Equal(before.Network().NICs()[0].MAC))
 	w.Expect(after.Compute().Cores()).To(Equal(before.Compute().Cores()))
 	w.Expect(w.Running(claim)).To(BeTrue())
-	w.Expect(w.Events.About(claim)).To(BeEmpty())
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 }
 
 func TestUpdateResourcePool(t *testing.T) {
@@ -75,11 +75,11 @@ func TestUpdateResourcePool(t *testing.T) {
 		return guest.Pool
 	}
 	change := func(pool string) {
-		testenv.Reread(w, class).Spec.ResourcePool = pool
+		testenv.Reload(w, class).Spec.ResourcePool = pool
 		w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-		_, err := c.Reconcile(t.Context(), testenv.Reread(w, claim))
+		_, err := c.Reconcile(t.Context(), testenv.Reload(w, claim))
 		w.Expect(err).NotTo(HaveOccurred())
-		w.Expect(testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).To(Equal(class.InPlaceHash()))
+		w.Expect(testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).To(Equal(class.InPlaceHash()))
 	}
 	w.Expect(pool()).To(Equal("old"))
 	change("new")
@@ -94,7 +94,7 @@ func TestUpdateResourcePool(t *testing.T) {
 	w.Refresh()
 	change("new")
 	w.Expect(pool()).To(Equal("admins"), "it stays where an administrator moved it")
-	w.Expect(w.Events.About(claim)).To(BeEmpty())
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 }
 
 func TestUpdateResourcePoolForbidden(t *testing.T) {
@@ -104,17 +104,17 @@ func TestUpdateResourcePoolForbidden(t *testing.T) {
 	}))
 	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "old" })
 	claim := running(w, class)
-	testenv.Reread(w, class).Spec.ResourcePool = "new"
+	testenv.Reload(w, class).Spec.ResourcePool = "new"
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), testenv.Reread(w, claim))
+	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), testenv.Reload(w, claim))
 	w.Expect(err).To(MatchError(ContainSubstring("Pool.Allocate")))
 	w.Expect(w.Events.Messages("InPlaceUpdateFailed")).To(ConsistOf(And(ContainSubstring("Pool.Allocate"), ContainSubstring("/pool/"))))
-	w.Expect(testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
+	w.Expect(testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
 }
 
 func TestUpdateUnchangedNodeClass(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	claim := running(w, class)
 	w.Sim.ResetRequests()
@@ -125,7 +125,7 @@ func TestUpdateUnchangedNodeClass(t *testing.T) {
 
 func TestUpdateDuringLaunch(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	claim := w.Planned("a", class)
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: "another"})
@@ -142,14 +142,14 @@ func TestUpdateRetry(t *testing.T) {
 	claim := running(w, class)
 	c := inplace.NewController(w.Kube, w.Instances.Updater, w.Events)
 	change := func(group v1alpha1.SecurityGroup) error {
-		testenv.Reread(w, class).Spec.SecurityGroups = []v1alpha1.SecurityGroup{group}
+		testenv.Reload(w, class).Spec.SecurityGroups = []v1alpha1.SecurityGroup{group}
 		w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-		_, err := c.Reconcile(t.Context(), testenv.Reread(w, claim))
+		_, err := c.Reconcile(t.Context(), testenv.Reload(w, claim))
 		return err
 	}
 	w.Expect(change(v1alpha1.SecurityGroup{Name: "kubernetes", Interface: "net7"})).To(MatchError(ContainSubstring("net7")))
 	w.Expect(w.Events.Messages("InPlaceUpdateFailed")).To(ConsistOf(ContainSubstring("net7")))
-	w.Expect(testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
+	w.Expect(testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).NotTo(Equal(class.InPlaceHash()))
 	w.Expect(change(v1alpha1.SecurityGroup{Name: "kubernetes", Interface: "net0"})).To(Succeed())
 	w.Expect(config(w, claim).Network().NICs()[0].Firewall).To(BeTrue())
 }

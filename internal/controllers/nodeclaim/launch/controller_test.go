@@ -63,31 +63,31 @@ func TestLaunch(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	class := w.Class()
-	w.Manage(func(kube client.Client) testenv.Registrar {
+	w.StartManager(func(kube client.Client) testenv.Registrar {
 		return launch.NewController(launch.Deps{Kube: kube, Launcher: w.Instances.Launcher, Health: w.Instances.Health, Types: w.Types, Recorder: w.Events, Clock: w.Clock,
 			Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: launch.FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute}})
 	})
 	claim := w.Planned("a", class)
 	w.Eventually(func() string {
-		return testenv.Reread(w, claim).Annotations[v1alpha1.AnnotationLaunchCompleted]
+		return testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationLaunchCompleted]
 	}).WithTimeout(15 * time.Second).ShouldNot(BeEmpty())
 	w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(claim).VMID)))
 	w.Expect(w.Running(claim)).To(BeTrue())
-	w.Eventually(func() []string { return w.Events.About(claim) }).WithTimeout(10 * time.Second).Should(Equal([]string{"VMLaunched"}))
+	w.Eventually(func() []string { return w.Events.Reasons(claim) }).WithTimeout(10 * time.Second).Should(Equal([]string{"VMLaunched"}))
 	w.Expect(w.Events.Messages("VMLaunched")).To(ConsistOf(HavePrefix(fmt.Sprintf("Launched VM %d on host pve1 of region region-1 in ", w.Intent(claim).VMID))))
 }
 
 func TestReconcileNotPending(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	done, unplanned := w.Planned("done", class), w.Claim("unplanned", class)
 	w.Annotate(done, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Format(time.RFC3339)})
 	going := w.Planned("going", class, func(c *karpv1.NodeClaim) { c.Finalizers = []string{"example.com/hold"} })
 	w.Expect(w.Kube.Delete(t.Context(), going)).To(Succeed())
 	w.Sim.ResetRequests()
-	for _, claim := range []*karpv1.NodeClaim{done, unplanned, testenv.Reread(w, going)} {
+	for _, claim := range []*karpv1.NodeClaim{done, unplanned, testenv.Reload(w, going)} {
 		_, err := controller(w).Reconcile(t.Context(), claim)
 		w.Expect(err).NotTo(HaveOccurred())
 	}
@@ -110,10 +110,10 @@ func TestLaunchFailed(t *testing.T) {
 	_, err := c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred(), "it is not retried")
 
-	w.Expect(w.Gone(claim)).To(BeTrue())
-	w.Expect(w.Events.About(claim)).To(Equal([]string{instance.ReasonStart, events.InsufficientCapacityError}))
+	w.Expect(w.IsDeleted(claim)).To(BeTrue())
+	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{instance.ReasonStart, events.InsufficientCapacityError}))
 	w.Expect(w.Events.Messages(instance.ReasonStart)).To(ConsistOf(ContainSubstring("bridge 'vmbr7' does not exist")))
-	w.Expect(w.Events.About(pod)).To(Equal([]string{events.InsufficientCapacityError}))
+	w.Expect(w.Events.Reasons(pod)).To(Equal([]string{events.InsufficientCapacityError}))
 	w.Expect(offered(w, class, host)).To(BeFalse())
 	w.Expect(offered(w, other, host)).To(BeTrue(), "other classes are not affected")
 	w.Expect(offered(w, class, map[string]string{"pve1": "pve2", "pve2": "pve1"}[host])).To(BeTrue(), "other hosts are not affected")
@@ -140,8 +140,8 @@ func TestLaunchStorageFull(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	_, err = controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.Gone(claim)).To(BeTrue())
-	w.Expect(w.Events.About(claim)).To(ContainElement(instance.ReasonStorageFull))
+	w.Expect(w.IsDeleted(claim)).To(BeTrue())
+	w.Expect(w.Events.Reasons(claim)).To(ContainElement(instance.ReasonStorageFull))
 	w.Expect(offered(w, other, "pve1")).To(BeFalse())
 }
 
@@ -163,13 +163,13 @@ func TestLaunchTransientErrors(t *testing.T) {
 			w.Expect(err).NotTo(HaveOccurred())
 			c := controller(w)
 			w.Eventually(func() error {
-				_, err := c.Reconcile(t.Context(), testenv.Reread(w, claim))
+				_, err := c.Reconcile(t.Context(), testenv.Reload(w, claim))
 				return err
 			}).WithTimeout(15 * time.Second).Should(Succeed())
-			w.Expect(testenv.Reread(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+			w.Expect(testenv.Reload(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 			w.Expect(w.Sim.Faults()[0].Hits).To(BeNumerically(">", 0))
 			w.Expect(w.VMs()).To(HaveLen(1))
-			w.Expect(w.Events.About(claim)).To(Equal([]string{"VMLaunched"}))
+			w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMLaunched"}))
 			w.Expect(offered(w, class, "pve1")).To(BeTrue())
 		})
 	}
@@ -185,12 +185,12 @@ func TestLaunchRetryTimeout(t *testing.T) {
 	c := controller(w)
 	_, err = c.Reconcile(t.Context(), claim)
 	w.Expect(err).To(HaveOccurred(), "retried")
-	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 	w.Clock.Advance(2 * time.Minute)
 	_, err = c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.Gone(claim)).To(BeTrue())
-	w.Expect(w.Events.About(claim)).To(ContainElement(instance.ReasonTimeout))
+	w.Expect(w.IsDeleted(claim)).To(BeTrue())
+	w.Expect(w.Events.Reasons(claim)).To(ContainElement(instance.ReasonTimeout))
 	w.Expect(offered(w, class, "pve1")).To(BeFalse())
 }
 
@@ -200,7 +200,7 @@ func parked(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim 
 	claim := w.Claim("a", class)
 	in, err := w.Instances.Planner.Park(w.T.Context(), claim, class, nil)
 	w.Expect(err).NotTo(HaveOccurred())
-	testenv.Reread(w, claim)
+	testenv.Reload(w, claim)
 	claim.Status.ProviderID = in.ProviderID()
 	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
 	return claim
@@ -215,13 +215,13 @@ func TestLaunchParkedClaim(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
 	w.Expect(w.VMs()).To(BeEmpty())
-	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 
 	w.DestroyByHand("pve1", 101)
 	w.Refresh()
 	_, err = c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(testenv.Reread(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+	w.Expect(testenv.Reload(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 	w.Expect(w.Intent(claim).Parked).To(BeFalse())
 	w.Expect(w.Intent(claim).ProviderID()).To(Equal(claim.Status.ProviderID), "core knows its providerID already")
 }
@@ -234,32 +234,32 @@ func TestParkedClaimTimeout(t *testing.T) {
 	w.Clock.Advance(6 * time.Minute)
 	_, err := controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.IsDeleted(claim)).To(BeTrue())
 	w.Expect(w.Events.Messages(instance.ReasonInsufficientCapacity)).To(ConsistOf(ContainSubstring("CPU")))
 }
 
 func TestLaunchMissingNodeClass(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	claim := w.Planned("a", class)
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 	_, err := controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.IsDeleted(claim)).To(BeTrue())
 	w.Expect(w.Events.Messages(instance.ReasonInvalidIntent)).To(ConsistOf("nodeclass " + class.Name + " does not exist"))
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 
 func TestLaunchNewerIntent(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	claim := w.Planned("a", w.Class())
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: `{"v":2,"region":"region-1","host":"pve1","vmid":20001}`})
 	result, err := controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "it is checked again")
-	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 	w.Expect(w.VMs()).To(BeEmpty())
 	w.Expect(w.Events.Messages(instance.BlockedNewerVersion)).To(ConsistOf(ContainSubstring("found version 2, this controller reads version 1")))
 }

@@ -43,72 +43,72 @@ func registered(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 func unjoined(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)})
-	return testenv.Reread(w, claim)
+	return testenv.Reload(w, claim)
 }
 
 func TestVMNotFound(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	victim, bystander, launching := registered(w, w.Launched("victim", class)), registered(w, w.Launched("bystander", class)), w.Planned("launching", class)
 	c := controller(w)
 	reconcile(w, c)
-	w.Expect(w.Gone(victim)).To(BeFalse())
+	w.Expect(w.IsDeleted(victim)).To(BeFalse())
 
 	w.DestroyByHand("pve1", w.Intent(victim).VMID)
 	w.Refresh()
 	reconcile(w, c)
-	w.Expect(w.Gone(victim)).To(BeTrue())
-	w.Expect(w.Gone(bystander)).To(BeFalse())
-	w.Expect(w.Gone(launching)).To(BeFalse(), "its VM does not exist yet")
-	w.Expect(w.Events.About(victim)).To(Equal([]string{"VMNotFound"}))
-	w.Expect(w.Events.About(bystander)).To(BeEmpty())
+	w.Expect(w.IsDeleted(victim)).To(BeTrue())
+	w.Expect(w.IsDeleted(bystander)).To(BeFalse())
+	w.Expect(w.IsDeleted(launching)).To(BeFalse(), "its VM does not exist yet")
+	w.Expect(w.Events.Reasons(victim)).To(Equal([]string{"VMNotFound"}))
+	w.Expect(w.Events.Reasons(bystander)).To(BeEmpty())
 }
 
 func TestVMMissingInSnapshot(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	claim := w.Planned("a", class)
 	w.Expect(w.Instances.Launcher.Launch(t.Context(), claim, class)).To(Succeed())
-	registered(w, testenv.Reread(w, claim))
+	registered(w, testenv.Reload(w, claim))
 	reconcile(w, controller(w))
-	w.Expect(w.Gone(claim)).To(BeFalse())
-	w.Expect(w.Events.About(claim)).To(BeEmpty())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 }
 
 func TestOutage(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	claim := registered(w, w.Launched("a", w.Class()))
 	w.DestroyByHand("pve1", w.Intent(claim).VMID)
 	w.Refresh()
-	reconnect := w.Cut()
+	reconnect := w.Disconnect()
 	reconcile(w, controller(w))
-	w.Expect(w.Gone(claim)).To(BeFalse(), "the second request failed")
+	w.Expect(w.IsDeleted(claim)).To(BeFalse(), "the second request failed")
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
 	reconcile(w, controller(w))
-	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 	reconnect()
 	w.Refresh()
 	reconcile(w, controller(w))
-	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.IsDeleted(claim)).To(BeTrue())
 }
 
 func TestNotPolled(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread())
+	w := testenv.New(t, testenv.NeverPolled())
 	claim := w.Claim("a", w.NewClass())
 	claim.Status.ProviderID = "proxmox://region-1/20001"
 	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
 	registered(w, claim)
 	reconcile(w, controller(w))
-	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 }
 
 func TestRestartStoppedVM(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	claim := w.Launched("a", w.Class())
 	c := controller(w)
 	pause := time.Minute
@@ -123,27 +123,27 @@ func TestRestartStoppedVM(t *testing.T) {
 		pause *= 2
 	}
 	w.Expect(w.Events.Messages("VMRestarted")).To(HaveLen(4))
-	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 	reconcile(w, c)
-	w.Expect(w.Gone(claim)).To(BeTrue())
+	w.Expect(w.IsDeleted(claim)).To(BeTrue())
 	w.Expect(w.Events.Messages("VMCrashLooping")).To(HaveLen(1))
 }
 
 func TestRestartFailed(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	claim := w.Launched("a", w.Class())
 	w.PowerOff(claim)
-	reconnect := w.Cut()
+	reconnect := w.Disconnect()
 	reconcile(w, controller(w))
 	w.Expect(w.Events.Messages("VMRestartFailed")).To(HaveLen(1))
-	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 	reconnect()
 }
 
 func TestHostOffline(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(2), testenv.Still())
+	w := testenv.New(t, testenv.Hosts(2), testenv.NoPolling())
 	class := w.Class()
 	claim := registered(w, w.Launched("a", class))
 	host := w.Intent(claim).Host
@@ -159,23 +159,23 @@ func TestHostOffline(t *testing.T) {
 	}).WithTimeout(10 * time.Second).Should(BeFalse())
 	c := controller(w)
 	reconcile(w, c)
-	w.Expect(w.Gone(claim)).To(BeFalse())
-	w.Expect(w.Events.About(claim)).To(BeEmpty())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 
 	// Its guests are stopped when it is back, and are started.
 	w.Expect(w.Sim.HostUp(host)).To(Succeed())
 	w.Eventually(func() []string {
 		w.Refresh()
 		reconcile(w, c)
-		return w.Events.About(claim)
+		return w.Events.Reasons(claim)
 	}).WithTimeout(10 * time.Second).Should(ContainElement("VMRestarted"))
 	w.Expect(w.Running(claim)).To(BeTrue())
-	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 }
 
 func TestMigratedVM(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(2), testenv.Still())
+	w := testenv.New(t, testenv.Hosts(2), testenv.NoPolling())
 	claim := w.Launched("a", w.Class())
 	in := w.Intent(claim)
 	target := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
@@ -184,18 +184,18 @@ func TestMigratedVM(t *testing.T) {
 	c := controller(w)
 	reconcile(w, c)
 	reconcile(w, c)
-	w.Expect(testenv.Reread(w, claim).Annotations).To(And(
+	w.Expect(testenv.Reload(w, claim).Annotations).To(And(
 		HaveKeyWithValue(v1alpha1.AnnotationHost, target), HaveKey(v1alpha1.AnnotationHostSince)))
-	w.Expect(w.Events.About(claim)).To(Equal([]string{"VMMigrated"}), "reported once")
+	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMMigrated"}), "reported once")
 	w.Expect(w.Sim.MigrateGuest(in.VMID, in.Host)).To(Succeed())
 	w.Refresh()
 	reconcile(w, c)
-	w.Expect(testenv.Reread(w, claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationHost, in.Host))
+	w.Expect(testenv.Reload(w, claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationHost, in.Host))
 }
 
 func TestVMUnderHA(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	claim := w.Launched("a", w.Class())
 	vmid, c := w.Intent(claim).VMID, controller(w)
 	started := func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/start") }
@@ -212,12 +212,12 @@ func TestVMUnderHA(t *testing.T) {
 	reconcile(w, c)
 	w.Expect(started()).To(Equal(before), "stopped by an administrator")
 	w.Expect(w.Events.Messages("VMStoppedByHA")).To(HaveEach(ContainSubstring("ha-manager set vm:")))
-	w.Expect(w.Events.About(claim)).NotTo(ContainElement("VMRestarted"))
+	w.Expect(w.Events.Reasons(claim)).NotTo(ContainElement("VMRestarted"))
 
 	w.Expect(w.Sim.SetHA(vmid, "started")).To(Succeed())
 	w.Eventually(func() string { reconcile(w, c); return status() }).WithTimeout(20 * time.Second).Should(Equal("running"))
 	w.Expect(started()).To(Equal(before), "HA has started it")
-	w.Expect(w.Gone(claim)).To(BeFalse())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 
 	w.Expect(w.Sim.SetHA(vmid, "ignored")).To(Succeed())
 	w.PowerOff(claim)
@@ -228,7 +228,7 @@ func TestVMUnderHA(t *testing.T) {
 
 func TestNodeNotJoined(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	young, late, joined := w.Launched("young", class), unjoined(w, w.Launched("late", class)), registered(w, w.Launched("joined", class))
 	w.Refresh()
@@ -238,6 +238,6 @@ func TestNodeNotJoined(t *testing.T) {
 		ContainSubstring("kubectl proxmox render --nodeclaim "+late.Name),
 		ContainSubstring(fmt.Sprintf("qm terminal %d", w.Intent(late).VMID)),
 	)), "only of the one after the timeout")
-	w.Expect(w.Events.About(young)).To(BeEmpty())
-	w.Expect(w.Events.About(joined)).To(BeEmpty())
+	w.Expect(w.Events.Reasons(young)).To(BeEmpty())
+	w.Expect(w.Events.Reasons(joined)).To(BeEmpty())
 }

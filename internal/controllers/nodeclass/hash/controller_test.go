@@ -16,14 +16,14 @@ import (
 
 func reconcileClass(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
-	_, err := hash.NewController(w.Kube).Reconcile(w.T.Context(), testenv.Reread(w, class))
+	_, err := hash.NewController(w.Kube).Reconcile(w.T.Context(), testenv.Reload(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
-	return testenv.Reread(w, class)
+	return testenv.Reload(w, class)
 }
 
 func TestReconcileHash(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread())
+	w := testenv.New(t, testenv.NeverPolled())
 	class := reconcileClass(w, w.NewClass())
 	first := class.Annotations[v1alpha1.AnnotationNodeClassHash]
 	w.Expect(first).To(Equal(class.Hash()))
@@ -52,7 +52,7 @@ func TestReconcileOtherHashVersion(t *testing.T) {
 
 func expectNoDrift(t *testing.T, other string) {
 	t.Helper()
-	w := testenv.New(t, testenv.Unread())
+	w := testenv.New(t, testenv.NeverPolled())
 	class := w.NewClass()
 	w.Annotate(class, map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: other})
 	newClaim := func(name, hash, version string) *karpv1.NodeClaim {
@@ -81,7 +81,7 @@ func expectNoDrift(t *testing.T, other string) {
 		{unhashed, "", "", "it was not created yet"},
 		{unrelated, "1", other, "it belongs to another class"},
 	} {
-		testenv.Reread(w, c.claim)
+		testenv.Reload(w, c.claim)
 		w.Expect(c.claim.Annotations[v1alpha1.AnnotationNodeClassHash]).To(Equal(c.hash), c.claim.Name+": "+c.why)
 		w.Expect(c.claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion]).To(Equal(c.version), c.claim.Name+": "+c.why)
 	}

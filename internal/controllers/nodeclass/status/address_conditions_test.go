@@ -41,7 +41,7 @@ func TestReconcileAddressPoolExhausted(t *testing.T) {
 
 func TestReconcileAddressPoolConflict(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	setTemplateZones(w, "region-1/pve1/9000")
 	named := func(name string) func(*v1alpha1.ProxmoxNodeClass) {
 		return func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named(name) }

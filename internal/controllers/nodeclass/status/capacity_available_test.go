@@ -16,7 +16,7 @@ import (
 
 func TestReconcileInsufficientCapacity(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(2), testenv.Still())
+	w := testenv.New(t, testenv.Hosts(2), testenv.NoPolling())
 	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	class := reconcileClass(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionCapacityAvailable).IsTrue()).To(BeTrue())

@@ -113,7 +113,7 @@ func TestCheckCloudInit(t *testing.T) {
 
 func TestCheckCloudInitSnippetOnOneHost(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
 		workerSnippet(s)
 		s.Files[0].Host = "pve2"
 	}))

@@ -17,7 +17,7 @@ import (
 // The class reports that before any pod waits.
 func TestCheckCPULayout(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(2), testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Hosts(2), testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: 9100, Name: "slot", Host: "pve2", Config: map[string]string{
 			"template": "1", "memory": "2048", "cores": "2", "affinity": "2-3", "tags": "karpenter-slot-pinned", "scsi0": "local-lvm:base-9100-disk-0,size=3G",
 		}})

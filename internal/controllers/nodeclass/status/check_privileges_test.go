@@ -108,7 +108,7 @@ func TestCheckPrivileges(t *testing.T) {
 
 func checkMissingPrivilege(t *testing.T, setup tokenSetup, version, privilege string) {
 	t.Helper()
-	w := testenv.New(t, testenv.Still(), testenv.Scenario(setup.scenario), testenv.Scenario(without(privilege)),
+	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(setup.scenario), testenv.Scenario(without(privilege)),
 		testenv.Scenario(func(s *pvesim.Scenario) { s.Version = version }))
 	template := w.Template()
 	_, err := unmanagedtemplate.NewController(w.Kube, w.Inventory, w.Events).Reconcile(t.Context(), template)
@@ -151,17 +151,17 @@ func runVMLifecycle(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
 	if err != nil {
 		return err
 	}
-	testenv.Reread(w, claim)
+	testenv.Reload(w, claim)
 	claim.Status.ProviderID = in.ProviderID()
 	w.Expect(w.Kube.Status().Update(ctx, claim)).To(Succeed())
 	if err := w.Instances.Launcher.Launch(ctx, claim, class); err != nil {
 		return err
 	}
-	if err := w.Instances.Deleter.CleanupBootDrive(ctx, testenv.Reread(w, claim)); err != nil {
+	if err := w.Instances.Deleter.CleanupBootDrive(ctx, testenv.Reload(w, claim)); err != nil {
 		return err
 	}
 	for deleted := false; !deleted; {
-		if deleted, err = w.Instances.Deleter.Delete(ctx, testenv.Reread(w, claim)); err != nil {
+		if deleted, err = w.Instances.Deleter.Delete(ctx, testenv.Reload(w, claim)); err != nil {
 			return err
 		}
 		w.Clock.Sleep(time.Second)

@@ -17,10 +17,10 @@ import (
 
 func TestCheckRootLoginForFirmware(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	setTemplateZones(w, "region-1/pve1/9000")
 	userData := func(text string) {
-		secret := testenv.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
+		secret := testenv.Reload(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
 		secret.Data["user-data"] = []byte(text)
 		w.Expect(w.Kube.Update(t.Context(), secret)).To(Succeed())
 	}

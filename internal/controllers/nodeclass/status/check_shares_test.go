@@ -33,7 +33,7 @@ func withShares(mappings ...string) func(*v1alpha1.ProxmoxNodeClass) {
 
 func TestCheckShares(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(3), testenv.Scenario(withDirectories(
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(3), testenv.Scenario(withDirectories(
 		pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve2,path=/tank/data"}})))
 	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002")
 	class := reconcileClass(w, w.NewClass(withShares("data")))
@@ -60,7 +60,7 @@ func TestCheckShares(t *testing.T) {
 
 func TestCheckSharesAfterFix(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Scenario(withDirectories()))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(withDirectories()))
 	setTemplateZones(w, "region-1/pve1/9000")
 	class := reconcileClass(w, w.NewClass(withShares("data")))
 	w.Refresh()
@@ -73,7 +73,7 @@ func TestCheckSharesAfterFix(t *testing.T) {
 
 func TestCheckSharesPlan9(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.Scenario(withDirectories(
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(withDirectories(
 		pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank/data", "node=pve2,path=/tank/my data"}})))
 	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	class := reconcileClass(w, w.NewClass(withShares("data"), func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Shares[0].Type = v1alpha1.ShareTypePlan9 }))

@@ -230,7 +230,7 @@ func TestChecksPass(t *testing.T) {
 
 func TestChecksFailOnOneHost(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(3), testenv.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(3), testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Hosts[1].Bridges = []pvesim.Bridge{{Name: "vmbr1", Ports: "eno1"}}
 	}))
 	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002")
@@ -248,14 +248,14 @@ func TestChecksPassAfterFix(t *testing.T) {
 	fault, err := w.Sim.AddFault(pvesim.Fault{Path: "/pools", Status: 500, Message: "no such pool 'later'"})
 	w.Expect(err).NotTo(HaveOccurred())
 	setTemplateZones(w, "region-1/pve1/9000")
-	w.Manage(func(kube client.Client) testenv.Registrar {
+	w.StartManager(func(kube client.Client) testenv.Registrar {
 		return status.NewController(kube, statusDeps(w))
 	})
 	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "later" })
-	ready := func() string { return conditionMessage(testenv.Reread(w, class), operatorstatus.ConditionReady) }
+	ready := func() string { return conditionMessage(testenv.Reload(w, class), operatorstatus.ConditionReady) }
 	w.Eventually(ready).WithTimeout(10 * time.Second).Should(ContainSubstring(`spec.resourcePool "later" does not exist`))
 	w.Sim.RemoveFault(fault)
 	w.Clock.Advance(time.Minute) // invalidated facts are read after a delay
-	w.Eventually(func() bool { return testenv.Reread(w, class).StatusConditions().Root().IsTrue() }).
+	w.Eventually(func() bool { return testenv.Reload(w, class).StatusConditions().Root().IsTrue() }).
 		WithTimeout(10 * time.Second).Should(BeTrue())
 }

@@ -38,7 +38,7 @@ func setTemplateZones(w *testenv.Env, zones ...string) {
 // reconciled yet. Both changes may be nil.
 func newEnvWithClass(t *testing.T, scenario func(*pvesim.Scenario), change func(*v1alpha1.ProxmoxNodeClass)) (*testenv.Env, *v1alpha1.ProxmoxNodeClass) {
 	t.Helper()
-	options := []testenv.Option{testenv.Still()}
+	options := []testenv.Option{testenv.NoPolling()}
 	if scenario != nil {
 		options = append(options, testenv.Scenario(scenario))
 	}
@@ -62,9 +62,9 @@ func statusDeps(w *testenv.Env) status.Deps {
 func reconcileClass(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
 	controller := status.NewController(w.Kube, statusDeps(w))
-	_, err := controller.Reconcile(w.T.Context(), testenv.Reread(w, class))
+	_, err := controller.Reconcile(w.T.Context(), testenv.Reload(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
-	return testenv.Reread(w, class)
+	return testenv.Reload(w, class)
 }
 
 func conditionMessage(class *v1alpha1.ProxmoxNodeClass, condition string) string {
@@ -76,7 +76,7 @@ func conditionMessage(class *v1alpha1.ProxmoxNodeClass, condition string) string
 
 func TestReconcileReady(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(3), testenv.Still())
+	w := testenv.New(t, testenv.Hosts(3), testenv.NoPolling())
 	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve3/9002")
 	class := reconcileClass(w, w.NewClass())
 
@@ -93,7 +93,7 @@ func TestReconcileReady(t *testing.T) {
 
 func TestReconcileUnknownRegion(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
+	w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1))
 	setTemplateZones(w, "region-1/pve1/9000")
 	class := reconcileClass(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Region = "mars" }))
 
@@ -107,18 +107,18 @@ func TestReconcileUnknownRegion(t *testing.T) {
 
 func TestReconcileRegion(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
+	w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1))
 	setTemplateZones(w, "region-1/pve1/9000", "region-2/pve1/9000")
 	both := reconcileClass(w, w.NewClass())
 	w.Expect(both.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9000", "region-2/pve1/9000"}))
-	one := reconcileClass(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name, c.Spec.Region = w.Named("one"), testenv.Other }))
+	one := reconcileClass(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name, c.Spec.Region = w.Named("one"), testenv.OtherRegion }))
 	w.Expect(one.Status.SelectedZones).To(Equal([]string{"region-2/pve1/9000"}))
 	w.Expect(one.Status.UnusableZones).To(BeEmpty(), "hosts of other regions are not listed")
 }
 
 func TestReconcileClusterNotPolled(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread())
+	w := testenv.New(t, testenv.NeverPolled())
 	setTemplateZones(w, "region-1/pve1/9000")
 	class := reconcileClass(w, w.NewClass())
 	for _, condition := range []string{v1alpha1.ConditionClustersReachable, v1alpha1.ConditionInstanceTemplateReady} {
@@ -131,10 +131,10 @@ func TestReconcileClusterNotPolled(t *testing.T) {
 
 func TestReconcileClusterUnreachable(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	setTemplateZones(w, "region-1/pve1/9000")
 	class := reconcileClass(w, w.NewClass())
-	reconnect := w.Cut()
+	reconnect := w.Disconnect()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
 	reconcileClass(w, class)
 	reachable := class.StatusConditions().Get(v1alpha1.ConditionClustersReachable)
@@ -150,9 +150,9 @@ func TestReconcileClusterUnreachable(t *testing.T) {
 
 func TestReconcileOneClusterUnreachable(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
+	w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1))
 	setTemplateZones(w, "region-1/pve1/9000", "region-2/pve1/9000")
-	w.Cut()
+	w.Disconnect()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
 	class := reconcileClass(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
@@ -162,7 +162,7 @@ func TestReconcileOneClusterUnreachable(t *testing.T) {
 
 func TestReconcileAfterRestart(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 	setTemplateZones(w, "region-1/pve1/9000")
 	class := reconcileClass(w, w.NewClass())
 	before := class.DeepCopy()
@@ -220,7 +220,7 @@ func TestReconcileTemplateNotFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.New(t, testenv.Still())
+			w := testenv.New(t, testenv.NoPolling())
 			c.prepare(w)
 			changes := []func(*v1alpha1.ProxmoxNodeClass){}
 			if c.class != nil {
@@ -292,7 +292,7 @@ func TestReconcileStorageUnsuitable(t *testing.T) {
 
 func TestReconcileWithoutBootDrive(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} }))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} }))
 	setTemplateZones(w, "region-1/pve1/9000")
 	class := reconcileClass(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
 		c.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
@@ -303,29 +303,29 @@ func TestReconcileWithoutBootDrive(t *testing.T) {
 func TestReconcileUnderManager(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2))
-	w.Manage(func(kube client.Client) testenv.Registrar {
+	w.StartManager(func(kube client.Client) testenv.Registrar {
 		return status.NewController(kube, statusDeps(w))
 	})
 	class := w.NewClass()
 	// Creating the template later must trigger a reconcile of the class.
 	w.Eventually(func() string {
-		return conditionMessage(testenv.Reread(w, class), v1alpha1.ConditionInstanceTemplateReady)
+		return conditionMessage(testenv.Reload(w, class), v1alpha1.ConditionInstanceTemplateReady)
 	}).WithTimeout(5 * time.Second).Should(ContainSubstring("does not exist"))
 	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	ready := func() bool {
-		return testenv.Reread(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()
+		return testenv.Reload(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()
 	}
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeTrue())
 
 	// The inventory polls ten times a second: polls must not write the status.
 	settled := class.ResourceVersion
-	w.Consistently(func() string { return testenv.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(settled))
+	w.Consistently(func() string { return testenv.Reload(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(settled))
 
 	// A change of the Cluster triggers a reconcile without a change of the class.
-	reconnect := w.Cut()
+	reconnect := w.Disconnect()
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeFalse())
 	down := class.ResourceVersion
-	w.Consistently(func() string { return testenv.Reread(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(down), "a long outage is reported once")
+	w.Consistently(func() string { return testenv.Reload(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(down), "a long outage is reported once")
 	reconnect()
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeTrue())
 }

@@ -130,7 +130,7 @@ func (c invalidInput) check(t *testing.T) {
 	t.Helper()
 	w, class := newEnvWithClass(t, c.scenario, c.class)
 	if c.userData != "" {
-		secret := testenv.Reread(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
+		secret := testenv.Reload(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})
 		secret.Data = map[string][]byte{"user-data": []byte(c.userData)}
 		w.Expect(w.Kube.Update(t.Context(), secret)).To(Succeed())
 	}

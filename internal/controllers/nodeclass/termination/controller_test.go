@@ -17,10 +17,10 @@ import (
 
 func TestDeleteUsedNodeClass(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread())
-	w.Manage(func(kube client.Client) testenv.Registrar { return termination.NewController(kube, w.Events) })
+	w := testenv.New(t, testenv.NeverPolled())
+	w.StartManager(func(kube client.Client) testenv.Registrar { return termination.NewController(kube, w.Events) })
 	class := w.NewClass()
-	w.Eventually(func() []string { return testenv.Reread(w, class).Finalizers }).WithTimeout(5 * time.Second).
+	w.Eventually(func() []string { return testenv.Reload(w, class).Finalizers }).WithTimeout(5 * time.Second).
 		Should(ContainElement(v1alpha1.TerminationFinalizer))
 	claim := w.Claim("user", class)
 	another := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("another") })
@@ -29,25 +29,25 @@ func TestDeleteUsedNodeClass(t *testing.T) {
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(5 * time.Second).
 		Should(ContainElement("1 NodeClaims still use this NodeClass, for example " + claim.Name + "; it is deleted after them"))
-	w.Consistently(func() bool { return w.Gone(class) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
+	w.Consistently(func() bool { return w.IsDeleted(class) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
 
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
-	w.Eventually(func() bool { return w.Gone(class) }).WithTimeout(5 * time.Second).Should(BeTrue())
-	w.Expect(w.Gone(another)).To(BeFalse())
-	w.Expect(w.Gone(unrelated)).To(BeFalse())
+	w.Eventually(func() bool { return w.IsDeleted(class) }).WithTimeout(5 * time.Second).Should(BeTrue())
+	w.Expect(w.IsDeleted(another)).To(BeFalse())
+	w.Expect(w.IsDeleted(unrelated)).To(BeFalse())
 }
 
 func TestDeleteUnusedNodeClass(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread())
+	w := testenv.New(t, testenv.NeverPolled())
 	controller := termination.NewController(w.Kube, w.Events)
 	class := w.NewClass()
 	_, err := controller.Reconcile(t.Context(), class)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
-	w.Expect(w.Gone(class)).To(BeFalse(), "the finalizer holds it")
-	_, err = controller.Reconcile(t.Context(), testenv.Reread(w, class))
+	w.Expect(w.IsDeleted(class)).To(BeFalse(), "the finalizer holds it")
+	_, err = controller.Reconcile(t.Context(), testenv.Reload(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.Gone(class)).To(BeTrue())
-	w.Expect(w.Events.About(class)).To(BeEmpty())
+	w.Expect(w.IsDeleted(class)).To(BeTrue())
+	w.Expect(w.Events.Reasons(class)).To(BeEmpty())
 }

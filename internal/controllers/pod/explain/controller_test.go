@@ -57,14 +57,14 @@ func newWaitingPod(w *testenv.Env, cpu string, changes ...func(*corev1.Pod)) *co
 
 func reconcilePod(w *testenv.Env, pod *corev1.Pod, core decisions) time.Duration {
 	w.T.Helper()
-	result, err := explain.NewController(w.Kube, w.Instances.Planner, w.Events, core).Reconcile(w.T.Context(), testenv.Reread(w, pod))
+	result, err := explain.NewController(w.Kube, w.Instances.Planner, w.Events, core).Reconcile(w.T.Context(), testenv.Reload(w, pod))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
 
 func TestReconcileInsufficientCapacity(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Hosts(2))
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 	w.Pool(w.Class(), anySize)
 	pod := newWaitingPod(w, "15") // 16 cores are sufficient, but another guest uses two of them
 
@@ -74,7 +74,7 @@ func TestReconcileInsufficientCapacity(t *testing.T) {
 	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty(), "a Node is being launched")
 
 	w.Expect(reconcilePod(w, pod, unschedulable)).To(BeNumerically(">", 0), "it is checked again")
-	w.Expect(w.Events.About(pod)).To(Equal([]string{noHostFits}))
+	w.Expect(w.Events.Reasons(pod)).To(Equal([]string{noHostFits}))
 	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
 		ContainSubstring("nodepool "+w.Named("pool")), ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"),
 	)))
@@ -82,7 +82,7 @@ func TestReconcileInsufficientCapacity(t *testing.T) {
 
 func TestReconcilePodLargerThanAnyType(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	w.Pool(w.Class(), anySize)
 	reconcilePod(w, newWaitingPod(w, "100"), unschedulable)
 	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
@@ -106,7 +106,7 @@ func TestReconcileOtherReasons(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.New(t, testenv.Still())
+			w := testenv.New(t, testenv.NoPolling())
 			w.Pool(w.Class(), anySize, func(p *karpv1.NodePool) {
 				if test.pool != nil {
 					test.pool(p)
@@ -125,7 +125,7 @@ func TestReconcileOtherReasons(t *testing.T) {
 
 func TestReconcileScheduledPod(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	w.Pool(w.Class(), anySize)
 	pod := newWaitingPod(w, "15", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
 	w.Expect(reconcilePod(w, pod, unschedulable)).To(BeZero())

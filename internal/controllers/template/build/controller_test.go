@@ -24,7 +24,7 @@ import (
 func manage(w *testenv.Env) {
 	w.T.Helper()
 	templates := w.Templates()
-	w.Manage(
+	w.StartManager(
 		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
 		func(kube client.Client) testenv.Registrar { return status.NewController(kube, templates) },
 		func(kube client.Client) testenv.Registrar { return hash.NewManaged(kube) },
@@ -35,7 +35,7 @@ func manage(w *testenv.Env) {
 // condition returns a condition of a template as "Status reason: message".
 func condition(w *testenv.Env, t *v1alpha1.ProxmoxTemplate, kind string) string {
 	w.T.Helper()
-	c := testenv.Reread(w, t).StatusConditions().Get(kind)
+	c := testenv.Reload(w, t).StatusConditions().Get(kind)
 	if c == nil {
 		return ""
 	}
@@ -112,14 +112,14 @@ func TestBuildFailureOnOneHost(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	manage(w)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
-	w.Eventually(func() []string { return testenv.Reread(w, object).Status.Zones }).
+	w.Eventually(func() []string { return testenv.Reload(w, object).Status.Zones }).
 		WithTimeout(timeout).Should(ConsistOf(MatchRegexp(`^region-1/pve1/1\d{3}$`)))
 	w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateReady) }).WithTimeout(timeout).
 		Should(And(HavePrefix("True"), ContainSubstring("pve2: creating VM"), ContainSubstring("storage local is full"), ContainSubstring("pve3: ")))
 
 	w.Sim.ClearFaults()
 	w.Clock.Advance(10 * time.Minute)
-	testenv.Reread(w, object)
+	testenv.Reload(w, object)
 	object.Spec.Description = "retry"
 	w.Expect(w.Kube.Update(t.Context(), object)).To(Succeed())
 	waitUntilUpToDate(w, object)
@@ -145,7 +145,7 @@ func TestBuildKeepsUnmanagedGuests(t *testing.T) {
 	waitUntilUpToDate(w, object)
 	w.Expect(object.Status.Zones).To(ConsistOf("region-1/pve1/1001"), "VMID 1000 and its name belong to another guest")
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
-	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(timeout).Should(BeTrue())
+	w.Eventually(func() bool { return w.IsDeleted(object) }).WithTimeout(timeout).Should(BeTrue())
 	after, err := c.VMConfig(t.Context(), "pve1", 1000)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(after.Options).To(Equal(before.Options))
@@ -189,7 +189,7 @@ func TestDeleteTemplateInUse(t *testing.T) {
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(timeout).
 		Should(ContainElement(ContainSubstring("1 NodeClaims still use this template, for example " + claim.Name)))
-	w.Expect(w.Gone(object)).To(BeFalse())
+	w.Expect(w.IsDeleted(object)).To(BeFalse())
 	_, err := w.Clients[testenv.Region].VMConfig(t.Context(), "pve1", 1000)
 	w.Expect(err).NotTo(HaveOccurred())
 
@@ -198,7 +198,7 @@ func TestDeleteTemplateInUse(t *testing.T) {
 		return gone && err == nil
 	}).WithTimeout(timeout).Should(BeTrue())
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
-	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(timeout).Should(BeTrue())
+	w.Eventually(func() bool { return w.IsDeleted(object) }).WithTimeout(timeout).Should(BeTrue())
 	volumes, err := w.Clients[testenv.Region].Volumes(t.Context(), "pve1", "local", "import")
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(volumes).To(BeEmpty())
@@ -209,7 +209,7 @@ func TestHashAnnotations(t *testing.T) {
 	w := testenv.New(t)
 	manage(w)
 	object := w.ManagedTemplate("https://images.example.com/noble.qcow2")
-	w.Eventually(func() map[string]string { return testenv.Reread(w, object).Annotations }).Should(And(
+	w.Eventually(func() map[string]string { return testenv.Reload(w, object).Annotations }).Should(And(
 		HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, object.Hash()),
 		HaveKeyWithValue(v1alpha1.AnnotationTemplateHashVersion, v1alpha1.HashVersion),
 		HaveKeyWithValue(v1alpha1.AnnotationTemplateInPlaceUpdateHash, object.InPlaceHash()),

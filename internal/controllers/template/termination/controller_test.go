@@ -21,21 +21,21 @@ import (
 func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
-	w.Manage(
+	w.StartManager(
 		func(kube client.Client) testenv.Registrar { return hash.NewUnmanaged(kube) },
 		func(kube client.Client) testenv.Registrar { return termination.NewUnmanaged(kube, w.Events) },
 	)
 	template := w.Template()
-	w.Eventually(func() []string { return testenv.Reread(w, template).Finalizers }).Should(ConsistOf(v1alpha1.TerminationFinalizer))
-	w.Eventually(func() map[string]string { return testenv.Reread(w, template).Annotations }).Should(HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, template.Hash()))
+	w.Eventually(func() []string { return testenv.Reload(w, template).Finalizers }).Should(ConsistOf(v1alpha1.TerminationFinalizer))
+	w.Eventually(func() map[string]string { return testenv.Reload(w, template).Annotations }).Should(HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, template.Hash()))
 	claim := w.Claim("node", w.Class())
 
 	w.Expect(w.Kube.Delete(t.Context(), template)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).
 		Should(ContainElement("1 NodeClaims still use this template, for example " + claim.Name + "; it is deleted after them"))
-	w.Consistently(func() bool { return w.Gone(template) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
+	w.Consistently(func() bool { return w.IsDeleted(template) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
-	w.Eventually(func() bool { return w.Gone(template) }).WithTimeout(10 * time.Second).Should(BeTrue())
+	w.Eventually(func() bool { return w.IsDeleted(template) }).WithTimeout(10 * time.Second).Should(BeTrue())
 }
 
 // An offline host may still have a template: the object waits and reports it.
@@ -44,13 +44,13 @@ func TestDeleteTemplateOnOfflineHost(t *testing.T) {
 	w := testenv.New(t, testenv.Hosts(2))
 	images := testenv.ServeImages(t, 64<<10)
 	templates := w.Templates()
-	w.Manage(
+	w.StartManager(
 		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
 		func(kube client.Client) testenv.Registrar { return status.NewController(kube, templates) },
 		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
 	)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
-	w.Eventually(func() []string { return testenv.Reread(w, object).Status.Zones }).WithTimeout(30 * time.Second).Should(HaveLen(2))
+	w.Eventually(func() []string { return testenv.Reload(w, object).Status.Zones }).WithTimeout(30 * time.Second).Should(HaveLen(2))
 	w.Expect(w.Sim.HostDown("pve2", "refused")).To(Succeed())
 	w.Eventually(func() bool {
 		return w.Inventory.View().Snapshots[testenv.Region].Hosts["pve2"].Online
@@ -58,7 +58,7 @@ func TestDeleteTemplateOnOfflineHost(t *testing.T) {
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnTemplateDeletion") }).WithTimeout(20 * time.Second).
 		Should(ContainElement(MatchRegexp(`^still to be removed: pve2: template 100\d is on an offline host$`)))
-	w.Expect(w.Gone(object)).To(BeFalse())
+	w.Expect(w.IsDeleted(object)).To(BeFalse())
 	w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
-	w.Eventually(func() bool { return w.Gone(object) }).WithTimeout(30 * time.Second).Should(BeTrue())
+	w.Eventually(func() bool { return w.IsDeleted(object) }).WithTimeout(30 * time.Second).Should(BeTrue())
 }

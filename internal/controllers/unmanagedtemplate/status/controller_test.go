@@ -45,9 +45,9 @@ func addTemplate(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
 
 func reconciled(w *testenv.Env, template *v1alpha1.ProxmoxUnmanagedTemplate) *v1alpha1.ProxmoxUnmanagedTemplate {
 	w.T.Helper()
-	_, err := status.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testenv.Reread(w, template))
+	_, err := status.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testenv.Reload(w, template))
 	w.Expect(err).NotTo(HaveOccurred())
-	return testenv.Reread(w, template)
+	return testenv.Reload(w, template)
 }
 
 func TestResolve(t *testing.T) {
@@ -57,14 +57,14 @@ func TestResolve(t *testing.T) {
 		want []string
 	}{
 		"name":            {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"}, []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-2/pve1/9000"}},
-		"name_and_region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.Other}, []string{"region-2/pve1/9000"}},
+		"name_and_region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.OtherRegion}, []string{"region-2/pve1/9000"}},
 		"one_tag":         {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"K8S"}}, []string{"region-1/pve1/9000", "region-1/pve2/9001"}},
 		"all_tags":        {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"k8s", "lts"}}, []string{"region-1/pve2/9001"}},
 		"name_and_tags":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"lts"}}, []string{"region-1/pve2/9001"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.New(t, testenv.Still(), testenv.Hosts(2), testenv.OtherHosts(1), testenv.Scenario(func(s *pvesim.Scenario) {
+			w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.OtherHosts(1), testenv.Scenario(func(s *pvesim.Scenario) {
 				changeGuest(s, 9000, func(g *pvesim.Guest) { g.Config["tags"] = "k8s" })
 				changeGuest(s, 9001, func(g *pvesim.Guest) { g.Config["tags"] = "k8s;lts" })
 				// A VM with the same tags and name is not a template.
@@ -83,7 +83,7 @@ func TestResolve(t *testing.T) {
 
 func TestResolveNewestOfSeveral(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still(), testenv.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
 		changeGuest(s, 9000, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1700000000" })
 		addTemplate(s, 9100, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1800000000" })
 		addTemplate(s, 9200, func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=1750000000" })
@@ -107,7 +107,7 @@ func TestResolveNotFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.New(t, testenv.Still(), testenv.OtherHosts(1))
+			w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1))
 			template := reconciled(w, w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec }))
 			got := template.StatusConditions().Get(v1alpha1.ConditionTemplateReady)
 			w.Expect(got.IsFalse()).To(BeTrue())
@@ -121,15 +121,15 @@ func TestResolveNotFound(t *testing.T) {
 
 func TestResolveWithUnpolledCluster(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread())
+	w := testenv.New(t, testenv.NeverPolled())
 	template := reconciled(w, w.Template())
 	w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).IsUnknown()).To(BeTrue())
 }
 
 func TestResolveWithOneUnpolledCluster(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Unread(), testenv.OtherHosts(1))
-	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Other)).To(Succeed())
+	w := testenv.New(t, testenv.NeverPolled(), testenv.OtherHosts(1))
+	w.Expect(w.Inventory.Refresh(t.Context(), testenv.OtherRegion)).To(Succeed())
 	template := reconciled(w, w.Template())
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-2/pve1/9000"}))
 	w.Expect(template.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
@@ -137,16 +137,16 @@ func TestResolveWithOneUnpolledCluster(t *testing.T) {
 
 func TestResolveDuringOutage(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	template := reconciled(w, w.Template())
-	w.Cut()
+	w.Disconnect()
 	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
 	w.Expect(reconciled(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
 }
 
 func TestResolveAfterRestart(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Still())
+	w := testenv.New(t, testenv.NoPolling())
 	template := reconciled(w, w.Template())
 	w.Restart(false)
 	w.Expect(reconciled(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
@@ -156,14 +156,14 @@ func TestResolveAfterRestart(t *testing.T) {
 func TestResolveTemplateAddedLater(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
-	w.Manage(func(kube client.Client) testenv.Registrar { return status.NewController(kube, w.Inventory, w.Events) })
+	w.StartManager(func(kube client.Client) testenv.Registrar { return status.NewController(kube, w.Inventory, w.Events) })
 	template := w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec.TemplateName = "copy" })
 	ready := func() string {
-		return string(testenv.Reread(w, template).StatusConditions().Get(operatorstatus.ConditionReady).GetStatus())
+		return string(testenv.Reload(w, template).StatusConditions().Get(operatorstatus.ConditionReady).GetStatus())
 	}
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(Equal("False"))
 	settled := template.ResourceVersion
-	w.Consistently(func() string { return testenv.Reread(w, template).ResourceVersion }).WithTimeout(500 * time.Millisecond).Should(Equal(settled))
+	w.Consistently(func() string { return testenv.Reload(w, template).ResourceVersion }).WithTimeout(500 * time.Millisecond).Should(Equal(settled))
 	w.Expect(w.Clients[testenv.Region].UpdateVM(t.Context(), "pve1", 9000, proxmox.ConfigChange{Set: map[string]string{"name": "copy"}})).To(Succeed())
 	w.Eventually(ready).WithTimeout(5 * time.Second).Should(Equal("True"))
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))

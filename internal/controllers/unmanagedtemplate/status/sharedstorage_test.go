@@ -29,14 +29,14 @@ func sharedOnly(t *v1alpha1.ProxmoxUnmanagedTemplate) { t.Spec.TemplateName = "s
 
 func TestResolveOnSharedStorage(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(3), testenv.Still(), testenv.Scenario(withSharedTemplate))
+	w := testenv.New(t, testenv.Hosts(3), testenv.NoPolling(), testenv.Scenario(withSharedTemplate))
 	template := reconciled(w, w.Template(sharedOnly))
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9500", "region-1/pve2/9500"}))
 }
 
 func TestResolveOnSharedStorageWithLocalISO(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(3), testenv.Still(), testenv.Scenario(withSharedTemplate), testenv.Scenario(func(s *pvesim.Scenario) {
+	w := testenv.New(t, testenv.Hosts(3), testenv.NoPolling(), testenv.Scenario(withSharedTemplate), testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Files = append(s.Files, pvesim.File{Storage: "local", Name: "iso/drivers.iso", Text: "drivers"})
 		changeGuest(s, 9500, func(g *pvesim.Guest) { g.Config["ide2"] = "local:iso/drivers.iso,media=cdrom" })
 	}))
@@ -51,9 +51,9 @@ func TestLaunchFromSharedTemplate(t *testing.T) {
 	check := func() {
 		_, err := nodeclassstatus.NewController(w.Kube, nodeclassstatus.Deps{
 			Inventory: w.Inventory, Types: w.Types, Boot: w.Boot, Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
-		}).Reconcile(t.Context(), testenv.Reread(w, class))
+		}).Reconcile(t.Context(), testenv.Reload(w, class))
 		w.Expect(err).NotTo(HaveOccurred())
-		testenv.Reread(w, class)
+		testenv.Reload(w, class)
 	}
 	check()
 	w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9500", "region-1/pve2/9500"}))
@@ -67,7 +67,7 @@ func TestLaunchFromSharedTemplate(t *testing.T) {
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("Host", "pve2")))
 
 	// A local disk cannot be cloned to another host, nor from an offline host.
-	testenv.Reread(w, class)
+	testenv.Reload(w, class)
 	class.Spec.BootDevice.Storage = "local-lvm"
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 	check()
