@@ -51,7 +51,7 @@ func bootDriveSlot(cfg proxmox.VMConfig) (slot string, replaced []string, err er
 	return "", nil, fmt.Errorf("the template has no free IDE or SATA slot for the boot drive")
 }
 
-// bootOrder returns the template's boot order with the boot drive last: Proxmox
+// bootOrder returns the Template's boot order with the boot drive last: Proxmox
 // would append it anyway, and a drive that is not in the boot order of a running VM
 // cannot be detached without a pending change.
 func bootOrder(cfg proxmox.VMConfig, disk, iso string, replaced []string) []string {

@@ -28,24 +28,25 @@ type Desired struct {
 	Tags         []string
 	// MACs by interface.
 	MACs map[string]string
-	// Firewalled interfaces get the firewall bridge, the others keep the template's setting.
+	// Firewalled interfaces get the firewall bridge, the others keep the Template's setting.
 	Firewalled []string
-	// ISO is the volume of the boot drive; if empty, the template's own drives stay.
+	// ISO is the volume of the boot drive; if empty, the Template's own drives stay.
 	ISO string
 	// CloudInit is what Proxmox writes to a cloud-init drive; nil if it writes none.
 	CloudInit *CloudInit
 	// Network holds the addresses of the interfaces.
 	Network network.Assignment
-	// Devices are PCI mappings, including those of the template.
+	// Devices are PCI mappings, including those of the Template.
 	Devices []string
-	// Cells are the guest's NUMA cells; empty if the VM is not bound to cells of its host.
+	// Cells are the guest's NUMA cells; empty if the VM is not bound to cells of its Host.
 	Cells  []Cell
 	Shares []v1alpha1.Share
-	// HookScripts are listed in the notes since the clone; the template must have the hookscript that reads them.
+	// HookScripts are in the notes since the clone. The Template must have the
+	// hookscript that reads them.
 	HookScripts []string
 }
 
-// Cell is a NUMA cell of the guest, bound to a cell of the host.
+// Cell is a NUMA cell of the guest, bound to a cell of the Host.
 type Cell struct {
 	HostCell  int   `json:"cell"`
 	VCPUs     int   `json:"vcpus"`
@@ -53,7 +54,7 @@ type Cell struct {
 }
 
 // Change returns the change that turns a clone into the desired VM. It is a single
-// write, so a VM is either an unchanged clone or complete. It fails if the template
+// write, so a VM is either an unchanged clone or complete. It fails if the Template
 // lacks something that the VM needs.
 func Change(clone proxmox.VMConfig, want Desired) (proxmox.ConfigChange, error) {
 	b := &builder{clone: clone, want: want, set: map[string]string{}}
@@ -113,7 +114,7 @@ func (b *builder) setHardware() {
 	}
 	b.setCells()
 	if b.clone.Options["protection"] == "1" {
-		// A clone inherits its template's protection. On a VM, protection means that
+		// A clone inherits its Template's protection. On a VM, protection means that
 		// an administrator forbids its deletion.
 		b.set["protection"] = "0"
 	}
@@ -123,7 +124,7 @@ func (b *builder) setHardware() {
 }
 
 // setCells writes the guest's NUMA cells: one socket per cell, so what the guest sees
-// as a socket is a cell of the host. Inherited cells are removed in any case: their
+// as a socket is a cell of the Host. Inherited cells are removed in any case: their
 // memory does not fit, and the start would fail.
 func (b *builder) setCells() {
 	if cells := b.want.Cells; len(cells) > 0 {
@@ -171,7 +172,7 @@ func IsConfigured(cfg proxmox.VMConfig) bool {
 // maxDevices is the number of hostpci slots.
 const maxDevices = 16
 
-// addDevices adds a device of each mapping that the template does not have.
+// addDevices adds a device of each mapping that the Template does not have.
 func (b *builder) addDevices() error {
 	missing := slices.Clone(b.want.Devices)
 	used := map[string]bool{}
@@ -198,7 +199,7 @@ func (b *builder) addDevices() error {
 	return nil
 }
 
-// CheckTemplate returns an error if VMs of a class cannot be made of a template: it
+// CheckTemplate returns an error if VMs of a class cannot be made of a Template: it
 // needs a boot disk, a slot for the boot drive, and the interfaces that the class names.
 func CheckTemplate(template proxmox.VMConfig, class *v1alpha1.ProxmoxNodeClass) error {
 	want := Desired{Cores: 1, MemoryMiB: 1024, CloudInit: NewCloudInit(class), Firewalled: FirewalledInterfaces(class)}

@@ -20,7 +20,7 @@ type CloudInit struct {
 	Upgrade *bool
 	// Snippets by kind.
 	Snippets map[string]string
-	// Storage of the drive if the template has none; empty means that of the boot disk.
+	// Storage of the drive if the Template has none; empty means that of the boot disk.
 	Storage string
 
 	// hasUserData: the class has settings that Proxmox makes user-data of.
@@ -76,7 +76,7 @@ func (b *builder) setCloudInit(disk proxmox.Drive) error {
 	return nil
 }
 
-// checkOverridden returns an error if a snippet of the template would override
+// checkOverridden returns an error if a snippet of the Template would override
 // settings of the class.
 func (c *CloudInit) checkOverridden(inherited map[string]string) error {
 	const hint = "remove it from the template (qm set TEMPLATE --delete cicustom), or remove the setting from the class"
@@ -89,8 +89,8 @@ func (c *CloudInit) checkOverridden(inherited map[string]string) error {
 	return nil
 }
 
-// Snippets returns the files that a VM of a class needs on its host, by kind: those of
-// the class, and those inherited from the template.
+// Snippets returns the files that a VM of a class needs on its Host, by kind: those of
+// the class, and those inherited from the Template.
 func Snippets(class *v1alpha1.ProxmoxNodeClass, template *proxmox.VMConfig) map[string]string {
 	settings := NewCloudInit(class)
 	if settings == nil {
@@ -105,7 +105,7 @@ func Snippets(class *v1alpha1.ProxmoxNodeClass, template *proxmox.VMConfig) map[
 }
 
 // CloudInitStorage returns the storage of the cloud-init drive of a class's VMs, and
-// whether the drive is added because the template has none.
+// whether the drive is added because the Template has none.
 func CloudInitStorage(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (storage string, added bool) {
 	settings := NewCloudInit(class)
 	if settings == nil {

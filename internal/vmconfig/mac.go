@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// DeriveMAC returns the MAC address of a claim's interface: the cluster's prefix,
-// followed by a hash of the claim, so the boot data can contain it before the VM
+// DeriveMAC returns the MAC address of a Claim's interface: the cluster's prefix,
+// followed by a hash of the Claim, so the boot data can contain it before the VM
 // exists. Addresses that are taken are skipped.
 func DeriveMAC(prefix, claimUID, slot string, taken func(string) bool) string {
 	digits := strings.ToUpper(strings.NewReplacer(":", "", "-", "").Replace(prefix))

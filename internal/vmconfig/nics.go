@@ -39,7 +39,7 @@ func (b *builder) setNICs() error {
 
 // setAddresses writes the VM's addresses into its configuration, where other clients
 // see them: Proxmox stores ipconfigN without a cloud-init drive as well. Options that
-// the template has already, and interfaces that use DHCP by default, are not written;
+// the Template has already, and interfaces that use DHCP by default, are not written;
 // but a cloud-init drive that Proxmox fills configures no interface without ipconfigN.
 func (b *builder) setAddresses() {
 	for slot, assigned := range b.want.Network.Interfaces {

@@ -13,7 +13,7 @@ import (
 // maxShares is the number of virtiofs slots.
 const maxShares = 10
 
-// addShares puts the virtiofs shares into slots that the template leaves free. The
+// addShares puts the virtiofs shares into slots that the Template leaves free. The
 // guest mounts a share by the name of its mapping. Shares by plan9 need root, see the
 // launch package.
 func (b *builder) addShares() error {
@@ -40,7 +40,7 @@ func (b *builder) addShares() error {
 	return nil
 }
 
-// checkHookScripts returns an error if the template has no hookscript that runs the
+// checkHookScripts returns an error if the Template has no hookscript that runs the
 // scripts: an API token may not set one.
 func checkHookScripts(cfg proxmox.VMConfig, scripts []string) error {
 	if len(scripts) == 0 || cfg.Options["hookscript"] != "" {

@@ -39,7 +39,7 @@ func New(deps instance.Deps, tokens *bootdata.Tokens) *Deleter {
 func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted bool, err error) {
 	target, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
-		return true, nil //nolint:nilerr // without a providerID of ours there is no VM
+		return true, nil // without a providerID of ours there is no VM
 	}
 	client, err := d.deps.Clients.Get(target.Region)
 	if err != nil {
