@@ -153,7 +153,7 @@ func TestRepairPolicies(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := coreoptions.ToContext(t.Context(), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{NodeRepair: true}})
-	cp := cloudprovider.New(cloudprovider.Deps{Repair: cloudprovider.RepairTolerations{Unready: 15 * time.Minute, Requested: time.Minute, Drain: 5 * time.Minute}})
+	cp := cloudprovider.New(cloudprovider.Deps{Repair: cloudprovider.RepairTolerations{Unready: 15 * time.Minute, Request: time.Minute, Drain: 5 * time.Minute}})
 	matcher, err := health.NewRepairPolicyMatcher(ctx, cp)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(matcher).NotTo(BeNil())

@@ -31,7 +31,7 @@ type RepairTolerations struct {
 	Unready time.Duration
 	// Requested is how long a condition that requests a repair must be set, so a
 	// flapping condition has no effect.
-	Requested time.Duration
+	Request time.Duration
 	// Drain limits the drain of a Node whose repair was requested.
 	Drain time.Duration
 }
@@ -50,11 +50,11 @@ func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy {
 		},
 		{
 			ConditionType: ConditionGuestUnhealthy, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
-			TolerationDuration: c.deps.Repair.Requested, TerminationGracePeriod: new(c.deps.Repair.Drain), Action: cloudprovider.ReplaceNode,
+			TolerationDuration: c.deps.Repair.Request, TerminationGracePeriod: new(c.deps.Repair.Drain), Action: cloudprovider.ReplaceNode,
 		},
 		{
 			ConditionType: ConditionRebootRequired, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
-			TolerationDuration: c.deps.Repair.Requested, TerminationGracePeriod: new(c.deps.Repair.Drain), Action: cloudprovider.RebootNode,
+			TolerationDuration: c.deps.Repair.Request, TerminationGracePeriod: new(c.deps.Repair.Drain), Action: cloudprovider.RebootNode,
 		},
 	}
 }

@@ -32,6 +32,6 @@ type Settings struct {
 	// HostRemovedAfter is the delay after which VMs of a Host that left its Cluster
 	// count as deleted.
 	HostRemovedAfter time.Duration
-	// SlowClone causes a warning, TooSlowClone makes a Host unavailable.
-	SlowClone, TooSlowClone time.Duration
+	// CloneSlowAfter causes a warning, CloneRefuseAfter makes a Host unavailable.
+	CloneSlowAfter, CloneRefuseAfter time.Duration
 }

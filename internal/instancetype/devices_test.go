@@ -38,7 +38,7 @@ func newGPUProvider(t *testing.T) (*instancetype.Provider, *viewer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalog, Devices: devices})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalog, PCIResources: devices})
 	if err != nil {
 		t.Fatal(err)
 	}

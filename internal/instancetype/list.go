@@ -96,7 +96,7 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 	keep := before != nil && before.params.equal(l.params)
 	same := keep
 	wasAvailable := before.wasAvailable(l.params)
-	shared := sync.OnceValue(func() sharedRequirements { return newSharedRequirements(l.params, p.deps.Devices) })
+	shared := sync.OnceValue(func() sharedRequirements { return newSharedRequirements(l.params, p.deps.PCIResources) })
 	for n, t := range p.deps.Catalog.Types() {
 		available := p.availability(view, l.params, t)
 		for z := range available {

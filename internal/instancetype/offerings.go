@@ -94,7 +94,7 @@ func (p *Provider) newInstanceType(f sharedRequirements, t Type, price float64, 
 		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: offeringPrice(price, f.params.zones[n]), Available: available[n]}
 		pointers[n] = &offerings[n]
 	}
-	capacity := t.capacity(disk, pods, p.deps.VMMemoryOverhead)
+	capacity := t.capacity(disk, pods, p.deps.VMMemoryOverheadPercent)
 	for name, quantity := range f.devices {
 		if stated, ok := capacity[name]; !ok || stated.Cmp(quantity) < 0 {
 			capacity[name] = quantity
@@ -106,6 +106,6 @@ func (p *Provider) newInstanceType(f sharedRequirements, t Type, price float64, 
 		Offerings:              pointers,
 		Capacity:               capacity,
 		Overhead:               t.overhead(disk),
-		VolumeAttachmentLimits: p.deps.VolumeLimits,
+		VolumeAttachmentLimits: p.deps.VolumeAttachmentLimits,
 	}
 }

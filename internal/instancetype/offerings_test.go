@@ -84,7 +84,7 @@ func TestOfferingMetrics(t *testing.T) {
 	v.resources["east"].Hosts[0].Online = false
 	v.publish()
 	registry := prometheus.NewRegistry()
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Registerer: registry, VolumeLimits: map[string]int{"csi.example": 24}})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Registerer: registry, VolumeAttachmentLimits: map[string]int{"csi.example": 24}})
 	if err != nil {
 		t.Fatal(err)
 	}

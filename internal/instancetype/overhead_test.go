@@ -117,7 +117,7 @@ func TestOverheadFromFile(t *testing.T) {
 
 func TestNewInvalidDeps(t *testing.T) {
 	t.Parallel()
-	for _, deps := range []instancetype.Deps{{}, {Inventory: newViewer(), VMMemoryOverhead: 7.5}, {Inventory: newViewer(), VMMemoryOverhead: -1}} {
+	for _, deps := range []instancetype.Deps{{}, {Inventory: newViewer(), VMMemoryOverheadPercent: 7.5}, {Inventory: newViewer(), VMMemoryOverheadPercent: -1}} {
 		if _, err := instancetype.New(deps); err == nil {
 			t.Errorf("%+v was accepted", deps)
 		}

@@ -36,16 +36,16 @@ type Deps struct {
 	Catalog Catalog
 	Pricing Pricing
 	// Devices are the PCI mappings of extended resources.
-	Devices Devices
-	// VolumeLimits is the maximum number of volumes of a Node by CSI driver, until the
+	PCIResources Devices
+	// VolumeAttachmentLimits is the maximum number of volumes of a Node by CSI driver, until the
 	// driver reports it.
-	VolumeLimits map[string]int
-	CPULayouts   CPULayouts
-	// VMMemoryOverhead is the fraction of a VM's memory that firmware and kernel use, so
+	VolumeAttachmentLimits map[string]int
+	CPULayouts             CPULayouts
+	// VMMemoryOverheadPercent is the fraction of a VM's memory that firmware and kernel use, so
 	// the Node does not report it. Karpenter rejects a Node with less than 90 % of its
 	// claim's capacity.
-	VMMemoryOverhead float64
-	Clock            clock.Clock
+	VMMemoryOverheadPercent float64
+	Clock                   clock.Clock
 	// Registerer registers the metrics; nil disables them.
 	Registerer prometheus.Registerer
 }
@@ -65,8 +65,8 @@ func New(deps Deps) (*Provider, error) {
 	if deps.Inventory == nil {
 		return nil, errors.New("creating instance type provider: no inventory")
 	}
-	if deps.VMMemoryOverhead < 0 || deps.VMMemoryOverhead >= 1 {
-		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a share of at least 0 and below 1, such as 0.075", deps.VMMemoryOverhead)
+	if deps.VMMemoryOverheadPercent < 0 || deps.VMMemoryOverheadPercent >= 1 {
+		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a share of at least 0 and below 1, such as 0.075", deps.VMMemoryOverheadPercent)
 	}
 	if len(deps.Catalog.types) == 0 {
 		deps.Catalog = DefaultCatalog()
@@ -76,7 +76,7 @@ func New(deps Deps) (*Provider, error) {
 	}
 	p := &Provider{deps: deps, unavailable: newUnavailableOfferings(deps.Clock), lists: map[listKey]*list{}}
 	for _, t := range deps.Catalog.Types() {
-		p.prices = append(p.prices, deps.Pricing.Price(t, deps.Devices.deviceCount(t)))
+		p.prices = append(p.prices, deps.Pricing.Price(t, deps.PCIResources.deviceCount(t)))
 	}
 	if deps.Registerer != nil {
 		if err := deps.Registerer.Register(newOfferingMetrics(p)); err != nil {

@@ -29,7 +29,7 @@ const DefaultInterval = 10 * time.Second
 // Options configure an Inventory. The zero value is valid.
 type Options struct {
 	// Interval is the time between two polls of a Cluster.
-	Interval time.Duration
+	PollInterval time.Duration
 	// DetailRange is the range of our VMIDs. Stopped VMs in it count as allocated.
 	DetailRange VMIDRange
 	Settings    Settings
@@ -64,8 +64,8 @@ type Inventory struct {
 // Refresh. It fails if two clients have the same region or if the metrics are already
 // registered.
 func New(clients []proxmox.Client, options Options) (*Inventory, error) {
-	if options.Interval <= 0 {
-		options.Interval = DefaultInterval
+	if options.PollInterval <= 0 {
+		options.PollInterval = DefaultInterval
 	}
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}

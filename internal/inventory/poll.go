@@ -51,7 +51,7 @@ func newCluster(i *Inventory, client proxmox.Client) *cluster {
 		region:      client.Region(),
 		wake:        make(chan struct{}, 1),
 		invalidated: map[Fact]bool{},
-		budget:      newCallBudget(i.options.Interval),
+		budget:      newCallBudget(i.options.PollInterval),
 		configs:     configCache{entries: map[int]*configEntry{}},
 		hardware:    hardwareCache{},
 		facts:       newFactCache(),
@@ -63,7 +63,7 @@ func newCluster(i *Inventory, client proxmox.Client) *cluster {
 func (c *cluster) run(ctx context.Context) {
 	for {
 		<-c.joinPoll(ctx, false).done
-		timer := c.inventory.options.Clock.NewTimer(c.inventory.options.Interval)
+		timer := c.inventory.options.Clock.NewTimer(c.inventory.options.PollInterval)
 		select {
 		case <-ctx.Done():
 			timer.Stop()

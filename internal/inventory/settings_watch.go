@@ -34,7 +34,7 @@ func (w *settingsWatcher) NeedLeaderElection() bool { return false }
 // Start checks the file once per interval until the context ends.
 func (w *settingsWatcher) Start(ctx context.Context) error {
 	for {
-		timer := w.inventory.options.Clock.NewTimer(w.inventory.options.Interval)
+		timer := w.inventory.options.Clock.NewTimer(w.inventory.options.PollInterval)
 		select {
 		case <-ctx.Done():
 			timer.Stop()

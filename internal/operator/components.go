@@ -29,8 +29,8 @@ func (o *Options) InstanceSettings() instance.Settings {
 		OperationTimeout:      o.OperationTimeout,
 		ShutdownTimeout:       o.ShutdownTimeout,
 		HostRemovedAfter:      o.HostRemovedAfter,
-		SlowClone:             o.CloneSlowAfter,
-		TooSlowClone:          o.CloneRefuseAfter,
+		CloneSlowAfter:        o.CloneSlowAfter,
+		CloneRefuseAfter:      o.CloneRefuseAfter,
 	}
 }
 
@@ -61,12 +61,12 @@ func (o *Options) RestartPolicy() vmhealth.RestartPolicy {
 
 // RepairTolerations returns the delays of node repair.
 func (o *Options) RepairTolerations() cloudprovider.RepairTolerations {
-	return cloudprovider.RepairTolerations{Unready: o.RepairUnreadyToleration, Requested: o.RepairRequestToleration, Drain: o.RepairDrainTimeout}
+	return cloudprovider.RepairTolerations{Unready: o.RepairUnreadyToleration, Request: o.RepairRequestToleration, Drain: o.RepairDrainTimeout}
 }
 
 // OrphanRules returns the rules of garbage collection.
 func (o *Options) OrphanRules() garbagecollection.Rules {
 	return garbagecollection.Rules{
-		Policy: o.OrphanPolicy, GracePeriod: o.OrphanGrace, SweepInterval: o.OrphanSweepInterval, MaxFraction: o.OrphanDeletionMaxFraction,
+		Policy: o.OrphanPolicy, Grace: o.OrphanGrace, SweepInterval: o.OrphanSweepInterval, DeletionMaxFraction: o.OrphanDeletionMaxFraction,
 	}
 }

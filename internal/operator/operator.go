@@ -123,7 +123,7 @@ func (o *Operator) addInventory(ctx context.Context, clients []proxmox.Client) e
 	opts := o.settings.Options
 	var err error
 	o.Inventory, err = inventory.New(clients, inventory.Options{
-		Interval: opts.ProxmoxPollInterval, DetailRange: inventory.VMIDRange{From: opts.ProxmoxVMID, To: opts.ProxmoxVMIDMax},
+		PollInterval: opts.ProxmoxPollInterval, DetailRange: inventory.VMIDRange{From: opts.ProxmoxVMID, To: opts.ProxmoxVMIDMax},
 		Settings: o.settings.Hosts, Clock: o.Clock,
 		Log: log.FromContext(ctx).WithName("inventory"), Registerer: crmetrics.Registry,
 	})
@@ -149,8 +149,8 @@ func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[str
 	var err error
 	o.Types, err = instancetype.New(instancetype.Deps{
 		Inventory: o.Inventory, Catalog: o.settings.Catalog, Clock: o.Clock,
-		VMMemoryOverhead: opts.VMMemoryOverheadPercent, Pricing: opts.Pricing(), Devices: opts.PCIResources,
-		VolumeLimits: opts.VolumeAttachmentLimits, CPULayouts: cpuLayouts(opts.NodePolicy, roots), Registerer: crmetrics.Registry,
+		VMMemoryOverheadPercent: opts.VMMemoryOverheadPercent, Pricing: opts.Pricing(), PCIResources: opts.PCIResources,
+		VolumeAttachmentLimits: opts.VolumeAttachmentLimits, CPULayouts: cpuLayouts(opts.NodePolicy, roots), Registerer: crmetrics.Registry,
 	})
 	if err != nil {
 		return err
@@ -217,12 +217,12 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		inplace.NewController(kube, o.Instances.Updater, o.EventRecorder),
 		vmhealth.NewController(vmhealth.Deps{
 			Kube: kube, VMs: o.Instances.VMs, Power: o.Instances.Power, Planner: o.Instances.Planner, Recorder: o.EventRecorder, Clock: clock.RealClock{},
-			Interval: opts.ProxmoxPollInterval, Timeout: opts.OperationTimeout, Restarts: opts.RestartPolicy(),
+			PollInterval: opts.ProxmoxPollInterval, Timeout: opts.OperationTimeout, Restarts: opts.RestartPolicy(),
 		}),
 		garbagecollection.NewController(garbagecollection.Deps{
 			Kube: kube, Reader: o.uncached, VMs: o.Instances.VMs, Deleter: o.Instances.Deleter, Planner: o.Instances.Planner, Inventory: o.Inventory,
 			Tokens: o.boot.Tokens, Recorder: o.EventRecorder, Clock: clock.RealClock{}, Registerer: crmetrics.Registry,
-			Rules: opts.OrphanRules(), Interval: opts.ProxmoxPollInterval,
+			Rules: opts.OrphanRules(), PollInterval: opts.ProxmoxPollInterval,
 		}),
 		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg requires the deprecated recorder
 		status.NewController[*v1alpha1.ProxmoxTemplate](kube, o.GetEventRecorderFor("karpenter")),          //nolint:staticcheck // operatorpkg requires the deprecated recorder

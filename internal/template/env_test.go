@@ -81,7 +81,7 @@ func (e *env) process() *process { return e.processOf(kubeCluster) }
 func (e *env) processOf(kubeCluster string) *process {
 	e.t.Helper()
 	c := e.client()
-	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{Interval: 100 * time.Millisecond})
+	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{PollInterval: 100 * time.Millisecond})
 	e.Expect(err).NotTo(HaveOccurred())
 	e.Expect(inv.RefreshAll(e.t.Context())).To(Succeed())
 	settings := template.Settings{

@@ -51,7 +51,7 @@ func (w *Env) StartProcess(options ...Option) *Process {
 		clients = append(clients, c)
 	}
 	inv, err := inventory.New(clients, inventory.Options{
-		Clock: unscaledClock{of: w.Clock}, Interval: 100 * time.Millisecond, DetailRange: inventory.VMIDRange{From: 20000, To: 99999}, Settings: s.hostSettings,
+		Clock: unscaledClock{of: w.Clock}, PollInterval: 100 * time.Millisecond, DetailRange: inventory.VMIDRange{From: 20000, To: 99999}, Settings: s.hostSettings,
 	})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	if !s.noPolling {
@@ -66,7 +66,7 @@ func (w *Env) StartProcess(options ...Option) *Process {
 	settings := instance.Settings{
 		VMIDs: placement.Range{From: 20000, To: 99999}, CloneSlots: 4,
 		TaskTimeout: 20 * time.Second, LaunchRetryTimeout: time.Minute, StaticCapacityTimeout: 5 * time.Minute,
-		OperationTimeout: 15 * time.Second, HostRemovedAfter: 10 * time.Minute, SlowClone: 5 * time.Minute, TooSlowClone: 10 * time.Minute,
+		OperationTimeout: 15 * time.Second, HostRemovedAfter: 10 * time.Minute, CloneSlowAfter: 5 * time.Minute, CloneRefuseAfter: 10 * time.Minute,
 	}
 	for _, change := range s.settings {
 		change(&settings)

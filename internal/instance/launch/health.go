@@ -83,7 +83,7 @@ type CloneTimes struct {
 // NewCloneTimes returns a CloneTimes.
 func NewCloneTimes(deps instance.Deps) *CloneTimes {
 	return &CloneTimes{
-		Slow: deps.Settings.SlowClone, TooSlow: deps.Settings.TooSlowClone,
+		Slow: deps.Settings.CloneSlowAfter, TooSlow: deps.Settings.CloneRefuseAfter,
 		durations: deps.Tasks.Durations, clock: deps.Clock, tooSlowSince: map[string]time.Time{},
 	}
 }

@@ -153,7 +153,9 @@ func TestLaunchSlowResize(t *testing.T) {
 func TestLaunchSlowClone(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
-	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.TaskTimeout, s.TooSlowClone = 300*time.Millisecond, 300*time.Millisecond }))
+	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) {
+		s.TaskTimeout, s.CloneRefuseAfter = 300*time.Millisecond, 300*time.Millisecond
+	}))
 	claim := p.Planned("pool-abc", w.NodeClass)
 	_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
 	w.Expect(err).NotTo(HaveOccurred())

@@ -92,7 +92,7 @@ func (e *Env) StartProcess(o ProcessOptions) *Process {
 		c = o.Client(c)
 	}
 	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{
-		Interval: pollInterval, DetailRange: inventory.VMIDRange{From: FirstVMID, To: LastVMID}, Clock: e.Clock,
+		PollInterval: pollInterval, DetailRange: inventory.VMIDRange{From: FirstVMID, To: LastVMID}, Clock: e.Clock,
 	})
 	must(e.t, err)
 	p.inventory = inv
@@ -126,13 +126,13 @@ func (e *Env) StartProcess(o ProcessOptions) *Process {
 	p.cleanup = bootstrapcleanup.NewController(p.instances.Deleter)
 	p.health = vmhealth.NewController(vmhealth.Deps{
 		Kube: p.kube, VMs: p.instances.VMs, Power: p.instances.Power, Planner: p.instances.Planner, Recorder: discardRecorder{}, Clock: e.Clock,
-		Interval: pollInterval, Timeout: s.OperationTimeout, Restarts: defaults.RestartPolicy(),
+		PollInterval: pollInterval, Timeout: s.OperationTimeout, Restarts: defaults.RestartPolicy(),
 	})
 	rules := defaults.OrphanRules()
-	rules.GracePeriod = orphanGrace
+	rules.Grace = orphanGrace
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
 		Kube: p.kube, Reader: p.kube, VMs: p.instances.VMs, Deleter: p.instances.Deleter, Planner: p.instances.Planner, Inventory: inv,
-		Tokens: source.Tokens, Recorder: discardRecorder{}, Clock: e.Clock, Rules: rules, Interval: pollInterval,
+		Tokens: source.Tokens, Recorder: discardRecorder{}, Clock: e.Clock, Rules: rules, PollInterval: pollInterval,
 	})
 	return p
 }

@@ -48,13 +48,13 @@ const (
 // Rules define what an orphan is, and when it is deleted.
 type Rules struct {
 	Policy Policy
-	// GracePeriod is how long something must be an orphan before it is deleted.
-	GracePeriod time.Duration
+	// Grace is how long something must be an orphan before it is deleted.
+	Grace time.Duration
 	// SweepInterval is how often join tokens are listed.
 	SweepInterval time.Duration
-	// MaxFraction is the fraction of all VMs above which no orphan is deleted: after an
+	// DeletionMaxFraction is the fraction of all VMs above which no orphan is deleted: after an
 	// etcd restore, or with the wrong kubeconfig, live Nodes have no Claim.
-	MaxFraction float64
+	DeletionMaxFraction float64
 }
 
 // Deps are the dependencies of the Controller.
@@ -72,8 +72,8 @@ type Deps struct {
 	Clock     clock.PassiveClock
 	Rules     Rules
 	// Interval between two reconciles.
-	Interval   time.Duration
-	Registerer prometheus.Registerer
+	PollInterval time.Duration
+	Registerer   prometheus.Registerer
 }
 
 // Controller deletes orphans.
@@ -105,7 +105,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 // Reconcile deletes orphans once. It lists Proxmox before Kubernetes: otherwise a VM
 // whose Claim was created in between would be an orphan.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
-	result := reconciler.Result{RequeueAfter: c.deps.Interval}
+	result := reconciler.Result{RequeueAfter: c.deps.PollInterval}
 	vms, err := c.deps.VMs.List()
 	if err != nil {
 		// Without a list of all VMs, orphans are unknown.
@@ -168,7 +168,7 @@ func (c *Controller) listClaims(ctx context.Context, reader client.Reader) (map[
 func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	orphans := c.orphanVMs(vms, claims)
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(orphans)))
-	if len(orphans) > minBlockedOrphans && float64(len(orphans)) > c.deps.Rules.MaxFraction*float64(len(vms)) {
+	if len(orphans) > minBlockedOrphans && float64(len(orphans)) > c.deps.Rules.DeletionMaxFraction*float64(len(vms)) {
 		log.FromContext(ctx).Error(nil, "too many orphaned VMs, deleting none; check whether etcd was restored or this is the wrong Kubernetes cluster",
 			"orphans", len(orphans), "vms", len(vms))
 		c.metrics.blocked.Inc()
@@ -197,7 +197,7 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 func (c *Controller) releaseReservations(vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	withVM := claimUIDs(vms)
 	for uid, reservation := range c.deps.Inventory.View().Reservations {
-		if claims[uid] == nil && !withVM[uid] && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.GracePeriod {
+		if claims[uid] == nil && !withVM[uid] && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.Grace {
 			c.deps.Planner.Release(uid)
 		}
 	}
@@ -225,7 +225,7 @@ func (c *Controller) orphanVMs(vms []instance.VM, claims map[string]*karpv1.Node
 			since = now
 		}
 		orphanSince[vm.ClaimUID] = since
-		if now.Sub(since) >= c.deps.Rules.GracePeriod {
+		if now.Sub(since) >= c.deps.Rules.Grace {
 			out = append(out, vm)
 		}
 	}

@@ -34,12 +34,12 @@ type collector struct {
 }
 
 func newCollector(w *testenv.Env, policy garbagecollection.Policy, changes ...func(*garbagecollection.Deps)) *collector {
-	registry, rules := prometheus.NewRegistry(), garbagecollection.Rules{SweepInterval: 5 * time.Minute, MaxFraction: 0.5}
-	rules.Policy, rules.GracePeriod = policy, grace
+	registry, rules := prometheus.NewRegistry(), garbagecollection.Rules{SweepInterval: 5 * time.Minute, DeletionMaxFraction: 0.5}
+	rules.Policy, rules.Grace = policy, grace
 	deps := garbagecollection.Deps{
 		Kube: w.Kube, Reader: w.Kube, VMs: w.Instances.VMs, Deleter: w.Instances.Deleter, Planner: w.Instances.Planner,
 		Inventory: w.Inventory, Tokens: w.Boot.Tokens, Recorder: w.Events, Clock: w.Clock,
-		Rules: rules, Interval: time.Second, Registerer: registry,
+		Rules: rules, PollInterval: time.Second, Registerer: registry,
 	}
 	for _, change := range changes {
 		change(&deps)

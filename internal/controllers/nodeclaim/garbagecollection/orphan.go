@@ -47,7 +47,7 @@ func destroyCommand(vm instance.VM) string {
 }
 
 // Find returns the orphans without their grace period, and deletes nothing. It ignores
-// MaxFraction.
+// DeletionMaxFraction.
 func (c *Controller) Find(ctx context.Context) ([]Orphan, error) {
 	vms, err := c.deps.VMs.List()
 	if err != nil {

@@ -46,7 +46,7 @@ type Deps struct {
 	Recorder events.Recorder
 	Clock    clock.Clock
 	// Interval is how often Claims and VMs are compared; the poll interval.
-	Interval time.Duration
+	PollInterval time.Duration
 	// Timeout limits one comparison.
 	Timeout  time.Duration
 	Restarts RestartPolicy
@@ -73,7 +73,7 @@ func (c *Controller) Name() string { return "nodeclaim.vmhealth.proxmox" }
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	vms, err := c.deps.VMs.List()
 	if errors.Is(err, instance.ErrNotPolled) {
-		return reconciler.Result{RequeueAfter: c.deps.Interval}, nil
+		return reconciler.Result{RequeueAfter: c.deps.PollInterval}, nil
 	}
 	if err != nil {
 		return reconciler.Result{}, err
@@ -106,7 +106,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		})
 	}
 	wg.Wait()
-	return reconciler.Result{RequeueAfter: c.deps.Interval}, nil
+	return reconciler.Result{RequeueAfter: c.deps.PollInterval}, nil
 }
 
 // reconcileVM handles a VM that exists.
