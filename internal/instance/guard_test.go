@@ -5,7 +5,6 @@ package instance
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -73,23 +72,4 @@ func TestGuardAcquireLaunchExclusive(t *testing.T) {
 	}
 	wg.Wait()
 	g.Expect(most).To(Equal(1))
-}
-
-func TestSlots(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	s := newSlots(1)
-	key := slotKey{region: "r", host: "h", storage: "s"}
-	release, err := s.acquire(t.Context(), key)
-	g.Expect(err).NotTo(HaveOccurred())
-	other, err := s.acquire(t.Context(), slotKey{region: "r", host: "other", storage: "s"})
-	g.Expect(err).NotTo(HaveOccurred(), "another host's storage is free")
-	other()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
-	_, err = s.acquire(ctx, key)
-	g.Expect(errors.Is(err, context.DeadlineExceeded)).To(BeTrue())
-	release()
-	_, err = s.acquire(t.Context(), key)
-	g.Expect(err).NotTo(HaveOccurred())
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/keyed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -35,12 +36,15 @@ type Tasks struct {
 
 	timeout time.Duration
 	clock   clock.WithTicker
-	slots   *slots
+	// slots limits how many tasks of a type run in parallel on a storage. Proxmox fails
+	// a request that waits more than ten seconds for a storage lock and has no queue, so
+	// waiting here is faster than contending there.
+	slots *keyed.Semaphore[slotKey]
 }
 
 // NewTasks returns Tasks with the limits of the settings.
 func NewTasks(settings Settings, c clock.WithTicker) *Tasks {
-	return &Tasks{Durations: proxmox.NewDurations(), timeout: settings.TaskTimeout, clock: c, slots: newSlots(settings.CloneSlots)}
+	return &Tasks{Durations: proxmox.NewDurations(), timeout: settings.TaskTimeout, clock: c, slots: keyed.NewSemaphore[slotKey](settings.CloneSlots)}
 }
 
 // Wait waits for the end of a task and returns the task's error. The key identifies
@@ -71,7 +75,7 @@ func (t *Tasks) DeleteVolume(ctx context.Context, c proxmox.Client, host, volume
 // AcquireSlot waits until a task of a type may run on a storage. The returned function
 // releases the slot.
 func (t *Tasks) AcquireSlot(ctx context.Context, view inventory.View, kind, region, host, storage string) (release func(), err error) {
-	return t.slots.acquire(ctx, newSlotKey(view, kind, region, host, storage))
+	return t.slots.Acquire(ctx, newSlotKey(view, kind, region, host, storage))
 }
 
 // DurationKey returns the key of the tasks on a storage.
@@ -87,4 +91,17 @@ func StaleLockMessage(id Identity, host, lock string) string {
 	}
 	return fmt.Sprintf("VM %d on host %s is locked (%s) by a task that no longer runs, probably after a crash; if nothing uses the VM, run there as root: %s",
 		id.VMID, host, lock, command)
+}
+
+// slotKey is what parallel tasks contend for: a storage on a Host, or a shared storage
+// in the whole Cluster (Host empty), since its lock is cluster-wide. Destroys have
+// separate slots: they take seconds and would wait for clones that take minutes.
+type slotKey struct{ kind, region, host, storage string }
+
+func newSlotKey(view inventory.View, kind, region, host, storage string) slotKey {
+	key := slotKey{kind: kind, region: region, host: host, storage: storage}
+	if state, ok := view.Storage(region, host, storage); ok && state.Shared {
+		key.host = ""
+	}
+	return key
 }

@@ -4,9 +4,9 @@
 package operator
 
 import (
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
@@ -50,8 +50,8 @@ func (o *Options) Pricing() instancetype.Pricing {
 }
 
 // FailureBackoff returns the backoff of offerings after failed launches.
-func (o *Options) FailureBackoff() launch.FailureBackoff {
-	return launch.FailureBackoff{Initial: o.LaunchFailureBackoff, Max: o.LaunchFailureBackoffMax}
+func (o *Options) FailureBackoff() backoff.Exponential {
+	return backoff.Exponential{Initial: o.LaunchFailureBackoff, Max: o.LaunchFailureBackoffMax}
 }
 
 // RestartPolicy returns the limits for starting stopped VMs.

@@ -8,19 +8,14 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 )
 
-// FailureBackoff is how long an offering is not used after a failed launch.
-type FailureBackoff struct {
-	// Initial follows the first failure; it doubles up to Max while launches of a
-	// NodePool fail for the same reason.
-	Initial, Max time.Duration
-}
-
-// backoff increases the delay while launches of a NodePool keep failing for one reason: a
+// failureBackoff increases the delay while launches of a NodePool keep failing for one reason: a
 // VM that cannot start must not be cloned repeatedly.
-type backoff struct {
-	FailureBackoff
+type failureBackoff struct {
+	backoff.Exponential
 	clock clock.Clock
 	mu    sync.Mutex
 	byKey map[backoffKey]failures
@@ -36,13 +31,13 @@ type failures struct {
 	until time.Time
 }
 
-func newBackoff(c clock.Clock, delays FailureBackoff) *backoff {
-	return &backoff{FailureBackoff: delays, clock: c, byKey: map[backoffKey]failures{}}
+func newFailureBackoff(c clock.Clock, delays backoff.Exponential) *failureBackoff {
+	return &failureBackoff{Exponential: delays, clock: c, byKey: map[backoffKey]failures{}}
 }
 
 // failed records a failure and returns how long to avoid the offering. The count restarts
 // after twice the longest backoff without a failure.
-func (b *backoff) failed(pool, reason string) time.Duration {
+func (b *failureBackoff) failed(pool, reason string) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now, key := b.clock.Now(), backoffKey{pool, reason}
@@ -53,13 +48,13 @@ func (b *backoff) failed(pool, reason string) time.Duration {
 	if now.Before(f.until) {
 		return f.until.Sub(now)
 	}
-	delay := min(b.Initial<<min(f.count, 10), b.Max)
+	delay := b.Delay(f.count)
 	b.byKey[key] = failures{count: f.count + 1, last: now, until: now.Add(delay)}
 	return delay
 }
 
 // succeeded resets the backoff of a NodePool.
-func (b *backoff) succeeded(pool string) {
+func (b *failureBackoff) succeeded(pool string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for key := range b.byKey {

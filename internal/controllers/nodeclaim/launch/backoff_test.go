@@ -13,6 +13,7 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -21,7 +22,7 @@ func TestBackoff(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	clock := clocktesting.NewFakeClock(time.Now())
-	b := newBackoff(clock, FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute})
+	b := newFailureBackoff(clock, backoff.Exponential{Initial: 3 * time.Minute, Max: 30 * time.Minute})
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(3 * time.Minute))
 	clock.Step(time.Minute)
 	g.Expect(b.failed("pool", "StartFailed")).To(Equal(2*time.Minute), "it was in progress when the first one failed")

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/metrics"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -55,7 +56,7 @@ type PodsOf func(claim string) []types.NamespacedName
 // Controller launches VMs.
 type Controller struct {
 	deps    Deps
-	backoff *backoff
+	backoff *failureBackoff
 	// failed are Claims whose deletion the cache may not show yet: a failure counts once.
 	failed sync.Map
 }
@@ -69,7 +70,7 @@ type Deps struct {
 	Recorder       events.Recorder
 	Pods           PodsOf
 	Clock          clock.Clock
-	FailureBackoff FailureBackoff
+	FailureBackoff backoff.Exponential
 }
 
 // Launcher launches VMs.
@@ -85,7 +86,7 @@ type Health interface {
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, backoff: newBackoff(deps.Clock, deps.FailureBackoff)}
+	return &Controller{deps: deps, backoff: newFailureBackoff(deps.Clock, deps.FailureBackoff)}
 }
 
 // isPending reports whether a Claim has an unfinished launch.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -26,7 +27,7 @@ import (
 func controller(w *testenv.Env, pods ...types.NamespacedName) *launch.Controller {
 	return launch.NewController(launch.Deps{
 		Kube: w.Kube, Launcher: w.Instances.Launcher, Health: w.Instances.Health, Types: w.Types, Recorder: w.Events, Clock: w.Clock,
-		Pods: func(string) []types.NamespacedName { return pods }, FailureBackoff: launch.FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute},
+		Pods: func(string) []types.NamespacedName { return pods }, FailureBackoff: backoff.Exponential{Initial: 3 * time.Minute, Max: 30 * time.Minute},
 	})
 }
 
@@ -65,7 +66,7 @@ func TestLaunch(t *testing.T) {
 	class := w.Class()
 	w.StartManager(func(kube client.Client) testenv.Registrar {
 		return launch.NewController(launch.Deps{Kube: kube, Launcher: w.Instances.Launcher, Health: w.Instances.Health, Types: w.Types, Recorder: w.Events, Clock: w.Clock,
-			Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: launch.FailureBackoff{Initial: 3 * time.Minute, Max: 30 * time.Minute}})
+			Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: backoff.Exponential{Initial: 3 * time.Minute, Max: 30 * time.Minute}})
 	})
 	claim := w.Planned("a", class)
 	w.Eventually(func() string {

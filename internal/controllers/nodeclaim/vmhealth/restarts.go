@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 )
 
 // RestartPolicy limits how often a stopped VM is started.
@@ -61,7 +63,7 @@ func (r *restarts) next(uid string) action {
 	}
 	t := r.byClaim[uid]
 	switch {
-	case t.count > 0 && now.Sub(t.last) < r.Backoff<<(t.count-1):
+	case t.count > 0 && now.Sub(t.last) < backoff.Exponential{Initial: r.Backoff}.Delay(t.count-1):
 		return wait
 	case t.count >= r.Limit:
 		delete(r.byClaim, uid)
