@@ -144,8 +144,8 @@ func (r *reader) command(t *testing.T, words []string) {
 		call("POST", "/access/roles", url.Values{"roleid": {names[3]}, "privs": options["privs"]}, nil)
 	case verb == "pveum user add":
 		call("POST", "/access/users", url.Values{"userid": {names[3]}}, nil)
-	case strings.HasPrefix(verb, "pveum aclmod "):
-		call("PUT", "/access/acl", url.Values{"path": {names[2]}, "users": options["user"], "roles": options["role"]}, nil)
+	case verb == "pveum acl modify":
+		call("PUT", "/access/acl", url.Values{"path": {names[3]}, "users": options["users"], "roles": options["roles"]}, nil)
 	case verb == "pveum user token":
 		var token struct{ Value string }
 		call("POST", "/access/users/"+names[4]+"/token/"+names[5], url.Values{"privsep": options["privsep"]}, &token)
