@@ -22,7 +22,7 @@ const module = "github.com/karpenter-proxmox/karpenter-provider-proxmox/"
 
 // packageRow is a row of CONTRIBUTING's package table.
 type packageRow struct {
-	paths   []string // below the root; a name in <> stands for any directory
+	paths   []string // below the root; <name> matches any directory
 	purpose string
 	// imports are the packages that it may import, with what those may import. Nil means
 	// all packages.
@@ -134,7 +134,9 @@ func mayImport(rows []packageRow, row packageRow, imported string, seen map[stri
 		return true
 	}
 	for _, allowed := range row.imports {
-		if allowed == imported || strings.HasPrefix(imported, allowed+"/") {
+		// These names include all packages of the tree.
+		tree := allowed == "internal" || allowed == "api" || allowed == "pvesim"
+		if allowed == imported || tree && strings.HasPrefix(imported, allowed+"/") {
 			return true
 		}
 		if next, ok := rowOf(rows, allowed); ok && !seen[allowed] {
