@@ -1,6 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package host serves the API of the hosts: status, hardware, network and tasks.
 package host
 
 import (
@@ -8,13 +9,60 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pvestatd"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/sdn"
 )
+
+// Handlers by kind of object.
+type (
+	handlers struct {
+		k     *kernel.Kernel
+		stats *pvestatd.Daemon
+	}
+	networkHandlers struct {
+		k       *kernel.Kernel
+		network *sdn.Network
+	}
+	taskHandlers struct{ k *kernel.Kernel }
+)
+
+// Routes returns the handlers of the hosts by method.
+func Routes(k *kernel.Kernel, network *sdn.Network, stats *pvestatd.Daemon) map[string]api.Handler {
+	hh, nh, th := handlers{k, stats}, networkHandlers{k, network}, taskHandlers{k}
+	const host = "/nodes/{node}"
+	return map[string]api.Handler{
+		"GET /nodes":                                  hh.getHosts,
+		"GET " + host:                                 api.Index("name", "qemu", "lxc", "storage", "status", "tasks", "network", "firewall", "version"),
+		"GET " + host + "/status":                     hh.getHostStatus,
+		"GET " + host + "/time":                       hh.getHostTime,
+		"GET " + host + "/dns":                        hh.getDNS,
+		"GET " + host + "/subscription":               hh.getSubscription,
+		"GET " + host + "/hardware/pci":               hh.getPCI,
+		"GET " + host + "/capabilities/qemu/cpu":      hh.getCPUModels,
+		"GET " + host + "/capabilities/qemu/machines": hh.getMachines,
+		"GET " + host + "/rrddata":                    hh.getHostRRD,
+		"GET " + host + "/network":                    nh.getNetwork,
+		"GET " + host + "/network/{iface}":            nh.getInterface,
+		"GET " + host + "/tasks":                      th.getTasks,
+		"GET " + host + "/tasks/{upid}":               th.getTaskIndex,
+		"DELETE " + host + "/tasks/{upid}":            th.deleteTask,
+		"GET " + host + "/tasks/{upid}/log":           th.getTaskLog,
+		"GET " + host + "/tasks/{upid}/status":        th.getTaskStatus,
+		"GET /cluster/tasks":                          th.getClusterTasks,
+	}
+}
+
+func (hh *handlers) getSubscription(context.Context, *api.Request) (api.Response, error) {
+	return api.Response{Data: api.Row{"status": "notfound", "message": "There is no subscription key"}}, nil
+}
 
 func (hh *handlers) getHosts(_ context.Context, r *api.Request) (api.Response, error) {
 	may := hh.k.Access.Viewer(r.Who)
@@ -120,4 +168,73 @@ func (hh *handlers) getHostRRD(context.Context, *api.Request) (api.Response, err
 		rows = append(rows, api.Row{"time": start.Add(time.Duration(i) * time.Minute).Unix()})
 	}
 	return api.Response{Data: rows}, nil
+}
+
+// getNetwork lists the interfaces of a host. Bridges are only listed if the caller can use or audit them.
+func (nh *networkHandlers) getNetwork(_ context.Context, r *api.Request) (api.Response, error) {
+	nh.k.Mu.Lock()
+	bridges := slices.Clone(nh.k.Host(r.Host).Bridges)
+	nh.k.Mu.Unlock()
+	typ := r.Params.Values["type"]
+	host := nh.k.Access.HasAny(r.Who, "/nodes/"+r.Host, "Sys.Audit", "Sys.Modify")
+	rows := []api.Row{}
+	if typ == "" || typ == "eth" {
+		rows = append(rows, api.Row{
+			"iface": "eth0", "type": "eth", "active": 1, "method": "manual", "method6": "manual", "families": []string{"inet"}, "priority": 3,
+		})
+	}
+	for i, b := range bridges {
+		if typ != "" && !slices.Contains([]string{"bridge", "any_bridge", "any_local_bridge", "include_sdn"}, typ) {
+			continue
+		}
+		if !host && !nh.k.Access.HasAny(r.Who, "/sdn/zones/localnetwork/"+b.Name, "SDN.Audit", "SDN.Use") {
+			continue
+		}
+		out := api.Row{
+			"iface": b.Name, "type": "bridge", "active": 1, "autostart": 1, "method": "manual", "method6": "manual",
+			"families": []string{"inet"}, "bridge_ports": b.Ports, "bridge_stp": "off", "bridge_fd": "0", "priority": 4 + i,
+		}
+		if prefix, err := netip.ParsePrefix(b.CIDR); err == nil {
+			out["method"], out["cidr"], out["address"], out["netmask"] = "static", b.CIDR, prefix.Addr().String(), fmt.Sprint(prefix.Bits())
+		}
+		if b.Gateway != "" {
+			out["gateway"] = b.Gateway
+		}
+		if b.VLANAware {
+			out["bridge_vlan_aware"] = 1
+		}
+		rows = append(rows, out)
+	}
+	if slices.Contains([]string{"vnet", "any_bridge", "include_sdn"}, typ) {
+		rows = append(rows, nh.localVNets(r)...)
+	}
+	return api.Response{Data: rows}, nil
+}
+
+// localVNets returns the virtual networks that the caller can use or audit. Zones span all hosts.
+func (nh *networkHandlers) localVNets(r *api.Request) []api.Row {
+	nh.k.Mu.Lock()
+	zones := nh.network.VNetZones()
+	nh.k.Mu.Unlock()
+	rows := []api.Row{}
+	for _, id := range slices.Sorted(maps.Keys(zones)) {
+		if nh.k.Access.HasAny(r.Who, "/sdn/zones/"+zones[id]+"/"+id, "SDN.Audit", "SDN.Use") {
+			rows = append(rows, api.Row{"iface": id, "type": "vnet", "active": 1, "method": "manual", "method6": "manual"})
+		}
+	}
+	return rows
+}
+
+func (nh *networkHandlers) getInterface(ctx context.Context, r *api.Request) (api.Response, error) {
+	resp, err := nh.getNetwork(ctx, r)
+	if err != nil {
+		return resp, err
+	}
+	rows, _ := resp.Data.([]api.Row)
+	for _, out := range rows {
+		if out["iface"] == r.Params.Values["iface"] {
+			return api.Response{Data: out}, nil
+		}
+	}
+	return api.Response{}, api.BadParam("iface", "interface does not exist")
 }

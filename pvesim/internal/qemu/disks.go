@@ -6,6 +6,7 @@ package qemu
 import (
 	"context"
 	"math"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -191,5 +192,162 @@ func (ds *disks) moveDisk(ctx context.Context, t *tasks.Task, r *api.Request, to
 	d.File = v.ID()
 	g.Config.Options[key] = d.String()
 	ds.store.ReleaseDrive(g, key, old, d.String(), r.Bool("delete"))
+	return nil
+}
+
+// putResize grows a disk in a task. Shrinking fails in the task.
+func (rz *resizer) putResize(_ context.Context, r *api.Request) (api.Response, error) {
+	if err := api.CheckSkipLock(r); err != nil {
+		return api.Response{}, err
+	}
+	t := rz.k.Fork(r, "resize", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+		release, err := rz.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return rz.resize(ctx, t, r)
+	})
+	return kernel.TaskResponse(t), nil
+}
+
+func (rz *resizer) resize(ctx context.Context, t *tasks.Task, r *api.Request) error {
+	rz.k.Mu.Lock()
+	g := rz.k.FindVM(r.Host, r.VMID)
+	disk := r.Params.Values["disk"]
+	var v *storage.Volume
+	var d qm.Drive
+	err := func() error {
+		switch {
+		case g == nil:
+			return kernel.MissingConfigError(r.Host, r.VMID)
+		case r.Params.Values["digest"] != "" && r.Params.Values["digest"] != g.Config.Digest():
+			return api.Failf("checksum mismatch (file change by other user?)")
+		case g.Config.Lock() != "" && !r.Bool("skiplock"):
+			return api.Failf("VM is locked (%s)", g.Config.Lock())
+		case g.Config.Options[disk] == "":
+			return api.Failf("disk '%s' does not exist", disk)
+		}
+		d, _ = qm.ParseDrive(disk, g.Config.Options[disk])
+		if d.IsCDROM() {
+			return api.Failf("you can't resize a cdrom")
+		}
+		if v = rz.store.Volume(r.Host, d.File); v == nil {
+			return api.Failf("Could not determine current size of volume '%s'", d.File)
+		}
+		return nil
+	}()
+	rz.k.Mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := rz.k.Require(r, "/storage/"+v.Storage, "Datastore.AllocateSpace"); err != nil {
+		return err
+	}
+	text := r.Params.Values["size"]
+	size, _ := qm.ParseSize(strings.TrimPrefix(text, "+"))
+	if strings.HasPrefix(text, "+") {
+		size += v.Size
+	}
+	switch {
+	case size < v.Size:
+		return api.Failf("shrinking disks is not supported")
+	case size == v.Size:
+		return nil
+	}
+	return rz.grow(ctx, t, g, d, v, size)
+}
+
+func (rz *resizer) grow(ctx context.Context, t *tasks.Task, g *kernel.Guest, d qm.Drive, v *storage.Volume, size int64) error {
+	rz.k.Mu.Lock()
+	s := rz.store.Storage(v.Storage)
+	file := s.FilePath(v.Name)
+	rz.k.Mu.Unlock()
+	if s.Kind().FileBased && strings.HasPrefix(path.Base(v.Name), "base-") {
+		// Base files are immutable.
+		return api.Failf("command '/usr/bin/qemu-img resize -f %s %s %d' failed: exit code 1", v.Format(), file, size)
+	}
+	release, err := rz.allocator.LockStorage(ctx, t, g.Host, s)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := rz.k.Clock.Sleep(ctx, rz.store.LatencyOf(s).Alloc); err != nil {
+		return err
+	}
+	rz.k.Mu.Lock()
+	defer rz.k.Mu.Unlock()
+	v.Size = size
+	d.Opts["size"] = qm.FormatSize(size)
+	g.Config.Options[d.Key] = d.String()
+	if s.Kind().FileBased {
+		t.Logf("Image resized.")
+	} else if strings.HasPrefix(s.Type, "lvm") {
+		t.Logf("  Size of logical volume %s/%s changed.", s.ID, v.Name)
+	}
+	return nil
+}
+
+// postTemplate converts a VM to a template.
+func (tm *templates) postTemplate(_ context.Context, r *api.Request) (api.Response, error) {
+	if _, err := tm.checkTemplate(r); err != nil {
+		return api.Response{}, err
+	}
+	t := tm.k.Fork(r, "qmtemplate", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+		release, err := tm.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		defer release()
+		g, err := tm.checkTemplate(r)
+		if err != nil {
+			return err
+		}
+		tm.k.Mu.Lock()
+		defer tm.k.Mu.Unlock()
+		return tm.convertToTemplate(g)
+	})
+	return kernel.TaskResponse(t), nil
+}
+
+func (tm *templates) checkTemplate(r *api.Request) (*kernel.Guest, error) {
+	tm.k.Mu.Lock()
+	defer tm.k.Mu.Unlock()
+	g := tm.k.FindVM(r.Host, r.VMID)
+	switch {
+	case g == nil:
+		return nil, kernel.MissingConfigError(r.Host, r.VMID)
+	case g.Config.Lock() != "":
+		return nil, api.Failf("VM is locked (%s)", g.Config.Lock())
+	case len(g.Config.Snapshots) > 0:
+		return nil, api.Failf("unable to create template, because VM contains snapshots")
+	case g.Config.IsTemplate() && r.Params.Values["disk"] == "":
+		return nil, api.Failf("you can't convert a template to a template")
+	case g.IsRunning():
+		return nil, api.Failf("you can't convert a VM to template if VM is running")
+	}
+	return g, nil
+}
+
+func (tm *templates) convertToTemplate(g *kernel.Guest) error {
+	for _, key := range qm.DriveKeys(g.Config.Options) {
+		d, ok := qm.ParseDrive(key, g.Config.Options[key])
+		if !ok || d.IsCDROM() || !d.HasVolume() {
+			continue
+		}
+		s, v := tm.store.Storage(d.Storage()), tm.store.Volume(g.Host, d.File)
+		if v == nil || strings.HasPrefix(path.Base(v.Name), "base-") {
+			continue
+		}
+		if !s.Kind().Template {
+			return api.Failf("volume '%s' does not support template/clone", d.File)
+		}
+		tm.store.RemoveVolume(g.Host, d.File)
+		v.Name = path.Join(path.Dir(v.Name), strings.Replace(path.Base(v.Name), "vm-", "base-", 1))
+		tm.store.PutVolume(v)
+		d.File = s.VolumeID(v)
+		g.Config.Options[key] = d.String()
+	}
+	g.Config.Options["template"] = "1"
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -184,4 +185,30 @@ func (c *Config) Snapshot(name string) *Snapshot {
 		}
 	}
 	return nil
+}
+
+// AgentEnabled reports whether a value of the agent option enables the guest agent.
+func AgentEnabled(v string) bool {
+	first, _, _ := strings.Cut(v, ",")
+	return first == "1" || first == "enabled=1" || strings.Contains(v, "enabled=1")
+}
+
+var trailingNumber = regexp.MustCompile(`\d+$`)
+
+// Stem returns an option without its number. Options whose name ends in a digit keep it.
+func Stem(option string) string {
+	switch option {
+	case "smbios1", "audio0", "rng0", "efidisk0", "tpmstate0":
+		return option
+	}
+	return trailingNumber.ReplaceAllString(option, "")
+}
+
+// SharedDirectory returns the directory mapping of a virtiofs option, whose key is optional.
+func SharedDirectory(value string) string {
+	if id := ParseFields(value)["dirid"]; id != "" {
+		return id
+	}
+	first, _, _ := strings.Cut(value, ",")
+	return first
 }
