@@ -7,7 +7,6 @@ package accessapi
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -17,63 +16,75 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
-// Handlers by kind of object.
-type (
-	loginHandlers struct{ k *kernel.Kernel }
-	roleHandlers  struct{ k *kernel.Kernel }
-	userHandlers  struct{ k *kernel.Kernel }
-	groupHandlers struct{ k *kernel.Kernel }
-	tokenHandlers struct{ k *kernel.Kernel }
-	aclHandlers   struct{ k *kernel.Kernel }
-)
-
 // Routes returns the handlers of the access API by method.
 func Routes(k *kernel.Kernel) map[string]api.Handler {
-	lh, rh, uh := loginHandlers{k}, roleHandlers{k}, userHandlers{k}
-	gh, th, ah := groupHandlers{k}, tokenHandlers{k}, aclHandlers{k}
+	lh, th := loginHandlers{k}, tokenHandlers{k}
 	return map[string]api.Handler{
 		"GET /access/permissions":                       lh.getPermissions,
-		"GET /access/roles":                             rh.getRoles,
-		"POST /access/roles":                            rh.postRole,
-		"GET /access/roles/{roleid}":                    rh.getRole,
-		"PUT /access/roles/{roleid}":                    rh.putRole,
-		"DELETE /access/roles/{roleid}":                 rh.deleteRole,
+		"GET /access/roles":                             view(k, getRoles),
+		"POST /access/roles":                            change(k, "create role", postRole),
+		"GET /access/roles/{roleid}":                    view(k, getRole),
+		"PUT /access/roles/{roleid}":                    change(k, "update role", putRole),
+		"DELETE /access/roles/{roleid}":                 change(k, "delete role", deleteRole),
 		"POST /access/ticket":                           lh.postTicket,
-		"GET /access/users":                             uh.getUsers,
-		"POST /access/users":                            uh.postUser,
-		"GET /access/users/{userid}":                    uh.getUser,
-		"PUT /access/users/{userid}":                    uh.putUser,
-		"DELETE /access/users/{userid}":                 uh.deleteUser,
-		"GET /access/users/{userid}/token":              th.getTokens,
-		"GET /access/users/{userid}/token/{tokenid}":    th.getToken,
+		"GET /access/users":                             list(k, listUsers, "/access/groups", "User.Modify", "Sys.Audit"),
+		"POST /access/users":                            change(k, "create user", postUser),
+		"GET /access/users/{userid}":                    view(k, getUser),
+		"PUT /access/users/{userid}":                    change(k, "update user", putUser),
+		"DELETE /access/users/{userid}":                 change(k, "delete user", deleteUser),
+		"GET /access/users/{userid}/token":              view(k, getTokens),
+		"GET /access/users/{userid}/token/{tokenid}":    view(k, getToken),
 		"POST /access/users/{userid}/token/{tokenid}":   th.postToken,
 		"PUT /access/users/{userid}/token/{tokenid}":    th.putToken,
 		"DELETE /access/users/{userid}/token/{tokenid}": th.deleteToken,
-		"GET /access/acl":                               ah.getACL,
-		"PUT /access/acl":                               ah.putACL,
-		"GET /access/domains":                           lh.getDomains,
-		"GET /access/groups":                            gh.getGroups,
-		"POST /access/groups":                           gh.postGroup,
-		"GET /access/groups/{groupid}":                  gh.getGroup,
-		"PUT /access/groups/{groupid}":                  gh.putGroup,
-		"DELETE /access/groups/{groupid}":               gh.deleteGroup,
-		"PUT /access/password":                          lh.putPassword,
+		"GET /access/acl":                               list(k, listACL, "/access", "Sys.Audit", "Permissions.Modify"),
+		"PUT /access/acl":                               putACL(k),
+		"GET /access/domains":                           getDomains,
+		"GET /access/groups":                            list(k, listGroups, "/access/groups", "User.Modify", "Group.Allocate", "Sys.Audit"),
+		"POST /access/groups":                           change(k, "create group", postGroup),
+		"GET /access/groups/{groupid}":                  view(k, getGroup),
+		"PUT /access/groups/{groupid}":                  change(k, "update group", putGroup),
+		"DELETE /access/groups/{groupid}":               change(k, "delete group", deleteGroup),
+		"PUT /access/password":                          change(k, "password change", putPassword),
 		"GET /access":                                   api.Index("subdir", "users", "groups", "roles", "acl", "domains", "ticket", "permissions"),
 	}
 }
+
+// view returns a handler that responds with a part of user.cfg.
+func view(k *kernel.Kernel, read func(r *api.Request, d *access.Data) (any, error)) api.Handler {
+	return func(_ context.Context, r *api.Request) (resp api.Response, err error) {
+		k.Access.View(func(d *access.Data) { resp.Data, err = read(r, d) })
+		return resp, err
+	}
+}
+
+// list returns the handler of a list. It is complete for callers with one of the privileges on a path.
+func list(k *kernel.Kernel, read func(r *api.Request, d *access.Data, all bool) []api.Row, path string, privs ...string) api.Handler {
+	return func(ctx context.Context, r *api.Request) (api.Response, error) {
+		all := k.Access.HasAny(r.Who, path, privs...)
+		return view(k, func(r *api.Request, d *access.Data) (any, error) { return read(r, d, all), nil })(ctx, r)
+	}
+}
+
+// change returns the handler of a change to user.cfg. Errors start with what.
+func change(k *kernel.Kernel, what string, update func(r *api.Request, d *access.Data) error) api.Handler {
+	return func(ctx context.Context, r *api.Request) (api.Response, error) {
+		return k.ChangeUserConfig(ctx, what, func(d *access.Data) error { return update(r, d) })
+	}
+}
+
+// loginHandlers serves logins and the permissions of callers.
+type loginHandlers struct{ k *kernel.Kernel }
 
 func (lh *loginHandlers) getPermissions(_ context.Context, r *api.Request) (api.Response, error) {
 	who := r.Who
 	if id, ok := r.Value("userid"); ok {
 		user, token, _ := strings.Cut(id, "!")
-		other := access.Identity{User: user, Token: token}
-		own := other == r.Who || (r.Who.Token == "" && user == r.Who.User)
-		if !own {
-			if err := lh.k.Require(r, "/access", "Sys.Audit"); err != nil {
-				return api.Response{}, err
-			}
+		who = access.Identity{User: user, Token: token}
+		own := who == r.Who || (r.Who.Token == "" && user == r.Who.User)
+		if err := lh.k.Require(r, "/access", "Sys.Audit"); err != nil && !own {
+			return api.Response{}, err
 		}
-		who = other
 	}
 	out := api.Row{}
 	if path, ok := r.Value("path"); ok {
@@ -116,9 +127,7 @@ func (lh *loginHandlers) postTicket(ctx context.Context, r *api.Request) (api.Re
 	}
 	ticket, csrf := lh.k.Signer.Ticket(user, now)
 	out := api.Row{"username": user, "ticket": ticket, "CSRFPreventionToken": csrf, "cap": lh.capabilities(access.Identity{User: user})}
-	if lh.k.Name != "" {
-		out["clustername"] = lh.k.Name
-	}
+	api.SetNonEmpty(out, "clustername", lh.k.Name)
 	return api.Response{Data: out}, nil
 }
 
@@ -152,18 +161,15 @@ var webAreas = []struct {
 }
 
 // putPassword changes a password. Users can change their own.
-func (lh *loginHandlers) putPassword(ctx context.Context, r *api.Request) (api.Response, error) {
-	id := r.Params.Values["userid"]
-	return lh.k.ChangeUserConfig(ctx, "password change", func(d *access.Data) error {
-		if d.Users[id] == nil {
-			return fmt.Errorf("no such user ('%s')", id)
-		}
-		d.Users[id].Password = r.Params.Values["password"]
-		return nil
-	})
+func putPassword(r *api.Request, d *access.Data) error {
+	u, err := findUser(r, d)
+	if err == nil {
+		u.Password = r.Params.Values["password"]
+	}
+	return err
 }
 
-func (lh *loginHandlers) getDomains(context.Context, *api.Request) (api.Response, error) {
+func getDomains(context.Context, *api.Request) (api.Response, error) {
 	return api.Response{Data: []api.Row{
 		{"realm": "pam", "type": "pam", "comment": "Linux PAM standard authentication"},
 		{"realm": "pve", "type": "pve", "comment": "Proxmox VE authentication server"},

@@ -12,56 +12,53 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
-func (ah *aclHandlers) getACL(_ context.Context, r *api.Request) (api.Response, error) {
-	all := ah.k.Access.HasAny(r.Who, "/access", "Sys.Audit", "Permissions.Modify")
+func listACL(_ *api.Request, d *access.Data, all bool) []api.Row {
 	rows := []api.Row{}
-	ah.k.Access.View(func(d *access.Data) {
-		for _, a := range *d.ACL {
-			if all {
-				rows = append(rows, api.Row{"path": a.Path, "type": a.Kind, "ugid": a.ID, "roleid": a.Role, "propagate": api.BoolInt(a.Propagate)})
-			}
+	for _, a := range *d.ACL {
+		if all {
+			rows = append(rows, api.Row{"path": a.Path, "type": a.Kind, "ugid": a.ID, "roleid": a.Role, "propagate": api.BoolInt(a.Propagate)})
 		}
-	})
-	return api.Response{Data: rows}, nil
+	}
+	return rows
 }
 
-func (ah *aclHandlers) putACL(ctx context.Context, r *api.Request) (api.Response, error) {
-	kinds := map[string]string{"users": "user", "groups": "group", "tokens": "token"}
-	if r.Params.Values["users"]+r.Params.Values["groups"]+r.Params.Values["tokens"] == "" {
-		return api.Response{}, api.ParamError(map[string]string{
-			"users": "either 'users', 'groups' or 'tokens' is required.", "groups": "either 'users', 'groups' or 'tokens' is required.",
-			"tokens": "either 'users', 'groups' or 'tokens' is required.",
-		})
+func putACL(k *kernel.Kernel) api.Handler {
+	return func(ctx context.Context, r *api.Request) (api.Response, error) {
+		if r.Params.Values["users"]+r.Params.Values["groups"]+r.Params.Values["tokens"] == "" {
+			const text = "either 'users', 'groups' or 'tokens' is required."
+			return api.Response{}, api.ParamError(map[string]string{"users": text, "groups": text, "tokens": text})
+		}
+		return change(k, "ACL update", updateACL)(ctx, r)
 	}
+}
+
+func updateACL(r *api.Request, d *access.Data) error {
 	path := r.Params.Values["path"]
 	if path != "/" {
 		path = strings.TrimSuffix(path, "/")
 	}
-	propagate := r.Params.Values["propagate"] != "0"
-	return ah.k.ChangeUserConfig(ctx, "ACL update", func(d *access.Data) error {
-		for _, role := range schema.SplitList(r.Params.Values["roles"]) {
-			if d.Roles[role] == nil {
-				return fmt.Errorf("role '%s' does not exist", role)
-			}
-			for param, kind := range kinds {
-				for _, id := range schema.SplitList(r.Params.Values[param]) {
-					if err := checkSubject(d, kind, id); err != nil {
-						return err
-					}
-					entry := access.Entry{Path: path, Kind: kind, ID: id, Role: role, Propagate: propagate}
-					if r.Bool("delete") {
-						d.Revoke(entry)
-					} else {
-						d.Grant(entry)
-					}
+	update := d.Grant
+	if r.Bool("delete") {
+		update = d.Revoke
+	}
+	for _, role := range schema.SplitList(r.Params.Values["roles"]) {
+		if d.Roles[role] == nil {
+			return fmt.Errorf("role '%s' does not exist", role)
+		}
+		for param, kind := range map[string]string{"users": "user", "groups": "group", "tokens": "token"} {
+			for _, id := range schema.SplitList(r.Params.Values[param]) {
+				if err := checkSubject(d, kind, id); err != nil {
+					return err
 				}
+				update(access.Entry{Path: path, Kind: kind, ID: id, Role: role, Propagate: r.Params.Values["propagate"] != "0"})
 			}
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func checkSubject(d *access.Data, kind, id string) error {
@@ -80,75 +77,66 @@ func checkSubject(d *access.Data, kind, id string) error {
 	return nil
 }
 
-func (rh *roleHandlers) getRoles(context.Context, *api.Request) (api.Response, error) {
+func getRoles(_ *api.Request, d *access.Data) (any, error) {
 	rows := []api.Row{}
-	rh.k.Access.View(func(d *access.Data) {
-		for _, id := range slices.Sorted(maps.Keys(d.Roles)) {
-			role := d.Roles[id]
-			rows = append(rows, api.Row{"roleid": id, "privs": strings.Join(slices.Sorted(slices.Values(role.Privileges)), ","), "special": api.BoolInt(role.Special)})
-		}
-	})
-	return api.Response{Data: rows}, nil
-}
-
-func (rh *roleHandlers) getRole(_ context.Context, r *api.Request) (api.Response, error) {
-	out := api.Row{}
-	found := false
-	rh.k.Access.View(func(d *access.Data) {
-		if role := d.Roles[r.Params.Values["roleid"]]; role != nil {
-			found = true
-			for _, p := range role.Privileges {
-				out[p] = 1
-			}
-		}
-	})
-	if !found {
-		return api.Response{}, api.Failf("role '%s' does not exist", r.Params.Values["roleid"])
+	for _, id := range slices.Sorted(maps.Keys(d.Roles)) {
+		privs := strings.Join(slices.Sorted(slices.Values(d.Roles[id].Privileges)), ",")
+		rows = append(rows, api.Row{"roleid": id, "privs": privs, "special": api.BoolInt(d.Roles[id].Special)})
 	}
-	return api.Response{Data: out}, nil
+	return rows, nil
 }
 
-func (rh *roleHandlers) postRole(ctx context.Context, r *api.Request) (api.Response, error) {
-	id := r.Params.Values["roleid"]
-	return rh.k.ChangeUserConfig(ctx, "create role", func(d *access.Data) error {
-		if d.Roles[id] != nil {
-			return fmt.Errorf("role '%s' already exists", id)
-		}
-		d.Roles[id] = &access.Role{Privileges: schema.SplitList(r.Params.Values["privs"])}
-		return nil
-	})
+func getRole(r *api.Request, d *access.Data) (any, error) {
+	role := d.Roles[r.Params.Values["roleid"]]
+	if role == nil {
+		return nil, api.Failf("role '%s' does not exist", r.Params.Values["roleid"])
+	}
+	out := api.Row{}
+	for _, p := range role.Privileges {
+		out[p] = 1
+	}
+	return out, nil
 }
 
-func (rh *roleHandlers) putRole(ctx context.Context, r *api.Request) (api.Response, error) {
+func postRole(r *api.Request, d *access.Data) error {
 	id := r.Params.Values["roleid"]
-	return rh.k.ChangeUserConfig(ctx, "update role", func(d *access.Data) error {
-		role := d.Roles[id]
-		switch {
-		case role == nil:
-			return fmt.Errorf("role '%s' does not exist", id)
-		case role.Special:
-			return fmt.Errorf("auto-generated role '%s' cannot be modified", id)
-		}
-		privs := schema.SplitList(r.Params.Values["privs"])
-		if r.Bool("append") {
-			privs = append(privs, role.Privileges...)
-		}
-		role.Privileges = slices.Compact(slices.Sorted(slices.Values(privs)))
-		return nil
-	})
+	if d.Roles[id] != nil {
+		return fmt.Errorf("role '%s' already exists", id)
+	}
+	d.Roles[id] = &access.Role{Privileges: schema.SplitList(r.Params.Values["privs"])}
+	return nil
 }
 
-func (rh *roleHandlers) deleteRole(ctx context.Context, r *api.Request) (api.Response, error) {
+// findCustomRole returns the role in a request. It fails if the role is built in.
+func findCustomRole(r *api.Request, d *access.Data, action string) (*access.Role, error) {
 	id := r.Params.Values["roleid"]
-	return rh.k.ChangeUserConfig(ctx, "delete role", func(d *access.Data) error {
-		role := d.Roles[id]
-		switch {
-		case role == nil:
-			return fmt.Errorf("role '%s' does not exist", id)
-		case role.Special:
-			return fmt.Errorf("auto-generated role '%s' cannot be deleted", id)
-		}
-		delete(d.Roles, id)
-		return nil
-	})
+	switch role := d.Roles[id]; {
+	case role == nil:
+		return nil, fmt.Errorf("role '%s' does not exist", id)
+	case role.Special:
+		return nil, fmt.Errorf("auto-generated role '%s' cannot be %s", id, action)
+	default:
+		return role, nil
+	}
+}
+
+func putRole(r *api.Request, d *access.Data) error {
+	role, err := findCustomRole(r, d, "modified")
+	if err != nil {
+		return err
+	}
+	privs := schema.SplitList(r.Params.Values["privs"])
+	if r.Bool("append") {
+		privs = append(privs, role.Privileges...)
+	}
+	role.Privileges = slices.Compact(slices.Sorted(slices.Values(privs)))
+	return nil
+}
+
+func deleteRole(r *api.Request, d *access.Data) error {
+	_, err := findCustomRole(r, d, "deleted")
+	if err == nil {
+		delete(d.Roles, r.Params.Values["roleid"])
+	}
+	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
@@ -22,48 +23,45 @@ func userRow(u *access.User) api.Row {
 	_, realm, _ := strings.Cut(u.ID, "@")
 	out := api.Row{"userid": u.ID, "enable": api.BoolInt(!u.Disabled), "expire": u.Expire, "email": u.Email, "realm-type": realm}
 	for k, v := range map[string]string{"comment": u.Comment, "firstname": u.First, "lastname": u.Last} {
-		if v != "" {
-			out[k] = v
-		}
+		api.SetNonEmpty(out, k, v)
 	}
 	return out
 }
 
-// getUsers lists all users for auditors, and only the caller for others.
-func (uh *userHandlers) getUsers(_ context.Context, r *api.Request) (api.Response, error) {
-	all := uh.k.Access.HasAny(r.Who, "/access/groups", "User.Modify", "Sys.Audit")
+// listUsers lists all users for auditors, and only the caller for others.
+func listUsers(r *api.Request, d *access.Data, all bool) []api.Row {
 	rows := []api.Row{}
-	uh.k.Access.View(func(d *access.Data) {
-		for _, id := range slices.Sorted(maps.Keys(d.Users)) {
-			if all || id == r.Who.User {
-				rows = append(rows, userRow(d.Users[id]))
-			}
+	for _, id := range slices.Sorted(maps.Keys(d.Users)) {
+		if all || id == r.Who.User {
+			rows = append(rows, userRow(d.Users[id]))
 		}
-	})
-	return api.Response{Data: rows}, nil
+	}
+	return rows
 }
 
-func (uh *userHandlers) getUser(_ context.Context, r *api.Request) (api.Response, error) {
-	var out api.Row
-	uh.k.Access.View(func(d *access.Data) {
-		u := d.Users[r.Params.Values["userid"]]
-		if u == nil {
-			return
-		}
-		out = userRow(u)
-		delete(out, "userid")
-		delete(out, "realm-type")
-		out["groups"] = append([]string{}, u.Groups...)
-		tokens := api.Row{}
-		for id, t := range u.Tokens {
-			tokens[id] = tokenRow(t)
-		}
-		out["tokens"] = tokens
-	})
-	if out == nil {
-		return api.Response{}, api.Failf("no such user ('%s')", r.Params.Values["userid"])
+// findUser returns the user in a request.
+func findUser(r *api.Request, d *access.Data) (*access.User, error) {
+	id := r.Params.Values["userid"]
+	if d.Users[id] == nil {
+		return nil, api.Failf("no such user ('%s')", id)
 	}
-	return api.Response{Data: out}, nil
+	return d.Users[id], nil
+}
+
+func getUser(r *api.Request, d *access.Data) (any, error) {
+	u, err := findUser(r, d)
+	if err != nil {
+		return nil, err
+	}
+	out := userRow(u)
+	delete(out, "userid")
+	delete(out, "realm-type")
+	tokens := api.Row{}
+	for id, t := range u.Tokens {
+		tokens[id] = tokenRow(t)
+	}
+	out["groups"], out["tokens"] = append([]string{}, u.Groups...), tokens
+	return out, nil
 }
 
 func setUserFields(r *api.Request, u *access.User) {
@@ -83,40 +81,32 @@ func setUserFields(r *api.Request, u *access.User) {
 	}
 }
 
-func (uh *userHandlers) postUser(ctx context.Context, r *api.Request) (api.Response, error) {
+func postUser(r *api.Request, d *access.Data) error {
 	id := r.Params.Values["userid"]
-	return uh.k.ChangeUserConfig(ctx, "create user", func(d *access.Data) error {
-		if d.Users[id] != nil {
-			return fmt.Errorf("user '%s' already exists", id)
-		}
-		u := &access.User{ID: id, Tokens: map[string]*access.Token{}}
+	if d.Users[id] != nil {
+		return fmt.Errorf("user '%s' already exists", id)
+	}
+	d.Users[id] = &access.User{ID: id, Tokens: map[string]*access.Token{}}
+	setUserFields(r, d.Users[id])
+	return nil
+}
+
+func putUser(r *api.Request, d *access.Data) error {
+	u, err := findUser(r, d)
+	if err == nil {
 		setUserFields(r, u)
-		d.Users[id] = u
-		return nil
-	})
+	}
+	return err
 }
 
-func (uh *userHandlers) putUser(ctx context.Context, r *api.Request) (api.Response, error) {
+func deleteUser(r *api.Request, d *access.Data) error {
 	id := r.Params.Values["userid"]
-	return uh.k.ChangeUserConfig(ctx, "update user", func(d *access.Data) error {
-		if d.Users[id] == nil {
-			return fmt.Errorf("no such user ('%s')", id)
-		}
-		setUserFields(r, d.Users[id])
-		return nil
-	})
-}
-
-func (uh *userHandlers) deleteUser(ctx context.Context, r *api.Request) (api.Response, error) {
-	id := r.Params.Values["userid"]
-	return uh.k.ChangeUserConfig(ctx, "delete user", func(d *access.Data) error {
-		if d.Users[id] == nil {
-			return fmt.Errorf("user '%s' does not exist", id)
-		}
-		delete(d.Users, id)
-		*d.ACL = slices.DeleteFunc(*d.ACL, func(a access.Entry) bool { return a.ID == id || strings.HasPrefix(a.ID, id+"!") })
-		return nil
-	})
+	if d.Users[id] == nil {
+		return fmt.Errorf("user '%s' does not exist", id)
+	}
+	delete(d.Users, id)
+	*d.ACL = slices.DeleteFunc(*d.ACL, func(a access.Entry) bool { return a.ID == id || strings.HasPrefix(a.ID, id+"!") })
+	return nil
 }
 
 // groupMembers returns the users of a group.
@@ -130,117 +120,97 @@ func groupMembers(d *access.Data, group string) []string {
 	return out
 }
 
-func (gh *groupHandlers) getGroups(_ context.Context, r *api.Request) (api.Response, error) {
-	all := gh.k.Access.HasAny(r.Who, "/access/groups", "User.Modify", "Group.Allocate", "Sys.Audit")
+func listGroups(_ *api.Request, d *access.Data, all bool) []api.Row {
 	rows := []api.Row{}
-	gh.k.Access.View(func(d *access.Data) {
-		for _, id := range slices.Sorted(maps.Keys(d.Groups)) {
-			if !all {
-				continue
-			}
-			out := api.Row{"groupid": id, "users": strings.Join(groupMembers(d, id), ",")}
-			if c := d.Groups[id]; c != "" {
-				out["comment"] = c
-			}
-			rows = append(rows, out)
-		}
-	})
-	return api.Response{Data: rows}, nil
-}
-
-func (gh *groupHandlers) getGroup(_ context.Context, r *api.Request) (api.Response, error) {
-	id := r.Params.Values["groupid"]
-	var out api.Row
-	gh.k.Access.View(func(d *access.Data) {
-		if c, ok := d.Groups[id]; ok {
-			out = api.Row{"members": groupMembers(d, id)}
-			if c != "" {
-				out["comment"] = c
-			}
-		}
-	})
-	if out == nil {
-		return api.Response{}, api.Failf("group '%s' does not exist", id)
+	if !all {
+		return rows
 	}
-	return api.Response{Data: out}, nil
-}
-
-func (gh *groupHandlers) postGroup(ctx context.Context, r *api.Request) (api.Response, error) {
-	id := r.Params.Values["groupid"]
-	return gh.k.ChangeUserConfig(ctx, "create group", func(d *access.Data) error {
-		if _, exists := d.Groups[id]; exists {
-			return fmt.Errorf("group '%s' already exists", id)
-		}
-		d.Groups[id] = r.Params.Values["comment"]
-		return nil
-	})
-}
-
-func (gh *groupHandlers) putGroup(ctx context.Context, r *api.Request) (api.Response, error) {
-	id := r.Params.Values["groupid"]
-	return gh.k.ChangeUserConfig(ctx, "update group", func(d *access.Data) error {
-		if _, exists := d.Groups[id]; !exists {
-			return fmt.Errorf("group '%s' does not exist", id)
-		}
-		d.Groups[id] = r.Params.Values["comment"]
-		return nil
-	})
-}
-
-func (gh *groupHandlers) deleteGroup(ctx context.Context, r *api.Request) (api.Response, error) {
-	id := r.Params.Values["groupid"]
-	return gh.k.ChangeUserConfig(ctx, "delete group", func(d *access.Data) error {
-		if _, exists := d.Groups[id]; !exists {
-			return fmt.Errorf("group '%s' does not exist", id)
-		}
-		delete(d.Groups, id)
-		for _, u := range d.Users {
-			u.Groups = slices.DeleteFunc(u.Groups, func(g string) bool { return g == id })
-		}
-		*d.ACL = slices.DeleteFunc(*d.ACL, func(a access.Entry) bool { return a.Kind == "group" && a.ID == id })
-		return nil
-	})
-}
-
-func tokenRow(t *access.Token) api.Row {
-	out := api.Row{"privsep": api.BoolInt(t.Privsep), "expire": t.Expire}
-	if t.Comment != "" {
-		out["comment"] = t.Comment
+	for _, id := range slices.Sorted(maps.Keys(d.Groups)) {
+		out := api.Row{"groupid": id, "users": strings.Join(groupMembers(d, id), ",")}
+		api.SetNonEmpty(out, "comment", d.Groups[id])
+		rows = append(rows, out)
 	}
-	return out
+	return rows
 }
 
-func (th *tokenHandlers) viewToken(r *api.Request, f func(t *access.Token)) error {
-	err := api.Failf("no such token '%s' for user '%s'", r.Params.Values["tokenid"], r.Params.Values["userid"])
-	th.k.Access.View(func(d *access.Data) {
-		if u := d.Users[r.Params.Values["userid"]]; u != nil && u.Tokens[r.Params.Values["tokenid"]] != nil {
-			f(u.Tokens[r.Params.Values["tokenid"]])
-			err = nil
-		}
-	})
+// findGroup returns the ID of the group in a request. It fails if the group does not exist.
+func findGroup(r *api.Request, d *access.Data) (id string, err error) {
+	id = r.Params.Values["groupid"]
+	if _, ok := d.Groups[id]; !ok {
+		return "", api.Failf("group '%s' does not exist", id)
+	}
+	return id, nil
+}
+
+func getGroup(r *api.Request, d *access.Data) (any, error) {
+	id, err := findGroup(r, d)
+	if err != nil {
+		return nil, err
+	}
+	out := api.Row{"members": groupMembers(d, id)}
+	api.SetNonEmpty(out, "comment", d.Groups[id])
+	return out, nil
+}
+
+func postGroup(r *api.Request, d *access.Data) error {
+	id := r.Params.Values["groupid"]
+	if _, exists := d.Groups[id]; exists {
+		return fmt.Errorf("group '%s' already exists", id)
+	}
+	d.Groups[id] = r.Params.Values["comment"]
+	return nil
+}
+
+func putGroup(r *api.Request, d *access.Data) error {
+	id, err := findGroup(r, d)
+	if err == nil {
+		d.Groups[id] = r.Params.Values["comment"]
+	}
 	return err
 }
 
-func (th *tokenHandlers) getTokens(_ context.Context, r *api.Request) (api.Response, error) {
-	rows := []api.Row{}
-	th.k.Access.View(func(d *access.Data) {
-		u := d.Users[r.Params.Values["userid"]]
-		if u == nil {
-			return
-		}
-		for _, id := range slices.Sorted(maps.Keys(u.Tokens)) {
-			out := tokenRow(u.Tokens[id])
-			out["tokenid"] = id
-			rows = append(rows, out)
-		}
-	})
-	return api.Response{Data: rows}, nil
+func deleteGroup(r *api.Request, d *access.Data) error {
+	id, err := findGroup(r, d)
+	if err != nil {
+		return err
+	}
+	delete(d.Groups, id)
+	for _, u := range d.Users {
+		u.Groups = slices.DeleteFunc(u.Groups, func(g string) bool { return g == id })
+	}
+	*d.ACL = slices.DeleteFunc(*d.ACL, func(a access.Entry) bool { return a.Kind == "group" && a.ID == id })
+	return nil
 }
 
-func (th *tokenHandlers) getToken(_ context.Context, r *api.Request) (api.Response, error) {
-	var out api.Row
-	err := th.viewToken(r, func(t *access.Token) { out = tokenRow(t) })
-	return api.Response{Data: out}, err
+// tokenHandlers serves the changes of API tokens.
+type tokenHandlers struct{ k *kernel.Kernel }
+
+func tokenRow(t *access.Token) api.Row {
+	out := api.Row{"privsep": api.BoolInt(t.Privsep), "expire": t.Expire}
+	api.SetNonEmpty(out, "comment", t.Comment)
+	return out
+}
+
+func getTokens(r *api.Request, d *access.Data) (any, error) {
+	rows := []api.Row{}
+	u := d.Users[r.Params.Values["userid"]]
+	if u == nil {
+		return rows, nil
+	}
+	for _, id := range slices.Sorted(maps.Keys(u.Tokens)) {
+		out := tokenRow(u.Tokens[id])
+		out["tokenid"] = id
+		rows = append(rows, out)
+	}
+	return rows, nil
+}
+
+func getToken(r *api.Request, d *access.Data) (any, error) {
+	userid, tokenid := r.Params.Values["userid"], r.Params.Values["tokenid"]
+	if u := d.Users[userid]; u != nil && u.Tokens[tokenid] != nil {
+		return tokenRow(u.Tokens[tokenid]), nil
+	}
+	return nil, api.Failf("no such token '%s' for user '%s'", tokenid, userid)
 }
 
 func setTokenFields(r *api.Request, t *access.Token) {
@@ -275,14 +245,12 @@ func (th *tokenHandlers) postToken(ctx context.Context, r *api.Request) (api.Res
 	if t.Expire != 0 {
 		info["expire"] = strconv.FormatInt(t.Expire, 10)
 	}
-	if t.Comment != "" {
-		info["comment"] = t.Comment
-	}
+	api.SetNonEmpty(info, "comment", t.Comment)
 	return api.Response{Data: api.Row{"full-tokenid": userid + "!" + tokenid, "value": t.Secret, "info": info}}, nil
 }
 
 func (th *tokenHandlers) putToken(ctx context.Context, r *api.Request) (api.Response, error) {
-	if err := th.viewToken(r, func(*access.Token) {}); err != nil {
+	if _, err := view(th.k, getToken)(ctx, r); err != nil {
 		return api.Response{}, err
 	}
 	_, err := th.k.ChangeUserConfig(ctx, "updating token info", func(d *access.Data) error {
@@ -292,11 +260,11 @@ func (th *tokenHandlers) putToken(ctx context.Context, r *api.Request) (api.Resp
 	if err != nil {
 		return api.Response{}, err
 	}
-	return th.getToken(ctx, r)
+	return view(th.k, getToken)(ctx, r)
 }
 
 func (th *tokenHandlers) deleteToken(ctx context.Context, r *api.Request) (api.Response, error) {
-	if err := th.viewToken(r, func(*access.Token) {}); err != nil {
+	if _, err := view(th.k, getToken)(ctx, r); err != nil {
 		return api.Response{}, err
 	}
 	userid, tokenid := r.Params.Values["userid"], r.Params.Values["tokenid"]

@@ -110,6 +110,13 @@ func NewRow(m map[string]string) Row {
 	return out
 }
 
+// SetNonEmpty sets a field of a row unless the value is empty.
+func SetNonEmpty(row Row, key, value string) {
+	if value != "" {
+		row[key] = value
+	}
+}
+
 // BoolInt returns a boolean as Proxmox sends it: 0 or 1.
 func BoolInt(b bool) int {
 	if b {
@@ -126,8 +133,20 @@ func Digest(v ...any) string {
 			text += t
 		}
 	}
+	return SHA1(text)
+}
+
+// SHA1 returns the checksum of a text in hexadecimal.
+func SHA1(text string) string {
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // see the import
 	return hex.EncodeToString(sum[:])
+}
+
+// DeleteListed deletes the keys in the parameter "delete" from the fields of an object.
+func DeleteListed[V any](r *Request, fields map[string]V) {
+	for _, key := range schema.SplitList(r.Params.Values["delete"]) {
+		delete(fields, key)
+	}
 }
 
 // Index returns a handler that lists the subdirectories of a path.

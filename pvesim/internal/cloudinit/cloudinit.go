@@ -7,11 +7,9 @@ package cloudinit
 import (
 	"cmp"
 	"crypto/rand"
-	"crypto/sha1" //nolint:gosec // Proxmox's digests are SHA-1
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"net"
@@ -137,8 +135,7 @@ func writeSubnet(b *strings.Builder, address, gateway, dhcp, static string) {
 
 // MetaData returns the metadata for the given user data and network configuration.
 func MetaData(user, network string) string {
-	sum := sha1.Sum([]byte(user + network)) //nolint:gosec // see the import
-	return "instance-id: " + hex.EncodeToString(sum[:]) + "\n"
+	return "instance-id: " + api.SHA1(user+network) + "\n"
 }
 
 // CheckSnippets returns an error if a snippet in the cicustom option does not exist. The caller holds the mutex.

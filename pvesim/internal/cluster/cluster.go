@@ -8,11 +8,11 @@ import (
 	"context"
 	"strconv"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pvestatd"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/sdn"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
@@ -42,12 +42,12 @@ func Routes(k *kernel.Kernel, store *storage.Store, network *sdn.Network, stats 
 		"GET /version":              ch.getVersion,
 		"GET /nodes/{node}/version": ch.getVersion,
 		"GET /cluster":              api.Index("name", "resources", "status", "nextid", "options", "tasks", "ha", "firewall", "mapping", "sdn"),
-		"GET /cluster/resources":    rh.getResources,
+		"GET /cluster/resources":    kernel.Read(k, rh.getResources),
 		"GET /cluster/status":       ch.getClusterStatus,
-		"GET /cluster/config/nodes": ch.getConfigNodes,
-		"GET /cluster/nextid":       ch.getNextID,
-		"GET /cluster/options":      ch.getOptions,
-		"PUT /cluster/options":      ch.putOptions,
+		"GET /cluster/config/nodes": kernel.Read(k, ch.getConfigNodes),
+		"GET /cluster/nextid":       kernel.Read(k, ch.getNextID),
+		"GET /cluster/options":      kernel.Read(k, ch.getOptions),
+		"PUT /cluster/options":      kernel.Change(k, ch.putOptions),
 		"GET /cluster/backup":       api.EmptyList,
 		"GET /cluster/log":          api.EmptyList,
 		"GET /cluster/replication":  api.EmptyList,
@@ -91,48 +91,42 @@ func (ch *handlers) getClusterStatus(context.Context, *api.Request) (api.Respons
 	return api.Response{Data: rows}, nil
 }
 
-func (ch *handlers) getConfigNodes(context.Context, *api.Request) (api.Response, error) {
-	ch.k.Mu.Lock()
-	defer ch.k.Mu.Unlock()
+func (ch *handlers) getConfigNodes(*api.Request) (any, error) {
 	rows := []api.Row{}
 	if ch.k.Name == "" {
-		return api.Response{Data: rows}, nil
+		return rows, nil
 	}
 	for i, h := range ch.k.Hosts {
 		rows = append(rows, api.Row{"node": h.Name, "name": h.Name, "nodeid": strconv.Itoa(i + 1), "ring0_addr": h.IP, "quorum_votes": "1"})
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 // getNextID returns the lowest free VMID of the configured range, or checks a given one. It reserves nothing.
-func (ch *handlers) getNextID(_ context.Context, r *api.Request) (api.Response, error) {
-	ch.k.Mu.Lock()
-	defer ch.k.Mu.Unlock()
+func (ch *handlers) getNextID(r *api.Request) (any, error) {
 	if v, ok := r.Value("vmid"); ok {
 		if id, err := strconv.Atoi(v); err == nil && ch.k.Guests[id] != nil {
-			return api.Response{}, api.BadParam("vmid", "VM %d already exists", id)
+			return nil, api.BadParam("vmid", "VM %d already exists", id)
 		}
-		return api.Response{Data: v}, nil
+		return v, nil
 	}
 	limits := qm.ParseFields(ch.k.Options["next-id"])
 	lower, upper := int(qm.Number(limits["lower"], 100)), int(qm.Number(limits["upper"], 1000000))
 	for id := lower; id < upper; id++ {
 		if ch.k.Guests[id] == nil {
-			return api.Response{Data: strconv.Itoa(id)}, nil
+			return strconv.Itoa(id), nil
 		}
 	}
-	return api.Response{}, api.Failf("unable to get any free VMID in range [%d, %d]", lower, upper-1)
+	return nil, api.Failf("unable to get any free VMID in range [%d, %d]", lower, upper-1)
 }
 
 // getOptions returns datacenter.cfg to auditors, and the tags that the caller can set to all users.
-func (ch *handlers) getOptions(_ context.Context, r *api.Request) (api.Response, error) {
+func (ch *handlers) getOptions(r *api.Request) (any, error) {
 	all := ch.k.Access.Has(r.Who, "/", "Sys.Audit")
 	modify := ch.k.Access.Has(r.Who, "/", "Sys.Modify")
-	ch.k.Mu.Lock()
-	defer ch.k.Mu.Unlock()
 	out := api.Row{"allowed-tags": ch.k.AllowedTags(r, modify)}
 	if !all {
-		return api.Response{Data: out}, nil
+		return out, nil
 	}
 	out["keyboard"], out["mac_prefix"], out["description"] = "en-us", "BC:24:11", ""
 	for key, v := range ch.k.Options {
@@ -145,42 +139,36 @@ func (ch *handlers) getOptions(_ context.Context, r *api.Request) (api.Response,
 			out[key] = v
 		}
 	}
-	return api.Response{Data: out}, nil
+	return out, nil
 }
 
-func (ch *handlers) putOptions(_ context.Context, r *api.Request) (api.Response, error) {
-	if err := ch.k.CheckConfigWritable("/etc/pve/datacenter.cfg"); err != nil {
-		return api.Response{}, err
+func (ch *handlers) putOptions(r *api.Request) error {
+	if err := ch.k.CheckWritable("/etc/pve/datacenter.cfg"); err != nil {
+		return err
 	}
-	ch.k.Mu.Lock()
-	defer ch.k.Mu.Unlock()
 	for key, v := range r.Params.Values {
 		if key != "delete" {
 			ch.k.Options[key] = v
 		}
 	}
-	for _, key := range schema.SplitList(r.Params.Values["delete"]) {
-		delete(ch.k.Options, key)
-	}
-	return api.Response{}, nil
+	api.DeleteListed(r, ch.k.Options)
+	return nil
 }
 
 // getResources lists all resources that the caller can audit.
-func (rh *resourceHandlers) getResources(_ context.Context, r *api.Request) (api.Response, error) {
+func (rh *resourceHandlers) getResources(r *api.Request) (any, error) {
 	typ := r.Params.Values["type"]
 	want := func(t string) bool { return typ == "" || typ == t }
 	viewer := rh.k.Access.Viewer(r.Who)
 	pools := rh.k.Access.PoolsOfGuests()
-	rh.k.Mu.Lock()
-	defer rh.k.Mu.Unlock()
 	rows := []any{}
-	add := func(more []api.Row) {
-		for _, r := range more {
-			rows = append(rows, r)
-		}
-	}
+	add := func(row any) { rows = append(rows, row) }
 	if typ == "" {
-		add(rh.poolRows(viewer.Has))
+		for _, id := range rh.k.Access.PoolIDs() {
+			if viewer.Has("/pool/"+id, "Pool.Audit") {
+				add(api.Row{"id": "/pool/" + id, "type": "pool", "pool": id})
+			}
+		}
 	}
 	if want("vm") {
 		for _, g := range rh.k.SortedGuests() {
@@ -191,21 +179,21 @@ func (rh *resourceHandlers) getResources(_ context.Context, r *api.Request) (api
 			if pool != "" && !viewer.Has("/pool/"+pool, "Pool.Audit") {
 				pool = ""
 			}
-			rows = append(rows, rh.stats.GuestRow(g, pool))
+			add(rh.stats.GuestRow(g, pool))
 		}
 	}
 	if want("node") {
 		for _, h := range rh.k.Hosts {
-			rows = append(rows, rh.hostResource(h, viewer.Has("/nodes/"+h.Name, "Sys.Audit")))
+			add(rh.hostResource(h, viewer.Has("/nodes/"+h.Name, "Sys.Audit")))
 		}
 	}
 	if want("storage") {
-		add(rh.storageRows(viewer.Has))
+		rh.addStorages(viewer, add)
 	}
 	if want("sdn") {
-		add(rh.zoneRows(viewer.Has, typ))
+		rh.addZones(viewer, typ, add)
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 // hostResource returns the row of a host.
@@ -223,54 +211,35 @@ func (rh *resourceHandlers) hostResource(h *kernel.Host, figures bool) api.Row {
 	return out
 }
 
-// hasFunc reports whether the caller has a privilege on a path.
-type hasFunc func(path, privilege string) bool
-
-func (rh *resourceHandlers) poolRows(has hasFunc) []api.Row {
-	var rows []api.Row
-	for _, id := range rh.k.Access.PoolIDs() {
-		if has("/pool/"+id, "Pool.Audit") {
-			rows = append(rows, api.Row{"id": "/pool/" + id, "type": "pool", "pool": id})
-		}
-	}
-	return rows
-}
-
-func (rh *resourceHandlers) storageRows(has hasFunc) []api.Row {
-	var rows []api.Row
+func (rh *resourceHandlers) addStorages(viewer *access.Viewer, add func(row any)) {
 	for _, s := range rh.store.Storages() {
-		if !has("/storage/"+s.ID, "Datastore.Audit") {
+		if !viewer.Has("/storage/"+s.ID, "Datastore.Audit") {
 			continue
 		}
 		for _, h := range rh.k.Hosts {
 			if s.IsAvailableOn(h.Name) {
-				rows = append(rows, rh.stats.StorageRow(s, h))
+				add(rh.stats.StorageRow(s, h))
 			}
 		}
 	}
-	return rows
 }
 
-// zoneRows lists network zones. Bridges outside of SDN are in the zone "localnetwork". PVE 9.2 has "network" rows
+// addZones adds network zones. Bridges outside of SDN are in the zone "localnetwork". PVE 9.2 has "network" rows
 // instead of "sdn" rows, but the filter is still "sdn" and matches none of them.
-func (rh *resourceHandlers) zoneRows(has hasFunc, typ string) []api.Row {
-	var rows []api.Row
-	names := []string{"localnetwork"}
-	names = append(names, rh.network.Zones()...)
-	for _, zone := range names {
-		if !has("/sdn/zones/"+zone, "SDN.Audit") {
+func (rh *resourceHandlers) addZones(viewer *access.Viewer, typ string, add func(row any)) {
+	for _, zone := range append([]string{"localnetwork"}, rh.network.Zones()...) {
+		if !viewer.Has("/sdn/zones/"+zone, "SDN.Audit") {
 			continue
 		}
 		for _, h := range rh.k.Hosts {
 			if !rh.k.Version.NetworkRows {
-				rows = append(rows, api.Row{"id": "sdn/" + h.Name + "/" + zone, "type": "sdn", "sdn": zone, "node": h.Name, "status": "ok"})
+				add(api.Row{"id": "sdn/" + h.Name + "/" + zone, "type": "sdn", "sdn": zone, "node": h.Name, "status": "ok"})
 			} else if typ == "" {
-				rows = append(rows, api.Row{
+				add(api.Row{
 					"id": "network/" + h.Name + "/zone/" + zone, "type": "network", "network": zone, "network-type": "zone",
 					"node": h.Name, "status": "ok",
 				})
 			}
 		}
 	}
-	return rows
 }

@@ -29,19 +29,14 @@ func (ph *poolHandlers) getPools(_ context.Context, r *api.Request) (api.Respons
 	ph.k.Access.View(func(d *access.Data) {
 		for _, id := range slices.Sorted(maps.Keys(d.Pools)) {
 			out := api.Row{"poolid": id}
-			if c := d.Pools[id].Comment; c != "" {
-				out["comment"] = c
-			}
+			api.SetNonEmpty(out, "comment", d.Pools[id].Comment)
 			rows = append(rows, out)
 		}
 	})
-	visible := []api.Row{}
-	for _, out := range rows {
-		if ph.k.Access.Has(r.Who, fmt.Sprintf("/pool/%v", out["poolid"]), "Pool.Audit") {
-			visible = append(visible, out)
-		}
-	}
-	return api.Response{Data: visible}, nil
+	rows = slices.DeleteFunc(rows, func(out api.Row) bool {
+		return !ph.k.Access.Has(r.Who, fmt.Sprintf("/pool/%v", out["poolid"]), "Pool.Audit")
+	})
+	return api.Response{Data: rows}, nil
 }
 
 func (ph *poolHandlers) getPool(_ context.Context, r *api.Request) (api.Response, error) {
@@ -51,15 +46,9 @@ func (ph *poolHandlers) getPool(_ context.Context, r *api.Request) (api.Response
 
 func (ph *poolHandlers) poolDetails(id string) (api.Row, error) {
 	var pool *access.Pool
-	var vms map[int]bool
 	ph.k.Access.View(func(d *access.Data) {
 		if p := d.Pools[id]; p != nil {
-			copied := *p
-			pool = &copied
-			vms = map[int]bool{}
-			for v := range p.VMs {
-				vms[v] = true
-			}
+			pool = &access.Pool{Comment: p.Comment, VMs: maps.Clone(p.VMs), Storages: maps.Clone(p.Storages)}
 		}
 	})
 	if pool == nil {
@@ -69,7 +58,7 @@ func (ph *poolHandlers) poolDetails(id string) (api.Row, error) {
 	defer ph.k.Mu.Unlock()
 	members := []any{}
 	for _, g := range ph.k.SortedGuests() {
-		if vms[g.VMID] {
+		if pool.VMs[g.VMID] {
 			members = append(members, ph.stats.GuestRow(g, ""))
 		}
 	}
@@ -84,9 +73,7 @@ func (ph *poolHandlers) poolDetails(id string) (api.Row, error) {
 		}
 	}
 	out := api.Row{"members": members, "poolid": id}
-	if pool.Comment != "" {
-		out["comment"] = pool.Comment
-	}
+	api.SetNonEmpty(out, "comment", pool.Comment)
 	return out, nil
 }
 
@@ -165,18 +152,16 @@ func changePoolVMs(d *access.Data, p *access.Pool, r *api.Request) error {
 
 func (ph *poolHandlers) deletePool(ctx context.Context, r *api.Request) (api.Response, error) {
 	id := r.Params.Values["poolid"]
-	exists := func(vmid int) bool {
-		ph.k.Mu.Lock()
-		defer ph.k.Mu.Unlock()
-		return ph.k.Guests[vmid] != nil
-	}
+	ph.k.Mu.Lock()
+	guests := maps.Clone(ph.k.Guests)
+	ph.k.Mu.Unlock()
 	return ph.k.ChangeUserConfig(ctx, "delete pool", func(d *access.Data) error {
 		p := d.Pools[id]
 		if p == nil {
 			return fmt.Errorf("pool '%s' does not exist", id)
 		}
 		for vmid := range p.VMs {
-			if exists(vmid) {
+			if guests[vmid] != nil {
 				return fmt.Errorf("pool '%s' is not empty (contains VM %d)", id, vmid)
 			}
 		}

@@ -6,8 +6,6 @@ package ha
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // Proxmox's digests are SHA-1
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,15 +17,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/collection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
 // Power starts and stops VMs for the HA manager.
 type Power interface {
-	// Start is the worker of a start task.
-	Start(ctx context.Context, t *tasks.Task, host string, vmid int, skipLock bool) error
-	// Shutdown is the worker of a shutdown task that cuts the power if the guest does not stop in time.
+	// Start is the worker of a start task. The caller holds the lock of the VM.
+	Start(ctx context.Context, t *tasks.Task, r *api.Request) error
+	// Shutdown is the worker of a shutdown task that cuts the power if the guest does not stop in time. The caller holds
+	// the lock of the VM.
 	Shutdown(ctx context.Context, t *tasks.Task, r *api.Request, timeout time.Duration) error
 }
 
@@ -81,8 +79,8 @@ func (m *Manager) StatusRow(vmid int) api.Row {
 
 // RequestState returns the response to a start or stop of a VM that HA manages: a task that only records the desired
 // state. The HA manager acts later.
-func (m *Manager) RequestState(r *api.Request, verb, state string) api.Response {
-	t := m.k.Fork(r, "ha"+verb, strconv.Itoa(r.VMID), func(_ context.Context, t *tasks.Task) error {
+func (m *Manager) RequestState(r *api.Request, verb, state string) (api.Response, error) {
+	return kernel.TaskResponse(m.k.Fork(r, "ha"+verb, strconv.Itoa(r.VMID), func(_ context.Context, t *tasks.Task) error {
 		t.Logf("Requesting HA %s for VM %d", verb, r.VMID)
 		m.k.Mu.Lock()
 		if res := m.resources[resourceID(r.VMID)]; res != nil {
@@ -91,8 +89,7 @@ func (m *Manager) RequestState(r *api.Request, verb, state string) api.Response 
 		m.k.Mu.Unlock()
 		m.Reconcile(r.VMID)
 		return nil
-	})
-	return kernel.TaskResponse(t)
+	}))
 }
 
 // Reconcile brings a VM into its desired state after a delay, as root@pam. It does not block.
@@ -110,12 +107,10 @@ func (m *Manager) Reconcile(vmid int) {
 		start, root := !g.IsRunning(), &api.Request{Who: access.Identity{User: access.Root}, Host: g.Host, VMID: vmid}
 		m.k.Mu.Unlock()
 		if start {
-			m.k.Fork(root, "qmstart", strconv.Itoa(vmid), func(ctx context.Context, t *tasks.Task) error {
-				return m.Power.Start(ctx, t, root.Host, vmid, false)
-			})
+			m.k.ForkVM(root, "qmstart", func(ctx context.Context, t *tasks.Task) error { return m.Power.Start(ctx, t, root) })
 			return
 		}
-		m.k.Fork(root, "qmshutdown", strconv.Itoa(vmid), func(ctx context.Context, t *tasks.Task) error {
+		m.k.ForkVM(root, "qmshutdown", func(ctx context.Context, t *tasks.Task) error {
 			return m.Power.Shutdown(ctx, t, root, time.Minute)
 		})
 	})
@@ -167,23 +162,19 @@ func sid(r *api.Request) string {
 	return v
 }
 
-func (hh *handlers) getResources(_ context.Context, _ *api.Request) (api.Response, error) {
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
+func (hh *handlers) getResources(*api.Request) (any, error) {
 	rows := []api.Row{}
 	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
 		rows = append(rows, hh.resourceRow(sid))
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
-func (hh *handlers) getResource(_ context.Context, r *api.Request) (api.Response, error) {
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
+func (hh *handlers) getResource(r *api.Request) (any, error) {
 	if hh.resources[sid(r)] == nil {
-		return api.Response{}, api.Failf("no such resource '%s'", sid(r))
+		return nil, api.Failf("no such resource '%s'", sid(r))
 	}
-	return api.Response{Data: hh.resourceRow(sid(r))}, nil
+	return hh.resourceRow(sid(r)), nil
 }
 
 func (hh *handlers) resourceRow(sid string) api.Row {
@@ -198,24 +189,21 @@ func (hh *handlers) digest() string {
 	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
 		fmt.Fprintf(&b, "%s %v\n", sid, hh.resources[sid])
 	}
-	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // see the import
-	return hex.EncodeToString(sum[:])
+	return api.SHA1(b.String())
 }
 
-func (hh *handlers) postResource(_ context.Context, r *api.Request) (api.Response, error) {
+func (hh *handlers) postResource(r *api.Request) error {
 	sid := sid(r)
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
 	if hh.resources[sid] != nil {
-		return api.Response{}, api.Failf("resource ID '%s' already defined", sid)
+		return api.Failf("resource ID '%s' already defined", sid)
 	}
 	var vmid int
 	if _, err := fmt.Sscanf(sid, "vm:%d", &vmid); err == nil && hh.k.Guests[vmid] == nil {
-		return api.Response{}, api.Failf("unable to find VM %d", vmid)
+		return api.Failf("unable to find VM %d", vmid)
 	}
 	hh.resources[sid] = setFields(r, map[string]string{"state": stateStarted})
 	hh.Reconcile(vmid)
-	return api.Response{}, nil
+	return nil
 }
 
 func setFields(r *api.Request, into map[string]string) map[string]string {
@@ -227,32 +215,26 @@ func setFields(r *api.Request, into map[string]string) map[string]string {
 	return into
 }
 
-func (hh *handlers) putResource(_ context.Context, r *api.Request) (api.Response, error) {
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
+func (hh *handlers) putResource(r *api.Request) error {
 	res := hh.resources[sid(r)]
 	if res == nil {
-		return api.Response{}, api.Failf("no such resource '%s'", sid(r))
+		return api.Failf("no such resource '%s'", sid(r))
 	}
 	setFields(r, res)
-	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
-		delete(res, k)
-	}
+	api.DeleteListed(r, res)
 	var vmid int
 	if _, err := fmt.Sscanf(sid(r), "vm:%d", &vmid); err == nil {
 		hh.Reconcile(vmid)
 	}
-	return api.Response{}, nil
+	return nil
 }
 
-func (hh *handlers) deleteResource(_ context.Context, r *api.Request) (api.Response, error) {
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
+func (hh *handlers) deleteResource(r *api.Request) error {
 	if hh.resources[sid(r)] == nil {
-		return api.Response{}, api.Failf("cannot delete service '%s', not HA managed!", sid(r))
+		return api.Failf("cannot delete service '%s', not HA managed!", sid(r))
 	}
 	delete(hh.resources, sid(r))
-	return api.Response{}, nil
+	return nil
 }
 
 func (hh *handlers) getStatus(context.Context, *api.Request) (api.Response, error) {
@@ -302,11 +284,11 @@ func (m *Manager) Routes() map[string]api.Handler {
 	h := handlers{m}
 	routes := map[string]api.Handler{
 		"GET /cluster/ha":                       api.Index("name", "status", "resources", "groups", "rules"),
-		"GET /cluster/ha/resources":             h.getResources,
-		"POST /cluster/ha/resources":            h.postResource,
-		"GET /cluster/ha/resources/{sid}":       h.getResource,
-		"PUT /cluster/ha/resources/{sid}":       h.putResource,
-		"DELETE /cluster/ha/resources/{sid}":    h.deleteResource,
+		"GET /cluster/ha/resources":             kernel.Read(m.k, h.getResources),
+		"POST /cluster/ha/resources":            kernel.Change(m.k, h.postResource),
+		"GET /cluster/ha/resources/{sid}":       kernel.Read(m.k, h.getResource),
+		"PUT /cluster/ha/resources/{sid}":       kernel.Change(m.k, h.putResource),
+		"DELETE /cluster/ha/resources/{sid}":    kernel.Change(m.k, h.deleteResource),
 		"GET /cluster/ha/status/current":        h.getStatus,
 		"GET /cluster/ha/status/manager_status": h.getManagerStatus,
 	}

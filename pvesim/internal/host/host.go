@@ -39,13 +39,13 @@ func Routes(k *kernel.Kernel, network *sdn.Network, stats *pvestatd.Daemon) map[
 	hh, nh, th := handlers{k, stats}, networkHandlers{k, network}, taskHandlers{k}
 	const host = "/nodes/{node}"
 	return map[string]api.Handler{
-		"GET /nodes":                                  hh.getHosts,
+		"GET /nodes":                                  kernel.Read(k, hh.getHosts),
 		"GET " + host:                                 api.Index("name", "qemu", "lxc", "storage", "status", "tasks", "network", "firewall", "version"),
-		"GET " + host + "/status":                     hh.getHostStatus,
+		"GET " + host + "/status":                     kernel.Read(k, hh.getHostStatus),
 		"GET " + host + "/time":                       hh.getHostTime,
 		"GET " + host + "/dns":                        hh.getDNS,
 		"GET " + host + "/subscription":               hh.getSubscription,
-		"GET " + host + "/hardware/pci":               hh.getPCI,
+		"GET " + host + "/hardware/pci":               kernel.Read(k, hh.getPCI),
 		"GET " + host + "/capabilities/qemu/cpu":      hh.getCPUModels,
 		"GET " + host + "/capabilities/qemu/machines": hh.getMachines,
 		"GET " + host + "/rrddata":                    hh.getHostRRD,
@@ -64,10 +64,8 @@ func (hh *handlers) getSubscription(context.Context, *api.Request) (api.Response
 	return api.Response{Data: api.Row{"status": "notfound", "message": "There is no subscription key"}}, nil
 }
 
-func (hh *handlers) getHosts(_ context.Context, r *api.Request) (api.Response, error) {
+func (hh *handlers) getHosts(r *api.Request) (any, error) {
 	may := hh.k.Access.Viewer(r.Who)
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
 	rows := []api.Row{}
 	for _, h := range hh.k.Hosts {
 		out := hh.stats.HostRow(h, may.Has("/nodes/"+h.Name, "Sys.Audit"))
@@ -77,7 +75,7 @@ func (hh *handlers) getHosts(_ context.Context, r *api.Request) (api.Response, e
 		}
 		rows = append(rows, out)
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 // fingerprint returns a made-up certificate fingerprint that is stable for a host.
@@ -90,9 +88,7 @@ func fingerprint(host string) string {
 	return strings.Join(parts, ":")
 }
 
-func (hh *handlers) getHostStatus(_ context.Context, r *api.Request) (api.Response, error) {
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
+func (hh *handlers) getHostStatus(r *api.Request) (any, error) {
 	h := hh.k.Host(r.Host)
 	f := hh.stats.HostFigures(h)
 	mem, _ := f["mem"].(int64)
@@ -107,7 +103,7 @@ func (hh *handlers) getHostStatus(_ context.Context, r *api.Request) (api.Respon
 		release = "7.0.2-1-pve"
 	}
 	build := "#1 SMP PREEMPT_DYNAMIC PMX"
-	return api.Response{Data: api.Row{
+	return api.Row{
 		"uptime": f["uptime"], "cpu": f["cpu"], "wait": 0, "idle": 0, "loadavg": []string{"0.10", "0.08", "0.05"},
 		"kversion":       "Linux " + release + " " + build,
 		"current-kernel": api.Row{"sysname": "Linux", "machine": "x86_64", "release": release, "version": build},
@@ -119,7 +115,7 @@ func (hh *handlers) getHostStatus(_ context.Context, r *api.Request) (api.Respon
 		},
 		"memory": memory, "swap": api.Row{"total": 0, "used": 0, "free": 0}, "ksm": api.Row{"shared": 0},
 		"rootfs": api.Row{"total": maxdisk, "used": disk, "avail": maxdisk - disk, "free": maxdisk - disk},
-	}}, nil
+	}, nil
 }
 
 func (hh *handlers) getHostTime(context.Context, *api.Request) (api.Response, error) {
@@ -131,14 +127,12 @@ func (hh *handlers) getDNS(context.Context, *api.Request) (api.Response, error) 
 	return api.Response{Data: api.Row{"dns1": "10.255.255.53"}}, nil
 }
 
-func (hh *handlers) getPCI(_ context.Context, r *api.Request) (api.Response, error) {
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
+func (hh *handlers) getPCI(r *api.Request) (any, error) {
 	rows := hh.k.Host(r.Host).PCI
 	if rows == nil {
 		rows = []api.Row{}
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 func (hh *handlers) getCPUModels(context.Context, *api.Request) (api.Response, error) {
@@ -197,9 +191,7 @@ func (nh *networkHandlers) getNetwork(_ context.Context, r *api.Request) (api.Re
 		if prefix, err := netip.ParsePrefix(b.CIDR); err == nil {
 			out["method"], out["cidr"], out["address"], out["netmask"] = "static", b.CIDR, prefix.Addr().String(), fmt.Sprint(prefix.Bits())
 		}
-		if b.Gateway != "" {
-			out["gateway"] = b.Gateway
-		}
+		api.SetNonEmpty(out, "gateway", b.Gateway)
 		if b.VLANAware {
 			out["bridge_vlan_aware"] = 1
 		}

@@ -44,9 +44,7 @@ func taskRow(u tasks.UPID) api.Row {
 	out := api.Row{
 		"upid": u.String(), "node": u.Host, "pid": u.PID, "pstart": u.PStart, "starttime": u.StartTime, "type": u.Type, "id": u.ID, "user": user,
 	}
-	if token != "" {
-		out["tokenid"] = token
-	}
+	api.SetNonEmpty(out, "tokenid", token)
 	return out
 }
 
@@ -200,9 +198,7 @@ func (th *taskHandlers) getClusterTasks(_ context.Context, r *api.Request) (api.
 		out := api.Row{
 			"upid": t.UPID.String(), "node": t.UPID.Host, "type": t.UPID.Type, "id": t.UPID.ID, "user": user, "starttime": t.UPID.StartTime, "saved": "0",
 		}
-		if token != "" {
-			out["tokenid"] = token
-		}
+		api.SetNonEmpty(out, "tokenid", token)
 		if !s.Running {
 			out["saved"], out["status"], out["endtime"] = "1", s.Exit, s.End.Unix()
 		}

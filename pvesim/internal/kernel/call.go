@@ -76,6 +76,31 @@ func (k *Kernel) Call(ctx context.Context, r *api.Request) (api.Response, error)
 	return k.routes[m.Name()](ctx, r)
 }
 
+// Read returns a handler that responds with the result of read, which runs under the mutex.
+func Read(k *Kernel, read func(r *api.Request) (any, error)) api.Handler {
+	return func(_ context.Context, r *api.Request) (api.Response, error) {
+		k.Mu.Lock()
+		defer k.Mu.Unlock()
+		data, err := read(r)
+		return api.Response{Data: data}, err
+	}
+}
+
+// ReadVM is like Read for the VM in the path. The handler fails if the VM is not on the host.
+func ReadVM(k *Kernel, read func(r *api.Request, g *Guest) (any, error)) api.Handler {
+	return Read(k, func(r *api.Request) (any, error) {
+		if g := k.FindVM(r.Host, r.VMID); g != nil {
+			return read(r, g)
+		}
+		return nil, MissingConfigError(r.Host, r.VMID)
+	})
+}
+
+// Change returns a handler that runs change under the mutex and responds without data.
+func Change(k *Kernel, change func(r *api.Request) error) api.Handler {
+	return Read(k, func(r *api.Request) (any, error) { return nil, change(r) })
+}
+
 // acquireWorker waits for a worker of the API daemon if the method needs one. The worker is busy until after release.
 func (k *Kernel) acquireWorker(ctx context.Context, r *api.Request) (release func(), err error) {
 	if !r.Method.Protected {

@@ -84,14 +84,8 @@ func (k *Kernel) CheckQuorum() error {
 	return nil
 }
 
-// CheckConfigWritable returns the error of a write to a file in /etc/pve, which is read-only without quorum.
-func (k *Kernel) CheckConfigWritable(file string) error {
-	k.Mu.Lock()
-	defer k.Mu.Unlock()
-	return k.CheckWritable(file)
-}
-
-// CheckWritable is like CheckConfigWritable. The caller holds the mutex.
+// CheckWritable returns the error of a write to a file in /etc/pve, which is read-only without quorum. The caller holds
+// the mutex.
 func (k *Kernel) CheckWritable(file string) error {
 	if k.NoQuorum {
 		return api.Failf("unable to open file '%s.tmp.%d' - Permission denied", file, k.nextPID)
@@ -110,15 +104,29 @@ func (k *Kernel) Fork(r *api.Request, typ, id string, work tasks.Work) *tasks.Ta
 	})
 }
 
+// ForkVM starts a task for the VM of a request. The worker runs under the exclusive lock of the VM.
+func (k *Kernel) ForkVM(r *api.Request, typ string, work tasks.Work) *tasks.Task {
+	return k.Fork(r, typ, strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+		release, err := k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return work(ctx, t)
+	})
+}
+
 // TaskResponse returns the response of a call that started a task.
-func TaskResponse(t *tasks.Task) api.Response { return api.Response{Data: t.UPID.String()} }
+func TaskResponse(t *tasks.Task) (api.Response, error) {
+	return api.Response{Data: t.UPID.String()}, nil
+}
 
 // WaitForTask waits for a task for at most the number of seconds in a parameter of the request. If the task ends in
 // time, the response is its result, otherwise its UPID.
 func (k *Kernel) WaitForTask(ctx context.Context, r *api.Request, t *tasks.Task, param string) (api.Response, error) {
 	delay := r.Int(param, 0)
 	if delay <= 0 {
-		return TaskResponse(t), nil
+		return TaskResponse(t)
 	}
 	timer := time.NewTimer(k.Clock.Real(time.Duration(delay) * time.Second))
 	defer timer.Stop()
@@ -131,5 +139,5 @@ func (k *Kernel) WaitForTask(ctx context.Context, r *api.Request, t *tasks.Task,
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return TaskResponse(t), nil
+	return TaskResponse(t)
 }

@@ -146,15 +146,14 @@ func (c *Controller) media(vmid int) []kernel.Medium {
 		return nil
 	}
 	var out []kernel.Medium
-	for _, key := range qm.DriveKeys(g.Config.Options) {
-		d, ok := qm.ParseDrive(key, g.Config.Options[key])
-		if !ok || !d.IsCDROM() || !d.HasVolume() {
+	for _, d := range qm.VolumeDrives(g.Config.Options) {
+		m := kernel.Medium{Slot: d.Key, Volume: d.File}
+		switch {
+		case !d.IsCDROM():
 			continue
-		}
-		m := kernel.Medium{Slot: key, Volume: d.File}
-		if d.IsCloudInit() {
+		case d.IsCloudInit():
 			m.CloudInit = cloudinit.Files(c.store, g)
-		} else {
+		default:
 			m.Data = c.store.FileContent(c.store.Volume(g.Host, d.File))
 		}
 		out = append(out, m)

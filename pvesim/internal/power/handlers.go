@@ -5,12 +5,10 @@ package power
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
@@ -23,25 +21,24 @@ func (h *handlers) postStart(_ context.Context, r *api.Request) (api.Response, e
 		return api.Response{}, err
 	}
 	if h.ha.IsManaged(r.VMID) {
-		return h.ha.RequestState(r, "start", "started"), nil
+		return h.ha.RequestState(r, "start", "started")
 	}
-	t := h.k.Fork(r, "qmstart", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		return h.Start(ctx, t, r.Host, r.VMID, r.Bool("skiplock"))
-	})
-	return kernel.TaskResponse(t), nil
+	return kernel.TaskResponse(h.k.ForkVM(r, "qmstart", func(ctx context.Context, t *tasks.Task) error { return h.Start(ctx, t, r) }))
+}
+
+// stopTask starts the task of a stop or shutdown, or requests it from the HA manager.
+func (h *handlers) stopTask(r *api.Request, typ string, o stopOptions) (api.Response, error) {
+	if h.ha.IsManaged(r.VMID) {
+		return h.ha.RequestState(r, "stop", "stopped")
+	}
+	return kernel.TaskResponse(h.k.ForkVM(r, typ, func(ctx context.Context, t *tasks.Task) error { return h.stop(ctx, t, r, o) }))
 }
 
 func (h *handlers) postStop(_ context.Context, r *api.Request) (api.Response, error) {
 	if err := api.CheckSkipLock(r); err != nil {
 		return api.Response{}, err
 	}
-	if h.ha.IsManaged(r.VMID) {
-		return h.ha.RequestState(r, "stop", "stopped"), nil
-	}
-	t := h.k.Fork(r, "qmstop", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		return h.stop(ctx, t, r, stopOptions{})
-	})
-	return kernel.TaskResponse(t), nil
+	return h.stopTask(r, "qmstop", stopOptions{})
 }
 
 func (h *handlers) postShutdown(_ context.Context, r *api.Request) (api.Response, error) {
@@ -52,35 +49,27 @@ func (h *handlers) postShutdown(_ context.Context, r *api.Request) (api.Response
 	g := h.k.FindVM(r.Host, r.VMID)
 	paused := g != nil && g.IsRunning() && g.Paused
 	h.k.Mu.Unlock()
-	force := r.Bool("forceStop")
-	if paused && !force {
+	if paused && !r.Bool("forceStop") {
 		return api.Response{}, api.Failf("VM is paused - cannot shutdown")
 	}
-	if h.ha.IsManaged(r.VMID) {
-		return h.ha.RequestState(r, "stop", "stopped"), nil
-	}
-	timeout := time.Duration(r.Int("timeout", 60)) * time.Second
-	t := h.k.Fork(r, "qmshutdown", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		return h.stop(ctx, t, r, stopOptions{graceful: !paused, force: force, timeout: timeout})
-	})
-	return kernel.TaskResponse(t), nil
+	return h.stopTask(r, "qmshutdown", stopOptions{graceful: !paused, force: r.Bool("forceStop"), timeout: shutdownTimeout(r)})
+}
+
+func shutdownTimeout(r *api.Request) time.Duration {
+	return time.Duration(r.Int("timeout", 60)) * time.Second
 }
 
 func (h *handlers) postReboot(_ context.Context, r *api.Request) (api.Response, error) {
 	h.k.Mu.Lock()
 	g := h.k.FindVM(r.Host, r.VMID)
+	running := g != nil && g.IsRunning()
 	h.k.Mu.Unlock()
-	switch {
-	case g == nil:
-		return api.Response{}, api.Failf("VM %d not running", r.VMID)
-	case !h.IsRunning(g):
+	if !running {
 		return api.Response{}, api.Failf("VM %d not running", r.VMID)
 	}
-	timeout := time.Duration(r.Int("timeout", 60)) * time.Second
-	t := h.k.Fork(r, "qmreboot", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		return h.reboot(ctx, t, r, timeout)
-	})
-	return kernel.TaskResponse(t), nil
+	return kernel.TaskResponse(h.k.ForkVM(r, "qmreboot", func(ctx context.Context, t *tasks.Task) error {
+		return h.reboot(ctx, t, r, shutdownTimeout(r))
+	}))
 }
 
 // runningVMTask returns the handler of reset, suspend and resume: a short task on a running VM.
@@ -90,20 +79,15 @@ func (h *handlers) runningVMTask(typ string, act func(g *kernel.Guest)) api.Hand
 			return api.Response{}, err
 		}
 		h.k.Mu.Lock()
+		defer h.k.Mu.Unlock()
 		g := h.k.FindVM(r.Host, r.VMID)
-		h.k.Mu.Unlock()
-		if g == nil {
+		switch {
+		case g == nil:
 			return api.Response{}, api.Failf("unable to find configuration file for VM %d on node '%s'", r.VMID, r.Host)
-		}
-		if !h.IsRunning(g) {
+		case !g.IsRunning():
 			return api.Response{}, api.Failf("VM %d not running", r.VMID)
 		}
-		t := h.k.Fork(r, typ, strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-			release, err := h.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
-			if err != nil {
-				return err
-			}
-			defer release()
+		return kernel.TaskResponse(h.k.ForkVM(r, typ, func(context.Context, *tasks.Task) error {
 			h.k.Mu.Lock()
 			defer h.k.Mu.Unlock()
 			if lock := g.Config.Lock(); lock != "" && !r.Bool("skiplock") {
@@ -114,8 +98,7 @@ func (h *handlers) runningVMTask(typ string, act func(g *kernel.Guest)) api.Hand
 			}
 			act(g)
 			return nil
-		})
-		return kernel.TaskResponse(t), nil
+		}))
 	}
 }
 

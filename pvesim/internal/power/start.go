@@ -11,27 +11,21 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cloudinit"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-// Start is the worker of a start task.
-func (c *Controller) Start(ctx context.Context, t *tasks.Task, host string, vmid int, skipLock bool) error {
-	release, err := c.k.LockGuest(ctx, t, host, vmid, locks.Exclusive, 10*time.Second)
-	if err != nil {
-		return err
-	}
-	defer release()
+// Start is the worker of a start task. The caller holds the lock of the VM.
+func (c *Controller) Start(ctx context.Context, t *tasks.Task, r *api.Request) error {
 	c.k.Mu.Lock()
-	g := c.k.FindVM(host, vmid)
-	if err := checkStartable(g, host, vmid, skipLock); err != nil {
-		c.k.Mu.Unlock()
-		return err
+	g := c.k.FindVM(r.Host, r.VMID)
+	err := checkStartable(g, r)
+	nics := 0
+	if err == nil {
+		c.pending.ApplyAll(g)
+		err = c.prepareStart(t, g)
+		nics = len(qm.NetKeys(g.Config.Options))
 	}
-	c.pending.ApplyAll(g)
-	err = c.prepareStart(t, g)
-	nics := len(qm.NetKeys(g.Config.Options))
 	c.k.Mu.Unlock()
 	if err != nil {
 		return err
@@ -50,16 +44,16 @@ func (c *Controller) Start(ctx context.Context, t *tasks.Task, host string, vmid
 	return nil
 }
 
-func checkStartable(g *kernel.Guest, host string, vmid int, skipLock bool) error {
+func checkStartable(g *kernel.Guest, r *api.Request) error {
 	switch {
 	case g == nil:
-		return kernel.MissingConfigError(host, vmid)
+		return kernel.MissingConfigError(r.Host, r.VMID)
 	case g.Config.IsTemplate():
 		return api.Failf("you can't start a vm if it's a template")
-	case g.Config.Lock() != "" && !skipLock:
+	case g.Config.Lock() != "" && !r.Bool("skiplock"):
 		return api.Failf("VM is locked (%s)", g.Config.Lock())
 	case g.IsRunning():
-		return api.Failf("VM %d already running", vmid)
+		return api.Failf("VM %d already running", r.VMID)
 	}
 	return nil
 }
@@ -87,11 +81,7 @@ func (c *Controller) prepareStart(t *tasks.Task, g *kernel.Guest) error {
 			return err
 		}
 	}
-	for _, key := range qm.DriveKeys(g.Config.Options) {
-		d, ok := qm.ParseDrive(key, g.Config.Options[key])
-		if !ok || !d.HasVolume() {
-			continue
-		}
+	for _, d := range qm.VolumeDrives(g.Config.Options) {
 		if err := c.store.CheckVolume(g.Host, d.File); err != nil {
 			return err
 		}
@@ -124,18 +114,13 @@ type stopOptions struct {
 	timeout  time.Duration
 }
 
-// Shutdown requests the guest to shut down and cuts its power after the timeout.
+// Shutdown requests the guest to shut down and cuts its power after the timeout. The caller holds the lock of the VM.
 func (c *Controller) Shutdown(ctx context.Context, t *tasks.Task, r *api.Request, timeout time.Duration) error {
 	return c.stop(ctx, t, r, stopOptions{graceful: true, force: true, timeout: timeout})
 }
 
-// stop is the worker of stop and shutdown tasks. It holds the lock of the VM while it waits for the guest.
+// stop is the worker of stop and shutdown tasks. The caller holds the lock of the VM, also while it waits for the guest.
 func (c *Controller) stop(ctx context.Context, t *tasks.Task, r *api.Request, o stopOptions) error {
-	release, err := c.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
-	if err != nil {
-		return err
-	}
-	defer release()
 	c.k.Mu.Lock()
 	g := c.k.FindVM(r.Host, r.VMID)
 	switch {
@@ -199,19 +184,7 @@ func (c *Controller) requestShutdown(ctx context.Context, t *tasks.Task, in *ker
 	}
 }
 
-// IsRunning reports whether a guest runs. The caller does not hold the mutex.
-func (c *Controller) IsRunning(g *kernel.Guest) bool {
-	c.k.Mu.Lock()
-	defer c.k.Mu.Unlock()
-	return g.IsRunning()
-}
-
 func (c *Controller) reboot(ctx context.Context, t *tasks.Task, r *api.Request, timeout time.Duration) error {
-	release, err := c.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
-	if err != nil {
-		return err
-	}
-	defer release()
 	c.k.Mu.Lock()
 	g := c.k.FindVM(r.Host, r.VMID)
 	if g == nil || !g.IsRunning() {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,13 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
-func (c *configs) getConfig(_ context.Context, r *api.Request) (api.Response, error) {
-	c.k.Mu.Lock()
-	defer c.k.Mu.Unlock()
-	g := c.k.FindVM(r.Host, r.VMID)
-	if g == nil {
-		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
-	}
+func (c *configs) getConfig(r *api.Request, g *kernel.Guest) (any, error) {
 	options := g.Config.Merged()
 	if r.Bool("current") {
 		options = g.Config.Options
@@ -33,7 +26,7 @@ func (c *configs) getConfig(_ context.Context, r *api.Request) (api.Response, er
 	if name, ok := r.Value("snapshot"); ok {
 		s := g.Config.Snapshot(name)
 		if s == nil {
-			return api.Response{}, api.Failf("snapshot '%s' does not exist", name)
+			return nil, api.Failf("snapshot '%s' does not exist", name)
 		}
 		options = s.Options
 	}
@@ -44,26 +37,14 @@ func (c *configs) getConfig(_ context.Context, r *api.Request) (api.Response, er
 	if _, ok := out["cipassword"]; ok {
 		out["cipassword"] = hiddenPassword
 	}
-	if g.Config.Parent != "" {
-		out["parent"] = g.Config.Parent
-	}
-	return api.Response{Data: out}, nil
+	api.SetNonEmpty(out, "parent", g.Config.Parent)
+	return out, nil
 }
 
-func (c *configs) getPending(_ context.Context, r *api.Request) (api.Response, error) {
-	c.k.Mu.Lock()
-	defer c.k.Mu.Unlock()
-	g := c.k.FindVM(r.Host, r.VMID)
-	if g == nil {
-		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
-	}
-	keys := map[string]bool{"digest": true}
-	for k := range g.Config.Options {
-		keys[k] = true
-	}
-	for k := range g.Config.Pending {
-		keys[k] = true
-	}
+func (c *configs) getPending(_ *api.Request, g *kernel.Guest) (any, error) {
+	keys := map[string]string{"digest": ""}
+	maps.Copy(keys, g.Config.Options)
+	maps.Copy(keys, g.Config.Pending)
 	rows := []api.Row{}
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		out := api.Row{"key": k}
@@ -81,7 +62,7 @@ func (c *configs) getPending(_ context.Context, r *api.Request) (api.Response, e
 		}
 		rows = append(rows, out)
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 // putConfig changes the config synchronously. It waits up to ten seconds for the lock of the VM.
@@ -115,12 +96,7 @@ func (c *configs) postConfig(ctx context.Context, r *api.Request) (api.Response,
 	if err := c.checkState(r.Host, r.VMID, u); err != nil {
 		return api.Response{}, err
 	}
-	t := c.k.Fork(r, "qmconfig", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		release, err := c.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
-		if err != nil {
-			return err
-		}
-		defer release()
+	t := c.k.ForkVM(r, "qmconfig", func(ctx context.Context, t *tasks.Task) error {
 		if err := c.checkState(r.Host, r.VMID, u); err != nil {
 			return err
 		}
@@ -137,20 +113,14 @@ func (c *configs) putUnlink(ctx context.Context, r *api.Request) (api.Response, 
 	return c.putConfig(ctx, r)
 }
 
-func (ci *cloudInit) getCloudInit(_ context.Context, r *api.Request) (api.Response, error) {
-	ci.k.Mu.Lock()
-	defer ci.k.Mu.Unlock()
-	g := ci.k.FindVM(r.Host, r.VMID)
-	if g == nil {
-		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
-	}
+func (ci *cloudInit) getCloudInit(_ *api.Request, g *kernel.Guest) (any, error) {
 	rows := []api.Row{}
 	for _, key := range strings.Fields("cicustom cipassword citype ciupgrade ciuser nameserver searchdomain sshkeys") {
 		if v, ok := g.Config.Options[key]; ok {
 			rows = append(rows, api.Row{"key": key, "value": ci.displayValue(key, v)})
 		}
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 func (ci *cloudInit) putCloudInit(ctx context.Context, r *api.Request) (api.Response, error) {
@@ -172,38 +142,22 @@ func (ci *cloudInit) putCloudInit(ctx context.Context, r *api.Request) (api.Resp
 }
 
 // getCloudInitDump returns generated files. Like Proxmox, it ignores custom snippets.
-func (ci *cloudInit) getCloudInitDump(_ context.Context, r *api.Request) (api.Response, error) {
-	ci.k.Mu.Lock()
-	defer ci.k.Mu.Unlock()
-	g := ci.k.FindVM(r.Host, r.VMID)
-	if g == nil {
-		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
-	}
+func (ci *cloudInit) getCloudInitDump(r *api.Request, g *kernel.Guest) (any, error) {
 	user, network := cloudinit.UserData(g), cloudinit.NetworkConfig(g)
 	files := map[string]string{"user": user, "network": network, "meta": cloudinit.MetaData(user, network)}
-	return api.Response{Data: files[r.Params.Values["type"]]}, nil
+	return files[r.Params.Values["type"]], nil
 }
 
-func (sn *snapshots) getSnapshots(_ context.Context, r *api.Request) (api.Response, error) {
-	sn.k.Mu.Lock()
-	defer sn.k.Mu.Unlock()
-	g := sn.k.FindVM(r.Host, r.VMID)
-	if g == nil {
-		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
-	}
+func (sn *snapshots) getSnapshots(_ *api.Request, g *kernel.Guest) (any, error) {
 	rows := []api.Row{}
 	for _, s := range g.Config.Snapshots {
 		out := api.Row{"name": s.Name, "description": s.Description, "snaptime": s.Time, "vmstate": 0}
-		if s.Parent != "" {
-			out["parent"] = s.Parent
-		}
+		api.SetNonEmpty(out, "parent", s.Parent)
 		rows = append(rows, out)
 	}
 	current := api.Row{"name": "current", "description": "You are here!", "running": api.BoolInt(g.IsRunning()), "digest": g.Config.Digest()}
-	if g.Config.Parent != "" {
-		current["parent"] = g.Config.Parent
-	}
-	return api.Response{Data: append(rows, current)}, nil
+	api.SetNonEmpty(current, "parent", g.Config.Parent)
+	return append(rows, current), nil
 }
 
 func (sn *snapshots) postSnapshot(_ context.Context, r *api.Request) (api.Response, error) {
@@ -215,9 +169,9 @@ func (sn *snapshots) postSnapshot(_ context.Context, r *api.Request) (api.Respon
 		if g.Config.Snapshot(name) != nil {
 			return api.Failf("snapshot name '%s' already used", name)
 		}
-		for _, key := range qm.DriveKeys(g.Config.Options) {
-			if d, ok := qm.ParseDrive(key, g.Config.Options[key]); ok && !d.IsCDROM() && d.HasVolume() {
-				t.Logf("snapshotting 'drive-%s' (%s)", key, d.File)
+		for _, d := range qm.VolumeDrives(g.Config.Options) {
+			if !d.IsCDROM() {
+				t.Logf("snapshotting 'drive-%s' (%s)", d.Key, d.File)
 			}
 		}
 		g.Config.Snapshots = append(g.Config.Snapshots, qm.Snapshot{
@@ -226,7 +180,7 @@ func (sn *snapshots) postSnapshot(_ context.Context, r *api.Request) (api.Respon
 		})
 		g.Config.Parent = name
 		return nil
-	}), nil
+	})
 }
 
 func (sn *snapshots) deleteSnapshot(_ context.Context, r *api.Request) (api.Response, error) {
@@ -241,7 +195,7 @@ func (sn *snapshots) deleteSnapshot(_ context.Context, r *api.Request) (api.Resp
 		}
 		g.Config.Snapshots = slices.DeleteFunc(g.Config.Snapshots, func(x qm.Snapshot) bool { return x.Name == name })
 		return nil
-	}), nil
+	})
 }
 
 func (sn *snapshots) postRollback(_ context.Context, r *api.Request) (api.Response, error) {
@@ -257,23 +211,17 @@ func (sn *snapshots) postRollback(_ context.Context, r *api.Request) (api.Respon
 		g.Config.Options = maps.Clone(s.Options)
 		g.Config.Parent = name
 		return nil
-	}), nil
+	})
 }
 
-func (sn *snapshots) getSnapshotConfig(_ context.Context, r *api.Request) (api.Response, error) {
-	sn.k.Mu.Lock()
-	defer sn.k.Mu.Unlock()
-	g := sn.k.FindVM(r.Host, r.VMID)
-	if g == nil {
-		return api.Response{}, kernel.MissingConfigError(r.Host, r.VMID)
-	}
+func (sn *snapshots) getSnapshotConfig(r *api.Request, g *kernel.Guest) (any, error) {
 	s := g.Config.Snapshot(r.Params.Values["snapname"])
 	if s == nil {
-		return api.Response{}, api.Failf("snapshot '%s' does not exist", r.Params.Values["snapname"])
+		return nil, api.Failf("snapshot '%s' does not exist", r.Params.Values["snapname"])
 	}
 	out := api.Row{"snaptime": s.Time, "description": s.Description}
 	for k, v := range s.Options {
 		out[k] = sn.jsonValue(k, v)
 	}
-	return api.Response{Data: out}, nil
+	return out, nil
 }

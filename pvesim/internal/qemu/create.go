@@ -40,10 +40,9 @@ func (c *creator) postQemu(ctx context.Context, r *api.Request) (api.Response, e
 	if err := c.reserveVMID(ctx, r.Host, r.VMID); err != nil {
 		return api.Response{}, api.Failf("unable to create VM %d - %v", r.VMID, err)
 	}
-	t := c.k.Fork(r, "qmcreate", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+	return kernel.TaskResponse(c.k.Fork(r, "qmcreate", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
 		return c.create(ctx, t, r, options)
-	})
-	return kernel.TaskResponse(t), nil
+	}))
 }
 
 // checkCreate checks a create request in the order of Proxmox: pool, VM, storages, options, bridges.
@@ -115,9 +114,7 @@ func (c *creator) create(ctx context.Context, t *tasks.Task, r *api.Request, opt
 		}
 	}
 	if r.Bool("start") {
-		c.k.Fork(r, "qmstart", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-			return c.power.Start(ctx, t, r.Host, r.VMID, false)
-		})
+		c.k.ForkVM(r, "qmstart", func(ctx context.Context, t *tasks.Task) error { return c.power.Start(ctx, t, r) })
 	}
 	return nil
 }
@@ -163,10 +160,7 @@ func (de *destroyer) deleteQemu(_ context.Context, r *api.Request) (api.Response
 	if _, err := de.checkDestroy(r); err != nil {
 		return api.Response{}, err
 	}
-	t := de.k.Fork(r, "qmdestroy", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		return de.destroy(ctx, t, r)
-	})
-	return kernel.TaskResponse(t), nil
+	return kernel.TaskResponse(de.k.ForkVM(r, "qmdestroy", func(ctx context.Context, t *tasks.Task) error { return de.destroy(ctx, t, r) }))
 }
 
 // checkDestroy checks a destroy request. It runs before the response and again in the task.
@@ -189,11 +183,6 @@ func (de *destroyer) checkDestroy(r *api.Request) (*kernel.Guest, error) {
 }
 
 func (de *destroyer) destroy(ctx context.Context, t *tasks.Task, r *api.Request) error {
-	release, err := de.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
-	if err != nil {
-		return err
-	}
-	defer release()
 	g, err := de.checkDestroy(r)
 	if err != nil {
 		return err

@@ -9,11 +9,9 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
@@ -83,14 +81,13 @@ func (ds *disks) newDisk(ctx context.Context, t *tasks.Task, host string, vmid i
 	var from *storage.Volume
 	if source != "" {
 		ds.k.Mu.Lock()
-		from = ds.store.Volume(host, source)
+		if from = ds.store.Volume(host, source); from != nil {
+			size = ds.store.VirtualSize(from)
+		}
 		ds.k.Mu.Unlock()
 		if from == nil {
 			return d, "", ds.missingSourceError(source)
 		}
-		ds.k.Mu.Lock()
-		size = ds.store.VirtualSize(from)
-		ds.k.Mu.Unlock()
 		t.Logf("create full clone of drive (%s)", source)
 	} else if d.Key == "efidisk0" {
 		size = 528 << 10
@@ -138,14 +135,7 @@ func (ds *disks) postMoveDisk(_ context.Context, r *api.Request) (api.Response, 
 	if err := ds.k.Require(r, "/storage/"+to, "Datastore.AllocateSpace"); err != nil {
 		return api.Response{}, err
 	}
-	return kernel.TaskResponse(ds.k.Fork(r, "qmmove", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		release, err := ds.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
-		if err != nil {
-			return err
-		}
-		defer release()
-		return ds.moveDisk(ctx, t, r, to)
-	})), nil
+	return kernel.TaskResponse(ds.k.ForkVM(r, "qmmove", func(ctx context.Context, t *tasks.Task) error { return ds.moveDisk(ctx, t, r, to) }))
 }
 
 func (ds *disks) moveDisk(ctx context.Context, t *tasks.Task, r *api.Request, to string) error {
@@ -200,15 +190,7 @@ func (rz *resizer) putResize(_ context.Context, r *api.Request) (api.Response, e
 	if err := api.CheckSkipLock(r); err != nil {
 		return api.Response{}, err
 	}
-	t := rz.k.Fork(r, "resize", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		release, err := rz.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
-		if err != nil {
-			return err
-		}
-		defer release()
-		return rz.resize(ctx, t, r)
-	})
-	return kernel.TaskResponse(t), nil
+	return kernel.TaskResponse(rz.k.ForkVM(r, "resize", func(ctx context.Context, t *tasks.Task) error { return rz.resize(ctx, t, r) }))
 }
 
 func (rz *resizer) resize(ctx context.Context, t *tasks.Task, r *api.Request) error {
@@ -293,12 +275,7 @@ func (tm *templates) postTemplate(_ context.Context, r *api.Request) (api.Respon
 	if _, err := tm.checkTemplate(r); err != nil {
 		return api.Response{}, err
 	}
-	t := tm.k.Fork(r, "qmtemplate", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		release, err := tm.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
-		if err != nil {
-			return err
-		}
-		defer release()
+	return kernel.TaskResponse(tm.k.ForkVM(r, "qmtemplate", func(context.Context, *tasks.Task) error {
 		g, err := tm.checkTemplate(r)
 		if err != nil {
 			return err
@@ -306,8 +283,7 @@ func (tm *templates) postTemplate(_ context.Context, r *api.Request) (api.Respon
 		tm.k.Mu.Lock()
 		defer tm.k.Mu.Unlock()
 		return tm.convertToTemplate(g)
-	})
-	return kernel.TaskResponse(t), nil
+	}))
 }
 
 func (tm *templates) checkTemplate(r *api.Request) (*kernel.Guest, error) {
@@ -330,13 +306,9 @@ func (tm *templates) checkTemplate(r *api.Request) (*kernel.Guest, error) {
 }
 
 func (tm *templates) convertToTemplate(g *kernel.Guest) error {
-	for _, key := range qm.DriveKeys(g.Config.Options) {
-		d, ok := qm.ParseDrive(key, g.Config.Options[key])
-		if !ok || d.IsCDROM() || !d.HasVolume() {
-			continue
-		}
+	for _, d := range qm.VolumeDrives(g.Config.Options) {
 		s, v := tm.store.Storage(d.Storage()), tm.store.Volume(g.Host, d.File)
-		if v == nil || strings.HasPrefix(path.Base(v.Name), "base-") {
+		if d.IsCDROM() || v == nil || strings.HasPrefix(path.Base(v.Name), "base-") {
 			continue
 		}
 		if !s.Kind().Template {
@@ -346,7 +318,7 @@ func (tm *templates) convertToTemplate(g *kernel.Guest) error {
 		v.Name = path.Join(path.Dir(v.Name), strings.Replace(path.Base(v.Name), "vm-", "base-", 1))
 		tm.store.PutVolume(v)
 		d.File = s.VolumeID(v)
-		g.Config.Options[key] = d.String()
+		g.Config.Options[d.Key] = d.String()
 	}
 	g.Config.Options["template"] = "1"
 	return nil

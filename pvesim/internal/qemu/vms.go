@@ -20,7 +20,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/firewall"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/ha"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
@@ -77,34 +76,34 @@ func (vms *VMs) Routes() map[string]api.Handler {
 	create, clone, destroy, resize, template := creator{e}, cloner{e}, destroyer{e}, resizer{e}, templates{e}
 	const vm = " /nodes/{node}/qemu/{vmid}"
 	return map[string]api.Handler{
-		"GET /nodes/{node}/lxc":                       sh.getLXCList,
-		"GET /nodes/{node}/lxc/{vmid}/config":         sh.getLXCConfig,
-		"GET /nodes/{node}/qemu":                      sh.getQemuList,
+		"GET /nodes/{node}/lxc":                       kernel.Read(e.k, sh.listGuests("lxc")),
+		"GET /nodes/{node}/lxc/{vmid}/config":         kernel.Read(e.k, sh.getLXCConfig),
+		"GET /nodes/{node}/qemu":                      kernel.Read(e.k, sh.listGuests("qemu")),
 		"POST /nodes/{node}/qemu":                     create.postQemu,
 		"GET" + vm:                                    api.Index("subdir", "config", "pending", "status", "firewall", "agent", "snapshot"),
 		"DELETE" + vm:                                 destroy.deleteQemu,
 		"GET" + vm + "/status":                        api.Index("subdir", "current", "start", "stop", "reset", "shutdown", "suspend", "reboot"),
-		"GET" + vm + "/status/current":                sh.getStatus,
-		"GET" + vm + "/config":                        c.getConfig,
+		"GET" + vm + "/status/current":                kernel.ReadVM(e.k, sh.getStatus),
+		"GET" + vm + "/config":                        kernel.ReadVM(e.k, c.getConfig),
 		"PUT" + vm + "/config":                        c.putConfig,
 		"POST" + vm + "/config":                       c.postConfig,
-		"GET" + vm + "/pending":                       c.getPending,
+		"GET" + vm + "/pending":                       kernel.ReadVM(e.k, c.getPending),
 		"PUT" + vm + "/resize":                        resize.putResize,
 		"PUT" + vm + "/unlink":                        c.putUnlink,
 		"POST" + vm + "/clone":                        clone.postClone,
 		"POST" + vm + "/template":                     template.postTemplate,
-		"GET" + vm + "/feature":                       sh.getFeature,
-		"GET" + vm + "/migrate":                       mg.getMigrate,
+		"GET" + vm + "/feature":                       kernel.ReadVM(e.k, sh.getFeature),
+		"GET" + vm + "/migrate":                       kernel.ReadVM(e.k, mg.getMigrate),
 		"POST" + vm + "/migrate":                      mg.postMigrate,
 		"POST" + vm + "/move_disk":                    ds.postMoveDisk,
-		"GET" + vm + "/snapshot/{snapname}/config":    sn.getSnapshotConfig,
+		"GET" + vm + "/snapshot/{snapname}/config":    kernel.ReadVM(e.k, sn.getSnapshotConfig),
 		"POST" + vm + "/snapshot/{snapname}/rollback": sn.postRollback,
-		"GET" + vm + "/snapshot":                      sn.getSnapshots,
+		"GET" + vm + "/snapshot":                      kernel.ReadVM(e.k, sn.getSnapshots),
 		"POST" + vm + "/snapshot":                     sn.postSnapshot,
 		"DELETE" + vm + "/snapshot/{snapname}":        sn.deleteSnapshot,
-		"GET" + vm + "/cloudinit":                     ci.getCloudInit,
+		"GET" + vm + "/cloudinit":                     kernel.ReadVM(e.k, ci.getCloudInit),
 		"PUT" + vm + "/cloudinit":                     ci.putCloudInit,
-		"GET" + vm + "/cloudinit/dump":                ci.getCloudInitDump,
+		"GET" + vm + "/cloudinit/dump":                kernel.ReadVM(e.k, ci.getCloudInitDump),
 	}
 }
 
@@ -199,13 +198,8 @@ func (e *env) normalize(options map[string]string) error {
 }
 
 // lockedTask starts a task that changes a VM's config under the lock of the VM.
-func (e *env) lockedTask(r *api.Request, typ string, change func(t *tasks.Task, g *kernel.Guest) error) api.Response {
-	return kernel.TaskResponse(e.k.Fork(r, typ, strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		release, err := e.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
-		if err != nil {
-			return err
-		}
-		defer release()
+func (e *env) lockedTask(r *api.Request, typ string, change func(t *tasks.Task, g *kernel.Guest) error) (api.Response, error) {
+	return kernel.TaskResponse(e.k.ForkVM(r, typ, func(_ context.Context, t *tasks.Task) error {
 		e.k.Mu.Lock()
 		defer e.k.Mu.Unlock()
 		g := e.k.FindVM(r.Host, r.VMID)
@@ -221,11 +215,7 @@ func (e *env) lockedTask(r *api.Request, typ string, change func(t *tasks.Task, 
 
 // relocate moves a VM and its local volumes to another host. The caller holds the mutex.
 func (e *env) relocate(g *kernel.Guest, to string) {
-	for _, key := range qm.DriveKeys(g.Config.Options) {
-		d, ok := qm.ParseDrive(key, g.Config.Options[key])
-		if !ok || !d.HasVolume() {
-			continue
-		}
+	for _, d := range qm.VolumeDrives(g.Config.Options) {
 		v := e.store.Volume(g.Host, d.File)
 		if v == nil || v.Host == "" || v.Content() != "images" {
 			continue
@@ -290,10 +280,9 @@ func (vms *VMs) RestoreCopy(vmid, newid int) error {
 	}
 	options := maps.Clone(g.Config.Options)
 	delete(options, "lock")
-	for _, key := range qm.DriveKeys(options) {
-		d, ok := qm.ParseDrive(key, options[key])
+	for _, d := range qm.VolumeDrives(options) {
 		v := vms.store.Volume(g.Host, d.File)
-		if !ok || v == nil || v.Content() != "images" {
+		if v == nil || v.Content() != "images" {
 			continue
 		}
 		s := vms.store.Storage(v.Storage)
@@ -303,7 +292,7 @@ func (vms *VMs) RestoreCopy(vmid, newid int) error {
 		}
 		vms.store.PutVolume(&storage.Volume{Storage: s.ID, Host: v.Host, Name: name, Size: v.Size, Used: v.Used, Owner: newid, Disk: v.Disk.Clone()})
 		d.File = s.ID + ":" + name
-		options[key] = d.String()
+		options[d.Key] = d.String()
 	}
 	vms.k.Guests[newid] = &kernel.Guest{VMID: newid, Type: "qemu", Host: g.Host, Config: qm.New(options)}
 	return nil

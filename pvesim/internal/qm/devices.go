@@ -72,6 +72,17 @@ func (d Drive) Storage() string {
 	return id
 }
 
+// VolumeDrives returns the drives of a config that refer to a volume, in the order of Proxmox.
+func VolumeDrives(options map[string]string) []Drive {
+	var out []Drive
+	for _, key := range DriveKeys(options) {
+		if d, ok := ParseDrive(key, options[key]); ok && d.HasVolume() {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
 // Net is a parsed network device.
 type Net struct {
 	Model, MAC string

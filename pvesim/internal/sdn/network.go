@@ -109,7 +109,7 @@ func (nw *Network) putSDN(_ context.Context, r *api.Request) (api.Response, erro
 	return kernel.TaskResponse(nw.k.Fork(r, "reloadnetworkall", "", func(_ context.Context, t *tasks.Task) error {
 		t.Logf("%s: reloading network config", serving.Name)
 		return nil
-	})), nil
+	}))
 }
 
 // subnet is the subnet of a virtual network with the addresses that are assigned.

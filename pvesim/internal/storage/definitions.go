@@ -6,8 +6,6 @@ package storage
 import (
 	"cmp"
 	"context"
-	"crypto/sha1" //nolint:gosec // Proxmox's digests are SHA-1
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,9 +19,7 @@ import (
 )
 
 // getStorages lists the storages of a host with their usage.
-func (d *definitions) getStorages(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) getStorages(r *api.Request) (any, error) {
 	rows := []api.Row{}
 	for _, s := range d.storages {
 		if !s.IsAvailableOn(r.Host) || !d.k.Access.HasAny(r.Who, "/storage/"+s.ID, "Datastore.Audit", "Datastore.AllocateSpace") {
@@ -44,7 +40,7 @@ func (d *definitions) getStorages(_ context.Context, r *api.Request) (api.Respon
 		}
 		rows = append(rows, out)
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 func (d *definitions) storageFigures(s *Storage, host string) api.Row {
@@ -55,22 +51,18 @@ func (d *definitions) storageFigures(s *Storage, host string) api.Row {
 	}
 }
 
-func (d *definitions) getStorageStatus(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) getStorageStatus(r *api.Request) (any, error) {
 	s := d.Storage(r.Params.Values["storage"])
 	if s == nil || !s.IsAvailableOn(r.Host) {
-		return api.Response{}, api.BadParam("storage", "No such storage.")
+		return nil, api.BadParam("storage", "No such storage.")
 	}
-	return api.Response{Data: d.storageFigures(s, r.Host)}, nil
+	return d.storageFigures(s, r.Host), nil
 }
 
 // definition returns a storage as storage.cfg defines it.
 func (d *definitions) definition(s *Storage) api.Row {
 	out := api.Row{"storage": s.ID, "type": s.Type, "content": strings.Join(s.Content, ","), "digest": d.storageDigest()}
-	if s.Path != "" {
-		out["path"] = s.Path
-	}
+	api.SetNonEmpty(out, "path", s.Path)
 	switch s.Type {
 	case "lvmthin":
 		out["vgname"], out["thinpool"] = "pve", "data"
@@ -82,9 +74,7 @@ func (d *definitions) definition(s *Storage) api.Row {
 	if s.Shared && !s.Kind().shared {
 		out["shared"] = 1
 	}
-	if len(s.Hosts) > 0 {
-		out["nodes"] = strings.Join(s.Hosts, ",")
-	}
+	api.SetNonEmpty(out, "nodes", strings.Join(s.Hosts, ","))
 	return out
 }
 
@@ -93,13 +83,10 @@ func (d *definitions) storageDigest() string {
 	for _, s := range d.storages {
 		fmt.Fprintf(&b, "%s: %s\n%v\n", s.Type, s.ID, s.Content)
 	}
-	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // see the import
-	return hex.EncodeToString(sum[:])
+	return api.SHA1(b.String())
 }
 
-func (d *definitions) getDefinitions(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) getDefinitions(r *api.Request) (any, error) {
 	rows := []api.Row{}
 	for _, s := range d.storages {
 		if typ, ok := r.Value("type"); ok && typ != s.Type {
@@ -109,17 +96,15 @@ func (d *definitions) getDefinitions(_ context.Context, r *api.Request) (api.Res
 			rows = append(rows, d.definition(s))
 		}
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
-func (d *definitions) getDefinition(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) getDefinition(r *api.Request) (any, error) {
 	s := d.Storage(r.Params.Values["storage"])
 	if s == nil {
-		return api.Response{}, api.Failf("storage '%s' does not exist", r.Params.Values["storage"])
+		return nil, api.Failf("storage '%s' does not exist", r.Params.Values["storage"])
 	}
-	return api.Response{Data: d.definition(s)}, nil
+	return d.definition(s), nil
 }
 
 func (d *definitions) postDefinition(_ context.Context, r *api.Request) (api.Response, error) {
@@ -141,12 +126,10 @@ func (d *definitions) postDefinition(_ context.Context, r *api.Request) (api.Res
 	return api.Response{Data: api.Row{"storage": id, "type": typ}}, nil
 }
 
-func (d *definitions) putDefinition(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) putDefinition(r *api.Request) (any, error) {
 	s := d.Storage(r.Params.Values["storage"])
 	if s == nil {
-		return api.Response{}, api.Failf("update storage failed: storage '%s' does not exist", r.Params.Values["storage"])
+		return nil, api.Failf("update storage failed: storage '%s' does not exist", r.Params.Values["storage"])
 	}
 	if v, ok := r.Value("content"); ok {
 		s.Content = strings.FieldsFunc(v, func(c rune) bool { return c == ',' || c == ' ' })
@@ -154,28 +137,24 @@ func (d *definitions) putDefinition(_ context.Context, r *api.Request) (api.Resp
 	if _, ok := r.Value("disable"); ok {
 		s.Disabled = r.Bool("disable")
 	}
-	return api.Response{Data: api.Row{"storage": s.ID, "type": s.Type}}, nil
+	return api.Row{"storage": s.ID, "type": s.Type}, nil
 }
 
-func (d *definitions) deleteDefinition(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) deleteDefinition(r *api.Request) error {
 	id := r.Params.Values["storage"]
 	for i, s := range d.Storages() {
 		if s.ID == id {
 			d.storages = append(d.storages[:i:i], d.storages[i+1:]...)
-			return api.Response{}, nil
+			return nil
 		}
 	}
-	return api.Response{}, api.Failf("delete storage failed: storage '%s' does not exist", id)
+	return api.Failf("delete storage failed: storage '%s' does not exist", id)
 }
 
-func (ct *contents) getContent(_ context.Context, r *api.Request) (api.Response, error) {
-	ct.k.Mu.Lock()
-	defer ct.k.Mu.Unlock()
+func (ct *contents) getContent(r *api.Request) (any, error) {
 	s, err := ct.CheckStorage(r.Params.Values["storage"], r.Host)
 	if err != nil {
-		return api.Response{}, err
+		return nil, err
 	}
 	rows := []api.Row{}
 	for _, key := range slices.Sorted(maps.Keys(ct.volumes)) {
@@ -193,7 +172,7 @@ func (ct *contents) getContent(_ context.Context, r *api.Request) (api.Response,
 			rows = append(rows, ct.contentRow(s, v))
 		}
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 // canRead reports whether the caller can see a volume. Files need privileges on the storage, disks on their VM.
@@ -238,20 +217,18 @@ func volid(r *api.Request) string {
 	return v
 }
 
-func (ct *contents) getVolume(_ context.Context, r *api.Request) (api.Response, error) {
-	ct.k.Mu.Lock()
-	defer ct.k.Mu.Unlock()
+func (ct *contents) getVolume(r *api.Request) (any, error) {
 	volid := volid(r)
 	s, err := ct.CheckStorage(strings.SplitN(volid, ":", 2)[0], r.Host)
 	if err != nil {
-		return api.Response{}, err
+		return nil, err
 	}
 	v := ct.Volume(r.Host, volid)
 	if v == nil {
-		return api.Response{}, api.Failf("volume_size_info on '%s' failed - no format", volid)
+		return nil, api.Failf("volume_size_info on '%s' failed - no format", volid)
 	}
 	if !ct.canRead(r, v) {
-		return api.Response{}, api.Denied("/storage/" + s.ID + ", Datastore.Allocate")
+		return nil, api.Denied("/storage/" + s.ID + ", Datastore.Allocate")
 	}
 	format := v.Format()
 	if format == "iso" {
@@ -259,7 +236,7 @@ func (ct *contents) getVolume(_ context.Context, r *api.Request) (api.Response, 
 	}
 	// Files use whole blocks.
 	used := (v.Used + 4095) / 4096 * 4096
-	return api.Response{Data: api.Row{"path": s.FilePath(v.Name), "format": format, "size": v.Size, "used": used}}, nil
+	return api.Row{"path": s.FilePath(v.Name), "format": format, "size": v.Size, "used": used}, nil
 }
 
 func (ct *contents) postContent(ctx context.Context, r *api.Request) (api.Response, error) {

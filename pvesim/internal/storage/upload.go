@@ -29,12 +29,7 @@ import (
 )
 
 func (f *files) postUpload(_ context.Context, r *api.Request) (api.Response, error) {
-	s, err := f.uploadTarget(r)
-	if err != nil {
-		return api.Response{}, err
-	}
-	content := r.Params.Values["content"]
-	name, err := fileName(content, r.Params.Values["filename"])
+	s, name, err := f.uploadTarget(r)
 	if err != nil {
 		return api.Response{}, err
 	}
@@ -42,41 +37,42 @@ func (f *files) postUpload(_ context.Context, r *api.Request) (api.Response, err
 		return api.Response{}, api.Failf("missing temporary file name")
 	}
 	upload := *r.Upload
-	t := f.k.Fork(r, "imgcopy", "", func(_ context.Context, t *tasks.Task) error {
+	return kernel.TaskResponse(f.k.Fork(r, "imgcopy", "", func(_ context.Context, t *tasks.Task) error {
 		t.Logf("starting file import from: %s", upload.Temp)
 		if want, ok := r.Value("checksum"); ok {
 			if err := verifyChecksum(t, r.Params.Values["checksum-algorithm"], upload.Data, want); err != nil {
 				return err
 			}
 		}
-		target := s.FilePath(content + "/" + name)
+		target := s.FilePath(name)
 		t.Logf("target node: %s", r.Host)
 		t.Logf("target file: %s", target)
 		t.Logf("file size is: %d", len(upload.Data))
 		t.Logf("command: cp -- %s %s", upload.Temp, target)
-		f.PutFile(r.Host, s.ID, content+"/"+name, upload.Data)
+		f.PutFile(r.Host, s.ID, name, upload.Data)
 		t.Logf("finished file import successfully")
 		return nil
-	})
-	return kernel.TaskResponse(t), nil
+	}))
 }
 
-// uploadTarget returns the storage of an upload or download. It fails if the storage does not support the content.
-func (f *files) uploadTarget(r *api.Request) (*Storage, error) {
+// uploadTarget returns the storage of an upload or download and the name of the new volume, "iso/x.iso". It fails if the
+// storage does not support the content.
+func (f *files) uploadTarget(r *api.Request) (s *Storage, name string, err error) {
 	f.k.Mu.Lock()
 	defer f.k.Mu.Unlock()
-	s, err := f.CheckStorage(r.Params.Values["storage"], r.Host)
+	s, err = f.CheckStorage(r.Params.Values["storage"], r.Host)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	content := r.Params.Values["content"]
 	switch {
 	case !s.Kind().FileBased:
-		return nil, api.Failf("can't upload to storage type '%s'", s.Type)
+		return nil, "", api.Failf("can't upload to storage type '%s'", s.Type)
 	case !s.HasContent(content):
-		return nil, api.Failf("storage '%s' does not support '%s' content", s.ID, content)
+		return nil, "", api.Failf("storage '%s' does not support '%s' content", s.ID, content)
 	}
-	return s, nil
+	name, err = fileName(content, r.Params.Values["filename"])
+	return s, content + "/" + name, err
 }
 
 var (
@@ -119,19 +115,13 @@ func verifyChecksum(t *tasks.Task, algorithm string, data []byte, want string) e
 const maxFile = 2 << 30
 
 func (f *files) postDownload(_ context.Context, r *api.Request) (api.Response, error) {
-	s, err := f.uploadTarget(r)
+	s, name, err := f.uploadTarget(r)
 	if err != nil {
 		return api.Response{}, err
 	}
-	content := r.Params.Values["content"]
-	name, err := fileName(content, r.Params.Values["filename"])
-	if err != nil {
-		return api.Response{}, err
-	}
-	t := f.k.Fork(r, "download", name, func(ctx context.Context, t *tasks.Task) error {
-		return f.download(ctx, t, r, s, content+"/"+name)
-	})
-	return kernel.TaskResponse(t), nil
+	return kernel.TaskResponse(f.k.Fork(r, "download", path.Base(name), func(ctx context.Context, t *tasks.Task) error {
+		return f.download(ctx, t, r, s, name)
+	}))
 }
 
 func (f *files) download(ctx context.Context, t *tasks.Task, r *api.Request, s *Storage, name string) error {
@@ -286,8 +276,6 @@ func (f *files) getURLMetadata(ctx context.Context, r *api.Request) (api.Respons
 		return api.Response{}, api.Failf("invalid server response: '%s'", resp.Status)
 	}
 	out := api.Row{"size": resp.ContentLength, "filename": path.Base(u.Path)}
-	if mime := resp.Header.Get("Content-Type"); mime != "" {
-		out["mimetype"] = mime
-	}
+	api.SetNonEmpty(out, "mimetype", resp.Header.Get("Content-Type"))
 	return api.Response{Data: out}, nil
 }
