@@ -142,6 +142,13 @@ func SHA1(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// ParamsExcept returns the parameters of a request without the given ones.
+func ParamsExcept(r *Request, names ...string) map[string]string {
+	out := maps.Clone(r.Params.Values)
+	maps.DeleteFunc(out, func(name, _ string) bool { return slices.Contains(names, name) })
+	return out
+}
+
 // DeleteListed deletes the keys in the parameter "delete" from the fields of an object.
 func DeleteListed[V any](r *Request, fields map[string]V) {
 	for _, key := range schema.SplitList(r.Params.Values["delete"]) {
@@ -155,12 +162,12 @@ func Index(key string, names ...string) Handler {
 	for _, n := range names {
 		rows = append(rows, Row{key: n})
 	}
-	return func(context.Context, *Request) (Response, error) { return Response{Data: rows}, nil }
+	return Static(rows)
 }
 
-// EmptyList serves lists of objects that the simulator does not have.
-func EmptyList(context.Context, *Request) (Response, error) {
-	return Response{Data: []Row{}}, nil
+// Static returns a handler that always responds with the same data.
+func Static(data any) Handler {
+	return func(context.Context, *Request) (Response, error) { return Response{Data: data}, nil }
 }
 
 // Error is an error response of Proxmox.

@@ -5,7 +5,6 @@
 package cluster
 
 import (
-	"context"
 	"strconv"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
@@ -36,21 +35,22 @@ type (
 // Routes returns the handlers of the cluster by method.
 func Routes(k *kernel.Kernel, store *storage.Store, network *sdn.Network, stats *pvestatd.Daemon) map[string]api.Handler {
 	ch := handlers{k}
+	version := api.Static(api.Row{"version": k.Version.Full, "release": k.Version.Release, "repoid": k.Version.RepoID})
 	rh := resourceHandlers{k, store, network, stats}
 	ph := poolHandlers{k, store, stats}
 	return map[string]api.Handler{
-		"GET /version":              ch.getVersion,
-		"GET /nodes/{node}/version": ch.getVersion,
+		"GET /version":              version,
+		"GET /nodes/{node}/version": version,
 		"GET /cluster":              api.Index("name", "resources", "status", "nextid", "options", "tasks", "ha", "firewall", "mapping", "sdn"),
 		"GET /cluster/resources":    kernel.Read(k, rh.getResources),
-		"GET /cluster/status":       ch.getClusterStatus,
+		"GET /cluster/status":       kernel.Read(k, ch.getClusterStatus),
 		"GET /cluster/config/nodes": kernel.Read(k, ch.getConfigNodes),
 		"GET /cluster/nextid":       kernel.Read(k, ch.getNextID),
 		"GET /cluster/options":      kernel.Read(k, ch.getOptions),
 		"PUT /cluster/options":      kernel.Change(k, ch.putOptions),
-		"GET /cluster/backup":       api.EmptyList,
-		"GET /cluster/log":          api.EmptyList,
-		"GET /cluster/replication":  api.EmptyList,
+		"GET /cluster/backup":       api.Static([]api.Row{}),
+		"GET /cluster/log":          api.Static([]api.Row{}),
+		"GET /cluster/replication":  api.Static([]api.Row{}),
 		"GET /pools":                ph.getPools,
 		"POST /pools":               ph.postPool,
 		"PUT /pools":                ph.putPool,
@@ -61,14 +61,8 @@ func Routes(k *kernel.Kernel, store *storage.Store, network *sdn.Network, stats 
 	}
 }
 
-func (ch *handlers) getVersion(context.Context, *api.Request) (api.Response, error) {
-	return api.Response{Data: api.Row{"version": ch.k.Version.Full, "release": ch.k.Version.Release, "repoid": ch.k.Version.RepoID}}, nil
-}
-
-func (ch *handlers) getClusterStatus(context.Context, *api.Request) (api.Response, error) {
+func (ch *handlers) getClusterStatus(*api.Request) (any, error) {
 	serving := ch.k.ServingHost()
-	ch.k.Mu.Lock()
-	defer ch.k.Mu.Unlock()
 	rows := []api.Row{}
 	if ch.k.Name != "" {
 		rows = append(rows, api.Row{
@@ -88,7 +82,7 @@ func (ch *handlers) getClusterStatus(context.Context, *api.Request) (api.Respons
 		}
 		rows = append(rows, out)
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 func (ch *handlers) getConfigNodes(*api.Request) (any, error) {

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
@@ -94,7 +93,7 @@ func (c *Collection) post(r *api.Request) error {
 		return api.Failf("%s '%s' already defined", c.noun, id)
 	}
 	c.items[id] = api.Row{}
-	c.setFields(r, id)
+	setFields(c.items[id], r)
 	return nil
 }
 
@@ -106,7 +105,7 @@ func (c *Collection) put(r *api.Request) error {
 	if d, ok := r.Value("digest"); ok && d != api.Digest(c.items) {
 		return api.Failf("detected modified configuration - file changed by other user? Try again.")
 	}
-	c.setFields(r, id)
+	setFields(c.items[id], r)
 	api.DeleteListed(r, c.items[id])
 	return nil
 }
@@ -117,48 +116,31 @@ func (c *Collection) remove(r *api.Request) error {
 	return err
 }
 
-// write returns the handler of a change, which needs quorum.
-func (c *Collection) write(change func(r *api.Request) error) api.Handler {
+// quorate returns the handler of a change, which needs quorum.
+func quorate(k *kernel.Kernel, change func(r *api.Request) error) api.Handler {
 	return func(ctx context.Context, r *api.Request) (api.Response, error) {
-		if err := c.k.CheckQuorum(); err != nil {
+		if err := k.CheckQuorum(); err != nil {
 			return api.Response{}, err
 		}
-		return kernel.Change(c.k, change)(ctx, r)
+		return kernel.Change(k, change)(ctx, r)
 	}
 }
 
 // setFields stores the parameters of a request with the types that responses have.
-func (c *Collection) setFields(r *api.Request, id string) {
-	for k, v := range r.Params.Values {
-		if slices.Contains([]string{"delete", "digest", "lock-token"}, k) {
-			continue
-		}
-		c.items[id][k] = parseValue(r.Method, k, v)
+func setFields(item api.Row, r *api.Request) {
+	for k, v := range api.ParamsExcept(r, "delete", "digest", "lock-token") {
+		item[k] = schema.JSONValue(r.Method, k, v)
 	}
 	for k, list := range r.Params.Lists {
-		c.items[id][k] = slices.Clone(list)
+		item[k] = slices.Clone(list)
 	}
-}
-
-// parseValue converts a parameter to the type that responses have.
-func parseValue(m *schema.Method, key, v string) any {
-	p := m.Lookup(key)
-	switch {
-	case p != nil && p.Type == "array":
-		return []string{v}
-	case p != nil && (p.Type == "integer" || p.Type == "boolean"):
-		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
-			return n
-		}
-	}
-	return v
 }
 
 // Handlers returns the handlers of the collection below a path.
 func (c *Collection) Handlers(path string) map[string]api.Handler {
 	one := fmt.Sprintf("%s/{%s}", path, c.param)
 	return map[string]api.Handler{
-		"GET " + path: c.list, "POST " + path: c.write(c.post), "GET " + one: kernel.Read(c.k, c.get), "PUT " + one: c.write(c.put),
-		"DELETE " + one: c.write(c.remove),
+		"GET " + path: c.list, "POST " + path: quorate(c.k, c.post),
+		"GET " + one: kernel.Read(c.k, c.get), "PUT " + one: quorate(c.k, c.put), "DELETE " + one: quorate(c.k, c.remove),
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/host"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/mapping"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pvestatd"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qemu"
@@ -61,14 +60,8 @@ func New(cfg Config) (*Engine, error) {
 		Firewall: firewall.New(k), Manager: ha.New(k),
 	}
 	e.Allocator = storage.NewAllocator(e.Store)
-	applier := pending.New(e.Store)
-	e.Controller = power.New(power.Areas{
-		Kernel: k, Store: e.Store, Network: e.Network, Mappings: e.Mappings, HA: e.Manager, Pending: applier,
-	}, cfg.Boot)
-	e.VMs = qemu.New(qemu.Areas{
-		Kernel: k, Store: e.Store, Allocator: e.Allocator, Network: e.Network, HA: e.Manager, Firewall: e.Firewall, Pending: applier,
-		Power: e.Controller,
-	})
+	e.Controller = power.New(k, e.Store, e.Network, e.Mappings, e.Manager, cfg.Boot)
+	e.VMs = qemu.New(k, e.Store, e.Network, e.Manager, e.Firewall, e.Controller)
 	e.stats = pvestatd.New(k, e.Store, e.Manager)
 	for _, routes := range []map[string]api.Handler{
 		accessapi.Routes(k), cluster.Routes(k, e.Store, e.Network, e.stats), host.Routes(k, e.Network, e.stats), e.Store.Routes(),
@@ -186,7 +179,7 @@ func (e *Engine) guestView(g *kernel.Guest) GuestView {
 }
 
 func (e *Engine) storageViews() []StorageView {
-	counts, used := e.Store.VolumeCounts(), e.Store.Usages()
+	usages := e.Store.Usages()
 	var out []StorageView
 	for _, s := range e.Store.Storages() {
 		hosts := []string{""}
@@ -199,9 +192,9 @@ func (e *Engine) storageViews() []StorageView {
 			}
 		}
 		for _, h := range hosts {
-			key := s.ID + "|" + h
+			u := usages[s.ID+"|"+h]
 			out = append(out, StorageView{
-				ID: s.ID, Type: s.Type, Host: cmp.Or(h, "shared"), Used: min(s.BaseUsed+used[key], s.Size), Size: s.Size, Volumes: counts[key], Full: s.Full,
+				ID: s.ID, Type: s.Type, Host: cmp.Or(h, "shared"), Used: min(s.BaseUsed+u.Bytes, s.Size), Size: s.Size, Volumes: u.Volumes, Full: s.Full,
 			})
 		}
 	}

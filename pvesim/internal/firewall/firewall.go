@@ -124,13 +124,7 @@ func newRow(fields map[string]string) api.Row {
 
 // params returns the parameters of a request without those that identify the object.
 func params(r *api.Request) map[string]string {
-	out := map[string]string{}
-	for k, v := range r.Params.Values {
-		if !slices.Contains([]string{"node", "vmid", "group", "pos", "digest", "delete", "moveto", "name", "rename"}, k) {
-			out[k] = v
-		}
-	}
-	return out
+	return api.ParamsExcept(r, "node", "vmid", "group", "pos", "digest", "delete", "moveto", "name", "rename")
 }
 
 // locked returns the handler of a change under the lock of its file. Without quorum it fails after the lock timeout.

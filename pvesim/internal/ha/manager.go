@@ -162,6 +162,11 @@ func sid(r *api.Request) string {
 	return v
 }
 
+// fields returns the fields of a resource in a request.
+func fields(r *api.Request) map[string]string {
+	return api.ParamsExcept(r, "sid", "type", "digest", "delete")
+}
+
 func (hh *handlers) getResources(*api.Request) (any, error) {
 	rows := []api.Row{}
 	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
@@ -201,18 +206,10 @@ func (hh *handlers) postResource(r *api.Request) error {
 	if _, err := fmt.Sscanf(sid, "vm:%d", &vmid); err == nil && hh.k.Guests[vmid] == nil {
 		return api.Failf("unable to find VM %d", vmid)
 	}
-	hh.resources[sid] = setFields(r, map[string]string{"state": stateStarted})
+	hh.resources[sid] = map[string]string{"state": stateStarted}
+	maps.Copy(hh.resources[sid], fields(r))
 	hh.Reconcile(vmid)
 	return nil
-}
-
-func setFields(r *api.Request, into map[string]string) map[string]string {
-	for k, v := range r.Params.Values {
-		if k != "sid" && k != "type" && k != "digest" && k != "delete" {
-			into[k] = v
-		}
-	}
-	return into
 }
 
 func (hh *handlers) putResource(r *api.Request) error {
@@ -220,7 +217,7 @@ func (hh *handlers) putResource(r *api.Request) error {
 	if res == nil {
 		return api.Failf("no such resource '%s'", sid(r))
 	}
-	setFields(r, res)
+	maps.Copy(res, fields(r))
 	api.DeleteListed(r, res)
 	var vmid int
 	if _, err := fmt.Sscanf(sid(r), "vm:%d", &vmid); err == nil {
@@ -237,10 +234,8 @@ func (hh *handlers) deleteResource(r *api.Request) error {
 	return nil
 }
 
-func (hh *handlers) getStatus(context.Context, *api.Request) (api.Response, error) {
+func (hh *handlers) getStatus(*api.Request) (any, error) {
 	serving := hh.k.ServingHost()
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
 	text := "OK"
 	if hh.k.NoQuorum {
 		text = "No quorum on node '" + serving.Name + "'!"
@@ -249,14 +244,12 @@ func (hh *handlers) getStatus(context.Context, *api.Request) (api.Response, erro
 	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
 		rows = append(rows, api.Row{"id": "service:" + sid, "type": "service", "sid": sid, "state": hh.resources[sid]["state"], "status": hh.resources[sid]["state"]})
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 // getManagerStatus returns the state of each host in the view of the HA manager.
-func (hh *handlers) getManagerStatus(context.Context, *api.Request) (api.Response, error) {
+func (hh *handlers) getManagerStatus(*api.Request) (any, error) {
 	serving := hh.k.ServingHost()
-	hh.k.Mu.Lock()
-	defer hh.k.Mu.Unlock()
 	states, local := api.Row{}, api.Row{}
 	for _, h := range hh.k.Hosts {
 		state, mode := "online", "active"
@@ -269,11 +262,11 @@ func (hh *handlers) getManagerStatus(context.Context, *api.Request) (api.Respons
 		states[h.Name] = state
 		local[h.Name] = api.Row{"mode": mode, "results": api.Row{}, "state": "wait_for_agent_lock"}
 	}
-	return api.Response{Data: api.Row{
+	return api.Row{
 		"lrm_status":     local,
 		"manager_status": api.Row{"master_node": serving.Name, "node_status": states, "service_status": api.Row{}},
 		"quorum":         api.Row{"node": serving.Name, "quorate": api.BoolInt(!hh.k.NoQuorum)},
-	}}, nil
+	}, nil
 }
 
 // handlers serves the API of the HA manager.
@@ -289,8 +282,8 @@ func (m *Manager) Routes() map[string]api.Handler {
 		"GET /cluster/ha/resources/{sid}":       kernel.Read(m.k, h.getResource),
 		"PUT /cluster/ha/resources/{sid}":       kernel.Change(m.k, h.putResource),
 		"DELETE /cluster/ha/resources/{sid}":    kernel.Change(m.k, h.deleteResource),
-		"GET /cluster/ha/status/current":        h.getStatus,
-		"GET /cluster/ha/status/manager_status": h.getManagerStatus,
+		"GET /cluster/ha/status/current":        kernel.Read(m.k, h.getStatus),
+		"GET /cluster/ha/status/manager_status": kernel.Read(m.k, h.getManagerStatus),
 	}
 	maps.Copy(routes, m.rules.Handlers("/cluster/ha/rules"))
 	maps.Copy(routes, m.groupRoutes())

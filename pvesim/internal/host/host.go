@@ -43,25 +43,21 @@ func Routes(k *kernel.Kernel, network *sdn.Network, stats *pvestatd.Daemon) map[
 		"GET " + host:                                 api.Index("name", "qemu", "lxc", "storage", "status", "tasks", "network", "firewall", "version"),
 		"GET " + host + "/status":                     kernel.Read(k, hh.getHostStatus),
 		"GET " + host + "/time":                       hh.getHostTime,
-		"GET " + host + "/dns":                        hh.getDNS,
-		"GET " + host + "/subscription":               hh.getSubscription,
+		"GET " + host + "/dns":                        api.Static(api.Row{"dns1": "10.255.255.53"}),
+		"GET " + host + "/subscription":               api.Static(api.Row{"status": "notfound", "message": "There is no subscription key"}),
 		"GET " + host + "/hardware/pci":               kernel.Read(k, hh.getPCI),
-		"GET " + host + "/capabilities/qemu/cpu":      hh.getCPUModels,
-		"GET " + host + "/capabilities/qemu/machines": hh.getMachines,
+		"GET " + host + "/capabilities/qemu/cpu":      api.Static(cpuModels()),
+		"GET " + host + "/capabilities/qemu/machines": api.Static(machines(k.Version.QEMU)),
 		"GET " + host + "/rrddata":                    hh.getHostRRD,
 		"GET " + host + "/network":                    nh.getNetwork,
 		"GET " + host + "/network/{iface}":            nh.getInterface,
 		"GET " + host + "/tasks":                      th.getTasks,
-		"GET " + host + "/tasks/{upid}":               th.getTaskIndex,
+		"GET " + host + "/tasks/{upid}":               api.Index("name", "log", "status"),
 		"DELETE " + host + "/tasks/{upid}":            th.deleteTask,
 		"GET " + host + "/tasks/{upid}/log":           th.getTaskLog,
 		"GET " + host + "/tasks/{upid}/status":        th.getTaskStatus,
 		"GET /cluster/tasks":                          th.getClusterTasks,
 	}
-}
-
-func (hh *handlers) getSubscription(context.Context, *api.Request) (api.Response, error) {
-	return api.Response{Data: api.Row{"status": "notfound", "message": "There is no subscription key"}}, nil
 }
 
 func (hh *handlers) getHosts(r *api.Request) (any, error) {
@@ -123,10 +119,6 @@ func (hh *handlers) getHostTime(context.Context, *api.Request) (api.Response, er
 	return api.Response{Data: api.Row{"time": now, "localtime": now, "timezone": "Etc/UTC"}}, nil
 }
 
-func (hh *handlers) getDNS(context.Context, *api.Request) (api.Response, error) {
-	return api.Response{Data: api.Row{"dns1": "10.255.255.53"}}, nil
-}
-
 func (hh *handlers) getPCI(r *api.Request) (any, error) {
 	rows := hh.k.Host(r.Host).PCI
 	if rows == nil {
@@ -135,23 +127,23 @@ func (hh *handlers) getPCI(r *api.Request) (any, error) {
 	return rows, nil
 }
 
-func (hh *handlers) getCPUModels(context.Context, *api.Request) (api.Response, error) {
+func cpuModels() []api.Row {
 	rows := []api.Row{}
 	for _, name := range slices.Sorted(maps.Keys(schema.CPUVendors)) {
 		rows = append(rows, api.Row{"name": name, "vendor": schema.CPUVendors[name], "custom": 0})
 	}
-	return api.Response{Data: rows}, nil
+	return rows
 }
 
-func (hh *handlers) getMachines(context.Context, *api.Request) (api.Response, error) {
+// machines returns the machine types of a QEMU version.
+func machines(qemu string) []api.Row {
 	rows := []api.Row{}
 	for _, typ := range []string{"i440fx", "q35"} {
-		prefix := map[string]string{"i440fx": "pc-i440fx-", "q35": "pc-q35-"}[typ]
-		for _, v := range []string{hh.k.Version.QEMU[:strings.LastIndex(hh.k.Version.QEMU, ".")], "9.0", "8.1"} {
-			rows = append(rows, api.Row{"id": prefix + v, "type": typ, "version": v})
+		for _, v := range []string{qemu[:strings.LastIndex(qemu, ".")], "9.0", "8.1"} {
+			rows = append(rows, api.Row{"id": "pc-" + typ + "-" + v, "type": typ, "version": v})
 		}
 	}
-	return api.Response{Data: rows}, nil
+	return rows
 }
 
 // getHostRRD returns the time axis of the graphs. The simulator has no history.

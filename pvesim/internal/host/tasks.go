@@ -65,10 +65,6 @@ func (th *taskHandlers) getTaskStatus(_ context.Context, r *api.Request) (api.Re
 	return api.Response{Data: out}, nil
 }
 
-func (th *taskHandlers) getTaskIndex(context.Context, *api.Request) (api.Response, error) {
-	return api.Response{Data: []api.Row{{"name": "log"}, {"name": "status"}}}, nil
-}
-
 // getTaskLog returns the log of a task. Like Proxmox, it returns an object instead of a list if the log does not exist.
 func (th *taskHandlers) getTaskLog(_ context.Context, r *api.Request) (api.Response, error) {
 	t, _, err := th.findTask(r, "Sys.Audit")

@@ -4,6 +4,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -107,12 +108,10 @@ func (k *Kernel) acquireWorker(ctx context.Context, r *api.Request) (release fun
 		return func() {}, k.Clock.Sleep(ctx, callTime)
 	}
 	k.Mu.Lock()
-	h := k.Host(r.Host)
+	h := cmp.Or(k.Host(r.Host), k.ServingHost())
 	k.Mu.Unlock()
 	if h == nil {
-		if h = k.ServingHost(); h == nil {
-			return nil, &api.Error{Status: 595, Message: "Connection refused", Bare: true}
-		}
+		return nil, &api.Error{Status: 595, Message: "Connection refused", Bare: true}
 	}
 	timer := time.NewTimer(k.Clock.Timeout(proxyTimeout))
 	defer timer.Stop()
@@ -139,25 +138,21 @@ func (k *Kernel) proxy(ctx context.Context, r *api.Request) error {
 	if !ok || !strings.HasPrefix(r.Method.Path, "/nodes/{node}") {
 		return nil
 	}
-	serving := k.ServingHost()
-	if name == "localhost" && serving != nil {
+	k.Mu.Lock()
+	if serving := k.ServingHost(); name == "localhost" && serving != nil {
 		name = serving.Name
 		r.Params.Values["node"] = name
 	}
 	r.Host = name
-	if r.Method.ProxyTo == "" {
-		return nil
-	}
-	k.Mu.Lock()
 	h := k.Host(name)
 	var down string
 	if h != nil && !h.Online {
-		down = h.Unreachable
-		if down == "" {
-			down = "noroute"
-		}
+		down = cmp.Or(h.Unreachable, "noroute")
 	}
 	k.Mu.Unlock()
+	if r.Method.ProxyTo == "" {
+		return nil
+	}
 	if h == nil {
 		return api.Failf("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
 	}
@@ -228,17 +223,14 @@ func (pm *Permissions) checkRule(r *api.Request, check []any) error {
 	case "userid-param":
 		return pm.checkUserParam(r, check[1].(string))
 	case "userid-group":
-		return pm.checkUserGroup(r, check)
+		return pm.RequireAny(r, "/access/groups", privileges(check[1])...)
 	default:
 		return api.Denied("")
 	}
 }
 
 func (pm *Permissions) checkPerm(r *api.Request, check []any) error {
-	var privs []string
-	for _, p := range check[2].([]any) {
-		privs = append(privs, p.(string))
-	}
+	privs := privileges(check[2])
 	options := map[string]string{}
 	for i := 3; i+1 < len(check); i += 2 {
 		options[fmt.Sprint(check[i])] = fmt.Sprint(check[i+1])
@@ -299,10 +291,11 @@ func (pm *Permissions) checkUserParam(r *api.Request, what string) error {
 	return pm.Require(r, "/access/realm/"+realm, what)
 }
 
-func (pm *Permissions) checkUserGroup(r *api.Request, check []any) error {
-	var privs []string
-	for _, p := range check[1].([]any) {
-		privs = append(privs, p.(string))
+// privileges returns the privileges in a rule of the schema.
+func privileges(list any) []string {
+	var out []string
+	for _, p := range list.([]any) {
+		out = append(out, p.(string))
 	}
-	return pm.RequireAny(r, "/access/groups", privs...)
+	return out
 }

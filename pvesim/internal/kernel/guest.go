@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -103,12 +104,7 @@ func (k *Kernel) FindVM(host string, vmid int) *Guest {
 
 // SortedGuests returns all guests by VMID.
 func (k *Kernel) SortedGuests() []*Guest {
-	out := make([]*Guest, 0, len(k.Guests))
-	for _, g := range k.Guests {
-		out = append(out, g)
-	}
-	slices.SortFunc(out, func(a, b *Guest) int { return a.VMID - b.VMID })
-	return out
+	return slices.SortedFunc(maps.Values(k.Guests), func(a, b *Guest) int { return a.VMID - b.VMID })
 }
 
 // GuestCPUs returns the number of vCPUs, limited to the CPUs of the host.
@@ -271,12 +267,7 @@ func (d *GuestDisk) Write(name string, data []byte) {
 func (d *GuestDisk) Names() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	names := make([]string, 0, len(d.files))
-	for n := range d.files {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(d.files))
 }
 
 // Clone returns a copy of the disk.

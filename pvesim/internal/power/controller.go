@@ -41,28 +41,16 @@ type Controller struct {
 	store   *storage.Store
 	network *sdn.Network
 	ha      *ha.Manager
-	pending *pending.Applier
 	devices *devices
 	boot    BootFunc
 }
 
-// Areas are the parts of the cluster that a controller uses.
-type Areas struct {
-	Kernel   *kernel.Kernel
-	Store    *storage.Store
-	Network  *sdn.Network
-	Mappings *mapping.Mappings
-	HA       *ha.Manager
-	Pending  *pending.Applier
-}
-
 // New returns a controller that runs guests with boot. It becomes the power control of the HA manager.
-func New(a Areas, boot BootFunc) *Controller {
-	c := &Controller{
-		k: a.Kernel, store: a.Store, network: a.Network, ha: a.HA, pending: a.Pending, boot: boot,
-		devices: &devices{k: a.Kernel, store: a.Store, mappings: a.Mappings},
-	}
-	a.HA.Power = c
+func New(
+	k *kernel.Kernel, store *storage.Store, network *sdn.Network, mappings *mapping.Mappings, manager *ha.Manager, boot BootFunc,
+) *Controller {
+	c := &Controller{k: k, store: store, network: network, ha: manager, boot: boot, devices: &devices{k: k, store: store, mappings: mappings}}
+	manager.Power = c
 	return c
 }
 
@@ -106,7 +94,7 @@ func (c *Controller) handleGuestExit(in *kernel.Instance) {
 	c.markStopped(g)
 	if g.Rebooting {
 		g.Rebooting = false
-		c.pending.ApplyAll(g)
+		pending.ApplyAll(c.store, g)
 		c.On(g)
 	}
 }

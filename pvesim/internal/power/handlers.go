@@ -27,18 +27,18 @@ func (h *handlers) postStart(_ context.Context, r *api.Request) (api.Response, e
 }
 
 // stopTask starts the task of a stop or shutdown, or requests it from the HA manager.
-func (h *handlers) stopTask(r *api.Request, typ string, o stopOptions) (api.Response, error) {
-	if h.ha.IsManaged(r.VMID) {
-		return h.ha.RequestState(r, "stop", "stopped")
+func stopTask(c *Controller, r *api.Request, typ string, o stopOptions) (api.Response, error) {
+	if c.ha.IsManaged(r.VMID) {
+		return c.ha.RequestState(r, "stop", "stopped")
 	}
-	return kernel.TaskResponse(h.k.ForkVM(r, typ, func(ctx context.Context, t *tasks.Task) error { return h.stop(ctx, t, r, o) }))
+	return kernel.TaskResponse(c.k.ForkVM(r, typ, func(ctx context.Context, t *tasks.Task) error { return c.stop(ctx, t, r, o) }))
 }
 
 func (h *handlers) postStop(_ context.Context, r *api.Request) (api.Response, error) {
 	if err := api.CheckSkipLock(r); err != nil {
 		return api.Response{}, err
 	}
-	return h.stopTask(r, "qmstop", stopOptions{})
+	return stopTask(h.Controller, r, "qmstop", stopOptions{})
 }
 
 func (h *handlers) postShutdown(_ context.Context, r *api.Request) (api.Response, error) {
@@ -52,7 +52,7 @@ func (h *handlers) postShutdown(_ context.Context, r *api.Request) (api.Response
 	if paused && !r.Bool("forceStop") {
 		return api.Response{}, api.Failf("VM is paused - cannot shutdown")
 	}
-	return h.stopTask(r, "qmshutdown", stopOptions{graceful: !paused, force: r.Bool("forceStop"), timeout: shutdownTimeout(r)})
+	return stopTask(h.Controller, r, "qmshutdown", stopOptions{graceful: !paused, force: r.Bool("forceStop"), timeout: shutdownTimeout(r)})
 }
 
 func shutdownTimeout(r *api.Request) time.Duration {

@@ -11,6 +11,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cloudinit"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
@@ -22,7 +23,7 @@ func (c *Controller) Start(ctx context.Context, t *tasks.Task, r *api.Request) e
 	err := checkStartable(g, r)
 	nics := 0
 	if err == nil {
-		c.pending.ApplyAll(g)
+		pending.ApplyAll(c.store, g)
 		err = c.prepareStart(t, g)
 		nics = len(qm.NetKeys(g.Config.Options))
 	}
@@ -128,7 +129,7 @@ func (c *Controller) stop(ctx context.Context, t *tasks.Task, r *api.Request, o 
 		c.k.Mu.Unlock()
 		return kernel.MissingConfigError(r.Host, r.VMID)
 	case !g.IsRunning():
-		c.pending.ApplyAll(g)
+		pending.ApplyAll(c.store, g)
 		c.k.Mu.Unlock()
 		return nil
 	case g.Config.Lock() != "" && !r.Bool("skiplock"):
@@ -159,7 +160,7 @@ func (c *Controller) stop(ctx context.Context, t *tasks.Task, r *api.Request, o 
 	if g.IsRunning() {
 		c.Off(g)
 	}
-	c.pending.ApplyAll(g)
+	pending.ApplyAll(c.store, g)
 	return nil
 }
 

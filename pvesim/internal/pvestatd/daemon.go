@@ -34,22 +34,18 @@ func New(k *kernel.Kernel, store *storage.Store, manager *ha.Manager) *Daemon {
 
 // Run reports immediately and then at each interval until the kernel is closed. It does not block.
 func (d *Daemon) Run() {
-	d.lockedReport()
+	d.report()
 	d.k.Go(func() {
 		for d.k.Clock.Sleep(d.k.Context(), interval) == nil {
-			d.lockedReport()
+			d.report()
 		}
 	})
 }
 
-func (d *Daemon) lockedReport() {
+// report is one cycle of pvestatd on all hosts that are up.
+func (d *Daemon) report() {
 	d.k.Mu.Lock()
 	defer d.k.Mu.Unlock()
-	d.report()
-}
-
-// report is one cycle of pvestatd on all hosts that are up. The caller holds the mutex.
-func (d *Daemon) report() {
 	used := d.store.Usages()
 	loads := d.loads()
 	for _, h := range d.k.Hosts {
@@ -69,7 +65,7 @@ func (d *Daemon) report() {
 				key = ""
 			}
 			if s.IsAvailableOn(h.Name) {
-				h.Report.Storages[s.ID] = min(s.BaseUsed+used[s.ID+"|"+key], s.Size)
+				h.Report.Storages[s.ID] = min(s.BaseUsed+used[s.ID+"|"+key].Bytes, s.Size)
 			}
 		}
 	}

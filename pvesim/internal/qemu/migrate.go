@@ -21,7 +21,7 @@ import (
 // postMigrate moves a VM to another host.
 func (m *migrator) postMigrate(_ context.Context, r *api.Request) (api.Response, error) {
 	to := r.Params.Values["target"]
-	if err := m.checkTarget(r, to); err != nil {
+	if err := checkTarget(m.k, r, to); err != nil {
 		return api.Response{}, err
 	}
 	if err := m.k.CheckQuorum(); err != nil {
@@ -34,14 +34,14 @@ func (m *migrator) postMigrate(_ context.Context, r *api.Request) (api.Response,
 	return kernel.TaskResponse(m.k.ForkVM(r, typ, func(ctx context.Context, t *tasks.Task) error { return m.migrate(ctx, t, r, to) }))
 }
 
-func (m *migrator) checkTarget(r *api.Request, to string) error {
-	m.k.Mu.Lock()
-	defer m.k.Mu.Unlock()
-	g := m.k.FindVM(r.Host, r.VMID)
+func checkTarget(k *kernel.Kernel, r *api.Request, to string) error {
+	k.Mu.Lock()
+	defer k.Mu.Unlock()
+	g := k.FindVM(r.Host, r.VMID)
 	switch {
 	case to == r.Host:
 		return api.BadParam("target", "target is local node.")
-	case m.k.Host(to) == nil:
+	case k.Host(to) == nil:
 		return api.Failf("no such cluster node '%s'", to)
 	case g == nil:
 		return kernel.MissingConfigError(r.Host, r.VMID)
@@ -77,8 +77,8 @@ func (m *migrator) migrate(ctx context.Context, t *tasks.Task, r *api.Request, t
 }
 
 // localDrives returns the drives on storages that are not shared.
-func (m *migrator) localDrives(g *kernel.Guest) []qm.Drive {
-	return slices.DeleteFunc(qm.VolumeDrives(g.Config.Options), func(d qm.Drive) bool { return m.store.Storage(d.Storage()).Shared })
+func localDrives(store *storage.Store, g *kernel.Guest) []qm.Drive {
+	return slices.DeleteFunc(qm.VolumeDrives(g.Config.Options), func(d qm.Drive) bool { return store.Storage(d.Storage()).Shared })
 }
 
 // checkMigrate returns the volumes to copy. The caller holds the mutex.
@@ -93,7 +93,7 @@ func (m *migrator) checkMigrate(r *api.Request, to string) (*kernel.Guest, []*st
 		return nil, nil, api.Failf("Can't connect to destination address using public key")
 	}
 	var local []*storage.Volume
-	for _, d := range m.localDrives(g) {
+	for _, d := range localDrives(m.store, g) {
 		v := m.store.Volume(g.Host, d.File)
 		switch {
 		case v == nil || v.Content() != "images":
@@ -124,7 +124,7 @@ func migrationTime(g *kernel.Guest, local []*storage.Volume) time.Duration {
 
 func (m *migrator) getMigrate(_ *api.Request, g *kernel.Guest) (any, error) {
 	local := []api.Row{}
-	for _, d := range m.localDrives(g) {
+	for _, d := range localDrives(m.store, g) {
 		size, _ := qm.ParseSize(d.Opts["size"])
 		local = append(local, api.Row{"volid": d.File, "size": size, "cdrom": api.BoolInt(d.IsCDROM())})
 	}

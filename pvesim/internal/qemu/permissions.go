@@ -47,15 +47,7 @@ var nonConfigParams = []string{
 }
 
 // vmOptions returns the VM options among the parameters of a request.
-func vmOptions(r *api.Request) map[string]string {
-	out := map[string]string{}
-	for k, v := range r.Params.Values {
-		if !slices.Contains(nonConfigParams, k) {
-			out[k] = v
-		}
-	}
-	return out
-}
+func vmOptions(r *api.Request) map[string]string { return api.ParamsExcept(r, nonConfigParams...) }
 
 // target is the object of a permission check: a VM, or the resource pool that it will be in.
 type target struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cloudinit"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
@@ -166,7 +167,7 @@ func (c *configs) applyUpdate(ctx context.Context, t *tasks.Task, r *api.Request
 		return err
 	}
 	stage(g, u)
-	c.pending.Apply(g, u.force)
+	pending.Apply(c.store, g, u.force)
 	return nil
 }
 

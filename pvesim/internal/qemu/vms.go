@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,25 +19,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/firewall"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/ha"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/sdn"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
-
-// Areas are the parts of the cluster that VMs use.
-type Areas struct {
-	Kernel    *kernel.Kernel
-	Store     *storage.Store
-	Allocator *storage.Allocator
-	Network   *sdn.Network
-	HA        *ha.Manager
-	Firewall  *firewall.Firewall
-	Pending   *pending.Applier
-	Power     *power.Controller
-}
 
 // Operations on VMs.
 type (
@@ -60,10 +47,10 @@ type (
 type VMs struct{ *env }
 
 // New returns the VMs of a cluster.
-func New(a Areas) *VMs {
-	e := &env{
-		k: a.Kernel, store: a.Store, allocator: a.Allocator, network: a.Network, ha: a.HA, firewall: a.Firewall, pending: a.Pending, power: a.Power,
-	}
+func New(
+	k *kernel.Kernel, store *storage.Store, network *sdn.Network, manager *ha.Manager, fw *firewall.Firewall, controller *power.Controller,
+) *VMs {
+	e := &env{k: k, store: store, allocator: storage.NewAllocator(store), network: network, ha: manager, firewall: fw, power: controller}
 	e.permissions, e.disks = &permissions{e}, &disks{e}
 	return &VMs{e}
 }
@@ -115,7 +102,6 @@ type env struct {
 	network   *sdn.Network
 	ha        *ha.Manager
 	firewall  *firewall.Firewall
-	pending   *pending.Applier
 	power     *power.Controller
 
 	permissions *permissions
@@ -144,17 +130,9 @@ func (e *env) addToPool(ctx context.Context, vmid int, pool string) error {
 	})
 }
 
-// jsonValue returns an option with the JSON type of responses: a number for integers and booleans, otherwise a string.
+// jsonValue returns an option with the JSON type of responses.
 func (e *env) jsonValue(key, v string) any {
-	p := e.k.Schema.Method("PUT /nodes/{node}/qemu/{vmid}/config").Lookup(key)
-	if p == nil || (p.Type != "integer" && p.Type != "boolean") {
-		return v
-	}
-	n, err := strconv.ParseInt(v, 10, 64)
-	if err != nil {
-		return v
-	}
-	return n
+	return schema.JSONValue(e.k.Schema.Method("PUT /nodes/{node}/qemu/{vmid}/config"), key, v)
 }
 
 const hiddenPassword = "**********"

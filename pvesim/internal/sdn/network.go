@@ -48,7 +48,7 @@ func (nw *Network) Routes() map[string]api.Handler {
 		"PUT /cluster/sdn":                           nw.putSDN,
 		"GET /cluster/sdn/ipams":                     nw.getIPAMs,
 		"GET /cluster/sdn/ipams/{ipam}/status":       nw.getIPAMStatus,
-		"GET /nodes/{node}/sdn/zones":                api.EmptyList,
+		"GET /nodes/{node}/sdn/zones":                api.Static([]api.Row{}),
 		"GET /nodes/{node}/sdn/zones/{zone}/content": nw.getZoneContent,
 	}
 	maps.Copy(routes, nw.zones.Handlers("/cluster/sdn/zones"))
@@ -76,12 +76,7 @@ func (nw *Network) VNetZones() map[string]string {
 
 // HasBridge reports whether a host has a bridge or virtual network. The caller holds the mutex.
 func (nw *Network) HasBridge(host, name string) bool {
-	for _, b := range nw.k.Host(host).Bridges {
-		if b.Name == name {
-			return true
-		}
-	}
-	return nw.vnets.Has(name)
+	return nw.vnets.Has(name) || slices.ContainsFunc(nw.k.Host(host).Bridges, func(b kernel.Bridge) bool { return b.Name == name })
 }
 
 // ZoneOf returns the SDN zone of a bridge. Bridges outside of SDN are in "localnetwork".
@@ -101,7 +96,9 @@ func (nw *Network) getZoneContent(_ context.Context, r *api.Request) (api.Respon
 
 // putSDN starts a task that applies pending changes. The simulator has none.
 func (nw *Network) putSDN(_ context.Context, r *api.Request) (api.Response, error) {
+	nw.k.Mu.Lock()
 	serving := nw.k.ServingHost()
+	nw.k.Mu.Unlock()
 	if serving == nil {
 		return api.Response{}, api.Failf("no host is up")
 	}

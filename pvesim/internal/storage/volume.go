@@ -126,15 +126,6 @@ func (st *Store) FileContent(v *Volume) []byte {
 	return st.blobs[*v.Blob]
 }
 
-// VolumeCounts returns the number of volumes by storage and host, "local|pve1". The host of shared storages is empty.
-func (st *Store) VolumeCounts() map[string]int {
-	out := map[string]int{}
-	for _, v := range st.volumes {
-		out[v.Storage+"|"+v.Host]++
-	}
-	return out
-}
-
 // PutFile adds a file, for example an ISO. The host is ignored if the storage is shared. The caller does not hold the
 // mutex.
 func (st *Store) PutFile(host, storage, name string, data []byte) {
@@ -234,11 +225,18 @@ func (st *Store) usage(s *Storage, host string) (used int64) {
 	return min(used, s.Size)
 }
 
-// Usages returns the used bytes of volumes by storage and host, "local|pve1". The host of shared storages is empty.
-func (st *Store) Usages() map[string]int64 {
-	out := map[string]int64{}
+// Usage is the number of volumes on a storage and the bytes that they use.
+type Usage struct {
+	Volumes int
+	Bytes   int64
+}
+
+// Usages returns the usage by storage and host, "local|pve1". The host of shared storages is empty.
+func (st *Store) Usages() map[string]Usage {
+	out := map[string]Usage{}
 	for _, v := range st.volumes {
-		out[v.Storage+"|"+v.Host] += v.Used
+		key := v.Storage + "|" + v.Host
+		out[key] = Usage{Volumes: out[key].Volumes + 1, Bytes: out[key].Bytes + v.Used}
 	}
 	return out
 }

@@ -155,12 +155,7 @@ func faultReply(f Fault) reply {
 
 // splitPath splits "/api2/json" off a path. Double and trailing slashes are ignored.
 func splitPath(path string) (rest, format string, ok bool) {
-	var parts []string
-	for _, p := range strings.Split(path, "/") {
-		if p != "" {
-			parts = append(parts, p)
-		}
-	}
+	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 	if len(parts) < 2 || parts[0] != "api2" {
 		return "", "", false
 	}
