@@ -249,25 +249,17 @@ func (rz *resizer) grow(ctx context.Context, t *tasks.Task, g *kernel.Guest, d q
 		// Base files are immutable.
 		return api.Failf("command '/usr/bin/qemu-img resize -f %s %s %d' failed: exit code 1", v.Format(), file, size)
 	}
-	release, err := rz.allocator.LockStorage(ctx, t, g.Host, s)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if err := rz.k.Clock.Sleep(ctx, rz.store.LatencyOf(s).Alloc); err != nil {
-		return err
-	}
-	rz.k.Mu.Lock()
-	defer rz.k.Mu.Unlock()
-	v.Size = size
-	d.Opts["size"] = qm.FormatSize(size)
-	g.Config.Options[d.Key] = d.String()
-	if s.Kind().FileBased {
-		t.Logf("Image resized.")
-	} else if strings.HasPrefix(s.Type, "lvm") {
-		t.Logf("  Size of logical volume %s/%s changed.", s.ID, v.Name)
-	}
-	return nil
+	return rz.allocator.Change(ctx, t, g.Host, s, rz.store.LatencyOf(s).Alloc, func() error {
+		v.Size = size
+		d.Opts["size"] = qm.FormatSize(size)
+		g.Config.Options[d.Key] = d.String()
+		if s.Kind().FileBased {
+			t.Logf("Image resized.")
+		} else if strings.HasPrefix(s.Type, "lvm") {
+			t.Logf("  Size of logical volume %s/%s changed.", s.ID, v.Name)
+		}
+		return nil
+	})
 }
 
 // postTemplate converts a VM to a template.

@@ -172,24 +172,27 @@ var newDisk = regexp.MustCompile(`^([^:/]+):(\d+(?:\.\d+)?)$`)
 func (p *permissions) checkStorageAccess(r *api.Request, vmid int, options map[string]string, def string) error {
 	for _, key := range qm.DriveKeys(options) {
 		d, ok := qm.ParseDrive(key, options[key])
-		if !ok || d.File == "none" {
-			continue
+		var err error
+		switch {
+		case !ok || d.File == "none":
+		case d.File == "cdrom":
+			err = p.k.Require(r, "/", "Sys.Console")
+		case strings.HasPrefix(d.File, "/"):
+			err = checkHostPath(r)
+		default:
+			err = p.checkDriveStorage(r, vmid, d, def)
 		}
-		if d.File == "cdrom" {
-			if err := p.k.Require(r, "/", "Sys.Console"); err != nil {
-				return err
-			}
-			continue
-		}
-		if strings.HasPrefix(d.File, "/") {
-			if !r.Who.IsRoot() {
-				return api.Failf("Only root can pass arbitrary filesystem paths.")
-			}
-			continue
-		}
-		if err := p.checkDriveStorage(r, vmid, d, def); err != nil {
+		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkHostPath returns an error if the caller cannot use files of the host by their path.
+func checkHostPath(r *api.Request) error {
+	if !r.Who.IsRoot() {
+		return api.Failf("Only root can pass arbitrary filesystem paths.")
 	}
 	return nil
 }
@@ -241,10 +244,7 @@ func (p *permissions) checkImport(r *api.Request, d qm.Drive) error {
 	case from == "":
 		return nil
 	case strings.HasPrefix(from, "/"):
-		if !r.Who.IsRoot() {
-			return api.Failf("Only root can pass arbitrary filesystem paths.")
-		}
-		return nil
+		return checkHostPath(r)
 	}
 	id, _, _ := strings.Cut(from, ":")
 	p.k.Mu.Lock()

@@ -248,18 +248,17 @@ func ParseUPID(s string) (u UPID, ok bool) {
 	if m == nil {
 		return UPID{}, false
 	}
-	pid, err := strconv.ParseInt(m[2], 16, 64)
-	if err != nil {
-		return UPID{}, false
+	var numbers [3]int64
+	for i := range numbers {
+		n, err := strconv.ParseInt(m[2+i], 16, 64)
+		if err != nil {
+			return UPID{}, false
+		}
+		numbers[i] = n
 	}
-	u = UPID{Host: m[1], PID: int(pid), Type: m[5], ID: unescapeID(m[6]), User: m[7]}
-	if u.PStart, err = strconv.ParseInt(m[3], 16, 64); err != nil {
-		return UPID{}, false
-	}
-	if u.StartTime, err = strconv.ParseInt(m[4], 16, 64); err != nil {
-		return UPID{}, false
-	}
-	return u, true
+	return UPID{
+		Host: m[1], PID: int(numbers[0]), PStart: numbers[1], StartTime: numbers[2], Type: m[5], ID: unescapeID(m[6]), User: m[7],
+	}, true
 }
 
 func (u UPID) String() string {
