@@ -81,14 +81,6 @@ func (r *Request) Int(name string, def int) int {
 	return n
 }
 
-// CheckSkipLock returns an error if the request sets skiplock and the caller is not root@pam itself.
-func CheckSkipLock(r *Request) error {
-	if r.Bool("skiplock") && !r.Who.IsRoot() {
-		return BadParam("skiplock", "Only root may use this option.")
-	}
-	return nil
-}
-
 // Response is the result of a handler.
 type Response struct {
 	Data  any

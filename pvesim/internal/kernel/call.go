@@ -71,6 +71,9 @@ func (k *Kernel) Call(ctx context.Context, r *api.Request) (api.Response, error)
 	if errs := k.Schema.Validate(m, &r.Params); len(errs) > 0 {
 		return api.Response{}, api.ParamError(errs)
 	}
+	if r.Bool("skiplock") && !r.Who.IsRoot() { // all methods with this parameter check it first
+		return api.Response{}, api.BadParam("skiplock", "Only root may use this option.")
+	}
 	if v, ok := r.Params.Values["vmid"]; ok {
 		r.VMID, _ = strconv.Atoi(v)
 	}

@@ -154,9 +154,6 @@ func (c *creator) writeNewVM(ctx context.Context, t *tasks.Task, r *api.Request,
 }
 
 func (de *destroyer) deleteQemu(_ context.Context, r *api.Request) (api.Response, error) {
-	if err := api.CheckSkipLock(r); err != nil {
-		return api.Response{}, err
-	}
 	if _, err := de.checkDestroy(r); err != nil {
 		return api.Response{}, err
 	}

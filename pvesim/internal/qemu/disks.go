@@ -187,9 +187,6 @@ func (ds *disks) moveDisk(ctx context.Context, t *tasks.Task, r *api.Request, to
 
 // putResize grows a disk in a task. Shrinking fails in the task.
 func (rz *resizer) putResize(_ context.Context, r *api.Request) (api.Response, error) {
-	if err := api.CheckSkipLock(r); err != nil {
-		return api.Response{}, err
-	}
 	return kernel.TaskResponse(rz.k.ForkVM(r, "resize", func(ctx context.Context, t *tasks.Task) error { return rz.resize(ctx, t, r) }))
 }
 

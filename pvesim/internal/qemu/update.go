@@ -36,9 +36,6 @@ func (c *configs) prepareUpdate(r *api.Request) (*update, error) {
 	for _, k := range slices.Sorted(maps.Keys(u.set)) {
 		u.logText += fmt.Sprintf(" -%s %s", k, u.set[k])
 	}
-	if u.skipLock && !r.Who.IsRoot() {
-		return nil, api.BadParam("skiplock", "Only root may use this option.")
-	}
 	if keys, ok := u.set["sshkeys"]; ok {
 		if err := cloudinit.CheckSSHKeys(keys); err != nil {
 			return nil, err
