@@ -84,7 +84,10 @@ func (c *Collection) find(r *api.Request) (id string, err error) {
 
 func (c *Collection) get(r *api.Request) (any, error) {
 	id, err := c.find(r)
-	return c.row(id), err
+	if err != nil {
+		return nil, err
+	}
+	return c.row(id), nil
 }
 
 func (c *Collection) post(r *api.Request) error {
@@ -112,7 +115,9 @@ func (c *Collection) put(r *api.Request) error {
 
 func (c *Collection) remove(r *api.Request) error {
 	id, err := c.find(r)
-	delete(c.items, id)
+	if err == nil {
+		delete(c.items, id)
+	}
 	return err
 }
 

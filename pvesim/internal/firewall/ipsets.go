@@ -101,11 +101,9 @@ func (ih *ipsetHandlers) putIPSetEntry(r *api.Request) error {
 }
 
 func (ih *ipsetHandlers) deleteIPSetEntry(r *api.Request) error {
-	set, i, err := ih.findEntry(r)
-	if err != nil {
-		return nil // deleting a missing entry is not an error in Proxmox
+	if set, i, err := ih.findEntry(r); err == nil { // deleting a missing entry is not an error in Proxmox
+		ih.file(scope(r)).ipsets[r.Params.Values["name"]] = slices.Delete(set, i, i+1)
 	}
-	ih.file(scope(r)).ipsets[r.Params.Values["name"]] = slices.Delete(set, i, i+1)
 	return nil
 }
 
