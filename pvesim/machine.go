@@ -6,13 +6,19 @@ package pvesim
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
+	"io"
 	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cdrom"
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/iso9660"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 )
@@ -88,7 +94,7 @@ func (m *Machine) CDROMs() []CDROM {
 	for _, medium := range m.instance.Media() {
 		cd := CDROM{Slot: medium.Slot, Volid: medium.Volume, Image: medium.Data}
 		if medium.CloudInit != nil {
-			image, err := cdrom.Build("cidata", medium.CloudInit)
+			image, err := buildISO("cidata", medium.CloudInit)
 			if err != nil {
 				continue // an empty drive is what a guest would see
 			}
@@ -97,6 +103,53 @@ func (m *Machine) CDROMs() []CDROM {
 		out = append(out, cd)
 	}
 	return out
+}
+
+// buildISO returns an ISO image with the given label and files.
+func buildISO(label string, files map[string]string) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "pvesim-iso-")
+	if err != nil {
+		return nil, fmt.Errorf("building an ISO: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	image := filepath.Join(dir, "image.iso")
+	if err := writeISO(image, filepath.Join(dir, "work"), label, files); err != nil {
+		return nil, fmt.Errorf("building an ISO: %w", err)
+	}
+	return os.ReadFile(image) //nolint:gosec // written just above
+}
+
+func writeISO(image, work, label string, files map[string]string) (err error) {
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return err
+	}
+	const size, block = 4 << 20, 2048
+	out, err := file.CreateFromPath(image, size)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := out.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	fs, err := iso9660.Create(out, size, 0, block, work)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		f, err := fs.OpenFile("/"+name, os.O_CREATE|os.O_RDWR)
+		if err != nil {
+			return err
+		}
+		if _, err := io.WriteString(f, files[name]); err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	return fs.Finalize(iso9660.FinalizeOptions{RockRidge: true, Joliet: true, VolumeIdentifier: label})
 }
 
 // ShutdownRequested is closed when the power button is pressed or the agent is asked to shut down or reboot.

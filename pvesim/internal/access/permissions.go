@@ -4,7 +4,6 @@
 package access
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,9 +49,7 @@ func (s *Store) permissions(id Identity, path string) map[string]bool {
 		return own
 	}
 	both := map[string]bool{}
-	for priv, propagate := range s.privileges(s.rolesOn("token", id.String(), nil, path), path, func(pool string) map[string]bool {
-		return s.rolesOn("token", id.String(), nil, pool)
-	}) {
+	for priv, propagate := range s.privileges("token", id.String(), nil, path) {
 		if userPropagates, ok := own[priv]; ok {
 			both[priv] = propagate && userPropagates
 		}
@@ -68,9 +65,7 @@ func (s *Store) ofUser(u *User, path string) map[string]bool {
 		}
 		return all
 	}
-	return s.privileges(s.rolesOn("user", u.ID, u.Groups, path), path, func(pool string) map[string]bool {
-		return s.rolesOn("user", u.ID, u.Groups, pool)
-	})
+	return s.privileges("user", u.ID, u.Groups, path)
 }
 
 // rolesOn returns the roles on a path. Entries on a deeper level replace inherited ones; on one level, entries for the
@@ -107,25 +102,23 @@ func (s *Store) rolesOn(kind, id string, groups []string, path string) map[strin
 func levels(path string) []string {
 	out := []string{"/"}
 	at := ""
-	for _, part := range strings.Split(strings.Trim(path, "/"), "/") {
-		if part != "" {
-			at += "/" + part
-			out = append(out, at)
-		}
+	for _, part := range strings.FieldsFunc(path, func(r rune) bool { return r == '/' }) {
+		at += "/" + part
+		out = append(out, at)
 	}
 	return out
 }
 
-// privileges returns the privileges of roles, plus those from the resource pools that contain the object of the path.
-func (s *Store) privileges(roles map[string]bool, path string, poolRoles func(path string) map[string]bool) map[string]bool {
-	out := map[string]bool{}
+// privileges returns the privileges of the roles on a path, plus those from the resource pools that contain its object.
+func (s *Store) privileges(kind, id string, groups []string, path string) map[string]bool {
+	out, roles := map[string]bool{}, s.rolesOn(kind, id, groups, path)
 	s.addRoles(out, roles, true)
 	if _, none := roles["NoAccess"]; none {
 		return out
 	}
-	for id, pool := range s.pools {
+	for name, pool := range s.pools {
 		if pool.contains(path) {
-			s.addRoles(out, poolRoles("/pool/"+id), false)
+			s.addRoles(out, s.rolesOn(kind, id, groups, "/pool/"+name), false)
 		}
 	}
 	return out
@@ -168,10 +161,22 @@ func (s *Store) HasAny(id Identity, path string, privileges ...string) bool {
 func (s *Store) Effective(id Identity) map[string]map[string]bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	paths := map[string]bool{}
+	paths := exactPaths(s)
 	for _, p := range []string{"/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"} {
 		paths[p] = true
 	}
+	out := map[string]map[string]bool{}
+	for p := range paths {
+		if perms := s.permissions(id, p); len(perms) > 0 {
+			out[p] = perms
+		}
+	}
+	return out
+}
+
+// exactPaths returns the paths with entries of their own: those in the ACL and those of pool members.
+func exactPaths(s *Store) map[string]bool {
+	paths := map[string]bool{}
 	for _, e := range s.acl {
 		paths[e.Path] = true
 	}
@@ -183,13 +188,7 @@ func (s *Store) Effective(id Identity) map[string]map[string]bool {
 			paths["/storage/"+st] = true
 		}
 	}
-	out := map[string]map[string]bool{}
-	for p := range maps.Keys(paths) {
-		if perms := s.permissions(id, p); len(perms) > 0 {
-			out[p] = perms
-		}
-	}
-	return out
+	return paths
 }
 
 // Viewer checks the privileges of one identity for lists of thousands of guests.
@@ -202,21 +201,9 @@ type Viewer struct {
 
 // Viewer returns a viewer that caches results. It is valid for one request.
 func (s *Store) Viewer(id Identity) *Viewer {
-	v := &Viewer{store: s, id: id, memo: map[string]map[string]bool{}, exact: map[string]bool{}}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, e := range s.acl {
-		v.exact[e.Path] = true
-	}
-	for _, p := range s.pools {
-		for vmid := range p.VMs {
-			v.exact["/vms/"+strconv.Itoa(vmid)] = true
-		}
-		for st := range p.Storages {
-			v.exact["/storage/"+st] = true
-		}
-	}
-	return v
+	return &Viewer{store: s, id: id, memo: map[string]map[string]bool{}, exact: exactPaths(s)}
 }
 
 // Has is like Store.Has. A path without entries has the privileges that propagate from its parent.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
@@ -52,7 +51,7 @@ func (c *Collection) Field(id, name string) any { return c.items[id][name] }
 func (c *Collection) list(_ context.Context, r *api.Request) (api.Response, error) {
 	c.k.Mu.Lock()
 	var all []api.Row
-	for _, id := range slices.Sorted(maps.Keys(c.items)) {
+	for _, id := range c.IDs() {
 		all = append(all, c.row(id))
 	}
 	c.k.Mu.Unlock()
@@ -75,96 +74,78 @@ func (c *Collection) row(id string) api.Row {
 	return out
 }
 
-func (c *Collection) get(_ context.Context, r *api.Request) (api.Response, error) {
-	c.k.Mu.Lock()
-	defer c.k.Mu.Unlock()
-	id := r.Params.Values[c.param]
-	if c.items[id] == nil {
-		return api.Response{}, api.Failf("%s '%s' does not exist", c.noun, id)
+// find returns the ID in a request. It fails if the object does not exist.
+func (c *Collection) find(r *api.Request) (id string, err error) {
+	if id = r.Params.Values[c.param]; c.items[id] == nil {
+		return "", api.Failf("%s '%s' does not exist", c.noun, id)
 	}
-	return api.Response{Data: c.row(id)}, nil
+	return id, nil
 }
 
-func (c *Collection) post(_ context.Context, r *api.Request) (api.Response, error) {
-	if err := c.k.CheckQuorum(); err != nil {
-		return api.Response{}, err
+func (c *Collection) get(r *api.Request) (any, error) {
+	id, err := c.find(r)
+	if err != nil {
+		return nil, err
 	}
-	c.k.Mu.Lock()
-	defer c.k.Mu.Unlock()
+	return c.row(id), nil
+}
+
+func (c *Collection) post(r *api.Request) error {
 	id := r.Params.Values[c.param]
 	if c.items[id] != nil {
-		return api.Response{}, api.Failf("%s '%s' already defined", c.noun, id)
+		return api.Failf("%s '%s' already defined", c.noun, id)
 	}
 	c.items[id] = api.Row{}
-	c.setFields(r, id)
-	return api.Response{}, nil
+	setFields(c.items[id], r)
+	return nil
 }
 
-func (c *Collection) put(_ context.Context, r *api.Request) (api.Response, error) {
-	if err := c.k.CheckQuorum(); err != nil {
-		return api.Response{}, err
-	}
-	c.k.Mu.Lock()
-	defer c.k.Mu.Unlock()
-	id := r.Params.Values[c.param]
-	if c.items[id] == nil {
-		return api.Response{}, api.Failf("%s '%s' does not exist", c.noun, id)
+func (c *Collection) put(r *api.Request) error {
+	id, err := c.find(r)
+	if err != nil {
+		return err
 	}
 	if d, ok := r.Value("digest"); ok && d != api.Digest(c.items) {
-		return api.Response{}, api.Failf("detected modified configuration - file changed by other user? Try again.")
+		return api.Failf("detected modified configuration - file changed by other user? Try again.")
 	}
-	c.setFields(r, id)
-	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
-		delete(c.items[id], k)
-	}
-	return api.Response{}, nil
+	setFields(c.items[id], r)
+	api.DeleteListed(r, c.items[id])
+	return nil
 }
 
-func (c *Collection) remove(_ context.Context, r *api.Request) (api.Response, error) {
-	if err := c.k.CheckQuorum(); err != nil {
-		return api.Response{}, err
+func (c *Collection) remove(r *api.Request) error {
+	id, err := c.find(r)
+	if err == nil {
+		delete(c.items, id)
 	}
-	c.k.Mu.Lock()
-	defer c.k.Mu.Unlock()
-	id := r.Params.Values[c.param]
-	if c.items[id] == nil {
-		return api.Response{}, api.Failf("%s '%s' does not exist", c.noun, id)
+	return err
+}
+
+// quorate returns the handler of a change, which needs quorum.
+func quorate(k *kernel.Kernel, change func(r *api.Request) error) api.Handler {
+	return func(ctx context.Context, r *api.Request) (api.Response, error) {
+		if err := k.CheckQuorum(); err != nil {
+			return api.Response{}, err
+		}
+		return kernel.Change(k, change)(ctx, r)
 	}
-	delete(c.items, id)
-	return api.Response{}, nil
 }
 
 // setFields stores the parameters of a request with the types that responses have.
-func (c *Collection) setFields(r *api.Request, id string) {
-	for k, v := range r.Params.Values {
-		if slices.Contains([]string{"delete", "digest", "lock-token"}, k) {
-			continue
-		}
-		c.items[id][k] = parseValue(r.Method, k, v)
+func setFields(item api.Row, r *api.Request) {
+	for k, v := range api.ParamsExcept(r, "delete", "digest", "lock-token") {
+		item[k] = schema.JSONValue(r.Method, k, v)
 	}
 	for k, list := range r.Params.Lists {
-		c.items[id][k] = slices.Clone(list)
+		item[k] = slices.Clone(list)
 	}
-}
-
-// parseValue converts a parameter to the type that responses have.
-func parseValue(m *schema.Method, key, v string) any {
-	p := m.Lookup(key)
-	switch {
-	case p != nil && p.Type == "array":
-		return []string{v}
-	case p != nil && (p.Type == "integer" || p.Type == "boolean"):
-		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
-			return n
-		}
-	}
-	return v
 }
 
 // Handlers returns the handlers of the collection below a path.
 func (c *Collection) Handlers(path string) map[string]api.Handler {
 	one := fmt.Sprintf("%s/{%s}", path, c.param)
 	return map[string]api.Handler{
-		"GET " + path: c.list, "POST " + path: c.post, "GET " + one: c.get, "PUT " + one: c.put, "DELETE " + one: c.remove,
+		"GET " + path: c.list, "POST " + path: quorate(c.k, c.post),
+		"GET " + one: kernel.Read(c.k, c.get), "PUT " + one: quorate(c.k, c.put), "DELETE " + one: quorate(c.k, c.remove),
 	}
 }

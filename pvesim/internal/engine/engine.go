@@ -5,6 +5,10 @@
 package engine
 
 import (
+	"cmp"
+	"strings"
+	"time"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/accessapi"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cluster"
@@ -13,7 +17,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/host"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/mapping"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pvestatd"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qemu"
@@ -57,14 +60,8 @@ func New(cfg Config) (*Engine, error) {
 		Firewall: firewall.New(k), Manager: ha.New(k),
 	}
 	e.Allocator = storage.NewAllocator(e.Store)
-	applier := pending.New(e.Store)
-	e.Controller = power.New(power.Areas{
-		Kernel: k, Store: e.Store, Network: e.Network, Mappings: e.Mappings, HA: e.Manager, Pending: applier,
-	}, cfg.Boot)
-	e.VMs = qemu.New(qemu.Areas{
-		Kernel: k, Store: e.Store, Allocator: e.Allocator, Network: e.Network, HA: e.Manager, Firewall: e.Firewall, Pending: applier,
-		Power: e.Controller,
-	})
+	e.Controller = power.New(k, e.Store, e.Network, e.Mappings, e.Manager, cfg.Boot)
+	e.VMs = qemu.New(k, e.Store, e.Network, e.Manager, e.Firewall, e.Controller)
 	e.stats = pvestatd.New(k, e.Store, e.Manager)
 	for _, routes := range []map[string]api.Handler{
 		accessapi.Routes(k), cluster.Routes(k, e.Store, e.Network, e.stats), host.Routes(k, e.Network, e.stats), e.Store.Routes(),
@@ -80,3 +77,126 @@ func New(cfg Config) (*Engine, error) {
 
 // Run starts the status daemon. It does not block.
 func (e *Engine) Run() { e.stats.Run() }
+
+// Overview is the state of the cluster for the status page.
+type Overview struct {
+	Cluster, Version string
+	Quorate          bool
+	Hosts            []HostView
+	Guests           []GuestView
+	Storages         []StorageView
+	Tasks            []TaskView
+}
+
+// HostView is a host and the configured resources of its guests.
+type HostView struct {
+	Name, Status           string
+	CPUs, GuestCPUs        int
+	Memory, GuestMemory    int64
+	Running, Guests, Tasks int
+}
+
+// GuestView is a VM or container.
+type GuestView struct {
+	VMID                           int
+	Name, Host, Status, Lock, Tags string
+	CPUs                           int
+	Memory                         int64
+	Uptime                         time.Duration
+	Template                       bool
+}
+
+// StorageView is a storage on one host, or a shared storage.
+type StorageView struct {
+	ID, Type, Host string
+	Used, Size     int64
+	Volumes        int
+	Full           bool
+}
+
+// TaskView is a task.
+type TaskView struct {
+	UPID, Type, ID, Host, User, Status string
+	Start                              time.Time
+	Running                            bool
+}
+
+// Overview returns the current state with at most maxTasks tasks.
+func (e *Engine) Overview(maxTasks int) Overview {
+	out := Overview{Cluster: e.Kernel.Name, Version: e.Kernel.Version.Full}
+	running := map[string]int{}
+	for _, t := range e.Kernel.Tasks.List() {
+		s := t.State()
+		if s.Running {
+			running[t.UPID.Host]++
+		}
+		if len(out.Tasks) >= maxTasks {
+			continue
+		}
+		status := s.Exit
+		if s.Running {
+			status = "running"
+		}
+		out.Tasks = append(out.Tasks, TaskView{
+			UPID: t.UPID.String(), Type: t.UPID.Type, ID: t.UPID.ID, Host: t.UPID.Host, User: t.UPID.User, Status: status,
+			Start: time.Unix(t.UPID.StartTime, 0), Running: s.Running,
+		})
+	}
+	e.Kernel.Mu.Lock()
+	defer e.Kernel.Mu.Unlock()
+	out.Quorate = !e.Kernel.NoQuorum
+	hosts := map[string]*HostView{}
+	for _, h := range e.Kernel.Hosts {
+		hosts[h.Name] = &HostView{Name: h.Name, Status: h.Status(), CPUs: h.CPUs(), Memory: h.Memory, Tasks: running[h.Name]}
+	}
+	for _, g := range e.Kernel.SortedGuests() {
+		out.Guests = append(out.Guests, e.guestView(g))
+		if h := hosts[g.Host]; h != nil && !g.Config.IsTemplate() {
+			h.Guests++
+			if g.IsRunning() {
+				h.Running++
+				h.GuestCPUs += e.Kernel.GuestCPUs(g)
+				h.GuestMemory += g.Memory()
+			}
+		}
+	}
+	for _, h := range e.Kernel.Hosts {
+		out.Hosts = append(out.Hosts, *hosts[h.Name])
+	}
+	out.Storages = e.storageViews()
+	return out
+}
+
+func (e *Engine) guestView(g *kernel.Guest) GuestView {
+	v := GuestView{
+		VMID: g.VMID, Name: g.Name(), Host: g.Host, Status: g.QMPStatus(), Lock: g.Config.Lock(), Tags: strings.ReplaceAll(g.Config.Options["tags"], ";", " "),
+		CPUs: e.Kernel.GuestCPUs(g), Memory: g.Memory(), Template: g.Config.IsTemplate(),
+	}
+	if g.IsRunning() {
+		v.Uptime = time.Since(g.StartedAt).Truncate(time.Second)
+	}
+	return v
+}
+
+func (e *Engine) storageViews() []StorageView {
+	usages := e.Store.Usages()
+	var out []StorageView
+	for _, s := range e.Store.Storages() {
+		hosts := []string{""}
+		if !s.Shared {
+			hosts = nil
+			for _, h := range e.Kernel.Hosts {
+				if s.IsAvailableOn(h.Name) {
+					hosts = append(hosts, h.Name)
+				}
+			}
+		}
+		for _, h := range hosts {
+			u := usages[s.ID+"|"+h]
+			out = append(out, StorageView{
+				ID: s.ID, Type: s.Type, Host: cmp.Or(h, "shared"), Used: min(s.BaseUsed+u.Bytes, s.Size), Size: s.Size, Volumes: u.Volumes, Full: s.Full,
+			})
+		}
+	}
+	return out
+}

@@ -124,22 +124,23 @@ func newRow(fields map[string]string) api.Row {
 
 // params returns the parameters of a request without those that identify the object.
 func params(r *api.Request) map[string]string {
-	out := map[string]string{}
-	for k, v := range r.Params.Values {
-		if !slices.Contains([]string{"node", "vmid", "group", "pos", "digest", "delete", "moveto", "name", "rename"}, k) {
-			out[k] = v
-		}
-	}
-	return out
+	return api.ParamsExcept(r, "node", "vmid", "group", "pos", "digest", "delete", "moveto", "name", "rename")
 }
 
-// lock serializes writers of one file. Without quorum it fails after the lock timeout.
-func (fw *Firewall) lock(ctx context.Context, r *api.Request) (func(), error) {
-	name := "firewall-" + scope(r)
-	if err := fw.k.CheckLockQuorum(ctx, name); err != nil {
-		return nil, err
+// locked returns the handler of a change under the lock of its file. Without quorum it fails after the lock timeout.
+func (fw *Firewall) locked(change func(r *api.Request) error) api.Handler {
+	return func(ctx context.Context, r *api.Request) (api.Response, error) {
+		name := "firewall-" + scope(r)
+		if err := fw.k.CheckLockQuorum(ctx, name); err != nil {
+			return api.Response{}, api.Failf("%v", err)
+		}
+		release, err := fw.k.Locks.Cluster(ctx, name, 10*time.Second)
+		if err != nil {
+			return api.Response{}, api.Failf("%v", err)
+		}
+		defer release()
+		return kernel.Change(fw.k, change)(ctx, r)
 	}
-	return fw.k.Locks.Cluster(ctx, name, 10*time.Second)
 }
 
 // FirewallGroups returns the security groups in the firewall files of VMs, including VMs that no longer exist.
@@ -161,4 +162,78 @@ func (fw *Firewall) FirewallGroups() map[int][]string {
 		}
 	}
 	return out
+}
+
+// Handlers by kind of object.
+type (
+	ruleHandlers   struct{ *Firewall }
+	optionHandlers struct{ *Firewall }
+	groupHandlers  struct{ *Firewall }
+	ipsetHandlers  struct{ *Firewall }
+	aliasHandlers  struct{ *Firewall }
+)
+
+// Routes returns the handlers of the firewall by method.
+func (fw *Firewall) Routes() map[string]api.Handler {
+	const groups = " /cluster/firewall/groups"
+	sgs, rules, options := groupHandlers{fw}, ruleHandlers{fw}, optionHandlers{fw}
+	ipsets, aliases := ipsetHandlers{fw}, aliasHandlers{fw}
+	read := func(f func(r *api.Request) (any, error)) api.Handler { return kernel.Read(fw.k, f) }
+	write := func(f func(r *api.Request) error) api.Handler { return kernel.Change(fw.k, f) }
+	out := map[string]api.Handler{
+		"GET /cluster/firewall":              api.Index("name", "rules", "options", "groups", "ipset", "aliases"),
+		"GET" + groups:                       read(sgs.getGroups),
+		"POST" + groups:                      write(sgs.postGroup),
+		"GET" + groups + "/{group}":          read(rules.getRules),
+		"POST" + groups + "/{group}":         fw.locked(rules.postRule),
+		"DELETE" + groups + "/{group}":       write(sgs.deleteGroup),
+		"GET" + groups + "/{group}/{pos}":    read(rules.getRule),
+		"PUT" + groups + "/{group}/{pos}":    fw.locked(rules.putRule),
+		"DELETE" + groups + "/{group}/{pos}": fw.locked(rules.deleteRule),
+		"GET /nodes/{node}/firewall/options": read(options.getOptions),
+		"PUT /nodes/{node}/firewall/options": fw.locked(options.putOptions),
+		"GET /nodes/{node}/firewall/rules":   read(rules.getRules),
+	}
+	for _, at := range []string{" /cluster/firewall", " /nodes/{node}/qemu/{vmid}/firewall"} {
+		maps.Copy(out, map[string]api.Handler{
+			"GET" + at + "/options":                read(options.getOptions),
+			"PUT" + at + "/options":                fw.locked(options.putOptions),
+			"GET" + at + "/rules":                  read(rules.getRules),
+			"POST" + at + "/rules":                 fw.locked(rules.postRule),
+			"GET" + at + "/rules/{pos}":            read(rules.getRule),
+			"PUT" + at + "/rules/{pos}":            fw.locked(rules.putRule),
+			"DELETE" + at + "/rules/{pos}":         fw.locked(rules.deleteRule),
+			"GET" + at + "/ipset":                  read(ipsets.getIPSets),
+			"POST" + at + "/ipset":                 write(ipsets.postIPSet),
+			"GET" + at + "/ipset/{name}":           read(ipsets.getIPSet),
+			"POST" + at + "/ipset/{name}":          write(ipsets.postIPSetEntry),
+			"DELETE" + at + "/ipset/{name}":        write(ipsets.deleteIPSet),
+			"GET" + at + "/ipset/{name}/{cidr}":    read(ipsets.getIPSetEntry),
+			"PUT" + at + "/ipset/{name}/{cidr}":    write(ipsets.putIPSetEntry),
+			"DELETE" + at + "/ipset/{name}/{cidr}": write(ipsets.deleteIPSetEntry),
+			"GET" + at + "/aliases":                read(aliases.getAliases),
+			"POST" + at + "/aliases":               write(aliases.postAlias),
+			"GET" + at + "/aliases/{name}":         read(aliases.getAlias),
+			"PUT" + at + "/aliases/{name}":         write(aliases.putAlias),
+			"DELETE" + at + "/aliases/{name}":      write(aliases.deleteAlias),
+		})
+	}
+	return out
+}
+
+func (oh *optionHandlers) getOptions(r *api.Request) (any, error) {
+	options := oh.file(scope(r)).options
+	out := newRow(options)
+	out["digest"] = api.Digest(options)
+	return out, nil
+}
+
+func (oh *optionHandlers) putOptions(r *api.Request) error {
+	options := oh.file(scope(r)).options
+	if d, ok := r.Value("digest"); ok && d != api.Digest(options) {
+		return api.Failf("detected modified configuration - file changed by other user? Try again.")
+	}
+	maps.Copy(options, params(r))
+	api.DeleteListed(r, options)
+	return nil
 }

@@ -4,14 +4,12 @@
 package firewall
 
 import (
-	"context"
 	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
 // findRules returns the rules that a request addresses.
@@ -27,12 +25,10 @@ func (rh *ruleHandlers) findRules(r *api.Request) (*[]map[string]string, error) 
 	return &g.rules, nil
 }
 
-func (rh *ruleHandlers) getRules(_ context.Context, r *api.Request) (api.Response, error) {
-	rh.k.Mu.Lock()
-	defer rh.k.Mu.Unlock()
+func (rh *ruleHandlers) getRules(r *api.Request) (any, error) {
 	rules, err := rh.findRules(r)
 	if err != nil {
-		return api.Response{}, err
+		return nil, err
 	}
 	rows := []api.Row{}
 	for i, rule := range *rules {
@@ -40,7 +36,7 @@ func (rh *ruleHandlers) getRules(_ context.Context, r *api.Request) (api.Respons
 		out["pos"], out["digest"] = i, api.Digest(*rules)
 		rows = append(rows, out)
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 // findRule returns the rules that a request addresses and the position of one of them. It fails if the digest does not
@@ -60,17 +56,15 @@ func (rh *ruleHandlers) findRule(r *api.Request) (*[]map[string]string, int, err
 	return rules, pos, nil
 }
 
-func (rh *ruleHandlers) getRule(_ context.Context, r *api.Request) (api.Response, error) {
-	rh.k.Mu.Lock()
-	defer rh.k.Mu.Unlock()
+func (rh *ruleHandlers) getRule(r *api.Request) (any, error) {
 	rules, pos, err := rh.findRule(r)
 	if err != nil {
-		return api.Response{}, err
+		return nil, err
 	}
 	out := newRow((*rules)[pos])
 	// The position is a number in lists and a string here.
 	out["pos"], out["digest"] = strconv.Itoa(pos), api.Digest(*rules)
-	return api.Response{Data: out}, nil
+	return out, nil
 }
 
 // completeRule checks fields that depend on each other and sets the address family.
@@ -101,64 +95,81 @@ func ipVersion(a netip.Addr) string {
 }
 
 // postRule inserts a rule at the front. It accepts duplicates and references to groups that do not exist.
-func (rh *ruleHandlers) postRule(ctx context.Context, r *api.Request) (api.Response, error) {
-	release, err := rh.lock(ctx, r)
-	if err != nil {
-		return api.Response{}, api.Failf("%v", err)
-	}
-	defer release()
-	rh.k.Mu.Lock()
-	defer rh.k.Mu.Unlock()
+func (rh *ruleHandlers) postRule(r *api.Request) error {
 	rules, err := rh.findRules(r)
 	if err != nil {
-		return api.Response{}, err
+		return err
 	}
 	rule := params(r)
 	if err := rh.completeRule(rule); err != nil {
-		return api.Response{}, err
+		return err
 	}
 	pos := min(max(r.Int("pos", 0), 0), len(*rules))
 	*rules = slices.Insert(*rules, pos, rule)
-	return api.Response{}, nil
+	return nil
 }
 
-func (rh *ruleHandlers) putRule(ctx context.Context, r *api.Request) (api.Response, error) {
-	release, err := rh.lock(ctx, r)
-	if err != nil {
-		return api.Response{}, api.Failf("%v", err)
-	}
-	defer release()
-	rh.k.Mu.Lock()
-	defer rh.k.Mu.Unlock()
+func (rh *ruleHandlers) putRule(r *api.Request) error {
 	rules, pos, err := rh.findRule(r)
 	if err != nil {
-		return api.Response{}, err
+		return err
 	}
 	rule := (*rules)[pos]
 	if to := r.Int("moveto", -1); to >= 0 {
 		*rules = slices.Delete(*rules, pos, pos+1)
 		*rules = slices.Insert(*rules, min(to, len(*rules)), rule)
-		return api.Response{}, nil
+		return nil
 	}
 	maps.Copy(rule, params(r))
-	for _, k := range schema.SplitList(r.Params.Values["delete"]) {
-		delete(rule, k)
-	}
-	return api.Response{}, rh.completeRule(rule)
+	api.DeleteListed(r, rule)
+	return rh.completeRule(rule)
 }
 
-func (rh *ruleHandlers) deleteRule(ctx context.Context, r *api.Request) (api.Response, error) {
-	release, err := rh.lock(ctx, r)
-	if err != nil {
-		return api.Response{}, api.Failf("%v", err)
-	}
-	defer release()
-	rh.k.Mu.Lock()
-	defer rh.k.Mu.Unlock()
+func (rh *ruleHandlers) deleteRule(r *api.Request) error {
 	rules, pos, err := rh.findRule(r)
 	if err != nil {
-		return api.Response{}, err
+		return err
 	}
 	*rules = slices.Delete(*rules, pos, pos+1)
-	return api.Response{}, nil
+	return nil
+}
+
+func (gh *groupHandlers) getGroups(*api.Request) (any, error) {
+	rows := []api.Row{}
+	for _, name := range slices.Sorted(maps.Keys(gh.groups)) {
+		out := api.Row{"group": name, "digest": api.Digest(slices.Sorted(maps.Keys(gh.groups)))}
+		api.SetNonEmpty(out, "comment", gh.groups[name].comment)
+		rows = append(rows, out)
+	}
+	return rows, nil
+}
+
+func (gh *groupHandlers) postGroup(r *api.Request) error {
+	name := r.Params.Values["group"]
+	if gh.groups[name] != nil && r.Params.Values["rename"] == "" {
+		return api.BadParam("group", "Security group '%s' already exists", name)
+	}
+	group := &securityGroup{comment: r.Params.Values["comment"]}
+	if old, ok := r.Value("rename"); ok {
+		if gh.groups[old] == nil {
+			return api.BadParam("rename", "Security group '%s' does not exist", old)
+		}
+		group.rules = gh.groups[old].rules
+		delete(gh.groups, old)
+	}
+	gh.groups[name] = group
+	return nil
+}
+
+func (gh *groupHandlers) deleteGroup(r *api.Request) error {
+	name := r.Params.Values["group"]
+	g := gh.groups[name]
+	if g == nil {
+		return nil
+	}
+	if len(g.rules) > 0 {
+		return api.Failf("Security group '%s' is not empty", name)
+	}
+	delete(gh.groups, name)
+	return nil
 }

@@ -7,7 +7,10 @@ package ha
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
@@ -19,9 +22,10 @@ import (
 
 // Power starts and stops VMs for the HA manager.
 type Power interface {
-	// Start is the worker of a start task.
-	Start(ctx context.Context, t *tasks.Task, host string, vmid int, skipLock bool) error
-	// Shutdown is the worker of a shutdown task that cuts the power if the guest does not stop in time.
+	// Start is the worker of a start task. The caller holds the lock of the VM.
+	Start(ctx context.Context, t *tasks.Task, r *api.Request) error
+	// Shutdown is the worker of a shutdown task that cuts the power if the guest does not stop in time. The caller holds
+	// the lock of the VM.
 	Shutdown(ctx context.Context, t *tasks.Task, r *api.Request, timeout time.Duration) error
 }
 
@@ -75,8 +79,8 @@ func (m *Manager) StatusRow(vmid int) api.Row {
 
 // RequestState returns the response to a start or stop of a VM that HA manages: a task that only records the desired
 // state. The HA manager acts later.
-func (m *Manager) RequestState(r *api.Request, verb, state string) api.Response {
-	t := m.k.Fork(r, "ha"+verb, strconv.Itoa(r.VMID), func(_ context.Context, t *tasks.Task) error {
+func (m *Manager) RequestState(r *api.Request, verb, state string) (api.Response, error) {
+	return kernel.TaskResponse(m.k.Fork(r, "ha"+verb, strconv.Itoa(r.VMID), func(_ context.Context, t *tasks.Task) error {
 		t.Logf("Requesting HA %s for VM %d", verb, r.VMID)
 		m.k.Mu.Lock()
 		if res := m.resources[resourceID(r.VMID)]; res != nil {
@@ -85,8 +89,7 @@ func (m *Manager) RequestState(r *api.Request, verb, state string) api.Response 
 		m.k.Mu.Unlock()
 		m.Reconcile(r.VMID)
 		return nil
-	})
-	return kernel.TaskResponse(t)
+	}))
 }
 
 // Reconcile brings a VM into its desired state after a delay, as root@pam. It does not block.
@@ -104,12 +107,10 @@ func (m *Manager) Reconcile(vmid int) {
 		start, root := !g.IsRunning(), &api.Request{Who: access.Identity{User: access.Root}, Host: g.Host, VMID: vmid}
 		m.k.Mu.Unlock()
 		if start {
-			m.k.Fork(root, "qmstart", strconv.Itoa(vmid), func(ctx context.Context, t *tasks.Task) error {
-				return m.Power.Start(ctx, t, root.Host, vmid, false)
-			})
+			m.k.ForkVM(root, "qmstart", func(ctx context.Context, t *tasks.Task) error { return m.Power.Start(ctx, t, root) })
 			return
 		}
-		m.k.Fork(root, "qmshutdown", strconv.Itoa(vmid), func(ctx context.Context, t *tasks.Task) error {
+		m.k.ForkVM(root, "qmshutdown", func(ctx context.Context, t *tasks.Task) error {
 			return m.Power.Shutdown(ctx, t, root, time.Minute)
 		})
 	})
@@ -150,4 +151,159 @@ func (m *Manager) HAState(vmid int) (string, bool) {
 	m.k.Mu.Lock()
 	defer m.k.Mu.Unlock()
 	return m.State(vmid)
+}
+
+// sid returns the resource ID of a request; "100" is short for "vm:100".
+func sid(r *api.Request) string {
+	v := r.Params.Values["sid"]
+	if !strings.Contains(v, ":") {
+		return "vm:" + v
+	}
+	return v
+}
+
+// fields returns the fields of a resource in a request.
+func fields(r *api.Request) map[string]string {
+	return api.ParamsExcept(r, "sid", "type", "digest", "delete")
+}
+
+func (hh *handlers) getResources(*api.Request) (any, error) {
+	rows := []api.Row{}
+	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
+		rows = append(rows, hh.resourceRow(sid))
+	}
+	return rows, nil
+}
+
+func (hh *handlers) getResource(r *api.Request) (any, error) {
+	if hh.resources[sid(r)] == nil {
+		return nil, api.Failf("no such resource '%s'", sid(r))
+	}
+	return hh.resourceRow(sid(r)), nil
+}
+
+func (hh *handlers) resourceRow(sid string) api.Row {
+	out := api.NewRow(hh.resources[sid])
+	out["sid"], out["digest"] = sid, hh.digest()
+	out["type"], _, _ = strings.Cut(sid, ":")
+	return out
+}
+
+func (hh *handlers) digest() string {
+	var b strings.Builder
+	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
+		fmt.Fprintf(&b, "%s %v\n", sid, hh.resources[sid])
+	}
+	return api.SHA1(b.String())
+}
+
+func (hh *handlers) postResource(r *api.Request) error {
+	sid := sid(r)
+	if hh.resources[sid] != nil {
+		return api.Failf("resource ID '%s' already defined", sid)
+	}
+	var vmid int
+	if _, err := fmt.Sscanf(sid, "vm:%d", &vmid); err == nil && hh.k.Guests[vmid] == nil {
+		return api.Failf("unable to find VM %d", vmid)
+	}
+	hh.resources[sid] = map[string]string{"state": stateStarted}
+	maps.Copy(hh.resources[sid], fields(r))
+	hh.Reconcile(vmid)
+	return nil
+}
+
+func (hh *handlers) putResource(r *api.Request) error {
+	res := hh.resources[sid(r)]
+	if res == nil {
+		return api.Failf("no such resource '%s'", sid(r))
+	}
+	maps.Copy(res, fields(r))
+	api.DeleteListed(r, res)
+	var vmid int
+	if _, err := fmt.Sscanf(sid(r), "vm:%d", &vmid); err == nil {
+		hh.Reconcile(vmid)
+	}
+	return nil
+}
+
+func (hh *handlers) deleteResource(r *api.Request) error {
+	if hh.resources[sid(r)] == nil {
+		return api.Failf("cannot delete service '%s', not HA managed!", sid(r))
+	}
+	delete(hh.resources, sid(r))
+	return nil
+}
+
+func (hh *handlers) getStatus(*api.Request) (any, error) {
+	serving := hh.k.ServingHost()
+	text := "OK"
+	if hh.k.NoQuorum {
+		text = "No quorum on node '" + serving.Name + "'!"
+	}
+	rows := []api.Row{{"id": "quorum", "type": "quorum", "node": serving.Name, "status": text, "quorate": api.BoolInt(!hh.k.NoQuorum)}}
+	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
+		rows = append(rows, api.Row{"id": "service:" + sid, "type": "service", "sid": sid, "state": hh.resources[sid]["state"], "status": hh.resources[sid]["state"]})
+	}
+	return rows, nil
+}
+
+// getManagerStatus returns the state of each host in the view of the HA manager.
+func (hh *handlers) getManagerStatus(*api.Request) (any, error) {
+	serving := hh.k.ServingHost()
+	states, local := api.Row{}, api.Row{}
+	for _, h := range hh.k.Hosts {
+		state, mode := "online", "active"
+		switch {
+		case !h.Online:
+			state = "unknown"
+		case h.Maintenance:
+			state, mode = "maintenance", "maintenance"
+		}
+		states[h.Name] = state
+		local[h.Name] = api.Row{"mode": mode, "results": api.Row{}, "state": "wait_for_agent_lock"}
+	}
+	return api.Row{
+		"lrm_status":     local,
+		"manager_status": api.Row{"master_node": serving.Name, "node_status": states, "service_status": api.Row{}},
+		"quorum":         api.Row{"node": serving.Name, "quorate": api.BoolInt(!hh.k.NoQuorum)},
+	}, nil
+}
+
+// handlers serves the API of the HA manager.
+type handlers struct{ *Manager }
+
+// Routes returns the handlers of the HA manager by method.
+func (m *Manager) Routes() map[string]api.Handler {
+	h := handlers{m}
+	routes := map[string]api.Handler{
+		"GET /cluster/ha":                       api.Index("name", "status", "resources", "groups", "rules"),
+		"GET /cluster/ha/resources":             kernel.Read(m.k, h.getResources),
+		"POST /cluster/ha/resources":            kernel.Change(m.k, h.postResource),
+		"GET /cluster/ha/resources/{sid}":       kernel.Read(m.k, h.getResource),
+		"PUT /cluster/ha/resources/{sid}":       kernel.Change(m.k, h.putResource),
+		"DELETE /cluster/ha/resources/{sid}":    kernel.Change(m.k, h.deleteResource),
+		"GET /cluster/ha/status/current":        kernel.Read(m.k, h.getStatus),
+		"GET /cluster/ha/status/manager_status": kernel.Read(m.k, h.getManagerStatus),
+	}
+	maps.Copy(routes, m.rules.Handlers("/cluster/ha/rules"))
+	maps.Copy(routes, m.groupRoutes())
+	return routes
+}
+
+// groupRoutes returns the handlers of the groups. PVE 9 migrated groups to rules and fails all of them.
+func (m *Manager) groupRoutes() map[string]api.Handler {
+	const groups = "/cluster/ha/groups"
+	if !m.k.Version.HAGroupsMigrated {
+		return m.groups.Handlers(groups)
+	}
+	routes := map[string]api.Handler{}
+	for method, action := range map[string]string{
+		"GET " + groups: "index groups", "POST " + groups: "create group", "GET " + groups + "/{group}": "read group",
+		"PUT " + groups + "/{group}": "update group", "DELETE " + groups + "/{group}": "delete group",
+	} {
+		routes[method] = func(context.Context, *api.Request) (api.Response, error) {
+			return api.Response{}, api.Failf("cannot %s: ha groups have been migrated to rules", action)
+		}
+	}
+	return routes
 }

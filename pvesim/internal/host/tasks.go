@@ -44,9 +44,7 @@ func taskRow(u tasks.UPID) api.Row {
 	out := api.Row{
 		"upid": u.String(), "node": u.Host, "pid": u.PID, "pstart": u.PStart, "starttime": u.StartTime, "type": u.Type, "id": u.ID, "user": user,
 	}
-	if token != "" {
-		out["tokenid"] = token
-	}
+	api.SetNonEmpty(out, "tokenid", token)
 	return out
 }
 
@@ -65,10 +63,6 @@ func (th *taskHandlers) getTaskStatus(_ context.Context, r *api.Request) (api.Re
 		out["status"], out["exitstatus"] = "stopped", s.Exit
 	}
 	return api.Response{Data: out}, nil
-}
-
-func (th *taskHandlers) getTaskIndex(context.Context, *api.Request) (api.Response, error) {
-	return api.Response{Data: []api.Row{{"name": "log"}, {"name": "status"}}}, nil
 }
 
 // getTaskLog returns the log of a task. Like Proxmox, it returns an object instead of a list if the log does not exist.
@@ -200,9 +194,7 @@ func (th *taskHandlers) getClusterTasks(_ context.Context, r *api.Request) (api.
 		out := api.Row{
 			"upid": t.UPID.String(), "node": t.UPID.Host, "type": t.UPID.Type, "id": t.UPID.ID, "user": user, "starttime": t.UPID.StartTime, "saved": "0",
 		}
-		if token != "" {
-			out["tokenid"] = token
-		}
+		api.SetNonEmpty(out, "tokenid", token)
 		if !s.Running {
 			out["saved"], out["status"], out["endtime"] = "1", s.Exit, s.End.Unix()
 		}

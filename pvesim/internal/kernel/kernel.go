@@ -9,14 +9,21 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
@@ -87,4 +94,193 @@ func (k *Kernel) Context() context.Context { return k.ctx }
 func (k *Kernel) Close() {
 	k.cancel()
 	k.group.Wait()
+}
+
+// Version describes a Proxmox release: all differences between the releases that are not in their schemas.
+type Version struct {
+	Release string // "8.4"
+	Full    string // "8.4.21"
+	RepoID  string
+	QEMU    string
+	// MissingMethods exist only in the other release.
+	MissingMethods []string
+	// EarlyLockCheck means that config writes check digest and lock also before they wait for the file lock.
+	EarlyLockCheck bool
+	// CloneAnnounced means that the log of a clone starts with the new VMID and contains each allocated volume.
+	CloneAnnounced bool
+	// HAGroupsMigrated means that rules replaced HA groups, and that the API of the groups always fails.
+	HAGroupsMigrated bool
+	// NetworkRows means that /cluster/resources has "network" rows instead of "sdn" rows.
+	NetworkRows bool
+	// HostRows means that /cluster/resources contains the HA state and the architecture of hosts.
+	HostRows bool
+	// HostMemory means that guests report memhost and pressure figures.
+	HostMemory bool
+	// BridgeErrorInTask means that a start task fails with the error of the bridge instead of the exit code of QEMU.
+	BridgeErrorInTask bool
+	// CreateChecksTags means that the create task checks restricted tags.
+	CreateChecksTags bool
+	// JSONLine and UploadLine are the line numbers in error texts of Proxmox's HTTP server.
+	JSONLine, UploadLine int
+	// AgentPingText is the line in the log of a shutdown if the guest agent does not answer.
+	AgentPingText string
+}
+
+// Versions are the simulated releases.
+var Versions = map[string]Version{
+	"8.4": {
+		Release: "8.4", Full: "8.4.21", RepoID: "2606ac85", QEMU: "9.2.0", JSONLine: 917, UploadLine: 1317,
+		MissingMethods: []string{"GET /cluster/ha/rules", "POST /cluster/ha/rules", "GET /cluster/ha/rules/{rule}", "PUT /cluster/ha/rules/{rule}", "DELETE /cluster/ha/rules/{rule}"},
+		AgentPingText:  "QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout",
+	},
+	"9.2": {
+		Release: "9.2", Full: "9.2.11", RepoID: "7f0ec0b0", QEMU: "11.0.0", JSONLine: 934, UploadLine: 1370,
+		EarlyLockCheck: true, CloneAnnounced: true, HAGroupsMigrated: true, NetworkRows: true, HostRows: true, HostMemory: true,
+		BridgeErrorInTask: true, CreateChecksTags: true,
+		AgentPingText: "QEMU Guest Agent is not running - VM %d qga command 'guest-ping' failed - got timeout",
+	},
+}
+
+func (v Version) isMissing(method string) bool { return slices.Contains(v.MissingMethods, method) }
+
+// SetOptions sets options of datacenter.cfg.
+func (k *Kernel) SetOptions(options map[string]string) {
+	k.Mu.Lock()
+	defer k.Mu.Unlock()
+	maps.Copy(k.Options, options)
+}
+
+// AllowedTags returns the tags that "user-tag-access" allows the caller to set. Callers that can modify the cluster can
+// set registered tags, too. The caller holds the mutex.
+func (k *Kernel) AllowedTags(r *api.Request, modify bool) []string {
+	tags := map[string]bool{}
+	access := qm.ParseFields(k.Options["user-tag-access"])
+	mode := cmp.Or(access["user-allow"], "free")
+	if mode == "list" || mode == "existing" {
+		for _, t := range strings.FieldsFunc(access["user-allow-list"], func(c rune) bool { return c == ';' }) {
+			tags[t] = true
+		}
+	}
+	if mode == "free" || mode == "existing" {
+		for _, g := range k.Guests {
+			if k.Access.Has(r.Who, "/vms/"+strconv.Itoa(g.VMID), "VM.Audit") {
+				for _, t := range qm.TagList(g.Config.Options["tags"]) {
+					tags[t] = true
+				}
+			}
+		}
+	}
+	for _, t := range qm.TagList(k.Options["registered-tags"]) {
+		if modify {
+			tags[t] = true
+		} else {
+			delete(tags, t)
+		}
+	}
+	out := slices.Sorted(maps.Keys(tags))
+	if out == nil {
+		out = []string{}
+	}
+	return out
+}
+
+// Host is a Proxmox node.
+type Host struct {
+	Name                    string
+	Sockets, Cores, Threads int
+	Memory                  int64
+	IP                      string
+	Online                  bool
+	// Maintenance means that the HA manager drains the host.
+	Maintenance bool
+	// Arch is empty for x86_64.
+	Arch string
+	// Unreachable is how connections to the host fail while it is down: "refused", "noroute" or "timeout".
+	Unreachable string
+	// DownloadRate is the bandwidth for downloads in bytes per second. 0 means unlimited.
+	DownloadRate int64
+	Bridges      []Bridge
+	PCI          []map[string]any
+	NUMANodes    int
+	// Report is the last report of pvestatd, nil if there is none since the host is up.
+	Report   *Report
+	BootedAt time.Time
+	workers  chan struct{} // slots for the busy workers of its API daemon
+}
+
+// Bridge is a network bridge of a host.
+type Bridge struct {
+	Name, CIDR, Gateway, Ports string
+	VLANAware                  bool
+}
+
+// Report is a report of pvestatd about a host.
+type Report struct {
+	Host     api.Row
+	Guests   map[int]GuestFigures
+	Storages map[string]int64 // bytes in use
+}
+
+// GuestFigures is a report of pvestatd about a guest. It is a struct and not a row because a cluster can have thousands
+// of guests, reported every few real milliseconds.
+type GuestFigures struct {
+	Name, Status               string
+	Template                   bool
+	Uptime                     int64
+	MaxCPU                     int
+	CPU                        float64
+	MaxMemory, Memory, MaxDisk int64
+}
+
+// CPUs returns the number of hardware threads.
+func (h *Host) CPUs() int { return h.Sockets * h.Cores * max(h.Threads, 1) }
+
+// Status returns "online", "offline", or "unknown" if the host has not reported.
+func (h *Host) Status() string {
+	switch {
+	case !h.Online:
+		return "offline"
+	case h.Report == nil:
+		return "unknown"
+	default:
+		return "online"
+	}
+}
+
+// AddHost adds a host to the cluster.
+func (k *Kernel) AddHost(h *Host) {
+	k.Mu.Lock()
+	defer k.Mu.Unlock()
+	if h.IP == "" {
+		h.IP = fmt.Sprintf("10.97.%d.%d", len(k.Hosts)/250, len(k.Hosts)%250+2)
+	}
+	h.workers = make(chan struct{}, daemonWorkers)
+	h.BootedAt = time.Now().Add(-time.Hour)
+	k.Hosts = append(k.Hosts, h)
+	k.hostsByName[h.Name] = h
+}
+
+// Host returns a host by name, or nil. The caller holds the mutex.
+func (k *Kernel) Host(name string) *Host { return k.hostsByName[name] }
+
+// ServingHost returns the host that serves requests: the first one that is up, or nil. The caller holds the mutex.
+func (k *Kernel) ServingHost() *Host {
+	for _, h := range k.Hosts {
+		if h.Online {
+			return h
+		}
+	}
+	return nil
+}
+
+// SetMaintenance enables or disables maintenance mode, as "ha-manager crm-command node-maintenance" does.
+func (k *Kernel) SetMaintenance(name string, on bool) error {
+	k.Mu.Lock()
+	defer k.Mu.Unlock()
+	h := k.Host(name)
+	if h == nil {
+		return api.Failf("no such cluster node '%s'", name)
+	}
+	h.Maintenance = on
+	return nil
 }

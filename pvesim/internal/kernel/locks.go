@@ -6,6 +6,7 @@ package kernel
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/access"
@@ -64,4 +65,79 @@ func (k *Kernel) ChangeUserConfig(ctx context.Context, what string, change func(
 		return api.Response{}, api.Failf("%s failed: %v", what, err)
 	}
 	return api.Response{}, nil
+}
+
+// SetQuorum sets whether the cluster has quorum.
+func (k *Kernel) SetQuorum(ok bool) {
+	k.Mu.Lock()
+	defer k.Mu.Unlock()
+	k.NoQuorum = !ok
+}
+
+// CheckQuorum returns an error if the cluster has no quorum.
+func (k *Kernel) CheckQuorum() error {
+	k.Mu.Lock()
+	defer k.Mu.Unlock()
+	if k.NoQuorum {
+		return api.Failf("cluster not ready - no quorum?")
+	}
+	return nil
+}
+
+// CheckWritable returns the error of a write to a file in /etc/pve, which is read-only without quorum. The caller holds
+// the mutex.
+func (k *Kernel) CheckWritable(file string) error {
+	if k.NoQuorum {
+		return api.Failf("unable to open file '%s.tmp.%d' - Permission denied", file, k.nextPID)
+	}
+	return nil
+}
+
+// Fork starts a task for a request. The worker starts some time after the response, so Proxmox accepts two clones to
+// one VMID.
+func (k *Kernel) Fork(r *api.Request, typ, id string, work tasks.Work) *tasks.Task {
+	return k.Tasks.Start(r.Host, typ, id, r.Who.String(), func(ctx context.Context, t *tasks.Task) error {
+		if err := k.Clock.Sleep(ctx, forkTime); err != nil {
+			return err
+		}
+		return work(ctx, t)
+	})
+}
+
+// ForkVM starts a task for the VM of a request. The worker runs under the exclusive lock of the VM.
+func (k *Kernel) ForkVM(r *api.Request, typ string, work tasks.Work) *tasks.Task {
+	return k.Fork(r, typ, strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+		release, err := k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return work(ctx, t)
+	})
+}
+
+// TaskResponse returns the response of a call that started a task.
+func TaskResponse(t *tasks.Task) (api.Response, error) {
+	return api.Response{Data: t.UPID.String()}, nil
+}
+
+// WaitForTask waits for a task for at most the number of seconds in a parameter of the request. If the task ends in
+// time, the response is its result, otherwise its UPID.
+func (k *Kernel) WaitForTask(ctx context.Context, r *api.Request, t *tasks.Task, param string) (api.Response, error) {
+	delay := r.Int(param, 0)
+	if delay <= 0 {
+		return TaskResponse(t)
+	}
+	timer := time.NewTimer(k.Clock.Real(time.Duration(delay) * time.Second))
+	defer timer.Stop()
+	select {
+	case <-t.Done():
+		if s := t.State(); s.Exit != "OK" && !strings.HasPrefix(s.Exit, "WARNINGS") {
+			return api.Response{}, api.Failf("%s", s.Exit)
+		}
+		return api.Response{}, nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return TaskResponse(t)
 }

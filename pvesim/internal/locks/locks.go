@@ -8,6 +8,7 @@ package locks
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -106,31 +107,27 @@ func (t *Table) cancelWait(key string, w *waiter) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.files[key]
-	for i, other := range l.waiters {
-		if other == w {
-			l.waiters = append(l.waiters[:i], l.waiters[i+1:]...)
-			t.grantWaiters(key, l)
-			return true
-		}
+	i := slices.Index(l.waiters, w)
+	if i < 0 {
+		return false
 	}
-	return false
+	l.waiters = slices.Delete(l.waiters, i, i+1)
+	t.grantWaiters(key, l)
+	return true
 }
 
 func (t *Table) releaser(key string, mode Mode) func() {
-	var once sync.Once
-	return func() {
-		once.Do(func() {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			l := t.files[key]
-			if mode == Shared {
-				l.shared--
-			} else {
-				l.exclusive = false
-			}
-			t.grantWaiters(key, l)
-		})
-	}
+	return sync.OnceFunc(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		l := t.files[key]
+		if mode == Shared {
+			l.shared--
+		} else {
+			l.exclusive = false
+		}
+		t.grantWaiters(key, l)
+	})
 }
 
 // grantWaiters grants the lock to waiters in their order. The caller holds t.mu.
@@ -177,12 +174,9 @@ func (t *Table) tryCluster(name string) bool {
 }
 
 func (t *Table) clusterReleaser(name string) func() {
-	var once sync.Once
-	return func() {
-		once.Do(func() {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			delete(t.cluster, name)
-		})
-	}
+	return sync.OnceFunc(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.cluster, name)
+	})
 }

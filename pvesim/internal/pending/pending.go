@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pending applies the pending changes of VM configs.
+// Package pending applies the pending changes of VM configs and releases volumes that are no longer used.
 package pending
 
 import (
@@ -16,34 +16,22 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// Applier applies pending changes to VM configs and releases volumes that are no longer used.
-type Applier struct {
-	store *storage.Store
-}
-
-// New returns an applier.
-func New(store *storage.Store) *Applier { return &Applier{store: store} }
-
 // hotPluggable are the options that take effect on a running VM immediately.
 const hotPluggable = "name description tags onboot protection startup shares hookscript vmstatestorage lock cpulimit cpuunits balloon " +
 	"autostart " + cloudinit.Options
 
 // Apply applies pending changes: all of them if the VM is stopped, the hot-pluggable ones if it runs. The caller holds
 // the mutex.
-func (a *Applier) Apply(g *kernel.Guest, force bool) {
-	if !g.IsRunning() {
-		a.applyMatching(g, force, func(string, bool) bool { return true })
-		return
-	}
-	a.applyMatching(g, force, func(opt string, remove bool) bool { return a.canHotPlug(g, opt, remove) })
+func Apply(store *storage.Store, g *kernel.Guest, force bool) {
+	applyMatching(store, g, force, func(opt string, remove bool) bool { return !g.IsRunning() || canHotPlug(g, opt, remove) })
 }
 
 // ApplyAll applies all pending changes. The caller holds the mutex.
-func (a *Applier) ApplyAll(g *kernel.Guest) {
-	a.applyMatching(g, false, func(string, bool) bool { return true })
+func ApplyAll(store *storage.Store, g *kernel.Guest) {
+	applyMatching(store, g, false, func(string, bool) bool { return true })
 }
 
-func (a *Applier) canHotPlug(g *kernel.Guest, opt string, remove bool) bool {
+func canHotPlug(g *kernel.Guest, opt string, remove bool) bool {
 	base := qm.Stem(opt)
 	features := cmp.Or(g.Config.Options["hotplug"], "network,disk,usb")
 	if features == "1" {
@@ -59,20 +47,20 @@ func (a *Applier) canHotPlug(g *kernel.Guest, opt string, remove bool) bool {
 	case base == "scsi" || base == "virtio":
 		return strings.Contains(features, "disk")
 	case base == "ide" || base == "sata":
-		return a.isMediumChange(g, opt, remove)
+		return isMediumChange(g, opt, remove)
 	}
 	return false
 }
 
 // isMediumChange reports whether a change only replaces the medium of an existing CD drive. A running VM cannot gain or
 // lose CD drives.
-func (a *Applier) isMediumChange(g *kernel.Guest, opt string, remove bool) bool {
+func isMediumChange(g *kernel.Guest, opt string, remove bool) bool {
 	old, ok := qm.ParseDrive(opt, g.Config.Options[opt])
 	changed, _ := qm.ParseDrive(opt, g.Config.Pending[opt])
 	return !remove && ok && old.IsCDROM() && changed.IsCDROM() && !changed.IsCloudInit()
 }
 
-func (a *Applier) applyMatching(g *kernel.Guest, force bool, now func(opt string, remove bool) bool) {
+func applyMatching(store *storage.Store, g *kernel.Guest, force bool, now func(opt string, remove bool) bool) {
 	c := g.Config
 	for _, opt := range slices.Sorted(maps.Keys(c.Deleted)) {
 		if !now(opt, true) {
@@ -81,7 +69,7 @@ func (a *Applier) applyMatching(g *kernel.Guest, force bool, now func(opt string
 		old := c.Options[opt]
 		delete(c.Options, opt)
 		delete(c.Deleted, opt)
-		a.store.ReleaseDrive(g, opt, old, "", force)
+		store.ReleaseDrive(g, opt, old, "", force)
 	}
 	for _, opt := range slices.Sorted(maps.Keys(c.Pending)) {
 		v := c.Pending[opt]
@@ -95,6 +83,6 @@ func (a *Applier) applyMatching(g *kernel.Guest, force bool, now func(opt string
 		old := c.Options[opt]
 		c.Options[opt] = v
 		delete(c.Pending, opt)
-		a.store.ReleaseDrive(g, opt, old, v, force)
+		store.ReleaseDrive(g, opt, old, v, force)
 	}
 }

@@ -8,10 +8,12 @@ package power
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cloudinit"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/ha"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
@@ -39,28 +41,16 @@ type Controller struct {
 	store   *storage.Store
 	network *sdn.Network
 	ha      *ha.Manager
-	pending *pending.Applier
 	devices *devices
 	boot    BootFunc
 }
 
-// Areas are the parts of the cluster that a controller uses.
-type Areas struct {
-	Kernel   *kernel.Kernel
-	Store    *storage.Store
-	Network  *sdn.Network
-	Mappings *mapping.Mappings
-	HA       *ha.Manager
-	Pending  *pending.Applier
-}
-
 // New returns a controller that runs guests with boot. It becomes the power control of the HA manager.
-func New(a Areas, boot BootFunc) *Controller {
-	c := &Controller{
-		k: a.Kernel, store: a.Store, network: a.Network, ha: a.HA, pending: a.Pending, boot: boot,
-		devices: &devices{k: a.Kernel, store: a.Store, mappings: a.Mappings},
-	}
-	a.HA.Power = c
+func New(
+	k *kernel.Kernel, store *storage.Store, network *sdn.Network, mappings *mapping.Mappings, manager *ha.Manager, boot BootFunc,
+) *Controller {
+	c := &Controller{k: k, store: store, network: network, ha: manager, boot: boot, devices: &devices{k: k, store: store, mappings: mappings}}
+	manager.Power = c
 	return c
 }
 
@@ -104,7 +94,7 @@ func (c *Controller) handleGuestExit(in *kernel.Instance) {
 	c.markStopped(g)
 	if g.Rebooting {
 		g.Rebooting = false
-		c.pending.ApplyAll(g)
+		pending.ApplyAll(c.store, g)
 		c.On(g)
 	}
 }
@@ -144,18 +134,80 @@ func (c *Controller) media(vmid int) []kernel.Medium {
 		return nil
 	}
 	var out []kernel.Medium
-	for _, key := range qm.DriveKeys(g.Config.Options) {
-		d, ok := qm.ParseDrive(key, g.Config.Options[key])
-		if !ok || !d.IsCDROM() || !d.HasVolume() {
+	for _, d := range qm.VolumeDrives(g.Config.Options) {
+		m := kernel.Medium{Slot: d.Key, Volume: d.File}
+		switch {
+		case !d.IsCDROM():
 			continue
-		}
-		m := kernel.Medium{Slot: key, Volume: d.File}
-		if d.IsCloudInit() {
+		case d.IsCloudInit():
 			m.CloudInit = cloudinit.Files(c.store, g)
-		} else {
+		default:
 			m.Data = c.store.FileContent(c.store.Volume(g.Host, d.File))
 		}
 		out = append(out, m)
 	}
 	return out
+}
+
+// PowerOffGuest powers a running VM off from inside.
+func (c *Controller) PowerOffGuest(vmid int) error {
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	g := c.k.Guests[vmid]
+	if g == nil || !g.IsRunning() {
+		return api.Failf("VM %d is not running", vmid)
+	}
+	c.Off(g)
+	c.ha.Reconcile(vmid)
+	return nil
+}
+
+// SetGuestHealth sets the health of the guest of a running VM.
+func (c *Controller) SetGuestHealth(vmid int, health string) error {
+	if !slices.Contains([]string{kernel.Well, kernel.Sick, kernel.Hung}, health) {
+		return api.Failf("health %q is not one of %s, %s, %s", health, kernel.Well, kernel.Sick, kernel.Hung)
+	}
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	g := c.k.Guests[vmid]
+	if g == nil || !g.IsRunning() || g.Instance == nil {
+		return api.Failf("VM %d is not running", vmid)
+	}
+	return g.Instance.SetHealth(health)
+}
+
+// HostDown cuts the power of a host. Its guests and tasks end; its VMs keep their configs.
+func (c *Controller) HostDown(name, how string) error {
+	c.k.Mu.Lock()
+	h := c.k.Host(name)
+	if h == nil {
+		c.k.Mu.Unlock()
+		return api.Failf("there is no host '%s'", name)
+	}
+	h.Online, h.Unreachable, h.Report = false, how, nil
+	for _, g := range c.k.Guests {
+		if g.Host == name && g.IsRunning() {
+			c.Off(g)
+		}
+	}
+	c.k.Mu.Unlock()
+	c.k.Tasks.KillHost(name)
+	return nil
+}
+
+// HostUp powers a host on. It starts VMs with onboot.
+func (c *Controller) HostUp(name string) error {
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	h := c.k.Host(name)
+	if h == nil {
+		return api.Failf("there is no host '%s'", name)
+	}
+	h.Online, h.BootedAt = true, time.Now()
+	for _, g := range c.k.SortedGuests() {
+		if g.Host == name && g.Type == "qemu" && !g.IsRunning() && g.Config.Bool("onboot", false) && !g.Config.IsTemplate() && g.Config.Lock() == "" {
+			c.On(g)
+		}
+	}
+	return nil
 }

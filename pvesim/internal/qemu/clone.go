@@ -39,10 +39,9 @@ func (c *cloner) postClone(_ context.Context, r *api.Request) (api.Response, err
 	if _, err := c.checkClone(r); err != nil {
 		return api.Response{}, err
 	}
-	t := c.k.Fork(r, "qmclone", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+	return kernel.TaskResponse(c.k.Fork(r, "qmclone", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
 		return c.clone(ctx, t, r)
-	})
-	return kernel.TaskResponse(t), nil
+	}))
 }
 
 // checkClone checks a clone request. It runs before the response and again in the task under the locks.
@@ -164,10 +163,7 @@ func (c *cloner) cloneOptions(r *api.Request, job *cloneJob, config map[string]s
 	if options["vmgenid"] != "" {
 		options["vmgenid"] = uuid.NewString()
 	}
-	options["name"] = r.Params.Values["name"]
-	if options["name"] == "" {
-		options["name"] = "Copy-of-VM-" + cmp.Or(config["name"], strconv.Itoa(job.source))
-	}
+	options["name"] = cmp.Or(r.Params.Values["name"], "Copy-of-VM-"+cmp.Or(config["name"], strconv.Itoa(job.source)))
 	if d, ok := r.Value("description"); ok {
 		options["description"] = d
 	}
@@ -179,11 +175,7 @@ func (c *cloner) cloneOptions(r *api.Request, job *cloneJob, config map[string]s
 // shared. An ISO on local storage ties the VM to its host, too.
 func (c *cloner) checkCloneStorage(r *api.Request, job *cloneJob, config map[string]string) (shared bool, err error) {
 	shared = true
-	for _, key := range qm.DriveKeys(config) {
-		d, ok := qm.ParseDrive(key, config[key])
-		if !ok || !d.HasVolume() {
-			continue
-		}
+	for _, d := range qm.VolumeDrives(config) {
 		c.k.Mu.Lock()
 		s := c.store.Storage(d.Storage())
 		c.k.Mu.Unlock()
@@ -194,11 +186,7 @@ func (c *cloner) checkCloneStorage(r *api.Request, job *cloneJob, config map[str
 		if d.IsCDROM() && !d.IsCloudInit() {
 			continue
 		}
-		id := s.ID
-		if job.storage != "" {
-			id = job.storage
-		}
-		if err := c.k.Require(r, "/storage/"+id, "Datastore.AllocateSpace"); err != nil {
+		if err := c.k.Require(r, "/storage/"+cmp.Or(job.storage, s.ID), "Datastore.AllocateSpace"); err != nil {
 			return false, err
 		}
 	}
@@ -308,10 +296,7 @@ func (c *cloner) cloneDrives(ctx context.Context, t *tasks.Task, job *cloneJob, 
 func (c *cloner) cloneDrive(ctx context.Context, t *tasks.Task, job *cloneJob, d qm.Drive) (*storage.Volume, error) {
 	c.k.Mu.Lock()
 	from := c.store.Volume(job.host, d.File)
-	s := c.store.Storage(d.Storage())
-	if job.storage != "" {
-		s = c.store.Storage(job.storage)
-	}
+	s := c.store.Storage(cmp.Or(job.storage, d.Storage()))
 	c.k.Mu.Unlock()
 	if from == nil {
 		return nil, api.Failf("volume '%s' does not exist", d.File)

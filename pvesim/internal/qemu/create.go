@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,10 +40,9 @@ func (c *creator) postQemu(ctx context.Context, r *api.Request) (api.Response, e
 	if err := c.reserveVMID(ctx, r.Host, r.VMID); err != nil {
 		return api.Response{}, api.Failf("unable to create VM %d - %v", r.VMID, err)
 	}
-	t := c.k.Fork(r, "qmcreate", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
+	return kernel.TaskResponse(c.k.Fork(r, "qmcreate", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
 		return c.create(ctx, t, r, options)
-	})
-	return kernel.TaskResponse(t), nil
+	}))
 }
 
 // checkCreate checks a create request in the order of Proxmox: pool, VM, storages, options, bridges.
@@ -114,9 +114,7 @@ func (c *creator) create(ctx context.Context, t *tasks.Task, r *api.Request, opt
 		}
 	}
 	if r.Bool("start") {
-		c.k.Fork(r, "qmstart", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-			return c.power.Start(ctx, t, r.Host, r.VMID, false)
-		})
+		c.k.ForkVM(r, "qmstart", func(ctx context.Context, t *tasks.Task) error { return c.power.Start(ctx, t, r) })
 	}
 	return nil
 }
@@ -153,4 +151,107 @@ func (c *creator) writeNewVM(ctx context.Context, t *tasks.Task, r *api.Request,
 	defer c.k.Mu.Unlock()
 	c.k.Guests[r.VMID].Config = qm.New(options)
 	return nil
+}
+
+func (de *destroyer) deleteQemu(_ context.Context, r *api.Request) (api.Response, error) {
+	if _, err := de.checkDestroy(r); err != nil {
+		return api.Response{}, err
+	}
+	return kernel.TaskResponse(de.k.ForkVM(r, "qmdestroy", func(ctx context.Context, t *tasks.Task) error { return de.destroy(ctx, t, r) }))
+}
+
+// checkDestroy checks a destroy request. It runs before the response and again in the task.
+func (de *destroyer) checkDestroy(r *api.Request) (*kernel.Guest, error) {
+	de.k.Mu.Lock()
+	defer de.k.Mu.Unlock()
+	g := de.k.FindVM(r.Host, r.VMID)
+	_, managed := de.ha.State(r.VMID)
+	switch {
+	case g == nil:
+		return nil, kernel.MissingConfigError(r.Host, r.VMID)
+	case g.Config.Bool("protection", false):
+		return nil, api.Failf("can't remove VM %d - protection mode enabled", r.VMID)
+	case managed && !r.Bool("purge"):
+		return nil, api.Failf("unable to remove VM %d - used in HA resources and purge parameter not set.", r.VMID)
+	case g.IsRunning():
+		return nil, api.Failf("VM %d is running - destroy failed", r.VMID)
+	}
+	return g, nil
+}
+
+func (de *destroyer) destroy(ctx context.Context, t *tasks.Task, r *api.Request) error {
+	g, err := de.checkDestroy(r)
+	if err != nil {
+		return err
+	}
+	volids, err := de.markDestroyed(r, g)
+	if err != nil {
+		return err
+	}
+	for _, id := range volids {
+		if err := de.allocator.FreeVolume(ctx, t, r.Host, id); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			// Proxmox removes the VM even if one of its volumes cannot be removed.
+			t.Warnf("Could not remove disk '%s', check manually: %v", id, err)
+		}
+	}
+	if r.Bool("destroy-unreferenced-disks") {
+		de.allocator.FreeUnreferenced(r.VMID)
+	}
+	de.removeAccess(ctx, t, r.VMID)
+	de.k.Mu.Lock()
+	defer de.k.Mu.Unlock()
+	de.firewall.RemoveVM(r.VMID)
+	if r.Bool("purge") {
+		t.Logf("purging VM %d from related configurations..", r.VMID)
+		if de.ha.Remove(r.VMID) {
+			t.Logf("NOTE: removed VM %d from HA resource configuration.", r.VMID)
+		}
+	}
+	delete(de.k.Guests, r.VMID)
+	return nil
+}
+
+// markDestroyed checks the disks, reduces the config to "lock: destroyed", and returns the volumes to free.
+func (de *destroyer) markDestroyed(r *api.Request, g *kernel.Guest) (volids []string, err error) {
+	de.k.Mu.Lock()
+	defer de.k.Mu.Unlock()
+	if lock := g.Config.Lock(); lock != "" && !r.Bool("skiplock") {
+		return nil, api.Failf("VM is locked (%s)", lock)
+	}
+	for key, v := range g.Config.Options {
+		if !qm.IsDriveKey(key) && !strings.HasPrefix(key, "unused") {
+			continue
+		}
+		d, ok := qm.ParseDrive(key, v)
+		if !ok || !d.HasVolume() {
+			continue
+		}
+		vol := de.store.Volume(r.Host, d.File)
+		if vol == nil || vol.Content() != "images" || vol.Owner != r.VMID {
+			continue
+		}
+		if g.Config.IsTemplate() && de.store.HasChildren(vol) {
+			return nil, api.Failf("base volume '%s' is still in use by linked cloned", d.File)
+		}
+		volids = append(volids, d.File)
+	}
+	if err := de.k.CheckWritable(configFile(r.Host, r.VMID)); err != nil {
+		return nil, err
+	}
+	g.Config = qm.New(map[string]string{"lock": "destroyed"})
+	return volids, nil
+}
+
+// removeAccess removes ACL entries and pool membership under the cluster-wide lock of user.cfg.
+func (de *destroyer) removeAccess(ctx context.Context, t *tasks.Task, vmid int) {
+	release, err := de.k.Locks.Cluster(ctx, "file-user_cfg", 10*time.Second)
+	if err != nil {
+		t.Warnf("access permissions cleanup for VM %d failed: %v", vmid, err)
+		return
+	}
+	defer release()
+	de.k.Access.RemoveGuest(vmid)
 }

@@ -6,13 +6,12 @@ package qemu
 import (
 	"context"
 	"math"
+	"path"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/locks"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
@@ -82,14 +81,13 @@ func (ds *disks) newDisk(ctx context.Context, t *tasks.Task, host string, vmid i
 	var from *storage.Volume
 	if source != "" {
 		ds.k.Mu.Lock()
-		from = ds.store.Volume(host, source)
+		if from = ds.store.Volume(host, source); from != nil {
+			size = ds.store.VirtualSize(from)
+		}
 		ds.k.Mu.Unlock()
 		if from == nil {
 			return d, "", ds.missingSourceError(source)
 		}
-		ds.k.Mu.Lock()
-		size = ds.store.VirtualSize(from)
-		ds.k.Mu.Unlock()
 		t.Logf("create full clone of drive (%s)", source)
 	} else if d.Key == "efidisk0" {
 		size = 528 << 10
@@ -137,14 +135,7 @@ func (ds *disks) postMoveDisk(_ context.Context, r *api.Request) (api.Response, 
 	if err := ds.k.Require(r, "/storage/"+to, "Datastore.AllocateSpace"); err != nil {
 		return api.Response{}, err
 	}
-	return kernel.TaskResponse(ds.k.Fork(r, "qmmove", strconv.Itoa(r.VMID), func(ctx context.Context, t *tasks.Task) error {
-		release, err := ds.k.LockGuest(ctx, t, r.Host, r.VMID, locks.Exclusive, 10*time.Second)
-		if err != nil {
-			return err
-		}
-		defer release()
-		return ds.moveDisk(ctx, t, r, to)
-	})), nil
+	return kernel.TaskResponse(ds.k.ForkVM(r, "qmmove", func(ctx context.Context, t *tasks.Task) error { return ds.moveDisk(ctx, t, r, to) }))
 }
 
 func (ds *disks) moveDisk(ctx context.Context, t *tasks.Task, r *api.Request, to string) error {
@@ -191,5 +182,133 @@ func (ds *disks) moveDisk(ctx context.Context, t *tasks.Task, r *api.Request, to
 	d.File = v.ID()
 	g.Config.Options[key] = d.String()
 	ds.store.ReleaseDrive(g, key, old, d.String(), r.Bool("delete"))
+	return nil
+}
+
+// putResize grows a disk in a task. Shrinking fails in the task.
+func (rz *resizer) putResize(_ context.Context, r *api.Request) (api.Response, error) {
+	return kernel.TaskResponse(rz.k.ForkVM(r, "resize", func(ctx context.Context, t *tasks.Task) error { return rz.resize(ctx, t, r) }))
+}
+
+func (rz *resizer) resize(ctx context.Context, t *tasks.Task, r *api.Request) error {
+	rz.k.Mu.Lock()
+	g := rz.k.FindVM(r.Host, r.VMID)
+	disk := r.Params.Values["disk"]
+	var v *storage.Volume
+	var d qm.Drive
+	err := func() error {
+		switch {
+		case g == nil:
+			return kernel.MissingConfigError(r.Host, r.VMID)
+		case r.Params.Values["digest"] != "" && r.Params.Values["digest"] != g.Config.Digest():
+			return api.Failf("checksum mismatch (file change by other user?)")
+		case g.Config.Lock() != "" && !r.Bool("skiplock"):
+			return api.Failf("VM is locked (%s)", g.Config.Lock())
+		case g.Config.Options[disk] == "":
+			return api.Failf("disk '%s' does not exist", disk)
+		}
+		d, _ = qm.ParseDrive(disk, g.Config.Options[disk])
+		if d.IsCDROM() {
+			return api.Failf("you can't resize a cdrom")
+		}
+		if v = rz.store.Volume(r.Host, d.File); v == nil {
+			return api.Failf("Could not determine current size of volume '%s'", d.File)
+		}
+		return nil
+	}()
+	rz.k.Mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := rz.k.Require(r, "/storage/"+v.Storage, "Datastore.AllocateSpace"); err != nil {
+		return err
+	}
+	text := r.Params.Values["size"]
+	size, _ := qm.ParseSize(strings.TrimPrefix(text, "+"))
+	if strings.HasPrefix(text, "+") {
+		size += v.Size
+	}
+	switch {
+	case size < v.Size:
+		return api.Failf("shrinking disks is not supported")
+	case size == v.Size:
+		return nil
+	}
+	return rz.grow(ctx, t, g, d, v, size)
+}
+
+func (rz *resizer) grow(ctx context.Context, t *tasks.Task, g *kernel.Guest, d qm.Drive, v *storage.Volume, size int64) error {
+	rz.k.Mu.Lock()
+	s := rz.store.Storage(v.Storage)
+	file := s.FilePath(v.Name)
+	rz.k.Mu.Unlock()
+	if s.Kind().FileBased && strings.HasPrefix(path.Base(v.Name), "base-") {
+		// Base files are immutable.
+		return api.Failf("command '/usr/bin/qemu-img resize -f %s %s %d' failed: exit code 1", v.Format(), file, size)
+	}
+	return rz.allocator.Change(ctx, t, g.Host, s, rz.store.LatencyOf(s).Alloc, func() error {
+		v.Size = size
+		d.Opts["size"] = qm.FormatSize(size)
+		g.Config.Options[d.Key] = d.String()
+		if s.Kind().FileBased {
+			t.Logf("Image resized.")
+		} else if strings.HasPrefix(s.Type, "lvm") {
+			t.Logf("  Size of logical volume %s/%s changed.", s.ID, v.Name)
+		}
+		return nil
+	})
+}
+
+// postTemplate converts a VM to a template.
+func (tm *templates) postTemplate(_ context.Context, r *api.Request) (api.Response, error) {
+	if _, err := tm.checkTemplate(r); err != nil {
+		return api.Response{}, err
+	}
+	return kernel.TaskResponse(tm.k.ForkVM(r, "qmtemplate", func(context.Context, *tasks.Task) error {
+		g, err := tm.checkTemplate(r)
+		if err != nil {
+			return err
+		}
+		tm.k.Mu.Lock()
+		defer tm.k.Mu.Unlock()
+		return tm.convertToTemplate(g)
+	}))
+}
+
+func (tm *templates) checkTemplate(r *api.Request) (*kernel.Guest, error) {
+	tm.k.Mu.Lock()
+	defer tm.k.Mu.Unlock()
+	g := tm.k.FindVM(r.Host, r.VMID)
+	switch {
+	case g == nil:
+		return nil, kernel.MissingConfigError(r.Host, r.VMID)
+	case g.Config.Lock() != "":
+		return nil, api.Failf("VM is locked (%s)", g.Config.Lock())
+	case len(g.Config.Snapshots) > 0:
+		return nil, api.Failf("unable to create template, because VM contains snapshots")
+	case g.Config.IsTemplate() && r.Params.Values["disk"] == "":
+		return nil, api.Failf("you can't convert a template to a template")
+	case g.IsRunning():
+		return nil, api.Failf("you can't convert a VM to template if VM is running")
+	}
+	return g, nil
+}
+
+func (tm *templates) convertToTemplate(g *kernel.Guest) error {
+	for _, d := range qm.VolumeDrives(g.Config.Options) {
+		s, v := tm.store.Storage(d.Storage()), tm.store.Volume(g.Host, d.File)
+		if d.IsCDROM() || v == nil || strings.HasPrefix(path.Base(v.Name), "base-") {
+			continue
+		}
+		if !s.Kind().Template {
+			return api.Failf("volume '%s' does not support template/clone", d.File)
+		}
+		tm.store.RemoveVolume(g.Host, d.File)
+		v.Name = path.Join(path.Dir(v.Name), strings.Replace(path.Base(v.Name), "vm-", "base-", 1))
+		tm.store.PutVolume(v)
+		d.File = s.VolumeID(v)
+		g.Config.Options[d.Key] = d.String()
+	}
+	g.Config.Options["template"] = "1"
 	return nil
 }

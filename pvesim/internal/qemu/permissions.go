@@ -4,7 +4,10 @@
 package qemu
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cloudinit"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
 // optionPrivileges are the privileges to change options of a VM. Numbered options are listed without their number.
@@ -43,15 +47,7 @@ var nonConfigParams = []string{
 }
 
 // vmOptions returns the VM options among the parameters of a request.
-func vmOptions(r *api.Request) map[string]string {
-	out := map[string]string{}
-	for k, v := range r.Params.Values {
-		if !slices.Contains(nonConfigParams, k) {
-			out[k] = v
-		}
-	}
-	return out
-}
+func vmOptions(r *api.Request) map[string]string { return api.ParamsExcept(r, nonConfigParams...) }
 
 // target is the object of a permission check: a VM, or the resource pool that it will be in.
 type target struct {
@@ -168,4 +164,158 @@ func (p *permissions) checkMappings(r *api.Request, config map[string]string) er
 		}
 	}
 	return nil
+}
+
+var newDisk = regexp.MustCompile(`^([^:/]+):(\d+(?:\.\d+)?)$`)
+
+// checkStorageAccess returns an error if the caller cannot allocate or use the volume of a drive in the options.
+func (p *permissions) checkStorageAccess(r *api.Request, vmid int, options map[string]string, def string) error {
+	for _, key := range qm.DriveKeys(options) {
+		d, ok := qm.ParseDrive(key, options[key])
+		var err error
+		switch {
+		case !ok || d.File == "none":
+		case d.File == "cdrom":
+			err = p.k.Require(r, "/", "Sys.Console")
+		case strings.HasPrefix(d.File, "/"):
+			err = checkHostPath(r)
+		default:
+			err = p.checkDriveStorage(r, vmid, d, def)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkHostPath returns an error if the caller cannot use files of the host by their path.
+func checkHostPath(r *api.Request) error {
+	if !r.Who.IsRoot() {
+		return api.Failf("Only root can pass arbitrary filesystem paths.")
+	}
+	return nil
+}
+
+func (p *permissions) checkDriveStorage(r *api.Request, vmid int, d qm.Drive, def string) error {
+	id := cmp.Or(d.Storage(), def)
+	fresh := newDisk.MatchString(d.File) || strings.HasSuffix(d.File, ":cloudinit")
+	p.k.Mu.Lock()
+	s, err := p.store.CheckStorage(id, r.Host)
+	v := p.store.Volume(r.Host, d.File)
+	p.k.Mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if !fresh {
+		return p.checkVolumeUse(r, vmid, s, d, v)
+	}
+	if err := p.k.Require(r, "/storage/"+id, "Datastore.AllocateSpace"); err != nil {
+		return err
+	}
+	if !s.HasContent("images") {
+		return api.Failf("storage '%s' does not support content-type 'images'", id)
+	}
+	return p.checkImport(r, d)
+}
+
+// checkVolumeUse returns an error if the caller cannot use an existing volume. An ISO needs read access to its storage,
+// a disk of another VM the privilege to change that VM.
+func (p *permissions) checkVolumeUse(r *api.Request, vmid int, s *storage.Storage, d qm.Drive, v *storage.Volume) error {
+	at := "/storage/" + s.ID
+	if v != nil && v.Content() == "images" && v.Owner == vmid {
+		return nil
+	}
+	if p.k.Access.Has(r.Who, at, "Datastore.Allocate") {
+		return nil
+	}
+	if _, name, _ := strings.Cut(d.File, ":"); strings.HasPrefix(name, "iso/") {
+		return p.k.RequireAny(r, at, "Datastore.AllocateSpace", "Datastore.Audit")
+	}
+	if v != nil && v.Owner != 0 {
+		return p.k.Require(r, "/vms/"+strconv.Itoa(v.Owner), "VM.Config.Disk")
+	}
+	return p.k.Require(r, at, "Datastore.Allocate")
+}
+
+func (p *permissions) checkImport(r *api.Request, d qm.Drive) error {
+	from := d.Opts["import-from"]
+	switch {
+	case from == "":
+		return nil
+	case strings.HasPrefix(from, "/"):
+		return checkHostPath(r)
+	}
+	id, _, _ := strings.Cut(from, ":")
+	p.k.Mu.Lock()
+	_, err := p.store.CheckStorage(id, r.Host)
+	v := p.store.Volume(r.Host, from)
+	p.k.Mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if v != nil && v.Content() == "images" {
+		return p.k.Require(r, "/vms/"+strconv.Itoa(v.Owner), "VM.Clone")
+	}
+	return p.k.RequireAny(r, "/storage/"+id, "Datastore.AllocateSpace", "Datastore.Audit")
+}
+
+// checkBridges requires SDN.Use on each bridge, or on the VLAN of the bridge if one is set.
+func (p *permissions) checkBridges(r *api.Request, options map[string]string) error {
+	for _, key := range qm.NetKeys(options) {
+		n := qm.ParseNet(options[key])
+		bridge := n.Opts["bridge"]
+		if bridge == "" {
+			continue
+		}
+		at := "/sdn/zones/" + p.network.ZoneOf(bridge) + "/" + bridge
+		if tag := n.Opts["tag"]; tag != "" {
+			at += "/" + tag
+		}
+		if err := p.k.Require(r, at, "SDN.Use"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkTags returns an error if the caller cannot make a change of tags.
+func (p *permissions) checkTags(r *api.Request, old, changed string) error {
+	if p.k.Access.Has(r.Who, "/", "Sys.Modify") {
+		return nil
+	}
+	p.k.Mu.Lock()
+	access := qm.ParseFields(p.k.Options["user-tag-access"])
+	registered := qm.TagList(p.k.Options["registered-tags"])
+	allowed := p.k.AllowedTags(r, false)
+	p.k.Mu.Unlock()
+	mode := cmp.Or(access["user-allow"], "free")
+	before, after := qm.TagList(old), qm.TagList(changed)
+	for _, tag := range append(slices.Clone(after), before...) {
+		if slices.Contains(before, tag) == slices.Contains(after, tag) {
+			continue
+		}
+		if slices.Contains(registered, tag) || (mode != "free" && !slices.Contains(allowed, tag)) {
+			return api.Denied(fmt.Sprintf("/, Sys.Modify for modifying tag '%s'", tag))
+		}
+	}
+	return nil
+}
+
+// checkCreateTags checks the tags of a new VM. PVE 9.2 passes a hash instead of the old tags to the check, which then
+// appears in the error.
+func (p *permissions) checkCreateTags(r *api.Request, tags string) error {
+	err := p.checkTags(r, "", tags)
+	if err == nil {
+		return nil
+	}
+	p.k.Mu.Lock()
+	registered := qm.TagList(p.k.Options["registered-tags"])
+	p.k.Mu.Unlock()
+	for _, tag := range qm.TagList(tags) {
+		if slices.Contains(registered, tag) {
+			return err
+		}
+	}
+	return api.Denied("/, Sys.Modify for modifying tag 'HASH(0x5f1d2c3b4a60)'")
 }

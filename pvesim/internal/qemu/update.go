@@ -13,6 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/cloudinit"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/pending"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
@@ -34,9 +35,6 @@ func (c *configs) prepareUpdate(r *api.Request) (*update, error) {
 	u := &update{set: vmOptions(r), force: r.Bool("force"), digest: r.Params.Values["digest"], skipLock: r.Bool("skiplock")}
 	for _, k := range slices.Sorted(maps.Keys(u.set)) {
 		u.logText += fmt.Sprintf(" -%s %s", k, u.set[k])
-	}
-	if u.skipLock && !r.Who.IsRoot() {
-		return nil, api.BadParam("skiplock", "Only root may use this option.")
 	}
 	if keys, ok := u.set["sshkeys"]; ok {
 		if err := cloudinit.CheckSSHKeys(keys); err != nil {
@@ -166,7 +164,7 @@ func (c *configs) applyUpdate(ctx context.Context, t *tasks.Task, r *api.Request
 		return err
 	}
 	stage(g, u)
-	c.pending.Apply(g, u.force)
+	pending.Apply(c.store, g, u.force)
 	return nil
 }
 

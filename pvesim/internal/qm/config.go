@@ -5,10 +5,13 @@
 package qm
 
 import (
+	"cmp"
 	"crypto/sha1" //nolint:gosec // Proxmox's digests are SHA-1
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,14 +114,17 @@ func Number(v string, def int64) int64 {
 
 // DriveKeys returns the options that are drives, in the order of Proxmox.
 func DriveKeys(options map[string]string) []string {
-	var keys []string
-	for k := range options {
-		if IsDriveKey(k) {
-			keys = append(keys, k)
+	return slices.Sorted(matchingKeys(options, IsDriveKey))
+}
+
+func matchingKeys(options map[string]string, match func(option string) bool) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for k := range options {
+			if match(k) && !yield(k) {
+				return
+			}
 		}
 	}
-	slices.Sort(keys)
-	return keys
 }
 
 // IsDriveKey reports whether an option is a drive. It runs for each option of each guest in each cycle of pvestatd, so
@@ -149,19 +155,9 @@ func IsNetKey(option string) bool { return isNumbered(option, "net") }
 
 // NetKeys returns the options that are network devices, in order.
 func NetKeys(options map[string]string) []string {
-	var keys []string
-	for k := range options {
-		if IsNetKey(k) {
-			keys = append(keys, k)
-		}
-	}
-	slices.SortFunc(keys, func(a, b string) int {
-		if len(a) != len(b) {
-			return len(a) - len(b)
-		}
-		return strings.Compare(a, b)
+	return slices.SortedFunc(matchingKeys(options, IsNetKey), func(a, b string) int {
+		return cmp.Or(len(a)-len(b), strings.Compare(a, b))
 	})
-	return keys
 }
 
 // NormalizeTags returns tags in lower case, sorted and without duplicates, separated by semicolons.
@@ -184,4 +180,30 @@ func (c *Config) Snapshot(name string) *Snapshot {
 		}
 	}
 	return nil
+}
+
+// AgentEnabled reports whether a value of the agent option enables the guest agent.
+func AgentEnabled(v string) bool {
+	first, _, _ := strings.Cut(v, ",")
+	return first == "1" || first == "enabled=1" || strings.Contains(v, "enabled=1")
+}
+
+var trailingNumber = regexp.MustCompile(`\d+$`)
+
+// Stem returns an option without its number. Options whose name ends in a digit keep it.
+func Stem(option string) string {
+	switch option {
+	case "smbios1", "audio0", "rng0", "efidisk0", "tpmstate0":
+		return option
+	}
+	return trailingNumber.ReplaceAllString(option, "")
+}
+
+// SharedDirectory returns the directory mapping of a virtiofs option, whose key is optional.
+func SharedDirectory(value string) string {
+	if id := ParseFields(value)["dirid"]; id != "" {
+		return id
+	}
+	first, _, _ := strings.Cut(value, ",")
+	return first
 }

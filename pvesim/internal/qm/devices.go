@@ -44,12 +44,7 @@ func ParseDrive(key, v string) (d Drive, ok bool) {
 
 // String prints the drive as Proxmox stores it: the file first, the options sorted.
 func (d Drive) String() string {
-	var b strings.Builder
-	b.WriteString(d.File)
-	for _, k := range slices.Sorted(maps.Keys(d.Opts)) {
-		fmt.Fprintf(&b, ",%s=%s", k, d.Opts[k])
-	}
-	return b.String()
+	return strings.Join(append([]string{d.File}, formatFields(d.Opts)...), ",")
 }
 
 // IsCDROM reports whether the drive is a CD drive, which includes cloud-init drives.
@@ -70,6 +65,17 @@ func (d Drive) HasVolume() bool {
 func (d Drive) Storage() string {
 	id, _, _ := strings.Cut(d.File, ":")
 	return id
+}
+
+// VolumeDrives returns the drives of a config that refer to a volume, in the order of Proxmox.
+func VolumeDrives(options map[string]string) []Drive {
+	var out []Drive
+	for _, key := range DriveKeys(options) {
+		if d, ok := ParseDrive(key, options[key]); ok && d.HasVolume() {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // Net is a parsed network device.
@@ -101,12 +107,7 @@ func ParseNet(v string) Net {
 
 // String returns the device as Proxmox stores it: first model and address, then the options in order.
 func (n Net) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s=%s", n.Model, n.MAC)
-	for _, k := range slices.Sorted(maps.Keys(n.Opts)) {
-		fmt.Fprintf(&b, ",%s=%s", k, n.Opts[k])
-	}
-	return b.String()
+	return strings.Join(append([]string{n.Model + "=" + n.MAC}, formatFields(n.Opts)...), ",")
 }
 
 // RandomMAC returns a random address with the prefix of the cluster.
@@ -127,7 +128,7 @@ func RandomMAC(prefix string) string {
 func WithNewUUID(smbios1 string) string {
 	fields := ParseFields(smbios1)
 	fields["uuid"] = uuid.NewString()
-	return formatFields(fields)
+	return strings.Join(formatFields(fields), ",")
 }
 
 // ParseFields parses a property string in which each value has a key.
@@ -141,13 +142,13 @@ func ParseFields(v string) map[string]string {
 	return out
 }
 
-// formatFields returns a property string with its keys in order.
-func formatFields(fields map[string]string) string {
+// formatFields returns the parts of a property string with its keys in order.
+func formatFields(fields map[string]string) []string {
 	parts := make([]string, 0, len(fields))
 	for _, k := range slices.Sorted(maps.Keys(fields)) {
 		parts = append(parts, k+"="+fields[k])
 	}
-	return strings.Join(parts, ",")
+	return parts
 }
 
 var units = map[byte]int64{'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}

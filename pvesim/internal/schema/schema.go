@@ -12,6 +12,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -163,13 +164,7 @@ func (c *Catalog) addRoute(m *Method) {
 }
 
 func splitPath(path string) []string {
-	var parts []string
-	for _, p := range strings.Split(path, "/") {
-		if p != "" {
-			parts = append(parts, p)
-		}
-	}
-	return parts
+	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }
 
 // Find returns the method for a path below /api2/json, or nil, and the values of the placeholders in the path.
@@ -205,14 +200,7 @@ func (c *Catalog) Find(verb, path string) (*Method, map[string]string) {
 func (c *Catalog) Method(name string) *Method { return c.methods[name] }
 
 // Names returns all methods in order.
-func (c *Catalog) Names() []string {
-	names := make([]string, 0, len(c.methods))
-	for n := range c.methods {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
-}
+func (c *Catalog) Names() []string { return slices.Sorted(maps.Keys(c.methods)) }
 
 // indexLimit is the number of instances of a numbered parameter, for example net0 to net31. The published schema
 // contains only "net[n]".
@@ -237,4 +225,19 @@ func (m *Method) Lookup(name string) *Property {
 		return nil
 	}
 	return m.Params[g[1]+"[n]"]
+}
+
+// JSONValue returns the value of a parameter with the type of responses: a list for arrays, a number for integers and
+// booleans, otherwise a string.
+func JSONValue(m *Method, name, v string) any {
+	p := m.Lookup(name)
+	switch {
+	case p != nil && p.Type == "array":
+		return []string{v}
+	case p != nil && (p.Type == "integer" || p.Type == "boolean"):
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+			return n
+		}
+	}
+	return v
 }

@@ -39,34 +39,27 @@ type Allocation struct {
 }
 
 // Allocate creates a volume under the lock of the storage.
-func (al *Allocator) Allocate(ctx context.Context, t *tasks.Task, a Allocation) (*Volume, error) {
-	release, err := al.LockStorage(ctx, t, a.Host, a.Storage)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	if err := al.k.Clock.Sleep(ctx, al.store.LatencyOf(a.Storage).Alloc); err != nil {
-		return nil, err
-	}
-	al.k.Mu.Lock()
-	defer al.k.Mu.Unlock()
-	v := &Volume{Storage: a.Storage.ID, Host: a.Host, Size: a.Size, Owner: a.Owner}
-	v.Name = a.name
-	if v.Name == "" {
-		v.Name = al.store.FreeName(a)
-	}
-	if al.store.Volume(a.Host, v.ID()) != nil {
-		return nil, api.Failf("disk image '%s' already exists", a.Storage.FilePath(v.Name))
-	}
-	if !a.Storage.Kind().thin {
-		v.Used = a.Size
-	}
-	if err := al.store.checkSpace(a, v.Used); err != nil {
-		return nil, err
-	}
-	al.store.PutVolume(v)
-	logAllocation(t, a.Storage, v)
-	return v, nil
+func (al *Allocator) Allocate(ctx context.Context, t *tasks.Task, a Allocation) (created *Volume, err error) {
+	err = al.Change(ctx, t, a.Host, a.Storage, al.store.LatencyOf(a.Storage).Alloc, func() error {
+		v := &Volume{Storage: a.Storage.ID, Host: a.Host, Name: a.name, Size: a.Size, Owner: a.Owner}
+		if v.Name == "" {
+			v.Name = al.store.FreeName(a)
+		}
+		if al.store.Volume(a.Host, v.ID()) != nil {
+			return api.Failf("disk image '%s' already exists", a.Storage.FilePath(v.Name))
+		}
+		if !a.Storage.Kind().thin {
+			v.Used = a.Size
+		}
+		if err := al.store.checkSpace(a, v.Used); err != nil {
+			return err
+		}
+		al.store.PutVolume(v)
+		logAllocation(t, a.Storage, v)
+		created = v
+		return nil
+	})
+	return created, err
 }
 
 // AllocateCloudInit allocates the cloud-init drive of a VM.
@@ -144,25 +137,13 @@ func (al *Allocator) FreeVolume(ctx context.Context, t *tasks.Task, host, volid 
 	if s == nil {
 		return api.Failf("storage '%s' does not exist", id)
 	}
-	release, err := al.LockStorage(ctx, t, host, s)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if err := al.k.Clock.Sleep(ctx, al.store.LatencyOf(s).Free); err != nil {
-		return err
-	}
-	al.k.Mu.Lock()
-	defer al.k.Mu.Unlock()
-	v := al.store.Volume(host, volid)
-	if v == nil {
+	return al.Change(ctx, t, host, s, al.store.LatencyOf(s).Free, func() error {
+		if v := al.store.Volume(host, volid); v != nil && al.store.HasChildren(v) {
+			return api.Failf("base volume '%s' is still in use by linked clones", volid)
+		}
+		al.store.RemoveVolume(host, volid)
 		return nil
-	}
-	if al.store.HasChildren(v) {
-		return api.Failf("base volume '%s' is still in use by linked clones", volid)
-	}
-	al.store.RemoveVolume(host, volid)
-	return nil
+	})
 }
 
 // DiscardVolumes removes the volumes of a VM that could not be created.
@@ -184,9 +165,26 @@ func (st *Store) HasChildren(base *Volume) bool {
 	return false
 }
 
-// LockStorage acquires the lock for creating and removing volumes: a file lock on the host, or a cluster-wide lock if
+// Change changes a volume under the lock of the storage and the mutex, after the time that the operation takes.
+func (al *Allocator) Change(
+	ctx context.Context, t *tasks.Task, host string, s *Storage, took time.Duration, change func() error,
+) error {
+	release, err := al.lockStorage(ctx, t, host, s)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := al.k.Clock.Sleep(ctx, took); err != nil {
+		return err
+	}
+	al.k.Mu.Lock()
+	defer al.k.Mu.Unlock()
+	return change()
+}
+
+// lockStorage acquires the lock for creating and removing volumes: a file lock on the host, or a cluster-wide lock if
 // the storage is shared.
-func (al *Allocator) LockStorage(ctx context.Context, t *tasks.Task, host string, s *Storage) (func(), error) {
+func (al *Allocator) lockStorage(ctx context.Context, t *tasks.Task, host string, s *Storage) (func(), error) {
 	if s.Shared {
 		return al.k.Locks.Cluster(ctx, "storage-"+s.ID, 10*time.Second)
 	}
@@ -201,7 +199,7 @@ func (al *Allocator) HoldStorageLock(ctx context.Context, host, storage string) 
 	if s == nil {
 		return nil, fmt.Errorf("there is no storage %s", storage)
 	}
-	return al.LockStorage(ctx, nil, host, s)
+	return al.lockStorage(ctx, nil, host, s)
 }
 
 // FreeUnreferenced removes all disks with the VMID on all storages, even those of another owner.
@@ -213,4 +211,84 @@ func (al *Allocator) FreeUnreferenced(vmid int) {
 			delete(al.store.volumes, key)
 		}
 	}
+}
+
+// CanLink reports whether a volume can have linked clones. It must be a base volume on a storage with snapshots or
+// backing files.
+func (st *Store) CanLink(host, volid string) bool {
+	s := st.Storage(strings.SplitN(volid, ":", 2)[0])
+	v := st.Volume(host, volid)
+	return s != nil && v != nil && s.Kind().linked && strings.HasPrefix(path.Base(v.Name), "base-")
+}
+
+// LinkVolume creates a linked clone under the lock of the storage.
+func (al *Allocator) LinkVolume(
+	ctx context.Context, t *tasks.Task, host string, owner int, s *Storage, from *Volume,
+) (created *Volume, err error) {
+	err = al.Change(ctx, t, host, s, al.store.LatencyOf(s).LinkedClone, func() error {
+		a := Allocation{Host: host, Storage: s, Owner: owner, Format: "qcow2", Size: from.Size}
+		if err := al.store.checkSpace(a, 0); err != nil {
+			return err
+		}
+		created = &Volume{
+			Storage: s.ID, Host: host, Name: al.store.FreeName(a), Size: from.Size, Owner: owner, Base: from.Name, Disk: from.Disk.Clone(),
+		}
+		al.store.PutVolume(created)
+		logLinkedClone(t, al.k.Version, s, from, created)
+		return nil
+	})
+	return created, err
+}
+
+func logLinkedClone(t *tasks.Task, version kernel.Version, s *Storage, from, v *Volume) {
+	if !s.Kind().FileBased {
+		if s.Type == "lvmthin" {
+			t.Logf("  Logical volume \"%s\" created.", v.Name)
+		}
+		return
+	}
+	file := path.Base(v.Name)
+	t.Logf("clone %s: images, %s, %d to %s (base=../%s)", from.Name, file, v.Owner, file, from.Name)
+	shape := "cluster_size=65536 extended_l2=off"
+	if version.CloneAnnounced {
+		shape = "cluster_size=131072 extended_l2=on preallocation=metadata"
+	}
+	t.Logf("Formatting '%s', fmt=qcow2 %s compression_type=zlib size=%d backing_file=../%s backing_fmt=%s lazy_refcounts=off refcount_bits=16",
+		s.FilePath(v.Name), shape, v.Size, from.Name, from.Format())
+}
+
+// CopyVolume copies a volume. The duration depends on the virtual size.
+func (al *Allocator) CopyVolume(ctx context.Context, t *tasks.Task, s *Storage, from, to *Volume) error {
+	if al.k.Version.CloneAnnounced {
+		t.Logf("allocated target volume '%s'", to.ID())
+	}
+	size := to.Size
+	t.Logf("transferred 0.0 B of %s (0.00%%)", humanSize(size))
+	rate := al.store.LatencyOf(s).CopyBytesPerSecond
+	if rate > 0 {
+		took := time.Duration(float64(size) / float64(rate) * float64(time.Second))
+		if err := al.k.Clock.Sleep(ctx, took); err != nil {
+			return err
+		}
+	}
+	t.Logf("transferred %s of %s (100.00%%)", humanSize(size), humanSize(size))
+	al.k.Mu.Lock()
+	defer al.k.Mu.Unlock()
+	to.Used = from.Used
+	to.Disk = from.Disk.Clone()
+	if from.Content() != "images" {
+		to.Used = from.Size
+	}
+	return nil
+}
+
+// humanSize returns a size as the progress of a copy shows it.
+func humanSize(n int64) string {
+	f, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for f >= 1024 && i < len(units)-1 {
+		f /= 1024
+		i++
+	}
+	return fmt.Sprintf("%.1f %s", f, units[i])
 }

@@ -4,21 +4,22 @@
 package storage
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha1" //nolint:gosec // Proxmox's digests are SHA-1
-	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/tasks"
 )
 
 // getStorages lists the storages of a host with their usage.
-func (d *definitions) getStorages(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) getStorages(r *api.Request) (any, error) {
 	rows := []api.Row{}
 	for _, s := range d.storages {
 		if !s.IsAvailableOn(r.Host) || !d.k.Access.HasAny(r.Who, "/storage/"+s.ID, "Datastore.Audit", "Datastore.AllocateSpace") {
@@ -39,7 +40,7 @@ func (d *definitions) getStorages(_ context.Context, r *api.Request) (api.Respon
 		}
 		rows = append(rows, out)
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
 func (d *definitions) storageFigures(s *Storage, host string) api.Row {
@@ -50,22 +51,18 @@ func (d *definitions) storageFigures(s *Storage, host string) api.Row {
 	}
 }
 
-func (d *definitions) getStorageStatus(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) getStorageStatus(r *api.Request) (any, error) {
 	s := d.Storage(r.Params.Values["storage"])
 	if s == nil || !s.IsAvailableOn(r.Host) {
-		return api.Response{}, api.BadParam("storage", "No such storage.")
+		return nil, api.BadParam("storage", "No such storage.")
 	}
-	return api.Response{Data: d.storageFigures(s, r.Host)}, nil
+	return d.storageFigures(s, r.Host), nil
 }
 
 // definition returns a storage as storage.cfg defines it.
 func (d *definitions) definition(s *Storage) api.Row {
 	out := api.Row{"storage": s.ID, "type": s.Type, "content": strings.Join(s.Content, ","), "digest": d.storageDigest()}
-	if s.Path != "" {
-		out["path"] = s.Path
-	}
+	api.SetNonEmpty(out, "path", s.Path)
 	switch s.Type {
 	case "lvmthin":
 		out["vgname"], out["thinpool"] = "pve", "data"
@@ -77,9 +74,7 @@ func (d *definitions) definition(s *Storage) api.Row {
 	if s.Shared && !s.Kind().shared {
 		out["shared"] = 1
 	}
-	if len(s.Hosts) > 0 {
-		out["nodes"] = strings.Join(s.Hosts, ",")
-	}
+	api.SetNonEmpty(out, "nodes", strings.Join(s.Hosts, ","))
 	return out
 }
 
@@ -88,13 +83,10 @@ func (d *definitions) storageDigest() string {
 	for _, s := range d.storages {
 		fmt.Fprintf(&b, "%s: %s\n%v\n", s.Type, s.ID, s.Content)
 	}
-	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // see the import
-	return hex.EncodeToString(sum[:])
+	return api.SHA1(b.String())
 }
 
-func (d *definitions) getDefinitions(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) getDefinitions(r *api.Request) (any, error) {
 	rows := []api.Row{}
 	for _, s := range d.storages {
 		if typ, ok := r.Value("type"); ok && typ != s.Type {
@@ -104,17 +96,15 @@ func (d *definitions) getDefinitions(_ context.Context, r *api.Request) (api.Res
 			rows = append(rows, d.definition(s))
 		}
 	}
-	return api.Response{Data: rows}, nil
+	return rows, nil
 }
 
-func (d *definitions) getDefinition(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) getDefinition(r *api.Request) (any, error) {
 	s := d.Storage(r.Params.Values["storage"])
 	if s == nil {
-		return api.Response{}, api.Failf("storage '%s' does not exist", r.Params.Values["storage"])
+		return nil, api.Failf("storage '%s' does not exist", r.Params.Values["storage"])
 	}
-	return api.Response{Data: d.definition(s)}, nil
+	return d.definition(s), nil
 }
 
 func (d *definitions) postDefinition(_ context.Context, r *api.Request) (api.Response, error) {
@@ -136,12 +126,10 @@ func (d *definitions) postDefinition(_ context.Context, r *api.Request) (api.Res
 	return api.Response{Data: api.Row{"storage": id, "type": typ}}, nil
 }
 
-func (d *definitions) putDefinition(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) putDefinition(r *api.Request) (any, error) {
 	s := d.Storage(r.Params.Values["storage"])
 	if s == nil {
-		return api.Response{}, api.Failf("update storage failed: storage '%s' does not exist", r.Params.Values["storage"])
+		return nil, api.Failf("update storage failed: storage '%s' does not exist", r.Params.Values["storage"])
 	}
 	if v, ok := r.Value("content"); ok {
 		s.Content = strings.FieldsFunc(v, func(c rune) bool { return c == ',' || c == ' ' })
@@ -149,18 +137,161 @@ func (d *definitions) putDefinition(_ context.Context, r *api.Request) (api.Resp
 	if _, ok := r.Value("disable"); ok {
 		s.Disabled = r.Bool("disable")
 	}
-	return api.Response{Data: api.Row{"storage": s.ID, "type": s.Type}}, nil
+	return api.Row{"storage": s.ID, "type": s.Type}, nil
 }
 
-func (d *definitions) deleteDefinition(_ context.Context, r *api.Request) (api.Response, error) {
-	d.k.Mu.Lock()
-	defer d.k.Mu.Unlock()
+func (d *definitions) deleteDefinition(r *api.Request) error {
 	id := r.Params.Values["storage"]
 	for i, s := range d.Storages() {
 		if s.ID == id {
 			d.storages = append(d.storages[:i:i], d.storages[i+1:]...)
-			return api.Response{}, nil
+			return nil
 		}
 	}
-	return api.Response{}, api.Failf("delete storage failed: storage '%s' does not exist", id)
+	return api.Failf("delete storage failed: storage '%s' does not exist", id)
+}
+
+func (ct *contents) getContent(r *api.Request) (any, error) {
+	s, err := ct.CheckStorage(r.Params.Values["storage"], r.Host)
+	if err != nil {
+		return nil, err
+	}
+	rows := []api.Row{}
+	for _, key := range slices.Sorted(maps.Keys(ct.volumes)) {
+		v := ct.volumes[key]
+		if v.Storage != s.ID || (v.Host != "" && v.Host != r.Host) {
+			continue
+		}
+		if c, ok := r.Value("content"); ok && c != v.Content() {
+			continue
+		}
+		if id, ok := r.Value("vmid"); ok && id != strconv.Itoa(v.Owner) {
+			continue
+		}
+		if ct.canRead(r, v) {
+			rows = append(rows, ct.contentRow(s, v))
+		}
+	}
+	return rows, nil
+}
+
+// canRead reports whether the caller can see a volume. Files need privileges on the storage, disks on their VM.
+func (ct *contents) canRead(r *api.Request, v *Volume) bool {
+	at := "/storage/" + v.Storage
+	if ct.k.Access.Has(r.Who, at, "Datastore.Allocate") {
+		return true
+	}
+	switch v.Content() {
+	case "iso", "vztmpl", "import":
+		return ct.k.Access.HasAny(r.Who, at, "Datastore.AllocateSpace", "Datastore.Audit")
+	case "images":
+		return ct.k.Access.Has(r.Who, "/vms/"+strconv.Itoa(v.Owner), "VM.Config.Disk")
+	case "backup":
+		return ct.k.Access.Has(r.Who, at, "Datastore.AllocateSpace") && ct.k.Access.Has(r.Who, "/vms/"+strconv.Itoa(v.Owner), "VM.Backup")
+	}
+	return false
+}
+
+func (ct *contents) contentRow(s *Storage, v *Volume) api.Row {
+	out := api.Row{"volid": v.ID(), "content": v.Content(), "format": v.Format(), "size": v.Size}
+	if v.Content() != "images" {
+		out["ctime"] = v.CTime
+		return out
+	}
+	out["vmid"] = v.Owner
+	if v.Base != "" {
+		out["volid"], out["parent"] = s.VolumeID(v), v.Base
+	}
+	if s.Kind().FileBased {
+		out["used"], out["ctime"] = v.Used, v.CTime
+	}
+	return out
+}
+
+// volid returns the volume ID in the path; "iso/x.iso" is short for "local:iso/x.iso".
+func volid(r *api.Request) string {
+	v := r.Params.Values["volume"]
+	if id, ok := r.Value("storage"); ok && !strings.HasPrefix(v, id+":") && !strings.Contains(v, ":") {
+		return id + ":" + v
+	}
+	return v
+}
+
+func (ct *contents) getVolume(r *api.Request) (any, error) {
+	volid := volid(r)
+	s, err := ct.CheckStorage(strings.SplitN(volid, ":", 2)[0], r.Host)
+	if err != nil {
+		return nil, err
+	}
+	v := ct.Volume(r.Host, volid)
+	if v == nil {
+		return nil, api.Failf("volume_size_info on '%s' failed - no format", volid)
+	}
+	if !ct.canRead(r, v) {
+		return nil, api.Denied("/storage/" + s.ID + ", Datastore.Allocate")
+	}
+	format := v.Format()
+	if format == "iso" {
+		format = "raw"
+	}
+	// Files use whole blocks.
+	used := (v.Used + 4095) / 4096 * 4096
+	return api.Row{"path": s.FilePath(v.Name), "format": format, "size": v.Size, "used": used}, nil
+}
+
+func (ct *contents) postContent(ctx context.Context, r *api.Request) (api.Response, error) {
+	ct.k.Mu.Lock()
+	s, err := ct.CheckStorage(r.Params.Values["storage"], r.Host)
+	ct.k.Mu.Unlock()
+	if err != nil {
+		return api.Response{}, err
+	}
+	size, ok := qm.ParseSize(r.Params.Values["size"])
+	if !ok {
+		return api.Response{}, api.BadParam("size", "value does not match the regex pattern")
+	}
+	if !strings.ContainsAny(r.Params.Values["size"], "KMGT") {
+		size <<= 10 // a plain number is in KiB
+	}
+	name := r.Params.Values["filename"]
+	format := cmp.Or(r.Params.Values["format"], strings.TrimPrefix(name[strings.LastIndex(name, ".")+1:], "."))
+	if s.Kind().FileBased {
+		name = r.Params.Values["vmid"] + "/" + name
+	}
+	v, err := ct.allocator.Allocate(ctx, nil, Allocation{Host: r.Host, Storage: s, Owner: r.VMID, Format: format, name: name, Size: size})
+	if err != nil {
+		return api.Response{}, err
+	}
+	return api.Response{Data: v.ID()}, nil
+}
+
+// deleteVolume removes a volume in a task, even if a VM uses it.
+func (ct *contents) deleteVolume(ctx context.Context, r *api.Request) (api.Response, error) {
+	volid := volid(r)
+	storage, name, _ := strings.Cut(volid, ":")
+	if err := ct.k.Require(r, "/storage/"+storage, "Datastore.Allocate"); err != nil {
+		return api.Response{}, err
+	}
+	ct.k.Mu.Lock()
+	s, err := ct.CheckStorage(storage, r.Host)
+	v := ct.Volume(r.Host, volid)
+	ct.k.Mu.Unlock()
+	if err != nil {
+		return api.Response{}, err
+	}
+	id := storage
+	if v != nil && v.Content() == "images" {
+		id = fmt.Sprintf("%d@%s", v.Owner, storage)
+	}
+	t := ct.k.Fork(r, "imgdel", id, func(ctx context.Context, t *tasks.Task) error {
+		if v == nil {
+			t.Logf("disk image '%s' does not exist", s.FilePath(name))
+		}
+		if err := ct.allocator.FreeVolume(ctx, t, r.Host, volid); err != nil {
+			return err
+		}
+		t.Logf("Removed volume '%s'", volid)
+		return nil
+	})
+	return ct.k.WaitForTask(ctx, r, t, "delay")
 }

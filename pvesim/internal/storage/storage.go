@@ -1,15 +1,66 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package storage holds the storages of the cluster and their volumes, and serves their API.
 package storage
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
+
+// Store holds storages and volumes. The caller of a method holds the mutex of the kernel unless its comment states
+// otherwise.
+type Store struct {
+	k        *kernel.Kernel
+	latency  map[string]Latency // by storage type
+	storages []*Storage
+	volumes  map[string]*Volume // by volumeKey
+	blobs    map[[32]byte][]byte
+}
+
+// New returns an empty store. Types that are missing in latency have the latencies of their default profile.
+func New(k *kernel.Kernel, latency map[string]Latency) *Store {
+	return &Store{k: k, latency: latency, volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}}
+}
+
+// Handlers by kind of object.
+type (
+	definitions struct{ *Store }
+	contents    struct {
+		*Store
+		allocator *Allocator
+	}
+	files struct{ *Store }
+)
+
+// Routes returns the handlers of storages by method.
+func (st *Store) Routes() map[string]api.Handler {
+	d, ct, f := definitions{st}, contents{st, NewAllocator(st)}, files{st}
+	const storage = "/nodes/{node}/storage"
+	return map[string]api.Handler{
+		"GET /storage":                                      kernel.Read(st.k, d.getDefinitions),
+		"POST /storage":                                     d.postDefinition,
+		"GET /storage/{storage}":                            kernel.Read(st.k, d.getDefinition),
+		"PUT /storage/{storage}":                            kernel.Read(st.k, d.putDefinition),
+		"DELETE /storage/{storage}":                         kernel.Change(st.k, d.deleteDefinition),
+		"GET " + storage:                                    kernel.Read(st.k, d.getStorages),
+		"GET " + storage + "/{storage}":                     api.Index("subdir", "content", "status", "upload", "download-url"),
+		"GET " + storage + "/{storage}/status":              kernel.Read(st.k, d.getStorageStatus),
+		"GET " + storage + "/{storage}/content":             kernel.Read(st.k, ct.getContent),
+		"POST " + storage + "/{storage}/content":            ct.postContent,
+		"GET " + storage + "/{storage}/content/{volume}":    kernel.Read(st.k, ct.getVolume),
+		"DELETE " + storage + "/{storage}/content/{volume}": ct.deleteVolume,
+		"POST " + storage + "/{storage}/upload":             f.postUpload,
+		"POST " + storage + "/{storage}/download-url":       f.postDownload,
+		"GET /nodes/{node}/query-url-metadata":              f.getURLMetadata,
+	}
+}
 
 // Storage is a storage definition of the cluster.
 type Storage struct {
@@ -148,4 +199,48 @@ func (st *Store) SetStorageFull(id string, full bool) error {
 	}
 	s.Full = full
 	return nil
+}
+
+// Latency is how long the operations of a storage take.
+type Latency struct {
+	Alloc, LinkedClone, Free, Snapshot time.Duration
+	// CopyBytesPerSecond is the bandwidth of full clones and imports.
+	CopyBytesPerSecond int64
+}
+
+// Profiles are latencies of typical storages, measured on running hosts and rounded.
+var Profiles = map[string]Latency{
+	"nvme-lvmthin": {
+		Alloc: 120 * time.Millisecond, LinkedClone: 180 * time.Millisecond, Free: 150 * time.Millisecond,
+		Snapshot: 150 * time.Millisecond, CopyBytesPerSecond: 900 << 20,
+	},
+	"zfs": {
+		Alloc: 90 * time.Millisecond, LinkedClone: 110 * time.Millisecond, Free: 400 * time.Millisecond,
+		Snapshot: 80 * time.Millisecond, CopyBytesPerSecond: 600 << 20,
+	},
+	"ceph": {
+		Alloc: 450 * time.Millisecond, LinkedClone: 700 * time.Millisecond, Free: 1200 * time.Millisecond,
+		Snapshot: 600 * time.Millisecond, CopyBytesPerSecond: 250 << 20,
+	},
+	"hdd-dir": {
+		Alloc: 60 * time.Millisecond, LinkedClone: 90 * time.Millisecond, Free: 120 * time.Millisecond,
+		Snapshot: 300 * time.Millisecond, CopyBytesPerSecond: 120 << 20,
+	},
+	"ssd-dir": {
+		Alloc: 60 * time.Millisecond, LinkedClone: 60 * time.Millisecond, Free: 40 * time.Millisecond,
+		Snapshot: 60 * time.Millisecond, CopyBytesPerSecond: 450 << 20,
+	},
+}
+
+// profileOf is the default profile of a storage type.
+var profileOf = map[string]string{
+	"dir": "ssd-dir", "nfs": "hdd-dir", "cifs": "hdd-dir", "lvmthin": "nvme-lvmthin", "lvm": "nvme-lvmthin", "zfspool": "zfs", "rbd": "ceph",
+}
+
+// LatencyOf returns the latencies of a storage.
+func (st *Store) LatencyOf(s *Storage) Latency {
+	if l, ok := st.latency[s.Type]; ok {
+		return l
+	}
+	return Profiles[profileOf[s.Type]]
 }

@@ -6,11 +6,15 @@ package storage
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 )
 
 // ReadHostFile returns the content of a file on the storages of a host by its path, or nil.
@@ -122,15 +126,6 @@ func (st *Store) FileContent(v *Volume) []byte {
 	return st.blobs[*v.Blob]
 }
 
-// VolumeCounts returns the number of volumes by storage and host, "local|pve1". The host of shared storages is empty.
-func (st *Store) VolumeCounts() map[string]int {
-	out := map[string]int{}
-	for _, v := range st.volumes {
-		out[v.Storage+"|"+v.Host]++
-	}
-	return out
-}
-
 // PutFile adds a file, for example an ISO. The host is ignored if the storage is shared. The caller does not hold the
 // mutex.
 func (st *Store) PutFile(host, storage, name string, data []byte) {
@@ -151,4 +146,97 @@ func (st *Store) VirtualSize(v *Volume) int64 {
 		return int64(binary.BigEndian.Uint64(data[24:32])) //nolint:gosec // no image has 8 EiB
 	}
 	return int64(len(data))
+}
+
+// CreateMissingVolume creates the volume of a drive if it does not exist.
+func (st *Store) CreateMissingVolume(g *kernel.Guest, key string) error {
+	d, ok := qm.ParseDrive(key, g.Config.Options[key])
+	if !ok {
+		return fmt.Errorf("drive %s: cannot read %q", key, g.Config.Options[key])
+	}
+	if !d.HasVolume() {
+		return nil
+	}
+	s := st.Storage(d.Storage())
+	if s == nil {
+		return fmt.Errorf("drive %s: there is no storage %q", key, d.Storage())
+	}
+	if st.Volume(g.Host, d.File) != nil {
+		return nil
+	}
+	size, _ := qm.ParseSize(d.Opts["size"])
+	if size == 0 && d.IsCloudInit() {
+		size = cloudInitSize
+	}
+	used := size
+	if s.Kind().thin {
+		used = size / 2 // thin volumes are rarely full
+	}
+	st.PutVolume(&Volume{Storage: s.ID, Host: g.Host, Name: d.File[len(s.ID)+1:], Size: size, Used: used, Owner: g.VMID})
+	return nil
+}
+
+// ReleaseDrive releases the volume of a drive that a VM no longer uses. Cloud-init drives and unused disks are removed,
+// other disks become "unusedN".
+func (st *Store) ReleaseDrive(g *kernel.Guest, opt, old, now string, force bool) {
+	unused := strings.HasPrefix(opt, "unused")
+	if old == "" || (!qm.IsDriveKey(opt) && !unused) {
+		return
+	}
+	was, _ := qm.ParseDrive(opt, old)
+	is, _ := qm.ParseDrive(opt, now)
+	v := st.Volume(g.Host, was.File)
+	if was.File == is.File || v == nil || v.Content() != "images" || v.Owner != g.VMID {
+		return
+	}
+	if unused || force || was.IsCloudInit() {
+		st.RemoveVolume(g.Host, was.File)
+		return
+	}
+	for i := range 256 {
+		key := "unused" + strconv.Itoa(i)
+		if _, taken := g.Config.Options[key]; !taken {
+			g.Config.Options[key] = was.File
+			return
+		}
+	}
+}
+
+// CheckVolume returns an error if a volume does not exist on a host.
+func (st *Store) CheckVolume(host, volid string) error {
+	id, _, _ := strings.Cut(volid, ":")
+	if _, err := st.CheckStorage(id, host); err != nil {
+		return err
+	}
+	if st.Volume(host, volid) == nil {
+		return api.Failf("volume '%s' does not exist", volid)
+	}
+	return nil
+}
+
+// usage returns the used bytes of a storage on a host.
+func (st *Store) usage(s *Storage, host string) (used int64) {
+	used = s.BaseUsed
+	for _, v := range st.volumes {
+		if v.Storage == s.ID && (v.Host == "" || v.Host == host) {
+			used += v.Used
+		}
+	}
+	return min(used, s.Size)
+}
+
+// Usage is the number of volumes on a storage and the bytes that they use.
+type Usage struct {
+	Volumes int
+	Bytes   int64
+}
+
+// Usages returns the usage by storage and host, "local|pve1". The host of shared storages is empty.
+func (st *Store) Usages() map[string]Usage {
+	out := map[string]Usage{}
+	for _, v := range st.volumes {
+		key := v.Storage + "|" + v.Host
+		out[key] = Usage{Volumes: out[key].Volumes + 1, Bytes: out[key].Bytes + v.Used}
+	}
+	return out
 }
