@@ -4,7 +4,8 @@
 // Package testenv is the environment of tests. Env has a simulated Proxmox, an inventory
 // and the operations on VMs of one test, and either objects in a real Kubernetes API
 // server, shared by the tests of one binary (New), or a fake API (NewFake). Its methods
-// create test objects. Only tests import it.
+// create test objects. Tests with their own environment use its parts: the accelerated
+// Clock, StartSimulator, NewComponents and the builders. Only tests import it.
 package testenv
 
 import (
@@ -29,6 +30,8 @@ import (
 // Karpenter finds the kind of a NodeClass in the scheme of client-go.
 func init() {
 	_ = v1alpha1.AddToScheme(scheme.Scheme)
+	// Logs about injected faults would hide the test output.
+	log.SetLogger(logr.Discard())
 	// Controllers wait for an API server on a busy machine.
 	gomega.SetDefaultEventuallyTimeout(time.Minute)
 }
@@ -45,7 +48,6 @@ var shared struct {
 
 // Run runs a package's tests and stops the shared API server. TestMain calls it.
 func Run(m *testing.M) int {
-	log.SetLogger(logr.Discard())
 	code := m.Run()
 	if shared.env != nil {
 		if err := shared.env.Stop(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -62,7 +61,7 @@ func newRound(t *testing.T, seed uint64) *round {
 	calls, tasks, _ := recordPlaces(t, on)
 	r := &round{
 		t: t, rand: rand.New(rand.NewPCG(seed, 3)),
-		env:   lab.New(t, lab.Options{Hosts: 3, Speed: speed, Seed: seed, Installation: on, Addresses: burst}),
+		env:   lab.New(t, lab.Options{Hosts: 3, Seed: seed, Installation: on, Addresses: burst}),
 		calls: calls, tasks: tasks, down: map[string]bool{}, done: map[string]int{},
 	}
 	r.process = r.env.StartProcess(lab.ProcessOptions{})
@@ -90,23 +89,14 @@ func (r *round) run() {
 		r.disturb()
 	}
 	r.stopDisturbing()
-	took, violations := r.env.Converge(r.process)
+	took := r.env.MustConverge(r.process, fmt.Sprintf("after the disturbances %v", r.done))
 	left := len(r.env.Claims())
-	r.expectConverged("after the disturbances", took, violations)
 	for _, claim := range r.env.Claims() {
 		r.env.DeleteClaim(claim.Name)
 	}
-	emptied, violations := r.env.Converge(r.process)
-	r.expectConverged("after deleting all claims", emptied, violations)
+	emptied := r.env.MustConverge(r.process, fmt.Sprintf("after deleting all claims, with %v", r.done))
 	r.t.Logf("%s: %v; %d of %d claims kept; converged after %s, empty after %s more",
 		r.env.Installation, r.done, left, burst, took, emptied)
-}
-
-func (r *round) expectConverged(when string, took lab.Convergence, violations []string) {
-	r.t.Helper()
-	if len(violations) > 0 {
-		r.t.Fatalf("%s, with %v: violations after %s on %s:\n%s", when, r.done, took, r.env.Installation, strings.Join(violations, "\n"))
-	}
 }
 
 // addRandomFaults replaces all faults with a few random ones. Failures that end a launch are
@@ -129,16 +119,14 @@ func (r *round) addFault(at place, failure failure) {
 	if failure.transient {
 		f.Probability = 0.2
 	}
-	if _, err := r.env.Sim.AddFault(f); err != nil {
-		r.t.Fatal(err)
-	}
+	r.env.AddFault(f)
 }
 
 // disturb runs one random disturbance.
 func (r *round) disturb() {
 	disturbances := map[string]func() bool{
 		"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
-		"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress, "guests powered off": r.powerOff, "tasks canceled": r.cancel, "new faults": r.replaceFaults,
+		"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress, "guests powered off": r.powerOff, "tasks canceled": func() bool { r.env.CancelTasks(); return true }, "new faults": func() bool { r.addRandomFaults(); return true },
 	}
 	name := pick(r.rand, slices.Sorted(maps.Keys(disturbances)))
 	if disturbances[name]() {
@@ -226,16 +214,6 @@ func (r *round) powerOff() bool {
 	claim := pick(r.rand, claims)
 	in, ok, err := instance.ReadIntent(&claim)
 	return err == nil && ok && r.env.Sim.PowerOffGuest(in.VMID) == nil
-}
-
-func (r *round) cancel() bool {
-	r.env.CancelTasks()
-	return true
-}
-
-func (r *round) replaceFaults() bool {
-	r.addRandomFaults()
-	return true
 }
 
 // stopDisturbing ends all faults and outages.

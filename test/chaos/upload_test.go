@@ -17,8 +17,8 @@ import (
 func TestLateUpload(t *testing.T) {
 	t.Parallel()
 	c := newCase(t, lab.Installations()[0], lab.StepLaunch, longRetries)
-	c.addFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", Count: 1, DropAfter: true})
-	c.addFault(pvesim.Fault{Task: "imgcopy", Count: 1, Delay: pvesim.Duration(3 * time.Minute)})
+	c.env.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", Count: 1, DropAfter: true})
+	c.env.AddFault(pvesim.Fault{Task: "imgcopy", Count: 1, Delay: pvesim.Duration(3 * time.Minute)})
 	c.process.Run()
 	c.converge("after the launch")
 	c.env.Clock.Sleep(4 * time.Minute)

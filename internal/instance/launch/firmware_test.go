@@ -49,7 +49,7 @@ func TestLaunchIgnitionByFirmware(t *testing.T) {
 		in, _, err := instance.ReadIntent(claim)
 		w.Expect(err).NotTo(HaveOccurred())
 
-		files := w.BootedFirmware(in.VMID)
+		files := w.Booted(in.VMID).Firmware
 		for _, name := range []string{"opt/com.coreos/config", "opt/org.flatcar-linux/config"} {
 			w.Expect(string(files[name])).To(And(HavePrefix("{"), ContainSubstring("ignition"), ContainSubstring("/etc/token")), name)
 		}

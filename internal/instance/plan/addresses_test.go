@@ -67,7 +67,7 @@ func TestPlanAddress(t *testing.T) {
 	w.Expect(cfg.Options).To(HaveKeyWithValue("nameserver", "10.0.0.53"))
 
 	// An ISO contains its files uncompressed.
-	w.Expect(w.BootedDrive(in.VMID)).To(And(
+	w.Expect(w.Booted(in.VMID).CDROM).To(And(
 		ContainSubstring(fmt.Sprintf("- %q", addr.String()+"/24")), ContainSubstring(`via: "10.0.0.1"`),
 		ContainSubstring(`addresses: ["10.0.0.53"]`), ContainSubstring("dhcp4: false")))
 

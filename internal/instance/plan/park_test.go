@@ -26,7 +26,9 @@ import (
 // parked returns a claim that waits for capacity, and its intent.
 func parked(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, instance.Intent) {
 	w.T.Helper()
-	claim = p.Parked(claim, w.NodeClass)
+	in, err := p.Instances.Planner.Park(w.T.Context(), claim, w.NodeClass, nil)
+	w.Expect(err).NotTo(HaveOccurred())
+	claim = w.SetPlanned(claim, in)
 	return claim, w.Intent(claim)
 }
 

@@ -140,7 +140,7 @@ func TestOtherKubernetesCluster(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
-	orphaned(w, w.Neighbor().Launched("theirs", class))
+	orphaned(w, w.StartProcess(testenv.KubeCluster("another")).Launched("theirs", class))
 	c := newCollector(w, garbagecollection.PolicyRemove)
 	c.run()
 	w.Clock.Advance(10 * time.Minute)
