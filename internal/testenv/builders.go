@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clientgotesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -83,7 +85,7 @@ func Zones(hosts int) []string {
 // NewNodeClaim returns a NodeClaim like core's, before Create is called.
 func NewNodeClaim(name, class, pool string) *karpv1.NodeClaim {
 	return &karpv1.NodeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{karpv1.NodePoolLabelKey: pool}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uuid.NewString()), Labels: map[string]string{karpv1.NodePoolLabelKey: pool}},
 		Spec:       karpv1.NodeClaimSpec{NodeClassRef: classRef(class), Requirements: instanceTypes()},
 	}
 }

@@ -21,7 +21,7 @@ import (
 type Cluster struct {
 	base
 	Sim    *pvesim.Simulator
-	client proxmox.Client
+	Client proxmox.Client
 	hosts  int
 	// booted is what VMs booted with, by VMID.
 	booted sync.Map
@@ -63,9 +63,6 @@ func (c *Cluster) Booted(vmid int) (booted Booted) {
 	return booted
 }
 
-// Client returns the client of Region.
-func (c *Cluster) Client() proxmox.Client { return c.client }
-
 // VMs returns the guests of Region in our range, as Proxmox lists them now.
 func (c *Cluster) VMs() []proxmox.GuestRow {
 	c.T.Helper()
@@ -80,7 +77,7 @@ func (c *Cluster) VMs() []proxmox.GuestRow {
 
 func (c *Cluster) guests() []proxmox.GuestRow {
 	c.T.Helper()
-	resources, err := c.client.Resources(c.T.Context())
+	resources, err := c.Client.Resources(c.T.Context())
 	c.Expect(err).NotTo(gomega.HaveOccurred())
 	return resources.Guests
 }
@@ -88,7 +85,7 @@ func (c *Cluster) guests() []proxmox.GuestRow {
 // VMConfig returns the configuration of a claim's VM.
 func (c *Cluster) VMConfig(in instance.Intent) proxmox.VMConfig {
 	c.T.Helper()
-	cfg, err := c.client.VMConfig(c.T.Context(), in.Host, in.VMID)
+	cfg, err := c.Client.VMConfig(c.T.Context(), in.Host, in.VMID)
 	c.Expect(err).NotTo(gomega.HaveOccurred())
 	return cfg
 }
@@ -96,7 +93,7 @@ func (c *Cluster) VMConfig(in instance.Intent) proxmox.VMConfig {
 // BootDrives returns the ISOs on a Host.
 func (c *Cluster) BootDrives(host string) []string {
 	c.T.Helper()
-	volumes, err := c.client.Volumes(c.T.Context(), host, "local", "iso")
+	volumes, err := c.Client.Volumes(c.T.Context(), host, "local", "iso")
 	c.Expect(err).NotTo(gomega.HaveOccurred())
 	var out []string
 	for _, volume := range volumes {
@@ -108,20 +105,20 @@ func (c *Cluster) BootDrives(host string) []string {
 // DestroyByHand destroys a VM like an administrator.
 func (c *Cluster) DestroyByHand(host string, vmid int) {
 	c.T.Helper()
-	c.wait(c.client.StopVM(c.T.Context(), host, vmid))
-	c.wait(c.client.DestroyVM(c.T.Context(), host, vmid))
+	c.wait(c.Client.StopVM(c.T.Context(), host, vmid))
+	c.wait(c.Client.DestroyVM(c.T.Context(), host, vmid))
 }
 
 // CloneByHand clones the template like an administrator.
 func (c *Cluster) CloneByHand(host string, vmid int, name string) {
 	c.T.Helper()
-	c.wait(c.client.CloneVM(c.T.Context(), proxmox.CloneRequest{Host: host, TemplateID: 9000, VMID: vmid, Name: name}))
+	c.wait(c.Client.CloneVM(c.T.Context(), proxmox.CloneRequest{Host: host, TemplateID: 9000, VMID: vmid, Name: name}))
 }
 
 func (c *Cluster) wait(task proxmox.UPID, err error) {
 	c.T.Helper()
 	c.Expect(err).NotTo(gomega.HaveOccurred())
-	status, err := proxmox.WaitTask(c.T.Context(), c.client, task, proxmox.WaitOptions{Clock: c.Clock})
+	status, err := proxmox.WaitTask(c.T.Context(), c.Client, task, proxmox.WaitOptions{Clock: c.Clock})
 	c.Expect(err).NotTo(gomega.HaveOccurred())
 	c.Expect(status.Err()).NotTo(gomega.HaveOccurred())
 }
@@ -147,7 +144,7 @@ func (c *Cluster) foreignGuests() map[int]string {
 	for _, row := range c.guests() {
 		if row.VMID < FirstVMID && row.Kind == proxmox.KindQEMU {
 			var err error
-			out[row.VMID], err = GuestState(c.T.Context(), c.client, row)
+			out[row.VMID], err = GuestState(c.T.Context(), c.Client, row)
 			c.Expect(err).NotTo(gomega.HaveOccurred())
 		}
 	}
@@ -163,7 +160,7 @@ func (c *Cluster) expectNoGuests() {
 	c.T.Helper()
 	c.Expect(c.VMs()).To(gomega.BeEmpty(), "orphaned VMs")
 	for i := range c.hosts {
-		volumes, err := c.client.Volumes(c.T.Context(), fmt.Sprintf("pve%d", i+1), "local-lvm", "images")
+		volumes, err := c.Client.Volumes(c.T.Context(), fmt.Sprintf("pve%d", i+1), "local-lvm", "images")
 		c.Expect(err).NotTo(gomega.HaveOccurred())
 		for _, volume := range volumes {
 			c.Expect(volume.VMID).To(gomega.BeNumerically("<", FirstVMID), "orphaned volume %s", volume.ID)

@@ -28,7 +28,6 @@ func KillAtRequest(t testing.TB, sim *pvesim.Simulator, n int, after bool) conte
 		AddFault(t, sim, fault)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
 	go OnFault(ctx, sim, cancel)
 	return ctx
 }

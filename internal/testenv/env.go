@@ -60,6 +60,7 @@ type Env struct {
 func New(t *testing.T, options ...Option) *Env {
 	t.Helper()
 	w := newEnv(t, "w"+strings.ReplaceAll(uuid.NewString(), "-", "")[:10], options)
+	w.prefix = w.Name + "-"
 	w.Config = APIServer(t)
 	plain, err := client.NewWithWatch(w.Config, client.Options{Scheme: scheme.Scheme})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
@@ -78,7 +79,6 @@ func New(t *testing.T, options ...Option) *Env {
 func NewFake(t *testing.T, options ...Option) *Env {
 	t.Helper()
 	w := newEnv(t, metav1.NamespaceSystem, options)
-	w.fake = true
 	w.Kube = NewFakeKube(t)
 	w.connect()
 	w.NodeClass = NewNodeClass("default", "ubuntu", w.Name)
@@ -107,27 +107,26 @@ func (w *Env) connect() {
 		change(scenario)
 	}
 	w.Sim = StartSimulator(w.T, scenario, pvesim.Options{Speed: Speed, Guests: recordingGuests{cluster: w.Cluster}})
-	w.client = NewClient(w.T, ClusterConfig(w.Sim, Region), proxmox.Options{})
-	w.Clients[Region] = w.client
+	w.Client = NewClient(w.T, ClusterConfig(w.Sim, Region), proxmox.Options{})
+	w.Clients[Region] = w.Client
 	if w.setup.otherHosts > 0 {
 		other := StartSimulator(w.T, pvesim.DefaultScenario(w.setup.otherHosts), pvesim.Options{Speed: Speed})
 		w.Clients[OtherRegion] = NewClient(w.T, ClusterConfig(other, OtherRegion), proxmox.Options{})
 	}
 }
 
-// run runs something until the test ends, and waits for its end.
-func (w *Env) run(start func(context.Context) error) {
-	ctx, cancel := context.WithCancel(w.T.Context())
+// Go runs something until the test ends, and waits for its end.
+func Go(t testing.TB, start func(context.Context) error) {
 	stopped := make(chan struct{})
-	go func() { defer close(stopped); _ = start(ctx) }()
-	w.T.Cleanup(func() { cancel(); <-stopped })
+	go func() { defer close(stopped); _ = start(t.Context()) }()
+	t.Cleanup(func() { <-stopped })
 }
 
 // Running reads from Proxmox whether a claim's VM runs; the list of guests lags behind.
 func (w *Env) Running(claim *karpv1.NodeClaim) bool {
 	w.T.Helper()
 	in := w.Intent(claim)
-	state, err := w.client.VMStatus(w.T.Context(), in.Host, in.VMID)
+	state, err := w.Client.VMStatus(w.T.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	return state.Running
 }

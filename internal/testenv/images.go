@@ -76,17 +76,12 @@ func (w *Env) Templates() *template.Provider {
 // ManagedTemplate creates a ProxmoxTemplate of an image.
 func (o *Objects) ManagedTemplate(url string, changes ...func(*v1alpha1.ProxmoxTemplate)) *v1alpha1.ProxmoxTemplate {
 	o.T.Helper()
-	t := &v1alpha1.ProxmoxTemplate{
+	return create(o, &v1alpha1.ProxmoxTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Named("managed")},
 		Spec: v1alpha1.ProxmoxTemplateSpec{
 			SourceImage: v1alpha1.SourceImage{URL: url},
 			StorageIDs:  []string{"local", "local-lvm"},
 			Network:     []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}},
 		},
-	}
-	for _, change := range changes {
-		change(t)
-	}
-	o.Create(t)
-	return t
+	}, changes)
 }

@@ -40,11 +40,9 @@ func (w *Env) StartManager(makers ...func(kube client.Client) Registrar) {
 			return []string{set[field]}
 		})).To(gomega.Succeed())
 	}
-	ctx, cancel := context.WithCancel(w.T.Context())
-	w.T.Cleanup(cancel)
 	for _, maker := range makers {
-		w.Expect(maker(m.GetClient()).Register(ctx, m)).To(gomega.Succeed())
+		w.Expect(maker(m.GetClient()).Register(w.T.Context(), m)).To(gomega.Succeed())
 	}
-	w.run(m.Start)
-	w.Expect(m.GetCache().WaitForCacheSync(ctx)).To(gomega.BeTrue())
+	Go(w.T, m.Start)
+	w.Expect(m.GetCache().WaitForCacheSync(w.T.Context())).To(gomega.BeTrue())
 }

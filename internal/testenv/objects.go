@@ -4,17 +4,14 @@
 package testenv
 
 import (
-	"fmt"
 	"reflect"
 	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
-	"github.com/google/uuid"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -25,23 +22,19 @@ import (
 // Objects are the objects of an Env in the Kubernetes API.
 type Objects struct {
 	base
-	// Name is unique. Names of objects without a namespace start with it.
+	// Name is the namespace, and is unique unless the API is fake.
 	Name string
+	// prefix is the start of the names of objects without a namespace.
+	prefix string
 	// Kube reads and writes the objects of this Env, and is not cached.
 	Kube client.Client
 	// NodeClass of a fake Env, ready on all Hosts. It is not stored in the API.
 	NodeClass *v1alpha1.ProxmoxNodeClass
 	zones     []string
-	fake      bool
 }
 
 // Named returns a name that is unique to this Env.
-func (o *Objects) Named(name string) string {
-	if o.fake {
-		return name
-	}
-	return fmt.Sprintf("%s-%s", o.Name, name)
-}
+func (o *Objects) Named(name string) string { return o.prefix + name }
 
 // Create creates an object.
 func (o *Objects) Create(object client.Object) {
@@ -49,29 +42,29 @@ func (o *Objects) Create(object client.Object) {
 	o.Expect(o.Kube.Create(o.T.Context(), object)).To(gomega.Succeed())
 }
 
+// create creates an object after changes.
+func create[T client.Object, F ~func(T)](o *Objects, object T, changes []F) T {
+	o.T.Helper()
+	for _, change := range changes {
+		change(object)
+	}
+	o.Create(object)
+	return object
+}
+
 // Template creates a ProxmoxUnmanagedTemplate that matches the scenario's templates.
 func (o *Objects) Template(changes ...func(*v1alpha1.ProxmoxUnmanagedTemplate)) *v1alpha1.ProxmoxUnmanagedTemplate {
 	o.T.Helper()
-	template := &v1alpha1.ProxmoxUnmanagedTemplate{
+	return create(o, &v1alpha1.ProxmoxUnmanagedTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Named("ubuntu")},
 		Spec:       v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"},
-	}
-	for _, change := range changes {
-		change(template)
-	}
-	o.Create(template)
-	return template
+	}, changes)
 }
 
 // NewClass creates a NodeClass that was not checked yet.
 func (o *Objects) NewClass(changes ...func(*v1alpha1.ProxmoxNodeClass)) *v1alpha1.ProxmoxNodeClass {
 	o.T.Helper()
-	class := NewNodeClass(o.Named("default"), o.Named("ubuntu"), o.Name)
-	for _, change := range changes {
-		change(class)
-	}
-	o.Create(class)
-	return class
+	return create(o, NewNodeClass(o.Named("default"), o.Named("ubuntu"), o.Name), changes)
 }
 
 // Class creates a NodeClass that is Ready on all Hosts of Region.
@@ -102,25 +95,13 @@ func (o *Objects) Pool(class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1
 	pool.Spec.Template.Spec.NodeClassRef = classRef(class.Name)
 	pool.Spec.Template.Spec.Requirements = instanceTypes()
 	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("Never")
-	for _, change := range changes {
-		change(pool)
-	}
-	o.Create(pool)
-	return pool
+	return create(o, pool, changes)
 }
 
 // Claim creates a NodeClaim like core, before Create is called.
 func (o *Objects) Claim(name string, class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	o.T.Helper()
-	claim := NewNodeClaim(o.Named(name), class.Name, o.Named("pool"))
-	if o.fake {
-		claim.UID = types.UID(uuid.NewString())
-	}
-	for _, change := range changes {
-		change(claim)
-	}
-	o.Create(claim)
-	return claim
+	return create(o, NewNodeClaim(o.Named(name), class.Name, o.Named("pool")), changes)
 }
 
 // NewerIntent is an intent of a newer controller: the location is the same, the rest is
@@ -148,9 +129,10 @@ func (o *Objects) Intent(claim *karpv1.NodeClaim) instance.Intent {
 }
 
 // Reload updates an object to what is stored in the API.
-func Reload[T client.Object](w interface{ reload(o client.Object) }, o T) T {
-	w.reload(o)
-	return o
+func Reload[T client.Object](w *Env, object T) T {
+	w.T.Helper()
+	w.reload(object)
+	return object
 }
 
 func (o *Objects) reload(object client.Object) {
@@ -165,7 +147,9 @@ func (o *Objects) reload(object client.Object) {
 // Stored returns a copy of a claim as it is stored in the API.
 func (o *Objects) Stored(claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	o.T.Helper()
-	return Reload(o, claim.DeepCopy())
+	claim = claim.DeepCopy()
+	o.reload(claim)
+	return claim
 }
 
 // IsDeleted reports whether an object was deleted from the API.

@@ -73,7 +73,7 @@ func (w *Env) StartProcess(options ...Option) *Process {
 		Clock: w.Clock.unscaled(), PollInterval: 100 * time.Millisecond, Settings: s.hostSettings,
 	}, instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}, s.metrics)}
 	if !s.noPolling {
-		w.run(p.Inventory.Start)
+		Go(w.T, p.Inventory.Start)
 	}
 	if !s.neverPolled {
 		p.Refresh()

@@ -117,19 +117,14 @@ func (c *testCase) awaitKill() {
 // first wait took.
 func (c *testCase) settle(step string) (kept bool, took lab.Convergence) {
 	c.t.Helper()
-	took = c.converge("after the fault")
+	took = c.env.MustConverge(c.process, "after the fault")
 	kept = len(c.env.Claims()) > 0
 	if step == lab.StepDelete && kept {
 		c.t.Errorf("the claim still exists")
 	}
 	if kept {
 		c.env.DeleteClaim(c.claim)
-		c.converge("after deleting the claim")
+		c.env.MustConverge(c.process, "after deleting the claim")
 	}
 	return kept, took
-}
-
-func (c *testCase) converge(when string) lab.Convergence {
-	c.t.Helper()
-	return c.env.MustConverge(c.process, when)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
 
@@ -75,9 +76,7 @@ func (r *round) run() {
 	}
 	// Some are planned before the others, so another user can take the VMID of one.
 	for i := range 3 {
-		if err := r.process.RunStep(lab.StepPlan, fmt.Sprintf("pool-%d", i)); err != nil {
-			r.t.Fatal(err)
-		}
+		testenv.Must(r.t, r.process.RunStep(lab.StepPlan, fmt.Sprintf("pool-%d", i)))
 	}
 	if r.createForeignVM() {
 		r.done["foreign VMs"]++
@@ -163,11 +162,10 @@ func (r *round) toggleQuorum() bool {
 
 func (r *round) deleteOne() bool {
 	claims := r.env.Claims()
-	if len(claims) == 0 {
-		return false
+	if len(claims) > 0 {
+		r.env.DeleteClaim(pick(r.rand, claims).Name)
 	}
-	r.env.DeleteClaim(pick(r.rand, claims).Name)
-	return true
+	return len(claims) > 0
 }
 
 // launching returns a random NodeClaim that is being launched on an online host.
@@ -221,9 +219,7 @@ func (r *round) stopDisturbing() {
 	r.env.Sim.ClearFaults()
 	r.env.Sim.SetQuorum(true)
 	for host := range r.down {
-		if err := r.env.Sim.HostUp(host); err != nil {
-			r.t.Fatal(err)
-		}
+		testenv.Must(r.t, r.env.Sim.HostUp(host))
 	}
 	r.env.CancelTasks()
 }

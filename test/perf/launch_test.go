@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -63,9 +64,7 @@ func TestCallsPerNode(t *testing.T) {
 		timeStep(t, env, p, lab.StepLaunch, env.Class.Name, name)
 		calls := len(env.Sim.Requests())
 		// In production, a poll has seen the VM by the time it is deleted.
-		if err := p.Refresh(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, p.Refresh())
 		env.Sim.ResetRequests()
 		deleteClaim(t, env, p, name)
 		if i >= warmupLaunches {

@@ -181,7 +181,7 @@ func TestUnparkVMIDTaken(t *testing.T) {
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
 	waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
-	task, err := w.Client().CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: "foreign"})
+	task, err := w.Client.CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: "foreign"})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(task).NotTo(BeEmpty())
 	late := w.StartProcess()

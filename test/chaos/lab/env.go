@@ -8,6 +8,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,9 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -97,16 +96,8 @@ type Env struct {
 // New returns an Env that ends with the test.
 func New(t testing.TB, o Options) *Env {
 	t.Helper()
-	if o.Hosts == 0 {
-		o.Hosts = 1
-	}
-	if o.Speed == 0 {
-		o.Speed = testenv.Speed
-	}
+	o.Hosts, o.Speed, o.Installation = max(o.Hosts, 1), cmp.Or(o.Speed, testenv.Speed), cmp.Or(o.Installation, Installations()[0])
 	scenario := pvesim.DefaultScenario(o.Hosts)
-	if o.Installation.Version == "" {
-		o.Installation = Installations()[0]
-	}
 	scenario.Version = o.Installation.Version
 	if o.Installation.PoolScoped {
 		pvesim.PoolScoped(scenario)
@@ -160,16 +151,13 @@ func (e *Env) recordGuests() (err error) {
 // syncHostClocks sets the hosts' clocks to simulated time: the garbage collector compares a
 // volume's age with its own clock.
 func (e *Env) syncHostClocks() {
-	ctx, cancel := context.WithCancel(e.t.Context())
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
+	testenv.Go(e.t, func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			e.Sim.SetClockSkew(e.Clock.Skew())
 			time.Sleep(5 * time.Millisecond)
 		}
-	}()
-	e.t.Cleanup(func() { cancel(); <-stopped })
+		return nil
+	})
 }
 
 // NewClass returns a NodeClass that uses all parts of a launch: a boot drive, a security
@@ -191,7 +179,7 @@ func (e *Env) CreateClaim(name string) *karpv1.NodeClaim { return e.CreateClaimO
 func (e *Env) CreateClaimOf(class, name string) *karpv1.NodeClaim {
 	e.t.Helper()
 	claim := testenv.NewNodeClaim(name, class, class)
-	claim.UID, claim.Finalizers = types.UID(uuid.NewString()), []string{karpv1.TerminationFinalizer}
+	claim.Finalizers = []string{karpv1.TerminationFinalizer}
 	testenv.Must(e.t, e.Kube.Create(e.t.Context(), claim))
 	return claim
 }

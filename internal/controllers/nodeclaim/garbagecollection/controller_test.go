@@ -183,9 +183,9 @@ func TestDeleteBootDriveAfterCleanup(t *testing.T) {
 	// An upload whose response was lost ends only now.
 	for _, volume := range drives {
 		if name := strings.TrimPrefix(volume, "local:iso/"); strings.Contains(name, string(joined.UID)) {
-			task, err := w.Clients[testenv.Region].UploadISO(t.Context(), "pve1", "local", name, []byte("late"))
+			task, err := w.Client.UploadISO(t.Context(), "pve1", "local", name, []byte("late"))
 			w.Expect(err).NotTo(HaveOccurred())
-			_, err = proxmox.WaitTask(t.Context(), w.Clients[testenv.Region], task, proxmox.WaitOptions{Clock: w.Clock})
+			_, err = proxmox.WaitTask(t.Context(), w.Client, task, proxmox.WaitOptions{Clock: w.Clock})
 			w.Expect(err).NotTo(HaveOccurred())
 		}
 	}
