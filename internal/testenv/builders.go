@@ -24,14 +24,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// InstanceType is the instance type of claims: 2 CPUs, 6 GiB.
-const InstanceType = "t1.2VCPU-6GB"
-
-// TemplatesSecret has the boot data templates.
-const TemplatesSecret = "templates"
-
-// SecurityGroup is a security group of the simulated Clusters.
-const SecurityGroup = "kubernetes"
+const (
+	// InstanceType is the instance type of claims: 2 CPUs, 6 GiB. Seven fit on a Host.
+	InstanceType = "t1.2VCPU-6GB"
+	// TemplatesSecret has the boot data templates.
+	TemplatesSecret = "templates"
+	// SecurityGroup is a security group of the simulated Clusters.
+	SecurityGroup = "kubernetes"
+)
 
 // NewFakeKube returns a fake Kubernetes API with the objects that boot data needs.
 func NewFakeKube(t testing.TB) client.WithWatch {

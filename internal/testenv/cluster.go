@@ -6,6 +6,7 @@ package testenv
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -66,13 +67,7 @@ func (c *Cluster) Booted(vmid int) (booted Booted) {
 // VMs returns the guests of Region in our range, as Proxmox lists them now.
 func (c *Cluster) VMs() []proxmox.GuestRow {
 	c.T.Helper()
-	var out []proxmox.GuestRow
-	for _, row := range c.guests() {
-		if row.VMID >= FirstVMID {
-			out = append(out, row)
-		}
-	}
-	return out
+	return slices.DeleteFunc(c.guests(), func(row proxmox.GuestRow) bool { return row.VMID < FirstVMID })
 }
 
 func (c *Cluster) guests() []proxmox.GuestRow {

@@ -129,12 +129,7 @@ func (w *Env) Launched(name string, class *v1alpha1.ProxmoxNodeClass, changes ..
 		w.Refresh()
 		vms, err := w.Instances.VMs.List()
 		w.Expect(err).NotTo(gomega.HaveOccurred())
-		for _, vm := range vms {
-			if vm.ClaimUID == string(claim.UID) && vm.Status == "running" {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(vms, func(vm instance.VM) bool { return vm.ClaimUID == string(claim.UID) && vm.Status == "running" })
 	}).WithTimeout(10*time.Second).Should(gomega.BeTrue(), "the VM is in the snapshot")
 	return claim
 }

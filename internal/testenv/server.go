@@ -39,18 +39,15 @@ func init() {
 var errNoAssets = errors.New("KUBEBUILDER_ASSETS is not set: there is no API server, so this is skipped; run \"make unit\"")
 
 // shared is the API server; it starts with the first test that needs it.
-var shared struct {
-	once   sync.Once
-	env    *envtest.Environment
-	config *rest.Config
-	err    error
-}
+var shared *envtest.Environment
+
+var sharedConfig = sync.OnceValues(startServer)
 
 // Run runs a package's tests and stops the shared API server. TestMain calls it.
 func Run(m *testing.M) int {
 	code := m.Run()
-	if shared.env != nil {
-		if err := shared.env.Stop(); err != nil {
+	if shared != nil {
+		if err := shared.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "stopping the API server:", err)
 		}
 	}
@@ -60,14 +57,12 @@ func Run(m *testing.M) int {
 // APIServer returns the shared API server. Without KUBEBUILDER_ASSETS it skips the test.
 func APIServer(t *testing.T) *rest.Config {
 	t.Helper()
-	shared.once.Do(func() { shared.config, shared.err = startServer() })
-	if errors.Is(shared.err, errNoAssets) {
-		t.Skip(shared.err)
+	config, err := sharedConfig()
+	if errors.Is(err, errNoAssets) {
+		t.Skip(err)
 	}
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return rest.CopyConfig(shared.config)
+	Must(t, err)
+	return rest.CopyConfig(config)
 }
 
 func startServer() (*rest.Config, error) {
@@ -85,7 +80,7 @@ func startServer() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting the API server: %w", err)
 	}
-	shared.env = env
+	shared = env
 	config.QPS, config.Burst = 1000, 2000
 	return config, nil
 }

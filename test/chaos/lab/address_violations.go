@@ -61,14 +61,14 @@ func addressesOf(claim *karpv1.NodeClaim) []netip.Addr {
 // TakeAddress configures the address of a NodeClaim on another user's guest on a host. It
 // reports whether that succeeded.
 func (e *Env) TakeAddress(host string, claim *karpv1.NodeClaim) bool {
-	addresses := addressesOf(claim)
-	i := slices.IndexFunc(e.guests(), func(row proxmox.GuestRow) bool {
+	addresses, guests := addressesOf(claim), e.guests()
+	i := slices.IndexFunc(guests, func(row proxmox.GuestRow) bool {
 		return row.Host == host && !row.Template && row.VMID < testenv.FirstVMID
 	})
 	if len(addresses) == 0 || i < 0 {
 		return false
 	}
-	row := e.guests()[i]
+	row := guests[i]
 	e.mu.Lock()
 	e.takenAddresses = append(e.takenAddresses, addresses[0])
 	// The Process reads the configuration again when the name changes.

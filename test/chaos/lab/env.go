@@ -134,10 +134,8 @@ func New(t testing.TB, o Options) *Env {
 // on a busy machine.
 func (e *Env) recordGuests() (err error) {
 	for range 20 {
-		var resources proxmox.Resources
-		if resources, err = e.admin.Resources(e.t.Context()); err != nil {
-			continue
-		}
+		resources, listErr := e.admin.Resources(e.t.Context())
+		err = listErr
 		for _, row := range resources.Guests {
 			err = errors.Join(err, e.recordForeign(row))
 		}

@@ -252,15 +252,7 @@ func (e *Env) CreateForeignVM(host string, vmid int) bool {
 		return false
 	}
 	status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Clock: e.Clock})
-	if err != nil || status.Err() != nil {
-		return false
-	}
-	for _, row := range e.guests() {
-		if row.VMID == vmid {
-			return e.recordForeign(row) == nil
-		}
-	}
-	return false
+	return err == nil && status.Err() == nil && e.recordForeign(proxmox.GuestRow{Host: host, VMID: vmid}) == nil
 }
 
 func (e *Env) foreign() map[int]string {
