@@ -128,7 +128,7 @@ func TestDeleteForeignVM(t *testing.T) {
 		claim.Status.ProviderID = foreign
 		w.Expect(corecloudprovider.IsNodeClaimNotFoundError(provider(w).Delete(t.Context(), claim))).To(BeTrue(), foreign)
 	}
-	state, err := w.Clients[testenv.Region].VMStatus(t.Context(), "pve1", 101)
+	state, err := w.Client.VMStatus(t.Context(), "pve1", 101)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(state.Running).To(BeTrue(), "the foreign guest still runs")
 }
@@ -138,7 +138,7 @@ func TestDeleteProtectedVM(t *testing.T) {
 	w := testenv.New(t)
 	claim := w.Launched("a", w.Class())
 	protect := func(value string) {
-		w.Expect(w.Clients[testenv.Region].UpdateVM(t.Context(), "pve1", w.Intent(claim).VMID,
+		w.Expect(w.Client.UpdateVM(t.Context(), "pve1", w.Intent(claim).VMID,
 			proxmox.ConfigChange{Set: map[string]string{"protection": value}})).To(Succeed())
 	}
 	protect("1")

@@ -25,7 +25,7 @@ func TestListIgnoresCopies(t *testing.T) {
 	p := w.StartProcess()
 	claim := p.Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
-	c := w.Client()
+	c := w.Client
 	cfg, err := c.VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	// A copy keeps the notes; a restored backup keeps notes and UUID.

@@ -25,7 +25,7 @@ func TestUpdateInPlace(t *testing.T) {
 	w.NodeClass.Spec.Tags = []string{"Web", "k8s"}
 	w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "web", Interface: "net0"}}
 	w.Expect(p.Instances.Updater.UpdateInPlace(t.Context(), claim, w.NodeClass)).To(Succeed())
-	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+	cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(cfg.Tags()).To(ConsistOf("k8s", "web"))
 	w.Expect(cfg.Network().NICs()[0].Firewall).To(BeTrue())
@@ -55,7 +55,7 @@ func TestUpdateInPlaceFirewall(t *testing.T) {
 	firewalled := func() map[string]bool {
 		in, _, err := instance.ReadIntent(claim)
 		w.Expect(err).NotTo(HaveOccurred())
-		cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+		cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
 		w.Expect(err).NotTo(HaveOccurred())
 		out := map[string]bool{}
 		for _, nic := range cfg.Network().NICs() {

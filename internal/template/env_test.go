@@ -6,6 +6,7 @@ package template_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +19,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	region      = "region-1"
+	region      = testenv.Region
 	kubeCluster = "0f0f0f0f-0000-4000-8000-000000000001"
 	uid         = "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11"
 )
@@ -51,12 +51,8 @@ func newEnv(t *testing.T, hosts int, changes ...func(*pvesim.Scenario)) *env {
 	for _, change := range changes {
 		change(scenario)
 	}
-	sim, err := pvesim.New(scenario, pvesim.Options{Speed: testenv.Speed})
-	g := NewWithT(t)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(sim.Start(t.Context())).To(Succeed())
-	t.Cleanup(sim.Close)
-	e := &env{WithT: g, t: t, sim: sim, images: testenv.ServeImages(t, 64<<10), inUse: map[int]string{}}
+	sim := testenv.StartSimulator(t, scenario, pvesim.Options{Speed: testenv.Speed})
+	e := &env{WithT: NewWithT(t), t: t, sim: sim, images: testenv.ServeImages(t, 64<<10), inUse: map[int]string{}}
 	e.object = &v1alpha1.ProxmoxTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: "ubuntu", UID: types.UID(uid), Generation: 1},
 		Spec: v1alpha1.ProxmoxTemplateSpec{
@@ -84,23 +80,15 @@ func (e *env) processOf(kubeCluster string) *process {
 	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{PollInterval: 100 * time.Millisecond})
 	e.Expect(err).NotTo(HaveOccurred())
 	e.Expect(inv.RefreshAll(e.t.Context())).To(Succeed())
-	settings := template.Settings{
-		VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: 20 * time.Second, Grace: 0,
-	}
 	deps := template.Deps{
-		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Clock: &testenv.Clock{}, KubeCluster: kubeCluster, Settings: settings,
+		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Clock: testenv.NewSteppedClock(testenv.Speed), KubeCluster: kubeCluster,
 	}
-	return &process{Provider: template.NewProvider(deps), env: e}
+	return &process{Provider: testenv.NewTemplates(deps, 0), env: e}
 }
 
 func (e *env) client() proxmox.Client {
 	e.t.Helper()
-	c, err := proxmox.New(proxmox.ClusterConfig{
-		Region: region, URLs: []string{e.sim.URL()}, CA: string(e.sim.CAPEM()),
-		TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
-	}, proxmox.Options{})
-	e.Expect(err).NotTo(HaveOccurred())
-	return c
+	return testenv.NewClient(e.t, testenv.ClusterConfig(e.sim, region), proxmox.Options{})
 }
 
 func (e *env) desired() template.Desired {
@@ -126,15 +114,23 @@ func (p *process) reconcile(ctx context.Context, host string) error {
 func (p *process) reconcileUntilComplete() template.Report {
 	p.env.t.Helper()
 	var report template.Report
+	p.reconcileUntil(func(g Gomega) {
+		report = p.report()
+		g.Expect(report.Complete).To(BeTrue(), report.Message)
+	})
+	return report
+}
+
+// reconcileUntil runs on all Hosts until the check succeeds.
+func (p *process) reconcileUntil(check func(Gomega)) {
+	p.env.t.Helper()
 	p.env.Eventually(func(g Gomega) {
 		for host := range p.Inventory().View().Snapshots[region].Hosts {
 			g.Expect(p.reconcile(p.env.t.Context(), host)).To(Succeed())
 		}
 		g.Expect(p.Inventory().RefreshAll(p.env.t.Context())).To(Succeed())
-		report = p.report()
-		g.Expect(report.Complete).To(BeTrue(), report.Message)
+		check(g)
 	}).WithTimeout(30 * time.Second).WithPolling(50 * time.Millisecond).Should(Succeed())
-	return report
 }
 
 func (p *process) report(previous ...string) template.Report {
@@ -146,15 +142,11 @@ func (p *process) deleteUntilGone() {
 	p.env.t.Helper()
 	now := metav1.Now()
 	p.env.object.DeletionTimestamp = &now
-	p.env.Eventually(func(g Gomega) {
-		for host := range p.Inventory().View().Snapshots[region].Hosts {
-			g.Expect(p.reconcile(p.env.t.Context(), host)).To(Succeed())
-		}
-		g.Expect(p.Inventory().RefreshAll(p.env.t.Context())).To(Succeed())
+	p.reconcileUntil(func(g Gomega) {
 		remaining, err := p.Cleanup(p.env.t.Context(), p.env.desired(), p.env.usage())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(remaining).To(BeEmpty())
-	}).WithTimeout(30 * time.Second).WithPolling(50 * time.Millisecond).Should(Succeed())
+	})
 }
 
 // listObjects returns all guests and volumes of the cluster.
@@ -189,12 +181,7 @@ func (e *env) listObjects() []string {
 			seen[host+"/"+volume.ID] = true
 		}
 	}
-	var out []string
-	for entry := range seen {
-		out = append(out, entry)
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(seen))
 }
 
 // createdObjects returns the objects that did not exist at the start.

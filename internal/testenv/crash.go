@@ -6,6 +6,7 @@ package testenv
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,32 +25,30 @@ func KillAtRequest(t testing.TB, sim *pvesim.Simulator, n int, after bool) conte
 		faults = []pvesim.Fault{{Skip: n, Count: 1, DropAfter: true}, {Skip: n, DropBefore: true}}
 	}
 	for _, fault := range faults {
-		if _, err := sim.AddFault(fault); err != nil {
-			t.Fatal(err)
-		}
+		AddFault(t, sim, fault)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		defer cancel()
-		for ctx.Err() == nil {
-			for _, fault := range sim.Faults() {
-				if fault.Hits > 0 {
-					return
-				}
-			}
-			time.Sleep(time.Millisecond)
-		}
-	}()
-	t.Cleanup(cancel)
+	go OnFault(ctx, sim, cancel)
 	return ctx
 }
 
-// RecordRequests returns the requests that a step sends to Region's Cluster.
-func (w *Env) RecordRequests(step func()) []pvesim.Request {
-	w.T.Helper()
-	w.Sim.ResetRequests()
+// OnFault calls a function when a fault was applied. It returns then or when ctx ends.
+func OnFault(ctx context.Context, sim *pvesim.Simulator, then func()) {
+	for ctx.Err() == nil {
+		if slices.ContainsFunc(sim.Faults(), func(fault pvesim.FaultState) bool { return fault.Hits > 0 }) {
+			then()
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// RecordRequests returns the requests that a step sends.
+func (c *Cluster) RecordRequests(step func()) []pvesim.Request {
+	c.T.Helper()
+	c.Sim.ResetRequests()
 	step()
-	return w.Sim.Requests()
+	return c.Sim.Requests()
 }
 
 // CrashPoint is where a process can be killed: before or after a request.
@@ -74,10 +73,10 @@ func CrashPoints(requests []pvesim.Request) []CrashPoint {
 
 // EndCrash reconnects Proxmox. It checks that the process was killed, unless it never
 // sent the request: the number of requests that poll a task varies.
-func (w *Env) EndCrash(killed bool) {
-	w.T.Helper()
-	for _, fault := range w.Sim.Faults() {
-		w.Expect(killed || fault.Hits == 0).To(gomega.BeTrue(), "the process continued after it was killed")
+func (c *Cluster) EndCrash(killed bool) {
+	c.T.Helper()
+	for _, fault := range c.Sim.Faults() {
+		c.Expect(killed || fault.Hits == 0).To(gomega.BeTrue(), "the process continued after it was killed")
 	}
-	w.Sim.ClearFaults()
+	c.Sim.ClearFaults()
 }

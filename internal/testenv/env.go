@@ -5,16 +5,18 @@ package testenv
 
 import (
 	"context"
-	"fmt"
 	"strings"
-	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -28,36 +30,29 @@ const (
 	OtherRegion = "region-2"
 )
 
+// base is what all parts of an Env use.
+type base struct {
+	*gomega.WithT
+	T     *testing.T
+	Clock *Clock
+}
+
 // Env is one test's simulated Proxmox, its objects in the Kubernetes API, and a process
 // of the controller.
 type Env struct {
-	*gomega.WithT
+	base
+	*Cluster
+	*Objects
 	// Process is the controller; nil in a new fake Env.
 	*Process
-	T *testing.T
-	// Name is unique. Names of objects without a namespace start with it.
-	Name string
-	// Kube reads and writes the objects of this Env, and is not cached.
-	Kube   client.Client
-	Config *rest.Config
-	// Sim is the Cluster of Region, OtherSim that of OtherRegion.
-	Sim, OtherSim *pvesim.Simulator
-	Clients       map[string]proxmox.Client
+	Config  *rest.Config
+	Clients map[string]proxmox.Client
 	// Roots are the root logins that tests pass to controllers.
 	Roots  map[string]proxmox.Root
-	Clock  *Clock
 	Events *Recorder
-	// NodeClass of a fake Env, ready on all Hosts. It is not stored in the API.
-	NodeClass *v1alpha1.ProxmoxNodeClass
-
 	// KubeCluster is the UID of the Kubernetes cluster.
 	KubeCluster string
 	setup       setup
-	fake        bool
-	// booted and firmware are what VMs booted with, by VMID.
-	booted, firmware sync.Map
-	// foreign is the state of guests that are not ours when the test started.
-	foreign map[int]string
 }
 
 // New returns an Env with objects in the shared API server and a running Process. It
@@ -65,94 +60,95 @@ type Env struct {
 func New(t *testing.T, options ...Option) *Env {
 	t.Helper()
 	w := newEnv(t, "w"+strings.ReplaceAll(uuid.NewString(), "-", "")[:10], options)
+	w.prefix = w.Name + "-"
 	w.Config = APIServer(t)
 	plain, err := client.NewWithWatch(w.Config, client.Options{Scheme: scheme.Scheme})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	w.Kube = isolated(plain, w.Name)
-	w.makeNamespace()
+	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Name}})
+	for _, o := range bootObjects(w.Name) {
+		w.Create(o)
+	}
 	w.connect()
 	w.Process = w.StartProcess()
 	return w
 }
 
+// NewFake returns an Env with a fake Kubernetes API and without a Process. The
+// operations on VMs need no API server.
+func NewFake(t *testing.T, options ...Option) *Env {
+	t.Helper()
+	w := newEnv(t, metav1.NamespaceSystem, options)
+	w.Kube = NewFakeKube(t)
+	w.connect()
+	w.NodeClass = NewNodeClass("default", "ubuntu", w.Name)
+	w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: SecurityGroup, Interface: "net0"}}
+	w.NodeClass.Status.SelectedZones = w.zones
+	w.ResetForeignGuests()
+	return w
+}
+
 func newEnv(t *testing.T, name string, options []Option) *Env {
-	w := &Env{
-		WithT: gomega.NewWithT(t), T: t, Clock: &Clock{}, Events: &Recorder{},
-		Name: name, KubeCluster: uuid.NewString(), setup: setup{hosts: 1}, Clients: map[string]proxmox.Client{},
-	}
+	b := base{WithT: gomega.NewWithT(t), T: t, Clock: NewSteppedClock(Speed)}
+	w := &Env{base: b, Events: &Recorder{}, KubeCluster: uuid.NewString(), setup: setup{hosts: 1}, Clients: map[string]proxmox.Client{}}
 	for _, option := range options {
 		option(&w.setup)
 	}
+	w.Objects = &Objects{base: b, Name: name, zones: Zones(w.setup.hosts)}
+	w.Cluster = &Cluster{base: b, hosts: w.setup.hosts}
 	return w
 }
 
 // connect starts the simulated Clusters and their clients.
 func (w *Env) connect() {
 	w.T.Helper()
-	w.Sim = w.simulate(w.setup.hosts, w.setup.scenario...)
-	w.Clients[Region] = w.Connect(w.Sim, Region)
-	if w.setup.otherHosts > 0 {
-		w.OtherSim = w.simulate(w.setup.otherHosts)
-		w.Clients[OtherRegion] = w.Connect(w.OtherSim, OtherRegion)
-	}
-}
-
-func (w *Env) simulate(hosts int, changes ...func(*pvesim.Scenario)) *pvesim.Simulator {
-	w.T.Helper()
-	scenario := pvesim.DefaultScenario(hosts)
-	for _, change := range changes {
+	scenario := pvesim.DefaultScenario(w.setup.hosts)
+	for _, change := range w.setup.scenario {
 		change(scenario)
 	}
-	sim, err := pvesim.New(scenario, pvesim.Options{Speed: Speed, Guests: recordingGuests{env: w}})
-	w.Expect(err).NotTo(gomega.HaveOccurred())
-	w.Expect(sim.Start(w.T.Context())).To(gomega.Succeed())
-	w.T.Cleanup(sim.Close)
-	return sim
-}
-
-// recordingGuests record what they boot with.
-type recordingGuests struct {
-	pvesim.CooperativeGuests
-	env *Env
-}
-
-func (g recordingGuests) Boot(ctx context.Context, m *pvesim.Machine) {
-	for _, cd := range m.CDROMs() {
-		g.env.booted.Store(m.VMID, cd.Image)
-	}
-	if len(m.Firmware) > 0 {
-		g.env.firmware.Store(m.VMID, m.Firmware)
-	}
-	g.CooperativeGuests.Boot(ctx, m)
-}
-
-// Connect returns a client of a simulated Cluster.
-func (w *Env) Connect(sim *pvesim.Simulator, region string) proxmox.Client {
-	w.T.Helper()
-	c, err := proxmox.New(clusterConfig(sim, region), proxmox.Options{})
-	w.Expect(err).NotTo(gomega.HaveOccurred())
-	return c
-}
-
-func clusterConfig(sim *pvesim.Simulator, region string) proxmox.ClusterConfig {
-	return proxmox.ClusterConfig{
-		Region: region, URLs: []string{sim.URL()}, CA: string(sim.CAPEM()),
-		TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
+	w.Sim = StartSimulator(w.T, scenario, pvesim.Options{Speed: Speed, Guests: recordingGuests{cluster: w.Cluster}})
+	w.Client = NewClient(w.T, ClusterConfig(w.Sim, Region), proxmox.Options{})
+	w.Clients[Region] = w.Client
+	if w.setup.otherHosts > 0 {
+		other := StartSimulator(w.T, pvesim.DefaultScenario(w.setup.otherHosts), pvesim.Options{Speed: Speed})
+		w.Clients[OtherRegion] = NewClient(w.T, ClusterConfig(other, OtherRegion), proxmox.Options{})
 	}
 }
 
-// Named returns a name that is unique to this Env.
-func (w *Env) Named(name string) string {
-	if w.fake {
-		return name
-	}
-	return fmt.Sprintf("%s-%s", w.Name, name)
-}
-
-// run runs something until the test ends, and waits for its end.
-func (w *Env) run(start func(context.Context) error) {
-	ctx, cancel := context.WithCancel(w.T.Context())
+// Go runs something until the test ends, and waits for its end.
+func Go(t testing.TB, start func(context.Context) error) {
 	stopped := make(chan struct{})
-	go func() { defer close(stopped); _ = start(ctx) }()
-	w.T.Cleanup(func() { cancel(); <-stopped })
+	go func() { defer close(stopped); _ = start(t.Context()) }()
+	t.Cleanup(func() { <-stopped })
+}
+
+// Running reads from Proxmox whether a claim's VM runs; the list of guests lags behind.
+func (w *Env) Running(claim *karpv1.NodeClaim) bool {
+	w.T.Helper()
+	in := w.Intent(claim)
+	state, err := w.Client.VMStatus(w.T.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(gomega.HaveOccurred())
+	return state.Running
+}
+
+// PowerOff stops a claim's guest, like a reboot of its Host, and waits until the
+// Snapshot shows it.
+func (w *Env) PowerOff(claim *karpv1.NodeClaim) {
+	w.T.Helper()
+	vmid := w.Intent(claim).VMID
+	w.Expect(w.Sim.PowerOffGuest(vmid)).To(gomega.Succeed())
+	w.Eventually(func() string {
+		w.Refresh()
+		guest, _ := w.Inventory.View().Guest(Region, vmid)
+		return guest.Status
+	}).WithTimeout(10 * time.Second).Should(gomega.Equal("stopped"))
+}
+
+// ExpectNoOrphans checks that there is no VM, ISO, volume or token of ours, and that no
+// other guest was changed.
+func (w *Env) ExpectNoOrphans() {
+	w.T.Helper()
+	w.expectNoGuests()
+	w.ExpectNoBootDrives()
+	w.ExpectNoTokens()
 }

@@ -31,7 +31,7 @@ type Images struct {
 const ImageDisk = 2 << 30
 
 // ServeImages starts a web server with images of the given size. It ends with the test.
-func ServeImages(t *testing.T, bytes int) *Images {
+func ServeImages(t testing.TB, bytes int) *Images {
 	t.Helper()
 	// The header of a qcow2 file contains the size of its disk.
 	image := make([]byte, bytes)
@@ -60,30 +60,28 @@ func (i *Images) Fetched(path string) int {
 	return i.fetched[path]
 }
 
+// NewTemplates returns a provider of managed templates.
+func NewTemplates(deps template.Deps, grace time.Duration) *template.Provider {
+	deps.Settings = template.Settings{
+		VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: 20 * time.Second, Grace: grace,
+	}
+	return template.NewProvider(deps)
+}
+
 // Templates returns a provider of managed templates.
 func (w *Env) Templates() *template.Provider {
-	settings := template.Settings{
-		VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: 20 * time.Second, Grace: time.Second,
-	}
-	return template.NewProvider(template.Deps{
-		Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.KubeCluster, Settings: settings,
-	})
+	return NewTemplates(template.Deps{Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.KubeCluster}, time.Second)
 }
 
 // ManagedTemplate creates a ProxmoxTemplate of an image.
-func (w *Env) ManagedTemplate(url string, changes ...func(*v1alpha1.ProxmoxTemplate)) *v1alpha1.ProxmoxTemplate {
-	w.T.Helper()
-	t := &v1alpha1.ProxmoxTemplate{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Named("managed")},
+func (o *Objects) ManagedTemplate(url string, changes ...func(*v1alpha1.ProxmoxTemplate)) *v1alpha1.ProxmoxTemplate {
+	o.T.Helper()
+	return create(o, &v1alpha1.ProxmoxTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: o.Named("managed")},
 		Spec: v1alpha1.ProxmoxTemplateSpec{
 			SourceImage: v1alpha1.SourceImage{URL: url},
 			StorageIDs:  []string{"local", "local-lvm"},
 			Network:     []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}},
 		},
-	}
-	for _, change := range changes {
-		change(t)
-	}
-	w.Create(t)
-	return t
+	}, changes)
 }

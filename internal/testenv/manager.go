@@ -34,25 +34,15 @@ func (w *Env) StartManager(makers ...func(kube client.Client) Registrar) {
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
-	for field, value := range map[string]func(*karpv1.NodeClaim) string{
-		"status.providerID":       func(c *karpv1.NodeClaim) string { return c.Status.ProviderID },
-		"spec.nodeClassRef.group": func(c *karpv1.NodeClaim) string { return c.Spec.NodeClassRef.Group },
-		"spec.nodeClassRef.kind":  func(c *karpv1.NodeClaim) string { return c.Spec.NodeClassRef.Kind },
-		"spec.nodeClassRef.name":  func(c *karpv1.NodeClaim) string { return c.Spec.NodeClassRef.Name },
-	} {
+	for _, field := range []string{"status.providerID", "spec.nodeClassRef.group", "spec.nodeClassRef.kind", "spec.nodeClassRef.name"} {
 		w.Expect(m.GetFieldIndexer().IndexField(w.T.Context(), &karpv1.NodeClaim{}, field, func(o client.Object) []string {
-			claim, ok := o.(*karpv1.NodeClaim)
-			if !ok {
-				return nil
-			}
-			return []string{value(claim)}
+			set, _ := indexedFields(o) // it is a NodeClaim
+			return []string{set[field]}
 		})).To(gomega.Succeed())
 	}
-	ctx, cancel := context.WithCancel(w.T.Context())
-	w.T.Cleanup(cancel)
 	for _, maker := range makers {
-		w.Expect(maker(m.GetClient()).Register(ctx, m)).To(gomega.Succeed())
+		w.Expect(maker(m.GetClient()).Register(w.T.Context(), m)).To(gomega.Succeed())
 	}
-	w.run(m.Start)
-	w.Expect(m.GetCache().WaitForCacheSync(ctx)).To(gomega.BeTrue())
+	Go(w.T, m.Start)
+	w.Expect(m.GetCache().WaitForCacheSync(w.T.Context())).To(gomega.BeTrue())
 }

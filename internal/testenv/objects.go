@@ -8,12 +8,10 @@ import (
 	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
-	"github.com/google/uuid"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -21,132 +19,89 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// InstanceType is the instance type of claims: 2 CPUs, 6 GiB.
-const InstanceType = "t1.2VCPU-6GB"
-
-// TemplatesSecret has the boot data templates, in the namespace of the Env.
-const TemplatesSecret = "templates"
-
-func (w *Env) makeNamespace() {
-	w.T.Helper()
-	if !w.fake {
-		w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Name}})
-	}
-	w.Create(&corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": "CA"},
-	})
-	w.Create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: TemplatesSecret}, Data: map[string][]byte{
-		"user-data": []byte("#cloud-config\nhostname: {{ .Metadata.Hostname }}\n"),
-	}})
+// Objects are the objects of an Env in the Kubernetes API.
+type Objects struct {
+	base
+	// Name is the namespace, and is unique unless the API is fake.
+	Name string
+	// prefix is the start of the names of objects without a namespace.
+	prefix string
+	// Kube reads and writes the objects of this Env, and is not cached.
+	Kube client.Client
+	// NodeClass of a fake Env, ready on all Hosts. It is not stored in the API.
+	NodeClass *v1alpha1.ProxmoxNodeClass
+	zones     []string
 }
 
+// Named returns a name that is unique to this Env.
+func (o *Objects) Named(name string) string { return o.prefix + name }
+
 // Create creates an object.
-func (w *Env) Create(o client.Object) {
-	w.T.Helper()
-	w.Expect(w.Kube.Create(w.T.Context(), o)).To(gomega.Succeed())
+func (o *Objects) Create(object client.Object) {
+	o.T.Helper()
+	o.Expect(o.Kube.Create(o.T.Context(), object)).To(gomega.Succeed())
+}
+
+// create creates an object after changes.
+func create[T client.Object, F ~func(T)](o *Objects, object T, changes []F) T {
+	o.T.Helper()
+	for _, change := range changes {
+		change(object)
+	}
+	o.Create(object)
+	return object
 }
 
 // Template creates a ProxmoxUnmanagedTemplate that matches the scenario's templates.
-func (w *Env) Template(changes ...func(*v1alpha1.ProxmoxUnmanagedTemplate)) *v1alpha1.ProxmoxUnmanagedTemplate {
-	w.T.Helper()
-	template := &v1alpha1.ProxmoxUnmanagedTemplate{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Named("ubuntu")},
+func (o *Objects) Template(changes ...func(*v1alpha1.ProxmoxUnmanagedTemplate)) *v1alpha1.ProxmoxUnmanagedTemplate {
+	o.T.Helper()
+	return create(o, &v1alpha1.ProxmoxUnmanagedTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: o.Named("ubuntu")},
 		Spec:       v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"},
-	}
-	for _, change := range changes {
-		change(template)
-	}
-	w.Create(template)
-	return template
+	}, changes)
 }
 
 // NewClass creates a NodeClass that was not checked yet.
-func (w *Env) NewClass(changes ...func(*v1alpha1.ProxmoxNodeClass)) *v1alpha1.ProxmoxNodeClass {
-	w.T.Helper()
-	class := w.class()
-	for _, change := range changes {
-		change(class)
-	}
-	w.Create(class)
-	return class
-}
-
-func (w *Env) class() *v1alpha1.ProxmoxNodeClass {
-	return &v1alpha1.ProxmoxNodeClass{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Named("default")},
-		Spec: v1alpha1.ProxmoxNodeClassSpec{
-			InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: "ProxmoxUnmanagedTemplate", Name: w.Named("ubuntu")},
-			BootDevice:          v1alpha1.BootDevice{Size: "30G"},
-			MetadataOptions: v1alpha1.MetadataOptions{
-				Type: v1alpha1.MetadataTypeCDROM, TemplatesRef: &v1alpha1.SecretReference{Namespace: w.Name, Name: TemplatesSecret},
-			},
-			Tags: []string{"karpenter"},
-		},
-	}
+func (o *Objects) NewClass(changes ...func(*v1alpha1.ProxmoxNodeClass)) *v1alpha1.ProxmoxNodeClass {
+	o.T.Helper()
+	return create(o, NewNodeClass(o.Named("default"), o.Named("ubuntu"), o.Name), changes)
 }
 
 // Class creates a NodeClass that is Ready on all Hosts of Region.
-func (w *Env) Class(changes ...func(*v1alpha1.ProxmoxNodeClass)) *v1alpha1.ProxmoxNodeClass {
-	w.T.Helper()
-	class := w.NewClass(changes...)
-	class.Status.SelectedZones = w.zones()
-	w.MarkReady(class)
+func (o *Objects) Class(changes ...func(*v1alpha1.ProxmoxNodeClass)) *v1alpha1.ProxmoxNodeClass {
+	o.T.Helper()
+	class := o.NewClass(changes...)
+	class.Status.SelectedZones = o.zones
+	o.MarkReady(class)
 	return class
 }
 
 // MarkReady sets the status of a class to Ready.
-func (w *Env) MarkReady(class *v1alpha1.ProxmoxNodeClass) {
-	w.T.Helper()
+func (o *Objects) MarkReady(class *v1alpha1.ProxmoxNodeClass) {
+	o.T.Helper()
 	for _, condition := range class.StatusConditions().List() {
 		if condition.Type != status.ConditionReady {
 			class.StatusConditions().SetTrue(condition.Type)
 		}
 	}
-	w.Expect(w.Kube.Status().Update(w.T.Context(), class)).To(gomega.Succeed())
-	w.Expect(class.StatusConditions().Get(status.ConditionReady).IsTrue()).To(gomega.BeTrue())
+	o.Expect(o.Kube.Status().Update(o.T.Context(), class)).To(gomega.Succeed())
+	o.Expect(class.StatusConditions().Get(status.ConditionReady).IsTrue()).To(gomega.BeTrue())
 }
 
 // Pool creates a NodePool of a class.
-func (w *Env) Pool(class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodePool)) *karpv1.NodePool {
-	w.T.Helper()
-	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: w.Named("pool")}}
-	pool.Spec.Template.Spec.NodeClassRef = ClassRef(class)
-	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{{
-		Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{InstanceType},
-	}}
+func (o *Objects) Pool(class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodePool)) *karpv1.NodePool {
+	o.T.Helper()
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: o.Named("pool")}}
+	pool.Spec.Template.Spec.NodeClassRef = classRef(class.Name)
+	pool.Spec.Template.Spec.Requirements = instanceTypes()
 	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("Never")
-	for _, change := range changes {
-		change(pool)
-	}
-	w.Create(pool)
-	return pool
-}
-
-// ClassRef returns a reference to a class.
-func ClassRef(class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClassReference {
-	return &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.ProxmoxNodeClassKind, Name: class.Name}
+	return create(o, pool, changes)
 }
 
 // Claim creates a NodeClaim like core, before Create is called.
-func (w *Env) Claim(name string, class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
-	w.T.Helper()
-	claim := &karpv1.NodeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Named(name), Labels: map[string]string{karpv1.NodePoolLabelKey: w.Named("pool")}},
-		Spec: karpv1.NodeClaimSpec{
-			NodeClassRef: ClassRef(class),
-			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{{
-				Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{InstanceType},
-			}},
-		},
-	}
-	if w.fake {
-		claim.UID = types.UID(uuid.NewString())
-	}
-	for _, change := range changes {
-		change(claim)
-	}
-	w.Create(claim)
-	return claim
+func (o *Objects) Claim(name string, class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
+	o.T.Helper()
+	return create(o, NewNodeClaim(o.Named(name), class.Name, o.Named("pool")), changes)
 }
 
 // NewerIntent is an intent of a newer controller: the location is the same, the rest is
@@ -154,58 +109,65 @@ func (w *Env) Claim(name string, class *v1alpha1.ProxmoxNodeClass, changes ...fu
 const NewerIntent = `{"v":2,"region":"region-1","host":"pve1","vmid":20123,"template":{"host":"pve1","id":9000},"shape":{"cores":2}}`
 
 // ClaimWithIntent returns a claim with an intent for VM 20123.
-func (w *Env) ClaimWithIntent(name, intent string) *karpv1.NodeClaim {
-	w.T.Helper()
-	claim := w.Claim(name, w.NodeClass, func(c *karpv1.NodeClaim) {
+func (o *Objects) ClaimWithIntent(name, intent string) *karpv1.NodeClaim {
+	o.T.Helper()
+	claim := o.Claim(name, o.NodeClass, func(c *karpv1.NodeClaim) {
 		c.Annotations = map[string]string{v1alpha1.AnnotationLaunchIntent: intent}
 	})
 	claim.Status.ProviderID = "proxmox://" + Region + "/20123"
-	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(gomega.Succeed())
-	return w.Stored(claim)
+	o.Expect(o.Kube.Status().Update(o.T.Context(), claim)).To(gomega.Succeed())
+	return o.Stored(claim)
 }
 
 // Intent returns the intent of a claim.
-func (w *Env) Intent(claim *karpv1.NodeClaim) instance.Intent {
-	w.T.Helper()
+func (o *Objects) Intent(claim *karpv1.NodeClaim) instance.Intent {
+	o.T.Helper()
 	in, ok, err := instance.ReadIntent(claim)
-	w.Expect(err).NotTo(gomega.HaveOccurred())
-	w.Expect(ok).To(gomega.BeTrue(), "nodeclaim %s has an intent", claim.Name)
+	o.Expect(err).NotTo(gomega.HaveOccurred())
+	o.Expect(ok).To(gomega.BeTrue(), "nodeclaim %s has an intent", claim.Name)
 	return in
 }
 
 // Reload updates an object to what is stored in the API.
-func Reload[T client.Object](w *Env, o T) T {
+func Reload[T client.Object](w *Env, object T) T {
 	w.T.Helper()
-	key := client.ObjectKeyFromObject(o)
+	w.reload(object)
+	return object
+}
+
+func (o *Objects) reload(object client.Object) {
+	o.T.Helper()
+	key := client.ObjectKeyFromObject(object)
 	// Get does not reset fields that were removed.
-	value := reflect.ValueOf(o).Elem()
+	value := reflect.ValueOf(object).Elem()
 	value.Set(reflect.Zero(value.Type()))
-	w.Expect(w.Kube.Get(w.T.Context(), key, o)).To(gomega.Succeed())
-	return o
+	o.Expect(o.Kube.Get(o.T.Context(), key, object)).To(gomega.Succeed())
 }
 
 // Stored returns a copy of a claim as it is stored in the API.
-func (w *Env) Stored(claim *karpv1.NodeClaim) *karpv1.NodeClaim {
-	w.T.Helper()
-	return Reload(w, claim.DeepCopy())
+func (o *Objects) Stored(claim *karpv1.NodeClaim) *karpv1.NodeClaim {
+	o.T.Helper()
+	claim = claim.DeepCopy()
+	o.reload(claim)
+	return claim
 }
 
 // IsDeleted reports whether an object was deleted from the API.
-func (w *Env) IsDeleted(o client.Object) bool {
-	w.T.Helper()
-	stored, ok := o.DeepCopyObject().(client.Object)
-	w.Expect(ok).To(gomega.BeTrue())
-	err := w.Kube.Get(w.T.Context(), client.ObjectKeyFromObject(o), stored)
-	w.Expect(client.IgnoreNotFound(err)).NotTo(gomega.HaveOccurred())
+func (o *Objects) IsDeleted(object client.Object) bool {
+	o.T.Helper()
+	stored, ok := object.DeepCopyObject().(client.Object)
+	o.Expect(ok).To(gomega.BeTrue())
+	err := o.Kube.Get(o.T.Context(), client.ObjectKeyFromObject(object), stored)
+	o.Expect(client.IgnoreNotFound(err)).NotTo(gomega.HaveOccurred())
 	return apierrors.IsNotFound(err)
 }
 
 // Annotate sets annotations of an object; an empty value removes one.
-func (w *Env) Annotate(o client.Object, values map[string]string) {
-	w.T.Helper()
-	stored, ok := o.DeepCopyObject().(client.Object)
-	w.Expect(ok).To(gomega.BeTrue())
-	annotations := o.GetAnnotations()
+func (o *Objects) Annotate(object client.Object, values map[string]string) {
+	o.T.Helper()
+	stored, ok := object.DeepCopyObject().(client.Object)
+	o.Expect(ok).To(gomega.BeTrue())
+	annotations := object.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
@@ -215,28 +177,16 @@ func (w *Env) Annotate(o client.Object, values map[string]string) {
 			delete(annotations, key)
 		}
 	}
-	o.SetAnnotations(annotations)
-	w.Expect(w.Kube.Patch(w.T.Context(), o, client.MergeFrom(stored))).To(gomega.Succeed())
-}
-
-// Tokens returns the names of the claims that have a join token.
-func (w *Env) Tokens() []string {
-	w.T.Helper()
-	tokens, err := w.Boot.Tokens.ListOwned(w.T.Context())
-	w.Expect(err).NotTo(gomega.HaveOccurred())
-	var out []string
-	for _, token := range tokens {
-		out = append(out, token.Claim.Name)
-	}
-	return out
+	object.SetAnnotations(annotations)
+	o.Expect(o.Kube.Patch(o.T.Context(), object, client.MergeFrom(stored))).To(gomega.Succeed())
 }
 
 // ExpectNoTokens checks that there is no join token.
-func (w *Env) ExpectNoTokens() {
-	w.T.Helper()
+func (o *Objects) ExpectNoTokens() {
+	o.T.Helper()
 	secrets := &corev1.SecretList{}
-	w.Expect(w.Kube.List(w.T.Context(), secrets)).To(gomega.Succeed())
+	o.Expect(o.Kube.List(o.T.Context(), secrets)).To(gomega.Succeed())
 	for _, secret := range secrets.Items {
-		w.Expect(strings.HasPrefix(secret.Name, "bootstrap-token-")).To(gomega.BeFalse(), "orphaned token %s", secret.Name)
+		o.Expect(strings.HasPrefix(secret.Name, "bootstrap-token-")).To(gomega.BeFalse(), "orphaned token %s", secret.Name)
 	}
 }

@@ -5,7 +5,6 @@ package testenv
 
 import (
 	"maps"
-	"slices"
 
 	"github.com/onsi/gomega"
 	"k8s.io/utils/clock"
@@ -83,11 +82,9 @@ func (w *Env) roots(s setup) map[string]proxmox.Root {
 	if !s.asRoot {
 		return maps.Clone(w.Roots)
 	}
-	config := clusterConfig(w.Sim, Region)
+	config := ClusterConfig(w.Sim, Region)
 	config.Root = &proxmox.RootLogin{Username: proxmox.RootUser, Password: pvesim.RootPassword}
 	root, err := proxmox.NewRoot(config, proxmox.Options{})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	return map[string]proxmox.Root{Region: root}
 }
-
-func regions(roots map[string]proxmox.Root) []string { return slices.Sorted(maps.Keys(roots)) }

@@ -4,9 +4,11 @@
 package testenv
 
 import (
+	"maps"
+	"slices"
+	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/onsi/gomega"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -18,69 +20,65 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Process is one process of the controller with its own state.
-type Process struct {
+// Components are the parts of the controller that act on VMs.
+type Components struct {
 	Inventory *inventory.Inventory
 	Types     *instancetype.Provider
 	Boot      boot.Source
 	Instances *operations.Operations
-	env       *Env
+}
+
+// NewComponents returns the components of a new process with the given dependencies except
+// the inventory. The Clusters were not polled.
+func NewComponents(t testing.TB, deps instance.Deps, source boot.Source, polls inventory.Options, pricing instancetype.Pricing, metrics instance.Metrics) Components {
+	t.Helper()
+	polls.DetailRange = inventory.VMIDRange{From: FirstVMID, To: LastVMID}
+	inv, err := inventory.New(slices.Collect(maps.Values(deps.Clients)), polls)
+	Must(t, err)
+	types, err := instancetype.New(instancetype.Deps{
+		Inventory: inv, Pricing: pricing, Clock: deps.Clock, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(deps.Roots))},
+	})
+	Must(t, err)
+	deps.Inventory = inv
+	source.Version = "v1.36.3"
+	return Components{Inventory: inv, Types: types, Boot: source, Instances: operations.New(deps, types, source, metrics)}
+}
+
+// Process is one process of the controller with its own state.
+type Process struct {
+	Components
+	env *Env
 }
 
 // StartProcess starts a process of the controller with new state.
 func (w *Env) StartProcess(options ...Option) *Process {
 	w.T.Helper()
 	s := w.setup
+	s.kube, s.clock, s.kubeCluster = w.Kube, w.Clock, w.KubeCluster
 	for _, option := range options {
 		option(&s)
 	}
-	if s.kube == nil {
-		s.kube = w.Kube
-	}
-	if s.clock == nil {
-		s.clock = w.Clock
-	}
-	if s.kubeCluster == "" {
-		s.kubeCluster = w.KubeCluster
-	}
-	clients := make([]proxmox.Client, 0, len(w.Clients))
-	for _, c := range w.Clients {
-		clients = append(clients, c)
-	}
-	inv, err := inventory.New(clients, inventory.Options{
-		Clock: unscaledClock{of: w.Clock}, PollInterval: 100 * time.Millisecond, DetailRange: inventory.VMIDRange{From: 20000, To: 99999}, Settings: s.hostSettings,
-	})
-	w.Expect(err).NotTo(gomega.HaveOccurred())
-	if !s.noPolling {
-		w.run(inv.Start)
-	}
-	if !s.neverPolled {
-		w.Expect(inv.RefreshAll(w.T.Context())).To(gomega.Succeed())
-	}
-	roots := w.roots(s)
-	types, err := instancetype.New(instancetype.Deps{Inventory: inv, Pricing: instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}, Clock: w.Clock, CPULayouts: instancetype.CPULayouts{Roots: regions(roots)}})
-	w.Expect(err).NotTo(gomega.HaveOccurred())
 	settings := instance.Settings{
-		VMIDs: placement.Range{From: 20000, To: 99999}, CloneSlots: 4,
-		TaskTimeout: 20 * time.Second, LaunchRetryTimeout: time.Minute, StaticCapacityTimeout: 5 * time.Minute,
+		VMIDs: placement.Range{From: FirstVMID, To: LastVMID}, CloneSlots: 4, TaskTimeout: 20 * time.Second, LaunchRetryTimeout: time.Minute, StaticCapacityTimeout: 5 * time.Minute,
 		OperationTimeout: 15 * time.Second, HostRemovedAfter: 10 * time.Minute, CloneSlowAfter: 5 * time.Minute, CloneRefuseAfter: 10 * time.Minute,
 	}
 	for _, change := range s.settings {
 		change(&settings)
 	}
-	source := boot.Source{Reader: w.Kube, Namespace: w.Name, Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: w.Kube}}
-	return &Process{env: w, Inventory: inv, Types: types, Boot: source, Instances: operations.New(instance.Deps{
-		Clients: w.Clients, Roots: roots, Inventory: inv, Kube: s.kube, Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
-	}, types, source, s.metrics)}
-}
-
-// Neighbor starts a process of another Kubernetes cluster on the same Proxmox.
-func (w *Env) Neighbor() *Process {
-	w.T.Helper()
-	return w.StartProcess(KubeCluster(uuid.NewString()))
+	p := &Process{env: w, Components: NewComponents(w.T, instance.Deps{
+		Clients: w.Clients, Roots: w.roots(s), Kube: s.kube, Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
+	}, boot.Source{Reader: w.Kube, Namespace: w.Name, Tokens: &bootdata.Tokens{Client: w.Kube}}, inventory.Options{
+		Clock: w.Clock.unscaled(), PollInterval: 100 * time.Millisecond, Settings: s.hostSettings,
+	}, instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}, s.metrics)}
+	if !s.noPolling {
+		Go(w.T, p.Inventory.Start)
+	}
+	if !s.neverPolled {
+		p.Refresh()
+	}
+	return p
 }
 
 // Restart replaces the Process by a new one. If poll is false, the Clusters are
@@ -103,19 +101,11 @@ func (p *Process) Planned(name string, class *v1alpha1.ProxmoxNodeClass, changes
 	claim := p.env.Claim(name, class, changes...)
 	in, err := p.Instances.Planner.Plan(p.env.T.Context(), claim, class, nil)
 	p.env.Expect(err).NotTo(gomega.HaveOccurred())
-	return p.env.setPlanned(claim, in)
+	return p.env.SetPlanned(claim, in)
 }
 
-// Parked returns a claim that waits for capacity and has a providerID.
-func (p *Process) Parked(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
-	p.env.T.Helper()
-	in, err := p.Instances.Planner.Park(p.env.T.Context(), claim, class, nil)
-	p.env.Expect(err).NotTo(gomega.HaveOccurred())
-	return p.env.setPlanned(claim, in)
-}
-
-// setPlanned does what core does with the result of Create.
-func (w *Env) setPlanned(claim *karpv1.NodeClaim, in instance.Intent) *karpv1.NodeClaim {
+// SetPlanned does what core does with the result of Create.
+func (w *Env) SetPlanned(claim *karpv1.NodeClaim, in instance.Intent) *karpv1.NodeClaim {
 	w.T.Helper()
 	Reload(w, claim)
 	claim.Status.ProviderID, claim.Status.ImageID = in.ProviderID(), in.ImageID
@@ -127,7 +117,7 @@ func (w *Env) setPlanned(claim *karpv1.NodeClaim, in instance.Intent) *karpv1.No
 func (p *Process) Launched(name string, class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	p.env.T.Helper()
 	claim := p.Planned(name, class, changes...)
-	p.env.Expect(p.Instances.Launcher.Launch(p.env.T.Context(), claim, class)).To(gomega.Succeed())
+	p.env.Expect(p.Launch(claim, class)).To(gomega.Succeed())
 	return Reload(p.env, claim)
 }
 
@@ -139,12 +129,7 @@ func (w *Env) Launched(name string, class *v1alpha1.ProxmoxNodeClass, changes ..
 		w.Refresh()
 		vms, err := w.Instances.VMs.List()
 		w.Expect(err).NotTo(gomega.HaveOccurred())
-		for _, vm := range vms {
-			if vm.ClaimUID == string(claim.UID) && vm.Status == "running" {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(vms, func(vm instance.VM) bool { return vm.ClaimUID == string(claim.UID) && vm.Status == "running" })
 	}).WithTimeout(10*time.Second).Should(gomega.BeTrue(), "the VM is in the snapshot")
 	return claim
 }
@@ -167,4 +152,16 @@ func (p *Process) Delete(claim *karpv1.NodeClaim) {
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(deleted).To(gomega.BeTrue())
 	}).WithTimeout(30 * time.Second).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+}
+
+// Tokens returns the names of the claims that have a join token.
+func (p *Process) Tokens() []string {
+	p.env.T.Helper()
+	tokens, err := p.Boot.Tokens.ListOwned(p.env.T.Context())
+	p.env.Expect(err).NotTo(gomega.HaveOccurred())
+	var out []string
+	for _, token := range tokens {
+		out = append(out, token.Claim.Name)
+	}
+	return out
 }

@@ -4,7 +4,6 @@
 package testenv
 
 import (
-	"slices"
 	"sync"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,5 +48,5 @@ func (r *Recorder) Reasons(o client.Object) []string {
 			out = append(out, event.Reason)
 		}
 	}
-	return slices.Clip(out)
+	return out
 }

@@ -4,7 +4,8 @@
 // Package testenv is the environment of tests. Env has a simulated Proxmox, an inventory
 // and the operations on VMs of one test, and either objects in a real Kubernetes API
 // server, shared by the tests of one binary (New), or a fake API (NewFake). Its methods
-// create test objects. Only tests import it.
+// create test objects. Tests with their own environment use its parts: the accelerated
+// Clock, StartSimulator, NewComponents and the builders. Only tests import it.
 package testenv
 
 import (
@@ -29,6 +30,8 @@ import (
 // Karpenter finds the kind of a NodeClass in the scheme of client-go.
 func init() {
 	_ = v1alpha1.AddToScheme(scheme.Scheme)
+	// Logs about injected faults would hide the test output.
+	log.SetLogger(logr.Discard())
 	// Controllers wait for an API server on a busy machine.
 	gomega.SetDefaultEventuallyTimeout(time.Minute)
 }
@@ -36,19 +39,15 @@ func init() {
 var errNoAssets = errors.New("KUBEBUILDER_ASSETS is not set: there is no API server, so this is skipped; run \"make unit\"")
 
 // shared is the API server; it starts with the first test that needs it.
-var shared struct {
-	once   sync.Once
-	env    *envtest.Environment
-	config *rest.Config
-	err    error
-}
+var shared *envtest.Environment
+
+var sharedConfig = sync.OnceValues(startServer)
 
 // Run runs a package's tests and stops the shared API server. TestMain calls it.
 func Run(m *testing.M) int {
-	log.SetLogger(logr.Discard())
 	code := m.Run()
-	if shared.env != nil {
-		if err := shared.env.Stop(); err != nil {
+	if shared != nil {
+		if err := shared.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "stopping the API server:", err)
 		}
 	}
@@ -58,14 +57,12 @@ func Run(m *testing.M) int {
 // APIServer returns the shared API server. Without KUBEBUILDER_ASSETS it skips the test.
 func APIServer(t *testing.T) *rest.Config {
 	t.Helper()
-	shared.once.Do(func() { shared.config, shared.err = startServer() })
-	if errors.Is(shared.err, errNoAssets) {
-		t.Skip(shared.err)
+	config, err := sharedConfig()
+	if errors.Is(err, errNoAssets) {
+		t.Skip(err)
 	}
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return rest.CopyConfig(shared.config)
+	Must(t, err)
+	return rest.CopyConfig(config)
 }
 
 func startServer() (*rest.Config, error) {
@@ -83,7 +80,7 @@ func startServer() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting the API server: %w", err)
 	}
-	shared.env = env
+	shared = env
 	config.QPS, config.Burst = 1000, 2000
 	return config, nil
 }

@@ -4,12 +4,12 @@
 package chaos_test
 
 import (
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -28,7 +28,7 @@ func longRetries(s *instance.Settings) { s.LaunchRetryTimeout = time.Hour }
 
 func newCase(t *testing.T, on lab.Installation, step string, settings func(*instance.Settings)) *testCase {
 	t.Helper()
-	c := &testCase{t: t, env: lab.New(t, lab.Options{Speed: speed, Installation: on, Addresses: 1}), claim: "pool-abc"}
+	c := &testCase{t: t, env: lab.New(t, lab.Options{Installation: on, Addresses: 1}), claim: "pool-abc"}
 	c.process = c.env.StartProcess(lab.ProcessOptions{Quiet: true, Settings: settings})
 	warmUp(t, c.env, c.process)
 	c.env.CreateClaim(c.claim)
@@ -72,14 +72,6 @@ func mustRun(t *testing.T, p *lab.Process, step, claim string) {
 	t.Fatalf("running step %s of %s without faults: %v", step, claim, err)
 }
 
-// addFault adds a fault to the simulator.
-func (c *testCase) addFault(f pvesim.Fault) {
-	c.t.Helper()
-	if _, err := c.env.Sim.AddFault(f); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
 // clearFaults removes all faults and cancels tasks that hang.
 func (c *testCase) clearFaults() {
 	hung := false
@@ -105,16 +97,8 @@ func (c *testCase) killAt(at place, after bool) {
 		})
 		return
 	}
-	c.addFault(at.inject(pvesim.Fault{DropBefore: !after, DropAfter: after}, false))
-	go func() {
-		for c.process.Context().Err() == nil {
-			if faults := c.env.Sim.Faults(); len(faults) > 0 && faults[0].Hits > 0 {
-				c.process.Abort()
-				return
-			}
-			time.Sleep(time.Millisecond)
-		}
-	}()
+	c.env.AddFault(at.inject(pvesim.Fault{DropBefore: !after, DropAfter: after}, false))
+	go testenv.OnFault(c.process.Context(), c.env.Sim, c.process.Abort)
 }
 
 // awaitKill waits until the Process has been killed and all its goroutines have ended.
@@ -133,23 +117,14 @@ func (c *testCase) awaitKill() {
 // first wait took.
 func (c *testCase) settle(step string) (kept bool, took lab.Convergence) {
 	c.t.Helper()
-	took = c.converge("after the fault")
+	took = c.env.MustConverge(c.process, "after the fault")
 	kept = len(c.env.Claims()) > 0
 	if step == lab.StepDelete && kept {
 		c.t.Errorf("the claim still exists")
 	}
 	if kept {
 		c.env.DeleteClaim(c.claim)
-		c.converge("after deleting the claim")
+		c.env.MustConverge(c.process, "after deleting the claim")
 	}
 	return kept, took
-}
-
-func (c *testCase) converge(when string) lab.Convergence {
-	c.t.Helper()
-	took, violations := c.env.Converge(c.process)
-	if len(violations) > 0 {
-		c.t.Fatalf("%s: violations after %s on %s:\n%s", when, took, c.env.Installation, strings.Join(violations, "\n"))
-	}
-	return took
 }

@@ -183,7 +183,7 @@ func TestFaultAtEveryCall(t *testing.T) {
 		t.Run(subtestName(f.on, f.place, f.name, how), func(t *testing.T) {
 			t.Parallel()
 			c := newCase(t, f.on, f.step, settings)
-			c.addFault(f.inject(f.fault, f.persistent))
+			c.env.AddFault(f.inject(f.fault, f.persistent))
 			if f.fault.Hang {
 				// An admin cancels the task after a while.
 				time.AfterFunc(c.env.Clock.Real(20*time.Second), c.env.CancelTasks)

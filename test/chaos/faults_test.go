@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -24,10 +25,8 @@ type failure struct {
 	transient bool
 }
 
-const speed = 50
-
 // tooLong is longer than any response timeout.
-const tooLong = pvesim.Duration(2 * lab.ResponseTimeout * speed)
+const tooLong = pvesim.Duration(2 * lab.ResponseTimeout * testenv.Speed)
 
 // callFailures are known responses of Proxmox, its proxy and the network.
 var callFailures = []failure{
@@ -94,7 +93,7 @@ var periodicCalls = []string{"/version", "/cluster/options", "/cluster/ha/status
 // be injected: calls, tasks and writes to the Kubernetes API.
 func recordPlaces(t *testing.T, on lab.Installation) (calls, tasks, writes []place) {
 	t.Helper()
-	env := lab.New(t, lab.Options{Speed: speed, Installation: on, Addresses: 1})
+	env := lab.New(t, lab.Options{Installation: on, Addresses: 1})
 	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
 	warmUp(t, env, p)
 	var written atomic.Int64

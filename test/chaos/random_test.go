@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
 
@@ -62,7 +62,7 @@ func newRound(t *testing.T, seed uint64) *round {
 	calls, tasks, _ := recordPlaces(t, on)
 	r := &round{
 		t: t, rand: rand.New(rand.NewPCG(seed, 3)),
-		env:   lab.New(t, lab.Options{Hosts: 3, Speed: speed, Seed: seed, Installation: on, Addresses: burst}),
+		env:   lab.New(t, lab.Options{Hosts: 3, Seed: seed, Installation: on, Addresses: burst}),
 		calls: calls, tasks: tasks, down: map[string]bool{}, done: map[string]int{},
 	}
 	r.process = r.env.StartProcess(lab.ProcessOptions{})
@@ -76,9 +76,7 @@ func (r *round) run() {
 	}
 	// Some are planned before the others, so another user can take the VMID of one.
 	for i := range 3 {
-		if err := r.process.RunStep(lab.StepPlan, fmt.Sprintf("pool-%d", i)); err != nil {
-			r.t.Fatal(err)
-		}
+		testenv.Must(r.t, r.process.RunStep(lab.StepPlan, fmt.Sprintf("pool-%d", i)))
 	}
 	if r.createForeignVM() {
 		r.done["foreign VMs"]++
@@ -90,23 +88,14 @@ func (r *round) run() {
 		r.disturb()
 	}
 	r.stopDisturbing()
-	took, violations := r.env.Converge(r.process)
+	took := r.env.MustConverge(r.process, fmt.Sprintf("after the disturbances %v", r.done))
 	left := len(r.env.Claims())
-	r.expectConverged("after the disturbances", took, violations)
 	for _, claim := range r.env.Claims() {
 		r.env.DeleteClaim(claim.Name)
 	}
-	emptied, violations := r.env.Converge(r.process)
-	r.expectConverged("after deleting all claims", emptied, violations)
+	emptied := r.env.MustConverge(r.process, fmt.Sprintf("after deleting all claims, with %v", r.done))
 	r.t.Logf("%s: %v; %d of %d claims kept; converged after %s, empty after %s more",
 		r.env.Installation, r.done, left, burst, took, emptied)
-}
-
-func (r *round) expectConverged(when string, took lab.Convergence, violations []string) {
-	r.t.Helper()
-	if len(violations) > 0 {
-		r.t.Fatalf("%s, with %v: violations after %s on %s:\n%s", when, r.done, took, r.env.Installation, strings.Join(violations, "\n"))
-	}
 }
 
 // addRandomFaults replaces all faults with a few random ones. Failures that end a launch are
@@ -129,16 +118,14 @@ func (r *round) addFault(at place, failure failure) {
 	if failure.transient {
 		f.Probability = 0.2
 	}
-	if _, err := r.env.Sim.AddFault(f); err != nil {
-		r.t.Fatal(err)
-	}
+	r.env.AddFault(f)
 }
 
 // disturb runs one random disturbance.
 func (r *round) disturb() {
 	disturbances := map[string]func() bool{
 		"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
-		"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress, "guests powered off": r.powerOff, "tasks canceled": r.cancel, "new faults": r.replaceFaults,
+		"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress, "guests powered off": r.powerOff, "tasks canceled": func() bool { r.env.CancelTasks(); return true }, "new faults": func() bool { r.addRandomFaults(); return true },
 	}
 	name := pick(r.rand, slices.Sorted(maps.Keys(disturbances)))
 	if disturbances[name]() {
@@ -175,11 +162,10 @@ func (r *round) toggleQuorum() bool {
 
 func (r *round) deleteOne() bool {
 	claims := r.env.Claims()
-	if len(claims) == 0 {
-		return false
+	if len(claims) > 0 {
+		r.env.DeleteClaim(pick(r.rand, claims).Name)
 	}
-	r.env.DeleteClaim(pick(r.rand, claims).Name)
-	return true
+	return len(claims) > 0
 }
 
 // launching returns a random NodeClaim that is being launched on an online host.
@@ -228,24 +214,12 @@ func (r *round) powerOff() bool {
 	return err == nil && ok && r.env.Sim.PowerOffGuest(in.VMID) == nil
 }
 
-func (r *round) cancel() bool {
-	r.env.CancelTasks()
-	return true
-}
-
-func (r *round) replaceFaults() bool {
-	r.addRandomFaults()
-	return true
-}
-
 // stopDisturbing ends all faults and outages.
 func (r *round) stopDisturbing() {
 	r.env.Sim.ClearFaults()
 	r.env.Sim.SetQuorum(true)
 	for host := range r.down {
-		if err := r.env.Sim.HostUp(host); err != nil {
-			r.t.Fatal(err)
-		}
+		testenv.Must(r.t, r.env.Sim.HostUp(host))
 	}
 	r.env.CancelTasks()
 }

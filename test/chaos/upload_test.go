@@ -17,12 +17,12 @@ import (
 func TestLateUpload(t *testing.T) {
 	t.Parallel()
 	c := newCase(t, lab.Installations()[0], lab.StepLaunch, longRetries)
-	c.addFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", Count: 1, DropAfter: true})
-	c.addFault(pvesim.Fault{Task: "imgcopy", Count: 1, Delay: pvesim.Duration(3 * time.Minute)})
+	c.env.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", Count: 1, DropAfter: true})
+	c.env.AddFault(pvesim.Fault{Task: "imgcopy", Count: 1, Delay: pvesim.Duration(3 * time.Minute)})
 	c.process.Run()
-	c.converge("after the launch")
+	c.env.MustConverge(c.process, "after the launch")
 	c.env.Clock.Sleep(4 * time.Minute)
-	c.converge("after the late upload")
+	c.env.MustConverge(c.process, "after the late upload")
 	if len(c.env.Claims()) == 0 {
 		t.Error("the claim was deleted")
 	}

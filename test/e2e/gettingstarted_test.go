@@ -15,6 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // TestGettingStarted follows docs/getting-started.md: it writes its files under their names
@@ -27,7 +29,7 @@ func TestGettingStarted(t *testing.T) {
 	if os.Getenv("HELM") == "" {
 		t.Skip("SKIPPED: HELM must name the helm binary; make e2e builds it and sets it")
 	}
-	r := &reader{env: newEnv(t, setup{idle: true, hosts: 1, fresh: true, version: "9.2", speed: 20}), images: imageServer(t), home: t.TempDir()}
+	r := &reader{env: newEnv(t, setup{idle: true, hosts: 1, fresh: true, version: "9.2", speed: 20}), images: testenv.ServeImages(t, 256<<10).URL, home: t.TempDir()}
 	r.removeJoinPermissions(t)
 	// kubeadm installs it.
 	must(t, r.kube.Create(t.Context(), &corev1.Service{

@@ -5,10 +5,8 @@ package e2e
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +20,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -34,7 +33,7 @@ func TestImageChange(t *testing.T) {
 	e := newEnv(t, setup{args: []string{"--template-grace=2s"}})
 	before, err := e.holdings(t.Context())
 	must(t, err)
-	images := imageServer(t)
+	images := testenv.ServeImages(t, 256<<10).URL
 	template := newTemplate(images + "/noble-1.img")
 	must(t, e.kube.Create(t.Context(), template))
 	const nodes = 3
@@ -92,17 +91,6 @@ func newTemplate(imageURL string) *v1alpha1.ProxmoxTemplate {
 			Agent:       &v1alpha1.Agent{Enabled: true},
 		},
 	}
-}
-
-// imageServer serves a disk image under any name.
-func imageServer(t *testing.T) string {
-	t.Helper()
-	image := make([]byte, 256<<10)
-	copy(image, "QFI\xfb\x00\x00\x00\x03")
-	binary.BigEndian.PutUint64(image[24:], 2<<30)
-	server := httptest.NewServer(http.HandlerFunc(func(r http.ResponseWriter, _ *http.Request) { _, _ = r.Write(image) }))
-	t.Cleanup(server.Close)
-	return server.URL
 }
 
 // waitForImage waits until all nodes run from the same image, different from before, and

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -55,7 +56,7 @@ func burst(t *testing.T, hosts, perHost int) float64 {
 	env := lab.New(t, lab.Options{Hosts: hosts, Speed: slowSpeed(), Scenario: largeHosts})
 	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
 	var launches sync.WaitGroup
-	began := time.Now()
+	began := env.Clock.Now()
 	for i := range hosts * perHost {
 		name := fmt.Sprintf("pool-%d", i)
 		env.CreateClaim(name)
@@ -73,10 +74,10 @@ func burst(t *testing.T, hosts, perHost int) float64 {
 		})
 	}
 	launches.Wait()
-	took := env.Clock.Simulated(time.Since(began))
+	took := env.Clock.Since(began)
 	perHostMost := 0
 	for _, host := range env.Hosts {
-		perHostMost = max(perHostMost, p.View().NodePoolVMs(lab.Region, host, "default"))
+		perHostMost = max(perHostMost, p.Inventory.View().NodePoolVMs(testenv.Region, host, "default"))
 	}
 	if left := len(env.Claims()); left != hosts*perHost {
 		t.Errorf("%d claims of %d failed", hosts*perHost-left, hosts*perHost)

@@ -20,6 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 const gib = int64(1) << 30
@@ -60,13 +61,9 @@ func newFleet(t *testing.T) (*fleet, *instancetype.Provider, []*v1alpha1.Proxmox
 		types = append(types, instancetype.Type{Name: fmt.Sprint("t", n), Family: "t", CPUs: 1 + n, MemoryBytes: int64(1+n) * 4 * gib, Pods: 110, EphemeralBytes: 30 * gib})
 	}
 	catalog, err := instancetype.NewCatalog(types)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	provider, err := instancetype.New(instancetype.Deps{Inventory: h, Pricing: operator.DefaultOptions().Pricing(), Catalog: catalog})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	var classes []*v1alpha1.ProxmoxNodeClass
 	for n := range 5 {
 		class := &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("class", n)}}
@@ -129,9 +126,7 @@ func TestLargeFleet(t *testing.T) {
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{UID: "uid"}}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
 	request, err := provider.Request(classes[0], claim, instancetype.RequestOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	checkTime(t, "choose a place, ms", fastest(20, nil, func() {
 		if _, err := placement.Choose(h.View(), request); err != nil {
 			t.Error(err)

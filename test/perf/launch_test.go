@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -27,13 +28,13 @@ func slowSpeed() float64 {
 	return 0.5
 }
 
-// launch launches a NodeClaim and returns how long that took in real time.
-func launch(t *testing.T, env *lab.Env, p *lab.Process, name string) time.Duration {
+// timeStep creates a NodeClaim, runs a step and returns how long that took in real time.
+func timeStep(t *testing.T, env *lab.Env, p *lab.Process, step, class, name string) time.Duration {
 	t.Helper()
-	env.CreateClaim(name)
+	env.CreateClaimOf(class, name)
 	began := time.Now()
-	if err := p.RunStep(lab.StepLaunch, name); err != nil {
-		t.Fatalf("launching %s: %v", name, err)
+	if err := p.RunStep(step, name); err != nil {
+		t.Fatalf("running step %s of %s: %v", step, name, err)
 	}
 	return time.Since(began)
 }
@@ -60,12 +61,10 @@ func TestCallsPerNode(t *testing.T) {
 	for i := range warmupLaunches + repeats(3, 7) {
 		name := fmt.Sprintf("pool-%d", i)
 		env.Sim.ResetRequests()
-		launch(t, env, p, name)
+		timeStep(t, env, p, lab.StepLaunch, env.Class.Name, name)
 		calls := len(env.Sim.Requests())
 		// In production, a poll has seen the VM by the time it is deleted.
-		if err := p.Refresh(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, p.Refresh())
 		env.Sim.ResetRequests()
 		deleteClaim(t, env, p, name)
 		if i >= warmupLaunches {
@@ -117,7 +116,7 @@ func TestLaunchTime(t *testing.T) {
 			var ratios []float64
 			for i := range warmupLaunches + repeats(4, 5) {
 				claim := fmt.Sprintf("pool-%d", i)
-				took := launch(t, env, p, claim)
+				took := timeStep(t, env, p, lab.StepLaunch, env.Class.Name, claim)
 				path := o.criticalPath()
 				ratio := took.Seconds() / path.Seconds()
 				t.Logf("after %2d launches: %s, critical path %s, ratio %.3f", i, took.Round(time.Millisecond), path.Round(time.Millisecond), ratio)

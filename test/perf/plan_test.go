@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -20,13 +21,7 @@ func timePlans(t *testing.T, env *lab.Env, p *lab.Process, class string, n int) 
 	t.Helper()
 	var took []time.Duration
 	for i := range n {
-		name := fmt.Sprintf("%s-plan-%d", class, i)
-		env.CreateClaimOf(class, name)
-		began := time.Now()
-		if err := p.RunStep(lab.StepPlan, name); err != nil {
-			t.Fatalf("planning %s: %v", name, err)
-		}
-		took = append(took, time.Since(began))
+		took = append(took, timeStep(t, env, p, lab.StepPlan, class, fmt.Sprintf("%s-plan-%d", class, i)))
 	}
 	return took
 }
@@ -35,10 +30,8 @@ func timePlans(t *testing.T, env *lab.Env, p *lab.Process, class string, n int) 
 func createClassOn(t *testing.T, env *lab.Env, name, host string, template int) {
 	t.Helper()
 	class := env.NewClass(name)
-	class.Status.SelectedZones = []string{fmt.Sprintf("%s/%s/%d", lab.Region, host, template)}
-	if err := env.Kube.Create(t.Context(), class); err != nil {
-		t.Fatal(err)
-	}
+	class.Status.SelectedZones = []string{fmt.Sprintf("%s/%s/%d", testenv.Region, host, template)}
+	testenv.Must(t, env.Kube.Create(t.Context(), class))
 }
 
 // TestPlanWithSlowProxmox fills all clone slots of one host with clones that take two minutes.
@@ -49,9 +42,7 @@ func TestPlanWithSlowProxmox(t *testing.T) {
 	createClassOn(t, env, "other", "pve2", 9001)
 	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
 	baseline := launchSeconds(t, env, p, "other", "before")
-	if _, err := env.Sim.AddFault(pvesim.Fault{Task: "qmclone", TaskID: "9000", Delay: pvesim.Duration(2 * time.Minute)}); err != nil {
-		t.Fatal(err)
-	}
+	env.AddFault(pvesim.Fault{Task: "qmclone", TaskID: "9000", Delay: pvesim.Duration(2 * time.Minute)})
 	var slow sync.WaitGroup
 	for i := range 8 {
 		name := fmt.Sprintf("slow-%d", i)
@@ -96,13 +87,7 @@ func launchSeconds(t *testing.T, env *lab.Env, p *lab.Process, class, when strin
 	t.Helper()
 	var took []float64
 	for i := range repeats(3, 5) {
-		name := fmt.Sprintf("%s-%s-%d", class, when, i)
-		env.CreateClaimOf(class, name)
-		began := time.Now()
-		if err := p.RunStep(lab.StepLaunch, name); err != nil {
-			t.Fatalf("launching %s: %v", name, err)
-		}
-		took = append(took, time.Since(began).Seconds())
+		took = append(took, timeStep(t, env, p, lab.StepLaunch, class, fmt.Sprintf("%s-%s-%d", class, when, i)).Seconds())
 	}
 	return representative(took)
 }

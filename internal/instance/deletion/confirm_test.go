@@ -27,7 +27,7 @@ func TestDeleteLostMark(t *testing.T) {
 	w := testenv.NewFake(t)
 	claim := w.StartProcess().Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
-	c := w.Client()
+	c := w.Client
 	before, err := c.VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": "web server"}})).To(Succeed())
@@ -163,12 +163,12 @@ func TestDeleteMigratedVM(t *testing.T) {
 // writeNewerMark replaces a VM's mark by that of a newer release.
 func writeNewerMark(w *testenv.Env, claim *karpv1.NodeClaim, host string, vmid int) {
 	w.T.Helper()
-	cfg, err := w.Client().VMConfig(w.T.Context(), host, vmid)
+	cfg, err := w.Client.VMConfig(w.T.Context(), host, vmid)
 	w.Expect(err).NotTo(HaveOccurred())
 	mark := ownership.Mark{VMID: vmid, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}.Comment()
 	newer := strings.Replace(mark, `"v":1`, `"v":2,"later":["x"]`, 1)
 	w.Expect(newer).NotTo(Equal(mark))
-	w.Expect(w.Client().UpdateVM(w.T.Context(), host, vmid, proxmox.ConfigChange{Set: map[string]string{"description": newer}, Digest: cfg.Digest})).To(Succeed())
+	w.Expect(w.Client.UpdateVM(w.T.Context(), host, vmid, proxmox.ConfigChange{Set: map[string]string{"description": newer}, Digest: cfg.Digest})).To(Succeed())
 }
 
 // Without a readable intent the template is unknown, so Delete waits for all clones.
@@ -183,7 +183,7 @@ func TestDeleteUnreadableIntentDuringClone(t *testing.T) {
 			_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
 			w.Expect(err).NotTo(HaveOccurred())
 			mark := ownership.Mark{VMID: 20123, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}
-			task, err := w.Client().CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: 20123, Name: claim.Name, Description: mark.Notes("")})
+			task, err := w.Client.CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: 20123, Name: claim.Name, Description: mark.Notes("")})
 			w.Expect(err).NotTo(HaveOccurred())
 			for range 3 {
 				deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
@@ -191,7 +191,7 @@ func TestDeleteUnreadableIntentDuringClone(t *testing.T) {
 				w.Expect(deleted).To(BeFalse(), "the VM does not exist yet")
 			}
 			// An administrator cancels it. Otherwise the mark of the VM would identify it.
-			w.Expect(w.Client().CancelTask(t.Context(), task)).To(Succeed())
+			w.Expect(w.Client.CancelTask(t.Context(), task)).To(Succeed())
 			p.Delete(claim)
 			w.ExpectNoOrphans()
 		})
@@ -224,13 +224,13 @@ func TestDeleteNewerMark(t *testing.T) {
 	// An unfinished launch does not report the VMID as taken.
 	delete(claim.Annotations, v1alpha1.AnnotationLaunchCompleted)
 	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrNewerVersion))
-	status, err := w.Client().VMStatus(t.Context(), in.Host, in.VMID)
+	status, err := w.Client.VMStatus(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(status.Running).To(BeTrue())
 
 	// After an upgrade the mark is readable again.
 	id := instance.Identity{Region: in.Region, VMID: in.VMID, ClaimUID: string(claim.UID), KubeCluster: w.KubeCluster}
-	w.Expect(w.Client().UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{
+	w.Expect(w.Client.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{
 		"description": instance.Description(id, instance.Notes{Claim: claim.Name}, nil, nil),
 	}})).To(Succeed())
 	p.Delete(claim)

@@ -59,7 +59,7 @@ func TestDeleteProtectedVM(t *testing.T) {
 	p := w.StartProcess()
 	claim := p.Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
-	c := w.Client()
+	c := w.Client
 	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"protection": "1"}})).To(Succeed())
 	_, err := p.Instances.Deleter.Delete(t.Context(), claim)
 	var blocked *instance.BlockedError
@@ -179,7 +179,7 @@ func TestDeleteKeepsForeignVolumes(t *testing.T) {
 	p := w.StartProcess()
 	claim := p.Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
-	c := w.Client()
+	c := w.Client
 	w.Expect(c.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"scsi1": "local-lvm:vm-9999-pvc-1"}})).To(Succeed())
 	p.Delete(claim)
 	volumes, err := c.Volumes(t.Context(), "pve1", "local-lvm", "images")

@@ -75,7 +75,7 @@ func launchSized(w *testenv.Env, p *testenv.Process, name, instanceType string) 
 	claim, in, err := planSized(w, p, name, instanceType)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(p.Instances.Launcher.Launch(w.T.Context(), claim, w.NodeClass)).To(Succeed())
-	cfg, err := w.Client().VMConfig(w.T.Context(), in.Host, in.VMID)
+	cfg, err := w.Client.VMConfig(w.T.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	return w.Stored(claim), cfg
 }
@@ -167,7 +167,7 @@ func TestLaunchPinningByRoot(t *testing.T) {
 		_, three := launchSized(w, next, "three", "t1.2VCPU-6GB")
 		w.Expect(three.Compute().Affinity().Intersection(cpuset.New(4, 5, 6, 7)).IsEmpty()).To(BeTrue(), "cores that were reserved before a restart stay reserved: %s", three.Compute().Affinity())
 		w.Expect(next.Launch(planned, w.NodeClass)).To(Succeed())
-		cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+		cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(cfg.Compute().Affinity().String()).To(Equal("6-7"))
 

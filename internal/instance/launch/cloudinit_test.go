@@ -81,7 +81,7 @@ func TestLaunchCloudInitDrive(t *testing.T) {
 	} {
 		w.Expect(cfg.Options).To(HaveKeyWithValue(option, want))
 	}
-	image := w.BootedDrive(in.VMID)
+	image := w.Booted(in.VMID).CDROM
 	for _, text := range []string{"hostname: pool-abc", "user: ops", "secret+1@x", "# of the vendor", "address: '10.1.2.7'", "'10.1.2.53'"} {
 		w.Expect(image).To(ContainSubstring(text), "the guest reads it from its drive")
 	}
@@ -123,7 +123,7 @@ func TestLaunchAddsCloudInitDrive(t *testing.T) {
 			w.Expect(ok).To(BeTrue())
 			w.Expect(drive).To(And(HaveField("Slot", c.slot), HaveField("Storage", c.storage)))
 			w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig0", "ip=dhcp"), "otherwise the drive would not configure the interface")
-			w.Expect(w.BootedDrive(in.VMID)).To(And(ContainSubstring("hostname: pool-abc"), ContainSubstring("type: dhcp4")))
+			w.Expect(w.Booted(in.VMID).CDROM).To(And(ContainSubstring("hostname: pool-abc"), ContainSubstring("type: dhcp4")))
 			p.Delete(claim)
 			w.ExpectNoOrphans()
 		})

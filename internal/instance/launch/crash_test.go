@@ -37,10 +37,10 @@ func TestLaunchCrash(t *testing.T) {
 			w.Eventually(func() error { return next.Launch(w.Stored(claim), w.NodeClass) }).
 				WithTimeout(30 * time.Second).WithPolling(100 * time.Millisecond).Should(Succeed())
 			w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", intent.VMID)))
-			status, err := w.Client().VMStatus(t.Context(), intent.Host, intent.VMID)
+			status, err := w.Client.VMStatus(t.Context(), intent.Host, intent.VMID)
 			w.Expect(err).NotTo(HaveOccurred())
 			w.Expect(status.Running).To(BeTrue())
-			cfg, err := w.Client().VMConfig(t.Context(), intent.Host, intent.VMID)
+			cfg, err := w.Client.VMConfig(t.Context(), intent.Host, intent.VMID)
 			w.Expect(err).NotTo(HaveOccurred())
 			disk, _ := cfg.Drives().Boot()
 			w.Expect(disk.SizeBytes).To(BeNumerically(">=", intent.DiskBytes), "the disk was resized")

@@ -49,7 +49,7 @@ func TestLaunchIgnitionByFirmware(t *testing.T) {
 		in, _, err := instance.ReadIntent(claim)
 		w.Expect(err).NotTo(HaveOccurred())
 
-		files := w.BootedFirmware(in.VMID)
+		files := w.Booted(in.VMID).Firmware
 		for _, name := range []string{"opt/com.coreos/config", "opt/org.flatcar-linux/config"} {
 			w.Expect(string(files[name])).To(And(HavePrefix("{"), ContainSubstring("ignition"), ContainSubstring("/etc/token")), name)
 		}
@@ -64,7 +64,7 @@ func TestLaunchIgnitionByFirmware(t *testing.T) {
 		w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 		w.ExpectNoBootDrives()
 		w.ExpectNoTokens()
-		c := w.Client()
+		c := w.Client
 		for _, step := range []string{"stop", "start"} {
 			task, err := c.StopVM(t.Context(), in.Host, in.VMID)
 			if step == "start" {
@@ -104,7 +104,7 @@ func TestLaunchWithoutRootLogin(t *testing.T) {
 	// The file stays, since the VM would not start without it; the token is deleted.
 	err = after.Instances.Deleter.CleanupBootDrive(t.Context(), w.Stored(joined))
 	w.Expect(err).To(MatchError(ContainSubstring("the cloud config has no login of root")))
-	volumes, err := w.Client().Volumes(t.Context(), "pve1", "local", "iso")
+	volumes, err := w.Client.Volumes(t.Context(), "pve1", "local", "iso")
 	w.Expect(err).NotTo(HaveOccurred())
 	found := false
 	for _, volume := range volumes {

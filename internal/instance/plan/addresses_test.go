@@ -61,13 +61,13 @@ func TestPlanAddress(t *testing.T) {
 
 	in, _, err := instance.ReadIntent(claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+	cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig0", fmt.Sprintf("ip=%s/24,gw=10.0.0.1", addr)), "it is visible to other clients")
 	w.Expect(cfg.Options).To(HaveKeyWithValue("nameserver", "10.0.0.53"))
 
 	// An ISO contains its files uncompressed.
-	w.Expect(w.BootedDrive(in.VMID)).To(And(
+	w.Expect(w.Booted(in.VMID).CDROM).To(And(
 		ContainSubstring(fmt.Sprintf("- %q", addr.String()+"/24")), ContainSubstring(`via: "10.0.0.1"`),
 		ContainSubstring(`addresses: ["10.0.0.53"]`), ContainSubstring("dhcp4: false")))
 
@@ -98,7 +98,7 @@ func TestPlanAddressAfterRestart(t *testing.T) {
 	w.Expect(next.Launch(planned, w.NodeClass)).To(Succeed())
 	in, _, err := instance.ReadIntent(w.Stored(planned))
 	w.Expect(err).NotTo(HaveOccurred())
-	cfg, err := w.Client().VMConfig(t.Context(), in.Host, in.VMID)
+	cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(cfg.Network().Addresses()).To(ConsistOf(address(w, planned)), "it is kept after a restart")
 }
@@ -151,7 +151,7 @@ func TestLaunchAddressConflict(t *testing.T) {
 	claim := p.Planned("default-a", w.NodeClass)
 	// An administrator sets the same address for another guest.
 	change := proxmox.ConfigChange{Set: map[string]string{"ipconfig0": fmt.Sprintf("ip=%s/29", address(w, claim)), "name": "renamed"}}
-	w.Expect(w.Client().UpdateVM(t.Context(), "pve1", 101, change)).To(Succeed())
+	w.Expect(w.Client.UpdateVM(t.Context(), "pve1", 101, change)).To(Succeed())
 	w.ResetForeignGuests()
 	second := w.StartProcess() // with a new Snapshot
 	w.Eventually(func(g Gomega) {

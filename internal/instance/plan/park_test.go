@@ -26,7 +26,9 @@ import (
 // parked returns a claim that waits for capacity, and its intent.
 func parked(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, instance.Intent) {
 	w.T.Helper()
-	claim = p.Parked(claim, w.NodeClass)
+	in, err := p.Instances.Planner.Park(w.T.Context(), claim, w.NodeClass, nil)
+	w.Expect(err).NotTo(HaveOccurred())
+	claim = w.SetPlanned(claim, in)
 	return claim, w.Intent(claim)
 }
 
@@ -179,7 +181,7 @@ func TestUnparkVMIDTaken(t *testing.T) {
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
 	waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
-	task, err := w.Client().CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: "foreign"})
+	task, err := w.Client.CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: "foreign"})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(task).NotTo(BeEmpty())
 	late := w.StartProcess()

@@ -14,6 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ipam"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // addressViolations returns addresses that two NodeClaims have and addresses that the Process
@@ -38,7 +39,7 @@ func (e *Env) addressViolations(p *Process, want map[int]*karpv1.NodeClaim) (vio
 		}
 		owners[given[0]] = claim.Name
 	}
-	view := p.View()
+	view := p.Inventory.View()
 	for addr := range view.Addresses().All() {
 		if owners[addr] == "" && pool.Contains(addr) && !e.isTaken(addr) {
 			who, _ := view.Addresses().Owner(addr)
@@ -60,12 +61,14 @@ func addressesOf(claim *karpv1.NodeClaim) []netip.Addr {
 // TakeAddress configures the address of a NodeClaim on another user's guest on a host. It
 // reports whether that succeeded.
 func (e *Env) TakeAddress(host string, claim *karpv1.NodeClaim) bool {
-	addresses := addressesOf(claim)
-	i := slices.IndexFunc(e.guests(), func(row proxmox.GuestRow) bool { return row.Host == host && !row.Template && row.VMID < FirstVMID })
+	addresses, guests := addressesOf(claim), e.guests()
+	i := slices.IndexFunc(guests, func(row proxmox.GuestRow) bool {
+		return row.Host == host && !row.Template && row.VMID < testenv.FirstVMID
+	})
 	if len(addresses) == 0 || i < 0 {
 		return false
 	}
-	row := e.guests()[i]
+	row := guests[i]
 	e.mu.Lock()
 	e.takenAddresses = append(e.takenAddresses, addresses[0])
 	// The Process reads the configuration again when the name changes.

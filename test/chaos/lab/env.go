@@ -1,9 +1,14 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package lab is a test environment for fault injection: a simulated Proxmox, a Kubernetes API
+// without a control plane, and controllers that run the product's reconcilers and can be
+// killed at any time. A Process is one run of the controller binary, including the parts of
+// Karpenter's core that act on NodeClaims. The Env checks the invariants.
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,43 +17,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	"github.com/google/uuid"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/log"
-	karpenterapis "sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 const (
-	// Region is the region of the simulated Cluster.
-	Region      = "region-1"
 	kubeCluster = "0f0f0f0f-0000-4000-8000-000000000001"
-	// FirstVMID is the first VMID of our range. A guest in the range is ours or was created
-	// with CreateForeignVM.
-	FirstVMID = 20000
-	// LastVMID is the last VMID of our range.
-	LastVMID = 99999
-	// instanceType is small enough for seven on a host.
-	instanceType = "t1.2VCPU-6GB"
-	// diskSize is larger than the template's disk.
-	diskSize, diskBytes = "30G", 30 << 30
-	securityGroup       = "kubernetes"
+	// diskBytes is the disk size of the classes, larger than the template's disk.
+	diskBytes = 30 << 30
 )
-
-// The controllers' logs about injected faults would hide the test output.
-func init() { log.SetLogger(logr.Discard()) }
 
 // Options configure an Env.
 type Options struct {
@@ -89,7 +72,7 @@ func Installations() []Installation {
 type Env struct {
 	t     testing.TB
 	Sim   *pvesim.Simulator
-	Clock *Clock
+	Clock *testenv.Clock
 	// Kube has no control plane. A Process does what core does to NodeClaims.
 	Kube  client.WithWatch
 	Class *v1alpha1.ProxmoxNodeClass
@@ -113,16 +96,8 @@ type Env struct {
 // New returns an Env that ends with the test.
 func New(t testing.TB, o Options) *Env {
 	t.Helper()
-	if o.Hosts == 0 {
-		o.Hosts = 1
-	}
-	if o.Speed == 0 {
-		o.Speed = 50
-	}
+	o.Hosts, o.Speed, o.Installation = max(o.Hosts, 1), cmp.Or(o.Speed, testenv.Speed), cmp.Or(o.Installation, Installations()[0])
 	scenario := pvesim.DefaultScenario(o.Hosts)
-	if o.Installation.Version == "" {
-		o.Installation = Installations()[0]
-	}
 	scenario.Version = o.Installation.Version
 	if o.Installation.PoolScoped {
 		pvesim.PoolScoped(scenario)
@@ -133,13 +108,10 @@ func New(t testing.TB, o Options) *Env {
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
-	sim, err := pvesim.New(scenario, pvesim.Options{Speed: o.Speed, Seed: o.Seed})
-	must(t, err)
-	must(t, sim.Start(t.Context()))
-	t.Cleanup(sim.Close)
-
-	e := &Env{t: t, Sim: sim, Installation: o.Installation, Clock: NewClock(o.Speed), foreignGuests: map[int]string{}}
-	e.Kube = newKube(t)
+	e := &Env{
+		t: t, Sim: testenv.StartSimulator(t, scenario, pvesim.Options{Speed: o.Speed, Seed: o.Seed}), Installation: o.Installation,
+		Clock: testenv.NewClock(o.Speed), Kube: testenv.NewFakeKube(t), foreignGuests: map[int]string{},
+	}
 	e.admin = e.client("lab@pve!lab", 0)
 	if o.Installation.PoolScoped {
 		e.resourcePool = pvesim.PoolID
@@ -151,12 +123,10 @@ func New(t testing.TB, o Options) *Env {
 	for _, host := range scenario.Hosts {
 		e.Hosts = append(e.Hosts, host.Name)
 	}
-	for i, host := range e.Hosts {
-		e.Class.Status.SelectedZones = append(e.Class.Status.SelectedZones, fmt.Sprintf("%s/%s/%d", Region, host, 9000+i))
-	}
-	must(t, e.Kube.Create(t.Context(), e.Class.DeepCopy()))
+	e.Class.Status.SelectedZones = testenv.Zones(o.Hosts)
+	testenv.Must(t, e.Kube.Create(t.Context(), e.Class.DeepCopy()))
 	e.syncHostClocks()
-	must(t, e.recordGuests())
+	testenv.Must(t, e.recordGuests())
 	return e
 }
 
@@ -164,10 +134,8 @@ func New(t testing.TB, o Options) *Env {
 // on a busy machine.
 func (e *Env) recordGuests() (err error) {
 	for range 20 {
-		var resources proxmox.Resources
-		if resources, err = e.admin.Resources(e.t.Context()); err != nil {
-			continue
-		}
+		resources, listErr := e.admin.Resources(e.t.Context())
+		err = listErr
 		for _, row := range resources.Guests {
 			err = errors.Join(err, e.recordForeign(row))
 		}
@@ -181,55 +149,25 @@ func (e *Env) recordGuests() (err error) {
 // syncHostClocks sets the hosts' clocks to simulated time: the garbage collector compares a
 // volume's age with its own clock.
 func (e *Env) syncHostClocks() {
-	ctx, cancel := context.WithCancel(e.t.Context())
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
+	testenv.Go(e.t, func(ctx context.Context) error {
 		for ctx.Err() == nil {
-			e.Sim.SetClockSkew(e.Clock.skew())
+			e.Sim.SetClockSkew(e.Clock.Skew())
 			time.Sleep(5 * time.Millisecond)
 		}
-	}()
-	e.t.Cleanup(func() { cancel(); <-stopped })
-}
-
-func newKube(t testing.TB) client.WithWatch {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	must(t, clientgoscheme.AddToScheme(scheme))
-	must(t, v1alpha1.AddToScheme(scheme))
-	karpenter := schema.GroupVersion{Group: karpenterapis.Group, Version: "v1"}
-	scheme.AddKnownTypes(karpenter, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
-	metav1.AddToGroupVersion(scheme, karpenter)
-	return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&karpv1.NodeClaim{}).WithObjects(
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": "CA"}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "templates"}, Data: map[string][]byte{
-			"user-data": []byte("#cloud-config\nhostname: {{ .Metadata.Hostname }}\n"),
-		}},
-	).Build()
+		return nil
+	})
 }
 
 // NewClass returns a NodeClass that uses all parts of a launch: a boot drive, a security
 // group, a disk that must grow.
 func (e *Env) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
-	var network *v1alpha1.Network
+	class := testenv.NewNodeClass(name, "ubuntu", metav1.NamespaceSystem)
+	class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: testenv.SecurityGroup, Interface: "net0"}}
+	class.Spec.ResourcePool = e.resourcePool
 	if e.addresses != nil {
-		network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: e.addresses}}}
+		class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: e.addresses}}}
 	}
-	return &v1alpha1.ProxmoxNodeClass{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: v1alpha1.ProxmoxNodeClassSpec{
-			InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: "ProxmoxUnmanagedTemplate", Name: "ubuntu"},
-			BootDevice:          v1alpha1.BootDevice{Size: diskSize},
-			MetadataOptions: v1alpha1.MetadataOptions{
-				Type: v1alpha1.MetadataTypeCDROM, TemplatesRef: &v1alpha1.SecretReference{Namespace: metav1.NamespaceSystem, Name: "templates"},
-			},
-			SecurityGroups: []v1alpha1.SecurityGroup{{Name: securityGroup, Interface: "net0"}},
-			Tags:           []string{"karpenter"},
-			ResourcePool:   e.resourcePool,
-			Network:        network,
-		},
-	}
+	return class
 }
 
 // CreateClaim creates a NodeClaim of the default class, as core would.
@@ -238,20 +176,9 @@ func (e *Env) CreateClaim(name string) *karpv1.NodeClaim { return e.CreateClaimO
 // CreateClaimOf creates a NodeClaim of a class in a NodePool of the same name.
 func (e *Env) CreateClaimOf(class, name string) *karpv1.NodeClaim {
 	e.t.Helper()
-	claim := &karpv1.NodeClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: name, UID: types.UID(uuid.NewString()),
-			Labels:     map[string]string{karpv1.NodePoolLabelKey: class},
-			Finalizers: []string{karpv1.TerminationFinalizer},
-		},
-		Spec: karpv1.NodeClaimSpec{
-			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: "ProxmoxNodeClass", Name: class},
-			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{{
-				Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{instanceType},
-			}},
-		},
-	}
-	must(e.t, e.Kube.Create(e.t.Context(), claim))
+	claim := testenv.NewNodeClaim(name, class, class)
+	claim.Finalizers = []string{karpv1.TerminationFinalizer}
+	testenv.Must(e.t, e.Kube.Create(e.t.Context(), claim))
 	return claim
 }
 
@@ -268,27 +195,23 @@ func (e *Env) Claims() []karpv1.NodeClaim {
 func (e *Env) DeleteClaim(name string) {
 	e.t.Helper()
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	must(e.t, client.IgnoreNotFound(e.Kube.Delete(e.t.Context(), claim)))
+	testenv.Must(e.t, client.IgnoreNotFound(e.Kube.Delete(e.t.Context(), claim)))
+}
+
+// AddFault adds a fault to the simulated Cluster.
+func (e *Env) AddFault(f pvesim.Fault) {
+	e.t.Helper()
+	testenv.AddFault(e.t, e.Sim, f)
 }
 
 // client returns a client of the simulator with its own token and connections.
 func (e *Env) client(token string, timeout time.Duration) proxmox.Client {
 	e.t.Helper()
-	c, err := proxmox.New(proxmox.ClusterConfig{
-		Region: Region, URLs: []string{e.Sim.URL()}, CA: string(e.Sim.CAPEM()),
-		TokenID: token, TokenSecret: pvesim.DefaultTokenSecret,
-	}, proxmox.Options{ResponseTimeout: timeout})
-	must(e.t, err)
-	return c
+	config := testenv.ClusterConfig(e.Sim, testenv.Region)
+	config.TokenID = token
+	return testenv.NewClient(e.t, config, proxmox.Options{ResponseTimeout: timeout})
 }
 
 // ResponseTimeout is the minimum real time that a Process waits for a response. The
 // proportional timeout would be too short for a busy machine.
 const ResponseTimeout = 2 * time.Second
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
@@ -23,11 +23,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -39,9 +38,8 @@ const (
 
 // Process is one run of the controller. Its in-memory state is lost when it is killed.
 type Process struct {
-	instances *operations.Operations
+	testenv.Components
 	env       *Env
-	inventory *inventory.Inventory
 	quiet     bool
 	kube      client.Client
 	launch    *launch.Controller
@@ -91,60 +89,56 @@ func (e *Env) StartProcess(o ProcessOptions) *Process {
 	if o.Client != nil {
 		c = o.Client(c)
 	}
-	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{
-		PollInterval: pollInterval, DetailRange: inventory.VMIDRange{From: FirstVMID, To: LastVMID}, Clock: e.Clock,
-	})
-	must(e.t, err)
-	p.inventory = inv
-	if e.addresses != nil {
-		inv.WatchAddresses() // as the class's status controller does
-	}
-	if !o.Quiet {
-		p.work.Go(func() { _ = inv.Start(p.ctx) })
-	}
-	// A process that starts while Proxmox is unreachable continues without a snapshot.
-	_ = p.Refresh()
-	instanceTypes, err := instancetype.New(instancetype.Deps{Inventory: inv, Pricing: operator.DefaultOptions().Pricing(), Clock: e.Clock})
-	must(e.t, err)
 	defaults := operator.DefaultOptions()
 	s := defaults.InstanceSettings()
-	s.VMIDs.From, s.VMIDs.To = FirstVMID, LastVMID
+	s.VMIDs.From, s.VMIDs.To = testenv.FirstVMID, testenv.LastVMID
 	// These two use real time.
 	s.TaskTimeout = max(e.Clock.Real(s.TaskTimeout), 10*time.Second)
 	s.OperationTimeout = max(e.Clock.Real(s.OperationTimeout), 5*time.Second)
 	if o.Settings != nil {
 		o.Settings(&s)
 	}
-	source := boot.Source{Reader: p.kube, Namespace: "kube-system", Version: "v1.36.3", Tokens: &bootdata.Tokens{Client: p.kube}}
-	p.instances = operations.New(instance.Deps{
-		Clients: map[string]proxmox.Client{Region: c}, Inventory: inv, Kube: p.kube, Clock: e.Clock, KubeCluster: kubeCluster, Settings: s,
-	}, instanceTypes, source, instance.Metrics{})
+	p.Components = testenv.NewComponents(e.t, instance.Deps{
+		Clients: map[string]proxmox.Client{testenv.Region: c}, Kube: p.kube, Clock: e.Clock, KubeCluster: kubeCluster, Settings: s,
+	}, boot.Source{Reader: p.kube, Namespace: metav1.NamespaceSystem, Tokens: &bootdata.Tokens{Client: p.kube}},
+		inventory.Options{PollInterval: pollInterval, Clock: e.Clock}, defaults.Pricing(), instance.Metrics{})
+	if e.addresses != nil {
+		p.Inventory.WatchAddresses() // as the class's status controller does
+	}
+	if !o.Quiet {
+		p.work.Go(func() { _ = p.Inventory.Start(p.ctx) })
+	}
+	// A process that starts while Proxmox is unreachable continues without a snapshot.
+	_ = p.Refresh()
+	p.newControllers(defaults, s.OperationTimeout)
+	return p
+}
+
+// newControllers creates the controllers that act on NodeClaims.
+func (p *Process) newControllers(defaults *operator.Options, timeout time.Duration) {
+	discarded, clock := &testenv.Recorder{}, p.env.Clock
 	p.launch = launch.NewController(launch.Deps{
-		Kube: p.kube, Launcher: p.instances.Launcher, Health: p.instances.Health, Types: instanceTypes, Recorder: discardRecorder{}, Clock: e.Clock,
+		Kube: p.kube, Launcher: p.Instances.Launcher, Health: p.Instances.Health, Types: p.Types, Recorder: discarded, Clock: clock,
 		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: defaults.FailureBackoff(),
 	})
-	p.cleanup = bootstrapcleanup.NewController(p.instances.Deleter)
+	p.cleanup = bootstrapcleanup.NewController(p.Instances.Deleter)
 	p.health = vmhealth.NewController(vmhealth.Deps{
-		Kube: p.kube, VMs: p.instances.VMs, Power: p.instances.Power, Planner: p.instances.Planner, Recorder: discardRecorder{}, Clock: e.Clock,
-		PollInterval: pollInterval, Timeout: s.OperationTimeout, Restarts: defaults.RestartPolicy(),
+		Kube: p.kube, VMs: p.Instances.VMs, Power: p.Instances.Power, Planner: p.Instances.Planner, Recorder: discarded, Clock: clock,
+		PollInterval: pollInterval, Timeout: timeout, Restarts: defaults.RestartPolicy(),
 	})
 	rules := defaults.OrphanRules()
 	rules.Grace = orphanGrace
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
-		Kube: p.kube, Reader: p.kube, VMs: p.instances.VMs, Deleter: p.instances.Deleter, Planner: p.instances.Planner, Inventory: inv,
-		Tokens: source.Tokens, Recorder: discardRecorder{}, Clock: e.Clock, Rules: rules, PollInterval: pollInterval,
+		Kube: p.kube, Reader: p.kube, VMs: p.Instances.VMs, Deleter: p.Instances.Deleter, Planner: p.Instances.Planner, Inventory: p.Inventory,
+		Tokens: p.Boot.Tokens, Recorder: discarded, Clock: clock, Rules: rules, PollInterval: pollInterval,
 	})
-	return p
 }
 
 // Rounds returns how often all of the Process's periodic work was done.
 func (p *Process) Rounds() int { return int(min(p.healthRounds.Load(), p.collectorRounds.Load())) }
 
 // Refresh polls the Cluster.
-func (p *Process) Refresh() error { return p.inventory.RefreshAll(p.ctx) }
-
-// View returns the Process's view of the Cluster.
-func (p *Process) View() inventory.View { return p.inventory.View() }
+func (p *Process) Refresh() error { return p.Inventory.RefreshAll(p.ctx) }
 
 // LastErrors returns the last result of each controller for a NodeClaim.
 func (p *Process) LastErrors(claim types.UID) (text string) {
@@ -218,8 +212,3 @@ func (p *Process) interruptible(kube client.WithWatch) client.Client {
 		},
 	})
 }
-
-// discardRecorder discards events.
-type discardRecorder struct{}
-
-func (discardRecorder) Publish(...events.Event) {}

@@ -70,7 +70,7 @@ func (p *Process) RunStep(step, name string) error {
 // Run starts everything that the controller does. It continues until the Process is killed.
 func (p *Process) Run() {
 	if p.quiet {
-		p.work.Go(func() { _ = p.inventory.Start(p.ctx) })
+		p.work.Go(func() { _ = p.Inventory.Start(p.ctx) })
 	}
 	p.work.Go(func() {
 		for p.ctx.Err() == nil {
@@ -146,7 +146,7 @@ func (p *Process) startJob(controller string, claim *karpv1.NodeClaim, do func(c
 
 // create does what core does with the result of Create.
 func (p *Process) create(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	in, err := p.instances.Planner.Plan(ctx, claim, p.classOf(ctx, claim), nil)
+	in, err := p.Instances.Planner.Plan(ctx, claim, p.classOf(ctx, claim), nil)
 	if _, insufficient := errors.AsType[*instance.InsufficientCapacityError](err); insufficient {
 		return reconcile.Result{}, client.IgnoreNotFound(p.kube.Delete(ctx, claim))
 	}
@@ -181,7 +181,7 @@ func (p *Process) cleanUp(ctx context.Context, claim *karpv1.NodeClaim) (reconci
 // a VM.
 func (p *Process) terminate(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
 	if claim.Status.ProviderID != "" {
-		gone, err := p.instances.Deleter.Delete(ctx, claim)
+		gone, err := p.Instances.Deleter.Delete(ctx, claim)
 		if err != nil {
 			return reconcile.Result{}, err
 		}

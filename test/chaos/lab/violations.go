@@ -5,7 +5,6 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // MaxRounds is the number of rounds of periodic work after the last fault within which all
@@ -40,9 +40,9 @@ func (s Convergence) String() string {
 	return fmt.Sprintf("%d rounds (%s simulated)", s.Rounds, s.Simulated.Round(time.Second))
 }
 
-// Converge waits until all invariants hold and returns how long that took, or the violations
+// converge waits until all invariants hold and returns how long that took, or the violations
 // that remain after MaxRounds.
-func (e *Env) Converge(p *Process) (Convergence, []string) {
+func (e *Env) converge(p *Process) (Convergence, []string) {
 	began, first := e.Clock.Now(), p.Rounds()
 	for {
 		violations := e.Violations(p)
@@ -53,6 +53,17 @@ func (e *Env) Converge(p *Process) (Convergence, []string) {
 		e.deleteLockedVMs()
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// MustConverge waits until all invariants hold and returns how long that took. It fails the
+// test if they do not within MaxRounds.
+func (e *Env) MustConverge(p *Process, when string) Convergence {
+	e.t.Helper()
+	took, violations := e.converge(p)
+	if len(violations) > 0 {
+		e.t.Fatalf("%s: violations after %s on %s:\n%s", when, took, e.Installation, strings.Join(violations, "\n"))
+	}
+	return took
 }
 
 // Violations returns everything that does not match the NodeClaims: VMs too many or too few,
@@ -80,7 +91,7 @@ func (e *Env) Violations(p *Process) []string {
 	}
 	if len(violations) > 0 {
 		for _, row := range e.guests() {
-			if row.VMID >= FirstVMID && row.Lock != "" {
+			if row.VMID >= testenv.FirstVMID && row.Lock != "" {
 				add("VM %d on host %s is locked (%s)", row.VMID, row.Host, row.Lock)
 			}
 		}
@@ -97,7 +108,7 @@ func (e *Env) Violations(p *Process) []string {
 	}
 	violations = append(violations, e.firewallViolations(want)...)
 	violations = append(violations, e.addressViolations(p, want)...)
-	for uid, r := range p.View().Reservations {
+	for uid, r := range p.Inventory.View().Reservations {
 		if uids[uid] == nil {
 			add("reservation of VM %d for claim %s leaked", r.VMID, uid)
 		}
@@ -112,7 +123,7 @@ func (e *Env) guestViolations(want map[int]*karpv1.NodeClaim) (violations []stri
 	for _, row := range e.guests() {
 		if before, ok := foreign[row.VMID]; ok {
 			delete(foreign, row.VMID)
-			if after, err := e.guestState(row); err != nil || after != before {
+			if after, err := testenv.GuestState(context.Background(), e.admin, row); err != nil || after != before {
 				violations = append(violations, fmt.Sprintf("another user's guest %d was changed:\nbefore %s\nafter %s (%v)", row.VMID, before, after, err))
 			}
 			continue
@@ -153,12 +164,12 @@ func (e *Env) guestViolations(want map[int]*karpv1.NodeClaim) (violations []stri
 func (e *Env) firewallViolations(want map[int]*karpv1.NodeClaim) (violations []string) {
 	groups := e.Sim.FirewallGroups()
 	for vmid := range groups {
-		if _, foreign := e.foreign()[vmid]; !foreign && want[vmid] == nil && vmid >= FirstVMID {
+		if _, foreign := e.foreign()[vmid]; !foreign && want[vmid] == nil && vmid >= testenv.FirstVMID {
 			violations = append(violations, fmt.Sprintf("firewall rules of VM %d leaked", vmid))
 		}
 	}
 	for vmid, claim := range want {
-		if !slices.Equal(groups[vmid], []string{securityGroup}) {
+		if !slices.Equal(groups[vmid], []string{testenv.SecurityGroup}) {
 			violations = append(violations, fmt.Sprintf("VM %d of claim %s has security groups %v", vmid, claim.Name, groups[vmid]))
 		}
 	}
@@ -182,7 +193,7 @@ func (e *Env) volumeViolations(ctx context.Context, want map[int]*karpv1.NodeCla
 			}
 			for _, volume := range volumes {
 				_, foreign := foreignGuests[volume.VMID]
-				if strings.Contains(volume.ID, "karpenter-") || (volume.VMID >= FirstVMID && want[volume.VMID] == nil && !foreign) {
+				if strings.Contains(volume.ID, "karpenter-") || (volume.VMID >= testenv.FirstVMID && want[volume.VMID] == nil && !foreign) {
 					violations = append(violations, fmt.Sprintf("volume %s on host %s leaked", volume.ID, host))
 				}
 			}
@@ -196,7 +207,7 @@ func (e *Env) volumeViolations(ctx context.Context, want map[int]*karpv1.NodeCla
 func (e *Env) deleteLockedVMs() {
 	ctx := context.Background()
 	for _, row := range e.guests() {
-		if _, foreign := e.foreign()[row.VMID]; foreign || row.VMID < FirstVMID || !e.hasStaleLock(row) || e.Sim.SetConfigLock(row.VMID, "") != nil {
+		if _, foreign := e.foreign()[row.VMID]; foreign || row.VMID < testenv.FirstVMID || !e.hasStaleLock(row) || e.Sim.SetConfigLock(row.VMID, "") != nil {
 			continue
 		}
 		e.t.Logf("destroying VM %d on host %s as root: stale lock %q", row.VMID, row.Host, row.Lock)
@@ -241,15 +252,7 @@ func (e *Env) CreateForeignVM(host string, vmid int) bool {
 		return false
 	}
 	status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Clock: e.Clock})
-	if err != nil || status.Err() != nil {
-		return false
-	}
-	for _, row := range e.guests() {
-		if row.VMID == vmid {
-			return e.recordForeign(row) == nil
-		}
-	}
-	return false
+	return err == nil && status.Err() == nil && e.recordForeign(proxmox.GuestRow{Host: host, VMID: vmid}) == nil
 }
 
 func (e *Env) foreign() map[int]string {
@@ -260,7 +263,7 @@ func (e *Env) foreign() map[int]string {
 
 // recordForeign records the current state of another user's guest.
 func (e *Env) recordForeign(row proxmox.GuestRow) error {
-	state, err := e.guestState(row)
+	state, err := testenv.GuestState(context.Background(), e.admin, row)
 	if err != nil {
 		return err
 	}
@@ -268,20 +271,6 @@ func (e *Env) recordForeign(row proxmox.GuestRow) error {
 	defer e.mu.Unlock()
 	e.foreignGuests[row.VMID] = state
 	return nil
-}
-
-// guestState returns a guest's power state and configuration.
-func (e *Env) guestState(row proxmox.GuestRow) (string, error) {
-	cfg, err := e.admin.VMConfig(context.Background(), row.Host, row.VMID)
-	if err != nil {
-		return "", err
-	}
-	raw, err := json.Marshal(cfg.Options)
-	if err != nil {
-		return "", err
-	}
-	status, err := e.admin.VMStatus(context.Background(), row.Host, row.VMID)
-	return status.Status + " " + string(raw), err
 }
 
 func (e *Env) guests() []proxmox.GuestRow {

@@ -61,7 +61,7 @@ func inherit(t *testing.T) *inherited {
 	t.Cleanup(func() { i.removeFinalizer() })
 	i.claim.Status.ProviderID, i.claim.Status.ImageID, i.claim.Status.NodeName = node.Spec.ProviderID, "1000-1a2b3c", node.Name
 	w.Expect(w.Kube.Status().Update(t.Context(), i.claim)).To(Succeed())
-	c := w.Clients[testenv.Region]
+	c := w.Client
 	i.done(c.CloneVM(t.Context(), proxmox.CloneRequest{
 		Host: "pve1", TemplateID: 9000, VMID: vmid, Name: i.claim.Name, Full: true, Storage: "local-lvm",
 		Description: "Karpenter managed instance, class=default, capacity-type=on-demand",
@@ -82,20 +82,20 @@ func (i *inherited) removeFinalizer() {
 func (i *inherited) done(task proxmox.UPID, err error) {
 	i.T.Helper()
 	i.Expect(err).NotTo(HaveOccurred())
-	status, err := proxmox.WaitTask(i.T.Context(), i.Clients[testenv.Region], task, proxmox.WaitOptions{Clock: i.Clock})
+	status, err := proxmox.WaitTask(i.T.Context(), i.Client, task, proxmox.WaitOptions{Clock: i.Clock})
 	i.Expect(err).NotTo(HaveOccurred())
 	i.Expect(status.Err()).NotTo(HaveOccurred())
 }
 
 func (i *inherited) set(key, value string) {
 	i.T.Helper()
-	i.Expect(i.Clients[testenv.Region].UpdateVM(i.T.Context(), "pve1", vmid, proxmox.ConfigChange{Set: map[string]string{key: value}})).To(Succeed())
+	i.Expect(i.Client.UpdateVM(i.T.Context(), "pve1", vmid, proxmox.ConfigChange{Set: map[string]string{key: value}})).To(Succeed())
 }
 
 // replaceBIOS changes the SMBIOS fields, which applies with the next start.
 func (i *inherited) replaceBIOS(bios proxmox.SMBIOS) {
 	i.T.Helper()
-	c := i.Clients[testenv.Region]
+	c := i.Client
 	i.done(c.StopVM(i.T.Context(), "pve1", vmid))
 	i.set("smbios1", bios.Encode())
 	i.done(c.StartVM(i.T.Context(), "pve1", vmid))
@@ -104,14 +104,14 @@ func (i *inherited) replaceBIOS(bios proxmox.SMBIOS) {
 
 func (i *inherited) config() proxmox.VMConfig {
 	i.T.Helper()
-	cfg, err := i.Clients[testenv.Region].VMConfig(i.T.Context(), "pve1", vmid)
+	cfg, err := i.Client.VMConfig(i.T.Context(), "pve1", vmid)
 	i.Expect(err).NotTo(HaveOccurred())
 	return cfg
 }
 
 func (i *inherited) runs() bool {
 	i.T.Helper()
-	state, err := i.Clients[testenv.Region].VMStatus(i.T.Context(), "pve1", vmid)
+	state, err := i.Client.VMStatus(i.T.Context(), "pve1", vmid)
 	i.Expect(err).NotTo(HaveOccurred())
 	return state.Running
 }
@@ -313,7 +313,7 @@ func TestAdoptAnnotationOnOwnClaim(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	claim := w.Launched("ours", w.Class(), func(c *karpv1.NodeClaim) { c.Annotations = map[string]string{v1alpha1.AnnotationAdopt: uuid} })
-	cfg, err := w.Clients[testenv.Region].VMConfig(t.Context(), "pve1", w.Intent(claim).VMID)
+	cfg, err := w.Client.VMConfig(t.Context(), "pve1", w.Intent(claim).VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	mark, _ := ownership.Read(cfg.Description())
 	w.Expect(mark).To(And(HaveField("ClaimUID", string(claim.UID)), HaveField("UUID", "")))

@@ -38,7 +38,7 @@ func TestCleanup(t *testing.T) {
 	}).WithTimeout(10 * time.Second).Should(Equal(v1alpha1.BootDataInitialized))
 	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
 	w.Expect(w.Tokens()).To(BeEmpty())
-	cfg, err := w.Clients[testenv.Region].VMConfig(t.Context(), "pve1", w.Intent(claim).VMID)
+	cfg, err := w.Client.VMConfig(t.Context(), "pve1", w.Intent(claim).VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	for _, drive := range cfg.Drives().All() {
 		w.Expect(drive.VolumeID).NotTo(ContainSubstring(".iso"), "the VM would not start without the file")

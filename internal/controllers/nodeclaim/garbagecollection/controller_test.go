@@ -140,7 +140,7 @@ func TestOtherKubernetesCluster(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
-	orphaned(w, w.Neighbor().Launched("theirs", class))
+	orphaned(w, w.StartProcess(testenv.KubeCluster("another")).Launched("theirs", class))
 	c := newCollector(w, garbagecollection.PolicyRemove)
 	c.run()
 	w.Clock.Advance(10 * time.Minute)
@@ -183,9 +183,9 @@ func TestDeleteBootDriveAfterCleanup(t *testing.T) {
 	// An upload whose response was lost ends only now.
 	for _, volume := range drives {
 		if name := strings.TrimPrefix(volume, "local:iso/"); strings.Contains(name, string(joined.UID)) {
-			task, err := w.Clients[testenv.Region].UploadISO(t.Context(), "pve1", "local", name, []byte("late"))
+			task, err := w.Client.UploadISO(t.Context(), "pve1", "local", name, []byte("late"))
 			w.Expect(err).NotTo(HaveOccurred())
-			_, err = proxmox.WaitTask(t.Context(), w.Clients[testenv.Region], task, proxmox.WaitOptions{Clock: w.Clock})
+			_, err = proxmox.WaitTask(t.Context(), w.Client, task, proxmox.WaitOptions{Clock: w.Clock})
 			w.Expect(err).NotTo(HaveOccurred())
 		}
 	}

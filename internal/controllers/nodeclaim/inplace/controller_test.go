@@ -28,7 +28,7 @@ func running(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim
 
 func config(w *testenv.Env, claim *karpv1.NodeClaim) proxmox.VMConfig {
 	w.T.Helper()
-	cfg, err := w.Clients[testenv.Region].VMConfig(w.T.Context(), "pve1", w.Intent(claim).VMID)
+	cfg, err := w.Client.VMConfig(w.T.Context(), "pve1", w.Intent(claim).VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	return cfg
 }
@@ -90,7 +90,7 @@ func TestUpdateResourcePool(t *testing.T) {
 	w.Expect(pool()).To(Equal("old"))
 	w.Expect(w.Running(claim)).To(BeTrue())
 
-	w.Expect(w.Clients[testenv.Region].MoveToPool(t.Context(), w.Intent(claim).VMID, "old", "admins")).To(Succeed())
+	w.Expect(w.Client.MoveToPool(t.Context(), w.Intent(claim).VMID, "old", "admins")).To(Succeed())
 	w.Refresh()
 	change("new")
 	w.Expect(pool()).To(Equal("admins"), "it stays where an administrator moved it")

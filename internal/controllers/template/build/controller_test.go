@@ -133,7 +133,7 @@ func TestBuildKeepsUnmanagedGuests(t *testing.T) {
 		unmanaged.VMID, unmanaged.Name = 1000, ""
 		s.Guests = append(s.Guests, unmanaged)
 	}))
-	c := w.Clients[testenv.Region]
+	c := w.Client
 	before, err := c.VMConfig(t.Context(), "pve1", 1000)
 	w.Expect(err).NotTo(HaveOccurred())
 	images := testenv.ServeImages(t, 64<<10)
@@ -190,7 +190,7 @@ func TestDeleteTemplateInUse(t *testing.T) {
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(timeout).
 		Should(ContainElement(ContainSubstring("1 NodeClaims still use this template, for example " + claim.Name)))
 	w.Expect(w.IsDeleted(object)).To(BeFalse())
-	_, err := w.Clients[testenv.Region].VMConfig(t.Context(), "pve1", 1000)
+	_, err := w.Client.VMConfig(t.Context(), "pve1", 1000)
 	w.Expect(err).NotTo(HaveOccurred())
 
 	w.Eventually(func() bool {
@@ -199,7 +199,7 @@ func TestDeleteTemplateInUse(t *testing.T) {
 	}).WithTimeout(timeout).Should(BeTrue())
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	w.Eventually(func() bool { return w.IsDeleted(object) }).WithTimeout(timeout).Should(BeTrue())
-	volumes, err := w.Clients[testenv.Region].Volumes(t.Context(), "pve1", "local", "import")
+	volumes, err := w.Client.Volumes(t.Context(), "pve1", "local", "import")
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(volumes).To(BeEmpty())
 }

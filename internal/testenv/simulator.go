@@ -1,0 +1,75 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package testenv
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// The range of the VMIDs of our VMs.
+const (
+	FirstVMID = 20000
+	LastVMID  = 99999
+)
+
+// StartSimulator starts a simulated Cluster. It ends with the test.
+func StartSimulator(t testing.TB, scenario *pvesim.Scenario, options pvesim.Options) *pvesim.Simulator {
+	t.Helper()
+	sim, err := pvesim.New(scenario, options)
+	Must(t, err)
+	Must(t, sim.Start(t.Context()))
+	t.Cleanup(sim.Close)
+	return sim
+}
+
+// ClusterConfig returns the configuration of a client of a simulated Cluster.
+func ClusterConfig(sim *pvesim.Simulator, region string) proxmox.ClusterConfig {
+	return proxmox.ClusterConfig{
+		Region: region, URLs: []string{sim.URL()}, CA: string(sim.CAPEM()),
+		TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
+	}
+}
+
+// NewClient returns a client with its own connections.
+func NewClient(t testing.TB, config proxmox.ClusterConfig, options proxmox.Options) proxmox.Client {
+	t.Helper()
+	c, err := proxmox.New(config, options)
+	Must(t, err)
+	return c
+}
+
+// AddFault adds a fault to a simulated Cluster.
+func AddFault(t testing.TB, sim *pvesim.Simulator, fault pvesim.Fault) {
+	t.Helper()
+	_, err := sim.AddFault(fault)
+	Must(t, err)
+}
+
+// GuestState returns the power state and the configuration of a guest.
+func GuestState(ctx context.Context, c proxmox.Client, row proxmox.GuestRow) (string, error) {
+	cfg, err := c.VMConfig(ctx, row.Host, row.VMID)
+	if err != nil {
+		return "", err
+	}
+	raw, err := json.Marshal(cfg.Options)
+	if err != nil {
+		return "", err
+	}
+	status, err := c.VMStatus(ctx, row.Host, row.VMID)
+	return fmt.Sprintf("%s %s", status.Status, raw), err
+}
+
+// Must fails the test if there is an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
