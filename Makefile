@@ -107,13 +107,13 @@ e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; 
 
 .PHONY: chaos
 chaos: ## Inject every fault into launches and deletions, then random faults; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
-	$(call log,"injecting every fault at every call, then random rounds (about 20 minutes, mostly waiting)")
+	$(call log,"injecting every fault at every call and then random rounds (about 20 minutes; mostly waiting)")
 	CHAOS=long go test -v -count=1 -parallel 8 -timeout 90m ./test/chaos \
 		| grep -v -e '^=== ' -e '^    --- PASS'
 
 .PHONY: bench
 bench: ## Measure launches with the simulator's lock and latency model, and run the benchmarks
-	$(call log,"comparing launches with test/perf/ranges.yaml and running benchmarks (about 12 minutes, mostly waiting)")
+	$(call log,"comparing launches with test/perf/ranges.yaml and running benchmarks (about 12 minutes; mostly waiting)")
 	PERF=long go test -v -count=1 -timeout 30m ./test/perf | grep -v -e '^=== '
 	go test -run '^$$' -bench . -benchmem ./internal/... ./pvesim/...
 
