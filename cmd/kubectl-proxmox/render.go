@@ -79,18 +79,18 @@ func (r *render) run(ctx context.Context, args []string, out, notes io.Writer) e
 	if err != nil {
 		return err
 	}
-	if class.Spec.MetadataOptions.ProxmoxDrive() {
+	if class.Spec.MetadataOptions.UsesCloudInitDrive() {
 		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: Proxmox generates the boot data; to show it, run on the host of a VM: qm cloudinit dump VMID user",
 			class.Name, class.Spec.MetadataOptions.Type)
 	}
-	if !class.Spec.MetadataOptions.Rendered() {
+	if !class.Spec.MetadataOptions.IsRendered() {
 		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: its VMs get no boot drive", class.Name, class.Spec.MetadataOptions.Type)
 	}
 	files, err := boot.Source{Reader: reader, Namespace: r.namespace, Version: version}.Preview(ctx, class, claim)
 	if err != nil {
 		return fmt.Errorf("proxmoxnodeclass %s: %w", class.Name, err)
 	}
-	if class.Spec.MetadataOptions.Firmware() {
+	if class.Spec.MetadataOptions.UsesFWCfg() {
 		if r.iso != "" {
 			return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: there is no boot drive, remove --iso", class.Name, class.Spec.MetadataOptions.Type)
 		}

@@ -80,7 +80,7 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	var insufficient *instance.InsufficientCapacityError
 	if errors.As(err, &insufficient) && pool != nil && pool.Spec.Replicas != nil {
 		// Core recreates a refused Claim of a static NodePool without delay.
-		c.deps.Recorder.Publish(waitingForCapacity(claim, insufficient))
+		c.deps.Recorder.Publish(waitingForCapacityEvent(claim, insufficient))
 		intent, err = c.deps.Planner.Park(ctx, requested, class, overlay)
 	}
 	if errors.As(err, &insufficient) {
@@ -144,7 +144,7 @@ func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.P
 func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) error {
 	deleted, err := c.deps.Deleter.Delete(ctx, claim)
 	if blocked, ok := errors.AsType[*instance.BlockedError](err); ok {
-		c.deps.Recorder.Publish(deletionBlocked(claim, blocked))
+		c.deps.Recorder.Publish(deletionBlockedEvent(claim, blocked))
 		return nil
 	}
 	if err != nil {

@@ -169,7 +169,7 @@ func adoptedIntent(claim *karpv1.NodeClaim, at v1alpha1.ProviderID, guest invent
 	in := Intent{
 		Region: at.Region, Host: guest.Host, VMID: at.VMID,
 		InstanceType: claim.Labels[corev1.LabelInstanceTypeStable], CapacityType: claim.Labels[karpv1.CapacityTypeLabelKey],
-		Cores: cfg.Compute().Cores() * cfg.Compute().Sockets(), MemoryMiB: cfg.Compute().MemoryMiB(), Pool: guest.Pool, Full: true,
+		Cores: cfg.Compute().Cores() * cfg.Compute().Sockets(), MemoryMiB: cfg.Compute().MemoryMiB(), ResourcePool: guest.Pool, FullClone: true,
 		MACs: map[string]string{}, Time: claim.CreationTimestamp.UTC(),
 	}
 	if zone := claim.Labels[corev1.LabelTopologyZone]; zone != "" {

@@ -27,8 +27,8 @@
 //
 //   - Annotations of the Claim: the Intent (launch-intent), the task of its clone
 //     (launch-task), the timeline (launch-progress), the end of the launch
-//     (launch-completed), whether the boot drive was deleted (boot-data-status), the
-//     Host after a migration. The cached Claim lags behind our writes.
+//     (launch-completed), whether the boot drive was deleted (proxmoxcloudinit-status),
+//     the Host after a migration. The cached Claim lags behind our writes.
 //   - Ledger (inventory.Inventory): the Reservation of capacity, VMID and addresses
 //     until a Snapshot shows the VM. It is derived from the Intent and restored from it
 //     after a restart. Callbacks that run under its lock have the type

@@ -41,10 +41,10 @@ type Intent struct {
 	Cores        int    `json:"cores"`
 	MemoryMiB    int    `json:"memoryMiB"`
 	DiskBytes    int64  `json:"disk"`
-	// Full is a full clone, to Storage.
-	Full    bool   `json:"full,omitempty"`
-	Storage string `json:"storage"`
-	Pool    string `json:"pool,omitempty"`
+	// FullClone copies the Template's disk to Storage.
+	FullClone    bool   `json:"full,omitempty"`
+	Storage      string `json:"storage"`
+	ResourcePool string `json:"pool,omitempty"`
 	// ISOStorage is the storage of the boot drive; empty if the VM has none.
 	ISOStorage string `json:"isoStorage,omitempty"`
 	// Firmware: the file there is not a drive but Ignition, passed by QEMU's fw_cfg.

@@ -94,7 +94,7 @@ func (p *Provider) List(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) [
 }
 
 // MarkUnavailable makes offerings unavailable for a time after a failed launch.
-func (p *Provider) MarkUnavailable(offerings Offerings, reason string, ttl time.Duration) {
+func (p *Provider) MarkUnavailable(offerings OfferingSelector, reason string, ttl time.Duration) {
 	p.unavailable.add(offerings, reason, ttl)
 }
 
@@ -108,7 +108,7 @@ func (p *Provider) ResetFailures(nodeClass string) { p.unavailable.removeClass(n
 func (p *Provider) UnavailableReason(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string, where placement.Zone) string {
 	for _, z := range p.currentList(nodeClass, "").params.zones {
 		if z.Zone == where {
-			return cmp.Or(z.blockedReason(), p.unavailable.reason(Offerings{where, instanceType, nodeClass.Name}))
+			return cmp.Or(z.blockedReason(), p.unavailable.reason(OfferingSelector{where, instanceType, nodeClass.Name}))
 		}
 	}
 	return "the Host is unknown"
@@ -124,7 +124,7 @@ func (p *Provider) UnavailableReasons(nodeClass *v1alpha1.ProxmoxNodeClass, inst
 	l, view, now := p.currentList(nodeClass, ""), p.deps.Inventory.View(), p.deps.Clock.Now()
 	reasons := map[placement.Zone]string{}
 	for _, z := range l.params.zones {
-		if reason := p.unavailable.reason(Offerings{z.Zone, t.Name, nodeClass.Name}); reason != "" {
+		if reason := p.unavailable.reason(OfferingSelector{z.Zone, t.Name, nodeClass.Name}); reason != "" {
 			reasons[z.Zone] = reason
 		} else if reason := cmp.Or(z.blockedReason(), z.exhaustedReason); reason != "" {
 			reasons[z.Zone] = reason

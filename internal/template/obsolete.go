@@ -140,7 +140,7 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 // deleteUnusedImages deletes images that we downloaded and that no ProxmoxTemplate uses.
 func (r *hostReconciler) deleteUnusedImages(ctx context.Context, obs observation) error {
 	now := r.clock.Now()
-	if !r.tracker.isSweepDue(r.Region, r.Host, now, func() bool { return false }) {
+	if !r.tracker.tryStartSweep(r.Region, r.Host, now, func() bool { return false }) {
 		return nil
 	}
 	snapshot := obs.view.Snapshots[r.Region]

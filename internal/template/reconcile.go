@@ -195,7 +195,7 @@ func (p *Provider) PendingHosts(desired Desired) []HostKey {
 	pending := map[HostKey]bool{}
 	for _, location := range Locations(view, desired, owned) {
 		missing := !slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) && p.isWritten(desired, e) })
-		sweep := p.tracker.isSweepDue(location.Region, location.Host, p.clock.Now(), func() bool {
+		sweep := p.tracker.tryStartSweep(location.Region, location.Host, p.clock.Now(), func() bool {
 			return p.inventory.TryAcquire(location.Region, inventory.ReadImages)
 		})
 		pending[HostKey{UID: desired.UID, Region: location.Region, Host: location.Host}] = (missing || sweep) && location.Problem == ""

@@ -31,7 +31,7 @@ type CloudInit struct {
 // NewCloudInit returns the cloud-init settings of a class without the SSH keys of its
 // Secret; nil if Proxmox makes no drive for it.
 func NewCloudInit(class *v1alpha1.ProxmoxNodeClass) *CloudInit {
-	if !class.Spec.MetadataOptions.ProxmoxDrive() {
+	if !class.Spec.MetadataOptions.UsesCloudInitDrive() {
 		return nil
 	}
 	out := &CloudInit{hasNetwork: class.Spec.Network != nil}

@@ -133,7 +133,7 @@ func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, id instance.Id
 		var err error
 		if d.deps.Settings.ShutdownTimeout > 0 {
 			task, err = c.ShutdownVM(ctx, host, id.VMID, d.deps.Settings.ShutdownTimeout)
-			d.deps.Launches.SetShutdown(id.ClaimUID, task)
+			d.deps.Launches.RecordShutdown(id.ClaimUID, task)
 		} else {
 			task, err = c.StopVM(ctx, host, id.VMID)
 		}
@@ -143,7 +143,7 @@ func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, id instance.Id
 	}
 	_, err := d.deps.Tasks.Wait(ctx, c, task, key)
 	if ctx.Err() == nil {
-		d.deps.Launches.SetShutdown(id.ClaimUID, "")
+		d.deps.Launches.RecordShutdown(id.ClaimUID, "")
 	}
 	return err
 }

@@ -118,7 +118,7 @@ func (p *Planner) assignAddresses(
 		Busy: func(a netip.Addr) bool { _, isBusy := busy[a]; return isBusy },
 	})
 	if _, exhausted := errors.AsType[*network.ExhaustedError](err); exhausted {
-		p.types.MarkUnavailable(instancetype.Offerings{
+		p.types.MarkUnavailable(instancetype.OfferingSelector{
 			Zone: placement.Zone{Region: in.Region, Host: in.Host}, NodeClass: class.Name,
 		}, err.Error(), exhaustedBackoff)
 	}

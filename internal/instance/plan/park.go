@@ -81,7 +81,7 @@ func (p *Planner) parkUnplaceable(view inventory.View, claim *karpv1.NodeClaim, 
 func (p *Planner) reserveVMID(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, zone placement.Zone) (instance.Intent, error) {
 	vmid, err := p.pickVMID(view, zone.Region, claim)
 	return instance.Intent{
-		Region: zone.Region, Host: zone.Host, VMID: vmid, Pool: class.Spec.ResourcePool, Time: p.deps.Clock.Now().UTC(), Parked: true,
+		Region: zone.Region, Host: zone.Host, VMID: vmid, ResourcePool: class.Spec.ResourcePool, Time: p.deps.Clock.Now().UTC(), Parked: true,
 	}, err
 }
 

@@ -165,7 +165,7 @@ func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide de
 		p.deps.Inventory.Ledger().Release(string(claim.UID))
 		return instance.Intent{}, err
 	}
-	p.deps.Launches.Planned(string(claim.UID))
+	p.deps.Launches.RecordPlanned(string(claim.UID))
 	log.FromContext(ctx).V(1).Info("planned VM", "region", in.Region, "host", in.Host, "vmid", in.VMID, "instance-type", in.InstanceType, "parked", in.Parked)
 	return in, nil
 }
@@ -195,7 +195,7 @@ func (p *Planner) pickVMID(view inventory.View, region string, claim *karpv1.Nod
 	if errors.Is(err, placement.ErrRangeFull) {
 		for _, host := range view.Hosts() {
 			if host.Region == region {
-				p.types.MarkUnavailable(instancetype.Offerings{Zone: placement.Zone{Region: host.Region, Host: host.Name}}, err.Error(), rangeFullBackoff)
+				p.types.MarkUnavailable(instancetype.OfferingSelector{Zone: placement.Zone{Region: host.Region, Host: host.Name}}, err.Error(), rangeFullBackoff)
 			}
 		}
 	}

@@ -90,14 +90,14 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
 	}
 	if err != nil {
-		c.recorder.Publish(failed(claim, err))
+		c.recorder.Publish(updateFailedEvent(claim, err))
 		return reconcile.Result{}, fmt.Errorf("updating the VM of nodeclaim %s in place: %w", claim.Name, err)
 	}
 	log.FromContext(ctx).Info("updated VM in place", "provider-id", claim.Status.ProviderID)
 	return reconcile.Result{}, nil
 }
 
-func failed(claim *karpv1.NodeClaim, err error) events.Event {
+func updateFailedEvent(claim *karpv1.NodeClaim, err error) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,

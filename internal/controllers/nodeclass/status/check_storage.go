@@ -26,7 +26,7 @@ func checkStorage(z zone) *problem {
 			return z.hostProblem("spec.bootDevice.storage %q takes %s but no disk images; run: pvesm set %s --content images,%s", storage, content, storage, content)
 		}
 	}
-	if z.class.Spec.MetadataOptions.Rendered() {
+	if z.class.Spec.MetadataOptions.IsRendered() {
 		if _, err := plan.ISOStorage(z.snapshot, z.host, z.class.Spec.MetadataOptions.Storage); err != nil {
 			return z.hostProblem("%v", err)
 		}

@@ -53,7 +53,7 @@ func newEnvWithClass(t *testing.T, scenario func(*pvesim.Scenario), change func(
 // statusDeps returns the dependencies of the controller under test.
 func statusDeps(w *testenv.Env) status.Deps {
 	return status.Deps{
-		Inventory: w.Inventory, Types: w.Types, Roots: w.Roots, Boot: w.Boot,
+		Inventory: w.Inventory, Types: w.Types, RootClients: w.Roots, Boot: w.Boot,
 		Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
 	}
 }
@@ -124,7 +124,7 @@ func TestReconcileClusterNotPolled(t *testing.T) {
 	for _, condition := range []string{v1alpha1.ConditionClustersReachable, v1alpha1.ConditionInstanceTemplateReady} {
 		got := class.StatusConditions().Get(condition)
 		w.Expect(got.IsUnknown()).To(BeTrue(), condition)
-		w.Expect(got.Reason).To(Equal("ClustersNotRead"))
+		w.Expect(got.Reason).To(Equal("ClustersNotPolled"))
 	}
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsUnknown()).To(BeTrue())
 }
@@ -180,7 +180,7 @@ func TestReconcileFailingLaunches(t *testing.T) {
 	class := reconcileClass(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)).To(Or(BeNil(), HaveField("Status", Equal(metav1.ConditionUnknown))), "nothing was launched yet")
 	for range 3 {
-		w.Instances.Health.Failed(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
+		w.Instances.Health.RecordFailure(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
 	}
 	reconcileClass(w, class)
 	got := class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)

@@ -104,7 +104,7 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 		}
 	}
 	if len(reasons) > 0 {
-		c.recorder.Publish(noHostFits(pod, reasons))
+		c.recorder.Publish(noHostFitsEvent(pod, reasons))
 	}
 	return reconcile.Result{RequeueAfter: recheckInterval}, nil
 }
@@ -159,7 +159,7 @@ func newClaim(pod *corev1.Pod, pool *karpv1.NodePool) (*karpv1.NodeClaim, bool) 
 	return claim, true
 }
 
-func noHostFits(pod *corev1.Pod, reasons []string) events.Event {
+func noHostFitsEvent(pod *corev1.Pod, reasons []string) events.Event {
 	return events.Event{
 		InvolvedObject: pod,
 		Type:           corev1.EventTypeWarning,
