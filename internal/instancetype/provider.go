@@ -66,7 +66,7 @@ func New(deps Deps) (*Provider, error) {
 		return nil, errors.New("creating instance type provider: no inventory")
 	}
 	if deps.VMMemoryOverheadPercent < 0 || deps.VMMemoryOverheadPercent >= 1 {
-		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a share of at least 0 and below 1, such as 0.075", deps.VMMemoryOverheadPercent)
+		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a fraction of at least 0 and below 1, such as 0.075", deps.VMMemoryOverheadPercent)
 	}
 	if len(deps.Catalog.types) == 0 {
 		deps.Catalog = DefaultCatalog()
@@ -111,7 +111,7 @@ func (p *Provider) UnavailableReason(nodeClass *v1alpha1.ProxmoxNodeClass, insta
 			return cmp.Or(z.blockedReason(), p.unavailable.reason(OfferingSelector{where, instanceType, nodeClass.Name}))
 		}
 	}
-	return "the Host is unknown"
+	return "host is unknown"
 }
 
 // UnavailableReasons returns for each zone of the NodeClass where the type is
