@@ -138,21 +138,21 @@ func (p *Provider) UnavailableReasons(nodeClass *v1alpha1.ProxmoxNodeClass, inst
 }
 
 // CheckCapacity returns nil if any offering of the NodeClass is available. Otherwise it
-// returns for each Host why the smallest type is unavailable.
+// returns for each Host why the cheapest type is unavailable.
 func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placement.NoFitError {
 	l := p.currentList(nodeClass, "")
-	smallest := -1
+	cheapest := -1
 	for n, available := range l.available {
 		if slices.Contains(available, true) {
 			return nil
 		}
-		if smallest < 0 || p.prices[n] < p.prices[smallest] {
-			smallest = n
+		if cheapest < 0 || p.prices[n] < p.prices[cheapest] {
+			cheapest = n
 		}
 	}
 	e := &placement.NoFitError{}
-	if smallest >= 0 {
-		e.InstanceType = l.types[smallest].Name
+	if cheapest >= 0 {
+		e.InstanceType = l.types[cheapest].Name
 	}
 	reasons := p.UnavailableReasons(nodeClass, e.InstanceType)
 	for _, z := range l.params.zones {

@@ -37,7 +37,7 @@ func explain(err error, location Location, step, storage string) error {
 	switch {
 	case isForbidden && forbidden.Path != "":
 		privilege, _, _ := strings.Cut(forbidden.Privilege, "|")
-		return newError("%s: privilege %s is missing on %s; add it to the token's role on %s (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs %q",
+		return newError("%s: privilege %s is missing on %s; add the privilege to the token's role on %s (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs %q",
 			step, forbidden.Privilege, forbidden.Path, forbidden.Path, privilege)
 	case isForbidden && missingPool.MatchString(forbidden.Message):
 		pool := missingPool.FindStringSubmatch(forbidden.Message)[1]
@@ -88,7 +88,7 @@ func explainDownload(err error, log []string, desired Desired, location Location
 		}
 	}
 	if forbidden, ok := errors.AsType[*proxmox.ForbiddenError](err); ok && forbidden.Path == "" {
-		return newError("downloading the image: a privilege is missing, Datastore.AllocateTemplate on /storage/%s or Sys.AccessNetwork on /nodes/%s; add it to the token's role there (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs PRIVILEGE",
+		return newError("downloading the image: a privilege is missing, Datastore.AllocateTemplate on /storage/%s or Sys.AccessNetwork on /nodes/%s; add the privilege to the token's role there (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs PRIVILEGE",
 			location.Images, location.Host)
 	}
 	return explain(err, location, "downloading the image", location.Images)

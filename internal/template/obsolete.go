@@ -31,7 +31,7 @@ func (r *hostReconciler) deleteUnneeded(ctx context.Context) (time.Duration, err
 	var warnings []string
 	for _, existing := range r.obsolete(obs) {
 		isUnfinished := !slices.ContainsFunc(obs.ready, func(e Existing) bool { return e.VMID == existing.VMID })
-		removeAfter, err := r.removeObsolete(ctx, existing, isUnfinished)
+		deleteAfter, err := r.deleteObsolete(ctx, existing, isUnfinished)
 		if retained, ok := errors.AsType[*retainedError](err); ok {
 			warnings = append(warnings, retained.Error())
 			err = nil
@@ -39,7 +39,7 @@ func (r *hostReconciler) deleteUnneeded(ctx context.Context) (time.Duration, err
 		if err != nil {
 			return 0, explain(err, obs.location, fmt.Sprintf("deleting %s", existing), storageOf(existing))
 		}
-		after = soonest(after, removeAfter)
+		after = soonest(after, deleteAfter)
 	}
 	if obs.staleLock != 0 {
 		busy, err := r.isCreating(ctx)
@@ -82,9 +82,9 @@ type retainedError struct{ text string }
 
 func (e *retainedError) Error() string { return e.text }
 
-// removeObsolete destroys a Template that is unneeded for the grace period, or an
+// deleteObsolete destroys a Template that is unneeded for the grace period, or an
 // unfinished VM. It returns the remaining time of the grace period.
-func (r *hostReconciler) removeObsolete(ctx context.Context, existing Existing, unfinished bool) (time.Duration, error) {
+func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing, unfinished bool) (time.Duration, error) {
 	if !unfinished {
 		now := r.clock.Now()
 		reason := r.usage.InUse(existing.Region, existing.VMID)

@@ -69,15 +69,15 @@ func (r *hostReconciler) reconcile(ctx context.Context) (time.Duration, error) {
 		}
 		after = r.tracker.recordFailure(r.HostKey, r.clock.Now(), err.Error(), proxmox.IsTransient(err))
 	}
-	removeAfter, err := r.deleteUnneeded(ctx)
+	deleteAfter, err := r.deleteUnneeded(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
 		r.setWarning(err.Error())
-		removeAfter = transientBackoff.Max
+		deleteAfter = transientBackoff.Max
 	}
-	return soonest(after, removeAfter), nil
+	return soonest(after, deleteAfter), nil
 }
 
 // soonest returns the shorter duration that is not zero.

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driftevents reports why a drifted Node is not replaced: core starts the replacement
-// before it deletes a Node, and without capacity for both it waits. Core itself reports
-// only that the pods cannot be scheduled elsewhere.
+// Package driftevents emits events that explain why a drifted Node is not replaced: core
+// starts the replacement before it deletes a Node, and without capacity for both it
+// waits. Core itself reports only that the pods cannot be scheduled elsewhere.
 package driftevents
 
 import (

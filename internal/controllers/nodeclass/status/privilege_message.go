@@ -38,9 +38,13 @@ func missingPrivilegesMessage(user string, held proxmox.Permissions, missing []r
 	if len(commands) > 0 {
 		fixes = append(fixes, "run: "+strings.Join(commands, "; "))
 	}
+	kind := "user"
+	if strings.Contains(user, "!") {
+		kind = "token"
+	}
 	for _, origin := range roles.keys {
-		fixes = append(fixes, fmt.Sprintf("add the privileges to its role on %s (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs %q",
-			origin, strings.Join(roles.values[origin], " ")))
+		fixes = append(fixes, fmt.Sprintf("add the privileges to the %s's role on %s (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs %q",
+			kind, origin, strings.Join(roles.values[origin], " ")))
 	}
 	return fmt.Sprintf("%s lacks %s; %s", describeUser(user), strings.Join(parts, "; "), strings.Join(fixes, "; "))
 }
