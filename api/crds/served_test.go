@@ -177,9 +177,9 @@ func checkColumns(t *testing.T, config *rest.Config) {
 	}
 
 	for resource, want := range map[string][]string{
-		"proxmoxnodeclasses":        {"Name", "Zones", "Balance", "Template", "Metadata", "Disk", "Ready", "Why", "Age"},
-		"proxmoxtemplates":          {"Name", "Zones", "Machine", "CPU", "VGA", "Ready", "Why", "Age"},
-		"proxmoxunmanagedtemplates": {"Name", "Zones", "Name", "Ready", "Why", "Age"},
+		"proxmoxnodeclasses":        {"Name", "Zones", "Balance", "Template", "Metadata", "Disk", "Ready", "Message", "Age"},
+		"proxmoxtemplates":          {"Name", "Zones", "Machine", "CPU", "VGA", "Ready", "Message", "Age"},
+		"proxmoxunmanagedtemplates": {"Name", "Zones", "Name", "Ready", "Message", "Age"},
 	} {
 		answer, err := api.RESTClient().Get().
 			AbsPath("apis", v1alpha1.SchemeGroupVersion.String(), resource).

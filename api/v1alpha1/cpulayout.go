@@ -71,10 +71,10 @@ type CPULayout struct {
 	Hugepages HugepageSize `json:"hugepages,omitempty"`
 }
 
-// Bound reports whether the guest's NUMA cells are bound to cells of the Host.
-func (l CPULayout) Bound() bool {
-	return l.NUMA == NUMABind || l.Exclusive() || l.Hugepages != ""
+// IsBound reports whether the guest's NUMA cells are bound to cells of the Host.
+func (l CPULayout) IsBound() bool {
+	return l.NUMA == NUMABind || l.IsExclusive() || l.Hugepages != ""
 }
 
-// Exclusive reports whether the VM gets cores that no other pinned VM uses.
-func (l CPULayout) Exclusive() bool { return l.Pinning == PinningExclusive }
+// IsExclusive reports whether the VM gets cores that no other pinned VM uses.
+func (l CPULayout) IsExclusive() bool { return l.Pinning == PinningExclusive }

@@ -59,19 +59,19 @@ type MetadataOptions struct {
 	CloudInit *CloudInit `json:"cloudInit,omitempty"`
 }
 
-// CDROM reports whether the VM gets an ISO image with boot data.
-func (m MetadataOptions) CDROM() bool {
+// UsesCDROM reports whether the VM gets an ISO image with boot data.
+func (m MetadataOptions) UsesCDROM() bool {
 	return m.Type == MetadataTypeCDROM || (m.Type == MetadataTypeEither && m.TemplatesRef != nil)
 }
 
-// Firmware reports whether the VM gets rendered Ignition through its firmware interface.
-func (m MetadataOptions) Firmware() bool { return m.Type == MetadataTypeFirmware }
+// UsesFWCfg reports whether the VM gets rendered Ignition through QEMU's fw_cfg.
+func (m MetadataOptions) UsesFWCfg() bool { return m.Type == MetadataTypeFirmware }
 
-// Rendered reports whether boot data is rendered from templates and uploaded.
-func (m MetadataOptions) Rendered() bool { return m.CDROM() || m.Firmware() }
+// IsRendered reports whether boot data is rendered from templates and uploaded.
+func (m MetadataOptions) IsRendered() bool { return m.UsesCDROM() || m.UsesFWCfg() }
 
-// ProxmoxDrive reports whether the VM gets a cloud-init drive that Proxmox generates.
-func (m MetadataOptions) ProxmoxDrive() bool { return m.Type == MetadataTypeCloudInit }
+// UsesCloudInitDrive reports whether the VM gets a cloud-init drive that Proxmox generates.
+func (m MetadataOptions) UsesCloudInitDrive() bool { return m.Type == MetadataTypeCloudInit }
 
 // CloudInit configures Proxmox's own cloud-init drive. Fields that are not set keep the template's value (its options ciuser,
 // sshkeys and cicustom). There is no password: it would be the same on all VMs, and every VM would keep a drive with its

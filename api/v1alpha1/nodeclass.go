@@ -17,7 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Metadata",type="string",JSONPath=".spec.metadataOptions.type",description="How boot data is passed to the VM"
 // +kubebuilder:printcolumn:name="Disk",type="string",JSONPath=".spec.bootDevice.size",description="Minimum size of the boot disk"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].status",description="Whether VMs of this class can be created"
-// +kubebuilder:printcolumn:name="Why",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="Why the class is not ready"
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="Why the class is not ready"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 type ProxmoxNodeClass struct {
 	metav1.TypeMeta `json:",inline"`
@@ -158,8 +158,8 @@ type Share struct {
 	Cache string `json:"cache,omitempty"`
 }
 
-// Plan9 reports whether the directory is shared with type plan9.
-func (s Share) Plan9() bool { return s.Type == ShareTypePlan9 }
+// IsPlan9 reports whether the directory is shared with type plan9.
+func (s Share) IsPlan9() bool { return s.Type == ShareTypePlan9 }
 
 // ZoneBalance is a preference among the Hosts with sufficient capacity for a VM.
 // +kubebuilder:validation:Enum=Balanced;AvailabilityFirst;Packed

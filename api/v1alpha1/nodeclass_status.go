@@ -42,8 +42,8 @@ const ConditionLaunchesHealthy = "LaunchesHealthy"
 // addresses are released over time. It is not set on classes without address pools.
 const ConditionAddressesAvailable = "AddressesAvailable"
 
-// ReasonPoolExhausted means that all addresses of an address pool are in use.
-const ReasonPoolExhausted = "PoolExhausted"
+// ReasonAddressPoolExhausted means that all addresses of an address pool are in use.
+const ReasonAddressPoolExhausted = "AddressPoolExhausted"
 
 // ConditionAddressPoolsConsistent is false while another class has an address pool on the same network with an overlapping,
 // different subnet. It does not affect Ready because no address is assigned twice. It is not set on classes without address
@@ -81,8 +81,8 @@ const (
 	ReasonSecurityGroupsNotFound = "SecurityGroupsNotFound"
 	// ReasonTagsForbidden means that the Cluster does not permit a tag.
 	ReasonTagsForbidden = "TagsForbidden"
-	// ReasonNoHostCanBind means that no Host supports spec.cpu.
-	ReasonNoHostCanBind = "NoHostCanBind"
+	// ReasonCPULayoutUnsupported means that no Host supports spec.cpu.
+	ReasonCPULayoutUnsupported = "CPULayoutUnsupported"
 	// ReasonResourcePoolNotFound means that the resource pool does not exist.
 	ReasonResourcePoolNotFound = "ResourcePoolNotFound"
 )

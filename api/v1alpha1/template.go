@@ -19,7 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="CPU",type="string",JSONPath=".spec.cpu.type",description="CPU type"
 // +kubebuilder:printcolumn:name="VGA",type="string",JSONPath=".spec.vga.type",description="Display type"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].status",description="Whether at least one host has the template"
-// +kubebuilder:printcolumn:name="Why",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="Why the template is not ready"
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type==\"Ready\")].message",priority=1,description="Why the template is not ready"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 type ProxmoxTemplate struct {
 	metav1.TypeMeta `json:",inline"`

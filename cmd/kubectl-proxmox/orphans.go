@@ -25,7 +25,7 @@ func newOrphans(cluster *kubeCluster) *cobra.Command {
 		Short: "Show orphaned objects and the commands to delete them",
 		Long: `Show VMs, boot drives, join tokens and nodes of this Kubernetes cluster without a NodeClaim.
 
-The controller deletes them after a minute (--orphan-grace), unless --orphan-policy is
+The controller deletes them after a minute (--orphan-grace-period), unless --orphan-policy is
 report or the fraction of orphaned VMs exceeds --orphan-deletion-max-fraction. This
 command deletes nothing.`,
 		Args: cobra.NoArgs,

@@ -107,7 +107,7 @@ func TestPreflight(t *testing.T) {
 			want:     []string{"FAIL   host home/pve1: no storage of spec.storageIDs takes import content", "run: pvesm set local --content import,iso", "FAIL   InstanceTemplateReady"}},
 		"template_not_found": {manifest: strings.Replace(managed, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1), fails: true,
 			want: []string{`FAIL   InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist`}},
-		"invalid_token": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Secret = "another" }, fails: true, want: []string{"FAIL   checking region \"home\"", "refuses our credentials"}},
+		"invalid_token": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Secret = "another" }, fails: true, want: []string{"FAIL   checking region \"home\"", "rejects the credentials"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

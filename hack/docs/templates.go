@@ -64,7 +64,7 @@ func variables(b *strings.Builder, structs map[string]*ast.StructType, name, pre
 			if !ok {
 				return fmt.Errorf("%s: the comment of %s in %s must begin with its name", variablesFile, ident.Name, name)
 			}
-			for _, verb := range []string{"is ", "are ", "reports ", "says ", "tells "} {
+			for _, verb := range []string{"is ", "are ", "reports "} {
 				doc = strings.TrimPrefix(doc, verb)
 			}
 			kind, below := field.Type, path

@@ -102,7 +102,7 @@ func TestIsDriftedImage(t *testing.T) {
 func TestIsDriftedHostChanged(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(2))
-	asked := provider(w, func(d *cloudprovider.Deps) { d.MigratedDriftAfter = 10 * time.Minute })
+	delayed := provider(w, func(d *cloudprovider.Deps) { d.MigratedDriftAfter = 10 * time.Minute })
 	never := provider(w)
 	claim := w.Launched("a", w.Class())
 	in := w.Intent(claim)
@@ -116,36 +116,36 @@ func TestIsDriftedHostChanged(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(moved).To(BeTrue())
 
-	w.Expect(drift(w, asked, claim)).To(BeEmpty(), "it may go back")
+	w.Expect(drift(w, delayed, claim)).To(BeEmpty(), "it may go back")
 	w.Clock.Advance(11 * time.Minute)
-	w.Expect(drift(w, asked, claim)).To(Equal(cloudprovider.HostChanged))
+	w.Expect(drift(w, delayed, claim)).To(Equal(cloudprovider.HostChanged))
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 }
 
 func TestIsDriftedHostOutOfService(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
-	asked := provider(w, func(d *cloudprovider.Deps) { d.HostDriftAfter = 10 * time.Minute })
+	delayed := provider(w, func(d *cloudprovider.Deps) { d.HostDriftAfter = 10 * time.Minute })
 	never := provider(w)
 	claim := w.Launched("a", w.Class())
 	host := w.Intent(claim).Host
 	w.Refresh()
-	w.Expect(drift(w, asked, claim)).To(BeEmpty())
+	w.Expect(drift(w, delayed, claim)).To(BeEmpty())
 
 	w.Expect(w.Sim.SetMaintenance(host, true)).To(Succeed())
 	w.Refresh()
-	w.Expect(drift(w, asked, claim)).To(BeEmpty(), "it may be back soon")
+	w.Expect(drift(w, delayed, claim)).To(BeEmpty(), "it may be back soon")
 	w.Clock.Advance(11 * time.Minute)
-	w.Expect(drift(w, asked, claim)).To(Equal(cloudprovider.HostInMaintenance))
+	w.Expect(drift(w, delayed, claim)).To(Equal(cloudprovider.HostInMaintenance))
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 	w.Expect(w.Sim.SetMaintenance(host, false)).To(Succeed())
 	w.Refresh()
-	w.Expect(drift(w, asked, claim)).To(BeEmpty())
+	w.Expect(drift(w, delayed, claim)).To(BeEmpty())
 
 	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"excluded": true}}}`))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Inventory.SetSettings(settings)
-	w.Expect(drift(w, asked, claim)).To(Equal(cloudprovider.HostExcluded), "an exclusion is intended, so there is no delay")
+	w.Expect(drift(w, delayed, claim)).To(Equal(cloudprovider.HostExcluded), "an exclusion is intended, so there is no delay")
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 }
 

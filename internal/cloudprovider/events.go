@@ -11,8 +11,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// deletionBlocked reports what prevents the deletion of a VM.
-func deletionBlocked(claim *karpv1.NodeClaim, blocked *instance.BlockedError) events.Event {
+// deletionBlockedEvent reports what prevents the deletion of a VM.
+func deletionBlockedEvent(claim *karpv1.NodeClaim, blocked *instance.BlockedError) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,
@@ -22,8 +22,8 @@ func deletionBlocked(claim *karpv1.NodeClaim, blocked *instance.BlockedError) ev
 	}
 }
 
-// waitingForCapacity reports why the VM of a Claim of a static NodePool is not launched yet.
-func waitingForCapacity(claim *karpv1.NodeClaim, cause error) events.Event {
+// waitingForCapacityEvent reports why the VM of a Claim of a static NodePool is not launched yet.
+func waitingForCapacityEvent(claim *karpv1.NodeClaim, cause error) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,

@@ -21,7 +21,7 @@ import (
 // Deps are the dependencies and the state of Claims that the operations share.
 type Deps struct {
 	Clients   Clients
-	Roots     Roots
+	Roots     RootClients
 	Inventory *inventory.Inventory
 	Kube      client.Client
 	Clock     clock.WithTicker
@@ -48,14 +48,15 @@ func (c Clients) Get(region string) (proxmox.Client, error) {
 	return client, nil
 }
 
-// Roots by region do what no API token may; most regions have none.
-type Roots map[string]proxmox.Root
+// RootClients are the clients with a root login, by region. They set options that no API
+// token may set. Most regions have none.
+type RootClients map[string]proxmox.Root
 
 // ErrNoRoot means that an operation needs root, which the region has no login for.
 var ErrNoRoot = errors.New("the cloud config has no login of root")
 
 // Get returns the root login of a region, or ErrNoRoot.
-func (r Roots) Get(region string) (proxmox.Root, error) {
+func (r RootClients) Get(region string) (proxmox.Root, error) {
 	root, ok := r[region]
 	if !ok {
 		return nil, fmt.Errorf("region %s: %w", region, ErrNoRoot)
@@ -68,12 +69,12 @@ func (r Roots) Get(region string) (proxmox.Root, error) {
 func Annotate(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, values map[string]string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": values}})
 	if err != nil {
-		return fmt.Errorf("annotating nodeclaim %s: %w", claim.Name, err)
+		return fmt.Errorf("annotating NodeClaim %s: %w", claim.Name, err)
 	}
 	target := &karpv1.NodeClaim{}
 	target.Name = claim.Name
 	if err := kube.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("annotating nodeclaim %s: %w", claim.Name, err)
+		return fmt.Errorf("annotating NodeClaim %s: %w", claim.Name, err)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@
 // A launch can be resumed at any point by any process: the Intent is written to the
 // Claim before the first request to Proxmox, and each step reads what exists and does
 // what is missing. No VM is stopped, changed or destroyed before its identity was read
-// and verified.
+// and verified. Templates have a second ownership check, in internal/template.
 //
 // # State of a Claim
 //
@@ -27,8 +27,8 @@
 //
 //   - Annotations of the Claim: the Intent (launch-intent), the task of its clone
 //     (launch-task), the timeline (launch-progress), the end of the launch
-//     (launch-completed), whether the boot drive was deleted (boot-data-status), the
-//     Host after a migration. The cached Claim lags behind our writes.
+//     (launch-completed), whether the boot drive was deleted (proxmoxcloudinit-status),
+//     the Host after a migration. The cached Claim lags behind our writes.
 //   - Ledger (inventory.Inventory): the Reservation of capacity, VMID and addresses
 //     until a Snapshot shows the VM. It is derived from the Intent and restored from it
 //     after a restart. Callbacks that run under its lock have the type

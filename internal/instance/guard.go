@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// ErrDeleteWins is the cause that ends a launch whose Claim is being deleted.
-var ErrDeleteWins = errors.New("the claim is being deleted")
+// ErrClaimDeleting is the cause that ends a launch whose Claim is being deleted.
+var ErrClaimDeleting = errors.New("the NodeClaim is being deleted")
 
 // Guard is a lock per Claim. A delete ends a launch that holds the lock.
 type Guard struct {
@@ -47,7 +47,7 @@ func (g *Guard) leave(uid string, e *guardEntry) {
 
 // AcquireLaunch locks a Claim for a launch or a change of its VM, without waiting: it
 // returns false while another launch or a delete has the lock. A delete cancels the
-// returned context with ErrDeleteWins.
+// returned context with ErrClaimDeleting.
 func (g *Guard) AcquireLaunch(ctx context.Context, uid string) (_ context.Context, release func(), ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,7 +81,7 @@ func (g *Guard) AcquireDelete(ctx context.Context, uid string) (release func(), 
 	e := g.join(uid)
 	e.deleting = true
 	if e.cancel != nil {
-		e.cancel(ErrDeleteWins)
+		e.cancel(ErrClaimDeleting)
 	}
 	g.mu.Unlock()
 	leave := func(acquired bool) {

@@ -26,7 +26,7 @@ func TestGuardDeleteCancelsLaunch(t *testing.T) {
 	}()
 	done, ok := guard.AcquireDelete(t.Context(), "uid")
 	g.Expect(ok).To(BeTrue())
-	g.Expect(<-ended).To(MatchError(ErrDeleteWins))
+	g.Expect(<-ended).To(MatchError(ErrClaimDeleting))
 	_, _, ok = guard.AcquireLaunch(t.Context(), "uid")
 	g.Expect(ok).To(BeFalse(), "no launch while a delete holds the claim")
 	done()

@@ -41,10 +41,10 @@ type Intent struct {
 	Cores        int    `json:"cores"`
 	MemoryMiB    int    `json:"memoryMiB"`
 	DiskBytes    int64  `json:"disk"`
-	// Full is a full clone, to Storage.
-	Full    bool   `json:"full,omitempty"`
-	Storage string `json:"storage"`
-	Pool    string `json:"pool,omitempty"`
+	// FullClone copies the Template's disk to Storage.
+	FullClone    bool   `json:"full,omitempty"`
+	Storage      string `json:"storage"`
+	ResourcePool string `json:"pool,omitempty"`
 	// ISOStorage is the storage of the boot drive; empty if the VM has none.
 	ISOStorage string `json:"isoStorage,omitempty"`
 	// Firmware: the file there is not a drive but Ignition, passed by QEMU's fw_cfg.
@@ -91,7 +91,7 @@ func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 		return Intent{}, false, nil
 	}
 	failed := func(err error) error {
-		return fmt.Errorf("reading annotation %s of nodeclaim %s: %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
+		return fmt.Errorf("reading annotation %s of NodeClaim %s: %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
 	}
 	var at location
 	if err := json.Unmarshal([]byte(raw), &at); err != nil {

@@ -63,28 +63,28 @@ func (t *LaunchTracker) update(uid string, change func(*LaunchState)) {
 	t.byClaim[uid] = s
 }
 
-// Planned records that this process planned the launch.
-func (t *LaunchTracker) Planned(uid string) {
+// RecordPlanned records that this process planned the launch.
+func (t *LaunchTracker) RecordPlanned(uid string) {
 	t.update(uid, func(s *LaunchState) { s.planned = true })
 }
 
-// Completed records the end of the launch.
-func (t *LaunchTracker) Completed(uid string) {
+// RecordCompleted records the end of the launch.
+func (t *LaunchTracker) RecordCompleted(uid string) {
 	t.update(uid, func(s *LaunchState) { *s = LaunchState{Completed: true} })
 }
 
-// CloneRequested records that a clone is about to be requested.
-func (t *LaunchTracker) CloneRequested(uid string) {
+// RecordCloneRequested records that a clone is about to be requested.
+func (t *LaunchTracker) RecordCloneRequested(uid string) {
 	t.update(uid, func(s *LaunchState) { s.cloneRequested, s.clonePending = true, true })
 }
 
-// CloneStarted records the task of the clone.
-func (t *LaunchTracker) CloneStarted(uid string, task proxmox.UPID) {
+// RecordCloneStarted records the task of the clone.
+func (t *LaunchTracker) RecordCloneStarted(uid string, task proxmox.UPID) {
 	t.update(uid, func(s *LaunchState) { s.cloneTask, s.cloneTaskKnown = task, true })
 }
 
-// CloneEnded records that the requested clone has ended, or never started.
-func (t *LaunchTracker) CloneEnded(uid string) {
+// RecordCloneEnded records that the requested clone has ended, or never started.
+func (t *LaunchTracker) RecordCloneEnded(uid string) {
 	t.update(uid, func(s *LaunchState) { s.clonePending, s.cloneTaskKnown, s.cloneTask = false, true, "" })
 }
 
@@ -97,9 +97,9 @@ func (t *LaunchTracker) CloneTask(claim *karpv1.NodeClaim) proxmox.UPID {
 	return proxmox.UPID(claim.Annotations[v1alpha1.AnnotationLaunchTask])
 }
 
-// Failed records an error and returns the time of the first one since the last
+// RecordFailed records an error and returns the time of the first one since the last
 // progress: a launch that waited for a slot has not used up its retry timeout.
-func (t *LaunchTracker) Failed(uid string, now time.Time) (since time.Time) {
+func (t *LaunchTracker) RecordFailed(uid string, now time.Time) (since time.Time) {
 	t.update(uid, func(s *LaunchState) {
 		if s.failingSince.IsZero() {
 			s.failingSince = now
@@ -109,9 +109,9 @@ func (t *LaunchTracker) Failed(uid string, now time.Time) (since time.Time) {
 	return since
 }
 
-// Progressed records that a launch reached another phase: the retry timeout starts
+// RecordProgress records that a launch reached another phase: the retry timeout starts
 // again with the next error.
-func (t *LaunchTracker) Progressed(uid string) {
+func (t *LaunchTracker) RecordProgress(uid string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s, ok := t.byClaim[uid]; ok {
@@ -120,8 +120,8 @@ func (t *LaunchTracker) Progressed(uid string) {
 	}
 }
 
-// SetShutdown records the shutdown of a guest; an empty task ends it.
-func (t *LaunchTracker) SetShutdown(uid string, task proxmox.UPID) {
+// RecordShutdown records the shutdown of a guest; an empty task ends it.
+func (t *LaunchTracker) RecordShutdown(uid string, task proxmox.UPID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s, ok := t.byClaim[uid]; ok || task != "" {

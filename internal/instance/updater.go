@@ -72,7 +72,7 @@ func resourcePool(claim *karpv1.NodeClaim) string {
 	if err != nil {
 		return ""
 	}
-	return in.Pool
+	return in.ResourcePool
 }
 
 func updateTags(ctx context.Context, client proxmox.Client, vm VM, tags []string) error {

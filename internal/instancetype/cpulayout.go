@@ -28,7 +28,7 @@ func (c CPULayouts) forClass(nodeClass *v1alpha1.ProxmoxNodeClass) (layout place
 	if nodeClass.Spec.CPU != nil {
 		cpu = *nodeClass.Spec.CPU
 	}
-	layout = placement.Layout{Bound: cpu.Bound(), Exclusive: cpu.Exclusive(), PageMiB: cpu.Hugepages.MiB()}
+	layout = placement.Layout{Bound: cpu.IsBound(), Exclusive: cpu.IsExclusive(), PageMiB: cpu.Hugepages.MiB()}
 	return layout, SlotTag(nodeClass.Spec.InstanceTemplateRef.Name)
 }
 

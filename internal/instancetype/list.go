@@ -145,7 +145,7 @@ func (p *Provider) availability(view inventory.View, params offeringParams, t Ty
 	need := p.newNeed(params, t)
 	for n, z := range params.zones {
 		need.Storage, need.Inherited, need.PinningSupport = z.storage, z.inherited(), z.pinning
-		_, failed := p.unavailable.find(Offerings{z.Zone, t.Name, params.nodeClass})
+		_, failed := p.unavailable.find(OfferingSelector{z.Zone, t.Name, params.nodeClass})
 		available[n] = z.excludedReason == "" && z.exhaustedReason == "" && z.template != 0 && z.ready && !failed && placement.Fits(view, z.Zone, need)
 	}
 	return available

@@ -248,7 +248,7 @@ func TestListConcurrently(t *testing.T) {
 				case 0:
 					v.change(func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = round%2 == 0 })
 				case 1:
-					p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve2"), InstanceType: "c1.1VCPU-2GB"}, "x", time.Minute)
+					p.MarkUnavailable(instancetype.OfferingSelector{Zone: zone("east", "pve2"), InstanceType: "c1.1VCPU-2GB"}, "x", time.Minute)
 				default:
 					if list := p.List(class, ""); len(list) != 20 || len(list[0].Allocatable()) == 0 {
 						t.Errorf("the list has %d types", len(list))

@@ -66,7 +66,7 @@ func New(deps Deps) (*Provider, error) {
 		return nil, errors.New("creating instance type provider: no inventory")
 	}
 	if deps.VMMemoryOverheadPercent < 0 || deps.VMMemoryOverheadPercent >= 1 {
-		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a share of at least 0 and below 1, such as 0.075", deps.VMMemoryOverheadPercent)
+		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a fraction of at least 0 and below 1, such as 0.075", deps.VMMemoryOverheadPercent)
 	}
 	if len(deps.Catalog.types) == 0 {
 		deps.Catalog = DefaultCatalog()
@@ -94,7 +94,7 @@ func (p *Provider) List(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) [
 }
 
 // MarkUnavailable makes offerings unavailable for a time after a failed launch.
-func (p *Provider) MarkUnavailable(offerings Offerings, reason string, ttl time.Duration) {
+func (p *Provider) MarkUnavailable(offerings OfferingSelector, reason string, ttl time.Duration) {
 	p.unavailable.add(offerings, reason, ttl)
 }
 
@@ -108,10 +108,10 @@ func (p *Provider) ResetFailures(nodeClass string) { p.unavailable.removeClass(n
 func (p *Provider) UnavailableReason(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string, where placement.Zone) string {
 	for _, z := range p.currentList(nodeClass, "").params.zones {
 		if z.Zone == where {
-			return cmp.Or(z.blockedReason(), p.unavailable.reason(Offerings{where, instanceType, nodeClass.Name}))
+			return cmp.Or(z.blockedReason(), p.unavailable.reason(OfferingSelector{where, instanceType, nodeClass.Name}))
 		}
 	}
-	return "the Host is unknown"
+	return "host is unknown"
 }
 
 // UnavailableReasons returns for each zone of the NodeClass where the type is
@@ -124,7 +124,7 @@ func (p *Provider) UnavailableReasons(nodeClass *v1alpha1.ProxmoxNodeClass, inst
 	l, view, now := p.currentList(nodeClass, ""), p.deps.Inventory.View(), p.deps.Clock.Now()
 	reasons := map[placement.Zone]string{}
 	for _, z := range l.params.zones {
-		if reason := p.unavailable.reason(Offerings{z.Zone, t.Name, nodeClass.Name}); reason != "" {
+		if reason := p.unavailable.reason(OfferingSelector{z.Zone, t.Name, nodeClass.Name}); reason != "" {
 			reasons[z.Zone] = reason
 		} else if reason := cmp.Or(z.blockedReason(), z.exhaustedReason); reason != "" {
 			reasons[z.Zone] = reason
@@ -138,21 +138,21 @@ func (p *Provider) UnavailableReasons(nodeClass *v1alpha1.ProxmoxNodeClass, inst
 }
 
 // CheckCapacity returns nil if any offering of the NodeClass is available. Otherwise it
-// returns for each Host why the smallest type is unavailable.
+// returns for each Host why the cheapest type is unavailable.
 func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placement.NoFitError {
 	l := p.currentList(nodeClass, "")
-	smallest := -1
+	cheapest := -1
 	for n, available := range l.available {
 		if slices.Contains(available, true) {
 			return nil
 		}
-		if smallest < 0 || p.prices[n] < p.prices[smallest] {
-			smallest = n
+		if cheapest < 0 || p.prices[n] < p.prices[cheapest] {
+			cheapest = n
 		}
 	}
 	e := &placement.NoFitError{}
-	if smallest >= 0 {
-		e.InstanceType = l.types[smallest].Name
+	if cheapest >= 0 {
+		e.InstanceType = l.types[cheapest].Name
 	}
 	reasons := p.UnavailableReasons(nodeClass, e.InstanceType)
 	for _, z := range l.params.zones {

@@ -121,7 +121,7 @@ func TestRequestExcluded(t *testing.T) {
 	p, _ := newProvider(t, v)
 	class := newNodeClass("east/pve1/901", "east/pve2/999")
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "west/pve9", Reason: "storage ceph is missing"}}
-	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1")}, "clone failed", time.Minute)
+	p.MarkUnavailable(instancetype.OfferingSelector{Zone: zone("east", "pve1")}, "clone failed", time.Minute)
 	request := must(p.Request(class, newClaim("1", "1Gi"), instancetype.RequestOptions{}))
 	_, err := placement.Choose(v.View(), request)
 	if err == nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
-// Offerings identifies the offerings that a failed launch affects: a type in a zone. An
-// empty InstanceType means every type. An empty NodeClass means every NodeClass: a full
-// storage affects all of them, an invalid template only its own.
-type Offerings struct {
+// OfferingSelector selects the offerings that a failed launch affects: a type in a zone.
+// An empty InstanceType means every type. An empty NodeClass means every NodeClass: a
+// full storage affects all of them, an invalid template only its own.
+type OfferingSelector struct {
 	Zone         placement.Zone
 	InstanceType string
 	NodeClass    string
@@ -33,7 +33,7 @@ type unavailableOfferings struct {
 	expiry     atomic.Int64 // of the next entry, in Unix nanoseconds
 
 	mu      sync.RWMutex
-	entries map[Offerings]unavailableEntry
+	entries map[OfferingSelector]unavailableEntry
 }
 
 type unavailableEntry struct {
@@ -42,13 +42,13 @@ type unavailableEntry struct {
 }
 
 func newUnavailableOfferings(c clock.Clock) *unavailableOfferings {
-	u := &unavailableOfferings{clock: c, entries: map[Offerings]unavailableEntry{}}
+	u := &unavailableOfferings{clock: c, entries: map[OfferingSelector]unavailableEntry{}}
 	u.expiry.Store(math.MaxInt64)
 	return u
 }
 
 // add marks offerings as unavailable. It never shortens an existing entry.
-func (u *unavailableOfferings) add(key Offerings, reason string, ttl time.Duration) {
+func (u *unavailableOfferings) add(key OfferingSelector, reason string, ttl time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	until := u.clock.Now().Add(ttl)
@@ -64,7 +64,7 @@ func (u *unavailableOfferings) removeClass(nodeClass string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	before := len(u.entries)
-	maps.DeleteFunc(u.entries, func(offering Offerings, _ unavailableEntry) bool {
+	maps.DeleteFunc(u.entries, func(offering OfferingSelector, _ unavailableEntry) bool {
 		return offering.NodeClass == nodeClass && nodeClass != ""
 	})
 	if len(u.entries) != before {
@@ -100,7 +100,7 @@ func (u *unavailableOfferings) recordChange() {
 }
 
 // reason returns why an offering is marked as unavailable; empty if it is not.
-func (u *unavailableOfferings) reason(offering Offerings) string {
+func (u *unavailableOfferings) reason(offering OfferingSelector) string {
 	m, ok := u.find(offering)
 	if !ok {
 		return ""
@@ -109,7 +109,7 @@ func (u *unavailableOfferings) reason(offering Offerings) string {
 }
 
 // find returns an entry that includes the offering.
-func (u *unavailableOfferings) find(offering Offerings) (unavailableEntry, bool) {
+func (u *unavailableOfferings) find(offering OfferingSelector) (unavailableEntry, bool) {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
 	if len(u.entries) == 0 {
@@ -117,7 +117,7 @@ func (u *unavailableOfferings) find(offering Offerings) (unavailableEntry, bool)
 	}
 	for _, instanceType := range [...]string{"", offering.InstanceType} {
 		for _, nodeClass := range [...]string{"", offering.NodeClass} {
-			if m, ok := u.entries[Offerings{offering.Zone, instanceType, nodeClass}]; ok {
+			if m, ok := u.entries[OfferingSelector{offering.Zone, instanceType, nodeClass}]; ok {
 				return m, true
 			}
 		}

@@ -16,9 +16,9 @@ func TestMarkUnavailable(t *testing.T) {
 	class := newNodeClassWithAllHosts()
 	p, clock := newProvider(t, newViewer())
 	on := func(typ, host string) bool { return availability(find(t, p.List(class, ""), typ))[host] }
-	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1"), InstanceType: "c1.1VCPU-2GB"}, "the storage is full", 3*time.Minute)
-	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1"), InstanceType: "c1.1VCPU-2GB"}, "a shorter one", time.Minute) // never shortens
-	p.MarkUnavailable(instancetype.Offerings{Zone: zone("west", "pve9")}, "no quorum", time.Minute)
+	p.MarkUnavailable(instancetype.OfferingSelector{Zone: zone("east", "pve1"), InstanceType: "c1.1VCPU-2GB"}, "the storage is full", 3*time.Minute)
+	p.MarkUnavailable(instancetype.OfferingSelector{Zone: zone("east", "pve1"), InstanceType: "c1.1VCPU-2GB"}, "a shorter one", time.Minute) // never shortens
+	p.MarkUnavailable(instancetype.OfferingSelector{Zone: zone("west", "pve9")}, "no quorum", time.Minute)
 	if on("c1.1VCPU-2GB", "pve1") || !on("c1.2VCPU-4GB", "pve1") || !on("c1.1VCPU-2GB", "pve2") {
 		t.Error("exactly the marked type must be unavailable on pve1")
 	}
@@ -47,7 +47,7 @@ func TestMarkUnavailableForOneNodeClass(t *testing.T) {
 	p, _ := newProvider(t, newViewer())
 	broken, healthy := newNodeClassWithAllHosts(), newNodeClassWithAllHosts()
 	broken.Name, healthy.Name = "broken", "healthy"
-	p.MarkUnavailable(instancetype.Offerings{Zone: zone("east", "pve1"), NodeClass: "broken"}, "the template has no bridge", time.Minute)
+	p.MarkUnavailable(instancetype.OfferingSelector{Zone: zone("east", "pve1"), NodeClass: "broken"}, "the template has no bridge", time.Minute)
 	if availability(find(t, p.List(broken, ""), "c1.1VCPU-2GB"))["pve1"] {
 		t.Error("the broken class is still available on pve1")
 	}

@@ -31,18 +31,18 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/capacity"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/consolidation"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/drift"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/driftevents"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
+	nodeclasstermination "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
 	templatebuild "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	templatehash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
@@ -76,7 +76,7 @@ type Operator struct {
 
 	uncached client.Client
 	settings Settings
-	roots    instance.Roots
+	roots    instance.RootClients
 	boot     boot.Source
 }
 
@@ -184,7 +184,7 @@ func (o *Operator) checkReady(*http.Request) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("none of the Proxmox clusters answers: %s", strings.Join(o.Inventory.Regions(), ", "))
+	return fmt.Errorf("no Proxmox cluster is reachable: %s", strings.Join(o.Inventory.Regions(), ", "))
 }
 
 // Controllers returns the controllers of the Proxmox provider, without Karpenter's.
@@ -193,10 +193,10 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 	return []controller.Controller{
 		nodeclasshash.NewController(kube),
 		nodeclassstatus.NewController(kube, nodeclassstatus.Deps{
-			Inventory: o.Inventory, Types: o.Types, Roots: o.roots, Boot: o.boot,
+			Inventory: o.Inventory, Types: o.Types, RootClients: o.roots, Boot: o.boot,
 			Health: o.Instances.Health, CloneTimes: o.Instances.CloneTimes, Clock: clock.RealClock{},
 		}),
-		termination.NewController(kube, o.EventRecorder),
+		nodeclasstermination.NewController(kube, o.EventRecorder),
 		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
 		templatebuild.NewController(kube, o.Templates),
 		templatestatus.NewController(kube, o.Templates),
@@ -210,9 +210,9 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		}),
 		bootstrapcleanup.NewController(o.Instances.Deleter),
 		adoption.NewController(o.Instances.Adopter, o.EventRecorder),
-		capacity.NewController(o.Inventory, cluster),
+		consolidation.NewController(o.Inventory, cluster),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
-		drift.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}),
+		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}),
 		explain.NewController(kube, o.Instances.Planner, o.EventRecorder, cluster),
 		inplace.NewController(kube, o.Instances.Updater, o.EventRecorder),
 		vmhealth.NewController(vmhealth.Deps{

@@ -38,7 +38,7 @@ type Options struct {
 	ProxmoxTemplateVMID    int
 	ProxmoxTemplateVMIDMax int
 	TemplateBuilds         int
-	TemplateGrace          time.Duration
+	TemplateGracePeriod    time.Duration
 
 	VMMemoryOverheadPercent float64
 	PCIResources            instancetype.Devices
@@ -73,7 +73,7 @@ type Options struct {
 	MigratedDriftAfter        time.Duration
 	HostDriftAfter            time.Duration
 	OrphanPolicy              garbagecollection.Policy
-	OrphanGrace               time.Duration
+	OrphanGracePeriod         time.Duration
 	OrphanSweepInterval       time.Duration
 	OrphanDeletionMaxFraction float64
 
@@ -124,8 +124,8 @@ func OptionTable() []Option { //nolint:funlen // a table
 			number(func(o *Options) *int { return &o.ProxmoxTemplateVMIDMax }, 100, 999_999_999)},
 		{"template-builds", "TEMPLATE_BUILDS", "16", "Maximum number of hosts on which templates are created at the same time. Each downloads and imports an image.",
 			number(func(o *Options) *int { return &o.TemplateBuilds }, 1, 1000)},
-		{"template-grace", "TEMPLATE_GRACE", "1m", "How long a template of an older generation must be unused before it is deleted.",
-			duration(func(o *Options) *time.Duration { return &o.TemplateGrace }, time.Second)},
+		{"template-grace-period", "TEMPLATE_GRACE_PERIOD", "1m", "How long a template of an older generation must be unused before it is deleted.",
+			duration(func(o *Options) *time.Duration { return &o.TemplateGracePeriod }, time.Second)},
 		{"vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", "0.075", "Fraction of a VM's memory that its firmware and kernel use, between 0 and 1.",
 			fraction(func(o *Options) *float64 { return &o.VMMemoryOverheadPercent })},
 		{"pci-resources", "PCI_RESOURCES", "", "PCI resource mappings and the extended resources that they provide, for example gpu-a100=nvidia.com/gpu,gpu-t4=nvidia.com/gpu.",
@@ -184,10 +184,10 @@ func OptionTable() []Option { //nolint:funlen // a table
 			duration(func(o *Options) *time.Duration { return &o.MigratedDriftAfter }, 0)},
 		{"host-drift-after", "HOST_DRIFT_AFTER", "0s", "How long after its host went offline or into maintenance a node is replaced, within the disruption budgets of its NodePool. A node on a host that the settings exclude is replaced immediately. 0 disables both.",
 			duration(func(o *Options) *time.Duration { return &o.HostDriftAfter }, 0)},
-		{"orphan-policy", "ORPHAN_POLICY", "remove", "What to do with VMs, boot drives, join tokens and nodes without a NodeClaim: remove or report.",
-			oneOf(func(o *Options) *garbagecollection.Policy { return &o.OrphanPolicy }, "remove", "report")},
-		{"orphan-grace", "ORPHAN_GRACE", "1m", "How long an object must be orphaned before it is deleted.",
-			duration(func(o *Options) *time.Duration { return &o.OrphanGrace }, time.Second)},
+		{"orphan-policy", "ORPHAN_POLICY", "delete", "What to do with VMs, boot drives, join tokens and nodes without a NodeClaim: delete or report.",
+			oneOf(func(o *Options) *garbagecollection.Policy { return &o.OrphanPolicy }, "delete", "report")},
+		{"orphan-grace-period", "ORPHAN_GRACE_PERIOD", "1m", "How long an object must be orphaned before it is deleted.",
+			duration(func(o *Options) *time.Duration { return &o.OrphanGracePeriod }, time.Second)},
 		{"orphan-sweep-interval", "ORPHAN_SWEEP_INTERVAL", "5m", "Interval at which join tokens are checked for orphans. VMs and nodes are checked with every poll, storages with boot drives one at a time within the idle request budget.",
 			duration(func(o *Options) *time.Duration { return &o.OrphanSweepInterval }, time.Second)},
 		{"orphan-deletion-max-fraction", "ORPHAN_DELETION_MAX_FRACTION", "0.5", "Fraction of all VMs, between 0 and 1. If more VMs than this, and more than three, are orphaned at the same time, none is deleted.",

@@ -40,7 +40,7 @@ func NewDesired(template *v1alpha1.ProxmoxTemplate, classes []v1alpha1.ProxmoxNo
 	}
 	for _, class := range classes {
 		ref := class.Spec.InstanceTemplateRef
-		if ref.Kind == v1alpha1.ProxmoxTemplateKind && ref.Name == template.Name && !class.Spec.MetadataOptions.Rendered() {
+		if ref.Kind == v1alpha1.ProxmoxTemplateKind && ref.Name == template.Name && !class.Spec.MetadataOptions.IsRendered() {
 			desired.CloudInit = true
 		}
 	}

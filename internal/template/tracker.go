@@ -220,9 +220,10 @@ func (t *tracker) hasWritten(zone v1alpha1.TemplateZone, settings string) bool {
 // sweepInterval is how often unused images are searched for without a request.
 const sweepInterval = 10 * time.Minute
 
-// isSweepDue reports whether the images of a Host are to be checked: a sweep was
-// requested, or the last one is sweepInterval ago and tryAcquire grants a call.
-func (t *tracker) isSweepDue(region, host string, now time.Time, tryAcquire func() bool) bool {
+// tryStartSweep reports whether the images of a Host are to be checked: a sweep was
+// requested, or the last one is sweepInterval ago and tryAcquire grants a call. It then
+// stays due until recordSweep.
+func (t *tracker) tryStartSweep(region, host string, now time.Time, tryAcquire func() bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	last, ok := t.swept[region+"/"+host]

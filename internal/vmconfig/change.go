@@ -203,7 +203,7 @@ func (b *builder) addDevices() error {
 // needs a boot disk, a slot for the boot drive, and the interfaces that the class names.
 func CheckTemplate(template proxmox.VMConfig, class *v1alpha1.ProxmoxNodeClass) error {
 	want := Desired{Cores: 1, MemoryMiB: 1024, CloudInit: NewCloudInit(class), Firewalled: FirewalledInterfaces(class)}
-	if class.Spec.MetadataOptions.CDROM() {
+	if class.Spec.MetadataOptions.UsesCDROM() {
 		want.ISO = "storage:iso/sample.iso"
 	}
 	_, err := Change(template, want)

@@ -19,7 +19,7 @@ const maxShares = 10
 func (b *builder) addShares() error {
 	slot := 0
 	for _, s := range b.want.Shares {
-		if s.Plan9() {
+		if s.IsPlan9() {
 			continue
 		}
 		for ; slot < maxShares; slot++ {

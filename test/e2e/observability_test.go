@@ -21,7 +21,7 @@ var absentMetrics = map[string]string{
 	"karpenter_proxmox_address_pool_size":            "there is no address pool",
 	"karpenter_proxmox_address_pool_used":            "there is no address pool",
 	"karpenter_proxmox_api_locked_total":             "there was no lock conflict",
-	"karpenter_proxmox_orphans_removed_total":        "nothing was orphaned",
+	"karpenter_proxmox_orphans_deleted_total":        "nothing was orphaned",
 }
 
 // checkMetricsReference compares the controller's metrics with the reference page, in both

@@ -30,7 +30,7 @@ import (
 func TestImageChange(t *testing.T) {
 	t.Parallel()
 	needs(t, simulator("it can download images from this process"), guestsThatJoin())
-	e := newEnv(t, setup{args: []string{"--template-grace=2s"}})
+	e := newEnv(t, setup{args: []string{"--template-grace-period=2s"}})
 	before, err := e.holdings(t.Context())
 	must(t, err)
 	images := testenv.ServeImages(t, 256<<10).URL

@@ -33,7 +33,7 @@ func TestTwoKubernetesClusters(t *testing.T) {
 	if suite.lab == nil {
 		proxmox = newProxmox(t, setup{})
 	}
-	usual := setup{proxmox: proxmox, args: []string{"--orphan-grace", orphanGrace.String()}}
+	usual := setup{proxmox: proxmox, args: []string{"--orphan-grace-period", orphanGrace.String()}}
 	one, other := newEnv(t, usual), newEnv(t, usual)
 	a, b := one.newNodePool(t, "same", nil), other.newNodePool(t, "same", nil)
 	for _, p := range []*nodePool{a, b} {

@@ -24,7 +24,7 @@ import (
 // class, exist once and are deleted; other guests are not touched.
 func TestVMs(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, setup{hosts: 2, version: "9.2", args: []string{"--orphan-grace", orphanGrace.String()}})
+	e := newEnv(t, setup{hosts: 2, version: "9.2", args: []string{"--orphan-grace-period", orphanGrace.String()}})
 	before, err := e.holdings(t.Context())
 	must(t, err)
 	t.Run("VM_matches_class", e.vmMatchesClass)

@@ -41,9 +41,9 @@
 - name: TEMPLATE_BUILDS
   value: {{ include "karpenter.plain" .Values.settings.templateBuilds | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.templateGrace) }}
-- name: TEMPLATE_GRACE
-  value: {{ include "karpenter.plain" .Values.settings.templateGrace | quote }}
+{{- if not (kindIs "invalid" .Values.settings.templateGracePeriod) }}
+- name: TEMPLATE_GRACE_PERIOD
+  value: {{ include "karpenter.plain" .Values.settings.templateGracePeriod | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.vmMemoryOverheadPercent) }}
 - name: VM_MEMORY_OVERHEAD_PERCENT
@@ -165,9 +165,9 @@
 - name: ORPHAN_POLICY
   value: {{ include "karpenter.plain" .Values.settings.orphanPolicy | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.orphanGrace) }}
-- name: ORPHAN_GRACE
-  value: {{ include "karpenter.plain" .Values.settings.orphanGrace | quote }}
+{{- if not (kindIs "invalid" .Values.settings.orphanGracePeriod) }}
+- name: ORPHAN_GRACE_PERIOD
+  value: {{ include "karpenter.plain" .Values.settings.orphanGracePeriod | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.orphanSweepInterval) }}
 - name: ORPHAN_SWEEP_INTERVAL

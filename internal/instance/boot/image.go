@@ -100,7 +100,7 @@ func guestShares(shares []v1alpha1.Share) []bootdata.Share {
 	var out []bootdata.Share
 	for _, s := range shares {
 		share := bootdata.Share{Tag: s.Mapping, MountPath: s.MountPath, Type: "virtiofs", Options: "defaults"}
-		if s.Plan9() {
+		if s.IsPlan9() {
 			share.Type, share.Options = "9p", "trans=virtio,version=9p2000.L"
 		}
 		out = append(out, share)

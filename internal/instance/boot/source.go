@@ -46,12 +46,12 @@ const (
 // found before a VM needs it. If Proxmox makes the boot data, it checks the settings
 // for that.
 func (s Source) Check(ctx context.Context, view inventory.View, class *v1alpha1.ProxmoxNodeClass) error {
-	if class.Spec.MetadataOptions.ProxmoxDrive() {
+	if class.Spec.MetadataOptions.UsesCloudInitDrive() {
 		_, err := s.CloudInit(ctx, class)
 		return err
 	}
 	files, err := s.Preview(ctx, class, plannedSample(view, class))
-	if err == nil && class.Spec.MetadataOptions.Firmware() {
+	if err == nil && class.Spec.MetadataOptions.UsesFWCfg() {
 		_, err = ignition(files)
 	}
 	return err

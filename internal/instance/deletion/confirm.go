@@ -33,7 +33,7 @@ func (a *attempt) confirm(ctx context.Context, found result, host string) (bool,
 		}
 		return a.confirmAbsent(ctx)
 	case vmCloning:
-		if ended, err := a.hasCloneEnded(ctx); err != nil || !ended {
+		if ended, err := a.ensureCloneEnded(ctx); err != nil || !ended {
 			return false, err
 		}
 		return false, a.checkStaleLock(ctx, host, instance.LockClone)
@@ -73,7 +73,7 @@ func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
 	if (!a.hasIntent && !a.unreadableIntent) || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
 		return true, nil
 	}
-	return a.hasCloneEnded(ctx)
+	return a.ensureCloneEnded(ctx)
 }
 
 // confirmInvisible handles a VM that the token may not read. A token with privileges on a
@@ -81,11 +81,11 @@ func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
 // clone runs, a VM that cannot be read was not created by us, unless an administrator
 // moved it, which is unlikely for a VM that never ran.
 func (a *attempt) confirmInvisible(ctx context.Context, snapshot *inventory.Snapshot) (bool, error) {
-	if !a.hasIntent || a.intent.Pool == "" || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
+	if !a.hasIntent || a.intent.ResourcePool == "" || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
 		return false, &instance.BlockedError{Reason: instance.BlockedNotVisible, Message: fmt.Sprintf(
-			"the token may not read VM %d of region %s, so it cannot be deleted: grant VM.Audit there, move the VM back to its pool, or delete it by hand", a.id.VMID, a.id.Region)}
+			"the token may not read VM %d of region %s, so it cannot be deleted: grant VM.Audit there, move the VM back to its resource pool, or delete it by hand", a.id.VMID, a.id.Region)}
 	}
-	if ended, err := a.hasCloneEnded(ctx); err != nil || !ended {
+	if ended, err := a.ensureCloneEnded(ctx); err != nil || !ended {
 		return false, err
 	}
 	if !instance.IsNotVisible(instance.ConfirmAbsent(ctx, a.client, snapshot, a.id.VMID)) {
@@ -96,9 +96,9 @@ func (a *attempt) confirmInvisible(ctx context.Context, snapshot *inventory.Snap
 	return true, nil
 }
 
-// hasCloneEnded reports whether no clone of an unfinished launch can still create the
-// VM. It cancels the clone of this Claim.
-func (a *attempt) hasCloneEnded(ctx context.Context) (bool, error) {
+// ensureCloneEnded cancels the clone of this Claim and reports whether no clone of an
+// unfinished launch can still create the VM.
+func (a *attempt) ensureCloneEnded(ctx context.Context) (bool, error) {
 	if a.deps.Launches.Get(string(a.claim.UID)).HasNoClone() {
 		return true, nil
 	}

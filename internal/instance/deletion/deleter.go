@@ -91,7 +91,7 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		_, result, err = a.deleteVM(ctx, a.client, a.id, host)
 		if err != nil && a.isHostRemoved(ctx, host, err) {
 			log.FromContext(ctx).Info("host was removed from its cluster, and the VM with it", "vmid", a.id.VMID, "host", host)
-			return a.cleanup(ctx)
+			return a.releaseClaimState(ctx)
 		}
 		if err != nil {
 			return false, err
@@ -104,7 +104,7 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 	if err := a.deleteBootDrive(ctx); err != nil {
 		return false, err
 	}
-	return a.cleanup(ctx)
+	return a.releaseClaimState(ctx)
 }
 
 // locate returns the Host of the VM: that of the last Snapshot, otherwise that of a
@@ -167,8 +167,8 @@ func (a *attempt) deleteBootDrive(ctx context.Context) error {
 	return nil
 }
 
-// cleanup deletes what is not on Proxmox: join token, reservation, tracker entry.
-func (a *attempt) cleanup(ctx context.Context) (bool, error) {
+// releaseClaimState deletes what is not on Proxmox: join token, reservation, tracker entry.
+func (a *attempt) releaseClaimState(ctx context.Context) (bool, error) {
 	if err := a.tokens.Revoke(ctx, a.claim.UID); err != nil {
 		return false, fmt.Errorf("deleting the join token: %w", err)
 	}

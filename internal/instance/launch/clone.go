@@ -90,10 +90,10 @@ func (a *attempt) resumeInvisible(ctx context.Context) (retry bool, err error) {
 	}
 	// The clone may have ended between the two requests.
 	_, err = a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
-	if a.intent.Pool == "" || !instance.IsNotVisible(err) {
+	if a.intent.ResourcePool == "" || !instance.IsNotVisible(err) {
 		return err == nil || errors.Is(err, proxmox.ErrNotFound), instance.IgnoreNotFound(err)
 	}
-	return false, failf(instance.ReasonVMIDTaken, "VM %d on host %s is not ours: it is not in pool %s", a.intent.VMID, a.intent.Host, a.intent.Pool)
+	return false, failf(instance.ReasonVMIDTaken, "VM %d on host %s does not belong to this NodeClaim: it is not in resource pool %s", a.intent.VMID, a.intent.Host, a.intent.ResourcePool)
 }
 
 // resumeLocked handles a configuration that a clone still writes: it waits for the
@@ -141,15 +141,15 @@ func (a *attempt) clone(ctx context.Context) error {
 	}
 	defer release()
 	uid := string(a.claim.UID)
-	a.deps.Launches.CloneRequested(uid)
+	a.deps.Launches.RecordCloneRequested(uid)
 	task, err := a.client.CloneVM(ctx, a.cloneRequest())
 	if err != nil {
 		if !errors.Is(err, proxmox.ErrUnknownOutcome) && ctx.Err() == nil {
-			a.deps.Launches.CloneEnded(uid)
+			a.deps.Launches.RecordCloneEnded(uid)
 		}
 		return cloneError(err)
 	}
-	a.deps.Launches.CloneStarted(uid, task)
+	a.deps.Launches.RecordCloneStarted(uid, task)
 	a.reach(instance.PhaseCloning)
 	if err := instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{
 		v1alpha1.AnnotationLaunchTask:     string(task),
@@ -167,12 +167,12 @@ func (a *attempt) cloneRequest() proxmox.CloneRequest {
 			Claim: a.claim.Name, NodePool: a.claim.Labels[karpv1.NodePoolLabelKey], NodeClass: a.class.Name,
 			InstanceType: a.intent.InstanceType, CapacityType: a.intent.CapacityType,
 		}, a.intent.Binding, a.class.Spec.HookScripts),
-		Full: a.intent.Full, Pool: a.intent.Pool,
+		Full: a.intent.FullClone, Pool: a.intent.ResourcePool,
 	}
 	if a.intent.Host != a.intent.TemplateHost {
 		request.Target = a.intent.Host
 	}
-	if a.intent.Full {
+	if a.intent.FullClone {
 		request.Storage = a.intent.Storage // Proxmox rejects it for linked clones
 	}
 	return request
@@ -194,7 +194,7 @@ func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
 	if !status.Ended() && !errors.Is(err, proxmox.ErrNotFound) {
 		return err
 	}
-	a.deps.Launches.CloneEnded(string(a.claim.UID))
+	a.deps.Launches.RecordCloneEnded(string(a.claim.UID))
 	if err == nil {
 		return nil
 	}

@@ -32,15 +32,15 @@ type failures struct {
 // NewHealth returns a Health.
 func NewHealth() *Health { return &Health{byClass: map[string]failures{}} }
 
-// Failed records that a launch of a class failed for good.
-func (h *Health) Failed(class, reason string, cause error) {
+// RecordFailure records that a launch of a class failed for good.
+func (h *Health) RecordFailure(class, reason string, cause error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.byClass[class] = failures{count: h.byClass[class].count + 1, reason: reason, message: cause.Error()}
 }
 
-// Succeeded records that a launch of a class succeeded.
-func (h *Health) Succeeded(class string) {
+// RecordSuccess records that a launch of a class succeeded.
+func (h *Health) RecordSuccess(class string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.byClass[class] = failures{}
@@ -98,7 +98,7 @@ func (c *CloneTimes) Get(region, host, storage string) time.Duration {
 // After an hour the storage is tried again.
 func (c *CloneTimes) Evaluate(region, host, storage string) (refusal, warning string) {
 	took, key := c.Get(region, host, storage), instance.DurationKey(region, host, storage)
-	if took >= c.TooSlow && c.isBackoffOver(key) {
+	if took >= c.TooSlow && c.checkBackoff(key) {
 		c.durations.Reset(instance.TaskClone, key)
 		took = 0
 	}
@@ -113,9 +113,9 @@ func (c *CloneTimes) Evaluate(region, host, storage string) (refusal, warning st
 	return "", ""
 }
 
-// isBackoffOver records since when clones are too slow, and reports whether the backoff
-// is over.
-func (c *CloneTimes) isBackoffOver(key string) bool {
+// checkBackoff records since when clones are too slow, and reports whether the backoff
+// is over, which it then ends.
+func (c *CloneTimes) checkBackoff(key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	since, ok := c.tooSlowSince[key]

@@ -51,9 +51,9 @@ func New(deps instance.Deps, planner Planner, types *instancetype.Provider, sour
 	return &Launcher{deps: deps, planner: planner, types: types, boot: source, stats: stats}
 }
 
-// Completed reports whether this process completed the Claim's launch, even if the
+// IsCompleted reports whether this process completed the Claim's launch, even if the
 // cached Claim does not show it.
-func (l *Launcher) Completed(claim *karpv1.NodeClaim) bool {
+func (l *Launcher) IsCompleted(claim *karpv1.NodeClaim) bool {
 	return l.deps.Launches.Get(string(claim.UID)).Completed
 }
 
@@ -69,7 +69,7 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	if err != nil {
 		return &instance.LaunchError{Reason: instance.ReasonInvalidIntent, Err: err}
 	}
-	if !ok || l.Completed(claim) {
+	if !ok || l.IsCompleted(claim) {
 		return nil
 	}
 	client, err := l.deps.Clients.Get(in.Region)
@@ -94,10 +94,10 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 		fresh: l.deps.Launches.Get(string(claim.UID)).IsFresh(), log: log.FromContext(ctx), progress: instance.ReadProgress(claim),
 	}
 	if err := a.run(ctx); err != nil {
-		if errors.Is(context.Cause(ctx), instance.ErrDeleteWins) {
+		if errors.Is(context.Cause(ctx), instance.ErrClaimDeleting) {
 			return instance.ErrClaimBusy
 		}
-		return a.classify(err)
+		return a.finalOrRetry(err)
 	}
 	return nil
 }
@@ -153,8 +153,8 @@ func (a *attempt) run(ctx context.Context) error {
 		return err
 	}
 	a.log.Info("launched VM", "instance-type", a.intent.InstanceType, "template", a.intent.TemplateID, "timeline", a.progress.Timeline)
-	a.deps.Launches.Completed(string(a.claim.UID))
-	a.stats.Health.Succeeded(a.class.Name)
+	a.deps.Launches.RecordCompleted(string(a.claim.UID))
+	a.stats.Health.RecordSuccess(a.class.Name)
 	a.stats.Metrics.Launched(a.progress)
 	return nil
 }
@@ -188,7 +188,7 @@ func (a *attempt) verifyOwner(cfg proxmox.VMConfig) error {
 	case a.id.HasNewerMark(cfg):
 		return fmt.Errorf("reading the ownership mark of VM %d on host %s: %w", a.intent.VMID, a.intent.Host, instance.ErrNewerVersion)
 	}
-	return failf(instance.ReasonVMIDTaken, "VM %d on host %s is not ours: %s", a.intent.VMID, a.intent.Host, why)
+	return failf(instance.ReasonVMIDTaken, "VM %d on host %s does not belong to this NodeClaim: %s", a.intent.VMID, a.intent.Host, why)
 }
 
 // wait waits for a task on the storage of the VM's disk.
@@ -205,7 +205,7 @@ func (a *attempt) reach(phase instance.Phase) {
 	defer a.progressMu.Unlock()
 	since := a.deps.Clock.Since(a.intent.Time)
 	if a.progress.Reach(phase, since) {
-		a.deps.Launches.Progressed(string(a.claim.UID))
+		a.deps.Launches.RecordProgress(string(a.claim.UID))
 	}
 	a.log.V(1).Info("launch reached phase", "phase", phase, "after", since.Round(10*time.Millisecond).String())
 }

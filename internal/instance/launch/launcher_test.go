@@ -99,11 +99,11 @@ func TestLaunchFullClone(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
-	w.Expect(w.Intent(p.Launched("linked", w.NodeClass)).Full).To(BeFalse())
+	w.Expect(w.Intent(p.Launched("linked", w.NodeClass)).FullClone).To(BeFalse())
 	w.NodeClass.Spec.BootDevice.FullClone = true
 	claim := p.Launched("full", w.NodeClass)
 	in := w.Intent(claim)
-	w.Expect(in.Full).To(BeTrue())
+	w.Expect(in.FullClone).To(BeTrue())
 	w.Expect(in.Storage).To(Equal("local-lvm"))
 	cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())

@@ -15,14 +15,14 @@ import (
 )
 
 // ensureRootOptions sets the options that only root may set: CPU affinity and
-// hugepages, Ignition by firmware, shares by plan9. They are separate from the
+// hugepages, Ignition through fw_cfg, shares by plan9. They are separate from the
 // configuration, which the token writes, and precede the start: on a running VM they
 // would apply only after the next one.
 func (a *attempt) ensureRootOptions(ctx context.Context) error {
 	if err := a.ensureAffinity(ctx); err != nil {
 		return err
 	}
-	if err := a.ensureFirmware(ctx); err != nil {
+	if err := a.ensureIgnitionFile(ctx); err != nil {
 		return err
 	}
 	return a.ensurePlan9(ctx)
@@ -59,8 +59,8 @@ func (a *attempt) ensureAffinity(ctx context.Context) error {
 	return nil
 }
 
-// ensureFirmware sets the path of the uploaded Ignition in the VM's arguments.
-func (a *attempt) ensureFirmware(ctx context.Context) error {
+// ensureIgnitionFile sets the path of the uploaded Ignition in the VM's arguments.
+func (a *attempt) ensureIgnitionFile(ctx context.Context) error {
 	if !a.intent.Firmware {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (a *attempt) ensureFirmware(ctx context.Context) error {
 // them. They refer to directory mappings as well, since the authors of NodeClasses must
 // not be able to read the whole Host.
 func (a *attempt) ensurePlan9(ctx context.Context) error {
-	if !slices.ContainsFunc(a.class.Spec.Shares, v1alpha1.Share.Plan9) {
+	if !slices.ContainsFunc(a.class.Spec.Shares, v1alpha1.Share.IsPlan9) {
 		return nil
 	}
 	root, err := a.deps.Roots.Get(a.intent.Region)
@@ -121,7 +121,7 @@ func (a *attempt) plan9Shares(ctx context.Context) ([]proxmox.Plan9Share, error)
 	}
 	var out []proxmox.Plan9Share
 	for n, s := range a.class.Spec.Shares {
-		if !s.Plan9() {
+		if !s.IsPlan9() {
 			continue
 		}
 		i := slices.IndexFunc(mappings, func(m proxmox.DirectoryMapping) bool { return m.ID == s.Mapping })

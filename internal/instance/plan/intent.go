@@ -39,7 +39,7 @@ func (p *Planner) newIntent(
 		TemplateHost: template.Host, TemplateID: template.VMID, ImageID: ownership.ImageID(template.VMID, *template.Config),
 		InstanceType: chosen.InstanceType, CapacityType: karpv1.CapacityTypeOnDemand,
 		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes,
-		Pool: class.Spec.ResourcePool, Devices: chosen.Devices, Binding: instance.NewBinding(chosen.Binding),
+		ResourcePool: class.Spec.ResourcePool, Devices: chosen.Devices, Binding: instance.NewBinding(chosen.Binding),
 		Time: p.deps.Clock.Now().UTC(),
 	}
 	if err := chooseStorages(&in, view, class, template); err != nil {
@@ -81,11 +81,11 @@ func chooseStorages(in *instance.Intent, view inventory.View, class *v1alpha1.Pr
 	}
 	snapshot := view.Snapshots[in.Region]
 	in.Storage = cmp.Or(class.Spec.BootDevice.Storage, disk.Storage)
-	in.Full = class.Spec.BootDevice.FullClone || in.Storage != disk.Storage || !canLink(snapshot, template)
-	if !class.Spec.MetadataOptions.Rendered() {
+	in.FullClone = class.Spec.BootDevice.FullClone || in.Storage != disk.Storage || !canLink(snapshot, template)
+	if !class.Spec.MetadataOptions.IsRendered() {
 		return nil
 	}
-	in.Firmware = class.Spec.MetadataOptions.Firmware()
+	in.Firmware = class.Spec.MetadataOptions.UsesFWCfg()
 	storage, err := ISOStorage(snapshot, in.Host, class.Spec.MetadataOptions.Storage)
 	if err != nil {
 		return fmt.Errorf("%s/%s: %w", in.Region, in.Host, err)
@@ -153,7 +153,7 @@ func missingISOStorage(snapshot *inventory.Snapshot, host, requested string) str
 		case !slices.Contains(fileStorages, row.Type):
 			return fmt.Sprintf("spec.metadataOptions.storage %q is of type %s, which takes no iso content; name one that holds files", requested, row.Type)
 		}
-		return fmt.Sprintf("spec.metadataOptions.storage %q takes %s but no iso content; "+hint, requested, content, requested, "iso,"+content)
+		return fmt.Sprintf("spec.metadataOptions.storage %q has the content types %s, but not iso; "+hint, requested, content, requested, "iso,"+content)
 	}
 	var found proxmox.StorageRow
 	for key, row := range snapshot.Storages {

@@ -194,7 +194,7 @@ func TestParkOnAvoidedHost(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
-	p.Types.MarkUnavailable(instancetype.Offerings{Zone: placement.Zone{Region: testenv.Region, Host: "pve1"}}, "no bridge", time.Hour)
+	p.Types.MarkUnavailable(instancetype.OfferingSelector{Zone: placement.Zone{Region: testenv.Region, Host: "pve1"}}, "no bridge", time.Hour)
 	claim := w.Claim("pool-abc", w.NodeClass)
 	_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
 	w.Expect(err).To(HaveOccurred())

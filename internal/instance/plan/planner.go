@@ -123,7 +123,7 @@ func (p *Planner) restoreReservations(ctx context.Context) error {
 	}
 	claims := &karpv1.NodeClaimList{}
 	if err := p.reader.List(ctx, claims); err != nil {
-		return fmt.Errorf("listing nodeclaims to restore their reservations: %w", err)
+		return fmt.Errorf("listing NodeClaims to restore their reservations: %w", err)
 	}
 	for i := range claims.Items {
 		p.RestoreReservation(&claims.Items[i])
@@ -155,7 +155,7 @@ func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide de
 	if in.VMID == 0 {
 		// The ledger already has a reservation of this Claim: an earlier call decided,
 		// and it is unknown whether its intent was written.
-		return p.confirmRecord(ctx, claim, fmt.Errorf("recording the plan of nodeclaim %s: it has a reservation without an intent", claim.Name))
+		return p.confirmRecord(ctx, claim, fmt.Errorf("recording the plan of NodeClaim %s: it has a reservation without an intent", claim.Name))
 	}
 	if err := instance.Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}); err != nil {
 		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
@@ -165,7 +165,7 @@ func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide de
 		p.deps.Inventory.Ledger().Release(string(claim.UID))
 		return instance.Intent{}, err
 	}
-	p.deps.Launches.Planned(string(claim.UID))
+	p.deps.Launches.RecordPlanned(string(claim.UID))
 	log.FromContext(ctx).V(1).Info("planned VM", "region", in.Region, "host", in.Host, "vmid", in.VMID, "instance-type", in.InstanceType, "parked", in.Parked)
 	return in, nil
 }
@@ -195,7 +195,7 @@ func (p *Planner) pickVMID(view inventory.View, region string, claim *karpv1.Nod
 	if errors.Is(err, placement.ErrRangeFull) {
 		for _, host := range view.Hosts() {
 			if host.Region == region {
-				p.types.MarkUnavailable(instancetype.Offerings{Zone: placement.Zone{Region: host.Region, Host: host.Name}}, err.Error(), rangeFullBackoff)
+				p.types.MarkUnavailable(instancetype.OfferingSelector{Zone: placement.Zone{Region: host.Region, Host: host.Name}}, err.Error(), rangeFullBackoff)
 			}
 		}
 	}

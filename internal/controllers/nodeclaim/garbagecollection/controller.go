@@ -32,15 +32,16 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// minBlockedOrphans is the number of orphans that are always deleted.
-const minBlockedOrphans = 3
+// maxUncheckedOrphans is the number of orphans up to which they are deleted regardless of
+// DeletionMaxFraction.
+const maxUncheckedOrphans = 3
 
 // Policy defines what happens to orphans.
 type Policy string
 
 const (
-	// PolicyRemove deletes orphans after the grace period.
-	PolicyRemove Policy = "remove"
+	// PolicyDelete deletes orphans after the grace period.
+	PolicyDelete Policy = "delete"
 	// PolicyReport only reports them.
 	PolicyReport Policy = "report"
 )
@@ -155,7 +156,7 @@ func hasOrphans(claims map[string]*karpv1.NodeClaim, vms []instance.VM, reservat
 func (c *Controller) listClaims(ctx context.Context, reader client.Reader) (map[string]*karpv1.NodeClaim, error) {
 	list := &karpv1.NodeClaimList{}
 	if err := reader.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("listing nodeclaims: %w", err)
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	out := make(map[string]*karpv1.NodeClaim, len(list.Items))
 	for i := range list.Items {
@@ -168,7 +169,7 @@ func (c *Controller) listClaims(ctx context.Context, reader client.Reader) (map[
 func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	orphans := c.orphanVMs(vms, claims)
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(orphans)))
-	if len(orphans) > minBlockedOrphans && float64(len(orphans)) > c.deps.Rules.DeletionMaxFraction*float64(len(vms)) {
+	if len(orphans) > maxUncheckedOrphans && float64(len(orphans)) > c.deps.Rules.DeletionMaxFraction*float64(len(vms)) {
 		log.FromContext(ctx).Error(nil, "too many orphaned VMs, deleting none; check whether etcd was restored or this is the wrong Kubernetes cluster",
 			"orphans", len(orphans), "vms", len(vms))
 		c.metrics.blocked.Inc()
@@ -178,7 +179,7 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 		logger := log.FromContext(ctx).WithValues("NodeClaim", klog.KRef("", vm.Name), "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
 		if c.deps.Rules.Policy == PolicyReport {
 			logger.Info("found orphaned VM, keeping it by policy")
-			c.deps.Recorder.Publish(orphanFound(vm))
+			c.deps.Recorder.Publish(orphanFoundEvent(vm))
 			continue
 		}
 		deleted, err := c.deps.Deleter.DeleteOrphan(log.IntoContext(ctx, logger), vm)
@@ -188,7 +189,7 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 		case deleted:
 			logger.Info("deleted orphaned VM")
 			c.metrics.deleted.WithLabelValues(kindVM).Inc()
-			c.deps.Recorder.Publish(orphanDeleted(vm))
+			c.deps.Recorder.Publish(orphanDeletedEvent(vm))
 		}
 	}
 }

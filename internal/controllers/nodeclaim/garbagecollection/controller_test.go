@@ -87,7 +87,7 @@ func TestDeleteOrphanedVM(t *testing.T) {
 	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	live, orphan := w.Launched("live", class), orphaned(w, w.Launched("orphan", class))
-	c := newCollector(w, garbagecollection.PolicyRemove)
+	c := newCollector(w, garbagecollection.PolicyDelete)
 	c.run()
 	w.Expect(w.VMs()).To(HaveLen(2), "within the grace period")
 
@@ -97,7 +97,7 @@ func TestDeleteOrphanedVM(t *testing.T) {
 	w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{"OrphanedVMDeleted"}))
 	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
 	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(live.UID))))
-	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "vm")).To(BeEquivalentTo(1))
+	w.Expect(c.count("karpenter_proxmox_orphans_deleted_total", "vm")).To(BeEquivalentTo(1))
 	w.Expect(w.IsDeleted(live)).To(BeFalse())
 }
 
@@ -114,7 +114,7 @@ func TestPolicyReport(t *testing.T) {
 	w.Expect(w.Events.Messages("OrphanedVM")).To(ContainElement(ContainSubstring("qm destroy")))
 	w.Expect(w.Events.Reasons(orphan)).To(ContainElement("OrphanedVM"))
 	w.Expect(c.count("karpenter_proxmox_orphans", "vm")).To(BeEquivalentTo(1))
-	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "vm")).To(BeZero())
+	w.Expect(c.count("karpenter_proxmox_orphans_deleted_total", "vm")).To(BeZero())
 }
 
 func TestMaxFraction(t *testing.T) {
@@ -125,7 +125,7 @@ func TestMaxFraction(t *testing.T) {
 		orphaned(w, w.Launched(name, class))
 	}
 	w.Launched("live", class)
-	c := newCollector(w, garbagecollection.PolicyRemove)
+	c := newCollector(w, garbagecollection.PolicyDelete)
 	c.run()
 	w.Clock.Advance(grace + time.Second)
 	c.run()
@@ -141,7 +141,7 @@ func TestOtherKubernetesCluster(t *testing.T) {
 	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	orphaned(w, w.StartProcess(testenv.KubeCluster("another")).Launched("theirs", class))
-	c := newCollector(w, garbagecollection.PolicyRemove)
+	c := newCollector(w, garbagecollection.PolicyDelete)
 	c.run()
 	w.Clock.Advance(10 * time.Minute)
 	c.run()
@@ -160,7 +160,7 @@ func TestDeleteOrphanedBootDriveAndToken(t *testing.T) {
 	w.DestroyByHand("pve1", w.Intent(gone).VMID)
 	orphaned(w, gone)
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(2))
-	c := newCollector(w, garbagecollection.PolicyRemove)
+	c := newCollector(w, garbagecollection.PolicyDelete)
 	c.run()
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(2), "it is younger than the grace period")
 	for range 10 * 6 { // one storage per sweep
@@ -169,8 +169,8 @@ func TestDeleteOrphanedBootDriveAndToken(t *testing.T) {
 	}
 	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(live.UID))))
 	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
-	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "boot-drive")).To(BeEquivalentTo(1))
-	w.Expect(c.count("karpenter_proxmox_orphans_removed_total", "join-token")).To(BeEquivalentTo(1))
+	w.Expect(c.count("karpenter_proxmox_orphans_deleted_total", "boot-drive")).To(BeEquivalentTo(1))
+	w.Expect(c.count("karpenter_proxmox_orphans_deleted_total", "join-token")).To(BeEquivalentTo(1))
 }
 
 func TestDeleteBootDriveAfterCleanup(t *testing.T) {
@@ -191,7 +191,7 @@ func TestDeleteBootDriveAfterCleanup(t *testing.T) {
 	}
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(2))
 	w.Clock.Advance(10 * time.Minute)
-	newCollector(w, garbagecollection.PolicyRemove).run()
+	newCollector(w, garbagecollection.PolicyDelete).run()
 	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(joining.UID))), "boot drives of unjoined guests stay")
 }
 
@@ -203,7 +203,7 @@ func TestReleaseReservation(t *testing.T) {
 	before := free()
 	live, gone := w.Planned("live", class), w.Planned("gone", class)
 	orphaned(w, gone)
-	c := newCollector(w, garbagecollection.PolicyRemove)
+	c := newCollector(w, garbagecollection.PolicyDelete)
 	c.run()
 	w.Expect(free()).To(Equal(before - 4))
 	w.Clock.Advance(grace + time.Second)
@@ -232,7 +232,7 @@ func TestDeleteOrphanedNode(t *testing.T) {
 		"other cloud":        node("aws", "aws:///eu-west-1a/i-0123", corev1.ConditionUnknown, pool()),
 		"other region":       node("region", "proxmox://region-9/20004", corev1.ConditionUnknown, pool()),
 	}
-	c := newCollector(w, garbagecollection.PolicyRemove)
+	c := newCollector(w, garbagecollection.PolicyDelete)
 	c.run()
 	w.Expect(w.IsDeleted(ghost)).To(BeFalse(), "it is younger than the grace period")
 	w.Clock.Advance(2 * time.Minute) // shorter than SweepInterval
@@ -251,7 +251,7 @@ func TestNotPolled(t *testing.T) {
 	claim := w.Planned("a", class)
 	w.Expect(w.Instances.Launcher.Launch(t.Context(), claim, class)).To(Succeed())
 	orphaned(w, claim)
-	c := newCollector(w, garbagecollection.PolicyRemove)
+	c := newCollector(w, garbagecollection.PolicyDelete)
 	for range 3 {
 		w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
 		_, err := c.Reconcile(t.Context())
@@ -299,7 +299,7 @@ func TestUncachedReads(t *testing.T) {
 	w := testenv.New(t, testenv.NoPolling())
 	live := w.Launched("live", w.Class())
 	uncached := &counting{Reader: w.Kube}
-	c := newCollector(w, garbagecollection.PolicyRemove, func(d *garbagecollection.Deps) { d.Reader = uncached })
+	c := newCollector(w, garbagecollection.PolicyDelete, func(d *garbagecollection.Deps) { d.Reader = uncached })
 	c.run() // the first sweep lists uncached
 	before := uncached.lists
 	for range 3 {
@@ -333,7 +333,7 @@ func TestOrphanThatCannotBeStopped(t *testing.T) {
 	orphaned(w, w.Planned("gone", class))
 	_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmstop", Hang: true})
 	w.Expect(err).NotTo(HaveOccurred())
-	c := newCollector(w, garbagecollection.PolicyRemove)
+	c := newCollector(w, garbagecollection.PolicyDelete)
 	c.run()
 	w.Clock.Advance(grace + time.Second)
 	c.run() // returns although the stop hangs

@@ -34,10 +34,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		orphans: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "orphans",
-			Help: "Orphaned VMs: their claim has not existed for the grace period.",
+			Help: "Orphaned VMs: their NodeClaim has not existed for the grace period.",
 		}, []string{"kind"}),
 		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "orphans_removed_total",
+			Namespace: namespace, Subsystem: subsystem, Name: "orphans_deleted_total",
 			Help: "Orphans that were deleted.",
 		}, []string{"kind"}),
 		blocked: prometheus.NewCounter(prometheus.CounterOpts{
@@ -58,18 +58,18 @@ func missingClaim(vm instance.VM) *karpv1.NodeClaim {
 	return claim
 }
 
-func orphanFound(vm instance.VM) events.Event {
+func orphanFoundEvent(vm instance.VM) events.Event {
 	return events.Event{
 		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeWarning, Reason: "OrphanedVM",
-		Message:      fmt.Sprintf("VM %d on host %s of region %s has no claim any more; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, destroyCommand(vm)),
+		Message:      fmt.Sprintf("VM %d on host %s of region %s no longer has a NodeClaim; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, destroyCommand(vm)),
 		DedupeValues: []string{vm.ClaimUID},
 	}
 }
 
-func orphanDeleted(vm instance.VM) events.Event {
+func orphanDeletedEvent(vm instance.VM) events.Event {
 	return events.Event{
 		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeNormal, Reason: "OrphanedVMDeleted",
-		Message:      fmt.Sprintf("VM %d on host %s of region %s had no claim any more and was deleted", vm.VMID, vm.Host, vm.Region),
+		Message:      fmt.Sprintf("VM %d on host %s of region %s no longer had a NodeClaim and was deleted", vm.VMID, vm.Host, vm.Region),
 		DedupeValues: []string{vm.ClaimUID},
 	}
 }

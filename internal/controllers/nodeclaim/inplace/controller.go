@@ -90,14 +90,16 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
 	}
 	if err != nil {
-		c.recorder.Publish(failed(claim, err))
-		return reconcile.Result{}, fmt.Errorf("updating the VM of nodeclaim %s in place: %w", claim.Name, err)
+		c.recorder.Publish(updateFailedEvent(claim, err))
+		return reconcile.Result{}, fmt.Errorf("updating the VM of NodeClaim %s in place: %w", claim.Name, err)
 	}
-	log.FromContext(ctx).Info("updated VM in place", "provider-id", claim.Status.ProviderID)
+	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
+		log.FromContext(ctx).Info("updated VM in place", "vmid", id.VMID, "region", id.Region)
+	}
 	return reconcile.Result{}, nil
 }
 
-func failed(claim *karpv1.NodeClaim, err error) events.Event {
+func updateFailedEvent(claim *karpv1.NodeClaim, err error) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,

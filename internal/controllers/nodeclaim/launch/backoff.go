@@ -35,9 +35,9 @@ func newFailureBackoff(c clock.Clock, delays backoff.Exponential) *failureBackof
 	return &failureBackoff{Exponential: delays, clock: c, byKey: map[backoffKey]failures{}}
 }
 
-// failed records a failure and returns how long to avoid the offering. The count restarts
+// recordFailure records a failure and returns how long to avoid the offering. The count restarts
 // after twice the longest backoff without a failure.
-func (b *failureBackoff) failed(pool, reason string) time.Duration {
+func (b *failureBackoff) recordFailure(pool, reason string) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now, key := b.clock.Now(), backoffKey{pool, reason}
@@ -53,8 +53,8 @@ func (b *failureBackoff) failed(pool, reason string) time.Duration {
 	return delay
 }
 
-// succeeded resets the backoff of a NodePool.
-func (b *failureBackoff) succeeded(pool string) {
+// recordSuccess resets the backoff of a NodePool.
+func (b *failureBackoff) recordSuccess(pool string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for key := range b.byKey {

@@ -23,22 +23,22 @@ func TestBackoff(t *testing.T) {
 	g := NewWithT(t)
 	clock := clocktesting.NewFakeClock(time.Now())
 	b := newFailureBackoff(clock, backoff.Exponential{Initial: 3 * time.Minute, Max: 30 * time.Minute})
-	g.Expect(b.failed("pool", "StartFailed")).To(Equal(3 * time.Minute))
+	g.Expect(b.recordFailure("pool", "StartFailed")).To(Equal(3 * time.Minute))
 	clock.Step(time.Minute)
-	g.Expect(b.failed("pool", "StartFailed")).To(Equal(2*time.Minute), "it was in progress when the first one failed")
+	g.Expect(b.recordFailure("pool", "StartFailed")).To(Equal(2*time.Minute), "it was in progress when the first one failed")
 	clock.Step(2 * time.Minute)
-	g.Expect(b.failed("pool", "StartFailed")).To(Equal(6 * time.Minute))
-	g.Expect(b.failed("pool", "CloneFailed")).To(Equal(3*time.Minute), "other reason")
-	g.Expect(b.failed("other", "StartFailed")).To(Equal(3*time.Minute), "other NodePool")
+	g.Expect(b.recordFailure("pool", "StartFailed")).To(Equal(6 * time.Minute))
+	g.Expect(b.recordFailure("pool", "CloneFailed")).To(Equal(3*time.Minute), "other reason")
+	g.Expect(b.recordFailure("other", "StartFailed")).To(Equal(3*time.Minute), "other NodePool")
 	for range 10 {
 		clock.Step(30 * time.Minute)
-		g.Expect(b.failed("pool", "StartFailed")).To(BeNumerically("<=", 30*time.Minute))
+		g.Expect(b.recordFailure("pool", "StartFailed")).To(BeNumerically("<=", 30*time.Minute))
 	}
-	g.Expect(b.failed("other", "StartFailed")).To(Equal(3*time.Minute), "reset after twice the longest backoff")
+	g.Expect(b.recordFailure("other", "StartFailed")).To(Equal(3*time.Minute), "reset after twice the longest backoff")
 	clock.Step(3 * time.Minute)
-	b.succeeded("pool")
-	g.Expect(b.failed("pool", "StartFailed")).To(Equal(3 * time.Minute))
-	g.Expect(b.failed("other", "StartFailed")).To(Equal(6*time.Minute), "other NodePools are not reset")
+	b.recordSuccess("pool")
+	g.Expect(b.recordFailure("pool", "StartFailed")).To(Equal(3 * time.Minute))
+	g.Expect(b.recordFailure("other", "StartFailed")).To(Equal(6*time.Minute), "other NodePools are not reset")
 }
 
 func TestAffectedOfferings(t *testing.T) {

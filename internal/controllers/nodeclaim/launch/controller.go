@@ -76,12 +76,12 @@ type Deps struct {
 // Launcher launches VMs.
 type Launcher interface {
 	Launch(context.Context, *karpv1.NodeClaim, *v1alpha1.ProxmoxNodeClass) error
-	Completed(*karpv1.NodeClaim) bool
+	IsCompleted(*karpv1.NodeClaim) bool
 }
 
 // Health tracks failed launches of a NodeClass.
 type Health interface {
-	Failed(class, reason string, cause error)
+	RecordFailure(class, reason string, cause error)
 }
 
 // NewController returns a Controller.
@@ -109,13 +109,13 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile launches the VM of a Claim, or resumes its launch.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if _, failed := c.failed.Load(claim.UID); failed || !isPending(claim) || c.deps.Launcher.Completed(claim) {
+	if _, failed := c.failed.Load(claim.UID); failed || !isPending(claim) || c.deps.Launcher.IsCompleted(claim) {
 		return reconcile.Result{}, nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
 	err := c.deps.Kube.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class)
 	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, c.fail(ctx, claim, instance.ReasonInvalidIntent, fmt.Errorf("nodeclass %s does not exist", claim.Spec.NodeClassRef.Name))
+		return reconcile.Result{}, c.fail(ctx, claim, instance.ReasonInvalidIntent, fmt.Errorf("NodeClass %s does not exist", claim.Spec.NodeClassRef.Name))
 	}
 	if err != nil {
 		return reconcile.Result{}, err
@@ -128,18 +128,18 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if errors.Is(err, instance.ErrNewerVersion) {
 		// Only the newer release can resume it, and a failure would delete its VM.
 		log.FromContext(ctx).Error(err, "skipping launch of a newer controller")
-		c.deps.Recorder.Publish(launchFailed(claim, instance.BlockedNewerVersion, err))
+		c.deps.Recorder.Publish(launchFailedEvent(claim, instance.BlockedNewerVersion, err))
 		return reconcile.Result{RequeueAfter: newerVersionInterval}, nil
 	}
 	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
 		return reconcile.Result{}, c.fail(ctx, claim, final.Reason, err)
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("launching the VM of nodeclaim %s: %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("launching the VM of NodeClaim %s: %w", claim.Name, err)
 	}
-	c.backoff.succeeded(claim.Labels[karpv1.NodePoolLabelKey])
+	c.backoff.recordSuccess(claim.Labels[karpv1.NodePoolLabelKey])
 	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
-		c.deps.Recorder.Publish(launched(claim, in, c.deps.Clock.Since(in.Time)))
+		c.deps.Recorder.Publish(launchedEvent(claim, in, c.deps.Clock.Since(in.Time)))
 	}
 	return reconcile.Result{}, nil
 }
@@ -152,11 +152,11 @@ func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason s
 	time.AfterFunc(failedRetention, func() { c.failed.Delete(claim.UID) })
 	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
 		if offerings, ok := affectedOfferings(claim, in, reason, cause); ok {
-			c.deps.Types.MarkUnavailable(offerings, cause.Error(), c.backoff.failed(claim.Labels[karpv1.NodePoolLabelKey], reason))
+			c.deps.Types.MarkUnavailable(offerings, cause.Error(), c.backoff.recordFailure(claim.Labels[karpv1.NodePoolLabelKey], reason))
 		}
 	}
-	c.deps.Health.Failed(claim.Spec.NodeClassRef.Name, reason, cause)
-	c.deps.Recorder.Publish(launchFailed(claim, reason, cause), lifecycle.InsufficientCapacityErrorEvent(claim, cause))
+	c.deps.Health.RecordFailure(claim.Spec.NodeClassRef.Name, reason, cause)
+	c.deps.Recorder.Publish(launchFailedEvent(claim, reason, cause), lifecycle.InsufficientCapacityErrorEvent(claim, cause))
 	for _, key := range c.deps.Pods(claim.Name) {
 		pod := &corev1.Pod{}
 		if err := c.deps.Kube.Get(ctx, key, pod); err == nil && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() {
@@ -181,8 +181,8 @@ func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason s
 // the class's template or boot data affects all sizes of that class; an error of the
 // Host affects all classes; a taken VMID or missing capacity does not affect the next
 // Claim.
-func affectedOfferings(claim *karpv1.NodeClaim, in instance.Intent, reason string, cause error) (instancetype.Offerings, bool) {
-	affected := instancetype.Offerings{Zone: placement.Zone{Region: in.Region, Host: in.Host}}
+func affectedOfferings(claim *karpv1.NodeClaim, in instance.Intent, reason string, cause error) (instancetype.OfferingSelector, bool) {
+	affected := instancetype.OfferingSelector{Zone: placement.Zone{Region: in.Region, Host: in.Host}}
 	switch reason {
 	case instance.ReasonVMIDTaken, instance.ReasonAddressTaken, instance.ReasonStaleLock, instance.ReasonInsufficientCapacity, instance.ReasonInvalidIntent:
 		return affected, false
@@ -202,8 +202,8 @@ func affectedOfferings(claim *karpv1.NodeClaim, in instance.Intent, reason strin
 	return affected, true
 }
 
-// launched reports where a Claim's VM runs.
-func launched(claim *karpv1.NodeClaim, in instance.Intent, took time.Duration) events.Event {
+// launchedEvent reports where a Claim's VM runs.
+func launchedEvent(claim *karpv1.NodeClaim, in instance.Intent, took time.Duration) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeNormal,
@@ -213,7 +213,7 @@ func launched(claim *karpv1.NodeClaim, in instance.Intent, took time.Duration) e
 	}
 }
 
-func launchFailed(claim *karpv1.NodeClaim, reason string, cause error) events.Event {
+func launchFailedEvent(claim *karpv1.NodeClaim, reason string, cause error) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,

@@ -84,7 +84,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	claims := &karpv1.NodeClaimList{}
 	if err := c.deps.Kube.List(ctx, claims); err != nil {
-		return reconciler.Result{}, fmt.Errorf("listing nodeclaims: %w", err)
+		return reconciler.Result{}, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	// A VM whose start hangs must not delay the next comparison.
 	ctx, cancel := context.WithTimeout(ctx, c.deps.Timeout)
@@ -131,8 +131,8 @@ func (c *Controller) reconcileMissing(ctx context.Context, claim *karpv1.NodeCla
 	if vm, err := c.deps.VMs.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) && (err != nil || vm.ClaimUID == string(claim.UID)) {
 		return
 	}
-	log.FromContext(ctx).Info("VM does not exist, deleting its NodeClaim", "NodeClaim", klog.KObj(claim), "provider-id", claim.Status.ProviderID)
-	c.deps.Recorder.Publish(event(claim, "VMNotFound", fmt.Sprintf("VM %d in region %s does not exist; it was deleted outside of Karpenter", id.VMID, id.Region)))
+	log.FromContext(ctx).Info("VM does not exist, deleting its NodeClaim", "NodeClaim", klog.KObj(claim), "vmid", id.VMID, "region", id.Region)
+	c.deps.Recorder.Publish(newEvent(claim, "VMNotFound", fmt.Sprintf("VM %d in region %s does not exist; it was deleted outside of Karpenter", id.VMID, id.Region)))
 	c.deleteClaim(ctx, claim)
 }
 
@@ -145,13 +145,13 @@ func (c *Controller) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim) {
 // restart starts a stopped VM with an increasing backoff. A VM that stops repeatedly is
 // replaced.
 func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	log := log.FromContext(ctx).WithValues("NodeClaim", klog.KObj(claim), "vmid", vm.VMID, "host", vm.Host)
+	log := log.FromContext(ctx).WithValues("NodeClaim", klog.KObj(claim), "vmid", vm.VMID, "host", vm.Host, "region", vm.Region)
 	switch c.restarts.next(string(claim.UID)) {
 	case wait:
 		return
 	case replace:
 		log.Info("VM stops repeatedly, replacing its NodeClaim")
-		c.deps.Recorder.Publish(event(claim, "VMCrashLooping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its claim is replaced", vm.VMID, vm.Host, c.deps.Restarts.Limit)))
+		c.deps.Recorder.Publish(newEvent(claim, "VMCrashLooping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its NodeClaim is replaced", vm.VMID, vm.Host, c.deps.Restarts.Limit)))
 		c.deleteClaim(ctx, claim)
 		return
 	case restart:
@@ -160,10 +160,10 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 	switch {
 	case err != nil:
 		log.Error(err, "starting stopped VM failed")
-		c.deps.Recorder.Publish(event(claim, "VMRestartFailed", err.Error()))
+		c.deps.Recorder.Publish(newEvent(claim, "VMRestartFailed", err.Error()))
 	case started:
 		log.Info("started stopped VM")
-		c.deps.Recorder.Publish(event(claim, "VMRestarted", fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host)))
+		c.deps.Recorder.Publish(newEvent(claim, "VMRestarted", fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host)))
 	default:
 		// Another operation held the Claim, or the Snapshot is outdated: no backoff.
 		c.restarts.undo(string(claim.UID))
@@ -175,8 +175,8 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 func (c *Controller) reportStoppedByHA(claim *karpv1.NodeClaim, vm instance.VM) {
 	switch vm.HAState {
 	case "stopped", "disabled", "error":
-		c.deps.Recorder.Publish(event(claim, "VMStoppedByHA", fmt.Sprintf(
-			"VM %d on host %s is stopped, and HA keeps it so (%s); to have it started, run: ha-manager set vm:%d --state started; to have it replaced, delete the claim",
+		c.deps.Recorder.Publish(newEvent(claim, "VMStoppedByHA", fmt.Sprintf(
+			"VM %d on host %s is stopped, and HA keeps it stopped (state %s); to start it, run: ha-manager set vm:%d --state started; to replace it, delete its NodeClaim",
 			vm.VMID, vm.Host, vm.HAState, vm.VMID)))
 	}
 }
@@ -189,10 +189,10 @@ func (c *Controller) recordHost(ctx context.Context, claim *karpv1.NodeClaim, vm
 	case err != nil:
 		log.FromContext(ctx).Error(err, "recording the host of a migrated VM failed", "NodeClaim", klog.KObj(claim))
 	case moved:
-		c.deps.Recorder.Publish(event(claim, "VMMigrated", fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host)))
+		c.deps.Recorder.Publish(newEvent(claim, "VMMigrated", fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host)))
 	}
 }
 
-func event(claim *karpv1.NodeClaim, reason, message string) events.Event {
+func newEvent(claim *karpv1.NodeClaim, reason, message string) events.Event {
 	return events.Event{InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason, Message: message, DedupeValues: []string{string(claim.UID), reason}}
 }

@@ -23,7 +23,7 @@ func (c *Checker) setAddressConditions(ctx context.Context, class *v1alpha1.Prox
 		_ = conditions.Clear(v1alpha1.ConditionAddressPoolsConsistent)
 		return nil
 	case exhausted != "":
-		conditions.SetFalse(v1alpha1.ConditionAddressesAvailable, v1alpha1.ReasonPoolExhausted, exhausted)
+		conditions.SetFalse(v1alpha1.ConditionAddressesAvailable, v1alpha1.ReasonAddressPoolExhausted, exhausted)
 	default:
 		conditions.SetTrue(v1alpha1.ConditionAddressesAvailable)
 	}

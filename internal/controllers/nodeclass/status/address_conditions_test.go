@@ -28,7 +28,7 @@ func TestReconcileAddressPoolExhausted(t *testing.T) {
 	class = reconcileClass(w, class)
 	condition := class.StatusConditions().Get(v1alpha1.ConditionAddressesAvailable)
 	w.Expect(condition.IsFalse()).To(BeTrue())
-	w.Expect(condition.Reason).To(Equal(v1alpha1.ReasonPoolExhausted))
+	w.Expect(condition.Reason).To(Equal(v1alpha1.ReasonAddressPoolExhausted))
 	w.Expect(condition.Message).To(Equal("spec.network.interfaces[0].address4: all 1 addresses of 10.0.0.0/24 are taken"))
 	w.Expect(class.StatusConditions().Root().IsTrue()).To(BeTrue(), "%v", class.StatusConditions().Root())
 	w.Instances.Planner.Release(string(claim.UID))

@@ -24,7 +24,7 @@ type bootDataCheck struct {
 // for a sample VM, or reads the options that Proxmox generates boot data from.
 func (c *Checker) setBootDataReady(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) {
 	conditions := class.StatusConditions()
-	if options := class.Spec.MetadataOptions; !options.Rendered() && !options.ProxmoxDrive() {
+	if options := class.Spec.MetadataOptions; !options.IsRendered() && !options.UsesCloudInitDrive() {
 		conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
 		return
 	}

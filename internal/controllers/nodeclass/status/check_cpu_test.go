@@ -36,7 +36,7 @@ func TestCheckCPULayout(t *testing.T) {
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 	pinned := reconcileClass(w, class)
 	w.Expect(pinned.Status.SelectedZones).To(BeEmpty(), "the slot belongs to another template")
-	w.Expect(pinned.StatusConditions().Get(v1alpha1.ConditionCPULayoutReady)).To(HaveField("Reason", v1alpha1.ReasonNoHostCanBind))
+	w.Expect(pinned.StatusConditions().Get(v1alpha1.ConditionCPULayoutReady)).To(HaveField("Reason", v1alpha1.ReasonCPULayoutUnsupported))
 	w.Expect(conditionMessage(pinned, v1alpha1.ConditionCPULayoutReady)).To(HavePrefix("region-1/pve1, region-1/pve2: spec.cpu.pinning Exclusive needs one of: "))
 	w.Expect(pinned.Status.UnusableZones).To(HaveLen(2))
 }

@@ -28,12 +28,12 @@ func checkRootLogin(z zone) *problem {
 		return nil
 	}
 	for n, s := range z.class.Spec.Shares {
-		if s.Plan9() {
+		if s.IsPlan9() {
 			return z.regionProblem("spec.shares[%d].type plan9 sets QEMU arguments, which only root@pam may do; "+
 				"add a root login for this region to the cloud config (docs/shares.md), or use type virtiofs", n)
 		}
 	}
-	if !z.class.Spec.MetadataOptions.Firmware() {
+	if !z.class.Spec.MetadataOptions.UsesFWCfg() {
 		return nil
 	}
 	return z.regionProblem("spec.metadataOptions.type fwcfg sets QEMU arguments, which only root@pam may do; " +

@@ -53,7 +53,7 @@ type share struct {
 func requiredShares(z zone) []share {
 	var out []share
 	for n, s := range z.class.Spec.Shares {
-		out = append(out, share{s.Mapping, fmt.Sprintf("spec.shares[%d].mapping", n), s.Plan9()})
+		out = append(out, share{s.Mapping, fmt.Sprintf("spec.shares[%d].mapping", n), s.IsPlan9()})
 	}
 	if z.config != nil {
 		for _, mapping := range z.config.HostDevices().Directories() {

@@ -32,13 +32,13 @@ type Checker struct {
 
 // Deps are the dependencies of a Checker.
 type Deps struct {
-	Inventory  *inventory.Inventory
-	Types      *instancetype.Provider
-	Roots      instance.Roots
-	Boot       boot.Source
-	Health     *launch.Health
-	CloneTimes *launch.CloneTimes
-	Clock      clock.PassiveClock
+	Inventory   *inventory.Inventory
+	Types       *instancetype.Provider
+	RootClients instance.RootClients
+	Boot        boot.Source
+	Health      *launch.Health
+	CloneTimes  *launch.CloneTimes
+	Clock       clock.PassiveClock
 }
 
 // NewChecker returns a Checker. The reader returns the template objects of NodeClasses.

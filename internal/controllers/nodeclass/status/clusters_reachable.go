@@ -43,7 +43,7 @@ func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view in
 	case unread > 0 && conditions.Get(v1alpha1.ConditionClustersReachable).IsTrue():
 		// The condition was set before this controller started; the first poll updates it.
 	case unread > 0:
-		conditions.SetUnknownWithReason(v1alpha1.ConditionClustersReachable, reasonClustersNotRead, messageClustersNotRead)
+		conditions.SetUnknownWithReason(v1alpha1.ConditionClustersReachable, reasonClustersNotPolled, messageClustersNotPolled)
 	default:
 		conditions.SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", strings.Join(failures, "; "))
 	}

@@ -53,7 +53,7 @@ func newEnvWithClass(t *testing.T, scenario func(*pvesim.Scenario), change func(
 // statusDeps returns the dependencies of the controller under test.
 func statusDeps(w *testenv.Env) status.Deps {
 	return status.Deps{
-		Inventory: w.Inventory, Types: w.Types, Roots: w.Roots, Boot: w.Boot,
+		Inventory: w.Inventory, Types: w.Types, RootClients: w.Roots, Boot: w.Boot,
 		Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
 	}
 }
@@ -124,7 +124,7 @@ func TestReconcileClusterNotPolled(t *testing.T) {
 	for _, condition := range []string{v1alpha1.ConditionClustersReachable, v1alpha1.ConditionInstanceTemplateReady} {
 		got := class.StatusConditions().Get(condition)
 		w.Expect(got.IsUnknown()).To(BeTrue(), condition)
-		w.Expect(got.Reason).To(Equal("ClustersNotRead"))
+		w.Expect(got.Reason).To(Equal("ClustersNotPolled"))
 	}
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsUnknown()).To(BeTrue())
 }
@@ -180,7 +180,7 @@ func TestReconcileFailingLaunches(t *testing.T) {
 	class := reconcileClass(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)).To(Or(BeNil(), HaveField("Status", Equal(metav1.ConditionUnknown))), "nothing was launched yet")
 	for range 3 {
-		w.Instances.Health.Failed(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
+		w.Instances.Health.RecordFailure(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
 	}
 	reconcileClass(w, class)
 	got := class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)
@@ -252,7 +252,7 @@ func TestReconcileStorageUnsuitable(t *testing.T) {
 		"boot_device_storage_without_images": {
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso"} },
 			class:    func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.Storage = "local" },
-			want:     `spec.bootDevice.storage "local" takes iso but no disk images; run: pvesm set local --content images,iso`,
+			want:     `spec.bootDevice.storage "local" has the content types iso, but not images; run: pvesm set local --content images,iso`,
 		},
 		"no_storage_for_boot_drives": {
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} },
@@ -267,7 +267,7 @@ func TestReconcileStorageUnsuitable(t *testing.T) {
 				s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"backup"}, Shared: true, Size: pvesim.TiB})
 			},
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "nas" },
-			want:  `spec.metadataOptions.storage "nas" takes backup but no iso content; run: pvesm set nas --content iso,backup`,
+			want:  `spec.metadataOptions.storage "nas" has the content types backup, but not iso; run: pvesm set nas --content iso,backup`,
 		},
 		"boot_drive_storage_type_without_iso": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "local-lvm" },

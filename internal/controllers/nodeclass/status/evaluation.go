@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	reasonClustersNotRead  = "ClustersNotRead"
-	messageClustersNotRead = "no Proxmox cluster has been polled yet"
+	reasonClustersNotPolled  = "ClustersNotPolled"
+	messageClustersNotPolled = "no Proxmox cluster has been polled yet"
 )
 
 // evaluation is the result of running the checks on all zones of a NodeClass. The checks
@@ -90,11 +90,11 @@ func (e evaluation) setConditions(class *v1alpha1.ProxmoxNodeClass, unread []str
 		case len(problems) == 0 && failed != "":
 			conditions.SetUnknownWithReason(check.condition, "NotChecked", "checked once "+failed+" is true")
 		case len(problems) == 0 && len(unread) > 0:
-			conditions.SetUnknownWithReason(check.condition, reasonClustersNotRead, messageClustersNotRead)
+			conditions.SetUnknownWithReason(check.condition, reasonClustersNotPolled, messageClustersNotPolled)
 		case len(problems) == 0:
 			conditions.SetUnknownWithReason(check.condition, "NoHosts", "no host is known in the regions of the NodeClass")
 		case !slices.ContainsFunc(problems, func(p problem) bool { return !p.unknown }):
-			conditions.SetUnknownWithReason(check.condition, reasonClustersNotRead, joinProblems(problems))
+			conditions.SetUnknownWithReason(check.condition, reasonClustersNotPolled, joinProblems(problems))
 			failed = check.condition
 		default:
 			conditions.SetFalse(check.condition, conditionReason(check, problems), joinProblems(problems))

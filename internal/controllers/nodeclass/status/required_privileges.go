@@ -77,7 +77,7 @@ func vmPrivileges(z zone) []requiredPrivilege {
 // bootDrivePrivileges returns the privileges on the VM for its boot drive.
 func bootDrivePrivileges(z zone) (required []string) {
 	options := z.class.Spec.MetadataOptions
-	if options.CDROM() {
+	if options.UsesCDROM() {
 		required = append(required, "VM.Config.CDROM")
 	}
 	if z.config == nil {
@@ -85,12 +85,12 @@ func bootDrivePrivileges(z zone) (required []string) {
 	}
 	_, has := z.config.Drives().CloudInit()
 	switch {
-	case options.CDROM() && has:
+	case options.UsesCDROM() && has:
 		// Removing the template's drive requires VM.Config.Cloudinit.
 		return append(required, "VM.Config.Cloudinit")
-	case options.ProxmoxDrive() && !has:
+	case options.UsesCloudInitDrive() && !has:
 		return append(required, "VM.Config.Cloudinit", "VM.Config.CDROM")
-	case options.ProxmoxDrive() && len(z.config.Network().NICs()) == 0:
+	case options.UsesCloudInitDrive() && len(z.config.Network().NICs()) == 0:
 		// With interfaces, VM.Config.Network allows setting the options too.
 		return append(required, "VM.Config.Cloudinit")
 	}
@@ -130,7 +130,7 @@ func diskPrivileges(z zone) []requiredPrivilege {
 // isoPrivileges returns the privileges for uploading and deleting the boot drive.
 // Deleting requires Datastore.Allocate.
 func isoPrivileges(z zone) []requiredPrivilege {
-	if !z.class.Spec.MetadataOptions.Rendered() {
+	if !z.class.Spec.MetadataOptions.IsRendered() {
 		return nil
 	}
 	name := z.class.Spec.MetadataOptions.Storage

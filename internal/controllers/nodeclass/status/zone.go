@@ -77,7 +77,7 @@ func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 			unread = append(unread, region)
 			continue
 		}
-		_, hasRoot := c.deps.Roots[region]
+		_, hasRoot := c.deps.RootClients[region]
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
 			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, hasRoot: hasRoot, wasSelected: selected[region+"/"+host]}
 			if template, ok := source.zones[z.String()]; ok {

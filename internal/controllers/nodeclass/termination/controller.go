@@ -76,7 +76,7 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		return reconcile.Result{}, fmt.Errorf("listing NodeClaims of NodeClass %s: %w", class.Name, err)
 	}
 	if len(claims.Items) > 0 {
-		c.recorder.Publish(newInUseEvent(class, claims.Items))
+		c.recorder.Publish(inUseEvent(class, claims.Items))
 		return reconcile.Result{RequeueAfter: eventInterval}, nil
 	}
 	controllerutil.RemoveFinalizer(class, v1alpha1.TerminationFinalizer)
@@ -89,7 +89,7 @@ func (c *Controller) patch(ctx context.Context, class, stored *v1alpha1.ProxmoxN
 	return client.IgnoreNotFound(err)
 }
 
-func newInUseEvent(class *v1alpha1.ProxmoxNodeClass, claims []karpv1.NodeClaim) events.Event {
+func inUseEvent(class *v1alpha1.ProxmoxNodeClass, claims []karpv1.NodeClaim) events.Event {
 	return events.Event{
 		InvolvedObject: class,
 		Type:           corev1.EventTypeNormal,

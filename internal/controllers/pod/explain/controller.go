@@ -104,7 +104,7 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 		}
 	}
 	if len(reasons) > 0 {
-		c.recorder.Publish(noHostFits(pod, reasons))
+		c.recorder.Publish(noHostFitsEvent(pod, reasons))
 	}
 	return reconcile.Result{RequeueAfter: recheckInterval}, nil
 }
@@ -121,7 +121,7 @@ func (c *Controller) unavailableReason(ctx context.Context, pod *corev1.Pod, poo
 		return "", client.IgnoreNotFound(err)
 	}
 	if ready := class.StatusConditions().Get(status.ConditionReady); !ready.IsTrue() {
-		return fmt.Sprintf("nodeclass %s is not ready: %s", class.Name, ready.Message), nil
+		return fmt.Sprintf("NodeClass %s is not ready: %s", class.Name, ready.Message), nil
 	}
 	err := c.planner.CheckCapacity(claim, class)
 	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
@@ -159,7 +159,7 @@ func newClaim(pod *corev1.Pod, pool *karpv1.NodePool) (*karpv1.NodeClaim, bool) 
 	return claim, true
 }
 
-func noHostFits(pod *corev1.Pod, reasons []string) events.Event {
+func noHostFitsEvent(pod *corev1.Pod, reasons []string) events.Event {
 	return events.Event{
 		InvolvedObject: pod,
 		Type:           corev1.EventTypeWarning,

@@ -56,7 +56,7 @@ func (o Observed) inUse(t *v1alpha1.ProxmoxTemplate, region string, vmid int) st
 		if !ok || in.Region != region || in.TemplateID != vmid {
 			continue
 		}
-		if launched := claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""; !launched || !in.Full {
+		if launched := claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""; !launched || !in.FullClone {
 			linked++
 		}
 	}

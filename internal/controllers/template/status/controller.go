@@ -105,7 +105,7 @@ func setConditions(t *v1alpha1.ProxmoxTemplate, r template.Report) {
 	case len(r.Zones) > 0:
 		set.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, r.Message)
 	case r.Unread && !r.Failing:
-		set.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotRead", "a Proxmox cluster has not been polled yet")
+		set.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotPolled", "a Proxmox cluster has not been polled yet")
 	default:
 		set.SetFalse(v1alpha1.ConditionTemplateReady, reason, r.Message)
 	}
@@ -113,7 +113,7 @@ func setConditions(t *v1alpha1.ProxmoxTemplate, r template.Report) {
 	case r.Complete:
 		set.SetTrueWithReason(v1alpha1.ConditionTemplateUpToDate, v1alpha1.ConditionTemplateUpToDate, r.Message)
 	case r.Unread && !r.Failing:
-		set.SetUnknownWithReason(v1alpha1.ConditionTemplateUpToDate, "ClustersNotRead", "a Proxmox cluster has not been polled yet")
+		set.SetUnknownWithReason(v1alpha1.ConditionTemplateUpToDate, "ClustersNotPolled", "a Proxmox cluster has not been polled yet")
 	default:
 		set.SetFalse(v1alpha1.ConditionTemplateUpToDate, reason, r.Message)
 	}

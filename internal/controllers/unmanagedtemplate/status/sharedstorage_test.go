@@ -62,7 +62,7 @@ func TestLaunchFromSharedTemplate(t *testing.T) {
 	w.MarkReady(class)
 	claim := w.Launched("node", class)
 	in := w.Intent(claim)
-	w.Expect([]any{in.Host, in.TemplateHost, in.TemplateID, in.Full}).To(Equal([]any{"pve2", "pve1", 9500, false}))
+	w.Expect([]any{in.Host, in.TemplateHost, in.TemplateID, in.FullClone}).To(Equal([]any{"pve2", "pve1", 9500, false}))
 	w.Expect(w.Running(claim)).To(BeTrue())
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("Host", "pve2")))
 

@@ -25,7 +25,7 @@ func (d *Deleter) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim)
 		return err
 	}
 	if ok && in.ISOStorage != "" {
-		err := d.detachBootDrive(ctx, claim, in)
+		err := d.detachAndDeleteBootDrive(ctx, claim, in)
 		if errors.Is(err, instance.ErrNoRoot) {
 			// The VM's arguments name the file, so it stays; the token is not needed.
 			return errors.Join(err, d.tokens.Revoke(ctx, claim.UID))
@@ -41,7 +41,9 @@ func (d *Deleter) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim)
 	return instance.Annotate(ctx, d.deps.Kube, claim, map[string]string{v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized})
 }
 
-func (d *Deleter) detachBootDrive(ctx context.Context, claim *karpv1.NodeClaim, in instance.Intent) error {
+// detachAndDeleteBootDrive empties the drive, or removes the Ignition file from the VM's
+// arguments, and then deletes the volume.
+func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.NodeClaim, in instance.Intent) error {
 	client, err := d.deps.Clients.Get(in.Region)
 	if err != nil {
 		return err
@@ -63,10 +65,10 @@ func (d *Deleter) detachBootDrive(ctx context.Context, claim *karpv1.NodeClaim, 
 	}
 	id := instance.NewIdentity(d.deps.KubeCluster, in.ID(), claim)
 	if owns, why := id.Owns(cfg); !owns {
-		return fmt.Errorf("VM %d on host %s is not ours: %s", in.VMID, host, why)
+		return fmt.Errorf("VM %d on host %s does not belong to this NodeClaim: %s", in.VMID, host, why)
 	}
 	if in.Firmware {
-		if err := d.removeFirmware(ctx, in, host, cfg); err != nil {
+		if err := d.removeIgnitionFile(ctx, in, host, cfg); err != nil {
 			return err
 		}
 	}
@@ -84,9 +86,9 @@ func (d *Deleter) detachBootDrive(ctx context.Context, claim *karpv1.NodeClaim, 
 	return d.deps.Tasks.DeleteVolume(ctx, client, in.Host, volume)
 }
 
-// removeFirmware removes the Ignition file from the VM's arguments. On a running VM that
+// removeIgnitionFile removes the Ignition file from the VM's arguments. On a running VM that
 // applies with the next start, which would fail without the file.
-func (d *Deleter) removeFirmware(ctx context.Context, in instance.Intent, host string, cfg proxmox.VMConfig) error {
+func (d *Deleter) removeIgnitionFile(ctx context.Context, in instance.Intent, host string, cfg proxmox.VMConfig) error {
 	root, err := d.deps.Roots.Get(in.Region)
 	if err == nil {
 		err = root.SetIgnitionFile(ctx, host, in.VMID, cfg, "")

@@ -1,10 +1,10 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drift reports why a drifted Node is not replaced: core starts the replacement
-// before it deletes a Node, and without capacity for both it waits. Core itself reports
-// only that the pods cannot be scheduled elsewhere.
-package drift
+// Package driftevents emits events that explain why a drifted Node is not replaced: core
+// starts the replacement before it deletes a Node, and without capacity for both it
+// waits. Core itself reports only that the pods cannot be scheduled elsewhere.
+package driftevents
 
 import (
 	"context"
@@ -66,7 +66,7 @@ func isDrifted(o client.Object) bool {
 // Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
-		Named("nodeclaim.drift.proxmox").
+		Named("nodeclaim.driftevents.proxmox").
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isDrifted))).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
@@ -97,9 +97,9 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	err = c.planner.CheckCapacity(replacement, class)
 	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
-		c.recorder.Publish(waitingForCapacity(claim, pool, insufficient)...)
+		c.recorder.Publish(waitingForCapacityEvents(claim, pool, insufficient)...)
 	} else if err != nil {
-		return reconcile.Result{}, fmt.Errorf("checking the capacity for the replacement of nodeclaim %s: %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("checking the capacity for the replacement of NodeClaim %s: %w", claim.Name, err)
 	}
 	return reconcile.Result{RequeueAfter: checkInterval}, nil
 }
@@ -122,19 +122,19 @@ func (c *Controller) replacement(ctx context.Context, claim *karpv1.NodeClaim, p
 	return out, true, nil
 }
 
-// waitingForCapacity returns an event on the Claim, and one on the NodePool for all its
+// waitingForCapacityEvents returns an event on the Claim, and one on the NodePool for all its
 // Claims.
-func waitingForCapacity(claim *karpv1.NodeClaim, pool *karpv1.NodePool, cause error) []events.Event {
+func waitingForCapacityEvents(claim *karpv1.NodeClaim, pool *karpv1.NodePool, cause error) []events.Event {
 	const reason = "DriftWaitingForCapacity"
 	return []events.Event{
 		{
 			InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason,
-			Message:      "Drifted, and replaced as soon as there is capacity for a VM that fits its pods: " + cause.Error(),
+			Message:      "Node is drifted; its replacement waits for capacity: " + cause.Error(),
 			DedupeValues: []string{string(claim.UID)}, DedupeTimeout: eventInterval,
 		},
 		{
 			InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: reason,
-			Message:      fmt.Sprintf("Drifted nodes are replaced as soon as there is capacity for a VM that fits their pods; nodeclaim %s: %s", claim.Name, cause),
+			Message:      fmt.Sprintf("Nodes are drifted; their replacements wait for capacity; NodeClaim %s: %s", claim.Name, cause),
 			DedupeValues: []string{string(pool.UID)}, DedupeTimeout: eventInterval,
 		},
 	}

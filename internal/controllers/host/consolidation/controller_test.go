@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package capacity_test
+package consolidation_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/capacity"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/consolidation"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -30,7 +30,7 @@ func TestStartTriggersConsolidation(t *testing.T) {
 	m := &consolidationCounter{}
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
-	go func() { defer close(stopped); _ = capacity.NewController(w.Inventory, m).Start(ctx) }()
+	go func() { defer close(stopped); _ = consolidation.NewController(w.Inventory, m).Start(ctx) }()
 	t.Cleanup(func() { cancel(); <-stopped })
 
 	reserve := func() {

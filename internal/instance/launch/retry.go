@@ -16,14 +16,15 @@ func failf(reason, format string, args ...any) error {
 	return &instance.LaunchError{Reason: reason, Err: fmt.Errorf(format, args...)}
 }
 
-// classify turns a step's error into that of the launch: final, or to be retried until
-// the retry timeout.
-func (a *attempt) classify(err error) error {
+// finalOrRetry returns a LaunchError if a step's error is final, and the error itself if
+// the launch is to be retried. Transient errors become final after LaunchRetryTimeout
+// without progress.
+func (a *attempt) finalOrRetry(err error) error {
 	if _, final := errors.AsType[*instance.LaunchError](err); final || errors.Is(err, instance.ErrNewerVersion) {
 		return err
 	}
 	if proxmox.IsTransient(err) || !isFromProxmox(err) {
-		if a.deps.Clock.Since(a.deps.Launches.Failed(string(a.claim.UID), a.deps.Clock.Now())) < a.deps.Settings.LaunchRetryTimeout {
+		if a.deps.Clock.Since(a.deps.Launches.RecordFailed(string(a.claim.UID), a.deps.Clock.Now())) < a.deps.Settings.LaunchRetryTimeout {
 			return err
 		}
 		return &instance.LaunchError{Reason: instance.ReasonTimeout, Err: err}

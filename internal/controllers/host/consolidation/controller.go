@@ -1,10 +1,10 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package capacity triggers consolidation when Hosts have more free capacity. Core only
-// evaluates Nodes again after a change in Kubernetes, and a deleted guest on a Host is
-// no such change.
-package capacity
+// Package consolidation triggers consolidation when Hosts have more free capacity. Core
+// only evaluates Nodes again after a change in Kubernetes, and a deleted guest on a Host
+// is no such change.
+package consolidation
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func NewController(inv *inventory.Inventory, cluster Cluster) *Controller {
 // Register registers the Controller with a manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	if err := m.Add(manager.RunnableFunc(c.Start)); err != nil {
-		return fmt.Errorf("adding capacity watch: %w", err)
+		return fmt.Errorf("adding the capacity watch: %w", err)
 	}
 	return nil
 }

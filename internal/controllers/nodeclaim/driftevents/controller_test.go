@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package drift_test
+package driftevents_test
 
 import (
 	"testing"
@@ -14,7 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/drift"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/driftevents"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -53,7 +53,7 @@ func drifting(w *testenv.Env, pods ...string) (*v1alpha1.ProxmoxNodeClass, *karp
 
 func reconcile(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
 	w.T.Helper()
-	result, err := drift.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(w.T.Context(), testenv.Reload(w, claim))
+	result, err := driftevents.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(w.T.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
@@ -90,7 +90,7 @@ func TestReconcileWithoutEvent(t *testing.T) {
 
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	claim.DeletionTimestamp = new(metav1.Now())
-	result, err := drift.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(t.Context(), claim)
+	result, err := driftevents.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result.RequeueAfter).To(BeZero(), "it is being deleted")
 }
