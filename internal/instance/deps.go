@@ -20,11 +20,11 @@ import (
 
 // Deps are the dependencies and the state of Claims that the operations share.
 type Deps struct {
-	Clients   Clients
-	Roots     RootClients
-	Inventory *inventory.Inventory
-	Kube      client.Client
-	Clock     clock.WithTicker
+	Clients     Clients
+	RootClients RootClients
+	Inventory   *inventory.Inventory
+	Kube        client.Client
+	Clock       clock.WithTicker
 	// KubeCluster is the UID of the kube-system namespace.
 	KubeCluster string
 	Settings    Settings

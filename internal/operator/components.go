@@ -40,7 +40,7 @@ func (o *Options) TemplateSettings() template.Settings {
 		VMIDs:       placement.Range{From: o.ProxmoxTemplateVMID, To: o.ProxmoxTemplateVMIDMax, Exclude: []int{csiVMID}},
 		Builds:      o.TemplateBuilds,
 		TaskTimeout: o.ProxmoxTaskTimeout,
-		Grace:       o.TemplateGracePeriod,
+		GracePeriod: o.TemplateGracePeriod,
 	}
 }
 
@@ -67,6 +67,6 @@ func (o *Options) RepairTolerations() cloudprovider.RepairTolerations {
 // OrphanRules returns the rules of garbage collection.
 func (o *Options) OrphanRules() garbagecollection.Rules {
 	return garbagecollection.Rules{
-		Policy: o.OrphanPolicy, Grace: o.OrphanGracePeriod, SweepInterval: o.OrphanSweepInterval, DeletionMaxFraction: o.OrphanDeletionMaxFraction,
+		Policy: o.OrphanPolicy, GracePeriod: o.OrphanGracePeriod, SweepInterval: o.OrphanSweepInterval, DeletionMaxFraction: o.OrphanDeletionMaxFraction,
 	}
 }

@@ -161,7 +161,7 @@ func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[str
 		Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: o.Clock},
 	}
 	o.Instances = operations.New(instance.Deps{
-		Clients: clients, Roots: roots, Inventory: o.Inventory, Kube: o.GetClient(),
+		Clients: clients, RootClients: roots, Inventory: o.Inventory, Kube: o.GetClient(),
 		Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.InstanceSettings(),
 	}, o.Types, o.boot, instance.NewMetrics(crmetrics.Registry))
 	o.Templates = template.NewProvider(template.Deps{

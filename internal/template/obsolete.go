@@ -92,7 +92,7 @@ func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing, 
 		if !unneeded {
 			return 0, &retainedError{fmt.Sprintf("template %d of an older generation is retained: %s", existing.VMID, reason)}
 		}
-		if left := r.settings.Grace - now.Sub(since); left > 0 && !r.desired.Deleted {
+		if left := r.settings.GracePeriod - now.Sub(since); left > 0 && !r.desired.Deleted {
 			return left, nil
 		}
 	}

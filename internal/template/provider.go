@@ -37,7 +37,7 @@ type Settings struct {
 	// TaskTimeout is how long a run waits for one task. The next run resumes the wait.
 	TaskTimeout time.Duration
 	// Grace is how long a Template must have been unneeded before it is deleted.
-	Grace time.Duration
+	GracePeriod time.Duration
 }
 
 // Provider creates, updates and deletes Templates.

@@ -63,7 +63,7 @@ func (i *Images) Fetched(path string) int {
 // NewTemplates returns a provider of managed templates.
 func NewTemplates(deps template.Deps, grace time.Duration) *template.Provider {
 	deps.Settings = template.Settings{
-		VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: 20 * time.Second, Grace: grace,
+		VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: 20 * time.Second, GracePeriod: grace,
 	}
 	return template.NewProvider(deps)
 }

@@ -38,7 +38,7 @@ func NewComponents(t testing.TB, deps instance.Deps, source boot.Source, polls i
 	inv, err := inventory.New(slices.Collect(maps.Values(deps.Clients)), polls)
 	Must(t, err)
 	types, err := instancetype.New(instancetype.Deps{
-		Inventory: inv, Pricing: pricing, Clock: deps.Clock, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(deps.Roots))},
+		Inventory: inv, Pricing: pricing, Clock: deps.Clock, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(deps.RootClients))},
 	})
 	Must(t, err)
 	deps.Inventory = inv
@@ -68,7 +68,7 @@ func (w *Env) StartProcess(options ...Option) *Process {
 		change(&settings)
 	}
 	p := &Process{env: w, Components: NewComponents(w.T, instance.Deps{
-		Clients: w.Clients, Roots: w.roots(s), Kube: s.kube, Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
+		Clients: w.Clients, RootClients: w.roots(s), Kube: s.kube, Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
 	}, boot.Source{Reader: w.Kube, Namespace: w.Name, Tokens: &bootdata.Tokens{Client: w.Kube}}, inventory.Options{
 		Clock: w.Clock.unscaled(), PollInterval: 100 * time.Millisecond, Settings: s.hostSettings,
 	}, instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}, s.metrics)}

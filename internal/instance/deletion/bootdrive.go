@@ -89,7 +89,7 @@ func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.No
 // removeIgnitionFile removes the Ignition file from the VM's arguments. On a running VM that
 // applies with the next start, which would fail without the file.
 func (d *Deleter) removeIgnitionFile(ctx context.Context, in instance.Intent, host string, cfg proxmox.VMConfig) error {
-	root, err := d.deps.Roots.Get(in.Region)
+	root, err := d.deps.RootClients.Get(in.Region)
 	if err == nil {
 		err = root.SetIgnitionFile(ctx, host, in.VMID, cfg, "")
 	}

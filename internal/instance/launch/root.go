@@ -37,7 +37,7 @@ func (a *attempt) ensureAffinity(ctx context.Context) error {
 	if b.Method == placement.PinByRoot {
 		options.Affinity = b.CPUSet()
 	}
-	root, ok := a.deps.Roots[a.intent.Region]
+	root, ok := a.deps.RootClients[a.intent.Region]
 	if !ok {
 		return failf(instance.ReasonPermission, "binding VM %d on host %s to CPUs %s: region %s has no root login in the cloud config any more",
 			a.intent.VMID, a.intent.Host, b.CPUs, a.intent.Region)
@@ -64,7 +64,7 @@ func (a *attempt) ensureIgnitionFile(ctx context.Context) error {
 	if !a.intent.Firmware {
 		return nil
 	}
-	root, err := a.deps.Roots.Get(a.intent.Region)
+	root, err := a.deps.RootClients.Get(a.intent.Region)
 	if err != nil {
 		return failf(instance.ReasonPermission, "setting the Ignition file of VM %d on host %s: %w", a.intent.VMID, a.intent.Host, err)
 	}
@@ -92,7 +92,7 @@ func (a *attempt) ensurePlan9(ctx context.Context) error {
 	if !slices.ContainsFunc(a.class.Spec.Shares, v1alpha1.Share.IsPlan9) {
 		return nil
 	}
-	root, err := a.deps.Roots.Get(a.intent.Region)
+	root, err := a.deps.RootClients.Get(a.intent.Region)
 	if err != nil {
 		return failf(instance.ReasonPermission, "sharing directories with VM %d on host %s by plan9: %w", a.intent.VMID, a.intent.Host, err)
 	}

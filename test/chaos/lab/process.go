@@ -127,7 +127,7 @@ func (p *Process) newControllers(defaults *operator.Options, timeout time.Durati
 		PollInterval: pollInterval, Timeout: timeout, Restarts: defaults.RestartPolicy(),
 	})
 	rules := defaults.OrphanRules()
-	rules.Grace = orphanGrace
+	rules.GracePeriod = orphanGrace
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
 		Kube: p.kube, Reader: p.kube, VMs: p.Instances.VMs, Deleter: p.Instances.Deleter, Planner: p.Instances.Planner, Inventory: p.Inventory,
 		Tokens: p.Boot.Tokens, Recorder: discarded, Clock: clock, Rules: rules, PollInterval: pollInterval,

@@ -50,7 +50,7 @@ const (
 type Rules struct {
 	Policy Policy
 	// Grace is how long something must be an orphan before it is deleted.
-	Grace time.Duration
+	GracePeriod time.Duration
 	// SweepInterval is how often join tokens are listed.
 	SweepInterval time.Duration
 	// DeletionMaxFraction is the fraction of all VMs above which no orphan is deleted: after an
@@ -198,7 +198,7 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 func (c *Controller) releaseReservations(vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	withVM := claimUIDs(vms)
 	for uid, reservation := range c.deps.Inventory.View().Reservations {
-		if claims[uid] == nil && !withVM[uid] && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.Grace {
+		if claims[uid] == nil && !withVM[uid] && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.GracePeriod {
 			c.deps.Planner.Release(uid)
 		}
 	}
@@ -226,7 +226,7 @@ func (c *Controller) orphanVMs(vms []instance.VM, claims map[string]*karpv1.Node
 			since = now
 		}
 		orphanSince[vm.ClaimUID] = since
-		if now.Sub(since) >= c.deps.Rules.Grace {
+		if now.Sub(since) >= c.deps.Rules.GracePeriod {
 			out = append(out, vm)
 		}
 	}

@@ -35,7 +35,7 @@ type collector struct {
 
 func newCollector(w *testenv.Env, policy garbagecollection.Policy, changes ...func(*garbagecollection.Deps)) *collector {
 	registry, rules := prometheus.NewRegistry(), garbagecollection.Rules{SweepInterval: 5 * time.Minute, DeletionMaxFraction: 0.5}
-	rules.Policy, rules.Grace = policy, grace
+	rules.Policy, rules.GracePeriod = policy, grace
 	deps := garbagecollection.Deps{
 		Kube: w.Kube, Reader: w.Kube, VMs: w.Instances.VMs, Deleter: w.Instances.Deleter, Planner: w.Instances.Planner,
 		Inventory: w.Inventory, Tokens: w.Boot.Tokens, Recorder: w.Events, Clock: w.Clock,

@@ -69,7 +69,7 @@ func (c *Controller) orphanResources(ctx context.Context, found resources, vms [
 		// A boot drive is deleted with its VM, unless it was uploaded again after its
 		// cleanup: an upload whose response was lost can end later.
 		if inUse := claims[drive.ClaimUID] != nil || withVM[drive.ClaimUID]; inUse && !isCleanedUp(claims[drive.ClaimUID]) ||
-			c.deps.Clock.Since(drive.Created) < c.deps.Rules.Grace {
+			c.deps.Clock.Since(drive.Created) < c.deps.Rules.GracePeriod {
 			continue
 		}
 		out = append(out, driveOrphan(drive, func() error { return c.deps.Deleter.DeleteBootDrive(ctx, drive) }))
@@ -98,7 +98,7 @@ func (c *Controller) unreadyNodes(ctx context.Context) ([]*corev1.Node, error) {
 	for i := range list.Items {
 		node := &list.Items[i]
 		if node.DeletionTimestamp.IsZero() && nodeutils.GetCondition(node, corev1.NodeReady).Status != corev1.ConditionTrue &&
-			c.deps.Clock.Since(node.CreationTimestamp.Time) >= c.deps.Rules.Grace {
+			c.deps.Clock.Since(node.CreationTimestamp.Time) >= c.deps.Rules.GracePeriod {
 			out = append(out, node)
 		}
 	}
