@@ -67,8 +67,8 @@ const (
 // but never these keys, so the annotations survive a controller crash at any point.
 const (
 	// AnnotationLaunchIntent is the launch plan as JSON: Cluster, Host and VMID of the VM and the Template that it is cloned
-	// from. It is written before the first change in Proxmox. A controller that finds it adopts that VMID or abandons it,
-	// and never tries another one.
+	// from. It is written before the first change in Proxmox. A controller that finds it resumes the launch with that
+	// VMID or fails it, and never tries another one.
 	AnnotationLaunchIntent = Group + "/launch-intent"
 	// AnnotationLaunchTask is the UPID of the clone task, written as soon as Proxmox has accepted the clone.
 	AnnotationLaunchTask = Group + "/launch-task"

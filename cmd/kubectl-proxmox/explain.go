@@ -107,7 +107,7 @@ func (e *explain) pod(ctx context.Context, key client.ObjectKey) error {
 func (e *explain) claim(ctx context.Context, name string) error {
 	claim := &karpv1.NodeClaim{}
 	if err := e.kube.Get(ctx, client.ObjectKey{Name: name}, claim); err != nil {
-		return fmt.Errorf("reading nodeclaim %s: %w", name, err)
+		return fmt.Errorf("reading NodeClaim %s: %w", name, err)
 	}
 	where := ""
 	if intent, ok, err := instance.ReadIntent(claim); err == nil && ok {
@@ -142,7 +142,7 @@ func (e *explain) pool(ctx context.Context, name string) error {
 func (e *explain) class(ctx context.Context, name string) error {
 	class := &v1alpha1.ProxmoxNodeClass{}
 	if err := e.kube.Get(ctx, client.ObjectKey{Name: name}, class); err != nil {
-		return fmt.Errorf("reading proxmoxnodeclass %s: %w", name, err)
+		return fmt.Errorf("reading ProxmoxNodeClass %s: %w", name, err)
 	}
 	e.printf(0, "proxmoxnodeclass %s, usable hosts: %d", name, len(class.Status.SelectedZones))
 	e.conditions(class.StatusConditions().List())

@@ -42,7 +42,7 @@ func TestExplain(t *testing.T) {
 	claim := w.Launched("a", class)
 	claim.StatusConditions().SetUnknownWithReason(karpv1.ConditionTypeRegistered, "NodeNotFound", "Node not registered with cluster")
 	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
-	createEvent(w, claim, "NodeClaim", corev1.EventTypeWarning, "NodeNotJoined", "VM 1 runs and no node has joined")
+	createEvent(w, claim, "NodeClaim", corev1.EventTypeWarning, "NodeNotJoined", "VM 1 has been running, but no Node joined")
 	createEvent(w, claim, "NodeClaim", corev1.EventTypeNormal, "DisruptionBlocked", "is not shown")
 	class = testenv.Reload(w, class)
 	class.StatusConditions().SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", "insufficient capacity for the smallest VM: pve1: 1 CPUs free, 2 required")
@@ -62,12 +62,12 @@ func TestExplain(t *testing.T) {
 		ContainSubstring("NoHostFits: No node can be created for this pod now\n"),
 		ContainSubstring(fmt.Sprintf("nodeclaim %s, VM %d on host pve1 of region region-1\n", claim.Name, w.Intent(claim).VMID)),
 		ContainSubstring("  Registered is Unknown: Node not registered with cluster\n"),
-		ContainSubstring("NodeNotJoined: VM 1 runs and no node has joined\n"),
+		ContainSubstring("NodeNotJoined: VM 1 has been running, but no Node joined\n"),
 		ContainSubstring("nodepool "+pool.Name+"\n"),
 		ContainSubstring("proxmoxnodeclass "+class.Name+", usable hosts: 1\n"),
 		ContainSubstring("  CapacityAvailable is False: insufficient capacity for the smallest VM: pve1: 1 CPUs free, 2 required\n"),
 		ContainSubstring("  region-1/pve2 is not usable: bridge \"vmbr0\" is not on this host\n"),
 		Not(ContainSubstring("is not shown")),
 	))
-	w.Expect(e.claim(t.Context(), "absent")).To(MatchError(ContainSubstring("reading nodeclaim absent")))
+	w.Expect(e.claim(t.Context(), "absent")).To(MatchError(ContainSubstring("reading NodeClaim absent")))
 }

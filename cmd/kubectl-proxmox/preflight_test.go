@@ -95,7 +95,7 @@ func TestPreflight(t *testing.T) {
 		"cluster_only":     {want: []string{"ok     region home: Proxmox VE 8.4", "ok     host home/pve2: 14 of 16 CPUs", "ok     PrivilegesSufficient"}},
 		"example_manifest": {args: example, want: []string{"ProxmoxNodeClass kubeadm", "ok     InstanceTemplateReady", "ok     NetworkReady", "ok     InstanceMetadataOptionsReady"}},
 		"missing_privilege_of_every_class": {scenario: withoutPrivilege("VM.Allocate"), fails: true,
-			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Allocate on /vms; run: pveum role modify"}},
+			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Allocate on /vms; add the privileges to the token's role on / (find it with: pveum acl list): pveum role modify"}},
 		"missing_privilege_of_one_class": {scenario: withoutPrivilege("VM.Clone"), args: example, fails: true,
 			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Clone on /vms/9000", "later  StorageReady"}},
 		"one_of_two_hosts_unusable": {scenario: func(s *pvesim.Scenario) { s.Hosts[1].Bridges[0].Name = "vmbr7" }, args: example,
@@ -107,7 +107,7 @@ func TestPreflight(t *testing.T) {
 			want:     []string{"FAIL   host home/pve1: no storage of spec.storageIDs takes import content", "run: pvesm set local --content import,iso", "FAIL   InstanceTemplateReady"}},
 		"template_not_found": {manifest: strings.Replace(managed, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1), fails: true,
 			want: []string{`FAIL   InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist`}},
-		"invalid_token": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Secret = "another" }, fails: true, want: []string{"FAIL   checking region \"home\"", "refuses our credentials"}},
+		"invalid_token": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Secret = "another" }, fails: true, want: []string{"FAIL   checking region \"home\"", "rejects the credentials"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -80,23 +80,23 @@ func (r *render) run(ctx context.Context, args []string, out, notes io.Writer) e
 		return err
 	}
 	if class.Spec.MetadataOptions.UsesCloudInitDrive() {
-		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: Proxmox generates the boot data; to show it, run on the host of a VM: qm cloudinit dump VMID user",
+		return fmt.Errorf("ProxmoxNodeClass %s has metadataOptions.type %q: Proxmox generates the boot data; to show it, run on the host of a VM: qm cloudinit dump VMID user",
 			class.Name, class.Spec.MetadataOptions.Type)
 	}
 	if !class.Spec.MetadataOptions.IsRendered() {
-		return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: its VMs get no boot drive", class.Name, class.Spec.MetadataOptions.Type)
+		return fmt.Errorf("ProxmoxNodeClass %s has metadataOptions.type %q: its VMs get no boot drive", class.Name, class.Spec.MetadataOptions.Type)
 	}
 	files, err := boot.Source{Reader: reader, Namespace: r.namespace, Version: version}.Preview(ctx, class, claim)
 	if err != nil {
-		return fmt.Errorf("proxmoxnodeclass %s: %w", class.Name, err)
+		return fmt.Errorf("ProxmoxNodeClass %s: %w", class.Name, err)
 	}
 	if class.Spec.MetadataOptions.UsesFWCfg() {
 		if r.iso != "" {
-			return fmt.Errorf("proxmoxnodeclass %s has metadataOptions.type %q: there is no boot drive, remove --iso", class.Name, class.Spec.MetadataOptions.Type)
+			return fmt.Errorf("ProxmoxNodeClass %s has metadataOptions.type %q: there is no boot drive, remove --iso", class.Name, class.Spec.MetadataOptions.Type)
 		}
 		files = bootdata.Files{UserData: files.UserData} // fwcfg passes no other file
 	}
-	fmt.Fprintf(notes, "# proxmoxnodeclass %s, user-data is %s; the join token is a sample\n", class.Name, bootdata.FormatOf(files.UserData))
+	fmt.Fprintf(notes, "# ProxmoxNodeClass %s, user-data is %s; the join token is a sample\n", class.Name, bootdata.FormatOf(files.UserData))
 	return r.write(files, out)
 }
 
@@ -115,7 +115,7 @@ func (r *render) nodeClaim(ctx context.Context, reader client.Reader) (*karpv1.N
 	}
 	claim := &karpv1.NodeClaim{}
 	if err := reader.Get(ctx, client.ObjectKey{Name: r.claim}, claim); err != nil {
-		return nil, fmt.Errorf("reading nodeclaim %s: %w", r.claim, err)
+		return nil, fmt.Errorf("reading NodeClaim %s: %w", r.claim, err)
 	}
 	return claim, nil
 }
@@ -138,7 +138,7 @@ func (r *render) nodeClass(ctx context.Context, reader client.Reader, args []str
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
 	if err := reader.Get(ctx, client.ObjectKey{Name: name}, class); err != nil {
-		return nil, fmt.Errorf("reading proxmoxnodeclass %s: %w", name, err)
+		return nil, fmt.Errorf("reading ProxmoxNodeClass %s: %w", name, err)
 	}
 	return class, nil
 }

@@ -50,7 +50,7 @@ func TestRenderFromCluster(t *testing.T) {
 	out, notes, err := call(t, append([]string{"render", class.Name}, at...)...)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(out).To(And(ContainSubstring("server: https://k8s.example.com:6443\n"), ContainSubstring("ca: CA\n")))
-	w.Expect(notes).To(ContainSubstring("proxmoxnodeclass " + class.Name + ", user-data is cloud-config; the join token is a sample"))
+	w.Expect(notes).To(ContainSubstring("ProxmoxNodeClass " + class.Name + ", user-data is cloud-config; the join token is a sample"))
 
 	out, _, err = call(t, append([]string{"render", "--nodeclaim", claim.Name}, at...)...)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -66,7 +66,7 @@ func TestRenderFromCluster(t *testing.T) {
 	}
 
 	_, _, err = call(t, append([]string{"render", w.Named("absent")}, at...)...)
-	w.Expect(err).To(MatchError(ContainSubstring("reading proxmoxnodeclass " + w.Named("absent"))))
+	w.Expect(err).To(MatchError(ContainSubstring("reading ProxmoxNodeClass " + w.Named("absent"))))
 	_, _, err = call(t, append([]string{"render"}, at...)...)
 	w.Expect(err).To(MatchError("specify a proxmoxnodeclass, or a NodeClaim with --nodeclaim"))
 }

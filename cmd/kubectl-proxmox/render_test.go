@@ -41,7 +41,7 @@ func TestRenderExamples(t *testing.T) {
 		if format == "" {
 			format = "cloud-config"
 		}
-		g.Expect(notes).To(ContainSubstring("proxmoxnodeclass " + recipe + ", user-data is " + format + "; the join token is a sample"))
+		g.Expect(notes).To(ContainSubstring("ProxmoxNodeClass " + recipe + ", user-data is " + format + "; the join token is a sample"))
 	}
 }
 
@@ -85,16 +85,16 @@ func TestRenderInvalid(t *testing.T) {
 		want string
 	}{
 		"no_class":         {[]string{"-f", write("none.yaml", secret)}, "specify a proxmoxnodeclass: the manifests contain 0"},
-		"unknown_class":    {[]string{"x", "-f", write("some.yaml", class(refers))}, `reading proxmoxnodeclass x`},
-		"no_drive":         {[]string{"-f", write("off.yaml", class("{type: none}"))}, `proxmoxnodeclass c has metadataOptions.type "none": its VMs get no boot drive`},
-		"cloudinit_drive":  {[]string{"-f", write("own.yaml", class("{type: cloudinit}"))}, `proxmoxnodeclass c has metadataOptions.type "cloudinit": Proxmox generates the boot data`},
+		"unknown_class":    {[]string{"x", "-f", write("some.yaml", class(refers))}, `reading ProxmoxNodeClass x`},
+		"no_drive":         {[]string{"-f", write("off.yaml", class("{type: none}"))}, `ProxmoxNodeClass c has metadataOptions.type "none": its VMs get no boot drive`},
+		"cloudinit_drive":  {[]string{"-f", write("own.yaml", class("{type: cloudinit}"))}, `ProxmoxNodeClass c has metadataOptions.type "cloudinit": Proxmox generates the boot data`},
 		"ISO_with_fwcfg":   {[]string{"-f", write("fw.yaml", class(strings.Replace(refers, "cdrom", "fwcfg", 1))+"---\n"+ignition), "--iso", filepath.Join(dir, "x.iso")}, "there is no boot drive, remove --iso"},
 		"no_secret":        {[]string{"-f", write("nosecret.yaml", class(refers))}, "reading secret ns/s of spec.metadataOptions.templatesRef"},
 		"invalid_template": {[]string{"-f", write("bad.yaml", class(refers)+"---\n"+secret)}, `rendering secret ns/s of spec.metadataOptions.templatesRef: user-data: line 2, column 13: missing key "b"; valuesRef has no keys`},
 		"unknown_field":    {[]string{"-f", write("typo.yaml", class("{typ: cdrom}"))}, `unknown field "spec.metadataOptions.typ"`},
 		"unknown_file":     {[]string{"-f", example("k3s"), "--file", "userdata"}, `--file is "userdata": want user-data, meta-data, network-config or vendor-data`},
 		"path_not_found":   {[]string{"-f", filepath.Join(dir, "absent")}, "no such file or directory"},
-		"claim_not_found":  {[]string{"-f", example("k3s"), "--nodeclaim", "x"}, "reading nodeclaim x"},
+		"claim_not_found":  {[]string{"-f", example("k3s"), "--nodeclaim", "x"}, "reading NodeClaim x"},
 	} {
 		_, _, err := call(t, append([]string{"render"}, test.args...)...)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)), name)

@@ -91,11 +91,11 @@ type Tokens struct {
 // valid. It fails if the Claim has no UID or the API server cannot be used.
 func (t *Tokens) Issue(ctx context.Context, claim Claim) (Token, error) {
 	if claim.UID == "" {
-		return Token{}, fmt.Errorf("issuing a join token: claim %q has no UID", claim.Name)
+		return Token{}, fmt.Errorf("issuing a join token: NodeClaim %q has no UID", claim.Name)
 	}
 	owned, err := t.listSecrets(ctx, client.MatchingLabels{TokenLabel: "true", TokenClaimUIDLabel: string(claim.UID)})
 	if err != nil {
-		return Token{}, fmt.Errorf("listing the join token of claim %s: %w", claim.Name, err)
+		return Token{}, fmt.Errorf("listing the join token of NodeClaim %s: %w", claim.Name, err)
 	}
 	if len(owned) > 0 {
 		return t.renew(ctx, &owned[0])
@@ -116,21 +116,21 @@ func (t *Tokens) Issue(ctx context.Context, claim Claim) (Token, error) {
 			continue
 		}
 		if err != nil {
-			return Token{}, fmt.Errorf("creating the join token of claim %s: %w", claim.Name, err)
+			return Token{}, fmt.Errorf("creating the join token of NodeClaim %s: %w", claim.Name, err)
 		}
 		return parseToken(secret)
 	}
-	return Token{}, fmt.Errorf("creating the join token of claim %s: %d IDs are taken by other Secrets %s* in %s", claim.Name, tokenCandidates, tokenNamePrefix, TokenNamespace)
+	return Token{}, fmt.Errorf("creating the join token of NodeClaim %s: %d IDs are taken by other Secrets %s* in %s", claim.Name, tokenCandidates, tokenNamePrefix, TokenNamespace)
 }
 
 // Revoke deletes the token of a Claim, if there is one.
 func (t *Tokens) Revoke(ctx context.Context, claimUID types.UID) error {
 	if claimUID == "" {
-		return errors.New("revoking a join token: the UID of the claim is empty")
+		return errors.New("revoking a join token: the UID of the NodeClaim is empty")
 	}
 	owned, err := t.listSecrets(ctx, client.MatchingLabels{TokenLabel: "true", TokenClaimUIDLabel: string(claimUID)})
 	if err != nil {
-		return fmt.Errorf("listing the join token of claim UID %s: %w", claimUID, err)
+		return fmt.Errorf("listing the join token of NodeClaim UID %s: %w", claimUID, err)
 	}
 	var errs []error
 	for i := range owned {

@@ -193,11 +193,11 @@ func TestTokenErrors(t *testing.T) {
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return broken },
 	})
 	_, err := tokens.Issue(t.Context(), claim)
-	g.Expect(err).To(MatchError(And(ContainSubstring("join token of claim default-x7k2p"), ContainSubstring("connection refused"))))
+	g.Expect(err).To(MatchError(And(ContainSubstring("join token of NodeClaim default-x7k2p"), ContainSubstring("connection refused"))))
 	g.Expect(tokens.Revoke(t.Context(), claim.UID)).To(MatchError(broken))
 	_, err = tokens.ListOwned(t.Context())
 	g.Expect(err).To(MatchError(broken))
 	_, err = tokens.Issue(t.Context(), bootdata.Claim{Name: "x"})
-	g.Expect(err).To(MatchError(ContainSubstring(`claim "x" has no UID`)))
+	g.Expect(err).To(MatchError(ContainSubstring(`NodeClaim "x" has no UID`)))
 	g.Expect(tokens.Revoke(t.Context(), "")).NotTo(Succeed(), "an empty UID is rejected")
 }

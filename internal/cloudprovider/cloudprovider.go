@@ -107,10 +107,10 @@ func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim)
 	class, err := c.nodeClass(ctx, claim.Spec.NodeClassRef.Name)
 	if apierrors.IsNotFound(err) {
 		// Nothing can be launched without it: core replaces the Claim.
-		return nil, cloudprovider.NewInsufficientCapacityError(fmt.Errorf("resolving the nodeclass: %w", err))
+		return nil, cloudprovider.NewInsufficientCapacityError(fmt.Errorf("resolving the NodeClass: %w", err))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("resolving the nodeclass: %w", err)
+		return nil, fmt.Errorf("resolving the NodeClass: %w", err)
 	}
 	if _, planned, err := instance.ReadIntent(claim); err == nil && planned {
 		// The class was ready when the VM was planned. Without the Claim, its launch would
@@ -120,13 +120,13 @@ func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim)
 	ready := class.StatusConditions().Get(status.ConditionReady)
 	switch {
 	case !class.DeletionTimestamp.IsZero():
-		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("nodeclass %s is being deleted", class.Name))
+		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("NodeClass %s is being deleted", class.Name))
 	case ready.IsUnknown():
-		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("nodeclass %s was not checked yet", class.Name))
+		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("NodeClass %s was not checked yet", class.Name))
 	case ready.IsFalse():
-		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("nodeclass %s: %s", class.Name, ready.Message))
+		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("NodeClass %s: %s", class.Name, ready.Message))
 	case ready.ObservedGeneration != class.Generation:
-		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("nodeclass %s changed and was not checked again yet", class.Name))
+		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("NodeClass %s changed and was not checked again yet", class.Name))
 	}
 	return class, nil
 }
@@ -188,7 +188,7 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	}
 	claims := &karpv1.NodeClaimList{}
 	if err := c.deps.Kube.List(ctx, claims); err != nil {
-		return nil, fmt.Errorf("listing nodeclaims: %w", err)
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
@@ -206,7 +206,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodeP
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("resolving the nodeclass: %w", err)
+		return nil, fmt.Errorf("resolving the NodeClass: %w", err)
 	}
 	return c.deps.Types.List(class, pool.Name), nil
 }

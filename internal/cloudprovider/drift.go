@@ -38,7 +38,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("resolving the nodeclass: %w", err)
+		return "", fmt.Errorf("resolving the NodeClass: %w", err)
 	}
 	if instance.LaunchedByOther(claim) {
 		// A replacement would not delete its VM, which must be adopted first.

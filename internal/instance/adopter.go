@@ -91,7 +91,7 @@ func (a *Adopter) Message(claim *karpv1.NodeClaim) string {
 func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) error {
 	at, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
-		return refusef("the claim's providerID does not name a VM: %s", err)
+		return refusef("the NodeClaim's providerID does not name a VM: %s", err)
 	}
 	pve, err := a.deps.Clients.Get(at.Region)
 	if err != nil {
@@ -147,7 +147,7 @@ func (a *Adopter) verify(ctx context.Context, claim *karpv1.NodeClaim, id Identi
 	case uuid == "" || uuid != id.UUID:
 		return refusef("annotation %s names the VM %q, and VM %d has the SMBIOS UUID %q", v1alpha1.AnnotationAdopt, id.UUID, id.VMID, uuid)
 	case cfg.Name() != claim.Name:
-		return refusef("VM %d is named %q, want the name of the claim, %q", id.VMID, cfg.Name(), claim.Name)
+		return refusef("VM %d is named %q, want the name of the NodeClaim, %q", id.VMID, cfg.Name(), claim.Name)
 	}
 	if claim.Status.NodeName == "" {
 		return nil // it never joined, so there is no Node to compare with

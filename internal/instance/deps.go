@@ -69,12 +69,12 @@ func (r RootClients) Get(region string) (proxmox.Root, error) {
 func Annotate(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, values map[string]string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": values}})
 	if err != nil {
-		return fmt.Errorf("annotating nodeclaim %s: %w", claim.Name, err)
+		return fmt.Errorf("annotating NodeClaim %s: %w", claim.Name, err)
 	}
 	target := &karpv1.NodeClaim{}
 	target.Name = claim.Name
 	if err := kube.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("annotating nodeclaim %s: %w", claim.Name, err)
+		return fmt.Errorf("annotating NodeClaim %s: %w", claim.Name, err)
 	}
 	return nil
 }

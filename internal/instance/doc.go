@@ -18,7 +18,7 @@
 // A launch can be resumed at any point by any process: the Intent is written to the
 // Claim before the first request to Proxmox, and each step reads what exists and does
 // what is missing. No VM is stopped, changed or destroyed before its identity was read
-// and verified.
+// and verified. Templates have a second ownership check, in internal/template.
 //
 // # State of a Claim
 //

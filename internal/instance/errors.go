@@ -13,12 +13,12 @@ var (
 	// ErrNotPolled means that a Cluster was never polled, so nothing is known about its VMs.
 	ErrNotPolled = errors.New("the cluster was never polled")
 	// ErrClaimBusy means that another operation on the same Claim is in progress; retry.
-	ErrClaimBusy = errors.New("another operation on the claim is in progress")
+	ErrClaimBusy = errors.New("another operation on the NodeClaim is in progress")
 	// ErrParked means that the Claim waits for capacity; retry.
 	ErrParked = errors.New("waiting for capacity")
 	// ErrNewerVersion means that a newer controller wrote something that this one cannot
 	// read. To guess could create a second VM, or lose one: nothing is changed.
-	ErrNewerVersion = errors.New("a newer controller wrote it than this one; run that release again, or a later one")
+	ErrNewerVersion = errors.New("it was written by a newer controller release; upgrade the controller to that release or later")
 )
 
 // Reasons of a LaunchError. They decide for how long and how widely the offering is

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrClaimDeleting is the cause that ends a launch whose Claim is being deleted.
-var ErrClaimDeleting = errors.New("the claim is being deleted")
+var ErrClaimDeleting = errors.New("the NodeClaim is being deleted")
 
 // Guard is a lock per Claim. A delete ends a launch that holds the lock.
 type Guard struct {

@@ -84,13 +84,13 @@ func (id Identity) Owns(cfg proxmox.VMConfig) (owns bool, why string) {
 	found, ok := ReadIdentity(id.Region, cfg)
 	switch {
 	case !ok:
-		return false, "its notes have no ownership mark of ours"
+		return false, "its notes have no ownership mark of a VM"
 	case found.VMID != id.VMID:
 		return false, fmt.Sprintf("its ownership mark was written for VM %d: it is a copy or a restored backup", found.VMID)
 	case found.KubeCluster != id.KubeCluster:
 		return false, "it belongs to another Kubernetes cluster"
 	case found.ClaimUID != id.ClaimUID:
-		return false, "it belongs to another claim"
+		return false, "it belongs to another NodeClaim"
 	case id.HasNewerMark(cfg):
 		return false, "a newer controller wrote its ownership mark, which this one cannot read in full"
 	case (vmconfig.IsConfigured(cfg) || found.UUID != "") && !strings.EqualFold(cfg.SMBIOS().UUID, found.uuid()):

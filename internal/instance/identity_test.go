@@ -44,7 +44,7 @@ func TestIdentityOwns(t *testing.T) {
 		"edited_notes":               {edited, true, ""},
 		"no_mark":                    {proxmox.VMConfig{Options: map[string]string{"description": "mine"}}, false, "no ownership mark"},
 		"copy_or_restored_backup":    {described(Identity{VMID: 20002, ClaimUID: me.ClaimUID, KubeCluster: me.KubeCluster}), false, "a copy or a restored backup"},
-		"other_claim":                {described(Identity{VMID: me.VMID, ClaimUID: "other", KubeCluster: me.KubeCluster}), false, "another claim"},
+		"other_claim":                {described(Identity{VMID: me.VMID, ClaimUID: "other", KubeCluster: me.KubeCluster}), false, "another NodeClaim"},
 		"other_kubernetes_cluster":   {described(Identity{VMID: me.VMID, ClaimUID: me.ClaimUID, KubeCluster: "other"}), false, "another Kubernetes cluster"},
 		"configured_with_other_UUID": {otherUUID, false, "SMBIOS UUID"},
 		"two_marks":                  {twice, false, "no ownership mark"},

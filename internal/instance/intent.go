@@ -91,7 +91,7 @@ func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 		return Intent{}, false, nil
 	}
 	failed := func(err error) error {
-		return fmt.Errorf("reading annotation %s of nodeclaim %s: %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
+		return fmt.Errorf("reading annotation %s of NodeClaim %s: %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
 	}
 	var at location
 	if err := json.Unmarshal([]byte(raw), &at); err != nil {

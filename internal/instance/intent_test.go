@@ -80,7 +80,7 @@ func TestReadIntentErrors(t *testing.T) {
 		newer bool
 		want  string
 	}{
-		"newer_version":                  {`{"v":2,` + location + `,"cores":{"count":2}}`, true, "found version 2, this controller reads version 1: a newer controller wrote it"},
+		"newer_version":                  {`{"v":2,` + location + `,"cores":{"count":2}}`, true, "found version 2, this controller reads version 1: it was written by a newer controller release"},
 		"no_version":                     {`{` + location + `}`, false, "found version 0"},
 		"no_location":                    {`{"v":1,"region":"r","host":"h"}`, false, "VM 0"},
 		"newer_version_without_location": {`{"v":2,"region":"r"}`, false, `host ""`},
@@ -91,7 +91,7 @@ func TestReadIntentErrors(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
 			in, _, err := ReadIntent(claimWithIntent(c.raw))
-			g.Expect(err).To(MatchError(And(ContainSubstring(c.want), ContainSubstring("launch-intent of nodeclaim default-abc"))))
+			g.Expect(err).To(MatchError(And(ContainSubstring(c.want), ContainSubstring("launch-intent of NodeClaim default-abc"))))
 			if c.newer {
 				g.Expect(err).To(MatchError(ErrNewerVersion))
 				g.Expect(fmt.Sprint(in.Region, in.Host, in.VMID)).To(Equal("rh20001"), "the location is in every version")

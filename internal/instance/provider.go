@@ -90,7 +90,7 @@ func (p *Provider) read(ctx context.Context, id v1alpha1.ProviderID) (VM, error)
 		return VM{}, fmt.Errorf("VM %d on host %s has the SMBIOS fields of a node, but no ownership mark: another controller created it, or its notes have lost the mark", id.VMID, guest.Host)
 	}
 	if !ok {
-		return VM{}, fmt.Errorf("VM %d in region %s is not ours: %w", id.VMID, id.Region, proxmox.ErrNotFound)
+		return VM{}, fmt.Errorf("VM %d in region %s is not owned by this Kubernetes cluster: %w", id.VMID, id.Region, proxmox.ErrNotFound)
 	}
 	return vm, nil
 }
@@ -105,11 +105,11 @@ func ConfirmAbsent(ctx context.Context, client proxmox.Client, snapshot *invento
 		}
 		_, err := client.VMConfig(ctx, name, vmid)
 		if err == nil {
-			return errors.New("it was created a moment ago")
+			return errors.New("VM was created after the last poll")
 		}
 		return err
 	}
-	return errors.New("no host is online to read it from")
+	return errors.New("no online host to read the VM configuration from")
 }
 
 // getOwned reads a Claim's VM. It returns proxmox.ErrNotFound if the VM belongs to
@@ -120,7 +120,7 @@ func (p *Provider) getOwned(ctx context.Context, id v1alpha1.ProviderID, claim *
 		return VM{}, err
 	}
 	if vm.ClaimUID != string(claim.UID) {
-		return VM{}, fmt.Errorf("VM %d in region %s belongs to another claim: %w", id.VMID, id.Region, proxmox.ErrNotFound)
+		return VM{}, fmt.Errorf("VM %d in region %s belongs to another NodeClaim: %w", id.VMID, id.Region, proxmox.ErrNotFound)
 	}
 	if vm.hasNewerMark {
 		return VM{}, fmt.Errorf("reading the ownership mark of VM %d on host %s: %w", id.VMID, vm.Host, ErrNewerVersion)

@@ -86,8 +86,9 @@ func DurationKey(region, host, storage string) string { return region + "/" + ho
 func StaleLockMessage(id Identity, host, lock string) string {
 	command := fmt.Sprintf("qm unlock %d && qm destroy %d", id.VMID, id.VMID)
 	if lock == LockDestroyed {
-		// Its configuration does not list the disks any more.
-		command = fmt.Sprintf("qm destroy %d --skiplock 1 --destroy-unreferenced-disks 1", id.VMID)
+		// Its configuration may not list the disks any more. Without a check by the user,
+		// --destroy-unreferenced-disks could delete volumes of other owners.
+		command = fmt.Sprintf("qm destroy %d --skiplock 1; list remaining disks with pvesm list STORAGE --vmid %d and delete those of this VM with pvesm free", id.VMID, id.VMID)
 	}
 	return fmt.Sprintf("VM %d on host %s is locked (%s) by a task that no longer runs, probably after a crash; if nothing uses the VM, run there as root: %s",
 		id.VMID, host, lock, command)

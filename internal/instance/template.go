@@ -21,11 +21,11 @@ func FindTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, zone pl
 		}
 		guest, ok := view.Guest(zone.Region, selected.VMID)
 		if !ok || guest.Config == nil || !guest.Config.IsTemplate() {
-			return inventory.Guest{}, fmt.Errorf("%s/%s: template %d of nodeclass %s does not exist any more", zone.Region, zone.Host, selected.VMID, class.Name)
+			return inventory.Guest{}, fmt.Errorf("%s/%s: template %d of NodeClass %s does not exist any more", zone.Region, zone.Host, selected.VMID, class.Name)
 		}
 		return guest, nil
 	}
-	return inventory.Guest{}, fmt.Errorf("%s/%s: nodeclass %s has no template there", zone.Region, zone.Host, class.Name)
+	return inventory.Guest{}, fmt.Errorf("%s/%s: NodeClass %s has no template there", zone.Region, zone.Host, class.Name)
 }
 
 // PlacedTemplate returns the Template that a placement is cloned from: that of its

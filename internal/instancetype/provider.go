@@ -66,7 +66,7 @@ func New(deps Deps) (*Provider, error) {
 		return nil, errors.New("creating instance type provider: no inventory")
 	}
 	if deps.VMMemoryOverheadPercent < 0 || deps.VMMemoryOverheadPercent >= 1 {
-		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a share of at least 0 and below 1, such as 0.075", deps.VMMemoryOverheadPercent)
+		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a fraction of at least 0 and below 1, such as 0.075", deps.VMMemoryOverheadPercent)
 	}
 	if len(deps.Catalog.types) == 0 {
 		deps.Catalog = DefaultCatalog()
@@ -111,7 +111,7 @@ func (p *Provider) UnavailableReason(nodeClass *v1alpha1.ProxmoxNodeClass, insta
 			return cmp.Or(z.blockedReason(), p.unavailable.reason(OfferingSelector{where, instanceType, nodeClass.Name}))
 		}
 	}
-	return "the Host is unknown"
+	return "host is unknown"
 }
 
 // UnavailableReasons returns for each zone of the NodeClass where the type is
@@ -138,21 +138,21 @@ func (p *Provider) UnavailableReasons(nodeClass *v1alpha1.ProxmoxNodeClass, inst
 }
 
 // CheckCapacity returns nil if any offering of the NodeClass is available. Otherwise it
-// returns for each Host why the smallest type is unavailable.
+// returns for each Host why the cheapest type is unavailable.
 func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placement.NoFitError {
 	l := p.currentList(nodeClass, "")
-	smallest := -1
+	cheapest := -1
 	for n, available := range l.available {
 		if slices.Contains(available, true) {
 			return nil
 		}
-		if smallest < 0 || p.prices[n] < p.prices[smallest] {
-			smallest = n
+		if cheapest < 0 || p.prices[n] < p.prices[cheapest] {
+			cheapest = n
 		}
 	}
 	e := &placement.NoFitError{}
-	if smallest >= 0 {
-		e.InstanceType = l.types[smallest].Name
+	if cheapest >= 0 {
+		e.InstanceType = l.types[cheapest].Name
 	}
 	reasons := p.UnavailableReasons(nodeClass, e.InstanceType)
 	for _, z := range l.params.zones {

@@ -102,7 +102,7 @@ func (z zone) blockedReason() string {
 	case z.excludedReason != "":
 		return z.excludedReason
 	case z.template == 0:
-		return "the NodeClass has no template on this Host"
+		return "the NodeClass has no template on this host"
 	case !z.ready:
 		return fmt.Sprintf("template %d does not exist, or its configuration could not be read", z.template)
 	}

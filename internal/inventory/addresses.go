@@ -117,7 +117,7 @@ func (v View) Addresses() AddressView {
 // false if the address has no known owner.
 func (a AddressView) Owner(addr netip.Addr) (string, bool) {
 	if claim, ok := a.reserved[addr]; ok {
-		return "claim " + claim, true
+		return "NodeClaim " + claim, true
 	}
 	for region, snapshot := range a.snapshots {
 		if owners := snapshot.Addresses[addr]; len(owners) > 0 {

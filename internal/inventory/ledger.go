@@ -40,7 +40,7 @@ type DecideFunc func(View) (Reservation, error)
 // VMID or an address is taken.
 func (l *Ledger) Reserve(claimUID string, decide DecideFunc) (Reservation, error) {
 	if claimUID == "" {
-		return Reservation{}, errors.New("reserving capacity: the claim has no UID")
+		return Reservation{}, errors.New("reserving capacity: the NodeClaim has no UID")
 	}
 	l.inventory.mu.Lock()
 	defer l.inventory.mu.Unlock()

@@ -74,7 +74,7 @@ func (h hardware) fromCells(row proxmox.HostRow, configured Topology) (hardware,
 			continue // VMs need CPUs
 		}
 		if last := cell.CPUs.List()[cell.CPUs.Size()-1]; last >= row.CPUs {
-			return hardware{}, fmt.Errorf("the node settings put CPU %d into cell %d (nodes.%d.cpus), but the Host has the CPUs 0-%d", last, id, id, row.CPUs-1)
+			return hardware{}, fmt.Errorf("host settings: cell %d (nodes.%d.cpus) has CPU %d, but the host has only CPUs 0-%d", id, id, last, row.CPUs-1)
 		}
 		memory := cell.MemoryBytes
 		if memory == 0 {
@@ -83,13 +83,13 @@ func (h hardware) fromCells(row proxmox.HostRow, configured Topology) (hardware,
 		h.cells = append(h.cells, hardwareCell{id: id, cpus: cell.CPUs, memoryMiB: memory >> 20})
 	}
 	if h.threads == 0 {
-		h.unnumbered = "the number of threads per core is unknown: set threads in the node settings"
+		h.unnumbered = "the number of threads per core is unknown: set threads in the host settings"
 		return h, nil
 	}
 	for n := range h.cells {
 		cell := &h.cells[n]
 		if cell.cpus.Size()%h.threads != 0 {
-			return hardware{}, fmt.Errorf("the node settings give cell %d (nodes.%d.cpus) %d CPUs, which is not a multiple of the %d threads of a core", cell.id, cell.id, cell.cpus.Size(), h.threads)
+			return hardware{}, fmt.Errorf("host settings: cell %d (nodes.%d.cpus) has %d CPUs, which is not a multiple of the %d threads of a core", cell.id, cell.id, cell.cpus.Size(), h.threads)
 		}
 		cell.cores = coresOf(cell.cpus, h.threads, configured.Siblings)
 	}
@@ -125,12 +125,12 @@ func (h hardware) bySockets(row proxmox.HostRow, info proxmox.HostInfo, configur
 	}
 	switch {
 	case sockets == 0:
-		return hardware{}, fmt.Errorf("its sockets are unknown: the token needs Sys.Audit on /nodes/%s, or set nodes in the node settings", row.Name)
+		return hardware{}, fmt.Errorf("its sockets are unknown: the token needs Sys.Audit on /nodes/%s, or set nodes in the host settings", row.Name)
 	case row.CPUs%sockets != 0:
-		return hardware{}, fmt.Errorf("%d CPUs cannot be split equally over %d sockets: set nodes in the node settings", row.CPUs, sockets)
+		return hardware{}, fmt.Errorf("%d CPUs cannot be split equally over %d sockets: set nodes in the host settings", row.CPUs, sockets)
 	}
 	if sockets > 1 || h.threads != 1 {
-		h.unnumbered = `the core and cell of each CPU are unknown: set nodes and threads in the node settings, as "lscpu -e=CPU,CORE,NODE" shows them on the Host`
+		h.unnumbered = `the core and cell of each CPU are unknown: set nodes and threads in the host settings, as "lscpu -e=CPU,CORE,NODE" shows them on the host`
 	}
 	each := row.CPUs / sockets
 	for id := range sockets {

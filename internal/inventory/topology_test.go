@@ -17,7 +17,7 @@ import (
 type numaHost struct {
 	row          proxmox.HostRow
 	info         proxmox.HostInfo
-	settings     string // entry in the node settings
+	settings     string // entry in the host settings
 	guests       []proxmox.GuestRow
 	configs      map[int]*proxmox.VMConfig
 	reservations map[string]inventory.Reservation
@@ -120,18 +120,18 @@ func TestCellsTopology(t *testing.T) {
 			`{"reservedmemory": 0, "reservedcpus": [0], "cpuratio": 2, "memoryratio": 0.5, "nodes": {"0": {"cpus": "0-7"}}}`, "0: 14 8.0 [1,5 2,6 3,7]",
 		},
 		"nothing_known": {
-			8, 16, proxmox.HostInfo{}, "", "its sockets are unknown: the token needs Sys.Audit on /nodes/pve1, or set nodes in the node settings",
+			8, 16, proxmox.HostInfo{}, "", "its sockets are unknown: the token needs Sys.Audit on /nodes/pve1, or set nodes in the host settings",
 		},
 		"settings_of_another_host": {
 			8, 16, proxmox.HostInfo{Sockets: 1, Cores: 8, CPUs: 8}, `{"nodes": {"1": {"cpus": "0-15"}}}`,
-			"the node settings put CPU 15 into cell 1 (nodes.1.cpus), but the Host has the CPUs 0-7",
+			"host settings: cell 1 (nodes.1.cpus) has CPU 15, but the host has only CPUs 0-7",
 		},
 		"half_a_core": {
 			8, 16, proxmox.HostInfo{Sockets: 1, Cores: 4, CPUs: 8}, `{"nodes": {"0": {"cpus": "0-6"}}}`,
-			"the node settings give cell 0 (nodes.0.cpus) 7 CPUs, which is not a multiple of the 2 threads of a core",
+			"host settings: cell 0 (nodes.0.cpus) has 7 CPUs, which is not a multiple of the 2 threads of a core",
 		},
 		"unequal_sockets": {
-			9, 16, proxmox.HostInfo{Sockets: 2, Cores: 9, CPUs: 9}, "", "9 CPUs cannot be split equally over 2 sockets: set nodes in the node settings",
+			9, 16, proxmox.HostInfo{Sockets: 2, Cores: 9, CPUs: 9}, "", "9 CPUs cannot be split equally over 2 sockets: set nodes in the host settings",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestCellsTopology(t *testing.T) {
 func TestCellsUnknownHost(t *testing.T) {
 	t.Parallel()
 	h := twoSockets()
-	if got := h.view(t).Cells("r", "pve9").Problem; got != "region r has no such Host" {
+	if got := h.view(t).Cells("r", "pve9").Problem; got != "region r has no such host" {
 		t.Errorf("the problem is %q", got)
 	}
 	if got := (inventory.View{}).Cells("r", "pve1").Problem; got == "" {

@@ -143,7 +143,7 @@ func (v View) Usable(region, host string) (ok bool, reason string) {
 func (v View) unknownHostReason(region string) string {
 	switch err, failed := v.Failures[region]; {
 	case v.Snapshots[region] != nil:
-		return fmt.Sprintf("region %s has no such Host", region)
+		return fmt.Sprintf("region %s has no such host", region)
 	case failed:
 		return fmt.Sprintf("region %s could not be read yet: %v", region, err)
 	default:

@@ -39,7 +39,7 @@ func TestUsable(t *testing.T) {
 	v := viewOf(t, s, `{"r": {"pve2": {"excluded": true}}}`)
 	for name, want := range map[string]string{
 		"pve1": "", "pve2": "excluded by settings", "pve3": "in maintenance", "pve4": "offline",
-		"pve5": "Sys.Audit on /nodes/pve5", "pve6": "region r has no such Host",
+		"pve5": "Sys.Audit on /nodes/pve5", "pve6": "region r has no such host",
 	} {
 		ok, reason := v.Usable("r", name)
 		if ok != (want == "") || !strings.Contains(reason, want) {

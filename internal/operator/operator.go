@@ -184,7 +184,7 @@ func (o *Operator) checkReady(*http.Request) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("none of the Proxmox clusters answers: %s", strings.Join(o.Inventory.Regions(), ", "))
+	return fmt.Errorf("no Proxmox cluster is reachable: %s", strings.Join(o.Inventory.Regions(), ", "))
 }
 
 // Controllers returns the controllers of the Proxmox provider, without Karpenter's.

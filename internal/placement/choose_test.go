@@ -126,7 +126,7 @@ func TestChooseNoFitError(t *testing.T) {
 		env.host("r", fmt.Sprint("pve", n+1), cpus, 64)
 	}
 	env.region("r").Hosts[2].Online = false
-	request := placement.Request{ClaimUID: "a", Excluded: map[placement.Zone]string{zone("pve4"): "the NodeClass has no template on this Host"},
+	request := placement.Request{ClaimUID: "a", Excluded: map[placement.Zone]string{zone("pve4"): "the NodeClass has no template on this host"},
 		Options: []placement.Option{
 			{InstanceType: "small", Need: need(8, 8), Zones: zones("pve2", "pve1")},
 			{InstanceType: "big", Need: need(16, 8), Zones: zones("pve1", "pve2", "pve3")},
@@ -136,7 +136,7 @@ func TestChooseNoFitError(t *testing.T) {
 	if !errors.As(err, &noFit) || len(noFit.Hosts) != 4 {
 		t.Fatalf("the error is %v", err)
 	}
-	want := "no Host fits even small: pve1, pve2: 4 CPUs in total, 8 requested | pve3: offline | pve4: the NodeClass has no template on this Host"
+	want := "no host fits small, the cheapest allowed instance type: pve1, pve2: 4 CPUs in total, 8 requested | pve3: offline | pve4: the NodeClass has no template on this host"
 	if err.Error() != want {
 		t.Errorf("the error is\n%s, want\n%s", err, want)
 	}
@@ -144,13 +144,13 @@ func TestChooseNoFitError(t *testing.T) {
 	env.host("q", "pve1", 1, 64)
 	request.Options[0].Zones = append(request.Options[0].Zones, placement.Zone{Region: "q", Host: "pve1"})
 	_, err = placement.Choose(env.view(), request)
-	want = "no Host fits even small: q/pve1: 1 CPUs in total, 8 requested | r/pve1, r/pve2: 4 CPUs in total, 8 requested | " +
-		"r/pve3: offline | r/pve4: the NodeClass has no template on this Host"
+	want = "no host fits small, the cheapest allowed instance type: q/pve1: 1 CPUs in total, 8 requested | r/pve1, r/pve2: 4 CPUs in total, 8 requested | " +
+		"r/pve3: offline | r/pve4: the NodeClass has no template on this host"
 	if err == nil || err.Error() != want {
 		t.Errorf("the error is\n%s, want\n%s", err, want)
 	}
 
-	if _, err := placement.Choose(env.view(), placement.Request{}); err == nil || err.Error() != "no Host is allowed for this NodeClaim" {
+	if _, err := placement.Choose(env.view(), placement.Request{}); err == nil || err.Error() != "no host is allowed for this NodeClaim" {
 		t.Errorf("without options the error is %v", err)
 	}
 }
@@ -189,7 +189,7 @@ func TestChoosePoolAffinity(t *testing.T) {
 					hosts[got.Zone.Host]++
 					env.reserve(inventory.Reservation{ClaimUID: request.ClaimUID, NodePool: "p", Region: "r", Host: got.Zone.Host, VMID: 20000 + n})
 				} else if affinity == v1alpha1.PoolAffinitySameHost || n < 3 ||
-					!strings.Contains(err.Error(), "pve1, pve2, pve3: has a VM of NodePool p, whose VMs are kept on separate Hosts") {
+					!strings.Contains(err.Error(), "pve1, pve2, pve3: has a VM of NodePool p, whose VMs are kept on separate hosts") {
 					t.Errorf("%s, %s: VM %d: %v", strategy, affinity, n, err)
 				}
 			}
@@ -208,7 +208,7 @@ func TestChooseSameHostReason(t *testing.T) {
 	env.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: inventory.Amount{CPUs: 4}})
 	_, err := placement.Choose(env.view(), placement.Request{ClaimUID: "a", NodePool: "p", Affinity: v1alpha1.PoolAffinitySameHost,
 		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2")}}})
-	want := "no Host fits even t: pve1: 0 CPUs free, 2 requested | pve2: the VMs of NodePool p are kept on pve1"
+	want := "no host fits t, the cheapest allowed instance type: pve1: 0 CPUs free, 2 requested | pve2: the VMs of NodePool p are kept on pve1"
 	if err == nil || err.Error() != want {
 		t.Errorf("the error is %v, want %s", err, want)
 	}

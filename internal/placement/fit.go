@@ -164,7 +164,7 @@ func checkAffinity(s *zoneState, need *Need, addReason reasonFunc) bool {
 			return true
 		}
 		if addReason != nil {
-			addReason("has a VM of NodePool %s, whose VMs are kept on separate Hosts", need.NodePool)
+			addReason("has a VM of NodePool %s, whose VMs are kept on separate hosts", need.NodePool)
 		}
 	case v1alpha1.PoolAffinitySameHost, v1alpha1.PoolAffinitySameCell:
 		other := s.view.OtherNodePoolHost(s.zone.Region, s.zone.Host, need.NodePool)

@@ -45,7 +45,7 @@ func TestFitReason(t *testing.T) {
 		"storage_for_ISOs":          {"pve1", disk("isos", 1), "pve1: storage isos does not accept VM disks (content type images)"},
 		"no_storage":                {"pve1", disk("", 5000), ""},
 		"offline":                   {"pve2", need(1, 1), "pve2: offline"},
-		"unknown":                   {"pve3", need(1, 1), "pve3: region r has no such Host"},
+		"unknown":                   {"pve3", need(1, 1), "pve3: region r has no such host"},
 	} {
 		ok, reason := placement.Fit(view, zone(c.host), c.need)
 		if ok != (c.want == "") || reason != c.want {

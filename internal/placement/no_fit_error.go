@@ -30,9 +30,9 @@ type HostReason struct {
 func (e *NoFitError) Error() string {
 	if len(e.Hosts) == 0 {
 		if e.NoOptionsReason == "" {
-			return "no Host is allowed for this NodeClaim"
+			return "no host is allowed for this NodeClaim"
 		}
-		return "no Host is allowed for this NodeClaim: " + e.NoOptionsReason
+		return "no host is allowed for this NodeClaim: " + e.NoOptionsReason
 	}
 	regions := map[string]bool{}
 	for _, h := range e.Hosts {
@@ -51,9 +51,9 @@ func (e *NoFitError) Error() string {
 		names[h.Reason] = append(names[h.Reason], name)
 	}
 	var text strings.Builder
-	text.WriteString("no Host fits")
+	text.WriteString("no host fits")
 	if e.InstanceType != "" {
-		text.WriteString(" even " + e.InstanceType)
+		text.WriteString(" " + e.InstanceType + ", the cheapest allowed instance type")
 	}
 	for n, reason := range order {
 		separator := " | "

@@ -51,23 +51,23 @@ func CheckSSHKey(line string) error {
 	fields := strings.Fields(line)
 	at := slices.IndexFunc(fields, func(f string) bool { return strings.HasPrefix(f, "AAAA") })
 	if at < 1 || strings.ContainsAny(line, "\r\n") {
-		return fmt.Errorf("no public key is found; %s", want)
+		return fmt.Errorf("no SSH public key found; %s", want)
 	}
 	kind := fields[at-1]
 	raw, err := base64.StdEncoding.DecodeString(fields[at])
 	if err != nil {
-		return fmt.Errorf("the key is not in base64, it may have been cut; %s", want)
+		return fmt.Errorf("the SSH key is not valid base64; %s", want)
 	}
 	var parts []string
 	for len(raw) > 0 {
 		if len(raw) < 4 || int64(binary.BigEndian.Uint32(raw)) > int64(len(raw)-4) {
-			return fmt.Errorf("the key is not whole, it may have been cut; %s", want)
+			return fmt.Errorf("the SSH key is truncated; %s", want)
 		}
 		size := 4 + int(binary.BigEndian.Uint32(raw))
 		parts, raw = append(parts, string(raw[4:size])), raw[size:]
 	}
 	if len(parts) < 2 || parts[0] != kind {
-		return fmt.Errorf("the key is not of the kind %q that precedes it; %s", kind, want)
+		return fmt.Errorf("the SSH key's type does not match %q; %s", kind, want)
 	}
 	return nil
 }

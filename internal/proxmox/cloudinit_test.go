@@ -33,13 +33,13 @@ func TestCheckSSHKey(t *testing.T) {
 	for line, want := range map[string]string{
 		publicKey:                               "",
 		`from="10.0.0.0/8",no-pty ` + publicKey: "",
-		"not a key":                             "no public key is found",
-		"":                                      "no public key is found",
-		blob:                                    "no public key is found",
-		publicKey + "\n" + publicKey:            "no public key is found",
-		"ssh-rsa " + blob:                       `not of the kind "ssh-rsa"`,
-		"ssh-ed25519 AAAAC3NzaC1l":              "not whole",
-		"ssh-ed25519 AAAA!!!!":                  "not in base64",
+		"not a key":                             "no SSH public key found",
+		"":                                      "no SSH public key found",
+		blob:                                    "no SSH public key found",
+		publicKey + "\n" + publicKey:            "no SSH public key found",
+		"ssh-rsa " + blob:                       `the SSH key's type does not match "ssh-rsa"`,
+		"ssh-ed25519 AAAAC3NzaC1l":              "the SSH key is truncated",
+		"ssh-ed25519 AAAA!!!!":                  "the SSH key is not valid base64",
 	} {
 		err := proxmox.CheckSSHKey(line)
 		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {

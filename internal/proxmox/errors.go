@@ -36,7 +36,7 @@ var (
 	// ErrStorageFull: no space left for a volume.
 	ErrStorageFull = errors.New("storage full")
 	// ErrConflict: the configuration changed since it was read.
-	ErrConflict = errors.New("changed meanwhile")
+	ErrConflict = errors.New("configuration was modified concurrently")
 	// ErrNoQuorum: the Cluster has no quorum and accepts no writes.
 	ErrNoQuorum = errors.New("no quorum")
 	// ErrUnauthorized: Proxmox refused the credentials.

@@ -58,14 +58,14 @@ func explain(err error, urls string) error {
 	case errors.As(err, &notProxmox):
 		return explained("%s answers, but %s: check url, it should be https://host:8006 of a Proxmox VE host", urls, notProxmox)
 	case errors.As(err, &pin):
-		return explained("%s shows another certificate than the configured fingerprint, seen is %s: if the host got a new certificate, set fingerprint to that", urls, pin.seen)
+		return explained("%s presented certificate fingerprint %s, which is not the configured one: if the host has a new certificate, set fingerprint to this value", urls, pin.seen)
 	case errors.As(err, &untrusted) && len(untrusted.UnverifiedCertificates) > 0:
 		return explained("the certificate of %s is not trusted (%s): set ca or ca_file to the CA (/etc/pve/pve-root-ca.pem of a host), or fingerprint to %s if that is what the host's own page shows",
 			urls, oneLine(untrusted.Err.Error()), fingerprintOf(untrusted.UnverifiedCertificates[0]))
 	case errors.As(err, &record):
 		return explained("%s does not use TLS: check url and port, a Proxmox VE API is at https://host:8006", urls)
 	case errors.Is(err, ErrUnauthorized):
-		return explained("%s refuses our credentials (%s): check token_id and token_secret (or username and password), and that the token exists and is not expired", urls, known)
+		return explained("%s rejects the credentials (%s): check token_id and token_secret (or username and password), and that the token exists and is not expired", urls, known)
 	case errors.Is(err, ErrUnreachable):
 		return explained("no answer from Proxmox VE (%s): check that the host is up, that pveproxy runs on it, and that no firewall is between", strings.TrimPrefix(known.Error(), ErrUnreachable.Error()+": "))
 	}

@@ -17,7 +17,10 @@ var transient = []error{
 
 // IsTransient reports whether the operation that failed with err may succeed
 // when it is retried without any other change. After ErrUnknownOutcome, read
-// the current state before retrying.
+// the current state before retrying. Callers retry: launches in
+// internal/instance/launch/retry.go with the rate limiter of
+// internal/controllers/nodeclaim/launch, deletions when core calls again after a
+// BlockedError, templates in internal/template/reconcile.go.
 func IsTransient(err error) bool {
 	return slices.ContainsFunc(transient, func(kind error) bool { return errors.Is(err, kind) })
 }

@@ -73,7 +73,7 @@ func (c VMConfig) Lock() string { return c.Options["lock"] }
 // IsTemplate reports whether the VM is a template.
 func (c VMConfig) IsTemplate() bool { return isTrue(c.Options["template"]) }
 
-// Protected reports whether the VM's protection flag forbids its removal.
+// Protected reports whether the VM's protection flag forbids its deletion.
 func (c VMConfig) Protected() bool { return isTrue(c.Options["protection"]) }
 
 // Tags returns the VM's tags.

@@ -20,7 +20,7 @@ const cleanupParallelism = 8
 
 // Cleanup checks every Host for operations of a deleted ProxmoxTemplate that are still
 // in progress, which no view shows, and deletes its images. It returns what is still to
-// be removed.
+// be deleted.
 func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage Usage) ([]string, error) {
 	if err := p.inventory.RefreshAll(ctx); err != nil {
 		return nil, fmt.Errorf("polling for remaining objects of template %s: %w", desired.Name, err)
@@ -54,7 +54,7 @@ func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage Usage) ([
 	return slices.DeleteFunc(remains, func(s string) bool { return s == "" }), nil
 }
 
-// cleanupHost checks one Host. It returns what is still to be removed there, or "".
+// cleanupHost checks one Host. It returns what is still to be deleted there, or "".
 func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey, usage Usage) (string, error) {
 	client, err := p.client(key.Region)
 	if err != nil {

@@ -36,8 +36,9 @@ func explain(err error, location Location, step, storage string) error {
 	forbidden, isForbidden := errors.AsType[*proxmox.ForbiddenError](err)
 	switch {
 	case isForbidden && forbidden.Path != "":
-		return newError("%s: privilege %s is missing on %s; run: pveum acl modify %s --users <user of the token> --roles <role with that privilege>",
-			step, forbidden.Privilege, forbidden.Path, forbidden.Path)
+		privilege, _, _ := strings.Cut(forbidden.Privilege, "|")
+		return newError("%s: privilege %s is missing on %s; add the privilege to the token's role on %s (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs %q",
+			step, forbidden.Privilege, forbidden.Path, forbidden.Path, privilege)
 	case isForbidden && missingPool.MatchString(forbidden.Message):
 		pool := missingPool.FindStringSubmatch(forbidden.Message)[1]
 		return newError("%s: spec.resourcePool %q does not exist; run: pveum pool add %s", step, pool, pool)
@@ -87,8 +88,8 @@ func explainDownload(err error, log []string, desired Desired, location Location
 		}
 	}
 	if forbidden, ok := errors.AsType[*proxmox.ForbiddenError](err); ok && forbidden.Path == "" {
-		return newError("downloading the image: a privilege is missing, Datastore.AllocateTemplate on /storage/%s or Sys.AccessNetwork on /nodes/%s; run: pveum acl modify /nodes/%s --users <user of the token> --roles <role with that privilege>",
-			location.Images, location.Host, location.Host)
+		return newError("downloading the image: a privilege is missing, Datastore.AllocateTemplate on /storage/%s or Sys.AccessNetwork on /nodes/%s; add the privilege to the token's role there (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs PRIVILEGE",
+			location.Images, location.Host)
 	}
 	return explain(err, location, "downloading the image", location.Images)
 }

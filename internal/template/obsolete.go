@@ -17,10 +17,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// removeUnneeded removes from the Host what this ProxmoxTemplate no longer needs:
+// deleteUnneeded deletes from the Host what this ProxmoxTemplate no longer needs:
 // Templates of older generations, duplicates, unfinished VMs and images. It returns after
 // which time to try again.
-func (r *hostReconciler) removeUnneeded(ctx context.Context) (time.Duration, error) {
+func (r *hostReconciler) deleteUnneeded(ctx context.Context) (time.Duration, error) {
 	// Thorough, because /cluster/resources shows the lock of a VM late. Few VMs in the
 	// VMID range are not Templates.
 	obs, err := r.observe(ctx, true)
@@ -31,15 +31,15 @@ func (r *hostReconciler) removeUnneeded(ctx context.Context) (time.Duration, err
 	var warnings []string
 	for _, existing := range r.obsolete(obs) {
 		isUnfinished := !slices.ContainsFunc(obs.ready, func(e Existing) bool { return e.VMID == existing.VMID })
-		removeAfter, err := r.removeObsolete(ctx, existing, isUnfinished)
+		deleteAfter, err := r.deleteObsolete(ctx, existing, isUnfinished)
 		if retained, ok := errors.AsType[*retainedError](err); ok {
 			warnings = append(warnings, retained.Error())
 			err = nil
 		}
 		if err != nil {
-			return 0, explain(err, obs.location, fmt.Sprintf("removing %s", existing), storageOf(existing))
+			return 0, explain(err, obs.location, fmt.Sprintf("deleting %s", existing), storageOf(existing))
 		}
-		after = soonest(after, removeAfter)
+		after = soonest(after, deleteAfter)
 	}
 	if obs.staleLock != 0 {
 		busy, err := r.isCreating(ctx)
@@ -77,14 +77,14 @@ func (r *hostReconciler) obsolete(obs observation) []Existing {
 	return out
 }
 
-// retainedError describes why an obsolete Template was not removed.
+// retainedError describes why an obsolete Template was not deleted.
 type retainedError struct{ text string }
 
 func (e *retainedError) Error() string { return e.text }
 
-// removeObsolete destroys a Template that is unneeded for the grace period, or an
+// deleteObsolete destroys a Template that is unneeded for the grace period, or an
 // unfinished VM. It returns the remaining time of the grace period.
-func (r *hostReconciler) removeObsolete(ctx context.Context, existing Existing, unfinished bool) (time.Duration, error) {
+func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing, unfinished bool) (time.Duration, error) {
 	if !unfinished {
 		now := r.clock.Now()
 		reason := r.usage.InUse(existing.Region, existing.VMID)
@@ -112,13 +112,13 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 	_, owned := readOwnedMark(r.kubeCluster, r.UID, existing.VMID, config)
 	switch {
 	case config.Lock() != "":
-		return &retainedError{fmt.Sprintf("template %d is locked (%s) and is removed after the lock is released", existing.VMID, config.Lock())}
+		return &retainedError{fmt.Sprintf("template %d is locked (%s) and is deleted after the lock is released", existing.VMID, config.Lock())}
 	case !owned:
 		return nil // no longer ours, as the next view shows
 	case config.Protected():
-		return &retainedError{fmt.Sprintf("template %d is protected; to allow its removal, run: qm set %d --protection 0", existing.VMID, existing.VMID)}
+		return &retainedError{fmt.Sprintf("template %d is protected; to allow its deletion, run: qm set %d --protection 0", existing.VMID, existing.VMID)}
 	}
-	r.tracker.setStep(r.HostKey, fmt.Sprintf("removing template %d", existing.VMID))
+	r.tracker.setStep(r.HostKey, fmt.Sprintf("deleting template %d", existing.VMID))
 	task, err := r.client.DestroyVM(ctx, r.Host, existing.VMID)
 	if err == nil {
 		err = r.wait(ctx, r.client, task, r.durationKey(storageOf(existing)))
@@ -126,12 +126,12 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 	switch {
 	case errors.Is(err, proxmox.ErrNotFound):
 	case err != nil && strings.Contains(err.Error(), "still in use by linked clone"):
-		return &retainedError{fmt.Sprintf("template %d is retained: linked clones on storage %s still use its disk, list them with: qm list; remove them, or delete the ownership mark from the template's notes to keep it",
+		return &retainedError{fmt.Sprintf("template %d is retained: linked clones on storage %s still use its disk, list them with: qm list; delete them, or remove the ownership mark from the template's notes to keep it",
 			existing.VMID, storageOf(existing))}
 	case err != nil:
 		return err
 	}
-	log.FromContext(ctx).Info("removed template", "vmid", existing.VMID, "host", r.Host, "generation", existing.Mark.Generation)
+	log.FromContext(ctx).Info("deleted template", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "generation", existing.Mark.Generation)
 	r.inventory.Ledger().ObserveDeleted(r.Region, existing.VMID)
 	r.tracker.requestSweep()
 	return nil

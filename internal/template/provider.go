@@ -36,11 +36,11 @@ type Settings struct {
 	Builds int
 	// TaskTimeout is how long a run waits for one task. The next run resumes the wait.
 	TaskTimeout time.Duration
-	// Grace is how long a Template must have been unneeded before it is removed.
+	// Grace is how long a Template must have been unneeded before it is deleted.
 	Grace time.Duration
 }
 
-// Provider creates, updates and removes Templates.
+// Provider creates, updates and deletes Templates.
 type Provider struct {
 	clients     map[string]proxmox.Client
 	inventory   *inventory.Inventory

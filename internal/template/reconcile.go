@@ -26,7 +26,7 @@ type Usage struct {
 const recheckInterval = 2 * time.Second
 
 // ReconcileHost builds the Template that a ProxmoxTemplate requires on one Host and
-// removes the Templates and images that are no longer needed there. It waits for the
+// deletes the Templates and images that are no longer needed there. It waits for the
 // tasks that it starts. It returns after which time to reconcile again, zero if the
 // Host is up to date.
 func (p *Provider) ReconcileHost(ctx context.Context, desired Desired, region, host string, usage Usage) (time.Duration, error) {
@@ -69,15 +69,15 @@ func (r *hostReconciler) reconcile(ctx context.Context) (time.Duration, error) {
 		}
 		after = r.tracker.recordFailure(r.HostKey, r.clock.Now(), err.Error(), proxmox.IsTransient(err))
 	}
-	removeAfter, err := r.removeUnneeded(ctx)
+	deleteAfter, err := r.deleteUnneeded(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
 		r.setWarning(err.Error())
-		removeAfter = transientBackoff.Max
+		deleteAfter = transientBackoff.Max
 	}
-	return soonest(after, removeAfter), nil
+	return soonest(after, deleteAfter), nil
 }
 
 // soonest returns the shorter duration that is not zero.

@@ -50,7 +50,7 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 		text := ""
 		switch {
 		case ready && s.failure != "":
-			text, r.Failing = s.failure, true // of an update in place or a removal
+			text, r.Failing = s.failure, true // of an update in place or a deletion
 		case ready:
 		case location.Problem != "":
 			text, r.Failing = location.Problem, true

@@ -81,10 +81,10 @@ func (b *builder) setCloudInit(disk proxmox.Drive) error {
 func (c *CloudInit) checkOverridden(inherited map[string]string) error {
 	const hint = "remove it from the template (qm set TEMPLATE --delete cicustom), or remove the setting from the class"
 	if user := inherited["user"]; user != "" && c.hasUserData {
-		return fmt.Errorf("its cicustom has user=%s, in place of the user-data that spec.metadataOptions.cloudInit is for; %s", user, hint)
+		return fmt.Errorf("its cicustom sets user=%s, which replaces the user-data of spec.metadataOptions.cloudInit; %s", user, hint)
 	}
 	if network := inherited["network"]; network != "" && c.hasNetwork {
-		return fmt.Errorf("its cicustom has network=%s, in place of the addresses of spec.network; %s", network, hint)
+		return fmt.Errorf("its cicustom sets network=%s, which replaces the addresses of spec.network; %s", network, hint)
 	}
 	return nil
 }

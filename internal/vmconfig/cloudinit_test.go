@@ -24,8 +24,8 @@ func TestCheckTemplateOverridingSnippet(t *testing.T) {
 	class.Spec.MetadataOptions.Type = v1alpha1.MetadataTypeCloudInit
 	g.Expect(vmconfig.CheckTemplate(template, class)).To(Succeed())
 	class.Spec.Network = &v1alpha1.Network{}
-	g.Expect(vmconfig.CheckTemplate(template, class)).To(MatchError(HavePrefix("its cicustom has network=local:snippets/n.yaml, in place of the addresses of spec.network; remove it")))
+	g.Expect(vmconfig.CheckTemplate(template, class)).To(MatchError(HavePrefix("its cicustom sets network=local:snippets/n.yaml, which replaces the addresses of spec.network; remove it")))
 	class.Spec.Network = nil
 	class.Spec.MetadataOptions.CloudInit = &v1alpha1.CloudInit{SSHKeysRef: &v1alpha1.SecretReference{Namespace: "a", Name: "b"}}
-	g.Expect(vmconfig.CheckTemplate(template, class)).To(MatchError(HavePrefix("its cicustom has user=local:snippets/u.yaml, in place of the user-data that spec.metadataOptions.cloudInit is for; remove it")))
+	g.Expect(vmconfig.CheckTemplate(template, class)).To(MatchError(HavePrefix("its cicustom sets user=local:snippets/u.yaml, which replaces the user-data of spec.metadataOptions.cloudInit; remove it")))
 }

@@ -92,7 +92,7 @@ func LeakedObjects(ctx context.Context, kube client.Client) ([]string, error) {
 	var out []string
 	claims := &karpv1.NodeClaimList{}
 	if err := kube.List(ctx, claims); err != nil {
-		return nil, fmt.Errorf("listing nodeclaims: %w", err)
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	for _, claim := range claims.Items {
 		out = append(out, "nodeclaim "+claim.Name+" leaked")

@@ -65,7 +65,7 @@ func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.No
 	}
 	id := instance.NewIdentity(d.deps.KubeCluster, in.ID(), claim)
 	if owns, why := id.Owns(cfg); !owns {
-		return fmt.Errorf("VM %d on host %s is not ours: %s", in.VMID, host, why)
+		return fmt.Errorf("VM %d on host %s does not belong to this NodeClaim: %s", in.VMID, host, why)
 	}
 	if in.Firmware {
 		if err := d.removeIgnitionFile(ctx, in, host, cfg); err != nil {

@@ -83,7 +83,7 @@ func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
 func (a *attempt) confirmInvisible(ctx context.Context, snapshot *inventory.Snapshot) (bool, error) {
 	if !a.hasIntent || a.intent.ResourcePool == "" || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
 		return false, &instance.BlockedError{Reason: instance.BlockedNotVisible, Message: fmt.Sprintf(
-			"the token may not read VM %d of region %s, so it cannot be deleted: grant VM.Audit there, move the VM back to its pool, or delete it by hand", a.id.VMID, a.id.Region)}
+			"the token may not read VM %d of region %s, so it cannot be deleted: grant VM.Audit there, move the VM back to its resource pool, or delete it by hand", a.id.VMID, a.id.Region)}
 	}
 	if ended, err := a.ensureCloneEnded(ctx); err != nil || !ended {
 		return false, err

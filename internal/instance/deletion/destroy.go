@@ -75,7 +75,7 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 func checkMark(id instance.Identity, host string, cfg proxmox.VMConfig) error {
 	if id.HasLostMark(cfg) {
 		return &instance.BlockedError{Reason: instance.BlockedMarkLost, Message: fmt.Sprintf(
-			"the notes of VM %d on host %s have lost our ownership mark, and a VM without it is not destroyed; add this line to the notes, or delete the VM by hand: %s", id.VMID, host, id.MarkComment())}
+			"the notes of VM %d on host %s have lost the ownership mark, and a VM without it is not destroyed; add this line to the notes, or delete the VM by hand: %s", id.VMID, host, id.MarkComment())}
 	}
 	if id.HasNewerMark(cfg) {
 		return &instance.BlockedError{Reason: instance.BlockedNewerVersion, Message: fmt.Sprintf(
@@ -156,9 +156,12 @@ const diskDeletionRetries = 5
 // disks that the task's warning names are deleted: another VM may have the VMID by now,
 // but not that disk.
 func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id instance.Identity, host string, cfg proxmox.VMConfig, task proxmox.UPID) {
-	log := log.FromContext(ctx).WithValues("vmid", id.VMID, "host", host)
+	log := log.FromContext(ctx).WithValues("vmid", id.VMID, "host", host, "region", id.Region)
 	lines, err := c.TaskLog(ctx, task)
-	log.Info("destroyed VM with warnings", "task", task, "log", strings.Join(lines, " | "), "error", err)
+	if err != nil {
+		log.Error(err, "reading the task log failed", "task", task)
+	}
+	log.Info("destroyed VM with warnings", "task", task, "log", strings.Join(lines, " | "))
 	for _, drive := range cfg.Drives().All() {
 		named := slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "'"+drive.VolumeID+"'") })
 		if !named || volumeOwner(drive) != strconv.Itoa(id.VMID) {

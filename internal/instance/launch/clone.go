@@ -93,7 +93,7 @@ func (a *attempt) resumeInvisible(ctx context.Context) (retry bool, err error) {
 	if a.intent.ResourcePool == "" || !instance.IsNotVisible(err) {
 		return err == nil || errors.Is(err, proxmox.ErrNotFound), instance.IgnoreNotFound(err)
 	}
-	return false, failf(instance.ReasonVMIDTaken, "VM %d on host %s is not ours: it is not in pool %s", a.intent.VMID, a.intent.Host, a.intent.ResourcePool)
+	return false, failf(instance.ReasonVMIDTaken, "VM %d on host %s does not belong to this NodeClaim: it is not in resource pool %s", a.intent.VMID, a.intent.Host, a.intent.ResourcePool)
 }
 
 // resumeLocked handles a configuration that a clone still writes: it waits for the

@@ -158,7 +158,7 @@ func TestCheckCloudInit(t *testing.T) {
 			func(*testenv.Env) *v1alpha1.CloudInit {
 				return &v1alpha1.CloudInit{SSHKeys: []string{inlineKey, "ssh-ed25519 AAAAC3NzaC1l me"}}
 			},
-			"reading spec.metadataOptions.cloudInit.sshKeys[1]: the key is not whole",
+			"reading spec.metadataOptions.cloudInit.sshKeys[1]: the SSH key is truncated",
 		},
 		"missing_secret": {
 			func(*testenv.Env) *v1alpha1.CloudInit {
@@ -176,7 +176,7 @@ func TestCheckCloudInit(t *testing.T) {
 			func(w *testenv.Env) *v1alpha1.CloudInit {
 				return &v1alpha1.CloudInit{SSHKeysRef: createKeysSecret(w, "# mine\n-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n")}
 			},
-			"authorized_keys, line 2: no public key is found",
+			"authorized_keys, line 2: no SSH public key found",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

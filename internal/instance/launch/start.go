@@ -47,7 +47,7 @@ func (a *attempt) checkAddressConflict() error {
 	view := a.deps.Inventory.View()
 	for _, addr := range a.intent.Network.Addresses() {
 		if owner, conflict := view.Addresses().Conflict(addr, a.intent.Region, a.intent.VMID); conflict {
-			return failf(instance.ReasonAddressTaken, "address %s of VM %d was taken meanwhile by %s", addr, a.intent.VMID, owner)
+			return failf(instance.ReasonAddressTaken, "address %s of VM %d was taken by %s", addr, a.intent.VMID, owner)
 		}
 	}
 	return nil

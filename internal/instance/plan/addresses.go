@@ -70,7 +70,7 @@ func (p *Planner) readBusyAddresses(ctx context.Context, class *v1alpha1.Proxmox
 func (p *Planner) addGateways(ctx context.Context, busy busyAddresses) error {
 	classes := &v1alpha1.ProxmoxNodeClassList{}
 	if err := p.deps.Kube.List(ctx, classes); err != nil {
-		return fmt.Errorf("listing nodeclasses for the gateways of their pools: %w", err)
+		return fmt.Errorf("listing NodeClasses for the gateways of their pools: %w", err)
 	}
 	view := p.deps.Inventory.View()
 	for i := range classes.Items {

@@ -156,7 +156,7 @@ func TestLaunchAddressConflict(t *testing.T) {
 	second := w.StartProcess() // with a new Snapshot
 	w.Eventually(func(g Gomega) {
 		err := second.Launch(claim, w.NodeClass)
-		g.Expect(err).To(MatchError(ContainSubstring("was taken meanwhile by VM 101 in region region-1")))
+		g.Expect(err).To(MatchError(ContainSubstring("was taken by VM 101 in region region-1")))
 	}).WithTimeout(30 * time.Second).Should(Succeed())
 	second.Delete(w.Stored(claim))
 	w.ExpectNoOrphans()

@@ -153,7 +153,7 @@ func missingISOStorage(snapshot *inventory.Snapshot, host, requested string) str
 		case !slices.Contains(fileStorages, row.Type):
 			return fmt.Sprintf("spec.metadataOptions.storage %q is of type %s, which takes no iso content; name one that holds files", requested, row.Type)
 		}
-		return fmt.Sprintf("spec.metadataOptions.storage %q takes %s but no iso content; "+hint, requested, content, requested, "iso,"+content)
+		return fmt.Sprintf("spec.metadataOptions.storage %q has the content types %s, but not iso; "+hint, requested, content, requested, "iso,"+content)
 	}
 	var found proxmox.StorageRow
 	for key, row := range snapshot.Storages {

@@ -74,7 +74,7 @@ func (p *Planner) parkUnplaceable(view inventory.View, claim *karpv1.NodeClaim, 
 			return p.reserveVMID(view, claim, class, placement.Zone{Region: zone.Region, Host: zone.Host})
 		}
 	}
-	return instance.Intent{}, fmt.Errorf("nodeclass %s has no host", class.Name)
+	return instance.Intent{}, fmt.Errorf("NodeClass %s has no host", class.Name)
 }
 
 // reserveVMID returns a parked intent that reserves a VMID and nothing else.
@@ -90,7 +90,7 @@ func (p *Planner) reserveVMID(view inventory.View, claim *karpv1.NodeClaim, clas
 // *instance.LaunchError after the timeout.
 func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (instance.Intent, error) {
 	if in.IsUnplaceable() {
-		return in, p.keepParked(in, cmp.Or(p.CheckCapacity(claim, class), errors.New("nothing met the claim's requirements when it was created")))
+		return in, p.keepParked(in, cmp.Or(p.CheckCapacity(claim, class), errors.New("nothing met the NodeClaim's requirements when it was created")))
 	}
 	zone := placement.Zone{Region: in.Region, Host: in.Host}
 	if reason := p.types.UnavailableReason(class, in.InstanceType, zone); reason != "" {
@@ -116,7 +116,7 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 		}
 		planned, err := p.newIntent(view, claim, class, chosen, busy)
 		if err == nil && planned.VMID != in.VMID {
-			err = &instance.LaunchError{Reason: instance.ReasonVMIDTaken, Err: fmt.Errorf("VMID %d was taken meanwhile", in.VMID)}
+			err = &instance.LaunchError{Reason: instance.ReasonVMIDTaken, Err: fmt.Errorf("another guest took VMID %d", in.VMID)}
 		}
 		return planned, err
 	})

@@ -123,7 +123,7 @@ func (p *Planner) restoreReservations(ctx context.Context) error {
 	}
 	claims := &karpv1.NodeClaimList{}
 	if err := p.reader.List(ctx, claims); err != nil {
-		return fmt.Errorf("listing nodeclaims to restore their reservations: %w", err)
+		return fmt.Errorf("listing NodeClaims to restore their reservations: %w", err)
 	}
 	for i := range claims.Items {
 		p.RestoreReservation(&claims.Items[i])
@@ -155,7 +155,7 @@ func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide de
 	if in.VMID == 0 {
 		// The ledger already has a reservation of this Claim: an earlier call decided,
 		// and it is unknown whether its intent was written.
-		return p.confirmRecord(ctx, claim, fmt.Errorf("recording the plan of nodeclaim %s: it has a reservation without an intent", claim.Name))
+		return p.confirmRecord(ctx, claim, fmt.Errorf("recording the plan of NodeClaim %s: it has a reservation without an intent", claim.Name))
 	}
 	if err := instance.Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}); err != nil {
 		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package consolidation triggers consolidation when Hosts have more free capacity. Core only
-// evaluates Nodes again after a change in Kubernetes, and a deleted guest on a Host is
-// no such change.
+// Package consolidation triggers consolidation when Hosts have more free capacity. Core
+// only evaluates Nodes again after a change in Kubernetes, and a deleted guest on a Host
+// is no such change.
 package consolidation
 
 import (

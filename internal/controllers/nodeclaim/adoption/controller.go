@@ -79,15 +79,17 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	case errors.Is(err, instance.ErrClaimBusy):
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	case refused:
-		log.FromContext(ctx).Error(err, "adoption refused")
+		log.FromContext(ctx).Info("adoption refused", "reason", err.Error())
 		c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, "AdoptionRefused", err.Error()))
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("adopting the VM of nodeclaim %s: %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("adopting the VM of NodeClaim %s: %w", claim.Name, err)
 	}
-	log.FromContext(ctx).Info("adopted VM of another controller", "provider-id", claim.Status.ProviderID)
+	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
+		log.FromContext(ctx).Info("adopted VM of another controller", "vmid", id.VMID, "region", id.Region)
+	}
 	c.recorder.Publish(newEvent(claim, corev1.EventTypeNormal, "VMAdopted",
-		fmt.Sprintf("%s has our ownership mark now and is deleted with its claim", claim.Status.ProviderID)))
+		fmt.Sprintf("%s now has the ownership mark and is deleted with its NodeClaim", claim.Status.ProviderID)))
 	return reconcile.Result{}, nil
 }
 

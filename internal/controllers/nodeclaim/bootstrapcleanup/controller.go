@@ -73,7 +73,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: unreachableRetryInterval}, nil
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("deleting the boot drive of nodeclaim %s: %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("deleting the boot drive of NodeClaim %s: %w", claim.Name, err)
 	}
 	return reconcile.Result{}, nil
 }

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driftevents reports why a drifted Node is not replaced: core starts the replacement
-// before it deletes a Node, and without capacity for both it waits. Core itself reports
-// only that the pods cannot be scheduled elsewhere.
+// Package driftevents emits events that explain why a drifted Node is not replaced: core
+// starts the replacement before it deletes a Node, and without capacity for both it
+// waits. Core itself reports only that the pods cannot be scheduled elsewhere.
 package driftevents
 
 import (
@@ -99,7 +99,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
 		c.recorder.Publish(waitingForCapacityEvents(claim, pool, insufficient)...)
 	} else if err != nil {
-		return reconcile.Result{}, fmt.Errorf("checking the capacity for the replacement of nodeclaim %s: %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("checking the capacity for the replacement of NodeClaim %s: %w", claim.Name, err)
 	}
 	return reconcile.Result{RequeueAfter: checkInterval}, nil
 }
@@ -129,12 +129,12 @@ func waitingForCapacityEvents(claim *karpv1.NodeClaim, pool *karpv1.NodePool, ca
 	return []events.Event{
 		{
 			InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason,
-			Message:      "Drifted, and replaced as soon as there is capacity for a VM that fits its pods: " + cause.Error(),
+			Message:      "Node is drifted; its replacement waits for capacity: " + cause.Error(),
 			DedupeValues: []string{string(claim.UID)}, DedupeTimeout: eventInterval,
 		},
 		{
 			InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: reason,
-			Message:      fmt.Sprintf("Drifted nodes are replaced as soon as there is capacity for a VM that fits their pods; nodeclaim %s: %s", claim.Name, cause),
+			Message:      fmt.Sprintf("Nodes are drifted; their replacements wait for capacity; NodeClaim %s: %s", claim.Name, cause),
 			DedupeValues: []string{string(pool.UID)}, DedupeTimeout: eventInterval,
 		},
 	}

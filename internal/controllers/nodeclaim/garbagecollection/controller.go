@@ -156,7 +156,7 @@ func hasOrphans(claims map[string]*karpv1.NodeClaim, vms []instance.VM, reservat
 func (c *Controller) listClaims(ctx context.Context, reader client.Reader) (map[string]*karpv1.NodeClaim, error) {
 	list := &karpv1.NodeClaimList{}
 	if err := reader.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("listing nodeclaims: %w", err)
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	out := make(map[string]*karpv1.NodeClaim, len(list.Items))
 	for i := range list.Items {

@@ -61,7 +61,7 @@ func missingClaim(vm instance.VM) *karpv1.NodeClaim {
 func orphanFoundEvent(vm instance.VM) events.Event {
 	return events.Event{
 		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeWarning, Reason: "OrphanedVM",
-		Message:      fmt.Sprintf("VM %d on host %s of region %s has no claim any more; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, destroyCommand(vm)),
+		Message:      fmt.Sprintf("VM %d on host %s of region %s no longer has a NodeClaim; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, destroyCommand(vm)),
 		DedupeValues: []string{vm.ClaimUID},
 	}
 }
@@ -69,7 +69,7 @@ func orphanFoundEvent(vm instance.VM) events.Event {
 func orphanDeletedEvent(vm instance.VM) events.Event {
 	return events.Event{
 		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeNormal, Reason: "OrphanedVMDeleted",
-		Message:      fmt.Sprintf("VM %d on host %s of region %s had no claim any more and was deleted", vm.VMID, vm.Host, vm.Region),
+		Message:      fmt.Sprintf("VM %d on host %s of region %s no longer had a NodeClaim and was deleted", vm.VMID, vm.Host, vm.Region),
 		DedupeValues: []string{vm.ClaimUID},
 	}
 }

@@ -91,9 +91,11 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	if err != nil {
 		c.recorder.Publish(updateFailedEvent(claim, err))
-		return reconcile.Result{}, fmt.Errorf("updating the VM of nodeclaim %s in place: %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("updating the VM of NodeClaim %s in place: %w", claim.Name, err)
 	}
-	log.FromContext(ctx).Info("updated VM in place", "provider-id", claim.Status.ProviderID)
+	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
+		log.FromContext(ctx).Info("updated VM in place", "vmid", id.VMID, "region", id.Region)
+	}
 	return reconcile.Result{}, nil
 }
 

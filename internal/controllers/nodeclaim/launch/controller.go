@@ -115,7 +115,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	class := &v1alpha1.ProxmoxNodeClass{}
 	err := c.deps.Kube.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class)
 	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, c.fail(ctx, claim, instance.ReasonInvalidIntent, fmt.Errorf("nodeclass %s does not exist", claim.Spec.NodeClassRef.Name))
+		return reconcile.Result{}, c.fail(ctx, claim, instance.ReasonInvalidIntent, fmt.Errorf("NodeClass %s does not exist", claim.Spec.NodeClassRef.Name))
 	}
 	if err != nil {
 		return reconcile.Result{}, err
@@ -135,7 +135,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, c.fail(ctx, claim, final.Reason, err)
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("launching the VM of nodeclaim %s: %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("launching the VM of NodeClaim %s: %w", claim.Name, err)
 	}
 	c.backoff.recordSuccess(claim.Labels[karpv1.NodePoolLabelKey])
 	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {

@@ -248,7 +248,7 @@ func TestLaunchMissingNodeClass(t *testing.T) {
 	_, err := controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.IsDeleted(claim)).To(BeTrue())
-	w.Expect(w.Events.Messages(instance.ReasonInvalidIntent)).To(ConsistOf("nodeclass " + class.Name + " does not exist"))
+	w.Expect(w.Events.Messages(instance.ReasonInvalidIntent)).To(ConsistOf("NodeClass " + class.Name + " does not exist"))
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 

@@ -84,7 +84,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	claims := &karpv1.NodeClaimList{}
 	if err := c.deps.Kube.List(ctx, claims); err != nil {
-		return reconciler.Result{}, fmt.Errorf("listing nodeclaims: %w", err)
+		return reconciler.Result{}, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	// A VM whose start hangs must not delay the next comparison.
 	ctx, cancel := context.WithTimeout(ctx, c.deps.Timeout)
@@ -131,7 +131,7 @@ func (c *Controller) reconcileMissing(ctx context.Context, claim *karpv1.NodeCla
 	if vm, err := c.deps.VMs.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) && (err != nil || vm.ClaimUID == string(claim.UID)) {
 		return
 	}
-	log.FromContext(ctx).Info("VM does not exist, deleting its NodeClaim", "NodeClaim", klog.KObj(claim), "provider-id", claim.Status.ProviderID)
+	log.FromContext(ctx).Info("VM does not exist, deleting its NodeClaim", "NodeClaim", klog.KObj(claim), "vmid", id.VMID, "region", id.Region)
 	c.deps.Recorder.Publish(newEvent(claim, "VMNotFound", fmt.Sprintf("VM %d in region %s does not exist; it was deleted outside of Karpenter", id.VMID, id.Region)))
 	c.deleteClaim(ctx, claim)
 }
@@ -145,13 +145,13 @@ func (c *Controller) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim) {
 // restart starts a stopped VM with an increasing backoff. A VM that stops repeatedly is
 // replaced.
 func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	log := log.FromContext(ctx).WithValues("NodeClaim", klog.KObj(claim), "vmid", vm.VMID, "host", vm.Host)
+	log := log.FromContext(ctx).WithValues("NodeClaim", klog.KObj(claim), "vmid", vm.VMID, "host", vm.Host, "region", vm.Region)
 	switch c.restarts.next(string(claim.UID)) {
 	case wait:
 		return
 	case replace:
 		log.Info("VM stops repeatedly, replacing its NodeClaim")
-		c.deps.Recorder.Publish(newEvent(claim, "VMCrashLooping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its claim is replaced", vm.VMID, vm.Host, c.deps.Restarts.Limit)))
+		c.deps.Recorder.Publish(newEvent(claim, "VMCrashLooping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its NodeClaim is replaced", vm.VMID, vm.Host, c.deps.Restarts.Limit)))
 		c.deleteClaim(ctx, claim)
 		return
 	case restart:
@@ -176,7 +176,7 @@ func (c *Controller) reportStoppedByHA(claim *karpv1.NodeClaim, vm instance.VM) 
 	switch vm.HAState {
 	case "stopped", "disabled", "error":
 		c.deps.Recorder.Publish(newEvent(claim, "VMStoppedByHA", fmt.Sprintf(
-			"VM %d on host %s is stopped, and HA keeps it so (%s); to have it started, run: ha-manager set vm:%d --state started; to have it replaced, delete the claim",
+			"VM %d on host %s is stopped, and HA keeps it stopped (state %s); to start it, run: ha-manager set vm:%d --state started; to replace it, delete its NodeClaim",
 			vm.VMID, vm.Host, vm.HAState, vm.VMID)))
 	}
 }

@@ -31,7 +31,7 @@ func (c *Controller) checkJoined(claim *karpv1.NodeClaim, vm instance.VM) {
 		return
 	}
 	c.deps.Recorder.Publish(newEvent(claim, ReasonNotJoined, fmt.Sprintf(
-		"VM %d runs on host %s since %s and no node has joined; mostly it cannot reach the API server's address in its boot data: "+
-			"see that with: kubectl proxmox render --nodeclaim %s; on its console (on %s: qm terminal %d), see: cloud-init status --long; journalctl -u kubelet",
+		"VM %d has been running on host %s since %s, but no Node joined. Usually the VM cannot reach the API server. "+
+			"Check the address in its boot data with: kubectl proxmox render --nodeclaim %s; on its console (on host %s: qm terminal %d), run: cloud-init status --long; journalctl -u kubelet",
 		vm.VMID, vm.Host, since.Format(time.TimeOnly), claim.Name, vm.Host, vm.VMID)))
 }

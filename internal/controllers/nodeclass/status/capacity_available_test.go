@@ -28,6 +28,6 @@ func TestReconcileInsufficientCapacity(t *testing.T) {
 	available := class.StatusConditions().Get(v1alpha1.ConditionCapacityAvailable)
 	w.Expect(available.IsFalse()).To(BeTrue())
 	w.Expect(available.Message).To(And(
-		HavePrefix("no Host fits even c1.1VCPU-2GB: "), ContainSubstring("pve1: excluded by settings"), ContainSubstring("pve2: 0.0 GiB memory free, 2.0 GiB requested")))
+		HavePrefix("no host fits c1.1VCPU-2GB, the cheapest allowed instance type: "), ContainSubstring("pve1: excluded by settings"), ContainSubstring("pve2: 0.0 GiB memory free, 2.0 GiB requested")))
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "capacity is not part of Ready")
 }

@@ -26,7 +26,7 @@ func checkCloudInit(z zone) *problem {
 		case !ok:
 			return z.hostProblem("storage %q for the cloud-init drive, which the template lacks, is not on this host", storage)
 		case !slices.Contains(row.Content, "images"):
-			return z.hostProblem("storage %q takes %s but no disk images, which the missing cloud-init drive needs; set another one in spec.metadataOptions.cloudInit.storage, "+
+			return z.hostProblem("storage %q has the content types %s, but not images, which the missing cloud-init drive needs; set another one in spec.metadataOptions.cloudInit.storage, "+
 				"or run: pvesm set %s --content images,%s", storage, content, storage, content)
 		}
 	}
@@ -49,7 +49,7 @@ func checkSnippet(z zone, kind, volume string) *problem {
 		return z.hostProblem("the %s snippet %s is on storage %q, which is not on this host", kind, volume, storage)
 	}
 	if !slices.Contains(row.Content, "snippets") {
-		return z.hostProblem("the %s snippet %s is on storage %q, which takes %s but no snippets; run: pvesm set %s --content snippets,%s", kind, volume, storage, content, storage, content)
+		return z.hostProblem("the %s snippet %s is on storage %q, which has the content types %s, but not snippets; run: pvesm set %s --content snippets,%s", kind, volume, storage, content, storage, content)
 	}
 	if !z.facts().Permissions.Has("/storage/"+storage, "Datastore.Allocate") {
 		return nil

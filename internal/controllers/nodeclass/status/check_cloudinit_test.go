@@ -64,7 +64,7 @@ func TestCheckCloudInit(t *testing.T) {
 		"storage_without_snippets": {
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso", "images"} },
 			class:    vendorSnippet("local:snippets/worker.yaml"), condition: v1alpha1.ConditionStorageReady,
-			want: "region-1/pve1: the vendor snippet local:snippets/worker.yaml is on storage \"local\", which takes iso,images but no snippets; run: pvesm set local --content snippets,iso,images",
+			want: "region-1/pve1: the vendor snippet local:snippets/worker.yaml is on storage \"local\", which has the content types iso,images, but not snippets; run: pvesm set local --content snippets,iso,images",
 		},
 		"unknown_drive_storage": {
 			scenario: withoutDrive, class: proxmoxDrive(&v1alpha1.CloudInit{Storage: "ceph"}), condition: v1alpha1.ConditionStorageReady,
@@ -76,13 +76,13 @@ func TestCheckCloudInit(t *testing.T) {
 				s.Storages[0].Content = []string{"iso"}
 			},
 			class: proxmoxDrive(&v1alpha1.CloudInit{Storage: "local"}), condition: v1alpha1.ConditionStorageReady,
-			want: "region-1/pve1: storage \"local\" takes iso but no disk images, which the missing cloud-init drive needs; " +
+			want: "region-1/pve1: storage \"local\" has the content types iso, but not images, which the missing cloud-init drive needs; " +
 				"set another one in spec.metadataOptions.cloudInit.storage, or run: pvesm set local --content images,iso",
 		},
 		"truncated_key": {
 			class:     proxmoxDrive(&v1alpha1.CloudInit{SSHKeys: []string{"ssh-ed25519 AAAAC3NzaC1l me"}}),
 			condition: v1alpha1.ConditionInstanceMetadataOptionsReady,
-			want:      "reading spec.metadataOptions.cloudInit.sshKeys[0]: the key is not whole, it may have been cut; want a line of authorized_keys, like ssh-ed25519 AAAAC3... me@example.com",
+			want:      "reading spec.metadataOptions.cloudInit.sshKeys[0]: the SSH key is truncated; want a line of authorized_keys, like ssh-ed25519 AAAAC3... me@example.com",
 		},
 		"conflicting_template_snippet": {
 			scenario: func(s *pvesim.Scenario) {
@@ -90,7 +90,7 @@ func TestCheckCloudInit(t *testing.T) {
 				setTemplateOption("cicustom", "user=local:snippets/worker.yaml")(s)
 			},
 			class: proxmoxDrive(&v1alpha1.CloudInit{User: "ops"}), condition: v1alpha1.ConditionInstanceTemplateReady,
-			want: "region-1/pve1: template 9000 cannot be used: its cicustom has user=local:snippets/worker.yaml, in place of the user-data that spec.metadataOptions.cloudInit is for; " +
+			want: "region-1/pve1: template 9000 cannot be used: its cicustom sets user=local:snippets/worker.yaml, which replaces the user-data of spec.metadataOptions.cloudInit; " +
 				"remove it from the template (qm set TEMPLATE --delete cicustom), or remove the setting from the class",
 		},
 	} {

@@ -23,7 +23,7 @@ func checkStorage(z zone) *problem {
 		case !ok:
 			return z.hostProblem("spec.bootDevice.storage %q is not on this host, which has %s", storage, strings.Join(z.snapshot.StoragesOf(z.host), ", "))
 		case !slices.Contains(row.Content, "images"):
-			return z.hostProblem("spec.bootDevice.storage %q takes %s but no disk images; run: pvesm set %s --content images,%s", storage, content, storage, content)
+			return z.hostProblem("spec.bootDevice.storage %q has the content types %s, but not images; run: pvesm set %s --content images,%s", storage, content, storage, content)
 		}
 	}
 	if z.class.Spec.MetadataOptions.IsRendered() {

@@ -59,7 +59,7 @@ func TestChecksFail(t *testing.T) {
 			},
 			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
 			want: "region-1/pve1: API token " + karpenter + " lacks VM.Clone on /vms/9000; SDN.Use on /sdn/zones/localnetwork/vmbr0; " +
-				"run: pveum role modify ROLE --append 1 --privs \"SDN.Use VM.Clone\" (ROLE is what it has on /)",
+				"add the privileges to the token's role on / (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs \"SDN.Use VM.Clone\"",
 		},
 		"VLAN_not_permitted": {
 			scenario: func(s *pvesim.Scenario) {
@@ -68,7 +68,7 @@ func TestChecksFail(t *testing.T) {
 			},
 			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
 			want: "region-1/pve1: API token " + karpenter + " lacks SDN.Use on /sdn/zones/localnetwork/vmbr0/15; " +
-				"run: pveum role modify ROLE --append 1 --privs \"SDN.Use\" (ROLE is what it has on /sdn/zones/localnetwork/vmbr0/15)",
+				"add the privileges to the token's role on /sdn/zones/localnetwork/vmbr0/15 (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs \"SDN.Use\"",
 		},
 		"mapped_device_not_permitted": {
 			scenario: func(s *pvesim.Scenario) {
@@ -76,7 +76,7 @@ func TestChecksFail(t *testing.T) {
 				setTemplateOption("hostpci0", "mapping=gpu,pcie=1")(s)
 			},
 			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
-			want: "region-1/pve1: API token " + karpenter + " lacks Mapping.Use on /mapping/pci/gpu; run: pveum role modify ROLE --append 1 --privs \"Mapping.Use\" (ROLE is what it has on /)",
+			want: "region-1/pve1: API token " + karpenter + " lacks Mapping.Use on /mapping/pci/gpu; add the privileges to the token's role on / (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs \"Mapping.Use\"",
 		},
 		"no_boot_disk": {
 			scenario: func(s *pvesim.Scenario) {
@@ -125,7 +125,7 @@ func TestChecksFail(t *testing.T) {
 			},
 			class:     withShares("data"),
 			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
-			want: "region-1/pve1: API token " + karpenter + " lacks Mapping.Use on /mapping/dir/data; run: pveum role modify ROLE --append 1 --privs \"Mapping.Use\" (ROLE is what it has on /)",
+			want: "region-1/pve1: API token " + karpenter + " lacks Mapping.Use on /mapping/dir/data; add the privileges to the token's role on / (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs \"Mapping.Use\"",
 		},
 		"template_directory_on_other_host": {
 			scenario: func(s *pvesim.Scenario) {

@@ -252,7 +252,7 @@ func TestReconcileStorageUnsuitable(t *testing.T) {
 		"boot_device_storage_without_images": {
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso"} },
 			class:    func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.Storage = "local" },
-			want:     `spec.bootDevice.storage "local" takes iso but no disk images; run: pvesm set local --content images,iso`,
+			want:     `spec.bootDevice.storage "local" has the content types iso, but not images; run: pvesm set local --content images,iso`,
 		},
 		"no_storage_for_boot_drives": {
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"images"} },
@@ -267,7 +267,7 @@ func TestReconcileStorageUnsuitable(t *testing.T) {
 				s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"backup"}, Shared: true, Size: pvesim.TiB})
 			},
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "nas" },
-			want:  `spec.metadataOptions.storage "nas" takes backup but no iso content; run: pvesm set nas --content iso,backup`,
+			want:  `spec.metadataOptions.storage "nas" has the content types backup, but not iso; run: pvesm set nas --content iso,backup`,
 		},
 		"boot_drive_storage_type_without_iso": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "local-lvm" },

@@ -22,7 +22,7 @@ func missingPrivilegesMessage(user string, held proxmox.Permissions, missing []r
 		}
 		byPath.add(path, n.privilege)
 	}
-	var parts, grants []string
+	var parts, commands, fixes []string
 	roles := newOrderedGroups()
 	for _, path := range byPath.keys {
 		privileges := byPath.values[path]
@@ -32,13 +32,21 @@ func missingPrivilegesMessage(user string, held proxmox.Permissions, missing []r
 		if origin := held.Origin(path); origin != "" {
 			roles.add(origin, privileges...)
 		} else {
-			grants = append(grants, grantCommand(user, path, privileges))
+			commands = append(commands, grantCommand(user, path, privileges))
 		}
 	}
-	for _, origin := range roles.keys {
-		grants = append(grants, fmt.Sprintf("pveum role modify ROLE --append 1 --privs %q (ROLE is what it has on %s)", strings.Join(roles.values[origin], " "), origin))
+	if len(commands) > 0 {
+		fixes = append(fixes, "run: "+strings.Join(commands, "; "))
 	}
-	return fmt.Sprintf("%s lacks %s; run: %s", describeUser(user), strings.Join(parts, "; "), strings.Join(grants, "; "))
+	kind := "user"
+	if strings.Contains(user, "!") {
+		kind = "token"
+	}
+	for _, origin := range roles.keys {
+		fixes = append(fixes, fmt.Sprintf("add the privileges to the %s's role on %s (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs %q",
+			kind, origin, strings.Join(roles.values[origin], " ")))
+	}
+	return fmt.Sprintf("%s lacks %s; %s", describeUser(user), strings.Join(parts, "; "), strings.Join(fixes, "; "))
 }
 
 // orderedGroups groups strings by key, in the order of insertion.

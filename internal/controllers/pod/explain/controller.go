@@ -121,7 +121,7 @@ func (c *Controller) unavailableReason(ctx context.Context, pod *corev1.Pod, poo
 		return "", client.IgnoreNotFound(err)
 	}
 	if ready := class.StatusConditions().Get(status.ConditionReady); !ready.IsTrue() {
-		return fmt.Sprintf("nodeclass %s is not ready: %s", class.Name, ready.Message), nil
+		return fmt.Sprintf("NodeClass %s is not ready: %s", class.Name, ready.Message), nil
 	}
 	err := c.planner.CheckCapacity(claim, class)
 	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {

@@ -51,11 +51,11 @@ func TestBuildFailureCondition(t *testing.T) {
 	}{
 		"missing_download_privilege": {
 			scenario: without("Datastore.AllocateTemplate"),
-			want:     `pve1: downloading the image: privilege Datastore.AllocateTemplate is missing on /storage/local; run: pveum acl modify /storage/local --users <user of the token> --roles <role with that privilege>`,
+			want:     `pve1: downloading the image: privilege Datastore.AllocateTemplate is missing on /storage/local; add the privilege to the token's role on /storage/local (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs "Datastore.AllocateTemplate"`,
 		},
 		"missing_network_privilege": {
 			scenario: without("Sys.AccessNetwork"),
-			want:     `pve1: downloading the image: a privilege is missing, Datastore.AllocateTemplate on /storage/local or Sys.AccessNetwork on /nodes/pve1; run: pveum acl modify /nodes/pve1 --users <user of the token> --roles <role with that privilege>`,
+			want:     `pve1: downloading the image: a privilege is missing, Datastore.AllocateTemplate on /storage/local or Sys.AccessNetwork on /nodes/pve1; add the privilege to the token's role there (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs PRIVILEGE`,
 		},
 		"missing_create_privilege": {
 			scenario: without("VM.Allocate"),
@@ -63,7 +63,7 @@ func TestBuildFailureCondition(t *testing.T) {
 		},
 		"missing_bridge_privilege": {
 			scenario: without("SDN.Use"),
-			want:     `pve1: creating VM 1000: privilege SDN.Use is missing on /sdn/zones/localnetwork/vmbr0; run: pveum acl modify /sdn/zones/localnetwork/vmbr0 --users <user of the token> --roles <role with that privilege>`,
+			want:     `pve1: creating VM 1000: privilege SDN.Use is missing on /sdn/zones/localnetwork/vmbr0; add the privilege to the token's role on /sdn/zones/localnetwork/vmbr0 (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs "SDN.Use"`,
 		},
 		"wrong_checksum": {
 			change: func(o *v1alpha1.ProxmoxTemplate) {
@@ -143,7 +143,8 @@ func TestBuildFailureCondition(t *testing.T) {
 				}
 			})
 			want := strings.ReplaceAll(test.want, "URL", images.URL)
-			want = strings.NewReplacer("VM 1000: ", `VM 100\d: `, "?", `\?`, "(Permission check failed)", `\(Permission check failed\)`).Replace(want)
+			want = strings.NewReplacer("VM 1000: ", `VM 100\d: `, "?", `\?`, "(Permission check failed)", `\(Permission check failed\)`,
+				"(find it with: pveum acl list)", `\(find it with: pveum acl list\)`).Replace(want)
 			w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateUpToDate) }).
 				WithTimeout(timeout).WithPolling(50 * time.Millisecond).
 				Should(MatchRegexp(`^False NodeTemplateClassResolutionError: (.*; )?` + want + `(;|$)`))

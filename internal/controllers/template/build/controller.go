@@ -67,7 +67,7 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 		return c.pendingRequests(ctx, class.Spec.InstanceTemplateRef.Name)
 	})
 	claims := handler.TypedFuncs[*karpv1.NodeClaim, Request]{
-		// An old Template can be removed after its last clone.
+		// An old Template can be deleted after its last clone.
 		DeleteFunc: func(ctx context.Context, _ event.TypedDeleteEvent[*karpv1.NodeClaim], q queue) {
 			add(q, c.pendingRequests(ctx, ""))
 		},

@@ -124,7 +124,7 @@ func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, e
 		return reconcile.Result{}, err
 	}
 	if len(remaining) > 0 {
-		c.recorder.Publish(waitingEvent(t, "WaitingOnTemplateDeletion", "still to be removed: "+strings.Join(remaining, "; ")))
+		c.recorder.Publish(waitingEvent(t, "WaitingOnTemplateDeletion", "still to be deleted: "+strings.Join(remaining, "; ")))
 		return reconcile.Result{RequeueAfter: recheckInterval}, nil
 	}
 	controllerutil.RemoveFinalizer(t, v1alpha1.TerminationFinalizer)

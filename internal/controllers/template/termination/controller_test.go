@@ -57,7 +57,7 @@ func TestDeleteTemplateOnOfflineHost(t *testing.T) {
 	}).WithTimeout(10 * time.Second).Should(BeFalse())
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnTemplateDeletion") }).WithTimeout(20 * time.Second).
-		Should(ContainElement(MatchRegexp(`^still to be removed: pve2: template 100\d is on an offline host$`)))
+		Should(ContainElement(MatchRegexp(`^still to be deleted: pve2: template 100\d is on an offline host$`)))
 	w.Expect(w.IsDeleted(object)).To(BeFalse())
 	w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
 	w.Eventually(func() bool { return w.IsDeleted(object) }).WithTimeout(30 * time.Second).Should(BeTrue())
