@@ -69,5 +69,5 @@ func TestExplain(t *testing.T) {
 		ContainSubstring("  region-1/pve2 is not usable: bridge \"vmbr0\" is not on this host\n"),
 		Not(ContainSubstring("is not shown")),
 	))
-	w.Expect(e.claim(t.Context(), "absent")).To(MatchError(ContainSubstring("reading nodeclaim absent")))
+	w.Expect(e.claim(t.Context(), "absent")).To(MatchError(ContainSubstring("reading NodeClaim absent")))
 }

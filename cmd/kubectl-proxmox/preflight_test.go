@@ -95,7 +95,7 @@ func TestPreflight(t *testing.T) {
 		"cluster_only":     {want: []string{"ok     region home: Proxmox VE 8.4", "ok     host home/pve2: 14 of 16 CPUs", "ok     PrivilegesSufficient"}},
 		"example_manifest": {args: example, want: []string{"ProxmoxNodeClass kubeadm", "ok     InstanceTemplateReady", "ok     NetworkReady", "ok     InstanceMetadataOptionsReady"}},
 		"missing_privilege_of_every_class": {scenario: withoutPrivilege("VM.Allocate"), fails: true,
-			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Allocate on /vms; run: pveum role modify"}},
+			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Allocate on /vms; add the privileges to the token's role on / (find it with: pveum acl list): pveum role modify"}},
 		"missing_privilege_of_one_class": {scenario: withoutPrivilege("VM.Clone"), args: example, fails: true,
 			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Clone on /vms/9000", "later  StorageReady"}},
 		"one_of_two_hosts_unusable": {scenario: func(s *pvesim.Scenario) { s.Hosts[1].Bridges[0].Name = "vmbr7" }, args: example,

@@ -94,7 +94,7 @@ func TestRenderInvalid(t *testing.T) {
 		"unknown_field":    {[]string{"-f", write("typo.yaml", class("{typ: cdrom}"))}, `unknown field "spec.metadataOptions.typ"`},
 		"unknown_file":     {[]string{"-f", example("k3s"), "--file", "userdata"}, `--file is "userdata": want user-data, meta-data, network-config or vendor-data`},
 		"path_not_found":   {[]string{"-f", filepath.Join(dir, "absent")}, "no such file or directory"},
-		"claim_not_found":  {[]string{"-f", example("k3s"), "--nodeclaim", "x"}, "reading nodeclaim x"},
+		"claim_not_found":  {[]string{"-f", example("k3s"), "--nodeclaim", "x"}, "reading NodeClaim x"},
 	} {
 		_, _, err := call(t, append([]string{"render"}, test.args...)...)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)), name)

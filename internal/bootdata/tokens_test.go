@@ -198,6 +198,6 @@ func TestTokenErrors(t *testing.T) {
 	_, err = tokens.ListOwned(t.Context())
 	g.Expect(err).To(MatchError(broken))
 	_, err = tokens.Issue(t.Context(), bootdata.Claim{Name: "x"})
-	g.Expect(err).To(MatchError(ContainSubstring(`claim "x" has no UID`)))
+	g.Expect(err).To(MatchError(ContainSubstring(`NodeClaim "x" has no UID`)))
 	g.Expect(tokens.Revoke(t.Context(), "")).NotTo(Succeed(), "an empty UID is rejected")
 }

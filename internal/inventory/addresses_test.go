@@ -255,7 +255,7 @@ func TestReserveAddresses(t *testing.T) {
 	if _, err := i.Ledger().Reserve("a", decide(20001)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.Ledger().Reserve("b", decide(20002)); err == nil || !strings.Contains(err.Error(), "address 10.0.0.5 is taken by claim a") {
+	if _, err := i.Ledger().Reserve("b", decide(20002)); err == nil || !strings.Contains(err.Error(), "address 10.0.0.5 is taken by NodeClaim a") {
 		t.Errorf("the second reservation returned %v", err)
 	}
 	i.Ledger().Release("a")
@@ -268,7 +268,7 @@ func TestReserveAddresses(t *testing.T) {
 	i.Ledger().Release("b")
 	clock.Step(time.Hour)
 	i.Ledger().Restore(inventory.Reservation{ClaimUID: "c", Region: "r", Host: "pve1", VMID: 20003, Addresses: []netip.Addr{addr("10.0.0.6")}})
-	if got := owners(i.View(), "10.0.0.6"); got[0] != "claim c" {
+	if got := owners(i.View(), "10.0.0.6"); got[0] != "NodeClaim c" {
 		t.Errorf("a restored reservation belongs to %q", got)
 	}
 	i.Ledger().Release("c")

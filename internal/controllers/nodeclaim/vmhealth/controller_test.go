@@ -234,7 +234,7 @@ func TestNodeNotJoined(t *testing.T) {
 	w.Refresh()
 	reconcile(w, controller(w))
 	w.Expect(w.Events.Messages(vmhealth.ReasonNotJoined)).To(HaveExactElements(And(
-		ContainSubstring(fmt.Sprintf("VM %d runs on host pve1", w.Intent(late).VMID)),
+		ContainSubstring(fmt.Sprintf("VM %d has been running on host pve1", w.Intent(late).VMID)),
 		ContainSubstring("kubectl proxmox render --nodeclaim "+late.Name),
 		ContainSubstring(fmt.Sprintf("qm terminal %d", w.Intent(late).VMID)),
 	)), "only of the one after the timeout")

@@ -143,7 +143,8 @@ func TestBuildFailureCondition(t *testing.T) {
 				}
 			})
 			want := strings.ReplaceAll(test.want, "URL", images.URL)
-			want = strings.NewReplacer("VM 1000: ", `VM 100\d: `, "?", `\?`, "(Permission check failed)", `\(Permission check failed\)`).Replace(want)
+			want = strings.NewReplacer("VM 1000: ", `VM 100\d: `, "?", `\?`, "(Permission check failed)", `\(Permission check failed\)`,
+				"(find it with: pveum acl list)", `\(find it with: pveum acl list\)`).Replace(want)
 			w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateUpToDate) }).
 				WithTimeout(timeout).WithPolling(50 * time.Millisecond).
 				Should(MatchRegexp(`^False NodeTemplateClassResolutionError: (.*; )?` + want + `(;|$)`))
