@@ -57,7 +57,7 @@ func settingsPage() string {
 		if option.Flag != "" {
 			flag = "`--" + option.Flag + "`"
 		}
-		value := "`config`"
+		value := "`configFile`; its content: `config` or `existingConfigSecret`"
 		if option.Env != operator.CloudConfigVariable {
 			value = "`settings." + option.ChartValue() + "`"
 		}

@@ -17,8 +17,8 @@ import (
 )
 
 // Identity identifies the VM of a Claim. All of it must match before the VM is
-// changed. A copy or a restored backup keeps the notes but has another VMID, so it
-// does not match.
+// changed. A copy, or a backup restored under another VMID, keeps the notes but has
+// another VMID, so it does not match.
 type Identity struct {
 	// Region is that of the Cluster; it is not in the ownership mark.
 	Region string

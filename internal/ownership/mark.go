@@ -19,8 +19,8 @@ import (
 // requires a new version. The fields of header never change.
 type Mark struct {
 	Version int `json:"v"`
-	// VMID of the guest that the mark was written for. That of a copy or a restored
-	// backup differs.
+	// VMID of the guest that the mark was written for. That of a copy, or of a
+	// backup restored under another VMID, differs.
 	VMID int `json:"vmid"`
 	// KubeCluster is the UID of the kube-system namespace.
 	KubeCluster string `json:"cluster"`

@@ -36,7 +36,7 @@ type Settings struct {
 	Builds int
 	// TaskTimeout is how long a run waits for one task. The next run resumes the wait.
 	TaskTimeout time.Duration
-	// Grace is how long a Template must have been unneeded before it is deleted.
+	// GracePeriod is how long a Template must have been unneeded before it is deleted.
 	GracePeriod time.Duration
 }
 

@@ -49,7 +49,7 @@ const (
 // Rules define what an orphan is, and when it is deleted.
 type Rules struct {
 	Policy Policy
-	// Grace is how long something must be an orphan before it is deleted.
+	// GracePeriod is how long something must be an orphan before it is deleted.
 	GracePeriod time.Duration
 	// SweepInterval is how often join tokens are listed.
 	SweepInterval time.Duration
