@@ -257,8 +257,8 @@ func newInventoryWith(t *testing.T, options inventory.Options, clusters ...*clus
 // pollFor advances the clock with a poll every ten seconds.
 func pollFor(t *testing.T, i *inventory.Inventory, clock *testclock.FakeClock, duration time.Duration) {
 	t.Helper()
-	for range duration / inventory.DefaultInterval {
-		clock.Step(inventory.DefaultInterval)
+	for range duration / inventory.DefaultPollInterval {
+		clock.Step(inventory.DefaultPollInterval)
 		refresh(t, i)
 	}
 }

@@ -22,9 +22,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// DefaultInterval is the default time between two polls of a Cluster. Proxmox refreshes
+// DefaultPollInterval is the default time between two polls of a Cluster. Proxmox refreshes
 // the data behind /cluster/resources every ten seconds.
-const DefaultInterval = 10 * time.Second
+const DefaultPollInterval = 10 * time.Second
 
 // Options configure an Inventory. The zero value is valid.
 type Options struct {
@@ -65,7 +65,7 @@ type Inventory struct {
 // registered.
 func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 	if options.PollInterval <= 0 {
-		options.PollInterval = DefaultInterval
+		options.PollInterval = DefaultPollInterval
 	}
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}

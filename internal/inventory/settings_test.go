@@ -170,7 +170,7 @@ func TestWatchSettings(t *testing.T) {
 	go func() { defer close(stopped); _ = watch.Start(ctx) }()
 	check := func() {
 		eventually(t, "the watch waits for its interval", clock.HasWaiters)
-		clock.Step(inventory.DefaultInterval)
+		clock.Step(inventory.DefaultPollInterval)
 		eventually(t, "the watch has checked the file", clock.HasWaiters)
 	}
 	cpus := func() int { return hostState(i.View(), "pve1").Allocatable.CPUs }

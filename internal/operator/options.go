@@ -14,8 +14,11 @@ import (
 
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // Karpenter collects flags through this package variable.
@@ -140,15 +143,15 @@ func OptionTable() []Option { //nolint:funlen // a table
 			price(func(o *Options) *float64 { return &o.PricePerDevice })},
 		{"volume-attachment-limits", "VOLUME_ATTACHMENT_LIMITS", "csi.proxmox.sinextra.dev=24", "Maximum number of volumes of a CSI driver on a new node, until the driver reports its own limit: driver=number, separated by commas.",
 			parsed(func(o *Options) *map[string]int { return &o.VolumeAttachmentLimits }, parseLimits)},
-		{"proxmox-poll-interval", "PROXMOX_POLL_INTERVAL", "10s", "Interval at which each Proxmox cluster is polled. Proxmox itself updates its data every 10s.",
+		{"proxmox-poll-interval", "PROXMOX_POLL_INTERVAL", shortDuration(inventory.DefaultPollInterval), "Interval at which each Proxmox cluster is polled. Proxmox itself updates its data every 10s.",
 			duration(func(o *Options) *time.Duration { return &o.ProxmoxPollInterval }, 100*time.Millisecond)},
 		{"proxmox-clone-slots", "PROXMOX_CLONE_SLOTS", "4", "Maximum number of clones, and separately of destroys, at the same time per storage: per host, or per cluster if the storage is shared.",
 			number(func(o *Options) *int { return &o.ProxmoxCloneSlots }, 1, 100)},
 		{"proxmox-task-timeout", "PROXMOX_TASK_TIMEOUT", "10m", "Maximum duration of one Proxmox task.",
 			duration(func(o *Options) *time.Duration { return &o.ProxmoxTaskTimeout }, time.Second)},
-		{"proxmox-dial-timeout", "PROXMOX_DIAL_TIMEOUT", "5s", "Timeout of a connection to a Proxmox host, and of its TLS handshake. After it the next URL is tried.",
+		{"proxmox-dial-timeout", "PROXMOX_DIAL_TIMEOUT", shortDuration(proxmox.DefaultDialTimeout), "Timeout of a connection to a Proxmox host, and of its TLS handshake. After it the next URL is tried.",
 			duration(func(o *Options) *time.Duration { return &o.ProxmoxDialTimeout }, 100*time.Millisecond)},
-		{"proxmox-response-timeout", "PROXMOX_RESPONSE_TIMEOUT", "45s", "Timeout of one request to Proxmox. Proxmox's own timeout for a request that it forwards to another host is 30s.",
+		{"proxmox-response-timeout", "PROXMOX_RESPONSE_TIMEOUT", shortDuration(proxmox.DefaultResponseTimeout), "Timeout of one request to Proxmox. Proxmox's own timeout for a request that it forwards to another host is 30s.",
 			duration(func(o *Options) *time.Duration { return &o.ProxmoxResponseTimeout }, time.Second)},
 		{"clone-slow-after", "CLONE_SLOW_AFTER", "5m", "Clone duration above which the NodeClass reports a warning.",
 			duration(func(o *Options) *time.Duration { return &o.CloneSlowAfter }, time.Second)},
@@ -162,7 +165,7 @@ func OptionTable() []Option { //nolint:funlen // a table
 			duration(func(o *Options) *time.Duration { return &o.LaunchFailureBackoffMax }, time.Second)},
 		{"static-capacity-timeout", "STATIC_CAPACITY_TIMEOUT", "5m", "How long a NodeClaim of a static NodePool waits for capacity on its host before it is recreated, possibly on another host.",
 			duration(func(o *Options) *time.Duration { return &o.StaticCapacityTimeout }, time.Second)},
-		{"join-token-ttl", "JOIN_TOKEN_TTL", "1h", "Lifetime of a join token. It is deleted earlier, when its node is initialized.",
+		{"join-token-ttl", "JOIN_TOKEN_TTL", shortDuration(bootdata.DefaultTokenTTL), "Lifetime of a join token. It is deleted earlier, when its node is initialized.",
 			duration(func(o *Options) *time.Duration { return &o.JoinTokenTTL }, time.Minute)},
 		{"operation-timeout", "OPERATION_TIMEOUT", "15s", "How long one attempt to delete or restart a VM waits for Proxmox. Proxmox continues the task, and the next attempt reads its result.",
 			duration(func(o *Options) *time.Duration { return &o.OperationTimeout }, time.Second)},

@@ -101,3 +101,15 @@ func parseLimits(v string) (map[string]int, error) {
 	}
 	return limits, nil
 }
+
+// shortDuration formats a duration without zero units: 1h instead of 1h0m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

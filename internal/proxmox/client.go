@@ -53,18 +53,19 @@ const (
 	// apiPath is the path of the API on a Proxmox VE host.
 	apiPath = "/api2/json"
 
-	defaultDialTimeout = 5 * time.Second
-	// defaultResponseTimeout is longer than the 30 s of Proxmox's own proxy, whose
+	// DefaultDialTimeout is the default of Options.DialTimeout.
+	DefaultDialTimeout = 5 * time.Second
+	// DefaultResponseTimeout is longer than the 30 s of Proxmox's own proxy, whose
 	// 596 is more specific than a timeout of the client.
-	defaultResponseTimeout = 45 * time.Second
+	DefaultResponseTimeout = 45 * time.Second
 )
 
 func (o Options) withDefaults() Options {
 	if o.DialTimeout == 0 {
-		o.DialTimeout = defaultDialTimeout
+		o.DialTimeout = DefaultDialTimeout
 	}
 	if o.ResponseTimeout == 0 {
-		o.ResponseTimeout = defaultResponseTimeout
+		o.ResponseTimeout = DefaultResponseTimeout
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
