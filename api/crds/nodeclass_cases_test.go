@@ -106,7 +106,7 @@ metadataOptions: {type: cloudinit, templatesRef: {name: ubuntu-k8s, namespace: k
 			spec: `
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
 metadataOptions: {type: cloudinit, storage: local}`,
-			refusal: `storage is only used with type cdrom`,
+			refusal: `storage is only used with types cdrom and fwcfg`,
 		}, {
 			name: "user_snippet_and_user",
 			spec: `
@@ -268,7 +268,7 @@ metadataOptions: {type: cdrom, templatesRef: {name: a}}`,
 		}, {
 			name:    "storage_without_cdrom",
 			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {storage: local}}`,
-			refusal: "storage is only used with type cdrom",
+			refusal: "storage is only used with types cdrom and fwcfg",
 		}, {
 			name:    "size_without_unit",
 			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, bootDevice: {size: "30"}}`,

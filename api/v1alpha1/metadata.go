@@ -24,7 +24,7 @@ const (
 // MetadataOptions define how boot data is passed to a VM.
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cdrom' || has(self.templatesRef)",message="type cdrom needs templatesRef: the Secret with the keys user-data, meta-data and network-config"
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'fwcfg' || has(self.templatesRef)",message="type fwcfg needs templatesRef: the Secret with the key user-data, in Butane or Ignition"
-// +kubebuilder:validation:XValidation:rule="!has(self.storage) || (has(self.type) && self.type in ['cdrom', 'none|cdrom', 'fwcfg'])",message="storage is only used with type cdrom: set type to cdrom or remove storage"
+// +kubebuilder:validation:XValidation:rule="!has(self.storage) || (has(self.type) && self.type in ['cdrom', 'none|cdrom', 'fwcfg'])",message="storage is only used with types cdrom and fwcfg: change the type or remove storage"
 // +kubebuilder:validation:XValidation:rule="!has(self.cloudInit) || (has(self.type) && self.type == 'cloudinit')",message="cloudInit is only used with type cloudinit: set type to cloudinit or remove cloudInit"
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cloudinit' || (!has(self.templatesRef) && !has(self.valuesRef))",message="type cloudinit renders no templates, Proxmox generates the boot data: remove templatesRef and valuesRef, or set type to cdrom"
 type MetadataOptions struct {
@@ -47,14 +47,14 @@ type MetadataOptions struct {
 	ValuesRef *SecretReference `json:"valuesRef,omitempty"`
 
 	// storage is the Proxmox storage with content type iso that the rendered boot data is uploaded to. If empty, the first
-	// enabled and active one on the host is used. This field is an addition of this provider.
+	// enabled and active one on the host is used. The upstream provider does not have this field.
 	// +kubebuilder:validation:MaxLength=100
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z][a-zA-Z0-9._-]*[a-zA-Z0-9]$`
 	// +optional
 	Storage string `json:"storage,omitempty"`
 
 	// cloudInit configures Proxmox's own cloud-init drive, with type cloudinit. Such VMs get no join token from the
-	// provider: the image or a snippet must contain what the node needs to join. This field is an addition of this provider.
+	// provider: the image or a snippet must contain what the node needs to join. The upstream provider does not have this field.
 	// +optional
 	CloudInit *CloudInit `json:"cloudInit,omitempty"`
 }
@@ -78,7 +78,7 @@ func (m MetadataOptions) UsesCloudInitDrive() bool { return m.Type == MetadataTy
 // hash.
 // +kubebuilder:validation:XValidation:rule="!has(self.snippets) || !has(self.snippets.user) || (!has(self.user) && !has(self.sshKeys) && !has(self.sshKeysRef) && !has(self.packageUpgrade))",message="snippets.user replaces what Proxmox generates from user, sshKeys, sshKeysRef and packageUpgrade: remove those, or use snippets.vendor"
 type CloudInit struct {
-	// user is the login of the SSH keys. If empty, the template's user is used, or else the image's default user.
+	// user is the name of the user that the SSH keys are installed for. If empty, the template's user is used, or else the image's default user.
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[a-z_][a-z0-9_-]*$`
 	// +optional

@@ -67,7 +67,7 @@ type ProxmoxNodeClassSpec struct {
 	KubeletConfiguration *KubeletConfiguration `json:"kubeletConfiguration,omitempty"`
 
 	// cpu defines how vCPUs and memory are placed on the cores and NUMA cells of the host. If empty, the controller's setting
-	// node-policy applies. This field is an addition of this provider.
+	// node-policy applies. The upstream provider does not have this field.
 	// +optional
 	CPU *CPULayout `json:"cpu,omitempty"`
 
@@ -88,8 +88,7 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	MetadataOptions MetadataOptions `json:"metadataOptions,omitzero" hash:"ignore"`
 
-	// network defines how the interfaces of the VM get their addresses. A change applies to new VMs only. This field is an
-	// addition of this provider.
+	// network defines how the interfaces of the VM get their addresses. A change applies to new VMs only. The upstream provider does not have this field.
 	// +optional
 	Network *Network `json:"network,omitempty" hash:"ignore"`
 
@@ -104,8 +103,8 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	ResourcePool string `json:"resourcePool,omitempty" hash:"ignore"`
 
-	// shares are directories of the host that the guest can mount, by Proxmox directory mappings (virtiofs, Proxmox VE 8.4 and
-	// newer). They are available in the boot data templates as .Shares. This field is an addition of this provider.
+	// shares are host directories, defined by Proxmox directory mappings, that the guest can mount (virtiofs, Proxmox VE 8.4
+	// and newer). They are available in the boot data templates as .Shares. The upstream provider does not have this field.
 	// +kubebuilder:validation:MaxItems=10
 	// +listType=map
 	// +listMapKey=mapping
@@ -113,8 +112,8 @@ type ProxmoxNodeClassSpec struct {
 	Shares []Share `json:"shares,omitempty"`
 
 	// hookScripts are scripts that run on the host when the VM starts or stops, in this order. Each is the name of a file in
-	// the host's /etc/pve-hook.d. The template must have pve-hook as its hookscript. A change applies to new VMs only. This
-	// field is an addition of this provider.
+	// the host's /etc/pve-hook.d. The template must have pve-hook as its hookscript. A change applies to new VMs only. The
+	// upstream provider does not have this field.
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`
 	// +optional
@@ -193,7 +192,7 @@ const (
 type PlacementStrategy struct {
 	// zoneBalance is Balanced (prefer the host with the most free capacity), AvailabilityFirst (prefer the host with the
 	// fewest VMs of the NodePool) or Packed (prefer the host with the least free capacity that is sufficient, so other hosts
-	// stay empty). The default is Balanced. Packed is an addition of this provider.
+	// stay empty). The default is Balanced. The upstream provider does not have Packed.
 	// +kubebuilder:default=Balanced
 	// +optional
 	ZoneBalance ZoneBalance `json:"zoneBalance,omitempty"`
@@ -201,7 +200,7 @@ type PlacementStrategy struct {
 	// poolAffinity restricts the hosts of all VMs of one NodePool and takes precedence over zoneBalance. SameHost keeps them
 	// on one host, so their traffic stays on it. SameCell keeps them in one NUMA cell of one host and needs spec.cpu.
 	// SeparateHosts places at most one of them on each host. If no host satisfies the rule, no VM is created. The default is
-	// None. This field is an addition of this provider.
+	// None. The upstream provider does not have this field.
 	// +kubebuilder:default=None
 	// +optional
 	PoolAffinity PoolAffinity `json:"poolAffinity,omitempty"`
@@ -234,8 +233,7 @@ type BootDevice struct {
 
 	// fullClone copies the disk of the template. Otherwise the provider creates a linked clone if the storage supports it,
 	// which takes seconds instead of minutes, but the template cannot be deleted before the VM. The disk is always copied if
-	// the storage does not support linked clones or differs from the template's. The default is false. This field is an
-	// addition of this provider.
+	// the storage does not support linked clones or differs from the template's. The default is false. The upstream provider does not have this field.
 	// +optional
 	FullClone bool `json:"fullClone,omitempty"`
 }

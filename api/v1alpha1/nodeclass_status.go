@@ -75,7 +75,7 @@ const (
 	ReasonBridgesNotFound = "BridgesNotFound"
 	// ReasonNetworkInvalid means that spec.network or ipconfigN of the Template has an invalid address pool or interface.
 	ReasonNetworkInvalid = "NetworkInvalid"
-	// ReasonDirectoriesNotFound means that a directory mapping does not exist, or not on the Host.
+	// ReasonDirectoriesNotFound means that a directory mapping does not exist, or has no directory on the Host.
 	ReasonDirectoriesNotFound = "DirectoriesNotFound"
 	// ReasonSecurityGroupsNotFound means that a security group does not exist.
 	ReasonSecurityGroupsNotFound = "SecurityGroupsNotFound"
@@ -105,8 +105,8 @@ type ProxmoxNodeClassStatus struct {
 	// +optional
 	SelectedZones []string `json:"selectedZones,omitempty"`
 
-	// unusableZones are the hosts where VMs of this class cannot be created, and the reasons. This field is an addition of
-	// this provider.
+	// unusableZones are the hosts where VMs of this class cannot be created, and the reasons. The upstream provider does not have
+	// this field.
 	// +listType=map
 	// +listMapKey=zone
 	// +optional

@@ -120,7 +120,7 @@ type ProxmoxTemplateSpec struct {
 	// +optional
 	ResourcePool string `json:"resourcePool,omitempty" hash:"ignore"`
 
-	// onBoot starts VMs of this template when their host boots. The default is Proxmox's: they are not started.
+	// onBoot starts VMs of this template when their host boots. The default is false.
 	// +optional
 	OnBoot *bool `json:"onBoot,omitempty" hash:"ignore"`
 }

@@ -107,7 +107,7 @@ func (p *preflight) clusters(ctx context.Context) bool {
 		}
 		usable++
 		snapshot := p.view.inventory.View().Snapshots[client.Region()]
-		p.ok("region %s: Proxmox VE %s answers; hosts: %d, guests: %d", client.Region(), snapshot.Version.Full, len(snapshot.Hosts), len(snapshot.Guests))
+		p.ok("region %s: Proxmox VE %s is reachable; hosts: %d, guests: %d", client.Region(), snapshot.Version.Full, len(snapshot.Hosts), len(snapshot.Guests))
 	}
 	for _, host := range p.view.inventory.View().Hosts() {
 		if host.Unusable != "" {
@@ -195,7 +195,7 @@ func (p *preflight) printClass(class *v1alpha1.ProxmoxNodeClass, templatePlanned
 		switch {
 		case condition.Type == status.ConditionReady:
 		case condition.Type == v1alpha1.ConditionInstanceTemplateReady && condition.IsFalse() && templatePlanned:
-			p.printf("later", "%s: %s", condition.Type, condition.Message)
+			p.printf("skip", "%s: %s", condition.Type, condition.Message)
 		default:
 			p.condition(condition)
 		}
@@ -218,7 +218,7 @@ func (p *preflight) condition(condition status.Condition) {
 	case condition.IsFalse():
 		p.fail("%s", text)
 	default:
-		p.printf("later", "%s", text)
+		p.printf("skip", "%s", text)
 	}
 }
 

@@ -21,7 +21,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists: the VMID is taken.
 	ErrExists = errors.New("already exists")
-	// ErrLocked: another task holds a config or storage lock; retry later.
+	// ErrLocked: another task holds a config or storage lock. IsTransient names
+	// where it is retried.
 	ErrLocked = errors.New("locked")
 	// ErrBusy: nothing was started ("got no worker upid"); retry.
 	ErrBusy = errors.New("busy")

@@ -56,7 +56,7 @@ func explain(err error, urls string) error {
 	}
 	switch {
 	case errors.As(err, &notProxmox):
-		return explained("%s answers, but %s: check url, it should be https://host:8006 of a Proxmox VE host", urls, notProxmox)
+		return explained("%s responds, but %s: check url, it should be https://host:8006 of a Proxmox VE host", urls, notProxmox)
 	case errors.As(err, &pin):
 		return explained("%s presented certificate fingerprint %s, which is not the configured one: if the host has a new certificate, set fingerprint to this value", urls, pin.seen)
 	case errors.As(err, &untrusted) && len(untrusted.UnverifiedCertificates) > 0:
@@ -67,7 +67,7 @@ func explain(err error, urls string) error {
 	case errors.Is(err, ErrUnauthorized):
 		return explained("%s rejects the credentials (%s): check token_id and token_secret (or username and password), and that the token exists and is not expired", urls, known)
 	case errors.Is(err, ErrUnreachable):
-		return explained("no answer from Proxmox VE (%s): check that the host is up, that pveproxy runs on it, and that no firewall is between", strings.TrimPrefix(known.Error(), ErrUnreachable.Error()+": "))
+		return explained("no response from Proxmox VE (%s): check that the host is up, that pveproxy runs on it, and that no firewall blocks the connection", strings.TrimPrefix(known.Error(), ErrUnreachable.Error()+": "))
 	}
-	return explained("%s answers with an error (%s)", urls, known)
+	return explained("%s responds with an error (%s)", urls, known)
 }

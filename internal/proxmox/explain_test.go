@@ -97,7 +97,7 @@ func TestCheckUnreachable(t *testing.T) {
 	cfg := config(host)
 	host.server.Close()
 	NewWithT(t).Expect(checkMessage(t, cfg)).To(And(
-		ContainSubstring("no answer"), ContainSubstring(host.server.URL), ContainSubstring("pveproxy"),
+		ContainSubstring("no response"), ContainSubstring(host.server.URL), ContainSubstring("pveproxy"),
 	))
 }
 

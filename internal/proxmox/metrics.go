@@ -30,7 +30,7 @@ func newMetrics(registerer prometheus.Registerer, region string) (*metrics, erro
 	}
 	requests, err := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "karpenter", Subsystem: "proxmox", Name: "api_requests_total",
-		Help: "Requests to the Proxmox VE API by endpoint, method and status code; code \"none\" means that no answer came.",
+		Help: "Requests to the Proxmox VE API by endpoint, method and status code; code \"none\" means no response.",
 	}, []string{"region", "endpoint", "method", "code"}))
 	if err != nil {
 		return nil, err

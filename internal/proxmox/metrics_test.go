@@ -36,7 +36,7 @@ func TestMetricsOfRequests(t *testing.T) {
 	_, _ = c2.StartVM(testContext(t), "pve1", 200)
 
 	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP karpenter_proxmox_api_requests_total Requests to the Proxmox VE API by endpoint, method and status code; code "none" means that no answer came.
+# HELP karpenter_proxmox_api_requests_total Requests to the Proxmox VE API by endpoint, method and status code; code "none" means no response.
 # TYPE karpenter_proxmox_api_requests_total counter
 karpenter_proxmox_api_requests_total{code="500",endpoint="/nodes/{node}/qemu/{vmid}/config",method="GET",region="dc1"} 2
 karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/{node}/storage/{storage}/upload",method="POST",region="dc1"} 1

@@ -87,5 +87,5 @@ func (r response) message() (text string, parameters map[string]string) {
 type notProxmoxError struct{ found string }
 
 func (e *notProxmoxError) Error() string {
-	return "this is not a Proxmox VE API, it answers with " + e.found
+	return "this is not a Proxmox VE API, it responds with " + e.found
 }

@@ -90,7 +90,7 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		}
 		_, result, err = a.deleteVM(ctx, a.client, a.id, host)
 		if err != nil && a.isHostRemoved(ctx, host, err) {
-			log.FromContext(ctx).Info("host was removed from its cluster, and the VM with it", "vmid", a.id.VMID, "host", host)
+			log.FromContext(ctx).Info("host was removed from its cluster, treating its VM as deleted", "vmid", a.id.VMID, "host", host)
 			return a.releaseClaimState(ctx)
 		}
 		if err != nil {
@@ -140,7 +140,7 @@ func (a *attempt) refuseUnadopted(ctx context.Context, host string) error {
 	return nil
 }
 
-// isHostRemoved reports whether the VM's Host was removed from its Cluster for good: the
+// isHostRemoved reports whether the VM's Host was removed permanently from its Cluster: the
 // Cluster is reachable and has had no such Host for HostRemovedAfter, even if it still
 // lists the guest.
 func (a *attempt) isHostRemoved(ctx context.Context, host string, err error) bool {

@@ -32,7 +32,7 @@ type failures struct {
 // NewHealth returns a Health.
 func NewHealth() *Health { return &Health{byClass: map[string]failures{}} }
 
-// RecordFailure records that a launch of a class failed for good.
+// RecordFailure records that a launch of a class failed permanently.
 func (h *Health) RecordFailure(class, reason string, cause error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,7 +53,7 @@ func (h *Health) Reset(class string) {
 	delete(h.byClass, class)
 }
 
-// Get returns whether launches of a class fail, with the reason and message of the last
+// Get reports whether launches of a class fail, with the reason and message of the last
 // failure. known is false before the first launch since the start.
 func (h *Health) Get(class string) (known, failing bool, reason, message string) {
 	h.mu.Lock()
@@ -98,11 +98,11 @@ func (c *CloneTimes) Get(region, host, storage string) time.Duration {
 // After an hour the storage is tried again.
 func (c *CloneTimes) Evaluate(region, host, storage string) (refusal, warning string) {
 	took, key := c.Get(region, host, storage), instance.DurationKey(region, host, storage)
-	if took >= c.TooSlow && c.checkBackoff(key) {
+	if took >= c.TooSlow && c.resetIfBackoffExpired(key) {
 		c.durations.Reset(instance.TaskClone, key)
 		took = 0
 	}
-	text := fmt.Sprintf("a clone takes about %s there, and Karpenter gives up on a replacement after 10m and on a node that has not registered after 15m; "+
+	text := fmt.Sprintf("clones take about %s on this storage; Karpenter's timeout is 10m for a replacement and 15m for the registration of a node; "+
 		"put the template on a storage that can link clones (LVM-thin, ZFS, Ceph RBD, or a directory with qcow2)", took.Round(time.Second))
 	switch {
 	case took >= c.TooSlow:
@@ -113,9 +113,9 @@ func (c *CloneTimes) Evaluate(region, host, storage string) (refusal, warning st
 	return "", ""
 }
 
-// checkBackoff records since when clones are too slow, and reports whether the backoff
-// is over, which it then ends.
-func (c *CloneTimes) checkBackoff(key string) bool {
+// resetIfBackoffExpired starts the backoff of a storage, or resets it and returns true if
+// it has expired.
+func (c *CloneTimes) resetIfBackoffExpired(key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	since, ok := c.tooSlowSince[key]

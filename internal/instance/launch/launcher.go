@@ -58,7 +58,7 @@ func (l *Launcher) IsCompleted(claim *karpv1.NodeClaim) bool {
 }
 
 // Launch resumes a Claim's launch and returns when its VM runs. It waits for Proxmox's
-// tasks. A *instance.LaunchError means that the launch failed for good,
+// tasks. A *instance.LaunchError means that the launch failed permanently,
 // instance.ErrClaimBusy that another operation on the Claim is in progress; after any
 // other error, call Launch again.
 func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {

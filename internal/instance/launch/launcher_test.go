@@ -168,7 +168,7 @@ func TestLaunchSlowClone(t *testing.T) {
 	w.ExpectNoOrphans()
 
 	refusal, warning := p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "local-lvm")
-	w.Expect(refusal).To(ContainSubstring("a clone takes about"))
+	w.Expect(refusal).To(ContainSubstring("clones take about"))
 	w.Expect(warning).To(BeEmpty())
 	refusal, warning = p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "another")
 	w.Expect(refusal+warning).To(BeEmpty(), "not measured")

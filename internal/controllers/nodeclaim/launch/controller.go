@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package launch launches the VMs that Create planned. If a launch fails for good, the
+// Package launch launches the VMs that Create planned. If a launch fails permanently, the
 // controller reports the reason, avoids the offering for a while, and deletes the Claim.
 package launch
 
@@ -127,7 +127,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	if errors.Is(err, instance.ErrNewerVersion) {
 		// Only the newer release can resume it, and a failure would delete its VM.
-		log.FromContext(ctx).Error(err, "skipping launch of a newer controller")
+		log.FromContext(ctx).Error(err, "skipping launch planned by a newer controller release")
 		c.deps.Recorder.Publish(launchFailedEvent(claim, instance.BlockedNewerVersion, err))
 		return reconcile.Result{RequeueAfter: newerVersionInterval}, nil
 	}

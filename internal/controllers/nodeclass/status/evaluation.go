@@ -88,7 +88,7 @@ func (e evaluation) setConditions(class *v1alpha1.ProxmoxNodeClass, unread []str
 		case e.passed[check.condition]+kept > 0:
 			conditions.SetTrue(check.condition)
 		case len(problems) == 0 && failed != "":
-			conditions.SetUnknownWithReason(check.condition, "NotChecked", "checked once "+failed+" is true")
+			conditions.SetUnknownWithReason(check.condition, "NotChecked", "not checked until condition "+failed+" is true")
 		case len(problems) == 0 && len(unread) > 0:
 			conditions.SetUnknownWithReason(check.condition, reasonClustersNotPolled, messageClustersNotPolled)
 		case len(problems) == 0:

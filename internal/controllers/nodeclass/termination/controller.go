@@ -94,7 +94,7 @@ func inUseEvent(class *v1alpha1.ProxmoxNodeClass, claims []karpv1.NodeClaim) eve
 		InvolvedObject: class,
 		Type:           corev1.EventTypeNormal,
 		Reason:         "WaitingOnNodeClaimTermination",
-		Message:        fmt.Sprintf("%d NodeClaims still use this NodeClass, for example %s; it is deleted after them", len(claims), claims[0].Name),
+		Message:        fmt.Sprintf("NodeClass is in use by NodeClaims (%d), for example %s; it is deleted when they are gone", len(claims), claims[0].Name),
 		DedupeValues:   []string{string(class.UID)},
 		DedupeTimeout:  eventInterval,
 	}

@@ -28,7 +28,7 @@ func TestDeleteUsedNodeClass(t *testing.T) {
 
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(5 * time.Second).
-		Should(ContainElement("1 NodeClaims still use this NodeClass, for example " + claim.Name + "; it is deleted after them"))
+		Should(ContainElement("NodeClass is in use by NodeClaims (1), for example " + claim.Name + "; it is deleted when they are gone"))
 	w.Consistently(func() bool { return w.IsDeleted(class) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
 
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())

@@ -116,7 +116,7 @@ func (c *Controller) enqueueAllHosts(t *v1alpha1.ProxmoxTemplate, q queue) {
 func (c *Controller) pendingRequests(ctx context.Context, name string) []Request {
 	observed, err := Observe(ctx, c.kube)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "listing pending template builds")
+		log.FromContext(ctx).Error(err, "listing pending template builds failed")
 		return nil
 	}
 	var out []Request

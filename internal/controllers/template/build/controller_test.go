@@ -188,7 +188,7 @@ func TestDeleteTemplateInUse(t *testing.T) {
 
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(timeout).
-		Should(ContainElement(ContainSubstring("1 NodeClaims still use this template, for example " + claim.Name)))
+		Should(ContainElement(ContainSubstring("template is in use by NodeClaims (1), for example " + claim.Name)))
 	w.Expect(w.IsDeleted(object)).To(BeFalse())
 	_, err := w.Client.VMConfig(t.Context(), "pve1", 1000)
 	w.Expect(err).NotTo(HaveOccurred())

@@ -32,7 +32,7 @@ func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 
 	w.Expect(w.Kube.Delete(t.Context(), template)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).
-		Should(ContainElement("1 NodeClaims still use this template, for example " + claim.Name + "; it is deleted after them"))
+		Should(ContainElement("template is in use by NodeClaims (1), for example " + claim.Name + "; it is deleted when they are gone"))
 	w.Consistently(func() bool { return w.IsDeleted(template) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	w.Eventually(func() bool { return w.IsDeleted(template) }).WithTimeout(10 * time.Second).Should(BeTrue())
@@ -57,7 +57,7 @@ func TestDeleteTemplateOnOfflineHost(t *testing.T) {
 	}).WithTimeout(10 * time.Second).Should(BeFalse())
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnTemplateDeletion") }).WithTimeout(20 * time.Second).
-		Should(ContainElement(MatchRegexp(`^still to be deleted: pve2: template 100\d is on an offline host$`)))
+		Should(ContainElement(MatchRegexp(`^waiting for templates to be deleted: pve2: template 100\d is on an offline host$`)))
 	w.Expect(w.IsDeleted(object)).To(BeFalse())
 	w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
 	w.Eventually(func() bool { return w.IsDeleted(object) }).WithTimeout(30 * time.Second).Should(BeTrue())
