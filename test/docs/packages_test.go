@@ -261,3 +261,32 @@ func TestPluginCommands(t *testing.T) {
 		t.Errorf("CONTRIBUTING.md lists the plugin's commands %v, it has %v", listed, commands)
 	}
 }
+
+// TestDependencyTable compares CONTRIBUTING's table of dependencies with go.mod.
+func TestDependencyTable(t *testing.T) {
+	t.Parallel()
+	contributing, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gomod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(contributing), "\n| module | used for | alternatives |\n|---|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var listed, required []string
+	for line := range strings.SplitSeq(table, "\n") {
+		for _, match := range quoted.FindAllStringSubmatch(strings.Split(line, "|")[1], -1) {
+			listed = append(listed, match[1])
+		}
+	}
+	for _, match := range regexp.MustCompile(`(?m)^(?:require )?\t?(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(string(gomod), -1) {
+		required = append(required, match[1])
+	}
+	slices.Sort(listed)
+	slices.Sort(required)
+	if !slices.Equal(listed, required) {
+		t.Errorf("CONTRIBUTING.md lists the modules\n%s\ngo.mod requires\n%s", strings.Join(listed, "\n"), strings.Join(required, "\n"))
+	}
+}
