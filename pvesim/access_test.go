@@ -9,7 +9,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// narrow gives a separated token rights on single paths only.
+// narrow returns a client whose privilege-separated token has permissions on these paths only.
 func narrow(t *testing.T, acls ...string) *client {
 	t.Helper()
 	s := pvesim.DefaultScenario(1)
@@ -46,7 +46,7 @@ func TestPermissionsFilterLists(t *testing.T) {
 		t.Errorf("got %v", rows)
 	}
 	if host := row(rows, "id", "node/pve1"); host == nil || host["maxmem"] != nil {
-		t.Errorf("the host must be listed without figures: %v", host)
+		t.Errorf("host must be listed without usage: %v", host)
 	}
 	if l := c.ok("GET", "/nodes/pve1/storage").([]any); len(l) != 0 {
 		t.Errorf("storages: %v", l)

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// startAdmin opens the admin API if the options enable it. It has no login: bind it to a loopback address.
+// startAdmin starts the admin API if the options enable it. It has no authentication: bind it to a loopback address.
 func (s *Simulator) startAdmin(ctx context.Context) error {
 	if s.options.AdminListen == "" {
 		return nil
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.options.AdminListen)
 	if err != nil {
-		return fmt.Errorf("starting the admin API: %w", err)
+		return fmt.Errorf("starting admin API: %w", err)
 	}
 	s.adminU = "http://" + l.Addr().String()
 	s.admin = &http.Server{Handler: s.adminRoutes(), ReadHeaderTimeout: 10 * time.Second}
@@ -39,22 +39,22 @@ func (s *Simulator) adminRoutes() http.Handler {
 	mux.HandleFunc("DELETE /faults", func(w http.ResponseWriter, _ *http.Request) { s.ClearFaults(); writeJSON(w, nil) })
 	mux.HandleFunc("DELETE /faults/{id}", s.adminRemoveFault)
 	mux.HandleFunc("POST /hosts/{host}/down", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, s.HostDown(r.PathValue("host"), r.FormValue("how")))
+		respond(w, s.HostDown(r.PathValue("host"), r.FormValue("how")))
 	})
-	mux.HandleFunc("POST /hosts/{host}/up", func(w http.ResponseWriter, r *http.Request) { answer(w, s.HostUp(r.PathValue("host"))) })
+	mux.HandleFunc("POST /hosts/{host}/up", func(w http.ResponseWriter, r *http.Request) { respond(w, s.HostUp(r.PathValue("host"))) })
 	mux.HandleFunc("POST /hosts/{host}/maintenance", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, s.SetMaintenance(r.PathValue("host"), true))
+		respond(w, s.SetMaintenance(r.PathValue("host"), true))
 	})
 	mux.HandleFunc("DELETE /hosts/{host}/maintenance", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, s.SetMaintenance(r.PathValue("host"), false))
+		respond(w, s.SetMaintenance(r.PathValue("host"), false))
 	})
 	mux.HandleFunc("POST /quorum/lost", func(w http.ResponseWriter, _ *http.Request) { s.SetQuorum(false); writeJSON(w, nil) })
 	mux.HandleFunc("POST /quorum/regained", func(w http.ResponseWriter, _ *http.Request) { s.SetQuorum(true); writeJSON(w, nil) })
 	mux.HandleFunc("POST /storages/{storage}/full", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, s.SetStorageFull(r.PathValue("storage"), true))
+		respond(w, s.SetStorageFull(r.PathValue("storage"), true))
 	})
 	mux.HandleFunc("DELETE /storages/{storage}/full", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, s.SetStorageFull(r.PathValue("storage"), false))
+		respond(w, s.SetStorageFull(r.PathValue("storage"), false))
 	})
 	mux.HandleFunc("POST /clock/skew", s.adminSkew)
 	mux.HandleFunc("POST /guests/{vmid}/poweroff", func(w http.ResponseWriter, r *http.Request) {
@@ -62,21 +62,21 @@ func (s *Simulator) adminRoutes() http.Handler {
 		if err == nil {
 			err = s.PowerOffGuest(vmid)
 		}
-		answer(w, err)
+		respond(w, err)
 	})
 	mux.HandleFunc("POST /guests/{vmid}/health", func(w http.ResponseWriter, r *http.Request) {
 		vmid, err := strconv.Atoi(r.PathValue("vmid"))
 		if err == nil {
 			err = s.SetGuestHealth(vmid, Health(r.FormValue("health")))
 		}
-		answer(w, err)
+		respond(w, err)
 	})
 	mux.HandleFunc("POST /guests/{vmid}/lock", func(w http.ResponseWriter, r *http.Request) {
 		vmid, err := strconv.Atoi(r.PathValue("vmid"))
 		if err == nil {
 			err = s.SetConfigLock(vmid, r.FormValue("lock"))
 		}
-		answer(w, err)
+		respond(w, err)
 	})
 	s.statusRoutes(mux)
 	return mux
@@ -87,12 +87,12 @@ func (s *Simulator) adminAddFault(w http.ResponseWriter, r *http.Request) {
 	dec := json.NewDecoder(r.Body)
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&f); err != nil {
-		answer(w, fmt.Errorf("reading the fault: %w", err))
+		respond(w, fmt.Errorf("decoding fault: %w", err))
 		return
 	}
 	id, err := s.AddFault(f)
 	if err != nil {
-		answer(w, err)
+		respond(w, err)
 		return
 	}
 	writeJSON(w, map[string]int{"id": id})
@@ -103,7 +103,7 @@ func (s *Simulator) adminRemoveFault(w http.ResponseWriter, r *http.Request) {
 	if err != nil || !s.RemoveFault(id) {
 		err = fmt.Errorf("there is no fault %q", r.PathValue("id"))
 	}
-	answer(w, err)
+	respond(w, err)
 }
 
 func (s *Simulator) adminSkew(w http.ResponseWriter, r *http.Request) {
@@ -111,10 +111,10 @@ func (s *Simulator) adminSkew(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		s.SetClockSkew(d)
 	}
-	answer(w, err)
+	respond(w, err)
 }
 
-func answer(w http.ResponseWriter, err error) {
+func respond(w http.ResponseWriter, err error) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -124,5 +124,5 @@ func answer(w http.ResponseWriter, err error) {
 
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // a client that went away is not an error
+	_ = json.NewEncoder(w).Encode(v) // a disconnected client is not an error
 }

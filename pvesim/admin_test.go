@@ -55,7 +55,7 @@ func TestAdminAPI(t *testing.T) {
 	}
 	c.refused(595, "Connection refused", "GET", "/nodes/pve2/status")
 	if status, _ := admin(t, c.sim, "POST", "/hosts/nosuch/down", ""); status != 400 {
-		t.Errorf("an unknown host: %d", status)
+		t.Errorf("unknown host: status %d", status)
 	}
 	admin(t, c.sim, "POST", "/guests/101/lock", "lock=backup")
 	c.refused(500, "VM is locked (backup)", "PUT", "/nodes/pve1/qemu/101/config", "cores", "1")
@@ -75,11 +75,11 @@ func TestAdminStatusPage(t *testing.T) {
 	}
 	for _, want := range []string{"pve2", "worker", "qmclone 9000", "task qmstart", "local-lvm", "&lt;b&gt;ubuntu", c.sim.URL()} {
 		if !strings.Contains(page, want) {
-			t.Errorf("the page lacks %q", want)
+			t.Errorf("page does not contain %q", want)
 		}
 	}
 	if strings.Contains(page, "<b>ubuntu") {
-		t.Error("a guest's name is not escaped")
+		t.Error("guest name is not escaped")
 	}
 }
 
@@ -102,6 +102,6 @@ func TestRestoreAndMigrate(t *testing.T) {
 	c.task("POST", "/nodes/pve2/qemu/301/status/stop")
 	c.task("DELETE", "/nodes/pve2/qemu/301")
 	if left := c.ok("GET", "/nodes/pve2/storage/local-lvm/content", "vmid", "301").([]any); len(left) != 0 {
-		t.Errorf("volumes are left: %v", left)
+		t.Errorf("leaked volumes: %v", left)
 	}
 }

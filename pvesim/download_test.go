@@ -23,12 +23,12 @@ func TestDownloadProgress(t *testing.T) {
 	c := startSim(t, s, pvesim.Options{Speed: 50})
 	task := c.ok("POST", "/nodes/pve1/storage/local/download-url", "content", "import", "filename", "a.raw", "url", images.URL).(string)
 	if exit := c.exit(task); exit != "OK" {
-		t.Fatalf("the download ended with %q", exit)
+		t.Fatalf("download ended with %q", exit)
 	}
 	log := c.logOf(task)
 	for _, percent := range []string{" 40%", " 80%", "100%"} {
 		if !slices.ContainsFunc(log, func(line string) bool { return strings.Contains(line, percent) }) {
-			t.Errorf("the log does not contain %s: %q", percent, log)
+			t.Errorf("log does not contain %s: %q", percent, log)
 		}
 	}
 }
@@ -43,17 +43,17 @@ func TestDownloadStorageFull(t *testing.T) {
 	}
 	task := c.ok("POST", "/nodes/pve1/storage/local/download-url", "content", "import", "filename", "a.raw", "url", images.URL).(string)
 	if exit := c.exit(task); exit != "download failed: exit code 3" {
-		t.Errorf("the download ended with %q", exit)
+		t.Errorf("download ended with %q", exit)
 	}
 	if log := strings.Join(c.logOf(task), "\n"); !strings.Contains(log, "No space left on device") {
-		t.Errorf("the log does not contain the reason: %s", log)
+		t.Errorf("log does not contain the reason: %s", log)
 	}
 	if volumes := c.ok("GET", "/nodes/pve1/storage/local/content?content=import").([]any); len(volumes) != 0 {
-		t.Errorf("something was stored: %v", volumes)
+		t.Errorf("unexpected volumes: %v", volumes)
 	}
 }
 
-// logOf reads the lines of a task's log.
+// logOf returns the lines of a task's log.
 func (c *client) logOf(task string) []string {
 	c.t.Helper()
 	var lines []string

@@ -19,8 +19,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/wire"
 )
 
-// Fault is a rule that makes calls or tasks go wrong. Method, Path and Task choose what it applies to, the next fields
-// when, the rest what happens.
+// Fault is a rule that makes calls or tasks fail. Method, Path, Task and TaskID select calls or tasks; Skip, Count and
+// Probability control when the rule applies; the other fields define its effect.
 type Fault struct {
 	// Method is GET, POST, PUT or DELETE; empty matches all.
 	Method string `json:"method,omitempty"`
@@ -29,41 +29,41 @@ type Fault struct {
 	Path string `json:"path,omitempty"`
 	// Task is a task type such as "qmclone": the rule then applies to tasks instead of calls. "*" matches all.
 	Task string `json:"task,omitempty"`
-	// TaskID narrows a rule for tasks to one id, usually a VMID.
+	// TaskID restricts a rule for tasks to one ID, usually a VMID.
 	TaskID string `json:"taskID,omitempty"`
 
-	// Skip lets that many matches pass first, Count ends the rule after that many hits (0: never).
+	// Skip ignores that many matches first; Count disables the rule after that many hits (0: never).
 	Skip  int `json:"skip,omitempty"`
 	Count int `json:"count,omitempty"`
 	// Probability is the chance of a hit; 0 means always.
 	Probability float64 `json:"probability,omitempty"`
 
-	// Delay makes the call or task wait first, in simulated time.
+	// Delay delays the call or task, in simulated time.
 	Delay Duration `json:"delay,omitempty"`
-	// Status and Message are answered instead of doing anything, for example 500 "got no worker upid - start worker
+	// Status and Message are returned without any effect, for example 500 "got no worker upid - start worker
 	// failed", 595 or 596.
 	Status  int    `json:"status,omitempty"`
 	Message string `json:"message,omitempty"`
-	// DropBefore closes the connection without any effect, DropAfter when the effect has happened.
+	// DropBefore closes the connection before the call takes effect, DropAfter after it has taken effect.
 	DropBefore bool `json:"dropBefore,omitempty"`
 	DropAfter  bool `json:"dropAfter,omitempty"`
-	// Fail ends a task with this error instead of its work.
+	// Fail makes a task fail with this error without doing its work.
 	Fail string `json:"fail,omitempty"`
-	// Hang lets a task run until it is stopped.
+	// Hang makes a task run until it is stopped.
 	Hang bool `json:"hang,omitempty"`
 }
 
-// Duration is a time.Duration that JSON writes as "1.5s".
+// Duration is a time.Duration that is encoded in JSON as "1.5s".
 type Duration time.Duration
 
-// MarshalText writes the duration as text.
+// MarshalText returns the duration as text.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// UnmarshalText reads a duration such as "1.5s".
+// UnmarshalText parses a duration such as "1.5s".
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("reading the duration %q: %w", text, err)
+		return fmt.Errorf("parsing duration %q: %w", text, err)
 	}
 	*d = Duration(v)
 	return nil
@@ -72,7 +72,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 func (f Fault) validate() error {
 	switch {
 	case f.Task != "" && (f.Status != 0 || f.DropBefore || f.DropAfter):
-		return errors.New("a rule for tasks cannot answer calls: use fail, hang or delay")
+		return errors.New("a rule for tasks cannot set the response of calls: use fail, hang or delay")
 	case f.Task == "" && (f.Fail != "" || f.Hang):
 		return errors.New("fail and hang are for tasks: set task")
 	case f.Probability < 0 || f.Probability > 1:
@@ -86,7 +86,7 @@ func (f Fault) validate() error {
 	return nil
 }
 
-// FaultState is a rule with how often it matched and hit.
+// FaultState is a rule with the number of its matches and hits.
 type FaultState struct {
 	ID int `json:"id"`
 	Fault
@@ -103,13 +103,14 @@ type faultTable struct {
 }
 
 func newFaultTable(seed uint64, c *clock.Clock) *faultTable {
-	return &faultTable{clock: c, rand: rand.New(rand.NewPCG(seed, 1))} //nolint:gosec // repeatable on purpose
+	return &faultTable{clock: c, rand: rand.New(rand.NewPCG(seed, 1))} //nolint:gosec // deterministic by design
 }
 
-// AddFault installs a rule and returns its id. Rules are tried in the order in which they were added; the first hit wins.
+// AddFault adds a rule and returns its ID. Rules are evaluated in the order in which they were added; the first hit
+// applies.
 func (s *Simulator) AddFault(f Fault) (int, error) {
 	if err := f.validate(); err != nil {
-		return 0, fmt.Errorf("adding a fault: %w", err)
+		return 0, fmt.Errorf("adding fault: %w", err)
 	}
 	t := s.faults
 	t.mu.Lock()
@@ -119,7 +120,7 @@ func (s *Simulator) AddFault(f Fault) (int, error) {
 	return t.next, nil
 }
 
-// RemoveFault takes a rule away; it reports whether there was one.
+// RemoveFault removes a rule and reports whether it existed.
 func (s *Simulator) RemoveFault(id int) bool {
 	t := s.faults
 	t.mu.Lock()
@@ -129,14 +130,14 @@ func (s *Simulator) RemoveFault(id int) bool {
 	return len(t.rules) < before
 }
 
-// ClearFaults takes all rules away.
+// ClearFaults removes all rules.
 func (s *Simulator) ClearFaults() {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
 	s.faults.rules = nil
 }
 
-// Faults lists the rules.
+// Faults returns the rules.
 func (s *Simulator) Faults() []FaultState {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
@@ -147,7 +148,7 @@ func (s *Simulator) Faults() []FaultState {
 	return out
 }
 
-// hit counts a match and decides whether the rule acts.
+// hit counts a match and reports whether the rule applies.
 func (t *faultTable) hit(r *FaultState) bool {
 	r.Matched++
 	if r.Matched <= r.Skip || (r.Count > 0 && r.Hits >= r.Count) {
@@ -211,7 +212,7 @@ func (t *faultTable) taskRule(u tasks.UPID) (Fault, bool) {
 	return Fault{}, false
 }
 
-// HostDown cuts a host's power. Connections to it then fail as given by how: "refused", "noroute" or "timeout".
+// HostDown powers a host off. Connections to it then fail as specified by how: "refused", "noroute" or "timeout".
 func (s *Simulator) HostDown(host, how string) error {
 	if text := oneOf(how, "", "refused", "noroute", "timeout"); text != "" {
 		return fmt.Errorf("taking host %s down: %s", host, text)
@@ -219,26 +220,26 @@ func (s *Simulator) HostDown(host, how string) error {
 	return s.engine.HostDown(host, how)
 }
 
-// HostUp powers a host on again; VMs with onboot start.
+// HostUp powers a host on and starts its VMs with onboot.
 func (s *Simulator) HostUp(host string) error { return s.engine.HostUp(host) }
 
-// SetMaintenance puts a host into the HA manager's maintenance mode, or ends that. Guests stay where they are.
+// SetMaintenance enables or disables the HA manager's maintenance mode of a host. Guests are not migrated.
 func (s *Simulator) SetMaintenance(host string, on bool) error {
 	return s.engine.SetMaintenance(host, on)
 }
 
-// SetQuorum takes the cluster's quorum away or gives it back.
+// SetQuorum sets whether the cluster has quorum.
 func (s *Simulator) SetQuorum(ok bool) { s.engine.SetQuorum(ok) }
 
-// SetStorageFull makes every allocation on a storage fail, or ends that.
+// SetStorageFull sets whether every allocation on a storage fails.
 func (s *Simulator) SetStorageFull(storage string, full bool) error {
 	return s.engine.SetStorageFull(storage, full)
 }
 
-// SetClockSkew moves the hosts' clocks relative to the real time.
+// SetClockSkew sets the offset of the hosts' clocks from real time.
 func (s *Simulator) SetClockSkew(d time.Duration) { s.engine.Clock.SetSkew(d) }
 
-// PowerOffGuest ends a VM's guest as if it had powered itself off.
+// PowerOffGuest powers a VM off as if the guest had shut itself down.
 func (s *Simulator) PowerOffGuest(vmid int) error { return s.engine.PowerOffGuest(vmid) }
 
 // SetGuestHealth changes the health of a running VM's guest. Each boot resets it to HealthWell.
@@ -246,25 +247,24 @@ func (s *Simulator) SetGuestHealth(vmid int, health Health) error {
 	return s.engine.SetGuestHealth(vmid, string(health))
 }
 
-// SetHA adds a VM to HA with a requested state ("started", "stopped", "disabled", "ignored"), as an admin would; ""
-// removes it.
+// SetHA adds a VM to HA with a requested state ("started", "stopped", "disabled", "ignored"); "" removes it.
 func (s *Simulator) SetHA(vmid int, state string) error { return s.engine.SetHA(vmid, state) }
 
-// HAState returns the requested HA state of a VM; false if it is not under HA.
+// HAState returns the requested HA state of a VM; false if HA does not manage it.
 func (s *Simulator) HAState(vmid int) (string, bool) { return s.engine.HAState(vmid) }
 
-// SetConfigLock sets or, with "", removes the "lock:" key of a VM, as a backup or a crash would.
+// SetConfigLock sets the "lock:" key of a VM, as a backup or a crash would; "" removes it.
 func (s *Simulator) SetConfigLock(vmid int, lock string) error {
 	return s.engine.SetConfigLock(vmid, lock)
 }
 
-// HoldVMLock takes the file lock of a VM's config, as a process on the host would, until release is called.
+// HoldVMLock acquires the file lock of a VM's config, as a process on the host would, until release is called.
 func (s *Simulator) HoldVMLock(ctx context.Context, host string, vmid int) (release func(), err error) {
 	return s.engine.HoldGuestLock(ctx, host, vmid)
 }
 
-// HoldStorageLock takes the lock under which a storage's volumes are made and freed, as another process on the host would,
-// until release is called.
+// HoldStorageLock acquires the lock for allocating and freeing volumes of a storage, as another process on the host
+// would, until release is called.
 func (s *Simulator) HoldStorageLock(ctx context.Context, host, storage string) (release func(), err error) {
 	return s.engine.HoldStorageLock(ctx, host, storage)
 }
@@ -274,5 +274,6 @@ func (s *Simulator) MigrateGuest(vmid int, host string) error {
 	return s.engine.MigrateGuest(vmid, host)
 }
 
-// RestoreCopy makes a VM as restoring another one's backup under a new VMID does: it keeps uuid, description and tags.
+// RestoreCopy creates a VM as if the backup of another VM was restored to a new VMID: it keeps uuid, description and
+// tags.
 func (s *Simulator) RestoreCopy(vmid, newid int) error { return s.engine.RestoreCopy(vmid, newid) }

@@ -34,7 +34,7 @@ func TestFaultCount(t *testing.T) {
 		t.Errorf("596 has a body: %q", a.Raw)
 	}
 	if n := c.sim.CountRequests("GET", "/nodes/{node}/qemu"); n != 5 {
-		t.Errorf("%d requests were recorded, 5 were sent", n)
+		t.Errorf("got %d recorded requests, want 5", n)
 	}
 }
 
@@ -66,14 +66,14 @@ func TestFaultDroppedConnection(t *testing.T) {
 		return err
 	}
 	if drop(pvesim.Fault{DropBefore: true}, "300") == nil || drop(pvesim.Fault{DropAfter: true}, "301") == nil {
-		t.Fatal("a dropped connection brought an answer")
+		t.Fatal("got a response on a dropped connection")
 	}
-	eventually(t, "the clone after whose effect the connection broke exists", func() bool {
+	eventually(t, "the clone whose connection was dropped after it took effect", func() bool {
 		conf, _ := c.do("GET", "/nodes/pve1/qemu/301/config").Data.(map[string]any)
 		return conf != nil && conf["lock"] == nil
 	})
 	if a := c.do("GET", "/nodes/pve1/qemu/300/config"); a.Status == 200 {
-		t.Error("the call whose connection broke before its effect had one")
+		t.Error("call took effect although its connection was dropped before")
 	}
 }
 
@@ -89,11 +89,11 @@ func TestFaultTasks(t *testing.T) {
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300").(string)
 	status := c.ok("GET", "/nodes/pve1/tasks/"+upid+"/status").(map[string]any)
 	if status["status"] != "running" {
-		t.Errorf("the task does not hang: %v", status)
+		t.Errorf("task does not hang: %v", status)
 	}
 	c.ok("DELETE", "/nodes/pve1/tasks/"+upid)
 	if exit := c.exit(upid); exit == "OK" {
-		t.Error("a stopped task ended well")
+		t.Error("stopped task succeeded")
 	}
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 }
@@ -110,7 +110,7 @@ func TestFaultProbabilitySeed(t *testing.T) {
 	}
 	a, b := run(), run()
 	if a != b || !strings.Contains(a, "x") || !strings.Contains(a, ".") {
-		t.Errorf("%s and %s", a, b)
+		t.Errorf("got hits %s and %s, want equal patterns of hits and misses", a, b)
 	}
 }
 
@@ -148,10 +148,10 @@ func TestStorageFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")); !strings.Contains(exit, "free space in thin pool") {
-		t.Errorf("the clone ended with %q", exit)
+		t.Errorf("clone ended with %q", exit)
 	}
 	if a := c.do("GET", "/nodes/pve1/qemu/300/config"); a.Status == 200 {
-		t.Error("the failed clone left its config behind")
+		t.Error("failed clone leaked its config")
 	}
 }
 

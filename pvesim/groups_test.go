@@ -22,7 +22,7 @@ func TestPermissionsOfGroups(t *testing.T) {
 	root.ok("PUT", "/access/users/ann@pve", "groups", "ops")
 	root.ok("PUT", "/access/acl", "path", "/vms", "roles", "PVEAuditor", "groups", "ops")
 	ann.ok("GET", "/nodes/pve1/qemu/101/config")
-	// An entry for the user itself wins over those of its groups.
+	// An entry for the user takes precedence over entries for its groups.
 	root.ok("PUT", "/access/acl", "path", "/vms", "roles", "NoAccess", "users", "ann@pve")
 	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
 	root.ok("PUT", "/access/acl", "path", "/vms", "roles", "NoAccess", "users", "ann@pve", "delete", "1")
@@ -65,7 +65,7 @@ func TestStoredObjects(t *testing.T) {
 	}
 }
 
-// pairs splits "a=b&c=d" at the first equals signs.
+// pairs splits "a=b&c=d" into keys and values.
 func pairs(s string) []string {
 	var out []string
 	for len(s) > 0 {

@@ -15,15 +15,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// witness is a guest that writes down what it sees and obeys the power button.
-type witness struct {
+// recordingGuest is a guest that records its boots and powers off on shutdown requests.
+type recordingGuest struct {
 	mu    sync.Mutex
 	boots []*pvesim.Machine
 	live  int
 	agent *pvesim.Agent
 }
 
-func (w *witness) Boot(ctx context.Context, m *pvesim.Machine) {
+func (w *recordingGuest) Boot(ctx context.Context, m *pvesim.Machine) {
 	w.mu.Lock()
 	if m.VMID >= 300 {
 		w.boots = append(w.boots, m)
@@ -46,7 +46,7 @@ func (w *witness) Boot(ctx context.Context, m *pvesim.Machine) {
 
 func first(b []byte, _ bool) []byte { return b }
 
-func (w *witness) seen() (boots []*pvesim.Machine, live int) {
+func (w *recordingGuest) seen() (boots []*pvesim.Machine, live int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]*pvesim.Machine(nil), w.boots...), w.live
@@ -54,7 +54,7 @@ func (w *witness) seen() (boots []*pvesim.Machine, live int) {
 
 func TestGuestHardware(t *testing.T) {
 	t.Parallel()
-	w := &witness{}
+	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	iso := bytes.Repeat([]byte("iso"), 1000)
 	if exit := c.exit(c.upload("pve1", "local", "iso", "seed 1.iso", iso).Data); exit != "OK" {
@@ -81,10 +81,10 @@ func TestGuestHardware(t *testing.T) {
 	if cds := m.CDROMs(); len(cds) != 1 || cds[0].Slot != "ide2" || !bytes.Equal(cds[0].Image, iso) {
 		t.Errorf("CD drives: %v", cds)
 	}
-	// The medium can be taken out while the VM runs; the ISO can be deleted even while it is in.
+	// A medium can be ejected while the VM runs, and an ISO can be deleted while it is inserted.
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "none,media=cdrom")
 	if cds := m.CDROMs(); len(cds) != 0 {
-		t.Errorf("after the eject: %v", cds)
+		t.Errorf("after eject: %v", cds)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestStartWithDeletedISO(t *testing.T) {
 
 func TestRebootResetStop(t *testing.T) {
 	t.Parallel()
-	w := &witness{}
+	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.task("POST", "/nodes/pve1/qemu/300/status/start")
@@ -111,30 +111,30 @@ func TestRebootResetStop(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/300/status/reset")
 	eventually(t, "the third boot", func() bool { b, live := w.seen(); return len(b) == 3 && live == 1 })
 	c.task("POST", "/nodes/pve1/qemu/300/status/stop")
-	eventually(t, "the end", func() bool { _, live := w.seen(); return live == 0 })
+	eventually(t, "the guest to stop", func() bool { _, live := w.seen(); return live == 0 })
 	boots, _ := w.seen()
 	ids := map[string]bool{}
 	for _, b := range boots {
 		ids[b.BootID] = true
 	}
 	if len(ids) != 3 {
-		t.Errorf("boot ids repeat: %v", ids)
+		t.Errorf("boot IDs are not unique: %v", ids)
 	}
 	if data, _ := boots[0].Disk.Read("boots"); string(data) != "xxx" {
-		t.Errorf("the disk contains %q", data)
+		t.Errorf("disk contains %q", data)
 	}
-	// A clone of the VM takes its disk's content along; a new one of the template does not.
+	// A clone of the VM copies the content of its disk; a new clone of the template does not have it.
 	c.task("POST", "/nodes/pve1/qemu/300/clone", "newid", "301")
 	c.task("POST", "/nodes/pve1/qemu/301/status/start")
 	boots, _ = w.seen()
 	if data, _ := boots[len(boots)-1].Disk.Read("boots"); string(data) != "xxxx" {
-		t.Errorf("the clone's disk has %q", data)
+		t.Errorf("clone's disk contains %q", data)
 	}
 }
 
 func TestCloudInitDrive(t *testing.T) {
 	t.Parallel()
-	w := &witness{}
+	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ciuser", "ubuntu", "ipconfig0", "ip=10.0.0.5/24,gw=10.0.0.1")
@@ -146,42 +146,42 @@ func TestCloudInitDrive(t *testing.T) {
 	}
 	for _, text := range []string{"CIDATA", "hostname: worker", "user: ubuntu", "address: '10.0.0.5'", "instance-id: "} {
 		if !bytes.Contains(cds[0].Image, []byte(text)) && !bytes.Contains(bytes.ToUpper(cds[0].Image), []byte(strings.ToUpper(text))) {
-			t.Errorf("the ISO lacks %q", text)
+			t.Errorf("ISO does not contain %q", text)
 		}
 	}
 }
 
 func TestCloudInitSnippets(t *testing.T) {
 	t.Parallel()
-	w := &witness{}
+	w := &recordingGuest{}
 	s := pvesim.DefaultScenario(1)
 	s.Files = []pvesim.File{{Storage: "local", Name: "snippets/vendor.yaml", Text: "#cloud-config\nvendor: yes\n"}}
 	c := startSim(t, s, pvesim.Options{Guests: w})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "cicustom", "vendor=local:snippets/vendor.yaml,network=local:snippets/network.yaml", "ciuser", "ubuntu")
 	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/300/status/start")); exit != "volume 'local:snippets/network.yaml' does not exist" {
-		t.Errorf("the start ended with %q", exit)
+		t.Errorf("start ended with %q", exit)
 	}
 	c.sim.PutFile(pvesim.File{Storage: "local", Host: "pve1", Name: "snippets/network.yaml", Text: "version: 2\nmine: yes\n"})
 	if row(c.ok("GET", "/nodes/pve1/storage/local/content", "content", "snippets"), "volid", "local:snippets/network.yaml") == nil {
-		t.Error("the file that was placed is not listed")
+		t.Error("file is not listed")
 	}
 	c.task("POST", "/nodes/pve1/qemu/300/status/start")
 	boots, _ := w.seen()
 	image := boots[0].CDROMs()[0].Image
 	for text, want := range map[string]bool{"vendor: yes": true, "mine: yes": true, "user: ubuntu": true, "type: nameserver": false} {
 		if bytes.Contains(image, []byte(text)) != want {
-			t.Errorf("the ISO has %q: %t, want %t", text, !want, want)
+			t.Errorf("ISO contains %q: %t, want %t", text, !want, want)
 		}
 	}
 	if dump := c.ok("GET", "/nodes/pve1/qemu/300/cloudinit/dump", "type", "network").(string); strings.Contains(dump, "mine") {
-		t.Errorf("the dump reads snippets: %s", dump)
+		t.Errorf("dump contains snippets: %s", dump)
 	}
 }
 
 func TestFirmwareFiles(t *testing.T) {
 	t.Parallel()
-	w := &witness{}
+	w := &recordingGuest{}
 	s := pvesim.DefaultScenario(1)
 	s.Files = []pvesim.File{{Storage: "local", Name: "iso/a.iso", Text: `{"ignition":{}}`}}
 	for i := range s.Guests {
@@ -195,18 +195,18 @@ func TestFirmwareFiles(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/300/status/start")
 	boots, _ := w.seen()
 	if got := boots[0].Firmware; string(got["opt/a"]) != `{"ignition":{}}` || string(got["opt/b"]) != "x,y" || len(got) != 2 {
-		t.Errorf("the firmware has %q", got)
+		t.Errorf("firmware contains %q", got)
 	}
 	c.task("POST", "/nodes/pve1/qemu/300/status/stop")
 	c.task("DELETE", "/nodes/pve1/storage/local/content/local:iso/a.iso")
 	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/300/status/start")); exit != "start failed: QEMU exited with code 1" {
-		t.Errorf("without its file the start ended with %q", exit)
+		t.Errorf("start without the file ended with %q", exit)
 	}
 }
 
 func TestAgent(t *testing.T) {
 	t.Parallel()
-	w := &witness{agent: &pvesim.Agent{Hostname: "worker", Interfaces: []pvesim.AgentInterface{{Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"10.0.0.5/24"}}}}}
+	w := &recordingGuest{agent: &pvesim.Agent{Hostname: "worker", Interfaces: []pvesim.AgentInterface{{Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"10.0.0.5/24"}}}}}
 	s := pvesim.DefaultScenario(1)
 	s.Version = "9.2"
 	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "VM.GuestAgent.Audit")
@@ -225,7 +225,7 @@ func TestAgent(t *testing.T) {
 	start := time.Now()
 	c.refused(500, "QEMU guest agent is not running", "POST", "/nodes/pve1/qemu/300/agent/ping")
 	if time.Since(start) < 50*time.Millisecond {
-		t.Error("the ping did not block for its three seconds")
+		t.Error("ping did not block for three seconds")
 	}
 }
 
@@ -237,7 +237,7 @@ func TestShutdownUnresponsiveGuest(t *testing.T) {
 	}
 	c.task("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5", "forceStop", "1")
 	if s := c.ok("GET", "/nodes/pve1/qemu/101/status/current").(map[string]any)["status"]; s != "stopped" {
-		t.Errorf("the VM is %v", s)
+		t.Errorf("VM is %v", s)
 	}
 }
 
@@ -255,7 +255,7 @@ func TestPendingChanges(t *testing.T) {
 	}
 	c.task("POST", "/nodes/pve1/qemu/101/status/stop")
 	if got := c.ok("GET", "/nodes/pve1/qemu/101/config", "current", "1").(map[string]any)["memory"]; got != "8192" {
-		t.Errorf("after the stop: %v", got)
+		t.Errorf("after stop: %v", got)
 	}
 }
 
@@ -265,10 +265,10 @@ func TestResourcesLag(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
 	fresh := row(c.ok("GET", "/cluster/resources", "type", "vm"), "vmid", 300)
 	if fresh == nil {
-		t.Fatal("a new VM is not listed at all")
+		t.Fatal("new VM is not listed")
 	}
 	if fresh["name"] == nil && fresh["status"] != "unknown" {
-		t.Errorf("a row without figures must be unknown: %v", fresh)
+		t.Errorf("status of a row without usage must be unknown: %v", fresh)
 	}
 	eventually(t, "pvestatd's next cycle", func() bool {
 		r := row(c.ok("GET", "/cluster/resources", "type", "vm"), "vmid", 300)

@@ -22,7 +22,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// client is a bare HTTP client for the simulator's API.
+// client is a minimal HTTP client for the simulator's API.
 type client struct {
 	t     *testing.T
 	sim   *pvesim.Simulator
@@ -30,8 +30,8 @@ type client struct {
 	token string
 }
 
-// answer is what came back.
-type answer struct {
+// response is a decoded response.
+type response struct {
 	Status int
 	Reason string
 	Header http.Header
@@ -65,15 +65,15 @@ func httpClient(sim *pvesim.Simulator) *http.Client {
 	}}
 }
 
-// as returns a client with another token, "user@realm!name=secret"; empty sends none.
+// as returns a client with another token, "user@realm!name=secret"; empty for no token.
 func (c *client) as(token string) *client {
 	other := *c
 	other.token = token
 	return &other
 }
 
-// do sends a request with parameters "key", "value", ... in the place that fits the method.
-func (c *client) do(method, path string, params ...string) answer {
+// do sends a request with parameters "key", "value", ... in the query or in the body, depending on the method.
+func (c *client) do(method, path string, params ...string) response {
 	c.t.Helper()
 	values := url.Values{}
 	for i := 0; i+1 < len(params); i += 2 {
@@ -97,7 +97,7 @@ func (c *client) do(method, path string, params ...string) answer {
 	return c.send(req)
 }
 
-func (c *client) send(req *http.Request) answer {
+func (c *client) send(req *http.Request) response {
 	c.t.Helper()
 	a, err := c.try(req)
 	if err != nil {
@@ -106,29 +106,29 @@ func (c *client) send(req *http.Request) answer {
 	return a
 }
 
-func (c *client) try(req *http.Request) (answer, error) {
+func (c *client) try(req *http.Request) (response, error) {
 	if c.token != "" {
 		req.Header.Set("Authorization", "PVEAPIToken="+c.token)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if resp.Header.Get("Content-Encoding") == "gzip" {
 		z, err := gzip.NewReader(bytes.NewReader(raw))
 		if err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		if raw, err = io.ReadAll(z); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
-	a := answer{Status: resp.StatusCode, Header: resp.Header, Raw: string(raw)}
+	a := response{Status: resp.StatusCode, Header: resp.Header, Raw: string(raw)}
 	a.Reason = strings.TrimSpace(strings.TrimPrefix(resp.Status, fmt.Sprint(resp.StatusCode)))
 	var parsed struct {
 		Data   any               `json:"data"`
@@ -141,7 +141,7 @@ func (c *client) try(req *http.Request) (answer, error) {
 	return a, nil
 }
 
-// ok demands status 200 and returns the data.
+// ok expects status 200 and returns the data.
 func (c *client) ok(method, path string, params ...string) any {
 	c.t.Helper()
 	a := c.do(method, path, params...)
@@ -151,8 +151,8 @@ func (c *client) ok(method, path string, params ...string) any {
 	return a.Data
 }
 
-// refused demands an error with this status and reason.
-func (c *client) refused(status int, reason, method, path string, params ...string) answer {
+// refused expects an error with this status and reason.
+func (c *client) refused(status int, reason, method, path string, params ...string) response {
 	c.t.Helper()
 	a := c.do(method, path, params...)
 	if a.Status != status || a.Reason != reason {
@@ -167,7 +167,7 @@ func (c *client) exit(upid any) string {
 	id, _ := upid.(string)
 	parts := strings.Split(id, ":")
 	if len(parts) < 9 {
-		c.t.Fatalf("%v is not a task id", upid)
+		c.t.Fatalf("%v is not a task ID", upid)
 	}
 	deadline := time.Now().Add(20 * time.Second)
 	for time.Now().Before(deadline) {
@@ -181,11 +181,11 @@ func (c *client) exit(upid any) string {
 	return ""
 }
 
-// task sends a request that starts a task and demands its success.
+// task sends a request that starts a task and expects it to succeed.
 func (c *client) task(method, path string, params ...string) {
 	c.t.Helper()
 	if exit := c.exit(c.ok(method, path, params...)); exit != "OK" {
-		c.t.Fatalf("%s %s: the task ended with %q", method, path, exit)
+		c.t.Fatalf("%s %s: task ended with %q", method, path, exit)
 	}
 }
 
@@ -206,7 +206,7 @@ func (c *client) config(host string, vmid int) map[string]any {
 }
 
 // upload sends a file as multipart form.
-func (c *client) upload(host, storage, content, name string, data []byte) answer {
+func (c *client) upload(host, storage, content, name string, data []byte) response {
 	c.t.Helper()
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)
@@ -225,7 +225,7 @@ func (c *client) upload(host, storage, content, name string, data []byte) answer
 	return c.send(req)
 }
 
-// eventually polls until the condition holds.
+// eventually polls until cond returns true.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(15 * time.Second)
@@ -235,10 +235,10 @@ func eventually(t *testing.T, what string, cond func() bool) {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	t.Fatalf("it did not happen in time: %s", what)
+	t.Fatalf("timed out waiting for %s", what)
 }
 
-// row finds an object in a list by one of its fields.
+// row returns the object in a list with this value of a field; nil if there is none.
 func row(list any, key string, value any) map[string]any {
 	rows, _ := list.([]any)
 	for _, r := range rows {

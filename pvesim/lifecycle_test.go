@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// The library that most Go programs use must be able to live with the simulator.
+// go-proxmox, the most common Go client, must work with the simulator.
 func TestLifecycleWithGoProxmox(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
@@ -27,12 +27,12 @@ func TestLifecycleWithGoProxmox(t *testing.T) {
 			pool := x509.NewCertPool()
 			pool.AppendCertsFromPEM(sim.CAPEM())
 			c := proxmox.NewClient(sim.URL(), proxmox.WithRootCAs(pool), proxmox.WithAPIToken(pvesim.DefaultTokenID, pvesim.DefaultTokenSecret))
-			lifeCycle(t, c)
+			testLifecycle(t, c)
 		})
 	}
 }
 
-func lifeCycle(t *testing.T, c *proxmox.Client) {
+func testLifecycle(t *testing.T, c *proxmox.Client) {
 	t.Helper()
 	ctx := context.Background()
 	must := func(what string, err error) {
@@ -71,7 +71,7 @@ func lifeCycle(t *testing.T, c *proxmox.Client) {
 	wait("starting", task, err)
 	must("reading again", vm.Ping(ctx))
 	if cores := vm.VirtualMachineConfig.Cores; !vm.IsRunning() || cores == nil || *cores != 4 {
-		t.Errorf("after the start: running=%v cores=%v", vm.IsRunning(), cores)
+		t.Errorf("after start: running=%v cores=%v", vm.IsRunning(), cores)
 	}
 	task, err = vm.Reboot(ctx)
 	wait("rebooting", task, err)
@@ -80,7 +80,7 @@ func lifeCycle(t *testing.T, c *proxmox.Client) {
 	task, err = vm.Delete(ctx, &proxmox.VirtualMachineDeleteOptions{Purge: true})
 	wait("destroying", task, err)
 	if _, err := node.VirtualMachine(ctx, id); err == nil {
-		t.Error("the destroyed VM is still there")
+		t.Error("destroyed VM still exists")
 	}
 }
 
@@ -92,12 +92,12 @@ func TestLifecycle(t *testing.T) {
 	template := c.config("pve1", 9000)
 	for _, same := range []string{"cores", "memory", "scsihw", "agent"} {
 		if conf[same] != template[same] {
-			t.Errorf("%s: got %v, the template has %v", same, conf[same], template[same])
+			t.Errorf("%s: got %v, want %v as in the template", same, conf[same], template[same])
 		}
 	}
 	for _, fresh := range []string{"net0", "smbios1", "scsi0", "ide2"} {
 		if conf[fresh] == nil || conf[fresh] == template[fresh] {
-			t.Errorf("%s: got %v, which is the template's", fresh, conf[fresh])
+			t.Errorf("%s: got %v, the value of the template", fresh, conf[fresh])
 		}
 	}
 	if conf["scsi0"] != "local-lvm:vm-500-disk-0,size=3G" || conf["memory"] != "2048" || conf["cores"] != float64(2) {
@@ -110,7 +110,7 @@ func TestLifecycle(t *testing.T) {
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/500.conf' does not exist", "GET", "/nodes/pve1/qemu/500/config")
 	for _, v := range c.ok("GET", "/nodes/pve1/storage/local-lvm/content").([]any) {
 		if volid := v.(map[string]any)["volid"].(string); strings.Contains(volid, "-500-") {
-			t.Errorf("the volume %s was leaked", volid)
+			t.Errorf("leaked volume %s", volid)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// dirScenario has one host with a template on a directory storage.
+// dirScenario returns a cluster with one host with a template on a directory storage.
 func dirScenario(version string) *pvesim.Scenario {
 	s := pvesim.DefaultScenario(1)
 	s.Version = version
@@ -46,22 +46,22 @@ func TestCloneInParallel(t *testing.T) {
 func TestCloneToSameVMID(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	// The workers start late, so both calls arrive before the first of them on any machine.
+	// The delay ensures that both calls arrive before the first task starts.
 	if _, err := c.sim.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(15 * time.Second)}); err != nil {
 		t.Fatal(err)
 	}
-	answers := make([]answer, 2)
+	responses := make([]response, 2)
 	var wg sync.WaitGroup
-	for i := range answers {
+	for i := range responses {
 		wg.Go(func() {
-			answers[i] = c.do("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", fmt.Sprintf("vm-%d", i))
+			responses[i] = c.do("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", fmt.Sprintf("vm-%d", i))
 		})
 	}
 	wg.Wait()
 	won := -1
-	for i, a := range answers {
+	for i, a := range responses {
 		if a.Status != http.StatusOK {
-			t.Fatalf("clone %d was refused at once: %d %s", i, a.Status, a.Reason)
+			t.Fatalf("clone %d was rejected: %d %s", i, a.Status, a.Reason)
 		}
 		switch exit := c.exit(a.Data); exit {
 		case "OK":
@@ -75,7 +75,7 @@ func TestCloneToSameVMID(t *testing.T) {
 		t.Fatal("neither clone succeeded")
 	}
 	if got := c.config("pve1", 300)["name"]; got != fmt.Sprintf("vm-%d", won) {
-		t.Errorf("the VM is called %v, but clone %d won", got, won)
+		t.Errorf("VM name is %v, but clone %d succeeded", got, won)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestCloneLock(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 2})
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "grown", "description", "mine", "full", "1")
 	states := map[string]map[string]any{}
-	eventually(t, "the clone is unlocked", func() bool {
+	eventually(t, "the clone to be unlocked", func() bool {
 		a := c.do("GET", "/nodes/pve1/qemu/300/config", "current", "1")
 		conf, _ := a.Data.(map[string]any)
 		switch {
@@ -108,7 +108,7 @@ func TestCloneLock(t *testing.T) {
 		t.Errorf("after the first drive: %v", s)
 	}
 	if exit := c.exit(upid); exit != "OK" {
-		t.Errorf("the clone ended with %s", exit)
+		t.Errorf("clone ended with %s", exit)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestConfigWriteDuringClone(t *testing.T) {
 			t.Parallel()
 			c := startSim(t, dirScenario(version), pvesim.Options{Speed: 5})
 			upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1")
-			eventually(t, "the clone's config exists", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
+			eventually(t, "the config of the clone", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
 			a := c.do("PUT", "/nodes/pve1/qemu/300/config", "cores", "1")
 			if a.Status != want || (want == 500 && a.Reason != "VM is locked (clone)") {
 				t.Errorf("got %d %s", a.Status, a.Reason)
@@ -144,12 +144,12 @@ func TestFileLockTimeout(t *testing.T) {
 		t.Errorf("start ended with %q", exit)
 	}
 	if log := c.log(upid); log[0] != "trying to acquire lock..." {
-		t.Errorf("the log does not mention the wait: %q", log)
+		t.Errorf("log does not mention the wait: %q", log)
 	}
 	destroy := c.ok("DELETE", "/nodes/pve1/qemu/300")
 	release()
 	if exit := c.exit(destroy); exit != "OK" {
-		t.Errorf("destroy ended with %q although the lock came free", exit)
+		t.Errorf("destroy ended with %q after the lock was released", exit)
 	}
 }
 
@@ -163,7 +163,7 @@ func TestStorageLockStarvation(t *testing.T) {
 	// A slow cluster: each allocation holds the lock for most of a second, and all waiters poll once a second.
 	s.Latency = map[string]string{"rbd": "ceph-slow"}
 	if _, err := pvesim.New(s, pvesim.Options{}); err == nil {
-		t.Fatal("an unknown latency profile was accepted")
+		t.Fatal("unknown latency profile was accepted")
 	}
 	s.Latency = nil
 	c := startSim(t, s, pvesim.Options{Speed: 20})
@@ -183,11 +183,11 @@ func TestStorageLockStarvation(t *testing.T) {
 		case e == "cfs-lock 'storage-ceph' error: got lock request timeout":
 			starved++
 		default:
-			t.Errorf("an allocation ended with %q", e)
+			t.Errorf("allocation ended with %q", e)
 		}
 	}
 	if good == 0 || starved == 0 {
-		t.Errorf("%d succeeded and %d timed out; a crowd on a cluster-wide lock has both", good, starved)
+		t.Errorf("%d allocations succeeded and %d timed out; want both with contention on a cluster-wide lock", good, starved)
 	}
 }
 
@@ -197,12 +197,12 @@ func TestDestroyLock(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine")
 	upid := c.ok("DELETE", "/nodes/pve1/qemu/300")
 	seen := false
-	eventually(t, "the VM is gone", func() bool {
+	eventually(t, "the VM to be deleted", func() bool {
 		a := c.do("GET", "/nodes/pve1/qemu/300/config")
 		if conf, _ := a.Data.(map[string]any); conf != nil && conf["lock"] == "destroyed" {
 			seen = true
 			if conf["description"] != nil || conf["smbios1"] != nil {
-				t.Errorf("the zombie still has its identity: %v", conf)
+				t.Errorf("VM being destroyed still has its identity: %v", conf)
 			}
 		}
 		return a.Status != 200
@@ -217,13 +217,13 @@ func TestCloneHostDown(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{Speed: 5})
 	upid := c.ok("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300", "full", "1")
-	eventually(t, "the clone has begun", func() bool { return c.do("GET", "/nodes/pve2/qemu/300/config").Status == 200 })
+	eventually(t, "the clone to start", func() bool { return c.do("GET", "/nodes/pve2/qemu/300/config").Status == 200 })
 	if err := c.sim.HostDown("pve2", "refused"); err != nil {
 		t.Fatal(err)
 	}
 	a := c.refused(595, "Connection refused", "GET", "/nodes/pve2/qemu/300/config")
 	if a.Raw != "" {
-		t.Errorf("595 carries a body: %q", a.Raw)
+		t.Errorf("595 has a body: %q", a.Raw)
 	}
 	if err := c.sim.HostUp("pve2"); err != nil {
 		t.Fatal(err)
@@ -232,7 +232,7 @@ func TestCloneHostDown(t *testing.T) {
 		t.Errorf("lock: %v", lock)
 	}
 	if exit := c.exit(upid); exit != "unexpected status" {
-		t.Errorf("the task of the dead host ended with %q", exit)
+		t.Errorf("task of the offline host ended with %q", exit)
 	}
 	if exit := c.exit(c.ok("DELETE", "/nodes/pve2/qemu/300")); exit != "VM is locked (clone)" {
 		t.Errorf("destroy ended with %q", exit)
@@ -245,19 +245,19 @@ func TestCloneStopped(t *testing.T) {
 	s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=200G"
 	c := startSim(t, s, pvesim.Options{Speed: 5})
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1").(string)
-	eventually(t, "a volume was made", func() bool {
+	eventually(t, "a volume to be created", func() bool {
 		return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 &&
 			strings.Contains(fmt.Sprint(c.ok("GET", "/nodes/pve1/storage/local-lvm/content", "vmid", "300")), "vm-300-disk-0")
 	})
 	c.ok("DELETE", "/nodes/pve1/tasks/"+upid)
 	if exit := c.exit(upid); exit == "OK" {
-		t.Error("the stopped task ended with OK")
+		t.Error("stopped task succeeded")
 	}
 	if a := c.do("GET", "/nodes/pve1/qemu/300/config"); a.Status == 200 {
-		t.Errorf("the config is still there: %v", a.Data)
+		t.Errorf("config still exists: %v", a.Data)
 	}
 	if left := c.ok("GET", "/nodes/pve1/storage/local-lvm/content", "vmid", "300").([]any); len(left) > 0 {
-		t.Errorf("volumes are left: %v", left)
+		t.Errorf("leaked volumes: %v", left)
 	}
 }
 
@@ -284,15 +284,15 @@ func TestWorkersBusy(t *testing.T) {
 		c.ok("GET", "/nodes/pve1/qemu/101/status/current")
 		longest = max(longest, time.Since(start))
 	}
-	// The three wait for ten simulated seconds; a call that came in between had to wait for most of that.
+	// The three calls block for ten simulated seconds; calls in between had to wait for most of that.
 	if longest < 500*time.Millisecond {
-		t.Errorf("no protected call took longer than %v; they should have waited for a worker", longest)
+		t.Errorf("no protected call took longer than %v; want calls to wait for a worker", longest)
 	}
 	wg.Wait()
 }
 
-// With target and pool, the pool comes last: when it fails, the config stays on the target host, unlocked, while its
-// volumes are gone.
+// With target and pool, the pool is set last: if that fails, the config remains on the target host, unlocked, but its
+// volumes are deleted.
 func TestClonePoolDeleted(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(2)
@@ -304,16 +304,16 @@ func TestClonePoolDeleted(t *testing.T) {
 	c := startSim(t, s, pvesim.Options{Speed: 100})
 	root := c.as("root@pam!admin=s")
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1", "target", "pve2", "pool", "kube")
-	eventually(t, "the copy has begun", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
+	eventually(t, "the copy to start", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
 	root.ok("DELETE", "/pools/kube")
 	if exit := c.exit(upid); !strings.HasPrefix(exit, "clone failed: can't add VM 300 to pool 'kube'") {
-		t.Fatalf("the clone ended with %q", exit)
+		t.Fatalf("clone ended with %q", exit)
 	}
 	conf := c.config("pve2", 300)
 	if conf["lock"] != nil || conf["scsi0"] == nil {
-		t.Errorf("the config on the target: %v", conf)
+		t.Errorf("config on the target: %v", conf)
 	}
 	if exit := c.exit(c.ok("POST", "/nodes/pve2/qemu/300/status/start")); !strings.Contains(exit, "does not exist") {
-		t.Errorf("a VM without volumes started: %s", exit)
+		t.Errorf("start of a VM without volumes ended with %s", exit)
 	}
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 )
 
-// GuestRuntime runs what is inside a VM. The simulator calls Boot in a goroutine of its own each time a VM gets power,
-// also after a reboot.
+// GuestRuntime runs the guest of a VM. The simulator calls Boot in a new goroutine each time a VM is powered on or
+// rebooted.
 type GuestRuntime interface {
-	// Boot runs the guest until ctx ends (power cut, stop, host down) or the guest powers itself off by returning.
+	// Boot runs the guest until ctx is done (power cut, stop, host down). A guest that returns earlier powers itself off.
 	Boot(ctx context.Context, m *Machine)
 }
 
@@ -36,15 +36,15 @@ type Machine struct {
 	VMID                int
 	UUID                string
 	SMBIOS              map[string]string // decoded smbios1 fields: uuid, serial, sku, ...
-	BootID              string            // fresh at each boot
+	BootID              string            // new at each boot
 	Cores               int
 	MemoryBytes         int64
 	DiskBytes           int64
 	NICs                []NIC
-	Devices             []string  // the mappings of the PCI devices that are passed through
-	Disk                GuestDisk // survives reboots, dies with the VM's boot volume
-	AgentEnabled        bool      // the VM has an agent's channel
-	// Firmware are the files that "args: -fw_cfg" hands to the guest, by their names there.
+	Devices             []string  // mappings of the passed-through PCI devices
+	Disk                GuestDisk // survives reboots, deleted with the VM's boot volume
+	AgentEnabled        bool      // the VM has a guest agent channel
+	// Firmware are the files that "args: -fw_cfg" passes to the guest, by name.
 	Firmware map[string][]byte
 
 	instance *kernel.Instance
@@ -60,22 +60,22 @@ type NIC struct {
 	Lease netip.Prefix
 }
 
-// CDROM is the medium in a CD drive.
+// CDROM is the medium in a CD-ROM drive.
 type CDROM struct {
 	Slot  string // ide2, scsi1, ...
 	Volid string
-	// Image is the medium: an uploaded ISO, or the one that Proxmox makes for a cloud-init drive.
+	// Image is the medium: an uploaded ISO, or the one that Proxmox generates for a cloud-init drive.
 	Image []byte
 }
 
-// GuestDisk keeps named files on a VM's boot disk.
+// GuestDisk stores named files on a VM's boot disk.
 type GuestDisk interface {
 	Read(name string) ([]byte, bool)
 	Write(name string, data []byte)
 	Names() []string
 }
 
-// Agent is what a guest's agent reports.
+// Agent is the data that the guest agent reports.
 type Agent struct {
 	Hostname   string
 	OS         map[string]string
@@ -88,7 +88,7 @@ type AgentInterface struct {
 	Addresses []string
 }
 
-// CDROMs reads the drives as they are now: media can change while the VM runs.
+// CDROMs returns the current media: they can change while the VM runs.
 func (m *Machine) CDROMs() []CDROM {
 	var out []CDROM
 	for _, medium := range m.instance.Media() {
@@ -96,7 +96,7 @@ func (m *Machine) CDROMs() []CDROM {
 		if medium.CloudInit != nil {
 			image, err := buildISO("cidata", medium.CloudInit)
 			if err != nil {
-				continue // an empty drive is what a guest would see
+				continue // the guest sees an empty drive
 			}
 			cd.Image = image
 		}
@@ -109,14 +109,14 @@ func (m *Machine) CDROMs() []CDROM {
 func buildISO(label string, files map[string]string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "pvesim-iso-")
 	if err != nil {
-		return nil, fmt.Errorf("building an ISO: %w", err)
+		return nil, fmt.Errorf("building ISO: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	image := filepath.Join(dir, "image.iso")
 	if err := writeISO(image, filepath.Join(dir, "work"), label, files); err != nil {
-		return nil, fmt.Errorf("building an ISO: %w", err)
+		return nil, fmt.Errorf("building ISO: %w", err)
 	}
-	return os.ReadFile(image) //nolint:gosec // written just above
+	return os.ReadFile(image) //nolint:gosec // written above
 }
 
 func writeISO(image, work, label string, files map[string]string) (err error) {
@@ -152,28 +152,29 @@ func writeISO(image, work, label string, files map[string]string) (err error) {
 	return fs.Finalize(iso9660.FinalizeOptions{RockRidge: true, Joliet: true, VolumeIdentifier: label})
 }
 
-// ShutdownRequested is closed when the power button is pressed or the agent is asked to shut down or reboot.
+// ShutdownRequested returns a channel that is closed on an ACPI shutdown or when the guest agent receives a shutdown or
+// reboot request.
 func (m *Machine) ShutdownRequested() <-chan struct{} { return m.instance.ShutdownRequested() }
 
 // Health is the injected health of a guest.
 type Health string
 
-// The states of health.
+// Health states.
 const (
 	HealthWell Health = kernel.Well
-	// HealthSick is a guest that runs and responds, and whose kubelet reports the Node as not ready.
+	// HealthSick is a guest that responds but whose kubelet reports the Node as NotReady.
 	HealthSick Health = kernel.Sick
-	// HealthHung is a guest that does not respond until it is reset or loses its power.
+	// HealthHung is a guest that does not respond until it is reset or stopped.
 	HealthHung Health = kernel.Hung
 )
 
-// Health of the guest now, and a channel that is closed when it changes.
+// Health returns the current health of the guest and a channel that is closed when it changes.
 func (m *Machine) Health() (Health, <-chan struct{}) {
 	health, changed := m.instance.Health()
 	return Health(health), changed
 }
 
-// SetAgent starts the guest's agent, or stops it with nil. It answers only if the VM has agent enabled.
+// SetAgent starts the guest agent; nil stops it. The agent responds only if it is enabled in the VM's config.
 func (m *Machine) SetAgent(a *Agent) {
 	if a == nil {
 		m.instance.SetAgent(nil)
@@ -188,7 +189,7 @@ func (m *Machine) SetAgent(a *Agent) {
 			if strings.Contains(ip, ":") {
 				family = "ipv6"
 			}
-			prefix, _ := strconv.Atoi(bits) // no prefix counts as zero
+			prefix, _ := strconv.Atoi(bits) // a missing prefix length is zero
 			addresses = append(addresses, map[string]any{"ip-address": ip, "ip-address-type": family, "prefix": prefix})
 		}
 		row := map[string]any{"name": i.Name, "hardware-address": strings.ToLower(i.MAC)}
@@ -239,10 +240,10 @@ func smbios(v string) map[string]string {
 	return fields
 }
 
-// CooperativeGuests boot into nothing and power off when they are asked to. It is the default runtime.
+// CooperativeGuests run no operating system and power off on shutdown requests. It is the default runtime.
 type CooperativeGuests struct{}
 
-// Boot waits for a request to shut down.
+// Boot blocks until a shutdown is requested or the VM is powered off.
 func (CooperativeGuests) Boot(ctx context.Context, m *Machine) {
 	for {
 		health, changed := m.Health()
@@ -260,8 +261,8 @@ func (CooperativeGuests) Boot(ctx context.Context, m *Machine) {
 	}
 }
 
-// UnresponsiveGuests never react: a shutdown runs into its time-out, as with a VM without an operating system.
+// UnresponsiveGuests ignore shutdown requests: a shutdown times out, as with a VM without an operating system.
 type UnresponsiveGuests struct{}
 
-// Boot waits for the power to go.
+// Boot blocks until the VM is powered off.
 func (UnresponsiveGuests) Boot(ctx context.Context, _ *Machine) { <-ctx.Done() }

@@ -10,18 +10,18 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// TestStartNUMA: config takes it all, the start's task refuses it.
+// The config call accepts invalid NUMA settings; the start task rejects them.
 func TestStartNUMA(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		options map[string]string
 		exit    string
 	}{
-		"a cell that is there": {map[string]string{"numa": "1", "numa0": "cpus=0-1,hostnodes=1,memory=1024,policy=bind"}, "OK"},
-		"two cells":            {map[string]string{"numa": "1", "numa0": "cpus=0,hostnodes=0,memory=512,policy=bind", "numa1": "cpus=1,hostnodes=1,memory=512,policy=bind"}, "OK"},
-		"several at once":      {map[string]string{"numa": "1", "numa0": "cpus=0-1,hostnodes=0-1,memory=1024,policy=interleave"}, "OK"},
+		"existing node":        {map[string]string{"numa": "1", "numa0": "cpus=0-1,hostnodes=1,memory=1024,policy=bind"}, "OK"},
+		"two nodes":            {map[string]string{"numa": "1", "numa0": "cpus=0,hostnodes=0,memory=512,policy=bind", "numa1": "cpus=1,hostnodes=1,memory=512,policy=bind"}, "OK"},
+		"several host nodes":   {map[string]string{"numa": "1", "numa0": "cpus=0-1,hostnodes=0-1,memory=1024,policy=interleave"}, "OK"},
 		"ignored without numa": {map[string]string{"numa0": "cpus=0-1,hostnodes=7,memory=1,policy=bind"}, "OK"},
-		"no such cell":         {map[string]string{"numa": "1", "numa0": "cpus=0-1,hostnodes=0;2,memory=1024,policy=bind"}, "host NUMA node2 doesn't exist"},
+		"missing host node":    {map[string]string{"numa": "1", "numa0": "cpus=0-1,hostnodes=0;2,memory=1024,policy=bind"}, "host NUMA node2 doesn't exist"},
 		"memory does not add up": {
 			map[string]string{"numa": "1", "numa0": "cpus=0-1,hostnodes=0,memory=1000,policy=bind"}, "total memory for NUMA nodes must be equal to vm static memory",
 		},
@@ -34,7 +34,7 @@ func TestStartNUMA(t *testing.T) {
 		"hugepages, two cells": {
 			map[string]string{"numa": "1", "hugepages": "2", "numa0": "cpus=0-1,hostnodes=0-1,memory=1024,policy=bind"}, "only 1 hostnode value allowed per numa node with hugepages",
 		},
-		"half a page": {
+		"partial page": {
 			map[string]string{"numa": "1", "hugepages": "1024", "numa0": "cpus=0,hostnodes=0,memory=512,policy=bind", "numa1": "cpus=1,hostnodes=1,memory=512,policy=bind"},
 			"Memory size 512 is not a multiple of the requested hugepages size 1024",
 		},
@@ -48,7 +48,7 @@ func TestStartNUMA(t *testing.T) {
 			scenario.Guests = append(scenario.Guests, pvesim.Guest{VMID: 300, Host: "pve1", Name: "numa", Config: options})
 			c := startSim(t, scenario, pvesim.Options{Speed: 100})
 			if got := c.exit(c.ok("POST", "/nodes/pve1/qemu/300/status/start")); got != test.exit {
-				t.Errorf("the start ended with %q, want %q", got, test.exit)
+				t.Errorf("start ended with %q, want %q", got, test.exit)
 			}
 		})
 	}

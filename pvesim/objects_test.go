@@ -11,7 +11,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// asRoot starts a cluster and returns a client that may do everything but what is reserved for root's own login.
+// asRoot starts a cluster and returns a client with all permissions except those reserved for the root@pam login.
 func asRoot(t *testing.T, s *pvesim.Scenario) *client {
 	t.Helper()
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
@@ -26,7 +26,7 @@ func TestMigrateAndMoveDisk(t *testing.T) {
 	const vm = "/nodes/pve1/qemu/101"
 	c.refused(500, "can't migrate running VM without --online", "POST", vm+"/migrate", "target", "pve2")
 	if exit := c.exit(c.ok("POST", vm+"/migrate", "target", "pve2", "online", "1")); !strings.Contains(exit, "without with-local-disks") {
-		t.Errorf("a live migration of local disks ended with %q", exit)
+		t.Errorf("live migration with local disks ended with %q", exit)
 	}
 	if pre := c.ok("GET", vm+"/migrate").(map[string]any); pre["running"] != float64(1) || len(pre["local_disks"].([]any)) != 1 {
 		t.Errorf("preconditions: %v", pre)
@@ -34,15 +34,15 @@ func TestMigrateAndMoveDisk(t *testing.T) {
 	c.task("POST", vm+"/migrate", "target", "pve2", "online", "1", "with-local-disks", "1")
 	moved := c.ok("GET", "/nodes/pve2/qemu/101/status/current").(map[string]any)
 	if moved["status"] != "running" || moved["lock"] != nil {
-		t.Errorf("after the migration: %v", moved)
+		t.Errorf("after migration: %v", moved)
 	}
 	c.task("POST", "/nodes/pve2/qemu/101/move_disk", "disk", "scsi0", "storage", "zfs", "delete", "1")
 	if conf := c.config("pve2", 101); conf["scsi0"] != "zfs:vm-101-disk-0,size=20G" || conf["unused0"] != nil {
-		t.Errorf("after the move: %v", conf)
+		t.Errorf("after moving the disk: %v", conf)
 	}
 	a := c.do("POST", "/nodes/pve2/qemu/101/migrate", "target", "pve2")
 	if a.Errors["target"] != "target is local node." {
-		t.Errorf("a migration to itself: %d %v", a.Status, a.Errors)
+		t.Errorf("migration to the same host: %d %v", a.Status, a.Errors)
 	}
 }
 
@@ -53,11 +53,11 @@ func TestSnapshots(t *testing.T) {
 	c.task("POST", vm+"/snapshot", "snapname", "before")
 	c.ok("PUT", vm+"/config", "description", "changed")
 	if old := c.ok("GET", vm+"/snapshot/before/config").(map[string]any); old["description"] != "" {
-		t.Errorf("the snapshot's config: %v", old)
+		t.Errorf("snapshot config: %v", old)
 	}
 	c.task("POST", vm+"/snapshot/before/rollback")
 	if d := c.config("pve1", 101)["description"]; d != nil {
-		t.Errorf("after the rollback the description is %v", d)
+		t.Errorf("description after rollback is %v", d)
 	}
 	c.refused(500, "unable to create template, because VM contains snapshots", "POST", vm+"/template")
 	c.task("DELETE", vm+"/snapshot/before")
@@ -87,14 +87,14 @@ func TestFirewallSetsAndAliases(t *testing.T) {
 			t.Errorf("%s: %v", at, o)
 		}
 	}
-	// A clone takes the template's firewall along.
+	// A clone copies the firewall rules of the template.
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	if rules := c.ok("GET", "/nodes/pve1/qemu/300/firewall/rules").([]any); len(rules) != 1 {
-		t.Errorf("the clone's rules: %v", rules)
+		t.Errorf("rules of the clone: %v", rules)
 	}
 	c.task("DELETE", "/nodes/pve1/qemu/300")
 	if rules := c.ok("GET", "/nodes/pve1/qemu/300/firewall/rules").([]any); len(rules) != 0 {
-		t.Errorf("rules survived their VM: %v", rules)
+		t.Errorf("rules still exist after the VM was destroyed: %v", rules)
 	}
 }
 
@@ -115,14 +115,14 @@ func TestRolesUsersTokens(t *testing.T) {
 	bob.refused(403, "Permission check failed", "POST", "/access/users/bob@pve/token/more")
 	c.ok("PUT", "/access/users/bob@pve/token/ci", "expire", "1")
 	if a := bob.do("GET", "/version"); a.Status != 401 {
-		t.Errorf("an expired token: %d", a.Status)
+		t.Errorf("expired token: status %d", a.Status)
 	}
 	c.refused(403, "Permission check failed (URI '/access/password' not available with API token, need proper ticket.",
 		"PUT", "/access/password", "userid", "bob@pve", "password", "newsecret")
 	c.as("").ok("POST", "/access/ticket", "username", "bob@pve", "password", "secret123")
 	c.ok("DELETE", "/access/users/bob@pve")
 	if acl := c.ok("GET", "/access/acl").([]any); row(acl, "ugid", "bob@pve") != nil {
-		t.Errorf("a deleted user is still in the ACL: %v", acl)
+		t.Errorf("deleted user is still in the ACL: %v", acl)
 	}
 	c.ok("DELETE", "/access/roles/Small")
 }
@@ -134,19 +134,19 @@ func TestHAResource(t *testing.T) {
 	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "state", "stopped")
 	upid := c.ok("POST", "/nodes/pve1/qemu/300/status/start").(string)
 	if !strings.Contains(upid, ":hastart:300:") {
-		t.Errorf("the task is %s", upid)
+		t.Errorf("task is %s", upid)
 	}
-	eventually(t, "the HA manager starts the VM", func() bool {
+	eventually(t, "the HA manager to start the VM", func() bool {
 		return c.ok("GET", "/nodes/pve1/qemu/300/status/current").(map[string]any)["status"] == "running"
 	})
 	c.ok("POST", "/nodes/pve1/qemu/300/status/stop")
-	eventually(t, "and stops it", func() bool {
+	eventually(t, "the HA manager to stop the VM", func() bool {
 		return c.ok("GET", "/nodes/pve1/qemu/300/status/current").(map[string]any)["status"] == "stopped"
 	})
 	c.refused(500, "unable to remove VM 300 - used in HA resources and purge parameter not set.", "DELETE", "/nodes/pve1/qemu/300")
 	c.task("DELETE", "/nodes/pve1/qemu/300", "purge", "1")
 	if l := c.ok("GET", "/cluster/ha/resources").([]any); len(l) != 0 {
-		t.Errorf("the resource survived its VM: %v", l)
+		t.Errorf("resource still exists after the VM was destroyed: %v", l)
 	}
 }
 
@@ -177,16 +177,16 @@ func TestSDNIPAM(t *testing.T) {
 	}
 	given := func() []any { return c.ok("GET", "/cluster/sdn/ipams/pve/status").([]any) }
 	if l := given(); len(l) != 1 || row(l, "ip", "10.9.0.1")["gateway"] != 1.0 {
-		t.Errorf("an empty network: %v", l)
+		t.Errorf("empty network: %v", l)
 	}
 	c.ok("PUT", "/nodes/pve1/qemu/101/config", "net0", "virtio=BC:24:11:00:00:01,bridge=blue", "net1", "virtio,bridge=red")
 	found := row(given(), "ip", "10.9.0.2")
 	if found["mac"] != "BC:24:11:00:00:01" || found["vmid"] != "101" || found["vnet"] != "blue" || found["subnet"] != "10.9.0.0/30" {
-		t.Errorf("the guest's address: %v", found)
+		t.Errorf("address of the guest: %v", found)
 	}
 	c.ok("PUT", "/nodes/pve1/qemu/101/config", "net0", "virtio=BC:24:11:00:00:02,bridge=blue")
 	if found = row(given(), "ip", "10.9.0.2"); found["mac"] != "BC:24:11:00:00:02" {
-		t.Errorf("another MAC: %v", found)
+		t.Errorf("changed MAC: %v", found)
 	}
 	c.refused(500, "Currently only PVE IPAM is supported!", "GET", "/cluster/sdn/ipams/netbox/status")
 }
@@ -200,7 +200,7 @@ func TestContainerConfig(t *testing.T) {
 	c := startSim(t, s, pvesim.Options{})
 	config := c.ok("GET", "/nodes/pve1/lxc/150/config").(map[string]any)
 	if config["net0"] != "name=eth0,bridge=vmbr0,ip=192.168.0.53/24,gw=192.168.0.1" || config["hostname"] != "dns" {
-		t.Errorf("the container: %v", config)
+		t.Errorf("container: %v", config)
 	}
 	c.refused(500, "Configuration file 'nodes/pve1/lxc/101.conf' does not exist", "GET", "/nodes/pve1/lxc/101/config")
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/150.conf' does not exist", "GET", "/nodes/pve1/qemu/150/config")
@@ -218,7 +218,7 @@ func TestPCIDeviceExclusive(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/300/status/start")
 	c.task("POST", "/nodes/pve1/qemu/301/status/start")
 	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/302/status/start")); exit != "PCI device '0000:02:00.0' already in use by VMID '301'" {
-		t.Errorf("the third VM of two devices ended with %q", exit)
+		t.Errorf("start of a third VM with two devices ended with %q", exit)
 	}
 	c.task("POST", "/nodes/pve1/qemu/300/status/stop")
 	c.task("POST", "/nodes/pve1/qemu/302/status/start")
@@ -237,12 +237,12 @@ func TestDirectoryMapping(t *testing.T) {
 			c.ok("PUT", vm+"/config", "virtiofs0", "dirid=data,cache=never")
 			want := map[string]string{"pve1": "OK", "pve2": "directory mapping invalid: 'data' has no path on node 'pve2'"}[host]
 			if exit := c.exit(c.ok("POST", vm+"/status/start")); exit != want {
-				t.Errorf("on %s the start ended with %q, want %q", host, exit, want)
+				t.Errorf("start on %s ended with %q, want %q", host, exit, want)
 			}
 		}
 		c.ok("PUT", "/nodes/pve2/qemu/302/config", "virtiofs0", "gone")
 		if exit := c.exit(c.ok("POST", "/nodes/pve2/qemu/302/status/start")); exit != "directory mapping invalid: 'gone' does not exist" {
-			t.Errorf("the start without a mapping ended with %q", exit)
+			t.Errorf("start without a mapping ended with %q", exit)
 		}
 
 		ours := c.as(pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret)
@@ -250,7 +250,7 @@ func TestDirectoryMapping(t *testing.T) {
 		ours.refused(403, missing, "PUT", "/nodes/pve1/qemu/301/config", "virtiofs1", "dirid=gone")
 		ours.refused(403, missing, "POST", "/nodes/pve2/qemu/302/clone", "newid", "303", "full", "1")
 		if seen := ours.ok("GET", "/cluster/mapping/dir").([]any); len(seen) != 0 {
-			t.Errorf("who may use no mapping sees %v", seen)
+			t.Errorf("user without permission on a mapping sees %v", seen)
 		}
 	}
 }
@@ -266,16 +266,16 @@ func TestHostMaintenanceAndArch(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := c.sim.SetMaintenance("pve9", true); err == nil {
-			t.Error("a host that does not exist went into maintenance")
+			t.Error("maintenance mode of an unknown host was accepted")
 		}
 		host := row(c.ok("GET", "/cluster/resources", "type", "node").([]any), "node", "pve2")
 		if reported := host["hastate"] == "maintenance" && host["host-arch"] == "aarch64"; reported != (release == "9.2") {
-			t.Errorf("%s: the row of the host is %v", release, host)
+			t.Errorf("%s: host row is %v", release, host)
 		}
 		manager := c.ok("GET", "/cluster/ha/status/manager_status").(map[string]any)["manager_status"].(map[string]any)
 		states := manager["node_status"].(map[string]any)
 		if states["pve1"] != "online" || states["pve2"] != "maintenance" {
-			t.Errorf("%s: the HA manager reports %v", release, states)
+			t.Errorf("%s: HA manager reports %v", release, states)
 		}
 	}
 }
@@ -286,16 +286,16 @@ func TestClockSkewAndGuestPowerOff(t *testing.T) {
 	c.sim.SetClockSkew(time.Hour)
 	shown := c.ok("GET", "/nodes/pve1/time").(map[string]any)["time"].(float64)
 	if ahead := time.Until(time.Unix(int64(shown), 0)); ahead < 59*time.Minute {
-		t.Errorf("the host's clock is ahead by %v", ahead)
+		t.Errorf("clock skew is %v", ahead)
 	}
 	if err := c.sim.PowerOffGuest(101); err != nil {
 		t.Fatal(err)
 	}
 	if s := c.ok("GET", "/nodes/pve1/qemu/101/status/current").(map[string]any)["status"]; s != "stopped" {
-		t.Errorf("the VM is %v", s)
+		t.Errorf("VM is %v", s)
 	}
 	if err := c.sim.PowerOffGuest(101); err == nil {
-		t.Error("a stopped guest ended once more")
+		t.Error("power-off of a stopped guest was accepted")
 	}
 }
 
@@ -303,17 +303,17 @@ func TestGuestHung(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	if status, text := admin(t, c.sim, "POST", "/guests/101/health", "health=hung"); status != 200 {
-		t.Fatalf("hanging the guest: %d %s", status, text)
+		t.Fatalf("setting guest health: %d %s", status, text)
 	}
 	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5")); exit != "VM quit/powerdown failed - got timeout" {
-		t.Errorf("a hung guest's shutdown ended with %q", exit)
+		t.Errorf("shutdown of a hung guest ended with %q", exit)
 	}
 	if err := c.sim.SetGuestHealth(101, pvesim.HealthWell); err == nil {
-		t.Error("a hung guest got well by itself")
+		t.Error("hung guest recovered without a reset")
 	}
 	c.task("POST", "/nodes/pve1/qemu/101/status/reset")
 	c.task("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "60")
-	for _, bad := range []string{"health=dead", "", "health=well"} { // it does not run any more
+	for _, bad := range []string{"health=dead", "", "health=well"} { // the VM is stopped
 		if status, _ := admin(t, c.sim, "POST", "/guests/101/health", bad); status != 400 {
 			t.Errorf("%q: %d", bad, status)
 		}

@@ -5,5 +5,5 @@
 
 package pvesim_test
 
-// raceDetector is true when the race detector slows the tests down, so time limits do not apply.
+// raceDetector reports whether the race detector is enabled. Time limits do not apply then.
 const raceDetector = false

@@ -13,7 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/wire"
 )
 
-// Request is a request that the simulator has answered or dropped.
+// Request is a request that the simulator has served or dropped.
 type Request struct {
 	Method   string        `json:"method"`
 	Template string        `json:"template"` // "/nodes/{node}/qemu"; empty for unknown paths
@@ -50,14 +50,14 @@ func (r *recorder) add(o wire.Outcome) {
 	r.counts[o.Verb+" "+o.Template]++
 }
 
-// Requests returns the recorded requests in the order in which they were answered.
+// Requests returns the recorded requests in the order of their responses.
 func (s *Simulator) Requests() []Request {
 	s.requests.mu.Lock()
 	defer s.requests.mu.Unlock()
 	return append([]Request(nil), s.requests.list...)
 }
 
-// FirewallGroups are the security groups in the firewall files of VMs, by VMID: also in what was left of a VM that is gone.
+// FirewallGroups returns the security groups in the firewall files of VMs by VMID, including stale files of deleted VMs.
 func (s *Simulator) FirewallGroups() map[int][]string { return s.engine.FirewallGroups() }
 
 // CountRequests counts recorded requests by method and path; both may be empty, the path may be a template or a pattern
@@ -82,7 +82,7 @@ func (s *Simulator) RequestCounts() map[string]int {
 	return maps.Clone(s.requests.counts)
 }
 
-// ResetRequests empties the record.
+// ResetRequests deletes the recorded requests.
 func (s *Simulator) ResetRequests() {
 	s.requests.mu.Lock()
 	defer s.requests.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// compare returns what differs between a recorded answer and ours, or "".
-func (r *replay) compare(rec record, a answer) string {
+// compare returns the difference between a recorded response and the simulator's, or "".
+func (r *replay) compare(rec record, a response) string {
 	if *rec.Status != a.Status || (a.Status >= 400 || a.Status == 301) && r.text(rec.Reason) != r.text(a.Reason) {
 		return fmt.Sprintf("  recorded %d %q %s\n  ours     %d %q %s", *rec.Status, rec.Reason, clip(rec.Body), a.Status, a.Reason, clip([]byte(a.Raw)))
 	}
@@ -35,7 +35,7 @@ func clip(raw []byte) string {
 	return string(raw)
 }
 
-// parsed reads a body: JSON, JSON inside of a string (raw records), or plain text.
+// parsed parses a body: JSON, JSON in a string (raw records), or plain text.
 func (r *replay) parsed(raw []byte) any {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
@@ -50,7 +50,7 @@ func (r *replay) parsed(raw []byte) any {
 	return v
 }
 
-func compareHeaders(rec record, a answer) string {
+func compareHeaders(rec record, a response) string {
 	for k, v := range rec.Headers {
 		switch strings.ToLower(k) {
 		case "server", "content-type", "cache-control", "pragma", "content-encoding":
@@ -62,18 +62,18 @@ func compareHeaders(rec record, a answer) string {
 	return ""
 }
 
-// normalizer replaces what may differ: ids, times, digests, sizes and load figures.
+// normalizer replaces values that may differ: IDs, times, digests, sizes and load.
 type normalizer struct {
 	replay *replay
 	rec    record
 }
 
-// variables are fields whose value depends on the machine or the moment. Their presence and JSON type still count.
+// variables are fields whose value depends on the machine or the time. Their presence and JSON type are compared.
 const variables = `uptime cpu mem memhost disk netin netout diskread diskwrite pid pstart starttime endtime ctime snaptime digest
 ssl_fingerprint used avail used_fraction loadavg time localtime wait idle repoid flags mhz model kversion value ticket CSRFPreventionToken
 pressurecpufull pressurecpusome pressureiofull pressureiosome pressurememoryfull pressurememorysome upid dns1 free available`
 
-// figures come from pvestatd's last cycle: whether a guest's row has them already is chance.
+// figures are reported by pvestatd's last cycle: whether a guest's row already has them depends on timing.
 const figures = `name status template uptime maxcpu cpu maxmem mem memhost maxdisk disk netin netout diskread diskwrite`
 
 var variable, figure = set(variables), set(figures)
@@ -141,7 +141,7 @@ func (n normalizer) reported(m map[string]any) bool {
 	return hasID && (typ == "qemu" || typ == "storage")
 }
 
-// hostSpecific are parts of answers that describe the recording machine.
+// hostSpecific reports whether this part of a response describes the recording machine.
 func (n normalizer) hostSpecific(path string) bool {
 	if strings.HasSuffix(n.rec.Path, "/status") && strings.Contains(n.rec.Path, "/nodes/") && !strings.Contains(n.rec.Path, "/tasks/") && !strings.Contains(n.rec.Path, "/storage/") {
 		for _, p := range []string{".data.boot-info", ".data.current-kernel", ".data.rootfs", ".data.swap", ".data.cpuinfo", ".data.memory"} {
@@ -154,7 +154,7 @@ func (n normalizer) hostSpecific(path string) bool {
 	return path == ".data[].maxdisk" && (strings.HasSuffix(n.rec.Path, "/nodes") || strings.Contains(n.rec.Path, "/cluster/resources"))
 }
 
-// list sorts what Proxmox answers in the random order of its hashes, and reads a log's lines as text.
+// list sorts lists that Proxmox returns in the random order of Perl hashes, and joins the lines of logs.
 func (n normalizer) list(path string, l []any) any {
 	if lines, ok := logLines(l); ok {
 		return n.logText(lines)
@@ -180,7 +180,7 @@ func logLines(l []any) (lines []string, ok bool) {
 	return lines, len(l) > 0
 }
 
-// logText drops the lines about waiting for a lock: which task waits is not deterministic.
+// logText removes the lines about waiting for a lock: which task waits is not deterministic.
 func (n normalizer) logText(lines []string) any {
 	var out []any
 	for _, l := range lines {
@@ -226,7 +226,7 @@ func (r *replay) text(s string) string {
 	return strings.TrimRight(s, " ")
 }
 
-// diff names the first place where two normalised values differ.
+// diff returns the first difference between two normalized values.
 func diff(path string, want, got any) string {
 	w, wok := want.(map[string]any)
 	g, gok := got.(map[string]any)
@@ -275,7 +275,7 @@ func diff(path string, want, got any) string {
 	return ""
 }
 
-// listDiff names the elements that only one of two lists has.
+// listDiff returns the elements that are in only one of two lists.
 func listDiff(want, got []any) string {
 	count := map[string]int{}
 	for _, w := range want {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// path replaces recorded task ids; ids that were never seen stay, they name no task here either.
+// path replaces recorded task IDs. It keeps unknown IDs: they have no task in the recording either.
 func (r *replay) path(p string) string {
 	p = strings.ReplaceAll(p, url.QueryEscape(recordedFileServer), url.QueryEscape(r.files.URL))
 	decoded, err := url.PathUnescape(p)
@@ -29,7 +29,7 @@ func (r *replay) path(p string) string {
 	return p
 }
 
-func (r *replay) send(rec record) answer {
+func (r *replay) send(rec record) response {
 	if rec.Method == "raw curl" {
 		return r.curl(rec)
 	}
@@ -43,7 +43,7 @@ func (r *replay) send(rec record) answer {
 	req, err := http.NewRequestWithContext(context.Background(), rec.Method, "https://"+r.c.sim.Host()+r.path(rec.Path), body)
 	if err != nil {
 		r.t.Error(err)
-		return answer{}
+		return response{}
 	}
 	if typ != "" {
 		req.Header.Set("Content-Type", typ)
@@ -51,8 +51,8 @@ func (r *replay) send(rec record) answer {
 	return r.dispatch(rec, req)
 }
 
-// dispatch adds the identity of the record and sends.
-func (r *replay) dispatch(rec record, req *http.Request) answer {
+// dispatch adds the credentials of the record and sends the request.
+func (r *replay) dispatch(rec record, req *http.Request) response {
 	c := r.c.as("")
 	switch {
 	case strings.HasPrefix(rec.Tag, "root-ticket:") || rec.Tag == "ticket-without-csrf":
@@ -80,7 +80,7 @@ func (r *replay) dispatch(rec record, req *http.Request) answer {
 	return a
 }
 
-// awaitTask waits as the recorder did: until the task is over.
+// awaitTask waits until the task has ended, as the recorder did.
 func (r *replay) awaitTask(rec record) {
 	id := firstUPID(mustUnescape(rec.Path))
 	ours := r.upids[id]

@@ -49,7 +49,7 @@ func (r *replay) scenario(cluster bool) *pvesim.Scenario {
 		}},
 	}
 	if r.version == "9.2" && !cluster {
-		// The cluster suite ran first there and left a template on a shared storage.
+		// The cluster suite ran first and created a template on a shared storage.
 		s.Storages = append(s.Storages, pvesim.Storage{ID: "shr", Type: "dir", Shared: true, Content: []string{"images", "iso"}, Size: recordedDisk, Path: "/var/lib/vzshared"})
 		s.Guests = []pvesim.Guest{{VMID: 9100, Name: "shtpl", Host: r.host, Config: map[string]string{
 			"template": "1", "memory": "128", "cores": "2", "scsi0": "shr:9100/base-9100-disk-0.qcow2,size=1G",
@@ -62,7 +62,7 @@ func (r *replay) scenario(cluster bool) *pvesim.Scenario {
 	return s
 }
 
-// addCluster is the state at the start of the cluster suite: a second host that is down, and what other suites left.
+// addCluster adds the initial state of the cluster suite: a second host that is offline, and objects of other suites.
 func addCluster(s *pvesim.Scenario) {
 	s.Cluster = "oracle"
 	s.Hosts = append(s.Hosts, pvesim.Host{Name: "pve9b", Sockets: 1, Cores: 2, Memory: recordedMemory, Offline: true, Unreachable: "refused"})
@@ -81,7 +81,7 @@ func addCluster(s *pvesim.Scenario) {
 	}
 }
 
-// before brings about what happened outside of the API when the recording was made.
+// before reproduces changes that were made outside the API during the recording.
 func (r *replay) before(rec record) {
 	switch {
 	case rec.Suite == "cluster-quorum-offline" && rec.Seq == 0:
@@ -95,17 +95,17 @@ func (r *replay) before(rec record) {
 	case rec.Tag == "flock-held-put" && r.held == nil:
 		r.held, _ = r.c.sim.HoldVMLock(context.Background(), r.host, 303)
 	case rec.Tag == "flock-held-delete" && r.held != nil:
-		// The lock was let go while the destroy task was waiting for it.
+		// The lock was released while the destroy task was waiting for it.
 		release := r.held
 		r.held = nil
 		time.AfterFunc(2*time.Second/replaySpeed, release)
 	case strings.HasPrefix(rec.Tag, "acl-") && strings.HasSuffix(rec.Tag, ":create"), rec.Tag == "acl-sdn-bridge-vlan":
-		// The recorder removed these between its rounds, over root's shell.
+		// The recorder removed these VMs in a root shell between its rounds.
 		r.destroy(330, 331)
 	}
 }
 
-// destroy removes VMs as root, if they are there.
+// destroy destroys VMs as root if they exist.
 func (r *replay) destroy(vmids ...int) {
 	root := r.c.as("root@pam!oracle=" + rootTokenSecret)
 	for _, id := range vmids {
@@ -119,7 +119,7 @@ func (r *replay) destroy(vmids ...int) {
 	}
 }
 
-// The files that the recorder served. Their bytes are not known, only their sizes and what is inside.
+// recordedSizes are the sizes of the files that the recorder served. Their exact content is not recorded.
 var recordedSizes = map[string]int{"tiny.qcow2": 196616, "tiny.iso": 358400, "tiny.img": 196616, "tiny.raw": 8388608}
 
 func recordedFile(name string) []byte {
@@ -164,7 +164,7 @@ func recordedFiles(t *testing.T) *httptest.Server {
 
 const recordedFileServer = "http://127.0.0.1:18099"
 
-// translate replaces in a request what only existed on the recorder's machine.
+// translate replaces URLs and checksums of the recording machine in a request.
 func (r *replay) translate(v string) string {
 	v = strings.ReplaceAll(v, recordedFileServer, r.files.URL)
 	for recorded, ours := range r.sums {
@@ -201,8 +201,8 @@ func (r *replay) body(rec record) (io.Reader, string) {
 	return strings.NewReader(form.Encode()), "application/x-www-form-urlencoded"
 }
 
-// upload sends what the recorder uploaded under a tag.
-func (r *replay) upload(rec record) answer {
+// upload sends the file that the recorder uploaded under a tag.
+func (r *replay) upload(rec record) response {
 	fields, name, file := []string{"content", "iso"}, "up.iso", "tiny.iso"
 	switch rec.Tag {
 	case "upload-iso-bad-checksum":
@@ -225,17 +225,17 @@ func (r *replay) upload(rec record) answer {
 	_ = w.Close()
 	req, err := http.NewRequest(http.MethodPost, "https://"+r.c.sim.Host()+rec.Path, &b)
 	if err != nil {
-		return answer{}
+		return response{}
 	}
 	req.Header.Set("Content-Type", w.FormDataContentType())
 	return r.dispatch(rec, req)
 }
 
-// curl executes the recorded curl arguments.
-func (r *replay) curl(rec record) answer {
+// curl sends the request of recorded curl arguments.
+func (r *replay) curl(rec record) response {
 	var args []string
 	if json.Unmarshal(rec.Params, &args) != nil {
-		return answer{}
+		return response{}
 	}
 	if rec.Tag == "wire:plain-http" {
 		return r.plainHTTP(rec)
@@ -244,7 +244,7 @@ func (r *replay) curl(rec record) answer {
 	base := "/api2/json"
 	target, err := url.Parse("https://" + r.c.sim.Host() + base + rec.Path)
 	if err != nil {
-		return answer{}
+		return response{}
 	}
 	req.URL = target
 	var data []string
@@ -273,31 +273,31 @@ func (r *replay) curl(rec record) answer {
 			addFormPart(mp, args[i])
 		}
 	}
-	var body []byte
-	switch {
-	case multi:
+	if multi {
 		_ = mp.Close()
-		body = form.Bytes()
-		req.Header.Set("Content-Type", mp.FormDataContentType())
-	case data != nil:
-		body = []byte(strings.Join(data, "&"))
-		if _, set := req.Header["Content-Type"]; !set {
-			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		setBody(req, form.Bytes(), mp.FormDataContentType())
+	} else if data != nil {
+		typ := "application/x-www-form-urlencoded"
+		if set, ok := req.Header["Content-Type"]; ok {
+			typ = set[0]
 		}
+		setBody(req, []byte(strings.Join(data, "&")), typ)
 	}
 	if req.Header.Get("Content-Type") == "" {
 		req.Header.Del("Content-Type")
-	}
-	if multi || data != nil {
-		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		if len(body) == 0 {
-			req.Body = http.NoBody
-		}
 	}
 	if chunked {
 		req.ContentLength, req.TransferEncoding = -1, []string{"chunked"}
 	}
 	return r.dispatch(rec, req)
+}
+
+func setBody(req *http.Request, body []byte, contentType string) {
+	req.Header.Set("Content-Type", contentType)
+	req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	if len(body) == 0 {
+		req.Body = http.NoBody
+	}
 }
 
 func curlData(arg string) string {
@@ -310,7 +310,7 @@ func curlData(arg string) string {
 	return arg
 }
 
-// addFormPart reads curl's "name=@file;filename=x" form.
+// addFormPart adds a part in curl's format "name=@file;filename=x".
 func addFormPart(w *multipart.Writer, arg string) {
 	name, v, _ := strings.Cut(arg, "=")
 	file, isFile := strings.CutPrefix(v, "@")
@@ -328,17 +328,17 @@ func addFormPart(w *multipart.Writer, arg string) {
 	_, _ = part.Write(recordedFile(file))
 }
 
-func (r *replay) plainHTTP(rec record) answer {
+func (r *replay) plainHTTP(rec record) response {
 	conn, err := net.Dial("tcp", r.c.sim.Host())
 	if err != nil {
-		return answer{}
+		return response{}
 	}
 	defer func() { _ = conn.Close() }()
 	_, _ = fmt.Fprintf(conn, "GET /api2/json%s HTTP/1.1\r\nHost: %s\r\n\r\n", rec.Path, r.c.sim.Host())
 	raw, _ := io.ReadAll(conn)
 	head, body, _ := strings.Cut(string(raw), "\r\n\r\n")
 	line, rest, _ := strings.Cut(head, "\r\n")
-	a := answer{Raw: body, Header: http.Header{}}
+	a := response{Raw: body, Header: http.Header{}}
 	_, _ = fmt.Sscanf(line, "HTTP/1.1 %d", &a.Status)
 	a.Reason = strings.TrimSpace(strings.TrimPrefix(line, fmt.Sprintf("HTTP/1.1 %d", a.Status)))
 	for _, h := range strings.Split(rest, "\r\n") {
@@ -348,7 +348,7 @@ func (r *replay) plainHTTP(rec record) answer {
 	return a
 }
 
-// outOfScope names why an answer is not compared, or "".
+// outOfScope returns why a response is not compared, or "".
 func outOfScope(rec record) string {
 	path, _, _ := strings.Cut(strings.TrimPrefix(rec.Path, "/api2/json"), "?")
 	switch {
@@ -361,7 +361,7 @@ func outOfScope(rec record) string {
 	case rec.Tag == "privsep-no-acl" && strings.HasSuffix(path, "/tasks"), strings.HasSuffix(path, "/cluster/tasks"):
 		return "tasks of earlier runs on the recording machine"
 	case rec.Suite == "cluster-quorum-offline" && rec.Seq == 110:
-		return "the VM is missing because cloning a running VM failed on the recording machine, an answer that is not compared either"
+		return "the VM is missing because cloning a running VM failed on the recording machine, a response that is not compared either"
 	}
 	return ""
 }

@@ -42,11 +42,12 @@ type record struct {
 
 const (
 	replaySpeed = 10
-	// leastMatch is the share of answers in scope that must agree, mostOutOfScope the share of all that may be left out.
+	// leastMatch is the minimum fraction of responses in scope that must match, mostOutOfScope the maximum fraction that may
+	// be out of scope.
 	leastMatch, mostOutOfScope = 0.97, 0.15
 )
 
-// referenceFile finds a file of the reference material, which is not part of the repository.
+// referenceFile returns the path of a file of the reference material, which is not part of the repository.
 func referenceFile(t *testing.T, name string) string {
 	t.Helper()
 	dir := os.Getenv("PVE_REFERENCE")
@@ -83,7 +84,7 @@ func readRecords(t *testing.T) []record {
 	return out
 }
 
-// tally counts how answers compare; differences are listed in full.
+// tally counts matching and different responses and lists all differences.
 type tally struct {
 	mu              sync.Mutex
 	matched, silent int
@@ -110,7 +111,7 @@ func (c *tally) add(r record, difference, outOfScope string) {
 	c.perSuite[key] = n
 }
 
-// Recordings of running 8.4 and 9.2 APIs are sent again in their order, and the answers are compared.
+// TestReplayRecordings replays recordings of running 8.4 and 9.2 APIs in order and compares the responses.
 func TestReplayRecordings(t *testing.T) {
 	t.Parallel()
 	records := readRecords(t)
@@ -145,12 +146,12 @@ func report(t *testing.T, c *tally) {
 		t.Logf("%s: %d matched, %d differ", suite, n[0], n[1])
 	}
 	inScope := c.matched + len(c.differences)
-	t.Logf("%d answers matched, %d differ, %d out of scope, %d recorded without an answer", c.matched, len(c.differences), out, c.silent)
+	t.Logf("%d responses matched, %d differ, %d out of scope, %d recorded without a response", c.matched, len(c.differences), out, c.silent)
 	if inScope == 0 || float64(c.matched)/float64(inScope) < leastMatch {
-		t.Errorf("only %d of %d answers agree; at least %.0f %% must", c.matched, inScope, 100*leastMatch)
+		t.Errorf("%d of %d responses match, want at least %.0f%%", c.matched, inScope, 100*leastMatch)
 	}
 	if float64(out) > mostOutOfScope*float64(inScope+out) {
-		t.Errorf("%d of %d answers are out of scope; at most %.0f %% may be", out, inScope+out, 100*mostOutOfScope)
+		t.Errorf("%d of %d responses are out of scope, want at most %.0f%%", out, inScope+out, 100*mostOutOfScope)
 	}
 }
 
@@ -167,7 +168,7 @@ type replay struct {
 	sums    map[string]string // recorded checksum -> ours
 	ticket  string
 	csrf    string
-	exits   map[string]string // how recorded tasks ended
+	exits   map[string]string // exit status of recorded tasks
 	held    func()
 }
 
@@ -197,24 +198,24 @@ func (r *replay) login() {
 	r.ticket, r.csrf = data["ticket"].(string), data["CSRFPreventionToken"].(string)
 }
 
-// run sends the records one by one; runs of "parallel-" records go out at the same time, as they did when recorded.
+// run sends the records in order; consecutive "parallel-" records are sent concurrently, as in the recording.
 func (r *replay) run(records []record) {
 	r.learnExits(records)
 	for i := 0; i < len(records); {
 		n := parallelRun(records[i:])
 		r.before(records[i])
 		group := records[i : i+n]
-		answers := make([]answer, n)
+		responses := make([]response, n)
 		var wg sync.WaitGroup
 		for j, rec := range group {
-			wg.Go(func() { answers[j] = r.send(rec) })
+			wg.Go(func() { responses[j] = r.send(rec) })
 		}
 		wg.Wait()
-		matchOutcomes(group, answers)
-		r.matchWinner(group, answers)
+		matchOutcomes(group, responses)
+		r.matchWinner(group, responses)
 		for j, rec := range group {
-			r.learn(rec, answers[j])
-			r.judge(rec, answers[j])
+			r.learn(rec, responses[j])
+			r.judge(rec, responses[j])
 		}
 		i += n
 	}
@@ -223,7 +224,7 @@ func (r *replay) run(records []record) {
 	}
 }
 
-// parallelRun is the length of a run of records that were sent at the same time.
+// parallelRun returns the number of leading records that were sent concurrently.
 func parallelRun(records []record) int {
 	first := records[0]
 	n := 1
@@ -236,23 +237,23 @@ func parallelRun(records []record) int {
 	return n
 }
 
-// matchOutcomes gives refusals to the records that saw one: which of several equal requests loses is chance.
-func matchOutcomes(records []record, answers []answer) {
+// matchOutcomes assigns error responses to the records with an error: which of several equal requests fails is random.
+func matchOutcomes(records []record, responses []response) {
 	for i, rec := range records {
-		if rec.Status == nil || *rec.Status == answers[i].Status {
+		if rec.Status == nil || *rec.Status == responses[i].Status {
 			continue
 		}
 		for j := range records {
-			if answers[j].Status == *rec.Status && records[j].Status != nil && *records[j].Status != *rec.Status {
-				answers[i], answers[j] = answers[j], answers[i]
+			if responses[j].Status == *rec.Status && records[j].Status != nil && *records[j].Status != *rec.Status {
+				responses[i], responses[j] = responses[j], responses[i]
 				break
 			}
 		}
 	}
 }
 
-// matchWinner does the same for tasks: the one that ended well belongs to the record whose task did.
-func (r *replay) matchWinner(records []record, answers []answer) {
+// matchWinner does the same for tasks: it assigns the successful task to the record whose task succeeded.
+func (r *replay) matchWinner(records []record, responses []response) {
 	if len(records) < 2 || records[0].Tag != "parallel-clones-same-newid" {
 		return
 	}
@@ -261,16 +262,16 @@ func (r *replay) matchWinner(records []record, answers []answer) {
 		if upid == "" || r.exits[upid] != "OK" {
 			continue
 		}
-		for j, a := range answers {
+		for j, a := range responses {
 			if ours := firstUPID(a.Raw); ours != "" && r.c.as("root@pam!oracle="+rootTokenSecret).exit(ours) == "OK" {
-				answers[i], answers[j] = answers[j], answers[i]
+				responses[i], responses[j] = responses[j], responses[i]
 				return
 			}
 		}
 	}
 }
 
-// learnExits reads how recorded tasks ended.
+// learnExits reads the exit status of recorded tasks.
 func (r *replay) learnExits(records []record) {
 	for _, rec := range records {
 		var body struct {
@@ -285,8 +286,8 @@ func (r *replay) learnExits(records []record) {
 	}
 }
 
-// judge compares an answer unless the recording has none or it is out of scope.
-func (r *replay) judge(rec record, a answer) {
+// judge compares a response unless the recording has none or it is out of scope.
+func (r *replay) judge(rec record, a response) {
 	if rec.Withheld || rec.NotCompared || rec.Status == nil {
 		r.tally.mu.Lock()
 		r.tally.silent++
@@ -300,8 +301,8 @@ func (r *replay) judge(rec record, a answer) {
 	r.tally.add(rec, r.compare(rec, a), "")
 }
 
-// learn maps what the recording names to what the simulator calls it.
-func (r *replay) learn(rec record, a answer) {
+// learn maps IDs in the recording to IDs of the simulator.
+func (r *replay) learn(rec record, a response) {
 	recorded := rec.UPID
 	if recorded == "" {
 		recorded = firstUPID(string(rec.Body))

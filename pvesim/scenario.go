@@ -16,11 +16,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Scenario describes a cluster before its first request. It can be written in Go or in YAML (or JSON, which is YAML).
+// Scenario describes the initial state of a cluster. It can be written in Go, YAML or JSON.
 type Scenario struct {
 	// Version is "8.4" or "9.2".
 	Version string `yaml:"version"`
-	// Cluster is the cluster's name; an empty name makes a stand-alone host.
+	// Cluster is the name of the cluster; empty for a standalone host.
 	Cluster string `yaml:"cluster"`
 	// Speed is the default of Options.Speed.
 	Speed float64 `yaml:"speed,omitempty"`
@@ -62,7 +62,7 @@ type Host struct {
 	// Arch is x86_64 (the default) or aarch64.
 	Arch        string `yaml:"arch,omitempty"`
 	Unreachable string `yaml:"unreachable,omitempty"`
-	// DownloadRate is how much of an image the host fetches in a second; without it a download takes no time.
+	// DownloadRate is the download rate in bytes per second; if zero, downloads complete immediately.
 	DownloadRate Size `yaml:"downloadRate,omitempty"`
 }
 
@@ -83,7 +83,7 @@ type Storage struct {
 	Shared  bool     `yaml:"shared,omitempty"`
 	Hosts   []string `yaml:"hosts,omitempty"` // empty: all
 	Size    Size     `yaml:"size"`
-	Used    Size     `yaml:"used,omitempty"` // by things that are not in the scenario
+	Used    Size     `yaml:"used,omitempty"` // by data that is not in the scenario
 	Path    string   `yaml:"path,omitempty"`
 }
 
@@ -140,7 +140,7 @@ type SecurityGroup struct {
 type Zone struct {
 	Zone string `yaml:"zone"`
 	Type string `yaml:"type"`
-	// IPAM "pve" together with DHCP "dnsmasq" makes Proxmox give addresses to the guests on the zone's virtual networks.
+	// With IPAM "pve" and DHCP "dnsmasq", Proxmox assigns addresses to guests on the zone's virtual networks.
 	IPAM string `yaml:"ipam,omitempty"`
 	DHCP string `yaml:"dhcp,omitempty"`
 }
@@ -150,7 +150,7 @@ type VNet struct {
 	VNet string `yaml:"vnet"`
 	Zone string `yaml:"zone"`
 	Tag  int    `yaml:"tag,omitempty"`
-	// Subnet and Gateway are what a zone with IPAM gives addresses of: "10.9.0.0/24", "10.9.0.1".
+	// Subnet and Gateway define the addresses that a zone with IPAM assigns: "10.9.0.0/24", "10.9.0.1".
 	Subnet  string `yaml:"subnet,omitempty"`
 	Gateway string `yaml:"gateway,omitempty"`
 }
@@ -181,11 +181,11 @@ type Guest struct {
 	// Uptime is how long a running guest has been running when the simulator starts.
 	Uptime Duration `yaml:"uptime,omitempty"`
 	Pool   string   `yaml:"pool,omitempty"`
-	// Config holds options as the config file has them: "scsi0: local-lvm:vm-100-disk-0,size=32G".
+	// Config contains options in the format of the config file: "scsi0: local-lvm:vm-100-disk-0,size=32G".
 	Config map[string]string `yaml:"config,omitempty"`
 }
 
-// Size is a number of bytes. In files it may carry a unit: "64GiB", "64G", "512MiB".
+// Size is a number of bytes. In files it may have a unit: "64GiB", "64G", "512MiB".
 type Size int64
 
 // Units for scenarios in Go.
@@ -197,7 +197,7 @@ const (
 
 var sizePattern = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?$`)
 
-// UnmarshalYAML reads a size with or without a unit.
+// UnmarshalYAML parses a size with or without a unit.
 func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 	m := sizePattern.FindStringSubmatch(n.Value)
 	if m == nil {
@@ -205,7 +205,7 @@ func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 	}
 	f, err := strconv.ParseFloat(m[1], 64)
 	if err != nil {
-		return fmt.Errorf("line %d: reading the size %q: %w", n.Line, n.Value, err)
+		return fmt.Errorf("line %d: parsing size %q: %w", n.Line, n.Value, err)
 	}
 	unit := map[string]float64{"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[m[2]]
 	*s = Size(math.Round(f * unit))
@@ -216,33 +216,33 @@ func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 func ReadScenario(r io.Reader) (*Scenario, error) {
 	raw, err := io.ReadAll(r)
 	if err != nil {
-		return nil, fmt.Errorf("reading the scenario: %w", err)
+		return nil, fmt.Errorf("reading scenario: %w", err)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(raw))
 	dec.KnownFields(true)
 	var s Scenario
 	if err := dec.Decode(&s); err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, errors.New("reading the scenario: the file is empty")
+			return nil, errors.New("reading scenario: the file is empty")
 		}
-		return nil, fmt.Errorf("reading the scenario: %w", err)
+		return nil, fmt.Errorf("reading scenario: %w", err)
 	}
 	if err := s.validate(); err != nil {
 		if f, ok := errors.AsType[*fieldError](err); ok {
 			if line := lineOf(raw, f.path); line > 0 {
-				return nil, fmt.Errorf("reading the scenario: line %d: %w", line, err)
+				return nil, fmt.Errorf("reading scenario: line %d: %w", line, err)
 			}
 		}
-		return nil, fmt.Errorf("reading the scenario: %w", err)
+		return nil, fmt.Errorf("reading scenario: %w", err)
 	}
 	return &s, nil
 }
 
 // LoadScenario reads a scenario from a file.
 func LoadScenario(file string) (*Scenario, error) {
-	f, err := os.Open(file) //nolint:gosec // the user names the file
+	f, err := os.Open(file) //nolint:gosec // the path is set by the user
 	if err != nil {
-		return nil, fmt.Errorf("opening the scenario: %w", err)
+		return nil, fmt.Errorf("opening scenario: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	s, err := ReadScenario(f)

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
 )
 
-// fieldError is a bad value at a place in the scenario, for example hosts[0].cores.
+// fieldError is an invalid value of a field, for example hosts[0].cores.
 type fieldError struct {
 	path []any // names and indexes
 	text string
@@ -39,7 +39,7 @@ func (e *fieldError) Error() string {
 
 func bad(text string, path ...any) error { return &fieldError{path: path, text: text} }
 
-// lineOf finds the line of a field in the file; a missing field has the line of what should contain it.
+// lineOf returns the line of a field in the file, or the line of its parent if the field is missing.
 func lineOf(raw []byte, path []any) int {
 	var doc yaml.Node
 	if yaml.Unmarshal(raw, &doc) != nil || len(doc.Content) == 0 {
@@ -117,7 +117,7 @@ func (s *Scenario) validateHosts() error {
 		case h.Name == "":
 			return bad("a host needs a name", "hosts", i, "name")
 		case seen[h.Name]:
-			return bad(fmt.Sprintf("the host %q is there twice", h.Name), "hosts", i, "name")
+			return bad(fmt.Sprintf("duplicate host %q", h.Name), "hosts", i, "name")
 		case h.Sockets < 1:
 			return bad("must be at least 1", "hosts", i, "sockets")
 		case h.Cores < 1:
@@ -147,7 +147,7 @@ func (s *Scenario) validateStorages() error {
 		case len(st.ID) < 2:
 			return bad("a storage needs an id of at least two characters", "storages", i, "id")
 		case !storage.IsKnownType(st.Type):
-			return bad(fmt.Sprintf("%q is not a storage type; dir, lvmthin, lvm, zfspool, rbd, nfs and cifs are", st.Type), "storages", i, "type")
+			return bad(fmt.Sprintf("%q is not a storage type; allowed are dir, lvmthin, lvm, zfspool, rbd, nfs and cifs", st.Type), "storages", i, "type")
 		case st.Size <= 0:
 			return bad("a storage needs a size", "storages", i, "size")
 		}
@@ -205,7 +205,7 @@ func (s *Scenario) validateGuests() error {
 		case g.VMID < 100 || g.VMID > 999999999:
 			return bad(strconv.Itoa(g.VMID)+" is not between 100 and 999999999", "guests", i, "vmid")
 		case seen[g.VMID]:
-			return bad(fmt.Sprintf("the VMID %d is there twice", g.VMID), "guests", i, "vmid")
+			return bad(fmt.Sprintf("duplicate VMID %d", g.VMID), "guests", i, "vmid")
 		case !s.hasHost(g.Host):
 			return bad(fmt.Sprintf("there is no host %q", g.Host), "guests", i, "host")
 		}

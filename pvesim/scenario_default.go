@@ -16,12 +16,12 @@ const (
 	RootPassword = "pvesim"
 )
 
-// rolePrivileges is what a cluster autoscaler needs, on "/".
+// rolePrivileges are the privileges that a cluster autoscaler needs on "/".
 const rolePrivileges = `Datastore.Allocate Datastore.AllocateSpace Datastore.AllocateTemplate Datastore.Audit Sys.Audit
 Sys.AccessNetwork SDN.Audit SDN.Use VM.Audit VM.Allocate VM.Clone VM.Config.CDROM VM.Config.CPU VM.Config.Memory
 VM.Config.Disk VM.Config.Network VM.Config.HWType VM.Config.Cloudinit VM.Config.Options VM.PowerMgmt`
 
-// DefaultScenario is a small, complete cluster of version 8.4: hosts pve1 to pveN with 16 cores and 64 GiB each, local
+// DefaultScenario returns a small, complete cluster of version 8.4: hosts pve1 to pveN with 16 cores and 64 GiB each, local
 // storages, a bridge, one template "ubuntu" per host (VMID 9000 and up), a few guests of other owners, and
 // the token DefaultTokenID.
 func DefaultScenario(hosts int) *Scenario {

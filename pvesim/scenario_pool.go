@@ -5,11 +5,11 @@ package pvesim
 
 import "fmt"
 
-// PoolID is the pool of PoolScoped.
+// PoolID is the resource pool of PoolScoped.
 const PoolID = "karpenter"
 
-// PoolScoped takes the rights of the default scenario's token on the whole cluster away, and gives it a pool, the
-// templates, and the storages, bridges and hosts that it works with.
+// PoolScoped replaces the cluster-wide permissions of the default scenario's token with permissions on a resource pool,
+// the templates, and the storages, bridges and hosts that it uses.
 func PoolScoped(s *Scenario) {
 	s.Pools = append(s.Pools, Pool{ID: PoolID})
 	s.Roles = []Role{

@@ -79,16 +79,16 @@ func TestScenarioInvalid(t *testing.T) {
 			_, err = pvesim.New(s, pvesim.Options{})
 		}
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: got %v, want something with %q", name, err, tc.want)
+			t.Errorf("%s: got %v, want error containing %q", name, err, tc.want)
 		}
 	}
 	if _, err := pvesim.ReadScenario(strings.NewReader("")); err == nil || !strings.Contains(err.Error(), "empty") {
-		t.Errorf("an empty file: %v", err)
+		t.Errorf("empty file: %v", err)
 	}
 }
 
 func TestClose(t *testing.T) {
-	// Not parallel: it counts goroutines.
+	// Not parallel because it counts goroutines.
 	before := runtime.NumGoroutine()
 	sim, err := pvesim.New(pvesim.DefaultScenario(3), pvesim.Options{Speed: 1, AdminListen: "127.0.0.1:0"})
 	if err != nil {
@@ -101,12 +101,12 @@ func TestClose(t *testing.T) {
 	c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1")
 	sim.Close()
 	c.http.CloseIdleConnections()
-	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
-	sim.Close() // twice does no harm
+	eventually(t, "all goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
+	sim.Close() // a second Close has no effect
 }
 
 func TestLargeCluster(t *testing.T) {
-	// Not parallel: it measures time.
+	// Not parallel because it measures time.
 	s := pvesim.DefaultScenario(100)
 	for i := range 5000 {
 		host := fmt.Sprintf("pve%d", i%100+1)
@@ -117,16 +117,16 @@ func TestLargeCluster(t *testing.T) {
 	start := time.Now()
 	c := startSim(t, s, pvesim.Options{Speed: 1})
 	if took := time.Since(start); took > 2*time.Second && !raceDetector {
-		t.Errorf("the start took %v", took)
+		t.Errorf("start took %v", took)
 	}
 	best, tries := time.Hour, 60
 	if raceDetector {
 		tries = 1
 	}
-	for try := 0; try < tries && best > 50*time.Millisecond; try++ { // other programs on the machine may disturb some tries
+	for try := 0; try < tries && best > 50*time.Millisecond; try++ { // other processes may slow down some tries
 		a := c.do(http.MethodGet, "/cluster/resources")
 		if rows, _ := a.Data.([]any); len(rows) < 5300 {
-			t.Fatalf("%d rows", len(rows))
+			t.Fatalf("got %d rows", len(rows))
 		}
 		requests := c.sim.Requests()
 		best = min(best, requests[len(requests)-1].Took)
@@ -138,6 +138,6 @@ func TestLargeCluster(t *testing.T) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	if m.HeapAlloc > 500<<20 {
-		t.Errorf("the heap has %d MiB", m.HeapAlloc>>20)
+		t.Errorf("heap size is %d MiB", m.HeapAlloc>>20)
 	}
 }

@@ -24,17 +24,17 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/wire"
 )
 
-// Options are the simulator's settings beside the scenario. The zero value works.
+// Options configure the simulator in addition to the scenario. The zero value is usable.
 type Options struct {
 	// Speed makes simulated time pass faster: 1 is real time, tests use 20 to 100.
 	Speed float64
-	// Guests runs what is inside the VMs; nil means CooperativeGuests.
+	// Guests runs the guests of the VMs; nil means CooperativeGuests.
 	Guests GuestRuntime
 	// Listen is the API's address, "127.0.0.1:0" by default.
 	Listen string
-	// AdminListen is the address of the admin API and status page; empty means that there is none.
+	// AdminListen is the address of the admin API and status page; empty disables both.
 	AdminListen string
-	// Seed makes faults with a probability repeatable.
+	// Seed makes faults with a probability reproducible.
 	Seed uint64
 	// KeepRequests limits how many requests are recorded, 100000 by default. Counts are always exact.
 	KeepRequests int
@@ -58,13 +58,13 @@ type Simulator struct {
 	done   sync.WaitGroup
 }
 
-// New builds a simulator from a scenario. It answers nothing before Start.
+// New builds a simulator from a scenario. It serves no requests before Start.
 func New(scenario *Scenario, options Options) (*Simulator, error) {
 	if scenario == nil {
-		return nil, errors.New("building the simulator: there is no scenario")
+		return nil, errors.New("building simulator: scenario is nil")
 	}
 	if err := scenario.validate(); err != nil {
-		return nil, fmt.Errorf("building the simulator: %w", err)
+		return nil, fmt.Errorf("building simulator: %w", err)
 	}
 	if options.Guests == nil {
 		options.Guests = CooperativeGuests{}
@@ -85,21 +85,21 @@ func New(scenario *Scenario, options Options) (*Simulator, error) {
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("building the simulator: %w", err)
+		return nil, fmt.Errorf("building simulator: %w", err)
 	}
 	s.faults = newFaultTable(options.Seed, s.engine.Clock)
 	s.engine.Tasks.SetInterference(s.faults.onTask)
 	if s.ca, err = newAuthority(); err != nil {
-		return nil, fmt.Errorf("building the simulator: %w", err)
+		return nil, fmt.Errorf("building simulator: %w", err)
 	}
 	if err := s.populate(); err != nil {
 		s.engine.Close()
-		return nil, fmt.Errorf("building the simulator: %w", err)
+		return nil, fmt.Errorf("building simulator: %w", err)
 	}
 	return s, nil
 }
 
-// populate fills the engine with what the scenario describes.
+// populate creates the objects of the scenario.
 func (s *Simulator) populate() error {
 	sc, e := s.scenario, s.engine
 	for _, h := range sc.Hosts {
@@ -142,7 +142,7 @@ func (s *Simulator) populate() error {
 	return s.populateGuests()
 }
 
-// AddMapping makes a resource mapping, or replaces it, as an admin does.
+// AddMapping creates or replaces a resource mapping.
 func (s *Simulator) AddMapping(m Mapping) {
 	s.engine.AddMapping(m.Kind, m.ID, map[string]any{"map": m.Map, "type": m.Kind})
 }
@@ -153,8 +153,8 @@ func (s *Simulator) populateFiles() {
 	}
 }
 
-// PutFile places a file on a storage, as an admin does on the host itself: some content, such as snippets, can come by no
-// call of the API. Without a host it comes to all of them.
+// PutFile writes a file to a storage, as an administrator does on the host: some content, such as snippets, cannot be
+// uploaded through the API. If the host is empty, the file is written to all hosts.
 func (s *Simulator) PutFile(f File) {
 	data := []byte(f.Text)
 	if f.Text == "" {
@@ -243,12 +243,12 @@ func (s *Simulator) populateGuests() error {
 	return nil
 }
 
-// Start opens the ports. The simulator runs until Close, or until ctx ends.
+// Start starts the servers. The simulator runs until Close is called or ctx is done.
 func (s *Simulator) Start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil || s.closed {
-		return errors.New("starting the simulator: it has been started before")
+		return errors.New("starting simulator: already started")
 	}
 	address := s.options.Listen
 	if address == "" {
@@ -256,7 +256,7 @@ func (s *Simulator) Start(ctx context.Context) error {
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("starting the simulator: %w", err)
+		return fmt.Errorf("starting simulator: %w", err)
 	}
 	if err := s.startAdmin(ctx); err != nil {
 		_ = l.Close()
@@ -265,7 +265,7 @@ func (s *Simulator) Start(ctx context.Context) error {
 	cert, err := s.ca.issue(l.Addr())
 	if err != nil {
 		_ = l.Close()
-		return fmt.Errorf("starting the simulator: %w", err)
+		return fmt.Errorf("starting simulator: %w", err)
 	}
 	s.url = "https://" + l.Addr().String() + "/api2/json"
 	s.server = &http.Server{
@@ -283,7 +283,7 @@ func (s *Simulator) Start(ctx context.Context) error {
 	return nil
 }
 
-// Close ends everything: connections, tasks, guests. It returns when nothing runs any more.
+// Close closes all connections, stops tasks and guests, and waits until they have ended.
 func (s *Simulator) Close() {
 	s.mu.Lock()
 	if s.closed {
@@ -302,24 +302,24 @@ func (s *Simulator) Close() {
 	s.done.Wait()
 }
 
-// URL is the base of the API: https://127.0.0.1:PORT/api2/json.
+// URL returns the base URL of the API: https://127.0.0.1:PORT/api2/json.
 func (s *Simulator) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.url
 }
 
-// AdminURL is the base of the admin API, or "".
+// AdminURL returns the base URL of the admin API, or "" if it is disabled.
 func (s *Simulator) AdminURL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.adminU
 }
 
-// CAPEM is the certificate authority that the API's certificate comes from.
+// CAPEM returns the certificate of the CA that issued the API's certificate.
 func (s *Simulator) CAPEM() []byte { return s.ca.pem }
 
-// Host is the API's address without scheme and path.
+// Host returns the API's host and port.
 func (s *Simulator) Host() string {
 	return strings.TrimSuffix(strings.TrimPrefix(s.URL(), "https://"), "/api2/json")
 }

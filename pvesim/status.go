@@ -18,12 +18,12 @@ import (
 //go:embed status.html
 var statusPage string
 
-// The page shows this much at most; the API has the rest.
+// Limits of the page; the admin API returns all entries.
 const shownGuests, shownTasks = 500, 40
 
 var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap{"size": humanSize}).Parse(statusPage))
 
-// statusView is what the page shows.
+// statusView is the data of the page.
 type statusView struct {
 	engine.Overview
 	URL        string
@@ -46,7 +46,7 @@ func (s *Simulator) statusRoutes(mux *http.ServeMux) {
 			return
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = page.WriteTo(w) // a reader that went away is not an error
+		_, _ = page.WriteTo(w) // a disconnected client is not an error
 	})
 }
 
@@ -66,7 +66,7 @@ func (s *Simulator) statusView() statusView {
 	return v
 }
 
-// where describes what a rule applies to.
+// where describes the calls or tasks that a rule matches.
 func (f Fault) where() string {
 	if f.Task != "" {
 		return strings.TrimSpace("task " + f.Task + " " + f.TaskID)
@@ -77,7 +77,7 @@ func (f Fault) where() string {
 	return strings.TrimSpace(f.Method + " " + f.Path)
 }
 
-// what describes what a rule does.
+// what describes the effect of a rule.
 func (f Fault) what() string {
 	var parts []string
 	add := func(when bool, format string, args ...any) {

@@ -27,7 +27,7 @@ type authority struct {
 func newAuthority() (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("making the CA's key: %w", err)
+		return nil, fmt.Errorf("creating CA key: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "pvesim CA", OrganizationalUnit: []string{"PVE Cluster Node"}},
@@ -36,20 +36,20 @@ func newAuthority() (*authority, error) {
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return nil, fmt.Errorf("making the CA: %w", err)
+		return nil, fmt.Errorf("creating CA: %w", err)
 	}
 	cert, err := x509.ParseCertificate(raw)
 	if err != nil {
-		return nil, fmt.Errorf("reading the CA: %w", err)
+		return nil, fmt.Errorf("parsing CA: %w", err)
 	}
 	return &authority{cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})}, nil
 }
 
-// issue makes the API's certificate for the loopback addresses and the address that it listens on.
+// issue issues the API's certificate for the loopback addresses and the listen address.
 func (a *authority) issue(addr net.Addr) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("making the server's key: %w", err)
+		return tls.Certificate{}, fmt.Errorf("creating server key: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "pvesim"},
@@ -62,7 +62,7 @@ func (a *authority) issue(addr net.Addr) (tls.Certificate, error) {
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("making the server's certificate: %w", err)
+		return tls.Certificate{}, fmt.Errorf("creating server certificate: %w", err)
 	}
 	return tls.Certificate{Certificate: [][]byte{raw, a.cert.Raw}, PrivateKey: key}, nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// dial opens a bare TLS connection, to see what is really on the wire.
+// dial opens a TLS connection to inspect the raw HTTP traffic.
 func dial(t *testing.T, sim *pvesim.Simulator) *tls.Conn {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -35,7 +35,7 @@ func TestKeepAlive(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	conn := dial(t, c.sim)
 	if p := conn.ConnectionState().NegotiatedProtocol; p == "h2" {
-		t.Error("HTTP/2 was negotiated; Proxmox only has HTTP/1.1")
+		t.Error("HTTP/2 was negotiated; Proxmox supports only HTTP/1.1")
 	}
 	r := bufio.NewReader(conn)
 	ask := func(path string) (status string, header http.Header) {
@@ -53,11 +53,11 @@ func TestKeepAlive(t *testing.T) {
 		t.Errorf("got %s %v", status, header)
 	}
 	if status, _ := ask("/nodes/pve1/qemu/777/config"); status != "500 Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist" {
-		t.Errorf("the status line is %q", status)
+		t.Errorf("status line is %q", status)
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := r.ReadByte(); err == nil {
-		t.Error("the connection is still open after an error")
+		t.Error("connection is still open after an error")
 	}
 }
 
@@ -74,7 +74,7 @@ func TestRequestBodyInvalid(t *testing.T) {
 		"a body on GET":    {method: "GET", body: "a=1", status: 501, reason: "Unexpected content for method 'GET'"},
 		"chunked":          {method: "PUT", body: "cores=1", chunked: true, status: 501, reason: "chunked transfer encoding not supported"},
 		"plain text":       {method: "PUT", typ: "text/plain", body: "cores=1", status: 506, reason: "upload 'Content-Type 'text/plain' not implemented"},
-		"too much":         {method: "PUT", body: "description=" + strings.Repeat("x", 600<<10), status: 501, reason: "for data too large"},
+		"too large":        {method: "PUT", body: "description=" + strings.Repeat("x", 600<<10), status: 501, reason: "for data too large"},
 		"PATCH":            {method: "PATCH", status: 501, reason: "method 'PATCH' not available"},
 	} {
 		req, err := http.NewRequest(tc.method, c.sim.URL()+"/nodes/pve1/qemu/101/config", strings.NewReader(tc.body))
@@ -107,7 +107,7 @@ func TestRequestBodyFormats(t *testing.T) {
 	}
 	conf := c.config("pve1", 9000)
 	if conf["onboot"] != float64(0) || conf["tags"] != "a;b" || conf["balloon"] != float64(0) {
-		t.Errorf("the query did not win, or a value was misread: %v", conf)
+		t.Errorf("query did not take precedence, or a value was not decoded: %v", conf)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestLoginFailed(t *testing.T) {
 			t.Errorf("got %d %q %q", a.Status, a.Reason, a.Raw)
 		}
 		if took := time.Since(start); took < 250*time.Millisecond {
-			t.Errorf("the answer came after %v; three simulated seconds were due", took)
+			t.Errorf("response after %v, want at least three simulated seconds", took)
 		}
 	}
 }
@@ -130,7 +130,7 @@ func TestTicketCSRF(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{}).as("")
 	login := c.ok("POST", "/access/ticket", "username", "root@pam", "password", pvesim.RootPassword).(map[string]any)
-	send := func(csrf string) answer {
+	send := func(csrf string) response {
 		req, err := http.NewRequest("PUT", c.sim.URL()+"/nodes/pve1/qemu/101/config", strings.NewReader("affinity=0-1"))
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func TestTicketCSRF(t *testing.T) {
 		t.Errorf("without a token: %d %s", a.Status, a.Reason)
 	}
 	if a := send(login["CSRFPreventionToken"].(string)); a.Status != 200 {
-		t.Errorf("root's own login may set affinity: %d %s", a.Status, a.Reason)
+		t.Errorf("setting affinity as root@pam: %d %s", a.Status, a.Reason)
 	}
 	token := c.as(pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret)
 	token.refused(500, "only root can set 'affinity' config", "PUT", "/nodes/pve1/qemu/101/config", "affinity", "0")

@@ -38,7 +38,7 @@ func main() {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "pvesim:", err)
-		os.Exit(1) //nolint:gocritic // the deferred stop only matters to a process that goes on
+		os.Exit(1) //nolint:gocritic // the deferred stop has no effect when the process exits
 	}
 }
 
@@ -61,13 +61,13 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	}
 	switch {
 	case flags.NArg() > 0:
-		return nil, fmt.Errorf("reading the flags: %q is not a flag", flags.Arg(0))
+		return nil, fmt.Errorf("parsing flags: %q is not a flag", flags.Arg(0))
 	case s.hosts < 1 || s.hosts > 200:
-		return nil, fmt.Errorf("reading the flags: --hosts %d is not between 1 and 200", s.hosts)
+		return nil, fmt.Errorf("parsing flags: --hosts %d is not between 1 and 200", s.hosts)
 	case s.version != "" && s.version != "8.4" && s.version != "9.2":
-		return nil, fmt.Errorf("reading the flags: --pve-version %q is neither 8.4 nor 9.2", s.version)
+		return nil, fmt.Errorf("parsing flags: --pve-version %q is neither 8.4 nor 9.2", s.version)
 	case s.speed < 0:
-		return nil, fmt.Errorf("reading the flags: --speed %v is negative", s.speed)
+		return nil, fmt.Errorf("parsing flags: --speed %v is negative", s.speed)
 	}
 	return &s, nil
 }
@@ -81,7 +81,7 @@ func (s *settings) runtime() (pvesim.GuestRuntime, error) {
 	case "deaf":
 		return pvesim.UnresponsiveGuests{}, nil
 	}
-	return nil, fmt.Errorf("reading the flags: --guests %q is not one of cloud-init, cooperative, deaf", s.guests)
+	return nil, fmt.Errorf("parsing flags: --guests %q is not one of cloud-init, cooperative, deaf", s.guests)
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -116,7 +116,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		defer func() { _ = os.Remove(ca) }()
 	}
 	if err := os.WriteFile(ca, sim.CAPEM(), 0o644); err != nil { //nolint:gosec // a certificate is public
-		return fmt.Errorf("writing the CA certificate: %w", err)
+		return fmt.Errorf("writing CA certificate: %w", err)
 	}
 	announce(out, sim, scenario, ca)
 	<-ctx.Done()

@@ -48,12 +48,12 @@ func TestFlagsInvalid(t *testing.T) {
 		{[]string{"--nosuch"}, "flag provided but not defined: -nosuch"},
 		{[]string{"scenario.yaml"}, `"scenario.yaml" is not a flag`},
 		{[]string{"--scenario", broken}, "line 3: cannot unmarshal"},
-		{[]string{"--scenario", "/no/such/file"}, "opening the scenario"},
-		{[]string{"--listen", "nowhere:x"}, "starting the simulator"},
+		{[]string{"--scenario", "/no/such/file"}, "opening scenario"},
+		{[]string{"--listen", "nowhere:x"}, "starting simulator"},
 	} {
 		err := run(context.Background(), tc.args, &output{})
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%v: got %v, want something with %q", tc.args, err, tc.want)
+			t.Errorf("%v: got %v, want error containing %q", tc.args, err, tc.want)
 		}
 	}
 }
@@ -72,11 +72,11 @@ func TestServe(t *testing.T) {
 	}
 	for _, want := range []string{"API:   https://127.0.0.1:", "Proxmox VE 9.2, 2 hosts", "Token: kubernetes@pve!karpenter=", "CA:    " + ca, "Admin: http://"} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("the output lacks %q:\n%s", want, out)
+			t.Errorf("output does not contain %q:\n%s", want, out)
 		}
 	}
 	if pem, err := os.ReadFile(ca); err != nil || !strings.HasPrefix(string(pem), "-----BEGIN CERTIFICATE-----") {
-		t.Errorf("the CA file: %v", err)
+		t.Errorf("reading CA file: %v", err)
 	}
 	cancel()
 	select {
@@ -85,6 +85,6 @@ func TestServe(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("it does not leave")
+		t.Error("run did not return after its context was canceled")
 	}
 }

@@ -16,14 +16,14 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// client makes a connection of the guest's own to the API server. client-go's
-// shared cache of transports is passed by: it would keep one for every guest
-// that ever lived. All connections end with ctx, as a machine's do when its
-// power is cut.
+// client returns the configuration of a client with its own connections to the API
+// server. It bypasses client-go's transport cache, which never evicts entries and
+// would keep one for every guest. All connections are closed when ctx is done, as
+// if the machine had lost power.
 func (a apiAccess) client(ctx context.Context) (*rest.Config, *http.Client, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(a.ca) {
-		return nil, nil, errors.New("the kubeconfig's certificate authority holds no certificate")
+		return nil, nil, errors.New("the kubeconfig's certificate authority contains no certificates")
 	}
 	tlsConfig := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	if a.cert != nil {
@@ -42,7 +42,7 @@ func (a apiAccess) client(ctx context.Context) (*rest.Config, *http.Client, erro
 				return nil, err
 			}
 			context.AfterFunc(ctx, func() {
-				//nolint:errcheck // the connection ends with its machine
+				//nolint:errcheck // the connection is closed with its machine
 				conn.Close()
 			})
 			return conn, nil
@@ -53,7 +53,7 @@ func (a apiAccess) client(ctx context.Context) (*rest.Config, *http.Client, erro
 	}
 	config := &rest.Config{
 		Host: a.server,
-		QPS:  -1, // the machine is the limit, as for a kubelet that has few pods
+		QPS:  -1, // no client-side rate limit
 		ContentConfig: rest.ContentConfig{
 			ContentType:        "application/vnd.kubernetes.protobuf",
 			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",

@@ -12,16 +12,16 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 )
 
-// Where the guest keeps what must survive a reboot, as a real one does.
+// Files that persist across reboots, at the paths that cloud-init uses.
 const (
 	instanceIDFile = "/var/lib/cloud/data/instance-id"
-	// disabledFile keeps cloud-init from running at all.
+	// disabledFile disables cloud-init if it exists.
 	disabledFile = "/etc/cloud/cloud-init.disabled"
 	hostnameFile = "/etc/hostname"
 	netplanFile  = "/etc/netplan/50-cloud-init.yaml"
-	// configDirectory has cloud-init's own settings.
+	// configDirectory contains cloud-init's own settings.
 	configDirectory = "/etc/cloud/cloud.cfg.d"
-	// noInstance is the id of a machine without a datasource.
+	// noInstance is the instance ID of a machine without a datasource.
 	noInstance = "iid-datasource-none"
 )
 
@@ -40,12 +40,12 @@ type metaData struct {
 	Hostname      string `yaml:"hostname"`
 }
 
-// cloudInit does what cloud-init does at boot. Most of its work is done once per
-// instance id, so a guest that reboots does not run its commands again.
+// cloudInit simulates cloud-init. Most modules run once per instance ID, so a
+// reboot does not repeat runcmd.
 func (g *guest) cloudInit() (system, bool) {
 	known, hasInstance := g.storage.Read(instanceIDFile)
 	if _, disabled := g.storage.Read(disabledFile); disabled {
-		g.console.printf("cloud-init: disabled, going on as instance %s", known)
+		g.console.printf("cloud-init: disabled, continuing as instance %s", known)
 		return g.system(""), true
 	}
 	s, found := findSeed(g.drives(), g.console)
@@ -63,7 +63,7 @@ func (g *guest) cloudInit() (system, bool) {
 	config := g.parseUserData(s.userData, s.vendorData)
 	early := g.runCommands("bootcmd", config.BootCmd)
 	if hasInstance && meta.InstanceID == string(known) {
-		g.console.printf("cloud-init: instance %s, nothing new", known)
+		g.console.printf("cloud-init: instance %s is already configured", known)
 		return g.system(early.started()), true
 	}
 
@@ -86,22 +86,21 @@ func (g *guest) cloudInit() (system, bool) {
 	return g.system(effect.started()), true
 }
 
-// withoutSource is a boot without the drive, of an image that knows no datasource
-// but this: cloud-init treats the machine as a new instance.
-// The system keeps its name, but its network is reconfigured for DHCP. Only an
-// image that sets manual_cache_clean or disables cloud-init keeps its
-// configuration.
+// withoutSource simulates a boot without the drive on an image with no other
+// datasource: cloud-init treats the machine as a new instance. The machine keeps
+// its hostname, but its network is reconfigured for DHCP. The configuration is kept
+// only if the image sets manual_cache_clean or disables cloud-init.
 func (g *guest) withoutSource(known string, hasInstance bool) (system, bool) {
 	if !hasInstance {
 		// An image without any configuration uses DHCP.
-		g.console.printf("cloud-init: no datasource found, and no earlier instance")
+		g.console.printf("cloud-init: no datasource found, no previous instance")
 		return g.system(""), true
 	}
 	if g.keepsInstance() {
-		g.console.printf("cloud-init: no datasource found, going on as instance %s", known)
+		g.console.printf("cloud-init: no datasource found, continuing as instance %s", known)
 		return g.system(""), true
 	}
-	g.console.printf("cloud-init: no datasource found, new instance %s with a network of its own", noInstance)
+	g.console.printf("cloud-init: no datasource found, new instance %s, network reconfigured for DHCP", noInstance)
 	g.storage.Write(netplanFile, nil)
 	g.storage.Write(instanceIDFile, []byte(noInstance))
 	return g.system(""), true
@@ -121,9 +120,9 @@ func (g *guest) keepsInstance() bool {
 	return false
 }
 
-// parseUserData reads #cloud-config or a script. What cloud-init could not read
-// is reported and treated as empty, and the boot continues. Vendor-data supplies the
-// keys that user-data does not set; keys are not merged.
+// parseUserData parses #cloud-config or a script. Invalid data is logged and treated
+// as empty, and the boot continues, as with cloud-init. Vendor-data supplies the keys
+// that user-data does not set; keys are not merged.
 func (g *guest) parseUserData(userData, vendorData []byte) cloudConfig {
 	var config cloudConfig
 	if bytes.HasPrefix(vendorData, []byte("#cloud-config")) {
@@ -141,13 +140,13 @@ func (g *guest) parseUserData(userData, vendorData []byte) cloudConfig {
 		script := yaml.Node{Kind: yaml.ScalarNode, Value: string(userData)}
 		config.RunCmd = []yaml.Node{script}
 	case len(bytes.TrimSpace(userData)) > 0:
-		g.console.printf("cloud-init: user-data of an unknown kind: %.40q", header)
+		g.console.printf("cloud-init: unknown user-data format: %.40q", header)
 	}
 	return config
 }
 
-// hostname follows cloud-init: the config before the meta-data, and only the
-// first label of a full name.
+// hostname returns the hostname that cloud-init would set: user-data takes precedence
+// over meta-data, and only the first label of an FQDN is used.
 func hostname(config cloudConfig, meta metaData) string {
 	for _, name := range []string{config.Hostname, config.FQDN, meta.LocalHostname, meta.Hostname} {
 		if name != "" {
@@ -158,7 +157,7 @@ func hostname(config cloudConfig, meta metaData) string {
 	return "localhost"
 }
 
-// runCommands applies the effect that commands have on the kubelet.
+// runCommands returns the effect of the commands on the kubelet's unit.
 func (g *guest) runCommands(module string, commands []yaml.Node) unitEffect {
 	var total unitEffect
 	for i := range commands {
@@ -174,14 +173,14 @@ func (g *guest) runCommands(module string, commands []yaml.Node) unitEffect {
 	return total
 }
 
-// commandWords splits one entry of runcmd: a list is the words of one command, a
-// string is shell text with as many commands as it likes.
+// commandWords splits one entry of runcmd: a list is a command with its arguments, a
+// string is a shell script with any number of commands.
 func commandWords(node *yaml.Node) ([][]string, error) {
 	switch node.Kind {
 	case yaml.SequenceNode:
 		var words []string
 		if err := node.Decode(&words); err != nil {
-			return nil, fmt.Errorf("line %d: a command's words must be strings", node.Line)
+			return nil, fmt.Errorf("line %d: command arguments must be strings", node.Line)
 		}
 		return [][]string{words}, nil
 	case yaml.ScalarNode:

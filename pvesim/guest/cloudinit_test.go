@@ -87,7 +87,7 @@ func TestCloudInitNoDrive(t *testing.T) {
 	g.Expect(ok).To(BeTrue())
 	g.Expect(system.service).To(BeEmpty())
 	g.Expect(system.addresses).To(HaveLen(1), "it uses DHCP, and reports by its agent")
-	g.Expect(vm.console.String()).To(ContainSubstring("no datasource found, and no earlier instance"))
+	g.Expect(vm.console.String()).To(ContainSubstring("no datasource found, no previous instance"))
 }
 
 func TestBootDriveInvalid(t *testing.T) {
@@ -99,8 +99,8 @@ func TestBootDriveInvalid(t *testing.T) {
 		image []byte
 		want  string
 	}{
-		"truncated":    {truncated, "the cidata drive cannot be read"},
-		"no meta-data": {noMetaData, "it has no meta-data"},
+		"truncated":    {truncated, "cannot read the cidata drive"},
+		"no meta-data": {noMetaData, "missing meta-data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -170,7 +170,7 @@ func TestUserDataInvalid(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ userData, want string }{
 		"bad YAML": {"#cloud-config\nruncmd: [", "user-data is not valid"},
-		"Ignition": {`{"ignition": {"version": "3.4.0"}}`, "user-data of an unknown kind"},
+		"Ignition": {`{"ignition": {"version": "3.4.0"}}`, "unknown user-data format"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

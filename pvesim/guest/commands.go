@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// maxScriptDepth bounds scripts that call scripts.
+// maxScriptDepth limits the depth of nested scripts.
 const maxScriptDepth = 5
 
-// unitEffect is what commands do to the unit that makes the guest a Node.
+// unitEffect is the effect of commands on the unit that registers the Node.
 type unitEffect struct {
 	service       service
 	enable, start bool
@@ -25,8 +25,8 @@ func (e unitEffect) and(other unitEffect) unitEffect {
 	return unitEffect{service: e.service, enable: e.enable || other.enable, start: e.start || other.start}
 }
 
-// effectOf understands systemctl, touch and echo, and follows shells and scripts
-// that are on the disk.
+// effectOf interprets systemctl, touch and echo, and follows calls of shells and of
+// scripts on the disk.
 func (g *guest) effectOf(words []string, depth int) unitEffect {
 	words = withoutPrefixes(words)
 	if len(words) == 0 || depth == 0 {
@@ -58,7 +58,8 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 	return unitEffect{}
 }
 
-// isTextOption recognizes a shell's -c, also among others: -ec.
+// isTextOption reports whether word is a shell's -c, possibly combined with other
+// options as in -ec.
 func isTextOption(word string) bool {
 	return strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") && strings.HasSuffix(word, "c")
 }
@@ -71,8 +72,8 @@ func (g *guest) effectOfText(text string, depth int) unitEffect {
 	return total
 }
 
-// systemctl reads the arguments of a systemctl command. A unit that the image's
-// package has enabled needs only a start: it comes up by itself at later boots.
+// systemctl parses the arguments of a systemctl command. A unit that the image's
+// package enables needs only a start; systemd starts it at later boots.
 func systemctl(args []string) unitEffect {
 	names := operands(args)
 	if len(names) < 2 {
@@ -94,7 +95,7 @@ func systemctl(args []string) unitEffect {
 }
 
 // enablesKubelet reports whether writing this file starts the kubelet of a
-// kubeadm-style image, whose unit is enabled and waits for it.
+// kubeadm-style image, whose enabled unit waits for the file.
 func enablesKubelet(name string) bool {
 	switch clean := path.Clean(name); clean {
 	case "/etc/default/kubelet", "/etc/sysconfig/kubelet", "/etc/systemd/system/kubelet.service":
@@ -104,7 +105,7 @@ func enablesKubelet(name string) bool {
 	}
 }
 
-// withoutPrefixes drops assignments, sudo and exec before a command.
+// withoutPrefixes removes variable assignments, sudo and exec before a command.
 func withoutPrefixes(words []string) []string {
 	for len(words) > 0 && (words[0] == "sudo" || words[0] == "exec" || words[0] == "then" || words[0] == "do" || isAssignment(words[0])) {
 		words = words[1:]
@@ -117,7 +118,7 @@ func isAssignment(word string) bool {
 	return found && name != "" && !strings.ContainsAny(name, "-/ ")
 }
 
-// operands are the words that are no options.
+// operands returns the words that are not options.
 func operands(words []string) []string {
 	return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.HasPrefix(w, "-") })
 }

@@ -85,7 +85,7 @@ func FuzzShellCommands(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, words := range shellCommands(text) {
 			if len(words) == 0 {
-				t.Fatal("a command without words")
+				t.Fatal("got a command without words")
 			}
 		}
 	})

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// consoleLines is how much of a console is kept: enough for a few boots.
+// consoleLines is the number of lines kept: enough for a few boots.
 const consoleLines = 500
 
 // console is a serial console that keeps its last lines.
@@ -27,7 +27,7 @@ func (c *console) printf(format string, args ...any) {
 	}
 }
 
-// String returns the lines, each with its end.
+// String returns the lines, each terminated by a newline.
 func (c *console) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,16 +14,16 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem/iso9660"
 )
 
-// seed is what cloud-init's NoCloud source reads from a drive.
+// seed is the content of a drive for cloud-init's NoCloud datasource.
 type seed struct {
 	userData, metaData, networkConfig, vendorData []byte
 }
 
-// seedLabel is the volume id of a NoCloud drive; cloud-init takes both cases.
+// seedLabel is the volume ID of a NoCloud drive; cloud-init ignores case.
 const seedLabel = "cidata"
 
 // volumeIDOffset is the offset of the volume ID in an ISO 9660 image: in the
-// first descriptor, behind the sixteen sectors of the system area.
+// first descriptor, after the sixteen sectors of the system area.
 const volumeIDOffset = 16*2048 + 40
 
 // findSeed reads the first drive that is labeled cidata.
@@ -34,7 +34,7 @@ func findSeed(images [][]byte, console *console) (seed, bool) {
 		}
 		s, err := readSeed(image)
 		if err != nil {
-			console.printf("cloud-init: the cidata drive cannot be read, %v", err)
+			console.printf("cloud-init: cannot read the cidata drive: %v", err)
 			continue
 		}
 		return s, true
@@ -50,11 +50,11 @@ func volumeID(image []byte) string {
 }
 
 func readSeed(image []byte) (s seed, err error) {
-	// The library indexes into what it reads: a broken image must end in an
-	// unreadable drive, not in a broken simulator.
+	// The library panics on some corrupt images. A corrupt image must result in
+	// an unreadable drive and not crash the simulator.
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("reading a broken image, %v", r)
+			err = fmt.Errorf("reading a corrupt image: %v", r)
 		}
 	}()
 	disc, err := iso9660.Read(file.New(memoryFile{bytes.NewReader(image)}, true), int64(len(image)), 0, 2048)
@@ -76,7 +76,7 @@ func readSeed(image []byte) (s seed, err error) {
 	}
 	for _, required := range []string{"user-data", "meta-data"} {
 		if _, ok := content[required]; !ok {
-			return seed{}, fmt.Errorf("it has no %s", required)
+			return seed{}, fmt.Errorf("missing %s", required)
 		}
 	}
 	return seed{
@@ -85,7 +85,7 @@ func readSeed(image []byte) (s seed, err error) {
 	}, nil
 }
 
-// memoryFile lets the library read an image that is in memory.
+// memoryFile is an in-memory image that the library can read.
 type memoryFile struct{ *bytes.Reader }
 
 func (f memoryFile) Stat() (fs.FileInfo, error) { return imageInfo(f.Size()), nil }

@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// serialFile contains the serial number of the machine. It identifies a guest whose
-// boot data is the same for all.
+// serialFile contains the serial number of the machine. It identifies a guest that
+// shares its boot data with other guests.
 const serialFile = "/sys/class/dmi/id/product_serial"
 
-// echo writes a line to the file that it is redirected to.
+// echo writes a line to the file that its output is redirected to.
 func (g *guest) echo(words []string) {
 	i := slices.IndexFunc(words, func(w string) bool { return w == ">" || w == ">>" })
 	if i < 0 || i+1 >= len(words) {
@@ -32,7 +32,8 @@ func (g *guest) echo(words []string) {
 // $(sed 's/PATTERN/REPLACEMENT/' FILE).
 var substitution = regexp.MustCompile(`\$\((?:cat|sed '?s([/|])(.*?)[/|](.*?)[/|]'?) (/\S+)\)`)
 
-// substitute replaces commands by what they print. Others than those above stay.
+// substitute replaces command substitutions with their output. It leaves substitutions
+// that do not match unchanged.
 func (g *guest) substitute(line string) string {
 	return substitution.ReplaceAllStringFunc(line, func(command string) string {
 		m := substitution.FindStringSubmatch(command)

@@ -20,7 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// memoryDisk is a disk for tests.
+// memoryDisk is an in-memory disk.
 type memoryDisk struct {
 	mu    sync.Mutex
 	files map[string][]byte
@@ -61,7 +61,7 @@ func (d *memoryDisk) text(name string) string {
 // well is the health of a healthy guest.
 func well() (pvesim.Health, <-chan struct{}) { return pvesim.HealthWell, nil }
 
-// newGuest is a guest of a small machine with one network card.
+// newGuest returns the guest of a small machine with one network card.
 func newGuest(disk *memoryDisk, images ...[]byte) *guest {
 	r := NewRuntime(Options{})
 	return &guest{
@@ -74,7 +74,7 @@ func newGuest(disk *memoryDisk, images ...[]byte) *guest {
 	}
 }
 
-// newSeed makes a NoCloud drive with an ISO writer that is not the product's.
+// newSeed creates a NoCloud drive with an ISO writer other than the controller's.
 func newSeed(t testing.TB, label string, files map[string]string) []byte {
 	t.Helper()
 	g := NewWithT(t)
@@ -95,7 +95,7 @@ func newSeed(t testing.TB, label string, files map[string]string) []byte {
 	return image
 }
 
-// seedWith is a drive with this user-data and an instance id.
+// seedWith returns a drive with this user-data and instance ID.
 func seedWith(t testing.TB, instanceID, userData string) []byte {
 	t.Helper()
 	return newSeed(t, "cidata", map[string]string{

@@ -22,14 +22,14 @@ const (
 
 var clusterCA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("root")})
 
-// reboot is the same machine at a later boot, with these drives.
+// reboot returns the guest of the next boot of the same machine, with these drives.
 func reboot(vm *guest, images ...[]byte) *guest {
 	again := *vm
 	again.drives = func() [][]byte { return images }
 	return &again
 }
 
-// consoleText returns what the console shows.
+// consoleText returns the text on the console.
 func consoleText(vm *guest) string { return vm.console.String() }
 
 func ignitionConfig(files map[string]string, units ...string) string {
@@ -174,7 +174,7 @@ func TestRancherAgentsInvalid(t *testing.T) {
 	for token, want := range map[string]string{
 		"K1000::" + joinToken: "token CA hash does not match the Cluster CA certificate hash",
 		"K10abc":              "invalid token format",
-		"hunter2":             "the token is no bootstrap token",
+		"hunter2":             "the token is not a bootstrap token",
 	} {
 		s, err := agentGuest("server: https://k3s:6443\ntoken: " + token).nodeSettings(system{service: k3sService})
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -197,7 +197,7 @@ func TestRancherCAHash(t *testing.T) {
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("no certificates")))
 }
 
-func TestCloudInitWithoutItsDrive(t *testing.T) {
+func TestCloudInitWithoutDrive(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ userData, address string }{
 		"not set":            {"#cloud-config\n", "172.16."},

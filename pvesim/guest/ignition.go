@@ -14,14 +14,14 @@ import (
 	"github.com/vincent-petithory/dataurl"
 )
 
-// ignitionResultFile is written at the first boot. Later boots never run Ignition.
+// ignitionResultFile is written at the first boot. Later boots do not run Ignition.
 const ignitionResultFile = "/etc/.ignition-result.json"
 
 const coreOS = "Container Linux (simulated)"
 
-// ignite does what Ignition does in the initial RAM disk of the first boot: files
-// and units, as its own parser reads them. A failure ends the boot in an emergency
-// shell.
+// ignite simulates Ignition in the initramfs of the first boot: it parses the config
+// with Ignition's own parser and writes files and units. A failure ends the boot in
+// an emergency shell.
 func (g *guest) ignite(config []byte) (system, bool) {
 	parsed, findings, err := ignition.Parse(config)
 	if err != nil {
@@ -61,8 +61,8 @@ func (g *guest) igniteFile(file types.File) error {
 	return nil
 }
 
-// fetch decodes data URLs. There is no network to get the others from; what they
-// would bring is a program of the image's, which is not run here either.
+// fetch decodes data URLs. It does not download other URLs: they usually contain
+// programs, which the guest does not run.
 func (g *guest) fetch(resource types.Resource) ([]byte, error) {
 	if resource.Source == nil || *resource.Source == "" {
 		return nil, nil
@@ -72,7 +72,7 @@ func (g *guest) fetch(resource types.Resource) ([]byte, error) {
 	}
 	decoded, err := dataurl.DecodeString(*resource.Source)
 	if err != nil {
-		return nil, fmt.Errorf("decoding a data URL: %w", err)
+		return nil, fmt.Errorf("decoding data URL: %w", err)
 	}
 	if resource.Compression != nil && *resource.Compression == "gzip" {
 		return gunzip(decoded.Data)
@@ -96,7 +96,7 @@ func (g *guest) igniteUnit(unit types.Unit) {
 	}
 }
 
-// ignited reads back what Ignition left on the disk.
+// ignited returns the system that Ignition configured at the first boot.
 func (g *guest) ignited() system {
 	name, _ := g.storage.Read(hostnameFile)
 	out := system{hostname: strings.ToLower(strings.TrimSpace(string(name))), service: g.enabled(""), image: coreOS}
@@ -120,8 +120,8 @@ func (g *guest) ignited() system {
 	return g.up(out)
 }
 
-// missingProgram returns the program that a unit runs and the image does not have:
-// these images have no kubelet.
+// missingProgram returns the program that a unit runs if the image does not contain
+// it: these images have no kubelet.
 func (g *guest) missingProgram(s service) string {
 	if s == "" {
 		return ""

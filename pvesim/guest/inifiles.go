@@ -11,7 +11,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// setting is one line of a file with sections, as systemd and NetworkManager have.
+// setting is one line of an INI file, the format of systemd and NetworkManager.
 type setting struct{ section, key, value string }
 
 func settingsIn(content []byte) []setting {
@@ -55,8 +55,8 @@ func networkdDevices(disk pvesim.GuestDisk) []device {
 	return devices
 }
 
-// keyfileAddress is address1=10.0.0.2/24 or, in the older form, with a gateway
-// behind it.
+// keyfileAddress matches the key of address1=10.0.0.2/24. In the older form, the value
+// also contains a gateway.
 var keyfileAddress = regexp.MustCompile(`^ipv[46]\.address\d*$`)
 
 // networkManagerDevices returns the devices of NetworkManager's configuration.
@@ -83,7 +83,7 @@ func networkManagerDevices(disk pvesim.GuestDisk) []device {
 	return devices
 }
 
-// appendPrefix leaves out what is no address, as both programs do with a warning.
+// appendPrefix skips invalid addresses; both programs skip them with a warning.
 func appendPrefix(list []netip.Prefix, text string) []netip.Prefix {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return append(list, prefix)

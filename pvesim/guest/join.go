@@ -37,7 +37,7 @@ const (
 	pendingKeyFile  = "/var/lib/kubelet/pki/kubelet-client.key.tmp"
 )
 
-// apiAccess is a kubeconfig with its files read.
+// apiAccess is a kubeconfig with the contents of the files that it references.
 type apiAccess struct {
 	server string
 	ca     []byte
@@ -45,9 +45,9 @@ type apiAccess struct {
 	cert   *tls.Certificate
 }
 
-// identity returns the kubelet's own access to the API server: the one on the
-// disk if an earlier boot left one that is still valid, else a new certificate
-// that the bootstrap token buys.
+// identity returns the kubelet's credentials for the API server: those stored by an
+// earlier boot if they are still valid, otherwise a new certificate requested with
+// the bootstrap token.
 func (g *guest) identity(ctx context.Context, s kubeletSettings) (apiAccess, error) {
 	if access, ok := storedIdentity(g.storage, s.nodeName); ok {
 		g.console.printf("kubelet: using the client certificate on the disk")
@@ -70,18 +70,18 @@ func (g *guest) identity(ctx context.Context, s kubeletSettings) (apiAccess, err
 	}
 	access, ok := storedIdentity(g.storage, s.nodeName)
 	if !ok {
-		return apiAccess{}, errors.New("the certificate that was issued is not for this node or not valid now")
+		return apiAccess{}, errors.New("the issued certificate is for another node or not currently valid")
 	}
 	return access, nil
 }
 
-// requestCertificate is the kubelet's TLS bootstrap: a certificate signing
-// request with the bootstrap token, and the wait until it is signed.
+// requestCertificate performs the kubelet's TLS bootstrap: it creates a certificate
+// signing request with the bootstrap token and waits for the certificate.
 func (g *guest) requestCertificate(ctx context.Context, bootstrap apiAccess, nodeName string, key crypto.Signer) ([]byte, error) {
 	subject := pkix.Name{Organization: []string{"system:nodes"}, CommonName: "system:node:" + nodeName}
 	request, err := cert.MakeCSR(key, &subject, nil, nil)
 	if err != nil {
-		return nil, fmt.Errorf("creating a certificate signing request: %w", err)
+		return nil, fmt.Errorf("creating certificate signing request: %w", err)
 	}
 	config, httpClient, err := bootstrap.client(ctx)
 	if err != nil {
@@ -90,9 +90,9 @@ func (g *guest) requestCertificate(ctx context.Context, bootstrap apiAccess, nod
 	defer httpClient.CloseIdleConnections()
 	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
 	if err != nil {
-		return nil, fmt.Errorf("creating a client: %w", err)
+		return nil, fmt.Errorf("creating client: %w", err)
 	}
-	// The helpers log for a real kubelet; ours has a console.
+	// Discard the logs of the helpers; errors are written to the console.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
 	requested, err := requestName(key, nodeName)
@@ -119,20 +119,20 @@ func (g *guest) requestCertificate(ctx context.Context, bootstrap apiAccess, nod
 func requestName(key crypto.Signer, nodeName string) (string, error) {
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
-		return "", fmt.Errorf("encoding the public key: %w", err)
+		return "", fmt.Errorf("encoding public key: %w", err)
 	}
 	sum := sha512.Sum512(append(public, nodeName...))
 	return "node-csr-" + base64.RawURLEncoding.EncodeToString(sum[:32]), nil
 }
 
-// pendingKey returns the private key of this guest's request, a new one at the
-// first try.
+// pendingKey returns the private key of this guest's request. It creates the key on
+// the first attempt.
 func pendingKey(disk pvesim.GuestDisk) ([]byte, crypto.Signer, error) {
 	raw, ok := disk.Read(pendingKeyFile)
 	if !ok {
 		var err error
 		if raw, err = keyutil.MakeEllipticPrivateKeyPEM(); err != nil {
-			return nil, nil, fmt.Errorf("creating a private key: %w", err)
+			return nil, nil, fmt.Errorf("creating private key: %w", err)
 		}
 		disk.Write(pendingKeyFile, raw)
 	}
@@ -142,7 +142,7 @@ func pendingKey(disk pvesim.GuestDisk) ([]byte, crypto.Signer, error) {
 	}
 	key, ok := parsed.(crypto.Signer)
 	if !ok {
-		return nil, nil, fmt.Errorf("reading %s, not a private key", pendingKeyFile)
+		return nil, nil, fmt.Errorf("reading %s: not a private key", pendingKeyFile)
 	}
 	return raw, key, nil
 }
@@ -164,7 +164,8 @@ func storeIdentity(disk pvesim.GuestDisk, access apiAccess, certAndKey []byte) e
 	return nil
 }
 
-// storedIdentity reads them back, if they are this node's and still valid.
+// storedIdentity returns the stored credentials if they are for this node and still
+// valid.
 func storedIdentity(disk pvesim.GuestDisk, nodeName string) (apiAccess, bool) {
 	access, err := readKubeconfig(disk, kubeconfigFile)
 	if err != nil {
@@ -186,7 +187,7 @@ func storedIdentity(disk pvesim.GuestDisk, nodeName string) (apiAccess, bool) {
 	return access, true
 }
 
-// readBootstrapKubeconfig reads what a kubelet is to join with.
+// readBootstrapKubeconfig reads the kubeconfig with the bootstrap token.
 func readBootstrapKubeconfig(disk pvesim.GuestDisk, name string) (apiAccess, error) {
 	access, err := readKubeconfig(disk, name)
 	if err == nil && access.token == "" {
@@ -195,7 +196,7 @@ func readBootstrapKubeconfig(disk pvesim.GuestDisk, name string) (apiAccess, err
 	return access, err
 }
 
-// readKubeconfig reads a kubeconfig; what it refers to by path is on the same disk.
+// readKubeconfig reads a kubeconfig and the files that it references on the same disk.
 func readKubeconfig(disk pvesim.GuestDisk, name string) (apiAccess, error) {
 	raw, ok := disk.Read(name)
 	if !ok {
@@ -207,22 +208,22 @@ func readKubeconfig(disk pvesim.GuestDisk, name string) (apiAccess, error) {
 	}
 	current := config.Contexts[config.CurrentContext]
 	if current == nil {
-		return apiAccess{}, fmt.Errorf("unable to load kubeconfig %s, it has no current context", name)
+		return apiAccess{}, fmt.Errorf("unable to load kubeconfig %s: no current context", name)
 	}
 	cluster, user := config.Clusters[current.Cluster], config.AuthInfos[current.AuthInfo]
 	if cluster == nil || user == nil || cluster.Server == "" {
-		return apiAccess{}, fmt.Errorf("unable to load kubeconfig %s, the current context names no server or no user", name)
+		return apiAccess{}, fmt.Errorf("unable to load kubeconfig %s: the current context has no server or no user", name)
 	}
 	access := apiAccess{server: cluster.Server, ca: cluster.CertificateAuthorityData, token: user.Token}
 	if len(access.ca) == 0 && cluster.CertificateAuthority != "" {
 		if access.ca, ok = disk.Read(cluster.CertificateAuthority); !ok {
-			return apiAccess{}, fmt.Errorf("unable to read certificate-authority %s, no such file or directory", cluster.CertificateAuthority)
+			return apiAccess{}, fmt.Errorf("unable to read certificate-authority %s: no such file or directory", cluster.CertificateAuthority)
 		}
 	}
 	if user.TokenFile != "" {
 		token, ok := disk.Read(user.TokenFile)
 		if !ok {
-			return apiAccess{}, fmt.Errorf("unable to read tokenFile %s, no such file or directory", user.TokenFile)
+			return apiAccess{}, fmt.Errorf("unable to read tokenFile %s: no such file or directory", user.TokenFile)
 		}
 		access.token = strings.TrimSpace(string(token))
 	}

@@ -36,15 +36,15 @@ func TestJoin(t *testing.T) {
 	t.Parallel()
 	p := startPlane(t)
 	for name, test := range map[string]func(*testing.T, plane){
-		"a guest joins with its token and keeps its identity": testJoinAndReboot,
-		"pods run and end":                             testPods,
-		"foreign conditions stay":                      testForeignConditions,
-		"a power cut stops all reports":                testPowerCut,
-		"a deleted Node comes back only with a reboot": testDeletedNode,
-		"a graceful shutdown ends the pods":            testGracefulShutdown,
-		"wrong boot data never joins":                  testWrongBootData,
-		"a sick guest reports it, a hung one does not": testHealth,
-		"many guests are cheap":                        testManyGuests,
+		"join and reboot":    testJoinAndReboot,
+		"pods":               testPods,
+		"foreign conditions": testForeignConditions,
+		"power cut":          testPowerCut,
+		"deleted Node":       testDeletedNode,
+		"graceful shutdown":  testGracefulShutdown,
+		"invalid boot data":  testInvalidBootData,
+		"health":             testHealth,
+		"many guests":        testManyGuests,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -53,7 +53,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// machine is a VM in the test's hands.
+// machine is a VM controlled by a test.
 type machine struct {
 	hardware
 	t        *testing.T
@@ -64,7 +64,7 @@ type machine struct {
 	boots    int
 }
 
-// userData is boot data as the kubeadm recipe writes it.
+// userData returns user-data in the format of the kubeadm recipe.
 func userData(p plane, name, token, extraConfig string) string {
 	indent := func(text string) string { return strings.ReplaceAll(text, "\n", "\n      ") }
 	return fmt.Sprintf(`#cloud-config
@@ -111,7 +111,7 @@ func testJoinAndReboot(t *testing.T, p plane) {
 	g.Expect(node.Status.Allocatable.Cpu().MilliValue()).To(BeEquivalentTo(1900))
 	g.Expect(requestsOf(t, p, "system:bootstrap:joiner")).To(HaveLen(1), "the node asked with its own token")
 
-	// Without its drive it keeps its identity and requests no other certificate.
+	// A reboot without the drive keeps the identity and requests no new certificate.
 	g.Expect(p.client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, "bootstrap-token-joiner", metav1.DeleteOptions{})).To(Succeed())
 	m.shutDown()
 	m.drives = func() [][]byte { return nil }
@@ -126,7 +126,7 @@ func testJoinAndReboot(t *testing.T, p plane) {
 	g.Expect(requestsOf(t, p, "system:bootstrap:joiner")).To(HaveLen(1))
 }
 
-// requestsOf lists the certificate requests that a user made.
+// requestsOf returns the names of the user's certificate signing requests.
 func requestsOf(t *testing.T, p plane, user string) []string {
 	t.Helper()
 	list, err := p.client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
@@ -190,7 +190,7 @@ func testPods(t *testing.T, p plane) {
 	g.Expect(pod.Status.StartTime).NotTo(BeNil())
 	g.Expect(isPodReady(unhealthy())).To(BeFalse())
 
-	// A reboot restarts the containers of the same pods, apart from those that run once.
+	// A reboot restarts the containers of existing pods unless their restart policy is Never.
 	m.powerCut()
 	m.powerOn()
 	g.Eventually(func() int32 { return healthy().Status.ContainerStatuses[0].RestartCount }, joinTimeout, polling).Should(BeEquivalentTo(1))
@@ -211,7 +211,7 @@ func testForeignConditions(t *testing.T, p plane) {
 	_, err := p.client.CoreV1().Nodes().Patch(ctx, "foreign", types.StrategicMergePatchType, []byte(foreign), metav1.PatchOptions{}, "status")
 	g.Expect(err).NotTo(HaveOccurred())
 
-	expectReady(t, p, "foreign") // the kubelet reports again, though five minutes have not passed
+	expectReady(t, p, "foreign") // the kubelet reports before statusInterval has elapsed
 
 	node, err := p.node(ctx, "foreign")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -277,12 +277,12 @@ func testHealth(t *testing.T, p plane) {
 		}
 	}
 	become(pvesim.HealthWell)
-	m := newMachine(t, "ill", userData(p, "ill", p.token(t, "illill"), ""))
+	m := newMachine(t, "not-ready", userData(p, "not-ready", p.token(t, "health"), ""))
 	m.health = func() (pvesim.Health, <-chan struct{}) { s := now.Load(); return s.health, s.changed }
 	m.powerOn()
-	expectReady(t, p, "ill")
+	expectReady(t, p, "not-ready")
 	ready := func() corev1.ConditionStatus {
-		node, err := p.node(t.Context(), "ill")
+		node, err := p.node(t.Context(), "not-ready")
 		g.Expect(err).NotTo(HaveOccurred())
 		return readiness(node)
 	}
@@ -292,19 +292,19 @@ func testHealth(t *testing.T, p plane) {
 	g.Eventually(ready, joinTimeout, polling).Should(Equal(corev1.ConditionTrue))
 
 	renewed := func() *metav1.MicroTime {
-		lease, err := p.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), "ill", metav1.GetOptions{})
+		lease, err := p.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), "not-ready", metav1.GetOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
 		return lease.Spec.RenewTime
 	}
 	become(pvesim.HealthHung)
-	close(m.shutdown) // it does not even hear that
+	close(m.shutdown) // ignored by a hung guest
 	var last *metav1.MicroTime
 	g.Eventually(func() bool { before := last; last = renewed(); return before.Equal(last) }, joinTimeout, time.Second).Should(BeTrue())
 	g.Consistently(renewed, 2*time.Second, 100*time.Millisecond).Should(Equal(last))
 	g.Expect(m.done).NotTo(BeClosed())
 }
 
-func testWrongBootData(t *testing.T, p plane) {
+func testInvalidBootData(t *testing.T, p plane) {
 	noCA, otherCA := p, p
 	noCA.ca = []byte("no certificate")
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -317,7 +317,7 @@ func testWrongBootData(t *testing.T, p plane) {
 		want     string
 	}{
 		"badtoken": {userData(p, "badtoken", "aaaaaa.0123456789abcdef", ""), "cannot request a certificate: cannot create certificate signing request: Unauthorized"},
-		"noca":     {userData(noCA, "noca", "aaaaaa.0123456789abcdef", ""), "holds no certificate"},
+		"noca":     {userData(noCA, "noca", "aaaaaa.0123456789abcdef", ""), "contains no certificates"},
 		"badca":    {userData(otherCA, "badca", "aaaaaa.0123456789abcdef", ""), "certificate signed by unknown authority"},
 		"badfile":  {userData(p, "badfile", "aaaaaa.0123456789abcdef", "shutdownGracePeriod: {duration: 30s}"), "failed to load kubelet config file"},
 	} {
@@ -327,7 +327,7 @@ func testWrongBootData(t *testing.T, p plane) {
 			m := newMachine(t, name, test.userData)
 			m.powerOn()
 			g.Eventually(func() int { return strings.Count(m.runtime.Console(100), test.want) }, joinTimeout, polling).
-				Should(BeNumerically(">=", 2), "it reports the reason and retries")
+				Should(BeNumerically(">=", 2), "the kubelet must log the reason and retry")
 			_, err := p.node(t.Context(), name)
 			g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
 		})

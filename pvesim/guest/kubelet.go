@@ -23,17 +23,17 @@ import (
 )
 
 const (
-	// callTimeout bounds one call to the API server.
+	// callTimeout is the timeout of a call to the API server.
 	callTimeout = 10 * time.Second
-	// statusInterval is how often a Node's status is reported when nothing changes.
+	// statusInterval is how often an unchanged Node status is reported.
 	statusInterval = 5 * time.Minute
-	// shutdownLimit is how long a guest takes at most to stop its pods.
+	// shutdownLimit is the maximum time in which a guest terminates its pods.
 	shutdownLimit = 5 * time.Second
 	leaseSeconds  = 40
 )
 
-// kubelet is one run of a guest's kubelet. One goroutine does all its work, in
-// the manner of the real one's sync loop; only the watch has one of its own.
+// kubelet is one run of a guest's kubelet. Like the sync loop of a real kubelet, one
+// goroutine does all the work; only the watch has its own.
 type kubelet struct {
 	*guest
 	settings  kubeletSettings
@@ -65,21 +65,20 @@ func (g *guest) superviseKubelet(ctx context.Context, system system) {
 	}
 }
 
-// runKubelet runs the kubelet until it fails, or until the guest has to go down:
-// then it returns nil.
+// runKubelet runs the kubelet until it fails. It returns nil if the guest is shut down.
 func (g *guest) runKubelet(ctx context.Context, system system) error {
 	settings, err := g.nodeSettings(system)
 	if err != nil {
 		return err
 	}
 	if len(system.addresses) == 0 {
-		return errors.New("failed to run kubelet, the network is unreachable")
+		return errors.New("failed to run kubelet: network is unreachable")
 	}
 	starting, cancel := untilShutdown(ctx, g.shutdown)
 	defer cancel()
 	access, err := g.identity(starting, settings)
 	if err != nil {
-		return unlessEnded(starting, err)
+		return ignoreCanceled(starting, err)
 	}
 	config, httpClient, err := access.client(ctx)
 	if err != nil {
@@ -88,11 +87,11 @@ func (g *guest) runKubelet(ctx context.Context, system system) error {
 	defer httpClient.CloseIdleConnections()
 	core, err := coreclient.NewForConfigAndClient(config, httpClient)
 	if err != nil {
-		return fmt.Errorf("creating a client: %w", err)
+		return fmt.Errorf("creating client: %w", err)
 	}
 	coordination, err := coordinationclient.NewForConfigAndClient(config, httpClient)
 	if err != nil {
-		return fmt.Errorf("creating a client: %w", err)
+		return fmt.Errorf("creating client: %w", err)
 	}
 	k := &kubelet{
 		guest: g, settings: settings, addresses: system.addresses, image: system.image,
@@ -101,13 +100,13 @@ func (g *guest) runKubelet(ctx context.Context, system system) error {
 	}
 	k.pods = podLoop{kubelet: k, known: map[types.UID]*podState{}}
 	if err := k.register(starting); err != nil {
-		return unlessEnded(starting, err)
+		return ignoreCanceled(starting, err)
 	}
 	k.loop(ctx)
 	return nil
 }
 
-// untilShutdown returns a context that also ends when the guest is asked to go down.
+// untilShutdown returns a context that is also canceled when a shutdown is requested.
 func untilShutdown(ctx context.Context, shutdown <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -120,8 +119,8 @@ func untilShutdown(ctx context.Context, shutdown <-chan struct{}) (context.Conte
 	return ctx, cancel
 }
 
-// unlessEnded drops an error caused by the end of the guest.
-func unlessEnded(ctx context.Context, err error) error {
+// ignoreCanceled returns nil instead of err if ctx is done.
+func ignoreCanceled(ctx context.Context, err error) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -130,8 +129,8 @@ func unlessEnded(ctx context.Context, err error) error {
 	}
 }
 
-// register creates the Node, and tries until the API server takes it. A Node
-// that is there already, after a reboot, is kept with its labels and taints.
+// register creates the Node and retries until the API server accepts it. A Node that
+// already exists, for example after a reboot, keeps its labels and taints.
 func (k *kubelet) register(ctx context.Context) error {
 	for wait := 200 * time.Millisecond; ; wait = min(2*wait, 7*time.Second) {
 		err := k.call(ctx, func(ctx context.Context) error {
@@ -152,7 +151,7 @@ func (k *kubelet) register(ctx context.Context) error {
 	}
 }
 
-// loop is the kubelet at work.
+// loop runs the sync loop until ctx is done or the guest has shut down.
 func (k *kubelet) loop(ctx context.Context) {
 	defer k.pods.stop()
 	k.heartbeat(ctx)
@@ -161,7 +160,7 @@ func (k *kubelet) loop(ctx context.Context) {
 	for {
 		health, changed := k.health()
 		if health == pvesim.HealthHung {
-			// Not a word any more, and the power button does nothing.
+			// A hung guest sends no heartbeats and ignores ACPI shutdown.
 			<-ctx.Done()
 			return
 		}
@@ -189,8 +188,8 @@ func (k *kubelet) loop(ctx context.Context) {
 	}
 }
 
-// shutDown ends the pods if the kubelet delays shutdowns (shutdownGracePeriod);
-// otherwise systemd kills it and the Node's status is not updated.
+// shutDown terminates the pods if shutdownGracePeriod is set. Otherwise systemd kills
+// the kubelet, and the status of the Node is not updated.
 func (k *kubelet) shutDown(ctx context.Context) {
 	k.console.printf("shutting down")
 	if k.settings.config.ShutdownGracePeriod.Duration <= 0 {
@@ -202,15 +201,15 @@ func (k *kubelet) shutDown(ctx context.Context) {
 	k.pods.terminateAll(ctx)
 }
 
-// heartbeat renews the Lease and updates the Node's status. A deleted Node is not
-// recreated: a kubelet registers at start only.
+// heartbeat renews the Lease and updates the status of the Node. It does not recreate
+// a deleted Node: a kubelet registers its Node only at startup.
 func (k *kubelet) heartbeat(ctx context.Context) {
 	var (
 		node    *corev1.Node
 		options metav1.GetOptions
 	)
 	if !k.lastReported.IsZero() {
-		options.ResourceVersion = "0" // from the server's cache, which a new Node is not in yet
+		options.ResourceVersion = "0" // from the server's cache, which may not contain a new Node yet
 	}
 	err := k.call(ctx, func(ctx context.Context) (err error) {
 		node, err = k.core.Nodes().Get(ctx, k.settings.nodeName, options)
@@ -224,7 +223,7 @@ func (k *kubelet) heartbeat(ctx context.Context) {
 		k.nodeGone = true
 		return
 	case err != nil:
-		k.complain(ctx, "error getting node", err)
+		k.logError(ctx, "error getting node", err)
 		return
 	}
 	k.nodeGone = false
@@ -247,9 +246,10 @@ func readiness(node *corev1.Node) corev1.ConditionStatus {
 	return corev1.ConditionUnknown
 }
 
-// report patches the kubelet's part of the status. Conditions merge by type, so
-// those of others stay. Addresses would merge by type as well, though a Node may
-// have two of one type; they are replaced, or left to the cloud controller.
+// report patches the status fields that the kubelet owns. Conditions merge by type, so
+// conditions of other controllers are kept. Addresses would also merge by type, but a
+// Node can have two of one type, so the list is replaced. With an external cloud
+// provider, addresses are not changed.
 func (k *kubelet) report(ctx context.Context, ready corev1.ConditionStatus, reason, message string) {
 	status := k.nodeStatus(ready, reason, message)
 	addresses := []any{map[string]string{"$patch": "replace"}}
@@ -265,7 +265,7 @@ func (k *kubelet) report(ctx context.Context, ready corev1.ConditionStatus, reas
 	}
 	patch, err := json.Marshal(map[string]any{"status": fields})
 	if err != nil {
-		k.complain(ctx, "error encoding node status", err)
+		k.logError(ctx, "error encoding node status", err)
 		return
 	}
 	err = k.call(ctx, func(ctx context.Context) error {
@@ -273,13 +273,13 @@ func (k *kubelet) report(ctx context.Context, ready corev1.ConditionStatus, reas
 		return err
 	})
 	if err != nil {
-		k.complain(ctx, "error updating node status", err)
+		k.logError(ctx, "error updating node status", err)
 		return
 	}
 	k.lastReported = time.Now()
 }
 
-// renewLease keeps the node controller from declaring the Node dead.
+// renewLease prevents the node lifecycle controller from marking the Node NotReady.
 func (k *kubelet) renewLease(ctx context.Context, node *corev1.Node) {
 	now := metav1.NowMicro()
 	err := k.call(ctx, func(ctx context.Context) (err error) {
@@ -298,8 +298,8 @@ func (k *kubelet) renewLease(ctx context.Context, node *corev1.Node) {
 		return err
 	})
 	if err != nil {
-		k.lease = nil // read it again: another client wrote or deleted it
-		k.complain(ctx, "failed to renew lease", err)
+		k.lease = nil // another client may have changed or deleted it; read it next time
+		k.logError(ctx, "failed to renew lease", err)
 	}
 }
 
@@ -319,15 +319,15 @@ func (k *kubelet) newLease(node *corev1.Node, now metav1.MicroTime) *coordinatio
 	}
 }
 
-// call runs one call to the API server within its time.
+// call calls the API server with callTimeout.
 func (k *kubelet) call(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return do(ctx)
 }
 
-// complain writes an error to the console, unless it is the machine that ended.
-func (k *kubelet) complain(ctx context.Context, what string, err error) {
+// logError writes an error to the console unless ctx is done.
+func (k *kubelet) logError(ctx context.Context, what string, err error) {
 	if ctx.Err() == nil {
 		k.console.printf("kubelet: %s: %v", what, err)
 	}

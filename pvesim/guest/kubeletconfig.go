@@ -18,7 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// kubeletSettings is everything that the kubelet reads before it talks to anyone.
+// kubeletSettings is the configuration that the kubelet reads at startup.
 type kubeletSettings struct {
 	nodeName         string
 	nodeIP           string
@@ -26,13 +26,13 @@ type kubeletSettings struct {
 	externalProvider bool
 	labels           map[string]string
 	taints           []corev1.Taint
-	// bootstrap is the access for requesting a certificate.
+	// bootstrap returns the credentials for requesting a certificate.
 	bootstrap func() (apiAccess, error)
 	config    kubeletconfig.KubeletConfiguration
 }
 
-// readKubeletSettings reads flags and config file from the disk. Its errors are
-// those that make a real kubelet exit.
+// readKubeletSettings reads flags and config file from the disk. It returns the errors
+// that make a real kubelet exit.
 func readKubeletSettings(disk pvesim.GuestDisk, hostname string, warn func(string, ...any)) (kubeletSettings, error) {
 	flags := readKubeletFlags(disk)
 	s, err := settingsFrom(disk, flags, hostname, warn)
@@ -40,7 +40,7 @@ func readKubeletSettings(disk pvesim.GuestDisk, hostname string, warn func(strin
 	return s, err
 }
 
-// settingsFrom reads a kubelet's command line, and the config file that it names.
+// settingsFrom parses a kubelet's command line and reads the config file set in it.
 func settingsFrom(disk pvesim.GuestDisk, flags kubeletFlags, hostname string, warn func(string, ...any)) (kubeletSettings, error) {
 	s := kubeletSettings{
 		nodeName:         strings.ToLower(hostname),
@@ -70,8 +70,8 @@ func settingsFrom(disk pvesim.GuestDisk, flags kubeletFlags, hostname string, wa
 	return s, nil
 }
 
-// readConfigFile decodes a KubeletConfiguration as the kubelet does: strictly,
-// and if only the strictness fails, leniently with a warning.
+// readConfigFile decodes a KubeletConfiguration as the kubelet does: if only strict
+// decoding fails, it logs a warning and decodes leniently.
 func readConfigFile(disk pvesim.GuestDisk, name string, warn func(string, ...any)) (kubeletconfig.KubeletConfiguration, error) {
 	if name == "" {
 		return kubeletconfig.KubeletConfiguration{}, nil
@@ -98,12 +98,13 @@ func readConfigFile(disk pvesim.GuestDisk, name string, warn func(string, ...any
 	}
 	config, ok := object.(*kubeletconfig.KubeletConfiguration)
 	if !ok {
-		return kubeletconfig.KubeletConfiguration{}, fmt.Errorf("failed to load kubelet config file %s, it holds a %T", name, object)
+		return kubeletconfig.KubeletConfiguration{}, fmt.Errorf("failed to load kubelet config file %s: unexpected type %T", name, object)
 	}
 	return *config, nil
 }
 
-// parseNodeLabels reads --node-labels and refuses what a kubelet refuses.
+// parseNodeLabels parses --node-labels. It returns an error for labels that a kubelet
+// rejects.
 func parseNodeLabels(text string) (map[string]string, error) {
 	labels := map[string]string{}
 	var forbidden []string
@@ -126,7 +127,7 @@ func parseNodeLabels(text string) (map[string]string, error) {
 	return labels, nil
 }
 
-// parseTaints reads --register-with-taints: key=value:effect or key:effect.
+// parseTaints parses --register-with-taints: key=value:effect or key:effect.
 func parseTaints(text string) ([]corev1.Taint, error) {
 	known := map[corev1.TaintEffect]bool{
 		corev1.TaintEffectNoSchedule: true, corev1.TaintEffectPreferNoSchedule: true, corev1.TaintEffectNoExecute: true,

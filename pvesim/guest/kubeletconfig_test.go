@@ -98,10 +98,10 @@ func TestBootstrapKubeconfig(t *testing.T) {
 	const server = "server: 'https://10.0.0.1:6443'"
 	for name, test := range map[string]struct{ kubeconfig, wantErr string }{
 		"good":            {kubeconfig("{"+server+", certificate-authority: /ca.crt}", "{tokenFile: /token}"), ""},
-		"missing CA":      {kubeconfig("{"+server+", certificate-authority: /no.crt}", "{token: t}"), "certificate-authority /no.crt, no such file"},
-		"missing token":   {kubeconfig("{"+server+"}", "{tokenFile: /no}"), "tokenFile /no, no such file"},
-		"no server":       {kubeconfig("{}", "{token: t}"), "names no server or no user"},
-		"no context":      {"apiVersion: v1\nkind: Config\n", "it has no current context"},
+		"missing CA":      {kubeconfig("{"+server+", certificate-authority: /no.crt}", "{token: t}"), "certificate-authority /no.crt: no such file"},
+		"missing token":   {kubeconfig("{"+server+"}", "{tokenFile: /no}"), "tokenFile /no: no such file"},
+		"no server":       {kubeconfig("{}", "{token: t}"), "has no server or no user"},
+		"no context":      {"apiVersion: v1\nkind: Config\n", "no current context"},
 		"not a kubeconfg": {"{", "unable to load kubeconfig"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestAllocatable(t *testing.T) {
 	capacity := k.capacity()
 	free := allocatable(capacity, k.settings.config)
 
-	// 4096 MiB less 3 % and 64 MiB.
+	// 4096 MiB minus 3% and 64 MiB.
 	g.Expect(capacity.Memory().Value() / mebibyte).To(BeNumerically("~", 3909, 1))
 	g.Expect(free.Cpu().MilliValue()).To(BeEquivalentTo(1890))
 	g.Expect(capacity.Memory().Value() - free.Memory().Value()).To(BeEquivalentTo((384 + 64 + 100) * mebibyte))

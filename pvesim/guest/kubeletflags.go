@@ -11,8 +11,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// kubeletFlags are the kubelet's command line. The zero value is the one that
-// kubeadm's package gives it.
+// kubeletFlags is the kubelet's command line. The zero value is the default of
+// kubeadm's package.
 type kubeletFlags map[string]string
 
 // flag returns the value of a flag, or the image's default.
@@ -29,8 +29,8 @@ func (f kubeletFlags) flag(name string) string {
 	return ""
 }
 
-// environmentFiles hold the kubelet's extra arguments, in the order in which
-// the unit puts them on the command line.
+// environmentFiles contain the kubelet's extra arguments, in the order in which the
+// unit appends them to the command line.
 var environmentFiles = []string{
 	"/var/lib/kubelet/kubeadm-flags.env",
 	"/etc/default/kubelet",
@@ -66,13 +66,13 @@ func readKubeletFlags(disk pvesim.GuestDisk) kubeletFlags {
 	return flags
 }
 
-// unitFiles are the kubelet's unit and then its drop-ins in the order of their names.
+// unitFiles returns the kubelet's unit and then its drop-ins, sorted by name.
 func unitFiles(disk pvesim.GuestDisk) []string {
 	const unit = "/etc/systemd/system/kubelet.service"
 	return append([]string{unit}, filesIn(disk, unit+".d", ".conf")...)
 }
 
-// filesIn lists a directory's files with this extension, in the order of their names.
+// filesIn returns the files in a directory with this extension, sorted by name.
 func filesIn(disk pvesim.GuestDisk, directory, extension string) []string {
 	var files []string
 	for _, name := range disk.Names() {
@@ -84,8 +84,8 @@ func filesIn(disk pvesim.GuestDisk, directory, extension string) []string {
 	return files
 }
 
-// add takes the flags out of a piece of the command line, --name=value or
-// --name value. Later ones win.
+// add parses flags of the form --name=value or --name value. Later flags take
+// precedence.
 func (f kubeletFlags) add(text string) {
 	words := strings.Fields(text)
 	for i, word := range words {

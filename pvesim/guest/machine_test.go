@@ -54,11 +54,11 @@ func (m *machine) powerCut() {
 	select {
 	case <-m.done:
 	case <-time.After(10 * time.Second):
-		m.t.Error("the guest runs on without power")
+		m.t.Error("guest still running after power cut")
 	}
 }
 
-// shutDown asks the guest to end by itself.
+// shutDown requests a shutdown and waits until the guest has powered off.
 func (m *machine) shutDown() {
 	close(m.shutdown)
 	NewWithT(m.t).Eventually(m.done, 10*time.Second).Should(BeClosed())

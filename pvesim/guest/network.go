@@ -19,7 +19,7 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 )
 
-// networkConfig is cloud-init's network-config, version 1 or 2, optionally below a
+// networkConfig is cloud-init's network-config, version 1 or 2, optionally under the
 // key "network".
 type networkConfig struct {
 	Version   int                 `yaml:"version"`
@@ -49,7 +49,7 @@ type networkDevice struct {
 	} `yaml:"subnets"`
 }
 
-// device is one configured network device, whichever version it was written in.
+// device is a configured network device of either version.
 type device struct {
 	mac, name string
 	dhcp      bool
@@ -63,7 +63,7 @@ type address struct {
 }
 
 // configureNetwork returns the guest's addresses in the order of its network
-// cards. Without any configuration the first card asks DHCP, as cloud-init has it.
+// cards. Without a configuration, the first card uses DHCP, as with cloud-init.
 func (g *guest) configureNetwork(config []byte) ([]address, error) {
 	if len(bytes.TrimSpace(config)) == 0 {
 		if len(g.macs) == 0 {
@@ -96,7 +96,7 @@ func (g *guest) addressesOf(devices []device) ([]address, error) {
 		}
 	}
 	if len(addresses) == 0 {
-		return nil, fmt.Errorf("no configured device fits to the network cards %v", g.macs)
+		return nil, fmt.Errorf("no configured device matches the network cards %v", g.macs)
 	}
 	return addresses, nil
 }
@@ -134,7 +134,7 @@ func devicesV2(ethernets map[string]ethernet) ([]device, error) {
 			}
 			prefix, err := netip.ParsePrefix(text)
 			if err != nil {
-				return nil, fmt.Errorf("device %s: address %q lacks its prefix length or is none", name, text)
+				return nil, fmt.Errorf("device %s: address %q is invalid or has no prefix length", name, text)
 			}
 			d.static = append(d.static, prefix)
 		}
@@ -157,7 +157,7 @@ func devicesV1(configured []networkDevice) ([]device, error) {
 			case "static", "static6":
 				prefix, err := subnetPrefix(subnet.Address, subnet.Netmask)
 				if err != nil {
-					return nil, fmt.Errorf("device %s: address %q is none", c.Name, subnet.Address)
+					return nil, fmt.Errorf("device %s: address %q is invalid", c.Name, subnet.Address)
 				}
 				d.static = append(d.static, prefix)
 			}
@@ -167,8 +167,8 @@ func devicesV1(configured []networkDevice) ([]device, error) {
 	return devices, nil
 }
 
-// subnetPrefix reads an address of version 1: with a length, with a netmask, or
-// with neither, which means the host alone.
+// subnetPrefix parses an address of version 1: with a prefix length, with a netmask, or
+// with neither, which means a single host.
 func subnetPrefix(text, netmask string) (netip.Prefix, error) {
 	if strings.Contains(text, "/") {
 		return netip.ParsePrefix(text)
@@ -184,15 +184,15 @@ func subnetPrefix(text, netmask string) (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, ones), nil
 }
 
-// deviceName takes the number out of the names that Linux gives to the network
-// cards of a Proxmox VM: eth0, ens18 and enp6s18 are all net0.
+// deviceName matches the number in the names that Linux assigns to the network cards
+// of a Proxmox VM: eth0, ens18 and enp6s18 are all net0.
 var deviceName = regexp.MustCompile(`^(eth|ens|enp\d+s)(\d+)$`)
 
 // firstSlot is the PCI slot of net0.
 const firstSlot = 18
 
-// matches reports whether the configuration is for this card: by its MAC if one is
-// given, else by its name, which may be a pattern.
+// matches reports whether the configuration matches this card: by MAC address if set,
+// otherwise by name, which may be a pattern.
 func (d device) matches(mac string, index int) bool {
 	if d.mac != "" {
 		return strings.EqualFold(d.mac, mac)

@@ -46,13 +46,13 @@ func TestNetworkConfig(t *testing.T) {
 			want: addrs("172.16.0.1")},
 		"MAC of another guest": {config: lines("version: 2", "ethernets:", "  eth0:",
 			"    match: {macaddress: '00:00:00:00:00:09'}", "    dhcp4: true"),
-			wantErr: "no configured device fits to the network cards"},
+			wantErr: "no configured device matches the network cards"},
 		"address without length": {config: lines("version: 2", "ethernets:", "  eth0: {addresses: [10.0.0.2]}"),
-			wantErr: `device eth0: address "10.0.0.2" lacks its prefix length`},
+			wantErr: `device eth0: address "10.0.0.2" is invalid or has no prefix length`},
 		"v1 bad address": {config: lines("version: 1", "config:", "  - {type: physical, name: eth0, subnets: [{type: static, address: x}]}"),
-			wantErr: `device eth0: address "x" is none`},
-		"no version": {config: "ethernets: {}\n", wantErr: "network-config has version 0"},
-		"no YAML":    {config: "{", wantErr: "network-config is not valid YAML"},
+			wantErr: `device eth0: address "x" is invalid`},
+		"no version":   {config: "ethernets: {}\n", wantErr: "network-config has version 0"},
+		"invalid YAML": {config: "{", wantErr: "network-config is not valid YAML"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -22,7 +22,7 @@ const (
 	mebibyte           = 1 << 20
 )
 
-// newNode is the Node that the kubelet registers.
+// newNode returns the Node that the kubelet registers.
 func (k *kubelet) newNode() *corev1.Node {
 	s := k.settings
 	node := &corev1.Node{
@@ -47,7 +47,7 @@ func (k *kubelet) newNode() *corev1.Node {
 	return node
 }
 
-// nodeStatus is the kubelet's part of the Node's status.
+// nodeStatus returns the status fields that the kubelet reports.
 func (k *kubelet) nodeStatus(ready corev1.ConditionStatus, reason, message string) corev1.NodeStatus {
 	now := metav1.Now()
 	if ready != k.ready {
@@ -82,7 +82,7 @@ func (k *kubelet) nodeStatus(ready corev1.ConditionStatus, reason, message strin
 	}
 }
 
-// nodeAddresses are --node-ip, else the first address of each family.
+// nodeAddresses returns --node-ip, or the first address of each family if it is unset.
 func (k *kubelet) nodeAddresses() []corev1.NodeAddress {
 	var out []corev1.NodeAddress
 	add := func(ip string) {
@@ -103,9 +103,8 @@ func (k *kubelet) nodeAddresses() []corev1.NodeAddress {
 	return append(out, corev1.NodeAddress{Type: corev1.NodeHostName, Address: k.settings.nodeName})
 }
 
-// capacity is what Linux sees of the machine. Firmware and kernel take their
-// part of the memory before any process can have it, and a file system takes
-// its part of the disk.
+// capacity returns the capacity as Linux reports it. Firmware and kernel reserve part
+// of the memory, and the file system uses part of the disk for metadata.
 func (k *kubelet) capacity() corev1.ResourceList {
 	memory := max(0, k.memory-k.memory*3/100-64*mebibyte)
 	pods := int64(k.settings.config.MaxPods)
@@ -157,7 +156,7 @@ func allocatable(capacity corev1.ResourceList, config kubeletconfig.KubeletConfi
 	return out
 }
 
-// threshold is a quantity or a percentage of the capacity.
+// threshold parses a quantity or a percentage of the capacity.
 func threshold(text string, capacity resource.Quantity) resource.Quantity {
 	if percent, found := strings.CutSuffix(text, "%"); found {
 		share, err := strconv.ParseFloat(percent, 64)

@@ -28,7 +28,7 @@ type plane struct {
 	ca     []byte
 }
 
-// startPlane runs the kubeplane binary for the length of the test.
+// startPlane runs the kubeplane binary until the test ends.
 func startPlane(t *testing.T) plane {
 	t.Helper()
 	binary := os.Getenv("KUBEPLANE")
@@ -42,7 +42,7 @@ func startPlane(t *testing.T) plane {
 	readyFile := filepath.Join(t.TempDir(), "ready.json")
 	up := exec.Command(binary, "up", "--quiet", "--exit-with-parent", "--ready-file", readyFile)
 	up.Stdout, up.Stderr = os.Stderr, os.Stderr
-	stdin, err := up.StdinPipe() // it ends when this closes, however the test ends
+	stdin, err := up.StdinPipe() // kubeplane exits when its stdin is closed, even if the test is killed
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(up.Start()).To(Succeed())
 	t.Cleanup(func() {
@@ -68,7 +68,7 @@ func startPlane(t *testing.T) plane {
 	return plane{client: client, server: ready.Server, ca: ca}
 }
 
-// token makes a join token for one guest.
+// token creates a join token for one guest.
 func (p plane) token(t *testing.T, id string) string {
 	t.Helper()
 	const secret = "0123456789abcdef"

@@ -17,14 +17,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// podRetry is the pause after a call that failed.
+// podRetry is the delay after a failed call.
 const podRetry = time.Second
 
-// never is when there is nothing to do.
+// never is the delay if no pod is due.
 const never = time.Hour
 
-// podLoop moves the pods of one Node along. It belongs to its kubelet's
-// goroutine: nothing in it is shared.
+// podLoop syncs the pods of one Node. It is used only by the kubelet's goroutine and
+// needs no locking.
 type podLoop struct {
 	*kubelet
 	watch  watch.Interface
@@ -32,13 +32,13 @@ type podLoop struct {
 	known  map[types.UID]*podState
 }
 
-// podState is a pod with the time at which something is to be done for it.
+// podState is a pod with the time of its next sync.
 type podState struct {
 	pod *corev1.Pod
-	due time.Time // zero: nothing to do
+	due time.Time // zero if no sync is due
 }
 
-// events is nil, which blocks, while there is no watch.
+// events returns the channel of the watch, or nil, which blocks, without a watch.
 func (l *podLoop) events() <-chan watch.Event {
 	if l.watch == nil {
 		return nil
@@ -46,7 +46,7 @@ func (l *podLoop) events() <-chan watch.Event {
 	return l.watch.ResultChan()
 }
 
-// nextDue returns how long the loop may sleep.
+// nextDue returns the time until the next sync is due.
 func (l *podLoop) nextDue() time.Duration {
 	next := time.Now().Add(never)
 	if l.watch == nil {
@@ -60,7 +60,7 @@ func (l *podLoop) nextDue() time.Duration {
 	return max(0, time.Until(next))
 }
 
-// work lists the pods if the watch has ended, and does what is due.
+// work lists the pods if the watch has ended, and syncs the pods that are due.
 func (l *podLoop) work(ctx context.Context) {
 	if l.watch == nil && !time.Now().Before(l.relist) {
 		l.start(ctx)
@@ -72,7 +72,7 @@ func (l *podLoop) work(ctx context.Context) {
 	}
 }
 
-// start lists the pods and watches them from there on.
+// start lists the pods and watches them from that resource version.
 func (l *podLoop) start(ctx context.Context) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", l.settings.nodeName).String()
 	var list *corev1.PodList
@@ -86,7 +86,7 @@ func (l *podLoop) start(ctx context.Context) {
 		})
 	}
 	if err != nil {
-		l.complain(ctx, "failed to watch pods", err)
+		l.logError(ctx, "failed to watch pods", err)
 		l.watch, l.relist = nil, time.Now().Add(podRetry)
 		return
 	}
@@ -108,8 +108,8 @@ func (l *podLoop) stop() {
 	}
 }
 
-// observe takes one event; the end of the watch, or an error in it (its place is
-// too old), leads to a new list.
+// observe handles one event. If the watch ends or returns an error, for example because
+// its resource version expired, the pods are listed again.
 func (l *podLoop) observe(ctx context.Context, event watch.Event, ok bool) {
 	pod, isPod := event.Object.(*corev1.Pod)
 	switch {
@@ -123,7 +123,7 @@ func (l *podLoop) observe(ctx context.Context, event watch.Event, ok bool) {
 	}
 }
 
-// see stores the newest version of a pod.
+// see stores the latest version of a pod.
 func (l *podLoop) see(pod *corev1.Pod) *podState {
 	state, ok := l.known[pod.UID]
 	if !ok {
@@ -137,7 +137,7 @@ func (l *podLoop) see(pod *corev1.Pod) *podState {
 	return state
 }
 
-// sync compares a pod with what it should be, and does the next thing for it.
+// sync compares a pod with its desired state and performs the next step.
 func (l *podLoop) sync(ctx context.Context, state *podState) {
 	pod := state.pod
 	if pod.DeletionTimestamp != nil {
@@ -151,16 +151,16 @@ func (l *podLoop) sync(ctx context.Context, state *podState) {
 	if status, changed := l.podStatus(pod); changed {
 		if err := l.patchStatus(ctx, pod, status); err != nil {
 			state.due = time.Now().Add(podRetry)
-			l.complain(ctx, "failed to update status for pod "+pod.Namespace+"/"+pod.Name, err)
+			l.logError(ctx, "failed to update status for pod "+pod.Namespace+"/"+pod.Name, err)
 		}
 	}
 }
 
-// terminate deletes a pod for good once its containers have had their grace.
+// terminate permanently deletes a pod after its grace period.
 func (l *podLoop) terminate(ctx context.Context, state *podState) {
 	pod := state.pod
 	grace := min(time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0))*time.Second, l.runtime.options.PodGraceLimit)
-	// The deletion timestamp is the end of the grace period by the server's clock.
+	// The deletion timestamp is the end of the grace period on the server's clock.
 	asked := pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
 	if end := asked.Add(grace); pod.Status.Phase == corev1.PodRunning && time.Now().Before(end) {
 		state.due = end
@@ -173,15 +173,15 @@ func (l *podLoop) terminate(ctx context.Context, state *podState) {
 		})
 	})
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// It is gone, or waits for a finalizer of another controller.
+		// The pod is deleted, or has a finalizer of another controller.
 		state.due = time.Time{}
 		return
 	}
 	state.due = time.Now().Add(podRetry)
-	l.complain(ctx, "failed to delete pod "+pod.Namespace+"/"+pod.Name, err)
+	l.logError(ctx, "failed to delete pod "+pod.Namespace+"/"+pod.Name, err)
 }
 
-// terminateAll marks all pods as ended by the shutdown of their Node.
+// terminateAll marks all pods as terminated by the shutdown of their Node.
 func (l *podLoop) terminateAll(ctx context.Context) {
 	for _, state := range l.known {
 		if phase := state.pod.Status.Phase; phase == corev1.PodSucceeded || phase == corev1.PodFailed {
@@ -189,13 +189,13 @@ func (l *podLoop) terminateAll(ctx context.Context) {
 		}
 		status := shutdownStatus(state.pod)
 		if err := l.patchStatus(ctx, state.pod, status); err != nil {
-			l.complain(ctx, "failed to update status for pod "+state.pod.Namespace+"/"+state.pod.Name, err)
+			l.logError(ctx, "failed to update status for pod "+state.pod.Namespace+"/"+state.pod.Name, err)
 		}
 	}
 }
 
 func (l *podLoop) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
-	// The UID makes the patch fail on a pod that took the name meanwhile.
+	// The UID makes the patch fail if another pod now has this name.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
 		return err

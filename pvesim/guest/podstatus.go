@@ -11,18 +11,18 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// A pod with this label never becomes ready. The name is that of kwok's stages,
-// which tests written for kwok use.
+// A pod with this label never becomes ready. Tests written for kwok use this label
+// to select kwok's stages.
 const (
 	stageLabel     = "kwok.x-k8s.io/stage"
 	stageUnhealthy = "unhealthy"
 )
 
-// podStatus is what the kubelet would report for a pod that it runs, and whether
-// that differs from what is there.
+// podStatus returns the status that a kubelet reports for a running pod, and whether it
+// differs from the current status.
 func (l *podLoop) podStatus(pod *corev1.Pod) (corev1.PodStatus, bool) {
 	if pod.Spec.RestartPolicy == corev1.RestartPolicyNever && l.ranBefore(pod) {
-		// Its containers ended with the machine and are not restarted.
+		// Its containers were terminated with the machine and are not restarted.
 		return corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeRebooted", Message: "The node was rebooted."}, true
 	}
 	healthy := pod.Labels[stageLabel] != stageUnhealthy
@@ -96,8 +96,8 @@ func (l *podLoop) containerStatuses(containers []corev1.Container, before []core
 	return out
 }
 
-// containerID names a container by the boot that it was started in: after a
-// reboot nothing runs that ran before.
+// containerID returns an ID that contains the boot ID, because no container survives a
+// reboot.
 func (l *podLoop) containerID(name string) string {
 	return fmt.Sprintf("containerd://%s-%s", l.bootID, name)
 }
@@ -129,7 +129,7 @@ func isPodReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// shutdownStatus is what a kubelet reports of a pod that it ended for a shutdown.
+// shutdownStatus returns the status of a pod that the kubelet terminated for a shutdown.
 func shutdownStatus(pod *corev1.Pod) corev1.PodStatus {
 	now := metav1.Now()
 	status := corev1.PodStatus{

@@ -28,12 +28,12 @@ type rancherConfig struct {
 	KubeletArg []string `yaml:"kubelet-arg"`
 }
 
-// rancherSettings reads the configuration of a k3s or RKE2 agent. Both are one
-// program that starts a kubelet with flags of its own.
+// rancherSettings reads the configuration of a k3s or RKE2 agent. Both run a kubelet
+// in their own process and set its flags.
 //
-// A real agent gets its certificate from the server's supervisor, which asks the
-// API server whether the token is good. Here the API server signs as well: the
-// token is held against the same Secret, by the same code.
+// A real agent gets its certificate from the server's supervisor, which validates the
+// token with the API server. Here the agent requests the certificate from the API
+// server, which validates the token against the same Secret.
 func (g *guest) rancherSettings(program, hostname string) (kubeletSettings, error) {
 	name := "/etc/rancher/" + program + "/config.yaml"
 	raw, ok := g.storage.Read(name)
@@ -65,14 +65,14 @@ func (g *guest) rancherSettings(program, hostname string) (kubeletSettings, erro
 	return s, err
 }
 
-// bootstrapToken is the form that the API server knows.
+// bootstrapToken matches the token format of the API server.
 var bootstrapToken = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)
 
 // supervisorAccess checks the token as an agent does: K10<hash of the CA>::<token>.
 func (g *guest) supervisorAccess(config rancherConfig) (apiAccess, error) {
 	ca := g.runtime.options.CACerts
 	if len(ca) == 0 {
-		return apiAccess{}, fmt.Errorf("failed to get CA certs: %s/cacerts does not answer", config.Server)
+		return apiAccess{}, fmt.Errorf("failed to get CA certs: no response from %s/cacerts", config.Server)
 	}
 	token := config.Token
 	if rest, full := strings.CutPrefix(token, "K10"); full {
@@ -89,16 +89,16 @@ func (g *guest) supervisorAccess(config rancherConfig) (apiAccess, error) {
 		}
 		token = credentials
 	} else {
-		g.console.printf("warning: the token does not include a CA hash: the server is trusted unseen")
+		g.console.printf("warning: the token does not include a CA hash, the server is not verified")
 	}
 	if !bootstrapToken.MatchString(token) {
-		return apiAccess{}, errors.New("the token is no bootstrap token; tokens of servers are not known here")
+		return apiAccess{}, errors.New("the token is not a bootstrap token; server tokens are not supported")
 	}
 	return apiAccess{server: config.Server, ca: ca, token: token}, nil
 }
 
-// caHash is how k3s fingerprints a CA: the bytes of the file if it holds one
-// certificate, else the last, which is the root, alone.
+// caHash returns k3s's hash of a CA bundle: of the whole file if it contains one
+// certificate, otherwise of the last certificate, which is the root.
 func caHash(bundle []byte) (string, error) {
 	var blocks []*pem.Block
 	for rest := bundle; ; {

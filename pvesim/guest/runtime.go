@@ -12,26 +12,26 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// Options tune the guests of a Runtime. The zero value suits most tests.
+// Options configure the guests of a Runtime. The zero value is suitable for most tests.
 type Options struct {
-	// BootTime passes between power on and cloud-init.
+	// BootTime is the time between power on and the start of cloud-init.
 	BootTime time.Duration
-	// KubeletVersion is what Nodes report; v1.36.3 when empty.
+	// KubeletVersion is the version that Nodes report; v1.36.3 if empty.
 	KubeletVersion string
 	// HeartbeatInterval is how often a kubelet renews its Lease and checks its Node;
-	// 10 s when zero.
+	// 10s if zero.
 	HeartbeatInterval time.Duration
-	// RestartDelay is how long systemd waits before it starts a failed kubelet
-	// again; 10 s when zero.
+	// RestartDelay is the delay before systemd restarts a failed kubelet; 10s if
+	// zero.
 	RestartDelay time.Duration
 	// DevicePlugins are installed in every guest: for each PCI device of a mapping
 	// (the key) a Node has one of that resource.
 	DevicePlugins map[string]string
-	// CACerts is what k3s and RKE2 servers show at /cacerts to an agent that wants
-	// to join: the certificate authority of the cluster.
+	// CACerts is the certificate authority of the cluster, which k3s and RKE2 servers
+	// return at /cacerts to joining agents.
 	CACerts []byte
-	// PodGraceLimit is the longest that a pod takes to end, however long its
-	// grace period; 1 s when zero.
+	// PodGraceLimit is the maximum time that a pod takes to terminate, regardless of
+	// its grace period; 1s if zero.
 	PodGraceLimit time.Duration
 }
 
@@ -41,20 +41,20 @@ type Runtime struct {
 
 	mu       sync.Mutex
 	consoles map[int]*console
-	leases   map[string]netip.Addr // of the made-up DHCP server, by MAC
+	leases   map[string]netip.Addr // of the simulated DHCP server, by MAC
 	lastIP   netip.Addr
 	lastPod  netip.Addr
 }
 
 var _ pvesim.GuestRuntime = (*Runtime)(nil)
 
-// The addresses of guests and pods. Nothing is ever sent to them.
+// The networks of guests and pods. No packets are sent to them.
 var (
 	guestNetwork = netip.MustParsePrefix("172.16.0.0/12")
 	podNetwork   = netip.MustParsePrefix("10.128.0.0/9")
 )
 
-// NewRuntime makes a Runtime for pvesim's Options.Guests.
+// NewRuntime returns a Runtime for pvesim's Options.Guests.
 func NewRuntime(options Options) *Runtime {
 	if options.KubeletVersion == "" {
 		options.KubeletVersion = "v1.36.3"
@@ -78,8 +78,8 @@ func orElse(d, fallback time.Duration) time.Duration {
 	return fallback
 }
 
-// Boot runs one guest from power on until ctx ends (the power is cut: nothing is
-// reported any more) or until it has shut down as asked.
+// Boot runs one guest from power on until ctx is done, which simulates a power cut, or
+// until it has shut down on request.
 func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 	hw := hardware{
 		leases: map[string]netip.Prefix{},
@@ -104,7 +104,7 @@ func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 	r.boot(ctx, hw)
 }
 
-// Console returns what the VM with that id wrote to its console over all boots.
+// Console returns the console output of the VM with the given ID over all boots.
 func (r *Runtime) Console(vmid int) string { return r.console(vmid).String() }
 
 func (r *Runtime) console(vmid int) *console {
@@ -118,7 +118,8 @@ func (r *Runtime) console(vmid int) *console {
 	return c
 }
 
-// dhcp returns the address of a network card, from the Cluster's own server where its network has one.
+// dhcp returns the address of a network card, assigned by the cluster's own DHCP server
+// if the network has one.
 func (g *guest) dhcp(mac string) netip.Prefix {
 	if lease, ok := g.leases[mac]; ok {
 		return lease
@@ -126,7 +127,7 @@ func (g *guest) dhcp(mac string) netip.Prefix {
 	return g.runtime.dhcp(mac)
 }
 
-// dhcp leases an address to a network card, always the same one.
+// dhcp returns the address leased to a network card. It never changes.
 func (r *Runtime) dhcp(mac string) netip.Prefix {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +140,7 @@ func (r *Runtime) dhcp(mac string) netip.Prefix {
 	return netip.PrefixFrom(addr, guestNetwork.Bits())
 }
 
-// podIP assigns addresses in order, as a network plug-in does.
+// podIP assigns addresses in order, like a network plugin.
 func (r *Runtime) podIP() netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +156,7 @@ func following(addr netip.Addr, network netip.Prefix) netip.Addr {
 	return network.Addr().Next()
 }
 
-// hardware is the machine as its guest sees it.
+// hardware is the virtual hardware of a guest.
 type hardware struct {
 	vmid         int
 	uuid, bootID string
@@ -164,7 +165,7 @@ type hardware struct {
 	cores        int
 	memory, disk int64
 	macs         []string
-	// leases of the Cluster's own DHCP servers, by MAC.
+	// leases of the cluster's own DHCP servers, by MAC.
 	leases map[string]netip.Prefix
 	// devices are the mappings of its PCI devices.
 	devices []string
@@ -188,8 +189,7 @@ type guest struct {
 	console *console
 }
 
-// boot runs the guest in the order of a real one: first its configuration, then
-// the kubelet until a shutdown is requested.
+// boot configures the guest, then runs the kubelet until a shutdown is requested.
 func (r *Runtime) boot(ctx context.Context, hw hardware) {
 	g := &guest{hardware: hw, runtime: r, console: r.console(hw.vmid)}
 	g.console.printf("boot %s", g.bootID)
@@ -218,7 +218,7 @@ func (r *Runtime) boot(ctx context.Context, hw hardware) {
 	}
 }
 
-// pause waits and reports whether the guest should continue afterwards.
+// pause waits and reports whether the guest should continue.
 func pause(ctx context.Context, shutdown <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// shellCommands splits shell text into commands and their words. It knows
-// quotes, comments, continued lines and the operators between commands, which
-// is all that it takes to see which programs a boot script calls.
+// shellCommands splits a shell script into commands and their words. It supports
+// quotes, comments, line continuations and the operators between commands, which is
+// enough to find the programs that a boot script calls.
 func shellCommands(text string) [][]string {
 	s := shellScanner{rest: []rune(strings.ReplaceAll(text, "\\\n", " "))}
 	for len(s.rest) > 0 {
@@ -20,13 +20,13 @@ func shellCommands(text string) [][]string {
 	return s.commands
 }
 
-// shellScanner takes shell text apart from left to right.
+// shellScanner scans a shell script from left to right.
 type shellScanner struct {
 	rest     []rune
 	commands [][]string
 	words    []string
 	word     []rune
-	inWord   bool // also when the word is empty so far: ''
+	inWord   bool // also true for an empty word: ''
 }
 
 func (s *shellScanner) step() {
@@ -47,7 +47,7 @@ func (s *shellScanner) step() {
 	}
 }
 
-// through takes everything up to the next such character, and that one too.
+// through consumes the text up to and including the next such character.
 func (s *shellScanner) through(end rune) []rune {
 	i := slices.Index(s.rest, end)
 	if i < 0 {

@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// service is a systemd unit that makes a guest a Node.
+// service is a systemd unit that runs a kubelet.
 type service string
 
 const (
 	kubeletService service = "kubelet"
 	k3sService     service = "k3s-agent"
 	rke2Service    service = "rke2-agent"
-	// talosService is no unit: Talos has no systemd, and always runs a kubelet.
+	// talosService is not a unit: Talos has no systemd and always runs a kubelet.
 	talosService service = "talos"
 )
 
-// serviceOf recognizes a unit by its name.
+// serviceOf returns the service of a unit name.
 func serviceOf(unit string) (service, bool) {
 	switch s := service(strings.TrimSuffix(unit, ".service")); s {
 	case kubeletService, k3sService, rke2Service:
@@ -28,12 +28,12 @@ func serviceOf(unit string) (service, bool) {
 	return "", false
 }
 
-// link is what systemctl enable makes.
+// link returns the symbolic link that systemctl enable creates.
 func (s service) link() string {
 	return "/etc/systemd/system/multi-user.target.wants/" + string(s) + ".service"
 }
 
-// started is the service, if the commands started it.
+// started returns the service if the commands started it.
 func (e unitEffect) started() service {
 	if !e.start {
 		return ""
@@ -43,20 +43,20 @@ func (e unitEffect) started() service {
 
 func (g *guest) enable(s service) { g.storage.Write(s.link(), nil) }
 
-// system is the guest after its configuration.
+// system is the configured state of a guest.
 type system struct {
 	hostname  string
 	addresses []address
-	// service is what makes this boot a Node; empty if nothing does.
+	// service is the service that runs the kubelet in this boot; empty if none.
 	service service
 	image   string
 }
 
 const ubuntu = "Ubuntu 24.04 LTS (simulated)"
 
-// configure lets the guest become what it is to be. Real images have one of these
-// ways each; this one has all, and goes by what it finds on its disk, from earlier
-// boots, and then on the drive.
+// configure configures the guest. A real image supports one configuration format; this
+// guest supports all of them. It selects the format by the files that earlier boots
+// wrote to the disk, then by the content of the drive.
 func (g *guest) configure() (system, bool) {
 	if config, ok := g.storage.Read(talosConfigFile); ok {
 		return g.talos(config)
@@ -67,7 +67,7 @@ func (g *guest) configure() (system, bool) {
 	}
 	for _, name := range []string{"opt/org.flatcar-linux/config", "opt/com.coreos/config"} {
 		if config, ok := g.firmware[name]; ok {
-			g.console.printf("ignition: reading %s of the firmware", name)
+			g.console.printf("ignition: reading %s from the firmware", name)
 			return g.ignite(config)
 		}
 	}
@@ -84,8 +84,8 @@ func (g *guest) configure() (system, bool) {
 	return g.cloudInit()
 }
 
-// system reads back what earlier steps, or earlier boots, left on the disk of a
-// machine with cloud-init.
+// system returns the state that cloud-init stored on the disk in this boot or an
+// earlier one.
 func (g *guest) system(started service) system {
 	name, _ := g.storage.Read(hostnameFile)
 	netplan, _ := g.storage.Read(netplanFile)
@@ -97,7 +97,7 @@ func (g *guest) system(started service) system {
 	return g.up(out)
 }
 
-// enabled is the service that systemd starts at this boot.
+// enabled returns the service that systemd starts in this boot.
 func (g *guest) enabled(started service) service {
 	for _, s := range []service{kubeletService, k3sService, rke2Service} {
 		if _, ok := g.storage.Read(s.link()); ok && started == "" {
@@ -107,7 +107,7 @@ func (g *guest) enabled(started service) service {
 	return started
 }
 
-// up reports a system that is configured.
+// up logs the configuration of the system.
 func (g *guest) up(s system) system {
 	g.console.printf("hostname %s, addresses %v, service %q", s.hostname, s.addresses, s.service)
 	g.setAgent(g.agent(s))

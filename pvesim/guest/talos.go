@@ -67,13 +67,13 @@ type talosInterface struct {
 
 var talosStart = regexp.MustCompile(`(?m)^(machine:|version:\s*["']?v1alpha1\b|apiVersion:\s*["']?v1alpha1\b)`)
 
-// isTalos recognizes a machine config. Talos passes over #cloud-config.
+// isTalos reports whether the data is a machine config. Talos ignores #cloud-config.
 func isTalos(userData []byte) bool {
 	return !bytes.HasPrefix(userData, []byte("#")) && talosStart.Match(userData)
 }
 
-// installTalos takes the machine config from the drive. A config that Talos
-// refuses leaves the machine in maintenance mode, waiting for a better one.
+// installTalos installs the machine config from the drive. If the config is invalid,
+// the machine stays in maintenance mode.
 func (g *guest) installTalos(userData []byte) (system, bool) {
 	if _, err := parseTalos(userData); err != nil {
 		g.console.printf("talos: maintenance mode: %v", err)
@@ -84,7 +84,7 @@ func (g *guest) installTalos(userData []byte) (system, bool) {
 	return g.talos(userData)
 }
 
-// talos boots from the stored config; the drive is not read any more.
+// talos boots from the stored config; it does not read the drive.
 func (g *guest) talos(raw []byte) (system, bool) {
 	config, err := parseTalos(raw)
 	if err != nil {
@@ -101,7 +101,7 @@ func (g *guest) talos(raw []byte) (system, bool) {
 	return g.up(out), true
 }
 
-// parseTalos reads the config's documents; the first of the old kind counts.
+// parseTalos returns the first v1alpha1 document of the config.
 func parseTalos(raw []byte) (talosConfig, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(raw))
 	for {
@@ -151,7 +151,7 @@ func (g *guest) talosNetwork(interfaces []talosInterface) ([]address, error) {
 		for _, text := range i.Addresses {
 			prefix, err := netip.ParsePrefix(text)
 			if err != nil {
-				return nil, fmt.Errorf("address %q lacks its prefix length or is none", text)
+				return nil, fmt.Errorf("address %q is invalid or has no prefix length", text)
 			}
 			d.static = append(d.static, prefix)
 		}
@@ -160,7 +160,8 @@ func (g *guest) talosNetwork(interfaces []talosInterface) ([]address, error) {
 	return g.addressesOf(devices)
 }
 
-// talosSettings are the kubelet's, as Talos makes them of the machine config.
+// talosSettings returns the kubelet settings that Talos generates from the machine
+// config.
 func (g *guest) talosSettings(hostname string) (kubeletSettings, error) {
 	raw, _ := g.storage.Read(talosConfigFile)
 	config, err := parseTalos(raw)
@@ -171,7 +172,7 @@ func (g *guest) talosSettings(hostname string) (kubeletSettings, error) {
 	maps.Copy(file, config.Machine.Kubelet.ExtraConfig)
 	encoded, err := sigsyaml.Marshal(file)
 	if err != nil {
-		return kubeletSettings{}, fmt.Errorf("writing the kubelet's config: %w", err)
+		return kubeletSettings{}, fmt.Errorf("writing kubelet config: %w", err)
 	}
 	g.storage.Write(talosKubeletFile, encoded)
 	flags := kubeletFlags{"config": talosKubeletFile}

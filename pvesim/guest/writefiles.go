@@ -18,7 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// maxFileBytes bounds what one compressed entry may unpack to.
+// maxFileBytes limits the decompressed size of an entry.
 const maxFileBytes = 16 << 20
 
 // writeFile is an entry of cloud-config's write_files.
@@ -30,7 +30,7 @@ type writeFile struct {
 	Append      bool      `yaml:"append"`
 }
 
-// write puts the file on the guest's disk.
+// write writes the file to the guest's disk.
 func (f writeFile) write(disk pvesim.GuestDisk) error {
 	if !path.IsAbs(f.Path) {
 		return fmt.Errorf("path %q is not absolute", f.Path)
@@ -51,7 +51,8 @@ func (f writeFile) write(disk pvesim.GuestDisk) error {
 	return nil
 }
 
-// decode undoes the encodings that cloud-init knows, under all of their names.
+// decode decodes the content. It accepts all encodings of cloud-init and their
+// aliases.
 func (f writeFile) decode() ([]byte, error) {
 	content := []byte(f.Content)
 	encoding := strings.ToLower(strings.TrimSpace(f.Encoding))
@@ -60,7 +61,7 @@ func (f writeFile) decode() ([]byte, error) {
 		switch layer {
 		case "", "text/plain":
 		case "b64", "base64":
-			// Blanks and line ends may separate the digits.
+			// Base64 data may contain whitespace.
 			content, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(string(content)), ""))
 		case "gz", "gzip":
 			content, err = gunzip(content)
@@ -74,7 +75,7 @@ func (f writeFile) decode() ([]byte, error) {
 	return content, nil
 }
 
-// reversed turns gz+b64 into b64+gz: what was done last is undone first.
+// reversed returns the encodings in decoding order: b64 and gz for gz+b64.
 func reversed(encoding string) string {
 	outer, inner, found := strings.Cut(encoding, "+")
 	if !found {
@@ -91,8 +92,8 @@ func gunzip(content []byte) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(reader, maxFileBytes))
 }
 
-// checkMode accepts a quoted octal number, or a bare one, which YAML has read as
-// octal already.
+// checkMode accepts a quoted octal number, or an unquoted one, which YAML parses as
+// octal.
 func (f writeFile) checkMode() error {
 	if f.Permissions.IsZero() {
 		return nil
