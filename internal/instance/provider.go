@@ -28,14 +28,17 @@ func NewProvider(deps Deps) *Provider { return &Provider{deps} }
 
 // List returns all VMs of this Kubernetes cluster. It reads VMs, never Nodes. If a
 // Cluster is unreachable, its VMs are those of the last Snapshot. If a Cluster was never
-// polled, List returns ErrNotPolled: VMs missing in a list count as deleted.
+// polled, List returns the VMs of the others and ErrNotPolled. Callers for which a
+// missing VM counts as deleted must not use a list with an error.
 func (p *Provider) List() ([]VM, error) {
 	view := p.deps.Inventory.View()
 	var out []VM
+	var errs []error
 	for region := range p.deps.Clients {
 		snapshot, ok := view.Snapshots[region]
 		if !ok {
-			return nil, fmt.Errorf("listing VMs of region %s: %w", region, errors.Join(ErrNotPolled, view.Failures[region]))
+			errs = append(errs, fmt.Errorf("listing VMs of region %s: %w", region, errors.Join(ErrNotPolled, view.Failures[region])))
+			continue
 		}
 		for _, guest := range snapshot.Guests {
 			if vm, ok := newVM(p.deps.KubeCluster, snapshot, guest); ok {
@@ -44,7 +47,7 @@ func (p *Provider) List() ([]VM, error) {
 		}
 	}
 	slices.SortFunc(out, func(a, b VM) int { return strings.Compare(a.ProviderID(), b.ProviderID()) })
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // Get reads one VM. It returns proxmox.ErrNotFound only if the Cluster confirmed that

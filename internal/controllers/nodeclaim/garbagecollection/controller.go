@@ -8,6 +8,7 @@ package garbagecollection
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -108,12 +109,11 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	result := reconciler.Result{RequeueAfter: c.deps.PollInterval}
 	vms, err := c.deps.VMs.List()
-	if err != nil {
-		// Without a list of all VMs, orphans are unknown.
-		return result, nil //nolint:nilerr // the inventory reports the failure itself
+	if err != nil && !errors.Is(err, instance.ErrNotPolled) {
+		return result, err
 	}
 	reservations := c.deps.Inventory.View().Reservations
-	found := c.listResources(ctx)
+	found := c.listResources(ctx, err == nil)
 	if len(vms) == 0 && len(reservations) == 0 && found.isEmpty() {
 		return result, nil
 	}
@@ -196,9 +196,9 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 
 // releaseReservations releases the reservations of Claims that do not exist.
 func (c *Controller) releaseReservations(vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
-	withVM := claimUIDs(vms)
-	for uid, reservation := range c.deps.Inventory.View().Reservations {
-		if claims[uid] == nil && !withVM[uid] && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.GracePeriod {
+	withVM, view := claimUIDs(vms), c.deps.Inventory.View()
+	for uid, reservation := range view.Reservations {
+		if claims[uid] == nil && !withVM[uid] && view.Snapshots[reservation.Region] != nil && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.GracePeriod {
 			c.deps.Planner.Release(uid)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -243,24 +244,34 @@ func TestDeleteOrphanedNode(t *testing.T) {
 	}
 }
 
-func TestNotPolled(t *testing.T) {
+// A region that was never polled does not delay the deletion of orphans of other regions.
+func TestOtherRegionNotPolled(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NeverPolled(), testenv.OtherHosts(1))
-	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
+	poll := func() { w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed()) }
+	poll()
 	class := w.Class()
-	claim := w.Planned("a", class)
-	w.Expect(w.Instances.Launcher.Launch(t.Context(), claim, class)).To(Succeed())
-	orphaned(w, claim)
+	orphaned(w, w.Process.Launched("orphan", class))
+	elsewhere := w.Claim("elsewhere", class)
+	_, err := w.Boot.Tokens.Issue(t.Context(), bootdata.Claim{Name: elsewhere.Name, UID: elsewhere.UID})
+	w.Expect(err).NotTo(HaveOccurred())
+	orphaned(w, elsewhere)
+	w.Expect(w.Tokens()).To(HaveLen(2))
 	c := newCollector(w, garbagecollection.PolicyDelete)
-	for range 3 {
-		w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
+	w.Eventually(func() int {
+		poll()
 		_, err := c.Reconcile(t.Context())
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Clock.Advance(10 * time.Minute)
-	}
-	w.Expect(w.VMs()).To(HaveLen(1))
-	w.Expect(w.Tokens()).To(HaveLen(1))
-	w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
+		return len(w.VMs())
+	}).WithTimeout(30 * time.Second).Should(BeZero())
+	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
+	w.Expect(w.Tokens()).To(ConsistOf(elsewhere.Name), "its VM may exist in the other region")
+
+	w.Refresh()
+	w.Clock.Advance(10 * time.Minute)
+	c.run()
+	w.Expect(w.Tokens()).To(BeEmpty())
 }
 
 func TestFind(t *testing.T) {

@@ -53,7 +53,7 @@ func (c *Controller) Find(ctx context.Context) ([]Orphan, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := c.listResources(ctx)
+	found := c.listResources(ctx, true)
 	claims, err := c.listClaims(ctx, c.deps.Reader)
 	if err != nil {
 		return nil, err

@@ -34,8 +34,9 @@ type resources struct {
 func (r resources) isEmpty() bool { return len(r.drives) == 0 && len(r.nodes) == 0 && !r.swept }
 
 // listResources lists boot drives as the call budget allows, Nodes always, and join
-// tokens every SweepInterval. What cannot be listed now is found the next time.
-func (c *Controller) listResources(ctx context.Context) (found resources) {
+// tokens every SweepInterval. What cannot be listed now is found the next time. Join
+// tokens have no region, so they are listed only if the VMs of all regions are known.
+func (c *Controller) listResources(ctx context.Context, allPolled bool) (found resources) {
 	var err error
 	if found.drives, err = c.deps.Deleter.ListBootDrives(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "listing boot drives failed")
@@ -46,7 +47,7 @@ func (c *Controller) listResources(ctx context.Context) (found resources) {
 		log.FromContext(ctx).Error(err, "listing nodes failed")
 	}
 	now := c.deps.Clock.Now()
-	if now.Before(c.nextSweep) {
+	if !allPolled || now.Before(c.nextSweep) {
 		return found
 	}
 	c.nextSweep, found.swept = now.Add(c.deps.Rules.SweepInterval), true

@@ -71,11 +71,9 @@ func (c *Controller) Name() string { return "nodeclaim.vmhealth.proxmox" }
 // Reconcile compares all Claims once. It sends requests to Proxmox only for VMs that are
 // stopped or missing.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
+	// Without the VMs of a region that was never polled, its Claims are skipped: MayExist.
 	vms, err := c.deps.VMs.List()
-	if errors.Is(err, instance.ErrNotPolled) {
-		return reconciler.Result{RequeueAfter: c.deps.PollInterval}, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, instance.ErrNotPolled) {
 		return reconciler.Result{}, err
 	}
 	byClaim := make(map[string]instance.VM, len(vms))

@@ -106,6 +106,30 @@ func TestNotPolled(t *testing.T) {
 	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 }
 
+// A region that was never polled does not affect the VMs of other regions.
+func TestOtherRegionNotPolled(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NeverPolled(), testenv.OtherHosts(1))
+	poll := func() { w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed()) }
+	poll()
+	class := w.Class()
+	stopped, missing := w.Process.Launched("stopped", class), w.Process.Launched("missing", class)
+	registered(w, stopped)
+	registered(w, missing)
+	elsewhere := w.Claim("elsewhere", class)
+	elsewhere.Status.ProviderID = "proxmox://" + testenv.OtherRegion + "/20001"
+	w.Expect(w.Kube.Status().Update(t.Context(), elsewhere)).To(Succeed())
+	registered(w, elsewhere)
+	w.Expect(w.Sim.PowerOffGuest(w.Intent(stopped).VMID)).To(Succeed())
+	w.DestroyByHand("pve1", w.Intent(missing).VMID)
+
+	c := controller(w)
+	w.Eventually(func() bool { poll(); reconcile(w, c); return w.Running(stopped) }).WithTimeout(10 * time.Second).Should(BeTrue())
+	w.Eventually(func() bool { poll(); reconcile(w, c); return w.IsDeleted(missing) }).WithTimeout(10 * time.Second).Should(BeTrue())
+	w.Expect(w.IsDeleted(elsewhere)).To(BeFalse())
+	w.Expect(w.Events.Reasons(elsewhere)).To(BeEmpty())
+}
+
 func TestRestartStoppedVM(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
