@@ -223,6 +223,9 @@ func (s *Simulator) HostDown(host, how string) error {
 // HostUp powers a host on and starts its VMs with onboot.
 func (s *Simulator) HostUp(host string) error { return s.engine.HostUp(host) }
 
+// ShutdownHost shuts a host down as its administrator would: a stopall task stops its guests, then it powers off.
+func (s *Simulator) ShutdownHost(host string) error { return s.engine.ShutdownHost(host) }
+
 // SetMaintenance enables or disables the HA manager's maintenance mode of a host. Guests are not migrated.
 func (s *Simulator) SetMaintenance(host string, on bool) error {
 	return s.engine.SetMaintenance(host, on)
@@ -234,6 +237,12 @@ func (s *Simulator) SetQuorum(ok bool) { s.engine.SetQuorum(ok) }
 // SetStorageFull sets whether every allocation on a storage fails.
 func (s *Simulator) SetStorageFull(storage string, full bool) error {
 	return s.engine.SetStorageFull(storage, full)
+}
+
+// SetStorageActive sets whether a storage is active on a host. To make a storage late after the power-on of a host, set
+// it to inactive before HostUp, and to active later.
+func (s *Simulator) SetStorageActive(host, storage string, active bool) error {
+	return s.engine.SetStorageActive(host, storage, active)
 }
 
 // SetClockSkew sets the offset of the hosts' clocks from real time.

@@ -177,3 +177,66 @@ func TestHostUpStartsOnboot(t *testing.T) {
 		}
 	}
 }
+
+func TestLateStorage(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
+	c.task("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300")
+	for _, step := range []func() error{
+		func() error { return c.sim.HostDown("pve2", "noroute") },
+		func() error { return c.sim.SetStorageActive("pve2", "local-lvm", false) },
+		func() error { return c.sim.HostUp("pve2") },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if exit := c.exit(c.ok("POST", "/nodes/pve2/qemu/300/status/start")); !strings.Contains(exit, "can't activate LV '/dev/local-lvm/vm-300-") {
+		t.Errorf("start ended with %q", exit)
+	}
+	if got := c.ok("GET", "/nodes/pve2/qemu/102/status/current").(map[string]any)["status"]; got != "stopped" {
+		t.Errorf("VM 102 with onboot is %v, want stopped", got)
+	}
+	if got := c.ok("GET", "/nodes/pve2/storage/local-lvm/status").(map[string]any)["active"]; got != 0.0 {
+		t.Errorf("active: %v, want 0", got)
+	}
+	status := func(host string) any {
+		return row(c.ok("GET", "/cluster/resources"), "id", "storage/"+host+"/local-lvm")["status"]
+	}
+	eventually(t, "inactive storage is listed as unknown", func() bool { return status("pve2") == "unknown" && status("pve1") == "available" })
+	if err := c.sim.SetStorageActive("pve2", "local-lvm", true); err != nil {
+		t.Fatal(err)
+	}
+	c.task("POST", "/nodes/pve2/qemu/300/status/start")
+	eventually(t, "active storage is listed as available", func() bool { return status("pve2") == "available" })
+	if err := c.sim.SetStorageActive("pve2", "nope", true); err == nil {
+		t.Error("unknown storage: no error")
+	}
+}
+
+func TestShutdownHost(t *testing.T) {
+	t.Parallel()
+	c := asRoot(t, pvesim.DefaultScenario(2))
+	c.fault(pvesim.Fault{Task: "qmshutdown", TaskID: "102", Hang: true})
+	if err := c.sim.ShutdownHost("pve2"); err != nil {
+		t.Fatal(err)
+	}
+	tasks := c.ok("GET", "/nodes/pve2/tasks", "source", "active", "typefilter", "stopall")
+	if rows, ok := tasks.([]any); !ok || len(rows) != 1 {
+		t.Errorf("running stopall tasks: %v", tasks)
+	}
+	status := func() any { return row(c.ok("GET", "/nodes"), "node", "pve2")["status"] }
+	if status() != "online" {
+		t.Error("host is off before its guests are stopped")
+	}
+	var shutdown map[string]any
+	eventually(t, "guest is being shut down", func() bool {
+		shutdown = row(c.ok("GET", "/nodes/pve2/tasks", "source", "active", "typefilter", "qmshutdown"), "id", "102")
+		return shutdown != nil
+	})
+	c.ok("DELETE", "/nodes/pve2/tasks/"+shutdown["upid"].(string))
+	eventually(t, "host is off", func() bool { return status() == "offline" })
+	if err := c.sim.ShutdownHost("nope"); err == nil {
+		t.Error("unknown host: no error")
+	}
+}

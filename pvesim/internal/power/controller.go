@@ -195,7 +195,7 @@ func (c *Controller) HostDown(name, how string) error {
 	return nil
 }
 
-// HostUp powers a host on. It starts VMs with onboot.
+// HostUp powers a host on. It starts VMs with onboot whose storages are active.
 func (c *Controller) HostUp(name string) error {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
@@ -205,7 +205,7 @@ func (c *Controller) HostUp(name string) error {
 	}
 	h.Online, h.BootedAt = true, time.Now()
 	for _, g := range c.k.SortedGuests() {
-		if g.Host == name && g.Type == "qemu" && !g.IsRunning() && g.Config.Bool("onboot", false) && !g.Config.IsTemplate() && g.Config.Lock() == "" {
+		if g.Host == name && g.Type == "qemu" && !g.IsRunning() && g.Config.Bool("onboot", false) && !g.Config.IsTemplate() && g.Config.Lock() == "" && c.checkVolumes(g) == nil {
 			c.On(g)
 		}
 	}

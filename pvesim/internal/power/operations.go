@@ -229,6 +229,10 @@ func (c *Controller) prepareStart(t *tasks.Task, g *kernel.Guest) error {
 			return err
 		}
 	}
+	return c.checkVolumes(g)
+}
+
+func (c *Controller) checkVolumes(g *kernel.Guest) error {
 	for _, d := range qm.VolumeDrives(g.Config.Options) {
 		if err := c.store.CheckVolume(g.Host, d.File); err != nil {
 			return err

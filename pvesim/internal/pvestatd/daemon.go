@@ -64,7 +64,7 @@ func (d *Daemon) report() {
 			if s.Shared {
 				key = ""
 			}
-			if s.IsAvailableOn(h.Name) {
+			if s.IsActiveOn(h.Name) {
 				h.Report.Storages[s.ID] = min(s.BaseUsed+used[s.ID+"|"+key].Bytes, s.Size)
 			}
 		}

@@ -179,6 +179,9 @@ func (al *Allocator) Change(
 	}
 	al.k.Mu.Lock()
 	defer al.k.Mu.Unlock()
+	if err := s.checkActive(host, "data"); err != nil {
+		return err
+	}
 	return change()
 }
 

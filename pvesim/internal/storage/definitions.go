@@ -44,11 +44,15 @@ func (d *definitions) getStorages(r *api.Request) (any, error) {
 }
 
 func (d *definitions) storageFigures(s *Storage, host string) api.Row {
-	used := d.usage(s, host)
-	return api.Row{
-		"type": s.Type, "content": strings.Join(s.Content, ","), "enabled": 1, "active": 1, "shared": api.BoolInt(s.Shared),
-		"total": s.Size, "used": used, "avail": s.Size - used,
+	out := api.Row{
+		"type": s.Type, "content": strings.Join(s.Content, ","), "enabled": 1, "active": api.BoolInt(s.IsActiveOn(host)), "shared": api.BoolInt(s.Shared),
+		"total": int64(0), "used": int64(0), "avail": int64(0),
 	}
+	if s.IsActiveOn(host) {
+		used := d.usage(s, host)
+		out["total"], out["used"], out["avail"] = s.Size, used, s.Size-used
+	}
+	return out
 }
 
 func (d *definitions) getStorageStatus(r *api.Request) (any, error) {
@@ -153,6 +157,9 @@ func (d *definitions) deleteDefinition(r *api.Request) error {
 
 func (ct *contents) getContent(r *api.Request) (any, error) {
 	s, err := ct.CheckStorage(r.Params.Values["storage"], r.Host)
+	if err == nil {
+		err = s.checkActive(r.Host, "data")
+	}
 	if err != nil {
 		return nil, err
 	}

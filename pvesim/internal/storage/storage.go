@@ -74,6 +74,8 @@ type Storage struct {
 	Path     string
 	Disabled bool
 	Full     bool // a fault: allocations fail
+
+	inactive map[string]bool // by host
 }
 
 // Kind describes the capabilities of a storage type.

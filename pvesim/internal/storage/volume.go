@@ -202,10 +202,14 @@ func (st *Store) ReleaseDrive(g *kernel.Guest, opt, old, now string, force bool)
 	}
 }
 
-// CheckVolume returns an error if a volume does not exist on a host.
+// CheckVolume returns an error if a volume does not exist on a host, or its storage is inactive.
 func (st *Store) CheckVolume(host, volid string) error {
-	id, _, _ := strings.Cut(volid, ":")
-	if _, err := st.CheckStorage(id, host); err != nil {
+	id, name, _ := strings.Cut(volid, ":")
+	s, err := st.CheckStorage(id, host)
+	if err != nil {
+		return err
+	}
+	if err := s.checkActive(host, name); err != nil {
 		return err
 	}
 	if st.Volume(host, volid) == nil {
