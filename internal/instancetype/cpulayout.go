@@ -71,9 +71,3 @@ func (p *Provider) UnsupportedReason(view inventory.View, nodeClass *v1alpha1.Pr
 	}
 	return placement.UnsupportedReason(view.Cells(template.Region, template.Host), layout, p.deps.CPULayouts.pinningSupport(template.Region, slotTag, *guest.Config))
 }
-
-// IsBound reports whether VMs of the NodeClass are bound to NUMA cells or cores.
-func (p *Provider) IsBound(nodeClass *v1alpha1.ProxmoxNodeClass) bool {
-	layout, _ := p.deps.CPULayouts.forClass(nodeClass)
-	return layout.Bound
-}

@@ -9,6 +9,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // The policy applies to NodeClasses without spec.cpu.
@@ -30,8 +32,9 @@ func TestNodePolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n, class := range []*v1alpha1.ProxmoxNodeClass{unset, unbound, bound} {
-			if got := types.IsBound(class); got != want[n] {
-				t.Errorf("node-policy %s, spec.cpu %+v: IsBound() = %v, want %v", policy, class.Spec.CPU, got, want[n])
+			need, _ := types.Need(class, "", testenv.InstanceType, placement.Zone{})
+			if got := need.Layout.Bound; got != want[n] {
+				t.Errorf("node-policy %s, spec.cpu %+v: bound is %v, want %v", policy, class.Spec.CPU, got, want[n])
 			}
 		}
 	}

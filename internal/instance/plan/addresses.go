@@ -38,9 +38,6 @@ func (p *Planner) readBusyAddresses(ctx context.Context, class *v1alpha1.Proxmox
 		return nil, nil
 	}
 	p.deps.Inventory.WatchAddresses()
-	if err := p.restoreReservations(ctx); err != nil {
-		return nil, err
-	}
 	for region := range regions {
 		if snapshot := p.deps.Inventory.View().Snapshots[region]; snapshot != nil && !snapshot.AddressesKnown {
 			// Only once since the start; assignAddresses reports a failure.

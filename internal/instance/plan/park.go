@@ -23,6 +23,9 @@ import (
 // reserves a VMID; the rest is decided when there is capacity. Claims of a static
 // NodePool are parked instead of refused: core recreates a refused one without delay.
 func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (instance.Intent, error) {
+	if err := p.restoreReservations(ctx); err != nil {
+		return instance.Intent{}, err
+	}
 	// Hosts that are avoided after a failure are allowed: they become available again. If
 	// the Claim has no other, so are those that the class cannot use.
 	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreUnavailable: true})
@@ -89,6 +92,9 @@ func (p *Planner) reserveVMID(view inventory.View, claim *karpv1.NodeClaim, clas
 // change: core already has them. Without capacity it returns instance.ErrParked, and a
 // *instance.LaunchError after the timeout.
 func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (instance.Intent, error) {
+	if err := p.restoreReservations(ctx); err != nil {
+		return in, err
+	}
 	if in.IsUnplaceable() {
 		return in, p.keepParked(in, cmp.Or(p.CheckCapacity(claim, class), errors.New("nothing met the NodeClaim's requirements when it was created")))
 	}

@@ -12,7 +12,6 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -61,11 +60,9 @@ func TestUnparkWithCapacity(t *testing.T) {
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
 	// One host with 16 CPUs, of which a guest has two: seven VMs with two CPUs fit.
-	var full []string
+	var full []*karpv1.NodeClaim
 	for i := range 7 {
-		name := fmt.Sprintf("pool-%d", i)
-		p.Planned(name, w.NodeClass)
-		full = append(full, name)
+		full = append(full, p.Planned(fmt.Sprintf("pool-%d", i), w.NodeClass))
 	}
 	waiting := w.Claim("pool-waiting", w.NodeClass)
 	_, err := p.Instances.Planner.Plan(t.Context(), waiting, w.NodeClass, nil)
@@ -75,14 +72,12 @@ func TestUnparkWithCapacity(t *testing.T) {
 	w.Expect(p.Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked))
 	w.Expect(w.VMs()).To(BeEmpty(), "no request to Proxmox")
 
-	// A restarted controller reserves no capacity for a parked claim.
+	// A restarted controller reserves the capacity of planned claims, but none for a
+	// parked one.
 	next := w.StartProcess()
-	for _, name := range full[1:] {
-		claim := w.Stored(&karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		_, err := next.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
-		w.Expect(err).NotTo(HaveOccurred())
-	}
-	w.Expect(next.Launch(waiting, w.NodeClass)).To(Succeed(), "the first claim is not known to this process, so there is capacity")
+	w.Expect(next.Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked), "the other VMs do not exist yet")
+	next.Delete(full[0])
+	w.Expect(next.Launch(waiting, w.NodeClass)).To(Succeed())
 	launched := w.Stored(waiting)
 	after, _, err := instance.ReadIntent(launched)
 	w.Expect(err).NotTo(HaveOccurred())

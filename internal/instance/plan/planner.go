@@ -65,12 +65,8 @@ func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 		p.deps.Inventory.Ledger().Restore(in.Reservation(claim))
 		return in, nil
 	}
-	if p.types.IsBound(class) {
-		// Cores that were reserved before a restart, for a VM that does not exist yet,
-		// are recorded only on the Claim.
-		if err := p.restoreReservations(ctx); err != nil {
-			return instance.Intent{}, err
-		}
+	if err := p.restoreReservations(ctx); err != nil {
+		return instance.Intent{}, err
 	}
 	// First, because zones with AddressPools are offered only after the addresses were read.
 	busy, err := p.readBusyAddresses(ctx, class)
@@ -113,8 +109,9 @@ func (p *Planner) RestoreReservation(claim *karpv1.NodeClaim) {
 	}
 }
 
-// restoreReservations restores the reservations of all Claims, once per process: an
-// address that an earlier process assigned may be recorded only in the Claim's intent.
+// restoreReservations restores the reservations of all Claims, once per process and
+// before its first decision: capacity, cores and addresses that an earlier process
+// assigned to a VM that does not exist yet are recorded only in the Claim's intent.
 func (p *Planner) restoreReservations(ctx context.Context) error {
 	p.restoreMu.Lock()
 	defer p.restoreMu.Unlock()
