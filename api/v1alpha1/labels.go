@@ -56,7 +56,7 @@ const (
 	AnnotationHost = Group + "/host"
 	// AnnotationHostSince is the time (RFC 3339) when the VM was first observed on AnnotationHost.
 	AnnotationHostSince = Group + "/host-since"
-	// AnnotationRebootOperation is the last reboot that Karpenter requested. Retries of it restart the VM only once.
+	// AnnotationRebootOperation is the last reboot that Karpenter requested. It is recorded before the VM is reset.
 	AnnotationRebootOperation = Group + "/reboot-operation"
 
 	// BootDataInitialized is the final value of AnnotationBootDataStatus.

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -23,10 +25,12 @@ type Power struct {
 // NewPower returns a Power.
 func NewPower(deps Deps, vms *Provider) *Power { return &Power{deps, vms} }
 
-// Reboot resets a Claim's VM, once per operation. It does not ask the guest: core
-// reboots unhealthy Nodes, and a guest that hangs would not answer. A request that
-// Proxmox accepted counts as done unless its task fails soon: repeating it would reset
-// a guest that boots.
+// Reboot resets a Claim's VM, at most once per operation. It does not ask the guest: core
+// reboots unhealthy Nodes, and a guest that hangs would not answer. The operation is
+// recorded before the request: repeating a reset would interrupt a guest that boots. It is
+// retried only if Proxmox refused it or its task fails soon. If the process ends between
+// record and request, the VM is not reset; core then replaces the Node, whose boot ID does
+// not change.
 func (p *Power) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operation string) error {
 	if claim.Annotations[v1alpha1.AnnotationRebootOperation] == operation {
 		return nil
@@ -39,22 +43,41 @@ func (p *Power) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operation s
 	if err != nil {
 		return err
 	}
-	client := p.deps.Clients[vm.Region]
-	task, err := client.ResetVM(ctx, vm.Host, vm.VMID)
-	if err != nil {
+	if err := p.recordReboot(ctx, claim, operation); err != nil {
 		return err
 	}
-	if err := Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: operation}); err != nil {
+	err = p.reset(ctx, vm)
+	if err == nil || errors.Is(err, proxmox.ErrUnknownOutcome) {
+		return err
+	}
+	return errors.Join(err, Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: ""}))
+}
+
+// recordReboot records an operation. It fails if the Claim changed since it was read: the
+// cached Claim may not show yet that the operation was recorded.
+func (p *Power) recordReboot(ctx context.Context, claim *karpv1.NodeClaim, operation string) error {
+	recorded := claim.DeepCopy()
+	metav1.SetMetaDataAnnotation(&recorded.ObjectMeta, v1alpha1.AnnotationRebootOperation, operation)
+	if err := p.deps.Kube.Patch(ctx, recorded, client.MergeFromWithOptions(claim, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("recording the reboot of NodeClaim %s: %w", claim.Name, err)
+	}
+	return nil
+}
+
+// reset resets a VM. It returns nil if the task does not end soon.
+func (p *Power) reset(ctx context.Context, vm VM) error {
+	pve := p.deps.Clients[vm.Region]
+	task, err := pve.ResetVM(ctx, vm.Host, vm.VMID)
+	if err != nil {
 		return err
 	}
 	soon, cancel := context.WithTimeout(ctx, p.deps.Settings.OperationTimeout)
 	defer cancel()
-	status, err := p.deps.Tasks.Wait(soon, client, task, DurationKey(vm.Region, vm.Host, ""))
+	status, err := p.deps.Tasks.Wait(soon, pve, task, DurationKey(vm.Region, vm.Host, ""))
 	if err == nil || !status.Ended() {
 		return nil
 	}
-	err = fmt.Errorf("resetting VM %d on host %s: %w", vm.VMID, vm.Host, err)
-	return errors.Join(err, Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: ""}))
+	return fmt.Errorf("resetting VM %d on host %s: %w", vm.VMID, vm.Host, err)
 }
 
 // PowerOn starts a Claim's VM that is stopped, for example after its Host rebooted. It
