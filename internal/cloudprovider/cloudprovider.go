@@ -67,7 +67,7 @@ func (c *CloudProvider) GetSupportedNodeClasses() []status.Object {
 // Create plans a Claim's VM and returns without waiting; the launch controller launches
 // it. While a Claim has no providerID, core provisions and disrupts nothing for any
 // NodePool, so Create must not wait, and any error but "insufficient capacity" or
-// "NodeClass not ready" would block all NodePools.
+// "NodeClass not ready" blocks all NodePools.
 func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	class, err := c.readyClass(ctx, claim)
 	if err != nil {
@@ -122,13 +122,21 @@ func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim)
 	case !class.DeletionTimestamp.IsZero():
 		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("NodeClass %s is being deleted", class.Name))
 	case ready.IsUnknown():
-		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("NodeClass %s was not checked yet", class.Name))
+		return nil, readinessUnknown("NodeClass %s was not checked yet", class.Name)
+	case ready.ObservedGeneration != class.Generation:
+		return nil, readinessUnknown("NodeClass %s changed and was not checked again yet", class.Name)
 	case ready.IsFalse():
 		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("NodeClass %s: %s", class.Name, ready.Message))
-	case ready.ObservedGeneration != class.Generation:
-		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("NodeClass %s changed and was not checked again yet", class.Name))
 	}
 	return class, nil
+}
+
+// readinessUnknown returns an error on which core retries Create: it would delete the
+// Claim of a NodeClass that is not ready. The status controller sets Ready to true or
+// false within seconds.
+func readinessUnknown(format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	return cloudprovider.NewCreateError(err, "NodeClassReadinessUnknown", err.Error())
 }
 
 func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.ProxmoxNodeClass, error) {

@@ -66,7 +66,7 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 	}
 	c.setClustersReachable(class, view)
 	e := evaluate(zones)
-	e.setConditions(class, unread)
+	e.setConditions(class, unread, c.deps.Clock.Now())
 	c.setBootDataReady(ctx, class)
 	c.setLaunchesHealthy(class, zones)
 	if err := c.setAddressConditions(ctx, class); err != nil {

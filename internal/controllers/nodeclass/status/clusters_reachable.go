@@ -25,14 +25,14 @@ func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view in
 			fmt.Sprintf("spec.region %q is not in the cloud config, which has %s", class.Spec.Region, strings.Join(known, ", ")))
 		return
 	}
-	var failures []string
-	answering, unread := 0, 0
+	var failures, unread []string
+	answering := 0
 	for _, region := range c.regions(class) {
 		switch failure := view.Failures[region]; {
 		case failure != nil:
 			failures = append(failures, describeFailure(region, failure))
 		case view.Snapshots[region] == nil:
-			unread++
+			unread = append(unread, region)
 		default:
 			answering++
 		}
@@ -40,10 +40,10 @@ func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view in
 	switch {
 	case answering > 0:
 		conditions.SetTrueWithReason(v1alpha1.ConditionClustersReachable, v1alpha1.ConditionClustersReachable, strings.Join(failures, "; "))
-	case unread > 0 && conditions.Get(v1alpha1.ConditionClustersReachable).IsTrue():
+	case len(unread) > 0 && conditions.Get(v1alpha1.ConditionClustersReachable).IsTrue():
 		// The condition was set before this controller started; the first poll updates it.
-	case unread > 0:
-		conditions.SetUnknownWithReason(v1alpha1.ConditionClustersReachable, reasonClustersNotPolled, messageClustersNotPolled)
+	case len(unread) > 0:
+		setUnknown(conditions, c.deps.Clock.Now(), v1alpha1.ConditionClustersReachable, reasonClustersNotPolled, notReadMessage(unread))
 	default:
 		conditions.SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", strings.Join(failures, "; "))
 	}

@@ -129,6 +129,40 @@ func TestReconcileClusterNotPolled(t *testing.T) {
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsUnknown()).To(BeTrue())
 }
 
+// Core keeps a claim while the readiness of its class is unknown, and provisions nothing.
+func TestReconcileUnknownTimeout(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(*testenv.Env){
+		"never_polled": func(*testenv.Env) {},
+		"privileges_never_read": func(w *testenv.Env) {
+			w.AddFault(pvesim.Fault{Method: "GET", Path: "/access/permissions", Status: 500, Message: "failed"})
+			w.Refresh()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.New(t, testenv.NeverPolled())
+			setTemplateZones(w, "region-1/pve1/9000")
+			prepare(w)
+			class := reconcileClass(w, w.NewClass())
+			ready := func() *operatorstatus.Condition { return class.StatusConditions().Get(operatorstatus.ConditionReady) }
+			w.Expect(ready().IsUnknown()).To(BeTrue(), ready().Message)
+
+			w.Clock.Advance(time.Minute)
+			reconcileClass(w, class)
+			w.Expect(ready().IsFalse()).To(BeTrue(), ready().Message)
+			w.Expect(ready().Message).To(ContainSubstring("read yet"))
+			before := class.ResourceVersion
+			w.Expect(reconcileClass(w, class).ResourceVersion).To(Equal(before), "it is not written again")
+
+			w.Sim.ClearFaults()
+			w.Clock.Advance(time.Hour)
+			w.Refresh()
+			w.Expect(reconcileClass(w, class).StatusConditions().Root().IsTrue()).To(BeTrue(), ready().Message)
+		})
+	}
+}
+
 func TestReconcileClusterUnreachable(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -16,10 +17,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-const (
-	reasonClustersNotPolled  = "ClustersNotPolled"
-	messageClustersNotPolled = "no Proxmox cluster has been polled yet"
-)
+const reasonClustersNotPolled = "ClustersNotPolled"
+
+// notReadMessage names the regions that were not read since the start.
+func notReadMessage(regions []string) string {
+	return "not read yet, the controller's log contains the cause: " + strings.Join(regions, ", ")
+}
 
 // evaluation is the result of running the checks on all zones of a NodeClass. The checks
 // of a zone stop at the first problem.
@@ -69,7 +72,7 @@ func (e *evaluation) evaluateZone(z zone) *problem {
 
 // setConditions writes the evaluation to the status. Regions that were not read keep
 // their zones.
-func (e evaluation) setConditions(class *v1alpha1.ProxmoxNodeClass, unread []string) {
+func (e evaluation) setConditions(class *v1alpha1.ProxmoxNodeClass, unread []string, now time.Time) {
 	kept := 0
 	for _, region := range unread {
 		before := filterRegion(class.Status.SelectedZones, region, func(z string) string { return z })
@@ -90,11 +93,11 @@ func (e evaluation) setConditions(class *v1alpha1.ProxmoxNodeClass, unread []str
 		case len(problems) == 0 && failed != "":
 			conditions.SetUnknownWithReason(check.condition, "NotChecked", "not checked until condition "+failed+" is true")
 		case len(problems) == 0 && len(unread) > 0:
-			conditions.SetUnknownWithReason(check.condition, reasonClustersNotPolled, messageClustersNotPolled)
+			setUnknown(conditions, now, check.condition, reasonClustersNotPolled, notReadMessage(unread))
 		case len(problems) == 0:
-			conditions.SetUnknownWithReason(check.condition, "NoHosts", "no host is known in the regions of the NodeClass")
+			setUnknown(conditions, now, check.condition, "NoHosts", "no host is known in the regions of the NodeClass")
 		case !slices.ContainsFunc(problems, func(p problem) bool { return !p.unknown }):
-			conditions.SetUnknownWithReason(check.condition, reasonClustersNotPolled, joinProblems(problems))
+			setUnknown(conditions, now, check.condition, reasonClustersNotPolled, joinProblems(problems))
 			failed = check.condition
 		default:
 			conditions.SetFalse(check.condition, conditionReason(check, problems), joinProblems(problems))
