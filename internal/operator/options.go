@@ -127,7 +127,7 @@ func OptionTable() []Option { //nolint:funlen // a table
 			number(func(o *Options) *int { return &o.ProxmoxTemplateVMIDMax }, 100, 999_999_999)},
 		{"template-builds", "TEMPLATE_BUILDS", "16", "Maximum number of hosts on which templates are created at the same time. Each downloads and imports an image.",
 			number(func(o *Options) *int { return &o.TemplateBuilds }, 1, 1000)},
-		{"template-grace-period", "TEMPLATE_GRACE_PERIOD", "1m", "How long a template of an older generation must be unused before it is deleted.",
+		{"template-grace-period", "TEMPLATE_GRACE_PERIOD", "1m", "How long a template of an older generation, or an image, must be unused before it is deleted.",
 			duration(func(o *Options) *time.Duration { return &o.TemplateGracePeriod }, time.Second)},
 		{"vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", "0.075", "Fraction of a VM's memory that its firmware and kernel use, between 0 and 1.",
 			fraction(func(o *Options) *float64 { return &o.VMMemoryOverheadPercent })},

@@ -21,7 +21,7 @@ const cleanupParallelism = 8
 // Cleanup checks every Host for operations of a deleted ProxmoxTemplate that are still
 // in progress, which no view shows, and deletes its images. It returns what is still to
 // be deleted.
-func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage Usage) ([]string, error) {
+func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage ListUsage) ([]string, error) {
 	if err := p.inventory.RefreshAll(ctx); err != nil {
 		return nil, fmt.Errorf("polling for remaining objects of template %s: %w", desired.Name, err)
 	}
@@ -55,7 +55,7 @@ func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage Usage) ([
 }
 
 // cleanupHost checks one Host. It returns what is still to be deleted there, or "".
-func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey, usage Usage) (string, error) {
+func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey, usage ListUsage) (string, error) {
 	client, err := p.client(key.Region)
 	if err != nil {
 		return "", err
@@ -77,7 +77,11 @@ func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey
 		if err != nil {
 			return "", err
 		}
-		if task != "" && !r.isImageShared(image) {
+		shared, err := r.isImageShared(ctx, image)
+		if err != nil {
+			return "", err
+		}
+		if task != "" && !shared {
 			err := p.clients[key.Region].CancelTask(ctx, task)
 			if errors.Is(err, proxmox.ErrNotFound) {
 				err = nil
@@ -85,13 +89,17 @@ func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey
 			return name + ": the image download is still in progress", err
 		}
 	}
-	return "", r.deleteUnusedImages(ctx, obs)
+	if left, err := r.deleteUnusedImages(ctx, obs); left > 0 || err != nil {
+		return fmt.Sprintf("%s: unused images are deleted after %s", name, p.settings.GracePeriod), err
+	}
+	return "", nil
 }
 
 // isImageShared reports whether another ProxmoxTemplate uses the image.
-func (r *hostReconciler) isImageShared(image Image) bool {
-	return slices.ContainsFunc(r.usage.Desired, func(other Desired) bool {
+func (r *hostReconciler) isImageShared(ctx context.Context, image Image) (bool, error) {
+	usage, err := r.usage(ctx)
+	return slices.ContainsFunc(usage.Desired, func(other Desired) bool {
 		otherImage, err := NewImage(other.Spec.SourceImage, r.kubeCluster)
 		return err == nil && !other.Deleted && other.UID != r.desired.UID && otherImage.Key == image.Key
-	})
+	}), err
 }

@@ -4,6 +4,7 @@
 package template_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -121,7 +122,9 @@ func TestBuildConcurrentlyOnOneHost(t *testing.T) {
 	all := []template.Desired{e.desired(), template.NewDesired(second, nil)}
 	for _, desired := range all {
 		go func() {
-			_, _ = p.ReconcileHost(t.Context(), desired, region, "pve1", template.Usage{Desired: all, InUse: func(string, int) string { return "" }})
+			_, _ = p.ReconcileHost(t.Context(), desired, region, "pve1", func(context.Context) (template.Usage, error) {
+				return template.Usage{Desired: all, InUse: func(string, int) string { return "" }}, nil
+			})
 		}()
 	}
 	e.Eventually(func() int {

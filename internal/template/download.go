@@ -142,11 +142,14 @@ const cancelTimeout = 10 * time.Second
 func (r *hostReconciler) cancelDownload(ctx context.Context, task proxmox.UPID) {
 	r.tracker.requestSweep()
 	image, err := NewImage(r.desired.Spec.SourceImage, r.kubeCluster)
-	if err != nil || r.isImageShared(image) {
+	if err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer cancel()
+	if shared, err := r.isImageShared(ctx, image); shared || err != nil {
+		return
+	}
 	_ = r.client.CancelTask(ctx, task)
 }
 

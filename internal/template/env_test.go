@@ -100,13 +100,13 @@ func (e *env) desired() template.Desired {
 	return template.NewDesired(e.object, []v1alpha1.ProxmoxNodeClass{class})
 }
 
-func (e *env) usage() template.Usage {
-	return template.Usage{Desired: []template.Desired{e.desired()}, InUse: func(_ string, vmid int) string { return e.inUse[vmid] }}
+func (e *env) usage(context.Context) (template.Usage, error) {
+	return template.Usage{Desired: []template.Desired{e.desired()}, InUse: func(_ string, vmid int) string { return e.inUse[vmid] }}, nil
 }
 
 // reconcile runs once on a Host.
 func (p *process) reconcile(ctx context.Context, host string) error {
-	_, err := p.ReconcileHost(ctx, p.env.desired(), region, host, p.env.usage())
+	_, err := p.ReconcileHost(ctx, p.env.desired(), region, host, p.env.usage)
 	return err
 }
 
@@ -143,7 +143,7 @@ func (p *process) deleteUntilGone() {
 	now := metav1.Now()
 	p.env.object.DeletionTimestamp = &now
 	p.reconcileUntil(func(g Gomega) {
-		remaining, err := p.Cleanup(p.env.t.Context(), p.env.desired(), p.env.usage())
+		remaining, err := p.Cleanup(p.env.t.Context(), p.env.desired(), p.env.usage)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(remaining).To(BeEmpty())
 	})

@@ -11,6 +11,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 func TestBuildAndDelete(t *testing.T) {
@@ -133,6 +136,35 @@ func TestReplaceImage(t *testing.T) {
 		g.Expect(images).To(ConsistOf(ContainSubstring("plucky-")))
 		g.Expect(disks).To(HaveLen(2))
 	}).Should(Succeed())
+}
+
+// An image is kept for the grace period after it became unused, except the image of a
+// deleted ProxmoxTemplate.
+func TestImageGracePeriod(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	p := e.process()
+	clock := testenv.NewSteppedClock(testenv.Speed)
+	p.Provider = testenv.NewTemplates(template.Deps{
+		Clients: map[string]proxmox.Client{region: e.client()}, Inventory: p.Inventory(), Clock: clock, KubeCluster: kubeCluster,
+	}, time.Hour)
+	images := func() []string {
+		_, images, _ := e.createdObjects()
+		return images
+	}
+	p.reconcileUntilComplete()
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/plucky.img" })
+	p.reconcileUntilComplete()
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(images()).To(ConsistOf(ContainSubstring("noble-"), ContainSubstring("plucky-")))
+
+	clock.Advance(time.Hour)
+	after, err := p.ReconcileHost(t.Context(), e.desired(), region, "pve1", e.usage)
+	e.Expect(err).NotTo(HaveOccurred())
+	e.Expect(after).To(BeZero())
+	e.Expect(images()).To(ConsistOf(ContainSubstring("plucky-")))
+	p.deleteUntilGone()
+	e.Expect(images()).To(BeEmpty())
 }
 
 func TestDownloadOncePerStorage(t *testing.T) {

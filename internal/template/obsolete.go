@@ -13,7 +13,6 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -29,7 +28,11 @@ func (r *hostReconciler) deleteUnneeded(ctx context.Context) (time.Duration, err
 	}
 	var after time.Duration
 	var warnings []string
-	for _, existing := range r.obsolete(obs) {
+	usage, err := r.usage(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, existing := range r.obsolete(obs, usage) {
 		isUnfinished := !slices.ContainsFunc(obs.ready, func(e Existing) bool { return e.VMID == existing.VMID })
 		deleteAfter, err := r.deleteObsolete(ctx, existing, isUnfinished)
 		if retained, ok := errors.AsType[*retainedError](err); ok {
@@ -51,19 +54,17 @@ func (r *hostReconciler) deleteUnneeded(ctx context.Context) (time.Duration, err
 		}
 	}
 	r.setWarning(strings.Join(warnings, "; "))
-	if err := r.deleteUnusedImages(ctx, obs); err != nil {
-		return 0, err
-	}
-	return after, nil
+	imagesAfter, err := r.deleteUnusedImages(ctx, obs)
+	return soonest(after, imagesAfter), err
 }
 
 // obsolete returns the owned Templates and VMs of the Host except the required one.
-func (r *hostReconciler) obsolete(obs observation) []Existing {
+func (r *hostReconciler) obsolete(obs observation, usage Usage) []Existing {
 	keep := 0
 	all := slices.Concat(obs.ready, obs.unfinished)
 	if obs.required {
 		for _, existing := range all {
-			if obs.location.matches(r.desired, existing) && (keep == 0 || r.usage.InUse(existing.Region, existing.VMID) != "" && r.usage.InUse(existing.Region, keep) == "") {
+			if obs.location.matches(r.desired, existing) && (keep == 0 || usage.InUse(existing.Region, existing.VMID) != "" && usage.InUse(existing.Region, keep) == "") {
 				keep = existing.VMID
 			}
 		}
@@ -86,8 +87,12 @@ func (e *retainedError) Error() string { return e.text }
 // unfinished VM. It returns the remaining time of the grace period.
 func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing, unfinished bool) (time.Duration, error) {
 	if !unfinished {
+		usage, err := r.usage(ctx)
+		if err != nil {
+			return 0, err
+		}
 		now := r.clock.Now()
-		reason := r.usage.InUse(existing.Region, existing.VMID)
+		reason := usage.InUse(existing.Region, existing.VMID)
 		since, unneeded := r.tracker.unneededSince(existing.Zone(), reason != "", now)
 		if !unneeded {
 			return 0, &retainedError{fmt.Sprintf("template %d of an older generation is retained: %s", existing.VMID, reason)}
@@ -133,80 +138,7 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 	}
 	log.FromContext(ctx).Info("deleted template", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "generation", existing.Mark.Generation)
 	r.inventory.Ledger().ObserveDeleted(r.Region, existing.VMID)
+	r.tracker.evictUnneeded(existing.Zone())
 	r.tracker.requestSweep()
 	return nil
-}
-
-// deleteUnusedImages deletes images that we downloaded and that no ProxmoxTemplate uses.
-func (r *hostReconciler) deleteUnusedImages(ctx context.Context, obs observation) error {
-	now := r.clock.Now()
-	if !r.tracker.tryStartSweep(r.Region, r.Host, now, func() bool { return false }) {
-		return nil
-	}
-	snapshot := obs.view.Snapshots[r.Region]
-	inUse := r.desiredImages(obs.view)
-	for storage, row := range snapshot.Storages {
-		if storage.Host != r.Host || !row.Available || !slices.Contains(row.Content, "import") {
-			continue
-		}
-		volumes, err := r.client.Volumes(ctx, r.Host, storage.Storage, "import")
-		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden {
-			continue // without access we cannot have downloaded images there
-		}
-		if err != nil {
-			return explain(err, obs.location, fmt.Sprintf("listing the images on storage %s", storage.Storage), storage.Storage)
-		}
-		for _, volume := range volumes {
-			key, owned := parseImageKey(volume.ID, r.kubeCluster)
-			if !owned || inUse[imageAt{r.Host, storage.Storage, key}] {
-				continue
-			}
-			if err := r.deleteImage(ctx, volume.ID, storage.Storage); err != nil {
-				return explain(err, obs.location, fmt.Sprintf("deleting image %s", volume.ID), storage.Storage)
-			}
-		}
-	}
-	r.tracker.recordSweep(r.Region, r.Host, now)
-	return nil
-}
-
-func (r *hostReconciler) deleteImage(ctx context.Context, volume, storage string) error {
-	task, err := r.client.DeleteVolume(ctx, r.Host, volume)
-	if err == nil {
-		err = r.wait(ctx, r.client, task, r.durationKey(storage))
-	}
-	if err == nil {
-		log.FromContext(ctx).Info("deleted unused image", "volume", volume, "host", r.Host)
-	}
-	return err
-}
-
-// imageAt identifies an image on a storage of a Host.
-type imageAt struct{ host, storage, key string }
-
-// desiredImages returns the images that ProxmoxTemplates use, on all Hosts that have the
-// storage.
-func (r *hostReconciler) desiredImages(view inventory.View) map[imageAt]bool {
-	out := map[imageAt]bool{}
-	snapshot := view.Snapshots[r.Region]
-	for _, desired := range r.usage.Desired {
-		image, err := NewImage(desired.Spec.SourceImage, r.kubeCluster)
-		if err != nil || !desired.appliesTo(r.Region) {
-			continue
-		}
-		for host := range snapshot.Hosts {
-			location := locationOnHost(snapshot, host, desired.Spec.StorageIDs)
-			if location.Images == "" || location.Storage == "" {
-				continue
-			}
-			out[imageAt{host, location.Images, image.Key}] = true
-			if !snapshot.Storages[inventory.StorageKey{Host: host, Storage: location.Images}].Shared {
-				continue
-			}
-			for other := range snapshot.Hosts {
-				out[imageAt{other, location.Images, image.Key}] = true
-			}
-		}
-	}
-	return out
 }

@@ -14,13 +14,17 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Usage is what reconciling one Host needs to know about other objects.
+// Usage is what deleting from one Host needs to know about other objects.
 type Usage struct {
 	// Desired lists all ProxmoxTemplates: they share images.
 	Desired []Desired
 	// InUse returns why a Template is still needed, and "" if it is not.
 	InUse func(region string, vmid int) string
 }
+
+// ListUsage returns the current Usage. It is called right before each deletion: a build
+// takes minutes, in which other ProxmoxTemplates and Claims are created.
+type ListUsage func(ctx context.Context) (Usage, error)
 
 // recheckInterval is how soon a Host with an operation in progress is reconciled again.
 const recheckInterval = 2 * time.Second
@@ -29,7 +33,7 @@ const recheckInterval = 2 * time.Second
 // deletes the Templates and images that are no longer needed there. It waits for the
 // tasks that it starts. It returns after which time to reconcile again, zero if the
 // Host is up to date.
-func (p *Provider) ReconcileHost(ctx context.Context, desired Desired, region, host string, usage Usage) (time.Duration, error) {
+func (p *Provider) ReconcileHost(ctx context.Context, desired Desired, region, host string, usage ListUsage) (time.Duration, error) {
 	client, err := p.client(region)
 	if err != nil {
 		return 0, err
@@ -55,7 +59,7 @@ type hostReconciler struct {
 	HostKey
 	desired Desired
 	client  proxmox.Client
-	usage   Usage
+	usage   ListUsage
 }
 
 func (r *hostReconciler) reconcile(ctx context.Context) (time.Duration, error) {

@@ -45,9 +45,9 @@ var errSuperseded = errors.New("the template was changed or deleted")
 type tracker struct {
 	mu    sync.Mutex
 	hosts map[HostKey]*hostState
-	// unneeded is since when a Template is unneeded, written the settings last written
-	// to one.
-	unneeded map[v1alpha1.TemplateZone]time.Time
+	// unneeded is since when a Template (TemplateZone) or an image (imageAt) is unneeded,
+	// written the settings last written to a Template.
+	unneeded map[any]time.Time
 	written  map[v1alpha1.TemplateZone]string
 	// swept is when unused images were last deleted from a Host.
 	swept       map[string]time.Time
@@ -59,7 +59,7 @@ type Event = event.TypedGenericEvent[uint64]
 
 func newTracker() *tracker {
 	return &tracker{
-		hosts: map[HostKey]*hostState{}, unneeded: map[v1alpha1.TemplateZone]time.Time{},
+		hosts: map[HostKey]*hostState{}, unneeded: map[any]time.Time{},
 		written: map[v1alpha1.TemplateZone]string{}, swept: map[string]time.Time{},
 	}
 }
@@ -191,18 +191,25 @@ func (p *Provider) RecordMissing(uid string, zone v1alpha1.TemplateZone) {
 	}
 }
 
-// unneededSince returns since when a Template is unneeded, and false if it is needed.
-func (t *tracker) unneededSince(zone v1alpha1.TemplateZone, needed bool, now time.Time) (time.Time, bool) {
+// unneededSince returns since when an object is unneeded, and false if it is needed.
+func (t *tracker) unneededSince(object any, needed bool, now time.Time) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if needed {
-		delete(t.unneeded, zone)
+		delete(t.unneeded, object)
 		return time.Time{}, false
 	}
-	if _, ok := t.unneeded[zone]; !ok {
-		t.unneeded[zone] = now
+	if _, ok := t.unneeded[object]; !ok {
+		t.unneeded[object] = now
 	}
-	return t.unneeded[zone], true
+	return t.unneeded[object], true
+}
+
+// evictUnneeded removes a deleted object. Its VMID or name may be used again.
+func (t *tracker) evictUnneeded(object any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.unneeded, object)
 }
 
 func (t *tracker) recordWritten(zone v1alpha1.TemplateZone, settings string) {

@@ -25,6 +25,7 @@ type Images struct {
 
 	mu      sync.Mutex
 	fetched map[string]int
+	held    map[string]chan struct{}
 }
 
 // ImageDisk is the size of the disk in an image.
@@ -37,11 +38,17 @@ func ServeImages(t testing.TB, bytes int) *Images {
 	image := make([]byte, bytes)
 	copy(image, "QFI\xfb\x00\x00\x00\x03")
 	binary.BigEndian.PutUint64(image[24:], ImageDisk)
-	images := &Images{fetched: map[string]int{}}
+	images := &Images{fetched: map[string]int{}, held: map[string]chan struct{}{}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/missing.qcow2" {
 			http.NotFound(w, r)
 			return
+		}
+		images.mu.Lock()
+		held := images.held[r.URL.Path]
+		images.mu.Unlock()
+		if held != nil {
+			<-held
 		}
 		n, _ := w.Write(image)
 		images.mu.Lock()
@@ -58,6 +65,15 @@ func (i *Images) Fetched(path string) int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.fetched[path]
+}
+
+// Hold blocks downloads of an image until release is called.
+func (i *Images) Hold(path string) (release func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	held := make(chan struct{})
+	i.held[path] = held
+	return sync.OnceFunc(func() { close(held) })
 }
 
 // NewTemplates returns a provider of managed templates.

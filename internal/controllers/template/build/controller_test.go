@@ -204,6 +204,29 @@ func TestDeleteTemplateInUse(t *testing.T) {
 	w.Expect(volumes).To(BeEmpty())
 }
 
+// A template that was created while another one was built keeps its image.
+func TestBuildTwoTemplates(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t)
+	images := testenv.ServeImages(t, 64<<10)
+	release := images.Hold("/first.img")
+	t.Cleanup(release)
+	manage(w)
+	first := w.ManagedTemplate(images.URL + "/first.img")
+	w.Eventually(func() string { return condition(w, first, v1alpha1.ConditionTemplateReady) }).
+		WithTimeout(timeout).Should(ContainSubstring("downloading"))
+	second := w.ManagedTemplate(images.URL+"/second.img", func(o *v1alpha1.ProxmoxTemplate) { o.Name += "-second" })
+	waitUntilUpToDate(w, second)
+	release()
+	waitUntilUpToDate(w, first)
+	// All runs for the first template end before it is deleted.
+	w.Expect(w.Kube.Delete(t.Context(), first)).To(Succeed())
+	w.Eventually(func() bool { return w.IsDeleted(first) }).WithTimeout(timeout).Should(BeTrue())
+	volumes, err := w.Client.Volumes(t.Context(), "pve1", "local", "import")
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(volumes).To(ConsistOf(HaveField("ID", HaveSuffix(testenv.Reload(w, second).Status.ImageID))))
+}
+
 func TestHashAnnotations(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)

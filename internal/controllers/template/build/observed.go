@@ -23,11 +23,12 @@ type Observed struct {
 	Claims  []karpv1.NodeClaim
 }
 
-// Observe lists the objects. It fails if one of the lists fails.
+// Observe lists the objects. They are those of the cache and must not be changed. It
+// fails if one of the lists fails.
 func Observe(ctx context.Context, kube client.Client) (Observed, error) {
 	templates, classes, claims := &v1alpha1.ProxmoxTemplateList{}, &v1alpha1.ProxmoxNodeClassList{}, &karpv1.NodeClaimList{}
 	for _, list := range []client.ObjectList{templates, classes, claims} {
-		if err := kube.List(ctx, list); err != nil {
+		if err := kube.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return Observed{}, fmt.Errorf("listing objects for templates: %w", err)
 		}
 	}
@@ -38,9 +39,20 @@ func Observe(ctx context.Context, kube client.Client) (Observed, error) {
 	return o, nil
 }
 
-// Usage returns the usage of the Templates of one ProxmoxTemplate.
-func (o Observed) Usage(t *v1alpha1.ProxmoxTemplate) template.Usage {
-	return template.Usage{Desired: o.Desired, InUse: func(region string, vmid int) string { return o.inUse(t, region, vmid) }}
+// ListUsage returns the function that lists the usage of the Templates of one
+// ProxmoxTemplate.
+func ListUsage(kube client.Client, t *v1alpha1.ProxmoxTemplate) template.ListUsage {
+	return func(ctx context.Context) (template.Usage, error) {
+		current := &v1alpha1.ProxmoxTemplate{}
+		if err := kube.Get(ctx, client.ObjectKeyFromObject(t), current); err != nil || current.UID != t.UID {
+			current = t
+			if client.IgnoreNotFound(err) != nil {
+				return template.Usage{}, fmt.Errorf("reading template %s: %w", t.Name, err)
+			}
+		}
+		observed, err := Observe(ctx, kube)
+		return template.Usage{Desired: observed.Desired, InUse: func(region string, vmid int) string { return observed.inUse(current, region, vmid) }}, err
+	}
 }
 
 // inUse returns why a Template is needed, or "": it is in a status that launches are

@@ -1,0 +1,126 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// deleteUnusedImages deletes images that we downloaded and that no ProxmoxTemplate uses
+// for the grace period. It returns the remaining time of the grace period.
+func (r *hostReconciler) deleteUnusedImages(ctx context.Context, obs observation) (time.Duration, error) {
+	now := r.clock.Now()
+	if !r.tracker.tryStartSweep(r.Region, r.Host, now, func() bool { return r.inventory.TryAcquire(r.Region, inventory.ReadImages) }) {
+		return 0, nil
+	}
+	var after time.Duration
+	for storage, row := range obs.view.Snapshots[r.Region].Storages {
+		if storage.Host != r.Host || !row.Available || !slices.Contains(row.Content, "import") {
+			continue
+		}
+		volumes, err := r.client.Volumes(ctx, r.Host, storage.Storage, "import")
+		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden {
+			continue // without access we cannot have downloaded images there
+		}
+		if err != nil {
+			return 0, explain(err, obs.location, fmt.Sprintf("listing the images on storage %s", storage.Storage), storage.Storage)
+		}
+		for _, volume := range volumes {
+			left, err := r.deleteUnusedImage(ctx, volume.ID, storage.Storage)
+			if err != nil {
+				return 0, explain(err, obs.location, fmt.Sprintf("deleting image %s", volume.ID), storage.Storage)
+			}
+			after = soonest(after, left)
+		}
+	}
+	// An image in its grace period makes the next sweep due when the period ends.
+	last := now
+	if after > 0 && after < sweepInterval {
+		last = now.Add(after - sweepInterval)
+	}
+	r.tracker.recordSweep(r.Region, r.Host, last)
+	return after, nil
+}
+
+// deleteUnusedImage deletes an image that is unused for the grace period, and returns
+// the remaining time of the period. An image of a ProxmoxTemplate that is being deleted
+// has none.
+func (r *hostReconciler) deleteUnusedImage(ctx context.Context, volume, storage string) (time.Duration, error) {
+	key, owned := parseImageKey(volume, r.kubeCluster)
+	if !owned {
+		return 0, nil
+	}
+	usage, err := r.usage(ctx)
+	if err != nil {
+		return 0, err
+	}
+	view, now := r.inventory.View(), r.clock.Now()
+	needed := r.desiredImages(view, usage)[imageAt{r.Region, r.Host, storage, key}]
+	image := imageAt{region: r.Region, storage: storage, key: key}
+	if !view.Snapshots[r.Region].Storages[inventory.StorageKey{Host: r.Host, Storage: storage}].Shared {
+		image.host = r.Host
+	}
+	since, unneeded := r.tracker.unneededSince(image, needed, now)
+	if !unneeded {
+		return 0, nil
+	}
+	if left := r.settings.GracePeriod - now.Sub(since); left > 0 && !r.isImageDeleted(key) {
+		return left, nil
+	}
+	task, err := r.client.DeleteVolume(ctx, r.Host, volume)
+	if err == nil {
+		err = r.wait(ctx, r.client, task, r.durationKey(storage))
+	}
+	if err == nil {
+		r.tracker.evictUnneeded(image)
+		log.FromContext(ctx).Info("deleted unused image", "volume", volume, "host", r.Host)
+	}
+	return 0, err
+}
+
+// isImageDeleted reports whether an image is to be deleted with its ProxmoxTemplate.
+func (r *hostReconciler) isImageDeleted(key string) bool {
+	image, err := NewImage(r.desired.Spec.SourceImage, r.kubeCluster)
+	return err == nil && r.desired.Deleted && image.Key == key
+}
+
+// imageAt identifies an image on a storage of a Host, or without a Host, on a shared
+// storage.
+type imageAt struct{ region, host, storage, key string }
+
+// desiredImages returns the images that ProxmoxTemplates use, on all Hosts that have the
+// storage.
+func (r *hostReconciler) desiredImages(view inventory.View, usage Usage) map[imageAt]bool {
+	out := map[imageAt]bool{}
+	snapshot := view.Snapshots[r.Region]
+	for _, desired := range usage.Desired {
+		image, err := NewImage(desired.Spec.SourceImage, r.kubeCluster)
+		if err != nil || !desired.appliesTo(r.Region) {
+			continue
+		}
+		for host := range snapshot.Hosts {
+			location := locationOnHost(snapshot, host, desired.Spec.StorageIDs)
+			if location.Images == "" || location.Storage == "" {
+				continue
+			}
+			out[imageAt{r.Region, host, location.Images, image.Key}] = true
+			if !snapshot.Storages[inventory.StorageKey{Host: host, Storage: location.Images}].Shared {
+				continue
+			}
+			for other := range snapshot.Hosts {
+				out[imageAt{r.Region, other, location.Images, image.Key}] = true
+			}
+		}
+	}
+	return out
+}
