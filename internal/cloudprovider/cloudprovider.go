@@ -195,7 +195,7 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 		listed[vm.ProviderID()] = true
 	}
 	claims := &karpv1.NodeClaimList{}
-	if err := c.deps.Kube.List(ctx, claims); err != nil {
+	if err := c.deps.Kube.List(ctx, claims, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	for i := range claims.Items {

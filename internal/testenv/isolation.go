@@ -80,7 +80,7 @@ func indexedFields(o runtime.Object) (fields.Set, error) {
 	switch o := o.(type) {
 	case *karpv1.NodeClaim:
 		return fields.Set{
-			"status.providerID": o.Status.ProviderID, "spec.nodeClassRef.group": o.Spec.NodeClassRef.Group,
+			"metadata.uid": string(o.UID), "status.providerID": o.Status.ProviderID, "spec.nodeClassRef.group": o.Spec.NodeClassRef.Group,
 			"spec.nodeClassRef.kind": o.Spec.NodeClassRef.Kind, "spec.nodeClassRef.name": o.Spec.NodeClassRef.Name,
 		}, nil
 	case *karpv1.NodePool:

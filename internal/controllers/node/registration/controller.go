@@ -56,8 +56,16 @@ func NewController(kube client.Client, recorder events.Recorder, clock clock.Pas
 	return &Controller{kube: kube, recorder: recorder, clock: clock}
 }
 
+// uidField is the index of NodeClaims by UID, so the cost of a Node does not depend on
+// the number of NodeClaims.
+const uidField = "metadata.uid"
+
 // Register registers the Controller with a manager.
-func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
+	err := m.GetFieldIndexer().IndexField(ctx, &karpv1.NodeClaim{}, uidField, func(o client.Object) []string { return []string{string(o.GetUID())} })
+	if err != nil {
+		return fmt.Errorf("indexing NodeClaims by UID: %w", err)
+	}
 	return ctrl.NewControllerManagedBy(m).
 		Named("node.registration.proxmox").
 		For(&corev1.Node{}, builder.WithPredicates(registeringNodes())).
@@ -110,21 +118,25 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 // hardware UUID of its VM, which does not depend on boot data. Until the kubelet reports
 // the UUID, the name is compared.
 func (c *Controller) findClaim(ctx context.Context, node *corev1.Node) (*karpv1.NodeClaim, error) {
-	claims := &karpv1.NodeClaimList{}
-	if err := c.kube.List(ctx, claims); err != nil {
-		return nil, fmt.Errorf("listing NodeClaims: %w", err)
-	}
-	uuid := node.Status.NodeInfo.SystemUUID
-	for i := range claims.Items {
-		claim := &claims.Items[i]
-		if claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Group != v1alpha1.Group || claim.Status.ProviderID == "" {
-			continue
+	claim := &karpv1.NodeClaim{}
+	if uuid := node.Status.NodeInfo.SystemUUID; uuid == "" {
+		if err := c.kube.Get(ctx, client.ObjectKey{Name: node.Name}, claim); err != nil {
+			return nil, client.IgnoreNotFound(err)
 		}
-		if strings.EqualFold(uuid, string(claim.UID)) || uuid == "" && node.Name == claim.Name {
-			return claim, nil
+	} else {
+		claims := &karpv1.NodeClaimList{}
+		if err := c.kube.List(ctx, claims, client.MatchingFields{uidField: strings.ToLower(uuid)}); err != nil {
+			return nil, fmt.Errorf("listing the NodeClaim with UID %s: %w", uuid, err)
 		}
+		if len(claims.Items) == 0 {
+			return nil, nil
+		}
+		claim = &claims.Items[0]
 	}
-	return nil, nil
+	if claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Group != v1alpha1.Group || claim.Status.ProviderID == "" {
+		return nil, nil
+	}
+	return claim, nil
 }
 
 // report emits the event on the NodeClaim, and once for all of its NodeClaims on the

@@ -4,7 +4,9 @@
 package registration_test
 
 import (
+	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,6 +107,39 @@ func TestReconcileUntilInitialized(t *testing.T) {
 	node.Labels["other"] = "label"
 	w.Expect(w.Kube.Update(t.Context(), node)).To(Succeed())
 	w.Consistently(countEvents).WithTimeout(500 * time.Millisecond).Should(Equal(before))
+}
+
+// fullLists counts lists of all NodeClaims.
+type fullLists struct {
+	client.Client
+	count atomic.Int32
+}
+
+func (c *fullLists) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	all := (&client.ListOptions{}).ApplyOptions(options)
+	if _, ok := list.(*karpv1.NodeClaimList); ok && all.FieldSelector == nil {
+		c.count.Add(1)
+	}
+	return c.Client.List(ctx, list, options...)
+}
+
+// TestReconcileWithoutFullList: the cost of a Node does not depend on the number of
+// NodeClaims.
+func TestReconcileWithoutFullList(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t)
+	lists := &fullLists{}
+	w.StartManager(func(kube client.Client) testenv.Registrar {
+		lists.Client = kube
+		return registration.NewController(lists, w.Events, w.Clock)
+	})
+	claim := newClaim(w, w.Class())
+	node := newNode(claim)
+	node.Name, node.Spec.Taints = w.Named("other-name"), nil
+	w.Create(node)
+	w.Eventually(func() []string { return w.Events.Messages(registration.ReasonInvalid) }).
+		Should(ContainElement(And(ContainSubstring("its name is "+node.Name), ContainSubstring("without the taint"))))
+	w.Expect(lists.count.Load()).To(BeZero())
 }
 
 // TestReconcileCloudControllerManager: a cloud controller manager removes its taint and

@@ -72,7 +72,7 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		return reconcile.Result{}, nil
 	}
 	claims := &karpv1.NodeClaimList{}
-	if err := c.kube.List(ctx, claims, nodeclaimutils.ForNodeClass(class)); err != nil {
+	if err := c.kube.List(ctx, claims, nodeclaimutils.ForNodeClass(class), client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("listing NodeClaims of NodeClass %s: %w", class.Name, err)
 	}
 	if len(claims.Items) > 0 {

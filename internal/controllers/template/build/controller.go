@@ -114,7 +114,7 @@ func (c *Controller) enqueueAllHosts(t *v1alpha1.ProxmoxTemplate, q queue) {
 // pendingRequests returns the Hosts that need reconciling, for one ProxmoxTemplate or,
 // without a name, for all.
 func (c *Controller) pendingRequests(ctx context.Context, name string) []Request {
-	observed, err := Observe(ctx, c.kube)
+	observed, err := observeDesired(ctx, c.kube)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "listing pending template builds failed")
 		return nil
@@ -141,7 +141,7 @@ func (c *Controller) Reconcile(ctx context.Context, request Request) (reconcile.
 		// Anything created without the finalizer could be orphaned.
 		return reconcile.Result{}, nil
 	}
-	observed, err := Observe(ctx, c.kube)
+	observed, err := observeDesired(ctx, c.kube)
 	if err != nil {
 		return reconcile.Result{}, err
 	}

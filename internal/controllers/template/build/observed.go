@@ -26,13 +26,24 @@ type Observed struct {
 // Observe lists the objects. They are those of the cache and must not be changed. It
 // fails if one of the lists fails.
 func Observe(ctx context.Context, kube client.Client) (Observed, error) {
-	templates, classes, claims := &v1alpha1.ProxmoxTemplateList{}, &v1alpha1.ProxmoxNodeClassList{}, &karpv1.NodeClaimList{}
-	for _, list := range []client.ObjectList{templates, classes, claims} {
+	claims := &karpv1.NodeClaimList{}
+	if err := kube.List(ctx, claims, client.UnsafeDisableDeepCopy); err != nil {
+		return Observed{}, fmt.Errorf("listing NodeClaims for templates: %w", err)
+	}
+	o, err := observeDesired(ctx, kube)
+	o.Claims = claims.Items
+	return o, err
+}
+
+// observeDesired lists the objects except Claims, of which there are many.
+func observeDesired(ctx context.Context, kube client.Client) (Observed, error) {
+	templates, classes := &v1alpha1.ProxmoxTemplateList{}, &v1alpha1.ProxmoxNodeClassList{}
+	for _, list := range []client.ObjectList{templates, classes} {
 		if err := kube.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return Observed{}, fmt.Errorf("listing objects for templates: %w", err)
 		}
 	}
-	o := Observed{Classes: classes.Items, Claims: claims.Items}
+	o := Observed{Classes: classes.Items}
 	for i := range templates.Items {
 		o.Desired = append(o.Desired, template.NewDesired(&templates.Items[i], classes.Items))
 	}
