@@ -70,18 +70,23 @@ func (l *Ledger) Reserve(claimUID string, decide DecideFunc) (Reservation, error
 	return r, nil
 }
 
-// Restore adds a Reservation that an earlier process made, from the intent on its Claim,
-// whether or not it fits. It changes nothing if the Claim already has a Reservation.
-func (l *Ledger) Restore(r Reservation) {
+// Restore adds Reservations that an earlier process made, from the intents on their
+// Claims, whether or not they fit. Claims that already have a Reservation keep it.
+func (l *Ledger) Restore(reservations ...Reservation) {
 	l.inventory.mu.Lock()
 	defer l.inventory.mu.Unlock()
-	if _, ok := l.reservations[r.ClaimUID]; ok || r.ClaimUID == "" {
-		return
+	restored := false
+	for _, r := range reservations {
+		if _, ok := l.reservations[r.ClaimUID]; ok || r.ClaimUID == "" {
+			continue
+		}
+		r.Fulfilled = isVisible(r, l.inventory.snapshots[r.Region])
+		l.reservations[r.ClaimUID] = r
+		restored = true
 	}
-	r.Fulfilled = false
-	l.reservations[r.ClaimUID] = r
-	l.fulfill(r.Region, l.inventory.snapshots[r.Region])
-	l.inventory.publish(true)
+	if restored {
+		l.inventory.publish(true)
+	}
 }
 
 // Release removes the Reservation of a Claim whose launch was abandoned or whose VM was

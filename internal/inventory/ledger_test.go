@@ -183,6 +183,23 @@ func TestReserveFulfilledByRunningVM(t *testing.T) {
 	}
 }
 
+// A thousand Reservations are restored in one change: each one rebuilds the View.
+func TestRestoreMany(t *testing.T) {
+	t.Parallel()
+	i, _ := newInventory(t, newCluster("r", host("pve1", 4, 9)))
+	refresh(t, i)
+	var all []inventory.Reservation
+	for n := range 1000 {
+		all = append(all, inventory.Reservation{ClaimUID: fmt.Sprint(n), Region: "r", Host: "pve1", VMID: 20000 + n, Amount: amount(2, 4)})
+	}
+	before := i.View().Generation
+	i.Ledger().Restore(all...)
+	i.Ledger().Restore(all...) // changes nothing
+	if v := i.View(); len(v.Reservations) != len(all) || v.Generation != before+1 {
+		t.Errorf("%d reservations in %d changes, want %d in one", len(v.Reservations), v.Generation-before, len(all))
+	}
+}
+
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 4, 9))

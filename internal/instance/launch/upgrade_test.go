@@ -50,7 +50,7 @@ func TestLaunchNewerIntent(t *testing.T) {
 	w := testenv.NewFake(t, testenv.Hosts(2))
 	p := w.StartProcess()
 	claim := w.ClaimWithIntent("pool-abc", testenv.NewerIntent)
-	p.Instances.Planner.RestoreReservation(claim)
+	p.Instances.Planner.RestoreReservation(*claim)
 	w.Sim.ResetRequests()
 	_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
 	w.Expect(err).To(MatchError(instance.ErrNewerVersion), "another VMID would be a second VM")

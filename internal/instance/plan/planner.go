@@ -101,12 +101,20 @@ func (p *Planner) CheckCapacity(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 	return nil
 }
 
-// RestoreReservation adds a Claim's reservation to the ledger if it is missing.
-func (p *Planner) RestoreReservation(claim *karpv1.NodeClaim) {
-	// Of a newer intent only the VMID is reserved.
-	if in, ok, err := instance.ReadLocation(claim); err == nil && ok {
-		p.deps.Inventory.Ledger().Restore(in.Reservation(claim))
+// RestoreReservation adds the reservations of Claims to the ledger that are missing.
+func (p *Planner) RestoreReservation(claims ...karpv1.NodeClaim) {
+	var missing []inventory.Reservation
+	known := p.deps.Inventory.View().Reservations
+	for i := range claims {
+		if _, ok := known[string(claims[i].UID)]; ok {
+			continue
+		}
+		// Of a newer intent only the VMID is reserved.
+		if in, ok, err := instance.ReadLocation(&claims[i]); err == nil && ok {
+			missing = append(missing, in.Reservation(&claims[i]))
+		}
 	}
+	p.deps.Inventory.Ledger().Restore(missing...)
 }
 
 // restoreReservations restores the reservations of all Claims, once per process and
@@ -122,9 +130,7 @@ func (p *Planner) restoreReservations(ctx context.Context) error {
 	if err := p.reader.List(ctx, claims); err != nil {
 		return fmt.Errorf("listing NodeClaims to restore their reservations: %w", err)
 	}
-	for i := range claims.Items {
-		p.RestoreReservation(&claims.Items[i])
-	}
+	p.RestoreReservation(claims.Items...)
 	p.restored = true
 	return nil
 }

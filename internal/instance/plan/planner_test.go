@@ -44,7 +44,7 @@ func TestRestoreReservation(t *testing.T) {
 	claim := p.Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
 	next := w.StartProcess()
-	next.Instances.Planner.RestoreReservation(claim)
+	next.Instances.Planner.RestoreReservation(*claim)
 	w.Expect(next.Inventory.View().NodePoolVMs(in.Region, in.Host, "pool")).To(Equal(1))
 	next.Instances.Planner.Release(string(claim.UID))
 	w.Expect(next.Inventory.View().NodePoolVMs(in.Region, in.Host, "pool")).To(BeZero())

@@ -84,14 +84,14 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if err := c.deps.Kube.List(ctx, claims); err != nil {
 		return reconciler.Result{}, fmt.Errorf("listing NodeClaims: %w", err)
 	}
+	// After a restart the ledger does not have the VMs of a NodePool.
+	c.deps.Planner.RestoreReservation(claims.Items...)
 	// A VM whose start hangs must not delay the next comparison.
 	ctx, cancel := context.WithTimeout(ctx, c.deps.Timeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		// After a restart the ledger does not have the VMs of a NodePool.
-		c.deps.Planner.RestoreReservation(claim)
 		if !claim.DeletionTimestamp.IsZero() || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
 			continue
 		}
