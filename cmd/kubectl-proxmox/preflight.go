@@ -75,7 +75,7 @@ func (p *preflight) run(ctx context.Context) error {
 		return err
 	}
 	if p.clusters(ctx) {
-		source := boot.Source{Reader: objects, Namespace: p.namespace, Version: p.version}
+		source := boot.Source{Reader: objects, Namespace: p.namespace, Version: boot.FixedVersion(p.version)}
 		vms, types, err := p.view.operations(nil, source, "")
 		if err != nil {
 			return err

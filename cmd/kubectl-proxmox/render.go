@@ -86,7 +86,7 @@ func (r *render) run(ctx context.Context, args []string, out, notes io.Writer) e
 	if !class.Spec.MetadataOptions.IsRendered() {
 		return fmt.Errorf("ProxmoxNodeClass %s has metadataOptions.type %q: its VMs get no boot drive", class.Name, class.Spec.MetadataOptions.Type)
 	}
-	files, err := boot.Source{Reader: reader, Namespace: r.namespace, Version: version}.Preview(ctx, class, claim)
+	files, err := boot.Source{Reader: reader, Namespace: r.namespace, Version: boot.FixedVersion(version)}.Preview(ctx, class, claim)
 	if err != nil {
 		return fmt.Errorf("ProxmoxNodeClass %s: %w", class.Name, err)
 	}

@@ -76,7 +76,7 @@ type Resources struct {
 
 // Kubernetes is what the VM needs to join the Kubernetes cluster.
 type Kubernetes struct {
-	// Version is the API server's, for example v1.36.3.
+	// Version is the API server's at the launch, for example v1.36.3.
 	Version string `json:"version"`
 	// RootCA is the PEM bundle that the API server's certificate chains to.
 	RootCA string `json:"rootCA"`

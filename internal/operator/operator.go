@@ -89,7 +89,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	if o.uncached, err = client.New(core.GetConfig(), client.Options{Scheme: core.GetScheme(), Mapper: core.GetRESTMapper()}); err != nil {
 		return nil, fmt.Errorf("creating the Kubernetes client: %w", err)
 	}
-	kube, err := readKubeCluster(ctx, o.uncached, core.GetConfig())
+	kube, err := readKubeCluster(ctx, o.uncached, core.GetConfig(), core.Clock)
 	if err != nil {
 		return nil, err
 	}
@@ -279,9 +279,12 @@ func byRegion(clients []proxmox.Client) map[string]proxmox.Client {
 
 // kubeCluster is the Kubernetes cluster: the UID of its namespace kube-system, which
 // identifies its VMs, and the version of its API server.
-type kubeCluster struct{ id, version string }
+type kubeCluster struct {
+	id      string
+	version boot.Version
+}
 
-func readKubeCluster(ctx context.Context, kube client.Reader, config *rest.Config) (kubeCluster, error) {
+func readKubeCluster(ctx context.Context, kube client.Reader, config *rest.Config, clock clock.PassiveClock) (kubeCluster, error) {
 	namespace := &corev1.Namespace{}
 	if err := kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
 		return kubeCluster{}, fmt.Errorf("reading the UID of namespace %s, which identifies the VMs of this cluster: %w", metav1.NamespaceSystem, err)
@@ -290,9 +293,6 @@ func readKubeCluster(ctx context.Context, kube client.Reader, config *rest.Confi
 	if err != nil {
 		return kubeCluster{}, fmt.Errorf("creating the discovery client: %w", err)
 	}
-	info, err := c.Discovery().ServerVersion()
-	if err != nil {
-		return kubeCluster{}, fmt.Errorf("reading the API server's version: %w", err)
-	}
-	return kubeCluster{id: string(namespace.UID), version: info.GitVersion}, nil
+	version, err := boot.NewServerVersion(c.Discovery(), clock)
+	return kubeCluster{id: string(namespace.UID), version: version}, err
 }

@@ -42,7 +42,7 @@ func NewComponents(t testing.TB, deps instance.Deps, source boot.Source, polls i
 	})
 	Must(t, err)
 	deps.Inventory = inv
-	source.Version = "v1.36.3"
+	source.Version = boot.FixedVersion("v1.36.3")
 	return Components{Inventory: inv, Types: types, Boot: source, Instances: operations.New(deps, types, source, metrics)}
 }
 

@@ -44,7 +44,7 @@ func (s Source) Image(ctx context.Context, r Request) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("issuing the join token: %w", err)
 	}
-	files, err := s.render(r, source, token.Value(), rootCA)
+	files, err := s.render(ctx, r, source, token.Value(), rootCA)
 	if err != nil {
 		return nil, &instance.LaunchError{Reason: instance.ReasonBootData, Err: err}
 	}
@@ -69,7 +69,7 @@ func ignition(files bootdata.Files) ([]byte, error) {
 }
 
 // render renders the templates with all data that they can refer to.
-func (s Source) render(r Request, source templates, token, rootCA string) (bootdata.Files, error) {
+func (s Source) render(ctx context.Context, r Request, source templates, token, rootCA string) (bootdata.Files, error) {
 	taints := bootdata.RegistrationTaints(append(slices.Clone(r.Claim.Spec.Taints), r.Claim.Spec.StartupTaints...)...)
 	kubelet, err := bootdata.NewKubeletConfiguration(bootdata.KubeletInput{
 		ProviderID: r.Intent.ProviderID(), Taints: taints,
@@ -88,7 +88,7 @@ func (s Source) render(r Request, source templates, token, rootCA string) (bootd
 		Network:   guestNetwork(r.Intent, r.Bridges),
 		Resources: bootdata.Resources{CPU: int64(r.Intent.Cores), Memory: int64(r.Intent.MemoryMiB) << 20},
 		Kubernetes: bootdata.Kubernetes{
-			Version: s.Version, RootCA: rootCA, BootstrapToken: token,
+			Version: s.Version(ctx), RootCA: rootCA, BootstrapToken: token,
 			KubeletConfiguration: kubelet, NodeLabels: r.Claim.Labels, NodeTaints: taints,
 		},
 		Shares: guestShares(r.Class.Spec.Shares),

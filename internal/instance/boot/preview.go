@@ -46,7 +46,7 @@ func (s Source) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, c
 	if err != nil {
 		return bootdata.Files{}, err
 	}
-	return s.render(Request{
+	return s.render(ctx, Request{
 		Class: class, Claim: claim, Intent: intent,
 		// Every instance type has reserved CPUs: some settings of the kubelet need them.
 		Overhead: cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},

@@ -31,7 +31,7 @@ type Source struct {
 	// Namespace of the ConfigMap kube-root-ca.crt.
 	Namespace string
 	// Version of the API server.
-	Version string
+	Version Version
 }
 
 // rootCAConfigMap is published by Kubernetes into every namespace.
