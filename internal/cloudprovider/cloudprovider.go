@@ -15,12 +15,15 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	"sigs.k8s.io/karpenter/pkg/events"
+	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -165,20 +168,30 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) err
 }
 
 // Get returns a VM as a NodeClaim. It returns NodeClaimNotFound only if the deletion of
-// the VM is confirmed: core does not drain its Node after that.
+// the VM is confirmed: core does not drain its Node after that. Core does not drain it
+// after another error either, so what cannot be read counts as existing, as of the last
+// Snapshot or, without one, of the Claim. Delete then reports what is wrong.
 func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.NodeClaim, error) {
 	id, err := v1alpha1.ParseProviderID(providerID)
 	if err != nil {
 		return nil, cloudprovider.NewNodeClaimNotFoundError(err)
 	}
-	vm, err := c.deps.VMs.Get(ctx, id)
+	vm, err := c.deps.VMs.GetLastKnown(ctx, id)
 	if errors.Is(err, proxmox.ErrNotFound) {
 		return nil, cloudprovider.NewNodeClaimNotFoundError(err)
 	}
-	if err != nil {
+	if err == nil {
+		return vmClaim(vm), nil
+	}
+	claims := &karpv1.NodeClaimList{}
+	if listErr := c.deps.Kube.List(ctx, claims, nodeclaimutils.ForProviderID(providerID)); listErr != nil {
+		return nil, errors.Join(err, fmt.Errorf("listing NodeClaims: %w", listErr))
+	}
+	if len(claims.Items) == 0 {
 		return nil, err
 	}
-	return vmClaim(vm), nil
+	log.FromContext(ctx).V(1).Info("reading VM failed, using its NodeClaim", "NodeClaim", klog.KObj(&claims.Items[0]), "vmid", id.VMID, "region", id.Region, "cause", err.Error())
+	return claims.Items[0].DeepCopy(), nil
 }
 
 // List returns all VMs of this Kubernetes cluster as NodeClaims, and the Claims whose

@@ -60,6 +60,26 @@ func (p *Provider) Get(ctx context.Context, id v1alpha1.ProviderID) (VM, error) 
 	return vm, err
 }
 
+// GetLastKnown reads one VM like Get, but does not fail while its Host or Cluster is
+// unreachable: if the VM cannot be read within OperationTimeout, it returns the VM of the
+// last Snapshot, which may have been deleted since. It returns the error of Get if there
+// is none.
+func (p *Provider) GetLastKnown(ctx context.Context, id v1alpha1.ProviderID) (VM, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.deps.Settings.OperationTimeout)
+	defer cancel()
+	vm, err := p.Get(ctx, id)
+	if err == nil || errors.Is(err, proxmox.ErrNotFound) {
+		return vm, err
+	}
+	view := p.deps.Inventory.View()
+	if guest, listed := view.Guest(id.Region, id.VMID); listed {
+		if vm, owned := newVM(p.deps.KubeCluster, view.Snapshots[id.Region], guest); owned {
+			return vm, nil
+		}
+	}
+	return VM{}, err
+}
+
 // errMoved means that a VM is not on the Host that the list showed: it was migrated or
 // deleted in between.
 var errMoved = errors.New("it is no longer on the host that it was listed on")
@@ -79,6 +99,10 @@ func (p *Provider) read(ctx context.Context, id v1alpha1.ProviderID) (VM, error)
 	guest, ok := snapshot.Guests[id.VMID]
 	if !ok {
 		return VM{}, fmt.Errorf("VM %d in region %s: %w", id.VMID, id.Region, ConfirmAbsent(ctx, client, snapshot, id.VMID))
+	}
+	if host, member := snapshot.Hosts[guest.Host]; member && !host.Online {
+		// A request would fail as well, after up to 30 s.
+		return VM{}, fmt.Errorf("reading VM %d: %w: host %s is offline", id.VMID, proxmox.ErrHostUnreachable, guest.Host)
 	}
 	cfg, err := client.VMConfig(ctx, guest.Host, id.VMID)
 	if errors.Is(err, proxmox.ErrNotFound) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -50,7 +51,7 @@ func isolated(inner client.WithWatch, env string) client.WithWatch {
 // server supports stay.
 func takeIndexedFields(list client.ObjectList, options *client.ListOptions) fields.Selector {
 	switch list.(type) {
-	case *karpv1.NodeClaimList, *karpv1.NodePoolList, *corev1.NodeList:
+	case *karpv1.NodeClaimList, *karpv1.NodePoolList, *corev1.NodeList, *storagev1.VolumeAttachmentList:
 		selector := options.FieldSelector
 		options.FieldSelector = nil
 		return selector
@@ -91,6 +92,8 @@ func indexedFields(o runtime.Object) (fields.Set, error) {
 		}, nil
 	case *corev1.Node:
 		return fields.Set{"spec.providerID": o.Spec.ProviderID}, nil
+	case *storagev1.VolumeAttachment:
+		return fields.Set{"spec.nodeName": o.Spec.NodeName}, nil
 	}
 	return nil, fmt.Errorf("no index for %T", o)
 }

@@ -85,6 +85,9 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if listed {
+		if err := a.checkOnline(host); err != nil {
+			return false, err
+		}
 		if err := a.refuseUnadopted(ctx, host); err != nil {
 			return false, err
 		}
@@ -118,10 +121,6 @@ func (a *attempt) locate(ctx context.Context) (host string, listed bool, err err
 	}
 	guest, ok := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID)
 	return guest.Host, ok, nil
-}
-
-func (a *attempt) refresh(ctx context.Context) error {
-	return blocked(a.deps.Inventory.Refresh(ctx, a.id.Region), fmt.Sprintf("region %s is unreachable", a.id.Region))
 }
 
 // refuseUnadopted refuses to delete a VM that another controller created. It does not
