@@ -56,6 +56,9 @@ const (
 	AnnotationHost = Group + "/host"
 	// AnnotationHostSince is the time (RFC 3339) when the VM was first observed on AnnotationHost.
 	AnnotationHostSince = Group + "/host-since"
+	// AnnotationHostMaintenanceSince is the time (RFC 3339) since when the Host of the VM is in maintenance. It is removed when the
+	// maintenance ends.
+	AnnotationHostMaintenanceSince = Group + "/host-maintenance-since"
 	// AnnotationRebootOperation is the last reboot that Karpenter requested. It is recorded before the VM is reset.
 	AnnotationRebootOperation = Group + "/reboot-operation"
 

@@ -48,7 +48,7 @@ func newRoot() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "path of the kubeconfig (default KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&cluster.context, "context", "", "context of the kubeconfig (default the current context)")
-	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newRender(cluster), newHosts(), newInstanceTypes())
+	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newRender(cluster), newHosts(), newInstanceTypes(), newMaintenance(cluster))
 	return root
 }
 

@@ -51,9 +51,11 @@ type Deps struct {
 	Clock    clock.PassiveClock
 	// MigratedDriftAfter is how long after a migration a Node drifts; 0 = never.
 	MigratedDriftAfter time.Duration
-	// HostDriftAfter is how long after its Host went out of service a Node drifts; 0 = never.
+	// HostDriftAfter is how long after its Host went offline a Node drifts; 0 = never.
 	HostDriftAfter time.Duration
-	Repair         RepairTolerations
+	// DrainMaintenance makes the Nodes of a Host in maintenance drift.
+	DrainMaintenance bool
+	Repair           RepairTolerations
 }
 
 // New returns the CloudProvider.

@@ -62,21 +62,21 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 // hostDrift returns the reason to replace Nodes on a Host that an administrator took out
 // of service, or that stays offline. Unlike a repair, drift respects disruption budgets.
 func (c *CloudProvider) hostDrift(claim *karpv1.NodeClaim) cloudprovider.DriftReason {
-	if c.deps.HostDriftAfter == 0 {
-		return ""
-	}
 	host, ok := c.deps.VMs.HostOf(claim)
 	if !ok {
+		return ""
+	}
+	if host.Maintenance != "" && c.deps.DrainMaintenance {
+		return HostInMaintenance
+	}
+	if c.deps.HostDriftAfter == 0 {
 		return ""
 	}
 	if host.OutOfService == inventory.Excluded {
 		return HostExcluded
 	}
-	if host.OutOfServiceSince.IsZero() || c.deps.Clock.Since(host.OutOfServiceSince) < c.deps.HostDriftAfter {
-		return ""
+	if host.OutOfService == inventory.Offline && c.deps.Clock.Since(host.OutOfServiceSince) >= c.deps.HostDriftAfter {
+		return HostOffline
 	}
-	if host.OutOfService == inventory.InMaintenance {
-		return HostInMaintenance
-	}
-	return HostOffline
+	return ""
 }

@@ -124,23 +124,37 @@ func TestIsDriftedHostChanged(t *testing.T) {
 
 func TestIsDriftedHostOutOfService(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
-	delayed := provider(w, func(d *cloudprovider.Deps) { d.HostDriftAfter = 10 * time.Minute })
+	w := testenv.New(t, testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
+	delayed := provider(w, func(d *cloudprovider.Deps) { d.HostDriftAfter, d.DrainMaintenance = 10*time.Minute, true })
 	never := provider(w)
-	claim := w.Launched("a", w.Class())
+	claim := w.Launched("a", w.Class(), func(c *karpv1.NodeClaim) {
+		c.Spec.Requirements = append(c.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
+			Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpNotIn, Values: []string{w.Sim.Host()},
+		})
+	})
 	host := w.Intent(claim).Host
+	w.Expect(host).NotTo(Equal(w.Sim.Host()), "another host serves the API")
 	w.Refresh()
 	w.Expect(drift(w, delayed, claim)).To(BeEmpty())
 
 	w.Expect(w.Sim.SetMaintenance(host, true)).To(Succeed())
 	w.Refresh()
-	w.Expect(drift(w, delayed, claim)).To(BeEmpty(), "it may be back soon")
-	w.Clock.Advance(11 * time.Minute)
-	w.Expect(drift(w, delayed, claim)).To(Equal(cloudprovider.HostInMaintenance))
+	w.Expect(drift(w, delayed, claim)).To(Equal(cloudprovider.HostInMaintenance), "a maintenance is intended, so there is no delay")
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 	w.Expect(w.Sim.SetMaintenance(host, false)).To(Succeed())
 	w.Refresh()
 	w.Expect(drift(w, delayed, claim)).To(BeEmpty())
+
+	w.Expect(w.Sim.HostDown(host, "noroute")).To(Succeed())
+	w.Eventually(func() inventory.OutOfServiceReason {
+		state, _ := w.Inventory.View().Host(testenv.Region, host)
+		return state.OutOfService
+	}).Should(Equal(inventory.Offline))
+	w.Expect(drift(w, delayed, claim)).To(BeEmpty(), "it may be back soon")
+	w.Clock.Advance(11 * time.Minute)
+	w.Expect(drift(w, delayed, claim)).To(Equal(cloudprovider.HostOffline))
+	w.Expect(drift(w, never, claim)).To(BeEmpty())
+	w.Expect(w.Sim.HostUp(host)).To(Succeed())
 
 	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"excluded": true}}}`))
 	w.Expect(err).NotTo(HaveOccurred())

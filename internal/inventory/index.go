@@ -82,6 +82,7 @@ func newHostState(region string, host Host, limits HostSettings, failure error) 
 		PriceFactor:       limits.PriceFactor,
 		OutOfService:      outOfServiceReason(host.HostRow, limits),
 		OutOfServiceSince: host.OutOfServiceSince,
+		Maintenance:       maintenanceReason(host.HostRow, limits),
 		Unusable:          unusableReason(host.HostRow, limits, failure),
 	}
 	state.Free = state.Allocatable.Minus(state.Allocated)
@@ -102,10 +103,18 @@ func outOfServiceReason(row proxmox.HostRow, limits HostSettings) OutOfServiceRe
 		return Excluded
 	case !row.Online:
 		return Offline
-	case row.Maintenance:
+	case maintenanceReason(row, limits) != "":
 		return InMaintenance
 	}
 	return ""
+}
+
+// maintenanceReason describes who put a Host into maintenance; empty if nobody did.
+func maintenanceReason(row proxmox.HostRow, limits HostSettings) string {
+	if row.Maintenance {
+		return "Proxmox HA maintenance"
+	}
+	return limits.Maintenance
 }
 
 // unusableReason describes why a Host accepts no new VMs; empty if it accepts them.
@@ -121,7 +130,7 @@ func unusableReason(row proxmox.HostRow, limits HostSettings, failure error) str
 		return fmt.Sprintf("the Proxmox cluster is unreachable: %v", failure)
 	case !row.Online:
 		return "offline"
-	case row.Maintenance:
+	case maintenanceReason(row, limits) != "":
 		return "in maintenance"
 	case row.CPUs == 0 || row.MemoryBytes == 0:
 		return "Proxmox does not report its size: the token needs Sys.Audit on /nodes/" + row.Name

@@ -54,6 +54,7 @@ type Inventory struct {
 	ledger         *Ledger
 	snapshots      map[string]*Snapshot
 	failures       map[string]error
+	maintenance    Maintenance
 	generation     uint64
 	subscribers    map[int]chan Event
 	nextSubscriber int
@@ -236,7 +237,7 @@ func (i *Inventory) publish(changed bool) {
 	if changed {
 		i.generation++
 	}
-	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), i.options.Settings)
+	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), i.options.Settings.withMaintenance(i.maintenance))
 	view.Generation, view.recentlyReleased = i.generation, i.ledger.released
 	i.view.Store(&view)
 	if !changed {

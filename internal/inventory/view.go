@@ -60,10 +60,13 @@ type HostState struct {
 	Arch string
 	// PriceFactor multiplies the price of VMs on this Host.
 	PriceFactor float64
-	// OutOfService is why the Host is out of service. OutOfServiceSince is when that
-	// was first seen; it is zero for an excluded Host.
+	// OutOfService is why the Host is out of service. OutOfServiceSince is when Proxmox
+	// was first seen to report it; it is zero for an excluded Host.
 	OutOfService      OutOfServiceReason
 	OutOfServiceSince time.Time
+	// Maintenance describes who put the Host into maintenance; empty if nobody did. A Host
+	// in maintenance may be offline too, for example while it reboots.
+	Maintenance string
 	// Unusable describes why the Host accepts no new VMs; empty if it accepts them.
 	Unusable string
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/consolidation"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
@@ -105,6 +106,9 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 		return nil, err
 	}
 	o.connect(ctx, clients)
+	if err := o.addMaintenance(ctx); err != nil {
+		return nil, err
+	}
 	if err := o.addProviders(byRegion(clients), roots, kube); err != nil {
 		return nil, err
 	}
@@ -142,6 +146,19 @@ func (o *Operator) addInventory(ctx context.Context, clients []proxmox.Client) e
 	return nil
 }
 
+// addMaintenance reads which Hosts are in maintenance and adds the watch of their ConfigMap
+// to the manager. If the ConfigMap cannot be read, the watch retries it.
+func (o *Operator) addMaintenance(ctx context.Context) error {
+	hosts := &maintenance.ConfigMap{Namespace: o.settings.Options.SystemNamespace, Config: o.GetConfig(), Inventory: o.Inventory, Recorder: o.EventRecorder}
+	if err := hosts.Read(ctx, o.uncached); err != nil {
+		log.FromContext(ctx).Error(err, "reading the hosts in maintenance failed, retrying")
+	}
+	if err := o.Add(hosts); err != nil {
+		return fmt.Errorf("watching the hosts in maintenance: %w", err)
+	}
+	return nil
+}
+
 // addProviders creates the providers of instance types, VMs and templates and
 // Karpenter's cloud provider.
 func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[string]proxmox.Root, kube kubeCluster) error {
@@ -170,7 +187,8 @@ func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[str
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: o.GetClient(), VMs: o.Instances.VMs, Planner: o.Instances.Planner, Deleter: o.Instances.Deleter, Power: o.Instances.Power,
 		Types: o.Types, Recorder: o.EventRecorder, Overlays: o.InstanceTypeStore, Clock: clock.RealClock{},
-		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, Repair: opts.RepairTolerations(),
+		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, DrainMaintenance: opts.HostMaintenancePolicy == maintenance.PolicyDrain,
+		Repair: opts.RepairTolerations(),
 	})
 	return nil
 }
@@ -211,6 +229,10 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		bootstrapcleanup.NewController(o.Instances.Deleter),
 		adoption.NewController(o.Instances.Adopter, o.EventRecorder),
 		consolidation.NewController(o.Inventory, cluster),
+		maintenance.NewController(maintenance.Deps{
+			Kube: kube, VMs: o.Instances.VMs, Inventory: o.Inventory, Recorder: o.EventRecorder, Clock: clock.RealClock{},
+			Policy: opts.HostMaintenancePolicy, Timeout: opts.HostMaintenanceTimeout,
+		}),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
 		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}),
 		explain.NewController(kube, o.Instances.Planner, o.EventRecorder, cluster),

@@ -15,6 +15,7 @@ import (
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -75,6 +76,8 @@ type Options struct {
 	HostRemovedAfter          time.Duration
 	MigratedDriftAfter        time.Duration
 	HostDriftAfter            time.Duration
+	HostMaintenancePolicy     maintenance.Policy
+	HostMaintenanceTimeout    time.Duration
 	OrphanPolicy              garbagecollection.Policy
 	OrphanGracePeriod         time.Duration
 	OrphanSweepInterval       time.Duration
@@ -115,7 +118,7 @@ func OptionTable() []Option { //nolint:funlen // a table
 			text(func(o *Options) *string { return &o.NodeSettingFile })},
 		{"node-policy", "NODE_POLICY", "simple", "Placement of vCPUs and memory on a host for NodeClasses without spec.cpu: simple (no pinning) or static (exclusive cores, bound NUMA cells).",
 			oneOf(func(o *Options) *string { return &o.NodePolicy }, nodePolicySimple, nodePolicyStatic)},
-		{"", "SYSTEM_NAMESPACE", "kube-system", "Namespace of the ConfigMap kube-root-ca.crt, from which boot data gets the cluster's CA.",
+		{"", "SYSTEM_NAMESPACE", "kube-system", "Namespace of the ConfigMaps kube-root-ca.crt, from which boot data gets the cluster's CA, and karpenter-proxmox-maintenance, which lists hosts in maintenance.",
 			text(func(o *Options) *string { return &o.SystemNamespace })},
 		{"proxmox-vmid", "PROXMOX_VMID", "20000", "Lowest VMID of the VMs that the controller creates.",
 			number(func(o *Options) *int { return &o.ProxmoxVMID }, 100, 999_999_999)},
@@ -185,8 +188,12 @@ func OptionTable() []Option { //nolint:funlen // a table
 			duration(func(o *Options) *time.Duration { return &o.HostRemovedAfter }, time.Second)},
 		{"migrated-drift-after", "MIGRATED_DRIFT_AFTER", "0s", "How long after the migration of its VM to another host a node is replaced, because its zone label is wrong. 0 disables it.",
 			duration(func(o *Options) *time.Duration { return &o.MigratedDriftAfter }, 0)},
-		{"host-drift-after", "HOST_DRIFT_AFTER", "0s", "How long after its host went offline or into maintenance a node is replaced, within the disruption budgets of its NodePool. A node on a host that the settings exclude is replaced immediately. 0 disables both.",
+		{"host-drift-after", "HOST_DRIFT_AFTER", "0s", "How long after its host went offline a node is replaced, within the disruption budgets of its NodePool. A node on a host that the settings exclude is replaced immediately. 0 disables both.",
 			duration(func(o *Options) *time.Duration { return &o.HostDriftAfter }, 0)},
+		{"host-maintenance-policy", "HOST_MAINTENANCE_POLICY", "drain", "What to do with the nodes of a host in maintenance: drain (replace them on other hosts, within the disruption budgets of their NodePools) or cordon (only launch no VMs there).",
+			oneOf(func(o *Options) *maintenance.Policy { return &o.HostMaintenancePolicy }, string(maintenance.PolicyDrain), string(maintenance.PolicyCordon))},
+		{"host-maintenance-timeout", "HOST_MAINTENANCE_TIMEOUT", "30m", "How long after the start of a maintenance the NodeClaims that are still on the host are deleted, regardless of disruption budgets. PodDisruptionBudgets apply until the terminationGracePeriod of the NodeClaim ends. 0 disables it.",
+			duration(func(o *Options) *time.Duration { return &o.HostMaintenanceTimeout }, 0)},
 		{"orphan-policy", "ORPHAN_POLICY", "delete", "What to do with VMs, boot drives, join tokens and nodes without a NodeClaim: delete or report.",
 			oneOf(func(o *Options) *garbagecollection.Policy { return &o.OrphanPolicy }, "delete", "report")},
 		{"orphan-grace-period", "ORPHAN_GRACE_PERIOD", "1m", "How long an object must be orphaned before it is deleted.",

@@ -13,6 +13,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
@@ -89,6 +90,9 @@ func settingCases() map[string]settingCase {
 		"VOLUME_ATTACHMENT_LIMITS": {value: "a=1,b=2", want: map[string]int{"a": 1, "b": 2},
 			get: func(o *operator.Options) any { return o.VolumeAttachmentLimits }, bad: map[string]string{"24": "want <CSI driver>=<number>", "a=-1": "want <CSI driver>"}},
 		"HOST_DRIFT_AFTER": duration(func(o *operator.Options) time.Duration { return o.HostDriftAfter }, "-1s"),
+		"HOST_MAINTENANCE_POLICY": {value: "cordon", want: maintenance.PolicyCordon, get: func(o *operator.Options) any { return o.HostMaintenancePolicy },
+			bad: map[string]string{"evict": "want one of drain, cordon"}},
+		"HOST_MAINTENANCE_TIMEOUT": duration(func(o *operator.Options) time.Duration { return o.HostMaintenanceTimeout }, "-1s"),
 		"ORPHAN_POLICY": {value: "report", want: garbagecollection.PolicyReport, get: func(o *operator.Options) any { return o.OrphanPolicy },
 			bad: map[string]string{"shred": "want one of delete, report"}},
 		"PROXMOX_POLL_INTERVAL": duration(func(o *operator.Options) time.Duration { return o.ProxmoxPollInterval }, "50ms"),

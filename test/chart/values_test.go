@@ -92,7 +92,7 @@ func effects() []effect {
 		{"extraArgs", "extraArgs: [--enable-profiling]", d, container + ".args[-1:]}", "--enable-profiling"},
 		{"extraVolumes", "extraVolumes: [{name: ca}]", d, podSpec + ".volumes[1].name}", "ca"},
 		{"extraVolumeMounts", "extraVolumeMounts: [{name: ca, mountPath: /ca}]", d, container + ".volumeMounts[1].mountPath}", "/ca"},
-		{"bootDataNamespaces", "bootDataNamespaces: [tenants]", "Role", `{.metadata.namespace}`, "kube-system\nkube-node-lease\nkube-system\ntenants\nkube-system"},
+		{"bootDataNamespaces", "bootDataNamespaces: [tenants]", "Role", `{.metadata.namespace}`, "kube-system\nkube-node-lease\nkube-system\nkube-system\ntenants\nkube-system"},
 		{"nodeBootstrap", "nodeBootstrap: {create: false}", "ClusterRoleBinding", `{.subjects[0].kind}`, "ServiceAccount\nServiceAccount"},
 		{"customResources.nodeClass.default.enabled", "customResources: {nodeClass: {default: {enabled: true}}}", "ProxmoxNodeClass", "{.metadata.name} {.spec.securityGroups[0].name}", "default kubernetes"},
 		{"customResources.nodeClass.default.spec", "customResources: {nodeClass: {default: {enabled: true, spec: {bootDevice: {size: 50Gi}}}}}", "ProxmoxNodeClass", "{.spec.bootDevice.size} {.spec.tags[0]}", "50Gi karpenter"},

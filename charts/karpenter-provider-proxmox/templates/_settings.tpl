@@ -161,6 +161,14 @@
 - name: HOST_DRIFT_AFTER
   value: {{ include "karpenter.plain" .Values.settings.hostDriftAfter | quote }}
 {{- end }}
+{{- if not (kindIs "invalid" .Values.settings.hostMaintenancePolicy) }}
+- name: HOST_MAINTENANCE_POLICY
+  value: {{ include "karpenter.plain" .Values.settings.hostMaintenancePolicy | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.settings.hostMaintenanceTimeout) }}
+- name: HOST_MAINTENANCE_TIMEOUT
+  value: {{ include "karpenter.plain" .Values.settings.hostMaintenanceTimeout | quote }}
+{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.orphanPolicy) }}
 - name: ORPHAN_POLICY
   value: {{ include "karpenter.plain" .Values.settings.orphanPolicy | quote }}

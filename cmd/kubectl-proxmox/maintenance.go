@@ -1,0 +1,166 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// hostMaintenance is the ConfigMap of hosts in maintenance.
+type hostMaintenance struct {
+	cluster   *kubeCluster
+	namespace string
+}
+
+func newMaintenance(cluster *kubeCluster) *cobra.Command {
+	m := &hostMaintenance{cluster: cluster}
+	command := &cobra.Command{
+		Use:   "maintenance",
+		Short: "Drain hosts for maintenance, and return them to service",
+		Long: `Put hosts into maintenance: no VM is launched there, and their Nodes are replaced on other hosts.
+
+The hosts are listed in the ConfigMap ` + maintenance.ConfigMapName + `. Hosts in Proxmox's own HA maintenance are
+drained in the same way, without this command.`,
+	}
+	command.PersistentFlags().StringVar(&m.namespace, "system-namespace", metav1.NamespaceSystem, "namespace of the ConfigMap "+maintenance.ConfigMapName+" that the controller reads")
+	var reason string
+	start := &cobra.Command{
+		Use:   "start REGION/HOST",
+		Short: "Put a host into maintenance",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			return m.set(command, args[0], &reason, "host %s is in maintenance; its Nodes are replaced on other hosts\n")
+		},
+	}
+	start.Flags().StringVar(&reason, "reason", "", "reason, which events on the Nodes contain")
+	command.AddCommand(start, &cobra.Command{
+		Use:   "stop REGION/HOST",
+		Short: "Return a host to service",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			return m.set(command, args[0], nil, "host %s is in service\n")
+		},
+	}, &cobra.Command{
+		Use:   "list",
+		Short: "Show the hosts in maintenance and how many Nodes are left there",
+		Args:  cobra.NoArgs,
+		RunE:  func(command *cobra.Command, _ []string) error { return m.list(command) },
+	})
+	return command
+}
+
+// parseHost returns the host of an argument.
+func parseHost(arg string) (inventory.HostName, error) {
+	region, host, _ := strings.Cut(arg, "/")
+	name := inventory.HostName{Region: region, Host: host}
+	if region == "" || host == "" || strings.Contains(host, ".") || len(validation.IsConfigMapKey(name.Key())) > 0 {
+		return name, fmt.Errorf("found host %q, want REGION/HOST, for example home/pve1", arg)
+	}
+	return name, nil
+}
+
+// set adds a host to the ConfigMap with a reason, or removes it if the reason is nil.
+func (m *hostMaintenance) set(command *cobra.Command, arg string, reason *string, message string) error {
+	name, err := parseHost(arg)
+	if err != nil {
+		return err
+	}
+	kube, _, err := m.cluster.connect()
+	if err != nil {
+		return err
+	}
+	if err := m.write(command.Context(), kube, name, reason); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(command.OutOrStdout(), message, name)
+	return err
+}
+
+func (m *hostMaintenance) write(ctx context.Context, kube client.Client, name inventory.HostName, reason *string) error {
+	hosts, err := m.read(ctx, kube)
+	if err != nil {
+		return err
+	}
+	stored := hosts.DeepCopy()
+	if reason == nil {
+		if _, ok := hosts.Data[name.Key()]; !ok {
+			return fmt.Errorf("host %s is not in maintenance: ConfigMap %s/%s has no key %s", name, hosts.Namespace, hosts.Name, name.Key())
+		}
+		delete(hosts.Data, name.Key())
+	} else {
+		hosts.Data[name.Key()] = *reason
+	}
+	if hosts.UID == "" {
+		err = kube.Create(ctx, hosts)
+	} else {
+		err = kube.Patch(ctx, hosts, client.MergeFrom(stored))
+	}
+	if err != nil {
+		return fmt.Errorf("writing ConfigMap %s/%s: %w", hosts.Namespace, hosts.Name, err)
+	}
+	return nil
+}
+
+// read returns the ConfigMap; one without UID if it does not exist.
+func (m *hostMaintenance) read(ctx context.Context, kube client.Client) (*corev1.ConfigMap, error) {
+	hosts := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespace, Name: maintenance.ConfigMapName}}
+	if err := kube.Get(ctx, client.ObjectKeyFromObject(hosts), hosts); err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", hosts.Namespace, hosts.Name, err)
+	}
+	if hosts.Data == nil {
+		hosts.Data = map[string]string{}
+	}
+	return hosts, nil
+}
+
+func (m *hostMaintenance) list(command *cobra.Command) error {
+	kube, _, err := m.cluster.connect()
+	if err != nil {
+		return err
+	}
+	found, err := m.read(command.Context(), kube)
+	if err != nil {
+		return err
+	}
+	claims := &karpv1.NodeClaimList{}
+	if err := kube.List(command.Context(), claims); err != nil {
+		return fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	nodes := map[inventory.HostName]int{}
+	for _, claim := range claims.Items {
+		nodes[inventory.HostName{
+			Region: claim.Labels[corev1.LabelTopologyRegion],
+			Host:   cmp.Or(claim.Annotations[v1alpha1.AnnotationHost], claim.Labels[corev1.LabelTopologyZone]),
+		}]++
+	}
+	hosts, _ := inventory.ParseMaintenance(found.Data) // the controller reports invalid entries
+	if len(hosts) == 0 {
+		_, err = fmt.Fprintln(command.OutOrStdout(), "no host is in maintenance")
+		return err
+	}
+	out := tabwriter.NewWriter(command.OutOrStdout(), 0, 0, 3, ' ', 0)
+	_, _ = fmt.Fprintln(out, "REGION\tHOST\tNODES LEFT\tREASON")
+	for _, name := range slices.SortedFunc(maps.Keys(hosts), func(a, b inventory.HostName) int { return strings.Compare(a.String(), b.String()) }) {
+		_, _ = fmt.Fprintf(out, "%s\t%s\t%d\t%s\n", name.Region, name.Host, nodes[name], hosts[name])
+	}
+	return out.Flush()
+}

@@ -1,0 +1,54 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+// The commands write what the controller reads.
+func TestMaintenance(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
+	controller := &maintenance.ConfigMap{Namespace: w.Name, Inventory: w.Inventory, Recorder: w.Events}
+	at := []string{"--kubeconfig", kubeconfig(w), "--system-namespace", w.Name}
+	maintained := func(args ...string) string {
+		t.Helper()
+		out, err := run(t, append(append([]string{"maintenance"}, args...), at...)...)
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(controller.Read(t.Context(), w.Kube)).To(Succeed())
+		return out
+	}
+	usable := func(host string) bool {
+		ok, _ := w.Inventory.View().Usable(testenv.Region, host)
+		return ok
+	}
+	w.Claim("a", w.Class(), func(c *karpv1.NodeClaim) {
+		c.Labels[corev1.LabelTopologyRegion], c.Labels[corev1.LabelTopologyZone] = testenv.Region, "pve1"
+	})
+	pve1, pve2 := inventory.HostName{Region: testenv.Region, Host: "pve1"}.String(), inventory.HostName{Region: testenv.Region, Host: "pve2"}.String()
+	w.Expect(maintained("list")).To(Equal("no host is in maintenance\n"))
+	w.Expect(maintained("start", pve1, "--reason", "new disk")).To(ContainSubstring(pve1 + " is in maintenance"))
+	w.Expect(maintained("start", pve2)).To(ContainSubstring(pve2))
+	w.Expect(usable("pve1") || usable("pve2")).To(BeFalse())
+	w.Expect(maintained("list")).To(And(MatchRegexp(testenv.Region+` +pve1 +1 +new disk`), MatchRegexp(testenv.Region+` +pve2 +0`)))
+	w.Expect(maintained("stop", pve1)).To(ContainSubstring(pve1 + " is in service"))
+	w.Expect(usable("pve1")).To(BeTrue())
+	w.Expect(usable("pve2")).To(BeFalse())
+
+	_, err := run(t, append([]string{"maintenance", "stop", pve1}, at...)...)
+	w.Expect(err).To(MatchError(ContainSubstring(pve1 + " is not in maintenance")))
+	for _, host := range []string{"pve1", "/pve1", "home/", "home/pve1.example.com", "ho me/pve1"} {
+		_, err := run(t, append([]string{"maintenance", "start", host}, at...)...)
+		w.Expect(err).To(MatchError(And(ContainSubstring(host), ContainSubstring("want REGION/HOST"))))
+	}
+}

@@ -1,0 +1,125 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package maintenance
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// ConfigMapName is the name of the ConfigMap that lists Hosts in maintenance. See
+// inventory.ParseMaintenance for its format.
+const ConfigMapName = "karpenter-proxmox-maintenance"
+
+// ReasonInvalid is the reason of the event on a ConfigMap with invalid entries.
+const ReasonInvalid = "InvalidHostMaintenance"
+
+// ConfigMap applies a ConfigMap to an Inventory. It has its own watch, because the
+// controller may only read the ConfigMap of this name.
+type ConfigMap struct {
+	// Namespace of the ConfigMap.
+	Namespace string
+	Config    *rest.Config
+	Inventory *inventory.Inventory
+	Recorder  events.Recorder
+}
+
+// NeedLeaderElection returns false: every replica has the same view of the Hosts.
+func (c *ConfigMap) NeedLeaderElection() bool { return false }
+
+// Read applies the ConfigMap once. Call it before controllers start: to them, a Host whose
+// maintenance is not known yet has returned to service. It fails if the ConfigMap cannot
+// be read; an absent one is empty.
+func (c *ConfigMap) Read(ctx context.Context, kube client.Reader) error {
+	found := &corev1.ConfigMap{}
+	err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: ConfigMapName}, found)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading ConfigMap %s/%s: %w", c.Namespace, ConfigMapName, err)
+	}
+	if err != nil {
+		found = nil
+	}
+	c.apply(ctx, found)
+	return nil
+}
+
+// Start applies every change of the ConfigMap until the context ends. If the ConfigMap
+// cannot be read, the last one remains in effect and the watch is retried.
+func (c *ConfigMap) Start(ctx context.Context) error {
+	kube, err := kubernetes.NewForConfig(c.Config)
+	if err != nil {
+		return fmt.Errorf("creating the client of the host maintenance: %w", err)
+	}
+	apply := func(o any) {
+		if found, ok := o.(*corev1.ConfigMap); ok {
+			c.apply(ctx, found)
+		}
+	}
+	store, informer := toolscache.NewInformerWithOptions(toolscache.InformerOptions{
+		ListerWatcher: toolscache.NewListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", c.Namespace, fields.OneTermEqualSelector("metadata.name", ConfigMapName)),
+		ObjectType:    &corev1.ConfigMap{},
+		Handler: toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    apply,
+			UpdateFunc: func(_, o any) { apply(o) },
+			DeleteFunc: func(any) { c.apply(ctx, nil) },
+		},
+	})
+	go func() {
+		// It may have been deleted between Read and the first list.
+		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) && len(store.List()) == 0 {
+			c.apply(ctx, nil)
+		}
+	}()
+	informer.RunWithContext(ctx)
+	return nil
+}
+
+// apply sets the Hosts in maintenance; nil for none. Invalid entries are reported and
+// ignored.
+func (c *ConfigMap) apply(ctx context.Context, found *corev1.ConfigMap) {
+	if found == nil {
+		c.Inventory.SetMaintenance(nil)
+		return
+	}
+	hosts, errs := inventory.ParseMaintenance(found.Data)
+	errs = append(errs, c.checkHosts(hosts)...)
+	for _, err := range errs {
+		log.FromContext(ctx).Error(err, "ignoring invalid entry of the host maintenance", "ConfigMap", client.ObjectKeyFromObject(found))
+		c.Recorder.Publish(events.Event{
+			InvolvedObject: found, Type: corev1.EventTypeWarning, Reason: ReasonInvalid,
+			Message: "Ignoring invalid entry: " + err.Error(), DedupeValues: []string{string(found.UID), err.Error()},
+		})
+	}
+	c.Inventory.SetMaintenance(hosts)
+}
+
+// checkHosts returns an error for each Host that does not exist. Hosts of a Cluster that
+// was not polled yet are accepted.
+func (c *ConfigMap) checkHosts(hosts inventory.Maintenance) []error {
+	var errs []error
+	regions, view := c.Inventory.Regions(), c.Inventory.View()
+	for name := range hosts {
+		snapshot := view.Snapshots[name.Region]
+		switch {
+		case !slices.Contains(regions, name.Region):
+			errs = append(errs, fmt.Errorf("key %q: region %q is not configured, want one of %q", name.Key(), name.Region, regions))
+		case snapshot != nil && snapshot.Hosts[name.Host].Name == "":
+			errs = append(errs, fmt.Errorf("key %q: region %s has no host %q, want one of %q", name.Key(), name.Region, name.Host, slices.Sorted(maps.Keys(snapshot.Hosts))))
+		}
+	}
+	return errs
+}

@@ -1,0 +1,203 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package maintenance drains Hosts in maintenance. Controller records on each Claim of
+// such a Host since when it is in maintenance. This makes core evaluate the Claim's drift
+// at once, so its Node is replaced within the disruption budgets. Claims that are still
+// there after a timeout are deleted. ConfigMap reads which Hosts administrators put into
+// maintenance in Kubernetes.
+package maintenance
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// Policy is what happens to the Nodes of a Host in maintenance.
+type Policy string
+
+// Policies.
+const (
+	// PolicyDrain replaces the Nodes on other Hosts.
+	PolicyDrain Policy = "drain"
+	// PolicyCordon only launches no VMs on the Host.
+	PolicyCordon Policy = "cordon"
+)
+
+// Reasons of events.
+const (
+	// ReasonHostInMaintenance: the Node is replaced because of its Host's maintenance.
+	ReasonHostInMaintenance = "HostInMaintenance"
+	// ReasonTimeout: the Claim is deleted because it was not replaced in time.
+	ReasonTimeout = "HostMaintenanceTimeout"
+)
+
+// Deps are the dependencies of the Controller.
+type Deps struct {
+	Kube      client.Client
+	VMs       *instance.Provider
+	Inventory *inventory.Inventory
+	Recorder  events.Recorder
+	Clock     clock.PassiveClock
+	Policy    Policy
+	// Timeout is how long after the start of the maintenance remaining Claims are deleted;
+	// 0 for never.
+	Timeout time.Duration
+}
+
+// Controller drains Hosts in maintenance.
+type Controller struct{ deps Deps }
+
+// NewController returns a Controller.
+func NewController(deps Deps) *Controller { return &Controller{deps: deps} }
+
+// isOurs reports whether a Claim is of our NodeClasses and not being deleted.
+func isOurs(o client.Object) bool {
+	claim, ok := o.(*karpv1.NodeClaim)
+	return ok && claim.DeletionTimestamp.IsZero() && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group
+}
+
+// Register registers the Controller.
+func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		Named("host.maintenance.proxmox").
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isOurs))).
+		WatchesRawSource(watch.Events(c.changes(ctx), m.GetClient(), &karpv1.NodeClaimList{})).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// changes returns a channel that receives an event when the Hosts in maintenance change.
+// Other changes of the inventory are frequent, and each event reconciles all Claims.
+func (c *Controller) changes(ctx context.Context) <-chan inventory.Event {
+	events, out := c.deps.Inventory.Subscribe(ctx), make(chan inventory.Event, 1)
+	before := hostsInMaintenance(c.deps.Inventory.View())
+	go func() {
+		defer close(out)
+		for event := range events {
+			now := hostsInMaintenance(c.deps.Inventory.View())
+			if maps.Equal(before, now) {
+				continue
+			}
+			before = now
+			select {
+			case out <- event:
+			default: // the last event was not received yet
+			}
+		}
+	}()
+	return out
+}
+
+func hostsInMaintenance(view inventory.View) map[inventory.HostName]string {
+	hosts := map[inventory.HostName]string{}
+	for _, host := range view.Hosts() {
+		if host.Maintenance != "" {
+			hosts[inventory.HostName{Region: host.Region, Host: host.Name}] = host.Maintenance
+		}
+	}
+	return hosts
+}
+
+// Reconcile records on one Claim whether its Host is in maintenance, and deletes the Claim
+// after the timeout.
+func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+	if !isOurs(claim) || instance.LaunchedByOther(claim) {
+		return reconcile.Result{}, nil
+	}
+	host, known := c.deps.VMs.HostOf(claim)
+	if !known {
+		return reconcile.Result{}, nil // its Cluster was not polled yet
+	}
+	if host.Maintenance == "" || c.deps.Policy != PolicyDrain {
+		return reconcile.Result{}, c.setSince(ctx, claim, "")
+	}
+	since, err := time.Parse(time.RFC3339, claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince])
+	if err != nil {
+		since = c.deps.Clock.Now()
+		if err := c.setSince(ctx, claim, since.UTC().Format(time.RFC3339)); err != nil {
+			return reconcile.Result{}, err
+		}
+		log.FromContext(ctx).Info("draining node of a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "reason", host.Maintenance)
+		c.publish(ctx, claim, corev1.EventTypeNormal, ReasonHostInMaintenance, c.drainMessage(host, since))
+	}
+	if c.deps.Timeout == 0 {
+		return reconcile.Result{}, nil
+	}
+	if left := since.Add(c.deps.Timeout).Sub(c.deps.Clock.Now()); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	return reconcile.Result{}, c.deleteClaim(ctx, claim, host, since)
+}
+
+func (c *Controller) drainMessage(host inventory.HostState, since time.Time) string {
+	message := fmt.Sprintf("Host %s in region %s is in maintenance (%s); the Node is replaced on another host within the disruption budgets of its NodePool",
+		host.Name, host.Region, host.Maintenance)
+	if c.deps.Timeout == 0 {
+		return message
+	}
+	return message + ", and deleted if it is still there at " + since.Add(c.deps.Timeout).UTC().Format(time.RFC3339)
+}
+
+// setSince writes since when the Claim's Host is in maintenance; an empty time removes it.
+func (c *Controller) setSince(ctx context.Context, claim *karpv1.NodeClaim, since string) error {
+	if claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] == since {
+		return nil
+	}
+	stored := claim.DeepCopy()
+	if since == "" {
+		delete(claim.Annotations, v1alpha1.AnnotationHostMaintenanceSince)
+	} else {
+		claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] = since
+	}
+	if err := c.deps.Kube.Patch(ctx, claim, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("recording the maintenance of the host of NodeClaim %s: %w", claim.Name, err)
+	}
+	return nil
+}
+
+// deleteClaim deletes a Claim that was not replaced in time. Core drains its Node: evictions
+// respect PodDisruptionBudgets until the Claim's terminationGracePeriod ends.
+func (c *Controller) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim, host inventory.HostState, since time.Time) error {
+	err := c.deps.Kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting NodeClaim %s on a host in maintenance: %w", claim.Name, err)
+	}
+	if err != nil {
+		return nil
+	}
+	log.FromContext(ctx).Info("deleted NodeClaim on a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "since", since)
+	c.publish(ctx, claim, corev1.EventTypeWarning, ReasonTimeout, fmt.Sprintf(
+		"Host %s in region %s has been in maintenance (%s) for more than %s and the Node was not replaced; its NodeClaim is deleted and its pods are evicted",
+		host.Name, host.Region, host.Maintenance, c.deps.Timeout))
+	return nil
+}
+
+// publish emits an event on a Claim and its Node.
+func (c *Controller) publish(ctx context.Context, claim *karpv1.NodeClaim, kind, reason, message string) {
+	c.deps.Recorder.Publish(events.Event{InvolvedObject: claim, Type: kind, Reason: reason, Message: message, DedupeValues: []string{string(claim.UID)}})
+	node := &corev1.Node{}
+	if claim.Status.NodeName == "" || c.deps.Kube.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node) != nil {
+		return
+	}
+	c.deps.Recorder.Publish(events.Event{InvolvedObject: node, Type: kind, Reason: reason, Message: message, DedupeValues: []string{string(node.UID)}})
+}

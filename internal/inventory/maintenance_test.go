@@ -1,0 +1,51 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+func TestParseMaintenance(t *testing.T) {
+	t.Parallel()
+	hosts, errs := inventory.ParseMaintenance(map[string]string{"home.pve1": " new disk\n", "site.a.pve-2": "", "pve1": "", ".pve1": "", "home.": ""})
+	want := inventory.Maintenance{{Region: "home", Host: "pve1"}: "new disk", {Region: "site.a", Host: "pve-2"}: ""}
+	if !maps.Equal(hosts, want) || len(errs) != 3 {
+		t.Errorf("found %v and %v, want %v and three errors", hosts, errs, want)
+	}
+	for host := range want {
+		if parsed, errs := inventory.ParseMaintenance(map[string]string{host.Key(): "x"}); parsed[host] != "x" || len(errs) > 0 {
+			t.Errorf("key %s of host %s: found %v, %v", host.Key(), host, parsed, errs)
+		}
+	}
+}
+
+func TestSetMaintenance(t *testing.T) {
+	t.Parallel()
+	i, _ := newInventory(t, newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64)))
+	refresh(t, i)
+	generation := i.View().Generation
+	i.SetMaintenance(inventory.Maintenance{{Region: "r", Host: "pve1"}: "new disk"})
+	if state, _ := i.View().Host("r", "pve1"); state.OutOfService != inventory.InMaintenance || state.Unusable != "in maintenance" || state.Maintenance != "requested in Kubernetes: new disk" {
+		t.Errorf("pve1 is %+v, want it in maintenance", state)
+	}
+	if state, _ := i.View().Host("r", "pve2"); state.OutOfService != "" || state.Maintenance != "" {
+		t.Errorf("pve2 is %+v, want it in service", state)
+	}
+	if i.View().Generation == generation {
+		t.Error("subscribers were not notified")
+	}
+	refresh(t, i)
+	i.SetSettings(inventory.Settings{})
+	if state, _ := i.View().Host("r", "pve1"); state.OutOfService != inventory.InMaintenance {
+		t.Errorf("after a poll and new settings pve1 is %+v, want it in maintenance", state)
+	}
+	i.SetMaintenance(nil)
+	if state, _ := i.View().Host("r", "pve1"); state.OutOfService != "" || state.Unusable != "" {
+		t.Errorf("pve1 is %+v, want it in service", state)
+	}
+}
