@@ -55,6 +55,7 @@ func (s *Simulator) adminRoutes() http.Handler {
 	mux.HandleFunc("DELETE /hosts/{host}/maintenance", func(w http.ResponseWriter, r *http.Request) {
 		respond(w, s.SetMaintenance(r.PathValue("host"), false))
 	})
+	s.endpointRoutes(mux)
 	mux.HandleFunc("POST /quorum/lost", func(w http.ResponseWriter, _ *http.Request) { s.SetQuorum(false); writeJSON(w, nil) })
 	mux.HandleFunc("POST /quorum/regained", func(w http.ResponseWriter, _ *http.Request) { s.SetQuorum(true); writeJSON(w, nil) })
 	mux.HandleFunc("POST /storages/{storage}/full", func(w http.ResponseWriter, r *http.Request) {

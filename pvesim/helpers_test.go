@@ -26,6 +26,7 @@ import (
 type client struct {
 	t     *testing.T
 	sim   *pvesim.Simulator
+	url   string
 	http  *http.Client
 	token string
 }
@@ -54,7 +55,7 @@ func startSim(t *testing.T, s *pvesim.Scenario, o pvesim.Options) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(sim.Close)
-	return &client{t: t, sim: sim, http: httpClient(sim), token: pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret}
+	return &client{t: t, sim: sim, url: sim.URL(), http: httpClient(sim), token: pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret}
 }
 
 func httpClient(sim *pvesim.Simulator) *http.Client {
@@ -87,7 +88,7 @@ func (c *client) do(method, path string, params ...string) response {
 	} else if len(params) > 0 {
 		path += "?" + values.Encode()
 	}
-	req, err := http.NewRequest(method, c.sim.URL()+path, body)
+	req, err := http.NewRequest(method, c.url+path, body)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -19,7 +19,8 @@ type Request struct {
 	Template string        `json:"template"` // "/nodes/{node}/qemu"; empty for unknown paths
 	Path     string        `json:"path"`
 	Who      string        `json:"who"`
-	Status   int           `json:"status"` // 0 if the connection was dropped
+	Host     string        `json:"host,omitempty"` // of the endpoint; empty for the one of the cluster
+	Status   int           `json:"status"`         // 0 if the connection was dropped
 	Time     time.Time     `json:"time"`
 	Took     time.Duration `json:"took"` // real time
 }
@@ -45,7 +46,7 @@ func (r *recorder) add(o wire.Outcome) {
 		r.list = append(r.list[:0], r.list[len(r.list)/2:]...)
 	}
 	r.list = append(r.list, Request{
-		Method: o.Verb, Template: o.Template, Path: o.Path, Who: o.Who, Status: o.Status, Time: o.Start, Took: o.Took,
+		Method: o.Verb, Template: o.Template, Path: o.Path, Who: o.Who, Host: o.Host, Status: o.Status, Time: o.Start, Took: o.Took,
 	})
 	r.counts[o.Verb+" "+o.Template]++
 }

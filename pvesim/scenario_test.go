@@ -97,7 +97,7 @@ func TestClose(t *testing.T) {
 	if err := sim.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	c := &client{t: t, sim: sim, http: httpClient(sim), token: pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret}
+	c := &client{t: t, sim: sim, url: sim.URL(), http: httpClient(sim), token: pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret}
 	c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1")
 	sim.Close()
 	c.http.CloseIdleConnections()

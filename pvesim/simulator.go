@@ -4,13 +4,10 @@
 package pvesim
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"log"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -21,7 +18,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/qm"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/storage"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/wire"
 )
 
 // Options configure the simulator in addition to the scenario. The zero value is usable.
@@ -49,13 +45,12 @@ type Simulator struct {
 	requests *recorder
 	ca       *authority
 
-	mu     sync.Mutex
-	server *http.Server
-	admin  *http.Server
-	url    string
-	adminU string
-	closed bool
-	done   sync.WaitGroup
+	mu        sync.Mutex
+	endpoints map[string]*endpoint // by host; empty for the one of the cluster
+	admin     *http.Server
+	adminU    string
+	closed    bool
+	done      sync.WaitGroup
 }
 
 // New builds a simulator from a scenario. It serves no requests before Start.
@@ -72,7 +67,7 @@ func New(scenario *Scenario, options Options) (*Simulator, error) {
 	if options.Speed <= 0 {
 		options.Speed = max(scenario.Speed, 0)
 	}
-	s := &Simulator{scenario: scenario, options: options, requests: newRecorder(options.KeepRequests)}
+	s := &Simulator{scenario: scenario, options: options, requests: newRecorder(options.KeepRequests), endpoints: map[string]*endpoint{}}
 	latency := map[string]storage.Latency{}
 	for typ, profile := range scenario.Latency {
 		latency[typ] = storage.Profiles[profile]
@@ -247,38 +242,19 @@ func (s *Simulator) populateGuests() error {
 func (s *Simulator) Start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.server != nil || s.closed {
+	if len(s.endpoints) > 0 || s.closed {
 		return errors.New("starting simulator: already started")
 	}
-	address := s.options.Listen
-	if address == "" {
-		address = "127.0.0.1:0"
-	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	e, err := s.listen(ctx, "", cmp.Or(s.options.Listen, anyPort))
 	if err != nil {
 		return fmt.Errorf("starting simulator: %w", err)
 	}
 	if err := s.startAdmin(ctx); err != nil {
-		_ = l.Close()
+		_ = e.listener.Close()
 		return err
 	}
-	cert, err := s.ca.issue(l.Addr())
-	if err != nil {
-		_ = l.Close()
-		return fmt.Errorf("starting simulator: %w", err)
-	}
-	s.url = "https://" + l.Addr().String() + "/api2/json"
-	s.server = &http.Server{
-		Handler:     &wire.Server{Kernel: s.engine.Kernel, Fault: s.faults.onCall, Record: s.requests.add},
-		IdleTimeout: 5 * time.Second, ReadHeaderTimeout: 30 * time.Second, ConnContext: wire.ConnContext,
-		MaxHeaderBytes: 8 << 10, ErrorLog: log.New(io.Discard, "", 0),
-	}
 	s.engine.Run()
-	listener := &wire.Listener{Listener: l, Config: &tls.Config{
-		Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
-	}}
-	server := s.server
-	s.done.Go(func() { _ = server.Serve(listener) })
+	s.serve(e)
 	context.AfterFunc(ctx, s.Close)
 	return nil
 }
@@ -291,13 +267,13 @@ func (s *Simulator) Close() {
 		return
 	}
 	s.closed = true
-	server, admin := s.server, s.admin
-	s.mu.Unlock()
-	for _, srv := range []*http.Server{server, admin} {
-		if srv != nil {
-			_ = srv.Close()
-		}
+	if s.admin != nil {
+		_ = s.admin.Close()
 	}
+	for _, e := range s.endpoints {
+		_ = e.server.Close()
+	}
+	s.mu.Unlock()
 	s.engine.Close()
 	s.done.Wait()
 }
@@ -306,7 +282,10 @@ func (s *Simulator) Close() {
 func (s *Simulator) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.url
+	if e := s.endpoints[""]; e != nil {
+		return e.url()
+	}
+	return ""
 }
 
 // AdminURL returns the base URL of the admin API, or "" if it is disabled.

@@ -72,7 +72,7 @@ func list(k *kernel.Kernel, read func(r *api.Request, d *access.Data, all bool) 
 // change returns the handler of a change to user.cfg. Errors start with what.
 func change(k *kernel.Kernel, what string, update func(r *api.Request, d *access.Data) error) api.Handler {
 	return func(ctx context.Context, r *api.Request) (api.Response, error) {
-		return k.ChangeUserConfig(ctx, what, func(d *access.Data) error { return update(r, d) })
+		return k.ChangeUserConfig(ctx, r, what, func(d *access.Data) error { return update(r, d) })
 	}
 }
 

@@ -227,7 +227,7 @@ func (th *tokenHandlers) postToken(ctx context.Context, r *api.Request) (api.Res
 	userid, tokenid := r.Params.Values["userid"], r.Params.Values["tokenid"]
 	t := &access.Token{ID: tokenid, Secret: uuid.NewString(), Privsep: true}
 	setTokenFields(r, t)
-	resp, err := th.k.ChangeUserConfig(ctx, "generating token", func(d *access.Data) error {
+	resp, err := th.k.ChangeUserConfig(ctx, r, "generating token", func(d *access.Data) error {
 		u := d.Users[userid]
 		switch {
 		case u == nil:
@@ -253,7 +253,7 @@ func (th *tokenHandlers) putToken(ctx context.Context, r *api.Request) (api.Resp
 	if _, err := view(th.k, getToken)(ctx, r); err != nil {
 		return api.Response{}, err
 	}
-	_, err := th.k.ChangeUserConfig(ctx, "updating token info", func(d *access.Data) error {
+	_, err := th.k.ChangeUserConfig(ctx, r, "updating token info", func(d *access.Data) error {
 		setTokenFields(r, d.Users[r.Params.Values["userid"]].Tokens[r.Params.Values["tokenid"]])
 		return nil
 	})
@@ -268,7 +268,7 @@ func (th *tokenHandlers) deleteToken(ctx context.Context, r *api.Request) (api.R
 		return api.Response{}, err
 	}
 	userid, tokenid := r.Params.Values["userid"], r.Params.Values["tokenid"]
-	return th.k.ChangeUserConfig(ctx, "deleting token", func(d *access.Data) error {
+	return th.k.ChangeUserConfig(ctx, r, "deleting token", func(d *access.Data) error {
 		delete(d.Users[userid].Tokens, tokenid)
 		*d.ACL = slices.DeleteFunc(*d.ACL, func(a access.Entry) bool { return a.Kind == "token" && a.ID == userid+"!"+tokenid })
 		return nil

@@ -27,6 +27,8 @@ type Request struct {
 	Who    access.Identity
 	Params schema.Params
 	Upload *Upload
+	// Serving is the host that received the request; empty means the first one that is up.
+	Serving string
 
 	Method *schema.Method
 	Host   string // the host named in the path

@@ -66,23 +66,23 @@ func Routes(k *kernel.Kernel, store *storage.Store, network *sdn.Network, stats 
 	}
 }
 
-func (ch *handlers) getClusterStatus(*api.Request) (any, error) {
-	serving := ch.k.ServingHost()
+func (ch *handlers) getClusterStatus(r *api.Request) (any, error) {
+	serving := ch.k.ServingHost(r)
 	rows := []api.Row{}
 	if ch.k.Name != "" {
 		rows = append(rows, api.Row{
-			"type": "cluster", "id": "cluster", "name": ch.k.Name, "nodes": len(ch.k.Hosts), "quorate": api.BoolInt(!ch.k.NoQuorum), "version": len(ch.k.Hosts),
+			"type": "cluster", "id": "cluster", "name": ch.k.Name, "nodes": len(ch.k.Hosts), "quorate": ch.k.ReportedQuorum(serving), "version": len(ch.k.Hosts),
 		})
 	}
 	for i, h := range ch.k.Hosts {
 		out := api.Row{
 			"type": "node", "id": "node/" + h.Name, "name": h.Name, "nodeid": i + 1, "local": api.BoolInt(h == serving),
-			"online": api.BoolInt(h.Online), "level": "",
+			"online": api.BoolInt(kernel.Sees(serving, h)), "level": "",
 		}
 		if ch.k.Name == "" {
 			out["nodeid"] = 0
 		}
-		if h.Online {
+		if kernel.Sees(serving, h) {
 			out["ip"] = h.IP
 		}
 		rows = append(rows, out)
@@ -142,7 +142,7 @@ func (ch *handlers) getOptions(r *api.Request) (any, error) {
 }
 
 func (ch *handlers) putOptions(r *api.Request) error {
-	if err := ch.k.CheckWritable("/etc/pve/datacenter.cfg"); err != nil {
+	if err := ch.k.CheckWritable(ch.k.ServingHost(r), "/etc/pve/datacenter.cfg"); err != nil {
 		return err
 	}
 	for key, v := range r.Params.Values {
@@ -158,7 +158,7 @@ func (ch *handlers) putOptions(r *api.Request) error {
 func (rh *resourceHandlers) getResources(r *api.Request) (any, error) {
 	typ := r.Params.Values["type"]
 	want := func(t string) bool { return typ == "" || typ == t }
-	viewer := rh.k.Access.Viewer(r.Who)
+	viewer, serving := rh.k.Access.Viewer(r.Who), rh.k.ServingHost(r)
 	pools := rh.k.Access.PoolsOfGuests()
 	rows := []any{}
 	add := func(row any) { rows = append(rows, row) }
@@ -171,23 +171,23 @@ func (rh *resourceHandlers) getResources(r *api.Request) (any, error) {
 	}
 	if want("vm") {
 		for _, g := range rh.k.SortedGuests() {
-			if !viewer.Has("/vms/"+strconv.Itoa(g.VMID), "VM.Audit") {
+			if !rh.k.IsListed(serving, g) || !viewer.Has("/vms/"+strconv.Itoa(g.VMID), "VM.Audit") {
 				continue
 			}
 			pool := pools[g.VMID]
 			if pool != "" && !viewer.Has("/pool/"+pool, "Pool.Audit") {
 				pool = ""
 			}
-			add(rh.stats.GuestRow(g, pool))
+			add(rh.stats.GuestRow(serving, g, pool))
 		}
 	}
 	if want("node") {
 		for _, h := range rh.k.Hosts {
-			add(rh.hostResource(h, viewer.Has("/nodes/"+h.Name, "Sys.Audit")))
+			add(rh.hostResource(serving, h, viewer.Has("/nodes/"+h.Name, "Sys.Audit")))
 		}
 	}
 	if want("storage") {
-		rh.addStorages(viewer, add)
+		rh.addStorages(serving, viewer, add)
 	}
 	if want("sdn") {
 		rh.addZones(viewer, typ, add)
@@ -196,9 +196,9 @@ func (rh *resourceHandlers) getResources(r *api.Request) (any, error) {
 }
 
 // hostResource returns the row of a host.
-func (rh *resourceHandlers) hostResource(h *kernel.Host, figures bool) api.Row {
-	out := rh.stats.HostRow(h, figures)
-	if h.Online {
+func (rh *resourceHandlers) hostResource(serving, h *kernel.Host, figures bool) api.Row {
+	out := rh.stats.HostRow(serving, h, figures)
+	if kernel.Sees(serving, h) {
 		out["cgroup-mode"] = 2
 	}
 	if rh.k.Version.HostRows && h.Maintenance {
@@ -210,14 +210,14 @@ func (rh *resourceHandlers) hostResource(h *kernel.Host, figures bool) api.Row {
 	return out
 }
 
-func (rh *resourceHandlers) addStorages(viewer *access.Viewer, add func(row any)) {
+func (rh *resourceHandlers) addStorages(serving *kernel.Host, viewer *access.Viewer, add func(row any)) {
 	for _, s := range rh.store.Storages() {
 		if !viewer.Has("/storage/"+s.ID, "Datastore.Audit") {
 			continue
 		}
 		for _, h := range rh.k.Hosts {
 			if s.IsAvailableOn(h.Name) {
-				add(rh.stats.StorageRow(s, h))
+				add(rh.stats.StorageRow(serving, s, h))
 			}
 		}
 	}
@@ -247,7 +247,7 @@ func (rh *resourceHandlers) addZones(viewer *access.Viewer, typ string, add func
 // callers.
 func (ph *poolHandlers) getPools(_ context.Context, r *api.Request) (api.Response, error) {
 	if id, ok := r.Value("poolid"); ok {
-		out, err := ph.poolDetails(id)
+		out, err := ph.poolDetails(r, id)
 		if err != nil {
 			return api.Response{}, err
 		}
@@ -268,11 +268,11 @@ func (ph *poolHandlers) getPools(_ context.Context, r *api.Request) (api.Respons
 }
 
 func (ph *poolHandlers) getPool(_ context.Context, r *api.Request) (api.Response, error) {
-	out, err := ph.poolDetails(r.Params.Values["poolid"])
+	out, err := ph.poolDetails(r, r.Params.Values["poolid"])
 	return api.Response{Data: out}, err
 }
 
-func (ph *poolHandlers) poolDetails(id string) (api.Row, error) {
+func (ph *poolHandlers) poolDetails(r *api.Request, id string) (api.Row, error) {
 	var pool *access.Pool
 	ph.k.Access.View(func(d *access.Data) {
 		if p := d.Pools[id]; p != nil {
@@ -284,10 +284,10 @@ func (ph *poolHandlers) poolDetails(id string) (api.Row, error) {
 	}
 	ph.k.Mu.Lock()
 	defer ph.k.Mu.Unlock()
-	members := []any{}
+	serving, members := ph.k.ServingHost(r), []any{}
 	for _, g := range ph.k.SortedGuests() {
 		if pool.VMs[g.VMID] {
-			members = append(members, ph.stats.GuestRow(g, ""))
+			members = append(members, ph.stats.GuestRow(serving, g, ""))
 		}
 	}
 	for _, s := range ph.store.Storages() {
@@ -296,7 +296,7 @@ func (ph *poolHandlers) poolDetails(id string) (api.Row, error) {
 		}
 		for _, h := range ph.k.Hosts {
 			if s.IsAvailableOn(h.Name) {
-				members = append(members, ph.stats.StorageRow(s, h))
+				members = append(members, ph.stats.StorageRow(serving, s, h))
 			}
 		}
 	}
@@ -307,7 +307,7 @@ func (ph *poolHandlers) poolDetails(id string) (api.Row, error) {
 
 func (ph *poolHandlers) postPool(ctx context.Context, r *api.Request) (api.Response, error) {
 	id := r.Params.Values["poolid"]
-	return ph.k.ChangeUserConfig(ctx, "create pool", func(d *access.Data) error {
+	return ph.k.ChangeUserConfig(ctx, r, "create pool", func(d *access.Data) error {
 		if d.Pools[id] != nil {
 			return fmt.Errorf("pool '%s' already exists", id)
 		}
@@ -325,7 +325,7 @@ func (ph *poolHandlers) putPool(ctx context.Context, r *api.Request) (api.Respon
 			}
 		}
 	}
-	return ph.k.ChangeUserConfig(ctx, "update pools", func(d *access.Data) error {
+	return ph.k.ChangeUserConfig(ctx, r, "update pools", func(d *access.Data) error {
 		p := d.Pools[id]
 		if p == nil {
 			return fmt.Errorf("pool '%s' does not exist", id)
@@ -378,7 +378,7 @@ func (ph *poolHandlers) deletePool(ctx context.Context, r *api.Request) (api.Res
 	ph.k.Mu.Lock()
 	guests := maps.Clone(ph.k.Guests)
 	ph.k.Mu.Unlock()
-	return ph.k.ChangeUserConfig(ctx, "delete pool", func(d *access.Data) error {
+	return ph.k.ChangeUserConfig(ctx, r, "delete pool", func(d *access.Data) error {
 		p := d.Pools[id]
 		if p == nil {
 			return fmt.Errorf("pool '%s' does not exist", id)

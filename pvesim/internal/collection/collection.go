@@ -124,7 +124,7 @@ func (c *Collection) remove(r *api.Request) error {
 // quorate returns the handler of a change, which needs quorum.
 func quorate(k *kernel.Kernel, change func(r *api.Request) error) api.Handler {
 	return func(ctx context.Context, r *api.Request) (api.Response, error) {
-		if err := k.CheckQuorum(); err != nil {
+		if err := k.CheckQuorum(r); err != nil {
 			return api.Response{}, err
 		}
 		return kernel.Change(k, change)(ctx, r)

@@ -144,7 +144,7 @@ func (e *Engine) Overview(maxTasks int) Overview {
 	}
 	e.Kernel.Mu.Lock()
 	defer e.Kernel.Mu.Unlock()
-	out.Quorate = !e.Kernel.NoQuorum
+	out.Quorate = e.Kernel.IsQuorate()
 	hosts := map[string]*HostView{}
 	for _, h := range e.Kernel.Hosts {
 		hosts[h.Name] = &HostView{Name: h.Name, Status: h.Status(), CPUs: h.CPUs(), Memory: h.Memory, Tasks: running[h.Name]}

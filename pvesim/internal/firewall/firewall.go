@@ -131,7 +131,7 @@ func params(r *api.Request) map[string]string {
 func (fw *Firewall) locked(change func(r *api.Request) error) api.Handler {
 	return func(ctx context.Context, r *api.Request) (api.Response, error) {
 		name := "firewall-" + scope(r)
-		if err := fw.k.CheckLockQuorum(ctx, name); err != nil {
+		if err := fw.k.CheckLockQuorum(ctx, r, name); err != nil {
 			return api.Response{}, api.Failf("%v", err)
 		}
 		release, err := fw.k.Locks.Cluster(ctx, name, 10*time.Second)

@@ -234,13 +234,13 @@ func (hh *handlers) deleteResource(r *api.Request) error {
 	return nil
 }
 
-func (hh *handlers) getStatus(*api.Request) (any, error) {
-	serving := hh.k.ServingHost()
-	text := "OK"
-	if hh.k.NoQuorum {
+func (hh *handlers) getStatus(r *api.Request) (any, error) {
+	serving := hh.k.ServingHost(r)
+	text, quorate := "OK", hh.k.HasQuorum(serving)
+	if !quorate {
 		text = "No quorum on node '" + serving.Name + "'!"
 	}
-	rows := []api.Row{{"id": "quorum", "type": "quorum", "node": serving.Name, "status": text, "quorate": api.BoolInt(!hh.k.NoQuorum)}}
+	rows := []api.Row{{"id": "quorum", "type": "quorum", "node": serving.Name, "status": text, "quorate": api.BoolInt(quorate)}}
 	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
 		rows = append(rows, api.Row{"id": "service:" + sid, "type": "service", "sid": sid, "state": hh.resources[sid]["state"], "status": hh.resources[sid]["state"]})
 	}
@@ -248,8 +248,8 @@ func (hh *handlers) getStatus(*api.Request) (any, error) {
 }
 
 // getManagerStatus returns the state of each host in the view of the HA manager.
-func (hh *handlers) getManagerStatus(*api.Request) (any, error) {
-	serving := hh.k.ServingHost()
+func (hh *handlers) getManagerStatus(r *api.Request) (any, error) {
+	serving := hh.k.ServingHost(r)
 	states, local := api.Row{}, api.Row{}
 	for _, h := range hh.k.Hosts {
 		state, mode := "online", "active"
@@ -265,7 +265,7 @@ func (hh *handlers) getManagerStatus(*api.Request) (any, error) {
 	return api.Row{
 		"lrm_status":     local,
 		"manager_status": api.Row{"master_node": serving.Name, "node_status": states, "service_status": api.Row{}},
-		"quorum":         api.Row{"node": serving.Name, "quorate": api.BoolInt(!hh.k.NoQuorum)},
+		"quorum":         api.Row{"node": serving.Name, "quorate": api.BoolInt(hh.k.HasQuorum(serving))},
 	}, nil
 }
 

@@ -62,9 +62,9 @@ func Routes(k *kernel.Kernel, network *sdn.Network, stats *pvestatd.Daemon) map[
 
 func (hh *handlers) getHosts(r *api.Request) (any, error) {
 	may := hh.k.Access.Viewer(r.Who)
-	rows := []api.Row{}
+	serving, rows := hh.k.ServingHost(r), []api.Row{}
 	for _, h := range hh.k.Hosts {
-		out := hh.stats.HostRow(h, may.Has("/nodes/"+h.Name, "Sys.Audit"))
+		out := hh.stats.HostRow(serving, h, may.Has("/nodes/"+h.Name, "Sys.Audit"))
 		out["ssl_fingerprint"] = nil
 		if h.Online {
 			out["ssl_fingerprint"] = fingerprint(h.Name)

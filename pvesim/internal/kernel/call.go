@@ -111,7 +111,7 @@ func (k *Kernel) acquireWorker(ctx context.Context, r *api.Request) (release fun
 		return func() {}, k.Clock.Sleep(ctx, callTime)
 	}
 	k.Mu.Lock()
-	h := cmp.Or(k.Host(r.Host), k.ServingHost())
+	h := k.executingHost(r)
 	k.Mu.Unlock()
 	if h == nil {
 		return nil, &api.Error{Status: 595, Message: "Connection refused", Bare: true}
@@ -142,15 +142,19 @@ func (k *Kernel) proxy(ctx context.Context, r *api.Request) error {
 		return nil
 	}
 	k.Mu.Lock()
-	if serving := k.ServingHost(); name == "localhost" && serving != nil {
+	serving := k.ServingHost(r)
+	if name == "localhost" && serving != nil {
 		name = serving.Name
 		r.Params.Values["node"] = name
 	}
 	r.Host = name
 	h := k.Host(name)
 	var down string
-	if h != nil && !h.Online {
-		down = cmp.Or(h.Unreachable, "noroute")
+	if h != nil && !Sees(serving, h) {
+		down = "noroute"
+		if !h.Online {
+			down = cmp.Or(h.Unreachable, down)
+		}
 	}
 	k.Mu.Unlock()
 	if r.Method.ProxyTo == "" {

@@ -205,7 +205,11 @@ type Host struct {
 	// Report is the last report of pvestatd, nil if there is none since the host is up.
 	Report   *Report
 	BootedAt time.Time
-	workers  chan struct{} // slots for the busy workers of its API daemon
+	// cutOff means that a partition separates the host from those without this flag.
+	cutOff bool
+	// quorumRegained means that /cluster/status did not report the return of quorum yet.
+	quorumRegained bool
+	workers        chan struct{} // slots for the busy workers of its API daemon
 }
 
 // Bridge is a network bridge of a host.
@@ -263,8 +267,12 @@ func (k *Kernel) AddHost(h *Host) {
 // Host returns a host by name, or nil. The caller holds the mutex.
 func (k *Kernel) Host(name string) *Host { return k.hostsByName[name] }
 
-// ServingHost returns the host that serves requests: the first one that is up, or nil. The caller holds the mutex.
-func (k *Kernel) ServingHost() *Host {
+// ServingHost returns the host that received a request: that of the endpoint, otherwise the first one that is up, or
+// nil. The caller holds the mutex.
+func (k *Kernel) ServingHost(r *api.Request) *Host {
+	if r.Serving != "" {
+		return k.Host(r.Serving)
+	}
 	for _, h := range k.Hosts {
 		if h.Online {
 			return h

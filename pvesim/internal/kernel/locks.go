@@ -41,8 +41,8 @@ func (k *Kernel) FileLock(ctx context.Context, t *tasks.Task, host, file string,
 }
 
 // CheckLockQuorum returns an error if the cluster has no quorum: cluster-wide locks then fail after their timeout.
-func (k *Kernel) CheckLockQuorum(ctx context.Context, name string) error {
-	if k.CheckQuorum() == nil {
+func (k *Kernel) CheckLockQuorum(ctx context.Context, r *api.Request, name string) error {
+	if k.CheckQuorum(r) == nil {
 		return nil
 	}
 	if err := k.Clock.Sleep(ctx, 10*time.Second); err != nil {
@@ -52,8 +52,8 @@ func (k *Kernel) CheckLockQuorum(ctx context.Context, name string) error {
 }
 
 // ChangeUserConfig changes user.cfg under its cluster-wide lock. Errors start with what.
-func (k *Kernel) ChangeUserConfig(ctx context.Context, what string, change func(d *access.Data) error) (api.Response, error) {
-	if err := k.CheckLockQuorum(ctx, "file-user_cfg"); err != nil {
+func (k *Kernel) ChangeUserConfig(ctx context.Context, r *api.Request, what string, change func(d *access.Data) error) (api.Response, error) {
+	if err := k.CheckLockQuorum(ctx, r, "file-user_cfg"); err != nil {
 		return api.Response{}, api.Failf("%s failed: %v", what, err)
 	}
 	release, err := k.Locks.Cluster(ctx, "file-user_cfg", 10*time.Second)
@@ -67,27 +67,20 @@ func (k *Kernel) ChangeUserConfig(ctx context.Context, what string, change func(
 	return api.Response{}, nil
 }
 
-// SetQuorum sets whether the cluster has quorum.
-func (k *Kernel) SetQuorum(ok bool) {
+// CheckQuorum returns an error if the host that executes a request has no quorum.
+func (k *Kernel) CheckQuorum(r *api.Request) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
-	k.NoQuorum = !ok
-}
-
-// CheckQuorum returns an error if the cluster has no quorum.
-func (k *Kernel) CheckQuorum() error {
-	k.Mu.Lock()
-	defer k.Mu.Unlock()
-	if k.NoQuorum {
+	if !k.HasQuorum(k.executingHost(r)) {
 		return api.Failf("cluster not ready - no quorum?")
 	}
 	return nil
 }
 
-// CheckWritable returns the error of a write to a file in /etc/pve, which is read-only without quorum. The caller holds
-// the mutex.
-func (k *Kernel) CheckWritable(file string) error {
-	if k.NoQuorum {
+// CheckWritable returns the error of a write to a file in /etc/pve of a host, which is read-only without quorum. The
+// caller holds the mutex.
+func (k *Kernel) CheckWritable(h *Host, file string) error {
+	if !k.HasQuorum(h) {
 		return api.Failf("unable to open file '%s.tmp.%d' - Permission denied", file, k.nextPID)
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 )
 
 func (h *handlers) postStart(_ context.Context, r *api.Request) (api.Response, error) {
-	if err := h.k.CheckQuorum(); err != nil {
+	if err := h.k.CheckQuorum(r); err != nil {
 		return api.Response{}, err
 	}
 	if h.ha.IsManaged(r.VMID) {

@@ -112,10 +112,10 @@ func newHostFigures(h *kernel.Host, l load) api.Row {
 // HostFigures returns the current figures of a host. The caller holds the mutex.
 func (d *Daemon) HostFigures(h *kernel.Host) api.Row { return newHostFigures(h, d.loads()[h.Name]) }
 
-// lastFigures returns the last report about a guest.
-func (d *Daemon) lastFigures(g *kernel.Guest) (f kernel.GuestFigures, ok bool) {
+// lastFigures returns the last report about a guest that the serving host received.
+func (d *Daemon) lastFigures(serving *kernel.Host, g *kernel.Guest) (f kernel.GuestFigures, ok bool) {
 	h := d.k.Host(g.Host)
-	if h == nil || h.Report == nil {
+	if h == nil || h.Report == nil || !kernel.Sees(serving, h) {
 		return kernel.GuestFigures{}, false
 	}
 	f, ok = h.Report.Guests[g.VMID]
@@ -124,7 +124,7 @@ func (d *Daemon) lastFigures(g *kernel.Guest) (f kernel.GuestFigures, ok bool) {
 
 // GuestRow returns the row of a guest: figures of the last report, all else current. It returns JSON because a cluster
 // can have thousands of guests. The caller holds the mutex.
-func (d *Daemon) GuestRow(g *kernel.Guest, pool string) json.RawMessage {
+func (d *Daemon) GuestRow(serving *kernel.Host, g *kernel.Guest, pool string) json.RawMessage {
 	b := make([]byte, 0, 400)
 	text := func(key, v string) {
 		if len(b) > 0 {
@@ -146,7 +146,7 @@ func (d *Daemon) GuestRow(g *kernel.Guest, pool string) json.RawMessage {
 	text("type", g.Type)
 	text("node", g.Host)
 	number("vmid", int64(g.VMID))
-	if f, ok := d.lastFigures(g); ok {
+	if f, ok := d.lastFigures(serving, g); ok {
 		text("name", f.Name)
 		text("status", f.Status)
 		for _, n := range []struct {
@@ -197,9 +197,9 @@ func appendJSON(b []byte, v string) []byte {
 }
 
 // HostRow returns the row of a host in /nodes and /cluster/resources, with figures if the caller can see them.
-func (d *Daemon) HostRow(h *kernel.Host, figures bool) api.Row {
-	out := api.Row{"id": "node/" + h.Name, "type": "node", "node": h.Name, "status": h.Status()}
-	if h.Online {
+func (d *Daemon) HostRow(serving, h *kernel.Host, figures bool) api.Row {
+	out := api.Row{"id": "node/" + h.Name, "type": "node", "node": h.Name, "status": d.k.HostStatus(serving, h)}
+	if d.k.HasQuorum(serving) && kernel.Sees(serving, h) {
 		out["level"] = ""
 		if figures && h.Report != nil {
 			maps.Copy(out, h.Report.Host)
@@ -209,12 +209,12 @@ func (d *Daemon) HostRow(h *kernel.Host, figures bool) api.Row {
 }
 
 // StorageRow returns the row of a storage on a host.
-func (d *Daemon) StorageRow(s *storage.Storage, h *kernel.Host) api.Row {
+func (d *Daemon) StorageRow(serving *kernel.Host, s *storage.Storage, h *kernel.Host) api.Row {
 	out := api.Row{
 		"id": "storage/" + h.Name + "/" + s.ID, "type": "storage", "storage": s.ID, "node": h.Name, "plugintype": s.Type,
 		"content": strings.Join(s.Content, ","), "shared": api.BoolInt(s.Shared), "status": "unknown",
 	}
-	if h.Report == nil {
+	if h.Report == nil || !kernel.Sees(serving, h) {
 		return out
 	}
 	if used, ok := h.Report.Storages[s.ID]; ok {

@@ -59,7 +59,7 @@ func (c *cloner) checkClone(r *api.Request) (*cloneJob, error) {
 	if err := c.checkCloneTarget(job); err != nil {
 		return nil, err
 	}
-	if err := c.k.CheckQuorum(); err != nil {
+	if err := c.k.CheckQuorum(r); err != nil {
 		return nil, err
 	}
 	config, err := c.cloneSource(r, job)

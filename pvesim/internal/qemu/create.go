@@ -27,7 +27,7 @@ func (c *creator) postQemu(ctx context.Context, r *api.Request) (api.Response, e
 			return api.Response{}, err
 		}
 	}
-	if err := c.k.CheckQuorum(); err != nil {
+	if err := c.k.CheckQuorum(r); err != nil {
 		return api.Response{}, err
 	}
 	options := vmOptions(r)
@@ -238,7 +238,7 @@ func (de *destroyer) markDestroyed(r *api.Request, g *kernel.Guest) (volids []st
 		}
 		volids = append(volids, d.File)
 	}
-	if err := de.k.CheckWritable(configFile(r.Host, r.VMID)); err != nil {
+	if err := de.k.CheckWritable(de.k.Host(r.Host), configFile(r.Host, r.VMID)); err != nil {
 		return nil, err
 	}
 	g.Config = qm.New(map[string]string{"lock": "destroyed"})

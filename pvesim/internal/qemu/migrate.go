@@ -24,7 +24,7 @@ func (m *migrator) postMigrate(_ context.Context, r *api.Request) (api.Response,
 	if err := checkTarget(m.k, r, to); err != nil {
 		return api.Response{}, err
 	}
-	if err := m.k.CheckQuorum(); err != nil {
+	if err := m.k.CheckQuorum(r); err != nil {
 		return api.Response{}, err
 	}
 	typ := "qmigrate"
@@ -89,7 +89,7 @@ func (m *migrator) checkMigrate(r *api.Request, to string) (*kernel.Guest, []*st
 		return nil, nil, kernel.MissingConfigError(r.Host, r.VMID)
 	case g.Config.Lock() != "":
 		return nil, nil, api.Failf("VM is locked (%s)", g.Config.Lock())
-	case !m.k.Host(to).Online:
+	case !kernel.Sees(m.k.Host(r.Host), m.k.Host(to)):
 		return nil, nil, api.Failf("Can't connect to destination address using public key")
 	}
 	var local []*storage.Volume

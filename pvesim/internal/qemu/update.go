@@ -141,7 +141,7 @@ func (c *configs) checkState(host string, vmid int, u *update) error {
 	case !u.skipLock && g.Config.Lock() != "":
 		return api.Failf("VM is locked (%s)", g.Config.Lock())
 	}
-	return c.k.CheckWritable(configFile(host, vmid))
+	return c.k.CheckWritable(c.k.Host(host), configFile(host, vmid))
 }
 
 // applyUpdate stores the changes as pending and applies them as far as the state of the VM allows.

@@ -97,7 +97,7 @@ func (nw *Network) getZoneContent(_ context.Context, r *api.Request) (api.Respon
 // putSDN starts a task that applies pending changes. The simulator has none.
 func (nw *Network) putSDN(_ context.Context, r *api.Request) (api.Response, error) {
 	nw.k.Mu.Lock()
-	serving := nw.k.ServingHost()
+	serving := nw.k.ServingHost(r)
 	nw.k.Mu.Unlock()
 	if serving == nil {
 		return api.Response{}, api.Failf("no host is up")

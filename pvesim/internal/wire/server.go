@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,6 +28,7 @@ type Call struct {
 	Template string // "/nodes/{node}/qemu"; empty for unknown paths
 	Path     string
 	Who      string
+	Host     string // of the endpoint; empty for the one of the cluster
 }
 
 // Fault is the effect of a hook on a request. The zero value has no effect.
@@ -51,6 +53,45 @@ type Server struct {
 	Kernel *kernel.Kernel
 	Fault  func(Call) Fault
 	Record func(Outcome)
+	// Host is the host whose API this is; empty means the first one that is up.
+	Host string
+
+	mu   sync.Mutex
+	hang chan struct{} // open while the server hangs
+}
+
+// SetHang sets whether the server accepts requests without ever responding. The requests have no effect, and their
+// connections close when it no longer hangs.
+func (s *Server) SetHang(hang bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case hang && s.hang == nil:
+		s.hang = make(chan struct{})
+	case !hang && s.hang != nil:
+		close(s.hang)
+		s.hang = nil
+	}
+}
+
+// isUnavailable reports whether a request gets no response because the host is down or the server hangs. If it hangs,
+// the function waits until it no longer does, or until the client disconnects.
+func (s *Server) isUnavailable(r *http.Request) bool {
+	s.mu.Lock()
+	hang := s.hang
+	s.mu.Unlock()
+	if hang != nil {
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the context does not end when the client disconnects
+		select {
+		case <-hang:
+		case <-r.Context().Done():
+		}
+		return true
+	}
+	s.Kernel.Mu.Lock()
+	defer s.Kernel.Mu.Unlock()
+	h := s.Kernel.Host(s.Host)
+	return h != nil && !h.Online
 }
 
 // reply is a response before it is written.
@@ -70,7 +111,12 @@ const (
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	call := Call{Verb: r.Method, Path: r.URL.Path}
+	call := Call{Verb: r.Method, Path: r.URL.Path, Host: s.Host}
+	if s.isUnavailable(r) {
+		s.record(call, 0, start)
+		dropConnection(w)
+		return
+	}
 	rep := s.serve(r, &call)
 	if rep.drop {
 		s.record(call, 0, start)
@@ -213,7 +259,7 @@ func (s *Server) call(r *http.Request, path string, who access.Identity, format 
 	if rep != nil {
 		return *rep
 	}
-	resp, err := s.Kernel.Call(r.Context(), &api.Request{Verb: r.Method, Path: path, Who: who, Params: params, Upload: upload})
+	resp, err := s.Kernel.Call(r.Context(), &api.Request{Verb: r.Method, Path: path, Who: who, Params: params, Upload: upload, Serving: s.Host})
 	var refused *api.Error
 	switch {
 	case err == nil:
