@@ -16,6 +16,11 @@ var (
 	ErrClaimBusy = errors.New("another operation on the NodeClaim is in progress")
 	// ErrParked means that the Claim waits for capacity; retry.
 	ErrParked = errors.New("waiting for capacity")
+	// ErrStartInProgress means that a VM's start did not end in time; the next poll shows
+	// its result.
+	ErrStartInProgress = errors.New("the start is still in progress")
+	// ErrHostStopping means that a Host stops all of its guests, usually to shut down.
+	ErrHostStopping = errors.New("the host stops all of its guests")
 	// ErrNewerVersion means that a newer controller wrote something that this one cannot
 	// read. To guess could create a second VM, or lose one: nothing is changed.
 	ErrNewerVersion = errors.New("it was written by a newer controller release; upgrade the controller to that release or later")

@@ -81,7 +81,8 @@ func (p *Power) reset(ctx context.Context, vm VM) error {
 }
 
 // PowerOn starts a Claim's VM that is stopped, for example after its Host rebooted. It
-// returns false if the VM needed no start.
+// returns false if the VM needed no start, ErrHostStopping if its Host is about to shut
+// down, and ErrStartInProgress if the start did not end in time.
 func (p *Power) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
 	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
@@ -92,6 +93,15 @@ func (p *Power) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) (bool, err
 		return false, nil
 	}
 	defer release()
+	started, err := p.start(ctx, id, claim)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		// The Claim is being deleted, or this process ends: that is not a failed start.
+		return false, nil
+	}
+	return started, err
+}
+
+func (p *Power) start(ctx context.Context, id v1alpha1.ProviderID, claim *karpv1.NodeClaim) (bool, error) {
 	vm, err := p.vms.getOwned(ctx, id, claim)
 	if err != nil {
 		return false, err
@@ -105,14 +115,21 @@ func (p *Power) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) (bool, err
 		// The Snapshot is outdated, or another task works on the VM.
 		return false, nil
 	}
+	// A Host that shuts down is online until its guests are stopped.
+	stopping, err := client.RunningTasks(ctx, vm.Host, taskStopAll)
+	if err != nil {
+		return false, err
+	}
+	if len(stopping) > 0 {
+		return false, fmt.Errorf("starting VM %d on host %s: %w", vm.VMID, vm.Host, ErrHostStopping)
+	}
 	task, err := client.StartVM(ctx, vm.Host, vm.VMID)
 	if err != nil {
 		return false, err
 	}
 	_, err = p.deps.Tasks.Wait(ctx, client, task, DurationKey(vm.Region, vm.Host, ""))
 	if errors.Is(err, context.DeadlineExceeded) {
-		// The task continues; the next poll shows its result.
-		return true, nil
+		err = ErrStartInProgress
 	}
 	if err != nil {
 		return false, fmt.Errorf("starting VM %d on host %s: %w", vm.VMID, vm.Host, err)

@@ -229,6 +229,16 @@ func (p *Provider) CurrentImage(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 	return ownership.ImageID(template.VMID, *template.Config), true
 }
 
+// OutOfService returns why a VM's Host is out of service; empty if it is in service. A
+// Host that no Snapshot lists is offline.
+func (p *Provider) OutOfService(vm VM) inventory.OutOfServiceReason {
+	host, ok := p.deps.Inventory.View().Host(vm.Region, vm.Host)
+	if !ok {
+		return inventory.Offline
+	}
+	return host.OutOfService
+}
+
 // HostOf returns the Host that a Claim's VM is on, or will be.
 func (p *Provider) HostOf(claim *karpv1.NodeClaim) (inventory.HostState, bool) {
 	in, ok, err := ReadLocation(claim)

@@ -20,6 +20,8 @@ import (
 const (
 	TaskClone   = "qmclone"
 	TaskDestroy = "qmdestroy"
+	// taskStopAll stops all guests of a Host. Proxmox starts it when the Host shuts down.
+	taskStopAll = "stopall"
 )
 
 // Locks that Proxmox sets in a VM's configuration.

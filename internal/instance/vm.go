@@ -18,8 +18,6 @@ type VM struct {
 	Name string
 	// Status is the power state as of the last poll.
 	Status string
-	// HostOnline is false while its Host is offline.
-	HostOnline bool
 	// HAState is the state of its HA resource; empty if it has none.
 	HAState string
 	Config  proxmox.VMConfig
@@ -42,10 +40,9 @@ func newVM(kubeCluster string, snapshot *inventory.Snapshot, guest inventory.Gue
 	}
 	return VM{
 		Identity: id, Host: guest.Host, Name: guest.Name, hasNewerMark: newer,
-		Status:     guest.Status,
-		HostOnline: snapshot.Hosts[guest.Host].Online,
-		HAState:    guest.HAState,
-		Config:     *guest.Config,
+		Status:  guest.Status,
+		HAState: guest.HAState,
+		Config:  *guest.Config,
 	}, true
 }
 

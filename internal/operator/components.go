@@ -56,7 +56,7 @@ func (o *Options) FailureBackoff() backoff.Exponential {
 
 // RestartPolicy returns the limits for starting stopped VMs.
 func (o *Options) RestartPolicy() vmhealth.RestartPolicy {
-	return vmhealth.RestartPolicy{Backoff: o.RestartBackoff, Limit: o.RestartLimit}
+	return vmhealth.RestartPolicy{Backoff: o.RestartBackoff, Limit: o.RestartLimit, ReplacementMaxFraction: instance.SafetyThreshold(o.OrphanDeletionMaxFraction)}
 }
 
 // RepairTolerations returns the delays of node repair.
@@ -67,6 +67,7 @@ func (o *Options) RepairTolerations() cloudprovider.RepairTolerations {
 // OrphanRules returns the rules of garbage collection.
 func (o *Options) OrphanRules() garbagecollection.Rules {
 	return garbagecollection.Rules{
-		Policy: o.OrphanPolicy, GracePeriod: o.OrphanGracePeriod, SweepInterval: o.OrphanSweepInterval, DeletionMaxFraction: o.OrphanDeletionMaxFraction,
+		Policy: o.OrphanPolicy, GracePeriod: o.OrphanGracePeriod, SweepInterval: o.OrphanSweepInterval,
+		DeletionMaxFraction: instance.SafetyThreshold(o.OrphanDeletionMaxFraction),
 	}
 }

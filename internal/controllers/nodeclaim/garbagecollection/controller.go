@@ -33,10 +33,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// maxUncheckedOrphans is the number of orphans up to which they are deleted regardless of
-// DeletionMaxFraction.
-const maxUncheckedOrphans = 3
-
 // Policy defines what happens to orphans.
 type Policy string
 
@@ -56,7 +52,7 @@ type Rules struct {
 	SweepInterval time.Duration
 	// DeletionMaxFraction is the fraction of all VMs above which no orphan is deleted: after an
 	// etcd restore, or with the wrong kubeconfig, live Nodes have no Claim.
-	DeletionMaxFraction float64
+	DeletionMaxFraction instance.SafetyThreshold
 }
 
 // Deps are the dependencies of the Controller.
@@ -169,7 +165,7 @@ func (c *Controller) listClaims(ctx context.Context, reader client.Reader) (map[
 func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	orphans := c.orphanVMs(vms, claims)
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(orphans)))
-	if len(orphans) > maxUncheckedOrphans && float64(len(orphans)) > c.deps.Rules.DeletionMaxFraction*float64(len(vms)) {
+	if c.deps.Rules.DeletionMaxFraction.IsExceeded(len(orphans), len(vms)) {
 		log.FromContext(ctx).Error(nil, "too many orphaned VMs, deleting none; check whether etcd was restored or this is the wrong Kubernetes cluster",
 			"orphans", len(orphans), "vms", len(vms))
 		c.metrics.blocked.Inc()

@@ -24,10 +24,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/utils/pretty"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -35,6 +37,8 @@ import (
 type Controller struct {
 	deps     Deps
 	restarts *restarts
+	// reported is what was logged last about a region.
+	reported *pretty.ChangeMonitor
 }
 
 // Deps are the dependencies of the Controller.
@@ -54,7 +58,7 @@ type Deps struct {
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, restarts: newRestarts(deps.Clock, deps.Restarts)}
+	return &Controller{deps: deps, restarts: newRestarts(deps.Clock, deps.Restarts), reported: pretty.NewChangeMonitor()}
 }
 
 // Register registers the Controller.
@@ -90,30 +94,65 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.deps.Timeout)
 	defer cancel()
 	var wg sync.WaitGroup
+	missing := map[string][]*karpv1.NodeClaim{} // by region
+	launched := launchedByRegion(claims.Items)
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		if !claim.DeletionTimestamp.IsZero() || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
+		region, ok := launchedRegion(claim)
+		if !ok || !claim.DeletionTimestamp.IsZero() {
 			continue
 		}
-		wg.Go(func() {
-			if vm, ok := byClaim[string(claim.UID)]; ok {
-				c.reconcileVM(ctx, claim, vm)
-			} else if !c.deps.VMs.MayExist(claim) {
-				c.reconcileMissing(ctx, claim)
-			}
-		})
+		if vm, ok := byClaim[string(claim.UID)]; ok {
+			wg.Go(func() { c.reconcileVM(ctx, claim, vm, launched[region]) })
+		} else if !c.deps.VMs.MayExist(claim) {
+			missing[region] = append(missing[region], claim)
+		}
+	}
+	for region, claims := range missing {
+		if c.deps.Restarts.ReplacementMaxFraction.IsExceeded(len(claims), launched[region]) {
+			c.reportMissingBlocked(ctx, region, claims, launched[region])
+			continue
+		}
+		for _, claim := range claims {
+			wg.Go(func() { c.reconcileMissing(ctx, claim) })
+		}
 	}
 	wg.Wait()
 	return reconciler.Result{RequeueAfter: c.deps.PollInterval}, nil
 }
 
-// reconcileVM handles a VM that exists.
-func (c *Controller) reconcileVM(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
+// launchedRegion returns the region of a Claim whose VM was launched; false if it is being
+// launched, or core has not recorded its providerID.
+func launchedRegion(claim *karpv1.NodeClaim) (string, bool) {
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	return id.Region, err == nil && claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
+}
+
+func launchedByRegion(claims []karpv1.NodeClaim) map[string]int {
+	out := map[string]int{}
+	for i := range claims {
+		if region, ok := launchedRegion(&claims[i]); ok {
+			out[region]++
+		}
+	}
+	return out
+}
+
+// reconcileVM handles a VM that exists. all is the number of VMs in its region.
+func (c *Controller) reconcileVM(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM, all int) {
+	if vm.Status == "running" {
+		c.restarts.observeRunning(vm.ClaimUID)
+	}
+	outOfService := c.deps.VMs.OutOfService(vm)
 	switch {
 	case vm.Status == "stopped" && vm.UnderHA():
 		c.reportStoppedByHA(claim, vm)
-	case vm.Status == "stopped" && vm.HostOnline:
-		c.restart(ctx, claim, vm)
+	case vm.Status == "stopped" && outOfService == "":
+		c.restart(ctx, claim, vm, all)
+	case vm.Status == "stopped" && outOfService == inventory.InMaintenance:
+		c.reportSuspended(claim, vm, "is in maintenance")
+	case vm.Status == "stopped" && outOfService == inventory.Excluded:
+		c.reportSuspended(claim, vm, "is excluded by settings")
 	default:
 		c.recordHost(ctx, claim, vm)
 		c.checkJoined(claim, vm)
@@ -137,34 +176,6 @@ func (c *Controller) reconcileMissing(ctx context.Context, claim *karpv1.NodeCla
 func (c *Controller) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim) {
 	if err := c.deps.Kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
 		log.FromContext(ctx).Error(err, "deleting NodeClaim failed", "NodeClaim", klog.KObj(claim))
-	}
-}
-
-// restart starts a stopped VM with an increasing backoff. A VM that stops repeatedly is
-// replaced.
-func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	log := log.FromContext(ctx).WithValues("NodeClaim", klog.KObj(claim), "vmid", vm.VMID, "host", vm.Host, "region", vm.Region)
-	switch c.restarts.next(string(claim.UID)) {
-	case wait:
-		return
-	case replace:
-		log.Info("VM stops repeatedly, replacing its NodeClaim")
-		c.deps.Recorder.Publish(newEvent(claim, "VMCrashLooping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its NodeClaim is replaced", vm.VMID, vm.Host, c.deps.Restarts.Limit)))
-		c.deleteClaim(ctx, claim)
-		return
-	case restart:
-	}
-	started, err := c.deps.Power.PowerOn(ctx, claim)
-	switch {
-	case err != nil:
-		log.Error(err, "starting stopped VM failed")
-		c.deps.Recorder.Publish(newEvent(claim, "VMRestartFailed", err.Error()))
-	case started:
-		log.Info("started stopped VM")
-		c.deps.Recorder.Publish(newEvent(claim, "VMRestarted", fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host)))
-	default:
-		// Another operation held the Claim, or the Snapshot is outdated: no backoff.
-		c.restarts.undo(string(claim.UID))
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 func controller(w *testenv.Env) *vmhealth.Controller {
 	return vmhealth.NewController(vmhealth.Deps{
 		Kube: w.Kube, VMs: w.Instances.VMs, Power: w.Instances.Power, Planner: w.Instances.Planner, Recorder: w.Events, Clock: w.Clock,
-		PollInterval: time.Second, Timeout: 15 * time.Second, Restarts: vmhealth.RestartPolicy{Backoff: time.Minute, Limit: 4},
+		PollInterval: time.Second, Timeout: 15 * time.Second, Restarts: vmhealth.RestartPolicy{Backoff: time.Minute, Limit: 4, ReplacementMaxFraction: 0.5},
 	})
 }
 

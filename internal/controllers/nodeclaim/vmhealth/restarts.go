@@ -10,14 +10,18 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// RestartPolicy limits how often a stopped VM is started.
+// RestartPolicy limits how often a stopped VM is started, and how many VMs are replaced.
 type RestartPolicy struct {
-	// Backoff follows the first restart; it doubles with each further one.
+	// Backoff follows the first restart; it doubles with each further one. It also
+	// follows each start that failed.
 	Backoff time.Duration
 	// Limit is the number of restarts after which the VM is replaced.
 	Limit int
+	// ReplacementMaxFraction is the fraction of a region's VMs above which none is replaced.
+	ReplacementMaxFraction instance.SafetyThreshold
 }
 
 // resetAfter is how long a VM must run until its restarts are reset: twice the sum of all
@@ -33,26 +37,36 @@ const (
 	replace
 )
 
-// restarts counts how often VMs were started. After a restart of the controller the count
-// starts at zero, which costs only a few more starts.
+// restarts counts how often VMs were started. A start that failed does not count: its
+// cause, such as a storage that is late after a power cut, is not in the VM. After a
+// restart of the controller the count starts at zero, which costs only a few more starts.
 type restarts struct {
 	RestartPolicy
 	clock   clock.Clock
 	mu      sync.Mutex
 	byClaim map[string]restartCount
+	// stopping is when Hosts were last seen to stop all of their guests.
+	stopping map[hostKey]time.Time
 }
 
+type hostKey struct{ region, host string }
+
 type restartCount struct {
-	count int
+	region string
+	count  int
+	// last is the time of the last attempt, delay the backoff after it.
 	last  time.Time
+	delay time.Duration
+	// pending: the last attempt counts if the VM is seen running.
+	pending bool
 }
 
 func newRestarts(c clock.Clock, p RestartPolicy) *restarts {
-	return &restarts{RestartPolicy: p, clock: c, byClaim: map[string]restartCount{}}
+	return &restarts{RestartPolicy: p, clock: c, byClaim: map[string]restartCount{}, stopping: map[hostKey]time.Time{}}
 }
 
-// next returns the action for a stopped VM, and counts a restart.
-func (r *restarts) next(uid string) action {
+// next returns the action for a stopped VM.
+func (r *restarts) next(vm instance.VM) action {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
@@ -61,26 +75,65 @@ func (r *restarts) next(uid string) action {
 			delete(r.byClaim, other)
 		}
 	}
-	t := r.byClaim[uid]
+	t := r.byClaim[vm.ClaimUID]
 	switch {
-	case t.count > 0 && now.Sub(t.last) < backoff.Exponential{Initial: r.Backoff}.Delay(t.count-1):
+	case now.Sub(t.last) < t.delay || now.Sub(r.stopping[hostKey{vm.Region, vm.Host}]) < r.Backoff:
 		return wait
 	case t.count >= r.Limit:
-		delete(r.byClaim, uid)
 		return replace
 	}
-	r.byClaim[uid] = restartCount{count: t.count + 1, last: now}
 	return restart
 }
 
-// undo reverts the count of a restart that did not happen.
-func (r *restarts) undo(uid string) {
+// recordStarted counts a restart.
+func (r *restarts) recordStarted(vm instance.VM) {
+	r.update(vm, func(t *restartCount) {
+		t.count = min(t.count+1, r.Limit)
+		t.delay, t.pending = backoff.Exponential{Initial: r.Backoff}.Delay(t.count-1), false
+	})
+}
+
+// recordFailed records a start that failed, or that is pending: still in progress.
+func (r *restarts) recordFailed(vm instance.VM, pending bool) {
+	r.update(vm, func(t *restartCount) { t.delay, t.pending = r.Backoff, pending })
+}
+
+func (r *restarts) update(vm instance.VM, change func(*restartCount)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := r.byClaim[uid]
-	if t.count <= 1 {
-		delete(r.byClaim, uid)
-		return
+	t := r.byClaim[vm.ClaimUID]
+	t.region, t.last = vm.Region, r.clock.Now()
+	change(&t)
+	r.byClaim[vm.ClaimUID] = t
+}
+
+// observeRunning counts a pending start.
+func (r *restarts) observeRunning(uid string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t := r.byClaim[uid]; t.pending {
+		t.count, t.pending = min(t.count+1, r.Limit), false
+		r.byClaim[uid] = t
 	}
-	r.byClaim[uid] = restartCount{count: t.count - 1, last: t.last}
+}
+
+// observeStopping records that a VM's Host stops all of its guests.
+func (r *restarts) observeStopping(vm instance.VM) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopping[hostKey{vm.Region, vm.Host}] = r.clock.Now()
+}
+
+// exhausted returns how many VMs of a region used up their restarts, including those that
+// were replaced recently.
+func (r *restarts) exhausted(region string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, t := range r.byClaim {
+		if t.region == region && t.count >= r.Limit {
+			n++
+		}
+	}
+	return n
 }

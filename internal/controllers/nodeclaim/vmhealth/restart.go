@@ -1,0 +1,80 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmhealth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+)
+
+// restart starts a stopped VM with an increasing backoff. A VM that stops repeatedly is
+// replaced, unless most VMs of its region do.
+func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM, all int) {
+	log := log.FromContext(ctx).WithValues("NodeClaim", klog.KObj(claim), "vmid", vm.VMID, "host", vm.Host, "region", vm.Region)
+	switch c.restarts.next(vm) {
+	case wait:
+		return
+	case replace:
+		stopped := c.restarts.exhausted(vm.Region)
+		if !c.deps.Restarts.ReplacementMaxFraction.IsExceeded(stopped, all) {
+			log.Info("VM stops repeatedly, replacing its NodeClaim")
+			c.deps.Recorder.Publish(newEvent(claim, "VMCrashLooping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its NodeClaim is replaced", vm.VMID, vm.Host, c.deps.Restarts.Limit)))
+			c.deleteClaim(ctx, claim)
+			return
+		}
+		log.Info("too many VMs stop repeatedly, replacing none", "stopped", stopped, "vms", all)
+		c.deps.Recorder.Publish(blockedEvent(claim, stopped, all, "stop repeatedly", "it is started again"))
+	case restart:
+	}
+	started, err := c.deps.Power.PowerOn(ctx, claim)
+	switch {
+	case errors.Is(err, instance.ErrHostStopping):
+		c.restarts.observeStopping(vm)
+		c.reportSuspended(claim, vm, "is shutting down")
+	case errors.Is(err, instance.ErrStartInProgress):
+		log.Info("start of stopped VM is still in progress")
+		c.restarts.recordFailed(vm, true)
+	case err != nil:
+		log.Error(err, "starting stopped VM failed")
+		c.deps.Recorder.Publish(newEvent(claim, "VMRestartFailed", fmt.Sprintf("VM %d on host %s is stopped and cannot be started, the start is retried: %s", vm.VMID, vm.Host, err)))
+		c.restarts.recordFailed(vm, false)
+	case started:
+		log.Info("started stopped VM")
+		c.deps.Recorder.Publish(newEvent(claim, "VMRestarted", fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host)))
+		c.restarts.recordStarted(vm)
+	}
+	// Otherwise another operation held the Claim, or the Snapshot is outdated: no backoff.
+}
+
+// reportSuspended reports a stopped VM that is not started because of its Host. It is
+// started when the Host is back in service.
+func (c *Controller) reportSuspended(claim *karpv1.NodeClaim, vm instance.VM, why string) {
+	c.deps.Recorder.Publish(newEvent(claim, "VMRestartSuspended", fmt.Sprintf(
+		"VM %d is stopped and is not started, because host %s %s; to replace it now, delete its NodeClaim", vm.VMID, vm.Host, why)))
+}
+
+// reportMissingBlocked reports Claims that are kept because too many VMs are missing.
+func (c *Controller) reportMissingBlocked(ctx context.Context, region string, claims []*karpv1.NodeClaim, all int) {
+	if c.reported.HasChanged(region, len(claims)) {
+		log.FromContext(ctx).Error(nil, "too many VMs do not exist, deleting none of their NodeClaims; check whether the region has the right Proxmox cluster",
+			"region", region, "missing", len(claims), "vms", all)
+	}
+	for _, claim := range claims {
+		c.deps.Recorder.Publish(blockedEvent(claim, len(claims), all, "do not exist", "its NodeClaim is kept"))
+	}
+}
+
+func blockedEvent(claim *karpv1.NodeClaim, affected, all int, what, consequence string) events.Event {
+	return newEvent(claim, "ReplacementBlocked", fmt.Sprintf(
+		"%d of %d VMs of the region %s, more than --orphan-deletion-max-fraction allows to replace, so %s; fix the common cause, or delete the NodeClaim to replace it",
+		affected, all, what, consequence))
+}

@@ -1,0 +1,218 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmhealth_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// startRequests returns how many starts of VMs were requested.
+func startRequests(w *testenv.Env) int {
+	return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/start")
+}
+
+func launched(w *testenv.Env, n int) []*karpv1.NodeClaim {
+	w.T.Helper()
+	class := w.Class()
+	var out []*karpv1.NodeClaim
+	for i := range n {
+		out = append(out, w.Launched(fmt.Sprintf("c%d", i), class))
+	}
+	return out
+}
+
+// A storage that is late after a power cut does not cost the Nodes whose VMs are on it.
+func TestRestartLateStorage(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := launched(w, 1)[0]
+	c := controller(w)
+	w.Expect(w.Sim.SetStorageActive("pve1", "local-lvm", false)).To(Succeed())
+	w.PowerOff(claim)
+	before := startRequests(w)
+	for range 30 {
+		reconcile(w, c)
+		w.Clock.Advance(time.Minute)
+		w.Expect(w.IsDeleted(claim)).To(BeFalse(), "failed starts do not count")
+	}
+	w.Expect(startRequests(w)-before).To(BeNumerically("~", 30, 1), "one per backoff")
+	w.Expect(w.Events.Messages("VMRestartFailed")).To(ContainElement(ContainSubstring("can't activate LV")))
+
+	w.Expect(w.Sim.SetStorageActive("pve1", "local-lvm", true)).To(Succeed())
+	w.Clock.Advance(time.Minute)
+	reconcile(w, c)
+	w.Expect(w.Running(claim)).To(BeTrue())
+	w.Expect(w.Events.Messages("VMRestarted")).To(HaveLen(1))
+}
+
+// A start that waits for its storage longer than one attempt does not count either.
+func TestRestartInProgress(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.TaskTimeout = 200 * time.Millisecond }))
+	claim := launched(w, 1)[0]
+	c := controller(w)
+	w.PowerOff(claim)
+	testenv.AddFault(t, w.Sim, pvesim.Fault{Task: "qmstart", Hang: true})
+	for range 8 {
+		reconcile(w, c)
+		w.Clock.Advance(10 * time.Minute)
+	}
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty(), "it neither failed nor ended")
+}
+
+func TestMassReplacement(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claims := launched(w, 5)
+	c := controller(w)
+	crashAll := func() {
+		for _, claim := range claims {
+			w.PowerOff(claim)
+		}
+	}
+	crashAll()
+	for range 4 {
+		reconcile(w, c)
+		crashAll()
+		w.Clock.Advance(9 * time.Minute)
+	}
+	before := startRequests(w)
+	reconcile(w, c)
+	for _, claim := range claims {
+		w.Expect(w.IsDeleted(claim)).To(BeFalse(), "all VMs stop, so their common cause has to be fixed")
+		w.Expect(w.Events.Reasons(claim)).To(ContainElement("ReplacementBlocked"))
+	}
+	w.Expect(startRequests(w)-before).To(Equal(5), "they are started with the longest backoff")
+	w.Expect(w.Events.Messages("ReplacementBlocked")).To(ContainElement(ContainSubstring("5 of 5 VMs")))
+	w.Expect(w.Events.Messages("VMCrashLooping")).To(BeEmpty())
+}
+
+func TestMassDeletion(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	var missing []*karpv1.NodeClaim
+	for _, claim := range launched(w, 5)[1:] {
+		missing = append(missing, registered(w, claim))
+		w.DestroyByHand("pve1", w.Intent(claim).VMID)
+	}
+	w.Refresh()
+	c := controller(w)
+	reconcile(w, c)
+	for _, claim := range missing {
+		w.Expect(w.IsDeleted(claim)).To(BeFalse())
+		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"ReplacementBlocked"}))
+	}
+	w.Expect(w.Kube.Delete(t.Context(), missing[0])).To(Succeed())
+	w.Expect(w.IsDeleted(missing[0])).To(BeTrue())
+	reconcile(w, c)
+	for _, claim := range missing[1:] {
+		w.Expect(w.IsDeleted(claim)).To(BeTrue(), "three are below the threshold")
+	}
+}
+
+func TestRestartHostOutOfService(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		options []testenv.Option
+		begin   func(*testenv.Env)
+		end     func(*testenv.Env)
+		event   string
+	}{
+		"maintenance": {
+			options: []testenv.Option{testenv.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" })},
+			begin:   func(w *testenv.Env) { w.Expect(w.Sim.SetMaintenance("pve1", true)).To(Succeed()) },
+			end:     func(w *testenv.Env) { w.Expect(w.Sim.SetMaintenance("pve1", false)).To(Succeed()) },
+			event:   "in maintenance",
+		},
+		"excluded": {
+			begin: func(w *testenv.Env) { exclude(w, true) },
+			end:   func(w *testenv.Env) { exclude(w, false) },
+			event: "excluded by settings",
+		},
+		"shutting_down": {
+			begin: func(w *testenv.Env) {
+				testenv.AddFault(w.T, w.Sim, pvesim.Fault{Task: "stopall", Hang: true})
+				w.Expect(w.Sim.ShutdownHost("pve1")).To(Succeed())
+			},
+			end: func(w *testenv.Env) {
+				w.Expect(w.Sim.HostDown("pve1", "noroute")).To(Succeed())
+				w.Expect(w.Sim.HostUp("pve1")).To(Succeed())
+			},
+			event: "shutting down",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.New(t, append(test.options, testenv.NoPolling())...)
+			claim := launched(w, 1)[0]
+			c := controller(w)
+			test.begin(w)
+			w.PowerOff(claim)
+			before := startRequests(w)
+			for range 8 {
+				reconcile(w, c)
+				w.Clock.Advance(10 * time.Minute)
+			}
+			w.Expect(startRequests(w)).To(Equal(before))
+			w.Expect(w.IsDeleted(claim)).To(BeFalse())
+			w.Expect(w.Events.Reasons(claim)).To(HaveEach("VMRestartSuspended"))
+			w.Expect(w.Events.Messages("VMRestartSuspended")).To(ContainElement(ContainSubstring(test.event)))
+
+			test.end(w)
+			w.Clock.Advance(10 * time.Minute)
+			w.Eventually(func() bool { w.Refresh(); reconcile(w, c); return w.Running(claim) }).WithTimeout(20 * time.Second).Should(BeTrue())
+		})
+	}
+}
+
+func TestStoppedVMWithoutProviderID(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := launched(w, 1)[0]
+	w.PowerOff(claim)
+	claim.Status.ProviderID = "" // core has not written the result of Create yet
+	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
+	reconcile(w, controller(w))
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
+	w.Expect(w.Running(claim)).To(BeFalse())
+}
+
+// A Claim that is deleted during the start of its VM ends the start without an event.
+func TestRestartDeletedClaim(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := launched(w, 1)[0]
+	w.PowerOff(claim)
+	testenv.AddFault(t, w.Sim, pvesim.Fault{Task: "qmstart", Hang: true})
+	before := startRequests(w)
+	done := make(chan error, 1)
+	go func() { _, err := controller(w).Reconcile(t.Context()); done <- err }()
+	w.Eventually(func() int { return startRequests(w) }).WithTimeout(20 * time.Second).Should(Equal(before + 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	deleted := make(chan error, 1)
+	go func() { _, err := w.Instances.Deleter.Delete(ctx, claim); deleted <- err }()
+	w.Eventually(done).WithTimeout(20 * time.Second).Should(Receive(BeNil()))
+	cancel() // the start keeps running
+	<-deleted
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
+}
+
+func exclude(w *testenv.Env, on bool) {
+	w.T.Helper()
+	settings, err := inventory.ParseSettings([]byte(fmt.Sprintf(`{"*": {"*": {"excluded": %t}}}`, on)))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Inventory.SetSettings(settings)
+}
