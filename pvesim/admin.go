@@ -42,13 +42,6 @@ func (s *Simulator) adminRoutes() http.Handler {
 		respond(w, s.HostDown(r.PathValue("host"), r.FormValue("how")))
 	})
 	mux.HandleFunc("POST /hosts/{host}/up", func(w http.ResponseWriter, r *http.Request) { respond(w, s.HostUp(r.PathValue("host"))) })
-	mux.HandleFunc("POST /hosts/{host}/shutdown", func(w http.ResponseWriter, r *http.Request) { respond(w, s.ShutdownHost(r.PathValue("host"))) })
-	mux.HandleFunc("POST /hosts/{host}/storages/{storage}/inactive", func(w http.ResponseWriter, r *http.Request) {
-		respond(w, s.SetStorageActive(r.PathValue("host"), r.PathValue("storage"), false))
-	})
-	mux.HandleFunc("DELETE /hosts/{host}/storages/{storage}/inactive", func(w http.ResponseWriter, r *http.Request) {
-		respond(w, s.SetStorageActive(r.PathValue("host"), r.PathValue("storage"), true))
-	})
 	mux.HandleFunc("POST /hosts/{host}/maintenance", func(w http.ResponseWriter, r *http.Request) {
 		respond(w, s.SetMaintenance(r.PathValue("host"), true))
 	})
@@ -86,8 +79,20 @@ func (s *Simulator) adminRoutes() http.Handler {
 		}
 		respond(w, err)
 	})
+	s.bootRoutes(mux)
 	s.statusRoutes(mux)
 	return mux
+}
+
+// bootRoutes adds what happens when a host shuts down and boots.
+func (s *Simulator) bootRoutes(mux *http.ServeMux) {
+	mux.HandleFunc("POST /hosts/{host}/shutdown", func(w http.ResponseWriter, r *http.Request) { respond(w, s.ShutdownHost(r.PathValue("host"))) })
+	mux.HandleFunc("POST /hosts/{host}/storages/{storage}/inactive", func(w http.ResponseWriter, r *http.Request) {
+		respond(w, s.SetStorageActive(r.PathValue("host"), r.PathValue("storage"), false))
+	})
+	mux.HandleFunc("DELETE /hosts/{host}/storages/{storage}/inactive", func(w http.ResponseWriter, r *http.Request) {
+		respond(w, s.SetStorageActive(r.PathValue("host"), r.PathValue("storage"), true))
+	})
 }
 
 func (s *Simulator) adminAddFault(w http.ResponseWriter, r *http.Request) {

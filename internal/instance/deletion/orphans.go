@@ -12,14 +12,18 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // DeleteOrphan deletes a VM whose Claim does not exist, with its boot drive and join
-// token. It returns true if all of it is deleted, and false to be called again.
+// token. It returns true if all of it is deleted, and false to be called again. A
+// *instance.BlockedError explains what prevents the deletion.
 func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error) {
 	client, err := d.deps.Clients.Get(vm.Region)
 	if err != nil {
@@ -34,8 +38,14 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
 	defer cancel()
 	cfg, found, err := d.deleteVM(ctx, client, vm.Identity, vm.Host)
-	if err != nil || (found != vmDestroyed && found != vmAbsent) {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return false, nil // its error is that of the canceled request
+	}
+	if err != nil {
 		return false, err
+	}
+	if found != vmDestroyed && found != vmAbsent {
+		return false, d.checkOrphanLock(ctx, client, vm, found)
 	}
 	volume := vm.AttachedBootDrive()
 	if volume == "" && found == vmDestroyed {
@@ -50,6 +60,14 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	}
 	d.deps.Inventory.Ledger().Release(vm.ClaimUID)
 	return true, d.tokens.Revoke(ctx, types.UID(vm.ClaimUID))
+}
+
+// checkOrphanLock returns a BlockedError if a clone or destroy of an orphan left it locked.
+func (d *Deleter) checkOrphanLock(ctx context.Context, client proxmox.Client, vm instance.VM, found result) error {
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{UID: types.UID(vm.ClaimUID)}}
+	a := &attempt{Deleter: d, client: client, claim: claim, id: vm.Identity, unreadableIntent: true}
+	_, err := a.confirm(ctx, found, vm.Host)
+	return err
 }
 
 // BootDrive is a boot drive on a storage.

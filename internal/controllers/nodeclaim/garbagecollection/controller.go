@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/utils/pretty"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -80,13 +81,15 @@ type Controller struct {
 	metrics *metrics
 	// orphanSince is since when VMs have no Claim, by the UID of the Claim.
 	orphanSince map[string]time.Time
+	// reported is why orphans could not be deleted, by the UID of the Claim.
+	reported *pretty.ChangeMonitor
 	// nextSweep is when join tokens are listed next.
 	nextSweep time.Time
 }
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: map[string]time.Time{}}
+	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: map[string]time.Time{}, reported: pretty.NewChangeMonitor()}
 }
 
 // Name returns the name of the controller in logs and metrics.
@@ -179,7 +182,13 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 			continue
 		}
 		deleted, err := c.deps.Deleter.DeleteOrphan(log.IntoContext(ctx, logger), vm)
+		blocked, isBlocked := errors.AsType[*instance.BlockedError](err)
 		switch {
+		case isBlocked:
+			if c.reported.HasChanged(vm.ClaimUID, blocked.Reason) {
+				logger.Info("orphaned VM cannot be deleted", "reason", blocked.Reason, "message", blocked.Message)
+				c.deps.Recorder.Publish(orphanBlockedEvent(vm, blocked))
+			}
 		case err != nil:
 			logger.Error(err, "deleting orphaned VM failed")
 		case deleted:

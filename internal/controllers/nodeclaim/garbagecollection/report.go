@@ -66,6 +66,14 @@ func orphanFoundEvent(vm instance.VM) events.Event {
 	}
 }
 
+func orphanBlockedEvent(vm instance.VM, blocked *instance.BlockedError) events.Event {
+	return events.Event{
+		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeWarning, Reason: blocked.Reason,
+		Message:      "VM no longer has a NodeClaim, but cannot be deleted: " + blocked.Message,
+		DedupeValues: []string{vm.ClaimUID, blocked.Reason},
+	}
+}
+
 func orphanDeletedEvent(vm instance.VM) events.Event {
 	return events.Event{
 		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeNormal, Reason: "OrphanedVMDeleted",

@@ -1,0 +1,74 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package garbagecollection_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+// An orphan that must not be deleted is reported once, and deleted when it may be.
+func TestBlockedOrphan(t *testing.T) {
+	t.Parallel()
+	protect := func(value string) func(*testenv.Env, instance.Intent) error {
+		return func(w *testenv.Env, in instance.Intent) error {
+			return w.Client.UpdateVM(w.T.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"protection": value}})
+		}
+	}
+	lock := func(name string) func(*testenv.Env, instance.Intent) error {
+		return func(w *testenv.Env, in instance.Intent) error { return w.Sim.SetConfigLock(in.VMID, name) }
+	}
+	for name, test := range map[string]struct {
+		block, unblock  func(*testenv.Env, instance.Intent) error
+		reason, message string
+	}{
+		"protected":        {protect("1"), protect("0"), instance.BlockedProtected, "--protection 0"},
+		"backup":           {lock("backup"), lock(""), instance.BlockedLocked, "locked (backup)"},
+		"crashed_clone":    {lock("clone"), lock(""), instance.BlockedLocked, "qm unlock"},
+		"crashed_deletion": {lock("destroyed"), lock(""), instance.BlockedLocked, "--skiplock 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.New(t, testenv.NoPolling())
+			orphan := w.Launched("orphan", w.Class())
+			w.Expect(test.block(w, w.Intent(orphan))).To(Succeed())
+			orphaned(w, orphan)
+			c := newCollector(w, garbagecollection.PolicyDelete)
+			var mu sync.Mutex
+			var lines []string
+			ctx := log.IntoContext(t.Context(), funcr.New(func(_, line string) {
+				mu.Lock()
+				defer mu.Unlock()
+				if strings.Contains(line, "orphaned VM") {
+					lines = append(lines, line)
+				}
+			}, funcr.Options{}))
+			for range 5 {
+				w.Refresh()
+				_, err := c.Reconcile(ctx)
+				w.Expect(err).NotTo(HaveOccurred())
+				w.Clock.Advance(grace)
+			}
+			w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{test.reason}))
+			w.Expect(w.Events.Messages(test.reason)).To(ConsistOf(And(ContainSubstring("no longer has a NodeClaim"), ContainSubstring(test.message))))
+			w.Expect(lines).To(ConsistOf(And(ContainSubstring(`"level"=0`), ContainSubstring(test.reason))), "one line, and no error")
+			w.Expect(w.VMs()).To(HaveLen(1))
+
+			w.Expect(test.unblock(w, w.Intent(orphan))).To(Succeed())
+			w.Eventually(func() int { c.run(); return len(w.VMs()) }).WithTimeout(20 * time.Second).Should(BeZero())
+			w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{test.reason, "OrphanedVMDeleted"}))
+		})
+	}
+}
