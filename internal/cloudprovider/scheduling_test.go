@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/nodepoolhealth"
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -48,16 +49,18 @@ func newKarpenter(t *testing.T, options ...testenv.Option) *karpenter {
 	}
 }
 
-// readyPool creates a NodePool that is Ready.
-func (k *karpenter) readyPool() {
+// readyPool creates a NodePool that is Ready, and returns its class.
+func (k *karpenter) readyPool() *v1alpha1.ProxmoxNodeClass {
 	k.T.Helper()
-	pool := k.Pool(k.Class(), func(p *karpv1.NodePool) {
+	class := k.Class()
+	pool := k.Pool(class, func(p *karpv1.NodePool) {
 		p.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
 	})
 	pool.StatusConditions().SetTrue(karpv1.ConditionTypeValidationSucceeded)
 	pool.StatusConditions().SetTrue(karpv1.ConditionTypeNodeClassReady)
 	k.Expect(k.Kube.Status().Update(k.ctx, pool)).To(Succeed())
 	k.Expect(pool.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
+	return class
 }
 
 // pending creates a pod that the Kubernetes scheduler could not schedule.

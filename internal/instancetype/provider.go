@@ -55,6 +55,7 @@ type Provider struct {
 	deps        Deps
 	prices      []float64 // in the order of the catalog
 	unavailable *unavailableOfferings
+	cloneQueue  *placement.CloneQueue
 
 	mu    sync.RWMutex
 	lists map[listKey]*list
@@ -85,6 +86,10 @@ func New(deps Deps) (*Provider, error) {
 	}
 	return p, nil
 }
+
+// LimitCloneQueue makes offerings unavailable whose clones would wait too long. Call it
+// before the Provider is used.
+func (p *Provider) LimitCloneQueue(queue placement.CloneQueue) { p.cloneQueue = &queue }
 
 // List returns all types with all known zones of the NodeClass. The NodePool matters if
 // the NodeClass has a pool affinity. Without a change List returns the same slice, which

@@ -183,6 +183,7 @@ func (p *Provider) newNeed(params offeringParams, t Type) placement.Need {
 	return placement.Need{
 		CPUs: t.CPUs, MemoryBytes: t.MemoryBytes, DiskBytes: max(params.diskBytes, t.EphemeralBytes),
 		Devices: p.deps.PCIResources.deviceNeeds(t), NodePool: params.nodePool, Affinity: params.affinity, Layout: params.cpu,
+		CloneQueue: p.cloneQueue,
 	}
 }
 

@@ -20,6 +20,8 @@ type index struct {
 	// nodePoolVMs counts VMs by NodePool and Host.
 	nodePoolVMs   map[string]map[hostKey]int
 	reservedBytes map[diskKey]int64
+	// queuedClones counts the VMs that are not cloned or configured yet.
+	queuedClones map[diskKey]int
 	// reservedAddresses are claim UIDs by address.
 	reservedAddresses map[netip.Addr]string
 }
@@ -54,6 +56,7 @@ func newIndex(v View, settings Settings) *index {
 		vmids:             make(map[vmidKey]struct{}, len(v.Reservations)),
 		nodePoolVMs:       map[string]map[hostKey]int{},
 		reservedBytes:     map[diskKey]int64{},
+		queuedClones:      map[diskKey]int{},
 		reservedAddresses: map[netip.Addr]string{},
 	}
 	for region, snapshot := range v.Snapshots {
@@ -179,5 +182,8 @@ func (x *index) addReservation(r Reservation, v View) {
 			row = proxmox.StorageRow{Name: r.Storage, Host: r.Host}
 		}
 		x.reservedBytes[diskKeyOf(r.Region, row)] += r.DiskBytes
+		if r.CPUs > 0 { // not parked
+			x.queuedClones[diskKeyOf(r.Region, row)]++
+		}
 	}
 }

@@ -77,6 +77,8 @@ type StorageState struct {
 	// FreeBytes is the capacity below the high-water mark after Reservations. It is
 	// negative above the mark.
 	FreeBytes int64
+	// QueuedClones is the number of VMs whose clone to the storage waits or runs.
+	QueuedClones int
 }
 
 // PollError is why the Snapshot of a Cluster is outdated.
@@ -211,7 +213,8 @@ func (v View) Storage(region, host, storage string) (StorageState, bool) {
 	if !ok {
 		return StorageState{}, false
 	}
-	reserved := account.limits.reservedBytes(row, v.index.reservedBytes[diskKeyOf(region, row)])
+	key := diskKeyOf(region, row)
+	reserved := account.limits.reservedBytes(row, v.index.reservedBytes[key])
 	free := int64(float64(row.TotalBytes)*account.limits.StorageHighWater) - row.UsedBytes - reserved
-	return StorageState{StorageRow: row, FreeBytes: free}, true
+	return StorageState{StorageRow: row, FreeBytes: free, QueuedClones: v.index.queuedClones[key]}, true
 }

@@ -158,7 +158,7 @@ func OptionTable() []Option { //nolint:funlen // a table
 			duration(func(o *Options) *time.Duration { return &o.ProxmoxResponseTimeout }, time.Second)},
 		{"clone-slow-after", "CLONE_SLOW_AFTER", "5m", "Clone duration above which the NodeClass reports a warning.",
 			duration(func(o *Options) *time.Duration { return &o.CloneSlowAfter }, time.Second)},
-		{"clone-refuse-after", "CLONE_REFUSE_AFTER", "10m", "Clone duration on a storage above which its host is not used for an hour. Karpenter's timeouts are 10m for a replacement and 15m for the registration of a node.",
+		{"clone-refuse-after", "CLONE_REFUSE_AFTER", "10m", "Clone duration on a storage above which its host is not used for an hour. The limit also applies to the time in the queue for the storage plus the clone; above it the host is not offered. Karpenter's timeouts are 10m for a replacement and 15m for the registration of a node.",
 			duration(func(o *Options) *time.Duration { return &o.CloneRefuseAfter }, time.Second)},
 		{"launch-retry-timeout", "LAUNCH_RETRY_TIMEOUT", "5m", "How long a launch is retried after transient errors, such as locks or an unreachable host.",
 			duration(func(o *Options) *time.Duration { return &o.LaunchRetryTimeout }, time.Second)},

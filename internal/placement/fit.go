@@ -39,6 +39,8 @@ type Need struct {
 	// provides for it.
 	Layout         Layout
 	PinningSupport PinningSupport
+	// CloneQueue limits the wait for the clone; nil does not.
+	CloneQueue *CloneQueue
 	// singleCell restricts the VM to one NUMA cell, allowedCells to the listed ones.
 	singleCell   bool
 	allowedCells []int
@@ -119,6 +121,7 @@ func (s *zoneState) check(need *Need, addReason reasonFunc) bool {
 	fits = checkDevices(s, need, addReason) && fits
 	fits = checkAffinity(s, need, addReason) && fits
 	fits = checkCells(s, need, addReason) && fits
+	fits = checkQueue(s, need, addReason) && fits
 	return checkStorage(s, need, addReason) && fits
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
 // Operations are the operations on VMs. Users take the one that they need.
@@ -37,6 +38,7 @@ func New(deps instance.Deps, types *instancetype.Provider, source boot.Source, m
 		Deleter:    deletion.New(deps, source.Tokens),
 		Adopter:    instance.NewAdopter(deps),
 	}
+	types.LimitCloneQueue(placement.CloneQueue{Slots: deps.Settings.CloneSlots, Limit: deps.Settings.CloneRefuseAfter, Duration: o.CloneTimes.Get})
 	o.Launcher = launch.New(deps, o.Planner, types, source, launch.Stats{Health: o.Health, Metrics: metrics})
 	o.Power, o.Updater = instance.NewPower(deps, o.VMs), instance.NewUpdater(deps, o.VMs)
 	return o
