@@ -5,33 +5,38 @@ package instancetype
 
 import (
 	"maps"
+	"math"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// offeringMetrics exports the offerings. They are collected on demand, so offerings that
-// no longer exist have no series.
+// offeringMetrics exports the offerings by Host and by instance type: a series for each
+// combination would be thousands. They are collected on demand, so offerings that no
+// longer exist have no series.
 type offeringMetrics struct {
-	provider  *Provider
-	available *prometheus.Desc
-	price     *prometheus.Desc
+	provider *Provider
+	// perHost counts instance types, perType Hosts.
+	perHost *prometheus.Desc
+	perType *prometheus.Desc
+	price   *prometheus.Desc
 }
 
 func newOfferingMetrics(p *Provider) *offeringMetrics {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc(prometheus.BuildFQName("karpenter", "proxmox", name), help,
-			[]string{"nodeclass", "nodepool", "instance_type", "region", "host"}, nil)
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(prometheus.BuildFQName("karpenter", "proxmox", name), help, append([]string{"nodeclass", "nodepool"}, labels...), nil)
 	}
 	return &offeringMetrics{
-		provider:  p,
-		available: desc("offering_available", "1 when an instance type can be launched on a host, 0 when not. The nodepool is empty where the offering is the same for all."),
-		price:     desc("offering_price", "Price of an instance type on a host, without currency."),
+		provider: p,
+		perHost:  desc("offerings_available", "Number of instance types that can be launched on a host. The nodepool is empty where it is the same for all.", "region", "host"),
+		perType:  desc("instance_type_available_hosts", "Number of hosts on which an instance type can be launched. The nodepool is empty where it is the same for all.", "instance_type"),
+		price:    desc("instance_type_price", "Price of an instance type on its cheapest host, without currency.", "instance_type"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *offeringMetrics) Describe(descs chan<- *prometheus.Desc) {
-	descs <- m.available
+	descs <- m.perHost
+	descs <- m.perType
 	descs <- m.price
 }
 
@@ -41,16 +46,26 @@ func (m *offeringMetrics) Collect(out chan<- prometheus.Metric) {
 	lists := maps.Clone(m.provider.lists)
 	m.provider.mu.RUnlock()
 	for key, l := range lists {
+		gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, append([]string{key.nodeClass, key.nodePool}, labels...)...)
+		}
+		types := make([]int, len(l.params.zones)) // by zone
 		for _, it := range l.types {
+			hosts, price := 0, math.Inf(1)
 			for z, offering := range it.Offerings {
-				value := 0.0
+				price = min(price, offering.Price)
 				if offering.Available {
-					value = 1
+					hosts++
+					types[z]++
 				}
-				labels := []string{key.nodeClass, key.nodePool, it.Name, l.params.zones[z].Region, l.params.zones[z].Host}
-				out <- prometheus.MustNewConstMetric(m.available, prometheus.GaugeValue, value, labels...)
-				out <- prometheus.MustNewConstMetric(m.price, prometheus.GaugeValue, offering.Price, labels...)
 			}
+			if len(it.Offerings) > 0 {
+				gauge(m.perType, float64(hosts), it.Name)
+				gauge(m.price, price, it.Name)
+			}
+		}
+		for z, zone := range l.params.zones {
+			gauge(m.perHost, float64(types[z]), zone.Region, zone.Host)
 		}
 	}
 }

@@ -4,12 +4,14 @@
 package instancetype_test
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -78,6 +80,15 @@ func TestLabelsArchitectureAndOS(t *testing.T) {
 	}
 }
 
+func labelValue(m *dto.Metric, name string) string {
+	for _, label := range m.GetLabel() {
+		if label.GetName() == name {
+			return label.GetValue()
+		}
+	}
+	return ""
+}
+
 func TestOfferingMetrics(t *testing.T) {
 	t.Parallel()
 	v, class := newViewer(), newNodeClassWithAllHosts()
@@ -91,24 +102,30 @@ func TestOfferingMetrics(t *testing.T) {
 	if limits := find(t, p.List(class, ""), oneType).VolumeAttachmentLimits; limits["csi.example"] != 24 {
 		t.Errorf("the volume limits are %v", limits)
 	}
-	if n, err := testutil.GatherAndCount(registry, "karpenter_proxmox_offering_available"); err != nil || n != 60 {
-		t.Errorf("%d offerings are exported (%v), want 20 types on 3 Hosts", n, err)
+	if n, err := testutil.GatherAndCount(registry); err != nil || n != 3+20+20 {
+		t.Errorf("%d series are exported (%v), want one for each of 3 Hosts and two for each of 20 types", n, err)
+	}
+	want := fmt.Sprintf(`
+# HELP karpenter_proxmox_offerings_available Number of instance types that can be launched on a host. The nodepool is empty where it is the same for all.
+# TYPE karpenter_proxmox_offerings_available gauge
+karpenter_proxmox_offerings_available{host="pve1",nodeclass=%[1]q,nodepool="",region="east"} 0
+karpenter_proxmox_offerings_available{host="pve2",nodeclass=%[1]q,nodepool="",region="east"} 19
+karpenter_proxmox_offerings_available{host="pve9",nodeclass=%[1]q,nodepool="",region="west"} 19
+`, class.Name)
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_offerings_available"); err != nil {
+		t.Error(err)
 	}
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, family := range families {
-		if family.GetName() != "karpenter_proxmox_offering_available" {
-			continue
-		}
 		for _, m := range family.GetMetric() {
-			labels := map[string]string{}
-			for _, l := range m.GetLabel() {
-				labels[l.GetName()] = l.GetValue()
-			}
-			if labels["instance_type"] == oneType && (m.GetGauge().GetValue() == 1) != (labels["host"] != "pve1") {
-				t.Errorf("the offering %v is %g", labels, m.GetGauge().GetValue())
+			switch value := m.GetGauge().GetValue(); {
+			case family.GetName() == "karpenter_proxmox_instance_type_available_hosts" && labelValue(m, "instance_type") == oneType && value != 2:
+				t.Errorf("%v can be launched on %g hosts, want 2", m.GetLabel(), value)
+			case family.GetName() == "karpenter_proxmox_instance_type_price" && value <= 0:
+				t.Errorf("the price of %v is %g", m.GetLabel(), value)
 			}
 		}
 	}
