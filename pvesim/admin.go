@@ -36,6 +36,7 @@ func (s *Simulator) adminRoutes() http.Handler {
 	mux.HandleFunc("DELETE /requests", func(w http.ResponseWriter, _ *http.Request) { s.ResetRequests(); writeJSON(w, nil) })
 	mux.HandleFunc("GET /faults", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.Faults()) })
 	mux.HandleFunc("POST /faults", s.adminAddFault)
+	mux.HandleFunc("POST /faults/load", func(w http.ResponseWriter, _ *http.Request) { respond(w, s.AddFaults(LoadFaults())) })
 	mux.HandleFunc("DELETE /faults", func(w http.ResponseWriter, _ *http.Request) { s.ClearFaults(); writeJSON(w, nil) })
 	mux.HandleFunc("DELETE /faults/{id}", s.adminRemoveFault)
 	mux.HandleFunc("POST /hosts/{host}/down", func(w http.ResponseWriter, r *http.Request) {

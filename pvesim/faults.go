@@ -37,18 +37,28 @@ type Fault struct {
 	Count int `json:"count,omitempty"`
 	// Probability is the chance of a hit; 0 means always.
 	Probability float64 `json:"probability,omitempty"`
+	// InARow makes each hit a series of that many hits; 0 means one.
+	InARow int `json:"inARow,omitempty"`
 
-	// Delay delays the call or task, in simulated time.
-	Delay Duration `json:"delay,omitempty"`
+	// Delay delays the call or task, in simulated time. Jitter adds a random part of itself.
+	Delay  Duration `json:"delay,omitempty"`
+	Jitter Duration `json:"jitter,omitempty"`
 	// Status and Message are returned without any effect, for example 500 "got no worker upid - start worker
 	// failed", 595 or 596.
 	Status  int    `json:"status,omitempty"`
 	Message string `json:"message,omitempty"`
+	// AfterCall returns Status after the call has taken effect, as the proxy does when it stops waiting for the daemon.
+	AfterCall bool `json:"afterCall,omitempty"`
 	// DropBefore closes the connection before the call takes effect, DropAfter after it has taken effect.
 	DropBefore bool `json:"dropBefore,omitempty"`
 	DropAfter  bool `json:"dropAfter,omitempty"`
+	// CutUpload closes the connection after an upload was accepted. Its task fails, because the server removes the
+	// temporary file of a closed connection.
+	CutUpload bool `json:"cutUpload,omitempty"`
 	// Fail makes a task fail with this error without doing its work.
 	Fail string `json:"fail,omitempty"`
+	// FailAfter makes a task end with this error although it has done its work.
+	FailAfter string `json:"failAfter,omitempty"`
 	// Hang makes a task run until it is stopped.
 	Hang bool `json:"hang,omitempty"`
 }
@@ -71,10 +81,12 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 func (f Fault) validate() error {
 	switch {
-	case f.Task != "" && (f.Status != 0 || f.DropBefore || f.DropAfter):
-		return errors.New("a rule for tasks cannot set the response of calls: use fail, hang or delay")
-	case f.Task == "" && (f.Fail != "" || f.Hang):
-		return errors.New("fail and hang are for tasks: set task")
+	case f.Task != "" && (f.Status != 0 || f.DropBefore || f.DropAfter || f.CutUpload):
+		return errors.New("a rule for tasks cannot set the response of calls: use fail, failAfter, hang or delay")
+	case f.Task == "" && (f.Fail != "" || f.FailAfter != "" || f.Hang):
+		return errors.New("fail, failAfter and hang are for tasks: set task")
+	case f.AfterCall && f.Status == 0:
+		return errors.New("afterCall needs a status")
 	case f.Probability < 0 || f.Probability > 1:
 		return fmt.Errorf("probability: %v is not between 0 and 1", f.Probability)
 	case f.Status != 0 && (f.Status < 400 || f.Status > 599):
@@ -92,18 +104,21 @@ type FaultState struct {
 	Fault
 	Matched int `json:"matched"`
 	Hits    int `json:"hits"`
+
+	following int        // hits that follow in the current series
+	rand      *rand.Rand // of this rule only: the order of other calls and tasks does not change its hits
 }
 
 type faultTable struct {
 	clock *clock.Clock
+	seed  uint64
 	mu    sync.Mutex
-	rand  *rand.Rand
 	next  int
 	rules []*FaultState
 }
 
 func newFaultTable(seed uint64, c *clock.Clock) *faultTable {
-	return &faultTable{clock: c, rand: rand.New(rand.NewPCG(seed, 1))} //nolint:gosec // deterministic by design
+	return &faultTable{clock: c, seed: seed}
 }
 
 // AddFault adds a rule and returns its ID. Rules are evaluated in the order in which they were added; the first hit
@@ -116,8 +131,19 @@ func (s *Simulator) AddFault(f Fault) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.next++
-	t.rules = append(t.rules, &FaultState{ID: t.next, Fault: f})
+	source := rand.NewPCG(t.seed, uint64(t.next))
+	t.rules = append(t.rules, &FaultState{ID: t.next, Fault: f, rand: rand.New(source)}) //nolint:gosec // deterministic by design
 	return t.next, nil
+}
+
+// AddFaults adds rules, for example LoadFaults.
+func (s *Simulator) AddFaults(rules []Fault) error {
+	for _, f := range rules {
+		if _, err := s.AddFault(f); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // RemoveFault removes a rule and reports whether it existed.
@@ -148,17 +174,31 @@ func (s *Simulator) Faults() []FaultState {
 	return out
 }
 
-// hit counts a match and reports whether the rule applies.
-func (t *faultTable) hit(r *FaultState) bool {
+// hit counts a match and reports whether the rule applies. The caller holds the mutex of the table.
+func (r *FaultState) hit() bool {
 	r.Matched++
 	if r.Matched <= r.Skip || (r.Count > 0 && r.Hits >= r.Count) {
 		return false
 	}
-	if r.Probability > 0 && t.rand.Float64() >= r.Probability {
+	switch {
+	case r.following > 0:
+		r.following--
+	case r.Probability > 0 && r.rand.Float64() >= r.Probability:
 		return false
+	default:
+		r.following = max(r.InARow-1, 0)
 	}
 	r.Hits++
 	return true
+}
+
+// delay returns how long the rule delays this hit. The caller holds the mutex of the table.
+func (r *FaultState) delay() time.Duration {
+	d := time.Duration(r.Delay)
+	if r.Jitter > 0 {
+		d += time.Duration(r.rand.Int64N(int64(r.Jitter)))
+	}
+	return d
 }
 
 func (t *faultTable) onCall(c wire.Call) wire.Fault {
@@ -171,45 +211,46 @@ func (t *faultTable) onCall(c wire.Call) wire.Fault {
 		if ok, _ := path.Match(r.Path, c.Path); r.Path != "" && r.Path != c.Template && !ok {
 			continue
 		}
-		if t.hit(r) {
+		if r.hit() {
 			return wire.Fault{
-				Delay: time.Duration(r.Delay), Status: r.Status, Message: r.Message, DropBefore: r.DropBefore, DropAfter: r.DropAfter,
+				Delay: r.delay(), Status: r.Status, Message: r.Message, AfterCall: r.AfterCall,
+				DropBefore: r.DropBefore, DropAfter: r.DropAfter, CutUpload: r.CutUpload,
 			}
 		}
 	}
 	return wire.Fault{}
 }
 
-func (t *faultTable) onTask(ctx context.Context, u tasks.UPID) error {
-	f, ok := t.taskRule(u)
+func (t *faultTable) onTask(ctx context.Context, u tasks.UPID) (exit string, err error) {
+	f, delay, ok := t.taskRule(u)
 	if !ok {
-		return nil
+		return "", nil
 	}
-	if err := t.clock.Sleep(ctx, time.Duration(f.Delay)); err != nil {
-		return err
+	if err := t.clock.Sleep(ctx, delay); err != nil {
+		return "", err
 	}
 	if f.Hang {
 		<-ctx.Done()
-		return ctx.Err()
+		return "", ctx.Err()
 	}
 	if f.Fail != "" {
-		return errors.New(f.Fail)
+		return "", errors.New(f.Fail)
 	}
-	return nil
+	return f.FailAfter, nil
 }
 
-func (t *faultTable) taskRule(u tasks.UPID) (Fault, bool) {
+func (t *faultTable) taskRule(u tasks.UPID) (Fault, time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range t.rules {
 		if r.Task == "" || (r.Task != "*" && r.Task != u.Type) || (r.TaskID != "" && r.TaskID != u.ID) {
 			continue
 		}
-		if t.hit(r) {
-			return r.Fault, true
+		if r.hit() {
+			return r.Fault, r.delay(), true
 		}
 	}
-	return Fault{}, false
+	return Fault{}, 0, false
 }
 
 // HostDown powers a host off. Connections to it then fail as specified by how: "refused", "noroute" or "timeout".

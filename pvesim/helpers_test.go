@@ -209,6 +209,11 @@ func (c *client) config(host string, vmid int) map[string]any {
 // upload sends a file as multipart form.
 func (c *client) upload(host, storage, content, name string, data []byte) response {
 	c.t.Helper()
+	return c.send(c.uploadRequest(host, storage, content, name, data))
+}
+
+func (c *client) uploadRequest(host, storage, content, name string, data []byte) *http.Request {
+	c.t.Helper()
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)
 	_ = w.WriteField("content", content)
@@ -223,7 +228,7 @@ func (c *client) upload(host, storage, content, name string, data []byte) respon
 		c.t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", w.FormDataContentType())
-	return c.send(req)
+	return req
 }
 
 // eventually polls until cond returns true.

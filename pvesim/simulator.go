@@ -30,7 +30,7 @@ type Options struct {
 	Listen string
 	// AdminListen is the address of the admin API and status page; empty disables both.
 	AdminListen string
-	// Seed makes faults with a probability reproducible.
+	// Seed makes faults with a probability and the durations of stops reproducible.
 	Seed uint64
 	// KeepRequests limits how many requests are recorded, 100000 by default. Counts are always exact.
 	KeepRequests int
@@ -78,6 +78,7 @@ func New(scenario *Scenario, options Options) (*Simulator, error) {
 		Boot: func(ctx context.Context, in *kernel.Instance) {
 			options.Guests.Boot(ctx, newMachine(scenario.Cluster, in))
 		},
+		Seed: options.Seed,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("building simulator: %w", err)

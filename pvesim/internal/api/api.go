@@ -40,6 +40,8 @@ type Upload struct {
 	Name string
 	Data []byte
 	Temp string
+	// Cut means that the server closed the connection and removed the temporary file before a task could read it.
+	Cut bool
 }
 
 // MergePath adds the values of the path to the parameters. It fails if a parameter has another value already.

@@ -31,6 +31,7 @@ type Config struct {
 	Speed       float64
 	Latency     map[string]storage.Latency // by storage type; missing types use the default profile
 	Boot        power.BootFunc
+	Seed        uint64
 }
 
 // Engine is a simulated Proxmox cluster. It embeds its areas, so their methods are its methods.
@@ -60,7 +61,7 @@ func New(cfg Config) (*Engine, error) {
 		Firewall: firewall.New(k), Manager: ha.New(k),
 	}
 	e.Allocator = storage.NewAllocator(e.Store)
-	e.Controller = power.New(k, e.Store, e.Network, e.Mappings, e.Manager, cfg.Boot)
+	e.Controller = power.New(k, e.Store, e.Network, e.Mappings, e.Manager, cfg.Boot, cfg.Seed)
 	e.VMs = qemu.New(k, e.Store, e.Network, e.Manager, e.Firewall, e.Controller)
 	e.stats = pvestatd.New(k, e.Store, e.Manager)
 	for _, routes := range []map[string]api.Handler{

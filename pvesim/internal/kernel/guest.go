@@ -159,6 +159,7 @@ type Instance struct {
 	done     chan struct{}
 	mu       sync.Mutex
 	agent    *Agent
+	acpi     bool
 	health   string
 	changed  chan struct{} // closed when health changes
 }
@@ -194,8 +195,21 @@ func (in *Instance) Done() <-chan struct{} { return in.done }
 // Finish marks the guest as ended.
 func (in *Instance) Finish() { close(in.done) }
 
-// ShutdownRequested returns a channel that is closed when the guest is requested to shut down.
-func (in *Instance) ShutdownRequested() <-chan struct{} { return in.shutdown }
+// ShutdownRequested returns a channel that is closed when the guest is requested to shut down. A guest that calls it
+// handles ACPI events from then on.
+func (in *Instance) ShutdownRequested() <-chan struct{} {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.acpi = true
+	return in.shutdown
+}
+
+// HandlesACPI reports whether the guest reacts to ACPI events.
+func (in *Instance) HandlesACPI() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.acpi && in.health != Hung
+}
 
 // SetAgent starts the guest agent, or stops it if a is nil. It has no effect on a guest that hangs.
 func (in *Instance) SetAgent(a *Agent) {

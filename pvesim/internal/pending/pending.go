@@ -33,23 +33,29 @@ func ApplyAll(store *storage.Store, g *kernel.Guest) {
 
 func canHotPlug(g *kernel.Guest, opt string, remove bool) bool {
 	base := qm.Stem(opt)
-	features := cmp.Or(g.Config.Options["hotplug"], "network,disk,usb")
-	if features == "1" {
-		features = "network,disk,usb"
-	}
 	switch {
 	case slices.Contains(strings.Fields(hotPluggable), base):
 		return true
 	case base == "net":
-		return strings.Contains(features, "network")
+		return hasNetworkHotPlug(g) && !isStuck(g, opt, remove)
 	case base == "unused":
 		return true
 	case base == "scsi" || base == "virtio":
-		return strings.Contains(features, "disk")
+		return strings.Contains(hotPlugFeatures(g), "disk")
 	case base == "ide" || base == "sata":
 		return isMediumChange(g, opt, remove)
 	}
 	return false
+}
+
+func hasNetworkHotPlug(g *kernel.Guest) bool { return strings.Contains(hotPlugFeatures(g), "network") }
+
+func hotPlugFeatures(g *kernel.Guest) string {
+	const all = "network,disk,usb"
+	if features := cmp.Or(g.Config.Options["hotplug"], all); features != "1" {
+		return features
+	}
+	return all
 }
 
 // isMediumChange reports whether a change only replaces the medium of an existing CD drive. A running VM cannot gain or

@@ -28,9 +28,11 @@ import (
 const (
 	startTime    = 600 * time.Millisecond // systemd scope, QEMU, QMP
 	nicTime      = 300 * time.Millisecond // bridge script of each NIC
-	stopTime     = time.Second            // Proxmox polls once a second
 	agentTimeout = 3 * time.Second
 )
+
+// stopTimes are how long a stop takes: Proxmox polls once a second whether QEMU has ended.
+var stopTimes = []time.Duration{600 * time.Millisecond, 1650 * time.Millisecond}
 
 // BootFunc runs a guest. It returns when the guest powers itself off or the context ends.
 type BootFunc func(ctx context.Context, in *kernel.Instance)
@@ -43,13 +45,19 @@ type Controller struct {
 	ha      *ha.Manager
 	devices *devices
 	boot    BootFunc
+	seed    uint64
+	stops   map[int]uint64 // number of stops by VMID
 }
 
-// New returns a controller that runs guests with boot. It becomes the power control of the HA manager.
+// New returns a controller that runs guests with boot. It becomes the power control of the HA manager. The durations of
+// stops depend on the seed.
 func New(
-	k *kernel.Kernel, store *storage.Store, network *sdn.Network, mappings *mapping.Mappings, manager *ha.Manager, boot BootFunc,
+	k *kernel.Kernel, store *storage.Store, network *sdn.Network, mappings *mapping.Mappings, manager *ha.Manager, boot BootFunc, seed uint64,
 ) *Controller {
-	c := &Controller{k: k, store: store, network: network, ha: manager, boot: boot, devices: &devices{k: k, store: store, mappings: mappings}}
+	c := &Controller{
+		k: k, store: store, network: network, ha: manager, boot: boot, seed: seed, stops: map[int]uint64{},
+		devices: &devices{k: k, store: store, mappings: mappings},
+	}
 	manager.Power = c
 	return c
 }

@@ -5,6 +5,7 @@ package power
 
 import (
 	"context"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -153,8 +154,8 @@ func (c *Controller) Routes() map[string]api.Handler {
 		"POST" + vm + "/status/shutdown":             h.postShutdown,
 		"POST" + vm + "/status/reboot":               h.postReboot,
 		"POST" + vm + "/status/reset":                h.runningVMTask("qmreset", c.reset),
-		"POST" + vm + "/status/suspend":              h.runningVMTask("qmpause", func(g *kernel.Guest) { g.Paused = true }),
-		"POST" + vm + "/status/resume":               h.runningVMTask("qmresume", func(g *kernel.Guest) { g.Paused = false }),
+		"POST" + vm + "/status/suspend":              h.postSuspend,
+		"POST" + vm + "/status/resume":               h.postResume,
 		"POST" + vm + "/agent/ping":                  h.agentCall(func(*kernel.Agent) any { return api.Row{} }),
 		"GET" + vm + "/agent/info":                   h.agentCall(func(*kernel.Agent) any { return api.Row{"version": "9.2.0"} }),
 		"GET" + vm + "/agent/get-osinfo":             h.agentCall(func(a *kernel.Agent) any { return a.OS }),
@@ -188,6 +189,9 @@ func (c *Controller) Start(ctx context.Context, t *tasks.Task, r *api.Request) e
 		g.PCI = nil
 		return err
 	}
+	if g.Config.Lock() == suspendedLock {
+		delete(g.Config.Options, "lock")
+	}
 	c.On(g)
 	return nil
 }
@@ -198,7 +202,7 @@ func checkStartable(g *kernel.Guest, r *api.Request) error {
 		return kernel.MissingConfigError(r.Host, r.VMID)
 	case g.Config.IsTemplate():
 		return api.Failf("you can't start a vm if it's a template")
-	case g.Config.Lock() != "" && !r.Bool("skiplock"):
+	case g.Config.Lock() != "" && g.Config.Lock() != suspendedLock && !r.Bool("skiplock"):
 		return api.Failf("VM is locked (%s)", g.Config.Lock())
 	case g.IsRunning():
 		return api.Failf("VM %d already running", r.VMID)
@@ -303,7 +307,7 @@ func (c *Controller) stop(ctx context.Context, t *tasks.Task, r *api.Request, o 
 			t.Logf("VM still running - terminating now with SIGTERM")
 		}
 	}
-	if err := c.k.Clock.Sleep(ctx, stopTime); err != nil {
+	if err := c.k.Clock.Sleep(ctx, c.stopTime(r.VMID)); err != nil {
 		return err
 	}
 	c.k.Mu.Lock()
@@ -313,6 +317,14 @@ func (c *Controller) stop(ctx context.Context, t *tasks.Task, r *api.Request, o 
 	}
 	pending.ApplyAll(c.store, g)
 	return nil
+}
+
+// stopTime returns how long the next stop of a VM takes. It depends on the seed, the VM and its earlier stops only.
+func (c *Controller) stopTime(vmid int) time.Duration {
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	c.stops[vmid]++
+	return stopTimes[rand.New(rand.NewPCG(c.seed, uint64(vmid)<<32|c.stops[vmid])).IntN(len(stopTimes))] //nolint:gosec // deterministic by design
 }
 
 // requestShutdown requests the guest to shut down by ACPI or agent, and waits. It returns false after the timeout.

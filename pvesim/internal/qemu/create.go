@@ -218,7 +218,7 @@ func (de *destroyer) destroy(ctx context.Context, t *tasks.Task, r *api.Request)
 func (de *destroyer) markDestroyed(r *api.Request, g *kernel.Guest) (volids []string, err error) {
 	de.k.Mu.Lock()
 	defer de.k.Mu.Unlock()
-	if lock := g.Config.Lock(); lock != "" && !r.Bool("skiplock") {
+	if lock := g.Config.Lock(); lock != "" && lock != "suspended" && !r.Bool("skiplock") {
 		return nil, api.Failf("VM is locked (%s)", lock)
 	}
 	for key, v := range g.Config.Options {

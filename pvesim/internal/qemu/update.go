@@ -164,8 +164,21 @@ func (c *configs) applyUpdate(ctx context.Context, t *tasks.Task, r *api.Request
 		return err
 	}
 	stage(g, u)
+	stuck := pending.StuckNICs(g)
+	if len(stuck) > 0 {
+		c.k.Mu.Unlock()
+		err = c.k.Clock.Sleep(ctx, pending.UnplugTimeout)
+		c.k.Mu.Lock()
+	}
 	pending.Apply(c.store, g, u.force)
-	return nil
+	if err != nil || len(stuck) == 0 {
+		return err
+	}
+	problems := map[string]string{}
+	for _, key := range stuck {
+		problems[key] = fmt.Sprintf("hotplug problem - error on hot-unplugging device '%s'", key)
+	}
+	return api.ParamError(problems)
 }
 
 func checkBootOrder(g *kernel.Guest, u *update) error {

@@ -39,6 +39,9 @@ func (f *files) postUpload(_ context.Context, r *api.Request) (api.Response, err
 	upload := *r.Upload
 	return kernel.TaskResponse(f.k.Fork(r, "imgcopy", "", func(_ context.Context, t *tasks.Task) error {
 		t.Logf("starting file import from: %s", upload.Temp)
+		if upload.Cut {
+			return api.Failf("failed to stat '%s'", upload.Temp)
+		}
 		if want, ok := r.Value("checksum"); ok {
 			if err := verifyChecksum(t, r.Params.Values["checksum-algorithm"], upload.Data, want); err != nil {
 				return err

@@ -22,8 +22,9 @@ import (
 // Work is the work of a task. The context ends when the task is stopped or its host goes down.
 type Work func(ctx context.Context, t *Task) error
 
-// Interfere is a hook that can delay, hang or fail a task before its work starts.
-type Interfere func(ctx context.Context, u UPID) error
+// Interfere is a hook that can delay, hang or fail a task before its work starts. A task that succeeds afterwards ends
+// with the exit status, if there is one.
+type Interfere func(ctx context.Context, u UPID) (exit string, err error)
 
 // Task is a worker process.
 type Task struct {
@@ -132,12 +133,16 @@ func (r *Registry) Start(host, typ, id, user string, work Work) *Task {
 
 func (r *Registry) run(ctx context.Context, t *Task, interfere Interfere, work Work) {
 	defer t.cancel(nil)
+	var exit string
 	var err error
 	if interfere != nil {
-		err = interfere(ctx, t.UPID)
+		exit, err = interfere(ctx, t.UPID)
 	}
 	if err == nil {
 		err = work(ctx, t)
+	}
+	if err == nil && exit != "" {
+		err = errors.New(exit)
 	}
 	t.finish(err, ctx.Err() != nil, r.clock.Now())
 }

@@ -37,7 +37,10 @@ func (s *Server) readParams(r *http.Request) (schema.Params, *api.Upload, *reply
 	var upload *api.Upload
 	if r.Method == http.MethodPost || r.Method == http.MethodPut {
 		var rep *reply
+		body := &watchedBody{ReadCloser: r.Body, conn: connection(r)}
+		r.Body = body
 		if upload, rep = s.readBody(r, params); rep != nil {
+			rep.drop = rep.drop || body.stalled
 			return params, nil, rep
 		}
 	}

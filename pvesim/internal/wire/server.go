@@ -36,8 +36,10 @@ type Fault struct {
 	Delay      time.Duration
 	Status     int // respond with this status instead of calling the handler
 	Message    string
+	AfterCall  bool // respond with the status after calling the handler
 	DropBefore bool // close the connection before the call
 	DropAfter  bool // close the connection after the call, without a response
+	CutUpload  bool // like DropAfter, and remove the uploaded file before a task reads it
 }
 
 // Outcome is the result of a request.
@@ -166,24 +168,35 @@ func (s *Server) serve(r *http.Request, call *Call) reply {
 	return s.callWithFaults(r, call, who, format)
 }
 
-// callWithFaults serves a call with the effect of the fault hook.
+// callWithFaults serves a call with the effect of the fault hook. A complete request is served even if the client
+// disconnects before the response.
 func (s *Server) callWithFaults(r *http.Request, call *Call, who access.Identity, format string) reply {
+	params, upload, rep := s.readParams(r)
+	if rep != nil {
+		return *rep
+	}
 	var f Fault
 	if s.Fault != nil {
 		f = s.Fault(*call)
 	}
-	if f.Delay > 0 && s.Kernel.Clock.Sleep(r.Context(), f.Delay) != nil {
+	if f.Delay > 0 && s.Kernel.Clock.Sleep(s.Kernel.Context(), f.Delay) != nil {
 		return reply{drop: true}
 	}
 	if f.DropBefore {
 		return reply{drop: true}
 	}
+	if f.Status != 0 && !f.AfterCall {
+		return faultReply(f)
+	}
+	if upload != nil {
+		upload.Cut = f.CutUpload
+	}
+	out := s.call(&api.Request{Verb: r.Method, Path: call.Path, Who: who, Params: params, Upload: upload, Serving: s.Host}, format)
 	if f.Status != 0 {
 		return faultReply(f)
 	}
-	rep := s.call(r, call.Path, who, format)
-	rep.drop = rep.drop || f.DropAfter
-	return rep
+	out.drop = out.drop || f.DropAfter || f.CutUpload
+	return out
 }
 
 // faultReply returns the response for the status of a fault, in the form that this status has on a real host.
@@ -254,12 +267,8 @@ func (s *Server) ticket(r *http.Request, cookie string, now time.Time) (access.I
 	return access.Identity{User: user}, nil
 }
 
-func (s *Server) call(r *http.Request, path string, who access.Identity, format string) reply {
-	params, upload, rep := s.readParams(r)
-	if rep != nil {
-		return *rep
-	}
-	resp, err := s.Kernel.Call(r.Context(), &api.Request{Verb: r.Method, Path: path, Who: who, Params: params, Upload: upload, Serving: s.Host})
+func (s *Server) call(r *api.Request, format string) reply {
+	resp, err := s.Kernel.Call(s.Kernel.Context(), r)
 	var refused *api.Error
 	switch {
 	case err == nil:
@@ -289,9 +298,14 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
+func connection(r *http.Request) *autoTLS {
+	c, _ := r.Context().Value(connKey{}).(*autoTLS)
+	return c
+}
+
 func isPlain(r *http.Request) bool {
-	c, ok := r.Context().Value(connKey{}).(*autoTLS)
-	return ok && c.isPlain()
+	c := connection(r)
+	return c != nil && c.isPlain()
 }
 
 // redirect returns the response to plain HTTP on the TLS port.

@@ -1,0 +1,286 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pvesim_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// request returns a request with parameters in the body.
+func (c *client) request(method, path string, params ...string) *http.Request {
+	c.t.Helper()
+	values := url.Values{}
+	for i := 0; i+1 < len(params); i += 2 {
+		values.Add(params[i], params[i+1])
+	}
+	req, err := http.NewRequest(method, c.sim.URL()+path, strings.NewReader(values.Encode()))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return req
+}
+
+// lastTask returns the newest task of a type on pve1; nil if there is none.
+func (c *client) lastTask(typ string) map[string]any {
+	c.t.Helper()
+	return row(c.ok("GET", "/nodes/pve1/tasks", "source", "all", "typefilter", typ), "type", typ)
+}
+
+func TestClientGone(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Delay: pvesim.Duration(5 * time.Second)})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for c.sim.Faults()[0].Hits == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
+	if _, err := c.try(c.request("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300").WithContext(ctx)); err == nil {
+		t.Fatal("got a response although the client disconnected")
+	}
+	eventually(t, "the clone of a client that disconnected", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
+}
+
+func TestFaultInARow(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Seed: 5})
+	c.fault(pvesim.Fault{Path: "/version", Probability: 0.2, InARow: 3, Status: 596})
+	pattern := ""
+	for range 60 {
+		pattern += map[bool]string{true: "x", false: "."}[c.do("GET", "/version").Status == 596]
+	}
+	for _, series := range strings.FieldsFunc(strings.Trim(pattern, "x"), func(r rune) bool { return r == '.' }) {
+		if len(series)%3 != 0 {
+			t.Fatalf("got hits %s, want series of three", pattern)
+		}
+	}
+	if !strings.Contains(pattern, "xxx") {
+		t.Errorf("got hits %s, want some", pattern)
+	}
+}
+
+func TestFaultAfterCall(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Status: 596, AfterCall: true})
+	c.refused(596, "Connection timed out", "POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	eventually(t, "the clone after a 596", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
+}
+
+func TestFaultFailAfter(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.fault(pvesim.Fault{Task: "imgdel", FailAfter: "unable to open file - No such file or directory"})
+	if exit := c.exit(c.upload("pve1", "local", "iso", "a.iso", []byte("iso")).Data); exit != "OK" {
+		t.Fatal(exit)
+	}
+	if exit := c.exit(c.ok("DELETE", "/nodes/pve1/storage/local/content/local:iso/a.iso")); exit != "unable to open file - No such file or directory" {
+		t.Errorf("the task ended with %q", exit)
+	}
+	if row(c.ok("GET", "/nodes/pve1/storage/local/content"), "volid", "local:iso/a.iso") != nil {
+		t.Error("the volume exists")
+	}
+}
+
+func TestFaultCutUpload(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", CutUpload: true})
+	if _, err := c.try(c.uploadRequest("pve1", "local", "iso", "a.iso", []byte("iso"))); err == nil {
+		t.Fatal("got a response on a connection that was cut")
+	}
+	eventually(t, "the task of the upload", func() bool { return c.lastTask("imgcopy") != nil })
+	if exit := c.exit(c.lastTask("imgcopy")["upid"]); !strings.HasPrefix(exit, "failed to stat '/var/tmp/pveupload-") {
+		t.Errorf("the task ended with %q", exit)
+	}
+	if row(c.ok("GET", "/nodes/pve1/storage/local/content"), "volid", "local:iso/a.iso") != nil {
+		t.Error("the volume exists")
+	}
+}
+
+// TestUploadStall waits for the five seconds of real time after which the server closes the connection of a client that
+// stalls in the middle of its upload.
+func TestUploadStall(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(c.sim.CAPEM())
+	conn, err := tls.Dial("tcp", c.sim.Host(), &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	var b bytes.Buffer
+	req := c.uploadRequest("pve1", "local", "iso", "a.iso", bytes.Repeat([]byte("iso"), 1000))
+	req.Header.Set("Authorization", "PVEAPIToken="+c.token)
+	if err := req.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(b.Bytes()[:b.Len()/2]); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	got, err := io.ReadAll(conn)
+	if len(got) > 0 || err != nil {
+		t.Errorf("got %q, %v, want a closed connection without a response", got, err)
+	}
+	if c.lastTask("imgcopy") != nil {
+		t.Error("the upload started a task")
+	}
+}
+
+// TestConfigDuringClone reads and writes the config of a linked clone until its task ends.
+func TestConfigDuringClone(t *testing.T) {
+	t.Parallel()
+	s := pvesim.DefaultScenario(1)
+	s.Version = "9.2"
+	c := startSim(t, s, pvesim.Options{Speed: 10})
+	c.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(time.Second)})
+	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/300.conf' does not exist", "GET", "/nodes/pve1/qemu/300/config")
+	var config map[string]any
+	eventually(t, "the config of the clone", func() bool {
+		config, _ = c.do("GET", "/nodes/pve1/qemu/300/config").Data.(map[string]any)
+		return config != nil
+	})
+	if len(config) != 3 || config["lock"] != "clone" || config["description"] != " qmclone temporary file" {
+		t.Errorf("config at first: %v", config)
+	}
+	c.refused(500, "VM is locked (clone)", "PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
+	if exit := c.exit(upid); exit != "OK" {
+		t.Fatal(exit)
+	}
+	c.ok("PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
+}
+
+// TestDestroyDuringStart destroys a VM that is not running yet when the request is checked.
+func TestDestroyDuringStart(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 10})
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.ok("POST", "/nodes/pve1/qemu/300/status/start")
+	if exit := c.exit(c.ok("DELETE", "/nodes/pve1/qemu/300")); exit != "VM 300 is running - destroy failed" {
+		t.Errorf("the task ended with %q", exit)
+	}
+	c.refused(500, "VM 300 is running - destroy failed", "DELETE", "/nodes/pve1/qemu/300")
+}
+
+// TestStopDurations checks that stops take either 0.6 or 1.65 seconds, as the seed determines.
+func TestStopDurations(t *testing.T) {
+	t.Parallel()
+	const speed = 5
+	pattern := func(seed uint64) (out string) {
+		c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: speed, Seed: seed})
+		c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+		for range 6 {
+			c.task("POST", "/nodes/pve1/qemu/300/status/start")
+			began := time.Now()
+			c.task("POST", "/nodes/pve1/qemu/300/status/stop")
+			out += map[bool]string{true: "L", false: "s"}[time.Since(began)*speed > 1500*time.Millisecond]
+		}
+		return out
+	}
+	a, b := pattern(1), pattern(1)
+	if !strings.Contains(a, "L") || !strings.Contains(b, "L") {
+		t.Errorf("got stops %s and %s, want some long ones", a, b)
+	}
+	for i := range a {
+		// A busy machine can make a short stop long, never the other way around.
+		if a[i] == 's' && b[i] == 's' {
+			return
+		}
+	}
+	t.Errorf("got stops %s and %s, want the same short ones", a, b)
+}
+
+func TestNetHotUnplug(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		guests pvesim.GuestRuntime
+		net    string
+		want   int
+	}{
+		"guest_that_ignores_ACPI":           {pvesim.UnresponsiveGuests{}, "virtio=BC:24:11:00:00:99,bridge=vmbr0", 400},
+		"guest_that_ignores_ACPI_same_card": {pvesim.UnresponsiveGuests{}, "virtio=BC:24:11:00:00:01,bridge=vmbr0,tag=7", 200},
+		"cooperative_guest":                 {pvesim.CooperativeGuests{}, "virtio=BC:24:11:00:00:99,bridge=vmbr0", 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: test.guests})
+			c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+			c.ok("PUT", "/nodes/pve1/qemu/300/config", "net0", "virtio=BC:24:11:00:00:01,bridge=vmbr0")
+			c.task("POST", "/nodes/pve1/qemu/300/status/start")
+			a := c.do("PUT", "/nodes/pve1/qemu/300/config", "net0", test.net, "cores", "3")
+			if a.Status != test.want {
+				t.Fatalf("got %d %s %v", a.Status, a.Reason, a.Errors)
+			}
+			if want := "hotplug problem - error on hot-unplugging device 'net0'"; test.want == 400 && a.Errors["net0"] != want {
+				t.Errorf("got errors %v, want %s", a.Errors, want)
+			}
+			applied := c.ok("GET", "/nodes/pve1/qemu/300/config", "current", "1").(map[string]any)["net0"] == test.net
+			if applied != (test.want == 200) || c.config("pve1", 300)["net0"] != test.net {
+				t.Errorf("applied: %v", applied)
+			}
+		})
+	}
+}
+
+func TestSuspendToDisk(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	const vm = "/nodes/pve1/qemu/101"
+	for _, wake := range []string{"start", "resume"} {
+		c.task("POST", vm+"/status/suspend", "todisk", "1")
+		status := c.ok("GET", vm+"/status/current").(map[string]any)
+		if c.lastTask("qmsuspend") == nil || status["status"] != "stopped" || status["lock"] != "suspended" {
+			t.Fatalf("after suspend: %v", status)
+		}
+		c.refused(500, "VM is locked (suspended)", "PUT", vm+"/config", "cores", "2")
+		c.task("POST", vm+"/status/"+wake)
+		status = c.ok("GET", vm+"/status/current").(map[string]any)
+		if status["status"] != "running" || status["lock"] != nil {
+			t.Errorf("after %s: %v", wake, status)
+		}
+	}
+}
+
+// TestLoadFaults checks that the same seed hits the same calls, and that each kind of rule can hit.
+func TestLoadFaults(t *testing.T) {
+	t.Parallel()
+	run := func() (pattern string) {
+		c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Seed: 7, Speed: 1000})
+		if err := c.sim.AddFaults(pvesim.LoadFaults()); err != nil {
+			t.Fatal(err)
+		}
+		for range 300 {
+			a, err := c.try(c.request("POST", "/nodes/pve1/qemu/9999/status/stop"))
+			pattern += fmt.Sprintf("%d %v ", a.Status, err != nil)
+		}
+		return pattern
+	}
+	a, b := run(), run()
+	if a != b {
+		t.Errorf("got different hits with the same seed:\n%s\n%s", a, b)
+	}
+	for _, want := range []string{"200 false", "500 false", "596 false", "0 true"} {
+		if !strings.Contains(a, want) {
+			t.Errorf("got no %q in %s", want, a)
+		}
+	}
+}
