@@ -121,7 +121,8 @@ func TestUploadStall(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(c.sim.CAPEM())
-	conn, err := tls.Dial("tcp", c.sim.Host(), &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12})
+	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", c.sim.Host())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,8 +40,10 @@ var callFailures = []failure{
 	{"502", pvesim.Fault{Status: 502}, true},
 	{"595", pvesim.Fault{Status: 595}, true},
 	{"596", pvesim.Fault{Status: 596}, true},
+	{"596 after the call", pvesim.Fault{Status: 596, AfterCall: true}, true},
 	{"dropped before", pvesim.Fault{DropBefore: true}, true},
 	{"dropped after", pvesim.Fault{DropAfter: true}, true},
+	{"dropped after, upload cut", pvesim.Fault{CutUpload: true}, true},
 	{"too slow", pvesim.Fault{Delay: tooLong}, true},
 }
 
@@ -49,6 +51,7 @@ var callFailures = []failure{
 var taskFailures = []failure{
 	{"task fails on a lock", pvesim.Fault{Fail: "can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout"}, true},
 	{"task fails", pvesim.Fault{Fail: "some unknown error"}, false},
+	{"task fails after its work", pvesim.Fault{FailAfter: "unable to open file - No such file or directory"}, false},
 	{"task takes a minute", pvesim.Fault{Delay: pvesim.Duration(time.Minute)}, true},
 	{"task hangs, then canceled", pvesim.Fault{Hang: true}, false},
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
 
@@ -123,14 +124,29 @@ func (r *round) addFault(at place, failure failure) {
 
 // disturb runs one random disturbance.
 func (r *round) disturb() {
-	disturbances := map[string]func() bool{
+	r.disturbBy(map[string]func() bool{
 		"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
-		"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress, "guests powered off": r.powerOff, "tasks canceled": func() bool { r.env.CancelTasks(); return true }, "new faults": func() bool { r.addRandomFaults(); return true },
-	}
+		"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress, "guests powered off": r.powerOff, "tasks canceled": r.cancelTasks,
+		"new faults": r.changeFaults, "load": r.addLoad,
+	})
+}
+
+// disturbBy runs one of the disturbances, which report whether they had an effect.
+func (r *round) disturbBy(disturbances map[string]func() bool) {
 	name := pick(r.rand, slices.Sorted(maps.Keys(disturbances)))
 	if disturbances[name]() {
 		r.done[name]++
 	}
+}
+
+func (r *round) cancelTasks() bool { r.env.CancelTasks(); return true }
+
+func (r *round) changeFaults() bool { r.addRandomFaults(); return true }
+
+// addLoad replaces all faults with what overloaded hosts do.
+func (r *round) addLoad() bool {
+	r.env.Sim.ClearFaults()
+	return r.env.Sim.AddFaults(pvesim.LoadFaults()) == nil
 }
 
 func (r *round) kill() bool {
