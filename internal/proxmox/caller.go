@@ -25,7 +25,18 @@ type request struct {
 	endpoint    endpoint
 	contentType string
 	body        []byte
+	// verify, if set, decides whether the response can be used or the next URL is tried.
+	// It can make further calls to the same URL. Such a request is a poll.
+	verify func(resp response, get func(endpoint) (response, error)) error
 }
+
+// isRepeatable reports whether a request may be sent again if its outcome is unknown.
+func (r request) isRepeatable() bool {
+	return r.method == http.MethodGet || r.endpoint.template == loginPath
+}
+
+// isPoll reports whether the request checks URLs that failed.
+func (r request) isPoll() bool { return r.verify != nil }
 
 // parameters is the body of a write. All values are sent as text: Proxmox accepts
 // "1" for a number and for a boolean.
@@ -81,8 +92,12 @@ func (c *caller) call(ctx context.Context, req request, out any) error {
 	if err != nil || out == nil {
 		return err
 	}
+	return decode(req.method, data, out)
+}
+
+func decode(method string, data json.RawMessage, out any) error {
 	if err := json.Unmarshal(data, &out); err != nil {
-		return &failure{kind: brokenKind(req.method, ErrFailed), text: "decoding the response: " + oneLine(err.Error())}
+		return &failure{kind: brokenKind(method, ErrFailed), text: "decoding the response: " + oneLine(err.Error())}
 	}
 	return nil
 }

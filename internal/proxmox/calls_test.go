@@ -277,7 +277,7 @@ func TestCalls(t *testing.T) {
 func TestResources(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	c, host := clientOf(t, always(data(`[
+	rows := data(`[
 		{"maxmem":25275125760,"uptime":3421,"cpu":0.5,"type":"node","maxcpu":2,"node":"pve1","disk":16384,"maxdisk":12637560832,"status":"online","level":"","id":"node/pve1","mem":2402590720,"cgroup-mode":2},
 		{"type":"node","node":"pve2","status":"offline","id":"node/pve2","hastate":"maintenance"},
 		{"content":"rootdir,images,iso","plugintype":"dir","maxdisk":270553174016,"disk":31353716736,"node":"pve1","type":"storage","storage":"local","id":"storage/pve1/local","shared":0,"status":"available"},
@@ -285,10 +285,19 @@ func TestResources(t *testing.T) {
 		{"maxcpu":1,"type":"qemu","node":"pve1","template":0,"id":"qemu/201","name":"node-201","vmid":201,"uptime":0,"tags":"karpenter;tpl","status":"stopped","lock":"backup","maxmem":268435456,"maxdisk":67108864,"memhost":0},
 		{"id":"qemu/202","vmid":202,"node":"pve1","type":"qemu","status":"unknown"},
 		{"id":"lxc/300","vmid":"300","node":"pve1","type":"lxc","status":"running","maxcpu":0.5,"maxmem":1e9,"pool":"p"}
-	]`)))
+	]`)
+	c, host := clientOf(t, func(r request) reply {
+		if r.uri == "/cluster/status" {
+			return data(`[{"type":"cluster","quorate":1}]`)
+		}
+		return rows
+	})
+	_, err := c.Resources(testContext(t))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(host.requests()).To(HaveLen(2), "pve2 is offline: reads the quorum once")
 	found, err := c.Resources(testContext(t))
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(host.requests()).To(HaveLen(1))
+	g.Expect(host.requests()).To(HaveLen(3))
 	g.Expect(found.Hosts).To(Equal([]proxmox.HostRow{
 		{Name: "pve1", Online: true, CPUs: 2, MemoryBytes: 25275125760, UsedMemoryBytes: 2402590720, CPULoad: 0.5, UptimeSeconds: 3421, Arch: "x86_64"},
 		{Name: "pve2", Maintenance: true, Arch: "x86_64"},

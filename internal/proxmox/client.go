@@ -44,7 +44,7 @@ type Options struct {
 	DialTimeout time.Duration
 	// ResponseTimeout limits one attempt of a call.
 	ResponseTimeout time.Duration
-	// Clock measures the age of a login.
+	// Clock measures the age of a login and when to use a URL again that failed.
 	Clock clock.PassiveClock
 }
 
@@ -102,7 +102,7 @@ func New(cfg ClusterConfig, opts Options) (Client, error) {
 		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
 	log := opts.Log.WithValues("region", cfg.Region)
-	hosts := &failover{next: connections, urls: cfg.URLs, timeout: opts.ResponseTimeout, log: log}
+	hosts := &failover{next: connections, urls: newURLPool(cfg.URLs, opts.Clock, log), timeout: opts.ResponseTimeout}
 	calls := &caller{hosts: hosts, metrics: metrics}
 	user := &source{inline: cfg.TokenID, path: cfg.TokenIDFile}
 	if cfg.Username != "" {
@@ -113,7 +113,7 @@ func New(cfg ClusterConfig, opts Options) (Client, error) {
 	}
 	return &client{
 		region: cfg.Region, urls: cfg.URLs, user: user,
-		clusterClient: clusterClient{calls}, networkClient: networkClient{calls}, guestClient: guestClient{calls},
+		clusterClient: clusterClient{calls, &quorum{}}, networkClient: networkClient{calls}, guestClient: guestClient{calls},
 		vmClient: vmClient{calls}, storageClient: storageClient{calls}, taskClient: taskClient{calls},
 	}, nil
 }

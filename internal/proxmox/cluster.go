@@ -16,7 +16,9 @@ type ClusterClient interface {
 	// Version returns the Proxmox VE release of the Host that responds.
 	Version(ctx context.Context) (Version, error)
 	// Resources returns the Hosts, guests and storages of the whole Cluster. Rows of
-	// new guests lack name, size and template flag for about ten seconds.
+	// new guests lack name, size and template flag for about ten seconds. If a Host is
+	// no longer online, Resources makes a second call to find out whether the Host that
+	// responded has quorum. It returns ErrNoQuorum if none of the URLs has.
 	Resources(ctx context.Context) (Resources, error)
 	// Options returns the datacenter options that the provider uses.
 	Options(ctx context.Context) (ClusterOptions, error)
@@ -37,7 +39,10 @@ type ClusterClient interface {
 	HostInfo(ctx context.Context, host string) (HostInfo, error)
 }
 
-type clusterClient struct{ *caller }
+type clusterClient struct {
+	*caller
+	quorum *quorum
+}
 
 // Version is a Proxmox VE release.
 type Version struct {

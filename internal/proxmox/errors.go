@@ -38,7 +38,8 @@ var (
 	ErrStorageFull = errors.New("storage full")
 	// ErrConflict: the configuration changed since it was read.
 	ErrConflict = errors.New("configuration was modified concurrently")
-	// ErrNoQuorum: the Cluster has no quorum and accepts no writes.
+	// ErrNoQuorum: no Host that responds has quorum. It accepts no writes, and what it
+	// lists is outdated.
 	ErrNoQuorum = errors.New("no quorum")
 	// ErrUnauthorized: Proxmox refused the credentials.
 	ErrUnauthorized = errors.New("credentials refused")

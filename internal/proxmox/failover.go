@@ -13,59 +13,115 @@ import (
 	"net/http/httptrace"
 	"sync/atomic"
 	"time"
-
-	"github.com/go-logr/logr"
 )
 
-// maxResponse limits the size of a response. The resources of ten thousand guests
-// are about 5 MB.
-const maxResponse = 128 << 20
+const (
+	// maxResponse limits the size of a response. The resources of ten thousand guests
+	// are about 5 MB.
+	maxResponse = 128 << 20
+	// probeTimeout limits the attempt to use a URL that failed while others work.
+	probeTimeout = 5 * time.Second
+	// hangTime is how long a request must have waited for its end by the caller's
+	// deadline to count as a failure of the URL.
+	hangTime = time.Second
+)
 
-// failover sends a request to the URL of the Cluster that worked last, and to the
-// others if that one does not respond. Every Host of a Cluster serves the whole API.
+// failover sends a request to a URL of the Cluster, and to the others if that one does
+// not respond or has no quorum. Every Host of a Cluster serves the whole API.
 //
-// A request that a Host may have received is sent only once unless it is a GET: a
+// A request that a Host may have received is sent only once unless it is repeatable: a
 // clone that is posted twice creates two VMs.
 type failover struct {
 	next    http.RoundTripper
-	urls    []string // https://host:8006/api2/json
-	current atomic.Int64
+	urls    *urlPool
 	timeout time.Duration // of one attempt, including the body of the response
-	log     logr.Logger
 }
 
 // send returns the response of the first Host that responds, whatever its status.
 func (f *failover) send(ctx context.Context, req request, header http.Header) (response, error) {
-	start := f.current.Load()
-	var failures []error
-	for i := range int64(len(f.urls)) {
-		index := (start + i) % int64(len(f.urls))
-		resp, sent, err := f.attempt(ctx, req, header, f.urls[index])
-		if err == nil {
-			if i > 0 && f.current.CompareAndSwap(start, index) {
-				f.log.Info("switched to another URL of the cluster", "url", f.urls[index], "cause", errors.Join(failures...).Error())
-			}
-			return resp, nil
+	var (
+		tried    []*clusterURL
+		failures []error
+		refusal  *response // of a Host without quorum
+	)
+	kind := ErrUnreachable
+	for len(tried) < len(f.urls.all) && ctx.Err() == nil {
+		url, release, err := f.urls.acquire(ctx, tried, req.isPoll())
+		if err != nil {
+			failures = append(failures, err)
+			break
 		}
-		failed := &attemptError{url: f.urls[index], err: err}
-		if sent && req.method != http.MethodGet {
+		resp, sent, err := f.attempt(ctx, req, header, url, len(f.urls.all)-len(tried))
+		release()
+		tried = append(tried, url)
+		failed := &attemptError{url: url.base, err: err}
+		switch {
+		case err == nil && resp.isRefusedForQuorum():
+			refusal = &resp // without any effect, so also a write may be sent to the next URL
+			continue
+		case err == nil:
+			return resp, nil
+		case errors.Is(err, ErrNoQuorum):
+			kind = ErrNoQuorum
+		case sent && !req.isRepeatable():
 			return response{}, &failure{kind: ErrUnknownOutcome, cause: failed}
 		}
 		failures = append(failures, failed)
-		if ctx.Err() != nil {
-			break // canceled by the caller: the other URLs would fail the same way
-		}
 	}
-	return response{}, &failure{kind: ErrUnreachable, cause: errors.Join(failures...)}
+	switch {
+	case refusal != nil:
+		return *refusal, nil
+	case len(failures) == 0:
+		failures = append(failures, ctx.Err())
+	}
+	return response{}, &failure{kind: kind, cause: errors.Join(failures...)}
 }
 
-// attempt sends the request to one URL. sent reports whether the Host may have
-// received any of it. It is true as soon as there is a connection, since a write
-// that failed may still have arrived.
-func (f *failover) attempt(ctx context.Context, req request, header http.Header, base string) (resp response, sent bool, err error) {
-	var connected atomic.Bool
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+// attempt sends the request to one of the remaining URLs, verifies the response and
+// records whether the URL works. sent reports whether the Host may have received any of
+// the request.
+func (f *failover) attempt(caller context.Context, req request, header http.Header, url *clusterURL, remaining int) (resp response, sent bool, err error) {
+	ctx, cancel := context.WithTimeout(caller, f.attemptTimeout(caller, req, url, remaining))
 	defer cancel()
+	began := time.Now()
+	resp, sent, err = f.exchange(ctx, req, header, url.base)
+	if err == nil && req.verify != nil {
+		err = req.verify(resp, func(e endpoint) (response, error) {
+			more, _, err := f.exchange(ctx, newRequest(http.MethodGet, e, nil), header, url.base)
+			return more, err
+		})
+	}
+	switch {
+	case err == nil:
+		f.urls.recordResponse(url, req.isPoll())
+	case errors.Is(caller.Err(), context.Canceled), caller.Err() != nil && time.Since(began) < hangTime:
+		// The caller ended the request.
+	default:
+		f.urls.recordFailure(url, err)
+	}
+	return resp, sent, err
+}
+
+// attemptTimeout returns how long to wait for one of the remaining URLs. A request that
+// can be repeated leaves the others their share of the caller's time.
+func (f *failover) attemptTimeout(caller context.Context, req request, url *clusterURL, remaining int) time.Duration {
+	timeout := f.timeout
+	if !req.isRepeatable() {
+		return timeout
+	}
+	if f.urls.isProbe(url) {
+		timeout = min(timeout, probeTimeout)
+	}
+	if deadline, ok := caller.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline)/time.Duration(remaining))
+	}
+	return timeout
+}
+
+// exchange sends the request and reads the response. sent is true as soon as there is a
+// connection, since a write that failed may still have arrived.
+func (f *failover) exchange(ctx context.Context, req request, header http.Header, base string) (resp response, sent bool, err error) {
+	var connected atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	})

@@ -55,16 +55,21 @@ func TestFailoverOfSentWrite(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	drops, up := newFakeHost(t, always(reply{drop: true})), newFakeHost(t, always(data(`"`+testUPID+`"`)))
-	c := newClient(t, config(drops, up), proxmox.Options{})
 	ctx := testContext(t)
-
-	_, err := c.StartVM(ctx, "pve1", 200)
-	g.Expect(err).To(MatchError(proxmox.ErrUnknownOutcome))
-	g.Expect(c.UpdateVM(ctx, "pve1", 200, proxmox.ConfigChange{Delete: []string{"ide2"}})).To(MatchError(proxmox.ErrUnknownOutcome))
-	_, err = c.DestroyVM(ctx, "pve1", 200)
-	g.Expect(err).To(MatchError(proxmox.ErrUnknownOutcome))
-	_, err = c.UploadISO(ctx, "pve1", "local", "a.iso", []byte("iso"))
-	g.Expect(err).To(MatchError(proxmox.ErrUnknownOutcome))
+	for _, write := range []func(c proxmox.Client) error{
+		func(c proxmox.Client) error { _, err := c.StartVM(ctx, "pve1", 200); return err },
+		func(c proxmox.Client) error {
+			return c.UpdateVM(ctx, "pve1", 200, proxmox.ConfigChange{Delete: []string{"ide2"}})
+		},
+		func(c proxmox.Client) error { _, err := c.DestroyVM(ctx, "pve1", 200); return err },
+		func(c proxmox.Client) error {
+			_, err := c.UploadISO(ctx, "pve1", "local", "a.iso", []byte("iso"))
+			return err
+		},
+	} {
+		// A new client has not seen the first URL fail.
+		g.Expect(write(newClient(t, config(drops, up), proxmox.Options{}))).To(MatchError(proxmox.ErrUnknownOutcome))
+	}
 
 	g.Expect(drops.requests()).To(HaveLen(4))
 	g.Expect(up.requests()).To(BeEmpty())

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net/http"
 )
 
 // Resources are the rows of /cluster/resources.
@@ -78,10 +79,34 @@ type StorageRow struct {
 }
 
 func (c clusterClient) Resources(ctx context.Context) (Resources, error) {
-	var rows []resourceRow
-	if err := c.get(ctx, at("/cluster/resources"), &rows); err != nil {
+	var (
+		all       Resources
+		decodeErr error
+	)
+	req := newRequest(http.MethodGet, at("/cluster/resources"), nil)
+	req.verify = func(resp response, get func(endpoint) (response, error)) error {
+		data, err := resp.data()
+		if err != nil {
+			return nil //nolint:nilerr // call returns it
+		}
+		var rows []resourceRow
+		if decodeErr = decode(req.method, data, &rows); decodeErr != nil {
+			return nil
+		}
+		all = newResources(rows)
+		return c.quorum.verify(all.Hosts, c.observed(get))
+	}
+	err := c.call(ctx, req, nil)
+	if err == nil {
+		err = decodeErr
+	}
+	if err != nil {
 		return Resources{}, fmt.Errorf("reading the cluster's resources: %w", err)
 	}
+	return all, nil
+}
+
+func newResources(rows []resourceRow) Resources {
 	var all Resources
 	for _, row := range rows {
 		switch row.Type {
@@ -93,7 +118,7 @@ func (c clusterClient) Resources(ctx context.Context) (Resources, error) {
 			all.Storages = append(all.Storages, row.storage())
 		}
 	}
-	return all, nil
+	return all
 }
 
 // resourceRow is a row of any type.

@@ -18,6 +18,8 @@ import (
 // delays the 401 for an expired one by 3 s.
 const ticketLife = time.Hour
 
+const loginPath = "/access/ticket"
+
 // ticket authorizes with a login.
 type ticket struct {
 	login    *caller
@@ -71,7 +73,7 @@ func (t *ticket) logIn(ctx context.Context) error {
 		return &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the password: %w", err)}
 	}
 	var obtained session
-	if err := t.login.post(ctx, at("/access/ticket"), parameters{"username": t.username, "password": password}, &obtained); err != nil {
+	if err := t.login.post(ctx, at(loginPath), parameters{"username": t.username, "password": password}, &obtained); err != nil {
 		return loginError(err)
 	}
 	if obtained.Ticket == "" || strings.HasPrefix(obtained.Ticket, "PVE:!tfa!") {

@@ -35,7 +35,7 @@ func newHTTPTransport(cfg ClusterConfig, opts Options) (*http.Transport, error) 
 		TLSHandshakeTimeout:   opts.DialTimeout,
 		ResponseHeaderTimeout: opts.ResponseTimeout,
 		IdleConnTimeout:       idleTimeout,
-		MaxIdleConnsPerHost:   16,
+		MaxIdleConnsPerHost:   MaxConnections,
 		Protocols:             protocols,
 	}, nil
 }

@@ -1,0 +1,160 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+)
+
+// MaxConnections limits the concurrent requests to one URL. Most calls wait for one of
+// three processes of a Host, so more requests would only time out in Proxmox's proxy.
+const MaxConnections = 32
+
+// retryFailedURL is when a poll tries a URL again that failed.
+var retryFailedURL = backoff.Exponential{Initial: 10 * time.Second, Max: 5 * time.Minute}
+
+// urlPool distributes the requests to a Cluster over its URLs: to the one with the
+// fewest requests in progress of those that work, and to the others if none works.
+//
+// A URL that failed is not used until it has answered a poll. Polls are safe to repeat,
+// and nothing waits for them.
+type urlPool struct {
+	clock clock.PassiveClock
+	log   logr.Logger
+	all   []*clusterURL
+
+	mu   sync.Mutex
+	turn int // where the search for the next URL begins
+}
+
+// clusterURL is the API of one Host.
+type clusterURL struct {
+	base  string        // https://host:8006/api2/json
+	slots chan struct{} // one for each request in progress
+
+	// The pool's mutex guards the fields below.
+	load     int           // requests that are in progress or wait for a slot
+	failures int           // consecutive; zero if it works
+	noQuorum bool          // the last failure was a lack of quorum
+	retryAt  time.Time     // when a poll may use it again after it failed
+	failed   chan struct{} // closed while it does not work
+}
+
+func newURLPool(urls []string, clk clock.PassiveClock, log logr.Logger) *urlPool {
+	p := &urlPool{clock: clk, log: log}
+	for _, base := range urls {
+		p.all = append(p.all, &clusterURL{base: base, slots: make(chan struct{}, MaxConnections), failed: make(chan struct{})})
+	}
+	return p
+}
+
+// acquire returns the best URL that was not tried yet, and waits until it has a free
+// connection. The caller calls release after the request. It fails if the context ends
+// first.
+func (p *urlPool) acquire(ctx context.Context, tried []*clusterURL, poll bool) (url *clusterURL, release func(), err error) {
+	for {
+		url, failed := p.pick(tried, poll)
+		select {
+		case url.slots <- struct{}{}:
+			return url, func() { <-url.slots; p.leave(url) }, nil
+		case <-failed:
+			p.leave(url) // do not wait for the requests that hang
+		case <-ctx.Done():
+			p.leave(url)
+			return nil, nil, fmt.Errorf("waiting for a connection: %w", ctx.Err())
+		}
+	}
+}
+
+// pick returns the best URL that was not tried yet. If it works, pick also returns a
+// channel that is closed as soon as it fails.
+func (p *urlPool) pick(tried []*clusterURL, poll bool) (best *clusterURL, failed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	begin := p.turn
+	for i := range p.all {
+		index := (begin + i) % len(p.all)
+		if url := p.all[index]; !slices.Contains(tried, url) && (best == nil || p.isBetter(url, best, poll)) {
+			best, p.turn = url, index+1
+		}
+	}
+	best.load++
+	if best.failures == 0 {
+		failed = best.failed
+	}
+	return best, failed
+}
+
+func (p *urlPool) isBetter(a, b *clusterURL, poll bool) bool {
+	switch rank := p.rank(a, poll); {
+	case rank != p.rank(b, poll):
+		return rank < p.rank(b, poll)
+	case a.failures > 0:
+		return a.retryAt.Before(b.retryAt)
+	}
+	return a.load < b.load
+}
+
+// rank orders URLs: those that a poll should check again, those that work, the others.
+func (p *urlPool) rank(url *clusterURL, poll bool) int {
+	switch {
+	case url.failures == 0:
+		return 1
+	case poll && !p.clock.Now().Before(url.retryAt):
+		return 0
+	}
+	return 2
+}
+
+func (p *urlPool) leave(url *clusterURL) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	url.load--
+}
+
+// isProbe reports whether a URL does not work and another one does.
+func (p *urlPool) isProbe(url *clusterURL) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return url.failures > 0 && slices.ContainsFunc(p.all, func(other *clusterURL) bool { return other.failures == 0 })
+}
+
+// recordResponse records that a URL works. Only a poll can verify that it has quorum
+// again.
+func (p *urlPool) recordResponse(url *clusterURL, poll bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if url.failures == 0 || url.noQuorum && !poll {
+		return
+	}
+	url.failures, url.noQuorum, url.failed = 0, false, make(chan struct{})
+	if len(p.all) > 1 {
+		p.log.Info("URL of the cluster works again", "url", url.base)
+	}
+}
+
+// recordFailure records that a URL does not work.
+func (p *urlPool) recordFailure(url *clusterURL, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if url.failures == 0 {
+		close(url.failed)
+		if len(p.all) > 1 {
+			p.log.Info("URL of the cluster failed, using the others", "url", url.base, "cause", err.Error())
+		}
+	}
+	url.noQuorum = errors.Is(err, ErrNoQuorum)
+	url.retryAt = p.clock.Now().Add(retryFailedURL.Delay(url.failures))
+	url.failures++
+}

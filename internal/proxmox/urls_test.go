@@ -1,0 +1,258 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// hangs never responds.
+var hangs = always(reply{status: 200, body: `{"data":null}`, wait: time.Hour})
+
+const nodeRow = `{"type":"node","node":"pve1","status":"online","maxcpu":4,"maxmem":1024}`
+
+func withTimeout(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestFailoverOfHangingURL(t *testing.T) {
+	t.Parallel()
+	t.Run("read", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		hanging, up := newFakeHost(t, hangs), newFakeHost(t, always(data(version)))
+		c := newClient(t, config(hanging, up), proxmox.Options{})
+		_, err := c.Version(withTimeout(t, 6*time.Second))
+		g.Expect(err).NotTo(HaveOccurred(), "the deadline must leave time for the second URL")
+
+		_, err = c.Version(testContext(t))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(len(hanging.requests())).To(BeNumerically("<=", 1), "the URL that hangs is not used again")
+	})
+	t.Run("write", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		hanging, up := newFakeHost(t, hangs), newFakeHost(t, always(data(`"`+testUPID+`"`)))
+		c := newClient(t, config(hanging, up), proxmox.Options{})
+		_, err := c.StartVM(withTimeout(t, 3*time.Second), "pve1", 200)
+		g.Expect(err).To(And(MatchError(proxmox.ErrUnknownOutcome), MatchError(context.DeadlineExceeded)))
+		g.Expect(up.requests()).To(BeEmpty(), "a write that may have arrived is not repeated")
+
+		for range 4 {
+			_, err = c.StartVM(testContext(t), "pve1", 200)
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		g.Expect(hanging.requests()).To(HaveLen(1), "the URL that hangs is not used again")
+	})
+}
+
+func TestFailoverRetriesFailedURL(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	var broken atomic.Bool
+	broken.Store(true)
+	answer := func(r request) reply {
+		if r.uri == "/cluster/resources" {
+			return data("[" + nodeRow + "]")
+		}
+		return data(version)
+	}
+	flaky := newFakeHost(t, func(r request) reply {
+		if broken.Load() {
+			return reply{drop: true}
+		}
+		return answer(r)
+	})
+	up := newFakeHost(t, answer)
+	clock := testclock.NewFakeClock(time.Now())
+	c := newClient(t, config(flaky, up), proxmox.Options{Clock: clock})
+	read := func() int {
+		t.Helper()
+		for range 4 {
+			_, err := c.Version(testContext(t))
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		_, err := c.Resources(testContext(t))
+		g.Expect(err).NotTo(HaveOccurred())
+		return len(flaky.requests())
+	}
+	g.Expect(read()).To(Equal(1))
+	g.Expect(read()).To(Equal(1), "used again before its backoff ended")
+	clock.Step(time.Minute)
+	g.Expect(read()).To(Equal(2), "only a poll checks whether it responds again")
+	broken.Store(false)
+	clock.Step(time.Minute)
+	g.Expect(read()).To(Equal(3))
+	g.Expect(read()).To(BeNumerically(">", 3), "not used after it responded")
+}
+
+func TestSpreadOverURLs(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	hosts := []*fakeHost{}
+	for range 3 {
+		hosts = append(hosts, newFakeHost(t, always(data(`"`+testUPID+`"`))))
+	}
+	c := newClient(t, config(hosts...), proxmox.Options{})
+	for range 30 {
+		_, err := c.StartVM(testContext(t), "pve1", 200)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	for _, h := range hosts {
+		g.Expect(h.requests()).To(HaveLen(10))
+	}
+}
+
+func TestConnectionLimit(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	var open, most atomic.Int32
+	release := make(chan struct{})
+	host := newFakeHost(t, func(request) reply {
+		n := open.Add(1)
+		defer open.Add(-1)
+		for {
+			if old := most.Load(); n <= old || most.CompareAndSwap(old, n) {
+				break
+			}
+		}
+		<-release
+		return data(version)
+	})
+	c := newClient(t, config(host), proxmox.Options{})
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			_, err := c.Version(testContext(t))
+			g.Expect(err).NotTo(HaveOccurred())
+		})
+	}
+	g.Eventually(open.Load).Should(BeNumerically(">=", proxmox.MaxConnections))
+	close(release)
+	wg.Wait()
+	g.Expect(most.Load()).To(BeEquivalentTo(proxmox.MaxConnections))
+}
+
+// hostURLs returns the config of a client with the URLs of these Hosts.
+func hostURLs(t *testing.T, sim *pvesim.Simulator, hosts ...string) proxmox.ClusterConfig {
+	t.Helper()
+	cfg := simConfig(sim)
+	cfg.URLs = nil
+	for _, host := range hosts {
+		url, err := sim.HostURL(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.URLs = append(cfg.URLs, url)
+	}
+	return cfg
+}
+
+// requestsTo returns the number of requests by the Host that received them.
+func requestsTo(sim *pvesim.Simulator) map[string]int {
+	counts := map[string]int{}
+	for _, r := range sim.Requests() {
+		counts[r.Host]++
+	}
+	return counts
+}
+
+func TestQuorum(t *testing.T) {
+	t.Parallel()
+	three := func(s *pvesim.Scenario) { *s = *pvesim.DefaultScenario(3) }
+	t.Run("minority_first", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		sim, _ := simulate(t, "8.4", three)
+		c := newClient(t, hostURLs(t, sim, "pve1", "pve2"), proxmox.Options{})
+		g.Expect(sim.Partition("pve1")).To(Succeed())
+		resources, err := c.Resources(testContext(t))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(resources.Guests).To(HaveLen(6), "the list of the minority was used")
+		online := map[string]bool{}
+		for _, host := range resources.Hosts {
+			online[host.Name] = host.Online
+		}
+		g.Expect(online).To(Equal(map[string]bool{"pve1": false, "pve2": true, "pve3": true}))
+
+		sim.ResetRequests()
+		for range 3 {
+			_, err = c.Resources(testContext(t))
+			g.Expect(err).NotTo(HaveOccurred())
+			_, err = c.VMConfig(testContext(t), "pve2", 102)
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		g.Expect(slices.Collect(maps.Keys(requestsTo(sim)))).To(ConsistOf("pve2"), "the minority is not used")
+		g.Expect(sim.CountRequests("GET", "/cluster/status")).To(BeZero(), "quorum was read again although no other host went offline")
+	})
+	t.Run("refused_write", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		answers := func(request) reply { return failed(500, "cluster not ready - no quorum?") }
+		minority, majority := newFakeHost(t, answers), newFakeHost(t, always(data(`"`+testUPID+`"`)))
+		c := newClient(t, config(minority, majority), proxmox.Options{})
+		for range 2 {
+			_, err := c.StartVM(testContext(t), "pve2", 200)
+			g.Expect(err).NotTo(HaveOccurred(), "the refused request has no effect and can be sent to the next URL")
+		}
+		alone := newClient(t, config(minority), proxmox.Options{})
+		_, err := alone.StartVM(testContext(t), "pve2", 200)
+		g.Expect(err).To(MatchError(proxmox.ErrNoQuorum))
+	})
+	t.Run("lost_and_regained", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		sim, _ := simulate(t, "9.2", three)
+		clock := testclock.NewFakeClock(time.Now())
+		c := newClient(t, hostURLs(t, sim, "pve1", "pve2"), proxmox.Options{Clock: clock})
+		_, err := c.Resources(testContext(t))
+		g.Expect(err).NotTo(HaveOccurred())
+		sim.SetQuorum(false)
+		_, err = c.Resources(testContext(t))
+		g.Expect(err).To(And(MatchError(proxmox.ErrNoQuorum), MatchError(ContainSubstring("pve"))))
+		sim.SetQuorum(true)
+		// The first response after quorum returned still reports none.
+		g.Eventually(func() error {
+			clock.Step(time.Minute)
+			_, err := c.Resources(testContext(t))
+			return err
+		}).Should(Succeed())
+	})
+	t.Run("unknown_without_Sys.Audit", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		rows := `[` + nodeRow + `,{"type":"node","node":"pve2","status":"offline"}]`
+		var none atomic.Bool
+		c, host := clientOf(t, func(r request) reply {
+			switch {
+			case r.uri == "/cluster/status":
+				return failed(403, "Permission check failed (/, Sys.Audit)")
+			case none.Load():
+				return data(`[{"type":"node","node":"pve1","status":"unknown"},{"type":"node","node":"pve2","status":"unknown"}]`)
+			}
+			return data(rows)
+		})
+		_, err := c.Resources(testContext(t))
+		g.Expect(err).NotTo(HaveOccurred())
+		none.Store(true)
+		_, err = c.Resources(testContext(t))
+		g.Expect(err).To(MatchError(proxmox.ErrNoQuorum), "a Host with quorum knows its own status")
+		g.Expect(host.requests()).To(HaveLen(4))
+	})
+}
