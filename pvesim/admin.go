@@ -43,6 +43,7 @@ func (s *Simulator) adminRoutes() http.Handler {
 		respond(w, s.HostDown(r.PathValue("host"), r.FormValue("how")))
 	})
 	mux.HandleFunc("POST /hosts/{host}/up", func(w http.ResponseWriter, r *http.Request) { respond(w, s.HostUp(r.PathValue("host"))) })
+	mux.HandleFunc("DELETE /hosts/{host}", func(w http.ResponseWriter, r *http.Request) { respond(w, s.RemoveHost(r.PathValue("host"))) })
 	mux.HandleFunc("POST /hosts/{host}/maintenance", func(w http.ResponseWriter, r *http.Request) {
 		respond(w, s.SetMaintenance(r.PathValue("host"), true))
 	})

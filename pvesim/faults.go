@@ -267,6 +267,9 @@ func (s *Simulator) HostUp(host string) error { return s.engine.HostUp(host) }
 // ShutdownHost shuts a host down as its administrator would: a stopall task stops its guests, then it powers off.
 func (s *Simulator) ShutdownHost(host string) error { return s.engine.ShutdownHost(host) }
 
+// RemoveHost removes a host that is down from the cluster, as "pvecm delnode" does. Its guests stay listed.
+func (s *Simulator) RemoveHost(host string) error { return s.engine.RemoveHost(host) }
+
 // SetMaintenance enables or disables the HA manager's maintenance mode of a host. Guests are not migrated.
 func (s *Simulator) SetMaintenance(host string, on bool) error {
 	return s.engine.SetMaintenance(host, on)

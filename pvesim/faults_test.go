@@ -240,3 +240,25 @@ func TestShutdownHost(t *testing.T) {
 		t.Error("unknown host: no error")
 	}
 }
+
+func TestRemoveHost(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{AdminListen: "127.0.0.1:0"})
+	if status, text := admin(t, c.sim, "DELETE", "/hosts/pve2", ""); status != 400 || !strings.Contains(text, "online") {
+		t.Errorf("removing a host that is online: %d %s", status, text)
+	}
+	if err := c.sim.HostDown("pve2", "noroute"); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := admin(t, c.sim, "DELETE", "/hosts/pve2", ""); status != 200 {
+		t.Fatalf("removing a host: %d %s", status, text)
+	}
+	resources := c.ok("GET", "/cluster/resources")
+	if guest := row(resources, "id", "qemu/102"); row(resources, "id", "node/pve2") != nil || guest["node"] != "pve2" || guest["status"] != "unknown" {
+		t.Errorf("resources: %v", resources)
+	}
+	if status := c.ok("GET", "/cluster/status"); row(status, "name", "pve2") != nil {
+		t.Errorf("status: %v", status)
+	}
+	c.refused(500, "hostname lookup 'pve2' failed - failed to get address info for: pve2: Name or service not known", "GET", "/nodes/pve2/qemu/102/config")
+}

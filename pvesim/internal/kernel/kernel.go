@@ -264,6 +264,23 @@ func (k *Kernel) AddHost(h *Host) {
 	k.hostsByName[h.Name] = h
 }
 
+// RemoveHost removes a host that is down from the cluster, as "pvecm delnode" does. The configs of its guests stay in
+// /etc/pve/nodes, so the guests stay listed.
+func (k *Kernel) RemoveHost(name string) error {
+	k.Mu.Lock()
+	defer k.Mu.Unlock()
+	h := k.Host(name)
+	switch {
+	case h == nil:
+		return api.Failf("there is no host '%s'", name)
+	case h.Online:
+		return api.Failf("host '%s' is online: power it off before it is removed", name)
+	}
+	k.Hosts = slices.DeleteFunc(k.Hosts, func(other *Host) bool { return other == h })
+	delete(k.hostsByName, name)
+	return nil
+}
+
 // Host returns a host by name, or nil. The caller holds the mutex.
 func (k *Kernel) Host(name string) *Host { return k.hostsByName[name] }
 
