@@ -160,11 +160,15 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) err
 		c.deps.Recorder.Publish(deletionBlockedEvent(claim, blocked))
 		return nil
 	}
+	if abandoned, ok := errors.AsType[*instance.AbandonedError](err); ok {
+		c.deps.Recorder.Publish(abandonedEvent(claim, abandoned))
+		err = nil
+	}
 	if err != nil {
 		return fmt.Errorf("deleting the VM: %w", err)
 	}
 	if deleted {
-		return cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("VM %s is deleted", claim.Status.ProviderID))
+		return cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("VM %s is deleted or abandoned", claim.Status.ProviderID))
 	}
 	return nil
 }

@@ -22,6 +22,17 @@ func deletionBlockedEvent(claim *karpv1.NodeClaim, blocked *instance.BlockedErro
 	}
 }
 
+// abandonedEvent reports what is left of a VM whose Claim is finished without it.
+func abandonedEvent(claim *karpv1.NodeClaim, abandoned *instance.AbandonedError) events.Event {
+	return events.Event{
+		InvolvedObject: claim,
+		Type:           corev1.EventTypeWarning,
+		Reason:         instance.VMAbandoned,
+		Message:        abandoned.Message,
+		DedupeValues:   []string{string(claim.UID)},
+	}
+}
+
 // waitingForCapacityEvent reports why the VM of a Claim of a static NodePool is not launched yet.
 func waitingForCapacityEvent(claim *karpv1.NodeClaim, cause error) events.Event {
 	return events.Event{

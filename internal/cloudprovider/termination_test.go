@@ -223,3 +223,91 @@ func TestTerminateClusterDown(t *testing.T) {
 		})
 	}
 }
+
+// An administrator removes the Host with "pvecm delnode". Proxmox still lists its guests.
+func TestTerminateHostRemoved(t *testing.T) {
+	t.Parallel()
+	n := newTerminating(t, testenv.Hosts(2), testenv.Settings(func(s *instance.Settings) { s.HostRemovedAfter = 24 * time.Hour }))
+	in := n.Intent(n.claim)
+	n.Expect(n.Sim.HostDown(in.Host, "noroute")).To(Succeed())
+	n.Expect(n.Sim.RemoveHost(in.Host)).To(Succeed())
+	n.setReady(corev1.ConditionUnknown)
+	n.Clock.Advance(unreadyToleration)
+	n.until("waits for the host", n.hasEvent(instance.BlockedHostUnreachable))
+	n.Expect(n.deleted()).To(BeFalse(), "the host may have been removed by mistake")
+	n.expectDrained()
+
+	n.Clock.Advance(24 * time.Hour)
+	n.until("deleted without its host", n.deleted)
+	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(ContainElement(And(
+		ContainSubstring("VM %d", in.VMID), ContainSubstring("/etc/pve/nodes/%s/qemu-server/%d.conf", in.Host, in.VMID))))
+	n.ExpectNoTokens()
+}
+
+// An administrator declares a Host as fenced. The claim waits no longer for it.
+func TestTerminateHostFenced(t *testing.T) {
+	t.Parallel()
+	n := newTerminating(t, testenv.Hosts(2))
+	in := n.Intent(n.claim)
+	n.Expect(n.Sim.HostDown(in.Host, "noroute")).To(Succeed())
+	n.setReady(corev1.ConditionUnknown)
+	n.Annotate(n.claim, map[string]string{v1alpha1.AnnotationHostFenced: "pve9"})
+	n.Clock.Advance(unreadyToleration)
+	n.until("waits for the host", n.hasEvent(instance.BlockedHostUnreachable))
+	n.expectDrained()
+	n.Clock.Advance(24 * time.Hour)
+	n.reconcile()
+	n.Expect(n.deleted()).To(BeFalse(), "the annotation names another host")
+
+	n.Annotate(testenv.Reload(n.Env, n.claim), map[string]string{v1alpha1.AnnotationHostFenced: in.Host})
+	n.until("deleted without its VM", n.deleted)
+	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(ContainElement(And(ContainSubstring("VM %d", in.VMID), ContainSubstring("fenced"))))
+	n.ExpectNoTokens()
+}
+
+// The only Host of a Cluster is fenced, and the controller was restarted.
+func TestTerminateClusterFenced(t *testing.T) {
+	t.Parallel()
+	n := newTerminating(t)
+	n.Disconnect()
+	n.Restart(false)
+	n.startCore()
+	n.setReady(corev1.ConditionUnknown)
+	n.Annotate(n.claim, map[string]string{v1alpha1.AnnotationHostFenced: "pve1"})
+	n.Clock.Advance(unreadyToleration)
+	n.until("deleted without its VM", n.deleted)
+	n.Expect(n.Events.Messages(instance.VMAbandoned)).NotTo(BeEmpty())
+}
+
+// The annotation has no effect on a Host that is online: its VM is deleted as usual.
+func TestTerminateOnlineHostFenced(t *testing.T) {
+	t.Parallel()
+	n := newTerminating(t)
+	n.Annotate(n.claim, map[string]string{v1alpha1.AnnotationHostFenced: "pve1"})
+	n.Expect(n.Kube.Delete(t.Context(), n.claim)).To(Succeed())
+	n.until("deleted", n.deleted)
+	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(BeEmpty())
+	n.ExpectNoOrphans()
+}
+
+// The region of a claim is no longer in the cloud config. The Node is drained, and the
+// claim is deleted only after an administrator gave up its VM.
+func TestTerminateRegionNotConfigured(t *testing.T) {
+	t.Parallel()
+	n := newTerminating(t, testenv.OtherHosts(1))
+	delete(n.Clients, testenv.Region)
+	n.Restart(true)
+	n.startCore()
+	n.setReady(corev1.ConditionUnknown)
+	n.Clock.Advance(unreadyToleration)
+	n.until("waits for the region", n.hasEvent(instance.BlockedRegionNotConfigured))
+	n.expectDrained()
+	in := n.Intent(n.claim)
+	n.Expect(n.Events.Messages(instance.BlockedRegionNotConfigured)[0]).To(And(
+		ContainSubstring(testenv.Region), ContainSubstring("VM %d", in.VMID), ContainSubstring(in.Host), ContainSubstring(v1alpha1.AnnotationHostFenced)))
+
+	n.Annotate(testenv.Reload(n.Env, n.claim), map[string]string{v1alpha1.AnnotationHostFenced: in.Host})
+	n.until("deleted without its VM", n.deleted)
+	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(ContainElement(ContainSubstring("VM %d", in.VMID)))
+	n.Expect(n.VMs()).To(HaveLen(1), "it is not touched")
+}

@@ -79,7 +79,18 @@ const (
 	BlockedNotVisible      = "VMNotVisible"
 	BlockedNewerVersion    = "CreatedByNewerController"
 	BlockedNotAdopted      = "VMNotAdopted"
+	// BlockedRegionNotConfigured: the cloud config does not have the region any more.
+	BlockedRegionNotConfigured = "RegionNotConfigured"
 )
+
+// VMAbandoned is the reason of the event of an AbandonedError.
+const VMAbandoned = "VMAbandoned"
+
+// AbandonedError means that a Claim is finished although its VM was not deleted. It
+// explains why, and what is left of the VM.
+type AbandonedError struct{ Message string }
+
+func (e *AbandonedError) Error() string { return e.Message }
 
 // IsNotVisible reports whether a VM exists that the token may not read.
 func IsNotVisible(err error) bool {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -25,6 +26,8 @@ type Deleter struct {
 	deps   instance.Deps
 	tokens *bootdata.Tokens
 	sweeps storageSweeps
+	// abandoned are the UIDs of Claims that were finished without their VM.
+	abandoned sync.Map
 }
 
 // New returns a Deleter.
@@ -35,16 +38,15 @@ func New(deps instance.Deps, tokens *bootdata.Tokens) *Deleter {
 // Delete deletes a Claim's VM and all that was created for it. It is idempotent and
 // returns within OperationTimeout: true if the VM is confirmed deleted, false if the
 // deletion is in progress and Delete must be called again. A *instance.BlockedError
-// explains what prevents the deletion. Delete ends a launch of the Claim in progress.
+// explains what prevents the deletion. With an *instance.AbandonedError, Delete returns
+// true: the Claim is finished without its VM. Delete ends a launch of the Claim in
+// progress.
 func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted bool, err error) {
 	target, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
 		return true, nil // without a providerID of ours there is no VM
 	}
-	client, err := d.deps.Clients.Get(target.Region)
-	if err != nil {
-		return false, err
-	}
+	unlimited := ctx
 	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
 	defer cancel()
 	release, ok := d.deps.Guard.AcquireDelete(ctx, string(claim.UID))
@@ -53,13 +55,19 @@ func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted 
 	}
 	defer release()
 
-	a := &attempt{Deleter: d, client: client, claim: claim, id: instance.NewIdentity(d.deps.KubeCluster, target, claim)}
+	a := &attempt{Deleter: d, claim: claim, id: instance.NewIdentity(d.deps.KubeCluster, target, claim)}
+	if a.client, err = d.deps.Clients.Get(target.Region); err != nil {
+		return a.deleteUnconfigured(unlimited)
+	}
 	if a.intent, a.hasIntent, err = instance.ReadIntent(claim); err != nil {
 		// The VM's mark identifies it, and garbage collection finds the boot drive.
 		log.FromContext(ctx).Error(err, "deleting VM without its launch intent")
 		a.hasIntent, a.unreadableIntent = false, true
 	}
 	deleted, err = a.run(ctx)
+	if cause, ok := errors.AsType[*instance.BlockedError](err); ok && cause.Reason == instance.BlockedHostUnreachable {
+		return a.deleteUnreachable(unlimited, cause)
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return false, nil
 	}
@@ -91,12 +99,7 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		if err := a.refuseUnadopted(ctx, host); err != nil {
 			return false, err
 		}
-		_, result, err = a.deleteVM(ctx, a.client, a.id, host)
-		if err != nil && a.isHostRemoved(ctx, host, err) {
-			log.FromContext(ctx).Info("host was removed from its cluster, treating its VM as deleted", "vmid", a.id.VMID, "host", host)
-			return a.releaseClaimState(ctx)
-		}
-		if err != nil {
+		if _, result, err = a.deleteVM(ctx, a.client, a.id, host); err != nil {
 			return false, err
 		}
 	}
@@ -137,22 +140,6 @@ func (a *attempt) refuseUnadopted(ctx context.Context, host string) error {
 		return &instance.BlockedError{Reason: instance.BlockedNotAdopted, Message: message}
 	}
 	return nil
-}
-
-// isHostRemoved reports whether the VM's Host was removed permanently from its Cluster: the
-// Cluster is reachable and has had no such Host for HostRemovedAfter, even if it still
-// lists the guest.
-func (a *attempt) isHostRemoved(ctx context.Context, host string, err error) bool {
-	cause, ok := errors.AsType[*instance.BlockedError](err)
-	if !ok || cause.Reason != instance.BlockedHostUnreachable || a.claim.DeletionTimestamp.IsZero() ||
-		a.deps.Clock.Since(a.claim.DeletionTimestamp.Time) < a.deps.Settings.HostRemovedAfter {
-		return false
-	}
-	if a.deps.Inventory.Refresh(ctx, a.id.Region) != nil {
-		return false
-	}
-	_, member := a.deps.Inventory.View().Host(a.id.Region, host)
-	return !member
 }
 
 // deleteBootDrive deletes the boot drive unless the bootstrap cleanup did.

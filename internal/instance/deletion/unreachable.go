@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
@@ -32,4 +35,65 @@ func (a *attempt) refresh(ctx context.Context) error {
 
 func hostUnreachable(format string, args ...any) error {
 	return &instance.BlockedError{Reason: instance.BlockedHostUnreachable, Message: fmt.Sprintf(format, args...)}
+}
+
+// deleteUnreachable handles a Claim whose VM cannot be reached. The Claim is finished if
+// an administrator fenced its Host or removed it from its Cluster; otherwise it waits.
+func (a *attempt) deleteUnreachable(ctx context.Context, cause *instance.BlockedError) (bool, error) {
+	host := a.deps.LastHost(a.claim)
+	if fenced, why := a.deps.IsFenced(a.claim); fenced {
+		return a.abandon(ctx, "host %s is fenced (annotation %s), so the NodeClaim is finished without its VM %d; the VM is deleted as an orphan when region %s shows the host online again",
+			host, v1alpha1.AnnotationHostFenced, a.id.VMID, a.id.Region)
+	} else if why != "" {
+		log.FromContext(ctx).Info("ignoring annotation", "annotation", v1alpha1.AnnotationHostFenced, "reason", why)
+	}
+	if a.isHostRemoved(ctx, host) {
+		return a.abandon(ctx, "host %[1]s was removed from the Proxmox cluster of region %[2]s, so the NodeClaim is finished without its VM %[3]d; left are the disks of the VM on that host, and its configuration, which keeps the VMID in use until you delete it: rm /etc/pve/nodes/%[1]s/qemu-server/%[3]d.conf",
+			host, a.id.Region, a.id.VMID)
+	}
+	return false, cause
+}
+
+// deleteUnconfigured handles a Claim whose region is not in the cloud config.
+func (a *attempt) deleteUnconfigured(ctx context.Context) (bool, error) {
+	host := a.deps.LastHost(a.claim)
+	if fenced, _ := a.deps.IsFenced(a.claim); fenced {
+		return a.abandon(ctx, "region %[1]s is not in the cloud config and host %[2]s is fenced (annotation %[3]s), so the NodeClaim is finished without its VM %[4]d; if the VM still exists on host %[2]s, delete it by hand: qm stop %[4]d && qm destroy %[4]d --purge",
+			a.id.Region, host, v1alpha1.AnnotationHostFenced, a.id.VMID)
+	}
+	return false, &instance.BlockedError{Reason: instance.BlockedRegionNotConfigured, Message: fmt.Sprintf(
+		"region %[1]s is not in the cloud config, so VM %[2]d on host %[3]s cannot be deleted: add the region again, or delete the VM by hand and run: kubectl annotate nodeclaim %[4]s %[5]s=%[3]s",
+		a.id.Region, a.id.VMID, host, a.claim.Name, v1alpha1.AnnotationHostFenced)}
+}
+
+// isHostRemoved reports whether the VM's Host was removed permanently from its Cluster: the
+// Cluster is reachable and has had no such Host for HostRemovedAfter, even if it still
+// lists the guest.
+func (a *attempt) isHostRemoved(ctx context.Context, host string) bool {
+	if host == "" || a.claim.DeletionTimestamp.IsZero() ||
+		a.deps.Clock.Since(a.claim.DeletionTimestamp.Time) < a.deps.Settings.HostRemovedAfter {
+		return false
+	}
+	if a.deps.Inventory.Refresh(ctx, a.id.Region) != nil {
+		return false
+	}
+	_, member := a.deps.Inventory.View().Host(a.id.Region, host)
+	return !member
+}
+
+// abandon finishes the Claim without its VM.
+func (a *attempt) abandon(ctx context.Context, format string, args ...any) (bool, error) {
+	if _, err := a.releaseClaimState(ctx); err != nil {
+		return false, err
+	}
+	a.abandoned.Store(string(a.claim.UID), true)
+	log.FromContext(ctx).Info("finished NodeClaim without deleting its VM", "vmid", a.id.VMID, "region", a.id.Region, "host", a.deps.LastHost(a.claim))
+	return true, &instance.AbandonedError{Message: fmt.Sprintf(format, args...)}
+}
+
+// HasAbandoned reports whether this process finished a Claim without its VM, so the VM
+// is an orphan that an administrator knows of.
+func (d *Deleter) HasAbandoned(claimUID string) bool {
+	_, ok := d.abandoned.Load(claimUID)
+	return ok
 }

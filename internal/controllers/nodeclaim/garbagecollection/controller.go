@@ -168,9 +168,10 @@ func (c *Controller) listClaims(ctx context.Context, reader client.Reader) (map[
 func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	orphans := c.orphanVMs(vms, claims)
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(orphans)))
-	if c.deps.Rules.DeletionMaxFraction.IsExceeded(len(orphans), len(vms)) {
+	unexpected := c.countUnexpected(orphans)
+	if c.deps.Rules.DeletionMaxFraction.IsExceeded(unexpected, len(vms)) {
 		log.FromContext(ctx).Error(nil, "too many orphaned VMs, deleting none; check whether etcd was restored or this is the wrong Kubernetes cluster",
-			"orphans", len(orphans), "vms", len(vms))
+			"orphans", unexpected, "vms", len(vms))
 		c.metrics.blocked.Inc()
 		return
 	}
@@ -199,6 +200,17 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 	}
 }
 
+// countUnexpected returns the number of orphans that no administrator caused by fencing
+// their Host.
+func (c *Controller) countUnexpected(orphans []instance.VM) (n int) {
+	for _, vm := range orphans {
+		if !c.deps.Deleter.HasAbandoned(vm.ClaimUID) {
+			n++
+		}
+	}
+	return n
+}
+
 // releaseReservations releases the reservations of Claims that do not exist.
 func (c *Controller) releaseReservations(vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	withVM, view := claimUIDs(vms), c.deps.Inventory.View()
@@ -217,7 +229,8 @@ func claimUIDs(vms []instance.VM) map[string]bool {
 	return out
 }
 
-// orphanVMs returns the VMs without a Claim for the whole grace period.
+// orphanVMs returns the VMs without a Claim for the whole grace period, except those on
+// Hosts that are offline or were removed: they cannot be deleted now.
 func (c *Controller) orphanVMs(vms []instance.VM, claims map[string]*karpv1.NodeClaim) []instance.VM {
 	now := c.deps.Clock.Now()
 	orphanSince := map[string]time.Time{}
@@ -231,7 +244,7 @@ func (c *Controller) orphanVMs(vms []instance.VM, claims map[string]*karpv1.Node
 			since = now
 		}
 		orphanSince[vm.ClaimUID] = since
-		if now.Sub(since) >= c.deps.Rules.GracePeriod {
+		if c.deps.VMs.OutOfService(vm) != inventory.Offline && now.Sub(since) >= c.deps.Rules.GracePeriod {
 			out = append(out, vm)
 		}
 	}

@@ -1,0 +1,57 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"cmp"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// RecordedHost returns the Host of a Claim's VM as the Claim records it; empty if it does
+// not.
+func RecordedHost(claim *karpv1.NodeClaim) string {
+	in, _, err := ReadLocation(claim)
+	if err != nil {
+		in = Intent{}
+	}
+	return cmp.Or(claim.Annotations[v1alpha1.AnnotationHost], in.Host, claim.Labels[corev1.LabelTopologyZone])
+}
+
+// LastHost returns the Host that a Claim's VM was last seen on: that of the last Snapshot,
+// otherwise the recorded one. It is empty if both are unknown.
+func (d Deps) LastHost(claim *karpv1.NodeClaim) string {
+	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
+		if guest, listed := d.Inventory.View().Guest(id.Region, id.VMID); listed {
+			return guest.Host
+		}
+	}
+	return RecordedHost(claim)
+}
+
+// IsFenced reports whether an administrator declared the Host of a Claim's VM as fenced.
+// If the annotation has no effect, why explains it.
+func (d Deps) IsFenced(claim *karpv1.NodeClaim) (fenced bool, why string) {
+	named, ok := claim.Annotations[v1alpha1.AnnotationHostFenced]
+	if !ok {
+		return false, ""
+	}
+	host := d.LastHost(claim)
+	if named == "" || named != host {
+		return false, fmt.Sprintf("it names host %q, but the VM was last seen on host %q", named, host)
+	}
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return false, "the NodeClaim has no VM"
+	}
+	view := d.Inventory.View()
+	if snapshot := view.Snapshots[id.Region]; snapshot != nil && view.Failures[id.Region] == nil && snapshot.Hosts[host].Online {
+		return false, fmt.Sprintf("host %s is online", host)
+	}
+	return true, ""
+}
