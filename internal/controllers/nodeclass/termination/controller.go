@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,7 +67,7 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		if !controllerutil.AddFinalizer(class, v1alpha1.TerminationFinalizer) {
 			return reconcile.Result{}, nil
 		}
-		return reconcile.Result{}, c.patch(ctx, class, stored)
+		return c.patch(ctx, class, stored)
 	}
 	if !controllerutil.ContainsFinalizer(class, v1alpha1.TerminationFinalizer) {
 		return reconcile.Result{}, nil
@@ -80,13 +81,17 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		return reconcile.Result{RequeueAfter: eventInterval}, nil
 	}
 	controllerutil.RemoveFinalizer(class, v1alpha1.TerminationFinalizer)
-	return reconcile.Result{}, c.patch(ctx, class, stored)
+	return c.patch(ctx, class, stored)
 }
 
 // patch uses an optimistic lock, because it replaces the whole list of finalizers.
-func (c *Controller) patch(ctx context.Context, class, stored *v1alpha1.ProxmoxNodeClass) error {
+func (c *Controller) patch(ctx context.Context, class, stored *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	err := c.kube.Patch(ctx, class, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
-	return client.IgnoreNotFound(err)
+	if apierrors.IsConflict(err) {
+		// Another controller wrote first: retry with the new object.
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
 
 func inUseEvent(class *v1alpha1.ProxmoxNodeClass, claims []karpv1.NodeClaim) events.Event {

@@ -51,3 +51,20 @@ func TestDeleteUnusedNodeClass(t *testing.T) {
 	w.Expect(w.IsDeleted(class)).To(BeTrue())
 	w.Expect(w.Events.Reasons(class)).To(BeEmpty())
 }
+
+// Another controller that writes the class at the same time is not an error.
+func TestConflict(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NeverPolled())
+	controller := termination.NewController(w.Kube, w.Events)
+	class := w.NewClass()
+	outdated := class.DeepCopy()
+	w.Annotate(class, map[string]string{"example.com/changed": "meanwhile"})
+	result, err := controller.Reconcile(t.Context(), outdated)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+	w.Expect(testenv.Reload(w, class).Finalizers).To(BeEmpty())
+	_, err = controller.Reconcile(t.Context(), class)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(testenv.Reload(w, class).Finalizers).To(ContainElement(v1alpha1.TerminationFinalizer))
+}
