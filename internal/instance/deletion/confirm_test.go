@@ -120,14 +120,27 @@ func TestDeleteInvisibleVM(t *testing.T) {
 	p.Delete(claim)
 }
 
+// Without the intent, the boot drive is found on its storage and deleted with the VM.
 func TestDeleteUnreadableIntent(t *testing.T) {
 	t.Parallel()
-	w := testenv.NewFake(t)
-	p := w.StartProcess()
-	claim := p.Launched("pool-abc", w.NodeClass)
-	claim.Annotations[v1alpha1.AnnotationLaunchIntent] = "{"
-	p.Delete(claim)
-	w.Expect(w.VMs()).To(BeEmpty())
+	for name, overwrite := range map[string]func(annotations map[string]string){
+		"invalid":       func(a map[string]string) { a[v1alpha1.AnnotationLaunchIntent] = "{" },
+		"newer_version": func(a map[string]string) { a[v1alpha1.AnnotationLaunchIntent] = testenv.NewerIntent },
+		"removed":       func(a map[string]string) { delete(a, v1alpha1.AnnotationLaunchIntent) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.NewFake(t, testenv.Hosts(2))
+			p := w.StartProcess()
+			other, claim := p.Launched("pool-other", w.NodeClass), p.Launched("pool-abc", w.NodeClass)
+			overwrite(claim.Annotations)
+			p.Delete(claim)
+			w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(other).VMID)))
+			w.Expect(append(w.BootDrives("pve1"), w.BootDrives("pve2")...)).To(ConsistOf(ContainSubstring(string(other.UID))))
+			p.Delete(other)
+			w.ExpectNoOrphans()
+		})
+	}
 }
 
 // The Host of the launch is offline, but the VM was migrated and deleted.

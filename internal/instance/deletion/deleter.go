@@ -60,7 +60,7 @@ func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted 
 		return a.deleteUnconfigured(unlimited)
 	}
 	if a.intent, a.hasIntent, err = instance.ReadIntent(claim); err != nil {
-		// The VM's mark identifies it, and garbage collection finds the boot drive.
+		// The VM's mark identifies it, and its boot drive is identified by its name.
 		log.FromContext(ctx).Error(err, "deleting VM without its launch intent")
 		a.hasIntent, a.unreadableIntent = false, true
 	}
@@ -144,13 +144,18 @@ func (a *attempt) refuseUnadopted(ctx context.Context, host string) error {
 
 // deleteBootDrive deletes the boot drive unless the bootstrap cleanup did.
 func (a *attempt) deleteBootDrive(ctx context.Context) error {
-	cleaned := a.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
-	_, member := a.deps.Inventory.View().Host(a.id.Region, a.intent.Host)
-	if a.hasIntent && a.intent.ISOStorage != "" && !cleaned && member {
-		err := a.deps.Tasks.DeleteVolume(ctx, a.client, a.intent.Host, a.id.BootDriveVolume(a.intent.ISOStorage))
-		return blocked(err, unreachable(a.intent.Host))
+	if a.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized {
+		return nil
 	}
-	return nil
+	if !a.hasIntent {
+		a.deleteFoundBootDrives(ctx)
+		return nil
+	}
+	if _, member := a.deps.Inventory.View().Host(a.id.Region, a.intent.Host); a.intent.ISOStorage == "" || !member {
+		return nil
+	}
+	err := a.deps.Tasks.DeleteVolume(ctx, a.client, a.intent.Host, a.id.BootDriveVolume(a.intent.ISOStorage))
+	return blocked(err, unreachable(a.intent.Host))
 }
 
 // releaseClaimState deletes what is not on Proxmox: join token, reservation, tracker entry.

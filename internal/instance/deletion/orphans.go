@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -93,21 +94,48 @@ func (d *Deleter) ListBootDrives(ctx context.Context) ([]BootDrive, error) {
 		}
 		budget := d.deps.Inventory.TryAcquire(region, inventory.ReadBootDrives)
 		for _, key := range d.sweeps.next(region, isoStorages(snapshot), budget) {
-			volumes, err := client.Volumes(ctx, key.Host, key.Storage, "iso")
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			for _, volume := range volumes {
-				found := bootDrivePattern.FindStringSubmatch(volume.ID)
-				if found == nil || found[1] != instance.ShortClusterID(d.deps.KubeCluster) {
-					continue
-				}
-				out = append(out, BootDrive{Region: region, Host: key.Host, Volume: volume.ID, ClaimUID: found[2], Created: volume.Created})
-			}
+			drives, err := d.readBootDrives(ctx, client, key)
+			out, errs = append(out, drives...), append(errs, err)
 		}
 	}
 	return out, errors.Join(errs...)
+}
+
+// readBootDrives lists the boot drives of this Kubernetes cluster on a storage.
+func (d *Deleter) readBootDrives(ctx context.Context, client proxmox.Client, key inventory.StorageKey) ([]BootDrive, error) {
+	volumes, err := client.Volumes(ctx, key.Host, key.Storage, "iso")
+	if err != nil {
+		return nil, err
+	}
+	var out []BootDrive
+	for _, volume := range volumes {
+		found := bootDrivePattern.FindStringSubmatch(volume.ID)
+		if found == nil || found[1] != instance.ShortClusterID(d.deps.KubeCluster) {
+			continue
+		}
+		out = append(out, BootDrive{Region: client.Region(), Host: key.Host, Volume: volume.ID, ClaimUID: found[2], Created: volume.Created})
+	}
+	return out, nil
+}
+
+// deleteFoundBootDrives deletes the boot drive of a Claim whose intent cannot be read,
+// wherever it is. Garbage collection finds what cannot be deleted now.
+func (a *attempt) deleteFoundBootDrives(ctx context.Context) {
+	snapshot := a.deps.Inventory.View().Snapshots[a.id.Region]
+	if snapshot == nil {
+		return
+	}
+	for _, key := range isoStorages(snapshot) {
+		drives, err := a.readBootDrives(ctx, a.client, key)
+		for _, drive := range drives {
+			if drive.ClaimUID == a.id.ClaimUID {
+				err = errors.Join(err, a.DeleteBootDrive(ctx, drive))
+			}
+		}
+		if err != nil {
+			log.FromContext(ctx).Error(err, "deleting boot drive without the launch intent failed", "host", key.Host, "storage", key.Storage)
+		}
+	}
 }
 
 // DeleteBootDrive deletes a boot drive whose Claim does not exist.
