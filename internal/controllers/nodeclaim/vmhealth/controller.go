@@ -75,7 +75,7 @@ func (c *Controller) Name() string { return "nodeclaim.vmhealth.proxmox" }
 // Reconcile compares all Claims once. It sends requests to Proxmox only for VMs that are
 // stopped or missing.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
-	// Without the VMs of a region that was never polled, its Claims are skipped: MayExist.
+	// Claims of a region that was never polled are skipped: their VMs may exist.
 	vms, err := c.deps.VMs.List()
 	if err != nil && !errors.Is(err, instance.ErrNotPolled) {
 		return reconciler.Result{}, err
