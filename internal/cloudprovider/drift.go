@@ -44,6 +44,10 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 		// A replacement would not delete its VM, which must be adopted first.
 		return "", nil
 	}
+	if c.deps.VMs.IsUnavailable(claim) {
+		// Its VM could not be deleted, and its Host may be in service.
+		return "", nil
+	}
 	created, current := claim.Annotations[v1alpha1.AnnotationNodeClassHash], class.Hash()
 	// Hashes of two versions are not comparable: a new release must not replace every Node.
 	if claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] == v1alpha1.HashVersion && created != "" && created != current {

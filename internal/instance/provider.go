@@ -230,13 +230,21 @@ func (p *Provider) CurrentImage(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 }
 
 // OutOfService returns why a VM's Host is out of service; empty if it is in service. A
-// Host that no Snapshot lists is offline.
+// Host that no Snapshot lists, or whose Cluster is unavailable, is offline.
 func (p *Provider) OutOfService(vm VM) inventory.OutOfServiceReason {
-	host, ok := p.deps.Inventory.View().Host(vm.Region, vm.Host)
-	if !ok {
+	view := p.deps.Inventory.View()
+	host, ok := view.Host(vm.Region, vm.Host)
+	if !ok || view.Unavailable(vm.Region) != nil {
 		return inventory.Offline
 	}
 	return host.OutOfService
+}
+
+// IsUnavailable reports whether the Cluster of a Claim's VM is unavailable. Then the last
+// Snapshot is no reason to replace the VM.
+func (p *Provider) IsUnavailable(claim *karpv1.NodeClaim) bool {
+	in, ok, err := ReadLocation(claim)
+	return err == nil && ok && p.deps.Inventory.View().Unavailable(in.Region) != nil
 }
 
 // HostOf returns the Host that a Claim's VM is on, or will be.

@@ -127,8 +127,12 @@ func unusableReason(row proxmox.HostRow, limits HostSettings, failure error) str
 		return "excluded by settings"
 	case isConclusive(failure):
 		// Without the count: conditions quote the text and would change with each poll.
+		state := "been unreachable"
+		if errors.Is(failure, proxmox.ErrNoQuorum) {
+			state = "had no quorum"
+		}
 		if poll, ok := errors.AsType[*PollError](failure); ok {
-			return fmt.Sprintf("the Proxmox cluster has been unreachable since %s: %v", poll.Since.UTC().Format(time.RFC3339), poll.Err)
+			return fmt.Sprintf("the Proxmox cluster has %s since %s: %v", state, poll.Since.UTC().Format(time.RFC3339), poll.Err)
 		}
 		return fmt.Sprintf("the Proxmox cluster is unreachable: %v", failure)
 	case !row.Online:
@@ -146,7 +150,7 @@ func unusableReason(row proxmox.HostRow, limits HostSettings, failure error) str
 // launch.
 func isConclusive(failure error) bool {
 	poll, ok := errors.AsType[*PollError](failure)
-	return ok && (poll.Count > 1 || errors.Is(failure, proxmox.ErrUnauthorized))
+	return ok && (poll.Count > 1 || errors.Is(failure, proxmox.ErrUnauthorized) || errors.Is(failure, proxmox.ErrNoQuorum))
 }
 
 // addReservation counts a Reservation.

@@ -51,6 +51,29 @@ func TestPollFailure(t *testing.T) {
 	}
 }
 
+func TestPollNoQuorum(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 16, 64))
+	i, _ := newInventory(t, c)
+	refresh(t, i)
+	c.change(func() { c.failure = proxmox.ErrNoQuorum })
+	if err := i.Refresh(t.Context(), "r"); !errors.Is(err, proxmox.ErrNoQuorum) {
+		t.Fatalf("Refresh returned %v, want the poll's error", err)
+	}
+	ok, reason := i.View().Usable("r", "pve1")
+	if want := "the Proxmox cluster has had no quorum since 2026-11-15T08:00:00Z"; ok || !strings.HasPrefix(reason, want) {
+		t.Errorf("usable is %v, reason %q, want %q after the first poll", ok, reason, want)
+	}
+	if err := i.View().Unavailable("r"); !errors.Is(err, proxmox.ErrNoQuorum) {
+		t.Errorf("Unavailable returned %v", err)
+	}
+	c.change(func() { c.failure = nil })
+	refresh(t, i)
+	if err := i.View().Unavailable("r"); err != nil {
+		t.Errorf("Unavailable returned %v after a successful poll", err)
+	}
+}
+
 func TestPollHangingCluster(t *testing.T) {
 	t.Parallel()
 	hanging, reachable := newCluster("hanging", host("pve1", 8, 32)), newCluster("reachable", host("pve1", 8, 32))

@@ -218,3 +218,13 @@ func (v View) Storage(region, host, storage string) (StorageState, bool) {
 	free := int64(float64(row.TotalBytes)*account.limits.StorageHighWater) - row.UsedBytes - reserved
 	return StorageState{StorageRow: row, FreeBytes: free, QueuedClones: v.index.queuedClones[key]}, true
 }
+
+// Unavailable returns why nothing may be concluded from the last Snapshot of a Cluster
+// and why it accepts no launches: its last polls failed. It returns nil if the Cluster is
+// available.
+func (v View) Unavailable(region string) error {
+	if failure := v.Failures[region]; isConclusive(failure) {
+		return failure
+	}
+	return nil
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -163,6 +164,28 @@ func TestRestartFailed(t *testing.T) {
 	w.Expect(w.Events.Messages("VMRestartFailed")).To(HaveLen(1))
 	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 	reconnect()
+}
+
+func TestNoQuorum(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.Hosts(3), testenv.NoPolling())
+	class := w.Class()
+	claim := registered(w, w.Launched("a", class))
+	w.PowerOff(claim)
+	// Other hosts seem to be offline, and their guests are not listed.
+	w.Expect(w.Sim.Partition("pve1")).To(Succeed())
+	w.Expect(w.Inventory.RefreshAll(t.Context())).To(MatchError(proxmox.ErrNoQuorum))
+	w.Sim.ResetRequests()
+	c := controller(w)
+	reconcile(w, c)
+	w.Expect(w.Sim.Requests()).To(BeEmpty(), "no restart, and no check whether the VM still exists")
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
+
+	w.Sim.Heal()
+	w.Eventually(func() error { return w.Inventory.RefreshAll(t.Context()) }).Should(Succeed())
+	reconcile(w, c)
+	w.Expect(w.Running(claim)).To(BeTrue())
 }
 
 func TestHostOffline(t *testing.T) {

@@ -26,11 +26,14 @@ func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view in
 		return
 	}
 	var failures, unread []string
-	answering := 0
+	answering, reason := 0, "NoQuorum"
 	for _, region := range c.regions(class) {
 		switch failure := view.Failures[region]; {
 		case failure != nil:
 			failures = append(failures, describeFailure(region, failure))
+			if !errors.Is(failure, proxmox.ErrNoQuorum) {
+				reason = "ClustersUnreachable"
+			}
 		case view.Snapshots[region] == nil:
 			unread = append(unread, region)
 		default:
@@ -45,7 +48,7 @@ func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view in
 	case len(unread) > 0:
 		setUnknown(conditions, c.deps.Clock.Now(), v1alpha1.ConditionClustersReachable, reasonClustersNotPolled, notReadMessage(unread))
 	default:
-		conditions.SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", strings.Join(failures, "; "))
+		conditions.SetFalse(v1alpha1.ConditionClustersReachable, reason, strings.Join(failures, "; "))
 	}
 }
 

@@ -182,6 +182,25 @@ func TestReconcileClusterUnreachable(t *testing.T) {
 	w.Expect(reconcileClass(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
 }
 
+func TestReconcileNoQuorum(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(3))
+	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002")
+	class := reconcileClass(w, w.NewClass())
+	w.Expect(w.Sim.Partition("pve1")).To(Succeed())
+	w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
+	reconcileClass(w, class)
+	reachable := class.StatusConditions().Get(v1alpha1.ConditionClustersReachable)
+	w.Expect(reachable.IsFalse()).To(BeTrue())
+	w.Expect(reachable.Reason).To(Equal("NoQuorum"))
+	w.Expect(reachable.Message).To(And(ContainSubstring("the Proxmox cluster has no quorum"), ContainSubstring("host pve1 reports that it has no quorum"), ContainSubstring("pvecm status")))
+	w.Expect(class.Status.SelectedZones).To(HaveLen(3), "selected zones are kept")
+
+	w.Sim.Heal()
+	w.Eventually(func() error { return w.Inventory.RefreshAll(t.Context()) }).Should(Succeed())
+	w.Expect(reconcileClass(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue())
+}
+
 func TestReconcileOneClusterUnreachable(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1))

@@ -113,7 +113,7 @@ func TestBuildFailureCondition(t *testing.T) {
 		},
 		"no_quorum": {
 			before: func(w *testenv.Env) { w.Sim.SetQuorum(false) },
-			want:   `pve1: creating VM 1000: the Proxmox cluster has no quorum and rejects changes; bring its hosts back online, check with: pvecm status`,
+			want:   `region region-1: the Proxmox cluster has no quorum \(.*\): bring its hosts back online, check with: pvecm status`,
 		},
 		"unknown_resource_pool": {
 			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.ResourcePool = "nowhere" },
