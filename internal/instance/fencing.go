@@ -55,3 +55,27 @@ func (d Deps) IsFenced(claim *karpv1.NodeClaim) (fenced bool, why string) {
 	}
 	return true, ""
 }
+
+// FenceIgnored returns why the annotation of a Claim that declares its Host as fenced has
+// no effect; empty if it has, or there is none.
+func (p *Provider) FenceIgnored(claim *karpv1.NodeClaim) string {
+	_, why := p.deps.IsFenced(claim)
+	return why
+}
+
+// CheckRegion returns a BlockedError if the region of a Claim's VM is not in the cloud
+// config. The VM may exist, but it can be neither read nor deleted.
+func (p *Provider) CheckRegion(claim *karpv1.NodeClaim) *BlockedError {
+	return p.deps.CheckRegion(claim)
+}
+
+// CheckRegion implements Provider.CheckRegion.
+func (d Deps) CheckRegion(claim *karpv1.NodeClaim) *BlockedError {
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil || d.Clients[id.Region] != nil {
+		return nil
+	}
+	return &BlockedError{Reason: BlockedRegionNotConfigured, Message: fmt.Sprintf(
+		"region %[1]s is not in the cloud config, so VM %[2]d on host %[3]s cannot be deleted: add the region again; or delete the VM by hand, delete the NodeClaim and run: kubectl annotate nodeclaim %[4]s %[5]s=%[3]s",
+		id.Region, id.VMID, d.LastHost(claim), claim.Name, v1alpha1.AnnotationHostFenced)}
+}

@@ -40,6 +40,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/reachability"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
@@ -237,6 +238,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}),
 		explain.NewController(kube, o.Instances.Planner, o.EventRecorder, cluster),
 		inplace.NewController(kube, o.Instances.Updater, o.EventRecorder),
+		reachability.NewController(kube, o.Instances.VMs, o.EventRecorder),
 		vmhealth.NewController(vmhealth.Deps{
 			Kube: kube, VMs: o.Instances.VMs, Power: o.Instances.Power, Planner: o.Instances.Planner, Recorder: o.EventRecorder, Clock: clock.RealClock{},
 			PollInterval: opts.ProxmoxPollInterval, Timeout: opts.OperationTimeout, Restarts: opts.RestartPolicy(),

@@ -55,9 +55,9 @@ func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted 
 	}
 	defer release()
 
-	a := &attempt{Deleter: d, claim: claim, id: instance.NewIdentity(d.deps.KubeCluster, target, claim)}
-	if a.client, err = d.deps.Clients.Get(target.Region); err != nil {
-		return a.deleteUnconfigured(unlimited)
+	a := &attempt{Deleter: d, client: d.deps.Clients[target.Region], claim: claim, id: instance.NewIdentity(d.deps.KubeCluster, target, claim)}
+	if cause := d.deps.CheckRegion(claim); cause != nil {
+		return a.deleteUnconfigured(unlimited, cause)
 	}
 	if a.intent, a.hasIntent, err = instance.ReadIntent(claim); err != nil {
 		// The VM's mark identifies it, and its boot drive is identified by its name.

@@ -55,15 +55,13 @@ func (a *attempt) deleteUnreachable(ctx context.Context, cause *instance.Blocked
 }
 
 // deleteUnconfigured handles a Claim whose region is not in the cloud config.
-func (a *attempt) deleteUnconfigured(ctx context.Context) (bool, error) {
+func (a *attempt) deleteUnconfigured(ctx context.Context, cause *instance.BlockedError) (bool, error) {
 	host := a.deps.LastHost(a.claim)
 	if fenced, _ := a.deps.IsFenced(a.claim); fenced {
 		return a.abandon(ctx, "region %[1]s is not in the cloud config and host %[2]s is fenced (annotation %[3]s), so the NodeClaim is finished without its VM %[4]d; if the VM still exists on host %[2]s, delete it by hand: qm stop %[4]d && qm destroy %[4]d --purge",
 			a.id.Region, host, v1alpha1.AnnotationHostFenced, a.id.VMID)
 	}
-	return false, &instance.BlockedError{Reason: instance.BlockedRegionNotConfigured, Message: fmt.Sprintf(
-		"region %[1]s is not in the cloud config, so VM %[2]d on host %[3]s cannot be deleted: add the region again, or delete the VM by hand and run: kubectl annotate nodeclaim %[4]s %[5]s=%[3]s",
-		a.id.Region, a.id.VMID, host, a.claim.Name, v1alpha1.AnnotationHostFenced)}
+	return false, cause
 }
 
 // isHostRemoved reports whether the VM's Host was removed permanently from its Cluster: the
