@@ -39,7 +39,7 @@ func main() {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kubectl-proxmox",
-		Short:         "Inspect Karpenter on Proxmox VE",
+		Short:         "Inspect and operate Karpenter on Proxmox VE",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl proxmox"},
@@ -48,7 +48,7 @@ func newRoot() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "path of the kubeconfig (default KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&cluster.context, "context", "", "context of the kubeconfig (default the current context)")
-	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newRender(cluster), newHosts(), newInstanceTypes(), newMaintenance(cluster))
+	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newFence(cluster), newRender(cluster), newHosts(), newInstanceTypes(), newMaintenance(cluster))
 	return root
 }
 

@@ -1,0 +1,250 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+)
+
+// outOfService makes Kubernetes delete the pods of a Node that is shut down, and detach
+// their volumes, without waiting for its kubelet.
+var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
+
+// fence declares a host as powered off, or withdraws that.
+type fence struct {
+	kube   client.Client
+	out    io.Writer
+	region string
+	undo   bool
+	dryRun bool
+	// detachTimeout limits the wait for the volumes of the Nodes.
+	detachTimeout time.Duration
+}
+
+func newFence(cluster *kubeCluster) *cobra.Command {
+	f := &fence{}
+	command := &cobra.Command{
+		Use:   "fence HOST",
+		Short: "Declare that a host is powered off, so its NodeClaims can be deleted without it",
+		Long: `Declare that a Proxmox host is powered off and does not start by itself.
+
+Each NodeClaim with a VM on the host gets the annotation ` + v1alpha1.AnnotationHostFenced + `, and its
+Node the taint ` + corev1.TaintNodeOutOfService + `. Kubernetes then deletes the pods of the Node and detaches
+their volumes. A NodeClaim that is being deleted is finished without its VM. The controller
+deletes the VM as an orphan when the host is back.
+
+Power the host off first. If its VMs still run, two instances of a pod could write to the same
+volume. The command refuses hosts with a Node that is Ready.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, args []string) (err error) {
+			if f.kube, _, err = cluster.connect(); err != nil {
+				return err
+			}
+			f.out = command.OutOrStdout()
+			return f.run(command.Context(), args[0])
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&f.region, "region", "", "region of the host, if two regions have a host with this name")
+	flags.BoolVar(&f.undo, "undo", false, "remove annotation and taint, after the host is back")
+	flags.DurationVar(&f.detachTimeout, "detach-timeout", time.Minute, "how long to wait until Kubernetes has detached the volumes of the nodes")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be changed")
+	return command
+}
+
+func (f *fence) run(ctx context.Context, host string) error {
+	claims, err := f.claims(ctx, host)
+	if err != nil {
+		return err
+	}
+	nodes, err := f.nodes(ctx, claims)
+	if err != nil {
+		return err
+	}
+	if !f.undo {
+		if err := refuseReady(host, nodes); err != nil {
+			return err
+		}
+	}
+	if !f.dryRun {
+		if err := f.taintAll(ctx, nodes); err != nil {
+			return err
+		}
+	}
+	var remaining []string
+	for _, claim := range claims {
+		if err := f.apply(ctx, claim, nodes[claim.Name], host); err != nil {
+			return err
+		}
+		if claim.DeletionTimestamp.IsZero() {
+			remaining = append(remaining, claim.Name)
+		}
+	}
+	if len(remaining) > 0 && !f.undo {
+		_, _ = fmt.Fprintf(f.out, "to replace the nodes that are not being deleted yet, run: kubectl delete nodeclaim %s\n", strings.Join(remaining, " "))
+	}
+	return nil
+}
+
+// claims returns the NodeClaims on a host, or with undo those that declare it as fenced.
+func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, error) {
+	list := &karpv1.NodeClaimList{}
+	if err := f.kube.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	var out []*karpv1.NodeClaim
+	regions, hosts := map[string]bool{}, map[string]bool{}
+	for i := range list.Items {
+		claim := &list.Items[i]
+		id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+		if err != nil || (f.region != "" && id.Region != f.region) {
+			continue
+		}
+		name := instance.RecordedHost(claim)
+		if f.undo {
+			name = claim.Annotations[v1alpha1.AnnotationHostFenced]
+		}
+		if name != "" {
+			hosts[name] = true
+		}
+		if name == host {
+			out = append(out, claim)
+			regions[id.Region] = true
+		}
+	}
+	switch {
+	case len(out) == 0:
+		return nil, fmt.Errorf("no NodeClaim found for host %q; hosts with NodeClaims: %s", host, strings.Join(slices.Sorted(maps.Keys(hosts)), ", "))
+	case len(regions) > 1:
+		return nil, fmt.Errorf("host %q is in several regions: set --region to one of %s", host, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
+	}
+	return out, nil
+}
+
+// nodes returns the Nodes of NodeClaims by the name of the NodeClaim.
+func (f *fence) nodes(ctx context.Context, claims []*karpv1.NodeClaim) (map[string]*corev1.Node, error) {
+	out := map[string]*corev1.Node{}
+	for _, claim := range claims {
+		if claim.Status.NodeName == "" {
+			continue
+		}
+		node := &corev1.Node{}
+		err := f.kube.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading node %s: %w", claim.Status.NodeName, err)
+		}
+		if err == nil {
+			out[claim.Name] = node
+		}
+	}
+	return out, nil
+}
+
+// refuseReady returns an error if a Node is Ready: then its host is not powered off.
+func refuseReady(host string, nodes map[string]*corev1.Node) error {
+	var ready []string
+	for _, node := range nodes {
+		if nodeutils.GetCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue {
+			ready = append(ready, node.Name)
+		}
+	}
+	if len(ready) == 0 {
+		return nil
+	}
+	slices.Sort(ready)
+	return fmt.Errorf("nodes on host %s are Ready: %s; power the host off and wait until they are NotReady (about a minute)", host, strings.Join(ready, ", "))
+}
+
+// taintAll taints Nodes and waits until their volumes are detached: Kubernetes waits six
+// minutes for the volumes of a Node that does not exist any more.
+func (f *fence) taintAll(ctx context.Context, nodes map[string]*corev1.Node) error {
+	names := map[string]bool{}
+	for _, node := range nodes {
+		if err := f.taint(ctx, node); err != nil {
+			return err
+		}
+		names[node.Name] = true
+	}
+	if f.undo {
+		return nil
+	}
+	err := wait.PollUntilContextTimeout(ctx, time.Second, f.detachTimeout, true, func(ctx context.Context) (bool, error) {
+		attachments := &storagev1.VolumeAttachmentList{}
+		err := f.kube.List(ctx, attachments)
+		return !slices.ContainsFunc(attachments.Items, func(a storagev1.VolumeAttachment) bool { return names[a.Spec.NodeName] }), err
+	})
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		_, err = fmt.Fprintf(f.out, "volumes are still attached after %s; Kubernetes detaches them a few minutes after their node is deleted\n", f.detachTimeout)
+	}
+	return err
+}
+
+// apply sets or removes the annotation of a NodeClaim.
+func (f *fence) apply(ctx context.Context, claim *karpv1.NodeClaim, node *corev1.Node, host string) error {
+	verb, where := "fenced", ""
+	if f.undo {
+		verb = "no longer fenced"
+	}
+	if node != nil {
+		where = ", node " + node.Name
+	}
+	if f.dryRun {
+		verb += " (dry run)"
+	} else if err := f.annotate(ctx, claim, host); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(f.out, "nodeclaim %s %s: VM %s%s\n", claim.Name, verb, claim.Status.ProviderID, where)
+	return err
+}
+
+func (f *fence) taint(ctx context.Context, node *corev1.Node) error {
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if err := f.kube.Get(ctx, client.ObjectKeyFromObject(node), node); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		before := node.DeepCopy()
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&outOfService) })
+		if !f.undo {
+			node.Spec.Taints = append(node.Spec.Taints, outOfService)
+		}
+		return client.IgnoreNotFound(f.kube.Patch(ctx, node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+	})
+	if err != nil {
+		return fmt.Errorf("changing the taints of node %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+func (f *fence) annotate(ctx context.Context, claim *karpv1.NodeClaim, host string) error {
+	before := claim.DeepCopy()
+	if claim.Annotations == nil {
+		claim.Annotations = map[string]string{}
+	}
+	claim.Annotations[v1alpha1.AnnotationHostFenced] = host
+	if f.undo {
+		delete(claim.Annotations, v1alpha1.AnnotationHostFenced)
+	}
+	if err := f.kube.Patch(ctx, claim, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("annotating NodeClaim %s: %w", claim.Name, err)
+	}
+	return nil
+}
