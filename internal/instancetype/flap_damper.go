@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
@@ -70,6 +71,18 @@ func (f flapDamper) carryOver(now time.Time) flapDamper {
 		return now.Sub(one.last) > flapWindow && !one.availableAt().After(now)
 	})
 	return flapDamper{losses: known, next: math.MaxInt64}
+}
+
+// isOwnFill reports whether an offering became unavailable because the ledger reserved
+// something in its region since the list before: a VM of ours took the capacity, and
+// neither the Host nor a failed launch is the cause. That is not flapping.
+func (p *Provider) isOwnFill(view inventory.View, before *list, params offeringParams, z zone, instanceType string) bool {
+	if !view.LastReserved(z.Region).After(before.lastReserved[z.Region]) || z.blockedReason() != "" {
+		return false
+	}
+	usable, _ := view.Usable(z.Region, z.Host)
+	_, failed := p.unavailable.find(OfferingSelector{z.Zone, instanceType, params.nodeClass})
+	return usable && !failed
 }
 
 // isAvailable records the change of an offering and reports whether it is available.

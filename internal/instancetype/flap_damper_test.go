@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -55,5 +56,69 @@ func TestListFlappingOffering(t *testing.T) {
 	offered()
 	if online(true); !offered() {
 		t.Error("old losses still count")
+	}
+}
+
+// VMs of this provider fill a Host and are deleted: that is no reason to hide its
+// capacity. Guests of other users are.
+func TestListOwnFills(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		fill, empty func(v *viewer, now time.Time)
+		want        bool
+	}{
+		"own": {
+			fill: func(v *viewer, now time.Time) {
+				v.reserved = map[string]inventory.Reservation{"uid": {
+					ClaimUID: "uid", Region: "east", Host: "pve1", VMID: 20000, Amount: inventory.Amount{CPUs: 16, MemoryBytes: gib}, CreatedAt: now,
+				}}
+				v.publish()
+			},
+			empty: func(v *viewer, _ time.Time) { v.reserved = nil; v.publish() },
+			want:  true,
+		},
+		"other_users": {
+			fill: func(v *viewer, _ time.Time) {
+				v.change(func(r map[string]*proxmox.Resources) {
+					r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 300, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: 16, MemoryBytes: gib})
+				})
+			},
+			empty: func(v *viewer, _ time.Time) {
+				v.change(func(r map[string]*proxmox.Resources) { r["east"].Guests = r["east"].Guests[:len(r["east"].Guests)-1] })
+			},
+			want: false,
+		},
+		"own_and_host_offline": {
+			fill: func(v *viewer, now time.Time) {
+				v.reserved = map[string]inventory.Reservation{"uid": {ClaimUID: "uid", Region: "east", Host: "pve1", VMID: 20000, Amount: inventory.Amount{CPUs: 1}, CreatedAt: now}}
+				v.change(func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = false })
+			},
+			empty: func(v *viewer, _ time.Time) {
+				v.change(func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = true })
+			},
+			want: false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v, class := newViewer(), newNodeClassWithAllHosts()
+			p, clock := newProvider(t, v)
+			offered := func() bool { return availability(find(t, p.List(class, ""), oneType))["pve1"] }
+			offered()
+			got := false
+			for range 3 {
+				clock.Step(5 * time.Second)
+				test.fill(v, clock.Now())
+				if offered() {
+					t.Fatal("the Host is full, but offered")
+				}
+				clock.Step(5 * time.Second)
+				test.empty(v, clock.Now())
+				got = offered()
+			}
+			if got != test.want {
+				t.Errorf("after the third time, the Host is offered: %v, want %v", got, test.want)
+			}
+		})
 	}
 }

@@ -34,6 +34,8 @@ type list struct {
 	available [][]bool // by type, then by zone
 	types     []*cloudprovider.InstanceType
 	damper    flapDamper
+	// lastReserved is when the ledger last reserved something, by region.
+	lastReserved map[string]time.Time
 
 	used atomic.Int64 // Unix seconds
 }
@@ -89,7 +91,10 @@ func (p *Provider) refreshList(key listKey, c classInput) *list {
 // Karpenter's caches.
 func (p *Provider) computeList(key listKey, before *list, view inventory.View, c classInput) *list {
 	now := p.deps.Clock.Now()
-	l := &list{params: p.deps.CPULayouts.withPinningSupport(newOfferingParams(view, key, c), view), damper: flapDamper{next: math.MaxInt64}}
+	l := &list{params: p.deps.CPULayouts.withPinningSupport(newOfferingParams(view, key, c), view), damper: flapDamper{next: math.MaxInt64}, lastReserved: map[string]time.Time{}}
+	for _, z := range l.params.zones {
+		l.lastReserved[z.Region] = view.LastReserved(z.Region)
+	}
 	if before != nil {
 		l.damper = before.damper.carryOver(now)
 	}
@@ -100,7 +105,11 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 	for n, t := range p.deps.Catalog.Types() {
 		available := p.availability(view, l.params, t)
 		for z := range available {
-			available[z] = l.damper.isAvailable(offeringKey{l.params.zones[z].Zone, t.Name}, wasAvailable(n, z, available[z]), available[z], now)
+			was := wasAvailable(n, z, available[z])
+			if was && !available[z] && p.isOwnFill(view, before, l.params, l.params.zones[z], t.Name) {
+				continue
+			}
+			available[z] = l.damper.isAvailable(offeringKey{l.params.zones[z].Zone, t.Name}, was, available[z], now)
 		}
 		if keep && slices.Equal(available, before.available[n]) {
 			l.available = append(l.available, before.available[n])

@@ -22,6 +22,8 @@ type index struct {
 	reservedBytes map[diskKey]int64
 	// queuedClones counts the VMs that are not cloned or configured yet.
 	queuedClones map[diskKey]int
+	// lastReserved is the time of the newest Reservation by region.
+	lastReserved map[string]time.Time
 	// reservedAddresses are claim UIDs by address.
 	reservedAddresses map[netip.Addr]string
 }
@@ -57,6 +59,7 @@ func newIndex(v View, settings Settings) *index {
 		nodePoolVMs:       map[string]map[hostKey]int{},
 		reservedBytes:     map[diskKey]int64{},
 		queuedClones:      map[diskKey]int{},
+		lastReserved:      map[string]time.Time{},
 		reservedAddresses: map[netip.Addr]string{},
 	}
 	for region, snapshot := range v.Snapshots {
@@ -156,6 +159,9 @@ func isConclusive(failure error) bool {
 // addReservation counts a Reservation.
 func (x *index) addReservation(r Reservation, v View) {
 	x.vmids[vmidKey{r.Region, r.VMID}] = struct{}{}
+	if r.CreatedAt.After(x.lastReserved[r.Region]) {
+		x.lastReserved[r.Region] = r.CreatedAt
+	}
 	for _, addr := range r.Addresses {
 		x.reservedAddresses[addr] = r.ClaimUID
 	}
