@@ -11,6 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 const (
@@ -63,6 +64,30 @@ func TestCellsGuests(t *testing.T) {
 			func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 2, 8), "affinity", "8-9") },
 			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 [10 11 12 13 14 15]",
 		},
+		"topology_VM_of_upstream": {
+			func(h *numaHost) { h.guest(topologyVM(100), "affinity", "0-7,8-15") },
+			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
+		},
+		"topology_VM_of_upstream_in_our_range": {
+			func(h *numaHost) { h.guest(topologyVM(20001), "affinity", "0-7,8-15") },
+			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
+		},
+		"topology_VM_of_upstream_started": {
+			func(h *numaHost) {
+				row := topologyVM(100)
+				row.Status = "running"
+				h.guest(row, "affinity", "0-7,8-15")
+			},
+			"0: 0 0.0 []; 1: 0 0.0 []",
+		},
+		"VM_with_its_name": {
+			func(h *numaHost) {
+				row := topologyVM(100)
+				row.Tags = nil
+				h.guest(row, "affinity", "8-9")
+			},
+			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 [10 11 12 13 14 15]",
+		},
 		"pinned_by_hookscript": {
 			func(h *numaHost) {
 				h.guest(vm(20001, "pve1", "running", 2, 8),
@@ -99,6 +124,13 @@ func TestCellsGuests(t *testing.T) {
 			}
 		})
 	}
+}
+
+// topologyVM returns the VM that upstream's daemon creates.
+func topologyVM(vmid int) proxmox.GuestRow {
+	row := vm(vmid, "pve1", "stopped", 16, 64)
+	row.Name, row.Tags = "node-capacity", []string{"karpenter"}
+	return row
 }
 
 func reservation(vmid int, binding *inventory.Binding) inventory.Reservation {

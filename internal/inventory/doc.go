@@ -26,7 +26,8 @@
 //   - A running or paused guest counts its CPUs and memory.
 //   - A stopped guest in our VMID range counts too: it is about to start, or will be
 //     restarted when its Host is back online.
-//   - Other stopped guests and templates do not count.
+//   - Other stopped guests and templates do not count, nor does the stopped VM
+//     node-capacity by which another provider's daemon describes its Host.
 //   - Containers count like VMs. A container without a CPU limit counts no CPUs, because
 //     Proxmox lists all CPUs of the Host for it.
 //   - A row without resources (for ten seconds after a guest was created, and while its

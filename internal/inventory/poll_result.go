@@ -139,7 +139,7 @@ func carryOver(guest, before Guest) Guest {
 // allocation, because it is unknown whether the guest runs.
 func allocationOf(guest Guest, hostCPUs int, own VMIDRange) Amount {
 	switch {
-	case guest.Template || (guest.Config != nil && guest.Config.IsTemplate()):
+	case guest.Template || (guest.Config != nil && guest.Config.IsTemplate()) || guest.isTopologyVM():
 		return Amount{}
 	case guest.Stale:
 		return guest.Allocated
