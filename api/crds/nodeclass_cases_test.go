@@ -84,6 +84,23 @@ metadataOptions: {type: cloudinit}`,
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
 metadataOptions: {type: fwcfg, templatesRef: {name: flatcar, namespace: kube-system}, storage: local}`,
 		}, {
+			name: "replace_on_change",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: cdrom, templatesRef: {name: ubuntu-k8s, namespace: kube-system}, onChange: Replace}`,
+		}, {
+			name: "replace_on_change_without_boot_data",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {onChange: Replace}`,
+			refusal: `onChange Replace needs boot data that can change: set type to cdrom, cloudinit or fwcfg, or remove onChange`,
+		}, {
+			name: "unknown_onChange",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+metadataOptions: {type: cloudinit, onChange: Restart}`,
+			refusal: `supported values: "Ignore", "Replace"`,
+		}, {
 			name: "fwcfg_without_templatesRef",
 			spec: `
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}

@@ -17,6 +17,9 @@ import (
 // hashes, which differ from ours; with the same version all their Nodes would drift.
 const HashVersion = "v2"
 
+// BootDataHashPrefix is the start of all hashes of boot data: their version.
+const BootDataHashPrefix = HashVersion + "-"
+
 // Hash returns a hash of the fields whose change replaces the Nodes of this class. It excludes the fields that are updated
 // in place (tags, security groups and resource pool) and those that apply to new VMs only (placement strategy, metadata
 // options, network and hook scripts).

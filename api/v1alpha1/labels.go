@@ -35,6 +35,9 @@ const (
 	AnnotationNodeClassHashVersion = Group + "/proxmoxnodeclass-hash-version"
 	// AnnotationInPlaceUpdateHash is, on a Claim, the hash of the fields that were last written to its running VM.
 	AnnotationInPlaceUpdateHash = Group + "/proxmoxnodeinplaceupdate-hash"
+	// AnnotationBootDataHash is, on a Claim, the hash of what its boot data was made of. It is set only if the class replaces
+	// Nodes when that changes.
+	AnnotationBootDataHash = Group + "/proxmoxnodeclass-bootdata-hash"
 	// AnnotationTemplateHash is the hash of the fields whose change creates a new Template.
 	AnnotationTemplateHash = Group + "/proxmoxtemplate-hash"
 	// AnnotationTemplateHashVersion is the HashVersion of AnnotationTemplateHash.

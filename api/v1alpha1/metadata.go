@@ -21,12 +21,24 @@ const (
 	MetadataTypeFirmware MetadataType = "fwcfg"
 )
 
+// BootDataChangePolicy is what happens to existing Nodes when their boot data changes.
+// +kubebuilder:validation:Enum=Ignore;Replace
+type BootDataChangePolicy string
+
+const (
+	// BootDataChangeIgnore keeps existing Nodes: a change applies to new VMs only.
+	BootDataChangeIgnore BootDataChangePolicy = "Ignore"
+	// BootDataChangeReplace makes existing Nodes drift.
+	BootDataChangeReplace BootDataChangePolicy = "Replace"
+)
+
 // MetadataOptions define how boot data is passed to a VM.
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cdrom' || has(self.templatesRef)",message="type cdrom needs templatesRef: the Secret with the keys user-data, meta-data and network-config"
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'fwcfg' || has(self.templatesRef)",message="type fwcfg needs templatesRef: the Secret with the key user-data, in Butane or Ignition"
 // +kubebuilder:validation:XValidation:rule="!has(self.storage) || (has(self.type) && self.type in ['cdrom', 'none|cdrom', 'fwcfg'])",message="storage is only used with types cdrom and fwcfg: change the type or remove storage"
 // +kubebuilder:validation:XValidation:rule="!has(self.cloudInit) || (has(self.type) && self.type == 'cloudinit')",message="cloudInit is only used with type cloudinit: set type to cloudinit or remove cloudInit"
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cloudinit' || (!has(self.templatesRef) && !has(self.valuesRef))",message="type cloudinit renders no templates, Proxmox generates the boot data: remove templatesRef and valuesRef, or set type to cdrom"
+// +kubebuilder:validation:XValidation:rule="!has(self.onChange) || self.onChange != 'Replace' || (has(self.type) && self.type != 'none')",message="onChange Replace needs boot data that can change: set type to cdrom, cloudinit or fwcfg, or remove onChange"
 type MetadataOptions struct {
 	// type is the method: none (the template contains its own boot data), cdrom (an ISO image with rendered boot data is
 	// attached), cloudinit (Proxmox generates the boot data from cloudInit and network on its own cloud-init drive) or fwcfg
@@ -53,10 +65,22 @@ type MetadataOptions struct {
 	// +optional
 	Storage string `json:"storage,omitempty"`
 
+	// onChange defines what happens to existing nodes when their boot data changes: the content of the Secrets of templatesRef,
+	// valuesRef and sshKeysRef, or the settings in cloudInit. Ignore keeps the nodes, so the change applies to new VMs only.
+	// Replace replaces the nodes within the disruption budgets of their NodePools, with the drift reason BootDataChanged. The
+	// default is Ignore. The upstream provider does not have this field.
+	// +optional
+	OnChange BootDataChangePolicy `json:"onChange,omitempty"`
+
 	// cloudInit configures Proxmox's own cloud-init drive, with type cloudinit. Such VMs get no join token from the
 	// provider: the image or a snippet must contain what the node needs to join. The upstream provider does not have this field.
 	// +optional
 	CloudInit *CloudInit `json:"cloudInit,omitempty"`
+}
+
+// ReplacesOnChange reports whether a change of the boot data replaces Nodes.
+func (m MetadataOptions) ReplacesOnChange() bool {
+	return m.OnChange == BootDataChangeReplace && (m.IsRendered() || m.UsesCloudInitDrive())
 }
 
 // UsesCDROM reports whether the VM gets an ISO image with boot data.

@@ -105,6 +105,11 @@ type ProxmoxNodeClassStatus struct {
 	// +optional
 	SelectedZones []string `json:"selectedZones,omitempty"`
 
+	// bootDataHash is a hash of what boot data is made of: the content of Secrets and the cloud-init settings. It is set only with
+	// metadataOptions.onChange Replace. The upstream provider does not have this field.
+	// +optional
+	BootDataHash string `json:"bootDataHash,omitempty"`
+
 	// unusableZones are the hosts where VMs of this class cannot be created, and the reasons. The upstream provider does not have
 	// this field.
 	// +listType=map

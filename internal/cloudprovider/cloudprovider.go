@@ -49,6 +49,8 @@ type Deps struct {
 	Recorder events.Recorder
 	Overlays *nodeoverlay.InstanceTypeStore
 	Clock    clock.PassiveClock
+	// BootDataHash reads the Secrets of a class and returns the hash of its boot data.
+	BootDataHash func(context.Context, *v1alpha1.ProxmoxNodeClass) (string, error)
 	// MigratedDriftAfter is how long after a migration a Node drifts; 0 = never.
 	MigratedDriftAfter time.Duration
 	// HostDriftAfter is how long after its Host went offline a Node drifts; 0 = never.

@@ -6,6 +6,7 @@ package cloudprovider
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -22,6 +23,8 @@ const (
 	NodeClassDrift cloudprovider.DriftReason = "NodeClassDrift"
 	// ImageDrift: the Claim's Host has another Template now.
 	ImageDrift cloudprovider.DriftReason = "ImageDrift"
+	// BootDataChanged: the content of the Secrets that boot data is made of changed.
+	BootDataChanged cloudprovider.DriftReason = "BootDataChanged"
 	// HostChanged: the VM was migrated, so its zone label is wrong.
 	HostChanged cloudprovider.DriftReason = "HostChanged"
 	// HostInMaintenance, HostOffline, HostExcluded: the VM's Host is out of service.
@@ -57,10 +60,26 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	if known && claim.Status.ImageID != "" && claim.Status.ImageID != image {
 		return ImageDrift, nil
 	}
+	if c.hasBootDataChanged(ctx, claim, class) {
+		return BootDataChanged, nil
+	}
 	if since, moved := instance.MigratedSince(claim); moved && c.deps.MigratedDriftAfter > 0 && c.deps.Clock.Since(since) > c.deps.MigratedDriftAfter {
 		return HostChanged, nil
 	}
 	return c.hostDrift(claim), nil
+}
+
+// hasBootDataChanged reports whether the boot data of a Claim's class changed since its
+// launch. The hash in the class's status may be older than the Claim, so a difference is
+// confirmed by reading the Secrets. While they cannot be read, nothing has changed; the
+// class reports it.
+func (c *CloudProvider) hasBootDataChanged(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) bool {
+	created, current := claim.Annotations[v1alpha1.AnnotationBootDataHash], class.Status.BootDataHash
+	if !class.Spec.MetadataOptions.ReplacesOnChange() || !strings.HasPrefix(created, v1alpha1.BootDataHashPrefix) || current == "" || created == current {
+		return false
+	}
+	current, err := c.deps.BootDataHash(ctx, class)
+	return err == nil && created != current
 }
 
 // hostDrift returns the reason to replace Nodes on a Host that an administrator took out

@@ -29,33 +29,33 @@ type Request struct {
 }
 
 // Image issues a join token, renders the boot data and returns the file to upload: an
-// ISO, or Ignition for the firmware interface. A *instance.LaunchError means that the
-// templates are invalid.
-func (s Source) Image(ctx context.Context, r Request) ([]byte, error) {
+// ISO, or Ignition for the firmware interface. The hash is that of the templates, as
+// Source.Hash returns it. A *instance.LaunchError means that the templates are invalid.
+func (s Source) Image(ctx context.Context, r Request) (image []byte, hash string, err error) {
 	source, err := s.templates(ctx, r.Class.Spec.MetadataOptions)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	rootCA, err := s.rootCA(ctx)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	token, err := s.Tokens.Issue(ctx, bootdata.Claim{Name: r.Claim.Name, UID: r.Claim.UID})
 	if err != nil {
-		return nil, fmt.Errorf("issuing the join token: %w", err)
+		return nil, "", fmt.Errorf("issuing the join token: %w", err)
 	}
 	files, err := s.render(ctx, r, source, token.Value(), rootCA)
 	if err != nil {
-		return nil, &instance.LaunchError{Reason: instance.ReasonBootData, Err: err}
+		return nil, "", &instance.LaunchError{Reason: instance.ReasonBootData, Err: err}
 	}
 	if r.Intent.Firmware {
-		return ignition(files)
+		image, err = ignition(files)
+		return image, source.hash(), err
 	}
-	image, err := files.ISO()
-	if err != nil {
-		return nil, &instance.LaunchError{Reason: instance.ReasonBootData, Err: fmt.Errorf("creating the boot drive: %w", err)}
+	if image, err = files.ISO(); err != nil {
+		return nil, "", &instance.LaunchError{Reason: instance.ReasonBootData, Err: fmt.Errorf("creating the boot drive: %w", err)}
 	}
-	return image, nil
+	return image, source.hash(), nil
 }
 
 // ignition returns the user-data if it is Ignition, the only format that guests read

@@ -9,6 +9,7 @@ import (
 
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
@@ -21,13 +22,16 @@ func (a *attempt) ensureBootDrive(ctx context.Context) error {
 	if a.intent.ISOStorage == "" {
 		return nil
 	}
-	image, err := a.boot.Image(ctx, boot.Request{
+	image, hash, err := a.boot.Image(ctx, boot.Request{
 		Class: a.class, Claim: a.claim, Intent: a.intent, Overhead: a.overhead(),
 		Bridges: func(name string) proxmox.Bridge {
 			return network.FindBridge(a.deps.Inventory.View(), a.intent.Region, a.intent.Host, name)
 		},
 	})
 	if err != nil {
+		return err
+	}
+	if err := a.recordBootData(ctx, hash); err != nil {
 		return err
 	}
 	task, err := a.client.UploadISO(ctx, a.intent.Host, a.intent.ISOStorage, a.id.BootDriveName(), image)
@@ -39,6 +43,14 @@ func (a *attempt) ensureBootDrive(ctx context.Context) error {
 	}
 	a.reach(instance.PhaseBootDrive)
 	return nil
+}
+
+// recordBootData records what the boot data is made of, if a change of it replaces the Node.
+func (a *attempt) recordBootData(ctx context.Context, hash string) error {
+	if !a.class.Spec.MetadataOptions.ReplacesOnChange() {
+		return nil
+	}
+	return instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{v1alpha1.AnnotationBootDataHash: hash})
 }
 
 // overhead returns the overhead that the instance type was offered with. If the type

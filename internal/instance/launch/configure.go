@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
@@ -85,6 +86,10 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 	} else if want.CloudInit, err = a.boot.CloudInit(ctx, a.class); err != nil {
 		// Never both: the class may have changed since the launch was planned.
 		return cfg, err
+	} else if want.CloudInit != nil {
+		if err := a.recordBootData(ctx, boot.HashCloudInit(want.CloudInit)); err != nil {
+			return cfg, err
+		}
 	}
 	change, err := vmconfig.Change(cfg, want)
 	if err != nil {

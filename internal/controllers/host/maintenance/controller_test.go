@@ -4,7 +4,6 @@
 package maintenance_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -13,10 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	coredisruption "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
-	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
@@ -32,13 +29,6 @@ func controller(w *testenv.Env, kube client.Client, policy maintenance.Policy) *
 	return maintenance.NewController(maintenance.Deps{
 		Kube: kube, VMs: w.Instances.VMs, Inventory: w.Inventory, Recorder: w.Events, Clock: w.Clock, Policy: policy, Timeout: timeout,
 	})
-}
-
-// coreController registers one of core's controllers with core's default options.
-type coreController struct{ testenv.Registrar }
-
-func (c coreController) Register(ctx context.Context, m manager.Manager) error {
-	return c.Registrar.Register(coreoptions.ToContext(ctx, &coreoptions.Options{CPURequests: 1000}), m)
 }
 
 func reconcile(w *testenv.Env, policy maintenance.Policy, claim *karpv1.NodeClaim) time.Duration {
@@ -76,7 +66,7 @@ func TestDrift(t *testing.T) {
 	w.StartManager(
 		func(kube client.Client) testenv.Registrar { return controller(w, kube, maintenance.PolicyDrain) },
 		func(kube client.Client) testenv.Registrar {
-			return coreController{coredisruption.NewController(clock.RealClock{}, kube, cp)}
+			return testenv.WithCoreOptions(coredisruption.NewController(clock.RealClock{}, kube, cp))
 		},
 	)
 	hosts := &maintenance.ConfigMap{Namespace: w.Name, Config: w.Config, Inventory: w.Inventory, Recorder: w.Events}

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hash writes the drift hash of NodeClasses to an annotation, and migrates the
-// hashes of NodeClaims to a new hash version without drifting them.
+// hashes of NodeClaims to a new hash version without drifting them. It also records the
+// hash of the boot data on NodeClaims that were launched before the class replaced Nodes
+// when its boot data changes.
 package hash
 
 import (
@@ -11,6 +13,7 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -30,6 +33,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclass.hash.proxmox").
 		For(&v1alpha1.ProxmoxNodeClass{}).
+		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(c.classOf)).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
@@ -39,6 +43,9 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		if err := c.migrateClaims(ctx, class); err != nil {
 			return reconcile.Result{}, err
 		}
+	}
+	if err := c.recordBootData(ctx, class); err != nil {
+		return reconcile.Result{}, err
 	}
 	stored := class.DeepCopy()
 	setHash(class, class.Hash())
