@@ -255,6 +255,23 @@ func TestDirectoryMapping(t *testing.T) {
 	}
 }
 
+func TestHardwareRNG(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"8.4", "9.2"} {
+		s := pvesim.DefaultScenario(1)
+		s.Version = release
+		c := asRoot(t, s)
+		ours := c.as(pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret)
+		ours.ok("PUT", "/nodes/pve1/qemu/101/config", "rng0", "source=/dev/urandom")
+		const missing = "Permission check failed (/mapping/hwrng, Mapping.Use)"
+		ours.refused(403, missing, "PUT", "/nodes/pve1/qemu/101/config", "rng0", "source=/dev/hwrng")
+		c.ok("PUT", "/nodes/pve1/qemu/9000/config", "rng0", "/dev/hwrng")
+		ours.refused(403, missing, "POST", "/nodes/pve1/qemu/9000/clone", "newid", "303")
+		c.ok("PUT", "/access/acl", "path", "/mapping/hwrng", "roles", "PVEMappingUser", "users", "kubernetes@pve")
+		ours.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "303")
+	}
+}
+
 func TestHostMaintenanceAndArch(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {

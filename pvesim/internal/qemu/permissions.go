@@ -23,7 +23,7 @@ import (
 var optionPrivileges = indexByOption(map[string]string{
 	"VM.Config.CPU":     "cores cpu cpulimit cpuunits numa sockets vcpus smp",
 	"VM.Config.Memory":  "memory balloon shares allow-ksm",
-	"VM.Config.HWType":  "acpi hotplug kvm machine scsihw smbios1 tablet vga watchdog audio0 rng0",
+	"VM.Config.HWType":  "acpi hotplug kvm machine scsihw smbios1 tablet vga watchdog audio0",
 	"VM.Config.Options": "agent autostart bios description keyboard localtime name onboot ostype protection reboot startdate startup template tags tdf migrate_downtime migrate_speed",
 	"VM.Config.Disk":    "boot bootdisk vmstatestorage unused",
 	"VM.Config.Network": "net",
@@ -95,6 +95,11 @@ func (p *permissions) checkOption(r *api.Request, t target, opt, v string) error
 			return err
 		}
 		return p.checkMappings(r, map[string]string{opt: v})
+	case "rng0":
+		if err := p.requireOnVM(r, t, "VM.Config.HWType"); err != nil {
+			return err
+		}
+		return p.checkMappings(r, map[string]string{opt: v})
 	case "startup":
 		if err := p.requireOnVM(r, t, "VM.Config.Options"); err != nil {
 			return err
@@ -155,6 +160,10 @@ func (p *permissions) checkMappings(r *api.Request, config map[string]string) er
 			path = "/mapping/usb/" + qm.ParseFields(config[key])["mapping"]
 		case "virtiofs":
 			path = "/mapping/dir/" + qm.SharedDirectory(config[key])
+		case "rng0":
+			if qm.IsHardwareRNG(config[key]) {
+				path = "/mapping/hwrng"
+			}
 		}
 		if path == "" || strings.HasSuffix(path, "/") {
 			continue

@@ -199,10 +199,16 @@ func Stem(option string) string {
 	return trailingNumber.ReplaceAllString(option, "")
 }
 
-// SharedDirectory returns the directory mapping of a virtiofs option, whose key is optional.
-func SharedDirectory(value string) string {
-	if id := ParseFields(value)["dirid"]; id != "" {
-		return id
+// SharedDirectory returns the directory mapping of a virtiofs option.
+func SharedDirectory(value string) string { return defaultField(value, "dirid") }
+
+// IsHardwareRNG reports whether a value of rng0 passes through the host's random number generator.
+func IsHardwareRNG(value string) bool { return defaultField(value, "source") == "/dev/hwrng" }
+
+// defaultField returns the first field of a property string, whose key is optional.
+func defaultField(value, key string) string {
+	if field := ParseFields(value)[key]; field != "" {
+		return field
 	}
 	first, _, _ := strings.Cut(value, ",")
 	return first

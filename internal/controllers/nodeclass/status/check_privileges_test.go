@@ -106,6 +106,28 @@ func TestCheckPrivileges(t *testing.T) {
 	}
 }
 
+// Proxmox checks a privilege for the Host's random number generator when it clones a
+// template with it.
+func TestCheckPrivilegesForHardwareRNG(t *testing.T) {
+	t.Parallel()
+	for _, rng := range []string{"source=/dev/hwrng,max_bytes=1024,period=1000", "/dev/hwrng"} {
+		setup := wholeCluster()
+		setup.scenario = func(s *pvesim.Scenario) {
+			s.Guests[0].Config["rng0"] = rng
+			s.Roles = append(s.Roles, pvesim.Role{ID: "KarpenterMapping", Privileges: []string{"Mapping.Use"}})
+			s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/mapping/hwrng", Role: "KarpenterMapping", User: "kubernetes@pve"})
+		}
+		for _, version := range []string{"8.4", "9.2"} {
+			for name, missing := range map[string]string{"missing": "KarpenterMapping Mapping.Use", "none_missing": ""} {
+				t.Run(version+"/"+rng+"/"+name, func(t *testing.T) {
+					t.Parallel()
+					checkMissingPrivilege(t, setup, version, missing)
+				})
+			}
+		}
+	}
+}
+
 func checkMissingPrivilege(t *testing.T, setup tokenSetup, version, privilege string) {
 	t.Helper()
 	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(setup.scenario), testenv.Scenario(without(privilege)),

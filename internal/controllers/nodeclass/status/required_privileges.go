@@ -184,6 +184,11 @@ func devicePrivileges(z zone) []requiredPrivilege {
 			if mapping := properties.Value("mapping"); mapping != "" {
 				out = append(out, requiredPrivilege{path: "/mapping/" + map[string]string{"hostpci": "pci", "usb": "usb"}[kind] + "/" + mapping, privilege: "Mapping.Use"})
 			}
+		case "rng":
+			// The key of the source is optional.
+			if slices.ContainsFunc(properties, func(p proxmox.Property) bool { return p.Value == "/dev/hwrng" }) {
+				out = append(out, requiredPrivilege{path: "/mapping/hwrng", privilege: "Mapping.Use"})
+			}
 		case "cpu":
 			model, _, _ := strings.Cut(strings.TrimPrefix(value, "cputype="), ",")
 			if custom, ok := strings.CutPrefix(model, "custom-"); ok && z.snapshot.Version.AtLeast(9, 2) {
