@@ -36,6 +36,7 @@ const (
 type Tasks struct {
 	Durations *proxmox.Durations
 
+	polls   *proxmox.TaskPolls
 	timeout time.Duration
 	clock   clock.WithTicker
 	// slots limits how many tasks of a type run in parallel on a storage. Proxmox fails
@@ -46,15 +47,30 @@ type Tasks struct {
 
 // NewTasks returns Tasks with the limits of the settings.
 func NewTasks(settings Settings, c clock.WithTicker) *Tasks {
-	return &Tasks{Durations: proxmox.NewDurations(), timeout: settings.TaskTimeout, clock: c, slots: keyed.NewSemaphore[slotKey](settings.CloneSlots)}
+	return &Tasks{
+		Durations: proxmox.NewDurations(), polls: proxmox.NewTaskPolls(), timeout: settings.TaskTimeout, clock: c,
+		slots: keyed.NewSemaphore[slotKey](settings.CloneSlots),
+	}
 }
 
 // Wait waits for the end of a task and returns the task's error. The key identifies
 // tasks of the same expected duration.
 func (t *Tasks) Wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) (proxmox.TaskStatus, error) {
+	return t.wait(ctx, c, task, proxmox.WaitOptions{Key: key})
+}
+
+// WaitBeside waits like Wait for a task that usually ends before another task on the
+// same storage, of the given type, which is awaited at the same time. Its first poll is
+// due after that of the other task, which reads both.
+func (t *Tasks) WaitBeside(ctx context.Context, c proxmox.Client, task proxmox.UPID, key, kind, otherKey string) (proxmox.TaskStatus, error) {
+	return t.wait(ctx, c, task, proxmox.WaitOptions{Key: key, NotBefore: t.Durations.Expected(kind, otherKey) * 5 / 4})
+}
+
+func (t *Tasks) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, opts proxmox.WaitOptions) (proxmox.TaskStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Durations: t.Durations, Key: key, Clock: t.clock})
+	opts.Durations, opts.Polls, opts.Clock = t.Durations, t.polls, t.clock
+	status, err := proxmox.WaitTask(ctx, c, task, opts)
 	if err != nil {
 		return status, err
 	}

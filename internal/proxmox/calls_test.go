@@ -238,6 +238,18 @@ func TestCalls(t *testing.T) {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return nil, c.CancelTask(ctx, testUPID) },
 			answer: data(`null`), sent: "DELETE /nodes/pve1/tasks/" + escaped,
 		},
+		"recent_tasks": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.RecentTasks(ctx, "pve1", testTokenID, time.Unix(1794704276, 0))
+			},
+			answer: data(`[{"upid":"` + testUPID + `","type":"qmclone","id":"9001","user":"kubernetes@pve","tokenid":"karpenter","starttime":1794704276},` +
+				`{"upid":"` + testUPID + `","type":"qmclone","id":"9001","user":"kubernetes@pve","tokenid":"karpenter","starttime":1794704276,"endtime":1794704277,"status":"OK"}]`),
+			sent: "GET /nodes/pve1/tasks?limit=1000&since=1794704276&source=all&userfilter=kubernetes%40pve%21karpenter",
+			result: []proxmox.TaskStatus{
+				{UPID: testUPID, Type: "qmclone", ID: "9001", User: testTokenID, Started: time.Unix(1794704276, 0), Running: true},
+				{UPID: testUPID, Type: "qmclone", ID: "9001", User: testTokenID, Started: time.Unix(1794704276, 0), Exit: "OK"},
+			},
+		},
 		"running_tasks": {
 			call: func(ctx context.Context, c proxmox.Client) (any, error) {
 				return c.RunningTasks(ctx, "pve1", "qmclone")

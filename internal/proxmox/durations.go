@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,30 +13,40 @@ import (
 // (Host and storage). It is safe for concurrent use.
 type Durations struct {
 	mu   sync.Mutex
-	seen map[durationKey]bracket
-}
-
-// bracket is a range of durations: tasks were running at low and had ended at high.
-// Proxmox does not report when a task ended, so each poll only narrows the range.
-type bracket struct{ low, high time.Duration }
-
-// next returns when to poll: in the middle of the range, or at its end if the range
-// is so small that one poll is enough.
-func (b bracket) next() time.Duration {
-	if b.high-b.low <= max(b.high/precision, minPrecision) {
-		return max(b.high, minExpected)
-	}
-	return max(b.low+(b.high-b.low)/2, minExpected)
+	seen map[durationKey]estimate
 }
 
 type durationKey struct{ kind, key string }
+
+// estimate are the durations of the last tasks, at most recentTasks of them. Proxmox
+// does not report when a task ended, so each is the time of the poll that found it
+// ended.
+type estimate struct {
+	all []time.Duration
+	// alone are those of tasks with no other of their type and key beside them: tasks
+	// of a burst take longer and would delay the polls of all later ones.
+	alone []time.Duration
+	// early counts the tasks in a row that had ended at their first poll, so the
+	// duration may be shorter than known.
+	early int
+}
+
+// recentTasks is how many tasks in a row must be slower than before to count.
+const recentTasks = 3
+
+// earlier is how much earlier the next task is polled the first time, by the number of
+// tasks in a row that had ended at their first poll. A poll that is too early costs
+// one call.
+var earlier = []float64{0, 0, 0, 0.02, 0.1, 0.25, 0.4}
+
+// firstEarly is the number that an unknown duration starts with.
+const firstEarly = 4
 
 // defaultDurations are the durations of tasks on an idle Host with small disks. A
 // value that is too low costs one call, one that is too high delays the node.
 var defaultDurations = map[string]time.Duration{
 	"qmclone":   300 * time.Millisecond,
 	"qmstart":   1200 * time.Millisecond,
-	"qmstop":    1200 * time.Millisecond,
 	"qmdestroy": 500 * time.Millisecond,
 	"resize":    300 * time.Millisecond,
 	"imgcopy":   200 * time.Millisecond,
@@ -45,32 +56,23 @@ var defaultDurations = map[string]time.Duration{
 	"qmcreate": 5 * time.Second,
 }
 
-// defaultDuration applies to all other types.
-const defaultDuration = 500 * time.Millisecond
-
 const (
-	// A duration is known precisely enough at a 40th of it, or at minPrecision.
-	precision    = 40
-	minPrecision = 10 * time.Millisecond
-	// decay lowers the lower end with every task that had ended at the first poll,
-	// since tasks may have become faster.
-	decay = 0.998
-	// outlierWeight is how far a task that took longer than all before moves the
-	// estimate. It may have waited for a lock, an exception.
-	outlierWeight = 0.5
-	minExpected   = 20 * time.Millisecond
+	// defaultDuration applies to all other types.
+	defaultDuration = 500 * time.Millisecond
+	minExpected     = 20 * time.Millisecond
 )
 
 // NewDurations returns empty Durations.
 func NewDurations() *Durations {
-	return &Durations{seen: map[durationKey]bracket{}}
+	return &Durations{seen: map[durationKey]estimate{}}
 }
 
-// Expected returns how long such a task probably takes. A nil *Durations returns
-// defaults.
+// Expected returns how long such a task probably takes: a little less than the fastest
+// of the last tasks that ran alone. A nil *Durations returns defaults.
 func (d *Durations) Expected(kind, key string) time.Duration {
-	if known, ok := d.known(kind, key); ok {
-		return known.next()
+	if known, ok := d.get(kind, key); ok && len(known.alone) > 0 {
+		factor := 1 - earlier[min(known.early, len(earlier)-1)]
+		return max(time.Duration(factor*float64(slices.Min(known.alone))), minExpected)
 	}
 	if duration, ok := defaultDurations[kind]; ok {
 		return duration
@@ -78,20 +80,23 @@ func (d *Durations) Expected(kind, key string) time.Duration {
 	return defaultDuration
 }
 
-func (d *Durations) known(kind, key string) (bracket, bool) {
+func (d *Durations) get(kind, key string) (estimate, bool) {
 	if d == nil {
-		return bracket{}, false
+		return estimate{}, false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	b, ok := d.seen[durationKey{kind, key}]
-	return b, ok
+	e, ok := d.seen[durationKey{kind, key}]
+	return e, ok
 }
 
-// Learned returns the observed duration of such tasks, or 0 if there was none.
+// Learned returns the shortest duration of the last such tasks, or 0 if there was none.
 func (d *Durations) Learned(kind, key string) time.Duration {
-	known, _ := d.known(kind, key)
-	return known.low + (known.high-known.low)/2
+	known, ok := d.get(kind, key)
+	if !ok {
+		return 0
+	}
+	return slices.Min(known.all)
 }
 
 // Reset drops the observations of such tasks.
@@ -101,38 +106,43 @@ func (d *Durations) Reset(kind, key string) {
 	delete(d.seen, durationKey{kind, key})
 }
 
-// Observe records a task that polls found running at after and ended at by, both
-// since its start. after is zero if there was no poll before by.
-func (d *Durations) Observe(kind, key string, after, by time.Duration) {
+// Observation is a task that has ended.
+type Observation struct {
+	// Took is the time until the poll that found it ended.
+	Took time.Duration
+	// Early: it had ended at its first poll.
+	Early bool
+	// UpperBound: a task alone takes less than Took: others of its type and key ran
+	// beside it, or it was polled late.
+	UpperBound bool
+}
+
+// Observe records a task.
+func (d *Durations) Observe(kind, key string, o Observation) {
 	if d == nil {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	k := durationKey{kind, key}
-	old, ok := d.seen[k]
-	if !ok {
-		d.seen[k] = bracket{after, by}
-		return
+	e, known := d.seen[k]
+	e.all = appendRecent(e.all, o.Took)
+	switch {
+	case o.UpperBound:
+	case o.Early && !known:
+		e.early = firstEarly
+	case o.Early:
+		e.early++
+	default:
+		e.early = 0
 	}
-	d.seen[k] = old.narrowed(after, by)
+	if !o.UpperBound {
+		e.alone = appendRecent(e.alone, o.Took)
+	}
+	d.seen[k] = e
 }
 
-// narrowed returns the bracket after one more task.
-func (b bracket) narrowed(after, by time.Duration) bracket {
-	switch {
-	case after > b.high:
-		// Slower than all before.
-		return bracket{b.high, b.high + time.Duration(outlierWeight*float64(by-b.high))}
-	case after == 0:
-		b.low = time.Duration(decay * float64(b.low))
-	default:
-		b.low = max(b.low, after)
-	}
-	b.high = min(b.high, by)
-	if b.low >= b.high {
-		// Faster than all before.
-		b.low = after
-	}
-	return b
+func appendRecent(durations []time.Duration, took time.Duration) []time.Duration {
+	durations = append(slices.Clone(durations), took)
+	return durations[max(0, len(durations)-recentTasks):]
 }

@@ -4,10 +4,13 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -21,6 +24,9 @@ type TaskClient interface {
 	// CancelTask cancels a running task. It does not report whether the task was
 	// rolled back.
 	CancelTask(ctx context.Context, task UPID) error
+	// RecentTasks returns the tasks of a user on a Host that started at a time or later,
+	// running and ended ones. The time is that of the Host's clock (see UPID.Started).
+	RecentTasks(ctx context.Context, host, user string, since time.Time) ([]TaskStatus, error)
 	// RunningTasks returns the running tasks of one type ("qmclone") on a Host. Without
 	// Sys.Audit on the Host they are those of the same token only.
 	RunningTasks(ctx context.Context, host, kind string) ([]TaskStatus, error)
@@ -161,26 +167,46 @@ func (c taskClient) CancelTask(ctx context.Context, task UPID) error {
 	return nil
 }
 
+// maxTasks limits a list of tasks: Proxmox returns 50 by default.
+const maxTasks = "1000"
+
+func (c taskClient) RecentTasks(ctx context.Context, host, user string, since time.Time) ([]TaskStatus, error) {
+	e := at("/nodes/{node}/tasks", host).with("source", "all").with("limit", maxTasks).
+		with("userfilter", user).with("since", strconv.FormatInt(since.Unix(), 10))
+	tasks, err := c.tasks(ctx, e)
+	if err != nil {
+		return nil, fmt.Errorf("listing tasks of %s on host %s: %w", user, host, err)
+	}
+	return tasks, nil
+}
+
 func (c taskClient) RunningTasks(ctx context.Context, host, kind string) ([]TaskStatus, error) {
-	e := at("/nodes/{node}/tasks", host).with("source", "active").with("limit", "1000")
+	e := at("/nodes/{node}/tasks", host).with("source", "active").with("limit", maxTasks)
 	if kind != "" {
 		e = e.with("typefilter", kind)
 	}
-	var rows []taskRow
-	if err := c.get(ctx, e, &rows); err != nil {
+	tasks, err := c.tasks(ctx, e)
+	if err != nil {
 		return nil, fmt.Errorf("listing running %s tasks on host %s: %w", kind, host, err)
 	}
-	var running []TaskStatus
-	for _, row := range rows {
-		// The active list also contains tasks that ended recently.
-		if row.EndTime != 0 || row.Status != "" && row.Status != "RUNNING" {
-			continue
-		}
-		status := row.status()
-		status.Running = true
-		running = append(running, status)
+	// The active list also contains tasks that ended recently.
+	return slices.DeleteFunc(tasks, TaskStatus.Ended), nil
+}
+
+func (c taskClient) tasks(ctx context.Context, e endpoint) ([]TaskStatus, error) {
+	var rows []taskRow
+	if err := c.get(ctx, e, &rows); err != nil {
+		return nil, err
 	}
-	return running, nil
+	tasks := make([]TaskStatus, 0, len(rows))
+	for _, row := range rows {
+		status := row.status()
+		if status.Running = row.EndTime == 0 && (row.Status == "" || row.Status == "RUNNING"); !status.Running {
+			status.Exit = cmp.Or(row.Status, unexpectedStatus)
+		}
+		tasks = append(tasks, status)
+	}
+	return tasks, nil
 }
 
 func checkUPID(task UPID) error {

@@ -16,13 +16,21 @@ const (
 	// maxInterval limits the time between two polls, however long the task is
 	// expected to take, so a task that fails early is noticed.
 	maxInterval = 10 * time.Second
-	// After the expected end the intervals grow. They start smaller if the duration
-	// is known.
-	firstStep = 100 * time.Millisecond
-	smallStep = 30 * time.Millisecond
+	// After the expected end the intervals grow from firstStep, or from a 30th of the
+	// expected duration if that is longer.
+	firstStep = 30 * time.Millisecond
 	maxStep   = 2 * time.Second
 	// failedPollDelay follows a poll that failed.
 	failedPollDelay = time.Second
+	// unexpectedDelay follows a poll that returned unexpectedStatus.
+	unexpectedDelay = 100 * time.Millisecond
+)
+
+// Stops take 0.6 s or 1.7 s: Proxmox checks every second whether the VM has stopped.
+const (
+	taskStop     = "qmstop"
+	firstStop    = 700 * time.Millisecond
+	stopInterval = time.Second
 )
 
 // WaitOptions are the options of WaitTask. The zero value is valid.
@@ -34,6 +42,11 @@ type WaitOptions struct {
 	// as "region/host/storage".
 	Key   string
 	Clock clock.Clock
+	// Polls shares polls with other waits; nil = the wait polls alone.
+	Polls *TaskPolls
+	// NotBefore delays the first poll of a task whose end delays nothing: polls of
+	// other waits usually find it ended before.
+	NotBefore time.Duration
 }
 
 // WaitTask waits until a task has ended. See TaskStatus.Err for its result. WaitTask
@@ -50,8 +63,10 @@ func WaitTask(ctx context.Context, client TaskClient, task UPID, opts WaitOption
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
-	w := &taskWait{client: client, task: task, WaitOptions: opts, began: opts.Clock.Now()}
+	w := &taskWait{client: client, task: task, WaitOptions: opts, began: opts.Clock.Now(), ended: make(chan TaskStatus, 1)}
+	leave := opts.Polls.join(w)
 	status, err := w.run(ctx)
+	leave()
 	if err != nil {
 		return status, fmt.Errorf("waiting for task %s: %w", task, err)
 	}
@@ -72,28 +87,32 @@ type taskWait struct {
 	client TaskClient
 	task   UPID
 	began  time.Time
-	// lastRunning is when the last poll was sent that found the task running, since began.
-	lastRunning time.Duration
+	// ended receives the status if a poll of another wait found the task ended.
+	ended chan TaskStatus
+	// polled: there was a poll that found the task running.
+	polled bool
+	// contended and lists belong to Polls: whether the task ran beside others, and how
+	// many lists in a row the wait requested.
+	contended bool
+	lists     int
 }
 
 func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
-	expected := w.Durations.Expected(w.task.Kind(), w.Key)
-	step, latest := max(firstStep, expected/10), expected
-	if known, ok := w.Durations.known(w.task.Kind(), w.Key); ok {
-		step, latest = max(smallStep, expected/precision), known.high
-	}
+	expected := w.expected()
+	step := max(firstStep, expected/30)
 	delay := min(expected, maxInterval)
 	confirmed := false
 	var pollErr error
 	for {
-		if err := w.sleep(ctx, delay); err != nil {
+		status, ended, err := w.sleep(ctx, delay)
+		if err != nil {
 			return TaskStatus{}, contextError(err, pollErr)
 		}
-		// The time of a poll is when it was sent: only that can be chosen for the next
-		// task, and the response, which can take as long as a short task, shows the
-		// state at that time.
-		sent := w.Clock.Since(w.began)
-		status, err := w.client.Task(ctx, w.task)
+		if ended {
+			w.Durations.Observe(w.task.Kind(), w.Key, Observation{Took: w.Clock.Since(w.began), UpperBound: true})
+		} else if status, delay, err = w.poll(ctx); delay > 0 {
+			continue
+		}
 		elapsed := w.Clock.Since(w.began)
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -106,26 +125,58 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		case !status.Running && status.Exit == unexpectedStatus && !confirmed:
 			// Proxmox reports this status for a moment after the worker's end, before the
 			// last line of its log is written.
-			confirmed, delay = true, firstStep
+			confirmed, delay = true, unexpectedDelay
 			continue
 		case !status.Running:
-			w.Durations.Observe(w.task.Kind(), w.Key, w.lastRunning, sent)
 			return status, nil
 		}
-		w.lastRunning = sent
-		if left := expected - elapsed; left > 0 {
-			delay = min(left, maxInterval)
-			continue
-		}
-		if left := latest - elapsed; left > 0 {
-			delay = min(max(left, smallStep), maxInterval)
-			continue
-		}
-		// A task that waits for a lock can take several times as long as expected:
-		// never poll more than a tenth too late.
-		delay = min(step, max(firstStep, elapsed/10), max(maxStep, expected/10), maxInterval)
-		step = step * 3 / 2
+		w.polled = true
+		delay, step = w.nextDelay(expected, elapsed, step), min(step*3/2, maxInterval)
 	}
+}
+
+// expected returns when the first poll is due.
+func (w *taskWait) expected() time.Duration {
+	if w.task.Kind() == taskStop {
+		return firstStop
+	}
+	return max(w.Durations.Expected(w.task.Kind(), w.Key), w.NotBefore)
+}
+
+// nextDelay returns the delay after a poll that found the task running.
+func (w *taskWait) nextDelay(expected, elapsed, step time.Duration) time.Duration {
+	if left := expected - elapsed; left > 0 {
+		return min(left, maxInterval)
+	}
+	if w.task.Kind() == taskStop {
+		return stopInterval
+	}
+	// A task that waits for a lock can take several times as long as expected:
+	// never poll more than a tenth too late.
+	return min(step, max(firstStep, elapsed/10), max(maxStep, expected/10), maxInterval)
+}
+
+// poll returns the task's status. If another wait has just requested the Host's task
+// list, it returns how long to wait instead.
+func (w *taskWait) poll(ctx context.Context) (status TaskStatus, later time.Duration, err error) {
+	tasks, later := w.Polls.next(w)
+	if later > 0 {
+		return TaskStatus{}, later, nil
+	}
+	// The time of a poll is when it was sent: only that can be chosen for the next task,
+	// and the response, which can take as long as a short task, shows the state at that
+	// time.
+	sent, listed := w.Clock.Since(w.began), false
+	if len(tasks) > 0 {
+		status, listed, err = w.Polls.list(ctx, w, tasks)
+	}
+	if err == nil && !listed {
+		status, err = w.client.Task(ctx, w.task)
+	}
+	if err == nil && !status.Running {
+		w.Durations.Observe(w.task.Kind(), w.Key, Observation{Took: sent, Early: !w.polled, UpperBound: w.Polls.isContended(w)})
+	}
+	return status, 0, err
 }
 
 // contextError returns the context's error together with the error of the last poll.
@@ -136,13 +187,16 @@ func contextError(err, pollErr error) error {
 	return fmt.Errorf("%w, last poll: %w", err, pollErr)
 }
 
-func (w *taskWait) sleep(ctx context.Context, delay time.Duration) error {
+// sleep waits for the next poll, or until a poll of another wait found the task ended.
+func (w *taskWait) sleep(ctx context.Context, delay time.Duration) (status TaskStatus, ended bool, err error) {
 	timer := w.Clock.NewTimer(delay)
 	defer timer.Stop()
 	select {
+	case status := <-w.ended:
+		return status, true, nil
 	case <-timer.C():
-		return nil
+		return TaskStatus{}, false, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return TaskStatus{}, false, ctx.Err()
 	}
 }

@@ -7,10 +7,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 
@@ -118,7 +121,8 @@ func TestWaitTaskSlowResponses(t *testing.T) {
 			late += host.polls[len(host.polls)-1] - host.takes
 		}
 	}
-	g.Expect(late/rounds).To(BeNumerically("<=", 20*time.Millisecond), "noticed late")
+	// A task that is still running at the first poll is noticed one response later.
+	g.Expect(late/rounds).To(BeNumerically("<=", host.latency/2), "noticed late")
 }
 
 // The durations of tasks of one type vary.
@@ -164,6 +168,105 @@ func TestWaitTaskOutlier(t *testing.T) {
 	g.Expect(late[7]).To(BeNumerically("<", 100*time.Millisecond), "%v", late)
 }
 
+// After tasks that were slow for a while, such as beside a backup, the polls are on time
+// again within a few tasks.
+func TestWaitTaskRecovery(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host, durations := newTaskHost(1300*time.Millisecond), proxmox.NewDurations()
+	for range 20 {
+		_, err := host.wait(t.Context(), durations)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	host.takes = 400 * time.Millisecond
+	for range 8 {
+		_, err := host.wait(t.Context(), durations)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	g.Expect(host.polls[len(host.polls)-1]-host.takes).To(BeNumerically("<", 100*time.Millisecond), "noticed late")
+}
+
+// Proxmox checks every second whether a VM has stopped, so a stop takes a little more
+// than 0.6 s or 1.6 s, in no order.
+func TestWaitTaskStop(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	stop := proxmox.UPID(strings.Replace(testUPID, "qmclone", "qmstop", 1))
+	host, durations := newTaskHost(0), proxmox.NewDurations()
+	for _, takes := range []time.Duration{1650, 1640, 1660, 1650, 610, 620, 1640, 600, 1650, 620} {
+		host.takes = takes * time.Millisecond
+		host.began, host.polls = host.clock.Now(), nil
+		_, err := proxmox.WaitTask(t.Context(), host, stop, proxmox.WaitOptions{Durations: durations, Key: "pve1/local-lvm", Clock: host.clock})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(len(host.polls)).To(BeNumerically("<=", 2))
+		g.Expect(host.polls[len(host.polls)-1]-host.takes).To(BeNumerically("<=", 100*time.Millisecond), "noticed late")
+	}
+}
+
+// taskList is a Host whose tasks have ended. Its task list may not show that yet.
+type taskList struct {
+	proxmox.TaskClient
+	stale        bool
+	lists, reads atomic.Int64
+}
+
+func (l *taskList) Task(_ context.Context, task proxmox.UPID) (proxmox.TaskStatus, error) {
+	l.reads.Add(1)
+	return proxmox.TaskStatus{UPID: task, Exit: "OK"}, nil
+}
+
+func (l *taskList) RecentTasks(context.Context, string, string, time.Time) ([]proxmox.TaskStatus, error) {
+	l.lists.Add(1)
+	var rows []proxmox.TaskStatus
+	for _, task := range []proxmox.UPID{testUPID, uploadUPID} {
+		row := proxmox.TaskStatus{UPID: task, Running: l.stale}
+		if !l.stale {
+			row.Exit = "OK"
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// uploadUPID is a task beside that of testUPID.
+var uploadUPID = proxmox.UPID(strings.Replace(testUPID, "qmclone", "imgcopy", 1))
+
+func TestWaitTaskShared(t *testing.T) {
+	t.Parallel()
+	for name, stale := range map[string]bool{"listed_as_ended": false, "stale_list": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			host, polls, durations := &taskList{stale: stale}, proxmox.NewTaskPolls(), proxmox.NewDurations()
+			var waits errgroup.Group
+			for task, later := range map[proxmox.UPID]time.Duration{testUPID: 0, uploadUPID: 2 * time.Second} {
+				waits.Go(func() error {
+					_, err := proxmox.WaitTask(t.Context(), host, task, proxmox.WaitOptions{Durations: durations, Polls: polls, NotBefore: later})
+					return err
+				})
+			}
+			g := NewWithT(t)
+			g.Expect(waits.Wait()).To(Succeed())
+			if !stale {
+				g.Expect(host.lists.Load()).To(Equal(int64(1)), "one list ends both waits")
+				g.Expect(host.reads.Load()).To(BeZero())
+			}
+		})
+	}
+}
+
+// Tasks of a burst take longer. They do not delay the polls of the tasks after it.
+func TestWaitTaskAfterBurst(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	durations := proxmox.NewDurations()
+	durations.Observe("qmclone", "k", proxmox.Observation{Took: 400 * time.Millisecond})
+	for range 10 {
+		durations.Observe("qmclone", "k", proxmox.Observation{Took: 3 * time.Second, UpperBound: true})
+	}
+	g.Expect(durations.Expected("qmclone", "k")).To(Equal(400 * time.Millisecond))
+	g.Expect(durations.Learned("qmclone", "k")).To(Equal(3 * time.Second))
+}
+
 func TestWaitTaskKeys(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -192,7 +295,7 @@ func TestWaitTaskEarlyFailure(t *testing.T) {
 	g := NewWithT(t)
 	durations := proxmox.NewDurations()
 	for range 30 {
-		durations.Observe("qmclone", "pve1/local-lvm", 300*time.Second, 300*time.Second)
+		durations.Observe("qmclone", "pve1/local-lvm", proxmox.Observation{Took: 300 * time.Second})
 	}
 	host := newTaskHost(time.Second)
 	host.exit = "clone failed: No space left on device"

@@ -68,6 +68,26 @@ func (o *observer) criticalPath() time.Duration {
 	return max(o.tasks["qmclone"].took(), o.tasks["imgcopy"].took()) + grow.took() + start.took()
 }
 
+// deletePath returns the time that Proxmox's tasks of a delete take in sequence.
+func (o *observer) deletePath() time.Duration {
+	o.watching.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.tasks["qmstop"].took() + o.tasks["qmdestroy"].took() + o.tasks["imgdel"].took()
+}
+
+func (o *observer) StopVM(ctx context.Context, host string, vmid int) (proxmox.UPID, error) {
+	return o.watch(o.Client.StopVM(ctx, host, vmid))
+}
+
+func (o *observer) DestroyVM(ctx context.Context, host string, vmid int) (proxmox.UPID, error) {
+	return o.watch(o.Client.DestroyVM(ctx, host, vmid))
+}
+
+func (o *observer) DeleteVolume(ctx context.Context, host, volume string) (proxmox.UPID, error) {
+	return o.watch(o.Client.DeleteVolume(ctx, host, volume))
+}
+
 func (o *observer) CloneVM(ctx context.Context, req proxmox.CloneRequest) (proxmox.UPID, error) {
 	return o.watch(o.Client.CloneVM(ctx, req))
 }

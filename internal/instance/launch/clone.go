@@ -188,7 +188,7 @@ func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		// The task continues; the deletion of the Claim cancels it.
 		took := a.deps.Settings.TaskTimeout
-		a.deps.Tasks.Durations.Observe(instance.TaskClone, a.durationKey(), took, took*2)
+		a.deps.Tasks.Durations.Observe(instance.TaskClone, a.durationKey(), proxmox.Observation{Took: took * 3 / 2})
 		return failf(instance.ReasonSlowClone, "cloning template %d on host %s takes longer than %s", a.intent.TemplateID, a.intent.TemplateHost, took)
 	}
 	if !status.Ended() && !errors.Is(err, proxmox.ErrNotFound) {

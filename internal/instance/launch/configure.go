@@ -19,6 +19,8 @@ import (
 const (
 	// taskResize is the type of tasks that resize a disk.
 	taskResize = "resize"
+	// taskStart is the type of tasks that start a VM.
+	taskStart = "qmstart"
 	// quickResize is far below the ten seconds that Proxmox waits for a VM's lock.
 	quickResize = 2 * time.Second
 )
@@ -49,8 +51,8 @@ func (a *attempt) ensureConfigured(ctx context.Context, cfg proxmox.VMConfig) (r
 		if resizing, err = a.startResize(ctx, cfg); err != nil || a.resizesQuickly() {
 			return err
 		}
-		err = a.waitResized(ctx, resizing)
-		resizing = resize{}
+		_, err = a.wait(ctx, resizing.task)
+		err, resizing = a.resizeError(resizing, err), resize{}
 		return err
 	})
 	if err := group.Wait(); err != nil {
@@ -116,14 +118,17 @@ func (a *attempt) resizesQuickly() bool {
 	return took > 0 && took < quickResize
 }
 
+// waitResized waits for a resize while the VM starts.
 func (a *attempt) waitResized(ctx context.Context, r resize) error {
-	if r.task == "" {
+	_, err := a.deps.Tasks.WaitBeside(ctx, a.client, r.task, a.durationKey(), taskStart, a.durationKey())
+	return a.resizeError(r, err)
+}
+
+func (a *attempt) resizeError(r resize, err error) error {
+	if err == nil {
 		return nil
 	}
-	if _, err := a.wait(ctx, r.task); err != nil {
-		return fmt.Errorf("growing disk %s of VM %d on host %s: %w", r.slot, a.intent.VMID, a.intent.Host, err)
-	}
-	return nil
+	return fmt.Errorf("growing disk %s of VM %d on host %s: %w", r.slot, a.intent.VMID, a.intent.Host, err)
 }
 
 func (a *attempt) ensureFirewall(ctx context.Context) error {
