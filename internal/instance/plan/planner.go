@@ -160,15 +160,16 @@ func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide de
 		// and it is unknown whether its intent was written.
 		return p.confirmRecord(ctx, claim, fmt.Errorf("recording the plan of NodeClaim %s: it has a reservation without an intent", claim.Name))
 	}
+	// Before the write, which starts the launch in another goroutine.
+	p.deps.Launches.RecordPlanned(string(claim.UID))
 	if err := instance.Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}); err != nil {
 		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
 			// The API server did not reject it, so it may have been written.
 			return p.confirmRecord(ctx, claim, err)
 		}
-		p.deps.Inventory.Ledger().Release(string(claim.UID))
+		p.Release(string(claim.UID))
 		return instance.Intent{}, err
 	}
-	p.deps.Launches.RecordPlanned(string(claim.UID))
 	log.FromContext(ctx).V(1).Info("planned VM", "region", in.Region, "host", in.Host, "vmid", in.VMID, "instance-type", in.InstanceType, "parked", in.Parked)
 	return in, nil
 }
@@ -185,7 +186,7 @@ func (p *Planner) confirmRecord(ctx context.Context, claim *karpv1.NodeClaim, fa
 	if err == nil && ok && stored.UID == claim.UID {
 		return in, nil
 	}
-	p.deps.Inventory.Ledger().Release(string(claim.UID))
+	p.Release(string(claim.UID))
 	return instance.Intent{}, failure
 }
 
