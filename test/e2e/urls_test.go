@@ -49,7 +49,8 @@ func (p *nodePool) createdClaims(t *testing.T) int {
 	return int(n)
 }
 
-// TestHangingURL checks that no launch fails if the first URL starts to hang.
+// TestHangingURL checks that polls leave a URL that hangs, and that no launch fails if another
+// one hangs during the launches.
 func TestHangingURL(t *testing.T) {
 	t.Parallel()
 	needs(t, simulator("its API hangs"))
@@ -60,6 +61,20 @@ func TestHangingURL(t *testing.T) {
 		}
 	}}, "pve1", "pve2")
 	p := e.newNodePool(t, "hanging", neverConsolidate)
+	must(t, e.proxmox.SetHang("pve1", true))
+	hanging := time.Now()
+	e.within(t, time.Minute, "polls through the second URL", func(context.Context) error {
+		polls := 0
+		for _, r := range e.proxmox.Requests() {
+			if r.Host == "pve2" && r.Template == "/cluster/resources" && r.Time.After(hanging) {
+				polls++
+			}
+		}
+		if polls < 3 {
+			return fmt.Errorf("%d polls", polls)
+		}
+		return nil
+	})
 	p.deploy(t, nodes, onePerNode)
 	e.eventually(t, "the first launches", func(context.Context) error {
 		if n := e.proxmox.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone"); n < 3 {
@@ -67,7 +82,8 @@ func TestHangingURL(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, e.proxmox.SetHang("pve1", true))
+	must(t, e.proxmox.SetHang("pve1", false))
+	must(t, e.proxmox.SetHang("pve2", true))
 	e.within(t, 5*time.Minute, "all launches to complete", func(ctx context.Context) error {
 		claims, err := p.claims(ctx)
 		if err != nil {
@@ -86,7 +102,6 @@ func TestHangingURL(t *testing.T) {
 		e.dump(t)
 		t.Errorf("%d claims were created for %d nodes: some failed", n, nodes)
 	}
-	must(t, e.proxmox.SetHang("pve1", false))
 }
 
 // TestQuorum checks that the controller uses the majority of a partitioned cluster, and that
