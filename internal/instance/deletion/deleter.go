@@ -28,6 +28,8 @@ type Deleter struct {
 	sweeps storageSweeps
 	// abandoned are the UIDs of Claims that were finished without their VM.
 	abandoned sync.Map
+	// missingSince is when a region and Host were first missing in their Cluster.
+	missingSince sync.Map
 }
 
 // New returns a Deleter.

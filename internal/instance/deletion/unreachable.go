@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -58,7 +59,7 @@ func (a *attempt) deleteUnreachable(ctx context.Context, cause *instance.Blocked
 	} else if why != "" {
 		log.FromContext(ctx).Info("ignoring annotation", "annotation", v1alpha1.AnnotationHostFenced, "reason", why)
 	}
-	if a.isHostRemoved(ctx, host) {
+	if a.isHostRemoved(host) {
 		return a.abandon(ctx, "host %[1]s was removed from the Proxmox cluster of region %[2]s, so the NodeClaim is finished without its VM %[3]d; left are the disks of the VM on that host, and its configuration, which keeps the VMID in use until you delete it: rm /etc/pve/nodes/%[1]s/qemu-server/%[3]d.conf",
 			host, a.id.Region, a.id.VMID)
 	}
@@ -78,16 +79,20 @@ func (a *attempt) deleteUnconfigured(ctx context.Context, cause *instance.Blocke
 // isHostRemoved reports whether the VM's Host was removed permanently from its Cluster: the
 // Cluster is reachable and has had no such Host for HostRemovedAfter, even if it still
 // lists the guest.
-func (a *attempt) isHostRemoved(ctx context.Context, host string) bool {
-	if host == "" || a.claim.DeletionTimestamp.IsZero() ||
-		a.deps.Clock.Since(a.claim.DeletionTimestamp.Time) < a.deps.Settings.HostRemovedAfter {
+func (a *attempt) isHostRemoved(host string) bool {
+	view := a.deps.Inventory.View()
+	if host == "" || view.Snapshots[a.id.Region] == nil || view.Failures[a.id.Region] != nil {
 		return false
 	}
-	if a.deps.Inventory.Refresh(ctx, a.id.Region) != nil {
+	key := [2]string{a.id.Region, host}
+	if _, member := view.Host(a.id.Region, host); member {
+		a.missingSince.Delete(key)
 		return false
 	}
-	_, member := a.deps.Inventory.View().Host(a.id.Region, host)
-	return !member
+	now := a.deps.Clock.Now()
+	since, _ := a.missingSince.LoadOrStore(key, now)
+	first, ok := since.(time.Time)
+	return ok && now.Sub(first) >= a.deps.Settings.HostRemovedAfter
 }
 
 // abandon finishes the Claim without its VM.
