@@ -4,7 +4,9 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -27,16 +29,35 @@ type failures struct {
 	count   int
 	reason  string
 	message string
+	// forbidden is the last missing privilege by region.
+	forbidden map[string]proxmox.ForbiddenError
 }
 
 // NewHealth returns a Health.
 func NewHealth() *Health { return &Health{byClass: map[string]failures{}} }
 
-// RecordFailure records that a launch of a class failed permanently.
-func (h *Health) RecordFailure(class, reason string, cause error) {
+// RecordFailure records that a launch of a class in a region failed permanently.
+func (h *Health) RecordFailure(class, region, reason string, cause error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.byClass[class] = failures{count: h.byClass[class].count + 1, reason: reason, message: cause.Error()}
+	f := h.byClass[class]
+	f.count, f.reason, f.message = f.count+1, reason, cause.Error()
+	if forbidden, ok := errors.AsType[*proxmox.ForbiddenError](cause); ok {
+		f.forbidden = maps.Clone(f.forbidden)
+		if f.forbidden == nil {
+			f.forbidden = map[string]proxmox.ForbiddenError{}
+		}
+		f.forbidden[region] = *forbidden
+	}
+	h.byClass[class] = f
+}
+
+// Forbidden returns the missing privileges that made launches of a class fail since its
+// last success, one by region. The map must not be modified.
+func (h *Health) Forbidden(class string) map[string]proxmox.ForbiddenError {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.byClass[class].forbidden
 }
 
 // RecordSuccess records that a launch of a class succeeded.
@@ -46,7 +67,7 @@ func (h *Health) RecordSuccess(class string) {
 	h.byClass[class] = failures{}
 }
 
-// Reset discards the failures of a class, after it was changed.
+// Reset discards the failures of a class, after it was changed or a privilege was granted.
 func (h *Health) Reset(class string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -81,7 +81,7 @@ type Launcher interface {
 
 // Health tracks failed launches of a NodeClass.
 type Health interface {
-	RecordFailure(class, reason string, cause error)
+	RecordFailure(class, region, reason string, cause error)
 }
 
 // NewController returns a Controller.
@@ -150,12 +150,14 @@ func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason s
 	log.FromContext(ctx).Error(cause, "launch failed", "reason", reason)
 	c.failed.Store(claim.UID, true)
 	time.AfterFunc(failedRetention, func() { c.failed.Delete(claim.UID) })
+	region := ""
 	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
+		region = in.Region
 		if offerings, ok := affectedOfferings(claim, in, reason, cause); ok {
 			c.deps.Types.MarkUnavailable(offerings, cause.Error(), c.backoff.recordFailure(claim.Labels[karpv1.NodePoolLabelKey], reason))
 		}
 	}
-	c.deps.Health.RecordFailure(claim.Spec.NodeClassRef.Name, reason, cause)
+	c.deps.Health.RecordFailure(claim.Spec.NodeClassRef.Name, region, reason, cause)
 	c.deps.Recorder.Publish(launchFailedEvent(claim, reason, cause), lifecycle.InsufficientCapacityErrorEvent(claim, cause))
 	for _, key := range c.deps.Pods(claim.Name) {
 		pod := &corev1.Pod{}

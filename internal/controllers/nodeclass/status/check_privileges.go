@@ -11,14 +11,16 @@ func checkPrivileges(z zone) *problem {
 	held := z.facts().Permissions
 	var missing []requiredPrivilege
 	for _, n := range requiredPrivileges(z) {
-		if !held.Has(n.path, n.privilege) && (n.alternativePath == "" || !held.Has(n.alternativePath, n.privilege)) && !slices.Contains(missing, n) {
+		if !n.isHeld(held) && !slices.Contains(missing, n) {
 			missing = append(missing, n)
 		}
 	}
 	if len(missing) == 0 {
 		return checkRootLogin(z)
 	}
-	return z.hostProblem("%s", missingPrivilegesMessage(z.facts().User, held, missing))
+	p := z.hostProblem("%s", missingPrivilegesMessage(z.facts().User, held, missing))
+	p.missing = missing
+	return p
 }
 
 // checkRootLogin checks whether there is a root login if the class uses options that

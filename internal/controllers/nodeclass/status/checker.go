@@ -28,6 +28,8 @@ type Checker struct {
 
 	mu       sync.Mutex
 	bootData map[string]bootDataCheck // by name of the class
+	// lacking are the privileges that were missing at the last check, by name of the class.
+	lacking map[string][]lackedPrivilege
 }
 
 // Deps are the dependencies of a Checker.
@@ -43,7 +45,7 @@ type Deps struct {
 
 // NewChecker returns a Checker. The reader returns the template objects of NodeClasses.
 func NewChecker(reader client.Reader, deps Deps) *Checker {
-	return &Checker{reader: reader, inventory: deps.Inventory, deps: deps, bootData: map[string]bootDataCheck{}}
+	return &Checker{reader: reader, inventory: deps.Inventory, deps: deps, bootData: map[string]bootDataCheck{}, lacking: map[string][]lackedPrivilege{}}
 }
 
 // Check sets the status of a NodeClass. It returns an error if an object cannot be read.
@@ -52,9 +54,7 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 	checked := class.StatusConditions().Root().ObservedGeneration
 	changed := checked != 0 && checked != class.Generation
 	if changed {
-		c.deps.Health.Reset(class.Name)
-		c.deps.Types.ResetFailures(class.Name)
-		_ = class.StatusConditions().Clear(v1alpha1.ConditionLaunchesHealthy)
+		c.resetFailures(class)
 	}
 	source, err := c.readTemplateSource(ctx, class.Spec.InstanceTemplateRef)
 	if err != nil {
@@ -68,6 +68,7 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 	e := evaluate(zones)
 	e.setConditions(class, unread, c.deps.Clock.Now())
 	c.setBootDataReady(ctx, class)
+	c.endBackoffAfterGrant(class, view, e.lacking)
 	c.setLaunchesHealthy(class, zones)
 	if err := c.setAddressConditions(ctx, class); err != nil {
 		return err
@@ -78,6 +79,13 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 		c.inventory.Invalidate(region, facts...)
 	}
 	return nil
+}
+
+// resetFailures discards the failed launches of a class and ends their backoff.
+func (c *Checker) resetFailures(class *v1alpha1.ProxmoxNodeClass) {
+	c.deps.Health.Reset(class.Name)
+	c.deps.Types.ResetFailures(class.Name)
+	_ = class.StatusConditions().Clear(v1alpha1.ConditionLaunchesHealthy)
 }
 
 // regions returns the regions that a NodeClass may use.

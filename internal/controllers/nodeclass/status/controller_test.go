@@ -233,7 +233,7 @@ func TestReconcileFailingLaunches(t *testing.T) {
 	class := reconcileClass(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)).To(Or(BeNil(), HaveField("Status", Equal(metav1.ConditionUnknown))), "nothing was launched yet")
 	for range 3 {
-		w.Instances.Health.RecordFailure(class.Name, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
+		w.Instances.Health.RecordFailure(class.Name, testenv.Region, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
 	}
 	reconcileClass(w, class)
 	got := class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)

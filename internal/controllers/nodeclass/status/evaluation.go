@@ -35,6 +35,8 @@ type evaluation struct {
 	problems map[string][]problem
 	// staleFacts are the facts that failed checks have read, by region.
 	staleFacts map[string][]inventory.Fact
+	// lacking are the missing privileges.
+	lacking []lackedPrivilege
 }
 
 // evaluate runs the checks on all zones.
@@ -59,6 +61,9 @@ func (e *evaluation) evaluateZone(z zone) *problem {
 			p := check.run(z)
 			if p != nil {
 				e.staleFacts[z.region] = append(e.staleFacts[z.region], check.facts(z)...)
+				for _, privilege := range p.missing {
+					e.lacking = append(e.lacking, lackedPrivilege{z.region, privilege})
+				}
 			}
 			if p != nil && !(p.unknown && z.wasSelected) {
 				e.problems[check.condition] = append(e.problems[check.condition], *p)

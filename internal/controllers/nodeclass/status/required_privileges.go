@@ -21,6 +21,16 @@ type requiredPrivilege struct {
 	alternativePath string
 }
 
+// isHeld reports whether the user has the privilege, or one of several alternatives.
+func (r requiredPrivilege) isHeld(held proxmox.Permissions) bool {
+	for privilege := range strings.SplitSeq(r.privilege, "|") {
+		if held.Has(r.path, privilege) || (r.alternativePath != "" && held.Has(r.alternativePath, privilege)) {
+			return true
+		}
+	}
+	return false
+}
+
 // anyVM represents future VMs. Privileges on /vms without propagation do not apply to
 // them.
 const anyVM = "/vms/0"

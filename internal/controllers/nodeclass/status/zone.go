@@ -49,6 +49,8 @@ type problem struct {
 	reason string
 	// unknown is set if the required facts were not read yet.
 	unknown bool
+	// missing are the privileges that the problem is about.
+	missing []requiredPrivilege
 }
 
 // hostProblem returns a problem of this Host.
