@@ -84,6 +84,10 @@ const (
 	AnnotationLaunchCompleted = Group + "/launch-completed"
 )
 
+// AnnotationDriftTerminateFirst is set on a NodePool by an administrator, with the value "true", to delete a drifted Node before
+// its replacement is launched if no Host has capacity for both.
+const AnnotationDriftTerminateFirst = Group + "/drift-terminate-first"
+
 // AnnotationAdopt is set on a Claim by an administrator to transfer a VM that another controller created. The value is the
 // VM's SMBIOS UUID, which the Claim's Node reports as its system UUID. The annotation is kept as a record of the opt-in.
 const AnnotationAdopt = Group + "/adopt"

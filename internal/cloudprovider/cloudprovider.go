@@ -63,6 +63,13 @@ type Deps struct {
 // New returns the CloudProvider.
 func New(deps Deps) *CloudProvider { return &CloudProvider{deps} }
 
+// WithTypes returns a CloudProvider with other instance types, for simulations.
+func (c *CloudProvider) WithTypes(types *instancetype.Provider) *CloudProvider {
+	deps := c.deps
+	deps.Types = types
+	return New(deps)
+}
+
 // Name returns the value of the provider label in metrics.
 func (c *CloudProvider) Name() string { return "proxmox" }
 

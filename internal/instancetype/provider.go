@@ -91,6 +91,13 @@ func New(deps Deps) (*Provider, error) {
 // before the Provider is used.
 func (p *Provider) LimitCloneQueue(queue placement.CloneQueue) { p.cloneQueue = &queue }
 
+// ForView returns a Provider of the same types and prices for another View.
+func (p *Provider) ForView(view Viewer) *Provider {
+	deps := p.deps
+	deps.Inventory = view
+	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, lists: map[listKey]*list{}}
+}
+
 // List returns all types with all known zones of the NodeClass. The NodePool matters if
 // the NodeClass has a pool affinity. Without a change List returns the same slice, which
 // must not be modified.

@@ -26,6 +26,7 @@ type View struct {
 	// Generation increases with every relevant change.
 	Generation uint64
 
+	settings         Settings
 	index            *index
 	recentlyReleased map[netip.Addr]time.Time
 }
@@ -100,7 +101,7 @@ func (e *PollError) Unwrap() error { return e.Err }
 // NewView returns a View of its arguments. The caller must not change the maps
 // afterwards.
 func NewView(snapshots map[string]*Snapshot, failures map[string]error, reservations map[string]Reservation, settings Settings) View {
-	v := View{Snapshots: snapshots, Failures: failures, Reservations: reservations}
+	v := View{Snapshots: snapshots, Failures: failures, Reservations: reservations, settings: settings}
 	v.index = newIndex(v, settings)
 	return v
 }

@@ -25,6 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 
@@ -41,6 +43,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/reachability"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/terminatefirst"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
@@ -236,6 +239,12 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		}),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
 		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}),
+		terminatefirst.NewController(terminatefirst.Deps{
+			Kube: kube, Cluster: cluster, Inventory: o.Inventory, Types: o.Types, Recorder: o.EventRecorder, Clock: o.Clock,
+			CloudProvider: func(types *instancetype.Provider) corecloudprovider.CloudProvider {
+				return overlay.Decorate(o.CloudProvider.WithTypes(types), kube, o.InstanceTypeStore)
+			},
+		}),
 		explain.NewController(kube, o.Instances.Planner, o.EventRecorder, cluster),
 		inplace.NewController(kube, o.Instances.Updater, o.EventRecorder),
 		reachability.NewController(kube, o.Instances.VMs, o.EventRecorder),

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -47,11 +48,12 @@ func (c *ConfigMap) NeedLeaderElection() bool { return false }
 func (c *ConfigMap) Read(ctx context.Context, kube client.Reader) error {
 	found := &corev1.ConfigMap{}
 	err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: ConfigMapName}, found)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading ConfigMap %s/%s: %w", c.Namespace, ConfigMapName, err)
+	if apierrors.IsNotFound(err) {
+		c.apply(ctx, nil)
+		return nil
 	}
 	if err != nil {
-		found = nil
+		return fmt.Errorf("reading ConfigMap %s/%s: %w", c.Namespace, ConfigMapName, err)
 	}
 	c.apply(ctx, found)
 	return nil

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -179,11 +180,11 @@ func (c *Controller) setSince(ctx context.Context, claim *karpv1.NodeClaim, sinc
 // respect PodDisruptionBudgets until the Claim's terminationGracePeriod ends.
 func (c *Controller) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim, host inventory.HostState, since time.Time) error {
 	err := c.deps.Kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("deleting NodeClaim %s on a host in maintenance: %w", claim.Name, err)
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
 	if err != nil {
-		return nil
+		return fmt.Errorf("deleting NodeClaim %s on a host in maintenance: %w", claim.Name, err)
 	}
 	log.FromContext(ctx).Info("deleted NodeClaim on a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "since", since)
 	c.publish(ctx, claim, corev1.EventTypeWarning, ReasonTimeout, fmt.Sprintf(

@@ -1,0 +1,28 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import "maps"
+
+// Without returns the View as it will be when a VM is deleted: without the guest and its
+// Reservation. The capacity of storages is the same, because Proxmox does not report how
+// much of it the VM uses.
+func (v View) Without(region string, vmid int) View {
+	reservations := maps.Clone(v.Reservations)
+	maps.DeleteFunc(reservations, func(_ string, r Reservation) bool { return r.Region == region && r.VMID == vmid })
+	snapshots := maps.Clone(v.Snapshots)
+	if guest, ok := v.Guest(region, vmid); ok {
+		snapshot := *snapshots[region]
+		snapshot.Guests, snapshot.Hosts = maps.Clone(snapshot.Guests), maps.Clone(snapshot.Hosts)
+		delete(snapshot.Guests, vmid)
+		if host, ok := snapshot.Hosts[guest.Host]; ok {
+			host.Allocated = host.Allocated.Minus(guest.Allocated)
+			snapshot.Hosts[guest.Host] = host
+		}
+		snapshots[region] = &snapshot
+	}
+	out := NewView(snapshots, v.Failures, reservations, v.settings)
+	out.Generation, out.recentlyReleased = v.Generation, v.recentlyReleased
+	return out
+}
