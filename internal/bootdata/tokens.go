@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
@@ -76,8 +77,12 @@ func (t Token) Value() string { return t.ID + "." + t.Secret }
 // Tokens issues and revokes join tokens: one per Claim, stored as a bootstrap token
 // Secret. All state is in the API server, so a restarted controller uses the same token.
 //
-// Client must not read from a cache. It would keep every Secret of kube-system in memory,
-// and would miss a token that was just created.
+// RBAC can neither restrict reads to a label nor to a prefix of names. So Tokens never gets
+// or lists Secrets, except in ListOwned: it creates, patches and deletes them by name, and a
+// patch fails unless the Secret is the token of the Claim. The chart's admission policy
+// denies all other writes.
+//
+// Client must not read from a cache. It would keep every Secret of kube-system in memory.
 type Tokens struct {
 	Client client.Client
 	// TTL is the lifetime of a token; zero means DefaultTokenTTL.
@@ -86,19 +91,13 @@ type Tokens struct {
 	Clock clock.PassiveClock
 }
 
-// Issue returns the token of a Claim and creates it if there is none. It extends a token
-// that is past half of its lifetime and keeps its secret, so existing boot data stays
-// valid. It fails if the Claim has no UID or the API server cannot be used.
+// Issue returns the token of a Claim and creates it if there is none. It extends an
+// existing token and keeps its secret, so existing boot data stays valid. Kubernetes
+// deletes the token with the Claim. Issue fails if the Claim has no UID or the API server
+// cannot be used.
 func (t *Tokens) Issue(ctx context.Context, claim Claim) (Token, error) {
 	if claim.UID == "" {
 		return Token{}, fmt.Errorf("issuing a join token: NodeClaim %q has no UID", claim.Name)
-	}
-	owned, err := t.listSecrets(ctx, client.MatchingLabels{TokenLabel: "true", TokenClaimUIDLabel: string(claim.UID)})
-	if err != nil {
-		return Token{}, fmt.Errorf("listing the join token of NodeClaim %s: %w", claim.Name, err)
-	}
-	if len(owned) > 0 {
-		return t.renew(ctx, &owned[0])
 	}
 	for attempt := range tokenCandidates {
 		secret, err := t.newSecret(claim, attempt)
@@ -107,12 +106,9 @@ func (t *Tokens) Issue(ctx context.Context, claim Claim) (Token, error) {
 		}
 		err = t.Client.Create(ctx, secret)
 		if apierrors.IsAlreadyExists(err) {
-			// Either a token of another user has this ID, or ours was created after the
-			// list.
-			existing := &corev1.Secret{}
-			if err := t.Client.Get(ctx, client.ObjectKeyFromObject(secret), existing); err == nil && isOwnedBy(existing, claim.UID) {
-				return t.renew(ctx, existing)
-			}
+			secret, err = t.patch(ctx, claim.UID, attempt, patchOperation{"add", "/data/" + tokenKeyExpires, t.expiration()})
+		}
+		if errors.Is(err, errNotOwned) {
 			continue
 		}
 		if err != nil {
@@ -128,25 +124,53 @@ func (t *Tokens) Revoke(ctx context.Context, claimUID types.UID) error {
 	if claimUID == "" {
 		return errors.New("revoking a join token: the UID of the NodeClaim is empty")
 	}
-	owned, err := t.listSecrets(ctx, client.MatchingLabels{TokenLabel: "true", TokenClaimUIDLabel: string(claimUID)})
-	if err != nil {
-		return fmt.Errorf("listing the join token of NodeClaim UID %s: %w", claimUID, err)
-	}
-	var errs []error
-	for i := range owned {
-		// The precondition protects a Secret that was created with the same name meanwhile.
-		err := t.Client.Delete(ctx, &owned[i], client.Preconditions{UID: &owned[i].UID})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			errs = append(errs, fmt.Errorf("deleting join token Secret %s: %w", owned[i].Name, err))
+	for attempt := range tokenCandidates {
+		secret, err := t.patch(ctx, claimUID, attempt)
+		if errors.Is(err, errNotOwned) {
+			continue
 		}
+		if err == nil {
+			// The precondition protects a Secret that was created with the same name meanwhile.
+			err = t.Client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})
+		}
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("deleting the join token of NodeClaim UID %s: %w", claimUID, err)
+		}
+		return nil
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
-// ListOwned returns the tokens of all Claims, without their secrets, for garbage
-// collection.
+// errNotOwned means that a Secret is not the token of the Claim.
+var errNotOwned = errors.New("it is not the token of the NodeClaim")
+
+// patchOperation is an operation of a JSON patch.
+type patchOperation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// patch changes the Secret with a candidate of the Claim's token ID and returns it. It
+// returns errNotOwned if the Secret is not the token of the Claim.
+func (t *Tokens) patch(ctx context.Context, claimUID types.UID, attempt int, changes ...patchOperation) (*corev1.Secret, error) {
+	operations := []patchOperation{{"test", "/metadata/labels/" + strings.ReplaceAll(TokenClaimUIDLabel, "/", "~1"), claimUID}}
+	content, err := json.Marshal(append(operations, changes...))
+	if err != nil {
+		return nil, fmt.Errorf("encoding the patch of a join token: %w", err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: TokenNamespace, Name: tokenNamePrefix + tokenID(claimUID, attempt)}}
+	err = t.Client.Patch(ctx, secret, client.RawPatch(types.JSONPatchType, content))
+	if apierrors.IsInvalid(err) || err == nil && !isOwnedBy(secret, claimUID) {
+		return nil, errNotOwned
+	}
+	return secret, err
+}
+
+// ListOwned returns the tokens of all Claims, without their secrets. The controller must
+// not list Secrets; this is for administrators.
 func (t *Tokens) ListOwned(ctx context.Context) ([]Token, error) {
-	owned, err := t.listSecrets(ctx, client.MatchingLabels{TokenLabel: "true"})
+	owned, err := t.listSecrets(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing join tokens: %w", err)
 	}
@@ -163,22 +187,6 @@ func (t *Tokens) ListOwned(ctx context.Context) ([]Token, error) {
 	return tokens, nil
 }
 
-// renew extends a token that is past half of its lifetime.
-func (t *Tokens) renew(ctx context.Context, secret *corev1.Secret) (Token, error) {
-	token, err := parseToken(secret)
-	if err != nil {
-		return Token{}, err
-	}
-	if token.Expires.Sub(t.now()) > t.ttl()/2 {
-		return token, nil
-	}
-	secret.Data[tokenKeyExpires] = t.expiration()
-	if err := t.Client.Update(ctx, secret); err != nil {
-		return Token{}, fmt.Errorf("renewing join token Secret %s: %w", secret.Name, err)
-	}
-	return parseToken(secret)
-}
-
 func (t *Tokens) newSecret(claim Claim, attempt int) (*corev1.Secret, error) {
 	random, err := randomSecret()
 	if err != nil {
@@ -187,10 +195,11 @@ func (t *Tokens) newSecret(claim Claim, attempt int) (*corev1.Secret, error) {
 	id := tokenID(claim.UID, attempt)
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace:   TokenNamespace,
-			Name:        tokenNamePrefix + id,
-			Labels:      map[string]string{TokenLabel: "true", TokenClaimUIDLabel: string(claim.UID)},
-			Annotations: map[string]string{TokenClaimAnnotation: claim.Name},
+			Namespace:       TokenNamespace,
+			Name:            tokenNamePrefix + id,
+			Labels:          map[string]string{TokenLabel: "true", TokenClaimUIDLabel: string(claim.UID)},
+			Annotations:     map[string]string{TokenClaimAnnotation: claim.Name},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: claim.Name, UID: claim.UID}},
 		},
 		Type: corev1.SecretTypeBootstrapToken,
 		Data: map[string][]byte{
@@ -204,11 +213,11 @@ func (t *Tokens) newSecret(claim Claim, attempt int) (*corev1.Secret, error) {
 	}, nil
 }
 
-// listSecrets returns the Secrets with these labels that are ours. Labels alone are not
+// listSecrets returns the Secrets that are ours. Labels alone are not
 // sufficient, because users may copy a Secret with its labels.
-func (t *Tokens) listSecrets(ctx context.Context, labels client.MatchingLabels) ([]corev1.Secret, error) {
+func (t *Tokens) listSecrets(ctx context.Context) ([]corev1.Secret, error) {
 	list := &corev1.SecretList{}
-	if err := t.Client.List(ctx, list, client.InNamespace(TokenNamespace), labels); err != nil {
+	if err := t.Client.List(ctx, list, client.InNamespace(TokenNamespace), client.MatchingLabels{TokenLabel: "true"}); err != nil {
 		return nil, err
 	}
 	owned := list.Items[:0]

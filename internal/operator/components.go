@@ -67,7 +67,6 @@ func (o *Options) RepairTolerations() cloudprovider.RepairTolerations {
 // OrphanRules returns the rules of garbage collection.
 func (o *Options) OrphanRules() garbagecollection.Rules {
 	return garbagecollection.Rules{
-		Policy: o.OrphanPolicy, GracePeriod: o.OrphanGracePeriod, SweepInterval: o.OrphanSweepInterval,
-		DeletionMaxFraction: instance.SafetyThreshold(o.OrphanDeletionMaxFraction),
+		Policy: o.OrphanPolicy, GracePeriod: o.OrphanGracePeriod, DeletionMaxFraction: instance.SafetyThreshold(o.OrphanDeletionMaxFraction),
 	}
 }

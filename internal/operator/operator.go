@@ -254,7 +254,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		}),
 		garbagecollection.NewController(garbagecollection.Deps{
 			Kube: kube, Reader: o.uncached, VMs: o.Instances.VMs, Deleter: o.Instances.Deleter, Planner: o.Instances.Planner, Inventory: o.Inventory,
-			Tokens: o.boot.Tokens, Recorder: o.EventRecorder, Clock: clock.RealClock{}, Registerer: crmetrics.Registry,
+			Recorder: o.EventRecorder, Clock: clock.RealClock{}, Registerer: crmetrics.Registry,
 			Rules: opts.OrphanRules(), PollInterval: opts.ProxmoxPollInterval,
 		}),
 		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg requires the deprecated recorder

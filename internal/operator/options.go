@@ -80,7 +80,6 @@ type Options struct {
 	HostMaintenanceTimeout    time.Duration
 	OrphanPolicy              garbagecollection.Policy
 	OrphanGracePeriod         time.Duration
-	OrphanSweepInterval       time.Duration
 	OrphanDeletionMaxFraction float64
 
 	problems []string
@@ -198,8 +197,6 @@ func OptionTable() []Option { //nolint:funlen // a table
 			oneOf(func(o *Options) *garbagecollection.Policy { return &o.OrphanPolicy }, "delete", "report")},
 		{"orphan-grace-period", "ORPHAN_GRACE_PERIOD", "1m", "How long an object must be orphaned before it is deleted.",
 			duration(func(o *Options) *time.Duration { return &o.OrphanGracePeriod }, time.Second)},
-		{"orphan-sweep-interval", "ORPHAN_SWEEP_INTERVAL", "5m", "Interval at which join tokens are checked for orphans. VMs and nodes are checked with every poll, storages with boot drives one at a time within the call budget of background reads.",
-			duration(func(o *Options) *time.Duration { return &o.OrphanSweepInterval }, time.Second)},
 		{"orphan-deletion-max-fraction", "ORPHAN_DELETION_MAX_FRACTION", "0.5", "Fraction of all VMs, between 0 and 1. If more VMs than this, and more than three, are orphaned, or have to be replaced in one region because they disappeared or stop repeatedly, none is deleted.",
 			fraction(func(o *Options) *float64 { return &o.OrphanDeletionMaxFraction })},
 	}

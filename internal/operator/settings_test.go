@@ -103,7 +103,6 @@ func settingCases() map[string]settingCase {
 		"HOST_REMOVED_AFTER":    duration(func(o *operator.Options) time.Duration { return o.HostRemovedAfter }, "0s"),
 		"MIGRATED_DRIFT_AFTER":  duration(func(o *operator.Options) time.Duration { return o.MigratedDriftAfter }, "-1s"),
 		"ORPHAN_GRACE_PERIOD":   duration(func(o *operator.Options) time.Duration { return o.OrphanGracePeriod }, "0s"),
-		"ORPHAN_SWEEP_INTERVAL": duration(func(o *operator.Options) time.Duration { return o.OrphanSweepInterval }, "0s"),
 		"ORPHAN_DELETION_MAX_FRACTION": {value: "0.2", want: 0.2, get: func(o *operator.Options) any { return o.OrphanDeletionMaxFraction },
 			bad: map[string]string{"20": "from 0 to 1", "NaN": "from 0 to 1"}},
 		"PROXMOX_DIAL_TIMEOUT":       duration(func(o *operator.Options) time.Duration { return o.ProxmoxDialTimeout }, "0s"),

@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
@@ -79,6 +81,29 @@ func TestHelmInstall(t *testing.T) {
 	if log := e.logOf(t); strings.Contains(log, "forbidden") || strings.Contains(log, "cannot list") {
 		t.Errorf("the chart's permissions are insufficient:\n%s", linesWith(log, "forbidden", "cannot list"))
 	}
+	e.controller.Stop()
+	t.Run("join_token_deleted_with_claim", e.expectTokenDeletedWithClaim)
+}
+
+// expectTokenDeletedWithClaim checks that Kubernetes deletes the join token of a NodeClaim that
+// the controller did not delete: the controller must not list Secrets to find it.
+func (e *env) expectTokenDeletedWithClaim(t *testing.T) {
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "removed-by-hand"}, Spec: karpv1.NodeClaimSpec{
+		NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.ProxmoxNodeClassKind, Name: "installed"},
+		Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+	}}
+	must(t, e.kube.Create(t.Context(), claim))
+	tokens := &bootdata.Tokens{Client: e.kube}
+	_, err := tokens.Issue(t.Context(), bootdata.Claim{Name: claim.Name, UID: claim.UID})
+	must(t, err)
+	must(t, e.kube.Delete(t.Context(), claim))
+	e.eventually(t, "the join token is deleted", func(ctx context.Context) error {
+		owned, err := tokens.ListOwned(ctx)
+		if err == nil && len(owned) > 0 {
+			err = fmt.Errorf("%d tokens exist", len(owned))
+		}
+		return err
+	})
 }
 
 // removeJoinPermissions removes the permissions with which a kubeplane lets Nodes join, so
@@ -97,6 +122,7 @@ func (e *env) chartValues() map[string]any {
 	cluster.Root = &harness.RootLogin{Username: "root@pam", Password: rootPassword}
 	e.secrets.Add("the password of root", rootPassword)
 	return map[string]any{
+		"bootDataSecrets":   map[string]any{metav1.NamespaceSystem: []string{"installed-templates", "installed-values"}},
 		"logVerbosityLevel": "debug", "config": map[string]any{"clusters": []harness.Cluster{cluster}},
 		"nodeSelector": map[string]any{"node-role.kubernetes.io/control-plane": ""},
 		"tolerations":  []any{map[string]any{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}},

@@ -177,10 +177,6 @@
 - name: ORPHAN_GRACE_PERIOD
   value: {{ include "karpenter.plain" .Values.settings.orphanGracePeriod | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.orphanSweepInterval) }}
-- name: ORPHAN_SWEEP_INTERVAL
-  value: {{ include "karpenter.plain" .Values.settings.orphanSweepInterval | quote }}
-{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.orphanDeletionMaxFraction) }}
 - name: ORPHAN_DELETION_MAX_FRACTION
   value: {{ include "karpenter.plain" .Values.settings.orphanDeletionMaxFraction | quote }}

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package garbagecollection deletes orphans: VMs, boot drives, join tokens and Nodes whose
+// Package garbagecollection deletes orphans: VMs, boot drives and Nodes whose
 // Claim does not exist, for example after a controller was killed or a Claim's finalizer
 // was removed.
 package garbagecollection
@@ -49,8 +49,6 @@ type Rules struct {
 	Policy Policy
 	// GracePeriod is how long something must be an orphan before it is deleted.
 	GracePeriod time.Duration
-	// SweepInterval is how often join tokens are listed.
-	SweepInterval time.Duration
 	// DeletionMaxFraction is the fraction of all VMs above which no orphan is deleted: after an
 	// etcd restore, or with the wrong kubeconfig, live Nodes have no Claim.
 	DeletionMaxFraction instance.SafetyThreshold
@@ -66,10 +64,12 @@ type Deps struct {
 	Deleter   *deletion.Deleter
 	Planner   *plan.Planner
 	Inventory *inventory.Inventory
-	Tokens    *bootdata.Tokens
-	Recorder  events.Recorder
-	Clock     clock.PassiveClock
-	Rules     Rules
+	// Tokens is nil in the controller, which must not list Secrets: Kubernetes deletes
+	// join tokens with their Claim.
+	Tokens   *bootdata.Tokens
+	Recorder events.Recorder
+	Clock    clock.PassiveClock
+	Rules    Rules
 	// Interval between two reconciles.
 	PollInterval time.Duration
 	Registerer   prometheus.Registerer
@@ -83,8 +83,6 @@ type Controller struct {
 	orphanSince map[string]time.Time
 	// reported is why orphans could not be deleted, by the UID of the Claim.
 	reported *pretty.ChangeMonitor
-	// nextSweep is when join tokens are listed next.
-	nextSweep time.Time
 }
 
 // NewController returns a Controller.

@@ -35,7 +35,7 @@ type collector struct {
 }
 
 func newCollector(w *testenv.Env, policy garbagecollection.Policy, changes ...func(*garbagecollection.Deps)) *collector {
-	registry, rules := prometheus.NewRegistry(), garbagecollection.Rules{SweepInterval: 5 * time.Minute, DeletionMaxFraction: 0.5}
+	registry, rules := prometheus.NewRegistry(), garbagecollection.Rules{DeletionMaxFraction: 0.5}
 	rules.Policy, rules.GracePeriod = policy, grace
 	deps := garbagecollection.Deps{
 		Kube: w.Kube, Reader: w.Kube, VMs: w.Instances.VMs, Deleter: w.Instances.Deleter, Planner: w.Instances.Planner,
@@ -236,7 +236,7 @@ func TestDeleteOrphanedNode(t *testing.T) {
 	c := newCollector(w, garbagecollection.PolicyDelete)
 	c.run()
 	w.Expect(w.IsDeleted(ghost)).To(BeFalse(), "it is younger than the grace period")
-	w.Clock.Advance(2 * time.Minute) // shorter than SweepInterval
+	w.Clock.Advance(2 * time.Minute)
 	c.run()
 	w.Expect(w.IsDeleted(ghost)).To(BeTrue())
 	for why, n := range kept {
@@ -310,8 +310,7 @@ func TestUncachedReads(t *testing.T) {
 	w := testenv.New(t, testenv.NoPolling())
 	live := w.Launched("live", w.Class())
 	uncached := &counting{Reader: w.Kube}
-	c := newCollector(w, garbagecollection.PolicyDelete, func(d *garbagecollection.Deps) { d.Reader = uncached })
-	c.run() // the first sweep lists uncached
+	c := newCollector(w, garbagecollection.PolicyDelete, func(d *garbagecollection.Deps) { d.Reader, d.Tokens = uncached, nil })
 	before := uncached.lists
 	for range 3 {
 		w.Clock.Advance(10 * time.Second)

@@ -34,7 +34,7 @@ type resources struct {
 func (r resources) isEmpty() bool { return len(r.drives) == 0 && len(r.nodes) == 0 && !r.swept }
 
 // listResources lists boot drives as the call budget allows, Nodes always, and join
-// tokens every SweepInterval. What cannot be listed now is found the next time. Join
+// tokens if that is allowed. What cannot be listed now is found the next time. Join
 // tokens have no region, so they are listed only if the VMs of all regions are known.
 func (c *Controller) listResources(ctx context.Context, allPolled bool) (found resources) {
 	var err error
@@ -46,11 +46,10 @@ func (c *Controller) listResources(ctx context.Context, allPolled bool) (found r
 	if found.nodes, err = c.unreadyNodes(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "listing nodes failed")
 	}
-	now := c.deps.Clock.Now()
-	if !allPolled || now.Before(c.nextSweep) {
+	if c.deps.Tokens == nil || !allPolled {
 		return found
 	}
-	c.nextSweep, found.swept = now.Add(c.deps.Rules.SweepInterval), true
+	found.swept = true
 	tokens, err := c.deps.Tokens.ListOwned(ctx)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "listing join tokens failed")
