@@ -83,7 +83,7 @@ func readQuorum(get func(endpoint) (response, error), anyOnline bool) error {
 		return err
 	}
 	data, err := resp.data()
-	if forbidden := (*ForbiddenError)(nil); errors.As(err, &forbidden) {
+	if _, forbidden := errors.AsType[*ForbiddenError](err); forbidden {
 		if anyOnline {
 			return nil
 		}

@@ -85,16 +85,14 @@ func (c clusterClient) Resources(ctx context.Context) (Resources, error) {
 	)
 	req := newRequest(http.MethodGet, at("/cluster/resources"), nil)
 	req.verify = func(resp response, get func(endpoint) (response, error)) error {
-		data, err := resp.data()
-		if err != nil {
-			return nil //nolint:nilerr // call returns it
+		if data, err := resp.data(); err == nil { // otherwise call returns it
+			var rows []resourceRow
+			if decodeErr = decode(req.method, data, &rows); decodeErr == nil {
+				all = newResources(rows)
+				return c.quorum.verify(all.Hosts, c.observed(get))
+			}
 		}
-		var rows []resourceRow
-		if decodeErr = decode(req.method, data, &rows); decodeErr != nil {
-			return nil
-		}
-		all = newResources(rows)
-		return c.quorum.verify(all.Hosts, c.observed(get))
+		return nil
 	}
 	err := c.call(ctx, req, nil)
 	if err == nil {
