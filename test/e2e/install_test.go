@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
@@ -63,6 +65,12 @@ func TestHelmInstall(t *testing.T) {
 	e.helm(t, values)
 	e.controller.Stop()
 	e.runInstalled(t)
+	t.Run("maintenance_is_watched", func(t *testing.T) {
+		must(t, e.kube.Create(t.Context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: maintenance.ConfigMapName}, Data: map[string]string{"pve1": ""},
+		}))
+		e.waitForEvent(t, maintenance.ConfigMapName, maintenance.ReasonInvalid)
+	})
 	t.Run("upgrade_keeps_node", func(t *testing.T) { p.expectSameClaim(t, claim) })
 	// Before the claim is deleted, so its objects are searched too.
 	t.Run("no_secrets_leaked", func(t *testing.T) {
