@@ -135,17 +135,11 @@ func (l *Ledger) markReleased(addresses []netip.Addr) {
 // withoutDeleted drops the rows of guests that were deleted since the poll began, and
 // evicts earlier deletions, which the poll already reflects. The caller holds the lock.
 func (l *Ledger) withoutDeleted(region string, guests []proxmox.GuestRow, began time.Time) []proxmox.GuestRow {
-	for key, at := range l.deleted {
-		if key.region != region {
-			continue
-		}
-		if began.After(at) {
-			delete(l.deleted, key)
-			continue
-		}
-		guests = slices.DeleteFunc(slices.Clone(guests), func(row proxmox.GuestRow) bool { return row.VMID == key.vmid })
-	}
-	return guests
+	maps.DeleteFunc(l.deleted, func(key vmidKey, at time.Time) bool { return key.region == region && began.After(at) })
+	return slices.DeleteFunc(slices.Clone(guests), func(row proxmox.GuestRow) bool {
+		_, deleted := l.deleted[vmidKey{region, row.VMID}]
+		return deleted
+	})
 }
 
 // fulfill marks the region's Reservations whose VM the Snapshot shows as reserved, and
