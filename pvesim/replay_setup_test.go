@@ -42,7 +42,7 @@ func (r *replay) scenario(cluster bool) *pvesim.Scenario {
 		host.IP, host.Bridges[0].CIDR = "10.98.0.2", "10.98.0.2/24"
 	}
 	s := &pvesim.Scenario{
-		Version: r.version, Hosts: []pvesim.Host{host},
+		Version: r.version, Hosts: []pvesim.Host{host}, Options: map[string]string{"keyboard": "en-us"},
 		Storages: []pvesim.Storage{{ID: "local", Type: "dir", Content: content, Size: recordedDisk, Used: 31353716736}},
 		Users: []pvesim.User{{
 			ID: "root@pam", Password: pvesim.RootPassword, Email: "root@oracle.test", Tokens: []pvesim.Token{{ID: "oracle", Secret: rootTokenSecret}},

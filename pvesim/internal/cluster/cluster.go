@@ -127,7 +127,7 @@ func (ch *handlers) getOptions(r *api.Request) (any, error) {
 	if !all {
 		return out, nil
 	}
-	out["keyboard"], out["mac_prefix"], out["description"] = "en-us", "BC:24:11", ""
+	out["mac_prefix"], out["description"] = "BC:24:11", ""
 	for key, v := range ch.k.Options {
 		switch key {
 		case "registered-tags":
@@ -280,7 +280,7 @@ func (ph *poolHandlers) poolDetails(r *api.Request, id string) (api.Row, error) 
 		}
 	})
 	if pool == nil {
-		return nil, api.Failf("no such pool '%s'", id)
+		return nil, api.Failf("pool '%s' does not exist", id)
 	}
 	ph.k.Mu.Lock()
 	defer ph.k.Mu.Unlock()

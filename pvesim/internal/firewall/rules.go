@@ -71,7 +71,7 @@ func (rh *ruleHandlers) getRule(r *api.Request) (any, error) {
 func (rh *ruleHandlers) completeRule(rule map[string]string) error {
 	for _, port := range []string{"dport", "sport"} {
 		if rule[port] != "" && rule["proto"] == "" && rule["macro"] == "" {
-			return api.BadParam("proto", rh.k.Schema.RequiresText, port)
+			return api.BadParam("proto", "missing property - '%s' requires this property", port)
 		}
 	}
 	for _, side := range []string{"source", "dest"} {

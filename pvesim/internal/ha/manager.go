@@ -241,6 +241,11 @@ func (hh *handlers) getStatus(r *api.Request) (any, error) {
 		text = "No quorum on node '" + serving.Name + "'!"
 	}
 	rows := []api.Row{{"id": "quorum", "type": "quorum", "node": serving.Name, "status": text, "quorate": api.BoolInt(quorate)}}
+	if hh.k.Version.HAGroupsMigrated {
+		rows = append(rows, api.Row{
+			"id": "fencing", "type": "fencing", "node": serving.Name, "status": "standby (CRM watchdog standby)", "armed-state": "standby",
+		})
+	}
 	for _, sid := range slices.Sorted(maps.Keys(hh.resources)) {
 		rows = append(rows, api.Row{"id": "service:" + sid, "type": "service", "sid": sid, "state": hh.resources[sid]["state"], "status": hh.resources[sid]["state"]})
 	}

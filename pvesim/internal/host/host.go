@@ -46,7 +46,7 @@ func Routes(k *kernel.Kernel, network *sdn.Network, stats *pvestatd.Daemon) map[
 		"GET " + host + "/dns":                        api.Static(api.Row{"dns1": "10.255.255.53"}),
 		"GET " + host + "/subscription":               api.Static(api.Row{"status": "notfound", "message": "There is no subscription key"}),
 		"GET " + host + "/hardware/pci":               kernel.Read(k, hh.getPCI),
-		"GET " + host + "/capabilities/qemu/cpu":      api.Static(cpuModels()),
+		"GET " + host + "/capabilities/qemu/cpu":      api.Static(cpuModels(k.Version.AbstractCPUs)),
 		"GET " + host + "/capabilities/qemu/machines": api.Static(machines(k.Version.QEMU)),
 		"GET " + host + "/rrddata":                    hh.getHostRRD,
 		"GET " + host + "/network":                    nh.getNetwork,
@@ -57,6 +57,7 @@ func Routes(k *kernel.Kernel, network *sdn.Network, stats *pvestatd.Daemon) map[
 		"GET " + host + "/tasks/{upid}/log":           th.getTaskLog,
 		"GET " + host + "/tasks/{upid}/status":        th.getTaskStatus,
 		"GET /cluster/tasks":                          th.getClusterTasks,
+		"GET /cluster/qemu/custom-cpu-models":         api.Static([]api.Row{}),
 	}
 }
 
@@ -107,6 +108,7 @@ func (hh *handlers) getHostStatus(r *api.Request) (any, error) {
 		"pveversion":     "pve-manager/" + hh.k.Version.Full + "/" + hh.k.Version.RepoID,
 		"cpuinfo": api.Row{
 			"cpus": h.CPUs(), "cores": h.Sockets * h.Cores, "sockets": h.Sockets, "model": "Simulated CPU", "mhz": "2600.000",
+			"family": "6", "vendor": "GenuineIntel",
 			"hvm": "1", "user_hz": 100, "flags": "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat aes avx avx2",
 		},
 		"memory": memory, "swap": api.Row{"total": 0, "used": 0, "free": 0}, "ksm": api.Row{"shared": 0},
@@ -127,10 +129,14 @@ func (hh *handlers) getPCI(r *api.Request) (any, error) {
 	return rows, nil
 }
 
-func cpuModels() []api.Row {
+func cpuModels(markAbstract bool) []api.Row {
 	rows := []api.Row{}
 	for _, name := range slices.Sorted(maps.Keys(schema.CPUVendors)) {
-		rows = append(rows, api.Row{"name": name, "vendor": schema.CPUVendors[name], "custom": 0})
+		row := api.Row{"name": name, "vendor": schema.CPUVendors[name], "custom": 0}
+		if markAbstract && strings.HasPrefix(name, "x86-64-v") {
+			row["abstract"] = 1
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }

@@ -120,6 +120,10 @@ type Version struct {
 	BridgeErrorInTask bool
 	// CreateChecksTags means that the create task checks restricted tags.
 	CreateChecksTags bool
+	// AbstractCPUs means that the list of CPU models marks those that no CPU is an example of.
+	AbstractCPUs bool
+	// ResizePreallocates means that qemu-img is called with a preallocation to resize a file.
+	ResizePreallocates bool
 	// JSONLine and UploadLine are the line numbers in error texts of Proxmox's HTTP server.
 	JSONLine, UploadLine int
 	// AgentPingText is the line in the log of a shutdown if the guest agent does not answer.
@@ -130,13 +134,13 @@ type Version struct {
 var Versions = map[string]Version{
 	"8.4": {
 		Release: "8.4", Full: "8.4.21", RepoID: "2606ac85", QEMU: "9.2.0", JSONLine: 917, UploadLine: 1317,
-		MissingMethods: []string{"GET /cluster/ha/rules", "POST /cluster/ha/rules", "GET /cluster/ha/rules/{rule}", "PUT /cluster/ha/rules/{rule}", "DELETE /cluster/ha/rules/{rule}"},
+		MissingMethods: []string{"GET /cluster/ha/rules", "POST /cluster/ha/rules", "GET /cluster/ha/rules/{rule}", "PUT /cluster/ha/rules/{rule}", "DELETE /cluster/ha/rules/{rule}", "GET /cluster/qemu/custom-cpu-models"},
 		AgentPingText:  "QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout",
 	},
 	"9.2": {
 		Release: "9.2", Full: "9.2.11", RepoID: "7f0ec0b0", QEMU: "11.0.0", JSONLine: 934, UploadLine: 1370,
 		EarlyLockCheck: true, CloneAnnounced: true, HAGroupsMigrated: true, NetworkRows: true, HostRows: true, HostMemory: true,
-		BridgeErrorInTask: true, CreateChecksTags: true,
+		BridgeErrorInTask: true, CreateChecksTags: true, AbstractCPUs: true, ResizePreallocates: true,
 		AgentPingText: "QEMU Guest Agent is not running - VM %d qga command 'guest-ping' failed - got timeout",
 	},
 }

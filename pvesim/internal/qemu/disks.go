@@ -64,9 +64,7 @@ func (ds *disks) createDisk(ctx context.Context, t *tasks.Task, host string, vmi
 		if existing == nil {
 			return d, "", api.Failf("volume '%s' does not exist", d.File)
 		}
-		if existing.Content() == "images" {
-			d.Opts["size"] = qm.FormatSize(existing.Size)
-		}
+		d.Opts["size"] = qm.FormatSize(existing.Size)
 		return d, "", nil
 	}
 	return ds.newDisk(ctx, t, host, vmid, d, s, m[2])
@@ -244,13 +242,17 @@ func (rz *resizer) grow(ctx context.Context, t *tasks.Task, g *kernel.Guest, d q
 	rz.k.Mu.Unlock()
 	if s.Kind().FileBased && strings.HasPrefix(path.Base(v.Name), "base-") {
 		// Base files are immutable.
-		return api.Failf("command '/usr/bin/qemu-img resize -f %s %s %d' failed: exit code 1", v.Format(), file, size)
+		preallocation := ""
+		if rz.k.Version.ResizePreallocates {
+			preallocation = "'--preallocation=metadata' "
+		}
+		return api.Failf("command '/usr/bin/qemu-img resize %s-f %s %s %d' failed: exit code 1", preallocation, v.Format(), file, size)
 	}
 	return rz.allocator.Change(ctx, t, g.Host, s, rz.store.LatencyOf(s).Alloc, func() error {
 		v.Size = size
 		d.Opts["size"] = qm.FormatSize(size)
 		g.Config.Options[d.Key] = d.String()
-		if s.Kind().FileBased {
+		if s.Kind().FileBased && !g.IsRunning() { // QEMU resizes the disks of a running VM itself
 			t.Logf("Image resized.")
 		} else if strings.HasPrefix(s.Type, "lvm") {
 			t.Logf("  Size of logical volume %s/%s changed.", s.ID, v.Name)

@@ -201,7 +201,7 @@ func (p *permissions) checkStorageAccess(r *api.Request, vmid int, options map[s
 // checkHostPath returns an error if the caller cannot use files of the host by their path.
 func checkHostPath(r *api.Request) error {
 	if !r.Who.IsRoot() {
-		return api.Failf("Only root can pass arbitrary filesystem paths.")
+		return api.Failf("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 586.")
 	}
 	return nil
 }

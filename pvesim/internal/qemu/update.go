@@ -51,7 +51,22 @@ func (c *configs) prepareUpdate(r *api.Request) (*update, error) {
 	if len(u.set)+len(u.remove)+len(u.revert) == 0 {
 		return nil, api.Failf("no options specified")
 	}
+	if err := c.checkHookscript(r.Host, u.set["hookscript"]); err != nil {
+		return nil, err
+	}
 	return u, c.checkUpdate(r, u)
+}
+
+// checkHookscript returns an error if a hookscript does not exist.
+func (c *configs) checkHookscript(host, volid string) error {
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
+	storage, name, ok := strings.Cut(volid, ":")
+	s := c.store.Storage(storage)
+	if !ok || s == nil || c.store.Volume(host, volid) != nil {
+		return nil
+	}
+	return api.BadParam("hookscript", "script '%s' does not exist", s.FilePath(name))
 }
 
 // parseLists parses and checks the options in delete and revert.
@@ -217,6 +232,7 @@ func stage(g *kernel.Guest, u *update) {
 	if b, ok := u.set["boot"]; ok {
 		order = qm.BootOrder(b)
 	}
+	_, bootPending := c.Pending["boot"]
 	changed := false
 	for _, opt := range u.revert {
 		delete(c.Pending, opt)
@@ -227,7 +243,7 @@ func stage(g *kernel.Guest, u *update) {
 		if _, ok := c.Options[opt]; ok {
 			c.Deleted[opt] = true
 		}
-		if i := slices.Index(order, opt); i >= 0 {
+		if i := slices.Index(order, opt); i >= 0 && !bootPending { // a pending order stays as it is
 			order, changed = slices.Delete(order, i, i+1), true
 		}
 	}

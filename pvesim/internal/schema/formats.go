@@ -107,7 +107,7 @@ func init() { //nolint:gochecknoinits // breaks the initialization cycle between
 	special = map[string]func(k *checker, path, v string) string{
 		"pve-storage-id":                 func(_ *checker, _, v string) string { return checkStorageID(v) },
 		"pve-priv":                       checkPrivilege,
-		"pve-vm-cpu-conf":                func(_ *checker, _, v string) string { return checkCPU(v) },
+		"pve-vm-cpu-conf":                checkCPU,
 		"pve-qm-boot":                    checkBoot,
 		"pve-volume-id-or-qm-path":       checkDriveFile,
 		"pve-volume-id-or-absolute-path": checkImportSource,
@@ -159,14 +159,17 @@ func checkPrivilege(k *checker, _, v string) string {
 	return fmt.Sprintf("invalid privilege '%s'\n", v)
 }
 
-func checkCPU(v string) string {
-	values, text := parsePropertyString(cpuFields, v)
+func checkCPU(k *checker, path, v string) string {
+	values, text := k.parse(path, cpuFields, v)
 	if text != "" {
 		return text
 	}
 	model := values["cputype"]
-	if model == "" || strings.HasPrefix(model, "custom-") || CPUVendors[model] != "" {
+	if model == "" || CPUVendors[model] != "" {
 		return ""
+	}
+	if custom, ok := strings.CutPrefix(model, "custom-"); ok {
+		return fmt.Sprintf("Custom cputype '%s' not found\n", custom)
 	}
 	return fmt.Sprintf("Built-in cputype '%s' is not defined (missing 'custom-' prefix?)\n", model)
 }

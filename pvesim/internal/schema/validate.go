@@ -176,6 +176,11 @@ func (k *checker) parse(path string, fields map[string]*Property, v string) (map
 		return nil, text
 	}
 	sub := &checker{catalog: k.catalog, errors: Errors{}}
+	for name := range values {
+		if fields[name] == nil {
+			sub.errors.add(path+"."+name, "property is not defined in schema and the schema does not allow additional properties")
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		f := fields[name]
 		val, given := values[name]
@@ -247,10 +252,7 @@ func readPart(fields map[string]*Property, values map[string]string, part string
 		key = f.Alias
 		f = fields[key]
 	}
-	if f == nil {
-		return "", "", fmt.Sprintf("invalid key in comma-separated list property: %s\n", key)
-	}
-	if f.Type == "boolean" {
+	if f != nil && f.Type == "boolean" {
 		val = parseBoolean(val)
 	}
 	return key, val, ""

@@ -37,7 +37,7 @@ func TestValidateErrorTexts(t *testing.T) {
 		{create, "ipconfig0", "gw=10.0.0.1", "invalid format - format error\nipconfig0.ip: missing property - 'ipconfig0.gw' requires this property\n"},
 		{create, "cpu", "nosuch", "invalid format - Built-in cputype 'nosuch' is not defined (missing 'custom-' prefix?)\n"},
 		{create, "affinity", "a-b", "invalid format - unable to parse cpuset option\n"},
-		{create, "scsi0", "local:1,foo=1", "invalid format - invalid key in comma-separated list property: foo\n"},
+		{create, "scsi0", "local:1,foo=1", "invalid format - format error\nscsi0.foo: property is not defined in schema and the schema does not allow additional properties\n"},
 		{create, "scsi31", "local:1", "property is not defined in schema and the schema does not allow additional properties"},
 		{create, "description", strings.Repeat("x", 9000), "value may only be 8192 characters long"},
 		{"POST /nodes/{node}/storage/{storage}/upload", "content", "snippets", "value 'snippets' does not have a value in the enumeration 'iso, vztmpl, import'"},

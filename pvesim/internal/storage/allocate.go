@@ -46,7 +46,7 @@ func (al *Allocator) Allocate(ctx context.Context, t *tasks.Task, a Allocation) 
 			v.Name = al.store.FreeName(a)
 		}
 		if al.store.Volume(a.Host, v.ID()) != nil {
-			return api.Failf("disk image '%s' already exists", a.Storage.FilePath(v.Name))
+			return volumeExistsError(a.Storage, v.Name)
 		}
 		if !a.Storage.Kind().thin {
 			v.Used = a.Size
@@ -60,6 +60,13 @@ func (al *Allocator) Allocate(ctx context.Context, t *tasks.Task, a Allocation) 
 		return nil
 	})
 	return created, err
+}
+
+func volumeExistsError(s *Storage, name string) error {
+	if strings.HasPrefix(s.Type, "lvm") {
+		return api.Failf(`lvcreate '%s/%s' error:   Logical Volume "%s" already exists in volume group "%s"`, s.ID, name, name, s.ID)
+	}
+	return api.Failf("disk image '%s' already exists", s.FilePath(name))
 }
 
 // AllocateCloudInit allocates the cloud-init drive of a VM.

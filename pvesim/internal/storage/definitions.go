@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -206,6 +207,9 @@ func (ct *contents) contentRow(s *Storage, v *Volume) api.Row {
 		return out
 	}
 	out["vmid"] = v.Owner
+	if s.Kind().FileBased && strings.HasPrefix(path.Base(v.Name), "base-") {
+		out["parent"] = nil
+	}
 	if v.Base != "" {
 		out["volid"], out["parent"] = s.VolumeID(v), v.Base
 	}
@@ -231,6 +235,9 @@ func (ct *contents) getVolume(r *api.Request) (any, error) {
 		return nil, err
 	}
 	v := ct.Volume(r.Host, volid)
+	if _, name, _ := strings.Cut(volid, ":"); v == nil && s.Kind().FileBased && strings.HasPrefix(name, "iso/") && !isoName.MatchString(name) {
+		return nil, api.Failf("unable to parse directory volume name '%s'", name)
+	}
 	if v == nil {
 		return nil, api.Failf("volume_size_info on '%s' failed - no format", volid)
 	}

@@ -135,7 +135,7 @@ func readJSON(body []byte, p schema.Params, where string) string {
 			}
 			p.Lists[k] = list
 		case nil:
-			return "Use of uninitialized value in parameter '" + k + "'" + where
+			return "unable to parse value of '" + k + "' - got undefined value"
 		default:
 			p.Values[k] = scalar(v)
 		}
@@ -185,6 +185,9 @@ func (s *Server) readMultipart(r *http.Request, boundary string, p schema.Params
 			return fail("upload failed" + s.perlLocation(s.Kernel.Version.UploadLine))
 		}
 		if part.FileName() == "" {
+			if _, known := p.Values["checksum-algorithm"]; part.FormName() == "checksum" && !known {
+				return nil, &reply{status: http.StatusBadRequest, reason: http.StatusText(http.StatusBadRequest)}
+			}
 			p.Values[part.FormName()] = string(data)
 			continue
 		}

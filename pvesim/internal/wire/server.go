@@ -202,12 +202,18 @@ func (s *Server) authenticate(r *http.Request, path string) (access.Identity, er
 		return s.ticket(r, c.Value, now)
 	}
 	header := r.Header.Get("Authorization")
+	if cookie, ok := strings.CutPrefix(header, "PVEAuthCookie="); ok {
+		return s.ticket(r, cookie, now)
+	}
 	if rest, ok := strings.CutPrefix(header, "PVEAPIToken"); ok && len(rest) > 1 && (rest[0] == '=' || rest[0] == ' ') {
 		token, err := url.PathUnescape(rest[1:])
 		if err != nil {
 			return access.Identity{}, access.ErrAuth
 		}
 		return s.Kernel.Access.CheckToken(token, now)
+	}
+	if header != "" {
+		return access.Identity{}, access.ErrAuth
 	}
 	return access.Identity{}, access.ErrNoTicket
 }
