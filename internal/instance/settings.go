@@ -24,7 +24,8 @@ type Settings struct {
 	// before it is replaced.
 	StaticCapacityTimeout time.Duration
 	// OperationTimeout limits how long one attempt to delete or restart a VM waits for
-	// Proxmox. The task continues; the next attempt finds its result.
+	// Proxmox. The task continues; the next attempt finds its result. A request that
+	// changes something is not canceled.
 	OperationTimeout time.Duration
 	// ShutdownTimeout is how long a guest may take to shut down before it is stopped;
 	// 0 stops it without a shutdown.

@@ -32,8 +32,8 @@ type LaunchState struct {
 	failingSince time.Time
 	// Completed: the launch ended, even if the cached Claim does not show it.
 	Completed bool
-	// ShutdownTask is the shutdown of the guest that a delete started.
-	ShutdownTask proxmox.UPID
+	// PowerOffTask is the stop or shutdown of the guest that a delete started.
+	PowerOffTask proxmox.UPID
 }
 
 // IsFresh reports whether this process planned the launch and sent no request to
@@ -120,14 +120,16 @@ func (t *LaunchTracker) RecordProgress(uid string) {
 	}
 }
 
-// RecordShutdown records the shutdown of a guest; an empty task ends it.
-func (t *LaunchTracker) RecordShutdown(uid string, task proxmox.UPID) {
+// RecordPowerOff records the stop or shutdown of a guest; an empty task ends it.
+func (t *LaunchTracker) RecordPowerOff(uid string, task proxmox.UPID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s, ok := t.byClaim[uid]; ok || task != "" {
-		s.ShutdownTask = task
-		t.byClaim[uid] = s
+	s := t.byClaim[uid]
+	if s.PowerOffTask = task; s == (LaunchState{}) {
+		delete(t.byClaim, uid) // of an orphan
+		return
 	}
+	t.byClaim[uid] = s
 }
 
 // Evict removes the entry of a Claim.

@@ -99,7 +99,7 @@ var rules = []rule{
 	{kind: ErrNotFound, about: aboutGuest, pattern: regexp.MustCompile(`(?i)configuration file '[^']*(qemu-server|lxc)/\d+\.conf' does not exist`)},
 	{kind: ErrNotFound, about: aboutGuest, pattern: regexp.MustCompile(`unable to find configuration file for (VM|CT) \d+ on node`)},
 	{kind: ErrNotFound, about: aboutStorage, pattern: regexp.MustCompile(`(storage|volume) '[^']*' does not exist`)},
-	{kind: ErrNotFound, about: aboutPool, pattern: regexp.MustCompile(`no such pool '`)},
+	{kind: ErrNotFound, about: aboutPool, pattern: regexp.MustCompile(`no such pool '|pool '[^']*' does not exist`)},
 	{kind: ErrNotFound, pattern: regexp.MustCompile(`VM \d+ is not a pool member`)},
 
 	{kind: ErrExists, pattern: regexp.MustCompile(`config file already exists`)},

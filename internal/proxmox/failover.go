@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptrace"
 	"sync/atomic"
 	"time"
 )
@@ -79,16 +78,17 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 
 // attempt sends the request to one of the remaining URLs, verifies the response and
 // records whether the URL works. sent reports whether the Host may have received any of
-// the request.
+// the request. It is true as soon as there is a connection, since a write that failed may
+// still have arrived.
 func (f *failover) attempt(caller context.Context, req request, header http.Header, url *clusterURL, remaining int) (resp response, sent bool, err error) {
-	ctx, cancel := context.WithTimeout(caller, f.attemptTimeout(caller, req, url, remaining))
+	var connected atomic.Bool
+	ctx, cancel := newAttemptContext(caller, req, f.attemptTimeout(caller, req, url, remaining), &connected)
 	defer cancel()
 	began := time.Now()
-	resp, sent, err = f.exchange(ctx, req, header, url.base)
+	resp, err = f.exchange(ctx, req, header, url.base)
 	if err == nil && req.verify != nil {
 		err = req.verify(resp, func(e endpoint) (response, error) {
-			more, _, err := f.exchange(ctx, newRequest(http.MethodGet, e, nil), header, url.base)
-			return more, err
+			return f.exchange(ctx, newRequest(http.MethodGet, e, nil), header, url.base)
 		})
 	}
 	switch {
@@ -99,7 +99,7 @@ func (f *failover) attempt(caller context.Context, req request, header http.Head
 	default:
 		f.urls.recordFailure(url, err)
 	}
-	return resp, sent, err
+	return resp, connected.Load(), err
 }
 
 // attemptTimeout returns how long to wait for one of the remaining URLs. A request that
@@ -118,29 +118,24 @@ func (f *failover) attemptTimeout(caller context.Context, req request, url *clus
 	return timeout
 }
 
-// exchange sends the request and reads the response. sent is true as soon as there is a
-// connection, since a write that failed may still have arrived.
-func (f *failover) exchange(ctx context.Context, req request, header http.Header, base string) (resp response, sent bool, err error) {
-	var connected atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
-	})
+// exchange sends the request and reads the response.
+func (f *failover) exchange(ctx context.Context, req request, header http.Header, base string) (response, error) {
 	// The reader's length is known, so the request is not chunked: Proxmox answers
 	// 501 to chunks.
 	attempt, err := http.NewRequestWithContext(ctx, req.method, base+req.endpoint.String(), bytes.NewReader(req.body))
 	if err != nil {
-		return response{}, false, err
+		return response{}, err
 	}
 	attempt.Header = header
 	got, err := f.next.RoundTrip(attempt)
 	if err != nil {
-		return response{}, connected.Load(), err
+		return response{}, err
 	}
 	body, err := io.ReadAll(io.LimitReader(got.Body, maxResponse))
 	if err = errors.Join(err, got.Body.Close()); err != nil {
-		return response{}, true, fmt.Errorf("reading the response: %w", err)
+		return response{}, fmt.Errorf("reading the response: %w", err)
 	}
-	return newResponse(req, got, body), true, nil
+	return newResponse(req, got, body), nil
 }
 
 // attemptError is the failure of one URL.

@@ -38,7 +38,7 @@ func New(deps instance.Deps, tokens *bootdata.Tokens) *Deleter {
 }
 
 // Delete deletes a Claim's VM and all that was created for it. It is idempotent and
-// returns within OperationTimeout: true if the VM is confirmed deleted, false if the
+// returns within OperationTimeout, or when a request that was sent before is answered: true if the VM is confirmed deleted, false if the
 // deletion is in progress and Delete must be called again. A *instance.BlockedError
 // explains what prevents the deletion. With an *instance.AbandonedError, Delete returns
 // true: the Claim is finished without its VM. Delete ends a launch of the Claim in

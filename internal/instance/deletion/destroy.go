@@ -125,25 +125,25 @@ func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Ide
 	return vmDestroyed, nil
 }
 
-// powerOff stops the guest, or shuts it down within ShutdownTimeout. A shutdown that
-// takes longer than one Delete is awaited by the next.
+// powerOff stops the guest, or shuts it down within ShutdownTimeout. If that takes longer
+// than one Delete, the next one waits for it.
 func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, id instance.Identity, host, key string) error {
-	task := d.deps.Launches.Get(id.ClaimUID).ShutdownTask
+	task := d.deps.Launches.Get(id.ClaimUID).PowerOffTask
 	if task == "" {
 		var err error
 		if d.deps.Settings.ShutdownTimeout > 0 {
 			task, err = c.ShutdownVM(ctx, host, id.VMID, d.deps.Settings.ShutdownTimeout)
-			d.deps.Launches.RecordShutdown(id.ClaimUID, task)
 		} else {
 			task, err = c.StopVM(ctx, host, id.VMID)
 		}
 		if err != nil {
 			return err
 		}
+		d.deps.Launches.RecordPowerOff(id.ClaimUID, task)
 	}
 	_, err := d.deps.Tasks.Wait(ctx, c, task, key)
 	if ctx.Err() == nil {
-		d.deps.Launches.RecordShutdown(id.ClaimUID, "")
+		d.deps.Launches.RecordPowerOff(id.ClaimUID, "")
 	}
 	return err
 }
