@@ -67,7 +67,7 @@ func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted 
 		a.hasIntent, a.unreadableIntent = false, true
 	}
 	deleted, err = a.run(ctx)
-	if cause, ok := a.unreachableCause(err); ok {
+	if cause, ok := errors.AsType[*instance.BlockedError](err); ok && cause.Reason == instance.BlockedHostUnreachable {
 		return a.deleteUnreachable(unlimited, cause)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -38,17 +38,6 @@ func hostUnreachable(format string, args ...any) error {
 	return &instance.BlockedError{Reason: instance.BlockedHostUnreachable, Message: fmt.Sprintf(format, args...)}
 }
 
-// unreachableCause returns the error of an attempt if it failed because the VM's Host or
-// Cluster is unreachable. A request that times out is one if the last poll failed as well.
-func (a *attempt) unreachableCause(err error) (*instance.BlockedError, bool) {
-	failure := a.deps.Inventory.View().Failures[a.id.Region]
-	if errors.Is(err, context.DeadlineExceeded) && failure != nil {
-		err = hostUnreachable("region %s does not respond; VM %d will be deleted when it does: %v", a.id.Region, a.id.VMID, failure)
-	}
-	cause, ok := errors.AsType[*instance.BlockedError](err)
-	return cause, ok && cause.Reason == instance.BlockedHostUnreachable
-}
-
 // deleteUnreachable handles a Claim whose VM cannot be reached. The Claim is finished if
 // an administrator fenced its Host or removed it from its Cluster; otherwise it waits.
 func (a *attempt) deleteUnreachable(ctx context.Context, cause *instance.BlockedError) (bool, error) {
