@@ -106,9 +106,9 @@ e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; 
 	go test -v -count=1 -run '^$$' ./test/e2e
 
 .PHONY: chaos
-chaos: ## Inject every fault into launches and deletions, then random faults; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
+chaos: $(ENVTEST)/kube-apiserver ## Inject every fault into launches and deletions, then random faults; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
 	$(call log,"injecting every fault at every call and then random rounds (about 20 minutes; mostly waiting)")
-	CHAOS=long go test -v -count=1 -parallel 8 -timeout 90m ./test/chaos \
+	KUBEBUILDER_ASSETS=$(ENVTEST) CHAOS=long go test -v -count=1 -parallel 8 -timeout 90m ./test/chaos \
 		| grep -v -e '^=== ' -e '^    --- PASS'
 
 .PHONY: bench

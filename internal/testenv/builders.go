@@ -45,11 +45,11 @@ func NewFakeKube(t testing.TB) client.WithWatch {
 	// The default tracker keeps managed fields, and creates a REST mapper for each write.
 	tracker := clientgotesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithStatusSubresource(&karpv1.NodeClaim{}).
-		WithObjects(bootObjects(metav1.NamespaceSystem)...).Build()
+		WithObjects(BootObjects(metav1.NamespaceSystem)...).Build()
 }
 
-// bootObjects returns the objects that boot data needs: the CA and the templates.
-func bootObjects(namespace string) []client.Object {
+// BootObjects returns the objects that boot data needs: the CA and the templates.
+func BootObjects(namespace string) []client.Object {
 	return []client.Object{
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": "CA"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: TemplatesSecret}, Data: map[string][]byte{

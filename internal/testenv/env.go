@@ -66,7 +66,7 @@ func New(t *testing.T, options ...Option) *Env {
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	w.Kube = isolated(plain, w.Name)
 	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Name}})
-	for _, o := range bootObjects(w.Name) {
+	for _, o := range BootObjects(w.Name) {
 		w.Create(o)
 	}
 	w.connect()

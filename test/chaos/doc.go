@@ -5,6 +5,9 @@
 // systematically and then at random. Afterwards it checks the invariants: exactly one VM or
 // none, according to the NodeClaim, and nothing leaked.
 //
+// TestCoreRandomFaults runs Karpenter's own controllers with a real API server, which needs
+// KUBEBUILDER_ASSETS; the other tests do what core does to NodeClaims themselves.
+//
 // "go test" runs a sample with a fixed seed in under a minute. "make chaos" runs everything:
 // every recorded call with every fault. CHAOS_SEED repeats a run; CHAOS_ROUNDS sets the number
 // of random rounds.

@@ -59,15 +59,20 @@ type round struct {
 
 func newRound(t *testing.T, seed uint64) *round {
 	t.Helper()
-	on := lab.Installations()[seed%4]
-	calls, tasks, _ := recordPlaces(t, on)
-	r := &round{
-		t: t, rand: rand.New(rand.NewPCG(seed, 3)),
-		env:   lab.New(t, lab.Options{Hosts: 3, Seed: seed, Installation: on, Addresses: burst}),
-		calls: calls, tasks: tasks, down: map[string]bool{}, done: map[string]int{},
-	}
+	r := newRoundIn(t, seed, lab.Options{Hosts: 3, Addresses: burst})
 	r.process = r.env.StartProcess(lab.ProcessOptions{})
 	return r
+}
+
+// newRoundIn returns a round without a Process. The seed determines the installation.
+func newRoundIn(t *testing.T, seed uint64, o lab.Options) *round {
+	t.Helper()
+	o.Seed, o.Installation = seed, lab.Installations()[seed%4]
+	calls, tasks, _ := recordPlaces(t, o.Installation)
+	return &round{
+		t: t, rand: rand.New(rand.NewPCG(seed, 3)), env: lab.New(t, o),
+		calls: calls, tasks: tasks, down: map[string]bool{}, done: map[string]int{},
+	}
 }
 
 func (r *round) run() {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -46,6 +47,9 @@ type Options struct {
 	Addresses int
 	// Scenario may change the simulated Cluster.
 	Scenario func(*pvesim.Scenario)
+	// APIServer replaces the fake Kubernetes API. The time is then real, as in the objects of
+	// the API server; only waits are accelerated. Guests join as Nodes.
+	APIServer *rest.Config
 }
 
 // Installation is a release of Proxmox VE and the permissions of our token.
@@ -73,7 +77,8 @@ type Env struct {
 	t     testing.TB
 	Sim   *pvesim.Simulator
 	Clock *testenv.Clock
-	// Kube has no control plane. A Process does what core does to NodeClaims.
+	// Kube has no control plane. A Process does what core does to NodeClaims, unless it is a
+	// CoreProcess.
 	Kube  client.WithWatch
 	Class *v1alpha1.ProxmoxNodeClass
 	Hosts []string
@@ -85,6 +90,8 @@ type Env struct {
 	resourcePool string
 	// addresses is the address pool of our VMs, if any.
 	addresses *v1alpha1.AddressSource
+	// apiServer is the API server of an Env without a fake API.
+	apiServer *rest.Config
 
 	mu sync.Mutex
 	// foreignGuests holds the recorded state of other users' guests by VMID.
@@ -108,10 +115,15 @@ func New(t testing.TB, o Options) *Env {
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
-	e := &Env{
-		t: t, Sim: testenv.StartSimulator(t, scenario, pvesim.Options{Speed: o.Speed, Seed: o.Seed}), Installation: o.Installation,
-		Clock: testenv.NewClock(o.Speed), Kube: testenv.NewFakeKube(t), foreignGuests: map[int]string{},
+	e := &Env{t: t, Installation: o.Installation, apiServer: o.APIServer, foreignGuests: map[int]string{}}
+	simulator := pvesim.Options{Speed: o.Speed, Seed: o.Seed}
+	if o.APIServer == nil {
+		e.Kube, e.Clock = testenv.NewFakeKube(t), testenv.NewClock(o.Speed)
+	} else {
+		e.Kube, e.Clock = connect(t, o.APIServer), testenv.NewSteppedClock(o.Speed)
+		simulator.Guests = &kubelets{kube: e.Kube}
 	}
+	e.Sim = testenv.StartSimulator(t, scenario, simulator)
 	e.admin = e.client("lab@pve!lab", 0)
 	if o.Installation.PoolScoped {
 		e.resourcePool = pvesim.PoolID

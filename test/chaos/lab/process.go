@@ -81,15 +81,27 @@ var errKilled = errors.New("the process was killed")
 // NodeClaims before Run.
 func (e *Env) StartProcess(o ProcessOptions) *Process {
 	e.t.Helper()
+	p := e.newProcess(o)
+	p.kube = p.interruptible(e.Kube)
+	p.addComponents(o, operator.DefaultOptions(), inventory.Options{PollInterval: pollInterval, Clock: e.Clock})
+	return p
+}
+
+func (e *Env) newProcess(o ProcessOptions) *Process {
 	p := &Process{env: e, quiet: o.Quiet, busy: map[job]bool{}, notBefore: map[job]time.Time{}, failures: map[job]int{}, last: map[job]error{}}
 	p.ctx, p.cancel = context.WithCancel(e.t.Context())
 	e.t.Cleanup(p.Kill)
-	p.kube = p.interruptible(e.Kube)
+	return p
+}
+
+// addComponents adds everything that needs the Kubernetes API and polls the Cluster once.
+func (p *Process) addComponents(o ProcessOptions, defaults *operator.Options, polls inventory.Options) {
+	e := p.env
+	e.t.Helper()
 	c := e.client(pvesim.DefaultTokenID, max(e.Clock.Real(45*time.Second), ResponseTimeout))
 	if o.Client != nil {
 		c = o.Client(c)
 	}
-	defaults := operator.DefaultOptions()
 	s := defaults.InstanceSettings()
 	s.VMIDs.From, s.VMIDs.To = testenv.FirstVMID, testenv.LastVMID
 	// These two use real time.
@@ -101,7 +113,7 @@ func (e *Env) StartProcess(o ProcessOptions) *Process {
 	p.Components = testenv.NewComponents(e.t, instance.Deps{
 		Clients: map[string]proxmox.Client{testenv.Region: c}, Kube: p.kube, Clock: e.Clock, KubeCluster: kubeCluster, Settings: s,
 	}, boot.Source{Reader: p.kube, Namespace: metav1.NamespaceSystem, Tokens: &bootdata.Tokens{Client: p.kube}},
-		inventory.Options{PollInterval: pollInterval, Clock: e.Clock}, defaults.Pricing(), instance.Metrics{})
+		polls, defaults.Pricing(), instance.Metrics{})
 	if e.addresses != nil {
 		p.Inventory.WatchAddresses() // as the class's status controller does
 	}
@@ -111,7 +123,6 @@ func (e *Env) StartProcess(o ProcessOptions) *Process {
 	// A process that starts while Proxmox is unreachable continues without a snapshot.
 	_ = p.Refresh()
 	p.newControllers(defaults, s.OperationTimeout)
-	return p
 }
 
 // newControllers creates the controllers that act on NodeClaims.
@@ -127,7 +138,7 @@ func (p *Process) newControllers(defaults *operator.Options, timeout time.Durati
 		PollInterval: pollInterval, Timeout: timeout, Restarts: defaults.RestartPolicy(),
 	})
 	rules := defaults.OrphanRules()
-	rules.GracePeriod = orphanGrace
+	rules.GracePeriod = min(rules.GracePeriod, orphanGrace)
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
 		Kube: p.kube, Reader: p.kube, VMs: p.Instances.VMs, Deleter: p.Instances.Deleter, Planner: p.Instances.Planner, Inventory: p.Inventory,
 		Tokens: p.Boot.Tokens, Recorder: discarded, Clock: clock, Rules: rules, PollInterval: pollInterval,

@@ -83,6 +83,11 @@ func (p *Process) Run() {
 			}
 		}
 	})
+	p.runPeriodically()
+}
+
+// runPeriodically starts the work that does not depend on events of one NodeClaim.
+func (p *Process) runPeriodically() {
 	p.work.Go(func() { p.every(pollInterval, func() { _, _ = p.health.Reconcile(p.ctx); p.healthRounds.Add(1) }) })
 	p.work.Go(func() {
 		p.every(pollInterval, func() { _, _ = p.collector.Reconcile(p.ctx); p.collectorRounds.Add(1) })
