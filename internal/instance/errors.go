@@ -79,6 +79,7 @@ const (
 	BlockedNotVisible      = "VMNotVisible"
 	BlockedNewerVersion    = "CreatedByNewerController"
 	BlockedNotAdopted      = "VMNotAdopted"
+	BlockedVolumeAttached  = "VolumeAttached"
 	// BlockedRegionNotConfigured: the cloud config does not have the region any more.
 	BlockedRegionNotConfigured = "RegionNotConfigured"
 )

@@ -14,14 +14,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
-// csiVMID is the VMID in the names of the Proxmox CSI driver's volumes. No VM and no
-// template may have it: destroying it could delete these volumes.
-const csiVMID = 9999
-
 // InstanceSettings returns the settings of the instance provider.
 func (o *Options) InstanceSettings() instance.Settings {
 	return instance.Settings{
-		VMIDs:                 placement.Range{From: o.ProxmoxVMID, To: o.ProxmoxVMIDMax, Exclude: []int{csiVMID}},
+		VMIDs:                 placement.Range{From: o.ProxmoxVMID, To: o.ProxmoxVMIDMax, Exclude: o.ProxmoxExcludedVMIDs},
 		CloneSlots:            o.ProxmoxCloneSlots,
 		TaskTimeout:           o.ProxmoxTaskTimeout,
 		LaunchRetryTimeout:    o.LaunchRetryTimeout,
@@ -37,7 +33,7 @@ func (o *Options) InstanceSettings() instance.Settings {
 // TemplateSettings returns the settings of the template provider.
 func (o *Options) TemplateSettings() template.Settings {
 	return template.Settings{
-		VMIDs:       placement.Range{From: o.ProxmoxTemplateVMID, To: o.ProxmoxTemplateVMIDMax, Exclude: []int{csiVMID}},
+		VMIDs:       placement.Range{From: o.ProxmoxTemplateVMID, To: o.ProxmoxTemplateVMIDMax, Exclude: o.ProxmoxExcludedVMIDs},
 		Builds:      o.TemplateBuilds,
 		TaskTimeout: o.ProxmoxTaskTimeout,
 		GracePeriod: o.TemplateGracePeriod,

@@ -39,6 +39,7 @@ type Options struct {
 
 	ProxmoxVMID            int
 	ProxmoxVMIDMax         int
+	ProxmoxExcludedVMIDs   []int
 	ProxmoxTemplateVMID    int
 	ProxmoxTemplateVMIDMax int
 	TemplateBuilds         int
@@ -123,6 +124,8 @@ func OptionTable() []Option { //nolint:funlen // a table
 			number(func(o *Options) *int { return &o.ProxmoxVMID }, 100, 999_999_999)},
 		{"proxmox-vmid-max", "PROXMOX_VMID_MAX", "99999", "Highest VMID of the VMs that the controller creates.",
 			number(func(o *Options) *int { return &o.ProxmoxVMIDMax }, 100, 999_999_999)},
+		{"proxmox-excluded-vmids", "PROXMOX_EXCLUDED_VMIDS", "9999", "VMIDs that no VM and no template gets, separated by commas: those in the names of volumes that belong to no VM, such as the controllerVmID of the Proxmox CSI driver. Proxmox deletes an attached volume with the VM whose VMID is in its name.",
+			parsed(func(o *Options) *[]int { return &o.ProxmoxExcludedVMIDs }, parseVMIDs)},
 		{"proxmox-template-vmid", "PROXMOX_TEMPLATE_VMID", "1000", "Lowest VMID of templates that are created for ProxmoxTemplates.",
 			number(func(o *Options) *int { return &o.ProxmoxTemplateVMID }, 100, 999_999_999)},
 		{"proxmox-template-vmid-max", "PROXMOX_TEMPLATE_VMID_MAX", "19999", "Highest VMID of templates that are created for ProxmoxTemplates.",

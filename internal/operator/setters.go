@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
 // maxPrice limits each price so the sum of prices stays exact.
@@ -100,6 +102,22 @@ func parseLimits(v string) (map[string]int, error) {
 		limits[driver] = n
 	}
 	return limits, nil
+}
+
+// parseVMIDs parses VMIDs separated by commas.
+func parseVMIDs(v string) ([]int, error) {
+	var vmids []int
+	for entry := range strings.SplitSeq(v, ",") {
+		if entry = strings.TrimSpace(entry); entry == "" {
+			continue
+		}
+		vmid, err := strconv.Atoi(entry)
+		if err != nil || vmid < placement.MinVMID || vmid > placement.MaxVMID {
+			return nil, fmt.Errorf("found %q, want VMIDs from %d to %d, separated by commas, for example 9999,30555", entry, placement.MinVMID, placement.MaxVMID)
+		}
+		vmids = append(vmids, vmid)
+	}
+	return vmids, nil
 }
 
 // shortDuration formats a duration without zero units: 1h instead of 1h0m0s.

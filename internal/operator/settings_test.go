@@ -72,6 +72,8 @@ func settingCases() map[string]settingCase {
 		"NODE_POLICY":      {value: "simple", want: "simple", get: func(o *operator.Options) any { return o.NodePolicy }, bad: map[string]string{"clever": "want one of simple"}},
 		"PROXMOX_VMID":     {value: "30000", want: 30000, get: func(o *operator.Options) any { return o.ProxmoxVMID }, bad: vmid},
 		"PROXMOX_VMID_MAX": {value: "40000", want: 40000, get: func(o *operator.Options) any { return o.ProxmoxVMIDMax }, bad: vmid},
+		"PROXMOX_EXCLUDED_VMIDS": {value: "9999, 30555", want: []int{9999, 30555}, get: func(o *operator.Options) any { return o.ProxmoxExcludedVMIDs },
+			bad: map[string]string{"csi": "want VMIDs from 100 to 999999999", "99": "want VMIDs from 100"}},
 		"VM_MEMORY_OVERHEAD_PERCENT": {value: "0.1", want: 0.1, get: func(o *operator.Options) any { return o.VMMemoryOverheadPercent },
 			bad: map[string]string{"7.5": "0.075", "-0.1": "0.075", "NaN": "0.075", "some": "0.075"}},
 		"PROXMOX_TEMPLATE_VMID":     {value: "3000", want: 3000, get: func(o *operator.Options) any { return o.ProxmoxTemplateVMID }, bad: vmid},
@@ -222,6 +224,9 @@ func TestVMIDsExcludeCSI(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(operator.DefaultOptions().InstanceSettings().VMIDs.Exclude).To(ConsistOf(9999))
 	g.Expect(operator.DefaultOptions().TemplateSettings().VMIDs.Exclude).To(ConsistOf(9999))
+	options := &operator.Options{ProxmoxExcludedVMIDs: []int{30555}}
+	g.Expect(options.InstanceSettings().VMIDs.Exclude).To(ConsistOf(30555))
+	g.Expect(options.TemplateSettings().VMIDs.Exclude).To(ConsistOf(30555))
 }
 
 // Fewer, larger nodes are cheaper than more, smaller ones.

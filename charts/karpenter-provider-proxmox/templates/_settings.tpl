@@ -29,6 +29,10 @@
 - name: PROXMOX_VMID_MAX
   value: {{ include "karpenter.plain" .Values.settings.proxmoxVmidMax | quote }}
 {{- end }}
+{{- if not (kindIs "invalid" .Values.settings.proxmoxExcludedVmids) }}
+- name: PROXMOX_EXCLUDED_VMIDS
+  value: {{ include "karpenter.plain" .Values.settings.proxmoxExcludedVmids | quote }}
+{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.proxmoxTemplateVmid) }}
 - name: PROXMOX_TEMPLATE_VMID
   value: {{ include "karpenter.plain" .Values.settings.proxmoxTemplateVmid | quote }}

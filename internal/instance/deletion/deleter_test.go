@@ -187,6 +187,31 @@ func TestDeleteKeepsForeignVolumes(t *testing.T) {
 	w.Expect(volumes).To(ContainElement(HaveField("ID", "local-lvm:vm-9999-pvc-1")))
 }
 
+// Proxmox deletes a volume of the configuration that has the VM's VMID in its name, also
+// if it belongs to the CSI driver, and also after it was detached.
+func TestDeleteBlockedByVolume(t *testing.T) {
+	t.Parallel()
+	const vmid, volume = 30555, "local-lvm:vm-30555-pvc-1"
+	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) {
+		s.Guests = append(s.Guests, pvesim.Guest{VMID: 9998, Name: "csi", Host: "pve1", Config: map[string]string{
+			"memory": "16", "scsi0": volume + ",size=1G",
+		}})
+	}))
+	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.VMIDs.From, s.VMIDs.To = vmid, vmid }))
+	claim := p.Launched("pool-abc", w.NodeClass)
+	c := w.Client
+	expectKept := func() {
+		expectBlocked(w, p, claim, instance.BlockedVolumeAttached)
+		w.Expect(c.Volumes(t.Context(), "pve1", "local-lvm", "images")).To(ContainElement(HaveField("ID", volume)))
+		w.Expect(c.VMStatus(t.Context(), "pve1", vmid)).To(HaveField("Running", true), "it was not stopped")
+	}
+	w.Expect(c.UpdateVM(t.Context(), "pve1", vmid, proxmox.ConfigChange{Set: map[string]string{"scsi1": volume}})).To(Succeed())
+	expectKept()
+	w.Expect(c.UpdateVM(t.Context(), "pve1", vmid, proxmox.ConfigChange{Delete: []string{"scsi1"}})).To(Succeed())
+	w.Expect(c.VMConfig(t.Context(), "pve1", vmid)).To(HaveField("Options", HaveKeyWithValue("unused0", volume)))
+	expectKept()
+}
+
 func TestDeleteRemovedHost(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)

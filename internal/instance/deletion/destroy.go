@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -66,6 +64,9 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 		return cfg, vmRemaining, &instance.BlockedError{Reason: instance.BlockedProtected, Message: fmt.Sprintf(
 			"VM %d on host %s is protected; to allow its deletion, run: qm set %d --protection 0", id.VMID, host, id.VMID)}
 	}
+	if err := checkVolumes(ctx, id, host, cfg); err != nil {
+		return cfg, vmRemaining, err
+	}
 	destroyed, err := d.destroy(ctx, c, id, host, cfg)
 	return cfg, destroyed, err
 }
@@ -87,9 +88,6 @@ func checkMark(id instance.Identity, host string, cfg proxmox.VMConfig) error {
 func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Identity, host string, cfg proxmox.VMConfig) (result, error) {
 	disk, _ := cfg.Drives().Boot()
 	key := instance.DurationKey(id.Region, host, disk.Storage)
-	if volumes := foreignVolumes(id, cfg); len(volumes) > 0 {
-		log.FromContext(ctx).Info("keeping attached volumes of other owners", "vmid", id.VMID, "host", host, "volumes", volumes)
-	}
 	err := d.powerOff(ctx, c, id, host, key)
 	if errors.Is(err, proxmox.ErrNotFound) {
 		return vmAbsent, nil
@@ -164,7 +162,7 @@ func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id in
 	log.Info("destroyed VM with warnings", "task", task, "log", strings.Join(lines, " | "))
 	for _, drive := range cfg.Drives().All() {
 		named := slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "'"+drive.VolumeID+"'") })
-		if !named || volumeOwner(drive) != strconv.Itoa(id.VMID) {
+		if !named || !isDiskOf(drive.VolumeID, id.VMID) {
 			continue
 		}
 		for range diskDeletionRetries {
@@ -180,27 +178,4 @@ func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id in
 			log.Error(err, "deleting leaked disk failed; run the command on the host as root", "volume", drive.VolumeID, "command", "pvesm free "+drive.VolumeID)
 		}
 	}
-}
-
-// foreignVolumes returns attached disks with another VMID in their name, such as those
-// of the Proxmox CSI driver. Proxmox keeps them when it destroys the VM.
-func foreignVolumes(id instance.Identity, cfg proxmox.VMConfig) []string {
-	var out []string
-	for _, drive := range cfg.Drives().All() {
-		if vmid := volumeOwner(drive); vmid != "" && vmid != strconv.Itoa(id.VMID) {
-			out = append(out, drive.VolumeID)
-		}
-	}
-	return out
-}
-
-// volumePattern matches the VMID in a volume's name: vm-100-disk-0, 100/vm-100-....
-var volumePattern = regexp.MustCompile(`(?:^|[:/])(?:vm|subvol)-(\d+)-[^/]*$`)
-
-// volumeOwner returns the VMID in a disk's name; empty if there is none.
-func volumeOwner(drive proxmox.Drive) string {
-	if found := volumePattern.FindStringSubmatch(drive.VolumeID); found != nil {
-		return found[1]
-	}
-	return ""
 }

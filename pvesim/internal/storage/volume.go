@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -172,8 +173,18 @@ func (st *Store) CreateMissingVolume(g *kernel.Guest, key string) error {
 	if s.Kind().thin {
 		used = size / 2 // thin volumes are rarely full
 	}
-	st.PutVolume(&Volume{Storage: s.ID, Host: g.Host, Name: d.File[len(s.ID)+1:], Size: size, Used: used, Owner: g.VMID})
+	st.PutVolume(&Volume{Storage: s.ID, Host: g.Host, Name: d.File[len(s.ID)+1:], Size: size, Used: used, Owner: ownerInName(d.File, g.VMID)})
 	return nil
+}
+
+var ownerPattern = regexp.MustCompile(`(?:vm|base|subvol)-(\d+)-[^/]*$`)
+
+// ownerInName returns the VMID in the name of a volume, which decides who owns it, or the default if it contains none.
+func ownerInName(name string, vmid int) int {
+	if found := ownerPattern.FindStringSubmatch(name); found != nil {
+		vmid, _ = strconv.Atoi(found[1])
+	}
+	return vmid
 }
 
 // ReleaseDrive releases the volume of a drive that a VM no longer uses. Cloud-init drives and unused disks are removed,

@@ -1,0 +1,69 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deletion
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+var (
+	// volumeSlot matches the options that refer to a volume.
+	volumeSlot = regexp.MustCompile(`^(ide|sata|scsi|virtio|efidisk|tpmstate|unused)\d+$`)
+	// volumeName matches the VMID and the rest of a volume's name: vm-100-disk-0,
+	// 100/vm-100-disk-0.qcow2.
+	volumeName = regexp.MustCompile(`(?:^|[:/])(?:vm|base|subvol)-(\d+)-([^/]*)$`)
+	// diskName matches the names that Proxmox gives to the disks of a VM.
+	diskName = regexp.MustCompile(`^(disk-\d+|cloudinit|state-.+|fleece-\d+)(\.[a-z0-9]+)?$`)
+)
+
+// isDiskOf reports whether Proxmox created a volume as a disk of the VM.
+func isDiskOf(volume string, vmid int) bool {
+	name := volumeName.FindStringSubmatch(volume)
+	return name != nil && name[1] == strconv.Itoa(vmid) && diskName.MatchString(name[2])
+}
+
+// checkVolumes returns a BlockedError if Proxmox would delete a volume with the VM that is
+// not a disk of it, such as one of the Proxmox CSI driver: Proxmox deletes each volume
+// in the configuration that has the VMID in its name. It keeps all others.
+//
+// To detach such a volume does not help: Proxmox keeps it in the configuration as
+// unusedN, and deletes it if that entry is deleted.
+func checkVolumes(ctx context.Context, id instance.Identity, host string, cfg proxmox.VMConfig) error {
+	var kept []string
+	for _, slot := range slices.Sorted(maps.Keys(cfg.Options)) {
+		if !volumeSlot.MatchString(slot) {
+			continue
+		}
+		volume := proxmox.ParseDrive(slot, cfg.Options[slot]).VolumeID
+		name := volumeName.FindStringSubmatch(volume)
+		switch {
+		case name == nil || isDiskOf(volume, id.VMID):
+		case name[1] != strconv.Itoa(id.VMID):
+			kept = append(kept, volume)
+		case strings.HasPrefix(slot, "unused"):
+			return &instance.BlockedError{Reason: instance.BlockedVolumeAttached, Message: fmt.Sprintf(
+				"volume %s is detached from VM %d on host %s (%s), but Proxmox would still delete it with the VM; to keep it, run there as root: sed -i '/^%s:/d' /etc/pve/qemu-server/%d.conf; then exclude the VMID with --proxmox-excluded-vmids",
+				volume, id.VMID, host, slot, slot, id.VMID)}
+		default:
+			return &instance.BlockedError{Reason: instance.BlockedVolumeAttached, Message: fmt.Sprintf(
+				"volume %s is attached to VM %d on host %s (%s), and Proxmox would delete it with the VM, whose VMID is in its name; the deletion waits until it is detached",
+				volume, id.VMID, host, slot)}
+		}
+	}
+	if len(kept) > 0 {
+		log.FromContext(ctx).Info("keeping attached volumes of other owners", "vmid", id.VMID, "host", host, "volumes", kept)
+	}
+	return nil
+}
