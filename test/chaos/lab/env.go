@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -96,6 +97,8 @@ type Env struct {
 	mu sync.Mutex
 	// foreignGuests holds the recorded state of other users' guests by VMID.
 	foreignGuests map[int]string
+	// lateFirewall means that a firewall write may take effect after its VM was deleted.
+	lateFirewall bool
 	// takenAddresses are addresses of NodeClaims that other users have taken.
 	takenAddresses []netip.Addr
 }
@@ -213,6 +216,9 @@ func (e *Env) DeleteClaim(name string) {
 // AddFault adds a fault to the simulated Cluster.
 func (e *Env) AddFault(f pvesim.Fault) {
 	e.t.Helper()
+	e.mu.Lock()
+	e.lateFirewall = e.lateFirewall || (f.Task == "" && f.Delay > 0 && (f.Path == "" || strings.Contains(f.Path, "/firewall/")))
+	e.mu.Unlock()
 	testenv.AddFault(e.t, e.Sim, f)
 }
 
