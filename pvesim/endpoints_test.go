@@ -27,7 +27,9 @@ func (c *client) at(host string) *client {
 	return &other
 }
 
-func ids(rows any, prefix string) (out []string) {
+// vmids returns the VMIDs in a list of resources.
+func vmids(rows any) (out []string) {
+	const prefix = "qemu/"
 	for _, r := range rows.([]any) {
 		if id, _ := r.(map[string]any)["id"].(string); strings.HasPrefix(id, prefix) {
 			out = append(out, strings.TrimPrefix(id, prefix))
@@ -46,7 +48,7 @@ func TestPartition(t *testing.T) {
 	}
 
 	rows := minority.ok("GET", "/cluster/resources")
-	if got := ids(rows, "qemu/"); !slices.Equal(got, []string{"101", "9000"}) {
+	if got := vmids(rows); !slices.Equal(got, []string{"101", "9000"}) {
 		t.Errorf("the minority lists guests %v, want those of pve1", got)
 	}
 	for _, host := range []string{"pve1", "pve2", "pve3"} {
@@ -61,7 +63,7 @@ func TestPartition(t *testing.T) {
 	minority.refused(595, "No route to host", "GET", "/nodes/pve2/qemu/102/config")
 
 	rows = majority.ok("GET", "/cluster/resources")
-	if got := ids(rows, "qemu/"); len(got) != 6 {
+	if got := vmids(rows); len(got) != 6 {
 		t.Errorf("the majority lists guests %v, want all", got)
 	}
 	if row(rows, "id", "node/pve1")["status"] != "offline" || row(rows, "id", "node/pve3")["status"] != "online" || row(rows, "id", "qemu/101")["status"] != "unknown" {
@@ -82,7 +84,7 @@ func TestPartition(t *testing.T) {
 	if !slices.Equal(quorate, []any{"0", float64(1)}) {
 		t.Errorf("quorate is %v after the partition, want it late", quorate)
 	}
-	if got := ids(minority.ok("GET", "/cluster/resources"), "qemu/"); len(got) != 7 {
+	if got := vmids(minority.ok("GET", "/cluster/resources")); len(got) != 7 {
 		t.Errorf("guests %v are listed after the partition, want all", got)
 	}
 	minority.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
@@ -107,7 +109,7 @@ func TestHang(t *testing.T) {
 	if _, err := hanging.try(req); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the request ended with %v, want a timeout", err)
 	}
-	if got := ids(other.ok("GET", "/cluster/resources"), "qemu/"); slices.Contains(got, "300") {
+	if got := vmids(other.ok("GET", "/cluster/resources")); slices.Contains(got, "300") {
 		t.Error("the request took effect")
 	}
 	other.ok("GET", "/nodes/pve1/status") // other hosts reach it

@@ -85,6 +85,12 @@ func (f Fault) validate() error {
 		return errors.New("a rule for tasks cannot set the response of calls: use fail, failAfter, hang or delay")
 	case f.Task == "" && (f.Fail != "" || f.FailAfter != "" || f.Hang):
 		return errors.New("fail, failAfter and hang are for tasks: set task")
+	}
+	return f.validateCall()
+}
+
+func (f Fault) validateCall() error {
+	switch {
 	case f.AfterCall && f.Status == 0:
 		return errors.New("afterCall needs a status")
 	case f.Probability < 0 || f.Probability > 1:
@@ -131,7 +137,7 @@ func (s *Simulator) AddFault(f Fault) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.next++
-	source := rand.NewPCG(t.seed, uint64(t.next))
+	source := rand.NewPCG(t.seed, uint64(t.next))                                        //nolint:gosec // never negative
 	t.rules = append(t.rules, &FaultState{ID: t.next, Fault: f, rand: rand.New(source)}) //nolint:gosec // deterministic by design
 	return t.next, nil
 }

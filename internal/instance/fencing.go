@@ -72,7 +72,7 @@ func (p *Provider) CheckRegion(claim *karpv1.NodeClaim) *BlockedError {
 // CheckRegion implements Provider.CheckRegion.
 func (d Deps) CheckRegion(claim *karpv1.NodeClaim) *BlockedError {
 	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
-	if err != nil || d.Clients[id.Region] != nil {
+	if planned := err == nil; !planned || d.Clients[id.Region] != nil {
 		return nil
 	}
 	return &BlockedError{Reason: BlockedRegionNotConfigured, Message: fmt.Sprintf(

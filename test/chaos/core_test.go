@@ -23,7 +23,7 @@ const maxPods = 8
 // TestCoreRandomFaults runs Karpenter's own controllers (provisioning, lifecycle, termination,
 // disruption, node repair) with ours while pods come and go, hosts lose power, guests hang,
 // calls and tasks fail, and controllers are killed. Afterwards all invariants must hold.
-func TestCoreRandomFaults(t *testing.T) { //nolint:tparallel // the rounds share an API server
+func TestCoreRandomFaults(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
 	disturbances := 10

@@ -90,13 +90,9 @@ func (p *permissions) checkOption(r *api.Request, t target, opt, v string) error
 		return p.requireOnVM(r, t, "VM.Config.HWType")
 	case "hostpci", "usb":
 		return p.checkDevice(r, t, opt, v)
-	case "virtiofs":
-		if err := p.requireOnVM(r, t, "VM.Config.Disk"); err != nil {
-			return err
-		}
-		return p.checkMappings(r, map[string]string{opt: v})
-	case "rng0":
-		if err := p.requireOnVM(r, t, "VM.Config.HWType"); err != nil {
+	case "virtiofs", "rng0":
+		priv := map[string]string{"virtiofs": "VM.Config.Disk", "rng0": "VM.Config.HWType"}[base]
+		if err := p.requireOnVM(r, t, priv); err != nil {
 			return err
 		}
 		return p.checkMappings(r, map[string]string{opt: v})

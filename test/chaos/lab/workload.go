@@ -72,15 +72,28 @@ func (w *Workload) sync(ctx context.Context) error {
 			active++
 		}
 	}
-	for _, pod := range pods.Items {
-		if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil {
-			if err := w.schedule(ctx, &pod, free); err != nil {
-				return err
-			}
-		}
+	if err := w.scheduleAll(ctx, pods.Items, free); err != nil {
+		return err
 	}
+	return w.createMissing(ctx, active)
+}
+
+func (w *Workload) createMissing(ctx context.Context, active int) error {
 	for ; active < int(w.replicas.Load()); active++ {
 		if err := w.create(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scheduleAll schedules the pods that have no Node.
+func (w *Workload) scheduleAll(ctx context.Context, pods []corev1.Pod, free map[string]bool) error {
+	for i := range pods {
+		if pods[i].Spec.NodeName != "" || pods[i].DeletionTimestamp != nil {
+			continue
+		}
+		if err := w.schedule(ctx, &pods[i], free); err != nil {
 			return err
 		}
 	}
