@@ -3,8 +3,9 @@
 
 // Package perf measures launches against the simulator's lock and latency model: calls per
 // node, time relative to the critical path of Proxmox's own tasks, bursts relative to the lock
-// model, and how fast Create returns when Proxmox is slow. Figures are counts and ratios
-// within one run, so they are comparable between machines. ranges.yaml lists their maximums.
+// model, how fast Create returns when Proxmox is slow, and how the cost of the controller grows
+// with the number of nodes. Figures are counts and ratios within one run, so they are comparable
+// between machines. ranges.yaml lists their maximums.
 //
 // "go test" measures a small part and uses the best of a few attempts, because load on the
 // machine only slows it down. "make bench" measures everything.

@@ -1,0 +1,214 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package perf_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+const (
+	fewNodes, manyNodes = 100, 1000
+	// burstNodes are launched in addition.
+	burstNodes = 100
+	// window is how long the controller is measured.
+	window = time.Minute
+	// settleWindows is how long the controller still works on what the launches caused.
+	settleWindows = 3
+	// fleetTimeout is how long all nodes may take. The machine runs the control plane, the
+	// simulator and the nodes too.
+	fleetTimeout = 30 * time.Minute
+)
+
+// TestScale compares the controller binary with 1000 nodes to the same with 100 nodes, idle
+// and while 100 more are launched. The cost must not grow faster than the number of nodes.
+func TestScale(t *testing.T) {
+	if !long() {
+		t.Skip("SKIPPED: it takes 20 minutes; run make bench")
+	}
+	if os.Getenv("KUBEPLANE") == "" || os.Getenv("CONTROLLER") == "" {
+		t.Skip("SKIPPED: KUBEPLANE and CONTROLLER must name the binaries; make bench builds them and sets both")
+	}
+	few, many := measureScale(t, fewNodes), measureScale(t, manyNodes)
+	for _, phase := range []string{"idle", "burst"} {
+		for _, name := range []string{"CPU", "memory", "goroutines", "calls", "reconciles"} {
+			t.Logf("%-5s %-10s: %12.1f with %d nodes, %12.1f with %d", phase, name, few[phase][name], fewNodes, many[phase][name], manyNodes)
+			checkLimit(t, fmt.Sprintf("%s of 1000 nodes over 100, %s", name, phase), many[phase][name]/few[phase][name], limit(t, "1000 nodes over 100"))
+		}
+	}
+}
+
+// scaled is a control plane, a Proxmox cluster and a controller. The test plays the kubelets.
+type scaled struct {
+	t          *testing.T
+	plane      *harness.Plane
+	proxmox    *harness.Proxmox
+	controller *harness.Controller
+	class      *v1alpha1.ProxmoxNodeClass
+	claims     int
+}
+
+// figures are what the controller uses: CPU in seconds, memory in MiB.
+type figures map[string]float64
+
+// measureScale returns the figures of the phases with that many nodes.
+func measureScale(t *testing.T, nodes int) map[string]figures {
+	t.Helper()
+	s := startScaled(t)
+	s.launch(nodes)
+	for range settleWindows {
+		s.measure(func() {})
+	}
+	idle := s.measure(func() {})
+	burst := s.measure(func() { s.launch(burstNodes) })
+	s.controller.Stop()
+	s.plane.Stop()
+	s.proxmox.Close()
+	return map[string]figures{"idle": idle, "burst": burst}
+}
+
+func startScaled(t *testing.T) *scaled {
+	t.Helper()
+	s, dir, ctx := &scaled{t: t}, t.TempDir(), t.Context()
+	var err error
+	s.proxmox, err = harness.StartProxmox(ctx, harness.ProxmoxOptions{Hosts: 100, Speed: 20, Scenario: largeHosts})
+	testenv.Must(t, err)
+	t.Cleanup(s.proxmox.Close)
+	// The nodes send no heartbeats.
+	s.plane, err = harness.StartPlane(ctx, harness.PlaneOptions{Binary: os.Getenv("KUBEPLANE"), Dir: filepath.Join(dir, "kubernetes"), NodeMonitorGracePeriod: 24 * time.Hour})
+	testenv.Must(t, err)
+	t.Cleanup(s.plane.Stop)
+	testenv.Must(t, harness.InstallCRDs(ctx, s.plane.Client))
+	s.controller, err = harness.NewController(harness.ControllerOptions{
+		Binary: os.Getenv("CONTROLLER"), Dir: filepath.Join(dir, "controller"), Kubeconfig: s.plane.Kubeconfig,
+		Clusters: []harness.Cluster{s.proxmox.Cluster("simulated")},
+	})
+	testenv.Must(t, err)
+	t.Cleanup(s.controller.Stop)
+	testenv.Must(t, s.controller.Start(ctx))
+	kit, err := harness.NewKit("scale", s.plane.Server)
+	testenv.Must(t, err)
+	s.class = kit.Class
+	s.class.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
+	kit.Pool.Spec.Limits = nil
+	kit.Pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration(karpv1.Never)
+	testenv.Must(t, kit.Apply(ctx, s.plane.Client))
+	s.wait(func(ctx context.Context) (bool, error) {
+		err := s.plane.Client.Get(ctx, client.ObjectKeyFromObject(s.class), s.class)
+		return s.class.StatusConditions().Root().IsTrue(), err
+	})
+	return s
+}
+
+func (s *scaled) wait(condition wait.ConditionWithContextFunc) {
+	s.t.Helper()
+	if err := wait.PollUntilContextTimeout(s.t.Context(), 500*time.Millisecond, fleetTimeout, true, condition); err != nil {
+		s.t.Fatalf("waiting for nodes: %v\n%s", err, harness.Tail(s.controller.Log(), 20))
+	}
+}
+
+// launch creates NodeClaims and waits until their Nodes are initialized.
+func (s *scaled) launch(n int) {
+	s.t.Helper()
+	began := time.Now()
+	for range n {
+		testenv.Must(s.t, s.plane.Client.Create(s.t.Context(), s.newClaim()))
+	}
+	registered := map[string]bool{}
+	s.wait(func(ctx context.Context) (bool, error) {
+		claims := &karpv1.NodeClaimList{}
+		if err := s.plane.Client.List(ctx, claims); err != nil {
+			return false, err
+		}
+		initialized := 0
+		for i := range claims.Items {
+			claim := &claims.Items[i]
+			switch conditions := claim.StatusConditions(); {
+			case conditions.Get(karpv1.ConditionTypeInitialized).IsTrue():
+				initialized++
+			case claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" && claim.Status.ProviderID != "" && !registered[claim.Name]:
+				registered[claim.Name] = true
+				if err := s.register(ctx, claim); err != nil {
+					return false, err
+				}
+			}
+		}
+		return initialized == s.claims, nil
+	})
+	s.t.Logf("launched %d nodes, %d in total: %s", n, s.claims, time.Since(began).Round(time.Second))
+}
+
+func (s *scaled) newClaim() *karpv1.NodeClaim {
+	s.claims++
+	requirement := func(key string, value string) karpv1.NodeSelectorRequirementWithMinValues {
+		return karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}
+	}
+	return &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("scale-%d", s.claims), Labels: map[string]string{karpv1.NodePoolLabelKey: "scale"}},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.ProxmoxNodeClassKind, Name: s.class.Name},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{requirement(corev1.LabelInstanceTypeStable, "c1.1VCPU-2GB"), requirement(karpv1.NodePoolLabelKey, "scale")},
+		},
+	}
+}
+
+// register creates the Node of a NodeClaim, as its kubelet does.
+func (s *scaled) register(ctx context.Context, claim *karpv1.NodeClaim) error {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: claim.Name, Labels: claim.Labels},
+		Spec:       corev1.NodeSpec{ProviderID: claim.Status.ProviderID, Taints: []corev1.Taint{karpv1.UnregisteredNoExecuteTaint}},
+	}
+	if err := s.plane.Client.Create(ctx, node); err != nil {
+		return err
+	}
+	stored := node.DeepCopy()
+	node.Status = corev1.NodeStatus{
+		Capacity: claim.Status.Capacity, Allocatable: claim.Status.Allocatable, NodeInfo: corev1.NodeSystemInfo{SystemUUID: string(claim.UID)},
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now()}},
+	}
+	return s.plane.Client.Status().Patch(ctx, node, client.MergeFrom(stored))
+}
+
+// measure runs f and returns the figures of the time until it ended, at least the window.
+func (s *scaled) measure(f func()) figures {
+	s.t.Helper()
+	before := s.read()
+	s.proxmox.ResetRequests()
+	after := time.After(window)
+	f()
+	<-after
+	now := s.read()
+	return figures{
+		"CPU": now["CPU"] - before["CPU"], "reconciles": now["reconciles"] - before["reconciles"], "calls": float64(len(s.proxmox.Requests())),
+		"memory": now["memory"], "goroutines": now["goroutines"],
+	}
+}
+
+func (s *scaled) read() figures {
+	s.t.Helper()
+	out := figures{}
+	for name, metric := range map[string]string{
+		"CPU": "process_cpu_seconds_total", "memory": "process_resident_memory_bytes", "goroutines": "go_goroutines", "reconciles": "controller_runtime_reconcile_total",
+	} {
+		value, err := s.controller.Metric(s.t.Context(), metric, nil)
+		testenv.Must(s.t, err)
+		out[name] = value
+	}
+	out["memory"] /= 1 << 20
+	return out
+}
