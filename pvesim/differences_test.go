@@ -168,7 +168,7 @@ func TestFields(t *testing.T) {
 func TestISOSize(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	c.exit(c.upload("iso", "a.iso", make([]byte, 81<<10)).Data)
+	c.exit(c.uploadISO("a.iso", make([]byte, 81<<10)).Data)
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "local:iso/a.iso,media=cdrom")
 	if got := c.config("pve1", 300)["ide2"]; got != "local:iso/a.iso,media=cdrom,size=81K" {
@@ -179,7 +179,7 @@ func TestISOSize(t *testing.T) {
 func TestPendingBootOrder(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	c.exit(c.upload("iso", "a.iso", []byte("iso")).Data)
+	c.exit(c.uploadISO("a.iso", []byte("iso")).Data)
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.task("POST", "/nodes/pve1/qemu/300/status/start")
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "local:iso/a.iso,media=cdrom", "boot", "order=scsi0;ide2")

@@ -57,7 +57,7 @@ func TestGuestHardware(t *testing.T) {
 	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	iso := bytes.Repeat([]byte("iso"), 1000)
-	if exit := c.exit(c.upload("iso", "seed 1.iso", iso).Data); exit != "OK" {
+	if exit := c.exit(c.uploadISO("seed 1.iso", iso).Data); exit != "OK" {
 		t.Fatalf("upload: %s", exit)
 	}
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
@@ -91,7 +91,7 @@ func TestGuestHardware(t *testing.T) {
 func TestStartWithDeletedISO(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	c.exit(c.upload("iso", "seed.iso", []byte("x")).Data)
+	c.exit(c.uploadISO("seed.iso", []byte("x")).Data)
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "local:iso/seed.iso,media=cdrom")
 	c.task("DELETE", "/nodes/pve1/storage/local/content/local:iso/seed.iso")

@@ -206,10 +206,10 @@ func (c *client) config(host string, vmid int) map[string]any {
 	return c.ok("GET", fmt.Sprintf("/nodes/%s/qemu/%d/config", host, vmid)).(map[string]any)
 }
 
-// upload sends a file as multipart form to storage local of pve1.
-func (c *client) upload(content, name string, data []byte) response {
+// uploadISO sends an ISO image as multipart form to storage local of pve1.
+func (c *client) uploadISO(name string, data []byte) response {
 	c.t.Helper()
-	return c.send(c.uploadRequest("pve1", "local", content, name, data))
+	return c.send(c.uploadRequest("pve1", "local", "iso", name, data))
 }
 
 func (c *client) uploadRequest(host, storage, content, name string, data []byte) *http.Request {

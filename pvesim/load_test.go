@@ -87,7 +87,7 @@ func TestFaultFailAfter(t *testing.T) {
 	t.Parallel()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Task: "imgdel", FailAfter: "unable to open file - No such file or directory"})
-	if exit := c.exit(c.upload("iso", "a.iso", []byte("iso")).Data); exit != "OK" {
+	if exit := c.exit(c.uploadISO("a.iso", []byte("iso")).Data); exit != "OK" {
 		t.Fatal(exit)
 	}
 	if exit := c.exit(c.ok("DELETE", "/nodes/pve1/storage/local/content/local:iso/a.iso")); exit != "unable to open file - No such file or directory" {
