@@ -48,7 +48,7 @@ type coreRound struct {
 
 func newCoreRound(t *testing.T, seed uint64) *coreRound {
 	t.Helper()
-	r := &coreRound{round: newRoundIn(t, seed, lab.Options{APIServer: testenv.APIServer(t), Hosts: 3, Addresses: 3 * maxPods})}
+	r := &coreRound{round: newRoundIn(t, seed, lab.Options{APIServer: testenv.APIServer(t), Hosts: 3, HostURLs: true, Addresses: 3 * maxPods})}
 	r.env.CreatePool()
 	r.core, r.pods = r.env.StartCore(), r.env.StartWorkload()
 	r.env.AwaitPool()
@@ -68,6 +68,7 @@ func (r *coreRound) run(disturbances int) {
 			"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
 			"guests powered off": r.powerOff, "guests sick": r.sicken, "pods scaled": r.scale, "tasks canceled": r.cancelTasks,
 			"new faults": r.changeFaults, "load": r.addLoad,
+			"partitions toggled": r.togglePartition, "hangs toggled": r.toggleHang,
 		})
 	}
 	r.stopDisturbing()

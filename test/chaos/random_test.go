@@ -54,12 +54,14 @@ type round struct {
 	calls, tasks []place
 	down         map[string]bool
 	noQuorum     bool
+	partitioned  bool
+	hanging      map[string]bool
 	done         map[string]int
 }
 
 func newRound(t *testing.T, seed uint64) *round {
 	t.Helper()
-	r := newRoundIn(t, seed, lab.Options{Hosts: 3, Addresses: burst})
+	r := newRoundIn(t, seed, lab.Options{Hosts: 3, HostURLs: true, Addresses: burst})
 	r.process = r.env.StartProcess(lab.ProcessOptions{})
 	return r
 }
@@ -71,7 +73,7 @@ func newRoundIn(t *testing.T, seed uint64, o lab.Options) *round {
 	calls, tasks, _ := recordPlaces(t, o.Installation)
 	return &round{
 		t: t, rand: rand.New(rand.NewPCG(seed, 3)), env: lab.New(t, o),
-		calls: calls, tasks: tasks, down: map[string]bool{}, done: map[string]int{},
+		calls: calls, tasks: tasks, down: map[string]bool{}, hanging: map[string]bool{}, done: map[string]int{},
 	}
 }
 
@@ -133,6 +135,7 @@ func (r *round) disturb() {
 		"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
 		"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress, "guests powered off": r.powerOff, "tasks canceled": r.cancelTasks,
 		"new faults": r.changeFaults, "load": r.addLoad,
+		"partitions toggled": r.togglePartition, "hangs toggled": r.toggleHang,
 	})
 }
 
@@ -242,6 +245,7 @@ func (r *round) powerOff() bool {
 func (r *round) stopDisturbing() {
 	r.env.Sim.ClearFaults()
 	r.env.Sim.SetQuorum(true)
+	r.endOutages()
 	for host := range r.down {
 		testenv.Must(r.t, r.env.Sim.HostUp(host))
 	}

@@ -46,6 +46,9 @@ type Options struct {
 	Installation Installation
 	// Addresses is the size of the class's address pool. With 0, VMs use DHCP.
 	Addresses int
+	// HostURLs makes Processes use the API of each host instead of that of the Cluster, so hosts
+	// can hang, or be in a part of the Cluster without quorum.
+	HostURLs bool
 	// Scenario may change the simulated Cluster.
 	Scenario func(*pvesim.Scenario)
 	// APIServer replaces the fake Kubernetes API. The time is then real, as in the objects of
@@ -91,6 +94,8 @@ type Env struct {
 	resourcePool string
 	// addresses is the address pool of our VMs, if any.
 	addresses *v1alpha1.AddressSource
+	// urls are the URLs that Processes use.
+	urls []string
 	// apiServer is the API server of an Env without a fake API.
 	apiServer *rest.Config
 
@@ -127,7 +132,11 @@ func New(t testing.TB, o Options) *Env {
 		simulator.Guests = &kubelets{kube: e.Kube}
 	}
 	e.Sim = testenv.StartSimulator(t, scenario, simulator)
+	e.urls = []string{e.Sim.URL()}
 	e.admin = e.client("lab@pve!lab", 0)
+	if o.HostURLs {
+		e.useHostURLs(scenario.Hosts)
+	}
 	if o.Installation.PoolScoped {
 		e.resourcePool = pvesim.PoolID
 	}
@@ -222,11 +231,22 @@ func (e *Env) AddFault(f pvesim.Fault) {
 	testenv.AddFault(e.t, e.Sim, f)
 }
 
+// useHostURLs makes Processes that start later use the API of each host.
+func (e *Env) useHostURLs(hosts []pvesim.Host) {
+	e.t.Helper()
+	e.urls = nil
+	for _, host := range hosts {
+		url, err := e.Sim.HostURL(host.Name)
+		testenv.Must(e.t, err)
+		e.urls = append(e.urls, url)
+	}
+}
+
 // client returns a client of the simulator with its own token and connections.
 func (e *Env) client(token string, timeout time.Duration) proxmox.Client {
 	e.t.Helper()
 	config := testenv.ClusterConfig(e.Sim, testenv.Region)
-	config.TokenID = token
+	config.TokenID, config.URLs = token, e.urls
 	return testenv.NewClient(e.t, config, proxmox.Options{ResponseTimeout: timeout})
 }
 
