@@ -63,8 +63,9 @@ func (w bootDataEnv) start() {
 func (w bootDataEnv) launched(name string) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Launched(name, w.class, func(c *karpv1.NodeClaim) { c.Labels[corev1.LabelInstanceTypeStable] = testenv.InstanceType })
+	stored := claim.DeepCopy()
 	claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+	w.Expect(w.Kube.Status().Patch(w.T.Context(), claim, client.MergeFrom(stored))).To(Succeed())
 	return claim
 }
 
