@@ -80,6 +80,8 @@ const (
 	BlockedNewerVersion    = "CreatedByNewerController"
 	BlockedNotAdopted      = "VMNotAdopted"
 	BlockedVolumeAttached  = "VolumeAttached"
+	// BlockedDiskRemaining: Proxmox cannot delete a disk of the VM.
+	BlockedDiskRemaining = "DiskNotDeleted"
 	// BlockedRegionNotConfigured: the cloud config does not have the region any more.
 	BlockedRegionNotConfigured = "RegionNotConfigured"
 )

@@ -24,8 +24,9 @@ type TaskClient interface {
 	// CancelTask cancels a running task. It does not report whether the task was
 	// rolled back.
 	CancelTask(ctx context.Context, task UPID) error
-	// RecentTasks returns the tasks of a user on a Host that started at a time or later,
-	// running and ended ones. The time is that of the Host's clock (see UPID.Started).
+	// RecentTasks returns the tasks of a user, or of all users if it is empty, on a Host
+	// that started at a time or later, running and ended ones. The time is that of the
+	// Host's clock (see UPID.Started).
 	RecentTasks(ctx context.Context, host, user string, since time.Time) ([]TaskStatus, error)
 	// RunningTasks returns the running tasks of one type ("qmclone") on a Host. Without
 	// Sys.Audit on the Host they are those of the same token only.
@@ -57,6 +58,9 @@ var warnings = regexp.MustCompile(`^WARNINGS: \d+$`)
 func (s TaskStatus) Succeeded() bool {
 	return !s.Running && (s.Exit == exitOK || warnings.MatchString(s.Exit))
 }
+
+// HasWarnings reports whether the task succeeded with warnings, which are in its log.
+func (s TaskStatus) HasWarnings() bool { return !s.Running && warnings.MatchString(s.Exit) }
 
 // Ended reports whether the task has ended. It returns false for the zero value.
 func (s TaskStatus) Ended() bool { return !s.Running && s.Exit != "" }
@@ -171,11 +175,13 @@ func (c taskClient) CancelTask(ctx context.Context, task UPID) error {
 const maxTasks = "1000"
 
 func (c taskClient) RecentTasks(ctx context.Context, host, user string, since time.Time) ([]TaskStatus, error) {
-	e := at("/nodes/{node}/tasks", host).with("source", "all").with("limit", maxTasks).
-		with("userfilter", user).with("since", strconv.FormatInt(since.Unix(), 10))
+	e := at("/nodes/{node}/tasks", host).with("source", "all").with("limit", maxTasks).with("since", strconv.FormatInt(since.Unix(), 10))
+	if user != "" {
+		e = e.with("userfilter", user)
+	}
 	tasks, err := c.tasks(ctx, e)
 	if err != nil {
-		return nil, fmt.Errorf("listing tasks of %s on host %s: %w", user, host, err)
+		return nil, fmt.Errorf("listing recent tasks on host %s: %w", host, err)
 	}
 	return tasks, nil
 }

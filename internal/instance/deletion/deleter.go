@@ -38,11 +38,11 @@ func New(deps instance.Deps, tokens *bootdata.Tokens) *Deleter {
 }
 
 // Delete deletes a Claim's VM and all that was created for it. It is idempotent and
-// returns within OperationTimeout, or when a request that was sent before is answered: true if the VM is confirmed deleted, false if the
-// deletion is in progress and Delete must be called again. A *instance.BlockedError
-// explains what prevents the deletion. With an *instance.AbandonedError, Delete returns
-// true: the Claim is finished without its VM. Delete ends a launch of the Claim in
-// progress.
+// returns within OperationTimeout, or when a request that was sent before is answered:
+// true if the VM is confirmed deleted, false if the deletion is in progress and Delete
+// must be called again. A *instance.BlockedError explains what prevents the deletion.
+// With an *instance.AbandonedError, Delete returns true: the Claim is finished without
+// its VM. Delete ends a launch of the Claim in progress.
 func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted bool, err error) {
 	target, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
@@ -108,6 +108,11 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 	confirmed, err := a.confirm(ctx, result, host)
 	if err != nil || !confirmed {
 		return false, err
+	}
+	if result == vmAbsent {
+		if err := a.deleteEarlierLeaks(ctx); err != nil {
+			return false, err
+		}
 	}
 	if err := a.deleteBootDrive(ctx); err != nil {
 		return false, err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -125,6 +126,27 @@ func TestDeleteLeakedDisk(t *testing.T) {
 		w.Eventually(func() int { return w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}") }).
 			Should(BeNumerically(">", 0))
 	}()
+	p.Delete(claim)
+	w.ExpectNoOrphans()
+}
+
+// A disk on a storage that is inactive is deleted when the storage is back, also by
+// another process.
+func TestDeleteWithInactiveStorage(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	host := w.Intent(claim).Host
+	claim.Finalizers = []string{karpv1.TerminationFinalizer}
+	w.Expect(w.Kube.Update(t.Context(), claim)).To(Succeed())
+	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
+	w.Expect(w.Kube.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+	w.Expect(w.Sim.SetStorageActive(host, "local-lvm", false)).To(Succeed())
+	expectBlocked(w, p, claim, instance.BlockedDiskRemaining)
+	p = w.StartProcess()
+	expectBlocked(w, p, claim, instance.BlockedDiskRemaining)
+	w.Expect(w.Sim.SetStorageActive(host, "local-lvm", true)).To(Succeed())
 	p.Delete(claim)
 	w.ExpectNoOrphans()
 }

@@ -7,9 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
-	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -67,6 +64,9 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 	if err := checkVolumes(ctx, id, host, cfg); err != nil {
 		return cfg, vmRemaining, err
 	}
+	if err := d.checkStorages(id, host, cfg); err != nil {
+		return cfg, vmRemaining, err
+	}
 	destroyed, err := d.destroy(ctx, c, id, host, cfg)
 	return cfg, destroyed, err
 }
@@ -115,12 +115,9 @@ func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Ide
 	if err != nil {
 		return vmRemaining, blocked(err, unreachable(host))
 	}
-	if strings.HasPrefix(status.Exit, "WARNINGS") {
-		d.deleteLeakedDisks(ctx, c, id, host, cfg, task)
-	}
 	log.FromContext(ctx).Info("deleted VM", "region", id.Region, "host", host, "vmid", id.VMID)
 	d.deps.Inventory.Ledger().ObserveDeleted(id.Region, id.VMID)
-	return vmDestroyed, nil
+	return vmDestroyed, d.deleteLeakedDisks(ctx, c, id, status)
 }
 
 // powerOff stops the guest, or shuts it down within ShutdownTimeout. If that takes longer
@@ -144,38 +141,4 @@ func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, id instance.Id
 		d.deps.Launches.RecordPowerOff(id.ClaimUID, "")
 	}
 	return err
-}
-
-// diskDeletionRetries is how often the deletion of a leaked disk is tried.
-const diskDeletionRetries = 5
-
-// deleteLeakedDisks deletes disks of the VM that Proxmox did not delete because the
-// storage's lock was held for too long. No configuration refers to them any more. Only
-// disks that the task's warning names are deleted: another VM may have the VMID by now,
-// but not that disk.
-func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id instance.Identity, host string, cfg proxmox.VMConfig, task proxmox.UPID) {
-	log := log.FromContext(ctx).WithValues("vmid", id.VMID, "host", host, "region", id.Region)
-	lines, err := c.TaskLog(ctx, task)
-	if err != nil {
-		log.Error(err, "reading the task log failed", "task", task)
-	}
-	log.Info("destroyed VM with warnings", "task", task, "log", strings.Join(lines, " | "))
-	for _, drive := range cfg.Drives().All() {
-		named := slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "'"+drive.VolumeID+"'") })
-		if !named || !isDiskOf(drive.VolumeID, id.VMID) {
-			continue
-		}
-		for range diskDeletionRetries {
-			if err = d.deps.Tasks.DeleteVolume(ctx, c, host, drive.VolumeID); !proxmox.IsTransient(err) {
-				break
-			}
-			select {
-			case <-d.deps.Clock.After(time.Second):
-			case <-ctx.Done():
-			}
-		}
-		if err != nil {
-			log.Error(err, "deleting leaked disk failed; run the command on the host as root", "volume", drive.VolumeID, "command", "pvesm free "+drive.VolumeID)
-		}
-	}
 }

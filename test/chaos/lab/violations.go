@@ -174,7 +174,11 @@ func (e *Env) firewallViolations(want map[int]*karpv1.NodeClaim) (violations []s
 		}
 	}
 	for vmid, claim := range want {
-		if !slices.Equal(groups[vmid], []string{testenv.SecurityGroup}) {
+		found := groups[vmid]
+		if late {
+			found = slices.Compact(found) // a late write and its repetition have the same effect
+		}
+		if !slices.Equal(found, []string{testenv.SecurityGroup}) {
 			violations = append(violations, fmt.Sprintf("VM %d of claim %s has security groups %v", vmid, claim.Name, groups[vmid]))
 		}
 	}

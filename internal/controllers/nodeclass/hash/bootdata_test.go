@@ -128,7 +128,7 @@ func TestBootDataChanged(t *testing.T) {
 	w.Expect(w.Kube.Update(t.Context(), w.class)).To(Succeed())
 	w.Eventually(w.drift).WithArguments(claim).Should(BeEmpty())
 	w.Eventually(w.recorded).WithArguments(claim).Should(BeEmpty(), "enabling it again must not replace Nodes for this change")
-	w.Expect(testenv.Reload(w.Env, w.class).Status.BootDataHash).To(BeEmpty())
+	w.Eventually(func() string { return testenv.Reload(w.Env, w.class).Status.BootDataHash }).Should(BeEmpty())
 }
 
 func TestBootDataChangedCloudInit(t *testing.T) {
