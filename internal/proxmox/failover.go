@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -42,6 +43,9 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		tried    []*clusterURL
 		failures []error
 		refusal  *response // of a Host without quorum
+		// hanging are URLs that did not respond in time to a request for another Host. If
+		// another URL does, they do not work; otherwise that Host does not.
+		hanging []*clusterURL
 	)
 	kind := ErrUnreachable
 	for len(tried) < len(f.urls.all) && ctx.Err() == nil {
@@ -53,12 +57,18 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		resp, sent, err := f.attempt(ctx, req, header, url, len(f.urls.all)-len(tried))
 		release()
 		tried = append(tried, url)
+		if sent && isHang(req, err) {
+			hanging = append(hanging, url)
+		}
 		failed := &attemptError{url: url.base, err: err}
 		switch {
 		case err == nil && resp.isRefusedForQuorum():
 			refusal = &resp // without any effect, so also a write may be sent to the next URL
 			continue
 		case err == nil:
+			for _, url := range hanging {
+				f.urls.recordFailure(url, errHanging)
+			}
 			return resp, nil
 		case errors.Is(err, ErrNoQuorum):
 			kind = ErrNoQuorum
@@ -96,10 +106,21 @@ func (f *failover) attempt(caller context.Context, req request, header http.Head
 		f.urls.recordResponse(url, req.isPoll())
 	case errors.Is(caller.Err(), context.Canceled), caller.Err() != nil && time.Since(began) < hangTime:
 		// The caller ended the request.
+	case connected.Load() && isHang(req, err):
+		// The other URLs show whether this one hangs or the Host of the path.
 	default:
 		f.urls.recordFailure(url, err)
 	}
 	return resp, connected.Load(), err
+}
+
+// errHanging is why a URL does not work that another one replaced.
+var errHanging = errors.New("did not respond in time, unlike another URL")
+
+// isHang reports whether a request that one Host forwards to another was not answered in
+// time, so one of them hangs, and can be sent to another URL.
+func isHang(req request, err error) bool {
+	return req.isRepeatable() && errors.Is(err, context.DeadlineExceeded) && strings.HasPrefix(req.endpoint.template, "/nodes/{node}/")
 }
 
 // attemptTimeout returns how long to wait for one of the remaining URLs. A request that

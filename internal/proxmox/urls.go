@@ -60,11 +60,15 @@ func newURLPool(urls []string, clk clock.PassiveClock, log logr.Logger) *urlPool
 }
 
 // acquire returns the best URL that was not tried yet, and waits until it has a free
-// connection. The caller calls release after the request. It fails if the context ends
-// first.
+// connection, unless it is for a poll. The caller calls release after the request. It
+// fails if the context ends first.
 func (p *urlPool) acquire(ctx context.Context, tried []*clusterURL, poll bool) (url *clusterURL, release func(), err error) {
 	for {
 		url, failed := p.pick(tried, poll)
+		if poll {
+			// A Cluster is not unreachable because launches use all connections.
+			return url, func() { p.leave(url) }, nil
+		}
 		select {
 		case url.slots <- struct{}{}:
 			return url, func() { <-url.slots; p.leave(url) }, nil

@@ -7,6 +7,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -124,7 +125,10 @@ func TestConnectionLimit(t *testing.T) {
 	g := NewWithT(t)
 	var open, most atomic.Int32
 	release := make(chan struct{})
-	host := newFakeHost(t, func(request) reply {
+	host := newFakeHost(t, func(r request) reply {
+		if strings.Contains(r.uri, "/cluster/resources") {
+			return data(`[]`)
+		}
 		n := open.Add(1)
 		defer open.Add(-1)
 		for {
@@ -144,9 +148,47 @@ func TestConnectionLimit(t *testing.T) {
 		})
 	}
 	g.Eventually(open.Load).Should(BeNumerically(">=", proxmox.MaxConnections))
+	_, err := c.Resources(testContext(t))
+	g.Expect(err).NotTo(HaveOccurred(), "a poll does not wait for other requests")
 	close(release)
 	wg.Wait()
 	g.Expect(most.Load()).To(BeEquivalentTo(proxmox.MaxConnections))
+}
+
+// A Host that hangs does not answer what other Hosts forward to it. Their URLs work.
+func TestHangingHost(t *testing.T) {
+	t.Parallel()
+	for name, hanging := range map[string]int{"one_URL": 1, "host": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			var hosts []*fakeHost
+			for i := range 2 {
+				hosts = append(hosts, newFakeHost(t, func(r request) reply {
+					if strings.Contains(r.uri, "/nodes/") && i < hanging {
+						return hangs(r)
+					}
+					if strings.Contains(r.uri, "/nodes/") {
+						return data(`{}`)
+					}
+					return data(version)
+				}))
+			}
+			c := newClient(t, config(hosts...), proxmox.Options{ResponseTimeout: 2 * time.Second})
+			_, err := c.VMConfig(testContext(t), "pve3", 200)
+			g.Expect(err != nil).To(Equal(hanging == 2))
+			before := len(hosts[0].requests())
+			for range 4 {
+				_, err := c.Version(testContext(t))
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			if hanging == 2 {
+				g.Expect(hosts[0].requests()).To(HaveLen(before+2), "both URLs work")
+			} else {
+				g.Expect(hosts[0].requests()).To(HaveLen(before), "the other URL answered")
+			}
+		})
+	}
 }
 
 // hostURLs returns the config of a client with the URLs of these Hosts.
