@@ -28,8 +28,8 @@ type Deleter struct {
 	sweeps storageSweeps
 	// abandoned are the UIDs of Claims that were finished without their VM.
 	abandoned sync.Map
-	// missingSince is when a region and Host were first missing in their Cluster.
-	missingSince sync.Map
+	// missing holds the hostAbsence of Hosts, by region and name.
+	missing sync.Map
 }
 
 // New returns a Deleter.

@@ -62,7 +62,7 @@ func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id in
 		return nil
 	}
 	return &instance.BlockedError{Reason: instance.BlockedDiskRemaining, Message: fmt.Sprintf(
-		"VM %d on host %s is destroyed, but its disks could not be deleted, which is retried: %v", id.VMID, host, errors.Join(failures...))}
+		"VM %d on host %s is destroyed, but disks of it could not be deleted: %v", id.VMID, host, errors.Join(failures...))}
 }
 
 // checkStorages returns a BlockedError if a storage of the VM's disks is inactive as of the

@@ -42,12 +42,14 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return false, nil // its error is that of the canceled request
 	}
-	if err != nil {
+	if err != nil && found != vmDestroyed {
 		return false, err
 	}
 	if found != vmDestroyed && found != vmAbsent {
 		return false, d.checkOrphanLock(ctx, client, vm, found)
 	}
+	// A destroyed VM is not listed again, so the rest is deleted even if a disk remains.
+	remaining := err
 	volume := vm.AttachedBootDrive()
 	if volume == "" && found == vmDestroyed {
 		// The Snapshot may be older than the boot drive.
@@ -60,7 +62,11 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 		}
 	}
 	d.deps.Inventory.Ledger().Release(vm.ClaimUID)
-	return true, d.tokens.Revoke(ctx, types.UID(vm.ClaimUID))
+	d.abandoned.Delete(vm.ClaimUID)
+	if err := d.tokens.Revoke(ctx, types.UID(vm.ClaimUID)); err != nil {
+		return false, err
+	}
+	return true, remaining
 }
 
 // checkOrphanLock returns a BlockedError if a clone or destroy of an orphan left it locked.
@@ -125,7 +131,13 @@ func (a *attempt) deleteFoundBootDrives(ctx context.Context) {
 	if snapshot == nil {
 		return
 	}
+	// The deletion must end even if a storage responds slowly.
+	ctx, cancel := context.WithTimeout(ctx, a.deps.Settings.OperationTimeout/2)
+	defer cancel()
 	for _, key := range isoStorages(snapshot) {
+		if ctx.Err() != nil {
+			return
+		}
 		drives, err := a.readBootDrives(ctx, a.client, key)
 		for _, drive := range drives {
 			if drive.ClaimUID == a.id.ClaimUID {

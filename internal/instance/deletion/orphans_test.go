@@ -25,6 +25,24 @@ func TestDeleteOrphan(t *testing.T) {
 	w.ExpectNoOrphans()
 }
 
+// The VM is destroyed without its disk, and is not listed any more.
+func TestDeleteOrphanWithInactiveStorage(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess(testenv.NoPolling())
+	claim := p.Launched("pool-abc", w.NodeClass)
+	host := w.Intent(claim).Host
+	w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
+	vms, err := p.Instances.VMs.List()
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Sim.SetStorageActive(host, "local-lvm", false)).To(Succeed())
+	deleted, err := p.Instances.Deleter.DeleteOrphan(t.Context(), vms[0])
+	w.Expect(err).To(MatchError(ContainSubstring("local-lvm:vm-%d-disk-0", vms[0].VMID)))
+	w.Expect(deleted).To(BeTrue())
+	w.ExpectNoBootDrives()
+	w.ExpectNoTokens()
+}
+
 func TestDeleteOrphanWithoutBootDrive(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)

@@ -75,14 +75,24 @@ func (a *attempt) isHostRemoved(host string) bool {
 	}
 	key := [2]string{a.id.Region, host}
 	if _, member := view.Host(a.id.Region, host); member {
-		a.missingSince.Delete(key)
+		a.missing.Delete(key)
 		return false
 	}
+	// Core calls Delete every few seconds. After a longer pause, the Host may have been
+	// a member in the meantime.
 	now := a.deps.Clock.Now()
-	since, _ := a.missingSince.LoadOrStore(key, now)
-	first, ok := since.(time.Time)
-	return ok && now.Sub(first) >= a.deps.Settings.HostRemovedAfter
+	seen, ok := a.missing.Load(key)
+	absence, _ := seen.(hostAbsence)
+	if !ok || now.Sub(absence.last) >= a.deps.Settings.HostRemovedAfter {
+		absence.first = now
+	}
+	absence.last = now
+	a.missing.Store(key, absence)
+	return now.Sub(absence.first) >= a.deps.Settings.HostRemovedAfter
 }
+
+// hostAbsence is when a Host was first and last seen to be missing in its Cluster.
+type hostAbsence struct{ first, last time.Time }
 
 // abandon finishes the Claim without its VM.
 func (a *attempt) abandon(ctx context.Context, format string, args ...any) (bool, error) {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/awslabs/operatorpkg/reconciler"
@@ -123,10 +124,11 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		return result, err
 	}
 	c.releaseReservations(vms, claims)
-	c.deleteVMs(ctx, vms, claims)
+	// Before the VMs, which take longer: core provisions nothing because of some Nodes.
 	for _, orphan := range c.orphanResources(ctx, found, vms, claims) {
 		c.deleteResource(ctx, orphan)
 	}
+	c.deleteVMs(ctx, vms, claims)
 	return result, nil
 }
 
@@ -167,12 +169,24 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 	orphans := c.orphanVMs(vms, claims)
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(orphans)))
 	unexpected := c.countUnexpected(orphans)
-	if c.deps.Rules.DeletionMaxFraction.IsExceeded(unexpected, len(vms)) {
+	all := len(vms) - (len(orphans) - unexpected)
+	if c.deps.Rules.DeletionMaxFraction.IsExceeded(unexpected, all) {
 		log.FromContext(ctx).Error(nil, "too many orphaned VMs, deleting none; check whether etcd was restored or this is the wrong Kubernetes cluster",
-			"orphans", unexpected, "vms", len(vms))
+			"orphans", unexpected, "vms", all)
 		c.metrics.blocked.Inc()
 		return
 	}
+	// One region must not delay another.
+	var wg sync.WaitGroup
+	for _, region := range c.deps.Inventory.Regions() {
+		inRegion := slices.DeleteFunc(slices.Clone(orphans), func(vm instance.VM) bool { return vm.Region != region })
+		wg.Go(func() { c.deleteOrphans(ctx, inRegion) })
+	}
+	wg.Wait()
+}
+
+// deleteOrphans deletes VMs, or only reports them, according to the policy.
+func (c *Controller) deleteOrphans(ctx context.Context, orphans []instance.VM) {
 	for _, vm := range orphans {
 		logger := log.FromContext(ctx).WithValues("NodeClaim", klog.KRef("", vm.Name), "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
 		if c.deps.Rules.Policy == PolicyReport {
