@@ -58,6 +58,9 @@ type Deps struct {
 	// DrainMaintenance makes the Nodes of a Host in maintenance drift.
 	DrainMaintenance bool
 	Repair           RepairTolerations
+	// ReplacementMaxFraction is the fraction of a region's VMs above which none that
+	// disappeared counts as deleted.
+	ReplacementMaxFraction instance.SafetyThreshold
 }
 
 // New returns the CloudProvider.
@@ -136,20 +139,27 @@ func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim)
 	case !class.DeletionTimestamp.IsZero():
 		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("NodeClass %s is being deleted", class.Name))
 	case ready.IsUnknown():
-		return nil, readinessUnknown("NodeClass %s was not checked yet", class.Name)
+		return nil, c.readinessUnknown(claim, "NodeClass %s was not checked yet", class.Name)
 	case ready.ObservedGeneration != class.Generation:
-		return nil, readinessUnknown("NodeClass %s changed and was not checked again yet", class.Name)
+		return nil, c.readinessUnknown(claim, "NodeClass %s changed and was not checked again yet", class.Name)
 	case ready.IsFalse():
 		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("NodeClass %s: %s", class.Name, ready.Message))
 	}
 	return class, nil
 }
 
+// maxReadinessWait limits how long a Claim waits for the first check of its NodeClass.
+const maxReadinessWait = time.Minute
+
 // readinessUnknown returns an error on which core retries Create: it would delete the
 // Claim of a NodeClass that is not ready. The status controller sets Ready to true or
-// false within seconds.
-func readinessUnknown(format string, args ...any) error {
+// false within seconds. If it cannot, the Claim does not wait: it would block all
+// NodePools.
+func (c *CloudProvider) readinessUnknown(claim *karpv1.NodeClaim, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
+	if c.deps.Clock.Since(claim.CreationTimestamp.Time) > maxReadinessWait {
+		return cloudprovider.NewNodeClassNotReadyError(err)
+	}
 	return cloudprovider.NewCreateError(err, "NodeClassReadinessUnknown", err.Error())
 }
 
@@ -209,18 +219,19 @@ func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.Nod
 	return claims.Items[0].DeepCopy(), nil
 }
 
-// List returns all VMs of this Kubernetes cluster as NodeClaims, and the Claims whose
-// VM a Snapshot does not show yet: core deletes Nodes whose Claim is missing in the list.
+// List returns all VMs of this Kubernetes cluster as NodeClaims, the Claims whose VM a
+// Snapshot does not show yet, and those whose VMs disappeared together with too many
+// others: core deletes Claims and Nodes that are missing in the list.
 func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	vms, err := c.deps.VMs.List()
 	if err != nil {
 		return nil, err
 	}
 	out := make([]*karpv1.NodeClaim, 0, len(vms))
-	listed := map[string]bool{}
+	listed, byClaim := map[string]bool{}, make(map[string]instance.VM, len(vms))
 	for _, vm := range vms {
 		out = append(out, vmClaim(vm))
-		listed[vm.ProviderID()] = true
+		listed[vm.ProviderID()], byClaim[vm.ClaimUID] = true, vm
 	}
 	claims := &karpv1.NodeClaimList{}
 	if err := c.deps.Kube.List(ctx, claims, client.UnsafeDisableDeepCopy); err != nil {
@@ -230,6 +241,13 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 		claim := &claims.Items[i]
 		if claim.Status.ProviderID != "" && !listed[claim.Status.ProviderID] && c.deps.VMs.MayExist(claim) {
 			out = append(out, claim.DeepCopy())
+		}
+	}
+	for _, r := range c.deps.VMs.Compare(claims.Items, byClaim) {
+		if c.deps.ReplacementMaxFraction.IsExceeded(len(r.Missing), r.Launched) {
+			for _, claim := range r.Missing {
+				out = append(out, claim.DeepCopy())
+			}
 		}
 	}
 	return out, nil

@@ -5,6 +5,7 @@ package cloudprovider_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -63,6 +66,31 @@ func TestListNotPolled(t *testing.T) {
 	_, err := provider(w).List(t.Context())
 	w.Expect(err).To(MatchError(instance.ErrNotPolled))
 	w.Expect(err.Error()).To(ContainSubstring(testenv.OtherRegion), "the region is named")
+}
+
+// Core deletes the claims that are missing in the list. If most VMs disappear at the same
+// time, their common cause is not fixed by replacing them.
+func TestListMassDeletion(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	class, cp := w.Class(), provider(w, func(d *cloudprovider.Deps) { d.ReplacementMaxFraction = 0.5 })
+	var claims []*karpv1.NodeClaim
+	for i := range 5 {
+		claim := w.Launched(fmt.Sprintf("c%d", i), class)
+		w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)})
+		claims = append(claims, claim)
+	}
+	for _, claim := range claims[1:] {
+		w.DestroyByHand("pve1", w.Intent(claim).VMID)
+	}
+	w.Refresh()
+	listed, err := cp.List(t.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(listed).To(HaveLen(5), "four of five VMs are missing")
+	w.Expect(w.Kube.Delete(t.Context(), claims[4])).To(Succeed())
+	listed, err = cp.List(t.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(listed).To(HaveLen(1), "three are below the threshold")
 }
 
 func TestGetNotFound(t *testing.T) {

@@ -5,9 +5,11 @@ package cloudprovider_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -53,4 +55,14 @@ func TestCreateWithUncheckedNodeClass(t *testing.T) {
 	class.Spec.BootDevice.Size = "50G"
 	k.Expect(k.Kube.Update(k.ctx, class)).To(Succeed())
 	expectLaunch(k, k.Claim("with-fixed-class", class, standalone), check)
+}
+
+// A claim of a class that cannot be checked must not block all NodePools.
+func TestCreateWithNodeClassThatIsNotChecked(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := w.Claim("a", w.NewClass())
+	w.Clock.Advance(2 * time.Minute)
+	_, err := provider(w).Create(t.Context(), claim)
+	w.Expect(corecloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
 }

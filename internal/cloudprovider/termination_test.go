@@ -236,6 +236,9 @@ func TestTerminateHostRemoved(t *testing.T) {
 	n.until("waits for the host", n.hasEvent(instance.BlockedHostUnreachable))
 	n.Expect(n.deleted()).To(BeFalse(), "the host may have been removed by mistake")
 	n.expectDrained()
+	n.Clock.Advance(24 * time.Hour)
+	n.reconcile()
+	n.Expect(n.deleted()).To(BeFalse(), "it may have been a member in the meantime")
 
 	n.until("deleted without its host", n.deleted)
 	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(ContainElement(And(

@@ -192,7 +192,7 @@ func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[str
 		Kube: o.GetClient(), VMs: o.Instances.VMs, Planner: o.Instances.Planner, Deleter: o.Instances.Deleter, Power: o.Instances.Power,
 		Types: o.Types, Recorder: o.EventRecorder, Overlays: o.InstanceTypeStore, Clock: clock.RealClock{}, BootDataHash: o.boot.Hash,
 		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, DrainMaintenance: opts.HostMaintenancePolicy == maintenance.PolicyDrain,
-		Repair: opts.RepairTolerations(),
+		Repair: opts.RepairTolerations(), ReplacementMaxFraction: opts.RestartPolicy().ReplacementMaxFraction,
 	})
 	return nil
 }

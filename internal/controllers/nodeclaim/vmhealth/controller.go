@@ -94,48 +94,34 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.deps.Timeout)
 	defer cancel()
 	var wg sync.WaitGroup
-	missing := map[string][]*karpv1.NodeClaim{} // by region
-	launched := launchedByRegion(claims.Items)
-	for i := range claims.Items {
-		claim := &claims.Items[i]
-		region, ok := launchedRegion(claim)
-		if !ok || !claim.DeletionTimestamp.IsZero() {
+	for region, r := range c.deps.VMs.Compare(claims.Items, byClaim) {
+		for _, claim := range r.Existing {
+			wg.Go(func() { c.reconcileVM(ctx, claim, byClaim[string(claim.UID)], r.Launched) })
+		}
+		if c.deps.Restarts.ReplacementMaxFraction.IsExceeded(len(r.Missing), r.Launched) {
+			c.reportMissingBlocked(ctx, region, r.Missing, r.Launched)
 			continue
 		}
-		if vm, ok := byClaim[string(claim.UID)]; ok {
-			wg.Go(func() { c.reconcileVM(ctx, claim, vm, launched[region]) })
-		} else if !c.deps.VMs.MayExist(claim) {
-			missing[region] = append(missing[region], claim)
-		}
-	}
-	for region, claims := range missing {
-		if c.deps.Restarts.ReplacementMaxFraction.IsExceeded(len(claims), launched[region]) {
-			c.reportMissingBlocked(ctx, region, claims, launched[region])
-			continue
-		}
-		for _, claim := range claims {
+		for _, claim := range r.Missing {
 			wg.Go(func() { c.reconcileMissing(ctx, claim) })
 		}
 	}
-	wg.Wait()
+	waitFor(ctx, &wg)
 	return reconciler.Result{RequeueAfter: c.deps.PollInterval}, nil
 }
 
-// launchedRegion returns the region of a Claim whose VM was launched; false if it is being
-// launched, or core has not recorded its providerID.
-func launchedRegion(claim *karpv1.NodeClaim) (string, bool) {
-	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
-	return id.Region, err == nil && claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
-}
-
-func launchedByRegion(claims []karpv1.NodeClaim) map[string]int {
-	out := map[string]int{}
-	for i := range claims {
-		if region, ok := launchedRegion(&claims[i]); ok {
-			out[region]++
-		}
+// waitFor waits until all is done or the context ends. A request that changes something
+// outlives its context; the next comparison skips a Claim that is still busy.
+func waitFor(ctx context.Context, wg *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
-	return out
 }
 
 // reconcileVM handles a VM that exists. all is the number of VMs in its region.
