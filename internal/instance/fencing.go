@@ -50,7 +50,7 @@ func (d Deps) IsFenced(claim *karpv1.NodeClaim) (fenced bool, why string) {
 		return false, "the NodeClaim has no VM"
 	}
 	view := d.Inventory.View()
-	if snapshot := view.Snapshots[id.Region]; snapshot != nil && view.Failures[id.Region] == nil && snapshot.Hosts[host].Online {
+	if snapshot := view.Snapshots[id.Region]; snapshot != nil && view.Unavailable(id.Region) == nil && snapshot.Hosts[host].Online {
 		return false, fmt.Sprintf("host %s is online", host)
 	}
 	return true, ""

@@ -48,6 +48,19 @@ func TestRegionNotConfigured(t *testing.T) {
 		ContainSubstring(fmt.Sprintf("kubectl annotate nodeclaim %s %s=pve1", b.Name, v1alpha1.AnnotationHostFenced))))
 }
 
+// A single failed poll does not make a forgotten annotation valid.
+func TestHostFenceIgnoredDuringOutage(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := w.Launched("a", w.Class())
+	claim.Annotations[v1alpha1.AnnotationHostFenced] = w.Intent(claim).Host
+	w.Disconnect()
+	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).NotTo(Succeed())
+	w.Expect(w.Instances.VMs.FenceIgnored(claim)).To(ContainSubstring("is online"))
+	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).NotTo(Succeed())
+	w.Expect(w.Instances.VMs.FenceIgnored(claim)).To(BeEmpty())
+}
+
 func TestHostFenceIgnored(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
