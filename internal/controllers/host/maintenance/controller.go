@@ -53,6 +53,9 @@ const (
 	ReasonTimeout = "HostMaintenanceTimeout"
 )
 
+// retryUnavailable is when a Claim is reconciled again whose Cluster is unavailable.
+const retryUnavailable = 30 * time.Second
+
 // Deps are the dependencies of the Controller.
 type Deps struct {
 	Kube      client.Client
@@ -126,8 +129,10 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, nil
 	}
 	host, known := c.deps.VMs.HostOf(claim)
-	if !known {
-		return reconcile.Result{}, nil // its Cluster was not polled yet
+	if !known || c.deps.VMs.IsUnavailable(claim) {
+		// Its Cluster was not polled yet, or its state is outdated: no replacement could be
+		// launched.
+		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
 	}
 	if host.Maintenance == "" || c.deps.Policy != PolicyDrain {
 		return reconcile.Result{}, c.setSince(ctx, claim, "")

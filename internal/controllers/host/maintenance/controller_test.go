@@ -82,7 +82,7 @@ func TestDrift(t *testing.T) {
 	list := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: maintenance.ConfigMapName}, Data: map[string]string{testenv.Region + ".pve1": "new disk"}}
 	w.Create(list)
 	w.Eventually(drift).WithArguments(here).Should(Equal("HostInMaintenance"))
-	w.Expect(w.Events.Messages(maintenance.ReasonHostInMaintenance)).To(And(HaveLen(2),
+	w.Eventually(w.Events.Messages).WithArguments(maintenance.ReasonHostInMaintenance).Should(And(HaveLen(2),
 		HaveEach(And(ContainSubstring("pve1"), ContainSubstring(testenv.Region), ContainSubstring("new disk")))), "on the claim and its Node")
 	_, reason := w.Inventory.View().Usable(testenv.Region, "pve1")
 	w.Expect(reason).To(Equal("in maintenance"))
@@ -125,6 +125,26 @@ func TestReconcileTimeout(t *testing.T) {
 	w.Expect(reconcile(w, maintenance.PolicyDrain, elsewhere)).To(BeZero())
 	w.Expect(w.IsDeleted(elsewhere)).To(BeFalse())
 	w.Expect(w.Events.Messages(maintenance.ReasonTimeout)).To(And(HaveLen(2), HaveEach(And(ContainSubstring("pve1"), ContainSubstring("30m")))))
+}
+
+// While a Cluster is unavailable, no replacement can be launched.
+func TestReconcileUnavailable(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := onHost(w, "a", "pve1", w.Class())
+	w.Inventory.SetMaintenance(inventory.Maintenance{{Region: testenv.Region, Host: "pve1"}: ""})
+	w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeNumerically(">", 0))
+	reconnect := w.Disconnect()
+	for range 2 {
+		w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).NotTo(Succeed())
+	}
+	w.Clock.Advance(timeout + time.Minute)
+	w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeNumerically(">", 0))
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
+	reconnect()
+	w.Refresh()
+	w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeZero())
+	w.Expect(w.IsDeleted(claim)).To(BeTrue())
 }
 
 // A Cluster that was not polled yet may have the host in maintenance.
