@@ -42,9 +42,9 @@ const (
 	interval = 15 * time.Second
 	// delay is the time for core to replace a drifted Node: it checks every ten seconds.
 	delay = time.Minute
-	// rescheduleTimeout is how long the pods of a deleted Node may be pending before the
-	// next Node is deleted. Core waits as long for a new Node to register.
-	rescheduleTimeout = 15 * time.Minute
+	// restartWindow is how long before its start another process may have deleted a Node
+	// whose pods are still pending. Core waits as long for a new Node to register.
+	restartWindow = 15 * time.Minute
 )
 
 // Reasons of events.
@@ -72,11 +72,12 @@ type Controller struct {
 	deps Deps
 	// terminated is when the last Node of a NodePool was deleted.
 	terminated map[string]time.Time
+	started    time.Time
 }
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, terminated: map[string]time.Time{}}
+	return &Controller{deps: deps, terminated: map[string]time.Time{}, started: deps.Clock.Now()}
 }
 
 // Register registers the Controller.
@@ -198,11 +199,12 @@ func driftedAt(c *disruption.Candidate) time.Time {
 }
 
 // hasPendingPods reports whether pods wait for capacity since the last Node of the
-// NodePool was deleted. They may be the pods of that Node.
+// NodePool was deleted. They may be the pods of that Node: another guest may use the
+// capacity, and to delete more Nodes would not help them.
 func (c *Controller) hasPendingPods(ctx context.Context, s *simulator, pool string) (bool, error) {
 	last, ok := c.terminated[pool]
-	if !ok || c.deps.Clock.Since(last) > rescheduleTimeout {
-		return false, nil
+	if !ok {
+		last = c.started.Add(-restartWindow) // an earlier process may have deleted one
 	}
 	pods, err := s.provisioner.GetPendingPods(ctx)
 	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return !pod.CreationTimestamp.Time.Before(last.Truncate(time.Second)) }), err

@@ -81,11 +81,16 @@ func newFullEnv(t *testing.T, o options) *fullEnv {
 		Types: w.Types, Recorder: w.Events, Clock: w.Clock, Overlays: nodeoverlay.NewInstanceTypeStore(),
 	})
 	w.cluster = state.NewCluster(w.Clock, w.Kube, w.provider)
+	w.restart()
+	return w
+}
+
+// restart replaces the controller.
+func (w *fullEnv) restart() {
 	w.controller = terminatefirst.NewController(terminatefirst.Deps{
 		Kube: w.Kube, Cluster: w.cluster, Inventory: w.Inventory, Types: w.Types, Recorder: w.Events, Clock: w.Clock,
 		CloudProvider: func(types *instancetype.Provider) corecloudprovider.CloudProvider { return w.provider.WithTypes(types) },
 	})
-	return w
 }
 
 // addNode does what core, the kubelet and the scheduler do. The Node drifted some time ago.
@@ -232,6 +237,12 @@ func TestReconcilePendingPods(t *testing.T) {
 	evicted := w.addPod("evicted", "", nil)
 	w.reconcile()
 	w.Expect(w.IsDeleted(second.claim)).To(BeFalse(), "the pod of the first Node is pending")
+	w.restart()
+	w.reconcile()
+	w.Expect(w.IsDeleted(second.claim)).To(BeFalse(), "an earlier process may have deleted its Node")
+	w.Clock.Advance(time.Hour)
+	w.reconcile()
+	w.Expect(w.IsDeleted(second.claim)).To(BeFalse(), "another guest may use the capacity")
 	w.Expect(w.Kube.Delete(t.Context(), evicted, client.GracePeriodSeconds(0))).To(Succeed())
 	w.reconcile()
 	w.Expect(w.IsDeleted(second.claim)).To(BeTrue())
