@@ -48,7 +48,10 @@ drained in the same way, without this command.`,
 		Short: "Put a host into maintenance",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			return m.set(command, args[0], &reason, "host %s is in maintenance; its Nodes are replaced on other hosts\n")
+			if err := m.set(command, args[0], &reason, "requested maintenance of host %s\n"); err != nil {
+				return err
+			}
+			return m.reportClaims(command, args[0])
 		},
 	}
 	start.Flags().StringVar(&reason, "reason", "", "reason, which events on the Nodes contain")
@@ -103,7 +106,8 @@ func (m *hostMaintenance) write(ctx context.Context, kube client.Client, name in
 	stored := hosts.DeepCopy()
 	if reason == nil {
 		if _, ok := hosts.Data[name.Key()]; !ok {
-			return fmt.Errorf("host %s is not in maintenance: ConfigMap %s/%s has no key %s", name, hosts.Namespace, hosts.Name, name.Key())
+			return fmt.Errorf("host %[1]s is not in maintenance: ConfigMap %[2]s/%[3]s has no key %[4]s; if it is in HA maintenance, run on a host of its cluster: ha-manager crm-command node-maintenance disable %[5]s",
+				name, hosts.Namespace, hosts.Name, name.Key(), name.Host)
 		}
 		delete(hosts.Data, name.Key())
 	} else {
@@ -132,6 +136,58 @@ func (m *hostMaintenance) read(ctx context.Context, kube client.Client) (*corev1
 	return hosts, nil
 }
 
+// countClaims counts the NodeClaims of each host, and those that are drained because of
+// its maintenance.
+func countClaims(ctx context.Context, kube client.Client) (all, draining map[inventory.HostName]int, err error) {
+	claims := &karpv1.NodeClaimList{}
+	if err := kube.List(ctx, claims); err != nil {
+		return nil, nil, fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	all, draining = map[inventory.HostName]int{}, map[inventory.HostName]int{}
+	for _, claim := range claims.Items {
+		host := inventory.HostName{
+			Region: claim.Labels[corev1.LabelTopologyRegion],
+			Host:   cmp.Or(claim.Annotations[v1alpha1.AnnotationHost], claim.Labels[corev1.LabelTopologyZone]),
+		}
+		if host.Host == "" {
+			continue // not launched yet
+		}
+		all[host]++
+		if claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] != "" {
+			draining[host]++
+		}
+	}
+	return all, draining, nil
+}
+
+// reportClaims prints how many NodeClaims are on a host, and the hosts that have some if
+// it has none: its name may be wrong.
+func (m *hostMaintenance) reportClaims(command *cobra.Command, arg string) error {
+	name, err := parseHost(arg)
+	if err != nil {
+		return err
+	}
+	kube, _, err := m.cluster.connect()
+	if err != nil {
+		return err
+	}
+	nodes, _, err := countClaims(command.Context(), kube)
+	if err != nil {
+		return err
+	}
+	if nodes[name] > 0 {
+		_, err = fmt.Fprintf(command.OutOrStdout(), "%d NodeClaims are on it; to see how many are left, run: kubectl proxmox maintenance list\n", nodes[name])
+		return err
+	}
+	var others []string
+	for host := range nodes {
+		others = append(others, host.String())
+	}
+	slices.Sort(others)
+	_, err = fmt.Fprintf(command.OutOrStdout(), "warning: no NodeClaim is on it; hosts with NodeClaims: %s\n", cmp.Or(strings.Join(others, ", "), "none"))
+	return err
+}
+
 func (m *hostMaintenance) list(command *cobra.Command) error {
 	kube, _, err := m.cluster.connect()
 	if err != nil {
@@ -141,18 +197,16 @@ func (m *hostMaintenance) list(command *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	claims := &karpv1.NodeClaimList{}
-	if err := kube.List(command.Context(), claims); err != nil {
-		return fmt.Errorf("listing NodeClaims: %w", err)
-	}
-	nodes := map[inventory.HostName]int{}
-	for _, claim := range claims.Items {
-		nodes[inventory.HostName{
-			Region: claim.Labels[corev1.LabelTopologyRegion],
-			Host:   cmp.Or(claim.Annotations[v1alpha1.AnnotationHost], claim.Labels[corev1.LabelTopologyZone]),
-		}]++
+	nodes, draining, err := countClaims(command.Context(), kube)
+	if err != nil {
+		return err
 	}
 	hosts, _ := inventory.ParseMaintenance(found.Data) // the controller reports invalid entries
+	for name := range draining {
+		if _, ok := hosts[name]; !ok {
+			hosts[name] = "HA maintenance"
+		}
+	}
 	if len(hosts) == 0 {
 		_, err = fmt.Fprintln(command.OutOrStdout(), "no host is in maintenance")
 		return err

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -32,13 +33,13 @@ func TestMaintenance(t *testing.T) {
 		ok, _ := w.Inventory.View().Usable(testenv.Region, host)
 		return ok
 	}
-	w.Claim("a", w.Class(), func(c *karpv1.NodeClaim) {
+	claim := w.Claim("a", w.Class(), func(c *karpv1.NodeClaim) {
 		c.Labels[corev1.LabelTopologyRegion], c.Labels[corev1.LabelTopologyZone] = testenv.Region, "pve1"
 	})
 	pve1, pve2 := inventory.HostName{Region: testenv.Region, Host: "pve1"}.String(), inventory.HostName{Region: testenv.Region, Host: "pve2"}.String()
 	w.Expect(maintained("list")).To(Equal("no host is in maintenance\n"))
-	w.Expect(maintained("start", pve1, "--reason", "new disk")).To(ContainSubstring(pve1 + " is in maintenance"))
-	w.Expect(maintained("start", pve2)).To(ContainSubstring(pve2))
+	w.Expect(maintained("start", pve1, "--reason", "new disk")).To(And(ContainSubstring("maintenance of host "+pve1), ContainSubstring("1 NodeClaims are on it")))
+	w.Expect(maintained("start", pve2)).To(ContainSubstring("warning: no NodeClaim is on it; hosts with NodeClaims: " + pve1))
 	w.Expect(usable("pve1") || usable("pve2")).To(BeFalse())
 	w.Expect(maintained("list")).To(And(MatchRegexp(testenv.Region+` +pve1 +1 +new disk`), MatchRegexp(testenv.Region+` +pve2 +0`)))
 	w.Expect(maintained("stop", pve1)).To(ContainSubstring(pve1 + " is in service"))
@@ -46,7 +47,9 @@ func TestMaintenance(t *testing.T) {
 	w.Expect(usable("pve2")).To(BeFalse())
 
 	_, err := run(t, append([]string{"maintenance", "stop", pve1}, at...)...)
-	w.Expect(err).To(MatchError(ContainSubstring(pve1 + " is not in maintenance")))
+	w.Expect(err).To(MatchError(And(ContainSubstring(pve1+" is not in maintenance"), ContainSubstring("node-maintenance disable pve1"))))
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostMaintenanceSince: "2026-11-15T12:00:00Z"})
+	w.Expect(maintained("list")).To(MatchRegexp(testenv.Region + ` +pve1 +1 +HA maintenance`))
 	for _, host := range []string{"pve1", "/pve1", "home/", "home/pve1.example.com", "ho me/pve1"} {
 		_, err := run(t, append([]string{"maintenance", "start", host}, at...)...)
 		w.Expect(err).To(MatchError(And(ContainSubstring(host), ContainSubstring("want REGION/HOST"))))
