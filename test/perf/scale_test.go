@@ -26,10 +26,11 @@ const (
 	fewNodes, manyNodes = 100, 1000
 	// burstNodes are launched in addition.
 	burstNodes = 100
-	// window is how long the controller is measured.
-	window = time.Minute
-	// settleWindows is how long the controller still works on what the launches caused.
-	settleWindows = 3
+	// settleTime is how long the controller still works on what the launches caused.
+	settleTime = 3 * time.Minute
+	// idleTime includes one reconcile of each object whose reconciles are repeated every
+	// five minutes. Burst figures are of at least burstTime.
+	idleTime, burstTime = 5 * time.Minute, time.Minute
 	// fleetTimeout is how long all nodes may take. The machine runs the control plane, the
 	// simulator and the nodes too.
 	fleetTimeout = 30 * time.Minute
@@ -71,11 +72,9 @@ func measureScale(t *testing.T, nodes int) map[string]figures {
 	t.Helper()
 	s := startScaled(t)
 	s.launch(nodes)
-	for range settleWindows {
-		s.measure(func() {})
-	}
-	idle := s.measure(func() {})
-	burst := s.measure(func() { s.launch(burstNodes) })
+	s.measure(settleTime, func() {})
+	idle := s.measure(idleTime, func() {})
+	burst := s.measure(burstTime, func() { s.launch(burstNodes) })
 	s.controller.Stop()
 	s.plane.Stop()
 	s.proxmox.Close()
@@ -184,8 +183,8 @@ func (s *scaled) register(ctx context.Context, claim *karpv1.NodeClaim) error {
 	return s.plane.Client.Status().Patch(ctx, node, client.MergeFrom(stored))
 }
 
-// measure runs f and returns the figures of the time until it ended, at least the window.
-func (s *scaled) measure(f func()) figures {
+// measure runs f and returns the figures of the time until it ended, at least of the window.
+func (s *scaled) measure(window time.Duration, f func()) figures {
 	s.t.Helper()
 	before := s.read()
 	s.proxmox.ResetRequests()
