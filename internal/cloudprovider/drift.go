@@ -89,7 +89,10 @@ func (c *CloudProvider) hostDrift(claim *karpv1.NodeClaim) cloudprovider.DriftRe
 	if !ok {
 		return ""
 	}
-	if host.Maintenance != "" && c.deps.DrainMaintenance {
+	// After a restart the maintenance may not be readable yet. Its last known state is
+	// recorded on the Claim.
+	recorded := host.MaintenanceUnknown && claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] != ""
+	if (host.Maintenance != "" || recorded) && c.deps.DrainMaintenance {
 		return HostInMaintenance
 	}
 	if c.deps.HostDriftAfter == 0 {

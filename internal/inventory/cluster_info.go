@@ -5,6 +5,7 @@ package inventory
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -17,6 +18,8 @@ type clusterInfo struct {
 	options     proxmox.ClusterOptions // read as FactOptions
 	mappings    []proxmox.PCIMapping
 	maintenance []string
+	// maintenanceKnown is true once maintenance was read, or the token may not read it.
+	maintenanceKnown bool
 	// read are the kinds that were read since the last failed poll.
 	read map[ReadKind]bool
 }
@@ -66,8 +69,14 @@ func (c *cluster) readMappings(ctx context.Context) {
 	c.markRead(kindMappings)
 }
 
+// isMaintenanceUnknown reports whether Hosts may be in HA maintenance that was never read.
+func (c *cluster) isMaintenanceUnknown() bool {
+	return !c.info.version.AtLeast(9, 2) && !c.info.maintenanceKnown
+}
+
 // readMaintenance marks the rows of Hosts in maintenance. PVE 9.2 and later set this in
-// the rows.
+// the rows. After a failure the last known Hosts remain in maintenance; it is not retried
+// before the next slot, because a request that hangs delays the poll.
 func (c *cluster) readMaintenance(ctx context.Context, rows []proxmox.HostRow) {
 	if c.info.version.AtLeast(9, 2) {
 		return
@@ -78,6 +87,9 @@ func (c *cluster) readMaintenance(ctx context.Context, rows []proxmox.HostRow) {
 			c.inventory.options.Log.V(1).Info("reading the hosts in maintenance failed", "region", c.region, "error", err.Error())
 		} else {
 			c.info.maintenance = hosts
+		}
+		if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); err == nil || forbidden {
+			c.info.maintenanceKnown = true
 		}
 		c.markRead(kindMaintenance)
 	}

@@ -37,6 +37,7 @@ type cluster struct {
 	permissions proxmox.Permissions
 	mappings    []proxmox.PCIMapping
 	drained     []string
+	noDrained   error  // of every read of drained
 	release     string // default 9.2
 	hardware    map[string]proxmox.HostInfo
 	groups      []string
@@ -110,7 +111,7 @@ func (c *cluster) Maintenance(context.Context) ([]string, error) {
 	c.record("maintenance")
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.drained), nil
+	return slices.Clone(c.drained), c.noDrained
 }
 
 func (c *cluster) User() string { return "kubernetes@pve!karpenter" }

@@ -66,7 +66,9 @@ func newIndex(v View, settings Settings) *index {
 		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
 		for name, host := range snapshot.Hosts {
 			limits := settings.For(region, name)
-			x.hosts[region][name] = &hostAccount{state: newHostState(region, host, limits, v.Failures[region]), limits: limits}
+			state := newHostState(region, host, limits, v.Failures[region])
+			state.MaintenanceUnknown = state.Maintenance == "" && (snapshot.MaintenanceUnknown || settings.maintenanceUnknown)
+			x.hosts[region][name] = &hostAccount{state: state, limits: limits}
 		}
 	}
 	for _, r := range v.Reservations {

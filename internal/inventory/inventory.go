@@ -50,15 +50,17 @@ type Inventory struct {
 	watchAddresses atomic.Bool
 
 	// mu guards the rest, including the ledger. No I/O is done while it is held.
-	mu             sync.Mutex
-	ledger         *Ledger
-	snapshots      map[string]*Snapshot
-	failures       map[string]error
-	maintenance    Maintenance
-	generation     uint64
-	subscribers    map[int]chan Event
-	nextSubscriber int
-	loggedHosts    map[string]bool // see logDuplicateHosts
+	mu          sync.Mutex
+	ledger      *Ledger
+	snapshots   map[string]*Snapshot
+	failures    map[string]error
+	maintenance Maintenance
+	// maintenanceUnknown is true if maintenance could not be read yet.
+	maintenanceUnknown bool
+	generation         uint64
+	subscribers        map[int]chan Event
+	nextSubscriber     int
+	loggedHosts        map[string]bool // see logDuplicateHosts
 }
 
 // New returns an Inventory of the clients' Clusters. It reads nothing before Start or
@@ -237,7 +239,7 @@ func (i *Inventory) publish(changed bool) {
 	if changed {
 		i.generation++
 	}
-	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), i.options.Settings.withMaintenance(i.maintenance))
+	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), i.options.Settings.withMaintenance(i.maintenance, i.maintenanceUnknown))
 	view.Generation, view.recentlyReleased = i.generation, i.ledger.released
 	i.view.Store(&view)
 	if !changed {

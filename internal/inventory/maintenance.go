@@ -44,16 +44,25 @@ func ParseMaintenance(data map[string]string) (Maintenance, []error) {
 func (i *Inventory) SetMaintenance(hosts Maintenance) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if maps.Equal(i.maintenance, hosts) {
+	if maps.Equal(i.maintenance, hosts) && !i.maintenanceUnknown {
 		return
 	}
-	i.maintenance = maps.Clone(hosts)
+	i.maintenance, i.maintenanceUnknown = maps.Clone(hosts), false
+	i.publish(true)
+}
+
+// SetMaintenanceUnknown records that the Hosts in maintenance could not be read at the
+// start. SetMaintenance ends it.
+func (i *Inventory) SetMaintenanceUnknown() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.maintenanceUnknown = true
 	i.publish(true)
 }
 
 // withMaintenance returns the settings with the Hosts in maintenance.
-func (s Settings) withMaintenance(hosts Maintenance) Settings {
-	s.maintenance = hosts
+func (s Settings) withMaintenance(hosts Maintenance, unknown bool) Settings {
+	s.maintenance, s.maintenanceUnknown = hosts, unknown
 	return s
 }
 

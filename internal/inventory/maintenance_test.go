@@ -4,10 +4,13 @@
 package inventory_test
 
 import (
+	"errors"
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 func TestParseMaintenance(t *testing.T) {
@@ -47,5 +50,40 @@ func TestSetMaintenance(t *testing.T) {
 	i.SetMaintenance(nil)
 	if state, _ := i.View().Host("r", "pve1"); state.OutOfService != "" || state.Unusable != "" {
 		t.Errorf("pve1 is %+v, want it in service", state)
+	}
+}
+
+func TestMaintenanceUnreadable(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		failure error
+		unknown bool
+	}{
+		"failed":    {errors.New("got timeout"), true},
+		"forbidden": {&proxmox.ForbiddenError{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster("r", host("pve1", 16, 64))
+			c.release, c.drained, c.noDrained = "8.4", []string{"pve1"}, test.failure
+			i, clock := newInventory(t, c)
+			expect := func(when, maintenance string, unknown bool) {
+				t.Helper()
+				refresh(t, i)
+				if state, _ := i.View().Host("r", "pve1"); state.Maintenance != maintenance || state.MaintenanceUnknown != unknown {
+					t.Errorf("%s: maintenance %q, unknown %v", when, state.Maintenance, state.MaintenanceUnknown)
+				}
+			}
+			expect("never read", "", test.unknown)
+			c.change(func() { c.noDrained = nil })
+			clock.Step(time.Minute)
+			expect("read", "Proxmox HA maintenance", false)
+			c.change(func() { c.drained, c.noDrained = nil, test.failure })
+			clock.Step(time.Minute)
+			expect("last known", "Proxmox HA maintenance", false)
+			c.change(func() { c.noDrained = nil })
+			clock.Step(time.Minute)
+			expect("ended", "", false)
+		})
 	}
 }

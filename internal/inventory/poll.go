@@ -160,17 +160,18 @@ func (c *cluster) poll(ctx context.Context) error {
 
 func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
 	c.inventory.accept(PollResult{
-		Region:            c.region,
-		Taken:             c.inventory.options.Clock.Now(),
-		Version:           c.info.version,
-		Options:           c.info.options,
-		Facts:             c.facts.known,
-		Resources:         resources,
-		Configs:           c.configs.configs(),
-		Mappings:          c.info.mappings,
-		Hardware:          c.hardware.known(),
-		ReportedAddresses: c.addresses.reported(),
-		Complete:          c.addressesComplete(resources),
+		Region:             c.region,
+		Taken:              c.inventory.options.Clock.Now(),
+		Version:            c.info.version,
+		Options:            c.info.options,
+		Facts:              c.facts.known,
+		Resources:          resources,
+		Configs:            c.configs.configs(),
+		Mappings:           c.info.mappings,
+		MaintenanceUnknown: c.isMaintenanceUnknown(),
+		Hardware:           c.hardware.known(),
+		ReportedAddresses:  c.addresses.reported(),
+		Complete:           c.addressesComplete(resources),
 	}, began)
 }
 

@@ -31,6 +31,8 @@ type PollResult struct {
 	Complete bool
 	// Mappings are the PCI mappings.
 	Mappings []proxmox.PCIMapping
+	// MaintenanceUnknown is true until it was read which Hosts are in HA maintenance.
+	MaintenanceUnknown bool
 	// Hardware by Host, if it was read.
 	Hardware map[string]proxmox.HostInfo
 }
@@ -48,6 +50,8 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		Guests:   make(map[int]Guest, len(result.Resources.Guests)),
 		Storages: make(map[StorageKey]proxmox.StorageRow, len(result.Resources.Storages)),
 		Mappings: result.Mappings,
+
+		MaintenanceUnknown: result.MaintenanceUnknown,
 	}
 	for _, row := range result.Resources.Hosts {
 		s.Hosts[row.Name] = Host{

@@ -94,6 +94,8 @@ func (s HostSettings) reservedBytes(row proxmox.StorageRow, bytes int64) int64 {
 type Settings struct {
 	rules       []rule // least specific first
 	maintenance Maintenance
+	// maintenanceUnknown: maintenance could not be read.
+	maintenanceUnknown bool
 }
 
 // rule is one entry of the file: the fields to set for matching Hosts.

@@ -26,6 +26,8 @@ type Snapshot struct {
 	Storages map[StorageKey]proxmox.StorageRow
 	// Mappings are the PCI mappings of the Cluster.
 	Mappings []proxmox.PCIMapping
+	// MaintenanceUnknown is true until it was read which Hosts are in HA maintenance.
+	MaintenanceUnknown bool
 	// Addresses of guests, Hosts and the IPAM of Proxmox.
 	Addresses Addresses
 	// AddressesKnown is true once all sources of addresses were read; see

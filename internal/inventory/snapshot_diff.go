@@ -16,7 +16,7 @@ func hasChanged(a, b *Snapshot) bool {
 	if a == nil || b == nil {
 		return a != b
 	}
-	return a.Version != b.Version || a.Facts != b.Facts ||
+	return a.Version != b.Version || a.Facts != b.Facts || a.MaintenanceUnknown != b.MaintenanceUnknown ||
 		a.Options.MACPrefix != b.Options.MACPrefix ||
 		a.Options.TagAccess != b.Options.TagAccess ||
 		!slices.Equal(a.Options.AllowedTags, b.Options.AllowedTags) ||

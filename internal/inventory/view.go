@@ -68,6 +68,9 @@ type HostState struct {
 	// Maintenance describes who put the Host into maintenance; empty if nobody did. A Host
 	// in maintenance may be offline too, for example while it reboots.
 	Maintenance string
+	// MaintenanceUnknown is true if Maintenance is empty, but not every source of it could be
+	// read since the start: the Host may have been in maintenance before.
+	MaintenanceUnknown bool
 	// Unusable describes why the Host accepts no new VMs; empty if it accepts them.
 	Unusable string
 }

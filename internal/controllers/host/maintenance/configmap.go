@@ -43,8 +43,9 @@ type ConfigMap struct {
 func (c *ConfigMap) NeedLeaderElection() bool { return false }
 
 // Read applies the ConfigMap once. Call it before controllers start: to them, a Host whose
-// maintenance is not known yet has returned to service. It fails if the ConfigMap cannot
-// be read; an absent one is empty.
+// maintenance was not read has returned to service. If the ConfigMap cannot be read, Read
+// fails, and the maintenance is unknown until Start has read it. An absent ConfigMap is
+// empty, and so is one that the controller may not read: nobody can use it then.
 func (c *ConfigMap) Read(ctx context.Context, kube client.Reader) error {
 	found := &corev1.ConfigMap{}
 	err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: ConfigMapName}, found)
@@ -53,6 +54,9 @@ func (c *ConfigMap) Read(ctx context.Context, kube client.Reader) error {
 		return nil
 	}
 	if err != nil {
+		if !apierrors.IsForbidden(err) {
+			c.Inventory.SetMaintenanceUnknown()
+		}
 		return fmt.Errorf("reading ConfigMap %s/%s: %w", c.Namespace, ConfigMapName, err)
 	}
 	c.apply(ctx, found)

@@ -129,9 +129,9 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, nil
 	}
 	host, known := c.deps.VMs.HostOf(claim)
-	if !known || c.deps.VMs.IsUnavailable(claim) {
-		// Its Cluster was not polled yet, or its state is outdated: no replacement could be
-		// launched.
+	if !known || host.MaintenanceUnknown || c.deps.VMs.IsUnavailable(claim) {
+		// Its Cluster or its maintenance was not read yet, so the recorded maintenance
+		// remains; or its state is outdated, so no replacement could be launched.
 		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
 	}
 	if host.Maintenance == "" || c.deps.Policy != PolicyDrain {

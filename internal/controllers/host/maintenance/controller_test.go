@@ -4,11 +4,14 @@
 package maintenance_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +39,10 @@ func reconcile(w *testenv.Env, policy maintenance.Policy, claim *karpv1.NodeClai
 	result, err := controller(w, w.Kube, policy).Reconcile(w.T.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
+}
+
+func configMap(w *testenv.Env) *maintenance.ConfigMap {
+	return &maintenance.ConfigMap{Namespace: w.Name, Config: w.Config, Inventory: w.Inventory, Recorder: w.Events}
 }
 
 // onHost returns a claim with a Node, planned on a Host.
@@ -69,7 +76,7 @@ func TestDrift(t *testing.T) {
 			return testenv.WithCoreOptions(coredisruption.NewController(clock.RealClock{}, kube, cp))
 		},
 	)
-	hosts := &maintenance.ConfigMap{Namespace: w.Name, Config: w.Config, Inventory: w.Inventory, Recorder: w.Events}
+	hosts := configMap(w)
 	testenv.Go(t, hosts.Start)
 	drift := func(claim *karpv1.NodeClaim) string {
 		condition := testenv.Reload(w, claim).StatusConditions().Get(karpv1.ConditionTypeDrifted)
@@ -160,6 +167,72 @@ func TestReconcileUnknownHost(t *testing.T) {
 	w.Expect(testenv.Reload(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationHostMaintenanceSince))
 }
 
+// unreadable is an API server that fails.
+type unreadable struct{ client.Reader }
+
+func (unreadable) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return apierrors.NewInternalError(errors.New("etcdserver: request timed out"))
+}
+
+// After a restart the maintenance cannot be read. A Node that is being drained because of
+// it must not be kept, and its timeout must not begin anew.
+func TestReconcileUnknownMaintenance(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		begin, fail, restore func(*testenv.Env)
+	}{
+		"HA_manager": {
+			begin: func(w *testenv.Env) {
+				w.Expect(w.Sim.SetMaintenance("pve1", true)).To(Succeed())
+				w.Restart(true)
+			},
+			fail: func(w *testenv.Env) {
+				w.AddFault(pvesim.Fault{Path: "/cluster/ha/status/manager_status", Count: 1, Status: 500, Message: "got timeout"})
+				w.Restart(true)
+			},
+			restore: func(w *testenv.Env) {
+				w.Expect(w.Sim.SetMaintenance("pve1", false)).To(Succeed())
+				w.Clock.Advance(2 * time.Minute)
+				w.Refresh()
+			},
+		},
+		"ConfigMap": {
+			begin: func(w *testenv.Env) {
+				w.Inventory.SetMaintenance(inventory.Maintenance{{Region: testenv.Region, Host: "pve1"}: ""})
+			},
+			fail: func(w *testenv.Env) {
+				w.Restart(true)
+				w.Expect(configMap(w).Read(w.T.Context(), unreadable{})).NotTo(Succeed())
+			},
+			restore: func(w *testenv.Env) { w.Expect(configMap(w).Read(w.T.Context(), w.Kube)).To(Succeed()) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.New(t, testenv.NoPolling())
+			claim := onHost(w, "a", "pve1", w.Class())
+			drift := func() string {
+				cp := cloudprovider.New(cloudprovider.Deps{Kube: w.Kube, VMs: w.Instances.VMs, Types: w.Types, Clock: w.Clock, DrainMaintenance: true})
+				reason, err := cp.IsDrifted(t.Context(), testenv.Reload(w, claim))
+				w.Expect(err).NotTo(HaveOccurred())
+				return string(reason)
+			}
+			test.begin(w)
+			w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeNumerically(">", 0))
+			since := testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationHostMaintenanceSince]
+			w.Expect(since).NotTo(BeEmpty())
+			test.fail(w)
+			w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeNumerically(">", 0))
+			w.Expect(testenv.Reload(w, claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationHostMaintenanceSince, since))
+			w.Expect(drift()).To(Equal("HostInMaintenance"))
+			test.restore(w)
+			w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeZero())
+			w.Expect(testenv.Reload(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationHostMaintenanceSince))
+			w.Expect(drift()).To(BeEmpty())
+		})
+	}
+}
+
 func TestReconcileCordon(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
@@ -175,7 +248,7 @@ func TestReconcileCordon(t *testing.T) {
 func TestConfigMapInvalid(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
-	hosts := &maintenance.ConfigMap{Namespace: w.Name, Config: w.Config, Inventory: w.Inventory, Recorder: w.Events}
+	hosts := configMap(w)
 	w.Expect(hosts.Read(t.Context(), w.Kube)).To(Succeed(), "it does not exist")
 	w.Create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: maintenance.ConfigMapName}, Data: map[string]string{
 		"pve1": "", "other.pve1": "", testenv.Region + ".pve9": "", testenv.Region + ".pve2": "",
