@@ -41,8 +41,8 @@ type Policy string
 const (
 	// PolicyDrain replaces the Nodes on other Hosts.
 	PolicyDrain Policy = "drain"
-	// PolicyCordon only launches no VMs on the Host.
-	PolicyCordon Policy = "cordon"
+	// PolicyKeep leaves the Nodes alone. The Host only gets no new VMs.
+	PolicyKeep Policy = "keep"
 )
 
 // Reasons of events.

@@ -233,14 +233,14 @@ func TestReconcileUnknownMaintenance(t *testing.T) {
 	}
 }
 
-func TestReconcileCordon(t *testing.T) {
+func TestReconcileKeep(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	claim := onHost(w, "a", "pve1", w.Class())
 	w.Inventory.SetMaintenance(inventory.Maintenance{{Region: testenv.Region, Host: "pve1"}: ""})
 	w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeNumerically(">", 0))
 	w.Clock.Advance(time.Hour)
-	w.Expect(reconcile(w, maintenance.PolicyCordon, claim)).To(BeZero())
+	w.Expect(reconcile(w, maintenance.PolicyKeep, claim)).To(BeZero())
 	w.Expect(testenv.Reload(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationHostMaintenanceSince), "the policy was changed")
 	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 }
