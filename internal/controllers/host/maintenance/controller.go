@@ -4,7 +4,7 @@
 // Package maintenance drains Hosts in maintenance. Controller records on each Claim of
 // such a Host since when it is in maintenance. This makes core evaluate the Claim's drift
 // at once, so its Node is replaced within the disruption budgets. Claims that are still
-// there after a timeout are deleted. ConfigMap reads which Hosts administrators put into
+// there after a timeout are deleted, unless no Host is in service. ConfigMap reads which Hosts administrators put into
 // maintenance in Kubernetes.
 package maintenance
 
@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,9 +52,12 @@ const (
 	ReasonHostInMaintenance = "HostInMaintenance"
 	// ReasonTimeout: the Claim is deleted because it was not replaced in time.
 	ReasonTimeout = "HostMaintenanceTimeout"
+	// ReasonNoOtherHost: the Claim is not deleted, because nothing could replace it.
+	ReasonNoOtherHost = "HostMaintenanceBlocked"
 )
 
-// retryUnavailable is when a Claim is reconciled again whose Cluster is unavailable.
+// retryUnavailable is when a Claim is reconciled again whose Cluster is unavailable, or
+// that no Host could replace.
 const retryUnavailable = 30 * time.Second
 
 // Deps are the dependencies of the Controller.
@@ -152,7 +156,18 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if left := since.Add(c.deps.Timeout).Sub(c.deps.Clock.Now()); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
+	if !isAnyUsable(c.deps.Inventory.View()) {
+		c.publish(ctx, claim, corev1.EventTypeWarning, ReasonNoOtherHost, fmt.Sprintf(
+			"Host %s in region %s has been in maintenance (%s) for more than %s, but no other host is in service, so the Node is kept; end the maintenance of a host, or delete the NodeClaim to drain the Node now",
+			host.Name, host.Region, host.Maintenance, c.deps.Timeout))
+		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
+	}
 	return reconcile.Result{}, c.deleteClaim(ctx, claim, host, since)
+}
+
+// isAnyUsable reports whether any Host accepts new VMs.
+func isAnyUsable(view inventory.View) bool {
+	return slices.ContainsFunc(view.Hosts(), func(host inventory.HostState) bool { return host.Unusable == "" })
 }
 
 func (c *Controller) drainMessage(host inventory.HostState, since time.Time) string {

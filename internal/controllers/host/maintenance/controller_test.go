@@ -134,10 +134,27 @@ func TestReconcileTimeout(t *testing.T) {
 	w.Expect(w.Events.Messages(maintenance.ReasonTimeout)).To(And(HaveLen(2), HaveEach(And(ContainSubstring("pve1"), ContainSubstring("30m")))))
 }
 
+// While no other Host is in service, nothing could replace the Node.
+func TestReconcileTimeoutNoOtherHost(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
+	claim := onHost(w, "a", "pve1", w.Class())
+	here, other := inventory.HostName{Region: testenv.Region, Host: "pve1"}, inventory.HostName{Region: testenv.Region, Host: "pve2"}
+	w.Inventory.SetMaintenance(inventory.Maintenance{here: "", other: ""})
+	w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeNumerically(">", 0))
+	w.Clock.Advance(timeout + time.Minute)
+	w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeNumerically(">", 0))
+	w.Expect(w.IsDeleted(claim)).To(BeFalse())
+	w.Expect(w.Events.Messages(maintenance.ReasonNoOtherHost)).To(And(HaveLen(2), HaveEach(ContainSubstring("no other host is in service"))))
+	w.Inventory.SetMaintenance(inventory.Maintenance{here: ""})
+	w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeZero())
+	w.Expect(w.IsDeleted(claim)).To(BeTrue())
+}
+
 // While a Cluster is unavailable, no replacement can be launched.
 func TestReconcileUnavailable(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling())
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 	claim := onHost(w, "a", "pve1", w.Class())
 	w.Inventory.SetMaintenance(inventory.Maintenance{{Region: testenv.Region, Host: "pve1"}: ""})
 	w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeNumerically(">", 0))
