@@ -43,7 +43,7 @@ type fence struct {
 func newFence(cluster *kubeCluster) *cobra.Command {
 	f := &fence{}
 	command := &cobra.Command{
-		Use:   "fence HOST",
+		Use:   "fence [REGION/]HOST",
 		Short: "Declare that a host is powered off, so its NodeClaims can be deleted without it",
 		Long: `Declare that a Proxmox host is powered off and does not start by itself.
 
@@ -71,7 +71,27 @@ volume. The command refuses hosts with a Node that is Ready.`,
 	return command
 }
 
-func (f *fence) run(ctx context.Context, host string) error {
+// parseHost returns the host of an argument, and sets the region if it names one.
+func (f *fence) parseHost(arg string) (string, error) {
+	if !strings.Contains(arg, "/") {
+		return arg, nil
+	}
+	name, err := parseHost(arg)
+	if err != nil {
+		return "", err
+	}
+	if f.region != "" && f.region != name.Region {
+		return "", fmt.Errorf("host %s is not in region %s, which --region names", arg, f.region)
+	}
+	f.region = name.Region
+	return name.Host, nil
+}
+
+func (f *fence) run(ctx context.Context, arg string) error {
+	host, err := f.parseHost(arg)
+	if err != nil {
+		return err
+	}
 	claims, err := f.claims(ctx, host)
 	if err != nil {
 		return err
@@ -135,7 +155,7 @@ func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, e
 	case len(out) == 0:
 		return nil, fmt.Errorf("no NodeClaim found for host %q; hosts with NodeClaims: %s", host, strings.Join(slices.Sorted(maps.Keys(hosts)), ", "))
 	case len(regions) > 1:
-		return nil, fmt.Errorf("host %q is in several regions: set --region to one of %s", host, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
+		return nil, fmt.Errorf("host %[1]q is in several regions: use REGION/%[1]s, or set --region to one of %[2]s", host, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
 	}
 	return out, nil
 }

@@ -57,6 +57,10 @@ func TestFence(t *testing.T) {
 
 	_, err := fenceHost("pve1", func(f *fence) { f.region = "" })
 	w.Expect(err).To(MatchError(ContainSubstring("set --region to one of region-1, region-2")))
+	_, err = fenceHost("region-2/pve1", func(*fence) {})
+	w.Expect(err).To(MatchError(ContainSubstring("host region-2/pve1 is not in region region-1")))
+	_, err = fenceHost("region-1/", func(*fence) {})
+	w.Expect(err).To(MatchError(ContainSubstring("want REGION/HOST")))
 	_, err = fenceHost("pve9", func(*fence) {})
 	w.Expect(err).To(MatchError(ContainSubstring("hosts with NodeClaims: pve1, pve2")))
 	_, err = fenceHost("pve2", func(*fence) {})
@@ -71,7 +75,7 @@ func TestFence(t *testing.T) {
 	w.Create(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: w.Named("volume")}, Spec: storagev1.VolumeAttachmentSpec{
 		Attacher: "csi.proxmox.sinextra.dev", NodeName: deadNode.Name, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("volume")},
 	}})
-	out, err = fenceHost("pve1", func(*fence) {})
+	out, err = fenceHost("region-1/pve1", func(f *fence) { f.region = "" })
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(out).To(And(
 		ContainSubstring("volumes are still attached after 1ms"),

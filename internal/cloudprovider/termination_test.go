@@ -242,7 +242,7 @@ func TestTerminateHostRemoved(t *testing.T) {
 
 	n.until("deleted without its host", n.deleted)
 	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(ContainElement(And(
-		ContainSubstring("VM %d", in.VMID), ContainSubstring("/etc/pve/nodes/%s/qemu-server/%d.conf", in.Host, in.VMID))))
+		ContainSubstring("VM %d", in.VMID), ContainSubstring("/etc/pve/nodes/%s/qemu-server/%d.conf", in.Host, in.VMID), ContainSubstring("pvesm list STORAGE --vmid %d", in.VMID))))
 	n.ExpectNoTokens()
 }
 
@@ -261,6 +261,9 @@ func TestTerminateHostFenced(t *testing.T) {
 	n.reconcile()
 	n.Expect(n.deleted()).To(BeFalse(), "the annotation names another host")
 
+	n.Expect(n.Events.Messages(instance.BlockedHostUnreachable)).To(ContainElement(And(
+		ContainSubstring("kubectl proxmox fence %s/%s", testenv.Region, in.Host),
+		ContainSubstring("kubectl annotate nodeclaim %s %s=%s", n.claim.Name, v1alpha1.AnnotationHostFenced, in.Host))))
 	n.Annotate(testenv.Reload(n.Env, n.claim), map[string]string{v1alpha1.AnnotationHostFenced: in.Host})
 	n.until("deleted without its VM", n.deleted)
 	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(ContainElement(And(ContainSubstring("VM %d", in.VMID), ContainSubstring("fenced"))))

@@ -43,7 +43,8 @@ func (d Deps) IsFenced(claim *karpv1.NodeClaim) (fenced bool, why string) {
 	}
 	host := d.LastHost(claim)
 	if named == "" || named != host {
-		return false, fmt.Sprintf("it names host %q, but the VM was last seen on host %q", named, host)
+		return false, fmt.Sprintf("it names host %[1]q, but the VM was last seen on host %[2]q; if that host is powered off, run: kubectl annotate nodeclaim %[3]s %[4]s=%[2]s --overwrite; then delete the NodeClaim: kubectl delete nodeclaim %[3]s --wait=false",
+			named, host, claim.Name, v1alpha1.AnnotationHostFenced)
 	}
 	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
@@ -51,7 +52,8 @@ func (d Deps) IsFenced(claim *karpv1.NodeClaim) (fenced bool, why string) {
 	}
 	view := d.Inventory.View()
 	if snapshot := view.Snapshots[id.Region]; snapshot != nil && view.Unavailable(id.Region) == nil && snapshot.Hosts[host].Online {
-		return false, fmt.Sprintf("host %s is online", host)
+		return false, fmt.Sprintf("host %[1]s is online, so its VM is deleted with the NodeClaim as usual; remove the annotation: kubectl annotate nodeclaim %[2]s %[3]s-",
+			host, claim.Name, v1alpha1.AnnotationHostFenced)
 	}
 	return true, ""
 }
@@ -76,6 +78,6 @@ func (d Deps) CheckRegion(claim *karpv1.NodeClaim) *BlockedError {
 		return nil
 	}
 	return &BlockedError{Reason: BlockedRegionNotConfigured, Message: fmt.Sprintf(
-		"region %[1]s is not in the cloud config, so VM %[2]d on host %[3]s cannot be deleted: add the region again; or delete the VM by hand, delete the NodeClaim and run: kubectl annotate nodeclaim %[4]s %[5]s=%[3]s",
+		"region %[1]s is not in the cloud config, so VM %[2]d on host %[3]s cannot be deleted: add the region again; or delete the VM by hand, then run: kubectl annotate nodeclaim %[4]s %[5]s=%[3]s; then delete the NodeClaim: kubectl delete nodeclaim %[4]s --wait=false",
 		id.Region, id.VMID, d.LastHost(claim), claim.Name, v1alpha1.AnnotationHostFenced)}
 }

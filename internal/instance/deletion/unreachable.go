@@ -49,10 +49,14 @@ func (a *attempt) deleteUnreachable(ctx context.Context, cause *instance.Blocked
 		log.FromContext(ctx).Info("ignoring annotation", "annotation", v1alpha1.AnnotationHostFenced, "reason", why)
 	}
 	if a.isHostRemoved(host) {
-		return a.abandon(ctx, "host %[1]s was removed from the Proxmox cluster of region %[2]s, so the NodeClaim is finished without its VM %[3]d; left are the disks of the VM on that host, and its configuration, which keeps the VMID in use until you delete it: rm /etc/pve/nodes/%[1]s/qemu-server/%[3]d.conf",
+		return a.abandon(ctx, "host %[1]s was removed from the Proxmox cluster of region %[2]s, so the NodeClaim is finished without its VM %[3]d; left are its disks on shared storages, which you find on another host with pvesm list STORAGE --vmid %[3]d and delete with pvesm free VOLUME, and its configuration, which keeps the VMID in use until you delete it: rm /etc/pve/nodes/%[1]s/qemu-server/%[3]d.conf",
 			host, a.id.Region, a.id.VMID)
 	}
-	return false, cause
+	if host == "" {
+		return false, cause
+	}
+	return false, hostUnreachable("%[1]s; if host %[2]s is powered off and stays off, end the wait with: kubectl proxmox fence %[3]s/%[2]s, or with: kubectl annotate nodeclaim %[4]s %[5]s=%[2]s",
+		cause.Message, host, a.id.Region, a.claim.Name, v1alpha1.AnnotationHostFenced)
 }
 
 // deleteUnconfigured handles a Claim whose region is not in the cloud config.

@@ -45,7 +45,7 @@ func TestRegionNotConfigured(t *testing.T) {
 	w.Expect(lines[0]).To(And(ContainSubstring(testenv.Region), ContainSubstring(a.Name), ContainSubstring(b.Name)))
 	w.Expect(w.Events.Reasons(a)).To(ContainElement(instance.BlockedRegionNotConfigured))
 	w.Expect(w.Events.Messages(instance.BlockedRegionNotConfigured)).To(ContainElement(
-		ContainSubstring(fmt.Sprintf("kubectl annotate nodeclaim %s %s=pve1", b.Name, v1alpha1.AnnotationHostFenced))))
+		MatchRegexp(fmt.Sprintf("kubectl annotate nodeclaim %[1]s %[2]s=pve1; .*kubectl delete nodeclaim %[1]s --wait=false", b.Name, v1alpha1.AnnotationHostFenced))))
 }
 
 // A single failed poll does not make a forgotten annotation valid.

@@ -32,7 +32,7 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 			return
 		}
 		log.Info("too many VMs stop repeatedly, replacing none", "stopped", stopped, "vms", all)
-		c.deps.Recorder.Publish(blockedEvent(claim, stopped, all, "stop repeatedly", "it is started again"))
+		c.deps.Recorder.Publish(blockedEvent(claim, vm.Region, stopped, all, "stop repeatedly", "the VM is started again"))
 	case restart:
 	}
 	started, err := c.deps.Power.PowerOn(ctx, claim)
@@ -69,12 +69,12 @@ func (c *Controller) reportMissingBlocked(ctx context.Context, region string, cl
 			"region", region, "missing", len(claims), "vms", all)
 	}
 	for _, claim := range claims {
-		c.deps.Recorder.Publish(blockedEvent(claim, len(claims), all, "do not exist", "its NodeClaim is kept"))
+		c.deps.Recorder.Publish(blockedEvent(claim, region, len(claims), all, "do not exist", "the NodeClaim is kept"))
 	}
 }
 
-func blockedEvent(claim *karpv1.NodeClaim, affected, all int, what, consequence string) events.Event {
+func blockedEvent(claim *karpv1.NodeClaim, region string, affected, all int, what, consequence string) events.Event {
 	return newEvent(claim, "ReplacementBlocked", fmt.Sprintf(
-		"%d of %d VMs of the region %s, more than --orphan-deletion-max-fraction allows to replace, so %s; fix the common cause, or delete the NodeClaim to replace it",
-		affected, all, what, consequence))
+		"%d of %d VMs in region %s %s, which is more than --orphan-deletion-max-fraction allows to replace, so %s; fix the common cause, or delete the NodeClaim to replace its VM",
+		affected, all, region, what, consequence))
 }

@@ -96,7 +96,7 @@ func TestMassReplacement(t *testing.T) {
 		w.Expect(w.Events.Reasons(claim)).To(ContainElement("ReplacementBlocked"))
 	}
 	w.Expect(startRequests(w)-before).To(Equal(5), "they are started with the longest backoff")
-	w.Expect(w.Events.Messages("ReplacementBlocked")).To(ContainElement(ContainSubstring("5 of 5 VMs")))
+	w.Expect(w.Events.Messages("ReplacementBlocked")).To(ContainElement(ContainSubstring("5 of 5 VMs in region %s stop repeatedly", testenv.Region)))
 	w.Expect(w.Events.Messages("VMCrashLooping")).To(BeEmpty())
 }
 
