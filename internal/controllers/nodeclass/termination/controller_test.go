@@ -29,7 +29,9 @@ func TestDeleteUsedNodeClass(t *testing.T) {
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(5 * time.Second).
 		Should(ContainElement("NodeClass is in use by NodeClaims (1), for example " + claim.Name + "; it is deleted when they are gone"))
+	w.Annotate(claim, map[string]string{"example.com/changed": "meanwhile"})
 	w.Consistently(func() bool { return w.IsDeleted(class) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
+	w.Expect(w.Events.Messages("WaitingOnNodeClaimTermination")).To(HaveLen(1), "a changed claim causes no reconcile")
 
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	w.Eventually(func() bool { return w.IsDeleted(class) }).WithTimeout(5 * time.Second).Should(BeTrue())
