@@ -1,0 +1,33 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestAnnotations checks that docs/architecture.md lists every annotation of the API.
+func TestAnnotations(t *testing.T) {
+	t.Parallel()
+	read := func(path string) string {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	page := read("../../docs/architecture.md")
+	found := regexp.MustCompile(`Annotation\w+ += Group \+ "/([a-z-]+)"`).FindAllStringSubmatch(read("../../api/v1alpha1/labels.go"), -1)
+	if len(found) < 20 {
+		t.Fatalf("found %d annotations, want at least 20", len(found))
+	}
+	for _, annotation := range found {
+		if !strings.Contains(page, "`"+annotation[1]+"`") {
+			t.Errorf("docs/architecture.md does not list the annotation %s", annotation[1])
+		}
+	}
+}
