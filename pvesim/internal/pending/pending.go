@@ -41,7 +41,7 @@ func canHotPlug(g *kernel.Guest, opt string, remove bool) bool {
 	case base == "unused":
 		return true
 	case base == "scsi" || base == "virtio":
-		return strings.Contains(hotPlugFeatures(g), "disk")
+		return isMediumChange(g, opt, remove) || strings.Contains(hotPlugFeatures(g), "disk")
 	case base == "ide" || base == "sata":
 		return isMediumChange(g, opt, remove)
 	}

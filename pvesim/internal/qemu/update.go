@@ -143,7 +143,8 @@ func (c *configs) checkUpdate(r *api.Request, u *update) error {
 	return c.permissions.checkBridges(r, u.set)
 }
 
-// checkState returns an error if the config does not exist, has another digest, is locked, or cannot be written.
+// checkState returns an error if the config does not exist, has another digest, is locked, protects a drive to be removed,
+// or cannot be written.
 func (c *configs) checkState(host string, vmid int, u *update) error {
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
@@ -155,6 +156,12 @@ func (c *configs) checkState(host string, vmid int, u *update) error {
 		return api.Failf("checksum mismatch (file change by other user?)")
 	case !u.skipLock && g.Config.Lock() != "":
 		return api.Failf("VM is locked (%s)", g.Config.Lock())
+	case g.Config.Bool("protection", false):
+		for _, opt := range u.remove {
+			if _, set := g.Config.Merged()[opt]; set && qm.IsDriveKey(opt) { // even if the write removes the protection
+				return api.Failf("can't remove drive '%s' - protection mode enabled", opt)
+			}
+		}
 	}
 	return c.k.CheckWritable(c.k.Host(host), configFile(host, vmid))
 }
