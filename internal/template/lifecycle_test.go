@@ -70,7 +70,7 @@ func TestBuildAllSettings(t *testing.T) {
 			e.Expect(options["net3"]).To(And(HavePrefix("e1000="), Not(ContainSubstring("mtu"))))
 			e.Expect(options["efidisk0"]).To(ContainSubstring("efitype=4m"))
 			e.Expect(options["tpmstate0"]).To(ContainSubstring("version=v2.0"))
-			e.Expect(options).NotTo(HaveKey("ide2"), "VMs that boot from our own drive must not have a second one")
+			e.Expect(options).NotTo(HaveKey("scsi30"), "VMs that boot from our own drive must not have a second one")
 			e.Expect(options["description"]).To(HavePrefix("Ubuntu 24.04\n\nAsk the platform team.\n\n<!--"))
 			resources, err := e.client().Resources(t.Context())
 			e.Expect(err).NotTo(HaveOccurred())
@@ -89,7 +89,7 @@ func TestUpdateInPlace(t *testing.T) {
 	p := e.process()
 	before := p.reconcileUntilComplete().Zones
 	generation := e.mark(before[0].VMID).Generation
-	e.Expect(e.config("pve1", before[0].VMID).Options).To(HaveKey("ide2"), "VMs get their boot data from Proxmox")
+	e.Expect(e.config("pve1", before[0].VMID).Options).To(HaveKey("scsi30"), "VMs get their boot data from Proxmox")
 
 	e.cdrom = true
 	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
@@ -101,7 +101,7 @@ func TestUpdateInPlace(t *testing.T) {
 		return e.config("pve1", before[0].VMID).Options
 	}).Should(And(
 		HaveKeyWithValue("cpu", "host"), HaveKeyWithValue("tags", "new"), HaveKeyWithValue("description", HavePrefix("changed\n")),
-		Not(HaveKey("agent")), Not(HaveKey("onboot")), Not(HaveKey("net1")), Not(HaveKey("ide2")),
+		Not(HaveKey("agent")), Not(HaveKey("onboot")), Not(HaveKey("net1")), Not(HaveKey("scsi30")),
 	))
 	e.Expect(e.mark(before[0].VMID).Generation).To(Equal(generation), "nodes do not drift")
 	e.Expect(p.reconcileUntilComplete().Zones).To(Equal(before))
@@ -112,6 +112,32 @@ func TestUpdateInPlace(t *testing.T) {
 	e.sim.ResetRequests()
 	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
 	e.Expect(e.sim.Requests()).To(BeEmpty(), "settings are written once")
+}
+
+// Earlier releases added the cloud-init drive to ide2. It stays there, and is deleted when
+// no class needs it.
+func TestUpdateCloudInitDriveOnIDE(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	p := e.process()
+	vmid := p.reconcileUntilComplete().Zones[0].VMID
+	e.Expect(e.client().UpdateVM(t.Context(), "pve1", vmid, proxmox.ConfigChange{Delete: []string{"scsi30"}})).To(Succeed())
+	e.Expect(e.client().UpdateVM(t.Context(), "pve1", vmid, proxmox.ConfigChange{Set: map[string]string{"ide2": "local-lvm:cloudinit"}})).To(Succeed())
+	for _, test := range []struct {
+		description string
+		cdrom       bool
+		drives      OmegaMatcher
+	}{
+		{"kept", false, And(HaveKey("ide2"), Not(HaveKey("scsi30")))},
+		{"deleted", true, And(Not(HaveKey("ide2")), Not(HaveKey("scsi30")))},
+	} {
+		e.cdrom = test.cdrom
+		e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Description = test.description })
+		e.Eventually(func() map[string]string {
+			e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+			return e.config("pve1", vmid).Options
+		}).Should(And(HaveKeyWithValue("description", HavePrefix(test.description+"\n")), test.drives))
+	}
 }
 
 func TestReplaceImage(t *testing.T) {

@@ -13,10 +13,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
-// cloudInitSlot is where the Proxmox web interface adds the cloud-init drive.
-const cloudInitSlot = "ide2"
+// cloudInitSlot is the slot of the cloud-init drive: that of a boot drive on the bus of
+// the disk.
+const cloudInitSlot = vmconfig.SCSIBootDriveSlot
 
 // inPlaceOptions returns the VM options that are updated in place when the spec changes.
 func inPlaceOptions(desired Desired, location Location) map[string]string {
@@ -62,7 +64,7 @@ func inPlaceOptions(desired Desired, location Location) map[string]string {
 }
 
 // managedOption matches the options that are deleted if the spec does not set them.
-var managedOption = regexp.MustCompile(`^(net|ipconfig|hostpci|serial)[0-9]+$|^(agent|vga|nameserver|onboot|tags|` + cloudInitSlot + `)$`)
+var managedOption = regexp.MustCompile(`^(net|ipconfig|hostpci|serial)[0-9]+$|^(agent|vga|nameserver|onboot|tags)$`)
 
 // createOptions returns the options of a new VM. Tags are not included: for these PVE
 // 9.2 checks a privilege on the VM itself before the VM is in its pool, so they are
@@ -100,11 +102,16 @@ func notes(desired Desired, mark ownership.Mark) string {
 // newConfigChange returns the change from a configuration to the desired one.
 func newConfigChange(desired Desired, location Location, config proxmox.VMConfig, mark ownership.Mark) proxmox.ConfigChange {
 	c := proxmox.ConfigChange{Set: inPlaceOptions(desired, location), Digest: config.Digest}
-	if drive, ok := config.Drives().Find(cloudInitSlot); ok && drive.IsCloudInit && desired.CloudInit {
-		delete(c.Set, cloudInitSlot) // setting it again would recreate the drive
+	if drive, ok := config.Drives().CloudInit(); ok {
+		// Earlier releases added it to ide2.
+		if desired.CloudInit {
+			delete(c.Set, cloudInitSlot) // setting it again would recreate the drive
+		} else {
+			c.Delete = append(c.Delete, drive.Slot)
+		}
 	}
 	for option := range config.Options {
-		if _, set := c.Set[option]; !set && managedOption.MatchString(option) && !(option == cloudInitSlot && desired.CloudInit) {
+		if _, set := c.Set[option]; !set && managedOption.MatchString(option) {
 			c.Delete = append(c.Delete, option)
 		}
 	}

@@ -68,7 +68,7 @@ func (b *builder) setCloudInit(disk proxmox.Drive) error {
 	if _, ok := b.clone.Drives().CloudInit(); ok {
 		return nil
 	}
-	slot, _, err := bootDriveSlot(b.clone)
+	slot, _, err := bootDriveSlot(b.clone, disk)
 	if err != nil {
 		return err
 	}

@@ -105,9 +105,9 @@ func TestLaunchAddsCloudInitDrive(t *testing.T) {
 		slot     string
 		storage  string
 	}{
-		"storage_of_the_disk":  {map[string]string{"ide2": ""}, nil, "ide2", "local-lvm"},
-		"storage_of_the_class": {map[string]string{"ide2": ""}, &v1alpha1.CloudInit{Storage: "local"}, "ide2", "local"},
-		"free_slot":            {map[string]string{"ide2": "none,media=cdrom"}, nil, "ide0", "local-lvm"},
+		"storage_of_the_disk":  {map[string]string{"ide2": ""}, nil, "scsi30", "local-lvm"},
+		"storage_of_the_class": {map[string]string{"ide2": ""}, &v1alpha1.CloudInit{Storage: "local"}, "scsi30", "local"},
+		"free_slot":            {map[string]string{"ide2": "none,media=cdrom", "scsihw": ""}, nil, "ide0", "local-lvm"},
 		"inherited_drive":      {nil, &v1alpha1.CloudInit{Storage: "local"}, "ide2", "local-lvm"},
 	} {
 		t.Run(name, func(t *testing.T) {
