@@ -6,6 +6,8 @@ package cloudprovider_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -315,4 +317,43 @@ func TestTerminateRegionNotConfigured(t *testing.T) {
 	n.until("deleted without its VM", n.deleted)
 	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(ContainElement(ContainSubstring("VM %d", in.VMID)))
 	n.Expect(n.VMs()).To(HaveLen(1), "it is not touched")
+}
+
+// The guest of a ready Node is shut down after core has drained the Node. A guest whose
+// kubelet does not report is stopped: it would not answer.
+func TestTerminateShutdown(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		ready corev1.ConditionStatus
+		call  string
+	}{
+		"ready":     {corev1.ConditionTrue, "shutdown"},
+		"not_ready": {corev1.ConditionUnknown, "stop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newTerminating(t, testenv.Settings(func(s *instance.Settings) { s.ShutdownTimeout = 10 * time.Second }))
+			n.setReady(test.ready)
+			n.Sim.ResetRequests()
+			n.Expect(n.Kube.Delete(t.Context(), n.claim)).To(Succeed())
+			n.until("drained", func() bool {
+				return testenv.Reload(n.Env, n.claim).StatusConditions().Get(karpv1.ConditionTypeDrained) != nil
+			})
+			n.Expect(n.powerOffs()).To(BeEmpty(), "pods are evicted first")
+			n.until("deleted", n.deleted)
+			n.Expect(n.powerOffs()).To(Equal([]string{test.call}))
+			n.ExpectNoOrphans()
+		})
+	}
+}
+
+// powerOffs returns the requests that ended the guest.
+func (n *terminating) powerOffs() []string {
+	var calls []string
+	for _, r := range n.Sim.Requests() {
+		if call, ok := strings.CutPrefix(r.Template, "/nodes/{node}/qemu/{vmid}/status/"); ok && r.Method == http.MethodPost {
+			calls = append(calls, call)
+		}
+	}
+	return calls
 }

@@ -27,8 +27,8 @@ type Settings struct {
 	// Proxmox. The task continues; the next attempt finds its result. A request that
 	// changes something is not canceled.
 	OperationTimeout time.Duration
-	// ShutdownTimeout is how long a guest may take to shut down before it is stopped;
-	// 0 stops it without a shutdown.
+	// ShutdownTimeout is how long the guest of a ready Node may take to shut down before
+	// it is stopped; 0 stops it without a shutdown.
 	ShutdownTimeout time.Duration
 	// HostRemovedAfter is the delay after which VMs of a Host that left its Cluster
 	// count as deleted.

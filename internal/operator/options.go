@@ -174,7 +174,7 @@ func OptionTable() []Option { //nolint:funlen // a table
 			duration(func(o *Options) *time.Duration { return &o.JoinTokenTTL }, time.Minute)},
 		{"operation-timeout", "OPERATION_TIMEOUT", "15s", "How long one attempt to delete or restart a VM waits for Proxmox. Proxmox continues the task, and the next attempt reads its result.",
 			duration(func(o *Options) *time.Duration { return &o.OperationTimeout }, time.Second)},
-		{"shutdown-timeout", "SHUTDOWN_TIMEOUT", "0s", "How long a guest may take to shut down before its VM is deleted. With 0 the VM is stopped immediately, because its pods are already drained.",
+		{"shutdown-timeout", "SHUTDOWN_TIMEOUT", "10s", "How long the guest of a ready node may take to shut down before its VM is stopped and deleted. VMs of other nodes are stopped immediately. With 0 all VMs are stopped immediately.",
 			duration(func(o *Options) *time.Duration { return &o.ShutdownTimeout }, 0)},
 		{"restart-backoff", "RESTART_BACKOFF", "1m", "Delay between two starts of a VM that was found stopped. It doubles with each start.",
 			duration(func(o *Options) *time.Duration { return &o.RestartBackoff }, time.Second)},

@@ -26,11 +26,14 @@ const (
 	unexpectedDelay = 100 * time.Millisecond
 )
 
-// Stops take 0.6 s or 1.7 s: Proxmox checks every second whether the VM has stopped.
+// Stops take 0.6 s or 1.7 s: Proxmox checks every second whether the VM has stopped. It
+// does so too while a guest shuts down, which takes as long as the guest needs.
 const (
-	taskStop     = "qmstop"
-	firstStop    = 700 * time.Millisecond
-	stopInterval = time.Second
+	taskStop      = "qmstop"
+	firstStop     = 700 * time.Millisecond
+	taskShutdown  = "qmshutdown"
+	firstShutdown = 1700 * time.Millisecond
+	stopInterval  = time.Second
 )
 
 // WaitOptions are the options of WaitTask. The zero value is valid.
@@ -137,8 +140,11 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 
 // expected returns when the first poll is due.
 func (w *taskWait) expected() time.Duration {
-	if w.task.Kind() == taskStop {
+	switch w.task.Kind() {
+	case taskStop:
 		return firstStop
+	case taskShutdown:
+		return firstShutdown
 	}
 	return max(w.Durations.Expected(w.task.Kind(), w.Key), w.NotBefore)
 }
@@ -148,7 +154,7 @@ func (w *taskWait) nextDelay(expected, elapsed, step time.Duration) time.Duratio
 	if left := expected - elapsed; left > 0 {
 		return min(left, maxInterval)
 	}
-	if w.task.Kind() == taskStop {
+	if kind := w.task.Kind(); kind == taskStop || kind == taskShutdown {
 		return stopInterval
 	}
 	// A task that waits for a lock can take several times as long as expected:

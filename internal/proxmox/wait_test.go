@@ -203,6 +203,22 @@ func TestWaitTaskStop(t *testing.T) {
 	}
 }
 
+// The time that a guest needs to shut down varies. Proxmox checks every second.
+func TestWaitTaskShutdown(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	shutdown := proxmox.UPID(strings.Replace(testUPID, "qmclone", "qmshutdown", 1))
+	host, durations := newTaskHost(0), proxmox.NewDurations()
+	for _, takes := range []time.Duration{3650, 4640, 2660, 9650, 3610, 3620, 4640, 1600} {
+		host.takes = takes * time.Millisecond
+		host.began, host.polls = host.clock.Now(), nil
+		_, err := proxmox.WaitTask(t.Context(), host, shutdown, proxmox.WaitOptions{Durations: durations, Key: "pve1/local-lvm", Clock: host.clock})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(len(host.polls)).To(BeNumerically("<=", host.takes/time.Second))
+		g.Expect(host.polls[len(host.polls)-1]-host.takes).To(BeNumerically("<=", 100*time.Millisecond), "noticed late")
+	}
+}
+
 // taskList is a Host whose tasks have ended. Its task list may not show that yet.
 type taskList struct {
 	proxmox.TaskClient

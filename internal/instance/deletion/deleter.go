@@ -101,7 +101,7 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		if err := a.refuseUnadopted(ctx, host); err != nil {
 			return false, err
 		}
-		if _, result, err = a.deleteVM(ctx, a.client, a.id, host); err != nil {
+		if _, result, err = a.deleteVM(ctx, a.client, a.id, host, a.shutdownTimeout(ctx)); err != nil {
 			return false, err
 		}
 	}

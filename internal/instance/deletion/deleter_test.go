@@ -178,18 +178,6 @@ func TestDeleteDuringBackup(t *testing.T) {
 	w.ExpectNoOrphans()
 }
 
-func TestDeleteShutdown(t *testing.T) {
-	t.Parallel()
-	w := testenv.NewFake(t)
-	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.ShutdownTimeout = time.Minute }))
-	claim := p.Launched("pool-abc", w.NodeClass)
-	w.Sim.ResetRequests()
-	p.Delete(claim)
-	w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/shutdown")).To(Equal(1))
-	w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/stop")).To(BeZero())
-	w.ExpectNoOrphans()
-}
-
 func TestDeleteKeepsForeignVolumes(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) {

@@ -7,8 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -30,9 +34,10 @@ const (
 	vmDestroying
 )
 
-// deleteVM stops and destroys a VM after its ownership was verified. It returns the
+// deleteVM powers off and destroys a VM after its ownership was verified. The guest may
+// take the given time to shut down; if it is 0, the VM is stopped. deleteVM returns the
 // configuration that it read.
-func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Identity, host string) (proxmox.VMConfig, result, error) {
+func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Identity, host string, shutdown time.Duration) (proxmox.VMConfig, result, error) {
 	cfg, err := c.VMConfig(ctx, host, id.VMID)
 	if errors.Is(err, proxmox.ErrNotFound) {
 		return cfg, vmAbsent, nil
@@ -67,7 +72,15 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 	if err := d.checkStorages(id, host, cfg); err != nil {
 		return cfg, vmRemaining, err
 	}
-	destroyed, err := d.destroy(ctx, c, id, host, cfg)
+	disk, _ := cfg.Drives().Boot()
+	err = d.powerOff(ctx, c, id, host, instance.DurationKey(id.Region, host, disk.Storage), shutdown)
+	if errors.Is(err, proxmox.ErrNotFound) {
+		return cfg, vmAbsent, nil
+	}
+	if err != nil {
+		return cfg, vmRemaining, blocked(err, unreachable(host))
+	}
+	destroyed, err := d.destroy(ctx, c, id, host, disk.Storage)
 	return cfg, destroyed, err
 }
 
@@ -85,17 +98,9 @@ func checkMark(id instance.Identity, host string, cfg proxmox.VMConfig) error {
 	return nil
 }
 
-func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Identity, host string, cfg proxmox.VMConfig) (result, error) {
-	disk, _ := cfg.Drives().Boot()
-	key := instance.DurationKey(id.Region, host, disk.Storage)
-	err := d.powerOff(ctx, c, id, host, key)
-	if errors.Is(err, proxmox.ErrNotFound) {
-		return vmAbsent, nil
-	}
-	if err != nil {
-		return vmRemaining, blocked(err, unreachable(host))
-	}
-	release, err := d.deps.Tasks.AcquireSlot(ctx, d.deps.Inventory.View(), instance.TaskDestroy, id.Region, host, disk.Storage)
+// destroy destroys a VM that is powered off. The storage is that of its boot disk.
+func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Identity, host, storage string) (result, error) {
+	release, err := d.deps.Tasks.AcquireSlot(ctx, d.deps.Inventory.View(), instance.TaskDestroy, id.Region, host, storage)
 	if err != nil {
 		return vmRemaining, err
 	}
@@ -103,7 +108,7 @@ func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Ide
 	task, err := c.DestroyVM(ctx, host, id.VMID)
 	var status proxmox.TaskStatus
 	if err == nil {
-		status, err = d.deps.Tasks.Wait(ctx, c, task, key)
+		status, err = d.deps.Tasks.Wait(ctx, c, task, instance.DurationKey(id.Region, host, storage))
 	}
 	if errors.Is(err, proxmox.ErrRunning) {
 		// It was started in between: the next call stops it again.
@@ -120,14 +125,29 @@ func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Ide
 	return vmDestroyed, d.deleteLeakedDisks(ctx, c, id, status)
 }
 
-// powerOff stops the guest, or shuts it down within ShutdownTimeout. If that takes longer
-// than one Delete, the next one waits for it.
-func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, id instance.Identity, host, key string) error {
+// shutdownTimeout returns how long the guest may take to shut down. It is 0 unless the
+// Node is ready: a guest that never joined, hangs or has crashed would probably not
+// answer, and keep its capacity for the whole time.
+func (a *attempt) shutdownTimeout(ctx context.Context) time.Duration {
+	node := &corev1.Node{}
+	if a.claim.Status.NodeName == "" || a.deps.Kube.Get(ctx, client.ObjectKey{Name: a.claim.Status.NodeName}, node) != nil {
+		return 0
+	}
+	if nodeutils.GetCondition(node, corev1.NodeReady).Status != corev1.ConditionTrue {
+		return 0
+	}
+	return a.deps.Settings.ShutdownTimeout
+}
+
+// powerOff shuts the guest down within the given time, or stops it if that is 0. Proxmox
+// stops a guest that takes longer. If powerOff takes longer than one Delete, the next one
+// waits for it.
+func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, id instance.Identity, host, key string, shutdown time.Duration) error {
 	task := d.deps.Launches.Get(id.ClaimUID).PowerOffTask
 	if task == "" {
 		var err error
-		if d.deps.Settings.ShutdownTimeout > 0 {
-			task, err = c.ShutdownVM(ctx, host, id.VMID, d.deps.Settings.ShutdownTimeout)
+		if shutdown > 0 {
+			task, err = c.ShutdownVM(ctx, host, id.VMID, shutdown)
 		} else {
 			task, err = c.StopVM(ctx, host, id.VMID)
 		}

@@ -38,7 +38,7 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	// A VM that cannot be deleted must not delay the others.
 	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
 	defer cancel()
-	cfg, found, err := d.deleteVM(ctx, client, vm.Identity, vm.Host)
+	cfg, found, err := d.deleteVM(ctx, client, vm.Identity, vm.Host, 0)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return false, nil // its error is that of the canceled request
 	}
