@@ -1,0 +1,285 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package network_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"golang.org/x/net/dns/dnsmessage"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
+)
+
+func (g *guest) addresses() []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range g.NICInfo()[nic].ProtocolAddresses {
+		ip, _ := netip.AddrFromSlice(a.AddressWithPrefix.Address.AsSlice())
+		out = append(out, netip.PrefixFrom(ip, a.AddressWithPrefix.PrefixLen))
+	}
+	return out
+}
+
+// lookup resolves a name and checks that the server answers that it does not exist.
+func (g *guest) lookup(t *testing.T, server, name string) error {
+	t.Helper()
+	to := netip.MustParseAddrPort(server)
+	conn, err := gonet.DialUDP(g.Stack, nil, &tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(to.Addr().AsSlice()), Port: to.Port()}, protocol(to.Addr()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	question := dnsmessage.Question{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}
+	query := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{question}}
+	data, err := query.Pack()
+	if err != nil {
+		return err
+	}
+	_ = conn.SetDeadline(time.Now().Add(timeout))
+	if _, err := conn.Write(data); err != nil {
+		return err
+	}
+	packet := make([]byte, 1500)
+	k, err := conn.Read(packet)
+	if err != nil {
+		return err
+	}
+	var reply dnsmessage.Message
+	if err := reply.Unpack(packet[:k]); err != nil {
+		return err
+	}
+	if reply.ID != 7 || !reply.Response || reply.RCode != dnsmessage.RCodeNameError || len(reply.Questions) != 1 || reply.Questions[0] != question {
+		return fmt.Errorf("%s: found reply %v, want NXDOMAIN for %s", server, reply.GoString(), name)
+	}
+	return nil
+}
+
+// exchange broadcasts a DHCP message from a card without address, and returns the next
+// reply to it.
+func exchange(t *testing.T, c *card, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
+	t.Helper()
+	const udpOffset, dataOffset = header.EthernetMinimumSize + header.IPv4MinimumSize, header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
+	data := m.ToBytes()
+	f := append(make([]byte, dataOffset), data...)
+	header.Ethernet(f).Encode(&header.EthernetFields{
+		SrcAddr: tcpip.LinkAddress(m.ClientHWAddr), DstAddr: header.EthernetBroadcastAddress, Type: header.IPv4ProtocolNumber,
+	})
+	ip := header.IPv4(f[header.EthernetMinimumSize:])
+	ip.Encode(&header.IPv4Fields{
+		TotalLength: uint16(len(ip)), TTL: 64, Protocol: uint8(header.UDPProtocolNumber), SrcAddr: header.IPv4Any, DstAddr: header.IPv4Broadcast,
+	})
+	ip.SetChecksum(^ip.CalculateChecksum())
+	header.UDP(f[udpOffset:]).Encode(&header.UDPFields{SrcPort: 68, DstPort: 67, Length: uint16(header.UDPMinimumSize + len(data))})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { // clients repeat a message until there is a reply
+		for again := time.NewTicker(time.Second); ctx.Err() == nil; {
+			_ = c.send(f)
+			select {
+			case <-ctx.Done():
+			case <-again.C:
+			}
+		}
+	}()
+	_ = c.conn.SetReadDeadline(time.Now().Add(timeout))
+	for {
+		f, err := c.receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(f) < dataOffset || header.Ethernet(f).Type() != header.IPv4ProtocolNumber || header.UDP(f[udpOffset:]).DestinationPort() != 68 {
+			continue
+		}
+		if to := header.IPv4(f[header.EthernetMinimumSize:]).DestinationAddress(); to != header.IPv4Broadcast {
+			t.Fatalf("reply to %s, which the guest does not have", to)
+		}
+		reply, err := dhcpv4.FromBytes(f[dataOffset:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reply.TransactionID == m.TransactionID {
+			return reply
+		}
+	}
+}
+
+func hardware(t *testing.T, mac string) net.HardwareAddr {
+	t.Helper()
+	hw, err := net.ParseMAC(mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hw
+}
+
+// lease gets an address for a new card, which stays connected.
+func lease(t *testing.T, n *network.Network, mac string) (netip.Addr, *card) {
+	t.Helper()
+	c := newCard(t, n, "vmbr0", 0)
+	discover, err := dhcpv4.NewDiscovery(hardware(t, mac))
+	if err != nil {
+		t.Fatal(err)
+	}
+	offer := exchange(t, c, discover)
+	request, err := dhcpv4.NewRequestFromOffer(offer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ack := exchange(t, c, request)
+	if offer.MessageType() != dhcpv4.MessageTypeOffer || ack.MessageType() != dhcpv4.MessageTypeAck || !offer.YourIPAddr.Equal(ack.YourIPAddr) {
+		t.Fatalf("found %s and %s, want an offer and its acknowledgment", offer.Summary(), ack.Summary())
+	}
+	ip, _ := netip.AddrFromSlice(ack.YourIPAddr.To4())
+	return ip, c
+}
+
+func TestDHCP(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("192.168.7.254/24"), DHCP: true}})
+	ip, c := lease(t, n, macA)
+	if !netip.MustParsePrefix("192.168.7.128/25").Contains(ip) || ip == netip.MustParseAddr("192.168.7.254") {
+		t.Errorf("found lease %s, want one in the upper half of the network, not that of the gateway", ip)
+	}
+	if again, _ := lease(t, n, macA); again != ip {
+		t.Errorf("found lease %s for the same MAC address, want %s", again, ip)
+	}
+	if other, _ := lease(t, n, macB); other == ip {
+		t.Errorf("two guests have lease %s", ip)
+	}
+	t.Run("options", func(t *testing.T) {
+		inform, err := dhcpv4.NewInform(hardware(t, macA), net.IPv4(192, 168, 7, 5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		inform.ClientIPAddr = nil // the card has no address
+		ack := exchange(t, c, inform)
+		mtu, err := dhcpv4.GetUint16(dhcpv4.OptionInterfaceMTU, ack.Options)
+		gateway := net.IPv4(192, 168, 7, 254)
+		if err != nil || mtu != 1500 || len(ack.Router()) != 1 || !ack.Router()[0].Equal(gateway) || len(ack.DNS()) != 1 || !ack.DNS()[0].Equal(gateway) ||
+			ack.SubnetMask().String() != "ffffff00" || !ack.ServerIdentifier().Equal(gateway) {
+			t.Errorf("found %s, want mask, router, DNS, server and MTU", ack.Summary())
+		}
+	})
+	t.Run("renew_by_unicast", func(t *testing.T) {
+		g := boot(t, n, "vmbr0", 0, macA, ip.String()+"/24")
+		local := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(ip.AsSlice()), Port: 68}
+		server := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFrom4([4]byte{192, 168, 7, 254}), Port: 67}
+		conn, err := gonet.DialUDP(g.Stack, &local, &server, header.IPv4ProtocolNumber)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.SetDeadline(time.Now().Add(timeout))
+		renew, err := dhcpv4.New(dhcpv4.WithHwAddr(g.mac), dhcpv4.WithClientIP(ip.AsSlice()), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(renew.ToBytes()); err != nil {
+			t.Fatal(err)
+		}
+		packet := make([]byte, 1500)
+		k, err := conn.Read(packet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ack, err := dhcpv4.FromBytes(packet[:k]); err != nil || ack.MessageType() != dhcpv4.MessageTypeAck || !ack.YourIPAddr.Equal(ip.AsSlice()) {
+			t.Errorf("found %v (error %v), want an acknowledgment of %s", ack, err, ip)
+		}
+	})
+	t.Run("address_of_another_network", func(t *testing.T) {
+		request, err := dhcpv4.New(dhcpv4.WithHwAddr(hardware(t, macA)), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
+			dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(net.IPv4(10, 0, 0, 7))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if nak := exchange(t, c, request); nak.MessageType() != dhcpv4.MessageTypeNak {
+			t.Errorf("found %s, want a NAK", nak.Summary())
+		}
+	})
+}
+
+func TestDHCPExhausted(t *testing.T) {
+	t.Parallel()
+	// Addresses 4 to 6 of 8, without that of the gateway.
+	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("10.0.0.5/29"), DHCP: true}})
+	first, _ := lease(t, n, macA)
+	second, c := lease(t, n, macB)
+	found := map[netip.Addr]bool{first: true, second: true}
+	if !found[netip.MustParseAddr("10.0.0.4")] || !found[netip.MustParseAddr("10.0.0.6")] {
+		t.Fatalf("found leases %s and %s, want 10.0.0.4 and 10.0.0.6", first, second)
+	}
+	// The address of a guest that is no longer connected is assigned again.
+	_ = c.conn.Close()
+	if third, _ := lease(t, n, "bc:24:11:00:00:0c"); third != second {
+		t.Errorf("found lease %s, want %s", third, second)
+	}
+}
+
+func TestDHCPv6(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway6: netip.MustParsePrefix("2001:db8:2::1/64"), DHCPv6: true}})
+	leases := map[netip.Addr]bool{}
+	for _, mac := range []string{macA, macB, macA} {
+		g := boot(t, n, "vmbr0", 0, mac)
+		conn, err := gonet.DialUDP(g.Stack, &tcpip.FullAddress{NIC: nic, Addr: header.LinkLocalAddr(tcpip.LinkAddress(g.mac)), Port: 546}, nil, header.IPv6ProtocolNumber)
+		if err != nil {
+			t.Fatal(err)
+		}
+		solicit, err := dhcpv6.NewSolicit(g.mac)
+		if err != nil {
+			t.Fatal(err)
+		}
+		advertise := exchange6(t, conn, solicit)
+		request, err := dhcpv6.NewRequestFromAdvertise(advertise)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply := exchange6(t, conn, request)
+		address := reply.Options.OneIANA().Options.OneAddress()
+		ip, _ := netip.AddrFromSlice(address.IPv6Addr)
+		if reply.MessageType != dhcpv6.MessageTypeReply || !netip.MustParsePrefix("2001:db8:2::/64").Contains(ip) || len(reply.Options.DNS()) != 1 {
+			t.Errorf("found %s, want an address in the prefix and a DNS server", reply.Summary())
+		}
+		if derived := g.addresses(); len(derived) != 1 {
+			t.Errorf("found addresses %v, want only the link-local one without SLAAC", derived)
+		}
+		leases[ip] = true
+		_ = conn.Close()
+		g.shutdown()
+	}
+	if len(leases) != 2 {
+		t.Errorf("found leases %v, want one for each of two MAC addresses", leases)
+	}
+}
+
+// exchange6 sends a DHCPv6 message to all servers and returns the next reply to it.
+func exchange6(t *testing.T, conn *gonet.UDPConn, m *dhcpv6.Message) *dhcpv6.Message {
+	t.Helper()
+	_ = conn.SetDeadline(time.Now().Add(timeout))
+	if _, err := conn.WriteTo(m.ToBytes(), &net.UDPAddr{IP: dhcpv6.AllDHCPRelayAgentsAndServers, Port: 547}); err != nil {
+		t.Fatal(err)
+	}
+	for packet := make([]byte, 1500); ; {
+		k, err := conn.Read(packet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := dhcpv6.MessageFromBytes(packet[:k])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reply.TransactionID == m.TransactionID {
+			return reply
+		}
+	}
+}
