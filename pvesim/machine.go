@@ -152,6 +152,43 @@ func writeISO(image, work, label string, files map[string]string) (err error) {
 	return fs.Finalize(iso9660.FinalizeOptions{RockRidge: true, Joliet: true, VolumeIdentifier: label})
 }
 
+// Disk is a disk of the VM.
+type Disk struct {
+	Slot  string // scsi0, virtio0, efidisk0, ...
+	Volid string
+	Bytes int64
+	// Path is the file for the disk's content, which the runtime creates as an overlay of Base. The simulator removes it
+	// with the volume. It is empty without Options.Dir.
+	Path string
+	// Base is the content before the first boot: the image that the volume was imported from, or the content of the
+	// volume that it was cloned from. It is empty for an empty disk.
+	Base string
+}
+
+// Disks returns the current disks: they can be resized, added and removed while the VM runs.
+func (m *Machine) Disks() []Disk {
+	var out []Disk
+	for _, d := range m.instance.Drives() {
+		out = append(out, Disk{Slot: d.Slot, Volid: d.Volume, Bytes: d.Size, Path: d.Path, Base: d.Base})
+	}
+	return out
+}
+
+// Options returns the current options of the VM in Proxmox's format, such as "scsihw". Pending changes are not included.
+func (m *Machine) Options() map[string]string {
+	options, _ := m.instance.Current()
+	return options
+}
+
+// Paused reports whether the VM is suspended.
+func (m *Machine) Paused() bool {
+	_, paused := m.instance.Current()
+	return paused
+}
+
+// Updated returns a channel that is closed when the options, the media, the disks or the pause state of the VM change.
+func (m *Machine) Updated() <-chan struct{} { return m.instance.Updated() }
+
 // ShutdownRequested returns a channel that is closed on an ACPI shutdown or when the guest agent receives a shutdown or
 // reboot request.
 func (m *Machine) ShutdownRequested() <-chan struct{} { return m.instance.ShutdownRequested() }

@@ -34,6 +34,12 @@ type Options struct {
 	Seed uint64
 	// KeepRequests limits how many requests are recorded, 100000 by default. Counts are always exact.
 	KeepRequests int
+	// Dir is an existing directory for disk images and the disks of the VMs, for a runtime that runs operating systems.
+	// If it is empty, images are kept in memory, and disks have no files.
+	Dir string
+	// TemplateImage is the disk image in the boot disks of the scenario's templates; empty means that they are empty.
+	// Templates that are created from an image contain that image. It needs Dir.
+	TemplateImage string
 }
 
 // Simulator is a running Proxmox VE cluster.
@@ -78,7 +84,7 @@ func New(scenario *Scenario, options Options) (*Simulator, error) {
 		Boot: func(ctx context.Context, in *kernel.Instance) {
 			options.Guests.Boot(ctx, newMachine(scenario.Cluster, in))
 		},
-		Seed: options.Seed,
+		Seed: options.Seed, Files: storage.Files{Dir: options.Dir, TemplateImage: options.TemplateImage},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("building simulator: %w", err)

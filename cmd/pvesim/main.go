@@ -18,15 +18,15 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/guest"
 )
 
 type settings struct {
-	listen, admin, scenario, version, caOut, guests string
-	hosts                                           int
-	speed                                           float64
-	seed                                            uint64
-	bootTime                                        time.Duration
+	listen, admin, scenario, version, caOut string
+	hosts                                   int
+	speed                                   float64
+	seed                                    uint64
+	bootTime                                time.Duration
+	guests                                  guestSettings
 }
 
 func main() {
@@ -54,7 +54,7 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	flags.Float64Var(&s.speed, "speed", 0, "how many times faster than real time; 0: the scenario's speed, or 1")
 	flags.StringVar(&s.caOut, "ca-out", "", "file to write the CA certificate to; empty: one in the temporary directory")
 	flags.Uint64Var(&s.seed, "seed", 1, "seed of faults with a probability")
-	flags.StringVar(&s.guests, "guests", "cloud-init", "what runs in the VMs: cloud-init (reads its CD-ROM and joins Kubernetes), cooperative or deaf")
+	s.guests.addFlags(flags)
 	flags.DurationVar(&s.bootTime, "boot-time", 5*time.Second, "real time that a cloud-init guest takes to boot")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -72,18 +72,6 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	return &s, nil
 }
 
-func (s *settings) runtime() (pvesim.GuestRuntime, error) {
-	switch s.guests {
-	case "cloud-init":
-		return guest.NewRuntime(guest.Options{BootTime: s.bootTime}), nil
-	case "cooperative":
-		return pvesim.CooperativeGuests{}, nil
-	case "deaf":
-		return pvesim.UnresponsiveGuests{}, nil
-	}
-	return nil, fmt.Errorf("parsing flags: --guests %q is not one of cloud-init, cooperative, deaf", s.guests)
-}
-
 func run(ctx context.Context, args []string, out io.Writer) error {
 	s, err := parse(args, out)
 	if err != nil {
@@ -98,11 +86,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if s.version != "" {
 		scenario.Version = s.version
 	}
-	guests, err := s.runtime()
+	options := pvesim.Options{Speed: s.speed, Listen: s.listen, AdminListen: s.admin, Seed: s.seed}
+	stop, err := s.guests.runtime(s, out, &options)
 	if err != nil {
 		return err
 	}
-	sim, err := pvesim.New(scenario, pvesim.Options{Speed: s.speed, Guests: guests, Listen: s.listen, AdminListen: s.admin, Seed: s.seed})
+	defer stop()
+	sim, err := pvesim.New(scenario, options)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ type Config struct {
 	Latency     map[string]storage.Latency // by storage type; missing types use the default profile
 	Boot        power.BootFunc
 	Seed        uint64
+	Files       storage.Files
 }
 
 // Engine is a simulated Proxmox cluster. It embeds its areas, so their methods are its methods.
@@ -57,7 +58,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		Kernel: k, Store: storage.New(k, cfg.Latency), Network: sdn.New(k), Mappings: mapping.New(k),
+		Kernel: k, Store: storage.New(k, cfg.Latency, cfg.Files), Network: sdn.New(k), Mappings: mapping.New(k),
 		Firewall: firewall.New(k), Manager: ha.New(k),
 	}
 	e.Allocator = storage.NewAllocator(e.Store)

@@ -149,6 +149,10 @@ type Instance struct {
 	Firmware map[string][]byte
 	// Media returns the current content of the CD drives, which can change while the VM runs.
 	Media func() []Medium
+	// Current returns the current options, which can change while the VM runs, and whether the VM is paused.
+	Current func() (options map[string]string, paused bool)
+	// Drives returns the disks, with the files of their content.
+	Drives func() []DiskFile
 	// Lease returns the address that the DHCP server of a virtual network assigns to a MAC address. The result is not
 	// valid if there is no such server.
 	Lease func(vnet, mac string) netip.Prefix
@@ -162,6 +166,15 @@ type Instance struct {
 	acpi     bool
 	health   string
 	changed  chan struct{} // closed when health changes
+	updated  chan struct{} // closed when the options or the pause state change
+}
+
+// DiskFile is a disk of a VM and the file of its content.
+type DiskFile struct {
+	Slot, Volume string
+	Size         int64
+	Path         string // written by the guest; empty if the simulator has no directory
+	Base         string // the content before the first boot; empty for an empty disk
 }
 
 // Agent is the information that the guest agent reports.
@@ -183,6 +196,7 @@ type Medium struct {
 func NewInstance(cancel context.CancelFunc) *Instance {
 	return &Instance{
 		cancel: cancel, shutdown: make(chan struct{}), done: make(chan struct{}), health: Well, changed: make(chan struct{}),
+		updated: make(chan struct{}),
 	}
 }
 
@@ -250,13 +264,36 @@ func (in *Instance) SetHealth(health string) error {
 	return nil
 }
 
+// Updated returns a channel that is closed when the options or the pause state of the VM change.
+func (in *Instance) Updated() <-chan struct{} {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.updated
+}
+
+// NotifyUpdated closes the channel of Updated.
+func (in *Instance) NotifyUpdated() {
+	if in == nil {
+		return
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	close(in.updated)
+	in.updated = make(chan struct{})
+}
+
 // RequestShutdown requests the guest to shut down, as the ACPI power button or the guest agent does.
 func (in *Instance) RequestShutdown() { in.once.Do(func() { close(in.shutdown) }) }
 
-// GuestDisk is the part of a disk's content that simulated guests use: named files.
+// GuestDisk is the content of a disk: named files for simulated guests, and a chain of image files for guests that run
+// an operating system.
 type GuestDisk struct {
 	mu    sync.Mutex
 	files map[string][]byte
+
+	// The mutex of the kernel protects the layers.
+	base, top *layer // what the disk was created from, and what its guest writes to
+	inUse     bool
 }
 
 // Read returns a file and whether it exists.
@@ -284,9 +321,9 @@ func (d *GuestDisk) Names() []string {
 	return slices.Sorted(maps.Keys(d.files))
 }
 
-// Clone returns a copy of the disk.
+// Clone returns a copy of the disk. The caller holds the mutex of the kernel.
 func (d *GuestDisk) Clone() *GuestDisk {
-	out := &GuestDisk{files: map[string][]byte{}}
+	out := &GuestDisk{files: map[string][]byte{}, base: d.shareLayers()}
 	for _, n := range d.Names() {
 		out.files[n], _ = d.Read(n)
 	}

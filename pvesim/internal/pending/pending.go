@@ -91,4 +91,5 @@ func applyMatching(store *storage.Store, g *kernel.Guest, force bool, now func(o
 		delete(c.Pending, opt)
 		store.ReleaseDrive(g, opt, old, v, force)
 	}
+	g.Instance.NotifyUpdated()
 }

@@ -72,6 +72,8 @@ func (c *Controller) On(g *kernel.Guest) {
 	in.VMID, in.Host, in.Name, in.BootID = g.VMID, g.Host, g.Config.Options["name"], uuid.NewString()
 	in.Options, in.Disk, in.Firmware = maps.Clone(g.Config.Options), c.bootDisk(g), c.devices.firmwareFiles(g)
 	in.Media, in.Lease = func() []kernel.Medium { return c.media(g.VMID) }, c.network.Lease
+	in.Current = func() (map[string]string, bool) { return c.current(g) }
+	in.Drives = func() []kernel.DiskFile { return c.drives(g) }
 	if g.StartedAt.IsZero() {
 		g.StartedAt = time.Now()
 		g.PID = c.k.NewPID()
@@ -85,6 +87,7 @@ func (c *Controller) On(g *kernel.Guest) {
 			<-before.Done() // after a reset, the old guest ends before the new one boots
 		}
 		c.boot(ctx, in)
+		c.closeDisks(g)
 		if ctx.Err() == nil {
 			c.handleGuestExit(in)
 		}

@@ -311,10 +311,17 @@ func (c *Controller) stop(ctx context.Context, t *tasks.Task, r *api.Request, o 
 		return err
 	}
 	c.k.Mu.Lock()
-	defer c.k.Mu.Unlock()
 	if g.IsRunning() {
 		c.Off(g)
 	}
+	c.k.Mu.Unlock()
+	select {
+	case <-in.Done(): // QEMU has released the disks
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c.k.Mu.Lock()
+	defer c.k.Mu.Unlock()
 	pending.ApplyAll(c.store, g)
 	return nil
 }

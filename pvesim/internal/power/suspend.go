@@ -17,7 +17,7 @@ const suspendedLock = "suspended"
 // postSuspend pauses a VM or, with "todisk", saves its memory and stops it.
 func (h *handlers) postSuspend(ctx context.Context, r *api.Request) (api.Response, error) {
 	if !r.Bool("todisk") {
-		return h.runningVMTask("qmpause", func(g *kernel.Guest) { g.Paused = true })(ctx, r)
+		return h.runningVMTask("qmpause", func(g *kernel.Guest) { setPaused(g, true) })(ctx, r)
 	}
 	return h.runningVMTask("qmsuspend", func(g *kernel.Guest) {
 		h.Off(g)
@@ -35,5 +35,10 @@ func (h *handlers) postResume(ctx context.Context, r *api.Request) (api.Response
 	if suspended {
 		return kernel.TaskResponse(h.k.ForkVM(r, "qmresume", func(ctx context.Context, t *tasks.Task) error { return h.Start(ctx, t, r) }))
 	}
-	return h.runningVMTask("qmresume", func(g *kernel.Guest) { g.Paused = false })(ctx, r)
+	return h.runningVMTask("qmresume", func(g *kernel.Guest) { setPaused(g, false) })(ctx, r)
+}
+
+func setPaused(g *kernel.Guest, paused bool) {
+	g.Paused = paused
+	g.Instance.NotifyUpdated()
 }

@@ -252,6 +252,7 @@ func (rz *resizer) grow(ctx context.Context, t *tasks.Task, g *kernel.Guest, d q
 		v.Size = size
 		d.Opts["size"] = qm.FormatSize(size)
 		g.Config.Options[d.Key] = d.String()
+		g.Instance.NotifyUpdated()
 		if s.Kind().FileBased && !g.IsRunning() { // QEMU resizes the disks of a running VM itself
 			t.Logf("Image resized.")
 		} else if strings.HasPrefix(s.Type, "lvm") {
@@ -305,9 +306,9 @@ func (tm *templates) convertToTemplate(g *kernel.Guest) error {
 		if !s.Kind().Template {
 			return api.Failf("volume '%s' does not support template/clone", d.File)
 		}
-		tm.store.RemoveVolume(g.Host, d.File)
-		v.Name = path.Join(path.Dir(v.Name), strings.Replace(path.Base(v.Name), "vm-", "base-", 1))
-		tm.store.PutVolume(v)
+		tm.store.ChangeVolume(v, func(v *storage.Volume) {
+			v.Name = path.Join(path.Dir(v.Name), strings.Replace(path.Base(v.Name), "vm-", "base-", 1))
+		})
 		d.File = s.VolumeID(v)
 		g.Config.Options[d.Key] = d.String()
 	}

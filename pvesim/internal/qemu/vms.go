@@ -198,9 +198,7 @@ func (e *env) relocate(g *kernel.Guest, to string) {
 		if v == nil || v.Host == "" || v.Content() != "images" {
 			continue
 		}
-		e.store.RemoveVolume(g.Host, d.File)
-		v.Host = to
-		e.store.PutVolume(v)
+		e.store.ChangeVolume(v, func(v *storage.Volume) { v.Host = to })
 	}
 	g.Host = to
 }

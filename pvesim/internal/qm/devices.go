@@ -192,6 +192,16 @@ func BootOrder(boot string) []string {
 	return nil
 }
 
+// BootDisk returns the option of the disk that a VM boots from, or "".
+func BootDisk(options map[string]string) string {
+	for _, key := range append(BootOrder(options["boot"]), DriveKeys(options)...) {
+		if d, ok := ParseDrive(key, options[key]); ok && IsDriveKey(key) && !d.IsCDROM() {
+			return key
+		}
+	}
+	return ""
+}
+
 // DefaultBootOrder returns the boot option of a VM that was created without one: the first disk, the first CD drive and
 // the first NIC.
 func DefaultBootOrder(options map[string]string) string {

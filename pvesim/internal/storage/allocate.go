@@ -216,9 +216,9 @@ func (al *Allocator) HoldStorageLock(ctx context.Context, host, storage string) 
 func (al *Allocator) FreeUnreferenced(vmid int) {
 	al.k.Mu.Lock()
 	defer al.k.Mu.Unlock()
-	for key, v := range al.store.volumes {
+	for _, v := range al.store.volumes {
 		if v.Content() == "images" && v.Owner == vmid && !al.store.HasChildren(v) {
-			delete(al.store.volumes, key)
+			al.store.RemoveVolume(v.Host, v.ID())
 		}
 	}
 }
@@ -285,6 +285,7 @@ func (al *Allocator) CopyVolume(ctx context.Context, t *tasks.Task, s *Storage, 
 	al.k.Mu.Lock()
 	defer al.k.Mu.Unlock()
 	to.Used = from.Used
+	to.Disk.Release()
 	to.Disk = from.Disk.Clone()
 	if from.Content() != "images" {
 		to.Used = from.Size

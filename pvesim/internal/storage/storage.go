@@ -21,13 +21,25 @@ type Store struct {
 	latency  map[string]Latency // by storage type
 	storages []*Storage
 	volumes  map[string]*Volume // by volumeKey
-	blobs    map[[32]byte][]byte
+	blobs    map[[32]byte]*blob
+	files    Files
+}
+
+// Files configure what is stored in files and not in memory.
+type Files struct {
+	// Dir is the directory for disk images and the disks of guests; empty: images are in memory, disks have no files.
+	Dir string
+	// TemplateImage is the content of the boot disks of the templates that exist from the start.
+	TemplateImage string
 }
 
 // New returns an empty store. Types that are missing in latency have the latencies of their default profile.
-func New(k *kernel.Kernel, latency map[string]Latency) *Store {
-	return &Store{k: k, latency: latency, volumes: map[string]*Volume{}, blobs: map[[32]byte][]byte{}}
+func New(k *kernel.Kernel, latency map[string]Latency, files Files) *Store {
+	return &Store{k: k, latency: latency, volumes: map[string]*Volume{}, blobs: map[[32]byte]*blob{}, files: files}
 }
+
+// Dir returns the directory for the disks of guests, or "".
+func (st *Store) Dir() string { return st.files.Dir }
 
 // Handlers by kind of object.
 type (

@@ -43,7 +43,7 @@ func (f *files) postUpload(_ context.Context, r *api.Request) (api.Response, err
 			return api.Failf("failed to stat '%s'", upload.Temp)
 		}
 		if want, ok := r.Value("checksum"); ok {
-			if err := verifyChecksum(t, r.Params.Values["checksum-algorithm"], upload.Data, want); err != nil {
+			if err := verifyChecksum(t, r.Params.Values["checksum-algorithm"], newBlob(upload.Data), want); err != nil {
 				return err
 			}
 		}
@@ -102,9 +102,16 @@ var algorithms = map[string]func() hash.Hash{
 }
 
 // verifyChecksum compares a checksum and logs the result in one line.
-func verifyChecksum(t *tasks.Task, algorithm string, data []byte, want string) error {
+func verifyChecksum(t *tasks.Task, algorithm string, b *blob, want string) error {
 	h := algorithms[algorithm]()
-	h.Write(data)
+	from, err := b.open()
+	if err == nil {
+		_, err = io.Copy(h, from)
+		_ = from.Close() // only read
+	}
+	if err != nil {
+		return err
+	}
 	got := hex.EncodeToString(h.Sum(nil))
 	if !strings.EqualFold(got, want) {
 		t.Logf("calculating checksum...")
@@ -132,7 +139,10 @@ func (f *files) download(ctx context.Context, t *tasks.Task, r *api.Request, s *
 	t.Logf("downloading %s to %s", source, target)
 	f.k.Mu.Lock()
 	old := f.Volume(r.Host, s.ID+":"+name)
-	oldData := f.FileContent(old)
+	oldData := newBlob(nil)
+	if old != nil && old.Blob != nil {
+		oldData = f.blobs[*old.Blob]
+	}
 	f.k.Mu.Unlock()
 	want, checked := r.Value("checksum")
 	if old != nil {
@@ -145,7 +155,7 @@ func (f *files) download(ctx context.Context, t *tasks.Task, r *api.Request, s *
 		t.Logf("file already exists, no need to download")
 		return nil
 	}
-	data, err := f.fetch(ctx, t, r.Host, s, fetchJob{source: source, target: target})
+	data, err := f.fetch(ctx, t, r.Host, s, fetchJob{source: source, target: target, name: name})
 	if err != nil {
 		return err
 	}
@@ -154,16 +164,16 @@ func (f *files) download(ctx context.Context, t *tasks.Task, r *api.Request, s *
 			return err
 		}
 	}
-	f.PutFile(r.Host, s.ID, name, data)
+	f.putBlob(r.Host, s.ID, name, data)
 	t.Logf("download of '%s' to '%s' finished", source, target)
 	return nil
 }
 
 // fetchJob is a download that passed its checks.
-type fetchJob struct{ source, target string }
+type fetchJob struct{ source, target, name string }
 
 // fetch downloads a file from its URL and logs the output of wget.
-func (f *files) fetch(ctx context.Context, t *tasks.Task, host string, s *Storage, job fetchJob) ([]byte, error) {
+func (f *files) fetch(ctx context.Context, t *tasks.Task, host string, s *Storage, job fetchJob) (*blob, error) {
 	t.Logf("--%s--  %s", f.k.Clock.Now().Format(time.DateTime), job.source)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, job.source, nil)
 	if err != nil {
@@ -180,24 +190,25 @@ func (f *files) fetch(ctx context.Context, t *tasks.Task, host string, s *Storag
 		t.Logf("%s ERROR %s.", f.k.Clock.Now().Format(time.DateTime), strings.Replace(resp.Status, " ", ": ", 1))
 		return nil, api.Failf("download failed: exit code 8")
 	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxFile))
+	data, err := f.receive(job.name, io.LimitReader(resp.Body, maxFile))
 	if err != nil {
 		return nil, api.Failf("download failed: exit code 4")
 	}
+	size := int(data.size)
 	temporary := fmt.Sprintf("%s.tmp_dwnl.%d", job.target, t.UPID.PID)
-	t.Logf("Length: %d (%s) [%s]", len(data), formatWgetSize(len(data)), cmp.Or(resp.Header.Get("Content-Type"), "application/octet-stream"))
+	t.Logf("Length: %d (%s) [%s]", size, formatWgetSize(size), cmp.Or(resp.Header.Get("Content-Type"), "application/octet-stream"))
 	t.Logf("Saving to: '%s'", temporary)
 	f.k.Mu.Lock()
-	full := s.Full || int64(len(data)) > s.Size-f.usage(s, host)
+	full := s.Full || data.size > s.Size-f.usage(s, host)
 	f.k.Mu.Unlock()
 	if full {
 		t.Logf("Cannot write to '%s' (No space left on device).", temporary)
 		return nil, api.Failf("download failed: exit code 3")
 	}
-	if err := f.transfer(ctx, t, host, len(data)); err != nil {
+	if err := f.transfer(ctx, t, host, size); err != nil {
 		return nil, err
 	}
-	t.Logf("%s (500 MB/s) - '%s' saved [%d/%d]", f.k.Clock.Now().Format(time.DateTime), temporary, len(data), len(data))
+	t.Logf("%s (500 MB/s) - '%s' saved [%d/%d]", f.k.Clock.Now().Format(time.DateTime), temporary, size, size)
 	return data, nil
 }
 

@@ -4,7 +4,7 @@
 package storage
 
 import (
-	"crypto/sha256"
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"path"
@@ -25,7 +25,7 @@ func (st *Store) ReadHostFile(host, path string) []byte {
 			continue
 		}
 		if s := st.Storage(v.Storage); s != nil && s.IsAvailableOn(host) && s.FilePath(v.Name) == path {
-			return st.blobs[*v.Blob]
+			return st.blobs[*v.Blob].bytes()
 		}
 	}
 	return nil
@@ -116,25 +116,47 @@ func (st *Store) PutVolume(v *Volume) {
 	st.volumes[st.volumeKey(v.Host, v.ID())] = v
 }
 
-// RemoveVolume removes a volume without the lock of its storage.
-func (st *Store) RemoveVolume(host, volid string) { delete(st.volumes, st.volumeKey(host, volid)) }
+// RemoveVolume removes a volume and its content without the lock of its storage.
+func (st *Store) RemoveVolume(host, volid string) {
+	key := st.volumeKey(host, volid)
+	if v := st.volumes[key]; v != nil {
+		v.Disk.Release()
+		delete(st.volumes, key)
+	}
+}
+
+// ChangeVolume changes the host or the name of a volume.
+func (st *Store) ChangeVolume(v *Volume, change func(v *Volume)) {
+	delete(st.volumes, st.volumeKey(v.Host, v.ID()))
+	change(v)
+	st.PutVolume(v)
+}
 
 // FileContent returns the content of a file, or nil for disk images.
 func (st *Store) FileContent(v *Volume) []byte {
 	if v == nil || v.Blob == nil {
 		return nil
 	}
-	return st.blobs[*v.Blob]
+	return st.blobs[*v.Blob].bytes()
 }
 
 // PutFile adds a file, for example an ISO. The host is ignored if the storage is shared. The caller does not hold the
 // mutex.
 func (st *Store) PutFile(host, storage, name string, data []byte) {
+	b, err := st.receive(name, bytes.NewReader(data))
+	if err != nil {
+		b = newBlob(data) // the directory is not writable
+	}
+	st.putBlob(host, storage, name, b)
+}
+
+func (st *Store) putBlob(host, storage, name string, b *blob) {
 	st.k.Mu.Lock()
 	defer st.k.Mu.Unlock()
-	sum := sha256.Sum256(data)
-	st.blobs[sum] = data
-	st.PutVolume(&Volume{Storage: storage, Host: host, Name: name, Size: int64(len(data)), Used: int64(len(data)), Blob: &sum})
+	st.blobs[b.sum] = b
+	st.PutVolume(&Volume{
+		Storage: storage, Host: host, Name: name, Size: b.size, Used: b.size, Blob: &b.sum, Disk: kernel.NewImageDisk(b.path),
+	})
 }
 
 // VirtualSize returns the size of the disk in an image file.
@@ -142,11 +164,11 @@ func (st *Store) VirtualSize(v *Volume) int64 {
 	if v.Blob == nil {
 		return v.Size
 	}
-	data := st.blobs[*v.Blob]
-	if len(data) >= 32 && string(data[:4]) == "QFI\xfb" {
-		return int64(binary.BigEndian.Uint64(data[24:32])) //nolint:gosec // no image has 8 EiB
+	b := st.blobs[*v.Blob]
+	if head := b.head(32); len(head) == 32 && string(head[:4]) == "QFI\xfb" {
+		return int64(binary.BigEndian.Uint64(head[24:32])) //nolint:gosec // no image has 8 EiB
 	}
-	return int64(len(data))
+	return b.size
 }
 
 // CreateMissingVolume creates the volume of a drive if it does not exist.
@@ -173,7 +195,11 @@ func (st *Store) CreateMissingVolume(g *kernel.Guest, key string) error {
 	if s.Kind().thin {
 		used = size / 2 // thin volumes are rarely full
 	}
-	st.PutVolume(&Volume{Storage: s.ID, Host: g.Host, Name: d.File[len(s.ID)+1:], Size: size, Used: used, Owner: ownerInName(d.File, g.VMID)})
+	v := &Volume{Storage: s.ID, Host: g.Host, Name: d.File[len(s.ID)+1:], Size: size, Used: used, Owner: ownerInName(d.File, g.VMID)}
+	if g.Config.IsTemplate() && key == qm.BootDisk(g.Config.Options) {
+		v.Disk = kernel.NewImageDisk(st.files.TemplateImage)
+	}
+	st.PutVolume(v)
 	return nil
 }
 

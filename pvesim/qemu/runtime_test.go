@@ -1,0 +1,322 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package qemu
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// bootSector is a program that counts its boots on its disk, prints "boot N" on the serial console, and powers off when
+// it receives a character. It starts within a second under emulation.
+func bootSector() []byte {
+	code := []byte{
+		0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0, 0xfc, // ds = es = 0
+		0xbb, 0x00, 0x7e, 0xb9, 0x02, 0x00, 0xb6, 0x00, // buffer 0x7e00, sector 2
+		0xb8, 0x01, 0x02, 0xcd, 0x13, // read it
+		0xfe, 0x06, 0x00, 0x7e, // increment its first byte
+		0xb8, 0x01, 0x03, 0xcd, 0x13, // write it
+		0xba, 0xf8, 0x03, 0xbe, 0, 0x7c, // serial port, message
+		0xac, 0x84, 0xc0, 0x74, 0x03, 0xee, 0xeb, 0xf8, // print it
+		0xa0, 0x00, 0x7e, 0x04, '0', 0xee, 0xb0, '\n', 0xee, // print the number
+		0xfb, 0xf4, 0xba, 0xfd, 0x03, 0xec, 0xa8, 0x01, 0x74, 0xf6, // wait for a character
+		0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, // power off
+		0xf4, 0xeb, 0xfd,
+	}
+	code[33] = byte(len(code))
+	image := make([]byte, 1<<20)
+	copy(image, append(code, "boot \x00"...))
+	image[510], image[511] = 0x55, 0xaa
+	return image
+}
+
+// lab is a simulator whose template contains the boot sector.
+type lab struct {
+	t       *testing.T
+	sim     *pvesim.Simulator
+	runtime *Runtime
+	client  *http.Client
+}
+
+func requireQEMU(t *testing.T) {
+	t.Helper()
+	for program, name := range packages {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is not installed (Debian package %s)", program, name)
+		}
+	}
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	requireQEMU(t)
+	runtime, err := NewRuntime(Options{Acceleration: "tcg", Log: func(message string) { t.Log(message) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(runtime.Close)
+	sim, err := startSimulator(runtime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sim.Close)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(sim.CAPEM())
+	return &lab{t: t, sim: sim, runtime: runtime, client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}}
+}
+
+func startSimulator(runtime *Runtime) (*pvesim.Simulator, error) {
+	image := filepath.Join(runtime.Dir(), "boot-sector.raw")
+	if err := os.WriteFile(image, bootSector(), 0o600); err != nil {
+		return nil, err
+	}
+	sim, err := pvesim.New(pvesim.DefaultScenario(1), pvesim.Options{Speed: 20, Guests: runtime, Dir: runtime.Dir(), TemplateImage: image})
+	if err != nil {
+		return nil, err
+	}
+	return sim, sim.Start(context.Background())
+}
+
+// call sends a request and returns the data of the response. If that is a task, it waits for its end.
+func (l *lab) call(method, path string, params ...string) any {
+	l.t.Helper()
+	form := url.Values{}
+	for i := 0; i < len(params); i += 2 {
+		form.Set(params[i], params[i+1])
+	}
+	req, err := http.NewRequestWithContext(context.Background(), method, l.sim.URL()+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if method == http.MethodGet || method == http.MethodDelete {
+		req, _ = http.NewRequestWithContext(context.Background(), method, l.sim.URL()+path+"?"+form.Encode(), nil)
+	} else {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	req.Header.Set("Authorization", "PVEAPIToken="+pvesim.DefaultTokenID+"="+pvesim.DefaultTokenSecret)
+	resp, err := l.client.Do(req)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var body struct{ Data any }
+	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil || resp.StatusCode != http.StatusOK {
+		l.t.Fatalf("%s %s: %s %v", method, path, resp.Status, err)
+	}
+	if task, ok := body.Data.(string); ok && strings.HasPrefix(task, "UPID:") {
+		l.eventually("end of "+task, func() bool {
+			status := l.call(http.MethodGet, "/nodes/pve1/tasks/"+url.PathEscape(task)+"/status").(map[string]any)
+			if exit := status["exitstatus"]; exit != nil && exit != "OK" {
+				l.t.Fatalf("%s %s: the task ended with %v", method, path, exit)
+			}
+			return status["status"] == "stopped"
+		})
+	}
+	return body.Data
+}
+
+func (l *lab) vm(method string, vmid int, path string, params ...string) any {
+	l.t.Helper()
+	return l.call(method, fmt.Sprintf("/nodes/pve1/qemu/%d%s", vmid, path), params...)
+}
+
+func (l *lab) status(vmid int) map[string]any {
+	l.t.Helper()
+	return l.vm(http.MethodGet, vmid, "/status/current").(map[string]any)
+}
+
+func (l *lab) eventually(what string, ok func() bool) { eventually(l.t, what, ok) }
+
+// eventually waits until a condition holds. Emulation on a busy machine is slow.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("timeout waiting for %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// expectConsole waits until a VM has printed a text.
+func (l *lab) expectConsole(vmid int, text string) {
+	l.t.Helper()
+	l.eventually(fmt.Sprintf("%q on the console of VM %d", text, vmid), func() bool { return strings.Contains(l.runtime.Console(vmid), text) })
+}
+
+// press sends a character to the console of a VM.
+func (l *lab) press(vmid int) {
+	l.t.Helper()
+	conn, err := net.Dial("unix", l.runtime.ConsoleSocket(vmid))
+	if err == nil {
+		_, err = io.WriteString(conn, "x")
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	_ = conn.Close()
+}
+
+// query returns what a command of a VM's monitor returns.
+func (l *lab) query(vmid int, command string) string {
+	l.t.Helper()
+	g, err := l.runtime.runningGuest(vmid)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var out json.RawMessage
+	if err := g.monitor.execute(context.Background(), command, nil, &out); err != nil {
+		l.t.Fatal(err)
+	}
+	return string(out)
+}
+
+// files returns the names of the files in the runtime's directory that contain a text.
+func (l *lab) files(text string) (names []string) {
+	l.t.Helper()
+	entries, err := os.ReadDir(l.runtime.Dir())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.Contains(e.Name(), text) {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+func TestBoot(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.vm("POST", 9000, "/clone", "newid", "200", "name", "a")
+	l.vm("POST", 200, "/status/start")
+	l.expectConsole(200, "boot 1")
+	l.vm("POST", 200, "/status/reset")
+	l.expectConsole(200, "boot 2")
+	l.vm("POST", 200, "/status/stop")
+	l.vm("PUT", 200, "/resize", "disk", "scsi0", "size", "5G")
+	l.vm("POST", 200, "/status/start")
+	l.expectConsole(200, "boot 3")
+	if blocks := l.query(200, "query-block"); !strings.Contains(blocks, fmt.Sprint(int64(5<<30))) {
+		t.Errorf("no disk of 5 GiB: %s", blocks)
+	}
+	l.press(200)
+	l.eventually("the guest's power-off", func() bool { return l.status(200)["status"] == "stopped" })
+
+	// A copy contains what the guest wrote, and does not change with the original.
+	l.vm("POST", 200, "/clone", "newid", "201", "full", "1", "name", "b")
+	for _, vmid := range []int{200, 201} {
+		l.vm("POST", vmid, "/status/start")
+		l.expectConsole(vmid, "boot 4")
+	}
+	for _, vmid := range []int{200, 201} {
+		l.vm("POST", vmid, "/status/stop")
+		l.vm("DELETE", vmid, "")
+	}
+	if names := append(l.files("vm-200"), l.files("vm-201")...); len(names) > 0 {
+		t.Errorf("files of deleted VMs: %q", names)
+	}
+}
+
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.vm("POST", 9000, "/clone", "newid", "200", "name", "a")
+	l.sim.PutFile(pvesim.File{Host: "pve1", Storage: "local", Name: "iso/a.iso", Text: strings.Repeat("a", 4096)})
+	l.vm("PUT", 200, "/config", "ide0", "local:iso/a.iso,media=cdrom", "delete", "ide2")
+	l.vm("POST", 200, "/status/start")
+	l.expectConsole(200, "boot 1")
+
+	l.vm("POST", 200, "/status/suspend")
+	l.eventually("pause", func() bool { return strings.Contains(l.query(200, "query-status"), `"paused"`) })
+	l.vm("POST", 200, "/status/resume")
+	l.eventually("resume", func() bool { return strings.Contains(l.query(200, "query-status"), `"running": true`) })
+
+	if blocks := l.query(200, "query-block"); !strings.Contains(blocks, "ide0-local_iso_a.iso") {
+		t.Errorf("no medium: %s", blocks)
+	}
+	l.vm("PUT", 200, "/config", "ide0", "none,media=cdrom")
+	l.eventually("eject", func() bool { return !strings.Contains(l.query(200, "query-block"), "ide0-local_iso_a.iso") })
+	l.vm("PUT", 200, "/config", "ide0", "local:iso/a.iso,media=cdrom")
+	l.eventually("insertion", func() bool { return strings.Contains(l.query(200, "query-block"), "ide0-local_iso_a.iso") })
+
+	l.vm("PUT", 200, "/resize", "disk", "scsi0", "size", "6G")
+	l.eventually("resize", func() bool { return strings.Contains(l.query(200, "query-block"), fmt.Sprint(int64(6<<30))) })
+}
+
+// TestKill kills a process with a runtime. The child is this test binary.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	requireQEMU(t)
+	child := exec.Command(os.Args[0], "-test.run=^TestKillChild$") //nolint:gosec // this binary
+	child.Env = append(os.Environ(), "PVESIM_KILL_CHILD=1")
+	var stderr bytes.Buffer
+	child.Stderr = &stderr
+	stdout, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var dir string
+	if _, err := fmt.Fscanf(stdout, "running %s\n", &dir); err != nil {
+		_ = child.Process.Kill()
+		t.Fatalf("reading the output of the child: %v\n%s", err, stderr.String())
+	}
+	if processes(t, dir) == 0 {
+		t.Error("no QEMU process")
+	}
+	_ = child.Process.Kill()
+	_ = child.Wait()
+	eventually(t, "end of QEMU and of the cleanup", func() bool { return processes(t, dir) == 0 })
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("%s exists: %v", dir, err)
+	}
+}
+
+// TestKillChild is the child of TestKill.
+func TestKillChild(t *testing.T) {
+	if os.Getenv("PVESIM_KILL_CHILD") == "" {
+		t.Skip("run by TestKill")
+	}
+	l := newLab(t)
+	l.vm("POST", 9000, "/clone", "newid", "200", "name", "a")
+	l.vm("POST", 200, "/status/start")
+	l.expectConsole(200, "boot 1")
+	fmt.Printf("running %s\n", l.runtime.Dir())
+	select {}
+}
+
+// processes returns the number of processes with a text in their command line.
+func processes(t *testing.T, text string) (n int) {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range lines {
+		if line, err := os.ReadFile(file); err == nil && bytes.Contains(line, []byte(text)) {
+			n++
+		}
+	}
+	return n
+}
