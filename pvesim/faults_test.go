@@ -214,6 +214,35 @@ func TestLateStorage(t *testing.T) {
 	}
 }
 
+// A failed clone leaves its disk if the storage is inactive.
+func TestCloneInactiveStorage(t *testing.T) {
+	t.Parallel()
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 2})
+	exists := func(volume string) bool {
+		return row(c.do("GET", "/nodes/pve1/storage/local-lvm/content", "vmid", "300").Data, "volid", volume) != nil
+	}
+	clone := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1")
+	eventually(t, "the disk is allocated", func() bool { return exists("local-lvm:vm-300-disk-0") })
+	if err := c.sim.SetStorageActive("pve1", "local-lvm", false); err != nil {
+		t.Fatal(err)
+	}
+	if exit := c.exit(clone); !strings.Contains(exit, "clone failed: can't activate LV") {
+		t.Errorf("the clone ended with %q", exit)
+	}
+	if log := strings.Join(c.log(clone), "\n"); !strings.Contains(log, "\ncan't activate LV '/dev/local-lvm/vm-300-disk-0'") {
+		t.Errorf("log of the clone:\n%s", log)
+	}
+	if a := c.do("GET", "/nodes/pve1/qemu/300/config"); a.Status == 200 {
+		t.Error("the VM exists")
+	}
+	if err := c.sim.SetStorageActive("pve1", "local-lvm", true); err != nil {
+		t.Fatal(err)
+	}
+	if !exists("local-lvm:vm-300-disk-0") || !exists("local-lvm:vm-300-cloudinit") {
+		t.Error("the disks were removed")
+	}
+}
+
 func TestShutdownHost(t *testing.T) {
 	t.Parallel()
 	c := asRoot(t, pvesim.DefaultScenario(2))
@@ -247,6 +276,7 @@ func TestRemoveHost(t *testing.T) {
 	if status, text := admin(t, c.sim, "DELETE", "/hosts/pve2", ""); status != 400 || !strings.Contains(text, "online") {
 		t.Errorf("removing a host that is online: %d %s", status, text)
 	}
+	removed := c.at("pve2")
 	if err := c.sim.HostDown("pve2", "noroute"); err != nil {
 		t.Fatal(err)
 	}
@@ -261,4 +291,11 @@ func TestRemoveHost(t *testing.T) {
 		t.Errorf("status: %v", status)
 	}
 	c.refused(500, "hostname lookup 'pve2' failed - failed to get address info for: pve2: Name or service not known", "GET", "/nodes/pve2/qemu/102/config")
+	request, err := http.NewRequest("GET", removed.url+"/version", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := removed.try(request); err == nil {
+		t.Errorf("response of the removed host: %+v", a)
+	}
 }

@@ -248,7 +248,7 @@ func (c *cloner) clone(ctx context.Context, t *tasks.Task, r *api.Request) error
 	}
 	if err != nil {
 		if !errors.Is(context.Cause(ctx), tasks.ErrPowerLost) { // otherwise the locked config and the volumes remain
-			c.rollBackClone(job, made)
+			c.rollBackClone(t, job, made)
 		}
 		return api.Failf("clone failed: %v", err)
 	}
@@ -347,8 +347,8 @@ func (c *cloner) finishClone(ctx context.Context, job *cloneJob, g *kernel.Guest
 	return nil
 }
 
-func (c *cloner) rollBackClone(job *cloneJob, made []string) {
-	c.allocator.DiscardVolumes(job.host, made)
+func (c *cloner) rollBackClone(t *tasks.Task, job *cloneJob, made []string) {
+	c.allocator.DiscardVolumes(t, job.host, made)
 	c.k.Mu.Lock()
 	defer c.k.Mu.Unlock()
 	// Proxmox removes the config on the source host only. One that was moved to the target remains, without its

@@ -132,7 +132,7 @@ func (c *creator) writeNewVM(ctx context.Context, t *tasks.Task, r *api.Request,
 	}
 	made, err := c.disks.createDisks(ctx, t, r.Host, r.VMID, options)
 	if err != nil {
-		c.allocator.DiscardVolumes(r.Host, made)
+		c.allocator.DiscardVolumes(t, r.Host, made)
 		return err
 	}
 	if options["boot"] == "" {

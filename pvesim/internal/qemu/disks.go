@@ -171,7 +171,7 @@ func (ds *disks) moveDisk(ctx context.Context, t *tasks.Task, r *api.Request, to
 		return api.Failf("storage migration failed: %v", err)
 	}
 	if err := ds.allocator.CopyVolume(ctx, t, s, from, v); err != nil {
-		ds.allocator.DiscardVolumes(r.Host, []string{v.ID()})
+		ds.allocator.DiscardVolumes(t, r.Host, []string{v.ID()})
 		return api.Failf("storage migration failed: %v", err)
 	}
 	ds.k.Mu.Lock()

@@ -170,7 +170,7 @@ func (c *configs) checkState(host string, vmid int, u *update) error {
 func (c *configs) applyUpdate(ctx context.Context, t *tasks.Task, r *api.Request, u *update) error {
 	made, err := c.disks.createDisks(ctx, t, r.Host, r.VMID, u.set)
 	if err != nil {
-		c.allocator.DiscardVolumes(r.Host, made)
+		c.allocator.DiscardVolumes(t, r.Host, made)
 		return err
 	}
 	c.k.Mu.Lock()

@@ -153,12 +153,19 @@ func (al *Allocator) FreeVolume(ctx context.Context, t *tasks.Task, host, volid 
 	})
 }
 
-// DiscardVolumes removes the volumes of a VM that could not be created.
-func (al *Allocator) DiscardVolumes(host string, volids []string) {
+// DiscardVolumes removes the volumes of a VM that could not be created. Those on inactive storages remain: Proxmox only
+// logs the error.
+func (al *Allocator) DiscardVolumes(t *tasks.Task, host string, volids []string) {
 	al.k.Mu.Lock()
 	defer al.k.Mu.Unlock()
-	for _, id := range volids {
-		al.store.RemoveVolume(host, id)
+	for _, volid := range volids {
+		id, name, _ := strings.Cut(volid, ":")
+		s := al.store.Storage(id)
+		if s == nil || !s.inactive[host] {
+			al.store.RemoveVolume(host, volid)
+		} else if t != nil {
+			t.Logf("%v", s.checkActive(host, name))
+		}
 	}
 }
 
@@ -281,9 +288,12 @@ func (al *Allocator) CopyVolume(ctx context.Context, t *tasks.Task, s *Storage, 
 			return err
 		}
 	}
-	t.Logf("transferred %s of %s (100.00%%)", humanSize(size), humanSize(size))
 	al.k.Mu.Lock()
 	defer al.k.Mu.Unlock()
+	if err := s.checkActive(to.Host, to.Name); err != nil {
+		return err
+	}
+	t.Logf("transferred %s of %s (100.00%%)", humanSize(size), humanSize(size))
 	to.Used = from.Used
 	to.Disk.Release()
 	to.Disk = from.Disk.Clone()

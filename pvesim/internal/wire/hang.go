@@ -39,5 +39,6 @@ func (s *Server) isUnavailable(r *http.Request) bool {
 	s.Kernel.Mu.Lock()
 	defer s.Kernel.Mu.Unlock()
 	h := s.Kernel.Host(s.Host)
-	return h != nil && !h.Online
+	removed := h == nil && s.Host != ""
+	return removed || (h != nil && !h.Online)
 }
