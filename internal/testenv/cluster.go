@@ -97,6 +97,19 @@ func (c *Cluster) BootDrives(host string) []string {
 	return out
 }
 
+// Disks returns the disks on a Host that have the VMID.
+func (c *Cluster) Disks(host string, vmid int) (out []string) {
+	c.T.Helper()
+	volumes, err := c.Client.Volumes(c.T.Context(), host, "local-lvm", "images")
+	c.Expect(err).NotTo(gomega.HaveOccurred())
+	for _, volume := range volumes {
+		if volume.VMID == vmid {
+			out = append(out, volume.ID)
+		}
+	}
+	return out
+}
+
 // DestroyByHand destroys a VM like an administrator.
 func (c *Cluster) DestroyByHand(host string, vmid int) {
 	c.T.Helper()

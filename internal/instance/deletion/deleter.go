@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"sync"
 
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -30,11 +31,15 @@ type Deleter struct {
 	abandoned sync.Map
 	// missing holds the hostAbsence of Hosts, by region and name.
 	missing sync.Map
+	// orphans holds the unfinishedOrphan of orphans by the UID of the Claim.
+	orphans sync.Map
+	// clones caches the names of the disks that failed clones created, by UPID.
+	clones *lru.Cache
 }
 
 // New returns a Deleter.
 func New(deps instance.Deps, tokens *bootdata.Tokens) *Deleter {
-	return &Deleter{deps: deps, tokens: tokens}
+	return &Deleter{deps: deps, tokens: tokens, clones: lru.New(cachedClones)}
 }
 
 // Delete deletes a Claim's VM and all that was created for it. It is idempotent and

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -43,26 +45,37 @@ func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id in
 	if err != nil {
 		return blocked(err, unreachable(host))
 	}
-	log := log.FromContext(ctx).WithValues("vmid", id.VMID, "host", host, "region", id.Region)
-	log.Info("destroyed VM with warnings", "task", destroy.UPID, "log", strings.Join(lines, " | "))
-	var failures []error
+	log.FromContext(ctx).Info("destroyed VM with warnings", "vmid", id.VMID, "host", host, "region", id.Region, "task", destroy.UPID, "log", strings.Join(lines, " | "))
+	var volumes []string
 	for _, found := range quotedVolume.FindAllStringSubmatch(strings.Join(lines, "\n"), -1) {
-		volume := found[1]
-		if !isDiskOf(volume, id.VMID) {
+		if isDiskOf(found[1], id.VMID) {
+			volumes = append(volumes, found[1])
+		}
+	}
+	if err := d.deleteDisks(ctx, c, id, host, volumes); err != nil {
+		return &instance.BlockedError{Reason: instance.BlockedDiskRemaining, Message: fmt.Sprintf(
+			"VM %d on host %s is destroyed, but disks of it could not be deleted: %v", id.VMID, host, err)}
+	}
+	return nil
+}
+
+// deleteDisks deletes leaked disks. It logs errors, and returns those that a retry can
+// resolve: not those of a token that may not delete disks.
+func (d *Deleter) deleteDisks(ctx context.Context, c proxmox.Client, id instance.Identity, host string, volumes []string) error {
+	var failures []error
+	for _, volume := range volumes {
+		log := log.FromContext(ctx).WithValues("vmid", id.VMID, "host", host, "region", id.Region, "volume", volume)
+		err := d.deleteDisk(ctx, c, host, volume)
+		if err == nil {
+			log.Info("deleted leaked disk")
 			continue
 		}
-		if err := d.deleteDisk(ctx, c, host, volume); err != nil {
-			log.Error(err, "deleting leaked disk failed, to delete it by hand run the command on the host as root", "volume", volume, "command", "pvesm free "+volume)
-			if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); !forbidden {
-				failures = append(failures, err) // a retry can succeed
-			}
+		log.Error(err, "deleting leaked disk failed, to delete it by hand run the command on the host as root", "command", "pvesm free "+volume)
+		if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); !forbidden {
+			failures = append(failures, err)
 		}
 	}
-	if len(failures) == 0 {
-		return nil
-	}
-	return &instance.BlockedError{Reason: instance.BlockedDiskRemaining, Message: fmt.Sprintf(
-		"VM %d on host %s is destroyed, but disks of it could not be deleted: %v", id.VMID, host, errors.Join(failures...))}
+	return errors.Join(failures...)
 }
 
 // checkStorages returns a BlockedError if a storage of the VM's disks is inactive as of the
@@ -94,27 +107,57 @@ func (d *Deleter) deleteDisk(ctx context.Context, c proxmox.Client, host, volume
 	return err
 }
 
-// deleteEarlierLeaks deletes the disks that an earlier destroy of the Claim's VM left. The
-// controller may not have seen its end, and keeps no record of it: Proxmox's list of tasks
-// does.
+// deleteEarlierLeaks deletes the disks that an earlier destroy of the Claim's VM or a
+// failed clone left. The controller may not have seen their end, and keeps no record of
+// it: Proxmox's list of tasks does.
 func (a *attempt) deleteEarlierLeaks(ctx context.Context) error {
 	host := instance.RecordedHost(a.claim)
-	if a.claim.DeletionTimestamp == nil || host == "" || a.deps.Launches.CloneTask(a.claim) == "" {
+	if a.claim.DeletionTimestamp == nil || host == "" || a.deps.Launches.Get(a.id.ClaimUID).IsFresh() {
 		return nil
 	}
 	if _, taken := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); taken {
 		return nil // a disk of that name may be its own
 	}
-	tasks, err := a.client.RecentTasks(ctx, host, "", a.claim.DeletionTimestamp.Add(-maxClockSkew))
+	launching := a.hasIntent && a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == ""
+	since := a.claim.DeletionTimestamp.Time
+	if launching {
+		since = a.intent.Time
+	}
+	tasks, err := a.deleteDestroyedDisks(ctx, a.client, a.id, host, since)
+	if err != nil || !launching {
+		return err
+	}
+	if a.intent.TemplateHost != host {
+		if tasks, err = recentTasks(ctx, a.client, a.intent.TemplateHost, since); err != nil {
+			return err
+		}
+	}
+	return a.deleteClonedDisks(ctx, tasks)
+}
+
+// deleteDestroyedDisks deletes the disks that our destroys of a VM since a time left. It
+// returns all our tasks on the Host since then.
+func (d *Deleter) deleteDestroyedDisks(ctx context.Context, c proxmox.Client, id instance.Identity, host string, since time.Time) ([]proxmox.TaskStatus, error) {
+	tasks, err := recentTasks(ctx, c, host, since)
 	if err != nil {
-		return blocked(err, unreachable(host))
+		return nil, err
 	}
 	for _, task := range tasks {
-		if task.UPID.Kind() == instance.TaskDestroy && task.ID == strconv.Itoa(a.id.VMID) {
-			if err := a.deleteLeakedDisks(ctx, a.client, a.id, task); err != nil {
-				return err
+		if task.UPID.Kind() == instance.TaskDestroy && task.ID == strconv.Itoa(id.VMID) {
+			if err := d.deleteLeakedDisks(ctx, c, id, task); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return tasks, nil
+}
+
+// recentTasks returns our tasks on a Host since a time. What the task of another user left
+// is not ours, even if the VMID is.
+func recentTasks(ctx context.Context, c proxmox.Client, host string, since time.Time) ([]proxmox.TaskStatus, error) {
+	tasks, err := c.RecentTasks(ctx, host, c.User(), since.Add(-maxClockSkew))
+	if err != nil {
+		return nil, blocked(err, unreachable(host))
+	}
+	return slices.DeleteFunc(tasks, func(task proxmox.TaskStatus) bool { return task.User != c.User() }), nil
 }

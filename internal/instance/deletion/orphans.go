@@ -22,7 +22,33 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// DeleteOrphan deletes a VM whose Claim does not exist, with its boot drive and join
+// unfinishedOrphan is an orphan whose deletion began.
+type unfinishedOrphan struct {
+	vm    instance.VM
+	begun time.Time
+}
+
+// beginOrphan records that the deletion of an orphan begins, and returns when it first did.
+func (d *Deleter) beginOrphan(vm instance.VM) time.Time {
+	orphan := unfinishedOrphan{vm: vm, begun: d.deps.Clock.Now()}
+	if before, ok := d.orphans.LoadOrStore(vm.ClaimUID, orphan); ok {
+		orphan, _ = before.(unfinishedOrphan)
+	}
+	return orphan.begun
+}
+
+// UnfinishedOrphans returns the orphans for which DeleteOrphan of this process has not
+// returned true yet. Proxmox may list such a VM no longer, although a disk of it remains.
+func (d *Deleter) UnfinishedOrphans() (out []instance.VM) {
+	for _, value := range d.orphans.Range {
+		if orphan, ok := value.(unfinishedOrphan); ok {
+			out = append(out, orphan.vm)
+		}
+	}
+	return out
+}
+
+// DeleteOrphan deletes a VM whose Claim does not exist, with its disks, boot drive and join
 // token. It returns true if all of it is deleted, and false to be called again. A
 // *instance.BlockedError explains what prevents the deletion.
 func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error) {
@@ -38,6 +64,7 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	// A VM that cannot be deleted must not delay the others.
 	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
 	defer cancel()
+	begun := d.beginOrphan(vm)
 	cfg, found, err := d.deleteVM(ctx, client, vm.Identity, vm.Host, 0)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return false, nil // its error is that of the canceled request
@@ -48,7 +75,10 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	if found != vmDestroyed && found != vmAbsent {
 		return false, d.checkOrphanLock(ctx, client, vm, found)
 	}
-	// A destroyed VM is not listed again, so the rest is deleted even if a disk remains.
+	if owns, _ := vm.Owns(cfg); found == vmAbsent && (owns || len(cfg.Options) == 0) {
+		err = d.deleteOrphanedDisks(ctx, client, vm, begun)
+	}
+	// The rest is deleted even if a disk remains.
 	remaining := err
 	volume := vm.AttachedBootDrive()
 	if volume == "" && found == vmDestroyed {
@@ -66,7 +96,20 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	if err := d.tokens.Revoke(ctx, types.UID(vm.ClaimUID)); err != nil {
 		return false, err
 	}
-	return true, remaining
+	if remaining != nil {
+		return false, remaining
+	}
+	d.orphans.Delete(vm.ClaimUID)
+	return true, nil
+}
+
+// deleteOrphanedDisks deletes the disks that an earlier destroy of an orphan left.
+func (d *Deleter) deleteOrphanedDisks(ctx context.Context, client proxmox.Client, vm instance.VM, begun time.Time) error {
+	if guest, listed := d.deps.Inventory.View().Guest(vm.Region, vm.VMID); listed && guest.Host != vm.Host {
+		return nil // it was migrated, or the VMID has another owner
+	}
+	_, err := d.deleteDestroyedDisks(ctx, client, vm.Identity, vm.Host, begun)
+	return err
 }
 
 // checkOrphanLock returns a BlockedError if a clone or destroy of an orphan left it locked.

@@ -25,7 +25,8 @@ func TestDeleteOrphan(t *testing.T) {
 	w.ExpectNoOrphans()
 }
 
-// The VM is destroyed without its disk, and is not listed any more.
+// The VM is destroyed without its disk, and is not listed any more. The disk is deleted
+// when the storage is active.
 func TestDeleteOrphanWithInactiveStorage(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
@@ -38,9 +39,16 @@ func TestDeleteOrphanWithInactiveStorage(t *testing.T) {
 	w.Expect(w.Sim.SetStorageActive(host, "local-lvm", false)).To(Succeed())
 	deleted, err := p.Instances.Deleter.DeleteOrphan(t.Context(), vms[0])
 	w.Expect(err).To(MatchError(ContainSubstring("local-lvm:vm-%d-disk-0", vms[0].VMID)))
-	w.Expect(deleted).To(BeTrue())
+	w.Expect(deleted).To(BeFalse())
 	w.ExpectNoBootDrives()
 	w.ExpectNoTokens()
+	w.Expect(p.Instances.Deleter.UnfinishedOrphans()).To(HaveLen(1))
+
+	w.Expect(w.Sim.SetStorageActive(host, "local-lvm", true)).To(Succeed())
+	w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
+	w.Expect(p.Instances.Deleter.DeleteOrphan(t.Context(), vms[0])).To(BeTrue())
+	w.Expect(p.Instances.Deleter.UnfinishedOrphans()).To(BeEmpty())
+	w.ExpectNoOrphans()
 }
 
 func TestDeleteOrphanWithoutBootDrive(t *testing.T) {

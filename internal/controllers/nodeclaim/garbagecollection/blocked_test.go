@@ -72,3 +72,26 @@ func TestBlockedOrphan(t *testing.T) {
 		})
 	}
 }
+
+// A storage becomes inactive before the VM of an orphan is destroyed. Proxmox then leaves
+// the disk and does not list the VM any more.
+func TestOrphanWithRemainingDisk(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	orphan := orphaned(w, w.Launched("orphan", w.Class()))
+	in := w.Intent(orphan)
+	c := newCollector(w, garbagecollection.PolicyDelete)
+	c.run()
+	w.Clock.Advance(grace + time.Second)
+	w.Refresh()
+	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, false)).To(Succeed())
+	_, err := c.Reconcile(t.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.VMs()).To(BeEmpty())
+	w.Expect(w.Events.Messages(instance.BlockedDiskRemaining)).To(ConsistOf(ContainSubstring("local-lvm:vm-%d-disk-0", in.VMID)))
+
+	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, true)).To(Succeed())
+	c.run()
+	w.Expect(w.Disks(in.Host, in.VMID)).To(BeEmpty())
+	w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{instance.BlockedDiskRemaining, "OrphanedVMDeleted"}))
+}

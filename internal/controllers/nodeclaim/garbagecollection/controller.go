@@ -112,11 +112,12 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	reservations := c.deps.Inventory.View().Reservations
 	found := c.listResources(ctx, err == nil)
-	if len(vms) == 0 && len(reservations) == 0 && found.isEmpty() {
+	unfinished := c.deps.Deleter.UnfinishedOrphans()
+	if len(vms) == 0 && len(unfinished) == 0 && len(reservations) == 0 && found.isEmpty() {
 		return result, nil
 	}
 	claims, err := c.listClaims(ctx, c.deps.Kube)
-	if err == nil && (found.swept || hasOrphans(claims, vms, reservations, found)) {
+	if err == nil && (found.swept || hasOrphans(claims, slices.Concat(vms, unfinished), reservations, found)) {
 		// A new Claim may not be in the cache yet.
 		claims, err = c.listClaims(ctx, c.deps.Reader)
 	}
@@ -176,6 +177,7 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 		c.metrics.blocked.Inc()
 		return
 	}
+	orphans = append(orphans, c.unlistedOrphans(vms, claims)...)
 	// One region must not delay another.
 	var wg sync.WaitGroup
 	for _, region := range c.deps.Inventory.Regions() {
@@ -221,6 +223,15 @@ func (c *Controller) countUnexpected(orphans []instance.VM) (n int) {
 		}
 	}
 	return n
+}
+
+// unlistedOrphans returns the orphans whose deletion is unfinished, although Proxmox does
+// not list their VMs any more: a disk remains.
+func (c *Controller) unlistedOrphans(vms []instance.VM, claims map[string]*karpv1.NodeClaim) []instance.VM {
+	listed := claimUIDs(vms)
+	return slices.DeleteFunc(c.deps.Deleter.UnfinishedOrphans(), func(vm instance.VM) bool {
+		return listed[vm.ClaimUID] || claims[vm.ClaimUID] != nil || c.deps.VMs.OutOfService(vm) == inventory.Offline
+	})
 }
 
 // releaseReservations releases the reservations of Claims that do not exist.

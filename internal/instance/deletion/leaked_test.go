@@ -1,0 +1,106 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deletion_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// deleting returns a claim that is being deleted.
+func deleting(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
+	w.T.Helper()
+	claim = w.Stored(claim)
+	claim.Finalizers = []string{karpv1.TerminationFinalizer}
+	w.Expect(w.Kube.Update(w.T.Context(), claim)).To(Succeed())
+	w.Expect(w.Kube.Delete(w.T.Context(), claim)).To(Succeed())
+	w.Expect(w.Kube.Get(w.T.Context(), client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+	return claim
+}
+
+// allocate creates the disk vm-VMID-disk-0 by hand.
+func allocate(w *testenv.Env, host, storage string, vmid int) {
+	w.T.Helper()
+	form := url.Values{"vmid": {strconv.Itoa(vmid)}, "filename": {fmt.Sprintf("vm-%d-disk-0", vmid)}, "size": {"4G"}}
+	request, err := http.NewRequestWithContext(w.T.Context(), http.MethodPost, fmt.Sprintf("%s/nodes/%s/storage/%s/content", w.Sim.URL(), host, storage), strings.NewReader(form.Encode()))
+	w.Expect(err).NotTo(HaveOccurred())
+	request.Header.Set("Authorization", "PVEAPIToken="+pvesim.DefaultTokenID+"="+pvesim.DefaultTokenSecret)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	authorities := x509.NewCertPool()
+	authorities.AppendCertsFromPEM(w.Sim.CAPEM())
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(response.Body.Close()).To(Succeed())
+	w.Expect(response.StatusCode).To(Equal(http.StatusOK))
+}
+
+// A launch failed after the clone, and the disk of its VM cannot be deleted at first.
+func TestDeleteFailedLaunchWithInactiveStorage(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess(testenv.NoPolling())
+	claim := p.Planned("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/*/qemu/*/config", Status: 403, Message: "Permission check failed"})
+	w.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 403, Message: "Permission check failed"})
+	var final *instance.LaunchError
+	w.Expect(errors.As(p.Launch(claim, w.NodeClass), &final)).To(BeTrue())
+	w.Sim.ClearFaults()
+	claim = deleting(w, claim)
+	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, false)).To(Succeed())
+	w.Eventually(func() error { _, err := p.Instances.Deleter.Delete(t.Context(), claim); return err }).
+		Should(MatchError(ContainSubstring("local-lvm:vm-%d-disk-0", in.VMID)))
+	w.Expect(w.VMs()).To(BeEmpty())
+
+	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, true)).To(Succeed())
+	p.Delete(claim)
+	w.Expect(w.Disks(in.Host, in.VMID)).To(BeEmpty())
+}
+
+// A storage becomes inactive during a clone. Proxmox cannot delete the disk of the failed
+// clone. Another user's disk with the same VMID is kept.
+func TestDeleteFailedCloneWithInactiveStorage(t *testing.T) {
+	t.Parallel()
+	// Copying the disk takes half a minute.
+	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=29G" }))
+	w.NodeClass.Spec.BootDevice.FullClone = true
+	p := w.StartProcess(testenv.NoPolling())
+	claim := p.Planned("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	foreign := fmt.Sprintf("%s:vm-%d-disk-0", in.Storage, in.VMID)
+	allocate(w, in.Host, in.Storage, in.VMID)
+	launched := make(chan error, 1)
+	go func() { launched <- p.Launch(claim, w.NodeClass) }()
+	w.Eventually(func() []string { return w.Disks(in.Host, in.VMID) }).Should(ContainElement(HaveSuffix("-disk-1")))
+	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, false)).To(Succeed())
+	var final *instance.LaunchError
+	w.Expect(errors.As(<-launched, &final)).To(BeTrue())
+	w.Expect(final.Reason).To(Equal(instance.ReasonClone))
+
+	claim = deleting(w, claim)
+	expectBlocked(w, p, claim, instance.BlockedDiskRemaining)
+	p = w.StartProcess(testenv.NoPolling())
+	expectBlocked(w, p, claim, instance.BlockedDiskRemaining)
+	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, true)).To(Succeed())
+	p.Delete(claim)
+	w.Expect(w.Disks(in.Host, in.VMID)).To(ConsistOf(foreign))
+	w.ExpectNoBootDrives()
+}
