@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
 const maxPods = 8
 
 // TestCoreRandomFaults runs Karpenter's own controllers (provisioning, lifecycle, termination,
-// disruption, node repair) with ours while pods come and go, hosts lose power, guests hang,
-// calls and tasks fail, and controllers are killed. Afterwards all invariants must hold.
+// disruption, node repair) with ours while pods come and go, hosts lose power or are removed,
+// storages are inactive, guests hang, calls and tasks fail, and controllers are killed. Afterwards all invariants must hold.
 func TestCoreRandomFaults(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
@@ -62,13 +62,17 @@ func (r *coreRound) run(disturbances int) {
 	r.addLoad()
 	r.toggleHost()
 	r.kill()
-	for range disturbances {
+	for i := range disturbances {
+		if r.removes && i == disturbances/2 {
+			r.removeHost()
+			r.addRandomFaults()
+		}
 		time.Sleep(time.Duration(200+r.rand.IntN(1000)) * time.Millisecond)
 		r.disturbBy(map[string]func() bool{
 			"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
 			"guests powered off": r.powerOff, "guests sick": r.sicken, "pods scaled": r.scale, "tasks canceled": r.cancelTasks,
 			"new faults": r.changeFaults, "load": r.addLoad,
-			"partitions toggled": r.togglePartition, "hangs toggled": r.toggleHang,
+			"partitions toggled": r.togglePartition, "hangs toggled": r.toggleHang, "storages toggled": r.toggleStorage,
 		})
 	}
 	r.stopDisturbing()

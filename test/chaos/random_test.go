@@ -28,8 +28,9 @@ const (
 )
 
 // TestRandomFaults launches a burst while calls and tasks fail at random, hosts lose power,
-// quorum is lost, controllers are killed, NodeClaims are deleted, and other users take our
-// VMIDs and addresses. Afterwards all invariants must hold within MaxRounds.
+// storages are inactive, quorum is lost, controllers are killed, NodeClaims are deleted, and
+// other users take our VMIDs and addresses. In a third of the rounds, a host is removed.
+// Afterwards all invariants must hold within MaxRounds.
 func TestRandomFaults(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
@@ -56,7 +57,11 @@ type round struct {
 	noQuorum     bool
 	partitioned  bool
 	hanging      map[string]bool
-	done         map[string]int
+	inactive     map[storageOf]bool
+	// removes: a host is removed in this round. removed is its name.
+	removes bool
+	removed string
+	done    map[string]int
 }
 
 func newRound(t *testing.T, seed uint64) *round {
@@ -73,7 +78,8 @@ func newRoundIn(t *testing.T, seed uint64, o lab.Options) *round {
 	calls, tasks, _ := recordPlaces(t, o.Installation)
 	return &round{
 		t: t, rand: rand.New(rand.NewPCG(seed, 3)), env: lab.New(t, o),
-		calls: calls, tasks: tasks, down: map[string]bool{}, hanging: map[string]bool{}, done: map[string]int{},
+		calls: calls, tasks: tasks, removes: seed%3 == 0,
+		down: map[string]bool{}, hanging: map[string]bool{}, inactive: map[storageOf]bool{}, done: map[string]int{},
 	}
 }
 
@@ -91,7 +97,11 @@ func (r *round) run() {
 	}
 	r.addRandomFaults()
 	r.process.Run()
-	for range disturbanceCount {
+	for i := range disturbanceCount {
+		if r.removes && i == disturbanceCount/2 {
+			r.removeHost()
+			r.addRandomFaults()
+		}
 		r.env.Clock.Sleep(time.Duration(2+r.rand.IntN(10)) * time.Second)
 		r.disturb()
 	}
@@ -135,7 +145,7 @@ func (r *round) disturb() {
 		"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
 		"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress, "guests powered off": r.powerOff, "tasks canceled": r.cancelTasks,
 		"new faults": r.changeFaults, "load": r.addLoad,
-		"partitions toggled": r.togglePartition, "hangs toggled": r.toggleHang,
+		"partitions toggled": r.togglePartition, "hangs toggled": r.toggleHang, "storages toggled": r.toggleStorage,
 	})
 }
 
@@ -195,7 +205,8 @@ func (r *round) deleteOne() bool {
 	return len(claims) > 0
 }
 
-// launching returns a random NodeClaim that is being launched on an online host.
+// launching returns a random NodeClaim that is being launched on an online host with an active
+// storage.
 func (r *round) launching() (claim karpv1.NodeClaim, in instance.Intent, found bool) {
 	claims := slices.DeleteFunc(r.env.Claims(), func(claim karpv1.NodeClaim) bool {
 		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] == "" || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
@@ -205,7 +216,7 @@ func (r *round) launching() (claim karpv1.NodeClaim, in instance.Intent, found b
 	}
 	claim = pick(r.rand, claims)
 	in, ok, err := instance.ReadIntent(&claim)
-	return claim, in, err == nil && ok && !r.down[in.Host]
+	return claim, in, err == nil && ok && !r.down[in.Host] && in.Host != r.removed && !r.inactive[storageOf{in.Host, diskStorage}]
 }
 
 // takeAddress gives another user's guest the address of one of our claims.
@@ -250,6 +261,10 @@ func (r *round) stopDisturbing() {
 		testenv.Must(r.t, r.env.Sim.HostUp(host))
 	}
 	r.env.CancelTasks()
+	testenv.Must(r.t, r.env.StartForeignGuests())
+	if r.removed != "" {
+		r.deleteClaimsOn(r.removed)
+	}
 }
 
 func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }

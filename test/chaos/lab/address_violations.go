@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ipam"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -41,7 +42,8 @@ func (e *Env) addressViolations(p *Process, want map[int]*karpv1.NodeClaim) (vio
 	}
 	view := p.Inventory.View()
 	for addr := range view.Addresses().All() {
-		if owners[addr] == "" && pool.Contains(addr) && !e.isTaken(addr) {
+		lost := slices.ContainsFunc(view.Snapshots[testenv.Region].Addresses[addr], func(owner inventory.AddressOwner) bool { return e.isLost(owner.VMID) })
+		if owners[addr] == "" && pool.Contains(addr) && !e.isTaken(addr) && !lost {
 			who, _ := view.Addresses().Owner(addr)
 			violations = append(violations, fmt.Sprintf("address %s is held by %s", addr, who))
 		}

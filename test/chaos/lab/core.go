@@ -164,7 +164,7 @@ func coreOptions() *coreoptions.Options {
 // coreSettings returns the default settings with durations that suit real time.
 func coreSettings() *operator.Options {
 	s := operator.DefaultOptions()
-	s.OrphanGracePeriod = coreGrace
+	s.OrphanGracePeriod, s.HostRemovedAfter = coreGrace, coreGrace
 	s.RestartBackoff, s.LaunchFailureBackoff, s.LaunchFailureBackoffMax = time.Second, time.Second, coreGrace
 	s.RepairUnreadyToleration, s.HostDriftAfter = coreRepairAfter, coreRepairAfter
 	return s

@@ -43,6 +43,7 @@ func (e *Env) MustConvergeCore(p *CoreProcess, w *Workload, when string) time.Du
 			e.t.Logf("%s: waiting for:\n%s", when, strings.Join(violations, "\n"))
 		}
 		e.deleteLockedVMs()
+		e.deleteReportedDisks()
 		time.Sleep(100 * time.Millisecond)
 	}
 }

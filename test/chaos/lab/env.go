@@ -104,6 +104,9 @@ type Env struct {
 	foreignGuests map[int]string
 	// lateFirewall means that a firewall write may take effect after its VM was deleted.
 	lateFirewall bool
+	// removed are the hosts that were removed, and lost the guests on them.
+	removed []string
+	lost    map[int]bool
 	// takenAddresses are addresses of NodeClaims that other users have taken.
 	takenAddresses []netip.Addr
 }
@@ -123,7 +126,7 @@ func New(t testing.TB, o Options) *Env {
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
-	e := &Env{t: t, Installation: o.Installation, apiServer: o.APIServer, foreignGuests: map[int]string{}}
+	e := &Env{t: t, Installation: o.Installation, apiServer: o.APIServer, foreignGuests: map[int]string{}, lost: map[int]bool{}}
 	simulator := pvesim.Options{Speed: o.Speed, Seed: o.Seed}
 	if o.APIServer == nil {
 		e.Kube, e.Clock = testenv.NewFakeKube(t), testenv.NewClock(o.Speed)

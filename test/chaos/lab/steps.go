@@ -187,7 +187,7 @@ func (p *Process) cleanUp(ctx context.Context, claim *karpv1.NodeClaim) (reconci
 func (p *Process) terminate(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
 	if claim.Status.ProviderID != "" {
 		gone, err := p.Instances.Deleter.Delete(ctx, claim)
-		if err != nil {
+		if _, abandoned := errors.AsType[*instance.AbandonedError](err); err != nil && !abandoned {
 			return reconcile.Result{}, err
 		}
 		if !gone {

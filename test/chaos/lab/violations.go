@@ -51,6 +51,7 @@ func (e *Env) converge(p *Process) (Convergence, []string) {
 			return took, violations
 		}
 		e.deleteLockedVMs()
+		e.deleteReportedDisks()
 		time.Sleep(20 * time.Millisecond)
 	}
 }
@@ -169,7 +170,7 @@ func (e *Env) firewallViolations(want map[int]*karpv1.NodeClaim) (violations []s
 	late := e.lateFirewall
 	e.mu.Unlock()
 	for vmid := range groups {
-		if _, foreign := e.foreign()[vmid]; !foreign && want[vmid] == nil && vmid >= testenv.FirstVMID && !late {
+		if _, foreign := e.foreign()[vmid]; !foreign && want[vmid] == nil && vmid >= testenv.FirstVMID && !late && !e.isLost(vmid) {
 			violations = append(violations, fmt.Sprintf("firewall rules of VM %d leaked", vmid))
 		}
 	}
@@ -254,9 +255,12 @@ func (e *Env) hasStaleLock(row proxmox.GuestRow) bool {
 // CreateForeignVM clones a VM of another user with the given VMID from the template of a host.
 // It reports whether that succeeded; it fails if the VMID exists.
 func (e *Env) CreateForeignVM(host string, vmid int) bool {
-	ctx, c := context.Background(), e.admin
-	template := 9000 + slices.Index(e.Hosts, host)
-	task, err := c.CloneVM(ctx, proxmox.CloneRequest{Host: host, TemplateID: template, VMID: vmid, Name: "foreign"})
+	ctx, c, guests := context.Background(), e.admin, e.guests()
+	template := slices.IndexFunc(guests, func(row proxmox.GuestRow) bool { return row.Host == host && row.Template })
+	if template < 0 {
+		return false
+	}
+	task, err := c.CloneVM(ctx, proxmox.CloneRequest{Host: host, TemplateID: guests[template].VMID, VMID: vmid, Name: "foreign"})
 	if err != nil {
 		return false
 	}
@@ -282,12 +286,15 @@ func (e *Env) recordForeign(row proxmox.GuestRow) error {
 	return nil
 }
 
+// guests returns all guests except those on hosts that were removed.
 func (e *Env) guests() []proxmox.GuestRow {
 	resources, err := e.admin.Resources(context.Background())
 	if err != nil {
 		e.t.Logf("listing guests: %v", err)
 	}
-	return resources.Guests
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(resources.Guests, func(row proxmox.GuestRow) bool { return slices.Contains(e.removed, row.Host) })
 }
 
 // CancelTasks cancels every running task, as an admin does with tasks that hang.
