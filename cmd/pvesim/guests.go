@@ -13,11 +13,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/guest"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
 )
+
+// sharedNetwork connects all guests of a bridge.
+const sharedNetwork = "shared"
 
 // guestSettings select what runs in the VMs.
 type guestSettings struct {
-	guests, image, dir, kernel, initrd, args, acceleration string
+	guests, image, dir, kernel, initrd, args, acceleration, network string
 }
 
 func (g *guestSettings) addFlags(flags *flag.FlagSet) {
@@ -28,6 +32,7 @@ func (g *guestSettings) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&g.kernel, "guest-kernel", "", "kernel that QEMU loads itself; empty: VMs boot from their disks")
 	flags.StringVar(&g.initrd, "guest-initrd", "", "initial RAM disk of --guest-kernel")
 	flags.StringVar(&g.args, "guest-kernel-args", "root=LABEL=root console=ttyS0", "arguments of --guest-kernel")
+	flags.StringVar(&g.network, "guest-network", sharedNetwork, "network of QEMU guests: shared (one per bridge and VLAN with DHCP; this machine is its gateway) or user (one per NIC, with NAT)")
 	flags.StringVar(&g.acceleration, "guest-acceleration", "", "kvm or tcg; empty: kvm if --guest-kernel boots with it, or else tcg")
 }
 
@@ -62,6 +67,9 @@ func (g *guestSettings) qemuRuntime(out io.Writer, options *pvesim.Options) (sto
 			return nil, fmt.Errorf("parsing flags: --guest-image: %w", err)
 		}
 	}
+	if g.network != sharedNetwork && g.network != "user" {
+		return nil, fmt.Errorf("parsing flags: --guest-network %q is not one of shared, user", g.network)
+	}
 	runtime, err := qemu.NewRuntime(qemu.Options{
 		Dir: g.dir, Kernel: g.kernel, Initrd: g.initrd, KernelArgs: g.args, Acceleration: g.acceleration,
 		Log: func(message string) { fmt.Fprintln(out, message) },
@@ -70,5 +78,18 @@ func (g *guestSettings) qemuRuntime(out io.Writer, options *pvesim.Options) (sto
 		return nil, fmt.Errorf("preparing QEMU guests: %w", err)
 	}
 	options.Guests, options.Dir, options.TemplateImage = runtime, runtime.Dir(), g.image
-	return runtime.Close, nil
+	if g.network != sharedNetwork {
+		return runtime.Close, nil
+	}
+	shared, err := network.New(network.Options{Dir: filepath.Join(runtime.Dir(), "network")})
+	if err != nil {
+		runtime.Close()
+		return nil, fmt.Errorf("preparing QEMU guests: %w", err)
+	}
+	runtime.SetNetwork(shared)
+	fmt.Fprintf(out, "Guests: this machine is %s\n", network.DefaultBridge().Gateway4.Addr())
+	return func() {
+		_ = shared.Close() // only sockets, which are removed with the directory
+		runtime.Close()
+	}, nil
 }
