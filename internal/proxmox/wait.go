@@ -111,6 +111,7 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		if err != nil {
 			return TaskStatus{}, contextError(err, pollErr)
 		}
+		sent := w.Clock.Now()
 		if ended {
 			w.Durations.Observe(w.task.Kind(), w.Key, Observation{Took: w.Clock.Since(w.began), UpperBound: true})
 		} else if status, delay, err = w.poll(ctx); delay > 0 {
@@ -119,7 +120,10 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		elapsed := w.Clock.Since(w.began)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return TaskStatus{}, contextError(ctx.Err(), err)
+			if w.Clock.Since(sent) >= hangTime { // otherwise the context ended the poll
+				pollErr = err
+			}
+			return TaskStatus{}, contextError(ctx.Err(), pollErr)
 		case IsTransient(err) || errors.Is(err, ErrFailed): // not about the task itself
 			pollErr, delay = err, failedPollDelay
 			continue

@@ -59,9 +59,20 @@ func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id in
 	return nil
 }
 
-// deleteDisks deletes leaked disks. It logs errors, and returns those that a retry can
-// resolve: not those of a token that may not delete disks.
+// deleteDisks deletes leaked disks, unless a guest has the VMID again: a disk of that name
+// may be its own. It logs errors, and returns those that a retry can resolve: not those of
+// a token that may not delete disks.
 func (d *Deleter) deleteDisks(ctx context.Context, c proxmox.Client, id instance.Identity, host string, volumes []string) error {
+	if len(volumes) == 0 {
+		return nil
+	}
+	switch _, err := c.VMConfig(ctx, host, id.VMID); {
+	case err == nil || instance.IsNotVisible(err):
+		log.FromContext(ctx).Info("keeping disks because another guest has the VMID", "vmid", id.VMID, "host", host, "region", id.Region, "volumes", volumes)
+		return nil
+	case !errors.Is(err, proxmox.ErrNotFound):
+		return err
+	}
 	var failures []error
 	for _, volume := range volumes {
 		log := log.FromContext(ctx).WithValues("vmid", id.VMID, "host", host, "region", id.Region, "volume", volume)

@@ -19,6 +19,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -103,4 +104,39 @@ func TestDeleteFailedCloneWithInactiveStorage(t *testing.T) {
 	p.Delete(claim)
 	w.Expect(w.Disks(in.Host, in.VMID)).To(ConsistOf(foreign))
 	w.ExpectNoBootDrives()
+}
+
+// A user deletes the disk that a failed clone left, and creates a VM with the same VMID. Its
+// disk has the same name.
+func TestDeleteFailedCloneWithReusedVMID(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=29G" }))
+	w.NodeClass.Spec.BootDevice.FullClone = true
+	p := w.StartProcess(testenv.NoPolling())
+	claim := p.Planned("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	launched := make(chan error, 1)
+	go func() { launched <- p.Launch(claim, w.NodeClass) }()
+	w.Eventually(func() []string { return w.Disks(in.Host, in.VMID) }).Should(ContainElement(HaveSuffix("-disk-0")))
+	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, false)).To(Succeed())
+	w.Expect(<-launched).To(HaveOccurred())
+	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, true)).To(Succeed())
+	disk := fmt.Sprintf("%s:vm-%d-disk-0", in.Storage, in.VMID)
+	user := w.Client
+	wait := func(task proxmox.UPID, err error) {
+		w.T.Helper()
+		w.Expect(err).NotTo(HaveOccurred())
+		status, err := proxmox.WaitTask(t.Context(), user, task, proxmox.WaitOptions{})
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(status.Succeeded()).To(BeTrue(), "%v", status)
+	}
+	for _, left := range w.Disks(in.Host, in.VMID) {
+		wait(user.DeleteVolume(t.Context(), in.Host, left))
+	}
+	wait(user.CloneVM(t.Context(), proxmox.CloneRequest{Host: in.TemplateHost, Target: in.Host, TemplateID: in.TemplateID, VMID: in.VMID, Name: "theirs", Full: true, Storage: in.Storage}))
+	theirs := w.Disks(in.Host, in.VMID)
+	w.Expect(theirs).To(ContainElement(disk))
+
+	p.Delete(deleting(w, claim))
+	w.Expect(w.Disks(in.Host, in.VMID)).To(Equal(theirs))
 }
