@@ -17,6 +17,8 @@ const (
 	routerLifetime = 9000
 	// infinite is the lifetime of prefix and DNS server.
 	infinite = 0xffffffff
+	// prefixLength is the only one that guests derive addresses from.
+	prefixLength = 64
 
 	onLink, autonomous = 0x80, 0x40 // flags of a prefix
 	managed            = 0x80       // flag of an advertisement: use DHCPv6
@@ -59,7 +61,7 @@ func (g *gateway) routerAdvertisement() []byte {
 	gateway := g.config.Gateway6
 	network := gateway.Masked().Addr().As16()
 	prefix := make([]byte, 0, 30) // RFC 4861, section 4.6.2, without type and length
-	prefix = append(prefix, uint8(gateway.Bits()), onLink|flag(g.config.SLAAC, autonomous))
+	prefix = append(prefix, prefixLength, onLink|flag(g.config.SLAAC, autonomous))
 	prefix = binary.BigEndian.AppendUint32(prefix, infinite) // valid
 	prefix = binary.BigEndian.AppendUint32(prefix, infinite) // preferred
 	prefix = append(append(prefix, 0, 0, 0, 0), network[:]...)
@@ -72,14 +74,14 @@ func (g *gateway) routerAdvertisement() []byte {
 	}
 
 	const icmpOffset = header.EthernetMinimumSize + header.IPv6MinimumSize
-	length := header.ICMPv6HeaderSize + header.NDPRAMinimumSize + options.Length()
+	const length = header.ICMPv6HeaderSize + header.NDPRAMinimumSize + 8 + 32 + 24 // the options
 	frame := make([]byte, icmpOffset+length)
 	source, to := header.LinkLocalAddr(gatewayMAC), header.IPv6AllNodesMulticastAddress
 	header.Ethernet(frame).Encode(&header.EthernetFields{
 		SrcAddr: gatewayMAC, DstAddr: header.EthernetAddressFromMulticastIPv6Address(to), Type: header.IPv6ProtocolNumber,
 	})
 	header.IPv6(frame[header.EthernetMinimumSize:]).Encode(&header.IPv6Fields{
-		PayloadLength: uint16(length), TransportProtocol: header.ICMPv6ProtocolNumber, HopLimit: header.NDPHopLimit, SrcAddr: source, DstAddr: to,
+		PayloadLength: length, TransportProtocol: header.ICMPv6ProtocolNumber, HopLimit: header.NDPHopLimit, SrcAddr: source, DstAddr: to,
 	})
 	icmp := header.ICMPv6(frame[icmpOffset:])
 	icmp.SetType(header.ICMPv6RouterAdvert)

@@ -15,10 +15,13 @@
 // for as long as QEMU is connected, and any number of cards share one socket.
 //
 // Each Ethernet has a gateway with an IPv4 and an IPv6 address, a user-space TCP/IP
-// stack. It responds to ping, assigns addresses (DHCP, SLAAC), answers DNS queries
-// with NXDOMAIN, and forwards TCP connections from guests to its addresses to the same
-// port of 127.0.0.1: a guest reaches the API server of a test at
+// stack. It responds to ping, assigns addresses (DHCP, DHCPv6, SLAAC), answers DNS
+// queries with NXDOMAIN, and forwards TCP connections from guests to its addresses to
+// the same port of 127.0.0.1: a guest reaches the API server of a test at
 // https://GATEWAY:PORT. All ports that listen on 127.0.0.1 are reachable, other hosts
-// and networks are not. In the opposite direction, [Network.Dial] connects to a port
-// of a guest, and [Network.Forward] makes it available on this machine.
+// and networks are not. The gateway has no route to the pods of a guest: the guest must
+// replace their addresses with its own, as CNI plugins do.
+//
+// In the opposite direction, [Network.Dial] connects to a port of a guest, and
+// [Network.Forward] makes it available on this machine.
 package network

@@ -68,8 +68,8 @@ func (b Bridge) validate() error {
 	if g := b.Gateway4; b.DHCP && (g.Bits() < 8 || g.Bits() > 29) {
 		return fmt.Errorf("DHCP: found Gateway4 %s, want a prefix length from 8 to 29", g)
 	}
-	if g := b.Gateway6; b.advertises() && g.Bits() != 64 {
-		return fmt.Errorf("SLAAC or DHCPv6: found Gateway6 %s, want prefix length 64", g)
+	if g := b.Gateway6; b.advertises() && g.Bits() != prefixLength {
+		return fmt.Errorf("SLAAC or DHCPv6: found Gateway6 %s, want prefix length %d", g, prefixLength)
 	}
 	return nil
 }
