@@ -25,7 +25,7 @@ func (e unitEffect) and(other unitEffect) unitEffect {
 	return unitEffect{service: e.service, enable: e.enable || other.enable, start: e.start || other.start}
 }
 
-// effectOf interprets systemctl, touch and echo, and follows calls of shells and of
+// effectOf interprets systemctl, touch, mv and echo, and follows calls of shells and of
 // scripts on the disk.
 func (g *guest) effectOf(words []string, depth int) unitEffect {
 	words = withoutPrefixes(words)
@@ -42,6 +42,9 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 			}
 		}
 		return unitEffect{}
+	case "mv":
+		g.move(operands(words[1:]))
+		return unitEffect{}
 	case "echo":
 		g.echo(words[1:])
 		return unitEffect{}
@@ -56,6 +59,17 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 		return g.effectOfText(string(script), depth-1)
 	}
 	return unitEffect{}
+}
+
+// move writes a file to another path. It keeps the file at its old path, because a disk
+// has no operation that deletes a file.
+func (g *guest) move(names []string) {
+	if len(names) != 2 {
+		return
+	}
+	if content, ok := g.storage.Read(path.Clean(names[0])); ok {
+		g.storage.Write(path.Clean(names[1]), content)
+	}
 }
 
 // isTextOption reports whether word is a shell's -c, possibly combined with other

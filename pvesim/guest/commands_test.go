@@ -59,6 +59,15 @@ func TestCommandsSerialNumber(t *testing.T) {
 	g.Expect(disk.text("/etc/config")).To(Equal("worker $(rm -rf /)\n"))
 }
 
+func TestCommandsMove(t *testing.T) {
+	t.Parallel()
+	disk := newDisk(map[string]string{"/etc/a": "a: 1\n"})
+	newGuest(disk).effectOfText("echo 'b: 2' >> /etc/a; mv -f /etc/a /etc/b; mv /etc/none /etc/c", maxScriptDepth)
+	NewWithT(t).Expect(disk.text("/etc/b")).To(Equal("a: 1\nb: 2\n"))
+	_, found := disk.Read("/etc/c")
+	NewWithT(t).Expect(found).To(BeFalse())
+}
+
 func TestUserDataScript(t *testing.T) {
 	t.Parallel()
 	vm := newGuest(newDisk(nil), seedWith(t, "i-1", "#!/bin/bash\nsystemctl start kubelet\n"))

@@ -32,9 +32,13 @@ func (g *guest) echo(words []string) {
 // $(sed 's/PATTERN/REPLACEMENT/' FILE).
 var substitution = regexp.MustCompile(`\$\((?:cat|sed '?s([/|])(.*?)[/|](.*?)[/|]'?) (/\S+)\)`)
 
+// routeLookup matches a command substitution that looks up routes.
+var routeLookup = regexp.MustCompile(`(?s)\$\(.*\bip -[46] route get .*\)`)
+
 // substitute replaces command substitutions with their output. It leaves substitutions
 // that do not match unchanged.
 func (g *guest) substitute(line string) string {
+	line = routeLookup.ReplaceAllStringFunc(line, g.sourceAddresses)
 	return substitution.ReplaceAllStringFunc(line, func(command string) string {
 		m := substitution.FindStringSubmatch(command)
 		content := g.serial

@@ -36,11 +36,10 @@ const (
 // goroutine does all the work; only the watch has its own.
 type kubelet struct {
 	*guest
-	settings  kubeletSettings
-	addresses []address
-	image     string
-	core      coreclient.CoreV1Interface
-	leases    coordinationclient.LeaseInterface
+	settings kubeletSettings
+	image    string
+	core     coreclient.CoreV1Interface
+	leases   coordinationclient.LeaseInterface
 
 	startedAt    metav1.Time
 	ready        corev1.ConditionStatus
@@ -71,7 +70,7 @@ func (g *guest) runKubelet(ctx context.Context, system system) error {
 	if err != nil {
 		return err
 	}
-	if len(system.addresses) == 0 {
+	if len(g.addresses) == 0 {
 		return errors.New("failed to run kubelet: network is unreachable")
 	}
 	starting, cancel := untilShutdown(ctx, g.shutdown)
@@ -94,7 +93,7 @@ func (g *guest) runKubelet(ctx context.Context, system system) error {
 		return fmt.Errorf("creating client: %w", err)
 	}
 	k := &kubelet{
-		guest: g, settings: settings, addresses: system.addresses, image: system.image,
+		guest: g, settings: settings, image: system.image,
 		core: core, leases: coordination.Leases(corev1.NamespaceNodeLease),
 		startedAt: metav1.Now(),
 	}

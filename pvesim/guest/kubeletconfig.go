@@ -6,6 +6,7 @@ package guest
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -21,7 +22,7 @@ import (
 // kubeletSettings is the configuration that the kubelet reads at startup.
 type kubeletSettings struct {
 	nodeName         string
-	nodeIP           string
+	nodeIPs          []netip.Addr
 	providerID       string
 	externalProvider bool
 	labels           map[string]string
@@ -44,13 +45,15 @@ func readKubeletSettings(disk pvesim.GuestDisk, hostname string, warn func(strin
 func settingsFrom(disk pvesim.GuestDisk, flags kubeletFlags, hostname string, warn func(string, ...any)) (kubeletSettings, error) {
 	s := kubeletSettings{
 		nodeName:         strings.ToLower(hostname),
-		nodeIP:           flags.flag("node-ip"),
 		externalProvider: flags.flag("cloud-provider") == "external",
 	}
 	if name := flags.flag("hostname-override"); name != "" {
 		s.nodeName = strings.ToLower(name)
 	}
 	var err error
+	if s.nodeIPs, err = parseNodeIPs(flags.flag("node-ip")); err != nil {
+		return s, err
+	}
 	if s.config, err = readConfigFile(disk, flags.flag("config"), warn); err != nil {
 		return s, err
 	}

@@ -4,6 +4,7 @@
 package guest
 
 import (
+	"net/netip"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -31,7 +32,7 @@ func TestKubeletConfigAndFlags(t *testing.T) {
 	g.Expect(warnings).To(BeEmpty())
 	g.Expect(s.nodeName).To(Equal("worker"))
 	g.Expect(s.providerID).To(Equal("proxmox://r/1"))
-	g.Expect(s.nodeIP).To(Equal("10.0.0.9"))
+	g.Expect(s.nodeIPs).To(Equal([]netip.Addr{netip.MustParseAddr("10.0.0.9")}))
 	g.Expect(s.externalProvider).To(BeTrue())
 	g.Expect(s.labels).To(Equal(map[string]string{"a": "b", "node.kubernetes.io/instance-type": "t1"}))
 	g.Expect(s.taints).To(Equal([]corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute}}))
@@ -66,6 +67,7 @@ func TestKubeletConfigInvalid(t *testing.T) {
 		"no kind":             {"maxPods: 3\n", "", "Object 'Kind' is missing"},
 		"a duration as a map": {configHeader + "shutdownGracePeriod: {duration: 30s}\n", "", "failed to load kubelet config file"},
 		"forbidden label":     {configHeader, "--node-labels=node-role.kubernetes.io/worker=x", "[node-role.kubernetes.io/worker]"},
+		"bad node IP":         {configHeader, "--node-ip=10.0.0.1,10.0.0.2", `bad --node-ip "10.0.0.1,10.0.0.2": must contain either a single IP or a dual-stack pair`},
 		"bad taint":           {configHeader, "--register-with-taints=a=b:Never", `invalid taint spec "a=b:Never"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,6 +66,19 @@ func readKubeletFlags(disk pvesim.GuestDisk) kubeletFlags {
 	return flags
 }
 
+// runStartPre runs the commands that prepare a start of the kubelet, for example to find out
+// its address.
+func (g *guest) runStartPre() {
+	for _, name := range unitFiles(g.storage) {
+		content, _ := g.storage.Read(name)
+		for line := range strings.Lines(string(content)) {
+			if command, found := strings.CutPrefix(strings.TrimSpace(line), "ExecStartPre="); found {
+				g.effectOf(strings.Fields(strings.TrimPrefix(command, "-")), maxScriptDepth)
+			}
+		}
+	}
+}
+
 // unitFiles returns the kubelet's unit and then its drop-ins, sorted by name.
 func unitFiles(disk pvesim.GuestDisk) []string {
 	const unit = "/etc/systemd/system/kubelet.service"

@@ -36,8 +36,8 @@ func (k *kubelet) newNode() *corev1.Node {
 		Spec: corev1.NodeSpec{ProviderID: s.providerID, Taints: s.taints},
 	}
 	maps.Copy(node.Labels, s.labels)
-	if s.nodeIP != "" {
-		node.Annotations = map[string]string{nodeIPAnnotation: s.nodeIP}
+	if ip := s.providedNodeIP(); ip != "" {
+		node.Annotations = map[string]string{nodeIPAnnotation: ip}
 	}
 	if s.externalProvider {
 		node.Spec.Taints = append(slices.Clip(node.Spec.Taints),
@@ -80,27 +80,6 @@ func (k *kubelet) nodeStatus(ready corev1.ConditionStatus, reason, message strin
 		},
 		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: 10250}},
 	}
-}
-
-// nodeAddresses returns --node-ip, or the first address of each family if it is unset.
-func (k *kubelet) nodeAddresses() []corev1.NodeAddress {
-	var out []corev1.NodeAddress
-	add := func(ip string) {
-		out = append(out, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
-	}
-	if k.settings.nodeIP != "" {
-		for ip := range strings.SplitSeq(k.settings.nodeIP, ",") {
-			add(ip)
-		}
-	} else {
-		for _, v4 := range []bool{true, false} {
-			i := slices.IndexFunc(k.addresses, func(a address) bool { return a.Addr().Is4() == v4 })
-			if i >= 0 {
-				add(k.addresses[i].Addr().String())
-			}
-		}
-	}
-	return append(out, corev1.NodeAddress{Type: corev1.NodeHostName, Address: k.settings.nodeName})
 }
 
 // capacity returns the capacity as Linux reports it. Firmware and kernel reserve part

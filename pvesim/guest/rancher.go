@@ -47,11 +47,13 @@ func (g *guest) rancherSettings(program, hostname string) (kubeletSettings, erro
 	if config.Server == "" || config.Token == "" {
 		return kubeletSettings{}, fmt.Errorf("--server and --token are required in %s", name)
 	}
+	if ips := g.firstAddresses(ipv4, ipv6); config.NodeIP == "" && len(ips) == 1 {
+		// An agent passes the address that it detects, but not those of dual-stack hosts
+		// if the server's own cloud controller manager is disabled.
+		config.NodeIP = ips[0].String()
+	}
 	// An agent has no kubeadm config file unless one is configured.
 	flags := kubeletFlags{"config": ""}
-	for _, arg := range config.KubeletArg {
-		flags.add("--" + arg)
-	}
 	for flag, value := range map[string]string{
 		"hostname-override": config.NodeName, "node-ip": config.NodeIP,
 		"node-labels": strings.Join(config.NodeLabel, ","), "register-with-taints": strings.Join(config.NodeTaint, ","),
@@ -59,6 +61,9 @@ func (g *guest) rancherSettings(program, hostname string) (kubeletSettings, erro
 		if value != "" {
 			flags[flag] = value
 		}
+	}
+	for _, arg := range config.KubeletArg {
+		flags.add("--" + arg)
 	}
 	s, err := settingsFrom(g.storage, flags, hostname, g.console.printf)
 	s.bootstrap = func() (apiAccess, error) { return g.supervisorAccess(config) }

@@ -187,6 +187,8 @@ type guest struct {
 	hardware
 	runtime *Runtime
 	console *console
+	// addresses of the network cards when they are configured.
+	addresses []address
 }
 
 // boot configures the guest, then runs the kubelet until a shutdown is requested.

@@ -110,6 +110,7 @@ func (g *guest) enabled(started service) service {
 // up logs the configuration of the system.
 func (g *guest) up(s system) system {
 	g.console.printf("hostname %s, addresses %v, service %q", s.hostname, s.addresses, s.service)
+	g.addresses = s.addresses
 	g.setAgent(g.agent(s))
 	return s
 }
@@ -124,6 +125,7 @@ func (g *guest) nodeSettings(s system) (kubeletSettings, error) {
 	case talosService:
 		return g.talosSettings(s.hostname)
 	default:
+		g.runStartPre()
 		return readKubeletSettings(g.storage, s.hostname, g.console.printf)
 	}
 }

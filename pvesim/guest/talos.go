@@ -42,8 +42,11 @@ type talosConfig struct {
 		ControlPlane struct {
 			Endpoint string `yaml:"endpoint"`
 		} `yaml:"controlPlane"`
-		Token string       `yaml:"token"`
-		CA    talosKeyPair `yaml:"ca"`
+		Token   string       `yaml:"token"`
+		CA      talosKeyPair `yaml:"ca"`
+		Network struct {
+			ServiceSubnets []netip.Prefix `yaml:"serviceSubnets"`
+		} `yaml:"network"`
 	} `yaml:"cluster"`
 }
 
@@ -160,6 +163,18 @@ func (g *guest) talosNetwork(interfaces []talosInterface) ([]address, error) {
 	return g.addressesOf(devices)
 }
 
+// families returns the address families of the services, which are those of a Node.
+func (c talosConfig) families() []family {
+	families := []family{ipv4}
+	if subnets := c.Cluster.Network.ServiceSubnets; len(subnets) > 0 {
+		families = nil
+		for _, subnet := range subnets {
+			families = append(families, familyOf(subnet.Addr()))
+		}
+	}
+	return families
+}
+
 // talosSettings returns the kubelet settings that Talos generates from the machine
 // config.
 func (g *guest) talosSettings(hostname string) (kubeletSettings, error) {
@@ -175,7 +190,7 @@ func (g *guest) talosSettings(hostname string) (kubeletSettings, error) {
 		return kubeletSettings{}, fmt.Errorf("writing kubelet config: %w", err)
 	}
 	g.storage.Write(talosKubeletFile, encoded)
-	flags := kubeletFlags{"config": talosKubeletFile}
+	flags := kubeletFlags{"config": talosKubeletFile, "node-ip": joinAddresses(g.firstAddresses(config.families()...))}
 	maps.Copy(flags, config.Machine.Kubelet.ExtraArgs)
 	s, err := settingsFrom(g.storage, flags, hostname, g.console.printf)
 	s.bootstrap = func() (apiAccess, error) {
