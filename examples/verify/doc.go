@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package verify checks the rendered recipes with the schemas and parsers of their
-// readers: cloud-init's JSON schemas and Talos' configuration loader. Ignition and
-// kubelet configurations are checked in internal/bootdata.
+// readers: cloud-init's JSON schemas, Talos' configuration loader, and containerd's
+// configuration of its CRI plugin. Ignition and kubelet configurations are checked in
+// internal/bootdata.
 //
 // The files in schemas are cloud-init's, copyright Canonical Ltd. and contributors, from
 // release 25.1.4 under the Apache License 2.0.
