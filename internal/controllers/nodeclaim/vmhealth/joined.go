@@ -32,6 +32,6 @@ func (c *Controller) checkJoined(claim *karpv1.NodeClaim, vm instance.VM) {
 	}
 	c.deps.Recorder.Publish(newEvent(claim, ReasonNotJoined, fmt.Sprintf(
 		"VM %d has been running on host %s since %s, but no Node joined. Usually the VM cannot reach the API server. "+
-			"Check the address in its boot data with: kubectl proxmox render --nodeclaim %s; on its console (on host %s: qm terminal %d), run: cloud-init status --long; journalctl -u kubelet",
+			"Check the address in its boot data with: kubectl proxmox render --nodeclaim %s; on its console (on host %s: qm terminal %d), run: cat /var/lib/cloud/data/result.json; journalctl -u kubelet",
 		vm.VMID, vm.Host, since.Format(time.TimeOnly), claim.Name, vm.Host, vm.VMID)))
 }
