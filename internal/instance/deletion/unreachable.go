@@ -82,18 +82,21 @@ func (a *attempt) isHostRemoved(host string) bool {
 		a.missing.Delete(key)
 		return false
 	}
-	// Core calls Delete every few seconds. After a longer pause, the Host may have been
-	// a member in the meantime.
+	// After a longer pause than that between two calls of core, the Host may have been a
+	// member in the meantime.
 	now := a.deps.Clock.Now()
 	seen, ok := a.missing.Load(key)
 	absence, _ := seen.(hostAbsence)
-	if !ok || now.Sub(absence.last) >= a.deps.Settings.HostRemovedAfter {
+	if !ok || now.Sub(absence.last) >= max(a.deps.Settings.HostRemovedAfter, maxDeletePause) {
 		absence.first = now
 	}
 	absence.last = now
 	a.missing.Store(key, absence)
 	return now.Sub(absence.first) >= a.deps.Settings.HostRemovedAfter
 }
+
+// maxDeletePause is longer than the pause between two calls of Delete by core.
+const maxDeletePause = time.Minute
 
 // hostAbsence is when a Host was first and last seen to be missing in its Cluster.
 type hostAbsence struct{ first, last time.Time }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -21,4 +23,21 @@ func TestDeleteHangingCluster(t *testing.T) {
 	w.AddFault(pvesim.Fault{Path: "/cluster/resources", Delay: pvesim.Duration(time.Hour)})
 	p := w.StartProcess(testenv.NeverPolled(), testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 300 * time.Millisecond }))
 	expectBlocked(w, p, claim, instance.BlockedHostUnreachable)
+}
+
+// A Host counts as removed sooner than core calls Delete again.
+func TestDeleteHostRemovedSoon(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	p := w.StartProcess(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.HostRemovedAfter = 3 * time.Second }))
+	claim := p.Launched("pool-abc", w.NodeClass)
+	host := w.Intent(claim).Host
+	w.Expect(w.Sim.HostDown(host, "noroute")).To(Succeed())
+	w.Expect(w.Sim.RemoveHost(host)).To(Succeed())
+	p.Refresh()
+	expectBlocked(w, p, claim, instance.BlockedHostUnreachable)
+	w.Clock.Advance(5 * time.Second)
+	deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
+	w.Expect(err).To(MatchError(ContainSubstring("was removed from the Proxmox cluster")))
+	w.Expect(deleted).To(BeTrue())
 }
