@@ -157,16 +157,26 @@ func New(t testing.TB, o Options) *Env {
 	return e
 }
 
-// recordGuests records the existing guests as foreign. It retries, because calls may time out
-// on a busy machine.
-func (e *Env) recordGuests() (err error) {
+// recordGuests records the existing guests as foreign.
+func (e *Env) recordGuests() error {
+	resources, err := e.resources()
+	for _, row := range resources.Guests {
+		err = errors.Join(err, retry(func() error { return e.recordForeign(row) }))
+	}
+	return err
+}
+
+// resources returns what the Cluster lists.
+func (e *Env) resources() (resources proxmox.Resources, err error) {
+	err = retry(func() error { resources, err = e.admin.Resources(context.Background()); return err })
+	return resources, err
+}
+
+// retry retries calls of an admin: they may time out on a busy machine, and a Cluster that
+// regained quorum reports that late.
+func retry(call func() error) (err error) {
 	for range 20 {
-		resources, listErr := e.admin.Resources(e.t.Context())
-		err = listErr
-		for _, row := range resources.Guests {
-			err = errors.Join(err, e.recordForeign(row))
-		}
-		if err == nil {
+		if err = call(); err == nil {
 			return nil
 		}
 	}

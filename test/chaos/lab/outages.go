@@ -5,6 +5,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"path"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ func (e *Env) RemoveHost(host string) error {
 		return err
 	}
 	e.Hosts = slices.DeleteFunc(slices.Clone(e.Hosts), func(name string) bool { return name == host })
-	resources, err := e.admin.Resources(context.Background())
+	resources, err := e.resources()
 	if err != nil {
 		return err
 	}
@@ -47,27 +48,28 @@ func (e *Env) isLost(vmid int) bool {
 // StartForeignGuests starts guests of other users that a host could not start when it was
 // powered on, because their storage was inactive.
 func (e *Env) StartForeignGuests() error {
-	ctx, foreign := context.Background(), e.foreign()
-	for _, row := range e.guests() {
-		if !strings.HasPrefix(foreign[row.VMID], "running ") {
-			continue
-		}
-		status, err := e.admin.VMStatus(ctx, row.Host, row.VMID)
-		if err != nil {
-			return err
-		}
-		if status.Running {
-			continue
-		}
-		task, err := e.admin.StartVM(ctx, row.Host, row.VMID)
-		if err == nil {
-			_, err = proxmox.WaitTask(ctx, e.admin, task, proxmox.WaitOptions{Clock: e.Clock})
-		}
-		if err != nil {
-			return err
+	foreign := e.foreign()
+	resources, err := e.resources()
+	for _, row := range resources.Guests {
+		if strings.HasPrefix(foreign[row.VMID], "running ") {
+			err = errors.Join(err, retry(func() error { return e.start(row) }))
 		}
 	}
-	return nil
+	return err
+}
+
+// start starts a guest unless it is running.
+func (e *Env) start(row proxmox.GuestRow) error {
+	ctx := context.Background()
+	status, err := e.admin.VMStatus(ctx, row.Host, row.VMID)
+	if err != nil || status.Running {
+		return err
+	}
+	task, err := e.admin.StartVM(ctx, row.Host, row.VMID)
+	if err == nil {
+		_, err = proxmox.WaitTask(ctx, e.admin, task, proxmox.WaitOptions{Clock: e.Clock})
+	}
+	return err
 }
 
 // deleteReportedDisks does what the controller asks an admin to do if its token may not
