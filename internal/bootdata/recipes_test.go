@@ -132,7 +132,7 @@ func (m machine) write(t *testing.T, name, content string) {
 	t.Helper()
 	path := filepath.Join(m.root, name)
 	NewWithT(t).Expect(os.MkdirAll(filepath.Dir(path), 0o700)).To(Succeed())
-	NewWithT(t).Expect(os.WriteFile(path, []byte(content), 0o700)).To(Succeed()) //nolint:gosec // programs are executable
+	NewWithT(t).Expect(os.WriteFile(path, []byte(content), 0o700)).To(Succeed())
 }
 
 // read returns a file, with the paths that the scripts wrote.

@@ -78,29 +78,27 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	if owns, _ := vm.Owns(cfg); found == vmAbsent && (owns || len(cfg.Options) == 0) {
 		err = d.deleteOrphanedDisks(ctx, client, vm, begun)
 	}
-	// The rest is deleted even if a disk remains.
-	remaining := err
-	volume := vm.AttachedBootDrive()
-	if volume == "" && found == vmDestroyed {
-		// The Snapshot may be older than the boot drive.
-		vm.Config = cfg
-		volume = vm.AttachedBootDrive()
+	if found == vmDestroyed && vm.AttachedBootDrive() == "" {
+		vm.Config = cfg // the Snapshot may be older than the boot drive
 	}
-	if volume != "" {
+	// The rest is deleted even if a disk remains.
+	if err := errors.Join(d.releaseOrphan(ctx, client, vm), err); err != nil {
+		return false, err
+	}
+	d.orphans.Delete(vm.ClaimUID)
+	return true, nil
+}
+
+// releaseOrphan deletes what belonged to an orphan besides its VM.
+func (d *Deleter) releaseOrphan(ctx context.Context, client proxmox.Client, vm instance.VM) error {
+	if volume := vm.AttachedBootDrive(); volume != "" {
 		if err := d.deps.Tasks.DeleteVolume(ctx, client, vm.Host, volume); err != nil {
-			return false, err
+			return err
 		}
 	}
 	d.deps.Inventory.Ledger().Release(vm.ClaimUID)
 	d.abandoned.Delete(vm.ClaimUID)
-	if err := d.tokens.Revoke(ctx, types.UID(vm.ClaimUID)); err != nil {
-		return false, err
-	}
-	if remaining != nil {
-		return false, remaining
-	}
-	d.orphans.Delete(vm.ClaimUID)
-	return true, nil
+	return d.tokens.Revoke(ctx, types.UID(vm.ClaimUID))
 }
 
 // deleteOrphanedDisks deletes the disks that an earlier destroy of an orphan left.

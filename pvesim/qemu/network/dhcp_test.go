@@ -143,7 +143,7 @@ func lease(t *testing.T, n *network.Network, mac string) (netip.Addr, *card) {
 	return ip, c
 }
 
-func TestDHCP(t *testing.T) {
+func TestDHCP(t *testing.T) { //nolint:tparallel // the subtests share a guest
 	t.Parallel()
 	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("192.168.7.254/24"), DHCP: true}})
 	ip, c := lease(t, n, macA)

@@ -32,7 +32,7 @@ func listenLocal(t *testing.T) (l net.Listener, port string) {
 	return l, strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-func TestGateway(t *testing.T) {
+func TestGateway(t *testing.T) { //nolint:tparallel // the subtests share a guest
 	t.Parallel()
 	n := newNetwork(t, nil)
 	g := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16", "fd10:10::5/64")
@@ -100,7 +100,7 @@ func TestGuests(t *testing.T) {
 	}
 }
 
-func TestDial(t *testing.T) {
+func TestDial(t *testing.T) { //nolint:tparallel // the subtests share a guest
 	t.Parallel()
 	n := newNetwork(t, map[string]network.Bridge{
 		"vmbr0":    network.DefaultBridge(),

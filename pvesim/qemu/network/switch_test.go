@@ -26,7 +26,7 @@ const (
 	typeExperimental, typeARP = "\x88\xb5", "\x08\x06" // EtherTypes
 )
 
-func frame(to, from, payload string) []byte { return []byte(to + from + typeExperimental + payload) }
+func frame(to, payload string) []byte { return []byte(to + addressA + typeExperimental + payload) }
 
 // quiet returns a Network whose gateways send nothing by themselves.
 func quiet(t *testing.T) *network.Network {
@@ -93,20 +93,20 @@ func TestSwitch(t *testing.T) {
 	n := quiet(t)
 	a, b, c := attach(t, n, "vmbr0", 0, addressA), attach(t, n, "vmbr0", 0, addressB), attach(t, n, "vmbr0", 0, addressC)
 
-	toAll, toGroup := frame(broadcast, addressA, "broadcast"), frame(multicast, addressA, "multicast")
-	unknown := frame("\x02\x00\x00\x00\x00\xee", addressA, "unknown")
+	toAll, toGroup := frame(broadcast, "broadcast"), frame(multicast, "multicast")
+	unknown := frame("\x02\x00\x00\x00\x00\xee", "unknown")
 	sendAll(t, a, toAll, toGroup, unknown)
 	expect(t, b, toAll, toGroup, unknown)
 	expect(t, c, toAll, toGroup, unknown)
 
 	// C does not receive what is for B, and nobody receives what is too short or for
 	// the sender itself.
-	toB, end := frame(addressB, addressA, "unicast"), frame(broadcast, addressA, "end")
-	sendAll(t, a, toB, []byte("short"), []byte{}, frame(addressA, addressA, "self"), end)
+	toB, end := frame(addressB, "unicast"), frame(broadcast, "end")
+	sendAll(t, a, toB, []byte("short"), []byte{}, frame(addressA, "self"), end)
 	expect(t, b, toB, end)
 	expect(t, c, end)
 
-	jumbo := frame(addressB, addressA, string(make([]byte, 65000)))
+	jumbo := frame(addressB, string(make([]byte, 65000)))
 	sendAll(t, a, jumbo)
 	expect(t, b, jumbo)
 
@@ -130,7 +130,7 @@ func TestSwitchSeparates(t *testing.T) {
 		pairs = append(pairs, pair{attach(t, n, network.bridge, network.vlan, addressA), attach(t, n, network.bridge, network.vlan, addressB)})
 	}
 	for i, p := range pairs {
-		toAll, toB := frame(broadcast, addressA, string(rune('0'+i))), frame(addressB, addressA, string(rune('0'+i)))
+		toAll, toB := frame(broadcast, string(rune('0'+i))), frame(addressB, string(rune('0'+i)))
 		sendAll(t, p.a, toAll, toB)
 		expect(t, p.b, toAll, toB) // nothing of the networks before
 	}
@@ -163,7 +163,7 @@ func TestSwitchFailures(t *testing.T) {
 		},
 		"does_not_read": func(t *testing.T, a, _ *card) {
 			for range 10_000 { // more than all queues on the way
-				sendAll(t, a, frame(addressC, addressA, string(make([]byte, 1400))))
+				sendAll(t, a, frame(addressC, string(make([]byte, 1400))))
 			}
 		},
 	} {
@@ -172,11 +172,11 @@ func TestSwitchFailures(t *testing.T) {
 			n := quiet(t)
 			a, b, broken := attach(t, n, "vmbr0", 0, addressA), attach(t, n, "vmbr0", 0, addressB), attach(t, n, "vmbr0", 0, addressC)
 			fail(t, a, broken)
-			toAll, toB := frame(broadcast, addressA, "broadcast"), frame(addressB, addressA, "unicast")
+			toAll, toB := frame(broadcast, "broadcast"), frame(addressB, "unicast")
 			sendAll(t, a, toAll, toB)
 			expect(t, b, toAll, toB)
 			c := attach(t, n, "vmbr0", 0, addressC)
-			toC := frame(addressC, addressA, "unicast")
+			toC := frame(addressC, "unicast")
 			sendAll(t, a, toC)
 			expect(t, c, toC)
 		})
