@@ -46,6 +46,8 @@ type Machine struct {
 	AgentEnabled        bool      // the VM has a guest agent channel
 	// Firmware are the files that "args: -fw_cfg" passes to the guest, by name.
 	Firmware map[string][]byte
+	// Shares are the directories of virtiofs shares by tag.
+	Shares map[string]string
 
 	instance *kernel.Instance
 }
@@ -241,7 +243,7 @@ func (m *Machine) SetAgent(a *Agent) {
 func newMachine(cluster string, in *kernel.Instance) *Machine {
 	c := qm.New(in.Options)
 	m := &Machine{
-		Cluster: cluster, Host: in.Host, Name: in.Name, VMID: in.VMID, BootID: in.BootID, Disk: in.Disk, Firmware: in.Firmware, instance: in,
+		Cluster: cluster, Host: in.Host, Name: in.Name, VMID: in.VMID, BootID: in.BootID, Disk: in.Disk, Firmware: in.Firmware, Shares: in.Shares, instance: in,
 		SMBIOS: smbios(in.Options["smbios1"]), Cores: int(c.Int("cores", 1) * c.Int("sockets", 1)), MemoryBytes: c.Int("memory", 512) << 20,
 		AgentEnabled: strings.HasPrefix(in.Options["agent"], "1") || strings.Contains(in.Options["agent"], "enabled=1"),
 	}

@@ -8,7 +8,9 @@ import (
 	_ "embed"
 	"fmt"
 	"html/template"
+	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,6 +32,7 @@ type statusView struct {
 	Requests   int
 	MoreGuests int
 	Faults     []faultView
+	Consoles   bool // the consoles of guests can be read
 }
 
 type faultView struct {
@@ -48,10 +51,25 @@ func (s *Simulator) statusRoutes(mux *http.ServeMux) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = page.WriteTo(w) // a disconnected client is not an error
 	})
+	if guests, ok := s.options.Guests.(consoleReader); ok {
+		mux.HandleFunc("GET /guests/{vmid}/console", func(w http.ResponseWriter, r *http.Request) {
+			vmid, err := strconv.Atoi(r.PathValue("vmid"))
+			if err != nil {
+				respond(w, err)
+				return
+			}
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			_, _ = io.WriteString(w, guests.Console(vmid)) // a disconnected client is not an error
+		})
+	}
 }
+
+// consoleReader is a runtime that records the output of the guests' consoles.
+type consoleReader interface{ Console(vmid int) string }
 
 func (s *Simulator) statusView() statusView {
 	v := statusView{Overview: s.engine.Overview(shownTasks), URL: s.URL()}
+	_, v.Consoles = s.options.Guests.(consoleReader)
 	if v.MoreGuests = len(v.Guests) - shownGuests; v.MoreGuests > 0 {
 		v.Guests = v.Guests[:shownGuests]
 	} else {

@@ -6,6 +6,7 @@ package qemu
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"os/exec"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ func (r *Runtime) probeKVM() bool {
 		return false
 	}
 	output := &watchedOutput{text: []byte("Kernel panic"), found: make(chan struct{})}
-	cmd := exec.Command(r.qemu, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none", //nolint:gosec // the program was found by its name
+	cmd := exec.CommandContext(context.Background(), r.qemu, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none",
 		"-no-reboot", "-serial", "stdio", "-kernel", kernel, "-append", "console=ttyS0 panic=-1")
 	cmd.Stdout = output
 	p, err := startProcess(cmd)

@@ -24,8 +24,9 @@ type hardware struct {
 	firmware     map[string]string // files of the fw_cfg interface by name
 	code, vars   string            // files of the UEFI firmware and of its variables
 	sockets      map[string]string // of the network, by NIC; without one, a NIC has its own user-mode network
-	console      string            // log file
-	socket       string            // socket of the serial console
+	shares       []share
+	console      string // log file
+	socket       string // socket of the serial console
 	kvm          bool
 	kernel       directKernel
 }
@@ -51,6 +52,7 @@ func (h *hardware) arguments() []string {
 	h.addConsole(a)
 	h.addDrives(a)
 	h.addNICs(a)
+	h.addShares(a) // at addresses that are free
 	for _, name := range slices.Sorted(maps.Keys(h.firmware)) {
 		a.add("-fw_cfg", "name="+escape(name)+",file="+escape(h.firmware[name]))
 	}

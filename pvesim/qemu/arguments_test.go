@@ -64,6 +64,7 @@ func TestArguments(t *testing.T) {
 		"no agent":       {map[string]string{"agent": "0"}, nil, []string{"guest_agent"}},
 		"display":        {map[string]string{"vga": "std"}, []string{"-device VGA,id=vga,bus=pci.0,addr=0x2"}, nil},
 		"random numbers": {map[string]string{"rng0": "source=/dev/urandom"}, []string{"-object rng-random,filename=/dev/urandom,id=rng0 -device virtio-rng-pci,rng=rng0"}, nil},
+		"9p":             {map[string]string{"args": "-virtfs local,path=/d,mount_tag=t,security_model=mapped-xattr,id=fs0 -device foo"}, []string{"-virtfs local,path=/d,mount_tag=t,security_model=mapped-xattr,id=fs0"}, []string{"foo"}},
 		"no balloon":     {map[string]string{"balloon": "0"}, nil, []string{"balloon"}},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
@@ -94,11 +95,14 @@ func TestArgumentsFiles(t *testing.T) {
 	h.code, h.vars, h.kvm = "/f/code.fd", "/f/vars.fd", true
 	h.firmware = map[string]string{"opt/com.coreos/config": "/f/fw,0"}
 	h.kernel = directKernel{path: "/k/vmlinuz", initrd: "/k/initrd", args: "root=LABEL=root console=ttyS0"}
+	h.shares = []share{{"data", "/s/share0.sock"}}
 	h.sockets = map[string]string{"net0": "/n/vmbr0"}
 	checkArguments(t, h, []string{
 		"-machine type=q35,smm=on", "-global driver=cfi.pflash01,property=secure,value=on", "-accel kvm -cpu host",
 		"-drive if=pflash,unit=0,format=raw,readonly=on,file=/f/code.fd -drive if=pflash,unit=1,format=raw,file=/f/vars.fd",
 		"-fw_cfg name=opt/com.coreos/config,file=/f/fw,,0", "-kernel /k/vmlinuz -append root=LABEL=root console=ttyS0 -initrd /k/initrd",
+		"-object memory-backend-memfd,id=ram,size=2048M,share=on -machine memory-backend=ram",
+		"-chardev socket,id=virtiofs0,path=/s/share0.sock -device vhost-user-fs-pci,queue-size=1024,chardev=virtiofs0,tag=data",
 		"-netdev stream,id=net0,server=off,addr.type=unix,addr.path=/n/vmbr0",
 		"-chardev socket,id=serial0,path=/s/console.sock,server=on,wait=off,logfile=/c/console.log,logappend=on",
 	}, nil)

@@ -68,6 +68,9 @@ func (g *guest) hardware(ctx context.Context, disks []pvesim.Disk) (*hardware, e
 			return nil, err
 		}
 	}
+	if err := g.startShares(h); err != nil {
+		return nil, err
+	}
 	return h, g.writeFirmware(h)
 }
 
@@ -100,7 +103,7 @@ func (r *Runtime) createOverlay(ctx context.Context, disk pvesim.Disk) error {
 }
 
 func (r *Runtime) runImage(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, r.image, args...).CombinedOutput() //nolint:gosec // the program was found by its name
+	out, err := exec.CommandContext(ctx, r.image, args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("running qemu-img %v: %w\n%s", args, err, out)
 	}
@@ -111,7 +114,7 @@ func (r *Runtime) runImage(ctx context.Context, args ...string) error {
 var signatures = map[string]string{"QFI\xfb": "qcow2", "KDMV": "vmdk"}
 
 func readHeader(path string) (header [32]byte, size int64, err error) {
-	file, err := os.Open(path)
+	file, err := os.Open(path) //nolint:gosec // an image or a disk
 	if err != nil {
 		return header, 0, err
 	}
@@ -181,7 +184,7 @@ func copyMissing(to, from string) error {
 	if _, err := os.Stat(to); err == nil {
 		return nil
 	}
-	data, err := os.ReadFile(from)
+	data, err := os.ReadFile(from) //nolint:gosec // of the firmware, or a disk
 	if err != nil {
 		return fmt.Errorf("reading UEFI variables: %w", err)
 	}

@@ -30,7 +30,8 @@ type guest struct {
 
 	process *process
 	monitor *monitor
-	agent   *agent // nil if the VM has no agent channel
+	agent   *agent     // does not respond if the VM has no agent channel
+	servers []*process // of virtiofs shares
 
 	// The state of the process, changed only by run.
 	paused bool
@@ -63,7 +64,7 @@ func (g *guest) start(ctx context.Context, disks []pvesim.Disk) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(g.runtime.qemu, h.arguments()...) //nolint:gosec // the program was found by its name
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), g.runtime.qemu, h.arguments()...) // run ends it
 	cmd.Dir = g.dir
 	var connections [2]net.Conn
 	for i := range connections { // monitorFD, agentFD
@@ -74,7 +75,7 @@ func (g *guest) start(ctx context.Context, disks []pvesim.Disk) error {
 		connections[i] = conn
 		cmd.ExtraFiles = append(cmd.ExtraFiles, remote)
 	}
-	log, err := os.Create(g.logFile())
+	log, err := os.Create(g.logFile()) //nolint:gosec // in the temporary directory
 	if err != nil {
 		return fmt.Errorf("creating log: %w", err)
 	}
@@ -95,6 +96,14 @@ func (g *guest) start(ctx context.Context, disks []pvesim.Disk) error {
 	}
 	g.runtime.logf("VM %d (%s): started with %s; console: socat -,rawer,escape=0x1d unix-connect:%s", g.machine.VMID, g.machine.Name, acceleration, h.socket)
 	return nil
+}
+
+// cleanUp ends the servers and removes the files of this boot.
+func (g *guest) cleanUp() {
+	for _, server := range g.servers {
+		server.kill()
+	}
+	_ = os.RemoveAll(g.dir) // the directory of all guests is removed at the end
 }
 
 func (g *guest) logFile() string { return filepath.Join(g.dir, "qemu.log") }
@@ -168,7 +177,7 @@ func (g *guest) quit() {
 
 // output returns the messages of QEMU.
 func (g *guest) output() string {
-	data, err := os.ReadFile(g.logFile())
+	data, err := os.ReadFile(g.logFile()) //nolint:gosec // in the temporary directory
 	if err != nil {
 		return err.Error()
 	}

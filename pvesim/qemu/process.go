@@ -4,6 +4,7 @@
 package qemu
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -64,7 +65,7 @@ func newDirectory(parent string) (*directory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating directory of guests: %w", err)
 	}
-	d := &directory{path: path, cleaner: exec.Command("sh", "-c", cleanup, "sh", path)}
+	d := &directory{path: path, cleaner: exec.CommandContext(context.Background(), "sh", "-c", cleanup, "sh", path)}
 	// Its own session: signals to the process group of this process do not reach it.
 	d.cleaner.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	pipe, err := d.cleaner.StdinPipe()

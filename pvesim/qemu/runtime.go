@@ -122,7 +122,7 @@ func (r *Runtime) ConsoleLog(vmid int) string {
 
 // Console returns the output of a VM's serial console over all boots.
 func (r *Runtime) Console(vmid int) string {
-	data, err := os.ReadFile(r.ConsoleLog(vmid))
+	data, err := os.ReadFile(r.ConsoleLog(vmid)) //nolint:gosec // the directory is an option
 	if err != nil {
 		return ""
 	}
@@ -151,7 +151,7 @@ func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 		pvesim.CooperativeGuests{}.Boot(ctx, m)
 		return
 	}
-	defer func() { _ = os.RemoveAll(g.dir) }() // the directory of all guests is removed at the end
+	defer g.cleanUp()
 	err := g.start(ctx, disks)
 	if err == nil {
 		r.setGuest(m.VMID, g)

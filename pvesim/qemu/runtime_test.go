@@ -82,12 +82,21 @@ func newLab(t *testing.T) *lab {
 	return &lab{t: t, sim: sim, runtime: runtime, client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}}
 }
 
+// vmWithShares is a stopped VM with a virtiofs and a 9p share.
+const vmWithShares = 150
+
 func startSimulator(runtime *Runtime) (*pvesim.Simulator, error) {
 	image := filepath.Join(runtime.Dir(), "boot-sector.raw")
 	if err := os.WriteFile(image, bootSector(), 0o600); err != nil {
 		return nil, err
 	}
-	sim, err := pvesim.New(pvesim.DefaultScenario(1), pvesim.Options{Speed: 20, Guests: runtime, Dir: runtime.Dir(), TemplateImage: image})
+	scenario := pvesim.DefaultScenario(1)
+	scenario.Files = append(scenario.Files, pvesim.File{Host: "pve1", Storage: "local", Name: "iso/empty.iso", Text: strings.Repeat(" ", 4096)})
+	scenario.Guests = append(scenario.Guests, pvesim.Guest{VMID: vmWithShares, Host: "pve1", Config: map[string]string{
+		"memory": "128", "ide2": "local:iso/empty.iso,media=cdrom", "virtiofs0": "dirid=data", "vga": "serial0",
+		"args": "-virtfs local,path=" + runtime.Dir() + ",mount_tag=files,security_model=none,id=fs0",
+	}})
+	sim, err := pvesim.New(scenario, pvesim.Options{AdminListen: "127.0.0.1:0", Speed: 20, Guests: runtime, Dir: runtime.Dir(), TemplateImage: image})
 	if err != nil {
 		return nil, err
 	}
@@ -188,6 +197,21 @@ func (l *lab) query(vmid int, command string) string {
 	return string(out)
 }
 
+// admin returns a page of the admin API.
+func (l *lab) admin(path string) string {
+	l.t.Helper()
+	resp, err := http.Get(l.sim.AdminURL() + path)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return string(page)
+}
+
 // files returns the names of the files in the runtime's directory that contain a text.
 func (l *lab) files(text string) (names []string) {
 	l.t.Helper()
@@ -209,6 +233,11 @@ func TestBoot(t *testing.T) {
 	l.vm("POST", 9000, "/clone", "newid", "200", "name", "a")
 	l.vm("POST", 200, "/status/start")
 	l.expectConsole(200, "boot 1")
+	for path, want := range map[string]string{"/guests/200/console": "boot 1", "/": `<a href="/guests/200/console">a</a>`} {
+		if page := l.admin(path); !strings.Contains(page, want) {
+			t.Errorf("%s does not contain %q: %s", path, want, page)
+		}
+	}
 	l.vm("POST", 200, "/status/reset")
 	l.expectConsole(200, "boot 2")
 	l.vm("POST", 200, "/status/stop")

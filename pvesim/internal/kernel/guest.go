@@ -147,6 +147,8 @@ type Instance struct {
 	Disk    *GuestDisk
 	// Firmware are the files of the fw_cfg interface by name.
 	Firmware map[string][]byte
+	// Shares are the directories of virtiofs shares by tag.
+	Shares map[string]string
 	// Media returns the current content of the CD drives, which can change while the VM runs.
 	Media func() []Medium
 	// Current returns the current options, which can change while the VM runs, and whether the VM is paused.

@@ -71,6 +71,7 @@ func (c *Controller) On(g *kernel.Guest) {
 	in := kernel.NewInstance(cancel)
 	in.VMID, in.Host, in.Name, in.BootID = g.VMID, g.Host, g.Config.Options["name"], uuid.NewString()
 	in.Options, in.Disk, in.Firmware = maps.Clone(g.Config.Options), c.bootDisk(g), c.devices.firmwareFiles(g)
+	in.Shares = c.devices.sharedDirectories(g)
 	in.Media, in.Lease = func() []kernel.Medium { return c.media(g.VMID) }, c.network.Lease
 	in.Current = func() (map[string]string, bool) { return c.current(g) }
 	in.Drives = func() []kernel.DiskFile { return c.drives(g) }

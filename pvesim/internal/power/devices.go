@@ -218,3 +218,18 @@ func (dv *devices) checkSharedDirectories(g *kernel.Guest) error {
 	}
 	return nil
 }
+
+// sharedDirectories returns the directories of the virtiofs shares of a VM by tag, which is the mapping.
+func (dv *devices) sharedDirectories(g *kernel.Guest) map[string]string {
+	out := map[string]string{}
+	for key, v := range g.Config.Options {
+		if qm.Stem(key) != "virtiofs" {
+			continue
+		}
+		id := qm.SharedDirectory(v)
+		if paths := dv.mappings.Paths("dir", id, g.Host); len(paths) > 0 {
+			out[id] = paths[0]
+		}
+	}
+	return out
+}

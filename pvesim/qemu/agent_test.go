@@ -1,0 +1,81 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package qemu
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// fakeAgent responds to commands with the given JSON values, one after the other.
+func fakeAgent(t *testing.T, responses map[string][]string) *agent {
+	t.Helper()
+	local, remote := net.Pipe()
+	a := newAgent(local)
+	t.Cleanup(a.close)
+	go func() {
+		decoder, encoder := json.NewDecoder(remote), json.NewEncoder(remote)
+		for {
+			var request struct{ Execute, ID string }
+			if decoder.Decode(&request) != nil {
+				return
+			}
+			reply := map[string]any{"id": request.ID}
+			if left := responses[request.Execute]; len(left) > 0 {
+				reply["return"], responses[request.Execute] = json.RawMessage(left[0]), left[1:]
+			} else {
+				reply["error"] = map[string]string{"class": "CommandNotFound", "desc": "the command " + request.Execute + " has not been found"}
+			}
+			_ = encoder.Encode(reply) // the test ends
+		}
+	}()
+	return a
+}
+
+func TestAgentRead(t *testing.T) {
+	t.Parallel()
+	a := fakeAgent(t, map[string][]string{
+		"guest-get-host-name": {`{"host-name": "node-1"}`},
+		"guest-get-osinfo":    {`{"id": "debian", "version-id": "13"}`},
+		"guest-network-get-interfaces": {`[{"name": "lo"}, {"name": "ens18", "hardware-address": "bc:24:11:00:00:01", "statistics": {"rx-bytes": 1},
+			"ip-addresses": [{"ip-address-type": "ipv4", "ip-address": "10.10.128.5", "prefix": 16}, {"ip-address-type": "ipv6", "ip-address": "fe80::1", "prefix": 64}]}]`},
+	})
+	got, err := a.read(context.Background())
+	want := &pvesim.Agent{Hostname: "node-1", OS: map[string]string{"id": "debian", "version-id": "13"}, Interfaces: []pvesim.AgentInterface{
+		{Name: "lo"}, {Name: "ens18", MAC: "bc:24:11:00:00:01", Addresses: []string{"10.10.128.5/16", "fe80::1/64"}},
+	}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	if _, err := a.read(context.Background()); err == nil || !strings.Contains(err.Error(), "guest-get-host-name has not been found") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestAgentExec(t *testing.T) {
+	t.Parallel()
+	a := fakeAgent(t, map[string][]string{
+		"guest-exec": {`{"pid": 7}`, `{"pid": 8}`},
+		"guest-exec-status": {
+			`{"exited": false}`, `{"exited": true, "exitcode": 0, "out-data": "aGVsbG8="}`,
+			`{"exited": true, "exitcode": 2, "err-data": "YnJva2Vu"}`,
+		},
+	})
+	if out, err := a.exec(context.Background(), "echo", []string{"hello"}); err != nil || out != "hello" {
+		t.Errorf("got %q, %v", out, err)
+	}
+	if _, err := a.exec(context.Background(), "false", nil); err == nil || !strings.Contains(err.Error(), "exit code 2, signal 0: broken") {
+		t.Errorf("got error %v", err)
+	}
+	a.close()
+	if _, err := a.exec(context.Background(), "echo", nil); err == nil {
+		t.Error("no error after the connection has ended")
+	}
+}
