@@ -21,9 +21,13 @@ func (r *Runtime) probeKVM() bool {
 	if kernel == "" {
 		return false
 	}
+	return bootsKernel(exec.CommandContext(context.Background(), r.qemu, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none",
+		"-no-reboot", "-serial", "stdio", "-kernel", kernel, "-append", "console=ttyS0 panic=-1"))
+}
+
+// bootsKernel reports whether a command prints the message of a kernel without a root file system.
+func bootsKernel(cmd *exec.Cmd) bool {
 	output := &watchedOutput{text: []byte("Kernel panic"), found: make(chan struct{})}
-	cmd := exec.CommandContext(context.Background(), r.qemu, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none",
-		"-no-reboot", "-serial", "stdio", "-kernel", kernel, "-append", "console=ttyS0 panic=-1")
 	cmd.Stdout = output
 	p, err := startProcess(cmd)
 	if err != nil {
