@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,8 +13,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
-// cloudController checks nodes whose kubelets leave provider ID and labels to the Proxmox
-// cloud controller manager. All other tests run without it.
+// cloudController checks nodes whose kubelets leave provider ID, labels and addresses to the
+// Proxmox cloud controller manager. All other tests run without it.
 func (e *env) cloudController(t *testing.T) {
 	manager := &harness.CloudController{Kube: e.kube, API: e.api, Region: e.region}
 	go manager.Run(t.Context())
@@ -30,6 +31,9 @@ func (e *env) cloudController(t *testing.T) {
 		if node.Labels[key] != claim.Labels[key] || claim.Labels[key] == "" {
 			t.Errorf("label %s of the node is %q, want the claim's %q", key, node.Labels[key], claim.Labels[key])
 		}
+	}
+	if !slices.ContainsFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP }) {
+		t.Errorf("the node has the addresses %v, want an internal one", node.Status.Addresses)
 	}
 	if len(node.Spec.Taints) > 0 {
 		t.Errorf("the node still has taints %v", node.Spec.Taints)

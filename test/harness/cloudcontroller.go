@@ -18,8 +18,12 @@ import (
 // uninitialized is the taint of a kubelet that waits for a cloud controller manager.
 const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 
-// CloudController imitates the Proxmox cloud controller manager: it finds a Node's VM by UUID,
-// sets provider ID and labels, overwriting existing labels, and removes the taint.
+// providedIP is the annotation by which a kubelet passes --node-ip to a cloud controller manager.
+const providedIP = "alpha.kubernetes.io/provided-node-ip"
+
+// CloudController imitates the Proxmox cloud controller manager with its defaults: it finds a
+// Node's VM by UUID, replaces the addresses by those that the kubelet provides, sets provider
+// ID and labels, overwriting existing labels, and removes the taint.
 type CloudController struct {
 	Kube   client.Client
 	API    *API
@@ -62,6 +66,9 @@ func (c *CloudController) initialize(ctx context.Context, node *corev1.Node) err
 		if err != nil {
 			return fmt.Errorf("decoding SKU of VM %d: %w", vm.VMID, err)
 		}
+		if err := c.setAddresses(ctx, node); err != nil {
+			return err
+		}
 		changed := node.DeepCopy()
 		if changed.Spec.ProviderID == "" {
 			changed.Spec.ProviderID = fmt.Sprintf("proxmox://%s/%d", c.Region, vm.VMID)
@@ -73,6 +80,18 @@ func (c *CloudController) initialize(ctx context.Context, node *corev1.Node) err
 		return c.Kube.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}))
 	}
 	return fmt.Errorf("no VM has the UUID %s", node.Status.NodeInfo.SystemUUID)
+}
+
+// setAddresses replaces the addresses of a Node.
+func (c *CloudController) setAddresses(ctx context.Context, node *corev1.Node) error {
+	before := node.DeepCopy()
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: node.Name}}
+	if provided := node.Annotations[providedIP]; provided != "" {
+		for ip := range strings.SplitSeq(provided, ",") {
+			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
+		}
+	}
+	return c.Kube.Status().Patch(ctx, node, client.MergeFrom(before))
 }
 
 // smbios returns the fields of a VM's smbios1 option.
