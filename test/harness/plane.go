@@ -46,6 +46,9 @@ type PlaneOptions struct {
 	// NodeAddress is an IP address of this machine at which Nodes reach the API server. If it
 	// is empty, the API server is reachable on loopback only.
 	NodeAddress string
+	// ServerIPs are further addresses in the API server's certificate, for Nodes that reach it
+	// through another forwarder.
+	ServerIPs []string
 }
 
 // Plane is a running Kubernetes control plane.
@@ -77,6 +80,9 @@ func StartPlane(ctx context.Context, o PlaneOptions) (*Plane, error) {
 	}
 	if o.NodeAddress != "" {
 		args = append(args, "--server-ip", o.NodeAddress)
+	}
+	for _, ip := range o.ServerIPs {
+		args = append(args, "--server-ip", ip)
 	}
 	p, err := startProcess("kubeplane", filepath.Join(o.Dir, "kubeplane.log"), exec.Command(o.Binary, args...))
 	if err != nil {

@@ -37,6 +37,11 @@ func (a *API) Stop(ctx context.Context, guest Guest) error {
 	return a.power(ctx, guest, "stop", nil)
 }
 
+// Reset restarts a VM without shutting it down.
+func (a *API) Reset(ctx context.Context, guest Guest) error {
+	return a.power(ctx, guest, "reset", nil)
+}
+
 // Reboot asks the guest to restart.
 func (a *API) Reboot(ctx context.Context, guest Guest) error {
 	return a.power(ctx, guest, "reboot", url.Values{"timeout": {"30"}})

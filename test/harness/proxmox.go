@@ -34,6 +34,8 @@ type ProxmoxOptions struct {
 	// Fresh starts a cluster as Proxmox's installer leaves it: no guests and no users except
 	// root, whose token the harness then uses.
 	Fresh bool
+	// Guests are real guests. If it is nil, guests are simulated.
+	Guests *Guests
 	// Scenario may change the cluster before it starts.
 	Scenario func(*pvesim.Scenario)
 }
@@ -48,7 +50,7 @@ type Proxmox struct {
 	BootRecorder *BootRecorder
 
 	scenario *pvesim.Scenario
-	runtime  *guest.Runtime
+	runtime  interface{ Console(vmid int) string }
 	// tokenID and tokenSecret are the token in the cloud config.
 	tokenID, tokenSecret string
 }
@@ -95,11 +97,8 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	if o.Scenario != nil {
 		o.Scenario(p.scenario)
 	}
-	p.runtime = guest.NewRuntime(guest.Options{
-		DevicePlugins:     map[string]string{GPUMapping: GPUResource},
-		HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime})
-	p.BootRecorder = NewBootRecorder(p.runtime)
-	options := pvesim.Options{Speed: max(o.Speed, 0), Guests: p.BootRecorder}
+	options := pvesim.Options{Speed: max(o.Speed, 0)}
+	p.addGuests(o, &options)
 	if options.Speed == 0 {
 		options.Speed = 1
 	}
@@ -119,6 +118,20 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// addGuests sets the runtime of the guests, with a recorder of their boots.
+func (p *Proxmox) addGuests(o ProxmoxOptions, options *pvesim.Options) {
+	if o.Guests != nil {
+		p.runtime, p.BootRecorder = o.Guests, NewBootRecorder(o.Guests)
+		options.Dir, options.TemplateImage = o.Guests.Dir(), o.Guests.Image()
+	} else {
+		simulated := guest.NewRuntime(guest.Options{
+			DevicePlugins:     map[string]string{GPUMapping: GPUResource},
+			HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime})
+		p.runtime, p.BootRecorder = simulated, NewBootRecorder(simulated)
+	}
+	options.Guests = p.BootRecorder
 }
 
 // Cluster returns the cloud config entry of this cluster.
