@@ -61,6 +61,7 @@ func (r *coreRound) run(disturbances int) {
 	r.env.MustConvergeCore(r.core, r.pods, "before the disturbances")
 	r.addLoad()
 	r.toggleHost()
+	r.toggleStorage()
 	r.kill()
 	for i := range disturbances {
 		if r.removes && i == disturbances/2 {

@@ -97,6 +97,7 @@ func (r *round) run() {
 	}
 	r.addRandomFaults()
 	r.process.Run()
+	r.toggleStorage()
 	for i := range disturbanceCount {
 		if r.removes && i == disturbanceCount/2 {
 			r.removeHost()
