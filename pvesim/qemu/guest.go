@@ -75,7 +75,7 @@ func (g *guest) start(ctx context.Context, disks []pvesim.Disk) error {
 		connections[i] = conn
 		cmd.ExtraFiles = append(cmd.ExtraFiles, remote)
 	}
-	log, err := os.Create(g.logFile()) //nolint:gosec // in the temporary directory
+	log, err := os.Create(g.logFile())
 	if err != nil {
 		return fmt.Errorf("creating log: %w", err)
 	}
@@ -177,7 +177,7 @@ func (g *guest) quit() {
 
 // output returns the messages of QEMU.
 func (g *guest) output() string {
-	data, err := os.ReadFile(g.logFile()) //nolint:gosec // in the temporary directory
+	data, err := os.ReadFile(g.logFile())
 	if err != nil {
 		return err.Error()
 	}

@@ -130,8 +130,8 @@ func socketPair() (net.Conn, *os.File, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("creating socket pair: %w", err)
 	}
-	local, remote := os.NewFile(uintptr(fds[0]), "local"), os.NewFile(uintptr(fds[1]), "remote") //nolint:gosec // not negative
-	defer func() { _ = local.Close() }()                                                         // FileConn duplicates it
+	local, remote := os.NewFile(uintptr(fds[0]), "local"), os.NewFile(uintptr(fds[1]), "remote")
+	defer func() { _ = local.Close() }() // FileConn duplicates it
 	conn, err := net.FileConn(local)
 	if err != nil {
 		_ = remote.Close()

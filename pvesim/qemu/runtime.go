@@ -122,7 +122,7 @@ func (r *Runtime) ConsoleLog(vmid int) string {
 
 // Console returns the output of a VM's serial console over all boots.
 func (r *Runtime) Console(vmid int) string {
-	data, err := os.ReadFile(r.ConsoleLog(vmid)) //nolint:gosec // the directory is an option
+	data, err := os.ReadFile(r.ConsoleLog(vmid))
 	if err != nil {
 		return ""
 	}

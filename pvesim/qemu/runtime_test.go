@@ -295,7 +295,7 @@ func TestRunning(t *testing.T) {
 func TestKill(t *testing.T) {
 	t.Parallel()
 	requireQEMU(t)
-	child := exec.Command(os.Args[0], "-test.run=^TestKillChild$") //nolint:gosec // this binary
+	child := exec.Command(os.Args[0], "-test.run=^TestKillChild$")
 	child.Env = append(os.Environ(), "PVESIM_KILL_CHILD=1")
 	var stderr bytes.Buffer
 	child.Stderr = &stderr

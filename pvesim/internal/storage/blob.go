@@ -65,7 +65,7 @@ func receiveFile(out io.Writer, from io.Reader) (*blob, error) {
 // open returns a reader of the content.
 func (b *blob) open() (io.ReadCloser, error) {
 	if b.path != "" {
-		return os.Open(b.path) //nolint:gosec // in the directory of the store
+		return os.Open(b.path)
 	}
 	return io.NopCloser(bytes.NewReader(b.data)), nil
 }
