@@ -107,6 +107,19 @@ e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; 
 	@: $${E2E_PROXMOX_CONFIG:?e2e-clean needs E2E_PROXMOX_CONFIG=file, the description of your Proxmox}
 	go test -v -count=1 -run '^$$' ./test/e2e
 
+.PHONY: e2e-guest
+e2e-guest: $(KUBEPLANE) controller $(if $(filter-out debian-12,$(CASE)),guest-image,guest-images) ## Boot real Linux VMs under QEMU as Nodes and check them from inside; CASE=name runs one case (docs/real-guests.md)
+	$(call log,"booting real guests (without KVM 5-10 minutes for each case; logs in .cache/guest-logs)")
+	@rm -rf $(CACHE)/guest-logs
+	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) GUEST_IMAGES=$(CACHE)/guest GUEST_LOGS=$(CACHE)/guest-logs CASE=$(CASE) \
+		$(PLAIN) go test -v -count=1 -timeout 4h ./test/guest | grep -v -e '^=== '
+
+# The images of all cases.
+.PHONY: guest-images
+guest-images:
+	$(MAKE) guest-image SUITE=trixie
+	$(MAKE) guest-image SUITE=bookworm
+
 .PHONY: chaos
 chaos: $(ENVTEST)/kube-apiserver ## Inject every fault into launches and deletions, then random faults; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
 	$(call log,"injecting every fault at every call and then random rounds (about 20 minutes; mostly waiting)")

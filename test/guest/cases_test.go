@@ -1,0 +1,129 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+// testCase is a combination of image, hardware, addresses and recipe.
+type testCase struct {
+	name string
+	// image is the cloud image of the template; Debian 13 if empty.
+	image string
+	// machine and bios are those of the template. Empty means the defaults of ProxmoxTemplate, q35 and SeaBIOS.
+	machine, bios string
+	// template is an existing template that is used instead of a new one.
+	template string
+	// bridge is the network of the VMs; the one with DHCP if empty.
+	bridge string
+	// ipv6 selects the gateway's IPv6 address for the API server.
+	ipv6 bool
+	// nodes is the number of Nodes; 1 if zero.
+	nodes int
+	// change adapts the recipe's objects.
+	change func(t *testing.T, e *env, kit *harness.Kit)
+	// check runs additional checks.
+	check func(t *testing.T, n *node)
+	// withoutKubeletConfiguration is a recipe that does not pass the provider's kubelet configuration on.
+	withoutKubeletConfiguration bool
+	// reset restarts the VM without boot data.
+	reset bool
+}
+
+var cases = []testCase{
+	{name: "getting-started", reset: true, check: hasHardware("Q35", "BIOS")},
+	{name: "pc", machine: "pc", check: hasHardware("i440FX", "BIOS")},
+	{name: "ovmf", bios: "ovmf", check: hasHardware("Q35", "UEFI")},
+	// Its kernel has no driver for the IDE slots of q35.
+	{name: "debian-12", image: debian12, check: hasHardware("Q35", "BIOS")},
+	{name: "static-ipv4", bridge: staticBridge, change: addresses(true, false)},
+	{name: "static-ipv6", bridge: staticBridge, ipv6: true, change: addresses(false, true)},
+	{name: "dual-stack", bridge: staticBridge, change: addresses(true, true), check: hasBothFamilies},
+	{name: "cloudinit", change: proxmoxCloudInit, withoutKubeletConfiguration: true},
+	{name: "extra-disk", template: templateWithDisk, check: hasExtraDisk},
+	{name: "two-nodes", nodes: 2},
+}
+
+// TestGuests boots the guests of each case and checks them from inside.
+func TestGuests(t *testing.T) {
+	selected := selectCases(t, os.Getenv("CASE"))
+	e := newEnv(t)
+	for _, c := range selected {
+		t.Run(c.name, func(t *testing.T) { e.run(t, c) })
+	}
+}
+
+// selectCases returns the named case, or all.
+func selectCases(t *testing.T, name string) []testCase {
+	t.Helper()
+	if name == "" {
+		return cases
+	}
+	var names []string
+	for _, c := range cases {
+		if c.name == name {
+			return []testCase{c}
+		}
+		names = append(names, c.name)
+	}
+	t.Fatalf("CASE: found %q, want one of %s", name, strings.Join(names, ", "))
+	return nil
+}
+
+// Pools of static addresses in the network without DHCP.
+var (
+	pool4 = v1alpha1.AddressSource{CIDR: "10.20.0.0/16", Ranges: []string{"10.20.0.10-10.20.0.19"}, Gateway: "10.20.0.1"}
+	pool6 = v1alpha1.AddressSource{CIDR: "fd10:20::/64", Ranges: []string{"fd10:20::10-fd10:20::19"}, Gateway: "fd10:20::1"}
+)
+
+// addresses assigns addresses of the pools.
+func addresses(v4, v6 bool) func(*testing.T, *env, *harness.Kit) {
+	return func(_ *testing.T, _ *env, kit *harness.Kit) {
+		card := v1alpha1.InterfaceAddresses{Name: "net0"}
+		if v4 {
+			card.Address4 = &pool4
+		}
+		if v6 {
+			card.Address6 = &pool6
+		}
+		kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{card}}
+	}
+}
+
+// hasHardware checks machine type and firmware.
+func hasHardware(machine, firmware string) func(*testing.T, *node) {
+	return func(t *testing.T, n *node) {
+		t.Helper()
+		if found := n.run(t, "cat /sys/class/dmi/id/product_name"); !strings.Contains(found, machine) {
+			t.Errorf("the machine is %q, want %s", found, machine)
+		}
+		if found := n.run(t, "if [ -d /sys/firmware/efi ]; then echo UEFI; else echo BIOS; fi"); found != firmware {
+			t.Errorf("the firmware is %s, want %s", found, firmware)
+		}
+	}
+}
+
+// hasBothFamilies checks that the Node has an IPv4 and an IPv6 address.
+func hasBothFamilies(t *testing.T, n *node) {
+	t.Helper()
+	ips := internalIPs(n.node)
+	if len(ips) != 2 || strings.Contains(ips[0], ":") || !strings.Contains(ips[1], ":") {
+		t.Errorf("the Node has addresses %v, want an IPv4 and an IPv6 address", ips)
+	}
+}
+
+// hasExtraDisk checks that the guest has the template's second disk.
+func hasExtraDisk(t *testing.T, n *node) {
+	t.Helper()
+	if sizes := strings.Fields(n.run(t, "lsblk --nodeps --noheadings --bytes --output SIZE")); !slices.Contains(sizes, "2147483648") {
+		t.Errorf("the guest has disks of %v bytes, want one of 2 GiB", sizes)
+	}
+}

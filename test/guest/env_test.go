@@ -1,0 +1,264 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+const (
+	region = "home"
+
+	debian12 = "debian-12.qcow2"
+	// testImage is a container image in the guests, with an HTTP server and client.
+	testImage = "localhost/guest-test:latest"
+
+	dhcpBridge   = "vmbr0"
+	staticBridge = "vmbr1"
+	// templateWithDisk is a template with a second disk.
+	templateWithDisk = "with-disk"
+
+	// bootTimeout is for emulated guests on a busy machine. It is shorter than Karpenter's 15 minutes, after which it
+	// deletes a NodeClaim whose Node did not register.
+	bootTimeout   = 14 * time.Minute
+	deleteTimeout = 5 * time.Minute
+	pollInterval  = 2 * time.Second
+)
+
+// env is a control plane, a Proxmox cluster with real guests, and a controller.
+type env struct {
+	plane      *harness.Plane
+	guests     *harness.Guests
+	proxmox    *harness.Proxmox
+	controller *harness.Controller
+	kube       client.WithWatch
+	// images is the URL of the images.
+	images string
+	// cluster is the ID of the Kubernetes cluster, which identifies its VMs.
+	cluster string
+}
+
+// required returns an environment variable. It skips the test if it is not set.
+func required(t *testing.T, name string) string {
+	t.Helper()
+	value := os.Getenv(name)
+	if value == "" {
+		t.Skipf("SKIPPED: %s must be set; make e2e-guest builds images and binaries and sets it", name)
+	}
+	return value
+}
+
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	kubeplane, controller, images := required(t, "KUBEPLANE"), required(t, "CONTROLLER"), required(t, "GUEST_IMAGES")
+	dir := cmp.Or(os.Getenv("GUEST_LOGS"), t.TempDir())
+	must(t, os.MkdirAll(dir, 0o700))
+	ctx, e := t.Context(), &env{}
+	var err error
+	e.guests, err = harness.NewGuests(harness.GuestOptions{Images: images, ConsoleDir: dir, Log: func(m string) { t.Log(m) }, Bridges: map[string]network.Bridge{
+		dhcpBridge:   {Gateway4: netip.MustParsePrefix("10.10.0.1/16"), DHCP: true},
+		staticBridge: {Gateway4: netip.MustParsePrefix("10.20.0.1/16"), Gateway6: netip.MustParsePrefix("fd10:20::1/64")},
+	}})
+	must(t, err)
+	t.Cleanup(e.guests.Close)
+	e.proxmox, err = harness.StartProxmox(ctx, harness.ProxmoxOptions{Hosts: 1, Version: "9.2", Guests: e.guests, Scenario: adaptScenario})
+	must(t, err)
+	t.Cleanup(e.proxmox.Close)
+	e.plane, err = harness.StartPlane(ctx, harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(dir, "kubernetes"), ServerIPs: e.guests.Gateways()})
+	must(t, err)
+	t.Cleanup(e.plane.Stop)
+	e.kube = e.plane.Client
+	must(t, harness.InstallCRDs(ctx, e.kube))
+	system := &corev1.Namespace{}
+	must(t, e.kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system))
+	e.cluster = string(system.UID)
+	e.controller, err = harness.NewController(harness.ControllerOptions{
+		Binary: controller, Dir: filepath.Join(dir, "controller"), Kubeconfig: e.plane.Kubeconfig,
+		Clusters: []harness.Cluster{e.proxmox.Cluster(region)}, Args: []string{"--template-grace-period=2s", "--shutdown-timeout=" + shutdownTimeout.String()},
+	})
+	must(t, err)
+	t.Cleanup(e.controller.Stop)
+	must(t, e.controller.Start(ctx))
+	server := httptest.NewServer(http.FileServer(http.Dir(images)))
+	t.Cleanup(server.Close)
+	e.images = server.URL
+	e.placeSnippet(t)
+	return e
+}
+
+// adaptScenario adds a network without DHCP and a template with a second disk, and allows to read the guests' addresses.
+func adaptScenario(s *pvesim.Scenario) {
+	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "VM.GuestAgent.Audit")
+	for i := range s.Hosts {
+		s.Hosts[i].Bridges = append(s.Hosts[i].Bridges, pvesim.Bridge{Name: staticBridge})
+	}
+	s.Guests = append(s.Guests, pvesim.Guest{VMID: 9100, Name: templateWithDisk, Host: s.Hosts[0].Name, Config: map[string]string{
+		"template": "1", "memory": "2048", "cores": "2", "ostype": "l26", "scsihw": "virtio-scsi-single", "boot": "order=scsi0",
+		"scsi0": "local-lvm:base-9100-disk-0,size=3G", "scsi1": "local-lvm:base-9100-disk-1,size=2G",
+		"net0": "virtio=BC:24:11:00:91:00,bridge=" + dhcpBridge, "serial0": "socket", "vga": "serial0", "agent": "enabled=1",
+		"smbios1": "uuid=00000000-0000-4000-8000-000000009100",
+	}})
+}
+
+// The join token in the snippet of examples/proxmox-cloud-init.
+const snippetTokenID, snippetTokenSecret = "static", "0123456789abcdef"
+
+// placeSnippet creates a join token for all VMs and writes it into a snippet on the host.
+func (e *env) placeSnippet(t *testing.T) {
+	t.Helper()
+	must(t, e.kube.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + snippetTokenID}, Type: corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{
+			"token-id": snippetTokenID, "token-secret": snippetTokenSecret, "usage-bootstrap-authentication": "true",
+			"auth-extra-groups": "system:bootstrappers:karpenter:proxmox",
+		},
+	}))
+	snippet, err := examples.Files.ReadFile("proxmox-cloud-init/worker.cfg")
+	must(t, err)
+	server, err := e.guests.Server(e.plane, dhcpBridge, false)
+	must(t, err)
+	e.proxmox.PutFile(pvesim.File{Storage: "local", Name: "snippets/worker.cfg", Text: strings.NewReplacer(
+		"CA_CERTIFICATE", base64.StdEncoding.EncodeToString(e.plane.Config.CAData),
+		"API_SERVER", server, "JOIN_TOKEN", snippetTokenID+"."+snippetTokenSecret, "REGION", region,
+	).Replace(string(snippet))})
+}
+
+// proxmoxCloudInit uses Proxmox's cloud-init drive, as examples/proxmox-cloud-init.
+func proxmoxCloudInit(t *testing.T, _ *env, kit *harness.Kit) {
+	t.Helper()
+	class, err := harness.ProxmoxCloudInitClass()
+	must(t, err)
+	kit.Class.Spec.MetadataOptions = class.Spec.MetadataOptions
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// within polls until the condition returns nil. At the timeout, and if the controller exits, it fails with the last error.
+func (e *env) within(t *testing.T, limit time.Duration, what string, condition func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for {
+		err := condition(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waiting %s for %s: %v", limit, what, err)
+		case <-e.controller.Done():
+			t.Fatalf("waiting for %s: %v", what, e.controller.ExitError())
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// dumpIfFailed logs the state of a failed case.
+func (e *env) dumpIfFailed(t *testing.T) {
+	t.Helper()
+	if !t.Failed() {
+		return
+	}
+	// The test's context is canceled.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
+	defer cancel()
+	t.Logf("controller log:\n%s", harness.Tail(e.controller.Log(), 40))
+	claims := &karpv1.NodeClaimList{}
+	if err := e.kube.List(ctx, claims); err == nil {
+		for _, claim := range claims.Items {
+			for _, c := range claim.Status.Conditions {
+				t.Logf("nodeclaim %s %s=%s %s %s", claim.Name, c.Type, c.Status, c.Reason, c.Message)
+			}
+		}
+	}
+	guests, err := e.proxmox.API.Guests(ctx)
+	t.Logf("tasks:\n%s", e.proxmox.API.Tasks(ctx))
+	if err != nil {
+		t.Logf("guests: %v", err)
+	}
+	for _, g := range guests {
+		if log := e.guests.ConsoleLog(g.VMID); g.OwnedBy(e.cluster) && g.Status == "running" {
+			t.Logf("guest %d %s: the end of %s:\n%s", g.VMID, g.Name, log, harness.Tail(log, 40))
+			out, err := e.guests.Exec(ctx, g.VMID, "/bin/sh", "-c", "systemctl --failed --no-legend; journalctl -u kubelet -u containerd -n 60 --no-pager")
+			t.Logf("services (%v):\n%s", err, out)
+		}
+	}
+}
+
+// expectUnchanged waits until Kubernetes and Proxmox are as before and no QEMU process runs.
+func (e *env) expectUnchanged(t *testing.T, before harness.Holdings) {
+	t.Helper()
+	e.within(t, deleteTimeout, "Kubernetes and Proxmox to be as before", func(ctx context.Context) error {
+		after, err := e.proxmox.API.Holdings(ctx)
+		if err != nil {
+			return err
+		}
+		left, err := harness.LeakedObjects(ctx, e.kube)
+		if err != nil {
+			return err
+		}
+		if left = append(left, before.Diff(after)...); len(left) > 0 {
+			return errors.New(strings.Join(left, "; "))
+		}
+		return nil
+	})
+	if processes, _ := exec.CommandContext(t.Context(), "pgrep", "--full", "--list-full", "qemu-system.*"+e.guests.Dir()).Output(); len(processes) > 0 {
+		t.Errorf("these processes are left:\n%s", processes)
+	}
+	if files, err := filepath.Glob(filepath.Join(e.guests.Dir(), "*disk*")); err != nil || len(files) > 0 {
+		t.Errorf("these files are left (%v): %v", err, files)
+	}
+}
+
+// server returns the URL of the API server for a case.
+func (e *env) server(t *testing.T, c testCase) string {
+	t.Helper()
+	server, err := e.guests.Server(e.plane, c.network(), c.ipv6)
+	must(t, err)
+	return server
+}
+
+// network returns the bridge of a case.
+func (c testCase) network() string { return cmp.Or(c.bridge, dhcpBridge) }
+
+// sourceImage returns the image of a case.
+func (c testCase) sourceImage() string { return cmp.Or(c.image, harness.GuestImage) }
+
+// count returns the number of Nodes of a case.
+func (c testCase) count() int { return max(c.nodes, 1) }
+
+func notFound(err error, what string) error {
+	if err == nil {
+		return fmt.Errorf("%s exists", what)
+	}
+	return client.IgnoreNotFound(err)
+}

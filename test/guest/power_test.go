@@ -1,0 +1,122 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+const (
+	// Emulated guests are slow.
+	shutdownTimeout = 2 * time.Minute
+	agentTimeout    = 5 * time.Minute
+)
+
+// rejoinsAfterReset resets the VM, which has neither boot data nor join token any more. The same Node must become ready
+// with the certificate that it has.
+func (n *node) rejoinsAfterReset(t *testing.T) {
+	t.Helper()
+	for key, value := range n.vm.Config {
+		if text, _ := value.(string); strings.Contains(text, ".iso") {
+			t.Errorf("drive %s still has %s", key, text)
+		}
+	}
+	tokens, err := harness.JoinTokens(t.Context(), n.kube)
+	must(t, err)
+	if len(tokens) > 0 {
+		t.Errorf("there are still %d join tokens", len(tokens))
+	}
+	requests, was, began := n.certificateRequests(t), n.node.DeepCopy(), time.Now()
+	must(t, n.proxmox.API.Reset(t.Context(), n.vm))
+	n.within(t, bootTimeout, "Node "+was.Name+" to be Ready after a reset", func(ctx context.Context) error {
+		if err := n.read(ctx); err != nil {
+			return err
+		}
+		switch {
+		case n.node.UID != was.UID:
+			return errors.New("the Node was recreated")
+		case n.node.Status.NodeInfo.BootID == was.Status.NodeInfo.BootID:
+			return fmt.Errorf("its boot ID is still %s", was.Status.NodeInfo.BootID)
+		case !harness.NodeReady(n.node):
+			return errors.New("it is not Ready")
+		}
+		return nil
+	})
+	t.Logf("Ready %.0f s after a reset without boot data", time.Since(began).Seconds())
+	if now := n.certificateRequests(t); now != requests {
+		t.Errorf("the Node requested %d more certificates after the reset", now-requests)
+	}
+}
+
+// certificateRequests returns the number of client certificates that kubelets requested.
+func (n *node) certificateRequests(t *testing.T) (count int) {
+	t.Helper()
+	list := &certificatesv1.CertificateSigningRequestList{}
+	must(t, n.kube.List(t.Context(), list))
+	for _, request := range list.Items {
+		if request.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName {
+			count++
+		}
+	}
+	return count
+}
+
+// delete deletes the Nodes of a case and checks that their guests shut down in order.
+func (e *env) delete(t *testing.T, c testCase, nodes []*node) {
+	t.Helper()
+	must(t, e.kube.Delete(t.Context(), harness.Deployment(c.name, 0), client.PropagationPolicy(metav1.DeletePropagationForeground)))
+	began := time.Now()
+	for _, n := range nodes {
+		must(t, e.kube.Delete(t.Context(), n.claim))
+	}
+	for _, n := range nodes {
+		e.within(t, deleteTimeout, "NodeClaim "+n.claim.Name+" to be deleted", func(ctx context.Context) error {
+			return notFound(e.kube.Get(ctx, client.ObjectKeyFromObject(n.claim), n.claim), "it")
+		})
+		t.Logf("NodeClaim %s deleted after %.0f s", n.claim.Name, time.Since(began).Seconds())
+		n.expectOrderlyShutdown(t)
+	}
+}
+
+// expectOrderlyShutdown checks that the guest powered itself off when it was asked to.
+func (n *node) expectOrderlyShutdown(t *testing.T) {
+	t.Helper()
+	var tasks []struct {
+		Type, ID, Status   string
+		Starttime, Endtime int64
+	}
+	must(t, n.proxmox.API.Call(t.Context(), http.MethodGet, "/nodes/"+n.vm.Host+"/tasks", nil, &tasks))
+	found := false
+	for _, task := range tasks {
+		if task.ID != strconv.Itoa(n.vm.VMID) {
+			continue
+		}
+		if task.Type == "qmshutdown" {
+			found = true
+			t.Logf("the guest shut down in %d s: %s", task.Endtime-task.Starttime, task.Status)
+		}
+		if task.Type == "qmstop" || task.Type == "qmshutdown" && task.Status != "OK" {
+			t.Errorf("task %s of VM %d: %s", task.Type, n.vm.VMID, task.Status)
+		}
+	}
+	if !found {
+		t.Errorf("VM %d was not shut down", n.vm.VMID)
+	}
+	if console := n.guests.Console(n.vm.VMID); !strings.Contains(console, "Power down") && !strings.Contains(console, "Powering off") {
+		t.Errorf("the console of VM %d shows no orderly shutdown:\n%s", n.vm.VMID, harness.Tail(n.guests.ConsoleLog(n.vm.VMID), 20))
+	}
+}
