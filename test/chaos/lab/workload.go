@@ -157,6 +157,13 @@ func (w *Workload) violations(ctx context.Context) (violations []string) {
 			violations = append(violations, fmt.Sprintf("pod %s does not run, its node is %q", pod.Name, pod.Spec.NodeName))
 		}
 	}
+	if len(violations) > 0 {
+		for _, node := range nodes.Items {
+			if !ready[node.Name] || node.Spec.Unschedulable || len(node.Spec.Taints) > 0 {
+				violations = append(violations, fmt.Sprintf("node %s accepts no pods: ready %s, taints %v", node.Name, readiness(&node), node.Spec.Taints))
+			}
+		}
+	}
 	if len(pods.Items) != int(w.replicas.Load()) {
 		violations = append(violations, fmt.Sprintf("there are %d pods, want %d", len(pods.Items), w.replicas.Load()))
 	}
