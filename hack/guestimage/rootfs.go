@@ -18,7 +18,7 @@ const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 // packages are installed without what they recommend.
 var packages = []string{
 	// system
-	"linux-image-cloud-amd64", "initramfs-tools", "zstd", "systemd", "systemd-sysv", "systemd-resolved", "libpam-systemd", "dbus",
+	"linux-image-cloud-amd64", "initramfs-tools", "xz-utils", "zstd", "systemd", "systemd-sysv", "systemd-resolved", "libpam-systemd", "dbus",
 	"udev", "kmod", "procps", "iproute2", "ca-certificates", "sudo", "eject", "openssh-server", "qemu-guest-agent",
 	// cloud-init, and what it needs to configure the network and enlarge the disk
 	"cloud-init", "netplan.io", "cloud-guest-utils", "gdisk", "fdisk", "e2fsprogs",
@@ -42,7 +42,7 @@ func (b build) rootFS() error {
 		"--variant=minbase", "--format=tar", "--include=" + strings.Join(packages, ","),
 		// The configuration of the initial RAM disk must exist before the kernel is installed.
 		"--essential-hook=tar-in '" + b.path("overlay.tar") + "' /",
-		`--customize-hook=chroot "$1" sh /tmp/customize.sh`,
+		`--customize-hook=chroot "$1" sh /tmp/guestimage/customize.sh`,
 	}
 	for _, path := range []string{"doc", "info", "locale", "man"} {
 		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+path+"/*")
@@ -73,14 +73,14 @@ func (b build) overlay() error {
 		}
 		name, inRoot := strings.CutPrefix(path, "root/")
 		if !inRoot {
-			name = "tmp/" + path
+			name = "tmp/guestimage/" + path
 		}
 		return addFile(archive, name, 0o644, content)
 	})
 	if err != nil {
 		return err
 	}
-	for from, to := range map[string]string{"kubelet": "usr/bin/kubelet", "kubeadm": "usr/bin/kubeadm", "images.tar": "tmp/images.tar"} {
+	for from, to := range map[string]string{"kubelet": "usr/bin/kubelet", "kubeadm": "usr/bin/kubeadm", "images.tar": "tmp/guestimage/images.tar"} {
 		content, err := os.ReadFile(b.path(from))
 		if err != nil {
 			return err
