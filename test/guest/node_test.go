@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -38,6 +40,9 @@ type node struct {
 
 // run launches the Nodes of a case, checks and deletes them.
 func (e *env) run(t *testing.T, c testCase) {
+	if _, err := os.Stat(filepath.Join(required(t, "GUEST_IMAGES"), c.sourceImage())); err != nil {
+		t.Fatalf("%v; make guest-image builds images, with SUITE=bookworm that of Debian 12", err)
+	}
 	before, err := e.proxmox.API.Holdings(t.Context())
 	must(t, err)
 	t.Cleanup(func() { e.dumpIfFailed(t) })
