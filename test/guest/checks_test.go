@@ -73,15 +73,15 @@ func (n *node) checkCapacity(t *testing.T) {
 		"allocatable": {n.claim.Status.Allocatable, n.node.Status.Allocatable},
 	} {
 		for name, promised := range lists[0] {
-			real := lists[1][name]
-			t.Logf("%s %s: promised %s, real %s", what, name, promised.String(), real.String())
-			if real.Cmp(promised) < 0 {
-				t.Errorf("the Node's %s of %s is %s, less than the promised %s", what, name, real.String(), promised.String())
+			actual := lists[1][name]
+			t.Logf("%s %s: promised %s, real %s", what, name, promised.String(), actual.String())
+			if actual.Cmp(promised) < 0 {
+				t.Errorf("the Node's %s of %s is %s, less than the promised %s", what, name, actual.String(), promised.String())
 			}
 		}
 	}
-	promised, real := n.claim.Status.Capacity.Memory().AsApproximateFloat64(), n.node.Status.Capacity.Memory().AsApproximateFloat64()
-	if extra := real/promised - 1; extra > maxExtraMemory {
+	promised, actual := n.claim.Status.Capacity.Memory().AsApproximateFloat64(), n.node.Status.Capacity.Memory().AsApproximateFloat64()
+	if extra := actual/promised - 1; extra > maxExtraMemory {
 		t.Errorf("the Node has %.1f %% more memory than promised, want at most %.0f %%", extra*100, maxExtraMemory*100)
 	}
 }
