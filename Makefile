@@ -59,13 +59,17 @@ help: ## Show the targets
 		/^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
 		/^[a-z0-9-]+:.*## / {printf "  \033[36m%-15s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# GUESTS=qemu runs real Linux VMs in the demo.
+GUESTS ?= simulated
+DEMO_FLAGS = --kubeplane $(KUBEPLANE) --controller $(CONTROLLER) --guests $(GUESTS) --images $(CACHE)/guest
+
 .PHONY: demo
-demo: $(KUBEPLANE) controller $(DEMO) ## Run the demo: Karpenter creates and deletes VMs on a simulated Proxmox VE
-	@$(DEMO) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER)
+demo: $(KUBEPLANE) controller $(DEMO) $(if $(filter qemu,$(GUESTS)),guest-image) ## Run the demo: Karpenter creates and deletes VMs on a simulated Proxmox VE; GUESTS=qemu boots real Linux VMs
+	@$(DEMO) $(DEMO_FLAGS)
 
 .PHONY: playground
-playground: $(KUBEPLANE) controller $(DEMO) ## Start the demo's environment and keep it running
-	@$(DEMO) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER) --playground
+playground: $(KUBEPLANE) controller $(DEMO) $(if $(filter qemu,$(GUESTS)),guest-image) ## Start the demo's environment and keep it running; GUESTS=qemu boots real Linux VMs
+	@$(DEMO) $(DEMO_FLAGS) --playground
 
 .PHONY: clean
 clean: ## Delete everything that was built, except for Go's own cache

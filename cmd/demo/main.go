@@ -24,6 +24,8 @@ type options struct {
 	speed      float64
 	keep       bool
 	dir        string
+	// guests is "simulated" or "qemu", and images the directory of the images of real guests.
+	guests, images string
 }
 
 func main() {
@@ -50,6 +52,8 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.controller, "controller", ".cache/bin/controller", "path of the controller binary")
 	fs.Float64Var(&o.speed, "speed", 1, "speed of the simulated Proxmox relative to a real one")
 	fs.BoolVar(&o.keep, "keep", false, "keep the logs if the demo succeeds")
+	fs.StringVar(&o.guests, "guests", "simulated", "what runs in the VMs: simulated, or qemu for real Linux")
+	fs.StringVar(&o.images, "images", ".cache/guest", "directory of the images of real guests")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -58,6 +62,9 @@ func parse(args []string) (options, error) {
 	}
 	if o.speed <= 0 {
 		return o, fmt.Errorf("--speed: found %g, want a number above zero, for example 1", o.speed)
+	}
+	if o.guests != "simulated" && o.guests != "qemu" {
+		return o, fmt.Errorf("--guests: found %q, want simulated or qemu", o.guests)
 	}
 	var err error
 	if o.kubeplane, err = findBinary("kubeplane", o.kubeplane); err != nil {
@@ -118,7 +125,7 @@ func show(ctx context.Context, stage *Stage, screen *Screen, began time.Time) er
 	}
 	if len(problems) == 0 {
 		screen.Print(styled("Everything worked and was cleaned up.", green))
-		screen.Print(text("Run make playground to keep the same setup running and try things out."))
+		screen.Print(text("Run " + stage.playgroundCommand() + " to keep the same setup running and try things out."))
 		return nil
 	}
 	for _, problem := range problems {

@@ -55,6 +55,11 @@ func playground(ctx context.Context, o options, stage *Stage, report *Reporter) 
 		unexpected <- stage.waitForExit(watching)
 		cancel()
 	}()
+	if guests := stage.Guests; guests != nil {
+		go guests.watch(watching, stage.Plane.Client, func(node, login string) {
+			report.Event(cyan, "log in to %s: %s", node, login)
+		})
+	}
 	NewWatch(stage, report).run(watching)
 	return <-unexpected
 }

@@ -43,6 +43,8 @@ type Stage struct {
 	Proxmox    *harness.Proxmox
 	Controller *harness.Controller
 	Kit        *harness.Kit
+	// Guests are real guests, or nil.
+	Guests *realGuests
 	// Before is what Proxmox stored before the tour.
 	Before harness.Holdings
 }
@@ -59,19 +61,24 @@ func startStage(ctx context.Context, o options, progress func(string)) (*Stage, 
 }
 
 func (s *Stage) build(ctx context.Context, o options, progress func(string)) (err error) {
+	plane := harness.PlaneOptions{Binary: o.kubeplane, Dir: filepath.Join(o.dir, "kubernetes"), NodeMonitorGracePeriod: gracePeriod}
+	proxmox := harness.ProxmoxOptions{Hosts: hosts, Speed: o.speed, Heartbeat: heartbeat, BootTime: bootTime, Admin: o.playground}
+	if o.guests == "qemu" {
+		if s.Guests, err = newRealGuests(ctx, o.dir, o.images); err != nil {
+			return err
+		}
+		proxmox.Guests, plane.ServerIPs = s.Guests.Guests, s.Guests.Gateways()
+		plane.NodeMonitorGracePeriod = 0 // the default, for kubelets with the default heartbeat
+	}
 	progress("Kubernetes control plane: etcd, API server, controller manager, scheduler")
-	s.Plane, err = harness.StartPlane(ctx, harness.PlaneOptions{
-		Binary: o.kubeplane, Dir: filepath.Join(o.dir, "kubernetes"), NodeMonitorGracePeriod: gracePeriod,
-	})
-	if err != nil {
+	if s.Plane, err = harness.StartPlane(ctx, plane); err != nil {
 		return err
 	}
 	if err := harness.InstallCRDs(ctx, s.Plane.Client); err != nil {
 		return err
 	}
 	progress(fmt.Sprintf("simulated Proxmox VE cluster with %d hosts and some existing guests", hosts))
-	s.Proxmox, err = harness.StartProxmox(ctx, harness.ProxmoxOptions{Hosts: hosts, Speed: o.speed, Heartbeat: heartbeat, BootTime: bootTime, Admin: o.playground})
-	if err != nil {
+	if s.Proxmox, err = harness.StartProxmox(ctx, proxmox); err != nil {
 		return err
 	}
 	if s.Before, err = s.Proxmox.API.Holdings(ctx); err != nil {
@@ -89,14 +96,41 @@ func (s *Stage) build(ctx context.Context, o options, progress func(string)) (er
 		return err
 	}
 	progress("NodeClass and NodePool of examples/kubeadm")
-	if s.Kit, err = harness.NewKit(nodePoolName, s.Plane.Server); err != nil {
+	if s.Kit, err = s.newKit(); err != nil {
 		return err
 	}
-	adaptNodePool(s.Kit.Pool)
 	if err := s.Kit.Apply(ctx, s.Plane.Client); err != nil {
 		return err
 	}
 	return s.classReady(ctx)
+}
+
+// newKit returns the kubeadm example, adapted to the demo.
+func (s *Stage) newKit() (*harness.Kit, error) {
+	server := s.Plane.Server
+	if s.Guests != nil {
+		var err error
+		if server, err = s.Guests.Server(s.Plane, bridge, false); err != nil {
+			return nil, err
+		}
+	}
+	kit, err := harness.NewKit(nodePoolName, server)
+	if err != nil {
+		return nil, err
+	}
+	if s.Guests != nil {
+		kit.Values.StringData["sshAuthorizedKeys"] = s.Guests.publicKey
+	}
+	adaptNodePool(kit.Pool)
+	return kit, nil
+}
+
+// playgroundCommand returns the command that starts the same setup as a playground.
+func (s *Stage) playgroundCommand() string {
+	if s.Guests != nil {
+		return "make playground GUESTS=qemu"
+	}
+	return "make playground"
 }
 
 // adaptNodePool allows only small VMs, so there are several, and disables consolidation until
@@ -151,6 +185,9 @@ func (s *Stage) Close() {
 	if s.Proxmox != nil {
 		_ = s.Proxmox.WriteRequests(filepath.Join(s.Dir, "proxmox-requests.log")) // the log is optional
 		s.Proxmox.Close()
+	}
+	if s.Guests != nil {
+		s.Guests.Close()
 	}
 	if s.Plane != nil {
 		s.Plane.Stop()

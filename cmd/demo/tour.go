@@ -19,6 +19,7 @@ type Tour struct {
 	report  *Reporter
 	summary *Summary
 	watch   *Watch
+	parts   []part
 }
 
 // part is a step of the tour.
@@ -39,8 +40,11 @@ func parts() []part {
 
 // NewTour returns a tour.
 func NewTour(stage *Stage, report *Reporter, summary *Summary) *Tour {
-	t := &Tour{stage: stage, report: report, summary: summary, watch: NewWatch(stage, report)}
-	for _, p := range parts() {
+	t := &Tour{stage: stage, report: report, summary: summary, watch: NewWatch(stage, report), parts: parts()}
+	if stage.Guests != nil {
+		t.parts = realParts()
+	}
+	for _, p := range t.parts {
 		report.Steps(p.title)
 	}
 	return t
@@ -59,7 +63,10 @@ func (t *Tour) Run(ctx context.Context) error {
 			cancel(err)
 		}
 	})
-	for i, p := range parts() {
+	if guests := t.stage.Guests; guests != nil {
+		wg.Go(func() { guests.watch(ctx, t.stage.Plane.Client, func(string, string) {}) })
+	}
+	for i, p := range t.parts {
 		began := time.Now()
 		t.report.Step(i, Running, 0)
 		err := t.attempt(ctx, p)
