@@ -151,7 +151,7 @@ func TestConfigDuringClone(t *testing.T) {
 	t.Parallel()
 	s := pvesim.DefaultScenario(1)
 	s.Version = "9.2"
-	c := startSim(t, s, pvesim.Options{Speed: 10})
+	c := startSim(t, s, pvesim.Options{Speed: 1})
 	c.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(time.Second)})
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/300.conf' does not exist", "GET", "/nodes/pve1/qemu/300/config")

@@ -149,7 +149,7 @@ func countClaims(ctx context.Context, kube client.Client) (all, draining map[inv
 			Region: claim.Labels[corev1.LabelTopologyRegion],
 			Host:   cmp.Or(claim.Annotations[v1alpha1.AnnotationHost], claim.Labels[corev1.LabelTopologyZone]),
 		}
-		if host.Host == "" {
+		if host.Region == "" || host.Host == "" {
 			continue // not launched yet
 		}
 		all[host]++

@@ -17,6 +17,7 @@ import (
 )
 
 // The commands write what the controller reads.
+// Other tests create NodeClaims in the same API server.
 func TestMaintenance(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
@@ -38,10 +39,11 @@ func TestMaintenance(t *testing.T) {
 	})
 	pve1, pve2 := inventory.HostName{Region: testenv.Region, Host: "pve1"}.String(), inventory.HostName{Region: testenv.Region, Host: "pve2"}.String()
 	w.Expect(maintained("list")).To(Equal("no host is in maintenance\n"))
-	w.Expect(maintained("start", pve1, "--reason", "new disk")).To(And(ContainSubstring("maintenance of host "+pve1), ContainSubstring("1 NodeClaims are on it")))
-	w.Expect(maintained("start", pve2)).To(ContainSubstring("warning: no NodeClaim is on it; hosts with NodeClaims: " + pve1))
+	w.Expect(maintained("start", pve1, "--reason", "new disk")).To(And(ContainSubstring("maintenance of host "+pve1), MatchRegexp(`[1-9]\d* NodeClaims are on it`)))
+	w.Expect(maintained("start", pve2)).To(ContainSubstring("maintenance of host " + pve2))
+	w.Expect(maintained("start", testenv.Region+"/pve9")).To(MatchRegexp("warning: no NodeClaim is on it; hosts with NodeClaims: .*" + pve1))
 	w.Expect(usable("pve1") || usable("pve2")).To(BeFalse())
-	w.Expect(maintained("list")).To(And(MatchRegexp(testenv.Region+` +pve1 +1 +new disk`), MatchRegexp(testenv.Region+` +pve2 +0`)))
+	w.Expect(maintained("list")).To(And(MatchRegexp(testenv.Region+` +pve1 +[1-9]\d* +new disk`), MatchRegexp(testenv.Region+` +pve2 +\d`), MatchRegexp(testenv.Region+` +pve9 +0`)))
 	w.Expect(maintained("stop", pve1)).To(ContainSubstring(pve1 + " is in service"))
 	w.Expect(usable("pve1")).To(BeTrue())
 	w.Expect(usable("pve2")).To(BeFalse())
@@ -49,7 +51,8 @@ func TestMaintenance(t *testing.T) {
 	_, err := run(t, append([]string{"maintenance", "stop", pve1}, at...)...)
 	w.Expect(err).To(MatchError(And(ContainSubstring(pve1+" is not in maintenance"), ContainSubstring("node-maintenance disable pve1"))))
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostMaintenanceSince: "2026-11-15T12:00:00Z"})
-	w.Expect(maintained("list")).To(MatchRegexp(testenv.Region + ` +pve1 +1 +HA maintenance`))
+	w.Expect(maintained("list")).To(MatchRegexp(testenv.Region + ` +pve1 +[1-9]\d* +HA maintenance`))
+	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	for _, host := range []string{"pve1", "/pve1", "home/", "home/pve1.example.com", "ho me/pve1"} {
 		_, err := run(t, append([]string{"maintenance", "start", host}, at...)...)
 		w.Expect(err).To(MatchError(And(ContainSubstring(host), ContainSubstring("want REGION/HOST"))))
