@@ -18,7 +18,7 @@ import (
 
 // build creates the Template. It resumes from what an earlier run created: nothing, an
 // image, a VM, or a Template that the view does not show yet.
-func (r *hostReconciler) build(ctx context.Context, obs observation) (time.Duration, error) {
+func (r *hostReconciler) build(ctx context.Context, obs observation, creating bool) (time.Duration, error) {
 	for _, existing := range obs.unfinished {
 		if !obs.location.matches(r.desired, existing) {
 			continue
@@ -29,11 +29,7 @@ func (r *hostReconciler) build(ctx context.Context, obs observation) (time.Durat
 		}
 		return r.finishTemplate(ctx, obs.location, existing)
 	}
-	busy, err := r.isCreating(ctx)
-	if err != nil {
-		return 0, explain(err, obs.location, "listing tasks", "")
-	}
-	if busy {
+	if creating {
 		r.tracker.setStep(r.HostKey, "waiting for a VM creation on the host that may be this template")
 		return recheckInterval, nil
 	}

@@ -29,8 +29,27 @@ func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage ListUsage
 		return remains, nil
 	}
 	p.tracker.requestSweep()
+	keys := p.onlineHosts(desired)
+	// Creations are listed before the VMs: a VM whose creation ends in between is in the
+	// new view.
+	remains, err := forEachHost(ctx, keys, p.creationOn)
+	if err != nil || len(remains) > 0 {
+		return remains, err
+	}
+	if err := p.inventory.RefreshAll(ctx); err != nil {
+		return nil, fmt.Errorf("polling for remaining objects of template %s: %w", desired.Name, err)
+	}
+	if remains := p.Remaining(desired); len(remains) > 0 {
+		return remains, nil
+	}
+	return forEachHost(ctx, keys, func(ctx context.Context, key HostKey) (string, error) {
+		return p.cleanupHost(ctx, desired, key, usage)
+	})
+}
+
+// onlineHosts returns the keys of all Hosts that are online.
+func (p *Provider) onlineHosts(desired Desired) (keys []HostKey) {
 	view := p.inventory.View()
-	var keys []HostKey
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
 		for _, host := range slices.Sorted(maps.Keys(view.Snapshots[region].Hosts)) {
 			if view.Snapshots[region].Hosts[host].Online {
@@ -38,13 +57,19 @@ func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage ListUsage
 			}
 		}
 	}
+	return keys
+}
+
+// forEachHost calls a function for each Host concurrently. It returns its results that
+// are not empty.
+func forEachHost(ctx context.Context, keys []HostKey, check func(context.Context, HostKey) (string, error)) ([]string, error) {
 	remains := make([]string, len(keys))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(cleanupParallelism)
 	for n, key := range keys {
 		group.Go(func() error {
 			var err error
-			remains[n], err = p.cleanupHost(ctx, desired, key, usage)
+			remains[n], err = check(ctx, key)
 			return err
 		})
 	}
@@ -52,6 +77,20 @@ func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage ListUsage
 		return nil, err
 	}
 	return slices.DeleteFunc(remains, func(s string) bool { return s == "" }), nil
+}
+
+// creationOn describes a VM creation in progress on the Host that may be of this
+// template, or returns "".
+func (p *Provider) creationOn(ctx context.Context, key HostKey) (string, error) {
+	client, err := p.client(key.Region)
+	if err != nil {
+		return "", err
+	}
+	busy, err := (&hostReconciler{Provider: p, HostKey: key, client: client}).isCreating(ctx)
+	if !busy || err != nil {
+		return "", err
+	}
+	return p.displayName(key.Region, key.Host) + ": a VM creation in progress may be this template", nil
 }
 
 // cleanupHost checks one Host. It returns what is still to be deleted there, or "".
@@ -68,9 +107,6 @@ func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey
 	name := p.displayName(key.Region, key.Host)
 	if len(obs.unfinished) > 0 {
 		return fmt.Sprintf("%s: VM %d", name, obs.unfinished[0].VMID), nil
-	}
-	if busy, err := r.isCreating(ctx); busy || err != nil {
-		return name + ": a VM creation in progress may be this template", err
 	}
 	if image, err := NewImage(desired.Spec.SourceImage, p.kubeCluster); err == nil {
 		task, err := r.runningDownload(ctx, []string{key.Host}, image)

@@ -23,7 +23,7 @@ import (
 func TestBuildByTwoKubernetesClusters(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, 2)
-	mine, theirs := e.process(), e.processOf("another")
+	mine, theirs := e.process(), e.processOf("another", e.client())
 	done := make(chan error, 4)
 	for _, p := range []*process{mine, theirs} {
 		for _, host := range []string{"pve1", "pve2"} {

@@ -4,14 +4,17 @@
 package template_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -147,4 +150,47 @@ func TestReplaceImageCrash(t *testing.T) {
 		next.deleteUntilGone()
 		e.Expect(e.listObjects()).To(Equal(e.initial))
 	})
+}
+
+// createEndsBeforeTaskList is a client whose list of running tasks is read only after the
+// creation in progress has ended.
+type createEndsBeforeTaskList struct {
+	proxmox.Client
+	end func()
+}
+
+func (c createEndsBeforeTaskList) RunningTasks(ctx context.Context, host, kind string) ([]proxmox.TaskStatus, error) {
+	c.end()
+	return c.Client.RunningTasks(ctx, host, kind)
+}
+
+// A VM whose creation ends while the cleanup of a deleted template checks the host is
+// found.
+func TestCleanupDuringCreation(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	release, err := e.sim.HoldStorageLock(t.Context(), "pve1", "local")
+	e.Expect(err).NotTo(HaveOccurred())
+	ctx, kill := context.WithCancel(t.Context())
+	built := make(chan error, 1)
+	p := e.process()
+	go func() { built <- p.reconcile(ctx, "pve1") }()
+	creating := func() []proxmox.TaskStatus {
+		tasks, err := e.client().RunningTasks(t.Context(), "pve1", "qmcreate")
+		e.Expect(err).NotTo(HaveOccurred())
+		return tasks
+	}
+	e.Eventually(creating).WithTimeout(10 * time.Second).WithPolling(10 * time.Millisecond).Should(HaveLen(1))
+	kill()
+	e.Eventually(built).WithTimeout(10 * time.Second).Should(Receive(HaveOccurred()))
+
+	next := e.processOf(kubeCluster, createEndsBeforeTaskList{Client: e.client(), end: func() {
+		release()
+		e.Eventually(creating).WithTimeout(10 * time.Second).WithPolling(10 * time.Millisecond).Should(BeEmpty())
+	}})
+	now := metav1.Now()
+	e.object.DeletionTimestamp = &now
+	e.Expect(next.Cleanup(t.Context(), e.desired(), e.usage)).NotTo(BeEmpty(), "the VM remains")
+	next.deleteUntilGone()
+	e.Expect(e.listObjects()).To(Equal(e.initial))
 }

@@ -72,11 +72,10 @@ type process struct {
 	env *env
 }
 
-func (e *env) process() *process { return e.processOf(kubeCluster) }
+func (e *env) process() *process { return e.processOf(kubeCluster, e.client()) }
 
-func (e *env) processOf(kubeCluster string) *process {
+func (e *env) processOf(kubeCluster string, c proxmox.Client) *process {
 	e.t.Helper()
-	c := e.client()
 	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{PollInterval: 100 * time.Millisecond})
 	e.Expect(err).NotTo(HaveOccurred())
 	e.Expect(inv.RefreshAll(e.t.Context())).To(Succeed())

@@ -177,7 +177,12 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 	if state := r.tracker.get(r.HostKey); state.failures > 0 && r.clock.Now().Before(state.retryAt) {
 		return state.retryAt.Sub(r.clock.Now()), nil
 	}
-	// A VM created since the last poll must not be created twice.
+	// A VM created since the last poll must not be created twice. Creations are listed
+	// before the poll: a VM whose creation ends in between is in the new view.
+	creating, err := r.isCreating(ctx)
+	if err != nil {
+		return 0, explain(err, obs.location, "listing tasks", "")
+	}
 	if err := r.inventory.Refresh(ctx, r.Region); err != nil {
 		return 0, explain(err, obs.location, "polling the cluster", "")
 	}
@@ -188,7 +193,7 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 	if !obs.required || slices.ContainsFunc(obs.ready, func(e Existing) bool { return obs.location.matches(r.desired, e) }) {
 		return time.Millisecond, nil
 	}
-	return r.build(ctx, obs)
+	return r.build(ctx, obs, creating)
 }
 
 // PendingHosts returns the Hosts that need reconciling for a ProxmoxTemplate according

@@ -15,7 +15,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -49,6 +48,12 @@ func (a *attempt) confirm(ctx context.Context, found result, host string) (bool,
 // confirmAbsent reports whether the VM is not on any other Host either, and no clone is
 // in progress.
 func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
+	if a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
+		// Checked first: a clone that ends in between has created the VM.
+		if ended, err := a.ensureCloneEnded(ctx); err != nil || !ended {
+			return false, err
+		}
+	}
 	if guest, ok := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); ok {
 		cfg, err := a.client.VMConfig(ctx, guest.Host, a.id.VMID)
 		if errors.Is(err, proxmox.ErrNotFound) {
@@ -64,32 +69,23 @@ func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
 	} else if snapshot := a.deps.Inventory.View().Snapshots[a.id.Region]; snapshot != nil {
 		err := instance.ConfirmAbsent(ctx, a.client, snapshot, a.id.VMID)
 		if instance.IsNotVisible(err) {
-			return a.confirmInvisible(ctx, snapshot)
+			return a.confirmInvisible(ctx)
 		}
 		if !errors.Is(err, proxmox.ErrNotFound) {
 			return false, blocked(err, fmt.Sprintf("checking whether VM %d is deleted", a.id.VMID))
 		}
 	}
-	if (!a.hasIntent && !a.unreadableIntent) || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
-		return true, nil
-	}
-	return a.ensureCloneEnded(ctx)
+	return true, nil
 }
 
 // confirmInvisible handles a VM that the token may not read. A token with privileges on a
-// resource pool can read its members, and a clone becomes one at its end. So if no
-// clone runs, a VM that cannot be read was not created by us, unless an administrator
+// resource pool can read its members, and a clone becomes one at its end. No clone runs
+// anymore, so a VM that cannot be read was not created by us, unless an administrator
 // moved it, which is unlikely for a VM that never ran.
-func (a *attempt) confirmInvisible(ctx context.Context, snapshot *inventory.Snapshot) (bool, error) {
+func (a *attempt) confirmInvisible(ctx context.Context) (bool, error) {
 	if !a.hasIntent || a.intent.ResourcePool == "" || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
 		return false, &instance.BlockedError{Reason: instance.BlockedNotVisible, Message: fmt.Sprintf(
 			"the token may not read VM %d of region %s, so it cannot be deleted: grant VM.Audit there, move the VM back to its resource pool, or delete it by hand", a.id.VMID, a.id.Region)}
-	}
-	if ended, err := a.ensureCloneEnded(ctx); err != nil || !ended {
-		return false, err
-	}
-	if !instance.IsNotVisible(instance.ConfirmAbsent(ctx, a.client, snapshot, a.id.VMID)) {
-		return false, nil // it is ours or was deleted: the next call handles it
 	}
 	log.FromContext(ctx).Info("skipping VM that the token may not read", "vmid", a.id.VMID, "region", a.id.Region,
 		"hint", "it has another owner; if it is locked (clone) after a crash, delete it as root")

@@ -4,8 +4,8 @@
 // Package maintenance drains Hosts in maintenance. Controller records on each Claim of
 // such a Host since when it is in maintenance. This makes core evaluate the Claim's drift
 // at once, so its Node is replaced within the disruption budgets. Claims that are still
-// there after a timeout are deleted, unless no Host is in service. ConfigMap reads which Hosts administrators put into
-// maintenance in Kubernetes.
+// there after a timeout are deleted, unless no Host is in service. ConfigMap reads which
+// Hosts administrators put into maintenance in Kubernetes.
 package maintenance
 
 import (

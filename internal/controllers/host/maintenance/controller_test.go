@@ -192,7 +192,7 @@ func (unreadable) Get(context.Context, client.ObjectKey, client.Object, ...clien
 }
 
 // After a restart the maintenance cannot be read. A Node that is being drained because of
-// it must not be kept, and its timeout must not begin anew.
+// it must not be kept, and its timeout must not restart.
 func TestReconcileUnknownMaintenance(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
