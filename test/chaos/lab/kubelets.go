@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,7 +25,7 @@ import (
 const kubeletRetry = 20 * time.Millisecond
 
 // kubelets are guests that register Nodes and report their status. When a guest ends, its Node
-// becomes unknown at once: there is no node controller.
+// becomes unknown at once. They also set the taints of a node lifecycle controller.
 type kubelets struct {
 	kube client.Client
 }
@@ -104,13 +105,25 @@ func (k *kubelets) report(ctx context.Context, m *pvesim.Machine, ready corev1.C
 	if err := k.kube.Status().Update(ctx, node); err != nil {
 		return err
 	}
-	// The API server taints new Nodes; a node controller would remove that.
-	before := len(node.Spec.Taints)
-	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeNotReady })
-	if len(node.Spec.Taints) == before {
+	taints := taintsFor(node.Spec.Taints, ready)
+	if equality.Semantic.DeepEqual(taints, node.Spec.Taints) {
 		return nil
 	}
+	node.Spec.Taints = taints
 	return k.kube.Update(ctx, node)
+}
+
+// taintsFor returns a Node's taints as the node lifecycle controller sets them by its condition
+// Ready. Without them, core expects pods to run on a Node that is not ready.
+func taintsFor(taints []corev1.Taint, ready corev1.ConditionStatus) []corev1.Taint {
+	keys := map[corev1.ConditionStatus]string{corev1.ConditionFalse: corev1.TaintNodeNotReady, corev1.ConditionUnknown: corev1.TaintNodeUnreachable}
+	out := slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
+	})
+	if key := keys[ready]; key != "" {
+		out = append(out, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+	}
+	return out
 }
 
 // claimOf returns the NodeClaim of a VM when core has recorded its VM.
