@@ -130,6 +130,16 @@ chaos: $(ENVTEST)/kube-apiserver ## Inject every fault into launches and deletio
 	KUBEBUILDER_ASSETS=$(ENVTEST) CHAOS=long go test -v -count=1 -parallel 8 -timeout 90m ./test/chaos \
 		| grep -v -e '^=== ' -e '^    --- PASS'
 
+# How long the soak test runs, and the seed of its decisions.
+SOAK ?= 1h
+SOAK_SEED ?=
+
+.PHONY: soak
+soak: controller $(KUBEPLANE) ## Run random workloads with random failures for SOAK=1h and check invariants; SOAK_SEED=n repeats a run
+	$(call log,"running random workloads and failures for $(SOAK)")
+	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) SOAK=$(SOAK) SOAK_SEED=$(SOAK_SEED) \
+		go test -v -count=1 -timeout 0 ./test/soak | grep -v -e '^=== '
+
 .PHONY: bench
 bench: controller $(KUBEPLANE) ## Measure launches with the simulator's lock and latency model, compare 1000 nodes with 100, and run the benchmarks
 	$(call log,"comparing launches with test/perf/ranges.yaml and running benchmarks (about 30 minutes; mostly waiting)")

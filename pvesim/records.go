@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/engine"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/wire"
 )
 
@@ -57,6 +58,12 @@ func (s *Simulator) Requests() []Request {
 	defer s.requests.mu.Unlock()
 	return append([]Request(nil), s.requests.list...)
 }
+
+// GuestState is a VM or container with its options.
+type GuestState = engine.GuestView
+
+// Guests returns all guests in the order of their VMIDs. Faults and outages do not affect it.
+func (s *Simulator) Guests() []GuestState { return s.engine.Overview(0).Guests }
 
 // FirewallGroups returns the security groups in the firewall files of VMs by VMID, including stale files of deleted VMs.
 func (s *Simulator) FirewallGroups() map[int][]string { return s.engine.FirewallGroups() }

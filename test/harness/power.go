@@ -37,6 +37,11 @@ func (a *API) Stop(ctx context.Context, guest Guest) error {
 	return a.power(ctx, guest, "stop", nil)
 }
 
+// Start starts a guest.
+func (a *API) Start(ctx context.Context, guest Guest) error {
+	return a.power(ctx, guest, "start", nil)
+}
+
 // Reset restarts a VM without shutting it down.
 func (a *API) Reset(ctx context.Context, guest Guest) error {
 	return a.power(ctx, guest, "reset", nil)

@@ -6,6 +6,7 @@ package engine
 
 import (
 	"cmp"
+	"maps"
 	"strings"
 	"time"
 
@@ -106,6 +107,7 @@ type GuestView struct {
 	Memory                         int64
 	Uptime                         time.Duration
 	Template                       bool
+	Options                        map[string]string
 }
 
 // StorageView is a storage on one host, or a shared storage.
@@ -172,7 +174,7 @@ func (e *Engine) Overview(maxTasks int) Overview {
 func (e *Engine) guestView(g *kernel.Guest) GuestView {
 	v := GuestView{
 		VMID: g.VMID, Name: g.Name(), Host: g.Host, Status: g.QMPStatus(), Lock: g.Config.Lock(), Tags: strings.ReplaceAll(g.Config.Options["tags"], ";", " "),
-		CPUs: e.Kernel.GuestCPUs(g), Memory: g.Memory(), Template: g.Config.IsTemplate(),
+		CPUs: e.Kernel.GuestCPUs(g), Memory: g.Memory(), Template: g.Config.IsTemplate(), Options: maps.Clone(g.Config.Options),
 	}
 	if g.IsRunning() {
 		v.Uptime = time.Since(g.StartedAt).Truncate(time.Second)

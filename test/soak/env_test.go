@@ -1,0 +1,215 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+const (
+	name   = "soak"
+	region = "home"
+	hosts  = 4
+	// budget is how many Nodes Karpenter may disrupt at the same time.
+	budget = 2
+)
+
+// apps are the Deployments: CPU request of a pod and maximum number of replicas.
+var apps = map[string]struct {
+	cpu      string
+	replicas int
+}{"web": {"250m", 20}, "api": {"1", 6}, "batch": {"2500m", 4}}
+
+// soak is a control plane, a simulated Proxmox cluster and a controller.
+type soak struct {
+	t          *testing.T
+	rand       *rand.Rand
+	plane      *harness.Plane
+	proxmox    *harness.Proxmox
+	controller *harness.Controller
+	kube       client.Client
+	template   *v1alpha1.ProxmoxTemplate
+	kit        *harness.Kit
+	images     string
+	cluster    string
+	// before is what Proxmox stored at the start; foreign are the options of its guests.
+	before  harness.Holdings
+	foreign map[int]map[string]string
+	// replicas are the desired replicas of each app.
+	replicas map[string]int
+	outages  outages
+	done     map[string]int
+	broken   chan []string
+	// stopMonitor ends the continuous checks.
+	stopMonitor context.CancelFunc
+}
+
+func newSoak(t *testing.T, version string, random *rand.Rand) *soak {
+	t.Helper()
+	ctx, dir := t.Context(), t.TempDir()
+	s := &soak{
+		t: t, rand: random, replicas: map[string]int{}, done: map[string]int{}, foreign: map[int]map[string]string{},
+		outages: outages{hanging: map[string]bool{}, down: map[string]bool{}}, broken: make(chan []string, 1),
+	}
+	var err error
+	s.proxmox, err = harness.StartProxmox(ctx, harness.ProxmoxOptions{
+		Hosts: hosts, Version: version, Speed: 5, Heartbeat: 2 * time.Second,
+		Scenario: func(s *pvesim.Scenario) {
+			for i := range s.Hosts {
+				s.Hosts[i].Cores = 16
+			}
+		},
+	})
+	s.must(err)
+	t.Cleanup(s.proxmox.Close)
+	s.plane, err = harness.StartPlane(ctx, harness.PlaneOptions{
+		Binary: os.Getenv("KUBEPLANE"), Dir: filepath.Join(dir, "kubernetes"), NodeMonitorGracePeriod: 8 * time.Second,
+	})
+	s.must(err)
+	t.Cleanup(s.plane.Stop)
+	s.kube = s.plane.Client
+	s.must(harness.InstallCRDs(ctx, s.kube))
+	system := &corev1.Namespace{}
+	s.must(s.kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system))
+	s.cluster = string(system.UID)
+	s.before, err = s.proxmox.API.Holdings(ctx)
+	s.must(err)
+	for _, guest := range s.proxmox.Guests() {
+		s.foreign[guest.VMID] = guest.Options
+	}
+	s.startController(dir)
+	s.createObjects()
+	monitorCtx, stop := context.WithCancel(ctx)
+	s.stopMonitor = stop
+	go s.monitor(monitorCtx)
+	return s
+}
+
+// startController starts the controller with the URLs of all hosts.
+func (s *soak) startController(dir string) {
+	s.t.Helper()
+	cluster := s.proxmox.Cluster(region)
+	cluster.URLs = nil
+	for _, host := range s.hostNames() {
+		url, err := s.proxmox.HostURL(host)
+		s.must(err)
+		cluster.URLs = append(cluster.URLs, url)
+	}
+	var err error
+	s.controller, err = harness.NewController(harness.ControllerOptions{
+		Binary: os.Getenv("CONTROLLER"), Dir: filepath.Join(dir, "controller"), Kubeconfig: s.plane.Kubeconfig, Clusters: []harness.Cluster{cluster},
+		PollInterval: time.Second, FeatureGates: "NodeRepair=true",
+		Args: []string{
+			"--orphan-grace-period=10s", "--template-grace-period=5s", "--host-drift-after=20s",
+			"--repair-unready-toleration=20s", "--repair-drain-timeout=10s", "--launch-failure-backoff=5s", "--launch-failure-backoff-max=10s",
+		},
+	})
+	s.must(err)
+	s.t.Cleanup(s.controller.Stop)
+	s.must(s.controller.Start(s.t.Context()))
+}
+
+// createObjects creates a template, a class with an address pool, a NodePool and the apps.
+func (s *soak) createObjects() {
+	s.t.Helper()
+	ctx := s.t.Context()
+	s.images = testenv.ServeImages(s.t, 256<<10).URL
+	s.template = &v1alpha1.ProxmoxTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ProxmoxTemplateSpec{
+		SourceImage: v1alpha1.SourceImage{URL: s.images + "/noble-0.img"}, StorageIDs: []string{"local", "local-lvm"},
+		Network: []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}}, Agent: &v1alpha1.Agent{Enabled: true},
+	}}
+	s.must(s.kube.Create(ctx, s.template))
+	var err error
+	s.kit, err = harness.NewKit(name, s.plane.Server)
+	s.must(err)
+	s.kit.Class.Spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: name}
+	s.kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &v1alpha1.AddressSource{
+		CIDR: "172.16.0.0/12", Ranges: []string{"172.16.1.1-172.16.1.100"}, Gateway: "172.16.255.254",
+	}}}}
+	s.kit.Pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("5s")
+	s.kit.Pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: fmt.Sprint(budget)}}
+	s.kit.Pool.Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: 30 * time.Second}
+	s.must(s.kit.Apply(ctx, s.kube))
+	for app, properties := range apps {
+		s.replicas[app] = properties.replicas / 2
+		d := harness.Deployment(app, int32(s.replicas[app])) //nolint:gosec // small
+		d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(properties.cpu)}
+		s.must(s.kube.Create(ctx, d))
+	}
+	one := intstr.FromInt32(1)
+	s.must(s.kube.Create(ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "api"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "api"}}},
+	}))
+}
+
+// removeAll deletes all objects, after which Proxmox must be as before.
+func (s *soak) removeAll() {
+	s.t.Helper()
+	ctx := s.t.Context()
+	for app := range apps {
+		s.scale(app, 0)
+	}
+	s.mustConverge("without pods")
+	s.must(s.kube.Delete(ctx, s.kit.Pool))
+	s.must(s.kube.Delete(ctx, s.kit.Class))
+	s.must(s.kube.Delete(ctx, s.template))
+	began := time.Now()
+	for {
+		after, err := s.proxmox.API.Holdings(ctx)
+		s.must(err)
+		left, err := harness.LeakedObjects(ctx, s.kube)
+		s.must(err)
+		if left = append(left, s.before.Diff(after)...); len(left) == 0 {
+			return
+		}
+		if time.Since(began) > convergenceTimeout {
+			s.fail("after deleting all objects", left)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+}
+
+func (s *soak) hostNames() (names []string) {
+	for i := range hosts {
+		names = append(names, fmt.Sprintf("pve%d", i+1))
+	}
+	return names
+}
+
+func (s *soak) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// fail ends the test with violations and the end of the controller's log.
+func (s *soak) fail(when string, violations []string) {
+	s.t.Helper()
+	s.t.Fatalf("%s:\n%s\ntasks:\n%s\ncontroller log:\n%s", when, lines(violations), s.proxmox.API.Tasks(context.WithoutCancel(s.t.Context())),
+		harness.Tail(s.controller.Log(), 80))
+}
+
+func lines(list []string) string { return "  " + strings.Join(list, "\n  ") }
