@@ -209,6 +209,15 @@ func TestRecipesNetworkPlugins(t *testing.T) {
 	}
 }
 
+// TestRecipesPowerFailure checks that guests remove the results of CNI at boot. After a power failure, pods that were
+// created shortly before it would not restart (containernetworking/cni#1055).
+func TestRecipesPowerFailure(t *testing.T) {
+	t.Parallel()
+	for _, name := range append(kubeletRecipes(), "k3s", "rke2") {
+		NewWithT(t).Expect(renderRecipe(t, name).files).To(HaveKeyWithValue("/etc/tmpfiles.d/cni-results.conf", "R! /var/lib/cni/results\n"), name)
+	}
+}
+
 // routes maps the options of "ip route get" to its output, as printed by iproute2.
 type routes map[string]string
 
