@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -27,8 +28,11 @@ const (
 	bridge = "vmbr0"
 	// guestUser is the user of Debian's cloud images.
 	guestUser = "debian"
-	// realTimeout is for emulated guests on a busy machine.
-	realTimeout = 30 * time.Minute
+	// bootTimeout is for emulated guests on a busy machine. Karpenter deletes a NodeClaim whose Node does not register
+	// within 15 minutes, and creates another.
+	bootTimeout = 20 * time.Minute
+	// guestTimeout is for programs in the guest, and for its shutdown.
+	guestTimeout = 5 * time.Minute
 )
 
 // realGuests are the guests of a demo with real Linux VMs.
@@ -127,13 +131,40 @@ func (g *realGuests) prepare(ctx context.Context, known map[string]int, node *co
 	return id.VMID, login, nil
 }
 
+// controlCharacters matches what a console shows as color and cursor movement.
+var controlCharacters = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]|[[:cntrl:]]`)
+
+// lastOutput returns the last line of each console, to show that a guest is not stuck.
+func (g *realGuests) lastOutput(s State) string {
+	out := ""
+	for _, vm := range s.VMs {
+		if line := controlCharacters.ReplaceAllString(harness.Tail(g.ConsoleLog(vm.VMID), 1), ""); vm.Phase != Ready && line != "" {
+			out += "; console: " + cut(line, 60)
+		}
+	}
+	return out
+}
+
+// saveJournals writes the logs of kubelet and containerd of all guests into a directory.
+func (g *realGuests) saveJournals(ctx context.Context, dir string, s State) {
+	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
+	defer cancel()
+	for _, vm := range s.VMs {
+		out, err := g.Exec(ctx, vm.VMID, "/bin/sh", "-c", "systemctl --failed --no-legend; journalctl -u kubelet -u containerd -b --no-pager")
+		if err != nil {
+			out = err.Error()
+		}
+		_ = os.WriteFile(filepath.Join(dir, fmt.Sprintf("journal-%d.log", vm.VMID)), []byte(out), 0o600) // the log is optional
+	}
+}
+
 // realParts are the steps with real guests: fewer VMs, because each is a QEMU process of this machine.
 func realParts() []part {
 	return []part{
-		{"scale up", realTimeout, (*Tour).bootNode},
-		{"look inside", realTimeout, (*Tour).lookInside},
-		{"power failure", realTimeout, (*Tour).resetNode},
-		{"scale down", realTimeout, (*Tour).deleteNode},
+		{"scale up", bootTimeout, (*Tour).bootNode},
+		{"look inside", guestTimeout, (*Tour).lookInside},
+		{"power failure", bootTimeout, (*Tour).resetNode},
+		{"scale down", guestTimeout, (*Tour).deleteNode},
 	}
 }
 

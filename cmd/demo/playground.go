@@ -29,7 +29,7 @@ func playground(ctx context.Context, o options, stage *Stage, report *Reporter) 
 		styled("  alias kubectl='"+kubectl+"'", cyan),
 		text(""),
 		styled("  # create pods that need new nodes: VMs are created", dim),
-		styled("  kubectl create deployment web --image=registry.k8s.io/pause:3.10 --replicas=5", cyan),
+		styled(fmt.Sprintf("  kubectl create deployment web --image=registry.k8s.io/pause:3.10 --replicas=%d", stage.playgroundPods()), cyan),
 		styled("  kubectl set resources deployment web --requests=cpu=1", cyan),
 		styled("  kubectl get nodeclaims,nodes,pods -o wide", cyan),
 		styled("  kubectl get proxmoxnodeclass demo -o yaml", cyan),
@@ -57,7 +57,10 @@ func playground(ctx context.Context, o options, stage *Stage, report *Reporter) 
 	}()
 	if guests := stage.Guests; guests != nil {
 		go guests.watch(watching, stage.Plane.Client, func(node, login string) {
-			report.Event(cyan, "log in to %s: %s", node, login)
+			if login == "" {
+				login = "install the package openssh-client and start the playground again"
+			}
+			report.Event(cyan, "to log in to %s: %s", node, login)
 		})
 	}
 	NewWatch(stage, report).run(watching)

@@ -133,6 +133,14 @@ func (s *Stage) playgroundCommand() string {
 	return "make playground"
 }
 
+// playgroundPods returns the number of pods that the playground suggests. Real VMs use the CPUs and memory of this machine.
+func (s *Stage) playgroundPods() int {
+	if s.Guests != nil {
+		return 1
+	}
+	return 5
+}
+
 // adaptNodePool allows only small VMs, so there are several, and disables consolidation until
 // the last step.
 func adaptNodePool(pool *karpv1.NodePool) {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,6 +80,8 @@ func (p Phase) style() style {
 type Pod struct {
 	App, Name, Node, Host string
 	Ready, Deleting       bool
+	// Why is the reason why a pod is not ready, as far as Kubernetes reports one.
+	Why string
 }
 
 // observer reads the state of Kubernetes and Proxmox.
@@ -226,6 +229,7 @@ func demoPods(pods []corev1.Pod, vms []VM) []Pod {
 			App: pod.Labels["app"], Name: pod.Name, Node: pod.Spec.NodeName, Host: hosts[pod.Spec.NodeName],
 			Deleting: !pod.DeletionTimestamp.IsZero(),
 			Ready:    harness.PodReady(&pod),
+			Why:      notReadyReason(&pod),
 		})
 	}
 	slices.SortFunc(out, func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) })
@@ -251,4 +255,40 @@ func (s State) ready(app string) int {
 // all reports whether every VM is in one of the phases.
 func (s State) all(phases ...Phase) bool {
 	return !slices.ContainsFunc(s.VMs, func(vm VM) bool { return !slices.Contains(phases, vm.Phase) })
+}
+
+// notReadyReason returns why a pod does not run, as far as Kubernetes reports it: after a reset of the Node, containers
+// wait without a reason.
+func notReadyReason(pod *corev1.Pod) string {
+	for _, status := range pod.Status.ContainerStatuses {
+		if waiting := status.State.Waiting; waiting != nil && waiting.Reason != "" {
+			return waiting.Reason
+		}
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Status == corev1.ConditionFalse && condition.Reason != "" {
+			return condition.Reason
+		}
+	}
+	return string(pod.Status.Phase)
+}
+
+// describe returns the phases of all VMs and which pods are not ready.
+func (s State) describe() string {
+	var out []string
+	for _, vm := range s.VMs {
+		out = append(out, fmt.Sprintf("VM %d is %s", vm.VMID, vm.Phase))
+	}
+	for _, pod := range s.Pods {
+		switch {
+		case pod.Deleting:
+			out = append(out, "pod "+pod.Name+" is being deleted")
+		case !pod.Ready:
+			out = append(out, fmt.Sprintf("pod %s is not ready (%s)", pod.Name, pod.Why))
+		}
+	}
+	if len(out) == 0 {
+		return "there are no VMs and no pods"
+	}
+	return strings.Join(out, ", ")
 }

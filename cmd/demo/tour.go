@@ -41,8 +41,8 @@ func parts() []part {
 // NewTour returns a tour.
 func NewTour(stage *Stage, report *Reporter, summary *Summary) *Tour {
 	t := &Tour{stage: stage, report: report, summary: summary, watch: NewWatch(stage, report), parts: parts()}
-	if stage.Guests != nil {
-		t.parts = realParts()
+	if guests := stage.Guests; guests != nil {
+		t.parts, t.watch.detail = realParts(), guests.lastOutput
 	}
 	for _, p := range t.parts {
 		report.Steps(p.title)
@@ -72,6 +72,9 @@ func (t *Tour) Run(ctx context.Context) error {
 		err := t.attempt(ctx, p)
 		if err != nil {
 			t.report.Step(i, Failed, time.Since(began))
+			if guests := t.stage.Guests; guests != nil && ctx.Err() == nil {
+				guests.saveJournals(ctx, t.stage.Dir, t.watch.now())
+			}
 			return fmt.Errorf("%s: %w", p.title, err)
 		}
 		t.report.Step(i, Done, time.Since(began))

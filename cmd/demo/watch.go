@@ -10,13 +10,19 @@ import (
 	"time"
 )
 
-// observeInterval is short enough to see each phase of a VM.
-const observeInterval = 300 * time.Millisecond
+const (
+	// observeInterval is short enough to see each phase of a VM.
+	observeInterval = 300 * time.Millisecond
+	// progressInterval is how often a wait reports what is missing.
+	progressInterval = 30 * time.Second
+)
 
 // Watch observes the state periodically, reports it, and lets callers wait for a condition.
 type Watch struct {
 	observer *observer
 	report   *Reporter
+	// detail returns more about the state for reports of progress; nil for nothing.
+	detail func(State) string
 
 	mu      sync.Mutex
 	state   State
@@ -50,9 +56,12 @@ func (w *Watch) run(ctx context.Context) {
 	}
 }
 
-// until waits for the condition and returns how long that took.
+// until waits for the condition and returns how long that took. It reports what is missing
+// periodically.
 func (w *Watch) until(ctx context.Context, what string, is func(State) bool) (time.Duration, error) {
 	began := time.Now()
+	progress := time.NewTicker(progressInterval)
+	defer progress.Stop()
 	// The last observation, and one in progress, may be older than the caller's last action,
 	// so two more are needed.
 	for observations := 0; ; observations++ {
@@ -64,10 +73,20 @@ func (w *Watch) until(ctx context.Context, what string, is func(State) bool) (ti
 		}
 		select {
 		case <-updated:
+		case <-progress.C:
+			w.reportProgress(what, time.Since(began), state)
 		case <-ctx.Done():
 			return 0, fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx))
 		}
 	}
+}
+
+func (w *Watch) reportProgress(what string, since time.Duration, state State) {
+	message := fmt.Sprintf("waiting for %s (%s): %s", what, clock(since), state.describe())
+	if w.detail != nil {
+		message += w.detail(state)
+	}
+	w.report.Event(dim, "%s", message)
 }
 
 // now returns the last observed state.

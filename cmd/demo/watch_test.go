@@ -1,0 +1,38 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestProgress checks that a wait reports periodically what is missing, and ends with an error at its timeout.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		w := &Watch{report: NewReporter(&Screen{out: &out}), updated: make(chan struct{}), detail: func(State) string { return "; console: login" }}
+		w.state = State{
+			VMs:  []VM{{VMID: 20001, Phase: Booting}},
+			Pods: []Pod{{Name: "web-1", Why: "Unschedulable"}, {Name: "web-2", Ready: true}, {Name: "web-3", Deleting: true}},
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 70*time.Second)
+		defer cancel()
+		if _, err := w.until(ctx, "the pods to run", func(State) bool { return false }); err == nil {
+			t.Error("the wait ended without an error")
+		}
+		const missing = ": VM 20001 is booting, pod web-1 is not ready (Unschedulable), pod web-3 is being deleted; console: login\n"
+		if found, want := out.String(), "0:30  waiting for the pods to run (0:30)"+missing+"1:00  waiting for the pods to run (1:00)"+missing; found != want {
+			t.Errorf("found:\n%swant:\n%s", found, want)
+		}
+	})
+	if found := (State{}).describe(); !strings.Contains(found, "no VMs") {
+		t.Errorf("found %q", found)
+	}
+}
