@@ -19,10 +19,14 @@ import (
 // deployment returns a Deployment whose pods leave an unreachable node soon.
 func deployment(name string, replicas int32) *appsv1.Deployment {
 	seconds := int64(toleration)
-	d := harness.Deployment(name, replicas)
+	return tolerateUnready(harness.Deployment(name, replicas), &seconds)
+}
+
+// tolerateUnready sets how long the pods stay on a node that is not ready or unreachable; nil is without limit.
+func tolerateUnready(d *appsv1.Deployment, seconds *int64) *appsv1.Deployment {
 	for _, taint := range []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady} {
 		d.Spec.Template.Spec.Tolerations = append(d.Spec.Template.Spec.Tolerations, corev1.Toleration{
-			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
+			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds,
 		})
 	}
 	return d

@@ -172,7 +172,8 @@ func realParts() []part {
 func (t *Tour) bootNode(ctx context.Context) error {
 	t.report.Headline("a pod requests 1 CPU, and there are no nodes: a Linux VM boots under QEMU")
 	kube := t.stage.Plane.Client
-	if err := kube.Create(ctx, deployment(web, 1)); err != nil {
+	// The pod waits for its Node in the next steps. Another VM would need as long to boot.
+	if err := kube.Create(ctx, tolerateUnready(harness.Deployment(web, 1), nil)); err != nil {
 		return fmt.Errorf("creating deployment: %w", err)
 	}
 	took, err := t.watch.until(ctx, "the pod to run", func(s State) bool { return s.ready(web) == 1 && s.all(Ready) })
