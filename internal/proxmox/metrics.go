@@ -80,14 +80,14 @@ func (m *metrics) observe(req request, code int, took time.Duration) {
 	if code != codeNoResponse {
 		label = strconv.Itoa(code)
 	}
-	m.requests.WithLabelValues(m.region, req.endpoint.template, req.method, label).Inc()
-	m.duration.WithLabelValues(m.region, req.endpoint.template, req.method).Observe(took.Seconds())
+	m.requests.WithLabelValues(m.region, req.endpoint.label(), req.method, label).Inc()
+	m.duration.WithLabelValues(m.region, req.endpoint.label(), req.method).Observe(took.Seconds())
 }
 
 // refusal counts responses with the errors ErrLocked and ErrBusy.
 func (m *metrics) refusal(req request, err error) {
 	if m.refused != nil && (errors.Is(err, ErrLocked) || errors.Is(err, ErrBusy)) {
-		m.refused.WithLabelValues(m.region, req.endpoint.template).Inc()
+		m.refused.WithLabelValues(m.region, req.endpoint.label()).Inc()
 	}
 }
 

@@ -38,10 +38,10 @@ func TestMetricsOfRequests(t *testing.T) {
 	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP karpenter_proxmox_api_requests_total Requests to the Proxmox VE API by endpoint, method and status code; code "none" means no response.
 # TYPE karpenter_proxmox_api_requests_total counter
-karpenter_proxmox_api_requests_total{code="500",endpoint="/nodes/{node}/qemu/{vmid}/config",method="GET",region="dc1"} 2
-karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/{node}/storage/{storage}/upload",method="POST",region="dc1"} 1
-karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/{node}/storage/{storage}/content/{volume}",method="DELETE",region="dc2"} 1
-karpenter_proxmox_api_requests_total{code="none",endpoint="/nodes/{node}/qemu/{vmid}/status/start",method="POST",region="dc2"} 1
+karpenter_proxmox_api_requests_total{code="500",endpoint="/nodes/:node/qemu/:vmid/config",method="GET",region="dc1"} 2
+karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/:node/storage/:storage/upload",method="POST",region="dc1"} 1
+karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/:node/storage/:storage/content/:volume",method="DELETE",region="dc2"} 1
+karpenter_proxmox_api_requests_total{code="none",endpoint="/nodes/:node/qemu/:vmid/status/start",method="POST",region="dc2"} 1
 `), "karpenter_proxmox_api_requests_total")).To(Succeed())
 	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_api_request_duration_seconds")).To(Equal(4))
 }
@@ -65,7 +65,7 @@ func TestMetricsOfLocksAndTasks(t *testing.T) {
 	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP karpenter_proxmox_api_locked_total Requests that Proxmox refused because of a lock or for want of a worker. They are tried again.
 # TYPE karpenter_proxmox_api_locked_total counter
-karpenter_proxmox_api_locked_total{endpoint="/nodes/{node}/qemu/{vmid}/status/start",region="dc1"} 1
+karpenter_proxmox_api_locked_total{endpoint="/nodes/:node/qemu/:vmid/status/start",region="dc1"} 1
 `), "karpenter_proxmox_api_locked_total")).To(Succeed())
 	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_task_duration_seconds")).To(Equal(1))
 }

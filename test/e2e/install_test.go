@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,7 +57,7 @@ func TestHelmInstall(t *testing.T) {
 	p.deployPods(t, 1)
 	p.waitForPods(t, 1)
 	claim := p.waitForClaim(t, "is settled", settled)
-	launching, err := e.controller.MetricNames(t.Context())
+	launching, err := e.controller.MetricFamilies(t.Context())
 	must(t, err)
 
 	values["replicaCount"] = 2
@@ -81,9 +82,11 @@ func TestHelmInstall(t *testing.T) {
 	p.deleteClaims(t, claim)
 	t.Run("no_secrets_leaked_after_delete", e.expectNoSecrets)
 	t.Run("metrics_reference", func(t *testing.T) {
-		removing, err := e.controller.MetricNames(t.Context())
+		removing, err := e.controller.MetricFamilies(t.Context())
 		must(t, err)
-		checkMetricsReference(t, slices.Concat(launching, removing))
+		checkMetricsReference(t, slices.Concat(slices.Collect(maps.Keys(launching)), slices.Collect(maps.Keys(removing))))
+		checkLabelValues(t, launching)
+		checkLabelValues(t, removing)
 	})
 	t.Run("log_key", func(t *testing.T) { e.checkClaimLog(t, claim) })
 	if log := e.logOf(t); strings.Contains(log, "forbidden") || strings.Contains(log, "cannot list") {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
@@ -49,6 +50,22 @@ func checkMetricsReference(t *testing.T, names []string) {
 			t.Errorf("the page lists %s, which the controller does not export", name)
 		case measured && absent:
 			t.Logf("metric %s exists, expected it not to: %s", name, reason)
+		}
+	}
+}
+
+// checkLabelValues checks that the parser of Karpenter's test suites reads the controller's
+// metrics: it splits a line at the last opening brace and at commas, and panics on a part
+// without an equals sign.
+func checkLabelValues(t *testing.T, families map[string]*dto.MetricFamily) {
+	t.Helper()
+	for name, family := range families {
+		for _, series := range family.Metric {
+			for _, label := range series.Label {
+				if strings.HasPrefix(name, "karpenter_proxmox_") && strings.ContainsAny(label.GetValue(), "{},") {
+					t.Errorf("metric %s has the label %s=%q, which Karpenter's test suites cannot parse", name, label.GetName(), label.GetValue())
+				}
+			}
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -184,13 +183,8 @@ func (c *Controller) Metrics(ctx context.Context) (string, error) {
 	return string(content), err
 }
 
-// MetricNames returns the names of the controller's metrics.
-func (c *Controller) MetricNames(ctx context.Context) ([]string, error) {
-	families, err := c.families(ctx)
-	return slices.Sorted(maps.Keys(families)), err
-}
-
-func (c *Controller) families(ctx context.Context) (map[string]*dto.MetricFamily, error) {
+// MetricFamilies returns the controller's metrics by name.
+func (c *Controller) MetricFamilies(ctx context.Context) (map[string]*dto.MetricFamily, error) {
 	content, err := fetch(ctx, c.metrics+"/metrics")
 	if err != nil {
 		return nil, err
@@ -206,7 +200,7 @@ func (c *Controller) families(ctx context.Context) (map[string]*dto.MetricFamily
 // Metric returns the sum of a counter's or gauge's series whose labels include the given ones.
 // It fails if the metric does not exist.
 func (c *Controller) Metric(ctx context.Context, name string, labels map[string]string) (float64, error) {
-	families, err := c.families(ctx)
+	families, err := c.MetricFamilies(ctx)
 	if err != nil {
 		return 0, err
 	}
