@@ -28,6 +28,9 @@ type request struct {
 	// verify, if set, decides whether the response can be used or the next URL is tried.
 	// It can make further calls to the same URL. Such a request is a poll.
 	verify func(resp response, get func(endpoint) (response, error)) error
+	// recheck, if set, replaces the error of a refused request, for example after a call
+	// that shows what it means.
+	recheck func(context.Context, error) error
 }
 
 // isRepeatable reports whether a request may be sent again if its outcome is unknown.
@@ -104,25 +107,29 @@ func decode(method string, data json.RawMessage, out any) error {
 
 func (c *caller) send(ctx context.Context, req request) (json.RawMessage, error) {
 	begin := time.Now()
-	code := codeNoResponse
-	defer func() { c.metrics.observe(req, code, time.Since(begin)) }()
-
-	resp, used, err := c.sendAuthorized(ctx, req)
+	resp, err := c.sendRenewed(ctx, req)
+	took := time.Since(begin)
 	if err != nil {
+		c.metrics.observe(req, response{}, err, took)
 		return nil, err
 	}
-	if resp.status == http.StatusUnauthorized && c.auth != nil && c.auth.renew(ctx, used) {
-		// Proxmox sends 401 before it takes any action, so any method may be repeated.
-		if resp, _, err = c.sendAuthorized(ctx, req); err != nil {
-			return nil, err
-		}
-	}
-	code = resp.status
 	data, err := resp.data()
-	if err != nil {
-		c.metrics.refusal(req, err)
+	if err != nil && req.recheck != nil {
+		err = req.recheck(ctx, err)
 	}
+	c.metrics.observe(req, resp, err, took)
+	c.metrics.refusal(req, err)
 	return data, err
+}
+
+// sendRenewed sends the request again with new credentials if they were refused.
+func (c *caller) sendRenewed(ctx context.Context, req request) (response, error) {
+	resp, used, err := c.sendAuthorized(ctx, req)
+	if err == nil && resp.status == http.StatusUnauthorized && c.auth != nil && c.auth.renew(ctx, used) {
+		// Proxmox sends 401 before it takes any action, so any method may be repeated.
+		resp, _, err = c.sendAuthorized(ctx, req)
+	}
+	return resp, err
 }
 
 func (c *caller) sendAuthorized(ctx context.Context, req request) (response, credential, error) {

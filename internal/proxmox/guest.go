@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strconv"
 )
@@ -34,12 +35,14 @@ type guestClient struct{ *caller }
 // changes as if they were in force.
 func (c guestClient) VMConfig(ctx context.Context, host string, vmid int) (VMConfig, error) {
 	var config VMConfig
-	e := at("/nodes/{node}/qemu/{vmid}/config", host, vmid).with("current", "1")
-	err := c.get(ctx, e, &config)
-	if _, forbidden := errors.AsType[*ForbiddenError](err); forbidden {
-		err = c.confirmAbsent(ctx, vmid, err)
+	req := newRequest(http.MethodGet, at("/nodes/{node}/qemu/{vmid}/config", host, vmid).with("current", "1"), nil)
+	req.recheck = func(ctx context.Context, err error) error {
+		if _, forbidden := errors.AsType[*ForbiddenError](err); forbidden {
+			return c.confirmAbsent(ctx, vmid, err)
+		}
+		return err
 	}
-	if err != nil {
+	if err := c.call(ctx, req, &config); err != nil {
 		return VMConfig{}, fmt.Errorf("reading the config of VM %d on host %s: %w", vmid, host, err)
 	}
 	return config, nil

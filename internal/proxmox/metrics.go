@@ -5,14 +5,19 @@ package proxmox
 
 import (
 	"errors"
+	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// codeNoResponse is the status code of a request without a response.
-const codeNoResponse = 0
+// Values of the label code that are not a status code.
+const (
+	codeNoResponse = "none"
+	codeNotFound   = "not_found"
+	codeExists     = "exists"
+)
 
 // metrics records the calls of one Cluster. The zero value records nothing.
 type metrics struct {
@@ -30,7 +35,8 @@ func newMetrics(registerer prometheus.Registerer, region string) (*metrics, erro
 	}
 	requests, err := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "karpenter", Subsystem: "proxmox", Name: "api_requests_total",
-		Help: "Requests to the Proxmox VE API by endpoint, method and status code; code \"none\" means no response.",
+		Help: "Requests to the Proxmox VE API by endpoint, method and status code. The code is \"none\" without a response. " +
+			"It is \"not_found\" or \"exists\" if that is the answer to a read or a deletion, which Proxmox sends as an error.",
 	}, []string{"region", "endpoint", "method", "code"}))
 	if err != nil {
 		return nil, err
@@ -72,15 +78,26 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 	return collector, err
 }
 
-func (m *metrics) observe(req request, code int, took time.Duration) {
+// codeLabel returns the label for a response. Proxmox answers 500, 400 or 403 if a VM does not
+// exist. That a VM is deleted, or a VMID is taken, is what the caller asked and no failure.
+func codeLabel(resp response, err error) string {
+	switch {
+	case resp.status == 0:
+		return codeNoResponse
+	case errors.Is(err, ErrNotFound) && (resp.method == http.MethodGet || resp.method == http.MethodDelete):
+		return codeNotFound
+	case errors.Is(err, ErrExists) && resp.method == http.MethodGet:
+		return codeExists
+	}
+	return strconv.Itoa(resp.status)
+}
+
+// observe records a call. The response is empty if there was none.
+func (m *metrics) observe(req request, resp response, err error, took time.Duration) {
 	if m.requests == nil {
 		return
 	}
-	label := "none"
-	if code != codeNoResponse {
-		label = strconv.Itoa(code)
-	}
-	m.requests.WithLabelValues(m.region, req.endpoint.label(), req.method, label).Inc()
+	m.requests.WithLabelValues(m.region, req.endpoint.label(), req.method, codeLabel(resp, err)).Inc()
 	m.duration.WithLabelValues(m.region, req.endpoint.label(), req.method).Observe(took.Seconds())
 }
 

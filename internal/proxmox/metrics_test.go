@@ -4,6 +4,7 @@
 package proxmox_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ func TestMetricsOfRequests(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	host := newFakeHost(t, func(r request) reply {
 		if r.method == "GET" {
-			return failed(500, "Configuration file 'nodes/pve1/qemu-server/201.conf' does not exist")
+			return failed(500, "can't lock file '/var/lock/qemu-server/lock-200.conf' - got timeout")
 		}
 		return data(`"` + testUPID + `"`)
 	})
@@ -36,7 +37,7 @@ func TestMetricsOfRequests(t *testing.T) {
 	_, _ = c2.StartVM(testContext(t), "pve1", 200)
 
 	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP karpenter_proxmox_api_requests_total Requests to the Proxmox VE API by endpoint, method and status code; code "none" means no response.
+# HELP karpenter_proxmox_api_requests_total Requests to the Proxmox VE API by endpoint, method and status code. The code is "none" without a response. It is "not_found" or "exists" if that is the answer to a read or a deletion, which Proxmox sends as an error.
 # TYPE karpenter_proxmox_api_requests_total counter
 karpenter_proxmox_api_requests_total{code="500",endpoint="/nodes/:node/qemu/:vmid/config",method="GET",region="dc1"} 2
 karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/:node/storage/:storage/upload",method="POST",region="dc1"} 1
@@ -44,6 +45,65 @@ karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/:node/storage/:
 karpenter_proxmox_api_requests_total{code="none",endpoint="/nodes/:node/qemu/:vmid/status/start",method="POST",region="dc2"} 1
 `), "karpenter_proxmox_api_requests_total")).To(Succeed())
 	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_api_request_duration_seconds")).To(Equal(4))
+}
+
+// An answer that the caller asked for is not an error, whatever its status code.
+func TestMetricsOfExpectedAnswers(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	const missing = "Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist"
+	answers := map[string]reply{
+		"GET /nodes/pve1/qemu/200/config?current=1":                        failed(500, missing),
+		"DELETE /nodes/pve1/qemu/200?destroy-unreferenced-disks=0&purge=1": failed(500, missing),
+		"POST /nodes/pve1/qemu/200/status/start":                           failed(500, missing),
+		// Without a privilege on a VMID, 403 may mean that it is free.
+		"GET /nodes/pve1/qemu/201/config?current=1": failed(403, "Permission check failed (/vms/201, VM.Audit)"),
+		"GET /nodes/pve1/qemu/202/config?current=1": failed(403, "Permission check failed (/vms/202, VM.Audit)"),
+		"GET /cluster/nextid?vmid=201":              data(`"201"`),
+		"GET /cluster/nextid?vmid=202":              {status: 400, reason: "Parameter verification failed.", body: `{"errors":{"vmid":"VM 202 already exists"}}`},
+	}
+	host := newFakeHost(t, func(r request) reply { return answers[r.method+" "+r.uri] })
+	registry := prometheus.NewPedanticRegistry()
+	c := newClient(t, config(host), proxmox.Options{Registerer: registry})
+	for _, vmid := range []int{200, 201} {
+		_, err := c.VMConfig(testContext(t), "pve1", vmid)
+		g.Expect(err).To(MatchError(proxmox.ErrNotFound))
+	}
+	_, err := c.VMConfig(testContext(t), "pve1", 202)
+	g.Expect(err).To(MatchError(ContainSubstring("VM.Audit is missing on /vms/202")))
+	_, err = c.DestroyVM(testContext(t), "pve1", 200)
+	g.Expect(err).To(MatchError(proxmox.ErrNotFound))
+	_, err = c.StartVM(testContext(t), "pve1", 200)
+	g.Expect(err).To(MatchError(proxmox.ErrNotFound))
+
+	g.Expect(countRequests(g, registry)).To(ConsistOf(
+		"GET /nodes/:node/qemu/:vmid/config not_found 2",
+		"GET /nodes/:node/qemu/:vmid/config 403 1",
+		"GET /cluster/nextid 200 1",
+		"GET /cluster/nextid exists 1",
+		"DELETE /nodes/:node/qemu/:vmid not_found 1",
+		"POST /nodes/:node/qemu/:vmid/status/start 500 1",
+	))
+}
+
+// countRequests returns the number of requests by method, endpoint and code.
+func countRequests(g Gomega, registry *prometheus.Registry) []string {
+	families, err := registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	var found []string
+	for _, family := range families {
+		if family.GetName() != "karpenter_proxmox_api_requests_total" {
+			continue
+		}
+		for _, series := range family.GetMetric() {
+			labels := map[string]string{}
+			for _, pair := range series.GetLabel() {
+				labels[pair.GetName()] = pair.GetValue()
+			}
+			found = append(found, fmt.Sprintf("%s %s %s %g", labels["method"], labels["endpoint"], labels["code"], series.GetCounter().GetValue()))
+		}
+	}
+	return found
 }
 
 func TestMetricsOfLocksAndTasks(t *testing.T) {

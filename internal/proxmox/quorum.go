@@ -70,7 +70,7 @@ func (c *caller) observed(get func(endpoint) (response, error)) func(endpoint) (
 	return func(e endpoint) (response, error) {
 		begin := time.Now()
 		resp, err := get(e)
-		c.metrics.observe(newRequest(http.MethodGet, e, nil), resp.status, time.Since(begin))
+		c.metrics.observe(newRequest(http.MethodGet, e, nil), resp, err, time.Since(begin))
 		return resp, err
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,8 +86,10 @@ func TestHelmInstall(t *testing.T) {
 		removing, err := e.controller.MetricFamilies(t.Context())
 		must(t, err)
 		checkMetricsReference(t, slices.Concat(slices.Collect(maps.Keys(launching)), slices.Collect(maps.Keys(removing))))
-		checkLabelValues(t, launching)
-		checkLabelValues(t, removing)
+		for _, families := range []map[string]*dto.MetricFamily{launching, removing} {
+			checkLabelValues(t, families)
+			checkCodes(t, families)
+		}
 	})
 	t.Run("log_key", func(t *testing.T) { e.checkClaimLog(t, claim) })
 	if log := e.logOf(t); strings.Contains(log, "forbidden") || strings.Contains(log, "cannot list") {

@@ -70,6 +70,19 @@ func checkLabelValues(t *testing.T, families map[string]*dto.MetricFamily) {
 	}
 }
 
+// checkCodes checks that no request counts as failed after a launch and a delete without
+// failures: the check that a VM is deleted gets an error from Proxmox, which is the answer.
+func checkCodes(t *testing.T, families map[string]*dto.MetricFamily) {
+	t.Helper()
+	for _, series := range families["karpenter_proxmox_api_requests_total"].GetMetric() {
+		for _, label := range series.GetLabel() {
+			if label.GetName() == "code" && !slices.Contains([]string{"200", "not_found", "exists"}, label.GetValue()) {
+				t.Errorf("requests count as failed: %v", series)
+			}
+		}
+	}
+}
+
 // logLine holds the fields of a log line that identify its object.
 type logLine struct {
 	Message   string `json:"message"`
