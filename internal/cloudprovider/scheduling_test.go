@@ -64,7 +64,7 @@ func (k *karpenter) readyPool() *v1alpha1.ProxmoxNodeClass {
 }
 
 // pending creates a pod that the Kubernetes scheduler could not schedule.
-func (k *karpenter) pending(name, cpu string) {
+func (k *karpenter) pending(name, cpu string, changes ...func(*corev1.Pod)) {
 	k.T.Helper()
 	labels := map[string]string{"app": "web"}
 	pod := &corev1.Pod{
@@ -78,6 +78,9 @@ func (k *karpenter) pending(name, cpu string) {
 				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
 			}},
 		},
+	}
+	for _, change := range changes {
+		change(pod)
 	}
 	k.Create(pod)
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}

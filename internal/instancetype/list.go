@@ -31,7 +31,8 @@ type list struct {
 	unavailableGeneration uint64
 
 	params    offeringParams
-	available [][]bool // by type, then by zone
+	variants  []variant
+	available [][]bool // by variant, then by zone
 	types     []*cloudprovider.InstanceType
 	damper    flapDamper
 	// lastReserved is when the ledger last reserved something, by region.
@@ -101,15 +102,16 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 	keep := before != nil && before.params.equal(l.params)
 	same := keep
 	wasAvailable := before.wasAvailable(l.params)
-	shared := sync.OnceValue(func() sharedRequirements { return newSharedRequirements(l.params, p.deps.PCIResources) })
-	for n, t := range p.deps.Catalog.Types() {
-		available := p.availability(view, l.params, t)
+	shared := sync.OnceValue(func() sharedRequirements { return newSharedRequirements(l.params, l.variants, p.deps.PCIResources) })
+	l.variants = p.variants(l.params.zones)
+	for n, v := range l.variants {
+		available := p.availability(view, l.params, v)
 		for z := range available {
 			was := wasAvailable(n, z, available[z])
-			if was && !available[z] && p.isOwnFill(view, before, l.params, l.params.zones[z], t.Name) {
+			if was && !available[z] && p.isOwnFill(view, before, l.params, l.params.zones[z], v.Name) {
 				continue
 			}
-			available[z] = l.damper.isAvailable(offeringKey{l.params.zones[z].Zone, t.Name}, was, available[z], now)
+			available[z] = l.damper.isAvailable(offeringKey{l.params.zones[z].Zone, v.Name}, was, available[z], now)
 		}
 		if keep && slices.Equal(available, before.available[n]) {
 			l.available = append(l.available, before.available[n])
@@ -118,7 +120,7 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 		}
 		same = false
 		l.available = append(l.available, available)
-		l.types = append(l.types, p.newInstanceType(shared(), t, p.prices[n], available))
+		l.types = append(l.types, p.newInstanceType(shared(), v, available))
 	}
 	if same {
 		l.types = before.types
@@ -127,13 +129,18 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 }
 
 // wasAvailable returns a function that reports whether a type was available in a zone
-// before. For a zone that was not listed before it returns fits.
+// before. For a type or a zone that was not listed before it returns fits.
 func (l *list) wasAvailable(now offeringParams) func(instanceType, zone int, fits bool) bool {
 	if l == nil {
 		return func(_, _ int, fits bool) bool { return fits }
 	}
 	if len(now.zones) == len(l.params.zones) && slices.EqualFunc(now.zones, l.params.zones, func(a, b zone) bool { return a.Zone == b.Zone }) {
-		return func(instanceType, zone int, _ bool) bool { return l.available[instanceType][zone] }
+		return func(instanceType, zone int, fits bool) bool {
+			if instanceType >= len(l.available) {
+				return fits
+			}
+			return l.available[instanceType][zone]
+		}
 	}
 	index := make(map[placement.Zone]int, len(l.params.zones))
 	for n, z := range l.params.zones {
@@ -141,7 +148,7 @@ func (l *list) wasAvailable(now offeringParams) func(instanceType, zone int, fit
 	}
 	return func(instanceType, zone int, fits bool) bool {
 		n, ok := index[now.zones[zone].Zone]
-		if !ok {
+		if !ok || instanceType >= len(l.available) {
 			return fits
 		}
 		return l.available[instanceType][n]
@@ -149,12 +156,15 @@ func (l *list) wasAvailable(now offeringParams) func(instanceType, zone int, fit
 }
 
 // availability reports for each zone whether the type can be launched there.
-func (p *Provider) availability(view inventory.View, params offeringParams, t Type) []bool {
+func (p *Provider) availability(view inventory.View, params offeringParams, v variant) []bool {
 	available := make([]bool, len(params.zones))
-	need := p.newNeed(params, t)
+	need := p.newNeed(params, v.Type)
 	for n, z := range params.zones {
+		if !v.isFor(z) {
+			continue
+		}
 		need.Storage, need.Inherited, need.PinningSupport = z.storage, z.inherited(), z.pinning
-		_, failed := p.unavailable.find(OfferingSelector{z.Zone, t.Name, params.nodeClass})
+		_, failed := p.unavailable.find(OfferingSelector{z.Zone, v.Name, params.nodeClass})
 		available[n] = z.excludedReason == "" && z.exhaustedReason == "" && z.template != 0 && z.ready && !failed && placement.Fits(view, z.Zone, need)
 	}
 	return available

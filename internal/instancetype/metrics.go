@@ -50,16 +50,18 @@ func (m *offeringMetrics) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, append([]string{key.nodeClass, key.nodePool}, labels...)...)
 		}
 		types := make([]int, len(l.params.zones)) // by zone
-		for _, it := range l.types {
+		for n, it := range l.types {
 			hosts, price := 0, math.Inf(1)
 			for z, offering := range it.Offerings {
-				price = min(price, offering.Price)
+				if l.variants[n].isFor(l.params.zones[z]) {
+					price = min(price, offering.Price)
+				}
 				if offering.Available {
 					hosts++
 					types[z]++
 				}
 			}
-			if len(it.Offerings) > 0 {
+			if !math.IsInf(price, 1) {
 				gauge(m.perType, float64(hosts), it.Name)
 				gauge(m.price, price, it.Name)
 			}

@@ -4,6 +4,7 @@
 package instancetype
 
 import (
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,26 +19,46 @@ import (
 // Hosts they use most of the memory, so they are created once.
 type sharedRequirements struct {
 	params offeringParams
-	// common to every type.
-	common []*scheduling.Requirement
 	// zones are the requirements of each zone's offerings, in the order of params.zones.
 	zones []scheduling.Requirements
+	// byArch is what types share by their architecture; empty for those of all Hosts.
+	byArch map[string]archRequirements
+}
+
+// archRequirements is what the types of an architecture share.
+type archRequirements struct {
+	common []*scheduling.Requirement
 	// devices are those that the templates of all zones have.
 	devices corev1.ResourceList
 }
 
-func newSharedRequirements(params offeringParams, devices Devices) sharedRequirements {
-	f := sharedRequirements{params: params, zones: make([]scheduling.Requirements, len(params.zones)), devices: devices.sharedResources(params.zones)}
-	values := map[string][]string{}
+func newSharedRequirements(params offeringParams, variants []variant, devices Devices) sharedRequirements {
+	f := sharedRequirements{params: params, zones: make([]scheduling.Requirements, len(params.zones)), byArch: map[string]archRequirements{}}
 	for n, z := range params.zones {
 		f.zones[n] = scheduling.NewRequirements()
 		for key, value := range z.labels() {
 			f.zones[n].Add(in(key, value))
+		}
+	}
+	for _, v := range variants {
+		if _, ok := f.byArch[v.arch]; !ok {
+			zones := slices.DeleteFunc(slices.Clone(params.zones), func(z zone) bool { return !z.isOf(v.arch) })
+			f.byArch[v.arch] = archRequirements{common: commonRequirements(zones), devices: devices.sharedResources(zones)}
+		}
+	}
+	return f
+}
+
+// commonRequirements returns the requirements of types that are for the zones.
+func commonRequirements(zones []zone) []*scheduling.Requirement {
+	values := map[string][]string{}
+	for _, z := range zones {
+		for key, value := range z.labels() {
 			values[key] = append(values[key], value)
 		}
 	}
-	f.common = []*scheduling.Requirement{
-		in(corev1.LabelArchStable, orDefault(values[corev1.LabelArchStable], karpv1.ArchitectureAmd64)...),
+	return []*scheduling.Requirement{
+		in(corev1.LabelArchStable, architectures(zones)...),
 		in(corev1.LabelOSStable, orDefault(values[corev1.LabelOSStable], string(corev1.Linux))...),
 		in(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
 		in(corev1.LabelTopologyRegion, values[corev1.LabelTopologyRegion]...),
@@ -46,7 +67,6 @@ func newSharedRequirements(params offeringParams, devices Devices) sharedRequire
 		inOrAbsent(v1alpha1.LabelInstanceImageID, values[v1alpha1.LabelInstanceImageID]),
 		inOrAbsent(corev1.LabelWindowsBuild, nil),
 	}
-	return f
 }
 
 // labels returns the labels of a Node of the type that do not depend on the zone.
@@ -78,8 +98,9 @@ func inOrAbsent(key string, values []string) *scheduling.Requirement {
 }
 
 // newInstanceType returns Karpenter's object of a type.
-func (p *Provider) newInstanceType(f sharedRequirements, t Type, price float64, available []bool) *cloudprovider.InstanceType {
-	requirements := scheduling.NewRequirements(f.common...)
+func (p *Provider) newInstanceType(f sharedRequirements, v variant, available []bool) *cloudprovider.InstanceType {
+	t, shared := v.Type, f.byArch[v.arch]
+	requirements := scheduling.NewRequirements(shared.common...)
 	for key, value := range t.labels() {
 		requirements.Add(in(key, value))
 	}
@@ -91,11 +112,11 @@ func (p *Provider) newInstanceType(f sharedRequirements, t Type, price float64, 
 	offerings := make([]cloudprovider.Offering, len(f.zones))
 	pointers := make(cloudprovider.Offerings, len(f.zones))
 	for n := range f.zones {
-		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: offeringPrice(price, f.params.zones[n]), Available: available[n]}
+		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: offeringPrice(v.price, f.params.zones[n]), Available: available[n]}
 		pointers[n] = &offerings[n]
 	}
 	capacity := t.capacity(disk, pods, p.deps.VMMemoryOverheadPercent)
-	for name, quantity := range f.devices {
+	for name, quantity := range shared.devices {
 		if stated, ok := capacity[name]; !ok || stated.Cmp(quantity) < 0 {
 			capacity[name] = quantity
 		}

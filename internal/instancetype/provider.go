@@ -129,24 +129,33 @@ func (p *Provider) UnavailableReason(nodeClass *v1alpha1.ProxmoxNodeClass, insta
 // UnavailableReasons returns for each zone of the NodeClass where the type is
 // unavailable the reason.
 func (p *Provider) UnavailableReasons(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string) map[placement.Zone]string {
-	t, ok := p.deps.Catalog.Get(instanceType)
-	if !ok {
+	l := p.currentList(nodeClass, "")
+	n := slices.IndexFunc(l.variants, func(v variant) bool { return v.Name == instanceType })
+	if n < 0 {
 		return nil
 	}
-	l, view, now := p.currentList(nodeClass, ""), p.deps.Inventory.View(), p.deps.Clock.Now()
 	reasons := map[placement.Zone]string{}
 	for _, z := range l.params.zones {
-		if reason := p.unavailable.reason(OfferingSelector{z.Zone, t.Name, nodeClass.Name}); reason != "" {
-			reasons[z.Zone] = reason
-		} else if reason := cmp.Or(z.blockedReason(), z.exhaustedReason); reason != "" {
-			reasons[z.Zone] = reason
-		} else if ok, reason := placement.Fit(view, z.Zone, p.newNeedIn(l.params, t, z)); !ok {
-			reasons[z.Zone] = reason
-		} else if reason := l.damper.losses[offeringKey{z.Zone, t.Name}].reason(now); reason != "" {
+		if reason := p.unavailableReason(l, l.variants[n], z); reason != "" {
 			reasons[z.Zone] = reason
 		}
 	}
 	return reasons
+}
+
+// unavailableReason returns why a type of the list is unavailable in a zone; empty if it is
+// available.
+func (p *Provider) unavailableReason(l *list, v variant, z zone) string {
+	if reason := cmp.Or(p.unavailable.reason(OfferingSelector{z.Zone, v.Name, l.params.nodeClass}), z.blockedReason(), z.exhaustedReason); reason != "" {
+		return reason
+	}
+	if other := l.variantIn(v, z); other.Name != v.Name {
+		return fmt.Sprintf("hosts of architecture %s have the instance type %s instead", cmp.Or(z.arch, karpv1.ArchitectureAmd64), other.Name)
+	}
+	if ok, reason := placement.Fit(p.deps.Inventory.View(), z.Zone, p.newNeedIn(l.params, v.Type, z)); !ok {
+		return reason
+	}
+	return l.damper.losses[offeringKey{z.Zone, v.Name}].reason(p.deps.Clock.Now())
 }
 
 // CheckCapacity returns nil if any offering of the NodeClass is available. Otherwise it
@@ -158,18 +167,15 @@ func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placemen
 		if slices.Contains(available, true) {
 			return nil
 		}
-		if cheapest < 0 || p.prices[n] < p.prices[cheapest] {
+		if cheapest < 0 || l.variants[n].price < l.variants[cheapest].price {
 			cheapest = n
 		}
 	}
-	e := &placement.NoFitError{}
-	if cheapest >= 0 {
-		e.InstanceType = l.types[cheapest].Name
-	}
-	reasons := p.UnavailableReasons(nodeClass, e.InstanceType)
+	e := &placement.NoFitError{InstanceType: l.variants[cheapest].Name}
 	for _, z := range l.params.zones {
+		reason := p.unavailableReason(l, l.variantIn(l.variants[cheapest], z), z)
 		// The error already names the Host.
-		e.Hosts = append(e.Hosts, placement.HostReason{Zone: z.Zone, Reason: strings.TrimPrefix(reasons[z.Zone], z.Host+": ")})
+		e.Hosts = append(e.Hosts, placement.HostReason{Zone: z.Zone, Reason: strings.TrimPrefix(reason, z.Host+": ")})
 	}
 	return e
 }
@@ -177,11 +183,16 @@ func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placemen
 // Get returns Karpenter's object of a type for the NodeClass. It returns false if the
 // catalog has no such type.
 func (p *Provider) Get(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string) (*cloudprovider.InstanceType, bool) {
-	n, ok := p.deps.Catalog.byName[instanceType]
-	if !ok {
-		return nil, false
+	l := p.currentList(nodeClass, "")
+	n := slices.IndexFunc(l.variants, func(v variant) bool { return v.Name == instanceType })
+	if n < 0 {
+		// The NodeClass has no arm64 Hosts anymore; the variants have the same size.
+		var ok bool
+		if n, ok = p.deps.Catalog.byName[strings.TrimSuffix(instanceType, arm64Suffix)]; !ok {
+			return nil, false
+		}
 	}
-	return p.currentList(nodeClass, "").types[n], true
+	return l.types[n], true
 }
 
 // Labels returns the labels of a Node of the type in a zone of the NodeClass. Create

@@ -57,10 +57,10 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 			!resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) {
 			continue
 		}
-		t := p.deps.Catalog.types[n]
-		for price, zones := range p.allowedZones(l, it, requirements, opts, request.Excluded) {
+		v := l.variants[n]
+		for price, zones := range p.allowedZones(l, v, it, requirements, opts, request.Excluded) {
 			request.Options = append(request.Options, placement.Option{
-				InstanceType: t.Name, Need: p.newNeed(l.params, t), Price: price, Zones: deduplicate(&zoneSets, zones),
+				InstanceType: v.Name, Need: p.newNeed(l.params, v.Type), Price: price, Zones: deduplicate(&zoneSets, zones),
 			})
 		}
 	}
@@ -154,11 +154,11 @@ func (o RequestOptions) applyOverlay(types []*cloudprovider.InstanceType) ([]*cl
 // reason for the others to excluded. A Claim gets the cheapest zone that fits: Karpenter
 // would immediately replace a Node if a cheaper one is available.
 func (p *Provider) allowedZones(
-	l *list, it *cloudprovider.InstanceType, requirements scheduling.Requirements, opts RequestOptions, excluded map[placement.Zone]string,
+	l *list, v variant, it *cloudprovider.InstanceType, requirements scheduling.Requirements, opts RequestOptions, excluded map[placement.Zone]string,
 ) map[float64][]placement.Zone {
 	zones := map[float64][]placement.Zone{}
 	for n, z := range l.params.zones {
-		if !requirements.IsCompatible(it.Offerings[n].Requirements, scheduling.AllowUndefinedWellKnownLabels) {
+		if !v.isFor(z) || !requirements.IsCompatible(it.Offerings[n].Requirements, scheduling.AllowUndefinedWellKnownLabels) {
 			continue
 		}
 		reason := ""

@@ -36,11 +36,14 @@ func requirement(key string, operator corev1.NodeSelectorOperator, values ...str
 	return karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: operator, Values: values}
 }
 
-// hosts returns the Hosts of a request's cheapest option.
+// hosts returns the Hosts of a request's cheapest size.
 func hosts(r placement.Request) []string {
 	var names []string
-	if len(r.Options) > 0 {
-		for _, z := range r.Options[0].Zones {
+	for _, option := range r.Options {
+		if option.Price != r.Options[0].Price || option.Need.CPUs != r.Options[0].Need.CPUs {
+			break
+		}
+		for _, z := range option.Zones {
 			names = append(names, z.Host)
 		}
 	}

@@ -1,0 +1,157 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype_test
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const oneTypeARM64 = oneType + "-arm64"
+
+// setArch changes the architecture of all Hosts; those that are not named are amd64.
+func setArch(v *viewer, arch map[string]string) {
+	v.change(func(r map[string]*proxmox.Resources) {
+		for _, region := range r {
+			for n := range region.Hosts {
+				region.Hosts[n].Arch = arch[region.Hosts[n].Name]
+			}
+		}
+	})
+}
+
+func TestListArchitectures(t *testing.T) {
+	t.Parallel()
+	none := map[string]bool{"pve1": false, "pve2": false, "pve9": false}
+	all := map[string]bool{"pve1": true, "pve2": true, "pve9": true}
+	arm := map[string]string{"pve1": "aarch64", "pve2": "aarch64", "pve9": "aarch64"}
+	for name, c := range map[string]struct {
+		arch  map[string]string
+		class *v1alpha1.ProxmoxNodeClass
+		// by Host; nil if there is no such type.
+		plain, arm64 map[string]bool
+		plainArch    string
+	}{
+		"amd64":                    {nil, newNodeClassWithAllHosts(), all, nil, "amd64"},
+		"arm64":                    {arm, newNodeClassWithAllHosts(), all, none, "arm64"},
+		"both":                     {map[string]string{"pve2": "aarch64"}, newNodeClassWithAllHosts(), map[string]bool{"pve1": true, "pve2": false, "pve9": true}, map[string]bool{"pve1": false, "pve2": true, "pve9": false}, "amd64"},
+		"no_template_on_arm64":     {map[string]string{"pve2": "aarch64"}, newNodeClass("east/pve1/901", "west/pve9/909"), map[string]bool{"pve1": true, "pve2": false, "pve9": true}, none, "amd64"},
+		"only_templates_on_arm64":  {map[string]string{"pve2": "aarch64"}, newNodeClass("east/pve2/902"), map[string]bool{"pve1": false, "pve2": true, "pve9": false}, none, "arm64"},
+		"host_that_was_not_polled": {nil, newNodeClass("east/pve1/901", "north/pve5/905"), map[string]bool{"pve1": true, "pve2": false, "pve5": false, "pve9": false}, map[string]bool{"pve1": false, "pve2": false, "pve5": false, "pve9": false}, "amd64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := newViewer()
+			setArch(v, c.arch)
+			p, _ := newProvider(t, v)
+			byName := map[string]*cloudprovider.InstanceType{}
+			for _, it := range p.List(c.class, "") {
+				byName[it.Name] = it
+			}
+			if got := availability(byName[oneType]); !maps.Equal(got, c.plain) {
+				t.Errorf("%s is available on %v, want %v", oneType, got, c.plain)
+			}
+			if arch := byName[oneType].Requirements.Get(corev1.LabelArchStable); arch.Len() != 1 || !arch.Has(c.plainArch) {
+				t.Errorf("%s is for %s, want %s", oneType, arch, c.plainArch)
+			}
+			variant := byName[oneTypeARM64]
+			switch {
+			case c.arm64 == nil && variant != nil:
+				t.Errorf("%s is listed", oneTypeARM64)
+			case c.arm64 != nil && (variant == nil || !maps.Equal(availability(variant), c.arm64)):
+				t.Errorf("%s is %v, want it to be available on %v", oneTypeARM64, variant, c.arm64)
+			}
+		})
+	}
+}
+
+// When a NodeClass gets Hosts of the other architecture, or loses them, its Nodes do not drift.
+func TestListArchitecturesKeepNodes(t *testing.T) {
+	t.Parallel()
+	v, class := newViewer(), newNodeClassWithAllHosts()
+	all := map[string]string{"pve1": "aarch64", "pve2": "aarch64", "pve9": "aarch64"}
+	setArch(v, all)
+	p, _ := newProvider(t, v)
+	var nodes []map[string]string
+	record := func(instanceType, host string) {
+		nodes = append(nodes, p.Labels(class, instanceType, zone("east", host)))
+	}
+	expectKept := func(step string) {
+		t.Helper()
+		for _, labels := range nodes {
+			it := find(t, p.List(class, ""), labels[corev1.LabelInstanceTypeStable])
+			if !it.Offerings.HasCompatible(scheduling.NewLabelRequirements(labels)) {
+				t.Errorf("%s: a Node with the labels %v has no offering", step, labels)
+			}
+		}
+	}
+	record(oneType, "pve2")
+	setArch(v, map[string]string{"pve2": "aarch64"})
+	expectKept("amd64 hosts were added")
+	record(oneTypeARM64, "pve2")
+	record(oneType, "pve1")
+
+	class.Status.SelectedZones = class.Status.SelectedZones[1:2]
+	expectKept("amd64 templates were removed")
+	if reasons := p.UnavailableReasons(class, oneTypeARM64); !strings.Contains(reasons[zone("east", "pve2")], "have the instance type "+oneType+" instead") {
+		t.Errorf("the variant is unavailable because of %v", reasons)
+	}
+}
+
+func TestRequestArchitecture(t *testing.T) {
+	t.Parallel()
+	v, class := newViewer(), newNodeClassWithAllHosts()
+	setArch(v, map[string]string{"pve2": "aarch64"})
+	p, _ := newProvider(t, v)
+	for arch, want := range map[string]string{"amd64": oneType, "arm64": oneTypeARM64} {
+		request := must(p.Request(class, newClaim("1m", "1Mi", requirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, arch)), instancetype.RequestOptions{}))
+		for _, option := range request.Options {
+			if (arch == "arm64") != strings.HasSuffix(option.InstanceType, "-arm64") {
+				t.Errorf("%s may be of type %s", arch, option.InstanceType)
+			}
+		}
+		it, ok := p.Get(class, want)
+		if need, known := p.Need(class, "", want, zone("east", "pve1")); !ok || !known || it.Name != want || int64(need.CPUs) != it.Capacity.Cpu().Value() {
+			t.Errorf("type %s is %v and needs %v", want, it, need)
+		}
+	}
+	if failure := p.CheckCapacity(class); failure != nil {
+		t.Errorf("there is no capacity: %v", failure)
+	}
+}
+
+// A file may have types for arm64 itself, and names that are too long for a suffix.
+func TestListArchitecturesOfFile(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 60)
+	catalog, err := instancetype.Parse([]byte(`[
+		{"name": "a", "capacity": {"cpu": "1", "memory": "1Gi"}}, {"name": "a-arm64", "capacity": {"cpu": "2", "memory": "2Gi"}},
+		{"name": "b-arm64", "capacity": {"cpu": "3", "memory": "3Gi"}}, {"name": "` + long + `", "capacity": {"cpu": "4", "memory": "4Gi"}}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := newViewer()
+	setArch(v, map[string]string{"pve2": "aarch64"})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalog})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int{"a": 2, "a-arm64": 1, "b-arm64": 1, long: 3}
+	got := map[string]int{}
+	for _, it := range p.List(newNodeClassWithAllHosts(), "") {
+		got[it.Name] = len(it.Offerings.Available())
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the types and the number of their hosts are %v, want %v", got, want)
+	}
+}
