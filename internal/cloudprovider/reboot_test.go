@@ -7,12 +7,14 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/termination/terminator"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/reboot"
 
@@ -49,7 +51,7 @@ func rebootRequested(w *testenv.Env, api client.Client) (*karpv1.NodeClaim, *reb
 
 	p := w.StartProcess(testenv.Kube(api))
 	cp := provider(w, func(d *cloudprovider.Deps) { d.Power = p.Instances.Power })
-	return claim, reboot.NewController(w.Clock, w.Kube, cp, terminator.NewTerminator(w.Clock, w.Kube, nil, w.Events), w.Events)
+	return claim, reboot.NewController(w.Clock, w.Kube, cp, terminator.NewTerminator(w.Clock, w.Kube, terminator.NewQueue(w.Clock, w.Kube, w.Events), w.Events), w.Events)
 }
 
 func resets(w *testenv.Env) int {
@@ -73,6 +75,34 @@ func TestRebootNotRecorded(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(resets(w)).To(Equal(1))
 	w.Expect(testenv.Reload(w, claim).StatusConditions().Get(karpv1.ConditionTypeRebooting).Reason).To(Equal(karpv1.RebootReasonIssued))
+}
+
+// A pod that may not be evicted delays a reboot until the drain timeout, and stays on its Node:
+// core leaves pods that remain then to the kubelet.
+func TestRebootDrainTimeout(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t)
+	claim, core := rebootRequested(w, w.Kube)
+	policies := provider(w, func(d *cloudprovider.Deps) { d.Repair.Drain = 5 * time.Minute }).RepairPolicies()
+	policy := policies[len(policies)-1]
+	w.Expect(policy.Action).To(Equal(corecloudprovider.RebootNode))
+	w.Annotate(claim, map[string]string{karpv1.RebootTerminationGracePeriodAnnotationKey: policy.TerminationGracePeriod.String()})
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "protected", Annotations: map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}},
+		Spec:       corev1.PodSpec{NodeName: w.Named("a"), Containers: []corev1.Container{{Name: "web", Image: "web"}}},
+	}
+	w.Create(pod)
+
+	result, err := core.Reconcile(t.Context(), testenv.Reload(w, claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "the drain continues")
+	w.Expect(resets(w)).To(BeZero())
+
+	w.Clock.Advance(*policy.TerminationGracePeriod)
+	_, err = core.Reconcile(t.Context(), testenv.Reload(w, claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(resets(w)).To(Equal(1))
+	w.Expect(testenv.Reload(w, pod).DeletionTimestamp).To(BeNil())
 }
 
 // A reset whose outcome is unknown is not repeated; one that was refused is.
