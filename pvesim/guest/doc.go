@@ -12,6 +12,10 @@
 // pods to Running. Errors in the boot data have the same effect as on a real guest:
 // the console shows the reason, and no Node joins.
 //
+// A deleted pod ends as with a kubelet: pre-stop hooks that sleep take their time, a
+// container whose process is sleep ignores SIGTERM until its grace period ends, and
+// everything else ends immediately. Options.PodGraceLimit shortens this.
+//
 // Commands are not executed. The guest interprets touch, and systemctl for these
 // services, also in scripts written by the boot data, and ignores other commands.
 package guest

@@ -36,6 +36,8 @@ type podLoop struct {
 type podState struct {
 	pod *corev1.Pod
 	due time.Time // zero if no sync is due
+	// ends is when the containers of a deleted pod end; zero if it is not deleted.
+	ends time.Time
 }
 
 // events returns the channel of the watch, or nil, which blocks, without a watch.
@@ -156,13 +158,10 @@ func (l *podLoop) sync(ctx context.Context, state *podState) {
 	}
 }
 
-// terminate permanently deletes a pod after its grace period.
+// terminate permanently deletes a pod after its containers have ended.
 func (l *podLoop) terminate(ctx context.Context, state *podState) {
 	pod := state.pod
-	grace := min(time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0))*time.Second, l.runtime.options.PodGraceLimit)
-	// The deletion timestamp is the end of the grace period on the server's clock.
-	asked := pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
-	if end := asked.Add(grace); pod.Status.Phase == corev1.PodRunning && time.Now().Before(end) {
+	if end := state.end(l.runtime.options.PodGraceLimit); pod.Status.Phase == corev1.PodRunning && time.Now().Before(end) {
 		state.due = end
 		return
 	}

@@ -30,8 +30,8 @@ type Options struct {
 	// CACerts is the certificate authority of the cluster, which k3s and RKE2 servers
 	// return at /cacerts to joining agents.
 	CACerts []byte
-	// PodGraceLimit is the maximum time that a pod takes to terminate, regardless of
-	// its grace period; 1s if zero.
+	// PodGraceLimit is the maximum time that a pod takes to terminate. If it is zero,
+	// grace periods and pre-stop hooks take their time.
 	PodGraceLimit time.Duration
 }
 
@@ -61,7 +61,6 @@ func NewRuntime(options Options) *Runtime {
 	}
 	options.HeartbeatInterval = orElse(options.HeartbeatInterval, 10*time.Second)
 	options.RestartDelay = orElse(options.RestartDelay, 10*time.Second)
-	options.PodGraceLimit = orElse(options.PodGraceLimit, time.Second)
 	return &Runtime{
 		options:  options,
 		consoles: map[int]*console{},

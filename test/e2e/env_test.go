@@ -198,7 +198,7 @@ func newProxmox(t *testing.T, s setup) *harness.Proxmox {
 		speed = 5
 	}
 	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{
-		Hosts: hosts, Version: s.version, Speed: speed, GPUs: s.gpus, Fresh: s.fresh, Heartbeat: 2 * time.Second, Scenario: s.scenario,
+		Hosts: hosts, Version: s.version, Speed: speed, GPUs: s.gpus, Fresh: s.fresh, Heartbeat: 2 * time.Second, PodGraceLimit: time.Second, Scenario: s.scenario,
 	})
 	must(t, err)
 	t.Cleanup(p.Close)
