@@ -93,13 +93,7 @@ func (c *Controller) Running() bool { return c.process != nil && c.process.runni
 // Start starts the controller and returns when it is ready. It fails if the process ends or is
 // not ready in time.
 func (c *Controller) Start(ctx context.Context) error {
-	ports, err := freePorts(2)
-	if err != nil {
-		return err
-	}
-	c.health = fmt.Sprintf("http://127.0.0.1:%d", ports[0])
-	c.metrics = fmt.Sprintf("http://127.0.0.1:%d", ports[1])
-	if c.process, err = startProcess("controller", c.log, c.command(ports)); err != nil {
+	if err := c.StartProcess(); err != nil {
 		return err
 	}
 	if err := until(ctx, controllerStartTimeout, c.process, c.ready); err != nil {
@@ -107,6 +101,18 @@ func (c *Controller) Start(ctx context.Context) error {
 		return fmt.Errorf("starting controller: %w", err)
 	}
 	return nil
+}
+
+// StartProcess starts the controller, which may not be ready as long as Proxmox is unreachable.
+func (c *Controller) StartProcess() error {
+	ports, err := freePorts(2)
+	if err != nil {
+		return err
+	}
+	c.health = fmt.Sprintf("http://127.0.0.1:%d", ports[0])
+	c.metrics = fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	c.process, err = startProcess("controller", c.log, c.command(ports))
+	return err
 }
 
 // Run runs the controller until it exits or the context ends, and returns its output and exit

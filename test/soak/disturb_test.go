@@ -91,7 +91,7 @@ func (s *soak) scale(app string, replicas int) {
 
 func (s *soak) killController() {
 	s.controller.Kill()
-	s.must(s.controller.Start(s.t.Context()))
+	s.must(s.controller.StartProcess())
 }
 
 // toggleHost cuts the power of a host or restores it. One of four hosts may be down: two would
@@ -177,8 +177,14 @@ func (s *soak) powerOff() {
 	}
 }
 
+// sicken makes a guest sick until Karpenter replaces it. One at a time: Karpenter repairs none
+// if more than a fifth of the Nodes is not ready.
 func (s *soak) sicken() {
+	if slices.ContainsFunc(s.proxmox.Guests(), func(guest pvesim.GuestState) bool { return guest.VMID == s.sick }) {
+		return
+	}
 	if vmid, ok := s.pickVM(); ok {
+		s.sick = vmid
 		_ = s.proxmox.SetGuestHealth(vmid, []pvesim.Health{pvesim.HealthSick, pvesim.HealthHung}[s.rand.IntN(2)]) // it may be off
 	}
 }

@@ -59,8 +59,10 @@ type soak struct {
 	// replicas are the desired replicas of each app.
 	replicas map[string]int
 	outages  outages
-	done     map[string]int
-	broken   chan []string
+	// sick is the VMID of the last guest that was made sick.
+	sick   int
+	done   map[string]int
+	broken chan []string
 	// stopMonitor ends the continuous checks.
 	stopMonitor context.CancelFunc
 }

@@ -59,6 +59,9 @@ func (s *soak) monitor(ctx context.Context) {
 // failIfBroken ends the test if an invariant did not hold.
 func (s *soak) failIfBroken() {
 	s.t.Helper()
+	if !s.controller.Running() {
+		s.t.Fatal(s.controller.ExitError())
+	}
 	select {
 	case violations := <-s.broken:
 		s.fail(fmt.Sprintf("during disturbances %v", s.done), violations)
@@ -262,7 +265,7 @@ func (s *soak) ledgerViolations(ctx context.Context) (violations []string) {
 func (s *soak) actAsAdmin() {
 	ctx := s.t.Context()
 	for _, guest := range s.proxmox.Guests() {
-		if _, foreign := s.foreign[guest.VMID]; foreign || guest.Lock == "" || s.hasRunningTask(ctx, guest.Host) {
+		if _, foreign := s.foreign[guest.VMID]; foreign || guest.Lock == "" || s.hasRunningTask(ctx, guest.Host) || s.lockOf(guest.VMID) != guest.Lock {
 			continue
 		}
 		s.t.Logf("deleting VM %d on host %s as root: lock %q without a task", guest.VMID, guest.Host, guest.Lock)
@@ -270,6 +273,16 @@ func (s *soak) actAsAdmin() {
 			_ = s.proxmox.API.Destroy(ctx, harness.Guest{Host: guest.Host, VMID: guest.VMID, Status: guest.Status}) // retried
 		}
 	}
+}
+
+// lockOf returns the lock of a guest, which may have been removed at the end of a task.
+func (s *soak) lockOf(vmid int) string {
+	for _, guest := range s.proxmox.Guests() {
+		if guest.VMID == vmid {
+			return guest.Lock
+		}
+	}
+	return ""
 }
 
 // hasRunningTask reports whether a task runs on a host.
@@ -285,4 +298,3 @@ func (s *soak) hasRunningTask(ctx context.Context, host string) bool {
 	}
 	return false
 }
-
