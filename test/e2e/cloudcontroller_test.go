@@ -16,6 +16,7 @@ import (
 // cloudController checks nodes whose kubelets leave provider ID, labels and addresses to the
 // Proxmox cloud controller manager. All other tests run without it.
 func (e *env) cloudController(t *testing.T) {
+	needs(t, guestsThatJoin())
 	manager := &harness.CloudController{Kube: e.kube, API: e.api, Region: e.region}
 	go manager.Run(t.Context())
 	p := e.newNodePool(t, "cloud", func(kit *harness.Kit) { kit.Values.StringData["cloudProvider"] = "external" })

@@ -17,6 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -62,14 +63,16 @@ func (e *env) vmMatchesClass(t *testing.T) {
 	if cpu := claim.Status.Capacity.Cpu().Value(); text("cores") != strconv.FormatInt(cpu, 10) {
 		t.Errorf("the VM has %s cores, want %d", text("cores"), cpu)
 	}
-	var disks []string
+	var disks []proxmox.Drive
 	for _, key := range slices.Sorted(maps.Keys(vm.Config)) {
 		if value := text(key); strings.Contains(value, "size=") && !strings.Contains(value, "media=cdrom") {
-			disks = append(disks, key+": "+value)
+			disks = append(disks, proxmox.ParseDrive(key, value))
 		}
 	}
-	if size := "size=" + string(p.kit.Class.Spec.BootDevice.Size); len(disks) != 1 || !strings.Contains(disks[0], size) {
-		t.Errorf("the VM has disks %q, want one with %s", disks, size)
+	size, err := p.kit.Class.Spec.BootDevice.Size.Bytes()
+	must(t, err)
+	if len(disks) != 1 || disks[0].SizeBytes < size {
+		t.Errorf("the VM has disks %v, want one of at least %d bytes", disks, size)
 	}
 	p.deleteClaims(t, claim)
 }

@@ -140,6 +140,9 @@ func TestLoadLab(t *testing.T) {
 		"no_template":         {"cloudConfig: cloud.yaml\nvmids: {from: 20000, to: 20999}\n", "template"},
 		"few_VMIDs":           {strings.Replace(good, "20999", "20010", 1), "20010"},
 		"unknown_region":      {good + "region: work\n", `"work"`},
+		"small_disk":          {good + "diskSize: 2G\n", "diskSize: found 2G, want at least 30G"},
+		"invalid_disk":        {good + "diskSize: large\n", "diskSize: found large, want at least 30G"},
+		"larger_disk":         {good + "diskSize: 32Gi\n", ""},
 		"hostname_as_address": {good + "nodeAddress: laptop\n", `"laptop"`},
 	} {
 		file := filepath.Join(dir, name)

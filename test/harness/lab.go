@@ -23,6 +23,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
+// minDiskSize is the disk of the default instance types.
+const minDiskSize v1alpha1.DiskSize = "30G"
+
 // LabConfig describes a user's own Proxmox cluster for the end-to-end tests. It is documented
 // in docs/e2e.md.
 type LabConfig struct {
@@ -41,7 +44,8 @@ type LabConfig struct {
 	// ISOStorage is the storage of boot drives. Empty means the first storage that allows ISO
 	// images.
 	ISOStorage string `json:"isoStorage,omitempty"`
-	// DiskSize is the size of the VMs' disks, at least that of the template.
+	// DiskSize is the size of the VMs' disks, at least that of the template and of the
+	// instance types.
 	DiskSize v1alpha1.DiskSize `json:"diskSize,omitempty"`
 	// ResourcePool is the Proxmox resource pool of the VMs.
 	ResourcePool string `json:"resourcePool,omitempty"`
@@ -88,7 +92,7 @@ func LoadLab(path string) (*Lab, error) {
 }
 
 func (l *Lab) complete(path string) error {
-	l.DiskSize = cmp.Or(l.DiskSize, "30G")
+	l.DiskSize = cmp.Or(l.DiskSize, minDiskSize)
 	l.MaxVMs = cmp.Or(l.MaxVMs, 2)
 	l.Timeout.Duration = cmp.Or(l.Timeout.Duration, 10*time.Minute)
 	switch {
@@ -98,6 +102,8 @@ func (l *Lab) complete(path string) error {
 		return errors.New("template: missing: want the name or the tags of a Proxmox template")
 	case l.VMIDs.From < 100 || l.VMIDs.To < l.VMIDs.From+99:
 		return fmt.Errorf("vmids: found %d to %d, want at least a hundred VMIDs that nothing else uses, such as from: 20000, to: 20999", l.VMIDs.From, l.VMIDs.To)
+	case !isLargeEnough(l.DiskSize):
+		return fmt.Errorf("diskSize: found %s, want at least %s: the instance types have disks of this size", l.DiskSize, minDiskSize)
 	case l.NodeAddress != "" && net.ParseIP(l.NodeAddress) == nil:
 		return fmt.Errorf("nodeAddress (E2E_NODE_ADDRESS): found %q, want an IP address of this machine that VMs can reach", l.NodeAddress)
 	}
@@ -105,6 +111,14 @@ func (l *Lab) complete(path string) error {
 		l.CloudConfig = filepath.Join(filepath.Dir(path), l.CloudConfig)
 	}
 	return l.readCloudConfig()
+}
+
+// isLargeEnough reports whether VMs get disks of the size: those of the instance types are the
+// minimum.
+func isLargeEnough(size v1alpha1.DiskSize) bool {
+	bytes, err := size.Bytes()
+	minimum, minErr := minDiskSize.Bytes()
+	return err == nil && minErr == nil && bytes >= minimum
 }
 
 func (l *Lab) readCloudConfig() error {
