@@ -16,6 +16,7 @@ func TestInvalidValues(t *testing.T) {
 		"unknown_setting":        {"settings: {proxmoxPolInterval: 5s}", "additional properties 'proxmoxPolInterval' not allowed"},
 		"unknown_feature_gate":   {"settings: {featureGates: {nodeRepare: true}}", "additional properties 'nodeRepare' not allowed"},
 		"number_as_duration":     {"settings: {batchMaxDuration: 10}", "at '/settings/batchMaxDuration': got number, want string"},
+		"invalid_lease_name":     {"leaderElectionName: Karpenter", "at '/leaderElectionName': 'Karpenter' does not match pattern"},
 		"unknown_metrics_type":   {"metrics: {type: podMonitor}", "at '/metrics/type': value must be one of 'annotation', 'service', 'serviceMonitor'"},
 		"unknown_log_level":      {"logVerbosityLevel: trace", "at '/logVerbosityLevel': value must be one of 'debug', 'info', 'error'"},
 		"cluster_without_region": {"config: {clusters: [{url: 'https://a'}]}", "at '/config/clusters/0': missing property 'region'"},
