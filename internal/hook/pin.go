@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // vcpuThread matches the names of QEMU's vCPU threads.
@@ -44,7 +45,7 @@ func (h Host) checkPins(c conf, m ownership.Mark) error {
 	if len(m.Pin) != c.vcpus {
 		return fmt.Errorf("the notes list %d CPUs, the VM has %d vCPUs", len(m.Pin), c.vcpus)
 	}
-	granted, err := parseCPUs(m.CPUs)
+	granted, err := proxmox.ParseCPUs(m.CPUs)
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (h Host) checkPins(c conf, m ownership.Mark) error {
 	if err != nil {
 		return err
 	}
-	online, err := parseCPUs(strings.TrimSpace(string(content)))
+	online, err := proxmox.ParseCPUs(strings.TrimSpace(string(content)))
 	if err != nil {
 		return err
 	}
@@ -61,9 +62,9 @@ func (h Host) checkPins(c conf, m ownership.Mark) error {
 		switch {
 		case seen[cpu]:
 			return fmt.Errorf("CPU %d is listed twice", cpu)
-		case !granted[cpu]:
+		case !granted.Contains(cpu):
 			return fmt.Errorf("CPU %d is not one of the VM's dedicated CPUs, %s", cpu, m.CPUs)
-		case !online[cpu]:
+		case !online.Contains(cpu):
 			return fmt.Errorf("the host has no CPU %d online", cpu)
 		}
 		seen[cpu] = true
@@ -115,26 +116,6 @@ func (h Host) threadsOf(pid int) (map[int]int, error) {
 		}
 	}
 	return found, nil
-}
-
-// parseCPUs parses a list in the kernel's format: 0-3,8.
-func parseCPUs(list string) (map[int]bool, error) {
-	cpus := map[int]bool{}
-	for part := range strings.SplitSeq(list, ",") {
-		low, high, ranged := strings.Cut(part, "-")
-		first, err := strconv.Atoi(low)
-		last := first
-		if err == nil && ranged {
-			last, err = strconv.Atoi(high)
-		}
-		if err != nil || first < 0 || last < first || last >= 1<<14 {
-			return nil, fmt.Errorf("found %q, want a list of CPUs such as 0-3,8", list)
-		}
-		for cpu := first; cpu <= last; cpu++ {
-			cpus[cpu] = true
-		}
-	}
-	return cpus, nil
 }
 
 // setAffinity pins a thread to one CPU.

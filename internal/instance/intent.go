@@ -16,6 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
@@ -179,10 +180,7 @@ func NewBinding(b *placement.Binding) *Binding {
 
 // CPUSet returns the CPUs of the Host that only this VM uses.
 func (b *Binding) CPUSet() cpuset.CPUSet {
-	set, err := cpuset.Parse(b.CPUs)
-	if err != nil {
-		return cpuset.New()
-	}
+	set, _ := proxmox.ParseCPUs(b.CPUs) // empty if it does not parse
 	return set
 }
 

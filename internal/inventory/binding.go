@@ -45,10 +45,7 @@ func (g Guest) pinnedCPUs() cpuset.CPUSet {
 	if !ok || mark.VMID != g.VMID {
 		return set
 	}
-	hooked, err := cpuset.Parse(mark.CPUs)
-	if err != nil {
-		return set
-	}
+	hooked, _ := proxmox.ParseCPUs(mark.CPUs) // empty if it does not parse
 	return set.Union(hooked)
 }
 

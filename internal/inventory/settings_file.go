@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/cpuset"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // Upper limits. Larger values are probably typos.
@@ -202,8 +204,8 @@ func parseCells(raw json.RawMessage) (setter, error) {
 			return nil, fmt.Errorf("%s (cell %q is not a number)", want, key)
 		}
 		cell := Cell{}
-		if cell.CPUs, err = cpuset.Parse(file[key].CPUs); err != nil {
-			return nil, fmt.Errorf("%s (cpus %q of cell %d is not a list of CPUs)", want, file[key].CPUs, id)
+		if cell.CPUs, err = proxmox.ParseCPUs(file[key].CPUs); err != nil {
+			return nil, fmt.Errorf("%s (cpus of cell %d: %w)", want, id, err)
 		}
 		size := file[key].MemSize
 		if size == nil {

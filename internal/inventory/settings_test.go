@@ -105,7 +105,7 @@ func TestParseSettingsInvalid(t *testing.T) {
 		"excluded":             {`{"a": {"b": {"excluded": "yes"}}}`, `field "excluded": found "yes", want true or false`},
 		"fraction":             {`{"a": {"b": {"cores": 1.5}}}`, `field "cores": found 1.5, want a whole number`},
 		"cell_name":            {`{"a": {"b": {"nodes": {"x": {}}}}}`, `cell "x" is not a number`},
-		"cell_CPUs":            {`{"a": {"b": {"nodes": {"0": {"cpus": "7-1"}}}}}`, `cpus "7-1" of cell 0 is not a list of CPUs`},
+		"cell_CPUs":            {`{"a": {"b": {"nodes": {"0": {"cpus": "7-1"}}}}}`, `cpus of cell 0: found "7-1", want a list of CPUs`},
 		"cell_field":           {`{"a": {"b": {"nodes": {"0": {"cpu": "1"}}}}}`, `unknown field "0.cpu"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -135,14 +135,25 @@ func TestLoadSettingsErrors(t *testing.T) {
 func FuzzParseSettings(f *testing.F) {
 	f.Add([]byte(`{"r": {"pve-*": {"reservedcpus": [0], "nodes": {"0": {"cpus": "0-3", "memsize": 1}}, "cpuratio": 1.5}}}`))
 	f.Add([]byte(`{"r": {"*": {"reservedmemory": "4Gi"}}}`))
+	f.Add([]byte(`{"r": {"[a-": {}}}`))
+	f.Add([]byte(`{"*": {"*": {"nodes": {"0": {"cpus": "0-99999999999"}}}}}`))
+	f.Add([]byte(`{"*": {"*": {"nodes": {"0": {"memsize": 1, "memory": "x\ny"}}, "siblings": "spread", "excluded": true}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		settings, err := inventory.ParseSettings(data)
 		if err != nil {
+			if !strings.Contains(err.Error(), "want") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("the error is %q, want one line with what is allowed", err)
+			}
 			return
 		}
 		s := settings.For("r", "pve-1")
 		if s.CPURatio <= 0 || s.MemoryRatio <= 0 || s.ReservedMemoryBytes < 0 || s.StorageHighWater <= 0 || s.StorageHighWater > 1 {
 			t.Errorf("invalid settings were accepted: %+v", s)
+		}
+		for id, cell := range s.Topology.Cells {
+			if id < 0 || cell.MemoryBytes < 0 || cell.CPUs.Size() > 1<<14 {
+				t.Errorf("cell %d was accepted: %+v", id, cell)
+			}
 		}
 	})
 }

@@ -49,10 +49,7 @@ func formatList(set cpuset.CPUSet) string { return strings.ReplaceAll(set.String
 func ParseNUMACell(value string) NUMACell {
 	p := ParseProperties(value)
 	list := func(key string) cpuset.CPUSet {
-		set, err := cpuset.Parse(strings.ReplaceAll(p.Value(key), ";", ","))
-		if err != nil {
-			return cpuset.New()
-		}
+		set, _ := ParseCPUs(strings.ReplaceAll(p.Value(key), ";", ","))
 		return set
 	}
 	return NUMACell{CPUs: list("cpus"), HostCells: list("hostnodes"), MemoryMiB: parseNumber(p.Value("memory")), Policy: p.Value("policy")}
@@ -77,12 +74,9 @@ func (c Compute) MemoryMiB() int {
 }
 
 // Affinity returns the CPUs of the Host that the VM may run on. It is empty if the
-// VM may run on all of them.
+// VM may run on all of them, and if the list does not parse.
 func (c Compute) Affinity() cpuset.CPUSet {
-	set, err := cpuset.Parse(c.options["affinity"])
-	if err != nil {
-		return cpuset.New()
-	}
+	set, _ := ParseCPUs(c.options["affinity"])
 	return set
 }
 
