@@ -202,5 +202,5 @@ func (c clusterClient) HostInfo(ctx context.Context, host string) (HostInfo, err
 	if err := c.get(ctx, at("/nodes/{node}/status", host), &out); err != nil {
 		return HostInfo{}, fmt.Errorf("reading the hardware of host %s: %w", host, err)
 	}
-	return HostInfo{Sockets: int(out.CPUInfo.Sockets), Cores: int(out.CPUInfo.Cores), CPUs: int(out.CPUInfo.CPUs)}, nil
+	return HostInfo{Sockets: int(out.CPUInfo.Sockets.whole()), Cores: int(out.CPUInfo.Cores.whole()), CPUs: int(out.CPUInfo.CPUs.whole())}, nil
 }

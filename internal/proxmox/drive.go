@@ -59,10 +59,12 @@ func parseSize(s string) int64 {
 		unit, digits = u, s[:len(s)-1]
 	}
 	n, err := strconv.ParseFloat(digits, 64)
-	if err != nil || n < 0 || n*float64(unit) > 1<<62 {
+	bytes := n * float64(unit)
+	// The negated comparison would accept NaN.
+	if inside := bytes >= 0 && bytes <= 1<<62; err != nil || !inside {
 		return 0
 	}
-	return int64(n * float64(unit))
+	return int64(bytes)
 }
 
 // Drives are the disks and CD drives of a VM. EFI variables, TPM state and unused

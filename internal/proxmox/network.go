@@ -118,7 +118,7 @@ func (c networkClient) SDNAddresses(ctx context.Context) ([]SDNAddress, error) {
 	out := make([]SDNAddress, 0, len(rows))
 	for _, row := range rows {
 		if addr, err := netip.ParseAddr(row.IP); err == nil {
-			out = append(out, SDNAddress{Address: addr, MAC: row.MAC, VMID: int(row.VMID), VNet: row.VNet, Zone: row.Zone})
+			out = append(out, SDNAddress{Address: addr, MAC: row.MAC, VMID: int(row.VMID.whole()), VNet: row.VNet, Zone: row.Zone})
 		}
 	}
 	return out, nil

@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -23,12 +24,23 @@ func (n *numeric) UnmarshalJSON(data []byte) error {
 		return nil
 	}
 	value, err := strconv.ParseFloat(text, 64)
-	if err != nil {
+	if err != nil || math.IsNaN(value) {
 		return fmt.Errorf("found %s, want a number", data)
 	}
 	*n = numeric(value)
 	return nil
 }
 
-func (n numeric) whole() int64 { return int64(n) }
-func (n numeric) isSet() bool  { return n != 0 }
+// whole returns the number without its fraction. If it does not fit, the result is the
+// nearest one that does: Go leaves the conversion undefined.
+func (n numeric) whole() int64 {
+	switch {
+	case n >= math.MaxInt64:
+		return math.MaxInt64
+	case n <= math.MinInt64:
+		return math.MinInt64
+	}
+	return int64(n)
+}
+
+func (n numeric) isSet() bool { return n != 0 }

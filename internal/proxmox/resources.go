@@ -157,7 +157,7 @@ func (r resourceRow) host() HostRow {
 	return HostRow{
 		Name:            r.Node,
 		Online:          r.Status == "online",
-		CPUs:            int(r.MaxCPU),
+		CPUs:            int(r.MaxCPU.whole()),
 		MemoryBytes:     r.MaxMem.whole(),
 		UsedMemoryBytes: r.Mem.whole(),
 		CPULoad:         float64(r.CPU),
@@ -169,7 +169,7 @@ func (r resourceRow) host() HostRow {
 
 func (r resourceRow) guest() GuestRow {
 	return GuestRow{
-		VMID:          int(r.VMID),
+		VMID:          int(r.VMID.whole()),
 		Kind:          r.Type,
 		Name:          r.Name,
 		Host:          r.Node,
@@ -179,7 +179,7 @@ func (r resourceRow) guest() GuestRow {
 		Pool:          r.Pool,
 		Lock:          r.Lock,
 		HAState:       r.HAState,
-		CPUs:          int(math.Ceil(float64(r.MaxCPU))), // a container may have half a CPU
+		CPUs:          int(numeric(math.Ceil(float64(r.MaxCPU))).whole()), // a container may have half a CPU
 		MemoryBytes:   r.MaxMem.whole(),
 		DiskBytes:     r.MaxDisk.whole(),
 		UptimeSeconds: r.Uptime.whole(),

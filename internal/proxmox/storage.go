@@ -110,7 +110,7 @@ func (c storageClient) Volumes(ctx context.Context, host, storage, content strin
 	}
 	volumes := make([]Volume, 0, len(rows))
 	for _, row := range rows {
-		volume := Volume{ID: row.VolID, Format: row.Format, SizeBytes: row.Size.whole(), VMID: int(row.VMID)}
+		volume := Volume{ID: row.VolID, Format: row.Format, SizeBytes: row.Size.whole(), VMID: int(row.VMID.whole())}
 		if row.CTime != 0 {
 			volume.Created = time.Unix(row.CTime.whole(), 0)
 		}

@@ -191,6 +191,7 @@ func FuzzProperties(f *testing.F) {
 func FuzzDevices(f *testing.F) {
 	f.Add("virtio=BC:24:11:00:00:01,bridge=vmbr0,tag=7,firewall=1", "local-lvm:vm-1-disk-0,size=3G", "uuid=1,serial=eA==,base64=1")
 	f.Add("model=virtio,macaddr=x,queues=-1", "none,media=cdrom", "base64=1,sku=%")
+	f.Add("hwaddr=BC:24:11:00:00:01,model=,macaddr=", "local:1,size=NaN", "base64=true,uuid=,other")
 	f.Fuzz(func(t *testing.T, nic, drive, smbios string) {
 		n := proxmox.ParseNIC("net0", nic)
 		again := proxmox.ParseNIC("net0", n.Encode())

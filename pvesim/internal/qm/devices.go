@@ -151,6 +151,9 @@ func formatFields(fields map[string]string) []string {
 	return parts
 }
 
+// maxSize is above the size of any disk.
+const maxSize = 1 << 62
+
 var units = map[byte]int64{'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 
 // ParseSize parses a disk size such as "64M" or "1.5G". Sizes without a unit are in bytes.
@@ -163,10 +166,12 @@ func ParseSize(v string) (int64, bool) {
 		factor, v = f, v[:len(v)-1]
 	}
 	n, err := strconv.ParseFloat(v, 64)
-	if err != nil || n < 0 {
+	bytes := n * float64(factor)
+	// The negated comparison would accept NaN.
+	if inside := bytes >= 0 && bytes <= maxSize; err != nil || !inside {
 		return 0, false
 	}
-	return int64(n * float64(factor)), true
+	return int64(bytes), true
 }
 
 // FormatSize returns a size with the largest unit that divides it.
