@@ -4,11 +4,13 @@
 package proxmox
 
 import (
+	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -43,6 +45,9 @@ func EncodeSSHKeys(keys []string) string {
 	return strings.ReplaceAll(url.QueryEscape(strings.Join(keys, "\n")), "+", "%20")
 }
 
+// sshKeyType matches the types of keys that OpenSSH reads.
+var sshKeyType = regexp.MustCompile(`^(ssh-(rsa|dss|ed25519)|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com)$`)
+
 // CheckSSHKey returns an error if a line is not a valid line of authorized_keys. Proxmox
 // reports "SSH public key validation error" for any invalid key, and only when the VM
 // is configured. The error does not contain the key.
@@ -66,8 +71,13 @@ func CheckSSHKey(line string) error {
 		size := 4 + int(binary.BigEndian.Uint32(raw))
 		parts, raw = append(parts, string(raw[4:size])), raw[size:]
 	}
-	if len(parts) < 2 || parts[0] != kind {
+	switch {
+	case len(parts) < 2 || parts[0] != kind:
 		return fmt.Errorf("the SSH key's type does not match %q; %s", kind, want)
+	case !sshKeyType.MatchString(kind):
+		return fmt.Errorf("the SSH key's type %q is unknown; %s", kind, want)
+	case kind == "ssh-ed25519" && len(parts[1]) != ed25519.PublicKeySize:
+		return fmt.Errorf("the SSH key has %d bytes, want %d; %s", len(parts[1]), ed25519.PublicKeySize, want)
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ func config(hosts ...*fakeHost) proxmox.ClusterConfig {
 	return cfg
 }
 
-func newClient(t *testing.T, cfg proxmox.ClusterConfig, opts proxmox.Options) proxmox.Client {
+func newClient(t testing.TB, cfg proxmox.ClusterConfig, opts proxmox.Options) proxmox.Client {
 	t.Helper()
 	c, err := proxmox.New(cfg, opts)
 	if err != nil {

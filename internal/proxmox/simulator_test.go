@@ -22,7 +22,7 @@ const (
 )
 
 // simulate starts a simulated Cluster of that release with two Hosts and returns its client.
-func simulate(t *testing.T, release string, changes ...func(*pvesim.Scenario)) (*pvesim.Simulator, proxmox.Client) {
+func simulate(t testing.TB, release string, changes ...func(*pvesim.Scenario)) (*pvesim.Simulator, proxmox.Client) {
 	t.Helper()
 	scenario := pvesim.DefaultScenario(2)
 	scenario.Version = release
