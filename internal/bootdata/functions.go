@@ -152,8 +152,10 @@ func omit(object any, keys ...string) (map[string]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode a %T", object)
 	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber() // as a float64, a number of bytes would print as 6.442450944e+09
 	var fields map[string]any
-	if err := json.Unmarshal(raw, &fields); err != nil {
+	if err := decoder.Decode(&fields); err != nil {
 		return nil, fmt.Errorf("omit needs an object or a map, found %T", object)
 	}
 	for _, key := range keys {
@@ -208,7 +210,7 @@ func toPrettyYAML(value any) (string, error) {
 		return "", err
 	}
 	var node yamlv3.Node
-	if err := yamlv3.Unmarshal([]byte(plain), &node); err != nil {
+	if err := yamlv3.Unmarshal([]byte(plain+"\n"), &node); err != nil {
 		return "", fmt.Errorf("cannot encode a %T", value)
 	}
 	var out bytes.Buffer

@@ -4,10 +4,10 @@
 package bootdata
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -170,19 +170,19 @@ func (k KubeletConfiguration) MarshalJSON() ([]byte, error) {
 		return nil, err
 	}
 	for name, zero := range unset {
-		if reflect.DeepEqual(fields[name], zero) {
+		if bytes.Equal(fields[name], zero) {
 			delete(fields, name)
 		}
 	}
 	return json.Marshal(fields)
 }
 
-func jsonFields(config kubeletconfig.KubeletConfiguration) (map[string]any, error) {
+func jsonFields(config kubeletconfig.KubeletConfiguration) (map[string]json.RawMessage, error) {
 	raw, err := json.Marshal(config)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the kubelet configuration: %w", err)
 	}
-	var fields map[string]any
+	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &fields); err != nil {
 		return nil, fmt.Errorf("decoding the kubelet configuration: %w", err)
 	}
