@@ -40,15 +40,14 @@ type metaData struct {
 	Hostname      string `yaml:"hostname"`
 }
 
-// cloudInit simulates cloud-init. Most modules run once per instance ID, so a
+// runCloudInit simulates cloud-init. Most modules run once per instance ID, so a
 // reboot does not repeat runcmd.
-func (g *guest) cloudInit() (system, bool) {
+func (g *guest) runCloudInit(s seed, found bool) (system, bool) {
 	known, hasInstance := g.storage.Read(instanceIDFile)
 	if _, disabled := g.storage.Read(disabledFile); disabled {
 		g.console.printf("cloud-init: disabled, continuing as instance %s", known)
 		return g.system(""), true
 	}
-	s, found := findSeed(g.drives(), g.console)
 	if !found {
 		return g.withoutSource(string(known), hasInstance)
 	}

@@ -37,8 +37,8 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 		return systemctl(words[1:])
 	case "touch":
 		for _, name := range operands(words[1:]) {
-			if _, exists := g.storage.Read(path.Clean(name)); !exists {
-				g.storage.Write(path.Clean(name), nil)
+			if _, exists := g.storage.Read(absolute(name)); !exists {
+				g.storage.Write(absolute(name), nil)
 			}
 		}
 		return unitEffect{}
@@ -67,10 +67,13 @@ func (g *guest) move(names []string) {
 	if len(names) != 2 {
 		return
 	}
-	if content, ok := g.storage.Read(path.Clean(names[0])); ok {
-		g.storage.Write(path.Clean(names[1]), content)
+	if content, ok := g.storage.Read(absolute(names[0])); ok {
+		g.storage.Write(absolute(names[1]), content)
 	}
 }
+
+// absolute returns the path of a file that a script names: scripts run in the root directory.
+func absolute(name string) string { return path.Join("/", name) }
 
 // isTextOption reports whether word is a shell's -c, possibly combined with other
 // options as in -ec.

@@ -5,6 +5,8 @@ package guest
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -22,9 +24,13 @@ type seed struct {
 // seedLabel is the volume ID of a NoCloud drive; cloud-init ignores case.
 const seedLabel = "cidata"
 
-// volumeIDOffset is the offset of the volume ID in an ISO 9660 image: in the
-// first descriptor, after the sixteen sectors of the system area.
-const volumeIDOffset = 16*2048 + 40
+// Offsets in the first descriptor of an ISO 9660 image, after the sixteen sectors of the
+// system area.
+const (
+	volumeIDOffset      = 16*2048 + 40
+	pathTableSizeOffset = 16*2048 + 132
+	rootSizeOffset      = 16*2048 + 156 + 10
+)
 
 // findSeed reads the first drive that is labeled cidata.
 func findSeed(images [][]byte, console *console) (seed, bool) {
@@ -57,6 +63,12 @@ func readSeed(image []byte) (s seed, err error) {
 			err = fmt.Errorf("reading a corrupt image: %v", r)
 		}
 	}()
+	// It also allocates as much memory as the image claims to need.
+	for _, offset := range []int{pathTableSizeOffset, rootSizeOffset} {
+		if len(image) < offset+4 || int64(binary.LittleEndian.Uint32(image[offset:])) > int64(len(image)) {
+			return seed{}, errors.New("reading a corrupt image: a directory is larger than the image")
+		}
+	}
 	disc, err := iso9660.Read(file.New(memoryFile{bytes.NewReader(image)}, true), int64(len(image)), 0, 2048)
 	if err != nil {
 		return seed{}, err
@@ -69,6 +81,13 @@ func readSeed(image []byte) (s seed, err error) {
 	for _, entry := range entries {
 		if entry.IsDir() {
 			continue
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return seed{}, err
+		}
+		if info.Size() > int64(len(image)) {
+			return seed{}, fmt.Errorf("reading a corrupt image: %s is larger than the image", entry.Name())
 		}
 		if content[entry.Name()], err = disc.ReadFile(entry.Name()); err != nil {
 			return seed{}, fmt.Errorf("reading %s: %w", entry.Name(), err)

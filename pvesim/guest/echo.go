@@ -21,7 +21,7 @@ func (g *guest) echo(words []string) {
 		return
 	}
 	var before []byte
-	name := path.Clean(words[i+1])
+	name := absolute(words[i+1])
 	if words[i] == ">>" {
 		before, _ = g.storage.Read(name)
 	}

@@ -74,6 +74,12 @@ func newGuest(disk *memoryDisk, images ...[]byte) *guest {
 	}
 }
 
+// cloudInit runs cloud-init with the guest's drive.
+func (g *guest) cloudInit() (system, bool) {
+	s, found := findSeed(g.drives(), g.console)
+	return g.runCloudInit(s, found)
+}
+
 // newSeed creates a NoCloud drive with an ISO writer other than the controller's.
 func newSeed(t testing.TB, label string, files map[string]string) []byte {
 	t.Helper()

@@ -71,17 +71,21 @@ func (g *guest) configure() (system, bool) {
 			return g.ignite(config)
 		}
 	}
-	if s, found := findSeed(g.drives(), g.console); found {
-		switch {
-		case isTalos(s.userData):
-			return g.installTalos(s.userData)
-		case bytes.HasPrefix(bytes.TrimSpace(s.userData), []byte("{")):
-			return g.ignite(s.userData)
-		case bytes.HasPrefix(bytes.TrimSpace(s.vendorData), []byte("{")):
-			return g.ignite(s.vendorData) // user-data is empty, or for cloud-init
-		}
+	s, found := findSeed(g.drives(), g.console)
+	return g.bootFrom(s, found)
+}
+
+// bootFrom configures the guest from the files on its drive, if it has one.
+func (g *guest) bootFrom(s seed, found bool) (system, bool) {
+	switch {
+	case isTalos(s.userData):
+		return g.installTalos(s.userData)
+	case bytes.HasPrefix(bytes.TrimSpace(s.userData), []byte("{")):
+		return g.ignite(s.userData)
+	case bytes.HasPrefix(bytes.TrimSpace(s.vendorData), []byte("{")):
+		return g.ignite(s.vendorData) // user-data is empty, or for cloud-init
 	}
-	return g.cloudInit()
+	return g.runCloudInit(s, found)
 }
 
 // system returns the state that cloud-init stored on the disk in this boot or an

@@ -149,7 +149,11 @@ func checkHugepages(memory int64, pages string) error {
 	return nil
 }
 
-// parseNUMANodes parses lists such as "0", "0-1" and "0;2-3".
+// maxNUMANodes is above the number of nodes of any host.
+const maxNUMANodes = 1024
+
+// parseNUMANodes parses lists such as "0", "0-1" and "0;2-3". It stops at the limit, because the host does not
+// have all of these nodes.
 func parseNUMANodes(list string) []int64 {
 	var out []int64
 	for part := range strings.SplitSeq(list, ";") {
@@ -162,7 +166,7 @@ func parseNUMANodes(list string) []int64 {
 		if ranged {
 			to = qm.Number(last, from)
 		}
-		for n := from; n <= to; n++ {
+		for n := from; n <= to && len(out) < maxNUMANodes; n++ {
 			out = append(out, n)
 		}
 	}
