@@ -59,13 +59,18 @@ func (m *machine) write(path, content string, mode os.FileMode) {
 func (m *machine) vm(mark ownership.Mark) {
 	m.Helper()
 	notes := mark.Notes("made by hand: 100 % ours") + "more words\n"
+	m.write(fmt.Sprintf("/etc/pve/qemu-server/%d.conf", vmid), confOf(notes), 0o640)
+}
+
+// confOf returns a configuration file with these notes, as Proxmox writes it.
+func confOf(notes string) string {
 	var b strings.Builder
 	for line := range strings.Lines(notes) {
 		line = strings.ReplaceAll(strings.ReplaceAll(line, "%", "%25"), ":", "%3A")
-		b.WriteString("#" + line)
+		b.WriteString("#" + strings.TrimSuffix(line, "\n") + "\n")
 	}
 	b.WriteString("cores: 2\nsockets: 1\nhookscript: local:snippets/pve-hook\n[PENDING]\ncores: 8\n")
-	m.write(fmt.Sprintf("/etc/pve/qemu-server/%d.conf", vmid), b.String(), 0o640)
+	return b.String()
 }
 
 // script installs a script.
@@ -220,6 +225,19 @@ func FuzzConf(f *testing.F) {
 		c := parseConf(content)
 		if m, ok := c.mark(vmid); ok && m.VMID != vmid {
 			t.Errorf("accepted the mark of VM %d", m.VMID)
+		}
+	})
+}
+
+// The notes in the file are those that the controller reads by the API.
+func FuzzConfNotes(f *testing.F) {
+	f.Add(ownedMark(nil).Notes("100 % ours: [a]"))
+	f.Add("#\n[snap]\n\ncores: 3\n")
+	f.Fuzz(func(t *testing.T, notes string) {
+		notes = strings.TrimRight(notes, "\n") // Proxmox does the same
+		c := parseConf(confOf(notes))
+		if c.notes != notes || c.vcpus != 2 {
+			t.Errorf("%q was read as %q with %d vCPUs", notes, c.notes, c.vcpus)
 		}
 	})
 }

@@ -6,6 +6,7 @@ package instancetype_test
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -144,12 +145,43 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := instancetype.Parse(data)
 		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("the error is %q, want one line", err)
+			}
 			return
 		}
 		for _, typ := range c.Types() {
-			if typ.CPUs < 1 || typ.MemoryBytes < 256<<20 {
-				t.Errorf("a VM with %d CPUs and %d bytes of memory was accepted", typ.CPUs, typ.MemoryBytes)
+			if typ.CPUs < 1 || typ.MemoryBytes < 256<<20 || typ.Pods < 1 || typ.EphemeralBytes < 0 {
+				t.Errorf("a VM with %d CPUs, %d bytes of memory, %d pods and %d bytes of disk was accepted", typ.CPUs, typ.MemoryBytes, typ.Pods, typ.EphemeralBytes)
 			}
+			if found, ok := c.Get(typ.Name); !ok || found.CPUs != typ.CPUs {
+				t.Errorf("type %q is not found by its name", typ.Name)
+			}
+		}
+	})
+}
+
+// Each mapping provides the one resource that the text assigns to it.
+func FuzzParseDevices(f *testing.F) {
+	f.Add("gpu-a100=nvidia.com/gpu,gpu-t4=nvidia.com/gpu")
+	f.Add(" a=b/c ,, d=b/c=e")
+	f.Fuzz(func(t *testing.T, text string) {
+		devices, err := instancetype.ParseDevices(text)
+		if err != nil {
+			if !strings.Contains(err.Error(), "found") || !strings.Contains(err.Error(), "want") {
+				t.Errorf("the error is %q, want what was found and what is allowed", err)
+			}
+			return
+		}
+		var entries []string
+		for name, mappings := range devices {
+			for _, mapping := range mappings {
+				entries = append(entries, mapping+"="+string(name))
+			}
+		}
+		again, err := instancetype.ParseDevices(strings.Join(entries, ","))
+		if err != nil || !reflect.DeepEqual(devices, again) {
+			t.Errorf("%q was read as %v, then as %v (%v)", text, devices, again, err)
 		}
 	})
 }

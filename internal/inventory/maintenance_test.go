@@ -6,6 +6,8 @@ package inventory_test
 import (
 	"errors"
 	"maps"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +27,29 @@ func TestParseMaintenance(t *testing.T) {
 			t.Errorf("key %s of host %s: found %v, %v", host.Key(), host, parsed, errs)
 		}
 	}
+}
+
+// Each valid entry is read again from its key; each other one is named in an error.
+func FuzzParseMaintenance(f *testing.F) {
+	f.Add("home.pve1", " new disk\n")
+	f.Add("site.a.pve-2", "")
+	f.Add("home.", "")
+	f.Fuzz(func(t *testing.T, key, reason string) {
+		hosts, errs := inventory.ParseMaintenance(map[string]string{key: reason})
+		if len(hosts)+len(errs) != 1 {
+			t.Fatalf("%q: found %v and %v", key, hosts, errs)
+		}
+		for _, err := range errs {
+			if !strings.Contains(err.Error(), strconv.Quote(key)) {
+				t.Errorf("the error does not name the key %q: %v", key, err)
+			}
+		}
+		for host, why := range hosts {
+			if host.Key() != key || host.Region == "" || host.Host == "" || why != strings.TrimSpace(reason) {
+				t.Errorf("%q: %q was read as %+v: %q", key, reason, host, why)
+			}
+		}
+	})
 }
 
 func TestSetMaintenance(t *testing.T) {

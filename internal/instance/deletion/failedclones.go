@@ -94,11 +94,18 @@ func (a *attempt) createdDisks(ctx context.Context, clone proxmox.UPID) (disks [
 	if err != nil {
 		return nil, err
 	}
-	for _, line := range lines {
+	disks = createdIn(lines)
+	a.clones.Add(clone, disks)
+	return disks, nil
+}
+
+// createdIn returns the names of the disks that a clone created, according to its log.
+func createdIn(log []string) []string {
+	var disks []string
+	for _, line := range log {
 		if found := createdDisk.FindStringSubmatch(line); found != nil {
 			disks = append(disks, found[1])
 		}
 	}
-	a.clones.Add(clone, disks)
-	return disks, nil
+	return disks
 }

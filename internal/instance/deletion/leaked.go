@@ -46,17 +46,22 @@ func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id in
 		return blocked(err, unreachable(host))
 	}
 	log.FromContext(ctx).Info("destroyed VM with warnings", "vmid", id.VMID, "host", host, "region", id.Region, "task", destroy.UPID, "log", strings.Join(lines, " | "))
-	var volumes []string
-	for _, found := range quotedVolume.FindAllStringSubmatch(strings.Join(lines, "\n"), -1) {
-		if isDiskOf(found[1], id.VMID) {
-			volumes = append(volumes, found[1])
-		}
-	}
-	if err := d.deleteDisks(ctx, c, id, host, volumes); err != nil {
+	if err := d.deleteDisks(ctx, c, id, host, leakedIn(lines, id.VMID)); err != nil {
 		return &instance.BlockedError{Reason: instance.BlockedDiskRemaining, Message: fmt.Sprintf(
 			"VM %d on host %s is destroyed, but disks of it could not be deleted: %v", id.VMID, host, err)}
 	}
 	return nil
+}
+
+// leakedIn returns the disks of a VM that the log of its destroy names.
+func leakedIn(log []string, vmid int) []string {
+	var volumes []string
+	for _, found := range quotedVolume.FindAllStringSubmatch(strings.Join(log, "\n"), -1) {
+		if isDiskOf(found[1], vmid) {
+			volumes = append(volumes, found[1])
+		}
+	}
+	return volumes
 }
 
 // deleteDisks deletes leaked disks, unless a guest has the VMID again: a disk of that name
