@@ -140,6 +140,22 @@ soak: controller $(KUBEPLANE) ## Run random workloads with random failures for S
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) SOAK=$(SOAK) SOAK_SEED=$(SOAK_SEED) \
 		go test -v -count=1 -timeout 0 ./test/soak | grep -v -e '^=== '
 
+# Time for each fuzz target: 10 minutes for all of them.
+FUZZTIME ?= 12s
+
+.PHONY: fuzz
+fuzz: ## Fuzz every parser of external text, each target for FUZZTIME (12s); RUN=pattern selects targets
+	$(call log,"fuzzing each target for $(FUZZTIME) (10 minutes; first time: 10-15 minutes more to compile everything with instrumentation)")
+	@targets=$$(grep -rEo --include='*_test.go' --exclude-dir=.cache '^func Fuzz\w+' . | sed -E 's#^\./(.*)/[^/]+:func #\1 #' | grep -E '$(RUN)' | sort) && \
+	total=$$(wc -l <<< "$$targets") count=0 failed= && \
+	while read -r directory name; do \
+		count=$$((count + 1)); printf '[%d/%d] %s %s: ' $$count $$total $$directory $$name; \
+		if out=$$(cd $$directory && $(PLAIN) go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) . 2>&1 < /dev/null); \
+		then sed -n 's/^fuzz: elapsed: //p' <<< "$$out" | tail -n 1; \
+		else printf 'FAILED\n%s\n' "$$out"; failed="$$failed $$directory/$$name"; fi; \
+	done <<< "$$targets"; \
+	if [ -n "$$failed" ]; then echo "fuzz: failed:$$failed: commit the inputs in testdata/fuzz with the fix" >&2; exit 1; fi
+
 .PHONY: bench
 bench: controller $(KUBEPLANE) ## Measure launches with the simulator's lock and latency model, compare 1000 nodes with 100, and run the benchmarks
 	$(call log,"comparing launches with test/perf/ranges.yaml and running benchmarks (about 30 minutes; mostly waiting)")
