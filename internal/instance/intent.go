@@ -70,7 +70,7 @@ func (in Intent) Encode() string {
 	in.Version = intentVersion
 	raw, err := json.Marshal(in)
 	if err != nil {
-		// Strings, numbers and times always marshal.
+		// Strings, numbers and times that were read always marshal.
 		panic(err)
 	}
 	return string(raw)
@@ -108,6 +108,10 @@ func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	}
 	var in Intent
 	if err := json.Unmarshal([]byte(raw), &in); err != nil {
+		return Intent{}, false, failed(err)
+	}
+	// Go reads times that it does not write, such as those with the time zone +24:00.
+	if _, err := in.Time.MarshalJSON(); err != nil {
 		return Intent{}, false, failed(err)
 	}
 	return in, true, nil
