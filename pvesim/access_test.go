@@ -21,8 +21,9 @@ func narrow(t *testing.T, acls ...string) *client {
 	return startSim(t, s, pvesim.Options{}).as("kubernetes@pve!narrow=s")
 }
 
-func TestPermissionsMissing(t *testing.T) {
-	t.Parallel()
+func TestPermissionsMissing(t *testing.T) { simulated(t, testPermissionsMissing) }
+
+func testPermissionsMissing(t *testing.T) {
 	clone := []string{"newid", "300", "full", "0"}
 	for _, tc := range []struct {
 		acls   []string
@@ -38,8 +39,9 @@ func TestPermissionsMissing(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", clone...)
 }
 
-func TestPermissionsFilterLists(t *testing.T) {
-	t.Parallel()
+func TestPermissionsFilterLists(t *testing.T) { simulated(t, testPermissionsFilterLists) }
+
+func testPermissionsFilterLists(t *testing.T) {
 	c := narrow(t, "/vms/101")
 	rows := c.ok("GET", "/cluster/resources").([]any)
 	if row(rows, "id", "qemu/101") == nil || row(rows, "id", "qemu/9000") != nil || row(rows, "type", "storage") != nil {
@@ -54,8 +56,9 @@ func TestPermissionsFilterLists(t *testing.T) {
 	c.refused(403, "Permission check failed (/, Sys.Audit)", "GET", "/cluster/status")
 }
 
-func TestPermissionsOfPools(t *testing.T) {
-	t.Parallel()
+func TestPermissionsOfPools(t *testing.T) { simulated(t, testPermissionsOfPools) }
+
+func testPermissionsOfPools(t *testing.T) {
 	c := narrow(t, "/pool/kube", "/storage/local-lvm", "/sdn")
 	c.ok("GET", "/nodes/pve1/qemu/9000/config")
 	c.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
@@ -66,8 +69,9 @@ func TestPermissionsOfPools(t *testing.T) {
 	c.refused(403, "Permission check failed (/vms/300, VM.Audit)", "GET", "/nodes/pve1/qemu/300/config")
 }
 
-func TestPermissionsOfRootToken(t *testing.T) {
-	t.Parallel()
+func TestPermissionsOfRootToken(t *testing.T) { simulated(t, testPermissionsOfRootToken) }
+
+func testPermissionsOfRootToken(t *testing.T) {
 	s := pvesim.DefaultScenario(1)
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
 	c := startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
@@ -78,8 +82,9 @@ func TestPermissionsOfRootToken(t *testing.T) {
 	}
 }
 
-func TestPrivilegesByVersion(t *testing.T) {
-	t.Parallel()
+func TestPrivilegesByVersion(t *testing.T) { simulated(t, testPrivilegesByVersion) }
+
+func testPrivilegesByVersion(t *testing.T) {
 	for version, reason := range map[string]string{
 		"8.4": "Permission check failed (/vms/101, VM.Monitor)",
 		"9.2": "Permission check failed (/vms/101, VM.GuestAgent.Audit|VM.GuestAgent.Unrestricted)",

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -18,7 +17,7 @@ func (s *Simulator) startAdmin(ctx context.Context) error {
 	if s.options.AdminListen == "" {
 		return nil
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.options.AdminListen)
+	l, err := s.listener(ctx, s.options.AdminListen)
 	if err != nil {
 		return fmt.Errorf("starting admin API: %w", err)
 	}

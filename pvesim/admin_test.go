@@ -23,7 +23,7 @@ func admin(t *testing.T, sim *pvesim.Simulator, method, path, body string) (int,
 	if strings.Contains(body, "=") {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := (&http.Client{Transport: &http.Transport{DialContext: sim.DialContext, DisableKeepAlives: true}}).Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,8 +32,9 @@ func admin(t *testing.T, sim *pvesim.Simulator, method, path, body string) (int,
 	return resp.StatusCode, string(raw)
 }
 
-func TestAdminAPI(t *testing.T) {
-	t.Parallel()
+func TestAdminAPI(t *testing.T) { simulated(t, testAdminAPI) }
+
+func testAdminAPI(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	if status, body := admin(t, c.sim, "POST", "/faults", `{"path": "/version", "count": 1, "status": 500, "message": "boom", "delay": "1s"}`); status != 200 || !strings.Contains(body, `"id":1`) {
 		t.Fatalf("adding a fault: %d %s", status, body)
@@ -61,8 +62,9 @@ func TestAdminAPI(t *testing.T) {
 	c.refused(500, "VM is locked (backup)", "PUT", "/nodes/pve1/qemu/101/config", "cores", "1")
 }
 
-func TestAdminStatusPage(t *testing.T) {
-	t.Parallel()
+func TestAdminStatusPage(t *testing.T) { simulated(t, testAdminStatusPage) }
+
+func testAdminStatusPage(t *testing.T) {
 	s := pvesim.DefaultScenario(2)
 	s.Guests[0].Name = "<b>ubuntu"
 	c := startSim(t, s, pvesim.Options{AdminListen: "127.0.0.1:0"})
@@ -83,8 +85,9 @@ func TestAdminStatusPage(t *testing.T) {
 	}
 }
 
-func TestRestoreAndMigrate(t *testing.T) {
-	t.Parallel()
+func TestRestoreAndMigrate(t *testing.T) { simulated(t, testRestoreAndMigrate) }
+
+func testRestoreAndMigrate(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine", "full", "1")
 	if err := c.sim.RestoreCopy(300, 301); err != nil {

@@ -49,8 +49,9 @@ func (c *client) asRoot(header string) func(method, path string, params ...strin
 	}
 }
 
-func TestAuthorizationHeader(t *testing.T) {
-	t.Parallel()
+func TestAuthorizationHeader(t *testing.T) { simulated(t, testAuthorizationHeader) }
+
+func testAuthorizationHeader(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	for header, want := range map[string]string{"": "No ticket", "Basic abc": "Authentication failed!", "PVEAuthCookie=nonsense": "Authentication failed!"} {
 		req := c.request("GET", "/version")
@@ -69,8 +70,9 @@ func TestAuthorizationHeader(t *testing.T) {
 	}
 }
 
-func TestErrorTexts(t *testing.T) {
-	t.Parallel()
+func TestErrorTexts(t *testing.T) { simulated(t, testErrorTexts) }
+
+func testErrorTexts(t *testing.T) {
 	c := onDir(t, "9.2")
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	const vm = "/nodes/pve1/qemu/300"
@@ -113,8 +115,9 @@ func TestErrorTexts(t *testing.T) {
 	}
 }
 
-func TestChecksumBeforeAlgorithm(t *testing.T) {
-	t.Parallel()
+func TestChecksumBeforeAlgorithm(t *testing.T) { simulated(t, testChecksumBeforeAlgorithm) }
+
+func testChecksumBeforeAlgorithm(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)
@@ -136,8 +139,7 @@ func TestChecksumBeforeAlgorithm(t *testing.T) {
 func TestFields(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
+		runSimulated(t, version, func(t *testing.T) {
 			c := onDir(t, version)
 			if options := c.ok("GET", "/cluster/options").(map[string]any); options["keyboard"] != nil {
 				t.Errorf("options: %v", options)
@@ -165,8 +167,9 @@ func TestFields(t *testing.T) {
 	}
 }
 
-func TestISOSize(t *testing.T) {
-	t.Parallel()
+func TestISOSize(t *testing.T) { simulated(t, testISOSize) }
+
+func testISOSize(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.exit(c.uploadISO("a.iso", make([]byte, 81<<10)).Data)
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
@@ -176,8 +179,9 @@ func TestISOSize(t *testing.T) {
 	}
 }
 
-func TestPendingBootOrder(t *testing.T) {
-	t.Parallel()
+func TestPendingBootOrder(t *testing.T) { simulated(t, testPendingBootOrder) }
+
+func testPendingBootOrder(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.exit(c.uploadISO("a.iso", []byte("iso")).Data)
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
@@ -189,8 +193,9 @@ func TestPendingBootOrder(t *testing.T) {
 	}
 }
 
-func TestResizeLog(t *testing.T) {
-	t.Parallel()
+func TestResizeLog(t *testing.T) { simulated(t, testResizeLog) }
+
+func testResizeLog(t *testing.T) {
 	c := onDir(t, "9.2")
 	c.task("POST", "/nodes/pve1/qemu/9100/clone", "newid", "300", "full", "1")
 	for _, running := range []bool{false, true} {

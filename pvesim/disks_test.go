@@ -52,11 +52,15 @@ func (d *diskGuests) Boot(ctx context.Context, m *pvesim.Machine) {
 }
 
 func TestDisks(t *testing.T) {
-	t.Parallel()
 	images := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("image")) }))
 	t.Cleanup(images.Close)
+	simulated(t, func(t *testing.T) { testDisks(t, images.URL) })
+}
+
+func testDisks(t *testing.T, image string) {
+	t.Helper()
 	dir, guests := t.TempDir(), &diskGuests{content: make(chan string, 10), updated: make(chan *pvesim.Machine, 10)}
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 100, Guests: guests, Dir: dir})
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: guests, Dir: dir})
 	<-guests.content // of the running VM of the scenario
 	boot := func(vmid int, want string) {
 		t.Helper()
@@ -66,7 +70,7 @@ func TestDisks(t *testing.T) {
 		}
 		c.task("POST", fmt.Sprintf("/nodes/pve1/qemu/%d/status/stop", vmid))
 	}
-	c.task("POST", "/nodes/pve1/storage/local/download-url", "content", "import", "filename", "a.raw", "url", images.URL)
+	c.task("POST", "/nodes/pve1/storage/local/download-url", "content", "import", "filename", "a.raw", "url", image)
 	c.task("POST", "/nodes/pve1/qemu", "vmid", "300", "scsi0", "local-lvm:0,import-from=local:import/a.raw", "scsi1", "local-lvm:1")
 	boot(300, "scsi0=image+300 scsi1=+300")
 	boot(300, "scsi0=image+300+300 scsi1=+300+300")
@@ -93,10 +97,11 @@ func TestDisks(t *testing.T) {
 	}
 }
 
-func TestMachineUpdated(t *testing.T) {
-	t.Parallel()
+func TestMachineUpdated(t *testing.T) { simulated(t, testMachineUpdated) }
+
+func testMachineUpdated(t *testing.T) {
 	guests := &diskGuests{content: make(chan string, 10), updated: make(chan *pvesim.Machine, 10)}
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 100, Guests: guests, Dir: t.TempDir()})
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: guests, Dir: t.TempDir()})
 	<-guests.content
 	c.task("POST", "/nodes/pve1/qemu/101/status/suspend")
 	if m := <-guests.updated; !m.Paused() {

@@ -15,13 +15,17 @@ import (
 )
 
 func TestDownloadProgress(t *testing.T) {
-	t.Parallel()
 	images := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 80<<20)) }))
 	t.Cleanup(images.Close)
+	simulated(t, func(t *testing.T) { testDownloadProgress(t, images.URL) })
+}
+
+func testDownloadProgress(t *testing.T, image string) {
+	t.Helper()
 	s := pvesim.DefaultScenario(1)
 	s.Hosts[0].DownloadRate = 16 * pvesim.MiB
-	c := startSim(t, s, pvesim.Options{Speed: 50})
-	task := c.ok("POST", "/nodes/pve1/storage/local/download-url", "content", "import", "filename", "a.raw", "url", images.URL).(string)
+	c := startSim(t, s, pvesim.Options{})
+	task := c.ok("POST", "/nodes/pve1/storage/local/download-url", "content", "import", "filename", "a.raw", "url", image).(string)
 	if exit := c.exit(task); exit != "OK" {
 		t.Fatalf("download ended with %q", exit)
 	}
@@ -34,14 +38,18 @@ func TestDownloadProgress(t *testing.T) {
 }
 
 func TestDownloadStorageFull(t *testing.T) {
-	t.Parallel()
 	images := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("image")) }))
 	t.Cleanup(images.Close)
+	simulated(t, func(t *testing.T) { testDownloadStorageFull(t, images.URL) })
+}
+
+func testDownloadStorageFull(t *testing.T, image string) {
+	t.Helper()
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	if err := c.sim.SetStorageFull("local", true); err != nil {
 		t.Fatal(err)
 	}
-	task := c.ok("POST", "/nodes/pve1/storage/local/download-url", "content", "import", "filename", "a.raw", "url", images.URL).(string)
+	task := c.ok("POST", "/nodes/pve1/storage/local/download-url", "content", "import", "filename", "a.raw", "url", image).(string)
 	if exit := c.exit(task); exit != "download failed: exit code 3" {
 		t.Errorf("download ended with %q", exit)
 	}

@@ -11,8 +11,9 @@ import (
 )
 
 // A CD drive can be on SCSI. Its medium can be ejected without hotplug of disks.
-func TestSCSIDrive(t *testing.T) {
-	t.Parallel()
+func TestSCSIDrive(t *testing.T) { simulated(t, testSCSIDrive) }
+
+func testSCSIDrive(t *testing.T) {
 	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	c.exit(c.uploadISO("a.iso", []byte("iso")).Data)
@@ -36,8 +37,9 @@ func TestSCSIDrive(t *testing.T) {
 
 // A protected VM keeps its drives, even if the same write removes the protection. Their
 // volumes can be replaced.
-func TestRemoveDriveOfProtectedVM(t *testing.T) {
-	t.Parallel()
+func TestRemoveDriveOfProtectedVM(t *testing.T) { simulated(t, testRemoveDriveOfProtectedVM) }
+
+func testRemoveDriveOfProtectedVM(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "protection", "1")

@@ -31,7 +31,7 @@ func (e *endpoint) url() string { return "https://" + e.listener.Addr().String()
 
 // listen opens the endpoint of a host, or of the cluster if the host is empty. It serves no requests yet.
 func (s *Simulator) listen(ctx context.Context, host, address string) (*endpoint, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	l, err := s.listener(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -51,6 +51,13 @@ func (s *Simulator) listen(ctx context.Context, host, address string) (*endpoint
 		},
 		handler: handler,
 	}, nil
+}
+
+func (s *Simulator) listener(ctx context.Context, address string) (net.Listener, error) {
+	if s.options.InMemory {
+		return s.memory.listen(), nil
+	}
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 }
 
 // serve starts to serve requests at an endpoint until Close. The caller holds the mutex.

@@ -39,9 +39,10 @@ func vmids(rows any) (out []string) {
 	return out
 }
 
-func TestPartition(t *testing.T) {
-	t.Parallel()
-	c := startSim(t, pvesim.DefaultScenario(3), pvesim.Options{Speed: 100})
+func TestPartition(t *testing.T) { simulated(t, testPartition) }
+
+func testPartition(t *testing.T) {
+	c := startSim(t, pvesim.DefaultScenario(3), pvesim.Options{})
 	minority, majority := c.at("pve1"), c.at("pve2")
 	if err := c.sim.Partition("pve1"); err != nil {
 		t.Fatal(err)
@@ -93,8 +94,9 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-func TestHang(t *testing.T) {
-	t.Parallel()
+func TestHang(t *testing.T) { simulated(t, testHang) }
+
+func testHang(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	hanging, other := c.at("pve1"), c.at("pve2")
 	if status, text := admin(t, c.sim, "POST", "/hosts/pve1/hang", ""); status != 200 {
@@ -120,8 +122,9 @@ func TestHang(t *testing.T) {
 	}
 }
 
-func TestHostEndpointOfHostThatIsDown(t *testing.T) {
-	t.Parallel()
+func TestHostEndpointOfHostThatIsDown(t *testing.T) { simulated(t, testHostEndpointOfHostThatIsDown) }
+
+func testHostEndpointOfHostThatIsDown(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	first := c.at("pve1")
 	first.ok("GET", "/version")

@@ -18,8 +18,9 @@ func (c *client) fault(f pvesim.Fault) {
 	}
 }
 
-func TestFaultCount(t *testing.T) {
-	t.Parallel()
+func TestFaultCount(t *testing.T) { simulated(t, testFaultCount) }
+
+func testFaultCount(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Method: "GET", Path: "/nodes/*/qemu", Skip: 1, Count: 2, Status: 500, Message: "got no worker upid - start worker failed"})
 	var got []int
@@ -50,8 +51,9 @@ func equalInts(a, b []int) bool {
 	return true
 }
 
-func TestFaultDroppedConnection(t *testing.T) {
-	t.Parallel()
+func TestFaultDroppedConnection(t *testing.T) { simulated(t, testFaultDroppedConnection) }
+
+func testFaultDroppedConnection(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	drop := func(f pvesim.Fault, newid string) error {
 		c.sim.ClearFaults()
@@ -77,8 +79,9 @@ func TestFaultDroppedConnection(t *testing.T) {
 	}
 }
 
-func TestFaultTasks(t *testing.T) {
-	t.Parallel()
+func TestFaultTasks(t *testing.T) { simulated(t, testFaultTasks) }
+
+func testFaultTasks(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Task: "qmstart", Fail: "start failed: out of luck", Count: 1})
 	c.fault(pvesim.Fault{Task: "qmclone", TaskID: "9000", Hang: true, Count: 1})
@@ -98,8 +101,9 @@ func TestFaultTasks(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 }
 
-func TestFaultProbabilitySeed(t *testing.T) {
-	t.Parallel()
+func TestFaultProbabilitySeed(t *testing.T) { simulated(t, testFaultProbabilitySeed) }
+
+func testFaultProbabilitySeed(t *testing.T) {
 	run := func() (pattern string) {
 		c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Seed: 3})
 		c.fault(pvesim.Fault{Path: "/version", Probability: 0.5, Status: 500})
@@ -114,8 +118,9 @@ func TestFaultProbabilitySeed(t *testing.T) {
 	}
 }
 
-func TestFaultInvalid(t *testing.T) {
-	t.Parallel()
+func TestFaultInvalid(t *testing.T) { simulated(t, testFaultInvalid) }
+
+func testFaultInvalid(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	for _, f := range []pvesim.Fault{
 		{Task: "qmclone", Status: 500}, {Hang: true}, {Probability: 2}, {Status: 200}, {Path: "[", Status: 500},
@@ -126,9 +131,10 @@ func TestFaultInvalid(t *testing.T) {
 	}
 }
 
-func TestQuorumLost(t *testing.T) {
-	t.Parallel()
-	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{Speed: 100})
+func TestQuorumLost(t *testing.T) { simulated(t, testQuorumLost) }
+
+func testQuorumLost(t *testing.T) {
+	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	c.sim.SetQuorum(false)
 	status := c.ok("GET", "/cluster/status")
 	if row(status, "type", "cluster")["quorate"] != float64(0) {
@@ -141,8 +147,9 @@ func TestQuorumLost(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 }
 
-func TestStorageFull(t *testing.T) {
-	t.Parallel()
+func TestStorageFull(t *testing.T) { simulated(t, testStorageFull) }
+
+func testStorageFull(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	if err := c.sim.SetStorageFull("local-lvm", true); err != nil {
 		t.Fatal(err)
@@ -155,8 +162,9 @@ func TestStorageFull(t *testing.T) {
 	}
 }
 
-func TestHostUpStartsOnboot(t *testing.T) {
-	t.Parallel()
+func TestHostUpStartsOnboot(t *testing.T) { simulated(t, testHostUpStartsOnboot) }
+
+func testHostUpStartsOnboot(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	c.task("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300")
 	c.task("POST", "/nodes/pve2/qemu/300/status/start")
@@ -178,8 +186,9 @@ func TestHostUpStartsOnboot(t *testing.T) {
 	}
 }
 
-func TestLateStorage(t *testing.T) {
-	t.Parallel()
+func TestLateStorage(t *testing.T) { simulated(t, testLateStorage) }
+
+func testLateStorage(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	c.task("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300")
 	for _, step := range []func() error{
@@ -215,9 +224,10 @@ func TestLateStorage(t *testing.T) {
 }
 
 // A failed clone leaves its disk if the storage is inactive.
-func TestCloneInactiveStorage(t *testing.T) {
-	t.Parallel()
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 2})
+func TestCloneInactiveStorage(t *testing.T) { simulated(t, testCloneInactiveStorage) }
+
+func testCloneInactiveStorage(t *testing.T) {
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	exists := func(volume string) bool {
 		return row(c.do("GET", "/nodes/pve1/storage/local-lvm/content", "vmid", "300").Data, "volid", volume) != nil
 	}
@@ -243,8 +253,9 @@ func TestCloneInactiveStorage(t *testing.T) {
 	}
 }
 
-func TestShutdownHost(t *testing.T) {
-	t.Parallel()
+func TestShutdownHost(t *testing.T) { simulated(t, testShutdownHost) }
+
+func testShutdownHost(t *testing.T) {
 	c := asRoot(t, pvesim.DefaultScenario(2))
 	c.fault(pvesim.Fault{Task: "qmshutdown", TaskID: "102", Hang: true})
 	if err := c.sim.ShutdownHost("pve2"); err != nil {
@@ -270,8 +281,9 @@ func TestShutdownHost(t *testing.T) {
 	}
 }
 
-func TestRemoveHost(t *testing.T) {
-	t.Parallel()
+func TestRemoveHost(t *testing.T) { simulated(t, testRemoveHost) }
+
+func testRemoveHost(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	if status, text := admin(t, c.sim, "DELETE", "/hosts/pve2", ""); status != 400 || !strings.Contains(text, "online") {
 		t.Errorf("removing a host that is online: %d %s", status, text)

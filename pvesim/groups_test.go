@@ -9,8 +9,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-func TestPermissionsOfGroups(t *testing.T) {
-	t.Parallel()
+func TestPermissionsOfGroups(t *testing.T) { simulated(t, testPermissionsOfGroups) }
+
+func testPermissionsOfGroups(t *testing.T) {
 	s := pvesim.DefaultScenario(1)
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
 	s.Users = append(s.Users, pvesim.User{ID: "ann@pve", Tokens: []pvesim.Token{{ID: "t", Secret: "s"}}})
@@ -33,8 +34,9 @@ func TestPermissionsOfGroups(t *testing.T) {
 	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
 }
 
-func TestStoredObjects(t *testing.T) {
-	t.Parallel()
+func TestStoredObjects(t *testing.T) { simulated(t, testStoredObjects) }
+
+func testStoredObjects(t *testing.T) {
 	for version, objects := range map[string][][3]string{
 		"8.4": {{"/cluster/ha/groups", "group", "nodes=pve1"}},
 		"9.2": {{"/cluster/ha/rules", "rule", "type=node-affinity&resources=vm:101&nodes=pve1"}},

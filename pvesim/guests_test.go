@@ -52,8 +52,9 @@ func (w *recordingGuest) seen() (boots []*pvesim.Machine, live int) {
 	return append([]*pvesim.Machine(nil), w.boots...), w.live
 }
 
-func TestGuestHardware(t *testing.T) {
-	t.Parallel()
+func TestGuestHardware(t *testing.T) { simulated(t, testGuestHardware) }
+
+func testGuestHardware(t *testing.T) {
 	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	iso := bytes.Repeat([]byte("iso"), 1000)
@@ -88,8 +89,9 @@ func TestGuestHardware(t *testing.T) {
 	}
 }
 
-func TestStartWithDeletedISO(t *testing.T) {
-	t.Parallel()
+func TestStartWithDeletedISO(t *testing.T) { simulated(t, testStartWithDeletedISO) }
+
+func testStartWithDeletedISO(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.exit(c.uploadISO("seed.iso", []byte("x")).Data)
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
@@ -100,8 +102,9 @@ func TestStartWithDeletedISO(t *testing.T) {
 	}
 }
 
-func TestRebootResetStop(t *testing.T) {
-	t.Parallel()
+func TestRebootResetStop(t *testing.T) { simulated(t, testRebootResetStop) }
+
+func testRebootResetStop(t *testing.T) {
 	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
@@ -132,8 +135,9 @@ func TestRebootResetStop(t *testing.T) {
 	}
 }
 
-func TestCloudInitDrive(t *testing.T) {
-	t.Parallel()
+func TestCloudInitDrive(t *testing.T) { simulated(t, testCloudInitDrive) }
+
+func testCloudInitDrive(t *testing.T) {
 	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
@@ -151,8 +155,9 @@ func TestCloudInitDrive(t *testing.T) {
 	}
 }
 
-func TestCloudInitSnippets(t *testing.T) {
-	t.Parallel()
+func TestCloudInitSnippets(t *testing.T) { simulated(t, testCloudInitSnippets) }
+
+func testCloudInitSnippets(t *testing.T) {
 	w := &recordingGuest{}
 	s := pvesim.DefaultScenario(1)
 	s.Files = []pvesim.File{{Storage: "local", Name: "snippets/vendor.yaml", Text: "#cloud-config\nvendor: yes\n"}}
@@ -179,8 +184,9 @@ func TestCloudInitSnippets(t *testing.T) {
 	}
 }
 
-func TestFirmwareFiles(t *testing.T) {
-	t.Parallel()
+func TestFirmwareFiles(t *testing.T) { simulated(t, testFirmwareFiles) }
+
+func testFirmwareFiles(t *testing.T) {
 	w := &recordingGuest{}
 	s := pvesim.DefaultScenario(1)
 	s.Files = []pvesim.File{{Storage: "local", Name: "iso/a.iso", Text: `{"ignition":{}}`}}
@@ -204,8 +210,9 @@ func TestFirmwareFiles(t *testing.T) {
 	}
 }
 
-func TestAgent(t *testing.T) {
-	t.Parallel()
+func TestAgent(t *testing.T) { simulated(t, testAgent) }
+
+func testAgent(t *testing.T) {
 	w := &recordingGuest{agent: &pvesim.Agent{Hostname: "worker", Interfaces: []pvesim.AgentInterface{{Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"10.0.0.5/24"}}}}}
 	s := pvesim.DefaultScenario(1)
 	s.Version = "9.2"
@@ -224,13 +231,14 @@ func TestAgent(t *testing.T) {
 	boots[0].SetAgent(nil)
 	start := time.Now()
 	c.refused(500, "QEMU guest agent is not running", "POST", "/nodes/pve1/qemu/300/agent/ping")
-	if time.Since(start) < 50*time.Millisecond {
-		t.Error("ping did not block for three seconds")
+	if took := time.Since(start); took < 3*time.Second {
+		t.Errorf("ping responded after %v, want it to block for three seconds", took)
 	}
 }
 
-func TestShutdownUnresponsiveGuest(t *testing.T) {
-	t.Parallel()
+func TestShutdownUnresponsiveGuest(t *testing.T) { simulated(t, testShutdownUnresponsiveGuest) }
+
+func testShutdownUnresponsiveGuest(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: pvesim.UnresponsiveGuests{}})
 	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5")); exit != "VM quit/powerdown failed - got timeout" {
 		t.Errorf("shutdown ended with %q", exit)
@@ -241,8 +249,9 @@ func TestShutdownUnresponsiveGuest(t *testing.T) {
 	}
 }
 
-func TestPendingChanges(t *testing.T) {
-	t.Parallel()
+func TestPendingChanges(t *testing.T) { simulated(t, testPendingChanges) }
+
+func testPendingChanges(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.ok("PUT", "/nodes/pve1/qemu/101/config", "memory", "8192", "description", "now")
 	current := c.ok("GET", "/nodes/pve1/qemu/101/config", "current", "1").(map[string]any)
@@ -259,9 +268,10 @@ func TestPendingChanges(t *testing.T) {
 	}
 }
 
-func TestResourcesLag(t *testing.T) {
-	t.Parallel()
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 10})
+func TestResourcesLag(t *testing.T) { simulated(t, testResourcesLag) }
+
+func testResourcesLag(t *testing.T) {
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
 	fresh := row(c.ok("GET", "/cluster/resources", "type", "vm"), "vmid", 300)
 	if fresh == nil {

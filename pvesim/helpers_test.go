@@ -13,10 +13,12 @@ import (
 	"fmt"
 	"io"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -42,11 +44,24 @@ type response struct {
 	Total  int
 }
 
+// simulated runs a parallel test with a fake clock: time passes only while the test and the simulator wait. So neither
+// durations nor the order of events depend on the load of the machine, and waiting takes no real time.
+func simulated(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
+// runSimulated runs a subtest with a fake clock.
+func runSimulated(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { simulated(t, test) })
+}
+
+// startSim starts a simulator in memory until the test ends.
 func startSim(t *testing.T, s *pvesim.Scenario, o pvesim.Options) *client {
 	t.Helper()
-	if o.Speed == 0 {
-		o.Speed = 50
-	}
+	o.InMemory = true
 	sim, err := pvesim.New(s, o)
 	if err != nil {
 		t.Fatal(err)
@@ -54,14 +69,30 @@ func startSim(t *testing.T, s *pvesim.Scenario, o pvesim.Options) *client {
 	if err := sim.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(sim.Close)
-	return &client{t: t, sim: sim, url: sim.URL(), http: httpClient(sim), token: pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret}
+	c := &client{t: t, sim: sim, url: sim.URL(), http: httpClient(sim), token: pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret}
+	c.http.Transport.(*http.Transport).DialContext = sim.DialContext
+	t.Cleanup(func() {
+		sim.Close()
+		c.http.CloseIdleConnections()
+	})
+	return c
+}
+
+// dial connects to the API without TLS.
+func (c *client) dial() net.Conn {
+	c.t.Helper()
+	conn, err := c.sim.DialContext(c.t.Context(), "tcp", c.sim.Host())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 func httpClient(sim *pvesim.Simulator) *http.Client {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(sim.CAPEM())
-	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
+	return &http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, IdleConnTimeout: 4 * time.Second, MaxIdleConnsPerHost: 32,
 	}}
 }
@@ -170,13 +201,13 @@ func (c *client) exit(upid any) string {
 	if len(parts) < 9 {
 		c.t.Fatalf("%v is not a task ID", upid)
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(10 * time.Minute)
 	for time.Now().Before(deadline) {
 		status := c.ok("GET", "/nodes/"+parts[1]+"/tasks/"+url.PathEscape(id)+"/status").(map[string]any)
 		if status["status"] == "stopped" {
 			return status["exitstatus"].(string)
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 	}
 	c.t.Fatalf("task %s did not end", id)
 	return ""
@@ -234,7 +265,7 @@ func (c *client) uploadRequest(host, storage, content, name string, data []byte)
 // eventually polls until cond returns true.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for time.Now().Before(deadline) {
 		if cond() {
 			return

@@ -5,7 +5,6 @@ package pvesim_test
 
 import (
 	"context"
-	"crypto/x509"
 	"strings"
 	"testing"
 	"time"
@@ -19,20 +18,17 @@ import (
 func TestLifecycleWithGoProxmox(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
+		runSimulated(t, version, func(t *testing.T) {
 			s := pvesim.DefaultScenario(2)
 			s.Version = version
-			sim := startSim(t, s, pvesim.Options{}).sim
-			pool := x509.NewCertPool()
-			pool.AppendCertsFromPEM(sim.CAPEM())
-			c := proxmox.NewClient(sim.URL(), proxmox.WithRootCAs(pool), proxmox.WithAPIToken(pvesim.DefaultTokenID, pvesim.DefaultTokenSecret))
-			testLifecycle(t, c)
+			sim := startSim(t, s, pvesim.Options{})
+			c := proxmox.NewClient(sim.url, proxmox.WithHTTPClient(sim.http), proxmox.WithAPIToken(pvesim.DefaultTokenID, pvesim.DefaultTokenSecret))
+			runLifecycle(t, c)
 		})
 	}
 }
 
-func testLifecycle(t *testing.T, c *proxmox.Client) {
+func runLifecycle(t *testing.T, c *proxmox.Client) {
 	t.Helper()
 	ctx := context.Background()
 	must := func(what string, err error) {
@@ -84,8 +80,9 @@ func testLifecycle(t *testing.T, c *proxmox.Client) {
 	}
 }
 
-func TestLifecycle(t *testing.T) {
-	t.Parallel()
+func TestLifecycle(t *testing.T) { simulated(t, testLifecycle) }
+
+func testLifecycle(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "500", "name", "worker", "description", "ours")
 	conf := c.config("pve1", 500)

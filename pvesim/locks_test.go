@@ -25,8 +25,9 @@ func dirScenario(version string) *pvesim.Scenario {
 	return s
 }
 
-func TestCloneInParallel(t *testing.T) {
-	t.Parallel()
+func TestCloneInParallel(t *testing.T) { simulated(t, testCloneInParallel) }
+
+func testCloneInParallel(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	exits := make([]string, 8)
 	var wg sync.WaitGroup
@@ -43,8 +44,9 @@ func TestCloneInParallel(t *testing.T) {
 	}
 }
 
-func TestCloneToSameVMID(t *testing.T) {
-	t.Parallel()
+func TestCloneToSameVMID(t *testing.T) { simulated(t, testCloneToSameVMID) }
+
+func testCloneToSameVMID(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	// The delay ensures that both calls arrive before the first task starts.
 	if _, err := c.sim.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(15 * time.Second)}); err != nil {
@@ -79,9 +81,10 @@ func TestCloneToSameVMID(t *testing.T) {
 	}
 }
 
-func TestCloneLock(t *testing.T) {
-	t.Parallel()
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 2})
+func TestCloneLock(t *testing.T) { simulated(t, testCloneLock) }
+
+func testCloneLock(t *testing.T) {
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "grown", "description", "mine", "full", "1")
 	states := map[string]map[string]any{}
 	eventually(t, "the clone to be unlocked", func() bool {
@@ -115,9 +118,8 @@ func TestCloneLock(t *testing.T) {
 func TestConfigWriteDuringClone(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]int{"8.4": 200, "9.2": 500} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			c := startSim(t, dirScenario(version), pvesim.Options{Speed: 5})
+		runSimulated(t, version, func(t *testing.T) {
+			c := startSim(t, dirScenario(version), pvesim.Options{})
 			upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1")
 			eventually(t, "the config of the clone", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
 			a := c.do("PUT", "/nodes/pve1/qemu/300/config", "cores", "1")
@@ -129,9 +131,10 @@ func TestConfigWriteDuringClone(t *testing.T) {
 	}
 }
 
-func TestFileLockTimeout(t *testing.T) {
-	t.Parallel()
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 100})
+func TestFileLockTimeout(t *testing.T) { simulated(t, testFileLockTimeout) }
+
+func testFileLockTimeout(t *testing.T) {
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	release, err := c.sim.HoldVMLock(context.Background(), "pve1", 300)
 	if err != nil {
@@ -153,8 +156,9 @@ func TestFileLockTimeout(t *testing.T) {
 	}
 }
 
-func TestStorageLockStarvation(t *testing.T) {
-	t.Parallel()
+func TestStorageLockStarvation(t *testing.T) { simulated(t, testStorageLockStarvation) }
+
+func testStorageLockStarvation(t *testing.T) {
 	s := pvesim.DefaultScenario(1)
 	s.Storages = append(s.Storages, pvesim.Storage{ID: "ceph", Type: "rbd", Content: []string{"images"}, Size: pvesim.TiB})
 	for i := range 14 {
@@ -166,7 +170,7 @@ func TestStorageLockStarvation(t *testing.T) {
 		t.Fatal("unknown latency profile was accepted")
 	}
 	s.Latency = nil
-	c := startSim(t, s, pvesim.Options{Speed: 20})
+	c := startSim(t, s, pvesim.Options{})
 	exits := make([]string, 14)
 	var wg sync.WaitGroup
 	for i := range exits {
@@ -191,9 +195,10 @@ func TestStorageLockStarvation(t *testing.T) {
 	}
 }
 
-func TestDestroyLock(t *testing.T) {
-	t.Parallel()
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 1})
+func TestDestroyLock(t *testing.T) { simulated(t, testDestroyLock) }
+
+func testDestroyLock(t *testing.T) {
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine")
 	upid := c.ok("DELETE", "/nodes/pve1/qemu/300")
 	seen := false
@@ -213,9 +218,10 @@ func TestDestroyLock(t *testing.T) {
 	c.exit(upid)
 }
 
-func TestCloneHostDown(t *testing.T) {
-	t.Parallel()
-	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{Speed: 5})
+func TestCloneHostDown(t *testing.T) { simulated(t, testCloneHostDown) }
+
+func testCloneHostDown(t *testing.T) {
+	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	upid := c.ok("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300", "full", "1")
 	eventually(t, "the clone to start", func() bool { return c.do("GET", "/nodes/pve2/qemu/300/config").Status == 200 })
 	if err := c.sim.HostDown("pve2", "refused"); err != nil {
@@ -239,11 +245,12 @@ func TestCloneHostDown(t *testing.T) {
 	}
 }
 
-func TestCloneStopped(t *testing.T) {
-	t.Parallel()
+func TestCloneStopped(t *testing.T) { simulated(t, testCloneStopped) }
+
+func testCloneStopped(t *testing.T) {
 	s := pvesim.DefaultScenario(1)
 	s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=200G"
-	c := startSim(t, s, pvesim.Options{Speed: 5})
+	c := startSim(t, s, pvesim.Options{})
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1").(string)
 	eventually(t, "a volume to be created", func() bool {
 		return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 &&
@@ -261,9 +268,10 @@ func TestCloneStopped(t *testing.T) {
 	}
 }
 
-func TestWorkersBusy(t *testing.T) {
-	t.Parallel()
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Speed: 10})
+func TestWorkersBusy(t *testing.T) { simulated(t, testWorkersBusy) }
+
+func testWorkersBusy(t *testing.T) {
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	release, err := c.sim.HoldVMLock(context.Background(), "pve1", 101)
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +293,7 @@ func TestWorkersBusy(t *testing.T) {
 		longest = max(longest, time.Since(start))
 	}
 	// The three calls block for ten simulated seconds; calls in between had to wait for most of that.
-	if longest < 500*time.Millisecond {
+	if longest < 5*time.Second {
 		t.Errorf("no protected call took longer than %v; want calls to wait for a worker", longest)
 	}
 	wg.Wait()
@@ -293,15 +301,16 @@ func TestWorkersBusy(t *testing.T) {
 
 // With target and pool, the pool is set last: if that fails, the config remains on the target host, unlocked, but its
 // volumes are deleted.
-func TestClonePoolDeleted(t *testing.T) {
-	t.Parallel()
+func TestClonePoolDeleted(t *testing.T) { simulated(t, testClonePoolDeleted) }
+
+func testClonePoolDeleted(t *testing.T) {
 	s := pvesim.DefaultScenario(2)
 	s.Storages = append(s.Storages, pvesim.Storage{ID: "nfs", Type: "nfs", Content: []string{"images"}, Size: pvesim.TiB})
 	s.Pools = []pvesim.Pool{{ID: "kube"}}
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
 	s.Guests[0].Config["scsi0"] = "nfs:9000/base-9000-disk-0.qcow2,size=40G"
 	s.Guests[0].Config["ide2"] = "nfs:9000/vm-9000-cloudinit.qcow2,media=cdrom"
-	c := startSim(t, s, pvesim.Options{Speed: 100})
+	c := startSim(t, s, pvesim.Options{})
 	root := c.as("root@pam!admin=s")
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1", "target", "pve2", "pool", "kube")
 	eventually(t, "the copy to start", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })

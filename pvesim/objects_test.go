@@ -18,8 +18,9 @@ func asRoot(t *testing.T, s *pvesim.Scenario) *client {
 	return startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
 }
 
-func TestMigrateAndMoveDisk(t *testing.T) {
-	t.Parallel()
+func TestMigrateAndMoveDisk(t *testing.T) { simulated(t, testMigrateAndMoveDisk) }
+
+func testMigrateAndMoveDisk(t *testing.T) {
 	s := pvesim.DefaultScenario(2)
 	s.Storages = append(s.Storages, pvesim.Storage{ID: "zfs", Type: "zfspool", Content: []string{"images"}, Size: pvesim.TiB})
 	c := asRoot(t, s)
@@ -46,8 +47,9 @@ func TestMigrateAndMoveDisk(t *testing.T) {
 	}
 }
 
-func TestSnapshots(t *testing.T) {
-	t.Parallel()
+func TestSnapshots(t *testing.T) { simulated(t, testSnapshots) }
+
+func testSnapshots(t *testing.T) {
 	c := asRoot(t, pvesim.DefaultScenario(1))
 	const vm = "/nodes/pve1/qemu/101"
 	c.task("POST", vm+"/snapshot", "snapname", "before")
@@ -63,8 +65,9 @@ func TestSnapshots(t *testing.T) {
 	c.task("DELETE", vm+"/snapshot/before")
 }
 
-func TestFirewallSetsAndAliases(t *testing.T) {
-	t.Parallel()
+func TestFirewallSetsAndAliases(t *testing.T) { simulated(t, testFirewallSetsAndAliases) }
+
+func testFirewallSetsAndAliases(t *testing.T) {
 	c := asRoot(t, pvesim.DefaultScenario(1))
 	for _, at := range []string{"/nodes/pve1/qemu/9000/firewall", "/cluster/firewall"} {
 		c.ok("POST", at+"/ipset", "name", "trusted")
@@ -98,8 +101,9 @@ func TestFirewallSetsAndAliases(t *testing.T) {
 	}
 }
 
-func TestRolesUsersTokens(t *testing.T) {
-	t.Parallel()
+func TestRolesUsersTokens(t *testing.T) { simulated(t, testRolesUsersTokens) }
+
+func testRolesUsersTokens(t *testing.T) {
 	c := asRoot(t, pvesim.DefaultScenario(1))
 	c.ok("POST", "/access/roles", "roleid", "Small", "privs", "VM.Audit")
 	c.ok("PUT", "/access/roles/Small", "privs", "VM.Clone", "append", "1")
@@ -127,8 +131,9 @@ func TestRolesUsersTokens(t *testing.T) {
 	c.ok("DELETE", "/access/roles/Small")
 }
 
-func TestHAResource(t *testing.T) {
-	t.Parallel()
+func TestHAResource(t *testing.T) { simulated(t, testHAResource) }
+
+func testHAResource(t *testing.T) {
 	c := asRoot(t, pvesim.DefaultScenario(1))
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "state", "stopped")
@@ -150,8 +155,9 @@ func TestHAResource(t *testing.T) {
 	}
 }
 
-func TestSDNVirtualNetworks(t *testing.T) {
-	t.Parallel()
+func TestSDNVirtualNetworks(t *testing.T) { simulated(t, testSDNVirtualNetworks) }
+
+func testSDNVirtualNetworks(t *testing.T) {
 	s := pvesim.DefaultScenario(1)
 	s.Zones = []pvesim.Zone{{Zone: "lab", Type: "vlan"}}
 	s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Tag: 7}}
@@ -166,8 +172,9 @@ func TestSDNVirtualNetworks(t *testing.T) {
 	c.task("PUT", "/cluster/sdn")
 }
 
-func TestSDNIPAM(t *testing.T) {
-	t.Parallel()
+func TestSDNIPAM(t *testing.T) { simulated(t, testSDNIPAM) }
+
+func testSDNIPAM(t *testing.T) {
 	s := pvesim.DefaultScenario(1)
 	s.Zones = []pvesim.Zone{{Zone: "lab", Type: "simple", IPAM: "pve", DHCP: "dnsmasq"}, {Zone: "plain", Type: "simple"}}
 	s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Subnet: "10.9.0.0/30", Gateway: "10.9.0.1"}, {VNet: "red", Zone: "plain", Subnet: "10.8.0.0/24"}}
@@ -191,8 +198,9 @@ func TestSDNIPAM(t *testing.T) {
 	c.refused(500, "Currently only PVE IPAM is supported!", "GET", "/cluster/sdn/ipams/netbox/status")
 }
 
-func TestContainerConfig(t *testing.T) {
-	t.Parallel()
+func TestContainerConfig(t *testing.T) { simulated(t, testContainerConfig) }
+
+func testContainerConfig(t *testing.T) {
 	s := pvesim.DefaultScenario(1)
 	s.Guests = append(s.Guests, pvesim.Guest{VMID: 150, Name: "dns", Host: "pve1", Type: "lxc", Status: "running", Config: map[string]string{
 		"memory": "512", "net0": "name=eth0,bridge=vmbr0,ip=192.168.0.53/24,gw=192.168.0.1",
@@ -206,8 +214,9 @@ func TestContainerConfig(t *testing.T) {
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/150.conf' does not exist", "GET", "/nodes/pve1/qemu/150/config")
 }
 
-func TestPCIDeviceExclusive(t *testing.T) {
-	t.Parallel()
+func TestPCIDeviceExclusive(t *testing.T) { simulated(t, testPCIDeviceExclusive) }
+
+func testPCIDeviceExclusive(t *testing.T) {
 	s := pvesim.DefaultScenario(1)
 	s.Mappings = []pvesim.Mapping{{Kind: "pci", ID: "gpu", Map: []string{"node=pve1,path=0000:01:00.0,id=10de:2204", "node=pve1,path=0000:02:00.0,id=10de:2204", "node=pve9,path=0000:01:00.0,id=10de:2204"}}}
 	c := asRoot(t, s)
@@ -224,8 +233,9 @@ func TestPCIDeviceExclusive(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/302/status/start")
 }
 
-func TestDirectoryMapping(t *testing.T) {
-	t.Parallel()
+func TestDirectoryMapping(t *testing.T) { simulated(t, testDirectoryMapping) }
+
+func testDirectoryMapping(t *testing.T) {
 	for _, release := range []string{"8.4", "9.2"} {
 		s := pvesim.DefaultScenario(2)
 		s.Version = release
@@ -255,8 +265,9 @@ func TestDirectoryMapping(t *testing.T) {
 	}
 }
 
-func TestHardwareRNG(t *testing.T) {
-	t.Parallel()
+func TestHardwareRNG(t *testing.T) { simulated(t, testHardwareRNG) }
+
+func testHardwareRNG(t *testing.T) {
 	for _, release := range []string{"8.4", "9.2"} {
 		s := pvesim.DefaultScenario(1)
 		s.Version = release
@@ -272,8 +283,9 @@ func TestHardwareRNG(t *testing.T) {
 	}
 }
 
-func TestHostMaintenanceAndArch(t *testing.T) {
-	t.Parallel()
+func TestHostMaintenanceAndArch(t *testing.T) { simulated(t, testHostMaintenanceAndArch) }
+
+func testHostMaintenanceAndArch(t *testing.T) {
 	for _, release := range []string{"8.4", "9.2"} {
 		s := pvesim.DefaultScenario(2)
 		s.Version = release
@@ -297,8 +309,9 @@ func TestHostMaintenanceAndArch(t *testing.T) {
 	}
 }
 
-func TestClockSkewAndGuestPowerOff(t *testing.T) {
-	t.Parallel()
+func TestClockSkewAndGuestPowerOff(t *testing.T) { simulated(t, testClockSkewAndGuestPowerOff) }
+
+func testClockSkewAndGuestPowerOff(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.sim.SetClockSkew(time.Hour)
 	shown := c.ok("GET", "/nodes/pve1/time").(map[string]any)["time"].(float64)
@@ -316,8 +329,9 @@ func TestClockSkewAndGuestPowerOff(t *testing.T) {
 	}
 }
 
-func TestGuestHung(t *testing.T) {
-	t.Parallel()
+func TestGuestHung(t *testing.T) { simulated(t, testGuestHung) }
+
+func testGuestHung(t *testing.T) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	if status, text := admin(t, c.sim, "POST", "/guests/101/health", "health=hung"); status != 200 {
 		t.Fatalf("setting guest health: %d %s", status, text)

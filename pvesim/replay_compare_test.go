@@ -215,8 +215,8 @@ var replacements = []struct {
 
 // text replaces the variable parts of a text.
 func (r *replay) text(s string) string {
-	s = strings.ReplaceAll(s, r.files.URL, recordedFileServer)
-	s = strings.ReplaceAll(s, strings.TrimPrefix(r.files.URL, "http://"), strings.TrimPrefix(recordedFileServer, "http://"))
+	s = strings.ReplaceAll(s, r.files, recordedFileServer)
+	s = strings.ReplaceAll(s, strings.TrimPrefix(r.files, "http://"), strings.TrimPrefix(recordedFileServer, "http://"))
 	for recorded, ours := range r.sums {
 		s = strings.ReplaceAll(s, ours, recorded)
 	}

@@ -13,7 +13,7 @@ import (
 
 // path replaces recorded task IDs. It keeps unknown IDs: they have no task in the recording either.
 func (r *replay) path(p string) string {
-	p = strings.ReplaceAll(p, url.QueryEscape(recordedFileServer), url.QueryEscape(r.files.URL))
+	p = strings.ReplaceAll(p, url.QueryEscape(recordedFileServer), url.QueryEscape(r.files))
 	decoded, err := url.PathUnescape(p)
 	if err != nil {
 		return p
@@ -89,7 +89,7 @@ func (r *replay) awaitTask(rec record) {
 	}
 	host := strings.Split(ours, ":")[1]
 	root := r.c.as("root@pam!oracle=" + rootTokenSecret)
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(10 * time.Minute)
 	for time.Now().Before(deadline) {
 		req, err := http.NewRequest(http.MethodGet, r.c.sim.URL()+"/nodes/"+host+"/tasks/"+url.PathEscape(ours)+"/status", nil)
 		if err != nil {
@@ -99,7 +99,7 @@ func (r *replay) awaitTask(rec record) {
 		if data, ok := a.Data.(map[string]any); err != nil || !ok || data["status"] == "stopped" {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 

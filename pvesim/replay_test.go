@@ -9,13 +9,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -41,7 +41,6 @@ type record struct {
 }
 
 const (
-	replaySpeed = 10
 	// leastMatch is the minimum fraction of responses in scope that must match, mostOutOfScope the maximum fraction that may
 	// be out of scope.
 	leastMatch, mostOutOfScope = 0.97, 0.15
@@ -124,12 +123,11 @@ func TestReplayRecordings(t *testing.T) {
 		}
 		chains[key] = append(chains[key], r)
 	}
-	var wg sync.WaitGroup
+	files := recordedFiles(t)
+	t.Cleanup(func() { report(t, total) }) // after the subtests
 	for key, chain := range chains {
-		wg.Go(func() { newReplay(t, key, total).run(chain) })
+		runSimulated(t, key, func(t *testing.T) { newReplay(t, key, files.URL, total).run(chain) })
 	}
-	wg.Wait()
-	report(t, total)
 }
 
 func report(t *testing.T, c *tally) {
@@ -162,7 +160,7 @@ type replay struct {
 	tally   *tally
 	host    string
 	version string
-	files   *httptest.Server
+	files   string            // URL of the file server
 	secrets map[string]string // by token
 	upids   map[string]string // recorded -> ours
 	sums    map[string]string // recorded checksum -> ours
@@ -172,22 +170,24 @@ type replay struct {
 	held    func()
 }
 
-func newReplay(t *testing.T, chain string, total *tally) *replay {
+func newReplay(t *testing.T, chain, files string, total *tally) *replay {
+	t.Helper()
 	r := &replay{
-		t: t, tally: total, host: "pve1", version: "8.4", secrets: map[string]string{"root@pam!oracle": rootTokenSecret},
+		t: t, tally: total, files: files, host: "pve1", version: "8.4", secrets: map[string]string{"root@pam!oracle": rootTokenSecret},
 		upids: map[string]string{}, sums: map[string]string{}, exits: map[string]string{},
 	}
 	if strings.HasPrefix(chain, "9") {
 		r.host, r.version = "pve9a", "9.2"
 	}
+	// The fake clock starts in the year 2000. Some requests contain times that were in the past.
+	time.Sleep(time.Until(time.Unix(recordedTime, 0)))
 	scenario := r.scenario(strings.HasSuffix(chain, "cluster"))
 	for _, u := range scenario.Users {
 		for _, token := range u.Tokens {
 			r.secrets[u.ID+"!"+token.ID] = token.Secret
 		}
 	}
-	r.c = startSim(t, scenario, pvesim.Options{Speed: replaySpeed, Guests: pvesim.UnresponsiveGuests{}})
-	r.files = recordedFiles(t)
+	r.c = startSim(t, scenario, pvesim.Options{Guests: pvesim.UnresponsiveGuests{}})
 	r.learnSums()
 	r.login()
 	return r

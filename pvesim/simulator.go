@@ -28,6 +28,10 @@ type Options struct {
 	Guests GuestRuntime
 	// Listen is the API's address, "127.0.0.1:0" by default.
 	Listen string
+	// InMemory serves the API without sockets, to clients that dial with DialContext. A test in a bubble of
+	// testing/synctest then has a fake clock: simulated time passes only while the test and the simulator wait, so the
+	// load of the machine changes neither durations nor the order of events.
+	InMemory bool
 	// AdminListen is the address of the admin API and status page; empty disables both.
 	AdminListen string
 	// Seed makes faults with a probability and the durations of stops reproducible.
@@ -50,6 +54,7 @@ type Simulator struct {
 	faults   *faultTable
 	requests *recorder
 	ca       *authority
+	memory   memoryNetwork
 
 	mu        sync.Mutex
 	endpoints map[string]*endpoint // by host; empty for the one of the cluster

@@ -6,8 +6,9 @@ package locks
 import (
 	"context"
 	"errors"
-	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
@@ -48,42 +49,32 @@ func TestFileLockModes(t *testing.T) {
 
 func TestFileLockQueue(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testFileLockQueue)
+}
+
+func testFileLockQueue(t *testing.T) {
 	l := New(clock.New(1))
 	release := take(t, l, Exclusive)
-	var mu sync.Mutex
-	inside, most, waited := 0, 0, 0
-	var wg sync.WaitGroup
+	inside, most := atomic.Int32{}, atomic.Int32{}
 	for range 20 {
-		wg.Go(func() {
-			r, err := l.File(context.Background(), "pve1", file, Exclusive, 10*time.Second, func() { mu.Lock(); waited++; mu.Unlock() })
+		go func() {
+			r, err := l.File(context.Background(), "pve1", file, Exclusive, 10*time.Second, nil)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			mu.Lock()
-			inside++
-			most = max(most, inside)
-			mu.Unlock()
+			most.Store(max(most.Load(), inside.Add(1)))
 			time.Sleep(time.Millisecond)
-			mu.Lock()
-			inside--
-			mu.Unlock()
+			inside.Add(-1)
 			r()
-		})
+		}()
 	}
-	for {
-		mu.Lock()
-		all := waited == 20
-		mu.Unlock()
-		if all {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+	synctest.Wait() // all wait for the lock
+	start := time.Now()
 	release()
-	wg.Wait()
-	if most != 1 {
-		t.Errorf("%d held an exclusive lock at the same time", most)
+	take(t, l, Exclusive)()
+	if took := time.Since(start); most.Load() != 1 || took != 20*time.Millisecond {
+		t.Errorf("%d held an exclusive lock at the same time, and all had it for %v, want 1 and 20ms", most.Load(), took)
 	}
 }
 

@@ -6,6 +6,8 @@ package storage
 
 import (
 	"fmt"
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +25,7 @@ type Store struct {
 	volumes  map[string]*Volume // by volumeKey
 	blobs    map[[32]byte]*blob
 	files    Files
+	web      *http.Client // for downloads
 }
 
 // Files configure what is stored in files and not in memory.
@@ -35,7 +38,14 @@ type Files struct {
 
 // New returns an empty store. Types that are missing in latency have the latencies of their default profile.
 func New(k *kernel.Kernel, latency map[string]Latency, files Files) *Store {
-	return &Store{k: k, latency: latency, volumes: map[string]*Volume{}, blobs: map[[32]byte]*blob{}, files: files}
+	return &Store{k: k, latency: latency, volumes: map[string]*Volume{}, blobs: map[[32]byte]*blob{}, files: files, web: newWebClient()}
+}
+
+// newWebClient returns a client that keeps no connection open and shares nothing with other clients: simulators in
+// different bubbles of testing/synctest cannot share goroutines.
+func newWebClient() *http.Client {
+	dialer := net.Dialer{Resolver: &net.Resolver{}}
+	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, DisableKeepAlives: true}}
 }
 
 // Dir returns the directory for the disks of guests, or "".

@@ -179,7 +179,7 @@ func (f *files) fetch(ctx context.Context, t *tasks.Task, host string, s *Storag
 	if err != nil {
 		return nil, api.Failf("download failed: %v", err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := f.web.Do(req)
 	if err != nil {
 		return nil, api.Failf("download failed: Connecting to %s... failed: %s.", req.URL.Host, connectErrorText(err))
 	}
@@ -281,7 +281,7 @@ func (f *files) getURLMetadata(ctx context.Context, r *api.Request) (api.Respons
 	if err != nil {
 		return api.Response{}, api.Failf("invalid url: %v", err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := f.web.Do(req)
 	if err != nil {
 		return api.Response{}, api.Failf("invalid server response: '500 Can't connect to %s (%s)'", u.Host, connectErrorText(err))
 	}
