@@ -193,6 +193,43 @@ func testPendingBootOrder(t *testing.T) {
 	}
 }
 
+func TestMissingTaskLog(t *testing.T) { simulated(t, testMissingTaskLog) }
+
+func testMissingTaskLog(t *testing.T) {
+	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
+	upid := c.ok("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300").(string)
+	a := c.do("GET", "/nodes/pve1/tasks/"+url.PathEscape(upid)+"/log")
+	if want := `{"data":{"n":1,"t":"unable to open file - No such file or directory"},"total":1}`; a.Raw != want {
+		t.Errorf("got %d %s, want %s", a.Status, a.Raw, want)
+	}
+}
+
+func TestStorageMkdir(t *testing.T) { simulated(t, testStorageMkdir) }
+
+func testStorageMkdir(t *testing.T) {
+	c := asRoot(t, pvesim.DefaultScenario(1))
+	c.ok("POST", "/storage", "storage", "aa", "type", "dir", "path", "/aa", "content", "iso", "shared", "1", "mkdir", "1")
+	c.ok("POST", "/storage", "storage", "bb", "type", "dir", "path", "/bb", "content", "iso")
+	rows := c.ok("GET", "/storage")
+	if a, b := row(rows, "storage", "aa"), row(rows, "storage", "bb"); a["mkdir"] != 1.0 || b["mkdir"] != nil {
+		t.Errorf("storages: %v %v", a, b)
+	}
+}
+
+// TestFullCloneLog checks that the copy of a disk reports its end twice, unless it is so small that it reports it once.
+func TestFullCloneLog(t *testing.T) { simulated(t, testFullCloneLog) }
+
+func testFullCloneLog(t *testing.T) {
+	c := onDir(t, "9.2")
+	for source, want := range map[string]int{"9100": 1, "9000": 2} {
+		upid := c.ok("POST", "/nodes/pve1/qemu/"+source+"/clone", "newid", "1"+source, "full", "1")
+		c.exit(upid)
+		if log := strings.Join(c.log(upid), "\n"); strings.Count(log, "(100.00%)") != want {
+			t.Errorf("log of the clone of %s:\n%s", source, log)
+		}
+	}
+}
+
 func TestResizeLog(t *testing.T) { simulated(t, testResizeLog) }
 
 func testResizeLog(t *testing.T) {

@@ -57,6 +57,11 @@ func testPartition(t *testing.T) {
 			t.Errorf("the minority shows host %v", r)
 		}
 	}
+	for _, r := range minority.ok("GET", "/nodes").([]any) {
+		if h := r.(map[string]any); h["status"] != "unknown" || h["mem"] != nil || h["level"] != nil {
+			t.Errorf("the minority shows host %v", h)
+		}
+	}
 	if got := row(minority.ok("GET", "/cluster/status"), "type", "cluster")["quorate"]; got != float64(0) {
 		t.Errorf("quorate is %v in the minority", got)
 	}

@@ -72,7 +72,8 @@ func (th *taskHandlers) getTaskLog(_ context.Context, r *api.Request) (api.Respo
 		return api.Response{}, err
 	}
 	if t == nil {
-		return api.Response{Data: api.Row{"n": 1, "t": "unable to open file - No such file or directory"}}, nil
+		one := 1
+		return api.Response{Data: api.Row{"n": 1, "t": "unable to open file - No such file or directory"}, Total: &one}, nil
 	}
 	lines := t.Lines()
 	total := len(lines)

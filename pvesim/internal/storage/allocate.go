@@ -274,6 +274,9 @@ func logLinkedClone(t *tasks.Task, version kernel.Version, s *Storage, from, v *
 		s.FilePath(v.Name), shape, v.Size, from.Name, from.Format())
 }
 
+// oneReport is the size up to which qemu-img reports the end of a copy once: it reports the end of longer ones twice.
+const oneReport = 1 << 30
+
 // CopyVolume copies a volume. The duration depends on the virtual size.
 func (al *Allocator) CopyVolume(ctx context.Context, t *tasks.Task, s *Storage, from, to *Volume) error {
 	if al.k.Version.CloneAnnounced {
@@ -294,6 +297,9 @@ func (al *Allocator) CopyVolume(ctx context.Context, t *tasks.Task, s *Storage, 
 		return err
 	}
 	t.Logf("transferred %s of %s (100.00%%)", humanSize(size), humanSize(size))
+	if size > oneReport {
+		t.Logf("transferred %s of %s (100.00%%)", humanSize(size), humanSize(size))
+	}
 	to.Used = from.Used
 	to.Disk.Release()
 	to.Disk = from.Disk.Clone()

@@ -80,6 +80,9 @@ func (d *definitions) definition(s *Storage) api.Row {
 		out["shared"] = 1
 	}
 	api.SetNonEmpty(out, "nodes", strings.Join(s.Hosts, ","))
+	if s.mkdir != "" {
+		out["mkdir"] = api.BoolInt(s.mkdir == "1")
+	}
 	return out
 }
 
@@ -126,6 +129,7 @@ func (d *definitions) postDefinition(_ context.Context, r *api.Request) (api.Res
 	s := &Storage{
 		ID: id, Type: typ, Path: r.Params.Values["path"], Shared: r.Bool("shared"), Size: 100 << 30,
 		Content: schema.SplitList(r.Params.Values["content"]), Hosts: schema.SplitList(r.Params.Values["nodes"]),
+		mkdir: r.Params.Values["mkdir"],
 	}
 	d.AddStorage(s)
 	return api.Response{Data: api.Row{"storage": id, "type": typ}}, nil

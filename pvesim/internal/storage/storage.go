@@ -96,6 +96,7 @@ type Storage struct {
 	Path     string
 	Disabled bool
 	Full     bool // a fault: allocations fail
+	mkdir    string
 
 	inactive map[string]bool // by host
 }
