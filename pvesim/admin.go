@@ -81,6 +81,7 @@ func (s *Simulator) adminRoutes() http.Handler {
 		respond(w, err)
 	})
 	s.bootRoutes(mux)
+	s.haRoutes(mux)
 	s.statusRoutes(mux)
 	return mux
 }

@@ -155,6 +155,38 @@ func testHAResource(t *testing.T) {
 	}
 }
 
+// TestHAManagerStopped requests a start while the HA manager does not run.
+func TestHAManagerStopped(t *testing.T) { simulated(t, testHAManagerStopped) }
+
+func testHAManagerStopped(t *testing.T) {
+	s := pvesim.DefaultScenario(1)
+	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
+	c := startSim(t, s, pvesim.Options{AdminListen: "127.0.0.1:0"}).as("root@pam!admin=s")
+	status := func() string { return c.do("GET", "/cluster/ha/status/manager_status").Raw }
+	const unused = `{"data":{"manager_status":{"node_status":{}},"quorum":{"node":"pve1","quorate":"1"}}}`
+	if got := status(); got != unused {
+		t.Errorf("got %s, want %s", got, unused)
+	}
+	admin(t, c.sim, "POST", "/ha/stopped", "")
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "state", "stopped")
+	c.task("POST", "/nodes/pve1/qemu/300/status/start")
+	time.Sleep(10 * time.Minute)
+	if got := c.ok("GET", "/nodes/pve1/qemu/300/status/current").(map[string]any)["status"]; got != "stopped" || status() != unused {
+		t.Errorf("without the HA manager, the VM is %v and the status %s", got, status())
+	}
+	if service := row(c.ok("GET", "/nodes/pve1/services"), "name", "pve-ha-crm"); service["active-state"] != "inactive" {
+		t.Errorf("service: %v", service)
+	}
+	admin(t, c.sim, "DELETE", "/ha/stopped", "")
+	eventually(t, "the HA manager to start the VM", func() bool {
+		return c.ok("GET", "/nodes/pve1/qemu/300/status/current").(map[string]any)["status"] == "running"
+	})
+	if got := status(); !strings.Contains(got, `"node_status":{"pve1":"online"}`) {
+		t.Errorf("status: %s", got)
+	}
+}
+
 func TestSDNVirtualNetworks(t *testing.T) { simulated(t, testSDNVirtualNetworks) }
 
 func testSDNVirtualNetworks(t *testing.T) {

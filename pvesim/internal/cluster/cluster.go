@@ -46,7 +46,7 @@ func Routes(k *kernel.Kernel, store *storage.Store, network *sdn.Network, stats 
 	return map[string]api.Handler{
 		"GET /version":              version,
 		"GET /nodes/{node}/version": version,
-		"GET /cluster":              api.Index("name", "resources", "status", "nextid", "options", "tasks", "ha", "firewall", "mapping", "sdn"),
+		"GET /cluster":              api.Index("name", "resources", "status", "nextid", "options", "tasks", "ha", "firewall", "mapping", "metrics", "sdn"),
 		"GET /cluster/resources":    kernel.Read(k, rh.getResources),
 		"GET /cluster/status":       kernel.Read(k, ch.getClusterStatus),
 		"GET /cluster/config/nodes": kernel.Read(k, ch.getConfigNodes),

@@ -100,7 +100,7 @@ func (m *Manager) Reconcile(vmid int) {
 		}
 		m.k.Mu.Lock()
 		g, res := m.k.Guests[vmid], m.resources[resourceID(vmid)]
-		if g == nil || res == nil || res["state"] == stateIgnored || g.IsRunning() == (res["state"] == stateStarted) {
+		if m.k.HA.Stopped || g == nil || res == nil || res["state"] == stateIgnored || g.IsRunning() == (res["state"] == stateStarted) {
 			m.k.Mu.Unlock()
 			return
 		}
@@ -127,10 +127,30 @@ func (m *Manager) SetHA(vmid int, state string) error {
 		delete(m.resources, resourceID(vmid))
 	} else {
 		m.resources[resourceID(vmid)] = map[string]string{"state": state}
+		m.k.HA.Use()
 	}
 	m.k.Mu.Unlock()
 	m.Reconcile(vmid)
 	return nil
+}
+
+// SetHAManager sets whether the service runs. When it starts, it brings all VMs into their desired states.
+func (m *Manager) SetHAManager(running bool) {
+	m.k.Mu.Lock()
+	defer m.k.Mu.Unlock()
+	m.k.HA.Stopped = !running
+	for sid := range m.resources {
+		m.k.HA.Use()
+		m.reconcileResource(sid)
+	}
+}
+
+// reconcileResource calls Reconcile if a resource is a VM.
+func (m *Manager) reconcileResource(sid string) {
+	var vmid int
+	if _, err := fmt.Sscanf(sid, "vm:%d", &vmid); err == nil {
+		m.Reconcile(vmid)
+	}
 }
 
 // State returns the desired state of a VM, and whether HA has the VM as a resource. The caller holds the mutex.
@@ -208,6 +228,7 @@ func (hh *handlers) postResource(r *api.Request) error {
 	}
 	hh.resources[sid] = map[string]string{"state": stateStarted}
 	maps.Copy(hh.resources[sid], fields(r))
+	hh.k.HA.Use()
 	hh.Reconcile(vmid)
 	return nil
 }
@@ -219,10 +240,7 @@ func (hh *handlers) putResource(r *api.Request) error {
 	}
 	maps.Copy(res, fields(r))
 	api.DeleteListed(r, res)
-	var vmid int
-	if _, err := fmt.Sscanf(sid(r), "vm:%d", &vmid); err == nil {
-		hh.Reconcile(vmid)
-	}
+	hh.reconcileResource(sid(r))
 	return nil
 }
 
@@ -252,9 +270,17 @@ func (hh *handlers) getStatus(r *api.Request) (any, error) {
 	return rows, nil
 }
 
-// getManagerStatus returns the state of each host in the view of the HA manager.
+// getManagerStatus returns the state of each host in the view of the HA manager, or of none if the manager never became
+// active. Quorum is a boolean of Perl: the text "1" or "".
 func (hh *handlers) getManagerStatus(r *api.Request) (any, error) {
 	serving := hh.k.ServingHost(r)
+	quorum := api.Row{"node": serving.Name, "quorate": ""}
+	if hh.k.HasQuorum(serving) {
+		quorum["quorate"] = "1"
+	}
+	if !hh.k.HA.Used {
+		return api.Row{"manager_status": api.Row{"node_status": api.Row{}}, "quorum": quorum}, nil
+	}
 	states, local := api.Row{}, api.Row{}
 	for _, h := range hh.k.Hosts {
 		state, mode := "online", "active"
@@ -270,7 +296,7 @@ func (hh *handlers) getManagerStatus(r *api.Request) (any, error) {
 	return api.Row{
 		"lrm_status":     local,
 		"manager_status": api.Row{"master_node": serving.Name, "node_status": states, "service_status": api.Row{}},
-		"quorum":         api.Row{"node": serving.Name, "quorate": api.BoolInt(hh.k.HasQuorum(serving))},
+		"quorum":         quorum,
 	}, nil
 }
 

@@ -38,9 +38,10 @@ type (
 func Routes(k *kernel.Kernel, network *sdn.Network, stats *pvestatd.Daemon) map[string]api.Handler {
 	hh, nh, th := handlers{k, stats}, networkHandlers{k, network}, taskHandlers{k}
 	const host = "/nodes/{node}"
-	return map[string]api.Handler{
-		"GET /nodes":                                  kernel.Read(k, hh.getHosts),
-		"GET " + host:                                 api.Index("name", "qemu", "lxc", "storage", "status", "tasks", "network", "firewall", "version"),
+	routes := map[string]api.Handler{
+		"GET /nodes": kernel.Read(k, hh.getHosts),
+		"GET " + host: api.Index("name", "qemu", "lxc", "storage", "status", "tasks", "network", "firewall", "version",
+			"aplinfo", "certificates", "config", "hardware", "hosts", "replication", "services"),
 		"GET " + host + "/status":                     kernel.Read(k, hh.getHostStatus),
 		"GET " + host + "/time":                       hh.getHostTime,
 		"GET " + host + "/dns":                        api.Static(api.Row{"dns1": "10.255.255.53"}),
@@ -48,7 +49,6 @@ func Routes(k *kernel.Kernel, network *sdn.Network, stats *pvestatd.Daemon) map[
 		"GET " + host + "/hardware/pci":               kernel.Read(k, hh.getPCI),
 		"GET " + host + "/capabilities/qemu/cpu":      api.Static(cpuModels(k.Version.AbstractCPUs)),
 		"GET " + host + "/capabilities/qemu/machines": api.Static(machines(k.Version.QEMU)),
-		"GET " + host + "/rrddata":                    hh.getHostRRD,
 		"GET " + host + "/network":                    nh.getNetwork,
 		"GET " + host + "/network/{iface}":            nh.getInterface,
 		"GET " + host + "/tasks":                      th.getTasks,
@@ -59,6 +59,8 @@ func Routes(k *kernel.Kernel, network *sdn.Network, stats *pvestatd.Daemon) map[
 		"GET /cluster/tasks":                          th.getClusterTasks,
 		"GET /cluster/qemu/custom-cpu-models":         api.Static([]api.Row{}),
 	}
+	maps.Copy(routes, hh.systemRoutes())
+	return routes
 }
 
 func (hh *handlers) getHosts(r *api.Request) (any, error) {
@@ -152,8 +154,8 @@ func machines(qemu string) []api.Row {
 	return rows
 }
 
-// getHostRRD returns the time axis of the graphs. The simulator has no history.
-func (hh *handlers) getHostRRD(context.Context, *api.Request) (api.Response, error) {
+// getRRD returns the time axis of the graphs of a host, VM or storage. The simulator has no history.
+func (hh *handlers) getRRD(context.Context, *api.Request) (api.Response, error) {
 	rows := []api.Row{}
 	start := hh.k.Clock.Now().Add(-70 * time.Minute).Truncate(time.Minute)
 	for i := range 70 {

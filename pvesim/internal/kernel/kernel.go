@@ -46,6 +46,7 @@ type Kernel struct {
 	Guests   map[int]*Guest
 	Options  map[string]string // datacenter.cfg
 	NoQuorum bool
+	HA       HA
 
 	hostsByName map[string]*Host
 	nextPID     int
@@ -95,6 +96,18 @@ func (k *Kernel) Close() {
 	k.cancel()
 	k.group.Wait()
 }
+
+// HA is the state of the HA manager's service.
+type HA struct {
+	// Stopped means that the service does not run.
+	Stopped bool
+	// Used means that the manager became active, which it does for its first resource or command. It writes its status
+	// from then on.
+	Used bool
+}
+
+// Use makes the manager active, if it runs.
+func (ha *HA) Use() { ha.Used = ha.Used || !ha.Stopped }
 
 // Version describes a Proxmox release: all differences between the releases that are not in their schemas.
 type Version struct {
@@ -264,6 +277,9 @@ func (k *Kernel) AddHost(h *Host) {
 	}
 	h.workers = make(chan struct{}, daemonWorkers)
 	h.BootedAt = time.Now().Add(-time.Hour)
+	if h.Maintenance {
+		k.HA.Use()
+	}
 	k.Hosts = append(k.Hosts, h)
 	k.hostsByName[h.Name] = h
 }
@@ -311,5 +327,6 @@ func (k *Kernel) SetMaintenance(name string, on bool) error {
 		return api.Failf("no such cluster node '%s'", name)
 	}
 	h.Maintenance = on
+	k.HA.Use()
 	return nil
 }

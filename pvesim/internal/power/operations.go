@@ -161,6 +161,11 @@ func (c *Controller) Routes() map[string]api.Handler {
 		"GET" + vm + "/agent/get-osinfo":             h.agentCall(func(a *kernel.Agent) any { return a.OS }),
 		"GET" + vm + "/agent/get-host-name":          h.agentCall(func(a *kernel.Agent) any { return api.Row{"host-name": a.Hostname} }),
 		"GET" + vm + "/agent/network-get-interfaces": h.agentCall(agentInterfaces),
+		"POST" + vm + "/agent/exec":                  h.postExec,
+		"GET" + vm + "/agent/exec-status":            h.postExec,
+		"POST" + vm + "/monitor":                     h.postMonitor,
+		"POST" + vm + "/termproxy":                   h.postConsole(false),
+		"POST" + vm + "/vncproxy":                    h.postConsole(true),
 	}
 }
 

@@ -46,6 +46,7 @@ func New(k *kernel.Kernel) *Network {
 func (nw *Network) Routes() map[string]api.Handler {
 	routes := map[string]api.Handler{
 		"PUT /cluster/sdn":                           nw.putSDN,
+		"GET /cluster/sdn/dns":                       api.Static([]api.Row{}),
 		"GET /cluster/sdn/ipams":                     nw.getIPAMs,
 		"GET /cluster/sdn/ipams/{ipam}/status":       nw.getIPAMStatus,
 		"GET /nodes/{node}/sdn/zones":                api.Static([]api.Row{}),
