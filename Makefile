@@ -112,7 +112,7 @@ e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; 
 	go test -v -count=1 -run '^$$' ./test/e2e
 
 .PHONY: e2e-guest
-e2e-guest: $(KUBEPLANE) controller $(if $(filter-out debian-12,$(CASE)),guest-image,guest-images) ## Boot real Linux VMs under QEMU as Nodes and check them from inside; CASE=name runs one case (docs/real-guests.md)
+e2e-guest: $(KUBEPLANE) controller guest-image$(if $(CASE),$(if $(findstring debian-12,$(CASE)),s),s) ## Boot real Linux VMs under QEMU as Nodes and check them from inside; CASE=name,... runs these cases (docs/real-guests.md)
 	$(call log,"booting real guests (without KVM 5-10 minutes for each case; logs in .cache/guest-logs)")
 	@rm -rf $(CACHE)/guest-logs
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) GUEST_IMAGES=$(CACHE)/guest GUEST_LOGS=$(CACHE)/guest-logs CASE=$(CASE) \

@@ -61,21 +61,24 @@ func TestGuests(t *testing.T) {
 	}
 }
 
-// selectCases returns the named case, or all.
-func selectCases(t *testing.T, name string) []testCase {
+// selectCases returns the cases with the given names, which are separated by commas, or all.
+func selectCases(t *testing.T, names string) (selected []testCase) {
 	t.Helper()
-	if name == "" {
+	if names == "" {
 		return cases
 	}
-	var names []string
+	var all []string
 	for _, c := range cases {
-		if c.name == name {
-			return []testCase{c}
-		}
-		names = append(names, c.name)
+		all = append(all, c.name)
 	}
-	t.Fatalf("CASE: found %q, want one of %s", name, strings.Join(names, ", "))
-	return nil
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.Index(all, name)
+		if i < 0 {
+			t.Fatalf("CASE: found %q, want one of %s", name, strings.Join(all, ", "))
+		}
+		selected = append(selected, cases[i])
+	}
+	return selected
 }
 
 // Pools of static addresses in the network without DHCP.

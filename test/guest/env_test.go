@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
@@ -182,14 +183,10 @@ func (e *env) within(t *testing.T, limit time.Duration, what string, condition f
 	}
 }
 
-// dumpIfFailed logs the state of a failed case.
-func (e *env) dumpIfFailed(t *testing.T) {
+// dump logs the state of a failed case.
+func (e *env) dump(t *testing.T) {
 	t.Helper()
-	if !t.Failed() {
-		return
-	}
-	// The test's context is canceled.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	t.Logf("controller log:\n%s", harness.Tail(e.controller.Log(), 40))
 	claims := &karpv1.NodeClaimList{}
@@ -210,6 +207,33 @@ func (e *env) dumpIfFailed(t *testing.T) {
 			t.Logf("guest %d %s: the end of %s:\n%s", g.VMID, g.Name, log, harness.Tail(log, 40))
 			out, err := e.guests.Exec(ctx, g.VMID, "/bin/sh", "-c", "systemctl --failed --no-legend; journalctl -u kubelet -u containerd -n 60 --no-pager")
 			t.Logf("services (%v):\n%s", err, out)
+		}
+	}
+}
+
+// cleanUp deletes what a failed case left, so that it does not affect the next one.
+func (e *env) cleanUp(t *testing.T, c testCase) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deleteTimeout)
+	defer cancel()
+	name := metav1.ObjectMeta{Name: c.name}
+	for _, object := range []client.Object{
+		harness.Deployment(c.name, 0), &karpv1.NodePool{ObjectMeta: name}, &v1alpha1.ProxmoxNodeClass{ObjectMeta: name}, &v1alpha1.ProxmoxTemplate{ObjectMeta: name},
+	} {
+		if err := e.kube.Delete(ctx, object, client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
+			t.Logf("deleting %s: %v", c.name, err)
+		}
+	}
+	for {
+		left, err := harness.LeakedObjects(ctx, e.kube)
+		if err == nil && len(left) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Logf("deleting the Nodes of %s: %v %v", c.name, left, err)
+			return
+		case <-time.After(pollInterval):
 		}
 	}
 }

@@ -45,7 +45,12 @@ func (e *env) run(t *testing.T, c testCase) {
 	}
 	before, err := e.proxmox.API.Holdings(t.Context())
 	must(t, err)
-	t.Cleanup(func() { e.dumpIfFailed(t) })
+	defer func() {
+		if t.Failed() {
+			e.dump(t)
+			e.cleanUp(t, c)
+		}
+	}()
 	deleteRecipe := e.apply(t, c)
 	e.deploy(t, c)
 	nodes := e.launch(t, c)
@@ -172,6 +177,9 @@ func podStates(pods []corev1.Pod) string {
 		for _, s := range p.Status.ContainerStatuses {
 			if s.State.Waiting != nil {
 				state += ", " + s.State.Waiting.Reason + " " + s.State.Waiting.Message
+			}
+			if last := s.LastTerminationState.Terminated; last != nil {
+				state += fmt.Sprintf(", %d restarts, the last after exit code %d %s %s", s.RestartCount, last.ExitCode, last.Reason, last.Message)
 			}
 		}
 		out = append(out, fmt.Sprintf("pod %s on node %q: %s", p.Name, p.Spec.NodeName, state))
