@@ -82,14 +82,14 @@ test: vet lint verify unit recipes kubeplane-test e2e reproducible ## Run all ch
 
 .PHONY: unit
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
-	$(call log,"testing the packages with the race detector (first time: 5-10 minutes of compiling; then about 5 minutes)")
+	$(call log,"testing the packages with the race detector (first time: several minutes of compiling; then about 5 minutes)")
 	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
 		go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
 
 .PHONY: recipes
-recipes: ## Check the rendered recipes with cloud-init's schemas and the loader of Talos
-	$(call log,"checking the recipes with the parsers of cloud-init and Talos (first time: 1-2 minutes of compiling)")
-	cd examples/verify && go vet ./... && go test -shuffle=on ./...
+recipes: ## Check the rendered recipes with cloud-init's schemas, the loader of Talos, and Ignition
+	$(call log,"checking the recipes with the parsers of cloud-init and Talos and with Ignition (first time: several minutes of compiling)")
+	cd examples/verify && go vet ./... && go test -timeout 30m -shuffle=on ./...
 
 .PHONY: kubeplane-test
 kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
