@@ -141,11 +141,11 @@ soak: controller $(KUBEPLANE) ## Run random workloads with random failures for S
 		go test -v -count=1 -timeout 0 ./test/soak | grep -v -e '^=== '
 
 # Time for each fuzz target: 10 minutes for all of them.
-FUZZTIME ?= 12s
+FUZZTIME ?= 10s
 
 .PHONY: fuzz
-fuzz: ## Fuzz every parser of external text, each target for FUZZTIME (12s); RUN=pattern selects targets
-	$(call log,"fuzzing each target for $(FUZZTIME) (10 minutes; first time: 10-15 minutes more to compile everything with instrumentation)")
+fuzz: ## Fuzz every parser of external text, each target for FUZZTIME (10s); RUN=pattern selects targets
+	$(call log,"fuzzing each target for $(FUZZTIME) (with 10s about 10 minutes; first time: 10-15 minutes more to compile everything with instrumentation)")
 	@targets=$$(grep -rEo --include='*_test.go' --exclude-dir=.cache '^func Fuzz\w+' . | sed -E 's#^\./(.*)/[^/]+:func #\1 #' | grep -E '$(RUN)' | sort) && \
 	total=$$(wc -l <<< "$$targets") count=0 failed= && \
 	while read -r directory name; do \

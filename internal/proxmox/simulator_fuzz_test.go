@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -97,8 +98,8 @@ func FuzzSimulatorConfig(f *testing.F) {
 	_, c := simulateStopped(f)
 	f.Fuzz(func(t *testing.T, option, value string) {
 		view, known := views[option]
-		if !known {
-			return
+		if !known || !utf8.ValidString(value) {
+			return // JSON has only valid UTF-8
 		}
 		if err := c.UpdateVM(t.Context(), "pve1", fuzzVMID, proxmox.ConfigChange{Set: map[string]string{option: value}}); err != nil {
 			checkRefusal(t, option, err)
