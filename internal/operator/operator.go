@@ -212,6 +212,7 @@ func (o *Operator) checkReady(*http.Request) error {
 // Controllers returns the controllers of the Proxmox provider, without Karpenter's.
 func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 	kube, opts := o.GetClient(), o.settings.Options
+	oneWorker := status.WitMaxConcurrentReconciles(1) // there are few of these objects; the default is 10
 	return []controller.Controller{
 		nodeclasshash.NewController(kube),
 		nodeclassstatus.NewController(kube, nodeclassstatus.Deps{
@@ -257,9 +258,9 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Recorder: o.EventRecorder, Clock: clock.RealClock{}, Registerer: crmetrics.Registry,
 			Rules: opts.OrphanRules(), PollInterval: opts.ProxmoxPollInterval,
 		}),
-		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter")),         //nolint:staticcheck // operatorpkg requires the deprecated recorder
-		status.NewController[*v1alpha1.ProxmoxTemplate](kube, o.GetEventRecorderFor("karpenter")),          //nolint:staticcheck // operatorpkg requires the deprecated recorder
-		status.NewController[*v1alpha1.ProxmoxUnmanagedTemplate](kube, o.GetEventRecorderFor("karpenter")), //nolint:staticcheck // operatorpkg requires the deprecated recorder
+		status.NewController[*v1alpha1.ProxmoxNodeClass](kube, o.GetEventRecorderFor("karpenter"), oneWorker),         //nolint:staticcheck // operatorpkg requires the deprecated recorder
+		status.NewController[*v1alpha1.ProxmoxTemplate](kube, o.GetEventRecorderFor("karpenter"), oneWorker),          //nolint:staticcheck // operatorpkg requires the deprecated recorder
+		status.NewController[*v1alpha1.ProxmoxUnmanagedTemplate](kube, o.GetEventRecorderFor("karpenter"), oneWorker), //nolint:staticcheck // operatorpkg requires the deprecated recorder
 	}
 }
 
