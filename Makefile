@@ -43,7 +43,7 @@ CHART_CRDS := $(CHART)/crds
 # A separate chart of the CRDs, which Helm upgrades.
 CRD_CHART := charts/karpenter-provider-proxmox-crd
 # Files that "make generate" writes and "make verify" compares.
-GENERATED := api/v1alpha1/zz_generated.deepcopy.go api/crds docs/reference \
+GENERATED := api/v1alpha1/zz_generated.deepcopy.go api/crds docs/reference docs/performance.md \
 	$(CHART_CRDS) $(CRD_CHART)/templates $(CHART)/templates/_settings.tpl $(CHART)/values.schema.json $(CHART)/README.md
 
 GOVULNCHECK := v1.9.0
@@ -156,11 +156,15 @@ fuzz: ## Fuzz every parser of external text, each target for FUZZTIME (10s); RUN
 	done <<< "$$targets"; \
 	if [ -n "$$failed" ]; then echo "fuzz: failed:$$failed: commit the inputs in testdata/fuzz with the fix" >&2; exit 1; fi
 
+# BENCH=TestBurst measures only the figures of the tests that match.
+BENCH ?= .
+
 .PHONY: bench
-bench: controller $(KUBEPLANE) ## Measure launches with the simulator's lock and latency model, compare 1000 nodes with 100, and run the benchmarks
-	$(call log,"comparing launches with test/perf/ranges.yaml and running benchmarks (about 30 minutes; mostly waiting)")
-	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) PERF=long go test -v -count=1 -timeout 1h ./test/perf | grep -v -e '^=== '
-	go test -run '^$$' -bench . -benchmem ./internal/... ./pvesim/...
+bench: controller $(KUBEPLANE) ## Measure calls, launches, bursts, scheduling and cost; write test/perf/results.json; BENCH=TestBurst measures only one test
+	$(call log,"comparing figures with test/perf/ranges.yaml (about 50 minutes; mostly waiting)")
+	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) PERF=long \
+		PERF_RESULTS=$(CURDIR)/test/perf/results.json PERF_COMMAND='make bench$(if $(filter-out .,$(BENCH)), BENCH=$(BENCH))' \
+		$(PLAIN) go test -v -count=1 -run '$(BENCH)' -parallel 12 -timeout 100m ./test/perf | grep -v -e '^=== '
 
 ##@ Code
 
@@ -289,6 +293,6 @@ $(TOOL) controller-gen object:headerFile=hack/header.go.txt crd paths=./api/v1al
 	output:object:dir=$(1)/api/v1alpha1 output:crd:dir=$(1)/api/crds && \
 $(PLAIN) go run ./hack/crds $(1)/api/crds $(1)/$(CHART_CRDS) $(1)/$(CRD_CHART)/templates && \
 $(PLAIN) go run ./hack/chart $(1)/$(CHART) && \
-$(PLAIN) go run ./hack/docs $(1)/docs/reference && \
+$(PLAIN) go run ./hack/docs $(1)/docs && \
 $(HELM_DOCS) --chart-search-root $(CHART) --sort-values-order file --log-level warning --dry-run > $(1)/$(CHART)/README.md
 endef

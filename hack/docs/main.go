@@ -1,7 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command docs generates the reference pages from the code.
+// Command docs generates the reference pages from the code, and the page on performance from the
+// figures of "make bench".
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/perf"
 )
 
 func main() {
@@ -25,7 +27,7 @@ func main() {
 }
 
 func write(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "reference"), 0o755); err != nil {
 		return fmt.Errorf("creating %s: %w", dir, err)
 	}
 	templates, err := templatesPage()
@@ -36,7 +38,17 @@ func write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("describing the metrics: %w", err)
 	}
-	for name, page := range map[string]string{"settings.md": settingsPage(), "templates.md": templates, "metrics.md": metrics} {
+	results, err := perf.ReadResults("test/perf/results.json")
+	if err != nil {
+		return err
+	}
+	performance, err := perf.Page(results)
+	if err != nil {
+		return err
+	}
+	for name, page := range map[string]string{
+		"reference/settings.md": settingsPage(), "reference/templates.md": templates, "reference/metrics.md": metrics, "performance.md": performance,
+	} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
 			return fmt.Errorf("writing %s: %w", path, err)

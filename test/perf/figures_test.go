@@ -4,17 +4,48 @@
 package perf_test
 
 import (
-	_ "embed"
+	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/perf"
 )
 
-//go:embed ranges.yaml
-var rangesFile []byte
+// recorder collects the figures of this run and writes each to the file PERF_RESULTS, so an
+// aborted run keeps what it measured.
+type recorder struct {
+	mu      sync.Mutex
+	results perf.Results
+}
+
+var recorded = recorder{results: perf.Results{}}
+
+func (r *recorder) record(name string, value float64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.results[name] = perf.Figure{Value: value, Command: os.Getenv("PERF_COMMAND")}
+	path := os.Getenv("PERF_RESULTS")
+	if !long() || path == "" {
+		return nil
+	}
+	return perf.UpdateResults(path, r.results)
+}
+
+// TestMain prints the table of "make bench".
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if table, err := perf.Table(recorded.results); long() {
+		fmt.Print(table)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
 
 // long reports whether everything is measured.
 func long() bool { return os.Getenv("PERF") == "long" }
@@ -27,48 +58,51 @@ func repeats(short, all int) int {
 	return short
 }
 
-// limit returns the maximum of a figure.
-func limit(t *testing.T, name string) float64 {
+// slack is how many times worse a time may be in "go test": a short run beside other tests only
+// detects large regressions.
+const slack = 1.5
+
+// inRange reports whether a short run needs no further measurement.
+func inRange(t *testing.T, name string, value float64) bool {
 	t.Helper()
-	ranges := map[string]float64{}
-	if err := yaml.Unmarshal(rangesFile, &ranges); err != nil {
-		t.Fatalf("reading ranges.yaml: %v", err)
+	r, err := perf.FindRange(name)
+	if err != nil {
+		t.Fatal(err)
 	}
-	most, ok := ranges[name]
-	if !ok {
-		t.Fatalf("ranges.yaml has no figure %q", name)
-	}
-	return most
+	return !long() && r.Contains(value, slack)
 }
 
-// checkCount logs a count and its limit and fails if it exceeds the limit.
+// checkCount records a count and fails if it is out of its range.
 func checkCount(t *testing.T, name string, value float64) {
 	t.Helper()
-	checkLimit(t, name, value, limit(t, name))
+	check(t, name, value, 1)
 }
 
-// checkTime does the same for a duration. A short run beside other tests only detects large
-// regressions, so its limit is higher.
+// checkTime does the same for a figure that depends on time.
 func checkTime(t *testing.T, name string, value float64) {
 	t.Helper()
-	most := limit(t, name)
 	switch {
 	case raceDetector:
 		t.Logf("%-52s %8.3f  (not checked with the race detector)", name, value)
-		return
-	case !long():
-		most *= slack
+	case long():
+		check(t, name, value, 1)
+	default:
+		check(t, name, value, slack)
 	}
-	checkLimit(t, name, value, most)
 }
 
-const slack = 1.5
-
-func checkLimit(t *testing.T, name string, value, most float64) {
+func check(t *testing.T, name string, value, slack float64) {
 	t.Helper()
-	t.Logf("%-52s %8.3f  (at most %g)", name, value, most)
-	if value > most {
-		t.Errorf("%s: %.3f is more than %g", name, value, most)
+	r, err := perf.FindRange(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := recorded.record(name, value); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%-52s %8.3f  (%s)", name, value, r)
+	if !r.Contains(value, slack) {
+		t.Errorf("%s: found %.3f, allowed: %s", name, value, r)
 	}
 }
 
@@ -82,6 +116,7 @@ func representative(values []float64) float64 {
 	return sorted[0]
 }
 
+// p95 returns the 95th percentile in seconds.
 func p95(durations []time.Duration) float64 {
 	sorted := slices.Sorted(slices.Values(durations))
 	return sorted[len(sorted)*95/100].Seconds()
