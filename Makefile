@@ -14,8 +14,10 @@ CACHE := $(CURDIR)/.cache
 BIN := $(CACHE)/bin
 KUBEPLANE := $(BIN)/kubeplane
 CONTROLLER := $(BIN)/controller
+CLOUD_CONTROLLER := $(BIN)/cloud-controller-manager
 DEMO := $(BIN)/demo
-E2E = KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim go test -race -count=1
+E2E = KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim \
+	CLOUD_CONTROLLER=$(CLOUD_CONTROLLER) go test -race -count=1
 ifdef E2E_PROXMOX_CONFIG
 # Tests run in the directory of their package, so the path must be absolute.
 override E2E_PROXMOX_CONFIG := $(abspath $(E2E_PROXMOX_CONFIG))
@@ -97,7 +99,7 @@ kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
 	cd kubeplane && CGO_ENABLED=0 KUBEPLANE=$(KUBEPLANE) go test -trimpath -shuffle=on -timeout 10m ./internal/...
 
 .PHONY: e2e
-e2e: $(KUBEPLANE) $(HELM) controller pvesim ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own (docs/e2e.md)
+e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own (docs/e2e.md)
 ifdef E2E_PROXMOX_CONFIG
 	$(call log,"testing end to end with the Proxmox of $(E2E_PROXMOX_CONFIG) (the duration depends on its VMs)")
 	$(E2E) -v -timeout 4h ./test/e2e | grep -v -e '^=== '
@@ -178,6 +180,7 @@ verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, wi
 	@go mod tidy -diff || { echo 'verify: go.mod or go.sum is stale: run "go mod tidy"' >&2; exit 1; }
 	@cd examples/verify && go mod tidy -diff || { echo 'verify: examples/verify/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@cd kubeplane && go mod tidy -diff || { echo 'verify: kubeplane/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
+	@cd test/cloudcontroller && go mod tidy -diff || { echo 'verify: test/cloudcontroller/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@stale= fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	$(call generate-into,$$fresh) && \
 	for path in $(GENERATED); do \
@@ -219,6 +222,12 @@ plugin: ## Build the kubectl plugin into .cache/bin; add it to your PATH and run
 .PHONY: pvesim
 pvesim: ## Build the Proxmox VE simulator into .cache/bin
 	$(PLAIN) go build -o $(BIN)/pvesim ./cmd/pvesim
+
+# Built with kubeplane's flags, so both share the compiled packages of Kubernetes' modules.
+.PHONY: cloud-controller
+cloud-controller: ## Build the Proxmox cloud controller manager for the end-to-end tests into .cache/bin
+	cd test/cloudcontroller && $(PLAIN) go build -ldflags '-s -w' -o $(CLOUD_CONTROLLER) \
+		github.com/sergelogvinov/proxmox-cloud-controller-manager/cmd/proxmox-cloud-controller-manager
 
 .PHONY: image
 image: ## Build the image as VERSION into .cache/image, as an OCI layout, without container tools; ARCH=amd64 builds only one

@@ -142,18 +142,22 @@ func vmids(vms []harness.Guest) []int {
 	return out
 }
 
-// TestControllerAway covers changes while no controller runs.
+// TestControllerAway covers changes while no controller runs. Nodes are initialized by the
+// Proxmox cloud controller manager, which continues to run. All other tests run without it.
 func TestControllerAway(t *testing.T) {
 	t.Parallel()
 	needs(t, guestsThatJoin())
 	e := newEnv(t, setup{gracePeriod: 8 * time.Second})
-	p := e.newNodePool(t, "away", nil)
+	e.startCloudController(t)
+	history := e.recordNodes(t)
+	p := e.newNodePool(t, "away", leaveToCloudController(t))
 	p.deployPods(t, 1)
 	p.waitForPods(t, 1)
 	claim := p.waitForClaim(t, "is settled", settled)
 	vms, err := p.vms(t.Context())
 	must(t, err)
 
+	t.Run("cloud_controller_manager_agrees", func(t *testing.T) { p.expectAgreement(t, claim, vms[0], history) })
 	t.Run("VM_rebooted", func(t *testing.T) {
 		was, err := p.node(t.Context(), claim)
 		must(t, err)
@@ -172,10 +176,12 @@ func TestControllerAway(t *testing.T) {
 			}
 			return err
 		})
+		p.waitForTaint(t, claim, shutdownTaint, true)
 		must(t, e.controller.Start(t.Context()))
 		p.waitForReboot(t, claim, was)
+		p.waitForTaint(t, claim, shutdownTaint, false)
 	})
-	p.deleteClaims(t, claim)
+	t.Run("VM_deleted", func(t *testing.T) { p.deletedWhileAway(t, claim, e.guest(t, vms[0].VMID)) })
 }
 
 func (e *env) guest(t *testing.T, vmid int) harness.Guest {

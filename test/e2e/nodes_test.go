@@ -43,7 +43,6 @@ func TestNodes(t *testing.T) {
 		t.Run("VM_deleted_by_hand", func(t *testing.T) { t.Parallel(); e.deletedByHand(t) })
 		t.Run("VM_stopped_by_hand", func(t *testing.T) { t.Parallel(); e.stoppedByHand(t) })
 		t.Run("proxmox_cloud_init", func(t *testing.T) { t.Parallel(); e.proxmoxDrive(t) })
-		t.Run("cloud_controller_manager", func(t *testing.T) { t.Parallel(); e.cloudController(t) })
 	})
 	if t.Failed() {
 		return

@@ -4,103 +4,52 @@
 package harness
 
 import (
-	"context"
-	"encoding/base64"
 	"fmt"
-	"slices"
-	"strings"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 )
 
-// uninitialized is the taint of a kubelet that waits for a cloud controller manager.
-const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
-
-// providedIP is the annotation by which a kubelet passes --node-ip to a cloud controller manager.
-const providedIP = "alpha.kubernetes.io/provided-node-ip"
-
-// CloudController imitates the Proxmox cloud controller manager with its defaults: it finds a
-// Node's VM by UUID, replaces the addresses by those that the kubelet provides, sets provider
-// ID and labels, overwriting existing labels, and removes the taint.
+// CloudController is the Proxmox cloud controller manager in its own process.
 type CloudController struct {
-	Kube   client.Client
-	API    *API
-	Region string
+	process *process
 }
 
-// Run initializes Nodes until the context ends. It retries failures.
-func (c *CloudController) Run(ctx context.Context) {
-	for ctx.Err() == nil {
-		nodes := &corev1.NodeList{}
-		if err := c.Kube.List(ctx, nodes); err == nil {
-			for i := range nodes.Items {
-				if hasTaint(&nodes.Items[i]) {
-					_ = c.initialize(ctx, &nodes.Items[i])
-				}
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(200 * time.Millisecond):
-		}
+// StartCloudController runs the cloud controller manager's binary as the administrator of a
+// kubeconfig. Its files are in dir.
+func StartCloudController(binary, dir, kubeconfig string, cluster Cluster) (*CloudController, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("creating directory of the cloud controller manager: %w", err)
 	}
-}
-
-func hasTaint(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == uninitialized })
-}
-
-func (c *CloudController) initialize(ctx context.Context, node *corev1.Node) error {
-	guests, err := c.API.Guests(ctx)
+	// It knows neither a fingerprint nor a CA: it trusts the system's CAs.
+	content, err := yaml.Marshal(map[string]any{"clusters": []map[string]any{{
+		"region": cluster.Region, "url": cluster.URLs[0], "insecure": cluster.CA == "",
+		"token_id": cluster.TokenID, "token_secret": cluster.TokenSecret,
+	}}})
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("writing cloud config of the cloud controller manager: %w", err)
 	}
-	for _, vm := range guests {
-		hardware := smbios(vm)
-		if !strings.EqualFold(hardware["uuid"], node.Status.NodeInfo.SystemUUID) {
-			continue
+	config, ca := filepath.Join(dir, "cloud-config.yaml"), filepath.Join(dir, "ca.pem")
+	for path, text := range map[string]string{config: string(content), ca: cluster.CA} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return nil, fmt.Errorf("writing cloud config of the cloud controller manager: %w", err)
 		}
-		sku, err := base64.StdEncoding.DecodeString(hardware["sku"])
-		if err != nil {
-			return fmt.Errorf("decoding SKU of VM %d: %w", vm.VMID, err)
-		}
-		if err := c.setAddresses(ctx, node); err != nil {
-			return err
-		}
-		changed := node.DeepCopy()
-		if changed.Spec.ProviderID == "" {
-			changed.Spec.ProviderID = fmt.Sprintf("proxmox://%s/%d", c.Region, vm.VMID)
-		}
-		changed.Labels[corev1.LabelTopologyRegion] = c.Region
-		changed.Labels[corev1.LabelTopologyZone] = vm.Host
-		changed.Labels[corev1.LabelInstanceTypeStable] = string(sku)
-		changed.Spec.Taints = slices.DeleteFunc(changed.Spec.Taints, func(t corev1.Taint) bool { return t.Key == uninitialized })
-		return c.Kube.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}))
 	}
-	return fmt.Errorf("no VM has the UUID %s", node.Status.NodeInfo.SystemUUID)
+	cmd := exec.Command(binary, "--kubeconfig", kubeconfig, "--cloud-config", config, "--controllers", "cloud-node,cloud-node-lifecycle",
+		"--node-monitor-period", "1s", "--leader-elect=false", "--secure-port=0", "--v=4")
+	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+ca)
+	p, err := startProcess("cloud controller manager", filepath.Join(dir, "cloud-controller-manager.log"), cmd)
+	if err != nil {
+		return nil, err
+	}
+	return &CloudController{process: p}, nil
 }
 
-// setAddresses replaces the addresses of a Node.
-func (c *CloudController) setAddresses(ctx context.Context, node *corev1.Node) error {
-	before := node.DeepCopy()
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: node.Name}}
-	if provided := node.Annotations[providedIP]; provided != "" {
-		for ip := range strings.SplitSeq(provided, ",") {
-			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
-		}
-	}
-	return c.Kube.Status().Patch(ctx, node, client.MergeFrom(before))
-}
+// Log returns the path of its log.
+func (c *CloudController) Log() string { return c.process.log }
 
-// smbios returns the fields of a VM's smbios1 option.
-func smbios(vm Guest) map[string]string {
-	text, _ := vm.Config["smbios1"].(string)
-	fields := map[string]string{}
-	for pair := range strings.SplitSeq(text, ",") {
-		key, value, _ := strings.Cut(pair, "=")
-		fields[key] = value
-	}
-	return fields
-}
+// Stop ends the process.
+func (c *CloudController) Stop() { c.process.stop(10 * time.Second) }
