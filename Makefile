@@ -80,7 +80,7 @@ clean: ## Delete everything that was built, except for Go's own cache
 ##@ Tests
 
 .PHONY: test
-test: vet lint verify unit recipes kubeplane-test e2e reproducible ## Run all checks of CI
+test: vet lint verify unit recipes clients kubeplane-test e2e reproducible ## Run all checks of CI
 
 .PHONY: unit
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
@@ -92,6 +92,11 @@ unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race dete
 recipes: ## Check the rendered recipes with cloud-init's schemas, the loader of Talos, and Ignition
 	$(call log,"checking the recipes with the parsers of cloud-init and Talos and with Ignition (first time: several minutes of compiling)")
 	cd examples/verify && go vet ./... && go test -timeout 30m -shuffle=on ./...
+
+.PHONY: clients
+clients: pvesim ## Run Proxmox clients of other projects against the simulator
+	$(call log,"testing the simulator with other clients (about 2 minutes; mostly waiting)")
+	cd test/clients && go vet ./... && PVESIM=$(BIN)/pvesim CGO_ENABLED=0 go test -count=1 ./...
 
 .PHONY: kubeplane-test
 kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
@@ -181,6 +186,7 @@ verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, wi
 	@cd examples/verify && go mod tidy -diff || { echo 'verify: examples/verify/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@cd kubeplane && go mod tidy -diff || { echo 'verify: kubeplane/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@cd test/cloudcontroller && go mod tidy -diff || { echo 'verify: test/cloudcontroller/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
+	@cd test/clients && go mod tidy -diff || { echo 'verify: test/clients/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@stale= fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	$(call generate-into,$$fresh) && \
 	for path in $(GENERATED); do \
