@@ -4,12 +4,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
@@ -174,16 +171,7 @@ func (e *env) helm(t *testing.T, values map[string]any) {
 	if binary == "" {
 		t.Skip("SKIPPED: HELM must name the helm binary; make e2e builds it and sets it")
 	}
-	content, err := yaml.Marshal(values)
-	must(t, err)
-	cmd := exec.CommandContext(t.Context(), binary, "upgrade", "--install", releaseName, "../../charts/karpenter-provider-proxmox",
-		"--namespace", metav1.NamespaceSystem, "--skip-crds", "--values", "-")
-	home := t.TempDir()
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+e.plane.Kubeconfig, "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
-	cmd.Stdin = bytes.NewReader(content)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("helm: %v\n%s", err, out)
-	}
+	must(t, e.plane.InstallChart(t.Context(), binary, "../../charts/karpenter-provider-proxmox", releaseName, values))
 }
 
 // runInstalled starts the controller as the Deployment specifies.

@@ -44,6 +44,9 @@ type ControllerOptions struct {
 	FeatureGates   string
 	// Args are additional flags.
 	Args []string
+	// Hostname is the host name that the controller sees, and thus its name in the Lease.
+	// Empty means the machine's.
+	Hostname string
 }
 
 // Controller is a process of the controller binary that can be killed and restarted.
@@ -111,7 +114,7 @@ func (c *Controller) StartProcess() error {
 	}
 	c.health = fmt.Sprintf("http://127.0.0.1:%d", ports[0])
 	c.metrics = fmt.Sprintf("http://127.0.0.1:%d", ports[1])
-	c.process, err = startProcess("controller", c.log, c.command(ports))
+	c.process, err = startProcessOn(c.options.Hostname, "controller", c.log, c.command(ports))
 	return err
 }
 
@@ -173,7 +176,7 @@ func (c *Controller) Kill() {
 // Stop sends SIGTERM, as Kubernetes does, and SIGKILL after a grace period.
 func (c *Controller) Stop() {
 	if c.process != nil {
-		c.process.stop(15 * time.Second)
+		c.process.stop(stopGracePeriod)
 	}
 }
 
@@ -182,6 +185,9 @@ func (c *Controller) Done() <-chan struct{} { return c.process.done }
 
 // ExitError describes how the controller ended, with the end of its log.
 func (c *Controller) ExitError() error { return c.process.exitError() }
+
+// MetricsURL returns the URL of the controller's metrics server.
+func (c *Controller) MetricsURL() string { return c.metrics }
 
 // Metrics returns the controller's metrics in text format.
 func (c *Controller) Metrics(ctx context.Context) (string, error) {

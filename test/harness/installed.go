@@ -27,19 +27,29 @@ func NewInstalledController(ctx context.Context, plane *Plane, name client.Objec
 	if err := plane.Client.Get(ctx, name, deployment); err != nil {
 		return nil, fmt.Errorf("reading Deployment: %w", err)
 	}
-	pod := deployment.Spec.Template.Spec
+	return newPodController(ctx, plane, name.Namespace, deployment.Spec.Template.Spec, o)
+}
+
+// NewPodController returns a controller that runs as the container of a pod of its Deployment.
+// Its host name is the pod's.
+func NewPodController(ctx context.Context, plane *Plane, pod *corev1.Pod, o ControllerOptions) (*Controller, error) {
+	o.Hostname = pod.Name
+	return newPodController(ctx, plane, pod.Namespace, pod.Spec, o)
+}
+
+func newPodController(ctx context.Context, plane *Plane, namespace string, pod corev1.PodSpec, o ControllerOptions) (*Controller, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating controller directory: %w", err)
 	}
 	c := &Controller{options: o, log: filepath.Join(o.Dir, "controller.log")}
 	var err error
-	if c.options.Kubeconfig, err = plane.writeKubeconfig(ctx, o.Dir, client.ObjectKey{Namespace: name.Namespace, Name: pod.ServiceAccountName}); err != nil {
+	if c.options.Kubeconfig, err = plane.writeKubeconfig(ctx, o.Dir, client.ObjectKey{Namespace: namespace, Name: pod.ServiceAccountName}); err != nil {
 		return nil, err
 	}
-	if err := c.mount(ctx, plane.Client, name.Namespace, pod.Volumes); err != nil {
+	if err := c.mount(ctx, plane.Client, namespace, pod.Volumes); err != nil {
 		return nil, err
 	}
-	c.override = &commandLine{env: environment(name.Namespace, pod.Containers[0].Env)}
+	c.override = &commandLine{env: environment(namespace, pod.Containers[0].Env)}
 	for _, arg := range pod.Containers[0].Args {
 		flag, _, _ := strings.Cut(arg, "=")
 		switch flag {
@@ -62,7 +72,8 @@ func (p *Plane) writeKubeconfig(ctx context.Context, dir string, account client.
 	if err := p.Client.Get(ctx, account, object); err != nil {
 		return "", fmt.Errorf("reading ServiceAccount: %w", err)
 	}
-	seconds := int64(time.Hour / time.Second)
+	// Longer than any test, because the kubeconfig is not renewed.
+	seconds := int64(24 * time.Hour / time.Second)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
 	if err := p.Client.SubResource("token").Create(ctx, object, request); err != nil {
 		return "", fmt.Errorf("requesting token for ServiceAccount: %w", err)

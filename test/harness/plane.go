@@ -63,8 +63,10 @@ type Plane struct {
 	// Client reads without a cache and knows every type that we use.
 	Client client.WithWatch
 
-	process *process
-	forward *Forward
+	binary    string
+	process   *process
+	scheduler *process
+	forward   *Forward
 }
 
 // StartPlane starts a control plane and returns when pods can be created, scheduled and
@@ -88,7 +90,7 @@ func StartPlane(ctx context.Context, o PlaneOptions) (*Plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	plane := &Plane{process: p}
+	plane := &Plane{binary: o.Binary, process: p}
 	err = until(ctx, planeStartTimeout, p, func(context.Context) error { return plane.read(ready) })
 	if err != nil {
 		plane.Stop()
@@ -134,8 +136,19 @@ func (p *Plane) read(file string) error {
 	return nil
 }
 
+// StartScheduler starts a second kube-scheduler with the given configuration file, which must
+// not have a profile of the first one. It ends with the control plane.
+func (p *Plane) StartScheduler(config string) (err error) {
+	cmd := exec.Command(p.binary, "kube-scheduler", "--config", config, "--secure-port", "0")
+	p.scheduler, err = startProcess("kube-scheduler", filepath.Join(filepath.Dir(config), "kube-scheduler.log"), cmd)
+	return err
+}
+
 // Stop ends the control plane and all of its processes.
 func (p *Plane) Stop() {
+	if p.scheduler != nil {
+		p.scheduler.kill()
+	}
 	if p.forward != nil {
 		p.forward.Close()
 	}

@@ -5,6 +5,7 @@ package harness
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,9 @@ import (
 	"syscall"
 	"time"
 )
+
+// stopGracePeriod is how long a process may take to end after SIGTERM.
+const stopGracePeriod = 15 * time.Second
 
 // process is a child process that ends with this process and writes to a log file.
 type process struct {
@@ -28,20 +32,37 @@ type process struct {
 // startProcess runs a command. Linux ties the parent-death signal to the OS thread that
 // forked, and Go ends idle threads, so one thread is locked as long as the child runs.
 func startProcess(name, log string, cmd *exec.Cmd) (*process, error) {
+	return startProcessOn("", name, log, cmd)
+}
+
+// startProcessOn runs a command that sees the given host name, unless it is empty. It needs the
+// permission to create a UTS namespace, which root has in a user namespace, too.
+func startProcessOn(hostname, name, log string, cmd *exec.Cmd) (*process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening log of %s: %w", name, err)
 	}
-	cmd.Stdout, cmd.Stderr = file, file
+	cmd.Stderr = file
+	if cmd.Stdout == nil {
+		cmd.Stdout = file
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
 	// The child has its own process group, so Ctrl-C reaches only this process, which ends the
 	// children in order.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	cmd.SysProcAttr.Pdeathsig, cmd.SysProcAttr.Setpgid = syscall.SIGKILL, true
 	p := &process{name: name, log: log, cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
 		defer file.Close()
+		if hostname == "" {
+			defer runtime.UnlockOSThread()
+		} else if err := setHostname(hostname); err != nil {
+			started <- err
+			return // without unlocking: the thread ends with its namespace
+		}
 		err := cmd.Start()
 		started <- err
 		if err == nil {
@@ -53,6 +74,37 @@ func startProcess(name, log string, cmd *exec.Cmd) (*process, error) {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	return p, nil
+}
+
+// setHostname moves the calling thread to a new UTS namespace with the given host name.
+func setHostname(name string) error {
+	if err := syscall.Unshare(syscall.CLONE_NEWUTS); err != nil {
+		return fmt.Errorf("creating UTS namespace: %w", err)
+	}
+	if err := syscall.Sethostname([]byte(name)); err != nil {
+		return fmt.Errorf("setting host name: %w", err)
+	}
+	return nil
+}
+
+// RunProcess runs a command that ends with this process, and returns when it has ended. Output
+// that the command does not redirect is appended to the log. It returns an error if the
+// command fails; if ctx ends first, it ends the command.
+func RunProcess(ctx context.Context, name, log string, cmd *exec.Cmd) error {
+	p, err := startProcess(name, log, cmd)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		p.stop(stopGracePeriod)
+		return fmt.Errorf("running %s: %w", name, ctx.Err())
+	}
+	if p.err != nil {
+		return p.exitError()
+	}
+	return nil
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
