@@ -18,7 +18,7 @@ func FuzzDevices(f *testing.F) {
 				t.Errorf("%q was read as %q, then as %q", drive, d, again)
 			}
 		}
-		if n := ParseNet(net); n.Model != "" && strings.Count(n.MAC, ":") == 5 {
+		if n := ParseNet(net); n.Model != "" && !strings.Contains(n.Model, "=") && strings.Count(n.MAC, ":") == 5 {
 			if again := ParseNet(n.String()); again.String() != n.String() {
 				t.Errorf("%q was read as %q, then as %q", net, n, again)
 			}
