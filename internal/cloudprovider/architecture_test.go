@@ -96,9 +96,7 @@ func TestScheduleArchitecturesKeepNode(t *testing.T) {
 	})
 	labels := k.Types.Labels(class, testenv.InstanceType, placement.Zone{Region: testenv.Region, Host: "pve2"})
 	k.Expect(labels).To(HaveKeyWithValue(corev1.LabelArchStable, karpv1.ArchitectureArm64))
-	for key, value := range labels {
-		claim.Labels[key] = value
-	}
+	maps.Copy(claim.Labels, labels)
 	k.Expect(k.Kube.Update(k.ctx, claim)).To(Succeed())
 	k.expectNotDrifted(claim)
 }

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 func TestTerminationEnd(t *testing.T) {
@@ -44,7 +43,7 @@ func TestTerminationEnd(t *testing.T) {
 		deleted := time.Date(2026, 11, 16, 2, 0, 0, 0, time.UTC)
 		ended := corev1.Container{Command: []string{"sleep", "1000"}}
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: c.containers, InitContainers: []corev1.Container{ended}}}
-		pod.DeletionGracePeriodSeconds = ptr.To(c.grace)
+		pod.DeletionGracePeriodSeconds = new(c.grace)
 		pod.DeletionTimestamp = &metav1.Time{Time: deleted.Add(time.Duration(c.grace) * time.Second)}
 		if got := terminationEnd(pod, c.limit).Sub(deleted); got != c.want {
 			t.Errorf("%s: the containers end after %s, want %s", name, got, c.want)
@@ -60,7 +59,7 @@ func TestPodStateEnd(t *testing.T) {
 	now := time.Date(2026, 11, 16, 2, 0, 0, 0, time.UTC)
 	for _, c := range []struct{ grace, want int64 }{{30, 30}, {10, 10}, {60, 10}} {
 		state.pod = &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Command: []string{"sleep", "1000"}}}}}
-		state.pod.DeletionGracePeriodSeconds = ptr.To(c.grace)
+		state.pod.DeletionGracePeriodSeconds = new(c.grace)
 		state.pod.DeletionTimestamp = &metav1.Time{Time: now.Add(time.Duration(c.grace) * time.Second)}
 		if got := state.end(0).Sub(now); got != time.Duration(c.want)*time.Second {
 			t.Errorf("with a grace period of %d s the pod ends after %s, want %d s", c.grace, got, c.want)

@@ -86,7 +86,7 @@ func (s *soak) scaleApp() {
 func (s *soak) scale(app string, replicas int) {
 	s.t.Helper()
 	s.replicas[app] = replicas
-	s.must(harness.Scale(s.t.Context(), s.kube, app, int32(replicas))) //nolint:gosec // small
+	s.must(harness.Scale(s.t.Context(), s.kube, app, int32(replicas)))
 }
 
 func (s *soak) killController() {

@@ -155,7 +155,7 @@ func (s *soak) createObjects() {
 	s.must(s.kit.Apply(ctx, s.kube))
 	for app, properties := range apps {
 		s.replicas[app] = properties.replicas / 2
-		d := harness.Deployment(app, int32(s.replicas[app])) //nolint:gosec // small
+		d := harness.Deployment(app, int32(s.replicas[app]))
 		d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(properties.cpu)}
 		s.must(s.kube.Create(ctx, d))
 	}

@@ -30,7 +30,7 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Fatalf("SOAK: %v, want a duration such as 1h", err)
 	}
-	seed := uint64(time.Now().UnixNano()) //nolint:gosec // any number
+	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("SOAK_SEED"); text != "" {
 		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
 			t.Fatalf("SOAK_SEED: %v, want a number", err)
@@ -39,7 +39,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("SOAK_SEED=%d", seed)
 	for i, version := range []string{"8.4", "9.2"} {
 		t.Run(version, func(t *testing.T) {
-			s := newSoak(t, version, rand.New(rand.NewPCG(seed, uint64(i)))) //nolint:gosec // deterministic by design
+			s := newSoak(t, version, rand.New(rand.NewPCG(seed, uint64(i))))
 			s.run(time.Now().Add(duration / 2))
 		})
 	}
