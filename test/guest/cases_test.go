@@ -49,6 +49,7 @@ var cases = []testCase{
 	{name: "dual-stack", bridge: staticBridge, change: addresses(true, true), check: hasBothFamilies},
 	{name: "cloudinit", change: proxmoxCloudInit, withoutKubeletConfiguration: true},
 	{name: "extra-disk", template: templateWithDisk, check: hasExtraDisk},
+	{name: "virtiofs", change: virtiofsShare, check: hasShare},
 	{name: "two-nodes", nodes: 2},
 }
 

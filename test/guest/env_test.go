@@ -111,9 +111,10 @@ func newEnv(t *testing.T) *env {
 	return e
 }
 
-// adaptScenario adds a network without DHCP and a template with a second disk, and allows to read the guests' addresses.
+// adaptScenario adds a network without DHCP and a template with a second disk, and allows to read the guests' addresses
+// and to use directory mappings.
 func adaptScenario(s *pvesim.Scenario) {
-	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "VM.GuestAgent.Audit")
+	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "VM.GuestAgent.Audit", "Mapping.Audit", "Mapping.Use")
 	for i := range s.Hosts {
 		s.Hosts[i].Bridges = append(s.Hosts[i].Bridges, pvesim.Bridge{Name: staticBridge})
 	}

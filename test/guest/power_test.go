@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,7 +28,7 @@ const (
 )
 
 // rejoinsAfterReset resets the VM, which has neither boot data nor join token any more. The same Node must become ready
-// with the certificate that it has.
+// with the certificate that it has, and its pods must restart.
 func (n *node) rejoinsAfterReset(t *testing.T) {
 	t.Helper()
 	for key, value := range n.vm.Config {
@@ -40,6 +41,10 @@ func (n *node) rejoinsAfterReset(t *testing.T) {
 	if len(tokens) > 0 {
 		t.Errorf("there are still %d join tokens", len(tokens))
 	}
+	// A reset shortly after the network was configured has this effect.
+	n.run(t, "truncate --size=0 /var/lib/cni/results/* && sync")
+	containers, err := n.containers(t.Context())
+	must(t, err)
 	requests, was, began := n.certificateRequests(t), n.node.DeepCopy(), time.Now()
 	must(t, n.proxmox.API.Reset(t.Context(), n.vm))
 	n.within(t, bootTimeout, "Node "+was.Name+" to be Ready after a reset", func(ctx context.Context) error {
@@ -57,9 +62,32 @@ func (n *node) rejoinsAfterReset(t *testing.T) {
 		return nil
 	})
 	t.Logf("Ready %.0f s after a reset without boot data", time.Since(began).Seconds())
+	n.within(t, bootTimeout, "the pods to restart", func(ctx context.Context) error {
+		now, err := n.containers(ctx)
+		if err == nil && slices.ContainsFunc(now, func(id string) bool { return slices.Contains(containers, id) }) {
+			err = errors.New("there is a container of the last boot")
+		}
+		return err
+	})
+	t.Logf("pods run %.0f s after the reset", time.Since(began).Seconds())
 	if now := n.certificateRequests(t); now != requests {
 		t.Errorf("the Node requested %d more certificates after the reset", now-requests)
 	}
+}
+
+// containers returns the IDs of the containers of the case. It fails if a pod is not ready.
+func (n *node) containers(ctx context.Context) (ids []string, err error) {
+	pods, err := harness.Pods(ctx, n.kube, n.c.name)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		if len(pods) != n.c.count() || !harness.PodReady(&pod) {
+			return nil, errors.New(podStates(pods))
+		}
+		ids = append(ids, pod.Status.ContainerStatuses[0].ContainerID)
+	}
+	return ids, nil
 }
 
 // certificateRequests returns the number of client certificates that kubelets requested.
