@@ -171,12 +171,12 @@ func (p *nodePool) expectAgreement(t *testing.T, claim *karpv1.NodeClaim, vm har
 	}
 }
 
-// waitForTaint waits until a Node has a taint or does not have it.
-func (p *nodePool) waitForTaint(t *testing.T, claim *karpv1.NodeClaim, key string, want bool) {
+// waitForShutdownTaint waits until a Node has the taint of a stopped VM or does not have it.
+func (p *nodePool) waitForShutdownTaint(t *testing.T, claim *karpv1.NodeClaim, want bool) {
 	t.Helper()
-	p.eventually(t, fmt.Sprintf("the taint %s of the node to exist: %t", key, want), func(ctx context.Context) error {
+	p.eventually(t, fmt.Sprintf("the taint %s of the node to exist: %t", shutdownTaint, want), func(ctx context.Context) error {
 		node, err := p.node(ctx, claim)
-		if err == nil && want != slices.ContainsFunc(node.Spec.Taints, func(have corev1.Taint) bool { return have.Key == key }) {
+		if err == nil && want != slices.ContainsFunc(node.Spec.Taints, func(have corev1.Taint) bool { return have.Key == shutdownTaint }) {
 			err = fmt.Errorf("it has the taints %v", node.Spec.Taints)
 		}
 		return err

@@ -176,10 +176,10 @@ func TestControllerAway(t *testing.T) {
 			}
 			return err
 		})
-		p.waitForTaint(t, claim, shutdownTaint, true)
+		p.waitForShutdownTaint(t, claim, true)
 		must(t, e.controller.Start(t.Context()))
 		p.waitForReboot(t, claim, was)
-		p.waitForTaint(t, claim, shutdownTaint, false)
+		p.waitForShutdownTaint(t, claim, false)
 	})
 	t.Run("VM_deleted", func(t *testing.T) { p.deletedWhileAway(t, claim, e.guest(t, vms[0].VMID)) })
 }
