@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"path"
 	"strings"
 	"sync"
 	"testing"
@@ -86,6 +87,28 @@ func testGuestHardware(t *testing.T) {
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "none,media=cdrom")
 	if cds := m.CDROMs(); len(cds) != 0 {
 		t.Errorf("after eject: %v", cds)
+	}
+}
+
+func TestGuestArchitecture(t *testing.T) { simulated(t, testGuestArchitecture) }
+
+func testGuestArchitecture(t *testing.T) {
+	scenario := pvesim.DefaultScenario(2)
+	scenario.Hosts[1].Arch = "aarch64"
+	w := &recordingGuest{}
+	c := startSim(t, scenario, pvesim.Options{Guests: w})
+	for vmid, clone := range map[string]string{"300": "/nodes/pve1/qemu/9000", "301": "/nodes/pve2/qemu/9001"} {
+		c.task("POST", clone+"/clone", "newid", vmid)
+		c.task("POST", strings.TrimSuffix(clone, path.Base(clone))+vmid+"/status/start")
+	}
+	boots, _ := w.seen()
+	if len(boots) != 2 {
+		t.Fatalf("%d boots", len(boots))
+	}
+	for _, m := range boots {
+		if want := map[int]string{300: "x86_64", 301: "aarch64"}[m.VMID]; m.Arch != want {
+			t.Errorf("the architecture of VM %d on %s is %q, want %q", m.VMID, m.Host, m.Arch, want)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -37,6 +38,7 @@ type Machine struct {
 	UUID                string
 	SMBIOS              map[string]string // decoded smbios1 fields: uuid, serial, sku, ...
 	BootID              string            // new at each boot
+	Arch                string            // x86_64 or aarch64
 	Cores               int
 	MemoryBytes         int64
 	DiskBytes           int64
@@ -244,6 +246,7 @@ func newMachine(cluster string, in *kernel.Instance) *Machine {
 	c := qm.New(in.Options)
 	m := &Machine{
 		Cluster: cluster, Host: in.Host, Name: in.Name, VMID: in.VMID, BootID: in.BootID, Disk: in.Disk, Firmware: in.Firmware, Shares: in.Shares, instance: in,
+		Arch:   cmp.Or(in.Arch, "x86_64"),
 		SMBIOS: smbios(in.Options["smbios1"]), Cores: int(c.Int("cores", 1) * c.Int("sockets", 1)), MemoryBytes: c.Int("memory", 512) << 20,
 		AgentEnabled: strings.HasPrefix(in.Options["agent"], "1") || strings.Contains(in.Options["agent"], "enabled=1"),
 	}

@@ -20,7 +20,7 @@ func newMachine(t *testing.T, name, userData string) *machine {
 	r := NewRuntime(Options{HeartbeatInterval: 500 * time.Millisecond, RestartDelay: 200 * time.Millisecond})
 	image := seedWith(t, "iid-"+name, userData)
 	m := &machine{t: t, runtime: r, hardware: hardware{
-		vmid: 100, uuid: "uuid-of-" + name, cores: 2, memory: 4 << 30, disk: 30 << 30,
+		vmid: 100, arch: "amd64", uuid: "uuid-of-" + name, cores: 2, memory: 4 << 30, disk: 30 << 30,
 		macs: []string{"BC:24:11:00:00:01"}, storage: newDisk(nil),
 		drives: func() [][]byte { return [][]byte{image} }, setAgent: func(*pvesim.Agent) {}, health: well,
 	}}

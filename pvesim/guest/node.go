@@ -29,9 +29,9 @@ func (k *kubelet) newNode() *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: s.nodeName, Labels: map[string]string{
 			corev1.LabelHostname:      s.nodeName,
 			corev1.LabelOSStable:      "linux",
-			corev1.LabelArchStable:    "amd64",
+			corev1.LabelArchStable:    k.arch,
 			"beta.kubernetes.io/os":   "linux",
-			"beta.kubernetes.io/arch": "amd64",
+			"beta.kubernetes.io/arch": k.arch,
 		}},
 		Spec: corev1.NodeSpec{ProviderID: s.providerID, Taints: s.taints},
 	}
@@ -76,7 +76,7 @@ func (k *kubelet) nodeStatus(ready corev1.ConditionStatus, reason, message strin
 			ContainerRuntimeVersion: "containerd://2.0.0-simulated",
 			KubeletVersion:          k.runtime.options.KubeletVersion,
 			OperatingSystem:         "linux",
-			Architecture:            "amd64",
+			Architecture:            k.arch,
 		},
 		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: 10250}},
 	}

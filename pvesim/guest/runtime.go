@@ -82,6 +82,7 @@ func orElse(d, fallback time.Duration) time.Duration {
 func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 	hw := hardware{
 		leases: map[string]netip.Prefix{},
+		arch:   kubernetesArch(m.Arch),
 		vmid:   m.VMID, uuid: m.UUID, serial: m.SMBIOS["serial"], bootID: m.BootID,
 		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes, devices: m.Devices,
 		storage: m.Disk, firmware: m.Firmware, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent, health: m.Health,
@@ -155,9 +156,18 @@ func following(addr netip.Addr, network netip.Prefix) netip.Addr {
 	return network.Addr().Next()
 }
 
+// kubernetesArch returns the architecture as a kubelet reports it.
+func kubernetesArch(arch string) string {
+	if arch == "aarch64" {
+		return "arm64"
+	}
+	return "amd64"
+}
+
 // hardware is the virtual hardware of a guest.
 type hardware struct {
 	vmid         int
+	arch         string // as a kubelet reports it
 	uuid, bootID string
 	// serial number in the firmware's tables.
 	serial       string

@@ -139,10 +139,12 @@ const (
 
 // Instance is a run of a VM, from power-on to power-off or reboot.
 type Instance struct {
-	VMID    int
-	Host    string
-	Name    string
-	BootID  string
+	VMID   int
+	Host   string
+	Name   string
+	BootID string
+	// Arch is the architecture of the VM's CPUs; empty for x86_64.
+	Arch    string
 	Options map[string]string
 	Disk    *GuestDisk
 	// Firmware are the files of the fw_cfg interface by name.

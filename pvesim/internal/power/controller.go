@@ -6,6 +6,7 @@
 package power
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -71,6 +72,7 @@ func (c *Controller) On(g *kernel.Guest) {
 	in := kernel.NewInstance(cancel)
 	in.VMID, in.Host, in.Name, in.BootID = g.VMID, g.Host, g.Config.Options["name"], uuid.NewString()
 	in.Options, in.Disk, in.Firmware = maps.Clone(g.Config.Options), c.bootDisk(g), c.devices.firmwareFiles(g)
+	in.Arch = cmp.Or(g.Config.Options["arch"], c.k.Host(g.Host).Arch)
 	in.Shares = c.devices.sharedDirectories(g)
 	in.Media, in.Lease = func() []kernel.Medium { return c.media(g.VMID) }, c.network.Lease
 	in.Current = func() (map[string]string, bool) { return c.current(g) }
