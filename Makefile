@@ -173,6 +173,21 @@ bench: controller $(KUBEPLANE) ## Measure calls, launches, bursts, scheduling an
 		PERF_RESULTS=$(CURDIR)/test/perf/results.json PERF_COMMAND='make bench$(if $(filter-out .,$(BENCH)), BENCH=$(BENCH))' \
 		$(PLAIN) go test -v -count=1 -run '$(BENCH)' -parallel 12 -timeout 100m ./test/perf | grep -v -e '^=== '
 
+CONFORMANCE := $(CACHE)/conformance
+SUITES ?= regression,disruption
+WORLDS ?= 2
+
+.PHONY: conformance
+conformance: $(KUBEPLANE) $(HELM) controller ## Run Karpenter core's own suites; SPECS=representative runs a selection, SUITES=performance another suite, FOCUS=regexp some specs, FRESH=1 repeats all (docs/conformance.md)
+	$(call log,"building the suites of Karpenter core (first time: 2-3 minutes)")
+	@mkdir -p $(CONFORMANCE)
+	cd test/conformance && export $(PLAIN) && go vet . && go test . && go build -o $(BIN)/conformance . && \
+	for suite in $$(echo $(SUITES) | tr , ' '); do go test -c -o $(CONFORMANCE)/$$suite.test sigs.k8s.io/karpenter/test/suites/$$suite || exit 1; done
+	$(call log,"running $(SUITES) in $(WORLDS) worlds (everything: hours; SPECS=representative: 10 minutes; repeat the command to continue after an interruption)")
+	$(BIN)/conformance --dir $(CONFORMANCE) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER) --helm $(HELM) --chart $(CHART) \
+		--core $$(cd test/conformance && go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter) --suites $(SUITES) --worlds $(WORLDS) \
+		$(if $(filter representative,$(SPECS)),--representative) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(FRESH),--fresh)
+
 ##@ Code
 
 .PHONY: generate
@@ -187,6 +202,9 @@ verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, wi
 	@cd kubeplane && go mod tidy -diff || { echo 'verify: kubeplane/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@cd test/cloudcontroller && go mod tidy -diff || { echo 'verify: test/cloudcontroller/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@cd test/clients && go mod tidy -diff || { echo 'verify: test/clients/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
+	@cd test/conformance && go mod tidy -diff || { echo 'verify: test/conformance/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
+	@core=$$(go list -m sigs.k8s.io/karpenter) && suites=$$(cd test/conformance && go list -m sigs.k8s.io/karpenter) && [ "$$core" = "$$suites" ] || \
+		{ echo "verify: test/conformance/go.mod has $$suites, want the version of go.mod: $$core" >&2; exit 1; }
 	@stale= fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	$(call generate-into,$$fresh) && \
 	for path in $(GENERATED); do \
