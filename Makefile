@@ -80,7 +80,7 @@ clean: ## Delete everything that was built, except for Go's own cache
 ##@ Tests
 
 .PHONY: test
-test: vet lint verify unit recipes clients kubeplane-test e2e reproducible ## Run all checks of CI
+test: vet lint verify unit recipes kubeplane-test e2e reproducible ## Run all checks of CI
 
 .PHONY: unit
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
