@@ -19,7 +19,7 @@ import (
 )
 
 // The partitions have the numbers and the order of Debian's cloud images: root is the first by number and the last on the
-// disk, so that growpart can enlarge it.
+// disk, so growpart can enlarge it.
 const (
 	mib      = 1 << 20
 	diskSize = 3 << 30

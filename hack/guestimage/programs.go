@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// kubernetes builds kubelet and kubeadm from the module and with the flags of kubeplane, so that they share its build cache.
+// kubernetes builds kubelet and kubeadm from the module and with the flags of kubeplane, so they share its build cache.
 func (b build) kubernetes() error {
 	list := exec.Command("go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
 	list.Dir, list.Stderr = "kubeplane", os.Stderr

@@ -47,7 +47,7 @@ karpenter_proxmox_api_requests_total{code="none",endpoint="/nodes/:node/qemu/:vm
 	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_api_request_duration_seconds")).To(Equal(4))
 }
 
-// An answer that the caller asked for is not an error, whatever its status code.
+// An answer that the caller expects is not an error, whatever its status code.
 func TestMetricsOfExpectedAnswers(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

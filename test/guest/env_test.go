@@ -212,7 +212,7 @@ func (e *env) dump(t *testing.T) {
 	}
 }
 
-// cleanUp deletes what a failed case left, so that it does not affect the next one.
+// cleanUp deletes what a failed case left, so it does not affect the next one.
 func (e *env) cleanUp(t *testing.T, c testCase) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deleteTimeout)
