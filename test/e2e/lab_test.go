@@ -44,8 +44,7 @@ func TestOwnProxmox(t *testing.T) {
 
 		out = l.run(t, "-test.run", "^(TestVMs|TestNodes|TestControllerAway)$")
 		expectOutput(t, out, "--- PASS: TestVMs", "TestControllerAway: needs VMs that reach this machine",
-			"TestNodes/shared/VM_stopped_by_hand: needs VMs that reach this machine",
-			"TestNodes/shared/cloud_controller_manager: needs VMs that reach this machine")
+			"TestNodes/shared/VM_stopped_by_hand: needs VMs that reach this machine")
 		l.expectUnchanged(t)
 	})
 }
