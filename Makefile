@@ -152,7 +152,7 @@ FUZZTIME ?= 10s
 
 .PHONY: fuzz
 fuzz: ## Fuzz every parser of external text, each target for FUZZTIME (10s); RUN=pattern selects targets
-	$(call log,"fuzzing each target for $(FUZZTIME) (with 10s about 10 minutes; first time: 10-15 minutes more to compile everything with instrumentation)")
+	$(call log,"fuzzing each target for $(FUZZTIME) (with 10s about 10 minutes; the first time it also compiles everything with instrumentation)")
 	@targets=$$(grep -rEo --include='*_test.go' --exclude-dir=.cache '^func Fuzz\w+' . | sed -E 's#^\./(.*)/[^/]+:func #\1 #' | grep -E '$(RUN)' | sort) && \
 	total=$$(wc -l <<< "$$targets") count=0 failed= && \
 	while read -r directory name; do \
@@ -183,7 +183,7 @@ conformance: $(KUBEPLANE) $(HELM) controller ## Run Karpenter core's own suites;
 	@mkdir -p $(CONFORMANCE)
 	cd test/conformance && export $(PLAIN) && go vet . && go test . && go build -o $(BIN)/conformance . && \
 	for suite in $$(echo $(SUITES) | tr , ' '); do go test -c -o $(CONFORMANCE)/$$suite.test sigs.k8s.io/karpenter/test/suites/$$suite || exit 1; done
-	$(call log,"running $(SUITES) in $(WORLDS) worlds (everything: hours; SPECS=representative: 10 minutes; repeat the command to continue after an interruption)")
+	$(call log,"running $(SUITES) in $(WORLDS) worlds (everything takes hours; repeat the command to continue after an interruption)")
 	$(BIN)/conformance --dir $(CONFORMANCE) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER) --helm $(HELM) --chart $(CHART) \
 		--core $$(cd test/conformance && go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter) --suites $(SUITES) --worlds $(WORLDS) \
 		$(if $(filter representative,$(SPECS)),--representative) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(FRESH),--fresh)

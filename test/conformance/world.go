@@ -16,7 +16,6 @@ import (
 
 	"github.com/onsi/ginkgo/v2/types"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -132,14 +131,11 @@ func (w *world) startController(ctx context.Context) (err error) {
 	if w.node, err = startSystemNode(ctx, w.plane, filepath.Join(w.Dir, "node"), w.Controller); err != nil {
 		return err
 	}
-	if err := w.allowLease(ctx); err != nil {
-		return err
-	}
 	err = w.plane.InstallChart(ctx, w.Helm, w.Chart, release, map[string]any{
-		"fullnameOverride": release,
-		"bootDataSecrets":  map[string]any{metav1.NamespaceSystem: []string{"conformance-templates", "conformance-values"}},
-		"config":           map[string]any{"clusters": []harness.Cluster{w.proxmox.Cluster("simulated")}},
-		"extraArgs":        []string{"--leader-election-name=" + leaseName},
+		"fullnameOverride":   release,
+		"bootDataSecrets":    map[string]any{metav1.NamespaceSystem: []string{"conformance-templates", "conformance-values"}},
+		"config":             map[string]any{"clusters": []harness.Cluster{w.proxmox.Cluster("simulated")}},
+		"leaderElectionName": leaseName,
 		// The gates with which core runs its suites.
 		"settings": map[string]any{"featureGates": map[string]any{
 			"nodeRepair": true, "capacityBuffer": true, "staticCapacity": true,
@@ -154,26 +150,6 @@ func (w *world) startController(ctx context.Context) (err error) {
 	}
 	w.before, err = w.proxmox.API.Holdings(ctx)
 	return err
-}
-
-// allowLease grants the access to the Lease that the suites expect.
-func (w *world) allowLease(ctx context.Context) error {
-	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "conformance-lease"}
-	for _, object := range []client.Object{
-		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"patch", "update"}, ResourceNames: []string{leaseName},
-		}}},
-		&rbacv1.RoleBinding{
-			ObjectMeta: meta,
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: release}},
-		},
-	} {
-		if err := w.plane.Client.Create(ctx, object); err != nil {
-			return fmt.Errorf("creating %T: %w", object, err)
-		}
-	}
-	return nil
 }
 
 // run runs one spec. It returns an error if the world is unusable, not if the spec fails.
