@@ -4,9 +4,7 @@
 package cloudprovider_test
 
 import (
-	"errors"
 	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -61,19 +59,8 @@ func TestScheduleArchitectures(t *testing.T) {
 	k.pending("b", "1", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 9000, HostPort: 9000}}
 	})
-	results, err := k.provisioner.Schedule(k.ctx)
-	k.Expect(err).NotTo(HaveOccurred())
-	k.Expect(errors.Join(slices.Collect(maps.Values(results.PodErrors))...)).NotTo(HaveOccurred())
-	names, err := k.provisioner.CreateNodeClaims(k.ctx, results.NewNodeClaims)
-	k.Expect(err).NotTo(HaveOccurred())
 	hosts := map[string]string{}
-	for _, name := range names {
-		claim := testenv.Reload(k.Env, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		for range 2 {
-			_, err := k.lifecycle.Reconcile(k.ctx, claim)
-			k.Expect(err).NotTo(HaveOccurred())
-			testenv.Reload(k.Env, claim)
-		}
+	for _, claim := range k.launchPending() {
 		hosts[claim.Labels[corev1.LabelTopologyZone]] = claim.Labels[corev1.LabelArchStable]
 		if claim.Labels[corev1.LabelArchStable] == karpv1.ArchitectureArm64 {
 			k.Expect(claim.Labels[corev1.LabelInstanceTypeStable]).To(HaveSuffix("-arm64"))

@@ -5,6 +5,9 @@ package cloudprovider_test
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
 	"testing"
 
 	operatorstatus "github.com/awslabs/operatorpkg/status"
@@ -94,22 +97,11 @@ func TestScheduleTopologySpread(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		k.pending(name, "1")
 	}
-	results, err := k.provisioner.Schedule(k.ctx)
-	k.Expect(err).NotTo(HaveOccurred())
-	k.Expect(results.PodErrors).To(BeEmpty())
-	names, err := k.provisioner.CreateNodeClaims(k.ctx, results.NewNodeClaims)
-	k.Expect(err).NotTo(HaveOccurred())
-	k.Expect(names).To(HaveLen(3))
+	claims := k.launchPending()
+	k.Expect(claims).To(HaveLen(3))
 
 	hosts := map[string]bool{}
-	for _, name := range names {
-		claim := testenv.Reload(k.Env, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		// The first reconcile adds core's finalizer, the second launches.
-		for range 2 {
-			_, err := k.lifecycle.Reconcile(k.ctx, claim)
-			k.Expect(err).NotTo(HaveOccurred())
-			testenv.Reload(k.Env, claim)
-		}
+	for _, claim := range claims {
 		k.Expect(claim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
 		in := k.Intent(claim)
 		k.Expect(claim.Status.ProviderID).To(Equal(in.ProviderID()))
@@ -118,6 +110,27 @@ func TestScheduleTopologySpread(t *testing.T) {
 		hosts[in.Host] = true
 	}
 	k.Expect(hosts).To(HaveLen(3), "one VM on each host")
+}
+
+// launchPending schedules all pending pods and launches the NodeClaims that they need.
+func (k *karpenter) launchPending() (claims []*karpv1.NodeClaim) {
+	k.T.Helper()
+	results, err := k.provisioner.Schedule(k.ctx)
+	k.Expect(err).NotTo(HaveOccurred())
+	k.Expect(errors.Join(slices.Collect(maps.Values(results.PodErrors))...)).NotTo(HaveOccurred())
+	names, err := k.provisioner.CreateNodeClaims(k.ctx, results.NewNodeClaims)
+	k.Expect(err).NotTo(HaveOccurred())
+	for _, name := range names {
+		claim := testenv.Reload(k.Env, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		// The first reconcile adds core's finalizer, the second launches.
+		for range 2 {
+			_, err := k.lifecycle.Reconcile(k.ctx, claim)
+			k.Expect(err).NotTo(HaveOccurred())
+			testenv.Reload(k.Env, claim)
+		}
+		claims = append(claims, claim)
+	}
+	return claims
 }
 
 func TestScheduleInsufficientCapacity(t *testing.T) {
