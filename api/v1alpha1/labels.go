@@ -31,16 +31,16 @@ const LabelBootstrapToken = Group + "/bootstrap-token"
 const (
 	// AnnotationNodeClassHash is the hash of the fields whose change replaces a Node.
 	AnnotationNodeClassHash = Group + "/proxmoxnodeclass-hash"
-	// AnnotationNodeClassHashVersion is the HashVersion of AnnotationNodeClassHash.
+	// AnnotationNodeClassHashVersion is the version of the hash in AnnotationNodeClassHash.
 	AnnotationNodeClassHashVersion = Group + "/proxmoxnodeclass-hash-version"
-	// AnnotationInPlaceUpdateHash is, on a Claim, the hash of the fields that were last written to its running VM.
+	// AnnotationInPlaceUpdateHash is the hash of the fields that were last written to its running VM.
 	AnnotationInPlaceUpdateHash = Group + "/proxmoxnodeinplaceupdate-hash"
-	// AnnotationBootDataHash is, on a Claim, the hash of what its boot data was made of. It is set only if the class replaces
+	// AnnotationBootDataHash is the hash of what its boot data was made of. It is set only if the class replaces
 	// Nodes when that changes.
 	AnnotationBootDataHash = Group + "/proxmoxnodeclass-bootdata-hash"
 	// AnnotationTemplateHash is the hash of the fields whose change creates a new Template.
 	AnnotationTemplateHash = Group + "/proxmoxtemplate-hash"
-	// AnnotationTemplateHashVersion is the HashVersion of AnnotationTemplateHash.
+	// AnnotationTemplateHashVersion is the version of the hash in AnnotationTemplateHash.
 	AnnotationTemplateHashVersion = Group + "/proxmoxtemplate-hash-version"
 	// AnnotationTemplateInPlaceUpdateHash is the hash of the fields that were last written to the existing Template.
 	AnnotationTemplateInPlaceUpdateHash = Group + "/proxmoxtemplateinplaceupdate-hash"

@@ -46,8 +46,22 @@ func write(dir string) error {
 	if err != nil {
 		return err
 	}
+	fields, err := fieldsPage()
+	if err != nil {
+		return fmt.Errorf("describing the fields: %w", err)
+	}
+	labels, err := namesPage("Labels and annotations", "Labels and annotations of this provider on Nodes, NodeClaims, NodePools and Secrets.", "Label", "Annotation")
+	if err != nil {
+		return err
+	}
+	conditions, err := namesPage("Conditions", "Conditions of the kinds of this provider and their reasons. What to do about them:\n"+
+		"[NodeClass](../nodeclass.md), [troubleshooting](../troubleshooting.md).", "Condition", "Reason")
+	if err != nil {
+		return err
+	}
 	for name, page := range map[string]string{
 		"reference/settings.md": settingsPage(), "reference/templates.md": templates, "reference/metrics.md": metrics, "performance.md": performance,
+		"reference/fields.md": fields, "reference/labels.md": labels, "reference/conditions.md": conditions,
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
