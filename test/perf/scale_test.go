@@ -95,6 +95,11 @@ func measureScale(t *testing.T, nodes int) map[string]figures {
 	// depend on how long the launches took.
 	s.controller.Stop()
 	testenv.Must(t, s.controller.Start(t.Context()))
+	// The metric exists as soon as the controller is the leader and its caches are filled.
+	s.wait(func(ctx context.Context) (bool, error) {
+		_, err := s.controller.Metric(ctx, "controller_runtime_max_concurrent_reconciles", nil)
+		return err == nil, nil
+	})
 	s.measure(settleTime, func() {})
 	idle := s.measure(idleTime, func() {})
 	measured := map[string]figures{"idle": idle}
