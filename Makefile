@@ -6,7 +6,10 @@ SHELL := /bin/bash -o pipefail
 
 # The toolchain is set here as well as in go.mod, because an environment with GOTOOLCHAIN=local overrides go.mod.
 export GOTOOLCHAIN := go1.26.10
-export GOFLAGS := -buildvcs=false
+# The same flags for everything, so all builds share Go's cache. Only the race detector needs cgo.
+export CGO_ENABLED := 0
+export GOFLAGS := -buildvcs=false -trimpath
+RACE := CGO_ENABLED=1 go test -race
 # On a busy machine gomega's default timeout of one second is too short.
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 60s
 
@@ -17,7 +20,7 @@ CONTROLLER := $(BIN)/controller
 CLOUD_CONTROLLER := $(BIN)/cloud-controller-manager
 DEMO := $(BIN)/demo
 E2E = KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim \
-	CLOUD_CONTROLLER=$(CLOUD_CONTROLLER) go test -race -count=1
+	CLOUD_CONTROLLER=$(CLOUD_CONTROLLER) $(RACE) -count=1
 ifdef E2E_PROXMOX_CONFIG
 # Tests run in the directory of their package, so the path must be absolute.
 override E2E_PROXMOX_CONFIG := $(abspath $(E2E_PROXMOX_CONFIG))
@@ -26,8 +29,6 @@ endif
 # Links to kubeplane with the file names that envtest expects.
 ENVTEST := $(CACHE)/envtest
 
-# Flags of the released binary, for everything except tests with the race detector, so the build cache is shared.
-PLAIN := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath'
 IMAGE ?= ghcr.io/karpenter-proxmox/karpenter-provider-proxmox
 CRANE := github.com/google/go-containerregistry/cmd/crane@v0.22.1
 VERSION ?= dev
@@ -80,13 +81,21 @@ clean: ## Delete everything that was built, except for Go's own cache
 ##@ Tests
 
 .PHONY: test
-test: vet lint verify unit recipes kubeplane-test e2e reproducible ## Run all checks of CI
+test: $(KUBEPLANE) $(HELM) ## Run all checks of CI, and print the time of each
+	@rm -f $(CACHE)/times
+	@$(MAKE) --no-print-directory timed-lint timed-verify
+	@# These mostly wait: the first two for events, the others for a single CPU.
+	@$(MAKE) --no-print-directory --jobs=2 timed-unit timed-e2e timed-recipes timed-kubeplane-test timed-reproducible
+	@cat $(CACHE)/times
+
+timed-%:
+	@start=$$SECONDS && $(MAKE) --no-print-directory $* && printf '%-15s %4d s\n' $* $$((SECONDS - start)) >> $(CACHE)/times
 
 .PHONY: unit
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
 	$(call log,"testing the packages with the race detector (first time: several minutes of compiling; then about 5 minutes)")
 	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
-		go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
+		$(RACE) -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
 
 .PHONY: recipes
 recipes: ## Check the rendered recipes with cloud-init's schemas, the loader of Talos, and Ignition
@@ -96,12 +105,12 @@ recipes: ## Check the rendered recipes with cloud-init's schemas, the loader of 
 .PHONY: clients
 clients: pvesim ## Run Proxmox clients of other projects against the simulator
 	$(call log,"testing the simulator with other clients (about 2 minutes; mostly waiting)")
-	cd test/clients && go vet ./... && PVESIM=$(BIN)/pvesim CGO_ENABLED=0 go test -count=1 ./...
+	cd test/clients && go vet ./... && PVESIM=$(BIN)/pvesim go test -count=1 ./...
 
 .PHONY: kubeplane-test
 kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
 	$(call log,"testing kubeplane (about 30 seconds)")
-	cd kubeplane && CGO_ENABLED=0 KUBEPLANE=$(KUBEPLANE) go test -trimpath -shuffle=on -timeout 10m ./internal/...
+	cd kubeplane && KUBEPLANE=$(KUBEPLANE) go test -shuffle=on -timeout 10m ./internal/...
 
 .PHONY: e2e
 e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own (docs/e2e.md)
@@ -123,7 +132,7 @@ e2e-guest: $(KUBEPLANE) controller guest-image$(if $(CASE),$(if $(findstring deb
 	$(call log,"booting real guests (without KVM 5-10 minutes for each case; logs in .cache/guest-logs)")
 	@rm -rf $(CACHE)/guest-logs
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) GUEST_IMAGES=$(CACHE)/guest GUEST_LOGS=$(CACHE)/guest-logs CASE=$(CASE) \
-		$(PLAIN) go test -v -count=1 -timeout 4h ./test/guest | grep -v -e '^=== '
+		go test -v -count=1 -timeout 4h ./test/guest | grep -v -e '^=== '
 
 # The images of all cases.
 .PHONY: guest-images
@@ -157,7 +166,7 @@ fuzz: ## Fuzz every parser of external text, each target for FUZZTIME (10s); RUN
 	total=$$(wc -l <<< "$$targets") count=0 failed= && \
 	while read -r directory name; do \
 		count=$$((count + 1)); printf '[%d/%d] %s %s: ' $$count $$total $$directory $$name; \
-		if out=$$(cd $$directory && $(PLAIN) go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) . 2>&1 < /dev/null); \
+		if out=$$(cd $$directory && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) . 2>&1 < /dev/null); \
 		then sed -n 's/^fuzz: elapsed: //p' <<< "$$out" | tail -n 1; \
 		else printf 'FAILED\n%s\n' "$$out"; failed="$$failed $$directory/$$name"; fi; \
 	done <<< "$$targets"; \
@@ -171,7 +180,7 @@ bench: controller $(KUBEPLANE) ## Measure calls, launches, bursts, scheduling an
 	$(call log,"comparing figures with test/perf/ranges.yaml (about 50 minutes; mostly waiting)")
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) PERF=long \
 		PERF_RESULTS=$(CURDIR)/test/perf/results.json PERF_COMMAND='make bench$(if $(filter-out .,$(BENCH)), BENCH=$(BENCH))' \
-		$(PLAIN) go test -v -count=1 -run '$(BENCH)' -parallel 12 -timeout 100m ./test/perf | grep -v -e '^=== '
+		go test -v -count=1 -run '$(BENCH)' -parallel 12 -timeout 100m ./test/perf | grep -v -e '^=== '
 
 CONFORMANCE := $(CACHE)/conformance
 SUITES ?= regression,disruption
@@ -181,7 +190,7 @@ WORLDS ?= 2
 conformance: $(KUBEPLANE) $(HELM) controller ## Run Karpenter core's own suites; SPECS=representative runs a selection, SUITES=performance another suite, FOCUS=regexp some specs, FRESH=1 repeats all (docs/conformance.md)
 	$(call log,"building the suites of Karpenter core (first time: 2-3 minutes)")
 	@mkdir -p $(CONFORMANCE)
-	cd test/conformance && export $(PLAIN) && go vet . && go test . && go build -o $(BIN)/conformance . && \
+	cd test/conformance && go vet . && go test . && go build -o $(BIN)/conformance . && \
 	for suite in $$(echo $(SUITES) | tr , ' '); do go test -c -o $(CONFORMANCE)/$$suite.test sigs.k8s.io/karpenter/test/suites/$$suite || exit 1; done
 	$(call log,"running $(SUITES) in $(WORLDS) worlds (everything takes hours; repeat the command to continue after an interruption)")
 	$(BIN)/conformance --dir $(CONFORMANCE) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER) --helm $(HELM) --chart $(CHART) \
@@ -215,9 +224,8 @@ verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, wi
 .PHONY: lint
 lint: ## Run the linters, including the import rules
 	$(call log,"linting (first time: 2-5 minutes to build golangci-lint and its cache; then seconds)")
-	$(PLAIN) $(TOOL) golangci-lint run --allow-serial-runners ./...
-	@# The flags of kubeplane's build avoid compiling all of Kubernetes a second time.
-	cd kubeplane && CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath' $(TOOL) golangci-lint run --allow-serial-runners ./internal/...
+	$(TOOL) golangci-lint run --allow-serial-runners ./...
+	cd kubeplane && $(TOOL) golangci-lint run --allow-serial-runners ./internal/...
 
 .PHONY: vulncheck
 vulncheck: ## Check the dependencies for known vulnerabilities (needs vuln.go.dev)
@@ -228,35 +236,29 @@ vulncheck: ## Check the dependencies for known vulnerabilities (needs vuln.go.de
 fix: ## Apply the fixes of the linters: formatting, imports, outdated idioms
 	$(TOOL) golangci-lint run --allow-serial-runners --fix ./...
 
-.PHONY: vet
-vet: ## Run go vet
-	$(call log,"vetting (first time: a few minutes of compiling; then seconds)")
-	$(PLAIN) go vet ./...
-
 ##@ Binaries
 
 .PHONY: controller
 controller: ## Build the controller into .cache/bin
-	$(PLAIN) go build -o $(CONTROLLER) ./cmd/controller
+	go build -o $(CONTROLLER) ./cmd/controller
 
 .PHONY: plugin
 plugin: ## Build the kubectl plugin into .cache/bin; add it to your PATH and run "kubectl proxmox"
-	$(PLAIN) go build -o $(BIN)/kubectl-proxmox ./cmd/kubectl-proxmox
+	go build -o $(BIN)/kubectl-proxmox ./cmd/kubectl-proxmox
 
 .PHONY: pvesim
 pvesim: ## Build the Proxmox VE simulator into .cache/bin
-	$(PLAIN) go build -o $(BIN)/pvesim ./cmd/pvesim
+	go build -o $(BIN)/pvesim ./cmd/pvesim
 
-# Built with kubeplane's flags, so both share the compiled packages of Kubernetes' modules.
 .PHONY: cloud-controller
 cloud-controller: ## Build the Proxmox cloud controller manager for the end-to-end tests into .cache/bin
-	cd test/cloudcontroller && $(PLAIN) go build -ldflags '-s -w' -o $(CLOUD_CONTROLLER) \
+	cd test/cloudcontroller && go build -ldflags '-s -w' -o $(CLOUD_CONTROLLER) \
 		github.com/sergelogvinov/proxmox-cloud-controller-manager/cmd/proxmox-cloud-controller-manager
 
 .PHONY: image
 image: ## Build the image as VERSION into .cache/image, as an OCI layout, without container tools; ARCH=amd64 builds only one
 	$(call log,"building the image (first time: a few minutes of compiling for each architecture; then 30 seconds)")
-	$(PLAIN) go run ./hack/image --out $(CACHE)/image --version $(VERSION) $(if $(ARCH),--arch $(ARCH))
+	go run ./hack/image --out $(CACHE)/image --version $(VERSION) $(if $(ARCH),--arch $(ARCH))
 
 .PHONY: image-push
 image-push: image ## Push the image as VERSION to the registry IMAGE
@@ -266,15 +268,15 @@ image-push: image ## Push the image as VERSION to the registry IMAGE
 .PHONY: guest-image
 guest-image: ## Build a Debian 13 image for real guests into .cache/guest, from Debian's packages; SUITE=bookworm builds Debian 12
 	$(call log,"building the guest image (first time: 10 minutes on 2 cores; then 3 minutes; seconds if nothing changed)")
-	$(PLAIN) go run ./hack/guestimage --suite $(SUITE) --out $(CACHE)/guest
+	go run ./hack/guestimage --suite $(SUITE) --out $(CACHE)/guest
 
 .PHONY: reproducible
 reproducible: ## Build the image in two directories and compare every byte
 	$(call log,"building the image in two directories (30 seconds)")
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && mkdir "$$dir/source" && \
 	tar --exclude=./.cache --exclude=./.git -cf - . | tar -xf - -C "$$dir/source" && arch=$$(go env GOARCH) && \
-	$(PLAIN) go run ./hack/image --arch $$arch --out "$$dir/one" && \
-	(cd "$$dir/source" && $(PLAIN) go run ./hack/image --arch $$arch --out "$$dir/two") && diff -r "$$dir/one" "$$dir/two"
+	go run ./hack/image --arch $$arch --out "$$dir/one" && \
+	(cd "$$dir/source" && go run ./hack/image --arch $$arch --out "$$dir/two") && diff -r "$$dir/one" "$$dir/two"
 
 .PHONY: charts-push
 charts-push: $(HELM) ## Package both charts as VERSION and push them to the registry CHARTS
@@ -286,7 +288,7 @@ charts-push: $(HELM) ## Package both charts as VERSION and push them to the regi
 # Phony because go, not make, tracks the dependencies of the binary.
 .PHONY: $(DEMO)
 $(DEMO):
-	$(PLAIN) go build -o $@ ./cmd/demo
+	go build -o $@ ./cmd/demo
 
 .PHONY: kubeplane
 kubeplane: $(KUBEPLANE) ## Build the Kubernetes control plane into .cache/bin
@@ -300,20 +302,20 @@ $(KUBEPLANE): $(shell find kubeplane -name '*.go' ! -name '*_test.go') kubeplane
 		flags="$$flags -X $$package.gitVersion=$$version -X $$package.gitMajor=1 -X $$package.gitMinor=$$minor"; \
 		flags="$$flags -X $$package.gitTreeState=clean"; \
 	done && \
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w$$flags" -o $@ .
+	go build -ldflags "-s -w$$flags" -o $@ .
 	@touch $@
 
 # Without these flags helm assumes Kubernetes 1.20.
 $(HELM): go.helm.mod go.helm.sum
 	$(call log,"building helm (first time: 2–3 minutes)")
 	@mkdir -p $(@D)
-	@go build -modfile=go.helm.mod -trimpath -o $@ \
+	@go build -modfile=go.helm.mod -o $@ \
 		-ldflags '-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36' helm.sh/helm/v3/cmd/helm
 	@touch $@
 
 $(HELM_DOCS): go.helm.mod go.helm.sum
 	@mkdir -p $(@D)
-	@go build -modfile=go.helm.mod -trimpath -o $@ github.com/norwoodj/helm-docs/cmd/helm-docs
+	@go build -modfile=go.helm.mod -o $@ github.com/norwoodj/helm-docs/cmd/helm-docs
 	@touch $@
 
 $(ENVTEST)/kube-apiserver: $(KUBEPLANE)
@@ -324,8 +326,8 @@ define generate-into
 mkdir -p $(1)/api/v1alpha1 && \
 $(TOOL) controller-gen object:headerFile=hack/header.go.txt crd paths=./api/v1alpha1 \
 	output:object:dir=$(1)/api/v1alpha1 output:crd:dir=$(1)/api/crds && \
-$(PLAIN) go run ./hack/crds $(1)/api/crds $(1)/$(CHART_CRDS) $(1)/$(CRD_CHART)/templates && \
-$(PLAIN) go run ./hack/chart $(1)/$(CHART) && \
-$(PLAIN) go run ./hack/docs $(1)/docs && \
+go run ./hack/crds $(1)/api/crds $(1)/$(CHART_CRDS) $(1)/$(CRD_CHART)/templates && \
+go run ./hack/chart $(1)/$(CHART) && \
+go run ./hack/docs $(1)/docs && \
 $(HELM_DOCS) --chart-search-root $(CHART) --sort-values-order file --log-level warning --dry-run > $(1)/$(CHART)/README.md
 endef
