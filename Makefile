@@ -116,7 +116,7 @@ kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
 e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own (docs/e2e.md)
 ifdef E2E_PROXMOX_CONFIG
 	$(call log,"testing end to end with the Proxmox of $(E2E_PROXMOX_CONFIG) (the duration depends on its VMs)")
-	$(E2E) -v -timeout 4h ./test/e2e | grep -v -e '^=== '
+	$(E2E) -v -timeout 4h ./test/e2e | grep --line-buffered -v -e '^=== '
 else
 	$(call log,"testing end to end (a few minutes)")
 	$(E2E) -timeout 30m ./test/e2e/...
@@ -132,7 +132,7 @@ e2e-guest: $(KUBEPLANE) controller guest-image$(if $(CASE),$(if $(findstring deb
 	$(call log,"booting real guests (without KVM 5-10 minutes for each case; logs in .cache/guest-logs)")
 	@rm -rf $(CACHE)/guest-logs
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) GUEST_IMAGES=$(CACHE)/guest GUEST_LOGS=$(CACHE)/guest-logs CASE=$(CASE) \
-		go test -v -count=1 -timeout 4h ./test/guest | grep -v -e '^=== '
+		go test -v -count=1 -timeout 4h ./test/guest | grep --line-buffered -v -e '^=== '
 
 # The images of all cases.
 .PHONY: guest-images
@@ -144,7 +144,7 @@ guest-images:
 chaos: $(ENVTEST)/kube-apiserver ## Inject every fault into launches and deletions, then random faults; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
 	$(call log,"injecting every fault at every call and then random rounds (about 20 minutes; mostly waiting)")
 	KUBEBUILDER_ASSETS=$(ENVTEST) CHAOS=long go test -v -count=1 -parallel 8 -timeout 90m ./test/chaos \
-		| grep -v -e '^=== ' -e '^    --- PASS'
+		| grep --line-buffered -v -e '^=== ' -e '^    --- PASS'
 
 # How long the soak test runs, and the seed of its decisions.
 SOAK ?= 1h
@@ -154,7 +154,7 @@ SOAK_SEED ?=
 soak: controller $(KUBEPLANE) ## Run random workloads with random failures for SOAK=1h and check invariants; SOAK_SEED=n repeats a run
 	$(call log,"running random workloads and failures for $(SOAK)")
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) SOAK=$(SOAK) SOAK_SEED=$(SOAK_SEED) \
-		go test -v -count=1 -timeout 0 ./test/soak | grep -v -e '^=== '
+		go test -v -count=1 -timeout 0 ./test/soak | grep --line-buffered -v -e '^=== '
 
 # Time for each fuzz target: 10 minutes for all of them.
 FUZZTIME ?= 10s
@@ -180,7 +180,7 @@ bench: controller $(KUBEPLANE) ## Measure calls, launches, bursts, scheduling an
 	$(call log,"comparing figures with test/perf/ranges.yaml (about 50 minutes; mostly waiting)")
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) PERF=long \
 		PERF_RESULTS=$(CURDIR)/test/perf/results.json PERF_COMMAND='make bench$(if $(filter-out .,$(BENCH)), BENCH=$(BENCH))' \
-		go test -v -count=1 -run '$(BENCH)' -parallel 12 -timeout 100m ./test/perf | grep -v -e '^=== '
+		go test -v -count=1 -run '$(BENCH)' -parallel 12 -timeout 100m ./test/perf | grep --line-buffered -v -e '^=== '
 
 CONFORMANCE := $(CACHE)/conformance
 SUITES ?= regression,disruption

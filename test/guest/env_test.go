@@ -48,6 +48,8 @@ const (
 	bootTimeout   = 14 * time.Minute
 	deleteTimeout = 5 * time.Minute
 	pollInterval  = 2 * time.Second
+	// progressInterval is how often a step that is not complete is logged.
+	progressInterval = time.Minute
 )
 
 // env is a control plane, a Proxmox cluster with real guests, and a controller.
@@ -164,15 +166,21 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// within polls until the condition returns nil. At the timeout, and if the controller exits, it fails with the last error.
+// within polls until the condition returns nil, and logs what is missing. At the timeout, and if the controller exits, it
+// fails with the last error.
 func (e *env) within(t *testing.T, limit time.Duration, what string, condition func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
+	began, reported := time.Now(), time.Now()
 	for {
 		err := condition(ctx)
 		if err == nil {
 			return
+		}
+		if time.Since(reported) >= progressInterval {
+			reported = time.Now()
+			t.Logf("waiting for %s since %.0f s: %v", what, time.Since(began).Seconds(), err)
 		}
 		select {
 		case <-ctx.Done():
@@ -206,8 +214,8 @@ func (e *env) dump(t *testing.T) {
 	for _, g := range guests {
 		if log := e.guests.ConsoleLog(g.VMID); g.OwnedBy(e.cluster) && g.Status == "running" {
 			t.Logf("guest %d %s: the end of %s:\n%s", g.VMID, g.Name, log, harness.Tail(log, 40))
-			out, err := e.guests.Exec(ctx, g.VMID, "/bin/sh", "-c", "systemctl --failed --no-legend; journalctl -u kubelet -u containerd -n 60 --no-pager")
-			t.Logf("services (%v):\n%s", err, out)
+			out, err := e.guests.Exec(ctx, g.VMID, "/bin/sh", "-c", "systemctl --failed --no-legend; ip -brief address; ip route; ip -6 route; journalctl -u kubelet -u containerd -n 60 --no-pager")
+			t.Logf("failed units, network and log (%v):\n%s", err, out)
 		}
 	}
 }

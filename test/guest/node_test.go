@@ -178,6 +178,9 @@ func podStates(pods []corev1.Pod) string {
 			if s.State.Waiting != nil {
 				state += ", " + s.State.Waiting.Reason + " " + s.State.Waiting.Message
 			}
+			if ended := s.State.Terminated; ended != nil {
+				state += fmt.Sprintf(", exit code %d %s %s", ended.ExitCode, ended.Reason, ended.Message)
+			}
 			if last := s.LastTerminationState.Terminated; last != nil {
 				state += fmt.Sprintf(", %d restarts, the last after exit code %d %s %s", s.RestartCount, last.ExitCode, last.Reason, last.Message)
 			}
@@ -199,14 +202,14 @@ func (e *env) registered(ctx context.Context, c testCase) ([]*node, error) {
 	var nodes []*node
 	for i := range list.Items {
 		n := &node{env: e, c: c, claim: &list.Items[i], node: &corev1.Node{}}
-		if err := e.kube.Get(ctx, client.ObjectKey{Name: n.claim.Name}, n.node); err != nil {
+		if err := n.readVM(ctx); err != nil {
 			return nil, err
+		}
+		if err := e.kube.Get(ctx, client.ObjectKey{Name: n.claim.Name}, n.node); err != nil {
+			return nil, fmt.Errorf("%w; the last line of the console of VM %d: %q", err, n.vm.VMID, harness.Tail(e.guests.ConsoleLog(n.vm.VMID), 1))
 		}
 		if len(internalIPs(n.node)) == 0 {
 			return nil, fmt.Errorf("node %s has no InternalIP", n.node.Name)
-		}
-		if err := n.readVM(ctx); err != nil {
-			return nil, err
 		}
 		nodes = append(nodes, n)
 	}
@@ -267,10 +270,15 @@ func (n *node) dial(ctx context.Context, port string) (net.Conn, error) {
 	return n.guests.Network.Dial(ctx, n.c.network(), net.JoinHostPort(internalIPs(n.node)[0], port))
 }
 
-// run runs a shell script as root in the guest and returns its output without surrounding space.
+// run runs a shell script as root in the guest and returns its output without surrounding space. It fails if the script
+// fails, or does not end within the timeout.
 func (n *node) run(t *testing.T, script string) string {
 	t.Helper()
-	out, err := n.guests.Exec(t.Context(), n.vm.VMID, "/bin/sh", "-ec", script)
-	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), agentTimeout)
+	defer cancel()
+	out, err := n.guests.Exec(ctx, n.vm.VMID, "/bin/sh", "-ec", script)
+	if err != nil {
+		t.Fatalf("script %q: %v", script, err)
+	}
 	return strings.TrimSpace(out)
 }

@@ -5,6 +5,7 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"testing"
@@ -27,18 +28,24 @@ func (e *env) podsReachEachOther(t *testing.T, c testCase) {
 			NodeName: from.Spec.NodeName, RestartPolicy: corev1.RestartPolicyNever, Tolerations: from.Spec.Tolerations,
 			Containers: []corev1.Container{{
 				Name: "client", Image: testImage, ImagePullPolicy: corev1.PullNever, Args: []string{"get", "http://" + net.JoinHostPort(to.Status.PodIP, "8080"), "5m"},
+				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			}},
 		}}
 		must(t, e.kube.Create(t.Context(), pod))
-		e.within(t, bootTimeout, fmt.Sprintf("a response from %s on %s to %s", to.Status.PodIP, to.Spec.NodeName, from.Spec.NodeName), func(ctx context.Context) error {
+		request := fmt.Sprintf("a request from a pod on %s to %s on %s", from.Spec.NodeName, to.Status.PodIP, to.Spec.NodeName)
+		e.within(t, bootTimeout, request, func(ctx context.Context) error {
 			if err := e.kube.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 				return err
 			}
-			if pod.Status.Phase != corev1.PodSucceeded {
-				return fmt.Errorf("%s", podStates([]corev1.Pod{*pod}))
+			if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+				return errors.New(podStates([]corev1.Pod{*pod}))
 			}
 			return nil
 		})
+		if pod.Status.Phase == corev1.PodFailed {
+			t.Fatalf("%s failed: %s", request, podStates([]corev1.Pod{*pod}))
+		}
+		t.Logf("%s succeeded", request)
 		must(t, e.kube.Delete(t.Context(), pod))
 	}
 }

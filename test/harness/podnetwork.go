@@ -20,17 +20,26 @@ type PodNetwork struct {
 // podNode is a member of the pod network.
 type podNode struct{ address, subnet string }
 
+// defaultRoute is the destination of all addresses of the family of the node.
+func (n podNode) defaultRoute() string {
+	if strings.Contains(n.address, ":") {
+		return "::/0"
+	}
+	return "0.0.0.0/0"
+}
+
 // NewPodNetwork returns a pod network without Nodes.
 func NewPodNetwork(guests *Guests) *PodNetwork {
 	return &PodNetwork{guests: guests, nodes: map[int]podNode{}}
 }
 
 // installPlugin installs a plugin under a name that exists only in /opt/cni/bin, where CNI
-// DaemonSets install theirs, and writes its configuration.
+// DaemonSets install theirs, and writes its configuration. Without a route in it, pods reach only
+// those of their own Node.
 const installPlugin = `cp "$(ls /opt/cni/bin/ptp /usr/lib/cni/ptp 2>/dev/null | head -n1)" /opt/cni/bin/pod-ptp
 mkdir -p /etc/cni/net.d
 cat > /etc/cni/net.d/10-pods.conflist <<'EOF'
-{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "pod-ptp", "ipam": {"type": "host-local", "subnet": "SUBNET"}}]}
+{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "pod-ptp", "ipam": {"type": "host-local", "subnet": "SUBNET", "routes": [{"dst": "ROUTE"}]}}]}
 EOF
 `
 
@@ -41,7 +50,7 @@ func (p *PodNetwork) Add(ctx context.Context, vmid int, address string) error {
 	if strings.Contains(address, ":") {
 		node.subnet = fmt.Sprintf("fd10:244:%d::/64", p.next)
 	}
-	script := strings.Replace(installPlugin, "SUBNET", node.subnet, 1)
+	script := strings.NewReplacer("SUBNET", node.subnet, "ROUTE", node.defaultRoute()).Replace(installPlugin)
 	for other, n := range p.nodes {
 		script += fmt.Sprintf("ip route replace %s via %s\n", n.subnet, n.address)
 		if err := p.run(ctx, other, fmt.Sprintf("ip route replace %s via %s", node.subnet, node.address)); err != nil {
