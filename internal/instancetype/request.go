@@ -6,6 +6,7 @@ package instancetype
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -94,7 +95,7 @@ func noOptionsReason(types []*cloudprovider.InstanceType, requirements schedulin
 		if !slices.ContainsFunc(types, func(it *cloudprovider.InstanceType) bool {
 			return alone.IsCompatible(it.Requirements, scheduling.AllowUndefinedWellKnownLabels)
 		}) {
-			keys = append(keys, fmt.Sprintf("%s %s %v", key, requirement.Operator(), requirement.Values()))
+			keys = append(keys, fmt.Sprintf("%s %s %v", key, requirement.Operator(), requirement.Values())+validValues(types, key))
 		}
 	}
 	slices.Sort(keys)
@@ -108,6 +109,30 @@ func noOptionsReason(types []*cloudprovider.InstanceType, requirements schedulin
 			resources.String(claim.Spec.Resources.Requests), largestTypes(types))
 	}
 	return "no instance type satisfies all requirements together"
+}
+
+// maxValidValues is how many valid values a message names.
+const maxValidValues = 20
+
+// validValues returns the values of a label that the types have, as the end of a message;
+// empty if they have none.
+func validValues(types []*cloudprovider.InstanceType, key string) string {
+	found := map[string]bool{}
+	for _, it := range types {
+		if requirement, ok := it.Requirements[key]; ok && requirement.Operator() == corev1.NodeSelectorOpIn {
+			for _, value := range requirement.Values() {
+				found[value] = true
+			}
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	values := slices.Sorted(maps.Keys(found))
+	if more := len(values) - maxValidValues; more > 0 {
+		values = append(values[:maxValidValues], fmt.Sprintf("%d more", more))
+	}
+	return fmt.Sprintf(" (valid values: %s)", strings.Join(values, ", "))
 }
 
 // largestTypes returns the names of the types with the most CPUs and the most memory.

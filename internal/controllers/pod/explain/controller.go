@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -24,11 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
-	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
@@ -41,6 +37,9 @@ const (
 	// eventInterval is how often the event about a pod is repeated.
 	eventInterval = 10 * time.Minute
 )
+
+// ReasonNoHostFits is the reason of the event: no NodePool can create a Node for the pod.
+const ReasonNoHostFits = "NoHostFits"
 
 // Decisions are core's scheduling decisions about pods.
 type Decisions interface {
@@ -110,20 +109,17 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 }
 
 // unavailableReason returns why a NodePool cannot create a Node for the pod; empty if
-// the pool does not match the pod, or if the reason is not capacity.
+// the pool does not match the pod, or if core reports the reason.
 func (c *Controller) unavailableReason(ctx context.Context, pod *corev1.Pod, pool *karpv1.NodePool) (string, error) {
-	claim, ok := newClaim(pod, pool)
-	if !ok {
-		return "", nil
+	claim, err := NewClaim(pod, pool)
+	if err != nil {
+		return "", nil //nolint:nilerr // core reports that a pool does not match
 	}
-	class := &v1alpha1.ProxmoxNodeClass{}
-	if err := c.kube.Get(ctx, types.NamespacedName{Name: pool.Spec.Template.Spec.NodeClassRef.Name}, class); err != nil {
-		return "", client.IgnoreNotFound(err)
+	class, problem, err := ReadClass(ctx, c.kube, pool)
+	if err != nil || problem != "" {
+		return problem, err
 	}
-	if ready := class.StatusConditions().Get(status.ConditionReady); !ready.IsTrue() {
-		return fmt.Sprintf("NodeClass %s is not ready: %s", class.Name, ready.Message), nil
-	}
-	err := c.planner.CheckCapacity(claim, class)
+	err = c.planner.CheckCapacity(claim, class)
 	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
 		return insufficient.Error(), nil
 	}
@@ -133,37 +129,11 @@ func (c *Controller) unavailableReason(ctx context.Context, pod *corev1.Pod, poo
 	return "", nil
 }
 
-// newClaim returns the NodeClaim that the NodePool would create for the pod. It returns
-// false if the pool belongs to another provider or does not match the pod, which core
-// reports.
-func newClaim(pod *corev1.Pod, pool *karpv1.NodePool) (*karpv1.NodeClaim, bool) {
-	template := pool.Spec.Template
-	ref := template.Spec.NodeClassRef
-	if ref == nil || ref.Group != v1alpha1.Group || !pool.DeletionTimestamp.IsZero() || pool.Spec.Replicas != nil ||
-		scheduling.Taints(template.Spec.Taints).ToleratesPod(pod) != nil {
-		return nil, false
-	}
-	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
-	requirements.Add(scheduling.NewLabelRequirements(template.Labels).Values()...)
-	requirements.Add(scheduling.NewRequirement(karpv1.NodePoolLabelKey, corev1.NodeSelectorOpIn, pool.Name))
-	podRequirements := scheduling.NewStrictPodRequirements(pod)
-	if requirements.Compatible(podRequirements, scheduling.AllowUndefinedWellKnownLabels) != nil {
-		return nil, false
-	}
-	requirements.Add(podRequirements.Values()...)
-	claim := &karpv1.NodeClaim{}
-	claim.Name, claim.Labels = pod.Name, map[string]string{karpv1.NodePoolLabelKey: pool.Name}
-	claim.Spec.NodeClassRef = ref
-	claim.Spec.Requirements = requirements.NodeSelectorRequirements()
-	claim.Spec.Resources.Requests = resources.RequestsForPods(pod)
-	return claim, true
-}
-
 func noHostFitsEvent(pod *corev1.Pod, reasons []string) events.Event {
 	return events.Event{
 		InvolvedObject: pod,
 		Type:           corev1.EventTypeWarning,
-		Reason:         "NoHostFits",
+		Reason:         ReasonNoHostFits,
 		Message:        "No node can be created for this pod: " + strings.Join(reasons, "; "),
 		DedupeValues:   []string{string(pod.UID)},
 		DedupeTimeout:  eventInterval,

@@ -4,6 +4,7 @@
 package explain_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -130,4 +137,41 @@ func TestReconcileScheduledPod(t *testing.T) {
 	pod := newWaitingPod(w, "15", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
 	w.Expect(reconcilePod(w, pod, unschedulable)).To(BeZero())
 	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty())
+}
+
+// Core ignores a NodePool without a class, and counts its pods as tried.
+func TestReconcileMissingClass(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	w.Pool(w.Class(), anySize, func(p *karpv1.NodePool) { p.Spec.Template.Spec.NodeClassRef.Name = "absent" })
+	pod := newWaitingPod(w, "1")
+	cp := cloudprovider.New(cloudprovider.Deps{Kube: w.Kube, Types: w.Types, Clock: w.Clock})
+	cluster := state.NewCluster(w.Clock, w.Kube, cp)
+	core := provisioning.NewProvisioner(w.Kube, w.Events, cp, cluster, w.Clock, deviceallocation.NewController(w.Kube), virtualpods.NewVirtualPodCache(w.Kube))
+	_, err := core.Schedule(coreoptions.ToContext(t.Context(), &coreoptions.Options{CPURequests: 1000, IgnoreDRARequests: true}))
+	w.Expect(err).NotTo(HaveOccurred())
+	_, err = explain.NewController(w.Kube, w.Instances.Planner, w.Events, cluster).Reconcile(t.Context(), testenv.Reload(w, pod))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements("No node can be created for this pod: nodepool " + w.Named("pool") +
+		": ProxmoxNodeClass absent does not exist; create it, or change spec.template.spec.nodeClassRef of the NodePool"))
+}
+
+func TestReconcileMisspelledValue(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]string{
+		corev1.LabelTopologyZone: "topology.kubernetes.io/zone In [typo] (valid values: pve1, pve2)",
+		corev1.LabelInstanceTypeStable: "node.kubernetes.io/instance-type In [typo] (valid values: c1.16VCPU-32GB, c1.1VCPU-2GB, c1.2VCPU-4GB, c1.4VCPU-8GB, c1.8VCPU-16GB, " +
+			"m1.16VCPU-128GB, m1.1VCPU-8GB, m1.2VCPU-16GB, m1.4VCPU-32GB, m1.8VCPU-64GB, s1.16VCPU-64GB, s1.1VCPU-4GB, s1.2VCPU-8GB, s1.4VCPU-16GB, s1.8VCPU-32GB, " +
+			"t1.16VCPU-48GB, t1.1VCPU-3GB, t1.2VCPU-6GB, t1.4VCPU-12GB, t1.8VCPU-24GB)",
+	} {
+		t.Run(strings.ReplaceAll(key, "/", "_"), func(t *testing.T) {
+			t.Parallel()
+			w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
+			w.Pool(w.Class(), anySize)
+			pod := newWaitingPod(w, "1", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: "typo"} })
+			reconcilePod(w, pod, unschedulable)
+			w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(
+				"No node can be created for this pod: nodepool " + w.Named("pool") + ": no host is allowed for this NodeClaim: no instance type has " + want))
+		})
+	}
 }
