@@ -290,15 +290,17 @@ func TestFind(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	var commands []string
 	for _, orphan := range orphans {
-		if strings.Contains(orphan.Name, w.Name) || strings.Contains(orphan.Command, string(destroyed.UID)) {
+		if strings.Contains(orphan.Name, w.Name) || strings.Contains(orphan.Command, string(destroyed.UID)) || strings.Contains(orphan.Command, string(running.UID)) {
 			commands = append(commands, orphan.Kind+" "+orphan.Where+" "+orphan.Command)
 		}
 	}
 	w.Expect(commands).To(ConsistOf(
 		fmt.Sprintf("vm region-1/pve1 qm stop %d && qm destroy %d --purge", vmid, vmid),
+		MatchRegexp("^boot-drive region-1/pve1 pvesm free local:iso/karpenter-[0-9a-f]+-%s.iso$", running.UID),
+		fmt.Sprintf("join-token kubernetes kubectl -n kube-system delete secrets -l karpenter.proxmox.sinextra.dev/nodeclaim-uid=%s", running.UID),
 		MatchRegexp("^boot-drive region-1/pve1 pvesm free local:iso/karpenter-[0-9a-f]+-%s.iso$", destroyed.UID),
 		fmt.Sprintf("join-token kubernetes kubectl -n kube-system delete secrets -l karpenter.proxmox.sinextra.dev/nodeclaim-uid=%s", destroyed.UID),
-	), "boot drive and token are deleted with the VM")
+	), "the command that deletes the VM deletes neither its boot drive nor its token")
 	w.Expect(w.VMs()).To(HaveLen(2))
 	w.Expect(w.Tokens()).To(HaveLen(3))
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(3))

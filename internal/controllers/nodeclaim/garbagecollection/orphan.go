@@ -64,5 +64,6 @@ func (c *Controller) Find(ctx context.Context) ([]Orphan, error) {
 			out = append(out, Orphan{Kind: kindVM, Name: fmt.Sprintf("%d (%s)", vm.VMID, vm.Name), Where: vm.Region + "/" + vm.Host, Command: destroyCommand(vm)})
 		}
 	}
-	return append(out, c.orphanResources(ctx, found, vms, claims)...), nil
+	// Without the VMs: the commands to delete them delete neither boot drives nor tokens.
+	return append(out, c.orphanResources(ctx, found, nil, claims)...), nil
 }
