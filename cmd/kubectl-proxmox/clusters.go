@@ -22,16 +22,34 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// clusters are the files that list the Proxmox clusters, in the formats of the
-// controller and of its chart.
-type clusters struct{ cloudConfig, values, nodeSettings string }
+// clusters are the Proxmox clusters: of a file in the format of the controller or of its
+// chart, or of the controller in the Kubernetes cluster.
+type clusters struct {
+	cloudConfig, values, nodeSettings string
+	// cluster is nil if a file is required; controller selects its Deployment.
+	cluster    *kubeCluster
+	controller string
+}
 
+// flagsOr adds the flags. Without a file, the settings of the controller apply, which are
+// read through the Kubernetes API.
+func (c *clusters) flagsOr(cluster *kubeCluster, command *cobra.Command) {
+	c.cluster = cluster
+	c.fileFlags(command)
+	command.Flags().StringVar(&c.controller, "controller", "", "NAMESPACE/NAME of the controller's Deployment, whose settings apply without --cloud-config and --values (default the only one)")
+}
+
+// flags adds the flags. A file is required.
 func (c *clusters) flags(command *cobra.Command) {
+	c.fileFlags(command)
+	command.MarkFlagsOneRequired("cloud-config", "values")
+}
+
+func (c *clusters) fileFlags(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringVar(&c.cloudConfig, "cloud-config", "", "path of the cloud config: the Proxmox clusters and their credentials")
 	flags.StringVar(&c.values, "values", "", "path of the chart's values, with the Proxmox clusters below config")
 	flags.StringVar(&c.nodeSettings, "node-setting-file", "", "path of the file with reserved resources and overcommit ratios of the hosts")
-	command.MarkFlagsOneRequired("cloud-config", "values")
 	command.MarkFlagsMutuallyExclusive("cloud-config", "values")
 }
 
@@ -59,39 +77,91 @@ func (c *clusters) config() (proxmox.Config, error) {
 	return config, nil
 }
 
+// settings returns the settings of the controller: with a file, its clusters and the
+// defaults; otherwise those of the Deployment.
+func (c *clusters) settings(ctx context.Context) (operator.Settings, error) {
+	if c.cluster != nil && c.cloudConfig == "" && c.values == "" {
+		return c.deployedSettings(ctx)
+	}
+	s := operator.Settings{Options: operator.DefaultOptions(), Catalog: instancetype.DefaultCatalog()}
+	var err error
+	if s.Cloud, err = c.config(); err != nil {
+		return s, err
+	}
+	s.Hosts, err = inventory.LoadSettings(c.nodeSettings)
+	return s, err
+}
+
+func (c *clusters) deployedSettings(ctx context.Context) (operator.Settings, error) {
+	controller, err := c.deployed(ctx)
+	if err != nil {
+		return operator.Settings{}, err
+	}
+	s, err := controller.Settings()
+	if err != nil {
+		return operator.Settings{}, fmt.Errorf("%w; %s", err, useFile)
+	}
+	if c.nodeSettings != "" {
+		s.Hosts, err = inventory.LoadSettings(c.nodeSettings)
+	}
+	return s, err
+}
+
+// useFile is what to do if the settings of the controller cannot be read.
+const useFile = "to use a local file, set --cloud-config or --values"
+
+// deployed returns the controller in the Kubernetes cluster.
+func (c *clusters) deployed(ctx context.Context) (operator.Deployed, error) {
+	kube, _, err := c.cluster.connect()
+	if err != nil {
+		return operator.Deployed{}, err
+	}
+	controller, err := findController(ctx, kube, c.controller)
+	if err != nil {
+		return operator.Deployed{}, fmt.Errorf("%w; %s", err, useFile)
+	}
+	return controller.deployed(ctx), nil
+}
+
 // view is the state of the clusters as the controller sees it. It is empty until its
 // inventory is refreshed.
 type view struct {
+	settings  operator.Settings
 	clients   []proxmox.Client
 	inventory *inventory.Inventory
 }
 
 func (c *clusters) open() (*view, error) {
-	config, err := c.config()
+	settings, err := c.settings(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	options := inventory.Options{}
-	if c.nodeSettings != "" {
-		if options.Settings, err = inventory.LoadSettings(c.nodeSettings); err != nil {
-			return nil, err
-		}
-	}
-	v := &view{}
-	for _, cluster := range config.Clusters {
+	return newView(settings)
+}
+
+func newView(settings operator.Settings) (*view, error) {
+	v := &view{settings: settings}
+	for _, cluster := range settings.Cloud.Clusters {
 		client, err := proxmox.New(cluster, proxmox.Options{})
 		if err != nil {
 			return nil, err
 		}
 		v.clients = append(v.clients, client)
 	}
-	v.inventory, err = inventory.New(v.clients, options)
+	var err error
+	v.inventory, err = inventory.New(v.clients, inventory.Options{
+		Settings: settings.Hosts, DetailRange: inventory.VMIDRange{From: settings.Options.ProxmoxVMID, To: settings.Options.ProxmoxVMIDMax},
+	})
 	return v, err
 }
 
 // read polls each cluster once. It fails if one does not respond.
 func (c *clusters) read(ctx context.Context) (*view, error) {
-	v, err := c.open()
+	settings, err := c.settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v, err := newView(settings)
 	if err != nil {
 		return nil, err
 	}
@@ -112,12 +182,12 @@ func (c *clusters) hosts(ctx context.Context) ([]inventory.HostState, error) {
 	return v.inventory.View().Hosts(), nil
 }
 
-// operations returns the operations on the VMs of a Kubernetes cluster, with the
-// controller's default settings.
+// operations returns the operations on the VMs of a Kubernetes cluster.
 func (v *view) operations(kube client.Client, source boot.Source, kubeCluster string) (*operations.Operations, *instancetype.Provider, error) {
-	defaults := operator.DefaultOptions()
+	options := v.settings.Options
 	types, err := instancetype.New(instancetype.Deps{
-		Inventory: v.inventory, Catalog: instancetype.DefaultCatalog(), Pricing: defaults.Pricing(), Clock: clock.RealClock{},
+		Inventory: v.inventory, Catalog: v.settings.Catalog, Pricing: options.Pricing(), PCIResources: options.PCIResources,
+		VMMemoryOverheadPercent: options.VMMemoryOverheadPercent, VolumeAttachmentLimits: options.VolumeAttachmentLimits, Clock: clock.RealClock{},
 	})
 	if err != nil {
 		return nil, nil, err
@@ -127,6 +197,6 @@ func (v *view) operations(kube client.Client, source boot.Source, kubeCluster st
 		clients[c.Region()] = c
 	}
 	return operations.New(instance.Deps{
-		Clients: clients, Inventory: v.inventory, Kube: kube, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: defaults.InstanceSettings(),
+		Clients: clients, Inventory: v.inventory, Kube: kube, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: options.InstanceSettings(),
 	}, types, source, instance.Metrics{}), types, nil
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -15,151 +14,123 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// explain prints the conditions and events of the objects that a pod or NodeClaim
-// depends on.
+// explanation is why an object has no VM: the verdict in one line, and the conditions and
+// events of the objects that it depends on.
+type explanation struct {
+	Verdict string            `json:"verdict"`
+	Objects []explainedObject `json:"objects,omitempty"`
+}
+
+type explainedObject struct {
+	Object  string   `json:"object"`
+	Details []string `json:"details,omitempty"`
+}
+
+// explain collects an explanation.
 type explain struct {
 	kube client.Client
-	out  io.Writer
+	explanation
+}
+
+// explainKind is a kind of objects that can be explained.
+type explainKind struct {
+	// names of the kind; the first one is listed in the help.
+	names   []string
+	explain func(*explain, context.Context, client.ObjectKey) error
+}
+
+var explainKinds = []explainKind{
+	{[]string{"pod", "pods", "po"}, (*explain).pod},
+	{[]string{"nodeclaim", "nodeclaims"}, (*explain).claim},
+	{[]string{"node", "nodes", "no"}, (*explain).node},
+	{[]string{"nodepool", "nodepools"}, (*explain).pool},
+	{[]string{"nodeclass", "proxmoxnodeclass", "proxmoxnodeclasses", "pnc"}, (*explain).class},
+}
+
+// kindNames returns the accepted arguments.
+func kindNames() []string {
+	var names []string
+	for _, kind := range explainKinds {
+		names = append(names, kind.names[0]+"/NAME")
+	}
+	return names
 }
 
 func newExplain(cluster *kubeCluster) *cobra.Command {
-	namespace := metav1.NamespaceDefault
+	namespace, format := metav1.NamespaceDefault, &output{}
 	command := &cobra.Command{
-		Use:   "explain pod/NAME | nodeclaim/NAME | nodepool/NAME | nodeclass/NAME",
-		Short: "Show why a pod, NodeClaim, NodePool or NodeClass gets no VM",
+		Use:   "explain " + strings.Join(kindNames(), " | "),
+		Short: "Show why a pod, NodeClaim, Node, NodePool or NodeClass gets no VM",
+		Long: `Show why a pod, NodeClaim, Node, NodePool or NodeClass gets no VM.
+
+The first line is the verdict. The conditions and events that it is based on follow. A
+NodeClaim or Node that was deleted is explained by its events, which Kubernetes keeps for
+an hour by default.`,
 		Example: `  kubectl proxmox explain pod/web-7d4b9c-x2x8k -n shop
   kubectl proxmox explain nodeclaim/default-kn52t
-  kubectl proxmox explain nodeclass/default`,
+  kubectl proxmox explain pnc/default`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
+			kindName, name, _ := strings.Cut(args[0], "/")
+			n := slices.IndexFunc(explainKinds, func(k explainKind) bool { return slices.Contains(k.names, kindName) })
+			if n < 0 || name == "" {
+				return fmt.Errorf("%q is not one of %s", args[0], strings.Join(kindNames(), ", "))
+			}
 			kube, _, err := cluster.connect()
 			if err != nil {
 				return err
 			}
-			e := &explain{kube: kube, out: command.OutOrStdout()}
-			kind, name, ok := strings.Cut(args[0], "/")
-			switch {
-			case ok && slices.Contains([]string{"pod", "pods", "po"}, kind):
-				return e.pod(command.Context(), client.ObjectKey{Namespace: namespace, Name: name})
-			case ok && slices.Contains([]string{"nodeclaim", "nodeclaims"}, kind):
-				return e.claim(command.Context(), name)
-			case ok && slices.Contains([]string{"nodepool", "nodepools"}, kind):
-				return e.pool(command.Context(), name)
-			case ok && slices.Contains([]string{"nodeclass", "proxmoxnodeclass", "proxmoxnodeclasses"}, kind):
-				return e.class(command.Context(), name)
+			e := &explain{kube: kube}
+			if err := explainKinds[n].explain(e, command.Context(), client.ObjectKey{Namespace: namespace, Name: name}); err != nil {
+				return err
 			}
-			return fmt.Errorf("%q is not one of pod/NAME, nodeclaim/NAME, nodepool/NAME, nodeclass/NAME", args[0])
+			return format.print(command.OutOrStdout(), e.explanation, e.print)
 		},
+		ValidArgsFunction: completeFirst(cluster, explainable(&namespace)),
 	}
+	format.flags(command)
 	command.Flags().StringVarP(&namespace, "namespace", "n", namespace, "namespace of the pod")
 	return command
 }
 
-// nominated matches the NodeClaim in Karpenter's event Nominated of a pod.
-var nominated = regexp.MustCompile(`nodeclaim/([a-z0-9.-]+)`)
-
-func (e *explain) pod(ctx context.Context, key client.ObjectKey) error {
-	pod := &corev1.Pod{}
-	if err := e.kube.Get(ctx, key, pod); err != nil {
-		return fmt.Errorf("reading pod %s: %w", key, err)
-	}
-	if pod.Spec.NodeName != "" {
-		e.printf(0, "pod %s is scheduled on node %s", key, pod.Spec.NodeName)
-		return nil
-	}
-	e.printf(0, "pod %s is waiting for a node", key)
-	events, err := e.events(ctx, pod)
-	if err != nil {
-		return err
-	}
-	for _, event := range slices.Backward(events) {
-		match := nominated.FindStringSubmatch(event.Message)
-		if event.Reason != "Nominated" || match == nil {
-			continue
-		}
-		if err := e.claim(ctx, match[1]); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-		break
-	}
-	pools := &karpv1.NodePoolList{}
-	if err := e.kube.List(ctx, pools); err != nil {
-		return fmt.Errorf("listing nodepools: %w", err)
-	}
-	if len(pools.Items) == 0 {
-		e.printf(0, "there is no nodepool: Karpenter cannot create a node for any pod")
-	}
-	for _, pool := range pools.Items {
-		if err := e.pool(ctx, pool.Name); err != nil {
-			return err
+func (e *explanation) print(out io.Writer) error {
+	text := e.Verdict + "\n"
+	for _, object := range e.Objects {
+		text += object.Object + "\n"
+		for _, detail := range object.Details {
+			text += "  " + detail + "\n"
 		}
 	}
-	return nil
-}
-
-func (e *explain) claim(ctx context.Context, name string) error {
-	claim := &karpv1.NodeClaim{}
-	if err := e.kube.Get(ctx, client.ObjectKey{Name: name}, claim); err != nil {
-		return fmt.Errorf("reading NodeClaim %s: %w", name, err)
-	}
-	where := ""
-	if intent, ok, err := instance.ReadIntent(claim); err == nil && ok {
-		where = fmt.Sprintf(", VM %d on host %s of region %s", intent.VMID, intent.Host, intent.Region)
-	}
-	e.printf(0, "nodeclaim %s%s", name, where)
-	if !claim.DeletionTimestamp.IsZero() {
-		e.printf(1, "is being deleted since %s", claim.DeletionTimestamp.UTC().Format("15:04:05 MST"))
-	}
-	e.conditions(claim.StatusConditions().List())
-	_, err := e.events(ctx, claim)
+	_, err := io.WriteString(out, text)
 	return err
 }
 
-func (e *explain) pool(ctx context.Context, name string) error {
-	pool := &karpv1.NodePool{}
-	if err := e.kube.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
-		return fmt.Errorf("reading nodepool %s: %w", name, err)
-	}
-	e.printf(0, "nodepool %s", name)
-	if err := pool.Spec.Limits.ExceededBy(pool.Status.Resources); err != nil {
-		e.printf(1, "%v", err)
-	}
-	e.conditions(pool.StatusConditions().List())
-	ref := pool.Spec.Template.Spec.NodeClassRef
-	if ref == nil || ref.Group != v1alpha1.Group {
-		return nil
-	}
-	return e.class(ctx, ref.Name)
+func (e *explanation) add(object string, details ...string) {
+	e.Objects = append(e.Objects, explainedObject{object, details})
 }
 
-func (e *explain) class(ctx context.Context, name string) error {
-	class := &v1alpha1.ProxmoxNodeClass{}
-	if err := e.kube.Get(ctx, client.ObjectKey{Name: name}, class); err != nil {
-		return fmt.Errorf("reading ProxmoxNodeClass %s: %w", name, err)
-	}
-	e.printf(0, "proxmoxnodeclass %s, usable hosts: %d", name, len(class.Status.SelectedZones))
-	e.conditions(class.StatusConditions().List())
-	for _, zone := range class.Status.UnusableZones {
-		e.printf(1, "%s is not usable: %s", zone.Zone, zone.Reason)
-	}
-	return nil
-}
-
-// conditions prints the conditions that should be true and are not, without Ready,
+// untrueConditions returns the conditions that should be true and are not, without Ready,
 // which only summarizes them.
-func (e *explain) conditions(all []status.Condition) {
+func untrueConditions(all []status.Condition) []string {
+	var out []string
 	for _, c := range all {
 		if c.Type != status.ConditionReady && !c.IsTrue() && slices.Contains(positiveConditions, c.Type) {
-			e.printf(1, "%s is %s: %s", c.Type, c.Status, c.Message)
+			out = append(out, conditionText(c))
 		}
 	}
+	return out
+}
+
+func conditionText(c status.Condition) string {
+	return fmt.Sprintf("%s is %s: %s", c.Type, c.Status, c.Message)
 }
 
 // positiveConditions are the conditions that are true in the normal state. Others, such
@@ -178,28 +149,36 @@ func classConditions() []string {
 	return types
 }
 
-// events prints the warnings and progress events of an object and returns all its
-// events, the oldest first.
-func (e *explain) events(ctx context.Context, object client.Object) ([]corev1.Event, error) {
+// events returns the events that match fields, the oldest first.
+func (e *explain) events(ctx context.Context, match client.MatchingFields) ([]corev1.Event, error) {
 	list := &corev1.EventList{}
-	if err := e.kube.List(ctx, list, client.MatchingFields{"involvedObject.uid": string(object.GetUID())}); err != nil {
-		return nil, fmt.Errorf("listing events of %s: %w", object.GetName(), err)
+	if err := e.kube.List(ctx, list, match); err != nil {
+		return nil, fmt.Errorf("listing events with %s: %w", fields.Set(match), err)
 	}
-	at := func(event corev1.Event) metav1.Time {
-		if event.LastTimestamp.IsZero() {
-			return event.CreationTimestamp
-		}
-		return event.LastTimestamp
-	}
-	slices.SortFunc(list.Items, func(a, b corev1.Event) int { return at(a).Compare(at(b).Time) })
-	for _, event := range list.Items {
-		if event.Type == corev1.EventTypeWarning || strings.HasPrefix(event.Reason, "VM") || event.Reason == "Nominated" {
-			e.printf(1, "%s %s: %s", at(event).UTC().Format("15:04:05"), event.Reason, event.Message)
-		}
-	}
+	slices.SortFunc(list.Items, func(a, b corev1.Event) int { return eventTime(a).Compare(eventTime(b).Time) })
 	return list.Items, nil
 }
 
-func (e *explain) printf(depth int, format string, args ...any) {
-	fmt.Fprintln(e.out, strings.Repeat("  ", depth)+fmt.Sprintf(format, args...))
+// eventsOf returns the events of an object, the oldest first.
+func (e *explain) eventsOf(ctx context.Context, object client.Object) ([]corev1.Event, error) {
+	return e.events(ctx, client.MatchingFields{"involvedObject.uid": string(object.GetUID())})
+}
+
+func eventTime(event corev1.Event) metav1.Time {
+	if event.LastTimestamp.IsZero() {
+		return event.CreationTimestamp
+	}
+	return event.LastTimestamp
+}
+
+// eventLines returns the warnings and progress events.
+func eventLines(all []corev1.Event) []string {
+	var out []string
+	for _, event := range all {
+		if event.Type == corev1.EventTypeWarning || strings.HasPrefix(event.Reason, "VM") ||
+			slices.Contains([]string{events.Nominated, events.DisruptionTerminating, events.DisruptionLaunching}, event.Reason) {
+			out = append(out, fmt.Sprintf("%s %s: %s", eventTime(event).UTC().Format("15:04:05"), event.Reason, event.Message))
+		}
+	}
+	return out
 }

@@ -62,6 +62,7 @@ volume. The command refuses hosts with a Node that is Ready.`,
 			f.out = command.OutOrStdout()
 			return f.run(command.Context(), args[0])
 		},
+		ValidArgsFunction: completeFirst(cluster, classHosts),
 	}
 	flags := command.Flags()
 	flags.StringVar(&f.region, "region", "", "region of the host, if two regions have a host with this name")

@@ -5,7 +5,7 @@ package main
 
 import (
 	"fmt"
-	"text/tabwriter"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -13,8 +13,20 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-func newHosts() *cobra.Command {
-	from := &clusters{}
+// hostCapacity is a host in the output of hosts.
+type hostCapacity struct {
+	Region          string `json:"region"`
+	Host            string `json:"host"`
+	CPUs            int    `json:"cpus"`
+	FreeCPUs        int    `json:"freeCPUs"`
+	MemoryBytes     int64  `json:"memoryBytes"`
+	FreeMemoryBytes int64  `json:"freeMemoryBytes"`
+	// Unusable is why the host accepts no new VMs.
+	Unusable string `json:"unusable,omitempty"`
+}
+
+func newHosts(cluster *kubeCluster) *cobra.Command {
+	from, format := &clusters{}, &output{}
 	command := &cobra.Command{
 		Use:   "hosts",
 		Short: "Show the total and free capacity of the hosts, as the controller calculates it",
@@ -24,20 +36,28 @@ func newHosts() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out := tabwriter.NewWriter(command.OutOrStdout(), 0, 0, 3, ' ', 0)
-			_, _ = fmt.Fprintln(out, "REGION\tHOST\tCPUS\tFREE\tMEMORY\tFREE\tUNUSABLE BECAUSE")
+			rows := []hostCapacity{}
 			for _, host := range hosts {
-				_, _ = fmt.Fprintf(out, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", host.Region, host.Name,
-					host.Allocatable.CPUs, host.Free.CPUs, gib(host.Allocatable.MemoryBytes), gib(host.Free.MemoryBytes), host.Unusable)
+				rows = append(rows, hostCapacity{
+					Region: host.Region, Host: host.Name, CPUs: host.Allocatable.CPUs, FreeCPUs: host.Free.CPUs,
+					MemoryBytes: host.Allocatable.MemoryBytes, FreeMemoryBytes: host.Free.MemoryBytes, Unusable: host.Unusable,
+				})
 			}
-			return out.Flush()
+			return format.print(command.OutOrStdout(), rows, func(out io.Writer) error {
+				return table(out, "REGION\tHOST\tCPUS\tFREE\tMEMORY\tFREE\tUNUSABLE BECAUSE", func(out io.Writer) {
+					for _, r := range rows {
+						fmt.Fprintf(out, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", r.Region, r.Host, r.CPUs, r.FreeCPUs, gib(r.MemoryBytes), gib(r.FreeMemoryBytes), r.Unusable)
+					}
+				})
+			})
 		},
 	}
-	from.flags(command)
+	from.flagsOr(cluster, command)
+	format.flags(command)
 	return command
 }
 
-func newInstanceTypes() *cobra.Command {
+func newInstanceTypes(cluster *kubeCluster) *cobra.Command {
 	from := &clusters{}
 	command := &cobra.Command{
 		Use:   "instance-types",
@@ -60,7 +80,7 @@ func newInstanceTypes() *cobra.Command {
 			return err
 		},
 	}
-	from.flags(command)
+	from.flagsOr(cluster, command)
 	return command
 }
 

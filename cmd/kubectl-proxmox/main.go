@@ -29,14 +29,18 @@ func init() { _ = v1alpha1.AddToScheme(scheme.Scheme) }
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
+	root := newRoot()
+	root.SetArgs(completionArgs(os.Args))
+	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
 // newRoot returns the command with all subcommands.
-func newRoot() *cobra.Command {
+func newRoot() *cobra.Command { return newRootFor(&kubeCluster{}) }
+
+func newRootFor(cluster *kubeCluster) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kubectl-proxmox",
 		Short:         "Inspect and operate Karpenter on Proxmox VE",
@@ -44,16 +48,20 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl proxmox"},
 	}
-	cluster := &kubeCluster{}
 	flags := root.PersistentFlags()
 	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "path of the kubeconfig (default KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&cluster.context, "context", "", "context of the kubeconfig (default the current context)")
-	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newFence(cluster), newRender(cluster), newHosts(), newInstanceTypes(), newMaintenance(cluster))
+	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newFence(cluster), newRender(cluster), newHosts(cluster), newInstanceTypes(cluster), newMaintenance(cluster),
+		newVersion(cluster))
 	return root
 }
 
 // kubeCluster is the Kubernetes cluster of the user's kubeconfig.
-type kubeCluster struct{ kubeconfig, context string }
+type kubeCluster struct {
+	kubeconfig, context string
+	// client replaces that of the kubeconfig, for tests.
+	client client.Client
+}
 
 func (k *kubeCluster) config() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
@@ -72,9 +80,11 @@ func (k *kubeCluster) connect() (client.Client, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	kube, err := client.New(config, client.Options{Scheme: scheme.Scheme})
-	if err != nil {
-		return nil, "", fmt.Errorf("creating the Kubernetes client: %w", err)
+	kube := k.client
+	if kube == nil {
+		if kube, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
+			return nil, "", fmt.Errorf("creating the Kubernetes client: %w", err)
+		}
 	}
 	server, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {

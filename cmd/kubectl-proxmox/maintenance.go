@@ -7,10 +7,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +29,15 @@ import (
 type hostMaintenance struct {
 	cluster   *kubeCluster
 	namespace string
+	format    output
+}
+
+// maintainedHost is a host in the output of maintenance list.
+type maintainedHost struct {
+	Region    string `json:"region"`
+	Host      string `json:"host"`
+	NodesLeft int    `json:"nodesLeft"`
+	Reason    string `json:"reason,omitempty"`
 }
 
 func newMaintenance(cluster *kubeCluster) *cobra.Command {
@@ -55,19 +64,23 @@ drained in the same way, without this command.`,
 		},
 	}
 	start.Flags().StringVar(&reason, "reason", "", "reason, which events on the Nodes contain")
-	command.AddCommand(start, &cobra.Command{
+	stop := &cobra.Command{
 		Use:   "stop REGION/HOST",
 		Short: "Return a host to service",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
 			return m.set(command, args[0], nil, "host %s is in service\n")
 		},
-	}, &cobra.Command{
+	}
+	list := &cobra.Command{
 		Use:   "list",
 		Short: "Show the hosts in maintenance and how many Nodes are left there",
 		Args:  cobra.NoArgs,
 		RunE:  func(command *cobra.Command, _ []string) error { return m.list(command) },
-	})
+	}
+	m.format.flags(list)
+	start.ValidArgsFunction, stop.ValidArgsFunction = completeFirst(cluster, classHosts), completeFirst(cluster, classHosts)
+	command.AddCommand(start, stop, list)
 	return command
 }
 
@@ -207,14 +220,19 @@ func (m *hostMaintenance) list(command *cobra.Command) error {
 			hosts[name] = "HA maintenance"
 		}
 	}
-	if len(hosts) == 0 {
-		_, err = fmt.Fprintln(command.OutOrStdout(), "no host is in maintenance")
-		return err
-	}
-	out := tabwriter.NewWriter(command.OutOrStdout(), 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(out, "REGION\tHOST\tNODES LEFT\tREASON")
+	rows := []maintainedHost{}
 	for _, name := range slices.SortedFunc(maps.Keys(hosts), func(a, b inventory.HostName) int { return strings.Compare(a.String(), b.String()) }) {
-		_, _ = fmt.Fprintf(out, "%s\t%s\t%d\t%s\n", name.Region, name.Host, nodes[name], hosts[name])
+		rows = append(rows, maintainedHost{name.Region, name.Host, nodes[name], hosts[name]})
 	}
-	return out.Flush()
+	return m.format.print(command.OutOrStdout(), rows, func(out io.Writer) error {
+		if len(rows) == 0 {
+			_, err := fmt.Fprintln(out, "no host is in maintenance")
+			return err
+		}
+		return table(out, "REGION\tHOST\tNODES LEFT\tREASON", func(out io.Writer) {
+			for _, r := range rows {
+				fmt.Fprintf(out, "%s\t%s\t%d\t%s\n", r.Region, r.Host, r.NodesLeft, r.Reason)
+			}
+		})
+	})
 }

@@ -5,7 +5,7 @@ package main
 
 import (
 	"fmt"
-	"text/tabwriter"
+	"io"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -18,12 +18,21 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 )
 
+// orphan is an orphan in the output of orphans.
+type orphan struct {
+	Kind    string `json:"kind"`
+	Name    string `json:"name"`
+	Where   string `json:"where"`
+	Command string `json:"command"`
+}
+
 func newOrphans(cluster *kubeCluster) *cobra.Command {
-	from := &clusters{}
+	from, format := &clusters{}, &output{}
 	command := &cobra.Command{
 		Use:   "orphans",
 		Short: "Show orphaned objects and the commands to delete them",
-		Long: `Show VMs, boot drives, join tokens and nodes of this Kubernetes cluster without a NodeClaim.
+		Long: `Show VMs, boot drives, join tokens and nodes of this Kubernetes cluster without a NodeClaim. To
+delete a VM with its boot drive, run both commands, that of the VM first.
 
 The controller deletes them after a minute (--orphan-grace-period), unless --orphan-policy is
 report or the fraction of orphaned VMs exceeds --orphan-deletion-max-fraction. This
@@ -54,18 +63,24 @@ command deletes nothing.`,
 			if err != nil {
 				return err
 			}
-			if len(orphans) == 0 {
-				_, err = fmt.Fprintln(command.OutOrStdout(), "no orphans found")
-				return err
-			}
-			out := tabwriter.NewWriter(command.OutOrStdout(), 0, 0, 3, ' ', 0)
-			_, _ = fmt.Fprintln(out, "KIND\tNAME\tWHERE\tCOMMAND TO DELETE IT")
+			rows := []orphan{}
 			for _, o := range orphans {
-				_, _ = fmt.Fprintf(out, "%s\t%s\t%s\t%s\n", o.Kind, o.Name, o.Where, o.Command)
+				rows = append(rows, orphan{o.Kind, o.Name, o.Where, o.Command})
 			}
-			return out.Flush()
+			return format.print(command.OutOrStdout(), rows, func(out io.Writer) error {
+				if len(rows) == 0 {
+					_, err := fmt.Fprintln(out, "no orphans found")
+					return err
+				}
+				return table(out, "KIND\tNAME\tWHERE\tCOMMAND TO DELETE IT", func(out io.Writer) {
+					for _, o := range rows {
+						fmt.Fprintf(out, "%s\t%s\t%s\t%s\n", o.Kind, o.Name, o.Where, o.Command)
+					}
+				})
+			})
 		},
 	}
-	from.flags(command)
+	from.flagsOr(cluster, command)
+	format.flags(command)
 	return command
 }

@@ -54,6 +54,7 @@ unchanged, including the values of valuesRef: treat the output as a secret.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return r.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
+		ValidArgsFunction: completeFirst(cluster, classNames),
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVarP(&r.manifests, "filename", "f", nil, "manifests to read instead of a cluster: files, or directories of YAML files")

@@ -1,0 +1,94 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Deployed is a controller that runs in another process.
+type Deployed struct {
+	Args []string
+	Env  map[string]string
+	// ReadFile returns the content of a file of the controller.
+	ReadFile func(path string) ([]byte, error)
+}
+
+// Settings returns the settings of the controller. It fails if a setting is invalid or a
+// file cannot be read.
+func (d Deployed) Settings() (Settings, error) {
+	s, _, err := d.SettingsWithoutClusters()
+	if err != nil {
+		return Settings{}, err
+	}
+	content, err := d.ReadFile(s.Options.CloudConfig)
+	if err == nil {
+		s.Cloud, err = proxmox.ParseConfigWithFiles(content, d.ReadFile)
+	}
+	if err != nil {
+		return Settings{}, fmt.Errorf("reading the controller's cloud config %s: %w", s.Options.CloudConfig, err)
+	}
+	return s, nil
+}
+
+// SettingsWithoutClusters returns the settings of the controller without the cloud config,
+// and the settings of Karpenter.
+func (d Deployed) SettingsWithoutClusters() (Settings, *coreoptions.Options, error) {
+	options, core, err := d.options()
+	if err != nil {
+		return Settings{}, nil, fmt.Errorf("reading the controller's flags and environment: %w", err)
+	}
+	s := Settings{Options: options}
+	var content []byte
+	if options.NodeSettingFile != "" {
+		if content, err = d.ReadFile(options.NodeSettingFile); err == nil {
+			s.Hosts, err = inventory.ParseSettings(content)
+		}
+		if err != nil {
+			return Settings{}, nil, fmt.Errorf("reading the controller's host settings %s: %w", options.NodeSettingFile, err)
+		}
+	}
+	if options.InstanceTypesFile == "" {
+		s.Catalog, err = instancetype.DefaultCatalog().WithDevices(options.PCIResources)
+	} else if content, err = d.ReadFile(options.InstanceTypesFile); err == nil {
+		s.Catalog, err = instancetype.Parse(content)
+	}
+	if err != nil {
+		return Settings{}, nil, fmt.Errorf("reading the controller's instance types: %w", err)
+	}
+	return s, core, nil
+}
+
+// options parses flags and environment. A flag takes precedence over its variable.
+func (d Deployed) options() (*Options, *coreoptions.Options, error) {
+	fs := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("controller", flag.ContinueOnError)}
+	fs.SetOutput(io.Discard)
+	own, core := DefaultOptions(), &coreoptions.Options{}
+	core.AddFlags(fs)
+	var problems []error
+	fs.VisitAll(func(f *flag.Flag) {
+		if value := d.Env[strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))]; value != "" {
+			problems = append(problems, fs.Set(f.Name, value))
+		}
+	})
+	for _, option := range OptionTable() {
+		if value := d.Env[option.Env]; value != "" {
+			problems = append(problems, option.set(own, value))
+		}
+		if option.Flag != "" {
+			fs.Func(option.Flag, option.Help, func(value string) error { return option.set(own, value) })
+		}
+	}
+	return own, core, errors.Join(append(problems, core.Parse(fs, d.Args...))...)
+}

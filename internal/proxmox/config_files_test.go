@@ -1,0 +1,39 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+func TestParseConfigWithFiles(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{"/id": "user@pve!token\n", "/secret": "11111111-2222-3333-4444-555555555555\n", "/password": "hidden\n"}
+	read := func(path string) ([]byte, error) {
+		content, ok := files[path]
+		if !ok {
+			return nil, fmt.Errorf("%s is not mounted", path)
+		}
+		return []byte(content), nil
+	}
+	const config = "clusters:\n- {region: home, url: https://pve1:8006, insecure: true, token_id_file: /id, token_secret_file: /secret, root: {password_file: /password}}\n"
+	parsed, err := proxmox.ParseConfigWithFiles([]byte(config), read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := parsed.Clusters[0]
+	if cluster.TokenID != "user@pve!token" || cluster.TokenSecret != "11111111-2222-3333-4444-555555555555" || cluster.Root.Password != "hidden" {
+		t.Errorf("got token %s, secret of %d characters, password of %d", cluster.TokenID, len(cluster.TokenSecret), len(cluster.Root.Password))
+	}
+	if cluster.TokenIDFile+cluster.TokenSecretFile+cluster.Root.PasswordFile != "" {
+		t.Error("the config still names files")
+	}
+	delete(files, "/secret")
+	if _, err := proxmox.ParseConfigWithFiles([]byte(config), read); err == nil || err.Error() != "line 2: token_secret_file: /secret is not mounted" {
+		t.Errorf("got error %v", err)
+	}
+}
