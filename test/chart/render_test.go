@@ -20,8 +20,9 @@ func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
 func TestRenderedObjectsApply(t *testing.T) {
 	t.Parallel()
 	rendered, err := render(t, `
+fullnameOverride: rendered
 replicaCount: 2
-config: {clusters: [{region: a, url: "https://a"}]}
+config: {clusters: [{region: a, url: "https://a", token_id: a@pve!b, token_secret: c}]}
 metrics: {enabled: true, type: service}
 networkPolicy: {enabled: true}
 customResources:

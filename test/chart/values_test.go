@@ -53,8 +53,8 @@ func effects() []effect {
 		{"configFile", "configFile: /config/pve.yaml", d,
 			container + ".args[0]} " + container + ".volumeMounts[0].mountPath} " + podSpec + ".volumes[0].secret.items[0].path}",
 			"--cloud-config=/config/pve.yaml /config pve.yaml"},
-		{"config", "config: {clusters: [{region: a, url: 'https://a'}]}", "Secret", `{.stringData.config\.yaml}`,
-			"clusters:\n- region: a\n  url: https://a"},
+		{"config", "config: {clusters: [{region: a, url: 'https://a', token_id: a@pve!b, token_secret: c}]}", "Secret", `{.stringData.config\.yaml}`,
+			"clusters:\n- region: a\n  token_id: a@pve!b\n  token_secret: c\n  url: https://a"},
 		{"settings.batchMaxDuration", "settings: {batchMaxDuration: 20s}", d, environment("BATCH_MAX_DURATION"), "20s"},
 		{"settings.batchIdleDuration", "settings: {batchIdleDuration: 2s}", d, environment("BATCH_IDLE_DURATION"), "2s"},
 		{"settings.preferencePolicy", "settings: {preferencePolicy: Ignore}", d, environment("PREFERENCE_POLICY"), "Ignore"},
@@ -139,7 +139,7 @@ func TestConfigChecksum(t *testing.T) {
 		}
 		return rendered.read(t, "Deployment", `{.spec.template.metadata.annotations.checksum/config}`)
 	}
-	const values = "config: {clusters: [{region: a, url: 'https://a'}]}"
+	const values = "config: {clusters: [{region: a, url: 'https://a', token_id: a@pve!b, token_secret: c}]}"
 	before := annotation(values)
 	if before == "" || annotation(values+"\nreplicaCount: 3") != before {
 		t.Errorf("the checksum annotation is %q, want one that changes only with the config", before)

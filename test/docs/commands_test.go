@@ -45,9 +45,10 @@ func TestSettingsExist(t *testing.T) {
 	for _, option := range operator.OptionTable() {
 		known["settings."+option.ChartValue()] = true
 	}
-	for _, value := range []string{"batchMaxDuration", "batchIdleDuration", "preferencePolicy", "minValuesPolicy", "featureGates"} {
-		known["settings."+value] = true
+	for _, option := range operator.CoreOptions() {
+		known["settings."+option.ChartValue()] = true
 	}
+	known["settings.featureGates"] = true
 	named := regexp.MustCompile("`(settings\\.[a-zA-Z]+)")
 	for _, file := range documents(t) {
 		content, err := os.ReadFile(file)
