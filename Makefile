@@ -282,7 +282,7 @@ reproducible: ## Build the image in two directories and compare every byte
 charts-push: $(HELM) ## Package both charts as VERSION and push them to the registry CHARTS
 	@test "$(VERSION)" != dev || { echo 'charts-push: set VERSION, for example v0.13.0' >&2; exit 1; }
 	@mkdir -p $(CACHE)/charts && rm -f $(CACHE)/charts/*
-	@for chart in $(CHART) $(CRD_CHART); do $(HELM) package $$chart --app-version $(VERSION) --destination $(CACHE)/charts; done
+	@for chart in $(CHART) $(CRD_CHART); do $(HELM) package $$chart --version $(VERSION:v%=%) --app-version $(VERSION) --destination $(CACHE)/charts; done
 	@for package in $(CACHE)/charts/*.tgz; do $(HELM) push $$package $(CHARTS); done
 
 # Phony because go, not make, tracks the dependencies of the binary.

@@ -1,0 +1,128 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+const upstreamDir = "testdata/upstream-0.4.9"
+
+// TestUpstreamValues renders the chart with all values of the chart that it replaces, as
+// "helm get values --all" prints them, except for the image.
+func TestUpstreamValues(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile(upstreamDir + "/values.yaml")
+	check(t, err)
+	values := strings.Replace(string(content), "  repository: ghcr.io/sergelogvinov/karpenter-provider-proxmox\n", "", 1)
+	rendered, err := render(t, values)
+	check(t, err)
+	defaults, err := render(t, "")
+	check(t, err)
+	for _, path := range []string{container + "}", podSpec + ".volumes}", podSpec + ".tolerations}"} {
+		if found, want := rendered.read(t, "Deployment", path), defaults.read(t, "Deployment", path); found != want {
+			t.Errorf("%s: found %s, want %s", path, found, want)
+		}
+	}
+}
+
+// TestUpgradeFromUpstream runs the commands of docs/migration.md on an API server with a
+// release of the other chart.
+func TestUpgradeFromUpstream(t *testing.T) {
+	t.Parallel()
+	config := testenv.APIServer(t)
+	kube, err := client.New(config, client.Options{})
+	check(t, err)
+	kubeconfig := writeKubeconfig(t, config)
+	run := func(values string, args ...string) error {
+		t.Helper()
+		_, err := helm(t, values, append(args, "--kubeconfig", kubeconfig)...)
+		return err
+	}
+	const values = `
+config: {clusters: [{region: cluster-1, url: "https://pve1.example.com:8006/api2/json", insecure: false, token_id: kubernetes@pve!karpenter, token_secret: key}]}
+logVerbosityLevel: debug
+settings: {featureGates: {nodeRepair: true}}
+`
+	check(t, run(values, "install", release, upstreamDir, "-n", namespace, "-f", "-"))
+
+	err = run("", "upgrade", release, chartDir, "-n", namespace, "--skip-crds", "--reuse-values")
+	if want := "at '/image/repository': value must be 'ghcr.io/karpenter-proxmox/karpenter-provider-proxmox, or a copy of it: upgrade with --reset-then-reuse-values, not with --reuse-values'"; err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "nil pointer") {
+		t.Errorf("with --reuse-values: found %v, want %q", err, want)
+	}
+
+	for _, command := range documentedCommands(t, "../../docs/migration.md") {
+		check(t, run("", command...))
+	}
+	deployment := &appsv1.Deployment{}
+	check(t, kube.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: release}, deployment))
+	containers := deployment.Spec.Template.Spec.Containers
+	if len(containers) != 1 || containers[0].Image != "ghcr.io/karpenter-proxmox/karpenter-provider-proxmox:v0.0.0-dev" {
+		t.Errorf("found the containers %+v, want only ours", containers)
+	}
+	if args := strings.Join(containers[0].Args, " "); !strings.Contains(args, "--log-level=debug") {
+		t.Errorf("found the arguments %q, want those of the values", args)
+	}
+	secret := &corev1.Secret{}
+	check(t, kube.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: release}, secret))
+	if content := string(secret.Data["config.yaml"]); !strings.Contains(content, "region: cluster-1") {
+		t.Errorf("found the cloud config %q, want that of the values", content)
+	}
+	role := &rbacv1.Role{}
+	if err := kube.Get(t.Context(), client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: release + ":bootstrap"}, role); !apierrors.IsNotFound(err) {
+		t.Errorf("the Role of the other chart still exists: %v", err)
+	}
+	check(t, kube.Get(t.Context(), client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: release + "-boot-data"}, role))
+	if found := strings.Join(role.Rules[0].ResourceNames, " "); found != "my-templates my-values" {
+		t.Errorf("the controller can read the Secrets %s, want those of the command", found)
+	}
+	for _, command := range documentedCommands(t, "../../docs/upgrade.md") {
+		check(t, run("", command...))
+	}
+}
+
+// documentedCommands returns the arguments of the helm commands of a page, with the charts of
+// this repository.
+func documentedCommands(t *testing.T, page string) [][]string {
+	t.Helper()
+	content, err := os.ReadFile(page)
+	check(t, err)
+	var commands [][]string
+	for _, command := range regexp.MustCompile(`(?m)^ *helm (upgrade (?:.*\\\n)*.*)$`).FindAllStringSubmatch(string(content), -1) {
+		line := strings.NewReplacer("\\\n", " ", "'", "", "oci://ghcr.io/karpenter-proxmox/charts", "../../charts").Replace(command[1])
+		commands = append(commands, strings.Fields(line))
+	}
+	if len(commands) != 2 {
+		t.Fatalf("found %d helm commands in %s, want 2", len(commands), page)
+	}
+	return commands
+}
+
+func writeKubeconfig(t *testing.T, config *rest.Config) string {
+	t.Helper()
+	out := clientcmdapi.NewConfig()
+	out.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	out.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Token: config.BearerToken}
+	out.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
+	out.CurrentContext = "test"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	check(t, clientcmd.WriteToFile(*out, path))
+	return path
+}
