@@ -24,6 +24,8 @@ type Facts struct {
 	User string
 	// Permissions are our privileges by path.
 	Permissions proxmox.Permissions
+	// Roles are the privileges of all roles by name; nil before the first Invalidate.
+	Roles map[string][]string
 	// SecurityGroups are the firewall's groups by name.
 	SecurityGroups map[string]bool
 	// VNets are the SDN's virtual networks by name.
@@ -48,6 +50,8 @@ var (
 	FactOptions = Fact{kind: "options"}
 	// FactPermissions are our privileges.
 	FactPermissions = Fact{kind: "permissions"}
+	// FactRoles are the roles. They are read on demand.
+	FactRoles = Fact{kind: "roles"}
 	// FactSecurityGroups are the security groups of the firewall.
 	FactSecurityGroups = Fact{kind: "security groups"}
 	// FactVNets are the virtual networks of the SDN.
@@ -70,7 +74,7 @@ func FactSnippets(key StorageKey) Fact {
 
 // isOnDemand reports whether a Fact is read only after Invalidate requested it.
 func (f Fact) isOnDemand() bool {
-	return f.kind == "pool" || f.kind == "snippets" || f == FactDirectories
+	return f.kind == "pool" || f.kind == "snippets" || f == FactDirectories || f == FactRoles
 }
 
 // factRetry is the backoff for a Fact that cannot be read.
@@ -275,6 +279,9 @@ func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error)
 	case FactPermissions.kind:
 		permissions, err := c.client.Permissions(ctx)
 		return func(f *Facts) { f.User, f.Permissions = c.client.User(), permissions }, err
+	case FactRoles.kind:
+		roles, err := c.client.Roles(ctx)
+		return func(f *Facts) { f.Roles = roles }, err
 	case FactSecurityGroups.kind:
 		groups, err := c.client.SecurityGroups(ctx)
 		return func(f *Facts) { f.SecurityGroups = setOf(groups) }, err

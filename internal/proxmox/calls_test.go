@@ -57,6 +57,11 @@ func TestCalls(t *testing.T) {
 			answer: data(`{"/vms":{"VM.Clone":1,"VM.Audit":0}}`), sent: "GET /access/permissions",
 			result: proxmox.Permissions{"/vms": {"VM.Clone": true, "VM.Audit": false}},
 		},
+		"roles": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Roles(ctx) },
+			answer: data(`[{"roleid":"Reader","privs":"Sys.Audit,VM.Audit","special":0},{"roleid":"NoAccess","privs":"","special":1}]`), sent: "GET /access/roles",
+			result: map[string][]string{"Reader": {"Sys.Audit", "VM.Audit"}, "NoAccess": {}},
+		},
 		"security_groups": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.SecurityGroups(ctx) },
 			answer: data(`[{"comment":"c","digest":"9e12","group":"k8s"}]`), sent: "GET /cluster/firewall/groups",

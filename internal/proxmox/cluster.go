@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // ClusterClient reads the state of a Cluster and its Hosts.
@@ -32,6 +33,8 @@ type ClusterClient interface {
 	DirectoryMappings(ctx context.Context) ([]DirectoryMapping, error)
 	// Permissions returns the user's privileges by path.
 	Permissions(ctx context.Context) (Permissions, error)
+	// Roles returns the privileges of all roles by name. Every user may read them.
+	Roles(ctx context.Context) (map[string][]string, error)
 	// PoolExists reports whether there is a resource pool of that name, also if the
 	// user may not audit it.
 	PoolExists(ctx context.Context, pool string) (bool, error)
@@ -165,6 +168,18 @@ func (c clusterClient) Permissions(ctx context.Context) (Permissions, error) {
 		}
 	}
 	return permissions, nil
+}
+
+func (c clusterClient) Roles(ctx context.Context) (map[string][]string, error) {
+	var rows []struct{ RoleID, Privs string }
+	if err := c.get(ctx, at("/access/roles"), &rows); err != nil {
+		return nil, fmt.Errorf("reading the roles: %w", err)
+	}
+	roles := make(map[string][]string, len(rows))
+	for _, row := range rows {
+		roles[row.RoleID] = strings.FieldsFunc(row.Privs, func(r rune) bool { return r == ',' })
+	}
+	return roles, nil
 }
 
 // PoolExists reads the pool by name: lists of pools omit those that the user may
