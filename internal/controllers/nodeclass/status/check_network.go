@@ -4,9 +4,7 @@
 package status
 
 import (
-	"maps"
-	"slices"
-	"strings"
+	"fmt"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -23,21 +21,17 @@ func checkNetwork(z zone) *problem {
 		p.reason = v1alpha1.ReasonNetworkInvalid
 		return p
 	}
-	bridges := z.facts().Bridges[z.host]
-	if z.config == nil || bridges == nil {
+	if z.config == nil {
 		return nil
 	}
 	for _, nic := range z.config.Network().NICs() {
-		if nic.Bridge == "" {
-			continue
-		}
-		bridge, ok := bridges[nic.Bridge]
-		if !ok {
-			return z.hostProblem("bridge %q of the template's %s is not on this host, which has %s; create it (Host, System, Network), or run: qm set %d --%s %s",
-				nic.Bridge, nic.Slot, strings.Join(slices.Sorted(maps.Keys(bridges)), ", "), z.template.VMID, nic.Slot, withOtherBridge(nic))
-		}
-		if p := checkVLAN(z, nic, bridge); p != nil {
-			return p
+		subject, alternative := "the template's "+nic.Slot, fmt.Sprintf("run: qm set %d --%s %s", z.template.VMID, nic.Slot, withOtherBridge(nic))
+		switch p := network.CheckBridge(z.facts(), z.host, subject, alternative, nic); {
+		case p == nil:
+		case p.IsRegional:
+			return z.regionProblem("%s", p.Message)
+		default:
+			return z.hostProblem("%s", p.Message)
 		}
 	}
 	return nil
@@ -47,23 +41,6 @@ func checkNetwork(z zone) *problem {
 func withOtherBridge(nic proxmox.NIC) string {
 	nic.Bridge = "BRIDGE"
 	return nic.Encode()
-}
-
-// checkVLAN checks whether a bridge supports the VLAN of a NIC: it must be VLAN-aware,
-// or have a port, where Proxmox creates the VLAN interface.
-func checkVLAN(z zone, nic proxmox.NIC, bridge proxmox.Bridge) *problem {
-	switch {
-	case nic.VLAN == 0 || bridge.VLANAware:
-	case bridge.Type == "vnet":
-		if vnet, known := z.facts().VNets[bridge.Name]; known && !vnet.VLANAware {
-			return z.regionProblem("the template's %s has VLAN %d, but vnet %q is not VLAN-aware; run: pvesh set /cluster/sdn/vnets/%s --vlanaware 1 && pvesh set /cluster/sdn",
-				nic.Slot, nic.VLAN, bridge.Name, bridge.Name)
-		}
-	case bridge.Type == "bridge" && bridge.Ports == "":
-		return z.hostProblem("the template's %s has VLAN %d, but bridge %q has no port and is not VLAN-aware; run: pvesh set /nodes/%s/network/%s --type bridge --bridge_vlan_aware 1 && pvesh set /nodes/%s/network",
-			nic.Slot, nic.VLAN, bridge.Name, z.host, bridge.Name, z.host)
-	}
-	return nil
 }
 
 func bridgeFacts(z zone) []inventory.Fact {

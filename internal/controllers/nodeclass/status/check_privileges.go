@@ -3,24 +3,59 @@
 
 package status
 
-import "slices"
+import (
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
+)
 
 // checkPrivileges checks whether the token has all privileges to launch, maintain and
 // delete a VM in this zone.
 func checkPrivileges(z zone) *problem {
-	held := z.facts().Permissions
-	var missing []requiredPrivilege
-	for _, n := range requiredPrivileges(z) {
-		if !n.isHeld(held) && !slices.Contains(missing, n) {
-			missing = append(missing, n)
-		}
-	}
+	required, account := privileges.ForVM(z.vm()), privileges.NewAccount(z.facts())
+	missing := account.Missing(required)
 	if len(missing) == 0 {
 		return checkRootLogin(z)
 	}
-	p := z.hostProblem("%s", missingPrivilegesMessage(z.facts().User, held, missing))
-	p.missing = missing
+	p := z.hostProblem("%s", account.Message(required))
+	p.account, p.required, p.missing = account, required, missing
 	return p
+}
+
+// vm returns the VM that privileges are determined for.
+func (z zone) vm() privileges.VM {
+	vm := privileges.VM{Class: z.class, Snapshot: z.snapshot, Host: z.host, Template: z.config}
+	if z.template != nil {
+		vm.TemplateID = z.template.VMID
+	}
+	if storage, err := plan.ISOStorage(z.snapshot, z.host, z.class.Spec.MetadataOptions.Storage); err == nil {
+		vm.BootDriveStorage = storage
+	}
+	return vm
+}
+
+// mergePrivileges gives the problems of one region the same message, with one command
+// for all Hosts.
+func mergePrivileges(problems []problem) {
+	required := map[string][]privileges.Required{}
+	for _, p := range problems {
+		required[p.region] = append(required[p.region], p.required...)
+	}
+	for n, p := range problems {
+		if len(p.required) > 0 {
+			problems[n].message = p.account.Message(required[p.region])
+		}
+	}
+}
+
+// privilegeFacts returns the privileges, and if some are missing, the roles that could
+// contain them.
+func privilegeFacts(z zone) []inventory.Fact {
+	facts := []inventory.Fact{inventory.FactPermissions}
+	if len(privileges.NewAccount(z.facts()).Missing(privileges.ForVM(z.vm()))) > 0 {
+		facts = append(facts, inventory.FactRoles)
+	}
+	return facts
 }
 
 // checkRootLogin checks whether there is a root login if the class uses options that

@@ -26,7 +26,7 @@ type check struct {
 // To check a new field of the NodeClass, add a function checkX in a file check_x.go, a
 // line here, and the condition to ProxmoxNodeClass.StatusConditions.
 var checks = []check{
-	{v1alpha1.ConditionPrivilegesSufficient, v1alpha1.ReasonPrivilegesMissing, checkPrivileges, singleFact(inventory.FactPermissions)},
+	{v1alpha1.ConditionPrivilegesSufficient, v1alpha1.ReasonPrivilegesMissing, checkPrivileges, privilegeFacts},
 	{v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, checkTemplate, noFacts},
 	{v1alpha1.ConditionStorageReady, v1alpha1.ReasonStorageUnsuitable, checkStorage, snippetFacts},
 	{v1alpha1.ConditionNetworkReady, v1alpha1.ReasonBridgesNotFound, checkNetwork, bridgeFacts},

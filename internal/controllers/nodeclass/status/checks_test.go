@@ -33,6 +33,11 @@ const (
 	karpenter = "kubernetes@pve!karpenter"
 )
 
+// grant returns the command that grants a role to the token.
+func grant(path, role string) string {
+	return "pveum acl modify " + path + " --roles " + role + " --users kubernetes@pve --tokens '" + karpenter + "'"
+}
+
 func TestChecksFail(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -49,7 +54,7 @@ func TestChecksFail(t *testing.T) {
 			},
 			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
 			want: "region-1/pve1: API token " + karpenter + " lacks Datastore.Allocate, Datastore.AllocateTemplate, Datastore.Audit on /storage/local; " +
-				"run: pveum acl modify /storage/local --roles PVEDatastoreAdmin --users kubernetes@pve --tokens '" + karpenter + "'",
+				"run: pveum role add KarpenterISO --privs \"Datastore.Allocate Datastore.AllocateTemplate Datastore.Audit\" && " + grant("/storage/local", "KarpenterISO"),
 			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "local" },
 		},
 		"privileges_missing_in_a_role": {
@@ -59,7 +64,16 @@ func TestChecksFail(t *testing.T) {
 			},
 			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
 			want: "region-1/pve1: API token " + karpenter + " lacks VM.Clone on /vms/9000; SDN.Use on /sdn/zones/localnetwork/vmbr0; " +
-				"add the privileges to the token's role on / (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs \"SDN.Use VM.Clone\"",
+				"run: pveum role modify Karpenter --append 1 --privs \"SDN.Use VM.Clone\" && " + grant("/", "Karpenter"),
+		},
+		"privileges_missing_on_hosts": {
+			scenario: func(s *pvesim.Scenario) {
+				without("Karpenter VM.Clone")(s)
+				without("Karpenter Sys.Audit")(s)
+			},
+			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
+			want: "region-1/pve1: API token " + karpenter + " lacks Sys.Audit on /nodes/pve1; VM.Clone on /vms/9000; " +
+				"run: pveum role modify Karpenter --append 1 --privs \"Sys.Audit VM.Clone\" && " + grant("/", "Karpenter"),
 		},
 		"VLAN_not_permitted": {
 			scenario: func(s *pvesim.Scenario) {
@@ -68,7 +82,7 @@ func TestChecksFail(t *testing.T) {
 			},
 			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
 			want: "region-1/pve1: API token " + karpenter + " lacks SDN.Use on /sdn/zones/localnetwork/vmbr0/15; " +
-				"add the privileges to the token's role on /sdn/zones/localnetwork/vmbr0/15 (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs \"SDN.Use\"",
+				"run: pveum role add KarpenterNet --privs \"SDN.Use\" && " + grant("/sdn/zones/localnetwork/vmbr0/15", "KarpenterNet"),
 		},
 		"mapped_device_not_permitted": {
 			scenario: func(s *pvesim.Scenario) {
@@ -76,7 +90,7 @@ func TestChecksFail(t *testing.T) {
 				setTemplateOption("hostpci0", "mapping=gpu,pcie=1")(s)
 			},
 			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
-			want: "region-1/pve1: API token " + karpenter + " lacks Mapping.Use on /mapping/pci/gpu; add the privileges to the token's role on / (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs \"Mapping.Use\"",
+			want: "region-1/pve1: API token " + karpenter + " lacks Mapping.Use on /mapping/pci/gpu; run: pveum role modify Karpenter --append 1 --privs \"Mapping.Use\" && " + grant("/", "Karpenter"),
 		},
 		"no_boot_disk": {
 			scenario: func(s *pvesim.Scenario) {
@@ -125,7 +139,7 @@ func TestChecksFail(t *testing.T) {
 			},
 			class:     withShares("data"),
 			condition: v1alpha1.ConditionPrivilegesSufficient, reason: v1alpha1.ReasonPrivilegesMissing,
-			want: "region-1/pve1: API token " + karpenter + " lacks Mapping.Use on /mapping/dir/data; add the privileges to the token's role on / (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs \"Mapping.Use\"",
+			want: "region-1/pve1: API token " + karpenter + " lacks Mapping.Use on /mapping/dir/data; run: pveum role modify Karpenter --append 1 --privs \"Mapping.Use\" && " + grant("/", "Karpenter"),
 		},
 		"template_directory_on_other_host": {
 			scenario: func(s *pvesim.Scenario) {
@@ -240,6 +254,18 @@ func TestChecksFailOnOneHost(t *testing.T) {
 	w.Expect(class.Status.UnusableZones).To(HaveLen(1))
 	w.Expect(class.Status.UnusableZones[0].Zone).To(Equal("region-1/pve2"))
 	w.Expect(class.Status.UnusableZones[0].Reason).To(ContainSubstring(`bridge "vmbr0" of the template's net0 is not on this host, which has vmbr1`))
+}
+
+// The condition lists the same privilege and its command once for all hosts.
+func TestChecksFailOnAllHosts(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(3), testenv.Scenario(without("Karpenter VM.Clone")))
+	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002")
+	class := reconcileClass(w, w.NewClass())
+	w.Refresh() // the roles are read once a privilege is missing
+	class = reconcileClass(w, class)
+	w.Expect(conditionMessage(class, v1alpha1.ConditionPrivilegesSufficient)).To(Equal("region-1/pve1, region-1/pve2, region-1/pve3: API token " + karpenter +
+		" lacks VM.Clone on /vms/9000, /vms/9001, /vms/9002; run: pveum role modify Karpenter --append 1 --privs \"VM.Clone\" && " + grant("/", "Karpenter")))
 }
 
 func TestChecksPassAfterFix(t *testing.T) {

@@ -15,6 +15,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
+// Reasons of ClustersReachable while no Cluster responds.
+const (
+	ReasonNoQuorum            = "NoQuorum"
+	ReasonClustersUnreachable = "ClustersUnreachable"
+)
+
 // setClustersReachable sets ClustersReachable. One reachable Cluster is enough; the
 // message lists the others.
 func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view inventory.View) {
@@ -26,13 +32,13 @@ func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view in
 		return
 	}
 	var failures, unread []string
-	answering, reason := 0, "NoQuorum"
+	answering, reason := 0, ReasonNoQuorum
 	for _, region := range c.regions(class) {
 		switch failure := view.Failures[region]; {
 		case failure != nil:
 			failures = append(failures, describeFailure(region, failure))
 			if !errors.Is(failure, proxmox.ErrNoQuorum) {
-				reason = "ClustersUnreachable"
+				reason = ReasonClustersUnreachable
 			}
 		case view.Snapshots[region] == nil:
 			unread = append(unread, region)

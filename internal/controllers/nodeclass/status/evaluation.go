@@ -49,6 +49,7 @@ func evaluate(zones []zone) evaluation {
 		}
 		e.selected = append(e.selected, z.template.String())
 	}
+	mergePrivileges(e.problems[v1alpha1.ConditionPrivilegesSufficient])
 	return e
 }
 
@@ -127,7 +128,10 @@ const maxZonesInMessage = 5
 
 // joinProblems joins the messages of problems. Zones with the same message are listed
 // together.
-func joinProblems(problems []problem) string {
+func joinProblems(problems []problem) string { return strings.Join(listProblems(problems), "; ") }
+
+// listProblems returns the messages of problems, each once with its zones.
+func listProblems(problems []problem) []string {
 	var messages []string
 	scopes := map[string][]string{}
 	for _, p := range problems {
@@ -148,7 +152,7 @@ func joinProblems(problems []problem) string {
 			messages[i] = strings.Join(zones, ", ") + ": " + message
 		}
 	}
-	return strings.Join(messages, "; ")
+	return messages
 }
 
 // filterRegion returns the zones of one region.

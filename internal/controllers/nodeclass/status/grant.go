@@ -8,18 +8,19 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 )
 
 // lackedPrivilege is a privilege that is missing in a region.
 type lackedPrivilege struct {
 	region string
-	requiredPrivilege
+	privileges.Required
 }
 
 // isGranted reports whether the last read of the region's privileges contains it.
 func (l lackedPrivilege) isGranted(view inventory.View) bool {
 	snapshot := view.Snapshots[l.region]
-	return snapshot != nil && snapshot.Facts != nil && l.isHeld(snapshot.Facts.Permissions)
+	return snapshot != nil && snapshot.Facts != nil && l.IsHeld(snapshot.Facts.Permissions)
 }
 
 // endBackoffAfterGrant discards the failed launches of a NodeClass when a privilege is
@@ -29,7 +30,7 @@ func (l lackedPrivilege) isGranted(view inventory.View) bool {
 func (c *Checker) endBackoffAfterGrant(class *v1alpha1.ProxmoxNodeClass, view inventory.View, lacking []lackedPrivilege) {
 	for region, forbidden := range c.deps.Health.Forbidden(class.Name) {
 		c.inventory.Invalidate(region, inventory.FactPermissions)
-		one := lackedPrivilege{region, requiredPrivilege{path: forbidden.Path, privilege: forbidden.Privilege}}
+		one := lackedPrivilege{region, privileges.Required{Path: forbidden.Path, Privilege: forbidden.Privilege}}
 		if forbidden.Path != "" && !one.isGranted(view) {
 			lacking = append(lacking, one)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -43,24 +44,26 @@ func (z zone) isOnline() bool { return z.snapshot.Hosts[z.host].Online }
 // problem is why a NodeClass cannot use a zone.
 type problem struct {
 	// scope is a Host, a region, or empty for the whole NodeClass.
-	scope   string
-	message string
+	scope, region string
+	message       string
 	// reason of the condition, if it differs from that of the check.
 	reason string
 	// unknown is set if the required facts were not read yet.
 	unknown bool
-	// missing are the privileges that the problem is about.
-	missing []requiredPrivilege
+	// required are the privileges that VMs require, and missing those of them that the
+	// account lacks; nil if the problem is another one.
+	required, missing []privileges.Required
+	account           privileges.Account
 }
 
 // hostProblem returns a problem of this Host.
 func (z zone) hostProblem(format string, args ...any) *problem {
-	return &problem{scope: z.String(), message: fmt.Sprintf(format, args...)}
+	return &problem{scope: z.String(), region: z.region, message: fmt.Sprintf(format, args...)}
 }
 
 // regionProblem returns a problem of the whole Cluster.
 func (z zone) regionProblem(format string, args ...any) *problem {
-	return &problem{scope: z.region, message: fmt.Sprintf(format, args...)}
+	return &problem{scope: z.region, region: z.region, message: fmt.Sprintf(format, args...)}
 }
 
 // newZones returns the zones of all Hosts that the NodeClass may use, and the regions

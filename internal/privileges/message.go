@@ -1,0 +1,216 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package privileges
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Message lists the missing privileges by path, and the commands that grant them. It
+// returns "" if none of the required privileges is missing.
+func (a Account) Message(required []Required) string {
+	missing := a.Missing(required)
+	if len(missing) == 0 {
+		return ""
+	}
+	fix := "run: " + strings.Join(a.commands(required, missing), " && ")
+	if pool := a.suitablePool(missing); pool != "" {
+		fix = fmt.Sprintf("set spec.resourcePool to %s, where it has them, or %s", pool, fix)
+	}
+	return fmt.Sprintf("%s lacks %s; %s", describeUser(a.User), describeMissing(missing), fix)
+}
+
+// describeMissing lists the privileges by path. Paths that lack the same privileges are
+// listed together.
+func describeMissing(missing []Required) string {
+	byPath := newOrderedGroups()
+	for _, r := range missing {
+		byPath.add(displayPath(r.Path), r.Privilege)
+	}
+	paths := newOrderedGroups()
+	for _, path := range byPath.keys {
+		paths.add(strings.Join(byPath.values[path], ", "), path)
+	}
+	parts := make([]string, 0, len(paths.keys))
+	for _, privileges := range paths.keys {
+		parts = append(parts, privileges+" on "+strings.Join(paths.values[privileges], ", "))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// displayPath returns the path as an administrator would name it.
+func displayPath(path string) string {
+	if path == anyVM {
+		return "/vms"
+	}
+	return path
+}
+
+// commands returns the commands that grant the missing privileges. A role is granted where
+// the account has its privileges from: on a deeper path, it would replace them. Because of
+// that it contains all privileges that are required there.
+func (a Account) commands(required, missing []Required) []string {
+	byPath := newOrderedGroups()
+	for _, r := range missing {
+		byPath.add(a.grantPath(r, missing), firstAlternative(r.Privilege))
+	}
+	for _, r := range required {
+		if at := a.grantPath(r, missing); byPath.values[at] != nil && a.Held.Has(r.Path, r.Privilege) {
+			byPath.add(at, r.Privilege)
+		}
+	}
+	roles := newOrderedGroups()
+	var grants []string
+	for _, path := range byPath.keys {
+		role := roleFor(path, byPath.values[path])
+		roles.add(role, byPath.values[path]...)
+		grants = append(grants, grantCommand(a.User, path, role))
+	}
+	var commands []string
+	for _, role := range roles.keys {
+		if command := a.roleCommand(role, roles.values[role]); command != "" {
+			commands = append(commands, command)
+		}
+	}
+	return append(commands, grants...)
+}
+
+func firstAlternative(privilege string) string {
+	first, _, _ := strings.Cut(privilege, "|")
+	return first
+}
+
+// grantPath returns the path on which a privilege should be granted: where the account has
+// its other privileges on the path from, else the path itself.
+func (a Account) grantPath(r Required, missing []Required) string {
+	if origin := a.Held.Origin(r.Path); origin != "" && origin != anyVM {
+		return origin
+	}
+	if strings.HasPrefix(r.Path, "/nodes/") && slices.ContainsFunc(missing, func(other Required) bool {
+		return strings.HasPrefix(other.Path, "/nodes/") && other.Path != r.Path
+	}) {
+		return "/nodes"
+	}
+	return displayPath(r.Path)
+}
+
+// roleCommand returns the command that creates a role or adds privileges to it, or "" if
+// it has all of them.
+func (a Account) roleCommand(role string, privileges []string) string {
+	existing, exists := a.Roles[role]
+	if !exists {
+		return fmt.Sprintf("pveum role add %s --privs %q", role, strings.Join(privileges, " "))
+	}
+	lacking := slices.DeleteFunc(slices.Clone(privileges), func(p string) bool { return slices.Contains(existing, p) })
+	if len(lacking) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("pveum role modify %s --append 1 --privs %q", role, strings.Join(lacking, " "))
+}
+
+// roleFor returns the role of docs/permissions.md for a path. Built-in roles of Proxmox
+// contain privileges that are not required, such as the console of all guests.
+func roleFor(path string, privileges []string) string {
+	kind, object, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	switch kind {
+	case "vms":
+		if object != "" {
+			return "KarpenterTemplate"
+		}
+		return "KarpenterVM"
+	case "pool":
+		return "KarpenterVM"
+	case "storage":
+		if slices.Contains(privileges, "Datastore.Allocate") || slices.Contains(privileges, "Datastore.AllocateTemplate") {
+			return "KarpenterISO"
+		}
+		return "KarpenterDisk"
+	case "sdn":
+		return "KarpenterNet"
+	case "mapping":
+		return "KarpenterMapping"
+	case "nodes":
+		return "KarpenterHost"
+	}
+	return "Karpenter"
+}
+
+// grantCommand returns the command that grants a role on a path.
+func grantCommand(user, path, role string) string {
+	command := fmt.Sprintf("pveum acl modify %s --roles %s", path, role)
+	owner, _, isToken := strings.Cut(user, "!")
+	if owner == "" {
+		return command + " --users USER"
+	}
+	command += " --users " + owner
+	if isToken {
+		// A token with privilege separation needs its own ACL; others ignore it.
+		command += fmt.Sprintf(" --tokens '%s'", user)
+	}
+	return command
+}
+
+// suitablePool returns a resource pool on which the account has the privileges that it
+// lacks on /vms, or "".
+func (a Account) suitablePool(missing []Required) string {
+	for _, path := range slices.Sorted(maps.Keys(a.Held)) {
+		pool, ok := strings.CutPrefix(path, "/pool/")
+		if !ok {
+			continue
+		}
+		lacking := slices.ContainsFunc(missing, func(r Required) bool { return r.Path != anyVM || !a.Held.Has(path, r.Privilege) })
+		if !lacking {
+			return pool
+		}
+	}
+	return ""
+}
+
+// SuitablePools returns the resource pools on which the account may create VMs, sorted.
+func (a Account) SuitablePools() []string {
+	var pools []string
+	for path := range a.Held {
+		if pool, ok := strings.CutPrefix(path, "/pool/"); ok && a.Held.Has(path, "VM.Allocate") {
+			pools = append(pools, pool)
+		}
+	}
+	slices.Sort(pools)
+	return pools
+}
+
+// String returns the kind and the name of the account.
+func (a Account) String() string { return describeUser(a.User) }
+
+func describeUser(user string) string {
+	switch {
+	case user == "":
+		return "the configured user"
+	case strings.Contains(user, "!"):
+		return "API token " + user
+	}
+	return "user " + user
+}
+
+// orderedGroups groups strings by key, in the order of insertion.
+type orderedGroups struct {
+	keys   []string
+	values map[string][]string
+}
+
+func newOrderedGroups() *orderedGroups { return &orderedGroups{values: map[string][]string{}} }
+
+func (g *orderedGroups) add(key string, texts ...string) {
+	if g.values[key] == nil {
+		g.keys = append(g.keys, key)
+	}
+	for _, text := range texts {
+		if !slices.Contains(g.values[key], text) {
+			g.values[key] = append(g.values[key], text)
+		}
+	}
+	slices.Sort(g.values[key])
+}

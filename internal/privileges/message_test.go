@@ -1,0 +1,110 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package privileges_test
+
+import (
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+func TestMessage(t *testing.T) {
+	t.Parallel()
+	const token = "kubernetes@pve!karpenter"
+	on := func(path string, names ...string) (out []privileges.Required) {
+		for _, name := range names {
+			out = append(out, privileges.Required{Path: path, Privilege: name})
+		}
+		return out
+	}
+	vm := privileges.OnVM("", "VM.Allocate", "VM.Config.CPU")
+	for name, test := range map[string]struct {
+		account  privileges.Account
+		required []privileges.Required
+		want     string
+	}{
+		"nothing_missing": {
+			account:  privileges.Account{User: token, Held: proxmox.Permissions{"/": {"VM.Allocate": true, "VM.Config.CPU": true}}},
+			required: vm,
+		},
+		"role_on_root": {
+			account:  privileges.Account{User: token, Held: proxmox.Permissions{"/": {"VM.Allocate": true}, "/vms": {"VM.Allocate": true}}},
+			required: vm,
+			want: "API token " + token + " lacks VM.Config.CPU on /vms; " +
+				`run: pveum role add Karpenter --privs "VM.Allocate VM.Config.CPU" && pveum acl modify / --roles Karpenter --users kubernetes@pve --tokens '` + token + "'",
+		},
+		"role_exists": {
+			account: privileges.Account{
+				User: token, Held: proxmox.Permissions{"/": {"VM.Allocate": true}}, Roles: map[string][]string{"Karpenter": {"VM.Allocate", "VM.Audit"}},
+			},
+			required: vm,
+			want: "API token " + token + " lacks VM.Config.CPU on /vms; " +
+				`run: pveum role modify Karpenter --append 1 --privs "VM.Config.CPU" && pveum acl modify / --roles Karpenter --users kubernetes@pve --tokens '` + token + "'",
+		},
+		"role_is_complete_and_not_granted": {
+			account: privileges.Account{
+				User: token, Held: proxmox.Permissions{"/": {"VM.Allocate": true}}, Roles: map[string][]string{"Karpenter": {"VM.Allocate", "VM.Config.CPU"}},
+			},
+			required: vm,
+			want: "API token " + token + " lacks VM.Config.CPU on /vms; " +
+				"run: pveum acl modify / --roles Karpenter --users kubernetes@pve --tokens '" + token + "'",
+		},
+		"paths_without_privileges": {
+			account:  privileges.Account{User: "karpenter@pve", Held: proxmox.Permissions{}},
+			required: append(append(on("/nodes/a", "Sys.Audit"), on("/nodes/b", "Sys.Audit")...), on("/storage/x", "Datastore.Audit", "Datastore.AllocateSpace")...),
+			want: "user karpenter@pve lacks Sys.Audit on /nodes/a, /nodes/b; Datastore.AllocateSpace, Datastore.Audit on /storage/x; " +
+				`run: pveum role add KarpenterHost --privs "Sys.Audit" && pveum role add KarpenterDisk --privs "Datastore.AllocateSpace Datastore.Audit" && ` +
+				"pveum acl modify /nodes --roles KarpenterHost --users karpenter@pve && pveum acl modify /storage/x --roles KarpenterDisk --users karpenter@pve",
+		},
+		"one_host": {
+			account:  privileges.Account{Held: proxmox.Permissions{}},
+			required: on("/nodes/a", "Sys.Audit"),
+			want:     `the configured user lacks Sys.Audit on /nodes/a; run: pveum role add KarpenterHost --privs "Sys.Audit" && pveum acl modify /nodes/a --roles KarpenterHost --users USER`,
+		},
+		// An ACL on the path replaces what is inherited, so the role contains it.
+		"replaced_privileges": {
+			account: privileges.Account{User: token, Held: proxmox.Permissions{
+				"/vms": {"VM.Audit": true}, "/vms/9000": {"VM.Audit": true, "VM.Config.Disk": false},
+			}},
+			required: on("/vms/9000", "VM.Audit", "VM.Clone"),
+			want: "API token " + token + " lacks VM.Clone on /vms/9000; " +
+				`run: pveum role add KarpenterTemplate --privs "VM.Audit VM.Clone" && pveum acl modify /vms/9000 --roles KarpenterTemplate --users kubernetes@pve --tokens '` + token + "'",
+		},
+		"resource_pool": {
+			account:  privileges.Account{User: token, Held: proxmox.Permissions{"/pool/team": {"VM.Allocate": true, "VM.Config.CPU": true}}},
+			required: vm,
+			want: "API token " + token + " lacks VM.Allocate, VM.Config.CPU on /vms; set spec.resourcePool to team, where it has them, or " +
+				`run: pveum role add KarpenterVM --privs "VM.Allocate VM.Config.CPU" && pveum acl modify /vms --roles KarpenterVM --users kubernetes@pve --tokens '` + token + "'",
+		},
+		"required_anywhere": {
+			account:  privileges.Account{User: token, Held: proxmox.Permissions{"/vms/9000": {"VM.Clone": true}}},
+			required: []privileges.Required{{Path: "/vms", Privilege: "VM.Clone", Anywhere: true}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := test.account.Message(test.required); got != test.want {
+				t.Errorf("found\n%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+// Without a privilege for reading, objects seem not to exist.
+func TestHidesObjects(t *testing.T) {
+	t.Parallel()
+	account := privileges.Account{Held: proxmox.Permissions{"/sdn": {"SDN.Audit": true}}}
+	for required, want := range map[privileges.Required]bool{
+		{Path: "/storage/local", Privilege: "Datastore.Audit"}:    true,
+		{Path: "/storage/local", Privilege: "Datastore.Allocate"}: false,
+		{Path: "/sdn/zones/a/b", Privilege: "SDN.Use"}:            false,
+		{Path: "/mapping/dir/data", Privilege: "Mapping.Use"}:     true,
+		{Path: "/vms", Privilege: "VM.Clone"}:                     false,
+	} {
+		if got := account.HidesObjects([]privileges.Required{required}); got != want {
+			t.Errorf("%v: found %t", required, got)
+		}
+	}
+}

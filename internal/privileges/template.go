@@ -1,0 +1,74 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package privileges
+
+import (
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Template is a future Template of a ProxmoxTemplate on one Host.
+type Template struct {
+	Snapshot *inventory.Snapshot
+	Host     string
+	// ImageStorage and Storage are the storages of the image file and of the disk; empty if
+	// there is none.
+	ImageStorage, Storage string
+	// Storages are those that the ProxmoxTemplate names.
+	Storages     []string
+	ResourcePool string
+	// Config contains the options that the Template is created with.
+	Config proxmox.VMConfig
+}
+
+// ForTemplate returns the privileges for downloading an image, building a Template from it
+// and deleting both. A storage that is invisible because Datastore.Audit is missing may be
+// for the image or for the disk, so it requires the privileges for both.
+func ForTemplate(t Template) []Required {
+	held := t.Snapshot.Facts.Permissions
+	var all []Required
+	if !held.Has("/", "Sys.Audit") || !held.Has("/", "Sys.Modify") { // these allow downloads too
+		all = on("/nodes/"+t.Host, "Sys.AccessNetwork")
+	}
+	all = append(all, OnVM(t.ResourcePool, "VM.Audit", "VM.Allocate", "VM.Config.CPU", "VM.Config.Memory", "VM.Config.HWType",
+		"VM.Config.Options", "VM.Config.Disk")...)
+	if len(t.Config.Network().NICs()) > 0 {
+		all = append(all, OnVM(t.ResourcePool, "VM.Config.Network")...)
+	}
+	all = append(all, t.onStorages()...)
+	devices := forDevices(t.Snapshot, t.Host, t.Config)
+	sortByPath(devices)
+	return append(all, devices...)
+}
+
+func (t Template) onStorages() []Required {
+	var out []Required
+	for _, name := range t.hiddenStorages() {
+		out = append(out, on("/storage/"+name, append([]string{"Datastore.AllocateSpace"}, imageFilePrivileges...)...)...)
+	}
+	if t.ImageStorage != "" {
+		out = append(out, on("/storage/"+t.ImageStorage, imageFilePrivileges...)...)
+	}
+	if t.Storage != "" {
+		out = append(out, on("/storage/"+t.Storage, "Datastore.AllocateSpace", "Datastore.Audit")...)
+	}
+	return out
+}
+
+// hiddenStorages returns the storages that the ProxmoxTemplate names and that are not
+// visible because Datastore.Audit is missing. They matter only if the visible ones do not
+// suffice.
+func (t Template) hiddenStorages() []string {
+	if t.ImageStorage != "" && t.Storage != "" {
+		return nil
+	}
+	var out []string
+	for _, name := range t.Storages {
+		_, visible := t.Snapshot.Storages[inventory.StorageKey{Host: t.Host, Storage: name}]
+		if !visible && !t.Snapshot.Facts.Permissions.Has("/storage/"+name, "Datastore.Audit") {
+			out = append(out, name)
+		}
+	}
+	return out
+}
