@@ -113,10 +113,7 @@ func (s *Simulator) populate() error {
 		host := &kernel.Host{
 			Name: h.Name, Sockets: h.Sockets, Cores: h.Cores, Threads: h.Threads, Memory: int64(h.Memory), IP: h.IP,
 			Online: !h.Offline, Unreachable: h.Unreachable, PCI: h.PCI, NUMANodes: h.NUMA, Maintenance: h.Maintenance, Arch: h.Arch,
-			DownloadRate: int64(h.DownloadRate),
-		}
-		for _, b := range h.Bridges {
-			host.Bridges = append(host.Bridges, kernel.Bridge{Name: b.Name, CIDR: b.CIDR, Gateway: b.Gateway, Ports: b.Ports, VLANAware: b.VLANAware})
+			DownloadRate: int64(h.DownloadRate), Bridges: bridgesOf(h.Bridges),
 		}
 		e.AddHost(host)
 	}

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ConditionTemplateReady is a condition of both kinds of templates. It is true when at least one Host has the Template. Ready
-// is derived from it.
+// ConditionTemplateReady is a condition of both kinds of templates. It is true when at least one Host has the Template; for
+// ProxmoxTemplates, a Host with the bridges of spec.network. Ready is derived from it.
 const ConditionTemplateReady = "ProxmoxVirtualMachineTemplateReady"
 
 // ConditionTemplateUpToDate is a condition of ProxmoxTemplates. It is true when every Host has the Template of the current

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -22,8 +23,20 @@ type Location struct {
 	Storage, Images string
 	// Shared is whether every Host with the storage can clone the Template.
 	Shared bool
-	// Problem is why the Template cannot be built now, and what to do about it.
-	Problem string
+	// Problem is why the Host or its storages cannot be used now, and what to do about it.
+	// SpecProblem is why the Template cannot be built on any Host, NetworkProblem why its
+	// VMs could not start on this one.
+	Problem, SpecProblem, NetworkProblem string
+	// Required are the privileges for building the Template. MissingPrivileges describes
+	// those that are missing.
+	Required          []privileges.Required
+	MissingPrivileges string
+}
+
+// Blocker returns why the Template cannot be built now, and what to do about it; empty if
+// it can.
+func (l Location) Blocker() string {
+	return cmp.Or(l.MissingPrivileges, l.Problem, l.SpecProblem, l.NetworkProblem)
 }
 
 // fileStorages are the storage types that support import content. baseStorages are
@@ -49,7 +62,7 @@ func locationsInRegion(snapshot *inventory.Snapshot, desired Desired, existing [
 	var locations []Location
 	shared := map[string]int{} // index in locations by storage
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-		location := locationOnHost(snapshot, host, desired.Spec.StorageIDs)
+		location := locationOnHost(snapshot, host, desired)
 		if !location.Shared {
 			locations = append(locations, location)
 			continue
@@ -78,7 +91,7 @@ func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Exist
 		switch {
 		case exists && snapshot.Hosts[l.Host].Online:
 			return 2
-		case l.Problem == "":
+		case l.Blocker() == "":
 			return 1
 		}
 		return 0
@@ -91,9 +104,26 @@ func storageOf(e Existing) string {
 	return disk.Storage
 }
 
-// locationOnHost selects the storages of a Host: the first that accepts import content
-// and the first that supports template disks.
-func locationOnHost(snapshot *inventory.Snapshot, host string, ids []string) Location {
+// locationOnHost returns the Location of a Template on a Host.
+func locationOnHost(snapshot *inventory.Snapshot, host string, desired Desired) Location {
+	location, storages := selectStorages(snapshot, host, desired.Spec.StorageIDs)
+	if !snapshot.Hosts[host].Online {
+		location.Problem = "the host is offline; its template is built when the host is online again"
+		return location
+	}
+	// Objects that are invisible without a privilege seem not to exist.
+	if hidden := location.checkPrivileges(snapshot, desired); hidden {
+		return location
+	}
+	location.Problem = storageProblem(location, desired.Spec.StorageIDs, storages)
+	location.SpecProblem = specProblem(snapshot, desired)
+	location.NetworkProblem = networkProblem(snapshot, host, desired)
+	return location
+}
+
+// selectStorages selects the storages of a Host: the first that accepts import content
+// and the first that supports template disks. It also returns those that the Host has.
+func selectStorages(snapshot *inventory.Snapshot, host string, ids []string) (Location, []proxmox.StorageRow) {
 	location := Location{Region: snapshot.Region, Host: host}
 	var storages []proxmox.StorageRow
 	for _, id := range ids {
@@ -109,14 +139,11 @@ func locationOnHost(snapshot *inventory.Snapshot, host string, ids []string) Loc
 			location.Storage, location.Shared = id, row.Shared
 		}
 	}
-	location.Problem = locationProblem(snapshot, location, ids, storages)
-	return location
+	return location, storages
 }
 
-func locationProblem(snapshot *inventory.Snapshot, location Location, ids []string, storages []proxmox.StorageRow) string {
-	if !snapshot.Hosts[location.Host].Online {
-		return "the host is offline; its template is built when the host is online again"
-	}
+// storageProblem returns why the storages of a Host cannot be used.
+func storageProblem(location Location, ids []string, storages []proxmox.StorageRow) string {
 	if len(storages) == 0 {
 		return fmt.Sprintf("none of spec.storageIDs (%s) is on this host; set one that is, as listed by: pvesm status", strings.Join(ids, ", "))
 	}

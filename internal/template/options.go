@@ -39,7 +39,7 @@ func inPlaceOptions(desired Desired, location Location) map[string]string {
 		if name == "" {
 			name = "net" + strconv.Itoa(n)
 		}
-		options[name] = network(nic)
+		options[name] = encodeNIC(nic)
 		if addresses := addresses(nic); addresses != "" {
 			options["ipconfig"+strings.TrimPrefix(name, "net")] = addresses
 		}
@@ -153,7 +153,7 @@ func vga(v v1alpha1.VGA) string {
 // with the MTU of the bridge.
 const defaultMTU = 1500
 
-func network(n v1alpha1.NetworkInterface) string {
+func encodeNIC(n v1alpha1.NetworkInterface) string {
 	out := n.Model + ",bridge=" + n.Bridge
 	if n.Firewall != nil {
 		out += ",firewall=" + bit(*n.Firewall)

@@ -162,7 +162,7 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 	if err != nil {
 		return 0, err
 	}
-	if !obs.required || obs.location.Problem != "" {
+	if !obs.required || obs.location.Problem != "" || obs.location.NetworkProblem != "" {
 		return 0, nil
 	}
 	for _, existing := range obs.ready {
@@ -173,6 +173,9 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 			r.tracker.recordSuccess(r.HostKey)
 			return 0, nil
 		}
+	}
+	if obs.location.Blocker() != "" {
+		return 0, nil
 	}
 	if state := r.tracker.get(r.HostKey); state.failures > 0 && r.clock.Now().Before(state.retryAt) {
 		return state.retryAt.Sub(r.clock.Now()), nil
@@ -207,7 +210,7 @@ func (p *Provider) PendingHosts(desired Desired) []HostKey {
 		sweep := p.tracker.tryStartSweep(location.Region, location.Host, p.clock.Now(), func() bool {
 			return p.inventory.TryAcquire(location.Region, inventory.ReadImages)
 		})
-		pending[HostKey{UID: desired.UID, Region: location.Region, Host: location.Host}] = (missing || sweep) && location.Problem == ""
+		pending[HostKey{UID: desired.UID, Region: location.Region, Host: location.Host}] = (missing || sweep) && p.isReconcilable(desired, owned, location)
 	}
 	for _, e := range owned {
 		if desired.Deleted || !desired.matches(e.Mark) || len(onHost(owned, e.Region, e.Host)) > 1 || !desired.appliesTo(e.Region) {
@@ -224,6 +227,13 @@ func (p *Provider) PendingHosts(desired Desired) []HostKey {
 		}
 	}
 	return out
+}
+
+// isReconcilable reports whether something can be done at a Location: building the Template,
+// or if it exists, updating it.
+func (p *Provider) isReconcilable(desired Desired, owned []Existing, location Location) bool {
+	exists := slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) })
+	return location.Blocker() == "" || (exists && location.Problem == "" && location.NetworkProblem == "")
 }
 
 // unfinishedHosts returns the Hosts with a VM that may become a Template.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -29,13 +30,17 @@ type Report struct {
 	Unread bool
 	// ImageID is the name of the image file.
 	ImageID string
+	// Usable is whether VMs could start on one of the Zones: the others lack a bridge.
+	Usable bool
+	// FailedFacts are the facts by region that caused problems.
+	FailedFacts map[string][]inventory.Fact
 }
 
 // Report returns the progress of a ProxmoxTemplate. previous are the zones in its status.
 func (p *Provider) Report(desired Desired, previous []string) Report {
 	view := p.inventory.View()
 	owned := ListOwned(view, p.kubeCluster, desired.UID)
-	r := Report{Complete: true}
+	r := Report{Complete: true, FailedFacts: map[string][]inventory.Fact{}}
 	settled := true
 	var parts []string
 	image, err := NewImage(desired.Spec.SourceImage, p.kubeCluster)
@@ -44,16 +49,19 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 	}
 	r.ImageID = image.Name
 	parts = append(parts, p.reportClusters(&r, view, desired)...)
-	for _, location := range Locations(view, desired, owned) {
+	locations := Locations(view, desired, owned)
+	parts = append(parts, p.reportBlockers(&r, view, desired, locations, owned)...)
+	for _, location := range locations {
 		s := p.tracker.get(HostKey{UID: desired.UID, Region: location.Region, Host: location.Host})
 		ready := slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) })
 		text := ""
 		switch {
+		case ready && location.NetworkProblem != "":
+			r.Complete = false // in reportBlockers
 		case ready && s.failure != "":
 			text, r.Failing = s.failure, true // of an update in place or a deletion
 		case ready:
-		case location.Problem != "":
-			text, r.Failing = location.Problem, true
+		case location.Blocker() != "": // in reportBlockers
 		case err != nil:
 		default:
 			text = s.message()
@@ -69,7 +77,45 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 	}
 	r.Message = strings.Join(parts, "; ")
 	r.Zones = SelectPerHost(view, desired, owned, previous, settled)
+	r.Usable = slices.ContainsFunc(r.Zones, func(zone v1alpha1.TemplateZone) bool {
+		snapshot := view.Snapshots[zone.Region]
+		return snapshot == nil || networkProblem(snapshot, zone.Host, desired) == ""
+	})
 	return r
+}
+
+// reportBlockers marks the report as failing if Templates cannot be built at some Locations
+// or their VMs could not start there, and returns the reasons, each once with its Hosts.
+func (p *Provider) reportBlockers(r *Report, view inventory.View, desired Desired, locations []Location, owned []Existing) []string {
+	required := map[string][]privileges.Required{}
+	for _, location := range locations {
+		required[location.Region] = append(required[location.Region], location.Required...)
+	}
+	var reasons []string
+	hosts := map[string][]string{}
+	for _, location := range locations {
+		reason := location.Blocker()
+		if slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) }) {
+			reason = location.NetworkProblem
+		} else if location.MissingPrivileges != "" {
+			reason = privileges.NewAccount(view.Snapshots[location.Region].Facts).Message(required[location.Region])
+		}
+		if reason == "" {
+			continue
+		}
+		r.Failing = true
+		if reason != location.Problem {
+			r.FailedFacts[location.Region] = append(r.FailedFacts[location.Region], Facts(desired, location.Host)...)
+		}
+		if hosts[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		hosts[reason] = append(hosts[reason], p.displayName(location.Region, location.Host))
+	}
+	for n, reason := range reasons {
+		reasons[n] = strings.Join(hosts[reason], ", ") + ": " + reason
+	}
+	return reasons
 }
 
 // reportClusters marks the report incomplete if a Cluster is unread, failing or unknown,
@@ -78,7 +124,7 @@ func (p *Provider) reportClusters(r *Report, view inventory.View, desired Desire
 	regions := p.inventory.Regions()
 	if desired.Spec.Region != "" && !slices.Contains(regions, desired.Spec.Region) {
 		r.Complete, r.Failing = false, true
-		return []string{fmt.Sprintf("spec.region %q is not in the cloud config, which has %s", desired.Spec.Region, strings.Join(regions, ", "))}
+		return []string{UnknownRegion(desired.Spec.Region, regions)}
 	}
 	var parts []string
 	for _, region := range regions {
@@ -96,6 +142,11 @@ func (p *Provider) reportClusters(r *Report, view inventory.View, desired Desire
 		}
 	}
 	return parts
+}
+
+// UnknownRegion describes that the spec names a region that is not in the cloud config.
+func UnknownRegion(region string, known []string) string {
+	return fmt.Sprintf("spec.region %q is not in the cloud config, which has %s", region, strings.Join(known, ", "))
 }
 
 // displayName returns the name of a Host, with the region if there are several.

@@ -109,7 +109,7 @@ func (r *hostReconciler) desiredImages(view inventory.View, usage Usage) map[ima
 			continue
 		}
 		for host := range snapshot.Hosts {
-			location := locationOnHost(snapshot, host, desired.Spec.StorageIDs)
+			location, _ := selectStorages(snapshot, host, desired.Spec.StorageIDs)
 			if location.Images == "" || location.Storage == "" {
 				continue
 			}

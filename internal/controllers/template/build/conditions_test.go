@@ -4,6 +4,7 @@
 package build_test
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -39,6 +40,14 @@ func content(storage string, types ...string) func(*pvesim.Scenario) {
 	}
 }
 
+const grant = "pveum acl modify / --roles Karpenter --users kubernetes@pve --tokens 'kubernetes@pve!karpenter'"
+
+// lacks is the reason of both hosts if privileges on a path are missing.
+func lacks(privilege, paths string) string {
+	return "pve1, pve2: API token kubernetes@pve!karpenter lacks " + privilege + " on " + paths +
+		"; run: pveum role modify Karpenter --append 1 --privs \"" + privilege + "\" && " + grant
+}
+
 // The condition names the host and the object that failed, and how to fix it.
 func TestBuildFailureCondition(t *testing.T) {
 	t.Parallel()
@@ -51,19 +60,37 @@ func TestBuildFailureCondition(t *testing.T) {
 	}{
 		"missing_download_privilege": {
 			scenario: without("Datastore.AllocateTemplate"),
-			want:     `pve1: downloading the image: privilege Datastore.AllocateTemplate is missing on /storage/local; add the privilege to the token's role on /storage/local (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs "Datastore.AllocateTemplate"`,
+			want:     lacks("Datastore.AllocateTemplate", "/storage/local"),
 		},
 		"missing_network_privilege": {
 			scenario: without("Sys.AccessNetwork"),
-			want:     `pve1: downloading the image: a privilege is missing, Datastore.AllocateTemplate on /storage/local or Sys.AccessNetwork on /nodes/pve1; add the privilege to the token's role there (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs PRIVILEGE`,
+			want:     lacks("Sys.AccessNetwork", "/nodes/pve1, /nodes/pve2"),
 		},
 		"missing_create_privilege": {
 			scenario: without("VM.Allocate"),
-			want:     `pve1: creating VM 1000: a privilege is missing (Permission check failed); docs/permissions.md lists the required privileges`,
+			want:     lacks("VM.Allocate", "/vms"),
 		},
 		"missing_bridge_privilege": {
 			scenario: without("SDN.Use"),
-			want:     `pve1: creating VM 1000: privilege SDN.Use is missing on /sdn/zones/localnetwork/vmbr0; add the privilege to the token's role on /sdn/zones/localnetwork/vmbr0 (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs "SDN.Use"`,
+			want:     lacks("SDN.Use", "/sdn/zones/localnetwork/vmbr0"),
+		},
+		"hidden_storages": {
+			scenario: without("Datastore.Audit"),
+			want:     lacks("Datastore.Audit", "/storage/local, /storage/local-lvm"),
+		},
+		"all_missing_privileges": {
+			scenario: without("Sys.AccessNetwork", "VM.Config.Network", "SDN.Use"),
+			want: "pve1, pve2: API token kubernetes@pve!karpenter lacks Sys.AccessNetwork on /nodes/pve1, /nodes/pve2; VM.Config.Network on /vms; " +
+				"SDN.Use on /sdn/zones/localnetwork/vmbr0; run: pveum role modify Karpenter --append 1 --privs \"SDN.Use Sys.AccessNetwork VM.Config.Network\" && " + grant,
+		},
+		"unknown_bridge": {
+			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.Network[0].Bridge = "vmbr7" },
+			want:   `pve1, pve2: bridge "vmbr7" of spec.network[0] is not on this host, which has vmbr0; create it (Host, System, Network), or set another one`,
+		},
+		"forbidden_tag": {
+			scenario: func(s *pvesim.Scenario) { s.Options = map[string]string{"registered-tags": "golden"} },
+			change:   func(o *v1alpha1.ProxmoxTemplate) { o.Spec.Tags = []string{"golden"} },
+			want:     `pve1, pve2: spec.tags: tag "golden" is not allowed: it is a registered tag, which requires Sys.Modify on /; remove it from registered-tags (Datacenter, Options)`,
 		},
 		"wrong_checksum": {
 			change: func(o *v1alpha1.ProxmoxTemplate) {
@@ -96,16 +123,16 @@ func TestBuildFailureCondition(t *testing.T) {
 		},
 		"no_storage_with_import_content": {
 			scenario: content("local", "iso", "vztmpl", "images"),
-			want:     `pve1: no storage of spec.storageIDs takes import content, which the image needs; run: pvesm set local --content import,iso,vztmpl,images`,
+			want:     `pve1, pve2: no storage of spec.storageIDs takes import content, which the image needs; run: pvesm set local --content import,iso,vztmpl,images`,
 		},
 		"no_storage_with_images_content": {
 			scenario: content("local", "import"),
 			change:   func(o *v1alpha1.ProxmoxTemplate) { o.Spec.StorageIDs = []string{"local"} },
-			want:     `pve1: no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,import`,
+			want:     `pve1, pve2: no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,import`,
 		},
 		"unknown_storage": {
 			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.StorageIDs = []string{"system"} },
-			want:   `pve1: none of spec.storageIDs \(system\) is on this host; set one that is, as listed by: pvesm status`,
+			want:   `pve1, pve2: none of spec.storageIDs (system) is on this host; set one that is, as listed by: pvesm status`,
 		},
 		"host_offline": {
 			scenario: func(s *pvesim.Scenario) { s.Hosts[0].Offline = true },
@@ -142,9 +169,11 @@ func TestBuildFailureCondition(t *testing.T) {
 					test.change(o)
 				}
 			})
-			want := strings.ReplaceAll(test.want, "URL", images.URL)
-			want = strings.NewReplacer("VM 1000: ", `VM 100\d: `, "?", `\?`, "(Permission check failed)", `\(Permission check failed\)`,
-				"(find it with: pveum acl list)", `\(find it with: pveum acl list\)`).Replace(want)
+			want := test.want
+			if strings.Contains(want, "pve1, pve2: ") {
+				want = regexp.QuoteMeta(want)
+			}
+			want = strings.NewReplacer("URL", images.URL, "VM 1000: ", `VM 100\d: `, "?", `\?`).Replace(want)
 			w.Eventually(func() string { return condition(w, object, v1alpha1.ConditionTemplateUpToDate) }).
 				WithTimeout(timeout).WithPolling(50 * time.Millisecond).
 				Should(MatchRegexp(`^False NodeTemplateClassResolutionError: (.*; )?` + want + `(;|$)`))

@@ -24,6 +24,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
+// recheckInterval is how often facts are read again that prevent a Template.
+const recheckInterval = 20 * time.Second
+
 // Controller writes the status of ProxmoxTemplates.
 type Controller struct {
 	kube      client.Client
@@ -59,6 +62,9 @@ func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 	stored := t.DeepCopy()
 	c.recordMissing(t)
 	report := c.templates.Report(desired, t.Status.Zones)
+	for region, facts := range report.FailedFacts {
+		c.templates.Inventory().Invalidate(region, facts...)
+	}
 	t.Status.ImageID = report.ImageID
 	t.Status.Zones = nil
 	for _, zone := range report.Zones {
@@ -67,8 +73,12 @@ func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 	t.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(report.Zones)), resource.DecimalSI)}
 	setConditions(t, report)
 	readiness.SetCause(t)
+	result := reconcile.Result{}
+	if len(report.FailedFacts) > 0 {
+		result.RequeueAfter = recheckInterval
+	}
 	if equality.Semantic.DeepEqual(stored, t) {
-		return reconcile.Result{}, nil
+		return result, nil
 	}
 	// Optimistic lock, because the patch replaces the whole list of conditions.
 	err := c.kube.Status().Patch(ctx, t, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
@@ -76,7 +86,7 @@ func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 		// Another controller wrote first; its update triggers a new reconcile.
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
-	return reconcile.Result{}, client.IgnoreNotFound(err)
+	return result, client.IgnoreNotFound(err)
 }
 
 // recordMissing records the Templates in the status that no longer exist, so the
@@ -102,7 +112,7 @@ func setConditions(t *v1alpha1.ProxmoxTemplate, r template.Report) {
 		reason = v1alpha1.ReasonTemplateResolutionError
 	}
 	switch {
-	case len(r.Zones) > 0:
+	case len(r.Zones) > 0 && r.Usable:
 		set.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, r.Message)
 	case r.Unread && !r.Failing:
 		set.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotPolled", "a Proxmox cluster has not been polled yet")
