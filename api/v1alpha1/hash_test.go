@@ -4,6 +4,7 @@
 package v1alpha1_test
 
 import (
+	"maps"
 	"reflect"
 	"testing"
 	"time"
@@ -111,6 +112,26 @@ func TestNodeClassHash(t *testing.T) {
 		changed := nodeClass()
 		row.change(&changed.Spec)
 		row.effect.check(t, field, nodeClass(), changed)
+
+		if got := !maps.Equal(nodeClass().HashedFields(), changed.HashedFields()); got != (row.effect == replaces) {
+			t.Errorf("%s: the hashed fields changed: %v, want the same as the hash", field, got)
+		}
+	}
+}
+
+func TestHashedFields(t *testing.T) {
+	t.Parallel()
+
+	class := &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{
+		Region:     "cluster-1",
+		BootDevice: v1alpha1.BootDevice{Size: "30G", FullClone: true},
+		Shares:     []v1alpha1.Share{{Mapping: "b"}, {Mapping: "a"}},
+		Tags:       []string{"karpenter"},
+	}}
+	want := `{"bootDevice.fullClone":"true","bootDevice.size":"30G","region":"cluster-1","shares":"[{\"mapping\":\"a\"},{\"mapping\":\"b\"}]"}`
+
+	if got := class.EncodeHashedFields(); got != want {
+		t.Errorf("the hashed fields are %s, want %s", got, want)
 	}
 }
 

@@ -33,9 +33,12 @@ const (
 	AnnotationNodeClassHash = Group + "/proxmoxnodeclass-hash"
 	// AnnotationNodeClassHashVersion is the version of the hash in AnnotationNodeClassHash.
 	AnnotationNodeClassHashVersion = Group + "/proxmoxnodeclass-hash-version"
-	// AnnotationInPlaceUpdateHash is the hash of the fields that were last written to its running VM.
+	// AnnotationNodeClassFields contains the fields in AnnotationNodeClassHash with their values, as JSON. With it, the event
+	// DriftDetected names the fields that changed.
+	AnnotationNodeClassFields = Group + "/proxmoxnodeclass-fields"
+	// AnnotationInPlaceUpdateHash is the hash of the fields that were last written to the running VM.
 	AnnotationInPlaceUpdateHash = Group + "/proxmoxnodeinplaceupdate-hash"
-	// AnnotationBootDataHash is the hash of what its boot data was made of. It is set only if the class replaces
+	// AnnotationBootDataHash is the hash of what the boot data was made of. It is set only if the class replaces
 	// Nodes when that changes.
 	AnnotationBootDataHash = Group + "/proxmoxnodeclass-bootdata-hash"
 	// AnnotationTemplateHash is the hash of the fields whose change creates a new Template.
@@ -62,6 +65,13 @@ const (
 	// AnnotationHostMaintenanceSince is the time (RFC 3339) since when the Host of the VM is in maintenance. It is removed when the
 	// maintenance ends.
 	AnnotationHostMaintenanceSince = Group + "/host-maintenance-since"
+	// AnnotationHostOffline is "HOST since TIME" while the Host of the VM is offline, as reported in the event HostOffline. It is
+	// removed when the Host returns.
+	AnnotationHostOffline = Group + "/host-offline"
+	// AnnotationVMProblem is why the VM is not running, as reported in the last event about it. It is removed when the VM runs.
+	AnnotationVMProblem = Group + "/vm-problem"
+	// AnnotationDrift is what drifted, as reported in the event DriftDetected. It is removed when the Claim is not drifted any more.
+	AnnotationDrift = Group + "/drift"
 	// AnnotationRebootOperation is the last reboot that Karpenter requested. It is recorded before the VM is reset.
 	AnnotationRebootOperation = Group + "/reboot-operation"
 

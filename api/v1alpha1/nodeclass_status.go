@@ -6,6 +6,7 @@ package v1alpha1
 import (
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Conditions of a ProxmoxNodeClass. Ready is true when all of them are.
@@ -96,12 +97,12 @@ type ProxmoxNodeClassStatus struct {
 	// +optional
 	Conditions []status.Condition `json:"conditions,omitempty"`
 
-	// resources counts the resources of the class. The key zones is the number of selectedZones.
+	// resources counts the resources of the class. The key zones is the number of selectedZones that are not in unusableZones.
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
 
 	// selectedZones are the hosts where VMs of this class can be created, each with the VMID of its template, in the format
-	// <region>/<host>/<vmid>.
+	// <region>/<host>/<vmid>. A host that is out of service remains here, and is in unusableZones too.
 	// +optional
 	SelectedZones []string `json:"selectedZones,omitempty"`
 
@@ -110,8 +111,8 @@ type ProxmoxNodeClassStatus struct {
 	// +optional
 	BootDataHash string `json:"bootDataHash,omitempty"`
 
-	// unusableZones are the hosts where VMs of this class cannot be created, and the reasons. The upstream provider does not have
-	// this field.
+	// unusableZones are the hosts where VMs of this class cannot be created now, and the reasons. Hosts that are offline, in
+	// maintenance or excluded by settings are listed too. The upstream provider does not have this field.
 	// +listType=map
 	// +listMapKey=zone
 	// +optional
@@ -127,6 +128,10 @@ type UnusableZone struct {
 	// reason describes why the host cannot be used.
 	// +required
 	Reason string `json:"reason,omitempty"`
+
+	// since is when Proxmox was first seen to report that the host is offline or in maintenance. It is not set for other reasons.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
 }
 
 // StatusConditions returns the set of conditions, in which Ready is derived from the others.

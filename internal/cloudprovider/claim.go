@@ -33,6 +33,7 @@ func (c *CloudProvider) plannedClaim(claim *karpv1.NodeClaim, class *v1alpha1.Pr
 		v1alpha1.AnnotationLaunchIntent:         in.Encode(),
 		v1alpha1.AnnotationNodeClassHash:        class.Hash(),
 		v1alpha1.AnnotationNodeClassHashVersion: v1alpha1.HashVersion,
+		v1alpha1.AnnotationNodeClassFields:      class.EncodeHashedFields(),
 		v1alpha1.AnnotationInPlaceUpdateHash:    class.InPlaceHash(),
 	}
 	out.Status.ProviderID = in.ProviderID()

@@ -50,8 +50,13 @@ func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
 func (c classInput) equal(other classInput) bool {
 	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.maxPods == other.maxPods && c.affinity == other.affinity &&
 		c.cpu == other.cpu && c.slotTag == other.slotTag &&
-		slices.Equal(c.selected, other.selected) && slices.Equal(c.unusable, other.unusable) &&
+		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
 		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
+}
+
+// sameUnusableZone ignores the time, which offerings do not depend on.
+func sameUnusableZone(a, b v1alpha1.UnusableZone) bool {
+	return a.Zone == b.Zone && a.Reason == b.Reason
 }
 
 // clone returns a copy that shares no memory with the NodeClass.

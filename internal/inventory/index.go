@@ -90,6 +90,7 @@ func newHostState(region string, host Host, limits HostSettings, failure error) 
 		PriceFactor:       limits.PriceFactor,
 		OutOfService:      outOfServiceReason(host.HostRow, limits),
 		OutOfServiceSince: host.OutOfServiceSince,
+		OfflineSince:      host.OfflineSince,
 		Maintenance:       maintenanceReason(host.HostRow, limits),
 		Unusable:          unusableReason(host.HostRow, limits, failure),
 	}

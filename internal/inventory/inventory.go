@@ -214,7 +214,22 @@ func (i *Inventory) accept(result PollResult, began time.Time) {
 	}
 	fulfilled := i.ledger.fulfill(result.Region, snapshot)
 	i.logDuplicateHosts()
+	i.logHostChanges(before, snapshot)
 	i.publish(fulfilled || isConclusive(failure) || hasChanged(before, snapshot))
+}
+
+// logHostChanges logs the Hosts that went offline or returned since the previous Snapshot,
+// which is nil at the start.
+func (i *Inventory) logHostChanges(before, now *Snapshot) {
+	for _, name := range slices.Sorted(maps.Keys(now.Hosts)) {
+		was, is := before.host(name).OfflineSince, now.Hosts[name].OfflineSince
+		switch {
+		case was.IsZero() && !is.IsZero():
+			i.options.Log.Info("host is offline", "region", now.Region, "host", name)
+		case !was.IsZero() && is.IsZero():
+			i.options.Log.Info("host is online again", "region", now.Region, "host", name, "offlineSince", was)
+		}
+	}
 }
 
 // recordFailure records that a poll failed. The last good Snapshot remains.

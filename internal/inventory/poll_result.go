@@ -54,8 +54,11 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		MaintenanceUnknown: result.MaintenanceUnknown,
 	}
 	for _, row := range result.Resources.Hosts {
+		before := previous.host(row.Name)
 		s.Hosts[row.Name] = Host{
-			HostRow: withLastSize(row, previous), OutOfServiceSince: outOfServiceSince(row, previous, result.Taken), Hardware: result.Hardware[row.Name],
+			HostRow: withLastSize(row, previous), Hardware: result.Hardware[row.Name],
+			OutOfServiceSince: since(!row.Online || row.Maintenance, before.OutOfServiceSince, result.Taken),
+			OfflineSince:      since(!row.Online, before.OfflineSince, result.Taken),
 		}
 	}
 	for _, row := range result.Resources.Storages {
@@ -99,6 +102,14 @@ func (s *Snapshot) guest(vmid int) (Guest, bool) {
 	return g, ok
 }
 
+// host returns a Host by name; zero if there is none. A nil Snapshot has none.
+func (s *Snapshot) host(name string) Host {
+	if s == nil {
+		return Host{}
+	}
+	return s.Hosts[name]
+}
+
 // withLastSize keeps the size of an offline Host, for which Proxmox reports none. Its
 // allocations remain as well.
 func withLastSize(row proxmox.HostRow, previous *Snapshot) proxmox.HostRow {
@@ -111,16 +122,15 @@ func withLastSize(row proxmox.HostRow, previous *Snapshot) proxmox.HostRow {
 	return row
 }
 
-// outOfServiceSince returns when a Host was first seen out of service; zero if it is in
-// service.
-func outOfServiceSince(row proxmox.HostRow, previous *Snapshot, now time.Time) time.Time {
-	if row.Online && !row.Maintenance {
+// since returns when something was first seen to be the case; zero if it is not.
+func since(is bool, before, now time.Time) time.Time {
+	switch {
+	case !is:
 		return time.Time{}
+	case before.IsZero():
+		return now
 	}
-	if previous != nil && !previous.Hosts[row.Name].OutOfServiceSince.IsZero() {
-		return previous.Hosts[row.Name].OutOfServiceSince
-	}
-	return now
+	return before
 }
 
 // carryOver sets the resources of a row that has none from the guest's last row, unless a

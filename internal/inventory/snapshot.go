@@ -43,6 +43,8 @@ type Host struct {
 	// OutOfServiceSince is when the Host was first seen offline or in maintenance; zero if
 	// it is neither.
 	OutOfServiceSince time.Time
+	// OfflineSince is when the Host was first seen offline; zero if it is online.
+	OfflineSince time.Time
 	// Hardware is zero until it was read.
 	Hardware proxmox.HostInfo
 }

@@ -65,6 +65,8 @@ type HostState struct {
 	// was first seen to report it; it is zero for an excluded Host.
 	OutOfService      OutOfServiceReason
 	OutOfServiceSince time.Time
+	// OfflineSince is when the Host was first seen offline; zero if it is online.
+	OfflineSince time.Time
 	// Maintenance describes who put the Host into maintenance; empty if nobody did. A Host
 	// in maintenance may be offline too, for example while it reboots.
 	Maintenance string

@@ -35,6 +35,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/consolidation"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/offline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
@@ -238,8 +239,9 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Kube: kube, VMs: o.Instances.VMs, Inventory: o.Inventory, Recorder: o.EventRecorder, Clock: clock.RealClock{},
 			Policy: opts.HostMaintenancePolicy, Timeout: opts.HostMaintenanceTimeout,
 		}),
+		offline.NewController(kube, o.Instances.VMs, o.Inventory, o.EventRecorder),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
-		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}),
+		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}, o.CloudProvider.DescribeDrift),
 		terminatefirst.NewController(terminatefirst.Deps{
 			Kube: kube, Cluster: cluster, Inventory: o.Inventory, Types: o.Types, Recorder: o.EventRecorder, Clock: o.Clock,
 			CloudProvider: func(types *instancetype.Provider) corecloudprovider.CloudProvider {

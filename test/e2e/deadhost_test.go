@@ -38,6 +38,7 @@ func TestDeadHost(t *testing.T) {
 		t.Fatalf("the VMs are on hosts %s and %s, want one", host, fenced.vm.Host)
 	}
 	must(t, e.proxmox.HostDown(host, "noroute"))
+	e.waitForEvent(t, waiting.claim.Name, "HostOffline")
 	for _, n := range []*statefulNode{waiting, fenced} {
 		n.waitForDrain(t)
 		n.waitForPods(t, 1)

@@ -6,6 +6,7 @@ package watch
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -30,6 +31,38 @@ const debounceDelay = 500 * time.Millisecond
 // changed. The sample only determines the type of the list.
 func Inventory(ctx context.Context, inv *inventory.Inventory, kube client.Client, sample client.ObjectList) source.Source {
 	return Events(inv.Subscribe(ctx), kube, sample)
+}
+
+// Hosts returns a channel that receives an event when a property of a Host changed. Other
+// changes of the inventory are frequent, and each event reconciles all Claims. The property
+// is empty for most Hosts.
+func Hosts(ctx context.Context, inv *inventory.Inventory, property func(inventory.HostState) string) <-chan inventory.Event {
+	read := func() map[inventory.HostName]string {
+		out := map[inventory.HostName]string{}
+		for _, host := range inv.View().Hosts() {
+			if value := property(host); value != "" {
+				out[inventory.HostName{Region: host.Region, Host: host.Name}] = value
+			}
+		}
+		return out
+	}
+	events, out := inv.Subscribe(ctx), make(chan inventory.Event, 1)
+	before := read()
+	go func() {
+		defer close(out)
+		for event := range events {
+			now := read()
+			if maps.Equal(before, now) {
+				continue
+			}
+			before = now
+			select {
+			case out <- event:
+			default: // the last event was not received yet
+			}
+		}
+	}()
+	return out
 }
 
 // Deletions returns a predicate that passes only deletions, for controllers that wait until

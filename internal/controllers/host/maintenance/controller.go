@@ -11,7 +11,6 @@ package maintenance
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -30,6 +29,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/report"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -87,43 +87,12 @@ func isOurs(o client.Object) bool {
 
 // Register registers the Controller.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
+	inMaintenance := func(host inventory.HostState) string { return host.Maintenance }
 	return ctrl.NewControllerManagedBy(m).
 		Named("host.maintenance.proxmox").
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isOurs))).
-		WatchesRawSource(watch.Events(c.changes(ctx), m.GetClient(), &karpv1.NodeClaimList{})).
+		WatchesRawSource(watch.Events(watch.Hosts(ctx, c.deps.Inventory, inMaintenance), m.GetClient(), &karpv1.NodeClaimList{})).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
-}
-
-// changes returns a channel that receives an event when the Hosts in maintenance change.
-// Other changes of the inventory are frequent, and each event reconciles all Claims.
-func (c *Controller) changes(ctx context.Context) <-chan inventory.Event {
-	events, out := c.deps.Inventory.Subscribe(ctx), make(chan inventory.Event, 1)
-	before := hostsInMaintenance(c.deps.Inventory.View())
-	go func() {
-		defer close(out)
-		for event := range events {
-			now := hostsInMaintenance(c.deps.Inventory.View())
-			if maps.Equal(before, now) {
-				continue
-			}
-			before = now
-			select {
-			case out <- event:
-			default: // the last event was not received yet
-			}
-		}
-	}()
-	return out
-}
-
-func hostsInMaintenance(view inventory.View) map[inventory.HostName]string {
-	hosts := map[inventory.HostName]string{}
-	for _, host := range view.Hosts() {
-		if host.Maintenance != "" {
-			hosts[inventory.HostName{Region: host.Region, Host: host.Name}] = host.Maintenance
-		}
-	}
-	return hosts
 }
 
 // Reconcile records on one Claim whether its Host is in maintenance, and deletes the Claim
@@ -148,7 +117,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 			return reconcile.Result{}, err
 		}
 		log.FromContext(ctx).Info("draining node of a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "reason", host.Maintenance)
-		c.publish(ctx, claim, corev1.EventTypeNormal, ReasonHostInMaintenance, c.drainMessage(host, since))
+		c.report().Publish(ctx, claim, corev1.EventTypeNormal, ReasonHostInMaintenance, c.drainMessage(host, since))
 	}
 	if c.deps.Timeout == 0 {
 		return reconcile.Result{}, nil
@@ -157,12 +126,16 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	if !isAnyUsable(c.deps.Inventory.View()) {
-		c.publish(ctx, claim, corev1.EventTypeWarning, ReasonNoOtherHost, fmt.Sprintf(
+		c.report().Publish(ctx, claim, corev1.EventTypeWarning, ReasonNoOtherHost, fmt.Sprintf(
 			"Host %s in region %s has been in maintenance (%s) for more than %s, but no other host is in service, so the Node is kept; end the maintenance of a host, or delete the NodeClaim to drain the Node now",
 			host.Name, host.Region, host.Maintenance, c.deps.Timeout))
 		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
 	}
 	return reconcile.Result{}, c.deleteClaim(ctx, claim, host, since)
+}
+
+func (c *Controller) report() report.Reporter {
+	return report.Reporter{Kube: c.deps.Kube, Recorder: c.deps.Recorder}
 }
 
 // isAnyUsable reports whether any Host accepts new VMs.
@@ -207,18 +180,8 @@ func (c *Controller) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim, h
 		return fmt.Errorf("deleting NodeClaim %s on a host in maintenance: %w", claim.Name, err)
 	}
 	log.FromContext(ctx).Info("deleted NodeClaim on a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "since", since)
-	c.publish(ctx, claim, corev1.EventTypeWarning, ReasonTimeout, fmt.Sprintf(
+	c.report().Publish(ctx, claim, corev1.EventTypeWarning, ReasonTimeout, fmt.Sprintf(
 		"Host %s in region %s has been in maintenance (%s) for more than %s and the Node was not replaced; its NodeClaim is deleted and its pods are evicted",
 		host.Name, host.Region, host.Maintenance, c.deps.Timeout))
 	return nil
-}
-
-// publish emits an event on a Claim and its Node.
-func (c *Controller) publish(ctx context.Context, claim *karpv1.NodeClaim, kind, reason, message string) {
-	c.deps.Recorder.Publish(events.Event{InvolvedObject: claim, Type: kind, Reason: reason, Message: message, DedupeValues: []string{string(claim.UID)}})
-	node := &corev1.Node{}
-	if claim.Status.NodeName == "" || c.deps.Kube.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node) != nil {
-		return
-	}
-	c.deps.Recorder.Publish(events.Event{InvolvedObject: node, Type: kind, Reason: reason, Message: message, DedupeValues: []string{string(node.UID)}})
 }

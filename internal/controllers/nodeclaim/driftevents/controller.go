@@ -1,19 +1,23 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driftevents emits events that explain why a drifted Node is not replaced: core
-// starts the replacement before it deletes a Node, and without capacity for both it
-// waits. Core itself reports only that the pods cannot be scheduled elsewhere.
+// Package driftevents emits events that explain why a Node is drifted: the field with its
+// old and new value. Core itself reports only a reason. It also reports why a drifted Node
+// is not replaced: core starts the replacement before it deletes a Node, and without
+// capacity for both it waits.
 package driftevents
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -23,11 +27,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/events"
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/report"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
@@ -42,17 +48,24 @@ const (
 	eventInterval = 15 * time.Minute
 )
 
-// Controller reports drifted Nodes that wait for capacity.
+// ReasonDetected is the reason of the event on a drifted Claim and its Node.
+const ReasonDetected = "DriftDetected"
+
+// Describe describes what differs for a reason of the cloud provider.
+type Describe func(context.Context, *karpv1.NodeClaim, cloudprovider.DriftReason) string
+
+// Controller reports drifted Nodes, and those that wait for capacity.
 type Controller struct {
 	kube     client.Client
 	planner  *plan.Planner
 	recorder events.Recorder
 	clock    clock.PassiveClock
+	describe Describe
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, planner *plan.Planner, recorder events.Recorder, c clock.PassiveClock) *Controller {
-	return &Controller{kube: kube, planner: planner, recorder: recorder, clock: c}
+func NewController(kube client.Client, planner *plan.Planner, recorder events.Recorder, c clock.PassiveClock, d Describe) *Controller {
+	return &Controller{kube: kube, planner: planner, recorder: recorder, clock: c, describe: d}
 }
 
 // isDrifted reports whether a Claim of our NodeClasses is drifted and not being deleted.
@@ -63,17 +76,31 @@ func isDrifted(o client.Object) bool {
 		claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeDrifted).IsTrue()
 }
 
+// isReported reports whether the drift of a Claim was reported.
+func isReported(o client.Object) bool {
+	_, reported := o.GetAnnotations()[v1alpha1.AnnotationDrift]
+	return reported
+}
+
 // Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclaim.driftevents.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isDrifted))).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.Or(predicate.NewPredicateFuncs(isDrifted), predicate.NewPredicateFuncs(isReported)))).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile reports why a drifted Node is not replaced, while there is no capacity for its
-// replacement.
+// Reconcile reports why a Node is drifted, and why it is not replaced while there is no
+// capacity for its replacement.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+	if !claim.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	if err := c.reportDrift(ctx, claim); apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	} else if err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
 	if !isDrifted(claim) {
 		return reconcile.Result{}, nil
 	}
@@ -102,6 +129,34 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, fmt.Errorf("checking the capacity for the replacement of NodeClaim %s: %w", claim.Name, err)
 	}
 	return reconcile.Result{RequeueAfter: checkInterval}, nil
+}
+
+// reportDrift reports what drifted, once per change. The annotation that records it is
+// removed when the Claim is not drifted any more.
+func (c *Controller) reportDrift(ctx context.Context, claim *karpv1.NodeClaim) error {
+	reporter := report.Reporter{Kube: c.kube, Recorder: c.recorder}
+	if !isDrifted(claim) {
+		_, err := reporter.Record(ctx, claim, v1alpha1.AnnotationDrift, "")
+		return err
+	}
+	reason := cloudprovider.DriftReason(claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).Reason)
+	pool := &karpv1.NodePool{}
+	if err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Labels[karpv1.NodePoolLabelKey]}, pool); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	message := "Node is drifted (" + string(reason) + ")"
+	detail := cmp.Or(describe(claim, pool, reason), c.describe(ctx, claim, reason))
+	switch {
+	case detail != "":
+		message += ": " + detail
+	case strings.HasPrefix(claim.Annotations[v1alpha1.AnnotationDrift], message):
+		return nil // unknown for now, for example until its Cluster was polled after a restart
+	}
+	changed, err := reporter.Record(ctx, claim, v1alpha1.AnnotationDrift, message)
+	if changed {
+		reporter.Publish(ctx, claim, corev1.EventTypeNormal, ReasonDetected, message+"; Karpenter replaces it within the disruption budgets of its NodePool")
+	}
+	return err
 }
 
 // replacement returns the Claim that core would launch for the pods of a Node; false if

@@ -14,7 +14,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/driftevents"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -53,7 +52,7 @@ func drifting(w *testenv.Env, pods ...string) (*v1alpha1.ProxmoxNodeClass, *karp
 
 func reconcile(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
 	w.T.Helper()
-	result, err := driftevents.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(w.T.Context(), testenv.Reload(w, claim))
+	result, err := newController(w, w.Kube).Reconcile(w.T.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
@@ -71,7 +70,7 @@ func TestReconcileInsufficientCapacity(t *testing.T) {
 	w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "core has not had time to replace it")
 	w.Clock.Advance(2 * time.Minute)
 	w.Expect(reconcile(w, claim)).To(BeNumerically(">", 0), "checked again")
-	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{waits}))
+	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"DriftDetected", waits}))
 	w.Expect(w.Events.Reasons(pool)).To(Equal([]string{waits}))
 	w.Expect(w.Events.Messages(waits)).To(HaveEach(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"))))
 
@@ -90,7 +89,7 @@ func TestReconcileWithoutEvent(t *testing.T) {
 
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	claim.DeletionTimestamp = new(metav1.Now())
-	result, err := driftevents.NewController(w.Kube, w.Instances.Planner, w.Events, w.Clock).Reconcile(t.Context(), claim)
+	result, err := newController(w, w.Kube).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result.RequeueAfter).To(BeZero(), "it is being deleted")
 }

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/pretty"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/report"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -39,6 +40,7 @@ type Controller struct {
 	restarts *restarts
 	// reported is what was logged last about a region.
 	reported *pretty.ChangeMonitor
+	reporter report.Reporter
 }
 
 // Deps are the dependencies of the Controller.
@@ -58,7 +60,10 @@ type Deps struct {
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, restarts: newRestarts(deps.Clock, deps.Restarts), reported: pretty.NewChangeMonitor()}
+	return &Controller{
+		deps: deps, restarts: newRestarts(deps.Clock, deps.Restarts), reported: pretty.NewChangeMonitor(),
+		reporter: report.Reporter{Kube: deps.Kube, Recorder: deps.Recorder},
+	}
 }
 
 // Register registers the Controller.
@@ -128,17 +133,18 @@ func waitFor(ctx context.Context, wg *sync.WaitGroup) {
 func (c *Controller) reconcileVM(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM, all int) {
 	if vm.Status == "running" {
 		c.restarts.observeRunning(vm.ClaimUID)
+		c.reportRunning(ctx, claim, vm)
 	}
 	outOfService := c.deps.VMs.OutOfService(vm)
 	switch {
 	case vm.Status == "stopped" && vm.UnderHA():
-		c.reportStoppedByHA(claim, vm)
+		c.reportStoppedByHA(ctx, claim, vm)
 	case vm.Status == "stopped" && outOfService == "":
 		c.restart(ctx, claim, vm, all)
 	case vm.Status == "stopped" && outOfService == inventory.InMaintenance:
-		c.reportSuspended(claim, vm, "is in maintenance")
+		c.reportSuspended(ctx, claim, vm, "is in maintenance")
 	case vm.Status == "stopped" && outOfService == inventory.Excluded:
-		c.reportSuspended(claim, vm, "is excluded by settings")
+		c.reportSuspended(ctx, claim, vm, "is excluded by settings")
 	default:
 		c.recordHost(ctx, claim, vm)
 		c.checkJoined(claim, vm)
@@ -155,24 +161,14 @@ func (c *Controller) reconcileMissing(ctx context.Context, claim *karpv1.NodeCla
 		return
 	}
 	log.FromContext(ctx).Info("VM does not exist, deleting its NodeClaim", "NodeClaim", klog.KObj(claim), "vmid", id.VMID, "region", id.Region)
-	c.deps.Recorder.Publish(newEvent(claim, "VMNotFound", fmt.Sprintf("VM %d in region %s does not exist; it was deleted outside of Karpenter", id.VMID, id.Region)))
+	c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, "VMNotFound", fmt.Sprintf(
+		"VM %d in region %s does not exist; it was deleted outside of Karpenter; its NodeClaim is deleted and its pods get another Node", id.VMID, id.Region))
 	c.deleteClaim(ctx, claim)
 }
 
 func (c *Controller) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim) {
 	if err := c.deps.Kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
 		log.FromContext(ctx).Error(err, "deleting NodeClaim failed", "NodeClaim", klog.KObj(claim))
-	}
-}
-
-// reportStoppedByHA reports a VM that HA keeps stopped. It is not started: HA starts the
-// resources that are to run itself, and a start would override an administrator.
-func (c *Controller) reportStoppedByHA(claim *karpv1.NodeClaim, vm instance.VM) {
-	switch vm.HAState {
-	case "stopped", "disabled", "error":
-		c.deps.Recorder.Publish(newEvent(claim, "VMStoppedByHA", fmt.Sprintf(
-			"VM %d on host %s is stopped, and HA keeps it stopped (state %s); to start it, run: ha-manager set vm:%d --state started; to replace it, delete its NodeClaim",
-			vm.VMID, vm.Host, vm.HAState, vm.VMID)))
 	}
 }
 
@@ -184,7 +180,7 @@ func (c *Controller) recordHost(ctx context.Context, claim *karpv1.NodeClaim, vm
 	case err != nil:
 		log.FromContext(ctx).Error(err, "recording the host of a migrated VM failed", "NodeClaim", klog.KObj(claim))
 	case moved:
-		c.deps.Recorder.Publish(newEvent(claim, "VMMigrated", fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host)))
+		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, "VMMigrated", fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host))
 	}
 }
 

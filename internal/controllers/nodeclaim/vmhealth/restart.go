@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
@@ -27,39 +27,34 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 		stopped := c.restarts.exhausted(vm.Region)
 		if !c.deps.Restarts.ReplacementMaxFraction.IsExceeded(stopped, all) {
 			log.Info("VM stops repeatedly, replacing its NodeClaim")
-			c.deps.Recorder.Publish(newEvent(claim, "VMCrashLooping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its NodeClaim is replaced", vm.VMID, vm.Host, c.deps.Restarts.Limit)))
+			c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, "VMCrashLooping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its NodeClaim is replaced", vm.VMID, vm.Host, c.deps.Restarts.Limit))
 			c.deleteClaim(ctx, claim)
 			return
 		}
 		log.Info("too many VMs stop repeatedly, replacing none", "stopped", stopped, "vms", all)
-		c.deps.Recorder.Publish(blockedEvent(claim, vm.Region, stopped, all, "stop repeatedly", "the VM is started again"))
+		c.deps.Recorder.Publish(newEvent(claim, reasonReplacementBlocked, blockedMessage(vm.Region, stopped, all, "stop repeatedly", "the VM is started again")))
 	case restart:
 	}
 	started, err := c.deps.Power.PowerOn(ctx, claim)
 	switch {
 	case errors.Is(err, instance.ErrHostStopping):
 		c.restarts.observeStopping(vm)
-		c.reportSuspended(claim, vm, "is shutting down")
+		c.reportSuspended(ctx, claim, vm, "is shutting down")
 	case errors.Is(err, instance.ErrStartInProgress):
 		log.Info("start of stopped VM is still in progress")
+		c.reportStopped(ctx, claim, vm)
 		c.restarts.recordFailed(vm, true)
 	case err != nil:
 		log.Error(err, "starting stopped VM failed")
+		c.reportStopped(ctx, claim, vm)
 		c.deps.Recorder.Publish(newEvent(claim, "VMRestartFailed", fmt.Sprintf("VM %d on host %s is stopped and cannot be started, the start is retried: %s", vm.VMID, vm.Host, err)))
 		c.restarts.recordFailed(vm, false)
 	case started:
 		log.Info("started stopped VM")
-		c.deps.Recorder.Publish(newEvent(claim, "VMRestarted", fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host)))
+		c.reportStarted(ctx, claim, vm)
 		c.restarts.recordStarted(vm)
 	}
 	// Otherwise another operation held the Claim, or the Snapshot is outdated: no backoff.
-}
-
-// reportSuspended reports a stopped VM that is not started because of its Host. It is
-// started when the Host is back in service.
-func (c *Controller) reportSuspended(claim *karpv1.NodeClaim, vm instance.VM, why string) {
-	c.deps.Recorder.Publish(newEvent(claim, "VMRestartSuspended", fmt.Sprintf(
-		"VM %d is stopped and is not started, because host %s %s; to replace it now, delete its NodeClaim", vm.VMID, vm.Host, why)))
 }
 
 // reportMissingBlocked reports Claims that are kept because too many VMs are missing.
@@ -69,12 +64,12 @@ func (c *Controller) reportMissingBlocked(ctx context.Context, region string, cl
 			"region", region, "missing", len(claims), "vms", all)
 	}
 	for _, claim := range claims {
-		c.deps.Recorder.Publish(blockedEvent(claim, region, len(claims), all, "do not exist", "the NodeClaim is kept"))
+		c.reportProblem(ctx, claim, reasonReplacementBlocked, blockedMessage(region, len(claims), all, "do not exist", "the NodeClaim is kept"))
 	}
 }
 
-func blockedEvent(claim *karpv1.NodeClaim, region string, affected, all int, what, consequence string) events.Event {
-	return newEvent(claim, "ReplacementBlocked", fmt.Sprintf(
+func blockedMessage(region string, affected, all int, what, consequence string) string {
+	return fmt.Sprintf(
 		"%d of %d VMs in region %s %s, which is more than --orphan-deletion-max-fraction allows to replace, so %s; fix the common cause, or delete the NodeClaim to replace its VM",
-		affected, all, region, what, consequence))
+		affected, all, region, what, consequence)
 }

@@ -47,6 +47,9 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 	if err := c.recordBootData(ctx, class); err != nil {
 		return reconcile.Result{}, err
 	}
+	if err := c.recordFields(ctx, class); err != nil {
+		return reconcile.Result{}, err
+	}
 	stored := class.DeepCopy()
 	setHash(class, class.Hash())
 	if annotationsEqual(stored, class) {

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -48,6 +49,9 @@ func evaluate(zones []zone) evaluation {
 			continue
 		}
 		e.selected = append(e.selected, z.template.String())
+		if z.outOfService != "" {
+			e.unusable = append(e.unusable, z.outOfServiceZone())
+		}
 	}
 	mergePrivileges(e.problems[v1alpha1.ConditionPrivilegesSufficient])
 	return e
@@ -88,7 +92,7 @@ func (e evaluation) setConditions(class *v1alpha1.ProxmoxNodeClass, unread []str
 	}
 	slices.Sort(e.selected)
 	class.Status.SelectedZones, class.Status.UnusableZones = e.selected, e.unusable
-	class.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(e.selected)), resource.DecimalSI)}
+	class.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(e.countUsable(), resource.DecimalSI)}
 	conditions := class.StatusConditions()
 	failed := ""
 	for _, check := range checks {
@@ -110,6 +114,37 @@ func (e evaluation) setConditions(class *v1alpha1.ProxmoxNodeClass, unread []str
 			failed = check.condition
 		}
 	}
+}
+
+// outOfServiceZone returns the entry of a Host that is out of service. After a restart of
+// the controller the inventory does not know the time any more, so the stored one is kept.
+func (z zone) outOfServiceZone() v1alpha1.UnusableZone {
+	entry := v1alpha1.UnusableZone{Zone: z.String(), Reason: z.outOfService}
+	for _, stored := range z.class.Status.UnusableZones {
+		if stored.Zone == entry.Zone && stored.Reason == entry.Reason && stored.Since != nil {
+			entry.Since = stored.Since
+			return entry
+		}
+	}
+	if !z.outOfServiceSince.IsZero() {
+		entry.Since = new(metav1.NewTime(z.outOfServiceSince.Truncate(time.Second)))
+	}
+	return entry
+}
+
+// countUsable returns the number of selected zones that are in service.
+func (e evaluation) countUsable() int64 {
+	unusable := map[string]bool{}
+	for _, zone := range e.unusable {
+		unusable[zone.Zone] = true
+	}
+	usable := int64(0)
+	for _, entry := range e.selected {
+		if zone, err := v1alpha1.ParseTemplateZone(entry); err == nil && !unusable[zone.Zone()] {
+			usable++
+		}
+	}
+	return usable
 }
 
 // conditionReason returns the check's reason, unless all problems have the same other

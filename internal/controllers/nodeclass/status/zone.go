@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -31,6 +32,10 @@ type zone struct {
 	unsupportedLayout string
 	// hasRoot is set if the region has a root login besides the token.
 	hasRoot bool
+	// outOfService is why the Host gets no VMs of any class, outOfServiceSince since when;
+	// both are empty if it is in service.
+	outOfService      string
+	outOfServiceSince time.Time
 	// wasSelected is set if the zone was usable at the last check.
 	wasSelected bool
 }
@@ -85,6 +90,7 @@ func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 		_, hasRoot := c.deps.RootClients[region]
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
 			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, hasRoot: hasRoot, wasSelected: selected[region+"/"+host]}
+			z.outOfService, z.outOfServiceSince = outOfService(view, region, host)
 			if template, ok := source.zones[z.String()]; ok {
 				z.template = &template
 				z.config = snapshot.Guests[template.VMID].Config
@@ -95,6 +101,21 @@ func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 		}
 	}
 	return zones, unread
+}
+
+// outOfService describes why a Host is out of service, and since when if Proxmox reports
+// it; empty if the Host is in service.
+func outOfService(view inventory.View, region, host string) (string, time.Time) {
+	state, _ := view.Host(region, host)
+	switch state.OutOfService {
+	case inventory.Offline:
+		return "the host is offline", state.OfflineSince
+	case inventory.InMaintenance:
+		return "the host is in maintenance (" + state.Maintenance + ")", state.OutOfServiceSince
+	case inventory.Excluded:
+		return "the host is excluded by settings", time.Time{}
+	}
+	return "", time.Time{}
 }
 
 // evaluateCloneTime returns why clones are too slow in a zone, or a warning that they

@@ -1,0 +1,72 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// DescribeDrift describes what differs for a reason that IsDrifted returned: the field, its
+// value at launch and its current one. It returns an empty string for other reasons, and
+// while that is unknown.
+func (c *CloudProvider) DescribeDrift(ctx context.Context, claim *karpv1.NodeClaim, reason cloudprovider.DriftReason) string {
+	class, err := c.nodeClass(ctx, claim.Spec.NodeClassRef.Name)
+	if err != nil {
+		return ""
+	}
+	switch reason {
+	case NodeClassDrift:
+		return describeFields(claim, class)
+	case ImageDrift:
+		if image, known := c.deps.VMs.CurrentImage(claim, class); known {
+			return fmt.Sprintf("the image of the template on its host changed from %q to %q", claim.Status.ImageID, image)
+		}
+	case BootDataChanged:
+		return fmt.Sprintf("the content of the boot data Secrets of ProxmoxNodeClass %s changed, its hash from %q to %q",
+			class.Name, claim.Annotations[v1alpha1.AnnotationBootDataHash], class.Status.BootDataHash)
+	case HostChanged:
+		return fmt.Sprintf("the VM was migrated from host %q, which is its zone label, to %q", claim.Labels[corev1.LabelTopologyZone], claim.Annotations[v1alpha1.AnnotationHost])
+	case HostInMaintenance, HostOffline, HostExcluded:
+		states := map[cloudprovider.DriftReason]string{HostInMaintenance: "in maintenance", HostOffline: "offline", HostExcluded: "excluded by settings"}
+		if host, known := c.deps.VMs.HostOf(claim); known {
+			return fmt.Sprintf("host %s in region %s is %s", host.Name, host.Region, states[reason])
+		}
+	}
+	return ""
+}
+
+// describeFields lists the fields of a class that differ from those at launch.
+func describeFields(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) string {
+	launched, current := map[string]string{}, class.HashedFields()
+	if err := json.Unmarshal([]byte(claim.Annotations[v1alpha1.AnnotationNodeClassFields]), &launched); err != nil {
+		return fmt.Sprintf("a field of ProxmoxNodeClass %s changed; the values at launch were not recorded by the release that launched the VM", class.Name)
+	}
+	fields := maps.Clone(launched)
+	maps.Copy(fields, current)
+	var changes []string
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		if launched[field] != current[field] {
+			changes = append(changes, fmt.Sprintf("spec.%s changed from %s to %s", field, quoted(launched[field]), quoted(current[field])))
+		}
+	}
+	if len(changes) == 0 {
+		return ""
+	}
+	return "ProxmoxNodeClass " + class.Name + ": " + strings.Join(changes, ", ")
+}
+
+// quoted returns the value of a field as messages contain it.
+func quoted(value string) string { return cmp.Or(value, "unset") }

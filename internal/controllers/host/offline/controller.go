@@ -1,0 +1,112 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package offline reports Hosts that go offline and return: on the Claims of their VMs and
+// on the Nodes of these.
+package offline
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/report"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// Reasons of events.
+const (
+	// ReasonOffline: the Host of the VM went offline.
+	ReasonOffline = "HostOffline"
+	// ReasonOnline: the Host of the VM returned.
+	ReasonOnline = "HostOnline"
+)
+
+// retryInterval is when a Claim is reconciled again whose Cluster is unavailable, or that
+// changed since it was read.
+const retryInterval = 30 * time.Second
+
+// Controller reports Hosts that go offline and return.
+type Controller struct {
+	reporter  report.Reporter
+	vms       *instance.Provider
+	inventory *inventory.Inventory
+}
+
+// NewController returns a Controller.
+func NewController(kube client.Client, vms *instance.Provider, inv *inventory.Inventory, recorder events.Recorder) *Controller {
+	return &Controller{reporter: report.Reporter{Kube: kube, Recorder: recorder}, vms: vms, inventory: inv}
+}
+
+// isOurs reports whether a Claim is of our NodeClasses.
+func isOurs(o client.Object) bool {
+	claim, ok := o.(*karpv1.NodeClaim)
+	return ok && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group
+}
+
+// Register registers the Controller.
+func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		Named("host.offline.proxmox").
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isOurs))).
+		WatchesRawSource(watch.Events(watch.Hosts(ctx, c.inventory, offlineSince), m.GetClient(), &karpv1.NodeClaimList{})).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// offlineSince returns since when a Host is offline, as the annotation contains it; empty
+// if it is online.
+func offlineSince(host inventory.HostState) string {
+	if host.OfflineSince.IsZero() {
+		return ""
+	}
+	return host.Name + separator + host.OfflineSince.UTC().Format(time.RFC3339)
+}
+
+const separator = " since "
+
+// Reconcile records on one Claim whether its Host is offline, and reports a change. While
+// the Cluster is unavailable nothing is known about the Host, and the record remains.
+func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+	if !isOurs(claim) {
+		return reconcile.Result{}, nil
+	}
+	host, known := c.vms.HostOf(claim)
+	if !known || c.vms.IsUnavailable(claim) {
+		return reconcile.Result{RequeueAfter: retryInterval}, nil
+	}
+	name, since, wasOffline := strings.Cut(claim.Annotations[v1alpha1.AnnotationHostOffline], separator)
+	state := offlineSince(host)
+	if wasOffline && name == host.Name && state != "" {
+		// After a restart the inventory has a later time.
+		return reconcile.Result{}, nil
+	}
+	changed, err := c.reporter.Record(ctx, claim, v1alpha1.AnnotationHostOffline, state)
+	switch {
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	case err != nil:
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	case changed && state != "":
+		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, ReasonOffline, fmt.Sprintf(
+			"Host %s in region %s is offline since %s, and the VM on it is unreachable; it is started again when the host returns; to replace the Node on another host, delete its NodeClaim",
+			host.Name, host.Region, host.OfflineSince.UTC().Format(time.RFC3339)))
+	case changed && name == host.Name: // otherwise the VM was migrated
+		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, ReasonOnline, fmt.Sprintf("Host %s in region %s is online again; it was offline since %s", host.Name, host.Region, since))
+	}
+	return reconcile.Result{}, nil
+}

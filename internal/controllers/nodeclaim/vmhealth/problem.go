@@ -1,0 +1,91 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmhealth
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+)
+
+const reasonReplacementBlocked = "ReplacementBlocked"
+
+// reportProblem reports why a VM is not running, unless that was the last report about it.
+func (c *Controller) reportProblem(ctx context.Context, claim *karpv1.NodeClaim, reason, message string) {
+	if c.record(ctx, claim, message) {
+		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// record records what is wrong with a VM; empty if it runs. It reports whether that is new.
+// A failure, such as a Claim that changed in the meantime, is retried with the next poll.
+func (c *Controller) record(ctx context.Context, claim *karpv1.NodeClaim, problem string) bool {
+	// A start that hangs uses up the time of the comparison.
+	changed, err := c.reporter.Record(context.WithoutCancel(ctx), claim, v1alpha1.AnnotationVMProblem, problem)
+	if err != nil {
+		log.FromContext(ctx).V(1).Info("recording the state of a VM failed, retrying", "NodeClaim", klog.KObj(claim), "cause", err.Error())
+	}
+	return changed
+}
+
+// Reasons of the events on a VM that Karpenter did not stop.
+const (
+	reasonStopped   = "VMStopped"
+	reasonRestarted = "VMRestarted"
+)
+
+// reportStopped reports a stopped VM that is being started.
+func (c *Controller) reportStopped(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
+	c.reportProblem(ctx, claim, reasonStopped, stoppedMessage(vm, "Karpenter"))
+}
+
+func stoppedMessage(vm instance.VM, starter string) string {
+	return fmt.Sprintf("VM %d on host %s is stopped: it was stopped outside of Karpenter, crashed, or its host restarted; %s starts it", vm.VMID, vm.Host, starter)
+}
+
+// reportStarted reports a VM that was started, and that it was stopped, unless the stop was
+// reported before.
+func (c *Controller) reportStarted(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
+	if claim.Annotations[v1alpha1.AnnotationVMProblem] == "" {
+		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, reasonStopped, stoppedMessage(vm, "Karpenter"))
+	}
+	c.record(ctx, claim, "")
+	c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, reasonRestarted, fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host))
+}
+
+// reportRunning reports a VM that was started by another user, by HA, or by a start that
+// took long.
+func (c *Controller) reportRunning(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
+	if c.record(ctx, claim, "") {
+		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, reasonRestarted, fmt.Sprintf("VM %d is running again on host %s", vm.VMID, vm.Host))
+	}
+}
+
+// reportStoppedByHA reports a stopped VM that HA keeps stopped, or starts. It is not
+// started here: HA starts the resources that are to run itself, and a start would override
+// an administrator.
+func (c *Controller) reportStoppedByHA(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
+	switch vm.HAState {
+	case "stopped", "disabled", "error":
+		c.reportProblem(ctx, claim, "VMStoppedByHA", fmt.Sprintf(
+			"VM %d on host %s is stopped, and HA keeps it stopped (state %s); to start it, run: ha-manager set vm:%d --state started; to replace it, delete its NodeClaim",
+			vm.VMID, vm.Host, vm.HAState, vm.VMID))
+	case "started":
+		c.reportProblem(ctx, claim, reasonStopped, stoppedMessage(vm, "HA"))
+	}
+}
+
+// reportSuspended reports a stopped VM that is not started because of its Host. It is
+// started when the Host is back in service.
+func (c *Controller) reportSuspended(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM, why string) {
+	c.reportProblem(ctx, claim, "VMRestartSuspended", fmt.Sprintf(
+		"VM %d is stopped and is not started, because host %s %s; to replace it now, delete its NodeClaim", vm.VMID, vm.Host, why))
+}
