@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -107,9 +108,10 @@ func (p *Process) Planned(name string, class *v1alpha1.ProxmoxNodeClass, changes
 // SetPlanned does what core does with the result of Create.
 func (w *Env) SetPlanned(claim *karpv1.NodeClaim, in instance.Intent) *karpv1.NodeClaim {
 	w.T.Helper()
-	Reload(w, claim)
+	// A patch, because a manager of the test may write to the claim at the same time.
+	stored := Reload(w, claim).DeepCopy()
 	claim.Status.ProviderID, claim.Status.ImageID = in.ProviderID(), in.ImageID
-	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(gomega.Succeed())
+	w.Expect(w.Kube.Status().Patch(w.T.Context(), claim, client.MergeFrom(stored))).To(gomega.Succeed())
 	return claim
 }
 
