@@ -44,22 +44,6 @@ func NewIdentity(kubeCluster string, at v1alpha1.ProviderID, claim *karpv1.NodeC
 // uuid returns the SMBIOS UUID that the VM must have.
 func (id Identity) uuid() string { return cmp.Or(id.UUID, id.ClaimUID) }
 
-// Notes are the part of a VM's notes for users, above the ownership mark.
-type Notes struct {
-	Claim, NodePool, NodeClass, InstanceType, CapacityType string
-}
-
-// Description returns the VM's notes: those for users, and the ownership mark.
-func Description(id Identity, n Notes, b *Binding, hookScripts []string) string {
-	mark := id.newMark(n.Claim)
-	mark.Hooks = hookScripts
-	if b != nil {
-		mark.CPUs, mark.Pin = b.CPUs, b.Pin
-	}
-	return mark.Notes(fmt.Sprintf("Karpenter managed instance, class=%s, capacity-type=%s\n\nnodepool=%s, claim=%s, type=%s",
-		n.NodeClass, n.CapacityType, n.NodePool, n.Claim, n.InstanceType))
-}
-
 func (id Identity) newMark(claim string) ownership.Mark {
 	return ownership.Mark{VMID: id.VMID, ClaimUID: id.ClaimUID, KubeCluster: id.KubeCluster, Name: claim, UUID: id.UUID}
 }

@@ -60,14 +60,6 @@ func TestIdentityOwns(t *testing.T) {
 	}
 }
 
-func TestDescription(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	text := described(me).Description()
-	g.Expect(text).To(HavePrefix("Karpenter managed instance, class=default, capacity-type=on-demand\n"))
-	g.Expect(len(text)).To(BeNumerically("<", 8192), "Proxmox refuses longer notes")
-}
-
 func FuzzReadIdentity(f *testing.F) {
 	f.Add(described(me).Description())
 	f.Add("<!-- karpenter.proxmox.sinextra.dev {} -->")

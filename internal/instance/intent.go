@@ -42,6 +42,8 @@ type Intent struct {
 	Cores        int    `json:"cores"`
 	MemoryMiB    int    `json:"memoryMiB"`
 	DiskBytes    int64  `json:"disk"`
+	// Price of the offering, for the VM's notes.
+	Price float64 `json:"price,omitempty"`
 	// FullClone copies the Template's disk to Storage.
 	FullClone    bool   `json:"full,omitempty"`
 	Storage      string `json:"storage"`

@@ -21,6 +21,10 @@ func TestReadFormats(t *testing.T) {
 			Version: 1, VMID: 20123, KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", Name: "default-abc",
 			ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11", CPUs: "2-3,34-35", Pin: []int{2, 34}, Hooks: []string{"announce"},
 		},
+		"vm-v1-notes.txt": {
+			Version: 1, VMID: 20123, KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", Name: "default-abc",
+			ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11",
+		},
 		"template-v1.txt": {
 			Version: 1, VMID: 1000, KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", Name: "ubuntu",
 			TemplateUID: "0b9c3f8e-0000-4000-8000-000000000002", Generation: "4711", Hash: "4712", HashVersion: "v2", Settings: "42", Pool: "karpenter",

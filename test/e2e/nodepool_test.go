@@ -149,7 +149,7 @@ func (p *nodePool) node(ctx context.Context, claim *karpv1.NodeClaim) (*corev1.N
 func (p *nodePool) vms(ctx context.Context) ([]harness.Guest, error) {
 	guests, err := p.api.Guests(ctx)
 	return slices.DeleteFunc(guests, func(g harness.Guest) bool {
-		return !g.OwnedBy(p.cluster) || !strings.Contains(g.Notes(), "nodepool="+p.name+",")
+		return !g.OwnedBy(p.cluster) || !strings.Contains(g.Notes(), "- NodePool: "+p.name+"\n")
 	}), err
 }
 

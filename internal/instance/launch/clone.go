@@ -163,10 +163,8 @@ func (a *attempt) clone(ctx context.Context) error {
 func (a *attempt) cloneRequest() proxmox.CloneRequest {
 	request := proxmox.CloneRequest{
 		Host: a.intent.TemplateHost, TemplateID: a.intent.TemplateID, VMID: a.intent.VMID, Name: a.claim.Name,
-		Description: instance.Description(a.id, instance.Notes{
-			Claim: a.claim.Name, NodePool: a.claim.Labels[karpv1.NodePoolLabelKey], NodeClass: a.class.Name,
-			InstanceType: a.intent.InstanceType, CapacityType: a.intent.CapacityType,
-		}, a.intent.Binding, a.class.Spec.HookScripts),
+		Description: instance.Description(a.id, instance.NewNotes(a.claim.Name, a.claim.Labels[karpv1.NodePoolLabelKey], a.class.Name, a.intent),
+			a.intent.Binding, a.class.Spec.HookScripts),
 		Full: a.intent.FullClone, Pool: a.intent.ResourcePool,
 	}
 	if a.intent.Host != a.intent.TemplateHost {

@@ -38,7 +38,7 @@ func (p *Planner) newIntent(
 		Region: chosen.Zone.Region, Host: chosen.Zone.Host, VMID: vmid,
 		TemplateHost: template.Host, TemplateID: template.VMID, ImageID: ownership.ImageID(template.VMID, *template.Config),
 		InstanceType: chosen.InstanceType, CapacityType: karpv1.CapacityTypeOnDemand,
-		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes,
+		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes, Price: chosen.Price,
 		ResourcePool: class.Spec.ResourcePool, Devices: chosen.Devices, Binding: instance.NewBinding(chosen.Binding),
 		Time: p.deps.Clock.Now().UTC(),
 	}

@@ -1,0 +1,60 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Notes are the part of a VM's notes for users, above the ownership mark. Proxmox renders it
+// as Markdown.
+type Notes struct {
+	Claim, NodePool, NodeClass, InstanceType, CapacityType string
+
+	CPUs      int
+	MemoryMiB int
+	DiskBytes int64
+	// Price without currency; 0 if it is unknown.
+	Price float64
+}
+
+// NewNotes returns the notes of the VM that an intent describes.
+func NewNotes(claim, nodePool, nodeClass string, in Intent) Notes {
+	return Notes{
+		Claim: claim, NodePool: nodePool, NodeClass: nodeClass, InstanceType: in.InstanceType, CapacityType: in.CapacityType,
+		CPUs: in.Cores, MemoryMiB: in.MemoryMiB, DiskBytes: in.DiskBytes, Price: in.Price,
+	}
+}
+
+// Description returns the VM's notes: those for users, and the ownership mark. The first
+// line is also that of the upstream provider.
+func Description(id Identity, n Notes, b *Binding, hookScripts []string) string {
+	mark := id.newMark(n.Claim)
+	mark.Hooks = hookScripts
+	if b != nil {
+		mark.CPUs, mark.Pin = b.CPUs, b.Pin
+	}
+	lines := []string{
+		fmt.Sprintf("Karpenter managed instance, class=%s, capacity-type=%s", n.NodeClass, n.CapacityType),
+		"",
+		fmt.Sprintf("This VM is managed by Karpenter. Do not change or delete it here. To delete it, run: `kubectl delete nodeclaim %s`", n.Claim),
+		"",
+		fmt.Sprintf("- Kubernetes cluster: %s (UID of its namespace kube-system)", id.KubeCluster),
+		"- NodePool: " + n.NodePool,
+		"- NodeClaim: " + n.Claim,
+		fmt.Sprintf("- Size: %s, %d CPUs, %s GiB memory, %s GB disk", n.InstanceType, n.CPUs, decimal(float64(n.MemoryMiB)/1024), decimal(float64(n.DiskBytes)/1e9)),
+	}
+	if n.Price > 0 {
+		lines = append(lines, "- Price: "+decimal(n.Price)+", without currency")
+	}
+	return mark.Notes(strings.Join(lines, "\n"))
+}
+
+// decimal returns a number with at most four decimal places.
+func decimal(value float64) string {
+	text := strconv.FormatFloat(value, 'f', 4, 64)
+	return strings.TrimRight(strings.TrimRight(text, "0"), ".")
+}
