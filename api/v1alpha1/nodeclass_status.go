@@ -88,6 +88,27 @@ const (
 	ReasonResourcePoolNotFound = "ResourcePoolNotFound"
 )
 
+// Reasons of conditions that are false or unknown because of the state of a Proxmox cluster.
+const (
+	// ReasonClustersNotPolled means that a Proxmox cluster has not been polled yet.
+	ReasonClustersNotPolled = "ClustersNotPolled"
+	// ReasonNotChecked means that a condition is not checked until another one is true.
+	ReasonNotChecked = "NotChecked"
+	// ReasonNoHosts means that no host is known in the regions of the object.
+	ReasonNoHosts = "NoHosts"
+	// ReasonNoQuorum means that no reachable Proxmox cluster has quorum.
+	ReasonNoQuorum = "NoQuorum"
+	// ReasonClustersUnreachable means that no Proxmox cluster of the class is reachable.
+	ReasonClustersUnreachable = "ClustersUnreachable"
+	// ReasonRegionNotFound means that the cloud config does not contain the region.
+	ReasonRegionNotFound = "RegionNotFound"
+	// ReasonInsufficientCapacity means that no host has capacity for the smallest VM of the class.
+	ReasonInsufficientCapacity = "InsufficientCapacity"
+)
+
+// ReasonNodeClassReadinessUnknown is the reason of the condition Launched of a Claim whose NodeClass is being checked.
+const ReasonNodeClassReadinessUnknown = "NodeClassReadinessUnknown"
+
 // ResourceZones is the key of status.resources that counts the usable zones (Hosts).
 const ResourceZones corev1.ResourceName = "zones"
 

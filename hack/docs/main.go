@@ -50,12 +50,14 @@ func write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("describing the fields: %w", err)
 	}
-	labels, err := namesPage("Labels and annotations", "Labels and annotations of this provider on Nodes, NodeClaims, NodePools and Secrets.", "Label", "Annotation")
+	labels, err := namesPage("Labels and annotations", "Labels and annotations of this provider on Nodes, NodeClaims, NodePools and Secrets.", section{"Label", "Labels"}, section{"Annotation", "Annotations"})
 	if err != nil {
 		return err
 	}
-	conditions, err := namesPage("Conditions", "Conditions of the kinds of this provider and their reasons. What to do about them:\n"+
-		"[NodeClass](../nodeclass.md), [troubleshooting](../troubleshooting.md).", "Condition", "Reason")
+	conditions, err := namesPage("Conditions and events", "Conditions of the kinds of this provider, their reasons, and the reasons of events. What to do about them:\n"+
+		"[NodeClass](../nodeclass.md), [troubleshooting](../troubleshooting.md).", 
+		section{"Condition", "Conditions"}, section{"Reason", "Reasons of conditions"}, section{"Event", "Reasons of events"},
+		section{"Drift", "Reasons of drift"}, section{"NodeCondition", "Conditions of Nodes"})
 	if err != nil {
 		return err
 	}

@@ -160,7 +160,7 @@ func (c *CloudProvider) readinessUnknown(claim *karpv1.NodeClaim, format string,
 	if c.deps.Clock.Since(claim.CreationTimestamp.Time) > maxReadinessWait {
 		return cloudprovider.NewNodeClassNotReadyError(err)
 	}
-	return cloudprovider.NewCreateError(err, "NodeClassReadinessUnknown", err.Error())
+	return cloudprovider.NewCreateError(err, v1alpha1.ReasonNodeClassReadinessUnknown, err.Error())
 }
 
 func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.ProxmoxNodeClass, error) {

@@ -19,18 +19,13 @@ import (
 
 // Reasons of drift.
 const (
-	// NodeClassDrift: a field of the NodeClass changed that cannot be updated in place.
-	NodeClassDrift cloudprovider.DriftReason = "NodeClassDrift"
-	// ImageDrift: the Claim's Host has another Template now.
-	ImageDrift cloudprovider.DriftReason = "ImageDrift"
-	// BootDataChanged: the content of the Secrets that boot data is made of changed.
-	BootDataChanged cloudprovider.DriftReason = "BootDataChanged"
-	// HostChanged: the VM was migrated, so its zone label is wrong.
-	HostChanged cloudprovider.DriftReason = "HostChanged"
-	// HostInMaintenance, HostOffline, HostExcluded: the VM's Host is out of service.
-	HostInMaintenance cloudprovider.DriftReason = "HostInMaintenance"
-	HostOffline       cloudprovider.DriftReason = "HostOffline"
-	HostExcluded      cloudprovider.DriftReason = "HostExcluded"
+	NodeClassDrift    cloudprovider.DriftReason = v1alpha1.DriftNodeClass
+	ImageDrift        cloudprovider.DriftReason = v1alpha1.DriftImage
+	BootDataChanged   cloudprovider.DriftReason = v1alpha1.DriftBootData
+	HostChanged       cloudprovider.DriftReason = v1alpha1.DriftHostChanged
+	HostInMaintenance cloudprovider.DriftReason = v1alpha1.DriftHostInMaintenance
+	HostOffline       cloudprovider.DriftReason = v1alpha1.DriftHostOffline
+	HostExcluded      cloudprovider.DriftReason = v1alpha1.DriftHostExcluded
 )
 
 // IsDrifted compares what a Claim was created from with what it would be created from

@@ -8,6 +8,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
@@ -27,7 +28,7 @@ func abandonedEvent(claim *karpv1.NodeClaim, abandoned *instance.AbandonedError)
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,
-		Reason:         instance.VMAbandoned,
+		Reason:         v1alpha1.EventVMAbandoned,
 		Message:        abandoned.Message,
 		DedupeValues:   []string{string(claim.UID)},
 	}
@@ -38,7 +39,7 @@ func waitingForCapacityEvent(claim *karpv1.NodeClaim, cause error) events.Event 
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,
-		Reason:         "WaitingForCapacity",
+		Reason:         v1alpha1.EventWaitingForCapacity,
 		Message:        cause.Error(),
 		DedupeValues:   []string{string(claim.UID)},
 	}

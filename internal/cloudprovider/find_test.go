@@ -171,7 +171,7 @@ func TestDeleteProtectedVM(t *testing.T) {
 	}
 	protect("1")
 	w.Expect(provider(w).Delete(t.Context(), claim)).To(Succeed(), "in progress")
-	w.Expect(w.Events.Messages(instance.BlockedProtected)).To(ConsistOf(ContainSubstring("--protection 0")))
+	w.Expect(w.Events.Messages(v1alpha1.EventVMProtected)).To(ConsistOf(ContainSubstring("--protection 0")))
 	w.Expect(w.VMs()).To(HaveLen(1))
 	protect("0")
 	deleteVM(t.Context(), w, claim)

@@ -13,16 +13,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-)
-
-// Node conditions that monitoring, such as node-problem-detector, may set to request a
-// repair.
-const (
-	// ConditionGuestUnhealthy requests a replacement.
-	ConditionGuestUnhealthy corev1.NodeConditionType = "ProxmoxGuestUnhealthy"
-	// ConditionRebootRequired requests a reboot.
-	ConditionRebootRequired corev1.NodeConditionType = "ProxmoxRebootRequired"
 )
 
 // RepairTolerations are the delays before an unhealthy Node is repaired.
@@ -49,11 +41,11 @@ func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy {
 			TolerationDuration: c.deps.Repair.Unready, Action: cloudprovider.ReplaceNode,
 		},
 		{
-			ConditionType: ConditionGuestUnhealthy, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
+			ConditionType: v1alpha1.NodeConditionGuestUnhealthy, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
 			TolerationDuration: c.deps.Repair.Request, TerminationGracePeriod: new(c.deps.Repair.Drain), Action: cloudprovider.ReplaceNode,
 		},
 		{
-			ConditionType: ConditionRebootRequired, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
+			ConditionType: v1alpha1.NodeConditionRebootRequired, ConditionStatus: corev1.ConditionTrue, ReasonRegex: ".*",
 			TolerationDuration: c.deps.Repair.Request, TerminationGracePeriod: new(c.deps.Repair.Drain), Action: cloudprovider.RebootNode,
 		},
 	}

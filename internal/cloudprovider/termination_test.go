@@ -191,7 +191,7 @@ func TestTerminateHostDown(t *testing.T) {
 			}
 			n.setReady(corev1.ConditionUnknown)
 			n.Clock.Advance(unreadyToleration)
-			n.until("waits for the host", n.hasEvent(instance.BlockedHostUnreachable))
+			n.until("waits for the host", n.hasEvent(v1alpha1.EventHostUnreachable))
 			n.expectDrained()
 
 			n.Expect(n.Sim.HostUp(host)).To(Succeed())
@@ -216,7 +216,7 @@ func TestTerminateClusterDown(t *testing.T) {
 			}
 			n.setReady(corev1.ConditionUnknown)
 			n.Clock.Advance(unreadyToleration)
-			n.until("waits for the cluster", n.hasEvent(instance.BlockedHostUnreachable))
+			n.until("waits for the cluster", n.hasEvent(v1alpha1.EventHostUnreachable))
 			n.expectDrained()
 
 			reconnect()
@@ -235,7 +235,7 @@ func TestTerminateHostRemoved(t *testing.T) {
 	n.Expect(n.Sim.RemoveHost(in.Host)).To(Succeed())
 	n.setReady(corev1.ConditionUnknown)
 	n.Clock.Advance(unreadyToleration)
-	n.until("waits for the host", n.hasEvent(instance.BlockedHostUnreachable))
+	n.until("waits for the host", n.hasEvent(v1alpha1.EventHostUnreachable))
 	n.Expect(n.deleted()).To(BeFalse(), "the host may have been removed by mistake")
 	n.expectDrained()
 	n.Clock.Advance(24 * time.Hour)
@@ -243,7 +243,7 @@ func TestTerminateHostRemoved(t *testing.T) {
 	n.Expect(n.deleted()).To(BeFalse(), "it may have been a member in the meantime")
 
 	n.until("deleted without its host", n.deleted)
-	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(ContainElement(And(
+	n.Expect(n.Events.Messages(v1alpha1.EventVMAbandoned)).To(ContainElement(And(
 		ContainSubstring("VM %d", in.VMID), ContainSubstring("/etc/pve/nodes/%s/qemu-server/%d.conf", in.Host, in.VMID), ContainSubstring("pvesm list STORAGE --vmid %d", in.VMID))))
 	n.ExpectNoTokens()
 }
@@ -257,18 +257,18 @@ func TestTerminateHostFenced(t *testing.T) {
 	n.setReady(corev1.ConditionUnknown)
 	n.Annotate(n.claim, map[string]string{v1alpha1.AnnotationHostFenced: "pve9"})
 	n.Clock.Advance(unreadyToleration)
-	n.until("waits for the host", n.hasEvent(instance.BlockedHostUnreachable))
+	n.until("waits for the host", n.hasEvent(v1alpha1.EventHostUnreachable))
 	n.expectDrained()
 	n.Clock.Advance(24 * time.Hour)
 	n.reconcile()
 	n.Expect(n.deleted()).To(BeFalse(), "the annotation names another host")
 
-	n.Expect(n.Events.Messages(instance.BlockedHostUnreachable)).To(ContainElement(And(
+	n.Expect(n.Events.Messages(v1alpha1.EventHostUnreachable)).To(ContainElement(And(
 		ContainSubstring("kubectl proxmox fence %s/%s", testenv.Region, in.Host),
 		ContainSubstring("kubectl annotate nodeclaim %s %s=%s", n.claim.Name, v1alpha1.AnnotationHostFenced, in.Host))))
 	n.Annotate(testenv.Reload(n.Env, n.claim), map[string]string{v1alpha1.AnnotationHostFenced: in.Host})
 	n.until("deleted without its VM", n.deleted)
-	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(ContainElement(And(ContainSubstring("VM %d", in.VMID), ContainSubstring("fenced"))))
+	n.Expect(n.Events.Messages(v1alpha1.EventVMAbandoned)).To(ContainElement(And(ContainSubstring("VM %d", in.VMID), ContainSubstring("fenced"))))
 	n.ExpectNoTokens()
 }
 
@@ -283,7 +283,7 @@ func TestTerminateClusterFenced(t *testing.T) {
 	n.Annotate(n.claim, map[string]string{v1alpha1.AnnotationHostFenced: "pve1"})
 	n.Clock.Advance(unreadyToleration)
 	n.until("deleted without its VM", n.deleted)
-	n.Expect(n.Events.Messages(instance.VMAbandoned)).NotTo(BeEmpty())
+	n.Expect(n.Events.Messages(v1alpha1.EventVMAbandoned)).NotTo(BeEmpty())
 }
 
 // The annotation has no effect on a Host that is online: its VM is deleted as usual.
@@ -293,7 +293,7 @@ func TestTerminateOnlineHostFenced(t *testing.T) {
 	n.Annotate(n.claim, map[string]string{v1alpha1.AnnotationHostFenced: "pve1"})
 	n.Expect(n.Kube.Delete(t.Context(), n.claim)).To(Succeed())
 	n.until("deleted", n.deleted)
-	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(BeEmpty())
+	n.Expect(n.Events.Messages(v1alpha1.EventVMAbandoned)).To(BeEmpty())
 	n.ExpectNoOrphans()
 }
 
@@ -307,15 +307,15 @@ func TestTerminateRegionNotConfigured(t *testing.T) {
 	n.startCore()
 	n.setReady(corev1.ConditionUnknown)
 	n.Clock.Advance(unreadyToleration)
-	n.until("waits for the region", n.hasEvent(instance.BlockedRegionNotConfigured))
+	n.until("waits for the region", n.hasEvent(v1alpha1.EventRegionNotConfigured))
 	n.expectDrained()
 	in := n.Intent(n.claim)
-	n.Expect(n.Events.Messages(instance.BlockedRegionNotConfigured)[0]).To(And(
+	n.Expect(n.Events.Messages(v1alpha1.EventRegionNotConfigured)[0]).To(And(
 		ContainSubstring(testenv.Region), ContainSubstring("VM %d", in.VMID), ContainSubstring(in.Host), ContainSubstring(v1alpha1.AnnotationHostFenced)))
 
 	n.Annotate(testenv.Reload(n.Env, n.claim), map[string]string{v1alpha1.AnnotationHostFenced: in.Host})
 	n.until("deleted without its VM", n.deleted)
-	n.Expect(n.Events.Messages(instance.VMAbandoned)).To(ContainElement(ContainSubstring("VM %d", in.VMID)))
+	n.Expect(n.Events.Messages(v1alpha1.EventVMAbandoned)).To(ContainElement(ContainSubstring("VM %d", in.VMID)))
 	n.Expect(n.VMs()).To(HaveLen(1), "it is not touched")
 }
 

@@ -26,26 +26,6 @@ var (
 	ErrNewerVersion = errors.New("it was written by a newer controller release; upgrade the controller to that release or later")
 )
 
-// Reasons of a LaunchError. They decide for how long and how widely the offering is
-// avoided.
-const (
-	ReasonInvalidIntent        = "InvalidLaunchIntent"
-	ReasonVMIDTaken            = "VMIDTaken"
-	ReasonTemplate             = "TemplateUnusable"
-	ReasonClone                = "CloneFailed"
-	ReasonStorageFull          = "StorageFull"
-	ReasonBootData             = "BootDataFailed"
-	ReasonPermission           = "PermissionMissing"
-	ReasonRefused              = "ProxmoxRefused"
-	ReasonStart                = "StartFailed"
-	ReasonStaleLock            = "StaleLock"
-	ReasonTimeout              = "LaunchTimeout"
-	ReasonInsufficientCapacity = "InsufficientCapacity"
-	// ReasonAddressTaken: another guest has the VM's address.
-	ReasonAddressTaken = "AddressTaken"
-	ReasonSlowClone    = "CloneTooSlow"
-)
-
 // LaunchError means that a launch failed and that a retry would fail as well.
 type LaunchError struct {
 	Reason string
@@ -69,25 +49,6 @@ type BlockedError struct {
 }
 
 func (e *BlockedError) Error() string { return e.Message }
-
-// Reasons of a BlockedError.
-const (
-	BlockedProtected       = "VMProtected"
-	BlockedLocked          = "VMLocked"
-	BlockedHostUnreachable = "HostUnreachable"
-	BlockedMarkLost        = "OwnershipMarkLost"
-	BlockedNotVisible      = "VMNotVisible"
-	BlockedNewerVersion    = "CreatedByNewerController"
-	BlockedNotAdopted      = "VMNotAdopted"
-	BlockedVolumeAttached  = "VolumeAttached"
-	// BlockedDiskRemaining: Proxmox cannot delete a disk of the VM.
-	BlockedDiskRemaining = "DiskNotDeleted"
-	// BlockedRegionNotConfigured: the cloud config does not have the region any more.
-	BlockedRegionNotConfigured = "RegionNotConfigured"
-)
-
-// VMAbandoned is the reason of the event of an AbandonedError.
-const VMAbandoned = "VMAbandoned"
 
 // AbandonedError means that a Claim is finished although its VM was not deleted. It
 // explains why, and what is left of the VM.

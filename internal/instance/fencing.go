@@ -77,7 +77,7 @@ func (d Deps) CheckRegion(claim *karpv1.NodeClaim) *BlockedError {
 	if planned := err == nil; !planned || d.Clients[id.Region] != nil {
 		return nil
 	}
-	return &BlockedError{Reason: BlockedRegionNotConfigured, Message: fmt.Sprintf(
+	return &BlockedError{Reason: v1alpha1.EventRegionNotConfigured, Message: fmt.Sprintf(
 		"region %[1]s is not in the cloud config, so VM %[2]d on host %[3]s cannot be deleted: add the region again; or delete the VM by hand, then run: kubectl annotate nodeclaim %[4]s %[5]s=%[3]s; then delete the NodeClaim: kubectl delete nodeclaim %[4]s --wait=false",
 		id.Region, id.VMID, d.LastHost(claim), claim.Name, v1alpha1.AnnotationHostFenced)}
 }

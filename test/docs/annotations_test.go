@@ -4,7 +4,6 @@
 package docs
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,15 +12,8 @@ import (
 // TestAnnotations checks that docs/architecture.md lists every annotation of the API.
 func TestAnnotations(t *testing.T) {
 	t.Parallel()
-	read := func(path string) string {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(content)
-	}
-	page := read("../../docs/architecture.md")
-	found := regexp.MustCompile(`Annotation\w+ += Group \+ "/([a-z-]+)"`).FindAllStringSubmatch(read("../../api/v1alpha1/labels.go"), -1)
+	page := read(t, "../../docs/architecture.md")
+	found := regexp.MustCompile(`Annotation\w+ += Group \+ "/([a-z-]+)"`).FindAllStringSubmatch(read(t, "../../api/v1alpha1/labels.go"), -1)
 	if len(found) < 20 {
 		t.Fatalf("found %d annotations, want at least 20", len(found))
 	}

@@ -68,7 +68,7 @@ func TestHelmInstall(t *testing.T) {
 		must(t, e.kube.Create(t.Context(), &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: maintenance.ConfigMapName}, Data: map[string]string{"pve1": ""},
 		}))
-		e.waitForEvent(t, maintenance.ConfigMapName, maintenance.ReasonInvalid)
+		e.waitForEvent(t, maintenance.ConfigMapName, v1alpha1.EventInvalidHostMaintenance)
 	})
 	t.Run("upgrade_keeps_node", func(t *testing.T) { p.expectSameClaim(t, claim) })
 	// Before the claim is deleted, so its objects are searched too.

@@ -46,14 +46,14 @@ func (s Source) Image(ctx context.Context, r Request) (image []byte, hash string
 	}
 	files, err := s.render(ctx, r, source, token.Value(), rootCA)
 	if err != nil {
-		return nil, "", &instance.LaunchError{Reason: instance.ReasonBootData, Err: err}
+		return nil, "", &instance.LaunchError{Reason: v1alpha1.EventBootDataFailed, Err: err}
 	}
 	if r.Intent.Firmware {
 		image, err = ignition(files)
 		return image, source.hash(), err
 	}
 	if image, err = files.ISO(); err != nil {
-		return nil, "", &instance.LaunchError{Reason: instance.ReasonBootData, Err: fmt.Errorf("creating the boot drive: %w", err)}
+		return nil, "", &instance.LaunchError{Reason: v1alpha1.EventBootDataFailed, Err: fmt.Errorf("creating the boot drive: %w", err)}
 	}
 	return image, source.hash(), nil
 }
@@ -62,7 +62,7 @@ func (s Source) Image(ctx context.Context, r Request) (image []byte, hash string
 // from the firmware interface.
 func ignition(files bootdata.Files) ([]byte, error) {
 	if format := bootdata.FormatOf(files.UserData); format != bootdata.FormatIgnition {
-		return nil, &instance.LaunchError{Reason: instance.ReasonBootData, Err: fmt.Errorf(
+		return nil, &instance.LaunchError{Reason: v1alpha1.EventBootDataFailed, Err: fmt.Errorf(
 			"user-data is %s, but spec.metadataOptions.type fwcfg is for Ignition: write it in Butane or Ignition, or set type to cdrom", format)}
 	}
 	return files.UserData, nil

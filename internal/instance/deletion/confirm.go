@@ -84,7 +84,7 @@ func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
 // moved it, which is unlikely for a VM that never ran.
 func (a *attempt) confirmInvisible(ctx context.Context) (bool, error) {
 	if !a.hasIntent || a.intent.ResourcePool == "" || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
-		return false, &instance.BlockedError{Reason: instance.BlockedNotVisible, Message: fmt.Sprintf(
+		return false, &instance.BlockedError{Reason: v1alpha1.EventVMNotVisible, Message: fmt.Sprintf(
 			"the token may not read VM %d of region %s, so it cannot be deleted: grant VM.Audit there, move the VM back to its resource pool, or delete it by hand", a.id.VMID, a.id.Region)}
 	}
 	log.FromContext(ctx).Info("skipping VM that the token may not read", "vmid", a.id.VMID, "region", a.id.Region,
@@ -153,5 +153,5 @@ func (a *attempt) checkStaleLock(ctx context.Context, host, lock string) error {
 	if cfg.Lock() != lock {
 		return nil
 	}
-	return &instance.BlockedError{Reason: instance.BlockedLocked, Message: instance.StaleLockMessage(a.id, host, lock)}
+	return &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: instance.StaleLockMessage(a.id, host, lock)}
 }

@@ -41,7 +41,7 @@ func TestDeleteLostMark(t *testing.T) {
 	_, err = p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).To(HaveOccurred())
 	w.Expect(errors.Is(err, proxmox.ErrNotFound)).To(BeFalse(), "%v", err)
-	expectBlocked(w, p, claim, instance.BlockedMarkLost)
+	expectBlocked(w, p, claim, v1alpha1.EventOwnershipMarkLost)
 	status, err := c.VMStatus(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(status.Running).To(BeTrue())
@@ -89,7 +89,7 @@ func TestDeleteInvisibleForeignVM(t *testing.T) {
 	err = next.Launch(claim, w.NodeClass)
 	final, ok := errors.AsType[*instance.LaunchError](err)
 	w.Expect(ok).To(BeTrue(), "%v", err)
-	w.Expect(final.Reason).To(Equal(instance.ReasonVMIDTaken), "%v", err)
+	w.Expect(final.Reason).To(Equal(v1alpha1.EventVMIDTaken), "%v", err)
 	next.Delete(w.Stored(claim))
 	w.StartProcess().Delete(w.Stored(claim))
 	foreign, err := admin.VMConfig(t.Context(), "pve1", vmid)
@@ -115,7 +115,7 @@ func TestDeleteInvisibleVM(t *testing.T) {
 			return blocked.Reason
 		}
 		return ""
-	}).WithTimeout(10 * time.Second).Should(Equal(instance.BlockedNotVisible))
+	}).WithTimeout(10 * time.Second).Should(Equal(v1alpha1.EventVMNotVisible))
 	w.Expect(admin.MoveToPool(t.Context(), in.VMID, "", pvesim.PoolID)).To(Succeed())
 	p.Delete(claim)
 }
@@ -226,7 +226,7 @@ func TestDeleteNewerMark(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(vm.ClaimUID).To(Equal(string(claim.UID)))
 
-	expectBlocked(w, p, claim, instance.BlockedNewerVersion)
+	expectBlocked(w, p, claim, v1alpha1.EventCreatedByNewerController)
 	deleted, err := p.Instances.Deleter.DeleteOrphan(t.Context(), vm)
 	w.Expect(deleted).To(BeFalse())
 	w.Expect(err).To(MatchError(ContainSubstring(instance.ErrNewerVersion.Error())))

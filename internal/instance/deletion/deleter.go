@@ -72,7 +72,7 @@ func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted 
 		a.hasIntent, a.unreadableIntent = false, true
 	}
 	deleted, err = a.run(ctx)
-	if cause, ok := errors.AsType[*instance.BlockedError](err); ok && cause.Reason == instance.BlockedHostUnreachable {
+	if cause, ok := errors.AsType[*instance.BlockedError](err); ok && cause.Reason == v1alpha1.EventHostUnreachable {
 		return a.deleteUnreachable(unlimited, cause)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -149,7 +149,7 @@ func (a *attempt) refuseUnadopted(ctx context.Context, host string) error {
 		return blocked(instance.IgnoreNotFound(err), unreachable(host))
 	}
 	if message := instance.UnadoptedMessage(a.claim, a.id.VMID, host, cfg); message != "" {
-		return &instance.BlockedError{Reason: instance.BlockedNotAdopted, Message: message}
+		return &instance.BlockedError{Reason: v1alpha1.EventVMNotAdopted, Message: message}
 	}
 	return nil
 }
@@ -189,9 +189,9 @@ func blocked(err error, message string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, proxmox.ErrHostUnreachable), errors.Is(err, proxmox.ErrUnreachable), errors.Is(err, proxmox.ErrNoQuorum):
-		return &instance.BlockedError{Reason: instance.BlockedHostUnreachable, Message: message + ": " + err.Error()}
+		return &instance.BlockedError{Reason: v1alpha1.EventHostUnreachable, Message: message + ": " + err.Error()}
 	case errors.Is(err, proxmox.ErrLocked):
-		return &instance.BlockedError{Reason: instance.BlockedLocked, Message: err.Error()}
+		return &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: err.Error()}
 	}
 	return err
 }

@@ -83,7 +83,7 @@ func TestDeleteUnreadableCloneTask(t *testing.T) {
 	w.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/*/tasks/*qmclone*/status", Status: 403, Message: "Permission check failed", Count: 1})
 	var final *instance.LaunchError
 	w.Expect(errors.As(p.Launch(claim, w.NodeClass), &final)).To(BeTrue())
-	w.Expect(final.Reason).To(Equal(instance.ReasonPermission))
+	w.Expect(final.Reason).To(Equal(v1alpha1.EventPermissionMissing))
 	_, err := p.Instances.Deleter.Delete(t.Context(), w.Stored(claim))
 	w.Expect(err).NotTo(HaveOccurred(), "the clone may still run")
 	p.Delete(w.Stored(claim))
@@ -143,9 +143,9 @@ func TestDeleteWithInactiveStorage(t *testing.T) {
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	w.Expect(w.Kube.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)).To(Succeed())
 	w.Expect(w.Sim.SetStorageActive(host, "local-lvm", false)).To(Succeed())
-	expectBlocked(w, p, claim, instance.BlockedDiskRemaining)
+	expectBlocked(w, p, claim, v1alpha1.EventDiskNotDeleted)
 	p = w.StartProcess()
-	expectBlocked(w, p, claim, instance.BlockedDiskRemaining)
+	expectBlocked(w, p, claim, v1alpha1.EventDiskNotDeleted)
 	w.Expect(w.Sim.SetStorageActive(host, "local-lvm", true)).To(Succeed())
 	p.Delete(claim)
 	w.ExpectNoOrphans()
@@ -158,7 +158,7 @@ func TestDeleteUnreachableHost(t *testing.T) {
 	claim := p.Launched("pool-abc", w.NodeClass)
 	host := w.Intent(claim).Host
 	w.Expect(w.Sim.HostDown(host, "refused")).To(Succeed())
-	expectBlocked(w, p, claim, instance.BlockedHostUnreachable)
+	expectBlocked(w, p, claim, v1alpha1.EventHostUnreachable)
 	w.Expect(w.Sim.HostUp(host)).To(Succeed())
 	p.Delete(claim)
 	w.Eventually(w.VMs).WithTimeout(10 * time.Second).Should(BeEmpty())
@@ -172,7 +172,7 @@ func TestDeleteDuringBackup(t *testing.T) {
 	claim := p.Launched("pool-abc", w.NodeClass)
 	vmid := w.Intent(claim).VMID
 	w.Expect(w.Sim.SetConfigLock(vmid, "backup")).To(Succeed())
-	expectBlocked(w, p, claim, instance.BlockedLocked)
+	expectBlocked(w, p, claim, v1alpha1.EventVMLocked)
 	w.Expect(w.Sim.SetConfigLock(vmid, "")).To(Succeed())
 	p.Delete(claim)
 	w.ExpectNoOrphans()
@@ -211,7 +211,7 @@ func TestDeleteBlockedByVolume(t *testing.T) {
 	claim := p.Launched("pool-abc", w.NodeClass)
 	c := w.Client
 	expectKept := func() {
-		expectBlocked(w, p, claim, instance.BlockedVolumeAttached)
+		expectBlocked(w, p, claim, v1alpha1.EventVolumeAttached)
 		w.Expect(c.Volumes(t.Context(), "pve1", "local-lvm", "images")).To(ContainElement(HaveField("ID", volume)))
 		w.Expect(c.VMStatus(t.Context(), "pve1", vmid)).To(HaveField("Running", true), "it was not stopped")
 	}
@@ -247,7 +247,7 @@ func TestDeleteStaleLock(t *testing.T) {
 			claim := p.Launched("pool-abc", w.NodeClass)
 			vmid := w.Intent(claim).VMID
 			w.Expect(w.Sim.SetConfigLock(vmid, lock)).To(Succeed())
-			expectBlocked(w, p, claim, instance.BlockedLocked)
+			expectBlocked(w, p, claim, v1alpha1.EventVMLocked)
 			_, err := p.Instances.Deleter.Delete(t.Context(), claim)
 			w.Expect(err).To(MatchError(And(ContainSubstring(command), ContainSubstring(fmt.Sprint(vmid)))))
 			w.Expect(w.Sim.SetConfigLock(vmid, "")).To(Succeed())

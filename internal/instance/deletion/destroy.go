@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -52,7 +53,7 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 	case instance.LockDestroyed:
 		return cfg, vmDestroying, nil
 	default:
-		return cfg, vmRemaining, &instance.BlockedError{Reason: instance.BlockedLocked, Message: fmt.Sprintf(
+		return cfg, vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: fmt.Sprintf(
 			"VM %d on host %s is locked (%s); it will be deleted when the lock is gone", id.VMID, host, cfg.Lock())}
 	}
 	if err := checkMark(id, host, cfg); err != nil {
@@ -63,7 +64,7 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 		return cfg, vmAbsent, nil
 	}
 	if cfg.Protected() {
-		return cfg, vmRemaining, &instance.BlockedError{Reason: instance.BlockedProtected, Message: fmt.Sprintf(
+		return cfg, vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventVMProtected, Message: fmt.Sprintf(
 			"VM %d on host %s is protected; to allow its deletion, run: qm set %d --protection 0", id.VMID, host, id.VMID)}
 	}
 	if err := checkVolumes(ctx, id, host, cfg); err != nil {
@@ -88,11 +89,11 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 // cannot be read: such a VM is not destroyed.
 func checkMark(id instance.Identity, host string, cfg proxmox.VMConfig) error {
 	if id.HasLostMark(cfg) {
-		return &instance.BlockedError{Reason: instance.BlockedMarkLost, Message: fmt.Sprintf(
+		return &instance.BlockedError{Reason: v1alpha1.EventOwnershipMarkLost, Message: fmt.Sprintf(
 			"the notes of VM %d on host %s have lost the ownership mark, and a VM without it is not destroyed; add this line to the notes, or delete the VM by hand: %s", id.VMID, host, id.MarkComment())}
 	}
 	if id.HasNewerMark(cfg) {
-		return &instance.BlockedError{Reason: instance.BlockedNewerVersion, Message: fmt.Sprintf(
+		return &instance.BlockedError{Reason: v1alpha1.EventCreatedByNewerController, Message: fmt.Sprintf(
 			"the ownership mark of VM %d on host %s cannot be read in full, so the VM is not destroyed: %s", id.VMID, host, instance.ErrNewerVersion)}
 	}
 	return nil

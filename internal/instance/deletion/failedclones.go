@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -69,7 +70,7 @@ func (a *attempt) blockedByDisks(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &instance.BlockedError{Reason: instance.BlockedDiskRemaining, Message: fmt.Sprintf(
+	return &instance.BlockedError{Reason: v1alpha1.EventDiskNotDeleted, Message: fmt.Sprintf(
 		"the clone of VM %d on host %s failed and may have left disks, which could not be deleted: %v", a.id.VMID, a.intent.Host, err)}
 }
 

@@ -47,7 +47,7 @@ func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id in
 	}
 	log.FromContext(ctx).Info("destroyed VM with warnings", "vmid", id.VMID, "host", host, "region", id.Region, "task", destroy.UPID, "log", strings.Join(lines, " | "))
 	if err := d.deleteDisks(ctx, c, id, host, leakedIn(lines, id.VMID)); err != nil {
-		return &instance.BlockedError{Reason: instance.BlockedDiskRemaining, Message: fmt.Sprintf(
+		return &instance.BlockedError{Reason: v1alpha1.EventDiskNotDeleted, Message: fmt.Sprintf(
 			"VM %d on host %s is destroyed, but disks of it could not be deleted: %v", id.VMID, host, err)}
 	}
 	return nil
@@ -101,7 +101,7 @@ func (d *Deleter) checkStorages(id instance.Identity, host string, cfg proxmox.V
 	view := d.deps.Inventory.View()
 	for _, drive := range cfg.Drives().All() {
 		if storage, known := view.Storage(id.Region, host, drive.Storage); known && !storage.Available && isDiskOf(drive.VolumeID, id.VMID) {
-			return &instance.BlockedError{Reason: instance.BlockedDiskRemaining, Message: fmt.Sprintf(
+			return &instance.BlockedError{Reason: v1alpha1.EventDiskNotDeleted, Message: fmt.Sprintf(
 				"disk %s of VM %d cannot be deleted, because storage %s is inactive on host %s; the VM will be deleted when it is active, check with: pvesm status",
 				drive.VolumeID, id.VMID, drive.Storage, host)}
 		}

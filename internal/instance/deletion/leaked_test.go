@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -94,12 +95,12 @@ func TestDeleteFailedCloneWithInactiveStorage(t *testing.T) {
 	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, false)).To(Succeed())
 	var final *instance.LaunchError
 	w.Expect(errors.As(<-launched, &final)).To(BeTrue())
-	w.Expect(final.Reason).To(Equal(instance.ReasonClone))
+	w.Expect(final.Reason).To(Equal(v1alpha1.EventCloneFailed))
 
 	claim = deleting(w, claim)
-	expectBlocked(w, p, claim, instance.BlockedDiskRemaining)
+	expectBlocked(w, p, claim, v1alpha1.EventDiskNotDeleted)
 	p = w.StartProcess(testenv.NoPolling())
-	expectBlocked(w, p, claim, instance.BlockedDiskRemaining)
+	expectBlocked(w, p, claim, v1alpha1.EventDiskNotDeleted)
 	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, true)).To(Succeed())
 	p.Delete(claim)
 	w.Expect(w.Disks(in.Host, in.VMID)).To(ConsistOf(foreign))

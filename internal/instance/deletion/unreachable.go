@@ -35,7 +35,7 @@ func (a *attempt) refresh(ctx context.Context) error {
 }
 
 func hostUnreachable(format string, args ...any) error {
-	return &instance.BlockedError{Reason: instance.BlockedHostUnreachable, Message: fmt.Sprintf(format, args...)}
+	return &instance.BlockedError{Reason: v1alpha1.EventHostUnreachable, Message: fmt.Sprintf(format, args...)}
 }
 
 // deleteUnreachable handles a Claim whose VM cannot be reached. The Claim is finished if

@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -22,7 +23,7 @@ func TestDeleteHangingCluster(t *testing.T) {
 	claim := w.StartProcess().Launched("pool-abc", w.NodeClass)
 	w.AddFault(pvesim.Fault{Path: "/cluster/resources", Delay: pvesim.Duration(time.Hour)})
 	p := w.StartProcess(testenv.NeverPolled(), testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 300 * time.Millisecond }))
-	expectBlocked(w, p, claim, instance.BlockedHostUnreachable)
+	expectBlocked(w, p, claim, v1alpha1.EventHostUnreachable)
 }
 
 // A Host counts as removed sooner than core calls Delete again.
@@ -35,7 +36,7 @@ func TestDeleteHostRemovedSoon(t *testing.T) {
 	w.Expect(w.Sim.HostDown(host, "noroute")).To(Succeed())
 	w.Expect(w.Sim.RemoveHost(host)).To(Succeed())
 	p.Refresh()
-	expectBlocked(w, p, claim, instance.BlockedHostUnreachable)
+	expectBlocked(w, p, claim, v1alpha1.EventHostUnreachable)
 	w.Clock.Advance(5 * time.Second)
 	deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
 	w.Expect(err).To(MatchError(ContainSubstring("was removed from the Proxmox cluster")))

@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -53,11 +54,11 @@ func checkVolumes(ctx context.Context, id instance.Identity, host string, cfg pr
 		case name[1] != strconv.Itoa(id.VMID):
 			kept = append(kept, volume)
 		case strings.HasPrefix(slot, "unused"):
-			return &instance.BlockedError{Reason: instance.BlockedVolumeAttached, Message: fmt.Sprintf(
+			return &instance.BlockedError{Reason: v1alpha1.EventVolumeAttached, Message: fmt.Sprintf(
 				"volume %s is detached from VM %d on host %s (%s), but Proxmox would still delete it with the VM; to keep it, run there as root: sed -i '/^%s:/d' /etc/pve/qemu-server/%d.conf; then exclude the VMID with --proxmox-excluded-vmids",
 				volume, id.VMID, host, slot, slot, id.VMID)}
 		default:
-			return &instance.BlockedError{Reason: instance.BlockedVolumeAttached, Message: fmt.Sprintf(
+			return &instance.BlockedError{Reason: v1alpha1.EventVolumeAttached, Message: fmt.Sprintf(
 				"volume %s is attached to VM %d on host %s (%s), and Proxmox would delete it with the VM, whose VMID is in its name; the deletion waits until it is detached",
 				volume, id.VMID, host, slot)}
 		}

@@ -93,7 +93,7 @@ func (a *attempt) resumeInvisible(ctx context.Context) (retry bool, err error) {
 	if a.intent.ResourcePool == "" || !instance.IsNotVisible(err) {
 		return err == nil || errors.Is(err, proxmox.ErrNotFound), instance.IgnoreNotFound(err)
 	}
-	return false, failf(instance.ReasonVMIDTaken, "VM %d on host %s does not belong to this NodeClaim: it is not in resource pool %s", a.intent.VMID, a.intent.Host, a.intent.ResourcePool)
+	return false, failf(v1alpha1.EventVMIDTaken, "VM %d on host %s does not belong to this NodeClaim: it is not in resource pool %s", a.intent.VMID, a.intent.Host, a.intent.ResourcePool)
 }
 
 // resumeLocked handles a configuration that a clone still writes: it waits for the
@@ -111,7 +111,7 @@ func (a *attempt) resumeLocked(ctx context.Context) (retry bool, err error) {
 	if cfg.Lock() != instance.LockClone {
 		return true, nil
 	}
-	return false, failf(instance.ReasonStaleLock, "%s", instance.StaleLockMessage(a.id, a.intent.Host, instance.LockClone))
+	return false, failf(v1alpha1.EventStaleLock, "%s", instance.StaleLockMessage(a.id, a.intent.Host, instance.LockClone))
 }
 
 // isCloneRunning reports whether a clone of our Template runs on its Host. Proxmox lists
@@ -187,7 +187,7 @@ func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
 		// The task continues; the deletion of the Claim cancels it.
 		took := a.deps.Settings.TaskTimeout
 		a.deps.Tasks.Durations.Observe(instance.TaskClone, a.durationKey(), proxmox.Observation{Took: took * 3 / 2})
-		return failf(instance.ReasonSlowClone, "cloning template %d on host %s takes longer than %s", a.intent.TemplateID, a.intent.TemplateHost, took)
+		return failf(v1alpha1.EventCloneTooSlow, "cloning template %d on host %s takes longer than %s", a.intent.TemplateID, a.intent.TemplateHost, took)
 	}
 	if !status.Ended() && !errors.Is(err, proxmox.ErrNotFound) {
 		return err
@@ -204,10 +204,10 @@ func cloneError(err error) error {
 	case proxmox.IsTransient(err):
 		return err
 	case errors.Is(err, proxmox.ErrExists):
-		return &instance.LaunchError{Reason: instance.ReasonVMIDTaken, Err: err}
+		return &instance.LaunchError{Reason: v1alpha1.EventVMIDTaken, Err: err}
 	case errors.Is(err, proxmox.ErrStorageFull):
-		return &instance.LaunchError{Reason: instance.ReasonStorageFull, Err: err}
+		return &instance.LaunchError{Reason: v1alpha1.EventStorageFull, Err: err}
 	default:
-		return &instance.LaunchError{Reason: instance.ReasonClone, Err: err}
+		return &instance.LaunchError{Reason: v1alpha1.EventCloneFailed, Err: err}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -95,7 +96,7 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 	}
 	change, err := vmconfig.Change(cfg, want)
 	if err != nil {
-		return cfg, failf(instance.ReasonTemplate, "configuring the clone of template %d on host %s: %w", a.intent.TemplateID, a.intent.TemplateHost, err)
+		return cfg, failf(v1alpha1.EventTemplateUnusable, "configuring the clone of template %d on host %s: %w", a.intent.TemplateID, a.intent.TemplateHost, err)
 	}
 	return cfg, a.client.UpdateVM(ctx, a.intent.Host, a.intent.VMID, change)
 }

@@ -67,7 +67,7 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 		return err
 	}
 	if err != nil {
-		return &instance.LaunchError{Reason: instance.ReasonInvalidIntent, Err: err}
+		return &instance.LaunchError{Reason: v1alpha1.EventInvalidLaunchIntent, Err: err}
 	}
 	if !ok || l.IsCompleted(claim) {
 		return nil
@@ -188,7 +188,7 @@ func (a *attempt) verifyOwner(cfg proxmox.VMConfig) error {
 	case a.id.HasNewerMark(cfg):
 		return fmt.Errorf("reading the ownership mark of VM %d on host %s: %w", a.intent.VMID, a.intent.Host, instance.ErrNewerVersion)
 	}
-	return failf(instance.ReasonVMIDTaken, "VM %d on host %s does not belong to this NodeClaim: %s", a.intent.VMID, a.intent.Host, why)
+	return failf(v1alpha1.EventVMIDTaken, "VM %d on host %s does not belong to this NodeClaim: %s", a.intent.VMID, a.intent.Host, why)
 }
 
 // wait waits for a task on the storage of the VM's disk.

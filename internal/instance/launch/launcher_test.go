@@ -65,7 +65,7 @@ func TestLaunchVMIDTaken(t *testing.T) {
 	err := p.Launch(claim, w.NodeClass)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
-	w.Expect(final.Reason).To(Equal(instance.ReasonVMIDTaken))
+	w.Expect(final.Reason).To(Equal(v1alpha1.EventVMIDTaken))
 
 	p.Delete(claim)
 	cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
@@ -89,7 +89,7 @@ func TestLaunchStartFailure(t *testing.T) {
 	err := p.Launch(claim, w.NodeClass)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
-	w.Expect(final.Reason).To(Equal(instance.ReasonStart))
+	w.Expect(final.Reason).To(Equal(v1alpha1.EventStartFailed))
 	w.Expect(final.Error()).To(ContainSubstring("bridge 'vmbr7' does not exist"))
 	p.Delete(claim)
 	w.ExpectNoOrphans()
@@ -162,7 +162,7 @@ func TestLaunchSlowClone(t *testing.T) {
 	err = p.Launch(claim, w.NodeClass)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
-	w.Expect(final.Reason).To(Equal(instance.ReasonSlowClone))
+	w.Expect(final.Reason).To(Equal(v1alpha1.EventCloneTooSlow))
 	w.Expect(p.Instances.CloneTimes.Get(testenv.Region, "pve1", "local-lvm")).To(BeNumerically(">", 300*time.Millisecond))
 	p.Delete(w.Stored(claim))
 	w.ExpectNoOrphans()
@@ -266,13 +266,13 @@ func TestLaunchFinalErrors(t *testing.T) {
 		want   string
 	}{
 		"storage_full": {
-			pvesim.Fault{Task: "qmclone", Fail: "clone failed: lvcreate 'pve/vm-1-disk-0' error: No space left on device"}, instance.ReasonStorageFull, "No space left",
+			pvesim.Fault{Task: "qmclone", Fail: "clone failed: lvcreate 'pve/vm-1-disk-0' error: No space left on device"}, v1alpha1.EventStorageFull, "No space left",
 		},
 		"missing_privilege": {
-			pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Status: 403, Message: "Permission check failed (/vms/1, VM.Config.CPU)"}, instance.ReasonPermission, "VM.Config.CPU",
+			pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Status: 403, Message: "Permission check failed (/vms/1, VM.Config.CPU)"}, v1alpha1.EventPermissionMissing, "VM.Config.CPU",
 		},
 		"missing_template": {
-			pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Status: 500, Message: "unable to find configuration file for VM 9000 on node 'pve1'"}, instance.ReasonClone, "9000",
+			pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Status: 500, Message: "unable to find configuration file for VM 9000 on node 'pve1'"}, v1alpha1.EventCloneFailed, "9000",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

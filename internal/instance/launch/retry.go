@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -27,15 +28,15 @@ func (a *attempt) finalOrRetry(err error) error {
 		if a.deps.Clock.Since(a.deps.Launches.RecordFailed(string(a.claim.UID), a.deps.Clock.Now())) < a.deps.Settings.LaunchRetryTimeout {
 			return err
 		}
-		return &instance.LaunchError{Reason: instance.ReasonTimeout, Err: err}
+		return &instance.LaunchError{Reason: v1alpha1.EventLaunchTimeout, Err: err}
 	}
 	if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); forbidden {
-		return &instance.LaunchError{Reason: instance.ReasonPermission, Err: err}
+		return &instance.LaunchError{Reason: v1alpha1.EventPermissionMissing, Err: err}
 	}
 	if errors.Is(err, proxmox.ErrStorageFull) {
-		return &instance.LaunchError{Reason: instance.ReasonStorageFull, Err: err}
+		return &instance.LaunchError{Reason: v1alpha1.EventStorageFull, Err: err}
 	}
-	return &instance.LaunchError{Reason: instance.ReasonRefused, Err: err}
+	return &instance.LaunchError{Reason: v1alpha1.EventProxmoxRefused, Err: err}
 }
 
 // isFromProxmox reports whether Proxmox refused a request, as opposed to the Kubernetes

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -39,7 +38,7 @@ func (a *attempt) ensureAffinity(ctx context.Context) error {
 	}
 	root, ok := a.deps.RootClients[a.intent.Region]
 	if !ok {
-		return failf(instance.ReasonPermission, "binding VM %d on host %s to CPUs %s: region %s has no root login in the cloud config any more",
+		return failf(v1alpha1.EventPermissionMissing, "binding VM %d on host %s to CPUs %s: region %s has no root login in the cloud config any more",
 			a.intent.VMID, a.intent.Host, b.CPUs, a.intent.Region)
 	}
 	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
@@ -66,7 +65,7 @@ func (a *attempt) ensureIgnitionFile(ctx context.Context) error {
 	}
 	root, err := a.deps.RootClients.Get(a.intent.Region)
 	if err != nil {
-		return failf(instance.ReasonPermission, "setting the Ignition file of VM %d on host %s: %w", a.intent.VMID, a.intent.Host, err)
+		return failf(v1alpha1.EventPermissionMissing, "setting the Ignition file of VM %d on host %s: %w", a.intent.VMID, a.intent.Host, err)
 	}
 	path, err := a.client.VolumePath(ctx, a.intent.Host, a.id.BootDriveVolume(a.intent.ISOStorage))
 	if err != nil {
@@ -94,7 +93,7 @@ func (a *attempt) ensurePlan9(ctx context.Context) error {
 	}
 	root, err := a.deps.RootClients.Get(a.intent.Region)
 	if err != nil {
-		return failf(instance.ReasonPermission, "sharing directories with VM %d on host %s by plan9: %w", a.intent.VMID, a.intent.Host, err)
+		return failf(v1alpha1.EventPermissionMissing, "sharing directories with VM %d on host %s by plan9: %w", a.intent.VMID, a.intent.Host, err)
 	}
 	shares, err := a.plan9Shares(ctx)
 	if err != nil {
@@ -126,7 +125,7 @@ func (a *attempt) plan9Shares(ctx context.Context) ([]proxmox.Plan9Share, error)
 		}
 		i := slices.IndexFunc(mappings, func(m proxmox.DirectoryMapping) bool { return m.ID == s.Mapping })
 		if i < 0 || mappings[i].Paths[a.intent.Host] == "" {
-			return nil, failf(instance.ReasonTemplate, "spec.shares[%d].mapping: directory mapping %q has no directory on host %s", n, s.Mapping, a.intent.Host)
+			return nil, failf(v1alpha1.EventTemplateUnusable, "spec.shares[%d].mapping: directory mapping %q has no directory on host %s", n, s.Mapping, a.intent.Host)
 		}
 		out = append(out, proxmox.Plan9Share{Tag: s.Mapping, Path: mappings[i].Paths[a.intent.Host]})
 	}

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -38,7 +38,7 @@ func (a *attempt) ensureStarted(ctx context.Context) error {
 	if proxmox.IsTransient(err) {
 		return fmt.Errorf("starting VM %d on host %s: %w", a.intent.VMID, a.intent.Host, err)
 	}
-	return failf(instance.ReasonStart, "starting VM %d on host %s: %s", a.intent.VMID, a.intent.Host, a.startFailure(ctx, task, err))
+	return failf(v1alpha1.EventStartFailed, "starting VM %d on host %s: %s", a.intent.VMID, a.intent.Host, a.startFailure(ctx, task, err))
 }
 
 // checkAddressConflict returns an error if another guest has one of the VM's addresses
@@ -47,7 +47,7 @@ func (a *attempt) checkAddressConflict() error {
 	view := a.deps.Inventory.View()
 	for _, addr := range a.intent.Network.Addresses() {
 		if owner, conflict := view.Addresses().Conflict(addr, a.intent.Region, a.intent.VMID); conflict {
-			return failf(instance.ReasonAddressTaken, "address %s of VM %d was taken by %s", addr, a.intent.VMID, owner)
+			return failf(v1alpha1.EventAddressTaken, "address %s of VM %d was taken by %s", addr, a.intent.VMID, owner)
 		}
 	}
 	return nil

@@ -122,7 +122,7 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 		}
 		planned, err := p.newIntent(view, claim, class, chosen, busy)
 		if err == nil && planned.VMID != in.VMID {
-			err = &instance.LaunchError{Reason: instance.ReasonVMIDTaken, Err: fmt.Errorf("another guest took VMID %d", in.VMID)}
+			err = &instance.LaunchError{Reason: v1alpha1.EventVMIDTaken, Err: fmt.Errorf("another guest took VMID %d", in.VMID)}
 		}
 		return planned, err
 	})
@@ -158,7 +158,7 @@ func (p *Planner) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 func (p *Planner) keepParked(in instance.Intent, missing error) error {
 	timeout := p.deps.Settings.StaticCapacityTimeout
 	if p.deps.Clock.Since(in.Time) > timeout {
-		return &instance.LaunchError{Reason: instance.ReasonInsufficientCapacity, Err: fmt.Errorf("no capacity within %s: %w", timeout, missing)}
+		return &instance.LaunchError{Reason: v1alpha1.EventInsufficientCapacity, Err: fmt.Errorf("no capacity within %s: %w", timeout, missing)}
 	}
 	return fmt.Errorf("%w: %w", missing, instance.ErrParked)
 }

@@ -97,7 +97,7 @@ func TestUnparkTimeout(t *testing.T) {
 	err := p.Launch(waiting, w.NodeClass)
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeTrue(), "%v", err)
-	w.Expect(final.Reason).To(Equal(instance.ReasonInsufficientCapacity))
+	w.Expect(final.Reason).To(Equal(v1alpha1.EventInsufficientCapacity))
 	w.Expect(final.Error()).To(ContainSubstring("CPU"))
 	deleted, err := p.Instances.Deleter.Delete(t.Context(), waiting)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -138,7 +138,7 @@ func TestParkUnplaceable(t *testing.T) {
 	w.Expect(p.Launch(waiting, w.NodeClass)).To(MatchError(And(ContainSubstring("zone In [pve-typo]"), ContainSubstring(instance.ErrParked.Error()))))
 	w.Expect(w.StartProcess().Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked), "also after a restart")
 	late := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
-	w.Expect(late.Launch(waiting, w.NodeClass)).To(haveReason(instance.ReasonInsufficientCapacity))
+	w.Expect(late.Launch(waiting, w.NodeClass)).To(haveReason(v1alpha1.EventInsufficientCapacity))
 	p.Delete(waiting)
 	w.ExpectNoOrphans()
 }
@@ -162,7 +162,7 @@ func TestUnparkWaits(t *testing.T) {
 			w.Expect(p.Inventory.View().IsVMIDTaken(testenv.Region, in.VMID)).To(BeTrue(), "it keeps its VMID")
 
 			late := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
-			w.Expect(late.Launch(waiting, w.NodeClass)).To(haveReason(instance.ReasonInsufficientCapacity))
+			w.Expect(late.Launch(waiting, w.NodeClass)).To(haveReason(v1alpha1.EventInsufficientCapacity))
 
 			w.Expect(p.Launch(waiting, original)).To(Succeed())
 			p.Delete(w.Stored(waiting))
@@ -181,7 +181,7 @@ func TestUnparkVMIDTaken(t *testing.T) {
 	w.Expect(task).NotTo(BeEmpty())
 	late := w.StartProcess()
 	w.Eventually(func() error { return late.Launch(waiting, w.NodeClass) }).WithTimeout(30 * time.Second).
-		Should(haveReason(instance.ReasonVMIDTaken))
+		Should(haveReason(v1alpha1.EventVMIDTaken))
 }
 
 // Claims of a static NodePool are parked while their hosts are avoided after a failure.

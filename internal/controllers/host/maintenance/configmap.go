@@ -19,15 +19,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // ConfigMapName is the name of the ConfigMap that lists Hosts in maintenance. See
 // inventory.ParseMaintenance for its format.
 const ConfigMapName = "karpenter-proxmox-maintenance"
-
-// ReasonInvalid is the reason of the event on a ConfigMap with invalid entries.
-const ReasonInvalid = "InvalidHostMaintenance"
 
 // ConfigMap applies a ConfigMap to an Inventory. It has its own watch, because the
 // controller may only read the ConfigMap of this name.
@@ -106,7 +104,7 @@ func (c *ConfigMap) apply(ctx context.Context, found *corev1.ConfigMap) {
 	for _, err := range errs {
 		log.FromContext(ctx).Error(err, "ignoring invalid entry of the host maintenance", "ConfigMap", client.ObjectKeyFromObject(found))
 		c.Recorder.Publish(events.Event{
-			InvolvedObject: found, Type: corev1.EventTypeWarning, Reason: ReasonInvalid,
+			InvolvedObject: found, Type: corev1.EventTypeWarning, Reason: v1alpha1.EventInvalidHostMaintenance,
 			Message: "Ignoring invalid entry: " + err.Error(), DedupeValues: []string{string(found.UID), err.Error()},
 		})
 	}

@@ -46,16 +46,6 @@ const (
 	PolicyKeep Policy = "keep"
 )
 
-// Reasons of events.
-const (
-	// ReasonHostInMaintenance: the Node is replaced because of its Host's maintenance.
-	ReasonHostInMaintenance = "HostInMaintenance"
-	// ReasonTimeout: the Claim is deleted because it was not replaced in time.
-	ReasonTimeout = "HostMaintenanceTimeout"
-	// ReasonNoOtherHost: the Claim is not deleted, because nothing could replace it.
-	ReasonNoOtherHost = "HostMaintenanceBlocked"
-)
-
 // retryUnavailable is when a Claim is reconciled again whose Cluster is unavailable, or
 // that no Host could replace.
 const retryUnavailable = 30 * time.Second
@@ -117,7 +107,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 			return reconcile.Result{}, err
 		}
 		log.FromContext(ctx).Info("draining node of a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "reason", host.Maintenance)
-		c.report().Publish(ctx, claim, corev1.EventTypeNormal, ReasonHostInMaintenance, c.drainMessage(host, since))
+		c.report().Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventHostInMaintenance, c.drainMessage(host, since))
 	}
 	if c.deps.Timeout == 0 {
 		return reconcile.Result{}, nil
@@ -126,7 +116,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	if !isAnyUsable(c.deps.Inventory.View()) {
-		c.report().Publish(ctx, claim, corev1.EventTypeWarning, ReasonNoOtherHost, fmt.Sprintf(
+		c.report().Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventHostMaintenanceBlocked, fmt.Sprintf(
 			"Host %s in region %s has been in maintenance (%s) for more than %s, but no other host is in service, so the Node is kept; end the maintenance of a host, or delete the NodeClaim to drain the Node now",
 			host.Name, host.Region, host.Maintenance, c.deps.Timeout))
 		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
@@ -180,7 +170,7 @@ func (c *Controller) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim, h
 		return fmt.Errorf("deleting NodeClaim %s on a host in maintenance: %w", claim.Name, err)
 	}
 	log.FromContext(ctx).Info("deleted NodeClaim on a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "since", since)
-	c.report().Publish(ctx, claim, corev1.EventTypeWarning, ReasonTimeout, fmt.Sprintf(
+	c.report().Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventHostMaintenanceTimeout, fmt.Sprintf(
 		"Host %s in region %s has been in maintenance (%s) for more than %s and the Node was not replaced; its NodeClaim is deleted and its pods are evicted",
 		host.Name, host.Region, host.Maintenance, c.deps.Timeout))
 	return nil

@@ -89,7 +89,7 @@ func TestDrift(t *testing.T) {
 	list := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: maintenance.ConfigMapName}, Data: map[string]string{testenv.Region + ".pve1": "new disk"}}
 	w.Create(list)
 	w.Eventually(drift).WithArguments(here).Should(Equal("HostInMaintenance"))
-	w.Eventually(w.Events.Messages).WithArguments(maintenance.ReasonHostInMaintenance).Should(And(HaveLen(2),
+	w.Eventually(w.Events.Messages).WithArguments(v1alpha1.EventHostInMaintenance).Should(And(HaveLen(2),
 		HaveEach(And(ContainSubstring("pve1"), ContainSubstring(testenv.Region), ContainSubstring("new disk")))), "on the claim and its Node")
 	_, reason := w.Inventory.View().Usable(testenv.Region, "pve1")
 	w.Expect(reason).To(Equal("in maintenance"))
@@ -131,7 +131,7 @@ func TestReconcileTimeout(t *testing.T) {
 	w.Expect(w.IsDeleted(here)).To(BeTrue())
 	w.Expect(reconcile(w, maintenance.PolicyDrain, elsewhere)).To(BeZero())
 	w.Expect(w.IsDeleted(elsewhere)).To(BeFalse())
-	w.Expect(w.Events.Messages(maintenance.ReasonTimeout)).To(And(HaveLen(2), HaveEach(And(ContainSubstring("pve1"), ContainSubstring("30m")))))
+	w.Expect(w.Events.Messages(v1alpha1.EventHostMaintenanceTimeout)).To(And(HaveLen(2), HaveEach(And(ContainSubstring("pve1"), ContainSubstring("30m")))))
 }
 
 // While no other Host is in service, nothing could replace the Node.
@@ -145,7 +145,7 @@ func TestReconcileTimeoutNoOtherHost(t *testing.T) {
 	w.Clock.Advance(timeout + time.Minute)
 	w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeNumerically(">", 0))
 	w.Expect(w.IsDeleted(claim)).To(BeFalse())
-	w.Expect(w.Events.Messages(maintenance.ReasonNoOtherHost)).To(And(HaveLen(2), HaveEach(ContainSubstring("no other host is in service"))))
+	w.Expect(w.Events.Messages(v1alpha1.EventHostMaintenanceBlocked)).To(And(HaveLen(2), HaveEach(ContainSubstring("no other host is in service"))))
 	w.Inventory.SetMaintenance(inventory.Maintenance{here: ""})
 	w.Expect(reconcile(w, maintenance.PolicyDrain, claim)).To(BeZero())
 	w.Expect(w.IsDeleted(claim)).To(BeTrue())
@@ -271,7 +271,7 @@ func TestConfigMapInvalid(t *testing.T) {
 		"pve1": "", "other.pve1": "", testenv.Region + ".pve9": "", testenv.Region + ".pve2": "",
 	}})
 	w.Expect(hosts.Read(t.Context(), w.Kube)).To(Succeed())
-	w.Expect(w.Events.Messages(maintenance.ReasonInvalid)).To(ConsistOf(
+	w.Expect(w.Events.Messages(v1alpha1.EventInvalidHostMaintenance)).To(ConsistOf(
 		And(ContainSubstring(`"pve1"`), ContainSubstring("REGION.HOST")),
 		And(ContainSubstring(`"other.pve1"`), ContainSubstring(testenv.Region)),
 		And(ContainSubstring(`"`+testenv.Region+`.pve9"`), ContainSubstring("pve1"), ContainSubstring("pve2")),

@@ -29,14 +29,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// Reasons of events.
-const (
-	// ReasonOffline: the Host of the VM went offline.
-	ReasonOffline = "HostOffline"
-	// ReasonOnline: the Host of the VM returned.
-	ReasonOnline = "HostOnline"
-)
-
 // retryInterval is when a Claim is reconciled again whose Cluster is unavailable, or that
 // changed since it was read.
 const retryInterval = 30 * time.Second
@@ -102,11 +94,11 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	case err != nil:
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	case changed && state != "":
-		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, ReasonOffline, fmt.Sprintf(
+		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventHostOffline, fmt.Sprintf(
 			"Host %s in region %s is offline since %s, and the VM on it is unreachable; it is started again when the host returns; to replace the Node on another host, delete its NodeClaim",
 			host.Name, host.Region, host.OfflineSince.UTC().Format(time.RFC3339)))
 	case changed && name == host.Name: // otherwise the VM was migrated
-		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, ReasonOnline, fmt.Sprintf("Host %s in region %s is online again; it was offline since %s", host.Name, host.Region, since))
+		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventHostOnline, fmt.Sprintf("Host %s in region %s is online again; it was offline since %s", host.Name, host.Region, since))
 	}
 	return reconcile.Result{}, nil
 }

@@ -32,14 +32,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// Reasons of events.
-const (
-	ReasonInvalid = "RegistrationInvalid"
-	// ReasonCloudProviderMissing means that the kubelet waits for a cloud controller
-	// manager.
-	ReasonCloudProviderMissing = "CloudControllerManagerMissing"
-)
-
 // cloudProviderTimeout is how long a cloud controller manager may take. It usually takes
 // seconds.
 const cloudProviderTimeout = 3 * time.Minute
@@ -101,7 +93,7 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 		return reconcile.Result{}, err
 	}
 	if problems := findProblems(node, claim); len(problems) > 0 {
-		c.report(ctx, claim, ReasonInvalid, fmt.Sprintf("node %s does not match its NodeClaim, fix the boot data: %s", node.Name, strings.Join(problems, "; ")))
+		c.report(ctx, claim, v1alpha1.EventRegistrationInvalid, fmt.Sprintf("node %s does not match its NodeClaim, fix the boot data: %s", node.Name, strings.Join(problems, "; ")))
 	}
 	if !hasTaint(node, uninitializedTaint) {
 		return reconcile.Result{}, nil
@@ -109,7 +101,7 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	if remaining := node.CreationTimestamp.Add(cloudProviderTimeout).Sub(c.clock.Now()); remaining > 0 {
 		return reconcile.Result{RequeueAfter: remaining}, nil
 	}
-	c.report(ctx, claim, ReasonCloudProviderMissing, fmt.Sprintf("node %s has the taint %s for more than %s: its kubelet was started with --cloud-provider=external, "+
+	c.report(ctx, claim, v1alpha1.EventCloudControllerManagerMissing, fmt.Sprintf("node %s has the taint %s for more than %s: its kubelet was started with --cloud-provider=external, "+
 		"but no cloud controller manager initialized it; install the Proxmox one, or remove the flag from the boot data", node.Name, uninitializedTaint, cloudProviderTimeout))
 	return reconcile.Result{RequeueAfter: cloudProviderTimeout}, nil
 }

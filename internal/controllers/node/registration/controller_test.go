@@ -77,14 +77,14 @@ func TestReconcileProblems(t *testing.T) {
 			_, err := registration.NewController(w.Kube, w.Events, w.Clock).Reconcile(t.Context(), node)
 			w.Expect(err).NotTo(HaveOccurred())
 			if test.want == nil {
-				w.Expect(w.Events.Messages(registration.ReasonInvalid)).To(BeEmpty())
+				w.Expect(w.Events.Messages(v1alpha1.EventRegistrationInvalid)).To(BeEmpty())
 				return
 			}
 			for _, want := range test.want {
-				w.Expect(w.Events.Messages(registration.ReasonInvalid)).To(HaveEach(ContainSubstring(want)))
+				w.Expect(w.Events.Messages(v1alpha1.EventRegistrationInvalid)).To(HaveEach(ContainSubstring(want)))
 			}
-			w.Expect(w.Events.Reasons(claim)).To(Equal([]string{registration.ReasonInvalid}))
-			w.Expect(w.Events.Reasons(class)).To(Equal([]string{registration.ReasonInvalid}), "the NodeClass refers to the boot data")
+			w.Expect(w.Events.Reasons(claim)).To(Equal([]string{v1alpha1.EventRegistrationInvalid}))
+			w.Expect(w.Events.Reasons(class)).To(Equal([]string{v1alpha1.EventRegistrationInvalid}), "the NodeClass refers to the boot data")
 		})
 	}
 }
@@ -97,7 +97,7 @@ func TestReconcileUntilInitialized(t *testing.T) {
 	node := newNode(claim)
 	node.Spec.ProviderID = ""
 	w.Create(node)
-	countEvents := func() int { return len(w.Events.Messages(registration.ReasonInvalid)) }
+	countEvents := func() int { return len(w.Events.Messages(v1alpha1.EventRegistrationInvalid)) }
 	w.Eventually(countEvents).WithTimeout(10 * time.Second).Should(BeNumerically(">", 0))
 
 	node.Labels[karpv1.NodeInitializedLabelKey] = "true"
@@ -137,7 +137,7 @@ func TestReconcileWithoutFullList(t *testing.T) {
 	node := newNode(claim)
 	node.Name, node.Spec.Taints = w.Named("other-name"), nil
 	w.Create(node)
-	w.Eventually(func() []string { return w.Events.Messages(registration.ReasonInvalid) }).
+	w.Eventually(func() []string { return w.Events.Messages(v1alpha1.EventRegistrationInvalid) }).
 		Should(ContainElement(And(ContainSubstring("its name is "+node.Name), ContainSubstring("without the taint"))))
 	w.Expect(lists.count.Load()).To(BeZero())
 }
@@ -170,8 +170,8 @@ func TestReconcileCloudControllerManager(t *testing.T) {
 	w.Clock.Advance(4 * time.Minute)
 	_, err = c.Reconcile(t.Context(), node)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{registration.ReasonCloudProviderMissing}))
-	w.Expect(w.Events.Reasons(class)).To(Equal([]string{registration.ReasonCloudProviderMissing}))
-	w.Expect(w.Events.Messages(registration.ReasonCloudProviderMissing)).To(HaveEach(And(
+	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{v1alpha1.EventCloudControllerManagerMissing}))
+	w.Expect(w.Events.Reasons(class)).To(Equal([]string{v1alpha1.EventCloudControllerManagerMissing}))
+	w.Expect(w.Events.Messages(v1alpha1.EventCloudControllerManagerMissing)).To(HaveEach(And(
 		ContainSubstring("--cloud-provider=external"), ContainSubstring("install the Proxmox one, or remove the flag"))))
 }

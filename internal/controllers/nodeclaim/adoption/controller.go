@@ -69,7 +69,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	if claim.Annotations[v1alpha1.AnnotationAdopt] == "" {
 		if message := c.adopter.Message(claim); message != "" {
-			c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, instance.BlockedNotAdopted, message))
+			c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, v1alpha1.EventVMNotAdopted, message))
 		}
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	}
@@ -80,7 +80,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	case refused:
 		log.FromContext(ctx).Info("adoption refused", "reason", err.Error())
-		c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, "AdoptionRefused", err.Error()))
+		c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, v1alpha1.EventAdoptionRefused, err.Error()))
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("adopting the VM of NodeClaim %s: %w", claim.Name, err)
@@ -88,7 +88,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
 		log.FromContext(ctx).Info("adopted VM of another controller", "vmid", id.VMID, "region", id.Region)
 	}
-	c.recorder.Publish(newEvent(claim, corev1.EventTypeNormal, "VMAdopted",
+	c.recorder.Publish(newEvent(claim, corev1.EventTypeNormal, v1alpha1.EventVMAdopted,
 		fmt.Sprintf("%s now has the ownership mark and is deleted with its NodeClaim", claim.Status.ProviderID)))
 	return reconcile.Result{}, nil
 }

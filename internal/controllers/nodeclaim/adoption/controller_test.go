@@ -167,7 +167,7 @@ func TestUnadoptedVM(t *testing.T) {
 	before := i.config().Options
 	i.Expect(i.reconcile().RequeueAfter).To(BeNumerically(">", 0))
 	howTo := fmt.Sprintf("kubectl annotate nodeclaim %s karpenter.proxmox.sinextra.dev/adopt=%s", i.claim.Name, uuid)
-	i.Expect(i.Events.Messages(instance.BlockedNotAdopted)).To(ConsistOf(ContainSubstring(howTo)))
+	i.Expect(i.Events.Messages(v1alpha1.EventVMNotAdopted)).To(ConsistOf(ContainSubstring(howTo)))
 	i.Expect(i.kept()).To(BeTrue())
 	_, err := i.get()
 	i.Expect(err).To(MatchError(ContainSubstring("another controller created it")))
@@ -175,7 +175,7 @@ func TestUnadoptedVM(t *testing.T) {
 
 	i.Expect(i.Kube.Delete(t.Context(), i.claim)).To(Succeed())
 	for range 3 {
-		i.Expect(i.blocked(instance.BlockedNotAdopted)).To(ContainSubstring(howTo))
+		i.Expect(i.blocked(v1alpha1.EventVMNotAdopted)).To(ContainSubstring(howTo))
 	}
 	i.Expect(i.runs()).To(BeTrue())
 	i.Expect(i.config().Options).To(Equal(before))
@@ -255,7 +255,7 @@ func TestAdoptedVMLostMark(t *testing.T) {
 	mark := i.config().Description()
 	i.set("description", "cleaned up")
 	i.Expect(i.kept()).To(BeTrue())
-	i.Expect(i.blocked(instance.BlockedMarkLost)).To(ContainSubstring(uuid), "the line to add is complete")
+	i.Expect(i.blocked(v1alpha1.EventOwnershipMarkLost)).To(ContainSubstring(uuid), "the line to add is complete")
 	i.Expect(i.runs()).To(BeTrue())
 	i.set("description", mark)
 	i.replaceBIOS(proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000"})

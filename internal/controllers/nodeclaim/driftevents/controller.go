@@ -48,9 +48,6 @@ const (
 	eventInterval = 15 * time.Minute
 )
 
-// ReasonDetected is the reason of the event on a drifted Claim and its Node.
-const ReasonDetected = "DriftDetected"
-
 // Describe describes what differs for a reason of the cloud provider.
 type Describe func(context.Context, *karpv1.NodeClaim, cloudprovider.DriftReason) string
 
@@ -154,7 +151,7 @@ func (c *Controller) reportDrift(ctx context.Context, claim *karpv1.NodeClaim) e
 	}
 	changed, err := reporter.Record(ctx, claim, v1alpha1.AnnotationDrift, message)
 	if changed {
-		reporter.Publish(ctx, claim, corev1.EventTypeNormal, ReasonDetected, message+"; Karpenter replaces it within the disruption budgets of its NodePool")
+		reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventDriftDetected, message+"; Karpenter replaces it within the disruption budgets of its NodePool")
 	}
 	return err
 }
@@ -180,7 +177,7 @@ func (c *Controller) replacement(ctx context.Context, claim *karpv1.NodeClaim, p
 // waitingForCapacityEvents returns an event on the Claim, and one on the NodePool for all its
 // Claims.
 func waitingForCapacityEvents(claim *karpv1.NodeClaim, pool *karpv1.NodePool, cause error) []events.Event {
-	const reason = "DriftWaitingForCapacity"
+	const reason = v1alpha1.EventDriftWaitingForCapacity
 	return []events.Event{
 		{
 			InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason,

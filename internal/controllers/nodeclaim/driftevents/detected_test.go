@@ -78,14 +78,14 @@ func TestDriftDetected(t *testing.T) {
 
 	resize("60G")
 	w.Eventually(annotation).Should(Equal(message("60G")))
-	w.Eventually(w.Events.Reasons).WithArguments(node).Should(Equal([]string{driftevents.ReasonDetected}))
-	w.Expect(w.Events.Messages(driftevents.ReasonDetected)).To(Equal([]string{message("60G") + consequence, message("60G") + consequence}))
+	w.Eventually(w.Events.Reasons).WithArguments(node).Should(Equal([]string{v1alpha1.EventDriftDetected}))
+	w.Expect(w.Events.Messages(v1alpha1.EventDriftDetected)).To(Equal([]string{message("60G") + consequence, message("60G") + consequence}))
 
 	reconcileClaim(w, claim)
-	w.Expect(w.Events.Messages(driftevents.ReasonDetected)).To(HaveLen(2), "one event per change, also after a restart")
+	w.Expect(w.Events.Messages(v1alpha1.EventDriftDetected)).To(HaveLen(2), "one event per change, also after a restart")
 	resize("70G")
 	reconcileClaim(w, claim)
-	w.Expect(w.Events.Messages(driftevents.ReasonDetected)).To(ContainElement(message("70G") + consequence))
+	w.Expect(w.Events.Messages(v1alpha1.EventDriftDetected)).To(ContainElement(message("70G") + consequence))
 
 	resize("30G")
 	w.Eventually(annotation).Should(BeEmpty(), "it is not drifted any more")

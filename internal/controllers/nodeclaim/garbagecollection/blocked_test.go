@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -34,10 +35,10 @@ func TestBlockedOrphan(t *testing.T) {
 		block, unblock  func(*testenv.Env, instance.Intent) error
 		reason, message string
 	}{
-		"protected":        {protect("1"), protect("0"), instance.BlockedProtected, "--protection 0"},
-		"backup":           {lock("backup"), lock(""), instance.BlockedLocked, "locked (backup)"},
-		"crashed_clone":    {lock("clone"), lock(""), instance.BlockedLocked, "qm unlock"},
-		"crashed_deletion": {lock("destroyed"), lock(""), instance.BlockedLocked, "--skiplock 1"},
+		"protected":        {protect("1"), protect("0"), v1alpha1.EventVMProtected, "--protection 0"},
+		"backup":           {lock("backup"), lock(""), v1alpha1.EventVMLocked, "locked (backup)"},
+		"crashed_clone":    {lock("clone"), lock(""), v1alpha1.EventVMLocked, "qm unlock"},
+		"crashed_deletion": {lock("destroyed"), lock(""), v1alpha1.EventVMLocked, "--skiplock 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,10 +89,10 @@ func TestOrphanWithRemainingDisk(t *testing.T) {
 	_, err := c.Reconcile(t.Context())
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.VMs()).To(BeEmpty())
-	w.Expect(w.Events.Messages(instance.BlockedDiskRemaining)).To(ConsistOf(ContainSubstring("local-lvm:vm-%d-disk-0", in.VMID)))
+	w.Expect(w.Events.Messages(v1alpha1.EventDiskNotDeleted)).To(ConsistOf(ContainSubstring("local-lvm:vm-%d-disk-0", in.VMID)))
 
 	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, true)).To(Succeed())
 	c.run()
 	w.Expect(w.Disks(in.Host, in.VMID)).To(BeEmpty())
-	w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{instance.BlockedDiskRemaining, "OrphanedVMDeleted"}))
+	w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{v1alpha1.EventDiskNotDeleted, "OrphanedVMDeleted"}))
 }

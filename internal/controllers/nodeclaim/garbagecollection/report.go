@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
@@ -60,7 +61,7 @@ func missingClaim(vm instance.VM) *karpv1.NodeClaim {
 
 func orphanFoundEvent(vm instance.VM) events.Event {
 	return events.Event{
-		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeWarning, Reason: "OrphanedVM",
+		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOrphanedVM,
 		Message:      fmt.Sprintf("VM %d on host %s of region %s no longer has a NodeClaim; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, destroyCommand(vm)),
 		DedupeValues: []string{vm.ClaimUID},
 	}
@@ -76,7 +77,7 @@ func orphanBlockedEvent(vm instance.VM, blocked *instance.BlockedError) events.E
 
 func orphanDeletedEvent(vm instance.VM) events.Event {
 	return events.Event{
-		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeNormal, Reason: "OrphanedVMDeleted",
+		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeNormal, Reason: v1alpha1.EventOrphanedVMDeleted,
 		Message:      fmt.Sprintf("VM %d on host %s of region %s no longer had a NodeClaim and was deleted", vm.VMID, vm.Host, vm.Region),
 		DedupeValues: []string{vm.ClaimUID},
 	}

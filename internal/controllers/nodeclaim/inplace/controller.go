@@ -103,7 +103,7 @@ func updateFailedEvent(claim *karpv1.NodeClaim, err error) events.Event {
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeWarning,
-		Reason:         "InPlaceUpdateFailed",
+		Reason:         v1alpha1.EventInPlaceUpdateFailed,
 		Message:        err.Error(),
 		DedupeValues:   []string{string(claim.UID), err.Error()},
 	}

@@ -13,6 +13,7 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -51,14 +52,14 @@ func TestAffectedOfferings(t *testing.T) {
 		marks  bool
 		class  string
 	}{
-		"start_failure":         {instance.ReasonStart, nil, true, "class"},
-		"unusable_template":     {instance.ReasonTemplate, nil, true, "class"},
-		"invalid_boot_data":     {instance.ReasonBootData, nil, true, "class"},
-		"storage_full":          {instance.ReasonStorageFull, nil, true, ""},
-		"unreachable_host":      {instance.ReasonTimeout, proxmox.ErrHostUnreachable, true, ""},
-		"missing_secret":        {instance.ReasonTimeout, errors.New("secret not found"), true, "class"},
-		"VMID_taken":            {instance.ReasonVMIDTaken, nil, false, ""},
-		"insufficient_capacity": {instance.ReasonInsufficientCapacity, nil, false, ""},
+		"start_failure":         {v1alpha1.EventStartFailed, nil, true, "class"},
+		"unusable_template":     {v1alpha1.EventTemplateUnusable, nil, true, "class"},
+		"invalid_boot_data":     {v1alpha1.EventBootDataFailed, nil, true, "class"},
+		"storage_full":          {v1alpha1.EventStorageFull, nil, true, ""},
+		"unreachable_host":      {v1alpha1.EventLaunchTimeout, proxmox.ErrHostUnreachable, true, ""},
+		"missing_secret":        {v1alpha1.EventLaunchTimeout, errors.New("secret not found"), true, "class"},
+		"VMID_taken":            {v1alpha1.EventVMIDTaken, nil, false, ""},
+		"insufficient_capacity": {v1alpha1.EventInsufficientCapacity, nil, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -115,7 +115,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	class := &v1alpha1.ProxmoxNodeClass{}
 	err := c.deps.Kube.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class)
 	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, c.fail(ctx, claim, instance.ReasonInvalidIntent, fmt.Errorf("NodeClass %s does not exist", claim.Spec.NodeClassRef.Name))
+		return reconcile.Result{}, c.fail(ctx, claim, v1alpha1.EventInvalidLaunchIntent, fmt.Errorf("NodeClass %s does not exist", claim.Spec.NodeClassRef.Name))
 	}
 	if err != nil {
 		return reconcile.Result{}, err
@@ -128,7 +128,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if errors.Is(err, instance.ErrNewerVersion) {
 		// Only the newer release can resume it, and a failure would delete its VM.
 		log.FromContext(ctx).Error(err, "skipping launch planned by a newer controller release")
-		c.deps.Recorder.Publish(launchFailedEvent(claim, instance.BlockedNewerVersion, err))
+		c.deps.Recorder.Publish(launchFailedEvent(claim, v1alpha1.EventCreatedByNewerController, err))
 		return reconcile.Result{RequeueAfter: newerVersionInterval}, nil
 	}
 	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
@@ -186,11 +186,11 @@ func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason s
 func affectedOfferings(claim *karpv1.NodeClaim, in instance.Intent, reason string, cause error) (instancetype.OfferingSelector, bool) {
 	affected := instancetype.OfferingSelector{Zone: placement.Zone{Region: in.Region, Host: in.Host}}
 	switch reason {
-	case instance.ReasonVMIDTaken, instance.ReasonAddressTaken, instance.ReasonStaleLock, instance.ReasonInsufficientCapacity, instance.ReasonInvalidIntent:
+	case v1alpha1.EventVMIDTaken, v1alpha1.EventAddressTaken, v1alpha1.EventStaleLock, v1alpha1.EventInsufficientCapacity, v1alpha1.EventInvalidLaunchIntent:
 		return affected, false
-	case instance.ReasonStorageFull:
+	case v1alpha1.EventStorageFull:
 		return affected, true
-	case instance.ReasonTimeout:
+	case v1alpha1.EventLaunchTimeout:
 		// The timeout can also be caused by something of this class, such as its Secret.
 		for _, hostError := range []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrNoQuorum, proxmox.ErrLocked, proxmox.ErrBusy} {
 			if errors.Is(cause, hostError) {
@@ -209,7 +209,7 @@ func launchedEvent(claim *karpv1.NodeClaim, in instance.Intent, took time.Durati
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeNormal,
-		Reason:         "VMLaunched",
+		Reason:         v1alpha1.EventVMLaunched,
 		Message:        fmt.Sprintf("Launched VM %d on host %s of region %s in %s", in.VMID, in.Host, in.Region, took.Round(100*time.Millisecond)),
 		DedupeValues:   []string{string(claim.UID)},
 	}

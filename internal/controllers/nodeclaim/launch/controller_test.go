@@ -19,7 +19,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -112,8 +111,8 @@ func TestLaunchFailed(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred(), "it is not retried")
 
 	w.Expect(w.IsDeleted(claim)).To(BeTrue())
-	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{instance.ReasonStart, events.InsufficientCapacityError}))
-	w.Expect(w.Events.Messages(instance.ReasonStart)).To(ConsistOf(ContainSubstring("bridge 'vmbr7' does not exist")))
+	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{v1alpha1.EventStartFailed, events.InsufficientCapacityError}))
+	w.Expect(w.Events.Messages(v1alpha1.EventStartFailed)).To(ConsistOf(ContainSubstring("bridge 'vmbr7' does not exist")))
 	w.Expect(w.Events.Reasons(pod)).To(Equal([]string{events.InsufficientCapacityError}))
 	w.Expect(offered(w, class, host)).To(BeFalse())
 	w.Expect(offered(w, other, host)).To(BeTrue(), "other classes are not affected")
@@ -142,7 +141,7 @@ func TestLaunchStorageFull(t *testing.T) {
 	_, err = controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.IsDeleted(claim)).To(BeTrue())
-	w.Expect(w.Events.Reasons(claim)).To(ContainElement(instance.ReasonStorageFull))
+	w.Expect(w.Events.Reasons(claim)).To(ContainElement(v1alpha1.EventStorageFull))
 	w.Expect(offered(w, other, "pve1")).To(BeFalse())
 }
 
@@ -191,7 +190,7 @@ func TestLaunchRetryTimeout(t *testing.T) {
 	_, err = c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.IsDeleted(claim)).To(BeTrue())
-	w.Expect(w.Events.Reasons(claim)).To(ContainElement(instance.ReasonTimeout))
+	w.Expect(w.Events.Reasons(claim)).To(ContainElement(v1alpha1.EventLaunchTimeout))
 	w.Expect(offered(w, class, "pve1")).To(BeFalse())
 }
 
@@ -236,7 +235,7 @@ func TestParkedClaimTimeout(t *testing.T) {
 	_, err := controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.IsDeleted(claim)).To(BeTrue())
-	w.Expect(w.Events.Messages(instance.ReasonInsufficientCapacity)).To(ConsistOf(ContainSubstring("CPU")))
+	w.Expect(w.Events.Messages(v1alpha1.EventInsufficientCapacity)).To(ConsistOf(ContainSubstring("CPU")))
 }
 
 func TestLaunchMissingNodeClass(t *testing.T) {
@@ -248,7 +247,7 @@ func TestLaunchMissingNodeClass(t *testing.T) {
 	_, err := controller(w).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.IsDeleted(claim)).To(BeTrue())
-	w.Expect(w.Events.Messages(instance.ReasonInvalidIntent)).To(ConsistOf("NodeClass " + class.Name + " does not exist"))
+	w.Expect(w.Events.Messages(v1alpha1.EventInvalidLaunchIntent)).To(ConsistOf("NodeClass " + class.Name + " does not exist"))
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 
@@ -262,5 +261,5 @@ func TestLaunchNewerIntent(t *testing.T) {
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "it is checked again")
 	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 	w.Expect(w.VMs()).To(BeEmpty())
-	w.Expect(w.Events.Messages(instance.BlockedNewerVersion)).To(ConsistOf(ContainSubstring("found version 2, this controller reads version 1")))
+	w.Expect(w.Events.Messages(v1alpha1.EventCreatedByNewerController)).To(ConsistOf(ContainSubstring("found version 2, this controller reads version 1")))
 }

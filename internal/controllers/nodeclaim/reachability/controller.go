@@ -31,8 +31,6 @@ const (
 	interval = time.Minute
 	// eventInterval is how often an event is repeated. Kubernetes keeps events for an hour.
 	eventInterval = 30 * time.Minute
-	// fenceIgnored is the reason of the event on a Claim whose annotation has no effect.
-	fenceIgnored = "HostFenceIgnored"
 )
 
 // Controller checks Claims.
@@ -71,7 +69,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 			}
 			c.recorder.Publish(newEvent(claim, blocked.Reason, blocked.Message))
 		} else if why := c.vms.FenceIgnored(claim); why != "" {
-			c.recorder.Publish(newEvent(claim, fenceIgnored, fmt.Sprintf("annotation %s has no effect: %s", v1alpha1.AnnotationHostFenced, why)))
+			c.recorder.Publish(newEvent(claim, v1alpha1.EventHostFenceIgnored, fmt.Sprintf("annotation %s has no effect: %s", v1alpha1.AnnotationHostFenced, why)))
 		}
 	}
 	for region, names := range unconfigured {

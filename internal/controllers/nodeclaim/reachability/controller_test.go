@@ -15,7 +15,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/reachability"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -33,7 +32,7 @@ func TestRegionNotConfigured(t *testing.T) {
 	}
 	check(ctx, reachability.NewController(w.Kube, w.Instances.VMs, w.Events))
 	w.Expect(lines).To(BeEmpty())
-	w.Expect(w.Events.Messages(instance.BlockedRegionNotConfigured)).To(BeEmpty())
+	w.Expect(w.Events.Messages(v1alpha1.EventRegionNotConfigured)).To(BeEmpty())
 
 	delete(w.Clients, testenv.Region)
 	w.Restart(true)
@@ -43,8 +42,8 @@ func TestRegionNotConfigured(t *testing.T) {
 	}
 	w.Expect(lines).To(HaveLen(1), "the same claims are logged once")
 	w.Expect(lines[0]).To(And(ContainSubstring(testenv.Region), ContainSubstring(a.Name), ContainSubstring(b.Name)))
-	w.Expect(w.Events.Reasons(a)).To(ContainElement(instance.BlockedRegionNotConfigured))
-	w.Expect(w.Events.Messages(instance.BlockedRegionNotConfigured)).To(ContainElement(
+	w.Expect(w.Events.Reasons(a)).To(ContainElement(v1alpha1.EventRegionNotConfigured))
+	w.Expect(w.Events.Messages(v1alpha1.EventRegionNotConfigured)).To(ContainElement(
 		MatchRegexp(fmt.Sprintf("kubectl annotate nodeclaim %[1]s %[2]s=pve1; .*kubectl delete nodeclaim %[1]s --wait=false", b.Name, v1alpha1.AnnotationHostFenced))))
 }
 

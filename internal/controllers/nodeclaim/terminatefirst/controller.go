@@ -47,14 +47,6 @@ const (
 	restartWindow = 15 * time.Minute
 )
 
-// Reasons of events.
-const (
-	// ReasonTerminating: the Node is deleted before its replacement is launched.
-	ReasonTerminating = "DriftTerminatingFirst"
-	// ReasonInvalid: the annotation of a NodePool is invalid.
-	ReasonInvalid = "InvalidDriftTerminateFirst"
-)
-
 // Deps are the dependencies of the Controller.
 type Deps struct {
 	Kube      client.Client
@@ -147,7 +139,7 @@ func (c *Controller) isEnabled(pool *karpv1.NodePool) bool {
 	}
 	if value != "true" && value != "false" {
 		c.deps.Recorder.Publish(events.Event{
-			InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: ReasonInvalid, DedupeValues: []string{string(pool.UID), value},
+			InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: v1alpha1.EventInvalidDriftTerminateFirst, DedupeValues: []string{string(pool.UID), value},
 			Message: fmt.Sprintf("Annotation %s of NodePool %s is %q, want true or false; it is ignored", v1alpha1.AnnotationDriftTerminateFirst, pool.Name, value),
 		})
 	}
@@ -228,7 +220,7 @@ func (c *Controller) execute(ctx context.Context, s *simulator, command *disrupt
 	}
 	for _, object := range []client.Object{candidate.NodeClaim, candidate.Node} {
 		c.deps.Recorder.Publish(events.Event{
-			InvolvedObject: object, Type: corev1.EventTypeNormal, Reason: ReasonTerminating, DedupeValues: []string{string(object.GetUID())},
+			InvolvedObject: object, Type: corev1.EventTypeNormal, Reason: v1alpha1.EventDriftTerminatingFirst, DedupeValues: []string{string(object.GetUID())},
 			Message: fmt.Sprintf("Node is drifted and no host has capacity for its replacement; it is deleted before its replacement is launched, as annotation %s of NodePool %s requests",
 				v1alpha1.AnnotationDriftTerminateFirst, candidate.NodePool.Name),
 		})

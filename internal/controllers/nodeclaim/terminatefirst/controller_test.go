@@ -170,8 +170,8 @@ func TestReconcileFullHost(t *testing.T) {
 	w.Clock.Advance(2 * time.Minute)
 	w.reconcile()
 	w.Expect(w.IsDeleted(n.claim)).To(BeTrue())
-	w.Expect(w.Events.Reasons(n.claim)).To(ContainElement(terminatefirst.ReasonTerminating))
-	w.Expect(w.Events.Reasons(n.node)).To(ContainElement(terminatefirst.ReasonTerminating))
+	w.Expect(w.Events.Reasons(n.claim)).To(ContainElement(v1alpha1.EventDriftTerminatingFirst))
+	w.Expect(w.Events.Reasons(n.node)).To(ContainElement(v1alpha1.EventDriftTerminatingFirst))
 	w.Expect(testenv.Reload(w.Env, n.node).Spec.Taints).To(ContainElement(karpv1.DisruptedNoScheduleTaint), "no new pods are scheduled to it")
 }
 
@@ -207,7 +207,7 @@ func TestReconcileInvalidAnnotation(t *testing.T) {
 	n := w.addNode("a", 2*time.Minute, options{})
 	w.reconcile()
 	w.Expect(w.IsDeleted(n.claim)).To(BeFalse())
-	w.Expect(w.Events.Messages(terminatefirst.ReasonInvalid)).To(ConsistOf(And(ContainSubstring(`"yes"`), ContainSubstring("want true or false"))))
+	w.Expect(w.Events.Messages(v1alpha1.EventInvalidDriftTerminateFirst)).To(ConsistOf(And(ContainSubstring(`"yes"`), ContainSubstring("want true or false"))))
 }
 
 // The capacity that becomes free is on a Host that accepts no VMs.

@@ -161,7 +161,7 @@ func (c *Controller) reconcileMissing(ctx context.Context, claim *karpv1.NodeCla
 		return
 	}
 	log.FromContext(ctx).Info("VM does not exist, deleting its NodeClaim", "NodeClaim", klog.KObj(claim), "vmid", id.VMID, "region", id.Region)
-	c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, "VMNotFound", fmt.Sprintf(
+	c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventVMNotFound, fmt.Sprintf(
 		"VM %d in region %s does not exist; it was deleted outside of Karpenter; its NodeClaim is deleted and its pods get another Node", id.VMID, id.Region))
 	c.deleteClaim(ctx, claim)
 }
@@ -180,7 +180,7 @@ func (c *Controller) recordHost(ctx context.Context, claim *karpv1.NodeClaim, vm
 	case err != nil:
 		log.FromContext(ctx).Error(err, "recording the host of a migrated VM failed", "NodeClaim", klog.KObj(claim))
 	case moved:
-		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, "VMMigrated", fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host))
+		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventVMMigrated, fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host))
 	}
 }
 

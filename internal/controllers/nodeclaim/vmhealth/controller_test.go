@@ -280,7 +280,7 @@ func TestNodeNotJoined(t *testing.T) {
 	young, late, joined := w.Launched("young", class), unjoined(w, w.Launched("late", class)), registered(w, w.Launched("joined", class))
 	w.Refresh()
 	reconcile(w, controller(w))
-	w.Expect(w.Events.Messages(vmhealth.ReasonNotJoined)).To(HaveExactElements(And(
+	w.Expect(w.Events.Messages(v1alpha1.EventNodeNotJoined)).To(HaveExactElements(And(
 		ContainSubstring(fmt.Sprintf("VM %d has been running on host pve1", w.Intent(late).VMID)),
 		ContainSubstring("kubectl proxmox render --nodeclaim "+late.Name),
 		ContainSubstring(fmt.Sprintf("qm terminal %d", w.Intent(late).VMID)),

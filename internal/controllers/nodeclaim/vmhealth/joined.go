@@ -13,9 +13,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// ReasonNotJoined is the event of a VM that runs and has not become a Node.
-const ReasonNotJoined = "NodeNotJoined"
-
 // joinTimeout is enough for a guest that installs its kubelet first. Karpenter replaces
 // the Claim after 15 minutes, and with it the console that shows the cause.
 const joinTimeout = 5 * time.Minute
@@ -30,7 +27,7 @@ func (c *Controller) checkJoined(claim *karpv1.NodeClaim, vm instance.VM) {
 	if err != nil || c.deps.Clock.Since(since) < joinTimeout {
 		return
 	}
-	c.deps.Recorder.Publish(newEvent(claim, ReasonNotJoined, fmt.Sprintf(
+	c.deps.Recorder.Publish(newEvent(claim, v1alpha1.EventNodeNotJoined, fmt.Sprintf(
 		"VM %d has been running on host %s since %s, but no Node joined. Usually the VM cannot reach the API server. "+
 			"Check the address in its boot data with: kubectl proxmox render --nodeclaim %s; on its console (on host %s: qm terminal %d), run: cat /var/lib/cloud/data/result.json; journalctl -u kubelet",
 		vm.VMID, vm.Host, since.Format(time.TimeOnly), claim.Name, vm.Host, vm.VMID)))

@@ -16,8 +16,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-const reasonReplacementBlocked = "ReplacementBlocked"
-
 // reportProblem reports why a VM is not running, unless that was the last report about it.
 func (c *Controller) reportProblem(ctx context.Context, claim *karpv1.NodeClaim, reason, message string) {
 	if c.record(ctx, claim, message) {
@@ -36,15 +34,9 @@ func (c *Controller) record(ctx context.Context, claim *karpv1.NodeClaim, proble
 	return changed
 }
 
-// Reasons of the events on a VM that Karpenter did not stop.
-const (
-	reasonStopped   = "VMStopped"
-	reasonRestarted = "VMRestarted"
-)
-
 // reportStopped reports a stopped VM that is being started.
 func (c *Controller) reportStopped(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	c.reportProblem(ctx, claim, reasonStopped, stoppedMessage(vm, "Karpenter"))
+	c.reportProblem(ctx, claim, v1alpha1.EventVMStopped, stoppedMessage(vm, "Karpenter"))
 }
 
 func stoppedMessage(vm instance.VM, starter string) string {
@@ -55,17 +47,17 @@ func stoppedMessage(vm instance.VM, starter string) string {
 // reported before.
 func (c *Controller) reportStarted(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
 	if claim.Annotations[v1alpha1.AnnotationVMProblem] == "" {
-		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, reasonStopped, stoppedMessage(vm, "Karpenter"))
+		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventVMStopped, stoppedMessage(vm, "Karpenter"))
 	}
 	c.record(ctx, claim, "")
-	c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, reasonRestarted, fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host))
+	c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventVMRestarted, fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host))
 }
 
 // reportRunning reports a VM that was started by another user, by HA, or by a start that
 // took long.
 func (c *Controller) reportRunning(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
 	if c.record(ctx, claim, "") {
-		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, reasonRestarted, fmt.Sprintf("VM %d is running again on host %s", vm.VMID, vm.Host))
+		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventVMRestarted, fmt.Sprintf("VM %d is running again on host %s", vm.VMID, vm.Host))
 	}
 }
 
@@ -75,17 +67,17 @@ func (c *Controller) reportRunning(ctx context.Context, claim *karpv1.NodeClaim,
 func (c *Controller) reportStoppedByHA(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
 	switch vm.HAState {
 	case "stopped", "disabled", "error":
-		c.reportProblem(ctx, claim, "VMStoppedByHA", fmt.Sprintf(
+		c.reportProblem(ctx, claim, v1alpha1.EventVMStoppedByHA, fmt.Sprintf(
 			"VM %d on host %s is stopped, and HA keeps it stopped (state %s); to start it, run: ha-manager set vm:%d --state started; to replace it, delete its NodeClaim",
 			vm.VMID, vm.Host, vm.HAState, vm.VMID))
 	case "started":
-		c.reportProblem(ctx, claim, reasonStopped, stoppedMessage(vm, "HA"))
+		c.reportProblem(ctx, claim, v1alpha1.EventVMStopped, stoppedMessage(vm, "HA"))
 	}
 }
 
 // reportSuspended reports a stopped VM that is not started because of its Host. It is
 // started when the Host is back in service.
 func (c *Controller) reportSuspended(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM, why string) {
-	c.reportProblem(ctx, claim, "VMRestartSuspended", fmt.Sprintf(
+	c.reportProblem(ctx, claim, v1alpha1.EventVMRestartSuspended, fmt.Sprintf(
 		"VM %d is stopped and is not started, because host %s %s; to replace it now, delete its NodeClaim", vm.VMID, vm.Host, why))
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
@@ -27,12 +28,12 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 		stopped := c.restarts.exhausted(vm.Region)
 		if !c.deps.Restarts.ReplacementMaxFraction.IsExceeded(stopped, all) {
 			log.Info("VM stops repeatedly, replacing its NodeClaim")
-			c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, "VMCrashLooping", fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its NodeClaim is replaced", vm.VMID, vm.Host, c.deps.Restarts.Limit))
+			c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventVMCrashLooping, fmt.Sprintf("VM %d on host %s was started %d times and stopped again; its NodeClaim is replaced", vm.VMID, vm.Host, c.deps.Restarts.Limit))
 			c.deleteClaim(ctx, claim)
 			return
 		}
 		log.Info("too many VMs stop repeatedly, replacing none", "stopped", stopped, "vms", all)
-		c.deps.Recorder.Publish(newEvent(claim, reasonReplacementBlocked, blockedMessage(vm.Region, stopped, all, "stop repeatedly", "the VM is started again")))
+		c.deps.Recorder.Publish(newEvent(claim, v1alpha1.EventReplacementBlocked, blockedMessage(vm.Region, stopped, all, "stop repeatedly", "the VM is started again")))
 	case restart:
 	}
 	started, err := c.deps.Power.PowerOn(ctx, claim)
@@ -47,7 +48,7 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 	case err != nil:
 		log.Error(err, "starting stopped VM failed")
 		c.reportStopped(ctx, claim, vm)
-		c.deps.Recorder.Publish(newEvent(claim, "VMRestartFailed", fmt.Sprintf("VM %d on host %s is stopped and cannot be started, the start is retried: %s", vm.VMID, vm.Host, err)))
+		c.deps.Recorder.Publish(newEvent(claim, v1alpha1.EventVMRestartFailed, fmt.Sprintf("VM %d on host %s is stopped and cannot be started, the start is retried: %s", vm.VMID, vm.Host, err)))
 		c.restarts.recordFailed(vm, false)
 	case started:
 		log.Info("started stopped VM")
@@ -64,7 +65,7 @@ func (c *Controller) reportMissingBlocked(ctx context.Context, region string, cl
 			"region", region, "missing", len(claims), "vms", all)
 	}
 	for _, claim := range claims {
-		c.reportProblem(ctx, claim, reasonReplacementBlocked, blockedMessage(region, len(claims), all, "do not exist", "the NodeClaim is kept"))
+		c.reportProblem(ctx, claim, v1alpha1.EventReplacementBlocked, blockedMessage(region, len(claims), all, "do not exist", "the NodeClaim is kept"))
 	}
 }
 

@@ -16,7 +16,7 @@ func (c *Checker) setCapacityAvailable(class *v1alpha1.ProxmoxNodeClass) {
 		return
 	}
 	if noFit := c.deps.Types.CheckCapacity(class); noFit != nil {
-		conditions.SetFalse(v1alpha1.ConditionCapacityAvailable, "InsufficientCapacity", noFit.Error())
+		conditions.SetFalse(v1alpha1.ConditionCapacityAvailable, v1alpha1.ReasonInsufficientCapacity, noFit.Error())
 		return
 	}
 	conditions.SetTrue(v1alpha1.ConditionCapacityAvailable)

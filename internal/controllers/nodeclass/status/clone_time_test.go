@@ -13,7 +13,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -39,7 +38,7 @@ func TestReconcileSlowClones(t *testing.T) {
 
 	w.Instances.CloneTimes.Slow, w.Instances.CloneTimes.TooSlow = took, 2*took
 	w.Expect(launches().IsFalse()).To(BeTrue())
-	w.Expect(launches().Reason).To(Equal(instance.ReasonSlowClone))
+	w.Expect(launches().Reason).To(Equal(v1alpha1.EventCloneTooSlow))
 	w.Expect(launches().Message).To(And(ContainSubstring("region-1/pve1"), ContainSubstring("link clones")))
 	w.Expect(class.Status.SelectedZones).To(HaveLen(2), "a warning excludes no host")
 	w.Planned("b", class, onFirst)

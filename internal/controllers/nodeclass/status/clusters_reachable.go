@@ -15,30 +15,24 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Reasons of ClustersReachable while no Cluster responds.
-const (
-	ReasonNoQuorum            = "NoQuorum"
-	ReasonClustersUnreachable = "ClustersUnreachable"
-)
-
 // setClustersReachable sets ClustersReachable. One reachable Cluster is enough; the
 // message lists the others.
 func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view inventory.View) {
 	conditions := class.StatusConditions()
 	known := c.inventory.Regions()
 	if class.Spec.Region != "" && !slices.Contains(known, class.Spec.Region) {
-		conditions.SetFalse(v1alpha1.ConditionClustersReachable, "RegionNotFound",
+		conditions.SetFalse(v1alpha1.ConditionClustersReachable, v1alpha1.ReasonRegionNotFound,
 			fmt.Sprintf("spec.region %q is not in the cloud config, which has %s", class.Spec.Region, strings.Join(known, ", ")))
 		return
 	}
 	var failures, unread []string
-	answering, reason := 0, ReasonNoQuorum
+	answering, reason := 0, v1alpha1.ReasonNoQuorum
 	for _, region := range c.regions(class) {
 		switch failure := view.Failures[region]; {
 		case failure != nil:
 			failures = append(failures, describeFailure(region, failure))
 			if !errors.Is(failure, proxmox.ErrNoQuorum) {
-				reason = ReasonClustersUnreachable
+				reason = v1alpha1.ReasonClustersUnreachable
 			}
 		case view.Snapshots[region] == nil:
 			unread = append(unread, region)
@@ -52,7 +46,7 @@ func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view in
 	case len(unread) > 0 && conditions.Get(v1alpha1.ConditionClustersReachable).IsTrue():
 		// The condition was set before this controller started; the first poll updates it.
 	case len(unread) > 0:
-		setUnknown(conditions, c.deps.Clock.Now(), v1alpha1.ConditionClustersReachable, reasonClustersNotPolled, notReadMessage(unread))
+		setUnknown(conditions, c.deps.Clock.Now(), v1alpha1.ConditionClustersReachable, v1alpha1.ReasonClustersNotPolled, notReadMessage(unread))
 	default:
 		conditions.SetFalse(v1alpha1.ConditionClustersReachable, reason, strings.Join(failures, "; "))
 	}

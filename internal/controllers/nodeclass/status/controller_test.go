@@ -16,7 +16,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -233,12 +232,12 @@ func TestReconcileFailingLaunches(t *testing.T) {
 	class := reconcileClass(w, w.NewClass())
 	w.Expect(class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)).To(Or(BeNil(), HaveField("Status", Equal(metav1.ConditionUnknown))), "nothing was launched yet")
 	for range 3 {
-		w.Instances.Health.RecordFailure(class.Name, testenv.Region, instance.ReasonStart, errors.New("bridge 'vmbr7' does not exist"))
+		w.Instances.Health.RecordFailure(class.Name, testenv.Region, v1alpha1.EventStartFailed, errors.New("bridge 'vmbr7' does not exist"))
 	}
 	reconcileClass(w, class)
 	got := class.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy)
 	w.Expect(got.IsFalse()).To(BeTrue())
-	w.Expect(got.Reason).To(Equal(instance.ReasonStart))
+	w.Expect(got.Reason).To(Equal(v1alpha1.EventStartFailed))
 	w.Expect(got.Message).To(And(ContainSubstring("3 launches in a row"), ContainSubstring("bridge 'vmbr7' does not exist")))
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "launches may succeed on another host")
 

@@ -18,8 +18,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-const reasonClustersNotPolled = "ClustersNotPolled"
-
 // notReadMessage names the regions that were not read since the start.
 func notReadMessage(regions []string) string {
 	return "not read yet, the controller's log contains the cause: " + strings.Join(regions, ", ")
@@ -101,13 +99,13 @@ func (e evaluation) setConditions(class *v1alpha1.ProxmoxNodeClass, unread []str
 		case e.passed[check.condition]+kept > 0:
 			conditions.SetTrue(check.condition)
 		case len(problems) == 0 && failed != "":
-			conditions.SetUnknownWithReason(check.condition, "NotChecked", "not checked until condition "+failed+" is true")
+			conditions.SetUnknownWithReason(check.condition, v1alpha1.ReasonNotChecked, "not checked until condition "+failed+" is true")
 		case len(problems) == 0 && len(unread) > 0:
-			setUnknown(conditions, now, check.condition, reasonClustersNotPolled, notReadMessage(unread))
+			setUnknown(conditions, now, check.condition, v1alpha1.ReasonClustersNotPolled, notReadMessage(unread))
 		case len(problems) == 0:
-			setUnknown(conditions, now, check.condition, "NoHosts", "no host is known in the regions of the NodeClass")
+			setUnknown(conditions, now, check.condition, v1alpha1.ReasonNoHosts, "no host is known in the regions of the NodeClass")
 		case !slices.ContainsFunc(problems, func(p problem) bool { return !p.unknown }):
-			setUnknown(conditions, now, check.condition, reasonClustersNotPolled, joinProblems(problems))
+			setUnknown(conditions, now, check.condition, v1alpha1.ReasonClustersNotPolled, joinProblems(problems))
 			failed = check.condition
 		default:
 			conditions.SetFalse(check.condition, conditionReason(check, problems), joinProblems(problems))

@@ -5,7 +5,6 @@ package status
 
 import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // setLaunchesHealthy sets LaunchesHealthy. The condition is not part of Ready: a
@@ -21,7 +20,7 @@ func (c *Checker) setLaunchesHealthy(class *v1alpha1.ProxmoxNodeClass, zones []z
 	}
 	for _, z := range zones {
 		if z.cloneTimeWarning != "" {
-			conditions.SetFalse(v1alpha1.ConditionLaunchesHealthy, instance.ReasonSlowClone, z.String()+": "+z.cloneTimeWarning)
+			conditions.SetFalse(v1alpha1.ConditionLaunchesHealthy, v1alpha1.EventCloneTooSlow, z.String()+": "+z.cloneTimeWarning)
 			return
 		}
 	}

@@ -100,7 +100,7 @@ func inUseEvent(class *v1alpha1.ProxmoxNodeClass, claims []karpv1.NodeClaim) eve
 	return events.Event{
 		InvolvedObject: class,
 		Type:           corev1.EventTypeNormal,
-		Reason:         "WaitingOnNodeClaimTermination",
+		Reason:         v1alpha1.EventWaitingOnNodeClaimTermination,
 		Message:        fmt.Sprintf("NodeClass is in use by NodeClaims (%d), for example %s; it is deleted when they are gone", len(claims), claims[0].Name),
 		DedupeValues:   []string{string(class.UID)},
 		DedupeTimeout:  eventInterval,

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
@@ -37,9 +38,6 @@ const (
 	// eventInterval is how often the event about a pod is repeated.
 	eventInterval = 10 * time.Minute
 )
-
-// ReasonNoHostFits is the reason of the event: no NodePool can create a Node for the pod.
-const ReasonNoHostFits = "NoHostFits"
 
 // Decisions are core's scheduling decisions about pods.
 type Decisions interface {
@@ -133,7 +131,7 @@ func noHostFitsEvent(pod *corev1.Pod, reasons []string) events.Event {
 	return events.Event{
 		InvolvedObject: pod,
 		Type:           corev1.EventTypeWarning,
-		Reason:         ReasonNoHostFits,
+		Reason:         v1alpha1.EventNoHostFits,
 		Message:        "No node can be created for this pod: " + strings.Join(reasons, "; "),
 		DedupeValues:   []string{string(pod.UID)},
 		DedupeTimeout:  eventInterval,

@@ -115,7 +115,7 @@ func setConditions(t *v1alpha1.ProxmoxTemplate, r template.Report) {
 	case len(r.Zones) > 0 && r.Usable:
 		set.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, r.Message)
 	case r.Unread && !r.Failing:
-		set.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotPolled", "a Proxmox cluster has not been polled yet")
+		set.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonClustersNotPolled, "a Proxmox cluster has not been polled yet")
 	default:
 		set.SetFalse(v1alpha1.ConditionTemplateReady, reason, r.Message)
 	}
@@ -123,7 +123,7 @@ func setConditions(t *v1alpha1.ProxmoxTemplate, r template.Report) {
 	case r.Complete:
 		set.SetTrueWithReason(v1alpha1.ConditionTemplateUpToDate, v1alpha1.ConditionTemplateUpToDate, r.Message)
 	case r.Unread && !r.Failing:
-		set.SetUnknownWithReason(v1alpha1.ConditionTemplateUpToDate, "ClustersNotPolled", "a Proxmox cluster has not been polled yet")
+		set.SetUnknownWithReason(v1alpha1.ConditionTemplateUpToDate, v1alpha1.ReasonClustersNotPolled, "a Proxmox cluster has not been polled yet")
 	default:
 		set.SetFalse(v1alpha1.ConditionTemplateUpToDate, reason, r.Message)
 	}

@@ -117,7 +117,7 @@ func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, e
 		return reconcile.Result{}, err
 	}
 	if users := observed.ClaimsUsing(c.name, t.GetName()); len(users) > 0 {
-		c.recorder.Publish(waitingEvent(t, "WaitingOnNodeClaimTermination",
+		c.recorder.Publish(waitingEvent(t, v1alpha1.EventWaitingOnNodeClaimTermination,
 			fmt.Sprintf("template is in use by NodeClaims (%d), for example %s; it is deleted when they are gone", len(users), users[0])))
 		return reconcile.Result{RequeueAfter: eventInterval}, nil
 	}
@@ -126,7 +126,7 @@ func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, e
 		return reconcile.Result{}, err
 	}
 	if len(remaining) > 0 {
-		c.recorder.Publish(waitingEvent(t, "WaitingOnTemplateDeletion", "waiting for templates to be deleted: "+strings.Join(remaining, "; ")))
+		c.recorder.Publish(waitingEvent(t, v1alpha1.EventWaitingOnTemplateDeletion, "waiting for templates to be deleted: "+strings.Join(remaining, "; ")))
 		return reconcile.Result{RequeueAfter: recheckInterval}, nil
 	}
 	controllerutil.RemoveFinalizer(t, v1alpha1.TerminationFinalizer)

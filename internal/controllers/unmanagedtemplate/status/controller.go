@@ -83,7 +83,7 @@ func Resolve(inv *inventory.Inventory, template *v1alpha1.ProxmoxUnmanagedTempla
 	case len(found) > 0:
 		conditions.SetTrueWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ConditionTemplateReady, joinMessages(ambiguities))
 	case !allClustersPolled(view, inv.Regions(), template.Spec.Region):
-		conditions.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, "ClustersNotPolled", "a Proxmox cluster has not been polled yet")
+		conditions.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonClustersNotPolled, "a Proxmox cluster has not been polled yet")
 	default:
 		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFoundMessage(template.Spec, inv.Regions()))
 	}
@@ -233,7 +233,7 @@ func ambiguousEvent(template *v1alpha1.ProxmoxUnmanagedTemplate, a Ambiguity) ev
 	return events.Event{
 		InvolvedObject: template,
 		Type:           corev1.EventTypeWarning,
-		Reason:         "MultipleTemplatesMatch",
+		Reason:         v1alpha1.EventMultipleTemplatesMatch,
 		Message:        a.message(),
 		DedupeValues:   []string{string(template.UID), a.zone, strconv.Itoa(a.selected)},
 	}

@@ -1,0 +1,133 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// otherNames are names of kinds, feature gates of Karpenter, operators of Kubernetes and roles of Proxmox.
+var otherNames = []string{
+	"ProxmoxNodeClass", "ProxmoxTemplate", "ProxmoxUnmanagedTemplate", "NodeClaim", "NodeRepair", "StaticCapacity", "TerminateFirstDrift",
+	"NotIn", "NoAccess", "KarpenterDisk", "KarpenterHost",
+}
+
+// developerPages describe the code and its tests.
+var developerPages = []string{"conformance.md", "e2e.md", "performance.md", "pvesim.md", "real-guests.md"}
+
+// TestNames checks that every condition, reason, event, label and annotation in the documentation
+// exists. The reference pages are generated from the code, so they are complete.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	names := slices.Clone(otherNames)
+	for _, page := range []string{"conditions.md", "labels.md", "fields.md"} {
+		for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, "../../docs/reference/"+page), -1) {
+			names = append(names, row[1])
+		}
+	}
+	for _, value := range regexp.MustCompile("`\"(\\w+)\"`").FindAllStringSubmatch(read(t, "../../docs/reference/fields.md"), -1) {
+		names = append(names, value[1])
+	}
+	word := regexp.MustCompile("`((?:[A-Z][a-z]+|VM|VMID|CPU|HA){2,}|" + regexp.QuoteMeta(v1alpha1.Group) + "/[a-z-]+)`")
+	for _, path := range pages(t) {
+		for _, found := range word.FindAllStringSubmatch(read(t, path), -1) {
+			if !slices.Contains(names, found[1]) {
+				t.Errorf("%s: `%s` is neither in docs/reference nor one of the other names in this test", strings.TrimPrefix(path, "../../"), found[1])
+			}
+		}
+	}
+}
+
+// pages returns the pages for users that are written by hand.
+func pages(t *testing.T) []string {
+	t.Helper()
+	paths, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("found no pages: %v", err)
+	}
+	paths = slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(developerPages, filepath.Base(path)) })
+	return append(paths, "../../README.md")
+}
+
+// TestReasons checks that the reasons of events and conditions are constants of the API, from
+// which the reference is generated.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	err := filepath.WalkDir("../../internal", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		files := token.NewFileSet()
+		parsed, err := parser.ParseFile(files, path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			for _, value := range reasonsIn(n) {
+				t.Errorf("%s: the reason %s must be a constant in api/v1alpha1", files.Position(value.Pos()), value.Value)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reasonsIn returns the literals that are reasons: in fields of events, and in calls that publish
+// events or set conditions.
+func reasonsIn(n ast.Node) []*ast.BasicLit {
+	camel := regexp.MustCompile(`^"[A-Z][a-z]*[A-Z][A-Za-z]*"$`)
+	var found []*ast.BasicLit
+	add := func(e ast.Expr) {
+		if value, ok := e.(*ast.BasicLit); ok && camel.MatchString(value.Value) {
+			found = append(found, value)
+		}
+	}
+	switch n := n.(type) {
+	case *ast.CompositeLit:
+		for _, element := range n.Elts {
+			if field, ok := element.(*ast.KeyValueExpr); ok {
+				if key, ok := field.Key.(*ast.Ident); ok && key.Name == "Reason" {
+					add(field.Value)
+				}
+			}
+		}
+	case *ast.CallExpr:
+		name := ""
+		switch f := n.Fun.(type) {
+		case *ast.Ident:
+			name = f.Name
+		case *ast.SelectorExpr:
+			name = f.Sel.Name
+		}
+		if regexp.MustCompile(`^(Set(False|Unknown|TrueWithReason|UnknownWithReason)|setUnknown|Publish|newEvent|waitingEvent|report\w*)$`).MatchString(name) {
+			for _, argument := range n.Args {
+				add(argument)
+			}
+		}
+	}
+	return found
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
