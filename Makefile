@@ -15,7 +15,16 @@ export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 60s
 
 CACHE := $(CURDIR)/.cache
 BIN := $(CACHE)/bin
-KUBEPLANE := $(BIN)/kubeplane
+# The Kubernetes version of the control plane in tests and in the demo: the newest, or one with its own module file in kubeplane.
+NEWEST_KUBERNETES := $(shell sed -nE 's|^\tk8s.io/kubernetes v(1\.[0-9]+).*|\1|p' kubeplane/go.mod)
+KUBERNETES ?= $(NEWEST_KUBERNETES)
+KUBERNETES_VERSIONS := $(NEWEST_KUBERNETES) $(patsubst kubeplane/go.%.mod,%,$(wildcard kubeplane/go.*.mod))
+ifeq ($(filter $(KUBERNETES),$(KUBERNETES_VERSIONS)),)
+$(error KUBERNETES is "$(KUBERNETES)"; it must be one of: $(KUBERNETES_VERSIONS))
+endif
+OLDER_KUBERNETES := $(filter-out $(NEWEST_KUBERNETES),$(KUBERNETES))
+KUBEPLANE := $(BIN)/kubeplane$(addprefix -,$(OLDER_KUBERNETES))
+KUBEPLANE_MODULE := go$(addprefix .,$(OLDER_KUBERNETES))
 CONTROLLER := $(BIN)/controller
 CLOUD_CONTROLLER := $(BIN)/cloud-controller-manager
 DEMO := $(BIN)/demo
@@ -27,7 +36,7 @@ override E2E_PROXMOX_CONFIG := $(abspath $(E2E_PROXMOX_CONFIG))
 export E2E_PROXMOX_CONFIG
 endif
 # Links to kubeplane with the file names that envtest expects.
-ENVTEST := $(CACHE)/envtest
+ENVTEST := $(CACHE)/envtest$(addprefix -,$(OLDER_KUBERNETES))
 
 IMAGE ?= ghcr.io/karpenter-proxmox/karpenter-provider-proxmox
 CRANE := github.com/google/go-containerregistry/cmd/crane@v0.22.1
@@ -110,15 +119,15 @@ clients: pvesim ## Run Proxmox clients of other projects against the simulator
 .PHONY: kubeplane-test
 kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
 	$(call log,"testing kubeplane (about 30 seconds)")
-	cd kubeplane && KUBEPLANE=$(KUBEPLANE) go test -shuffle=on -timeout 10m ./internal/...
+	cd kubeplane && KUBEPLANE=$(KUBEPLANE) go test -modfile=$(KUBEPLANE_MODULE).mod -shuffle=on -timeout 10m ./internal/...
 
 .PHONY: e2e
-e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own (docs/e2e.md)
+e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own, KUBERNETES=1.30 another version (docs/e2e.md)
 ifdef E2E_PROXMOX_CONFIG
 	$(call log,"testing end to end with the Proxmox of $(E2E_PROXMOX_CONFIG) (the duration depends on its VMs)")
 	$(E2E) -v -timeout 4h ./test/e2e | grep --line-buffered -v -e '^=== '
 else
-	$(call log,"testing end to end (a few minutes)")
+	$(call log,"testing end to end with Kubernetes $(KUBERNETES) (a few minutes)")
 	$(E2E) -timeout 30m ./test/e2e/...
 endif
 
@@ -182,7 +191,7 @@ bench: controller $(KUBEPLANE) ## Measure calls, launches, bursts, scheduling an
 		PERF_RESULTS=$(CURDIR)/test/perf/results.json PERF_COMMAND='make bench$(if $(filter-out .,$(BENCH)), BENCH=$(BENCH))' \
 		go test -v -count=1 -run '$(BENCH)' -parallel 12 -timeout 100m ./test/perf | grep --line-buffered -v -e '^=== '
 
-CONFORMANCE := $(CACHE)/conformance
+CONFORMANCE := $(CACHE)/conformance$(addprefix -,$(OLDER_KUBERNETES))
 SUITES ?= regression,disruption
 WORLDS ?= 2
 
@@ -208,7 +217,7 @@ verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, wi
 	$(call log,"verifying go.mod and generated files (seconds; first time a minute to build controller-gen)")
 	@go mod tidy -diff || { echo 'verify: go.mod or go.sum is stale: run "go mod tidy"' >&2; exit 1; }
 	@cd examples/verify && go mod tidy -diff || { echo 'verify: examples/verify/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
-	@cd kubeplane && go mod tidy -diff || { echo 'verify: kubeplane/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
+	@cd kubeplane && go mod tidy -modfile=$(KUBEPLANE_MODULE).mod -diff || { echo 'verify: kubeplane/$(KUBEPLANE_MODULE).mod or .sum is stale: run "go mod tidy -modfile=$(KUBEPLANE_MODULE).mod" there' >&2; exit 1; }
 	@cd test/cloudcontroller && go mod tidy -diff || { echo 'verify: test/cloudcontroller/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@cd test/clients && go mod tidy -diff || { echo 'verify: test/clients/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
 	@cd test/conformance && go mod tidy -diff || { echo 'verify: test/conformance/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
@@ -267,6 +276,7 @@ image-push: image ## Push the image as VERSION to the registry IMAGE
 
 .PHONY: guest-image
 guest-image: ## Build a Debian 13 image for real guests into .cache/guest, from Debian's packages; SUITE=bookworm builds Debian 12
+	@test -z '$(OLDER_KUBERNETES)' || { echo 'guest-image: KUBERNETES is $(KUBERNETES); the kubelet of the image is $(NEWEST_KUBERNETES), which must not be newer than the control plane' >&2; exit 1; }
 	$(call log,"building the guest image (first time: 10 minutes on 2 cores; then 3 minutes; seconds if nothing changed)")
 	go run ./hack/guestimage --suite $(SUITE) --out $(CACHE)/guest
 
@@ -291,18 +301,18 @@ $(DEMO):
 	go build -o $@ ./cmd/demo
 
 .PHONY: kubeplane
-kubeplane: $(KUBEPLANE) ## Build the Kubernetes control plane into .cache/bin
+kubeplane: $(KUBEPLANE) ## Build the Kubernetes control plane into .cache/bin; KUBERNETES=1.30 builds another version
 
-$(KUBEPLANE): $(shell find kubeplane -name '*.go' ! -name '*_test.go') kubeplane/go.mod kubeplane/go.sum
-	$(call log,"building the Kubernetes control plane (first time: 6–9 minutes on 2 cores; cached afterwards)")
+$(KUBEPLANE): $(shell find kubeplane -name '*.go' ! -name '*_test.go') kubeplane/$(KUBEPLANE_MODULE).mod kubeplane/$(KUBEPLANE_MODULE).sum
+	$(call log,"building the Kubernetes $(KUBERNETES) control plane (first time: 6–9 minutes on 2 cores; cached afterwards)")
 	@mkdir -p $(@D)
 	@cd kubeplane && flags= && \
-	version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && minor=$${version#v1.} && minor=$${minor%%.*} && \
+	version=$$(go list -modfile=$(KUBEPLANE_MODULE).mod -m -f '{{.Version}}' k8s.io/kubernetes) && minor=$${version#v1.} && minor=$${minor%%.*} && \
 	for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do \
 		flags="$$flags -X $$package.gitVersion=$$version -X $$package.gitMajor=1 -X $$package.gitMinor=$$minor"; \
 		flags="$$flags -X $$package.gitTreeState=clean"; \
 	done && \
-	go build -ldflags "-s -w$$flags" -o $@ .
+	go build -modfile=$(KUBEPLANE_MODULE).mod -ldflags "-s -w$$flags" -o $@ .
 	@touch $@
 
 # Without these flags helm assumes Kubernetes 1.20.

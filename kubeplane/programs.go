@@ -11,7 +11,6 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl's credential plugins
 	"k8s.io/component-base/cli"
-	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client metrics on /metrics
 	_ "k8s.io/component-base/metrics/prometheus/version"  // kubernetes_build_info on /metrics
@@ -38,10 +37,6 @@ func runEtcd() int {
 }
 
 func runKubectl() int {
-	// kubectl logs while it builds its commands, before flags are parsed: it wants the verbosity early.
-	if _, err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args)); err != nil {
-		util.CheckErr(err)
-	}
 	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
 		util.CheckErr(err) // prints the error the way users of kubectl know it, and exits
 	}

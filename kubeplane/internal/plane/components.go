@@ -100,7 +100,7 @@ func controllerManagerComponent(l layout, p ports, o Options) component {
 func schedulerComponent(l layout, p ports, o Options) component {
 	return component{
 		name:  scheduler,
-		ready: p.scheduler.url("https") + "/readyz",
+		ready: p.scheduler.url("https") + "/healthz", // Kubernetes 1.30 has no /readyz here
 		args:  append(serving(l, p.scheduler), connecting(l, scheduler)...),
 	}.withFeatureGates(o)
 }
