@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/version"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
@@ -41,6 +42,7 @@ type kubelet struct {
 	core     coreclient.CoreV1Interface
 	leases   coordinationclient.LeaseInterface
 
+	version      string
 	startedAt    metav1.Time
 	ready        corev1.ConditionStatus
 	readySince   metav1.Time
@@ -133,6 +135,9 @@ func ignoreCanceled(ctx context.Context, err error) error {
 func (k *kubelet) register(ctx context.Context) error {
 	for wait := 200 * time.Millisecond; ; wait = min(2*wait, 7*time.Second) {
 		err := k.call(ctx, func(ctx context.Context) error {
+			if err := k.readVersion(ctx); err != nil {
+				return err
+			}
 			_, err := k.core.Nodes().Create(ctx, k.newNode(), metav1.CreateOptions{})
 			return err
 		})
@@ -148,6 +153,21 @@ func (k *kubelet) register(ctx context.Context) error {
 			return context.Canceled
 		}
 	}
+}
+
+// readVersion sets the version of the kubelet to that of the API server, because a kubelet
+// must not be newer.
+func (k *kubelet) readVersion(ctx context.Context) error {
+	content, err := k.core.RESTClient().Get().AbsPath("/version").DoRaw(ctx)
+	if err != nil {
+		return fmt.Errorf("reading version of the API server: %w", err)
+	}
+	var info version.Info
+	if err := json.Unmarshal(content, &info); err != nil {
+		return fmt.Errorf("reading version of the API server: %w", err)
+	}
+	k.version = info.GitVersion
+	return nil
 }
 
 // loop runs the sync loop until ctx is done or the guest has shut down.

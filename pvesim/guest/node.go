@@ -74,7 +74,7 @@ func (k *kubelet) nodeStatus(ready corev1.ConditionStatus, reason, message strin
 			KernelVersion:           "6.8.0-simulated",
 			OSImage:                 k.image,
 			ContainerRuntimeVersion: "containerd://2.0.0-simulated",
-			KubeletVersion:          k.runtime.options.KubeletVersion,
+			KubeletVersion:          k.version,
 			OperatingSystem:         "linux",
 			Architecture:            k.arch,
 		},

@@ -16,8 +16,6 @@ import (
 type Options struct {
 	// BootTime is the time between power on and the start of cloud-init.
 	BootTime time.Duration
-	// KubeletVersion is the version that Nodes report; v1.36.3 if empty.
-	KubeletVersion string
 	// HeartbeatInterval is how often a kubelet renews its Lease and checks its Node;
 	// 10s if zero.
 	HeartbeatInterval time.Duration
@@ -56,9 +54,6 @@ var (
 
 // NewRuntime returns a Runtime for pvesim's Options.Guests.
 func NewRuntime(options Options) *Runtime {
-	if options.KubeletVersion == "" {
-		options.KubeletVersion = "v1.36.3"
-	}
 	options.HeartbeatInterval = orElse(options.HeartbeatInterval, 10*time.Second)
 	options.RestartDelay = orElse(options.RestartDelay, 10*time.Second)
 	return &Runtime{
