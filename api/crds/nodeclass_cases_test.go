@@ -226,7 +226,7 @@ network: {interfaces: [{name: net0, address4: {method: Static}}]}`,
 			spec: `
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
 network: {interfaces: [{name: net0, address4: {cidr: 10.0.0.0/24}}, {name: net0, address4: {cidr: 10.0.1.0/24}}]}`,
-			refusal: `Duplicate value: {"name":"net0"}`,
+			refusal: `spec.network.interfaces[1]: Duplicate value`,
 		}, {
 			name: "DNS_server_by_name",
 			spec: `
