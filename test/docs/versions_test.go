@@ -1,0 +1,49 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestKubernetesVersions checks that the charts and the documents name the versions of
+// Kubernetes that the end-to-end tests run on: those of kubeplane's module files.
+func TestKubernetesVersions(t *testing.T) {
+	t.Parallel()
+	read := func(path string) string {
+		content, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	required := regexp.MustCompile(`(?m)^\tk8s\.io/kubernetes v((1\.\d+)\.\d+)$`)
+	newest := required.FindStringSubmatch(read("kubeplane/go.mod"))
+	others, err := filepath.Glob(filepath.Join(root, "kubeplane/go.*.mod"))
+	if err != nil || len(others) != 1 || newest == nil {
+		t.Fatalf("found the newest version %v and the module files %v of other versions, want one: %v", newest, others, err)
+	}
+	oldest := required.FindStringSubmatch(read("kubeplane/" + filepath.Base(others[0])))
+	if oldest == nil || filepath.Base(others[0]) != "go."+oldest[2]+".mod" {
+		t.Fatalf("%s requires Kubernetes %v, want the version in its name", others[0], oldest)
+	}
+	for path, want := range map[string]string{
+		"charts/karpenter-provider-proxmox/Chart.yaml":     fmt.Sprintf("kubeVersion: %q", ">="+oldest[2]+".0-0"),
+		"charts/karpenter-provider-proxmox-crd/Chart.yaml": fmt.Sprintf("kubeVersion: %q", ">="+oldest[2]+".0-0"),
+		"README.md":                   fmt.Sprintf("Kubernetes %s to %s", oldest[2], newest[2]),
+		"docs/getting-started.md":     fmt.Sprintf("Kubernetes %s to %s", oldest[2], newest[2]),
+		"docs/compatibility.md":       fmt.Sprintf("| Kubernetes | %s to %s | %s and %s,", oldest[2], newest[2], oldest[1], newest[1]),
+		"docs/e2e.md":                 "make e2e KUBERNETES=" + oldest[2],
+		".github/workflows/long.yaml": "KUBERNETES=" + oldest[2],
+	} {
+		if !strings.Contains(read(path), want) {
+			t.Errorf("%s does not contain %q", path, want)
+		}
+	}
+}
