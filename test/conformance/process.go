@@ -46,6 +46,7 @@ type worldProcess struct {
 	cancel   context.CancelFunc
 	done     chan error
 	log      string
+	kind     worldKind
 }
 
 // startWorld starts a world and returns when its controller is ready. Everything in the
@@ -80,7 +81,7 @@ func startWorld(ctx context.Context, o worldOptions) (*worldProcess, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worldProcess{
 		requests: json.NewEncoder(stdin), replies: json.NewDecoder(stdout), stdin: stdin, stdout: stdout,
-		cancel: cancel, done: make(chan error, 1), log: filepath.Join(o.Dir, "world.log"),
+		cancel: cancel, done: make(chan error, 1), log: filepath.Join(o.Dir, "world.log"), kind: o.Kind,
 	}
 	go func() {
 		err := harness.RunProcess(ctx, "world", w.log, cmd)

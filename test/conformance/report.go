@@ -64,7 +64,7 @@ func (r *runner) table() (text string, bad int) {
 	rows, files, total := map[string]*row{}, []string{}, &row{}
 	var notes strings.Builder
 	for _, spec := range r.specs {
-		file := spec.Suite + "/" + strings.TrimSuffix(spec.File, "_test.go")
+		file := spec.group()
 		if rows[file] == nil {
 			rows[file] = &row{}
 			files = append(files, file)
@@ -99,6 +99,7 @@ func (r *runner) table() (text string, bad int) {
 		write(file, rows[file])
 	}
 	write("all", total)
+	out.WriteString(r.phaseTable())
 	if notes.Len() > 0 {
 		out.WriteString("\n" + notes.String())
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/onsi/ginkgo/v2/types"
+	"sigs.k8s.io/karpenter/test/suites/performance"
 )
 
 // Result is the outcome of one spec.
@@ -30,6 +31,8 @@ type Result struct {
 	Took time.Duration
 	// Attempt is 1, or 2 if the spec was repeated.
 	Attempt int
+	// Phases are the figures of the performance suite, in order.
+	Phases []performance.PerformanceReport `json:",omitempty"`
 }
 
 func (r Result) passed() bool { return r.Problem == "" }

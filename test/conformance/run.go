@@ -152,17 +152,23 @@ func (r *runner) runAll(ctx context.Context, specs []Spec, worlds, attempt int) 
 // next spec gets a new world.
 func (r *runner) runWorld(ctx context.Context, number, attempt int, queue <-chan Spec) error {
 	var w *worldProcess
-	defer func() {
+	stop := func() {
 		if w != nil {
 			w.stop()
+			w = nil
 		}
-	}()
+	}
+	defer stop()
 	for spec := range queue {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if w != nil && w.kind != spec.world() {
+			stop()
+		}
 		if w == nil {
 			o := r.world
+			o.Kind = spec.world()
 			o.Dir = filepath.Join(r.dir, fmt.Sprintf("world-%d", number))
 			var err error
 			if w, err = startWorld(ctx, o); err != nil {
@@ -182,8 +188,7 @@ func (r *runner) runWorld(ctx context.Context, number, attempt int, queue <-chan
 			return err
 		}
 		if !result.passed() && !result.Skipped {
-			w.stop()
-			w = nil
+			stop()
 		}
 	}
 	return nil

@@ -21,6 +21,8 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 )
 
+const performanceSuite = "performance"
+
 // Spec is one spec of a suite.
 type Spec struct {
 	// Suite is the directory of the suite, and Description its name in the suite's own words.
@@ -33,6 +35,12 @@ type Spec struct {
 
 // String returns what users see and select.
 func (s Spec) String() string { return s.Suite + "/" + s.File + " " + s.Text }
+
+// group returns the row of the table that counts the spec.
+func (s Spec) group() string { return s.Suite + "/" + strings.TrimSuffix(s.File, "_test.go") }
+
+// world returns what the spec needs.
+func (s Spec) world() worldKind { return worldKind{Large: s.Suite == performanceSuite} }
 
 // id returns a file name that no other spec has.
 func (s Spec) id() string {

@@ -29,8 +29,8 @@ const (
 	// of its pods, and leaseName that of its Lease.
 	release   = "karpenter"
 	leaseName = "karpenter-leader-election"
-	// specTimeout ends a spec that hangs. The longest takes 15 minutes.
-	specTimeout = 45 * time.Minute
+	// specTimeout ends a spec that hangs. The longest are those of the performance suite.
+	specTimeout = 90 * time.Minute
 	// leakTimeout is how long the controller may take to delete what a spec created, after
 	// the suite has seen that the NodeClaims are gone.
 	leakTimeout = 2 * time.Minute
@@ -47,6 +47,33 @@ type worldOptions struct {
 	Dir, Kubeplane, Controller, Helm, Chart string
 	// Core is the directory of Karpenter core's module.
 	Core string
+	Kind worldKind
+}
+
+// worldKind is what specs need of their world.
+type worldKind struct {
+	// Large is a Proxmox cluster for thousands of pods.
+	Large bool
+}
+
+// proxmox returns a cluster that is large enough for each spec.
+func (k worldKind) proxmox() harness.ProxmoxOptions {
+	hosts, cores, memory := 6, 64, 512*pvesim.GiB
+	if k.Large {
+		hosts, cores, memory = 16, 768, 6*pvesim.TiB
+	}
+	return harness.ProxmoxOptions{
+		Hosts: hosts, Version: "9.2", BootTime: 3 * time.Second, PodGraceLimit: time.Hour,
+		Scenario: func(s *pvesim.Scenario) {
+			s.Hosts[hosts-1].Arch = "aarch64" // some specs need two architectures
+			for i := range s.Hosts {
+				s.Hosts[i].Cores, s.Hosts[i].Memory = cores, memory
+			}
+			for i := range s.Storages {
+				s.Storages[i].Size = 8 * pvesim.TiB
+			}
+		},
+	}
 }
 
 // world is a control plane, a simulated Proxmox cluster and the controller as a pod.
@@ -88,22 +115,9 @@ func (w *world) startPlane(ctx context.Context) (err error) {
 	return harness.InstallCRDs(ctx, w.plane.Client)
 }
 
-// startProxmox starts a cluster that is large enough for each spec, and creates the objects
-// that the suites' NodeClass refers to.
+// startProxmox starts the cluster, and creates the objects that the suites' NodeClass refers to.
 func (w *world) startProxmox(ctx context.Context) (err error) {
-	w.proxmox, err = harness.StartProxmox(ctx, harness.ProxmoxOptions{
-		Hosts: 6, Version: "9.2", BootTime: 3 * time.Second, PodGraceLimit: time.Hour,
-		Scenario: func(s *pvesim.Scenario) {
-			s.Hosts[5].Arch = "aarch64" // some specs need two architectures
-			for i := range s.Hosts {
-				s.Hosts[i].Cores, s.Hosts[i].Memory = 64, 512*pvesim.GiB
-			}
-			for i := range s.Storages {
-				s.Storages[i].Size = 8 * pvesim.TiB
-			}
-		},
-	})
-	if err != nil {
+	if w.proxmox, err = harness.StartProxmox(ctx, w.Kind.proxmox()); err != nil {
 		return err
 	}
 	kit, err := harness.NewKit("conformance", w.plane.Server)
@@ -178,7 +192,8 @@ func (w *world) run(ctx context.Context, request specRequest) (Result, error) {
 	if result.passed() {
 		result.Problem = w.awaitNoLeaks(ctx)
 	}
-	return result, nil
+	result.Phases, err = readPhases(request.Dir)
+	return result, err
 }
 
 // judge reads the outcome of a spec from the report of its process.
@@ -233,7 +248,7 @@ func (w *world) awaitNoLeaks(ctx context.Context) string {
 // serveMetrics serves the controller's metrics on port 8080 of its pod for the performance
 // suite. The other suites must not find the port in use, because some specs listen on it.
 func (w *world) serveMetrics(ctx context.Context, spec Spec) (stop func(), err error) {
-	if spec.Suite != "performance" {
+	if spec.Suite != performanceSuite {
 		return func() {}, nil
 	}
 	return w.node.serveMetrics(ctx)

@@ -1,0 +1,70 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/karpenter/test/suites/performance"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+)
+
+func TestPhases(t *testing.T) {
+	t.Parallel()
+	dir, began := t.TempDir(), time.Now()
+	for name, phase := range map[string]performance.PerformanceReport{
+		"scale_out":     {TestType: "scale-out", Timestamp: began, TotalTime: 61 * time.Second, TotalNodes: 70, TotalReservedCPUUtil: 0.9, KarpenterMaxMemoryMB: 200},
+		"consolidation": {TestType: "consolidation", Timestamp: began.Add(time.Minute), KarpenterAvgCPUCores: 0.25, KarpenterP95HeapMB: 99},
+	} {
+		content, err := json.Marshal(phase)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+"_performance_report.json"), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	phases, err := readPhases(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := Spec{Suite: performanceSuite, File: "basic_test.go", Text: "should scale", Line: 1}
+	r := &runner{specs: []Spec{spec}, results: map[string]Result{spec.id(): {Spec: spec, Phases: phases}}}
+	got, bad := r.table()
+	want := `| file | specs | passed | allowed | failed or not run | time |
+|---|---|---|---|---|---|
+| performance/basic | 1 | 1 | 0 | 0 | 0s |
+| all | 1 | 1 | 0 | 0 | 0s |
+
+| file | phase | time | nodes | CPU reserved | memory reserved | heap (95 %) | RSS (max) | CPU (average) |
+|---|---|---|---|---|---|---|---|---|
+| performance/basic | scale-out | 1m1s | 70 | 90 % | 0 % | 0 MB | 200 MB | 0.00 cores |
+| performance/basic | consolidation | 0s | 0 | 0 % | 0 % | 99 MB | 0 MB | 0.25 cores |
+`
+	if got != want || bad != 0 {
+		t.Errorf("table with %d bad specs, want 0:\n%s\nwant:\n%s", bad, got, want)
+	}
+}
+
+// TestPerformanceCluster checks that the pods of the performance suite's largest spec fit into its cluster.
+func TestPerformanceCluster(t *testing.T) {
+	t.Parallel()
+	proxmox, err := harness.StartProxmox(t.Context(), worldKind{Large: true}.proxmox())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxmox.Close()
+	cpus := 0
+	for _, n := range proxmox.CPUs() {
+		cpus += n
+	}
+	if want := 2 * (1000*9/10 + 1000*35/10); cpus < want { // twice the requests of host_name_spreading_xl_test.go
+		t.Errorf("the cluster has %d CPUs, want at least %d", cpus, want)
+	}
+}
