@@ -31,7 +31,11 @@ type testCase struct {
 	// change adapts the recipe's objects.
 	change func(t *testing.T, e *env, kit *harness.Kit)
 	// check runs additional checks.
-	check func(t *testing.T, n *node)
+	check func(t testing.TB, n *node)
+	// failures are parts of what the checks must report, for a recipe that is known not to work.
+	failures []string
+	// hardStop deletes the VM without a shutdown of the guest.
+	hardStop bool
 	// withoutKubeletConfiguration is a recipe that does not pass the provider's kubelet configuration on.
 	withoutKubeletConfiguration bool
 	// reset restarts the VM without boot data.
@@ -51,6 +55,8 @@ var cases = []testCase{
 	{name: "extra-disk", template: templateWithDisk, check: hasExtraDisk},
 	{name: "virtiofs", change: virtiofsShare, check: hasShare},
 	{name: "two-nodes", nodes: 2},
+	// The checks must fail without what the recipe does for pods.
+	{name: "old-recipe", change: oldRecipe, failures: oldRecipeFailures, hardStop: true},
 }
 
 // TestGuests boots the guests of each case and checks them from inside.
@@ -103,8 +109,8 @@ func addresses(v4, v6 bool) func(*testing.T, *env, *harness.Kit) {
 }
 
 // hasHardware checks machine type and firmware.
-func hasHardware(machine, firmware string) func(*testing.T, *node) {
-	return func(t *testing.T, n *node) {
+func hasHardware(machine, firmware string) func(testing.TB, *node) {
+	return func(t testing.TB, n *node) {
 		t.Helper()
 		if found := n.run(t, "cat /sys/class/dmi/id/product_name"); !strings.Contains(found, machine) {
 			t.Errorf("the machine is %q, want %s", found, machine)
@@ -116,7 +122,7 @@ func hasHardware(machine, firmware string) func(*testing.T, *node) {
 }
 
 // hasBothFamilies checks that the Node has an IPv4 and an IPv6 address.
-func hasBothFamilies(t *testing.T, n *node) {
+func hasBothFamilies(t testing.TB, n *node) {
 	t.Helper()
 	ips := internalIPs(n.node)
 	if len(ips) != 2 || strings.Contains(ips[0], ":") || !strings.Contains(ips[1], ":") {
@@ -125,7 +131,7 @@ func hasBothFamilies(t *testing.T, n *node) {
 }
 
 // hasExtraDisk checks that the guest has the template's second disk.
-func hasExtraDisk(t *testing.T, n *node) {
+func hasExtraDisk(t testing.TB, n *node) {
 	t.Helper()
 	if sizes := strings.Fields(n.run(t, "lsblk --nodeps --noheadings --bytes --output SIZE")); !slices.Contains(sizes, "2147483648") {
 		t.Errorf("the guest has disks of %v bytes, want one of 2 GiB", sizes)

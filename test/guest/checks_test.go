@@ -16,14 +16,14 @@ import (
 )
 
 // checkAll checks a Node from outside and inside.
-func (n *node) checkAll(t *testing.T) {
+func (n *node) checkAll(t testing.TB) {
 	t.Helper()
+	n.checkPods(t)
 	t.Logf("guest: %s", n.run(t, `. /etc/os-release; echo "$PRETTY_NAME, Linux $(uname -r), $(cloud-init --version 2>&1), $(containerd --version), $(kubelet --version)"`))
 	n.checkNode(t)
 	n.checkCapacity(t)
 	n.checkCloudInit(t)
-	n.checkPodCgroups(t)
-	n.checkPodDNS(t)
+	n.checkPodNetwork(t)
 	n.checkKubelet(t)
 	n.checkAgent(t)
 	if n.c.check != nil {
@@ -32,7 +32,7 @@ func (n *node) checkAll(t *testing.T) {
 }
 
 // checkNode checks identity, labels, taints and addresses of the Node.
-func (n *node) checkNode(t *testing.T) {
+func (n *node) checkNode(t testing.TB) {
 	t.Helper()
 	if n.node.Spec.ProviderID != n.claim.Status.ProviderID {
 		t.Errorf("provider ID of the Node is %q, want the NodeClaim's %q", n.node.Spec.ProviderID, n.claim.Status.ProviderID)
@@ -66,7 +66,7 @@ func (n *node) checkNode(t *testing.T) {
 const maxExtraMemory = 0.05
 
 // checkCapacity compares what the Node has with what the NodeClaim promised to Karpenter's scheduler.
-func (n *node) checkCapacity(t *testing.T) {
+func (n *node) checkCapacity(t testing.TB) {
 	t.Helper()
 	for what, lists := range map[string][2]corev1.ResourceList{
 		"capacity":    {n.claim.Status.Capacity, n.node.Status.Capacity},
@@ -87,7 +87,7 @@ func (n *node) checkCapacity(t *testing.T) {
 }
 
 // checkCloudInit checks the result of cloud-init.
-func (n *node) checkCloudInit(t *testing.T) {
+func (n *node) checkCloudInit(t testing.TB) {
 	t.Helper()
 	var result struct {
 		V1 struct {
@@ -104,35 +104,37 @@ func (n *node) checkCloudInit(t *testing.T) {
 	}
 }
 
-// checkPodCgroups checks that the processes of pods are in the cgroups of their pods, where their limits apply.
-func (n *node) checkPodCgroups(t *testing.T) {
+// readPods prints the cgroup of each process of a pod, an empty line, and the resolv.conf of a container. It waits until a
+// container runs: with a wrong configuration, the kubelet stops it after a few seconds and restarts it later.
+const readPods = `for _ in $(seq 300); do
+  cgroups=$(for pid in $(pgrep -x 'pause|guest-test'); do sed -n "s/^0::/$(cat /proc/$pid/comm) /p" /proc/$pid/cgroup || true; done 2> /dev/null)
+  if resolv=$(cat "/proc/$(pgrep -x guest-test | head -n1)/root/etc/resolv.conf" 2> /dev/null); then
+    case "$cgroups" in *"pause /"*"guest-test /"*) printf '%s\n\n%s' "$cgroups" "$resolv"; exit;; esac
+  fi
+  sleep 0.2
+done
+echo "no container of a pod was running; processes: $cgroups" >&2
+exit 1`
+
+// checkPods checks that the processes of pods are in the cgroups of their pods, where their limits apply, and that pods with
+// dnsPolicy Default get DNS servers that they can reach.
+func (n *node) checkPods(t testing.TB) {
 	t.Helper()
-	found := n.run(t, `for pid in $(pgrep -x 'pause|guest-test'); do echo "$(cat /proc/$pid/comm) $(sed -n 's/^0:://p' /proc/$pid/cgroup)"; done`)
-	for _, name := range []string{"pause", "guest-test"} {
-		if !strings.Contains(found, name+" ") {
-			t.Errorf("no process %s runs in the guest", name)
-		}
-	}
-	for _, line := range strings.Split(found, "\n") {
+	processes, resolvConf, _ := strings.Cut(n.run(t, readPods), "\n\n")
+	for line := range strings.Lines(processes) {
 		if _, path, _ := strings.Cut(line, " "); !strings.HasPrefix(path, "/kubepods.slice/") {
 			t.Errorf("a process of a pod is not in kubepods.slice: %s", line)
 		}
 	}
-}
-
-// checkPodDNS checks that pods with dnsPolicy Default get DNS servers that they can reach.
-func (n *node) checkPodDNS(t *testing.T) {
-	t.Helper()
-	content := n.run(t, `cat "/proc/$(pgrep -x guest-test | head -n1)/root/etc/resolv.conf"`)
-	for _, line := range strings.Split(content, "\n") {
-		if server, ok := strings.CutPrefix(line, "nameserver "); ok && netip.MustParseAddr(server).IsLoopback() {
+	for line := range strings.Lines(resolvConf) {
+		if server, ok := strings.CutPrefix(strings.TrimSpace(line), "nameserver "); ok && netip.MustParseAddr(server).IsLoopback() {
 			t.Errorf("a pod with dnsPolicy Default has nameserver %s, the Node's own loopback address", server)
 		}
 	}
 }
 
 // checkAgent checks that Proxmox shows the addresses of the Node.
-func (n *node) checkAgent(t *testing.T) {
+func (n *node) checkAgent(t testing.TB) {
 	t.Helper()
 	var answer struct {
 		Result []struct {

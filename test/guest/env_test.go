@@ -59,6 +59,10 @@ type env struct {
 	proxmox    *harness.Proxmox
 	controller *harness.Controller
 	kube       client.WithWatch
+
+	controllerOptions harness.ControllerOptions
+	// shutdown is the controller's timeout for the shutdown of guests.
+	shutdown time.Duration
 	// images is the URL of the images.
 	images string
 	// cluster is the ID of the Kubernetes cluster, which identifies its VMs.
@@ -99,18 +103,32 @@ func newEnv(t *testing.T) *env {
 	system := &corev1.Namespace{}
 	must(t, e.kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system))
 	e.cluster = string(system.UID)
-	e.controller, err = harness.NewController(harness.ControllerOptions{
-		Binary: controller, Dir: filepath.Join(dir, "controller"), Kubeconfig: e.plane.Kubeconfig,
-		Clusters: []harness.Cluster{e.proxmox.Cluster(region)}, Args: []string{"--template-grace-period=2s", "--shutdown-timeout=" + shutdownTimeout.String()},
-	})
-	must(t, err)
-	t.Cleanup(e.controller.Stop)
-	must(t, e.controller.Start(ctx))
+	e.controllerOptions = harness.ControllerOptions{
+		Binary: controller, Dir: filepath.Join(dir, "controller"), Kubeconfig: e.plane.Kubeconfig, Clusters: []harness.Cluster{e.proxmox.Cluster(region)},
+	}
+	e.startController(t, shutdownTimeout)
+	t.Cleanup(func() { e.controller.Stop() })
 	server := httptest.NewServer(http.FileServer(http.Dir(images)))
 	t.Cleanup(server.Close)
 	e.images = server.URL
 	e.placeSnippet(t)
 	return e
+}
+
+// startController starts the controller with a timeout for the shutdown of guests, unless it runs with that already.
+func (e *env) startController(t *testing.T, shutdown time.Duration) {
+	t.Helper()
+	if e.controller != nil {
+		if e.shutdown == shutdown {
+			return
+		}
+		e.controller.Stop()
+	}
+	e.controllerOptions.Args = []string{"--template-grace-period=2s", "--shutdown-timeout=" + shutdown.String()}
+	controller, err := harness.NewController(e.controllerOptions)
+	must(t, err)
+	must(t, controller.Start(t.Context()))
+	e.controller, e.shutdown = controller, shutdown
 }
 
 // adaptScenario adds a network without DHCP and a template with a second disk, and allows to read the guests' addresses
@@ -159,7 +177,7 @@ func proxmoxCloudInit(t *testing.T, _ *env, kit *harness.Kit) {
 	kit.Class.Spec.MetadataOptions = class.Spec.MetadataOptions
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +186,7 @@ func must(t *testing.T, err error) {
 
 // within polls until the condition returns nil, and logs what is missing. At the timeout, and if the controller exits, it
 // fails with the last error.
-func (e *env) within(t *testing.T, limit time.Duration, what string, condition func(context.Context) error) {
+func (e *env) within(t testing.TB, limit time.Duration, what string, condition func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

@@ -22,7 +22,7 @@ import (
 )
 
 // readKubelet reads the configuration of the running kubelet from its own API, as the API server would.
-func (n *node) readKubelet(t *testing.T) kubeletv1beta1.KubeletConfiguration {
+func (n *node) readKubelet(t testing.TB) kubeletv1beta1.KubeletConfiguration {
 	t.Helper()
 	config := rest.CopyConfig(n.plane.Config)
 	// Its serving certificate is self-signed.
@@ -56,7 +56,7 @@ func (n *node) readKubelet(t *testing.T) kubeletv1beta1.KubeletConfiguration {
 }
 
 // checkKubelet checks that the running kubelet has the configuration that the provider computed.
-func (n *node) checkKubelet(t *testing.T) {
+func (n *node) checkKubelet(t testing.TB) {
 	t.Helper()
 	k := n.readKubelet(t)
 	t.Logf("kubelet: resolvConf %q, kubeReserved %v, systemReserved %v, evictionHard %v", ptr.Deref(k.ResolverConfig, ""), k.KubeReserved, k.SystemReserved, k.EvictionHard)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,11 +52,12 @@ func (e *env) run(t *testing.T, c testCase) {
 			e.cleanUp(t, c)
 		}
 	}()
+	e.startController(t, c.shutdownTimeout())
 	deleteRecipe := e.apply(t, c)
-	e.deploy(t, c)
+	must(t, e.kube.Create(t.Context(), c.deployment()))
 	nodes := e.launch(t, c)
 	for _, n := range nodes {
-		n.checkAll(t)
+		n.checkExpected(t)
 	}
 	if len(nodes) > 1 {
 		e.podsReachEachOther(t, c)
@@ -114,9 +116,8 @@ func (e *env) newTemplate(c testCase) *v1alpha1.ProxmoxTemplate {
 	return template
 }
 
-// deploy creates one pod per Node. They use the Node's DNS servers, as CoreDNS does.
-func (e *env) deploy(t *testing.T, c testCase) {
-	t.Helper()
+// deployment returns a Deployment with one pod per Node. They use the Node's DNS servers, as CoreDNS does.
+func (c testCase) deployment() *appsv1.Deployment {
 	d := harness.Deployment(c.name, int32(c.count()))
 	pod := &d.Spec.Template.Spec
 	pod.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: c.name}
@@ -127,7 +128,7 @@ func (e *env) deploy(t *testing.T, c testCase) {
 	pod.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: d.Spec.Selector, TopologyKey: corev1.LabelHostname}},
 	}}
-	must(t, e.kube.Create(t.Context(), d))
+	return d
 }
 
 // launch waits for the Nodes, installs a pod network on them, and returns when the pods run and the boot data is
@@ -156,6 +157,7 @@ func (e *env) launch(t *testing.T, c testCase) []*node {
 	return nodes
 }
 
+// waitForPods waits until all pods run, or have no network, which a check reports.
 func (e *env) waitForPods(t *testing.T, c testCase) {
 	t.Helper()
 	e.within(t, bootTimeout, "all pods to run", func(ctx context.Context) error {
@@ -163,7 +165,18 @@ func (e *env) waitForPods(t *testing.T, c testCase) {
 		if err != nil {
 			return err
 		}
-		if len(pods) != c.count() || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !harness.PodReady(&p) }) {
+		waiting := len(pods) != c.count()
+		for i := range pods {
+			if harness.PodReady(&pods[i]) {
+				continue
+			}
+			failure, err := e.networkFailure(ctx, &pods[i])
+			if err != nil {
+				return err
+			}
+			waiting = waiting || failure == ""
+		}
+		if waiting {
 			return errors.New(podStates(pods))
 		}
 		return nil
@@ -272,7 +285,7 @@ func (n *node) dial(ctx context.Context, port string) (net.Conn, error) {
 
 // run runs a shell script as root in the guest and returns its output without surrounding space. It fails if the script
 // fails, or does not end within the timeout.
-func (n *node) run(t *testing.T, script string) string {
+func (n *node) run(t testing.TB, script string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), agentTimeout)
 	defer cancel()

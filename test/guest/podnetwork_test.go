@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,4 +49,42 @@ func (e *env) podsReachEachOther(t *testing.T, c testCase) {
 		t.Logf("%s succeeded", request)
 		must(t, e.kube.Delete(t.Context(), pod))
 	}
+}
+
+// checkPodNetwork checks that containerd found the network plugin, which is only in /opt/cni/bin.
+func (n *node) checkPodNetwork(t testing.TB) {
+	t.Helper()
+	pods, err := harness.Pods(t.Context(), n.kube, n.c.name)
+	must(t, err)
+	for i := range pods {
+		if pods[i].Spec.NodeName != n.node.Name || harness.PodReady(&pods[i]) {
+			continue
+		}
+		failure, err := n.networkFailure(t.Context(), &pods[i])
+		must(t, err)
+		t.Errorf("pod %s has no network: %s", pods[i].Name, failure)
+	}
+}
+
+// networkFailure returns why a pod gets no network. It is empty if the kubelet has reported no missing plugin.
+func (e *env) networkFailure(ctx context.Context, pod *corev1.Pod) (string, error) {
+	events := &corev1.EventList{}
+	if err := e.kube.List(ctx, events, client.InNamespace(pod.Namespace), client.MatchingFields{"involvedObject.uid": string(pod.UID)}); err != nil {
+		return "", err
+	}
+	for _, event := range events.Items {
+		if strings.Contains(event.Message, "failed to find plugin") {
+			return event.Message, nil
+		}
+	}
+	return "", nil
+}
+
+// createHostPod creates a pod in the network of the Node, which can start without a pod network.
+func (n *node) createHostPod(t *testing.T) {
+	t.Helper()
+	spec := n.c.deployment().Spec.Template.Spec
+	spec.HostNetwork, spec.NodeName, spec.Affinity = true, n.node.Name, nil
+	spec.Containers[0].Resources = corev1.ResourceRequirements{}
+	must(t, n.kube.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: n.node.Name}, Spec: spec}))
 }

@@ -116,35 +116,43 @@ func (e *env) delete(t *testing.T, c testCase, nodes []*node) {
 			return notFound(e.kube.Get(ctx, client.ObjectKeyFromObject(n.claim), n.claim), "it")
 		})
 		t.Logf("NodeClaim %s deleted after %.0f s", n.claim.Name, time.Since(began).Seconds())
-		n.expectOrderlyShutdown(t)
+		n.checkPowerOff(t)
 	}
 }
 
-// expectOrderlyShutdown checks that the guest powered itself off when it was asked to.
-func (n *node) expectOrderlyShutdown(t *testing.T) {
+// shutdownTimeout returns the controller's timeout for the shutdown of guests.
+func (c testCase) shutdownTimeout() time.Duration {
+	if c.hardStop {
+		return 0
+	}
+	return shutdownTimeout
+}
+
+// checkPowerOff checks that the guest powered itself off when it was asked to, or that it was stopped without a shutdown.
+func (n *node) checkPowerOff(t *testing.T) {
 	t.Helper()
 	var tasks []struct {
 		Type, ID, Status   string
 		Starttime, Endtime int64
 	}
 	must(t, n.proxmox.API.Call(t.Context(), http.MethodGet, "/nodes/"+n.vm.Host+"/tasks", nil, &tasks))
-	found := false
+	want, found := map[bool]string{true: "qmstop", false: "qmshutdown"}[n.c.hardStop], false
 	for _, task := range tasks {
-		if task.ID != strconv.Itoa(n.vm.VMID) {
+		if task.ID != strconv.Itoa(n.vm.VMID) || task.Type != "qmstop" && task.Type != "qmshutdown" {
 			continue
 		}
-		if task.Type == "qmshutdown" {
-			found = true
-			t.Logf("the guest shut down in %d s: %s", task.Endtime-task.Starttime, task.Status)
-		}
-		if task.Type == "qmstop" || task.Type == "qmshutdown" && task.Status != "OK" {
-			t.Errorf("task %s of VM %d: %s", task.Type, n.vm.VMID, task.Status)
+		t.Logf("task %s of VM %d took %d s: %s", task.Type, n.vm.VMID, task.Endtime-task.Starttime, task.Status)
+		found = true
+		if task.Type != want || task.Status != "OK" {
+			t.Errorf("task %s of VM %d: %s, want %s: OK", task.Type, n.vm.VMID, task.Status, want)
 		}
 	}
 	if !found {
-		t.Errorf("VM %d was not shut down", n.vm.VMID)
+		t.Errorf("VM %d has no task %s", n.vm.VMID, want)
 	}
-	if console := n.guests.Console(n.vm.VMID); !strings.Contains(console, "Power down") && !strings.Contains(console, "Powering off") {
-		t.Errorf("the console of VM %d shows no orderly shutdown:\n%s", n.vm.VMID, harness.Tail(n.guests.ConsoleLog(n.vm.VMID), 20))
+	console := n.guests.Console(n.vm.VMID)
+	orderly := strings.Contains(console, "Power down") || strings.Contains(console, "Powering off")
+	if orderly == n.c.hardStop {
+		t.Errorf("VM %d: found an orderly shutdown: %t, want %t; its console:\n%s", n.vm.VMID, orderly, !n.c.hardStop, harness.Tail(n.guests.ConsoleLog(n.vm.VMID), 20))
 	}
 }

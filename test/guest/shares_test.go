@@ -36,7 +36,7 @@ func virtiofsShare(t *testing.T, e *env, kit *harness.Kit) {
 }
 
 // hasShare checks that the guest mounts the share and can write to it.
-func hasShare(t *testing.T, n *node) {
+func hasShare(t testing.TB, n *node) {
 	t.Helper()
 	if found := n.run(t, "findmnt --noheadings --output SOURCE,FSTYPE --raw "+sharePath); found != shareMapping+" virtiofs" {
 		t.Errorf("%s is a mount of %q, want the share", sharePath, found)
