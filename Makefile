@@ -138,7 +138,7 @@ e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; 
 
 .PHONY: e2e-guest
 e2e-guest: $(KUBEPLANE) controller guest-image$(if $(CASE),$(if $(findstring debian-12,$(CASE)),s),s) ## Boot real Linux VMs under QEMU as Nodes and check them from inside; CASE=name,... runs these cases (docs/real-guests.md)
-	$(call log,"booting real guests (without KVM 5-10 minutes for each case; logs in .cache/guest-logs)")
+	$(call log,"booting real guests (without KVM 3-5 minutes for each case on 2 idle cores; logs in .cache/guest-logs)")
 	@rm -rf $(CACHE)/guest-logs
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) GUEST_IMAGES=$(CACHE)/guest GUEST_LOGS=$(CACHE)/guest-logs CASE=$(CASE) \
 		go test -v -count=1 -timeout 4h ./test/guest | grep --line-buffered -v -e '^=== '
