@@ -131,6 +131,17 @@ else
 	$(E2E) -timeout 30m ./test/e2e/...
 endif
 
+# The commit that e2e-upgrade upgrades from.
+PREVIOUS ?= HEAD^
+
+.PHONY: e2e-upgrade
+e2e-upgrade: $(KUBEPLANE) $(HELM) controller pvesim ## Upgrade a release of the commit PREVIOUS (HEAD^) with a running Node
+	$(call log,"building the controller of $(PREVIOUS)")
+	@rm -rf $(CACHE)/previous && mkdir -p $(CACHE)/previous && git archive $(PREVIOUS) | tar -xf - -C $(CACHE)/previous
+	cd $(CACHE)/previous && $(PLAIN) go build -o controller ./cmd/controller
+	$(call log,"upgrading from $(PREVIOUS) (a minute)")
+	PREVIOUS=$(CACHE)/previous $(E2E) -v -run TestUpgradeFromPrevious ./test/e2e | grep -v -e '^=== '
+
 .PHONY: e2e-clean
 e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; E2E_CLUSTER_ID=id includes those of that run
 	@: $${E2E_PROXMOX_CONFIG:?e2e-clean needs E2E_PROXMOX_CONFIG=file, the description of your Proxmox}

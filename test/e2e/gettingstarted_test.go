@@ -159,15 +159,28 @@ func (r *reader) command(t *testing.T, words []string) {
 	}
 }
 
-// onMachine runs the commands for kubectl and helm with this repository's chart. The
-// controller runs as a process, because nothing here can run its pod.
+// onMachine runs the commands for kubectl and helm. The controller runs as a process, because
+// nothing here can run its pod.
 func (r *reader) onMachine(t *testing.T, commands string) {
+	t.Helper()
+	r.shell(t, r.home, commands)
+	if strings.HasPrefix(commands, "helm upgrade") {
+		r.runInstalled(t)
+		if log := r.logOf(t); !strings.Contains(log, "connected to the Proxmox cluster") {
+			t.Errorf("the log line on the page is missing:\n%s", linesWith(log, "Proxmox cluster", "error"))
+		}
+	}
+}
+
+// shell runs documented commands for kubectl and helm in a directory, with the charts under
+// test and the other files of this repository.
+func (e *env) shell(t *testing.T, dir, commands string) {
 	t.Helper()
 	kubeplane, _ := binaries(t)
 	root, err := filepath.Abs("../..")
 	must(t, err)
 	here := strings.NewReplacer(
-		"oci://ghcr.io/karpenter-proxmox/charts", root+"/charts",
+		"oci://ghcr.io/karpenter-proxmox/charts", charts(t),
 		"https://raw.githubusercontent.com/karpenter-proxmox/karpenter-provider-proxmox/main", root,
 	).Replace(commands)
 	script := fmt.Sprintf(`
@@ -182,17 +195,22 @@ kubectl() {
 set -euo pipefail
 `, os.Getenv("HELM"), kubeplane) + strings.ReplaceAll(here, " | grep", " # | grep")
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
-	cmd.Dir = r.home
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.plane.Kubeconfig, "HOME="+r.home)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		r.dump(t)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+e.plane.Kubeconfig, "HOME="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		e.dump(t)
 		t.Fatalf("%v\n%s\n%s", err, commands, out)
 	}
-	if strings.HasPrefix(commands, "helm upgrade") {
-		r.runInstalled(t)
-		if log := r.logOf(t); !strings.Contains(log, "connected to the Proxmox cluster") {
-			t.Errorf("the log line on the page is missing:\n%s", linesWith(log, "Proxmox cluster", "error"))
-		}
+}
+
+// charts returns the directory of the charts under test: CHARTS, or that of this repository.
+func charts(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("CHARTS")
+	if dir == "" {
+		dir = "../../charts"
 	}
+	dir, err := filepath.Abs(dir)
+	must(t, err)
+	return dir
 }

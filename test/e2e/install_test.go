@@ -171,13 +171,18 @@ func (e *env) helm(t *testing.T, values map[string]any) {
 	if binary == "" {
 		t.Skip("SKIPPED: HELM must name the helm binary; make e2e builds it and sets it")
 	}
-	must(t, e.plane.InstallChart(t.Context(), binary, "../../charts/karpenter-provider-proxmox", releaseName, values))
+	must(t, e.plane.InstallChart(t.Context(), binary, filepath.Join(charts(t), releaseName), releaseName, values))
 }
 
 // runInstalled starts the controller as the Deployment specifies.
 func (e *env) runInstalled(t *testing.T) {
 	t.Helper()
 	_, binary := binaries(t)
+	e.runBinary(t, binary)
+}
+
+func (e *env) runBinary(t *testing.T, binary string) {
+	t.Helper()
 	var err error
 	e.controller, err = harness.NewInstalledController(t.Context(), e.plane, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: releaseName},
 		harness.ControllerOptions{Binary: binary, Dir: filepath.Join(e.dir, "installed")})
