@@ -80,7 +80,7 @@ demo: $(KUBEPLANE) controller $(DEMO) $(if $(filter qemu,$(GUESTS)),guest-image)
 	@$(DEMO) $(DEMO_FLAGS)
 
 .PHONY: playground
-playground: $(KUBEPLANE) controller $(DEMO) $(if $(filter qemu,$(GUESTS)),guest-image) ## Start the demo's environment and keep it running; GUESTS=qemu boots real Linux VMs
+playground: $(KUBEPLANE) controller plugin $(DEMO) $(if $(filter qemu,$(GUESTS)),guest-image) ## Start the demo's environment and keep it running; GUESTS=qemu boots real Linux VMs
 	@$(DEMO) $(DEMO_FLAGS) --playground
 
 .PHONY: clean
@@ -138,9 +138,9 @@ PREVIOUS ?= HEAD^
 e2e-upgrade: $(KUBEPLANE) $(HELM) controller pvesim ## Upgrade a release of the commit PREVIOUS (HEAD^) with a running Node
 	$(call log,"building the controller of $(PREVIOUS)")
 	@rm -rf $(CACHE)/previous && mkdir -p $(CACHE)/previous && git archive $(PREVIOUS) | tar -xf - -C $(CACHE)/previous
-	cd $(CACHE)/previous && $(PLAIN) go build -o controller ./cmd/controller
+	cd $(CACHE)/previous && go build -o controller ./cmd/controller
 	$(call log,"upgrading from $(PREVIOUS) (a minute)")
-	PREVIOUS=$(CACHE)/previous $(E2E) -v -run TestUpgradeFromPrevious ./test/e2e | grep -v -e '^=== '
+	PREVIOUS=$(CACHE)/previous $(E2E) -v -run TestUpgradeFromPrevious ./test/e2e | grep --line-buffered -v -e '^=== '
 
 .PHONY: e2e-clean
 e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; E2E_CLUSTER_ID=id includes those of that run
@@ -261,11 +261,11 @@ fix: ## Apply the fixes of the linters: formatting, imports, outdated idioms
 
 .PHONY: controller
 controller: ## Build the controller into .cache/bin
-	go build -o $(CONTROLLER) ./cmd/controller
+	@hack/build.sh controller -o $(CONTROLLER) ./cmd/controller
 
 .PHONY: plugin
 plugin: ## Build the kubectl plugin into .cache/bin; add it to your PATH and run "kubectl proxmox"
-	go build -o $(BIN)/kubectl-proxmox ./cmd/kubectl-proxmox
+	@hack/build.sh plugin -o $(BIN)/kubectl-proxmox ./cmd/kubectl-proxmox
 
 .PHONY: pvesim
 pvesim: ## Build the Proxmox VE simulator into .cache/bin
@@ -310,7 +310,7 @@ charts-push: $(HELM) ## Package both charts as VERSION and push them to the regi
 # Phony because go, not make, tracks the dependencies of the binary.
 .PHONY: $(DEMO)
 $(DEMO):
-	go build -o $@ ./cmd/demo
+	@hack/build.sh demo -o $@ ./cmd/demo
 
 .PHONY: kubeplane
 kubeplane: $(KUBEPLANE) ## Build the Kubernetes control plane into .cache/bin; KUBERNETES=1.30 builds another version
@@ -324,7 +324,7 @@ $(KUBEPLANE): $(shell find kubeplane -name '*.go' ! -name '*_test.go') kubeplane
 		flags="$$flags -X $$package.gitVersion=$$version -X $$package.gitMajor=1 -X $$package.gitMinor=$$minor"; \
 		flags="$$flags -X $$package.gitTreeState=clean"; \
 	done && \
-	go build -modfile=$(KUBEPLANE_MODULE).mod -ldflags "-s -w$$flags" -o $@ .
+	../hack/build.sh kubeplane -modfile=$(KUBEPLANE_MODULE).mod -ldflags "-s -w$$flags" -o $@ .
 	@touch $@
 
 # Without these flags helm assumes Kubernetes 1.20.
