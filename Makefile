@@ -28,7 +28,7 @@ KUBEPLANE_MODULE := go$(addprefix .,$(OLDER_KUBERNETES))
 CONTROLLER := $(BIN)/controller
 CLOUD_CONTROLLER := $(BIN)/cloud-controller-manager
 DEMO := $(BIN)/demo
-E2E = KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim \
+E2E = KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim MANIFEST=$(CACHE)/install.yaml \
 	CLOUD_CONTROLLER=$(CLOUD_CONTROLLER) $(RACE) -count=1
 ifdef E2E_PROXMOX_CONFIG
 # Tests run in the directory of their package, so the path must be absolute.
@@ -39,8 +39,15 @@ endif
 ENVTEST := $(CACHE)/envtest$(addprefix -,$(OLDER_KUBERNETES))
 
 IMAGE ?= ghcr.io/karpenter-proxmox/karpenter-provider-proxmox
-CRANE := github.com/google/go-containerregistry/cmd/crane@v0.22.1
 VERSION ?= dev
+comma := ,
+# Charts need a semantic version.
+CHART_VERSION := $(if $(filter dev,$(VERSION)),0.0.0-dev,$(VERSION:v%=%))
+# Architectures of a release, separated by commas.
+ARCHES = $(if $(ARCH),$(ARCH),amd64$(comma)arm64)
+RELEASE := $(CACHE)/release
+CRANE := $(BIN)/crane
+COSIGN := $(BIN)/cosign
 # The Debian release of the guest image.
 SUITE ?= trixie
 # All files in the image have the time of the source.
@@ -122,7 +129,7 @@ kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
 	cd kubeplane && KUBEPLANE=$(KUBEPLANE) go test -modfile=$(KUBEPLANE_MODULE).mod -shuffle=on -timeout 10m ./internal/...
 
 .PHONY: e2e
-e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own, KUBERNETES=1.30 another version (docs/e2e.md)
+e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller manifest ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own, KUBERNETES=1.30 another version (docs/e2e.md)
 ifdef E2E_PROXMOX_CONFIG
 	$(call log,"testing end to end with the Proxmox of $(E2E_PROXMOX_CONFIG) (the duration depends on its VMs)")
 	$(E2E) -v -timeout 4h ./test/e2e | grep --line-buffered -v -e '^=== '
@@ -279,12 +286,12 @@ cloud-controller: ## Build the Proxmox cloud controller manager for the end-to-e
 .PHONY: image
 image: ## Build the image as VERSION into .cache/image, as an OCI layout, without container tools; ARCH=amd64 builds only one
 	$(call log,"building the image (first time: a few minutes of compiling for each architecture; then 30 seconds)")
-	go run ./hack/image --out $(CACHE)/image --version $(VERSION) $(if $(ARCH),--arch $(ARCH))
+	go run ./hack/release image --out $(CACHE)/image --version $(VERSION) --arch $(ARCHES)
 
 .PHONY: image-push
-image-push: image ## Push the image as VERSION to the registry IMAGE
+image-push: image $(CRANE) ## Push the image as VERSION to the registry IMAGE
 	@test "$(VERSION)" != dev || { echo 'image-push: set VERSION, for example v0.13.0' >&2; exit 1; }
-	go run $(CRANE) push $(CACHE)/image $(IMAGE):$(VERSION)
+	$(CRANE) push $(CACHE)/image $(IMAGE):$(VERSION)
 
 .PHONY: guest-image
 guest-image: ## Build a Debian 13 image for real guests into .cache/guest, from Debian's packages; SUITE=bookworm builds Debian 12
@@ -297,15 +304,56 @@ reproducible: ## Build the image in two directories and compare every byte
 	$(call log,"building the image in two directories (30 seconds)")
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && mkdir "$$dir/source" && \
 	tar --exclude=./.cache --exclude=./.git -cf - . | tar -xf - -C "$$dir/source" && arch=$$(go env GOARCH) && \
-	go run ./hack/image --arch $$arch --out "$$dir/one" && \
-	(cd "$$dir/source" && go run ./hack/image --arch $$arch --out "$$dir/two") && diff -r "$$dir/one" "$$dir/two"
+	go run ./hack/release image --arch $$arch --out "$$dir/one" && \
+	(cd "$$dir/source" && go run ./hack/release image --arch $$arch --out "$$dir/two") && diff -r "$$dir/one" "$$dir/two"
+
+.PHONY: charts
+charts: $(HELM) ## Package both charts as VERSION into .cache/charts
+	@mkdir -p $(CACHE)/charts && rm -f $(CACHE)/charts/*
+	@for chart in $(CHART) $(CRD_CHART); do \
+		$(HELM) package $$chart --version $(CHART_VERSION) --app-version v$(CHART_VERSION) --destination $(CACHE)/charts || exit 1; done
 
 .PHONY: charts-push
-charts-push: $(HELM) ## Package both charts as VERSION and push them to the registry CHARTS
+charts-push: charts ## Push both charts as VERSION to the registry CHARTS
 	@test "$(VERSION)" != dev || { echo 'charts-push: set VERSION, for example v0.13.0' >&2; exit 1; }
-	@mkdir -p $(CACHE)/charts && rm -f $(CACHE)/charts/*
-	@for chart in $(CHART) $(CRD_CHART); do $(HELM) package $$chart --version $(VERSION:v%=%) --app-version $(VERSION) --destination $(CACHE)/charts; done
-	@for package in $(CACHE)/charts/*.tgz; do $(HELM) push $$package $(CHARTS); done
+	@for package in $(CACHE)/charts/*.tgz; do $(HELM) push $(HELM_FLAGS) $$package $(CHARTS) || exit 1; done
+
+.PHONY: manifest
+manifest: charts ## Render the charts into .cache/install.yaml, for an installation without Helm
+	@$(HELM) template karpenter-provider-proxmox $(CACHE)/charts/karpenter-provider-proxmox-$(CHART_VERSION).tgz --namespace kube-system --include-crds \
+		| sed -e '/^ *helm\.sh\/chart:/d' -e '/^ *app\.kubernetes\.io\/managed-by: Helm$$/d' > $(CACHE)/install.yaml
+
+##@ Releases
+
+.PHONY: release-files
+release-files: manifest ## Build the files of the release page as VERSION into .cache/release
+	$(call log,"building the files of the release page (first time: minutes of compiling for each platform)")
+	@rm -rf $(RELEASE) && mkdir -p $(RELEASE) && cp $(CACHE)/install.yaml $(CACHE)/charts/*.tgz $(RELEASE)
+	@go run ./hack/release archives --out $(RELEASE) --version $(VERSION) --arch $(ARCHES) $(if $(SYSTEMS),--os $(SYSTEMS))
+	@go run ./hack/release provenance --out $(RELEASE) --version $(VERSION)
+	@cd $(RELEASE) && sha256sum * > checksums.txt
+
+.PHONY: release
+release: image-push charts-push release-files $(COSIGN) ## Publish image and charts as VERSION, build the files of the release page, and sign everything
+	$(call log,"signing $(VERSION)")
+	@VERSION=$(VERSION) CHART_VERSION=$(CHART_VERSION) ARCHES=$(ARCHES) IMAGE=$(IMAGE) CHARTS=$(CHARTS) DIR=$(RELEASE) \
+		COSIGN=$(COSIGN) COSIGN_FLAGS='$(COSIGN_FLAGS)' CRANE=$(CRANE) hack/release/sign.sh
+
+.PHONY: release-dry-run
+release-dry-run: $(HELM) $(KUBEPLANE) $(CRANE) $(COSIGN) pvesim ## Publish a release to a local registry, verify its signatures, and follow the documentation with it; ARCH=amd64 and SYSTEMS=linux build less
+	$(call log,"releasing to a registry on this machine (first time: 20 minutes of compiling; then minutes)")
+	@VERSION=$(if $(filter dev,$(VERSION)),v0.0.1-dry-run,$(VERSION)) ARCHES=$(ARCHES) DIR=$(RELEASE) COSIGN=$(COSIGN) CRANE=$(CRANE) \
+		HELM=$(HELM) KUBEPLANE=$(KUBEPLANE) PVESIM=$(BIN)/pvesim hack/release/dry-run.sh
+
+##@ Tools
+
+# Programs of other projects, built from their modules. Go verifies them with its checksum database.
+$(CRANE):
+	GOBIN=$(BIN) go install github.com/google/go-containerregistry/cmd/crane@v0.22.1
+
+$(COSIGN):
+	$(call log,"building cosign (first time: 5 minutes)")
+	GOBIN=$(BIN) go install github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3
 
 # Phony because go, not make, tracks the dependencies of the binary.
 .PHONY: $(DEMO)

@@ -7,6 +7,7 @@ import (
 	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
+	"path"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ func billOfMaterials(binary, version string, created time.Time) ([]byte, error) 
 	if err != nil {
 		return nil, fmt.Errorf("reading the build info of the binary: %w", err)
 	}
-	const own = "SPDXRef-controller"
+	const own = "SPDXRef-program"
 	packages := []object{component(own, info.Main.Path, version)}
 	relations := []object{{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": own}}
 	goVersion := strings.TrimPrefix(info.GoVersion, "go")
@@ -32,9 +33,9 @@ func billOfMaterials(binary, version string, created time.Time) ([]byte, error) 
 	}
 	content, err := json.MarshalIndent(object{
 		"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT",
-		"name":              "karpenter-provider-proxmox " + version,
-		"documentNamespace": fmt.Sprintf("https://github.com/karpenter-proxmox/karpenter-provider-proxmox/sbom/%s/%s", version, goArch(info)),
-		"creationInfo":      object{"created": created.Format(time.RFC3339), "creators": []string{"Tool: hack/image"}},
+		"name":              path.Base(info.Path) + " " + version,
+		"documentNamespace": fmt.Sprintf("%s/sbom/%s/%s/%s-%s", repository, version, path.Base(info.Path), setting(info, "GOOS"), setting(info, "GOARCH")),
+		"creationInfo":      object{"created": created.Format(time.RFC3339), "creators": []string{"Tool: hack/release"}},
 		"packages":          packages,
 		"relationships":     relations,
 	}, "", " ")
@@ -44,18 +45,19 @@ func billOfMaterials(binary, version string, created time.Time) ([]byte, error) 
 	return append(content, '\n'), nil
 }
 
-func component(id, path, version string) object {
+func component(id, name, version string) object {
 	return object{
-		"SPDXID": id, "name": path, "versionInfo": version, "downloadLocation": "NOASSERTION", "filesAnalyzed": false,
+		"SPDXID": id, "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION", "filesAnalyzed": false,
 		"licenseConcluded": "NOASSERTION", "licenseDeclared": "NOASSERTION", "copyrightText": "NOASSERTION",
-		"externalRefs": []object{{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": "pkg:golang/" + path + "@" + version}},
+		"externalRefs": []object{{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": "pkg:golang/" + name + "@" + version}},
 	}
 }
 
-func goArch(info *debug.BuildInfo) string {
-	for _, setting := range info.Settings {
-		if setting.Key == "GOARCH" {
-			return setting.Value
+// setting returns a build setting, for example GOARCH.
+func setting(info *debug.BuildInfo, key string) string {
+	for _, s := range info.Settings {
+		if s.Key == key {
+			return s.Value
 		}
 	}
 	return "unknown"

@@ -4,9 +4,6 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -49,7 +46,7 @@ func write(dir, version string, created time.Time, platforms []platform) (digest
 	}
 	labels := object{
 		"org.opencontainers.image.title":    "karpenter-provider-proxmox",
-		"org.opencontainers.image.source":   "https://github.com/karpenter-proxmox/karpenter-provider-proxmox",
+		"org.opencontainers.image.source":   repository,
 		"org.opencontainers.image.licenses": "Apache-2.0",
 		"org.opencontainers.image.version":  version,
 		"org.opencontainers.image.created":  created.Format(time.RFC3339),
@@ -77,22 +74,18 @@ func write(dir, version string, created time.Time, platforms []platform) (digest
 
 // platform writes layer, configuration and manifest of one architecture.
 func (l layout) platform(p platform, created time.Time, labels object) (object, error) {
-	content, err := archive(p, created)
+	content, err := archive([]file{
+		{"controller", 0o755, p.binary},
+		{"usr/share/sbom/karpenter-provider-proxmox.spdx.json", 0o644, p.sbom},
+	}, created)
 	if err != nil {
 		return nil, fmt.Errorf("packing the layer: %w", err)
 	}
-	var packed bytes.Buffer
-	zipper, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	packed, err := compress(content)
 	if err != nil {
 		return nil, fmt.Errorf("packing the layer: %w", err)
 	}
-	if _, err := zipper.Write(content); err != nil {
-		return nil, fmt.Errorf("packing the layer: %w", err)
-	}
-	if err := zipper.Close(); err != nil {
-		return nil, fmt.Errorf("packing the layer: %w", err)
-	}
-	layer, err := l.blob(typeLayer, packed.Bytes())
+	layer, err := l.blob(typeLayer, packed)
 	if err != nil {
 		return nil, err
 	}
@@ -100,38 +93,12 @@ func (l layout) platform(p platform, created time.Time, labels object) (object, 
 		"created": created.Format(time.RFC3339), "os": "linux", "architecture": p.arch,
 		"config":  object{"User": nonroot, "Entrypoint": []string{"/controller"}, "WorkingDir": "/", "Labels": labels},
 		"rootfs":  object{"type": "layers", "diff_ids": []string{digestOf(content)}},
-		"history": []object{{"created": created.Format(time.RFC3339), "created_by": "hack/image"}},
+		"history": []object{{"created": created.Format(time.RFC3339), "created_by": "hack/release"}},
 	})
 	if err != nil {
 		return nil, err
 	}
 	return l.encode(typeManifest, object{"schemaVersion": 2, "mediaType": typeManifest, "config": config, "layers": []object{layer}, "annotations": labels})
-}
-
-// archive returns a tar archive of the image's files. They belong to root, so the container's user cannot change them.
-func archive(p platform, created time.Time) ([]byte, error) {
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	for _, file := range []struct {
-		name    string
-		mode    int64
-		content []byte
-	}{
-		{"controller", 0o755, p.binary},
-		{"usr/share/sbom/karpenter-provider-proxmox.spdx.json", 0o644, p.sbom},
-	} {
-		header := &tar.Header{Name: file.name, Mode: file.mode, Size: int64(len(file.content)), ModTime: created, Format: tar.FormatUSTAR}
-		if err := w.WriteHeader(header); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(file.content); err != nil {
-			return nil, err
-		}
-	}
-	if err := w.Close(); err != nil { // writes the end of the archive
-		return nil, err
-	}
-	return out.Bytes(), nil
 }
 
 func (l layout) encode(mediaType string, what object) (object, error) {
