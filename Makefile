@@ -35,6 +35,8 @@ ifdef E2E_PROXMOX_CONFIG
 override E2E_PROXMOX_CONFIG := $(abspath $(E2E_PROXMOX_CONFIG))
 export E2E_PROXMOX_CONFIG
 endif
+# Of Debian's package, which is extracted and not installed.
+PROMETHEUS := $(CACHE)/prometheus/usr/bin/prometheus
 # Links to kubeplane with the file names that envtest expects.
 ENVTEST := $(CACHE)/envtest$(addprefix -,$(OLDER_KUBERNETES))
 
@@ -148,6 +150,11 @@ e2e-upgrade: $(KUBEPLANE) $(HELM) controller pvesim ## Upgrade a release of the 
 	cd $(CACHE)/previous && go build -o controller ./cmd/controller
 	$(call log,"upgrading from $(PREVIOUS) (a minute)")
 	PREVIOUS=$(CACHE)/previous $(E2E) -v -run TestUpgradeFromPrevious ./test/e2e | grep --line-buffered -v -e '^=== '
+.PHONY: monitoring
+monitoring: $(PROMETHEUS) $(HELM) $(KUBEPLANE) controller ## Test the alerts with promtool, and the dashboard with a Prometheus that scrapes the controller
+	$(call log,"testing dashboard and alerts (about two minutes)")
+	PATH=$(dir $(PROMETHEUS)):$$PATH HELM=$(HELM) go test -count=1 -run 'Alert|Dashboard' ./test/chart
+	PATH=$(dir $(PROMETHEUS)):$$PATH $(E2E) -timeout 20m -run TestPrometheus ./test/e2e
 
 .PHONY: e2e-clean
 e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; E2E_CLUSTER_ID=id includes those of that run
@@ -282,6 +289,13 @@ pvesim: ## Build the Proxmox VE simulator into .cache/bin
 cloud-controller: ## Build the Proxmox cloud controller manager for the end-to-end tests into .cache/bin
 	cd test/cloudcontroller && go build -ldflags '-s -w' -o $(CLOUD_CONTROLLER) \
 		github.com/sergelogvinov/proxmox-cloud-controller-manager/cmd/proxmox-cloud-controller-manager
+
+.PHONY: prometheus
+prometheus: $(PROMETHEUS) ## Download Prometheus and promtool for make monitoring into .cache, from the packages of Debian or Ubuntu
+
+$(PROMETHEUS):
+	@mkdir -p $(CACHE)/prometheus
+	cd $(CACHE)/prometheus && apt-get download prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb
 
 .PHONY: image
 image: ## Build the image as VERSION into .cache/image, as an OCI layout, without container tools; ARCH=amd64 builds only one

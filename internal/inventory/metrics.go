@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 const (
@@ -24,7 +26,9 @@ type metrics struct {
 	settingsErrors prometheus.Counter
 
 	age    *prometheus.Desc
+	quorum *prometheus.Desc
 	usable *prometheus.Desc
+	online *prometheus.Desc
 	cpus   *prometheus.Desc
 	memory *prometheus.Desc
 }
@@ -49,7 +53,9 @@ func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error
 			Help: "Changes of the host settings file that were rejected. The last good settings remain in effect.",
 		}),
 		age:    desc("inventory_age_seconds", "Age of the last good snapshot of a Proxmox cluster.", "region"),
+		quorum: desc("cluster_quorate", "0 while a Proxmox cluster reports that it has no quorum, 1 otherwise.", "region"),
 		usable: desc("host_usable", "1 if a host accepts new VMs, 0 if not.", "region", "host"),
+		online: desc("host_online", "1 if Proxmox reports a host as online, 0 if not, as of the last good snapshot.", "region", "host"),
 		cpus: desc("host_cpus",
 			"CPUs of a host: allocatable by settings, allocated to guests, reserved for VMs being launched, free.", "region", "host", "state"),
 		memory: desc("host_memory_bytes",
@@ -77,7 +83,7 @@ func (m *metrics) settingsReloadFailed() { m.settingsErrors.Inc() }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.age, m.usable, m.cpus, m.memory} {
+	for _, d := range []*prometheus.Desc{m.age, m.quorum, m.usable, m.online, m.cpus, m.memory} {
 		descs <- d
 	}
 }
@@ -91,12 +97,12 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for region, snapshot := range view.Snapshots {
 		gauge(m.age, m.inventory.options.Clock.Since(snapshot.Taken).Seconds(), region)
 	}
+	for region := range m.inventory.clusters {
+		gauge(m.quorum, asGauge(!errors.Is(view.Failures[region], proxmox.ErrNoQuorum)), region)
+	}
 	for _, host := range view.Hosts() {
-		usable := 1.0
-		if host.Unusable != "" {
-			usable = 0
-		}
-		gauge(m.usable, usable, host.Region, host.Name)
+		gauge(m.usable, asGauge(host.Unusable == ""), host.Region, host.Name)
+		gauge(m.online, asGauge(host.OfflineSince.IsZero()), host.Region, host.Name)
 		for _, state := range []struct {
 			name   string
 			amount Amount
@@ -107,4 +113,12 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 			gauge(m.memory, float64(state.amount.MemoryBytes), host.Region, host.Name, state.name)
 		}
 	}
+}
+
+// asGauge returns 1 for true and 0 for false.
+func asGauge(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

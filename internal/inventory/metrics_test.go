@@ -30,6 +30,9 @@ func TestMetrics(t *testing.T) {
 	_ = i.Refresh(t.Context(), "r")
 
 	const want = `
+# HELP karpenter_proxmox_cluster_quorate 0 while a Proxmox cluster reports that it has no quorum, 1 otherwise.
+# TYPE karpenter_proxmox_cluster_quorate gauge
+karpenter_proxmox_cluster_quorate{region="r"} 1
 # HELP karpenter_proxmox_host_cpus CPUs of a host: allocatable by settings, allocated to guests, reserved for VMs being launched, free.
 # TYPE karpenter_proxmox_host_cpus gauge
 karpenter_proxmox_host_cpus{host="pve1",region="r",state="allocatable"} 16
@@ -40,6 +43,10 @@ karpenter_proxmox_host_cpus{host="pve2",region="r",state="allocatable"} 16
 karpenter_proxmox_host_cpus{host="pve2",region="r",state="allocated"} 0
 karpenter_proxmox_host_cpus{host="pve2",region="r",state="reserved"} 0
 karpenter_proxmox_host_cpus{host="pve2",region="r",state="free"} 16
+# HELP karpenter_proxmox_host_online 1 if Proxmox reports a host as online, 0 if not, as of the last good snapshot.
+# TYPE karpenter_proxmox_host_online gauge
+karpenter_proxmox_host_online{host="pve1",region="r"} 1
+karpenter_proxmox_host_online{host="pve2",region="r"} 0
 # HELP karpenter_proxmox_host_usable 1 if a host accepts new VMs, 0 if not.
 # TYPE karpenter_proxmox_host_usable gauge
 karpenter_proxmox_host_usable{host="pve1",region="r"} 1
@@ -51,7 +58,7 @@ karpenter_proxmox_inventory_age_seconds{region="r"} 7
 # TYPE karpenter_proxmox_inventory_poll_errors_total counter
 karpenter_proxmox_inventory_poll_errors_total{region="r"} 1
 `
-	err := testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_host_cpus", "karpenter_proxmox_host_usable",
+	err := testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_cluster_quorate", "karpenter_proxmox_host_cpus", "karpenter_proxmox_host_online", "karpenter_proxmox_host_usable",
 		"karpenter_proxmox_inventory_age_seconds", "karpenter_proxmox_inventory_poll_errors_total")
 	if err != nil {
 		t.Error(err)
@@ -62,5 +69,21 @@ karpenter_proxmox_inventory_poll_errors_total{region="r"} 1
 	}
 	if _, err := inventory.New(nil, inventory.Options{Registerer: registry}); err == nil {
 		t.Error("New registered the same metrics twice")
+	}
+}
+
+func TestMetricsNoQuorum(t *testing.T) {
+	t.Parallel()
+	c, registry := newCluster("r", host("pve1", 16, 64)), prometheus.NewRegistry()
+	i := newInventoryWith(t, inventory.Options{Registerer: registry}, c)
+	c.change(func() { c.failure = proxmox.ErrNoQuorum })
+	_ = i.Refresh(t.Context(), "r")
+	const want = `
+# HELP karpenter_proxmox_cluster_quorate 0 while a Proxmox cluster reports that it has no quorum, 1 otherwise.
+# TYPE karpenter_proxmox_cluster_quorate gauge
+karpenter_proxmox_cluster_quorate{region="r"} 0
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_cluster_quorate"); err != nil {
+		t.Error(err)
 	}
 }
