@@ -45,7 +45,7 @@ func Description(id Identity, n Notes, b *Binding, hookScripts []string) string 
 		fmt.Sprintf("- Kubernetes cluster: %s (UID of its namespace kube-system)", id.KubeCluster),
 		"- NodePool: " + n.NodePool,
 		"- NodeClaim: " + n.Claim,
-		fmt.Sprintf("- Size: %s, %d CPUs, %s GiB memory, %s GB disk", n.InstanceType, n.CPUs, decimal(float64(n.MemoryMiB)/1024), decimal(float64(n.DiskBytes)/1e9)),
+		fmt.Sprintf("- Size: %s, %d CPUs, %s GiB memory, %s GiB disk", n.InstanceType, n.CPUs, decimal(float64(n.MemoryMiB)/1024), decimal(float64(n.DiskBytes)/(1<<30))),
 	}
 	if n.Price > 0 {
 		lines = append(lines, "- Price: "+decimal(n.Price)+", without currency")

@@ -21,7 +21,7 @@ func TestDescription(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	id := Identity{VMID: 20123, KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11"}
 	notes := NewNotes("default-abc", "default", "default", Intent{
-		InstanceType: "t1.2VCPU-6GB", CapacityType: "on-demand", Cores: 2, MemoryMiB: 6144, DiskBytes: 30_000_000_000, Price: 0.061442,
+		InstanceType: "t1.2VCPU-6GB", CapacityType: "on-demand", Cores: 2, MemoryMiB: 6144, DiskBytes: 30 << 30, Price: 0.061442,
 	})
 	text := Description(id, notes, nil, nil)
 	g.Expect(text).To(Equal(string(want)))
