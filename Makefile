@@ -150,6 +150,7 @@ e2e-upgrade: $(KUBEPLANE) $(HELM) controller pvesim ## Upgrade a release of the 
 	cd $(CACHE)/previous && go build -o controller ./cmd/controller
 	$(call log,"upgrading from $(PREVIOUS) (a minute)")
 	PREVIOUS=$(CACHE)/previous $(E2E) -v -run TestUpgradeFromPrevious ./test/e2e | grep --line-buffered -v -e '^=== '
+
 .PHONY: monitoring
 monitoring: $(PROMETHEUS) $(HELM) $(KUBEPLANE) controller ## Test the alerts with promtool, and the dashboard with a Prometheus that scrapes the controller
 	$(call log,"testing dashboard and alerts (about two minutes)")

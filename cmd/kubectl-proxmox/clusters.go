@@ -6,12 +6,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
@@ -61,18 +62,9 @@ func (c *clusters) config() (proxmox.Config, error) {
 	if err != nil {
 		return proxmox.Config{}, fmt.Errorf("reading the chart's values: %w", err)
 	}
-	var values struct {
-		Config map[string]any `json:"config"`
-	}
-	if err := yaml.Unmarshal(content, &values); err != nil {
-		return proxmox.Config{}, fmt.Errorf("parsing the chart's values %s: %w", c.values, err)
-	}
-	if content, err = yaml.Marshal(values.Config); err != nil {
-		return proxmox.Config{}, fmt.Errorf("reading the chart's values %s: %w", c.values, err)
-	}
-	config, err := proxmox.ParseConfig(content)
+	config, err := proxmox.ParseChartValues(content)
 	if err != nil {
-		return config, fmt.Errorf("parsing config of the chart's values %s: %w", c.values, err)
+		return config, fmt.Errorf("parsing the chart's values %s: %w", c.values, err)
 	}
 	return config, nil
 }
@@ -128,6 +120,7 @@ func (c *clusters) deployed(ctx context.Context) (operator.Deployed, error) {
 type view struct {
 	settings  operator.Settings
 	clients   []proxmox.Client
+	roots     instance.RootClients
 	inventory *inventory.Inventory
 }
 
@@ -140,19 +133,29 @@ func (c *clusters) open() (*view, error) {
 }
 
 func newView(settings operator.Settings) (*view, error) {
-	v := &view{settings: settings}
+	v := &view{settings: settings, roots: instance.RootClients{}}
 	for _, cluster := range settings.Cloud.Clusters {
 		client, err := proxmox.New(cluster, proxmox.Options{})
 		if err != nil {
 			return nil, err
 		}
 		v.clients = append(v.clients, client)
+		if cluster.HasRoot() {
+			if v.roots[cluster.Region], err = proxmox.NewRoot(cluster, proxmox.Options{}); err != nil {
+				return nil, err
+			}
+		}
 	}
-	var err error
-	v.inventory, err = inventory.New(v.clients, inventory.Options{
-		Settings: settings.Hosts, DetailRange: inventory.VMIDRange{From: settings.Options.ProxmoxVMID, To: settings.Options.ProxmoxVMIDMax},
+	return v.with(v.clients)
+}
+
+// with returns an empty view with other clients of the same clusters.
+func (v *view) with(clients []proxmox.Client) (*view, error) {
+	options := v.settings.Options
+	shared, err := inventory.New(clients, inventory.Options{
+		Settings: v.settings.Hosts, DetailRange: inventory.VMIDRange{From: options.ProxmoxVMID, To: options.ProxmoxVMIDMax},
 	})
-	return v, err
+	return &view{settings: v.settings, clients: clients, roots: v.roots, inventory: shared}, err
 }
 
 // read polls each cluster once. It fails if one does not respond.
@@ -188,6 +191,7 @@ func (v *view) operations(kube client.Client, source boot.Source, kubeCluster st
 	types, err := instancetype.New(instancetype.Deps{
 		Inventory: v.inventory, Catalog: v.settings.Catalog, Pricing: options.Pricing(), PCIResources: options.PCIResources,
 		VMMemoryOverheadPercent: options.VMMemoryOverheadPercent, VolumeAttachmentLimits: options.VolumeAttachmentLimits, Clock: clock.RealClock{},
+		CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(v.roots))},
 	})
 	if err != nil {
 		return nil, nil, err

@@ -7,20 +7,16 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
-	"github.com/awslabs/operatorpkg/status"
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/clock"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
-	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
 // preflight runs the controller's checks without a controller.
@@ -32,12 +28,16 @@ type preflight struct {
 
 	view *view
 	out  io.Writer
+	// required are the privileges that the manifests require, by region.
+	required map[string][]privileges.Required
+	// pools are the resource pools that VMs must be in, by region, if no manifests name them.
+	pools map[string]string
 	// failed is the number of failed checks.
 	failed int
 }
 
 func newPreflight() *cobra.Command {
-	p := &preflight{from: &clusters{}}
+	p := &preflight{from: &clusters{}, required: map[string][]privileges.Required{}, pools: map[string]string{}}
 	command := &cobra.Command{
 		Use:   "preflight",
 		Short: "Check Proxmox clusters and manifests before anything is installed",
@@ -45,9 +45,13 @@ func newPreflight() *cobra.Command {
 
 Checks that each cluster is reachable, that its certificate is trusted and that the
 token is valid and has the required privileges. With -f it also checks, for each
-ProxmoxNodeClass in the manifests and each host: template, storages, bridges, security
-groups, tags, resource pool, boot data and capacity. The checks are the same as the
-controller's. Nothing is changed in Proxmox, and no Kubernetes cluster is needed.`,
+ProxmoxTemplate and ProxmoxNodeClass in the manifests and each host: template, storages,
+bridges, security groups, tags, resource pool, boot data and capacity. A template that
+does not exist yet is checked as if it did. The checks are the same as the controller's.
+Nothing is changed in Proxmox, and no Kubernetes cluster is needed.
+
+A check fails if one host does not pass it. To use only some hosts, exclude the others in
+the file of --node-setting-file.`,
 		Example: `  # before helm
   kubectl proxmox preflight --values values.yaml
 
@@ -60,7 +64,7 @@ controller's. Nothing is changed in Proxmox, and no Kubernetes cluster is needed
 		},
 	}
 	p.from.flags(command)
-	command.Flags().StringSliceVarP(&p.manifests, "filename", "f", nil, "manifests to check: files, or directories of YAML files")
+	command.Flags().StringSliceVarP(&p.manifests, "filename", "f", nil, "manifests to check: files, or directories of YAML and JSON files")
 	command.Flags().StringVar(&p.version, "kubernetes-version", "v1.36.3", "version of Kubernetes that boot data is rendered for")
 	command.Flags().StringVar(&p.namespace, "system-namespace", metav1.NamespaceSystem, "namespace that boot data is rendered for")
 	return command
@@ -74,16 +78,8 @@ func (p *preflight) run(ctx context.Context) error {
 	if p.view, err = p.from.open(); err != nil {
 		return err
 	}
-	if p.clusters(ctx) {
-		source := boot.Source{Reader: objects, Namespace: p.namespace, Version: boot.FixedVersion(p.version)}
-		vms, types, err := p.view.operations(nil, source, "")
-		if err != nil {
-			return err
-		}
-		checker := nodeclassstatus.NewChecker(objects, nodeclassstatus.Deps{
-			Inventory: p.view.inventory, Types: types, Boot: source, Health: vms.Health, CloneTimes: vms.CloneTimes, Clock: clock.RealClock{},
-		})
-		if err := p.classes(ctx, checker, objects); err != nil {
+	if p.clusters(ctx, objects) {
+		if err := p.checkObjects(ctx, objects); err != nil {
 			return err
 		}
 	}
@@ -94,9 +90,10 @@ func (p *preflight) run(ctx context.Context) error {
 }
 
 // clusters polls each cluster and reports whether at least one is usable.
-func (p *preflight) clusters(ctx context.Context) bool {
+func (p *preflight) clusters(ctx context.Context, objects *manifests) bool {
 	usable := 0
 	for _, client := range p.view.clients {
+		p.view.inventory.Invalidate(client.Region(), objects.facts()...)
 		err := proxmox.Check(ctx, client)
 		if err == nil {
 			err = p.view.inventory.Refresh(ctx, client.Region())
@@ -110,115 +107,42 @@ func (p *preflight) clusters(ctx context.Context) bool {
 		p.ok("region %s: Proxmox VE %s is reachable; hosts: %d, guests: %d", client.Region(), snapshot.Version.Full, len(snapshot.Hosts), len(snapshot.Guests))
 	}
 	for _, host := range p.view.inventory.View().Hosts() {
-		if host.Unusable != "" {
+		switch {
+		case host.OutOfService == inventory.Excluded:
+			p.printf("skip", "host %s/%s is %s", host.Region, host.Name, host.Unusable)
+		case host.OutOfService == "" && host.Size.CPUs == 0:
+			p.printf("skip", "host %s/%s: its capacity is not visible without Sys.Audit", host.Region, host.Name)
+		case host.Unusable != "":
 			p.fail("host %s/%s is not usable: %s", host.Region, host.Name, host.Unusable)
-			continue
+		default:
+			p.ok("host %s/%s: %d of %d CPUs and %s of %s memory are free", host.Region, host.Name,
+				host.Free.CPUs, host.Allocatable.CPUs, gib(host.Free.MemoryBytes), gib(host.Allocatable.MemoryBytes))
 		}
-		p.ok("host %s/%s: %d of %d CPUs and %s of %s memory are free", host.Region, host.Name,
-			host.Free.CPUs, host.Allocatable.CPUs, gib(host.Free.MemoryBytes), gib(host.Allocatable.MemoryBytes))
 	}
 	return usable > 0
 }
 
-// classes checks the NodeClasses of the manifests. If there are none, it checks the
-// privileges that every NodeClass needs.
-func (p *preflight) classes(ctx context.Context, checker *nodeclassstatus.Checker, objects *manifests) error {
-	planned := p.templates(objects)
-	found := false
-	for _, object := range objects.objects {
-		class, ok := object.(*v1alpha1.ProxmoxNodeClass)
-		if !ok {
+// isExcluded reports whether the host settings exclude a host.
+func (p *preflight) isExcluded(region, host string) bool {
+	state, _ := p.view.inventory.View().Host(region, host)
+	return state.OutOfService == inventory.Excluded
+}
+
+// privileges prints for each region which of the required privileges are missing, with one
+// command for all manifests and hosts.
+func (p *preflight) privileges() {
+	view := p.view.inventory.View()
+	for _, region := range slices.Sorted(maps.Keys(p.required)) {
+		account := privileges.NewAccount(view.Snapshots[region].Facts)
+		if message := account.Message(p.required[region]); message != "" {
+			p.fail("PrivilegesSufficient: region %s: %s", region, message)
 			continue
 		}
-		found = true
-		if err := p.check(ctx, checker, class); err != nil {
-			return err
-		}
-		fmt.Fprintf(p.out, "\nProxmoxNodeClass %s\n", class.Name)
-		p.printClass(class, planned[class.Spec.InstanceTemplateRef.Name] && class.Spec.InstanceTemplateRef.Kind == v1alpha1.ProxmoxTemplateKind)
-	}
-	if found {
-		return nil
-	}
-	class := &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{MetadataOptions: v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCDROM}}}
-	if err := p.check(ctx, checker, class); err != nil {
-		return err
-	}
-	p.condition(*class.StatusConditions().Get(v1alpha1.ConditionPrivilegesSufficient))
-	return nil
-}
-
-// check checks a class twice, with a refresh in between: the first check determines
-// which additional data the inventory reads.
-func (p *preflight) check(ctx context.Context, checker *nodeclassstatus.Checker, class *v1alpha1.ProxmoxNodeClass) error {
-	if err := checker.Check(ctx, class); err != nil {
-		return err
-	}
-	_ = p.view.inventory.RefreshAll(ctx) // clusters has already printed unreachable ones
-	return checker.Check(ctx, class)
-}
-
-// templates resolves the unmanaged templates and checks whether the managed ones can be
-// created. It returns the names of those that can.
-func (p *preflight) templates(objects *manifests) map[string]bool {
-	planned := map[string]bool{}
-	for _, object := range objects.objects {
-		switch t := object.(type) {
-		case *v1alpha1.ProxmoxUnmanagedTemplate:
-			unmanagedstatus.Resolve(p.view.inventory, t)
-		case *v1alpha1.ProxmoxTemplate:
-			planned[t.Name] = p.locations(t, p.view.inventory.View())
-		}
-	}
-	return planned
-}
-
-// locations prints the hosts on which a template can be created and reports whether
-// there is one.
-func (p *preflight) locations(t *v1alpha1.ProxmoxTemplate, view inventory.View) (possible bool) {
-	fmt.Fprintf(p.out, "\nProxmoxTemplate %s\n", t.Name)
-	for _, location := range template.Locations(view, template.NewDesired(t, nil), nil) {
-		if location.Problem != "" {
-			p.fail("host %s/%s: %s", location.Region, location.Host, location.Problem)
+		if pool := p.pools[region]; pool != "" {
+			p.ok("PrivilegesSufficient: region %s: %s has all required privileges for VMs in resource pool %s; set spec.resourcePool to it in each NodeClass", region, account, pool)
 			continue
 		}
-		possible = true
-		p.ok("host %s/%s: storage %s for the image, storage %s for the template", location.Region, location.Host, location.Images, location.Storage)
-	}
-	return possible
-}
-
-// printClass prints the conditions and unusable hosts of a class. A missing template that
-// can be created is not a failure.
-func (p *preflight) printClass(class *v1alpha1.ProxmoxNodeClass, templatePlanned bool) {
-	for _, condition := range class.StatusConditions().List() {
-		switch {
-		case condition.Type == status.ConditionReady:
-		case condition.Type == v1alpha1.ConditionInstanceTemplateReady && condition.IsFalse() && templatePlanned:
-			p.printf("skip", "%s: %s", condition.Type, condition.Message)
-		default:
-			p.condition(condition)
-		}
-	}
-	for _, zone := range class.Status.UnusableZones {
-		if len(class.Status.SelectedZones) > 0 {
-			p.printf("note", "%s is not usable: %s", zone.Zone, zone.Reason)
-		}
-	}
-}
-
-func (p *preflight) condition(condition status.Condition) {
-	text := condition.Type
-	if condition.Message != "" {
-		text += ": " + condition.Message
-	}
-	switch {
-	case condition.IsTrue():
-		p.ok("%s", text)
-	case condition.IsFalse():
-		p.fail("%s", text)
-	default:
-		p.printf("skip", "%s", text)
+		p.ok("PrivilegesSufficient: region %s: %s has all required privileges", region, account)
 	}
 }
 

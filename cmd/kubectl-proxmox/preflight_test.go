@@ -49,6 +49,15 @@ func write(t *testing.T, dir, name, content string) string {
 	return path
 }
 
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
 // run runs the plugin and returns its output.
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
@@ -92,19 +101,28 @@ func TestPreflight(t *testing.T) {
 		want     []string
 		fails    bool
 	}{
-		"cluster_only":     {want: []string{"ok     region home: Proxmox VE 8.4", "ok     host home/pve2: 14 of 16 CPUs", "ok     PrivilegesSufficient"}},
-		"example_manifest": {args: example, want: []string{"ProxmoxNodeClass kubeadm", "ok     InstanceTemplateReady", "ok     NetworkReady", "ok     InstanceMetadataOptionsReady"}},
+		"cluster_only":  {want: []string{"ok     region home: Proxmox VE 8.4", "ok     host home/pve2: 14 of 16 CPUs", "ok     PrivilegesSufficient"}},
+		"resource_pool": {scenario: pvesim.PoolScoped, want: []string{"ok     PrivilegesSufficient: region home: API token kubernetes@pve!karpenter has all required privileges for VMs in resource pool karpenter; set spec.resourcePool to it in each NodeClass"}},
+		"resource_pool_without_a_privilege": {scenario: func(s *pvesim.Scenario) {
+			pvesim.PoolScoped(s)
+			withoutPrivilege("VM.Config.CPU")(s)
+		}, fails: true, want: []string{"FAIL   PrivilegesSufficient: region home: API token kubernetes@pve!karpenter lacks VM.Config.CPU on /pool/karpenter; " +
+			`run: pveum role modify KarpenterVM --append 1 --privs "VM.Config.CPU" && pveum acl modify /pool/karpenter --roles KarpenterVM --users kubernetes@pve --tokens 'kubernetes@pve!karpenter'`}},
+		"resource_pool_missing_in_class": {scenario: pvesim.PoolScoped, manifest: unmanagedNode, fails: true,
+			want: []string{"VM.Allocate, VM.Audit, VM.Config.CDROM, VM.Config.CPU, VM.Config.Cloudinit, VM.Config.Disk, VM.Config.HWType, VM.Config.Memory, VM.Config.Network, VM.PowerMgmt on /vms; set spec.resourcePool to karpenter, where it has them, or run: pveum acl modify /vms --roles KarpenterVM --users kubernetes@pve --tokens 'kubernetes@pve!karpenter'"}},
+		"no_object_in_manifest": {manifest: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", fails: true,
+			want: []string{"FAIL   the manifests contain no ProxmoxNodeClass and no template"}},
+		"unmanaged_template_only": {manifest: strings.Split(unmanagedNode, "---")[0], want: []string{"ok     found on home/pve1/9000, home/pve2/9001"}},
+		"example_manifest":        {args: example, want: []string{"ProxmoxNodeClass kubeadm", "ok     InstanceTemplateReady", "ok     NetworkReady", "ok     InstanceMetadataOptionsReady"}},
 		"missing_privilege_of_every_class": {scenario: withoutPrivilege("VM.Allocate"), fails: true,
-			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Allocate on /vms; add the privileges to the token's role on / (find it with: pveum acl list): pveum role modify"}},
+			want: []string{"FAIL   " + lacks("VM.Allocate", "/vms")}},
 		"missing_privilege_of_one_class": {scenario: withoutPrivilege("VM.Clone"), args: example, fails: true,
-			want: []string{"FAIL   PrivilegesSufficient: ", "lacks VM.Clone on /vms/9000", "skip   StorageReady"}},
-		"one_of_two_hosts_unusable": {scenario: func(s *pvesim.Scenario) { s.Hosts[1].Bridges[0].Name = "vmbr7" }, args: example,
-			want: []string{"ok     NetworkReady", `note   home/pve2 is not usable: bridge "vmbr0" of the template's net0 is not on this host, which has vmbr7`}},
+			want: []string{"FAIL   " + lacks("VM.Clone", "/vms/9000, /vms/9001"), "ok     StorageReady"}},
 		"template_can_be_created": {manifest: managed,
-			want: []string{"ok     host home/pve1: storage local for the image, storage local for the template", `skip   InstanceTemplateReady: ProxmoxTemplate "new" is on no host yet`}},
+			want: []string{"ok     host home/pve1: storage local for the image, storage local for the template", "ok     InstanceTemplateReady", "ok     CapacityAvailable"}},
 		"template_cannot_be_created": {manifest: managed, fails: true,
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso"} },
-			want:     []string{"FAIL   host home/pve1: no storage of spec.storageIDs takes import content", "run: pvesm set local --content import,iso", "FAIL   InstanceTemplateReady"}},
+			want:     []string{"FAIL   home/pve1, home/pve2: no storage of spec.storageIDs takes import content", `skip   InstanceTemplateReady: ProxmoxTemplate "new" is on no host yet`}},
 		"template_not_found": {manifest: strings.Replace(managed, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1), fails: true,
 			want: []string{`FAIL   InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist`}},
 		"invalid_token": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Secret = "another" }, fails: true, want: []string{"FAIL   checking region \"home\"", "rejects the credentials"}},
@@ -141,11 +159,12 @@ func TestPreflightInvalidFiles(t *testing.T) {
 	t.Parallel()
 	_, dir := startSimulator(t, nil)
 	for want, args := range map[string][]string{
-		"cloud-config values":                {"preflight"},
-		"token_secre: unknown field":         {"preflight", "--values", write(t, dir, "typo.yaml", "config: {clusters: [{region: a, token_secre: b}]}")},
-		"clusters: found none":               {"preflight", "--values", write(t, dir, "none.yaml", "config: {clusters: []}")},
-		"no such file":                       {"preflight", "--values", filepath.Join(dir, "absent")},
-		`unknown field "spec.instanceTempl"`: {"preflight", "--values", filepath.Join(dir, "values.yaml"), "-f", write(t, dir, "class.yaml", strings.Replace(managed, "instanceTemplateRef", "instanceTempl", 1))},
+		"cloud-config values": {"preflight"},
+		"line 6: config.clusters[0].token_secre: unknown field": {"preflight", "--values", write(t, dir, "lines.yaml", "replicaCount: 2\n\nconfig:\n  clusters:\n    - region: a\n      token_secre: b\n")},
+		"token_secre: unknown field":                            {"preflight", "--values", write(t, dir, "typo.yaml", "config: {clusters: [{region: a, token_secre: b}]}")},
+		"clusters: found none, want":                            {"preflight", "--values", write(t, dir, "none.yaml", "config: {clusters: []}")},
+		"no such file":                                          {"preflight", "--values", filepath.Join(dir, "absent")},
+		`unknown field "spec.instanceTempl"`:                    {"preflight", "--values", filepath.Join(dir, "values.yaml"), "-f", write(t, dir, "class.yaml", strings.Replace(managed, "instanceTemplateRef", "instanceTempl", 1))},
 	} {
 		if out, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got error %v, want %q\n%s", args, err, want, out)

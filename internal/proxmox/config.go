@@ -87,8 +87,28 @@ func ParseConfig(content []byte) (Config, error) {
 	if len(document.Content) == 0 {
 		return Config{}, errors.New(`the file is empty: want "clusters:" with at least one cluster`)
 	}
+	return readConfig(document.Content[0], "")
+}
+
+// ParseChartValues parses the cloud config in the chart's values, below config. Its error
+// contains the line in the values.
+func ParseChartValues(content []byte) (Config, error) {
+	var values struct {
+		Config yaml.Node `yaml:"config"`
+	}
+	if err := yaml.Unmarshal(content, &values); err != nil {
+		return Config{}, fmt.Errorf("bad YAML: %s", yamlMessage(err))
+	}
+	if values.Config.IsZero() || values.Config.Tag == "!!null" {
+		return Config{}, errors.New(`config.clusters: found none, want at least one cluster with region, url and a token`)
+	}
+	return readConfig(&values.Config, "config")
+}
+
+// readConfig reads the cloud config. field is where it is stored.
+func readConfig(n *yaml.Node, field string) (Config, error) {
 	var config Config
-	err := readMapping(document.Content[0], "", map[string]reader{
+	err := readMapping(n, field, map[string]reader{
 		"features": func(n *yaml.Node, field string) error {
 			return readMapping(n, field, map[string]reader{"provider": oneOf(&config.Features.Provider, "default", "capmox")})
 		},

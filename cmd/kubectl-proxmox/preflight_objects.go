@@ -1,0 +1,275 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+	"k8s.io/utils/clock"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+)
+
+// checkObjects checks the templates and NodeClasses of the manifests. If there are none, it
+// checks the privileges that every NodeClass needs. The privileges are printed first, since
+// other checks can depend on them.
+func (p *preflight) checkObjects(ctx context.Context, objects *manifests) error {
+	out, details := p.out, &bytes.Buffer{}
+	p.out = details
+	defer func() { p.out = out }()
+	classes := objects.nodeClasses()
+	if err := p.templates(ctx, objects, classes); err != nil {
+		return err
+	}
+	source := boot.Source{Reader: objects, Namespace: p.namespace, Version: boot.FixedVersion(p.version)}
+	vms, types, err := p.view.operations(nil, source, "")
+	if err != nil {
+		return err
+	}
+	checker := nodeclassstatus.NewChecker(objects, nodeclassstatus.Deps{
+		Inventory: p.view.inventory, Types: types, RootClients: p.view.roots, Boot: source, Health: vms.Health, CloneTimes: vms.CloneTimes, Clock: clock.RealClock{},
+	})
+	for _, class := range classes {
+		if err := p.class(ctx, checker, objects, class); err != nil {
+			return err
+		}
+	}
+	p.out = out
+	if len(p.manifests) > 0 && !objects.hasOwnKinds() {
+		p.fail("the manifests contain no ProxmoxNodeClass and no template")
+	}
+	if len(p.required) == 0 {
+		p.anyClass()
+	}
+	p.privileges()
+	_, err = io.Copy(out, details)
+	return err
+}
+
+// templates checks whether the managed templates can be built, and resolves the unmanaged
+// ones. The view then contains the managed templates as if they were built.
+func (p *preflight) templates(ctx context.Context, objects *manifests, classes []*v1alpha1.ProxmoxNodeClass) error {
+	clients := map[string]*plannedClient{}
+	planned := make([]proxmox.Client, 0, len(p.view.clients))
+	for _, client := range p.view.clients {
+		clients[client.Region()] = &plannedClient{Client: client, templates: map[int]plannedTemplate{}}
+		planned = append(planned, clients[client.Region()])
+	}
+	all := make([]v1alpha1.ProxmoxNodeClass, 0, len(classes))
+	for _, class := range classes {
+		all = append(all, *class)
+	}
+	for _, object := range objects.objects {
+		if t, ok := object.(*v1alpha1.ProxmoxTemplate); ok {
+			desired := template.NewDesired(t, all)
+			locations := template.Locations(p.view.inventory.View(), desired, nil)
+			p.template(t, locations)
+			planTemplate(clients, p.view.inventory.View(), t, desired, locations)
+		}
+	}
+	after, err := p.view.with(planned)
+	if err != nil {
+		return err
+	}
+	for region, snapshot := range p.view.inventory.View().Snapshots {
+		if snapshot != nil {
+			after.inventory.Invalidate(region, objects.facts()...)
+			if err := after.inventory.Refresh(ctx, region); err != nil {
+				return err
+			}
+		}
+	}
+	p.view = after
+	for _, object := range objects.objects {
+		if t, ok := object.(*v1alpha1.ProxmoxUnmanagedTemplate); ok {
+			unmanagedstatus.Resolve(p.view.inventory, t)
+			p.unmanaged(t, all)
+		}
+	}
+	return nil
+}
+
+// template prints the hosts on which a template can be built, and the problems of the
+// others, each once.
+func (p *preflight) template(t *v1alpha1.ProxmoxTemplate, locations []template.Location) {
+	fmt.Fprintf(p.out, "\nProxmoxTemplate %s\n", t.Name)
+	if _, err := template.NewImage(t.Spec.SourceImage, ""); err != nil {
+		p.fail("%v", err)
+	}
+	if known := p.view.inventory.Regions(); t.Spec.Region != "" && !slices.Contains(known, t.Spec.Region) {
+		p.fail("%s", template.UnknownRegion(t.Spec.Region, known))
+	}
+	problems := &hostProblems{}
+	for _, location := range locations {
+		zone := location.Region + "/" + location.Host
+		if p.isExcluded(location.Region, location.Host) {
+			continue
+		}
+		p.required[location.Region] = append(p.required[location.Region], location.Required...)
+		found := false
+		for _, problem := range []string{location.Problem, location.SpecProblem, location.NetworkProblem} {
+			if problem != "" && p.isOnline(location) {
+				found = true
+				problems.add(zone, problem)
+			}
+		}
+		switch {
+		case found:
+		case !p.isOnline(location):
+			p.printf("skip", "host %s is offline", zone)
+		case location.MissingPrivileges != "":
+			p.printf("skip", "host %s: privileges are missing, see above", zone)
+		default:
+			p.ok("host %s: storage %s for the image, storage %s for the template", zone, location.Images, location.Storage)
+		}
+	}
+	for _, problem := range problems.list() {
+		p.fail("%s", problem)
+	}
+}
+
+// unmanaged prints whether an unmanaged template exists, unless the check of a class does.
+func (p *preflight) unmanaged(t *v1alpha1.ProxmoxUnmanagedTemplate, classes []v1alpha1.ProxmoxNodeClass) {
+	if slices.ContainsFunc(classes, func(class v1alpha1.ProxmoxNodeClass) bool {
+		return class.Spec.InstanceTemplateRef.Kind == v1alpha1.ProxmoxUnmanagedTemplateKind && class.Spec.InstanceTemplateRef.Name == t.Name
+	}) {
+		return
+	}
+	fmt.Fprintf(p.out, "\nProxmoxUnmanagedTemplate %s\n", t.Name)
+	if ready := t.StatusConditions().Get(v1alpha1.ConditionTemplateReady); !ready.IsTrue() {
+		p.fail("%s", ready.Message)
+		return
+	}
+	p.ok("found on %s", strings.Join(t.Status.Zones, ", "))
+}
+
+func (p *preflight) isOnline(location template.Location) bool {
+	return p.view.inventory.View().Snapshots[location.Region].Hosts[location.Host].Online
+}
+
+// class checks a class twice, with a poll in between: the first check determines which
+// additional facts the inventory reads.
+func (p *preflight) class(ctx context.Context, checker *nodeclassstatus.Checker, objects *manifests, class *v1alpha1.ProxmoxNodeClass) error {
+	skip := func(region, host string) bool {
+		return p.isExcluded(region, host) || objects.cannotBuild(class.Spec.InstanceTemplateRef, region, host)
+	}
+	if _, err := checker.Find(ctx, class, skip); err != nil {
+		return err
+	}
+	_ = p.view.inventory.RefreshAll(ctx) // clusters has already printed unreachable ones
+	if err := checker.Check(ctx, class); err != nil {
+		return err
+	}
+	found, err := checker.Find(ctx, class, skip)
+	if err != nil {
+		return err
+	}
+	for _, client := range p.view.clients {
+		if planned, ok := client.(*plannedClient); ok && len(found.Required[client.Region()]) > 0 {
+			p.required[client.Region()] = append(p.required[client.Region()], planned.generalize(found.Required[client.Region()])...)
+		}
+	}
+	fmt.Fprintf(p.out, "\nProxmoxNodeClass %s\n", class.Name)
+	for _, condition := range class.StatusConditions().List() {
+		p.condition(condition, found)
+	}
+	return nil
+}
+
+// condition prints a condition of a class: the problems of hosts, each once, or else the
+// condition itself. Conditions of hosts that were not checked have been reported elsewhere.
+func (p *preflight) condition(condition status.Condition, found nodeclassstatus.Findings) {
+	problems, checked := found.Problems[condition.Type]
+	for _, problem := range problems {
+		p.fail("%s: %s", condition.Type, problem)
+	}
+	text := condition.Type
+	if condition.Message != "" {
+		text += ": " + condition.Message
+	}
+	switch {
+	case condition.Type == status.ConditionReady, condition.Type == v1alpha1.ConditionPrivilegesSufficient, len(problems) > 0:
+	case checked:
+		p.ok("%s", condition.Type)
+	case condition.IsTrue():
+		p.ok("%s", text)
+	case condition.IsFalse() && !nodeclassstatus.IsHostCondition(condition.Type) && condition.Reason != nodeclassstatus.ReasonClustersUnreachable && condition.Reason != nodeclassstatus.ReasonNoQuorum:
+		p.fail("%s", text)
+	default:
+		p.printf("skip", "%s", text)
+	}
+}
+
+// anyClass determines the privileges that every NodeClass requires. A token that may create
+// VMs only in a resource pool is checked for VMs in it.
+func (p *preflight) anyClass() {
+	view := p.view.inventory.View()
+	for region, snapshot := range view.Snapshots {
+		account := privileges.NewAccount(snapshot.Facts)
+		for n, pool := range append([]string{""}, account.SuitablePools()...) {
+			required := p.requiredIn(snapshot, pool)
+			if n == 0 || len(account.Missing(required)) < len(account.Missing(p.required[region])) {
+				p.required[region], p.pools[region] = required, pool
+			}
+		}
+	}
+}
+
+// requiredIn returns the privileges for VMs in a resource pool, or without one.
+func (p *preflight) requiredIn(snapshot *inventory.Snapshot, pool string) []privileges.Required {
+	class := &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{
+		ResourcePool: pool, MetadataOptions: v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCDROM},
+	}}
+	var required []privileges.Required
+	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
+		if p.isExcluded(snapshot.Region, host) || !snapshot.Hosts[host].Online {
+			continue
+		}
+		vm := privileges.VM{Class: class, Snapshot: snapshot, Host: host}
+		if storage, err := plan.ISOStorage(snapshot, host, ""); err == nil {
+			vm.BootDriveStorage = storage
+		}
+		required = append(required, privileges.ForAnyNodeClass(vm)...)
+	}
+	return required
+}
+
+// hostProblems groups the problems of hosts by message, in the order of insertion.
+type hostProblems struct {
+	messages []string
+	hosts    map[string][]string
+}
+
+func (h *hostProblems) add(host, message string) {
+	if h.hosts == nil {
+		h.hosts = map[string][]string{}
+	}
+	if h.hosts[message] == nil {
+		h.messages = append(h.messages, message)
+	}
+	h.hosts[message] = append(h.hosts[message], host)
+}
+
+func (h *hostProblems) list() []string {
+	var out []string
+	for _, message := range h.messages {
+		out = append(out, strings.Join(h.hosts[message], ", ")+": "+message)
+	}
+	return out
+}
