@@ -11,6 +11,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -203,4 +205,13 @@ func (v *view) operations(kube client.Client, source boot.Source, kubeCluster st
 	return operations.New(instance.Deps{
 		Clients: clients, Inventory: v.inventory, Kube: kube, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: options.InstanceSettings(),
 	}, types, source, instance.Metrics{}), types, nil
+}
+
+// clusterID returns the UID of the namespace kube-system.
+func clusterID(ctx context.Context, kube client.Reader) (string, error) {
+	system := &corev1.Namespace{}
+	if err := kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+		return "", fmt.Errorf("reading the UID of namespace %s, which identifies the VMs of this cluster: %w", metav1.NamespaceSystem, err)
+	}
+	return string(system.UID), nil
 }

@@ -8,10 +8,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
@@ -43,16 +40,16 @@ command deletes nothing.`,
 			if err != nil {
 				return err
 			}
-			system := &corev1.Namespace{}
-			if err := kube.Get(command.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
-				return fmt.Errorf("reading the UID of namespace %s, which identifies the VMs of this cluster: %w", metav1.NamespaceSystem, err)
+			id, err := clusterID(command.Context(), kube)
+			if err != nil {
+				return err
 			}
 			view, err := from.read(command.Context())
 			if err != nil {
 				return err
 			}
 			tokens := &bootdata.Tokens{Client: kube}
-			vms, _, err := view.operations(kube, boot.Source{Reader: kube, Tokens: tokens}, string(system.UID))
+			vms, _, err := view.operations(kube, boot.Source{Reader: kube, Tokens: tokens}, id)
 			if err != nil {
 				return err
 			}

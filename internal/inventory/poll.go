@@ -77,6 +77,9 @@ func (c *cluster) run(ctx context.Context) {
 
 // refresh waits for a poll that begins after the call.
 func (c *cluster) refresh(ctx context.Context) error {
+	if c.client == nil {
+		return nil // see NewFixed
+	}
 	// Other callers may wait for the same poll, so it must not end with this context.
 	call := c.joinPoll(context.WithoutCancel(ctx), true)
 	select {

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +20,18 @@ type VMConfig struct {
 	Options map[string]string
 	// Digest of the configuration as read, for ConfigChange.Digest.
 	Digest string
+}
+
+// MarshalJSON encodes what UnmarshalJSON decodes.
+func (c VMConfig) MarshalJSON() ([]byte, error) {
+	all := maps.Clone(c.Options)
+	if c.Digest != "" {
+		if all == nil {
+			all = map[string]string{}
+		}
+		all["digest"] = c.Digest
+	}
+	return json.Marshal(all)
 }
 
 // UnmarshalJSON decodes options given as number, text or boolean and ignores

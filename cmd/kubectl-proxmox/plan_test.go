@@ -1,0 +1,224 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
+	"sigs.k8s.io/yaml"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/whatif"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// planEnv is a Kubernetes cluster with Nodes, on two Hosts of 8 cores.
+type planEnv struct {
+	*testenv.Env
+	class    *v1alpha1.ProxmoxNodeClass
+	provider *cloudprovider.CloudProvider
+	dir      string
+}
+
+func newPlanEnv(t *testing.T) *planEnv {
+	t.Helper()
+	w := &planEnv{Env: testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(smallHosts)), dir: t.TempDir()}
+	template := w.Template()
+	unmanagedstatus.Resolve(w.Inventory, template)
+	w.Expect(w.Kube.Status().Update(t.Context(), template)).To(Succeed())
+	w.class = w.Class()
+	pool := w.Pool(w.class)
+	setPoolStatus(w.Env, pool, nil)
+	createController(w.Env, "karpenter", "--node-setting-file=")
+	w.provider = cloudprovider.New(cloudprovider.Deps{
+		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter,
+		Types: w.Types, Recorder: w.Events, Clock: w.Clock, Overlays: nodeoverlay.NewInstanceTypeStore(),
+	})
+	return w
+}
+
+// addNode adds a Node on a Host, with a pod that requests CPUs.
+func (w *planEnv) addNode(name, host, cpu string) *karpv1.NodeClaim {
+	w.T.Helper()
+	claim := w.Claim(name, w.class, func(c *karpv1.NodeClaim) {
+		c.Spec.Requirements = append(c.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
+			Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{host},
+		})
+	})
+	created, err := w.provider.Create(w.T.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	testenv.Reload(w.Env, claim)
+	maps.Copy(claim.Labels, created.Labels)
+	maps.Copy(claim.Annotations, created.Annotations)
+	w.Expect(w.Kube.Update(w.T.Context(), claim)).To(Succeed())
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name, Labels: maps.Clone(claim.Labels)}, Spec: corev1.NodeSpec{ProviderID: created.Status.ProviderID}}
+	maps.Copy(node.Labels, map[string]string{karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true", corev1.LabelHostname: node.Name})
+	w.Create(node)
+	node.Status.Capacity, node.Status.Allocatable = created.Status.Capacity, created.Status.Allocatable
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
+	claim.Status = created.Status
+	claim.Status.NodeName = node.Name
+	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+		claim.StatusConditions().SetTrue(condition)
+	}
+	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+	w.Create(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "app", UID: "app", Controller: new(true)},
+		}},
+		Spec: corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{
+			Name: "c", Image: "i", Env: []corev1.EnvVar{{Name: "PASSWORD", Value: "confidential"}},
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
+		}}},
+	})
+	return claim
+}
+
+// plan runs the command on a saved inventory with other names, so the output does not depend
+// on those of the Env. Files in the command are those of writeManifests.
+func (w *planEnv) plan(command string) string {
+	w.T.Helper()
+	saved := filepath.Join(w.dir, "saved.json")
+	_, err := runIn(w.Env, "plan", "--save", saved)
+	w.Expect(err).NotTo(HaveOccurred())
+	content, err := os.ReadFile(saved)
+	w.Expect(err).NotTo(HaveOccurred())
+	args := []string{"plan", "--inventory", write(w.T, w.dir, "inventory.json", w.rename(string(content)))}
+	for _, arg := range strings.Fields(command) {
+		if filepath.Ext(arg) != "" {
+			arg = filepath.Join(w.dir, arg)
+		}
+		args = append(args, arg)
+	}
+	out, err := run(w.T, args...)
+	w.Expect(err).NotTo(HaveOccurred())
+	return out
+}
+
+const webDeployment = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: %d
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: web
+        image: web
+        resources: {requests: {cpu: 1500m}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+`
+
+// The examples of docs/plan.md are the output of these commands.
+func TestPlanDocs(t *testing.T) {
+	t.Parallel()
+	w := newPlanEnv(t)
+	w.addNode("kn52t", "pve1", "1500m")
+	w.addNode("x8m4c", "pve2", "1500m")
+	w.writeManifests()
+	page, err := os.ReadFile("../../docs/plan.md")
+	w.Expect(err).NotTo(HaveOccurred())
+	for _, command := range []string{
+		"-f web.yaml", "-f many.yaml", "-f many.yaml --new-node-setting-file settings.json", "--lose-host home/pve1", "-f web.yaml --lose-host home/pve1", "-f class.yaml",
+	} {
+		out := w.plan(command)
+		if example := "```console\n$ kubectl proxmox plan " + command + "\n" + out + "```\n"; !strings.Contains(string(page), example) {
+			t.Errorf("docs/plan.md does not contain this example:\n%s", example)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	w := newPlanEnv(t)
+	w.addNode("a", "pve1", "1500m")
+	w.writeManifests()
+	var plan whatif.Plan
+	w.Expect(json.Unmarshal([]byte(w.plan("-f many.yaml --lose-host home/pve2 -o json")), &plan)).To(Succeed())
+	w.Expect(plan.Create).To(HaveLen(2), "a host of 8 CPUs with another guest and a node has capacity for two nodes")
+	w.Expect(plan.Create).To(HaveEach(And(HaveField("Host", "pve1"), HaveField("CPUs", 2), HaveField("Pods", HaveLen(1)))))
+	w.Expect(plan.Delete).To(BeEmpty())
+	w.Expect(plan.Unschedulable).To(HaveLen(7))
+	w.Expect(plan.PriceAfter).To(BeNumerically("~", 3*plan.PriceBefore, 1e-9))
+	saved, err := os.ReadFile(filepath.Join(w.dir, "inventory.json"))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(string(saved)).NotTo(Or(ContainSubstring("confidential"), ContainSubstring(pvesim.DefaultTokenSecret)))
+
+	live, err := runIn(w.Env, "plan", "-f", filepath.Join(w.dir, "web.yaml"))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(live).To(HavePrefix("VMs to create: 3\n"))
+	claims := &karpv1.NodeClaimList{}
+	w.Expect(w.Kube.List(t.Context(), claims)).To(Succeed())
+	w.Expect(claims.Items).To(HaveLen(1), "nothing is created")
+}
+
+func TestPlanInvalid(t *testing.T) {
+	t.Parallel()
+	w := newPlanEnv(t)
+	unmatched := write(t, w.dir, "unmatched.yaml", strings.Replace(fmt.Sprintf(webDeployment, 1), "labels: {app: web}", "labels: {app: db}", 1))
+	saved := filepath.Join(w.dir, "saved.json")
+	out, err := runIn(w.Env, "plan", "--save", saved)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(out).To(Equal("saved the inventory to " + saved + "\n"))
+	old := write(t, w.dir, "old.json", `{"format": 0}`)
+	for want, args := range map[string][]string{
+		"host region-1/pve9 does not exist; hosts: region-1/pve1, region-1/pve2":                                      {"--lose-host", testenv.Region + "/pve9"},
+		`--lose-host: found host "pve1", want REGION/HOST, for example home/pve1`:                                     {"--lose-host", "pve1"},
+		`Deployment web: spec.template.metadata.labels: Invalid value: {"app":"db"}: must match spec.selector`:        {"-f", unmatched},
+		"reading the inventory " + old + ": found format 0, want 1: save it again with this version of the plugin":    {"--inventory", old},
+		"if any flags in the group [save inventory] are set none of the others can be; [inventory save] were all set": {"--save", saved, "--inventory", saved},
+		"reading the host settings: open " + filepath.Join(w.dir, "absent") + ": no such file or directory":           {"--new-node-setting-file", filepath.Join(w.dir, "absent")},
+	} {
+		_, err := runIn(w.Env, append([]string{"plan"}, args...)...)
+		w.Expect(err).To(MatchError(want))
+	}
+}
+
+// writeManifests writes the files that the examples name.
+func (w *planEnv) writeManifests() {
+	w.T.Helper()
+	write(w.T, w.dir, "web.yaml", fmt.Sprintf(webDeployment, 3))
+	write(w.T, w.dir, "many.yaml", fmt.Sprintf(webDeployment, 9))
+	write(w.T, w.dir, "settings.json", `{"*": {"*": {"cpuratio": 2}}}`)
+	class := &v1alpha1.ProxmoxNodeClass{Spec: w.class.Spec}
+	class.Name, class.APIVersion, class.Kind = w.class.Name, v1alpha1.SchemeGroupVersion.String(), v1alpha1.ProxmoxNodeClassKind
+	class.Spec.Tags = []string{"changed"}
+	content, err := yaml.Marshal(class)
+	w.Expect(err).NotTo(HaveOccurred())
+	write(w.T, w.dir, "class.yaml", w.rename(string(content)))
+}
+
+// rename replaces the names of the Env by those of the examples.
+func (w *planEnv) rename(text string) string {
+	return strings.NewReplacer(w.Named("pool"), "default", w.Named("default"), "default", w.Named(""), "default-", w.Name, "shop", testenv.Region, "home").Replace(text)
+}
+
+// smallHosts gives each Host 8 cores.
+func smallHosts(s *pvesim.Scenario) {
+	for i := range s.Hosts {
+		s.Hosts[i].Cores = 8
+	}
+}

@@ -1,0 +1,56 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+)
+
+// NewFixed returns an Inventory of Snapshots by region. It sends no requests: Refresh does
+// nothing, and it must not be started. Only the ledger changes it.
+func NewFixed(snapshots map[string]*Snapshot, options Options) (*Inventory, error) {
+	i, err := New(nil, options)
+	if err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for region := range snapshots {
+		i.clusters[region] = &cluster{inventory: i, region: region, wake: make(chan struct{}, 1), invalidated: map[Fact]bool{}, budget: newCallBudget(i.options.PollInterval)}
+	}
+	i.snapshots = maps.Clone(snapshots)
+	i.publish(true)
+	return i, nil
+}
+
+// WithHostOffline returns the Snapshot as it would be if a Host lost power. It returns
+// false if the Snapshot does not list the Host.
+func (s *Snapshot) WithHostOffline(name string) (*Snapshot, bool) {
+	host, ok := s.Hosts[name]
+	if !ok {
+		return s, false
+	}
+	host.Online = false
+	if host.OutOfServiceSince.IsZero() {
+		host.OutOfServiceSince = s.Taken
+	}
+	out := *s
+	out.Hosts = maps.Clone(s.Hosts)
+	out.Hosts[name] = host
+	return &out, true
+}
+
+// MarshalText encodes the key of a map in JSON.
+func (k StorageKey) MarshalText() ([]byte, error) { return []byte(k.Host + "/" + k.Storage), nil }
+
+// UnmarshalText decodes the key of a map in JSON.
+func (k *StorageKey) UnmarshalText(text []byte) error {
+	var ok bool
+	if k.Host, k.Storage, ok = strings.Cut(string(text), "/"); !ok {
+		return fmt.Errorf("found storage %q, want HOST/STORAGE", text)
+	}
+	return nil
+}

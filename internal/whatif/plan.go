@@ -1,0 +1,386 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package whatif
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	nodeclaimdisruption "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodepool/hash"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	podexplain "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
+	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// Change is what is planned.
+type Change struct {
+	// Objects to apply: Deployments, StatefulSets and pods are added; NodePools,
+	// NodeClasses and templates replace those of the same name.
+	Objects []client.Object
+	// LostHosts are powered off.
+	LostHosts []inventory.HostName
+	// HostSettings replace those of the controller; nil for no change.
+	HostSettings *inventory.Settings
+}
+
+// Plan is the result of a Change.
+type Plan struct {
+	// Create are the VMs that Karpenter would create.
+	Create []VM `json:"create"`
+	// Delete are the VMs that would be lost or replaced.
+	Delete []VM `json:"delete"`
+	// Unschedulable are the pods that no Node fits.
+	Unschedulable []UnschedulablePod `json:"unschedulable"`
+	// PriceBefore and PriceAfter are the prices of all VMs per hour.
+	PriceBefore float64 `json:"pricePerHourBefore"`
+	PriceAfter  float64 `json:"pricePerHourAfter"`
+	// Notes are the limits of the plan.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// UnschedulablePod is a pod that no Node fits.
+type UnschedulablePod struct {
+	Pod    string `json:"pod"`
+	Reason string `json:"reason"`
+}
+
+// planner computes a Plan.
+type planner struct {
+	*simulation
+	change Change
+	plan   *Plan
+	// known are the UIDs of the NodeClaims before the change.
+	known map[types.UID]bool
+}
+
+// Plan predicts what Karpenter would do after a Change. It fails if the change is invalid.
+func (s *State) Plan(ctx context.Context, change Change) (*Plan, error) {
+	settings, core, err := s.Controller.SettingsWithoutClusters()
+	if err != nil {
+		return nil, err
+	}
+	before, err := newSimulation(ctx, settings, core, s)
+	if err != nil {
+		return nil, err
+	}
+	if err := before.addObjects(); err != nil {
+		return nil, err
+	}
+	after, err := s.with(change)
+	if err != nil {
+		return nil, err
+	}
+	if change.HostSettings != nil {
+		settings.Hosts = *change.HostSettings
+	}
+	sim, err := newSimulation(ctx, settings, core, after)
+	if err != nil {
+		return nil, err
+	}
+	p := &planner{simulation: sim, change: change, plan: &Plan{Create: []VM{}, Delete: []VM{}, Unschedulable: []UnschedulablePod{}}, known: map[types.UID]bool{}}
+	existing, err := before.listVMs()
+	if err != nil {
+		return nil, err
+	}
+	for _, vm := range existing {
+		p.known[vm.claim.UID] = true
+		p.plan.PriceBefore += vm.PricePerHour
+	}
+	return p.plan, p.run()
+}
+
+// run applies the change and collects the Plan.
+func (p *planner) run() error {
+	if err := p.checkChanged(); err != nil {
+		return err
+	}
+	if err := p.addObjects(); err != nil {
+		return err
+	}
+	if err := p.loseHosts(); err != nil {
+		return err
+	}
+	results, err := p.settle()
+	if err != nil {
+		return err
+	}
+	if results, err = p.replaceDrifted(results); err != nil {
+		return err
+	}
+	return p.collect(results)
+}
+
+// checkChanged sets the status of the templates and classes of the change.
+func (p *planner) checkChanged() error {
+	for _, object := range p.change.Objects {
+		if template, ok := object.(*v1alpha1.ProxmoxUnmanagedTemplate); ok {
+			if err := p.kube.Get(p.ctx, client.ObjectKeyFromObject(template), template); err != nil {
+				return err
+			}
+			unmanagedstatus.Resolve(p.inventory, template)
+			if err := p.kube.Update(p.ctx, template); err != nil {
+				return err
+			}
+		}
+	}
+	for _, object := range p.change.Objects {
+		class, ok := object.(*v1alpha1.ProxmoxNodeClass)
+		if !ok {
+			continue
+		}
+		if err := p.kube.Get(p.ctx, client.ObjectKeyFromObject(class), class); err != nil {
+			return err
+		}
+		note, err := p.checkClass(class)
+		if err != nil {
+			return fmt.Errorf("checking ProxmoxNodeClass %s: %w", class.Name, err)
+		}
+		if ready := class.StatusConditions().Get(status.ConditionReady); !ready.IsTrue() {
+			note = fmt.Sprintf("ProxmoxNodeClass %s would not be ready: %s", class.Name, ready.Message)
+		}
+		if note != "" {
+			p.plan.Notes = append(p.plan.Notes, note)
+		}
+	}
+	return nil
+}
+
+// loseHosts evicts the Nodes on lost Hosts.
+func (p *planner) loseHosts() error {
+	lost := map[inventory.HostName]bool{}
+	for _, host := range p.change.LostHosts {
+		lost[host] = true
+	}
+	vms, err := p.listVMs()
+	if err != nil {
+		return err
+	}
+	for _, vm := range vms {
+		if !lost[inventory.HostName{Region: vm.Region, Host: vm.Host}] {
+			continue
+		}
+		vm.Reason = fmt.Sprintf("host %s/%s is lost", vm.Region, vm.Host)
+		p.plan.Delete = append(p.plan.Delete, vm)
+		if err := p.evict(vm.claim.Status.NodeName, vm.claim); err != nil {
+			return err
+		}
+		p.vms.Planner.Release(string(vm.claim.UID))
+	}
+	return errors.Join(p.noteStaticPools(), p.evictUnmanaged(lost))
+}
+
+// noteStaticPools adds a note for each static NodePool that lost VMs.
+func (p *planner) noteStaticPools() error {
+	pools := &karpv1.NodePoolList{}
+	if err := p.kube.List(p.ctx, pools); err != nil {
+		return err
+	}
+	for _, pool := range pools.Items {
+		if pool.Spec.Replicas != nil && slices.ContainsFunc(p.plan.Delete, func(vm VM) bool { return vm.NodePool == pool.Name }) {
+			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("nodepool %s is static; the replacements of its lost VMs are not planned", pool.Name))
+		}
+	}
+	return nil
+}
+
+// evictUnmanaged evicts the Nodes on lost Hosts that Karpenter did not create.
+func (p *planner) evictUnmanaged(lost map[inventory.HostName]bool) error {
+	nodes := &corev1.NodeList{}
+	if err := p.kube.List(p.ctx, nodes); err != nil {
+		return err
+	}
+	for _, node := range nodes.Items {
+		id, err := v1alpha1.ParseProviderID(node.Spec.ProviderID)
+		if err != nil {
+			continue
+		}
+		guest, ok := p.inventory.View().Guest(id.Region, id.VMID)
+		if !ok || !lost[inventory.HostName{Region: id.Region, Host: guest.Host}] {
+			continue
+		}
+		p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("node %s is on a lost host and has no NodeClaim; its pods are planned, the node is not replaced", node.Name))
+		if err := p.evict(node.Name, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceDrifted replaces the Nodes of changed classes and NodePools that core finds
+// drifted, one after the other: first the replacement, then the deletion. It returns the
+// last scheduling results.
+func (p *planner) replaceDrifted(results scheduling.Results) (scheduling.Results, error) {
+	drifted, err := p.driftedVMs()
+	if err != nil {
+		return results, err
+	}
+	for _, vm := range drifted {
+		p.cluster.MarkForDeletion(vm.claim.Status.ProviderID)
+		trial, err := p.schedule()
+		if err != nil {
+			return results, err
+		}
+		if blocking := blockingPod(trial, vm.claim.Status.NodeName); blocking != nil {
+			p.cluster.UnmarkForDeletion(vm.claim.Status.ProviderID)
+			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("nodeclaim %s is drifted (%s), but is not replaced, because pod %s/%s would not fit: %s",
+				vm.NodeClaim, vm.Reason, blocking.Namespace, blocking.Name, p.reason(blocking, trial.PodErrors[blocking])))
+			continue
+		}
+		if results, err = p.settle(); err != nil {
+			return results, err
+		}
+		p.plan.Delete = append(p.plan.Delete, vm)
+		if err := p.evict(vm.claim.Status.NodeName, vm.claim); err != nil {
+			return results, err
+		}
+		if id, err := v1alpha1.ParseProviderID(vm.claim.Status.ProviderID); err == nil {
+			p.inventory.Ledger().ObserveDeleted(id.Region, id.VMID)
+		}
+		p.vms.Planner.Release(string(vm.claim.UID))
+		if results, err = p.settle(); err != nil {
+			return results, err
+		}
+	}
+	return results, nil
+}
+
+// blockingPod returns a pod of a Node that was not scheduled elsewhere.
+func blockingPod(results scheduling.Results, node string) *corev1.Pod {
+	for pod := range results.PodErrors {
+		if pod.Spec.NodeName == node {
+			return pod
+		}
+	}
+	return nil
+}
+
+// driftedVMs returns the VMs of changed classes and NodePools that core finds drifted.
+func (p *planner) driftedVMs() ([]VM, error) {
+	changed := map[string]bool{}
+	for _, object := range p.change.Objects {
+		switch o := object.(type) {
+		case *v1alpha1.ProxmoxNodeClass:
+			changed["class "+o.Name] = true
+		case *karpv1.NodePool:
+			changed["pool "+o.Name] = true
+			pool := &karpv1.NodePool{}
+			if err := p.kube.Get(p.ctx, client.ObjectKeyFromObject(o), pool); err != nil {
+				return nil, err
+			}
+			if _, err := hash.NewController(p.kube, p.provider).Reconcile(p.ctx, pool); err != nil {
+				return nil, err
+			}
+		}
+	}
+	vms, err := p.listVMs()
+	if err != nil || len(changed) == 0 {
+		return nil, err
+	}
+	var drifted []VM
+	disruption := nodeclaimdisruption.NewController(instantClock{}, p.kube, p.provider)
+	for _, vm := range vms {
+		if !p.known[vm.claim.UID] || !changed["class "+vm.claim.Spec.NodeClassRef.Name] && !changed["pool "+vm.NodePool] {
+			continue
+		}
+		if _, err := disruption.Reconcile(p.ctx, vm.claim); err != nil {
+			return nil, err
+		}
+		if condition := vm.claim.StatusConditions().Get(karpv1.ConditionTypeDrifted); condition.IsTrue() {
+			vm.Reason = condition.Reason
+			drifted = append(drifted, vm)
+		}
+	}
+	return drifted, nil
+}
+
+// collect completes the Plan.
+func (p *planner) collect(results scheduling.Results) error {
+	pods := p.podsByClaim(results)
+	vms, err := p.listVMs()
+	if err != nil {
+		return err
+	}
+	for _, vm := range vms {
+		p.plan.PriceAfter += vm.PricePerHour
+		if p.known[vm.claim.UID] {
+			continue
+		}
+		for _, pod := range pods[vm.NodeClaim] {
+			vm.Pods = append(vm.Pods, client.ObjectKeyFromObject(pod).String())
+		}
+		slices.Sort(vm.Pods)
+		vm.NodeClaim = "" // Karpenter chooses the name
+		p.plan.Create = append(p.plan.Create, vm)
+	}
+	unscheduled := maps.Clone(results.PodErrors)
+	if unscheduled == nil {
+		unscheduled = map[*corev1.Pod]error{}
+	}
+	for _, refused := range results.NewNodeClaims {
+		for _, pod := range refused.Pods {
+			unscheduled[pod] = errors.New("no NodeClaim could be launched for it")
+		}
+	}
+	for pod, err := range unscheduled {
+		p.plan.Unschedulable = append(p.plan.Unschedulable, UnschedulablePod{client.ObjectKeyFromObject(pod).String(), p.reason(pod, err)})
+	}
+	slices.SortFunc(p.plan.Create, func(a, b VM) int {
+		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host), cmp.Compare(a.InstanceType, b.InstanceType), slices.Compare(a.Pods, b.Pods))
+	})
+	slices.SortFunc(p.plan.Unschedulable, func(a, b UnschedulablePod) int { return cmp.Compare(a.Pod, b.Pod) })
+	return nil
+}
+
+// podsByClaim returns the pods of new NodeClaims: those that they were launched for, and
+// others that core scheduled to them later. Which of equal Nodes core selects for a pod is
+// random.
+func (p *planner) podsByClaim(results scheduling.Results) map[string][]*corev1.Pod {
+	out, known := maps.Clone(p.planned), map[types.UID]bool{}
+	for _, pods := range p.planned {
+		for _, pod := range pods {
+			known[pod.UID] = true
+		}
+	}
+	for claim, pods := range results.ExistingNodeToPodMapping() {
+		for _, pod := range pods {
+			if !known[pod.UID] {
+				out[claim] = append(slices.Clone(out[claim]), pod)
+			}
+		}
+	}
+	return out
+}
+
+// tried are core's decisions about a pod that it could not schedule.
+type tried struct{}
+
+func (tried) PodSchedulingDecisionTime(types.NamespacedName) time.Time { return time.Now() }
+func (tried) PodSchedulingSuccessTime(types.NamespacedName) time.Time  { return time.Time{} }
+
+// reason returns why no Node fits a pod: what the controller reports in its event, or
+// core's reason if the controller has none.
+func (p *planner) reason(pod *corev1.Pod, cause error) string {
+	pending := asPending(pod)
+	controller := podexplain.NewController(p.kube, p.vms.Planner, p.recorder, tried{})
+	if _, err := controller.Reconcile(p.ctx, pending); err != nil {
+		return err.Error()
+	}
+	_, reason, _ := strings.Cut(p.recorder.last(podexplain.ReasonNoHostFits, pending), ": ")
+	return cmp.Or(reason, fmt.Sprint(cause))
+}

@@ -1,0 +1,351 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package whatif
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
+	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodepool/readiness"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodepool/validation"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/operator/injection"
+	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/state/nodepoolhealth"
+	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
+	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
+	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+)
+
+// instantClock does not wait: core's lifecycle controller sleeps after each launch.
+type instantClock struct{ clock.RealClock }
+
+func (instantClock) Sleep(time.Duration) {}
+
+// simulation is Karpenter with this provider, without API server and Proxmox.
+type simulation struct {
+	ctx         context.Context
+	kube        client.Client
+	inventory   *inventory.Inventory
+	catalog     instancetype.Catalog
+	types       *instancetype.Provider
+	vms         *operations.Operations
+	provider    corecloudprovider.CloudProvider
+	cluster     *state.Cluster
+	provisioner *provisioning.Provisioner
+	lifecycle   *lifecycle.Controller
+	recorder    *recorder
+	overlays    *nodeoverlay.Controller
+	// planned are the pods that NodeClaims were launched for, by the name of the NodeClaim.
+	planned    map[string][]*corev1.Pod
+	secrets    boot.Source
+	hasSecrets bool
+}
+
+// newSimulation returns a simulation of a State. Its objects are in the API, but unknown to
+// core until addObjects is called.
+func newSimulation(ctx context.Context, settings operator.Settings, core *coreoptions.Options, s *State) (*simulation, error) {
+	ctx = log.IntoContext(injection.WithControllerName(coreoptions.ToContext(ctx, core), "provisioner"), logr.Discard())
+	sim := &simulation{ctx: ctx, kube: newKube(s.Objects), catalog: settings.Catalog, recorder: &recorder{}, planned: map[string][]*corev1.Pod{}, hasSecrets: s.Secrets != nil}
+	options := settings.Options
+	var err error
+	sim.inventory, err = inventory.NewFixed(s.Snapshots, inventory.Options{
+		Settings: settings.Hosts, DetailRange: inventory.VMIDRange{From: options.ProxmoxVMID, To: options.ProxmoxVMIDMax},
+	})
+	if err != nil {
+		return nil, err
+	}
+	hosts := &maintenance.ConfigMap{Namespace: options.SystemNamespace, Inventory: sim.inventory, Recorder: sim.recorder}
+	if err := hosts.Read(ctx, sim.kube); err != nil {
+		return nil, err
+	}
+	sim.types, err = instancetype.New(instancetype.Deps{
+		Inventory: sim.inventory, Catalog: settings.Catalog, Pricing: options.Pricing(), PCIResources: options.PCIResources,
+		VMMemoryOverheadPercent: options.VMMemoryOverheadPercent, VolumeAttachmentLimits: options.VolumeAttachmentLimits,
+	})
+	if err != nil {
+		return nil, err
+	}
+	sim.secrets = boot.Source{Reader: s.Secrets, Namespace: options.SystemNamespace, Version: boot.FixedVersion("v0.0.0")}
+	sim.vms = operations.New(instance.Deps{
+		Inventory: sim.inventory, Kube: sim.kube, Clock: clock.RealClock{}, KubeCluster: s.KubeCluster, Settings: options.InstanceSettings(),
+	}, sim.types, boot.Source{Reader: sim.kube}, instance.Metrics{})
+	sim.addCore(options)
+	return sim, nil
+}
+
+// addCore adds the cloud provider and core's controllers.
+func (s *simulation) addCore(options *operator.Options) {
+	store := nodeoverlay.NewInstanceTypeStore()
+	own := cloudprovider.New(cloudprovider.Deps{
+		Kube: s.kube, VMs: s.vms.VMs, Planner: s.vms.Planner, Deleter: s.vms.Deleter, Power: s.vms.Power, Types: s.types, Recorder: s.recorder,
+		Overlays: store, Clock: clock.RealClock{}, BootDataHash: s.bootDataHash,
+		MigratedDriftAfter: options.MigratedDriftAfter, HostDriftAfter: options.HostDriftAfter, DrainMaintenance: options.HostMaintenancePolicy == maintenance.PolicyDrain,
+		Repair: options.RepairTolerations(), ReplacementMaxFraction: options.RestartPolicy().ReplacementMaxFraction,
+	})
+	s.provider = own
+	if coreoptions.FromContext(s.ctx).FeatureGates.NodeOverlay {
+		s.provider = overlay.Decorate(s.provider, s.kube, store)
+	}
+	clk := instantClock{}
+	s.cluster = state.NewCluster(clk, s.kube, s.provider)
+	s.provisioner = provisioning.NewProvisioner(s.kube, s.recorder, s.provider, s.cluster, clk, deviceallocation.NewController(s.kube), virtualpods.NewVirtualPodCache(s.kube))
+	s.lifecycle = lifecycle.NewController(clk, s.kube, s.provider, s.recorder, s.cluster, nodepoolhealth.NewState(), nil)
+	s.overlays = nodeoverlay.NewController(clk, s.kube, own, store, s.cluster)
+}
+
+// bootDataHash returns the hash of a class's boot data. Without Secrets it fails, which
+// means that nothing changed.
+func (s *simulation) bootDataHash(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (string, error) {
+	if !s.hasSecrets {
+		return "", errNoSecrets
+	}
+	return s.secrets.Hash(ctx, class)
+}
+
+var errNoSecrets = errors.New("a saved inventory contains no Secrets")
+
+// addObjects does what core's informers and NodePool controllers do.
+func (s *simulation) addObjects() error {
+	claims, nodes, pods, daemons, pools := &karpv1.NodeClaimList{}, &corev1.NodeList{}, &corev1.PodList{}, &appsv1.DaemonSetList{}, &karpv1.NodePoolList{}
+	for _, list := range []client.ObjectList{claims, nodes, pods, daemons, pools} {
+		if err := s.kube.List(s.ctx, list); err != nil {
+			return err
+		}
+	}
+	var problems []error
+	for i := range claims.Items {
+		s.cluster.UpdateNodeClaim(&claims.Items[i])
+	}
+	for i := range nodes.Items {
+		problems = append(problems, s.cluster.UpdateNode(s.ctx, &nodes.Items[i]))
+	}
+	for i := range pods.Items {
+		problems = append(problems, s.cluster.UpdatePod(s.ctx, &pods.Items[i]))
+	}
+	for i := range daemons.Items {
+		problems = append(problems, s.cluster.UpdateDaemonSet(s.ctx, &daemons.Items[i]))
+	}
+	s.vms.Planner.RestoreReservation(claims.Items...)
+	if coreoptions.FromContext(s.ctx).FeatureGates.NodeOverlay {
+		_, err := s.overlays.Reconcile(s.ctx, reconcile.Request{})
+		problems = append(problems, err)
+	}
+	return errors.Join(append(problems, s.checkPools(pools.Items))...)
+}
+
+// checkPools sets the conditions of NodePools with core's controllers.
+func (s *simulation) checkPools(pools []karpv1.NodePool) error {
+	var problems []error
+	for i := range pools {
+		_, err := validation.NewController(instantClock{}, s.kube, s.provider).Reconcile(s.ctx, &pools[i])
+		problems = append(problems, err)
+		_, err = readiness.NewController(instantClock{}, s.kube, s.provider).Reconcile(s.ctx, &pools[i])
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// checkClass sets the status of a changed class as the controller would, and returns what
+// was not checked; empty if everything was.
+func (s *simulation) checkClass(class *v1alpha1.ProxmoxNodeClass) (note string, err error) {
+	checker := nodeclassstatus.NewController(s.kube, nodeclassstatus.Deps{
+		Inventory: s.inventory, Types: s.types, Boot: s.secrets, Health: s.vms.Health, CloneTimes: s.vms.CloneTimes, Clock: clock.RealClock{},
+	})
+	if s.hasSecrets {
+		_, err := checker.Reconcile(s.ctx, class)
+		return "", err
+	}
+	stored := class.DeepCopy()
+	// The boot data cannot be checked. A class without it has none to check.
+	unchecked := class.DeepCopy()
+	unchecked.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
+	if err := checker.Check(s.ctx, unchecked); err != nil {
+		return "", err
+	}
+	class.Status = unchecked.Status
+	return fmt.Sprintf("boot data of ProxmoxNodeClass %s was not checked: %v", class.Name, errNoSecrets), s.kube.Status().Patch(s.ctx, class, client.MergeFrom(stored))
+}
+
+// maxRounds limits the scheduling rounds. Each round launches what fits; a NodeClaim is
+// refused if another one of the round took its capacity.
+const maxRounds = 50
+
+// settle schedules and launches until no more NodeClaims are launched, and returns the
+// last scheduling results.
+func (s *simulation) settle() (scheduling.Results, error) {
+	for range maxRounds {
+		results, err := s.schedule()
+		if err != nil {
+			return results, err
+		}
+		launched := 0
+		for _, planned := range results.NewNodeClaims {
+			ok, err := s.launch(planned)
+			if err != nil {
+				return results, err
+			}
+			if ok {
+				launched++
+			}
+		}
+		if launched == 0 {
+			return results, nil
+		}
+	}
+	return scheduling.Results{}, fmt.Errorf("scheduling did not end after %d rounds", maxRounds)
+}
+
+// schedule runs core's scheduler. Without a NodePool that is ready it returns no results, so
+// schedule adds the error of each pod.
+func (s *simulation) schedule() (scheduling.Results, error) {
+	results, err := s.provisioner.Schedule(s.ctx)
+	if err != nil {
+		return results, fmt.Errorf("scheduling: %w", err)
+	}
+	if len(results.NewNodeClaims)+len(results.ExistingNodes)+len(results.PodErrors) > 0 {
+		return results, nil
+	}
+	pending, err := s.provisioner.GetPendingPods(s.ctx)
+	if err != nil {
+		return results, fmt.Errorf("listing pending pods: %w", err)
+	}
+	deleting, err := s.cluster.DeepCopyNodes().Deleting().CurrentlyReschedulablePods(s.ctx, s.kube, instantClock{}, s.recorder)
+	if err != nil {
+		return results, fmt.Errorf("listing the pods of deleted nodes: %w", err)
+	}
+	results.PodErrors = map[*corev1.Pod]error{}
+	for _, pod := range append(pending, deleting...) {
+		results.PodErrors[pod] = errors.New("no NodePool is ready")
+	}
+	return results, nil
+}
+
+// launch creates a NodeClaim and runs core's lifecycle until it is launched or refused.
+// It returns whether it was launched.
+func (s *simulation) launch(planned *scheduling.NodeClaim) (bool, error) {
+	name, err := s.provisioner.Create(s.ctx, planned)
+	if err != nil {
+		// A limit of the NodePool is reached. Core logs it and retries.
+		return false, nil //nolint:nilerr // the next round reports the pods
+	}
+	claim := &karpv1.NodeClaim{}
+	for range 3 { // to add the finalizer, to launch, to finish a refused NodeClaim
+		if err := s.kube.Get(s.ctx, client.ObjectKey{Name: name}, claim); err != nil {
+			s.cluster.DeleteNodeClaim(name)
+			return false, client.IgnoreNotFound(err)
+		}
+		if _, err := s.lifecycle.Reconcile(s.ctx, claim); err != nil {
+			return false, fmt.Errorf("launching NodeClaim %s: %w", name, err)
+		}
+	}
+	if err := s.kube.Get(s.ctx, client.ObjectKey{Name: name}, claim); err != nil {
+		s.cluster.DeleteNodeClaim(name)
+		return false, client.IgnoreNotFound(err)
+	}
+	s.cluster.UpdateNodeClaim(claim)
+	s.planned[name] = planned.Pods
+	return claim.Status.ProviderID != "", nil
+}
+
+// evict deletes a Node and its NodeClaim, and makes the pods pending that other Nodes can
+// run. The claim may be nil.
+func (s *simulation) evict(node string, claim *karpv1.NodeClaim) error {
+	pods := &corev1.PodList{}
+	if err := s.kube.List(s.ctx, pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		s.cluster.DeletePod(client.ObjectKeyFromObject(pod))
+		err := s.delete(pod)
+		if podutils.IsReschedulable(pod) && node != "" {
+			pending := asPending(pod)
+			pending.ResourceVersion, pending.DeletionTimestamp = "", nil
+			err = errors.Join(err, s.kube.Create(s.ctx, pending))
+		}
+		if err != nil {
+			return fmt.Errorf("evicting pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+	}
+	s.cluster.DeleteNode(node)
+	if err := s.delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}); err != nil || claim == nil {
+		return err
+	}
+	s.cluster.DeleteNodeClaim(claim.Name)
+	return s.delete(claim)
+}
+
+// delete deletes an object without its finalizers.
+func (s *simulation) delete(object client.Object) error {
+	key := client.ObjectKeyFromObject(object)
+	if err := s.kube.Get(s.ctx, key, object); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if len(object.GetFinalizers()) > 0 {
+		object.SetFinalizers(nil)
+		if err := s.kube.Update(s.ctx, object); err != nil || !object.GetDeletionTimestamp().IsZero() {
+			return err // the API deletes an object without finalizers that is being deleted
+		}
+	}
+	return client.IgnoreNotFound(s.kube.Delete(s.ctx, object))
+}
+
+// recorder collects the last event of each object and reason.
+type recorder struct {
+	mu       sync.Mutex
+	messages map[string]string
+}
+
+// Publish implements events.Recorder.
+func (r *recorder) Publish(published ...events.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, event := range published {
+		if object, err := meta.Accessor(event.InvolvedObject); err == nil {
+			if r.messages == nil {
+				r.messages = map[string]string{}
+			}
+			r.messages[event.Reason+" "+object.GetNamespace()+"/"+object.GetName()] = event.Message
+		}
+	}
+}
+
+// last returns the message of the last event of an object; empty if there was none.
+func (r *recorder) last(reason string, object client.Object) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.messages[reason+" "+object.GetNamespace()+"/"+object.GetName()]
+}
