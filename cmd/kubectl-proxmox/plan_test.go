@@ -170,6 +170,11 @@ func TestPlan(t *testing.T) {
 	live, err := runIn(w.Env, "plan", "-f", filepath.Join(w.dir, "web.yaml"))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(live).To(HavePrefix("VMs to create: 3\n"))
+	// A manifest without the defaults of the API server changes nothing.
+	same := write(t, w.dir, "same.yaml", w.manifest(testenv.NewNodeClass(w.class.Name, w.Named("ubuntu"), w.Name)))
+	live, err = runIn(w.Env, "plan", "-f", same)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(live).To(MatchRegexp("^VMs to create: 0\nVMs to delete: 0\nPods that do not fit: 0\nPrice per hour: .*\n$"), "there is no note")
 	claims := &karpv1.NodeClaimList{}
 	w.Expect(w.Kube.List(t.Context(), claims)).To(Succeed())
 	w.Expect(claims.Items).To(HaveLen(1), "nothing is created")
@@ -203,12 +208,18 @@ func (w *planEnv) writeManifests() {
 	write(w.T, w.dir, "web.yaml", fmt.Sprintf(webDeployment, 3))
 	write(w.T, w.dir, "many.yaml", fmt.Sprintf(webDeployment, 9))
 	write(w.T, w.dir, "settings.json", `{"*": {"*": {"cpuratio": 2}}}`)
-	class := &v1alpha1.ProxmoxNodeClass{Spec: w.class.Spec}
-	class.Name, class.APIVersion, class.Kind = w.class.Name, v1alpha1.SchemeGroupVersion.String(), v1alpha1.ProxmoxNodeClassKind
+	class := &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: w.class.Name}, Spec: w.class.Spec}
 	class.Spec.Tags = []string{"changed"}
+	write(w.T, w.dir, "class.yaml", w.rename(w.manifest(class)))
+}
+
+// manifest returns a class as YAML.
+func (w *planEnv) manifest(class *v1alpha1.ProxmoxNodeClass) string {
+	w.T.Helper()
+	class.APIVersion, class.Kind = v1alpha1.SchemeGroupVersion.String(), v1alpha1.ProxmoxNodeClassKind
 	content, err := yaml.Marshal(class)
 	w.Expect(err).NotTo(HaveOccurred())
-	write(w.T, w.dir, "class.yaml", w.rename(string(content)))
+	return string(content)
 }
 
 // rename replaces the names of the Env by those of the examples.

@@ -311,7 +311,6 @@ func (p *planner) driftedVMs() ([]VM, error) {
 
 // collect completes the Plan.
 func (p *planner) collect(results scheduling.Results) error {
-	pods := p.podsByClaim(results)
 	vms, err := p.listVMs()
 	if err != nil {
 		return err
@@ -321,8 +320,8 @@ func (p *planner) collect(results scheduling.Results) error {
 		if p.known[vm.claim.UID] {
 			continue
 		}
-		for _, pod := range pods[vm.NodeClaim] {
-			vm.Pods = append(vm.Pods, client.ObjectKeyFromObject(pod).String())
+		if vm.Pods, err = p.podsOn(vm.claim.Status.NodeName); err != nil {
+			return err
 		}
 		slices.Sort(vm.Pods)
 		vm.NodeClaim = "" // Karpenter chooses the name
@@ -345,26 +344,6 @@ func (p *planner) collect(results scheduling.Results) error {
 	})
 	slices.SortFunc(p.plan.Unschedulable, func(a, b UnschedulablePod) int { return cmp.Compare(a.Pod, b.Pod) })
 	return nil
-}
-
-// podsByClaim returns the pods of new NodeClaims: those that they were launched for, and
-// others that core scheduled to them later. Which of equal Nodes core selects for a pod is
-// random.
-func (p *planner) podsByClaim(results scheduling.Results) map[string][]*corev1.Pod {
-	out, known := maps.Clone(p.planned), map[types.UID]bool{}
-	for _, pods := range p.planned {
-		for _, pod := range pods {
-			known[pod.UID] = true
-		}
-	}
-	for claim, pods := range results.ExistingNodeToPodMapping() {
-		for _, pod := range pods {
-			if !known[pod.UID] {
-				out[claim] = append(slices.Clone(out[claim]), pod)
-			}
-		}
-	}
-	return out
 }
 
 // tried are core's decisions about a pod that it could not schedule.

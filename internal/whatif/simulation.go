@@ -14,7 +14,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -35,7 +34,6 @@ import (
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/state/nodepoolhealth"
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
-	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
@@ -78,7 +76,7 @@ type simulation struct {
 // core until addObjects is called.
 func newSimulation(ctx context.Context, settings operator.Settings, core *coreoptions.Options, s *State) (*simulation, error) {
 	ctx = log.IntoContext(injection.WithControllerName(coreoptions.ToContext(ctx, core), "provisioner"), logr.Discard())
-	sim := &simulation{ctx: ctx, kube: newKube(s.Objects), catalog: settings.Catalog, recorder: &recorder{}, planned: map[string][]*corev1.Pod{}, hasSecrets: s.Secrets != nil}
+	sim := &simulation{ctx: ctx, kube: newKube(s.Objects), catalog: settings.Catalog, recorder: &recorder{}, hasSecrets: s.Secrets != nil}
 	options := settings.Options
 	var err error
 	sim.inventory, err = inventory.NewFixed(s.Snapshots, inventory.Options{
@@ -203,22 +201,34 @@ func (s *simulation) checkClass(class *v1alpha1.ProxmoxNodeClass) (note string, 
 // refused if another one of the round took its capacity.
 const maxRounds = 50
 
-// settle schedules and launches until no more NodeClaims are launched, and returns the
-// last scheduling results.
+// settle schedules, launches and binds pods until no more NodeClaims are launched, and
+// returns the last scheduling results.
 func (s *simulation) settle() (scheduling.Results, error) {
 	for range maxRounds {
 		results, err := s.schedule()
 		if err != nil {
 			return results, err
 		}
+		for _, node := range results.ExistingNodes {
+			if node.Node == nil {
+				continue // it has not joined yet
+			}
+			if err := s.bind(node.Node.Name, node.Pods); err != nil {
+				return results, err
+			}
+		}
 		launched := 0
 		for _, planned := range results.NewNodeClaims {
-			ok, err := s.launch(planned)
+			claim, err := s.launch(planned)
 			if err != nil {
 				return results, err
 			}
-			if ok {
-				launched++
+			if claim == nil {
+				continue
+			}
+			launched++
+			if err := errors.Join(s.join(claim), s.bind(claim.Name, planned.Pods)); err != nil {
+				return results, err
 			}
 		}
 		if launched == 0 {
@@ -253,74 +263,33 @@ func (s *simulation) schedule() (scheduling.Results, error) {
 	return results, nil
 }
 
-// launch creates a NodeClaim and runs core's lifecycle until it is launched or refused.
-// It returns whether it was launched.
-func (s *simulation) launch(planned *scheduling.NodeClaim) (bool, error) {
+// launch creates a NodeClaim and runs core's lifecycle until it is launched or refused. It
+// returns nil if it was refused.
+func (s *simulation) launch(planned *scheduling.NodeClaim) (*karpv1.NodeClaim, error) {
 	name, err := s.provisioner.Create(s.ctx, planned)
 	if err != nil {
 		// A limit of the NodePool is reached. Core logs it and retries.
-		return false, nil //nolint:nilerr // the next round reports the pods
+		return nil, nil //nolint:nilerr // the next round reports the pods
 	}
 	claim := &karpv1.NodeClaim{}
 	for range 3 { // to add the finalizer, to launch, to finish a refused NodeClaim
 		if err := s.kube.Get(s.ctx, client.ObjectKey{Name: name}, claim); err != nil {
 			s.cluster.DeleteNodeClaim(name)
-			return false, client.IgnoreNotFound(err)
+			return nil, client.IgnoreNotFound(err)
 		}
 		if _, err := s.lifecycle.Reconcile(s.ctx, claim); err != nil {
-			return false, fmt.Errorf("launching NodeClaim %s: %w", name, err)
+			return nil, fmt.Errorf("launching NodeClaim %s: %w", name, err)
 		}
 	}
 	if err := s.kube.Get(s.ctx, client.ObjectKey{Name: name}, claim); err != nil {
 		s.cluster.DeleteNodeClaim(name)
-		return false, client.IgnoreNotFound(err)
+		return nil, client.IgnoreNotFound(err)
 	}
 	s.cluster.UpdateNodeClaim(claim)
-	s.planned[name] = planned.Pods
-	return claim.Status.ProviderID != "", nil
-}
-
-// evict deletes a Node and its NodeClaim, and makes the pods pending that other Nodes can
-// run. The claim may be nil.
-func (s *simulation) evict(node string, claim *karpv1.NodeClaim) error {
-	pods := &corev1.PodList{}
-	if err := s.kube.List(s.ctx, pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
-		return err
+	if claim.Status.ProviderID == "" {
+		return nil, nil
 	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		s.cluster.DeletePod(client.ObjectKeyFromObject(pod))
-		err := s.delete(pod)
-		if podutils.IsReschedulable(pod) && node != "" {
-			pending := asPending(pod)
-			pending.ResourceVersion, pending.DeletionTimestamp = "", nil
-			err = errors.Join(err, s.kube.Create(s.ctx, pending))
-		}
-		if err != nil {
-			return fmt.Errorf("evicting pod %s/%s: %w", pod.Namespace, pod.Name, err)
-		}
-	}
-	s.cluster.DeleteNode(node)
-	if err := s.delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}); err != nil || claim == nil {
-		return err
-	}
-	s.cluster.DeleteNodeClaim(claim.Name)
-	return s.delete(claim)
-}
-
-// delete deletes an object without its finalizers.
-func (s *simulation) delete(object client.Object) error {
-	key := client.ObjectKeyFromObject(object)
-	if err := s.kube.Get(s.ctx, key, object); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if len(object.GetFinalizers()) > 0 {
-		object.SetFinalizers(nil)
-		if err := s.kube.Update(s.ctx, object); err != nil || !object.GetDeletionTimestamp().IsZero() {
-			return err // the API deletes an object without finalizers that is being deleted
-		}
-	}
-	return client.IgnoreNotFound(s.kube.Delete(s.ctx, object))
+	return claim, nil
 }
 
 // recorder collects the last event of each object and reason.
