@@ -20,6 +20,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
@@ -138,8 +140,8 @@ var controlCharacters = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]|[[:cntrl:]]`)
 func (g *realGuests) lastOutput(s State) string {
 	out := ""
 	for _, vm := range s.VMs {
-		if line := controlCharacters.ReplaceAllString(harness.Tail(g.ConsoleLog(vm.VMID), 1), ""); vm.Phase != Ready && line != "" {
-			out += "; console: " + cut(line, 60)
+		if line := controlCharacters.ReplaceAllString(harness.Tail(g.ConsoleLog(vm.VMID), 1), ""); vm.Phase != fleet.Ready && line != "" {
+			out += "; console: " + terminal.Cut(line, 60)
 		}
 	}
 	return out
@@ -176,18 +178,18 @@ func (t *Tour) bootNode(ctx context.Context) error {
 	if err := kube.Create(ctx, tolerateUnready(harness.Deployment(web, 1), nil)); err != nil {
 		return fmt.Errorf("creating deployment: %w", err)
 	}
-	took, err := t.watch.until(ctx, "the pod to run", func(s State) bool { return s.ready(web) == 1 && s.all(Ready) })
+	took, err := t.watch.until(ctx, "the pod to run", func(s State) bool { return s.ready(web) == 1 && s.all(fleet.Ready) })
 	if err != nil {
 		return err
 	}
 	t.summary.Add("a pending pod runs on a new Linux VM", took)
 	claim := &karpv1.NodeClaim{}
-	if err := kube.Get(ctx, client.ObjectKey{Name: t.watch.now().VMs[0].Name}, claim); err != nil {
+	if err := kube.Get(ctx, client.ObjectKey{Name: t.watch.now().VMs[0].Claim}, claim); err != nil {
 		return fmt.Errorf("reading NodeClaim: %w", err)
 	}
 	timeline, err := harness.ReadTimeline(ctx, kube, claim)
 	for _, m := range timeline {
-		t.report.Event(plain, "%7.1fs after Karpenter's decision: %s", m.After.Seconds(), m.Name)
+		t.report.Event(terminal.Plain, "%7.1fs after Karpenter's decision: %s", m.After.Seconds(), m.Name)
 		t.summary.AddNote("  "+m.Name, seconds(m.After))
 	}
 	return err
@@ -205,7 +207,7 @@ func (t *Tour) lookInside(ctx context.Context) error {
 	t.report.Headline("inside VM %d", vm.VMID)
 	out, err := t.stage.Guests.Exec(ctx, vm.VMID, "/bin/sh", "-ec", inside)
 	for _, l := range strings.Split(strings.TrimSpace(out), "\n") {
-		t.report.Event(plain, "%s", l)
+		t.report.Event(terminal.Plain, "%s", l)
 	}
 	return err
 }
@@ -215,7 +217,7 @@ func (t *Tour) resetNode(ctx context.Context) error {
 	vm := t.watch.now().VMs[0]
 	t.report.Headline("VM %d loses power; its boot data and join token are deleted already", vm.VMID)
 	node, kube := &corev1.Node{}, t.stage.Plane.Client
-	if err := kube.Get(ctx, client.ObjectKey{Name: vm.Name}, node); err != nil {
+	if err := kube.Get(ctx, client.ObjectKey{Name: vm.Claim}, node); err != nil {
 		return fmt.Errorf("reading node: %w", err)
 	}
 	before := node.Status.NodeInfo.BootID
@@ -223,8 +225,8 @@ func (t *Tour) resetNode(ctx context.Context) error {
 		return err
 	}
 	took, err := t.watch.until(ctx, "the node to be Ready after another boot", func(s State) bool {
-		err := kube.Get(ctx, client.ObjectKey{Name: vm.Name}, node)
-		return err == nil && node.Status.NodeInfo.BootID != before && s.all(Ready) && s.ready(web) == 1
+		err := kube.Get(ctx, client.ObjectKey{Name: vm.Claim}, node)
+		return err == nil && node.Status.NodeInfo.BootID != before && s.all(fleet.Ready) && s.ready(web) == 1
 	})
 	if err != nil {
 		return err

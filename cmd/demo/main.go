@@ -15,6 +15,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 )
 
 type options struct {
@@ -84,11 +86,13 @@ func run(ctx context.Context, o options, screen *Screen) (err error) {
 			err = os.RemoveAll(o.dir)
 			return
 		}
-		screen.Print(text("Logs: " + o.dir))
-		screen.Print(styled("  controller/controller.log, kubernetes/plane/logs, proxmox-requests.log", dim))
+		screen.Print(terminal.Text("Logs: " + o.dir))
+		screen.Print(terminal.Styled("  controller/controller.log, kubernetes/plane/logs, proxmox-requests.log", terminal.Dim))
 	}()
-	screen.Print(styled("Starting", bold))
-	stage, err := startStage(ctx, o, func(what string) { screen.Print(styled("  "+clock(time.Since(began))+"  ", dim).and(what)) })
+	screen.Print(terminal.Styled("Starting", terminal.Bold))
+	stage, err := startStage(ctx, o, func(what string) {
+		screen.Print(terminal.Styled("  "+clock(time.Since(began))+"  ", terminal.Dim).And(what))
+	})
 	if err != nil {
 		return err
 	}
@@ -104,7 +108,7 @@ func run(ctx context.Context, o options, screen *Screen) (err error) {
 func show(ctx context.Context, stage *Stage, screen *Screen, began time.Time) error {
 	summary := &Summary{}
 	summary.Add("control plane, Proxmox and controller started", time.Since(began))
-	screen.Print(text(""))
+	screen.Print(terminal.Text(""))
 	report := NewReporter(screen)
 	err := NewTour(stage, report, summary).Run(ctx)
 	screen.Close()
@@ -119,17 +123,17 @@ func show(ctx context.Context, stage *Stage, screen *Screen, began time.Time) er
 		return err
 	}
 	summary.Add("total", time.Since(began))
-	screen.Print(text(""))
+	screen.Print(terminal.Text(""))
 	for _, l := range summary.Lines() {
 		screen.Print(l)
 	}
 	if len(problems) == 0 {
-		screen.Print(styled("Everything worked and was cleaned up.", green))
-		screen.Print(text("Run " + stage.playgroundCommand() + " to keep the same setup running and try things out."))
+		screen.Print(terminal.Styled("Everything worked and was cleaned up.", terminal.Green))
+		screen.Print(terminal.Text("Run " + stage.playgroundCommand() + " to keep the same setup running and try things out."))
 		return nil
 	}
 	for _, problem := range problems {
-		screen.Print(styled("  ✗ "+problem, red))
+		screen.Print(terminal.Styled("  ✗ "+problem, terminal.Red))
 	}
 	return fmt.Errorf("%d checks failed", len(problems))
 }

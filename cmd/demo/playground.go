@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 )
 
 // playground keeps the setup running, prints how to use it, and reports events.
@@ -22,11 +24,11 @@ func playground(ctx context.Context, o options, stage *Stage, report *Reporter) 
 	for _, l := range introduction(o, stage, ca) {
 		report.screen.Print(l)
 	}
-	report.screen.Print(text(""))
-	report.screen.Print(text("Status page of the simulated Proxmox VE: " + stage.Proxmox.AdminURL() + "/"))
-	report.screen.Print(text("Controller log: " + stage.Controller.Log()))
-	report.screen.Print(styled("Press Ctrl-C to stop. Events:", bold))
-	report.screen.Print(text(""))
+	report.screen.Print(terminal.Text(""))
+	report.screen.Print(terminal.Text("Status page of the simulated Proxmox VE: " + stage.Proxmox.AdminURL() + "/"))
+	report.screen.Print(terminal.Text("Controller log: " + stage.Controller.Log()))
+	report.screen.Print(terminal.Styled("Press Ctrl-C to stop. Events:", terminal.Bold))
+	report.screen.Print(terminal.Text(""))
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
 	unexpected := make(chan error, 1)
@@ -39,7 +41,7 @@ func playground(ctx context.Context, o options, stage *Stage, report *Reporter) 
 			if login == "" {
 				login = "install the package openssh-client and start the playground again"
 			}
-			report.Event(cyan, "to log in to %s: %s", node, login)
+			report.Event(terminal.Cyan, "to log in to %s: %s", node, login)
 		})
 	}
 	NewWatch(stage, report).run(watching)
@@ -47,33 +49,33 @@ func playground(ctx context.Context, o options, stage *Stage, report *Reporter) 
 }
 
 // introduction returns commands to try. ca is the path of Proxmox's CA.
-func introduction(o options, stage *Stage, ca string) []line {
+func introduction(o options, stage *Stage, ca string) []terminal.Line {
 	kubectl := o.kubeplane + " kubectl"
 	cluster := stage.Proxmox.Cluster(region)
 	plugin := filepath.Join(filepath.Dir(o.kubeplane), "kubectl-proxmox")
-	return []line{
-		text(""),
-		styled("The playground is running. In another terminal:", bold),
-		text(""),
-		styled("  export KUBECONFIG="+stage.Plane.Kubeconfig, cyan),
-		styled("  alias kubectl='"+kubectl+"'", cyan),
-		text(""),
-		styled("  # create pods that need new nodes: VMs are created", dim),
-		styled(fmt.Sprintf("  kubectl create deployment web --image=registry.k8s.io/pause:3.10 --replicas=%d", stage.playgroundPods()), cyan),
-		styled("  kubectl set resources deployment web --requests=cpu=1", cyan),
-		styled("  kubectl get nodeclaims,nodes,pods -o wide", cyan),
-		styled("  kubectl get proxmoxnodeclass demo -o yaml", cyan),
-		styled("  # scale down: VMs are deleted", dim),
-		styled("  kubectl scale deployment web --replicas=0", cyan),
-		text(""),
-		styled("  # list the VMs in Proxmox", dim),
-		styled(fmt.Sprintf("  curl -s --cacert %s -H 'Authorization: PVEAPIToken=%s=%s' '%s/cluster/resources?type=vm'", ca, cluster.TokenID, cluster.TokenSecret, cluster.URLs[0]), cyan),
-		styled("  # power a host off and on", dim),
-		styled(fmt.Sprintf("  curl -X POST %s/hosts/pve2/down", stage.Proxmox.AdminURL()), cyan),
-		styled(fmt.Sprintf("  curl -X POST %s/hosts/pve2/up", stage.Proxmox.AdminURL()), cyan),
-		text(""),
-		styled("  # the kubectl plugin: capacity of the hosts, and why a pod has no node", dim),
-		styled(fmt.Sprintf("  %s hosts --cloud-config %s", plugin, stage.Controller.CloudConfig()), cyan),
-		styled(fmt.Sprintf("  %s explain pod/NAME", plugin), cyan),
+	return []terminal.Line{
+		terminal.Text(""),
+		terminal.Styled("The playground is running. In another terminal:", terminal.Bold),
+		terminal.Text(""),
+		terminal.Styled("  export KUBECONFIG="+stage.Plane.Kubeconfig, terminal.Cyan),
+		terminal.Styled("  alias kubectl='"+kubectl+"'", terminal.Cyan),
+		terminal.Text(""),
+		terminal.Styled("  # create pods that need new nodes: VMs are created", terminal.Dim),
+		terminal.Styled(fmt.Sprintf("  kubectl create deployment web --image=registry.k8s.io/pause:3.10 --replicas=%d", stage.playgroundPods()), terminal.Cyan),
+		terminal.Styled("  kubectl set resources deployment web --requests=cpu=1", terminal.Cyan),
+		terminal.Styled("  kubectl get nodeclaims,nodes,pods -o wide", terminal.Cyan),
+		terminal.Styled("  kubectl get proxmoxnodeclass demo -o yaml", terminal.Cyan),
+		terminal.Styled("  # scale down: VMs are deleted", terminal.Dim),
+		terminal.Styled("  kubectl scale deployment web --replicas=0", terminal.Cyan),
+		terminal.Text(""),
+		terminal.Styled("  # list the VMs in Proxmox", terminal.Dim),
+		terminal.Styled(fmt.Sprintf("  curl -s --cacert %s -H 'Authorization: PVEAPIToken=%s=%s' '%s/cluster/resources?type=vm'", ca, cluster.TokenID, cluster.TokenSecret, cluster.URLs[0]), terminal.Cyan),
+		terminal.Styled("  # power a host off and on", terminal.Dim),
+		terminal.Styled(fmt.Sprintf("  curl -X POST %s/hosts/pve2/down", stage.Proxmox.AdminURL()), terminal.Cyan),
+		terminal.Styled(fmt.Sprintf("  curl -X POST %s/hosts/pve2/up", stage.Proxmox.AdminURL()), terminal.Cyan),
+		terminal.Text(""),
+		terminal.Styled("  # the kubectl plugin: capacity of the hosts, and why a pod has no node", terminal.Dim),
+		terminal.Styled(fmt.Sprintf("  %s hosts --cloud-config %s", plugin, stage.Controller.CloudConfig()), terminal.Cyan),
+		terminal.Styled(fmt.Sprintf("  %s explain pod/NAME", plugin), terminal.Cyan),
 	}
 }

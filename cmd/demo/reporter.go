@@ -8,6 +8,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 )
 
 // Reporter keeps the scene, detects changes between observations and reports them.
@@ -24,10 +27,10 @@ type Reporter struct {
 // history is what was reported about a claim.
 type history struct {
 	first      time.Time
-	phase      Phase
+	phase      fleet.Phase
 	reported   bool
 	readyAfter time.Duration
-	vm         VM
+	vm         fleet.VM
 }
 
 // NewReporter returns a Reporter whose clock starts now.
@@ -36,13 +39,13 @@ func NewReporter(screen *Screen) *Reporter {
 }
 
 // Event adds a line to the event list, or prints it if there is no live view.
-func (r *Reporter) Event(st style, format string, args ...any) {
+func (r *Reporter) Event(st terminal.Style, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.event(st, format, args...)
 }
 
-func (r *Reporter) event(st style, format string, args ...any) {
+func (r *Reporter) event(st terminal.Style, format string, args ...any) {
 	event := Event{At: time.Since(r.began), Style: st, Text: fmt.Sprintf(format, args...)}
 	r.scene.Events = append(r.scene.Events, event)
 	if extra := len(r.scene.Events) - 2*maxEvents; extra > 0 {
@@ -59,7 +62,7 @@ func (r *Reporter) Headline(format string, args ...any) {
 	defer r.mu.Unlock()
 	r.scene.Headline = fmt.Sprintf(format, args...)
 	if !r.screen.Live() {
-		r.screen.Print(styled("      "+r.scene.Headline, bold))
+		r.screen.Print(terminal.Styled("      "+r.scene.Headline, terminal.Bold))
 	}
 }
 
@@ -78,8 +81,8 @@ func (r *Reporter) Step(i int, state StepState, took time.Duration) {
 	defer r.mu.Unlock()
 	r.scene.Steps[i].State, r.scene.Steps[i].Took = state, took
 	if !r.screen.Live() && state == Running {
-		r.screen.Print(text(""))
-		r.screen.Print(styled(fmt.Sprintf("%d/%d  %s", i+1, len(r.scene.Steps), r.scene.Steps[i].Title), cyan))
+		r.screen.Print(terminal.Text(""))
+		r.screen.Print(terminal.Styled(fmt.Sprintf("%d/%d  %s", i+1, len(r.scene.Steps), r.scene.Steps[i].Title), terminal.Cyan))
 	}
 }
 
@@ -89,7 +92,7 @@ func (r *Reporter) Observe(s State) {
 	seen := map[string]bool{}
 	for i := range s.VMs {
 		seen[s.VMs[i].UID] = true
-		s.VMs[i].ReadyAfter = r.observeVM(s.VMs[i])
+		r.observeVM(s.VMs[i])
 	}
 	for uid, h := range r.known {
 		switch {
@@ -97,9 +100,9 @@ func (r *Reporter) Observe(s State) {
 			continue
 		case h.vm.VMID == 0:
 			// It was deleted before it had a VM, for example for insufficient capacity.
-			r.event(dim, "claim %s was deleted without a VM; see kubectl get events", h.vm.Name)
+			r.event(terminal.Dim, "claim %s was deleted without a VM; see kubectl get events", h.vm.Claim)
 		default:
-			r.event(dim, "VM %d and its volumes were deleted from %s", h.vm.VMID, h.vm.Host)
+			r.event(terminal.Dim, "VM %d and its volumes were deleted from %s", h.vm.VMID, h.vm.Host)
 		}
 		delete(r.known, uid)
 	}
@@ -110,11 +113,10 @@ func (r *Reporter) Observe(s State) {
 	r.screen.Draw(scene)
 }
 
-// observeVM reports what happened to a VM since the last observation and returns how long its
-// node took to become ready.
-func (r *Reporter) observeVM(vm VM) time.Duration {
+// observeVM reports what happened to a VM since the last observation.
+func (r *Reporter) observeVM(vm fleet.VM) {
 	if vm.UID == "" {
-		return 0
+		return
 	}
 	h, ok := r.known[vm.UID]
 	if !ok {
@@ -123,57 +125,56 @@ func (r *Reporter) observeVM(vm VM) time.Duration {
 	}
 	if !h.reported && vm.VMID != 0 && vm.Type != "" {
 		h.reported = true
-		r.event(cyan, "Karpenter requests a %s on %s: claim %s becomes VM %d", vm.Type, vm.Host, vm.Name, vm.VMID)
+		r.event(terminal.Cyan, "Karpenter requests a %s on %s: claim %s becomes VM %d", vm.Type, vm.Host, vm.Claim, vm.VMID)
 	}
 	h.vm = vm
 	if vm.Phase == h.phase {
-		return h.readyAfter
+		return
 	}
 	before := h.phase
 	h.phase = vm.Phase
-	if vm.Phase == Joined || vm.Phase == Ready {
-		r.addJoined(vm.Name)
+	if vm.Phase == fleet.Joined || vm.Phase == fleet.Ready {
+		r.addJoined(vm.Claim)
 	}
 	wasReady := h.readyAfter > 0
-	if vm.Phase == Ready && !wasReady {
+	if vm.Phase == fleet.Ready && !wasReady {
 		h.readyAfter = time.Since(h.first)
 	}
 	r.reportPhase(vm, before, h.readyAfter, wasReady)
-	return h.readyAfter
 }
 
 // reportPhase reports a VM's new phase.
-func (r *Reporter) reportPhase(vm VM, before Phase, readyAfter time.Duration, wasReady bool) {
+func (r *Reporter) reportPhase(vm fleet.VM, before fleet.Phase, readyAfter time.Duration, wasReady bool) {
 	switch vm.Phase {
-	case Cloning:
-		r.event(plain, "VM %d is being cloned on %s", vm.VMID, vm.Host)
-	case Booting:
-		r.event(plain, "VM %d boots from its ISO", vm.VMID)
-	case Ready:
+	case fleet.Cloning:
+		r.event(terminal.Plain, "VM %d is being cloned on %s", vm.VMID, vm.Host)
+	case fleet.Booting:
+		r.event(terminal.Plain, "VM %d boots from its ISO", vm.VMID)
+	case fleet.Ready:
 		if wasReady {
-			r.event(green, "node %s is Ready again", vm.Name)
+			r.event(terminal.Green, "node %s is Ready again", vm.Claim)
 			break
 		}
-		r.event(green, "node %s is Ready on %s, %s after Karpenter's decision", vm.Name, vm.Host, seconds(readyAfter))
-	case NotReady:
-		if before == Stopped {
-			r.event(plain, "VM %d on %s was restarted", vm.VMID, vm.Host)
+		r.event(terminal.Green, "node %s is Ready on %s, %s after Karpenter's decision", vm.Claim, vm.Host, seconds(readyAfter))
+	case fleet.NotReady:
+		if before == fleet.Stopped {
+			r.event(terminal.Plain, "VM %d on %s was restarted", vm.VMID, vm.Host)
 			break
 		}
-		r.event(red, "node %s is NotReady", vm.Name)
-	case Stopped:
-		r.event(red, "VM %d on %s has stopped", vm.VMID, vm.Host)
-	case Deleting:
+		r.event(terminal.Red, "node %s is NotReady", vm.Claim)
+	case fleet.Stopped:
+		r.event(terminal.Red, "VM %d on %s has stopped", vm.VMID, vm.Host)
+	case fleet.Deleting:
 		why := ""
-		if vm.Why != "" {
-			why = " (" + vm.Why + ")"
+		if vm.Reason != "" {
+			why = " (" + vm.Reason + ")"
 		}
-		if readyAfter == 0 && !slices.Contains(r.nodes, vm.Name) {
-			r.event(red, "claim %s is deleted before it became a node%s; see kubectl get events", vm.Name, why)
+		if readyAfter == 0 && !slices.Contains(r.nodes, vm.Claim) {
+			r.event(terminal.Red, "claim %s is deleted before it became a node%s; see kubectl get events", vm.Claim, why)
 			break
 		}
-		r.event(yellow, "Karpenter deletes node %s%s", vm.Name, why)
-	case Planned, Prepared, Joined:
+		r.event(terminal.Yellow, "Karpenter deletes node %s%s", vm.Claim, why)
+	case fleet.Waiting, fleet.Planned, fleet.Configured, fleet.Joined, fleet.Orphaned:
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 )
 
 // Scene is the content of the live view.
@@ -39,12 +41,12 @@ const (
 // Event is a line of the event list.
 type Event struct {
 	At    time.Duration
-	Style style
+	Style terminal.Style
 	Text  string
 }
 
-func (e Event) line() line {
-	return styled(clock(e.At)+"  ", dim).in(e.Style, e.Text)
+func (e Event) line() terminal.Line {
+	return terminal.Styled(clock(e.At)+"  ", terminal.Dim).In(e.Style, e.Text)
 }
 
 // clock formats minutes and seconds.
@@ -62,15 +64,15 @@ const (
 
 // Frame lays out the scene for a window. It never has more rows than the window: the event
 // list shrinks first, then the VMs.
-func (s Scene) Frame(width, height int) []line {
-	head := []line{s.title(width), s.progress(), text(""), styled(s.Headline, bold), text("")}
-	tail := []line{text(""), s.State.pods()}
+func (s Scene) Frame(width, height int) []terminal.Line {
+	head := []terminal.Line{s.title(width), s.progress(), terminal.Text(""), terminal.Styled(s.Headline, terminal.Bold), terminal.Text("")}
+	tail := []terminal.Line{terminal.Text(""), s.State.pods()}
 	rows := height - 1 - len(head) - len(tail) // one row for the cursor
 	events := min(max(minEvents, rows-1-len(s.State.hosts())), maxEvents, len(s.Events))
-	hosts := fit(s.State.hosts(), rows-1-events)
+	hosts := terminal.Fit(s.State.hosts(), rows-1-events)
 	frame := append(append(head, hosts...), tail...)
 	if events > 0 {
-		frame = append(frame, text(""))
+		frame = append(frame, terminal.Text(""))
 		for _, event := range s.Events[len(s.Events)-events:] {
 			frame = append(frame, event.line())
 		}
@@ -81,100 +83,48 @@ func (s Scene) Frame(width, height int) []line {
 	return frame
 }
 
-// fit omits lines and shows how many.
-func fit(lines []line, rows int) []line {
-	if len(lines) <= rows || rows < 1 {
-		return lines
-	}
-	hidden := len(lines) - rows + 1
-	return append(lines[:rows-1:rows-1], styled(fmt.Sprintf("  … %d more lines; a taller window shows them", hidden), dim))
-}
-
-func (s Scene) title(width int) line {
-	l := styled("karpenter-provider-proxmox", bold).in(dim, " demo: pending pods become Proxmox VMs")
+func (s Scene) title(width int) terminal.Line {
+	l := terminal.Styled("karpenter-provider-proxmox", terminal.Bold).In(terminal.Dim, " demo: pending pods become Proxmox VMs")
 	at := clock(s.Elapsed)
-	if gap := width - l.width() - len(at); gap > 1 {
-		l = l.and(strings.Repeat(" ", gap))
+	if gap := width - l.Width() - len(at); gap > 1 {
+		l = l.And(strings.Repeat(" ", gap))
 	} else {
-		l = l.and("  ")
+		l = l.And("  ")
 	}
-	return l.in(dim, at)
+	return l.In(terminal.Dim, at)
 }
 
-func (s Scene) progress() line {
-	var l line
+func (s Scene) progress() terminal.Line {
+	var l terminal.Line
 	for i, step := range s.Steps {
 		if i > 0 {
-			l = l.in(dim, "   ")
+			l = l.In(terminal.Dim, "   ")
 		}
 		switch step.State {
 		case Waiting:
-			l = l.in(dim, "○ "+step.Title)
+			l = l.In(terminal.Dim, "○ "+step.Title)
 		case Running:
-			l = l.in(cyan, "▶ "+step.Title)
+			l = l.In(terminal.Cyan, "▶ "+step.Title)
 		case Done:
-			l = l.in(green, "✓ "+step.Title+" "+seconds(step.Took))
+			l = l.In(terminal.Green, "✓ "+step.Title+" "+seconds(step.Took))
 		case Failed:
-			l = l.in(red, "✗ "+step.Title)
+			l = l.In(terminal.Red, "✗ "+step.Title)
 		}
 	}
 	return l
 }
 
 // hosts returns the lines of each host with its VMs.
-func (s State) hosts() []line {
-	var out []line
-	for _, host := range s.Hosts {
-		state := styled(pad(host.Name, 7), bold)
-		if host.Up {
-			state = state.in(green, "up    ")
-		} else {
-			state = state.in(red, "DOWN  ")
-		}
-		state = append(state, bar(host.UsedCPUs, host.CPUs)...)
-		out = append(out, state.in(dim, fmt.Sprintf("  %d of %d CPUs in VMs", host.UsedCPUs, host.CPUs)))
-		branch := len(out)
-		for _, vm := range s.VMs {
-			if vm.Host == host.Name {
-				out = append(out, append(text("  ├ "), s.vm(vm)...))
-			}
-		}
-		if last := len(out) - 1; last >= branch {
-			out[last][0].text = "  └ "
-		}
+func (s State) hosts() []terminal.Line {
+	var out []terminal.Line
+	for _, row := range terminal.Tree(s.Map) {
+		out = append(out, row.Line)
 	}
 	return out
 }
 
-// bar returns a gauge of twelve cells.
-func bar(used, total int) line {
-	const cells = 12
-	full := 0
-	if total > 0 {
-		full = min(cells, (used*cells+total-1)/total)
-	}
-	return styled(strings.Repeat("■", full), blue).in(dim, strings.Repeat("·", cells-full))
-}
-
-func (s State) vm(vm VM) line {
-	l := text("VM ").in(bold, pad(fmt.Sprint(vm.VMID), 7)).
-		in(dim, pad(vm.Type, 15)).
-		and(" ").in(vm.Phase.style(), pad(string(vm.Phase), 11))
-	if vm.ReadyAfter > 0 {
-		l = l.in(dim, pad("in "+seconds(vm.ReadyAfter), 9))
-	} else {
-		l = l.and(pad("", 9))
-	}
-	for _, pod := range s.Pods {
-		if pod.Node == vm.Name && vm.Name != "" {
-			l = append(l, pod.dot())
-		}
-	}
-	return l
-}
-
-func (s State) pods() line {
-	l := styled(pad("pods", 7), bold)
+func (s State) pods() terminal.Line {
+	l := terminal.Styled(terminal.Pad("pods", 7), terminal.Bold)
 	running, other := 0, 0
 	for _, pod := range s.Pods {
 		switch {
@@ -185,25 +135,14 @@ func (s State) pods() line {
 			other++
 		}
 	}
-	l = l.in(green, fmt.Sprintf("%d running", running))
+	l = l.In(terminal.Green, fmt.Sprintf("%d running", running))
 	if other > 0 {
-		l = l.in(yellow, fmt.Sprintf("   %d waiting ", other))
+		l = l.In(terminal.Yellow, fmt.Sprintf("   %d waiting ", other))
 		for _, pod := range s.Pods {
 			if pod.Node == "" && !pod.Deleting {
-				l = append(l, pod.dot())
+				l = append(l, terminal.Dot(pod.Pod))
 			}
 		}
 	}
 	return l
-}
-
-// dot returns the symbol of a pod.
-func (p Pod) dot() span {
-	switch {
-	case p.Deleting:
-		return span{"×", dim}
-	case p.Ready:
-		return span{"●", green}
-	}
-	return span{"○", yellow}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 )
 
 // full returns a scene that does not fit into a small window.
@@ -20,14 +22,19 @@ func full() Scene {
 	}
 	for h := range 3 {
 		host := fmt.Sprintf("pve%d", h+1)
-		s.State.Hosts = append(s.State.Hosts, Host{Name: host, Up: h != 1, CPUs: 16, UsedCPUs: 4 * h})
+		s.State.Hosts = append(s.State.Hosts, fleet.Host{Region: region, Name: host, CPUs: fleet.Usage{Total: 16, VMs: int64(4 * h)}})
 		for v := range 6 {
 			name := fmt.Sprintf("node-%d-%d", h, v)
-			s.State.VMs = append(s.State.VMs, VM{Host: host, VMID: 20000 + 10*h + v, Name: name, Type: "c1.4VCPU-8GB", Phase: Ready, ReadyAfter: time.Second})
-			s.State.Pods = append(s.State.Pods, Pod{App: "web", Node: name, Ready: true})
+			pod := fleet.Pod{App: "web", Node: name, Ready: true}
+			s.State.VMs = append(s.State.VMs, fleet.VM{
+				Region: region, Host: host, VMID: 20000 + 10*h + v, Claim: name, Node: name, NodePool: "demo", Type: "c1.4VCPU-8GB", Phase: fleet.Ready,
+				Timeline: []fleet.Step{{Name: "Initialized", After: time.Second}}, Pods: []fleet.Pod{pod},
+			})
+			s.State.Pods = append(s.State.Pods, Pod{Pod: pod})
 		}
 	}
-	s.State.Pods = append(s.State.Pods, Pod{App: "web"}, Pod{App: "web", Deleting: true, Node: "node-0-0"})
+	s.State.Hosts[1].OutOfService = "Offline"
+	s.State.Pods = append(s.State.Pods, Pod{Pod: fleet.Pod{App: "web"}}, Pod{Pod: fleet.Pod{App: "web", Deleting: true, Node: "node-0-0"}})
 	for i := range 40 {
 		s.Events = append(s.Events, Event{At: time.Duration(i) * time.Second, Text: fmt.Sprintf("event %d %s", i, strings.Repeat("long ", 40))})
 	}
@@ -37,7 +44,7 @@ func full() Scene {
 func render(s Scene, width, height int, colors bool) []string {
 	var out []string
 	for _, l := range s.Frame(width, height) {
-		out = append(out, l.render(width, colors))
+		out = append(out, l.Render(width, colors))
 	}
 	return out
 }
@@ -66,7 +73,7 @@ func TestFrameContent(t *testing.T) {
 	all := strings.Join(render(full(), 120, 60, false), "\n")
 	for _, want := range []string{
 		"1:23", "✓ scale up 4.0s", "▶ spread", "○ scale down", "host pve2 loses power",
-		"pve2   DOWN", "pve3   up", "8 of 16 CPUs", "VM 20025  c1.4VCPU-8GB    Ready      in 1.0s  ●",
+		"pve2      offline", "pve3      up", "CPUs ■■■■■■······ 8/16", "VM 20025   c1.4VCPU-8GB     demo          Ready      in 1s    0.000/h   ●",
 		"18 running", "1 waiting ○", "0:39  event 39",
 	} {
 		if !strings.Contains(all, want) {
@@ -76,8 +83,8 @@ func TestFrameContent(t *testing.T) {
 	if strings.Contains(all, "\x1b") {
 		t.Error("a frame without colors has escape sequences")
 	}
-	if colored := strings.Join(render(full(), 120, 60, true), ""); !strings.Contains(colored, "\x1b[31mDOWN") {
-		t.Error("a host that is down is not red")
+	if colored := strings.Join(render(full(), 120, 60, true), ""); !strings.Contains(colored, "\x1b[31moffline") {
+		t.Error("a host that is offline is not red")
 	}
 }
 
@@ -88,10 +95,12 @@ func TestPlainScreen(t *testing.T) {
 	report.Steps("scale up")
 	report.Step(0, Running, 0)
 	report.Headline("%d pods wait", 6)
-	vm := VM{UID: "uid", Name: "node-a", Host: "pve1", VMID: 20001, Type: "c1.4VCPU-8GB"}
-	for _, phase := range []Phase{Planned, Cloning, Prepared, Booting, Joined, Ready, Ready, NotReady, Ready, Stopped, NotReady, Ready, Deleting} {
+	vm := fleet.VM{UID: "uid", Claim: "node-a", Host: "pve1", VMID: 20001, Type: "c1.4VCPU-8GB"}
+	for _, phase := range []fleet.Phase{
+		fleet.Planned, fleet.Cloning, fleet.Configured, fleet.Booting, fleet.Joined, fleet.Ready, fleet.Ready, fleet.NotReady, fleet.Ready, fleet.Stopped, fleet.NotReady, fleet.Ready, fleet.Deleting,
+	} {
 		vm.Phase = phase
-		report.Observe(State{VMs: []VM{vm}})
+		report.Observe(State{Map: fleet.Map{VMs: []fleet.VM{vm}}})
 	}
 	report.Observe(State{})
 	want := []string{
@@ -138,7 +147,7 @@ func TestSummary(t *testing.T) {
 	s.Add("short", 1200*time.Millisecond)
 	s.AddNote("a longer line", "3 of 3")
 	lines := s.Lines()
-	if len(lines) != 4 || lines[1].render(0, false) != "  short          1.2s" || lines[2].render(0, false) != "  a longer line  3 of 3" {
+	if len(lines) != 4 || lines[1].Render(0, false) != "  short          1.2s" || lines[2].Render(0, false) != "  a longer line  3 of 3" {
 		t.Errorf("the table is %q", lines)
 	}
 }

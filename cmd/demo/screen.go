@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"golang.org/x/term"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 )
 
 // Screen shows the demo: a view that is redrawn in place on a terminal, or plain lines.
@@ -65,7 +67,7 @@ func (s *Screen) draw() {
 	lines := s.last.Frame(width, height)
 	for _, l := range lines {
 		// Overwritten instead of erased, which would flicker.
-		frame.WriteString(l.render(width, s.colors) + "\x1b[K\n")
+		frame.WriteString(l.Render(width, s.colors) + "\x1b[K\n")
 	}
 	frame.WriteString("\x1b[J")
 	s.drawn = len(lines)
@@ -81,10 +83,10 @@ func (s *Screen) erase() string {
 }
 
 // Print writes a permanent line above the live view.
-func (s *Screen) Print(l line) {
+func (s *Screen) Print(l terminal.Line) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, _ = io.WriteString(s.out, s.erase()+l.render(0, s.colors)+"\n")
+	_, _ = io.WriteString(s.out, s.erase()+l.Render(0, s.colors)+"\n")
 	if s.drawn > 0 {
 		s.drawn = 0
 		s.draw()

@@ -45,6 +45,8 @@ type Stage struct {
 	Kit        *harness.Kit
 	// Guests are real guests, or nil.
 	Guests *realGuests
+	// Observer reads what runs.
+	Observer *observer
 	// Before is what Proxmox stored before the tour.
 	Before harness.Holdings
 }
@@ -82,6 +84,9 @@ func (s *Stage) build(ctx context.Context, o options, progress func(string)) (er
 		return err
 	}
 	if s.Before, err = s.Proxmox.API.Holdings(ctx); err != nil {
+		return err
+	}
+	if s.Observer, err = newObserver(ctx, s.Plane.Client, s.Proxmox.Cluster(region)); err != nil {
 		return err
 	}
 	progress("controller")
@@ -200,15 +205,6 @@ func (s *Stage) Close() {
 	if s.Plane != nil {
 		s.Plane.Stop()
 	}
-}
-
-// observer returns an observer of this stage.
-func (s *Stage) observer() *observer {
-	o := &observer{kube: s.Plane.Client, api: s.Proxmox.API, foreign: map[int]bool{}, cpus: s.Proxmox.CPUs()}
-	for _, guest := range s.Before.Guests {
-		o.foreign[guest.VMID] = true
-	}
-	return o
 }
 
 // findBinary returns the absolute path of a binary. It fails if it was not built.

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -24,15 +25,15 @@ func (s *Summary) Add(what string, took time.Duration) { s.AddNote(what, seconds
 func (s *Summary) AddNote(what, result string) { s.rows = append(s.rows, [2]string{what, result}) }
 
 // Lines returns the lines of the table.
-func (s *Summary) Lines() []line {
+func (s *Summary) Lines() []terminal.Line {
 	width := 0
 	for _, row := range s.rows {
 		width = max(width, utf8.RuneCountInString(row[0]))
 	}
-	rule := styled(strings.Repeat("─", width+14), dim)
-	out := []line{rule}
+	rule := terminal.Styled(strings.Repeat("─", width+14), terminal.Dim)
+	out := []terminal.Line{rule}
 	for _, row := range s.rows {
-		out = append(out, text("  "+pad(row[0], width)+"  ").in(bold, row[1]))
+		out = append(out, terminal.Text("  "+terminal.Pad(row[0], width)+"  ").In(terminal.Bold, row[1]))
 	}
 	return append(out, rule)
 }

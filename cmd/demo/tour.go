@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -107,7 +109,7 @@ func (t *Tour) scaleUp(ctx context.Context) error {
 		return err
 	}
 	t.summary.Add(fmt.Sprintf("%d pending pods run on %d new VMs", webPods, len(t.watch.now().VMs)), took)
-	if _, err := t.watch.until(ctx, "all nodes to be Ready", func(s State) bool { return s.all(Ready) }); err != nil {
+	if _, err := t.watch.until(ctx, "all nodes to be Ready", func(s State) bool { return s.all(fleet.Ready) }); err != nil {
 		return err
 	}
 	t.summary.AddNote("time from Karpenter's decision to a Ready node", spanOf(t.report.ReadyTimes()))
@@ -120,7 +122,7 @@ func (t *Tour) spread(ctx context.Context) error {
 	if err := t.stage.Plane.Client.Create(ctx, spreadOverHosts(deployment(db, dbPods))); err != nil {
 		return fmt.Errorf("creating deployment: %w", err)
 	}
-	took, err := t.watch.until(ctx, "all pods to run", func(s State) bool { return s.ready(db) == dbPods && s.all(Ready) })
+	took, err := t.watch.until(ctx, "all pods to run", func(s State) bool { return s.ready(db) == dbPods && s.all(fleet.Ready) })
 	if err != nil {
 		return err
 	}
@@ -133,7 +135,7 @@ func (t *Tour) spread(ctx context.Context) error {
 			return fmt.Errorf("host %s has %d of the %d pods, want %d", host.Name, perHost[host.Name], dbPods, dbPods/hosts)
 		}
 	}
-	t.report.Event(green, "pods of %s are spread: %d on each of %d hosts", db, dbPods/hosts, hosts)
+	t.report.Event(terminal.Green, "pods of %s are spread: %d on each of %d hosts", db, dbPods/hosts, hosts)
 	t.summary.Add(fmt.Sprintf("%d pods spread over %d hosts, %d on each", dbPods, hosts, dbPods/hosts), took)
 	return nil
 }
@@ -142,12 +144,12 @@ func (t *Tour) spread(ctx context.Context) error {
 // restarted.
 func (t *Tour) hostFails(ctx context.Context) error {
 	failedHost := t.busiest(web)
-	on := func(s State) []VM {
-		return slices.DeleteFunc(slices.Clone(s.VMs), func(vm VM) bool { return vm.Host != failedHost })
+	on := func(s State) []fleet.VM {
+		return slices.DeleteFunc(slices.Clone(s.VMs), func(vm fleet.VM) bool { return vm.Host != failedHost })
 	}
 	lost := len(on(t.watch.now()))
 	t.report.Headline("host %s with %d VMs loses power", failedHost, lost)
-	t.report.Event(red, "host %s is down", failedHost)
+	t.report.Event(terminal.Red, "host %s is down", failedHost)
 	if err := t.stage.Proxmox.HostDown(failedHost, "noroute"); err != nil {
 		return err
 	}
@@ -158,16 +160,16 @@ func (t *Tour) hostFails(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.report.Event(green, "all pods of %s run on other hosts", web)
+	t.report.Event(terminal.Green, "all pods of %s run on other hosts", web)
 	t.summary.Add(fmt.Sprintf("host %s failed: the pods of %s run on other hosts", failedHost, web), moved)
 
 	t.report.Headline("host %s is back; the pods of %s waited for it because they must be spread", failedHost, db)
-	t.report.Event(green, "host %s is up, its VMs are stopped", failedHost)
+	t.report.Event(terminal.Green, "host %s is up, its VMs are stopped", failedHost)
 	if err := t.stage.Proxmox.HostUp(failedHost); err != nil {
 		return err
 	}
 	back, err := t.watch.until(ctx, "the host's nodes to be Ready again", func(s State) bool {
-		return len(on(s)) >= lost && s.all(Ready) && s.ready(db) == dbPods
+		return len(on(s)) >= lost && s.all(fleet.Ready) && s.ready(db) == dbPods
 	})
 	if err != nil {
 		return err
@@ -203,7 +205,7 @@ func (t *Tour) scaleDown(ctx context.Context) error {
 		}
 	}
 	took, err := t.watch.until(ctx, "consolidation to fewer VMs", func(s State) bool {
-		return len(s.VMs) <= hosts+1 && s.all(Ready) && s.ready(web) == fewWebPods && s.ready(db) == hosts
+		return len(s.VMs) <= hosts+1 && s.all(fleet.Ready) && s.ready(web) == fewWebPods && s.ready(db) == hosts
 	})
 	if err != nil {
 		return err

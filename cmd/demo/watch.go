@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 )
 
 const (
@@ -31,7 +33,7 @@ type Watch struct {
 
 // NewWatch returns a watch of a stage.
 func NewWatch(stage *Stage, report *Reporter) *Watch {
-	return &Watch{observer: stage.observer(), report: report, updated: make(chan struct{})}
+	return &Watch{observer: stage.Observer, report: report, updated: make(chan struct{})}
 }
 
 // run observes until the context ends. It ignores failed observations: a permanent failure
@@ -86,7 +88,7 @@ func (w *Watch) reportProgress(what string, since time.Duration, state State) {
 	if w.detail != nil {
 		message += w.detail(state)
 	}
-	w.report.Event(dim, "%s", message)
+	w.report.Event(terminal.Dim, "%s", message)
 }
 
 // now returns the last observed state.

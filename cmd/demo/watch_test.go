@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 )
 
 // TestProgress checks that a wait reports periodically what is missing, and ends with an error at its timeout.
@@ -19,8 +21,8 @@ func TestProgress(t *testing.T) {
 		var out bytes.Buffer
 		w := &Watch{report: NewReporter(&Screen{out: &out}), updated: make(chan struct{}), detail: func(State) string { return "; console: login" }}
 		w.state = State{
-			VMs:  []VM{{VMID: 20001, Phase: Booting}},
-			Pods: []Pod{{Name: "web-1", Why: "Unschedulable"}, {Name: "web-2", Ready: true}, {Name: "web-3", Deleting: true}},
+			Map:  fleet.Map{VMs: []fleet.VM{{VMID: 20001, Phase: fleet.Booting}}},
+			Pods: []Pod{{Pod: fleet.Pod{Name: "web-1", Reason: "Unschedulable"}}, {Pod: fleet.Pod{Name: "web-2", Ready: true}}, {Pod: fleet.Pod{Name: "web-3", Deleting: true}}},
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 70*time.Second)
 		defer cancel()

@@ -45,6 +45,10 @@ type CellAccounts struct {
 // CellAccount is the free capacity of one NUMA cell.
 type CellAccount struct {
 	ID int
+	// AllocatableCPUs and AllocatableMemoryBytes are the total for all guests, as configured
+	// in the settings.
+	AllocatableCPUs        int
+	AllocatableMemoryBytes int64
 	// FreeMemoryBytes is negative if the cell is overcommitted.
 	FreeMemoryBytes int64
 	// FreeCores have no thread that is reserved or pinned.
@@ -196,9 +200,10 @@ func newCellBuilder(h hardware, limits HostSettings) *cellBuilder {
 	for n, cell := range h.cells {
 		// The cell of the memory that the Host itself uses is unknown.
 		reserved := proportion(limits.ReservedMemoryBytes>>20, cell.memoryMiB, total)
+		memory := int64(float64(max(0, cell.memoryMiB-reserved))*limits.MemoryRatio) << 20
 		b.cells[n] = CellAccount{
-			ID: cell.id, cpus: cell.cpus, cpuRatio: limits.CPURatio,
-			FreeMemoryBytes: int64(float64(max(0, cell.memoryMiB-reserved))*limits.MemoryRatio) << 20,
+			ID: cell.id, cpus: cell.cpus, cpuRatio: limits.CPURatio, AllocatableMemoryBytes: memory, FreeMemoryBytes: memory,
+			AllocatableCPUs: int(math.Floor(float64(cell.cpus.Difference(limits.ReservedCPUs).Size())*limits.CPURatio + 1e-9)),
 		}
 	}
 	return b

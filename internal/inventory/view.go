@@ -83,6 +83,8 @@ type StorageState struct {
 	// FreeBytes is the capacity below the high-water mark after Reservations. It is
 	// negative above the mark.
 	FreeBytes int64
+	// ReservedBytes is what Reservations count on the storage.
+	ReservedBytes int64
 	// QueuedClones is the number of VMs whose clone to the storage waits or runs.
 	QueuedClones int
 }
@@ -231,7 +233,7 @@ func (v View) Storage(region, host, storage string) (StorageState, bool) {
 	key := diskKeyOf(region, row)
 	reserved := account.limits.reservedBytes(row, v.index.reservedBytes[key])
 	free := int64(float64(row.TotalBytes)*account.limits.StorageHighWater) - row.UsedBytes - reserved
-	return StorageState{StorageRow: row, FreeBytes: free, QueuedClones: v.index.queuedClones[key]}, true
+	return StorageState{StorageRow: row, FreeBytes: free, ReservedBytes: reserved, QueuedClones: v.index.queuedClones[key]}, true
 }
 
 // Unavailable returns why nothing may be concluded from the last Snapshot of a Cluster

@@ -26,3 +26,16 @@ func (v View) Without(region string, vmid int) View {
 	out.Generation, out.recentlyReleased = v.Generation, v.recentlyReleased
 	return out
 }
+
+// WithReservations returns the View with other Reservations, for a process that makes none
+// itself.
+func (v View) WithReservations(reservations ...Reservation) View {
+	byClaim := make(map[string]Reservation, len(reservations))
+	for _, r := range reservations {
+		r.Fulfilled = isVisible(r, v.Snapshots[r.Region])
+		byClaim[r.ClaimUID] = r
+	}
+	out := NewView(v.Snapshots, v.Failures, byClaim, v.settings)
+	out.Generation, out.recentlyReleased = v.Generation, v.recentlyReleased
+	return out
+}

@@ -153,15 +153,6 @@ func (p *Proxmox) makeFresh() {
 	s.Users = []pvesim.User{{ID: "root@pam", Tokens: []pvesim.Token{{ID: "harness", Secret: p.tokenSecret}}}}
 }
 
-// CPUs returns the number of CPUs of each host.
-func (p *Proxmox) CPUs() map[string]int {
-	cpus := map[string]int{}
-	for _, host := range p.scenario.Hosts {
-		cpus[host.Name] = host.Sockets * host.Cores * max(host.Threads, 1)
-	}
-	return cpus
-}
-
 // Console returns what a VM wrote to its serial console.
 func (p *Proxmox) Console(vmid int) string { return p.runtime.Console(vmid) }
 

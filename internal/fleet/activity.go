@@ -1,0 +1,137 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// maxEvents limits the events of a Map.
+const maxEvents = 50
+
+// Event is an event of Karpenter.
+type Event struct {
+	Time time.Time
+	// Object is its kind and name, for example nodeclaim/default-x2x8k.
+	Object, Reason, Message string
+	Warning                 bool
+	Count                   int32
+}
+
+// eventTime returns when an event happened last.
+func eventTime(event corev1.Event) time.Time {
+	switch {
+	case event.Series != nil:
+		return event.Series.LastObservedTime.Time
+	case !event.LastTimestamp.IsZero():
+		return event.LastTimestamp.Time
+	case !event.EventTime.IsZero():
+		return event.EventTime.Time
+	}
+	return event.CreationTimestamp.Time
+}
+
+// ignoredEvents repeat for each Node while nothing happens.
+var ignoredEvents = []string{events.Unconsolidatable, events.DisruptionBlocked}
+
+// recentEvents returns the last events, the newest first.
+func recentEvents(all []corev1.Event) []Event {
+	var out []Event
+	for _, event := range all {
+		if slices.Contains(ignoredEvents, event.Reason) {
+			continue
+		}
+		out = append(out, Event{
+			Time: eventTime(event), Object: strings.ToLower(event.InvolvedObject.Kind) + "/" + event.InvolvedObject.Name,
+			Reason: event.Reason, Message: event.Message, Warning: event.Type == corev1.EventTypeWarning, Count: max(event.Count, 1),
+		})
+	}
+	slices.SortStableFunc(out, func(a, b Event) int { return b.Time.Compare(a.Time) })
+	return out[:min(len(out), maxEvents)]
+}
+
+// activity describes what Karpenter is doing, one line for each VM that is launched,
+// disrupted or deleted, and for pending pods.
+func activity(in Input, m Map) []string {
+	var out []string
+	for _, vm := range m.VMs {
+		age := in.Now.Sub(vm.Created).Round(time.Second)
+		switch {
+		case vm.Phase == Orphaned:
+			out = append(out, fmt.Sprintf("deleting VM %d on %s: %s", vm.VMID, vm.Host, vm.Reason))
+		case vm.Phase == Deleting:
+			out = append(out, fmt.Sprintf("deleting nodeclaim %s: %s", vm.Claim, vm.Reason))
+		case vm.Phase.IsLaunching():
+			where := ""
+			if vm.Host != "" {
+				where = " on " + vm.Host
+			}
+			out = append(out, fmt.Sprintf("launching nodeclaim %s for nodepool %s%s: %s, for %s", vm.Claim, vm.NodePool, where, vm.Phase, age))
+		case vm.Reason != "" && vm.Phase != Stopped:
+			out = append(out, fmt.Sprintf("replacing nodeclaim %s: %s", vm.Claim, vm.Reason))
+		}
+	}
+	if n := len(m.Pending); n > 0 {
+		out = append(out, fmt.Sprintf("pods that wait for a node: %d", n))
+	}
+	return out
+}
+
+func templates(objects Objects) []Template {
+	var out []Template
+	for i := range objects.Templates {
+		t := &objects.Templates[i]
+		out = append(out, Template{Kind: "ProxmoxTemplate", Name: t.Name, Zones: t.Status.Zones,
+			Problem: firstProblem(t.StatusConditions().Get(v1alpha1.ConditionTemplateReady), t.StatusConditions().Get(v1alpha1.ConditionTemplateUpToDate))})
+	}
+	for i := range objects.UnmanagedTemplates {
+		t := &objects.UnmanagedTemplates[i]
+		out = append(out, Template{Kind: "ProxmoxUnmanagedTemplate", Name: t.Name, Zones: t.Status.Zones,
+			Problem: firstProblem(t.StatusConditions().Get(v1alpha1.ConditionTemplateReady))})
+	}
+	return out
+}
+
+// firstProblem returns the message of the first condition that exists and is not true.
+func firstProblem(conditions ...*status.Condition) string {
+	for _, c := range conditions {
+		if c != nil && !c.IsTrue() {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+// problems describes the NodeClasses and NodePools that are not ready.
+func problems(objects Objects) []string {
+	var out []string
+	for i := range objects.NodeClasses {
+		if ready := objects.NodeClasses[i].StatusConditions().Root(); ready != nil && !ready.IsTrue() {
+			out = append(out, fmt.Sprintf("nodeclass %s is not ready: %s", objects.NodeClasses[i].Name, ready.Message))
+		}
+	}
+	for i := range objects.NodePools {
+		pool := &objects.NodePools[i]
+		ref := pool.Spec.Template.Spec.NodeClassRef
+		if ref == nil || ref.Group != v1alpha1.Group {
+			continue
+		}
+		if ready := pool.StatusConditions().Root(); ready != nil && ready.IsFalse() {
+			out = append(out, fmt.Sprintf("nodepool %s is not ready: %s", pool.Name, ready.Message))
+		}
+		if err := pool.Spec.Limits.ExceededBy(pool.Status.Resources); err != nil {
+			out = append(out, fmt.Sprintf("nodepool %s has reached its limit: %v", pool.Name, err))
+		}
+	}
+	return out
+}

@@ -1,0 +1,189 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fleet combines the inventory of Proxmox with the objects of Kubernetes into one
+// Map: the capacity of each Host and what uses it, the VMs with their price and the pods on
+// them, the pending pods with the reason why they wait, and what Karpenter is doing. The
+// terminal view, the web page and the demo show this Map.
+//
+// Build is a pure function of its Input. ReadObjects lists the objects of Kubernetes.
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// HoursPerMonth converts a price per hour into a price per month.
+const HoursPerMonth = 730
+
+// Input is what a Map is built from.
+type Input struct {
+	View    inventory.View
+	Objects Objects
+	// KubeCluster is the UID of the Kubernetes cluster, which identifies its VMs.
+	KubeCluster string
+	Pricing     instancetype.Pricing
+	Now         time.Time
+}
+
+// Map is the state of all Hosts and VMs at one moment.
+type Map struct {
+	Taken   time.Time
+	Regions []Region
+	// Hosts sorted by region and name.
+	Hosts []Host
+	// VMs sorted by region, Host and VMID.
+	VMs       []VM
+	NodePools []NodePool
+	// Pending are the pods without a Node, the oldest first.
+	Pending   []Pod
+	Templates []Template
+	// Problems are NodeClasses and NodePools that are not ready.
+	Problems []string
+	// Activity is what Karpenter is doing now.
+	Activity []string
+	// Events are the recent events of Karpenter, the newest first.
+	Events []Event
+}
+
+// Region is a Proxmox Cluster.
+type Region struct {
+	Name string
+	// Version of Proxmox VE; empty until the Cluster was read.
+	Version string
+	// Problem is why the last poll failed; empty if it did not.
+	Problem string
+}
+
+// Host is the capacity of a Host and what uses it.
+type Host struct {
+	Region, Name string
+	// OutOfService is Offline, InMaintenance or Excluded; empty if the Host is in service.
+	OutOfService string
+	// Unusable is why the Host accepts no new VMs; empty if it accepts them.
+	Unusable string
+	CPUs     Usage
+	// Memory in bytes.
+	Memory   Usage
+	Storages []Storage
+	// Cells of a Host with more than one NUMA cell.
+	Cells []Cell
+	// Guests is the number of other guests that run on the Host.
+	Guests int
+}
+
+// Usage is what uses a resource. Reserved is the part of VMs that Proxmox does not show
+// yet. The sum exceeds Total if other users filled the Host beyond our settings.
+type Usage struct{ Total, VMs, Guests, Reserved int64 }
+
+// Used returns the sum of all uses.
+func (u Usage) Used() int64 { return u.VMs + u.Guests + u.Reserved }
+
+// Storage is a storage for disks. Proxmox does not report which guest uses how much of it.
+type Storage struct {
+	Name   string
+	Shared bool
+	// VMBytes is the size of the disks of our VMs, which may exceed UsedBytes on a storage with
+	// thin provisioning. ReservedBytes is what VMs in launch are expected to use.
+	TotalBytes, UsedBytes, ReservedBytes, FreeBytes, VMBytes int64
+}
+
+// Cell is a NUMA cell. Usage by VMs is that of VMs bound to it; all other guests count in
+// each cell in proportion to its size.
+type Cell struct {
+	ID           int
+	CPUs, Memory Usage
+}
+
+// NodePool is the sum of a NodePool's VMs.
+type NodePool struct {
+	Name         string
+	VMs, Pods    int
+	CPUs         int
+	MemoryBytes  int64
+	PricePerHour float64
+}
+
+// Template is a template object with the Hosts on which VMs can be cloned from it.
+type Template struct {
+	Kind, Name string
+	// Zones in the format <region>/<host>/<vmid>.
+	Zones []string
+	// Problem is why it is not ready or not up to date; empty if it is.
+	Problem string
+}
+
+// Build returns the Map of its input. The Reservations are those of the NodeClaims: only one
+// process makes Reservations, and others show the Map too.
+func Build(in Input) Map {
+	in.View = in.View.WithReservations(in.Objects.reservations()...)
+	m := Map{Taken: in.Now, Regions: regions(in.View), Templates: templates(in.Objects), Events: recentEvents(in.Objects.Events)}
+	m.VMs = newVMs(in)
+	m.Hosts = newHosts(in, m.VMs)
+	m.NodePools = nodePools(in, m.VMs)
+	m.Pending = pendingPods(in)
+	m.Problems = problems(in.Objects)
+	m.Activity = activity(in, m)
+	return m
+}
+
+// PricePerHour returns the price of all VMs.
+func (m Map) PricePerHour() float64 {
+	total := 0.0
+	for _, vm := range m.VMs {
+		total += vm.PricePerHour
+	}
+	return total
+}
+
+// VMsOn returns the VMs of a Host.
+func (m Map) VMsOn(region, host string) []VM {
+	return slices.DeleteFunc(slices.Clone(m.VMs), func(vm VM) bool { return vm.Region != region || vm.Host != host })
+}
+
+// OfNodePool returns a Map with only the VMs of a NodePool. Hosts and pending pods stay,
+// because they belong to no NodePool. An empty name returns the Map itself.
+func (m Map) OfNodePool(name string) Map {
+	if name == "" {
+		return m
+	}
+	m.VMs = slices.DeleteFunc(slices.Clone(m.VMs), func(vm VM) bool { return vm.NodePool != name })
+	return m
+}
+
+// Order is an order of VMs and Hosts.
+type Order string
+
+// Orders.
+const (
+	ByName   Order = "name"
+	ByCPUs   Order = "CPUs"
+	ByMemory Order = "memory"
+	ByPrice  Order = "price"
+	ByPods   Order = "pods"
+)
+
+// Orders lists all orders.
+func Orders() []Order { return []Order{ByName, ByCPUs, ByMemory, ByPrice, ByPods} }
+
+// Sorted returns a Map in an order: the largest VMs first, and the Hosts with the most of it.
+func (m Map) Sorted(by Order) Map {
+	if by == ByName {
+		return m
+	}
+	sums := map[[2]string]float64{}
+	for _, vm := range m.VMs {
+		sums[[2]string{vm.Region, vm.Host}] += vm.size(by)
+	}
+	m.VMs, m.Hosts = slices.Clone(m.VMs), slices.Clone(m.Hosts)
+	slices.SortStableFunc(m.VMs, func(a, b VM) int { return cmp.Compare(b.size(by), a.size(by)) })
+	slices.SortStableFunc(m.Hosts, func(a, b Host) int {
+		return cmp.Compare(sums[[2]string{b.Region, b.Name}], sums[[2]string{a.Region, a.Name}])
+	})
+	return m
+}

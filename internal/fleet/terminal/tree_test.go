@@ -1,0 +1,51 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package terminal_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
+)
+
+func TestBar(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		usage fleet.Usage
+		want  string
+	}{
+		"empty":         {fleet.Usage{Total: 10}, "··········"},
+		"unknown_total": {fleet.Usage{VMs: 3}, "··········"},
+		"all_uses":      {fleet.Usage{Total: 10, VMs: 4, Guests: 2, Reserved: 1}, "■■■■□□▒···"},
+		"small_uses":    {fleet.Usage{Total: 1000, VMs: 1, Guests: 1, Reserved: 1}, "■□▒·······"},
+		"full":          {fleet.Usage{Total: 10, VMs: 10}, "■■■■■■■■■■"},
+		"overcommitted": {fleet.Usage{Total: 10, VMs: 6, Guests: 8, Reserved: 3}, "■■■■■■□□□□"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if found := terminal.Bar(test.usage, 10).Render(0, false); found != test.want {
+				t.Errorf("found %q, want %q", found, test.want)
+			}
+		})
+	}
+}
+
+// TestTree checks that VMs of unknown hosts are shown too.
+func TestTree(t *testing.T) {
+	t.Parallel()
+	m := fleet.Map{
+		Hosts: []fleet.Host{{Region: "home", Name: "pve1"}, {Region: "home", Name: "pve2", OutOfService: "InMaintenance"}, {Region: "home", Name: "pve3", Unusable: "no size"}},
+		VMs:   []fleet.VM{{Region: "home", Host: "pve1", VMID: 20001}, {Region: "home", Host: "pve1", VMID: 20002}, {Claim: "a", Phase: fleet.Planned}},
+	}
+	var lines []string
+	for _, row := range terminal.Tree(m) {
+		lines = append(lines, strings.Join(strings.Fields(row.Line.Render(0, false))[:3], " "))
+	}
+	want := []string{"pve1 up CPUs", "├ VM 20001", "└ VM 20002", "pve2 maintenance CPUs", "pve3 unusable CPUs", "· VM 0"}
+	if found := strings.Join(lines, "\n"); found != strings.Join(want, "\n") {
+		t.Errorf("found:\n%s", found)
+	}
+}

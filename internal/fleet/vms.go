@@ -1,0 +1,336 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
+)
+
+// VM is a NodeClaim and its VM, or a VM whose NodeClaim no longer exists.
+type VM struct {
+	Region, Host string
+	// VMID is zero until Karpenter's decision is planned.
+	VMID int
+	// Claim is the name of the NodeClaim, and UID its UID; empty if it no longer exists.
+	Claim, UID string
+	// Node is the name of the Node; empty before it joins.
+	Node     string
+	NodePool string
+	Type     string
+	CPUs     int
+	// MemoryBytes is the memory of the VM.
+	MemoryBytes  int64
+	PricePerHour float64
+	Phase        Phase
+	// Reason is why the VM is deleted or waits; empty if neither.
+	Reason  string
+	Created time.Time
+	// Timeline is when the launch reached each step.
+	Timeline []Step
+	Pods     []Pod
+
+	storage   string
+	diskBytes int64
+}
+
+// Step is a step of a launch.
+type Step struct {
+	Name string
+	// After is the time since Karpenter's decision.
+	After time.Duration
+}
+
+// stepInitialized is the last step of a launch.
+const stepInitialized = "Initialized"
+
+// Phase is the phase of a VM.
+type Phase string
+
+// Phases of a VM in order.
+const (
+	Waiting    Phase = "waiting"
+	Planned    Phase = "planned"
+	Cloning    Phase = "cloning"
+	Configured Phase = "configured"
+	Booting    Phase = "booting"
+	Joined     Phase = "joined"
+	Ready      Phase = "Ready"
+	NotReady   Phase = "NotReady"
+	Stopped    Phase = "stopped"
+	Deleting   Phase = "deleting"
+	Orphaned   Phase = "orphaned"
+)
+
+// IsLaunching reports whether the Node is not ready for the first time yet.
+func (p Phase) IsLaunching() bool {
+	return slices.Contains([]Phase{Waiting, Planned, Cloning, Configured, Booting, Joined}, p)
+}
+
+// reportDelay is how long Proxmox may report the state of a VM before its start: the data
+// is updated every ten seconds.
+const reportDelay = 20 * time.Second
+
+// Key identifies a VM in a Map, also before it has a VMID.
+func (vm VM) Key() string { return fmt.Sprintf("%s/%d/%s", vm.Region, vm.VMID, vm.Claim) }
+
+// ReadyAfter returns the time from Karpenter's decision to the initialized Node; false
+// before.
+func (vm VM) ReadyAfter() (time.Duration, bool) {
+	i := slices.IndexFunc(vm.Timeline, func(s Step) bool { return s.Name == stepInitialized })
+	if i < 0 {
+		return 0, false
+	}
+	return vm.Timeline[i].After, true
+}
+
+func (vm VM) size(by Order) float64 {
+	switch by {
+	case ByCPUs:
+		return float64(vm.CPUs)
+	case ByMemory:
+		return float64(vm.MemoryBytes)
+	case ByPrice:
+		return vm.PricePerHour
+	case ByPods:
+		return float64(len(vm.Pods))
+	case ByName:
+	}
+	return 0
+}
+
+// newVMs returns the VMs of all claims of the provider, and VMs of the Kubernetes cluster
+// without a claim.
+func newVMs(in Input) []VM {
+	nodes := map[string]*corev1.Node{}
+	for i := range in.Objects.Nodes {
+		nodes[in.Objects.Nodes[i].Spec.ProviderID] = &in.Objects.Nodes[i]
+	}
+	pods := podsByNode(in.Objects.Pods)
+	var vms []VM
+	claimed := map[v1alpha1.ProviderID]bool{}
+	for i := range in.Objects.Claims {
+		claim := &in.Objects.Claims[i]
+		if ref := claim.Spec.NodeClassRef; ref == nil || ref.Group != v1alpha1.Group {
+			continue
+		}
+		vm := newVM(in, claim, nodes[claim.Status.ProviderID])
+		vm.Pods = pods[vm.Node]
+		claimed[v1alpha1.ProviderID{Region: vm.Region, VMID: vm.VMID}] = true
+		vms = append(vms, vm)
+	}
+	vms = append(vms, orphans(in, claimed)...)
+	slices.SortFunc(vms, func(a, b VM) int {
+		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host), a.VMID-b.VMID, cmp.Compare(a.Claim, b.Claim))
+	})
+	return vms
+}
+
+// orphans returns the VMs with our ownership mark and without a claim. Deletions in progress
+// are among them until the next poll.
+func orphans(in Input, claimed map[v1alpha1.ProviderID]bool) []VM {
+	var vms []VM
+	for region, snapshot := range in.View.Snapshots {
+		for _, guest := range snapshot.Guests {
+			if guest.Config == nil || guest.Template || claimed[v1alpha1.ProviderID{Region: region, VMID: guest.VMID}] {
+				continue
+			}
+			if id, ok := instance.ReadIdentity(region, *guest.Config); ok && id.KubeCluster == in.KubeCluster && id.VMID == guest.VMID {
+				vms = append(vms, VM{
+					Region: region, Host: guest.Host, VMID: guest.VMID, Phase: Orphaned, Reason: "the NodeClaim no longer exists",
+					CPUs: guest.Allocated.CPUs, MemoryBytes: guest.Allocated.MemoryBytes,
+				})
+			}
+		}
+	}
+	return vms
+}
+
+func newVM(in Input, claim *karpv1.NodeClaim, node *corev1.Node) VM {
+	vm := VM{
+		Claim: claim.Name, UID: string(claim.UID), NodePool: claim.Labels[karpv1.NodePoolLabelKey], Created: claim.CreationTimestamp.Time,
+		Type: claim.Labels[corev1.LabelInstanceTypeStable], Host: claim.Labels[corev1.LabelTopologyZone], Region: claim.Labels[corev1.LabelTopologyRegion],
+	}
+	if node != nil && claim.Status.ProviderID != "" {
+		vm.Node = node.Name
+	} else {
+		node = nil
+	}
+	intent, _, err := instance.ReadIntent(claim)
+	if err == nil && intent.VMID != 0 {
+		vm.Type, vm.CPUs, vm.MemoryBytes = intent.InstanceType, intent.Cores, int64(intent.MemoryMiB)<<20
+		vm.storage, vm.diskBytes = intent.Storage, intent.DiskBytes
+	}
+	if intent.VMID != 0 { // also of a newer version
+		vm.Region, vm.Host, vm.VMID = intent.Region, intent.Host, intent.VMID
+	} else if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
+		vm.Region, vm.VMID = id.Region, id.VMID
+	}
+	guest, listed := in.View.Guest(vm.Region, vm.VMID)
+	if listed {
+		vm.Host = guest.Host // it may have been migrated
+	}
+	host, _ := in.View.Host(vm.Region, vm.Host)
+	vm.PricePerHour = price(in.Pricing, host, vm, len(intent.Devices))
+	vm.Phase, vm.Reason = phase(phaseInput{claim, node, guest, listed, host, intent.Parked, in.Now})
+	vm.Timeline = timeline(claim, node, intent.Time)
+	return vm
+}
+
+// price returns the price of the offering that a VM was created for.
+func price(pricing instancetype.Pricing, host inventory.HostState, vm VM, devices int) float64 {
+	if vm.CPUs == 0 || host.Name == "" {
+		return 0
+	}
+	return pricing.Price(instancetype.Type{CPUs: vm.CPUs, MemoryBytes: vm.MemoryBytes}, devices) * host.PriceFactor
+}
+
+type phaseInput struct {
+	claim  *karpv1.NodeClaim
+	node   *corev1.Node // nil before it joins
+	guest  inventory.Guest
+	listed bool
+	host   inventory.HostState
+	parked bool
+	now    time.Time
+}
+
+// phase returns the phase of a VM, and why it is deleted or does not run.
+func phase(in phaseInput) (Phase, string) {
+	switch {
+	case !in.claim.DeletionTimestamp.IsZero():
+		return Deleting, deletionReason(in.claim)
+	case in.host.OutOfService == inventory.Offline && in.listed:
+		return Stopped, "the host is offline"
+	case in.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "":
+		return launchPhase(in)
+	case in.isStopped():
+		return Stopped, ""
+	}
+	return nodePhase(in.claim, in.node), disruptionReason(in.claim)
+}
+
+// launchPhase returns the phase of a VM that was not seen running yet.
+func launchPhase(in phaseInput) (Phase, string) {
+	_, planned := in.claim.Annotations[v1alpha1.AnnotationLaunchIntent]
+	switch progress := instance.ReadProgress(in.claim).Phase; {
+	case in.parked:
+		return Waiting, "insufficient capacity on the host"
+	case !planned || progress == instance.PhasePlanned && !in.listed:
+		return Planned, ""
+	case in.listed && in.guest.Config != nil && vmconfig.IsConfigured(*in.guest.Config):
+		return Configured, ""
+	}
+	return Cloning, ""
+}
+
+// isStopped reports whether Proxmox reports that a launched VM does not run. Proxmox reports
+// the state before its start for some time.
+func (in phaseInput) isStopped() bool {
+	launched, err := time.Parse(time.RFC3339, in.claim.Annotations[v1alpha1.AnnotationLaunchCompleted])
+	return in.listed && in.guest.Status == "stopped" && (err != nil || in.now.Sub(launched) > reportDelay)
+}
+
+func nodePhase(claim *karpv1.NodeClaim, node *corev1.Node) Phase {
+	switch conditions := claim.StatusConditions(); {
+	case node == nil:
+		return Booting
+	case !conditions.Get(karpv1.ConditionTypeRegistered).IsTrue():
+		return Joined
+	case nodeutils.GetCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue:
+		return Ready
+	case conditions.Get(karpv1.ConditionTypeInitialized).IsTrue():
+		return NotReady
+	}
+	return Joined
+}
+
+func disruptionReason(claim *karpv1.NodeClaim) string {
+	if condition := claim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); condition.IsTrue() {
+		return condition.Reason
+	}
+	return ""
+}
+
+// deletionReason returns why a claim is deleted and the current step.
+func deletionReason(claim *karpv1.NodeClaim) string {
+	step := "draining"
+	switch conditions := claim.StatusConditions(); {
+	case conditions.Get(karpv1.ConditionTypeInstanceTerminating).IsTrue():
+		step = "deleting the VM"
+	case conditions.Get(karpv1.ConditionTypeDrained).IsTrue():
+		step = "waiting for volumes"
+	}
+	if reason := disruptionReason(claim); reason != "" {
+		return reason + ", " + step
+	}
+	return step
+}
+
+// timeline returns the steps of a launch that were reached, in their order. Times of
+// Kubernetes objects are whole seconds, so the last steps may seem to precede the start.
+func timeline(claim *karpv1.NodeClaim, node *corev1.Node, decided time.Time) []Step {
+	var steps []Step
+	if decided.IsZero() {
+		return nil
+	}
+	for phase, after := range instance.ReadProgress(claim).Timeline {
+		if phase != instance.PhasePlanned {
+			steps = append(steps, Step{string(phase), time.Duration(float64(after) * float64(time.Second))})
+		}
+	}
+	slices.SortFunc(steps, func(a, b Step) int { return cmp.Or(cmp.Compare(a.After, b.After), cmp.Compare(a.Name, b.Name)) })
+	add := func(name string, at time.Time) {
+		after := at.Sub(decided)
+		if n := len(steps); n > 0 {
+			after = max(after, steps[n-1].After)
+		}
+		steps = append(steps, Step{name, max(after, 0)})
+	}
+	if node != nil {
+		add("Joined", node.CreationTimestamp.Time)
+	}
+	if condition := claim.StatusConditions().Get(karpv1.ConditionTypeInitialized); condition.IsTrue() {
+		add(stepInitialized, condition.LastTransitionTime.Time)
+	}
+	return steps
+}
+
+func nodePools(in Input, vms []VM) []NodePool {
+	sums := map[string]*NodePool{}
+	for _, pool := range in.Objects.NodePools {
+		if ref := pool.Spec.Template.Spec.NodeClassRef; ref != nil && ref.Group == v1alpha1.Group {
+			sums[pool.Name] = &NodePool{Name: pool.Name}
+		}
+	}
+	for _, vm := range vms {
+		if vm.NodePool == "" {
+			continue
+		}
+		if sums[vm.NodePool] == nil {
+			sums[vm.NodePool] = &NodePool{Name: vm.NodePool}
+		}
+		sum := sums[vm.NodePool]
+		sum.VMs, sum.Pods, sum.CPUs = sum.VMs+1, sum.Pods+len(vm.Pods), sum.CPUs+vm.CPUs
+		sum.MemoryBytes, sum.PricePerHour = sum.MemoryBytes+vm.MemoryBytes, sum.PricePerHour+vm.PricePerHour
+	}
+	var out []NodePool
+	for _, sum := range sums {
+		out = append(out, *sum)
+	}
+	slices.SortFunc(out, func(a, b NodePool) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
