@@ -1,0 +1,124 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
+)
+
+// minTopInterval is the shortest interval: Proxmox updates its data every ten seconds.
+const minTopInterval = time.Second
+
+// topOptions are the flags of top.
+type topOptions struct {
+	once            bool
+	interval        time.Duration
+	nodePool, order string
+}
+
+func newTop(cluster *kubeCluster) *cobra.Command {
+	from, options := &clusters{}, topOptions{}
+	command := &cobra.Command{
+		Use:   "top",
+		Short: "Show hosts, VMs and pods, and what Karpenter is doing",
+		Long: `Show the hosts with their CPUs, memory, storages and NUMA cells, the VMs with their price
+and pods, pending pods with the reason, and what Karpenter is doing.
+
+On a terminal the view is updated until you press q:
+
+  up, down, j, k   select a host or a VM
+  enter            open it: host, VM, pods
+  esc              go back
+  s                sort by name, CPUs, memory, price or pods
+  f                show only the VMs of one NodePool
+  r                read again
+  q                quit
+
+Without a terminal, or with --once, it prints everything once.`,
+		Example: `  kubectl proxmox top
+  kubectl proxmox top --nodepool default --sort price --once`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := options.check(); err != nil {
+				return err
+			}
+			kube, _, err := cluster.connect()
+			if err != nil {
+				return err
+			}
+			v, err := from.open()
+			if err != nil {
+				return err
+			}
+			source, err := newFleetSource(command.Context(), kube, v)
+			if err != nil {
+				return err
+			}
+			if out, ok := command.OutOrStdout().(*os.File); ok && !options.once && term.IsTerminal(int(out.Fd())) {
+				return runTop(command.Context(), source, options, command.InOrStdin(), out)
+			}
+			return printTop(command.Context(), source, options, command.OutOrStdout())
+		},
+	}
+	from.flagsOr(cluster, command)
+	flags := command.Flags()
+	flags.BoolVar(&options.once, "once", false, "print once and exit, also on a terminal")
+	flags.DurationVar(&options.interval, "interval", 5*time.Second, "how often the view is updated")
+	flags.StringVar(&options.nodePool, "nodepool", "", "show only the VMs of this NodePool")
+	flags.StringVar(&options.order, "sort", string(fleet.ByName), fmt.Sprintf("order of hosts and VMs, one of %v", fleet.Orders()))
+	return command
+}
+
+func (o topOptions) check() error {
+	if !slices.Contains(fleet.Orders(), fleet.Order(o.order)) {
+		return fmt.Errorf("--sort: found %q, want one of %v", o.order, fleet.Orders())
+	}
+	if o.interval < minTopInterval {
+		return fmt.Errorf("--interval: found %s, want at least %s", o.interval, minTopInterval)
+	}
+	return nil
+}
+
+// arrange applies the filter and the order.
+func (o topOptions) arrange(m fleet.Map) fleet.Map {
+	return m.OfNodePool(o.nodePool).Sorted(fleet.Order(o.order))
+}
+
+// printTop prints the map once.
+func printTop(ctx context.Context, source *fleetSource, options topOptions, out io.Writer) error {
+	m, err := source.read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, line := range terminal.All(options.arrange(m)) {
+		fmt.Fprintln(out, line.Render(0, false))
+	}
+	return nil
+}
+
+// runTop shows the live view until the user quits.
+func runTop(ctx context.Context, source *fleetSource, options topOptions, in io.Reader, out io.Writer) error {
+	model := newTopModel(func() (fleet.Map, error) { return source.read(ctx) }, options)
+	_, err := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out)).Run()
+	if ctx.Err() != nil || errors.Is(err, tea.ErrInterrupted) {
+		return nil // Ctrl-C is a way to quit
+	}
+	if err != nil {
+		return fmt.Errorf("showing the terminal view: %w", err)
+	}
+	return nil
+}

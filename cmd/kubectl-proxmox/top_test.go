@@ -1,0 +1,172 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+// escape matches what a terminal does not show as text.
+var escape = regexp.MustCompile(`\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[()][A-Z0-9]|[=>78M])`)
+
+// visible returns the text of a terminal's output, with single spaces.
+func visible(output string) string {
+	return strings.Join(strings.Fields(escape.ReplaceAllString(output, " ")), " ")
+}
+
+// sampleFleet returns a map of two hosts with a VM each.
+func sampleFleet() fleet.Map {
+	m := fleet.Map{Taken: time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC), NodePools: []fleet.NodePool{{Name: "default", VMs: 1}, {Name: "gpu", VMs: 1}}}
+	for i, pool := range []string{"default", "gpu"} {
+		host := fmt.Sprintf("pve%d", i+1)
+		m.Hosts = append(m.Hosts, fleet.Host{Region: "home", Name: host, CPUs: fleet.Usage{Total: 16, VMs: 4}, Cells: []fleet.Cell{{ID: 0}, {ID: 1}}})
+		m.VMs = append(m.VMs, fleet.VM{
+			Region: "home", Host: host, VMID: 20001 + i, Claim: pool + "-a", Node: pool + "-a", NodePool: pool, Type: "s1.4VCPU-16GB", Phase: fleet.Ready,
+			PricePerHour: float64(i + 1), Pods: []fleet.Pod{{Namespace: "shop", Name: "web-" + pool, Ready: true, MilliCPUs: 500}},
+		})
+	}
+	m.Pending = []fleet.Pod{{Namespace: "shop", Name: "waits", Reason: "pve1: 1 CPUs free, 2 required"}}
+	m.Activity = []string{"launching nodeclaim gpu-b"}
+	for i := range 50 {
+		m.Events = append(m.Events, fleet.Event{Reason: "Nominated", Object: fmt.Sprintf("pod/p%d", i)})
+	}
+	return m
+}
+
+// press sends messages to a model.
+func press(m tea.Model, messages ...tea.Msg) topModel {
+	for _, msg := range messages {
+		if key, ok := msg.(string); ok {
+			msg = keyPress(key)
+		}
+		m, _ = m.Update(msg)
+	}
+	return m.(topModel)
+}
+
+func keyPress(name string) tea.KeyPressMsg {
+	switch name {
+	case "enter":
+		return tea.KeyPressMsg{Code: tea.KeyEnter}
+	case "esc":
+		return tea.KeyPressMsg{Code: tea.KeyEscape}
+	case "down":
+		return tea.KeyPressMsg{Code: tea.KeyDown}
+	}
+	return tea.KeyPressMsg{Code: []rune(name)[0], Text: name}
+}
+
+func TestTopModel(t *testing.T) {
+	t.Parallel()
+	started := newTopModel(func() (fleet.Map, error) { return sampleFleet(), nil }, topOptions{interval: time.Second, order: "name"})
+	loaded := press(started, tea.WindowSizeMsg{Width: 140, Height: 40}, started.Init()())
+	for name, test := range map[string]struct {
+		model   topModel
+		want    []string
+		without []string
+	}{
+		"before_the_first_read": {started, []string{"reading …"}, nil},
+		"all_hosts": {loaded, []string{
+			"2 hosts, 2 VMs, 2 pods, 1 pending price 3.000/h 2190.00/month", "pve1 up CPUs ■■■········· 4/16", "VM 20001 s1.4VCPU-16GB default Ready",
+			"Pending pods shop/waits pve1: 1 CPUs free, 2 required", "Karpenter is launching nodeclaim gpu-b", "Events", "more lines", "sort: name", "nodepool: all",
+		}, nil},
+		"sorted_by_price": {press(loaded, "s", "s", "s"), []string{"sort: price", "20002 s1.4VCPU-16GB gpu Ready 2.000/h ● pve1"}, nil},
+		"one_nodepool":    {press(loaded, "f", "f"), []string{"nodepool: gpu", "20002"}, []string{"20001"}},
+		"all_nodepools":   {press(loaded, "f", "f", "f"), []string{"nodepool: all", "20001"}, nil},
+		"host":            {press(loaded, "enter"), []string{"host home/pve1", "NUMA cell 1 memory", "VM 20001"}, []string{"20002", "Pending"}},
+		"VM":              {press(loaded, "enter", "enter"), []string{"VM 20001 on home/pve1", "nodeclaim default-a, nodepool default, node default-a", "1 pod ● shop/web-default 500m CPU"}, nil},
+		"VM_of_the_tree":  {press(loaded, "down", "down", "down", "enter"), []string{"VM 20002 on home/pve2", "shop/web-gpu"}, nil},
+		"back":            {press(loaded, "enter", "enter", "esc", "esc"), []string{"20001", "20002"}, nil},
+		"vanished":        {press(loaded, "enter", fleetMsg{}), []string{"host home/pve1 no longer exists"}, nil},
+		"failed_read":     {press(loaded, fleetMsg{err: errors.New("connection refused")}), []string{"20001", "reading failed, retrying: connection refused"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			found := visible(test.model.View().Content)
+			for _, want := range test.want {
+				g.Expect(found).To(ContainSubstring(want))
+			}
+			for _, unwanted := range test.without {
+				g.Expect(found).NotTo(ContainSubstring(unwanted))
+			}
+		})
+	}
+}
+
+func TestTopModelSize(t *testing.T) {
+	t.Parallel()
+	for width := 10; width < 200; width += 19 {
+		for height := 2; height < 70; height += 3 {
+			m := press(newTopModel(nil, topOptions{order: "name"}), tea.WindowSizeMsg{Width: width, Height: height}, fleetMsg{fleet: sampleFleet()})
+			lines := strings.Split(m.View().Content, "\n")
+			if len(lines) != height {
+				t.Fatalf("%dx%d: the view has %d lines", width, height, len(lines))
+			}
+			for _, line := range lines {
+				if n := len([]rune(escape.ReplaceAllString(line, ""))); n > width {
+					t.Fatalf("%dx%d: a line has %d cells: %q", width, height, n, line)
+				}
+			}
+		}
+	}
+}
+
+// topWorld returns an environment with a VM, a pod on it and a pending pod, and a source that reads it.
+func topWorld(t *testing.T) (*testenv.Env, *karpv1.NodeClaim, *fleetSource) {
+	w := testenv.New(t, testenv.NoPolling())
+	class := w.Class()
+	w.Pool(class)
+	claim := w.Launched("a", class)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
+	w.Create(node)
+	for name, on := range map[string]string{"runs": claim.Name, "waits": ""} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name}, Spec: corev1.PodSpec{NodeName: on, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		w.Create(pod)
+		if on == "" {
+			event := &corev1.Event{
+				ObjectMeta:     metav1.ObjectMeta{Namespace: w.Name, Name: "no-host-fits"},
+				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.Name, Name: name, UID: pod.UID}, Source: corev1.EventSource{Component: "karpenter"},
+				Type: corev1.EventTypeWarning, Reason: "NoHostFits", Message: "pve1: 1 CPUs free, 2 required", LastTimestamp: metav1.Now(),
+			}
+			w.Create(event)
+		}
+	}
+	source, err := newFleetSource(t.Context(), w.Kube, &view{inventory: w.Inventory, settings: operator.Settings{Options: operator.DefaultOptions()}})
+	w.Expect(err).NotTo(HaveOccurred())
+	return w, claim, source
+}
+
+func TestTopPlain(t *testing.T) {
+	t.Parallel()
+	w, claim, source := topWorld(t)
+	var out bytes.Buffer
+	w.Expect(printTop(t.Context(), source, topOptions{order: "name"}, &out)).To(Succeed())
+	w.Expect(out.String()).NotTo(ContainSubstring("\x1b"), "no escape sequences")
+	w.Expect(visible(out.String())).To(And(
+		ContainSubstring("1 host, 1 VM, 1 pod, 1 pending"), ContainSubstring("pve1 up"), ContainSubstring(fmt.Sprintf("VM %d", w.Intent(claim).VMID)),
+		ContainSubstring(w.Name+"/waits pve1: 1 CPUs free, 2 required"), ContainSubstring("launching nodeclaim "+claim.Name),
+		ContainSubstring("NoHostFits pod/waits"),
+	))
+	_, err := run(t, "top", "--sort", "age", "--cloud-config", "absent")
+	w.Expect(err).To(MatchError(`--sort: found "age", want one of [name CPUs memory price pods]`))
+	_, err = run(t, "top", "--interval", "1ms", "--cloud-config", "absent")
+	w.Expect(err).To(MatchError("--interval: found 1ms, want at least 1s"))
+}
