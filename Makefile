@@ -175,6 +175,13 @@ guest-images:
 	$(MAKE) guest-image SUITE=trixie
 	$(MAKE) guest-image SUITE=bookworm
 
+CHROMIUM ?= chromium
+
+.PHONY: screenshots
+screenshots: $(ENVTEST)/kube-apiserver ## Test the web page in headless Chromium (Debian package chromium) and write the screenshots of the documentation
+	$(call log,"opening the web page in Chromium (first time: several minutes of compiling)")
+	KUBEBUILDER_ASSETS=$(ENVTEST) CHROMIUM=$(CHROMIUM) SCREENSHOTS=$(CURDIR)/docs/images $(PLAIN) go test -count=1 -run TestBrowser ./cmd/kubectl-proxmox
+
 .PHONY: chaos
 chaos: $(ENVTEST)/kube-apiserver ## Inject every fault into launches and deletions, then random faults; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
 	$(call log,"injecting every fault at every call and then random rounds (about 20 minutes; mostly waiting)")

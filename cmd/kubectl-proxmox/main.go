@@ -52,7 +52,7 @@ func newRootFor(cluster *kubeCluster) *cobra.Command {
 	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "path of the kubeconfig (default KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&cluster.context, "context", "", "context of the kubeconfig (default the current context)")
 	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newFence(cluster), newRender(cluster), newHosts(cluster), newInstanceTypes(cluster), newMaintenance(cluster),
-		newVersion(cluster), newPlan(cluster), newTop(cluster))
+		newVersion(cluster), newPlan(cluster), newTop(cluster), newUI(cluster))
 	return root
 }
 

@@ -120,6 +120,9 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	if err := plan.RegisterAddressPoolMetrics(crmetrics.Registry, core.GetClient(), o.Inventory); err != nil {
 		return nil, fmt.Errorf("registering the metrics of address pools: %w", err)
 	}
+	if err := o.addWebPage(ctx, kube.id); err != nil {
+		return nil, err
+	}
 	if err := core.AddReadyzCheck("proxmox", o.checkReady); err != nil {
 		return nil, fmt.Errorf("adding the readiness check: %w", err)
 	}

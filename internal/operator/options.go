@@ -82,6 +82,7 @@ type Options struct {
 	OrphanPolicy              garbagecollection.Policy
 	OrphanGracePeriod         time.Duration
 	OrphanDeletionMaxFraction float64
+	WebPagePort               int
 
 	problems []string
 }
@@ -202,6 +203,8 @@ func OptionTable() []Option { //nolint:funlen // a table
 			duration(func(o *Options) *time.Duration { return &o.OrphanGracePeriod }, time.Second)},
 		{"orphan-deletion-max-fraction", "ORPHAN_DELETION_MAX_FRACTION", "0.5", "Fraction of all VMs, between 0 and 1. If more VMs than this, and more than three, are orphaned, or have to be replaced in one region because they disappeared or stop repeatedly, none is deleted.",
 			fraction(func(o *Options) *float64 { return &o.OrphanDeletionMaxFraction })},
+		{"web-page-port", "WEB_PAGE_PORT", "0", "Port of the web page that shows hosts, VMs and pods to users who are allowed to get /proxmox. 0 disables it.",
+			number(func(o *Options) *int { return &o.WebPagePort }, 0, 65535)},
 	}
 }
 

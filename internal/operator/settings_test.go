@@ -107,6 +107,8 @@ func settingCases() map[string]settingCase {
 		"ORPHAN_GRACE_PERIOD":   duration(func(o *operator.Options) time.Duration { return o.OrphanGracePeriod }, "0s"),
 		"ORPHAN_DELETION_MAX_FRACTION": {value: "0.2", want: 0.2, get: func(o *operator.Options) any { return o.OrphanDeletionMaxFraction },
 			bad: map[string]string{"20": "from 0 to 1", "NaN": "from 0 to 1"}},
+		"WEB_PAGE_PORT": {value: "8443", want: 8443, get: func(o *operator.Options) any { return o.WebPagePort },
+			bad: map[string]string{"https": "want a whole number", "65536": "from 0 to 65535"}},
 		"PROXMOX_DIAL_TIMEOUT":       duration(func(o *operator.Options) time.Duration { return o.ProxmoxDialTimeout }, "0s"),
 		"PROXMOX_RESPONSE_TIMEOUT":   duration(func(o *operator.Options) time.Duration { return o.ProxmoxResponseTimeout }, "0s"),
 		"CLONE_SLOW_AFTER":           duration(func(o *operator.Options) time.Duration { return o.CloneSlowAfter }, "0s"),

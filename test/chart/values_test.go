@@ -62,6 +62,9 @@ func effects() []effect {
 		{"settings.vmMemoryOverheadPercent", "settings: {vmMemoryOverheadPercent: 0.1}", d, environment("VM_MEMORY_OVERHEAD_PERCENT"), "0.1"},
 		{"settings.proxmoxVmidMax", "settings: {proxmoxVmidMax: 100000000}", d, environment("PROXMOX_VMID_MAX"), "100000000"},
 		{"settings.proxmoxPollInterval", "settings: {proxmoxPollInterval: 5s}", d, environment("PROXMOX_POLL_INTERVAL"), "5s"},
+		{"settings.webPagePort", "settings: {webPagePort: 8443}", d, environment("WEB_PAGE_PORT") + " " + container + `.ports[?(@.name=="webpage")].containerPort}`, "8443 8443"},
+		{"settings.webPagePort", "settings: {webPagePort: 8443}\nnetworkPolicy: {enabled: true}", "NetworkPolicy", "{.spec.ingress[0].ports[*].port}", "probes webpage"},
+		{"settings.webPagePort", "settings: {webPagePort: 8443}\nnodeBootstrap: {create: false}", "ClusterRoleBinding", "{.subjects[0].kind}", "ServiceAccount\nServiceAccount\nServiceAccount"},
 		{"settings.featureGates", "settings: {featureGates: {staticCapacity: true, nodeOverlay: true}}", d, environment("FEATURE_GATES"),
 			"CapacityBuffer=false,NodeOverlay=true,NodeRepair=false,PodDeletionCostManagement=false,ReservedCapacity=true," +
 				"SpotToSpotConsolidation=false,StaticCapacity=true,TerminateFirstDrift=false,TerminateFirstRepair=false"},

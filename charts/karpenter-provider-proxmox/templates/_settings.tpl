@@ -185,6 +185,10 @@
 - name: ORPHAN_DELETION_MAX_FRACTION
   value: {{ include "karpenter.plain" .Values.settings.orphanDeletionMaxFraction | quote }}
 {{- end }}
+{{- if not (kindIs "invalid" .Values.settings.webPagePort) }}
+- name: WEB_PAGE_PORT
+  value: {{ include "karpenter.plain" .Values.settings.webPagePort | quote }}
+{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.batchIdleDuration) }}
 - name: BATCH_IDLE_DURATION
   value: {{ include "karpenter.plain" .Values.settings.batchIdleDuration | quote }}

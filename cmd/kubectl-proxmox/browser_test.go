@@ -1,0 +1,212 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"html"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	tea "charm.land/bubbletea/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+// TestBrowser opens the web page in headless Chromium, through the proxy of ui. With SCREENSHOTS it also writes the
+// screenshots of the documentation to that directory. "make screenshots" runs it.
+func TestBrowser(t *testing.T) {
+	t.Parallel()
+	chromium := os.Getenv("CHROMIUM")
+	if chromium == "" {
+		t.Skip("CHROMIUM is not set: there is no browser, so this is skipped; run \"make screenshots\"")
+	}
+	w := testenv.New(t, testenv.Hosts(3))
+	populate(w)
+	source, err := newFleetSource(t.Context(), w.Kube, &view{inventory: w.Inventory, settings: operator.Settings{Options: operator.DefaultOptions()}})
+	w.Expect(err).NotTo(HaveOccurred())
+	read := func(ctx context.Context) (fleet.Map, error) {
+		m, err := source.read(ctx)
+		return withoutPrefix(m, w.Name+"-"), err
+	}
+	address := startUI(w, w.Name, read)
+	dom := browse(w, chromium, "--dump-dom", address)
+	w.Expect(dom).To(And(
+		ContainSubstring("3 hosts · 5 VMs"), ContainSubstring(`<td class="ok">Ready</td>`), ContainSubstring(`<rect class="vms"`),
+		ContainSubstring("default/report-0"), ContainSubstring("nodepool batch: pve1: 1 CPUs free, 8 required"), ContainSubstring("NoHostFits"), ContainSubstring("Started"),
+	))
+	dir := os.Getenv("SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	w.Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
+	browse(w, chromium, "--screenshot="+filepath.Join(dir, "web-page.png"), "--window-size=1200,1640", address)
+	m, err := read(t.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	file := filepath.Join(t.TempDir(), "top.html")
+	w.Expect(os.WriteFile(file, []byte(topHTML(m)), 0o600)).To(Succeed())
+	browse(w, chromium, "--screenshot="+filepath.Join(dir, "top.png"), "--window-size=1300,560", "file://"+file)
+	for _, name := range []string{"web-page.png", "top.png"} {
+		compress(w, filepath.Join(dir, name))
+		info, err := os.Stat(filepath.Join(dir, name))
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(info.Size()).To(BeNumerically("<", 150_000), name)
+	}
+}
+
+// compress reduces a picture to its 256 most frequent colors.
+func compress(w *testenv.Env, path string) {
+	content, err := os.ReadFile(path)
+	w.Expect(err).NotTo(HaveOccurred())
+	picture, err := png.Decode(bytes.NewReader(content))
+	w.Expect(err).NotTo(HaveOccurred())
+	counts := map[color.Color]int{}
+	for y := range picture.Bounds().Dy() {
+		for x := range picture.Bounds().Dx() {
+			counts[picture.At(x, y)]++
+		}
+	}
+	colors := slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int { return counts[b] - counts[a] })
+	reduced := image.NewPaletted(picture.Bounds(), colors[:min(len(colors), 256)])
+	draw.Draw(reduced, reduced.Bounds(), picture, image.Point{}, draw.Src)
+	var out bytes.Buffer
+	w.Expect((&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, reduced)).To(Succeed())
+	w.Expect(os.WriteFile(path, out.Bytes(), 0o644)).To(Succeed())
+}
+
+func browse(w *testenv.Env, chromium string, args ...string) string {
+	w.T.Helper()
+	command := exec.CommandContext(w.T.Context(), chromium, append([]string{
+		"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + w.T.TempDir(),
+	}, args...)...)
+	var problems bytes.Buffer
+	command.Stderr = &problems
+	out, err := command.Output()
+	w.Expect(err).NotTo(HaveOccurred(), problems.String())
+	return string(out)
+}
+
+// populate creates five VMs in two NodePools with pods, and a pending pod.
+func populate(w *testenv.Env) {
+	class := w.Class()
+	for _, name := range []string{"default", "batch"} {
+		w.Pool(class, func(p *karpv1.NodePool) { p.Name = w.Named(name) })
+	}
+	for i := range 5 {
+		claim := w.Launched(fmt.Sprintf("default-%d", i), class, func(c *karpv1.NodeClaim) {
+			c.Labels[karpv1.NodePoolLabelKey] = w.Named([]string{"default", "default", "batch"}[i%3])
+		})
+		// The simulator is faster than a real Proxmox.
+		w.Annotate(claim, map[string]string{
+			v1alpha1.AnnotationLaunchProgress: `{"phase":"Started","timeline":{"Cloning":0.3,"BootDriveUploaded":1.2,"Cloned":9.4,"Configured":9.8,"Started":12.1}}`,
+		})
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
+		w.Create(node)
+		if i == 4 {
+			continue // it joins
+		}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
+		for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+			claim.StatusConditions().SetTrue(condition)
+		}
+		w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+		for n := range i + 1 {
+			createPod(w, fmt.Sprintf("web-%d-%d", i, n), claim.Name)
+		}
+	}
+	pending := createPod(w, "report-0", "")
+	w.Create(&corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: w.Name, Name: "no-host-fits"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.Name, Name: pending.Name, UID: pending.UID}, Source: corev1.EventSource{Component: "karpenter"},
+		Type: corev1.EventTypeWarning, Reason: "NoHostFits", LastTimestamp: metav1.Now(),
+		Message: "No node can be created for this pod: nodepool batch: pve1: 1 CPUs free, 8 required; pve2: 3 CPUs free, 8 required; pve3: offline",
+	})
+	template := w.Template()
+	template.Status.Zones = []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002"}
+	w.Expect(w.Kube.Status().Update(w.T.Context(), template)).To(Succeed())
+}
+
+func createPod(w *testenv.Env, name, node string) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+		}}}},
+	}
+	w.Create(pod)
+	if node != "" {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		w.Expect(w.Kube.Status().Update(w.T.Context(), pod)).To(Succeed())
+	}
+	return pod
+}
+
+// withoutPrefix removes the prefix that the environment adds to names, and its namespace.
+func withoutPrefix(m fleet.Map, prefix string) fleet.Map {
+	trim := func(s *string) { *s = strings.ReplaceAll(*s, prefix, "") }
+	for i := range m.VMs {
+		vm := &m.VMs[i]
+		for _, s := range []*string{&vm.Claim, &vm.Node, &vm.NodePool} {
+			trim(s)
+		}
+		for n := range vm.Pods {
+			vm.Pods[n].Namespace = "default"
+		}
+	}
+	for i := range m.Pending {
+		m.Pending[i].Namespace = "default"
+	}
+	for i := range m.NodePools {
+		trim(&m.NodePools[i].Name)
+	}
+	for i := range m.Templates {
+		trim(&m.Templates[i].Name)
+	}
+	for i := range m.Activity {
+		trim(&m.Activity[i])
+	}
+	for i := range m.Problems {
+		trim(&m.Problems[i])
+	}
+	return m
+}
+
+// topHTML returns the terminal view as an HTML page.
+func topHTML(m fleet.Map) string {
+	model := press(newTopModel(nil, topOptions{order: "name"}), tea.WindowSizeMsg{Width: 150, Height: 28}, fleetMsg{fleet: m}, "down", "down")
+	colors := map[terminal.Style]string{
+		terminal.Bold: "font-weight:bold", terminal.Dim: "color:#8b949e", terminal.Red: "color:#ff7b72", terminal.Green: "color:#7ee787",
+		terminal.Yellow: "color:#e3b341", terminal.Blue: "color:#79c0ff", terminal.Cyan: "color:#a5d6ff", terminal.Reverse: "background:#30363d",
+	}
+	var out strings.Builder
+	out.WriteString(`<meta charset="utf-8"><body style="background:#0d1117;color:#e6edf3;margin:12px"><pre style="font:13px/1.35 'DejaVu Sans Mono',monospace">`)
+	for _, line := range model.lines() {
+		for _, span := range line {
+			fmt.Fprintf(&out, `<span style="%s">%s</span>`, colors[span.Style], html.EscapeString(span.Text))
+		}
+		out.WriteString("\n")
+	}
+	return out.String()
+}

@@ -1,0 +1,74 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/webpage"
+)
+
+// uiCookie is the cookie with the key of a uiProxy.
+const uiCookie = "kubectl-proxmox-ui"
+
+// uiProxy sends requests to the page with the user's token. Other users of the machine and
+// other websites can reach the local port too, so a request needs a random key, which the
+// printed address contains.
+type uiProxy struct {
+	key     string
+	forward *httputil.ReverseProxy
+}
+
+// newUIProxy returns a proxy to a page at a local address. The page's certificate is
+// self-signed; the connection goes through the API server.
+func newUIProxy(target string, user *rest.Config) (*uiProxy, error) {
+	config, err := user.TransportConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the credentials of the kubeconfig: %w", err)
+	}
+	config.TLS = transport.TLSConfig{Insecure: true}
+	authenticated, err := transport.New(config)
+	if err != nil {
+		return nil, fmt.Errorf("reading the credentials of the kubeconfig: %w", err)
+	}
+	page := &url.URL{Scheme: "https", Host: target}
+	return &uiProxy{key: rand.Text(), forward: &httputil.ReverseProxy{
+		Transport: authenticated,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(page)
+			r.Out.Header.Del("Cookie")
+		},
+	}}, nil
+}
+
+// address returns the address that opens the page.
+func (p *uiProxy) address(listener string) string {
+	return "http://" + listener + "/?key=" + p.key
+}
+
+// ServeHTTP checks the key and forwards the request.
+func (p *uiProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/" && p.isKey(r.URL.Query().Get("key")) {
+		http.SetCookie(w, &http.Cookie{Name: uiCookie, Value: p.key, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+		http.Redirect(w, r, webpage.Path, http.StatusSeeOther)
+		return
+	}
+	if cookie, err := r.Cookie(uiCookie); err != nil || !p.isKey(cookie.Value) {
+		http.Error(w, "open the address that kubectl proxmox ui printed", http.StatusForbidden)
+		return
+	}
+	p.forward.ServeHTTP(w, r)
+}
+
+func (p *uiProxy) isKey(key string) bool {
+	return subtle.ConstantTimeCompare([]byte(key), []byte(p.key)) == 1
+}

@@ -1,0 +1,99 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/webpage"
+)
+
+// startUI serves a map by the web page and the proxy of ui, and returns the address for a browser. The port-forward between
+// them needs a kubelet, which the test has not.
+func startUI(w *testenv.Env, account string, read func(context.Context) (fleet.Map, error)) string {
+	w.T.Helper()
+	client, err := rest.HTTPClientFor(w.Config)
+	w.Expect(err).NotTo(HaveOccurred())
+	page, err := webpage.NewServer(w.T.Context(), "127.0.0.1:0", w.Config, client, webpage.Page{Read: read})
+	w.Expect(err).NotTo(HaveOccurred())
+	testenv.Go(w.T, page.Start)
+	user := rest.AnonymousClientConfig(w.Config)
+	user.BearerToken = testenv.TokenAllowedToGet(w.T, w.Config, account, webpage.Path)
+	proxy, err := newUIProxy(page.Listener.Addr().String(), user)
+	w.Expect(err).NotTo(HaveOccurred())
+	local := httptest.NewServer(proxy)
+	w.T.Cleanup(local.Close)
+	return proxy.address(local.Listener.Addr().String())
+}
+
+func TestUIProxy(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NeverPolled())
+	address := startUI(w, w.Name, func(context.Context) (fleet.Map, error) { return sampleFleet(), nil })
+	jar, err := cookiejar.New(nil)
+	w.Expect(err).NotTo(HaveOccurred())
+	get := func(client *http.Client, url string) *http.Response {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		w.Expect(err).NotTo(HaveOccurred())
+		response, err := client.Do(request)
+		w.Expect(err).NotTo(HaveOccurred())
+		t.Cleanup(func() { _ = response.Body.Close() })
+		return response
+	}
+	without, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	w.Expect(err).NotTo(HaveOccurred())
+	base := "http://" + without.URL.Host
+	w.Expect(get(&http.Client{}, base+webpage.Path)).To(HaveHTTPStatus(http.StatusForbidden), "without the key")
+	w.Expect(get(&http.Client{}, base+"/?key=guess")).To(HaveHTTPStatus(http.StatusForbidden), "with another key")
+	browser := &http.Client{Jar: jar}
+	w.Expect(get(browser, address)).To(And(HaveHTTPStatus(http.StatusOK), HaveHTTPBody(ContainSubstring("VM 20002"))))
+	w.Expect(get(browser, base+webpage.Path+"?nodepool=default")).To(HaveHTTPBody(Not(ContainSubstring("VM 20002"))), "the cookie is sufficient")
+}
+
+func TestUIErrors(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NeverPolled())
+	_, _, err := findWebPage(t.Context(), w.Kube, "")
+	w.Expect(err).To(MatchError("no Deployment has a container with the flag --cloud-config: is the controller installed?"))
+	labels := map[string]string{"app": w.Name}
+	container := corev1.Container{Name: "controller", Image: "i", Args: []string{"--cloud-config=/etc/proxmox/config.yaml"}}
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "controller"}, Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{container}}},
+	}}
+	w.Create(deployment)
+	_, _, err = findWebPage(t.Context(), w.Kube, "")
+	w.Expect(err).To(MatchError("the controller in Deployment " + w.Name + "/controller does not serve the page: set the chart value settings.webPagePort, for example to 8443"))
+	deployment.Spec.Template.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "webpage", ContainerPort: 8443}}
+	w.Expect(w.Kube.Update(t.Context(), deployment)).To(Succeed())
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "controller-1", Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{container}}}
+	w.Create(pod)
+	_, _, err = findWebPage(t.Context(), w.Kube, "")
+	w.Expect(err).To(MatchError("no pod of Deployment " + w.Name + "/controller is running"))
+	pod.Status.Phase = corev1.PodRunning
+	w.Expect(w.Kube.Status().Update(t.Context(), pod)).To(Succeed())
+	found, port, err := findWebPage(t.Context(), w.Kube, w.Name+"/controller")
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(found.Name).To(Equal("controller-1"))
+	w.Expect(port).To(Equal(int32(8443)))
+	certificate := &rest.Config{}
+	_, err = uiOptions{}.user(t.Context(), certificate)
+	w.Expect(err).To(MatchError("your kubeconfig has no token, and the page does not accept client certificates: use --service-account NAMESPACE/NAME"))
+	_, err = uiOptions{serviceAccount: "viewer"}.user(t.Context(), certificate)
+	w.Expect(err).To(MatchError(`--service-account: found "viewer", want NAMESPACE/NAME`))
+	_, err = uiOptions{serviceAccount: "default/absent-" + w.Name}.user(t.Context(), w.Config)
+	w.Expect(err).To(MatchError(ContainSubstring("requesting a token of service account default/absent-" + w.Name)))
+}

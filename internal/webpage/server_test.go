@@ -1,0 +1,70 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package webpage_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"os"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/client-go/rest"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/webpage"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
+
+// TestServer checks who may read the page: users with a valid token who are allowed to get its path.
+func TestServer(t *testing.T) {
+	t.Parallel()
+	g, config := NewWithT(t), testenv.APIServer(t)
+	page := webpage.Page{Read: func(context.Context) (fleet.Map, error) { return sample(), nil }}
+	client, err := rest.HTTPClientFor(config)
+	g.Expect(err).NotTo(HaveOccurred())
+	server, err := webpage.NewServer(t.Context(), "127.0.0.1:0", config, client, page)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(server.NeedLeaderElection()).To(BeFalse(), "each replica serves the page")
+	testenv.Go(t, server.Start)
+
+	address := "https://" + server.Listener.Addr().String() + webpage.Path
+	for name, test := range map[string]struct {
+		token string
+		code  int
+		body  string
+	}{
+		"without_token": {"", http.StatusUnauthorized, "Unauthorized\n"},
+		"invalid_token": {"none", http.StatusInternalServerError, "Authentication failed\n"},
+		"not_allowed": {
+			testenv.TokenAllowedToGet(t, config, "web-page-other", "/other"), http.StatusForbidden,
+			"Authorization denied for user system:serviceaccount:default:web-page-other\n",
+		},
+		"allowed": {testenv.TokenAllowedToGet(t, config, "web-page-viewer", webpage.Path), http.StatusOK, "VM 20001"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+			g.Expect(err).NotTo(HaveOccurred())
+			if test.token != "" {
+				request.Header.Set("Authorization", "Bearer "+test.token)
+			}
+			insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+			response, err := insecure.Do(request)
+			g.Expect(err).NotTo(HaveOccurred())
+			defer func() { _ = response.Body.Close() }()
+			body, err := io.ReadAll(response.Body)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(response.StatusCode).To(Equal(test.code))
+			g.Expect(string(body)).To(ContainSubstring(test.body))
+		})
+	}
+	_, err = webpage.NewServer(t.Context(), server.Listener.Addr().String(), config, client, page)
+	g.Expect(err).To(MatchError(ContainSubstring("listening for the web page")))
+}
