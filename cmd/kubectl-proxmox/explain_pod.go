@@ -140,7 +140,7 @@ func (e *explain) poolsFor(ctx context.Context, pod *corev1.Pod, history []corev
 
 // lastRefusal returns the last event that reports why no Node is created.
 func lastRefusal(history []corev1.Event) string {
-	for _, reason := range []string{podexplain.ReasonNoHostFits, events.FailedScheduling} {
+	for _, reason := range []string{v1alpha1.EventNoHostFits, events.FailedScheduling} {
 		for _, event := range slices.Backward(history) {
 			if event.Reason == reason {
 				return event.Message

@@ -209,7 +209,7 @@ func (p *preflight) condition(condition status.Condition, found nodeclassstatus.
 		p.ok("%s", condition.Type)
 	case condition.IsTrue():
 		p.ok("%s", text)
-	case condition.IsFalse() && !nodeclassstatus.IsHostCondition(condition.Type) && condition.Reason != nodeclassstatus.ReasonClustersUnreachable && condition.Reason != nodeclassstatus.ReasonNoQuorum:
+	case condition.IsFalse() && !nodeclassstatus.IsHostCondition(condition.Type) && condition.Reason != v1alpha1.ReasonClustersUnreachable && condition.Reason != v1alpha1.ReasonNoQuorum:
 		p.fail("%s", text)
 	default:
 		p.printf("skip", "%s", text)

@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
 // Pod is a pod on a Node of ours, or a pending one.
@@ -29,9 +31,6 @@ type Pod struct {
 	// Reason is why the pod is pending or not ready; empty if it is ready.
 	Reason string
 }
-
-// eventNoHostFits is the reason of the event with the cause of insufficient capacity.
-const eventNoHostFits = "NoHostFits"
 
 // podsByNode returns the pods that use a Node, sorted by name.
 func podsByNode(pods []corev1.Pod) map[string][]Pod {
@@ -114,7 +113,7 @@ func pendingPods(in Input) []Pod {
 // pendingReason returns what Karpenter decided last about a pod. NoHostFits has the cause of
 // Karpenter's own event FailedScheduling.
 func pendingReason(latest map[string]corev1.Event) string {
-	nominated, noHost, failed := latest[events.Nominated], latest[eventNoHostFits], latest[events.FailedScheduling]
+	nominated, noHost, failed := latest[events.Nominated], latest[v1alpha1.EventNoHostFits], latest[events.FailedScheduling]
 	switch {
 	case nominated.Message != "" && !eventTime(nominated).Before(eventTime(noHost)) && !eventTime(nominated).Before(eventTime(failed)):
 		return nominated.Message

@@ -360,6 +360,6 @@ func (p *planner) reason(pod *corev1.Pod, cause error) string {
 	if _, err := controller.Reconcile(p.ctx, pending); err != nil {
 		return err.Error()
 	}
-	_, reason, _ := strings.Cut(p.recorder.last(podexplain.ReasonNoHostFits, pending), ": ")
+	_, reason, _ := strings.Cut(p.recorder.last(v1alpha1.EventNoHostFits, pending), ": ")
 	return cmp.Or(reason, fmt.Sprint(cause))
 }
