@@ -253,7 +253,8 @@ func (e *explain) class(ctx context.Context, key client.ObjectKey) error {
 
 // describeClass adds a class once.
 func (e *explain) describeClass(class *v1alpha1.ProxmoxNodeClass) {
-	object := fmt.Sprintf("proxmoxnodeclass %s, usable hosts: %d", class.Name, len(class.Status.SelectedZones))
+	zones := class.Status.Resources[v1alpha1.ResourceZones]
+	object := fmt.Sprintf("proxmoxnodeclass %s, usable hosts: %d", class.Name, zones.Value())
 	if slices.ContainsFunc(e.Objects, func(o explainedObject) bool { return o.Object == object }) {
 		return
 	}

@@ -54,7 +54,7 @@ func newPlanEnv(t *testing.T) *planEnv {
 }
 
 // addNode adds a Node on a Host, with a pod that requests CPUs.
-func (w *planEnv) addNode(name, host, cpu string) *karpv1.NodeClaim {
+func (w *planEnv) addNode(name, host, cpu string) {
 	w.T.Helper()
 	claim := w.Claim(name, w.class, func(c *karpv1.NodeClaim) {
 		c.Spec.Requirements = append(c.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
@@ -88,7 +88,6 @@ func (w *planEnv) addNode(name, host, cpu string) *karpv1.NodeClaim {
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
 		}}},
 	})
-	return claim
 }
 
 // plan runs the command on a saved inventory with other names, so the output does not depend

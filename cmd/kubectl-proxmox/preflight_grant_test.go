@@ -125,7 +125,7 @@ func (p *pveum) call(t *testing.T, method, path string, form url.Values, out any
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	data := struct{ Data any }{out}
 	if err := json.NewDecoder(response.Body).Decode(&data); err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("%s %s %v: %s %v", method, path, form, response.Status, err)

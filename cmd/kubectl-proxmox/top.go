@@ -114,10 +114,8 @@ func printTop(ctx context.Context, source *fleetSource, options topOptions, out 
 func runTop(ctx context.Context, source *fleetSource, options topOptions, in io.Reader, out io.Writer) error {
 	model := newTopModel(func() (fleet.Map, error) { return source.read(ctx) }, options)
 	_, err := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out)).Run()
-	if ctx.Err() != nil || errors.Is(err, tea.ErrInterrupted) {
-		return nil // Ctrl-C is a way to quit
-	}
-	if err != nil {
+	// Ctrl-C is a way to quit.
+	if err != nil && ctx.Err() == nil && !errors.Is(err, tea.ErrInterrupted) {
 		return fmt.Errorf("showing the terminal view: %w", err)
 	}
 	return nil

@@ -58,7 +58,7 @@ func (p *uiProxy) address(listener string) string {
 // ServeHTTP checks the key and forwards the request.
 func (p *uiProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/" && p.isKey(r.URL.Query().Get("key")) {
-		http.SetCookie(w, &http.Cookie{Name: uiCookie, Value: p.key, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+		http.SetCookie(w, &http.Cookie{Name: uiCookie, Value: p.key, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode}) //nolint:gosec // the proxy listens on the loopback interface without TLS
 		http.Redirect(w, r, webpage.Path, http.StatusSeeOther)
 		return
 	}

@@ -55,7 +55,7 @@ func write(dir string) error {
 		return err
 	}
 	conditions, err := namesPage("Conditions and events", "Conditions of the kinds of this provider, their reasons, and the reasons of events. What to do about them:\n"+
-		"[NodeClass](../nodeclass.md), [troubleshooting](../troubleshooting.md).", 
+		"[NodeClass](../nodeclass.md), [troubleshooting](../troubleshooting.md).",
 		section{"Condition", "Conditions"}, section{"Reason", "Reasons of conditions"}, section{"Event", "Reasons of events"},
 		section{"Drift", "Reasons of drift"}, section{"NodeCondition", "Conditions of Nodes"})
 	if err != nil {

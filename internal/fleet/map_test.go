@@ -53,8 +53,8 @@ func newWorld() *world {
 }
 
 // guest adds a running guest with the notes of a VM, or others.
-func (w *world) guest(vmid int, host string, cpus int, memory int64, notes string) {
-	w.guests = append(w.guests, proxmox.GuestRow{VMID: vmid, Kind: proxmox.KindQEMU, Host: host, Status: "running", CPUs: cpus, MemoryBytes: memory * gib, DiskBytes: gib})
+func (w *world) guest(vmid, cpus int, memory int64, notes string) {
+	w.guests = append(w.guests, proxmox.GuestRow{VMID: vmid, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: cpus, MemoryBytes: memory * gib, DiskBytes: gib})
 	w.configs[vmid] = &proxmox.VMConfig{Options: map[string]string{"description": notes}}
 }
 
@@ -93,9 +93,9 @@ func initialized(claim *karpv1.NodeClaim, _ *instance.Intent) {
 	}
 }
 
-func (w *world) node(name string, vmid int, ready corev1.ConditionStatus) {
-	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now.Add(-50 * time.Second))}}
-	node.Spec.ProviderID = v1alpha1.ProviderID{Region: "home", VMID: vmid}.String()
+func (w *world) node(ready corev1.ConditionStatus) {
+	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", CreationTimestamp: metav1.NewTime(now.Add(-50 * time.Second))}}
+	node.Spec.ProviderID = v1alpha1.ProviderID{Region: "home", VMID: 20001}.String()
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
 	w.in.Objects.Nodes = append(w.in.Objects.Nodes, node)
 }
@@ -137,18 +137,18 @@ func (w *world) build(t *testing.T) fleet.Map {
 	return fleet.Build(w.in)
 }
 
-// mark returns the notes of a VM of a claim.
-func mark(vmid int, claim string) string {
-	return ownership.Mark{VMID: vmid, KubeCluster: kubeCluster, ClaimUID: "uid-" + claim}.Notes("")
+// mark returns the notes of VM 20001 of the claim "a".
+func mark() string {
+	return ownership.Mark{VMID: 20001, KubeCluster: kubeCluster, ClaimUID: "uid-a"}.Notes("")
 }
 
 func TestBuildHosts(t *testing.T) {
 	t.Parallel()
 	g, w := NewWithT(t), newWorld()
-	w.guest(100, "pve1", 2, 8, "of another user")
-	w.guest(20001, "pve1", 4, 16, mark(20001, "a"))
+	w.guest(100, 2, 8, "of another user")
+	w.guest(20001, 4, 16, mark())
 	w.claim("a", 20001, "pve1", launched, initialized)
-	w.node("a", 20001, corev1.ConditionTrue)
+	w.node(corev1.ConditionTrue)
 	w.pod("web-1", "a")
 	w.pod("web-2", "a")
 	m := w.build(t)
@@ -214,45 +214,45 @@ func TestBuildPhases(t *testing.T) {
 		}, fleet.Waiting, "insufficient capacity on the host"},
 		"cloning": {func(w *world) {
 			w.claim("a", 20001, "pve1")
-			w.guest(20001, "pve1", 1, 1, "")
+			w.guest(20001, 1, 1, "")
 		}, fleet.Cloning, ""},
 		"configured": {func(w *world) {
 			w.claim("a", 20001, "pve1")
-			w.guest(20001, "pve1", 4, 16, mark(20001, "a"))
+			w.guest(20001, 4, 16, mark())
 			w.configs[20001].Options["smbios1"] = "base64=1,serial=aD1hO2k9MjAwMDE=,uuid=uid-a"
 		}, fleet.Configured, ""},
 		"booting": {func(w *world) {
 			w.claim("a", 20001, "pve1", launched)
-			w.guest(20001, "pve1", 4, 16, mark(20001, "a"))
+			w.guest(20001, 4, 16, mark())
 		}, fleet.Booting, ""},
 		"joined": {func(w *world) {
 			w.claim("a", 20001, "pve1", launched)
-			w.node("a", 20001, corev1.ConditionFalse)
+			w.node(corev1.ConditionFalse)
 		}, fleet.Joined, ""},
 		"not_ready": {func(w *world) {
 			w.claim("a", 20001, "pve1", launched, initialized)
-			w.node("a", 20001, corev1.ConditionUnknown)
+			w.node(corev1.ConditionUnknown)
 		}, fleet.NotReady, ""},
 		"stopped": {func(w *world) {
 			w.claim("a", 20001, "pve1", launched, initialized)
-			w.guest(20001, "pve1", 4, 16, mark(20001, "a"))
+			w.guest(20001, 4, 16, mark())
 			w.guests[0].Status = "stopped"
 		}, fleet.Stopped, ""},
 		"just_started": {func(w *world) {
 			w.claim("a", 20001, "pve1", launched, func(claim *karpv1.NodeClaim, _ *instance.Intent) {
 				claim.Annotations[v1alpha1.AnnotationLaunchCompleted] = now.Add(-time.Second).Format(time.RFC3339)
 			})
-			w.guest(20001, "pve1", 4, 16, mark(20001, "a"))
+			w.guest(20001, 4, 16, mark())
 			w.guests[0].Status = "stopped" // Proxmox reports the state of some seconds ago
 		}, fleet.Booting, ""},
 		"host_offline": {func(w *world) {
 			w.claim("a", 20001, "pve1", launched, initialized)
-			w.node("a", 20001, corev1.ConditionTrue)
-			w.guest(20001, "pve1", 4, 16, mark(20001, "a"))
+			w.node(corev1.ConditionTrue)
+			w.guest(20001, 4, 16, mark())
 			w.hosts[0].Online = false
 		}, fleet.Stopped, "the host is offline"},
 		"deleting": {func(w *world) { w.claim("a", 20001, "pve1", launched, deleted) }, fleet.Deleting, "Underutilized, draining"},
-		"orphaned": {func(w *world) { w.guest(20001, "pve1", 4, 16, mark(20001, "a")) }, fleet.Orphaned, "the NodeClaim no longer exists"},
+		"orphaned": {func(w *world) { w.guest(20001, 4, 16, mark()) }, fleet.Orphaned, "the NodeClaim no longer exists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

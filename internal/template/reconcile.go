@@ -165,14 +165,8 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 	if !obs.required || obs.location.Problem != "" || obs.location.NetworkProblem != "" {
 		return 0, nil
 	}
-	for _, existing := range obs.ready {
-		if obs.location.matches(r.desired, existing) {
-			if err := r.updateInPlace(ctx, obs.location, existing); err != nil {
-				return 0, err
-			}
-			r.tracker.recordSuccess(r.HostKey)
-			return 0, nil
-		}
+	if i := slices.IndexFunc(obs.ready, func(e Existing) bool { return obs.location.matches(r.desired, e) }); i >= 0 {
+		return 0, r.updateExisting(ctx, obs.location, obs.ready[i])
 	}
 	if obs.location.Blocker() != "" {
 		return 0, nil
@@ -197,6 +191,15 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 		return time.Millisecond, nil
 	}
 	return r.build(ctx, obs, creating)
+}
+
+// updateExisting writes the settings of the Template that the Host has.
+func (r *hostReconciler) updateExisting(ctx context.Context, location Location, existing Existing) error {
+	if err := r.updateInPlace(ctx, location, existing); err != nil {
+		return err
+	}
+	r.tracker.recordSuccess(r.HostKey)
+	return nil
 }
 
 // PendingHosts returns the Hosts that need reconciling for a ProxmoxTemplate according

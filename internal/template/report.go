@@ -60,20 +60,14 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 			r.Complete = false // in reportBlockers
 		case ready && s.failure != "":
 			text, r.Failing = s.failure, true // of an update in place or a deletion
-		case ready:
-		case location.Blocker() != "": // in reportBlockers
-		case err != nil:
+		case ready, err != nil, location.Blocker() != "": // the last one is in reportBlockers
 		default:
 			text = s.message()
 			r.Failing = r.Failing || s.failure != ""
 			settled = settled && s.failure != "" && s.hash == desired.Hash
 		}
 		r.Complete = r.Complete && ready && text == ""
-		for _, text := range []string{text, s.warning} {
-			if text != "" {
-				parts = append(parts, p.displayName(location.Region, location.Host)+": "+text)
-			}
-		}
+		parts = append(parts, p.withHost(location, text, s.warning)...)
 	}
 	r.Message = strings.Join(parts, "; ")
 	r.Zones = SelectPerHost(view, desired, owned, previous, settled)
@@ -82,6 +76,17 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 		return snapshot == nil || networkProblem(snapshot, zone.Host, desired) == ""
 	})
 	return r
+}
+
+// withHost returns the texts that are not empty, each with the name of its Host.
+func (p *Provider) withHost(location Location, texts ...string) []string {
+	var parts []string
+	for _, text := range texts {
+		if text != "" {
+			parts = append(parts, p.displayName(location.Region, location.Host)+": "+text)
+		}
+	}
+	return parts
 }
 
 // reportBlockers marks the report as failing if Templates cannot be built at some Locations

@@ -66,10 +66,8 @@ type simulation struct {
 	lifecycle   *lifecycle.Controller
 	recorder    *recorder
 	overlays    *nodeoverlay.Controller
-	// planned are the pods that NodeClaims were launched for, by the name of the NodeClaim.
-	planned    map[string][]*corev1.Pod
-	secrets    boot.Source
-	hasSecrets bool
+	secrets     boot.Source
+	hasSecrets  bool
 }
 
 // newSimulation returns a simulation of a State. Its objects are in the API, but unknown to

@@ -65,7 +65,7 @@ func pages(t *testing.T) []string {
 // which the reference is generated.
 func TestReasons(t *testing.T) {
 	t.Parallel()
-	err := filepath.WalkDir("../../internal", func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir("../../internal", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}

@@ -4,6 +4,7 @@
 package docs
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -71,11 +72,9 @@ func requiredPrivileges(held proxmox.Permissions, resourcePool string, allFeatur
 	class.Spec.Tags, class.Spec.SecurityGroups = []string{"a"}, []v1alpha1.SecurityGroup{{Name: "a"}}
 	if allFeatures {
 		class.Spec.Shares = []v1alpha1.Share{{Mapping: "data"}}
-		for option, value := range map[string]string{
+		maps.Copy(config.Options, map[string]string{
 			"hostpci0": "mapping=gpu", "usb0": "mapping=stick", "rng0": "source=/dev/hwrng", "cpu": "custom-fast", "net1": "virtio,bridge=blue,tag=5",
-		} {
-			config.Options[option] = value
-		}
+		})
 	}
 	required := privileges.ForVM(privileges.VM{
 		Class: class, Snapshot: snapshot, Host: "pve1", TemplateID: 9000, Template: &config, BootDriveStorage: "local",

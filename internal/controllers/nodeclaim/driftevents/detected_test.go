@@ -4,6 +4,7 @@
 package driftevents_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -47,9 +48,7 @@ func created(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClai
 	claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
 	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
 	stored := claim.DeepCopy()
-	for key, value := range filled.Labels {
-		claim.Labels[key] = value
-	}
+	maps.Copy(claim.Labels, filled.Labels)
 	w.Expect(w.Kube.Patch(w.T.Context(), claim, client.MergeFrom(stored))).To(Succeed())
 	return claim, node
 }

@@ -1,0 +1,87 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package crds
+
+import (
+	"fmt"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/json"
+)
+
+// SetDefaults sets the fields of a custom resource that the API server would set. An object of
+// another kind is not changed. The API server's own package for this depends on its validation
+// and on CEL.
+func SetDefaults(kind schema.GroupVersionKind, content map[string]any) error {
+	all, err := All()
+	if err != nil {
+		return err
+	}
+
+	for _, crd := range all {
+		for _, version := range crd.Spec.Versions {
+			if (schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind}) != kind {
+				continue
+			}
+
+			if err := setDefaults(content, version.Schema.OpenAPIV3Schema); err != nil {
+				return fmt.Errorf("setting the defaults of a %s: %w", kind.Kind, err)
+			}
+		}
+	}
+
+	return nil
+}
+
+// setDefaults sets the default of each field that is missing below a value.
+func setDefaults(value any, fields *apiextensionsv1.JSONSchemaProps) error {
+	switch value := value.(type) {
+	case map[string]any:
+		if err := setMissing(value, fields); err != nil {
+			return err
+		}
+
+		for name, field := range value {
+			below, ok := fields.Properties[name]
+			if !ok && fields.AdditionalProperties != nil && fields.AdditionalProperties.Schema != nil {
+				below = *fields.AdditionalProperties.Schema
+			}
+
+			if err := setDefaults(field, &below); err != nil {
+				return err
+			}
+		}
+	case []any:
+		if fields.Items == nil || fields.Items.Schema == nil {
+			return nil
+		}
+
+		for _, item := range value {
+			if err := setDefaults(item, fields.Items.Schema); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
+}
+
+// setMissing sets the fields of an object that are missing.
+func setMissing(object map[string]any, fields *apiextensionsv1.JSONSchemaProps) error {
+	for name, field := range fields.Properties {
+		if _, found := object[name]; found || field.Default == nil {
+			continue
+		}
+
+		var value any
+		if err := json.Unmarshal(field.Default.Raw, &value); err != nil {
+			return fmt.Errorf("parsing the default of %s: %w", name, err)
+		}
+
+		object[name] = value
+	}
+
+	return nil
+}
