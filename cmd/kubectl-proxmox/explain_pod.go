@@ -253,8 +253,13 @@ func (e *explain) class(ctx context.Context, key client.ObjectKey) error {
 
 // describeClass adds a class once.
 func (e *explain) describeClass(class *v1alpha1.ProxmoxNodeClass) {
-	zones := class.Status.Resources[v1alpha1.ResourceZones]
-	object := fmt.Sprintf("proxmoxnodeclass %s, usable hosts: %d", class.Name, zones.Value())
+	usable := 0
+	for _, zone := range class.Status.SelectedZones {
+		if !slices.ContainsFunc(class.Status.UnusableZones, func(u v1alpha1.UnusableZone) bool { return strings.HasPrefix(zone, u.Zone+"/") }) {
+			usable++
+		}
+	}
+	object := fmt.Sprintf("proxmoxnodeclass %s, usable hosts: %d", class.Name, usable)
 	if slices.ContainsFunc(e.Objects, func(o explainedObject) bool { return o.Object == object }) {
 		return
 	}

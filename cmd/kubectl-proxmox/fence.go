@@ -208,7 +208,8 @@ func (f *fence) taintAll(ctx context.Context, nodes map[string]*corev1.Node) err
 	if f.undo {
 		return nil
 	}
-	err := wait.PollUntilContextTimeout(ctx, time.Second, f.detachTimeout, true, func(ctx context.Context) (bool, error) {
+	// The timeout ends the wait, not a call.
+	err := wait.PollUntilContextTimeout(ctx, time.Second, f.detachTimeout, true, func(context.Context) (bool, error) {
 		attachments := &storagev1.VolumeAttachmentList{}
 		err := f.kube.List(ctx, attachments)
 		return !slices.ContainsFunc(attachments.Items, func(a storagev1.VolumeAttachment) bool { return names[a.Spec.NodeName] }), err
