@@ -152,7 +152,7 @@ func (e *env) watchSecrets(t *testing.T) {
 func (e *env) expectNoSecrets(t *testing.T) {
 	t.Helper()
 	// The test's context may be canceled.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
 	defer cancel()
 	scope := harness.SearchScope{Plane: e.plane, Logs: e.logs, Proxmox: e.api}
 	if e.controller.Running() {

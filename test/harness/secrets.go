@@ -23,8 +23,10 @@ import (
 // boot drive of the VM that needs them.
 type Secrets struct {
 	mu sync.Mutex
-	// values maps a secret value to its description.
-	values map[string]string
+	// values maps a description to the encodings of secret values.
+	values map[string][]string
+	// seen are the values whose encodings are known: those of a Helm release are large.
+	seen map[string]bool
 }
 
 // WatchSecrets collects the values of all Secrets until the context ends, including join
@@ -34,7 +36,7 @@ func WatchSecrets(ctx context.Context, kube client.WithWatch) (*Secrets, error) 
 	if err != nil {
 		return nil, fmt.Errorf("watching secrets: %w", err)
 	}
-	s := &Secrets{values: map[string]string{}}
+	s := &Secrets{values: map[string][]string{}, seen: map[string]bool{}}
 	go func() {
 		<-ctx.Done()
 		watch.Stop()
@@ -82,14 +84,17 @@ func (s *Secrets) Add(what, value string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.values[value] = what
+	if !s.seen[value] {
+		s.seen[value] = true
+		s.values[what] = append(s.values[what], encodings(value)...)
+	}
 }
 
 // Names returns the descriptions of all values.
 func (s *Secrets) Names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Sorted(maps.Values(s.values))
+	return slices.Sorted(maps.Keys(s.values))
 }
 
 // secretPatterns match text that is secret regardless of its value.
@@ -110,8 +115,8 @@ func (s *Secrets) FindIn(where, text string) []string {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for value, what := range s.values {
-		if slices.ContainsFunc(encodings(value), func(form string) bool { return strings.Contains(text, form) }) {
+	for what, forms := range s.values {
+		if slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(text, form) }) {
 			found = append(found, fmt.Sprintf("%s shows the value of %s", where, what))
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // finding nothing.
 func TestSecretsFindIn(t *testing.T) {
 	t.Parallel()
-	s := &Secrets{values: map[string]string{}}
+	s := &Secrets{values: map[string][]string{}, seen: map[string]bool{}}
 	s.addSecret(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "values"}, Data: map[string][]byte{
 		"password": []byte("correct horse/battery\n\"staple\""), "apiServer": []byte("https://10.0.0.1:6443"), "short": []byte("true"),
 	}})
