@@ -18,10 +18,10 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// otherNames are names of kinds, feature gates of Karpenter, operators of Kubernetes and roles of Proxmox.
+// otherNames are names of kinds, feature gates of Karpenter, names of Kubernetes and roles of Proxmox.
 var otherNames = []string{
 	"ProxmoxNodeClass", "ProxmoxTemplate", "ProxmoxUnmanagedTemplate", "NodeClaim", "NodeRepair", "StaticCapacity", "TerminateFirstDrift",
-	"NotIn", "NoAccess", "KarpenterDisk", "KarpenterHost",
+	"NotIn", "NotReady", "SandboxChanged", "NoAccess", "KarpenterDisk", "KarpenterHost",
 }
 
 // developerPages describe the code and its tests.
@@ -39,6 +39,9 @@ func TestNames(t *testing.T) {
 	}
 	for _, value := range regexp.MustCompile("`\"(\\w+)\"`").FindAllStringSubmatch(read(t, "../../docs/reference/fields.md"), -1) {
 		names = append(names, value[1])
+	}
+	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read(t, "../../charts/karpenter-provider-proxmox/files/alerts.yaml"), -1) {
+		names = append(names, alert[1])
 	}
 	word := regexp.MustCompile("`((?:[A-Z][a-z]+|VM|VMID|CPU|HA){2,}|" + regexp.QuoteMeta(v1alpha1.Group) + "/[a-z-]+)`")
 	for _, path := range pages(t) {
