@@ -123,7 +123,7 @@ recipes: ## Check the rendered recipes with cloud-init's schemas, the loader of 
 .PHONY: clients
 clients: pvesim ## Run Proxmox clients of other projects against the simulator
 	$(call log,"testing the simulator with other clients (about 2 minutes; mostly waiting)")
-	cd test/clients && go vet ./... && PVESIM=$(BIN)/pvesim go test -count=1 ./...
+	cd test/clients && PVESIM=$(BIN)/pvesim go test -count=1 ./...
 
 .PHONY: kubeplane-test
 kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
@@ -233,7 +233,7 @@ WORLDS ?= $(if $(findstring performance,$(SUITES)),1,2)
 conformance: $(KUBEPLANE) $(HELM) controller ## Run Karpenter core's own suites; SPECS=representative runs a selection, SUITES=performance another suite, FOCUS=regexp some specs, FRESH=1 repeats all (docs/conformance.md)
 	$(call log,"building the suites of Karpenter core (first time: 2-3 minutes)")
 	@mkdir -p $(CONFORMANCE)
-	cd test/conformance && go vet . && go test . && go build -o $(BIN)/conformance . && \
+	cd test/conformance && go test . && go build -o $(BIN)/conformance . && \
 	for suite in $$(echo $(SUITES) | tr , ' '); do go test -c -o $(CONFORMANCE)/$$suite.test sigs.k8s.io/karpenter/test/suites/$$suite || exit 1; done
 	$(call log,"running $(SUITES) in $(WORLDS) worlds (everything takes hours; repeat the command to continue after an interruption)")
 	$(BIN)/conformance --dir $(CONFORMANCE) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER) --helm $(HELM) --chart $(CHART) \
@@ -269,6 +269,7 @@ lint: ## Run the linters, including the import rules
 	$(call log,"linting (first time: 2-5 minutes to build golangci-lint and its cache; then seconds)")
 	$(TOOL) golangci-lint run --allow-serial-runners ./...
 	cd kubeplane && $(TOOL) golangci-lint run --allow-serial-runners ./internal/...
+	for module in test/conformance test/clients; do (cd $$module && go vet ./...) || exit 1; done
 
 .PHONY: vulncheck
 vulncheck: ## Check the dependencies for known vulnerabilities (needs vuln.go.dev)

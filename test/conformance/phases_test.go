@@ -12,7 +12,7 @@ import (
 
 	"sigs.k8s.io/karpenter/test/suites/performance"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 func TestPhases(t *testing.T) {
@@ -55,14 +55,12 @@ func TestPhases(t *testing.T) {
 // TestPerformanceCluster checks that the pods of the performance suite's largest spec fit into its cluster.
 func TestPerformanceCluster(t *testing.T) {
 	t.Parallel()
-	proxmox, err := harness.StartProxmox(t.Context(), worldKind{Large: true}.proxmox())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer proxmox.Close()
+	options := worldKind{Large: true}.proxmox()
+	scenario := pvesim.DefaultScenario(options.Hosts)
+	options.Scenario(scenario)
 	cpus := 0
-	for _, n := range proxmox.CPUs() {
-		cpus += n
+	for _, host := range scenario.Hosts {
+		cpus += host.Cores
 	}
 	if want := 2 * (1000*9/10 + 1000*35/10); cpus < want { // twice the requests of host_name_spreading_xl_test.go
 		t.Errorf("the cluster has %d CPUs, want at least %d", cpus, want)
