@@ -15,11 +15,11 @@ import (
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 )
 
 const (
 	headerTimeout   = 10 * time.Second
+	idleTimeout     = time.Minute
 	shutdownTimeout = 5 * time.Second
 )
 
@@ -27,12 +27,7 @@ const (
 // replica serves it. The certificate is self-signed and lives as long as the process. It
 // fails if the address is in use.
 func NewServer(ctx context.Context, address string, config *rest.Config, client *http.Client, page http.Handler) (*manager.Server, error) {
-	filter, err := filters.WithAuthenticationAndAuthorization(config, client)
-	if err != nil {
-		return nil, fmt.Errorf("creating the authentication of the web page: %w", err)
-	}
-	logger := log.FromContext(ctx).WithName("webpage")
-	handler, err := filter(logger, page)
+	handler, err := protect(config, client, page)
 	if err != nil {
 		return nil, fmt.Errorf("creating the authentication of the web page: %w", err)
 	}
@@ -48,11 +43,11 @@ func NewServer(ctx context.Context, address string, config *rest.Config, client 
 	if err != nil {
 		return nil, fmt.Errorf("listening for the web page: %w", err)
 	}
-	timeout := shutdownTimeout
+	logger, timeout := log.FromContext(ctx).WithName("webpage"), shutdownTimeout
 	return &manager.Server{
 		Name: "webpage",
 		Server: &http.Server{
-			Handler: handler, ReadHeaderTimeout: headerTimeout,
+			Handler: handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 			BaseContext: func(net.Listener) context.Context { return log.IntoContext(context.Background(), logger) },
 		},
 		Listener:        tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}),

@@ -39,11 +39,11 @@ func TestServer(t *testing.T) {
 		code  int
 		body  string
 	}{
-		"without_token": {"", http.StatusUnauthorized, "Unauthorized\n"},
-		"invalid_token": {"none", http.StatusInternalServerError, "Authentication failed\n"},
+		"without_token": {"", http.StatusUnauthorized, "Unauthorized: the request has no token, or the token is invalid or has expired\n"},
+		"invalid_token": {"none", http.StatusUnauthorized, "Unauthorized: the request has no token, or the token is invalid or has expired\n"},
 		"not_allowed": {
 			testenv.TokenAllowedToGet(t, config, "web-page-other", "/other"), http.StatusForbidden,
-			"Authorization denied for user system:serviceaccount:default:web-page-other\n",
+			"Forbidden: user system:serviceaccount:default:web-page-other may not get /proxmox\n",
 		},
 		"allowed": {testenv.TokenAllowedToGet(t, config, "web-page-viewer", webpage.Path), http.StatusOK, "VM 20001"},
 	} {
