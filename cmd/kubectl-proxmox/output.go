@@ -32,6 +32,9 @@ func (o *output) flags(command *cobra.Command) {
 	}
 }
 
+// isText reports whether the output is text.
+func (o *output) isText() bool { return o.format == "" }
+
 // print writes data in the format, or the text if there is none.
 func (o *output) print(out io.Writer, data any, text func(io.Writer) error) error {
 	var content []byte

@@ -28,10 +28,11 @@ type topOptions struct {
 	once            bool
 	interval        time.Duration
 	nodePool, order string
+	format          output
 }
 
 func newTop(cluster *kubeCluster) *cobra.Command {
-	from, options := &clusters{}, topOptions{}
+	from, options := &clusters{}, &topOptions{}
 	command := &cobra.Command{
 		Use:   "top",
 		Short: "Show hosts, VMs and pods, and what Karpenter is doing",
@@ -48,9 +49,10 @@ On a terminal the view is updated until you press q:
   r                read again
   q                quit
 
-Without a terminal, or with --once, it prints everything once.`,
+Without a terminal, with --once, or with --output, it prints everything once.`,
 		Example: `  kubectl proxmox top
-  kubectl proxmox top --nodepool default --sort price --once`,
+  kubectl proxmox top --nodepool default --sort price --once
+  kubectl proxmox top -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := options.check(); err != nil {
@@ -60,7 +62,11 @@ Without a terminal, or with --once, it prints everything once.`,
 			if err != nil {
 				return err
 			}
-			v, err := from.open()
+			settings, err := from.settings(command.Context())
+			if err != nil {
+				return err
+			}
+			v, err := newView(settings)
 			if err != nil {
 				return err
 			}
@@ -68,10 +74,10 @@ Without a terminal, or with --once, it prints everything once.`,
 			if err != nil {
 				return err
 			}
-			if out, ok := command.OutOrStdout().(*os.File); ok && !options.once && term.IsTerminal(int(out.Fd())) {
-				return runTop(command.Context(), source, options, command.InOrStdin(), out)
+			if out, ok := command.OutOrStdout().(*os.File); ok && !options.once && options.format.isText() && term.IsTerminal(int(out.Fd())) {
+				return runTop(command.Context(), source, *options, command.InOrStdin(), out)
 			}
-			return printTop(command.Context(), source, options, command.OutOrStdout())
+			return printTop(command.Context(), source, *options, command.OutOrStdout())
 		},
 	}
 	from.flagsOr(cluster, command)
@@ -80,6 +86,7 @@ Without a terminal, or with --once, it prints everything once.`,
 	flags.DurationVar(&options.interval, "interval", 5*time.Second, "how often the view is updated")
 	flags.StringVar(&options.nodePool, "nodepool", "", "show only the VMs of this NodePool")
 	flags.StringVar(&options.order, "sort", string(fleet.ByName), fmt.Sprintf("order of hosts and VMs, one of %v", fleet.Orders()))
+	options.format.flags(command)
 	return command
 }
 
@@ -104,10 +111,13 @@ func printTop(ctx context.Context, source *fleetSource, options topOptions, out 
 	if err != nil {
 		return err
 	}
-	for _, line := range terminal.All(options.arrange(m)) {
-		fmt.Fprintln(out, line.Render(0, false))
-	}
-	return nil
+	m = options.arrange(m)
+	return options.format.print(out, m, func(out io.Writer) error {
+		for _, line := range terminal.All(m) {
+			fmt.Fprintln(out, line.Render(0, false))
+		}
+		return nil
+	})
 }
 
 // runTop shows the live view until the user quits.

@@ -45,8 +45,14 @@ func newTopModel(read func() (fleet.Map, error), options topOptions) topModel {
 	return topModel{read: read, options: options, reading: true, width: 80, height: 24}
 }
 
-// Init starts the first read.
-func (m topModel) Init() tea.Cmd { return m.load }
+// Init starts the first read, and the timer of the next ones.
+func (m topModel) Init() tea.Cmd { return tea.Batch(m.load, m.tick()) }
+
+// tick sends a tickMsg after the interval. Only a tickMsg starts the next timer: those of
+// reads that a key starts would add up.
+func (m topModel) tick() tea.Cmd {
+	return tea.Tick(m.options.interval, func(time.Time) tea.Msg { return tickMsg{} })
+}
 
 func (m topModel) load() tea.Msg {
 	found, err := m.read()
@@ -63,9 +69,9 @@ func (m topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if msg.err == nil {
 			m.fleet, m.loaded = msg.fleet, true
 		}
-		return m, tea.Tick(m.options.interval, func(time.Time) tea.Msg { return tickMsg{} })
 	case tickMsg:
-		return m.reload()
+		reloaded, read := m.reload()
+		return reloaded, tea.Batch(read, m.tick())
 	case tea.KeyPressMsg:
 		return m.key(msg.String())
 	}

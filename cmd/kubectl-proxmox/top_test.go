@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -76,7 +77,7 @@ func keyPress(name string) tea.KeyPressMsg {
 func TestTopModel(t *testing.T) {
 	t.Parallel()
 	started := newTopModel(func() (fleet.Map, error) { return sampleFleet(), nil }, topOptions{interval: time.Second, order: "name"})
-	loaded := press(started, tea.WindowSizeMsg{Width: 140, Height: 40}, started.Init()())
+	loaded := press(started, tea.WindowSizeMsg{Width: 140, Height: 40}, started.load())
 	for name, test := range map[string]struct {
 		model   topModel
 		want    []string
@@ -109,6 +110,18 @@ func TestTopModel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A read that a key starts adds no timer: each would read Proxmox once per interval.
+func TestTopModelTimer(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	loaded := press(newTopModel(func() (fleet.Map, error) { return sampleFleet(), nil }, topOptions{interval: time.Hour}), fleetMsg{})
+	reading, read := loaded.Update(keyPress("r"))
+	done, next := reading.Update(read())
+	g.Expect(next).To(BeNil())
+	_, next = done.Update(tickMsg{})
+	g.Expect(next).NotTo(BeNil())
 }
 
 func TestTopModelSize(t *testing.T) {
@@ -165,6 +178,28 @@ func TestTopPlain(t *testing.T) {
 		ContainSubstring(w.Name+"/waits pve1: 1 CPUs free, 2 required"), ContainSubstring("launching nodeclaim "+claim.Name),
 		ContainSubstring("NoHostFits pod/waits"),
 	))
+	out.Reset()
+	w.Expect(printTop(t.Context(), source, topOptions{order: "name", format: output{"json"}}, &out)).To(Succeed())
+	var data struct {
+		Hosts []struct {
+			Host string
+			CPUs fleet.Usage
+		}
+		VMs []struct {
+			NodeClaim, Phase string
+			VMID             int
+			Launch           []struct{ AfterSeconds float64 }
+			Pods             []struct{ Name string }
+		}
+		PendingPods []struct{ Reason string }
+		Problems    []string
+	}
+	w.Expect(json.Unmarshal(out.Bytes(), &data)).To(Succeed())
+	w.Expect(data.Hosts).To(HaveExactElements(And(HaveField("Host", "pve1"), HaveField("CPUs.VMs", int64(w.Intent(claim).Cores)))))
+	w.Expect(data.VMs).To(HaveExactElements(And(HaveField("NodeClaim", claim.Name), HaveField("VMID", w.Intent(claim).VMID), HaveField("Phase", "joined"),
+		HaveField("Launch", Not(BeEmpty())), HaveField("Pods", HaveExactElements(HaveField("Name", "runs"))))))
+	w.Expect(data.PendingPods).To(HaveExactElements(HaveField("Reason", "pve1: 1 CPUs free, 2 required")))
+	w.Expect(data.Problems).NotTo(BeNil(), "an empty list, not null")
 	_, err := run(t, "top", "--sort", "age", "--cloud-config", "absent")
 	w.Expect(err).To(MatchError(`--sort: found "age", want one of [name CPUs memory price pods]`))
 	_, err = run(t, "top", "--interval", "1ms", "--cloud-config", "absent")

@@ -21,11 +21,13 @@ const maxEvents = 50
 
 // Event is an event of Karpenter.
 type Event struct {
-	Time time.Time
+	Time time.Time `json:"time"`
 	// Object is its kind and name, for example nodeclaim/default-x2x8k.
-	Object, Reason, Message string
-	Warning                 bool
-	Count                   int32
+	Object  string `json:"object"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Warning bool   `json:"warning,omitempty"`
+	Count   int32  `json:"count"`
 }
 
 // eventTime returns when an event happened last.
@@ -46,7 +48,7 @@ var ignoredEvents = []string{events.Unconsolidatable, events.DisruptionBlocked}
 
 // recentEvents returns the last events, the newest first.
 func recentEvents(all []corev1.Event) []Event {
-	var out []Event
+	out := []Event{}
 	for _, event := range all {
 		if slices.Contains(ignoredEvents, event.Reason) {
 			continue
@@ -63,7 +65,7 @@ func recentEvents(all []corev1.Event) []Event {
 // activity describes what Karpenter is doing, one line for each VM that is launched,
 // disrupted or deleted, and for pending pods.
 func activity(in Input, m Map) []string {
-	var out []string
+	out := []string{}
 	for _, vm := range m.VMs {
 		age := in.Now.Sub(vm.Created).Round(time.Second)
 		switch {
@@ -88,7 +90,7 @@ func activity(in Input, m Map) []string {
 }
 
 func templates(objects Objects) []Template {
-	var out []Template
+	out := []Template{}
 	for i := range objects.Templates {
 		t := &objects.Templates[i]
 		out = append(out, Template{Kind: "ProxmoxTemplate", Name: t.Name, Zones: t.Status.Zones,
@@ -114,7 +116,7 @@ func firstProblem(conditions ...*status.Condition) string {
 
 // problems describes the NodeClasses and NodePools that are not ready.
 func problems(objects Objects) []string {
-	var out []string
+	out := []string{}
 	for i := range objects.NodeClasses {
 		if ready := objects.NodeClasses[i].StatusConditions().Root(); ready != nil && !ready.IsTrue() {
 			out = append(out, fmt.Sprintf("nodeclass %s is not ready: %s", objects.NodeClasses[i].Name, ready.Message))

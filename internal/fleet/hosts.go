@@ -13,7 +13,7 @@ import (
 func regions(view inventory.View) []Region {
 	names := slices.Concat(slices.Collect(maps.Keys(view.Snapshots)), slices.Collect(maps.Keys(view.Failures)))
 	slices.Sort(names)
-	var out []Region
+	out := []Region{}
 	for _, name := range slices.Compact(names) {
 		region := Region{Name: name}
 		if snapshot := view.Snapshots[name]; snapshot != nil {
@@ -28,7 +28,7 @@ func regions(view inventory.View) []Region {
 }
 
 func newHosts(in Input, vms []VM) []Host {
-	var hosts []Host
+	hosts := []Host{}
 	for _, state := range in.View.Hosts() {
 		host := Host{
 			Region: state.Region, Name: state.Name, OutOfService: string(state.OutOfService), Unusable: state.Unusable,

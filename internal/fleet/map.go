@@ -33,89 +33,103 @@ type Input struct {
 
 // Map is the state of all Hosts and VMs at one moment.
 type Map struct {
-	Taken   time.Time
-	Regions []Region
+	Taken   time.Time `json:"taken"`
+	Regions []Region  `json:"regions"`
 	// Hosts sorted by region and name.
-	Hosts []Host
+	Hosts []Host `json:"hosts"`
 	// VMs sorted by region, Host and VMID.
-	VMs       []VM
-	NodePools []NodePool
+	VMs       []VM       `json:"vms"`
+	NodePools []NodePool `json:"nodePools"`
 	// Pending are the pods without a Node, the oldest first.
-	Pending   []Pod
-	Templates []Template
+	Pending   []Pod      `json:"pendingPods"`
+	Templates []Template `json:"templates"`
 	// Problems are NodeClasses and NodePools that are not ready.
-	Problems []string
+	Problems []string `json:"problems"`
 	// Activity is what Karpenter is doing now.
-	Activity []string
+	Activity []string `json:"activity"`
 	// Events are the recent events of Karpenter, the newest first.
-	Events []Event
+	Events []Event `json:"events"`
 }
 
 // Region is a Proxmox Cluster.
 type Region struct {
-	Name string
+	Name string `json:"name"`
 	// Version of Proxmox VE; empty until the Cluster was read.
-	Version string
+	Version string `json:"version,omitempty"`
 	// Problem is why the last poll failed; empty if it did not.
-	Problem string
+	Problem string `json:"problem,omitempty"`
 }
 
 // Host is the capacity of a Host and what uses it.
 type Host struct {
-	Region, Name string
+	Region string `json:"region"`
+	Name   string `json:"host"`
 	// OutOfService is Offline, InMaintenance or Excluded; empty if the Host is in service.
-	OutOfService string
+	OutOfService string `json:"outOfService,omitempty"`
 	// Unusable is why the Host accepts no new VMs; empty if it accepts them.
-	Unusable string
-	CPUs     Usage
+	Unusable string `json:"unusable,omitempty"`
+	CPUs     Usage  `json:"cpus"`
 	// Memory in bytes.
-	Memory   Usage
-	Storages []Storage
+	Memory   Usage     `json:"memoryBytes"`
+	Storages []Storage `json:"storages,omitempty"`
 	// Cells of a Host with more than one NUMA cell.
-	Cells []Cell
+	Cells []Cell `json:"numaCells,omitempty"`
 	// Guests is the number of other guests that run on the Host.
-	Guests int
+	Guests int `json:"otherGuests"`
 }
 
 // Usage is what uses a resource. Reserved is the part of VMs that Proxmox does not show
 // yet. The sum exceeds Total if other users filled the Host beyond our settings.
-type Usage struct{ Total, VMs, Guests, Reserved int64 }
+type Usage struct {
+	Total    int64 `json:"total"`
+	VMs      int64 `json:"vms"`
+	Guests   int64 `json:"otherGuests"`
+	Reserved int64 `json:"reserved"`
+}
 
 // Used returns the sum of all uses.
 func (u Usage) Used() int64 { return u.VMs + u.Guests + u.Reserved }
 
 // Storage is a storage for disks. Proxmox does not report which guest uses how much of it.
 type Storage struct {
-	Name   string
-	Shared bool
+	Name       string `json:"name"`
+	Shared     bool   `json:"shared,omitempty"`
+	TotalBytes int64  `json:"totalBytes"`
+	UsedBytes  int64  `json:"usedBytes"`
+	// ReservedBytes is what VMs in launch are expected to use.
+	ReservedBytes int64 `json:"reservedBytes"`
+	FreeBytes     int64 `json:"freeBytes"`
 	// VMBytes is the size of the disks of our VMs, which may exceed UsedBytes on a storage with
-	// thin provisioning. ReservedBytes is what VMs in launch are expected to use.
-	TotalBytes, UsedBytes, ReservedBytes, FreeBytes, VMBytes int64
+	// thin provisioning.
+	VMBytes int64 `json:"vmBytes"`
 }
 
 // Cell is a NUMA cell. Usage by VMs is that of VMs bound to it; all other guests count in
 // each cell in proportion to its size.
 type Cell struct {
-	ID           int
-	CPUs, Memory Usage
+	ID     int   `json:"id"`
+	CPUs   Usage `json:"cpus"`
+	Memory Usage `json:"memoryBytes"`
 }
 
 // NodePool is the sum of a NodePool's VMs.
 type NodePool struct {
-	Name         string
-	VMs, Pods    int
-	CPUs         int
-	MemoryBytes  int64
-	PricePerHour float64
+	Name         string  `json:"name"`
+	VMs          int     `json:"vms"`
+	Pods         int     `json:"pods"`
+	CPUs         int     `json:"cpus"`
+	MemoryBytes  int64   `json:"memoryBytes"`
+	PricePerHour float64 `json:"pricePerHour"`
 }
 
 // Template is a template object with the Hosts on which VMs can be cloned from it.
 type Template struct {
-	Kind, Name string
+	Kind string `json:"kind"`
+	Name string `json:"name"`
 	// Zones in the format <region>/<host>/<vmid>.
-	Zones []string
+	Zones []string `json:"zones,omitempty"`
 	// Problem is why it is not ready or not up to date; empty if it is.
-	Problem string
+	Problem string `json:"problem,omitempty"`
 }
 
 // Build returns the Map of its input. The Reservations are those of the NodeClaims: only one

@@ -19,17 +19,19 @@ import (
 
 // Pod is a pod on a Node of ours, or a pending one.
 type Pod struct {
-	Namespace, Name string
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
 	// App is the name of the application, by the labels that are commonly used for it.
-	App string
+	App string `json:"app,omitempty"`
 	// Node is empty for a pending pod.
-	Node            string
-	Ready, Deleting bool
-	MilliCPUs       int64
-	MemoryBytes     int64
-	Created         time.Time
+	Node        string    `json:"node,omitempty"`
+	Ready       bool      `json:"ready"`
+	Deleting    bool      `json:"deleting,omitempty"`
+	MilliCPUs   int64     `json:"milliCPUs"`
+	MemoryBytes int64     `json:"memoryBytes"`
+	Created     time.Time `json:"created"`
 	// Reason is why the pod is pending or not ready; empty if it is ready.
-	Reason string
+	Reason string `json:"reason,omitempty"`
 }
 
 // podsByNode returns the pods that use a Node, sorted by name.
@@ -94,7 +96,7 @@ func pendingPods(in Input) []Pod {
 			latest[uid][event.Reason] = event
 		}
 	}
-	var out []Pod
+	out := []Pod{}
 	for i := range in.Objects.Pods {
 		pod := &in.Objects.Pods[i]
 		if pod.Spec.NodeName != "" || podutils.IsTerminal(pod) || !pod.DeletionTimestamp.IsZero() {

@@ -5,6 +5,7 @@ package fleet
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -22,26 +23,28 @@ import (
 
 // VM is a NodeClaim and its VM, or a VM whose NodeClaim no longer exists.
 type VM struct {
-	Region, Host string
-	// VMID is zero until Karpenter's decision is planned.
-	VMID int
+	Region string `json:"region"`
+	// Host is empty, and VMID zero, until Karpenter's decision is planned.
+	Host string `json:"host,omitempty"`
+	VMID int    `json:"vmid,omitempty"`
 	// Claim is the name of the NodeClaim, and UID its UID; empty if it no longer exists.
-	Claim, UID string
+	Claim string `json:"nodeClaim,omitempty"`
+	UID   string `json:"nodeClaimUID,omitempty"`
 	// Node is the name of the Node; empty before it joins.
-	Node     string
-	NodePool string
-	Type     string
-	CPUs     int
-	// MemoryBytes is the memory of the VM.
-	MemoryBytes  int64
-	PricePerHour float64
-	Phase        Phase
+	Node         string  `json:"node,omitempty"`
+	NodePool     string  `json:"nodePool,omitempty"`
+	Type         string  `json:"instanceType,omitempty"`
+	CPUs         int     `json:"cpus"`
+	MemoryBytes  int64   `json:"memoryBytes"`
+	PricePerHour float64 `json:"pricePerHour"`
+	Phase        Phase   `json:"phase"`
 	// Reason is why the VM is deleted or waits; empty if neither.
-	Reason  string
-	Created time.Time
+	Reason string `json:"reason,omitempty"`
+	// Created is when the NodeClaim was created; zero if it no longer exists.
+	Created time.Time `json:"created,omitzero"`
 	// Timeline is when the launch reached each step.
-	Timeline []Step
-	Pods     []Pod
+	Timeline []Step `json:"launch,omitempty"`
+	Pods     []Pod  `json:"pods,omitempty"`
 
 	storage   string
 	diskBytes int64
@@ -52,6 +55,11 @@ type Step struct {
 	Name string
 	// After is the time since Karpenter's decision.
 	After time.Duration
+}
+
+// MarshalJSON writes the time in seconds.
+func (s Step) MarshalJSON() ([]byte, error) {
+	return json.Marshal(map[string]any{"name": s.Name, "afterSeconds": s.After.Seconds()})
 }
 
 // stepInitialized is the last step of a launch.
@@ -120,7 +128,7 @@ func newVMs(in Input) []VM {
 		nodes[in.Objects.Nodes[i].Spec.ProviderID] = &in.Objects.Nodes[i]
 	}
 	pods := podsByNode(in.Objects.Pods)
-	var vms []VM
+	vms := []VM{}
 	claimed := map[v1alpha1.ProviderID]bool{}
 	for i := range in.Objects.Claims {
 		claim := &in.Objects.Claims[i]
@@ -327,7 +335,7 @@ func nodePools(in Input, vms []VM) []NodePool {
 		sum.VMs, sum.Pods, sum.CPUs = sum.VMs+1, sum.Pods+len(vm.Pods), sum.CPUs+vm.CPUs
 		sum.MemoryBytes, sum.PricePerHour = sum.MemoryBytes+vm.MemoryBytes, sum.PricePerHour+vm.PricePerHour
 	}
-	var out []NodePool
+	out := []NodePool{}
 	for _, sum := range sums {
 		out = append(out, *sum)
 	}
