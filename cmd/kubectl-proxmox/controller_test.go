@@ -37,7 +37,7 @@ func createController(w *testenv.Env, name string, args ...string) {
 			Containers: []corev1.Container{{
 				Name: "controller", Image: "example.com/karpenter:v1.2.3",
 				Args: append([]string{"--cloud-config=/etc/proxmox/clusters.yaml", "--log-level=info"}, args...),
-				Env:  []corev1.EnvVar{{Name: "NODE_SETTING_FILE", Value: "/etc/ca/hosts.json"}, {Name: "FEATURE_GATES", Value: "NodeRepair=true"}, {Name: "SYSTEM_NAMESPACE", Value: w.Name}},
+				Env:  []corev1.EnvVar{{Name: "NODE_SETTING_FILE", Value: "/etc/ca/hosts.json"}, {Name: "FEATURE_GATES", Value: "NodeRepair=true"}, {Name: "SYSTEM_NAMESPACE", Value: w.Name}, {Name: "HTTPS_PROXY", Value: "http://user:confidential@proxy"}},
 				VolumeMounts: []corev1.VolumeMount{
 					{Name: "ca", MountPath: "/etc/ca"}, {Name: "cloud-config", MountPath: "/etc/proxmox/"},
 				},

@@ -137,14 +137,9 @@ func (p *planner) state(ctx context.Context, change whatif.Change) (*whatif.Stat
 	if err != nil {
 		return nil, err
 	}
-	controller := operator.Deployed{ReadFile: os.ReadFile}
-	if p.from.nodeSettings != "" {
-		controller.Args = []string{"--node-setting-file=" + p.from.nodeSettings}
-	}
-	if p.from.cloudConfig == "" && p.from.values == "" {
-		if controller, err = p.from.deployed(ctx); err != nil {
-			return nil, err
-		}
+	controller, err := p.controller(ctx)
+	if err != nil {
+		return nil, err
 	}
 	view, err := p.from.read(ctx)
 	if err != nil {
@@ -164,6 +159,28 @@ func (p *planner) state(ctx context.Context, change whatif.Change) (*whatif.Stat
 		return nil, err
 	}
 	return &whatif.State{Controller: controller, KubeCluster: id, Snapshots: view.inventory.View().Snapshots, Objects: objects, Secrets: kube}, nil
+}
+
+// controller returns the controller whose settings the plan uses.
+func (p *planner) controller(ctx context.Context) (operator.Deployed, error) {
+	controller := operator.Deployed{ReadFile: os.ReadFile}
+	if p.from.cloudConfig == "" && p.from.values == "" {
+		var err error
+		if controller, err = p.from.deployed(ctx); err != nil {
+			return controller, err
+		}
+	}
+	if local := p.from.nodeSettings; local != "" {
+		readFile := controller.ReadFile
+		controller.Args = append(slices.Clone(controller.Args), "--node-setting-file="+local)
+		controller.ReadFile = func(file string) ([]byte, error) {
+			if file == local {
+				return os.ReadFile(file)
+			}
+			return readFile(file)
+		}
+	}
+	return controller, nil
 }
 
 // readFacts reads what the checks of NodeClasses need: the first check determines it.

@@ -36,7 +36,7 @@ type planEnv struct {
 	dir      string
 }
 
-func newPlanEnv(t *testing.T) *planEnv {
+func newPlanEnv(t *testing.T, args ...string) *planEnv {
 	t.Helper()
 	w := &planEnv{Env: testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(smallHosts)), dir: t.TempDir()}
 	template := w.Template()
@@ -45,7 +45,7 @@ func newPlanEnv(t *testing.T) *planEnv {
 	w.class = w.Class()
 	pool := w.Pool(w.class)
 	setPoolStatus(w.Env, pool, nil)
-	createController(w.Env, "karpenter", "--node-setting-file=")
+	createController(w.Env, "karpenter", append(args, "--node-setting-file=")...)
 	w.provider = cloudprovider.New(cloudprovider.Deps{
 		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter,
 		Types: w.Types, Recorder: w.Events, Clock: w.Clock, Overlays: nodeoverlay.NewInstanceTypeStore(),
@@ -53,8 +53,8 @@ func newPlanEnv(t *testing.T) *planEnv {
 	return w
 }
 
-// addNode adds a Node on a Host, with a pod that requests CPUs.
-func (w *planEnv) addNode(name, host, cpu string) {
+// addClaim adds a NodeClaim whose VM is on a Host and has not joined.
+func (w *planEnv) addClaim(name, host string) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.Claim(name, w.class, func(c *karpv1.NodeClaim) {
 		c.Spec.Requirements = append(c.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
@@ -67,15 +67,24 @@ func (w *planEnv) addNode(name, host, cpu string) {
 	maps.Copy(claim.Labels, created.Labels)
 	maps.Copy(claim.Annotations, created.Annotations)
 	w.Expect(w.Kube.Update(w.T.Context(), claim)).To(Succeed())
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name, Labels: maps.Clone(claim.Labels)}, Spec: corev1.NodeSpec{ProviderID: created.Status.ProviderID}}
+	claim.Status = created.Status
+	claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
+	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+	return claim
+}
+
+// addNode adds a Node on a Host, with a pod that requests CPUs.
+func (w *planEnv) addNode(name, host, cpu string) {
+	w.T.Helper()
+	claim := w.addClaim(name, host)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name, Labels: maps.Clone(claim.Labels)}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
 	maps.Copy(node.Labels, map[string]string{karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true", corev1.LabelHostname: node.Name})
 	w.Create(node)
-	node.Status.Capacity, node.Status.Allocatable = created.Status.Capacity, created.Status.Allocatable
+	node.Status.Capacity, node.Status.Allocatable = claim.Status.Capacity, claim.Status.Allocatable
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
-	claim.Status = created.Status
 	claim.Status.NodeName = node.Name
-	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+	for _, condition := range []string{karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
 		claim.StatusConditions().SetTrue(condition)
 	}
 	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
@@ -177,6 +186,81 @@ func TestPlan(t *testing.T) {
 	claims := &karpv1.NodeClaimList{}
 	w.Expect(w.Kube.List(t.Context(), claims)).To(Succeed())
 	w.Expect(claims.Items).To(HaveLen(1), "nothing is created")
+}
+
+// decode returns the plan of a command.
+func (w *planEnv) decode(out string, err error) whatif.Plan {
+	w.T.Helper()
+	w.Expect(err).NotTo(HaveOccurred())
+	var plan whatif.Plan
+	w.Expect(json.Unmarshal([]byte(out), &plan)).To(Succeed())
+	return plan
+}
+
+// The VM on the lost host has no Node yet: no pods are on it, and pending pods are planned.
+func TestPlanLostVMWithoutNode(t *testing.T) {
+	t.Parallel()
+	w := newPlanEnv(t)
+	w.addClaim("a", "pve1")
+	w.writeManifests()
+	plan := w.decode(w.plan("-f web.yaml --lose-host home/pve1 -o json"), nil)
+	w.Expect(plan.Delete).To(HaveLen(1))
+	w.Expect(plan.Create).To(HaveLen(3))
+	w.Expect(plan.Create).To(HaveEach(HaveField("Host", "pve2")))
+	w.Expect(plan.Unschedulable).To(BeEmpty())
+}
+
+// --node-setting-file replaces the settings of the controller, as in other commands.
+func TestPlanNodeSettingFile(t *testing.T) {
+	t.Parallel()
+	w := newPlanEnv(t)
+	w.writeManifests()
+	manifest, settings := filepath.Join(w.dir, "many.yaml"), filepath.Join(w.dir, "settings.json")
+	w.Expect(w.decode(runIn(w.Env, "plan", "-f", manifest, "-o", "json")).Unschedulable).NotTo(BeEmpty())
+	w.Expect(w.decode(runIn(w.Env, "plan", "-f", manifest, "--node-setting-file", settings, "-o", "json")).Unschedulable).To(BeEmpty())
+}
+
+const batchObjects = `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: report, namespace: shop}
+spec:
+  parallelism: 3
+  completions: 2
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - {name: report, image: report, resources: {requests: {cpu: 1500m}}}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly, namespace: shop}
+---
+apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1
+kind: ProxmoxTemplate
+metadata: {name: debian}
+---
+apiVersion: karpenter.sh/v1alpha1
+kind: NodeOverlay
+metadata: {name: price}
+spec:
+  requirements: [{key: kubernetes.io/os, operator: In, values: [linux]}]
+  price: "2"
+`
+
+// Jobs are planned. A note names each object whose effect is not planned.
+func TestPlanOtherKinds(t *testing.T) {
+	t.Parallel()
+	w := newPlanEnv(t, "--feature-gates=NodeOverlay=true")
+	write(t, w.dir, "batch.yaml", batchObjects)
+	plan := w.decode(w.plan("-f batch.yaml -o json"), nil)
+	w.Expect(plan.Create).To(HaveLen(2))
+	w.Expect(plan.Create).To(HaveEach(HaveField("PricePerHour", 2.0)), "the price of the overlay")
+	w.Expect(plan.Notes).To(Equal([]string{
+		"the pods of CronJob shop/nightly are not planned: pass a Deployment, StatefulSet, ReplicaSet, Job or pod",
+		"the change of ProxmoxTemplate debian is not planned: VMs are planned with the templates that exist now",
+	}))
 }
 
 func TestPlanInvalid(t *testing.T) {

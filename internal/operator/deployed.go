@@ -70,6 +70,27 @@ func (d Deployed) SettingsWithoutClusters() (Settings, *coreoptions.Options, err
 	return s, core, nil
 }
 
+// OptionEnv returns the variables of the environment that set an option. Others may be
+// confidential.
+func (d Deployed) OptionEnv() map[string]string {
+	fs := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("controller", flag.ContinueOnError)}
+	new(coreoptions.Options).AddFlags(fs)
+	env := map[string]string{}
+	add := func(name string) {
+		if value := d.Env[name]; value != "" {
+			env[name] = value
+		}
+	}
+	fs.VisitAll(func(f *flag.Flag) { add(coreVariable(f)) })
+	for _, option := range OptionTable() {
+		add(option.Env)
+	}
+	return env
+}
+
+// coreVariable returns the environment variable of a flag of Karpenter.
+func coreVariable(f *flag.Flag) string { return strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")) }
+
 // options parses flags and environment. A flag takes precedence over its variable.
 func (d Deployed) options() (*Options, *coreoptions.Options, error) {
 	fs := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("controller", flag.ContinueOnError)}
@@ -78,7 +99,7 @@ func (d Deployed) options() (*Options, *coreoptions.Options, error) {
 	core.AddFlags(fs)
 	var problems []error
 	fs.VisitAll(func(f *flag.Flag) {
-		if value := d.Env[strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))]; value != "" {
+		if value := d.Env[coreVariable(f)]; value != "" {
 			problems = append(problems, fs.Set(f.Name, value))
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -61,12 +62,9 @@ func (s *State) apply(object client.Object) error {
 		return err
 	}
 	switch object.(type) {
-	case *karpv1.NodePool, *v1alpha1.ProxmoxNodeClass, *v1alpha1.ProxmoxTemplate, *v1alpha1.ProxmoxUnmanagedTemplate, *appsv1.DaemonSet, *corev1.PersistentVolumeClaim:
+	case *karpv1.NodePool, *karpv1alpha1.NodeOverlay, *v1alpha1.ProxmoxNodeClass, *v1alpha1.ProxmoxTemplate, *v1alpha1.ProxmoxUnmanagedTemplate, *appsv1.DaemonSet, *corev1.PersistentVolumeClaim:
 	default:
 		return nil
-	}
-	if err := setDefaults(object); err != nil {
-		return err
 	}
 	n := slices.IndexFunc(s.Objects, func(o client.Object) bool {
 		return reflect.TypeOf(o) == reflect.TypeOf(object) && client.ObjectKeyFromObject(o) == client.ObjectKeyFromObject(object)

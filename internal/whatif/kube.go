@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
@@ -33,7 +34,7 @@ func newKube(objects []client.Object) client.Client {
 	// The default tracker creates a REST mapper for each write.
 	tracker := clientgotesting.NewObjectTracker(scheme.Scheme, serializer.NewCodecFactory(scheme.Scheme).UniversalDecoder())
 	builder := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjectTracker(tracker).
-		WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}, &v1alpha1.ProxmoxNodeClass{})
+		WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}, &v1alpha1.ProxmoxNodeClass{}, &karpv1alpha1.NodeOverlay{})
 	for _, index := range indexes() {
 		builder = builder.WithIndex(index.object, index.field, index.values)
 	}

@@ -72,9 +72,23 @@ func (s *simulation) podsOn(node string) ([]string, error) {
 	return names, nil
 }
 
-// evict deletes a Node and its NodeClaim, and makes the pods pending that other Nodes can
-// run. The claim may be nil.
+// evict deletes a Node and its NodeClaim. The claim may be nil, and the name of the Node
+// empty if it has not joined.
 func (s *simulation) evict(node string, claim *karpv1.NodeClaim) error {
+	if node != "" {
+		if err := s.deleteNode(node); err != nil {
+			return err
+		}
+	}
+	if claim == nil {
+		return nil
+	}
+	s.cluster.DeleteNodeClaim(claim.Name)
+	return s.delete(claim)
+}
+
+// deleteNode deletes a Node, and makes the pods pending that other Nodes can run.
+func (s *simulation) deleteNode(node string) error {
 	pods := &corev1.PodList{}
 	if err := s.kube.List(s.ctx, pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
 		return err
@@ -83,7 +97,7 @@ func (s *simulation) evict(node string, claim *karpv1.NodeClaim) error {
 		pod := &pods.Items[i]
 		s.cluster.DeletePod(client.ObjectKeyFromObject(pod))
 		err := s.delete(pod)
-		if podutils.IsReschedulable(pod) && node != "" {
+		if podutils.IsReschedulable(pod) {
 			pending := asPending(pod)
 			pending.ResourceVersion, pending.DeletionTimestamp = "", nil
 			err = errors.Join(err, s.kube.Create(s.ctx, pending))
@@ -93,11 +107,7 @@ func (s *simulation) evict(node string, claim *karpv1.NodeClaim) error {
 		}
 	}
 	s.cluster.DeleteNode(node)
-	if err := s.delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}); err != nil || claim == nil {
-		return err
-	}
-	s.cluster.DeleteNodeClaim(claim.Name)
-	return s.delete(claim)
+	return s.delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 }
 
 // delete deletes an object without its finalizers.

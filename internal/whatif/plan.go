@@ -11,9 +11,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,8 +30,8 @@ import (
 
 // Change is what is planned.
 type Change struct {
-	// Objects to apply: Deployments, StatefulSets and pods are added; NodePools,
-	// NodeClasses and templates replace those of the same name.
+	// Objects to apply, with the defaults of the API server: the pods of workloads are added;
+	// NodePools, NodeClasses and templates replace those of the same name.
 	Objects []client.Object
 	// LostHosts are powered off.
 	LostHosts []inventory.HostName
@@ -107,6 +107,7 @@ func (s *State) Plan(ctx context.Context, change Change) (*Plan, error) {
 
 // run applies the change and collects the Plan.
 func (p *planner) run() error {
+	p.noteUnplanned()
 	if err := p.checkChanged(); err != nil {
 		return err
 	}
@@ -123,7 +124,23 @@ func (p *planner) run() error {
 	if results, err = p.replaceDrifted(results); err != nil {
 		return err
 	}
+	if err := p.noteStaticPools(); err != nil {
+		return err
+	}
 	return p.collect(results)
+}
+
+// noteUnplanned adds a note for each object whose effect is not planned.
+func (p *planner) noteUnplanned() {
+	for _, object := range p.change.Objects {
+		switch object.(type) {
+		case *batchv1.CronJob, *corev1.ReplicationController:
+			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("the pods of %s %s are not planned: pass a Deployment, StatefulSet, ReplicaSet, Job or pod",
+				object.GetObjectKind().GroupVersionKind().Kind, client.ObjectKeyFromObject(object)))
+		case *v1alpha1.ProxmoxTemplate:
+			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("the change of ProxmoxTemplate %s is not planned: VMs are planned with the templates that exist now", object.GetName()))
+		}
+	}
 }
 
 // checkChanged sets the status of the templates and classes of the change.
@@ -182,10 +199,10 @@ func (p *planner) loseHosts() error {
 		}
 		p.vms.Planner.Release(string(vm.claim.UID))
 	}
-	return errors.Join(p.noteStaticPools(), p.evictUnmanaged(lost))
+	return p.evictUnmanaged(lost)
 }
 
-// noteStaticPools adds a note for each static NodePool that lost VMs.
+// noteStaticPools adds a note for each static NodePool whose VMs are deleted.
 func (p *planner) noteStaticPools() error {
 	pools := &karpv1.NodePoolList{}
 	if err := p.kube.List(p.ctx, pools); err != nil {
@@ -193,7 +210,7 @@ func (p *planner) noteStaticPools() error {
 	}
 	for _, pool := range pools.Items {
 		if pool.Spec.Replicas != nil && slices.ContainsFunc(p.plan.Delete, func(vm VM) bool { return vm.NodePool == pool.Name }) {
-			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("nodepool %s is static; the replacements of its lost VMs are not planned", pool.Name))
+			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("nodepool %s is static: the VMs that replace its deleted VMs are not planned", pool.Name))
 		}
 	}
 	return nil
@@ -260,14 +277,16 @@ func (p *planner) replaceDrifted(results scheduling.Results) (scheduling.Results
 	return results, nil
 }
 
-// blockingPod returns a pod of a Node that was not scheduled elsewhere.
+// blockingPod returns the first pod of a Node that was not scheduled elsewhere; nil if all
+// were.
 func blockingPod(results scheduling.Results, node string) *corev1.Pod {
+	var first *corev1.Pod
 	for pod := range results.PodErrors {
-		if pod.Spec.NodeName == node {
-			return pod
+		if pod.Spec.NodeName == node && (first == nil || client.ObjectKeyFromObject(pod).String() < client.ObjectKeyFromObject(first).String()) {
+			first = pod
 		}
 	}
-	return nil
+	return first
 }
 
 // driftedVMs returns the VMs of changed classes and NodePools that core finds drifted.
@@ -346,20 +365,12 @@ func (p *planner) collect(results scheduling.Results) error {
 	return nil
 }
 
-// tried are core's decisions about a pod that it could not schedule.
-type tried struct{}
-
-func (tried) PodSchedulingDecisionTime(types.NamespacedName) time.Time { return time.Now() }
-func (tried) PodSchedulingSuccessTime(types.NamespacedName) time.Time  { return time.Time{} }
-
 // reason returns why no Node fits a pod: what the controller reports in its event, or
 // core's reason if the controller has none.
 func (p *planner) reason(pod *corev1.Pod, cause error) string {
-	pending := asPending(pod)
-	controller := podexplain.NewController(p.kube, p.vms.Planner, p.recorder, tried{})
-	if _, err := controller.Reconcile(p.ctx, pending); err != nil {
+	reasons, err := podexplain.NewController(p.kube, p.vms.Planner, p.recorder, p.cluster).Reasons(p.ctx, pod)
+	if err != nil {
 		return err.Error()
 	}
-	_, reason, _ := strings.Cut(p.recorder.last(v1alpha1.EventNoHostFits, pending), ": ")
-	return cmp.Or(reason, fmt.Sprint(cause))
+	return cmp.Or(strings.Join(reasons, "; "), fmt.Sprint(cause))
 }

@@ -65,7 +65,7 @@ func ReadObjects(ctx context.Context, kube client.Reader, systemNamespace string
 		if err := kube.List(ctx, list); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			continue
 		} else if err != nil {
-			return nil, fmt.Errorf("listing objects for the plan: %w", err)
+			return nil, fmt.Errorf("listing objects of type %T: %w", list, err)
 		}
 		err := meta.EachListItem(list, func(o runtime.Object) error {
 			if object, ok := o.(client.Object); ok {
@@ -74,7 +74,7 @@ func ReadObjects(ctx context.Context, kube client.Reader, systemNamespace string
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("listing objects for the plan: %w", err)
+			return nil, fmt.Errorf("listing objects of type %T: %w", list, err)
 		}
 	}
 	hosts := &corev1.ConfigMap{}
@@ -132,7 +132,7 @@ func (s *State) Save(path string) error {
 	if err != nil {
 		return err
 	}
-	saved := savedState{Format: savedFormat, Args: s.Controller.Args, Env: s.Controller.Env, Files: map[string]string{}, KubeCluster: s.KubeCluster, Snapshots: s.Snapshots}
+	saved := savedState{Format: savedFormat, Args: s.Controller.Args, Env: s.Controller.OptionEnv(), Files: map[string]string{}, KubeCluster: s.KubeCluster, Snapshots: s.Snapshots}
 	for _, file := range []string{settings.Options.NodeSettingFile, settings.Options.InstanceTypesFile} {
 		if file == "" {
 			continue

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	corescheduling "sigs.k8s.io/karpenter/pkg/scheduling"
@@ -74,15 +75,11 @@ func (s *simulation) listVMs() ([]VM, error) {
 
 // typesOf returns the instance types of a NodePool; none if it does not exist.
 func (s *simulation) typesOf(name string) ([]*corecloudprovider.InstanceType, error) {
-	pools := &karpv1.NodePoolList{}
-	if err := s.kube.List(s.ctx, pools); err != nil {
-		return nil, err
+	pool := &karpv1.NodePool{}
+	if err := s.kube.Get(s.ctx, client.ObjectKey{Name: name}, pool); err != nil {
+		return nil, client.IgnoreNotFound(err)
 	}
-	n := slices.IndexFunc(pools.Items, func(p karpv1.NodePool) bool { return p.Name == name })
-	if n < 0 {
-		return nil, nil
-	}
-	types, err := s.provider.GetInstanceTypes(s.ctx, &pools.Items[n])
+	types, err := s.provider.GetInstanceTypes(s.ctx, pool)
 	if err != nil {
 		return nil, fmt.Errorf("listing the instance types of NodePool %s: %w", name, err)
 	}
@@ -97,13 +94,7 @@ func priceOf(types []*corecloudprovider.InstanceType, claim *karpv1.NodeClaim) f
 	if n < 0 {
 		return 0
 	}
-	labels := map[string]string{}
-	for _, key := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey} {
-		if value, ok := claim.Labels[key]; ok {
-			labels[key] = value
-		}
-	}
-	offerings := types[n].Offerings.Compatible(corescheduling.NewLabelRequirements(labels))
+	offerings := types[n].Offerings.Compatible(corescheduling.NewLabelRequirements(claim.Labels))
 	if len(offerings) == 0 {
 		return 0
 	}

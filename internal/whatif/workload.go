@@ -8,17 +8,18 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 )
 
-// workload is a Deployment or StatefulSet of a manifest.
+// workload is an object of a manifest that creates pods, or a pod.
 type workload struct {
 	kind     string
 	meta     metav1.ObjectMeta
@@ -34,11 +35,27 @@ func workloadOf(object client.Object) (workload, bool) {
 		return workload{"Deployment", o.ObjectMeta, o.Spec.Replicas, o.Spec.Selector, o.Spec.Template}, true
 	case *appsv1.StatefulSet:
 		return workload{"StatefulSet", o.ObjectMeta, o.Spec.Replicas, o.Spec.Selector, o.Spec.Template}, true
+	case *appsv1.ReplicaSet:
+		return workload{"ReplicaSet", o.ObjectMeta, o.Spec.Replicas, o.Spec.Selector, o.Spec.Template}, true
+	case *batchv1.Job:
+		return jobWorkload(o), true
 	case *corev1.Pod:
 		template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: o.Labels, Annotations: o.Annotations}, Spec: o.Spec}
 		return workload{kind: "Pod", meta: o.ObjectMeta, template: template}, true
 	}
 	return workload{}, false
+}
+
+// jobWorkload returns the workload of a Job: the pods that run at the same time.
+func jobWorkload(job *batchv1.Job) workload {
+	name := map[string]string{batchv1.JobNameLabel: job.Name} // the API server adds it
+	template := *job.Spec.Template.DeepCopy()
+	template.Labels = labels.Merge(template.Labels, name)
+	replicas := job.Spec.Parallelism
+	if completions := job.Spec.Completions; completions != nil && *completions < ptr.Deref(replicas, 1) {
+		replicas = completions
+	}
+	return workload{"Job", job.ObjectMeta, replicas, &metav1.LabelSelector{MatchLabels: name}, template}
 }
 
 // newPods returns the pods that a workload adds to those that exist, as pending pods. It
@@ -48,10 +65,7 @@ func (w workload) newPods(existing []client.Object) ([]*corev1.Pod, error) {
 	if w.meta.Name == "" {
 		return nil, fmt.Errorf("%s: %w", w.kind, field.Required(field.NewPath("metadata", "name"), "the pods are named after it"))
 	}
-	missing := 1
-	if w.replicas != nil {
-		missing = int(*w.replicas)
-	}
+	missing := int(ptr.Deref(w.replicas, 1))
 	if w.selector != nil {
 		selector, err := metav1.LabelSelectorAsSelector(w.selector)
 		if err != nil {

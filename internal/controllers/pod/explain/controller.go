@@ -86,24 +86,33 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	case !c.decisions.PodSchedulingSuccessTime(key).IsZero():
 		return reconcile.Result{RequeueAfter: recheckInterval}, nil
 	}
-	pools := &karpv1.NodePoolList{}
-	if err := c.kube.List(ctx, pools); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing NodePools: %w", err)
-	}
-	var reasons []string
-	for i := range pools.Items {
-		reason, err := c.unavailableReason(ctx, pod, &pools.Items[i])
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		if reason != "" {
-			reasons = append(reasons, fmt.Sprintf("nodepool %s: %s", pools.Items[i].Name, reason))
-		}
+	reasons, err := c.Reasons(ctx, pod)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	if len(reasons) > 0 {
 		c.recorder.Publish(noHostFitsEvent(pod, reasons))
 	}
 	return reconcile.Result{RequeueAfter: recheckInterval}, nil
+}
+
+// Reasons returns why each NodePool that matches a pod cannot create a Node for it.
+func (c *Controller) Reasons(ctx context.Context, pod *corev1.Pod) ([]string, error) {
+	pools := &karpv1.NodePoolList{}
+	if err := c.kube.List(ctx, pools); err != nil {
+		return nil, fmt.Errorf("listing NodePools: %w", err)
+	}
+	var reasons []string
+	for i := range pools.Items {
+		reason, err := c.unavailableReason(ctx, pod, &pools.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		if reason != "" {
+			reasons = append(reasons, fmt.Sprintf("nodepool %s: %s", pools.Items[i].Name, reason))
+		}
+	}
+	return reasons, nil
 }
 
 // unavailableReason returns why a NodePool cannot create a Node for the pod; empty if
