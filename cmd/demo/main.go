@@ -16,6 +16,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
+	crlog "sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 )
 
@@ -31,6 +34,8 @@ type options struct {
 }
 
 func main() {
+	// Without a logger, controller-runtime prints a stack trace into the live view.
+	crlog.SetLogger(logr.Discard())
 	o, err := parse(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
 		return

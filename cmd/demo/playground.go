@@ -74,8 +74,8 @@ func introduction(o options, stage *Stage, ca string) []terminal.Line {
 		terminal.Styled(fmt.Sprintf("  curl -X POST %s/hosts/pve2/down", stage.Proxmox.AdminURL()), terminal.Cyan),
 		terminal.Styled(fmt.Sprintf("  curl -X POST %s/hosts/pve2/up", stage.Proxmox.AdminURL()), terminal.Cyan),
 		terminal.Text(""),
-		terminal.Styled("  # the kubectl plugin: capacity of the hosts, and why a pod has no node", terminal.Dim),
-		terminal.Styled(fmt.Sprintf("  %s hosts --cloud-config %s", plugin, stage.Controller.CloudConfig()), terminal.Cyan),
+		terminal.Styled("  # the kubectl plugin: a live view of hosts, VMs and pods, and why a pod has no node", terminal.Dim),
+		terminal.Styled(fmt.Sprintf("  %s top --cloud-config %s", plugin, stage.Controller.CloudConfig()), terminal.Cyan),
 		terminal.Styled(fmt.Sprintf("  %s explain pod/NAME", plugin), terminal.Cyan),
 	}
 }

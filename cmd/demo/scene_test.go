@@ -73,7 +73,7 @@ func TestFrameContent(t *testing.T) {
 	all := strings.Join(render(full(), 120, 60, false), "\n")
 	for _, want := range []string{
 		"1:23", "✓ scale up 4.0s", "▶ spread", "○ scale down", "host pve2 loses power",
-		"pve2      offline", "pve3      up", "CPUs ■■■■■■······ 8/16", "VM 20025   c1.4VCPU-8GB     demo          Ready      in 1s    0.000/h   ●",
+		"home/pve2  offline", "home/pve3  up", "CPUs ■■■■■■······ 8/16", "VM 20025   c1.4VCPU-8GB  demo      Ready      in 1s    0.000/h   ●",
 		"18 running", "1 waiting ○", "0:39  event 39",
 	} {
 		if !strings.Contains(all, want) {

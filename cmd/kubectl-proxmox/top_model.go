@@ -240,7 +240,7 @@ func (m topModel) foot() terminal.Line {
 		pool = "all"
 	}
 	return terminal.Styled(fmt.Sprintf("enter open  esc back  s sort: %s  f nodepool: %s  r read  q quit   %s",
-		m.options.order, pool, m.fleet.Taken.Format(time.TimeOnly)), terminal.Dim)
+		m.options.order, pool, m.fleet.Taken.UTC().Format("15:04:05 MST")), terminal.Dim)
 }
 
 // window returns the part of a list around the selected line.

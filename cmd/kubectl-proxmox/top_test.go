@@ -85,10 +85,10 @@ func TestTopModel(t *testing.T) {
 	}{
 		"before_the_first_read": {started, []string{"reading …"}, nil},
 		"all_hosts": {loaded, []string{
-			"2 hosts, 2 VMs, 2 pods, 1 pending price 3.000/h 2190.00/month", "pve1 up CPUs ■■■········· 4/16", "VM 20001 s1.4VCPU-16GB default Ready",
-			"Pending pods shop/waits pve1: 1 CPUs free, 2 required", "Karpenter is launching nodeclaim gpu-b", "Events", "more lines", "sort: name", "nodepool: all",
+			"2 hosts, 2 VMs, 2 pods, 1 pending pod price 3.000/h 2190.00/month", "pve1 up CPUs ■■■········· 4/16", "VM 20001 s1.4VCPU-16GB default Ready",
+			"Pending pods shop/waits pve1: 1 CPUs free, 2 required", "Activity launching nodeclaim gpu-b", "Events (UTC)", "more lines", "sort: name", "nodepool: all", "12:00:00 UTC",
 		}, nil},
-		"sorted_by_price": {press(loaded, "s", "s", "s"), []string{"sort: price", "20002 s1.4VCPU-16GB gpu Ready 2.000/h ● pve1"}, nil},
+		"sorted_by_price": {press(loaded, "s", "s", "s"), []string{"sort: price", "20002 s1.4VCPU-16GB gpu Ready 2.000/h ● home/pve1"}, nil},
 		"one_nodepool":    {press(loaded, "f", "f"), []string{"nodepool: gpu", "20002"}, []string{"20001"}},
 		"all_nodepools":   {press(loaded, "f", "f", "f"), []string{"nodepool: all", "20001"}, nil},
 		"host":            {press(loaded, "enter"), []string{"host home/pve1", "NUMA cell 1 memory", "VM 20001"}, []string{"20002", "Pending"}},

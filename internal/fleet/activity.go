@@ -5,12 +5,14 @@ package fleet
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -30,8 +32,8 @@ type Event struct {
 	Count   int32  `json:"count"`
 }
 
-// eventTime returns when an event happened last.
-func eventTime(event corev1.Event) time.Time {
+// EventTime returns when an event happened last.
+func EventTime(event corev1.Event) time.Time {
 	switch {
 	case event.Series != nil:
 		return event.Series.LastObservedTime.Time
@@ -54,7 +56,7 @@ func recentEvents(all []corev1.Event) []Event {
 			continue
 		}
 		out = append(out, Event{
-			Time: eventTime(event), Object: strings.ToLower(event.InvolvedObject.Kind) + "/" + event.InvolvedObject.Name,
+			Time: EventTime(event), Object: strings.ToLower(event.InvolvedObject.Kind) + "/" + event.InvolvedObject.Name,
 			Reason: event.Reason, Message: event.Message, Warning: event.Type == corev1.EventTypeWarning, Count: max(event.Count, 1),
 		})
 	}
@@ -63,28 +65,25 @@ func recentEvents(all []corev1.Event) []Event {
 }
 
 // activity describes what Karpenter is doing, one line for each VM that is launched,
-// disrupted or deleted, and for pending pods.
-func activity(in Input, m Map) []string {
+// disrupted, deleted or orphaned.
+func activity(now time.Time, vms []VM) []string {
 	out := []string{}
-	for _, vm := range m.VMs {
-		age := in.Now.Sub(vm.Created).Round(time.Second)
+	for _, vm := range vms {
+		age := now.Sub(vm.Created).Round(time.Second)
 		switch {
 		case vm.Phase == Orphaned:
-			out = append(out, fmt.Sprintf("deleting VM %d on %s: %s", vm.VMID, vm.Host, vm.Reason))
+			out = append(out, fmt.Sprintf("VM %d on %s/%s is orphaned: %s", vm.VMID, vm.Region, vm.Host, vm.Reason))
 		case vm.Phase == Deleting:
 			out = append(out, fmt.Sprintf("deleting nodeclaim %s: %s", vm.Claim, vm.Reason))
 		case vm.Phase.IsLaunching():
 			where := ""
 			if vm.Host != "" {
-				where = " on " + vm.Host
+				where = " on " + vm.Region + "/" + vm.Host
 			}
 			out = append(out, fmt.Sprintf("launching nodeclaim %s for nodepool %s%s: %s, for %s", vm.Claim, vm.NodePool, where, vm.Phase, age))
 		case vm.Reason != "" && vm.Phase != Stopped:
 			out = append(out, fmt.Sprintf("replacing nodeclaim %s: %s", vm.Claim, vm.Reason))
 		}
-	}
-	if n := len(m.Pending); n > 0 {
-		out = append(out, fmt.Sprintf("pods that wait for a node: %d", n))
 	}
 	return out
 }
@@ -131,9 +130,28 @@ func problems(objects Objects) []string {
 		if ready := pool.StatusConditions().Root(); ready != nil && ready.IsFalse() {
 			out = append(out, fmt.Sprintf("nodepool %s is not ready: %s", pool.Name, ready.Message))
 		}
-		if err := pool.Spec.Limits.ExceededBy(pool.Status.Resources); err != nil {
-			out = append(out, fmt.Sprintf("nodepool %s has reached its limit: %v", pool.Name, err))
+		if reached := reachedLimits(pool); len(reached) > 0 {
+			out = append(out, fmt.Sprintf("nodepool %s has reached its limit: %s", pool.Name, strings.Join(reached, "; ")))
 		}
 	}
 	return out
+}
+
+// reachedLimits describes the limits of a NodePool that allow no other Node; none for a
+// static NodePool, whose limit usually equals its replicas.
+func reachedLimits(pool *karpv1.NodePool) []string {
+	var reached []string
+	for _, name := range slices.Sorted(maps.Keys(pool.Spec.Limits)) {
+		limit, used := pool.Spec.Limits[name], pool.Status.Resources[name]
+		if pool.Spec.Replicas == nil && used.Cmp(limit) >= 0 {
+			reached = append(reached, LimitUsage(pool, name))
+		}
+	}
+	return reached
+}
+
+// LimitUsage describes how much of a limit of a NodePool is used.
+func LimitUsage(pool *karpv1.NodePool, name corev1.ResourceName) string {
+	limit, used := pool.Spec.Limits[name], pool.Status.Resources[name]
+	return fmt.Sprintf("%s: %s of %s used", name, used.String(), limit.String())
 }

@@ -135,14 +135,14 @@ type Template struct {
 // Build returns the Map of its input. The Reservations are those of the NodeClaims: only one
 // process makes Reservations, and others show the Map too.
 func Build(in Input) Map {
-	in.View = in.View.WithReservations(in.Objects.reservations()...)
+	in.View = in.View.WithReservations(Reservations(in.Objects.Claims)...)
 	m := Map{Taken: in.Now, Regions: regions(in.View), Templates: templates(in.Objects), Events: recentEvents(in.Objects.Events)}
 	m.VMs = newVMs(in)
 	m.Hosts = newHosts(in, m.VMs)
 	m.NodePools = nodePools(in, m.VMs)
 	m.Pending = pendingPods(in)
 	m.Problems = problems(in.Objects)
-	m.Activity = activity(in, m)
+	m.Activity = activity(in.Now, m.VMs)
 	return m
 }
 

@@ -190,7 +190,7 @@ func TestBuildReservations(t *testing.T) {
 	g.Expect(m.Hosts[0].Cells[1].Memory).To(Equal(fleet.Usage{Total: 32 * gib, VMs: 16 * gib}))
 	g.Expect(m.Hosts[0].CPUs).To(Equal(fleet.Usage{Total: 16, Reserved: 4}))
 	g.Expect(m.Hosts[0].Storages[0].ReservedBytes).To(BeNumerically(">", 0))
-	g.Expect(m.Activity).To(ConsistOf("launching nodeclaim new for nodepool default on pve1: planned, for 1m0s"))
+	g.Expect(m.Activity).To(ConsistOf("launching nodeclaim new for nodepool default on home/pve1: planned, for 1m0s"))
 }
 
 func TestBuildPhases(t *testing.T) {
@@ -284,7 +284,7 @@ func TestBuildPendingPods(t *testing.T) {
 		reasons = append(reasons, pod.Reason)
 	}
 	g.Expect(reasons).To(HaveExactElements("0/3 nodes are available", ContainSubstring("1 CPUs free, 2 required"), ContainSubstring("nodeclaim/a"), "incompatible requirements"))
-	g.Expect(m.Activity).To(ConsistOf("pods that wait for a node: 4"))
+	g.Expect(m.Activity).To(BeEmpty())
 	g.Expect(m.Events[0].Object).To(HavePrefix("pod/"))
 	g.Expect(m.Events).To(HaveLen(5))
 }
@@ -299,10 +299,17 @@ func TestBuildProblems(t *testing.T) {
 	template.Status.Zones = []string{"home/pve1/1000"}
 	template.StatusConditions().SetTrue(v1alpha1.ConditionTemplateReady)
 	w.in.Objects.Templates = append(w.in.Objects.Templates, template)
+	full := karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "full"}}
+	full.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group}
+	full.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("64Gi")}
+	full.Status.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("32Gi")}
+	static := *full.DeepCopy()
+	static.Name, static.Spec.Replicas = "static", new(int64(4))
+	w.in.Objects.NodePools = append(w.in.Objects.NodePools, full, static)
 	w.in.View.Failures = map[string]error{"home": &inventory.PollError{Region: "home", Since: now, Count: 2, Err: errors.New("connection refused")}}
 	m := w.build(t)
 	g.Expect(m.Regions).To(ConsistOf(HaveField("Problem", ContainSubstring("connection refused"))))
-	g.Expect(m.Problems).To(ConsistOf(HavePrefix("nodeclass default is not ready")))
+	g.Expect(m.Problems).To(HaveExactElements(HavePrefix("nodeclass default is not ready"), "nodepool full has reached its limit: cpu: 8 of 8 used"))
 	g.Expect(m.Templates).To(ConsistOf(fleet.Template{Kind: "ProxmoxTemplate", Name: "debian", Zones: []string{"home/pve1/1000"}}))
 	g.Expect(m.Hosts[0].Unusable).To(ContainSubstring("unreachable"))
 }

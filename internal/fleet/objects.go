@@ -52,12 +52,12 @@ func ReadObjects(ctx context.Context, reader, events client.Reader) (Objects, er
 	}, nil
 }
 
-// reservations returns what the NodeClaims reserve.
-func (o Objects) reservations() []inventory.Reservation {
+// Reservations returns what NodeClaims reserve.
+func Reservations(claims []karpv1.NodeClaim) []inventory.Reservation {
 	var out []inventory.Reservation
-	for i := range o.Claims {
-		if in, ok, err := instance.ReadLocation(&o.Claims[i]); ok && err == nil {
-			out = append(out, in.Reservation(&o.Claims[i]))
+	for i := range claims {
+		if in, ok, err := instance.ReadLocation(&claims[i]); ok && err == nil {
+			out = append(out, in.Reservation(&claims[i]))
 		}
 	}
 	return out

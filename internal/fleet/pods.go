@@ -92,7 +92,7 @@ func pendingPods(in Input) []Pod {
 		if latest[uid] == nil {
 			latest[uid] = map[string]corev1.Event{}
 		}
-		if before, ok := latest[uid][event.Reason]; !ok || eventTime(before).Before(eventTime(event)) {
+		if before, ok := latest[uid][event.Reason]; !ok || EventTime(before).Before(EventTime(event)) {
 			latest[uid][event.Reason] = event
 		}
 	}
@@ -117,7 +117,7 @@ func pendingPods(in Input) []Pod {
 func pendingReason(latest map[string]corev1.Event) string {
 	nominated, noHost, failed := latest[events.Nominated], latest[v1alpha1.EventNoHostFits], latest[events.FailedScheduling]
 	switch {
-	case nominated.Message != "" && !eventTime(nominated).Before(eventTime(noHost)) && !eventTime(nominated).Before(eventTime(failed)):
+	case nominated.Message != "" && !EventTime(nominated).Before(EventTime(noHost)) && !EventTime(nominated).Before(EventTime(failed)):
 		return nominated.Message
 	case noHost.Message != "":
 		return noHost.Message

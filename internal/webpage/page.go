@@ -50,8 +50,6 @@ type Page struct {
 // content is what the template shows.
 type content struct {
 	fleet.Map
-	// All is the map without filter.
-	All           fleet.Map
 	Nonce         string
 	NodePool      string
 	Order         fleet.Order
@@ -113,9 +111,9 @@ func (p Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(out.Bytes())
 }
 
-func newContent(all fleet.Map, nodePool string, order fleet.Order) content {
-	m := all.OfNodePool(nodePool).Sorted(order)
-	c := content{Map: m, All: all, Nonce: rand.Text(), NodePool: nodePool, Order: order, Orders: fleet.Orders()}
+func newContent(m fleet.Map, nodePool string, order fleet.Order) content {
+	m = m.OfNodePool(nodePool).Sorted(order)
+	c := content{Map: m, Nonce: rand.Text(), NodePool: nodePool, Order: order, Orders: fleet.Orders()}
 	placed := map[string]bool{}
 	for _, h := range m.Hosts {
 		vms := m.VMsOn(h.Region, h.Name)

@@ -22,10 +22,10 @@ func Header(m fleet.Map) []Line {
 		pods += len(vm.Pods)
 	}
 	lines := []Line{
-		Styled("Karpenter on Proxmox VE", Bold).In(Dim, fmt.Sprintf("   %s, %s, %s, %d pending   price ",
-			plural(len(m.Hosts), "host"), plural(len(m.VMs), "VM"), plural(pods, "pod"), len(m.Pending))).
+		Styled("Karpenter on Proxmox VE", Bold).In(Dim, fmt.Sprintf("   %s, %s, %s, %s   price ",
+			plural(len(m.Hosts), "host"), plural(len(m.VMs), "VM"), plural(pods, "pod"), plural(len(m.Pending), "pending pod"))).
 			And(prices(m.PricePerHour())),
-		Styled("■ VMs  □ other guests  ▒ reserved  · free      pods: ● ready  ○ not ready  × deleted", Dim),
+		Styled("■ VMs  □ other guests  ▒ reserved  · free      pods: ● ready  ○ not ready  × terminating", Dim),
 	}
 	for _, region := range m.Regions {
 		if region.Problem != "" {
@@ -86,7 +86,7 @@ func Events(m fleet.Map) []Line {
 
 // HostDetail returns everything about a Host except its VMs.
 func HostDetail(host fleet.Host) []Line {
-	lines := []Line{Styled("host "+host.Region+"/"+host.Name, Bold)}
+	lines := []Line{Styled("host "+hostName(host.Region, host.Name), Bold)}
 	if host.Unusable != "" {
 		lines = append(lines, Styled("  accepts no new VMs: "+host.Unusable, Yellow))
 	}
@@ -114,10 +114,17 @@ func usageLine(name string, u fleet.Usage, unit int64, suffix string) Line {
 
 // VMDetail returns everything about a VM: its price, its launch and its pods.
 func VMDetail(vm fleet.VM, now time.Time) []Line {
+	name, age := "VM without VMID yet", ""
+	if vm.VMID != 0 {
+		name = fmt.Sprintf("VM %d on %s", vm.VMID, hostName(vm.Region, vm.Host))
+	}
+	if !vm.Created.IsZero() {
+		age = now.Sub(vm.Created).Round(time.Second).String()
+	}
 	lines := []Line{
-		Styled(fmt.Sprintf("VM %d on %s/%s", vm.VMID, vm.Region, vm.Host), Bold).And("   ").In(phaseStyle(vm.Phase), string(vm.Phase)).In(Yellow, "  "+vm.Reason),
-		Text(fmt.Sprintf("  nodeclaim %s, nodepool %s, node %s, age %s", orNone(vm.Claim), orNone(vm.NodePool), orNone(vm.Node), now.Sub(vm.Created).Round(time.Second))),
-		Text(fmt.Sprintf("  %s: %d CPUs, %s, price %s", vm.Type, vm.CPUs, gib(vm.MemoryBytes), prices(vm.PricePerHour))),
+		Styled(name, Bold).And("   ").In(phaseStyle(vm.Phase), string(vm.Phase)).In(Yellow, "  "+vm.Reason),
+		Text(fmt.Sprintf("  nodeclaim %s, nodepool %s, node %s, age %s", orNone(vm.Claim), orNone(vm.NodePool), orNone(vm.Node), orNone(age))),
+		Text(fmt.Sprintf("  %s: %d CPUs, %s, price %s", orNone(vm.Type), vm.CPUs, gib(vm.MemoryBytes), prices(vm.PricePerHour))),
 	}
 	var steps []string
 	for _, step := range vm.Timeline {
@@ -175,5 +182,5 @@ func mib(bytes int64) string { return fmt.Sprintf("%d MiB", bytes>>20) }
 
 // Status returns pending pods, what Karpenter is doing, and events.
 func Status(m fleet.Map) []Line {
-	return slices.Concat(section("Pending pods", Pending(m)), section("Karpenter is", Activity(m)), section("Events", Events(m)))
+	return slices.Concat(section("Pending pods", Pending(m)), section("Activity", Activity(m)), section("Events (UTC)", Events(m)))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 )
@@ -21,15 +22,16 @@ type Row struct {
 // Tree returns each Host with its VMs below it, and VMs that have no Host yet.
 func Tree(m fleet.Map) []Row {
 	var rows []Row
+	width := newWidths(m)
 	shown := map[string]bool{}
 	for i := range m.Hosts {
 		host := &m.Hosts[i]
-		rows = append(rows, Row{Line: HostLine(*host), Host: host})
+		rows = append(rows, Row{Line: width.hostLine(*host), Host: host})
 		first := len(rows)
 		for j := range m.VMs {
 			if vm := &m.VMs[j]; vm.Region == host.Region && vm.Host == host.Name {
 				shown[vm.Key()] = true
-				rows = append(rows, Row{Line: append(Text("  ├ "), VMLine(*vm)...), VM: vm})
+				rows = append(rows, Row{Line: append(Text("  ├ "), width.vmLine(*vm)...), VM: vm})
 			}
 		}
 		if last := len(rows) - 1; last >= first {
@@ -38,15 +40,33 @@ func Tree(m fleet.Map) []Row {
 	}
 	for i := range m.VMs {
 		if vm := &m.VMs[i]; !shown[vm.Key()] {
-			rows = append(rows, Row{Line: append(Text("  · "), VMLine(*vm)...), VM: vm})
+			rows = append(rows, Row{Line: append(Text("  · "), width.vmLine(*vm)...), VM: vm})
 		}
 	}
 	return rows
 }
 
-// HostLine returns the state of a Host with bars of its CPUs, memory and first storage.
-func HostLine(host fleet.Host) Line {
-	l := Styled(Pad(host.Name, 10), Bold)
+// widths are the widths of columns whose names must not be cut.
+type widths struct{ host, instanceType, nodePool int }
+
+func newWidths(m fleet.Map) widths {
+	w := widths{host: 8, instanceType: 12, nodePool: 8}
+	for _, host := range m.Hosts {
+		w.host = max(w.host, utf8.RuneCountInString(hostName(host.Region, host.Name)))
+	}
+	for _, vm := range m.VMs {
+		w.instanceType = max(w.instanceType, utf8.RuneCountInString(vm.Type))
+		w.nodePool = max(w.nodePool, utf8.RuneCountInString(vm.NodePool))
+	}
+	return w
+}
+
+// hostName returns the name of a Host as commands accept it.
+func hostName(region, host string) string { return region + "/" + host }
+
+// hostLine returns the state of a Host with bars of its CPUs, memory and storages.
+func (w widths) hostLine(host fleet.Host) Line {
+	l := Styled(Pad(hostName(host.Region, host.Name), w.host+2), Bold)
 	switch {
 	case host.OutOfService == "Offline":
 		l = l.In(Red, Pad("offline", 12))
@@ -73,7 +93,7 @@ func storageUsage(s fleet.Storage) fleet.Usage {
 // gauge returns a name, a bar and the used and total amount.
 func gauge(name string, u fleet.Usage, unit int64, suffix string) Line {
 	amount := fmt.Sprintf("%d/%d%s", (u.Used()+unit-1)/unit, u.Total/unit, suffix)
-	return append(Styled(name+" ", Dim), Bar(u, 12)...).In(Plain, " "+Pad(amount, 13))
+	return append(Styled(name+" ", Dim), Bar(u, 12)...).In(Plain, fmt.Sprintf(" %-13s", amount))
 }
 
 // Bar returns a bar: ■ is used by our VMs, □ by other guests, ▒ is reserved, · is free. A use
@@ -96,9 +116,13 @@ func Bar(u fleet.Usage, cells int) Line {
 	return l.In(Dim, strings.Repeat("·", left))
 }
 
-// VMLine returns the state of a VM, its price and a symbol for each of its pods.
-func VMLine(vm fleet.VM) Line {
-	l := Text("VM ").In(Bold, Pad(fmt.Sprint(vm.VMID), 8)).In(Dim, Pad(vm.Type, 17)).And(Pad(vm.NodePool, 13)+" ").
+// vmLine returns the state of a VM, its price and a symbol for each of its pods.
+func (w widths) vmLine(vm fleet.VM) Line {
+	id := "-" // not planned yet
+	if vm.VMID != 0 {
+		id = fmt.Sprint(vm.VMID)
+	}
+	l := Text("VM ").In(Bold, fmt.Sprintf("%-8s", id)).In(Dim, Pad(vm.Type, w.instanceType+2)).And(Pad(vm.NodePool, w.nodePool+2)).
 		In(phaseStyle(vm.Phase), Pad(string(vm.Phase), 11)).In(Dim, Pad(readyAfter(vm), 9))
 	l = l.And(Pad(fmt.Sprintf("%.3f/h", vm.PricePerHour), 10))
 	for _, pod := range vm.Pods {

@@ -33,6 +33,21 @@ func TestBar(t *testing.T) {
 	}
 }
 
+// Names that differ only at their end must not be cut.
+func TestTreeLongNames(t *testing.T) {
+	t.Parallel()
+	m := fleet.Map{Hosts: []fleet.Host{{Region: "datacenter-1", Name: "proxmox-rack-7-node-01", Memory: fleet.Usage{Total: 12345 << 30, VMs: 12000 << 30}}}}
+	m.VMs = []fleet.VM{{Region: m.Hosts[0].Region, Host: m.Hosts[0].Name, Type: "gpu-large.128VCPU-1024GB", NodePool: "machine-learning-batch", Phase: fleet.Ready}}
+	for i, want := range [][]string{{"datacenter-1/proxmox-rack-7-node-01 ", "12000/12345 GiB"}, {"gpu-large.128VCPU-1024GB ", "machine-learning-batch "}} {
+		line := terminal.Tree(m)[i].Line.Render(0, false)
+		for _, name := range want {
+			if !strings.Contains(line, name) {
+				t.Errorf("%q does not contain %q", line, name)
+			}
+		}
+	}
+}
+
 // TestTree checks that VMs of unknown hosts are shown too.
 func TestTree(t *testing.T) {
 	t.Parallel()
@@ -44,7 +59,7 @@ func TestTree(t *testing.T) {
 	for _, row := range terminal.Tree(m) {
 		lines = append(lines, strings.Join(strings.Fields(row.Line.Render(0, false))[:3], " "))
 	}
-	want := []string{"pve1 up CPUs", "├ VM 20001", "└ VM 20002", "pve2 maintenance CPUs", "pve3 unusable CPUs", "· VM 0"}
+	want := []string{"home/pve1 up CPUs", "├ VM 20001", "└ VM 20002", "home/pve2 maintenance CPUs", "home/pve3 unusable CPUs", "· VM -"}
 	if found := strings.Join(lines, "\n"); found != strings.Join(want, "\n") {
 		t.Errorf("found:\n%s", found)
 	}
