@@ -14,6 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -65,9 +69,9 @@ func TestHostsFromCluster(t *testing.T) {
 	out, err := runIn(w, "hosts")
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(out).To(Equal("" +
-		"REGION     HOST   CPUS   FREE   MEMORY     FREE       UNUSABLE BECAUSE\n" +
-		"region-1   pve1   32     30     63.0 GiB   59.0 GiB   \n" +
-		"region-1   pve2   32     30     63.0 GiB   59.0 GiB   \n"))
+		"REGION     HOST   CPUS   FREE CPUS   MEMORY     FREE MEMORY   UNUSABLE BECAUSE\n" +
+		"region-1   pve1   32     30          63.0 GiB   59.0 GiB      \n" +
+		"region-1   pve2   32     30          63.0 GiB   59.0 GiB      \n"))
 	out, err = runIn(w, "hosts", "-o", "yaml")
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(out).To(HavePrefix("- cpus: 32\n  freeCPUs: 30\n  freeMemoryBytes: 63350767616\n  host: pve1\n  memoryBytes: 67645734912\n  region: region-1\n"))
@@ -85,6 +89,23 @@ func TestHostsFromCluster(t *testing.T) {
 	w.Expect(w.Kube.Delete(t.Context(), secret)).To(Succeed())
 	_, err = runIn(w, "hosts", "--controller", w.Name+"/other")
 	w.Expect(err).To(MatchError(fmt.Sprintf("reading the controller's cloud config /etc/proxmox/clusters.yaml: reading Secret other of Deployment %s/other: secrets \"other\" not found; to use a local file, set --cloud-config or --values", w.Name)))
+}
+
+// Hosts in maintenance and launches in progress count as in the controller.
+func TestHostsMaintenanceAndReservations(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
+	createController(w, "karpenter")
+	claim := w.Claim("a", w.Class())
+	intent := instance.Intent{Region: testenv.Region, Host: "pve1", VMID: 20099, InstanceType: "t1.4VCPU-8GB", Cores: 4, MemoryMiB: 8 << 10}
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: intent.Encode()})
+	w.Create(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: maintenance.ConfigMapName},
+		Data:       map[string]string{inventory.HostName{Region: testenv.Region, Host: "pve2"}.Key(): "new disk"},
+	})
+	out, err := runIn(w, "hosts")
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(out).To(MatchRegexp(`pve1 +32 +26 +63.0 GiB +51.0 GiB +\n.*pve2 +32 +30 +63.0 GiB +59.0 GiB +.*maintenance`))
 }
 
 func TestInvalidController(t *testing.T) {
@@ -137,6 +158,9 @@ func TestVersion(t *testing.T) {
 	out, err := run(t, "version", "--client")
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(out).To(Equal("plugin:     " + operator.Version() + "\n"))
+	out, err = runIn(w, "version")
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(out).To(ContainSubstring("controller: not found: no Deployment has a container with the flag --cloud-config: is the controller installed?\n"))
 	createController(w, "karpenter")
 	out, err = runIn(w, "version")
 	w.Expect(err).NotTo(HaveOccurred())

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -154,7 +155,7 @@ func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, e
 	}
 	switch {
 	case len(out) == 0:
-		return nil, fmt.Errorf("no NodeClaim found for host %q; hosts with NodeClaims: %s", host, strings.Join(slices.Sorted(maps.Keys(hosts)), ", "))
+		return nil, fmt.Errorf("no NodeClaim found for host %q; hosts with NodeClaims: %s", host, cmp.Or(strings.Join(slices.Sorted(maps.Keys(hosts)), ", "), "none"))
 	case len(regions) > 1:
 		return nil, fmt.Errorf("host %[1]q is in several regions: use REGION/%[1]s, or set --region to one of %[2]s", host, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
 	}

@@ -4,11 +4,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
@@ -32,7 +34,7 @@ func newHosts(cluster *kubeCluster) *cobra.Command {
 		Short: "Show the total and free capacity of the hosts, as the controller calculates it",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			hosts, err := from.hosts(command.Context())
+			hosts, err := readHosts(command.Context(), from)
 			if err != nil {
 				return err
 			}
@@ -43,18 +45,39 @@ func newHosts(cluster *kubeCluster) *cobra.Command {
 					MemoryBytes: host.Allocatable.MemoryBytes, FreeMemoryBytes: host.Free.MemoryBytes, Unusable: host.Unusable,
 				})
 			}
-			return format.print(command.OutOrStdout(), rows, func(out io.Writer) error {
-				return table(out, "REGION\tHOST\tCPUS\tFREE\tMEMORY\tFREE\tUNUSABLE BECAUSE", func(out io.Writer) {
-					for _, r := range rows {
-						fmt.Fprintf(out, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", r.Region, r.Host, r.CPUs, r.FreeCPUs, gib(r.MemoryBytes), gib(r.FreeMemoryBytes), r.Unusable)
-					}
-				})
+			const header = "REGION\tHOST\tCPUS\tFREE CPUS\tMEMORY\tFREE MEMORY\tUNUSABLE BECAUSE"
+			return printRows(format, command.OutOrStdout(), rows, "no host found", header, func(r hostCapacity) string {
+				return fmt.Sprintf("%s\t%s\t%d\t%d\t%s\t%s\t%s", r.Region, r.Host, r.CPUs, r.FreeCPUs, gib(r.MemoryBytes), gib(r.FreeMemoryBytes), r.Unusable)
 			})
 		},
 	}
 	from.flagsOr(cluster, command)
 	format.flags(command)
 	return command
+}
+
+// readHosts returns the hosts with their free capacity. With the settings of the controller in
+// the cluster, also its maintenance and its launches in progress count.
+func readHosts(ctx context.Context, from *clusters) ([]inventory.HostState, error) {
+	v, err := from.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if from.cloudConfig != "" || from.values != "" {
+		return v.inventory.View().Hosts(), nil
+	}
+	kube, _, err := from.cluster.connect()
+	if err != nil {
+		return nil, err
+	}
+	if err := v.readMaintenance(ctx, kube); err != nil {
+		return nil, err
+	}
+	claims := &karpv1.NodeClaimList{}
+	if err := kube.List(ctx, claims); err != nil {
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	return v.inventory.View().WithReservations(fleet.Reservations(claims.Items)...).Hosts(), nil
 }
 
 func newInstanceTypes(cluster *kubeCluster) *cobra.Command {

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -149,21 +149,19 @@ func (m *hostMaintenance) read(ctx context.Context, kube client.Client) (*corev1
 	return hosts, nil
 }
 
-// countClaims counts the NodeClaims of each host, and those that are drained because of
-// its maintenance.
+// countClaims counts the NodeClaims of this provider on each host, and those that are drained
+// because of its maintenance.
 func countClaims(ctx context.Context, kube client.Client) (all, draining map[inventory.HostName]int, err error) {
 	claims := &karpv1.NodeClaimList{}
 	if err := kube.List(ctx, claims); err != nil {
 		return nil, nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	all, draining = map[inventory.HostName]int{}, map[inventory.HostName]int{}
-	for _, claim := range claims.Items {
-		host := inventory.HostName{
-			Region: claim.Labels[corev1.LabelTopologyRegion],
-			Host:   cmp.Or(claim.Annotations[v1alpha1.AnnotationHost], claim.Labels[corev1.LabelTopologyZone]),
-		}
-		if host.Region == "" || host.Host == "" {
-			continue // not launched yet
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		host := inventory.HostName{Region: claim.Labels[corev1.LabelTopologyRegion], Host: instance.RecordedHost(claim)}
+		if ref := claim.Spec.NodeClassRef; ref == nil || ref.Group != v1alpha1.Group || host.Region == "" || host.Host == "" {
+			continue // of another provider, or not launched yet
 		}
 		all[host]++
 		if claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] != "" {
@@ -189,7 +187,7 @@ func (m *hostMaintenance) reportClaims(command *cobra.Command, arg string) error
 		return err
 	}
 	if nodes[name] > 0 {
-		_, err = fmt.Fprintf(command.OutOrStdout(), "%d NodeClaims are on it; to see how many are left, run: kubectl proxmox maintenance list\n", nodes[name])
+		_, err = fmt.Fprintf(command.OutOrStdout(), "NodeClaims on it: %d; to see how many are left, run: kubectl proxmox maintenance list\n", nodes[name])
 		return err
 	}
 	var others []string
@@ -224,15 +222,7 @@ func (m *hostMaintenance) list(command *cobra.Command) error {
 	for _, name := range slices.SortedFunc(maps.Keys(hosts), func(a, b inventory.HostName) int { return strings.Compare(a.String(), b.String()) }) {
 		rows = append(rows, maintainedHost{name.Region, name.Host, nodes[name], hosts[name]})
 	}
-	return m.format.print(command.OutOrStdout(), rows, func(out io.Writer) error {
-		if len(rows) == 0 {
-			_, err := fmt.Fprintln(out, "no host is in maintenance")
-			return err
-		}
-		return table(out, "REGION\tHOST\tNODES LEFT\tREASON", func(out io.Writer) {
-			for _, r := range rows {
-				fmt.Fprintf(out, "%s\t%s\t%d\t%s\n", r.Region, r.Host, r.NodesLeft, r.Reason)
-			}
-		})
+	return printRows(&m.format, command.OutOrStdout(), rows, "no host is in maintenance", "REGION\tHOST\tNODES LEFT\tREASON", func(r maintainedHost) string {
+		return fmt.Sprintf("%s\t%s\t%d\t%s", r.Region, r.Host, r.NodesLeft, r.Reason)
 	})
 }

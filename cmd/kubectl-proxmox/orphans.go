@@ -5,7 +5,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 	"k8s.io/utils/clock"
@@ -64,16 +63,8 @@ command deletes nothing.`,
 			for _, o := range orphans {
 				rows = append(rows, orphan{o.Kind, o.Name, o.Where, o.Command})
 			}
-			return format.print(command.OutOrStdout(), rows, func(out io.Writer) error {
-				if len(rows) == 0 {
-					_, err := fmt.Fprintln(out, "no orphans found")
-					return err
-				}
-				return table(out, "KIND\tNAME\tWHERE\tCOMMAND TO DELETE IT", func(out io.Writer) {
-					for _, o := range rows {
-						fmt.Fprintf(out, "%s\t%s\t%s\t%s\n", o.Kind, o.Name, o.Where, o.Command)
-					}
-				})
+			return printRows(format, command.OutOrStdout(), rows, "no orphans found", "KIND\tNAME\tWHERE\tCOMMAND TO DELETE IT", func(o orphan) string {
+				return fmt.Sprintf("%s\t%s\t%s\t%s", o.Kind, o.Name, o.Where, o.Command)
 			})
 		},
 	}

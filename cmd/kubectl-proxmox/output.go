@@ -56,6 +56,22 @@ func (o *output) print(out io.Writer, data any, text func(io.Writer) error) erro
 	return err
 }
 
+// printRows writes rows in the format. As text they are a table, or the text none if there
+// are no rows.
+func printRows[T any](o *output, out io.Writer, rows []T, none, header string, row func(T) string) error {
+	return o.print(out, rows, func(out io.Writer) error {
+		if len(rows) == 0 {
+			_, err := fmt.Fprintln(out, none)
+			return err
+		}
+		return table(out, header, func(out io.Writer) {
+			for _, r := range rows {
+				fmt.Fprintln(out, row(r))
+			}
+		})
+	})
+}
+
 // table writes rows below a header.
 func table(out io.Writer, header string, rows func(io.Writer)) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)

@@ -33,8 +33,10 @@ func newVersion(cluster *kubeCluster) *cobra.Command {
 				if err != nil {
 					return fmt.Errorf("%w; for the version of the plugin only, use --client", err)
 				}
-				found.Kubernetes, found.Controller = version, "not found"
-				if controller, err := findController(command.Context(), kube, ""); err == nil {
+				found.Kubernetes = version
+				if controller, err := findController(command.Context(), kube, ""); err != nil {
+					found.Controller = fmt.Sprintf("not found: %v", err)
+				} else {
 					found.Controller = fmt.Sprintf("%s (Deployment %s)", controller.container.Image, controller)
 				}
 			}
