@@ -83,7 +83,7 @@ func (o uiOptions) run(ctx context.Context, config *rest.Config, kube client.Cli
 	if err != nil {
 		return err
 	}
-	target, stop, err := forward(config, pod, port)
+	target, lost, stop, err := forward(ctx, config, pod, port)
 	if err != nil {
 		return err
 	}
@@ -104,11 +104,17 @@ func (o uiOptions) run(ctx context.Context, config *rest.Config, kube client.Cli
 		}
 	}
 	server := &http.Server{Handler: proxy, ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { _ = server.Close() })
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	defer func() { _ = server.Close() }()
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
 		return fmt.Errorf("serving the page: %w", err)
+	case err := <-lost:
+		return fmt.Errorf("the port-forward to pod %s/%s ended: %w; run the command again", pod.Namespace, pod.Name, err)
 	}
-	return nil
 }
 
 // findWebPage returns a running pod of the controller that serves the page, and the port.
@@ -158,36 +164,40 @@ func (o uiOptions) user(ctx context.Context, config *rest.Config) (*rest.Config,
 	return user, nil
 }
 
-// forward forwards a free local port to a port of a pod. It returns the local address.
-func forward(config *rest.Config, pod *corev1.Pod, port int32) (address string, stop func(), err error) {
+// forward forwards a free local port to a port of a pod. It returns the local address, and
+// sends to lost when the connection to the pod is lost.
+func forward(ctx context.Context, config *rest.Config, pod *corev1.Pod, port int32) (address string, lost <-chan error, stop func(), err error) {
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return "", nil, fmt.Errorf("creating the Kubernetes client: %w", err)
+		return "", nil, nil, fmt.Errorf("creating the Kubernetes client: %w", err)
 	}
 	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {
-		return "", nil, fmt.Errorf("creating the port-forward: %w", err)
+		return "", nil, nil, fmt.Errorf("creating the port-forward: %w", err)
 	}
 	url := clients.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
 	done, ready := make(chan struct{}), make(chan struct{})
 	forwarder, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, url),
 		[]string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", port)}, done, ready, io.Discard, io.Discard)
 	if err != nil {
-		return "", nil, fmt.Errorf("creating the port-forward: %w", err)
+		return "", nil, nil, fmt.Errorf("creating the port-forward: %w", err)
 	}
-	failed := make(chan error, 1)
-	go func() { failed <- forwarder.ForwardPorts() }()
+	ended := make(chan error, 1)
+	go func() { ended <- forwarder.ForwardPorts() }()
 	select {
-	case err := <-failed:
-		return "", nil, fmt.Errorf("forwarding a port to pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	case <-ctx.Done():
+		close(done)
+		return "", nil, nil, ctx.Err()
+	case err := <-ended:
+		return "", nil, nil, fmt.Errorf("forwarding a port to pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	case <-ready:
 	}
 	ports, err := forwarder.GetPorts()
 	if err != nil {
 		close(done)
-		return "", nil, fmt.Errorf("reading the local port of the port-forward: %w", err)
+		return "", nil, nil, fmt.Errorf("reading the local port of the port-forward: %w", err)
 	}
-	return fmt.Sprintf("127.0.0.1:%d", ports[0].Local), func() { close(done) }, nil
+	return fmt.Sprintf("127.0.0.1:%d", ports[0].Local), ended, func() { close(done) }, nil
 }
 
 // openBrowser opens an address in the user's browser.

@@ -15,7 +15,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"      //nolint:staticcheck // its replacement would be a dependency of this test only
+	"k8s.io/apimachinery/pkg/util/httpstream/spdy" //nolint:staticcheck // its replacement would be a dependency of this test only
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -98,6 +101,7 @@ func TestUIErrors(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(found.Name).To(Equal("controller-1"))
 	w.Expect(port).To(Equal(int32(8443)))
+	checkLostConnection(w)
 	certificate := &rest.Config{}
 	_, err = uiOptions{}.user(t.Context(), certificate)
 	w.Expect(err).To(MatchError("your kubeconfig has no token, and the page does not accept client certificates: use --service-account NAMESPACE/NAME"))
@@ -105,4 +109,28 @@ func TestUIErrors(t *testing.T) {
 	w.Expect(err).To(MatchError(`--service-account: found "viewer", want NAMESPACE/NAME`))
 	_, err = uiOptions{serviceAccount: "default/absent-" + w.Name}.user(t.Context(), w.Config)
 	w.Expect(err).To(MatchError(ContainSubstring("requesting a token of service account default/absent-" + w.Name)))
+}
+
+// checkLostConnection checks that the command ends when the connection to the pod is lost, for example because it was restarted.
+func checkLostConnection(w *testenv.Env) {
+	w.T.Helper()
+	drop := make(chan struct{})
+	api := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		if _, err := httpstream.Handshake(request, response, []string{portforward.PortForwardProtocolV1Name}); err != nil {
+			return
+		}
+		connection := spdy.NewResponseUpgrader().UpgradeResponse(response, request, func(httpstream.Stream, <-chan struct{}) error { return nil })
+		<-drop
+		_ = connection.Close()
+	}))
+	w.T.Cleanup(api.Close)
+	reader, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- uiOptions{noBrowser: true}.run(w.T.Context(), &rest.Config{Host: api.URL, BearerToken: "t"}, w.Kube, out)
+	}()
+	_, err := reader.Read(make([]byte, 1024)) // the address: the port is forwarded
+	w.Expect(err).NotTo(HaveOccurred())
+	close(drop)
+	w.Eventually(ended).Should(Receive(MatchError("the port-forward to pod " + w.Name + "/controller-1 ended: lost connection to pod; run the command again")))
 }
