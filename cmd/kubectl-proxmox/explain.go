@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 )
 
 // explanation is why an object has no VM: the verdict in one line, and the conditions and
@@ -155,7 +156,7 @@ func (e *explain) events(ctx context.Context, match client.MatchingFields) ([]co
 	if err := e.kube.List(ctx, list, match); err != nil {
 		return nil, fmt.Errorf("listing events with %s: %w", fields.Set(match), err)
 	}
-	slices.SortFunc(list.Items, func(a, b corev1.Event) int { return eventTime(a).Compare(eventTime(b).Time) })
+	slices.SortFunc(list.Items, func(a, b corev1.Event) int { return fleet.EventTime(a).Compare(fleet.EventTime(b)) })
 	return list.Items, nil
 }
 
@@ -164,20 +165,13 @@ func (e *explain) eventsOf(ctx context.Context, object client.Object) ([]corev1.
 	return e.events(ctx, client.MatchingFields{"involvedObject.uid": string(object.GetUID())})
 }
 
-func eventTime(event corev1.Event) metav1.Time {
-	if event.LastTimestamp.IsZero() {
-		return event.CreationTimestamp
-	}
-	return event.LastTimestamp
-}
-
 // eventLines returns the warnings and progress events.
 func eventLines(all []corev1.Event) []string {
 	var out []string
 	for _, event := range all {
 		if event.Type == corev1.EventTypeWarning || strings.HasPrefix(event.Reason, "VM") ||
 			slices.Contains([]string{events.Nominated, events.DisruptionTerminating, events.DisruptionLaunching}, event.Reason) {
-			out = append(out, fmt.Sprintf("%s %s: %s", eventTime(event).UTC().Format("15:04:05"), event.Reason, event.Message))
+			out = append(out, fmt.Sprintf("%s %s: %s", fleet.EventTime(event).UTC().Format("15:04:05 MST"), event.Reason, event.Message))
 		}
 	}
 	return out

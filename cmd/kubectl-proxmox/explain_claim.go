@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
@@ -72,7 +74,8 @@ func (e *explain) node(ctx context.Context, key client.ObjectKey) error {
 	}
 	var details []string
 	if ready := nodeutils.GetCondition(node, corev1.NodeReady); ready.Status != corev1.ConditionTrue {
-		details = append(details, fmt.Sprintf("%s is %s: %s", corev1.NodeReady, ready.Status, ready.Message))
+		details = append(details, fmt.Sprintf("%s is %s: %s", corev1.NodeReady,
+			cmp.Or(ready.Status, corev1.ConditionUnknown), cmp.Or(ready.Message, "the kubelet has not reported its status")))
 	}
 	e.add("node "+node.Name, details...)
 	claims := &karpv1.NodeClaimList{}
@@ -143,7 +146,7 @@ func (e *explain) replacement(ctx context.Context, terminating corev1.Event) (st
 	}
 	_, reason, _ := strings.Cut(terminating.Message, ": ")
 	for _, event := range slices.Backward(launching) {
-		if strings.HasSuffix(event.Message, ": "+reason) && !event.FirstTimestamp.After(eventTime(terminating).Time) {
+		if strings.HasSuffix(event.Message, ": "+reason) && !event.FirstTimestamp.After(fleet.EventTime(terminating)) {
 			return event.InvolvedObject.Name, nil
 		}
 	}

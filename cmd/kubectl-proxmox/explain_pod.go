@@ -24,6 +24,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	podexplain "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 )
 
 // nominated matches the NodeClaim or Node in Karpenter's event Nominated of a pod.
@@ -183,7 +184,7 @@ func (e *explain) describePool(ctx context.Context, pool *karpv1.NodePool, pod *
 	limit := limitProblem(pool, pod, history)
 	var details []string
 	for _, name := range slices.Sorted(maps.Keys(pool.Spec.Limits)) {
-		details = append(details, "limit of "+usage(pool, name))
+		details = append(details, "limit of "+fleet.LimitUsage(pool, name))
 	}
 	e.add("nodepool "+pool.Name, append(details, untrueConditions(pool.StatusConditions().List())...)...)
 	class, problem, err := podexplain.ReadClass(ctx, e.kube, pool)
@@ -212,12 +213,12 @@ func limitProblem(pool *karpv1.NodePool, pod *corev1.Pod, history []corev1.Event
 		limit, used, request := pool.Spec.Limits[name], pool.Status.Resources[name], requests[name]
 		left := limit.DeepCopy()
 		left.Sub(used)
-		all = append(all, usage(pool, name))
+		all = append(all, fleet.LimitUsage(pool, name))
 		switch {
 		case left.Sign() <= 0:
-			reached = append(reached, usage(pool, name))
+			reached = append(reached, fleet.LimitUsage(pool, name))
 		case left.Cmp(request) < 0:
-			reached = append(reached, fmt.Sprintf("%s, the pod requests %s", usage(pool, name), request.String()))
+			reached = append(reached, fmt.Sprintf("%s, the pod requests %s", fleet.LimitUsage(pool, name), request.String()))
 		}
 	}
 	if len(reached) > 0 {
@@ -229,12 +230,6 @@ func limitProblem(pool *karpv1.NodePool, pod *corev1.Pod, history []corev1.Event
 		}
 	}
 	return ""
-}
-
-// usage returns how much of a limit is used.
-func usage(pool *karpv1.NodePool, name corev1.ResourceName) string {
-	limit, used := pool.Spec.Limits[name], pool.Status.Resources[name]
-	return fmt.Sprintf("%s: %s of %s used", name, used.String(), limit.String())
 }
 
 // class explains a ProxmoxNodeClass.

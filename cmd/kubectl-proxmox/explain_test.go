@@ -58,21 +58,6 @@ func createEvent(w *testenv.Env, object client.Object, kind string, minute int, 
 	w.Create(event)
 }
 
-// newPendingPod creates a pod that the Kubernetes scheduler found no node for.
-func newPendingPod(w *testenv.Env, changes ...func(*corev1.Pod)) *corev1.Pod {
-	w.T.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
-		Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}},
-	}}}}
-	for _, change := range changes {
-		change(pod)
-	}
-	w.Create(pod)
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
-	w.Expect(w.Kube.Status().Update(w.T.Context(), pod)).To(Succeed())
-	return pod
-}
-
 func setPoolStatus(w *testenv.Env, pool *karpv1.NodePool, used corev1.ResourceList) {
 	w.T.Helper()
 	pool.Status.Resources = used
@@ -96,17 +81,17 @@ func TestExplainNominatedPod(t *testing.T) {
 	class = testenv.Reload(w, class)
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve2", Reason: "bridge \"vmbr0\" is not on this host"}}
 	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
-	pod := newPendingPod(w)
+	pod := testenv.PendingPod(w, "web", "2")
 	createEvent(w, pod, "Pod", 1, corev1.EventTypeNormal, "Nominated", "Pod should schedule on: nodeclaim/"+claim.Name)
 
 	vm := fmt.Sprintf("VM %d on host pve1 of region region-1", w.Intent(claim).VMID)
 	w.Expect(explained(w, "pod/web")).To(Equal("pod " + w.Name + "/web is waiting: nodeclaim " + claim.Name + " was created for it and is not ready: Registered is Unknown: Node not registered with cluster\n" +
 		"pod " + w.Name + "/web\n" +
-		"  12:01:00 Nominated: Pod should schedule on: nodeclaim/" + claim.Name + "\n" +
+		"  12:01:00 UTC Nominated: Pod should schedule on: nodeclaim/" + claim.Name + "\n" +
 		"nodeclaim " + claim.Name + ", " + vm + "\n" +
 		"  Initialized is Unknown: object is awaiting reconciliation\n" +
 		"  Registered is Unknown: Node not registered with cluster\n" +
-		"  12:03:00 NodeNotJoined: VM 1 has been running, but no Node joined\n" +
+		"  12:03:00 UTC NodeNotJoined: VM 1 has been running, but no Node joined\n" +
 		"nodepool " + pool.Name + "\n" +
 		"proxmoxnodeclass " + class.Name + ", usable hosts: 1\n" +
 		"  region-1/pve2 is not usable: bridge \"vmbr0\" is not on this host\n"))
@@ -134,7 +119,7 @@ func TestExplainPools(t *testing.T) {
 		setPoolStatus(w, pool, nil)
 	}
 	setPoolStatus(w, limited, corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("7"), corev1.ResourceMemory: resource.MustParse("28Gi")})
-	newPendingPod(w)
+	testenv.PendingPod(w, "web", "2")
 
 	const absent = "ProxmoxNodeClass absent does not exist; create it, or change spec.template.spec.nodeClassRef of the NodePool"
 	w.Expect(explained(w, "pod/web")).To(Equal("pod " + w.Name + "/web is waiting: no node can be created for it: nodepool " + missing.Name + ": " + absent +
@@ -186,7 +171,7 @@ func TestExplainPod(t *testing.T) {
 					test.pool(p)
 				}
 			})
-			pod := newPendingPod(w, func(p *corev1.Pod) {
+			pod := testenv.PendingPod(w, "web", "2", func(p *corev1.Pod) {
 				if test.pod != nil {
 					test.pod(p)
 				}
@@ -214,7 +199,7 @@ func TestExplainClaimsAndNodes(t *testing.T) {
 	object := fmt.Sprintf("nodeclaim %s, VM %d on host pve1 of region region-1\n", claim.Name, w.Intent(claim).VMID)
 	w.Expect(explained(w, "nodeclaim/"+claim.Name)).To(Equal("nodeclaim " + claim.Name + " is ready, with node " + node.Name + "\n" + object))
 	w.Expect(explained(w, "node/"+node.Name)).To(Equal("node " + node.Name + " belongs to nodeclaim " + claim.Name + ", which is ready, with node " + node.Name + "\n" +
-		"node " + node.Name + "\n  Ready is : \n" + object))
+		"node " + node.Name + "\n  Ready is Unknown: the kubelet has not reported its status\n" + object))
 	manual := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("manual")}}
 	w.Create(manual)
 	w.Expect(explained(w, "node/"+manual.Name)).To(HavePrefix("node " + manual.Name + ` has no NodeClaim: no NodeClaim has its provider ID ""` + "\n"))
@@ -244,8 +229,8 @@ func TestExplainDeletedClaim(t *testing.T) {
 
 	w.Expect(explained(w, "nodeclaim/"+drifted.Name)).To(Equal("nodeclaim " + drifted.Name + " was deleted: Disrupting NodeClaim: Drifted; it was replaced by nodeclaim " + w.Named("replacement") + "\n" +
 		"nodeclaim " + drifted.Name + "\n" +
-		"  12:02:00 NodeClassDrift: VM template changed\n" +
-		"  12:07:00 DisruptionTerminating: Disrupting NodeClaim: Drifted\n"))
+		"  12:02:00 UTC NodeClassDrift: VM template changed\n" +
+		"  12:07:00 UTC DisruptionTerminating: Disrupting NodeClaim: Drifted\n"))
 	w.Expect(explained(w, "nodeclaim/"+refused.Name)).To(HavePrefix("nodeclaim " + refused.Name + " was deleted: NodeClaim refused event: no host fits\n"))
 	w.Expect(explained(w, "nodeclaim/"+gone.Name)).To(HavePrefix("nodeclaim " + gone.Name + " was deleted; no event contains the reason: a user or another controller deleted it, or it expired\n"))
 	_, err := runIn(w, "explain", "nodeclaim/"+w.Named("absent"))

@@ -16,7 +16,7 @@ import (
 // printPlan prints a plan as text. Equal VMs are one row.
 func printPlan(out io.Writer, plan *whatif.Plan) error {
 	fmt.Fprintf(out, "VMs to create: %d\n", len(plan.Create))
-	created := section(out, len(plan.Create), "  COUNT\tNODEPOOL\tHOST\tINSTANCE TYPE\tPRICE\tPODS", func(out io.Writer) {
+	created := section(out, len(plan.Create), "  COUNT\tNODEPOOL\tHOST\tINSTANCE TYPE\tPRICE/HOUR\tPODS", func(out io.Writer) {
 		for _, row := range group(plan.Create, func(vm whatif.VM) string {
 			return vm.NodePool + " " + vm.Region + "/" + vm.Host + " " + vm.InstanceType
 		}) {
@@ -29,7 +29,7 @@ func printPlan(out io.Writer, plan *whatif.Plan) error {
 		}
 	})
 	fmt.Fprintf(out, "VMs to delete: %d\n", len(plan.Delete))
-	deleted := section(out, len(plan.Delete), "  NODECLAIM\tNODEPOOL\tHOST\tINSTANCE TYPE\tPRICE\tREASON", func(out io.Writer) {
+	deleted := section(out, len(plan.Delete), "  NODECLAIM\tNODEPOOL\tHOST\tINSTANCE TYPE\tPRICE/HOUR\tREASON", func(out io.Writer) {
 		for _, vm := range plan.Delete {
 			fmt.Fprintf(out, "  %s\t%s\t%s/%s\t%s\t%.4f\t%s\n", vm.NodeClaim, vm.NodePool, vm.Region, vm.Host, vm.InstanceType, vm.PricePerHour, vm.Reason)
 		}

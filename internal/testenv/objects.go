@@ -11,6 +11,7 @@ import (
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -126,6 +127,22 @@ func (o *Objects) Intent(claim *karpv1.NodeClaim) instance.Intent {
 	o.Expect(err).NotTo(gomega.HaveOccurred())
 	o.Expect(ok).To(gomega.BeTrue(), "nodeclaim %s has an intent", claim.Name)
 	return in
+}
+
+// PendingPod creates a pod that requests CPUs and that the Kubernetes scheduler found no Node
+// for.
+func PendingPod(w *Env, name, cpu string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	w.T.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+		Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
+	}}}}
+	for _, change := range changes {
+		change(pod)
+	}
+	w.Create(pod)
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	w.Expect(w.Kube.Status().Update(w.T.Context(), pod)).To(gomega.Succeed())
+	return pod
 }
 
 // Reload updates an object to what is stored in the API.

@@ -10,8 +10,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
@@ -43,25 +41,6 @@ func anySize(pool *karpv1.NodePool) {
 // unschedulable means that core has tried and found no node.
 var unschedulable = decisions{tried: time.Now()}
 
-// newWaitingPod creates a pod that the scheduler found no Node for.
-func newWaitingPod(w *testenv.Env, cpu string, changes ...func(*corev1.Pod)) *corev1.Pod {
-	w.T.Helper()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "app"},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Name: "c", Image: "example.com/none",
-			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
-		}}},
-	}
-	for _, change := range changes {
-		change(pod)
-	}
-	w.Create(pod)
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
-	w.Expect(w.Kube.Status().Update(w.T.Context(), pod)).To(Succeed())
-	return pod
-}
-
 func reconcilePod(w *testenv.Env, pod *corev1.Pod, core decisions) time.Duration {
 	w.T.Helper()
 	result, err := explain.NewController(w.Kube, w.Instances.Planner, w.Events, core).Reconcile(w.T.Context(), testenv.Reload(w, pod))
@@ -73,7 +52,7 @@ func TestReconcileInsufficientCapacity(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 	w.Pool(w.Class(), anySize)
-	pod := newWaitingPod(w, "15") // 16 cores are sufficient, but another guest uses two of them
+	pod := testenv.PendingPod(w, "app", "15") // 16 cores are sufficient, but another guest uses two of them
 
 	w.Expect(reconcilePod(w, pod, decisions{})).To(BeNumerically(">", 0))
 	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty(), "core has not tried yet")
@@ -91,7 +70,7 @@ func TestReconcilePodLargerThanAnyType(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	w.Pool(w.Class(), anySize)
-	reconcilePod(w, newWaitingPod(w, "100"), unschedulable)
+	reconcilePod(w, testenv.PendingPod(w, "app", "100"), unschedulable)
 	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
 		ContainSubstring(`large enough for {"cpu":"100","pods":"1"}`), ContainSubstring("the largest are c1.16VCPU-32GB and m1.16VCPU-128GB;"), ContainSubstring("--instance-types-file"),
 	)))
@@ -119,7 +98,7 @@ func TestReconcileOtherReasons(t *testing.T) {
 					test.pool(p)
 				}
 			})
-			pod := newWaitingPod(w, test.cpu, func(p *corev1.Pod) {
+			pod := testenv.PendingPod(w, "app", test.cpu, func(p *corev1.Pod) {
 				if test.pod != nil {
 					test.pod(p)
 				}
@@ -134,7 +113,7 @@ func TestReconcileScheduledPod(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	w.Pool(w.Class(), anySize)
-	pod := newWaitingPod(w, "15", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
+	pod := testenv.PendingPod(w, "app", "15", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
 	w.Expect(reconcilePod(w, pod, unschedulable)).To(BeZero())
 	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty())
 }
@@ -144,7 +123,7 @@ func TestReconcileMissingClass(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	w.Pool(w.Class(), anySize, func(p *karpv1.NodePool) { p.Spec.Template.Spec.NodeClassRef.Name = "absent" })
-	pod := newWaitingPod(w, "1")
+	pod := testenv.PendingPod(w, "app", "1")
 	cp := cloudprovider.New(cloudprovider.Deps{Kube: w.Kube, Types: w.Types, Clock: w.Clock})
 	cluster := state.NewCluster(w.Clock, w.Kube, cp)
 	core := provisioning.NewProvisioner(w.Kube, w.Events, cp, cluster, w.Clock, deviceallocation.NewController(w.Kube), virtualpods.NewVirtualPodCache(w.Kube))
@@ -168,7 +147,7 @@ func TestReconcileMisspelledValue(t *testing.T) {
 			t.Parallel()
 			w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 			w.Pool(w.Class(), anySize)
-			pod := newWaitingPod(w, "1", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: "typo"} })
+			pod := testenv.PendingPod(w, "app", "1", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: "typo"} })
 			reconcilePod(w, pod, unschedulable)
 			w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(
 				"No node can be created for this pod: nodepool " + w.Named("pool") + ": no host is allowed for this NodeClaim: no instance type has " + want))
