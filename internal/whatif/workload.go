@@ -66,7 +66,8 @@ func (w workload) newPods(existing []client.Object) ([]*corev1.Pod, error) {
 		return nil, fmt.Errorf("%s: %w", w.kind, field.Required(field.NewPath("metadata", "name"), "the pods are named after it"))
 	}
 	missing := int(ptr.Deref(w.replicas, 1))
-	if w.selector != nil {
+	isPod := w.kind == "Pod"
+	if !isPod {
 		selector, err := metav1.LabelSelectorAsSelector(w.selector)
 		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", w.kind, w.meta.Name, field.Invalid(field.NewPath("spec", "selector"), w.selector, err.Error()))
@@ -77,18 +78,34 @@ func (w workload) newPods(existing []client.Object) ([]*corev1.Pod, error) {
 		missing -= countPods(existing, namespace, selector)
 	}
 	var pods []*corev1.Pod
-	for n := range max(0, missing) {
+	taken := podNames(existing, namespace)
+	for n := 1; len(pods) < missing; n++ {
 		name := w.meta.Name
-		if w.selector != nil {
-			name = fmt.Sprintf("%s-%d", w.meta.Name, n+1)
+		if !isPod {
+			name = fmt.Sprintf("%s-%d", w.meta.Name, n)
+		}
+		if taken[name] && isPod {
+			break
+		} else if taken[name] {
+			continue // a StatefulSet has pods with such names
 		}
 		pod := &corev1.Pod{ObjectMeta: *w.template.ObjectMeta.DeepCopy(), Spec: *w.template.Spec.DeepCopy()}
 		pod.Namespace, pod.Name, pod.UID = namespace, name, types.UID("planned-"+namespace+"-"+name)
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: w.meta.Name, UID: types.UID("planned-" + namespace + "-" + w.meta.Name), Controller: new(true)}}
-		pod.Spec.NodeName = ""
 		pods = append(pods, asPending(pod))
 	}
 	return pods, nil
+}
+
+// podNames returns the names of the pods in a namespace.
+func podNames(existing []client.Object, namespace string) map[string]bool {
+	names := map[string]bool{}
+	for _, object := range existing {
+		if pod, ok := object.(*corev1.Pod); ok && pod.Namespace == namespace {
+			names[pod.Name] = true
+		}
+	}
+	return names
 }
 
 // countPods returns the number of pods that a workload has already.

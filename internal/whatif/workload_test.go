@@ -20,7 +20,7 @@ func TestNewPods(t *testing.T) {
 	pod := func(namespace, name string, phase corev1.PodPhase) client.Object {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}, Status: corev1.PodStatus{Phase: phase}}
 	}
-	existing := []client.Object{pod("shop", "a", corev1.PodRunning), pod("shop", "b", corev1.PodFailed), pod("other", "c", corev1.PodRunning)}
+	existing := []client.Object{pod("shop", "a", corev1.PodRunning), pod("shop", "b", corev1.PodFailed), pod("shop", "web-1", corev1.PodRunning), pod("other", "c", corev1.PodRunning)}
 	deployment := func(replicas *int32) client.Object {
 		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: appsv1.DeploymentSpec{
 			Replicas: replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}},
@@ -30,8 +30,9 @@ func TestNewPods(t *testing.T) {
 		object client.Object
 		want   []string
 	}{
-		"more_replicas":    {deployment(new(int32(3))), []string{"shop/web-1", "shop/web-2"}},
-		"same_replicas":    {deployment(new(int32(1))), nil},
+		"more_replicas":    {deployment(new(int32(4))), []string{"shop/web-2", "shop/web-3"}},
+		"same_replicas":    {deployment(new(int32(2))), nil},
+		"existing_pod":     {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}}, nil},
 		"default_replicas": {deployment(nil), nil},
 		"pod":              {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "debug"}, Spec: corev1.PodSpec{NodeName: "node"}}, []string{"default/debug"}},
 	} {
