@@ -21,6 +21,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 )
 
 // explanation is why an object has no VM: the verdict in one line, and the conditions and
@@ -103,11 +104,11 @@ an hour by default.`,
 }
 
 func (e *explanation) print(out io.Writer) error {
-	text := e.Verdict + "\n"
+	text := terminal.Printable(e.Verdict) + "\n"
 	for _, object := range e.Objects {
-		text += object.Object + "\n"
+		text += terminal.Printable(object.Object) + "\n"
 		for _, detail := range object.Details {
-			text += "  " + detail + "\n"
+			text += "  " + terminal.Printable(detail) + "\n"
 		}
 	}
 	_, err := io.WriteString(out, text)

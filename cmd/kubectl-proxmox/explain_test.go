@@ -76,7 +76,7 @@ func TestExplainNominatedPod(t *testing.T) {
 	claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
 	claim.StatusConditions().SetUnknownWithReason(karpv1.ConditionTypeRegistered, "NodeNotFound", "Node not registered with cluster")
 	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
-	createEvent(w, claim, "NodeClaim", 3, corev1.EventTypeWarning, "NodeNotJoined", "VM 1 has been running, but no Node joined")
+	createEvent(w, claim, "NodeClaim", 3, corev1.EventTypeWarning, "NodeNotJoined", "VM 1 has been running,\x1b[2J but no Node joined")
 	createEvent(w, claim, "NodeClaim", 4, corev1.EventTypeNormal, "DisruptionBlocked", "is not shown")
 	class = testenv.Reload(w, class)
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve2", Reason: "bridge \"vmbr0\" is not on this host"}}
@@ -91,7 +91,7 @@ func TestExplainNominatedPod(t *testing.T) {
 		"nodeclaim " + claim.Name + ", " + vm + "\n" +
 		"  Initialized is Unknown: object is awaiting reconciliation\n" +
 		"  Registered is Unknown: Node not registered with cluster\n" +
-		"  12:03:00 UTC NodeNotJoined: VM 1 has been running, but no Node joined\n" +
+		"  12:03:00 UTC NodeNotJoined: VM 1 has been running, [2J but no Node joined\n" +
 		"nodepool " + pool.Name + "\n" +
 		"proxmoxnodeclass " + class.Name + ", usable hosts: 1\n" +
 		"  region-1/pve2 is not usable: bridge \"vmbr0\" is not on this host\n"))

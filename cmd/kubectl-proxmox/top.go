@@ -111,6 +111,13 @@ func printTop(ctx context.Context, source *fleetSource, options topOptions, out 
 	if err != nil {
 		return err
 	}
+	names := []string{}
+	for _, pool := range m.NodePools {
+		names = append(names, pool.Name)
+	}
+	if options.nodePool != "" && !slices.Contains(names, options.nodePool) {
+		return fmt.Errorf("--nodepool: found %q, want one of %v", options.nodePool, names)
+	}
 	m = options.arrange(m)
 	return options.format.print(out, m, func(out io.Writer) error {
 		for _, line := range terminal.All(m) {

@@ -175,7 +175,7 @@ func (m topModel) View() tea.View {
 // lines returns at most as many lines as the window has. The list gets what the other
 // parts leave.
 func (m topModel) lines() []terminal.Line {
-	head := append(m.head(), terminal.Text(""))
+	head := terminal.Fit(append(m.head(), terminal.Text("")), max(m.height-2, 1))
 	list := m.list()
 	bottom := terminal.Fit(m.bottom(), max(m.height/3, m.height-len(head)-len(list)-1))
 	body := window(list, m.selectedIndex(), max(m.height-len(head)-len(bottom)-1, 1))

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +79,8 @@ func TestTopModel(t *testing.T) {
 	t.Parallel()
 	started := newTopModel(func() (fleet.Map, error) { return sampleFleet(), nil }, topOptions{interval: time.Second, order: "name"})
 	loaded := press(started, tea.WindowSizeMsg{Width: 140, Height: 40}, started.load())
+	crowded := sampleFleet()
+	crowded.VMs[0].Pods = slices.Repeat(crowded.VMs[0].Pods, 60)
 	for name, test := range map[string]struct {
 		model   topModel
 		want    []string
@@ -95,6 +98,7 @@ func TestTopModel(t *testing.T) {
 		"VM":              {press(loaded, "enter", "enter"), []string{"VM 20001 on home/pve1", "nodeclaim default-a, nodepool default, node default-a", "1 pod ● shop/web-default 500m CPU"}, nil},
 		"VM_of_the_tree":  {press(loaded, "down", "down", "down", "enter"), []string{"VM 20002 on home/pve2", "shop/web-gpu"}, nil},
 		"back":            {press(loaded, "enter", "enter", "esc", "esc"), []string{"20001", "20002"}, nil},
+		"many_pods":       {press(loaded, fleetMsg{fleet: crowded}, "enter", "enter"), []string{"60 pods", "more lines"}, nil},
 		"vanished":        {press(loaded, "enter", fleetMsg{}), []string{"host home/pve1 no longer exists"}, nil},
 		"failed_read":     {press(loaded, fleetMsg{err: errors.New("connection refused")}), []string{"20001", "reading failed, retrying: connection refused"}, nil},
 	} {
@@ -200,6 +204,7 @@ func TestTopPlain(t *testing.T) {
 		HaveField("Launch", Not(BeEmpty())), HaveField("Pods", HaveExactElements(HaveField("Name", "runs"))))))
 	w.Expect(data.PendingPods).To(HaveExactElements(HaveField("Reason", "pve1: 1 CPUs free, 2 required")))
 	w.Expect(data.Problems).NotTo(BeNil(), "an empty list, not null")
+	w.Expect(printTop(t.Context(), source, topOptions{order: "name", nodePool: "absent"}, &out)).To(MatchError(`--nodepool: found "absent", want one of [` + w.Named("pool") + `]`))
 	_, err := run(t, "top", "--sort", "age", "--cloud-config", "absent")
 	w.Expect(err).To(MatchError(`--sort: found "age", want one of [name CPUs memory price pods]`))
 	_, err = run(t, "top", "--interval", "1ms", "--cloud-config", "absent")

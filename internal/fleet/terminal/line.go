@@ -7,6 +7,7 @@ package terminal
 
 import (
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -66,7 +67,7 @@ func (l Line) Render(width int, colors bool) string {
 	var out strings.Builder
 	left := width
 	for _, s := range l {
-		piece := s.Text
+		piece := Printable(s.Text)
 		if width > 0 {
 			piece = Cut(piece, left)
 			left -= utf8.RuneCountInString(piece)
@@ -81,6 +82,17 @@ func (l Line) Render(width int, colors bool) string {
 		}
 	}
 	return strings.TrimRight(out.String(), " ")
+}
+
+// Printable replaces the control characters of a text by spaces. Other users write events and
+// conditions: these must not contain line breaks or commands of the terminal.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, s)
 }
 
 // Cut shortens a text to so many cells and marks the cut.

@@ -43,8 +43,8 @@ func prices(perHour float64) string {
 	return fmt.Sprintf("%.3f/h  %.2f/month", perHour, perHour*fleet.HoursPerMonth)
 }
 
-// NodePools returns the sum of each NodePool.
-func NodePools(m fleet.Map) []Line {
+// nodePools returns the sum of each NodePool.
+func nodePools(m fleet.Map) []Line {
 	var lines []Line
 	for _, pool := range m.NodePools {
 		lines = append(lines, Text("  "+Pad(pool.Name, 20)).And(fmt.Sprintf("%s, %d CPUs, %s, %s   ",
@@ -53,8 +53,8 @@ func NodePools(m fleet.Map) []Line {
 	return lines
 }
 
-// Pending returns the pending pods with their reason.
-func Pending(m fleet.Map) []Line {
+// pending returns the pending pods with their reason.
+func pending(m fleet.Map) []Line {
 	var lines []Line
 	for _, pod := range m.Pending {
 		lines = append(lines, Styled("  "+pod.Namespace+"/"+pod.Name, Yellow).And("  "+pod.Reason))
@@ -62,8 +62,8 @@ func Pending(m fleet.Map) []Line {
 	return lines
 }
 
-// Activity returns what Karpenter is doing now.
-func Activity(m fleet.Map) []Line {
+// activity returns what Karpenter is doing now.
+func activity(m fleet.Map) []Line {
 	var lines []Line
 	for _, what := range m.Activity {
 		lines = append(lines, Text("  "+what))
@@ -71,8 +71,8 @@ func Activity(m fleet.Map) []Line {
 	return lines
 }
 
-// Events returns the recent events, the newest first.
-func Events(m fleet.Map) []Line {
+// events returns the recent events, the newest first.
+func events(m fleet.Map) []Line {
 	var lines []Line
 	for _, event := range m.Events {
 		style := Plain
@@ -166,7 +166,7 @@ func All(m fleet.Map) []Line {
 		}
 	}
 	m.Events = m.Events[:min(len(m.Events), plainEvents)]
-	return slices.Concat(lines, section("NodePools", NodePools(m)), Status(m))
+	return slices.Concat(lines, section("NodePools", nodePools(m)), Status(m))
 }
 
 // section returns lines below a title; nothing without lines.
@@ -182,5 +182,5 @@ func mib(bytes int64) string { return fmt.Sprintf("%d MiB", bytes>>20) }
 
 // Status returns pending pods, what Karpenter is doing, and events.
 func Status(m fleet.Map) []Line {
-	return slices.Concat(section("Pending pods", Pending(m)), section("Activity", Activity(m)), section("Events (UTC)", Events(m)))
+	return slices.Concat(section("Pending pods", pending(m)), section("Activity", activity(m)), section("Events (UTC)", events(m)))
 }

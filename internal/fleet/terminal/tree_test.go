@@ -33,6 +33,15 @@ func TestBar(t *testing.T) {
 	}
 }
 
+// Messages of other users contain no line breaks and commands of the terminal.
+func TestRender(t *testing.T) {
+	t.Parallel()
+	line := terminal.Text("storage is full\n\x1b]0;title\x07").In(terminal.Red, "\x1b[2J")
+	if found, want := line.Render(0, true), "storage is full  ]0;title \x1b[31m [2J\x1b[0m"; found != want {
+		t.Errorf("found %q, want %q", found, want)
+	}
+}
+
 // Names that differ only at their end must not be cut.
 func TestTreeLongNames(t *testing.T) {
 	t.Parallel()
