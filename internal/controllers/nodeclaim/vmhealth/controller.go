@@ -104,7 +104,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 			wg.Go(func() { c.reconcileVM(ctx, claim, byClaim[string(claim.UID)], r.Launched) })
 		}
 		if c.deps.Restarts.ReplacementMaxFraction.IsExceeded(len(r.Missing), r.Launched) {
-			c.reportMissingBlocked(ctx, region, r.Missing, r.Launched)
+			wg.Go(func() { c.reportMissingBlocked(ctx, region, r.Missing, r.Launched) })
 			continue
 		}
 		for _, claim := range r.Missing {

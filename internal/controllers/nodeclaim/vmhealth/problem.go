@@ -46,11 +46,14 @@ func stoppedMessage(vm instance.VM, starter string) string {
 // reportStarted reports a VM that was started, and that it was stopped, unless the stop was
 // reported before.
 func (c *Controller) reportStarted(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	if claim.Annotations[v1alpha1.AnnotationVMProblem] == "" {
+	reported := claim.Annotations[v1alpha1.AnnotationVMProblem] != ""
+	if !reported {
 		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventVMStopped, stoppedMessage(vm, "Karpenter"))
 	}
-	c.record(ctx, claim, "")
-	c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventVMRestarted, fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host))
+	// If the record cannot be removed now, reportRunning does it and emits the event.
+	if c.record(ctx, claim, "") || !reported {
+		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventVMRestarted, fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host))
+	}
 }
 
 // reportRunning reports a VM that was started by another user, by HA, or by a start that

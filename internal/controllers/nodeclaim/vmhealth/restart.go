@@ -64,8 +64,12 @@ func (c *Controller) reportMissingBlocked(ctx context.Context, region string, cl
 		log.FromContext(ctx).Error(nil, "too many VMs do not exist, deleting none of their NodeClaims; check whether the region has the right Proxmox cluster",
 			"region", region, "missing", len(claims), "vms", all)
 	}
+	message := blockedMessage(region, len(claims), all, "do not exist", "the NodeClaim is kept")
 	for _, claim := range claims {
-		c.reportProblem(ctx, claim, v1alpha1.EventReplacementBlocked, blockedMessage(region, len(claims), all, "do not exist", "the NodeClaim is kept"))
+		// Without the numbers: they change often, and each change would be written to all Claims.
+		if c.record(ctx, claim, "the VM does not exist, and too many VMs in region "+region+" do not exist to replace it") {
+			c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventReplacementBlocked, message)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -111,9 +112,13 @@ func TestMassDeletion(t *testing.T) {
 	w.Refresh()
 	c := controller(w)
 	reconcile(w, c)
+	w.Expect(w.Events.Messages("ReplacementBlocked")).To(HaveEach(ContainSubstring("4 of 5 VMs in region %s do not exist", testenv.Region)))
+	registered(w, w.Launched("later", w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("other") })))
+	w.Refresh()
+	reconcile(w, c)
 	for _, claim := range missing {
 		w.Expect(w.IsDeleted(claim)).To(BeFalse())
-		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"ReplacementBlocked"}))
+		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"ReplacementBlocked"}), "one event, also when another VM is launched")
 	}
 	w.Expect(w.Kube.Delete(t.Context(), missing[0])).To(Succeed())
 	w.Expect(w.IsDeleted(missing[0])).To(BeTrue())
