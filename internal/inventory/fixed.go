@@ -34,9 +34,8 @@ func (s *Snapshot) WithHostOffline(name string) (*Snapshot, bool) {
 		return s, false
 	}
 	host.Online = false
-	if host.OutOfServiceSince.IsZero() {
-		host.OutOfServiceSince = s.Taken
-	}
+	host.OutOfServiceSince = since(true, host.OutOfServiceSince, s.Taken)
+	host.OfflineSince = since(true, host.OfflineSince, s.Taken)
 	out := *s
 	out.Hosts = maps.Clone(s.Hosts)
 	out.Hosts[name] = host

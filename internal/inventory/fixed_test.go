@@ -79,6 +79,9 @@ func TestFixed(t *testing.T) {
 	if ok, reason := view.Usable("home", "pve2"); ok || reason == "" {
 		t.Error("a lost host is usable")
 	}
+	if host, _ := view.Host("home", "pve2"); !host.OfflineSince.Equal(snapshot.Taken) {
+		t.Errorf("a lost host is offline since %s", host.OfflineSince)
+	}
 	if ok, _ := inventory.NewView(map[string]*inventory.Snapshot{"home": snapshot}, nil, nil, inventory.Settings{}).Usable("home", "pve2"); !ok {
 		t.Error("the original snapshot was changed")
 	}
