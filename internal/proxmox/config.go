@@ -80,14 +80,23 @@ func LoadConfig(path string) (Config, error) {
 // ParseConfig parses, validates and normalizes the cloud config. Its error contains
 // line and field.
 func ParseConfig(content []byte) (Config, error) {
+	root, err := parseYAML(content)
+	if err != nil {
+		return Config{}, err
+	}
+	return readConfig(root, "")
+}
+
+// parseYAML returns the root of the cloud config.
+func parseYAML(content []byte) (*yaml.Node, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(content, &document); err != nil {
-		return Config{}, fmt.Errorf("bad YAML: %s", yamlMessage(err))
+		return nil, fmt.Errorf("bad YAML: %s", yamlMessage(err))
 	}
 	if len(document.Content) == 0 {
-		return Config{}, errors.New(`the file is empty: want "clusters:" with at least one cluster`)
+		return nil, errors.New(`the file is empty: want "clusters:" with at least one cluster`)
 	}
-	return readConfig(document.Content[0], "")
+	return document.Content[0], nil
 }
 
 // ParseChartValues parses the cloud config in the chart's values, below config. Its error

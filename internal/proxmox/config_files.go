@@ -18,18 +18,14 @@ var inlineFields = map[string]string{
 // ParseConfigWithFiles parses a cloud config whose files are not on this machine: it
 // replaces each path by the content of the file.
 func ParseConfigWithFiles(content []byte, readFile func(path string) ([]byte, error)) (Config, error) {
-	var document yaml.Node
-	if err := yaml.Unmarshal(content, &document); err != nil {
-		return Config{}, fmt.Errorf("bad YAML: %s", yamlMessage(err))
-	}
-	if err := inlineFiles(&document, readFile); err != nil {
+	root, err := parseYAML(content)
+	if err != nil {
 		return Config{}, err
 	}
-	content, err := yaml.Marshal(&document)
-	if err != nil {
-		return Config{}, fmt.Errorf("encoding the cloud config: %w", err)
+	if err := inlineFiles(root, readFile); err != nil {
+		return Config{}, err
 	}
-	return ParseConfig(content)
+	return readConfig(root, "")
 }
 
 func inlineFiles(n *yaml.Node, readFile func(path string) ([]byte, error)) error {

@@ -5,6 +5,7 @@ package proxmox_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -31,6 +32,10 @@ func TestParseConfigWithFiles(t *testing.T) {
 	}
 	if cluster.TokenIDFile+cluster.TokenSecretFile+cluster.Root.PasswordFile != "" {
 		t.Error("the config still names files")
+	}
+	_, err = proxmox.ParseConfigWithFiles([]byte("# home\n\n\nclusters:\n\n- {region: home, url: https://pve1:8006, insecure: true, token_id_file: /id, token_secert_file: /secret}\n"), read)
+	if err == nil || !strings.HasPrefix(err.Error(), "line 6: clusters[0].token_secert_file: ") {
+		t.Errorf("got error %v, want the line of the file", err)
 	}
 	delete(files, "/secret")
 	if _, err := proxmox.ParseConfigWithFiles([]byte(config), read); err == nil || err.Error() != "line 2: token_secret_file: /secret is not mounted" {
