@@ -8,10 +8,13 @@ package report
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 )
@@ -51,4 +54,13 @@ func (r Reporter) Record(ctx context.Context, claim *karpv1.NodeClaim, annotatio
 		return false, fmt.Errorf("writing annotation %s of NodeClaim %s: %w", annotation, claim.Name, err)
 	}
 	return true, nil
+}
+
+// Result returns the result of a reconcile after Record: a Claim that changed since it was
+// read is reconciled again, and one that does not exist any more is ignored.
+func Result(err error) (reconcile.Result, error) {
+	if apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(err)
 }

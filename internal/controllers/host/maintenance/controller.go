@@ -71,8 +71,7 @@ func NewController(deps Deps) *Controller { return &Controller{deps: deps} }
 
 // isOurs reports whether a Claim is of our NodeClasses and not being deleted.
 func isOurs(o client.Object) bool {
-	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && claim.DeletionTimestamp.IsZero() && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group
+	return watch.IsOurs(o) && o.GetDeletionTimestamp().IsZero()
 }
 
 // Register registers the Controller.
@@ -98,13 +97,14 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
 	}
 	if host.Maintenance == "" || c.deps.Policy != PolicyDrain {
-		return reconcile.Result{}, c.setSince(ctx, claim, "")
+		_, err := c.report().Record(ctx, claim, v1alpha1.AnnotationHostMaintenanceSince, "")
+		return report.Result(err)
 	}
 	since, err := time.Parse(time.RFC3339, claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince])
 	if err != nil {
 		since = c.deps.Clock.Now()
-		if err := c.setSince(ctx, claim, since.UTC().Format(time.RFC3339)); err != nil {
-			return reconcile.Result{}, err
+		if _, err := c.report().Record(ctx, claim, v1alpha1.AnnotationHostMaintenanceSince, since.UTC().Format(time.RFC3339)); err != nil {
+			return report.Result(err)
 		}
 		log.FromContext(ctx).Info("draining node of a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "reason", host.Maintenance)
 		c.report().Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventHostInMaintenance, c.drainMessage(host, since))
@@ -140,23 +140,6 @@ func (c *Controller) drainMessage(host inventory.HostState, since time.Time) str
 		return message
 	}
 	return message + ", and deleted if it is still there at " + since.Add(c.deps.Timeout).UTC().Format(time.RFC3339)
-}
-
-// setSince writes since when the Claim's Host is in maintenance; an empty time removes it.
-func (c *Controller) setSince(ctx context.Context, claim *karpv1.NodeClaim, since string) error {
-	if claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] == since {
-		return nil
-	}
-	stored := claim.DeepCopy()
-	if since == "" {
-		delete(claim.Annotations, v1alpha1.AnnotationHostMaintenanceSince)
-	} else {
-		claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] = since
-	}
-	if err := c.deps.Kube.Patch(ctx, claim, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("recording the maintenance of the host of NodeClaim %s: %w", claim.Name, err)
-	}
-	return nil
 }
 
 // deleteClaim deletes a Claim that was not replaced in time. Core drains its Node: evictions

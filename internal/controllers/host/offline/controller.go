@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,8 +28,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// retryInterval is when a Claim is reconciled again whose Cluster is unavailable, or that
-// changed since it was read.
+// retryInterval is when a Claim is reconciled again whose Cluster is unavailable.
 const retryInterval = 30 * time.Second
 
 // Controller reports Hosts that go offline and return.
@@ -45,17 +43,11 @@ func NewController(kube client.Client, vms *instance.Provider, inv *inventory.In
 	return &Controller{reporter: report.Reporter{Kube: kube, Recorder: recorder}, vms: vms, inventory: inv}
 }
 
-// isOurs reports whether a Claim is of our NodeClasses.
-func isOurs(o client.Object) bool {
-	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group
-}
-
 // Register registers the Controller.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("host.offline.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isOurs))).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(watch.IsOurs))).
 		WatchesRawSource(watch.Events(watch.Hosts(ctx, c.inventory, offlineSince), m.GetClient(), &karpv1.NodeClaimList{})).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
@@ -74,7 +66,7 @@ const separator = " since "
 // Reconcile records on one Claim whether its Host is offline, and reports a change. While
 // the Cluster is unavailable nothing is known about the Host, and the record remains.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !isOurs(claim) {
+	if !watch.IsOurs(claim) {
 		return reconcile.Result{}, nil
 	}
 	host, known := c.vms.HostOf(claim)
@@ -89,10 +81,6 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	changed, err := c.reporter.Record(ctx, claim, v1alpha1.AnnotationHostOffline, state)
 	switch {
-	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: time.Second}, nil
-	case err != nil:
-		return reconcile.Result{}, client.IgnoreNotFound(err)
 	case changed && state != "":
 		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventHostOffline, fmt.Sprintf(
 			"Host %s in region %s is offline since %s, and the VM on it is unreachable; it is started again when the host returns; to replace the Node on another host, delete its NodeClaim",
@@ -100,5 +88,5 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	case changed && name == host.Name: // otherwise the VM was migrated
 		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventHostOnline, fmt.Sprintf("Host %s in region %s is online again; it was offline since %s", host.Name, host.Region, since))
 	}
-	return reconcile.Result{}, nil
+	return report.Result(err)
 }

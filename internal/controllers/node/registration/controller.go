@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 )
 
 // cloudProviderTimeout is how long a cloud controller manager may take. It usually takes
@@ -125,7 +126,7 @@ func (c *Controller) findClaim(ctx context.Context, node *corev1.Node) (*karpv1.
 		}
 		claim = &claims.Items[0]
 	}
-	if claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Group != v1alpha1.Group || claim.Status.ProviderID == "" {
+	if !watch.IsOurs(claim) || claim.Status.ProviderID == "" {
 		return nil, nil
 	}
 	return claim, nil

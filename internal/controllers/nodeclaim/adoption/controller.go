@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
@@ -51,7 +52,7 @@ func NewController(adopter *instance.Adopter, recorder events.Recorder) *Control
 // with its Claim.
 func isLaunchedByOther(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group && instance.LaunchedByOther(claim)
+	return ok && watch.IsOurs(o) && instance.LaunchedByOther(claim)
 }
 
 // Register registers the Controller.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -34,6 +33,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/report"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
@@ -69,7 +69,7 @@ func NewController(kube client.Client, planner *plan.Planner, recorder events.Re
 // It must not change the object, which belongs to the cache.
 func isDrifted(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && claim.DeletionTimestamp.IsZero() && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group &&
+	return ok && watch.IsOurs(o) && claim.DeletionTimestamp.IsZero() &&
 		claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeDrifted).IsTrue()
 }
 
@@ -93,21 +93,20 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if !claim.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	if err := c.reportDrift(ctx, claim); apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: time.Second}, nil
-	} else if err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
 	if !isDrifted(claim) {
-		return reconcile.Result{}, nil
-	}
-	since := c.clock.Since(claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).LastTransitionTime.Time)
-	if since < reportDelay {
-		return reconcile.Result{RequeueAfter: reportDelay - since}, nil
+		_, err := c.reporter().Record(ctx, claim, v1alpha1.AnnotationDrift, "")
+		return report.Result(err)
 	}
 	pool, class := &karpv1.NodePool{}, &v1alpha1.ProxmoxNodeClass{}
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Labels[karpv1.NodePoolLabelKey]}, pool); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if err := c.reportDrift(ctx, claim, pool); err != nil {
+		return report.Result(err)
+	}
+	since := c.clock.Since(claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).LastTransitionTime.Time)
+	if since < reportDelay {
+		return reconcile.Result{RequeueAfter: reportDelay - since}, nil
 	}
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: pool.Spec.Template.Spec.NodeClassRef.Name}, class); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -128,19 +127,13 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	return reconcile.Result{RequeueAfter: checkInterval}, nil
 }
 
-// reportDrift reports what drifted, once per change. The annotation that records it is
-// removed when the Claim is not drifted any more.
-func (c *Controller) reportDrift(ctx context.Context, claim *karpv1.NodeClaim) error {
-	reporter := report.Reporter{Kube: c.kube, Recorder: c.recorder}
-	if !isDrifted(claim) {
-		_, err := reporter.Record(ctx, claim, v1alpha1.AnnotationDrift, "")
-		return err
-	}
+func (c *Controller) reporter() report.Reporter {
+	return report.Reporter{Kube: c.kube, Recorder: c.recorder}
+}
+
+// reportDrift reports what drifted, once per change.
+func (c *Controller) reportDrift(ctx context.Context, claim *karpv1.NodeClaim, pool *karpv1.NodePool) error {
 	reason := cloudprovider.DriftReason(claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).Reason)
-	pool := &karpv1.NodePool{}
-	if err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Labels[karpv1.NodePoolLabelKey]}, pool); err != nil {
-		return client.IgnoreNotFound(err)
-	}
 	message := "Node is drifted (" + string(reason) + ")"
 	detail := cmp.Or(describe(claim, pool, reason), c.describe(ctx, claim, reason))
 	switch {
@@ -149,9 +142,9 @@ func (c *Controller) reportDrift(ctx context.Context, claim *karpv1.NodeClaim) e
 	case strings.HasPrefix(claim.Annotations[v1alpha1.AnnotationDrift], message):
 		return nil // unknown for now, for example until its Cluster was polled after a restart
 	}
-	changed, err := reporter.Record(ctx, claim, v1alpha1.AnnotationDrift, message)
+	changed, err := c.reporter().Record(ctx, claim, v1alpha1.AnnotationDrift, message)
 	if changed {
-		reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventDriftDetected, message+"; Karpenter replaces it within the disruption budgets of its NodePool")
+		c.reporter().Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventDriftDetected, message+"; Karpenter replaces it within the disruption budgets of its NodePool")
 	}
 	return err
 }
