@@ -81,7 +81,7 @@ func TestExplainNominatedPod(t *testing.T) {
 	class = testenv.Reload(w, class)
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve2", Reason: "bridge \"vmbr0\" is not on this host"}}
 	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
-	pod := testenv.PendingPod(w, "web", "2")
+	pod := w.PendingPod("web", "2")
 	createEvent(w, pod, "Pod", 1, corev1.EventTypeNormal, "Nominated", "Pod should schedule on: nodeclaim/"+claim.Name)
 
 	vm := fmt.Sprintf("VM %d on host pve1 of region region-1", w.Intent(claim).VMID)
@@ -119,7 +119,7 @@ func TestExplainPools(t *testing.T) {
 		setPoolStatus(w, pool, nil)
 	}
 	setPoolStatus(w, limited, corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("7"), corev1.ResourceMemory: resource.MustParse("28Gi")})
-	testenv.PendingPod(w, "web", "2")
+	w.PendingPod("web", "2")
 
 	const absent = "ProxmoxNodeClass absent does not exist; create it, or change spec.template.spec.nodeClassRef of the NodePool"
 	w.Expect(explained(w, "pod/web")).To(Equal("pod " + w.Name + "/web is waiting: no node can be created for it: nodepool " + missing.Name + ": " + absent +
@@ -171,7 +171,7 @@ func TestExplainPod(t *testing.T) {
 					test.pool(p)
 				}
 			})
-			pod := testenv.PendingPod(w, "web", "2", func(p *corev1.Pod) {
+			pod := w.PendingPod("web", "2", func(p *corev1.Pod) {
 				if test.pod != nil {
 					test.pod(p)
 				}

@@ -66,28 +66,17 @@ func (k *karpenter) readyPool() *v1alpha1.ProxmoxNodeClass {
 	return class
 }
 
-// pending creates a pod that the Kubernetes scheduler could not schedule.
+// pending creates a pod that the Kubernetes scheduler could not schedule, with a constraint
+// that spreads such pods over the Hosts.
 func (k *karpenter) pending(name, cpu string, changes ...func(*corev1.Pod)) {
 	k.T.Helper()
-	labels := map[string]string{"app": "web"}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: name, Labels: labels},
-		Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{Name: "web", Image: "web", Resources: corev1.ResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
-			}}},
-			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-				MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
-				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-			}},
-		},
-	}
-	for _, change := range changes {
-		change(pod)
-	}
-	k.Create(pod)
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
-	k.Expect(k.Kube.Status().Update(k.ctx, pod)).To(Succeed())
+	k.PendingPod(name, cpu, append([]func(*corev1.Pod){func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app": "web"}
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels},
+		}}
+	}}, changes...)...)
 }
 
 func TestScheduleTopologySpread(t *testing.T) {

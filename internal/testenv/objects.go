@@ -105,6 +105,40 @@ func (o *Objects) Claim(name string, class *v1alpha1.ProxmoxNodeClass, changes .
 	return create(o, NewNodeClaim(o.Named(name), class.Name, o.Named("pool")), changes)
 }
 
+// OnHost returns a change of a NodeClaim that requires a Host.
+func OnHost(host string) func(*karpv1.NodeClaim) {
+	return func(claim *karpv1.NodeClaim) {
+		claim.Spec.Requirements = append(claim.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
+			Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{host},
+		})
+	}
+}
+
+// Node creates the Node of a claim, and records it in the status of the claim.
+func (o *Objects) Node(claim *karpv1.NodeClaim) *corev1.Node {
+	o.T.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
+	o.Create(node)
+	claim.Status.NodeName = node.Name
+	o.Expect(o.Kube.Status().Update(o.T.Context(), claim)).To(gomega.Succeed())
+	return node
+}
+
+// PendingPod creates a pod that the Kubernetes scheduler found no Node for.
+func (o *Objects) PendingPod(name, cpu string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	o.T.Helper()
+	pod := create(o, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: o.Name, Name: name},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "c", Image: "example.com/none",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
+		}}},
+	}, changes)
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	o.Expect(o.Kube.Status().Update(o.T.Context(), pod)).To(gomega.Succeed())
+	return pod
+}
+
 // NewerIntent is an intent of a newer controller: the location is the same, the rest is
 // unknown.
 const NewerIntent = `{"v":2,"region":"region-1","host":"pve1","vmid":20123,"template":{"host":"pve1","id":9000},"shape":{"cores":2}}`
@@ -127,22 +161,6 @@ func (o *Objects) Intent(claim *karpv1.NodeClaim) instance.Intent {
 	o.Expect(err).NotTo(gomega.HaveOccurred())
 	o.Expect(ok).To(gomega.BeTrue(), "nodeclaim %s has an intent", claim.Name)
 	return in
-}
-
-// PendingPod creates a pod that requests CPUs and that the Kubernetes scheduler found no Node
-// for.
-func PendingPod(w *Env, name, cpu string, changes ...func(*corev1.Pod)) *corev1.Pod {
-	w.T.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
-		Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
-	}}}}
-	for _, change := range changes {
-		change(pod)
-	}
-	w.Create(pod)
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
-	w.Expect(w.Kube.Status().Update(w.T.Context(), pod)).To(gomega.Succeed())
-	return pod
 }
 
 // Reload updates an object to what is stored in the API.

@@ -9,7 +9,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -20,12 +19,9 @@ import (
 // createNode creates the Node of a claim as its kubelet and core do.
 func createNode(w *testenv.Env, claim *karpv1.NodeClaim, ready corev1.ConditionStatus) *corev1.Node {
 	w.T.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
-	w.Create(node)
+	node := w.Node(claim)
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
 	w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
-	claim.Status.NodeName = claim.Name
-	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
 	return node
 }
 

@@ -11,7 +11,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
-	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -34,12 +33,7 @@ func parked(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim) (*karpv
 // claimOnHost returns a claim that requires a Host.
 func claimOnHost(w *testenv.Env, host, name string) *karpv1.NodeClaim {
 	w.T.Helper()
-	claim := w.Claim(name, w.NodeClass)
-	claim.Spec.Requirements = append(claim.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
-		Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{host},
-	})
-	w.Expect(w.Kube.Update(w.T.Context(), claim)).To(Succeed())
-	return claim
+	return w.Claim(name, w.NodeClass, testenv.OnHost(host))
 }
 
 // haveReason matches a *instance.LaunchError.

@@ -48,17 +48,12 @@ func configMap(w *testenv.Env) *maintenance.ConfigMap {
 // onHost returns a claim with a Node, planned on a Host.
 func onHost(w *testenv.Env, name, host string, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	w.T.Helper()
-	claim := w.Planned(name, class, func(c *karpv1.NodeClaim) {
+	claim := w.Planned(name, class, testenv.OnHost(host), func(c *karpv1.NodeClaim) {
 		c.Labels[corev1.LabelInstanceTypeStable] = testenv.InstanceType
-		c.Spec.Requirements = append(c.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
-			Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{host},
-		})
 	})
 	w.Expect(w.Intent(claim).Host).To(Equal(host))
-	w.Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}})
-	claim.Status.NodeName = claim.Name
 	claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+	w.Node(claim)
 	return claim
 }
 

@@ -5,10 +5,9 @@ package offline_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -21,27 +20,12 @@ func controller(w *testenv.Env, kube client.Client) *offline.Controller {
 	return offline.NewController(kube, w.Instances.VMs, w.Inventory, w.Events)
 }
 
-// onHost returns a claim with a VM on a Host, and its Node.
-func onHost(w *testenv.Env, host string, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClaim, *corev1.Node) {
-	w.T.Helper()
-	claim := w.Launched(host, class, func(c *karpv1.NodeClaim) {
-		c.Spec.Requirements = append(c.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
-			Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{host},
-		})
-	})
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}}
-	w.Create(node)
-	claim.Status.NodeName = node.Name
-	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
-	return claim, node
-}
-
 func TestReconcile(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(3))
 	class := w.Class()
-	here, node := onHost(w, "pve2", class)
-	elsewhere, _ := onHost(w, "pve3", class)
+	here, elsewhere := w.Launched("here", class, testenv.OnHost("pve2")), w.Launched("elsewhere", class, testenv.OnHost("pve3"))
+	node := w.Node(here)
 	w.StartManager(func(kube client.Client) testenv.Registrar { return controller(w, kube) })
 	reconcileAll := func() {
 		for _, claim := range []*karpv1.NodeClaim{here, elsewhere} {
@@ -58,6 +42,7 @@ func TestReconcile(t *testing.T) {
 		`^Host pve2 in region region-1 is offline since \S+Z, and the VM on it is unreachable; .* delete its NodeClaim$`)))
 	before := annotation()
 	reconcileAll()
+	w.Clock.Advance(time.Minute) // the inventory after the restart has a later time
 	w.Restart(true)
 	reconcileAll()
 	w.Expect(annotation()).To(Equal(before), "a restart changes nothing")
@@ -75,7 +60,7 @@ func TestReconcile(t *testing.T) {
 func TestReconcileMigrated(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
-	claim, _ := onHost(w, "pve2", w.Class())
+	claim := w.Launched("a", w.Class(), testenv.OnHost("pve2"))
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostOffline: "pve1 since 2026-11-16T00:00:00Z"})
 	_, err := controller(w, w.Kube).Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -87,7 +72,7 @@ func TestReconcileMigrated(t *testing.T) {
 func TestReconcileClusterUnreachable(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
-	claim, _ := onHost(w, "pve2", w.Class())
+	claim := w.Launched("a", w.Class(), testenv.OnHost("pve2"))
 	w.Disconnect()
 	for range 2 {
 		w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())

@@ -8,29 +8,17 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// withNode creates the Node of a claim.
-func withNode(w *testenv.Env, claim *karpv1.NodeClaim) *corev1.Node {
-	w.T.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}}
-	w.Create(node)
-	claim.Status.NodeName = node.Name
-	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
-	return node
-}
-
 func TestReportStoppedAndRestarted(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	claim := launched(w, 1)[0]
-	node := withNode(w, registered(w, claim))
+	node := w.Node(registered(w, claim))
 	vmid := w.Intent(claim).VMID
 	w.PowerOff(claim)
 	reconcile(w, controller(w))
@@ -50,7 +38,7 @@ func TestReportStoppedOnce(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	claim := launched(w, 1)[0]
-	node := withNode(w, claim)
+	node := w.Node(claim)
 	exclude(w, true)
 	w.PowerOff(claim)
 	for range 3 {
@@ -74,7 +62,7 @@ func TestReportDestroyed(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	claim := registered(w, launched(w, 1)[0])
-	node := withNode(w, claim)
+	node := w.Node(claim)
 	w.DestroyByHand("pve1", w.Intent(claim).VMID)
 	w.Refresh()
 	reconcile(w, controller(w))

@@ -52,7 +52,7 @@ func TestReconcileInsufficientCapacity(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 	w.Pool(w.Class(), anySize)
-	pod := testenv.PendingPod(w, "app", "15") // 16 cores are sufficient, but another guest uses two of them
+	pod := w.PendingPod("app", "15") // 16 cores are sufficient, but another guest uses two of them
 
 	w.Expect(reconcilePod(w, pod, decisions{})).To(BeNumerically(">", 0))
 	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty(), "core has not tried yet")
@@ -70,7 +70,7 @@ func TestReconcilePodLargerThanAnyType(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	w.Pool(w.Class(), anySize)
-	reconcilePod(w, testenv.PendingPod(w, "app", "100"), unschedulable)
+	reconcilePod(w, w.PendingPod("app", "100"), unschedulable)
 	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
 		ContainSubstring(`large enough for {"cpu":"100","pods":"1"}`), ContainSubstring("the largest are c1.16VCPU-32GB and m1.16VCPU-128GB;"), ContainSubstring("--instance-types-file"),
 	)))
@@ -98,7 +98,7 @@ func TestReconcileOtherReasons(t *testing.T) {
 					test.pool(p)
 				}
 			})
-			pod := testenv.PendingPod(w, "app", test.cpu, func(p *corev1.Pod) {
+			pod := w.PendingPod("app", test.cpu, func(p *corev1.Pod) {
 				if test.pod != nil {
 					test.pod(p)
 				}
@@ -113,7 +113,7 @@ func TestReconcileScheduledPod(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	w.Pool(w.Class(), anySize)
-	pod := testenv.PendingPod(w, "app", "15", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
+	pod := w.PendingPod("app", "15", func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" })
 	w.Expect(reconcilePod(w, pod, unschedulable)).To(BeZero())
 	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty())
 }
@@ -123,7 +123,7 @@ func TestReconcileMissingClass(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	w.Pool(w.Class(), anySize, func(p *karpv1.NodePool) { p.Spec.Template.Spec.NodeClassRef.Name = "absent" })
-	pod := testenv.PendingPod(w, "app", "1")
+	pod := w.PendingPod("app", "1")
 	cp := cloudprovider.New(cloudprovider.Deps{Kube: w.Kube, Types: w.Types, Clock: w.Clock})
 	cluster := state.NewCluster(w.Clock, w.Kube, cp)
 	core := provisioning.NewProvisioner(w.Kube, w.Events, cp, cluster, w.Clock, deviceallocation.NewController(w.Kube), virtualpods.NewVirtualPodCache(w.Kube))
@@ -147,7 +147,7 @@ func TestReconcileMisspelledValue(t *testing.T) {
 			t.Parallel()
 			w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
 			w.Pool(w.Class(), anySize)
-			pod := testenv.PendingPod(w, "app", "1", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: "typo"} })
+			pod := w.PendingPod("app", "1", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: "typo"} })
 			reconcilePod(w, pod, unschedulable)
 			w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(
 				"No node can be created for this pod: nodepool " + w.Named("pool") + ": no host is allowed for this NodeClaim: no instance type has " + want))
