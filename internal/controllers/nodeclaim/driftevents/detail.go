@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
@@ -38,9 +38,9 @@ func describe(claim *karpv1.NodeClaim, pool *karpv1.NodePool, reason cloudprovid
 func describeTemplate(claim *karpv1.NodeClaim, pool *karpv1.NodePool) string {
 	template := pool.Spec.Template
 	var changes []string
-	add := func(field string, before, now any) {
-		if !equality.Semantic.DeepEqual(before, now) {
-			changes = append(changes, fmt.Sprintf("spec.template.%s changed from %s to %s", field, text(before), text(now)))
+	add := func(field, before, now string) {
+		if before != now {
+			changes = append(changes, fmt.Sprintf("spec.template.%s changed from %s to %s", field, cmp.Or(before, "unset"), cmp.Or(now, "unset")))
 		}
 	}
 	for _, metadata := range []struct {
@@ -56,13 +56,8 @@ func describeTemplate(claim *karpv1.NodeClaim, pool *karpv1.NodePool) string {
 	add("spec.startupTaints", taints(claim.Spec.StartupTaints), taints(template.Spec.StartupTaints))
 	add("spec.expireAfter", duration(claim.Spec.ExpireAfter), duration(template.Spec.ExpireAfter))
 	add("spec.nodeClassRef", classRef(claim.Spec.NodeClassRef), classRef(template.Spec.NodeClassRef))
-	if before, now := claim.Spec.TerminationGracePeriod, template.Spec.TerminationGracePeriod; before != nil || now != nil {
-		add("spec.terminationGracePeriod", fmt.Sprint(before), fmt.Sprint(now))
-	}
-	if len(changes) == 0 {
-		return ""
-	}
-	return "NodePool " + pool.Name + ": " + strings.Join(changes, ", ")
+	add("spec.terminationGracePeriod", gracePeriod(claim.Spec.TerminationGracePeriod), gracePeriod(template.Spec.TerminationGracePeriod))
+	return list(pool, changes)
 }
 
 // describeRequirements lists the requirements of a NodePool that the labels of a Claim do
@@ -73,8 +68,16 @@ func describeRequirements(claim *karpv1.NodeClaim, pool *karpv1.NodePool) string
 	for _, requirement := range pool.Spec.Template.Spec.Requirements {
 		if labels.Compatible(scheduling.NewNodeSelectorRequirementsWithMinValues(requirement)) != nil {
 			changes = append(changes, fmt.Sprintf("spec.template.spec.requirements[%s] is %s %v now, and the Node has %s",
-				requirement.Key, requirement.Operator, requirement.Values, text(claim.Labels[requirement.Key])))
+				requirement.Key, requirement.Operator, requirement.Values, cmp.Or(claim.Labels[requirement.Key], "no such label")))
 		}
+	}
+	return list(pool, changes)
+}
+
+// list returns the changes of a NodePool as text; empty if there are none.
+func list(pool *karpv1.NodePool, changes []string) string {
+	if len(changes) == 0 {
+		return ""
 	}
 	return "NodePool " + pool.Name + ": " + strings.Join(changes, ", ")
 }
@@ -95,12 +98,16 @@ func duration(d karpv1.NillableDuration) string {
 	return d.String()
 }
 
+func gracePeriod(d *metav1.Duration) string {
+	if d == nil {
+		return ""
+	}
+	return d.Duration.String()
+}
+
 func classRef(ref *karpv1.NodeClassReference) string {
 	if ref == nil {
 		return ""
 	}
 	return ref.Kind + " " + ref.Name
 }
-
-// text returns a value as messages contain it.
-func text(value any) string { return cmp.Or(fmt.Sprint(value), "unset") }

@@ -42,11 +42,9 @@ func created(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClai
 	filled, err := newProvider(w).Create(w.T.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Annotate(testenv.Reload(w, claim), filled.Annotations)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}}
-	w.Create(node)
-	claim.Status.ProviderID, claim.Status.ImageID, claim.Status.NodeName = filled.Status.ProviderID, filled.Status.ImageID, node.Name
+	claim.Status.ProviderID, claim.Status.ImageID = filled.Status.ProviderID, filled.Status.ImageID
 	claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+	node := w.Node(claim)
 	stored := claim.DeepCopy()
 	maps.Copy(claim.Labels, filled.Labels)
 	w.Expect(w.Kube.Patch(w.T.Context(), claim, client.MergeFrom(stored))).To(Succeed())
@@ -120,6 +118,12 @@ func TestDriftDetectedMessages(t *testing.T) {
 			pool: func(p *karpv1.NodePool) {
 				p.Spec.Template.Labels = map[string]string{"team": "a"}
 				p.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("24h")
+			},
+		},
+		"grace_period": {
+			reason: "NodePoolDrifted", want: "NodePool POOL: spec.template.spec.terminationGracePeriod changed from unset to 1h0m0s",
+			pool: func(p *karpv1.NodePool) {
+				p.Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: time.Hour}
 			},
 		},
 		"label_removed": {reason: "NodePoolDrifted", want: "NodePool POOL: a label or annotation was removed from spec.template.metadata"},
