@@ -160,7 +160,7 @@ func TestBootDataStaleStatus(t *testing.T) {
 	w.Expect(w.Kube.Status().Update(t.Context(), w.class)).To(Succeed())
 	w.Expect(cp.IsDrifted(t.Context(), claim)).To(BeEmpty())
 	w.setSecret(testenv.TemplatesSecret, "user-data", "#cloud-config\n")
-	w.Expect(cp.IsDrifted(t.Context(), claim)).To(Equal(cloudprovider.BootDataChanged))
+	w.Expect(cp.IsDrifted(t.Context(), claim)).To(BeEquivalentTo(v1alpha1.DriftBootData))
 	w.Expect(w.Kube.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}})).To(Succeed())
 	w.Expect(cp.IsDrifted(t.Context(), claim)).To(BeEmpty(), "without the Secret nothing is known")
 }

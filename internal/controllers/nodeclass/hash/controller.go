@@ -4,13 +4,16 @@
 // Package hash writes the drift hash of NodeClasses to an annotation, and migrates the
 // hashes of NodeClaims to a new hash version without drifting them. It also records the
 // hash of the boot data on NodeClaims that were launched before the class replaced Nodes
-// when its boot data changes.
+// when its boot data changes, and the hashed fields on those of another release.
 package hash
 
 import (
 	"context"
 	"fmt"
+	"maps"
 
+	"github.com/awslabs/operatorpkg/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -39,20 +42,13 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile writes the hash of one NodeClass.
 func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
-	if class.Annotations[v1alpha1.AnnotationNodeClassHashVersion] != v1alpha1.HashVersion {
-		if err := c.migrateClaims(ctx, class); err != nil {
-			return reconcile.Result{}, err
-		}
-	}
-	if err := c.recordBootData(ctx, class); err != nil {
-		return reconcile.Result{}, err
-	}
-	if err := c.recordFields(ctx, class); err != nil {
+	if err := c.updateClaims(ctx, class); err != nil {
 		return reconcile.Result{}, err
 	}
 	stored := class.DeepCopy()
-	setHash(class, class.Hash())
-	if annotationsEqual(stored, class) {
+	metav1.SetMetaDataAnnotation(&class.ObjectMeta, v1alpha1.AnnotationNodeClassHash, class.Hash())
+	metav1.SetMetaDataAnnotation(&class.ObjectMeta, v1alpha1.AnnotationNodeClassHashVersion, v1alpha1.HashVersion)
+	if maps.Equal(stored.Annotations, class.Annotations) {
 		return reconcile.Result{}, nil
 	}
 	if err := c.kube.Patch(ctx, class, client.MergeFrom(stored)); err != nil {
@@ -61,43 +57,51 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 	return reconcile.Result{}, nil
 }
 
-// migrateClaims sets the new hash on NodeClaims with another hash version. Drifted
-// NodeClaims keep their old hash, so they stay drifted.
-func (c *Controller) migrateClaims(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+// updateClaims updates what NodeClaims record about their class.
+func (c *Controller) updateClaims(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	claims := &karpv1.NodeClaimList{}
-	if err := c.kube.List(ctx, claims, nodeclaimutils.ForNodeClass(class)); err != nil {
+	if err := c.kube.List(ctx, claims, nodeclaimutils.ForNodeClass(class), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing NodeClaims of NodeClass %s: %w", class.Name, err)
 	}
+	hash := class.Hash()
 	for i := range claims.Items {
-		claim := &claims.Items[i]
-		version, ok := claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion]
-		if !ok || version == v1alpha1.HashVersion {
+		stored := &claims.Items[i]
+		annotations := maps.Clone(stored.Annotations)
+		migrate(class, hash, stored, annotations)
+		recordBootData(class, annotations)
+		recordFields(class, hash, annotations)
+		if maps.Equal(annotations, stored.Annotations) {
 			continue
 		}
-		stored := claim.DeepCopy()
-		claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] = v1alpha1.HashVersion
-		if claim.StatusConditions().Get(karpv1.ConditionTypeDrifted) == nil {
-			claim.Annotations[v1alpha1.AnnotationNodeClassHash] = class.Hash()
-		}
+		claim := stored.DeepCopy()
+		claim.Annotations = annotations
 		if err := c.kube.Patch(ctx, claim, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("migrating hash of NodeClaim %s: %w", claim.Name, err)
+			return fmt.Errorf("updating the annotations of NodeClaim %s: %w", claim.Name, err)
 		}
 	}
 	return nil
 }
 
-func setHash(o client.Object, hash string) {
-	annotations := o.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
+// migrate sets the new hash on a NodeClaim with another hash version. A drifted NodeClaim
+// keeps its old hash, so it stays drifted.
+func migrate(class *v1alpha1.ProxmoxNodeClass, hash string, claim *karpv1.NodeClaim, annotations map[string]string) {
+	version, ok := annotations[v1alpha1.AnnotationNodeClassHashVersion]
+	if !ok || version == v1alpha1.HashVersion || class.Annotations[v1alpha1.AnnotationNodeClassHashVersion] == v1alpha1.HashVersion {
+		return
 	}
-	annotations[v1alpha1.AnnotationNodeClassHash] = hash
 	annotations[v1alpha1.AnnotationNodeClassHashVersion] = v1alpha1.HashVersion
-	o.SetAnnotations(annotations)
+	// The NodeClaim belongs to the cache, and must not get conditions that it does not have.
+	if claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeDrifted) == nil {
+		annotations[v1alpha1.AnnotationNodeClassHash] = hash
+	}
 }
 
-func annotationsEqual(a, b client.Object) bool {
-	x, y := a.GetAnnotations(), b.GetAnnotations()
-	return x[v1alpha1.AnnotationNodeClassHash] == y[v1alpha1.AnnotationNodeClassHash] &&
-		x[v1alpha1.AnnotationNodeClassHashVersion] == y[v1alpha1.AnnotationNodeClassHashVersion]
+// recordFields records the fields of the class on a NodeClaim without them, which another
+// release launched. If the class changed since its launch, its old values are unknown.
+func recordFields(class *v1alpha1.ProxmoxNodeClass, hash string, annotations map[string]string) {
+	if _, recorded := annotations[v1alpha1.AnnotationNodeClassFields]; recorded ||
+		annotations[v1alpha1.AnnotationNodeClassHash] != hash || annotations[v1alpha1.AnnotationNodeClassHashVersion] != v1alpha1.HashVersion {
+		return
+	}
+	annotations[v1alpha1.AnnotationNodeClassFields] = class.EncodeHashedFields()
 }
